@@ -1,0 +1,221 @@
+"""DType: what an element is, in DLPack's terms (code, bits, lanes)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+from typing import Any, final
+
+import numpy as np
+
+
+class TypeCode(IntEnum):
+    """``DLDataTypeCode`` of DLPack 1.3 (dlpack.h), the codes that computation uses."""
+
+    INT = 0
+    UINT = 1
+    FLOAT = 2
+    HANDLE = 3
+    BFLOAT = 4
+    COMPLEX = 5
+    BOOL = 6
+
+
+# Names of all DLPack 1.3 codes, for messages about arrays that minitvm can't compute with.
+CODE_NAMES: tuple[str, ...] = (
+    "int", "uint", "float", "handle", "bfloat", "complex", "bool",
+    "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz",
+    "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float6_e2m3fn", "float6_e3m2fn",
+    "float4_e2m1fn",
+)  # fmt: skip
+
+_PATTERN = re.compile(r"(int|uint|float|bfloat|complex|handle|bool)(\d*)(?:x(\d+))?")
+_WIDTHS: dict[str, tuple[int, ...]] = {
+    "int": (8, 16, 32, 64),
+    "uint": (1, 8, 16, 32, 64),
+    "float": (16, 32, 64),
+    "bfloat": (16,),
+    "complex": (64, 128),
+    "handle": (64,),
+    "bool": (8,),
+}
+_DEFAULT_WIDTH = {"int": 32, "uint": 32, "float": 32, "bfloat": 16, "handle": 64, "bool": 8}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DType:
+    """An element type: DLPack's type code, the bits of one lane, and the number of lanes.
+
+    ``bool`` is DLPack's (code 6, 8 bits); classic TVM's ``uint1`` names the same type.
+    Compares equal to its own name, so ``A.dtype == "float32"`` reads as in classic TVM.
+
+    >>> DType.of("float32x4")
+    DType('float32x4')
+    >>> DType.of("uint1") == "bool"
+    True
+    """
+
+    code: int
+    bits: int
+    lanes: int = 1
+
+    @staticmethod
+    def of(value: DTypeLike) -> DType:
+        """The DType that a name, a numpy dtype, a Python type or another DType stands for.
+
+        Raises
+        ------
+        TypeError
+            When `value` names no type that minitvm knows.
+        """
+        if isinstance(value, DType):
+            return value
+        if isinstance(value, str):
+            return _parse(value)
+        if value is bool:
+            return BOOL
+        if value is int:
+            return INT32
+        if value is float:
+            return FLOAT32
+        try:
+            name = np.dtype(value).name
+        except TypeError:
+            name = getattr(value, "__name__", None) or str(value)
+        return _parse(name.removeprefix("torch."))
+
+    @property
+    def is_int(self) -> bool:
+        """A signed integer."""
+        return self.code == TypeCode.INT
+
+    @property
+    def is_uint(self) -> bool:
+        """An unsigned integer; ``bool`` is not one."""
+        return self.code == TypeCode.UINT
+
+    @property
+    def is_bool(self) -> bool:
+        return self.code == TypeCode.BOOL
+
+    @property
+    def is_integral(self) -> bool:
+        """A signed or unsigned integer, or ``bool``."""
+        return self.code in (TypeCode.INT, TypeCode.UINT, TypeCode.BOOL)
+
+    @property
+    def is_float(self) -> bool:
+        """A floating-point number, ``bfloat16`` among them."""
+        return self.code in (TypeCode.FLOAT, TypeCode.BFLOAT)
+
+    @property
+    def is_bfloat16(self) -> bool:
+        return self.code == TypeCode.BFLOAT
+
+    @property
+    def is_float16(self) -> bool:
+        """IEEE binary16, not ``bfloat16``."""
+        return self.code == TypeCode.FLOAT and self.bits == 16
+
+    @property
+    def is_handle(self) -> bool:
+        """An opaque pointer."""
+        return self.code == TypeCode.HANDLE
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element, all its lanes, rounded up."""
+        return (self.bits * self.lanes + 7) // 8
+
+    @property
+    def element(self) -> DType:
+        """The type of one lane."""
+        return self if self.lanes == 1 else DType(self.code, self.bits)
+
+    def with_lanes(self, lanes: int) -> DType:
+        return self if lanes == self.lanes else DType(self.code, self.bits, lanes)
+
+    def min(self) -> int:
+        """The least value of an integer type."""
+        return -(1 << (self.bits - 1)) if self.is_int else 0
+
+    def max(self) -> int:
+        """The greatest value of an integer type."""
+        if self.is_bool:
+            return 1
+        return (1 << (self.bits - 1)) - 1 if self.is_int else (1 << self.bits) - 1
+
+    def to_numpy(self) -> np.dtype[Any]:
+        """The numpy dtype of the same bytes.
+
+        Raises
+        ------
+        TypeError
+            For types that numpy does not have: ``bfloat16``, handles, vectors.
+        """
+        if self.lanes == 1 and self.code in _NUMPY_KINDS:
+            return np.dtype(str(self))
+        raise TypeError(f"dtype {self}: numpy has no such type")
+
+    def __str__(self) -> str:
+        suffix = "" if self.lanes == 1 else f"x{self.lanes}"
+        if self.is_bool or self.is_handle:
+            return CODE_NAMES[self.code] + suffix
+        name = CODE_NAMES[self.code] if self.code < len(CODE_NAMES) else f"code{self.code}_"
+        return f"{name}{self.bits}{suffix}" if self.code < 7 else name + suffix
+
+    def __repr__(self) -> str:
+        return f"DType('{self}')"
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, DType):
+            return (self.code, self.bits, self.lanes) == (other.code, other.bits, other.lanes)
+        if isinstance(other, str):
+            return other == str(self) or (self.is_bool and other in ("uint1", f"uint1x{self.lanes}"))
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(str(self))  # equal to its name, so hashed as its name
+
+
+DTypeLike = DType | str | type | np.dtype[Any] | Any
+_NUMPY_KINDS = (TypeCode.INT, TypeCode.UINT, TypeCode.FLOAT, TypeCode.BOOL, TypeCode.COMPLEX)
+
+
+@lru_cache(maxsize=512)
+def _parse(name: str) -> DType:
+    match = _PATTERN.fullmatch(name)
+    if match is None:
+        raise TypeError(f"expected the name of a dtype such as 'float32' or 'int8x4', got {name!r}")
+    kind, digits, lane_digits = match.groups()
+    if not digits and kind not in _DEFAULT_WIDTH:
+        raise TypeError(f"dtype {name!r}: expected a width, such as {kind}64")
+    bits = int(digits) if digits else _DEFAULT_WIDTH[kind]
+    lanes = int(lane_digits) if lane_digits else 1
+    if bits not in _WIDTHS[kind]:
+        widths = ", ".join(map(str, _WIDTHS[kind]))
+        raise TypeError(f"dtype {name!r}: {kind} comes in {widths} bits, got {bits}")
+    if not 1 <= lanes < 1 << 16:
+        raise TypeError(f"dtype {name!r}: expected 1 to 65535 lanes, got {lanes}")
+    if kind == "uint" and bits == 1:
+        kind, bits = "bool", 8
+    return DType(int(TypeCode[kind.upper()]), bits, lanes)
+
+
+BOOL = DType(TypeCode.BOOL, 8)
+INT8 = DType(TypeCode.INT, 8)
+INT16 = DType(TypeCode.INT, 16)
+INT32 = DType(TypeCode.INT, 32)
+INT64 = DType(TypeCode.INT, 64)
+UINT8 = DType(TypeCode.UINT, 8)
+UINT16 = DType(TypeCode.UINT, 16)
+UINT32 = DType(TypeCode.UINT, 32)
+UINT64 = DType(TypeCode.UINT, 64)
+FLOAT16 = DType(TypeCode.FLOAT, 16)
+BFLOAT16 = DType(TypeCode.BFLOAT, 16)
+FLOAT32 = DType(TypeCode.FLOAT, 32)
+FLOAT64 = DType(TypeCode.FLOAT, 64)
+HANDLE = DType(TypeCode.HANDLE, 64)

@@ -1,0 +1,57 @@
+"""The three families of error, and the table that carries them across the C boundary.
+
+* The user's mistake: :class:`CompileError` while a program is written or built; the builtin
+  ``TypeError``, ``ValueError``, ``BufferError``... when a function is called.
+* A kernel's failure while it runs: :class:`KernelError`.
+* A bug of minitvm: :class:`InternalError`.
+"""
+
+from __future__ import annotations
+
+
+class TVMError(RuntimeError):
+    """Base of every error that minitvm itself defines (classic ``tvm.TVMError``)."""
+
+
+class CompileError(TVMError, ValueError):
+    """A program that can't be given a meaning, or not on this target.
+
+    Raised while an expression is written, scheduled, lowered or built. The message names the
+    entity, what was expected, what was found and what to do.
+
+    >>> raise CompileError("C: reduce axis k must be bound by a reducer, found it outside one")
+    Traceback (most recent call last):
+        ...
+    minitvm.runtime.errors.CompileError: C: reduce axis k must be bound by a reducer, found it \
+outside one
+    """
+
+
+class KernelError(TVMError):
+    """A kernel found, while it ran, that it can't go on: an index read from data that leaves its
+    tensor, an assertion of the program. Its outputs are then unspecified."""
+
+
+class LayoutError(ValueError):
+    """An argument's strides are not those that the compiled code was made for.
+
+    A caller that holds a variant for strided arrays catches it; for anybody else it is the
+    ``ValueError`` that it derives from.
+    """
+
+
+class InternalError(TVMError):
+    """A bug of minitvm, not of its user. Please report it with the program that shows it."""
+
+
+# What a compiled function may raise, by the name under which it asks for it. The order is part of
+# no interface: compiled code refers to the classes by name.
+RAISABLE: dict[str, type[Exception]] = {
+    "TypeError": TypeError,
+    "ValueError": ValueError,
+    "IndexError": IndexError,
+    "BufferError": BufferError,
+    "KernelError": KernelError,
+    "LayoutError": LayoutError,
+    "InternalError": InternalError,
+}
