@@ -174,7 +174,9 @@ class DType:
         if isinstance(other, DType):
             return (self.code, self.bits, self.lanes) == (other.code, other.bits, other.lanes)
         if isinstance(other, str):
-            return other == str(self) or (self.is_bool and other in ("uint1", f"uint1x{self.lanes}"))
+            return other == str(self) or (
+                self.is_bool and other.replace("uint1", "bool") == str(self)
+            )
         return NotImplemented
 
     def __hash__(self) -> int:
