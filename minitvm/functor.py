@@ -1,0 +1,185 @@
+"""Traversal of both IRs: the one place that knows the children of a node.
+
+:class:`Mutator` rebuilds a tree; :func:`post_order_visit` looks at one. A subtree in which nothing
+changed comes back as the same object, so "did it change" is an ``is``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
+from typing import Any, cast
+
+from minitvm import expr as e
+from minitvm import stmt as s
+from minitvm.expr import Buffer, PrimExpr, Var
+from minitvm.stmt import Stmt
+
+Node = PrimExpr | Stmt
+
+_AB = ("a", "b")
+# The fields of each node that hold children: a node, a tuple of nodes, or None.
+CHILDREN: dict[type, tuple[str, ...]] = {
+    e.Var: (),
+    e.IntImm: (),
+    e.FloatImm: (),
+    e.StringImm: (),
+    e.BufferRef: (),
+    **dict.fromkeys(
+        (e.Add, e.Sub, e.Mul, e.Div, e.Mod, e.FloorDiv, e.FloorMod, e.Min, e.Max, e.EQ, e.NE, e.LT,
+         e.LE, e.GT, e.GE, e.And, e.Or),
+        _AB,
+    ),
+    e.Not: ("a",),
+    e.Select: ("condition", "true_value", "false_value"),
+    e.Cast: ("value",),
+    e.Let: ("value", "body"),
+    e.Ramp: ("base", "stride"),
+    e.Broadcast: ("value",),
+    e.ProducerLoad: ("indices",),
+    e.BufferLoad: ("indices",),
+    e.Call: ("args",),
+    e.Reduce: ("source", "condition", "init"),
+    s.For: ("min", "extent", "body"),
+    s.While: ("condition", "body"),
+    s.BufferStore: ("value", "indices"),
+    s.Allocate: ("body",),
+    s.LetStmt: ("value", "body"),
+    s.IfThenElse: ("condition", "then_case", "else_case"),
+    s.SeqStmt: ("seq",),
+    s.Evaluate: ("value",),
+    s.AssertStmt: ("condition", "values", "body"),
+    s.AttrStmt: ("value", "body"),
+}  # fmt: skip
+_INIT_FIELDS: dict[type, tuple[str, ...]] = {
+    cls: tuple(f.name for f in fields(cls) if f.init) for cls in CHILDREN
+}
+
+
+def children(node: Node) -> Iterator[Node]:
+    """The direct children of a node, in order of evaluation."""
+    for name in CHILDREN[type(node)]:
+        child = getattr(node, name)
+        if isinstance(child, tuple):
+            yield from child
+        elif child is not None:
+            yield child
+
+
+def rebuild(node: Any, changes: Mapping[str, Any]) -> Any:
+    """A copy of `node` with some fields replaced; `node` itself when there are none."""
+    if not changes:
+        return node
+    cls = type(node)
+    return cls(*[changes[n] if n in changes else getattr(node, n) for n in _INIT_FIELDS[cls]])
+
+
+class Mutator:
+    """Rebuilds a tree bottom up. A subclass gives methods named ``visit_ClassName`` for the nodes
+    that it changes, and calls :meth:`descend` to go on below them.
+    """
+
+    def __init__(self) -> None:
+        self._methods: dict[type, Callable[[Any], Any]] = {
+            cls: getattr(self, f"visit_{cls.__name__}", self.descend) for cls in CHILDREN
+        }
+
+    def expr(self, node: PrimExpr) -> PrimExpr:
+        """The expression that replaces `node`."""
+        return cast(PrimExpr, self._methods[type(node)](node))
+
+    def stmt(self, node: Stmt) -> Stmt:
+        """The statement that replaces `node`."""
+        return cast(Stmt, self._methods[type(node)](node))
+
+    def descend(self, node: Any) -> Any:
+        """`node` with its children replaced."""
+        changes: dict[str, Any] = {}
+        for name in CHILDREN[type(node)]:
+            old = getattr(node, name)
+            if isinstance(old, tuple):
+                made = tuple([self._methods[type(child)](child) for child in old])
+                if any(x is not y for x, y in zip(made, old, strict=True)):
+                    changes[name] = made
+            elif old is not None:
+                new = self._methods[type(old)](old)
+                if new is not old:
+                    changes[name] = new
+        return rebuild(node, changes)
+
+
+def post_order_visit(node: Node, visit: Callable[[Any], None]) -> None:
+    """Calls `visit` on every node below `node`, children first, then on `node`.
+
+    A shared subtree is visited as often as it occurs.
+    """
+    for child in children(node):
+        post_order_visit(child, visit)
+    visit(node)
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """Every node of the tree, parents before children."""
+    stack: list[Node] = [node]
+    while stack:
+        top = stack.pop()
+        yield top
+        stack.extend(reversed(list(children(top))))
+
+
+class _Substitute(Mutator):
+    def __init__(self, mapping: Mapping[Var, PrimExpr]) -> None:
+        super().__init__()
+        self._mapping = mapping
+
+    def visit_Var(self, node: Var) -> PrimExpr:
+        return self._mapping.get(node, node)
+
+
+def substitute(node: Any, mapping: Mapping[Var, Any]) -> Any:
+    """`node` with variables replaced by expressions (axes and numbers are taken as such).
+
+    >>> from minitvm.expr import Var
+    >>> i = Var("i")
+    >>> substitute(i + 1, {i: i * 2})
+    i * 2 + 1
+    """
+    if not mapping:
+        return node
+    replacer = _Substitute({var: e.as_expr(value) for var, value in mapping.items()})
+    return replacer.expr(node) if isinstance(node, PrimExpr) else replacer.stmt(node)
+
+
+class _ReplaceBuffers(Mutator):
+    def __init__(self, mapping: Mapping[Buffer, Buffer]) -> None:
+        super().__init__()
+        self._mapping = mapping
+
+    def _replace(self, node: Any) -> Any:
+        made = self.descend(node)
+        new = self._mapping.get(made.buffer)
+        return made if new is None else rebuild(made, {"buffer": new})
+
+    visit_BufferLoad = visit_BufferStore = visit_BufferRef = visit_Allocate = _replace
+
+
+def replace_buffers(node: Any, mapping: Mapping[Buffer, Buffer]) -> Any:
+    """`node` with buffers exchanged wherever they are read, written, passed on or allocated."""
+    replacer = _ReplaceBuffers(mapping)
+    return replacer.expr(node) if isinstance(node, PrimExpr) else replacer.stmt(node)
+
+
+def free_vars(node: Node) -> list[Var]:
+    """The variables read but not bound in `node`, in order of first use."""
+    bound: set[Var] = set()
+    found: dict[Var, None] = {}
+    for each in walk(node):
+        if isinstance(each, e.Var):
+            found[each] = None
+        elif isinstance(each, e.Let | s.LetStmt):
+            bound.add(each.var)
+        elif isinstance(each, s.For):
+            bound.add(each.loop_var)
+        elif isinstance(each, e.Reduce):
+            bound.update(axis.var for axis in each.axis)
+    return [var for var in found if var not in bound]

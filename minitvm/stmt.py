@@ -1,0 +1,203 @@
+"""Every statement node of the loop IR, and the function and module that hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, final
+
+from minitvm.expr import Buffer, PrimExpr, Var
+
+
+class Stmt:
+    """Base of all statement nodes."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        from minitvm.printer import stmt_text  # the printer stands above the nodes it prints
+
+        return stmt_text(self)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def same_as(self, other: object) -> bool:
+        """Whether both are one object."""
+        return self is other
+
+
+class ForKind(IntEnum):
+    """How a loop runs (classic numbering)."""
+
+    SERIAL = 0
+    PARALLEL = 1
+    VECTORIZED = 2
+    UNROLLED = 3
+    THREAD_BINDING = 4
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class For(Stmt):
+    """``for loop_var in [min, min + extent)``. A negative extent runs nothing."""
+
+    loop_var: Var
+    min: PrimExpr
+    extent: PrimExpr
+    kind: ForKind
+    body: Stmt
+    annotations: Mapping[str, Any] = field(default_factory=dict)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class While(Stmt):
+    """Repeats `body` while `condition` holds. Made by ``ir_builder``."""
+
+    condition: PrimExpr
+    body: Stmt
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class BufferStore(Stmt):
+    """``buffer[indices] = value``."""
+
+    buffer: Buffer
+    value: PrimExpr
+    indices: tuple[PrimExpr, ...]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Allocate(Stmt):
+    """`buffer` exists, with undefined contents, while `body` runs."""
+
+    buffer: Buffer
+    body: Stmt
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class LetStmt(Stmt):
+    """``var = value`` while `body` runs."""
+
+    var: Var
+    value: PrimExpr
+    body: Stmt
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class IfThenElse(Stmt):
+    """Runs one of two statements; `else_case` may be None."""
+
+    condition: PrimExpr
+    then_case: Stmt
+    else_case: Stmt | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class SeqStmt(Stmt):
+    """Statements one after the other; ``SeqStmt(())`` does nothing."""
+
+    seq: tuple[Stmt, ...]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Evaluate(Stmt):
+    """Evaluates a call for its effect."""
+
+    value: PrimExpr
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class AssertStmt(Stmt):
+    """Ends the function with a ``KernelError`` (or `kind`, a name of
+    :data:`minitvm.runtime.errors.RAISABLE`) of text `message` unless `condition` holds.
+
+    ``{}`` in `message` stand for the values of `values`, integers, in order.
+    """
+
+    condition: PrimExpr
+    message: str
+    body: Stmt
+    values: tuple[PrimExpr, ...] = ()
+    kind: str = "KernelError"
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class AttrStmt(Stmt):
+    """Says something about `body`: `attr_key` of `node` is `value`."""
+
+    node: Any
+    attr_key: str
+    value: PrimExpr
+    body: Stmt
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class PrimFunc:
+    """A function of the loop IR.
+
+    A parameter in `buffer_map` is a tensor, whose shape (and strides) bind the variables in them at
+    the call; any other parameter is a scalar, or an opaque handle.
+    """
+
+    params: tuple[Var, ...]
+    body: Stmt
+    buffer_map: Mapping[Var, Buffer]
+    name: str
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        from minitvm.printer import func_text  # the printer stands above the nodes it prints
+
+        return func_text(self)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class IRModule:
+    """Functions by name. Prints as the program that it is."""
+
+    functions: Mapping[str, PrimFunc]
+
+    def __getitem__(self, name: str) -> PrimFunc:
+        if name not in self.functions:
+            raise KeyError(f"expected a function among {', '.join(self.functions)}, got {name!r}")
+        return self.functions[name]
+
+    def script(self) -> str:
+        """The text of all functions."""
+        return str(self)
+
+    astext = script
+
+    def __str__(self) -> str:
+        return "\n\n".join(map(str, self.functions.values()))
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def seq(*statements: Stmt) -> Stmt:
+    """Statements one after the other, nested sequences flattened.
+
+    >>> seq().seq
+    ()
+    """
+    flat: list[Stmt] = []
+    for statement in statements:
+        flat.extend(statement.seq if isinstance(statement, SeqStmt) else (statement,))
+    return flat[0] if len(flat) == 1 else SeqStmt(tuple(flat))
