@@ -1023,7 +1023,9 @@ def truncmod(a: Any, b: Any) -> PrimExpr:
     return _integer_arithmetic(Mod, "truncmod", a, b)
 
 
-def _integer_arithmetic(node: type[Arithmetic], name: str, a: Any, b: Any) -> PrimExpr:
+def _integer_arithmetic(
+    node: Callable[[PrimExpr, PrimExpr], PrimExpr], name: str, a: Any, b: Any
+) -> PrimExpr:
     x, y = _operands(a, b)
     if x.dtype.is_float or y.dtype.is_float:
         raise CompileError(f"{name}: expected integers, got {x.dtype} and {y.dtype}")
@@ -1079,12 +1081,12 @@ def power(a: Any, b: Any) -> PrimExpr:
     return intrinsic("power", x.dtype, x, y)
 
 
-def compare(node: type[Comparison], a: Any, b: Any) -> PrimExpr:
+def compare(node: Callable[[PrimExpr, PrimExpr], PrimExpr], a: Any, b: Any) -> PrimExpr:
     """A comparison of promoted operands, folded where both are constants."""
     x, y = _match(*_operands(a, b))
     if isinstance(x, (IntImm, FloatImm)) and isinstance(y, (IntImm, FloatImm)):
         return const(scalars.COMPARE[node.__name__](x.value, y.value), BOOL)
-    return _make(node, x, y)
+    return node(x, y)
 
 
 def as_condition(value: Any) -> PrimExpr:
