@@ -4,7 +4,7 @@
 * Constants of int32, int64, float32 and bool print plainly, as the shortest digits that give the
   same value; any other dtype is named: ``float64(0.5)``, ``uint8(3)``. So ``3`` is an index of
   either width, which its neighbours tell apart, and nothing else.
-* Different variables and buffers of one name print as ``i``, ``i_1``, ... within one text.
+* Different variables, buffers and tensors of one name print as ``i``, ``i_1``, ... within one text.
 
 The text is for people and golden tests; nothing parses it. Any tree prints, an invalid one too,
 since error messages show it. Both walks below keep their own stack: depth is no limit.
@@ -19,7 +19,7 @@ from typing import Any
 from minitvm import expr as e
 from minitvm import scalars
 from minitvm import stmt as s
-from minitvm.expr import Buffer, PrimExpr, Var
+from minitvm.expr import Buffer, DataProducer, PrimExpr, Var
 from minitvm.runtime.dtype import FLOAT32, INT32, INT64, DType
 from minitvm.stmt import ForKind, PrimFunc, Stmt
 
@@ -86,12 +86,12 @@ class _Printer:
     """The names given so far, and the two walks that give more."""
 
     def __init__(self) -> None:
-        self._names: dict[Var | Buffer, str] = {}
+        self._names: dict[object, str] = {}
         self._taken: set[str] = set()
         self._next_suffix: dict[str, int] = {}
 
-    def name_of(self, entity: Var | Buffer) -> str:
-        """The unique name of a variable or buffer. A buffer's pointer is named after it."""
+    def name_of(self, entity: Var | Buffer | DataProducer) -> str:
+        """The unique name of an entity. A buffer's pointer is named after it."""
         if entity in self._names:
             return self._names[entity]
         name = self._names[entity] = self._unique(entity.name)
@@ -302,7 +302,7 @@ _FORMS: dict[type, Callable[[_Printer, Any], Form]] = {
         "ramp", node.base, node.stride, last=f", {node.lanes}"
     ),
     e.Broadcast: lambda printer, node: _call_form("broadcast", node.value, last=f", {node.lanes}"),
-    e.ProducerLoad: lambda printer, node: _access(node.producer.name, node.indices),
+    e.ProducerLoad: lambda printer, node: _access(printer.name_of(node.producer), node.indices),
     e.BufferLoad: lambda printer, node: _access(printer.name_of(node.buffer), node.indices),
     e.Call: _call,
     e.BufferRef: lambda printer, node: (_ATOM, [printer.name_of(node.buffer)]),
