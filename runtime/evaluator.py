@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
+
+import numpy as np
 
 _GROWTH = 1.618  # at least, of the number of calls in a measurement that was too short
 
@@ -25,11 +26,11 @@ class BenchmarkResult:
 
     @property
     def mean(self) -> float:
-        return statistics.fmean(self.results)
+        return float(np.mean(self.results))
 
     @property
     def median(self) -> float:
-        return statistics.median(self.results)
+        return float(np.median(self.results))
 
     @property
     def min(self) -> float:
@@ -41,8 +42,8 @@ class BenchmarkResult:
 
     @property
     def std(self) -> float:
-        """The standard deviation of the measurements as a population, as numpy's ``std``."""
-        return statistics.pstdev(self.results)
+        """The standard deviation of the measurements as numpy's ``std``."""
+        return float(np.std(self.results))
 
     def __str__(self) -> str:
         names = ("mean", "median", "max", "min", "std")

@@ -488,7 +488,7 @@ def _dtype_of_numpy(dtype: np.dtype[Any]) -> DType:
 
 
 def _read_numpy(source: np.ndarray[Any, Any]) -> TensorView:
-    if isinstance(source, np.ma.MaskedArray):
+    if type(source) is not np.ndarray and isinstance(source, np.ma.MaskedArray):
         raise TypeError("expected an array without a mask, got a masked array")
     dtype = _dtype_of_numpy(source.dtype)
     itemsize = dtype.itemsize

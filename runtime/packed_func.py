@@ -66,7 +66,6 @@ _ENTRY = ctypes.CFUNCTYPE(
 _ARRAYS = (ArgTypeCode.DLTENSOR_HANDLE, ArgTypeCode.NDARRAY_HANDLE)
 _OBJECTS = (ArgTypeCode.OBJECT_HANDLE, ArgTypeCode.MODULE_HANDLE)
 _POINTERS = (*_ARRAYS, *_OBJECTS, ArgTypeCode.PACKED_FUNC_HANDLE)
-_KEPT = (*_POINTERS, ArgTypeCode.STR, ArgTypeCode.BYTES)
 _MAX_RETURNED = 64
 
 
@@ -89,8 +88,8 @@ class Arguments:
 
 
 class _Thread(threading.local):
-    # What callbacks returned below the running call: by its address, the value and what keeps it.
-    returned: dict[int | None, tuple[object, object]] | None = None
+    # What keeps the results of the callbacks below the running call, by their addresses.
+    returned: dict[int | None, object] | None = None
 
 
 _thread = _Thread()
@@ -126,6 +125,7 @@ class PackedFunc(HandleObject):
         owner: object = None,
         resource: int = 0,
     ) -> None:
+        self.name: str
         self._callable: Callable[..., Any] | None = None
         if isinstance(function, int):
             self._address = function
@@ -133,7 +133,7 @@ class PackedFunc(HandleObject):
         elif callable(function):
             self._callable = function
             self._address = _python_function()
-            self.name = name or getattr(function, "__name__", type(function).__name__)
+            self.name = name or _name_of(function)
             resource = id(function)
         else:
             kind = type(function).__name__
@@ -313,9 +313,6 @@ class Function(PackedFunc):
                 raise TypeError(
                     f"{self.name}: {self._argument(position)}: given by position and by name"
                 )
-        if len(args) + len(kwargs) > len(names):
-            count = len(args) + len(kwargs)
-            raise TypeError(f"{self.name}: expected {len(names)} arguments, got {count}")
         for index, name in enumerate(names[len(args) :], len(args)):
             if name not in kwargs:
                 raise TypeError(f"{self.name}: {self._argument(index)}: expected, but not given")
@@ -389,13 +386,10 @@ def take_result(ret: TVMValue, code: int, keep: Iterable[object] = ()) -> Any:
     An array that is none of the arguments and that no callback returned has no owner that would
     outlive this call, so it is copied.
     """
-    pointer = ret.v_handle
-    returned = _thread.returned
-    if returned is not None and code in _KEPT and pointer in returned:
-        return returned[pointer][0]
     if code not in _ARRAYS:
         return from_c(ret, code, Loan())
-    for value in keep:
+    pointer = ret.v_handle
+    for value in (*keep, (_thread.returned or {}).get(pointer)):
         if isinstance(value, NDArray) and value.handle == pointer:
             return value
     return array(from_c(ret, code, Loan()))
@@ -465,8 +459,7 @@ def _call_with_loan(
     setattr(slot, encoded.field, encoded.raw)
     ctypes.c_int.from_address(ret_code).value = encoded.code
     if encoded.keep is not None:
-        lent = isinstance(result, NDArray) and result.is_lent
-        _remember(slot.v_handle, encoded.keep if lent else result, encoded.keep)
+        _remember(slot.v_handle, encoded.keep)
 
 
 def _encode_result(result: Any) -> Encoded:
@@ -478,13 +471,13 @@ def _encode_result(result: Any) -> Encoded:
     return encode_plain(result) or _encode_object(result)
 
 
-def _remember(pointer: int | None, value: object, keep: object) -> None:
+def _remember(pointer: int | None, keep: object) -> None:
     """Keep a result until the running call returns; of very many, the latest."""
     if _thread.returned is None:
         _thread.returned = {}
     returned = _thread.returned
     returned.pop(pointer, None)
-    returned[pointer] = (value, keep)
+    returned[pointer] = keep
     if len(returned) > _MAX_RETURNED:
         del returned[next(iter(returned))]
 
