@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from minitvm.runtime.device import DEVICE_TYPES, Device
@@ -74,6 +75,9 @@ class DLManagedTensorVersioned(ctypes.Structure):
         ("flags", ctypes.c_uint64),
         ("dl_tensor", DLTensor),
     )
+
+
+_CPU_DEVICE = DLDevice(_CPU, 0)
 
 
 class TensorView(NamedTuple):
@@ -255,16 +259,21 @@ class _Managed:
 # ---- Writing -------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=256)
+def raw_dtype(dtype: DType) -> DLDataType:
+    """The struct of a dtype; shared, so not to be written to."""
+    return DLDataType(dtype.code, dtype.bits, dtype.lanes)
+
+
 def fill_tensor(tensor: DLTensor, view: TensorView, dims: int) -> None:
     """Write `view` into `tensor`; at `dims` is room for shape and strides, 2 * ndim int64."""
     ndim = len(view.shape)
     if ndim:
         (ctypes.c_int64 * (2 * ndim)).from_address(dims)[:] = [*view.shape, *view.strides]
-    dtype = view.dtype
     tensor.data = view.data
-    tensor.device = DLDevice(_CPU, 0)
+    tensor.device = _CPU_DEVICE
     tensor.ndim = ndim
-    tensor.dtype = DLDataType(dtype.code, dtype.bits, dtype.lanes)
+    tensor.dtype = raw_dtype(view.dtype)
     tensor.shape = dims
     tensor.strides = dims + 8 * ndim
     tensor.byte_offset = 0

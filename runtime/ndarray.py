@@ -12,7 +12,7 @@ from typing import Any, final
 
 import numpy as np
 
-from minitvm.runtime import dlpack
+import minitvm.runtime.dlpack as dlpack
 from minitvm.runtime.device import Device, cpu
 from minitvm.runtime.dlpack import DLTensor, TensorView, compact_strides
 from minitvm.runtime.dtype import UINT16, DType, DTypeLike

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from minitvm.runtime.device import Device
-from minitvm.runtime.dlpack import DLDataType, DLDevice
+from minitvm.runtime.dlpack import DLDataType, DLDevice, raw_dtype
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.ndarray import NDArray, as_ndarray
 
@@ -166,8 +166,7 @@ def _encode_handle(value: ctypes.c_void_p) -> Encoded:
 
 
 def _encode_dtype(value: DType) -> Encoded:
-    raw = DLDataType(value.code, value.bits, value.lanes)
-    return Encoded(ArgTypeCode.DATA_TYPE, "v_type", raw)
+    return Encoded(ArgTypeCode.DATA_TYPE, "v_type", raw_dtype(value))
 
 
 def _encode_device(value: Device) -> Encoded:

@@ -111,7 +111,7 @@ def test_import_reads_the_memory_and_deletes_once(name: bytes) -> None:
     capsule = producer.capsule()
     a = from_dlpack(capsule)
     assert CapsuleName(capsule) == b"used_" + name
-    assert (a.shape, a.strides, a.dtype) == ((2, 3), (3, 1), "int32")
+    assert (a.shape, a.strides, str(a.dtype)) == ((2, 3), (3, 1), "int32")
     view = a[1]
     del a, capsule
     producer.content[3] = 33
@@ -138,7 +138,7 @@ def test_legacy_bool_is_bool() -> None:
     producer.content[0] = 1 + (1 << 16)
     a = from_dlpack(producer)
     assert a.dtype == "bool"
-    np.testing.assert_array_equal(a.numpy(), [[True, False, True], [False, False, False]])
+    np.testing.assert_array_equal(a.numpy(), [[True, False, True], [False, True, False]])
 
 
 def test_read_only_flag_is_honoured() -> None:
@@ -148,7 +148,7 @@ def test_read_only_flag_is_honoured() -> None:
     with pytest.raises(ValueError, match="expected a writable array, got a read-only one"):
         a[...] = 1
     assert not np.asarray(a).flags.writeable
-    with pytest.raises(BufferError, match="read-only memory needs a consumer of DLPack 1.0"):
+    with pytest.raises(BufferError, match=r"read-only memory needs a consumer of DLPack 1\.0"):
         a.__dlpack__()
 
 
@@ -192,7 +192,7 @@ def test_impossible_shapes_are_refused(shape: tuple[int, int], match: str) -> No
 
 def test_other_major_version_is_not_touched() -> None:
     producer = Producer(version=(7, 0), ndim=-5, shape=1, data=1)
-    with pytest.raises(BufferError, match="got version 7.0"):
+    with pytest.raises(BufferError, match=r"got version 7\.0"):
         from_dlpack(producer.capsule())
     assert producer.deleted == 1
 
@@ -321,7 +321,7 @@ def test_deleter_keeps_a_pending_exception() -> None:
         kept = np.from_dlpack(array([1.0]))
         raise KeyError(kept.sum())
 
-    with pytest.raises(KeyError, match="1.0"):
+    with pytest.raises(KeyError, match=r"1\.0"):
         use()
 
 

@@ -183,7 +183,7 @@ def test_array_kept_of_lent_memory_is_an_error(compiled: Any) -> None:
 
 def test_array_of_lent_memory_within_the_callback_is_fine(compiled: Any) -> None:
     def double(a: NDArray) -> None:
-        shared = np.from_dlpack(a)
+        shared: Any = np.from_dlpack(a)
         shared *= 2
         cycle: list[Any] = [shared]
         cycle.append(cycle)
@@ -292,7 +292,7 @@ def test_arguments_that_cannot_cross() -> None:
     with pytest.raises(TypeError, match="argument 0: expected elements of a dtype that minitvm"):
         function(np.array(["a"]))
     with pytest.raises(TypeError, match="expected an array without a mask"):
-        function(np.ma.masked_array([1, 2], [0, 1]))
+        function(np.ma.masked_array([1, 2], [False, True]))
     with pytest.raises(TypeError, match="expected a callable or an address, got str"):
         PackedFunc("f")
 
