@@ -15,7 +15,7 @@ import numpy as np
 import minitvm.runtime.dlpack as dlpack
 from minitvm.runtime.device import Device, cpu
 from minitvm.runtime.dlpack import DLTensor, TensorView, compact_strides
-from minitvm.runtime.dtype import UINT16, DType, DTypeLike
+from minitvm.runtime.dtype import UINT16, DType, DTypeLike, TypeCode
 
 ALIGNMENT = 256  # bytes, of memory that we allocate: every vector unit and framework is content
 _CPU = cpu(0)
@@ -152,7 +152,8 @@ class NDArray:
         head = f"NDArray(shape={self.shape}, dtype='{self.dtype}', device={self.device})"
         if isinstance(self._owner, Loan) and self._owner.over:
             return f"<{head}, lent for a call that has returned>"
-        return f"<{head}>\n{_values(self)}"
+        plain = self.dtype.code <= TypeCode.BOOL and not self.dtype.is_handle
+        return f"<{head}>\n{_values(self) if plain else _raw_numpy(self)}"
 
     # ---- Parts -----------------------------------------------------------------------------------
 
@@ -517,7 +518,7 @@ def _raw_numpy(source: NDArray) -> np.ndarray[Any, Any]:
     shape, strides = source.shape, tuple(step * dtype.itemsize for step in source.strides)
     if dtype.lanes > 1:
         shape, strides = (*shape, dtype.lanes), (*strides, element.itemsize)
-    if element.is_int or element.is_uint or element.is_bool or element.code in (2, 5):
+    if element.code <= TypeCode.BOOL and not (element.is_handle or element.is_bfloat16):
         kind = np.dtype(str(element))
     else:
         kind = np.dtype(f"V{element.itemsize}")

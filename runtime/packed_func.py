@@ -472,7 +472,7 @@ def _encode_result(result: Any) -> Encoded:
 
 
 def _remember(pointer: int | None, keep: object) -> None:
-    """Keep a result until the running call returns; of very many, the latest."""
+    """Keep a result until the running call returns; of very many, the latest 64."""
     if _thread.returned is None:
         _thread.returned = {}
     returned = _thread.returned

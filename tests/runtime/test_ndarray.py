@@ -228,4 +228,5 @@ def test_copies_and_pickles_are_independent(duplicate: Any) -> None:
 
 
 def test_repr() -> None:
+    assert repr(empty((2,), "handle")).startswith("<NDArray(shape=(2,), dtype='handle'")
     assert repr(array([1, 2])) == "<NDArray(shape=(2,), dtype='int64', device=cpu(0))>\n[1 2]"
