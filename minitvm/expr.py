@@ -787,7 +787,7 @@ class Range:
 
     def __init__(self, begin: Any, end: Any = None) -> None:
         begin, end = (0, begin) if end is None else (begin, end)
-        low, high = _match(*_operands(begin, end))
+        low, high = promote(begin, end)
         _set(self, "min", low)
         _set(self, "extent", subtract(high, low))
 
@@ -795,7 +795,7 @@ class Range:
     def from_min_extent(min: Any, extent: Any) -> Range:
         """``[min, min + extent)``, with neither simplified."""
         made = Range(0, 0)
-        low, length = _match(*_operands(min, extent))
+        low, length = promote(min, extent)
         _set(made, "min", low)
         _set(made, "extent", length)
         return made
@@ -989,6 +989,17 @@ def _operands(a: Any, b: Any) -> tuple[PrimExpr, PrimExpr]:
     return as_expr(a), as_expr(b)
 
 
+def promote(a: Any, b: Any) -> tuple[PrimExpr, PrimExpr]:
+    """Two operands as expressions of their common dtype, in which an operator computes.
+
+    Raises
+    ------
+    CompileError
+        When they have none: see :func:`promoted`.
+    """
+    return _match(*_operands(a, b))
+
+
 def _match(a: PrimExpr, b: PrimExpr) -> tuple[PrimExpr, PrimExpr]:
     """Both operands in their common type (classic ``BinaryOpMatchTypes``, src/tir/op/op.cc)."""
     if a.dtype is b.dtype:
@@ -1068,7 +1079,7 @@ def _arithmetic(node: Callable[[PrimExpr, PrimExpr], PrimExpr], a: Any, b: Any) 
 
     Identities are those that hold for every float, NaN, infinities and signed zeros included.
     """
-    x, y = _match(*_operands(a, b))
+    x, y = promote(a, b)
     name: str = node.__name__
     if x.dtype.element.is_bool and name not in ("Min", "Max"):
         raise CompileError(
@@ -1155,7 +1166,7 @@ def floordiv(a: Any, b: Any) -> PrimExpr:
 @elementwise
 def floormod(a: Any, b: Any) -> PrimExpr:
     """The remainder of :func:`floordiv`, with the sign of `b`, as Python's ``%``."""
-    x, y = _match(*_operands(a, b))
+    x, y = promote(a, b)
     if not x.dtype.is_float:
         return _arithmetic(FloorMod, x, y)
     remainder = Var("remainder", x.dtype)
@@ -1194,13 +1205,13 @@ def absolute(a: Any) -> PrimExpr:
 @elementwise
 def power(a: Any, b: Any) -> PrimExpr:
     """``a ** b``; integers wrap, and a negative exponent gives the quotient towards zero."""
-    x, y = _match(*_operands(a, b))
+    x, y = promote(a, b)
     return intrinsic("power", x.dtype, x, y)
 
 
 def compare(node: Callable[[PrimExpr, PrimExpr], PrimExpr], a: Any, b: Any) -> PrimExpr:
     """A comparison of promoted operands, folded where both are constants."""
-    x, y = _match(*_operands(a, b))
+    x, y = promote(a, b)
     if isinstance(x, (IntImm, FloatImm)) and isinstance(y, (IntImm, FloatImm)):
         return const(scalars.COMPARE[node.__name__](x.value, y.value), BOOL)
     return node(x, y)
@@ -1278,7 +1289,7 @@ def logical_not(a: Any) -> PrimExpr:
 
 
 def _bitwise(name: str, a: Any, b: Any) -> PrimExpr:
-    x, y = _match(*_operands(a, b))
+    x, y = promote(a, b)
     if not x.dtype.is_integral:
         raise CompileError(f"{name}: expected integers, got {x.dtype}")
     return intrinsic(name, x.dtype, x, y)
@@ -1314,7 +1325,7 @@ def bitwise_not(a: Any) -> PrimExpr:
 
 
 def _shift(name: str, a: Any, b: Any) -> PrimExpr:
-    x, y = _match(*_operands(a, b))
+    x, y = promote(a, b)
     if not x.dtype.is_integral or x.dtype.is_bool:
         raise CompileError(f"{name}: expected integers, got {x.dtype}")
     if isinstance(y, IntImm) and not 0 <= y.value < x.dtype.bits:

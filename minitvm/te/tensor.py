@@ -165,9 +165,9 @@ class Tensor(WholeTensor):
     """The `value_index`-th output of an operation.
 
     Indexed in full it is an element, an expression. Taken whole, Python's operators and the
-    functions of ``te`` apply to each element, and broadcast as numpy does. A tensor of rank 0 beside
-    an expression that is no constant stands for its element. ``==`` asks whether two tensors are
-    one and the same.
+    functions of ``te`` apply to each element, and broadcast as numpy does. A tensor of rank 0
+    next to an expression that is no constant stands for its element. ``==`` asks whether two
+    tensors are one and the same.
 
     >>> from minitvm import te
     >>> A = te.placeholder((4, 3), name="A")
