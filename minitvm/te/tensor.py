@@ -13,6 +13,7 @@ from typing import Any, final
 from typing import cast as typed
 
 from minitvm import expr
+from minitvm.arith.prover import Prover
 from minitvm.expr import (
     Buffer,
     ExprOperators,
@@ -28,7 +29,7 @@ from minitvm.expr import (
     const,
     const_int,
 )
-from minitvm.functor import Node, children, walk_once
+from minitvm.functor import Node, walk_once
 from minitvm.runtime.dtype import DType, DTypeLike
 from minitvm.runtime.errors import CompileError
 from minitvm.stmt import Stmt
@@ -350,7 +351,7 @@ def data_axes(names: Sequence[str], shape: Sequence[PrimExpr]) -> tuple[IterVar,
 
 def broadcast_shapes(*shapes: Sequence[PrimExpr]) -> tuple[PrimExpr, ...]:
     """The shape to which all broadcast, as ``numpy.broadcast_shapes`` finds it. Symbolic
-    dimensions fit when they are the same expression.
+    dimensions fit when they are provably equal.
 
     Raises
     ------
@@ -377,23 +378,8 @@ def _padded(shape: Sequence[PrimExpr], rank: int) -> list[PrimExpr]:
 def _common_extent(a: PrimExpr, b: PrimExpr) -> PrimExpr | None:
     if const_int(a) == 1:
         return b
-    return a if const_int(b) == 1 or same_expression(a, b) else None
-
-
-def same_expression(a: Node, b: Node) -> bool:
-    """Whether two expressions are built alike, of the same variables."""
-    if a is b:
-        return True
-    if isinstance(a, IntImm):
-        return isinstance(b, IntImm) and a.value == b.value
-    if type(a) is not type(b) or isinstance(a, (Var, FloatImm)):
-        return False
-    if isinstance(a, expr.Call) and isinstance(b, expr.Call) and a.op != b.op:
-        return False
-    if isinstance(a, expr.Cast) and isinstance(b, expr.Cast) and a.dtype != b.dtype:
-        return False
-    below, other = list(children(a)), list(children(b))
-    return len(below) == len(other) > 0 and all(map(same_expression, below, other))
+    same = const_int(b) == 1 or Prover().can_prove(expr.equal(a, b))
+    return a if same else None
 
 
 def _text(shape: Sequence[PrimExpr]) -> str:
