@@ -9,9 +9,6 @@ from minitvm.expr import Buffer, PrimExpr, Var, as_expr, as_index
 from minitvm.runtime.dtype import HANDLE, INT32, DType, DTypeLike
 from minitvm.runtime.errors import CompileError
 
-_SHAPE = "shape"
-_STRIDES = "strides"
-
 
 def decl_buffer(
     shape: Any,
@@ -58,8 +55,8 @@ def decl_buffer(
     >>> decl_buffer((4, 3), name="A")
     Buffer(A: float32[4, 3])
     """
-    extents = _integers(name, _SHAPE, shape)
-    steps = () if strides is None else _integers(name, _STRIDES, strides)
+    extents = _integers(name, "shape", shape)
+    steps = () if strides is None else _integers(name, "strides", strides)
     if steps and len(steps) != len(extents):
         raise CompileError(f"{name}: expected {len(extents)} strides, got {len(steps)}")
     if buffer_type not in ("", "default", "auto_broadcast"):

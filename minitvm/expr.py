@@ -33,6 +33,7 @@ class ExprOperators:
 
     __slots__ = ()
     __hash__ = object.__hash__
+    __array_ufunc__: ClassVar[None] = None  # `np.float64(2) * x` is left to the operators below
 
     def __add__(self, other: Any) -> PrimExpr:
         return add(self, other)
@@ -153,6 +154,7 @@ class WholeTensor:
     """Base of a tensor taken whole, over whose elements the functions of this module map."""
 
     __slots__ = ()
+    __array_ufunc__: ClassVar[None] = None  # numpy's scalars leave operators to the tensor, too
 
     def map_elements(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """`function` of `args`, among which is this tensor, element by element."""
@@ -752,8 +754,9 @@ class Call(PrimExpr):
 
     `op` is the name of an intrinsic, or one of ``call_packed`` (a registered function; the first
     argument is its name), ``call_extern`` (a C symbol), ``call_llvm_intrin``,
-    ``call_llvm_pure_intrin``, ``if_then_else``, ``likely``, ``tvm_access_ptr``,
-    ``tvm_stack_make_array`` (a buffer passed to a packed call), ``reinterpret``.
+    ``call_llvm_pure_intrin``, ``if_then_else``, ``likely``, ``isnullptr``, ``tvm_access_ptr`` (see
+    :meth:`Buffer.access_ptr`), ``tvm_stack_make_array`` (a buffer passed to a packed call),
+    ``reinterpret``.
     """
 
     dtype: DType

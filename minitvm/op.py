@@ -502,8 +502,8 @@ def _number_type(name: str, dtype: DTypeLike) -> DType:
 
 
 # The calls that are no intrinsic of `scalars`: see the docstring of `Call`.
-_CALLS = ("if_then_else", "likely", "reinterpret", "tvm_access_ptr", "call_packed", "call_extern",
-          "call_llvm_intrin", "call_llvm_pure_intrin")  # fmt: skip
+_CALLS = ("if_then_else", "likely", "reinterpret", "isnullptr", "tvm_access_ptr", "call_packed",
+          "call_extern", "call_llvm_intrin", "call_llvm_pure_intrin")  # fmt: skip
 # Classic names of intrinsics that have another one here.
 _RENAMED = {"abs": "fabs", "pow": "power", "tvm_call_packed": "call_packed"}
 

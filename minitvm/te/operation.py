@@ -106,7 +106,11 @@ def _range(name: str, dom: Any) -> Range:
         return dom
     if not isinstance(dom, (tuple, list)) or len(dom) != 2:
         raise CompileError(f"axis {name}: expected a range (begin, end), got {dom!r}")
-    return Range(*[_extent(f"axis {name}: bound {i}", bound) for i, bound in enumerate(dom)])
+    made = Range(*[_extent(f"axis {name}: bound {i}", bound) for i, bound in enumerate(dom)])
+    extent = const_int(made.extent)
+    if extent is not None and extent < 0:
+        raise CompileError(f"axis {name}: expected begin <= end, got {dom!r}")
+    return made
 
 
 # -- Shapes ---------------------------------------------------------------------------------------
@@ -382,6 +386,10 @@ def _given_buffers(name: str, what: str, given: Any, made: list[Buffer]) -> list
     if len(buffers) != len(made):
         raise CompileError(f"{name}: expected {len(made)} {what}, got {len(buffers)}")
     for i, (buffer, wanted) in enumerate(zip(buffers, made, strict=True)):
+        if not isinstance(buffer, Buffer):
+            raise CompileError(
+                f"{name}: {what}[{i}]: expected a buffer, got {type(buffer).__name__}"
+            )
         if buffer.dtype != wanted.dtype or buffer.ndim != wanted.ndim:
             raise CompileError(
                 f"{name}: {what}[{i}]: expected rank {wanted.ndim} of {wanted.dtype}, got rank "

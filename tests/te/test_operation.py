@@ -69,6 +69,11 @@ def test_wrong_ranges(dom: Any) -> None:
         te.reduce_axis(dom, "k")
 
 
+def test_a_range_that_ends_before_it_begins() -> None:
+    with pytest.raises(CompileError, match=r"axis k: expected begin <= end, got \(5, 2\)"):
+        te.reduce_axis((5, 2), "k")
+
+
 def test_a_float_bound() -> None:
     with pytest.raises(CompileError, match="axis k: bound 1: expected an integer expression"):
         te.reduce_axis((0, 2.5), "k")
@@ -234,6 +239,7 @@ N = te.placeholder((2,), "int32", "N")
         ({"inputs": []}, r"E: expected a dtype, .* \(no inputs\): pass dtype="),
         ({"inputs": [A, N]}, r"E: expected a dtype, .* \(float32, int32\)"),
         ({"dtype": ["int8", "int8"]}, "E: expected 1 dtypes, one each output, got 2"),
+        ({"in_buffers": [A]}, r"E: in_buffers\[0\]: expected a buffer, got Tensor"),
         ({"in_buffers": []}, "E: expected 1 in_buffers, got 0"),
         (
             {"out_buffers": tir.decl_buffer((4,), "int8")},

@@ -180,6 +180,13 @@ def e_loads(tensor: te.Tensor) -> list[e.ProducerLoad]:
     return [node for node in walk_once(*op.body) if isinstance(node, e.ProducerLoad)]
 
 
+def test_numpy_scalars_on_the_left() -> None:
+    product = np.float64(2) * matrix()
+    assert isinstance(product, te.Tensor) and product.dtype == "float64"
+    number = np.float64(2) * te.var("x", "float32")
+    assert isinstance(number, e.Mul) and number.dtype == "float64"
+
+
 def test_unary_operators() -> None:
     A, N = matrix(), matrix("N", "int32")
     assert (-A).op.name == "T_negate" and abs(A).op.name == "T_absolute" and +A is A
