@@ -1,0 +1,292 @@
+"""Affine forms over the integers, and what a set of affine constraints implies.
+
+A constraint is an :class:`Affine` that must be at least zero. Sets of constraints are decided by
+Fourier-Motzkin elimination, where every row is divided by the greatest common divisor of its
+coefficients and its constant rounded down (which no integer point notices). Eliminating a
+variable is exact over the integers when each pair of bounds has a "dark shadow" as large as its
+real one (Pugh, "The Omega Test", Supercomputing 1991, section 2.3); otherwise the result may hold
+too many points, so "no solution" is always a proof and "a solution" needs a witness.
+
+Work is capped: past the cap the answer is "unknown", never a wrong proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import gcd
+from typing import final
+
+from minitvm.expr import PrimExpr
+
+_MAX_ROWS = 300
+_MAX_STEPS = 2000  # of the search for a witness
+
+Atom = PrimExpr  # compared by identity: whoever makes forms shares equal atoms
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """``constant + sum(coefficient * atom)``, exact. No coefficient is zero."""
+
+    terms: Mapping[Atom, int] = field(default_factory=dict)
+    constant: int = 0
+
+    @staticmethod
+    def of_atom(atom: Atom) -> Affine:
+        """The form that is just `atom`."""
+        return Affine({atom: 1})
+
+    def __add__(self, other: Affine | int) -> Affine:
+        if isinstance(other, int):
+            return Affine(self.terms, self.constant + other)
+        terms = dict(self.terms)
+        for atom, coefficient in other.terms.items():
+            total = terms.get(atom, 0) + coefficient
+            if total:
+                terms[atom] = total
+            else:
+                del terms[atom]
+        return Affine(terms, self.constant + other.constant)
+
+    def __mul__(self, factor: int) -> Affine:
+        if factor == 0:
+            return Affine()
+        return Affine({a: c * factor for a, c in self.terms.items()}, self.constant * factor)
+
+    def __neg__(self) -> Affine:
+        return self * -1
+
+    def __sub__(self, other: Affine | int) -> Affine:
+        return self + -other
+
+    def same_as(self, other: Affine) -> bool:
+        """Whether both are one form."""
+        return not (difference := self - other).terms and difference.constant == 0
+
+
+def equal(a: Affine, b: Affine) -> list[Affine]:
+    """The constraints that say ``a == b``."""
+    return [a - b, b - a]
+
+
+def at_most(a: Affine, b: Affine) -> Affine:
+    """The constraint ``a <= b``."""
+    return b - a
+
+
+def less(a: Affine, b: Affine) -> Affine:
+    """The constraint ``a < b``."""
+    return b - a - 1
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """What is left of constraints when variables are eliminated.
+
+    `exact`: an integer point meets `constraints` if and only if it extends to a solution of the
+    original ones; otherwise only the "if it extends" direction is sure.
+    """
+
+    constraints: tuple[Affine, ...]
+    exact: bool
+
+
+def is_infeasible(constraints: Iterable[Affine]) -> bool:
+    """Whether no integers satisfy all `constraints` (False: they may, or it is unknown).
+
+    >>> from minitvm.expr import Var
+    >>> i = Affine.of_atom(Var("i"))
+    >>> is_infeasible([i * 2 - 3, i * -2 + 3])
+    True
+    """
+    rows, columns = _table(constraints)
+    if _contradictory(rows):
+        return True
+    for _ in columns:
+        column = _cheapest(rows, range(len(columns)))
+        if column is None:
+            return False
+        eliminated = _eliminate(rows, column)
+        if eliminated is None:
+            return False
+        rows = eliminated[0]
+        if _contradictory(rows):
+            return True
+    return False
+
+
+def project(constraints: Iterable[Affine], keep: Iterable[Atom]) -> Projection | None:
+    """`constraints` with every atom eliminated that is not in `keep`; None past the cap.
+
+    Contradictory constraints project to ``-1 >= 0``.
+    """
+    rows, columns = _table(constraints)
+    kept = {id(atom) for atom in keep}
+    rest = [c for c, atom in enumerate(columns) if id(atom) not in kept]
+    exact = True
+    while (column := _cheapest(rows, rest)) is not None:
+        eliminated = _eliminate(rows, column)
+        if eliminated is None:
+            return None
+        rows, step_exact = eliminated
+        exact = exact and step_exact
+    if _contradictory(rows):
+        return Projection((Affine({}, -1),), True)
+    return Projection(tuple(_from_row(row, columns) for row in rows), exact)
+
+
+def find_witness(constraints: Iterable[Affine]) -> dict[Atom, int] | None:
+    """Integers that satisfy all `constraints`; None when there are none or none was found.
+
+    Variables are kept as close to zero as the constraints allow, which reads well in a message.
+    """
+    rows, columns = _table(constraints)
+    stages: list[tuple[int, list[_Row]]] = []  # each column with the rows that bound it
+    while (column := _cheapest(rows, range(len(columns)))) is not None:
+        stages.append((column, [row for row in rows if row[column]]))
+        eliminated = _eliminate(rows, column)
+        if eliminated is None:
+            return None
+        rows = eliminated[0]
+    if _contradictory(rows):
+        return None
+    point = [0] * len(columns)
+    budget = iter(range(_MAX_STEPS))
+    if not _search(stages, len(stages) - 1, point, budget):
+        return None
+    return dict(zip(columns, point, strict=True))
+
+
+# -- Rows: the coefficients of all columns, then the constant -------------------------------------
+
+_Row = tuple[int, ...]
+
+
+def _table(constraints: Iterable[Affine]) -> tuple[list[_Row], list[Atom]]:
+    """The constraints as rows over the atoms that occur in them."""
+    forms = list(constraints)
+    position: dict[Atom, int] = {}
+    for form in forms:
+        for atom in form.terms:
+            position.setdefault(atom, len(position))
+    rows: list[Sequence[int]] = []
+    for form in forms:
+        row = [0] * (len(position) + 1)
+        for atom, coefficient in form.terms.items():
+            row[position[atom]] = coefficient
+        row[-1] = form.constant
+        rows.append(row)
+    return _tightest(rows), list(position)
+
+
+def _from_row(row: _Row, columns: Sequence[Atom]) -> Affine:
+    return Affine({atom: c for atom, c in zip(columns, row, strict=False) if c}, row[-1])
+
+
+def _tightest(rows: Iterable[Sequence[int]]) -> list[_Row]:
+    """Rows divided by their common divisor; of parallel ones the strictest; none that is void."""
+    best: dict[_Row, int] = {}
+    for row in rows:
+        coefficients, constant = tuple(row[:-1]), row[-1]
+        divisor = gcd(*coefficients)
+        if divisor == 0:
+            if constant >= 0:
+                continue
+            constant = -1
+        elif divisor > 1:
+            coefficients = tuple([c // divisor for c in coefficients])
+            constant //= divisor
+        known = best.get(coefficients)
+        if known is None or constant < known:
+            best[coefficients] = constant
+    return [(*coefficients, constant) for coefficients, constant in best.items()]
+
+
+def _contradictory(rows: list[_Row]) -> bool:
+    return any(row[-1] < 0 and not any(row[:-1]) for row in rows)
+
+
+def _cheapest(rows: list[_Row], candidates: Iterable[int]) -> int | None:
+    """The column that is best eliminated next: exactly if possible, then with the fewest pairs."""
+    best, best_cost = None, (2, 0)
+    for column in candidates:
+        lowers = [row[column] for row in rows if row[column] > 0]
+        uppers = [-row[column] for row in rows if row[column] < 0]
+        if not lowers and not uppers:
+            continue
+        inexact = any(c > 1 for c in lowers) and any(c > 1 for c in uppers)
+        cost = (int(inexact), len(lowers) * len(uppers) - len(lowers) - len(uppers))
+        if cost < best_cost:
+            best, best_cost = column, cost
+    return best
+
+
+def _eliminate(rows: list[_Row], column: int) -> tuple[list[_Row], bool] | None:
+    """The rows that hold of the others wherever some value of `column` fits; None past the cap."""
+    lowers = [row for row in rows if row[column] > 0]
+    uppers = [row for row in rows if row[column] < 0]
+    made: list[Sequence[int]] = [row for row in rows if not row[column]]
+    if len(made) + len(lowers) * len(uppers) > _MAX_ROWS:
+        return None
+    exact = True
+    for low in lowers:
+        for high in uppers:
+            a, b = low[column], -high[column]
+            row = [b * x + a * y for x, y in zip(low, high, strict=True)]
+            if a > 1 and b > 1 and (any(row[:-1]) or row[-1] < (a - 1) * (b - 1)):
+                exact = False
+            made.append(row)
+    return _tightest(made), exact
+
+
+def _search(
+    stages: list[tuple[int, list[_Row]]], depth: int, point: list[int], budget: Iterator[int]
+) -> bool:
+    """Chooses the columns in the reverse order of their elimination, going back when stuck."""
+    if depth < 0:
+        return True
+    column, rows = stages[depth]
+    point[column] = 0
+    low: int | None = None
+    high: int | None = None
+    for row in rows:
+        rest = sum(map(int.__mul__, row, point)) + row[-1]
+        if row[column] > 0:
+            bound = -(rest // row[column])
+            low = bound if low is None else max(low, bound)
+        else:
+            bound = rest // -row[column]
+            high = bound if high is None else min(high, bound)
+    for value in _candidates(low, high):
+        if next(budget, None) is None:
+            return False
+        point[column] = value
+        if _search(stages, depth - 1, point, budget):
+            return True
+    point[column] = 0
+    return False
+
+
+def _candidates(low: int | None, high: int | None) -> Iterator[int]:
+    """The integers in ``[low, high]``, some from the end nearest to zero, then from the other."""
+    if low is not None and high is not None and low > high:
+        return
+    few = 64
+    if low is not None and low >= 0:
+        yield from range(low, min(low + few, high + 1 if high is not None else low + few))
+        if high is not None:
+            yield from range(high, max(high - few, low + few - 1), -1)
+    elif high is not None and high <= 0:
+        yield from range(high, max(high - few, low - 1 if low is not None else high - few), -1)
+        if low is not None:
+            yield from range(low, min(low + few, high - few + 1))
+    else:
+        for distance in range(few):
+            if high is None or distance <= high:
+                yield distance
+            if distance and (low is None or -distance >= low):
+                yield -distance
+        yield from (end for end in (low, high) if end is not None and abs(end) >= few)

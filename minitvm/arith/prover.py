@@ -1,0 +1,587 @@
+"""What is known about the integers of a program, and what follows from it.
+
+Index arithmetic is read as arithmetic of mathematical integers: an expression is *index-like* when
+all its leaves are constants and variables (loop variables, sizes, scalar parameters) of a signed
+type of 32 bits or more, which lowering makes wide enough. Anything else is data and wraps: its
+``+ - *`` is looked into only if what is known shows that it can't wrap, and is opaque otherwise.
+So what :meth:`Prover.affine` says of an expression is true of the machine's value, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from minitvm import expr as e
+from minitvm.arith.atoms import Atoms, is_pure
+from minitvm.arith.linear import Affine, Atom, at_most, equal, is_infeasible, less
+from minitvm.expr import Call, IntImm, PrimExpr, Range, Var, const
+from minitvm.functor import substitute, walk
+from minitvm.runtime.dtype import DType
+
+Bound = int | float  # an integer, or an infinity
+Interval = tuple[Bound, Bound]
+System = list[Affine]  # all of these are at least zero
+Alternatives = list[System]  # one of these systems holds
+
+_MAX_SYSTEMS = 32
+
+
+@dataclass(slots=True)
+class _Known:
+    """What holds at one point of a program."""
+
+    facts: list[Alternatives] = field(default_factory=list)
+    intervals: dict[Atom, Interval] = field(default_factory=dict)
+    definitions: dict[Atom, Alternatives] = field(default_factory=dict)
+    complete: bool = True  # every condition on the way here is among the facts
+
+
+@dataclass(slots=True)
+class Escapes:
+    """The ways left to satisfy a goal. With `complete`, the systems say all that is known."""
+
+    systems: Alternatives
+    complete: bool
+
+
+class Prover:
+    """Facts in nested scopes, and proofs from them. It is sound and incomplete."""
+
+    def __init__(self) -> None:
+        self.atoms = Atoms()
+        self._known = _Known()
+        self._data: set[Var] = set()
+        self._factors: dict[Atom, tuple[Atom, ...]] = {}
+        self._defined: set[Atom] = set()  # whose definitions determine them
+
+    # -- Learning ---------------------------------------------------------------------------------
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """What is learnt inside is forgotten at the end."""
+        outside = self._known
+        self._known = replace(
+            outside,
+            facts=list(outside.facts),
+            intervals=dict(outside.intervals),
+            definitions=dict(outside.definitions),
+        )
+        try:
+            yield
+        finally:
+            self._known = outside
+
+    @contextmanager
+    def constraint(self, condition: PrimExpr) -> Iterator[None]:
+        """`condition` holds inside."""
+        with self.scope():
+            self.assume(condition)
+            yield
+
+    def assume(self, condition: PrimExpr) -> None:
+        """`condition` holds from here to the end of the scope."""
+        alternatives, complete = self.alternatives(condition, True)
+        self._learn(alternatives)
+        self._known.complete = self._known.complete and complete
+
+    def bind(self, var: Var, value: Range | PrimExpr) -> None:
+        """`var` lies in a range, which is then not empty, or equals an expression."""
+        if isinstance(value, Range):
+            self._bind_range(var, value)
+            return
+        if not self._index_like(value):
+            self._data.add(var)
+        if value.dtype.is_integral and not value.dtype.is_bool:
+            form = self.affine(value)
+            self._known.intervals[var] = self.interval(form)
+            self._learn([equal(self.affine(var), form)])
+
+    def bind_size(self, var: Var) -> None:
+        """`var` is a size: zero or more."""
+        self._narrow(self.affine(var), 0)
+
+    def _bind_range(self, var: Var, value: Range) -> None:
+        low, extent = self.affine(value.min), self.affine(value.extent)
+        high = low + extent - 1
+        self._known.intervals[var] = (self.interval(low)[0], self.interval(high)[1])
+        form = self.affine(var)
+        self._learn([[at_most(low, form)]])
+        self._learn([[at_most(form, high)]])
+        self._learn([[extent - 1]])
+        # A product of sizes is at least 1 only if each of them is.
+        if len(extent.terms) == 1 and extent.constant == 0:
+            for factor in self._factors.get(next(iter(extent.terms)), ()):
+                if self._atom_interval(factor)[0] >= 0:
+                    self._learn([[Affine.of_atom(factor) - 1]])
+
+    def _learn(self, alternatives: Alternatives) -> None:
+        if len(alternatives) != 1:
+            self._known.facts.append(alternatives)
+            return
+        for row in alternatives[0]:
+            if row.terms:
+                self._known.facts.append([[row]])
+                self._narrow_by(row)
+            elif row.constant < 0:
+                self._known.facts.append([])  # nothing gets here
+
+    def _narrow_by(self, row: Affine) -> None:
+        """A constraint on one atom is its interval, too."""
+        if len(row.terms) != 1:
+            return
+        ((atom, coefficient),) = row.terms.items()
+        if coefficient > 0:
+            self._narrow(Affine.of_atom(atom), -(row.constant // coefficient))
+        else:
+            low, high = self._atom_interval(atom)
+            self._known.intervals[atom] = (low, min(high, row.constant // -coefficient))
+
+    def _narrow(self, form: Affine, at_least: int) -> None:
+        (atom,) = form.terms
+        low, high = self._atom_interval(atom)
+        self._known.intervals[atom] = (max(low, at_least), high)
+
+    # -- Proving ----------------------------------------------------------------------------------
+
+    def can_prove(self, condition: PrimExpr) -> bool:
+        """Whether `condition` surely holds."""
+        if isinstance(condition, IntImm):
+            return bool(condition.value)
+        return all(self._refuted(s) for s in self.alternatives(condition, False)[0])
+
+    def proves(self, *rows: Affine) -> bool:
+        """Whether each of `rows` is surely at least zero."""
+        return all(self.interval(row)[0] >= 0 or self._refuted([-row - 1]) for row in rows)
+
+    def const_int_bound(self, expr: PrimExpr) -> Interval:
+        """The least and the greatest value that `expr` may take, infinite where none is known."""
+        return self.interval(self.affine(expr))
+
+    def interval(self, form: Affine) -> Interval:
+        """The bounds of `form` that follow from those of its atoms one by one."""
+        low: Bound = form.constant
+        high: Bound = form.constant
+        for atom, coefficient in form.terms.items():
+            least, greatest = self._atom_interval(atom)
+            if coefficient < 0:
+                least, greatest = greatest, least
+            low += coefficient * least
+            high += coefficient * greatest
+        return low, high
+
+    def _refuted(self, goal: System) -> bool:
+        if any(self.interval(row)[1] < 0 for row in goal):
+            return True
+        return not self.ways(goal).systems
+
+    def ways(self, goal: System, all_facts: bool = False) -> Escapes:
+        """The systems of constraints under which `goal` might hold: none is a refutation.
+
+        Facts that share no atom with the goal are left out unless `all_facts`.
+        """
+        rows, choices = self._relevant(goal, all_facts)
+        rows += self._products(rows)
+        if is_infeasible(rows):
+            return Escapes([], True)
+        systems = [rows]
+        complete = self._known.complete
+        for choice in sorted(choices, key=len):
+            wider = [s + a for s in systems for a in choice if not is_infeasible(s + a)]
+            if len(wider) > _MAX_SYSTEMS:
+                complete = False
+                continue
+            systems = wider
+        return Escapes(systems, complete)
+
+    def _relevant(self, goal: System, all_facts: bool) -> tuple[System, list[Alternatives]]:
+        """The goal, and all facts and definitions that say something about its atoms."""
+        rows: System = []
+        choices: list[Alternatives] = []
+        seen: dict[Atom, None] = {}
+        pending = [(fact, _atoms_of(fact)) for fact in self._known.facts]
+        fresh: list[Alternatives] = [[goal]]
+        if all_facts:
+            fresh += [fact for fact, _ in pending]
+            pending = []
+        while fresh:
+            added: list[Atom] = []
+            for alternatives in fresh:
+                if len(alternatives) == 1:
+                    rows += alternatives[0]
+                else:
+                    choices.append(alternatives)
+                for atom in _atoms_of(alternatives):
+                    added += [a for a in (atom, *self._factors.get(atom, ())) if a not in seen]
+                    seen.update(dict.fromkeys(added))
+            fresh = []
+            for atom in dict.fromkeys(added):
+                rows += self._interval_rows(atom)
+                if atom in self._known.definitions:
+                    fresh.append(self._known.definitions[atom])
+            fresh += [fact for fact, atoms in pending if not atoms.isdisjoint(seen) or not atoms]
+            pending = [each for each in pending if each[1] and each[1].isdisjoint(seen)]
+        return rows, choices
+
+    def _interval_rows(self, atom: Atom) -> System:
+        low, high = self._atom_interval(atom)
+        form = Affine.of_atom(atom)
+        rows = []
+        if isinstance(low, int) and (low > atom.dtype.min() or atom.dtype.is_uint):
+            rows.append(form - low)
+        if isinstance(high, int) and high < atom.dtype.max():
+            rows.append(-form + high)
+        return rows
+
+    def _products(self, rows: System) -> System:
+        """Products of constraints: from ``x <= n - 1`` and ``y >= 0`` follows ``x*y <= n*y - y``,
+        which linear elimination can't find by itself."""
+        made: System = []
+        pairs = {
+            (x, y)
+            for row in rows
+            for atom in row.terms
+            for x, y in _ordered_pairs(self._factors.get(atom, ()))
+        }
+        for x, y in sorted(pairs, key=lambda p: (self.atoms.order(p[0]), self.atoms.order(p[1]))):
+            if self._atom_interval(y)[0] < 0:
+                continue
+            for row in rows:
+                if abs(row.terms.get(x, 0)) == 1 and y not in row.terms:
+                    made.append(self._product(row, Affine.of_atom(y)))
+        return made
+
+    # -- Reading expressions ----------------------------------------------------------------------
+
+    def affine(self, expr: PrimExpr) -> Affine:
+        """`expr`, an integer, as an affine form over shared atoms."""
+        if isinstance(expr, IntImm):
+            return Affine({}, int(expr.value))
+        if isinstance(expr, Var):
+            return Affine.of_atom(self.atoms.shared(expr))
+        if expr.dtype.lanes > 1:
+            return self._opaque(expr)
+        match expr:
+            case e.Add() | e.Sub() | e.Mul():
+                return self._ring(expr)
+            case e.FloorDiv(a, IntImm(value=c)) if c > 0:
+                return self._quotient(self.affine(a), int(c))
+            case e.FloorMod(a, IntImm(value=c)) if c > 0:
+                form = self.affine(a)
+                return form - self._quotient(form, int(c)) * int(c)
+            case e.Div(a, IntImm(value=c)) if c > 0 and self.proves(self.affine(a)):
+                return self._quotient(self.affine(a), int(c))
+            case e.Mod(a, IntImm(value=c)) if c > 0 and self.proves(self.affine(a)):
+                return self.affine(e.FloorMod(a, expr.b))
+            case e.FloorDiv() | e.FloorMod():
+                return self._symbolic_division(expr)
+            case e.Min() | e.Max():
+                return self._extremum(expr)
+            case e.Select(condition, a, b):
+                return self._choice(expr, condition, a, b)
+            case Call(op="if_then_else", args=(condition, a, b)):
+                return self._choice(expr, condition, a, b)
+            case Call(op="likely", args=(a,)):
+                return self.affine(a)
+            case Call(op="shift_left", args=(a, IntImm(value=c))) if 0 <= c < expr.dtype.bits:
+                return self._if_it_fits(self.affine(a) * (1 << c), expr)
+            case Call(op="shift_right", args=(a, IntImm(value=c))) if 0 <= c < expr.dtype.bits:
+                return self._quotient(self.affine(a), 1 << c)
+            case Call(op="bitwise_and", args=(a, IntImm(value=c))) if c > 0 and c & (c + 1) == 0:
+                form = self.affine(a)
+                return form - self._quotient(form, c + 1) * (c + 1)
+            case e.Cast(dtype, a) if a.dtype.is_integral and dtype.is_integral:
+                return self._cast(expr, a)
+            case e.Let(var, value, body) if is_pure(value):
+                return self.affine(substitute(body, {var: value}))
+        return self._opaque(expr)
+
+    def alternatives(self, condition: PrimExpr, truth: bool) -> tuple[Alternatives, bool]:
+        """The systems of which one holds when `condition` is `truth`, and whether that is all
+        that it says."""
+        match condition:
+            case IntImm(value=value):
+                return ([[]] if bool(value) is truth else []), True
+            case e.Not(a):
+                return self.alternatives(a, not truth)
+            case Call(op="likely", args=(a,)):
+                return self.alternatives(a, truth)
+            case e.And(a, b) | e.Or(a, b):
+                left, left_complete = self.alternatives(a, truth)
+                right, right_complete = self.alternatives(b, truth)
+                complete = left_complete and right_complete
+                if isinstance(condition, e.And) is not truth:
+                    return left + right, complete
+                if len(left) * len(right) > _MAX_SYSTEMS:
+                    return left, False
+                return [x + y for x in left for y in right], complete
+            case e.Comparison(a=a) if a.dtype.is_integral and not a.dtype.is_bool:
+                if a.dtype.lanes == 1:
+                    return self._comparison(condition, truth), True
+        return [[]], False
+
+    def _comparison(self, condition: e.Comparison, truth: bool) -> Alternatives:
+        a, b = self.affine(condition.a), self.affine(condition.b)
+        match condition, truth:
+            case (e.LT(), True) | (e.GE(), False):
+                return [[less(a, b)]]
+            case (e.LE(), True) | (e.GT(), False):
+                return [[at_most(a, b)]]
+            case (e.GT(), True) | (e.LE(), False):
+                return [[less(b, a)]]
+            case (e.GE(), True) | (e.LT(), False):
+                return [[at_most(b, a)]]
+            case (e.EQ(), True) | (e.NE(), False):
+                return [equal(a, b)]
+        return [[less(a, b)], [less(b, a)]]
+
+    def fits(self, form: Affine, dtype: DType) -> bool:
+        """Whether `dtype` surely holds the value of `form`."""
+        low, high = self.interval(form)
+        if low >= dtype.min() and high <= dtype.max():
+            return True
+        return self.proves(form - dtype.min(), -form + dtype.max())
+
+    def is_exact(self, expr: PrimExpr) -> bool:
+        """Whether the ``+ - *`` at the top of `expr` surely compute what they say, unwrapped."""
+        if not isinstance(expr, e.Add | e.Sub | e.Mul):
+            return True
+        if self._index_like(expr):
+            return True
+        return self.affine(expr).terms.keys() != {self.atoms.shared(expr)}
+
+    def is_determined(self, atom: Atom) -> bool:
+        """Whether the systems that hold `atom` say all about it, given its operands."""
+        return atom in self._defined and atom in self._known.definitions
+
+    def expression(self, form: Affine, dtype: DType) -> PrimExpr:
+        """The expression of a form, computed in `dtype`."""
+        total: PrimExpr | None = None
+        for atom, coefficient in sorted(form.terms.items(), key=lambda t: t[1] < 0):
+            term = e.cast(dtype, atom)
+            if total is None:
+                total = term * const(coefficient, dtype)
+            elif coefficient > 0:
+                total = total + term * const(coefficient, dtype)
+            else:
+                total = total - term * const(-coefficient, dtype)
+        if total is None:
+            return const(form.constant, dtype)
+        if form.constant < 0:
+            return total - const(-form.constant, dtype)
+        return total + const(form.constant, dtype)
+
+    def _index_like(self, expr: PrimExpr) -> bool:
+        return all(
+            isinstance(each, _INDEX_NODES)
+            and (each.dtype.is_bool or (each.dtype.is_int and each.dtype.bits >= 32))
+            and each not in self._data
+            for each in walk(expr)
+            if isinstance(each, PrimExpr)
+        )
+
+    def _if_it_fits(self, form: Affine, expr: PrimExpr) -> Affine:
+        low, high = self.interval(form)
+        if low >= expr.dtype.min() and high <= expr.dtype.max():
+            return form
+        return form if self._index_like(expr) or self.fits(form, expr.dtype) else self._opaque(expr)
+
+    def _ring(self, expr: e.Arithmetic) -> Affine:
+        a, b = self.affine(expr.a), self.affine(expr.b)
+        if isinstance(expr, e.Mul):
+            return self._if_it_fits(self._product(a, b), expr)
+        return self._if_it_fits(a + b if isinstance(expr, e.Add) else a - b, expr)
+
+    def _product(self, a: Affine, b: Affine) -> Affine:
+        total = a * b.constant + Affine(b.terms) * a.constant
+        for x, x_coefficient in a.terms.items():
+            for y, y_coefficient in b.terms.items():
+                total += Affine.of_atom(self._monomial(x, y)) * (x_coefficient * y_coefficient)
+        return total
+
+    def _monomial(self, x: Atom, y: Atom) -> Atom:
+        factors = [*self._factors.get(x, (x,)), *self._factors.get(y, (y,))]
+        factors.sort(key=self.atoms.order)
+        key = ("product", *map(id, factors))
+        atom = self.atoms.find(key)
+        if atom is None:
+            made = factors[0]
+            for factor in factors[1:]:
+                made = made * factor
+            atom = self.atoms.shared(made, key)
+            self._factors[atom] = tuple(factors)
+        return atom
+
+    def _quotient(self, form: Affine, divisor: int) -> Affine:
+        """``form // divisor``: what divides is divided, the rest becomes an atom."""
+        whole = Affine(
+            {a: c // divisor for a, c in form.terms.items() if c % divisor == 0},
+            form.constant // divisor,
+        )
+        rest = form - whole * divisor
+        low, high = self.interval(rest)
+        if math.isfinite(low) and math.isfinite(high) and low // divisor == high // divisor:
+            return whole + int(low // divisor)
+        if not rest.terms:
+            return whole
+        key = (
+            "quotient",
+            divisor,
+            rest.constant,
+            frozenset((id(a), c) for a, c in rest.terms.items()),
+        )
+        atom = self.atoms.find(key)
+        if atom is None:
+            dtype = max((a.dtype for a in rest.terms), key=lambda d: d.bits)
+            if not dtype.is_int:  # differences need a sign
+                dtype = DType.of("int64")
+            made = e.FloorDiv(self.expression(rest, dtype), const(divisor, dtype))
+            atom = self.atoms.shared(made, key)
+        if atom not in self._known.definitions:
+            remainder = rest - Affine.of_atom(atom) * divisor
+            self._define(atom, [[remainder, -remainder + (divisor - 1)]])
+            self._known.intervals[atom] = (_floor(low, divisor), _floor(high, divisor))
+        return whole + Affine.of_atom(atom)
+
+    def _symbolic_division(self, expr: e.FloorDiv | e.FloorMod) -> Affine:
+        """Division by something that is at least 1, where only bounds of the result are affine."""
+        atom = self.atoms.shared(expr)
+        result = Affine.of_atom(atom)
+        if atom in self._known.definitions:
+            return result
+        dividend, divisor = self.affine(expr.a), self.affine(expr.b)
+        if not self.proves(divisor - 1):
+            return self._opaque(expr)
+        if isinstance(expr, e.FloorMod):
+            self._known.definitions[atom] = [[result, divisor - result - 1]]
+            self._known.intervals[atom] = (0, self.interval(divisor)[1] - 1)
+            return result
+        rows = [result, dividend - result] if self.proves(dividend) else []
+        bounds = [self._divided(bound, divisor) for bound in self._upper_bounds(dividend)]
+        rows += [bound - result for bound in bounds if bound is not None]
+        self._known.definitions[atom] = [rows]
+        return result
+
+    def _upper_bounds(self, form: Affine) -> list[Affine]:
+        """What the facts say that `form` is at most, and itself."""
+        if len(form.terms) != 1 or form.constant or next(iter(form.terms.values())) != 1:
+            return [form]
+        (atom,) = form.terms
+        rows = [fact[0][0] for fact in self._known.facts if len(fact) == 1 and len(fact[0]) == 1]
+        return [form] + [row + form for row in rows if row.terms.get(atom) == -1]
+
+    def _divided(self, form: Affine, divisor: Affine) -> Affine | None:
+        """An upper bound of ``form // divisor`` where `divisor` is one atom, at least 1: with
+        ``form = whole * divisor + r``, it is ``whole + r`` or for negative r ``whole - 1``."""
+        if len(divisor.terms) != 1 or divisor.constant or next(iter(divisor.terms.values())) != 1:
+            return None
+        (atom,) = divisor.terms
+        whole = Affine()
+        for term, coefficient in form.terms.items():
+            factors = dict(enumerate(self._factors.get(term, (term,))))
+            matching = [place for place, factor in factors.items() if factor is atom]
+            if not matching:
+                return None
+            del factors[matching[0]]
+            part = Affine({}, 1)
+            for factor in factors.values():
+                part = self._product(part, Affine.of_atom(factor))
+            whole += part * coefficient
+        return whole + max(form.constant, -1)
+
+    def _extremum(self, expr: e.Min | e.Max) -> Affine:
+        atom = self.atoms.shared(expr)
+        result = Affine.of_atom(atom)
+        if atom in self._known.definitions:
+            return result
+        a, b = self.affine(expr.a), self.affine(expr.b)
+        low, high = (a, b) if isinstance(expr, e.Min) else (b, a)
+        # Either a is the answer or b, and either way which is the less is known.
+        self._define(
+            atom,
+            [[*equal(result, a), at_most(low, high)], [*equal(result, b), at_most(high, low)]],
+        )
+        (a_low, a_high), (b_low, b_high) = self.interval(a), self.interval(b)
+        pick = min if isinstance(expr, e.Min) else max
+        self._known.intervals[atom] = (pick(a_low, b_low), pick(a_high, b_high))
+        return result
+
+    def _choice(self, expr: PrimExpr, condition: PrimExpr, a: PrimExpr, b: PrimExpr) -> Affine:
+        atom = self.atoms.shared(expr)
+        result = Affine.of_atom(atom)
+        if atom in self._known.definitions:
+            return result
+        holds, complete = self.alternatives(condition, True)
+        fails, _ = self.alternatives(condition, False)
+        first, second = self.affine(a), self.affine(b)
+        ways = [system + equal(result, first) for system in holds]
+        ways += [system + equal(result, second) for system in fails]
+        self._known.definitions[atom] = ways
+        if complete:
+            self._defined.add(atom)
+        (a_low, a_high), (b_low, b_high) = self.interval(first), self.interval(second)
+        self._known.intervals[atom] = (min(a_low, b_low), max(a_high, b_high))
+        return result
+
+    def _cast(self, expr: PrimExpr, value: PrimExpr) -> Affine:
+        if value.dtype.is_bool or expr.dtype.is_bool:
+            return self._opaque(expr)
+        form = self.affine(value)
+        return form if self.fits(form, expr.dtype) else self._opaque(expr)
+
+    def _opaque(self, expr: PrimExpr) -> Affine:
+        return Affine.of_atom(self.atoms.shared(expr))
+
+    def _define(self, atom: Atom, alternatives: Alternatives) -> None:
+        self._known.definitions[atom] = alternatives
+        self._defined.add(atom)
+
+    def _atom_interval(self, atom: Atom) -> Interval:
+        known = self._known.intervals.get(atom)
+        if known is not None:
+            return known
+        factors = self._factors.get(atom)
+        if factors is not None:
+            return _interval_product([self._atom_interval(factor) for factor in factors])
+        if isinstance(atom, Var) and atom.nonnegative:
+            return 0, atom.dtype.max()
+        return _range_of(atom)
+
+
+# What an index-like expression is made of.
+_INDEX_NODES = (
+    Var, IntImm, e.Add, e.Sub, e.Mul, e.Div, e.Mod, e.FloorDiv, e.FloorMod, e.Min, e.Max, e.Cast,
+    e.Select, e.Comparison, e.Not,
+)  # fmt: skip
+
+
+def _range_of(atom: Atom) -> Interval:
+    if not atom.dtype.is_integral:
+        return -math.inf, math.inf
+    return atom.dtype.min(), atom.dtype.max()
+
+
+def _atoms_of(alternatives: Alternatives) -> set[Atom]:
+    return {atom for system in alternatives for row in system for atom in row.terms}
+
+
+def _ordered_pairs(factors: tuple[Atom, ...]) -> Iterable[tuple[Atom, Atom]]:
+    return ((factors[0], factors[1]), (factors[1], factors[0])) if len(factors) == 2 else ()
+
+
+def _floor(bound: Bound, divisor: int) -> Bound:
+    return bound // divisor if math.isfinite(bound) else bound
+
+
+def _interval_product(intervals: list[Interval]) -> Interval:
+    low, high = intervals[0]
+    for least, greatest in intervals[1:]:
+        corners = [_times(x, y) for x in (low, high) for y in (least, greatest)]
+        low, high = min(corners), max(corners)
+    return low, high
+
+
+def _times(x: Bound, y: Bound) -> Bound:
+    return x * y if x and y else 0
