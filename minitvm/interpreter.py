@@ -430,7 +430,7 @@ def _passed(value: Value) -> Any:
 def _call_extern(compiler: _Compiler, node: e.Call) -> Evaluator:
     """A C function of this process, such as those of libm."""
     name, *args = compiler.exprs(node.args)
-    function = getattr(ctypes.PyDLL(None), str(name({})), None)
+    function = getattr(ctypes.CDLL(None), str(name({})), None)
     if function is None:
         raise CompileError(f"{compiler.name}: expected a C symbol, found none named {name({})!r}")
     function.argtypes = [_c_type(arg.dtype) for arg in node.args[1:]]

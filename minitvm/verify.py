@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import FunctionType
 from typing import Any, NoReturn
 
 from minitvm import expr as e
@@ -58,12 +59,12 @@ class _Verifier:
 
     def run(self) -> None:
         func = self._func
-        if len(set(func.params)) != len(func.params):
-            self._fail("parameters: expected each once, found one twice", func)
-        for param in func.buffer_map:
-            if param not in func.params:
-                self._fail(f"tensor {param.name}: expected a parameter, found none", func)
         self._variables.update(func.params)
+        if len(self._variables) != len(func.params):
+            self._fail("parameters: expected each once, found one twice", func)
+        for param, buffer in func.buffer_map.items():
+            if param not in self._variables:
+                self._fail(f"buffer {buffer.name}: expected a parameter for it, found none", func)
         for buffer in func.buffer_map.values():
             self._buffers.add(buffer)
             self._variables.add(buffer.data)
@@ -78,13 +79,13 @@ class _Verifier:
         stack: list[Node | Step] = [root]
         while stack:
             top = stack.pop()
-            if isinstance(top, PrimExpr | Stmt):
+            if isinstance(top, FunctionType):
+                top()
+            else:
                 self._check(top)
                 stack.extend(reversed(self._steps(top)))
-            else:
-                top()
 
-    def _check(self, node: Node) -> None:
+    def _check(self, node: Any) -> None:
         if type(node) not in CHILDREN:
             self._fail(f"expected a node of the loop IR, got {type(node).__name__}", node)
         if isinstance(node, Var) and node not in self._variables:
@@ -294,7 +295,7 @@ def _call(node: e.Call) -> Iterator[str]:
     elif intrinsic:
         yield from _intrinsic(node)
     else:
-        problems = _CALL_PROBLEMS.get(node.op, _nothing)
+        problems: Callable[[e.Call], Iterator[str]] = _CALL_PROBLEMS.get(node.op, _nothing)
         yield from problems(node)
 
 
