@@ -52,10 +52,8 @@ def exactly_rounded(dtype: DType, value: Fraction) -> float:
     """`value` rounded to nearest, ties to even, by the definition."""
     if value == 0:
         return 0.0
-    exponent = math.floor(math.log2(abs(value)))
-    exponent += (abs(value) >= Fraction(2) ** (exponent + 1)) - (
-        abs(value) < Fraction(2) ** exponent
-    )
+    exponent = value.numerator.bit_length() - value.denominator.bit_length()
+    exponent -= abs(value) < Fraction(2) ** exponent
     spacing = Fraction(2) ** max(exponent - DIGITS[dtype] + 1, SMALLEST_EXPONENT[dtype])
     rounded = round(value / spacing) * spacing
     if abs(rounded) >= Fraction(2) ** (LARGEST_EXPONENT[dtype] + 1):
@@ -70,13 +68,11 @@ def all_ties(dtype: DType, seed: int) -> list[float]:
     beyond = scalars.to_bits(dtype, math.inf)
     patterns = range(beyond) if dtype.bits == 16 else random.integers(0, beyond, 4000).tolist()
     found = []
-    for pattern in [*patterns, 0, 1, beyond - 2]:
-        low, high = (scalars.from_bits(dtype, p) for p in (pattern, min(pattern + 1, beyond - 1)))
-        tie = (
-            (low + high) / 2
-            if high > low
-            else low + (low - scalars.from_bits(dtype, pattern - 1)) / 2
-        )
+    for pattern in [*patterns, 0, 1, beyond - 1]:
+        here = scalars.from_bits(dtype, pattern)
+        above = scalars.from_bits(dtype, pattern + 1)
+        greatest_spacing = math.ldexp(1.0, LARGEST_EXPONENT[dtype] - DIGITS[dtype] + 1)
+        tie = here + (above - here if pattern + 1 < beyond else greatest_spacing) / 2
         found += [tie, math.nextafter(tie, 0.0), math.nextafter(tie, math.inf), -tie]
         found.append(scalars.from_bits(dtype, pattern | sign))
     return found
@@ -294,8 +290,8 @@ def test_nextafter(dtype: DType) -> None:
     values = [*SPECIAL, top, -top, least, -least]
     for x in values:
         for y in values:
-            with np.errstate(all="ignore"):
-                expected = float(np.nextafter(kind(x), kind(y)))
+            with np.errstate(all="ignore"):  # of equals C gives y, and numpy's float16 x
+                expected = y if x == y else float(np.nextafter(kind(x), kind(y)))
             found = scalars.INTRINSICS["nextafter"](dtype, x, y)
             assert bits(float(found)) == bits(expected), (x, y)
 
@@ -304,13 +300,8 @@ def test_nextafter(dtype: DType) -> None:
 def test_ldexp(dtype: DType) -> None:
     for x in (1.0, -1.5, scalars.from_bits(dtype, 1), scalars.from_bits(dtype, 3)):
         for n in (-2000, -1080, -151, -150, -149, -26, -25, -2, 0, 1, 10, 127, 2000, 2**31 - 1):
-            expected = (
-                exactly_rounded(dtype, Fraction(x) * Fraction(2) ** n)
-                if abs(n) < 2000
-                else 0.0 * x
-                if n < 0
-                else math.copysign(math.inf, x)
-            )
+            exact = Fraction(x) * Fraction(2) ** min(n, 2000)
+            expected = exactly_rounded(dtype, exact)
             assert scalars.INTRINSICS["ldexp"](dtype, x, n) == expected, (x, n)
     for x in (0.0, -0.0, math.inf, math.nan):
         assert bits(float(scalars.INTRINSICS["ldexp"](dtype, x, 3))) == bits(x)
@@ -342,7 +333,8 @@ def test_shifts() -> None:
 
 def test_power_of_integers() -> None:
     power = scalars.INTRINSICS["power"]
-    assert [power(INT32, x, 31) for x in (2, -2, 3)] == [-(2**31), -(2**31), -1_010_140_999 + 0 * 1]
+    assert [power(INT32, x, 31) for x in (2, -2)] == [INT32.min(), INT32.min()]
+    assert power(INT32, 3, 31) == (3**31 + 2**31) % 2**32 - 2**31
     assert [power(INT32, x, -3) for x in (0, 1, -1, 2)] == [0, 1, -1, 0]
     assert [power(INT32, x, 0) for x in (0, 5)] == [1, 1]
 
