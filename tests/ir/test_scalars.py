@@ -355,3 +355,16 @@ def test_round_half_away() -> None:
     values = [0.5, -0.5, 1.5, 2.5, -2.5, 0.49999999999999994, 4503599627370497.5, -0.0, math.inf]
     expected = [1.0, -1.0, 2.0, 3.0, -3.0, 0.0, 4503599627370498.0, -0.0, math.inf]
     assert [scalars.INTRINSICS["round"](FLOAT64, v) for v in values] == expected
+
+
+def test_power_of_floats_where_python_raises() -> None:
+    power, inf = scalars.INTRINSICS["power"], math.inf
+    assert [power(FLOAT64, -inf, 0.5), power(FLOAT64, -0.0, 0.5)] == [inf, 0.0]
+    assert [power(FLOAT64, x, y) for x, y in ((0.0, -1.0), (-0.0, -1.0), (-0.0, -2.0))] == [
+        inf, -inf, inf,
+    ]  # fmt: skip
+    assert [power(FLOAT64, x, y) for x, y in ((1e200, 2.0), (-1e200, 3.0), (-1e200, 2.0))] == [
+        inf, -inf, inf,
+    ]  # fmt: skip
+    assert math.isnan(power(FLOAT64, -8.0, 1 / 3))
+    assert math.copysign(1.0, power(FLOAT64, -0.0, 0.5)) == 1.0
