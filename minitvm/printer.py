@@ -65,10 +65,10 @@ def func_text(func: PrimFunc) -> str:
         else:
             printer.name_of(param)
     params = [_parameter_text(printer, func, param) for param in func.params]
-    header = f"def {func.name}({', '.join(params)}):"
-    if len(header) > _WIDTH:
-        header = f"def {func.name}(\n{''.join(f'{_INDENT}{p},{chr(10)}' for p in params)}):"
-    return "\n".join([header, *printer.lines(func.body, 1)])
+    header = [f"def {func.name}({', '.join(params)}):"]
+    if len(header[0]) > _WIDTH:
+        header = [f"def {func.name}(", *[f"{_INDENT}{param}," for param in params], "):"]
+    return "\n".join([*header, *printer.lines(func.body, 1)])
 
 
 _WIDTH = 100
