@@ -99,9 +99,13 @@ class Prover:
             self._known.intervals[var] = self.interval(form)
             self._learn([equal(self.affine(var), form)])
 
-    def bind_size(self, var: Var) -> None:
-        """`var` is a size: zero or more."""
-        self._narrow(self.affine(var), 0)
+    def bind_data(self, var: Var) -> None:
+        """`var` is a value of which nothing is known: arithmetic on it may wrap."""
+        self._data.add(var)
+
+    def bind_size(self, size: PrimExpr) -> None:
+        """`size`, a dimension, is zero or more."""
+        self._learn([[self.affine(size)]])
 
     def _bind_range(self, var: Var, value: Range) -> None:
         low, extent = self.affine(value.min), self.affine(value.extent)
@@ -221,8 +225,10 @@ class Prover:
                 rows += self._interval_rows(atom)
                 if atom in self._known.definitions:
                     fresh.append(self._known.definitions[atom])
-            fresh += [fact for fact, atoms in pending if not atoms.isdisjoint(seen) or not atoms]
-            pending = [each for each in pending if each[1] and each[1].isdisjoint(seen)]
+            fresh += [
+                fact for fact, atoms in pending if not atoms or not seen.keys().isdisjoint(atoms)
+            ]
+            pending = [each for each in pending if each[1] and seen.keys().isdisjoint(each[1])]
         return rows, choices
 
     def _interval_rows(self, atom: Atom) -> System:
@@ -355,6 +361,11 @@ class Prover:
     def is_determined(self, atom: Atom) -> bool:
         """Whether the systems that hold `atom` say all about it, given its operands."""
         return atom in self._defined and atom in self._known.definitions
+
+    def meaning(self, atom: Atom) -> System:
+        """The constraints that define `atom`, where it has no cases."""
+        definition = self._known.definitions.get(atom, [])
+        return self._interval_rows(atom) + (definition[0] if len(definition) == 1 else [])
 
     def expression(self, form: Affine, dtype: DType) -> PrimExpr:
         """The expression of a form, computed in `dtype`."""
@@ -563,8 +574,8 @@ def _range_of(atom: Atom) -> Interval:
     return atom.dtype.min(), atom.dtype.max()
 
 
-def _atoms_of(alternatives: Alternatives) -> set[Atom]:
-    return {atom for system in alternatives for row in system for atom in row.terms}
+def _atoms_of(alternatives: Alternatives) -> dict[Atom, None]:
+    return {atom: None for system in alternatives for row in system for atom in row.terms}
 
 
 def _ordered_pairs(factors: tuple[Atom, ...]) -> Iterable[tuple[Atom, Atom]]:
