@@ -87,6 +87,10 @@ class Prover:
         self._learn(alternatives)
         self._known.complete = self._known.complete and complete
 
+    def forget(self) -> None:
+        """Something holds here that could not be said."""
+        self._known.complete = False
+
     def bind(self, var: Var, value: Range | PrimExpr) -> None:
         """`var` lies in a range, which is then not empty, or equals an expression."""
         if isinstance(value, Range):
@@ -205,6 +209,8 @@ class Prover:
         rows: System = []
         choices: list[Alternatives] = []
         seen: dict[Atom, None] = {}
+        if [] in self._known.facts:
+            return [Affine({}, -1)], []
         pending = [(fact, _atoms_of(fact)) for fact in self._known.facts]
         fresh: list[Alternatives] = [[goal]]
         if all_facts:

@@ -140,10 +140,8 @@ class _SimplifyStmts(Simplifier):
 
     def visit_SeqStmt(self, node: s.SeqStmt) -> Stmt:
         made = [self.stmt(each) for each in node.seq]
-        if len(made) != 1 and all(map(Stmt.same_as, made, node.seq)):
-            if not any(isinstance(each, s.SeqStmt) for each in made):
-                return node
-        return s.seq(*made)
+        flat = len(made) != 1 and not any(isinstance(each, s.SeqStmt) for each in made)
+        return node if flat and all(map(Stmt.same_as, made, node.seq)) else s.seq(*made)
 
     def visit_Evaluate(self, node: s.Evaluate) -> Stmt:
         value = self.expr(node.value)
