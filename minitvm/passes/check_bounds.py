@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
-from math import isfinite
 from typing import Any, final
 
 from minitvm import expr as e
@@ -338,8 +337,9 @@ class _Checker(Mutator):
     def _entry_check(self, access: _Access, escape: Sequence[Affine]) -> list[_Check] | None:
         if not escape:
             return None
-        condition = _holds(-escape[0] - 1)
-        for row in escape[1:]:
+        first, *others = sorted(escape, key=lambda row: -len(row.terms))  # what matters most
+        condition = _holds(-first - 1)
+        for row in others:
             condition = e.logical_or(condition, _holds(-row - 1))
         variables = free_vars(condition)
         found = ", ".join(f"{var.name} = {{}}" for var in variables)
@@ -366,7 +366,12 @@ class _Checker(Mutator):
         shown = dict.fromkeys([*free_vars(index), *free_vars(access.extent)])
         where = ", ".join(f"{var.name} = {point[var]}" for var in shown if var in point)
         low, high = self._prover.const_int_bound(index)
-        found = f"{index} in [{low}, {high}]" if _is_tight(index, low, high) else f"{value}"
+        if isinstance(index, IntImm):
+            found = f"{value}"
+        elif _is_tight(index, low, high):
+            found = f"{index} in [{low}, {high}]"
+        else:
+            found = f"{index} = {value}"
         raise CompileError(
             f"{self._name}: {access} must stay in [0, {access.extent}), got {found}"
             f"{f' (at {where})' if where else ''}: {access.advice}"
@@ -390,8 +395,6 @@ def _checked(checks: Sequence[_Check], body: Stmt) -> Stmt:
 
 def _is_tight(index: PrimExpr, low: float, high: float) -> bool:
     """Whether the bounds say something that the index doesn't."""
-    if isinstance(index, IntImm) or not isfinite(low) or not isfinite(high):
-        return False
     return low > index.dtype.min() and high < index.dtype.max() // 2
 
 
