@@ -8,9 +8,12 @@ Statements are in :mod:`minitvm.stmt`, traversal in :mod:`minitvm.functor`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, Protocol, final
+from inspect import signature
+from typing import Any, ClassVar, NoReturn, Protocol, TypeVar, final
+from typing import cast as typed
 
 import numpy as np
 
@@ -30,6 +33,7 @@ class ExprOperators:
 
     __slots__ = ()
     __hash__ = object.__hash__
+    __array_ufunc__: ClassVar[None] = None  # `np.float64(2) * x` is left to the operators below
 
     def __add__(self, other: Any) -> PrimExpr:
         return add(self, other)
@@ -113,26 +117,26 @@ class ExprOperators:
         return bitwise_not(self)
 
     def __lt__(self, other: Any) -> PrimExpr:
-        return compare(LT, self, other)
+        return less(self, other)
 
     def __le__(self, other: Any) -> PrimExpr:
-        return compare(LE, self, other)
+        return less_equal(self, other)
 
     def __gt__(self, other: Any) -> PrimExpr:
-        return compare(GT, self, other)
+        return greater(self, other)
 
     def __ge__(self, other: Any) -> PrimExpr:
-        return compare(GE, self, other)
+        return greater_equal(self, other)
 
     def __eq__(self, other: Any) -> PrimExpr:  # type: ignore[override]  # builds an expression
-        return compare(EQ, self, other)
+        return equal(self, other)
 
     def __ne__(self, other: Any) -> PrimExpr:  # type: ignore[override]  # builds an expression
-        return compare(NE, self, other)
+        return not_equal(self, other)
 
     def equal(self, other: Any) -> PrimExpr:
         """``self == other`` as an expression (classic name)."""
-        return compare(EQ, self, other)
+        return equal(self, other)
 
     def astype(self, dtype: DTypeLike) -> PrimExpr:
         """This value converted to `dtype`."""
@@ -144,6 +148,36 @@ class ExprOperators:
 
     def __bool__(self) -> bool:
         raise CompileError(_NO_TRUTH)
+
+
+class WholeTensor:
+    """Base of a tensor taken whole, over whose elements the functions of this module map."""
+
+    __slots__ = ()
+    __array_ufunc__: ClassVar[None] = None  # numpy's scalars leave operators to the tensor, too
+
+    def map_elements(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """`function` of `args`, among which is this tensor, element by element."""
+        raise NotImplementedError
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def elementwise(function: _Function) -> _Function:
+    """Lets a function of expressions take whole tensors as well, and broadcast as numpy does."""
+    parameters = signature(function)
+
+    @functools.wraps(function)
+    def apply(*args: Any, **named: Any) -> Any:
+        if named:
+            args = parameters.bind(*args, **named).args
+        for arg in args:
+            if isinstance(arg, WholeTensor):
+                return arg.map_elements(function, args)
+        return function(*args)
+
+    return typed(_Function, apply)
 
 
 class PrimExpr(ExprOperators):
@@ -174,12 +208,14 @@ def _set(node: object, name: str, value: object) -> None:
 class Var(PrimExpr):
     """A variable: an identity, of which `name` is only how it prints. ``n = te.var("n")``.
 
-    `nonnegative` marks a size (classic ``SizeVar``): never less than zero.
+    `nonnegative` marks a size (classic ``SizeVar``): never less than zero. `axis` marks the
+    variable of an axis: it has a value only inside the loop of that axis.
     """
 
     name: str
     dtype: DType = INT32
     nonnegative: bool = False
+    axis: bool = False
 
     def __post_init__(self) -> None:
         _set(self, "dtype", DType.of(self.dtype))
@@ -569,6 +605,9 @@ class Buffer:
     offset_factor: int = 0
     auto_broadcast: bool = False
 
+    READ: ClassVar[int] = 1
+    WRITE: ClassVar[int] = 2
+
     @property
     def ndim(self) -> int:
         return len(self.shape)
@@ -576,8 +615,45 @@ class Buffer:
     def vload(self, begin: Any, dtype: DTypeLike | None = None) -> PrimExpr:
         """The value at index `begin`, or with a vector `dtype` the values from there on along the
         last axis."""
+        return BufferLoad(self, vector_indices(begin, self._lanes_of(dtype)))
+
+    def vstore(self, begin: Any, value: Any) -> Stmt:
+        """Stores `value` at index `begin`, a vector from there on along the last axis. A Python
+        number is taken in the buffer's dtype."""
+        expr = const(value, self.dtype) if isinstance(value, (bool, int, float)) else as_expr(value)
+        return BufferStore(self, expr, vector_indices(begin, self._lanes_of(expr.dtype)))
+
+    def _lanes_of(self, dtype: DTypeLike | None) -> int:
+        """How many elements a value of `dtype` spans."""
         wanted = self.dtype if dtype is None else DType.of(dtype)
-        return BufferLoad(self, vector_indices(begin, wanted.lanes))
+        if wanted.element != self.dtype.element or wanted.lanes % self.dtype.lanes:
+            raise CompileError(f"{self.name}: expected a value of {self.dtype}, got {wanted}")
+        return wanted.lanes // self.dtype.lanes
+
+    def access_ptr(
+        self,
+        access_mask: str | int,
+        ptr_type: DTypeLike = HANDLE,
+        content_lanes: int = 1,
+        offset: Any = 0,
+        extent: Any = None,
+    ) -> PrimExpr:
+        """The address of element `offset` (in memory order), for a ``call_extern`` that reads
+        (``"r"``), writes (``"w"``) or does both (``"rw"``) to `extent` elements from there on.
+
+        It is the call ``tvm_access_ptr(BufferRef, offset, extent, mask)``; an extent of -1 stands
+        for the rest of the buffer. `ptr_type` and `content_lanes` are classic, and change nothing:
+        pointers are opaque.
+        """
+        if isinstance(access_mask, str):
+            if not access_mask or not set(access_mask) <= {"r", "w"}:
+                raise CompileError(
+                    f"{self.name}: expected access_mask 'r', 'w' or 'rw', got {access_mask!r}"
+                )
+            access_mask = ("r" in access_mask) * self.READ + ("w" in access_mask) * self.WRITE
+        count = const(-1) if extent is None else as_index(extent)
+        args = (BufferRef(self), as_index(offset), count, const(access_mask))
+        return Call(HANDLE, "tvm_access_ptr", args)
 
     def __getitem__(self, indices: Any) -> PrimExpr:
         return BufferLoad(self, vector_indices(indices, 1))
@@ -639,6 +715,35 @@ class BufferLoad(PrimExpr):
         _set(self, "dtype", self.buffer.dtype.with_lanes(lanes * self.buffer.dtype.lanes))
 
 
+class Stmt:
+    """Base of all statement nodes, which :mod:`minitvm.stmt` lists."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        from minitvm.printer import stmt_text  # the printer stands above the nodes it prints
+
+        return stmt_text(self)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def same_as(self, other: object) -> bool:
+        """Whether both are one object."""
+        return self is other
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class BufferStore(Stmt):
+    """``buffer[indices] = value``. The one statement on this page, since :meth:`Buffer.vstore`
+    makes it."""
+
+    buffer: Buffer
+    value: PrimExpr
+    indices: tuple[PrimExpr, ...]
+
+
 # -- Calls ----------------------------------------------------------------------------------------
 
 
@@ -649,8 +754,9 @@ class Call(PrimExpr):
 
     `op` is the name of an intrinsic, or one of ``call_packed`` (a registered function; the first
     argument is its name), ``call_extern`` (a C symbol), ``call_llvm_intrin``,
-    ``call_llvm_pure_intrin``, ``if_then_else``, ``likely``, ``tvm_access_ptr``,
-    ``tvm_stack_make_array`` (a buffer passed to a packed call), ``reinterpret``.
+    ``call_llvm_pure_intrin``, ``if_then_else``, ``likely``, ``isnullptr``, ``tvm_access_ptr`` (see
+    :meth:`Buffer.access_ptr`), ``tvm_stack_make_array`` (a buffer passed to a packed call),
+    ``reinterpret``.
     """
 
     dtype: DType
@@ -684,7 +790,7 @@ class Range:
 
     def __init__(self, begin: Any, end: Any = None) -> None:
         begin, end = (0, begin) if end is None else (begin, end)
-        low, high = _match(*_operands(begin, end))
+        low, high = promote(begin, end)
         _set(self, "min", low)
         _set(self, "extent", subtract(high, low))
 
@@ -692,7 +798,7 @@ class Range:
     def from_min_extent(min: Any, extent: Any) -> Range:
         """``[min, min + extent)``, with neither simplified."""
         made = Range(0, 0)
-        low, length = _match(*_operands(min, extent))
+        low, length = promote(min, extent)
         _set(made, "min", low)
         _set(made, "extent", length)
         return made
@@ -716,10 +822,10 @@ class IterVar(ExprOperators):
     thread_tag: str = ""
 
     def __eq__(self, other: Any) -> Any:
-        return self is other if isinstance(other, IterVar) else compare(EQ, self, other)
+        return self is other if isinstance(other, IterVar) else equal(self, other)
 
     def __ne__(self, other: Any) -> Any:
-        return self is not other if isinstance(other, IterVar) else compare(NE, self, other)
+        return self is not other if isinstance(other, IterVar) else not_equal(self, other)
 
     __hash__ = object.__hash__
 
@@ -834,7 +940,7 @@ def const(value: Any, dtype: DTypeLike | None = None) -> PrimExpr:
         When an integer is out of the range of `dtype`.
 
     >>> const(3), const(0.5, "float64")
-    (3, 0.5)
+    (3, float64(0.5))
     """
     if isinstance(value, (IntImm, FloatImm)):
         dtype = value.dtype if dtype is None else dtype
@@ -886,6 +992,17 @@ def _operands(a: Any, b: Any) -> tuple[PrimExpr, PrimExpr]:
     return as_expr(a), as_expr(b)
 
 
+def promote(a: Any, b: Any) -> tuple[PrimExpr, PrimExpr]:
+    """Two operands as expressions of their common dtype, in which an operator computes.
+
+    Raises
+    ------
+    CompileError
+        When they have none: see :func:`promoted`.
+    """
+    return _match(*_operands(a, b))
+
+
 def _match(a: PrimExpr, b: PrimExpr) -> tuple[PrimExpr, PrimExpr]:
     """Both operands in their common type (classic ``BinaryOpMatchTypes``, src/tir/op/op.cc)."""
     if a.dtype is b.dtype:
@@ -932,6 +1049,7 @@ def promoted(a: DType, b: DType) -> DType:
     return (x if x.is_uint else y).with_lanes(lanes)
 
 
+@elementwise
 def cast(dtype: DTypeLike, value: Any) -> PrimExpr:
     """`value` converted to `dtype`; a scalar becomes a vector where `dtype` is one.
 
@@ -964,7 +1082,7 @@ def _arithmetic(node: Callable[[PrimExpr, PrimExpr], PrimExpr], a: Any, b: Any) 
 
     Identities are those that hold for every float, NaN, infinities and signed zeros included.
     """
-    x, y = _match(*_operands(a, b))
+    x, y = promote(a, b)
     name: str = node.__name__
     if x.dtype.element.is_bool and name not in ("Min", "Max"):
         raise CompileError(
@@ -987,21 +1105,25 @@ def _arithmetic(node: Callable[[PrimExpr, PrimExpr], PrimExpr], a: Any, b: Any) 
     return node(x, y)
 
 
+@elementwise
 def add(a: Any, b: Any) -> PrimExpr:
     """``a + b``."""
     return _arithmetic(Add, a, b)
 
 
+@elementwise
 def subtract(a: Any, b: Any) -> PrimExpr:
     """``a - b``."""
     return _arithmetic(Sub, a, b)
 
 
+@elementwise
 def multiply(a: Any, b: Any) -> PrimExpr:
     """``a * b``."""
     return _arithmetic(Mul, a, b)
 
 
+@elementwise
 def divide(a: Any, b: Any) -> PrimExpr:
     """``a / b`` of floats. On two integers it is ambiguous and refused, as in classic TVM."""
     x, y = _operands(a, b)
@@ -1013,11 +1135,13 @@ def divide(a: Any, b: Any) -> PrimExpr:
     return _arithmetic(Div, x, y)
 
 
+@elementwise
 def truncdiv(a: Any, b: Any) -> PrimExpr:
     """The quotient of integers rounded towards zero, as in C."""
     return _integer_arithmetic(Div, "truncdiv", a, b)
 
 
+@elementwise
 def truncmod(a: Any, b: Any) -> PrimExpr:
     """The remainder of :func:`truncdiv`, with the sign of `a`, as in C."""
     return _integer_arithmetic(Mod, "truncmod", a, b)
@@ -1032,6 +1156,7 @@ def _integer_arithmetic(
     return _arithmetic(node, x, y)
 
 
+@elementwise
 def floordiv(a: Any, b: Any) -> PrimExpr:
     """The quotient rounded down, as Python's ``//``; on floats ``floor(a / b)``."""
     x, y = _operands(a, b)
@@ -1041,9 +1166,10 @@ def floordiv(a: Any, b: Any) -> PrimExpr:
     return _arithmetic(FloorDiv, x, y)
 
 
+@elementwise
 def floormod(a: Any, b: Any) -> PrimExpr:
     """The remainder of :func:`floordiv`, with the sign of `b`, as Python's ``%``."""
-    x, y = _match(*_operands(a, b))
+    x, y = promote(a, b)
     if not x.dtype.is_float:
         return _arithmetic(FloorMod, x, y)
     remainder = Var("remainder", x.dtype)
@@ -1053,40 +1179,81 @@ def floormod(a: Any, b: Any) -> PrimExpr:
     return Let(remainder, intrinsic("fmod", x.dtype, x, y), shifted)
 
 
+@elementwise
 def minimum(a: Any, b: Any) -> PrimExpr:
     """The lesser of two values; NaN when either is."""
     return _arithmetic(Min, a, b)
 
 
+@elementwise
 def maximum(a: Any, b: Any) -> PrimExpr:
     """The greater of two values; NaN when either is."""
     return _arithmetic(Max, a, b)
 
 
+@elementwise
 def negate(a: Any) -> PrimExpr:
     """``-a``: on floats the sign is flipped, that of zero too."""
     x = as_expr(a)
     return multiply(x, const(-1, x.dtype))
 
 
+@elementwise
 def absolute(a: Any) -> PrimExpr:
     """``abs(a)``; the least integer stays itself."""
     x = as_expr(a)
     return x if x.dtype.is_uint or x.dtype.is_bool else intrinsic("fabs", x.dtype, x)
 
 
+@elementwise
 def power(a: Any, b: Any) -> PrimExpr:
     """``a ** b``; integers wrap, and a negative exponent gives the quotient towards zero."""
-    x, y = _match(*_operands(a, b))
+    x, y = promote(a, b)
     return intrinsic("power", x.dtype, x, y)
 
 
 def compare(node: Callable[[PrimExpr, PrimExpr], PrimExpr], a: Any, b: Any) -> PrimExpr:
     """A comparison of promoted operands, folded where both are constants."""
-    x, y = _match(*_operands(a, b))
+    x, y = promote(a, b)
     if isinstance(x, (IntImm, FloatImm)) and isinstance(y, (IntImm, FloatImm)):
         return const(scalars.COMPARE[node.__name__](x.value, y.value), BOOL)
     return node(x, y)
+
+
+@elementwise
+def less(a: Any, b: Any) -> PrimExpr:
+    """``a < b``."""
+    return compare(LT, a, b)
+
+
+@elementwise
+def less_equal(a: Any, b: Any) -> PrimExpr:
+    """``a <= b``."""
+    return compare(LE, a, b)
+
+
+@elementwise
+def greater(a: Any, b: Any) -> PrimExpr:
+    """``a > b``."""
+    return compare(GT, a, b)
+
+
+@elementwise
+def greater_equal(a: Any, b: Any) -> PrimExpr:
+    """``a >= b``."""
+    return compare(GE, a, b)
+
+
+@elementwise
+def equal(a: Any, b: Any) -> PrimExpr:
+    """``a == b``."""
+    return compare(EQ, a, b)
+
+
+@elementwise
+def not_equal(a: Any, b: Any) -> PrimExpr:
+    """``a != b``."""
+    return compare(NE, a, b)
 
 
 def as_condition(value: Any) -> PrimExpr:
@@ -1095,6 +1262,7 @@ def as_condition(value: Any) -> PrimExpr:
     return expr if expr.dtype.is_bool else compare(NE, expr, const(0, expr.dtype))
 
 
+@elementwise
 def logical_and(a: Any, b: Any) -> PrimExpr:
     """Both of two conditions."""
     x, y = _match(as_condition(a), as_condition(b))
@@ -1105,6 +1273,7 @@ def logical_and(a: Any, b: Any) -> PrimExpr:
     return And(x, y)
 
 
+@elementwise
 def logical_or(a: Any, b: Any) -> PrimExpr:
     """Either of two conditions."""
     x, y = _match(as_condition(a), as_condition(b))
@@ -1115,6 +1284,7 @@ def logical_or(a: Any, b: Any) -> PrimExpr:
     return Or(x, y)
 
 
+@elementwise
 def logical_not(a: Any) -> PrimExpr:
     """The opposite of a condition."""
     x = as_condition(a)
@@ -1122,27 +1292,31 @@ def logical_not(a: Any) -> PrimExpr:
 
 
 def _bitwise(name: str, a: Any, b: Any) -> PrimExpr:
-    x, y = _match(*_operands(a, b))
+    x, y = promote(a, b)
     if not x.dtype.is_integral:
         raise CompileError(f"{name}: expected integers, got {x.dtype}")
     return intrinsic(name, x.dtype, x, y)
 
 
+@elementwise
 def bitwise_and(a: Any, b: Any) -> PrimExpr:
     """``a & b`` on integers."""
     return _bitwise("bitwise_and", a, b)
 
 
+@elementwise
 def bitwise_or(a: Any, b: Any) -> PrimExpr:
     """``a | b`` on integers."""
     return _bitwise("bitwise_or", a, b)
 
 
+@elementwise
 def bitwise_xor(a: Any, b: Any) -> PrimExpr:
     """``a ^ b`` on integers."""
     return _bitwise("bitwise_xor", a, b)
 
 
+@elementwise
 def bitwise_not(a: Any) -> PrimExpr:
     """``~a`` on integers; the opposite of a ``bool``."""
     x = as_expr(a)
@@ -1154,7 +1328,7 @@ def bitwise_not(a: Any) -> PrimExpr:
 
 
 def _shift(name: str, a: Any, b: Any) -> PrimExpr:
-    x, y = _match(*_operands(a, b))
+    x, y = promote(a, b)
     if not x.dtype.is_integral or x.dtype.is_bool:
         raise CompileError(f"{name}: expected integers, got {x.dtype}")
     if isinstance(y, IntImm) and not 0 <= y.value < x.dtype.bits:
@@ -1164,11 +1338,13 @@ def _shift(name: str, a: Any, b: Any) -> PrimExpr:
     return intrinsic(name, x.dtype, x, y)
 
 
+@elementwise
 def shift_left(a: Any, b: Any) -> PrimExpr:
     """``a << b``; a shift out of range gives 0."""
     return _shift("shift_left", a, b)
 
 
+@elementwise
 def shift_right(a: Any, b: Any) -> PrimExpr:
     """``a >> b``, keeping the sign of a signed `a`."""
     return _shift("shift_right", a, b)

@@ -127,6 +127,21 @@ def walk(node: Node) -> Iterator[Node]:
         stack.extend(reversed(list(children(top))))
 
 
+def walk_once(*roots: Node) -> Iterator[Node]:
+    """Every distinct node of some trees, once, parents before children.
+
+    An expression may share subtrees, so that its tree is exponentially larger than its graph.
+    """
+    seen: set[int] = set()
+    stack = list(reversed(roots))
+    while stack:
+        top = stack.pop()
+        if id(top) not in seen:
+            seen.add(id(top))
+            yield top
+            stack.extend(reversed(list(children(top))))
+
+
 class _Substitute(Mutator):
     def __init__(self, mapping: Mapping[Var, PrimExpr]) -> None:
         super().__init__()
@@ -173,7 +188,7 @@ def free_vars(node: Node) -> list[Var]:
     """The variables read but not bound in `node`, in order of first use."""
     bound: set[Var] = set()
     found: dict[Var, None] = {}
-    for each in walk(node):
+    for each in walk_once(node):
         if isinstance(each, e.Var):
             found[each] = None
         elif isinstance(each, e.Let | s.LetStmt):

@@ -118,9 +118,9 @@ def floormod(a: int, b: int) -> int:
 
 def float_divide(a: float, b: float) -> float:
     """IEEE 754 division, where Python would raise on zero."""
-    if b != 0.0 or math.isnan(a):
-        return a / b if b == b else math.nan
-    if a == 0.0:
+    if b != 0.0:
+        return a / b
+    if a == 0.0 or math.isnan(a):
         return math.nan
     return math.copysign(math.inf, a) * math.copysign(1.0, b)
 

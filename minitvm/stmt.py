@@ -8,24 +8,8 @@ from enum import IntEnum
 from typing import Any, final
 
 from minitvm.expr import Buffer, PrimExpr, Var
-
-
-class Stmt:
-    """Base of all statement nodes."""
-
-    __slots__ = ()
-
-    def __str__(self) -> str:
-        from minitvm.printer import stmt_text  # the printer stands above the nodes it prints
-
-        return stmt_text(self)
-
-    def __repr__(self) -> str:
-        return str(self)
-
-    def same_as(self, other: object) -> bool:
-        """Whether both are one object."""
-        return self is other
+from minitvm.expr import BufferStore as BufferStore
+from minitvm.expr import Stmt as Stmt
 
 
 class ForKind(IntEnum):
@@ -58,16 +42,6 @@ class While(Stmt):
 
     condition: PrimExpr
     body: Stmt
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class BufferStore(Stmt):
-    """``buffer[indices] = value``."""
-
-    buffer: Buffer
-    value: PrimExpr
-    indices: tuple[PrimExpr, ...]
 
 
 @final

@@ -1,1 +1,49 @@
 """Values, tensors and calls: the floor of the house, which imports nothing of the rooms above."""
+
+from minitvm.runtime.device import Device, cpu, device
+from minitvm.runtime.dtype import DType
+from minitvm.runtime.dtype import DType as DataType
+from minitvm.runtime.dtype import TypeCode as DataTypeCode
+from minitvm.runtime.errors import CompileError, InternalError, KernelError, LayoutError, TVMError
+from minitvm.runtime.evaluator import BenchmarkResult
+from minitvm.runtime.module import Module
+from minitvm.runtime.ndarray import NDArray, array, empty, from_dlpack
+from minitvm.runtime.packed_func import Function, PackedFunc, convert_to_packed
+from minitvm.runtime.registry import (
+    get_global_func,
+    list_global_func_names,
+    register_func,
+    remove_global_func,
+)
+from minitvm.runtime.values import ArgTypeCode, TVMArgs, TVMByteArray, TVMValue
+
+__all__ = [
+    "ArgTypeCode",
+    "BenchmarkResult",
+    "CompileError",
+    "DType",
+    "DataType",
+    "DataTypeCode",
+    "Device",
+    "Function",
+    "InternalError",
+    "KernelError",
+    "LayoutError",
+    "Module",
+    "NDArray",
+    "PackedFunc",
+    "TVMArgs",
+    "TVMByteArray",
+    "TVMError",
+    "TVMValue",
+    "array",
+    "convert_to_packed",
+    "cpu",
+    "device",
+    "empty",
+    "from_dlpack",
+    "get_global_func",
+    "list_global_func_names",
+    "register_func",
+    "remove_global_func",
+]

@@ -1,0 +1,88 @@
+"""How buffers are declared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from minitvm.expr import Buffer, PrimExpr, Var, as_expr, as_index
+from minitvm.runtime.dtype import HANDLE, INT32, DType, DTypeLike
+from minitvm.runtime.errors import CompileError
+
+
+def decl_buffer(
+    shape: Any,
+    dtype: DTypeLike | None = None,
+    name: str = "buffer",
+    data: Var | None = None,
+    strides: Sequence[Any] | None = None,
+    elem_offset: Any = None,
+    scope: str = "",
+    data_alignment: int = -1,
+    offset_factor: int = 0,
+    buffer_type: str = "",
+) -> Buffer:
+    """A region of memory seen as a tensor.
+
+    Parameters
+    ----------
+    shape : int or expression, or a tuple of them
+        Its dimensions, in elements.
+    dtype : dtype
+        Of an element; ``float32`` unless given.
+    name : str
+        How it prints.
+    data : Var of dtype handle
+        Where it begins; a variable of its own unless given.
+    strides : sequence of int or expression
+        Elements from one index of a dimension to the next; compact, row-major unless given.
+    elem_offset : int or expression
+        Elements from `data` to the first; a variable of its own when only `offset_factor` is given.
+    scope : str
+        ``"global"`` unless given.
+    data_alignment : int
+        Bytes to which `data` is aligned; the element's own unless positive.
+    offset_factor : int
+        `elem_offset` is a multiple of it.
+    buffer_type : ``""`` or ``"auto_broadcast"``
+        Whether a dimension of extent 1 stands for any extent.
+
+    Raises
+    ------
+    CompileError
+        When `strides` are not as many as the dimensions, or a dimension is no integer.
+
+    >>> decl_buffer((4, 3), name="A")
+    Buffer(A: float32[4, 3])
+    """
+    extents = _integers(name, "shape", shape)
+    steps = () if strides is None else _integers(name, "strides", strides)
+    if steps and len(steps) != len(extents):
+        raise CompileError(f"{name}: expected {len(extents)} strides, got {len(steps)}")
+    if buffer_type not in ("", "default", "auto_broadcast"):
+        raise CompileError(
+            f"{name}: expected buffer_type '' or 'auto_broadcast', got {buffer_type!r}"
+        )
+    if elem_offset is None and offset_factor:
+        elem_offset = Var(f"{name}_elem_offset", extents[0].dtype if extents else INT32)
+    return Buffer(
+        data=Var(name, HANDLE) if data is None else data,
+        shape=extents,
+        dtype=DType.of("float32" if dtype is None else dtype),
+        name=name,
+        strides=steps,
+        elem_offset=None if elem_offset is None else as_index(elem_offset),
+        scope=scope or "global",
+        data_alignment=max(data_alignment, 0),
+        offset_factor=offset_factor,
+        auto_broadcast=buffer_type == "auto_broadcast",
+    )
+
+
+def _integers(name: str, what: str, values: Any) -> tuple[PrimExpr, ...]:
+    members = values if isinstance(values, (tuple, list)) else (values,)
+    made = tuple(map(as_expr, members))
+    for i, each in enumerate(made):
+        if not each.dtype.is_integral or each.dtype.is_bool:
+            raise CompileError(f"{name}: {what}[{i}]: expected an integer, got {each.dtype}")
+    return made

@@ -1,0 +1,6 @@
+"""Arrays, under the names of classic ``tvm.nd``."""
+
+from minitvm.runtime.device import Device, cpu, device
+from minitvm.runtime.ndarray import NDArray, array, empty, from_dlpack
+
+__all__ = ["Device", "NDArray", "array", "cpu", "device", "empty", "from_dlpack"]

@@ -1,0 +1,402 @@
+"""Tensors, and the operations that define them.
+
+An operation says how its output tensors come about: given from outside (:class:`PlaceholderOp`),
+element by element (:class:`ComputeOp`) or by a piece of loop IR (:class:`ExternOp`). Operations are
+immutable and compared by identity; :mod:`minitvm.te.operation` makes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, final
+from typing import cast as typed
+
+from minitvm import expr
+from minitvm.arith.prover import Prover
+from minitvm.expr import (
+    Buffer,
+    ExprOperators,
+    FloatImm,
+    IntImm,
+    IterVar,
+    PrimExpr,
+    ProducerLoad,
+    Range,
+    Var,
+    WholeTensor,
+    as_expr,
+    const,
+    const_int,
+)
+from minitvm.functor import Node, walk_once
+from minitvm.runtime.dtype import DType, DTypeLike
+from minitvm.runtime.errors import CompileError
+from minitvm.stmt import Stmt
+
+# -- Operations -----------------------------------------------------------------------------------
+
+
+class Operation:
+    """Base of the operations: a `name`, a `tag` and `attrs` for whoever schedules it, and the
+    tensors that it makes (`outputs`) and reads (`input_tensors`, in order of first use)."""
+
+    __slots__ = ()
+    name: str
+    tag: str
+    attrs: Mapping[str, Any]
+    outputs: tuple[Tensor, ...]
+    input_tensors: tuple[Tensor, ...]
+
+    @property
+    def num_outputs(self) -> int:
+        return len(self.outputs)
+
+    def output(self, index: int) -> Tensor:
+        """The tensor of an index."""
+        return self.outputs[index]
+
+    def same_as(self, other: object) -> bool:
+        """Whether both are one object."""
+        return self is other
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name})"
+
+
+def _set(op: Operation, **derived: object) -> None:
+    """Fill in the derived fields of a frozen operation while it is made."""
+    for name, value in derived.items():
+        object.__setattr__(op, name, value)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class PlaceholderOp(Operation):
+    """A tensor that the caller passes. Made by ``te.placeholder``."""
+
+    name: str
+    shape: tuple[PrimExpr, ...]
+    dtype: DType
+    tag: str = ""
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    outputs: tuple[Tensor, ...] = field(init=False)
+    input_tensors: tuple[Tensor, ...] = field(default=(), init=False)
+
+    def __post_init__(self) -> None:
+        _set(self, outputs=(Tensor(self, 0, self.shape, self.dtype),))
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ComputeOp(Operation):
+    """Tensors whose elements are `body`, one expression for each output, in terms of `axis`.
+
+    Either no member of `body` is a ``Reduce``, or all are, with one combiner, one tuple of sources
+    and the axes `reduce_axis`. Made by ``te.compute``, which checks that.
+    """
+
+    name: str
+    tag: str
+    attrs: Mapping[str, Any]
+    axis: tuple[IterVar, ...]
+    reduce_axis: tuple[IterVar, ...]
+    body: tuple[PrimExpr, ...]
+    outputs: tuple[Tensor, ...] = field(init=False)
+    input_tensors: tuple[Tensor, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        domains = [_domain(axis) for axis in (*self.axis, *self.reduce_axis)]
+        bounds = [bound for dom in domains for bound in (dom.min, dom.extent)]
+        shape = tuple(dom.extent for dom in domains[: len(self.axis)])
+        outputs = tuple(Tensor(self, i, shape, e.dtype) for i, e in enumerate(self.body))
+        _set(self, outputs=outputs, input_tensors=_tensors_read(*self.body, *bounds))
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ExternOp(Operation):
+    """Tensors that a statement writes: `body` reads `inputs` through `input_placeholders`, buffer
+    by buffer, and stores to `output_placeholders`. Made by ``te.extern``."""
+
+    name: str
+    tag: str
+    attrs: Mapping[str, Any]
+    inputs: tuple[Tensor, ...]
+    input_placeholders: tuple[Buffer, ...]
+    output_placeholders: tuple[Buffer, ...]
+    body: Stmt
+    outputs: tuple[Tensor, ...] = field(init=False)
+    input_tensors: tuple[Tensor, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        outputs = tuple(
+            Tensor(self, i, buffer.shape, buffer.dtype)
+            for i, buffer in enumerate(self.output_placeholders)
+        )
+        _set(self, outputs=outputs, input_tensors=tuple(dict.fromkeys(self.inputs)))
+
+
+def _domain(axis: IterVar) -> Range:
+    if axis.dom is None:
+        raise CompileError(f"axis {axis.name}: expected a range, got an axis without one")
+    return axis.dom
+
+
+def _tensors_read(*nodes: Node) -> tuple[Tensor, ...]:
+    """The tensors that some expressions read, in order of first use."""
+    loads = (node for node in walk_once(*nodes) if isinstance(node, ProducerLoad))
+    return tuple(dict.fromkeys(typed(Tensor, load.producer) for load in loads))
+
+
+# -- Tensors --------------------------------------------------------------------------------------
+
+
+def _operator(function: Callable[[Any, Any], Any]) -> Callable[[Tensor, Any], Tensor]:
+    return lambda self, other: typed(Tensor, function(self, other))
+
+
+def _reflected(function: Callable[[Any, Any], Any]) -> Callable[[Tensor, Any], Tensor]:
+    return lambda self, other: typed(Tensor, function(other, self))
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Tensor(WholeTensor):
+    """The `value_index`-th output of an operation.
+
+    Indexed in full it is an element, an expression. Taken whole, Python's operators and the
+    functions of ``te`` apply to each element, and broadcast as numpy does. A tensor of rank 0
+    next to an expression that is no constant stands for its element. ``==`` asks whether two
+    tensors are one and the same.
+
+    >>> from minitvm import te
+    >>> A = te.placeholder((4, 3), name="A")
+    >>> (A + 1).shape, (A < A[0, 0]).dtype
+    ((4, 3), DType('bool'))
+    """
+
+    op: Operation
+    value_index: int
+    shape: tuple[PrimExpr, ...]
+    dtype: DType
+
+    @property
+    def name(self) -> str:
+        """The operation's name; with its index behind a dot where there are several outputs."""
+        several = self.op.num_outputs > 1
+        return f"{self.op.name}.v{self.value_index}" if several else self.op.name
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def axis(self) -> tuple[IterVar, ...]:
+        """The axes of a tensor that was computed."""
+        if isinstance(self.op, ComputeOp):
+            return self.op.axis
+        raise AttributeError(f"{self.name}: a tensor of {type(self.op).__name__} has no axis")
+
+    def __call__(self, *indices: Any) -> PrimExpr:
+        """The element at some indices.
+
+        Raises
+        ------
+        CompileError
+            When there are not as many as the tensor has dimensions, or one is no integer.
+        """
+        if len(indices) != self.ndim:
+            raise CompileError(f"{self.name}: expected {self.ndim} indices, got {len(indices)}")
+        return ProducerLoad(self, tuple(self._index(i, each) for i, each in enumerate(indices)))
+
+    def __getitem__(self, indices: Any) -> Any:
+        """The element at some indices; given fewer, a :class:`TensorSlice` to be indexed on."""
+        indices = indices if isinstance(indices, tuple) else (indices,)
+        return self(*indices) if len(indices) >= self.ndim else TensorSlice(self, indices)
+
+    def _index(self, position: int, value: Any) -> PrimExpr:
+        where = f"{self.name}: index {position}"
+        if isinstance(value, slice):
+            raise CompileError(
+                f"{where}: expected an integer expression, got a slice: compute the part that is "
+                "meant, as in te.compute(shape, lambda i: A[i + 1])"
+            )
+        try:
+            return expr.as_index(value)
+        except TypeError as error:
+            raise CompileError(f"{where}: {error}") from None
+
+    def asobject(self) -> PrimExpr:
+        """The only element of a tensor of rank 0: what it is as a number."""
+        if self.ndim:
+            raise CompileError(
+                f"{self.name}: expected an element, got the whole tensor, of rank {self.ndim}: "
+                "index it"
+            )
+        return self()
+
+    def map_elements(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        tensors = [arg for arg in args if isinstance(arg, Tensor)]
+        if not any(t.ndim for t in tensors) and any(map(_is_open_expression, args)):
+            return function(*[arg() if isinstance(arg, Tensor) else arg for arg in args])
+        shape = broadcast_shapes(*[t.shape for t in tensors])
+        axis = data_axes([f"i{i}" for i in range(len(shape))], shape)
+        values = [_element(arg, axis) if isinstance(arg, Tensor) else arg for arg in args]
+        tag = "broadcast" if len(tensors) > 1 else "elemwise"
+        body = as_expr(function(*values))
+        return ComputeOp(f"T_{function.__name__}", tag, {}, axis, (), (body,)).output(0)
+
+    __add__, __radd__ = _operator(expr.add), _reflected(expr.add)
+    __sub__, __rsub__ = _operator(expr.subtract), _reflected(expr.subtract)
+    __mul__, __rmul__ = _operator(expr.multiply), _reflected(expr.multiply)
+    __truediv__, __rtruediv__ = _operator(expr.divide), _reflected(expr.divide)
+    __floordiv__, __rfloordiv__ = _operator(expr.floordiv), _reflected(expr.floordiv)
+    __mod__, __rmod__ = _operator(expr.floormod), _reflected(expr.floormod)
+    __pow__, __rpow__ = _operator(expr.power), _reflected(expr.power)
+    __and__, __rand__ = _operator(expr.bitwise_and), _reflected(expr.bitwise_and)
+    __or__, __ror__ = _operator(expr.bitwise_or), _reflected(expr.bitwise_or)
+    __xor__, __rxor__ = _operator(expr.bitwise_xor), _reflected(expr.bitwise_xor)
+    __lshift__, __rlshift__ = _operator(expr.shift_left), _reflected(expr.shift_left)
+    __rshift__, __rrshift__ = _operator(expr.shift_right), _reflected(expr.shift_right)
+    __lt__, __le__ = _operator(expr.less), _operator(expr.less_equal)
+    __gt__, __ge__ = _operator(expr.greater), _operator(expr.greater_equal)
+
+    def __neg__(self) -> Tensor:
+        return typed(Tensor, expr.negate(self))
+
+    def __pos__(self) -> Tensor:
+        return self
+
+    def __abs__(self) -> Tensor:
+        return typed(Tensor, expr.absolute(self))
+
+    def __invert__(self) -> Tensor:
+        return typed(Tensor, expr.bitwise_not(self))
+
+    def astype(self, dtype: DTypeLike) -> Tensor:
+        """Each element converted to `dtype`."""
+        return typed(Tensor, expr.cast(dtype, self))
+
+    def same_as(self, other: object) -> bool:
+        """Whether both are one object."""
+        return self is other
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Tensor):
+            return NotImplemented
+        return self.op is other.op and self.value_index == other.value_index
+
+    def __hash__(self) -> int:
+        return hash((id(self.op), self.value_index))
+
+    def __bool__(self) -> bool:
+        raise CompileError(
+            f"{self.name}: a tensor has no truth value while a program is written: to compare "
+            "identities use `is` or `same_as`"
+        )
+
+    def __len__(self) -> int:
+        """The extent of the first dimension, where it is known."""
+        length = const_int(self.shape[0]) if self.shape else None
+        if length is None:
+            raise TypeError(f"{self.name}: expected a constant first dimension to take the len of")
+        return length
+
+    def __iter__(self) -> Iterator[Any]:
+        raise TypeError(f"{self.name}: a tensor can't be iterated over: index it")
+
+    def __repr__(self) -> str:
+        shape = ", ".join(map(str, self.shape))
+        return f"Tensor(shape=[{shape}], op.name={self.op.name})"
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TensorSlice(ExprOperators):
+    """A tensor indexed in its first dimensions only: ``A[i]`` of a matrix, on the way to
+    ``A[i][j]``."""
+
+    tensor: Tensor
+    indices: tuple[Any, ...]
+
+    @property
+    def dtype(self) -> DType:
+        return self.tensor.dtype
+
+    def __getitem__(self, indices: Any) -> Any:
+        return self.tensor[self.indices + expr.as_tuple(indices)]
+
+    def asobject(self) -> PrimExpr:
+        """The element that the indices name; an error while some are missing."""
+        return self.tensor(*self.indices)
+
+    def __iter__(self) -> Iterator[Any]:
+        raise TypeError(f"{self.tensor.name}: a tensor can't be iterated over: index it")
+
+    def __repr__(self) -> str:
+        return f"{self.tensor.name}[{', '.join(map(str, self.indices))}]"
+
+
+# -- Axes and broadcasting ------------------------------------------------------------------------
+
+
+def data_axes(names: Sequence[str], shape: Sequence[PrimExpr]) -> tuple[IterVar, ...]:
+    """Axes from 0 on over each dimension of `shape`."""
+    return tuple(
+        IterVar(Range(0, extent), Var(name, extent.dtype, axis=True))
+        for name, extent in zip(names, shape, strict=True)
+    )
+
+
+def broadcast_shapes(*shapes: Sequence[PrimExpr]) -> tuple[PrimExpr, ...]:
+    """The shape to which all broadcast, as ``numpy.broadcast_shapes`` finds it. Symbolic
+    dimensions fit when they are provably equal.
+
+    Raises
+    ------
+    CompileError
+        When there is none.
+    """
+    made = tuple(shapes[0])
+    for shape in shapes[1:]:
+        rank = max(len(made), len(shape))
+        pairs = zip(_padded(made, rank), _padded(shape, rank), strict=True)
+        dims = [_common_extent(a, b) for a, b in pairs]
+        if any(dim is None for dim in dims):
+            raise CompileError(
+                f"operands: expected shapes that broadcast, got {_text(made)} and {_text(shape)}"
+            )
+        made = tuple(dim for dim in dims if dim is not None)
+    return made
+
+
+def _padded(shape: Sequence[PrimExpr], rank: int) -> list[PrimExpr]:
+    return [const(1)] * (rank - len(shape)) + list(shape)
+
+
+def _common_extent(a: PrimExpr, b: PrimExpr) -> PrimExpr | None:
+    if const_int(a) == 1:
+        return b
+    same = const_int(b) == 1 or Prover().can_prove(expr.equal(a, b))
+    return a if same else None
+
+
+def _text(shape: Sequence[PrimExpr]) -> str:
+    return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
+
+
+def _element(tensor: Tensor, axis: tuple[IterVar, ...]) -> PrimExpr:
+    """The element of `tensor` that a broadcast puts at `axis`."""
+    own = axis[len(axis) - tensor.ndim :]
+    return tensor(
+        *[
+            0 if const_int(extent) == 1 else index.var
+            for extent, index in zip(tensor.shape, own, strict=True)
+        ]
+    )
+
+
+def _is_open_expression(value: Any) -> bool:
+    """Whether `value` is an expression whose value is not known yet."""
+    return isinstance(value, ExprOperators) and not isinstance(value, (IntImm, FloatImm))

@@ -1,0 +1,325 @@
+"""DLPack 1.3: the structs of ``dlpack.h``, and capsules in both directions.
+
+A tensor travels through this room as a :class:`TensorView`: plain Python values, checked once where
+they enter.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from minitvm.runtime.device import DEVICE_TYPES, Device
+from minitvm.runtime.dtype import BOOL, DType, TypeCode
+from minitvm.runtime.native import glue, increment_reference
+
+VERSION = (1, 3)
+READ_ONLY = 1
+IS_COPIED = 2
+IS_SUBBYTE_TYPE_PADDED = 4
+MAX_NDIM = 64  # numpy's limit, and far above anybody's need
+_CPU = DEVICE_TYPES["cpu"]
+
+
+class DLDevice(ctypes.Structure):
+    """``DLDevice``: 8 bytes."""
+
+    _fields_ = (("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32))
+
+
+class DLDataType(ctypes.Structure):
+    """``DLDataType``: 4 bytes."""
+
+    _fields_ = (("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16))
+
+
+class DLTensor(ctypes.Structure):
+    """``DLTensor``: 48 bytes. The pointers are plain addresses here."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device", DLDevice),
+        ("ndim", ctypes.c_int32),
+        ("dtype", DLDataType),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class DLManagedTensor(ctypes.Structure):
+    """``DLManagedTensor``: 64 bytes, the tensor of a ``dltensor`` capsule."""
+
+    _fields_ = (
+        ("dl_tensor", DLTensor),
+        ("manager_ctx", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+    )
+
+
+class DLPackVersion(ctypes.Structure):
+    """``DLPackVersion``: 8 bytes."""
+
+    _fields_ = (("major", ctypes.c_uint32), ("minor", ctypes.c_uint32))
+
+
+class DLManagedTensorVersioned(ctypes.Structure):
+    """``DLManagedTensorVersioned``: 80 bytes, the tensor of a ``dltensor_versioned`` capsule."""
+
+    _fields_ = (
+        ("version", DLPackVersion),
+        ("manager_ctx", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("dl_tensor", DLTensor),
+    )
+
+
+_CPU_DEVICE = DLDevice(_CPU, 0)
+
+
+class TensorView(NamedTuple):
+    """What a DLTensor says: the address of the first element, shape and strides in elements."""
+
+    data: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: DType
+    read_only: bool = False
+
+
+def compact_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides, in elements, of a row-major array without gaps.
+
+    >>> compact_strides((2, 3, 4))
+    (12, 4, 1)
+    """
+    strides = []
+    step = 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= max(extent, 1)
+    return tuple(reversed(strides))
+
+
+# ---- Reading -------------------------------------------------------------------------------------
+
+
+def read_tensor(address: int, read_only: bool = False) -> TensorView:
+    """The checked contents of the DLTensor at `address`.
+
+    Missing strides are filled in, the byte offset goes into the address, and the one-bit unsigned
+    integer of old producers becomes bool.
+
+    Raises
+    ------
+    BufferError
+        When the tensor contradicts itself or can't be read.
+    ValueError
+        When it lies on another device.
+    """
+    tensor = DLTensor.from_address(address)
+    check_device(tensor.device.device_type, tensor.device.device_id)
+    dtype = _read_dtype(tensor.dtype)
+    ndim = tensor.ndim
+    if not 0 <= ndim <= MAX_NDIM:
+        raise BufferError(f"expected a DLTensor of 0 to {MAX_NDIM} dimensions, got ndim {ndim}")
+    if ndim and not tensor.shape:
+        raise BufferError(f"expected a DLTensor with a shape, got NULL and ndim {ndim}")
+    shape = tuple((ctypes.c_int64 * ndim).from_address(tensor.shape)) if ndim else ()
+    if min(shape, default=0) < 0:
+        raise BufferError(f"expected extents of at least 0, got the shape {shape}")
+    size = math.prod(shape)
+    if size * dtype.itemsize >= 1 << 63:
+        raise BufferError(f"expected less than 2**63 bytes, got the shape {shape} of {dtype}")
+    if ndim and tensor.strides:
+        strides = tuple((ctypes.c_int64 * ndim).from_address(tensor.strides))
+    else:
+        strides = compact_strides(shape)
+    if size and not tensor.data:
+        raise BufferError(f"expected memory for the shape {shape}, got a NULL address")
+    data = (tensor.data or 0) + tensor.byte_offset if size else 0
+    return TensorView(data, shape, strides, dtype, read_only)
+
+
+def check_device(device_type: int, device_id: int) -> None:
+    """Raise ValueError unless the device is the CPU."""
+    if (device_type, device_id) != (_CPU, 0):
+        found = Device(device_type, device_id)
+        raise ValueError(f"expected memory of cpu(0), got {found}: copy it to the CPU first")
+
+
+def _read_dtype(raw: DLDataType) -> DType:
+    code, bits, lanes = int(raw.code), int(raw.bits), int(raw.lanes)
+    if (code, bits, lanes) == (TypeCode.UINT, 1, 1):
+        return BOOL  # how DLPack said bool before it had a code for it; a byte each
+    dtype = DType(code, bits, lanes)
+    if lanes == 0 or bits == 0 or bits % 8:
+        raise BufferError(f"expected elements of whole bytes, got {bits} bits, {lanes} lanes")
+    return dtype
+
+
+def request(array: Any) -> Any:
+    """The capsule that `array` hands out, versioned if it can.
+
+    Raises
+    ------
+    ValueError
+        When the array lies on another device than the CPU.
+    BufferError
+        When the array can't be exported as it is; frameworks raise further types of their own.
+    """
+    where = getattr(array, "__dlpack_device__", None)
+    if where is not None:
+        device_type, device_id = where()
+        check_device(int(device_type), int(device_id))
+    # torch exports a lazily negated tensor as if it weren't negated: wrong numbers.
+    is_negated = getattr(array, "is_neg", None)
+    if callable(is_negated) and is_negated():
+        raise BufferError("can't read a tensor with the negative bit set, use x.resolve_neg()")
+    try:
+        return array.__dlpack__(max_version=VERSION)
+    except TypeError:  # a producer from before the keyword
+        return array.__dlpack__()
+
+
+def borrow(capsule: Any) -> TensorView:
+    """The tensor of an unused capsule, which stays unused: valid as long as the capsule lives."""
+    managed, versioned = _open(capsule)
+    return _read_managed(managed, versioned)
+
+
+def consume(capsule: Any) -> tuple[TensorView, object]:
+    """The tensor of an unused capsule, and the object whose end calls its deleter, once.
+
+    Raises
+    ------
+    BufferError
+        When the object is no unused DLPack capsule, or its tensor can't be read.
+    ValueError
+        When the tensor lies on another device.
+    """
+    managed, versioned = _open(capsule)
+    names = glue()
+    used = names.name_used_versioned if versioned else names.name_used_legacy
+    _capsule_set_name(capsule, used)
+    owner = _Managed(managed, versioned)  # from here on, a refused tensor is deleted too
+    return _read_managed(managed, versioned), owner
+
+
+def is_capsule(value: object) -> bool:
+    return type(value).__name__ == "PyCapsule"
+
+
+def _open(capsule: Any) -> tuple[int, bool]:
+    """The address of the managed tensor, and whether it is the versioned struct."""
+    if not is_capsule(capsule):
+        raise BufferError(f"expected a DLPack capsule, got {type(capsule).__name__}")
+    name = _capsule_get_name(capsule)
+    if name in (b"used_dltensor", b"used_dltensor_versioned"):
+        raise BufferError("expected an unused DLPack capsule, got one that was consumed already")
+    if name not in (b"dltensor", b"dltensor_versioned"):
+        shown = "no name" if name is None else repr(name.decode(errors="replace"))
+        raise BufferError(
+            f"expected a capsule named 'dltensor' or 'dltensor_versioned', got {shown}"
+        )
+    return _capsule_get_pointer(capsule, name), name == b"dltensor_versioned"
+
+
+def _read_managed(managed: int, versioned: bool) -> TensorView:
+    if not versioned:
+        return read_tensor(managed + DLManagedTensor.dl_tensor.offset)
+    header = DLManagedTensorVersioned.from_address(managed)
+    if header.version.major != VERSION[0]:
+        # By the specification nothing but the deleter may be touched in another major version.
+        found = f"{header.version.major}.{header.version.minor}"
+        raise BufferError(f"expected a tensor of DLPack 1.x, got version {found}")
+    tensor = managed + DLManagedTensorVersioned.dl_tensor.offset
+    return read_tensor(tensor, bool(header.flags & READ_ONLY))
+
+
+class _Managed:
+    """Owns a consumed managed tensor: calls its deleter when the last user is gone."""
+
+    __slots__ = ("_deleter", "_managed")
+
+    def __init__(self, managed: int, versioned: bool) -> None:
+        struct = DLManagedTensorVersioned if versioned else DLManagedTensor
+        self._managed = managed
+        address = struct.from_address(managed).deleter
+        self._deleter = _DELETER(address) if address else None
+
+    def __del__(self) -> None:
+        if self._deleter is not None:
+            self._deleter(self._managed)
+
+
+# ---- Writing -------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=256)
+def raw_dtype(dtype: DType) -> DLDataType:
+    """The struct of a dtype; shared, so not to be written to."""
+    return DLDataType(dtype.code, dtype.bits, dtype.lanes)
+
+
+def fill_tensor(tensor: DLTensor, view: TensorView, dims: int) -> None:
+    """Write `view` into `tensor`; at `dims` is room for shape and strides, 2 * ndim int64."""
+    ndim = len(view.shape)
+    if ndim:
+        (ctypes.c_int64 * (2 * ndim)).from_address(dims)[:] = [*view.shape, *view.strides]
+    tensor.data = view.data
+    tensor.device = _CPU_DEVICE
+    tensor.ndim = ndim
+    tensor.dtype = raw_dtype(view.dtype)
+    tensor.shape = dims
+    tensor.strides = dims + 8 * ndim
+    tensor.byte_offset = 0
+
+
+def export(view: TensorView, owner: object, *, versioned: bool, copied: bool = False) -> Any:
+    """A fresh capsule of `view`; `owner` keeps the memory and lives until the consumer lets go.
+
+    What all consumers read right: no byte offset, strides always there, neither the context nor
+    the deleter NULL, and a NULL address exactly where there is no element.
+    """
+    native = glue()
+    struct = DLManagedTensorVersioned if versioned else DLManagedTensor
+    header = ctypes.sizeof(struct)
+    block = _raw_malloc(header + 16 * len(view.shape))
+    if not block:
+        raise MemoryError
+    managed = struct.from_address(block)
+    if 0 in view.shape:
+        view = view._replace(data=0)
+    fill_tensor(managed.dl_tensor, view, block + header)
+    increment_reference(owner)
+    managed.manager_ctx = id(owner)
+    if not versioned:
+        managed.deleter = native.delete_legacy
+        return _capsule_new(block, native.name_legacy, native.destroy_legacy)
+    managed.version = DLPackVersion(*VERSION)
+    managed.flags = READ_ONLY * view.read_only | IS_COPIED * copied
+    managed.deleter = native.delete_versioned
+    return _capsule_new(block, native.name_versioned, native.destroy_versioned)
+
+
+# Private prototypes: the argtypes of `ctypes.pythonapi.X` itself belong to the whole process.
+_DELETER = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
+_capsule_new = ctypes.PYFUNCTYPE(
+    ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
+)(("PyCapsule_New", ctypes.pythonapi))
+_capsule_get_name = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(
+    ("PyCapsule_GetName", ctypes.pythonapi)
+)
+_capsule_get_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+_capsule_set_name = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)(
+    ("PyCapsule_SetName", ctypes.pythonapi)
+)
+_raw_malloc = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t)(
+    ("PyMem_RawMalloc", ctypes.pythonapi)
+)

@@ -1,0 +1,128 @@
+"""Module: compiled functions under their names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, final
+
+from minitvm.runtime.device import Device, cpu
+from minitvm.runtime.evaluator import BenchmarkResult
+from minitvm.runtime.packed_func import Function, PackedFunc
+from minitvm.runtime.values import ArgTypeCode, HandleObject
+
+
+@final
+class Module(HandleObject):
+    """What ``build`` returns: functions by name, the first of them called by calling the module.
+
+    Parameters
+    ----------
+    functions
+        The functions by name; at least one.
+    sources
+        What ``get_source`` shows: a thunk for each kind of text ("ll", "asm"...).
+    imported_modules
+        Modules whose functions ``get_function(name, query_imports=True)`` finds too.
+    type_key
+        What made it.
+    """
+
+    __slots__ = ("__weakref__", "_functions", "_sources", "entry_name", "imported_modules",
+                 "type_key")  # fmt: skip
+    _type_code = ArgTypeCode.MODULE_HANDLE
+
+    def __init__(
+        self,
+        functions: Mapping[str, PackedFunc],
+        *,
+        sources: Mapping[str, Callable[[], str]] | None = None,
+        imported_modules: Iterable[Module] = (),
+        type_key: str = "llvm",
+    ) -> None:
+        if not functions:
+            raise ValueError("Module: expected at least one function, got none")
+        self._functions = dict(functions)
+        self._sources = dict(sources or {})
+        self.entry_name = next(iter(self._functions))
+        self.imported_modules = list(imported_modules)
+        self.type_key = type_key
+
+    @property
+    def entry_func(self) -> PackedFunc:
+        """The function that calling the module calls."""
+        return self._functions[self.entry_name]
+
+    def implements_function(self, name: str, query_imports: bool = False) -> bool:
+        """Whether there is a function of that name."""
+        return self._find(name, query_imports) is not None
+
+    def get_function(self, name: str, query_imports: bool = False) -> PackedFunc:
+        """The function of that name; with `query_imports`, also one of an imported module.
+
+        Raises
+        ------
+        AttributeError
+            When there is none.
+        """
+        found = self._find(name, query_imports)
+        if found is None:
+            known = ", ".join(self._functions)
+            raise AttributeError(f"Module: expected a function among {known}, got '{name}'")
+        return found
+
+    def __getitem__(self, name: str) -> PackedFunc:
+        return self.get_function(name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.entry_func(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<Module {self.type_key}: {', '.join(self._functions)}>"
+
+    def get_source(self, kind: str = "ll") -> str:
+        """The text of that kind.
+
+        Raises
+        ------
+        ValueError
+            When the module has none of that kind.
+        """
+        thunk = self._sources.get(kind or "ll")
+        if thunk is None:
+            known = ", ".join(self._sources) or "nothing"
+            raise ValueError(f"Module: expected a kind of source among {known}, got '{kind}'")
+        return thunk()
+
+    def time_evaluator(
+        self,
+        func_name: str,
+        dev: Device | None = None,
+        number: int = 10,
+        repeat: int = 1,
+        min_repeat_ms: float = 0,
+    ) -> Callable[..., BenchmarkResult]:
+        """As :meth:`Function.time_evaluator`, for the function of that name.
+
+        Raises
+        ------
+        ValueError
+            For counts below 1 and for a device other than the CPU.
+        TypeError
+            For a function that isn't compiled.
+        """
+        if dev is not None and dev != cpu(0):
+            raise ValueError(f"time_evaluator: expected the device cpu(0), got {dev}")
+        function = self.get_function(func_name, query_imports=True)
+        if not isinstance(function, Function):
+            kind = type(function).__name__
+            raise TypeError(
+                f"time_evaluator: {func_name}: expected a compiled Function, got {kind}"
+            )
+        return function.time_evaluator(number, repeat, min_repeat_ms)
+
+    def _find(self, name: str, query_imports: bool) -> PackedFunc | None:
+        found = self._functions.get(name)
+        if found is not None or not query_imports:
+            return found
+        imported = (module._find(name, True) for module in self.imported_modules)
+        return next((function for function in imported if function is not None), None)

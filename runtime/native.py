@@ -1,0 +1,239 @@
+"""The runtime's own machine code: what has to run where Python code must not.
+
+Deleters and capsule destructors run in any thread and under a pending exception, and an error that
+a Python callback raises has to reach the thread state behind the back of ctypes (which would print
+it and drop it). Both are a page of LLVM IR, compiled once, on first use.
+
+The engine is never disposed of: a framework may hold one of our deleters until the process ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+import llvmlite.binding as llvm
+
+# What the glue calls in CPython: name, and the IR type of the function.
+_PYTHON_API = {
+    "PyCapsule_GetPointer": "ptr (ptr, ptr)",
+    "PyCapsule_IsValid": "i32 (ptr, ptr)",
+    "PyErr_Fetch": "void (ptr, ptr, ptr)",
+    "PyErr_Restore": "void (ptr, ptr, ptr)",
+    "PyErr_SetObject": "void (ptr, ptr)",
+    "PyGILState_Ensure": "i32 ()",
+    "PyGILState_Release": "void (i32)",
+    "PyMem_RawFree": "void (ptr)",
+    "PyObject_Type": "ptr (ptr)",
+    "Py_DecRef": "void (ptr)",
+    "Py_IsInitialized": "i32 ()",
+}
+_PREFIX = "minitvm_runtime_"  # of the symbols, which are global to the process's LLVM
+
+_GLUE = r"""
+; ---- DLPack: names, deleters, destructors ---------------------------------------------------
+; A capsule keeps the address of its name, so the names live here, as long as the process.
+@name_legacy = constant [9 x i8] c"dltensor\00"
+@name_versioned = constant [19 x i8] c"dltensor_versioned\00"
+@name_used_legacy = constant [14 x i8] c"used_dltensor\00"
+@name_used_versioned = constant [24 x i8] c"used_dltensor_versioned\00"
+
+; Drops the owner and the block that holds the managed tensor, its shape and its strides.
+define internal void @release(ptr %block, ptr %owner) {
+  %initialized = call i32 @Py_IsInitialized()
+  %finalized = icmp eq i32 %initialized, 0
+  br i1 %finalized, label %leave, label %drop
+drop:
+  %type = alloca ptr
+  %value = alloca ptr
+  %traceback = alloca ptr
+  %gil = call i32 @PyGILState_Ensure()
+  call void @PyErr_Fetch(ptr %type, ptr %value, ptr %traceback)
+  call void @Py_DecRef(ptr %owner)
+  call void @PyMem_RawFree(ptr %block)
+  %t = load ptr, ptr %type
+  %v = load ptr, ptr %value
+  %b = load ptr, ptr %traceback
+  call void @PyErr_Restore(ptr %t, ptr %v, ptr %b)
+  call void @PyGILState_Release(i32 %gil)
+  br label %leave
+leave:
+  ret void
+}
+
+define void @delete_legacy(ptr %managed) {
+  %slot = getelementptr i8, ptr %managed, i64 48
+  %owner = load ptr, ptr %slot
+  call void @release(ptr %managed, ptr %owner)
+  ret void
+}
+
+define void @delete_versioned(ptr %managed) {
+  %slot = getelementptr i8, ptr %managed, i64 8
+  %owner = load ptr, ptr %slot
+  call void @release(ptr %managed, ptr %owner)
+  ret void
+}
+
+; A capsule that nobody consumed still has its unused name; a consumed one is the consumer's.
+define void @destroy_legacy(ptr %capsule) {
+  %unused = call i32 @PyCapsule_IsValid(ptr %capsule, ptr @name_legacy)
+  %consumed = icmp eq i32 %unused, 0
+  br i1 %consumed, label %leave, label %drop
+drop:
+  %managed = call ptr @PyCapsule_GetPointer(ptr %capsule, ptr @name_legacy)
+  call void @delete_legacy(ptr %managed)
+  br label %leave
+leave:
+  ret void
+}
+
+define void @destroy_versioned(ptr %capsule) {
+  %unused = call i32 @PyCapsule_IsValid(ptr %capsule, ptr @name_versioned)
+  %consumed = icmp eq i32 %unused, 0
+  br i1 %consumed, label %leave, label %drop
+drop:
+  %managed = call ptr @PyCapsule_GetPointer(ptr %capsule, ptr @name_versioned)
+  call void @delete_versioned(ptr %managed)
+  br label %leave
+leave:
+  ret void
+}
+
+; ---- Calls from compiled code into Python ---------------------------------------------------
+; The ctypes callbacks that do the work; `first` is the resource or the name.
+@python_entry = global ptr null
+@global_entry = global ptr null
+
+; A callback leaves what it raised (a new reference) in *error; here it becomes the thread's
+; pending exception, the same object with the same traceback.
+define internal i32 @enter(ptr %entry, ptr %first, ptr %args, ptr %codes, i32 %count,
+                           ptr %ret, ptr %ret_code) {
+  %error = alloca ptr
+  store ptr null, ptr %error
+  %gil = call i32 @PyGILState_Ensure()
+  %status = call i32 %entry(ptr %first, ptr %args, ptr %codes, i32 %count,
+                            ptr %ret, ptr %ret_code, ptr %error)
+  %raised = load ptr, ptr %error
+  %clean = icmp eq ptr %raised, null
+  br i1 %clean, label %leave, label %set
+set:
+  %type = call ptr @PyObject_Type(ptr %raised)
+  call void @PyErr_SetObject(ptr %type, ptr %raised)
+  call void @Py_DecRef(ptr %type)
+  call void @Py_DecRef(ptr %raised)
+  br label %leave
+leave:
+  call void @PyGILState_Release(i32 %gil)
+  ret i32 %status
+}
+
+define i32 @call_python(ptr %args, ptr %codes, i32 %count, ptr %ret, ptr %ret_code,
+                        ptr %resource) {
+  %entry = load ptr, ptr @python_entry
+  %status = call i32 @enter(ptr %entry, ptr %resource, ptr %args, ptr %codes, i32 %count,
+                            ptr %ret, ptr %ret_code)
+  ret i32 %status
+}
+
+define i32 @call_global(ptr %name, ptr %args, ptr %codes, i32 %count, ptr %ret,
+                        ptr %ret_code) {
+  %entry = load ptr, ptr @global_entry
+  %status = call i32 @enter(ptr %entry, ptr %name, ptr %args, ptr %codes, i32 %count,
+                            ptr %ret, ptr %ret_code)
+  ret i32 %status
+}
+
+; ---- Timing ---------------------------------------------------------------------------------
+; Calls a packed function `number` (at least 1) times; stops at the first nonzero status.
+define i32 @repeat(ptr %function, i64 %number, ptr %args, ptr %codes, i32 %count, ptr %ret,
+                   ptr %ret_code, ptr %resource) {
+entry:
+  br label %loop
+loop:
+  %left = phi i64 [ %number, %entry ], [ %next, %loop ]
+  %status = call i32 %function(ptr %args, ptr %codes, i32 %count, ptr %ret, ptr %ret_code,
+                               ptr %resource)
+  %next = sub i64 %left, 1
+  %failed = icmp ne i32 %status, 0
+  %finished = icmp sle i64 %next, 0
+  %stop = or i1 %failed, %finished
+  br i1 %stop, label %leave, label %loop
+leave:
+  ret i32 %status
+}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Glue:
+    """The addresses of the compiled glue; each field is the function or constant of its name."""
+
+    name_legacy: int
+    name_versioned: int
+    name_used_legacy: int
+    name_used_versioned: int
+    delete_legacy: int
+    delete_versioned: int
+    destroy_legacy: int
+    destroy_versioned: int
+    python_entry: int
+    global_entry: int
+    call_python: int
+    call_global: int
+    repeat: int
+
+
+_loaded: dict[str, Glue] = {}
+
+
+def glue() -> Glue:
+    """The runtime's machine code, compiled on the first call.
+
+    >>> glue().call_python != 0
+    True
+    """
+    if "glue" in _loaded:
+        return _loaded["glue"]
+    # Without a lock, which a fork could leave locked: of two racing threads the first one's glue
+    # is everybody's.
+    return _loaded.setdefault("glue", _load())
+
+
+def glue_text() -> str:
+    """The LLVM IR of the glue.
+
+    >>> "define i32 @minitvm_runtime_repeat" in glue_text()
+    True
+    """
+    text = _GLUE + "".join(
+        f"declare {kind.replace(' (', f' @{name}(', 1)}\n" for name, kind in _PYTHON_API.items()
+    )
+    return text.replace("@", f"@{_PREFIX}")
+
+
+def _load() -> Glue:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    for name in _PYTHON_API:
+        symbol = ctypes.c_char.in_dll(ctypes.pythonapi, name)
+        llvm.add_symbol(_PREFIX + name, ctypes.addressof(symbol))
+    module = llvm.parse_assembly(glue_text())
+    module.verify()
+    machine = llvm.Target.from_default_triple().create_target_machine(opt=2, jit=True)
+    engine = llvm.create_mcjit_compiler(module, machine)
+    engine.finalize_object()
+    increment_reference(engine)  # immortal: not even the end of the interpreter disposes of it
+    addresses = {}
+    for field in Glue.__dataclass_fields__:
+        of = engine.get_global_value_address if _is_data(field) else engine.get_function_address
+        addresses[field] = of(_PREFIX + field)
+    return Glue(**addresses)
+
+
+def _is_data(field: str) -> bool:
+    return field.startswith("name_") or field.endswith("_entry")
+
+
+# Private prototypes: the argtypes of `ctypes.pythonapi.X` itself belong to the whole process.
+increment_reference = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("Py_IncRef", ctypes.pythonapi))

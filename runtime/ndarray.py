@@ -1,0 +1,593 @@
+"""NDArray: a tensor in memory, its own or borrowed from any library that speaks DLPack."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import operator
+import weakref
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any, final
+
+import numpy as np
+
+import minitvm.runtime.dlpack as dlpack
+from minitvm.runtime.device import Device, cpu
+from minitvm.runtime.dlpack import DLTensor, TensorView, compact_strides
+from minitvm.runtime.dtype import UINT16, DType, DTypeLike, TypeCode
+
+ALIGNMENT = 256  # bytes, of memory that we allocate: every vector unit and framework is content
+_CPU = cpu(0)
+
+
+class _Token:
+    """What exported memory holds on to; its end tells that the last consumer let go."""
+
+    __slots__ = ("__weakref__",)
+
+
+@final
+class Loan:
+    """Memory that compiled code lends to a Python callback, until the callback returns."""
+
+    __slots__ = ("_token", "over")
+
+    def __init__(self) -> None:
+        self.over = False
+        self._token: weakref.ref[_Token] | None = None
+
+    def token(self) -> _Token:
+        """The owner of arrays that other libraries make of the lent memory."""
+        token = self._token() if self._token is not None else None
+        if token is None:
+            token = _Token()
+            self._token = weakref.ref(token)
+        return token
+
+    def is_exported(self) -> bool:
+        """Whether another library still holds an array of the lent memory."""
+        return self._token is not None and self._token() is not None
+
+
+@final
+class NDArray:
+    """A tensor: an address, a shape, strides and a dtype. Made by :func:`array` and its siblings.
+
+    Compiled functions read and write it in place, and so does every library that speaks DLPack
+    (``np.from_dlpack(a)``, ``torch.from_dlpack(a)``). ``numpy()`` copies, as in classic TVM.
+
+    >>> a = array([[1, 2, 3], [4, 5, 6]], dtype="float32")
+    >>> a.shape, a.dtype, a.device
+    ((2, 3), DType('float32'), cpu(0))
+    >>> a[:, ::-1].numpy()
+    array([[3., 2., 1.],
+           [6., 5., 4.]], dtype=float32)
+    """
+
+    __slots__ = ("__weakref__", "_dims", "_owner", "_tensor", "_view")
+
+    def __init__(self, view: TensorView, owner: object) -> None:
+        """A tensor in memory that `owner` keeps alive; for other rooms, not for users."""
+        self._view = view
+        self._owner = owner
+        self._dims = (ctypes.c_int64 * (2 * len(view.shape)))()
+        self._tensor = DLTensor()
+        dlpack.fill_tensor(self._tensor, view, ctypes.addressof(self._dims))
+
+    # ---- What it is ------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._view.shape
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Distances between neighbours along each axis, in elements."""
+        return self._view.strides
+
+    @property
+    def dtype(self) -> DType:
+        return self._view.dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self._view.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self._view.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all elements, gaps between them not counted."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def device(self) -> Device:
+        return _CPU
+
+    ctx = device  # the name up to TVM 0.7
+
+    @property
+    def read_only(self) -> bool:
+        return self._view.read_only
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether the elements lie row-major and without gaps."""
+        if self.size == 0:
+            return True
+        wanted = zip(self.shape, self.strides, compact_strides(self.shape), strict=True)
+        return all(extent == 1 or stride == compact for extent, stride, compact in wanted)
+
+    @property
+    def handle(self) -> int:
+        """The address of the DLTensor, valid as long as this object."""
+        self._check_loan()
+        return ctypes.addressof(self._tensor)
+
+    @property
+    def data(self) -> int:
+        """The address of the first element."""
+        self._check_loan()
+        return self._view.data
+
+    @property
+    def is_lent(self) -> bool:
+        """Whether the memory was lent to a Python callback for one call."""
+        return isinstance(self._owner, Loan)
+
+    def same_as(self, other: object) -> bool:
+        """Whether `other` is the same tensor: equal address, shape, strides and dtype."""
+        return isinstance(other, NDArray) and self._view == other._view
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("NDArray: a 0-d array has no length")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        head = f"NDArray(shape={self.shape}, dtype='{self.dtype}', device={self.device})"
+        if isinstance(self._owner, Loan) and self._owner.over:
+            return f"<{head}, lent for a call that has returned>"
+        plain = self.dtype.code <= TypeCode.BOOL and not self.dtype.is_handle
+        return f"<{head}>\n{_values(self) if plain else _raw_numpy(self)}"
+
+    # ---- Parts -----------------------------------------------------------------------------------
+
+    def __getitem__(self, key: Any) -> NDArray:
+        """The part at `key` (integers, slices, ``...``, None), a view of the same memory.
+
+        Raises
+        ------
+        IndexError
+            When an index lies outside.
+        TypeError
+            For arrays and lists of indices, which need a copy.
+
+        >>> array([[1, 2], [3, 4]])[1, ::-1].numpy()
+        array([4, 3])
+        """
+        keys = key if isinstance(key, tuple) else (key,)
+        for part in keys:
+            basic = part is None or part is Ellipsis or isinstance(part, slice)
+            if not basic and (isinstance(part, bool) or not hasattr(part, "__index__")):
+                kind = type(part).__name__
+                raise TypeError(f"NDArray: expected integers and slices as indices, got {kind}")
+        if not any(part is Ellipsis for part in keys):
+            keys = (*keys, Ellipsis)  # numpy then answers with an array, never with a scalar
+        raw = _raw_numpy(self)
+        if self.dtype.lanes > 1:
+            keys = (*keys, slice(None))
+        return self._part(raw[keys])
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Copy `value` into the part at `key`; broadcasts and converts as numpy does.
+
+        >>> a = empty((2, 2))
+        >>> a[...] = 7
+        >>> a.numpy()
+        array([[7., 7.],
+               [7., 7.]], dtype=float32)
+        """
+        _assign(self[key], value)
+
+    def __iter__(self) -> Iterator[NDArray]:
+        return (self[index] for index in range(len(self)))
+
+    def reshape(self, *shape: int | tuple[int, ...]) -> NDArray:
+        """A view with another shape; one extent may be -1.
+
+        Raises
+        ------
+        ValueError
+            When the sizes differ, or the array isn't contiguous.
+        """
+        extents = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
+        if not self.is_contiguous:
+            raise ValueError(f"NDArray: reshape needs a contiguous array, got {self.strides=}")
+        # numpy does the arithmetic of -1, on an array that takes no memory.
+        wanted = np.broadcast_to(np.int8(0), self.shape).reshape(extents).shape
+        view = self._view._replace(shape=wanted, strides=compact_strides(wanted))
+        return NDArray(view, self._owner)
+
+    def view(self, dtype: DTypeLike) -> NDArray:
+        """The same bytes as elements of another dtype of equal size.
+
+        >>> array([1.0], dtype="float32").view("int32").numpy()
+        array([1065353216], dtype=int32)
+        """
+        target = DType.of(dtype)
+        if target.itemsize != self.dtype.itemsize:
+            raise ValueError(
+                f"NDArray: view expected a dtype of {self.dtype.itemsize} bytes, got {target}"
+            )
+        return NDArray(self._view._replace(dtype=target), self._owner)
+
+    def _part(self, part: np.ndarray[Any, Any]) -> NDArray:
+        lanes = 1 if self.dtype.lanes > 1 else 0
+        axes = part.ndim - lanes
+        itemsize = self.dtype.itemsize
+        strides = tuple(step // itemsize for step in part.strides[:axes])
+        view = TensorView(
+            part.ctypes.data, part.shape[:axes], strides, self.dtype, self._view.read_only
+        )
+        return NDArray(view, self._owner)
+
+    # ---- Copies ----------------------------------------------------------------------------------
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """The elements as a new numpy array.
+
+        Raises
+        ------
+        TypeError
+            When numpy has no such dtype. ``bfloat16`` needs the package ml_dtypes; without it,
+            ``a.view("uint16").numpy()`` gives the bits.
+        """
+        return np.array(_typed_numpy(self), order="C")
+
+    asnumpy = numpy
+
+    def item(self) -> Any:
+        """The only element as a Python number."""
+        if self.size != 1:
+            raise ValueError(f"NDArray: item expected one element, got the shape {self.shape}")
+        return _values(self).item()
+
+    def copyto(self, target: NDArray | Device) -> NDArray:
+        """Copy the elements into `target`, or into a new array on that device; returns it.
+
+        Raises
+        ------
+        ValueError
+            When shape or dtype differ, the target is read-only, or the device isn't the CPU.
+        """
+        if isinstance(target, Device):
+            return array(self, target)
+        if not hasattr(target, "copyfrom"):
+            kind = type(target).__name__
+            raise TypeError(f"NDArray: copyto expected an NDArray or a Device, got {kind}")
+        if (target.shape, target.dtype) != (self.shape, self.dtype):
+            raise ValueError(
+                f"NDArray: copyto expected a target of shape {self.shape} and dtype {self.dtype}, "
+                f"got {target.shape} and {target.dtype}"
+            )
+        _assign(target, self)
+        return target
+
+    def copyfrom(self, source: Any) -> NDArray:
+        """Copy the elements of an array of the same shape, converted to this dtype; returns self.
+
+        Raises
+        ------
+        ValueError
+            When the shape differs or this array is read-only.
+        """
+        values = source if isinstance(source, NDArray) else _source(source)
+        if values.shape != self.shape:
+            raise ValueError(
+                f"NDArray: copyfrom expected a source of shape {self.shape}, got {values.shape}"
+            )
+        _assign(self, values)
+        return self
+
+    def __reduce__(self) -> tuple[Callable[..., NDArray], tuple[bytes, tuple[int, ...], str]]:
+        return _from_bytes, (_raw_numpy(self).tobytes(), self.shape, str(self.dtype))
+
+    # ---- Other libraries -------------------------------------------------------------------------
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """A DLPack capsule of this memory (of a copy, with ``copy=True``).
+
+        Raises
+        ------
+        BufferError
+            For a stream, another device, or a read-only array where the consumer asks for a
+            capsule that can't say so.
+        """
+        if stream is not None:
+            raise BufferError(f"NDArray: expected stream=None on the CPU, got {stream!r}")
+        if dl_device is not None and tuple(dl_device) != (_CPU.device_type, 0):
+            wanted = Device(*map(int, dl_device))
+            raise BufferError(f"NDArray: can't export memory of {self.device} as {wanted}")
+        versioned = max_version is not None and max_version[0] >= dlpack.VERSION[0]
+        source = array(self) if copy else self
+        if source.read_only and not versioned:
+            raise BufferError("NDArray: read-only memory needs a consumer of DLPack 1.0 or newer")
+        return dlpack.export(
+            source._view, source._export_owner(), versioned=versioned, copied=bool(copy)
+        )
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _CPU.device_type, _CPU.device_id
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        """numpy's protocol: ``np.asarray(a)`` shares the memory."""
+        values = _typed_numpy(self)
+        if dtype is not None and np.dtype(dtype) != values.dtype:
+            if copy is False:
+                raise ValueError(f"NDArray: can't give {self.dtype} as {np.dtype(dtype)} uncopied")
+            return values.astype(dtype)
+        return values.copy() if copy else values
+
+    def _export_owner(self) -> object:
+        self._check_loan()
+        return self._owner.token() if isinstance(self._owner, Loan) else self._owner
+
+    def _check_loan(self) -> None:
+        if isinstance(self._owner, Loan) and self._owner.over:
+            raise ValueError(
+                "NDArray: its memory was lent to a callback for one call, which has returned; "
+                "keep a copy (a.numpy() or nd.array(a)) instead"
+            )
+
+
+# ---- Making --------------------------------------------------------------------------------------
+
+
+def empty(
+    shape: int | tuple[int, ...],
+    dtype: DTypeLike = "float32",
+    device: Device | None = None,
+    mem_scope: str | None = None,
+) -> NDArray:
+    """A new array with unspecified elements, in memory aligned to 256 bytes.
+
+    Raises
+    ------
+    ValueError
+        For a negative extent, a device other than the CPU, or a memory scope.
+
+    >>> empty((2, 3)).shape
+    (2, 3)
+    """
+    _check_place(device, mem_scope)
+    extents = shape if isinstance(shape, tuple | list) else (shape,)
+    dims = tuple(operator.index(extent) for extent in extents)
+    if min(dims, default=0) < 0 or len(dims) > dlpack.MAX_NDIM:
+        raise ValueError(f"NDArray: expected extents of at least 0, got the shape {dims}")
+    kind = DType.of(dtype)
+    nbytes = math.prod(dims) * kind.itemsize
+    memory = np.empty(nbytes + ALIGNMENT, np.uint8)
+    data = -(-memory.ctypes.data // ALIGNMENT) * ALIGNMENT
+    return NDArray(TensorView(data, dims, compact_strides(dims), kind), memory)
+
+
+def array(
+    arr: Any,
+    device: Device | None = None,
+    mem_scope: str | None = None,
+    dtype: DTypeLike | None = None,
+) -> NDArray:
+    """A new array with the elements of `arr`: an NDArray, any array, nested lists, a number.
+
+    Parameters
+    ----------
+    arr
+        The elements.
+    device, mem_scope
+        Where to; only the CPU.
+    dtype
+        The dtype of the result; by default that of `arr` (of ``np.array(arr)``, for lists).
+
+    >>> array([1, 2], dtype="bfloat16").dtype
+    DType('bfloat16')
+    """
+    _check_place(device, mem_scope)
+    source = _source(arr)
+    target = empty(source.shape, source.dtype if dtype is None else dtype)
+    _assign(target, source)
+    return target
+
+
+def from_dlpack(source: Any) -> NDArray:
+    """An NDArray of the memory of `source`, an array with ``__dlpack__`` or a DLPack capsule.
+
+    Raises
+    ------
+    TypeError
+        When `source` is neither.
+    BufferError
+        When its memory can't be shared.
+    ValueError
+        When it isn't on the CPU.
+
+    >>> x = np.arange(3)
+    >>> a = from_dlpack(x)
+    >>> x[0] = 9
+    >>> a.numpy()
+    array([9, 1, 2])
+    """
+    if dlpack.is_capsule(source):
+        return NDArray(*dlpack.consume(source))
+    if not hasattr(source, "__dlpack__"):
+        kind = type(source).__name__
+        raise TypeError(f"from_dlpack: expected an array with __dlpack__ or a capsule, got {kind}")
+    return NDArray(*dlpack.consume(dlpack.request(source)))
+
+
+def as_ndarray(source: Any) -> NDArray | None:
+    """`source` as it is, as an NDArray that keeps it alive; None when it is no array.
+
+    Numpy arrays are read by their own attributes, which say more than their DLPack export: they
+    may be read-only, or of a dtype that numpy doesn't export.
+
+    Raises
+    ------
+    BufferError, ValueError, TypeError
+        When it is an array that can't be used in place; frameworks raise types of their own too.
+    """
+    if isinstance(source, NDArray):
+        return source
+    if isinstance(source, np.ndarray):
+        return NDArray(_read_numpy(source), source)
+    if hasattr(source, "__dlpack__") and not isinstance(source, type | np.generic):
+        capsule = dlpack.request(source)
+        return NDArray(dlpack.borrow(capsule), capsule)
+    return None
+
+
+def lend(tensor: int, loan: Loan) -> NDArray:
+    """The array of the DLTensor at an address, valid until `loan` is over."""
+    return NDArray(dlpack.read_tensor(tensor), loan)
+
+
+def _check_place(device: Device | None, mem_scope: str | None) -> None:
+    if device is not None and device != _CPU:
+        raise ValueError(f"NDArray: expected the device cpu(0), got {device}")
+    if mem_scope not in (None, "", "global"):
+        raise ValueError(f"NDArray: expected the memory scope 'global', got {mem_scope!r}")
+
+
+def _from_bytes(content: bytes, shape: tuple[int, ...], dtype: str) -> NDArray:
+    made = empty(shape, dtype)
+    ctypes.memmove(made.data, content, len(content))
+    return made
+
+
+# ---- Between numpy and us ------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=256)
+def _dtype_of_numpy(dtype: np.dtype[Any]) -> DType:
+    if not dtype.isnative:
+        raise ValueError(f"expected elements in native byte order, got {dtype.str}")
+    try:
+        return DType.of(dtype)
+    except TypeError:
+        raise TypeError(f"expected elements of a dtype that minitvm has, got {dtype}") from None
+
+
+def _read_numpy(source: np.ndarray[Any, Any]) -> TensorView:
+    if type(source) is not np.ndarray and isinstance(source, np.ma.MaskedArray):
+        raise TypeError("expected an array without a mask, got a masked array")
+    dtype = _dtype_of_numpy(source.dtype)
+    itemsize = dtype.itemsize
+    strides = source.strides
+    if any(step % itemsize for step in strides) and source.size:
+        raise ValueError(f"expected strides of whole {itemsize}-byte elements, got {strides} bytes")
+    steps = tuple(step // itemsize for step in strides)
+    return TensorView(source.ctypes.data, source.shape, steps, dtype, not source.flags.writeable)
+
+
+class _Interface:
+    """Hands memory to numpy, which keeps this object, which keeps the owner."""
+
+    __slots__ = ("__array_interface__", "_owner")
+
+    def __init__(self, interface: dict[str, Any], owner: object) -> None:
+        self.__array_interface__ = interface
+        self._owner = owner
+
+
+def _raw_numpy(source: NDArray) -> np.ndarray[Any, Any]:
+    """The memory as a numpy array of a dtype of the same size; a last axis for the lanes."""
+    owner = source._export_owner()
+    dtype = source.dtype
+    element = dtype.element
+    shape, strides = source.shape, tuple(step * dtype.itemsize for step in source.strides)
+    if dtype.lanes > 1:
+        shape, strides = (*shape, dtype.lanes), (*strides, element.itemsize)
+    if element.code <= TypeCode.BOOL and not (element.is_handle or element.is_bfloat16):
+        kind = np.dtype(str(element))
+    else:
+        kind = np.dtype(f"V{element.itemsize}")
+    if source.size == 0:
+        return np.empty(shape, kind)
+    interface = {
+        "version": 3,
+        "shape": shape,
+        "strides": strides,
+        "typestr": kind.str,
+        "data": (source.data, source.read_only),
+    }
+    return np.asarray(_Interface(interface, owner))
+
+
+def _typed_numpy(source: NDArray) -> np.ndarray[Any, Any]:
+    """The memory as a numpy array of the array's own dtype."""
+    raw = _raw_numpy(source)
+    if raw.dtype.kind != "V":
+        return raw
+    name = str(source.dtype.element)
+    try:
+        import ml_dtypes
+    except ImportError:
+        ml_dtypes = None
+    if not hasattr(ml_dtypes, name):
+        hint = f"a.view('uint{8 * raw.itemsize}').numpy() gives the bits"
+        if source.dtype.is_bfloat16:
+            hint = "install ml_dtypes, or " + hint
+        raise TypeError(f"NDArray: numpy has no dtype {name}: {hint}")
+    return raw.view(getattr(ml_dtypes, name))
+
+
+def _values(source: NDArray) -> np.ndarray[Any, Any]:
+    """The elements as numbers: bfloat16 as float32, which holds each of its values."""
+    if not source.dtype.is_bfloat16:
+        return _typed_numpy(source)
+    bits = _raw_numpy(source).view(np.uint16)
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def _source(value: Any) -> NDArray:
+    known = as_ndarray(value)
+    if known is not None:
+        return known
+    made = np.asarray(value)
+    if made.dtype.kind == "O":
+        raise TypeError(f"NDArray: expected an array or numbers, got {type(value).__name__}")
+    return NDArray(_read_numpy(made), made)
+
+
+def _assign(target: NDArray, value: Any) -> None:
+    """Copy `value` into `target`: broadcast, converted as numpy's assignment converts."""
+    if target.read_only:
+        raise ValueError("NDArray: expected a writable array, got a read-only one")
+    source = _source(value)
+    if source.dtype == target.dtype:
+        _raw_numpy(target)[...] = _raw_numpy(source)
+    elif target.dtype.is_bfloat16:
+        rounded = _round_to_bfloat16(_values(source))
+        _raw_numpy(target.view(UINT16))[...] = rounded
+    else:
+        _typed_numpy(target)[...] = _values(source)
+
+
+def _round_to_bfloat16(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The bits of the nearest bfloat16, ties to even; NaN stays a quiet NaN."""
+    single = np.asarray(values, np.float32)
+    bits = single.view(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    quiet = (bits >> 16) | 0x40
+    return np.where(np.isnan(single), quiet, rounded).astype(np.uint16)

@@ -1,0 +1,504 @@
+"""PackedFunc: one signature for every function, in C and in Python.
+
+``int f(TVMValue* args, int* type_codes, int num_args, TVMValue* ret, int* ret_type_code,
+void* resource)`` returns 0, or -1 with a Python exception pending in the calling thread. Compiled
+code is called with the GIL held, so an exception that it sets (``PyErr_Format``) simply comes out
+of the call; one that a Python callback raises below it takes the same way, as the same object.
+
+A *handle* of a function is the address of two pointers, ``{function, resource}``: compiled code
+loads both and calls.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any, final
+
+from minitvm.runtime.errors import InternalError, LayoutError
+from minitvm.runtime.evaluator import BenchmarkResult, check_counts, measure
+from minitvm.runtime.native import glue, increment_reference
+from minitvm.runtime.ndarray import Loan, NDArray, array, lend
+from minitvm.runtime.values import (
+    ArgTypeCode,
+    Encoded,
+    HandleObject,
+    TVMValue,
+    decode,
+    encode,
+    encode_plain,
+    is_plain,
+)
+
+_PACKED = ctypes.PYFUNCTYPE(
+    ctypes.c_int,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_int,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+)
+_REPEAT = ctypes.PYFUNCTYPE(
+    ctypes.c_int,
+    ctypes.c_void_p,
+    ctypes.c_int64,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_int,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+)
+_ENTRY = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    ctypes.c_void_p,  # resource or name
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_int,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_void_p,  # where an exception goes
+)
+_ARRAYS = (ArgTypeCode.DLTENSOR_HANDLE, ArgTypeCode.NDARRAY_HANDLE)
+_OBJECTS = (ArgTypeCode.OBJECT_HANDLE, ArgTypeCode.MODULE_HANDLE)
+_POINTERS = (*_ARRAYS, *_OBJECTS, ArgTypeCode.PACKED_FUNC_HANDLE)
+_MAX_RETURNED = 64
+
+
+@final
+class Arguments:
+    """The arguments of a call as C has them, and what keeps them alive."""
+
+    __slots__ = ("codes", "count", "keep", "values")
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.values = (TVMValue * count)()
+        self.codes = (ctypes.c_int * count)()
+        self.keep: list[object] = []
+
+    def put(self, index: int, encoded: Encoded) -> None:
+        setattr(self.values[index], encoded.field, encoded.raw)
+        self.codes[index] = encoded.code
+        self.keep.append(encoded.keep)
+
+
+class _Thread(threading.local):
+    # What keeps the results of the callbacks below the running call, by their addresses.
+    returned: dict[int | None, object] | None = None
+
+
+_thread = _Thread()
+
+
+class PackedFunc(HandleObject):
+    """A function behind the packed C ABI, callable from Python and from compiled code.
+
+    Parameters
+    ----------
+    function
+        A Python callable, or the address of a C function of the packed signature.
+    name
+        For messages; by default the callable's own.
+    owner
+        What keeps the code at that address alive.
+    resource
+        The last argument of the C function, an address.
+
+    >>> add = PackedFunc(lambda x, y: x + y)
+    >>> add(1, 2)
+    3
+    """
+
+    __slots__ = ("__weakref__", "_address", "_callable", "_entry", "_owner", "_struct", "name")
+    _type_code = ArgTypeCode.PACKED_FUNC_HANDLE
+
+    def __init__(
+        self,
+        function: Any,
+        *,
+        name: str | None = None,
+        owner: object = None,
+        resource: int = 0,
+    ) -> None:
+        self.name: str
+        self._callable: Callable[..., Any] | None = None
+        if isinstance(function, int):
+            self._address = function
+            self.name = name or f"function at {function:#x}"
+        elif callable(function):
+            self._callable = function
+            self._address = _python_function()
+            self.name = name or _name_of(function)
+            resource = id(function)
+        else:
+            kind = type(function).__name__
+            raise TypeError(f"PackedFunc: expected a callable or an address, got {kind}")
+        self._owner = owner
+        self._entry = _PACKED(self._address)
+        self._struct = (ctypes.c_void_p * 2)(self._address, resource)
+        _live[self.handle] = self
+
+    @property
+    def handle(self) -> int:
+        """The address of ``{function, resource}``, valid as long as this object."""
+        return ctypes.addressof(self._struct)
+
+    def __call__(self, *args: Any) -> Any:
+        return self._call(self._convert(args))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
+
+    def _convert(self, args: tuple[Any, ...]) -> Arguments:
+        arguments = Arguments(len(args))
+        for index, value in enumerate(args):
+            try:
+                arguments.put(index, self._encode(index, value))
+            except Exception as error:
+                _add_context(error, f"{self.name}: {self._argument(index)}")
+                raise
+        return arguments
+
+    def _encode(self, index: int, value: Any) -> Encoded:
+        return to_c(value)
+
+    def _argument(self, index: int) -> str:
+        return f"argument {index}"
+
+    def _call(self, arguments: Arguments, number: int = 0) -> Any:
+        """Call once, or `number` times; the result of the last call."""
+        ret = TVMValue()
+        ret_code = ctypes.c_int(ArgTypeCode.NULL)
+        packed = (
+            ctypes.addressof(arguments.values),
+            ctypes.addressof(arguments.codes),
+            arguments.count,
+            ctypes.addressof(ret),
+            ctypes.addressof(ret_code),
+            self._struct[1],
+        )
+        outer, _thread.returned = _thread.returned, None
+        try:
+            if number:
+                status = _REPEAT(glue().repeat)(self._address, number, *packed)
+            else:
+                status = self._entry(*packed)
+            if status != 0:
+                raise InternalError(f"{self.name}: failed with status {status} but set no error")
+            return take_result(ret, ret_code.value, arguments.keep)
+        finally:
+            _thread.returned = outer
+
+
+# PackedFuncs by handle, so that one that went through C comes back as the same object.
+_live: weakref.WeakValueDictionary[int, PackedFunc] = weakref.WeakValueDictionary()
+
+
+def convert_to_packed(function: Callable[..., Any]) -> PackedFunc:
+    """`function` as a PackedFunc; one that is one already comes back as it is."""
+    return function if isinstance(function, PackedFunc) else PackedFunc(function)
+
+
+@final
+class Function(PackedFunc):
+    """A compiled function with its arguments' names: what ``build`` makes of an expression.
+
+    Parameters
+    ----------
+    address
+        Of a C function of the packed signature.
+    owner
+        What keeps the machine code alive.
+    name, arg_names
+        For messages and keyword arguments.
+    written
+        The positions of the arguments that the function writes.
+    strided
+        Makes the variant for other layouts, on the first call that raises LayoutError.
+    resource
+        The last argument of the C function.
+    """
+
+    __slots__ = ("_strided", "_variant", "arg_names", "written")
+
+    def __init__(
+        self,
+        address: int,
+        *,
+        owner: object,
+        name: str,
+        arg_names: Iterable[str],
+        written: Iterable[int] = (),
+        strided: Callable[[], Function] | None = None,
+        resource: int = 0,
+    ) -> None:
+        super().__init__(address, name=name, owner=owner, resource=resource)
+        self.arg_names = tuple(arg_names)
+        self.written = frozenset(written)
+        self._strided = strided
+        self._variant: Function | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        result, _ = self._run(self._convert(self._bind(args, kwargs)))
+        return result
+
+    def time_evaluator(
+        self, number: int = 10, repeat: int = 1, min_repeat_ms: float = 0
+    ) -> Callable[..., BenchmarkResult]:
+        """A function of the same arguments that measures instead.
+
+        It converts the arguments once and makes one call that doesn't count; then come `repeat`
+        measurements of `number` calls each, made by compiled code. `number` grows until a
+        measurement takes `min_repeat_ms` milliseconds.
+
+        Raises
+        ------
+        ValueError
+            When `number` or `repeat` is less than 1, or `min_repeat_ms` negative.
+        """
+        check_counts(number, repeat, min_repeat_ms)
+
+        def evaluate(*args: Any, **kwargs: Any) -> BenchmarkResult:
+            arguments = self._convert(self._bind(args, kwargs))
+            _, function = self._run(arguments)
+
+            def run(number: int) -> None:
+                function._call(arguments, number)
+
+            return measure(run, number, repeat, min_repeat_ms)
+
+        return evaluate
+
+    def _run(self, arguments: Arguments) -> tuple[Any, Function]:
+        """Call; the result, and the variant that took these layouts."""
+        try:
+            return self._call(arguments), self
+        except LayoutError as error:
+            if self._strided is None or not _is_raised_by_callee(error):
+                raise
+        if self._variant is None:
+            self._variant = self._strided()
+        return self._variant._call(arguments), self._variant
+
+    def _encode(self, index: int, value: Any) -> Encoded:
+        encoded = to_c(value)
+        if encoded.code == ArgTypeCode.OBJECT_HANDLE:
+            kind = type(value).__name__
+            raise TypeError(f"expected an array (numpy, DLPack...), got {kind}")
+        if encoded.read_only and index in self.written:
+            raise ValueError("expected a writable array, got a read-only one")
+        return encoded
+
+    def _argument(self, index: int) -> str:
+        if index >= len(self.arg_names):
+            return f"argument {index}"
+        return f"argument {index} '{self.arg_names[index]}'"
+
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """All arguments by position."""
+        if not kwargs:
+            return args  # the compiled code itself counts them
+        names = self.arg_names
+        for name in kwargs:
+            if name not in names:
+                known = ", ".join(names)
+                raise TypeError(f"{self.name}: expected arguments among {known}, got '{name}'")
+            if name in names[: len(args)]:
+                position = names.index(name)
+                raise TypeError(
+                    f"{self.name}: {self._argument(position)}: given by position and by name"
+                )
+        for index, name in enumerate(names[len(args) :], len(args)):
+            if name not in kwargs:
+                raise TypeError(f"{self.name}: {self._argument(index)}: expected, but not given")
+        return (*args, *(kwargs[name] for name in names[len(args) :]))
+
+
+def _is_raised_by_callee(error: BaseException) -> bool:
+    """Whether the code that `_run` called raised it itself, not a Python callback below."""
+    below_run = error.__traceback__.tb_next if error.__traceback__ else None
+    return below_run is not None and below_run.tb_next is None
+
+
+def _add_context(error: Exception, context: str) -> None:
+    error.args = (f"{context}: {error}",)  # in place: type and traceback stay the producer's
+
+
+# ---- Conversion of everything --------------------------------------------------------------------
+
+
+def to_c(value: Any) -> Encoded:
+    """Any Python value as a TVMValue.
+
+    Raises
+    ------
+    OverflowError, ValueError, TypeError, BufferError
+        When it is a number, a string or an array that can't cross.
+    """
+    if isinstance(value, HandleObject):
+        return Encoded(value._type_code, "v_handle", value.handle, value)
+    return encode(value) or _encode_object(value)
+
+
+def _encode_object(value: Any) -> Encoded:
+    if callable(value) and not isinstance(value, type):
+        function = PackedFunc(value)
+        return Encoded(ArgTypeCode.PACKED_FUNC_HANDLE, "v_handle", function.handle, function)
+    return Encoded(ArgTypeCode.OBJECT_HANDLE, "v_handle", id(value), value)
+
+
+def from_c(value: TVMValue, code: int, loan: Loan) -> Any:
+    """The Python value of a TVMValue; arrays are valid until `loan` is over.
+
+    Raises
+    ------
+    ValueError
+        For an unknown type code or a NULL handle.
+    """
+    if is_plain(code):
+        return decode(value, code)
+    if code not in _POINTERS:
+        raise ValueError(f"expected a type code of the packed ABI, got {code}")
+    handle = value.v_handle
+    if not handle:
+        raise ValueError(f"expected a handle of type code {code}, got NULL")
+    if code in _ARRAYS:
+        return lend(handle, loan)
+    if code in _OBJECTS:
+        return ctypes.cast(handle, ctypes.py_object).value
+    return _live.get(handle) or _function_at(handle)
+
+
+def _function_at(handle: int) -> PackedFunc:
+    """A function that other code made; that code keeps it alive."""
+    function, resource = (ctypes.c_void_p * 2).from_address(handle)
+    return PackedFunc(function or 0, resource=resource or 0)
+
+
+def take_result(ret: TVMValue, code: int, keep: Iterable[object] = ()) -> Any:
+    """The result of a call that has just returned 0; `keep` holds the arguments.
+
+    An array that is none of the arguments and that no callback returned has no owner that would
+    outlive this call, so it is copied.
+    """
+    if code not in _ARRAYS:
+        return from_c(ret, code, Loan())
+    pointer = ret.v_handle
+    for value in (*keep, (_thread.returned or {}).get(pointer)):
+        if isinstance(value, NDArray) and value.handle == pointer:
+            return value
+    return array(from_c(ret, code, Loan()))
+
+
+# ---- Python callbacks ----------------------------------------------------------------------------
+
+
+def python_entry(find: Callable[[int], Callable[..., Any]]) -> Any:
+    """The ctypes callback behind a native entry; `find` gets its first argument."""
+
+    def enter(
+        first: int, args: int, codes: int, count: int, ret: int, ret_code: int, error: int
+    ) -> int:
+        try:
+            _answer(find(first), args, codes, count, ret, ret_code)
+        except BaseException as raised:
+            increment_reference(raised)
+            ctypes.c_void_p.from_address(error).value = id(raised)
+            return -1
+        return 0
+
+    return _ENTRY(enter)
+
+
+def _answer(
+    function: Callable[..., Any], args: int, codes: int, count: int, ret: int, ret_code: int
+) -> None:
+    """Call a Python function with the arguments that compiled code gave."""
+    loan = Loan()
+    try:
+        _call_with_loan(function, args, codes, count, ret, ret_code, loan)
+    finally:
+        loan.over = True
+    if loan.is_exported():
+        gc.collect()  # garbage in a cycle keeps nothing on purpose
+    if loan.is_exported():
+        raise BufferError(
+            f"{_name_of(function)}: expected no array to outlive the callback, but one made of an "
+            "argument's memory (np.asarray, from_dlpack) does; keep a copy"
+        )
+
+
+def _call_with_loan(
+    function: Callable[..., Any],
+    args: int,
+    codes: int,
+    count: int,
+    ret: int,
+    ret_code: int,
+    loan: Loan,
+) -> None:
+    arguments = []
+    if count:
+        values = (TVMValue * count).from_address(args)
+        type_codes = (ctypes.c_int * count).from_address(codes)
+        arguments = [from_c(values[i], type_codes[i], loan) for i in range(count)]
+    result = function(*arguments)
+    if not ret:
+        return
+    try:
+        encoded = _encode_result(result)
+    except Exception as error:
+        _add_context(error, f"{_name_of(function)}: result")
+        raise
+    slot = TVMValue.from_address(ret)
+    setattr(slot, encoded.field, encoded.raw)
+    ctypes.c_int.from_address(ret_code).value = encoded.code
+    if encoded.keep is not None:
+        _remember(slot.v_handle, encoded.keep)
+
+
+def _encode_result(result: Any) -> Encoded:
+    """A callback's result; arrays of other libraries cross as the objects that they are."""
+    if isinstance(result, NDArray) and result.is_lent:
+        result = array(result)
+    if isinstance(result, HandleObject):
+        return Encoded(result._type_code, "v_handle", result.handle, result)
+    return encode_plain(result) or _encode_object(result)
+
+
+def _remember(pointer: int | None, keep: object) -> None:
+    """Keep a result until the running call returns; of very many, the latest 64."""
+    if _thread.returned is None:
+        _thread.returned = {}
+    returned = _thread.returned
+    returned.pop(pointer, None)
+    returned[pointer] = keep
+    if len(returned) > _MAX_RETURNED:
+        del returned[next(iter(returned))]
+
+
+def _name_of(function: object) -> str:
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _callable_at(resource: int) -> Callable[..., Any]:
+    found: Callable[..., Any] = ctypes.cast(resource, ctypes.py_object).value
+    return found
+
+
+_python_entry = python_entry(_callable_at)
+increment_reference(_python_entry)  # compiled code may call it until the process ends
+
+
+def _python_function() -> int:
+    """The address of the C function that calls the Python callable in its resource."""
+    native = glue()
+    slot = ctypes.c_void_p.from_address(native.python_entry)
+    if not slot.value:
+        slot.value = ctypes.cast(_python_entry, ctypes.c_void_p).value
+    return native.call_python

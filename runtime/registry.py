@@ -1,0 +1,133 @@
+"""The global functions: one table of names for Python and compiled code."""
+
+from __future__ import annotations
+
+import ctypes
+import difflib
+from collections.abc import Callable
+from typing import Any, overload
+
+from minitvm.runtime.native import glue, increment_reference
+from minitvm.runtime.packed_func import PackedFunc, convert_to_packed, python_entry
+
+# Single dict operations, which are atomic; no lock that a fork could leave locked.
+_functions: dict[str, PackedFunc] = {}
+_Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+@overload
+def register_func(func_name: str, f: None = None, override: bool = False) -> _Decorator: ...
+@overload
+def register_func(
+    func_name: str, f: Callable[..., Any], override: bool = False
+) -> Callable[..., Any]: ...
+@overload
+def register_func(
+    func_name: Callable[..., Any], f: None = None, override: bool = False
+) -> Callable[..., Any]: ...
+def register_func(
+    func_name: Any, f: Callable[..., Any] | None = None, override: bool = False
+) -> Any:
+    """Register a global function; a call, or a decorator with or without a name.
+
+    Parameters
+    ----------
+    func_name
+        The name; by default the function's own.
+    f
+        The function; without it, a decorator comes back.
+    override
+        Whether to replace a function of that name.
+
+    Raises
+    ------
+    ValueError
+        When the name is taken.
+
+    >>> @register_func("example.twice")
+    ... def twice(x):
+    ...     return 2 * x
+    >>> get_global_func("example.twice")(21)
+    42
+    >>> remove_global_func("example.twice")
+    """
+    if not isinstance(func_name, str):
+        if not callable(func_name):
+            kind = type(func_name).__name__
+            raise TypeError(f"register_func: expected a name or a function, got {kind}")
+        return register_func(func_name.__name__, func_name, override)
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        packed = convert_to_packed(function)
+        if override:
+            _functions[func_name] = packed
+        elif _functions.setdefault(func_name, packed) is not packed:
+            raise ValueError(
+                f"global function '{func_name}' is registered already; "
+                "pass override=True to replace it"
+            )
+        return function
+
+    return register if f is None else register(f)
+
+
+@overload
+def get_global_func(name: str) -> PackedFunc: ...
+@overload
+def get_global_func(name: str, allow_missing: bool) -> PackedFunc | None: ...
+def get_global_func(name: str, allow_missing: bool = False) -> PackedFunc | None:
+    """The global function of that name.
+
+    Raises
+    ------
+    ValueError
+        When there is none, unless `allow_missing`, which gives None.
+    """
+    found = _functions.get(name)
+    if found is not None or allow_missing:
+        return found
+    close = difflib.get_close_matches(name, list(_functions))
+    hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+    raise ValueError(f"expected the name of a registered global function, got '{name}'{hint}")
+
+
+def list_global_func_names() -> list[str]:
+    """The names of all global functions, sorted."""
+    return sorted(_functions)
+
+
+def remove_global_func(name: str) -> None:
+    """Forget a global function.
+
+    Raises
+    ------
+    ValueError
+        When there is none of that name.
+    """
+    if _functions.pop(name, None) is None:
+        get_global_func(name)  # raises, naming the close ones
+
+
+def _callable_named(name: int) -> Callable[..., Any]:
+    function = get_global_func(ctypes.string_at(name).decode())
+    return function._callable or function
+
+
+_global_entry = python_entry(_callable_named)
+increment_reference(_global_entry)  # compiled code may call it until the process ends
+
+
+def call_global_address() -> int:
+    """The address of the C function by which compiled code calls a global function.
+
+    ``int call_global(const char* name, TVMValue* args, int* type_codes, int num_args,
+    TVMValue* ret, int* ret_type_code)``: 0, or -1 with a Python exception pending.
+
+    >>> call_global_address() != 0
+    True
+    """
+    native = glue()
+    slot = ctypes.c_void_p.from_address(native.global_entry)
+    if not slot.value:
+        slot.value = ctypes.cast(_global_entry, ctypes.c_void_p).value
+    return native.call_global
