@@ -19,7 +19,7 @@ from minitvm.arith.atoms import Atoms, is_pure
 from minitvm.arith.linear import Affine, Atom, at_most, equal, is_infeasible, less
 from minitvm.expr import Call, IntImm, PrimExpr, Range, Var, const
 from minitvm.functor import substitute, walk
-from minitvm.runtime.dtype import DType
+from minitvm.runtime.dtype import INT64, DType
 
 Bound = int | float  # an integer, or an infinity
 Interval = tuple[Bound, Bound]
@@ -477,8 +477,9 @@ class Prover:
         atom = self.atoms.find(key)
         if atom is None:
             dtype = max((a.dtype for a in rest.terms), key=lambda d: d.bits)
-            if not dtype.is_int:  # differences need a sign
-                dtype = DType.of("int64")
+            numbers = (divisor, *rest.terms.values())
+            if not dtype.is_int or not all(abs(c) <= dtype.max() for c in numbers):
+                dtype = INT64  # differences need a sign
             made = e.FloorDiv(self.expression(rest, dtype), const(divisor, dtype))
             atom = self.atoms.shared(made, key)
         if atom not in self._known.definitions:

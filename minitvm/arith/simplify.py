@@ -145,7 +145,7 @@ class Simplifier(Mutator):
         total: PrimExpr | None = None
         for atom, coefficient in terms:
             if total is None and coefficient < 0 and (constant > 0 or dtype.is_uint):
-                total, constant = const(constant, dtype), 0
+                total, constant = _plus_constant(None, constant, dtype), 0
             total = _plus(total, coefficient, atom, dtype)
         return _plus_constant(total, constant, dtype)
 

@@ -188,6 +188,7 @@ FORM_ROWS: list[tuple[PrimExpr, PrimExpr]] = [
     (U + V - U, V),
     (U * const(200, "uint8") + U * const(100, "uint8"), U * const(44, "uint8")),
     (const(0, "uint8") - U + V, V - U),
+    (const(0, "uint8") - (U + const(1, "uint8")), const(255, "uint8") - U),
     (Add(const(2), const(3)), const(5)),
     (Mul(const(2.0), const(3.0)), const(6.0)),
     (i * 4 < 18, i < 5),
