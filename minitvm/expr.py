@@ -940,7 +940,7 @@ def const(value: Any, dtype: DTypeLike | None = None) -> PrimExpr:
         When an integer is out of the range of `dtype`.
 
     >>> const(3), const(0.5, "float64")
-    (3, 0.5)
+    (3, float64(0.5))
     """
     if isinstance(value, (IntImm, FloatImm)):
         dtype = value.dtype if dtype is None else dtype
