@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable
+from ctypes import c_float
 from typing import Any
 
 import numpy as np
@@ -60,8 +61,10 @@ def round_float(dtype: DType, value: float) -> float:
         return value
     if dtype.is_bfloat16:
         return round_to_bfloat16(value)
+    if dtype.bits == 32:
+        return c_float(value).value
     with np.errstate(all="ignore"):
-        return float(np.float32(value) if dtype.bits == 32 else np.float16(value))
+        return float(np.float16(value))
 
 
 def _int_to_float(dtype: DType, value: int) -> float:

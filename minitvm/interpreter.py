@@ -1,0 +1,618 @@
+"""The reference meaning of the loop IR: slow, and obviously right.
+
+:func:`interpret` runs a function on numpy arrays. Scalars mean what :mod:`minitvm.scalars` says, on
+Python's ``bool``, ``int`` and ``float``; a vector is a tuple of them. Every loop runs serially, in
+order. Passes, schedules and compiled code are tested against it.
+
+The tree is compiled once to closures: a node becomes a function of the environment, which maps
+variables to values and buffers to memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from minitvm import expr as e
+from minitvm import scalars
+from minitvm import stmt as s
+from minitvm.expr import Buffer, PrimExpr, Var
+from minitvm.runtime.dtype import FLOAT32, FLOAT64, DType
+from minitvm.runtime.errors import RAISABLE, CompileError, InternalError
+from minitvm.scalars import Scalar
+from minitvm.stmt import PrimFunc, Stmt
+from minitvm.verify import verify
+
+
+def interpret(
+    func: PrimFunc, *args: Any, packed: Mapping[str, Callable[..., Any]] | None = None
+) -> None:
+    """Runs a function of the loop IR, writing to the arrays among its arguments.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        Valid loop IR.
+    args
+        One for each parameter: for a tensor a numpy array of its shape and dtype, of any strides
+        (for ``bfloat16`` of numpy's ``uint16``, holding the bit patterns, or of an extension dtype
+        of that name); for a scalar a Python or numpy number.
+    packed : mapping of str to callable
+        What ``call_packed`` calls. A buffer arrives as a numpy array. A result is converted to the
+        dtype of the call; ``None`` is 0.
+
+    Raises
+    ------
+    TypeError, ValueError
+        When the arguments don't fit the parameters.
+    IndexError
+        When an access leaves its buffer.
+    InternalError
+        When `func` is not valid, or reads an element of an ``Allocate`` that was never written.
+
+    >>> import numpy as np
+    >>> from minitvm.expr import IntImm, Var
+    >>> from minitvm.buffer import decl_buffer
+    >>> from minitvm.stmt import BufferStore, For, ForKind, PrimFunc
+    >>> x, i, n = Var("x", "handle"), Var("i"), Var("n")
+    >>> X = decl_buffer((n,), "float32", "X")
+    >>> body = For(i, IntImm("int32", 0), n, ForKind.SERIAL, BufferStore(X, X[i] * 2.0, (i,)))
+    >>> array = np.arange(3, dtype="float32")
+    >>> interpret(PrimFunc((x,), body, {x: X}, "double"), array)
+    >>> array
+    array([0., 2., 4.], dtype=float32)
+    """
+    verify(func)
+    compiler = _Compiler(func.name, packed or {})
+    body = compiler.stmt(func.body)
+    body(_bound_arguments(compiler, func, args))
+
+
+Value = Any  # a Scalar, a tuple of them (a vector), a str, a _Memory, an address
+Environment = dict[Any, Any]  # the values of variables, and the memory of buffers
+Evaluator = Callable[[Environment], Value]
+Runner = Callable[[Environment], None]
+
+
+class _Memory:
+    """The elements of a buffer: an array, and which of them have been written.
+
+    `written` is None for an argument, whose elements all count as written.
+    """
+
+    __slots__ = ("_array", "_decode", "_encode", "_label", "_written", "argument")
+
+    def __init__(self, label: str, dtype: DType, argument: Any, fresh: bool = False) -> None:
+        self.argument = argument
+        self._label = label
+        self._array = argument.view(np.uint16) if dtype.is_bfloat16 else argument
+        self._written = np.zeros(argument.shape, bool) if fresh else None
+        self._decode = partial(scalars.from_bits, dtype) if dtype.is_bfloat16 else None
+        self._encode = partial(scalars.to_bits, dtype) if dtype.is_bfloat16 else None
+
+    def read(self, index: tuple[int, ...]) -> Scalar:
+        self._check(index)
+        if self._written is not None and not self._written[index]:
+            raise InternalError(
+                f"{self._at(index)}: expected an element written before, found none"
+            )
+        value: Scalar = self._array.item(index)
+        return value if self._decode is None else self._decode(int(value))
+
+    def write(self, index: tuple[int, ...], value: Scalar) -> None:
+        self._check(index)
+        self._array[index] = value if self._encode is None else self._encode(float(value))
+        if self._written is not None:
+            self._written[index] = True
+
+    def passed_on(self) -> Any:
+        """The array, for a function that may write all of it."""
+        if self._written is not None:
+            self._written[...] = True
+        return self.argument
+
+    def address(self, offset: int) -> int:
+        """Where the element is that stands `offset` after the first in memory."""
+        return int(self.passed_on().ctypes.data + offset * self._array.itemsize)
+
+    def _check(self, index: tuple[int, ...]) -> None:
+        for position, (i, extent) in enumerate(zip(index, self._array.shape, strict=True)):
+            if not 0 <= i < extent:
+                raise IndexError(
+                    f"{self._at(index)}: expected index {position} from 0 to {extent - 1}, got {i}"
+                )
+
+    def _at(self, index: tuple[int, ...]) -> str:
+        return f"{self._label}[{', '.join(map(str, index))}]"
+
+
+def _numpy_dtype(buffer: Buffer) -> np.dtype[Any]:
+    if buffer.dtype.lanes > 1:
+        raise CompileError(
+            f"{buffer.name}: expected a scalar element to interpret, got {buffer.dtype}"
+        )
+    return np.dtype(np.uint16) if buffer.dtype.is_bfloat16 else buffer.dtype.to_numpy()
+
+
+# -- Arguments ------------------------------------------------------------------------------------
+
+
+def _bound_arguments(compiler: _Compiler, func: PrimFunc, args: Sequence[Any]) -> Environment:
+    """The environment of a call: scalars, memory, and the variables of the tensors' layouts."""
+    if len(args) != len(func.params):
+        raise TypeError(f"{func.name}: expected {len(func.params)} arguments, got {len(args)}")
+    env: Environment = {}
+    tensors: list[tuple[str, Buffer, Any]] = []
+    for position, (param, arg) in enumerate(zip(func.params, args, strict=True)):
+        buffer = func.buffer_map.get(param)
+        name = param.name if buffer is None else buffer.name
+        where = f"{func.name}: argument {position} '{name}'"
+        if buffer is None:
+            env[param] = _scalar_argument(where, param.dtype, arg)
+            continue
+        _check_array(where, buffer, arg)
+        memory = _Memory(f"{func.name}: {buffer.name}", buffer.dtype, arg)
+        env[param] = env[buffer] = env[buffer.data] = memory
+        tensors.append((where, buffer, arg))
+    for _, buffer, array in tensors:  # all variables first: one shape may speak of another's
+        _bind_layout(env, buffer, array)
+    for where, buffer, array in tensors:
+        _check_shape(compiler, env, where, buffer, array)
+    return env
+
+
+def _scalar_argument(where: str, dtype: DType, arg: Any) -> Any:
+    if dtype.is_handle:
+        return arg
+    wanted = (int, float, np.number, np.bool_) if dtype.is_float else (int, np.integer, np.bool_)
+    if not isinstance(arg, wanted):
+        raise TypeError(f"{where}: expected a number of {dtype}, got {type(arg).__name__}")
+    value = arg.item() if isinstance(arg, np.generic) else arg
+    if dtype.is_integral and not dtype.min() <= value <= dtype.max():
+        raise ValueError(
+            f"{where}: expected a value from {dtype.min()} to {dtype.max()}, got {value}"
+        )
+    return scalars.cast(dtype, value)
+
+
+def _check_array(where: str, buffer: Buffer, arg: Any) -> None:
+    if not isinstance(arg, np.ndarray):
+        raise TypeError(f"{where}: expected a numpy array, got {type(arg).__name__}")
+    extension = buffer.dtype.is_bfloat16 and arg.dtype.name == "bfloat16"
+    if not extension and arg.dtype != _numpy_dtype(buffer):
+        raise TypeError(f"{where}: expected dtype {buffer.dtype}, got {arg.dtype}")
+    if arg.ndim != buffer.ndim:
+        raise ValueError(f"{where}: expected {buffer.ndim} dimensions, got {arg.ndim}")
+
+
+def _bind_layout(env: Environment, buffer: Buffer, array: Any) -> None:
+    """Binds the variables that are a dimension, a stride or the offset of an argument."""
+    strides = [stride // array.itemsize for stride in array.strides]
+    for dimension, found in zip(buffer.shape, array.shape, strict=True):
+        if isinstance(dimension, Var):
+            env.setdefault(dimension, found)
+    for dimension, found in zip(buffer.strides, strides, strict=False):
+        if isinstance(dimension, Var):
+            env.setdefault(dimension, found)
+    if isinstance(buffer.elem_offset, Var):
+        env.setdefault(buffer.elem_offset, 0)
+
+
+def _check_shape(
+    compiler: _Compiler, env: Environment, where: str, buffer: Buffer, array: Any
+) -> None:
+    for i, (dimension, found) in enumerate(zip(buffer.shape, array.shape, strict=True)):
+        expected = compiler.expr(dimension)(env)
+        if expected != found:
+            raise ValueError(f"{where}: expected shape[{i}] == {expected}, got {found}")
+
+
+# -- Compilation to closures ----------------------------------------------------------------------
+
+
+class _Compiler:
+    """Makes each distinct node of a function into a closure, once."""
+
+    def __init__(self, name: str, packed: Mapping[str, Callable[..., Any]]) -> None:
+        self.name = name
+        self.packed = packed
+        self._made: dict[PrimExpr, Evaluator] = {}
+
+    def expr(self, node: PrimExpr) -> Evaluator:
+        if node not in self._made:
+            self._made[node] = _EXPRESSIONS[type(node)](self, node)
+        return self._made[node]
+
+    def exprs(self, nodes: Sequence[PrimExpr]) -> list[Evaluator]:
+        return [self.expr(node) for node in nodes]
+
+    def stmt(self, node: Stmt) -> Runner:
+        return _STATEMENTS[type(node)](self, node)
+
+
+def _lifted(function: Callable[..., Scalar], *args: Evaluator, lanes: int) -> Evaluator:
+    """`function` of the values of some expressions, for each lane of vectors."""
+    if lanes > 1:
+        return lambda env: tuple(map(function, *[arg(env) for arg in args]))
+    if len(args) == 2:
+        first, second = args
+        return lambda env: function(first(env), second(env))
+    return lambda env: function(*[arg(env) for arg in args])
+
+
+def _constant(compiler: _Compiler, node: e.IntImm | e.FloatImm | e.StringImm) -> Evaluator:
+    value = node.value
+    return lambda env: value
+
+
+def _variable(compiler: _Compiler, node: Var) -> Evaluator:
+    return lambda env: env[node]
+
+
+def _rounded(dtype: DType) -> Callable[[Any], Scalar] | None:
+    """What brings a result into the range of a scalar type; None where nothing does."""
+    if dtype.is_float:
+        return None if dtype == FLOAT64 else partial(scalars.round_float, dtype)
+    low, high = dtype.min(), dtype.max()
+    if dtype.is_bool:
+        return bool
+    return lambda value: value if low <= value <= high else scalars.wrap(dtype, value)
+
+
+def _arithmetic(compiler: _Compiler, node: e.Arithmetic) -> Evaluator:
+    element, name = node.dtype.element, type(node).__name__
+    table: Mapping[str, Callable[[Any, Any], Scalar]] = (
+        scalars.FLOAT_BINARY if element.is_float else scalars.INT_BINARY
+    )
+    operation, into_range = table[name], _rounded(element)
+    args = compiler.exprs((node.a, node.b))
+    if into_range is None:
+        return _lifted(operation, *args, lanes=node.dtype.lanes)
+    return _lifted(lambda a, b: into_range(operation(a, b)), *args, lanes=node.dtype.lanes)
+
+
+def _comparison(compiler: _Compiler, node: e.Comparison) -> Evaluator:
+    operation = scalars.COMPARE[type(node).__name__]
+    return _lifted(operation, *compiler.exprs((node.a, node.b)), lanes=node.dtype.lanes)
+
+
+def _not(compiler: _Compiler, node: e.Not) -> Evaluator:
+    return _lifted(lambda a: not a, compiler.expr(node.a), lanes=node.dtype.lanes)
+
+
+def _select(compiler: _Compiler, node: e.Select) -> Evaluator:
+    values = compiler.exprs((node.condition, node.true_value, node.false_value))
+    return _lifted(_chosen, *values, lanes=node.condition.dtype.lanes)
+
+
+def _chosen(condition: bool, true_value: Value, false_value: Value) -> Value:
+    return true_value if condition else false_value
+
+
+def _cast(compiler: _Compiler, node: e.Cast) -> Evaluator:
+    convert = partial(scalars.cast, node.dtype.element)
+    return _lifted(convert, compiler.expr(node.value), lanes=node.dtype.lanes)
+
+
+def _let(compiler: _Compiler, node: e.Let) -> Evaluator:
+    var, value, body = node.var, compiler.expr(node.value), compiler.expr(node.body)
+
+    def evaluate(env: Environment) -> Value:
+        env[var] = value(env)
+        return body(env)
+
+    return evaluate
+
+
+def _ramp(compiler: _Compiler, node: e.Ramp) -> Evaluator:
+    element, lanes = node.dtype.element, range(node.lanes)
+
+    def steps(base: int, stride: int) -> Value:
+        return tuple([scalars.wrap(element, base + i * stride) for i in lanes])
+
+    return _lifted(steps, *compiler.exprs((node.base, node.stride)), lanes=1)
+
+
+def _broadcast(compiler: _Compiler, node: e.Broadcast) -> Evaluator:
+    value, lanes = compiler.expr(node.value), node.lanes
+    return lambda env: (value(env),) * lanes
+
+
+def _indices(compiler: _Compiler, nodes: Sequence[PrimExpr], lanes: int) -> list[Evaluator]:
+    """The indices of an access, scalars among vectors repeated."""
+    if lanes == 1:
+        return compiler.exprs(nodes)
+    return compiler.exprs([n if n.dtype.lanes > 1 else e.Broadcast(n, lanes) for n in nodes])
+
+
+def _load(compiler: _Compiler, node: e.BufferLoad) -> Evaluator:
+    buffer, lanes = node.buffer, node.dtype.lanes
+    indices = _indices(compiler, node.indices, lanes)
+
+    def load(env: Environment) -> Value:
+        return env[buffer].read(tuple([index(env) for index in indices]))
+
+    def load_vector(env: Environment) -> Value:
+        each_lane = zip(*[index(env) for index in indices], strict=True)
+        return tuple(map(env[buffer].read, each_lane))
+
+    return load if lanes == 1 else load_vector
+
+
+def _buffer_ref(compiler: _Compiler, node: e.BufferRef) -> Evaluator:
+    buffer = node.buffer
+    return lambda env: env[buffer]
+
+
+# -- Calls ----------------------------------------------------------------------------------------
+
+
+def _call(compiler: _Compiler, node: e.Call) -> Evaluator:
+    if node.op in _CALLS:
+        return _CALLS[node.op](compiler, node)
+    if node.op not in scalars.INTRINSICS:
+        raise CompileError(f"{compiler.name}: {node.op}: only compiled code gives it a meaning")
+    meaning, element = scalars.INTRINSICS[node.op], node.args[0].dtype.element
+    args = compiler.exprs(node.args)
+    return _lifted(partial(meaning, element), *args, lanes=node.dtype.lanes)
+
+
+def _if_then_else(compiler: _Compiler, node: e.Call) -> Evaluator:
+    condition, true_value, false_value = compiler.exprs(node.args)
+    return lambda env: true_value(env) if condition(env) else false_value(env)
+
+
+def _first_argument(compiler: _Compiler, node: e.Call) -> Evaluator:
+    return compiler.expr(node.args[0])
+
+
+def _is_null(compiler: _Compiler, node: e.Call) -> Evaluator:
+    value = compiler.expr(node.args[0])
+    return lambda env: value(env) in (None, 0)
+
+
+def _reinterpret(compiler: _Compiler, node: e.Call) -> Evaluator:
+    given, wanted, value = node.args[0].dtype, node.dtype, compiler.expr(node.args[0])
+
+    def evaluate(env: Environment) -> Value:
+        lanes = value(env) if given.lanes > 1 else (value(env),)
+        bits = 0  # of the whole vector, the first lane lowest as in little-endian memory
+        for i, lane in enumerate(lanes):
+            bits |= _bits(given.element, lane) << (i * given.bits)
+        shifts = range(0, wanted.lanes * wanted.bits, wanted.bits)
+        made = [_from_bits(wanted.element, bits >> shift) for shift in shifts]
+        return tuple(made) if wanted.lanes > 1 else made[0]
+
+    return evaluate
+
+
+def _bits(dtype: DType, value: Scalar) -> int:
+    if dtype.is_float:
+        return scalars.to_bits(dtype, float(value))
+    return int(value) & ((1 << dtype.bits) - 1)
+
+
+def _from_bits(dtype: DType, bits: int) -> Scalar:
+    bits &= (1 << dtype.bits) - 1
+    return scalars.from_bits(dtype, bits) if dtype.is_float else scalars.wrap(dtype, bits)
+
+
+def _access_ptr(compiler: _Compiler, node: e.Call) -> Evaluator:
+    memory, offset, *_ = compiler.exprs(node.args)
+    return lambda env: memory(env).address(offset(env))
+
+
+def _call_packed(compiler: _Compiler, node: e.Call) -> Evaluator:
+    name = str(compiler.expr(node.args[0])({}))
+    function = compiler.packed.get(name)
+    if function is None:
+        known = ", ".join(compiler.packed) or "nothing"
+        raise ValueError(f"{compiler.name}: expected {name!r} in packed, found {known}")
+    args = compiler.exprs(node.args[1:])
+
+    def call(env: Environment) -> Value:
+        result = function(*[_passed(arg(env)) for arg in args])
+        if isinstance(result, np.generic):
+            result = result.item()
+        return scalars.cast(node.dtype, 0 if result is None else result)
+
+    return call
+
+
+def _passed(value: Value) -> Any:
+    return value.passed_on() if isinstance(value, _Memory) else value
+
+
+def _call_extern(compiler: _Compiler, node: e.Call) -> Evaluator:
+    """A C function of this process, such as those of libm."""
+    name, *args = compiler.exprs(node.args)
+    function = getattr(ctypes.CDLL(None), str(name({})), None)
+    if function is None:
+        raise CompileError(f"{compiler.name}: expected a C symbol, found none named {name({})!r}")
+    function.argtypes = [_c_type(arg.dtype) for arg in node.args[1:]]
+    function.restype = _c_type(node.dtype)
+
+    def call(env: Environment) -> Value:
+        values = [arg(env) for arg in args]
+        return function(*[v.address(0) if isinstance(v, _Memory) else v for v in values])
+
+    return call
+
+
+def _c_type(dtype: DType) -> Any:
+    if dtype.is_handle:
+        return ctypes.c_void_p
+    if dtype.is_float and dtype.bits > 16:
+        return ctypes.c_float if dtype == FLOAT32 else ctypes.c_double
+    if dtype.is_integral and dtype.lanes == 1:
+        return getattr(ctypes, f"c_{dtype}")
+    raise CompileError(f"call_extern: expected C's types, got {dtype}")
+
+
+_CALLS: dict[str, Callable[[_Compiler, e.Call], Evaluator]] = {
+    "if_then_else": _if_then_else,
+    "likely": _first_argument,
+    "isnullptr": _is_null,
+    "reinterpret": _reinterpret,
+    "tvm_access_ptr": _access_ptr,
+    "tvm_stack_make_array": _first_argument,
+    "call_packed": _call_packed,
+    "call_extern": _call_extern,
+}
+
+_EXPRESSIONS: dict[type, Callable[[_Compiler, Any], Evaluator]] = {
+    e.Var: _variable,
+    **dict.fromkeys((e.IntImm, e.FloatImm, e.StringImm), _constant),
+    **dict.fromkeys(
+        (e.Add, e.Sub, e.Mul, e.Div, e.Mod, e.FloorDiv, e.FloorMod, e.Min, e.Max), _arithmetic
+    ),
+    **dict.fromkeys((e.EQ, e.NE, e.LT, e.LE, e.GT, e.GE, e.And, e.Or), _comparison),
+    e.Not: _not,
+    e.Select: _select,
+    e.Cast: _cast,
+    e.Let: _let,
+    e.Ramp: _ramp,
+    e.Broadcast: _broadcast,
+    e.BufferLoad: _load,
+    e.BufferRef: _buffer_ref,
+    e.Call: _call,
+}
+
+
+# -- Statements -----------------------------------------------------------------------------------
+
+
+def _for(compiler: _Compiler, node: s.For) -> Runner:
+    var, low, extent = node.loop_var, compiler.expr(node.min), compiler.expr(node.extent)
+    body = compiler.stmt(node.body)
+
+    def run(env: Environment) -> None:
+        begin = low(env)
+        for value in range(begin, begin + extent(env)):
+            env[var] = value
+            body(env)
+
+    return run
+
+
+def _while(compiler: _Compiler, node: s.While) -> Runner:
+    condition, body = compiler.expr(node.condition), compiler.stmt(node.body)
+
+    def run(env: Environment) -> None:
+        while condition(env):
+            body(env)
+
+    return run
+
+
+def _store(compiler: _Compiler, node: s.BufferStore) -> Runner:
+    buffer, value, lanes = node.buffer, compiler.expr(node.value), node.value.dtype.lanes
+    indices = _indices(compiler, node.indices, lanes)
+
+    def store(env: Environment) -> None:
+        stored = value(env)
+        env[buffer].write(tuple([index(env) for index in indices]), stored)
+
+    def store_vector(env: Environment) -> None:
+        stored, memory = value(env), env[buffer]
+        each_lane = zip(*[index(env) for index in indices], strict=True)
+        for index, lane in zip(each_lane, stored, strict=True):
+            memory.write(index, lane)
+
+    return store if lanes == 1 else store_vector
+
+
+def _allocate(compiler: _Compiler, node: s.Allocate) -> Runner:
+    buffer, dtype = node.buffer, _numpy_dtype(node.buffer)
+    shape, body = compiler.exprs(buffer.shape), compiler.stmt(node.body)
+    label = f"{compiler.name}: {buffer.name}"
+
+    def run(env: Environment) -> None:
+        array = np.empty([max(extent(env), 0) for extent in shape], dtype)
+        array.reshape(-1).view(np.uint8)[...] = _POISON
+        env[buffer] = env[buffer.data] = _Memory(label, buffer.dtype, array, fresh=True)
+        body(env)
+
+    return run
+
+
+_POISON = 0xFF  # in each byte of fresh memory: NaN as a float, -1 as an integer
+
+
+def _let_stmt(compiler: _Compiler, node: s.LetStmt) -> Runner:
+    var, value, body = node.var, compiler.expr(node.value), compiler.stmt(node.body)
+
+    def run(env: Environment) -> None:
+        env[var] = value(env)
+        body(env)
+
+    return run
+
+
+def _if(compiler: _Compiler, node: s.IfThenElse) -> Runner:
+    condition, then_case = compiler.expr(node.condition), compiler.stmt(node.then_case)
+    else_case = compiler.stmt(node.else_case or s.seq())
+
+    def run(env: Environment) -> None:
+        (then_case if condition(env) else else_case)(env)
+
+    return run
+
+
+def _seq(compiler: _Compiler, node: s.SeqStmt) -> Runner:
+    runners = [compiler.stmt(each) for each in node.seq]
+
+    def run(env: Environment) -> None:
+        for runner in runners:
+            runner(env)
+
+    return run
+
+
+def _evaluate(compiler: _Compiler, node: s.Evaluate) -> Runner:
+    value = compiler.expr(node.value)
+
+    def run(env: Environment) -> None:
+        value(env)
+
+    return run
+
+
+def _assert(compiler: _Compiler, node: s.AssertStmt) -> Runner:
+    condition, body = compiler.expr(node.condition), compiler.stmt(node.body)
+    values = compiler.exprs(node.values)
+
+    def run(env: Environment) -> None:
+        if not condition(env):
+            raise RAISABLE[node.kind](_filled(node.message, [value(env) for value in values]))
+        body(env)
+
+    return run
+
+
+def _filled(message: str, values: Sequence[int]) -> str:
+    """`message` with each ``{}`` replaced, and every other brace as it is."""
+    first, *rest = message.split("{}")
+    return first + "".join(f"{value}{part}" for value, part in zip(values, rest, strict=True))
+
+
+def _attr(compiler: _Compiler, node: s.AttrStmt) -> Runner:
+    return compiler.stmt(node.body)
+
+
+_STATEMENTS: dict[type, Callable[[_Compiler, Any], Runner]] = {
+    s.For: _for,
+    s.While: _while,
+    s.BufferStore: _store,
+    s.Allocate: _allocate,
+    s.LetStmt: _let_stmt,
+    s.IfThenElse: _if,
+    s.SeqStmt: _seq,
+    s.Evaluate: _evaluate,
+    s.AssertStmt: _assert,
+    s.AttrStmt: _attr,
+}

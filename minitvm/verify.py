@@ -1,0 +1,368 @@
+"""The invariants of the loop IR, checked: what every pass may rely on and must keep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import FunctionType
+from typing import Any, NoReturn
+
+from minitvm import expr as e
+from minitvm import scalars
+from minitvm import stmt as s
+from minitvm.expr import Buffer, PrimExpr, Var
+from minitvm.functor import CHILDREN
+from minitvm.runtime.dtype import BOOL, HANDLE, INT32, DType
+from minitvm.runtime.errors import RAISABLE, InternalError
+from minitvm.stmt import ForKind, PrimFunc, Stmt
+
+
+def verify(func: PrimFunc) -> None:
+    """Checks that a function is valid loop IR.
+
+    * A variable is read only inside the scope that defines it: a parameter, a variable that is a
+      dimension, stride or offset of a parameter, a loop or a let. No scope defines a variable that
+      is defined around it; scopes side by side may share one, as the copies of an unrolled body do.
+    * A buffer is used only inside its ``Allocate``, or is a parameter's.
+    * The dtypes of operands, conditions, indices, bounds, values and calls fit together.
+    * No node of the tensor expressions is left.
+
+    Raises
+    ------
+    InternalError
+        When it is not, with the function's name and the text of the first node at fault.
+
+    >>> from minitvm.expr import IntImm, Var
+    >>> from minitvm.stmt import Evaluate, PrimFunc
+    >>> verify(PrimFunc((), Evaluate(Var("i")), {}, "f"))
+    Traceback (most recent call last):
+        ...
+    minitvm.runtime.errors.InternalError: f: variable i: expected a use inside the scope that \
+defines it, found one outside, in
+        i
+    """
+    _Verifier(func).run()
+
+
+Node = PrimExpr | Stmt
+Step = Callable[[], None]  # what to do between two nodes: a scope begins or ends
+
+_LINES_SHOWN = 8
+
+
+class _Verifier:
+    """The scopes that are open, and a walk through the function, with a stack of its own."""
+
+    def __init__(self, func: PrimFunc) -> None:
+        self._func = func
+        self._variables: set[Var] = set()
+        self._buffers: set[Buffer] = set()
+
+    def run(self) -> None:
+        func = self._func
+        self._variables.update(func.params)
+        if len(self._variables) != len(func.params):
+            self._fail("parameters: expected each once, found one twice", func)
+        for param, buffer in func.buffer_map.items():
+            if param not in self._variables:
+                self._fail(f"buffer {buffer.name}: expected a parameter for it, found none", func)
+        for buffer in func.buffer_map.values():
+            self._buffers.add(buffer)
+            self._variables.add(buffer.data)
+            self._variables.update(d for d in _layout(buffer) if isinstance(d, Var))
+        for buffer in func.buffer_map.values():
+            for dimension in _layout(buffer):
+                self._walk(dimension)
+                self._complain(_index_problems(f"{buffer.name}: dimension", dimension), dimension)
+        self._walk(func.body)
+
+    def _walk(self, root: Node) -> None:
+        stack: list[Node | Step] = [root]
+        while stack:
+            top = stack.pop()
+            if isinstance(top, FunctionType):
+                top()
+            else:
+                self._check(top)
+                stack.extend(reversed(self._steps(top)))
+
+    def _check(self, node: Any) -> None:
+        if type(node) not in CHILDREN:
+            self._fail(f"expected a node of the loop IR, got {type(node).__name__}", node)
+        if isinstance(node, Var) and node not in self._variables:
+            self._fail(f"variable {node.name}: {_OUTSIDE}", node)
+        buffer: Buffer | None = getattr(node, "buffer", None)
+        if buffer and buffer not in self._buffers and not isinstance(node, s.Allocate):
+            self._fail(f"buffer {buffer.name}: {_OUTSIDE}", node)
+        self._complain(_PROBLEMS.get(type(node), _nothing)(node), node)
+
+    def _steps(self, node: Node) -> list[Node | Step]:
+        """The children of a node, and around its body the scope that it opens."""
+        steps: list[Node | Step] = []
+        for name in CHILDREN[type(node)]:
+            child = getattr(node, name)
+            if name == "body":
+                steps += self._scoped(node, child)
+            else:
+                steps += child if isinstance(child, tuple) else [child] * (child is not None)
+        return steps
+
+    def _scoped(self, node: Node, body: Node) -> list[Node | Step]:
+        if isinstance(node, s.For):
+            return self._around(self._variables, node.loop_var, node, body)
+        if isinstance(node, e.Let | s.LetStmt):
+            return self._around(self._variables, node.var, node, body)
+        if isinstance(node, s.Allocate):
+            buffer = node.buffer
+            inside = self._around(self._variables, buffer.data, node, body)
+            return [*_layout(buffer), *self._around(self._buffers, buffer, node, *inside)]
+        return [body]
+
+    def _around(
+        self, scope: set[Any], entity: Var | Buffer, node: Node, *inside: Node | Step
+    ) -> list[Node | Step]:
+        def begin() -> None:
+            if entity in scope:
+                self._fail(f"{entity.name}: expected one definition, found another inside", node)
+            scope.add(entity)
+
+        return [begin, *inside, lambda: scope.remove(entity)]
+
+    def _complain(self, problems: Iterable[str], node: Node) -> None:
+        for problem in problems:
+            self._fail(problem, node)
+
+    def _fail(self, problem: str, node: Node | PrimFunc) -> NoReturn:
+        lines = str(node).splitlines()
+        if len(lines) > _LINES_SHOWN:
+            lines[_LINES_SHOWN:] = ["..."]
+        text = "".join(f"\n    {line}" for line in lines)
+        raise InternalError(f"{self._func.name}: {problem}, in{text}")
+
+
+_OUTSIDE = "expected a use inside the scope that defines it, found one outside"
+
+
+def _layout(buffer: Buffer) -> list[PrimExpr]:
+    """The expressions that say where a buffer's elements are."""
+    offset = [] if buffer.elem_offset is None else [buffer.elem_offset]
+    return [*buffer.shape, *buffer.strides, *offset]
+
+
+# -- What can be wrong with a node by itself, children and scopes aside ---------------------------
+
+
+def _nothing(node: Any) -> Iterator[str]:
+    yield from ()
+
+
+def _expected(what: str, wanted: DType, node: PrimExpr) -> Iterator[str]:
+    if node.dtype != wanted:
+        yield f"{what}: expected {wanted}, got {node.dtype}"
+
+
+def _index_problems(what: str, node: PrimExpr) -> Iterator[str]:
+    if not node.dtype.is_integral or node.dtype.is_bool:
+        yield f"{what}: expected an integer, got {node.dtype}"
+
+
+def _condition(node: Any) -> Iterator[str]:
+    yield from _expected("condition", BOOL, node.condition)
+
+
+def _integers_only(node: e.BinaryOp) -> Iterator[str]:
+    yield from _index_problems(type(node).__name__, node)
+
+
+def _bools_only(node: Any) -> Iterator[str]:
+    if not node.a.dtype.is_bool:
+        yield f"{type(node).__name__}: expected bool, got {node.a.dtype}"
+
+
+def _select(node: e.Select) -> Iterator[str]:
+    if node.condition.dtype.lanes not in (1, node.dtype.lanes):
+        yield f"condition: expected 1 or {node.dtype.lanes} lanes, got {node.condition.dtype}"
+
+
+def _cast(node: e.Cast) -> Iterator[str]:
+    if node.dtype.lanes != node.value.dtype.lanes:
+        yield f"cast: expected {node.dtype.lanes} lanes, got {node.value.dtype}"
+
+
+def _let(node: e.Let | s.LetStmt) -> Iterator[str]:
+    yield from _expected(f"value of {node.var.name}", node.var.dtype, node.value)
+
+
+def _ramp(node: e.Ramp) -> Iterator[str]:
+    yield from _index_problems("ramp", node.base)
+    yield from _expected("stride", node.base.dtype, node.stride)
+    yield from _vector("ramp", node.base, node.lanes)
+
+
+def _broadcast(node: e.Broadcast) -> Iterator[str]:
+    yield from _vector("broadcast", node.value, node.lanes)
+
+
+def _vector(what: str, scalar: PrimExpr, lanes: int) -> Iterator[str]:
+    if scalar.dtype.lanes != 1:
+        yield f"{what}: expected a scalar, got {scalar.dtype}"
+    if lanes < 2:
+        yield f"{what}: expected at least 2 lanes, got {lanes}"
+
+
+def _access(node: e.BufferLoad | s.BufferStore) -> Iterator[str]:
+    buffer, lanes = node.buffer, _lanes(node.indices)
+    if len(node.indices) != buffer.ndim:
+        yield f"{buffer.name}: expected {buffer.ndim} indices, got {len(node.indices)}"
+    for i, index in enumerate(node.indices):
+        yield from _index_problems(f"{buffer.name}: index {i}", index)
+        if index.dtype.lanes not in (1, lanes):
+            yield f"{buffer.name}: index {i}: expected 1 or {lanes} lanes, got {index.dtype}"
+
+
+def _lanes(indices: Sequence[PrimExpr]) -> int:
+    return max((index.dtype.lanes for index in indices), default=1)
+
+
+def _store(node: s.BufferStore) -> Iterator[str]:
+    yield from _access(node)
+    element = node.buffer.dtype
+    wanted = element.with_lanes(element.lanes * _lanes(node.indices))
+    yield from _expected(f"value stored to {node.buffer.name}", wanted, node.value)
+
+
+def _for(node: s.For) -> Iterator[str]:
+    dtype = node.loop_var.dtype
+    yield from _index_problems("loop variable", node.loop_var)
+    yield from _expected("min", dtype.element, node.min)
+    yield from _expected("extent", dtype.element, node.extent)
+    if node.kind is ForKind.VECTORIZED and e.const_int(node.extent) is None:
+        yield "vectorized loop: expected a constant extent, got an expression"
+
+
+def _allocate(node: s.Allocate) -> Iterator[str]:
+    for i, dimension in enumerate(node.buffer.shape):
+        yield from _index_problems(f"{node.buffer.name}: shape[{i}]", dimension)
+
+
+def _assert(node: s.AssertStmt) -> Iterator[str]:
+    yield from _condition(node)
+    if node.kind not in RAISABLE:
+        yield f"assert: expected a kind among {', '.join(RAISABLE)}, got {node.kind!r}"
+    if node.message.count("{}") != len(node.values):
+        yield f"assert: expected {node.message.count('{}')} values, got {len(node.values)}"
+    for i, value in enumerate(node.values):
+        yield from _index_problems(f"assert: value {i}", value)
+
+
+def _left_over(node: e.ProducerLoad | e.Reduce) -> Iterator[str]:
+    yield f"{type(node).__name__}: expected in tensor expressions only, found it in the loop IR"
+
+
+# -- Calls ----------------------------------------------------------------------------------------
+
+_TWO_OPERANDS = frozenset((
+    "atan2", "hypot", "fmod", "copysign", "nextafter", "ldexp", "power", "bitwise_and",
+    "bitwise_or", "bitwise_xor", "shift_left", "shift_right",
+))  # fmt: skip
+_TESTS = frozenset(("isnan", "isinf", "isfinite"))
+# Calls that are no intrinsic of `scalars`, and how many arguments they have. None: the name of what
+# is called, and any number.
+_CALLS: dict[str, int | None] = {
+    "if_then_else": 3,
+    "likely": 1,
+    "reinterpret": 1,
+    "isnullptr": 1,
+    "tvm_access_ptr": 4,
+    "tvm_stack_make_array": 1,
+    "call_packed": None,
+    "call_extern": None,
+    "call_llvm_intrin": None,
+    "call_llvm_pure_intrin": None,
+}
+
+
+def _call(node: e.Call) -> Iterator[str]:
+    intrinsic = node.op in scalars.INTRINSICS
+    if not intrinsic and node.op not in _CALLS:
+        yield f"call: expected the name of an intrinsic, got {node.op!r}"
+        return
+    arity = 1 + (node.op in _TWO_OPERANDS) if intrinsic else _CALLS[node.op]
+    if arity is None:
+        if not node.args or not isinstance(node.args[0], e.StringImm):
+            yield f"{node.op}: expected the name of a function first, found none"
+    elif len(node.args) != arity:
+        yield f"{node.op}: expected {arity} arguments, got {len(node.args)}"
+    elif intrinsic:
+        yield from _intrinsic(node)
+    else:
+        problems: Callable[[e.Call], Iterator[str]] = _CALL_PROBLEMS.get(node.op, _nothing)
+        yield from problems(node)
+
+
+def _intrinsic(node: e.Call) -> Iterator[str]:
+    first = node.args[0].dtype
+    if node.op in _TESTS:
+        wanted = BOOL.with_lanes(first.lanes)
+    else:
+        wanted = INT32.with_lanes(first.lanes) if node.op == "clz" else first
+    yield from _expected(node.op, wanted, node)
+    for other in node.args[1:]:
+        second = INT32.with_lanes(first.lanes) if node.op == "ldexp" else first
+        yield from _expected(f"{node.op}: argument 1", second, other)
+
+
+def _if_then_else(node: e.Call) -> Iterator[str]:
+    yield from _expected("condition", BOOL, node.args[0])
+    for i in (1, 2):
+        yield from _expected(f"if_then_else: argument {i}", node.dtype, node.args[i])
+
+
+def _likely(node: e.Call) -> Iterator[str]:
+    yield from _expected("likely", BOOL.with_lanes(node.dtype.lanes), node)
+    yield from _expected("likely: argument 0", node.dtype, node.args[0])
+
+
+def _reinterpret(node: e.Call) -> Iterator[str]:
+    wanted, given = node.dtype, node.args[0].dtype
+    if wanted.bits * wanted.lanes != given.bits * given.lanes:
+        yield f"reinterpret: expected types of one width, got {given} as {wanted}"
+
+
+def _isnullptr(node: e.Call) -> Iterator[str]:
+    yield from _expected("isnullptr: argument 0", HANDLE, node.args[0])
+
+
+def _takes_buffer(node: e.Call) -> Iterator[str]:
+    if not isinstance(node.args[0], e.BufferRef):
+        yield f"{node.op}: expected a buffer first, got {type(node.args[0]).__name__}"
+
+
+_CALL_PROBLEMS: dict[str, Callable[[e.Call], Iterator[str]]] = {
+    "if_then_else": _if_then_else,
+    "likely": _likely,
+    "reinterpret": _reinterpret,
+    "isnullptr": _isnullptr,
+    "tvm_access_ptr": _takes_buffer,
+    "tvm_stack_make_array": _takes_buffer,
+}
+
+_PROBLEMS: dict[type, Callable[[Any], Iterator[str]]] = {
+    **dict.fromkeys((e.Mod, e.FloorDiv, e.FloorMod), _integers_only),
+    **dict.fromkeys((e.And, e.Or, e.Not), _bools_only),
+    e.Select: _select,
+    e.Cast: _cast,
+    e.Let: _let,
+    e.Ramp: _ramp,
+    e.Broadcast: _broadcast,
+    e.BufferLoad: _access,
+    e.Call: _call,
+    e.ProducerLoad: _left_over,
+    e.Reduce: _left_over,
+    s.For: _for,
+    s.While: _condition,
+    s.BufferStore: _store,
+    s.Allocate: _allocate,
+    s.LetStmt: _let,
+    s.IfThenElse: _condition,
+    s.AssertStmt: _assert,
+}
