@@ -167,7 +167,7 @@ class ArgumentErrors:
             operands.append(message)
         function = Value("ptr", f"@minitvm.{key}.{self._name}")
         if module.claim(function.text):
-            types = [(operand.type, f"v{i}") for i, operand in enumerate(operands)]
+            types = [(operand.type, f"a{i}") for i, operand in enumerate(operands)]
             self._define(function.text[1:], kind, message, types, tables or {}, names_argument)
         return text.call(function, "i32", operands)
 

@@ -183,14 +183,16 @@ class ExpressionEmitter:
         stride = integer("i64", 1)
         for extent in reversed(buffer.shape):
             made.append(stride)
-            stride = self._times(self.index(extent), stride)
+            stride = self.times(self.index(extent), stride)
         return made[::-1]
 
     def index(self, node: PrimExpr) -> Value:
         """An integer expression as ``i64``, or a vector of it."""
+        if isinstance(node, e.IntImm):
+            return integer("i64", node.value)
         return self.conversions.cast(self.emit(node), node.dtype, INT64)
 
-    def _times(self, a: Value, b: Value) -> Value:
+    def times(self, a: Value, b: Value) -> Value:
         x, y = _literal(a), _literal(b)
         if x is not None and y is not None:
             return integer("i64", x * y)
@@ -214,12 +216,12 @@ class ExpressionEmitter:
         for node, stride in zip(indices, self.strides(buffer), strict=True):
             lanes = max(lanes, node.dtype.lanes)
             if isinstance(node, e.Ramp):
-                offset = self._plus(offset, self._times(self.index(node.base), stride))
-                step = self._plus(step, self._times(self.index(node.stride), stride))
+                offset = self._plus(offset, self.times(self.index(node.base), stride))
+                step = self._plus(step, self.times(self.index(node.stride), stride))
             elif isinstance(node, e.Broadcast):
-                offset = self._plus(offset, self._times(self.index(node.value), stride))
+                offset = self._plus(offset, self.times(self.index(node.value), stride))
             elif node.dtype.lanes == 1:
-                offset = self._plus(offset, self._times(self.index(node), stride))
+                offset = self._plus(offset, self.times(self.index(node), stride))
             else:
                 scaled = self.text.binary(
                     "mul", self.index(node), self.text.splat(stride, node.dtype.lanes)

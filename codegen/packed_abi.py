@@ -25,11 +25,9 @@ from minitvm.codegen.options import CodegenOptions
 from minitvm.codegen.statement import MAX_FAILURE_VALUES, Assertion, StatementEmitter
 from minitvm.codegen.types import register_type
 from minitvm.expr import Buffer, PrimExpr, Var
-from minitvm.functor import free_vars
-from minitvm.passes.access import written_buffers
+from minitvm.passes.access import written_parameters
 from minitvm.runtime.device import DEVICE_TYPES
 from minitvm.runtime.dtype import FLOAT64, INT64, DType
-from minitvm.runtime.errors import CompileError
 from minitvm.runtime.values import ArgTypeCode
 from minitvm.stmt import PrimFunc
 
@@ -47,28 +45,11 @@ def emit_function(module: ModuleText, func: PrimFunc, options: CodegenOptions) -
 
 
 def bound_variables(func: PrimFunc) -> tuple[Var, ...]:
-    """The variables that the shapes and strides of the arguments bind, in order.
-
-    Raises
-    ------
-    CompileError
-        When a shape needs a variable that nothing binds.
-    """
-    bound: dict[Var, None] = {}
-    for buffer in func.buffer_map.values():
-        dims = (*buffer.shape, *buffer.strides)
-        bound.update((d, None) for d in dims if isinstance(d, Var) and d not in func.params)
-    known = {*bound, *func.params}
-    for buffer in func.buffer_map.values():
-        for dim in (*buffer.shape, *buffer.strides):
-            for var in free_vars(dim):
-                if var not in known:
-                    raise CompileError(
-                        f"{func.name}: {buffer.name}: dimension {dim} needs {var.name}, which is no "
-                        f"argument and the plain dimension of none: pass {var.name} to build, or "
-                        "give an argument a dimension that is just it"
-                    )
-    return tuple(bound)
+    """The variables that the shapes and strides of the arguments bind, in order."""
+    dims = [d for b in func.buffer_map.values() for d in (*b.shape, *b.strides)]
+    parameters = set(func.params)
+    found = (d for d in dims if isinstance(d, Var) and d not in parameters)
+    return tuple(dict.fromkeys(found))
 
 
 def _body_name(func: PrimFunc) -> str:
@@ -78,7 +59,7 @@ def _body_name(func: PrimFunc) -> str:
 def _emit_body(
     module: ModuleText, func: PrimFunc, sizes: tuple[Var, ...], options: CodegenOptions
 ) -> list[Assertion]:
-    written = written_buffers(func.body)
+    written = written_parameters(func)
     params: list[tuple[str, str]] = []
     for position, param in enumerate(func.params):
         buffer = func.buffer_map.get(param)
@@ -289,7 +270,7 @@ class _Entry:
             )
         size = integer("i64", 1)
         for extent in tensor.extents:
-            size = text.binary("mul", size, extent)
+            size = self._expressions.times(size, extent)
         data = dltensor.load_field(text, tensor.handle, dltensor.DATA, "ptr")
         offset = dltensor.load_field(text, tensor.handle, dltensor.BYTE_OFFSET, "i64")
         nonempty = text.icmp("ne", size, integer("i64", 0))
@@ -393,7 +374,7 @@ class _Entry:
     def _check_overlaps(self, tensors: list[_Tensor]) -> None:
         """Each output against each other argument; empty arrays overlap nothing."""
         text = self._text
-        written = written_buffers(self._func.body)
+        written = written_parameters(self._func)
         for output in tensors:
             if output.buffer not in written:
                 continue

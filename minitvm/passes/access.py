@@ -5,7 +5,7 @@ from __future__ import annotations
 from minitvm import expr as e
 from minitvm.expr import Buffer
 from minitvm.functor import walk
-from minitvm.stmt import BufferStore, Stmt
+from minitvm.stmt import BufferStore, PrimFunc, Stmt
 
 
 def written_buffers(body: Stmt) -> frozenset[Buffer]:
@@ -23,3 +23,12 @@ def written_buffers(body: Stmt) -> frozenset[Buffer]:
         elif isinstance(node, e.BufferRef) and id(node) not in read_only:
             written.add(node.buffer)
     return frozenset(written)
+
+
+def written_parameters(func: PrimFunc) -> frozenset[Buffer]:
+    """The parameters that a function may write: those that its attribute ``outputs`` lists, or
+    else those that its body may."""
+    outputs = func.attrs.get("outputs")
+    if outputs is None:
+        outputs = written_buffers(func.body)
+    return frozenset(b for b in func.buffer_map.values() if b in outputs)
