@@ -95,7 +95,7 @@ class _Verifier:
             self._fail(f"buffer {buffer.name}: {_OUTSIDE}", node)
         self._complain(_PROBLEMS.get(type(node), _nothing)(node), node)
 
-    def _steps(self, node: Node) -> list[Node | Step]:
+    def _steps(self, node: Any) -> list[Node | Step]:
         """The children of a node, and around its body the scope that it opens."""
         steps: list[Node | Step] = []
         for name in CHILDREN[type(node)]:

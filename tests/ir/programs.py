@@ -8,6 +8,7 @@ from typing import Any
 from minitvm import ir_builder
 from minitvm.buffer import decl_buffer
 from minitvm.expr import Buffer, Var, const
+from minitvm.runtime.dtype import HANDLE
 from minitvm.stmt import For, ForKind, PrimFunc, Stmt, seq
 
 
@@ -17,7 +18,7 @@ def function(name: str, *params: Buffer | Var, body: Stmt | None = None) -> Prim
     buffer_map: dict[Var, Buffer] = {}
     for param in params:
         if isinstance(param, Buffer):
-            buffer_map[handle := Var(f"{param.name}_handle", "handle")] = param
+            buffer_map[handle := Var(f"{param.name}_handle", HANDLE)] = param
             param = handle
         made.append(param)
     return PrimFunc(tuple(made), seq() if body is None else body, buffer_map, name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from programs import built, function, loop, matmul
 
 from minitvm import expr as e
 from minitvm import ir_builder, op, te
@@ -13,11 +12,13 @@ from minitvm import stmt as s
 from minitvm.buffer import decl_buffer
 from minitvm.expr import PrimExpr, Var, const
 from minitvm.printer import expr_text, func_text, stmt_text
+from minitvm.runtime.dtype import BOOL, FLOAT32, FLOAT64, DType
 from minitvm.stmt import ForKind
+from tests.ir.programs import built, function, loop, matmul
 
 N, M = Var("n"), Var("m")
-X, Y = Var("x", "float32"), Var("y", "float32")
-P, Q, R = Var("p", "bool"), Var("q", "bool"), Var("r", "bool")
+X, Y = Var("x", FLOAT32), Var("y", FLOAT32)
+P, Q, R = Var("p", BOOL), Var("q", BOOL), Var("r", BOOL)
 A = decl_buffer((N, 16), "float32", "A")
 
 
@@ -88,8 +89,8 @@ def test_constants(node: PrimExpr, text: str) -> None:
 @pytest.mark.parametrize(
     ("node", "text"),
     [
-        (e.Cast("float32", N), "float32(n)"),
-        (e.Cast("int8x4", e.Broadcast(N, 4)), "int8x4(broadcast(n, 4))"),
+        (e.Cast(FLOAT32, N), "float32(n)"),
+        (e.Cast(DType.of("int8x4"), e.Broadcast(N, 4)), "int8x4(broadcast(n, 4))"),
         (e.Select(P, X, Y), "select(p, x, y)"),
         (e.Let(N, M + 1, N * N), "let n = m + 1 in n * n"),
         (e.Add(M, e.Let(N, M, N)), "m + (let n = m in n)"),
@@ -121,7 +122,7 @@ def test_tensor_expressions() -> None:
 
 def test_reduction_of_tuples(golden: Any) -> None:
     k = te.reduce_axis((0, 8), name="k")
-    (i, v), (j, w) = [(Var(f"i{n}"), Var(f"v{n}", "float32")) for n in (0, 1)]
+    (i, v), (j, w) = [(Var(f"i{n}"), Var(f"v{n}", FLOAT32)) for n in (0, 1)]
     combiner = e.CommReducer(
         (i, v),
         (j, w),
@@ -180,7 +181,7 @@ def test_layouts_and_long_headers(golden: Any) -> None:
     strides = (Var("s0"), Var("s1"))
     strided = decl_buffer((N, M), "float32", "X", strides=strides, elem_offset=Var("offset"))
     half, scalar = decl_buffer((N * 2,), "float16", "H"), decl_buffer((), "int64", "S")
-    alpha = Var("alpha", "float64")
+    alpha = Var("alpha", FLOAT64)
     golden(func_text(function("strided", strided, half, scalar, alpha, N, M)))
 
 

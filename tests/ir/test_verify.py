@@ -5,20 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from programs import function, loop, matmul
 
 from minitvm import expr as e
 from minitvm import op, te
 from minitvm import stmt as s
 from minitvm.buffer import decl_buffer
 from minitvm.expr import Buffer, Call, PrimExpr, Var, const
+from minitvm.runtime.dtype import BOOL, FLOAT32, FLOAT64, HANDLE, INT32, INT64, DType
 from minitvm.runtime.errors import InternalError
 from minitvm.stmt import ForKind, Stmt
 from minitvm.verify import verify
+from tests.ir.programs import function, loop, matmul
 
-N, I = Var("n"), Var("i")
-X = Var("x", "float32")
-P = Var("p", "bool")
+N, AXIS = Var("n"), Var("i")
+X = Var("x", FLOAT32)
+P = Var("p", BOOL)
 A = decl_buffer((N, 16), "float32", "A")
 OTHER = decl_buffer((4,), "float32", "other")
 RAMP = e.Ramp(const(0), const(1), 4)
@@ -39,10 +40,10 @@ def allocated(buffer: Buffer) -> Stmt:
     "func",
     [
         matmul(),
-        scope(loop(I, 4, s.BufferStore(A, A[I, 0] + X, (I, N - 1)))),
-        scope(s.seq(*[loop(I, 4, s.Evaluate(I))] * 2)),
+        scope(loop(AXIS, 4, s.BufferStore(A, A[AXIS, 0] + X, (AXIS, N - 1)))),
+        scope(s.seq(*[loop(AXIS, 4, s.Evaluate(AXIS))] * 2)),
         scope(s.seq(allocated(OTHER), allocated(OTHER))),
-        scope(e.Let(I, N, I) + e.Let(I, N, I)),
+        scope(e.Let(AXIS, N, AXIS) + e.Let(AXIS, N, AXIS)),
         scope(s.BufferStore(A, VECTOR, (N, RAMP))),
         scope(s.Evaluate(op.call_packed("f", A, A.access_ptr("r"), "text"))),
         scope(s.AssertStmt(P, "n is {}", s.seq(), (N,))),
@@ -59,19 +60,19 @@ def test_valid(func: s.PrimFunc) -> None:
 
 STORE = s.BufferStore(OTHER, const(0.0), (const(0),))
 BAD: list[tuple[Stmt | PrimExpr, str]] = [
-    (I, "variable i: expected a use inside the scope that defines it, found one outside, in\n    i"),
-    (s.seq(loop(I, 4, s.Evaluate(I)), s.Evaluate(I)), "variable i: .* found one outside"),
-    (s.LetStmt(I, I + 1, s.seq()), "variable i: .* found one outside"),
-    (e.Let(I, N, I) + I, "variable i: .* found one outside"),
+    (AXIS, "variable i: expected a use inside the scope that defines it, found .*, in\n    i"),
+    (s.seq(loop(AXIS, 4, s.Evaluate(AXIS)), s.Evaluate(AXIS)), "variable i: .* found one outside"),
+    (s.LetStmt(AXIS, AXIS + 1, s.seq()), "variable i: .* found one outside"),
+    (e.Let(AXIS, N, AXIS) + AXIS, "variable i: .* found one outside"),
     (loop(N, 4, s.seq()), "n: expected one definition, found another inside"),
-    (loop(I, 4, loop(I, 4, s.seq())), "i: expected one definition, found another inside"),
+    (loop(AXIS, 4, loop(AXIS, 4, s.seq())), "i: expected one definition, found another inside"),
     (s.LetStmt(N, const(1), s.seq()), "n: expected one definition"),
     (s.Allocate(OTHER, allocated(OTHER)), "other: expected one definition"),
     (STORE, r"buffer other: expected a use inside .*, in\n    other\[0\] = 0.0"),
     (s.seq(allocated(OTHER), STORE), "buffer other: .* found one outside"),
     (OTHER[0], "buffer other: .* found one outside"),
     (e.BufferRef(OTHER), "buffer other: .* found one outside"),
-    (allocated(decl_buffer((I,), "float32")), "variable i: .* found one outside"),
+    (allocated(decl_buffer((AXIS,), "float32")), "variable i: .* found one outside"),
     (s.IfThenElse(N, s.seq()), "condition: expected bool, got int32"),
     (s.While(N, s.seq()), "condition: expected bool, got int32"),
     (s.AssertStmt(N, "", s.seq()), "condition: expected bool, got int32"),
@@ -85,34 +86,34 @@ BAD: list[tuple[Stmt | PrimExpr, str]] = [
     (A[X.astype("int32"), 0] + e.BufferLoad(A, (X, N)), "A: index 0: expected an integer, got fl"),
     (e.BufferLoad(A, (P, N)), "A: index 0: expected an integer, got bool"),
     (e.BufferLoad(A, (e.Ramp(N, N, 2), RAMP)), "A: index 0: expected 1 or 4 lanes, got int32x2"),
-    (s.LetStmt(I, X, s.seq()), "value of i: expected int32, got float32"),
-    (e.Let(I, X, I), "value of i: expected int32, got float32"),
-    (s.For(I, const(0, "int64"), N, ForKind.SERIAL, s.seq()), "min: expected int32, got int64"),
-    (s.For(I, N, const(4, "int64"), ForKind.SERIAL, s.seq()), "extent: expected int32, got int64"),
-    (s.For(Var("y", "float32"), X, X, ForKind.SERIAL, s.seq()), "loop variable: expected an int"),
-    (s.For(I, const(0), N, ForKind.VECTORIZED, s.seq()), "vectorized loop: expected a constant"),
+    (s.LetStmt(AXIS, X, s.seq()), "value of i: expected int32, got float32"),
+    (e.Let(AXIS, X, AXIS), "value of i: expected int32, got float32"),
+    (s.For(AXIS, const(0, "int64"), N, ForKind.SERIAL, s.seq()), "min: expected int32, got int64"),
+    (s.For(AXIS, N, const(4, "int64"), ForKind.SERIAL, s.seq()), "extent: expected int32, got int"),
+    (s.For(Var("y", FLOAT32), X, X, ForKind.SERIAL, s.seq()), "loop variable: expected an int"),
+    (s.For(AXIS, const(0), N, ForKind.VECTORIZED, s.seq()), "vectorized loop: expected a constant"),
     (e.Ramp(X, X, 4), "ramp: expected an integer, got float32"),
     (e.Ramp(N, const(1, "int64"), 4), "stride: expected int32, got int64"),
     (e.Broadcast(RAMP, 8), "broadcast: expected a scalar, got int32x4"),
     (e.Broadcast(N, 1), "broadcast: expected at least 2 lanes, got 1"),
-    (e.Cast("float32x2", RAMP), "cast: expected 2 lanes, got int32x4"),
+    (e.Cast(DType.of("float32x2"), RAMP), "cast: expected 2 lanes, got int32x4"),
     (e.Select(e.Broadcast(P, 2), VECTOR, VECTOR), "condition: expected 1 or 4 lanes, got boolx2"),
     (e.FloorDiv(X, X), "FloorDiv: expected an integer, got float32"),
     (e.And(N, N), "And: expected bool, got int32"),
     (e.Not(N), "Not: expected bool, got int32"),
-    (Call("float32", "expp", (X,)), "call: expected the name of an intrinsic, got 'expp'"),
-    (Call("float32", "exp", (X, X)), "exp: expected 1 arguments, got 2"),
-    (Call("float32", "power", (X,)), "power: expected 2 arguments, got 1"),
-    (Call("float32", "power", (X, N)), "power: argument 1: expected float32, got int32"),
-    (Call("float64", "exp", (X,)), "exp: expected float32, got float64"),
-    (Call("float32", "isnan", (X,)), "isnan: expected bool, got float32"),
-    (Call("float32", "if_then_else", (N, X, X)), "condition: expected bool, got int32"),
-    (Call("float32", "if_then_else", (P, X, N)), "if_then_else: argument 2: expected float32"),
-    (Call("int32", "likely", (N,)), "likely: expected bool, got int32"),
-    (Call("int64", "reinterpret", (X,)), "reinterpret: expected types of one width, got float32"),
-    (Call("bool", "isnullptr", (N,)), "isnullptr: argument 0: expected handle, got int32"),
-    (Call("handle", "tvm_stack_make_array", (N,)), "tvm_stack_make_array: expected a buffer first"),
-    (Call("int32", "call_packed", (N,)), "call_packed: expected the name of a function first"),
+    (Call(FLOAT32, "expp", (X,)), "call: expected the name of an intrinsic, got 'expp'"),
+    (Call(FLOAT32, "exp", (X, X)), "exp: expected 1 arguments, got 2"),
+    (Call(FLOAT32, "power", (X,)), "power: expected 2 arguments, got 1"),
+    (Call(FLOAT32, "power", (X, N)), "power: argument 1: expected float32, got int32"),
+    (Call(FLOAT64, "exp", (X,)), "exp: expected float32, got float64"),
+    (Call(FLOAT32, "isnan", (X,)), "isnan: expected bool, got float32"),
+    (Call(FLOAT32, "if_then_else", (N, X, X)), "condition: expected bool, got int32"),
+    (Call(FLOAT32, "if_then_else", (P, X, N)), "if_then_else: argument 2: expected float32"),
+    (Call(INT32, "likely", (N,)), "likely: expected bool, got int32"),
+    (Call(INT64, "reinterpret", (X,)), "reinterpret: expected types of one width, got float32"),
+    (Call(BOOL, "isnullptr", (N,)), "isnullptr: argument 0: expected handle, got int32"),
+    (Call(HANDLE, "tvm_stack_make_array", (N,)), "tvm_stack_make_array: expected a buffer first"),
+    (Call(INT32, "call_packed", (N,)), "call_packed: expected the name of a function first"),
     (te.placeholder((4,), name="T")[N], "ProducerLoad: expected in tensor expressions only"),
 ]  # fmt: skip
 
@@ -141,8 +142,8 @@ def test_parameters() -> None:
         verify(function("f", N, N))
     with pytest.raises(InternalError, match="buffer A: expected a parameter for it, found none"):
         verify(s.PrimFunc((), s.seq(), {N: A}, "f"))
-    with pytest.raises(InternalError, match="variable i: .* found one outside"):
-        verify(function("f", decl_buffer((I * 2,), "float32", "B")))
+    with pytest.raises(InternalError, match=r"variable i: .* found one outside"):
+        verify(function("f", decl_buffer((AXIS * 2,), "float32", "B")))
 
 
 def test_long_statements_are_cut() -> None:
