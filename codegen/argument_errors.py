@@ -104,7 +104,9 @@ class ArgumentErrors:
             text, "shape", "ValueError", message, [arg, dim, expected, source, found]
         )
 
-    def extent_range(self, text: FunctionText, arg: int, dim: int, dtype: str, found: Value) -> Value:
+    def extent_range(
+        self, text: FunctionText, arg: int, dim: int, dtype: str, found: Value
+    ) -> Value:
         """An extent that the variable for it can't hold."""
         message = "expected shape[%d] that fits %s, got %lld"
         return self._report(text, "extent", "ValueError", message, [arg, dim, dtype, found])
@@ -160,7 +162,11 @@ class ArgumentErrors:
         """
         module = self._module
         operands = [
-            integer("i32", v) if isinstance(v, int) else module.string(v) if isinstance(v, str) else v
+            integer("i32", v)
+            if isinstance(v, int)
+            else module.string(v)
+            if isinstance(v, str)
+            else v
             for v in values
         ]
         if isinstance(message, Value):

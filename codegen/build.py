@@ -17,7 +17,7 @@ from minitvm.runtime.errors import CompileError
 from minitvm.runtime.module import Module
 from minitvm.runtime.packed_func import Function, PackedFunc
 from minitvm.stmt import IRModule, PrimFunc
-from minitvm.target import Target
+from minitvm.target import Target, create
 from minitvm.te.tensor import Tensor
 
 _FP_MODES = ("fast", "strict")
@@ -80,21 +80,25 @@ def build(
     if fp not in _FP_MODES:
         raise CompileError(f"build: expected fp to be 'fast' or 'strict', got {fp!r}")
     if args is not None and isinstance(inputs, (PrimFunc, IRModule)):
-        raise CompileError("build: expected no args for a PrimFunc or IRModule, which have their own")
+        raise CompileError(
+            "build: expected no args for a PrimFunc or IRModule, which have their own"
+        )
     options = CodegenOptions(_target(target, target_host), strict=fp == "strict")
     lowered = lower(inputs, args, name or "default_function", binds)
     if name is not None and isinstance(inputs, PrimFunc):
         (func,) = lowered.functions.values()
-        lowered = IRModule({name: PrimFunc(func.params, func.body, func.buffer_map, name, func.attrs)})
+        lowered = IRModule(
+            {name: PrimFunc(func.params, func.body, func.buffer_map, name, func.attrs)}
+        )
     return compile_module(lowered, options)
 
 
 def _target(target: str | Target | None, target_host: str | Target | None) -> Target:
     """The target, where the host's counts only if there is no other."""
-    hosts = None if target_host is None else Target(str(target_host))
+    host = None if target_host is None else create(target_host)
     if target is not None:
-        return target if isinstance(target, Target) else Target(target)
-    return hosts or Target.current() or Target("llvm")
+        return create(target)
+    return host or Target.current() or Target("llvm")
 
 
 def compile_module(lowered: IRModule, options: CodegenOptions) -> Module:
@@ -114,7 +118,9 @@ def compile_module(lowered: IRModule, options: CodegenOptions) -> Module:
             functions[name] = _function(code, func, options)
     sources = {
         "ll": lambda: str(emit(text, options.target)[0]),
-        "asm": lambda: str(machine_for(options.target).emit_assembly(emit(text, options.target)[0])),
+        "asm": lambda: str(
+            machine_for(options.target).emit_assembly(emit(text, options.target)[0])
+        ),
         "tir": lambda: str(lowered),
     }
     return Module(functions, sources=sources)

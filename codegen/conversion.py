@@ -95,8 +95,9 @@ class Conversions:
         that rounding it again to at most 51 bits is as rounding once."""
         text = self._text
         low = text.binary("and", value, integer(value.type, 0x7FF))
-        sticky = text.binary("or", text.binary("and", value, integer(value.type, -0x800)),
-                             integer(value.type, 0x800))
+        sticky = text.binary(
+            "or", text.binary("and", value, integer(value.type, -0x800)), integer(value.type, 0x800)
+        )
         lost = text.icmp("ne", low, integer(value.type, 0))
         if source.is_int:
             magnitude = text.intrinsic("abs", value.type, value, Value("i1", "false"))
@@ -157,7 +158,9 @@ class Conversions:
         wide = text.convert("zext", value, "i32")
         type = wide.type
         magnitude = text.binary("and", wide, integer(type, 0x7FFF))
-        sign = text.binary("shl", text.binary("and", wide, integer(type, 0x8000)), integer(type, 16))
+        sign = text.binary(
+            "shl", text.binary("and", wide, integer(type, 0x8000)), integer(type, 16)
+        )
         shifted = text.binary("shl", magnitude, integer(type, 13))
         small = text.convert("bitcast", shifted, "float")
         scaled = text.binary("fmul", small, floating(small.type, 2.0**112))
@@ -174,13 +177,17 @@ class Conversions:
         bits = text.convert("bitcast", value, "i32")
         type = bits.type
         magnitude = text.binary("and", bits, integer(type, 0x7FFFFFFF))
-        sign = text.binary("and", text.binary("lshr", bits, integer(type, 16)), integer(type, 0x8000))
+        sign = text.binary(
+            "and", text.binary("lshr", bits, integer(type, 16)), integer(type, 0x8000)
+        )
         small = text.convert("bitcast", magnitude, "float")
         with_half = text.binary("fadd", small, floating(small.type, 0.5))
         subnormal = text.binary(
             "sub", text.convert("bitcast", with_half, "i32"), integer(type, 0x3F000000)
         )
-        lowest = text.binary("and", text.binary("lshr", magnitude, integer(type, 13)), integer(type, 1))
+        lowest = text.binary(
+            "and", text.binary("lshr", magnitude, integer(type, 13)), integer(type, 1)
+        )
         rebias = text.binary("add", lowest, integer(type, ((15 - 127) << 23) + 0xFFF))
         normal = text.binary("lshr", text.binary("add", magnitude, rebias), integer(type, 13))
         is_nan = text.icmp("ugt", magnitude, integer(type, 0x7F800000))
@@ -190,4 +197,3 @@ class Conversions:
         finite = text.select(is_subnormal, subnormal, normal)
         result = text.binary("or", text.select(is_special, special, finite), sign)
         return text.convert("trunc", result, "i16")
-

@@ -7,7 +7,16 @@ from minitvm.runtime.dtype import DType
 
 SIZE = 48
 # Byte offsets of the fields.
-DATA, DEVICE_TYPE, DEVICE_ID, NDIM, DTYPE, SHAPE, STRIDES, BYTE_OFFSET = 0, 8, 12, 16, 20, 24, 32, 40
+DATA, DEVICE_TYPE, DEVICE_ID, NDIM, DTYPE, SHAPE, STRIDES, BYTE_OFFSET = (
+    0,
+    8,
+    12,
+    16,
+    20,
+    24,
+    32,
+    40,
+)
 
 
 def load_field(text: FunctionText, tensor: Value, offset: int, type: str) -> Value:

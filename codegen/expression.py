@@ -114,8 +114,8 @@ class ExpressionEmitter:
     def _emit_var(self, node: Var) -> Value:
         if node not in self.variables:
             raise CompileError(
-                f"variable {node.name}: expected one bound by an argument's shape, a parameter or a "
-                "loop, found it unbound: pass it to build, or use it as a dimension of an argument"
+                f"variable {node.name}: expected one bound by an argument, a dimension or a loop, "
+                "found it unbound: pass it to build, or use it as a dimension of an argument"
             )
         return self.variables[node]
 
@@ -152,13 +152,22 @@ class ExpressionEmitter:
         return self.text.binary("xor", value, integer(value.type, 1))
 
     def _emit_let(self, node: e.Let) -> Value:
-        self.variables[node.var] = self.emit(node.value)
-        return self.emit(node.body)
+        """Lexically: where the body binds the variable again, as substitution can make it, the
+        outer value comes back after."""
+        value = self.emit(node.value)
+        outer = self.variables.get(node.var)
+        self.variables[node.var] = value
+        result = self.emit(node.body)
+        if outer is not None:
+            self.variables[node.var] = outer
+        return result
 
     def _emit_ramp(self, node: e.Ramp) -> Value:
         base = self.text.splat(self.emit(node.base), node.lanes)
         stride = self.text.splat(self.emit(node.stride), node.lanes)
-        return self.text.binary("add", base, self.text.binary("mul", self._lane_numbers(stride.type), stride))
+        return self.text.binary(
+            "add", base, self.text.binary("mul", self._lane_numbers(stride.type), stride)
+        )
 
     def _lane_numbers(self, type: str) -> Value:
         element = type.split(" x ")[1].rstrip(">")
@@ -236,7 +245,10 @@ class ExpressionEmitter:
         ramp = self.text.splat(step, lanes)
         ramp = self.text.binary("mul", self._lane_numbers(ramp.type), ramp)
         return Address(
-            pointer, lanes, None, ramp if offsets is None else self.text.binary("add", offsets, ramp)
+            pointer,
+            lanes,
+            None,
+            ramp if offsets is None else self.text.binary("add", offsets, ramp),
         )
 
     def _emit_load(self, node: e.BufferLoad) -> Value:
@@ -263,9 +275,7 @@ class ExpressionEmitter:
         elif where.step == 0:  # the last lane is what remains
             self.text.store(self.text.extract(memory, where.lanes - 1), where.pointer, align)
         else:
-            self.text.scatter(
-                memory, self._lane_pointers(where, memory_type(buffer.dtype)), align
-            )
+            self.text.scatter(memory, self._lane_pointers(where, memory_type(buffer.dtype)), align)
 
     def _lane_pointers(self, where: Address, element: str) -> Value:
         assert where.offsets is not None
@@ -321,7 +331,9 @@ class ExpressionEmitter:
     def _emit_llvm_intrinsic(self, node: e.Call) -> Value:
         name = _string_argument(node)
         if not name.startswith("llvm."):
-            raise CompileError(f"call_llvm_intrin: expected a name that begins 'llvm.', got {name!r}")
+            raise CompileError(
+                f"call_llvm_intrin: expected a name that begins 'llvm.', got {name!r}"
+            )
         args = [self.emit(a) for a in node.args[1:]]
         result = self.text.call(Value("ptr", f"@{name}"), register_type(node.dtype), args)
         return self.conversions.round(result, node.dtype) if node.dtype.is_float else result
@@ -333,7 +345,9 @@ class ExpressionEmitter:
         for arg in node.args[1:]:
             dtype = arg.dtype
             if dtype.lanes > 1 or (dtype.is_float and dtype.bits == 16):
-                raise CompileError(f"call_extern {name!r}: C has no type for the argument of {dtype}")
+                raise CompileError(
+                    f"call_extern {name!r}: C has no type for the argument of {dtype}"
+                )
             args.append(self.conversions.to_memory(self.emit(arg), dtype))
         result = memory_type(node.dtype)
         params = ", ".join(a.type for a in args)
@@ -360,4 +374,3 @@ _CHEAP = (e.Var, e.IntImm, e.FloatImm, e.Add, e.Sub, e.Mul, e.Min, e.Max, e.Cast
 def _is_cheap_and_safe(node: PrimExpr) -> bool:
     """Whether evaluating `node` in vain costs little and can do no harm."""
     return all(isinstance(each, _CHEAP) for each in walk(node))
-

@@ -284,7 +284,9 @@ class FunctionText:
     def convert(self, opcode: str, value: Value, element: str) -> Value:
         """``sext``, ``fptosi``, ``bitcast``... of every lane to `element`."""
         wanted = like(value.type, element)
-        return value if wanted == value.type else self._pure(wanted, f"{opcode} {value} to {wanted}")
+        return (
+            value if wanted == value.type else self._pure(wanted, f"{opcode} {value} to {wanted}")
+        )
 
     def intrinsic(self, name: str, type: str, *args: Value, flags: str = "") -> Value:
         """A pure LLVM intrinsic, ``llvm.`` and overload left out: ``intrinsic("sqrt", ...)``."""

@@ -148,4 +148,3 @@ class MathFunctions:
         if dtype.bits == 16:
             return self._conversions.from_memory(bits, dtype)
         return self._text.convert("bitcast", bits, "float" if dtype.bits == 32 else "double")
-

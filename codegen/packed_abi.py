@@ -110,14 +110,14 @@ class _Entry:
         self._text = FunctionText(module, func.name, "i32", PACKED_PARAMS, attributes="nounwind ")
         self._expressions = ExpressionEmitter(self._text, options)
         self._source: dict[Var, str] = {}
-        # Where element 0 of a strided array is: not where its memory begins, if a stride is negative.
+        # Where element 0 of a strided array is, which a negative stride puts behind others.
         self._first: dict[int, Value] = {}
 
     def emit(self, assertions: list[Assertion]) -> None:
         text = self._text
         args, codes, count, _ret, ret_code, _resource = text.params
         expected = integer("i32", len(self._func.params))
-        self._require(text.icmp("eq", count, expected), lambda: self._errors.count(text, count))
+        self._require(text.icmp("eq", count, expected), self._errors.count, count)
         tensors: list[_Tensor] = []
         for position, param in enumerate(self._func.params):
             code_at = text.element_pointer("i32", codes, integer("i64", position))
@@ -136,13 +136,13 @@ class _Entry:
         self._call(tensors, assertions, ret_code)
         text.finish()
 
-    def _require(self, holds: Value, report: Callable[[], Value]) -> None:
-        """Returns what `report()` does unless `holds`."""
+    def _require(self, holds: Value, report: Callable[..., Value], *details: object) -> None:
+        """Returns what ``report(text, *details)`` does unless `holds`."""
         failed, go_on = self._text.block("wrong"), self._text.block("right")
         self._text.branch_if(holds, go_on, failed, likely=True)
         self._text.place(failed)
         with self._text.scope():
-            self._text.ret(report())
+            self._text.ret(report(self._text, *details))
         self._text.place(go_on)
 
     # -- scalars --
@@ -153,31 +153,36 @@ class _Entry:
             accepted = (ArgTypeCode.HANDLE, ArgTypeCode.NULL)
             self._require(
                 self._is_one_of(code, accepted),
-                lambda: self._errors.kind(text, position, "an opaque pointer", code),
+                self._errors.kind,
+                position,
+                "an opaque pointer",
+                code,
             )
             return text.load("ptr", where, 8)
         if dtype.is_float:
             return self._float_scalar(position, dtype, code, where)
         self._require(
             self._is_one_of(code, (ArgTypeCode.INT,)),
-            lambda: self._errors.kind(text, position, "an integer", code),
+            self._errors.kind,
+            position,
+            "an integer",
+            code,
         )
         value = text.load("i64", where, 8)
         if dtype.is_bool or dtype.bits < 64:
             low, high = integer("i64", dtype.min()), integer("i64", dtype.max())
-            fits = text.binary(
-                "and", text.icmp("sge", value, low), text.icmp("sle", value, high)
-            )
-            self._require(
-                fits, lambda: self._errors.scalar_range(text, position, str(dtype), value)
-            )
+            fits = text.binary("and", text.icmp("sge", value, low), text.icmp("sle", value, high))
+            self._require(fits, self._errors.scalar_range, position, str(dtype), value)
         return self._expressions.conversions.cast(value, INT64, dtype)
 
     def _float_scalar(self, position: int, dtype: DType, code: Value, where: Value) -> Value:
         text, cast = self._text, self._expressions.conversions.cast
         self._require(
             self._is_one_of(code, (ArgTypeCode.FLOAT, ArgTypeCode.INT)),
-            lambda: self._errors.kind(text, position, "a number", code),
+            self._errors.kind,
+            position,
+            "a number",
+            code,
         )
         from_float = cast(text.load("double", where, 8), FLOAT64, dtype)
         from_int = cast(text.load("i64", where, 8), INT64, dtype)
@@ -198,27 +203,37 @@ class _Entry:
         accepted = (ArgTypeCode.DLTENSOR_HANDLE, ArgTypeCode.NDARRAY_HANDLE)
         self._require(
             self._is_one_of(code, accepted),
-            lambda: errors.kind(text, position, "an array", code),
+            errors.kind,
+            position,
+            "an array",
+            code,
         )
         handle = text.load("ptr", where, 8)
-        self._require(
-            text.icmp("ne", handle, Value("ptr", "null")), lambda: errors.null(text, position)
-        )
+        self._require(text.icmp("ne", handle, Value("ptr", "null")), errors.null, position)
         ndim = dltensor.load_field(text, handle, dltensor.NDIM, "i32")
         self._require(
             text.icmp("eq", ndim, integer("i32", buffer.ndim)),
-            lambda: errors.ndim(text, position, buffer.ndim, ndim),
+            errors.ndim,
+            position,
+            buffer.ndim,
+            ndim,
         )
         word = dltensor.load_field(text, handle, dltensor.DTYPE, "i32")
         self._require(
             text.icmp("eq", word, integer("i32", dltensor.dtype_word(buffer.dtype))),
-            lambda: errors.dtype(text, position, str(buffer.dtype), word),
+            errors.dtype,
+            position,
+            str(buffer.dtype),
+            word,
         )
         kind = dltensor.load_field(text, handle, dltensor.DEVICE_TYPE, "i32")
         number = dltensor.load_field(text, handle, dltensor.DEVICE_ID, "i32")
         self._require(
             text.icmp("eq", kind, integer("i32", DEVICE_TYPES["cpu"])),
-            lambda: errors.device(text, position, kind, number),
+            errors.device,
+            position,
+            kind,
+            number,
         )
         extents: list[Value] = []
         if buffer.ndim:
@@ -234,9 +249,7 @@ class _Entry:
 
     def _bind(self, tensor: _Tensor) -> None:
         """Gives the variables among the dimensions their values."""
-        for dim, (expr, extent) in enumerate(
-            zip(tensor.buffer.shape, tensor.extents, strict=True)
-        ):
+        for dim, (expr, extent) in enumerate(zip(tensor.buffer.shape, tensor.extents, strict=True)):
             if not isinstance(expr, Var) or expr in self._expressions.variables:
                 continue
             self._expressions.variables[expr] = self._fitting(tensor, dim, expr, extent)
@@ -250,9 +263,11 @@ class _Entry:
             back = self._expressions.conversions.cast(narrow, var.dtype, INT64)
             self._require(
                 text.icmp("eq", back, extent),
-                lambda: self._errors.extent_range(
-                    text, tensor.position, dim, str(var.dtype), extent
-                ),
+                self._errors.extent_range,
+                tensor.position,
+                dim,
+                str(var.dtype),
+                extent,
             )
         return narrow
 
@@ -264,9 +279,12 @@ class _Entry:
             source = self._describe(expr)
             self._require(
                 text.icmp("eq", found, expected),
-                lambda dim=dim, source=source, expected=expected, found=found: errors.shape(
-                    text, position, dim, source, expected, found
-                ),
+                errors.shape,
+                position,
+                dim,
+                source,
+                expected,
+                found,
             )
         size = integer("i64", 1)
         for extent in tensor.extents:
@@ -277,7 +295,9 @@ class _Entry:
         present = text.icmp("ne", data, Value("ptr", "null"))
         self._require(
             text.binary("or", present, text.icmp("eq", size, integer("i64", 0))),
-            lambda: errors.data(text, position, size),
+            errors.data,
+            position,
+            size,
         )
         tensor.data = text.element_pointer("i8", data, offset)
         itemsize = tensor.buffer.dtype.element.itemsize
@@ -286,7 +306,7 @@ class _Entry:
             low = text.binary("and", address, integer("i64", itemsize - 1))
             aligned = text.icmp("eq", low, integer("i64", 0))
             start = tensor.data
-            self._require(aligned, lambda: errors.alignment(text, position, itemsize, start))
+            self._require(aligned, errors.alignment, position, itemsize, start)
         self._check_strides(tensor, size, nonempty)
 
     def _describe(self, expr: PrimExpr) -> str:
@@ -302,7 +322,9 @@ class _Entry:
         if buffer.strides:
             self._bind_strides(tensor)
             return
-        tensor.end = text.element_pointer("i8", self._data(tensor), text.binary("mul", size, itemsize))
+        tensor.end = text.element_pointer(
+            "i8", self._data(tensor), text.binary("mul", size, itemsize)
+        )
         if not buffer.ndim:
             return
         strides = dltensor.load_field(text, tensor.handle, dltensor.STRIDES, "ptr")
@@ -320,9 +342,11 @@ class _Entry:
                 )
                 self._require(
                     fits,
-                    lambda dim=dim, expected=expected, stride=stride: self._errors.strides(
-                        text, tensor.position, dim, expected, stride
-                    ),
+                    self._errors.strides,
+                    tensor.position,
+                    dim,
+                    expected,
+                    stride,
                 )
             text.branch(done)
         text.place(done)
@@ -353,9 +377,11 @@ class _Entry:
                 )
                 self._require(
                     fits,
-                    lambda dim=dim, expected=expected, stride=stride: self._errors.strides(
-                        text, tensor.position, dim, expected, stride
-                    ),
+                    self._errors.strides,
+                    tensor.position,
+                    dim,
+                    expected,
+                    stride,
                 )
             reach = text.binary("mul", stride, text.binary("sub", tensor.extents[dim], one))
             low = text.binary("add", low, text.intrinsic("smin", "i64", reach, zero))
@@ -363,7 +389,9 @@ class _Entry:
         first = self._data(tensor)
         empty = zero
         for extent in tensor.extents:
-            empty = text.binary("or", empty, text.convert("zext", text.icmp("eq", extent, zero), "i64"))
+            empty = text.binary(
+                "or", empty, text.convert("zext", text.icmp("eq", extent, zero), "i64")
+            )
         span = text.select(text.icmp("eq", empty, zero), high, low)
         tensor.data = text.element_pointer("i8", first, text.binary("mul", low, itemsize))
         tensor.end = text.element_pointer("i8", first, text.binary("mul", span, itemsize))
@@ -394,9 +422,9 @@ class _Entry:
                     disjoint = text.binary("or", disjoint, condition)
                 self._require(
                     disjoint,
-                    lambda output=output, other=other: self._errors.overlap(
-                        text, output.position, other.position
-                    ),
+                    self._errors.overlap,
+                    output.position,
+                    other.position,
                 )
 
     def _call(self, tensors: list[_Tensor], assertions: list[Assertion], ret_code: Value) -> None:
@@ -421,9 +449,7 @@ class _Entry:
         text.place(failed)
         self._report_failure(status, failure, assertions)
 
-    def _report_failure(
-        self, status: Value, failure: Value, assertions: list[Assertion]
-    ) -> None:
+    def _report_failure(self, status: Value, failure: Value, assertions: list[Assertion]) -> None:
         """Raises what the assertion of number `status` says; of -1 the error is set already."""
         text = self._text
         blocks = [text.block("assertion") for _ in assertions]
@@ -446,4 +472,3 @@ def arg_names(func: PrimFunc) -> tuple[str, ...]:
         func.buffer_map[param].name if param in func.buffer_map else param.name
         for param in func.params
     )
-

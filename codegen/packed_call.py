@@ -14,7 +14,8 @@ from minitvm.runtime.dtype import FLOAT64, INT64
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.values import ArgTypeCode
 
-# int call_global(const char* name, TVMValue* args, int* codes, int count, TVMValue* ret, int* ret_code)
+# int call_global(const char* name, TVMValue* args, int* codes, int count,
+#                 TVMValue* ret, int* ret_code)
 CALL_GLOBAL = "minitvm_call_global"
 
 

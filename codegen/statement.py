@@ -60,7 +60,7 @@ class StatementEmitter:
             s.LetStmt: self._emit_let,
             s.IfThenElse: self._emit_if,
             s.SeqStmt: self._emit_seq,
-            s.Evaluate: lambda node: self.expressions.emit(node.value),
+            s.Evaluate: self._emit_evaluate,
             s.AssertStmt: self._emit_assert,
             s.AttrStmt: lambda node: self.emit(node.body),
         }
@@ -92,6 +92,9 @@ class StatementEmitter:
     def _emit_seq(self, node: s.SeqStmt) -> None:
         for child in node.seq:
             self.emit(child)
+
+    def _emit_evaluate(self, node: s.Evaluate) -> None:
+        self.expressions.emit(node.value)
 
     def _emit_let(self, node: s.LetStmt) -> None:
         self.expressions.variables[node.var] = self.expressions.emit(node.value)
@@ -140,7 +143,8 @@ class StatementEmitter:
         begin, extent = e.const_int(node.min), e.const_int(node.extent)
         if extent is None:
             raise CompileError(
-                f"loop {node.loop_var.name}: expected a constant extent to unroll, got {node.extent}"
+                f"loop {node.loop_var.name}: expected a constant extent to unroll, "
+                f"got {node.extent}"
             )
         first = self.expressions.emit(node.min)
         for step in range(extent):
@@ -221,7 +225,9 @@ class StatementEmitter:
         allocate = text.module.external_function("aligned_alloc", "ptr (i64, i64)")
         memory = text.call(allocate, "ptr", [integer("i64", 64), rounded])
         message = f"{buffer.name}: expected {{}} bytes of memory, found no block that large"
-        failed = text.binary("and", text.icmp("eq", memory, NULL), text.icmp("ne", size, integer("i64", 0)))
+        failed = text.binary(
+            "and", text.icmp("eq", memory, NULL), text.icmp("ne", size, integer("i64", 0))
+        )
         holds = text.binary("xor", failed, integer("i1", 1))
         self._assert(holds, message, [size], "MemoryError")
         return memory
@@ -262,7 +268,8 @@ def _reads_back(store: s.BufferStore, side: PrimExpr) -> bool:
         isinstance(side, e.BufferLoad)
         and side.buffer is store.buffer
         and all(
-            a is b or structural_equal(a, b) for a, b in zip(side.indices, store.indices, strict=True)
+            a is b or structural_equal(a, b)
+            for a, b in zip(side.indices, store.indices, strict=True)
         )
     )
 

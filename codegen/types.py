@@ -36,5 +36,7 @@ def _register_element(dtype: DType) -> str:
         return f"i{dtype.bits}"
     if dtype.is_handle:
         return "ptr"
-    raise CompileError(f"dtype {dtype}: expected a type that kernels compute with: bool, int8 to "
-                       "int64, uint8 to uint64, float16, bfloat16, float32, float64")
+    raise CompileError(
+        f"dtype {dtype}: expected a type that kernels compute with: bool, int8 to "
+        "int64, uint8 to uint64, float16, bfloat16, float32, float64"
+    )

@@ -7,12 +7,13 @@ from typing import Any
 
 from minitvm import expr as e
 from minitvm.expr import Buffer, Var
-from minitvm.functor import free_vars
+from minitvm.functor import Node, free_vars
 from minitvm.pass_context import Pass, PassContext
 from minitvm.passes.check_bounds import check_bounds
 from minitvm.passes.schedule_ops import schedule_ops
 from minitvm.passes.simplify import simplify
 from minitvm.passes.widen_indices import widen_indices
+from minitvm.runtime.dtype import HANDLE
 from minitvm.runtime.errors import CompileError
 from minitvm.stmt import IRModule, PrimFunc
 from minitvm.te.schedule import Schedule, create_schedule, is_input
@@ -98,7 +99,9 @@ def _from_schedule(
     for position, arg in enumerate(args):
         param, buffer = _parameter(name, position, arg, binds)
         if param in params or (isinstance(arg, Tensor) and arg in buffers):
-            raise CompileError(f"{name}: argument {position} {arg}: expected each once, got it again")
+            raise CompileError(
+                f"{name}: argument {position} {arg}: expected each once, got it again"
+            )
         params[param] = None
         if buffer is None:
             continue
@@ -122,7 +125,7 @@ def _parameter(
     if isinstance(arg, Tensor):
         buffer = binds.get(arg)
         if buffer is None:
-            buffer = Buffer(Var(arg.name, e.HANDLE), arg.shape, arg.dtype, arg.name)
+            buffer = Buffer(Var(arg.name, HANDLE), arg.shape, arg.dtype, arg.name)
         return buffer.data, buffer
     raise CompileError(
         f"{name}: argument {position}: expected a tensor, a buffer or a te.var, got {arg!r}"
@@ -144,12 +147,13 @@ def _check_variables(func: PrimFunc) -> None:
     """Every variable is bound: by a parameter, a plain dimension or stride, or in the body."""
     dims = [d for b in func.buffer_map.values() for d in (*b.shape, *b.strides, *_offset(b))]
     bound = {*func.params, *(dim for dim in dims if isinstance(dim, Var))}
-    for node in (func.body, *dims):
+    nodes: tuple[Node, ...] = (func.body, *dims)
+    for node in nodes:
         for var in free_vars(node):
             if var not in bound:
                 raise CompileError(
-                    f"{func.name}: variable {var.name}: expected every variable to be an argument or "
-                    f"a plain dimension of one, found {var.name} bound by none: pass it as an "
+                    f"{func.name}: variable {var.name}: expected every variable to be an argument "
+                    f"or a plain dimension of one, found {var.name} bound by none: pass it as an "
                     "argument, or give a tensor a dimension that is just it"
                 )
 

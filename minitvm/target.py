@@ -81,8 +81,9 @@ def host() -> Host:
 class Target:
     """What code is made for, in the classic notation.
 
-    ``llvm`` alone is this machine with all its features. ``-mcpu=NAME`` names a CPU, ``-mattr=+a,-b``
-    adds and removes features, ``-mtriple=ARCH-VENDOR-OS`` another architecture or system.
+    ``llvm`` alone is this machine with all its features. ``-mcpu=NAME`` names a CPU,
+    ``-mattr=+a,-b`` adds and removes features, ``-mtriple=ARCH-VENDOR-OS`` says another
+    architecture or system.
 
     Raises
     ------
@@ -100,10 +101,7 @@ class Target:
     features: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        text = self.text.text if isinstance(self.text, Target) else self.text
-        if not isinstance(text, str):
-            raise CompileError(f"target: expected a text such as 'llvm', got {type(text).__name__}")
-        options = _parse(text)
+        options = _parse(self.text)
         triple = options.get("mtriple", host().triple)
         cpu = options.get("mcpu", "")
         added, removed = _attributes(options.get("mattr", ""))
@@ -115,7 +113,6 @@ class Target:
             features, string = _cpu_features(triple, cpu), ""
         marks = [f"+{name}" for name in sorted(added)] + [f"-{name}" for name in sorted(removed)]
         for name, value in (
-            ("text", text),
             ("triple", triple),
             ("mcpu", cpu),
             ("feature_string", ",".join(filter(None, (string, *marks)))),
@@ -193,8 +190,10 @@ def _stack() -> list[Target]:
     return stack
 
 
-def _parse(text: str) -> dict[str, str]:
+def _parse(text: object) -> dict[str, str]:
     """The options of a target's text."""
+    if not isinstance(text, str):
+        raise CompileError(f"target: expected a text such as 'llvm', got {type(text).__name__}")
     words = shlex.split(text)
     if not words or words[0] not in _KINDS:
         found = repr(words[0]) if words else "an empty text"
@@ -248,4 +247,3 @@ def _cpu_features(triple: str, cpu: str) -> frozenset[str]:
             f"target: expected a CPU of {_arch(triple)} such as {', '.join(close)}, got {cpu!r}"
         )
     return known[cpu]
-

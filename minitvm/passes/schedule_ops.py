@@ -8,6 +8,7 @@ from typing import cast
 from minitvm import expr as e
 from minitvm.expr import Buffer, BufferLoad, IterVar, PrimExpr, Reduce, Var
 from minitvm.functor import Mutator, replace_buffers, substitute, walk
+from minitvm.runtime.dtype import HANDLE
 from minitvm.runtime.errors import CompileError
 from minitvm.stmt import (
     Allocate,
@@ -71,7 +72,7 @@ def schedule_ops(schedule: Schedule, buffers: Mapping[Tensor, Buffer]) -> Stmt:
 
 def _allocated(tensor: Tensor) -> Buffer:
     """New memory for a tensor that is no argument."""
-    return Buffer(Var(tensor.name, e.HANDLE), tensor.shape, tensor.dtype, tensor.name)
+    return Buffer(Var(tensor.name, HANDLE), tensor.shape, tensor.dtype, tensor.name)
 
 
 def _stage_body(op: Operation, buffers: Mapping[Tensor, Buffer]) -> Stmt:
@@ -82,6 +83,7 @@ def _stage_body(op: Operation, buffers: Mapping[Tensor, Buffer]) -> Stmt:
             return _extern_body(op, buffers)
         case _:
             e.unreachable_node(op, "schedule_ops")
+    return None
 
 
 def _extern_body(op: ExternOp, buffers: Mapping[Tensor, Buffer]) -> Stmt:
@@ -177,8 +179,5 @@ def _loops(axes: tuple[IterVar, ...], body: Stmt, read: _ReadBuffers) -> Stmt:
         assert axis.dom is not None  # every operation checks that its axes have ranges
         dtype = axis.var.dtype
         begin, extent = read.expr(axis.dom.min), read.expr(axis.dom.extent)
-        body = For(
-            axis.var, e.cast(dtype, begin), e.cast(dtype, extent), ForKind.SERIAL, body
-        )
+        body = For(axis.var, e.cast(dtype, begin), e.cast(dtype, extent), ForKind.SERIAL, body)
     return body
-

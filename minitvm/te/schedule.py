@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import final
+from typing import Any, final
 
 from minitvm.runtime.errors import CompileError
 from minitvm.te.tensor import Operation, PlaceholderOp, Tensor
@@ -70,7 +70,7 @@ def create_schedule(ops: Operation | Tensor | Sequence[Operation | Tensor]) -> S
     >>> te.create_schedule(B.op).stages
     [stage(A), stage(B)]
     """
-    listed = list(ops) if isinstance(ops, (list, tuple)) else [ops]
+    listed: list[Any] = list(ops) if isinstance(ops, (list, tuple)) else [ops]
     found = [each.op if isinstance(each, Tensor) else each for each in listed]
     for op in found:
         if not isinstance(op, Operation):
