@@ -81,9 +81,7 @@ def _stage_body(op: Operation, buffers: Mapping[Tensor, Buffer]) -> Stmt:
             return _compute_body(op, buffers)
         case ExternOp():
             return _extern_body(op, buffers)
-        case _:
-            e.unreachable_node(op, "schedule_ops")
-    return None
+    e.unreachable_node(op, "schedule_ops")
 
 
 def _extern_body(op: ExternOp, buffers: Mapping[Tensor, Buffer]) -> Stmt:
