@@ -137,6 +137,14 @@ class ArgumentErrors:
         name = self._arg_names[other]
         return self._report(text, "overlap", "ValueError", message, [arg, other, name])
 
+    def own_overlap(self, text: FunctionText, arg: int, dim: int) -> Value:
+        """An output with several elements in one place."""
+        message = (
+            "expected an output whose elements are apart, got strides that make them share memory "
+            "along dimension %d: pass a copy or another output"
+        )
+        return self._report(text, "own_overlap", "ValueError", message, [arg, dim])
+
     def scalar_range(self, text: FunctionText, arg: int, dtype: str, found: Value) -> Value:
         """An integer that its parameter can't hold."""
         message = "expected a value of dtype %s, got %lld"

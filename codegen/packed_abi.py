@@ -45,15 +45,20 @@ def emit_function(module: ModuleText, func: PrimFunc, options: CodegenOptions) -
 
 
 def bound_variables(func: PrimFunc) -> tuple[Var, ...]:
-    """The variables that the shapes and strides of the arguments bind, in order."""
-    dims = [d for b in func.buffer_map.values() for d in (*b.shape, *b.strides)]
+    """The variables that the shapes, strides and offsets of the arguments bind, in order."""
+    dims = [d for b in func.buffer_map.values() for d in (*b.shape, *b.strides, b.elem_offset)]
     parameters = set(func.params)
     found = (d for d in dims if isinstance(d, Var) and d not in parameters)
     return tuple(dict.fromkeys(found))
 
 
-def _body_name(func: PrimFunc) -> str:
-    return f"{func.name}.body"
+def packed_symbol(name: str) -> str:
+    """The symbol of a function's packed entry, which no C function's name can be."""
+    return f"packed.{name}"
+
+
+def _body_symbol(name: str) -> str:
+    return f"body.{name}"
 
 
 def _emit_body(
@@ -70,7 +75,7 @@ def _emit_body(
             params.append((f"ptr noalias nocapture{access}", f"p{position}"))
     params.extend((register_type(var.dtype), f"size{i}") for i, var in enumerate(sizes))
     params.append(("ptr noalias nocapture", "failure"))
-    text = FunctionText(module, _body_name(func), "i32", params, linkage="internal",
+    text = FunctionText(module, _body_symbol(func.name), "i32", params, linkage="internal",
                         attributes="nounwind ")  # fmt: skip
     emitter = StatementEmitter(text, options, text.params[-1])
     for param, value in zip((*func.params, *sizes), text.params[:-1], strict=True):
@@ -107,7 +112,9 @@ class _Entry:
         self._sizes = sizes
         self._names = arg_names(func)
         self._errors = ArgumentErrors(module, func.name, self._names)
-        self._text = FunctionText(module, func.name, "i32", PACKED_PARAMS, attributes="nounwind ")
+        self._text = FunctionText(
+            module, packed_symbol(func.name), "i32", PACKED_PARAMS, attributes="nounwind "
+        )
         self._expressions = ExpressionEmitter(self._text, options)
         self._source: dict[Var, str] = {}
         # Where element 0 of a strided array is, which a negative stride puts behind others.
@@ -255,6 +262,10 @@ class _Entry:
             self._expressions.variables[expr] = self._fitting(tensor, dim, expr, extent)
             name = self._names[tensor.position]
             self._source[expr] = f" ({expr.name}, as argument {tensor.position} '{name}' has it)"
+        offset = tensor.buffer.elem_offset
+        if isinstance(offset, Var) and offset not in self._expressions.variables:
+            # A DLTensor's offset counts bytes, and is in the pointer already.
+            self._expressions.variables[offset] = integer(register_type(offset.dtype), 0)
 
     def _fitting(self, tensor: _Tensor, dim: int, var: Var, extent: Value) -> Value:
         text = self._text
@@ -300,13 +311,12 @@ class _Entry:
             size,
         )
         tensor.data = text.element_pointer("i8", data, offset)
-        itemsize = tensor.buffer.dtype.element.itemsize
-        if itemsize > 1:
+        alignment = max(tensor.buffer.dtype.element.itemsize, tensor.buffer.data_alignment)
+        if alignment > 1:
             address = text.convert("ptrtoint", tensor.data, "i64")
-            low = text.binary("and", address, integer("i64", itemsize - 1))
+            low = text.binary("and", address, integer("i64", alignment - 1))
             aligned = text.icmp("eq", low, integer("i64", 0))
-            start = tensor.data
-            self._require(aligned, errors.alignment, position, itemsize, start)
+            self._require(aligned, errors.alignment, position, alignment, tensor.data)
         self._check_strides(tensor, size, nonempty)
 
     def _describe(self, expr: PrimExpr) -> str:
@@ -408,6 +418,8 @@ class _Entry:
                 continue
             for other in tensors:
                 both = other.buffer in written
+                if other is output:
+                    self._check_own_overlap(output)
                 if other is output or (both and other.position < output.position):
                     continue
                 assert output.data and output.end and other.data and other.end
@@ -427,6 +439,35 @@ class _Entry:
                     other.position,
                 )
 
+    def _check_own_overlap(self, output: _Tensor) -> None:
+        """No two elements of a strided output at one address, as broadcasting would have them:
+        along each dimension the stride must step over all that smaller strides reach."""
+        text, zero, one = self._text, integer("i64", 0), integer("i64", 1)
+        if not output.buffer.strides:
+            return
+        strides = [
+            text.intrinsic("abs", "i64", stride, integer("i1", 0))
+            for stride in self._expressions.strides(output.buffer)
+        ]
+        spans = [
+            text.binary("mul", stride, text.binary("sub", extent, one))
+            for stride, extent in zip(strides, output.extents, strict=True)
+        ]
+        for dim, stride in enumerate(strides):
+            reach = zero
+            for other, span in enumerate(spans):
+                if other == dim:
+                    continue
+                # Of two equal strides the later counts as the smaller, so that they collide.
+                smaller = text.icmp("sle" if other > dim else "slt", strides[other], stride)
+                counted = text.binary("and", smaller, text.icmp("sgt", span, zero))
+                reach = text.binary("add", reach, text.select(counted, span, zero))
+            apart = text.icmp("sgt", stride, reach)
+            single = text.icmp("sle", output.extents[dim], one)
+            self._require(
+                text.binary("or", apart, single), self._errors.own_overlap, output.position, dim
+            )
+
     def _call(self, tensors: list[_Tensor], assertions: list[Assertion], ret_code: Value) -> None:
         text = self._text
         failure = text.alloca("i64", MAX_FAILURE_VALUES)
@@ -439,7 +480,7 @@ class _Entry:
             else:
                 arguments.append(self._first.get(position, self._data(tensor)))
         arguments.extend(self._expressions.variables[var] for var in self._sizes)
-        body = Value("ptr", f"@{_body_name(self._func)}")
+        body = Value("ptr", f"@{_body_symbol(self._func.name)}")
         status = text.call(body, "i32", [*arguments, failure])
         done, failed = text.block("done"), text.block("failed")
         text.branch_if(text.icmp("eq", status, integer("i32", 0)), done, failed, likely=True)
