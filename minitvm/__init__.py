@@ -1,0 +1,78 @@
+"""minitvm turns a tensor expression into a native function that any array library can call.
+
+>>> import numpy as np
+>>> import minitvm as tvm
+>>> n = tvm.var("n")
+>>> X = tvm.placeholder((n,), name="X")
+>>> Y = tvm.compute((n,), lambda i: tvm.exp(X[i]) + 1.0, name="Y")
+>>> f = tvm.build(tvm.create_schedule(Y.op), [X, Y], name="f")
+>>> y = np.empty(3, "float32")
+>>> f(np.zeros(3, "float32"), y)
+>>> y
+array([2., 2., 2.], dtype=float32)
+"""
+
+from minitvm import contrib, error, ir, nd, runtime, target, te, tir, transform
+from minitvm.codegen.build import build
+from minitvm.ir import IRModule
+from minitvm.lower import lower
+from minitvm.op import convert
+from minitvm.runtime import (
+    CompileError,
+    DataType,
+    Device,
+    InternalError,
+    KernelError,
+    NDArray,
+    TVMArgs,
+    TVMError,
+    TVMValue,
+    cpu,
+    device,
+    get_global_func,
+    list_global_func_names,
+    register_func,
+    remove_global_func,
+)
+from minitvm.target import Target
+from minitvm.te import *  # noqa: F403  # the classic face: tvm.compute is te.compute
+from minitvm.te import __all__ as _te_names
+from minitvm.tir import Select, call_extern, call_llvm_intrin, call_packed
+
+__version__ = "0.1.0"
+__all__ = [
+    *_te_names,
+    "CompileError",
+    "DataType",
+    "Device",
+    "IRModule",
+    "InternalError",
+    "KernelError",
+    "NDArray",
+    "Select",
+    "TVMArgs",
+    "TVMError",
+    "TVMValue",
+    "Target",
+    "build",
+    "call_extern",
+    "call_llvm_intrin",
+    "call_packed",
+    "contrib",
+    "convert",
+    "cpu",
+    "device",
+    "error",
+    "get_global_func",
+    "ir",
+    "list_global_func_names",
+    "lower",
+    "nd",
+    "register_func",
+    "remove_global_func",
+    "runtime",
+    "target",
+    "te",
+    "tir",
+    "transform",
+]

@@ -49,6 +49,7 @@ from minitvm.expr import (
 )
 from minitvm.runtime.dtype import BOOL, INT32, DType, DTypeLike
 from minitvm.runtime.errors import CompileError
+from minitvm.runtime.packed_func import convert_to_packed
 
 # -- Choice and logic -----------------------------------------------------------------------------
 
@@ -609,7 +610,8 @@ def isnullptr(x: Any, span: Any = None) -> Call:
 
 def convert(value: Any, span: Any = None) -> Any:
     """Python's value as one of the language (classic ``tvm.convert``): numbers and strings become
-    constants, lists and tuples tuples of converted members; what has a meaning already stays.
+    constants, callables packed functions, lists and tuples tuples of converted members; what has a
+    meaning already stays.
 
     Raises
     ------
@@ -625,4 +627,6 @@ def convert(value: Any, span: Any = None) -> Any:
         return {key: convert(member) for key, member in value.items()}
     if value is None or isinstance(value, (IterVar, Range, Buffer, Stmt, WholeTensor)):
         return value
+    if callable(value) and not hasattr(value, "asobject"):
+        return convert_to_packed(value)
     return as_expr(value)

@@ -62,7 +62,7 @@ class _Comparison:
     def _same_var(self, a: Var, b: Var) -> bool:
         if a in self._there or b in self._back:
             return self._there.get(a) is b and self._back.get(b) is a
-        return a is b or (self._map_free_vars and self._bind(a, b))
+        return self._bind(a, b) if self._map_free_vars else a is b
 
     def _bind(self, a: Var, b: Var) -> bool:
         if a.dtype != b.dtype:
@@ -73,7 +73,7 @@ class _Comparison:
     def _same_buffer(self, a: Buffer, b: Buffer) -> bool:
         if a in self._there or b in self._back:
             return self._there.get(a) is b and self._back.get(b) is a
-        return a is b or (self._map_free_vars and self._bind_buffer(a, b))
+        return self._bind_buffer(a, b) if self._map_free_vars else a is b
 
     def _bind_buffer(self, a: Buffer, b: Buffer) -> bool:
         """Makes `a` and `b` one, if all but their names agree. Variables in their shapes must be

@@ -51,6 +51,7 @@ RAISABLE: dict[str, type[Exception]] = {
     "ValueError": ValueError,
     "IndexError": IndexError,
     "BufferError": BufferError,
+    "MemoryError": MemoryError,
     "KernelError": KernelError,
     "LayoutError": LayoutError,
     "InternalError": InternalError,

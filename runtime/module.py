@@ -93,15 +93,20 @@ class Module(HandleObject):
             raise ValueError(f"Module: expected a kind of source among {known}, got '{kind}'")
         return thunk()
 
+    @property
+    def name(self) -> str:
+        """The name of the entry function."""
+        return self.entry_name
+
     def time_evaluator(
         self,
-        func_name: str,
+        func_name: str | None = None,
         dev: Device | None = None,
         number: int = 10,
         repeat: int = 1,
         min_repeat_ms: float = 0,
     ) -> Callable[..., BenchmarkResult]:
-        """As :meth:`Function.time_evaluator`, for the function of that name.
+        """As :meth:`Function.time_evaluator`, for the function of a name, or the entry.
 
         Raises
         ------
@@ -110,9 +115,14 @@ class Module(HandleObject):
         TypeError
             For a function that isn't compiled.
         """
+        if func_name is not None and not isinstance(func_name, str):
+            raise TypeError(
+                f"time_evaluator: expected a function's name first, got {func_name!r}: give counts "
+                "by name, as in time_evaluator(number=100)"
+            )
         if dev is not None and dev != cpu(0):
             raise ValueError(f"time_evaluator: expected the device cpu(0), got {dev}")
-        function = self.get_function(func_name, query_imports=True)
+        function = self.get_function(func_name or self.entry_name, query_imports=True)
         if not isinstance(function, Function):
             kind = type(function).__name__
             raise TypeError(

@@ -10,7 +10,7 @@ So what :meth:`Prover.affine` says of an expression is true of the machine's val
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -19,7 +19,7 @@ from minitvm.arith.atoms import Atoms, is_pure
 from minitvm.arith.linear import Affine, Atom, at_most, equal, is_infeasible, less
 from minitvm.expr import Call, IntImm, PrimExpr, Range, Var, const
 from minitvm.functor import substitute, walk
-from minitvm.runtime.dtype import DType
+from minitvm.runtime.dtype import INT64, DType
 
 Bound = int | float  # an integer, or an infinity
 Interval = tuple[Bound, Bound]
@@ -29,11 +29,19 @@ Alternatives = list[System]  # one of these systems holds
 _MAX_SYSTEMS = 32
 
 
+@dataclass(frozen=True, slots=True)
+class _Fact:
+    """One of these systems holds; it says something about these atoms."""
+
+    alternatives: Alternatives
+    atoms: Mapping[Atom, None]
+
+
 @dataclass(slots=True)
 class _Known:
     """What holds at one point of a program."""
 
-    facts: list[Alternatives] = field(default_factory=list)
+    facts: list[_Fact] = field(default_factory=list)
     intervals: dict[Atom, Interval] = field(default_factory=dict)
     definitions: dict[Atom, Alternatives] = field(default_factory=dict)
     complete: bool = True  # every condition on the way here is among the facts
@@ -87,6 +95,10 @@ class Prover:
         self._learn(alternatives)
         self._known.complete = self._known.complete and complete
 
+    def forget(self) -> None:
+        """Something holds here that could not be said."""
+        self._known.complete = False
+
     def bind(self, var: Var, value: Range | PrimExpr) -> None:
         """`var` lies in a range, which is then not empty, or equals an expression."""
         if isinstance(value, Range):
@@ -99,9 +111,13 @@ class Prover:
             self._known.intervals[var] = self.interval(form)
             self._learn([equal(self.affine(var), form)])
 
-    def bind_size(self, var: Var) -> None:
-        """`var` is a size: zero or more."""
-        self._narrow(self.affine(var), 0)
+    def bind_data(self, var: Var) -> None:
+        """`var` is a value of which nothing is known: arithmetic on it may wrap."""
+        self._data.add(var)
+
+    def bind_size(self, size: PrimExpr) -> None:
+        """`size`, a dimension, is zero or more."""
+        self._learn([[self.affine(size)]])
 
     def _bind_range(self, var: Var, value: Range) -> None:
         low, extent = self.affine(value.min), self.affine(value.extent)
@@ -119,14 +135,25 @@ class Prover:
 
     def _learn(self, alternatives: Alternatives) -> None:
         if len(alternatives) != 1:
-            self._known.facts.append(alternatives)
+            self._add_fact(alternatives)
             return
         for row in alternatives[0]:
             if row.terms:
-                self._known.facts.append([[row]])
+                self._add_fact([[row]])
                 self._narrow_by(row)
             elif row.constant < 0:
-                self._known.facts.append([])  # nothing gets here
+                self._add_fact([])  # nothing gets here
+
+    def _add_fact(self, alternatives: Alternatives) -> None:
+        """A fact about ``x % 2`` is one about x, too."""
+        atoms = _atoms_of(alternatives)
+        pending = list(atoms)
+        while pending:
+            definition = self._known.definitions.get(pending.pop(), [])
+            fresh = [atom for atom in _atoms_of(definition) if atom not in atoms]
+            atoms.update(dict.fromkeys(fresh))
+            pending += fresh
+        self._known.facts.append(_Fact(alternatives, atoms))
 
     def _narrow_by(self, row: Affine) -> None:
         """A constraint on one atom is its interval, too."""
@@ -172,17 +199,18 @@ class Prover:
             high += coefficient * greatest
         return low, high
 
-    def _refuted(self, goal: System) -> bool:
+    def _refuted(self, goal: System, machine: bool = False) -> bool:
         if any(self.interval(row)[1] < 0 for row in goal):
             return True
-        return not self.ways(goal).systems
+        return not self.ways(goal, machine=machine).systems
 
-    def ways(self, goal: System, all_facts: bool = False) -> Escapes:
+    def ways(self, goal: System, all_facts: bool = False, machine: bool = False) -> Escapes:
         """The systems of constraints under which `goal` might hold: none is a refutation.
 
-        Facts that share no atom with the goal are left out unless `all_facts`.
+        Facts that share no atom with the goal are left out unless `all_facts`; that atoms lie in
+        the range of their dtype is left out unless `machine`.
         """
-        rows, choices = self._relevant(goal, all_facts)
+        rows, choices = self._relevant(goal, all_facts, machine)
         rows += self._products(rows)
         if is_infeasible(rows):
             return Escapes([], True)
@@ -196,16 +224,17 @@ class Prover:
             systems = wider
         return Escapes(systems, complete)
 
-    def _relevant(self, goal: System, all_facts: bool) -> tuple[System, list[Alternatives]]:
+    def _relevant(
+        self, goal: System, all_facts: bool, machine: bool
+    ) -> tuple[System, list[Alternatives]]:
         """The goal, and all facts and definitions that say something about its atoms."""
         rows: System = []
         choices: list[Alternatives] = []
         seen: dict[Atom, None] = {}
-        pending = [(fact, _atoms_of(fact)) for fact in self._known.facts]
+        pending = [] if all_facts else self._known.facts
         fresh: list[Alternatives] = [[goal]]
         if all_facts:
-            fresh += [fact for fact, _ in pending]
-            pending = []
+            fresh += [fact.alternatives for fact in self._known.facts]
         while fresh:
             added: list[Atom] = []
             for alternatives in fresh:
@@ -218,20 +247,27 @@ class Prover:
                     seen.update(dict.fromkeys(added))
             fresh = []
             for atom in dict.fromkeys(added):
-                rows += self._interval_rows(atom)
+                rows += self._interval_rows(atom, machine)
                 if atom in self._known.definitions:
                     fresh.append(self._known.definitions[atom])
-            fresh += [fact for fact, atoms in pending if not atoms.isdisjoint(seen) or not atoms]
-            pending = [each for each in pending if each[1] and each[1].isdisjoint(seen)]
+            apart = [bool(f.atoms) and seen.keys().isdisjoint(f.atoms) for f in pending]
+            fresh += [f.alternatives for f, alone in zip(pending, apart, strict=True) if not alone]
+            pending = [f for f, alone in zip(pending, apart, strict=True) if alone]
         return rows, choices
 
-    def _interval_rows(self, atom: Atom) -> System:
+    def _interval_rows(self, atom: Atom, machine: bool = False) -> System:
+        """The bounds of an atom that no fact or definition gives; with `machine`, all of them.
+
+        That a 32-bit size ends at 2**31 - 1 is true but says nothing about a program, and would
+        show up in every condition on sizes.
+        """
         low, high = self._atom_interval(atom)
         form = Affine.of_atom(atom)
         rows = []
-        if isinstance(low, int) and (low > atom.dtype.min() or atom.dtype.is_uint):
+        narrow = machine or atom.dtype.bits < 32
+        if isinstance(low, int) and (narrow or low == 0):
             rows.append(form - low)
-        if isinstance(high, int) and high < atom.dtype.max():
+        if isinstance(high, int) and narrow:
             rows.append(-form + high)
         return rows
 
@@ -269,8 +305,7 @@ class Prover:
             case e.FloorDiv(a, IntImm(value=c)) if c > 0:
                 return self._quotient(self.affine(a), int(c))
             case e.FloorMod(a, IntImm(value=c)) if c > 0:
-                form = self.affine(a)
-                return form - self._quotient(form, int(c)) * int(c)
+                return self._remainder(self.affine(a), int(c))
             case e.Div(a, IntImm(value=c)) if c > 0 and self.proves(self.affine(a)):
                 return self._quotient(self.affine(a), int(c))
             case e.Mod(a, IntImm(value=c)) if c > 0 and self.proves(self.affine(a)):
@@ -290,8 +325,7 @@ class Prover:
             case Call(op="shift_right", args=(a, IntImm(value=c))) if 0 <= c < expr.dtype.bits:
                 return self._quotient(self.affine(a), 1 << c)
             case Call(op="bitwise_and", args=(a, IntImm(value=c))) if c > 0 and c & (c + 1) == 0:
-                form = self.affine(a)
-                return form - self._quotient(form, c + 1) * (c + 1)
+                return self._remainder(self.affine(a), int(c) + 1)
             case e.Cast(dtype, a) if a.dtype.is_integral and dtype.is_integral:
                 return self._cast(expr, a)
             case e.Let(var, value, body) if is_pure(value):
@@ -308,6 +342,8 @@ class Prover:
                 return self.alternatives(a, not truth)
             case Call(op="likely", args=(a,)):
                 return self.alternatives(a, truth)
+            case e.Let(var, value, body) if is_pure(value):
+                return self.alternatives(substitute(body, {var: value}), truth)
             case e.And(a, b) | e.Or(a, b):
                 left, left_complete = self.alternatives(a, truth)
                 right, right_complete = self.alternatives(b, truth)
@@ -342,7 +378,8 @@ class Prover:
         low, high = self.interval(form)
         if low >= dtype.min() and high <= dtype.max():
             return True
-        return self.proves(form - dtype.min(), -form + dtype.max())
+        outside = (-form + (dtype.min() - 1), form - (dtype.max() + 1))
+        return all(self._refuted([row], machine=True) for row in outside)
 
     def is_exact(self, expr: PrimExpr) -> bool:
         """Whether the ``+ - *`` at the top of `expr` surely compute what they say, unwrapped."""
@@ -355,6 +392,11 @@ class Prover:
     def is_determined(self, atom: Atom) -> bool:
         """Whether the systems that hold `atom` say all about it, given its operands."""
         return atom in self._defined and atom in self._known.definitions
+
+    def meaning(self, atom: Atom) -> System:
+        """The constraints that define `atom`, where it has no cases."""
+        definition = self._known.definitions.get(atom, [])
+        return self._interval_rows(atom) + (definition[0] if len(definition) == 1 else [])
 
     def expression(self, form: Affine, dtype: DType) -> PrimExpr:
         """The expression of a form, computed in `dtype`."""
@@ -435,8 +477,9 @@ class Prover:
         atom = self.atoms.find(key)
         if atom is None:
             dtype = max((a.dtype for a in rest.terms), key=lambda d: d.bits)
-            if not dtype.is_int:  # differences need a sign
-                dtype = DType.of("int64")
+            numbers = (divisor, *rest.terms.values())
+            if not dtype.is_int or not all(abs(c) <= dtype.max() for c in numbers):
+                dtype = INT64  # differences need a sign
             made = e.FloorDiv(self.expression(rest, dtype), const(divisor, dtype))
             atom = self.atoms.shared(made, key)
         if atom not in self._known.definitions:
@@ -444,6 +487,20 @@ class Prover:
             self._define(atom, [[remainder, -remainder + (divisor - 1)]])
             self._known.intervals[atom] = (_floor(low, divisor), _floor(high, divisor))
         return whole + Affine.of_atom(atom)
+
+    def _remainder(self, form: Affine, divisor: int) -> Affine:
+        """``form % divisor``: an atom of its own, whose bounds are then plain to see."""
+        quotient = self._quotient(form, divisor)
+        result = form - quotient * divisor
+        made = [a for a in result.terms if a not in form.terms]
+        if len(made) != 1 or not isinstance(made[0], e.FloorDiv):
+            return result
+        atom = self.atoms.shared(e.FloorMod(made[0].a, made[0].b), ("remainder", id(made[0])))
+        remainder = Affine.of_atom(atom)
+        if atom not in self._known.definitions:
+            self._define(atom, [equal(remainder, result)])
+            self._known.intervals[atom] = (0, divisor - 1)
+        return remainder
 
     def _symbolic_division(self, expr: e.FloorDiv | e.FloorMod) -> Affine:
         """Division by something that is at least 1, where only bounds of the result are affine."""
@@ -469,7 +526,8 @@ class Prover:
         if len(form.terms) != 1 or form.constant or next(iter(form.terms.values())) != 1:
             return [form]
         (atom,) = form.terms
-        rows = [fact[0][0] for fact in self._known.facts if len(fact) == 1 and len(fact[0]) == 1]
+        facts = [fact.alternatives for fact in self._known.facts]
+        rows = [fact[0][0] for fact in facts if len(fact) == 1 and len(fact[0]) == 1]
         return [form] + [row + form for row in rows if row.terms.get(atom) == -1]
 
     def _divided(self, form: Affine, divisor: Affine) -> Affine | None:
@@ -563,8 +621,8 @@ def _range_of(atom: Atom) -> Interval:
     return atom.dtype.min(), atom.dtype.max()
 
 
-def _atoms_of(alternatives: Alternatives) -> set[Atom]:
-    return {atom for system in alternatives for row in system for atom in row.terms}
+def _atoms_of(alternatives: Alternatives) -> dict[Atom, None]:
+    return {atom: None for system in alternatives for row in system for atom in row.terms}
 
 
 def _ordered_pairs(factors: tuple[Atom, ...]) -> Iterable[tuple[Atom, Atom]]:

@@ -85,6 +85,7 @@ from minitvm.te.reducer import (
     prod,
     sum,
 )
+from minitvm.te.schedule import Schedule, Stage, create_schedule
 from minitvm.te.tag import (
     tag_scope,
 )
@@ -102,6 +103,8 @@ __all__ = [
     "ExternOp",
     "Operation",
     "PlaceholderOp",
+    "Schedule",
+    "Stage",
     "Tensor",
     "TensorSlice",
     "abs",
@@ -124,6 +127,7 @@ __all__ = [
     "copysign",
     "cos",
     "cosh",
+    "create_schedule",
     "decl_buffer",
     "div",
     "erf",

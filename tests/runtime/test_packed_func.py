@@ -65,7 +65,11 @@ def test_numpy_scalars_cross_as_numbers(value: Any, expected: Any) -> None:
     assert PackedFunc(lambda x: x)(value) == expected
 
 
-@pytest.mark.parametrize("make", [Thing, list, dict, lambda: (1, 2), lambda: Thing], ids=repr)
+@pytest.mark.parametrize(
+    "make",
+    [Thing, list, dict, lambda: (1, 2), lambda: Thing],
+    ids=["Thing", "list", "dict", "tuple", "class"],
+)
 def test_objects_keep_their_identity(compiled: Any, make: Any) -> None:
     value = make()
     assert PackedFunc(lambda x: x)(value) is value

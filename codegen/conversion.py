@@ -1,0 +1,199 @@
+"""Conversions between dtypes, and between a value in a register and its bytes in memory.
+
+The meaning is that of :func:`minitvm.scalars.cast`.
+"""
+
+from __future__ import annotations
+
+from minitvm.codegen.llvm_text import FunctionText, Value, floating, integer, like
+from minitvm.runtime.dtype import FLOAT64, DType
+
+
+class Conversions:
+    """Emits conversions into one function, for one target."""
+
+    def __init__(self, text: FunctionText, has_float16: bool) -> None:
+        """`has_float16`: the target converts between float16 and float32 by an instruction."""
+        self._text = text
+        self._has_float16 = has_float16
+
+    def cast(self, value: Value, source: DType, target: DType) -> Value:
+        """`value` converted from one dtype to another of as many lanes."""
+        source, target = source.element, target.element
+        if source == target:
+            return value
+        if target.is_bool:
+            return self.is_nonzero(value, source)
+        if source.is_float:
+            if target.is_float:
+                return self._float_to_float(value, source, target)
+            return self._float_to_int(value, target)
+        if target.is_float:
+            return self._int_to_float(value, source, target)
+        return self._int_to_int(value, source, target)
+
+    def is_nonzero(self, value: Value, dtype: DType) -> Value:
+        """Whether each lane differs from zero; NaN does."""
+        if dtype.is_bool:
+            return value
+        if dtype.is_float:
+            return self._text.fcmp("une", value, floating(value.type, 0.0))
+        return self._text.icmp("ne", value, integer(value.type, 0))
+
+    def round(self, value: Value, dtype: DType) -> Value:
+        """A ``float`` result of an operation on `dtype`, rounded to what `dtype` holds."""
+        if dtype.bits != 16:
+            return value
+        return self.from_memory(self.to_memory(value, dtype, rounded=False), dtype)
+
+    def from_memory(self, value: Value, dtype: DType) -> Value:
+        """The register form of a value just loaded."""
+        if dtype.is_bool:
+            return self._text.icmp("ne", value, integer(value.type, 0))
+        if not dtype.is_float or dtype.bits != 16:
+            return value
+        text = self._text
+        if dtype.is_bfloat16:
+            wide = text.convert("zext", value, "i32")
+            shifted = text.binary("shl", wide, integer(wide.type, 16))
+            return text.convert("bitcast", shifted, "float")
+        if self._has_float16:
+            return text.convert("fpext", text.convert("bitcast", value, "half"), "float")
+        return self._float16_to_float32(value)
+
+    def to_memory(self, value: Value, dtype: DType, *, rounded: bool = True) -> Value:
+        """The memory form of a value about to be stored. `rounded`: `dtype` holds it exactly."""
+        if dtype.is_bool:
+            return self._text.convert("zext", value, "i8")
+        if not dtype.is_float or dtype.bits != 16:
+            return value
+        text = self._text
+        if dtype.is_bfloat16:
+            return self._float32_to_bfloat16(value, rounded)
+        if self._has_float16:
+            return text.convert("bitcast", text.convert("fptrunc", value, "half"), "i16")
+        return self._float32_to_float16(value)
+
+    # -- integers --
+
+    def _int_to_int(self, value: Value, source: DType, target: DType) -> Value:
+        if source.is_bool or source.bits < target.bits:
+            return self._text.convert("sext" if source.is_int else "zext", value, f"i{target.bits}")
+        return self._text.convert("trunc", value, f"i{target.bits}")
+
+    def _int_to_float(self, value: Value, source: DType, target: DType) -> Value:
+        opcode = "sitofp" if source.is_int else "uitofp"
+        if target.bits != 16:
+            return self._text.convert(opcode, value, "double" if target.bits == 64 else "float")
+        if source.bits == 64:
+            value = self._sticky_int(value, source)
+        wide = self._text.convert(opcode, value, "double")
+        return self._float_to_float(wide, FLOAT64, target)
+
+    def _sticky_int(self, value: Value, source: DType) -> Value:
+        """A 64-bit integer in at most 53 significant bits, rounded to odd where it had more, so
+        that rounding it again to at most 51 bits is as rounding once."""
+        text = self._text
+        low = text.binary("and", value, integer(value.type, 0x7FF))
+        sticky = text.binary(
+            "or", text.binary("and", value, integer(value.type, -0x800)), integer(value.type, 0x800)
+        )
+        lost = text.icmp("ne", low, integer(value.type, 0))
+        if source.is_int:
+            magnitude = text.intrinsic("abs", value.type, value, Value("i1", "false"))
+        else:
+            magnitude = value
+        large = text.icmp("ugt", magnitude, integer(value.type, 1 << 53))
+        return text.select(text.binary("and", large, lost), sticky, value)
+
+    def _float_to_int(self, value: Value, target: DType) -> Value:
+        name = "fptosi.sat" if target.is_int else "fptoui.sat"
+        return self._text.intrinsic(name, like(value.type, f"i{target.bits}"), value)
+
+    # -- floats --
+
+    def _float_to_float(self, value: Value, source: DType, target: DType) -> Value:
+        """Through ``float`` in a register; float64 to 16 bits rounds to odd on the way."""
+        text = self._text
+        if target.bits == 64:
+            return text.convert("fpext", value, "double")
+        if target.bits == 32:
+            return value if source.bits == 16 else text.convert("fptrunc", value, "float")
+        narrow = self._round_to_odd(value) if source.bits == 64 else value
+        return self.round(narrow, target)
+
+    def _round_to_odd(self, value: Value) -> Value:
+        """A double as a float that is, where it is inexact, one of the two neighbours: the one
+        with an odd significand (Boldo and Melquiond, "When double rounding is odd", 2005)."""
+        text = self._text
+        nearest = text.convert("fptrunc", value, "float")
+        back = text.convert("fpext", nearest, "double")
+        bits = text.convert("bitcast", nearest, "i32")
+        one = integer(bits.type, 1)
+        magnitude = text.intrinsic("fabs", value.type, value)
+        too_large = text.fcmp("ogt", text.intrinsic("fabs", back.type, back), magnitude)
+        # Towards zero first (of an infinity, the largest finite), then odd.
+        truncated = text.select(too_large, text.binary("sub", bits, one), bits)
+        odd = text.binary("or", truncated, one)
+        inexact = text.fcmp("one", back, value)
+        return text.convert("bitcast", text.select(inexact, odd, bits), "float")
+
+    def _float32_to_bfloat16(self, value: Value, rounded: bool) -> Value:
+        text = self._text
+        bits = text.convert("bitcast", value, "i32")
+        sixteen = integer(bits.type, 16)
+        if rounded:
+            return text.convert("trunc", text.binary("lshr", bits, sixteen), "i16")
+        lowest = text.binary("and", text.binary("lshr", bits, sixteen), integer(bits.type, 1))
+        bias = text.binary("add", lowest, integer(bits.type, 0x7FFF))
+        nearest = text.binary("lshr", text.binary("add", bits, bias), sixteen)
+        quiet = text.binary("or", text.binary("lshr", bits, sixteen), integer(bits.type, 0x40))
+        is_nan = text.fcmp("uno", value, value)
+        return text.convert("trunc", text.select(is_nan, quiet, nearest), "i16")
+
+    def _float16_to_float32(self, value: Value) -> Value:
+        """Without an instruction: the exponent is rebiased by a multiplication, which is exact
+        and takes care of subnormals."""
+        text = self._text
+        wide = text.convert("zext", value, "i32")
+        type = wide.type
+        magnitude = text.binary("and", wide, integer(type, 0x7FFF))
+        sign = text.binary(
+            "shl", text.binary("and", wide, integer(type, 0x8000)), integer(type, 16)
+        )
+        shifted = text.binary("shl", magnitude, integer(type, 13))
+        small = text.convert("bitcast", shifted, "float")
+        scaled = text.binary("fmul", small, floating(small.type, 2.0**112))
+        finite = text.convert("bitcast", scaled, "i32")
+        special = text.binary("or", finite, integer(type, 0x7F800000))
+        is_special = text.icmp("uge", magnitude, integer(type, 0x7C00))
+        unsigned = text.select(is_special, special, finite)
+        return text.convert("bitcast", text.binary("or", unsigned, sign), "float")
+
+    def _float32_to_float16(self, value: Value) -> Value:
+        """Without an instruction: subnormal results are rounded by adding 0.5, whose last bit is
+        theirs; normal ones by the carry of an integer addition."""
+        text = self._text
+        bits = text.convert("bitcast", value, "i32")
+        type = bits.type
+        magnitude = text.binary("and", bits, integer(type, 0x7FFFFFFF))
+        sign = text.binary(
+            "and", text.binary("lshr", bits, integer(type, 16)), integer(type, 0x8000)
+        )
+        small = text.convert("bitcast", magnitude, "float")
+        with_half = text.binary("fadd", small, floating(small.type, 0.5))
+        subnormal = text.binary(
+            "sub", text.convert("bitcast", with_half, "i32"), integer(type, 0x3F000000)
+        )
+        lowest = text.binary(
+            "and", text.binary("lshr", magnitude, integer(type, 13)), integer(type, 1)
+        )
+        rebias = text.binary("add", lowest, integer(type, ((15 - 127) << 23) + 0xFFF))
+        normal = text.binary("lshr", text.binary("add", magnitude, rebias), integer(type, 13))
+        is_nan = text.icmp("ugt", magnitude, integer(type, 0x7F800000))
+        special = text.select(is_nan, integer(type, 0x7E00), integer(type, 0x7C00))
+        is_subnormal = text.icmp("ult", magnitude, integer(type, 0x38800000))
+        is_special = text.icmp("uge", magnitude, integer(type, 0x47800000))
+        finite = text.select(is_subnormal, subnormal, normal)
+        result = text.binary("or", text.select(is_special, special, finite), sign)
+        return text.convert("trunc", result, "i16")

@@ -1,0 +1,388 @@
+"""Expressions of the loop IR, as LLVM values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, final
+
+from minitvm import expr as e
+from minitvm.codegen.conversion import Conversions
+from minitvm.codegen.integers import Integers
+from minitvm.codegen.llvm_text import (
+    NULL,
+    FunctionText,
+    Value,
+    floating,
+    integer,
+    lanes_of,
+    vector_type,
+)
+from minitvm.codegen.math import MathFunctions
+from minitvm.codegen.options import CodegenOptions
+from minitvm.codegen.types import memory_type, register_type
+from minitvm.expr import Buffer, PrimExpr, Var
+from minitvm.functor import walk
+from minitvm.runtime.dtype import INT64
+from minitvm.runtime.errors import CompileError
+from minitvm.scalars import INTRINSICS
+
+_FLOAT_BINARY = {e.Add: "fadd", e.Sub: "fsub", e.Mul: "fmul", e.Div: "fdiv"}
+_FLOAT_COMPARE = {e.EQ: "oeq", e.NE: "une", e.LT: "olt", e.LE: "ole", e.GT: "ogt", e.GE: "oge"}
+_INT_COMPARE = {e.EQ: "eq", e.NE: "ne", e.LT: "lt", e.LE: "le", e.GT: "gt", e.GE: "ge"}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where an access goes: a pointer, and for a vector access the step between its elements.
+
+    `step` counts elements: None for one element, 0 for the same in every lane, a constant 1 for
+    neighbours; any other needs `offsets`, the elements' distances from `pointer`, one a lane.
+    """
+
+    pointer: Value
+    lanes: int = 1
+    step: int | None = None
+    offsets: Value | None = None
+
+
+class ExpressionEmitter:
+    """Emits expressions into one function.
+
+    `variables` and `pointers` hold what is in scope: whoever emits statements fills them.
+    """
+
+    def __init__(self, text: FunctionText, options: CodegenOptions) -> None:
+        self.text = text
+        self.conversions = Conversions(text, options.target.has_float16_conversion)
+        self.integers = Integers(text)
+        self._math = MathFunctions(text, self.conversions, self.integers)
+        self._contract = "" if options.strict else "contract"
+        self.variables: dict[Var, Value] = {}
+        self.pointers: dict[Buffer, Value] = {}
+        self.calls: dict[str, Callable[[e.Call], Value]] = {
+            "if_then_else": self._emit_if_then_else,
+            "likely": lambda node: self.emit(node.args[0]),
+            "reinterpret": self._emit_reinterpret,
+            "isnullptr": lambda node: self.text.icmp("eq", self.emit(node.args[0]), NULL),
+            "tvm_access_ptr": self._emit_access_ptr,
+            "call_llvm_intrin": self._emit_llvm_intrinsic,
+            "call_llvm_pure_intrin": self._emit_llvm_intrinsic,
+            "call_extern": self._emit_extern,
+        }
+        binary: dict[type, Callable[[Any], Value]] = dict.fromkeys(
+            (e.Add, e.Sub, e.Mul, e.Div, e.Mod, e.FloorDiv, e.FloorMod, e.Min, e.Max),
+            self._emit_arithmetic,
+        )
+        compare: dict[type, Callable[[Any], Value]] = dict.fromkeys(
+            _INT_COMPARE, self._emit_comparison
+        )
+        self._table: dict[type, Callable[[Any], Value]] = {
+            **binary,
+            **compare,
+            e.Var: self._emit_var,
+            e.IntImm: lambda node: integer(register_type(node.dtype), node.value),
+            e.FloatImm: lambda node: floating(register_type(node.dtype), node.value),
+            e.StringImm: lambda node: text.module.string(node.value),
+            e.And: lambda node: text.binary("and", self.emit(node.a), self.emit(node.b)),
+            e.Or: lambda node: text.binary("or", self.emit(node.a), self.emit(node.b)),
+            e.Not: self._emit_not,
+            e.Cast: lambda node: self.conversions.cast(
+                self.emit(node.value), node.value.dtype, node.dtype
+            ),
+            e.Select: lambda node: text.select(
+                self.emit(node.condition), self.emit(node.true_value), self.emit(node.false_value)
+            ),
+            e.Let: self._emit_let,
+            e.Ramp: self._emit_ramp,
+            e.Broadcast: lambda node: text.splat(self.emit(node.value), node.lanes),
+            e.BufferLoad: self._emit_load,
+            e.BufferRef: lambda node: self.pointer(node.buffer),
+            e.Call: self._emit_call,
+        }
+
+    def emit(self, node: PrimExpr) -> Value:
+        """The value of an expression."""
+        emit = self._table.get(type(node))
+        if emit is None:
+            raise e.unknown_node(node, "code generation")
+        return emit(node)
+
+    # -- leaves and operators --
+
+    def _emit_var(self, node: Var) -> Value:
+        if node not in self.variables:
+            raise CompileError(
+                f"variable {node.name}: expected one bound by an argument, a dimension or a loop, "
+                "found it unbound: pass it to build, or use it as a dimension of an argument"
+            )
+        return self.variables[node]
+
+    def _emit_arithmetic(self, node: e.Arithmetic) -> Value:
+        return self.arithmetic(node, self.emit(node.a), self.emit(node.b), self._contract)
+
+    def arithmetic(self, node: e.Arithmetic, a: Value, b: Value, flags: str) -> Value:
+        """`node` on operands already emitted, with LLVM's fast-math `flags` where it is of
+        floats."""
+        dtype = node.dtype
+        if not dtype.is_float:
+            return self.integers.binary(type(node).__name__, dtype.element, a, b)
+        if type(node) in _FLOAT_BINARY:
+            made = self.text.binary(_FLOAT_BINARY[type(node)], a, b, flags)
+            return self.conversions.round(made, dtype)
+        if isinstance(node, (e.Min, e.Max)):
+            # NaN propagates; which of two zeros comes back is left open.
+            name = "minimum" if isinstance(node, e.Min) else "maximum"
+            return self.text.intrinsic(name, a.type, a, b, flags="nsz")
+        raise CompileError(f"{type(node).__name__}: expected integers, got {dtype}")
+
+    def _emit_comparison(self, node: e.Comparison) -> Value:
+        a, b = self.emit(node.a), self.emit(node.b)
+        dtype = node.a.dtype
+        if dtype.is_float:
+            return self.text.fcmp(_FLOAT_COMPARE[type(node)], a, b)
+        predicate = _INT_COMPARE[type(node)]
+        if predicate not in ("eq", "ne"):
+            predicate = ("s" if dtype.is_int else "u") + predicate
+        return self.text.icmp(predicate, a, b)
+
+    def _emit_not(self, node: e.Not) -> Value:
+        value = self.emit(node.a)
+        return self.text.binary("xor", value, integer(value.type, 1))
+
+    def _emit_let(self, node: e.Let) -> Value:
+        """Lexically: where the body binds the variable again, as substitution can make it, the
+        outer value comes back after."""
+        value = self.emit(node.value)
+        outer = self.variables.get(node.var)
+        self.variables[node.var] = value
+        result = self.emit(node.body)
+        if outer is not None:
+            self.variables[node.var] = outer
+        return result
+
+    def _emit_ramp(self, node: e.Ramp) -> Value:
+        base = self.text.splat(self.emit(node.base), node.lanes)
+        stride = self.text.splat(self.emit(node.stride), node.lanes)
+        return self.text.binary(
+            "add", base, self.text.binary("mul", self._lane_numbers(stride.type), stride)
+        )
+
+    def _lane_numbers(self, type: str) -> Value:
+        element = type.split(" x ")[1].rstrip(">")
+        numbers = ", ".join(f"{element} {lane}" for lane in range(lanes_of(type)))
+        return Value(type, f"<{numbers}>")
+
+    # -- memory --
+
+    def pointer(self, buffer: Buffer) -> Value:
+        """The address of the buffer's first element."""
+        if buffer not in self.pointers:
+            raise CompileError(
+                f"{buffer.name}: expected a buffer that is an argument or allocated, found neither"
+            )
+        pointer = self.pointers[buffer]
+        if buffer.elem_offset is None:
+            return pointer
+        offset = self.index(buffer.elem_offset)
+        return self.text.element_pointer(memory_type(buffer.dtype), pointer, offset)
+
+    def strides(self, buffer: Buffer) -> list[Value]:
+        """The distances, in elements, between neighbours along each dimension, as ``i64``; 0 along
+        a dimension of one element that broadcasts."""
+        extents = [self.index(extent) for extent in buffer.shape]
+        if buffer.strides:
+            made = [self.index(s) for s in buffer.strides]
+        else:
+            made = [integer("i64", 1)]
+            for extent in extents[:0:-1]:
+                made.append(self.times(extent, made[-1]))
+            made = made[::-1][: len(extents)]
+        if not buffer.auto_broadcast:
+            return made
+        zero, one = integer("i64", 0), integer("i64", 1)
+        return [
+            self.text.select(self.text.icmp("eq", extent, one), zero, stride)
+            for extent, stride in zip(extents, made, strict=True)
+        ]
+
+    def index(self, node: PrimExpr) -> Value:
+        """An integer expression as ``i64``, or a vector of it."""
+        if isinstance(node, e.IntImm):
+            return integer("i64", node.value)
+        return self.conversions.cast(self.emit(node), node.dtype, INT64)
+
+    def times(self, a: Value, b: Value) -> Value:
+        x, y = _literal(a), _literal(b)
+        if x is not None and y is not None:
+            return integer("i64", x * y)
+        if x in (0, 1) or y in (0, 1):
+            return (b if x == 1 else a) if 1 in (x, y) else integer("i64", 0)
+        return self.text.binary("mul", a, b, "nsw")
+
+    def _plus(self, a: Value, b: Value) -> Value:
+        x, y = _literal(a), _literal(b)
+        if x is not None and y is not None:
+            return integer("i64", x + y)
+        if x == 0 or y == 0:
+            return b if x == 0 else a
+        return self.text.binary("add", a, b, "nsw")
+
+    def address(self, buffer: Buffer, indices: tuple[PrimExpr, ...]) -> Address:
+        """Where ``buffer[indices]`` is."""
+        zero = integer("i64", 0)
+        offset, step, lanes = zero, zero, 1
+        offsets: Value | None = None
+        for node, stride in zip(indices, self.strides(buffer), strict=True):
+            lanes = max(lanes, node.dtype.lanes)
+            if isinstance(node, e.Ramp):
+                offset = self._plus(offset, self.times(self.index(node.base), stride))
+                step = self._plus(step, self.times(self.index(node.stride), stride))
+            elif isinstance(node, e.Broadcast):
+                offset = self._plus(offset, self.times(self.index(node.value), stride))
+            elif node.dtype.lanes == 1:
+                offset = self._plus(offset, self.times(self.index(node), stride))
+            else:
+                scaled = self.text.binary(
+                    "mul", self.index(node), self.text.splat(stride, node.dtype.lanes)
+                )
+                offsets = scaled if offsets is None else self.text.binary("add", offsets, scaled)
+        element = memory_type(buffer.dtype)
+        pointer = self.text.element_pointer(element, self.pointer(buffer), offset)
+        if lanes == 1:
+            return Address(pointer)
+        if offsets is None and _literal(step) in (0, 1):
+            return Address(pointer, lanes, _literal(step))
+        ramp = self.text.splat(step, lanes)
+        ramp = self.text.binary("mul", self._lane_numbers(ramp.type), ramp)
+        return Address(
+            pointer,
+            lanes,
+            None,
+            ramp if offsets is None else self.text.binary("add", offsets, ramp),
+        )
+
+    def _emit_load(self, node: e.BufferLoad) -> Value:
+        dtype = node.buffer.dtype
+        where = self.address(node.buffer, node.indices)
+        align = dtype.element.itemsize
+        scalar = memory_type(dtype)
+        if where.lanes == 1 or where.step == 0:
+            loaded = self.text.splat(self.text.load(scalar, where.pointer, align), where.lanes)
+        elif where.step == 1:
+            loaded = self.text.load(vector_type(scalar, where.lanes), where.pointer, align)
+        else:
+            pointers = self._lane_pointers(where, scalar)
+            loaded = self.text.gather(vector_type(scalar, where.lanes), pointers, align)
+        return self.conversions.from_memory(loaded, dtype)
+
+    def store(self, buffer: Buffer, indices: tuple[PrimExpr, ...], value: Value) -> None:
+        """``buffer[indices] = value``, in the buffer's own dtype."""
+        where = self.address(buffer, indices)
+        align = buffer.dtype.element.itemsize
+        memory = self.conversions.to_memory(value, buffer.dtype)
+        if where.lanes == 1 or where.step == 1:
+            self.text.store(memory, where.pointer, align)
+        elif where.step == 0:  # the last lane is what remains
+            self.text.store(self.text.extract(memory, where.lanes - 1), where.pointer, align)
+        else:
+            self.text.scatter(memory, self._lane_pointers(where, memory_type(buffer.dtype)), align)
+
+    def _lane_pointers(self, where: Address, element: str) -> Value:
+        assert where.offsets is not None
+        type = vector_type("ptr", where.lanes)
+        return self.text.vector_of_pointers(type, element, where.pointer, where.offsets)
+
+    # -- calls --
+
+    def _emit_call(self, node: e.Call) -> Value:
+        if node.op in INTRINSICS:
+            args = [self.emit(a) for a in node.args]
+            return self._math.emit(node.op, node.args[0].dtype.element, args)
+        if node.op not in self.calls:
+            raise CompileError(f"{node.op}: expected a call that minitvm knows, found {node}")
+        return self.calls[node.op](node)
+
+    def _emit_if_then_else(self, node: e.Call) -> Value:
+        condition, *branches = node.args
+        chosen = self.emit(condition)
+        if lanes_of(chosen.type) > 1:
+            raise CompileError(f"if_then_else: expected a scalar condition, got {condition}")
+        if all(_is_cheap_and_safe(b) for b in branches):
+            return self.text.select(chosen, self.emit(branches[0]), self.emit(branches[1]))
+        yes, no, join = (self.text.block(name) for name in ("then", "else", "endif"))
+        self.text.branch_if(chosen, yes, no)
+        arrived = []
+        for block, branch in ((yes, branches[0]), (no, branches[1])):
+            self.text.place(block)
+            with self.text.scope():
+                value = self.emit(branch)
+            arrived.append((value, self.text.current))
+            self.text.branch(join)
+        self.text.place(join)
+        return self.text.phi(arrived[0][0].type, *arrived)
+
+    def _emit_reinterpret(self, node: e.Call) -> Value:
+        """Through memory's form, which is the bits that the dtype says."""
+        source = node.args[0]
+        memory = self.conversions.to_memory(self.emit(source), source.dtype)
+        wanted = memory_type(node.dtype.element)
+        return self.conversions.from_memory(
+            self.text.convert("bitcast", memory, wanted), node.dtype
+        )
+
+    def _emit_access_ptr(self, node: e.Call) -> Value:
+        reference, offset = node.args[0], node.args[1]
+        assert isinstance(reference, e.BufferRef)
+        pointer = self.pointer(reference.buffer)
+        return self.text.element_pointer(
+            memory_type(reference.buffer.dtype), pointer, self.index(offset)
+        )
+
+    def _emit_llvm_intrinsic(self, node: e.Call) -> Value:
+        name = _string_argument(node)
+        if not name.startswith("llvm."):
+            raise CompileError(
+                f"call_llvm_intrin: expected a name that begins 'llvm.', got {name!r}"
+            )
+        args = [self.emit(a) for a in node.args[1:]]
+        result = self.text.call(Value("ptr", f"@{name}"), register_type(node.dtype), args)
+        return self.conversions.round(result, node.dtype) if node.dtype.is_float else result
+
+    def _emit_extern(self, node: e.Call) -> Value:
+        """A C function, in the C calling convention: a ``bool`` is passed as a byte."""
+        name = _string_argument(node)
+        args: list[Value] = []
+        for arg in node.args[1:]:
+            dtype = arg.dtype
+            if dtype.lanes > 1 or (dtype.is_float and dtype.bits == 16):
+                raise CompileError(
+                    f"call_extern {name!r}: C has no type for the argument of {dtype}"
+                )
+            args.append(self.conversions.to_memory(self.emit(arg), dtype))
+        result = memory_type(node.dtype)
+        params = ", ".join(a.type for a in args)
+        function = self.text.module.external_function(name, f"{result} ({params})")
+        return self.conversions.from_memory(self.text.call(function, result, args), node.dtype)
+
+
+def _string_argument(node: e.Call) -> str:
+    first = node.args[0] if node.args else None
+    if not isinstance(first, e.StringImm):
+        raise CompileError(f"{node.op}: expected the name of a function first, got {first}")
+    return first.value
+
+
+def _literal(value: Value) -> int | None:
+    digits = value.text
+    return int(digits) if digits.lstrip("-").isdigit() else None
+
+
+_CHEAP = (e.Var, e.IntImm, e.FloatImm, e.Add, e.Sub, e.Mul, e.Min, e.Max, e.Cast, e.EQ, e.NE, e.LT,
+          e.LE, e.GT, e.GE, e.And, e.Or, e.Not, e.Broadcast, e.Ramp)  # fmt: skip
+
+
+def _is_cheap_and_safe(node: PrimExpr) -> bool:
+    """Whether evaluating `node` in vain costs little and can do no harm."""
+    return all(isinstance(each, _CHEAP) for each in walk(node))

@@ -1,0 +1,192 @@
+"""Integer arithmetic with every case defined: wrapping, division by zero, shifts out of range.
+
+The meaning is that of :mod:`minitvm.scalars`. A divisor or a shift that is a constant costs no
+check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from minitvm.codegen.llvm_text import FunctionText, Value, element_type, integer, lanes_of, poison
+from minitvm.runtime.dtype import DType
+from minitvm.runtime.errors import InternalError
+
+
+class Integers:
+    """Emits integer operations into one function."""
+
+    def __init__(self, text: FunctionText) -> None:
+        self._text = text
+        self._intrinsics: dict[str, Callable[[DType, list[Value]], Value]] = {
+            "bitwise_and": lambda dtype, args: text.binary("and", args[0], args[1]),
+            "bitwise_or": lambda dtype, args: text.binary("or", args[0], args[1]),
+            "bitwise_xor": lambda dtype, args: text.binary("xor", args[0], args[1]),
+            "bitwise_not": lambda dtype, args: text.binary(
+                "xor", args[0], integer(args[0].type, -1)
+            ),
+            "shift_left": self._shift_left,
+            "shift_right": self._shift_right,
+            "popcount": lambda dtype, args: text.intrinsic("ctpop", args[0].type, args[0]),
+            "clz": self._clz,
+            "fabs": self._abs,
+            "power": self._power,
+            "isnan": lambda dtype, args: self._constant(args[0], False),
+            "isinf": lambda dtype, args: self._constant(args[0], False),
+            "isfinite": lambda dtype, args: self._constant(args[0], True),
+        }
+        for name in ("floor", "ceil", "trunc", "round", "nearbyint"):
+            self._intrinsics[name] = lambda dtype, args: args[0]
+
+    def binary(self, name: str, dtype: DType, a: Value, b: Value) -> Value:
+        """The node `name` (``Add``, ``FloorDiv``...) on two integers of type `dtype`."""
+        if name in _RING:
+            return self._text.binary(_RING[name], a, b)
+        if name in ("Min", "Max"):
+            return self._extremum(name, dtype, a, b)
+        quotient, remainder = self._divide(dtype, a, b)
+        if name == "Div" or (name == "FloorDiv" and not dtype.is_int):
+            return quotient
+        if name == "Mod" or (name == "FloorMod" and not dtype.is_int):
+            return remainder
+        return self._floor(name, b, quotient, remainder)
+
+    def intrinsic(self, name: str, dtype: DType, args: list[Value]) -> Value:
+        """An intrinsic of :data:`minitvm.scalars.INTRINSICS` on integers."""
+        if name not in self._intrinsics:
+            raise InternalError(f"intrinsic {name!r} of {dtype} has no lowering")
+        return self._intrinsics[name](dtype, args)
+
+    def _constant(self, x: Value, value: bool) -> Value:
+        lanes = lanes_of(x.type)
+        return integer("i1" if lanes == 1 else f"<{lanes} x i1>", value)
+
+    def _extremum(self, name: str, dtype: DType, a: Value, b: Value) -> Value:
+        if dtype.is_bool:
+            return self._text.binary("and" if name == "Min" else "or", a, b)
+        prefix = "s" if dtype.is_int else "u"
+        return self._text.intrinsic(prefix + name.lower(), a.type, a, b)
+
+    def _divide(self, dtype: DType, a: Value, b: Value) -> tuple[Value, Value]:
+        """Quotient and remainder, rounded towards zero; of a division by zero, 0 and 0."""
+        text = self._text
+        prefix = "s" if dtype.is_int else "u"
+        divisor = _constant_of(b)
+        if divisor not in (None, 0, -1):
+            return text.binary(prefix + "div", a, b), text.binary(prefix + "rem", a, b)
+        zero, one = integer(b.type, 0), integer(b.type, 1)
+        by_zero = text.icmp("eq", b, zero)
+        if not dtype.is_int:
+            safe = text.select(by_zero, one, b)
+            quotient = text.select(by_zero, zero, text.binary("udiv", a, safe))
+            return quotient, text.binary("urem", a, safe) if divisor != 0 else zero
+        # The least integer by -1 overflows, and traps on x86: negate instead, which wraps.
+        by_minus_one = text.icmp("eq", b, integer(b.type, -1))
+        safe = text.select(text.binary("or", by_zero, by_minus_one), one, b)
+        quotient = text.binary("sdiv", a, safe)
+        quotient = text.select(by_minus_one, text.binary("sub", zero, a), quotient)
+        return text.select(by_zero, zero, quotient), text.binary("srem", a, safe)
+
+    def _floor(self, name: str, b: Value, quotient: Value, remainder: Value) -> Value:
+        """Quotient or remainder rounded down, from those rounded towards zero."""
+        text = self._text
+        zero = integer(b.type, 0)
+        nonzero = text.icmp("ne", remainder, zero)
+        opposite = text.icmp("slt", text.binary("xor", remainder, b), zero)
+        adjust = text.binary("and", nonzero, opposite)
+        if name == "FloorMod":
+            return text.select(adjust, text.binary("add", remainder, b), remainder)
+        return text.binary("add", quotient, text.convert("sext", adjust, element_type(b.type)))
+
+    def _shift_left(self, dtype: DType, args: list[Value]) -> Value:
+        x, s = args
+        shifted = self._text.binary("shl", x, s)
+        return self._in_range(dtype, s, shifted, integer(x.type, 0))
+
+    def _shift_right(self, dtype: DType, args: list[Value]) -> Value:
+        x, s = args
+        if not dtype.is_int:
+            return self._in_range(dtype, s, self._text.binary("lshr", x, s), integer(x.type, 0))
+        beyond = self._text.binary("ashr", x, integer(x.type, dtype.bits - 1))
+        return self._in_range(dtype, s, self._text.binary("ashr", x, s), beyond)
+
+    def _in_range(self, dtype: DType, shift: Value, inside: Value, beyond: Value) -> Value:
+        known = _constant_of(shift)
+        if known is not None and 0 <= known < dtype.bits:
+            return inside
+        fits = self._text.icmp("ult", shift, integer(shift.type, dtype.bits))
+        return self._text.select(fits, inside, beyond)
+
+    def _clz(self, dtype: DType, args: list[Value]) -> Value:
+        x = args[0]
+        count = self._text.intrinsic("ctlz", x.type, x, Value("i1", "false"))
+        return self._text.convert("zext" if dtype.bits < 32 else "trunc", count, "i32")
+
+    def _abs(self, dtype: DType, args: list[Value]) -> Value:
+        if not dtype.is_int:
+            return args[0]
+        return self._text.intrinsic("abs", args[0].type, args[0], Value("i1", "false"))
+
+    def _power(self, dtype: DType, args: list[Value]) -> Value:
+        """By squaring, in a function of its own."""
+        function = _power_function(self._text, dtype)
+        element = element_type(args[0].type)
+        result = poison(args[0].type)
+        if lanes_of(result.type) == 1:
+            return self._text.call(function, element, args)
+        for lane in range(lanes_of(result.type)):
+            lanes = [self._text.extract(a, lane) for a in args]
+            result = self._text.insert(result, self._text.call(function, element, lanes), lane)
+        return result
+
+
+_RING = {"Add": "add", "Sub": "sub", "Mul": "mul"}
+
+
+def _constant_of(value: Value) -> int | None:
+    """The value of an integer constant, in all lanes of a splat alike; None of anything else."""
+    digits = value.text.removesuffix(")").rsplit(" ", 1)[-1]
+    return int(digits) if digits.lstrip("-").isdigit() else None
+
+
+def _power_function(caller: FunctionText, dtype: DType) -> Value:
+    """``i32 (i32 base, i32 exponent)`` and its like, added to the module once."""
+    type = f"i{dtype.bits}"
+    name = f"minitvm.power.{dtype}"
+    if not caller.module.claim(name):
+        return Value("ptr", f"@{name}")
+    text = FunctionText(
+        caller.module, name, type, [(type, "base"), (type, "exponent")], linkage="internal"
+    )
+    base, exponent = text.params
+    zero, one = integer(type, 0), integer(type, 1)
+    loop, body, done, negative = (text.block(b) for b in ("loop", "body", "done", "negative"))
+    entry = text.current
+    if dtype.is_int:
+        text.branch_if(text.icmp("slt", exponent, zero), negative, loop)
+    else:
+        text.branch(loop)
+    text.place(loop)
+    result, next_result = text.phi_open(one, entry, body)
+    square, next_square = text.phi_open(base, entry, body)
+    left, next_left = text.phi_open(exponent, entry, body)
+    text.branch_if(text.icmp("eq", left, zero), done, body)
+    text.place(body)
+    is_odd = text.icmp("ne", text.binary("and", left, one), zero)
+    product = text.binary("mul", result, square)
+    text.phi_close(next_result, text.select(is_odd, product, result))
+    text.phi_close(next_square, text.binary("mul", square, square))
+    text.phi_close(next_left, text.binary("lshr", left, one))
+    text.branch(loop)
+    text.place(done)
+    text.ret(result)
+    if dtype.is_int:
+        text.place(negative)
+        is_one = text.icmp("eq", base, one)
+        is_even = text.icmp("eq", text.binary("and", exponent, one), zero)
+        minus_one = integer(type, -1)
+        signed = text.select(is_even, one, minus_one)
+        of_minus_one = text.select(text.icmp("eq", base, minus_one), signed, zero)
+        text.ret(text.select(is_one, one, of_minus_one))
+    text.finish()
+    return Value("ptr", f"@{name}")

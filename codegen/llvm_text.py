@@ -1,0 +1,385 @@
+"""LLVM IR as text: the one file that writes it.
+
+Values know their LLVM types, so an operation's text needs no type from its caller; equal pure
+values within reach of each other are one value. The result goes to LLVM's parser, which names the
+intrinsics' overloads (``@llvm.sqrt`` on a ``float`` is ``@llvm.sqrt.f32``) and checks every line.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import final
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An operand: its LLVM type and its text (``%7``, ``42``, ``@name``)."""
+
+    type: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.text}"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A basic block's label."""
+
+    label: str
+
+
+def integer(type: str, value: int) -> Value:
+    """An integer constant; of a vector type, the same in every lane.
+
+    >>> str(integer("<4 x i32>", 3))
+    '<4 x i32> splat (i32 3)'
+    """
+    element = element_type(type)
+    text = ("true" if value else "false") if element == "i1" else str(value)
+    return Value(type, text if element == type else f"splat ({element} {text})")
+
+
+def floating(type: str, value: float) -> Value:
+    """A ``float`` or ``double`` constant, given exactly; of a vector type, in every lane."""
+    element = element_type(type)
+    if value != value:
+        text = "0x7FF8000000000000"
+    else:
+        text = f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
+    return Value(type, text if element == type else f"splat ({element} {text})")
+
+
+NULL = Value("ptr", "null")
+
+
+def poison(type: str) -> Value:
+    """A value that nothing may depend on."""
+    return Value(type, "poison")
+
+
+def zero(type: str) -> Value:
+    """All bits zero."""
+    return Value(type, "zeroinitializer")
+
+
+_VECTOR = re.compile(r"<(\d+) x (\w+)>")
+
+
+def element_type(type: str) -> str:
+    """The type of one lane."""
+    match = _VECTOR.fullmatch(type)
+    return match.group(2) if match else type
+
+
+def lanes_of(type: str) -> int:
+    """How many lanes a type has; a scalar has one."""
+    match = _VECTOR.fullmatch(type)
+    return int(match.group(1)) if match else 1
+
+
+def vector_type(element: str, lanes: int) -> str:
+    """The type of `lanes` lanes; one lane is the scalar itself."""
+    return element if lanes == 1 else f"<{lanes} x {element}>"
+
+
+def like(type: str, element: str) -> str:
+    """`element` with the lanes of `type`."""
+    return vector_type(element, lanes_of(type))
+
+
+def _quote(text: bytes) -> str:
+    plain = (chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\{b:02X}" for b in text)
+    return "".join(plain)
+
+
+class ModuleText:
+    """A module under construction: globals, declarations and functions."""
+
+    def __init__(self, name: str, triple: str, data_layout: str) -> None:
+        self._header = (
+            f'source_filename = "{_quote(name.encode())}"\n'
+            f'target datalayout = "{data_layout}"\n'
+            f'target triple = "{triple}"\n'
+        )
+        self._globals: list[str] = []
+        self._declarations: dict[str, str] = {}
+        self._functions: list[str] = []
+        self._strings: dict[bytes, Value] = {}
+        self._claimed: set[str] = set()
+
+    @property
+    def external_symbols(self) -> tuple[str, ...]:
+        """The names that the module expects its loader to provide."""
+        return tuple(self._declarations)
+
+    def string(self, text: str) -> Value:
+        """A pointer to a constant, zero-terminated string."""
+        data = text.encode() + b"\0"
+        if data not in self._strings:
+            name = f"@.str.{len(self._strings)}"
+            self._globals.append(
+                f'{name} = private unnamed_addr constant [{len(data)} x i8] c"{_quote(data)}"'
+            )
+            self._strings[data] = Value("ptr", name)
+        return self._strings[data]
+
+    def string_table(self, name: str, strings: Sequence[str]) -> Value:
+        """A constant array of pointers to strings."""
+        table = Value("ptr", f"@{name}")
+        line = ", ".join(str(self.string(s)) for s in strings)
+        if self.claim(name):
+            self._globals.append(
+                f"@{name} = private unnamed_addr constant [{len(strings)} x ptr] [{line}]"
+            )
+        return table
+
+    def external_function(self, name: str, signature: str) -> Value:
+        """A function that the loader provides; `signature` is ``i32 (ptr, ...)``."""
+        result, _, params = signature.partition(" ")
+        self._declarations[name] = f"declare {result} @{_symbol(name)}{params}"
+        return Value("ptr", f"@{_symbol(name)}")
+
+    def external_global(self, name: str) -> Value:
+        """The address of a variable that the loader provides."""
+        self._declarations[name] = f"@{_symbol(name)} = external global ptr"
+        return Value("ptr", f"@{_symbol(name)}")
+
+    def add_function(self, text: str) -> None:
+        self._functions.append(text)
+
+    def claim(self, name: str) -> bool:
+        """Whether the caller is the first to ask for `name`, and so the one to define it."""
+        if name in self._claimed:
+            return False
+        self._claimed.add(name)
+        return True
+
+    def __str__(self) -> str:
+        parts = [self._header, *self._globals, *self._declarations.values(), *self._functions]
+        return "\n".join(parts) + "\n"
+
+
+def _symbol(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z_.$][\w.$]*", name) else f'"{_quote(name.encode())}"'
+
+
+class FunctionText:
+    """A function under construction: a current block, and a method for each kind of operation.
+
+    Pure operations are shared: within a :meth:`scope`, and in the scopes around it, the same text
+    is emitted once. A scope must be opened wherever control may skip what is emitted.
+    """
+
+    def __init__(
+        self,
+        module: ModuleText,
+        name: str,
+        result: str,
+        params: Sequence[tuple[str, str]],
+        *,
+        linkage: str = "",
+        attributes: str = "",
+    ) -> None:
+        """`params` pairs an LLVM type (with its attributes) and a name."""
+        self.module = module
+        self.params = tuple(Value(type.split(" ")[0], f"%{name}") for type, name in params)
+        listed = ", ".join(f"{type} %{name}" for type, name in params)
+        self._head = f"define {linkage} {result} @{_symbol(name)}({listed}) {attributes}{{"
+        self._allocas: list[str] = []
+        self._lines: list[str] = []
+        self._counter = 0
+        self._scopes: list[dict[str, Value]] = [{}]
+        self.current = Block("entry")
+
+    def finish(self) -> None:
+        """Hands the function to its module."""
+        lines = [self._head, "entry:", *self._allocas, *self._lines, "}"]
+        self.module.add_function("\n".join(lines))
+
+    # -- blocks --
+
+    def block(self, hint: str) -> Block:
+        """A new block, not yet placed."""
+        self._counter += 1
+        return Block(f"{hint}.{self._counter}")
+
+    def place(self, block: Block) -> None:
+        """Goes on at the start of `block`."""
+        self._lines.append(f"{block.label}:")
+        self.current = block
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """What is emitted inside is not shared with what comes after."""
+        self._scopes.append({})
+        yield
+        self._scopes.pop()
+
+    def branch(self, target: Block) -> None:
+        self._lines.append(f"  br label %{target.label}")
+
+    def branch_if(self, condition: Value, yes: Block, no: Block, *, likely: bool = False) -> None:
+        """`likely` says that `yes` is taken nearly always."""
+        weights = ', !prof !{!"branch_weights", i32 1048575, i32 1}' if likely else ""
+        self._lines.append(
+            f"  br i1 {condition.text}, label %{yes.label}, label %{no.label}{weights}"
+        )
+
+    def switch(self, value: Value, default: Block, cases: Sequence[tuple[int, Block]]) -> None:
+        listed = " ".join(f"{value.type} {n}, label %{b.label}" for n, b in cases)
+        self._lines.append(f"  switch {value}, label %{default.label} [ {listed} ]")
+
+    def ret(self, value: Value | None = None) -> None:
+        self._lines.append(f"  ret {'void' if value is None else value}")
+
+    def unreachable(self) -> None:
+        self._lines.append("  unreachable")
+
+    def phi(self, type: str, *incoming: tuple[Value, Block]) -> Value:
+        """A value by the block that control came from."""
+        listed = ", ".join(f"[ {v.text}, %{b.label} ]" for v, b in incoming)
+        return self._define(type, f"phi {type} {listed}")
+
+    def phi_open(self, begin: Value, came_from: Block, latch: Block) -> tuple[Value, Value]:
+        """A loop's variable that starts at `begin`, and its value in the next round, which
+        :meth:`phi_close` defines on the way to `latch`'s end."""
+        upcoming = self._name(begin.type)
+        return self.phi(begin.type, (begin, came_from), (upcoming, latch)), upcoming
+
+    def phi_close(self, upcoming: Value, value: Value) -> None:
+        """Defines the second result of :meth:`phi_open` as a copy of `value`, which LLVM's first
+        pass removes."""
+        self._lines.append(f"  {upcoming.text} = select i1 true, {value}, {value}")
+
+    def count_up(self, upcoming: Value, counter: Value, *, signed: bool) -> None:
+        """Defines the second result of :meth:`phi_open` as ``counter + 1``, which can't wrap."""
+        flag = "nsw" if signed else "nuw"
+        self._lines.append(f"  {upcoming.text} = add {flag} {counter}, 1")
+
+    # -- pure operations, shared --
+
+    def binary(self, opcode: str, a: Value, b: Value, flags: str = "") -> Value:
+        """``opcode`` on two values of one type: ``add``, ``fmul``, ``and``..."""
+        return self._pure(a.type, f"{opcode} {flags + ' ' if flags else ''}{a}, {b.text}")
+
+    def icmp(self, predicate: str, a: Value, b: Value) -> Value:
+        return self._pure(like(a.type, "i1"), f"icmp {predicate} {a}, {b.text}")
+
+    def fcmp(self, predicate: str, a: Value, b: Value) -> Value:
+        return self._pure(like(a.type, "i1"), f"fcmp {predicate} {a}, {b.text}")
+
+    def fneg(self, a: Value) -> Value:
+        return self._pure(a.type, f"fneg {a}")
+
+    def select(self, condition: Value, yes: Value, no: Value) -> Value:
+        return self._pure(yes.type, f"select {condition}, {yes}, {no}")
+
+    def convert(self, opcode: str, value: Value, element: str) -> Value:
+        """``sext``, ``fptosi``, ``bitcast``... of every lane to `element`."""
+        wanted = like(value.type, element)
+        return (
+            value if wanted == value.type else self._pure(wanted, f"{opcode} {value} to {wanted}")
+        )
+
+    def intrinsic(self, name: str, type: str, *args: Value, flags: str = "") -> Value:
+        """A pure LLVM intrinsic, ``llvm.`` and overload left out: ``intrinsic("sqrt", ...)``."""
+        listed = ", ".join(map(str, args))
+        prefix = flags + " " if flags else ""
+        return self._pure(type, f"call {prefix}{type} @llvm.{name}({listed})")
+
+    def element_pointer(self, type: str, pointer: Value, index: Value) -> Value:
+        """The address of element `index` of an array of `type` at `pointer`."""
+        if index.text == "0":
+            return pointer
+        return self._pure("ptr", f"getelementptr inbounds {type}, {pointer}, {index}")
+
+    def vector_of_pointers(self, type: str, element: str, base: Value, offsets: Value) -> Value:
+        """The addresses of the elements at `offsets`, one a lane, from `base`."""
+        return self._pure(type, f"getelementptr inbounds {element}, {base}, {offsets}")
+
+    def extract(self, vector: Value, lane: int) -> Value:
+        """One lane of a vector; a scalar is its own only lane."""
+        if lanes_of(vector.type) == 1:
+            return vector
+        return self._pure(element_type(vector.type), f"extractelement {vector}, i32 {lane}")
+
+    def insert(self, vector: Value, element: Value, lane: int) -> Value:
+        """`vector` with one lane replaced."""
+        return self._pure(vector.type, f"insertelement {vector}, {element}, i32 {lane}")
+
+    def splat(self, value: Value, lanes: int) -> Value:
+        """A vector of copies of a scalar."""
+        if lanes == 1:
+            return value
+        type = vector_type(value.type, lanes)
+        first = self.insert(poison(type), value, 0)
+        mask = zero(vector_type("i32", lanes))
+        return self._pure(type, f"shufflevector {first}, {type} poison, {mask}")
+
+    # -- memory and calls, never shared --
+
+    def alloca(self, type: str, count: int = 1, align: int = 8) -> Value:
+        """Stack memory for the whole call, in the entry block."""
+        self._counter += 1
+        name = f"%stack.{self._counter}"
+        self._allocas.append(f"  {name} = alloca {type}, i32 {count}, align {align}")
+        return Value("ptr", name)
+
+    def load(self, type: str, pointer: Value, align: int, metadata: str = "") -> Value:
+        return self._define(type, f"load {type}, {pointer}, align {align}{metadata}")
+
+    def store(self, value: Value, pointer: Value, align: int) -> None:
+        self._lines.append(f"  store {value}, {pointer}, align {align}")
+
+    def gather(self, type: str, pointers: Value, align: int) -> Value:
+        """A vector whose lanes are read from a vector of addresses."""
+        mask = integer(like(type, "i1"), 1)
+        return self._define(
+            type,
+            f"call {type} @llvm.masked.gather({pointers.type} align {align} {pointers.text}, "
+            f"{mask}, {type} poison)",
+        )
+
+    def scatter(self, value: Value, pointers: Value, align: int) -> None:
+        """Writes the lanes of a vector to a vector of addresses, the first lane first."""
+        mask = integer(like(value.type, "i1"), 1)
+        self._lines.append(
+            f"  call void @llvm.masked.scatter({value}, {pointers.type} align {align} "
+            f"{pointers.text}, {mask})"
+        )
+
+    def call(
+        self, function: Value, type: str, args: Sequence[Value], *, signature: str = ""
+    ) -> Value:
+        """A call with effects. A variadic callee needs its `signature`, ``i32 (ptr, ...)``."""
+        listed = ", ".join(map(str, args))
+        text = f"call {signature or type} {function.text}({listed})"
+        if type == "void":
+            self._lines.append(f"  {text}")
+            return Value("void", "")
+        return self._define(type, text)
+
+    def _name(self, type: str) -> Value:
+        self._counter += 1
+        return Value(type, f"%v{self._counter}")
+
+    def _define(self, type: str, text: str) -> Value:
+        value = self._name(type)
+        self._lines.append(f"  {value.text} = {text}")
+        return value
+
+    def _pure(self, type: str, text: str) -> Value:
+        for known in reversed(self._scopes):
+            found = known.get(text)
+            if found is not None:
+                return found
+        value = self._define(type, text)
+        self._scopes[-1][text] = value
+        return value

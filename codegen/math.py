@@ -1,0 +1,150 @@
+"""The intrinsics of :data:`minitvm.scalars.INTRINSICS`, on scalars and lane by lane on vectors.
+
+What LLVM does itself it is asked to do; the rest is the C library's, whose functions are within
+1 ULP for float32 on glibc, and within 2 for float64 (glibc manual, "Errors in Math Functions").
+``float16`` and ``bfloat16`` are computed in float32 and rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from minitvm.codegen.conversion import Conversions
+from minitvm.codegen.integers import Integers
+from minitvm.codegen.llvm_text import (
+    FunctionText,
+    Value,
+    element_type,
+    floating,
+    integer,
+    lanes_of,
+    poison,
+)
+from minitvm.runtime.dtype import FLOAT32, FLOAT64, DType
+from minitvm.runtime.errors import InternalError
+
+# LLVM intrinsics of one float, by the name of ours.
+_LLVM_UNARY = {
+    "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "round",
+    "nearbyint": "roundeven", "fabs": "fabs",
+}  # fmt: skip
+# C library functions by the name of ours; "f" is appended for float32.
+_LIBM = {
+    "exp": "exp", "exp2": "exp2", "log": "log", "log2": "log2", "log10": "log10", "log1p": "log1p",
+    "sin": "sin", "cos": "cos", "tan": "tan", "asin": "asin", "acos": "acos", "atan": "atan",
+    "sinh": "sinh", "cosh": "cosh", "tanh": "tanh", "asinh": "asinh", "acosh": "acosh",
+    "atanh": "atanh", "erf": "erf", "atan2": "atan2", "hypot": "hypot", "fmod": "fmod",
+    "power": "pow",
+}  # fmt: skip
+_ROUNDS_NOTHING = {"floor", "ceil", "trunc", "round", "nearbyint", "fabs", "copysign", "nextafter"}
+LIBM_SYMBOLS = frozenset(
+    name + suffix for name in (*_LIBM.values(), "ldexp") for suffix in ("", "f")
+)
+
+
+class MathFunctions:
+    """Emits intrinsics into one function."""
+
+    def __init__(self, text: FunctionText, conversions: Conversions, integers: Integers) -> None:
+        self._text = text
+        self._conversions = conversions
+        self._integers = integers
+        self._special: dict[str, Callable[[DType, list[Value]], Value]] = {
+            "exp10": self._exp10,
+            "rsqrt": self._rsqrt,
+            "sigmoid": self._sigmoid,
+            "copysign": self._copysign,
+            "nextafter": self._nextafter,
+            "ldexp": self._ldexp,
+            "isnan": lambda dtype, args: self._text.fcmp("uno", args[0], args[0]),
+            "isinf": lambda dtype, args: self._compare_with_infinity("oeq", args[0]),
+            "isfinite": lambda dtype, args: self._compare_with_infinity("olt", args[0]),
+        }
+
+    def emit(self, name: str, dtype: DType, args: list[Value]) -> Value:
+        """Intrinsic `name` on arguments of which the first has type `dtype`."""
+        if not dtype.is_float:
+            return self._integers.intrinsic(name, dtype, args)
+        result = self._float(name, dtype, args)
+        if name in _ROUNDS_NOTHING or element_type(result.type) == "i1":
+            return result
+        return self._conversions.round(result, dtype)
+
+    def _float(self, name: str, dtype: DType, args: list[Value]) -> Value:
+        if name in _LLVM_UNARY:
+            return self._text.intrinsic(_LLVM_UNARY[name], args[0].type, args[0])
+        if name in _LIBM:
+            return self._libm(_LIBM[name], args[0].type, args)
+        if name in self._special:
+            return self._special[name](dtype, args)
+        raise InternalError(f"intrinsic {name!r} of {dtype} has no lowering")
+
+    def _libm(self, name: str, type: str, args: list[Value]) -> Value:
+        """A C library function, on each lane in turn."""
+        element = element_type(type)
+        symbol = name if element == "double" else name + "f"
+        params = ", ".join(element_type(a.type) for a in args)
+        function = self._text.module.external_function(symbol, f"{element} ({params})")
+        if lanes_of(type) == 1:
+            return self._text.call(function, element, args)
+        result = poison(type)
+        for lane in range(lanes_of(type)):
+            lanes = [self._text.extract(a, lane) for a in args]
+            result = self._text.insert(result, self._text.call(function, element, lanes), lane)
+        return result
+
+    def _exp10(self, dtype: DType, args: list[Value]) -> Value:
+        """``pow(10, x)``, which every C library has and which is as exact as its ``pow``."""
+        return self._libm("pow", args[0].type, [floating(args[0].type, 10.0), args[0]])
+
+    def _rsqrt(self, dtype: DType, args: list[Value]) -> Value:
+        root = self._text.intrinsic("sqrt", args[0].type, args[0])
+        return self._text.binary("fdiv", floating(root.type, 1.0), root)
+
+    def _sigmoid(self, dtype: DType, args: list[Value]) -> Value:
+        power = self._libm("exp", args[0].type, [self._text.fneg(args[0])])
+        one = floating(power.type, 1.0)
+        return self._text.binary("fdiv", one, self._text.binary("fadd", one, power))
+
+    def _copysign(self, dtype: DType, args: list[Value]) -> Value:
+        return self._text.intrinsic("copysign", args[0].type, *args)
+
+    def _compare_with_infinity(self, predicate: str, x: Value) -> Value:
+        magnitude = self._text.intrinsic("fabs", x.type, x)
+        return self._text.fcmp(predicate, magnitude, floating(x.type, float("inf")))
+
+    def _ldexp(self, dtype: DType, args: list[Value]) -> Value:
+        """In double for 16-bit types, where scaling in float could round twice."""
+        x, exponent = args
+        if dtype.bits != 16:
+            return self._libm("ldexp", x.type, [x, exponent])
+        wide = self._conversions.cast(x, FLOAT32, FLOAT64)
+        scaled = self._libm("ldexp", wide.type, [wide, exponent])
+        return self._conversions.cast(scaled, FLOAT64, dtype)
+
+    def _nextafter(self, dtype: DType, args: list[Value]) -> Value:
+        """The neighbour by one step of the bit pattern, in the width of `dtype` itself."""
+        text = self._text
+        x, y = args
+        bits = self._bits(x, dtype)
+        one = integer(bits.type, 1)
+        sign = integer(bits.type, -(1 << (dtype.bits - 1)))
+        zero = floating(x.type, 0.0)
+        upwards, positive = text.fcmp("ogt", y, x), text.fcmp("ogt", x, zero)
+        away = text.icmp("eq", upwards, positive)
+        stepped = text.select(away, text.binary("add", bits, one), text.binary("sub", bits, one))
+        y_sign = text.binary("and", self._bits(y, dtype), sign)
+        from_zero = text.binary("or", y_sign, one)
+        moved = text.select(text.fcmp("oeq", x, zero), from_zero, stepped)
+        result = text.select(text.fcmp("oeq", x, y), y, self._from_bits(moved, dtype))
+        is_nan = text.fcmp("uno", x, y)
+        return text.select(is_nan, floating(x.type, float("nan")), result)
+
+    def _bits(self, value: Value, dtype: DType) -> Value:
+        memory = self._conversions.to_memory(value, dtype)
+        return self._text.convert("bitcast", memory, f"i{dtype.bits}")
+
+    def _from_bits(self, bits: Value, dtype: DType) -> Value:
+        if dtype.bits == 16:
+            return self._conversions.from_memory(bits, dtype)
+        return self._text.convert("bitcast", bits, "float" if dtype.bits == 32 else "double")

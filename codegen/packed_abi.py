@@ -1,0 +1,515 @@
+"""The packed C function of a kernel: it checks its arguments, binds sizes, and calls the body.
+
+::
+
+    int f(TVMValue* args, int* type_codes, int num_args,
+          TVMValue* ret, int* ret_type_code, void* resource)
+
+returns 0, or -1 with a Python error set. Everything is checked before the body writes anything:
+the number of arguments and their kinds; of each array the rank, dtype, device, shape, strides,
+memory and alignment; and that no output shares memory with another argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+from minitvm import expr as e
+from minitvm.codegen import dltensor
+from minitvm.codegen.argument_errors import ArgumentErrors, percent_escaped, raise_error
+from minitvm.codegen.expression import ExpressionEmitter
+from minitvm.codegen.llvm_text import FunctionText, ModuleText, Value, integer
+from minitvm.codegen.options import CodegenOptions
+from minitvm.codegen.statement import MAX_FAILURE_VALUES, Assertion, StatementEmitter
+from minitvm.codegen.types import register_type
+from minitvm.expr import Buffer, PrimExpr, Var
+from minitvm.passes.access import written_parameters
+from minitvm.runtime.device import DEVICE_TYPES
+from minitvm.runtime.dtype import FLOAT64, INT64, DType
+from minitvm.runtime.values import ArgTypeCode
+from minitvm.stmt import PrimFunc
+
+PACKED_PARAMS = (
+    ("ptr", "args"), ("ptr", "type_codes"), ("i32", "num_args"),
+    ("ptr", "ret"), ("ptr", "ret_type_code"), ("ptr", "resource"),
+)  # fmt: skip
+
+
+def emit_function(module: ModuleText, func: PrimFunc, options: CodegenOptions) -> None:
+    """Adds `func` to `module`: its body, and its packed function under its own name."""
+    sizes = bound_variables(func)
+    assertions = _emit_body(module, func, sizes, options)
+    _Entry(module, func, sizes, options).emit(assertions)
+
+
+def bound_variables(func: PrimFunc) -> tuple[Var, ...]:
+    """The variables that the shapes, strides and offsets of the arguments bind, in order."""
+    dims = [d for b in func.buffer_map.values() for d in (*b.shape, *b.strides, b.elem_offset)]
+    parameters = set(func.params)
+    found = (d for d in dims if isinstance(d, Var) and d not in parameters)
+    return tuple(dict.fromkeys(found))
+
+
+def packed_symbol(name: str) -> str:
+    """The symbol of a function's packed entry, which no C function's name can be."""
+    return f"packed.{name}"
+
+
+def _body_symbol(name: str) -> str:
+    return f"body.{name}"
+
+
+def _emit_body(
+    module: ModuleText, func: PrimFunc, sizes: tuple[Var, ...], options: CodegenOptions
+) -> list[Assertion]:
+    written = written_parameters(func)
+    params: list[tuple[str, str]] = []
+    for position, param in enumerate(func.params):
+        buffer = func.buffer_map.get(param)
+        if buffer is None:
+            params.append((register_type(param.dtype), f"p{position}"))
+        else:
+            access = "" if buffer in written else " readonly"
+            params.append((f"ptr noalias nocapture{access}", f"p{position}"))
+    params.extend((register_type(var.dtype), f"size{i}") for i, var in enumerate(sizes))
+    params.append(("ptr noalias nocapture", "failure"))
+    text = FunctionText(module, _body_symbol(func.name), "i32", params, linkage="internal",
+                        attributes="nounwind ")  # fmt: skip
+    emitter = StatementEmitter(text, options, text.params[-1])
+    for param, value in zip((*func.params, *sizes), text.params[:-1], strict=True):
+        buffer = func.buffer_map.get(param)
+        if buffer is None:
+            emitter.expressions.variables[param] = value
+        else:
+            emitter.expressions.pointers[buffer] = value
+    emitter.emit(func.body)
+    emitter.finish()
+    return emitter.assertions
+
+
+@final
+@dataclass(slots=True)
+class _Tensor:
+    """A tensor argument, as far as the entry has read it."""
+
+    position: int
+    buffer: Buffer
+    handle: Value
+    extents: list[Value]
+    data: Value | None = None
+    end: Value | None = None
+
+
+class _Entry:
+    """Emits the packed function of one kernel."""
+
+    def __init__(
+        self, module: ModuleText, func: PrimFunc, sizes: tuple[Var, ...], options: CodegenOptions
+    ) -> None:
+        self._func = func
+        self._sizes = sizes
+        self._names = arg_names(func)
+        self._errors = ArgumentErrors(module, func.name, self._names)
+        self._text = FunctionText(
+            module, packed_symbol(func.name), "i32", PACKED_PARAMS, attributes="nounwind "
+        )
+        self._expressions = ExpressionEmitter(self._text, options)
+        self._source: dict[Var, str] = {}
+        # Where element 0 of a strided array is, which a negative stride puts behind others.
+        self._first: dict[int, Value] = {}
+
+    def emit(self, assertions: list[Assertion]) -> None:
+        text = self._text
+        args, codes, count, _ret, ret_code, _resource = text.params
+        expected = integer("i32", len(self._func.params))
+        self._require(text.icmp("eq", count, expected), self._errors.count, count)
+        tensors: list[_Tensor] = []
+        for position, param in enumerate(self._func.params):
+            code_at = text.element_pointer("i32", codes, integer("i64", position))
+            code = text.load("i32", code_at, 4)
+            where = text.element_pointer("i64", args, integer("i64", position))
+            buffer = self._func.buffer_map.get(param)
+            if buffer is None:
+                self._expressions.variables[param] = self._scalar(position, param, code, where)
+            else:
+                tensors.append(self._tensor(position, buffer, code, where))
+        for tensor in tensors:
+            self._bind(tensor)
+        for tensor in tensors:
+            self._check(tensor)
+        self._check_overlaps(tensors)
+        self._call(tensors, assertions, ret_code)
+        text.finish()
+
+    def _require(self, holds: Value, report: Callable[..., Value], *details: object) -> None:
+        """Returns what ``report(text, *details)`` does unless `holds`."""
+        failed, go_on = self._text.block("wrong"), self._text.block("right")
+        self._text.branch_if(holds, go_on, failed, likely=True)
+        self._text.place(failed)
+        with self._text.scope():
+            self._text.ret(report(self._text, *details))
+        self._text.place(go_on)
+
+    # -- scalars --
+
+    def _scalar(self, position: int, param: Var, code: Value, where: Value) -> Value:
+        text, dtype = self._text, param.dtype
+        if dtype.is_handle:
+            accepted = (ArgTypeCode.HANDLE, ArgTypeCode.NULL)
+            self._require(
+                self._is_one_of(code, accepted),
+                self._errors.kind,
+                position,
+                "an opaque pointer",
+                code,
+            )
+            return text.load("ptr", where, 8)
+        if dtype.is_float:
+            return self._float_scalar(position, dtype, code, where)
+        self._require(
+            self._is_one_of(code, (ArgTypeCode.INT,)),
+            self._errors.kind,
+            position,
+            "an integer",
+            code,
+        )
+        value = text.load("i64", where, 8)
+        if dtype.is_bool or dtype.bits < 64:
+            low, high = integer("i64", dtype.min()), integer("i64", dtype.max())
+            fits = text.binary("and", text.icmp("sge", value, low), text.icmp("sle", value, high))
+            self._require(fits, self._errors.scalar_range, position, str(dtype), value)
+        return self._expressions.conversions.cast(value, INT64, dtype)
+
+    def _float_scalar(self, position: int, dtype: DType, code: Value, where: Value) -> Value:
+        text, cast = self._text, self._expressions.conversions.cast
+        self._require(
+            self._is_one_of(code, (ArgTypeCode.FLOAT, ArgTypeCode.INT)),
+            self._errors.kind,
+            position,
+            "a number",
+            code,
+        )
+        from_float = cast(text.load("double", where, 8), FLOAT64, dtype)
+        from_int = cast(text.load("i64", where, 8), INT64, dtype)
+        is_int = text.icmp("eq", code, integer("i32", ArgTypeCode.INT))
+        return text.select(is_int, from_int, from_float)
+
+    def _is_one_of(self, code: Value, accepted: tuple[ArgTypeCode, ...]) -> Value:
+        found = [self._text.icmp("eq", code, integer("i32", a)) for a in accepted]
+        result = found[0]
+        for other in found[1:]:
+            result = self._text.binary("or", result, other)
+        return result
+
+    # -- arrays: what they are --
+
+    def _tensor(self, position: int, buffer: Buffer, code: Value, where: Value) -> _Tensor:
+        text, errors = self._text, self._errors
+        accepted = (ArgTypeCode.DLTENSOR_HANDLE, ArgTypeCode.NDARRAY_HANDLE)
+        self._require(
+            self._is_one_of(code, accepted),
+            errors.kind,
+            position,
+            "an array",
+            code,
+        )
+        handle = text.load("ptr", where, 8)
+        self._require(text.icmp("ne", handle, Value("ptr", "null")), errors.null, position)
+        ndim = dltensor.load_field(text, handle, dltensor.NDIM, "i32")
+        self._require(
+            text.icmp("eq", ndim, integer("i32", buffer.ndim)),
+            errors.ndim,
+            position,
+            buffer.ndim,
+            ndim,
+        )
+        word = dltensor.load_field(text, handle, dltensor.DTYPE, "i32")
+        self._require(
+            text.icmp("eq", word, integer("i32", dltensor.dtype_word(buffer.dtype))),
+            errors.dtype,
+            position,
+            str(buffer.dtype),
+            word,
+        )
+        kind = dltensor.load_field(text, handle, dltensor.DEVICE_TYPE, "i32")
+        number = dltensor.load_field(text, handle, dltensor.DEVICE_ID, "i32")
+        self._require(
+            text.icmp("eq", kind, integer("i32", DEVICE_TYPES["cpu"])),
+            errors.device,
+            position,
+            kind,
+            number,
+        )
+        extents: list[Value] = []
+        if buffer.ndim:
+            shape = dltensor.load_field(text, handle, dltensor.SHAPE, "ptr")
+            extents = [self._element(shape, dim) for dim in range(buffer.ndim)]
+        return _Tensor(position, buffer, handle, extents)
+
+    def _element(self, array: Value, position: int) -> Value:
+        where = self._text.element_pointer("i64", array, integer("i64", position))
+        return self._text.load("i64", where, 8)
+
+    # -- arrays: their sizes --
+
+    def _bind(self, tensor: _Tensor) -> None:
+        """Gives the variables among the dimensions their values."""
+        for dim, (expr, extent) in enumerate(zip(tensor.buffer.shape, tensor.extents, strict=True)):
+            if not isinstance(expr, Var) or expr in self._expressions.variables:
+                continue
+            self._expressions.variables[expr] = self._fitting(tensor, dim, expr, extent)
+            name = self._names[tensor.position]
+            self._source[expr] = f" ({expr.name}, as argument {tensor.position} '{name}' has it)"
+        offset = tensor.buffer.elem_offset
+        if isinstance(offset, Var) and offset not in self._expressions.variables:
+            # A DLTensor's offset counts bytes, and is in the pointer already.
+            self._expressions.variables[offset] = integer(register_type(offset.dtype), 0)
+
+    def _fitting(self, tensor: _Tensor, dim: int, var: Var, extent: Value) -> Value:
+        text = self._text
+        narrow = self._expressions.conversions.cast(extent, INT64, var.dtype)
+        if var.dtype.bits < 64:
+            back = self._expressions.conversions.cast(narrow, var.dtype, INT64)
+            self._require(
+                text.icmp("eq", back, extent),
+                self._errors.extent_range,
+                tensor.position,
+                dim,
+                str(var.dtype),
+                extent,
+            )
+        return narrow
+
+    def _check(self, tensor: _Tensor) -> None:
+        """Shape, strides, memory and alignment."""
+        text, errors, position = self._text, self._errors, tensor.position
+        for dim, (expr, found) in enumerate(zip(tensor.buffer.shape, tensor.extents, strict=True)):
+            expected = self._expressions.index(expr)
+            source = self._describe(expr)
+            self._require(
+                text.icmp("eq", found, expected),
+                errors.shape,
+                position,
+                dim,
+                source,
+                expected,
+                found,
+            )
+        size = integer("i64", 1)
+        for extent in tensor.extents:
+            size = self._expressions.times(size, extent)
+        data = dltensor.load_field(text, tensor.handle, dltensor.DATA, "ptr")
+        offset = dltensor.load_field(text, tensor.handle, dltensor.BYTE_OFFSET, "i64")
+        nonempty = text.icmp("ne", size, integer("i64", 0))
+        present = text.icmp("ne", data, Value("ptr", "null"))
+        self._require(
+            text.binary("or", present, text.icmp("eq", size, integer("i64", 0))),
+            errors.data,
+            position,
+            size,
+        )
+        tensor.data = text.element_pointer("i8", data, offset)
+        alignment = max(tensor.buffer.dtype.element.itemsize, tensor.buffer.data_alignment)
+        if alignment > 1:
+            address = text.convert("ptrtoint", tensor.data, "i64")
+            low = text.binary("and", address, integer("i64", alignment - 1))
+            aligned = text.icmp("eq", low, integer("i64", 0))
+            self._require(aligned, errors.alignment, position, alignment, tensor.data)
+        self._check_strides(tensor, size, nonempty)
+
+    def _describe(self, expr: PrimExpr) -> str:
+        if isinstance(expr, Var):
+            return self._source.get(expr, f" ({expr.name})")
+        return "" if e.const_int(expr) is not None else f" ({expr})"
+
+    def _check_strides(self, tensor: _Tensor, size: Value, nonempty: Value) -> None:
+        """A compact array's strides must be so; a strided buffer's are bound. Strides of
+        dimensions of one element don't matter, nor does any in an empty array."""
+        text, buffer = self._text, tensor.buffer
+        itemsize = integer("i64", buffer.dtype.itemsize)
+        if buffer.strides:
+            self._bind_strides(tensor)
+            return
+        tensor.end = text.element_pointer(
+            "i8", self._data(tensor), text.binary("mul", size, itemsize)
+        )
+        if not buffer.ndim:
+            return
+        strides = dltensor.load_field(text, tensor.handle, dltensor.STRIDES, "ptr")
+        given, done = text.block("strided"), text.block("compact")
+        has_strides = text.binary("and", text.icmp("ne", strides, Value("ptr", "null")), nonempty)
+        text.branch_if(has_strides, given, done)
+        text.place(given)
+        with text.scope():
+            for dim, expected in enumerate(self._expressions.strides(buffer)):
+                stride = self._element(strides, dim)
+                fits = text.binary(
+                    "or",
+                    text.icmp("eq", stride, expected),
+                    text.icmp("eq", tensor.extents[dim], integer("i64", 1)),
+                )
+                self._require(
+                    fits,
+                    self._errors.strides,
+                    tensor.position,
+                    dim,
+                    expected,
+                    stride,
+                )
+            text.branch(done)
+        text.place(done)
+
+    def _data(self, tensor: _Tensor) -> Value:
+        assert tensor.data is not None
+        return tensor.data
+
+    def _bind_strides(self, tensor: _Tensor) -> None:
+        """Binds stride variables, checks other stride expressions, and finds the memory's extent:
+        a negative stride reaches below the first element."""
+        text, buffer = self._text, tensor.buffer
+        strides = dltensor.load_field(text, tensor.handle, dltensor.STRIDES, "ptr")
+        zero, one = integer("i64", 0), integer("i64", 1)
+        itemsize = integer("i64", buffer.dtype.itemsize)
+        low, high = zero, one
+        for dim, expr in enumerate(buffer.strides):
+            stride = self._element(strides, dim)
+            if isinstance(expr, Var) and expr not in self._expressions.variables:
+                narrow = self._fitting(tensor, dim, expr, stride)
+                self._expressions.variables[expr] = narrow
+            else:
+                expected = self._expressions.index(expr)
+                fits = text.binary(
+                    "or",
+                    text.icmp("eq", stride, expected),
+                    text.icmp("sle", tensor.extents[dim], one),
+                )
+                self._require(
+                    fits,
+                    self._errors.strides,
+                    tensor.position,
+                    dim,
+                    expected,
+                    stride,
+                )
+            reach = text.binary("mul", stride, text.binary("sub", tensor.extents[dim], one))
+            low = text.binary("add", low, text.intrinsic("smin", "i64", reach, zero))
+            high = text.binary("add", high, text.intrinsic("smax", "i64", reach, zero))
+        first = self._data(tensor)
+        empty = zero
+        for extent in tensor.extents:
+            empty = text.binary(
+                "or", empty, text.convert("zext", text.icmp("eq", extent, zero), "i64")
+            )
+        span = text.select(text.icmp("eq", empty, zero), high, low)
+        tensor.data = text.element_pointer("i8", first, text.binary("mul", low, itemsize))
+        tensor.end = text.element_pointer("i8", first, text.binary("mul", span, itemsize))
+        self._first[tensor.position] = first
+
+    # -- overlap, and the call --
+
+    def _check_overlaps(self, tensors: list[_Tensor]) -> None:
+        """Each output against each other argument; empty arrays overlap nothing."""
+        text = self._text
+        written = written_parameters(self._func)
+        for output in tensors:
+            if output.buffer not in written:
+                continue
+            for other in tensors:
+                both = other.buffer in written
+                if other is output:
+                    self._check_own_overlap(output)
+                if other is output or (both and other.position < output.position):
+                    continue
+                assert output.data and output.end and other.data and other.end
+                apart = [
+                    text.icmp("ule", output.end, other.data),
+                    text.icmp("ule", other.end, output.data),
+                    text.icmp("eq", output.data, output.end),
+                    text.icmp("eq", other.data, other.end),
+                ]
+                disjoint = apart[0]
+                for condition in apart[1:]:
+                    disjoint = text.binary("or", disjoint, condition)
+                self._require(
+                    disjoint,
+                    self._errors.overlap,
+                    output.position,
+                    other.position,
+                )
+
+    def _check_own_overlap(self, output: _Tensor) -> None:
+        """No two elements of a strided output at one address, as broadcasting would have them:
+        along each dimension the stride must step over all that smaller strides reach."""
+        text, zero, one = self._text, integer("i64", 0), integer("i64", 1)
+        if not output.buffer.strides:
+            return
+        strides = [
+            text.intrinsic("abs", "i64", stride, integer("i1", 0))
+            for stride in self._expressions.strides(output.buffer)
+        ]
+        spans = [
+            text.binary("mul", stride, text.binary("sub", extent, one))
+            for stride, extent in zip(strides, output.extents, strict=True)
+        ]
+        for dim, stride in enumerate(strides):
+            reach = zero
+            for other, span in enumerate(spans):
+                if other == dim:
+                    continue
+                # Of two equal strides the later counts as the smaller, so that they collide.
+                smaller = text.icmp("sle" if other > dim else "slt", strides[other], stride)
+                counted = text.binary("and", smaller, text.icmp("sgt", span, zero))
+                reach = text.binary("add", reach, text.select(counted, span, zero))
+            apart = text.icmp("sgt", stride, reach)
+            single = text.icmp("sle", output.extents[dim], one)
+            self._require(
+                text.binary("or", apart, single), self._errors.own_overlap, output.position, dim
+            )
+
+    def _call(self, tensors: list[_Tensor], assertions: list[Assertion], ret_code: Value) -> None:
+        text = self._text
+        failure = text.alloca("i64", MAX_FAILURE_VALUES)
+        by_position = {tensor.position: tensor for tensor in tensors}
+        arguments: list[Value] = []
+        for position, param in enumerate(self._func.params):
+            tensor = by_position.get(position)
+            if tensor is None:
+                arguments.append(self._expressions.variables[param])
+            else:
+                arguments.append(self._first.get(position, self._data(tensor)))
+        arguments.extend(self._expressions.variables[var] for var in self._sizes)
+        body = Value("ptr", f"@{_body_symbol(self._func.name)}")
+        status = text.call(body, "i32", [*arguments, failure])
+        done, failed = text.block("done"), text.block("failed")
+        text.branch_if(text.icmp("eq", status, integer("i32", 0)), done, failed, likely=True)
+        text.place(done)
+        text.store(integer("i32", ArgTypeCode.NULL), ret_code, 4)
+        text.ret(integer("i32", 0))
+        text.place(failed)
+        self._report_failure(status, failure, assertions)
+
+    def _report_failure(self, status: Value, failure: Value, assertions: list[Assertion]) -> None:
+        """Raises what the assertion of number `status` says; of -1 the error is set already."""
+        text = self._text
+        blocks = [text.block("assertion") for _ in assertions]
+        gave_up = text.block("callee_failed")
+        text.switch(status, gave_up, [(i + 1, block) for i, block in enumerate(blocks)])
+        for block, assertion in zip(blocks, assertions, strict=True):
+            text.place(block)
+            with text.scope():
+                values = [self._element(failure, i) for i in range(assertion.values)]
+                message = percent_escaped(assertion.message).replace("{}", "%lld")
+                raise_error(text, assertion.kind, text.module.string(message), values)
+            text.ret(integer("i32", -1))
+        text.place(gave_up)
+        text.ret(integer("i32", -1))
+
+
+def arg_names(func: PrimFunc) -> tuple[str, ...]:
+    """The names of a function's parameters: a tensor's is its buffer's."""
+    return tuple(
+        func.buffer_map[param].name if param in func.buffer_map else param.name
+        for param in func.params
+    )

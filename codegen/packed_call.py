@@ -1,0 +1,114 @@
+"""``call_packed``: compiled code calls a registered function through the packed C ABI."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from minitvm import expr as e
+from minitvm.codegen import dltensor
+from minitvm.codegen.expression import ExpressionEmitter
+from minitvm.codegen.llvm_text import NULL, Value, floating, integer
+from minitvm.expr import Buffer, PrimExpr
+from minitvm.runtime.device import DEVICE_TYPES
+from minitvm.runtime.dtype import FLOAT64, INT64
+from minitvm.runtime.errors import CompileError
+from minitvm.runtime.values import ArgTypeCode
+
+# int call_global(const char* name, TVMValue* args, int* codes, int count,
+#                 TVMValue* ret, int* ret_code)
+CALL_GLOBAL = "minitvm_call_global"
+
+
+class PackedCalls:
+    """Emits packed calls into one function."""
+
+    def __init__(
+        self, expressions: ExpressionEmitter, fail_unless: Callable[[Value, int], None]
+    ) -> None:
+        """`fail_unless(holds, status)` ends the function with `status` unless `holds`."""
+        self._expressions = expressions
+        self._text = expressions.text
+        self._fail_unless = fail_unless
+
+    def emit(self, node: e.Call) -> Value:
+        """The call, and its result as the integer that the node's dtype says."""
+        name = node.args[0] if node.args else None
+        if not isinstance(name, e.StringImm):
+            raise CompileError(f"call_packed: expected the name of a function first, got {name}")
+        text = self._text
+        arguments = node.args[1:]
+        values = text.alloca("i64", max(1, len(arguments)))
+        codes = text.alloca("i32", max(1, len(arguments)), 4)
+        for position, argument in enumerate(arguments):
+            value, code = self._argument(argument)
+            text.store(value, text.element_pointer("i64", values, integer("i64", position)), 8)
+            where = text.element_pointer("i32", codes, integer("i64", position))
+            text.store(integer("i32", code), where, 4)
+        result, result_code = text.alloca("i64"), text.alloca("i32", align=4)
+        text.store(integer("i64", 0), result, 8)
+        text.store(integer("i32", ArgTypeCode.NULL), result_code, 4)
+        function = text.module.external_function(CALL_GLOBAL, "i32 (ptr, ptr, ptr, i32, ptr, ptr)")
+        count = integer("i32", len(arguments))
+        status = text.call(
+            function,
+            "i32",
+            [text.module.string(name.value), values, codes, count, result, result_code],
+        )
+        self._fail_unless(text.icmp("eq", status, integer("i32", 0)), -1)
+        return self._result(node, result, result_code)
+
+    def _result(self, node: e.Call, result: Value, code: Value) -> Value:
+        """The returned number in the node's dtype; anything that isn't a number counts as 0."""
+        text, convert = self._text, self._expressions.conversions.cast
+        given = text.load("i32", code, 4)
+        bits = text.load("i64", result, 8)
+        number = text.convert("bitcast", bits, "double")
+        is_int = text.icmp("eq", given, integer("i32", ArgTypeCode.INT))
+        is_float = text.icmp("eq", given, integer("i32", ArgTypeCode.FLOAT))
+        if node.dtype.is_handle:
+            return text.convert("inttoptr", bits, "ptr")
+        from_int = convert(bits, INT64, node.dtype)
+        from_float = convert(number, FLOAT64, node.dtype)
+        nothing = floating(from_int.type, 0.0) if node.dtype.is_float else integer(from_int.type, 0)
+        return text.select(is_int, from_int, text.select(is_float, from_float, nothing))
+
+    def _argument(self, node: PrimExpr) -> tuple[Value, int]:
+        """A value of 8 bytes and its type code."""
+        convert = self._expressions.conversions.cast
+        if isinstance(node, e.BufferRef):
+            return self._tensor(node.buffer), ArgTypeCode.DLTENSOR_HANDLE
+        if isinstance(node, e.StringImm):
+            return self._expressions.emit(node), ArgTypeCode.STR
+        value = self._expressions.emit(node)
+        if node.dtype.lanes > 1:
+            raise CompileError(f"call_packed: expected scalars and buffers, got {node}")
+        if node.dtype.is_handle:
+            return value, ArgTypeCode.HANDLE
+        if node.dtype.is_float:
+            return convert(value, node.dtype, FLOAT64), ArgTypeCode.FLOAT
+        return convert(value, node.dtype, INT64), ArgTypeCode.INT
+
+    def _tensor(self, buffer: Buffer) -> Value:
+        """A DLTensor on the stack that describes the buffer."""
+        text = self._text
+        tensor = text.alloca("i8", dltensor.SIZE)
+        shape = text.alloca("i64", max(1, buffer.ndim))
+        strides = text.alloca("i64", max(1, buffer.ndim))
+        extents = [self._expressions.index(extent) for extent in buffer.shape]
+        for where, values in ((shape, extents), (strides, self._expressions.strides(buffer))):
+            for position, value in enumerate(values):
+                text.store(value, text.element_pointer("i64", where, integer("i64", position)), 8)
+        word = dltensor.dtype_word(buffer.dtype)
+        fields: tuple[tuple[int, Value], ...] = (
+            (dltensor.DATA, self._expressions.pointer(buffer)),
+            (dltensor.DEVICE_TYPE, integer("i32", DEVICE_TYPES["cpu"])),
+            (dltensor.DEVICE_ID, integer("i32", 0)),
+            (dltensor.NDIM, integer("i32", buffer.ndim)),
+            (dltensor.DTYPE, integer("i32", word)),
+            (dltensor.SHAPE, shape if buffer.ndim else NULL),
+            (dltensor.STRIDES, strides if buffer.ndim else NULL),
+            (dltensor.BYTE_OFFSET, integer("i64", 0)),
+        )
+        for offset, value in fields:
+            dltensor.store_field(text, tensor, offset, value)
+        return tensor

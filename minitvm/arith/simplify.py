@@ -1,0 +1,488 @@
+"""Simplification of expressions: normal forms of sums, quotients and comparisons, then the rules.
+
+A sum of integers is kept as coefficients of shared terms, which holds modulo 2**bits and so for
+data, too. Quotients and comparisons look into a sum only where it can't wrap
+(:meth:`~minitvm.arith.prover.Prover.is_exact`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import gcd
+from typing import Any, cast
+
+from minitvm import expr as e
+from minitvm.arith.atoms import is_pure, structural_key
+from minitvm.arith.linear import Affine
+from minitvm.arith.prover import Prover
+from minitvm.arith.rules import CONSTANTS, RULES, Rule
+from minitvm.expr import Call, FloatImm, IntImm, PrimExpr, Var, const
+from minitvm.functor import CHILDREN, Mutator, rebuild, substitute, walk
+from minitvm.runtime.dtype import DType
+
+
+class Simplifier(Mutator):
+    """Rewrites expressions to simpler ones of the same value, given what `prover` knows.
+
+    An expression that is simple already comes back as the same object.
+    """
+
+    def __init__(self, prover: Prover) -> None:
+        super().__init__()
+        self._prover = prover
+        self._done: dict[PrimExpr, PrimExpr] = {}
+
+    def expr(self, node: PrimExpr) -> PrimExpr:
+        made = self._done.get(node)
+        if made is None:
+            made = super().expr(node)
+            if made is not node and structural_key(made) == structural_key(node):
+                made = node
+            self._done[node] = self._done[made] = made
+        return made
+
+    def descend(self, node: Any) -> Any:
+        """`node` of simple children, then by the rules."""
+        changes = {}
+        for name in _children_of(node):
+            old = getattr(node, name)
+            made = tuple(map(self._visit, old)) if isinstance(old, tuple) else self._visit(old)
+            if not _same(old, made):
+                changes[name] = made
+        node = rebuild(node, changes)
+        return self._by_rules(node) if isinstance(node, PrimExpr) else node
+
+    def _visit(self, node: Any) -> Any:
+        if node is None:
+            return None
+        return self.expr(node) if isinstance(node, PrimExpr) else self.stmt(node)
+
+    def _operands_done(self, node: Any) -> PrimExpr:
+        """`node` of simple operands, folded where they are constants or an identity holds."""
+        a, b = self.expr(node.a), self.expr(node.b)
+        if a is node.a and b is node.b and not (is_constant(a) and is_constant(b)):
+            return cast(PrimExpr, node)
+        fold = _FOLD.get(type(node))
+        return fold(a, b) if fold else e.compare(type(node), a, b)
+
+    def _binary(self, node: Any) -> PrimExpr:
+        return self._by_rules(self._operands_done(node))
+
+    visit_Min = visit_Max = visit_And = visit_Or = visit_Div = visit_Mod = _binary
+
+    @contextmanager
+    def inside(self) -> Iterator[Prover]:
+        """A scope of knowledge, to be filled through the prover."""
+        done, self._done = self._done, {}
+        try:
+            with self._prover.scope():
+                yield self._prover
+        finally:
+            self._done = done
+
+    # -- Sums -------------------------------------------------------------------------------------
+
+    def _arithmetic(self, original: Any) -> PrimExpr:
+        node = self._operands_done(original)
+        if not isinstance(node, e.Add | e.Sub | e.Mul):
+            return node
+        if not node.dtype.is_integral or node.dtype.lanes > 1:
+            return self._by_rules(node)
+        made = self._sum(self._collect(node, exact=False), node.dtype)
+        return node if made is None else made
+
+    visit_Add = visit_Sub = visit_Mul = _arithmetic
+
+    def _collect(self, node: PrimExpr, exact: bool) -> Affine:
+        """`node` as coefficients of terms; with `exact`, through arithmetic that can't wrap."""
+        if isinstance(node, IntImm):
+            return Affine({}, int(node.value))
+        if isinstance(node, e.Add | e.Sub | e.Mul) and not (
+            exact and not self._prover.is_exact(node)
+        ):
+            a, b = self._collect(node.a, exact), self._collect(node.b, exact)
+            if isinstance(node, e.Add):
+                return a + b
+            if isinstance(node, e.Sub):
+                return a - b
+            if not a.terms or not b.terms:
+                return b * a.constant if not a.terms else a * b.constant
+            return self._product(node)
+        return Affine.of_atom(self._prover.atoms.shared(node))
+
+    def _product(self, node: PrimExpr) -> Affine:
+        """A product of terms: its constant factors gathered, the others in canonical order."""
+        coefficient = 1
+        factors: list[PrimExpr] = []
+        stack = [node]
+        while stack:
+            top = stack.pop()
+            if isinstance(top, e.Mul):
+                stack += [top.b, top.a]
+            elif isinstance(top, IntImm):
+                coefficient *= int(top.value)
+            else:
+                factors.append(self._prover.atoms.shared(top))
+        factors.sort(key=self._prover.atoms.order)
+        made = factors[0]
+        for factor in factors[1:]:
+            made = e.Mul(made, factor)
+        return Affine.of_atom(self._prover.atoms.shared(made)) * coefficient
+
+    def _sum(self, form: Affine, dtype: DType) -> PrimExpr | None:
+        """The expression of a form; None when `dtype` can't hold a coefficient of an index."""
+        form = self._recombined(form)
+        constants = [form.constant, *form.terms.values()]
+        half = 1 << (dtype.bits - 1)
+        if any(not -half <= c < half for c in constants):
+            if dtype.is_int and dtype.bits >= 32:
+                return None
+            form = _reduced(form, 2 * half)
+        order = self._prover.atoms.order
+        terms = sorted(form.terms.items(), key=lambda t: (t[1] < 0, order(t[0])))
+        constant = form.constant
+        total: PrimExpr | None = None
+        for atom, coefficient in terms:
+            if total is None and coefficient < 0 and (constant > 0 or dtype.is_uint):
+                total, constant = _plus_constant(None, constant, dtype), 0
+            total = _plus(total, coefficient, atom, dtype)
+        return _plus_constant(total, constant, dtype)
+
+    def _recombined(self, form: Affine) -> Affine:
+        """``x // c * c + x % c`` is x."""
+        for atom, coefficient in form.terms.items():
+            if not isinstance(atom, e.FloorMod) or not isinstance(atom.b, IntImm):
+                continue
+            quotient = self._prover.atoms.shared(e.FloorDiv(atom.a, atom.b))
+            if atom.b.value and form.terms.get(quotient) == coefficient * atom.b.value:
+                whole = Affine({atom: coefficient, quotient: coefficient * int(atom.b.value)})
+                rest = form - whole + self._collect(atom.a, exact=False) * coefficient
+                return self._recombined(rest)
+        return form
+
+    # -- Quotients and remainders -----------------------------------------------------------------
+
+    def _division(self, original: Any) -> PrimExpr:
+        node = self._operands_done(original)
+        if not isinstance(node, e.FloorDiv | e.FloorMod):
+            return node
+        divisor = e.const_int(node.b)
+        if divisor is None or divisor <= 0 or node.dtype.lanes > 1:
+            return self._by_rules(node)
+        made = self._divided(node, divisor)
+        return self._by_rules(node) if made is None else made
+
+    visit_FloorDiv = visit_FloorMod = _division
+
+    def _divided(self, node: e.FloorDiv | e.FloorMod, divisor: int) -> PrimExpr | None:
+        """``(c*x + r) // c`` is ``x + r // c`` and ``(c*x + r) % c`` is ``r % c``."""
+        form = self._collect(node.a, exact=True)
+        whole = Affine(
+            {a: c // divisor for a, c in form.terms.items() if c % divisor == 0},
+            form.constant // divisor,
+        )
+        rest_form = form - whole * divisor
+        rest = self._sum(rest_form, node.dtype)
+        if rest is None or not self._prover.is_exact(rest):
+            return None
+        known = self._prover.affine(rest)
+        inside = self._prover.proves(known, -known + (divisor - 1))
+        if isinstance(node, e.FloorMod):
+            if inside:
+                return self.expr(rest)
+            if not whole.terms and not whole.constant:
+                return None
+            return self._by_rules(e.FloorMod(rest, node.b))
+        if inside:
+            return self._simple_sum(whole, node.dtype)
+        common = gcd(divisor, *rest_form.terms.values())
+        if not whole.terms and not whole.constant and common == 1:
+            return None
+        shrunk = Affine(
+            {a: c // common for a, c in rest_form.terms.items()}, rest_form.constant // common
+        )
+        numerator = self._simple_sum(shrunk, node.dtype)
+        if numerator is None:
+            return None
+        quotient = self.expr(e.floordiv(numerator, const(divisor // common, node.dtype)))
+        return self._simple_sum(whole + self._collect(quotient, exact=False), node.dtype)
+
+    def _simple_sum(self, form: Affine, dtype: DType) -> PrimExpr | None:
+        made = self._sum(form, dtype)
+        return None if made is None else self.expr(made)
+
+    # -- Comparisons ------------------------------------------------------------------------------
+
+    def _comparison(self, original: Any) -> PrimExpr:
+        node = self._operands_done(original)
+        if not isinstance(node, e.Comparison):
+            return node
+        made = self._by_rules(node)
+        dtype = node.a.dtype
+        if made is not node or dtype.is_bool or not dtype.is_integral or dtype.lanes > 1:
+            return made
+        return self._balanced(node)
+
+    visit_EQ = visit_NE = visit_LT = visit_LE = visit_GT = visit_GE = _comparison
+
+    def _balanced(self, node: e.Comparison) -> PrimExpr:
+        """Like terms on one side, the constant on the right, nothing to divide by."""
+        dtype = node.a.dtype
+        a, b = self._collect(node.a, exact=True), self._collect(node.b, exact=True)
+        form = a - b
+        if not form.terms:
+            return node
+        cls: type[PrimExpr] = type(node)
+        if all(c < 0 for c in form.terms.values()):
+            cls, form = _MIRRORED[cls], -form
+        common = gcd(*form.terms.values())
+        if form.constant % common and cls in (e.EQ, e.NE):
+            return const(cls is e.NE, node.dtype)
+        up = cls in (e.LE, e.GT)
+        constant = -(-form.constant // common) if up else form.constant // common
+        left = {a: c // common for a, c in form.terms.items() if c > 0}
+        right = {a: -c // common for a, c in form.terms.items() if c < 0}
+        to_left = constant if dtype.is_uint and constant > 0 else 0
+        a_side = self._sum(Affine(left, to_left), dtype)
+        b_side = self._sum(Affine(right, to_left - constant), dtype)
+        if a_side is None or b_side is None:
+            return node
+        if not self._prover.is_exact(a_side) or not self._prover.is_exact(b_side):
+            return node
+        made = e.compare(cls, a_side, b_side)
+        return node if structural_key(made) == structural_key(node) else made
+
+    # -- Choices, bindings, calls -----------------------------------------------------------------
+
+    def visit_Select(self, node: e.Select) -> PrimExpr:
+        """Each value matters only where the condition chooses it."""
+        condition = self.expr(node.condition)
+        a, b = self._branches(condition, node.true_value, node.false_value)
+        if condition is node.condition and a is node.true_value and b is node.false_value:
+            return self._by_rules(node)
+        return self._by_rules(e.Select(condition, a, b))
+
+    def _branches(self, condition: PrimExpr, a: PrimExpr, b: PrimExpr) -> tuple[PrimExpr, PrimExpr]:
+        if condition.dtype.lanes > 1 or isinstance(condition, IntImm):
+            return self.expr(a), self.expr(b)
+        with self.inside() as prover:
+            prover.assume(condition)
+            a = self.expr(a)
+        with self.inside() as prover:
+            prover.assume(e.logical_not(condition))
+            return a, self.expr(b)
+
+    def visit_Call(self, node: Call) -> PrimExpr:
+        if node.op == "if_then_else" and len(node.args) == 3:
+            condition = self.expr(node.args[0])
+            args: tuple[PrimExpr, ...] = (condition, *self._branches(condition, *node.args[1:]))
+        else:
+            args = tuple(map(self.expr, node.args))
+        if _same(node.args, args):
+            return self._by_rules(node)
+        made = e.intrinsic(node.op, node.dtype, *args)
+        return self._by_rules(made)
+
+    def visit_Cast(self, node: e.Cast) -> PrimExpr:
+        value = self.expr(node.value)
+        if value is not node.value or value.dtype == node.dtype or isinstance(value, IntImm):
+            made = e.cast(node.dtype, value)
+            return self._by_rules(made) if isinstance(made, e.Cast) else made
+        return self._by_rules(node)
+
+    def visit_Let(self, node: e.Let) -> PrimExpr:
+        value = self.expr(node.value)
+        if is_trivial(value):
+            return self.expr(substitute(node.body, {node.var: value}))
+        with self.inside() as prover:
+            prover.bind(node.var, value)
+            body = self.expr(node.body)
+        if not any(each is node.var for each in walk(body)) and is_pure(value):
+            return body
+        return node if value is node.value and body is node.body else e.Let(node.var, value, body)
+
+    # -- Rules ------------------------------------------------------------------------------------
+
+    def _by_rules(self, node: PrimExpr) -> PrimExpr:
+        """`node`, or what the first rule that fits makes of it, simplified in turn."""
+        for rule in RULES.get(type(node), ()):
+            for bound in _matches(rule.left, node, {}):
+                match = _Match(node, bound, self._prover)
+                if rule.when(match) and (made := match.right(rule)) is not None:
+                    return self.expr(made)
+        return node
+
+
+class _Match:
+    """A term that matches a rule's left side, and what the wildcards stand for."""
+
+    def __init__(self, node: PrimExpr, bound: dict[Var, PrimExpr], prover: Prover) -> None:
+        self.node = node
+        self._bound = bound
+        self._prover = prover
+
+    def __getitem__(self, wildcard: Var) -> PrimExpr:
+        return self._bound[wildcard]
+
+    def value(self, constant: Var) -> int:
+        return e.const_int(self._bound[constant]) or 0
+
+    def proves(self, condition: PrimExpr) -> bool:
+        return self._prover.can_prove(self._made(condition))
+
+    def implies(self, premise: PrimExpr, conclusion: PrimExpr) -> bool:
+        made = self._made(premise)
+        if made.dtype.lanes > 1:
+            return False
+        with self._prover.constraint(made):
+            return self._prover.can_prove(self._made(conclusion))
+
+    def is_exact(self, term: PrimExpr) -> bool:
+        return self._prover.is_exact(self._made(term))
+
+    def right(self, rule: Rule) -> PrimExpr | None:
+        """The right side, None where it would change the dtype or drop an effect."""
+        used = [each for each in walk(rule.right) if isinstance(each, Var)]
+        for wildcard, term in self._bound.items():
+            if sum(each is wildcard for each in used) != 1 and not is_pure(term):
+                return None
+        if isinstance(rule.right, IntImm):
+            return const(rule.right.value, self.node.dtype)
+        if isinstance(rule.right, e.Cast):
+            return e.cast(self.node.dtype, self._made(rule.right.value))
+        made = self._made(rule.right)
+        return made if made.dtype == self.node.dtype else None
+
+    def _made(self, pattern: PrimExpr) -> PrimExpr:
+        """`pattern` with the terms that its wildcards stand for."""
+        if isinstance(pattern, Var):
+            return self._bound[pattern]
+        if isinstance(pattern, IntImm):
+            return pattern
+        if isinstance(pattern, e.Select):
+            parts = (pattern.condition, pattern.true_value, pattern.false_value)
+            return e.Select(*map(self._made, parts))
+        if isinstance(pattern, e.Not):
+            return e.logical_not(self._made(pattern.a))
+        if isinstance(pattern, e.BinaryOp):
+            a, b = self._made(pattern.a), self._made(pattern.b)
+            fold = _FOLD.get(type(pattern))
+            return fold(a, b) if fold else e.compare(type(pattern), a, b)
+        raise e.unknown_node(pattern, "right side of a rule")
+
+
+def _matches(
+    pattern: PrimExpr, node: PrimExpr, bound: dict[Var, PrimExpr]
+) -> Iterator[dict[Var, PrimExpr]]:
+    """The ways in which `node` is an instance of `pattern`, given what is bound already."""
+    if isinstance(pattern, Var):
+        if pattern in bound:
+            if structural_key(bound[pattern]) == structural_key(node) and is_pure(node):
+                yield bound
+        elif (node.dtype.is_bool == pattern.dtype.is_bool or not pattern.dtype.is_bool) and (
+            pattern not in _CONSTANT_WILDCARDS or isinstance(node, IntImm)
+        ):
+            yield {**bound, pattern: node}
+        return
+    if isinstance(pattern, IntImm):
+        if _is_constant(node, int(pattern.value), pattern.dtype.is_bool):
+            yield bound
+        return
+    if type(pattern) is not type(node) or (
+        isinstance(pattern, Call) and isinstance(node, Call) and pattern.op != node.op
+    ):
+        return
+    theirs = _operands(node)
+    yield from _match_all(_operands(pattern), theirs, bound)
+    if isinstance(pattern, _COMMUTATIVE):
+        yield from _match_all(_operands(pattern), theirs[::-1], bound)
+
+
+def _match_all(
+    patterns: tuple[PrimExpr, ...], nodes: tuple[PrimExpr, ...], bound: dict[Var, PrimExpr]
+) -> Iterator[dict[Var, PrimExpr]]:
+    if len(patterns) != len(nodes):
+        return
+    if not patterns:
+        yield bound
+        return
+    for more in _matches(patterns[0], nodes[0], bound):
+        yield from _match_all(patterns[1:], nodes[1:], more)
+
+
+def _operands(node: Any) -> tuple[PrimExpr, ...]:
+    if isinstance(node, Call):
+        return node.args
+    return tuple([getattr(node, name) for name in _children_of(node)])
+
+
+def _is_constant(node: PrimExpr, value: int, is_bool: bool) -> bool:
+    if isinstance(node, e.Broadcast):
+        node = node.value
+    if isinstance(node, IntImm):
+        return node.dtype.is_bool == is_bool and int(node.value) == value
+    return isinstance(node, FloatImm) and node.value.hex() == float(value).hex()
+
+
+def is_constant(value: PrimExpr) -> bool:
+    """Whether a value is a number."""
+    return isinstance(value, IntImm | FloatImm)
+
+
+def is_trivial(value: PrimExpr) -> bool:
+    """Whether a value is as cheap to repeat as to name."""
+    return isinstance(value, IntImm | FloatImm | Var)
+
+
+def _reduced(form: Affine, modulus: int) -> Affine:
+    """The form with its coefficients modulo `modulus`, in the symmetric range."""
+
+    def reduce(value: int) -> int:
+        return (value + modulus // 2) % modulus - modulus // 2
+
+    terms = {a: reduce(c) for a, c in form.terms.items()}
+    return Affine({a: c for a, c in terms.items() if c}, reduce(form.constant))
+
+
+def _plus(total: PrimExpr | None, coefficient: int, atom: PrimExpr, dtype: DType) -> PrimExpr:
+    if total is None:
+        return e.multiply(atom, const(coefficient, dtype))
+    if coefficient < 0 and -coefficient <= dtype.max():
+        return e.Sub(total, e.multiply(atom, const(-coefficient, dtype)))
+    return e.Add(total, e.multiply(atom, const(coefficient, dtype)))
+
+
+def _plus_constant(total: PrimExpr | None, constant: int, dtype: DType) -> PrimExpr:
+    if total is None:
+        return const(constant % (1 << dtype.bits) if dtype.is_uint else constant, dtype)
+    if constant < 0 and -constant <= dtype.max():
+        return e.Sub(total, const(-constant, dtype))
+    return e.add(total, const(constant, dtype))
+
+
+def _same(old: Any, made: Any) -> bool:
+    if isinstance(old, tuple):
+        return all(a is b for a, b in zip(old, made, strict=True))
+    return old is made
+
+
+def _children_of(node: Any) -> tuple[str, ...]:
+    return CHILDREN[type(node)]
+
+
+def _divide(a: PrimExpr, b: PrimExpr) -> PrimExpr:
+    return e.divide(a, b) if a.dtype.is_float else e.truncdiv(a, b)
+
+
+_COMMUTATIVE = (e.Add, e.Mul, e.Min, e.Max, e.EQ, e.NE, e.And, e.Or)
+_CONSTANT_WILDCARDS = frozenset(CONSTANTS)
+_MIRRORED: dict[type[PrimExpr], type[PrimExpr]] = {
+    e.LT: e.GT, e.GT: e.LT, e.LE: e.GE, e.GE: e.LE, e.EQ: e.EQ, e.NE: e.NE,
+}  # fmt: skip
+# How a node is made again from new operands, constants folded.
+_FOLD: dict[type[PrimExpr], Callable[[PrimExpr, PrimExpr], PrimExpr]] = {
+    e.Add: e.add, e.Sub: e.subtract, e.Mul: e.multiply, e.FloorDiv: e.floordiv,
+    e.FloorMod: e.floormod, e.Min: e.minimum, e.Max: e.maximum, e.And: e.logical_and,
+    e.Or: e.logical_or, e.Div: _divide, e.Mod: e.truncmod,
+}  # fmt: skip

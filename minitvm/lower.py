@@ -1,0 +1,162 @@
+"""The pipeline, from a schedule to the loop IR that code is generated from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from minitvm import expr as e
+from minitvm.expr import Buffer, Var
+from minitvm.functor import Node, free_vars
+from minitvm.pass_context import Pass, PassContext
+from minitvm.passes.check_bounds import check_bounds
+from minitvm.passes.schedule_ops import schedule_ops
+from minitvm.passes.simplify import simplify
+from minitvm.passes.widen_indices import widen_indices
+from minitvm.runtime.dtype import HANDLE
+from minitvm.runtime.errors import CompileError
+from minitvm.stmt import IRModule, PrimFunc
+from minitvm.te.schedule import Schedule, create_schedule, is_input
+from minitvm.te.tensor import Tensor
+
+PIPELINE: tuple[Pass, ...] = (
+    ("check_bounds", check_bounds),
+    ("simplify", simplify),
+    ("widen_indices", widen_indices),
+)
+
+
+def lower(
+    sch: Any,
+    args: Sequence[Any] | None = None,
+    name: str = "main",
+    binds: Mapping[Tensor, Buffer] | None = None,
+    simple_mode: bool = False,
+) -> IRModule:
+    """The loops that a schedule stands for.
+
+    Parameters
+    ----------
+    sch
+        A schedule; or the output tensors themselves; or a ``PrimFunc`` or ``IRModule`` of loops.
+    args
+        The parameters of the function, in order: tensors, buffers, and variables for scalars. For
+        a ``PrimFunc`` they are its own.
+    name
+        Of the function.
+    binds
+        Buffers for some tensors, for strides and alignments other than the default.
+    simple_mode
+        Stop before the indices are widened to 64 bits, which reads better.
+
+    Raises
+    ------
+    CompileError
+        When the program has no meaning: an access that leaves its tensor, a placeholder that is no
+        argument, a variable that no argument binds.
+
+    >>> from minitvm import te
+    >>> A = te.placeholder((4,), name="A")
+    >>> B = te.compute((4,), lambda i: A[i] + 1.0, name="B")
+    >>> print(lower(te.create_schedule(B.op), [A, B], simple_mode=True))
+    def main(A: float32[4], B: float32[4]):
+        for i in range(4):
+            B[i] = A[i] + 1.0
+    """
+    if isinstance(sch, IRModule):
+        functions = list(sch.functions.values())
+    elif isinstance(sch, PrimFunc):
+        functions = [sch]
+    else:
+        functions = [_from_schedule(_as_schedule(sch), args, name, binds or {})]
+    context = PassContext.current()
+    lowered: dict[str, PrimFunc] = {}
+    for func in functions:
+        _check_variables(func)
+        lowered[func.name] = context.run(PIPELINE[: -1 if simple_mode else None], func)
+    return IRModule(lowered)
+
+
+def _as_schedule(value: Any) -> Schedule:
+    if isinstance(value, Schedule):
+        return value
+    outputs = value if isinstance(value, (list, tuple)) else [value]
+    if outputs and all(isinstance(each, Tensor) for each in outputs):
+        return create_schedule([tensor.op for tensor in outputs])
+    raise CompileError(
+        f"expected a schedule (te.create_schedule(C.op)), tensors or a PrimFunc, got {value!r}"
+    )
+
+
+def _from_schedule(
+    schedule: Schedule, args: Sequence[Any] | None, name: str, binds: Mapping[Tensor, Buffer]
+) -> PrimFunc:
+    if args is None or not isinstance(args, (list, tuple)):
+        raise CompileError(f"{name}: expected a list of arguments, such as [A, B, C], got {args!r}")
+    params: dict[Var, None] = {}
+    buffer_map: dict[Var, Buffer] = {}
+    buffers: dict[Tensor, Buffer] = {}
+    for position, arg in enumerate(args):
+        param, buffer = _parameter(name, position, arg, binds)
+        if param in params or (isinstance(arg, Tensor) and arg in buffers):
+            raise CompileError(
+                f"{name}: argument {position} {arg}: expected each once, got it again"
+            )
+        params[param] = None
+        if buffer is None:
+            continue
+        buffer_map[param] = buffer
+        tensors = [arg] if isinstance(arg, Tensor) else [t for t, b in binds.items() if b is arg]
+        buffers.update((tensor, buffer) for tensor in tensors)
+    _check_outputs(schedule, buffers, name)
+    outputs = frozenset(b for tensor, b in buffers.items() if not is_input(tensor.op))
+    body = schedule_ops(schedule, buffers)
+    return PrimFunc(tuple(params), body, buffer_map, name, {"outputs": outputs})
+
+
+def _parameter(
+    name: str, position: int, arg: Any, binds: Mapping[Tensor, Buffer]
+) -> tuple[Var, Buffer | None]:
+    """The variable of an argument, and its buffer if it is a tensor."""
+    if isinstance(arg, Var):
+        return arg, None
+    if isinstance(arg, Buffer):
+        return arg.data, arg
+    if isinstance(arg, Tensor):
+        buffer = binds.get(arg)
+        if buffer is None:
+            buffer = Buffer(Var(arg.name, HANDLE), arg.shape, arg.dtype, arg.name)
+        return buffer.data, buffer
+    raise CompileError(
+        f"{name}: argument {position}: expected a tensor, a buffer or a te.var, got {arg!r}"
+    )
+
+
+def _check_outputs(schedule: Schedule, buffers: Mapping[Tensor, Buffer], name: str) -> None:
+    """What is computed must reach the caller: for each output operation one tensor at least."""
+    for op in schedule.outputs:
+        if not is_input(op) and not any(tensor in buffers for tensor in op.outputs):
+            listed = " or ".join(tensor.name for tensor in op.outputs)
+            raise CompileError(
+                f"{name}: expected output {listed} among the arguments, found it missing: the "
+                "caller passes the arrays that are written"
+            )
+
+
+def _check_variables(func: PrimFunc) -> None:
+    """Every variable is bound: by a parameter, a plain dimension or stride, or in the body."""
+    dims = [d for b in func.buffer_map.values() for d in (*b.shape, *b.strides, *_offset(b))]
+    bound = {*func.params, *(dim for dim in dims if isinstance(dim, Var))}
+    nodes: tuple[Node, ...] = (func.body, *dims)
+    for node in nodes:
+        for var in free_vars(node):
+            if var not in bound:
+                raise CompileError(
+                    f"{func.name}: variable {var.name}: expected every variable to be an argument "
+                    f"or a plain dimension of one, found {var.name} bound by none: pass it as an "
+                    "argument, or give a tensor a dimension that is just it"
+                )
+
+
+def _offset(buffer: Buffer) -> tuple[e.PrimExpr, ...]:
+    return () if buffer.elem_offset is None else (buffer.elem_offset,)

@@ -1,0 +1,26 @@
+"""What a statement may change."""
+
+from __future__ import annotations
+
+from minitvm.expr import BufferLoad, BufferRef, Call, PrimExpr, Var
+from minitvm.functor import walk
+from minitvm.stmt import BufferStore, Stmt
+
+_CALLS_OUT = ("call_packed", "call_extern", "call_llvm_intrin", "tvm_access_ptr")
+
+
+def is_stable(value: PrimExpr, body: Stmt) -> bool:
+    """Whether `value` surely stays the same while `body` runs: nothing that it loads is written.
+
+    A fact about ``A[i]`` ends at a store to A.
+    """
+    read = {each.buffer.data for each in walk(value) if isinstance(each, BufferLoad)}
+    if any(isinstance(each, Call) and each.op in _CALLS_OUT for each in walk(value)):
+        return False
+    return not read or not any(_may_write(each, read) for each in walk(body))
+
+
+def _may_write(node: object, read: set[Var]) -> bool:
+    if isinstance(node, BufferStore | BufferRef):
+        return node.buffer.data in read
+    return isinstance(node, Call) and node.op in _CALLS_OUT

@@ -1,0 +1,249 @@
+"""Target: what code is made for, and what a schedule may know of it."""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+import threading
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import final
+
+import llvmlite.binding as llvm
+
+from minitvm.runtime.errors import CompileError
+
+_V2 = frozenset({"sse2", "sse4.1", "sse4.2", "popcnt"})
+_V3 = _V2 | {"avx", "avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt"}
+_V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+_ICELAKE = _V4 | {"avx512vnni", "avx512vbmi", "avx512vbmi2", "avx512bitalg", "avx512vpopcntdq"}
+_SAPPHIRE = _ICELAKE | {"avx512bf16", "avx512fp16", "amx-tile", "amx-bf16", "amx-int8", "avxvnni"}
+_NEON = frozenset({"neon"})
+_V82 = _NEON | {"fullfp16", "dotprod"}
+_V86 = _V82 | {"bf16", "i8mm"}
+
+# CPUs by LLVM's name for them, with the features that code generation and schedules ask about
+# (LLVM 22: llvm/lib/Target/X86/X86.td, AArch64/AArch64Processors.td). LLVM itself knows the rest.
+CPUS: dict[str, dict[str, frozenset[str]]] = {
+    "x86_64": {
+        "x86-64": frozenset({"sse2"}),
+        "x86-64-v2": _V2, "x86-64-v3": _V3, "x86-64-v4": _V4,
+        "nehalem": _V2, "westmere": _V2,
+        "sandybridge": _V2 | {"avx"}, "ivybridge": _V2 | {"avx", "f16c"},
+        "haswell": _V3, "core-avx2": _V3, "broadwell": _V3, "skylake": _V3,
+        "alderlake": _V3 | {"avxvnni"}, "raptorlake": _V3 | {"avxvnni"},
+        "skylake-avx512": _V4, "skx": _V4,
+        "cascadelake": _V4 | {"avx512vnni"}, "cooperlake": _V4 | {"avx512vnni", "avx512bf16"},
+        "icelake-client": _ICELAKE, "icelake-server": _ICELAKE, "tigerlake": _ICELAKE,
+        "rocketlake": _ICELAKE,
+        "sapphirerapids": _SAPPHIRE, "emeraldrapids": _SAPPHIRE,
+        "graniterapids": _SAPPHIRE | {"amx-fp16"},
+        "znver1": _V3, "znver2": _V3, "znver3": _V3,
+        "znver4": _ICELAKE | {"avx512bf16"}, "znver5": _ICELAKE | {"avx512bf16", "avxvnni"},
+    },
+    "aarch64": {
+        "generic": _NEON, "cortex-a53": _NEON, "cortex-a57": _NEON, "cortex-a72": _NEON,
+        "cortex-a76": _V82, "neoverse-n1": _V82, "neoverse-v1": _V86 | {"sve"},
+        "neoverse-n2": _V86 | {"sve", "sve2"}, "neoverse-v2": _V86 | {"sve", "sve2"},
+        "apple-m1": _V82, "apple-m2": _V86, "apple-m3": _V86, "a64fx": _NEON | {"sve"},
+    },
+}  # fmt: skip
+_ARCH_ALIASES = {"amd64": "x86_64", "x86-64": "x86_64", "arm64": "aarch64"}
+_KINDS = ("llvm",)
+_OPTIONS = ("mcpu", "mattr", "mtriple", "keys", "device", "model", "num-cores", "opt-level")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The machine that this process runs on."""
+
+    triple: str
+    cpu: str
+    features: frozenset[str]
+    feature_string: str
+
+
+@lru_cache(maxsize=1)
+def host() -> Host:
+    """What LLVM says of this machine: the list of features counts, not the CPU's name."""
+    features = llvm.get_host_cpu_features()
+    return Host(
+        triple=llvm.get_process_triple(),
+        cpu=llvm.get_host_cpu_name(),
+        features=frozenset(name for name, present in features.items() if present),
+        feature_string=str(features.flatten()),
+    )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What code is made for, in the classic notation.
+
+    ``llvm`` alone is this machine with all its features. ``-mcpu=NAME`` names a CPU,
+    ``-mattr=+a,-b`` adds and removes features, ``-mtriple=ARCH-VENDOR-OS`` says another
+    architecture or system.
+
+    Raises
+    ------
+    CompileError
+        When the kind, an option, the CPU or the architecture is unknown.
+
+    >>> Target("llvm -mcpu=haswell").vector_bits
+    256
+    """
+
+    text: str = "llvm"
+    triple: str = field(init=False)
+    mcpu: str = field(init=False)
+    feature_string: str = field(init=False)
+    features: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        options = _parse(self.text)
+        triple = options.get("mtriple", host().triple)
+        cpu = options.get("mcpu", "")
+        added, removed = _attributes(options.get("mattr", ""))
+        if cpu in ("", "native") and "mtriple" not in options:
+            features, string = host().features, host().feature_string
+            cpu = host().cpu
+        else:
+            cpu = cpu or _baseline(triple)
+            features, string = _cpu_features(triple, cpu), ""
+        marks = [f"+{name}" for name in sorted(added)] + [f"-{name}" for name in sorted(removed)]
+        for name, value in (
+            ("triple", triple),
+            ("mcpu", cpu),
+            ("feature_string", ",".join(filter(None, (string, *marks)))),
+            ("features", (features | added) - removed),
+        ):
+            object.__setattr__(self, name, value)
+
+    @property
+    def kind(self) -> str:
+        """The code generator: ``llvm``."""
+        return _KINDS[0]
+
+    @property
+    def arch(self) -> str:
+        """``x86_64`` or ``aarch64``."""
+        return _arch(self.triple)
+
+    @property
+    def vector_bits(self) -> int:
+        """The width of a vector register, in bits."""
+        if "avx512f" in self.features:
+            return 512
+        return 256 if "avx" in self.features else 128
+
+    @property
+    def has_float16_conversion(self) -> bool:
+        """Whether float16 and float32 are converted into each other by an instruction."""
+        return self.arch == "aarch64" or "f16c" in self.features
+
+    @property
+    def missing_on_host(self) -> str:
+        """What this machine lacks to run code for the target; empty if nothing."""
+        if _arch(host().triple) != self.arch or _system(host().triple) != _system(self.triple):
+            return f"it is {host().triple}, not {self.triple}"
+        known = self.features - host().features
+        return f"it lacks {', '.join(sorted(known))}" if known else ""
+
+    @staticmethod
+    def current(allow_none: bool = True) -> Target | None:
+        """The target of the innermost ``with target:``, if any.
+
+        Raises
+        ------
+        CompileError
+            When there is none and `allow_none` is false.
+        """
+        stack = _stack()
+        if not stack and not allow_none:
+            raise CompileError("target: expected a `with Target(...):` around, found none")
+        return stack[-1] if stack else None
+
+    def __enter__(self) -> Target:
+        _stack().append(self)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        _stack().pop()
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def create(text: str | Target) -> Target:
+    """The target of a text (classic name)."""
+    return text if isinstance(text, Target) else Target(text)
+
+
+_current = threading.local()
+
+
+def _stack() -> list[Target]:
+    if not hasattr(_current, "stack"):
+        _current.stack = []
+    stack: list[Target] = _current.stack
+    return stack
+
+
+def _parse(text: object) -> dict[str, str]:
+    """The options of a target's text."""
+    if not isinstance(text, str):
+        raise CompileError(f"target: expected a text such as 'llvm', got {type(text).__name__}")
+    words = shlex.split(text)
+    if not words or words[0] not in _KINDS:
+        found = repr(words[0]) if words else "an empty text"
+        raise CompileError(f"target: expected a kind among {', '.join(_KINDS)}, got {found}")
+    options: dict[str, str] = {}
+    for word in words[1:]:
+        name, equals, value = word.lstrip("-").partition("=")
+        if not word.startswith("-") or not equals or name not in _OPTIONS:
+            listed = ", ".join(f"-{option}=" for option in _OPTIONS)
+            raise CompileError(f"target {text!r}: expected options among {listed}, got {word!r}")
+        options[name] = value
+    return options
+
+
+def _attributes(text: str) -> tuple[frozenset[str], frozenset[str]]:
+    """The features that ``-mattr`` adds, and those that it removes."""
+    names = [name for name in text.split(",") if name]
+    for name in names:
+        if name[0] not in "+-" or len(name) == 1:
+            raise CompileError(f"target: expected -mattr=+feature or -feature, got {name!r}")
+    added = frozenset(name[1:] for name in names if name[0] == "+")
+    return added, frozenset(name[1:] for name in names if name[0] == "-")
+
+
+def _arch(triple: str) -> str:
+    arch = triple.split("-")[0]
+    arch = _ARCH_ALIASES.get(arch, arch)
+    if arch not in CPUS:
+        raise CompileError(
+            f"target: expected an architecture among {', '.join(CPUS)}, got {triple!r}"
+        )
+    return arch
+
+
+def _system(triple: str) -> str:
+    for name in ("linux", "darwin", "macosx", "windows"):
+        if name in triple:
+            return "darwin" if name == "macosx" else name
+    return "unknown"
+
+
+def _baseline(triple: str) -> str:
+    return "x86-64" if _arch(triple) == "x86_64" else "generic"
+
+
+def _cpu_features(triple: str, cpu: str) -> frozenset[str]:
+    known = CPUS[_arch(triple)]
+    if cpu not in known:
+        close = difflib.get_close_matches(cpu, known, n=3) or sorted(known)
+        raise CompileError(
+            f"target: expected a CPU of {_arch(triple)} such as {', '.join(close)}, got {cpu!r}"
+        )
+    return known[cpu]

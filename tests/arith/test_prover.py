@@ -1,0 +1,144 @@
+"""What the prover knows: ranges, conditions, quotients, products, and where integers wrap."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from minitvm import expr as e
+from minitvm.arith.analyzer import Analyzer
+from minitvm.expr import And, Call, Not, Or, PrimExpr, Range, Select, Var, const
+from minitvm.runtime.dtype import BOOL, INT32, UINT8, UINT32
+
+i, j, F = Var("i"), Var("j"), Var("f")
+n, m = Var("n"), Var("m")
+k = Var("k")
+BYTE = Var("b", UINT8)
+U = Var("u", UINT32)
+COUNT = e.Call(INT32, "popcount", (k,))  # of which nothing is known
+
+
+@pytest.fixture
+def analyzer() -> Analyzer:
+    """i in [0, n), j in [0, m), f in [0, n * m), k in [0, 16)."""
+    made = Analyzer()
+    made.bind_size(n)
+    made.bind_size(m)
+    made.bind(i, Range(0, n))
+    made.bind(j, Range(0, m))
+    made.bind(F, Range(0, n * m))
+    made.bind(k, Range(0, 16))
+    made.bind(U, Range(const(0, "uint32"), const(16, "uint32")))
+    return made
+
+
+PROVED = [
+    i < n, i >= 0, n >= 1, i + 1 <= n, n - 1 - i >= 0,
+    i * 4 + 3 < n * 4, (i * 4 + k // 4) // 4 < n,
+    i * m + j < n * m, i * m + j >= 0, F // m < n, F % m < m, F % m >= 0, F // m >= 0,
+    k % 4 < 4, k // 4 < 4, e.EQ(k // 4 * 4 + k % 4, k), (k + 3) // 4 <= 4, e.truncdiv(k, 4) < 4,
+    e.truncmod(k, 4) < 4, (k - 16) // 4 < 0, (k - 16) % 4 >= 0,
+    e.minimum(i + 1, n - 1) < n, e.maximum(0, i - 1) < n, e.maximum(0, e.minimum(COUNT, n - 1)) < n,
+    e.maximum(0, e.minimum(COUNT, n - 1)) + 1 <= n,
+    e.minimum(i, m) <= m, Select(i < 4, i, const(0)) < 4,
+    Call(INT32, "if_then_else", (k < 8, k + 8, k - 8)) < 16,
+    e.shift_left(k, 2) < 61, e.shift_right(k, 2) < 4, e.bitwise_and(COUNT, 7) < 8,
+    e.cast("int64", i) < e.cast("int64", n), e.cast("int32", BYTE) + 1 > 0,
+    e.cast("int32", U) < 16, U + const(1, "uint32") > U,
+    And(i >= 0, i < n), Or(k < 8, k >= 8), Not(k < 0), e.NE(k, const(16)), const(True),
+    e.Call(BOOL, "likely", (i < n,)), e.Let(V := Var("v"), k + 1, V <= 16),
+]  # fmt: skip
+NOT_PROVED = [
+    i < m, i + 1 < n, i * m + j < n, COUNT + 1 > COUNT, BYTE + const(1, "uint8") > BYTE,
+    U - const(1, "uint32") < U, e.cast("uint8", k * 32) >= e.cast("uint8", k),
+    F // n < n, e.truncdiv(i - n, 4) >= 0, And(k >= 0, k < 8), e.EQ(k, const(3)), const(False),
+    e.maximum(0, e.minimum(COUNT, n)) < n, Select(i < 4, i, const(4)) < 4, Var("flag", BOOL),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(PROVED)))
+def test_proved(analyzer: Analyzer, number: int) -> None:
+    assert analyzer.can_prove(PROVED[number])
+
+
+@pytest.mark.parametrize("number", range(len(NOT_PROVED)))
+def test_not_proved(analyzer: Analyzer, number: int) -> None:
+    assert not analyzer.can_prove(NOT_PROVED[number])
+
+
+@pytest.mark.parametrize(
+    ("condition", "conclusion"),
+    [
+        (And(k >= 4, k < 6), k // 2 < 3),
+        (Or(k < 3, k > 12), e.NE(k, const(7))),
+        (Not(Or(k < 3, k > 12)), k >= 3),
+        (e.NE(k, const(0)), k >= 1),
+        (e.EQ(k, i), i < 16),
+        (e.Call(BOOL, "likely", (i * 2 < m,)), i < m),
+        (Not(e.NE(k, const(3))), k <= 3),
+        (e.EQ(k % 2, const(0)), e.NE(k, const(5))),
+        (n > COUNT, e.maximum(COUNT, 0) < n),
+    ],
+)
+def test_a_condition_holds_inside_only(
+    analyzer: Analyzer, condition: PrimExpr, conclusion: PrimExpr
+) -> None:
+    assert not analyzer.can_prove(conclusion)
+    with analyzer.constraint(condition):
+        assert analyzer.can_prove(conclusion)
+    assert not analyzer.can_prove(conclusion)
+
+
+def test_contradictions_prove_anything(analyzer: Analyzer) -> None:
+    with analyzer.constraint(const(False)):
+        assert analyzer.can_prove(i < m)
+    with analyzer.constraint(k > 20):
+        assert analyzer.can_prove(k > 30)
+
+
+def test_bound_value_is_the_variable(analyzer: Analyzer) -> None:
+    v = Var("v")
+    analyzer.bind(v, k * 2)
+    assert analyzer.can_prove(e.EQ(v, k + k))
+    assert analyzer.const_int_bound(v) == (0, 30)
+
+
+def test_a_name_for_data_wraps_as_data_does(analyzer: Analyzer) -> None:
+    v = Var("v")
+    analyzer.bind(v, COUNT)
+    assert not analyzer.can_prove(v + 1 > v)
+
+
+@pytest.mark.parametrize(
+    ("value", "bounds"),
+    [
+        (k, (0, 15)),
+        (k * -2 + 1, (-29, 1)),
+        (k // 4, (0, 3)),
+        (k % 4, (0, 3)),
+        (e.minimum(k, 7), (0, 7)),
+        (BYTE, (0, 255)),
+        (Select(k < 3, k, k + 1), (0, 16)),
+        (const(7), (7, 7)),
+        (k * k, (0, 225)),
+    ],
+)
+def test_const_int_bound(analyzer: Analyzer, value: PrimExpr, bounds: tuple[float, float]) -> None:
+    assert analyzer.const_int_bound(value) == bounds
+
+
+def test_const_int_bound_may_be_infinite(analyzer: Analyzer) -> None:
+    v = Var("v")
+    analyzer.bind(v, Range(0, n))
+    assert analyzer.const_int_bound(v)[0] == 0
+    assert not math.isinf(analyzer.const_int_bound(v)[1])  # a 32-bit size ends somewhere
+
+
+def test_impure_calls_are_not_equal() -> None:
+    analyzer = Analyzer()
+
+    def call() -> PrimExpr:
+        return Call(INT32, "call_extern", (e.StringImm("rand"),))
+
+    assert not analyzer.can_prove(e.EQ(call(), call()))

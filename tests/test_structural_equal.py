@@ -1,0 +1,100 @@
+"""Equality up to the names of bound variables."""
+
+from __future__ import annotations
+
+import pytest
+
+from minitvm.expr import (
+    Add,
+    Buffer,
+    BufferLoad,
+    FloatImm,
+    Let,
+    Min,
+    PrimExpr,
+    Var,
+    const,
+)
+from minitvm.runtime.dtype import FLOAT32, HANDLE, INT64
+from minitvm.stmt import Allocate, BufferStore, For, ForKind, LetStmt, PrimFunc, SeqStmt, Stmt
+from minitvm.structural_equal import structural_equal
+
+i, j = Var("i"), Var("j")
+
+
+def buffer(name: str, size: PrimExpr) -> Buffer:
+    return Buffer(Var(name, HANDLE), (size,), FLOAT32, name)
+
+
+def fill(name: str, variable: str, value: float, kind: ForKind = ForKind.SERIAL) -> PrimFunc:
+    param, index, size = Var(name + "_handle", HANDLE), Var(variable), Var("n")
+    made = buffer(name, size)
+    body = For(index, const(0), size, kind, BufferStore(made, const(value), (index,)))
+    return PrimFunc((param,), body, {param: made}, name)
+
+
+def test_free_variables_are_themselves() -> None:
+    assert structural_equal(i + 1, i + 1)
+    assert not structural_equal(i + 1, j + 1)
+
+
+def test_free_variables_may_be_mapped_consistently() -> None:
+    assert structural_equal(i + j, j + i, map_free_vars=True)
+    assert not structural_equal(i + j, i + i, map_free_vars=True)
+    assert not structural_equal(i + i, i + j, map_free_vars=True)
+    assert not structural_equal(i, Var("i", INT64), map_free_vars=True)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (i + 1, i + 2),
+        (Add(i, j), Min(i, j)),
+        (const(1), const(1, "int64")),
+        (const(1), const(True)),
+        (const(0.0), FloatImm(FLOAT32, -0.0)),
+    ],
+)
+def test_different(a: PrimExpr, b: PrimExpr) -> None:
+    assert structural_equal(a, a)
+    assert not structural_equal(a, b)
+
+
+def test_nan_equals_nan() -> None:
+    assert structural_equal(const(float("nan")), const(float("nan")))
+
+
+def test_bound_names_do_not_count() -> None:
+    x, y = Var("x"), Var("y")
+    assert structural_equal(Let(x, i, x + 1), Let(y, i, y + 1))
+    assert not structural_equal(Let(x, i, x + 1), Let(y, i, i + 1))
+    assert not structural_equal(Let(x, x, i), Let(y, y, i))  # the values are outside
+
+
+def test_functions() -> None:
+    assert structural_equal(fill("A", "i", 1.0), fill("B", "k", 1.0))
+    assert not structural_equal(fill("A", "i", 1.0), fill("B", "k", 2.0))
+    assert not structural_equal(fill("A", "i", 1.0), fill("B", "k", 1.0, ForKind.PARALLEL))
+
+
+def test_free_buffers_and_allocated_ones() -> None:
+    a, b = buffer("a", const(4)), buffer("b", const(4))
+
+    def store(target: Buffer) -> Stmt:
+        return BufferStore(target, BufferLoad(target, (const(0),)), (const(1),))
+
+    assert not structural_equal(store(a), store(b))
+    assert structural_equal(store(a), store(b), map_free_vars=True)
+    assert structural_equal(Allocate(a, store(a)), Allocate(b, store(b)))
+    assert not structural_equal(Allocate(a, store(a)), Allocate(b, store(a)))
+    other = buffer("c", const(5))
+    assert not structural_equal(Allocate(a, store(a)), Allocate(other, store(other)))
+
+
+def test_statements() -> None:
+    x, y = Var("x"), Var("y")
+    a = buffer("a", const(4))
+    first = LetStmt(x, i, BufferStore(a, const(0.0), (x,)))
+    second = LetStmt(y, i, BufferStore(a, const(0.0), (y,)))
+    assert structural_equal(first, second)
+    assert not structural_equal(SeqStmt((first,)), SeqStmt((first, second)))
