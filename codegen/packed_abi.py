@@ -111,10 +111,10 @@ class _Entry:
         self._func = func
         self._sizes = sizes
         self._names = arg_names(func)
-        self._errors = ArgumentErrors(module, func.name, self._names)
         self._text = FunctionText(
             module, packed_symbol(func.name), "i32", PACKED_PARAMS, attributes="nounwind "
         )
+        self._errors = ArgumentErrors(self._text, func.name, self._names)
         self._expressions = ExpressionEmitter(self._text, options)
         self._source: dict[Var, str] = {}
         # Where element 0 of a strided array is, which a negative stride puts behind others.
@@ -124,7 +124,7 @@ class _Entry:
         text = self._text
         args, codes, count, _ret, ret_code, _resource = text.params
         expected = integer("i32", len(self._func.params))
-        self._require(text.icmp("eq", count, expected), self._errors.count, count)
+        self._require(text.icmp("eq", count, expected), self._errors.report_count, count)
         tensors: list[_Tensor] = []
         for position, param in enumerate(self._func.params):
             code_at = text.element_pointer("i32", codes, integer("i64", position))
@@ -144,12 +144,12 @@ class _Entry:
         text.finish()
 
     def _require(self, holds: Value, report: Callable[..., Value], *details: object) -> None:
-        """Returns what ``report(text, *details)`` does unless `holds`."""
+        """Returns what ``report(*details)`` does unless `holds`."""
         failed, go_on = self._text.block("wrong"), self._text.block("right")
         self._text.branch_if(holds, go_on, failed, likely=True)
         self._text.place(failed)
         with self._text.scope():
-            self._text.ret(report(self._text, *details))
+            self._text.ret(report(*details))
         self._text.place(go_on)
 
     # -- scalars --
@@ -160,7 +160,8 @@ class _Entry:
             accepted = (ArgTypeCode.HANDLE, ArgTypeCode.NULL)
             self._require(
                 self._is_one_of(code, accepted),
-                self._errors.kind,
+                self._errors.report,
+                "kind",
                 position,
                 "an opaque pointer",
                 code,
@@ -170,7 +171,8 @@ class _Entry:
             return self._float_scalar(position, dtype, code, where)
         self._require(
             self._is_one_of(code, (ArgTypeCode.INT,)),
-            self._errors.kind,
+            self._errors.report,
+            "kind",
             position,
             "an integer",
             code,
@@ -179,14 +181,15 @@ class _Entry:
         if dtype.is_bool or dtype.bits < 64:
             low, high = integer("i64", dtype.min()), integer("i64", dtype.max())
             fits = text.binary("and", text.icmp("sge", value, low), text.icmp("sle", value, high))
-            self._require(fits, self._errors.scalar_range, position, str(dtype), value)
+            self._require(fits, self._errors.report, "scalar", position, str(dtype), value)
         return self._expressions.conversions.cast(value, INT64, dtype)
 
     def _float_scalar(self, position: int, dtype: DType, code: Value, where: Value) -> Value:
         text, cast = self._text, self._expressions.conversions.cast
         self._require(
             self._is_one_of(code, (ArgTypeCode.FLOAT, ArgTypeCode.INT)),
-            self._errors.kind,
+            self._errors.report,
+            "kind",
             position,
             "a number",
             code,
@@ -210,17 +213,21 @@ class _Entry:
         accepted = (ArgTypeCode.DLTENSOR_HANDLE, ArgTypeCode.NDARRAY_HANDLE)
         self._require(
             self._is_one_of(code, accepted),
-            errors.kind,
+            errors.report,
+            "kind",
             position,
             "an array",
             code,
         )
         handle = text.load("ptr", where, 8)
-        self._require(text.icmp("ne", handle, Value("ptr", "null")), errors.null, position)
+        self._require(
+            text.icmp("ne", handle, Value("ptr", "null")), errors.report, "null", position
+        )
         ndim = dltensor.load_field(text, handle, dltensor.NDIM, "i32")
         self._require(
             text.icmp("eq", ndim, integer("i32", buffer.ndim)),
-            errors.ndim,
+            errors.report,
+            "ndim",
             position,
             buffer.ndim,
             ndim,
@@ -228,7 +235,8 @@ class _Entry:
         word = dltensor.load_field(text, handle, dltensor.DTYPE, "i32")
         self._require(
             text.icmp("eq", word, integer("i32", dltensor.dtype_word(buffer.dtype))),
-            errors.dtype,
+            errors.report,
+            "dtype",
             position,
             str(buffer.dtype),
             word,
@@ -237,7 +245,8 @@ class _Entry:
         number = dltensor.load_field(text, handle, dltensor.DEVICE_ID, "i32")
         self._require(
             text.icmp("eq", kind, integer("i32", DEVICE_TYPES["cpu"])),
-            errors.device,
+            errors.report,
+            "device",
             position,
             kind,
             number,
@@ -274,7 +283,8 @@ class _Entry:
             back = self._expressions.conversions.cast(narrow, var.dtype, INT64)
             self._require(
                 text.icmp("eq", back, extent),
-                self._errors.extent_range,
+                self._errors.report,
+                "extent",
                 tensor.position,
                 dim,
                 str(var.dtype),
@@ -290,11 +300,12 @@ class _Entry:
             source = self._describe(expr)
             self._require(
                 text.icmp("eq", found, expected),
-                errors.shape,
+                errors.report,
+                "shape",
                 position,
                 dim,
-                source,
                 expected,
+                source,
                 found,
             )
         size = integer("i64", 1)
@@ -306,7 +317,8 @@ class _Entry:
         present = text.icmp("ne", data, Value("ptr", "null"))
         self._require(
             text.binary("or", present, text.icmp("eq", size, integer("i64", 0))),
-            errors.data,
+            errors.report,
+            "data",
             position,
             size,
         )
@@ -316,7 +328,7 @@ class _Entry:
             address = text.convert("ptrtoint", tensor.data, "i64")
             low = text.binary("and", address, integer("i64", alignment - 1))
             aligned = text.icmp("eq", low, integer("i64", 0))
-            self._require(aligned, errors.alignment, position, alignment, tensor.data)
+            self._require(aligned, errors.report, "alignment", position, alignment, tensor.data)
         self._check_strides(tensor, size, nonempty)
 
     def _describe(self, expr: PrimExpr) -> str:
@@ -352,7 +364,8 @@ class _Entry:
                 )
                 self._require(
                     fits,
-                    self._errors.strides,
+                    self._errors.report,
+                    "strides",
                     tensor.position,
                     dim,
                     expected,
@@ -387,7 +400,8 @@ class _Entry:
                 )
                 self._require(
                     fits,
-                    self._errors.strides,
+                    self._errors.report,
+                    "strides",
                     tensor.position,
                     dim,
                     expected,
@@ -434,9 +448,11 @@ class _Entry:
                     disjoint = text.binary("or", disjoint, condition)
                 self._require(
                     disjoint,
-                    self._errors.overlap,
+                    self._errors.report,
+                    "overlap",
                     output.position,
                     other.position,
+                    self._names[other.position],
                 )
 
     def _check_own_overlap(self, output: _Tensor) -> None:
@@ -465,7 +481,11 @@ class _Entry:
             apart = text.icmp("sgt", stride, reach)
             single = text.icmp("sle", output.extents[dim], one)
             self._require(
-                text.binary("or", apart, single), self._errors.own_overlap, output.position, dim
+                text.binary("or", apart, single),
+                self._errors.report,
+                "own_overlap",
+                output.position,
+                dim,
             )
 
     def _call(self, tensors: list[_Tensor], assertions: list[Assertion], ret_code: Value) -> None:
