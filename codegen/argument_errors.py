@@ -92,8 +92,9 @@ class ArgumentErrors:
 
     def report(self, message: str, position: int, *values: int | str | Value) -> Value:
         """Reports a message of :data:`MESSAGES` about an argument; the result is -1."""
-        function = [self._function, position, self._arg_names[position]]
-        return self._call(message, [*function, *values], MESSAGES[message].types)
+        name = self._arg_names[position]
+        shown = MESSAGES[message].types
+        return self._call(message, [self._function, position, name, *values], shown)
 
     def report_count(self, found: Value) -> Value:
         """Reports a wrong number of arguments; the result is -1."""
