@@ -213,7 +213,7 @@ def _stack() -> list[Target]:
 
 
 def _text(target: Any) -> str:
-    """A target in the classic notation; a dict such as ``{"kind": "llvm", "mcpu": "haswell"}`` too."""
+    """A target in classic notation; of a dict too, ``{"kind": "llvm", "mcpu": "haswell"}``."""
     if isinstance(target, Target):
         return target.target
     if isinstance(target, str):
