@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from minitvm.expr import Call, FloatImm, IntImm, PrimExpr, Var
-from minitvm.functor import CHILDREN, Node, walk
+from minitvm.functor import CHILDREN, Node, walk_once
 
 # Calls whose value does not depend on their arguments alone, or that do something.
 _IMPURE = frozenset({
@@ -17,7 +17,7 @@ _IMPURE = frozenset({
 
 def is_pure(node: Node) -> bool:
     """Whether evaluating `node` again, or not at all, makes no difference."""
-    return not any(isinstance(each, Call) and each.op in _IMPURE for each in walk(node))
+    return not any(isinstance(each, Call) and each.op in _IMPURE for each in walk_once(node))
 
 
 def structural_key(node: Any) -> Hashable:

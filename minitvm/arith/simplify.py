@@ -18,8 +18,33 @@ from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
 from minitvm.arith.rules import CONSTANTS, RULES, Rule
 from minitvm.expr import Call, FloatImm, IntImm, PrimExpr, Var, const
-from minitvm.functor import CHILDREN, Mutator, rebuild, substitute, walk
+from minitvm.functor import CHILDREN, Mutator, children, rebuild, substitute, walk
 from minitvm.runtime.dtype import DType
+
+
+def _is_equal(a: PrimExpr, b: PrimExpr) -> bool:
+    """Whether two expressions are the same tree. (Only sums of integers are rebuilt as they were;
+    what is of floats changed where it is another object.)"""
+    seen: set[tuple[int, int]] = set()
+    stack: list[tuple[Any, Any]] = [(a, b)]
+    while stack:
+        x, y = stack.pop()
+        if x is y or (id(x), id(y)) in seen:
+            continue
+        seen.add((id(x), id(y)))
+        if type(x) is not type(y) or not isinstance(x, PrimExpr) or isinstance(x, Var | Call):
+            return False
+        if isinstance(x, IntImm | FloatImm):
+            if structural_key(x) != structural_key(y):
+                return False
+            continue
+        mine, others = list(children(x)), list(children(y))
+        if x.dtype != y.dtype or len(mine) != len(others):
+            return False
+        if isinstance(x, e.BufferLoad) and x.buffer is not y.buffer:
+            return False
+        stack += zip(mine, others, strict=True)
+    return True
 
 
 class Simplifier(Mutator):
@@ -37,7 +62,7 @@ class Simplifier(Mutator):
         made = self._done.get(node)
         if made is None:
             made = super().expr(node)
-            if made is not node and structural_key(made) == structural_key(node):
+            if made is not node and not made.dtype.is_float and _is_equal(made, node):
                 made = node
             self._done[node] = self._done[made] = made
         return made
@@ -94,14 +119,27 @@ class Simplifier(Mutator):
 
     visit_Add = visit_Sub = visit_Mul = _arithmetic
 
-    def _collect(self, node: PrimExpr, exact: bool) -> Affine:
-        """`node` as coefficients of terms; with `exact`, through arithmetic that can't wrap."""
+    def _collect(
+        self, node: PrimExpr, exact: bool, collected: dict[PrimExpr, Affine] | None = None
+    ) -> Affine:
+        """`node` as coefficients of terms; with `exact`, through arithmetic that can't wrap.
+        `collected` are the forms of shared subexpressions."""
+        collected = {} if collected is None else collected
+        form = collected.get(node)
+        if form is None:
+            form = collected[node] = self._collect_new(node, exact, collected)
+        return form
+
+    def _collect_new(
+        self, node: PrimExpr, exact: bool, collected: dict[PrimExpr, Affine]
+    ) -> Affine:
         if isinstance(node, IntImm):
             return Affine({}, int(node.value))
         if isinstance(node, e.Add | e.Sub | e.Mul) and not (
             exact and not self._prover.is_exact(node)
         ):
-            a, b = self._collect(node.a, exact), self._collect(node.b, exact)
+            a = self._collect(node.a, exact, collected)
+            b = self._collect(node.b, exact, collected)
             if isinstance(node, e.Add):
                 return a + b
             if isinstance(node, e.Sub):
