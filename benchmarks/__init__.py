@@ -1,0 +1,19 @@
+"""minitvm's benchmarks: ``python -m benchmarks --help``.
+
+Everything is measured on one thread. BLAS libraries, OpenMP and TVM read how many they may use when
+they are loaded, so it is said here, before anything imports numpy; what a caller has set stands.
+:func:`benchmarks.measure.interleaved` notes how many cores were busy in fact.
+"""
+
+import os
+
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMBA_NUM_THREADS",
+    "TVM_NUM_THREADS",
+)
+for _variable in THREAD_VARIABLES:
+    os.environ.setdefault(_variable, "1")

@@ -1,0 +1,75 @@
+"""Runs the benchmarks: ``python -m benchmarks [GROUP ...]``, in the repository's root."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from benchmarks import build, machine, matmul, report, start
+from benchmarks.measure import QUICK, Row, Settings
+
+# A group is a function of the settings that yields rows.
+GROUPS: dict[str, Callable[[Settings], Iterator[Row]]] = {
+    "start": start.rows,
+    "build": build.rows,
+    "matmul": matmul.rows,
+}
+_LATEST = Path(__file__).resolve().parent / "results" / "latest.json"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measures the groups asked for, by default all, and reports them."""
+    options = _parser().parse_args(arguments)
+    settings = QUICK if options.quick else Settings()
+    if options.repeat is not None:
+        settings = dataclasses.replace(settings, repeat=options.repeat)
+    described = machine.describe()
+    print(report.machine_lines(described), flush=True)
+    groups: dict[str, list[Row]] = {}
+    for name in dict.fromkeys(options.groups or GROUPS):
+        groups[name] = list(GROUPS[name](settings))
+        print(f"\n{report.table(name, groups[name])}", flush=True)
+    report.write_json(options.json, report.document(described, settings, groups))
+    print(f"\nJSON: {options.json}")
+    if options.plot is not None:
+        print(report.plot(options.plot, groups))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Measures minitvm and its peers in turn, on one thread. Medians; losses are "
+        "printed as wins are.",
+    )
+    listed = ", ".join(GROUPS)
+    parser.add_argument(
+        "groups", nargs="*", type=_group, metavar="GROUP", help=f"of {listed}; by default all"
+    )
+    parser.add_argument(
+        "--json", type=Path, default=_LATEST, metavar="FILE", help="where results go"
+    )
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draws the times (matplotlib)")
+    parser.add_argument("--repeat", type=_positive, metavar="N", help="rounds in one process")
+    parser.add_argument(
+        "--quick", action="store_true", help="a try of everything, not a measurement"
+    )
+    return parser
+
+
+def _group(text: str) -> str:
+    if text not in GROUPS:
+        raise argparse.ArgumentTypeError(f"expected one of {', '.join(GROUPS)}, got {text!r}")
+    return text
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected at least 1, got {value}")
+    return value
+
+
+if __name__ == "__main__":
+    main()

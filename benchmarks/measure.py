@@ -1,0 +1,147 @@
+"""Measuring: contenders take turns, and the median of each counts."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, final
+
+from minitvm.runtime.module import Module
+
+OURS = "minitvm"
+
+Timer = Callable[[int], float]
+"""Seconds that a number of runs takes."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How much to measure: rounds, the least seconds of a measurement, and fresh processes."""
+
+    repeat: int = 21
+    least: float = 0.005
+    processes: int = 5
+
+
+QUICK = Settings(repeat=2, least=0.0, processes=1)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The median seconds of a run, and how many cores were busy meanwhile."""
+
+    seconds: float
+    cores_busy: float | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the report.
+
+    `measured` maps each contender to its time, minitvm under :data:`OURS`; `missing` names the
+    peers that would belong here, and why they don't. `target` is in seconds.
+
+    >>> row = Row("call", "one call", {"minitvm": Measured(2.0), "numpy": Measured(1.0)})
+    >>> row.best_peer, row.ratio, row.met
+    ('numpy', 2.0, None)
+    """
+
+    name: str
+    what: str
+    measured: Mapping[str, Measured]
+    missing: Mapping[str, str] = field(default_factory=dict)
+    target: float | None = None
+
+    @property
+    def ours(self) -> float:
+        """minitvm's seconds."""
+        return self.measured[OURS].seconds
+
+    @property
+    def peers(self) -> dict[str, Measured]:
+        """What the others took."""
+        return {name: found for name, found in self.measured.items() if name != OURS}
+
+    @property
+    def best_peer(self) -> str | None:
+        """The fastest other, if there is one."""
+        peers = self.peers
+        return min(peers, key=lambda name: peers[name].seconds, default=None)
+
+    @property
+    def ratio(self) -> float | None:
+        """minitvm's time in that of the best peer: above 1, minitvm is slower."""
+        best = self.best_peer
+        return None if best is None else self.ours / self.measured[best].seconds
+
+    @property
+    def met(self) -> bool | None:
+        """Whether minitvm's time is within the target, where there is one."""
+        return None if self.target is None else self.ours <= self.target
+
+
+def calls(function: Callable[..., object], *args: object) -> Timer:
+    """Times calls of `function` from Python."""
+
+    def timer(number: int) -> float:
+        rounds = itertools.repeat(None, number)
+        start = time.perf_counter()
+        for _ in rounds:
+            function(*args)
+        return time.perf_counter() - start
+
+    return timer
+
+
+def kernel(module: Module, *args: Any) -> Timer:
+    """Times the compiled function alone, by minitvm's ``time_evaluator``."""
+    return lambda number: module.time_evaluator(number=number, repeat=1)(*args).mean * number
+
+
+def interleaved(contenders: Mapping[str, Timer], settings: Settings) -> dict[str, Measured]:
+    """The contenders in turn, ``settings.repeat`` rounds after a warm-up.
+
+    Each round begins with another contender, so that none always follows the same one.
+    """
+    numbers = {name: _number(timer, settings.least) for name, timer in contenders.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    cores: dict[str, list[float]] = {name: [] for name in contenders}
+    order = list(contenders)
+    for _ in range(settings.repeat):
+        for name in order:
+            wall, process = time.perf_counter(), time.process_time()
+            seconds[name].append(contenders[name](numbers[name]) / numbers[name])
+            process = time.process_time() - process
+            cores[name].append(process / (time.perf_counter() - wall))
+        order.append(order.pop(0))
+    return {
+        name: Measured(statistics.median(seconds[name]), statistics.median(cores[name]))
+        for name in contenders
+    }
+
+
+def _number(timer: Timer, least: float) -> int:
+    """How many runs take `least` seconds; finding it out is the warm-up."""
+    number = 1
+    timer(number)
+    while timer(number) < least:
+        number *= 2
+    return number
+
+
+def in_turn(contenders: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, Measured]:
+    """Contenders that measure themselves, in processes of their own for instance.
+
+    A first round warms the disk and the byte code up, and does not count.
+    """
+    found: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(1 + rounds):
+        for name, run in contenders.items():
+            found[name].append(run())
+    return {name: Measured(statistics.median(times[1:])) for name, times in found.items()}

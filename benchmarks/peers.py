@@ -1,0 +1,50 @@
+"""What minitvm is compared with, where it is installed."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+PEERS = ("numpy", "torch", "numba", "tvm")
+
+
+@cache
+def _import(name: str) -> tuple[Any, str]:
+    """A peer's module and why there is none."""
+    try:
+        module = importlib.import_module(name)
+    except ImportError as error:
+        return None, f"not installed ({error})"
+    if name == "torch":
+        module.set_num_threads(1)
+    return module, ""
+
+
+def peer(name: str) -> Any:
+    """The module of a peer, on one thread, or None."""
+    return _import(name)[0]
+
+
+def missing(names: Iterable[str] = PEERS) -> dict[str, str]:
+    """Those of `names` that can't be measured here, with the reason."""
+    return {name: reason for name in names if (reason := _import(name)[1])}
+
+
+def versions() -> dict[str, str]:
+    """The versions of the peers, or that they are not installed."""
+    return {
+        name: str(peer(name).__version__) if peer(name) is not None else "not installed"
+        for name in PEERS
+    }
+
+
+def threads() -> dict[str, str]:
+    """How many threads each peer says it uses."""
+    found: dict[str, str] = {}
+    if (torch := peer("torch")) is not None:
+        found["torch"] = str(torch.get_num_threads())
+    if (numba := peer("numba")) is not None:
+        found["numba"] = str(numba.get_num_threads())
+    return found

@@ -1,0 +1,137 @@
+"""The benchmarks run, and say what they have to. No time is judged."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import peers, report
+from benchmarks.__main__ import GROUPS, main
+from benchmarks.measure import Measured, Row, Settings, interleaved
+from benchmarks.start import cumulative
+
+ROOT = Path(__file__).resolve().parents[1]
+# Makes a peer look as if it were not installed, which importing None does.
+_WITHOUT = (
+    "import sys; sys.modules.update(numba=None, tvm=None); from benchmarks.__main__ import main"
+)
+
+
+def _run(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
+    """The output and the JSON of all groups, without numba and tvm."""
+    path = tmp_path_factory.mktemp("benchmarks") / "new" / "quick.json"
+    out = _run("-c", f"{_WITHOUT}; main(['--quick', '--json', {str(path)!r}])")
+    return out, json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_json_has_the_machine_and_every_group(quick: tuple[str, dict[str, Any]]) -> None:
+    _, found = quick
+    assert set(found) == {"machine", "settings", "groups"}
+    assert list(found["groups"]) == list(GROUPS)
+    assert {"CPU", "cores available", "python", "numpy", "llvmlite"} <= set(found["machine"])
+    assert found["machine"]["numba"] == "not installed"
+    assert found["settings"]["repeat"] == 2
+
+
+def test_json_rows(quick: tuple[str, dict[str, Any]]) -> None:
+    _, found = quick
+    rows = [row for group in found["groups"].values() for row in group]
+    assert {"import minitvm beyond numpy and llvmlite.binding", "matmul 56, call"} <= {
+        row["name"] for row in rows
+    }
+    for row in rows:
+        assert row["what"]
+        assert row["minitvm"]["seconds"] > 0
+        assert all(peer["seconds"] > 0 for peer in row["peers"].values())
+        assert (row["ratio"] is None) == (not row["peers"])
+        assert (row["met"] is None) == (row["target"] is None)
+
+
+def test_missing_peers_are_named(quick: tuple[str, dict[str, Any]]) -> None:
+    out, found = quick
+    (call, kernel) = found["groups"]["matmul"]
+    for row in (call, kernel, found["groups"]["build"][0], found["groups"]["start"][1]):
+        assert {"numba", "tvm"} <= set(row["missing"])
+    assert "numba not installed" in out
+    assert "tvm not installed" in out
+
+
+def test_command_line_runs_the_groups_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    out = _run("-m", "benchmarks", "matmul", "--quick", "--repeat", "1", "--json", str(path))
+    found = json.loads(path.read_text(encoding="utf-8"))
+    assert list(found["groups"]) == ["matmul"]
+    assert found["settings"]["repeat"] == 1
+    assert str(path) in out
+
+
+@pytest.mark.parametrize("arguments", [["nonsense"], ["--repeat", "0"]])
+def test_wrong_arguments_are_refused(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert "error: argument" in capsys.readouterr().err
+
+
+def test_losses_are_said_as_wins_are() -> None:
+    loss = Row("slow", "a", {"minitvm": Measured(3.0), "peer": Measured(1.5)}, target=1.0)
+    win = Row(
+        "fast", "b", {"minitvm": Measured(1e-3), "peer": Measured(2e-3)}, {"absent": "gone"}, 1.0
+    )
+    text = " ".join(report.table("group", [loss, win]).split())
+    assert "2.00 (slower) 1 s: MISSED" in text
+    assert "0.50 (faster) 1 s: met" in text
+    assert "absent gone" in text
+
+
+def test_more_than_one_thread_is_said() -> None:
+    row = Row("r", "a", {"minitvm": Measured(1.0, 1.0), "peer": Measured(1.0, 1.9)})
+    assert "NOT ONE THREAD: peer kept 1.9 cores busy" in report.table("group", [row])
+
+
+def test_contenders_take_turns() -> None:
+    log: list[str] = []
+
+    def contender(name: str) -> Any:
+        return lambda number: log.append(name) or 1.0
+
+    found = interleaved({"a": contender("a"), "b": contender("b")}, Settings(repeat=3, least=0.5))
+    assert "".join(log[-6:]) == "abbaab"
+    assert found["a"].seconds == 1.0
+
+
+def test_imports_are_read_from_pythons_account() -> None:
+    log = "import time: self [us] | cumulative | imported package\nimport time: 10 | 2500 |   m\n"
+    assert cumulative(log, "m") == 0.0025
+    with pytest.raises(ValueError, match="expected a line for 'n', found none"):
+        cumulative(log, "n")
+
+
+def test_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = {"g": [Row("r", "a", {"minitvm": Measured(1.0), "peer": Measured(2.0)}, target=3.0)]}
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert report.plot(tmp_path / "a.png", rows) == "plot: not drawn, matplotlib is not installed"
+    monkeypatch.undo()
+    pytest.importorskip("matplotlib")
+    assert report.plot(tmp_path / "b.png", rows) == f"plot: {tmp_path / 'b.png'}"
+    assert (tmp_path / "b.png").stat().st_size > 0
+
+
+def test_a_peer_that_is_not_there() -> None:
+    assert peers.peer("no_such_peer") is None
+    assert "No module named" in peers.missing(["no_such_peer"])["no_such_peer"]
