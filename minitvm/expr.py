@@ -19,7 +19,7 @@ import numpy as np
 
 from minitvm import scalars
 from minitvm.runtime.dtype import BOOL, FLOAT32, FLOAT64, HANDLE, INT32, INT64, DType, DTypeLike
-from minitvm.runtime.errors import CompileError
+from minitvm.runtime.errors import CompileError, InternalError
 
 _NO_TRUTH = (
     "an expression has no truth value while a program is written (found it in `if`, `and`, `or`, "
@@ -1360,8 +1360,6 @@ def intrinsic(name: str, dtype: DType, *args: PrimExpr) -> PrimExpr:
 
 def unreachable_node(node: object, where: str) -> NoReturn:
     """The end of a ``match`` over nodes: a class that `where` does not know."""
-    from minitvm.runtime.errors import InternalError
-
     raise InternalError(f"{where}: no case for {type(node).__name__}")
 
 
