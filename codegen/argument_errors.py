@@ -1,23 +1,76 @@
-"""The messages of a compiled function about its arguments.
+"""The messages of compiled functions about their arguments.
 
-Each is a cold internal function of the module, so that a check in the entry is a comparison, a
-branch and a call. They set a Python error, which needs the GIL, and return -1.
+A check in a function's entry is a comparison, a branch and a call of one of the functions made
+here. They are the same for every kernel, so one module of them is compiled once a process, without
+optimisation: they run only when something is wrong. They set a Python error, which needs the GIL,
+and return -1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import final
 
 from minitvm.codegen.llvm_text import FunctionText, ModuleText, Value, integer
 from minitvm.runtime.device import DEVICE_TYPES
 from minitvm.runtime.dtype import CODE_NAMES, TypeCode
+
+REPORT_PREFIX = "minitvm_report_"
+ERROR_PREFIX = "minitvm_error_"
 
 _KINDS = (
     "an integer", "an unsigned integer", "a float", "an opaque pointer", "None", "a dtype",
     "a device", "an array", "an object", "a module", "a function", "a str", "bytes", "an array",
     "an object",
 )  # fmt: skip
-ERROR_PREFIX = "minitvm_error_"
+_DEVICE_NAMES = {number: name for name, number in DEVICE_TYPES.items()}
+_DEVICES = tuple(_DEVICE_NAMES.get(i, "unknown device") for i in range(max(_DEVICE_NAMES) + 1))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message: the class of the error (a name of :data:`minitvm.runtime.errors.RAISABLE`), the
+    text for ``PyErr_Format``, and the LLVM types of what it shows; `tables` name the numbers among
+    them."""
+
+    kind: str
+    format: str
+    types: tuple[str, ...] = ()
+    tables: dict[int, tuple[str, ...]] = field(default_factory=dict)
+
+
+# What is wrong with one argument. Each text follows "fmm: argument 1 'Y': expected ".
+MESSAGES: dict[str, Message] = {
+    "kind": Message("TypeError", "%s, got %s", ("ptr", "i32"), {1: _KINDS}),
+    "null": Message("TypeError", "an array, got a null pointer"),
+    "ndim": Message("ValueError", "ndim == %d, got %d", ("i32", "i32")),
+    "dtype": Message("TypeError", "dtype %s, got %s", ("ptr", "i32")),
+    "device": Message("ValueError", "an array on cpu, got one on %s(%d)", ("i32", "i32"),
+                      {0: _DEVICES}),
+    "shape": Message("ValueError", "shape[%d] == %lld%s, got %lld", ("i32", "i64", "ptr", "i64")),
+    "extent": Message("ValueError", "shape[%d] that fits %s, got %lld", ("i32", "ptr", "i64")),
+    "strides": Message("LayoutError", "strides[%d] == %lld (elements), got %lld",
+                       ("i32", "i64", "i64")),
+    "data": Message("ValueError", "memory for %lld elements, got a null data pointer", ("i64",)),
+    "alignment": Message("ValueError", "data aligned to %d bytes, got address %p", ("i32", "ptr")),
+    "overlap": Message(
+        "ValueError",
+        "an output that shares no memory with argument %d '%s', got overlapping memory: pass a "
+        "copy or another output",
+        ("i32", "ptr"),
+    ),
+    "own_overlap": Message(
+        "ValueError",
+        "an output whose elements are apart, got strides that make them share memory along "
+        "dimension %d: pass a copy or another output",
+        ("i32",),
+    ),
+    "scalar": Message("ValueError", "a value of dtype %s, got %lld", ("ptr", "i64")),
+}  # fmt: skip
+_ARGUMENT = (("ptr", "function"), ("i32", "position"), ("ptr", "name"))
+_COUNT = "count"
 
 
 def raise_error(text: FunctionText, kind: str, format: Value, values: Sequence[Value]) -> None:
@@ -30,190 +83,107 @@ def raise_error(text: FunctionText, kind: str, format: Value, values: Sequence[V
 
 
 class ArgumentErrors:
-    """The messages of one function, named `name`, with arguments named `arg_names`."""
+    """Emits the reports of one function, whose arguments are `arg_names`."""
 
-    def __init__(self, module: ModuleText, name: str, arg_names: Sequence[str]) -> None:
-        self._module = module
-        self._name = name
+    def __init__(self, text: FunctionText, function: str, arg_names: Sequence[str]) -> None:
+        self._text = text
+        self._function = function
         self._arg_names = arg_names
 
-    def count(self, text: FunctionText, found: Value) -> Value:
-        """Wrong number of arguments."""
-        listed = ", ".join(self._arg_names)
-        noun = "argument" if len(self._arg_names) == 1 else "arguments"
-        message = f"{percent_escaped(self._name)}: expected {len(self._arg_names)} {noun}"
-        message += f" ({percent_escaped(listed)}), got %d" if self._arg_names else ", got %d"
-        return self._report(text, "count", "TypeError", message, [found], names_argument=False)
+    def report(self, message: str, position: int, *values: int | str | Value) -> Value:
+        """Reports a message of :data:`MESSAGES` about an argument; the result is -1."""
+        name = self._arg_names[position]
+        shown = MESSAGES[message].types
+        return self._call(message, [self._function, position, name, *values], shown)
 
-    def kind(self, text: FunctionText, arg: int, expected: str, code: Value) -> Value:
-        """An argument of another kind, by its type code."""
-        message = "expected %s, got %s"
-        return self._report(
-            text, "kind", "TypeError", message, [arg, expected, code], tables={2: _KINDS}
-        )
+    def report_count(self, found: Value) -> Value:
+        """Reports a wrong number of arguments; the result is -1."""
+        names = self._arg_names
+        expected = f"{len(names)} argument{'' if len(names) == 1 else 's'}"
+        if names:
+            expected += f" ({', '.join(names)})"
+        return self._call(_COUNT, [self._function, expected, found], ())
 
-    def null(self, text: FunctionText, arg: int) -> Value:
-        """A null pointer where an array should be."""
-        return self._report(
-            text, "null", "TypeError", "expected an array, got a null pointer", [arg]
-        )
-
-    def ndim(self, text: FunctionText, arg: int, expected: int, found: Value) -> Value:
-        """Another number of dimensions."""
-        return self._report(
-            text, "ndim", "ValueError", "expected ndim == %d, got %d", [arg, expected, found]
-        )
-
-    def dtype(self, text: FunctionText, arg: int, expected: str, word: Value) -> Value:
-        """Another element type, given as DLPack's three numbers in one word."""
-        one_byte = integer("i32", 255)
-        code = text.binary("and", word, one_byte)
-        bits = text.binary("and", text.binary("lshr", word, integer("i32", 8)), one_byte)
-        lanes = text.binary("lshr", word, integer("i32", 16))
-        # Only int, uint, float, bfloat and complex are named together with their bits.
-        is_bool = text.icmp("eq", code, integer("i32", TypeCode.BOOL))
-        is_handle = text.icmp("eq", code, integer("i32", TypeCode.HANDLE))
-        is_narrow = text.icmp("ugt", code, integer("i32", TypeCode.BOOL))
-        plain = text.binary("or", text.binary("or", is_bool, is_handle), is_narrow)
-        head = "expected dtype %s, got %s"
-        with_lanes = text.icmp("ne", lanes, integer("i32", 1))
-        named = self._format(head)
-        scalar = self._format(head + "%d")
-        vector = self._format(head + "%dx%d")
-        format = text.select(with_lanes, vector, text.select(plain, named, scalar))
-        return self._report(
-            text, "dtype", "TypeError", format, [arg, expected, code, bits, lanes],
-            tables={2: CODE_NAMES},
-        )  # fmt: skip
-
-    def device(self, text: FunctionText, arg: int, type: Value, number: Value) -> Value:
-        """An array elsewhere than on the CPU."""
-        names = {value: name for name, value in DEVICE_TYPES.items()}
-        table = tuple(names.get(i, "unknown device") for i in range(max(names) + 1))
-        message = "expected an array on cpu, got one on %s(%d)"
-        return self._report(
-            text, "device", "ValueError", message, [arg, type, number], tables={1: table}
-        )
-
-    def shape(
-        self, text: FunctionText, arg: int, dim: int, source: str, expected: Value, found: Value
+    def _call(
+        self, message: str, values: Sequence[int | str | Value], shown: tuple[str, ...]
     ) -> Value:
-        """An extent that differs from the one expected, which is that of `source`."""
-        message = "expected shape[%d] == %lld%s, got %lld"
-        return self._report(
-            text, "shape", "ValueError", message, [arg, dim, expected, source, found]
-        )
-
-    def extent_range(
-        self, text: FunctionText, arg: int, dim: int, dtype: str, found: Value
-    ) -> Value:
-        """An extent that the variable for it can't hold."""
-        message = "expected shape[%d] that fits %s, got %lld"
-        return self._report(text, "extent", "ValueError", message, [arg, dim, dtype, found])
-
-    def strides(
-        self, text: FunctionText, arg: int, dim: int, expected: Value, found: Value
-    ) -> Value:
-        """A layout that the code was not made for."""
-        message = "expected strides[%d] == %lld (elements), got %lld"
-        return self._report(text, "strides", "LayoutError", message, [arg, dim, expected, found])
-
-    def data(self, text: FunctionText, arg: int, size: Value) -> Value:
-        """No memory behind an array that has elements."""
-        message = "expected memory for %lld elements, got a null data pointer"
-        return self._report(text, "data", "ValueError", message, [arg, size])
-
-    def alignment(self, text: FunctionText, arg: int, bytes: int, found: Value) -> Value:
-        """Elements that are not aligned to their own size."""
-        message = "expected data aligned to %d bytes, got address %p"
-        return self._report(text, "alignment", "ValueError", message, [arg, bytes, found])
-
-    def overlap(self, text: FunctionText, arg: int, other: int) -> Value:
-        """An output in the memory of another argument."""
-        message = (
-            "expected an output that shares no memory with argument %d '%s', "
-            "got overlapping memory: pass a copy or another output"
-        )
-        name = self._arg_names[other]
-        return self._report(text, "overlap", "ValueError", message, [arg, other, name])
-
-    def scalar_range(self, text: FunctionText, arg: int, dtype: str, found: Value) -> Value:
-        """An integer that its parameter can't hold."""
-        message = "expected a value of dtype %s, got %lld"
-        return self._report(text, "scalar", "ValueError", message, [arg, dtype, found])
-
-    def _format(self, message: str) -> Value:
-        return self._module.string(f"{percent_escaped(self._name)}: argument %d '%s': {message}")
-
-    def _report(
-        self,
-        text: FunctionText,
-        key: str,
-        kind: str,
-        message: str | Value,
-        values: Sequence[int | str | Value],
-        *,
-        tables: dict[int, tuple[str, ...]] | None = None,
-        names_argument: bool = True,
-    ) -> Value:
-        """A call of the message's function, which is made at its first use.
-
-        The first of `values` is the argument's number; `tables` turn others from numbers to names.
-        """
-        module = self._module
+        """`shown` are the types of the last of `values`."""
+        module = self._text.module
         operands = [
-            integer("i32", v)
-            if isinstance(v, int)
-            else module.string(v)
+            module.string(v)
             if isinstance(v, str)
+            else integer("i32", v)
+            if isinstance(v, int)
             else v
             for v in values
         ]
-        if isinstance(message, Value):
-            operands.append(message)
-        function = Value("ptr", f"@minitvm.{key}.{self._name}")
-        if module.claim(function.text):
-            types = [(operand.type, f"a{i}") for i, operand in enumerate(operands)]
-            self._define(function.text[1:], kind, message, types, tables or {}, names_argument)
-        return text.call(function, "i32", operands)
+        assert shown == tuple(v.type for v in operands[len(operands) - len(shown) :])
+        params = ", ".join(operand.type for operand in operands)
+        function = module.external_function(REPORT_PREFIX + message, f"i32 ({params})")
+        return self._text.call(function, "i32", operands)
 
-    def _define(
-        self,
-        name: str,
-        kind: str,
-        message: str | Value,
-        types: Sequence[tuple[str, str]],
-        tables: dict[int, tuple[str, ...]],
-        names_argument: bool,
-    ) -> None:
-        text = FunctionText(
-            self._module, name, "i32", types, linkage="internal", attributes="cold noinline "
-        )
+
+def messages_text(triple: str, data_layout: str) -> str:
+    """The LLVM IR of the functions that report."""
+    module = ModuleText("messages", triple, data_layout)
+    count = _open(module, _COUNT, (("ptr", "function"), ("ptr", "expected"), ("i32", "found")))
+    raise_error(count, "TypeError", module.string("%s: expected %s, got %d"), count.params)
+    _close(count)
+    for name, message in MESSAGES.items():
+        params = (*_ARGUMENT, *((type, f"value{i}") for i, type in enumerate(message.types)))
+        text = _open(module, name, params)
         values = list(text.params)
-        for position, table in tables.items():
-            values[position] = self._name_of(text, name, position, table, values[position])
-        if names_argument:
-            names = self._module.string_table(f"names.{self._name}", self._arg_names)
-            wide = text.convert("sext", values[0], "i64")
-            entry = text.element_pointer("ptr", names, wide)
-            values.insert(1, text.load("ptr", entry, 8))
-        if isinstance(message, Value):
-            format = values.pop()
-        else:
-            format = self._format(message) if names_argument else self._module.string(message)
-        raise_error(text, kind, format, values)
-        text.ret(integer("i32", -1))
-        text.finish()
+        for position, table in message.tables.items():
+            at = len(_ARGUMENT) + position
+            values[at] = _entry_of(text, f"{name}.{position}", table, values[at])
+        format = module.string(_full(message.format))
+        if name == "dtype":
+            format, parts = _found_dtype(text, message.format, values.pop())
+            values += parts
+        raise_error(text, message.kind, format, values)
+        _close(text)
+    return str(module)
 
-    def _name_of(
-        self, text: FunctionText, name: str, position: int, table: tuple[str, ...], value: Value
-    ) -> Value:
-        """The entry of a table of names, or "unknown"."""
-        known = text.icmp("ult", value, integer("i32", len(table)))
-        index = text.select(known, value, integer("i32", len(table)))
-        pointers = self._module.string_table(f"{name}.{position}", (*table, "unknown"))
-        entry = text.element_pointer("ptr", pointers, text.convert("zext", index, "i64"))
-        return text.load("ptr", entry, 8)
+
+def _open(module: ModuleText, name: str, params: Sequence[tuple[str, str]]) -> FunctionText:
+    return FunctionText(module, REPORT_PREFIX + name, "i32", params)
+
+
+def _close(text: FunctionText) -> None:
+    text.ret(integer("i32", -1))
+    text.finish()
+
+
+def _full(format: str) -> str:
+    return f"%s: argument %d '%s': expected {format}"
+
+
+def _entry_of(text: FunctionText, name: str, table: tuple[str, ...], number: Value) -> Value:
+    """The entry of a table of names, or "unknown"."""
+    known = text.icmp("ult", number, integer("i32", len(table)))
+    index = text.select(known, number, integer("i32", len(table)))
+    pointers = text.module.string_table(name, (*table, "unknown"))
+    entry = text.element_pointer("ptr", pointers, text.convert("zext", index, "i64"))
+    return text.load("ptr", entry, 8)
+
+
+def _found_dtype(text: FunctionText, format: str, word: Value) -> tuple[Value, list[Value]]:
+    """How to show a ``DLDataType``, given as one word, and the parts to show.
+
+    Only int, uint, float, bfloat and complex are named together with their bits.
+    """
+    one_byte = integer("i32", 255)
+    code = text.binary("and", word, one_byte)
+    bits = text.binary("and", text.binary("lshr", word, integer("i32", 8)), one_byte)
+    lanes = text.binary("lshr", word, integer("i32", 16))
+    bare = text.icmp("ugt", code, integer("i32", TypeCode.COMPLEX))
+    bare = text.binary("or", bare, text.icmp("eq", code, integer("i32", TypeCode.HANDLE)))
+    name, scalar, vector = (
+        text.module.string(_full(format + rest)) for rest in ("", "%d", "%dx%d")
+    )
+    several = text.icmp("ne", lanes, integer("i32", 1))
+    chosen = text.select(several, vector, text.select(bare, name, scalar))
+    return chosen, [_entry_of(text, "dtype.names", CODE_NAMES, code), bits, lanes]
 
 
 def percent_escaped(text: str) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from minitvm.codegen.llvm_text import ModuleText
 from minitvm.codegen.machine_code import LoadedCode, emit, machine_for
 from minitvm.codegen.options import CodegenOptions
-from minitvm.codegen.packed_abi import arg_names, emit_function
+from minitvm.codegen.packed_abi import arg_names, emit_function, packed_symbol
 from minitvm.expr import Buffer
 from minitvm.lower import lower
 from minitvm.passes.access import written_parameters
@@ -21,6 +22,7 @@ from minitvm.target import Target, create
 from minitvm.te.tensor import Tensor
 
 _FP_MODES = ("fast", "strict")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 
 
 def build(
@@ -131,6 +133,8 @@ def module_text(lowered: IRModule, options: CodegenOptions) -> str:
     machine = machine_for(options.target)
     module = ModuleText("minitvm", options.target.triple, str(machine.target_data))
     for func in lowered.functions.values():
+        if not _NAME.fullmatch(func.name):
+            raise CompileError(f"build: expected a name such as 'fmm', got {func.name!r}")
         emit_function(module, func, options)
     return str(module)
 
@@ -146,7 +150,7 @@ def _function(code: LoadedCode, func: PrimFunc, options: CodegenOptions) -> Func
 
     def make(code: LoadedCode, variant: Callable[[], Function] | None) -> Function:
         return Function(
-            code.address(func.name),
+            code.address(packed_symbol(func.name)),
             owner=code,
             name=func.name,
             arg_names=names,

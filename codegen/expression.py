@@ -106,7 +106,7 @@ class ExpressionEmitter:
         """The value of an expression."""
         emit = self._table.get(type(node))
         if emit is None:
-            e.unreachable_node(node, "code generation")
+            raise e.unknown_node(node, "code generation")
         return emit(node)
 
     # -- leaves and operators --
@@ -182,18 +182,30 @@ class ExpressionEmitter:
             raise CompileError(
                 f"{buffer.name}: expected a buffer that is an argument or allocated, found neither"
             )
-        return self.pointers[buffer]
+        pointer = self.pointers[buffer]
+        if buffer.elem_offset is None:
+            return pointer
+        offset = self.index(buffer.elem_offset)
+        return self.text.element_pointer(memory_type(buffer.dtype), pointer, offset)
 
     def strides(self, buffer: Buffer) -> list[Value]:
-        """The distances, in elements, between neighbours along each dimension, as ``i64``."""
+        """The distances, in elements, between neighbours along each dimension, as ``i64``; 0 along
+        a dimension of one element that broadcasts."""
+        extents = [self.index(extent) for extent in buffer.shape]
         if buffer.strides:
-            return [self.index(s) for s in buffer.strides]
-        made: list[Value] = []
-        stride = integer("i64", 1)
-        for extent in reversed(buffer.shape):
-            made.append(stride)
-            stride = self.times(self.index(extent), stride)
-        return made[::-1]
+            made = [self.index(s) for s in buffer.strides]
+        else:
+            made = [integer("i64", 1)]
+            for extent in extents[:0:-1]:
+                made.append(self.times(extent, made[-1]))
+            made = made[::-1][: len(extents)]
+        if not buffer.auto_broadcast:
+            return made
+        zero, one = integer("i64", 0), integer("i64", 1)
+        return [
+            self.text.select(self.text.icmp("eq", extent, one), zero, stride)
+            for extent, stride in zip(extents, made, strict=True)
+        ]
 
     def index(self, node: PrimExpr) -> Value:
         """An integer expression as ``i64``, or a vector of it."""

@@ -11,8 +11,10 @@ from functools import lru_cache
 from typing import Any, final
 
 import llvmlite.binding as llvm
+from llvmlite.binding.ffi import ObjectRef
+from llvmlite.binding.newpassmanagers import NewPassManager
 
-from minitvm.codegen.argument_errors import ERROR_PREFIX
+from minitvm.codegen.argument_errors import ERROR_PREFIX, REPORT_PREFIX, messages_text
 from minitvm.codegen.object_file import undefined_symbols
 from minitvm.codegen.packed_call import CALL_GLOBAL
 from minitvm.runtime.errors import RAISABLE, CompileError, InternalError
@@ -21,8 +23,9 @@ from minitvm.target import Target, host
 
 
 @lru_cache(maxsize=8)
-def target_machine(triple: str, cpu: str, features: str) -> Any:
-    """LLVM's target machine; one for each combination, as making one costs a millisecond."""
+def target_machine(triple: str, cpu: str, features: str, level: int = 2) -> Any:
+    """LLVM's target machine, for code generation at `level`; one for each combination, as making
+    one costs a millisecond."""
     if triple == host().triple:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
@@ -30,7 +33,7 @@ def target_machine(triple: str, cpu: str, features: str) -> Any:
         llvm.initialize_all_targets()
         llvm.initialize_all_asmprinters()
     machine = llvm.Target.from_triple(triple).create_target_machine(
-        cpu=cpu, features=features, opt=3, reloc="pic", codemodel="small"
+        cpu=cpu, features=features, opt=level, reloc="pic", codemodel="small"
     )
     machine.set_asm_verbosity(False)
     return machine
@@ -59,7 +62,13 @@ def optimise(module: Any, machine: Any) -> None:
     options.loop_vectorization = True
     options.slp_vectorization = False
     builder = llvm.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(module, builder)
+    passes = builder.getModulePassManager()
+    passes.run(module, builder)
+    # llvmlite (0.50) never frees a pass manager: its classes inherit ObjectRef's empty _dispose
+    # before NewPassManager's real one. 180 KB a build, so it is called here.
+    if type(passes)._dispose is ObjectRef._dispose:
+        NewPassManager._dispose(passes)
+        passes.detach()
 
 
 def emit(text: str, target: Target) -> tuple[Any, bytes]:
@@ -117,16 +126,27 @@ _error_slots: dict[str, ctypes.c_void_p] = {}
 
 def _provide(name: str) -> None:
     """Tells LLVM the address of a symbol, unless it has it."""
+    if name in _provided:
+        return
+    address = _find(name)
     with _lock:
-        if name in _provided:
-            return
-        llvm.add_symbol(name, _find(name))
+        llvm.add_symbol(name, address)
         _provided.add(name)
+
+
+@lru_cache(maxsize=1)
+def _messages() -> LoadedCode:
+    """The functions that report wrong arguments; they live as long as the process."""
+    machine = target_machine(host().triple, host().cpu, host().feature_string, level=0)
+    module = parse(messages_text(host().triple, str(machine.target_data)))
+    return LoadedCode(machine.emit_object(module))
 
 
 def _find(name: str) -> int:
     if name == CALL_GLOBAL:
         return call_global_address()
+    if name.startswith(REPORT_PREFIX):
+        return _messages().address(name)
     if name.startswith(ERROR_PREFIX):
         kind = name.removeprefix(ERROR_PREFIX)
         slot = _error_slots.setdefault(kind, ctypes.c_void_p(id(RAISABLE[kind])))

@@ -45,15 +45,20 @@ def emit_function(module: ModuleText, func: PrimFunc, options: CodegenOptions) -
 
 
 def bound_variables(func: PrimFunc) -> tuple[Var, ...]:
-    """The variables that the shapes and strides of the arguments bind, in order."""
-    dims = [d for b in func.buffer_map.values() for d in (*b.shape, *b.strides)]
+    """The variables that the shapes, strides and offsets of the arguments bind, in order."""
+    dims = [d for b in func.buffer_map.values() for d in (*b.shape, *b.strides, b.elem_offset)]
     parameters = set(func.params)
     found = (d for d in dims if isinstance(d, Var) and d not in parameters)
     return tuple(dict.fromkeys(found))
 
 
-def _body_name(func: PrimFunc) -> str:
-    return f"{func.name}.body"
+def packed_symbol(name: str) -> str:
+    """The symbol of a function's packed entry, which no C function's name can be."""
+    return f"packed.{name}"
+
+
+def _body_symbol(name: str) -> str:
+    return f"body.{name}"
 
 
 def _emit_body(
@@ -70,7 +75,7 @@ def _emit_body(
             params.append((f"ptr noalias nocapture{access}", f"p{position}"))
     params.extend((register_type(var.dtype), f"size{i}") for i, var in enumerate(sizes))
     params.append(("ptr noalias nocapture", "failure"))
-    text = FunctionText(module, _body_name(func), "i32", params, linkage="internal",
+    text = FunctionText(module, _body_symbol(func.name), "i32", params, linkage="internal",
                         attributes="nounwind ")  # fmt: skip
     emitter = StatementEmitter(text, options, text.params[-1])
     for param, value in zip((*func.params, *sizes), text.params[:-1], strict=True):
@@ -106,8 +111,10 @@ class _Entry:
         self._func = func
         self._sizes = sizes
         self._names = arg_names(func)
-        self._errors = ArgumentErrors(module, func.name, self._names)
-        self._text = FunctionText(module, func.name, "i32", PACKED_PARAMS, attributes="nounwind ")
+        self._text = FunctionText(
+            module, packed_symbol(func.name), "i32", PACKED_PARAMS, attributes="nounwind "
+        )
+        self._errors = ArgumentErrors(self._text, func.name, self._names)
         self._expressions = ExpressionEmitter(self._text, options)
         self._source: dict[Var, str] = {}
         # Where element 0 of a strided array is, which a negative stride puts behind others.
@@ -117,7 +124,7 @@ class _Entry:
         text = self._text
         args, codes, count, _ret, ret_code, _resource = text.params
         expected = integer("i32", len(self._func.params))
-        self._require(text.icmp("eq", count, expected), self._errors.count, count)
+        self._require(text.icmp("eq", count, expected), self._errors.report_count, count)
         tensors: list[_Tensor] = []
         for position, param in enumerate(self._func.params):
             code_at = text.element_pointer("i32", codes, integer("i64", position))
@@ -137,12 +144,12 @@ class _Entry:
         text.finish()
 
     def _require(self, holds: Value, report: Callable[..., Value], *details: object) -> None:
-        """Returns what ``report(text, *details)`` does unless `holds`."""
+        """Returns what ``report(*details)`` does unless `holds`."""
         failed, go_on = self._text.block("wrong"), self._text.block("right")
         self._text.branch_if(holds, go_on, failed, likely=True)
         self._text.place(failed)
         with self._text.scope():
-            self._text.ret(report(self._text, *details))
+            self._text.ret(report(*details))
         self._text.place(go_on)
 
     # -- scalars --
@@ -153,7 +160,8 @@ class _Entry:
             accepted = (ArgTypeCode.HANDLE, ArgTypeCode.NULL)
             self._require(
                 self._is_one_of(code, accepted),
-                self._errors.kind,
+                self._errors.report,
+                "kind",
                 position,
                 "an opaque pointer",
                 code,
@@ -163,7 +171,8 @@ class _Entry:
             return self._float_scalar(position, dtype, code, where)
         self._require(
             self._is_one_of(code, (ArgTypeCode.INT,)),
-            self._errors.kind,
+            self._errors.report,
+            "kind",
             position,
             "an integer",
             code,
@@ -172,14 +181,15 @@ class _Entry:
         if dtype.is_bool or dtype.bits < 64:
             low, high = integer("i64", dtype.min()), integer("i64", dtype.max())
             fits = text.binary("and", text.icmp("sge", value, low), text.icmp("sle", value, high))
-            self._require(fits, self._errors.scalar_range, position, str(dtype), value)
+            self._require(fits, self._errors.report, "scalar", position, str(dtype), value)
         return self._expressions.conversions.cast(value, INT64, dtype)
 
     def _float_scalar(self, position: int, dtype: DType, code: Value, where: Value) -> Value:
         text, cast = self._text, self._expressions.conversions.cast
         self._require(
             self._is_one_of(code, (ArgTypeCode.FLOAT, ArgTypeCode.INT)),
-            self._errors.kind,
+            self._errors.report,
+            "kind",
             position,
             "a number",
             code,
@@ -203,17 +213,21 @@ class _Entry:
         accepted = (ArgTypeCode.DLTENSOR_HANDLE, ArgTypeCode.NDARRAY_HANDLE)
         self._require(
             self._is_one_of(code, accepted),
-            errors.kind,
+            errors.report,
+            "kind",
             position,
             "an array",
             code,
         )
         handle = text.load("ptr", where, 8)
-        self._require(text.icmp("ne", handle, Value("ptr", "null")), errors.null, position)
+        self._require(
+            text.icmp("ne", handle, Value("ptr", "null")), errors.report, "null", position
+        )
         ndim = dltensor.load_field(text, handle, dltensor.NDIM, "i32")
         self._require(
             text.icmp("eq", ndim, integer("i32", buffer.ndim)),
-            errors.ndim,
+            errors.report,
+            "ndim",
             position,
             buffer.ndim,
             ndim,
@@ -221,7 +235,8 @@ class _Entry:
         word = dltensor.load_field(text, handle, dltensor.DTYPE, "i32")
         self._require(
             text.icmp("eq", word, integer("i32", dltensor.dtype_word(buffer.dtype))),
-            errors.dtype,
+            errors.report,
+            "dtype",
             position,
             str(buffer.dtype),
             word,
@@ -230,7 +245,8 @@ class _Entry:
         number = dltensor.load_field(text, handle, dltensor.DEVICE_ID, "i32")
         self._require(
             text.icmp("eq", kind, integer("i32", DEVICE_TYPES["cpu"])),
-            errors.device,
+            errors.report,
+            "device",
             position,
             kind,
             number,
@@ -255,6 +271,10 @@ class _Entry:
             self._expressions.variables[expr] = self._fitting(tensor, dim, expr, extent)
             name = self._names[tensor.position]
             self._source[expr] = f" ({expr.name}, as argument {tensor.position} '{name}' has it)"
+        offset = tensor.buffer.elem_offset
+        if isinstance(offset, Var) and offset not in self._expressions.variables:
+            # A DLTensor's offset counts bytes, and is in the pointer already.
+            self._expressions.variables[offset] = integer(register_type(offset.dtype), 0)
 
     def _fitting(self, tensor: _Tensor, dim: int, var: Var, extent: Value) -> Value:
         text = self._text
@@ -263,7 +283,8 @@ class _Entry:
             back = self._expressions.conversions.cast(narrow, var.dtype, INT64)
             self._require(
                 text.icmp("eq", back, extent),
-                self._errors.extent_range,
+                self._errors.report,
+                "extent",
                 tensor.position,
                 dim,
                 str(var.dtype),
@@ -279,11 +300,12 @@ class _Entry:
             source = self._describe(expr)
             self._require(
                 text.icmp("eq", found, expected),
-                errors.shape,
+                errors.report,
+                "shape",
                 position,
                 dim,
-                source,
                 expected,
+                source,
                 found,
             )
         size = integer("i64", 1)
@@ -295,18 +317,18 @@ class _Entry:
         present = text.icmp("ne", data, Value("ptr", "null"))
         self._require(
             text.binary("or", present, text.icmp("eq", size, integer("i64", 0))),
-            errors.data,
+            errors.report,
+            "data",
             position,
             size,
         )
         tensor.data = text.element_pointer("i8", data, offset)
-        itemsize = tensor.buffer.dtype.element.itemsize
-        if itemsize > 1:
+        alignment = max(tensor.buffer.dtype.element.itemsize, tensor.buffer.data_alignment)
+        if alignment > 1:
             address = text.convert("ptrtoint", tensor.data, "i64")
-            low = text.binary("and", address, integer("i64", itemsize - 1))
+            low = text.binary("and", address, integer("i64", alignment - 1))
             aligned = text.icmp("eq", low, integer("i64", 0))
-            start = tensor.data
-            self._require(aligned, errors.alignment, position, itemsize, start)
+            self._require(aligned, errors.report, "alignment", position, alignment, tensor.data)
         self._check_strides(tensor, size, nonempty)
 
     def _describe(self, expr: PrimExpr) -> str:
@@ -342,7 +364,8 @@ class _Entry:
                 )
                 self._require(
                     fits,
-                    self._errors.strides,
+                    self._errors.report,
+                    "strides",
                     tensor.position,
                     dim,
                     expected,
@@ -377,7 +400,8 @@ class _Entry:
                 )
                 self._require(
                     fits,
-                    self._errors.strides,
+                    self._errors.report,
+                    "strides",
                     tensor.position,
                     dim,
                     expected,
@@ -408,6 +432,8 @@ class _Entry:
                 continue
             for other in tensors:
                 both = other.buffer in written
+                if other is output:
+                    self._check_own_overlap(output)
                 if other is output or (both and other.position < output.position):
                     continue
                 assert output.data and output.end and other.data and other.end
@@ -422,10 +448,45 @@ class _Entry:
                     disjoint = text.binary("or", disjoint, condition)
                 self._require(
                     disjoint,
-                    self._errors.overlap,
+                    self._errors.report,
+                    "overlap",
                     output.position,
                     other.position,
+                    self._names[other.position],
                 )
+
+    def _check_own_overlap(self, output: _Tensor) -> None:
+        """No two elements of a strided output at one address, as broadcasting would have them:
+        along each dimension the stride must step over all that smaller strides reach."""
+        text, zero, one = self._text, integer("i64", 0), integer("i64", 1)
+        if not output.buffer.strides:
+            return
+        strides = [
+            text.intrinsic("abs", "i64", stride, integer("i1", 0))
+            for stride in self._expressions.strides(output.buffer)
+        ]
+        spans = [
+            text.binary("mul", stride, text.binary("sub", extent, one))
+            for stride, extent in zip(strides, output.extents, strict=True)
+        ]
+        for dim, stride in enumerate(strides):
+            reach = zero
+            for other, span in enumerate(spans):
+                if other == dim:
+                    continue
+                # Of two equal strides the later counts as the smaller, so that they collide.
+                smaller = text.icmp("sle" if other > dim else "slt", strides[other], stride)
+                counted = text.binary("and", smaller, text.icmp("sgt", span, zero))
+                reach = text.binary("add", reach, text.select(counted, span, zero))
+            apart = text.icmp("sgt", stride, reach)
+            single = text.icmp("sle", output.extents[dim], one)
+            self._require(
+                text.binary("or", apart, single),
+                self._errors.report,
+                "own_overlap",
+                output.position,
+                dim,
+            )
 
     def _call(self, tensors: list[_Tensor], assertions: list[Assertion], ret_code: Value) -> None:
         text = self._text
@@ -439,7 +500,7 @@ class _Entry:
             else:
                 arguments.append(self._first.get(position, self._data(tensor)))
         arguments.extend(self._expressions.variables[var] for var in self._sizes)
-        body = Value("ptr", f"@{_body_name(self._func)}")
+        body = Value("ptr", f"@{_body_symbol(self._func.name)}")
         status = text.call(body, "i32", [*arguments, failure])
         done, failed = text.block("done"), text.block("failed")
         text.branch_if(text.icmp("eq", status, integer("i32", 0)), done, failed, likely=True)

@@ -68,7 +68,7 @@ class StatementEmitter:
     def emit(self, node: Stmt) -> None:
         emit = self._table.get(type(node))
         if emit is None:
-            e.unreachable_node(node, "code generation")
+            raise e.unknown_node(node, "code generation")
         emit(node)
 
     def finish(self) -> None:
@@ -246,9 +246,10 @@ class StatementEmitter:
         self.emit(node.body)
 
     def _assert(self, holds: Value, message: str, values: list[Value], kind: str) -> None:
-        if len(values) > MAX_FAILURE_VALUES:
+        if message.count("{}") != len(values) or len(values) > MAX_FAILURE_VALUES:
             raise CompileError(
-                f"assert: expected at most {MAX_FAILURE_VALUES} values, got {len(values)}"
+                f"assert: expected a value for each {{}} of {message!r}, at most "
+                f"{MAX_FAILURE_VALUES}, got {len(values)}"
             )
         self.assertions.append(Assertion(message, kind, len(values)))
         failed, go_on = self.text.block("failed"), self.text.block("checked")

@@ -20,6 +20,7 @@ from minitvm.op import convert
 from minitvm.runtime import (
     CompileError,
     DataType,
+    DataTypeCode,
     Device,
     InternalError,
     KernelError,
@@ -44,6 +45,7 @@ __all__ = [
     *_te_names,
     "CompileError",
     "DataType",
+    "DataTypeCode",
     "Device",
     "IRModule",
     "InternalError",

@@ -12,7 +12,7 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
-from typing import Any, ClassVar, NoReturn, Protocol, TypeVar, final
+from typing import Any, ClassVar, Protocol, TypeVar, final
 from typing import cast as typed
 
 import numpy as np
@@ -1358,9 +1358,9 @@ def intrinsic(name: str, dtype: DType, *args: PrimExpr) -> PrimExpr:
     return Call(dtype, name, args)
 
 
-def unreachable_node(node: object, where: str) -> NoReturn:
-    """The end of a ``match`` over nodes: a class that `where` does not know."""
-    raise InternalError(f"{where}: no case for {type(node).__name__}")
+def unknown_node(node: object, where: str) -> InternalError:
+    """What to raise at the end of a ``match`` over nodes: `where` does not know this class."""
+    return InternalError(f"{where}: no case for {type(node).__name__}")
 
 
 def as_tuple(value: Any) -> tuple[Any, ...]:

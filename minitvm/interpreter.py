@@ -195,7 +195,7 @@ def _bind_layout(env: Environment, buffer: Buffer, array: Any) -> None:
     for dimension, found in zip(buffer.shape, array.shape, strict=True):
         if isinstance(dimension, Var):
             env.setdefault(dimension, found)
-    for dimension, found in zip(buffer.strides, strides, strict=False):
+    for dimension, found in zip(buffer.strides, strides, strict=False):  # none when compact
         if isinstance(dimension, Var):
             env.setdefault(dimension, found)
     if isinstance(buffer.elem_offset, Var):

@@ -1,7 +1,33 @@
 """What both IRs share, under the names of classic TVM: ``minitvm.ir``."""
 
+from typing import Any
+
 from minitvm.expr import PrimExpr, Range
 from minitvm.stmt import IRModule, PrimFunc
 from minitvm.structural_equal import structural_equal
 
-__all__ = ["IRModule", "PrimExpr", "PrimFunc", "Range", "structural_equal"]
+
+def assert_structural_equal(lhs: Any, rhs: Any, map_free_vars: bool = False) -> None:
+    """Raises unless two programs are the same but for the names of their variables.
+
+    Raises
+    ------
+    ValueError
+        With both texts, when they differ.
+
+    >>> from minitvm.expr import Var
+    >>> i = Var("i")
+    >>> assert_structural_equal(i + 1, i + 1)
+    """
+    if not structural_equal(lhs, rhs, map_free_vars):
+        raise ValueError(f"expected equal programs, got\n{lhs}\nand\n{rhs}")
+
+
+__all__ = [
+    "IRModule",
+    "PrimExpr",
+    "PrimFunc",
+    "Range",
+    "assert_structural_equal",
+    "structural_equal",
+]

@@ -13,6 +13,7 @@ since error messages show it. Both walks below keep their own stack: depth is no
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -64,10 +65,10 @@ def func_text(func: PrimFunc) -> str:
         else:
             printer.name_of(param)
     params = [_parameter_text(printer, func, param) for param in func.params]
-    header = f"def {func.name}({', '.join(params)}):"
-    if len(header) > _WIDTH:
-        header = f"def {func.name}(\n{''.join(f'{_INDENT}{p},{chr(10)}' for p in params)}):"
-    return "\n".join([header, *printer.lines(func.body, 1)])
+    header = [f"def {func.name}({', '.join(params)}):"]
+    if len(header[0]) > _WIDTH:
+        header = [f"def {func.name}(", *[f"{_INDENT}{param}," for param in params], "):"]
+    return "\n".join([*header, *printer.lines(func.body, 1)])
 
 
 _WIDTH = 100
@@ -197,12 +198,11 @@ def _float_imm(printer: _Printer, node: e.FloatImm) -> Form:
 
 
 def _shortest(dtype: DType, value: float) -> str:
-    """The fewest digits that round to `value` in `dtype`."""
-    for precision in range(1, 9):
-        short = float(f"{value:.{precision}g}")
-        if dtype.bits < 64 and scalars.round_float(dtype, short) == value:
-            return repr(short)
-    return repr(value)
+    """The fewest digits that round to `value` in `dtype`; all of them of a whole number."""
+    if dtype.bits == 64 or not math.isfinite(value) or (value.is_integer() and abs(value) < 1e8):
+        return repr(value)
+    candidates = (float(f"{value:.{precision}g}") for precision in range(1, 10))
+    return repr(next(c for c in candidates if scalars.round_float(dtype, c) == value))
 
 
 def _select(printer: _Printer, node: e.Select) -> Form:

@@ -251,10 +251,22 @@ def _once_rounded_ldexp(dtype: DType, x: float, n: int) -> float:
         return math.copysign(math.inf, x)
 
 
+def _float_power(x: float, y: float) -> float:
+    """``pow`` of C99 (F.9.4.4), where Python would raise. ``np.power`` takes the square root for
+    an exponent of 0.5, which differs at -inf and -0.0."""
+    odd = math.fmod(y, 2.0) in (-1.0, 1.0) if math.isfinite(y) else False
+    infinity = math.copysign(math.inf, x) if odd else math.inf
+    try:
+        return math.pow(x, y)
+    except OverflowError:
+        return infinity
+    except ValueError:
+        return infinity if x == 0.0 else math.nan
+
+
 def _power(dtype: DType, x: Any, y: Any) -> Scalar:
     if dtype.is_float:
-        with np.errstate(all="ignore"):
-            return round_float(dtype, float(np.power(np.float64(x), np.float64(y))))
+        return round_float(dtype, _float_power(float(x), float(y)))
     if y >= 0:
         return wrap(dtype, pow(int(x), int(y), 1 << dtype.bits) if y else 1)
     if x in (1, -1):

@@ -49,6 +49,8 @@ CPUS: dict[str, dict[str, frozenset[str]]] = {
     },
 }  # fmt: skip
 _ARCH_ALIASES = {"amd64": "x86_64", "x86-64": "x86_64", "arm64": "aarch64"}
+# Features by which LLVM tunes, such as prefer-256-bit; it lists them nowhere.
+_TUNING_PREFIXES = ("prefer-", "fast-", "slow-")
 _KINDS = ("llvm",)
 _OPTIONS = ("mcpu", "mattr", "mtriple", "keys", "device", "model", "num-cores", "opt-level")
 
@@ -61,6 +63,7 @@ class Host:
     triple: str
     cpu: str
     features: frozenset[str]
+    known_features: frozenset[str]
     feature_string: str
 
 
@@ -72,6 +75,7 @@ def host() -> Host:
         triple=llvm.get_process_triple(),
         cpu=llvm.get_host_cpu_name(),
         features=frozenset(name for name, present in features.items() if present),
+        known_features=frozenset(features),
         feature_string=str(features.flatten()),
     )
 
@@ -104,7 +108,7 @@ class Target:
         options = _parse(self.text)
         triple = options.get("mtriple", host().triple)
         cpu = options.get("mcpu", "")
-        added, removed = _attributes(options.get("mattr", ""))
+        added, removed = _attributes(options.get("mattr", ""), _arch(triple))
         if cpu in ("", "native") and "mtriple" not in options:
             features, string = host().features, host().feature_string
             cpu = host().cpu
@@ -208,12 +212,20 @@ def _parse(text: object) -> dict[str, str]:
     return options
 
 
-def _attributes(text: str) -> tuple[frozenset[str], frozenset[str]]:
+def _attributes(text: str, arch: str) -> tuple[frozenset[str], frozenset[str]]:
     """The features that ``-mattr`` adds, and those that it removes."""
     names = [name for name in text.split(",") if name]
+    known = frozenset[str]().union(*CPUS[arch].values())
+    if arch == _arch(host().triple):  # LLVM lists them all for the architecture that it runs on
+        known |= host().known_features
     for name in names:
         if name[0] not in "+-" or len(name) == 1:
             raise CompileError(f"target: expected -mattr=+feature or -feature, got {name!r}")
+        if name[1:] not in known and not name[1:].startswith(_TUNING_PREFIXES):
+            close = difflib.get_close_matches(name[1:], known, n=3) or sorted(known)
+            raise CompileError(
+                f"target: expected features of {arch} such as {', '.join(close)}, got {name[1:]!r}"
+            )
     added = frozenset(name[1:] for name in names if name[0] == "+")
     return added, frozenset(name[1:] for name in names if name[0] == "-")
 

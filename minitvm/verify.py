@@ -56,6 +56,7 @@ class _Verifier:
         self._func = func
         self._variables: set[Var] = set()
         self._buffers: set[Buffer] = set()
+        self._checked: set[PrimExpr] = set()  # in these scopes, so that sharing costs nothing
 
     def run(self) -> None:
         func = self._func
@@ -70,9 +71,9 @@ class _Verifier:
             self._variables.add(buffer.data)
             self._variables.update(d for d in _layout(buffer) if isinstance(d, Var))
         for buffer in func.buffer_map.values():
+            self._complain(_buffer_problems(buffer), func)
             for dimension in _layout(buffer):
                 self._walk(dimension)
-                self._complain(_index_problems(f"{buffer.name}: dimension", dimension), dimension)
         self._walk(func.body)
 
     def _walk(self, root: Node) -> None:
@@ -81,7 +82,7 @@ class _Verifier:
             top = stack.pop()
             if isinstance(top, FunctionType):
                 top()
-            else:
+            elif top not in self._checked:
                 self._check(top)
                 stack.extend(reversed(self._steps(top)))
 
@@ -94,6 +95,8 @@ class _Verifier:
         if buffer and buffer not in self._buffers and not isinstance(node, s.Allocate):
             self._fail(f"buffer {buffer.name}: {_OUTSIDE}", node)
         self._complain(_PROBLEMS.get(type(node), _nothing)(node), node)
+        if isinstance(node, PrimExpr):
+            self._checked.add(node)
 
     def _steps(self, node: Any) -> list[Node | Step]:
         """The children of a node, and around its body the scope that it opens."""
@@ -124,10 +127,15 @@ class _Verifier:
             if entity in scope:
                 self._fail(f"{entity.name}: expected one definition, found another inside", node)
             scope.add(entity)
+            self._checked.clear()
 
-        return [begin, *inside, lambda: scope.remove(entity)]
+        def end() -> None:
+            scope.remove(entity)
+            self._checked.clear()
 
-    def _complain(self, problems: Iterable[str], node: Node) -> None:
+        return [begin, *inside, end]
+
+    def _complain(self, problems: Iterable[str], node: Node | PrimFunc) -> None:
         for problem in problems:
             self._fail(problem, node)
 
@@ -240,8 +248,14 @@ def _for(node: s.For) -> Iterator[str]:
 
 
 def _allocate(node: s.Allocate) -> Iterator[str]:
-    for i, dimension in enumerate(node.buffer.shape):
-        yield from _index_problems(f"{node.buffer.name}: shape[{i}]", dimension)
+    yield from _buffer_problems(node.buffer)
+
+
+def _buffer_problems(buffer: Buffer) -> Iterator[str]:
+    for dimension in _layout(buffer):
+        yield from _index_problems(f"{buffer.name}: layout", dimension)
+    if len(buffer.strides) not in (0, buffer.ndim):
+        yield f"{buffer.name}: expected {buffer.ndim} strides, got {len(buffer.strides)}"
 
 
 def _assert(node: s.AssertStmt) -> Iterator[str]:

@@ -1,5 +1,8 @@
 """Values, tensors and calls: the floor of the house, which imports nothing of the rooms above."""
 
+import importlib
+from typing import Any
+
 from minitvm.runtime.device import Device, cpu, device
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.dtype import DType as DataType
@@ -16,6 +19,23 @@ from minitvm.runtime.registry import (
     remove_global_func,
 )
 from minitvm.runtime.values import ArgTypeCode, TVMArgs, TVMByteArray, TVMValue
+
+
+def enabled(target: str) -> bool:
+    """Whether code for a kind of target can be made and run here.
+
+    >>> enabled("llvm"), enabled("cuda")
+    (True, False)
+    """
+    return target.split(" ")[0] in ("llvm", "cpu")
+
+
+def __getattr__(name: str) -> Any:
+    """Classic TVM has ``convert`` here; ours needs the language, and so lives upstairs."""
+    if name == "convert":
+        return importlib.import_module("minitvm.op").convert
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "ArgTypeCode",
@@ -41,6 +61,7 @@ __all__ = [
     "cpu",
     "device",
     "empty",
+    "enabled",
     "from_dlpack",
     "get_global_func",
     "list_global_func_names",

@@ -369,7 +369,7 @@ class _Match:
             a, b = self._made(pattern.a), self._made(pattern.b)
             fold = _FOLD.get(type(pattern))
             return fold(a, b) if fold else e.compare(type(pattern), a, b)
-        return e.unreachable_node(pattern, "right side of a rule")
+        raise e.unknown_node(pattern, "right side of a rule")
 
 
 def _matches(

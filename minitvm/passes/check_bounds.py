@@ -483,4 +483,4 @@ def _lane(node: Any, k: int) -> Any:
         case e.BinaryOp(a=a, b=b):
             make: Any = type(node)
             return make(_lane(a, k), _lane(b, k))
-    return e.unreachable_node(node, "a vector index")
+    raise e.unknown_node(node, "a vector index")

@@ -81,7 +81,7 @@ def _stage_body(op: Operation, buffers: Mapping[Tensor, Buffer]) -> Stmt:
             return _compute_body(op, buffers)
         case ExternOp():
             return _extern_body(op, buffers)
-    e.unreachable_node(op, "schedule_ops")
+    raise e.unknown_node(op, "schedule_ops")
 
 
 def _extern_body(op: ExternOp, buffers: Mapping[Tensor, Buffer]) -> Stmt:

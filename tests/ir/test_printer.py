@@ -76,6 +76,8 @@ def test_precedence(node: PrimExpr, text: str) -> None:
         (const(0.1, "float64"), "float64(0.1)"),
         (const(0.1, "float16"), "float16(0.1)"),
         (const(0.1, "bfloat16"), "bfloat16(0.1)"),
+        (const(65504.0, "float16"), "float16(65504.0)"),
+        (const(3.4028234663852886e38), "3.4028235e+38"),
         (const(float("-inf"), "float64"), "float64(-inf)"),
         (const(3, "uint8"), "uint8(3)"),
         (const(-128, "int8"), "int8(-128)"),

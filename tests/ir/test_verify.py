@@ -142,6 +142,11 @@ def test_parameters() -> None:
         verify(function("f", N, N))
     with pytest.raises(InternalError, match="buffer A: expected a parameter for it, found none"):
         verify(s.PrimFunc((), s.seq(), {N: A}, "f"))
+    bad_strides = Buffer(Var("B"), (N, N), FLOAT32, "B", (N,))
+    with pytest.raises(InternalError, match="B: expected 2 strides, got 1"):
+        verify(function("f", bad_strides))
+    with pytest.raises(InternalError, match="B: layout: expected an integer, got float32"):
+        verify(function("f", Buffer(Var("B"), (X,), FLOAT32, "B")))
     with pytest.raises(InternalError, match=r"variable i: .* found one outside"):
         verify(function("f", decl_buffer((AXIS * 2,), "float32", "B")))
 
@@ -150,6 +155,13 @@ def test_long_statements_are_cut() -> None:
     body = s.seq(*[s.Evaluate(N)] * 20)
     with pytest.raises(InternalError, match=r"in\n    for n in range\(4\):\n(.*\n){7}    \.\.\.$"):
         verify(scope(loop(N, 4, body)))
+
+
+def test_sharing_costs_nothing() -> None:
+    node: PrimExpr = N
+    for _ in range(100):
+        node = e.Add(node, node)
+    verify(scope(node))
 
 
 def test_depth_is_no_limit() -> None:
