@@ -26,7 +26,7 @@ MAPPED = ("codegen", "runtime")  # at the top of the repository, installed insid
 
 def _setting(name: str) -> Any:
     """A value of pyproject.toml that Python would write the same way (3.10 has no tomllib)."""
-    found = re.search(rf"^{name} = (\[.*?^\]|[^\[\n]*?|\[.*?\])$", PYPROJECT, re.M | re.S)
+    found = re.search(rf"^{name} = (\[[^\]]*\]|\"[^\"\n]*\")$", PYPROJECT, re.M)
     assert found is not None, name
     return ast.literal_eval(found[1])
 
