@@ -11,7 +11,7 @@ from minitvm.codegen.machine_code import LoadedCode, emit, machine_for
 from minitvm.codegen.options import CodegenOptions
 from minitvm.codegen.packed_abi import arg_names, emit_function, packed_symbol
 from minitvm.expr import Buffer
-from minitvm.lower import lower
+from minitvm.lower import deep_expressions, lower
 from minitvm.passes.access import written_parameters
 from minitvm.passes.strided import accept_strides
 from minitvm.runtime.errors import CompileError
@@ -92,7 +92,8 @@ def build(
         lowered = IRModule(
             {name: PrimFunc(func.params, func.body, func.buffer_map, name, func.attrs)}
         )
-    return compile_module(lowered, options)
+    with deep_expressions(name or "default_function"):
+        return compile_module(lowered, options)
 
 
 def _target(target: str | Target | None, target_host: str | Target | None) -> Target:

@@ -22,7 +22,7 @@ from minitvm.codegen.math import MathFunctions
 from minitvm.codegen.options import CodegenOptions
 from minitvm.codegen.types import memory_type, register_type
 from minitvm.expr import Buffer, PrimExpr, Var
-from minitvm.functor import walk
+from minitvm.functor import walk_once
 from minitvm.runtime.dtype import INT64
 from minitvm.runtime.errors import CompileError
 from minitvm.scalars import INTRINSICS
@@ -104,10 +104,16 @@ class ExpressionEmitter:
 
     def emit(self, node: PrimExpr) -> Value:
         """The value of an expression."""
+        known = self.text.recall(node)
+        if known is not None:
+            return known
         emit = self._table.get(type(node))
         if emit is None:
             raise e.unknown_node(node, "code generation")
-        return emit(node)
+        value = emit(node)
+        if type(node) not in _LEAVES:
+            self.text.remember(node, value)
+        return value
 
     # -- leaves and operators --
 
@@ -156,9 +162,13 @@ class ExpressionEmitter:
         outer value comes back after."""
         value = self.emit(node.value)
         outer = self.variables.get(node.var)
-        self.variables[node.var] = value
-        result = self.emit(node.body)
         if outer is not None:
+            self.text.forget()
+        self.variables[node.var] = value
+        with self.text.scope():
+            result = self.emit(node.body)
+        if outer is not None:
+            self.text.forget()
             self.variables[node.var] = outer
         return result
 
@@ -364,7 +374,9 @@ class ExpressionEmitter:
         result = memory_type(node.dtype)
         params = ", ".join(a.type for a in args)
         function = self.text.module.external_function(name, f"{result} ({params})")
-        return self.conversions.from_memory(self.text.call(function, result, args), node.dtype)
+        made = self.text.call(function, result, args)
+        self.text.forget()  # it may have written what was read before
+        return self.conversions.from_memory(made, node.dtype)
 
 
 def _string_argument(node: e.Call) -> str:
@@ -379,10 +391,11 @@ def _literal(value: Value) -> int | None:
     return int(digits) if digits.lstrip("-").isdigit() else None
 
 
+_LEAVES = (e.Var, e.IntImm, e.FloatImm, e.StringImm, e.BufferRef)
 _CHEAP = (e.Var, e.IntImm, e.FloatImm, e.Add, e.Sub, e.Mul, e.Min, e.Max, e.Cast, e.EQ, e.NE, e.LT,
           e.LE, e.GT, e.GE, e.And, e.Or, e.Not, e.Broadcast, e.Ramp)  # fmt: skip
 
 
 def _is_cheap_and_safe(node: PrimExpr) -> bool:
     """Whether evaluating `node` in vain costs little and can do no harm."""
-    return all(isinstance(each, _CHEAP) for each in walk(node))
+    return all(isinstance(each, _CHEAP) for each in walk_once(node))

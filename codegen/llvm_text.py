@@ -196,6 +196,7 @@ class FunctionText:
         self._lines: list[str] = []
         self._counter = 0
         self._scopes: list[dict[str, Value]] = [{}]
+        self._remembered: list[dict[object, Value]] = [{}]
         self.current = Block("entry")
 
     def finish(self) -> None:
@@ -219,8 +220,26 @@ class FunctionText:
     def scope(self) -> Iterator[None]:
         """What is emitted inside is not shared with what comes after."""
         self._scopes.append({})
+        self._remembered.append({})
         yield
         self._scopes.pop()
+        self._remembered.pop()
+
+    def remember(self, key: object, value: Value) -> None:
+        """Keeps what the caller computed for `key`, in this scope and until :meth:`forget`."""
+        self._remembered[-1][key] = value
+
+    def recall(self, key: object) -> Value | None:
+        """What was kept for `key`, if anything."""
+        for known in reversed(self._remembered):
+            found = known.get(key)
+            if found is not None:
+                return found
+        return None
+
+    def forget(self) -> None:
+        """Ends what is remembered: memory may have changed since."""
+        self._remembered = [{} for _ in self._remembered]
 
     def branch(self, target: Block) -> None:
         self._lines.append(f"  br label %{target.label}")

@@ -54,6 +54,7 @@ class PackedCalls:
             "i32",
             [text.module.string(name.value), values, codes, count, result, result_code],
         )
+        text.forget()  # it may have written what was read before
         self._fail_unless(text.icmp("eq", status, integer("i32", 0)), -1)
         return self._result(node, result, result_code)
 

@@ -14,7 +14,7 @@ from typing import Any, final
 from minitvm import expr as e
 from minitvm import stmt as s
 from minitvm.codegen.expression import ExpressionEmitter
-from minitvm.codegen.llvm_text import NULL, FunctionText, Value, integer
+from minitvm.codegen.llvm_text import NULL, Block, FunctionText, Value, integer
 from minitvm.codegen.options import CodegenOptions
 from minitvm.codegen.packed_call import PackedCalls
 from minitvm.codegen.types import memory_type
@@ -49,7 +49,11 @@ class StatementEmitter:
         self.assertions: list[Assertion] = []
         self._failure = failure
         self._strict = options.strict
-        self._allocated: list[Value] = []
+        # The blocks that free what is allocated here and end the function, innermost last.
+        self._cleanups: list[Block] = []
+        self._cleanup_code: list[tuple[Block, Value, Block]] = []
+        self._status = text.alloca("i32", align=4)
+        self._give_up = text.block("give_up")
         packed = PackedCalls(self.expressions, self.fail_unless)
         self.expressions.calls["call_packed"] = packed.emit
         self._table: dict[type, Callable[[Any], None]] = {
@@ -69,12 +73,20 @@ class StatementEmitter:
         emit = self._table.get(type(node))
         if emit is None:
             raise e.unknown_node(node, "code generation")
+        self.text.forget()  # a value is shared within one statement only
         emit(node)
 
     def finish(self) -> None:
-        """Ends the function with status 0."""
-        self.text.ret(integer("i32", 0))
-        self.text.finish()
+        """Ends the function with status 0, and writes the ways out for failures."""
+        text = self.text
+        text.ret(integer("i32", 0))
+        for block, memory, further in self._cleanup_code:
+            text.place(block)
+            self._free(memory)
+            text.branch(further)
+        text.place(self._give_up)
+        text.ret(text.load("i32", self._status, 4))
+        text.finish()
 
     def fail_unless(self, holds: Value, status: int) -> None:
         """Returns `status` unless `holds`, giving back the memory that is allocated here."""
@@ -85,9 +97,9 @@ class StatementEmitter:
         self.text.place(go_on)
 
     def _return_failure(self, status: int) -> None:
-        for memory in reversed(self._allocated):
-            self._free(memory)
-        self.text.ret(integer("i32", status))
+        """Leaves with `status`, through the blocks that free what is allocated here."""
+        self.text.store(integer("i32", status), self._status, 4)
+        self.text.branch(self._cleanups[-1] if self._cleanups else self._give_up)
 
     def _emit_seq(self, node: s.SeqStmt) -> None:
         for child in node.seq:
@@ -208,9 +220,12 @@ class StatementEmitter:
             return
         memory = self._allocate(node.buffer)
         self.expressions.pointers[node.buffer] = memory
-        self._allocated.append(memory)
+        cleanup = self.text.block("cleanup")
+        further = self._cleanups[-1] if self._cleanups else self._give_up
+        self._cleanup_code.append((cleanup, memory, further))
+        self._cleanups.append(cleanup)
         self.emit(node.body)
-        self._allocated.pop()
+        self._cleanups.pop()
         self._free(memory)
 
     def _allocate(self, buffer: Buffer) -> Value:

@@ -74,19 +74,31 @@ def rebuild(node: Any, changes: Mapping[str, Any]) -> Any:
     return cls(*[changes[n] if n in changes else getattr(node, n) for n in _INIT_FIELDS[cls]])
 
 
+_LEAVES = (e.Var, e.IntImm, e.FloatImm, e.StringImm, e.BufferRef)
+
+
 class Mutator:
     """Rebuilds a tree bottom up. A subclass gives methods named ``visit_ClassName`` for the nodes
     that it changes, and calls :meth:`descend` to go on below them.
+
+    A shared subexpression is visited once, and its replacement shared: what an expression becomes
+    must not depend on where it stands. A subclass for which it does overrides :meth:`expr`.
     """
 
     def __init__(self) -> None:
         self._methods: dict[type, Callable[[Any], Any]] = {
             cls: getattr(self, f"visit_{cls.__name__}", self.descend) for cls in CHILDREN
         }
+        self._made: dict[PrimExpr, PrimExpr] = {}
 
     def expr(self, node: PrimExpr) -> PrimExpr:
         """The expression that replaces `node`."""
-        return cast(PrimExpr, self._methods[type(node)](node))
+        if type(node) in _LEAVES:
+            return cast(PrimExpr, self._methods[type(node)](node))
+        made = self._made.get(node)
+        if made is None:
+            made = self._made[node] = self._methods[type(node)](node)
+        return made
 
     def stmt(self, node: Stmt) -> Stmt:
         """The statement that replaces `node`."""
@@ -98,14 +110,17 @@ class Mutator:
         for name in CHILDREN[type(node)]:
             old = getattr(node, name)
             if isinstance(old, tuple):
-                made = tuple([self._methods[type(child)](child) for child in old])
+                made = tuple([self._visit(child) for child in old])
                 if any(x is not y for x, y in zip(made, old, strict=True)):
                     changes[name] = made
             elif old is not None:
-                new = self._methods[type(old)](old)
+                new = self._visit(old)
                 if new is not old:
                     changes[name] = new
         return rebuild(node, changes)
+
+    def _visit(self, node: Any) -> Any:
+        return self.expr(node) if isinstance(node, PrimExpr) else self.stmt(node)
 
 
 def post_order_visit(node: Node, visit: Callable[[Any], None]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from minitvm import expr as e
@@ -63,12 +65,44 @@ def lower(
         for i in range(4):
             B[i] = A[i] + 1.0
     """
+    with deep_expressions(name):
+        return _lower(sch, args, name, binds or {}, simple_mode)
+
+
+# Python frames that lowering and code generation may nest: a sum of some 2,000 written-out terms.
+_MAX_DEPTH = 10_000
+
+
+@contextmanager
+def deep_expressions(name: str) -> Iterator[None]:
+    """Where expressions may be nested deeper than Python's usual recursion limit, and where one
+    that is deeper still is the user's error, not ours."""
+    usual = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(usual, _MAX_DEPTH))
+    try:
+        yield
+    except RecursionError:
+        raise CompileError(
+            f"{name}: expected expressions nested less deeply, found one that exceeds "
+            f"{_MAX_DEPTH} Python frames: sum with te.sum, or compute parts in stages of their own"
+        ) from None
+    finally:
+        sys.setrecursionlimit(usual)
+
+
+def _lower(
+    sch: Any,
+    args: Sequence[Any] | None,
+    name: str,
+    binds: Mapping[Tensor, Buffer],
+    simple_mode: bool,
+) -> IRModule:
     if isinstance(sch, IRModule):
         functions = list(sch.functions.values())
     elif isinstance(sch, PrimFunc):
         functions = [sch]
     else:
-        functions = [_from_schedule(_as_schedule(sch), args, name, binds or {})]
+        functions = [_from_schedule(_as_schedule(sch), args, name, binds)]
     context = PassContext.current()
     lowered: dict[str, PrimFunc] = {}
     for func in functions:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import difflib
 import shlex
 import threading
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import InitVar, dataclass, field
 from functools import lru_cache
-from typing import final
+from typing import Any, final
 
 import llvmlite.binding as llvm
 
@@ -82,12 +83,24 @@ def host() -> Host:
 
 @final
 @dataclass(frozen=True, slots=True)
+class TargetKind:
+    """Which code generator a target is for."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class Target:
     """What code is made for, in the classic notation.
 
     ``llvm`` alone is this machine with all its features. ``-mcpu=NAME`` names a CPU,
     ``-mattr=+a,-b`` adds and removes features, ``-mtriple=ARCH-VENDOR-OS`` says another
-    architecture or system.
+    architecture or system. A dict of these options does as well, and so does another target.
+    `host` is classic: the CPU that calls is the one that computes, so it is only checked.
 
     Raises
     ------
@@ -98,14 +111,18 @@ class Target:
     256
     """
 
-    text: str = "llvm"
+    target: str = "llvm"
+    host: InitVar[Any] = None
     triple: str = field(init=False)
     mcpu: str = field(init=False)
     feature_string: str = field(init=False)
     features: frozenset[str] = field(init=False)
 
-    def __post_init__(self) -> None:
-        options = _parse(self.text)
+    def __post_init__(self, host_target: Any) -> None:
+        text = _text(self.target)
+        options = _parse(text)
+        if host_target is not None:
+            _parse(_text(host_target))
         triple = options.get("mtriple", host().triple)
         cpu = options.get("mcpu", "")
         added, removed = _attributes(options.get("mattr", ""), _arch(triple))
@@ -117,6 +134,7 @@ class Target:
             features, string = _cpu_features(triple, cpu), ""
         marks = [f"+{name}" for name in sorted(added)] + [f"-{name}" for name in sorted(removed)]
         for name, value in (
+            ("target", text),
             ("triple", triple),
             ("mcpu", cpu),
             ("feature_string", ",".join(filter(None, (string, *marks)))),
@@ -125,9 +143,9 @@ class Target:
             object.__setattr__(self, name, value)
 
     @property
-    def kind(self) -> str:
-        """The code generator: ``llvm``."""
-        return _KINDS[0]
+    def kind(self) -> TargetKind:
+        """The code generator; its ``name`` is ``llvm``."""
+        return TargetKind(_KINDS[0])
 
     @property
     def arch(self) -> str:
@@ -176,12 +194,12 @@ class Target:
         _stack().pop()
 
     def __str__(self) -> str:
-        return self.text
+        return self.target
 
 
-def create(text: str | Target) -> Target:
-    """The target of a text (classic name)."""
-    return text if isinstance(text, Target) else Target(text)
+def create(target: Any) -> Target:
+    """The target of a text or a dict of options; a target stays itself (classic name)."""
+    return target if isinstance(target, Target) else Target(target)
 
 
 _current = threading.local()
@@ -194,10 +212,25 @@ def _stack() -> list[Target]:
     return stack
 
 
-def _parse(text: object) -> dict[str, str]:
+def _text(target: Any) -> str:
+    """A target in classic notation; of a dict too, ``{"kind": "llvm", "mcpu": "haswell"}``."""
+    if isinstance(target, Target):
+        return target.target
+    if isinstance(target, str):
+        return target
+    if not isinstance(target, Mapping):
+        found = type(target).__name__
+        raise CompileError(f"target: expected a text such as 'llvm' or a dict, got {found}")
+    options = {name: target[name] for name in target if name not in ("kind", "host")}
+    parts = (
+        f"-{name}={','.join(value) if isinstance(value, (list, tuple)) else value}"
+        for name, value in options.items()
+    )
+    return " ".join((str(target.get("kind", "")), *parts))
+
+
+def _parse(text: str) -> dict[str, str]:
     """The options of a target's text."""
-    if not isinstance(text, str):
-        raise CompileError(f"target: expected a text such as 'llvm', got {type(text).__name__}")
     words = shlex.split(text)
     if not words or words[0] not in _KINDS:
         found = repr(words[0]) if words else "an empty text"

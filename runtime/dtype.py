@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any, final
+from typing import Any, NoReturn, final
 
 import numpy as np
 
@@ -45,22 +44,35 @@ _DEFAULT_WIDTH = {"int": 32, "uint": 32, "float": 32, "bfloat": 16, "handle": 64
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class DType:
+class DType(str):
     """An element type: DLPack's type code, the bits of one lane, and the number of lanes.
 
-    ``bool`` is DLPack's (code 6, 8 bits); classic TVM's ``uint1`` names the same type.
-    Compares equal to its own name, so ``A.dtype == "float32"`` reads as in classic TVM.
+    It is the text of its own name, as dtypes are in classic TVM: ``A.dtype == "float32"``,
+    ``x.astype(A.dtype)`` and ``A.dtype.startswith("int")`` work. ``bool`` is DLPack's (code 6,
+    8 bits), which classic TVM's name ``uint1`` stands for too.
 
-    >>> DType.of("float32x4")
-    DType('float32x4')
+    >>> DType.of("float32x4").lanes
+    4
     >>> DType.of("uint1") == "bool"
     True
     """
 
+    __slots__ = ("bits", "code", "lanes")
     code: int
     bits: int
-    lanes: int = 1
+    lanes: int
+
+    def __new__(cls, code: int, bits: int, lanes: int = 1) -> DType:
+        self = super().__new__(cls, _name(code, bits, lanes))
+        for field, value in (("code", int(code)), ("bits", bits), ("lanes", lanes)):
+            object.__setattr__(self, field, value)
+        return self
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"DType: expected no change of {name}, dtypes are immutable")
+
+    def __reduce__(self) -> tuple[type[DType], tuple[int, int, int]]:
+        return DType, (self.code, self.bits, self.lanes)
 
     @staticmethod
     def of(value: DTypeLike) -> DType:
@@ -160,27 +172,17 @@ class DType:
             return np.dtype(str(self))
         raise TypeError(f"dtype {self}: numpy has no such type")
 
-    def __str__(self) -> str:
-        suffix = "" if self.lanes == 1 else f"x{self.lanes}"
-        if self.is_bool or self.is_handle:
-            return CODE_NAMES[self.code] + suffix
-        name = CODE_NAMES[self.code] if self.code < len(CODE_NAMES) else f"code{self.code}_"
-        return f"{name}{self.bits}{suffix}" if self.code < 7 else name + suffix
-
     def __repr__(self) -> str:
         return f"DType('{self}')"
 
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, DType):
-            return (self.code, self.bits, self.lanes) == (other.code, other.bits, other.lanes)
-        if isinstance(other, str):
-            return other == str(self) or (
-                self.is_bool and other.replace("uint1", "bool") == str(self)
-            )
-        return NotImplemented
 
-    def __hash__(self) -> int:
-        return hash(str(self))  # equal to its name, so hashed as its name
+def _name(code: int, bits: int, lanes: int) -> str:
+    suffix = "" if lanes == 1 else f"x{lanes}"
+    if code >= len(CODE_NAMES):
+        return f"code{code}_{bits}{suffix}"
+    if code in (TypeCode.HANDLE, TypeCode.BOOL) or code > TypeCode.BOOL:
+        return CODE_NAMES[code] + suffix
+    return f"{CODE_NAMES[code]}{bits}{suffix}"
 
 
 DTypeLike = DType | str | type | np.dtype[Any] | Any

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from minitvm import expr as e
 from minitvm.expr import Buffer
-from minitvm.functor import walk
+from minitvm.functor import walk_once
 from minitvm.stmt import BufferStore, PrimFunc, Stmt
 
 
@@ -13,7 +13,7 @@ def written_buffers(body: Stmt) -> frozenset[Buffer]:
     functions unless by a pointer that says it is only read."""
     written: set[Buffer] = set()
     read_only: set[int] = set()
-    for node in walk(body):
+    for node in walk_once(body):
         if isinstance(node, BufferStore):
             written.add(node.buffer)
         elif isinstance(node, e.Call) and node.op == "tvm_access_ptr":

@@ -123,6 +123,7 @@ class _Checker(Mutator):
         self._inputs = set(func.params)  # all that is known at entry
         self._known: set[Var] = set()  # variables of which the prover knows all
         self._values: dict[Var, PrimExpr] = {}  # of the lets inside of the current expression
+        self._scanned: set[PrimExpr] = set()  # in the current expression, here or further out
         for buffer in func.buffer_map.values():
             self._learn_sizes(buffer)
 
@@ -224,15 +225,24 @@ class _Checker(Mutator):
         for each in exprs:
             made += self._scan(each, ())
         self._values.clear()
+        self._scanned.clear()
         return made
 
     def _scan(self, node: PrimExpr, guards: tuple[PrimExpr, ...]) -> list[_Check]:
+        """The checks that an expression needs, unless it stood where no more was known before."""
+        if node in self._scanned:
+            return []
+        checks = self._scan_new(node, guards)
+        self._scanned.add(node)
+        return checks
+
+    def _scan_new(self, node: PrimExpr, guards: tuple[PrimExpr, ...]) -> list[_Check]:
         if isinstance(node, Call) and node.op == "if_then_else":
             return self._scan_lazy(node, guards)
         if isinstance(node, e.Let):
             checks = self._scan(node.value, guards)
             self._values[node.var] = substitute(node.value, self._values)
-            with self._inside(node.var, exact=True):
+            with self._inside(node.var, exact=True), self._scanning_apart(set()):
                 self._prover.bind(node.var, node.value)
                 return checks + self._scan(node.body, guards)
         checks = []
@@ -243,11 +253,21 @@ class _Checker(Mutator):
             checks += self._access(node.buffer, node.indices, guards, is_store=False)
         return checks
 
+    @contextmanager
+    def _scanning_apart(self, scanned: set[PrimExpr]) -> Iterator[None]:
+        """Where more is known than further out, so that what is scanned here is not scanned there;
+        `scanned` is what need not be scanned here."""
+        outer, self._scanned = self._scanned, scanned
+        try:
+            yield
+        finally:
+            self._scanned = outer
+
     def _scan_lazy(self, node: Call, guards: tuple[PrimExpr, ...]) -> list[_Check]:
         condition, a, b = node.args
         checks = self._scan(condition, guards)
         for branch, holds in ((a, condition), (b, e.logical_not(condition))):
-            with self._prover.constraint(holds):
+            with self._prover.constraint(holds), self._scanning_apart(set(self._scanned)):
                 guard = substitute(holds, self._values)
                 checks += self._scan(branch, (*guards, guard))
         return checks

@@ -44,9 +44,16 @@ class _Widen(Mutator):
     def __init__(self) -> None:
         super().__init__()
         self._wide: dict[Var, Var] = {}
+        self._indices_made: dict[PrimExpr, PrimExpr] = {}
 
     def index(self, node: PrimExpr) -> PrimExpr:
         """`node` as a 64-bit value, its arithmetic done in 64 bits."""
+        made = self._indices_made.get(node)
+        if made is None:
+            made = self._indices_made[node] = self._widened(node)
+        return made
+
+    def _widened(self, node: PrimExpr) -> PrimExpr:
         if not _is_narrow(node.dtype.element):
             return self.expr(node)
         wide = INT64.with_lanes(node.dtype.lanes)
