@@ -1,18 +1,26 @@
-"""All code in the README and in docs/ runs, block after block of a page in one namespace."""
+"""All code in the README, in docs/ and in docstrings runs.
+
+The blocks of a page run one after the other in one namespace.
+"""
 
 from __future__ import annotations
 
 import doctest
+import importlib
+import pkgutil
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import minitvm
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 NOT_RUN = {"sh", "text", "c"}  # commands, pictures and declarations
+MODULES = sorted(each.name for each in pkgutil.walk_packages(minitvm.__path__, "minitvm."))
 LINK = re.compile(r"\]\(([^)#:]+)\)")
 
 
@@ -54,3 +62,8 @@ def test_the_links_lead_somewhere(page: Path) -> None:
 def test_the_readme_links_every_page() -> None:
     linked = LINK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
     assert {f"docs/{page.name}" for page in PAGES[1:]} <= set(linked)
+
+
+@pytest.mark.parametrize("name", ["minitvm", *MODULES])
+def test_the_docstrings_run(name: str) -> None:
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
