@@ -42,7 +42,7 @@ def integer(type: str, value: int) -> Value:
     '<4 x i32> splat (i32 3)'
     """
     element = element_type(type)
-    text = ("true" if value else "false") if element == "i1" else str(value)
+    text = ("true" if value else "false") if element == "i1" else f"{int(value)}"  # or an IntEnum
     return Value(type, text if element == type else f"splat ({element} {text})")
 
 

@@ -28,8 +28,9 @@ outside one
 
 
 class KernelError(TVMError):
-    """A kernel found, while it ran, that it can't go on: an index read from data that leaves its
-    tensor, an assertion of the program. Its outputs are then unspecified."""
+    """A kernel found, while it ran, that it can't go on: an assertion of the program does not hold.
+    Its outputs are then unspecified. (An index read from data that leaves its tensor is an
+    ``IndexError``.)"""
 
 
 class LayoutError(ValueError):

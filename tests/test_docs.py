@@ -1,0 +1,69 @@
+"""All code in the README, in docs/ and in docstrings runs.
+
+The blocks of a page run one after the other in one namespace.
+"""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import minitvm
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
+NOT_RUN = {"sh", "text", "c"}  # commands, pictures and declarations
+MODULES = sorted(each.name for each in pkgutil.walk_packages(minitvm.__path__, "minitvm."))
+LINK = re.compile(r"\]\(([^)#:]+)\)")
+
+
+def _line(text: str, position: int) -> int:
+    return text.count("\n", 0, position)
+
+
+def _run_session(code: str, page: Path, line: int, names: dict[str, Any]) -> None:
+    """A block of ``>>>`` lines, whose answers are compared."""
+    test = doctest.DocTestParser().get_doctest(code, names, page.name, str(page), line)
+    runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS)
+    said: list[str] = []
+    runner.run(test, out=said.append, clear_globs=False)
+    names.update(test.globs)
+    assert not runner.failures, "".join(said)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_code_runs(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    names: dict[str, Any] = {"__name__": page.stem}
+    for block in FENCE.finditer(text):
+        kind, code = block.groups()
+        line = _line(text, block.start(2))
+        if kind == "pycon":
+            _run_session(code, page, line, names)
+        elif kind == "python":
+            exec(compile("\n" * line + code, str(page), "exec"), names)
+        else:
+            assert kind in NOT_RUN, f"{page.name}:{line}: a block of {kind or 'nothing'}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_links_lead_somewhere(page: Path) -> None:
+    for target in LINK.findall(page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), target
+
+
+def test_the_readme_links_every_page() -> None:
+    linked = LINK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert {f"docs/{page.name}" for page in PAGES[1:]} <= set(linked)
+
+
+@pytest.mark.parametrize("name", ["minitvm", *MODULES])
+def test_the_docstrings_run(name: str) -> None:
+    assert doctest.testmod(importlib.import_module(name)).failed == 0

@@ -1,0 +1,51 @@
+"""Each example runs alone, from any directory, and checks its own result."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+def run_example(path: Path, cwd: Path, *options: str) -> str:
+    """What an example prints; it must not complain about anything."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, *options, str(path)], cwd=cwd, env=env, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_runs_alone(path: Path, tmp_path: Path) -> None:
+    assert run_example(path, tmp_path)
+
+
+HIDE_TORCH = """
+import runpy, sys
+import importlib.util
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name == "torch" else find(name, *rest)
+sys.modules["torch"] = None
+runpy.run_path({path!r}, run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("name", ["quickstart", "fused_operator", "literature_matmul"])
+def test_runs_without_torch(name: str, tmp_path: Path) -> None:
+    script = tmp_path / "without_torch.py"
+    script.write_text(HIDE_TORCH.format(path=str(ROOT / "examples" / f"{name}.py")))
+    printed = run_example(script, tmp_path)
+    assert "torch: not installed, left out" in printed
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_says_how_to_run_it(path: Path) -> None:
+    assert f"python examples/{path.name}" in path.read_text()
