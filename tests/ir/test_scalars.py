@@ -57,7 +57,7 @@ def exactly_rounded(dtype: DType, value: Fraction) -> float:
     spacing = Fraction(2) ** max(exponent - DIGITS[dtype] + 1, SMALLEST_EXPONENT[dtype])
     rounded = round(value / spacing) * spacing
     if abs(rounded) >= Fraction(2) ** (LARGEST_EXPONENT[dtype] + 1):
-        return math.copysign(math.inf, value)
+        return math.inf if value > 0 else -math.inf
     return float(rounded)
 
 
@@ -300,7 +300,7 @@ def test_nextafter(dtype: DType) -> None:
 def test_ldexp(dtype: DType) -> None:
     for x in (1.0, -1.5, scalars.from_bits(dtype, 1), scalars.from_bits(dtype, 3)):
         for n in (-2000, -1080, -151, -150, -149, -26, -25, -2, 0, 1, 10, 127, 2000, 2**31 - 1):
-            exact = Fraction(x) * Fraction(2) ** min(n, 2000)
+            exact = Fraction(x) * Fraction(2) ** min(n, 5000)
             expected = exactly_rounded(dtype, exact)
             assert scalars.INTRINSICS["ldexp"](dtype, x, n) == expected, (x, n)
     for x in (0.0, -0.0, math.inf, math.nan):
