@@ -201,7 +201,8 @@ def _round_half_away(x: float) -> float:
 
 
 def _sigmoid(x: Any) -> Any:
-    return 1.0 / (1.0 + np.exp(-x))
+    e = np.exp(-abs(x))  # of -x it would overflow where the result is still a number
+    return (e if x < 0 else 1.0) / (1.0 + e)
 
 
 def _nextafter(dtype: DType, x: float, y: float) -> float:
@@ -253,6 +254,8 @@ def _once_rounded_ldexp(dtype: DType, x: float, n: int) -> float:
 
 def _power(dtype: DType, x: Any, y: Any) -> Scalar:
     if dtype.is_float:
+        if y == 0.5 and (x == 0.0 or x == -math.inf):
+            return abs(float(x))  # as C has it, where numpy takes the root
         with np.errstate(all="ignore"):
             return round_float(dtype, float(np.power(np.float64(x), np.float64(y))))
     if y >= 0:
