@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minitvm.codegen.llvm_text import FunctionText, ModuleText, Value, integer
+from minitvm.codegen.llvm_text import FunctionText, ModuleText, Value, integer, symbol
 from minitvm.runtime.device import DEVICE_TYPES
 from minitvm.runtime.dtype import CODE_NAMES, TypeCode
 
@@ -171,10 +171,11 @@ class ArgumentErrors:
         ]
         if isinstance(message, Value):
             operands.append(message)
-        function = Value("ptr", f"@minitvm.{key}.{self._name}")
+        name = f"minitvm.{key}.{self._name}"
+        function = Value("ptr", f"@{symbol(name)}")
         if module.claim(function.text):
             types = [(operand.type, f"a{i}") for i, operand in enumerate(operands)]
-            self._define(function.text[1:], kind, message, types, tables or {}, names_argument)
+            self._define(name, kind, message, types, tables or {}, names_argument)
         return text.call(function, "i32", operands)
 
     def _define(

@@ -20,7 +20,7 @@ from minitvm import expr as e
 from minitvm.codegen import dltensor
 from minitvm.codegen.argument_errors import ArgumentErrors, percent_escaped, raise_error
 from minitvm.codegen.expression import ExpressionEmitter
-from minitvm.codegen.llvm_text import FunctionText, ModuleText, Value, integer
+from minitvm.codegen.llvm_text import FunctionText, ModuleText, Value, integer, symbol
 from minitvm.codegen.options import CodegenOptions
 from minitvm.codegen.statement import MAX_FAILURE_VALUES, Assertion, StatementEmitter
 from minitvm.codegen.types import register_type
@@ -169,8 +169,9 @@ class _Entry:
             code,
         )
         value = text.load("i64", where, 8)
-        if dtype.is_bool or dtype.bits < 64:
-            low, high = integer("i64", dtype.min()), integer("i64", dtype.max())
+        if dtype != INT64:
+            largest = min(dtype.max(), INT64.max())
+            low, high = integer("i64", dtype.min()), integer("i64", largest)
             fits = text.binary("and", text.icmp("sge", value, low), text.icmp("sle", value, high))
             self._require(fits, self._errors.scalar_range, position, str(dtype), value)
         return self._expressions.conversions.cast(value, INT64, dtype)
@@ -359,7 +360,7 @@ class _Entry:
         """Binds stride variables, checks other stride expressions, and finds the memory's extent:
         a negative stride reaches below the first element."""
         text, buffer = self._text, tensor.buffer
-        strides = dltensor.load_field(text, tensor.handle, dltensor.STRIDES, "ptr")
+        strides = self._given_strides(tensor)
         zero, one = integer("i64", 0), integer("i64", 1)
         itemsize = integer("i64", buffer.dtype.itemsize)
         low, high = zero, one
@@ -396,6 +397,17 @@ class _Entry:
         tensor.data = text.element_pointer("i8", first, text.binary("mul", low, itemsize))
         tensor.end = text.element_pointer("i8", first, text.binary("mul", span, itemsize))
         self._first[tensor.position] = first
+
+    def _given_strides(self, tensor: _Tensor) -> Value:
+        """The address of the strides; DLPack lets a compact array have none."""
+        text = self._text
+        strides = dltensor.load_field(text, tensor.handle, dltensor.STRIDES, "ptr")
+        compact = text.alloca("i64", tensor.buffer.ndim)
+        step = integer("i64", 1)
+        for dim in reversed(range(tensor.buffer.ndim)):
+            text.store(step, text.element_pointer("i64", compact, integer("i64", dim)), 8)
+            step = self._expressions.times(step, tensor.extents[dim])
+        return text.select(text.icmp("eq", strides, Value("ptr", "null")), compact, strides)
 
     # -- overlap, and the call --
 
@@ -439,7 +451,7 @@ class _Entry:
             else:
                 arguments.append(self._first.get(position, self._data(tensor)))
         arguments.extend(self._expressions.variables[var] for var in self._sizes)
-        body = Value("ptr", f"@{_body_name(self._func)}")
+        body = Value("ptr", f"@{symbol(_body_name(self._func))}")
         status = text.call(body, "i32", [*arguments, failure])
         done, failed = text.block("done"), text.block("failed")
         text.branch_if(text.icmp("eq", status, integer("i32", 0)), done, failed, likely=True)
