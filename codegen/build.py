@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,7 +21,6 @@ from minitvm.target import Target, create
 from minitvm.te.tensor import Tensor
 
 _FP_MODES = ("fast", "strict")
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 
 
 def build(
@@ -134,7 +132,7 @@ def module_text(lowered: IRModule, options: CodegenOptions) -> str:
     machine = machine_for(options.target)
     module = ModuleText("minitvm", options.target.triple, str(machine.target_data))
     for func in lowered.functions.values():
-        if not _NAME.fullmatch(func.name):
+        if not isinstance(func.name, str) or not func.name or "\0" in func.name:
             raise CompileError(f"build: expected a name such as 'fmm', got {func.name!r}")
         emit_function(module, func, options)
     return str(module)

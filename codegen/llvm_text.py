@@ -132,24 +132,24 @@ class ModuleText:
 
     def string_table(self, name: str, strings: Sequence[str]) -> Value:
         """A constant array of pointers to strings."""
-        table = Value("ptr", f"@{name}")
+        table = Value("ptr", f"@{symbol(name)}")
         line = ", ".join(str(self.string(s)) for s in strings)
         if self.claim(name):
             self._globals.append(
-                f"@{name} = private unnamed_addr constant [{len(strings)} x ptr] [{line}]"
+                f"{table.text} = private unnamed_addr constant [{len(strings)} x ptr] [{line}]"
             )
         return table
 
     def external_function(self, name: str, signature: str) -> Value:
         """A function that the loader provides; `signature` is ``i32 (ptr, ...)``."""
         result, _, params = signature.partition(" ")
-        self._declarations[name] = f"declare {result} @{_symbol(name)}{params}"
-        return Value("ptr", f"@{_symbol(name)}")
+        self._declarations[name] = f"declare {result} @{symbol(name)}{params}"
+        return Value("ptr", f"@{symbol(name)}")
 
     def external_global(self, name: str) -> Value:
         """The address of a variable that the loader provides."""
-        self._declarations[name] = f"@{_symbol(name)} = external global ptr"
-        return Value("ptr", f"@{_symbol(name)}")
+        self._declarations[name] = f"@{symbol(name)} = external global ptr"
+        return Value("ptr", f"@{symbol(name)}")
 
     def add_function(self, text: str) -> None:
         self._functions.append(text)
@@ -166,7 +166,8 @@ class ModuleText:
         return "\n".join(parts) + "\n"
 
 
-def _symbol(name: str) -> str:
+def symbol(name: str) -> str:
+    """A name as it stands after ``@``: quoted where LLVM's grammar wants it."""
     return name if re.fullmatch(r"[A-Za-z_.$][\w.$]*", name) else f'"{_quote(name.encode())}"'
 
 
@@ -191,7 +192,7 @@ class FunctionText:
         self.module = module
         self.params = tuple(Value(type.split(" ")[0], f"%{name}") for type, name in params)
         listed = ", ".join(f"{type} %{name}" for type, name in params)
-        self._head = f"define {linkage} {result} @{_symbol(name)}({listed}) {attributes}{{"
+        self._head = f"define {linkage} {result} @{symbol(name)}({listed}) {attributes}{{"
         self._allocas: list[str] = []
         self._lines: list[str] = []
         self._counter = 0
@@ -209,7 +210,8 @@ class FunctionText:
     def block(self, hint: str) -> Block:
         """A new block, not yet placed."""
         self._counter += 1
-        return Block(f"{hint}.{self._counter}")
+        plain = re.sub(r"[^\w.$]", "_", hint, flags=re.ASCII)
+        return Block(f"{plain}.{self._counter}")
 
     def place(self, block: Block) -> None:
         """Goes on at the start of `block`."""

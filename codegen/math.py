@@ -102,9 +102,15 @@ class MathFunctions:
         return self._text.binary("fdiv", floating(root.type, 1.0), root)
 
     def _sigmoid(self, dtype: DType, args: list[Value]) -> Value:
-        power = self._libm("exp", args[0].type, [self._text.fneg(args[0])])
+        """``1 / (1 + e)`` with ``e = exp(-x)``; below zero ``e / (1 + e)`` with ``e = exp(x)``, as
+        the other overflows where the result is still a number."""
+        x = args[0]
+        magnitude = self._text.intrinsic("fabs", x.type, x)
+        power = self._libm("exp", x.type, [self._text.fneg(magnitude)])
         one = floating(power.type, 1.0)
-        return self._text.binary("fdiv", one, self._text.binary("fadd", one, power))
+        is_negative = self._text.fcmp("olt", x, floating(x.type, 0.0))
+        numerator = self._text.select(is_negative, power, one)
+        return self._text.binary("fdiv", numerator, self._text.binary("fadd", one, power))
 
     def _copysign(self, dtype: DType, args: list[Value]) -> Value:
         return self._text.intrinsic("copysign", args[0].type, *args)

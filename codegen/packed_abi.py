@@ -178,8 +178,9 @@ class _Entry:
             code,
         )
         value = text.load("i64", where, 8)
-        if dtype.is_bool or dtype.bits < 64:
-            low, high = integer("i64", dtype.min()), integer("i64", dtype.max())
+        if dtype != INT64:
+            largest = min(dtype.max(), INT64.max())
+            low, high = integer("i64", dtype.min()), integer("i64", largest)
             fits = text.binary("and", text.icmp("sge", value, low), text.icmp("sle", value, high))
             self._require(fits, self._errors.report, "scalar", position, str(dtype), value)
         return self._expressions.conversions.cast(value, INT64, dtype)
@@ -382,7 +383,7 @@ class _Entry:
         """Binds stride variables, checks other stride expressions, and finds the memory's extent:
         a negative stride reaches below the first element."""
         text, buffer = self._text, tensor.buffer
-        strides = dltensor.load_field(text, tensor.handle, dltensor.STRIDES, "ptr")
+        strides = self._given_strides(tensor)
         zero, one = integer("i64", 0), integer("i64", 1)
         itemsize = integer("i64", buffer.dtype.itemsize)
         low, high = zero, one
@@ -420,6 +421,17 @@ class _Entry:
         tensor.data = text.element_pointer("i8", first, text.binary("mul", low, itemsize))
         tensor.end = text.element_pointer("i8", first, text.binary("mul", span, itemsize))
         self._first[tensor.position] = first
+
+    def _given_strides(self, tensor: _Tensor) -> Value:
+        """The address of the strides; DLPack lets a compact array have none."""
+        text = self._text
+        strides = dltensor.load_field(text, tensor.handle, dltensor.STRIDES, "ptr")
+        compact = text.alloca("i64", tensor.buffer.ndim)
+        step = integer("i64", 1)
+        for dim in reversed(range(tensor.buffer.ndim)):
+            text.store(step, text.element_pointer("i64", compact, integer("i64", dim)), 8)
+            step = self._expressions.times(step, tensor.extents[dim])
+        return text.select(text.icmp("eq", strides, Value("ptr", "null")), compact, strides)
 
     # -- overlap, and the call --
 

@@ -201,7 +201,8 @@ def _round_half_away(x: float) -> float:
 
 
 def _sigmoid(x: Any) -> Any:
-    return 1.0 / (1.0 + np.exp(-x))
+    e = np.exp(-abs(x))  # of -x it would overflow where the result is still a number
+    return (e if x < 0 else 1.0) / (1.0 + e)
 
 
 def _nextafter(dtype: DType, x: float, y: float) -> float:

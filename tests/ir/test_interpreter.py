@@ -274,7 +274,7 @@ MATH: dict[str, Any] = {
     "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh,
     "tanh": np.tanh, "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
     "exp10": lambda x: np.power(10.0, x), "rsqrt": lambda x: 1.0 / np.sqrt(x),
-    "sigmoid": lambda x: 1.0 / (1.0 + np.exp(-x)), "erf": np.vectorize(math.erf, [np.float64]),
+    "sigmoid": lambda x: np.exp(np.minimum(x, 0.0)) / (1.0 + np.exp(-np.abs(x))), "erf": np.vectorize(math.erf, [np.float64]),
     "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "nearbyint": np.rint, "abs": np.abs,
     "round": lambda x: np.copysign(np.floor(np.abs(x) + 0.5), x),
     "isnan": np.isnan, "isinf": np.isinf, "isfinite": np.isfinite,

@@ -62,8 +62,13 @@ def test_glue_is_valid_and_compiled_once() -> None:
     assert glue() is glue()
 
 
+# DLPack's contract: what was handed out lives until its deleter is called, and a garbage collector
+# that finds a producer and its array in one failed test may end the producer first.
+_producers: list[Producer] = []
+
+
 class Producer:
-    """Hands out a tensor that a test describes, and counts what is done to it."""
+    """Hands out a tensor that a test describes, and counts what is done to it. Lives for ever."""
 
     def __init__(
         self,
@@ -91,6 +96,7 @@ class Producer:
         if VERSIONED in name:
             self.managed.version = DLPackVersion(*version)
             self.managed.flags = flags
+        _producers.append(self)
 
     def delete(self, _: int) -> None:
         self.deleted += 1

@@ -1,0 +1,246 @@
+"""Arithmetic, comparison and conversion between all dtypes, exactly as `scalars` defines them, on
+this machine and on CPUs that lack what it has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minitvm import CompileError, Target, build, expr, nd, scalars, te, tir
+from minitvm.runtime.dtype import BOOL, FLOAT16, FLOAT32, INT8, INT32, INT64, DType
+from minitvm.scalars import Scalar
+from minitvm.target import host
+from tests.codegen.kernels import (
+    DTYPES,
+    FLOATS,
+    INTEGERS,
+    Elementwise,
+    array_of,
+    equal,
+    pairs,
+    same,
+    telling_values,
+    values_of,
+)
+
+
+def runs_here(target: str) -> bool:
+    return host().triple.startswith("x86_64") and not Target(target).missing_on_host
+
+
+# The host; no conversion of float16 and SSE2 alone; AVX2 with it.
+TARGETS = ["llvm", *filter(runs_here, ("llvm -mcpu=x86-64", "llvm -mcpu=haswell"))]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("source", DTYPES, ids=str)
+def test_casts(source: DType, target: str) -> None:
+    values = telling_values(source)
+    functions = [lambda x, d=d: x.astype(d) for d in DTYPES]
+    kernel = Elementwise(functions, [source], target=target)
+    for wanted, found in zip(DTYPES, kernel(array_of(source, values)), strict=True):
+        for value, result in zip(values, found, strict=True):
+            expected = scalars.cast(wanted, value)
+            assert same(result, expected), f"{value} of {source} to {wanted}: {result}, {expected}"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", FLOATS[:2], ids=str)
+def test_every_16_bit_float_is_read_and_written(dtype: DType, target: str) -> None:
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    array = bits.view(array_of(dtype, [0.0]).dtype)
+    kernel = Elementwise([lambda x: x.astype("float32"), lambda x: x + 0.0], [dtype], target=target)
+    wide, back = kernel(array)
+    values = values_of(dtype, array)
+    assert all(map(same, wide, values))
+    # x + 0.0 goes through a register and a rounding, and changes -0.0 only.
+    assert all(map(equal, back, values))
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("wanted", FLOATS[:2], ids=str)
+def test_float32_to_16_bits_widely(wanted: DType, target: str) -> None:
+    """Every upper half of a float32 with the lower halves at which rounding turns."""
+    high = np.arange(1 << 16, dtype=np.uint32) << 16
+    kernel = Elementwise([lambda x: x.astype(wanted)], [FLOAT32], target=target)
+    for low in (0, 1, 0xFFF, 0x1000, 0x1001, 0x2FFF, 0x3000, 0x7FFF, 0x8000, 0x8001, 0xFFFF):
+        array = (high | low).astype(np.uint32).view(np.float32)
+        (found,) = kernel(array)
+        for value, result in zip(array.tolist(), found, strict=True):
+            assert same(result, scalars.cast(wanted, value)), value
+
+
+# -- Operators ------------------------------------------------------------------------------------
+
+COMPARE = {"EQ": expr.equal, "NE": expr.not_equal, "LT": expr.less, "LE": expr.less_equal,
+           "GT": expr.greater, "GE": expr.greater_equal}  # fmt: skip
+RING: dict[str, Any] = {"Add": expr.add, "Sub": expr.subtract, "Mul": expr.multiply}
+EXTREMA: dict[str, Any] = {"Min": expr.minimum, "Max": expr.maximum}
+DIVISION: dict[str, Any] = {
+    "Div": expr.truncdiv, "Mod": expr.truncmod, "FloorDiv": expr.floordiv, "FloorMod": expr.floormod,
+}  # fmt: skip
+
+
+def operators(dtype: DType) -> dict[str, Callable[[Any, Any], Any]]:
+    """The operators on two values of a type, by their nodes."""
+    if dtype.is_bool:
+        return {**COMPARE, **EXTREMA, "And": te.all, "Or": te.any}
+    division = {"Div": expr.divide} if dtype.is_float else DIVISION
+    return {**COMPARE, **RING, **EXTREMA, **division}
+
+
+def check_operators(a: DType, b: DType, named: dict[str, Any], target: str) -> None:
+    common = expr.promoted(a, b)
+    x, y = pairs(telling_values(a), telling_values(b))
+    kernel = Elementwise(list(named.values()), [a, b], target=target)
+    for name, found in zip(named, kernel(array_of(a, x), array_of(b, y)), strict=True):
+        agree = equal if name in EXTREMA else same
+        for p, q, result in zip(x, y, found, strict=True):
+            p, q = scalars.cast(common, p), scalars.cast(common, q)
+            expected = scalars.binary(name, common, p, q)
+            assert agree(result, expected), f"{name}({p}, {q}) of {common}: {result}, {expected}"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_operators_on_one_dtype(dtype: DType, target: str) -> None:
+    check_operators(dtype, dtype, operators(dtype), target)
+
+
+def common_dtypes() -> list[tuple[DType, DType]]:
+    two_kinds = {FLOATS[0], FLOATS[1]}
+    return [(a, b) for a in DTYPES for b in DTYPES if a != b and {a, b} != two_kinds]
+
+
+@pytest.mark.parametrize("first", DTYPES, ids=str)
+def test_operators_on_two_dtypes(first: DType) -> None:
+    """An addition and a comparison of each pair: the operands are converted first."""
+    seconds = [b for a, b in common_dtypes() if a == first]
+    functions = [lambda x, *ys, i=i: x + ys[i] for i in range(len(seconds))]
+    functions += [lambda x, *ys, i=i: x < ys[i] for i in range(len(seconds))]
+    x, y = pairs(telling_values(first), range(40))
+    columns = [[(v := telling_values(b))[int(i) % len(v)] for i in y] for b in seconds]
+    kernel = Elementwise(functions, [first, *seconds])
+    arrays = [array_of(b, column) for b, column in zip(seconds, columns, strict=True)]
+    results = kernel(array_of(first, x), *arrays)
+    for i, (second, column) in enumerate(zip(seconds, columns, strict=True)):
+        common = expr.promoted(first, second)
+        for name, found in (("Add", results[i]), ("LT", results[len(seconds) + i])):
+            for p, q, result in zip(x, column, found, strict=True):
+                p, q = scalars.cast(common, p), scalars.cast(common, q)
+                expected = scalars.binary(name, common, p, q)
+                assert same(result, expected), f"{name}({p}, {q}), {first} and {second}: {result}"
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize(("a", "b"), common_dtypes(), ids=lambda d: str(d))
+def test_all_operators_on_two_dtypes(a: DType, b: DType) -> None:
+    check_operators(a, b, operators(expr.promoted(a, b)), "llvm")
+
+
+def test_what_has_no_common_dtype() -> None:
+    x, y = te.var("x", "float16"), te.var("y", "bfloat16")
+    with pytest.raises(CompileError, match="float16 and bfloat16 have no common type: cast one"):
+        x + y
+    with pytest.raises(CompileError, match="expected numbers, got two bools: cast them"):
+        te.var("p", "bool") + te.var("q", "bool")
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+def test_division_by_constants(dtype: DType) -> None:
+    divisors = [d for d in (0, 1, 2, 3, 7, -1, -2, dtype.min(), dtype.max())
+                if dtype.min() <= d <= dtype.max()]  # fmt: skip
+    values = telling_values(dtype)
+    named = [(name, d) for name in DIVISION for d in divisors]
+    functions = [lambda x, n=n, d=d: DIVISION[n](x, te.const(d, dtype)) for n, d in named]
+    results = Elementwise(functions, [dtype])(array_of(dtype, values))
+    for (name, d), found in zip(named, results, strict=True):
+        expected = [scalars.binary(name, dtype, v, d) for v in values]
+        assert found == expected, f"{name} by {d} of {dtype}"
+
+
+def test_logic_and_choice() -> None:
+    p, q = pairs([False, True], [False, True])
+    functions: list[Callable[..., Any]] = [
+        lambda a, b: te.all(a, b),
+        lambda a, b: te.any(a, b),
+        lambda a, b: tir.Not(a),
+        lambda a, b: tir.Select(a, b, tir.Not(b)),
+        lambda a, b: te.if_then_else(a, b, tir.Not(b)),
+        lambda a, b: te.if_then_else(te.likely(a), 1, 2),
+    ]
+    found = Elementwise(functions, [BOOL, BOOL])(array_of(BOOL, p), array_of(BOOL, q))
+    assert found == [
+        [a and b for a, b in zip(p, q, strict=True)],
+        [a or b for a, b in zip(p, q, strict=True)],
+        [not a for a in p],
+        [a == b for a, b in zip(p, q, strict=True)],
+        [a == b for a, b in zip(p, q, strict=True)],
+        [1 if a else 2 for a in p],
+    ]
+
+
+@pytest.mark.parametrize("byte", [0, 1, 2, 128, 255])
+def test_any_byte_that_is_not_zero_is_true(byte: int) -> None:
+    array = np.array([byte], np.uint8).view(np.bool_)
+    functions = [lambda x: x.astype("int32"), tir.Not, lambda x: te.all(x, x)]
+    found = Elementwise(functions, [BOOL])(array)
+    assert found == [[int(byte != 0)], [byte == 0], [byte != 0]]
+
+
+REINTERPRETED = [(FLOAT32, INT32), (FLOAT16, DType.of("uint16")), (FLOATS[1], DType.of("int16")),
+                 (FLOATS[3], INT64), (FLOATS[0], FLOATS[1])]  # fmt: skip
+
+
+@pytest.mark.parametrize(("a", "b"), REINTERPRETED, ids=str)
+def test_reinterpret(a: DType, b: DType) -> None:
+    values = [v for v in telling_values(a) if v == v]  # a NaN's bits may change on the way
+    kernel = Elementwise([lambda x: te.reinterpret(b, x)], [a])
+    array = array_of(a, values)
+    assert kernel(array) == kernel.interpreted(array)
+    back = Elementwise([lambda x: te.reinterpret(a, te.reinterpret(b, x))], [a])
+    assert all(map(same, back(array)[0], values))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_scalar_parameters(dtype: DType) -> None:
+    x, n = te.var("x", dtype), te.var("n")
+    A = te.placeholder((n,), dtype=dtype, name="A")
+    B = te.compute((n,), lambda i: expr.maximum(A[i], x), name="B")
+    f = build([B], [x, A, B], fp="strict")
+    for value in telling_values(dtype):
+        if isinstance(value, int) and value >= 1 << 63:
+            continue  # beyond what the packed ABI holds
+        a: list[Scalar] = [scalars.cast(dtype, 0)]
+        b = array_of(dtype, a)
+        f(value, array_of(dtype, a), b)
+        expected = scalars.binary("Max", dtype, a[0], value)
+        assert equal(values_of(dtype, b)[0], expected)
+
+
+def test_bfloat16_of_our_own_arrays() -> None:
+    n = te.var("n")
+    A = te.placeholder((n,), dtype="bfloat16", name="A")
+    B = te.compute((n,), lambda i: A[i] * te.const(3, "bfloat16"), name="B")
+    a = nd.array([1.0, 1.0078125, -2.5], dtype="bfloat16")
+    b = nd.empty((3,), "bfloat16")
+    build([B], [A, B])(a, b)
+    assert b.numpy().tolist() == [3.0, 3.03125, -7.5]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_constants(dtype: DType) -> None:
+    """As operands in the code, not from memory."""
+    values = telling_values(dtype)
+    functions = [lambda x, v=v: te.const(v, dtype) + x.astype(dtype) for v in values]
+    if dtype.is_bool:
+        functions = [lambda x, v=v: te.any(te.const(v, dtype), x > 0) for v in values]
+    found = Elementwise(functions, [INT8])(array_of(INT8, [0]))
+    zero = scalars.cast(dtype, 0)
+    for value, (result,) in zip(values, found, strict=True):
+        expected = value if dtype.is_bool else scalars.binary("Add", dtype, value, zero)
+        assert same(result, expected), f"{value} of {dtype}: {result}"
