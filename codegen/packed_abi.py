@@ -20,7 +20,7 @@ from minitvm import expr as e
 from minitvm.codegen import dltensor
 from minitvm.codegen.argument_errors import ArgumentErrors, percent_escaped, raise_error
 from minitvm.codegen.expression import ExpressionEmitter
-from minitvm.codegen.llvm_text import FunctionText, ModuleText, Value, integer
+from minitvm.codegen.llvm_text import FunctionText, ModuleText, Value, integer, symbol
 from minitvm.codegen.options import CodegenOptions
 from minitvm.codegen.statement import MAX_FAILURE_VALUES, Assertion, StatementEmitter
 from minitvm.codegen.types import register_type
@@ -512,7 +512,7 @@ class _Entry:
             else:
                 arguments.append(self._first.get(position, self._data(tensor)))
         arguments.extend(self._expressions.variables[var] for var in self._sizes)
-        body = Value("ptr", f"@{_body_symbol(self._func.name)}")
+        body = Value("ptr", f"@{symbol(_body_symbol(self._func.name))}")
         status = text.call(body, "i32", [*arguments, failure])
         done, failed = text.block("done"), text.block("failed")
         text.branch_if(text.icmp("eq", status, integer("i32", 0)), done, failed, likely=True)

@@ -108,7 +108,11 @@ def test_contenders_take_turns() -> None:
     log: list[str] = []
 
     def contender(name: str) -> Any:
-        return lambda number: log.append(name) or 1.0
+        def run(number: int) -> float:
+            log.append(name)
+            return 1.0
+
+        return run
 
     found = interleaved({"a": contender("a"), "b": contender("b")}, Settings(repeat=3, least=0.5))
     assert "".join(log[-6:]) == "abbaab"
