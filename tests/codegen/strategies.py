@@ -71,8 +71,10 @@ def expressions(
 _EXTREMA = {"min": expr.minimum, "max": expr.maximum}
 _RING: dict[str, Any] = {"add": expr.add, "sub": expr.subtract, "mul": expr.multiply}
 # Exactly rounded, and with one answer for 0.0 and -0.0 but for its sign.
-_OF_FLOAT: dict[str, Any] = {"sqrt": te.sqrt, "floor": te.floor, "ceil": te.ceil, "trunc": te.trunc,
-             "round": te.round, "nearbyint": te.nearbyint, "abs": te.abs, "neg": expr.negate}  # fmt: skip
+_OF_FLOAT: dict[str, Any] = {
+    "sqrt": te.sqrt, "floor": te.floor, "ceil": te.ceil, "trunc": te.trunc, "round": te.round,
+    "nearbyint": te.nearbyint, "abs": te.abs, "neg": expr.negate,
+}  # fmt: skip
 _OF_INTEGER: dict[str, Any] = {
     "truncdiv": te.truncdiv, "truncmod": te.truncmod, "floordiv": te.floordiv,
     "floormod": te.floormod, "and": expr.bitwise_and, "or": expr.bitwise_or,
