@@ -81,7 +81,8 @@ COMPARE = {"EQ": expr.equal, "NE": expr.not_equal, "LT": expr.less, "LE": expr.l
 RING: dict[str, Any] = {"Add": expr.add, "Sub": expr.subtract, "Mul": expr.multiply}
 EXTREMA: dict[str, Any] = {"Min": expr.minimum, "Max": expr.maximum}
 DIVISION: dict[str, Any] = {
-    "Div": expr.truncdiv, "Mod": expr.truncmod, "FloorDiv": expr.floordiv, "FloorMod": expr.floormod,
+    "Div": expr.truncdiv, "Mod": expr.truncmod, "FloorDiv": expr.floordiv,
+    "FloorMod": expr.floormod,
 }  # fmt: skip
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -167,7 +166,8 @@ def test_scalars_out_of_range(dtype: str, value: int) -> None:
 SCALAR_KINDS = [
     ("int32", 1.5, "an integer, got a float"), ("int32", None, "an integer, got None"),
     ("float32", "1", "a number, got a str"), ("float64", f32(1), "a number, got an array"),
-    ("int64", f32(1), "an integer, got an array"), ("handle", 1, "an opaque pointer, got an integer"),
+    ("int64", f32(1), "an integer, got an array"),
+    ("handle", 1, "an opaque pointer, got an integer"),
 ]  # fmt: skip
 
 
@@ -285,9 +285,8 @@ def call_raw(function: Function, *args: Raw | None) -> Any:
     for value, arg in zip(values, args, strict=True):
         value.v_handle = arg.address if arg else None
     result, code = TVMValue(), ctypes.c_int()
-    packed = (values, codes, len(args), ctypes.byref(result), ctypes.byref(code), None)
-    return function._entry(*[ctypes.cast(p, ctypes.c_void_p) if i not in (2, 5) else p
-                             for i, p in enumerate(packed)])  # fmt: skip
+    addresses = [ctypes.addressof(each) for each in (values, codes, result, code)]
+    return function._entry(addresses[0], addresses[1], len(args), *addresses[2:], None)
 
 
 def raw_refused(
@@ -432,7 +431,8 @@ def test_a_variable_that_no_argument_binds() -> None:
     B = te.compute((8,), lambda i: A8[i] * x, name="B")
     text = (
         "f: variable x: expected every variable to be an argument or a plain dimension of one, "
-        "found x bound by none: pass it as an argument, or give a tensor a dimension that is just it"
+        "found x bound by none: pass it as an argument, or give a tensor a dimension that is "
+        "just it"
     )
     with pytest.raises(CompileError, match=f"^{re.escape(text)}$"):
         build([B], [A8, B], name="f")
@@ -475,7 +475,7 @@ def test_a_target_that_is_no_text() -> None:
 
 def test_an_unknown_fp_mode() -> None:
     with pytest.raises(
-        CompileError, match="^build: expected fp to be 'fast' or 'strict', got 'f'$"
+        CompileError, match=r"^build: expected fp to be 'fast' or 'strict', got 'f'$"
     ):
         build([B8], [A8, B8], fp="f")
 
@@ -509,10 +509,10 @@ def test_an_argument_twice(position: int) -> None:
 
 def test_arguments_that_are_none() -> None:
     with pytest.raises(
-        CompileError, match="^f: argument 1: expected a tensor, a buffer or a te.var"
+        CompileError, match=r"^f: argument 1: expected a tensor, a buffer or a te.var"
     ):
         build([B8], [A8, 3], name="f")
-    with pytest.raises(CompileError, match="^f: expected a list of arguments, such as"):
+    with pytest.raises(CompileError, match=r"^f: expected a list of arguments, such as"):
         build([B8], name="f")
     with pytest.raises(CompileError, match=r"^expected a schedule \(te.create_schedule\(C.op\)\)"):
         build(3, [A8], name="f")
@@ -520,7 +520,7 @@ def test_arguments_that_are_none() -> None:
 
 def test_arguments_of_a_function_that_has_its_own() -> None:
     func = tir.PrimFunc((), tir.Evaluate(te.const(0)), {}, "f")
-    with pytest.raises(CompileError, match="^build: expected no args for a PrimFunc or IRModule"):
+    with pytest.raises(CompileError, match=r"^build: expected no args for a PrimFunc or IRModule"):
         build(func, [])
 
 

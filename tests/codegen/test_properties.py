@@ -82,7 +82,7 @@ def check_reduction(data: st.DataObject) -> None:
     if from_one:
         named["init"] = te.const(1, dtype)
     B = te.compute(
-        shape[:kept], lambda *i: REDUCERS[name](A[(*i, *axes)], axis=axes, **named), name="B"
+        shape[:kept], lambda *i: REDUCERS[name](A[i + tuple(axes)], axis=axes, **named), name="B"
     )
     a = array_of(dtype, values).reshape(shape)
     found = np.zeros(shape[:kept], numpy_dtype(dtype))
