@@ -466,7 +466,7 @@ def max_value(dtype: DTypeLike, span: Any = None) -> PrimExpr:
     """The greatest finite value of a type.
 
     >>> max_value("int8"), max_value("float16")
-    (127, 65504.0)
+    (int8(127), float16(65500.0))
     """
     wanted = _number_type("max_value", dtype)
     if wanted.is_float:
