@@ -54,11 +54,16 @@ def bound_variables(func: PrimFunc) -> tuple[Var, ...]:
 
 def packed_symbol(name: str) -> str:
     """The symbol of a function's packed entry, which no C function's name can be."""
-    return f"packed.{name}"
+    return f"packed.{_ascii(name)}"
 
 
 def _body_symbol(name: str) -> str:
-    return f"body.{name}"
+    return f"body.{_ascii(name)}"
+
+
+def _ascii(name: str) -> str:
+    """llvmlite looks functions up by names in ASCII only."""
+    return name.encode("ascii", "backslashreplace").decode()
 
 
 def _emit_body(
@@ -269,7 +274,7 @@ class _Entry:
         for dim, (expr, extent) in enumerate(zip(tensor.buffer.shape, tensor.extents, strict=True)):
             if not isinstance(expr, Var) or expr in self._expressions.variables:
                 continue
-            self._expressions.variables[expr] = self._fitting(tensor, dim, expr, extent)
+            self._expressions.variables[expr] = self._extent(tensor, dim, expr, extent)
             name = self._names[tensor.position]
             self._source[expr] = f" ({expr.name}, as argument {tensor.position} '{name}' has it)"
         offset = tensor.buffer.elem_offset
@@ -277,19 +282,33 @@ class _Entry:
             # A DLTensor's offset counts bytes, and is in the pointer already.
             self._expressions.variables[offset] = integer(register_type(offset.dtype), 0)
 
-    def _fitting(self, tensor: _Tensor, dim: int, var: Var, extent: Value) -> Value:
-        text = self._text
-        narrow = self._expressions.conversions.cast(extent, INT64, var.dtype)
+    def _extent(self, tensor: _Tensor, dim: int, var: Var, extent: Value) -> Value:
+        """An extent as a variable's value: not negative, and not more than it holds."""
+        largest = integer("i64", min(var.dtype.max(), INT64.max()))
+        self._require(
+            self._text.icmp("ule", extent, largest),
+            self._errors.report,
+            "extent",
+            tensor.position,
+            dim,
+            str(var.dtype),
+            extent,
+        )
+        return self._expressions.conversions.cast(extent, INT64, var.dtype)
+
+    def _stride(self, tensor: _Tensor, dim: int, var: Var, stride: Value) -> Value:
+        """A stride as a variable's value, which may be negative."""
+        narrow = self._expressions.conversions.cast(stride, INT64, var.dtype)
         if var.dtype.bits < 64:
             back = self._expressions.conversions.cast(narrow, var.dtype, INT64)
             self._require(
-                text.icmp("eq", back, extent),
+                self._text.icmp("eq", back, stride),
                 self._errors.report,
-                "extent",
+                "strides",
                 tensor.position,
                 dim,
-                str(var.dtype),
-                extent,
+                back,
+                stride,
             )
         return narrow
 
@@ -390,7 +409,7 @@ class _Entry:
         for dim, expr in enumerate(buffer.strides):
             stride = self._element(strides, dim)
             if isinstance(expr, Var) and expr not in self._expressions.variables:
-                narrow = self._fitting(tensor, dim, expr, stride)
+                narrow = self._stride(tensor, dim, expr, stride)
                 self._expressions.variables[expr] = narrow
             else:
                 expected = self._expressions.index(expr)
