@@ -50,7 +50,7 @@ MESSAGES: dict[str, Message] = {
     "device": Message("ValueError", "an array on cpu, got one on %s(%d)", ("i32", "i32"),
                       {0: _DEVICES}),
     "shape": Message("ValueError", "shape[%d] == %lld%s, got %lld", ("i32", "i64", "ptr", "i64")),
-    "extent": Message("ValueError", "shape[%d] that fits %s, got %lld", ("i32", "ptr", "i64")),
+    "extent": Message("ValueError", "shape[%d] from 0 to the largest %s, got %lld", ("i32", "ptr", "i64")),
     "strides": Message("LayoutError", "strides[%d] == %lld (elements), got %lld",
                        ("i32", "i64", "i64")),
     "data": Message("ValueError", "memory for %lld elements, got a null data pointer", ("i64",)),

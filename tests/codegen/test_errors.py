@@ -136,7 +136,7 @@ def test_an_extent_beyond_int32() -> None:
     B = te.compute((1,), lambda i: A[0], name="B")
     f = build([B], [A, B], name="f")
     huge = np.broadcast_to(np.int8(1), (1 << 33,))
-    text = "f: argument 0 'A': expected shape[0] that fits int32, got 8589934592"
+    text = "f: argument 0 'A': expected shape[0] from 0 to the largest int32, got 8589934592"
     refused(f, (huge, np.zeros(1, "int8")), ValueError, text)
 
 
@@ -368,6 +368,17 @@ def test_raw_null_data(add: Any) -> None:
     raw_refused(add, (Raw(f32(2, 3)), Raw(f32(3)), Raw(f32(2, 3), data=None)), ValueError, text)
     empty = (Raw(f32(0, 3), data=None), Raw(f32(3)), Raw(f32(0, 3), data=None))
     assert call_raw(add.entry_func, *empty) == 0
+
+
+def test_raw_negative_extent() -> None:
+    n = te.var("n")
+    a = te.placeholder((n,), name="A")
+    b = te.compute((n,), lambda i: a[i] + 1.0, name="B")
+    kernel = build(b, [a, b], name="k")
+    bad = Raw(f32(4))
+    bad._shape[0] = -1
+    text = r"k: argument 0 'A': expected shape\[0\] from 0 to the largest int32, got -1"
+    raw_refused(kernel, (bad, Raw(f32(4))), ValueError, text)
 
 
 def test_raw_misaligned_data(add: Any) -> None:
