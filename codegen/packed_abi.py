@@ -376,23 +376,16 @@ class _Entry:
         text.place(given)
         with text.scope():
             for dim, expected in enumerate(self._expressions.strides(buffer)):
-                stride = self._element(strides, dim)
-                fits = text.binary(
-                    "or",
-                    text.icmp("eq", stride, expected),
-                    text.icmp("eq", tensor.extents[dim], integer("i64", 1)),
-                )
-                self._require(
-                    fits,
-                    self._errors.report,
-                    "strides",
-                    tensor.position,
-                    dim,
-                    expected,
-                    stride,
-                )
+                self._require_stride(tensor, dim, expected, self._element(strides, dim))
             text.branch(done)
         text.place(done)
+
+    def _require_stride(self, tensor: _Tensor, dim: int, expected: Value, stride: Value) -> None:
+        """The stride of a dimension of more than one element must be the one expected."""
+        text = self._text
+        single = text.icmp("sle", tensor.extents[dim], integer("i64", 1))
+        fits = text.binary("or", text.icmp("eq", stride, expected), single)
+        self._require(fits, self._errors.report, "strides", tensor.position, dim, expected, stride)
 
     def _data(self, tensor: _Tensor) -> Value:
         assert tensor.data is not None
@@ -412,21 +405,7 @@ class _Entry:
                 narrow = self._stride(tensor, dim, expr, stride)
                 self._expressions.variables[expr] = narrow
             else:
-                expected = self._expressions.index(expr)
-                fits = text.binary(
-                    "or",
-                    text.icmp("eq", stride, expected),
-                    text.icmp("sle", tensor.extents[dim], one),
-                )
-                self._require(
-                    fits,
-                    self._errors.report,
-                    "strides",
-                    tensor.position,
-                    dim,
-                    expected,
-                    stride,
-                )
+                self._require_stride(tensor, dim, self._expressions.index(expr), stride)
             reach = text.binary("mul", stride, text.binary("sub", tensor.extents[dim], one))
             low = text.binary("add", low, text.intrinsic("smin", "i64", reach, zero))
             high = text.binary("add", high, text.intrinsic("smax", "i64", reach, zero))
