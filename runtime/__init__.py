@@ -18,7 +18,13 @@ from minitvm.runtime.registry import (
     register_func,
     remove_global_func,
 )
-from minitvm.runtime.values import ArgTypeCode, TVMArgs, TVMByteArray, TVMValue
+from minitvm.runtime.values import (
+    TVM_CRT_MAX_ARGS,
+    ArgTypeCode,
+    TVMArgs,
+    TVMByteArray,
+    TVMValue,
+)
 
 
 def enabled(target: str) -> bool:
@@ -38,6 +44,7 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "TVM_CRT_MAX_ARGS",
     "ArgTypeCode",
     "BenchmarkResult",
     "CompileError",
