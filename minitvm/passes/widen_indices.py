@@ -75,19 +75,12 @@ class _Widen(Mutator):
                 return e.Call(wide, node.op, args)
             case e.Call(op="likely"):
                 return self.index(node.args[0])
-            case e.Let() if _is_narrow(node.var.dtype):
-                value = self._bind(node.var, node.value)
-                return e.Let(self._wide[node.var], value, self.index(node.body))
+            case e.Let():  # the name keeps its dtype: it may be in values, too
+                return e.Let(node.var, self.expr(node.value), self.index(node.body))
             case _ if isinstance(node, _ARITHMETIC):
                 return rebuild(node, {"a": self.index(node.a), "b": self.index(node.b)})  # type: ignore[no-any-return]  # the same class again
             case _:
                 return cast(wide, self.expr(node))
-
-    def _bind(self, var: Var, value: PrimExpr) -> PrimExpr:
-        """A 64-bit variable in the place of `var`, and its value."""
-        made = self.index(value)
-        self._wide[var] = Var(var.name, INT64, var.nonnegative, var.axis)
-        return made
 
     def visit_Var(self, node: Var) -> PrimExpr:
         wide = self._wide.get(node)

@@ -1,0 +1,51 @@
+"""Indices become 64-bit, values keep their dtype."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import minitvm as tvm
+from minitvm import te, tir
+from minitvm.passes.widen_indices import widen_indices
+from minitvm.stmt import BufferStore, For, ForKind, PrimFunc
+
+
+def store_loop() -> PrimFunc:
+    """``for i in range(n): B[i * 4 + 1] = A[B_index(i)] + float32(i)`` with a shared let."""
+    n = te.var("n")
+    a = tir.decl_buffer((n * 8 + 8,), name="A")
+    b = tir.decl_buffer((n * 8 + 8,), name="B")
+    i, twice = te.var("i"), te.var("twice")
+    shared = tir.Let(twice, i * 2, twice + 1)
+    value = a[shared] + te.cast("float32", shared) + te.cast("float32", i)
+    body = BufferStore(b, value, (i * 4 + 1,))
+    loop = For(i, te.const(0), n, ForKind.SERIAL, body)
+    return PrimFunc((n, a.data, b.data), loop, {a.data: a, b.data: b}, "f")
+
+
+def test_text() -> None:
+    text = str(widen_indices(store_loop()))
+    assert "for i in range(int64(n)):" in text
+    assert "B[i * 4 + 1] = " in text
+    assert "float32(int32(i))" in text
+
+
+def test_a_let_may_stand_in_an_index_and_in_a_value() -> None:
+    a, b = np.arange(32, dtype=np.float32), np.zeros(32, np.float32)
+    tvm.build(store_loop())(3, a, b)
+    expected = np.zeros(32, np.float32)
+    for i in range(3):
+        expected[i * 4 + 1] = a[i * 2 + 1] + (i * 2 + 1) + i
+    np.testing.assert_array_equal(b, expected)
+
+
+def test_indices_beyond_32_bits() -> None:
+    """2**33 elements that share one place."""
+    n = te.var("n", "int64")
+    a = te.placeholder((n,), "int8", name="A")
+    b = te.compute((2,), lambda i: a[i * 2147483647 + i], name="B")
+    kernel = tvm.build(b, [a, b])
+    huge = np.broadcast_to(np.int8(7), (1 << 33,))
+    found = np.zeros(2, np.int8)
+    kernel(huge, found)
+    np.testing.assert_array_equal(found, [7, 7])
