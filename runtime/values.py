@@ -112,12 +112,12 @@ def encode(value: Any) -> Encoded | None:
     ValueError
         For a string with a zero character, which C would cut short, and unusable arrays.
     """
-    plain = encode_plain(value)
-    if plain is not None:
-        return plain
+    encoder = _ENCODERS.get(type(value))
+    if encoder is not None:
+        return encoder(value)
     view = as_ndarray(value)
     if view is None:
-        return None
+        return encode_plain(value)
     return Encoded(ArgTypeCode.DLTENSOR_HANDLE, "v_handle", view.handle, view, view.read_only)
 
 
