@@ -16,8 +16,10 @@ from llvmlite.binding.newpassmanagers import NewPassManager
 
 from minitvm.codegen.argument_errors import ERROR_PREFIX, REPORT_PREFIX, messages_text
 from minitvm.codegen.object_file import undefined_symbols
+from minitvm.codegen.overlap import SHARE_MEMORY
 from minitvm.codegen.packed_call import CALL_GLOBAL
 from minitvm.runtime.errors import RAISABLE, CompileError, InternalError
+from minitvm.runtime.overlap import share_memory_address
 from minitvm.runtime.registry import call_global_address
 from minitvm.target import Target, host
 
@@ -145,6 +147,8 @@ def _messages() -> LoadedCode:
 def _find(name: str) -> int:
     if name == CALL_GLOBAL:
         return call_global_address()
+    if name == SHARE_MEMORY:
+        return share_memory_address()
     if name.startswith(REPORT_PREFIX):
         return _messages().address(name)
     if name.startswith(ERROR_PREFIX):

@@ -22,6 +22,7 @@ from minitvm.codegen.argument_errors import ArgumentErrors, percent_escaped, rai
 from minitvm.codegen.expression import ExpressionEmitter
 from minitvm.codegen.llvm_text import FunctionText, ModuleText, Value, integer, symbol
 from minitvm.codegen.options import CodegenOptions
+from minitvm.codegen.overlap import Region, are_apart, own_elements_apart
 from minitvm.codegen.statement import MAX_FAILURE_VALUES, Assertion, StatementEmitter
 from minitvm.codegen.types import register_type
 from minitvm.expr import Buffer, PrimExpr, Var
@@ -434,30 +435,20 @@ class _Entry:
     # -- overlap, and the call --
 
     def _check_overlaps(self, tensors: list[_Tensor]) -> None:
-        """Each output against each other argument; empty arrays overlap nothing."""
-        text = self._text
+        """Each output against each other argument, and against itself."""
         written = written_parameters(self._func)
-        for output in tensors:
+        regions = [self._region(tensor) for tensor in tensors]
+        for output, region in zip(tensors, regions, strict=True):
             if output.buffer not in written:
                 continue
-            for other in tensors:
-                both = other.buffer in written
-                if other is output:
-                    self._check_own_overlap(output)
-                if other is output or (both and other.position < output.position):
+            if not region.compact:
+                self._check_own_overlap(output, region)
+            for other, its_region in zip(tensors, regions, strict=True):
+                seen = other.buffer in written and other.position < output.position
+                if other is output or seen:
                     continue
-                assert output.data and output.end and other.data and other.end
-                apart = [
-                    text.icmp("ule", output.end, other.data),
-                    text.icmp("ule", other.end, output.data),
-                    text.icmp("eq", output.data, output.end),
-                    text.icmp("eq", other.data, other.end),
-                ]
-                disjoint = apart[0]
-                for condition in apart[1:]:
-                    disjoint = text.binary("or", disjoint, condition)
                 self._require(
-                    disjoint,
+                    are_apart(self._text, region, its_region),
                     self._errors.report,
                     "overlap",
                     output.position,
@@ -465,38 +456,21 @@ class _Entry:
                     self._names[other.position],
                 )
 
-    def _check_own_overlap(self, output: _Tensor) -> None:
-        """No two elements of a strided output at one address, as broadcasting would have them:
-        along each dimension the stride must step over all that smaller strides reach."""
-        text, zero, one = self._text, integer("i64", 0), integer("i64", 1)
-        if not output.buffer.strides:
-            return
-        strides = [
-            text.intrinsic("abs", "i64", stride, integer("i1", 0))
-            for stride in self._expressions.strides(output.buffer)
-        ]
-        spans = [
-            text.binary("mul", stride, text.binary("sub", extent, one))
-            for stride, extent in zip(strides, output.extents, strict=True)
-        ]
-        for dim, stride in enumerate(strides):
-            reach = zero
-            for other, span in enumerate(spans):
-                if other == dim:
-                    continue
-                # Of two equal strides the later counts as the smaller, so that they collide.
-                smaller = text.icmp("sle" if other > dim else "slt", strides[other], stride)
-                counted = text.binary("and", smaller, text.icmp("sgt", span, zero))
-                reach = text.binary("add", reach, text.select(counted, span, zero))
-            apart = text.icmp("sgt", stride, reach)
-            single = text.icmp("sle", output.extents[dim], one)
-            self._require(
-                text.binary("or", apart, single),
-                self._errors.report,
-                "own_overlap",
-                output.position,
-                dim,
-            )
+    def _check_own_overlap(self, output: _Tensor, region: Region) -> None:
+        for dim, apart in enumerate(own_elements_apart(self._text, region)):
+            self._require(apart, self._errors.report, "own_overlap", output.position, dim)
+
+    def _region(self, tensor: _Tensor) -> Region:
+        assert tensor.data is not None
+        assert tensor.end is not None
+        return Region(
+            tensor=tensor.handle,
+            low=tensor.data,
+            end=tensor.end,
+            extents=tensor.extents,
+            strides=self._expressions.strides(tensor.buffer),
+            compact=not tensor.buffer.strides,
+        )
 
     def _call(self, tensors: list[_Tensor], assertions: list[Assertion], ret_code: Value) -> None:
         text = self._text
