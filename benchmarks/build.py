@@ -54,7 +54,8 @@ def _parts(settings: Settings) -> Iterator[Row]:
     machine = machine_code.machine_for(options.target)
     lowered = minitvm.lower(s, args, name="fmm")
     text = module_text(lowered, options)
-    module, object_code = machine_code.emit(text, options.target)
+    module = machine_code.optimised(text, options.target)
+    object_code = machine_code.emit_object(text, options.target)
     steps = {
         "lower": calls(lambda: minitvm.lower(s, args, name="fmm")),
         "emit text": calls(module_text, lowered, options),

@@ -6,7 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from minitvm.codegen.llvm_text import ModuleText
-from minitvm.codegen.machine_code import LoadedCode, emit, machine_for
+from minitvm.codegen.machine_code import (
+    LoadedCode,
+    emit_assembly,
+    emit_object,
+    machine_for,
+    optimised,
+)
 from minitvm.codegen.options import CodegenOptions
 from minitvm.codegen.packed_abi import arg_names, emit_function, packed_symbol
 from minitvm.expr import Buffer
@@ -107,21 +113,18 @@ def compile_module(lowered: IRModule, options: CodegenOptions) -> Module:
     if not lowered.functions:
         raise CompileError("build: expected at least one function, got none")
     text = module_text(lowered, options)
-    module, object_code = emit(text, options.target)
-    del module  # its text can be made again, and is wanted rarely
     missing = options.target.missing_on_host
     functions: dict[str, PackedFunc] = {}
+    object_code = emit_object(text, options.target)
     code = None if missing else LoadedCode(object_code)
     for name, func in lowered.functions.items():
         if code is None:
             functions[name] = _refusing(name, f"{options.target}", missing)
         else:
             functions[name] = _function(code, func, options)
-    sources = {
-        "ll": lambda: str(emit(text, options.target)[0]),
-        "asm": lambda: str(
-            machine_for(options.target).emit_assembly(emit(text, options.target)[0])
-        ),
+    sources = {  # made again when asked for, which is rare
+        "ll": lambda: str(optimised(text, options.target)),
+        "asm": lambda: emit_assembly(text, options.target),
         "tir": lambda: str(lowered),
     }
     return Module(functions, sources=sources)
@@ -145,7 +148,7 @@ def _function(code: LoadedCode, func: PrimFunc, options: CodegenOptions) -> Func
 
     def strided() -> Function:
         text = module_text(IRModule({func.name: accept_strides(func)}), options)
-        return make(LoadedCode(emit(text, options.target)[1]), None)
+        return make(LoadedCode(emit_object(text, options.target)), None)
 
     def make(code: LoadedCode, variant: Callable[[], Function] | None) -> Function:
         return Function(

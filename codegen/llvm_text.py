@@ -114,11 +114,6 @@ class ModuleText:
         self._strings: dict[bytes, Value] = {}
         self._claimed: set[str] = set()
 
-    @property
-    def external_symbols(self) -> tuple[str, ...]:
-        """The names that the module expects its loader to provide."""
-        return tuple(self._declarations)
-
     def string(self, text: str) -> Value:
         """A pointer to a constant, zero-terminated string."""
         data = text.encode() + b"\0"

@@ -73,12 +73,22 @@ def optimise(module: Any, machine: Any) -> None:
         passes.detach()
 
 
-def emit(text: str, target: Target) -> tuple[Any, bytes]:
-    """The optimised module of a text, and its object file."""
-    machine = machine_for(target)
+def optimised(text: str, target: Target) -> Any:
+    """The optimised module of a text."""
     module = parse(text)
-    optimise(module, machine)
-    return module, machine.emit_object(module)
+    optimise(module, machine_for(target))
+    return module
+
+
+def emit_object(text: str, target: Target) -> bytes:
+    """The object file of a text."""
+    object_code: bytes = machine_for(target).emit_object(optimised(text, target))
+    return object_code
+
+
+def emit_assembly(text: str, target: Target) -> str:
+    """The assembly of a text."""
+    return str(machine_for(target).emit_assembly(optimised(text, target)))
 
 
 @final

@@ -7,7 +7,7 @@ touches Python, so that it can run without the GIL and on any thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -88,18 +88,19 @@ class StatementEmitter:
         text.ret(text.load("i32", self._status, 4))
         text.finish()
 
-    def fail_unless(self, holds: Value, status: int) -> None:
-        """Returns `status` unless `holds`, giving back the memory that is allocated here."""
+    def fail_unless(self, holds: Value, status: int, values: Sequence[Value] = ()) -> None:
+        """Returns `status` unless `holds`, leaving `values` in the failure record, through the
+        blocks that free what is allocated here."""
         failed, go_on = self.text.block("failed"), self.text.block("checked")
         self.text.branch_if(holds, go_on, failed, likely=True)
         self.text.place(failed)
-        self._return_failure(status)
-        self.text.place(go_on)
-
-    def _return_failure(self, status: int) -> None:
-        """Leaves with `status`, through the blocks that free what is allocated here."""
+        with self.text.scope():
+            for position, value in enumerate(values):
+                slot = self.text.element_pointer("i64", self._failure, integer("i64", position))
+                self.text.store(value, slot, 8)
         self.text.store(integer("i32", status), self._status, 4)
         self.text.branch(self._cleanups[-1] if self._cleanups else self._give_up)
+        self.text.place(go_on)
 
     def _emit_seq(self, node: s.SeqStmt) -> None:
         for child in node.seq:
@@ -267,15 +268,7 @@ class StatementEmitter:
                 f"{MAX_FAILURE_VALUES}, got {len(values)}"
             )
         self.assertions.append(Assertion(message, kind, len(values)))
-        failed, go_on = self.text.block("failed"), self.text.block("checked")
-        self.text.branch_if(holds, go_on, failed, likely=True)
-        self.text.place(failed)
-        with self.text.scope():
-            for position, value in enumerate(values):
-                slot = self.text.element_pointer("i64", self._failure, integer("i64", position))
-                self.text.store(value, slot, 8)
-            self._return_failure(len(self.assertions))
-        self.text.place(go_on)
+        self.fail_unless(holds, len(self.assertions), values)
 
 
 def _reads_back(store: s.BufferStore, side: PrimExpr) -> bool:

@@ -140,6 +140,13 @@ class PrimFunc:
         return str(self)
 
 
+def with_body(func: PrimFunc, body: Stmt) -> PrimFunc:
+    """`func` with another body; itself if it is the same one."""
+    if body is func.body:
+        return func
+    return PrimFunc(func.params, body, func.buffer_map, func.name, func.attrs)
+
+
 @final
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class IRModule:

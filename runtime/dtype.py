@@ -128,11 +128,6 @@ class DType(str):
         return self.code == TypeCode.BFLOAT
 
     @property
-    def is_float16(self) -> bool:
-        """IEEE binary16, not ``bfloat16``."""
-        return self.code == TypeCode.FLOAT and self.bits == 16
-
-    @property
     def is_handle(self) -> bool:
         """An opaque pointer."""
         return self.code == TypeCode.HANDLE

@@ -19,7 +19,7 @@ from minitvm.functor import Mutator, children, free_vars, substitute, walk
 from minitvm.passes.effects import is_stable
 from minitvm.runtime.dtype import INT64
 from minitvm.runtime.errors import CompileError
-from minitvm.stmt import PrimFunc, Stmt
+from minitvm.stmt import PrimFunc, Stmt, with_body
 
 _NOTHING = s.SeqStmt(())
 
@@ -52,9 +52,7 @@ def check_bounds(func: PrimFunc) -> PrimFunc:
     body = checker.stmt(func.body)
     for check in reversed(checker.at_entry):
         body = check.around(body)
-    if body is func.body:
-        return func
-    return PrimFunc(func.params, body, func.buffer_map, func.name, func.attrs)
+    return with_body(func, body)
 
 
 @final

@@ -10,7 +10,7 @@ from minitvm.arith.simplify import Simplifier, is_constant, is_trivial
 from minitvm.expr import IntImm, PrimExpr, Range
 from minitvm.functor import substitute
 from minitvm.passes.effects import is_stable
-from minitvm.stmt import ForKind, PrimFunc, Stmt
+from minitvm.stmt import ForKind, PrimFunc, Stmt, with_body
 
 _NOTHING = s.SeqStmt(())
 
@@ -39,14 +39,7 @@ def simplify(func: PrimFunc) -> PrimFunc:
         for size in buffer.shape:
             prover.bind_size(size)
     body = _SimplifyStmts(prover).stmt(func.body)
-    return rebuild_func(func, body)
-
-
-def rebuild_func(func: PrimFunc, body: Stmt) -> PrimFunc:
-    """`func` with another body; itself if it is the same one."""
-    if body is func.body:
-        return func
-    return PrimFunc(func.params, body, func.buffer_map, func.name, func.attrs)
+    return with_body(func, body)
 
 
 class _SimplifyStmts(Simplifier):

@@ -9,7 +9,7 @@ from minitvm import stmt as s
 from minitvm.expr import PrimExpr, Var, cast
 from minitvm.functor import Mutator, rebuild
 from minitvm.runtime.dtype import INT64, DType
-from minitvm.stmt import PrimFunc, Stmt
+from minitvm.stmt import PrimFunc, Stmt, with_body
 
 _ARITHMETIC = (e.Add, e.Sub, e.Mul, e.Div, e.Mod, e.FloorDiv, e.FloorMod, e.Min, e.Max)
 
@@ -28,10 +28,7 @@ def widen_indices(func: PrimFunc) -> PrimFunc:
         for i: int64 in range(int64(n)):
             A[i * 4 + 1] = float32(int32(i))
     """
-    body = _Widen().stmt(func.body)
-    if body is func.body:
-        return func
-    return PrimFunc(func.params, body, func.buffer_map, func.name, func.attrs)
+    return with_body(func, _Widen().stmt(func.body))
 
 
 def _is_narrow(dtype: DType) -> bool:
