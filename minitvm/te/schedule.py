@@ -5,36 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, final
 
+from minitvm.expr import IterVar
 from minitvm.runtime.errors import CompileError
-from minitvm.te.tensor import Operation, PlaceholderOp, Tensor
+from minitvm.te.dataflow import copy_of, factored, in_order, reading, written_through
+from minitvm.te.relation import Fuse, Rebase, Split
+from minitvm.te.stage import Group, Stage
+from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor
+from minitvm.te.trace import Trace, Traced, primitive
 
 
 @final
-class Stage:
-    """One operation of a schedule."""
-
-    __slots__ = ("op",)
-
-    def __init__(self, op: Operation) -> None:
-        self.op = op
-
-    def __repr__(self) -> str:
-        return f"stage({self.op.name})"
-
-
-@final
-class Schedule:
-    """The operations that `outputs` need, each behind those that it reads.
+class Schedule(Traced):
+    """The operations that `outputs` need, each behind those that it reads, and how they run.
 
     Made by :func:`create_schedule`; ``s[C]`` is the stage of a tensor or an operation.
     """
 
-    __slots__ = ("outputs", "stage_map", "stages")
+    __slots__ = ("calls", "groups", "outputs", "stage_map", "stages")
 
     def __init__(self, outputs: tuple[Operation, ...]) -> None:
         self.outputs = outputs
-        self.stages = [Stage(op) for op in _in_order(outputs)]
-        self.stage_map = {stage.op: stage for stage in self.stages}
+        self.calls = Trace(outputs, self.now)
+        self.stages = [Stage(op, self, op in outputs) for op in in_order(outputs)]
+        self.stage_map: dict[Operation, Stage] = {stage.op: stage for stage in self.stages}
+        self.groups: list[Group] = []
 
     def __getitem__(self, key: Tensor | Operation) -> Stage:
         """The stage of a tensor or an operation.
@@ -46,9 +40,355 @@ class Schedule:
         """
         op = key.op if isinstance(key, Tensor) else key
         if not isinstance(op, Operation) or op not in self.stage_map:
-            known = ", ".join(stage.op.name for stage in self.stages)
+            known = ", ".join(stage.name for stage in self.stages)
             raise CompileError(f"schedule: expected a tensor among {known}, got {key!r}")
         return self.stage_map[op]
+
+    def text_in(self, trace: Trace) -> str:
+        return "s"
+
+    def trace(self) -> str:
+        """The Python calls that made this schedule, a line each.
+
+        The text needs ``te`` and the output tensors under their names, and makes ``s``:
+        :func:`replay` runs it.
+
+        >>> from minitvm import te
+        >>> A = te.placeholder((64,), name="A")
+        >>> B = te.compute((64,), lambda i: A[i] * 2.0, name="B")
+        >>> s = te.create_schedule(B.op)
+        >>> outer, inner = s[B].split(B.op.axis[0], factor=8)
+        >>> s[B].vectorize(inner)
+        >>> print(s.trace())
+        s = te.create_schedule([B.op])
+        i = B.op.axis[0]
+        i_outer, i_inner = s[B].split(i, factor=8)
+        s[B].vectorize(i_inner)
+        """
+        return "\n".join(self.calls.lines)
+
+    # -- Questions --------------------------------------------------------------------------------
+
+    def now(self, tensor: Tensor) -> Tensor:
+        """What a tensor has become by ``cache_write`` and the like."""
+        stage = self.stage_map.get(tensor.op)
+        return tensor if stage is None else stage.op.output(tensor.value_index)
+
+    def readers(self, stage: Stage) -> list[Stage]:
+        """The stages that read a stage's tensors."""
+        made = set(stage.op.outputs)
+        return [each for each in self.stages if not made.isdisjoint(each.op.input_tensors)]
+
+    def consumes(self, reader: Stage, stage: Stage) -> bool:
+        """Whether `reader` reads `stage`, directly or through others."""
+        return reader is not stage and stage.op in in_order([reader.op])
+
+    # -- Changing the graph -----------------------------------------------------------------------
+
+    @primitive
+    def cache_read(self, tensor: Tensor, scope: str, readers: Any) -> Tensor:
+        """Let `readers` read a copy of a tensor.
+
+        Before::
+
+            for i: C[i] = A[i] + 1
+
+        After ``AA = s.cache_read(A, "local", [C])``::
+
+            for ax0: A.local[ax0] = A[ax0]
+            for i: C[i] = A.local[i] + 1
+
+        Parameters
+        ----------
+        tensor : Tensor
+            What is copied.
+        scope : str
+            Of the copy's memory: ``"global"``, or ``"local"`` for registers.
+        readers : Tensor or Operation, or a list of them
+            Those that shall read the copy.
+
+        Returns
+        -------
+        Tensor
+            The copy, a stage of its own.
+
+        Raises
+        ------
+        CompileError
+            When a reader does not read `tensor`.
+        """
+        stage = self._stage("cache_read", tensor)
+        source = self.now(tensor)
+        listed = list(readers) if isinstance(readers, (list, tuple)) else [readers]
+        stages = [self[each] for each in listed]
+        if not stages:
+            raise CompileError(f"cache_read of {source.name}: expected readers, got none")
+        for reader in stages:
+            if source not in reader.op.input_tensors:
+                known = ", ".join(each.name for each in self.readers(stage)) or "none"
+                raise CompileError(
+                    f"cache_read of {source.name}: expected stages that read it ({known}), got "
+                    f"{reader.name}"
+                )
+        copy = copy_of(source, f"{source.name}.{self._scope('cache_read', scope)}")
+        made = self._insert(self.stages.index(stage) + 1, copy.op, scope, stage)
+        self._read_others({source: copy}, stages)
+        return made.op.output(0)
+
+    @primitive
+    def cache_write(self, tensor: Any, scope: str) -> Any:
+        """Compute into a cache, and copy from it.
+
+        Before::
+
+            for i: C[i] = A[i] + 1
+
+        After ``CC = s.cache_write(C, "local")``::
+
+            for i.c: C.local[i.c] = A[i.c] + 1
+            for i: C[i] = C.local[i]
+
+        Where the loops of ``s[C]`` were split or reordered before, the cache is laid out as they
+        are: its dimensions are those loops.
+
+        Parameters
+        ----------
+        tensor : Tensor, or a list of them
+            What is computed: outputs of one operation, all of them.
+        scope : str
+            Of the cache's memory: ``"global"``, or ``"local"`` for registers.
+
+        Returns
+        -------
+        Tensor, or list of Tensor as `tensor` is
+            The cache, a stage of its own, that has the computation.
+
+        Raises
+        ------
+        CompileError
+            When a tensor is not computed, or only some outputs of an operation are given.
+        """
+        tensors = list(tensor) if isinstance(tensor, (list, tuple)) else [tensor]
+        if not tensors:
+            raise CompileError("cache_write: expected a tensor, got none")
+        stage = self._stage("cache_write", tensors[0])
+        where = f"cache_write of {stage.name}"
+        if not isinstance(stage.op, ComputeOp):
+            raise CompileError(
+                f"{where}: expected a tensor of te.compute, got one of {type(stage.op).__name__}"
+            )
+        given = [each.value_index for each in tensors if self._stage("cache_write", each) is stage]
+        if sorted(given) != list(range(stage.op.num_outputs)) or len(given) != len(tensors):
+            names = ", ".join(each.name for each in stage.op.outputs)
+            raise CompileError(
+                f"{where}: expected all outputs of one operation ({names}), got "
+                f"{', '.join(str(getattr(each, 'name', each)) for each in tensors)}"
+            )
+        cache, copy = written_through(stage, self._scope("cache_write", scope))
+        self._replace(stage, copy, cache, scope)
+        made = [cache.output(each.value_index) for each in tensors]
+        return made if isinstance(tensor, (list, tuple)) else made[0]
+
+    @primitive
+    def rfactor(self, tensor: Tensor, axis: IterVar, factor_axis: int = 0) -> Any:
+        """Factor a reduction: partial results along one of its loops, and their reduction.
+
+        Before::
+
+            for k: B[0] += A[k]
+
+        After ``ko, ki = s[B].split(k, 4); BF = s.rfactor(B, ki)``::
+
+            for ki: for ko: B.rf[ki] += A[ko * 4 + ki]
+            for ki.v: B[0] += B.rf[ki.v]
+
+        The loops of ``s[B]`` begin anew.
+
+        Parameters
+        ----------
+        tensor : Tensor
+            Of a reduction; of several results, any of them.
+        axis : IterVar
+            A loop over a reduce axis.
+        factor_axis : int
+            The new dimension's place among those of the partial results; from the end if negative.
+
+        Returns
+        -------
+        Tensor, or list of Tensor
+            The partial results, a stage of their own.
+
+        Raises
+        ------
+        CompileError
+            When `tensor` is no reduction, `axis` no loop over a reduce axis, or there is no such
+            place.
+        """
+        stage = self._stage("rfactor", tensor)
+        where = f"rfactor of {stage.name}"
+        if not isinstance(stage.op, ComputeOp) or not stage.op.reduce_axis:
+            raise CompileError(f"{where}: expected a reduction, got {stage.name}, which has none")
+        stage.leaf_index(where, axis)
+        reduced = stage.reduce_leaves()
+        if axis not in reduced:
+            names = ", ".join(each.name for each in stage.leaf_iter_vars if each in reduced)
+            raise CompileError(
+                f"{where}: expected a loop over a reduce axis ({names}), got {axis.name}"
+            )
+        ndim = len(stage.op.axis)
+        if not isinstance(factor_axis, int) or not -ndim - 1 <= factor_axis <= ndim:
+            raise CompileError(
+                f"{where}: expected factor_axis in [{-ndim - 1}, {ndim}], got {factor_axis!r}"
+            )
+        place = factor_axis if factor_axis >= 0 else factor_axis + ndim + 1
+        partial, final_op = factored(stage, axis, place)
+        self._replace(stage, final_op, partial, "")
+        return partial.output(0) if partial.num_outputs == 1 else list(partial.outputs)
+
+    @primitive
+    def create_group(self, outputs: Any, inputs: Any, include_inputs: bool = False) -> Group:
+        """The stages between some tensors, to be placed together.
+
+        Parameters
+        ----------
+        outputs, inputs : Tensor or Operation, or a list of them
+            Where the group ends, and where it begins.
+        include_inputs : bool
+            Whether `inputs` are in it.
+
+        Returns
+        -------
+        Group
+            ``group.compute_at(s[C], axis)`` places all its stages that have no place of their own.
+
+        Raises
+        ------
+        CompileError
+            When nothing is between them, or a stage is in another group.
+        """
+        ends, begins = ([self[each] for each in _listed(given)] for given in (outputs, inputs))
+        inside: list[Stage] = []
+        pending = list(ends)
+        while pending:
+            stage = pending.pop()
+            if stage in inside or (stage in begins and not include_inputs):
+                continue
+            if isinstance(stage.op, PlaceholderOp):
+                continue
+            inside.append(stage)
+            if stage not in begins:
+                pending += [self.stage_map[each.op] for each in stage.op.input_tensors]
+        if not inside:
+            raise CompileError("create_group: expected stages between inputs and outputs, got none")
+        inside.sort(key=self.stages.index)
+        for stage in inside:
+            if stage.group is not None:
+                raise CompileError(f"create_group: {stage.name} is in {stage.group} already")
+        group = Group(self, inside)
+        for stage in inside:
+            stage.group = group
+        self.groups.append(group)
+        return group
+
+    def _stage(self, what: str, tensor: Any) -> Stage:
+        if not isinstance(tensor, Tensor):
+            raise CompileError(f"{what}: expected a tensor, got {tensor!r}")
+        return self[tensor]
+
+    def _scope(self, what: str, scope: Any) -> str:
+        if not isinstance(scope, str) or not scope:
+            raise CompileError(f'{what}: expected a scope such as "local", got {scope!r}')
+        return scope
+
+    def _insert(self, place: int, op: Operation, scope: str, beside: Stage) -> Stage:
+        stage = Stage(op, self)
+        stage.scope = scope
+        stage.group = beside.group
+        if stage.group is not None:
+            stage.group.stages.append(stage)
+        self.stages.insert(place, stage)
+        self.stage_map[op] = stage
+        return stage
+
+    def _replace(self, stage: Stage, op: ComputeOp, before: ComputeOp, scope: str) -> None:
+        """Let `stage` compute `op`, which reads a new stage that computes `before`."""
+        old = stage.op
+        self._insert(self.stages.index(stage), before, scope, stage)
+        stage.restart(op)
+        stage.storage_alignments = {}
+        self.stage_map[op] = stage
+        self.outputs = tuple(op if each is old else each for each in self.outputs)
+        others = dict(zip(old.outputs, op.outputs, strict=True))
+        self._read_others(others, [each for each in self.stages if each.op is not before])
+
+    def _read_others(self, others: dict[Tensor, Tensor], readers: Iterable[Stage]) -> None:
+        """Let `readers` read other tensors, and those that read them what they become."""
+        asked = set(readers)
+        changed = dict(others)
+        later: dict[Tensor, Tensor] = {}
+        for stage in self.stages:
+            old = stage.op
+            new = reading(old, {**later, **(changed if stage in asked else {})})
+            if new is old:
+                continue
+            stage.op = new
+            self.stage_map[new] = stage
+            self.outputs = tuple(new if each is old else each for each in self.outputs)
+            later.update(zip(old.outputs, new.outputs, strict=True))
+
+    # -- For lowering -----------------------------------------------------------------------------
+
+    def normalize(self) -> Schedule:
+        """A copy in which every loop begins at 0 and every ``compute_at`` names a loop that is
+        there: of one that was split since, the inner; of some that were fused, the fused.
+
+        >>> from minitvm import te
+        >>> B = te.compute((8,), lambda i: i, name="B")
+        >>> te.create_schedule(B.op).normalize()[B].relations
+        []
+        """
+        made = self._copy()
+        for stage in made.stages:
+            for axis in list(stage.leaf_iter_vars):
+                if axis.dom is not None and stage.begins_elsewhere(axis):
+                    stage.rebase(axis)
+        for each in [*made.stages, *made.groups]:
+            if each.attach_stage is not None and each.attach_ivar is not None:
+                each.attach_ivar = _loop_now(each.attach_stage, each.attach_ivar)
+        return made
+
+    def _copy(self) -> Schedule:
+        made: Schedule = object.__new__(Schedule)
+        made.outputs, made.calls = self.outputs, self.calls.copy(made.now)
+        stages = {stage: stage.copy(made) for stage in self.stages}
+        made.stages = list(stages.values())
+        made.stage_map = {op: stages[stage] for op, stage in self.stage_map.items()}
+        groups = {group: Group(made, [stages[each] for each in group.stages]) for group in self.groups}
+        made.groups = list(groups.values())
+        pairs: list[tuple[Any, Any]] = [*stages.items(), *groups.items()]
+        for old, new in pairs:
+            new.attach_ivar = old.attach_ivar
+            new.attach_stage = None if old.attach_stage is None else stages[old.attach_stage]
+            new.group = None if old.group is None else groups[old.group]
+        return made
+
+
+def _loop_now(stage: Stage, axis: IterVar) -> IterVar:
+    """The loop that stands where `axis` was."""
+    for relation in stage.relations:
+        if any(source is axis for source in relation.sources):
+            match relation:
+                case Split(inner=inner):
+                    axis = inner
+                case Fuse(fused=fused):
+                    axis = fused
+                case Rebase(rebased=rebased):
+                    axis = rebased
+    return axis
+
+
+def _listed(given: Any) -> list[Any]:
+    return list(given) if isinstance(given, (list, tuple)) else [given]
 
 
 def create_schedule(ops: Operation | Tensor | Sequence[Operation | Tensor]) -> Schedule:
@@ -70,8 +410,7 @@ def create_schedule(ops: Operation | Tensor | Sequence[Operation | Tensor]) -> S
     >>> te.create_schedule(B.op).stages
     [stage(A), stage(B)]
     """
-    listed: list[Any] = list(ops) if isinstance(ops, (list, tuple)) else [ops]
-    found = [each.op if isinstance(each, Tensor) else each for each in listed]
+    found = [each.op if isinstance(each, Tensor) else each for each in _listed(ops)]
     for op in found:
         if not isinstance(op, Operation):
             raise CompileError(f"create_schedule: expected operations, got {op!r}")
@@ -80,23 +419,8 @@ def create_schedule(ops: Operation | Tensor | Sequence[Operation | Tensor]) -> S
     return Schedule(tuple(dict.fromkeys(found)))
 
 
-def _in_order(outputs: Iterable[Operation]) -> list[Operation]:
-    """Every operation that `outputs` need, after its inputs. Keeps its own stack: chains of
-    thousands of operations are no problem."""
-    done: dict[Operation, None] = {}
-    stack: list[tuple[Operation, bool]] = [(op, False) for op in reversed(list(outputs))]
-    while stack:
-        op, inputs_done = stack.pop()
-        if op in done:
-            continue
-        if inputs_done:
-            done[op] = None
-            continue
-        stack.append((op, True))
-        stack.extend((tensor.op, False) for tensor in reversed(op.input_tensors))
-    return list(done)
-
-
 def is_input(op: Operation) -> bool:
     """Whether the operation's tensor is given rather than computed."""
     return isinstance(op, PlaceholderOp)
+
+

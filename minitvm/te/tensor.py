@@ -137,6 +137,35 @@ class ExternOp(Operation):
         _set(self, outputs=outputs, input_tensors=tuple(dict.fromkeys(self.inputs)))
 
 
+@final
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ScanOp(Operation):
+    """Tensors along whose first dimension, time, each part is computed from those before it.
+
+    ``init`` says what the first parts are, and ``update`` the part at ``scan_axis`` in terms of
+    ``state_placeholder``, which stands for the result so far. Made by ``te.scan``.
+    """
+
+    name: str
+    tag: str
+    attrs: Mapping[str, Any]
+    scan_axis: IterVar
+    init: tuple[Tensor, ...]
+    update: tuple[Tensor, ...]
+    state_placeholder: tuple[Tensor, ...]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...] = field(init=False)
+    input_tensors: tuple[Tensor, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        outputs = tuple(
+            Tensor(self, i, state.shape, state.dtype)
+            for i, state in enumerate(self.state_placeholder)
+        )
+        read = (*self.init, *self.update, *self.inputs)
+        _set(self, outputs=outputs, input_tensors=tuple(dict.fromkeys(read)))
+
+
 def _domain(axis: IterVar) -> Range:
     if axis.dom is None:
         raise CompileError(f"axis {axis.name}: expected a range, got an axis without one")

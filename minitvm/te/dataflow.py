@@ -1,0 +1,286 @@
+"""The graph of a schedule's operations: who reads whom, and graphs in which tensors are read
+through, or written through, other tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, cast
+
+from minitvm import expr as e
+from minitvm.expr import IterType, IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var, const
+from minitvm.functor import Mutator, substitute
+from minitvm.runtime.errors import CompileError
+from minitvm.op import likely
+from minitvm.te.relation import (
+    guards_of,
+    leaves_below,
+    loops_from,
+    ranges_of,
+    roots_above,
+    values_of,
+)
+from minitvm.te.tensor import (
+    ComputeOp,
+    ExternOp,
+    Operation,
+    PlaceholderOp,
+    ScanOp,
+    Tensor,
+    data_axes,
+)
+
+if TYPE_CHECKING:
+    from minitvm.te.stage import Stage
+
+
+def in_order(outputs: Iterable[Operation]) -> list[Operation]:
+    """Every operation that `outputs` need, after its inputs. Keeps its own stack: chains of
+    thousands of operations are no problem."""
+    done: dict[Operation, None] = {}
+    stack: list[tuple[Operation, bool]] = [(op, False) for op in reversed(list(outputs))]
+    while stack:
+        op, inputs_done = stack.pop()
+        if op in done:
+            continue
+        if inputs_done:
+            done[op] = None
+            continue
+        stack.append((op, True))
+        stack.extend((tensor.op, False) for tensor in reversed(op.input_tensors))
+    return list(done)
+
+
+# -- Reading other tensors ------------------------------------------------------------------------
+
+
+class _ReadOthers(Mutator):
+    def __init__(self, others: Mapping[Tensor, Tensor]) -> None:
+        super().__init__()
+        self._others = others
+
+    def visit_ProducerLoad(self, node: ProducerLoad) -> PrimExpr:
+        indices = tuple(self.expr(index) for index in node.indices)
+        producer = cast(Tensor, node.producer)
+        return ProducerLoad(self._others.get(producer, producer), indices)
+
+
+def reading(op: Operation, others: Mapping[Tensor, Tensor]) -> Operation:
+    """`op`, or one like it that reads `others` in place of some tensors."""
+    if not any(tensor in others for tensor in op.input_tensors):
+        return op
+
+    def now(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return tuple(others.get(each, each) for each in tensors)
+
+    match op:
+        case ComputeOp():
+            body = map_body(op.body, _ReadOthers(others))
+            return ComputeOp(op.name, op.tag, op.attrs, op.axis, op.reduce_axis, body)
+        case ExternOp():
+            return ExternOp(
+                op.name,
+                op.tag,
+                op.attrs,
+                now(op.inputs),
+                op.input_placeholders,
+                op.output_placeholders,
+                op.body,
+            )
+        case ScanOp():
+            return ScanOp(
+                op.name,
+                op.tag,
+                op.attrs,
+                op.scan_axis,
+                now(op.init),
+                now(op.update),
+                op.state_placeholder,
+                now(op.inputs),
+            )
+    raise e.unknown_node(op, "a schedule")
+
+
+def map_body(body: tuple[PrimExpr, ...], mutator: Mutator) -> tuple[PrimExpr, ...]:
+    """A computation's body, rewritten; the results of one reduction stay that."""
+    first = body[0]
+    if not isinstance(first, Reduce):
+        return tuple(mutator.expr(each) for each in body)
+    source = tuple(mutator.expr(each) for each in first.source)
+    condition = mutator.expr(first.condition)
+    init = tuple(mutator.expr(each) for each in first.init)
+    return reductions(first, source, first.axis, condition, init)
+
+
+def reductions(
+    reduce: Reduce,
+    source: tuple[PrimExpr, ...],
+    axis: tuple[IterVar, ...],
+    condition: PrimExpr,
+    init: tuple[PrimExpr, ...],
+) -> tuple[PrimExpr, ...]:
+    """All results of one reduction with the combiner of `reduce`."""
+    return tuple(
+        Reduce(reduce.combiner, source, axis, condition, i, init) for i in range(len(source))
+    )
+
+
+class _Substitution(Mutator):
+    def __init__(self, values: Mapping[Var, PrimExpr]) -> None:
+        super().__init__()
+        self._values = values
+
+    def visit_Var(self, node: Var) -> PrimExpr:
+        return self._values.get(node, node)
+
+
+# -- cache_read -----------------------------------------------------------------------------------
+
+
+def copy_of(tensor: Tensor, name: str) -> Tensor:
+    """An operation that copies a tensor."""
+    axis = data_axes([f"ax{i}" for i in range(tensor.ndim)], tensor.shape)
+    body = ProducerLoad(tensor, tuple(each.var for each in axis))
+    return ComputeOp(name, "", {}, axis, (), (body,)).output(0)
+
+
+# -- cache_write ----------------------------------------------------------------------------------
+
+
+def written_through(stage: Stage, scope: str) -> tuple[ComputeOp, ComputeOp]:
+    """The operation of a stage in two: one that computes into a cache, and one that copies the
+    cache. What was split or reordered is the layout of the cache."""
+    op = cast(ComputeOp, stage.op)
+    if not stage.relations and stage.leaf_iter_vars == stage.all_iter_vars:
+        axis = tuple(_clone(each, f"{each.name}.c") for each in op.axis)
+        values: dict[Var, PrimExpr] = {
+            old.var: new.var for old, new in zip(op.axis, axis, strict=True)
+        }
+        at: tuple[PrimExpr, ...] = tuple(each.var for each in op.axis)
+        body = map_body(op.body, _Substitution(values))
+    else:
+        axis, body, at = _in_layout(stage, op)
+    cache = ComputeOp(f"{op.name}.{scope}", op.tag, op.attrs, axis, op.reduce_axis, body)
+    copied = tuple(ProducerLoad(each, at) for each in cache.outputs)
+    return cache, ComputeOp(op.name, op.tag, op.attrs, op.axis, (), copied)
+
+
+def _in_layout(
+    stage: Stage, op: ComputeOp
+) -> tuple[tuple[IterVar, ...], tuple[PrimExpr, ...], tuple[PrimExpr, ...]]:
+    """The axes of a cache whose dimensions are the data loops of a stage, its body, and where the
+    element of the operation's own axes is."""
+    reduced = leaves_below(stage.relations, op.reduce_axis)
+    relations = [r for r in stage.relations if not any(each in reduced for each in r.results)]
+    ranges = ranges_of(relations, {each: _range(each) for each in op.axis})
+    leaves = [leaf for leaf in stage.leaf_iter_vars if leaf not in reduced]
+    axis = tuple(
+        IterVar(ranges[leaf], Var(f"{leaf.name}.c", leaf.var.dtype, axis=True)) for leaf in leaves
+    )
+    loops: dict[IterVar, PrimExpr] = {
+        leaf: new.var for leaf, new in zip(leaves, axis, strict=True)
+    }
+    values = values_of(relations, ranges, loops)
+    body = map_body(op.body, _Substitution({each.var: values[each] for each in op.axis}))
+    guards = [guard.condition for guard in guards_of(relations, ranges, values)]
+    if guards:
+        body = tuple(_only_where(guards, each) for each in body)
+        if isinstance(body[0], Reduce):
+            body = reductions(
+                body[0], body[0].source, body[0].axis, body[0].condition, body[0].init
+            )
+    places = loops_from(relations, ranges, {each: each.var for each in op.axis})
+    return axis, body, tuple(places[leaf] for leaf in leaves)
+
+
+def _only_where(guards: Sequence[PrimExpr], value: PrimExpr) -> PrimExpr:
+    """`value` where all guards hold, and something harmless elsewhere."""
+    condition: PrimExpr = guards[0]
+    for each in guards[1:]:
+        condition = e.logical_and(condition, each)
+    if isinstance(value, Reduce):
+        held = e.logical_and(condition, value.condition)
+        return Reduce(
+            value.combiner, value.source, value.axis, held, value.value_index, value.init
+        )
+    return e.intrinsic("if_then_else", value.dtype, condition, value, const(0, value.dtype))
+
+
+# -- rfactor --------------------------------------------------------------------------------------
+
+
+def factored(stage: Stage, axis: IterVar, factor_axis: int) -> tuple[ComputeOp, ComputeOp]:
+    """The reduction of a stage in two: one that keeps the loop `axis` as a new dimension
+    `factor_axis` of partial results, and one that reduces that."""
+    op = cast(ComputeOp, stage.op)
+    reduce = cast(Reduce, op.body[0])
+    ranges = ranges_of(stage.relations, {each: _range(each) for each in root_axes(op)})
+    touched = roots_above(stage.relations, [axis]) & set(op.reduce_axis)
+    # The loops over the touched axes are axes of the new operation, by themselves.
+    own = {
+        leaf: IterVar(Range(0, ranges[leaf].extent), Var(leaf.name, leaf.var.dtype, axis=True))
+        for leaf in stage.leaf_iter_vars
+        if roots_above(stage.relations, [leaf]) & touched
+    }
+    loops = {leaf: ranges[leaf].min + made.var for leaf, made in own.items()}
+    values = values_of(stage.relations, ranges, loops)
+    new: dict[Var, PrimExpr] = {each.var: values[each] for each in touched}
+    axes = [_clone(each, each.name) for each in op.axis]
+    new.update({old.var: made.var for old, made in zip(op.axis, axes, strict=True)})
+    rewrite = _Substitution(new)
+    source = tuple(rewrite.expr(each) for each in reduce.source)
+    condition = rewrite.expr(reduce.condition)
+    for guard in guards_of(stage.relations, ranges, values):
+        condition = e.logical_and(likely(guard.condition), condition)
+    factor = own.pop(axis)
+    axes.insert(factor_axis, factor)
+    reduced = tuple(
+        IterVar(each.dom, each.var, IterType.COMM_REDUCE) for each in own.values()
+    ) + tuple(each for each in op.reduce_axis if each not in touched)
+    body: tuple[PrimExpr, ...]
+    if reduced:
+        body = reductions(reduce, source, reduced, condition, ())
+    else:
+        identity = reduce.combiner.identity
+        body = tuple(e.intrinsic("if_then_else", each.dtype, condition, each, neutral)
+            for each, neutral in zip(source, identity, strict=True))
+    partial = ComputeOp(f"{op.name}.rf", op.tag, op.attrs, tuple(axes), reduced, body)
+    return partial, _final(op, reduce, partial, factor, factor_axis)
+
+
+def _final(
+    op: ComputeOp, reduce: Reduce, partial: ComputeOp, factor: IterVar, factor_axis: int
+) -> ComputeOp:
+    """The reduction over the dimension of partial results."""
+    assert factor.dom is not None
+    last = IterVar(
+        factor.dom,
+        Var(f"{factor.name}.v", factor.var.dtype, axis=True),
+        IterType.COMM_REDUCE,
+    )
+    indices: list[PrimExpr] = [each.var for each in op.axis]
+    indices.insert(factor_axis, last.var)
+    source = tuple(ProducerLoad(each, tuple(indices)) for each in partial.outputs)
+    body = reductions(reduce, source, (last,), const(True), reduce.init)
+    return ComputeOp(op.name, op.tag, op.attrs, op.axis, (last,), body)
+
+
+def root_axes(op: Operation) -> tuple[IterVar, ...]:
+    """The axes of an operation from which its loops begin."""
+    match op:
+        case ComputeOp():
+            return op.axis + op.reduce_axis
+        case ScanOp():
+            return (op.scan_axis,)
+        case PlaceholderOp() | ExternOp():
+            return ()
+    raise e.unknown_node(op, "a schedule")
+
+
+def _clone(axis: IterVar, name: str) -> IterVar:
+    return IterVar(axis.dom, Var(name, axis.var.dtype, axis=True), axis.iter_type)
+
+
+def _range(axis: IterVar) -> Range:
+    if axis.dom is None:
+        raise CompileError(f"axis {axis.name}: expected a range, got an axis without one")
+    return axis.dom
