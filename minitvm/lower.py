@@ -17,7 +17,7 @@ from minitvm.passes.simplify import simplify
 from minitvm.passes.widen_indices import widen_indices
 from minitvm.runtime.dtype import HANDLE
 from minitvm.runtime.errors import CompileError
-from minitvm.stmt import IRModule, PrimFunc
+from minitvm.stmt import IRModule, PrimFunc, seq
 from minitvm.te.schedule import Schedule, create_schedule, is_input
 from minitvm.te.tensor import Tensor
 
@@ -97,17 +97,19 @@ def _lower(
     binds: Mapping[Tensor, Buffer],
     simple_mode: bool,
 ) -> IRModule:
+    passes = PIPELINE[: -1 if simple_mode else None]
     if isinstance(sch, IRModule):
         functions = list(sch.functions.values())
     elif isinstance(sch, PrimFunc):
         functions = [sch]
     else:
         functions = [_from_schedule(_as_schedule(sch), args, name, binds)]
+        passes = tuple(each for each in passes if each[0] != "check_bounds")  # done already
     context = PassContext.current()
     lowered: dict[str, PrimFunc] = {}
     for func in functions:
         _check_variables(func)
-        lowered[func.name] = context.run(PIPELINE[: -1 if simple_mode else None], func)
+        lowered[func.name] = context.run(passes, func)
     return IRModule(lowered)
 
 
@@ -132,7 +134,7 @@ def _from_schedule(
     buffers: dict[Tensor, Buffer] = {}
     for position, arg in enumerate(args):
         param, buffer = _parameter(name, position, arg, binds)
-        if param in params or (isinstance(arg, Tensor) and arg in buffers):
+        if param in params or (isinstance(arg, Tensor) and schedule.now(arg) in buffers):
             raise CompileError(
                 f"{name}: argument {position} {arg}: expected each once, got it again"
             )
@@ -141,11 +143,11 @@ def _from_schedule(
             continue
         buffer_map[param] = buffer
         tensors = [arg] if isinstance(arg, Tensor) else [t for t, b in binds.items() if b is arg]
-        buffers.update((tensor, buffer) for tensor in tensors)
+        buffers.update((schedule.now(tensor), buffer) for tensor in tensors)
     _check_outputs(schedule, buffers, name)
     outputs = frozenset(b for tensor, b in buffers.items() if not is_input(tensor.op))
-    body = schedule_ops(schedule, buffers)
-    return PrimFunc(tuple(params), body, buffer_map, name, {"outputs": outputs})
+    shell = PrimFunc(tuple(params), seq(), buffer_map, name, {"outputs": outputs})
+    return schedule_ops(schedule, buffers, shell)
 
 
 def _parameter(

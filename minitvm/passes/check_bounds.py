@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -48,11 +48,24 @@ def check_bounds(func: PrimFunc) -> PrimFunc:
     CompileError
         When an access leaves its tensor for constant sizes, or for all sizes of 1 and more.
     """
+    (body,), at_entry = check_statements(func, [func.body])
+    return with_body(func, at_entry(body))
+
+
+def check_statements(
+    func: PrimFunc, statements: Iterable[Stmt]
+) -> tuple[list[Stmt], Callable[[Stmt], Stmt]]:
+    """Statements with the checks that they need where they stand, and what puts around a body
+    those that are made once, at the entry of `func`."""
     checker = _Checker(func)
-    body = checker.stmt(func.body)
-    for check in reversed(checker.at_entry):
-        body = check.around(body)
-    return with_body(func, body)
+    checked = [checker.stmt(each) for each in statements]
+
+    def at_entry(body: Stmt) -> Stmt:
+        for check in reversed(checker.at_entry):
+            body = check.around(body)
+        return body
+
+    return checked, at_entry
 
 
 @final

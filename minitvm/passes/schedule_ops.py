@@ -3,179 +3,409 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
+from dataclasses import dataclass
+from typing import cast, final
 
 from minitvm import expr as e
-from minitvm.expr import Buffer, BufferLoad, IterVar, PrimExpr, Reduce, Var
-from minitvm.functor import Mutator, replace_buffers, substitute, walk
+from minitvm.expr import Buffer, BufferLoad, IterVar, PrimExpr, Var, const
+from minitvm.functor import Mutator, substitute, walk
+from minitvm.op import likely
+from minitvm.passes.check_bounds import check_statements
+from minitvm.passes.infer_bounds import Bounds, Inferred, infer_bounds, place_of, reads_of
+from minitvm.passes.stage_bodies import (
+    ReadBuffers,
+    StageBody,
+    body_of,
+    marked_parts,
+    plain_nest,
+    without_marks,
+)
 from minitvm.runtime.dtype import HANDLE
 from minitvm.runtime.errors import CompileError
 from minitvm.stmt import (
     Allocate,
+    AttrStmt,
     BufferStore,
     For,
     ForKind,
     IfThenElse,
-    LetStmt,
+    PrimFunc,
     Stmt,
     seq,
+    with_body,
 )
 from minitvm.te.schedule import Schedule
-from minitvm.te.tensor import ComputeOp, ExternOp, Operation, PlaceholderOp, Tensor
+from minitvm.te.relation import values_of
+from minitvm.te.stage import LoopAttrs, Stage
+from minitvm.te.tensor import ComputeOp, PlaceholderOp, Tensor
 
 
-def schedule_ops(schedule: Schedule, buffers: Mapping[Tensor, Buffer]) -> Stmt:
-    """The loops that a schedule stands for.
+def schedule_ops(schedule: Schedule, buffers: Mapping[Tensor, Buffer], func: PrimFunc) -> PrimFunc:
+    """`func` with the loops that a schedule stands for as its body.
 
-    `buffers` gives the memory of the tensors that are arguments; the others are allocated around
+    `buffers` gives the memory of the tensors (as they are now) that are arguments; the others are allocated around
     the loops that make and use them.
 
     Before::
 
         C = te.compute((n,), lambda i: te.sum(A[i, k], axis=k))
+        s[C].split(C.op.axis[0], factor=4)
 
     After::
 
-        for i in range(n):
-            C[i] = 0.0
-            for k in range(m):
-                C[i] = C[i] + A[i, k]
+        for i.outer in range(ceildiv(n, 4)):
+            for i.inner in range(4):
+                if likely(i.outer * 4 + i.inner < n):
+                    C[i.outer * 4 + i.inner] = 0.0
+                for k in range(m):
+                    if likely(i.outer * 4 + i.inner < n):
+                        C[i.outer * 4 + i.inner] = C[...] + A[i.outer * 4 + i.inner, k]
+
+    That no access can leave its tensor is proved, or checked, of the plain loops, see
+    :func:`check_bounds`: a schedule computes the same elements, and guards what it would compute
+    beyond them.
 
     Raises
     ------
     CompileError
-        When a tensor that is read is neither computed nor an argument.
+        When a tensor that is read is neither computed nor an argument, an access leaves its
+        tensor, or a stage is placed where not all of its readers are.
     """
-    known = dict(buffers)
-    local: list[list[Buffer]] = []
-    bodies: list[Stmt] = []
-    for stage in schedule.stages:
-        made = [_allocated(tensor) for tensor in stage.op.outputs if tensor not in known]
-        if isinstance(stage.op, PlaceholderOp):
-            if made:
-                raise CompileError(
-                    f"{stage.op.name}: expected every placeholder that is read to be an argument, "
-                    "found it missing: add it to the list of arguments"
-                )
-            continue
-        missing = [tensor for tensor in stage.op.outputs if tensor not in known]
-        known.update(zip(missing, made, strict=True))
-        local.append(made)
-        bodies.append(_stage_body(stage.op, known))
-    result: Stmt = seq()
-    for made, body in zip(reversed(local), reversed(bodies), strict=True):
-        result = seq(body, result)
-        for buffer in made:
-            result = Allocate(buffer, result)
-    return result
+    return _Lowering(schedule.normalize(), buffers, func).run()
 
 
-def _allocated(tensor: Tensor) -> Buffer:
-    """New memory for a tensor that is no argument."""
-    return Buffer(Var(tensor.name, HANDLE), tensor.shape, tensor.dtype, tensor.name)
+@final
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """Where the elements of a stage's plain buffer really are."""
+
+    buffer: Buffer
+    begins: tuple[PrimExpr, ...]
 
 
-def _stage_body(op: Operation, buffers: Mapping[Tensor, Buffer]) -> Stmt:
-    match op:
-        case ComputeOp():
-            return _compute_body(op, buffers)
-        case ExternOp():
-            return _extern_body(op, buffers)
-    raise e.unknown_node(op, "schedule_ops")
+class _Move(Mutator):
+    """Accesses to plain buffers go to where the elements are, and axes to their values."""
 
-
-def _extern_body(op: ExternOp, buffers: Mapping[Tensor, Buffer]) -> Stmt:
-    """The operation's own statement, on the real buffers."""
-    for node in walk(op.body):
-        if isinstance(node, BufferStore) and node.buffer in op.input_placeholders:
-            raise CompileError(
-                f"{op.name}: expected stores to the outputs only, found one to input "
-                f"{node.buffer.name}"
-            )
-    places = (*op.input_placeholders, *op.output_placeholders)
-    tensors = (*op.inputs, *op.outputs)
-    real = {place: buffers[tensor] for place, tensor in zip(places, tensors, strict=True)}
-    return cast(Stmt, replace_buffers(op.body, real))
-
-
-class _ReadBuffers(Mutator):
-    """Reads of tensors become reads of their buffers."""
-
-    def __init__(self, buffers: Mapping[Tensor, Buffer]) -> None:
+    def __init__(
+        self, moved: Mapping[Buffer, _Moved], values: Mapping[Var, PrimExpr]
+    ) -> None:
         super().__init__()
-        self._buffers = buffers
+        self._moved = moved
+        self._values = values
 
-    def visit_ProducerLoad(self, node: e.ProducerLoad) -> PrimExpr:
-        indices = tuple(self.expr(i) for i in node.indices)
-        return BufferLoad(self._buffers[cast(Tensor, node.producer)], indices)
+    def visit_Var(self, node: Var) -> PrimExpr:
+        return self._values.get(node, node)
 
+    def _indices(self, indices: tuple[PrimExpr, ...], moved: _Moved) -> tuple[PrimExpr, ...]:
+        return tuple(
+            index - begin for index, begin in zip(indices, moved.begins, strict=True)
+        )
 
-def _compute_body(op: ComputeOp, buffers: Mapping[Tensor, Buffer]) -> Stmt:
-    read = _ReadBuffers(buffers)
-    outputs = tuple(buffers[tensor] for tensor in op.outputs)
-    indices = tuple(axis.var for axis in op.axis)
-    first = op.body[0]
-    if isinstance(first, Reduce):
-        inner = _reduction(first, outputs, indices, read)
-    else:
-        inner = _store_all(outputs, [read.expr(value) for value in op.body], indices)
-    return _loops(op.axis, inner, read)
+    def visit_BufferLoad(self, node: BufferLoad) -> PrimExpr:
+        indices = tuple(map(self.expr, node.indices))
+        moved = self._moved.get(node.buffer)
+        if moved is None:
+            return BufferLoad(node.buffer, indices)
+        return BufferLoad(moved.buffer, self._indices(indices, moved))
 
-
-def _reduction(
-    reduce: Reduce, outputs: tuple[Buffer, ...], indices: tuple[Var, ...], read: _ReadBuffers
-) -> Stmt:
-    """The initial values, and the loops that combine the sources into them."""
-    combiner = reduce.combiner
-    start = [read.expr(value) for value in reduce.init or combiner.identity]
-    mapping: dict[Var, PrimExpr] = {
-        var: BufferLoad(buffer, indices) for var, buffer in zip(combiner.lhs, outputs, strict=True)
-    }
-    bound: list[tuple[Var, PrimExpr]] = []
-    for var, source in zip(combiner.rhs, reduce.source, strict=True):
-        value = read.expr(source)
-        if _uses(combiner.result, var) > 1:  # a source is computed once
-            name = Var(var.name, var.dtype)
-            bound.append((name, value))
-            value = name
-        mapping[var] = value
-    results = [cast(PrimExpr, substitute(result, mapping)) for result in combiner.result]
-    update = _store_all(outputs, results, indices)
-    for name, value in reversed(bound):
-        update = LetStmt(name, value, update)
-    condition = read.expr(reduce.condition)
-    if not isinstance(condition, e.IntImm):
-        update = IfThenElse(condition, update)
-    elif not condition.value:
-        update = seq()
-    return seq(_store_all(outputs, start, indices), _loops(reduce.axis, update, read))
+    def visit_BufferStore(self, node: BufferStore) -> Stmt:
+        indices = tuple(map(self.expr, node.indices))
+        value = self.expr(node.value)
+        moved = self._moved.get(node.buffer)
+        if moved is None:
+            return BufferStore(node.buffer, value, indices)
+        return BufferStore(moved.buffer, value, self._indices(indices, moved))
 
 
-def _uses(results: tuple[PrimExpr, ...], var: Var) -> int:
-    return sum(node is var for result in results for node in walk(result))
+class _Lowering:
+    def __init__(
+        self, schedule: Schedule, buffers: Mapping[Tensor, Buffer], func: PrimFunc
+    ) -> None:
+        self._schedule = schedule
+        self._given = dict(buffers)
+        self._func = func
+        self._stages = [
+            each
+            for each in schedule.stages
+            if not isinstance(each.op, PlaceholderOp) and not each.inlined
+        ]
+        self._buffers: dict[Tensor, Buffer] = {}  # the plain ones: arguments, or of full size
+        self._bodies: dict[Stage, StageBody] = {}
+        self._plain: dict[Stage, Stmt] = {}
+        self._inferred = Inferred()
+        self._moved: dict[Buffer, _Moved] = {}
+
+    def run(self) -> PrimFunc:
+        self._name_buffers()
+        reader = ReadBuffers(self._schedule, self._buffers)
+        for stage in self._stages:
+            self._bodies[stage] = body_of(stage, self._schedule, self._buffers)
+            self._plain[stage] = plain_nest(stage, self._bodies[stage], reader)
+        checked, at_entry = check_statements(self._func, self._plain.values())
+        for stage, nest in zip(self._stages, checked, strict=True):
+            self._learn_checks(stage, nest)
+        self._infer()
+        body = self.placed(None, seq())
+        return with_body(self._func, at_entry(body))
+
+    def _name_buffers(self) -> None:
+        for stage in self._schedule.stages:
+            for tensor in stage.op.outputs:
+                buffer = self._given.get(tensor)
+                if buffer is None and isinstance(stage.op, PlaceholderOp):
+                    raise CompileError(
+                        f"{stage.op.name}: expected every placeholder that is read to be an "
+                        "argument, found it missing: add it to the list of arguments"
+                    )
+                self._buffers[tensor] = buffer or _allocated(tensor, stage.scope)
+
+    def _learn_checks(self, stage: Stage, nest: Stmt) -> None:
+        """Keep the checks that were made part of a stage's body."""
+        self._plain[stage] = nest
+        body = self._bodies[stage]
+        parts = marked_parts(nest)
+        if not parts:
+            self._bodies[stage] = StageBody(nest)
+            return
+        init = None if body.init is None else parts["init"]
+        self._bodies[stage] = StageBody(parts["update"], init, body.reduced_where)
+
+    # -- Bounds -----------------------------------------------------------------------------------
+
+    def _infer(self) -> None:
+        reads = {
+            stage: reads_of(body.update, *([] if body.init is None else [body.init]))
+            for stage, body in self._bodies.items()
+        }
+        makes = {
+            self._buffers[tensor]: stage for stage in self._stages for tensor in stage.op.outputs
+        }
+        readers: dict[Stage, list[Stage]] = {stage: [] for stage in self._stages}
+        for stage, loads in reads.items():
+            loaded = {makes[load.buffer] for load in loads if load.buffer in makes}
+            if not isinstance(stage.op, ComputeOp):
+                loaded.update(
+                    self._schedule.stage_map[each.op]
+                    for each in stage.op.input_tensors
+                    if not isinstance(each.op, PlaceholderOp)
+                )
+            for made in loaded - {stage}:
+                readers[made].append(stage)
+        self._inferred = infer_bounds(
+            self._schedule,
+            reads,
+            readers.__getitem__,
+            lambda load, stage: makes.get(load.buffer) is stage,
+            self._is_internal,
+        )
+        for stage in self._stages:
+            bounds = self._inferred.bounds[stage]
+            if bounds.begins is None or bounds.shape is None:
+                continue
+            for tensor in stage.op.outputs:
+                plain = self._buffers[tensor]
+                real = _sized(plain, bounds.shape)
+                self._moved[plain] = _Moved(real, bounds.begins)
+
+    def _is_internal(self, stage: Stage) -> bool:
+        return not any(tensor in self._given for tensor in stage.op.outputs)
+
+    # -- Places -----------------------------------------------------------------------------------
+
+    def placed(self, place: tuple[Stage, IterVar] | None, body: Stmt) -> Stmt:
+        """The stages of a place before `body`, each in its memory, which lasts to the end."""
+        here = [each for each in self._stages if place_of(each) == place]
+        for stage in reversed(here):
+            body = seq(self._nest(stage), body)
+            for tensor in stage.op.outputs:
+                if tensor not in self._given:
+                    body = self._memory(stage, tensor, body)
+        return body
+
+    def _memory(self, stage: Stage, tensor: Tensor, body: Stmt) -> Stmt:
+        return Allocate(self.real(tensor), body)
+
+    def real(self, tensor: Tensor) -> Buffer:
+        """The memory of a tensor."""
+        plain = self._buffers[self._schedule.now(tensor)]
+        moved = self._moved.get(plain)
+        return plain if moved is None else moved.buffer
+
+    # -- Loops ------------------------------------------------------------------------------------
+
+    def body_of(self, stage: Stage) -> StageBody:
+        """What a stage does, with its checks."""
+        return self._bodies[stage]
+
+    def move(self, values: Mapping[IterVar, PrimExpr]) -> _Move:
+        """What puts a body where the axes have these values."""
+        return _Move(self._moved, {axis.var: value for axis, value in values.items()})
+
+    def moved(self, bound: PrimExpr, values: Mapping[IterVar, PrimExpr]) -> PrimExpr:
+        """An expression of a range or guard, where the axes have these values."""
+        if isinstance(bound, e.IntImm | Var):
+            return bound
+        read = ReadBuffers(self._schedule, self._buffers).expr(bound)
+        return self.move(values).expr(read)
+
+    def _nest(self, stage: Stage) -> Stmt:
+        """The loops of a stage."""
+        if not isinstance(stage.op, ComputeOp):
+            return _Move(self._moved, {}).stmt(self._bodies[stage].update)
+        if not _is_scheduled(stage) and not self._has_placed(stage):
+            return _Move(self._moved, {}).stmt(without_marks(self._plain[stage]))
+        made = _Nest(self, stage, self._inferred.bounds[stage]).make()
+        return AttrStmt(
+            self.real(stage.op.output(0)), "double_buffer_scope", const(1), made
+        ) if stage.is_double_buffered else made
+
+    def _has_placed(self, stage: Stage) -> bool:
+        return any(place[0] is stage for place in self._inferred.places.values()) or (
+            stage in self._inferred.places
+        )
 
 
-def _store_all(
-    outputs: tuple[Buffer, ...], values: list[PrimExpr], indices: tuple[Var, ...]
-) -> Stmt:
-    """One store for each output; several values are all computed before the first is stored."""
-    if len(outputs) == 1:
-        return BufferStore(outputs[0], values[0], indices)
-    names = [Var(f"{buffer.name}.value", buffer.dtype) for buffer in outputs]
-    stores = (
-        BufferStore(buffer, name, indices) for buffer, name in zip(outputs, names, strict=True)
+class _Nest:
+    """The loops of one stage that computes elements."""
+
+    def __init__(self, lowering: _Lowering, stage: Stage, bounds: Bounds) -> None:
+        self._lowering = lowering
+        self._stage = stage
+        self._bounds = bounds
+        self._body = lowering.body_of(stage)
+        self._op = cast(ComputeOp, stage.op)
+        self._leaves = stage.leaf_iter_vars
+        self._reduced = stage.reduce_leaves()
+        reduces = [i for i, leaf in enumerate(self._leaves) if leaf in self._reduced]
+        self._init_at = reduces[0] if reduces else len(self._leaves)
+
+    def make(self) -> Stmt:
+        return self._from(0)
+
+    def _from(self, position: int) -> Stmt:
+        """The loops from a position on."""
+        if position == self._init_at and self._body.init is not None:
+            return seq(self._initial(), self._loops_from(position))
+        return self._loops_from(position)
+
+    def _loops_from(self, position: int) -> Stmt:
+        if position == len(self._leaves):
+            return self._guarded(self._body.update, self._bounds.values, with_reduction=True)
+        leaf = self._leaves[position]
+        body = self._lowering.placed((self._stage, leaf), self._from(position + 1))
+        return self._loop(leaf, leaf.var, self._bounds.values, body)
+
+    def _initial(self) -> Stmt:
+        """The initial values, in loops of their own over the data axes."""
+        assert self._body.init is not None
+        inside = [
+            leaf for leaf in self._leaves[self._init_at :] if leaf not in self._reduced
+        ]
+        own = {leaf: Var(f"{leaf.name}.init", leaf.var.dtype, axis=True) for leaf in inside}
+        loops = {
+            leaf: self._bounds.values[leaf]
+            if leaf not in own or self._is_once(leaf)
+            else own[leaf]
+            for leaf in self._leaves
+            if leaf not in self._reduced
+        }
+        values = values_of(self._stage.relations, self._bounds.ranges, loops)
+        renamed: dict[Var, PrimExpr] = {leaf.var: var for leaf, var in own.items()}
+        body = self._guarded(self._body.init, values, with_reduction=False, renamed=renamed)
+        for leaf in reversed(inside):
+            body = self._loop(leaf, own[leaf], values, body)
+        return body
+
+    def _is_once(self, leaf: IterVar) -> bool:
+        return isinstance(self._bounds.values[leaf], e.IntImm)
+
+    def _loop(
+        self, leaf: IterVar, var: Var, values: Mapping[IterVar, PrimExpr], body: Stmt
+    ) -> Stmt:
+        attrs = self._stage.attrs_of(leaf)
+        if any(name == "debug_skip_region" for name, _ in attrs.pragmas):
+            body = seq()
+        if not self._is_once(leaf) or attrs.kind == ForKind.THREAD_BINDING:
+            range_ = self._bounds.ranges[leaf]
+            low = self._bound(range_.min, leaf, values)
+            extent = self._bound(range_.extent, leaf, values)
+            notes = {} if attrs.thread is None else {"thread": attrs.thread.thread_tag}
+            body = For(var, low, extent, attrs.kind, body, notes)
+        return self._annotated(leaf, attrs, body)
+
+    def _annotated(self, leaf: IterVar, attrs: LoopAttrs, loop: Stmt) -> Stmt:
+        for tensor, offset in attrs.prefetches:
+            buffer = self._lowering.real(tensor)
+            loop = AttrStmt(buffer, "prefetch_scope", offset, loop)
+        for name, value in attrs.pragmas:
+            loop = AttrStmt(leaf, f"pragma_{name}", value, loop)
+        return loop
+
+    def _bound(
+        self, bound: PrimExpr, leaf: IterVar, values: Mapping[IterVar, PrimExpr]
+    ) -> PrimExpr:
+        """A bound of a loop, which may depend on loops further out only."""
+        made = e.cast(leaf.var.dtype, self._lowering.moved(bound, values))
+        around = self._leaves[: self._leaves.index(leaf)]
+        inside = {each.var for each in self._leaves if each not in around}
+        for node in walk(made):
+            if isinstance(node, Var) and node in inside:
+                raise CompileError(
+                    f"{self._stage.name}: loop {leaf.name}: expected its range to depend on loops "
+                    f"around it only, found {node.name} in {made}: reorder them"
+                )
+        return made
+
+    def _guarded(
+        self,
+        body: Stmt,
+        values: Mapping[IterVar, PrimExpr],
+        with_reduction: bool,
+        renamed: Mapping[Var, PrimExpr] | None = None,
+    ) -> Stmt:
+        """`body` at the values of the axes, where all guards hold."""
+        move = self._lowering.move(values)
+        made = move.stmt(body)
+        data, reduced = [], []
+        for axis, guards in self._bounds.guards.items():
+            (reduced if axis in self._op.reduce_axis else data).extend(guards)
+        for guard in reversed(data):
+            made = IfThenElse(likely(self._condition(guard, values, renamed)), made)
+        if data and self._bounds.is_padded:
+            for tensor in self._op.outputs:
+                made = AttrStmt(self._lowering.real(tensor), "padded_buffer", const(1), made)
+        if with_reduction:
+            for guard in reversed(reduced):
+                made = IfThenElse(likely(self._condition(guard, values, renamed)), made)
+            for condition in reversed(self._body.reduced_where):
+                made = IfThenElse(move.expr(condition), made)
+        return made
+
+    def _condition(
+        self,
+        guard: PrimExpr,
+        values: Mapping[IterVar, PrimExpr],
+        renamed: Mapping[Var, PrimExpr] | None,
+    ) -> PrimExpr:
+        made = self._lowering.moved(guard, values)
+        return cast(PrimExpr, substitute(made, renamed)) if renamed else made
+
+
+def _is_scheduled(stage: Stage) -> bool:
+    """Whether anything was said about the loops of a stage."""
+    return bool(stage.relations or stage.iter_var_attrs) or (
+        stage.leaf_iter_vars != stage.all_iter_vars
     )
-    body = seq(*stores)
-    for name, value in zip(reversed(names), reversed(values), strict=True):
-        body = LetStmt(name, value, body)
-    return body
 
 
-def _loops(axes: tuple[IterVar, ...], body: Stmt, read: _ReadBuffers) -> Stmt:
-    """`body` in a serial loop for each axis, the first outermost."""
-    for axis in reversed(axes):
-        assert axis.dom is not None  # every operation checks that its axes have ranges
-        dtype = axis.var.dtype
-        begin, extent = read.expr(axis.dom.min), read.expr(axis.dom.extent)
-        body = For(axis.var, e.cast(dtype, begin), e.cast(dtype, extent), ForKind.SERIAL, body)
-    return body
+def _allocated(tensor: Tensor, scope: str) -> Buffer:
+    """New memory for a tensor that is no argument."""
+    return Buffer(
+        Var(tensor.name, HANDLE), tensor.shape, tensor.dtype, tensor.name, scope=scope or "global"
+    )
+
+
+def _sized(buffer: Buffer, shape: tuple[PrimExpr, ...]) -> Buffer:
+    return Buffer(
+        Var(buffer.name, HANDLE), shape, buffer.dtype, buffer.name, scope=buffer.scope
+    )

@@ -210,25 +210,28 @@ def guards_of(
     relations: Iterable[Relation],
     ranges: Mapping[IterVar, Range],
     values: Mapping[IterVar, PrimExpr],
+    prover: Prover | None = None,
 ) -> list[Guard]:
-    """The conditions of the splits that leave a remainder, in terms of the loops."""
+    """The conditions of the splits that leave a remainder, in terms of the loops. `prover` knows
+    about the loops around."""
+    prover = prover or Prover()
     guards = []
     for relation in relations:
         if not isinstance(relation, Split) or relation.parent not in values:
             continue
         extent, inner = ranges[relation.parent].extent, ranges[relation.inner].extent
         whole = ranges[relation.outer].extent * inner
-        if not _is_equal(whole, extent):
+        if not _is_equal(whole, extent, prover):
             reached = values[relation.outer] * inner + values[relation.inner]
             guards.append(Guard(relation.parent, e.less(reached, extent)))
     return guards
 
 
-def _is_equal(a: PrimExpr, b: PrimExpr) -> bool:
+def _is_equal(a: PrimExpr, b: PrimExpr, prover: Prover) -> bool:
     x, y = const_int(a), const_int(b)
     if x is not None and y is not None:
         return x == y
-    return Prover().can_prove(e.equal(a, b))
+    return prover.can_prove(e.equal(*e.promote(a, b)))
 
 
 def _from(dom: Range, offset: PrimExpr, axis: IterVar) -> PrimExpr:

@@ -78,7 +78,7 @@ class Trace:
             raise
         finally:
             self._depth -= 1
-        self.lines.append(self._results(result) + text)
+        self.lines.append(text if result is target else self._results(result) + text)
         return result
 
     def _results(self, result: Any) -> str:

@@ -1,0 +1,413 @@
+"""Bound inference: what each stage of a schedule computes, and with which loops.
+
+Stages are visited consumers first. A stage at the root computes its whole domain; one that is
+placed at a loop of a consumer computes the region that one iteration of this loop reads, in terms
+of the loops around it. Ranges then flow down the relations to the loops, and what does not come out
+even leaves guards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import final
+
+from minitvm import expr as e
+from minitvm.arith.linear import Affine
+from minitvm.arith.prover import Prover
+from minitvm.arith.regions import Span, Spans
+from minitvm.expr import BufferLoad, IterVar, PrimExpr, Range, Var, const
+from minitvm.functor import walk_once
+from minitvm.runtime.errors import CompileError
+from minitvm.stmt import Stmt
+from minitvm.te.relation import Fuse, Rebase, Singleton, Split, guards_of, ranges_of, values_of
+from minitvm.te.schedule import Schedule
+from minitvm.te.stage import Stage
+from minitvm.te.tensor import ComputeOp, ScanOp
+
+Loop = tuple[Stage, IterVar]
+
+
+@final
+@dataclass(slots=True)
+class Bounds:
+    """How one stage runs.
+
+    Attributes
+    ----------
+    ranges
+        Of every axis.
+    values
+        Of every axis, in terms of the loop variables.
+    guards
+        For each root axis the conditions under which the loops are inside of its range and domain.
+    begins
+        For each dimension of its tensors the index of the first element computed; None where
+        everything is.
+    shape
+        Of the memory for these elements; None where it is that of the tensor.
+    is_padded
+        Whether the memory holds what the guards of data axes keep from being computed, too.
+    """
+
+    ranges: dict[IterVar, Range]
+    values: dict[IterVar, PrimExpr]
+    guards: dict[IterVar, list[PrimExpr]]
+    begins: tuple[PrimExpr, ...] | None = None
+    shape: tuple[PrimExpr, ...] | None = None
+    is_padded: bool = False
+
+
+@final
+@dataclass(slots=True)
+class Inferred:
+    """What bound inference found: the bounds of each stage, and where it is placed."""
+
+    bounds: dict[Stage, Bounds] = field(default_factory=dict)
+    places: dict[Stage, Loop] = field(default_factory=dict)
+
+
+def infer_bounds(
+    schedule: Schedule,
+    reads: Mapping[Stage, Sequence[BufferLoad]],
+    readers: Callable[[Stage], list[Stage]],
+    is_of: Callable[[BufferLoad, Stage], bool],
+    internal: Callable[[Stage], bool],
+) -> Inferred:
+    """The bounds of all stages of a normalised schedule that are computed.
+
+    Parameters
+    ----------
+    schedule
+        Normalised.
+    reads
+        What each stage reads, by indices in terms of its root axes.
+    readers
+        The stages that read one, inlining done.
+    is_of
+        Whether a read is one of a stage's tensors.
+    internal
+        Whether a stage's memory is the program's own.
+
+    Raises
+    ------
+    CompileError
+        When a stage is placed where not all of its readers are.
+    """
+    return _Inference(schedule, reads, readers, is_of, internal).run()
+
+
+class _Inference:
+    def __init__(
+        self,
+        schedule: Schedule,
+        reads: Mapping[Stage, Sequence[BufferLoad]],
+        readers: Callable[[Stage], list[Stage]],
+        is_of: Callable[[BufferLoad, Stage], bool],
+        internal: Callable[[Stage], bool],
+    ) -> None:
+        self._schedule = schedule
+        self._reads = reads
+        self._readers = readers
+        self._is_of = is_of
+        self._internal = internal
+        self._found = Inferred()
+
+    def run(self) -> Inferred:
+        for stage in reversed(self._schedule.stages):
+            if stage not in self._reads:
+                continue
+            place = place_of(stage)
+            if place is not None:
+                self._found.places[stage] = place
+            self._found.bounds[stage] = self._bounds(stage, place)
+        return self._found
+
+    def _bounds(self, stage: Stage, place: Loop | None) -> Bounds:
+        """The bounds of a stage whose readers' are known."""
+        op = stage.op
+        if place is None or not isinstance(op, ComputeOp):
+            if place is not None:
+                self._check_readers(stage, place)
+            return self._of_loops(stage, _domains(stage), Prover())
+        self._check_readers(stage, place)
+        prover = Prover()
+        around = [*self._path(place[0]), *self._loops_to(place)]
+        for loop in around:
+            prover.bind(loop[1].var, self._found.bounds[loop[0]].ranges[loop[1]])
+        spans = self._spans_inside(stage, place, prover)
+        regions = [
+            self._clamped(prover, spans[i], axis) for i, axis in enumerate(op.axis)
+        ]
+        roots = _domains(stage)
+        for axis, region in zip(op.axis, regions, strict=True):
+            if region is not None:
+                dtype = axis.var.dtype
+                low = prover.expression(region.low, dtype)
+                extent = prover.expression(region.extent, dtype)
+                roots[axis] = Range.from_min_extent(low, extent)
+        made = self._of_loops(stage, roots, prover)
+        for axis, region in zip(op.axis, regions, strict=True):
+            if region is not None:
+                self._guard_domain(prover, made, axis, region)
+        if self._internal(stage):
+            made.begins = tuple(roots[axis].min for axis in op.axis)
+            made.shape = tuple(self._room(prover, stage, made, axis) for axis in op.axis)
+            made.is_padded = True
+        return made
+
+    def _of_loops(self, stage: Stage, roots: dict[IterVar, Range], prover: Prover) -> Bounds:
+        """The loops over some ranges of the root axes."""
+        ranges = ranges_of(stage.relations, roots)
+        loops: dict[IterVar, PrimExpr] = {}
+        for leaf in stage.leaf_iter_vars:
+            once = e.const_int(ranges[leaf].extent) == 1 and e.const_int(ranges[leaf].min) == 0
+            loops[leaf] = const(0, leaf.var.dtype) if once else leaf.var
+        values = values_of(stage.relations, ranges, loops)
+        made = Bounds(ranges, values, {axis: [] for axis in roots})
+        above: dict[IterVar, IterVar] = {}
+        for relation in stage.relations:
+            for result in relation.results:
+                source = relation.sources[0] if relation.sources else result
+                above[result] = above.get(source, source)
+        for guard in guards_of(stage.relations, ranges, values, prover):
+            root = above.get(guard.axis, guard.axis)
+            made.guards[root].append(guard.condition)
+        return made
+
+    # -- Regions ----------------------------------------------------------------------------------
+
+    def _path(self, stage: Stage) -> list[Loop]:
+        """The loops around the loops of a stage, the outermost first."""
+        place = self._found.places.get(stage)
+        return [] if place is None else [*self._path(place[0]), *self._loops_to(place)]
+
+    def _loops_to(self, place: Loop) -> list[Loop]:
+        stage, axis = place
+        last = stage.leaf_iter_vars.index(axis)
+        return [(stage, leaf) for leaf in stage.leaf_iter_vars[: last + 1]]
+
+    def _check_readers(self, stage: Stage, place: Loop) -> None:
+        for reader in self._readers(stage):
+            if reader is not place[0] and place not in self._path(reader):
+                raise CompileError(
+                    f"{stage.name}: computed at loop {place[1].name} of {place[0].name}, but it is "
+                    f"read by {reader.name}, too, which is outside of that loop: compute it at the "
+                    f"root, or compute {reader.name} inside of that loop"
+                )
+
+    def _spans_inside(self, stage: Stage, place: Loop, prover: Prover) -> list[Span | None]:
+        """For each dimension what all readers read in one iteration of the loop `place`."""
+        ndim = stage.op.output(0).ndim
+        found: list[Span | None] = [None] * ndim
+        unknown = [False] * ndim
+        seen = False
+        for reader in self._readers(stage):
+            spans = self._reader_spans(reader, place, prover)
+            for load in self._reads[reader]:
+                if not self._is_of(load, stage):
+                    continue
+                for i, index in enumerate(load.indices):
+                    span = spans.of(index) if isinstance(reader.op, ComputeOp) else None
+                    old = found[i]
+                    unknown[i] |= span is None
+                    found[i] = span if old is None or span is None else spans.union(old, span)
+                seen = True
+        assert seen, f"{stage.name} is read by nobody"
+        return [None if hidden else span for span, hidden in zip(found, unknown, strict=True)]
+
+    def _reader_spans(self, reader: Stage, place: Loop, prover: Prover) -> Spans:
+        """What the root axes of a reader span in one iteration of the loop `place`."""
+        spans = Spans(prover)
+        path = self._path(reader)
+        inside = path[path.index(place) + 1 :] if place in path else []
+        fixed = set() if place in path else {loop[1] for loop in self._loops_to(place)}
+        for stage, leaf in inside:
+            self._relax(spans, self._found.bounds[stage].ranges[leaf], leaf)
+        bounds = self._found.bounds[reader]
+        leaves: dict[IterVar, tuple[Span, bool]] = {}
+        for leaf in reader.leaf_iter_vars:
+            if leaf in fixed:
+                leaves[leaf] = spans.point(bounds.values[leaf]), False
+            else:
+                leaves[leaf] = self._relax(spans, bounds.ranges[leaf], leaf), True
+        for axis, span in _root_spans(reader, bounds, spans, leaves).items():
+            spans.let(axis.var, span)
+        return spans
+
+    def _relax(self, spans: Spans, range_: Range, leaf: IterVar) -> Span:
+        """Let a loop variable take all its values."""
+        low, extent = spans.of(range_.min), spans.of(range_.extent)
+        assert low is not None, f"the begin of {leaf.name} is unknown"
+        if extent is None:
+            raise CompileError(
+                f"loop {leaf.name}: expected an extent whose greatest value can be known, got "
+                f"{range_.extent}: compute the stages that are placed inside of it at the root"
+            )
+        span = Span(low.low, low.high + extent.high - 1)
+        spans.let(leaf.var, span)
+        return span
+
+    def _clamped(self, prover: Prover, span: Span | None, axis: IterVar) -> Span | None:
+        """A region inside of the domain where that can be said in numbers; None for all of it."""
+        assert axis.dom is not None
+        first = prover.affine(axis.dom.min)
+        whole = Span(first, first + prover.affine(axis.dom.extent) - 1)
+        if span is None:
+            return None
+        if not any(f.terms for f in (span.low, span.high, whole.low, whole.high)):
+            low = max(span.low.constant, whole.low.constant)
+            high = min(span.high.constant, whole.high.constant)
+            return Span(Affine({}, low), Affine({}, max(high, low - 1)))
+        if prover.proves(span.extent - whole.extent):
+            return None  # it is no less than everything
+        return span
+
+    def _guard_domain(self, prover: Prover, made: Bounds, axis: IterVar, region: Span) -> None:
+        """Elements that are read but not there are not computed: the reader guards itself."""
+        assert axis.dom is not None
+        value = made.values[axis]
+        first = prover.affine(axis.dom.min)
+        end = first + prover.affine(axis.dom.extent)
+        if not prover.proves(region.low - first):
+            made.guards[axis].append(e.greater_equal(value, axis.dom.min))
+        if not prover.proves(end - region.high - 1):
+            made.guards[axis].append(e.less(value, axis.dom.min + axis.dom.extent))
+
+    def _room(self, prover: Prover, stage: Stage, made: Bounds, axis: IterVar) -> PrimExpr:
+        """How many elements the loops may reach along an axis."""
+        extent = made.ranges[axis].extent
+        form = prover.affine(_covered(stage, made, axis))
+        high = prover.interval(form)[1]
+        if not form.terms:
+            return const(form.constant, extent.dtype)
+        if high < 1 << 31 and isinstance(high, int) and high < extent.dtype.max():
+            return const(max(high, 0), extent.dtype)
+        needed = prover.expression(form, extent.dtype)
+        return needed if prover.proves(form) else e.maximum(needed, const(0, extent.dtype))
+
+
+def place_of(stage: Stage) -> Loop | None:
+    """The loop at which a stage is computed: its own, or that of its group."""
+    here = stage if stage.attach_stage is not None else stage.group
+    if here is None or here.attach_stage is None or here.attach_ivar is None:
+        return None
+    return here.attach_stage, here.attach_ivar
+
+
+def _domains(stage: Stage) -> dict[IterVar, Range]:
+    domains = {}
+    op = stage.op
+    if isinstance(op, ComputeOp):
+        axes: tuple[IterVar, ...] = op.axis + op.reduce_axis
+    elif isinstance(op, ScanOp):
+        axes = (op.scan_axis,)
+    else:
+        axes = ()
+    for axis in axes:
+        assert axis.dom is not None
+        dtype = axis.var.dtype
+        domains[axis] = Range.from_min_extent(
+            e.cast(dtype, axis.dom.min), e.cast(dtype, axis.dom.extent)
+        )
+    return domains
+
+
+def _root_spans(
+    stage: Stage, bounds: Bounds, spans: Spans, leaves: Mapping[IterVar, tuple[Span, bool]]
+) -> dict[IterVar, Span]:
+    """What all axes span, given that of the loops; an axis all of whose loops run over everything
+    takes all its values, and no others."""
+    found = dict(leaves)
+
+    def all_of(axis: IterVar) -> Span:
+        range_ = bounds.ranges[axis]
+        low, extent = spans.of(range_.min), spans.of(range_.extent)
+        assert low is not None
+        assert extent is not None
+        return Span(low.low, low.high + extent.high - 1)
+
+    def begin(axis: IterVar) -> Span:
+        span = spans.of(bounds.ranges[axis].min)
+        assert span is not None
+        return span
+
+    for relation in reversed(stage.relations):
+        match relation:
+            case Split(parent, outer, inner):
+                (high, all_outer), (low, all_inner) = found[outer], found[inner]
+                if all_outer and all_inner:
+                    found[parent] = all_of(parent), True
+                    continue
+                factor = bounds.ranges[inner].extent
+                scaled = _scaled(spans, high, factor, outer)
+                start = begin(parent)
+                found[parent] = (
+                    Span(start.low + scaled.low + low.low, start.high + scaled.high + low.high),
+                    False,
+                )
+            case Fuse(outer, inner, fused):
+                span, complete = found[fused]
+                if complete:
+                    found[outer], found[inner] = (all_of(outer), True), (all_of(inner), True)
+                    continue
+                held = Var(fused.name, fused.var.dtype)
+                spans.let(held, span)
+                extent = bounds.ranges[inner].extent
+                for axis, part in (
+                    (outer, e.floordiv(*e.promote(held, extent))),
+                    (inner, e.floormod(*e.promote(held, extent))),
+                ):
+                    reached, start = spans.of(part), begin(axis)
+                    found[axis] = (
+                        (all_of(axis), True)
+                        if reached is None
+                        else (Span(start.low + reached.low, start.high + reached.high), False)
+                    )
+            case Rebase(parent, rebased):
+                span, complete = found[rebased]
+                start = begin(parent)
+                found[parent] = Span(start.low + span.low, start.high + span.high), complete
+            case Singleton():
+                pass
+    return {axis: span for axis, (span, _) in found.items()}
+
+
+def _scaled(spans: Spans, span: Span, factor: PrimExpr, axis: IterVar) -> Span:
+    """``span * factor``, of a factor that is at least 1."""
+    known = e.const_int(factor)
+    if known is not None:
+        return Span(span.low * known, span.high * known)
+    dtype = axis.var.dtype
+    low, high = (
+        spans.point(spans.expression(form, dtype) * factor).low for form in (span.low, span.high)
+    )
+    return Span(low, high)
+
+
+def _covered(stage: Stage, bounds: Bounds, axis: IterVar) -> PrimExpr:
+    """How far the loops go along a root axis, remainders of splits included."""
+    covers: dict[IterVar, PrimExpr] = {
+        leaf: bounds.ranges[leaf].extent for leaf in stage.leaf_iter_vars
+    }
+    for relation in reversed(stage.relations):
+        match relation:
+            case Split(parent, outer, inner):
+                # (outer - 1) whole inner extents, and what inner covers.
+                whole = (covers[outer] - 1) * bounds.ranges[inner].extent
+                covers[parent] = whole + covers[inner]
+            case Fuse(outer, inner, fused):
+                extent = bounds.ranges[inner].extent
+                covers[inner] = extent
+                reached = e.floordiv(*e.promote(covers[fused] + extent - 1, extent))
+                covers[outer] = reached
+            case Rebase(parent, rebased):
+                covers[parent] = covers[rebased]
+            case Singleton():
+                pass
+    return covers[axis]
+
+
+def reads_of(*statements: Stmt) -> list[BufferLoad]:
+    """Every read of some statements."""
+    return [node for node in walk_once(*statements) if isinstance(node, BufferLoad)]

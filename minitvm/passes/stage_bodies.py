@@ -1,0 +1,238 @@
+"""What each stage does at one point of its axes, as statements, before any loop is placed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import cast, final
+
+from minitvm import expr as e
+from minitvm.expr import Buffer, BufferLoad, IterVar, PrimExpr, Reduce, Var
+from minitvm.functor import Mutator, replace_buffers, substitute, walk
+from minitvm.runtime.errors import CompileError
+from minitvm.stmt import (
+    AttrStmt,
+    BufferStore,
+
+    For,
+    ForKind,
+    IfThenElse,
+    LetStmt,
+    Stmt,
+    seq,
+)
+from minitvm.te.schedule import Schedule
+from minitvm.te.stage import Stage
+from minitvm.te.tensor import ComputeOp, ExternOp, Tensor
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class StageBody:
+    """A stage at one point of its axes.
+
+    Attributes
+    ----------
+    update
+        What is done at each point of all axes.
+    init
+        What is done before, at each point of the data axes; of a reduction.
+    reduced_where
+        Conditions on the reduce axes under which `update` is done, and which only depend on loops.
+    """
+
+    update: Stmt
+    init: Stmt | None = None
+    reduced_where: tuple[PrimExpr, ...] = ()
+
+
+class ReadBuffers(Mutator):
+    """Reads of tensors become reads of their buffers; of those that are inlined, their value."""
+
+    def __init__(self, schedule: Schedule, buffers: Mapping[Tensor, Buffer]) -> None:
+        super().__init__()
+        self._schedule = schedule
+        self._buffers = buffers
+
+    def visit_ProducerLoad(self, node: e.ProducerLoad) -> PrimExpr:
+        indices = tuple(self.expr(i) for i in node.indices)
+        tensor = cast(Tensor, node.producer)
+        stage = self._schedule.stage_map.get(tensor.op)
+        if stage is None or not stage.inlined:
+            return BufferLoad(self._buffers[tensor], indices)
+        op = cast(ComputeOp, stage.op)
+        values = {
+            axis.var: e.cast(axis.var.dtype, index)
+            for axis, index in zip(op.axis, indices, strict=True)
+        }
+        # The body stands in its own axes: a rewriter of its own, since it may be met again.
+        body = ReadBuffers(self._schedule, self._buffers).expr(op.body[tensor.value_index])
+        return cast(PrimExpr, substitute(body, values))
+
+
+def body_of(stage: Stage, schedule: Schedule, buffers: Mapping[Tensor, Buffer]) -> StageBody:
+    """What a stage does, on `buffers`.
+
+    Raises
+    ------
+    CompileError
+        When an extern operation stores to one of its inputs.
+    """
+    match stage.op:
+        case ComputeOp() as op:
+            return _compute_body(stage, op, ReadBuffers(schedule, buffers), buffers)
+        case ExternOp() as op:
+            return StageBody(_extern_body(op, buffers))
+    raise e.unknown_node(stage.op, "stage_bodies")
+
+
+def _extern_body(op: ExternOp, buffers: Mapping[Tensor, Buffer]) -> Stmt:
+    """The operation's own statement, on the real buffers."""
+    for node in walk(op.body):
+        if isinstance(node, BufferStore) and node.buffer in op.input_placeholders:
+            raise CompileError(
+                f"{op.name}: expected stores to the outputs only, found one to input "
+                f"{node.buffer.name}"
+            )
+    places = (*op.input_placeholders, *op.output_placeholders)
+    tensors = (*op.inputs, *op.outputs)
+    real = {place: buffers[tensor] for place, tensor in zip(places, tensors, strict=True)}
+    return cast(Stmt, replace_buffers(op.body, real))
+
+
+def _compute_body(
+    stage: Stage, op: ComputeOp, read: ReadBuffers, buffers: Mapping[Tensor, Buffer]
+) -> StageBody:
+    outputs = tuple(buffers[tensor] for tensor in op.outputs)
+    indices = tuple(axis.var for axis in op.axis)
+    first = op.body[0]
+    if isinstance(first, Reduce):
+        made = _reduction(first, outputs, indices, read)
+    else:
+        values = [read.expr(value) for value in op.body]
+        made = StageBody(_store_all(outputs, values, indices))
+    if stage.store_predicate is None:
+        return made
+    predicate = read.expr(stage.store_predicate)
+    return StageBody(IfThenElse(predicate, made.update), made.init, made.reduced_where)
+
+
+def _reduction(
+    reduce: Reduce, outputs: tuple[Buffer, ...], indices: tuple[Var, ...], read: ReadBuffers
+) -> StageBody:
+    """The initial values, and what combines a source into them."""
+    combiner = reduce.combiner
+    start = [read.expr(value) for value in reduce.init or combiner.identity]
+    mapping: dict[Var, PrimExpr] = {
+        var: BufferLoad(buffer, indices) for var, buffer in zip(combiner.lhs, outputs, strict=True)
+    }
+    bound: list[tuple[Var, PrimExpr]] = []
+    for var, source in zip(combiner.rhs, reduce.source, strict=True):
+        value = read.expr(source)
+        if _uses(combiner.result, var) > 1:  # a source is computed once
+            name = Var(var.name, var.dtype)
+            bound.append((name, value))
+            value = name
+        mapping[var] = value
+    results = [cast(PrimExpr, substitute(result, mapping)) for result in combiner.result]
+    update = _store_all(outputs, results, indices)
+    for name, value in reversed(bound):
+        update = LetStmt(name, value, update)
+    guards, conditions = [], []
+    for each in _conjuncts(read.expr(reduce.condition)):
+        is_guard = isinstance(each, e.Call) and each.op == "likely" and not _reads(each)
+        (guards if is_guard else conditions).append(each)
+    for condition in reversed(conditions):
+        if not isinstance(condition, e.IntImm):
+            update = IfThenElse(condition, update)
+        elif not condition.value:
+            update = seq()
+    return StageBody(update, _store_all(outputs, start, indices), tuple(guards))
+
+
+def _conjuncts(condition: PrimExpr) -> Iterator[PrimExpr]:
+    if isinstance(condition, e.And):
+        yield from _conjuncts(condition.a)
+        yield from _conjuncts(condition.b)
+    else:
+        yield condition
+
+
+def _reads(condition: PrimExpr) -> bool:
+    return any(isinstance(node, BufferLoad) for node in walk(condition))
+
+
+def _uses(results: tuple[PrimExpr, ...], var: Var) -> int:
+    return sum(node is var for result in results for node in walk(result))
+
+
+def _store_all(
+    outputs: tuple[Buffer, ...], values: list[PrimExpr], indices: tuple[Var, ...]
+) -> Stmt:
+    """One store for each output; several values are all computed before the first is stored."""
+    if len(outputs) == 1:
+        return BufferStore(outputs[0], values[0], indices)
+    names = [Var(f"{buffer.name}.value", buffer.dtype) for buffer in outputs]
+    stores = (
+        BufferStore(buffer, name, indices) for buffer, name in zip(outputs, names, strict=True)
+    )
+    body = seq(*stores)
+    for name, value in zip(reversed(names), reversed(values), strict=True):
+        body = LetStmt(name, value, body)
+    return body
+
+
+# -- Plain loops ----------------------------------------------------------------------------------
+
+_INIT, _UPDATE = "init", "update"
+
+
+def plain_nest(stage: Stage, body: StageBody, read: ReadBuffers) -> Stmt:
+    """The stage in serial loops over its root axes, its two parts marked for
+    :func:`marked_parts`."""
+    if not isinstance(stage.op, ComputeOp):
+        return body.update
+    update = body.update
+    for condition in reversed(body.reduced_where):
+        update = IfThenElse(condition, update)
+    inner = loops(stage.op.reduce_axis, _marked(_UPDATE, update), read.expr)
+    if body.init is not None:
+        inner = seq(_marked(_INIT, body.init), inner)
+    return loops(stage.op.axis, inner, read.expr)
+
+
+def loops(axes: tuple[IterVar, ...], body: Stmt, made: Callable[[PrimExpr], PrimExpr]) -> Stmt:
+    """`body` in a serial loop for each axis, the first outermost."""
+    for axis in reversed(axes):
+        assert axis.dom is not None  # every operation checks that its axes have ranges
+        dtype = axis.var.dtype
+        begin, extent = made(axis.dom.min), made(axis.dom.extent)
+        body = For(axis.var, e.cast(dtype, begin), e.cast(dtype, extent), ForKind.SERIAL, body)
+    return body
+
+
+def _marked(part: str, body: Stmt) -> Stmt:
+    return AttrStmt(None, part, e.const(1), body)
+
+
+def without_marks(nest: Stmt) -> Stmt:
+    """A plain nest as it is."""
+    return _Unmark().stmt(nest)
+
+
+class _Unmark(Mutator):
+    def visit_AttrStmt(self, node: AttrStmt) -> Stmt:
+        if node.node is None and node.attr_key in (_INIT, _UPDATE):
+            return self.stmt(node.body)
+        return cast(Stmt, self.descend(node))
+
+
+def marked_parts(nest: Stmt) -> dict[str, Stmt]:
+    """The parts of a plain nest, with what was put around their statements since."""
+    return {
+        node.attr_key: node.body
+        for node in walk(nest)
+        if isinstance(node, AttrStmt) and node.node is None and node.attr_key in (_INIT, _UPDATE)
+    }
+
+
