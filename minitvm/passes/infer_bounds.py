@@ -151,9 +151,10 @@ class _Inference:
             if region is not None:
                 self._guard_domain(prover, made, axis, region)
         if self._internal(stage):
-            made.begins = tuple(roots[axis].min for axis in op.axis)
-            made.shape = tuple(self._room(prover, stage, made, axis) for axis in op.axis)
-            made.is_padded = True
+            rooms = [self._room(prover, stage, made, axis, around) for axis in op.axis]
+            made.begins = tuple(room[0] for room in rooms)
+            made.shape = tuple(room[1] for room in rooms)
+            made.is_padded = all(room[2] for room in rooms)
         return made
 
     def _of_loops(self, stage: Stage, roots: dict[IterVar, Range], prover: Prover) -> Bounds:
@@ -274,17 +275,27 @@ class _Inference:
         if not prover.proves(end - region.high - 1):
             made.guards[axis].append(e.less(value, axis.dom.min + axis.dom.extent))
 
-    def _room(self, prover: Prover, stage: Stage, made: Bounds, axis: IterVar) -> PrimExpr:
-        """How many elements the loops may reach along an axis."""
-        extent = made.ranges[axis].extent
+    def _room(
+        self, prover: Prover, stage: Stage, made: Bounds, axis: IterVar, around: Sequence[Loop]
+    ) -> tuple[PrimExpr, PrimExpr, bool]:
+        """The first element that is kept along an axis, how many are, and whether these are all
+        that the loops may reach."""
+        begin, dtype = made.ranges[axis].min, axis.var.dtype
         form = prover.affine(_covered(stage, made, axis))
-        high = prover.interval(form)[1]
         if not form.terms:
-            return const(form.constant, extent.dtype)
-        if high < 1 << 31 and isinstance(high, int) and high < extent.dtype.max():
-            return const(max(high, 0), extent.dtype)
-        needed = prover.expression(form, extent.dtype)
-        return needed if prover.proves(form) else e.maximum(needed, const(0, extent.dtype))
+            return begin, const(form.constant, dtype), True
+        high = prover.interval(form)[1]
+        if isinstance(high, int) and high < min(1 << 31, dtype.max()):
+            return begin, const(max(high, 0), dtype), True
+        # Memory has one size for all iterations around it.
+        loops = {leaf.var for _, leaf in around}
+        if any(node in loops for atom in form.terms for node in walk_once(atom)):
+            assert axis.dom is not None
+            domain = _domains(stage)[axis]
+            return domain.min, domain.extent, not made.guards[axis]
+        needed = prover.expression(form, dtype)
+        known = prover.proves(form)
+        return begin, needed if known else e.maximum(needed, const(0, dtype)), True
 
 
 def place_of(stage: Stage) -> Loop | None:

@@ -87,7 +87,8 @@ from minitvm.te.reducer import (
     prod,
     sum,
 )
-from minitvm.te.schedule import Schedule, Stage, create_schedule
+from minitvm.te.schedule import Schedule, create_schedule, replay
+from minitvm.te.stage import Stage
 from minitvm.te.tag import (
     tag_scope,
 )
@@ -171,6 +172,7 @@ __all__ = [
     "prod",
     "reduce_axis",
     "reinterpret",
+    "replay",
     "round",
     "rsqrt",
     "sigmoid",

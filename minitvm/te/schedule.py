@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, final
 
 from minitvm.expr import IterVar
 from minitvm.runtime.errors import CompileError
 from minitvm.te.dataflow import copy_of, factored, in_order, reading, written_through
+from minitvm.te.operation import thread_axis
 from minitvm.te.relation import Fuse, Rebase, Split
 from minitvm.te.stage import Group, Stage
 from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor
@@ -417,6 +419,41 @@ def create_schedule(ops: Operation | Tensor | Sequence[Operation | Tensor]) -> S
     if not found:
         raise CompileError("create_schedule: expected at least one operation, got none")
     return Schedule(tuple(dict.fromkeys(found)))
+
+
+def replay(
+    text: str,
+    outputs: Operation | Tensor | Sequence[Operation | Tensor],
+    names: Mapping[str, Any] | None = None,
+) -> Schedule:
+    """The schedule that the text of :meth:`Schedule.trace` makes of a computation like the one
+    that was scheduled.
+
+    Parameters
+    ----------
+    text : str
+        Python, which is run.
+    outputs : Tensor or Operation, or a list of them
+        As for :func:`create_schedule`; the text uses them under their operations' names.
+    names : mapping
+        What else the text uses: the intrinsics of ``tensorize`` by name.
+
+    >>> from minitvm import te
+    >>> B = te.compute((64,), lambda i: i, name="B")
+    >>> s = te.create_schedule(B.op)
+    >>> outer, inner = s[B].split(B.op.axis[0], 8)
+    >>> te.replay(s.trace(), B).trace() == s.trace()
+    True
+    """
+    ops = [each.op if isinstance(each, Tensor) else each for each in _listed(outputs)]
+    given = create_schedule(ops).calls.names_of(ops)
+    te = SimpleNamespace(create_schedule=create_schedule, thread_axis=thread_axis)
+    scope: dict[str, Any] = {"te": te, **given, **(names or {})}
+    exec(text, scope)
+    made = scope.get("s")
+    if not isinstance(made, Schedule):
+        raise CompileError("replay: expected a text that makes a schedule s, as s.trace() does")
+    return made
 
 
 def is_input(op: Operation) -> bool:

@@ -6,7 +6,7 @@ import functools
 import keyword
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar, cast
 
 from minitvm.expr import IterVar, PrimExpr, Var
@@ -102,7 +102,7 @@ class Trace:
         if isinstance(value, Tensor):
             return self.tensor(value)
         if isinstance(value, Operation):
-            return f"{self.tensor(value.output(0))}.op"
+            return self._operation(value)
         if isinstance(value, IterVar):
             return self._axis(value)
         if isinstance(value, Traced):
@@ -113,21 +113,38 @@ class Trace:
             return str(operator.index(value))
         return str(getattr(value, "name", None) or repr(value))
 
+    def names_of(self, ops: Sequence[Operation]) -> dict[str, Tensor]:
+        """The first tensors of some operations under their names."""
+        return {self._names[op.output(0)]: op.output(0) for op in ops}
+
     def name_of(self, thing: object) -> str:
         """The name that a result was given."""
         return self._names[thing]
 
     def tensor(self, tensor: Tensor) -> str:
         """A name of the tensor, which is reached from what has a name already."""
-        if tensor not in self._names:
-            self._reach(tensor)
+        if tensor in self._names:
+            return self._names[tensor]
+        for known, name in self._named_tensors():
+            if self._now(known).op is tensor.op:
+                return f"s[{name}].op.output({tensor.value_index})"
+        self._reach(tensor)
         return self._names[tensor]
+
+    def _named_tensors(self) -> list[tuple[Tensor, str]]:
+        return [(each, name) for each, name in self._names.items() if isinstance(each, Tensor)]
+
+    def _operation(self, op: Operation) -> str:
+        for known, name in self._named_tensors():
+            if op in (known.op, self._now(known).op):
+                return f"{name}.op" if op is known.op else f"s[{name}].op"
+        return f"{self.tensor(op.output(0))}.op"
 
     def _reach(self, tensor: Tensor) -> None:
         path: dict[Operation, str] = {}
         pending: list[Operation] = []
-        for known, name in list(self._names.items()):
-            if isinstance(known, Tensor) and known.op not in path:
+        for known, name in self._named_tensors():
+            if known.op not in path:
                 path[known.op] = f"{name}.op"
                 pending.append(known.op)
         while pending and tensor.op not in path:
@@ -150,8 +167,7 @@ class Trace:
         """Where an axis of an operation is found."""
         if axis.thread_tag:
             return f"te.thread_axis({axis.thread_tag!r})"
-        for known in [each for each in self._names if isinstance(each, Tensor)]:
-            name = self._names[known]
+        for known, name in self._named_tensors():
             for op, text in ((known.op, f"{name}.op"), (self._now(known).op, f"s[{name}].op")):
                 if getattr(op, "scan_axis", None) is axis:
                     return f"{text}.scan_axis"
@@ -172,11 +188,11 @@ class Trace:
     def _size(self, var: Var) -> str:
         """The name of a variable that is a dimension of a tensor."""
         if var not in self._names:
-            for known in [each for each in self._names if isinstance(each, Tensor)]:
+            for known, tensor in self._named_tensors():
                 for i, dim in enumerate(known.shape):
                     if dim is var:
                         name = self._name(var, var.name)
-                        self.lines.append(f"{name} = {self._names[known]}.shape[{i}]")
+                        self.lines.append(f"{name} = {tensor}.shape[{i}]")
                         return name
         return self._names.get(var, var.name)
 

@@ -1,0 +1,184 @@
+"""Programs to schedule: small graphs of every kind, of drawn sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from minitvm import te
+from minitvm.te.tensor import Operation, Tensor
+
+Draw = Callable[[st.SearchStrategy[Any]], Any]
+
+
+@dataclass
+class Program:
+    """A computation: its outputs, its arguments, and the values of the symbolic sizes."""
+
+    outputs: list[Operation]
+    args: list[Tensor]
+    sizes: dict[Any, int]
+
+    def arrays(self, seed: int) -> list[np.ndarray[Any, Any]]:
+        """Arguments: inputs of small whole numbers, outputs of rubbish."""
+        generator = np.random.default_rng(seed)
+        made = []
+        for tensor in self.args:
+            shape = tuple(self._extent(dim) for dim in tensor.shape)
+            made.append(generator.integers(-9, 10, shape).astype(str(tensor.dtype)))
+        return made
+
+    def _extent(self, dim: Any) -> int:
+        return self.sizes[dim] if dim in self.sizes else int(dim)
+
+
+DTYPES = st.sampled_from(["int32", "int32", "int64", "float64", "float32"])
+
+
+class Sizes:
+    """Draws dimensions, constant or symbolic."""
+
+    def __init__(self, draw: Draw) -> None:
+        self._draw = draw
+        self.values: dict[Any, int] = {}
+
+    def __call__(self, name: str, low: int = 1, high: int = 12) -> Any:
+        value = self._draw(st.integers(low, high))
+        if not self._draw(st.booleans()):
+            return value
+        size = te.size_var(name)
+        self.values[size] = value if self._draw(st.integers(0, 9)) else 0 if low == 1 else value
+        return size
+
+
+def elementwise_chain(draw: Draw) -> Program:
+    size = Sizes(draw)
+    shape = tuple(size(f"n{i}") for i in range(draw(st.integers(1, 3))))
+    dtype = draw(DTYPES)
+    a = te.placeholder(shape, dtype, name="a")
+    made = [a]
+    for i in range(draw(st.integers(1, 4))):
+        x, y = draw(st.sampled_from(made)), draw(st.sampled_from(made))
+        made.append(
+            te.compute(shape, lambda *j, x=x, y=y, i=i: x(*j) * (i + 2) + y(*j), name=f"t{i}")
+        )
+    return Program([made[-1].op], [a, made[-1]], size.values)
+
+
+def stencil(draw: Draw) -> Program:
+    """A padded border, two passes of a stencil."""
+    size = Sizes(draw)
+    n, dtype = size("n"), draw(DTYPES)
+    a = te.placeholder((n,), dtype, name="a")
+    pad = te.compute(
+        (n + 2,),
+        lambda i: te.if_then_else(te.all(i >= 1, i < n + 1), a[i - 1], te.const(0, dtype)),
+        name="pad",
+    )
+    blur = te.compute((n,), lambda i: pad[i] + pad[i + 1] * 2 + pad[i + 2], name="blur")
+    step = draw(st.integers(1, 2))
+    m = draw(st.integers(1, 4)) if draw(st.booleans()) else n
+    out = te.compute(
+        (m,), lambda i: blur[te.min(i * step, n - 1)] + blur[n - 1 - te.min(i, n - 1)], name="out"
+    )
+    size.values = {key: max(value, 1) for key, value in size.values.items()}
+    return Program([out.op], [a, out], size.values)
+
+
+def blur_2d(draw: Draw) -> Program:
+    h, w, dtype = draw(st.integers(3, 11)), draw(st.integers(3, 11)), draw(DTYPES)
+    a = te.placeholder((h, w), dtype, name="a")
+    bx = te.compute((h, w - 2), lambda y, x: a[y, x] + a[y, x + 1] + a[y, x + 2], name="bx")
+    by = te.compute((h - 2, w - 2), lambda y, x: bx[y, x] + bx[y + 1, x] + bx[y + 2, x], name="by")
+    return Program([by.op], [a, by], {})
+
+
+def row_reduction(draw: Draw) -> Program:
+    size = Sizes(draw)
+    n, m, dtype = size("n"), size("m"), draw(DTYPES)
+    a = te.placeholder((n, m), dtype, name="a")
+    reducer = draw(st.sampled_from([te.sum, te.max, te.min]))
+    k = te.reduce_axis((0, m), "k")
+    r = te.compute((n,), lambda i: reducer(a[i, k], axis=k), name="r")
+    if draw(st.booleans()):
+        return Program([r.op], [a, r], size.values)
+    low = te.compute((n, m), lambda i, j: a[i, j] - r[i], name="low")
+    return Program([low.op], [a, low], size.values)
+
+
+def argmax(draw: Draw) -> Program:
+    size = Sizes(draw)
+    n, m = size("n"), size("m")
+    a = te.placeholder((n, m), "int32", name="a")
+
+    def combine(x: Any, y: Any) -> Any:
+        first = te.any(x[1] > y[1], te.all(x[1] == y[1], x[0] < y[0]))
+        return te.if_then_else(first, x[0], y[0]), te.if_then_else(first, x[1], y[1])
+
+    best = te.comm_reducer(
+        combine, lambda t0, t1: (te.const(1000, t0), te.min_value(t1)), name="argmax"
+    )
+    k = te.reduce_axis((0, m), "k")
+    index, value = te.compute((n,), lambda i: best((k.var, a[i, k]), axis=k), name="best")
+    return Program([index.op], [a, index, value], size.values)
+
+
+def matmul(draw: Draw) -> Program:
+    size = Sizes(draw)
+    n, m, l, dtype = size("n"), size("m"), size("l"), draw(DTYPES)
+    a, b = te.placeholder((n, l), dtype, name="a"), te.placeholder((l, m), dtype, name="b")
+    k = te.reduce_axis((0, l), "k")
+    c = te.compute((n, m), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="c")
+    if draw(st.booleans()):
+        return Program([c.op], [a, b, c], size.values)
+    d = te.compute((n, m), lambda i, j: te.max(c[i, j], te.const(0, dtype)), name="d")
+    return Program([d.op], [a, b, d], size.values)
+
+
+def convolution(draw: Draw) -> Program:
+    n, f, c, o = (draw(st.integers(1, high)) for high in (9, 3, 3, 4))
+    stride, dtype = draw(st.integers(1, 2)), draw(DTYPES)
+    a = te.placeholder((c, n + 2), dtype, name="a")
+    w = te.placeholder((o, c, f), dtype, name="w")
+    length = (n + 2 - f) // stride + 1
+    rc, rx = te.reduce_axis((0, c), "rc"), te.reduce_axis((0, f), "rx")
+    y = te.compute(
+        (o, length),
+        lambda q, x: te.sum(a[rc, x * stride + rx] * w[q, rc, rx], axis=[rc, rx]),
+        name="y",
+    )
+    z = te.compute((o, length), lambda q, x: y[q, x] + 1, name="z")
+    return Program([z.op], [a, w, z], {})
+
+
+def layouts(draw: Draw) -> Program:
+    """Transposes, packing and reversal."""
+    n, m, dtype = draw(st.integers(1, 9)), draw(st.integers(1, 9)), draw(DTYPES)
+    a = te.placeholder((n, m), dtype, name="a")
+    t = te.compute((m, n), lambda i, j: a[j, i] * 2, name="t")
+    p = te.compute((n, m), lambda i, j: t[m - 1 - j, i] + a[i, j], name="p")
+    block = draw(st.integers(1, 4))
+    q = te.compute(
+        (n, (m + block - 1) // block, block),
+        lambda i, jo, ji: te.if_then_else(
+            jo * block + ji < m, p[i, te.min(jo * block + ji, m - 1)], te.const(0, dtype)
+        ),
+        name="q",
+    )
+    return Program([q.op], [a, q], {})
+
+
+PROGRAMS: list[Callable[[Draw], Program]] = [
+    elementwise_chain,
+    stencil,
+    blur_2d,
+    row_reduction,
+    argmax,
+    matmul,
+    convolution,
+    layouts,
+]

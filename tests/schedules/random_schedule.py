@@ -1,0 +1,166 @@
+"""Random legal sequences of primitives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+from hypothesis import strategies as st
+
+from minitvm.expr import IterType, IterVar
+from minitvm.stmt import ForKind
+from minitvm.te.schedule import Schedule
+from minitvm.te.stage import Stage
+from minitvm.te.tensor import ComputeOp, PlaceholderOp
+from tests.schedules.programs import Draw
+
+FACTORS = st.integers(1, 6)
+
+
+def schedule_randomly(s: Schedule, draw: Draw) -> None:
+    """Apply up to a dozen primitives to a schedule."""
+    for _ in range(draw(st.integers(1, 12))):
+        draw(st.sampled_from(STEPS))(s, draw)
+    for stage in s.stages:
+        _choose_kinds(stage, draw)
+
+
+def _stages(s: Schedule) -> list[Stage]:
+    return [stage for stage in s.stages if isinstance(stage.op, ComputeOp) and not stage.inlined]
+
+
+def _stage(s: Schedule, draw: Draw) -> Stage:
+    return draw(st.sampled_from(_stages(s)))
+
+
+def split(s: Schedule, draw: Draw) -> None:
+    stage = _stage(s, draw)
+    if len(stage.leaf_iter_vars) > 7 or not stage.leaf_iter_vars:
+        return
+    axis = draw(st.sampled_from(stage.leaf_iter_vars))
+    if draw(st.booleans()):
+        stage.split(axis, factor=draw(FACTORS))
+    else:
+        stage.split(axis, nparts=draw(FACTORS))
+
+
+def fuse(s: Schedule, draw: Draw) -> None:
+    stage = _stage(s, draw)
+    leaves = stage.leaf_iter_vars
+    pairs = [(x, y) for x, y in zip(leaves, leaves[1:]) if x.iter_type == y.iter_type]
+    if pairs:
+        stage.fuse(*draw(st.sampled_from(pairs)))
+
+
+def fuse_nothing(s: Schedule, draw: Draw) -> None:
+    _stage(s, draw).fuse()
+
+
+def reorder(s: Schedule, draw: Draw) -> None:
+    stage = _stage(s, draw)
+    stage.reorder(*draw(st.permutations(stage.leaf_iter_vars)))
+
+
+def inline(s: Schedule, draw: Draw) -> None:
+    able = [
+        stage
+        for stage in _stages(s)
+        if not stage.is_output and not stage.op.reduce_axis and not _has_guests(s, stage)
+    ]
+    if able:
+        draw(st.sampled_from(able)).compute_inline()
+
+
+def _has_guests(s: Schedule, stage: Stage) -> bool:
+    return any(each.attach_stage is stage for each in s.stages)
+
+
+def compute_at(s: Schedule, draw: Draw) -> None:
+    able = []
+    for stage in _stages(s):
+        readers = _readers(s, stage)
+        if not stage.is_output and len(readers) == 1:
+            able += [(stage, readers[0], axis) for axis in readers[0].leaf_iter_vars]
+    if able:
+        stage, reader, axis = draw(st.sampled_from(able))
+        stage.compute_at(reader, axis)
+
+
+def _readers(s: Schedule, stage: Stage) -> list[Stage]:
+    """The stages that read one, inlining done."""
+    found: list[Stage] = []
+    for reader in s.readers(stage):
+        found += _readers(s, reader) if reader.inlined else [reader]
+    return list(dict.fromkeys(found))
+
+
+def compute_root(s: Schedule, draw: Draw) -> None:
+    _stage(s, draw).compute_root()
+
+
+def cache_read(s: Schedule, draw: Draw) -> None:
+    able = [stage for stage in s.stages if s.readers(stage) and len(s.stages) < 9]
+    able = [each for each in able if each.attach_stage is None and not each.inlined]
+    if not able:
+        return
+    stage = draw(st.sampled_from(able))
+    readers = draw(st.lists(st.sampled_from(s.readers(stage)), min_size=1, unique=True))
+    if any(each.inlined for each in readers):
+        return
+    tensor = draw(st.sampled_from(stage.op.outputs))
+    readers = [each for each in readers if tensor in each.op.input_tensors]
+    if readers:
+        s.cache_read(tensor, "local", [each.op for each in readers])
+
+
+def cache_write(s: Schedule, draw: Draw) -> None:
+    able = [each for each in _stages(s) if not _has_guests(s, each) and len(s.stages) < 9]
+    if able:
+        stage = draw(st.sampled_from(able))
+        s.cache_write(list(stage.op.outputs), draw(st.sampled_from(["local", "global"])))
+
+
+def rfactor(s: Schedule, draw: Draw) -> None:
+    able = [
+        (stage, axis)
+        for stage in _stages(s)
+        for axis in stage.leaf_iter_vars
+        if axis in stage.reduce_leaves() and not _has_guests(s, stage) and len(s.stages) < 9
+    ]
+    if able:
+        stage, axis = draw(st.sampled_from(able))
+        s.rfactor(stage.op.output(0), axis, draw(st.integers(-1, len(stage.op.axis))))
+
+
+STEPS: list[Callable[[Schedule, Draw], None]] = [
+    split, split, split, fuse, fuse_nothing, reorder, reorder, inline, compute_at, compute_at,
+    compute_root, cache_read, cache_write, rfactor,
+]  # fmt: skip
+
+KINDS = [ForKind.SERIAL, ForKind.SERIAL, ForKind.UNROLLED, ForKind.PARALLEL, ForKind.VECTORIZED]
+
+
+def _choose_kinds(stage: Stage, draw: Draw) -> None:
+    """How loops run, where that is allowed: vectors and unrolling need constant extents."""
+    if isinstance(stage.op, PlaceholderOp):
+        return
+    for axis in stage.leaf_iter_vars:
+        kind = draw(st.sampled_from(KINDS))
+        if kind == ForKind.PARALLEL and axis.iter_type == IterType.DATA_PAR:
+            stage.parallel(axis)
+        if not _is_constant(stage, axis):
+            continue
+        if kind == ForKind.UNROLLED:
+            stage.unroll(axis)
+        if kind == ForKind.VECTORIZED and axis.iter_type == IterType.DATA_PAR:
+            stage.vectorize(axis)
+
+
+def _is_constant(stage: Stage, axis: IterVar) -> bool:
+    """Whether a loop is the inner one of a split by a factor."""
+    return any(
+        getattr(r, "inner", None) is axis and getattr(r, "factor", None) is not None
+        for r in stage.relations
+    )
+
+
