@@ -169,5 +169,3 @@ class Spans:
         dtypes = [atom.dtype for atom in form.terms if atom.dtype.is_int]
         dtype = max(dtypes, key=lambda each: each.bits, default=INT64)
         return self._prover.expression(form, dtype)
-
-

@@ -18,6 +18,7 @@ from minitvm.arith.prover import Prover
 from minitvm.arith.regions import Span, Spans
 from minitvm.expr import BufferLoad, IterVar, PrimExpr, Range, Var, const
 from minitvm.functor import walk_once
+from minitvm.passes.scans import Scans
 from minitvm.runtime.errors import CompileError
 from minitvm.stmt import Stmt
 from minitvm.te.relation import Fuse, Rebase, Singleton, Split, guards_of, ranges_of, values_of
@@ -73,6 +74,7 @@ def infer_bounds(
     readers: Callable[[Stage], list[Stage]],
     is_of: Callable[[BufferLoad, Stage], bool],
     internal: Callable[[Stage], bool],
+    scans: Scans,
 ) -> Inferred:
     """The bounds of all stages of a normalised schedule that are computed.
 
@@ -88,13 +90,15 @@ def infer_bounds(
         Whether a read is one of a stage's tensors.
     internal
         Whether a stage's memory is the program's own.
+    scans
+        The scans, and what is inside of them.
 
     Raises
     ------
     CompileError
         When a stage is placed where not all of its readers are.
     """
-    return _Inference(schedule, reads, readers, is_of, internal).run()
+    return _Inference(schedule, reads, readers, is_of, internal, scans).run()
 
 
 class _Inference:
@@ -105,19 +109,21 @@ class _Inference:
         readers: Callable[[Stage], list[Stage]],
         is_of: Callable[[BufferLoad, Stage], bool],
         internal: Callable[[Stage], bool],
+        scans: Scans,
     ) -> None:
         self._schedule = schedule
         self._reads = reads
         self._readers = readers
         self._is_of = is_of
         self._internal = internal
+        self._scans = scans
         self._found = Inferred()
 
     def run(self) -> Inferred:
         for stage in reversed(self._schedule.stages):
             if stage not in self._reads:
                 continue
-            place = place_of(stage)
+            place = place_of(stage, self._scans)
             if place is not None:
                 self._found.places[stage] = place
             self._found.bounds[stage] = self._bounds(stage, place)
@@ -130,15 +136,19 @@ class _Inference:
             if place is not None:
                 self._check_readers(stage, place)
             return self._of_loops(stage, _domains(stage), Prover())
-        self._check_readers(stage, place)
         prover = Prover()
+        for size in stage.op.output(0).shape:
+            prover.bind_size(size)
         around = [*self._path(place[0]), *self._loops_to(place)]
         for loop in around:
             prover.bind(loop[1].var, self._found.bounds[loop[0]].ranges[loop[1]])
-        spans = self._spans_inside(stage, place, prover)
-        regions = [
-            self._clamped(prover, spans[i], axis) for i, axis in enumerate(op.axis)
-        ]
+        if stage in self._scans.updates:
+            now = prover.affine(place[1].var)
+            spans: list[Span | None] = [Span(now, now), *[None] * (len(op.axis) - 1)]
+        else:
+            self._check_readers(stage, place)
+            spans = self._spans_inside(stage, place, prover)
+        regions = [self._clamped(prover, spans[i], axis) for i, axis in enumerate(op.axis)]
         roots = _domains(stage)
         for axis, region in zip(op.axis, regions, strict=True):
             if region is not None:
@@ -284,12 +294,13 @@ class _Inference:
         form = prover.affine(_covered(stage, made, axis))
         if not form.terms:
             return begin, const(form.constant, dtype), True
-        high = prover.interval(form)[1]
-        if isinstance(high, int) and high < min(1 << 31, dtype.max()):
-            return begin, const(max(high, 0), dtype), True
         # Memory has one size for all iterations around it.
         loops = {leaf.var for _, leaf in around}
-        if any(node in loops for atom in form.terms for node in walk_once(atom)):
+        variables = {node for node in walk_once(*form.terms) if isinstance(node, Var)}
+        high = prover.interval(form)[1]
+        if variables <= self._counted(around) and isinstance(high, int):
+            return begin, const(max(high, 0), dtype), True
+        if not variables.isdisjoint(loops):
             assert axis.dom is not None
             domain = _domains(stage)[axis]
             return domain.min, domain.extent, not made.guards[axis]
@@ -297,13 +308,19 @@ class _Inference:
         known = prover.proves(form)
         return begin, needed if known else e.maximum(needed, const(0, dtype)), True
 
+    def _counted(self, around: Sequence[Loop]) -> set[Var]:
+        """The variables of the loops whose extents are constants."""
+        ranges = [(leaf, self._found.bounds[stage].ranges[leaf]) for stage, leaf in around]
+        return {leaf.var for leaf, range_ in ranges if e.const_int(range_.extent) is not None}
 
-def place_of(stage: Stage) -> Loop | None:
-    """The loop at which a stage is computed: its own, or that of its group."""
+
+def place_of(stage: Stage, scans: Scans) -> Loop | None:
+    """The loop at which a stage is computed: its own, that of its group, or of its scan."""
     here = stage if stage.attach_stage is not None else stage.group
-    if here is None or here.attach_stage is None or here.attach_ivar is None:
-        return None
-    return here.attach_stage, here.attach_ivar
+    if here is not None and here.attach_stage is not None and here.attach_ivar is not None:
+        return here.attach_stage, here.attach_ivar
+    scan = scans.inside.get(stage)
+    return None if scan is None else (scan, scan.leaf_iter_vars[0])
 
 
 def _domains(stage: Stage) -> dict[IterVar, Range]:

@@ -12,6 +12,7 @@ from minitvm.functor import Mutator, substitute, walk
 from minitvm.op import likely
 from minitvm.passes.check_bounds import check_statements
 from minitvm.passes.infer_bounds import Bounds, Inferred, infer_bounds, place_of, reads_of
+from minitvm.passes.scans import find_scans
 from minitvm.passes.stage_bodies import (
     ReadBuffers,
     StageBody,
@@ -34,10 +35,10 @@ from minitvm.stmt import (
     seq,
     with_body,
 )
-from minitvm.te.schedule import Schedule
 from minitvm.te.relation import values_of
+from minitvm.te.schedule import Schedule
 from minitvm.te.stage import LoopAttrs, Stage
-from minitvm.te.tensor import ComputeOp, PlaceholderOp, Tensor
+from minitvm.te.tensor import ComputeOp, PlaceholderOp, ScanOp, Tensor
 
 
 def schedule_ops(schedule: Schedule, buffers: Mapping[Tensor, Buffer], func: PrimFunc) -> PrimFunc:
@@ -86,9 +87,7 @@ class _Moved:
 class _Move(Mutator):
     """Accesses to plain buffers go to where the elements are, and axes to their values."""
 
-    def __init__(
-        self, moved: Mapping[Buffer, _Moved], values: Mapping[Var, PrimExpr]
-    ) -> None:
+    def __init__(self, moved: Mapping[Buffer, _Moved], values: Mapping[Var, PrimExpr]) -> None:
         super().__init__()
         self._moved = moved
         self._values = values
@@ -97,9 +96,7 @@ class _Move(Mutator):
         return self._values.get(node, node)
 
     def _indices(self, indices: tuple[PrimExpr, ...], moved: _Moved) -> tuple[PrimExpr, ...]:
-        return tuple(
-            index - begin for index, begin in zip(indices, moved.begins, strict=True)
-        )
+        return tuple(index - begin for index, begin in zip(indices, moved.begins, strict=True))
 
     def visit_BufferLoad(self, node: BufferLoad) -> PrimExpr:
         indices = tuple(map(self.expr, node.indices))
@@ -133,6 +130,8 @@ class _Lowering:
         self._bodies: dict[Stage, StageBody] = {}
         self._plain: dict[Stage, Stmt] = {}
         self._inferred = Inferred()
+        self._scans = find_scans(schedule)
+        self._shared: dict[Tensor, Tensor] = {}  # parts of scans, and the scans' results
         self._moved: dict[Buffer, _Moved] = {}
 
     def run(self) -> PrimFunc:
@@ -140,7 +139,8 @@ class _Lowering:
         reader = ReadBuffers(self._schedule, self._buffers)
         for stage in self._stages:
             self._bodies[stage] = body_of(stage, self._schedule, self._buffers)
-            self._plain[stage] = plain_nest(stage, self._bodies[stage], reader)
+            times = self._scans.times.get(stage)
+            self._plain[stage] = plain_nest(stage, self._bodies[stage], reader, times)
         checked, at_entry = check_statements(self._func, self._plain.values())
         for stage, nest in zip(self._stages, checked, strict=True):
             self._learn_checks(stage, nest)
@@ -151,13 +151,38 @@ class _Lowering:
     def _name_buffers(self) -> None:
         for stage in self._schedule.stages:
             for tensor in stage.op.outputs:
-                buffer = self._given.get(tensor)
-                if buffer is None and isinstance(stage.op, PlaceholderOp):
-                    raise CompileError(
-                        f"{stage.op.name}: expected every placeholder that is read to be an "
-                        "argument, found it missing: add it to the list of arguments"
-                    )
-                self._buffers[tensor] = buffer or _allocated(tensor, stage.scope)
+                self._buffers[tensor] = self._given.get(tensor) or _allocated(tensor, stage.scope)
+        for stage in self._schedule.stages:
+            if isinstance(stage.op, ScanOp):
+                self._share_buffers(stage, stage.op)
+        for stage in self._schedule.stages:
+            if isinstance(stage.op, PlaceholderOp) and not self._is_given(stage):
+                raise CompileError(
+                    f"{stage.op.name}: expected every placeholder that is read to be an argument, "
+                    "found it missing: add it to the list of arguments"
+                )
+
+    def _share_buffers(self, scan: Stage, op: ScanOp) -> None:
+        """The states, the updates and the first parts of a scan are parts of its result."""
+        for i, tensor in enumerate(op.outputs):
+            buffer = self._buffers[tensor]
+            parts = [op.state_placeholder[i], op.update[i]]
+            if self._scans.inits.get(self._schedule[op.init[i]]) is scan:
+                parts.append(op.init[i])
+            for part in parts:
+                self._check_not_given(scan, part)
+                self._buffers[part] = buffer
+                self._shared[part] = tensor
+
+    def _check_not_given(self, scan: Stage, tensor: Tensor) -> None:
+        if tensor in self._given:
+            raise CompileError(
+                f"{scan.name}: expected {tensor.name}, which is part of a scan, to be no argument: "
+                f"pass {scan.name}"
+            )
+
+    def _is_given(self, stage: Stage) -> bool:
+        return all(each in self._given or each in self._shared for each in stage.op.outputs)
 
     def _learn_checks(self, stage: Stage, nest: Stmt) -> None:
         """Keep the checks that were made part of a stage's body."""
@@ -178,11 +203,15 @@ class _Lowering:
             for stage, body in self._bodies.items()
         }
         makes = {
-            self._buffers[tensor]: stage for stage in self._stages for tensor in stage.op.outputs
+            self._buffers[tensor]: stage
+            for stage in self._stages
+            for tensor in stage.op.outputs
+            if tensor not in self._shared
         }
         readers: dict[Stage, list[Stage]] = {stage: [] for stage in self._stages}
         for stage, loads in reads.items():
             loaded = {makes[load.buffer] for load in loads if load.buffer in makes}
+            loaded.discard(self._scans.inside.get(stage, stage))  # a state is no reader
             if not isinstance(stage.op, ComputeOp):
                 loaded.update(
                     self._schedule.stage_map[each.op]
@@ -197,6 +226,7 @@ class _Lowering:
             readers.__getitem__,
             lambda load, stage: makes.get(load.buffer) is stage,
             self._is_internal,
+            self._scans,
         )
         for stage in self._stages:
             bounds = self._inferred.bounds[stage]
@@ -208,22 +238,25 @@ class _Lowering:
                 self._moved[plain] = _Moved(real, bounds.begins)
 
     def _is_internal(self, stage: Stage) -> bool:
-        return not any(tensor in self._given for tensor in stage.op.outputs)
+        return not any(each in self._given or each in self._shared for each in stage.op.outputs)
 
     # -- Places -----------------------------------------------------------------------------------
 
     def placed(self, place: tuple[Stage, IterVar] | None, body: Stmt) -> Stmt:
         """The stages of a place before `body`, each in its memory, which lasts to the end."""
-        here = [each for each in self._stages if place_of(each) == place]
+        here = [each for each in self._stages if place_of(each, self._scans) == place]
+        first: dict[Buffer, Stage] = {}
+        for stage in here:
+            for tensor in stage.op.outputs:
+                if self._shared.get(tensor, tensor) not in self._given:
+                    first.setdefault(self.real(tensor), stage)
         for stage in reversed(here):
             body = seq(self._nest(stage), body)
-            for tensor in stage.op.outputs:
-                if tensor not in self._given:
-                    body = self._memory(stage, tensor, body)
+            for buffer, owner in first.items():
+                # The memory of an update is around its scan.
+                if owner is stage and stage not in self._scans.updates:
+                    body = Allocate(buffer, body)
         return body
-
-    def _memory(self, stage: Stage, tensor: Tensor, body: Stmt) -> Stmt:
-        return Allocate(self.real(tensor), body)
 
     def real(self, tensor: Tensor) -> Buffer:
         """The memory of a tensor."""
@@ -250,14 +283,26 @@ class _Lowering:
 
     def _nest(self, stage: Stage) -> Stmt:
         """The loops of a stage."""
+        if isinstance(stage.op, ScanOp):
+            return self._scan(stage, stage.op.scan_axis)
         if not isinstance(stage.op, ComputeOp):
             return _Move(self._moved, {}).stmt(self._bodies[stage].update)
         if not _is_scheduled(stage) and not self._has_placed(stage):
             return _Move(self._moved, {}).stmt(without_marks(self._plain[stage]))
         made = _Nest(self, stage, self._inferred.bounds[stage]).make()
-        return AttrStmt(
-            self.real(stage.op.output(0)), "double_buffer_scope", const(1), made
-        ) if stage.is_double_buffered else made
+        return (
+            AttrStmt(self.real(stage.op.output(0)), "double_buffer_scope", const(1), made)
+            if stage.is_double_buffered
+            else made
+        )
+
+    def _scan(self, stage: Stage, axis: IterVar) -> Stmt:
+        """What is copied at first, and the loop over time, in which all is placed."""
+        range_ = self._inferred.bounds[stage].ranges[axis]
+        attrs = stage.attrs_of(axis)
+        low, extent = self.moved(range_.min, {}), self.moved(range_.extent, {})
+        steps = For(axis.var, low, extent, attrs.kind, self.placed((stage, axis), seq()))
+        return seq(self._bodies[stage].update, steps)
 
     def _has_placed(self, stage: Stage) -> bool:
         return any(place[0] is stage for place in self._inferred.places.values()) or (
@@ -298,14 +343,10 @@ class _Nest:
     def _initial(self) -> Stmt:
         """The initial values, in loops of their own over the data axes."""
         assert self._body.init is not None
-        inside = [
-            leaf for leaf in self._leaves[self._init_at :] if leaf not in self._reduced
-        ]
+        inside = [leaf for leaf in self._leaves[self._init_at :] if leaf not in self._reduced]
         own = {leaf: Var(f"{leaf.name}.init", leaf.var.dtype, axis=True) for leaf in inside}
         loops = {
-            leaf: self._bounds.values[leaf]
-            if leaf not in own or self._is_once(leaf)
-            else own[leaf]
+            leaf: self._bounds.values[leaf] if leaf not in own or self._is_once(leaf) else own[leaf]
             for leaf in self._leaves
             if leaf not in self._reduced
         }
@@ -366,7 +407,8 @@ class _Nest:
         """`body` at the values of the axes, where all guards hold."""
         move = self._lowering.move(values)
         made = move.stmt(body)
-        data, reduced = [], []
+        data: list[PrimExpr] = []
+        reduced: list[PrimExpr] = []
         for axis, guards in self._bounds.guards.items():
             (reduced if axis in self._op.reduce_axis else data).extend(guards)
         for guard in reversed(data):
@@ -406,6 +448,4 @@ def _allocated(tensor: Tensor, scope: str) -> Buffer:
 
 
 def _sized(buffer: Buffer, shape: tuple[PrimExpr, ...]) -> Buffer:
-    return Buffer(
-        Var(buffer.name, HANDLE), shape, buffer.dtype, buffer.name, scope=buffer.scope
-    )
+    return Buffer(Var(buffer.name, HANDLE), shape, buffer.dtype, buffer.name, scope=buffer.scope)

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import cast, final
 
 from minitvm import expr as e
-from minitvm.expr import Buffer, BufferLoad, IterVar, PrimExpr, Reduce, Var
+from minitvm.expr import Buffer, BufferLoad, IterVar, PrimExpr, Range, Reduce, Var
 from minitvm.functor import Mutator, replace_buffers, substitute, walk
 from minitvm.runtime.errors import CompileError
 from minitvm.stmt import (
     AttrStmt,
     BufferStore,
-
     For,
     ForKind,
     IfThenElse,
@@ -23,7 +22,7 @@ from minitvm.stmt import (
 )
 from minitvm.te.schedule import Schedule
 from minitvm.te.stage import Stage
-from minitvm.te.tensor import ComputeOp, ExternOp, Tensor
+from minitvm.te.tensor import ComputeOp, ExternOp, ScanOp, Tensor, data_axes
 
 
 @final
@@ -83,6 +82,8 @@ def body_of(stage: Stage, schedule: Schedule, buffers: Mapping[Tensor, Buffer]) 
             return _compute_body(stage, op, ReadBuffers(schedule, buffers), buffers)
         case ExternOp() as op:
             return StageBody(_extern_body(op, buffers))
+        case ScanOp() as op:
+            return StageBody(_copied_inits(op, buffers))
     raise e.unknown_node(stage.op, "stage_bodies")
 
 
@@ -138,7 +139,8 @@ def _reduction(
     update = _store_all(outputs, results, indices)
     for name, value in reversed(bound):
         update = LetStmt(name, value, update)
-    guards, conditions = [], []
+    guards: list[PrimExpr] = []
+    conditions: list[PrimExpr] = []
     for each in _conjuncts(read.expr(reduce.condition)):
         is_guard = isinstance(each, e.Call) and each.op == "likely" and not _reads(each)
         (guards if is_guard else conditions).append(each)
@@ -187,9 +189,11 @@ def _store_all(
 _INIT, _UPDATE = "init", "update"
 
 
-def plain_nest(stage: Stage, body: StageBody, read: ReadBuffers) -> Stmt:
+def plain_nest(
+    stage: Stage, body: StageBody, read: ReadBuffers, times: Range | None = None
+) -> Stmt:
     """The stage in serial loops over its root axes, its two parts marked for
-    :func:`marked_parts`."""
+    :func:`marked_parts`. `times` is what the first axis runs over in a scan."""
     if not isinstance(stage.op, ComputeOp):
         return body.update
     update = body.update
@@ -198,7 +202,13 @@ def plain_nest(stage: Stage, body: StageBody, read: ReadBuffers) -> Stmt:
     inner = loops(stage.op.reduce_axis, _marked(_UPDATE, update), read.expr)
     if body.init is not None:
         inner = seq(_marked(_INIT, body.init), inner)
-    return loops(stage.op.axis, inner, read.expr)
+    if times is None:
+        return loops(stage.op.axis, inner, read.expr)
+    inner = loops(stage.op.axis[1:], inner, read.expr)
+    time = stage.op.axis[0].var
+    return For(
+        time, e.cast(time.dtype, times.min), e.cast(time.dtype, times.extent), ForKind.SERIAL, inner
+    )
 
 
 def loops(axes: tuple[IterVar, ...], body: Stmt, made: Callable[[PrimExpr], PrimExpr]) -> Stmt:
@@ -220,6 +230,19 @@ def without_marks(nest: Stmt) -> Stmt:
     return _Unmark().stmt(nest)
 
 
+def _copied_inits(op: ScanOp, buffers: Mapping[Tensor, Buffer]) -> Stmt:
+    """The first parts of a scan, copied where they aren't computed in place."""
+    copies = []
+    for tensor, init in zip(op.outputs, op.init, strict=True):
+        source, target = buffers[init], buffers[tensor]
+        if source is target:
+            continue
+        axes = data_axes([f"{init.name}.i{i}" for i in range(init.ndim)], init.shape)
+        at = tuple(axis.var for axis in axes)
+        copies.append(loops(axes, BufferStore(target, BufferLoad(source, at), at), lambda x: x))
+    return seq(*copies)
+
+
 class _Unmark(Mutator):
     def visit_AttrStmt(self, node: AttrStmt) -> Stmt:
         if node.node is None and node.attr_key in (_INIT, _UPDATE):
@@ -234,5 +257,3 @@ def marked_parts(nest: Stmt) -> dict[str, Stmt]:
         for node in walk(nest)
         if isinstance(node, AttrStmt) and node.node is None and node.attr_key in (_INIT, _UPDATE)
     }
-
-

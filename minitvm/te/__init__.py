@@ -87,6 +87,7 @@ from minitvm.te.reducer import (
     prod,
     sum,
 )
+from minitvm.te.scan import scan
 from minitvm.te.schedule import Schedule, create_schedule, replay
 from minitvm.te.stage import Stage
 from minitvm.te.tag import (
@@ -97,6 +98,7 @@ from minitvm.te.tensor import (
     ExternOp,
     Operation,
     PlaceholderOp,
+    ScanOp,
     Tensor,
     TensorSlice,
 )
@@ -106,6 +108,7 @@ __all__ = [
     "ExternOp",
     "Operation",
     "PlaceholderOp",
+    "ScanOp",
     "Schedule",
     "Stage",
     "Tensor",
@@ -175,6 +178,7 @@ __all__ = [
     "replay",
     "round",
     "rsqrt",
+    "scan",
     "sigmoid",
     "sin",
     "sinh",

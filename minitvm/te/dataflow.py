@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, cast
 
 from minitvm import expr as e
 from minitvm.expr import IterType, IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var, const
-from minitvm.functor import Mutator, substitute
-from minitvm.runtime.errors import CompileError
+from minitvm.functor import Mutator
 from minitvm.op import likely
+from minitvm.runtime.errors import CompileError
 from minitvm.te.relation import (
     guards_of,
     leaves_below,
@@ -176,9 +176,7 @@ def _in_layout(
     axis = tuple(
         IterVar(ranges[leaf], Var(f"{leaf.name}.c", leaf.var.dtype, axis=True)) for leaf in leaves
     )
-    loops: dict[IterVar, PrimExpr] = {
-        leaf: new.var for leaf, new in zip(leaves, axis, strict=True)
-    }
+    loops: dict[IterVar, PrimExpr] = {leaf: new.var for leaf, new in zip(leaves, axis, strict=True)}
     values = values_of(relations, ranges, loops)
     body = map_body(op.body, _Substitution({each.var: values[each] for each in op.axis}))
     guards = [guard.condition for guard in guards_of(relations, ranges, values)]
@@ -199,9 +197,7 @@ def _only_where(guards: Sequence[PrimExpr], value: PrimExpr) -> PrimExpr:
         condition = e.logical_and(condition, each)
     if isinstance(value, Reduce):
         held = e.logical_and(condition, value.condition)
-        return Reduce(
-            value.combiner, value.source, value.axis, held, value.value_index, value.init
-        )
+        return Reduce(value.combiner, value.source, value.axis, held, value.value_index, value.init)
     return e.intrinsic("if_then_else", value.dtype, condition, value, const(0, value.dtype))
 
 
@@ -241,8 +237,10 @@ def factored(stage: Stage, axis: IterVar, factor_axis: int) -> tuple[ComputeOp, 
         body = reductions(reduce, source, reduced, condition, ())
     else:
         identity = reduce.combiner.identity
-        body = tuple(e.intrinsic("if_then_else", each.dtype, condition, each, neutral)
-            for each, neutral in zip(source, identity, strict=True))
+        body = tuple(
+            e.intrinsic("if_then_else", each.dtype, condition, each, neutral)
+            for each, neutral in zip(source, identity, strict=True)
+        )
     partial = ComputeOp(f"{op.name}.rf", op.tag, op.attrs, tuple(axes), reduced, body)
     return partial, _final(op, reduce, partial, factor, factor_axis)
 

@@ -2,7 +2,7 @@
 
 A stage begins with the axes of its operation, its roots. Each relation replaces some axes by
 others; the axes that none replaces are the loops, the leaves. Ranges flow down from the roots,
-:func:`ranges_of`; what a root's variable is worth in terms of the loops flows up, :func:`values_of`.
+:func:`ranges_of`; what a root's variable is in terms of the loops flows up, :func:`values_of`.
 """
 
 from __future__ import annotations
@@ -238,9 +238,7 @@ def _from(dom: Range, offset: PrimExpr, axis: IterVar) -> PrimExpr:
     return e.cast(axis.var.dtype, dom.min + offset)
 
 
-def _parts(
-    fused: PrimExpr, extent: PrimExpr, outer_extent: PrimExpr
-) -> tuple[PrimExpr, PrimExpr]:
+def _parts(fused: PrimExpr, extent: PrimExpr, outer_extent: PrimExpr) -> tuple[PrimExpr, PrimExpr]:
     if const_int(extent) == 1:
         return fused, const(0, fused.dtype)
     if const_int(outer_extent) == 1:

@@ -365,7 +365,9 @@ class Schedule(Traced):
         stages = {stage: stage.copy(made) for stage in self.stages}
         made.stages = list(stages.values())
         made.stage_map = {op: stages[stage] for op, stage in self.stage_map.items()}
-        groups = {group: Group(made, [stages[each] for each in group.stages]) for group in self.groups}
+        groups = {
+            group: Group(made, [stages[each] for each in group.stages]) for group in self.groups
+        }
         made.groups = list(groups.values())
         pairs: list[tuple[Any, Any]] = [*stages.items(), *groups.items()]
         for old, new in pairs:
@@ -459,5 +461,3 @@ def replay(
 def is_input(op: Operation) -> bool:
     """Whether the operation's tensor is given rather than computed."""
     return isinstance(op, PlaceholderOp)
-
-

@@ -13,7 +13,7 @@ from minitvm.runtime.errors import CompileError
 from minitvm.stmt import ForKind
 from minitvm.te.dataflow import root_axes
 from minitvm.te.relation import Fuse, Rebase, Relation, Singleton, Split, leaves_below
-from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor
+from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, ScanOp, Tensor
 from minitvm.te.tensor_intrin import TensorIntrin
 from minitvm.te.trace import Trace, Traced, primitive
 
@@ -537,9 +537,7 @@ class Stage(Attachable):
         self.leaf_index(where, var)
         read = {self.schedule.now(each) for each in self.op.input_tensors}
         if not isinstance(tensor, Tensor) or self.schedule.now(tensor) not in read:
-            raise CompileError(
-                f"{where}: expected a tensor that {self.name} reads, got {tensor!r}"
-            )
+            raise CompileError(f"{where}: expected a tensor that {self.name} reads, got {tensor!r}")
         self._edit_attrs(var).prefetches.append((tensor, e.as_index(offset)))
 
     @primitive
@@ -642,7 +640,18 @@ class Stage(Attachable):
     def check_movable(self, what: str) -> None:
         """An error unless this stage is computed inside of the program."""
         if isinstance(self.op, PlaceholderOp):
-            raise CompileError(f"{self.name}: {what}: expected a computed tensor, got a placeholder")
+            raise CompileError(
+                f"{self.name}: {what}: expected a computed tensor, got a placeholder"
+            )
+        if isinstance(self.op, ScanOp) or any(
+            isinstance(each.op, ScanOp) and self.op in {tensor.op for tensor in each.op.update}
+            for each in self.schedule.stages
+        ):
+            raise CompileError(
+                f"{self.name}: {what}: expected a stage that can be moved, got "
+                f"{'a scan' if isinstance(self.op, ScanOp) else 'the update of a scan'}, whose "
+                "place is given"
+            )
         if self.is_output:
             raise CompileError(
                 f"{self.name}: {what}: expected a stage that others read, got an output, which "
@@ -683,6 +692,11 @@ class Stage(Attachable):
     def _plain_leaf(self, what: str, axis: Any) -> int:
         """The place of a loop of which it was not said yet how it runs."""
         place = self.leaf_index(f"{self.name}: {what}", axis)
+        if axis.iter_type == IterType.ORDERED:
+            raise CompileError(
+                f"{self.name}: {what}: expected a loop whose iterations may be regrouped, got the "
+                f"scan over {axis.name}"
+            )
         attrs = self.attrs_of(axis)
         if attrs.kind != ForKind.SERIAL or attrs.intrin is not None:
             how = "tensorized" if attrs.intrin is not None else _KIND_NAMES[attrs.kind]
@@ -710,6 +724,8 @@ class Stage(Attachable):
     def begins_elsewhere(self, axis: IterVar) -> bool:
         """Whether a root axis may begin at something other than 0."""
         placed = self.attach_stage or (self.group and self.group.attach_stage)
+        if axis.iter_type == IterType.ORDERED:
+            return False
         is_data = axis.iter_type == IterType.DATA_PAR
         return bool(is_data and placed) or (axis.dom is not None and e.const_int(axis.dom.min) != 0)
 

@@ -219,4 +219,3 @@ def primitive(method: Callable[_P, _R]) -> Callable[_P, _R]:
         )
 
     return recorded
-

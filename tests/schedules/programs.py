@@ -129,9 +129,9 @@ def argmax(draw: Draw) -> Program:
 
 def matmul(draw: Draw) -> Program:
     size = Sizes(draw)
-    n, m, l, dtype = size("n"), size("m"), size("l"), draw(DTYPES)
-    a, b = te.placeholder((n, l), dtype, name="a"), te.placeholder((l, m), dtype, name="b")
-    k = te.reduce_axis((0, l), "k")
+    n, m, depth, dtype = size("n"), size("m"), size("l"), draw(DTYPES)
+    a, b = te.placeholder((n, depth), dtype, name="a"), te.placeholder((depth, m), dtype, name="b")
+    k = te.reduce_axis((0, depth), "k")
     c = te.compute((n, m), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="c")
     if draw(st.booleans()):
         return Program([c.op], [a, b, c], size.values)
@@ -172,6 +172,23 @@ def layouts(draw: Draw) -> Program:
     return Program([q.op], [a, q], {})
 
 
+def scan(draw: Draw) -> Program:
+    """A recurrence with a stage between the state and its update, and a use of the result."""
+    steps, size = draw(st.integers(1, 6)), Sizes(draw)
+    n, dtype = size("n"), draw(st.sampled_from(["int32", "int64"]))
+    x = te.placeholder((steps, n), dtype, name="x")
+    state = te.placeholder((steps, n), dtype, name="state")
+    first = te.compute((1, n), lambda _, i: x[0, i] + 1, name="first")
+    twice = te.compute((steps, n), lambda t, i: state[t - 1, i] * 2, name="twice")
+    given = te.compute((steps, n), lambda t, i: x[t, i] - 3, name="given")
+    update = te.compute((steps, n), lambda t, i: twice[t, i] + given[t, i], name="update")
+    result = te.scan(first, update, state, inputs=[x], name="result")
+    if draw(st.booleans()):
+        return Program([result.op], [x, result], size.values)
+    out = te.compute((steps, n), lambda t, i: result[steps - 1 - t, i] + 1, name="out")
+    return Program([out.op], [x, out], size.values)
+
+
 PROGRAMS: list[Callable[[Draw], Program]] = [
     elementwise_chain,
     stencil,
@@ -181,4 +198,5 @@ PROGRAMS: list[Callable[[Draw], Program]] = [
     matmul,
     convolution,
     layouts,
+    scan,
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-
+from itertools import pairwise
 
 from hypothesis import strategies as st
 
@@ -11,7 +11,7 @@ from minitvm.expr import IterType, IterVar
 from minitvm.stmt import ForKind
 from minitvm.te.schedule import Schedule
 from minitvm.te.stage import Stage
-from minitvm.te.tensor import ComputeOp, PlaceholderOp
+from minitvm.te.tensor import ComputeOp, ScanOp
 from tests.schedules.programs import Draw
 
 FACTORS = st.integers(1, 6)
@@ -30,7 +30,8 @@ def _stages(s: Schedule) -> list[Stage]:
 
 
 def _stage(s: Schedule, draw: Draw) -> Stage:
-    return draw(st.sampled_from(_stages(s)))
+    chosen: Stage = draw(st.sampled_from(_stages(s)))
+    return chosen
 
 
 def split(s: Schedule, draw: Draw) -> None:
@@ -47,7 +48,7 @@ def split(s: Schedule, draw: Draw) -> None:
 def fuse(s: Schedule, draw: Draw) -> None:
     stage = _stage(s, draw)
     leaves = stage.leaf_iter_vars
-    pairs = [(x, y) for x, y in zip(leaves, leaves[1:]) if x.iter_type == y.iter_type]
+    pairs = [(x, y) for x, y in pairwise(leaves) if x.iter_type == y.iter_type]
     if pairs:
         stage.fuse(*draw(st.sampled_from(pairs)))
 
@@ -61,11 +62,24 @@ def reorder(s: Schedule, draw: Draw) -> None:
     stage.reorder(*draw(st.permutations(stage.leaf_iter_vars)))
 
 
+def _is_movable(s: Schedule, stage: Stage) -> bool:
+    """Neither an output, nor given its place by a scan."""
+    updates = [t.op for each in s.stages if isinstance(each.op, ScanOp) for t in each.op.update]
+    return not stage.is_output and stage.op not in updates
+
+
+def _is_read_as_a_whole(s: Schedule, stage: Stage) -> bool:
+    return any(not isinstance(each.op, ComputeOp) for each in s.readers(stage))
+
+
 def inline(s: Schedule, draw: Draw) -> None:
     able = [
         stage
         for stage in _stages(s)
-        if not stage.is_output and not stage.op.reduce_axis and not _has_guests(s, stage)
+        if _is_movable(s, stage)
+        and not stage.reduce_leaves()
+        and not _has_guests(s, stage)
+        and not _is_read_as_a_whole(s, stage)
     ]
     if able:
         draw(st.sampled_from(able)).compute_inline()
@@ -79,7 +93,7 @@ def compute_at(s: Schedule, draw: Draw) -> None:
     able = []
     for stage in _stages(s):
         readers = _readers(s, stage)
-        if not stage.is_output and len(readers) == 1:
+        if _is_movable(s, stage) and not _is_read_as_a_whole(s, stage) and len(readers) == 1:
             able += [(stage, readers[0], axis) for axis in readers[0].leaf_iter_vars]
     if able:
         stage, reader, axis = draw(st.sampled_from(able))
@@ -101,6 +115,7 @@ def compute_root(s: Schedule, draw: Draw) -> None:
 def cache_read(s: Schedule, draw: Draw) -> None:
     able = [stage for stage in s.stages if s.readers(stage) and len(s.stages) < 9]
     able = [each for each in able if each.attach_stage is None and not each.inlined]
+    able = [each for each in able if not _is_read_as_a_whole(s, each)]
     if not able:
         return
     stage = draw(st.sampled_from(able))
@@ -142,7 +157,7 @@ KINDS = [ForKind.SERIAL, ForKind.SERIAL, ForKind.UNROLLED, ForKind.PARALLEL, For
 
 def _choose_kinds(stage: Stage, draw: Draw) -> None:
     """How loops run, where that is allowed: vectors and unrolling need constant extents."""
-    if isinstance(stage.op, PlaceholderOp):
+    if not isinstance(stage.op, ComputeOp):
         return
     for axis in stage.leaf_iter_vars:
         kind = draw(st.sampled_from(KINDS))
@@ -162,5 +177,3 @@ def _is_constant(stage: Stage, axis: IterVar) -> bool:
         getattr(r, "inner", None) is axis and getattr(r, "factor", None) is not None
         for r in stage.relations
     )
-
-
