@@ -133,7 +133,8 @@ def _from_schedule(
     buffer_map: dict[Var, Buffer] = {}
     buffers: dict[Tensor, Buffer] = {}
     for position, arg in enumerate(args):
-        param, buffer = _parameter(name, position, arg, binds)
+        now = schedule.now(arg) if isinstance(arg, Tensor) and arg not in binds else arg
+        param, buffer = _parameter(name, position, now, binds)
         if param in params or (isinstance(arg, Tensor) and schedule.now(arg) in buffers):
             raise CompileError(
                 f"{name}: argument {position} {arg}: expected each once, got it again"

@@ -44,8 +44,8 @@ from minitvm.te.tensor import ComputeOp, PlaceholderOp, ScanOp, Tensor
 def schedule_ops(schedule: Schedule, buffers: Mapping[Tensor, Buffer], func: PrimFunc) -> PrimFunc:
     """`func` with the loops that a schedule stands for as its body.
 
-    `buffers` gives the memory of the tensors (as they are now) that are arguments; the others are allocated around
-    the loops that make and use them.
+    `buffers` gives the memory of the tensors (as they are now) that are arguments; the others are
+    allocated around the loops that make and use them.
 
     Before::
 

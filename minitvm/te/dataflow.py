@@ -11,6 +11,7 @@ from minitvm.expr import IterType, IterVar, PrimExpr, ProducerLoad, Range, Reduc
 from minitvm.functor import Mutator
 from minitvm.op import likely
 from minitvm.runtime.errors import CompileError
+from minitvm.te.layout import IndexMap
 from minitvm.te.relation import (
     guards_of,
     leaves_below,
@@ -181,13 +182,17 @@ def _in_layout(
     body = map_body(op.body, _Substitution({each.var: values[each] for each in op.axis}))
     guards = [guard.condition for guard in guards_of(relations, ranges, values)]
     if guards:
-        body = tuple(_only_where(guards, each) for each in body)
-        if isinstance(body[0], Reduce):
-            body = reductions(
-                body[0], body[0].source, body[0].axis, body[0].condition, body[0].init
-            )
+        body = _all_only_where(guards, body)
     places = loops_from(relations, ranges, {each: each.var for each in op.axis})
     return axis, body, tuple(places[leaf] for leaf in leaves)
+
+
+def _all_only_where(guards: Sequence[PrimExpr], body: tuple[PrimExpr, ...]) -> tuple[PrimExpr, ...]:
+    made = tuple(_only_where(guards, each) for each in body)
+    first = made[0]
+    if not isinstance(first, Reduce):
+        return made
+    return reductions(first, first.source, first.axis, first.condition, first.init)
 
 
 def _only_where(guards: Sequence[PrimExpr], value: PrimExpr) -> PrimExpr:
@@ -199,6 +204,48 @@ def _only_where(guards: Sequence[PrimExpr], value: PrimExpr) -> PrimExpr:
         held = e.logical_and(condition, value.condition)
         return Reduce(value.combiner, value.source, value.axis, held, value.value_index, value.init)
     return e.intrinsic("if_then_else", value.dtype, condition, value, const(0, value.dtype))
+
+
+# -- transform_layout -----------------------------------------------------------------------------
+
+
+class _ReadLayout(Mutator):
+    """Reads of tensors go to where a layout keeps their elements."""
+
+    def __init__(self, tensors: Mapping[Tensor, Tensor], layout: IndexMap) -> None:
+        super().__init__()
+        self._tensors = tensors
+        self._layout = layout
+
+    def visit_ProducerLoad(self, node: ProducerLoad) -> PrimExpr:
+        indices = tuple(self.expr(index) for index in node.indices)
+        other = self._tensors.get(cast(Tensor, node.producer))
+        if other is None:
+            return ProducerLoad(node.producer, indices)
+        at = dict(zip(self._layout.old, indices, strict=True))
+        places = _Substitution(at)
+        return ProducerLoad(other, tuple(places.expr(each) for each in self._layout.forward))
+
+
+def in_layout(op: Operation, layout: IndexMap) -> Operation:
+    """An operation whose tensors are kept in another layout; what pads it is zero, or what the
+    reduction begins from."""
+    if isinstance(op, PlaceholderOp):
+        shape = tuple(_range(axis).extent for axis in layout.axis)
+        return PlaceholderOp(op.name, shape, op.dtype, op.tag, op.attrs)
+    op = cast(ComputeOp, op)
+    values = {axis.var: value for axis, value in zip(op.axis, layout.backward, strict=True)}
+    body = map_body(op.body, _Substitution(values))
+    if layout.inside:
+        body = _all_only_where(layout.inside, body)
+    return ComputeOp(op.name, op.tag, op.attrs, layout.axis, op.reduce_axis, body)
+
+
+def reading_layout(op: Operation, tensors: Mapping[Tensor, Tensor], layout: IndexMap) -> Operation:
+    """`op`, reading some tensors in a layout."""
+    op = cast(ComputeOp, op)
+    body = map_body(op.body, _ReadLayout(tensors, layout))
+    return ComputeOp(op.name, op.tag, op.attrs, op.axis, op.reduce_axis, body)
 
 
 # -- rfactor --------------------------------------------------------------------------------------

@@ -8,11 +8,20 @@ from typing import Any, final
 
 from minitvm.expr import IterVar
 from minitvm.runtime.errors import CompileError
-from minitvm.te.dataflow import copy_of, factored, in_order, reading, written_through
+from minitvm.te.dataflow import (
+    copy_of,
+    factored,
+    in_layout,
+    in_order,
+    reading,
+    reading_layout,
+    written_through,
+)
+from minitvm.te.layout import index_map
 from minitvm.te.operation import thread_axis
 from minitvm.te.relation import Fuse, Rebase, Split
 from minitvm.te.stage import Group, Stage
-from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor
+from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor, data_axes
 from minitvm.te.trace import Trace, Traced, primitive
 
 
@@ -333,10 +342,53 @@ class Schedule(Traced):
             new = reading(old, {**later, **(changed if stage in asked else {})})
             if new is old:
                 continue
-            stage.op = new
-            self.stage_map[new] = stage
-            self.outputs = tuple(new if each is old else each for each in self.outputs)
+            self._now_computes(stage, new)
             later.update(zip(old.outputs, new.outputs, strict=True))
+
+    def transform_layout(self, stage: Stage, mapping: Any) -> list[IterVar]:
+        """See :meth:`Stage.transform_layout`."""
+        where = f"{stage.name}: transform_layout"
+        if isinstance(stage.op, ComputeOp):
+            axes = stage.op.axis
+            if stage.relations or stage.leaf_iter_vars != stage.all_iter_vars:
+                raise CompileError(
+                    f"{where}: expected a stage whose loops are as they began, got "
+                    f"{', '.join(each.name for each in stage.leaf_iter_vars)}: transform first"
+                )
+        elif isinstance(stage.op, PlaceholderOp):
+            names = [f"i{i}" for i in range(stage.op.output(0).ndim)]
+            axes = data_axes(names, stage.op.shape)
+        else:
+            raise CompileError(
+                f"{where}: expected a tensor of te.compute or te.placeholder, got one of "
+                f"{type(stage.op).__name__}"
+            )
+        for reader in self.readers(stage):
+            if not isinstance(reader.op, ComputeOp):
+                raise CompileError(
+                    f"{where}: expected to be read element by element, but {reader.name} reads "
+                    f"{stage.name} as a whole"
+                )
+        layout = index_map(stage.name, axes, mapping)
+        old, new = stage.op, in_layout(stage.op, layout)
+        tensors = dict(zip(old.outputs, new.outputs, strict=True))
+        later: dict[Tensor, Tensor] = {}
+        for reader in self.stages[self.stages.index(stage) + 1 :]:
+            before = reader.op
+            after = reading(before, later)
+            if not tensors.keys().isdisjoint(after.input_tensors):
+                after = reading_layout(after, tensors, layout)
+            self._now_computes(reader, after)
+            if after is not before:
+                later.update(zip(before.outputs, after.outputs, strict=True))
+        self._now_computes(stage, new)
+        stage.restart(new)
+        return list(stage.leaf_iter_vars[: len(layout.axis)])
+
+    def _now_computes(self, stage: Stage, op: Operation) -> None:
+        self.outputs = tuple(op if each is stage.op else each for each in self.outputs)
+        self.stage_map[op] = stage
+        stage.op = op
 
     # -- For lowering -----------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
@@ -634,6 +634,40 @@ class Stage(Attachable):
         """
         self.check_movable("double_buffer")
         self.is_double_buffered = True
+
+    @primitive
+    def transform_layout(self, mapping_function: Callable[..., Any]) -> list[IterVar]:
+        """Keep a tensor's elements in another order.
+
+        Before::
+
+            for i: for j: B[i, j] = ...                           # B has shape (16, 16)
+
+        After ``s[B].transform_layout(lambda i, j: [j // 4, i, j % 4])``, of shape (4, 16, 4)::
+
+            for ax0: for ax1: for ax2: B[ax0, ax1, ax2] = ...
+
+        An argument of the function has the new shape then: the caller passes it so. Where the map
+        needs more room than there are elements, zeros (or what a reduction begins from) pad it.
+
+        Parameters
+        ----------
+        mapping_function : function of the indices
+            Returns the list of new indices: indices, their quotients and remainders by constants,
+            and sums of them.
+
+        Returns
+        -------
+        list of IterVar
+            The loops over the new dimensions; none for a placeholder.
+
+        Raises
+        ------
+        CompileError
+            When the map can't be inverted, a dimension is no constant, or loops were transformed
+            already.
+        """
+        return self.schedule.transform_layout(self, mapping_function)
 
     # -- Checks -----------------------------------------------------------------------------------
 

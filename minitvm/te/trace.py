@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import keyword
 import operator
 import re
@@ -109,6 +110,8 @@ class Trace:
             return self._names.get(value) or value.text_in(self)
         if isinstance(value, PrimExpr):
             return self._expression(value)
+        if callable(value) and not hasattr(value, "name"):
+            return self._function(value)
         if hasattr(value, "__index__") and not isinstance(value, bool):
             return str(operator.index(value))
         return str(getattr(value, "name", None) or repr(value))
@@ -184,6 +187,13 @@ class Trace:
             name = f"{axes[var]}.var" if var in axes else self._size(var)
             renamed[var] = Var(name, var.dtype)
         return str(substitute(value, renamed))
+
+    def _function(self, function: Callable[..., Any]) -> str:
+        """A function of indices."""
+        names = list(inspect.signature(function).parameters)
+        result = function(*[Var(name, axis=True) for name in names])
+        members = result if isinstance(result, (list, tuple)) else [result]
+        return f"lambda {', '.join(names)}: [{', '.join(map(str, members))}]"
 
     def _size(self, var: Var) -> str:
         """The name of a variable that is a dimension of a tensor."""

@@ -130,6 +130,8 @@ def cache_read(s: Schedule, draw: Draw) -> None:
 
 def cache_write(s: Schedule, draw: Draw) -> None:
     able = [each for each in _stages(s) if not _has_guests(s, each) and len(s.stages) < 9]
+    if any(isinstance(each.op, ScanOp) for each in s.stages):  # time stays the first dimension
+        able = [each for each in able if each.leaf_iter_vars == each.all_iter_vars]
     if able:
         stage = draw(st.sampled_from(able))
         s.cache_write(list(stage.op.outputs), draw(st.sampled_from(["local", "global"])))
