@@ -71,6 +71,7 @@ from minitvm.op import (
     tanh,
     trunc,
 )
+from minitvm.te import hybrid
 from minitvm.te.operation import (
     compute,
     extern,
@@ -143,6 +144,7 @@ __all__ = [
     "floordiv",
     "floormod",
     "fmod",
+    "hybrid",
     "hypot",
     "if_then_else",
     "indexdiv",
