@@ -479,7 +479,9 @@ class _Parser:
     def _check_loop_name(self, node: ast.AST, name: str) -> None:
         """A loop's variable hides no other: which one is meant around it would be a riddle."""
         known = self._names.get(name)
-        if known is None or (isinstance(known, _Binding) and known.block is self._blocks[-1]):
+        if known is None:
+            return
+        if isinstance(known, _Binding) and known.block is self._blocks[-1] and not known.is_loop:
             return
         raise self._error(
             node,
@@ -1007,7 +1009,8 @@ class _Parser:
         self, node: ast.AST, kind: str, name: str, shape: Any, dtype: Any, scope: str = "global"
     ) -> Buffer:
         extents = shape if isinstance(shape, tuple) else (shape,)
-        buffer = decl_buffer(extents, dtype, name, scope=scope)
+        simple = [_simple(each) if isinstance(each, PrimExpr) else each for each in extents]
+        buffer = decl_buffer(simple, dtype, name, scope=scope)
         for extent in buffer.shape:
             known = e.const_int(extent)
             if known is not None and known < 0:
