@@ -100,6 +100,7 @@ from minitvm.te.tensor import (
     Tensor,
     TensorSlice,
 )
+from minitvm.te.tensor_intrin import TensorIntrin, decl_tensor_intrin
 
 __all__ = [
     "ComputeOp",
@@ -109,6 +110,7 @@ __all__ = [
     "Schedule",
     "Stage",
     "Tensor",
+    "TensorIntrin",
     "TensorSlice",
     "abs",
     "acos",
@@ -134,6 +136,7 @@ __all__ = [
     "cosh",
     "create_schedule",
     "decl_buffer",
+    "decl_tensor_intrin",
     "div",
     "erf",
     "exp",
