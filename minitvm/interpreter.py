@@ -407,7 +407,7 @@ def _access_ptr(compiler: _Compiler, node: e.Call) -> Evaluator:
 
 
 def _region(compiler: _Compiler, node: e.Call) -> Evaluator:
-    """The array of a region: where it begins in each dimension, and the extents of the last ones."""
+    """A part of an array: where it begins in each dimension, and the extents of the last ones."""
     reference = node.args[0]
     assert isinstance(reference, e.BufferRef)
     memory, *numbers = compiler.exprs(node.args)
@@ -418,8 +418,9 @@ def _region(compiler: _Compiler, node: e.Call) -> Evaluator:
         first = [begin(env) for begin in begins]
         dropped = ndim - len(extents)
         kept = zip(first[dropped:], extents, strict=True)
-        index = (*first[:dropped], *[slice(low, low + extent(env)) for low, extent in kept])
-        return memory(env).passed_on()[(*index, ...)]
+        slices = [slice(low, low + extent(env)) for low, extent in kept]
+        index = (*first[:dropped], *slices, ...)
+        return memory(env).passed_on()[index]
 
     return evaluate
 

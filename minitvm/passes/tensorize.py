@@ -133,8 +133,8 @@ class _Matching:
         extra = len(axes) - len(wanted)
         if extra < 0:
             raise CompileError(
-                f"{self._where}: expected at least {len(wanted)} {what}es as in "
-                f"{_named(wanted)}, found {_named(axes)}"
+                f"{self._where}: expected a {what} for each of the intrinsic's ({_named(wanted)}), "
+                f"found {_named(axes)}"
             )
         made: dict[Var, PrimExpr] = {}
         for position, axis in enumerate(axes):

@@ -9,6 +9,7 @@ from typing import Any, NoReturn, final
 from minitvm.arith.prover import Prover
 from minitvm.buffer import decl_buffer
 from minitvm.expr import Buffer, PrimExpr, Var, equal
+from minitvm.functor import walk
 from minitvm.runtime.errors import CompileError
 from minitvm.stmt import Evaluate, Stmt
 from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor
@@ -111,6 +112,11 @@ def decl_tensor_intrin(
     if scalars:
         arguments.append(list(scalars))
     body, init, update = _statements(name, checked, fcompute(*arguments))
+    if init is not None and any(getattr(n, "buffer", None) in buffers[:count] for n in walk(init)):
+        raise CompileError(
+            f"{name}: expected a reduce_reset that makes the first values of the outputs, found "
+            "one that reads an input: leave reading to reduce_update"
+        )
     return TensorIntrin(
         name,
         checked,
