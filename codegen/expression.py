@@ -13,19 +13,22 @@ from minitvm.codegen.llvm_text import (
     NULL,
     FunctionText,
     Value,
+    element_type,
     floating,
     integer,
     lanes_of,
     vector_type,
+    zero,
 )
 from minitvm.codegen.math import MathFunctions
 from minitvm.codegen.options import CodegenOptions
 from minitvm.codegen.types import memory_type, register_type
-from minitvm.expr import Buffer, PrimExpr, Var
+from minitvm.codegen.vector_folds import VectorFolds
+from minitvm.expr import Buffer, BufferStore, PrimExpr, Var
 from minitvm.functor import walk_once
-from minitvm.runtime.dtype import INT64
+from minitvm.runtime.dtype import INT64, DType
 from minitvm.runtime.errors import CompileError
-from minitvm.scalars import INTRINSICS
+from minitvm.scalars import INTRINSICS, VECTOR_FOLDS
 
 _FLOAT_BINARY = {e.Add: "fadd", e.Sub: "fsub", e.Mul: "fmul", e.Div: "fdiv"}
 _FLOAT_COMPARE = {e.EQ: "oeq", e.NE: "une", e.LT: "olt", e.LE: "ole", e.GT: "ogt", e.GE: "oge"}
@@ -37,8 +40,9 @@ _INT_COMPARE = {e.EQ: "eq", e.NE: "ne", e.LT: "lt", e.LE: "le", e.GT: "gt", e.GE
 class Address:
     """Where an access goes: a pointer, and for a vector access the step between its elements.
 
-    `step` counts elements: None for one element, 0 for the same in every lane, a constant 1 for
-    neighbours; any other needs `offsets`, the elements' distances from `pointer`, one a lane.
+    `step` counts elements: None for one element, 0 for the same in every lane, 1 for neighbours and
+    -1 for neighbours from the last to the first, which is where `pointer` then is; any other needs
+    `offsets`, the elements' distances from `pointer`, one a lane.
     """
 
     pointer: Value
@@ -58,6 +62,7 @@ class ExpressionEmitter:
         self.conversions = Conversions(text, options.target.has_float16_conversion)
         self.integers = Integers(text)
         self._math = MathFunctions(text, self.conversions, self.integers)
+        self._folds = VectorFolds(text, self.conversions, self.integers, options.strict)
         self._contract = "" if options.strict else "contract"
         self.variables: dict[Var, Value] = {}
         self.pointers: dict[Buffer, Value] = {}
@@ -70,6 +75,8 @@ class ExpressionEmitter:
             "call_llvm_intrin": self._emit_llvm_intrinsic,
             "call_llvm_pure_intrin": self._emit_llvm_intrinsic,
             "call_extern": self._emit_extern,
+            "vector_extract": self._emit_extract,
+            **dict.fromkeys(VECTOR_FOLDS, self._emit_fold),
         }
         binary: dict[type, Callable[[Any], Value]] = dict.fromkeys(
             (e.Add, e.Sub, e.Mul, e.Div, e.Mod, e.FloorDiv, e.FloorMod, e.Min, e.Max),
@@ -173,16 +180,23 @@ class ExpressionEmitter:
         return result
 
     def _emit_ramp(self, node: e.Ramp) -> Value:
-        base = self.text.splat(self.emit(node.base), node.lanes)
-        stride = self.text.splat(self.emit(node.stride), node.lanes)
-        return self.text.binary(
-            "add", base, self.text.binary("mul", self._lane_numbers(stride.type), stride)
-        )
+        steps = self._multiples(self.emit(node.stride), node.lanes)
+        base = self.emit(node.base)
+        return steps if base.text == "0" else self._add_to_each(base, steps)
 
-    def _lane_numbers(self, type: str) -> Value:
-        element = type.split(" x ")[1].rstrip(">")
-        numbers = ", ".join(f"{element} {lane}" for lane in range(lanes_of(type)))
-        return Value(type, f"<{numbers}>")
+    def _add_to_each(self, scalar: Value, vector: Value) -> Value:
+        return self.text.binary("add", self.text.splat(scalar, lanes_of(vector.type)), vector)
+
+    def _multiples(self, step: Value, lanes: int) -> Value:
+        """0, `step`, twice `step`..."""
+        known = _literal(step)
+        numbers = range(lanes) if known is None else [lane * known for lane in range(lanes)]
+        bits = int(step.type[1:])
+        listed = ", ".join(f"{step.type} {_wrapped(number, bits)}" for number in numbers)
+        constant = Value(vector_type(step.type, lanes), f"<{listed}>")
+        if known is not None:
+            return constant
+        return self.text.binary("mul", constant, self.text.splat(step, lanes))
 
     # -- memory --
 
@@ -211,9 +225,9 @@ class ExpressionEmitter:
             made = made[::-1][: len(extents)]
         if not buffer.auto_broadcast:
             return made
-        zero, one = integer("i64", 0), integer("i64", 1)
+        none, one = integer("i64", 0), integer("i64", 1)
         return [
-            self.text.select(self.text.icmp("eq", extent, one), zero, stride)
+            self.text.select(self.text.icmp("eq", extent, one), none, stride)
             for extent, stride in zip(extents, made, strict=True)
         ]
 
@@ -241,8 +255,7 @@ class ExpressionEmitter:
 
     def address(self, buffer: Buffer, indices: tuple[PrimExpr, ...]) -> Address:
         """Where ``buffer[indices]`` is."""
-        zero = integer("i64", 0)
-        offset, step, lanes = zero, zero, 1
+        offset, step, lanes = integer("i64", 0), integer("i64", 0), 1
         offsets: Value | None = None
         for node, stride in zip(indices, self.strides(buffer), strict=True):
             lanes = max(lanes, node.dtype.lanes)
@@ -264,8 +277,10 @@ class ExpressionEmitter:
             return Address(pointer)
         if offsets is None and _literal(step) in (0, 1):
             return Address(pointer, lanes, _literal(step))
-        ramp = self.text.splat(step, lanes)
-        ramp = self.text.binary("mul", self._lane_numbers(ramp.type), ramp)
+        if offsets is None and _literal(step) == -1:
+            last = self.text.element_pointer(element, pointer, integer("i64", 1 - lanes))
+            return Address(last, lanes, -1)
+        ramp = self._multiples(step, lanes)
         return Address(
             pointer,
             lanes,
@@ -275,33 +290,102 @@ class ExpressionEmitter:
 
     def _emit_load(self, node: e.BufferLoad) -> Value:
         dtype = node.buffer.dtype
-        where = self.address(node.buffer, node.indices)
-        align = dtype.element.itemsize
-        scalar = memory_type(dtype)
-        if where.lanes == 1 or where.step == 0:
-            loaded = self.text.splat(self.text.load(scalar, where.pointer, align), where.lanes)
-        elif where.step == 1:
-            loaded = self.text.load(vector_type(scalar, where.lanes), where.pointer, align)
+        predicate = _unless_all(node.predicate)
+        if predicate is None:
+            loaded = self._load(dtype, self.address(node.buffer, node.indices))
+        elif _is_never(predicate):
+            loaded = zero(vector_type(memory_type(dtype), predicate.dtype.lanes))
+        elif predicate.dtype.lanes == 1:
+            loaded = self._load_if(self.emit(predicate), node)
         else:
-            pointers = self._lane_pointers(where, scalar)
-            loaded = self.text.gather(vector_type(scalar, where.lanes), pointers, align)
+            mask = self.emit(predicate)
+            loaded = self._load_masked(dtype, self.address(node.buffer, node.indices), mask)
         return self.conversions.from_memory(loaded, dtype)
 
-    def store(self, buffer: Buffer, indices: tuple[PrimExpr, ...], value: Value) -> None:
-        """``buffer[indices] = value``, in the buffer's own dtype."""
-        where = self.address(buffer, indices)
-        align = buffer.dtype.element.itemsize
-        memory = self.conversions.to_memory(value, buffer.dtype)
+    def _load(self, dtype: DType, where: Address) -> Value:
+        align, scalar = dtype.element.itemsize, memory_type(dtype)
+        if where.lanes == 1:
+            return self.text.load(scalar, where.pointer, align)
+        if where.step == 0:
+            return self.text.splat(self.text.load(scalar, where.pointer, align), where.lanes)
+        type = vector_type(scalar, where.lanes)
+        if where.step is None:
+            return self.text.gather(type, self._lane_pointers(where, scalar), align)
+        loaded = self.text.load(type, where.pointer, align)
+        return loaded if where.step == 1 else self.text.reverse(loaded)
+
+    def _load_masked(self, dtype: DType, where: Address, mask: Value) -> Value:
+        align, scalar = dtype.element.itemsize, memory_type(dtype)
+        type = vector_type(scalar, where.lanes)
+        if where.step == 1:
+            return self.text.masked_load(type, where.pointer, align, mask)
+        if where.step == -1:
+            reversed_mask = self.text.reverse(mask)
+            loaded = self.text.masked_load(type, where.pointer, align, reversed_mask)
+            return self.text.reverse(loaded)
+        return self.text.gather(type, self._lane_pointers(where, scalar), align, mask)
+
+    def _load_if(self, holds: Value, node: e.BufferLoad) -> Value:
+        """One element, read only where `holds`."""
+        dtype = node.buffer.dtype
+        read, join = self.text.block("read"), self.text.block("endif")
+        before = self.text.current
+        self.text.branch_if(holds, read, join)
+        self.text.place(read)
+        with self.text.scope():
+            loaded = self._load(dtype, self.address(node.buffer, node.indices))
+        came_from = self.text.current
+        self.text.branch(join)
+        self.text.place(join)
+        nothing = Value(loaded.type, _ZERO[loaded.type[0]])
+        return self.text.phi(loaded.type, (nothing, before), (loaded, came_from))
+
+    def store(self, node: BufferStore, value: Value) -> None:
+        """Stores `value`, which is in the buffer's own dtype."""
+        predicate = _unless_all(node.predicate)
+        if predicate is not None and _is_never(predicate):
+            return
+        memory = self.conversions.to_memory(value, node.buffer.dtype)
+        align = node.buffer.dtype.element.itemsize
+        if predicate is None:
+            self._store(memory, self.address(node.buffer, node.indices), align)
+        elif predicate.dtype.lanes == 1:
+            write, join = self.text.block("write"), self.text.block("endif")
+            self.text.branch_if(self.emit(predicate), write, join)
+            self.text.place(write)
+            with self.text.scope():
+                self._store(memory, self.address(node.buffer, node.indices), align)
+            self.text.branch(join)
+            self.text.place(join)
+        else:
+            mask = self.emit(predicate)
+            self._store_masked(memory, self.address(node.buffer, node.indices), align, mask)
+
+    def _store(self, memory: Value, where: Address, align: int) -> None:
         if where.lanes == 1 or where.step == 1:
             self.text.store(memory, where.pointer, align)
+        elif where.step == -1:
+            self.text.store(self.text.reverse(memory), where.pointer, align)
         elif where.step == 0:  # the last lane is what remains
             self.text.store(self.text.extract(memory, where.lanes - 1), where.pointer, align)
         else:
-            self.text.scatter(memory, self._lane_pointers(where, memory_type(buffer.dtype)), align)
+            pointers = self._lane_pointers(where, element_type(memory.type))
+            self.text.scatter(memory, pointers, align)
+
+    def _store_masked(self, memory: Value, where: Address, align: int, mask: Value) -> None:
+        if where.step == 1:
+            self.text.masked_store(memory, where.pointer, align, mask)
+        elif where.step == -1:
+            turned, mask = self.text.reverse(memory), self.text.reverse(mask)
+            self.text.masked_store(turned, where.pointer, align, mask)
+        else:
+            pointers = self._lane_pointers(where, element_type(memory.type))
+            self.text.scatter(memory, pointers, align, mask)
 
     def _lane_pointers(self, where: Address, element: str) -> Value:
-        assert where.offsets is not None
         type = vector_type("ptr", where.lanes)
+        if where.offsets is None:
+            return self.text.splat(where.pointer, where.lanes)
         return self.text.vector_of_pointers(type, element, where.pointer, where.offsets)
 
     # -- calls --
@@ -341,6 +425,16 @@ class ExpressionEmitter:
         return self.conversions.from_memory(
             self.text.convert("bitcast", memory, wanted), node.dtype
         )
+
+    def _emit_extract(self, node: e.Call) -> Value:
+        vector, lane = node.args
+        if vector.dtype.lanes == 1:
+            return self.emit(vector)
+        return self.text.extract_at(self.emit(vector), self.index(lane))
+
+    def _emit_fold(self, node: e.Call) -> Value:
+        start, vector = node.args
+        return self._folds.emit(node.op, node.dtype, self.emit(start), self.emit(vector))
 
     def _emit_access_ptr(self, node: e.Call) -> Value:
         reference, offset = node.args[0], node.args[1]
@@ -384,6 +478,26 @@ def _string_argument(node: e.Call) -> str:
     if not isinstance(first, e.StringImm):
         raise CompileError(f"{node.op}: expected the name of a function first, got {first}")
     return first.value
+
+
+def _unless_all(predicate: PrimExpr | None) -> PrimExpr | None:
+    """`predicate`; None where it holds in every lane."""
+    inner = predicate.value if isinstance(predicate, e.Broadcast) else predicate
+    return None if isinstance(inner, e.IntImm) and inner.value else predicate
+
+
+def _is_never(predicate: PrimExpr) -> bool:
+    inner = predicate.value if isinstance(predicate, e.Broadcast) else predicate
+    return isinstance(inner, e.IntImm)  # true ones are gone
+
+
+_ZERO = {"i": "0", "f": "0.0", "d": "0.0", "p": "null"}  # by the first letter of an LLVM type
+
+
+def _wrapped(number: int, bits: int) -> int:
+    """`number` as a signed integer of as many bits."""
+    half = 1 << (bits - 1)
+    return (number + half) % (2 * half) - half
 
 
 def _literal(value: Value) -> int | None:

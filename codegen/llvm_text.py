@@ -326,6 +326,19 @@ class FunctionText:
             return vector
         return self._pure(element_type(vector.type), f"extractelement {vector}, i32 {lane}")
 
+    def extract_at(self, vector: Value, lane: Value) -> Value:
+        """The lane of a number known at run time."""
+        return self._pure(element_type(vector.type), f"extractelement {vector}, {lane}")
+
+    def reverse(self, vector: Value) -> Value:
+        """The lanes in the opposite order."""
+        lanes = lanes_of(vector.type)
+        order = ", ".join(f"i32 {lane}" for lane in reversed(range(lanes)))
+        return self._pure(
+            vector.type,
+            f"shufflevector {vector}, {vector.type} poison, <{lanes} x i32> <{order}>",
+        )
+
     def insert(self, vector: Value, element: Value, lane: int) -> Value:
         """`vector` with one lane replaced."""
         return self._pure(vector.type, f"insertelement {vector}, {element}, i32 {lane}")
@@ -335,6 +348,8 @@ class FunctionText:
         if lanes == 1:
             return value
         type = vector_type(value.type, lanes)
+        if value.text[0] not in "%@":
+            return Value(type, f"splat ({value})")
         first = self.insert(poison(type), value, 0)
         mask = zero(vector_type("i32", lanes))
         return self._pure(type, f"shufflevector {first}, {type} poison, {mask}")
@@ -354,18 +369,35 @@ class FunctionText:
     def store(self, value: Value, pointer: Value, align: int) -> None:
         self._lines.append(f"  store {value}, {pointer}, align {align}")
 
-    def gather(self, type: str, pointers: Value, align: int) -> Value:
-        """A vector whose lanes are read from a vector of addresses."""
-        mask = integer(like(type, "i1"), 1)
+    def masked_load(self, type: str, pointer: Value, align: int, mask: Value) -> Value:
+        """A vector from neighbouring elements, 0 in the lanes that `mask` leaves out."""
+        return self._define(
+            type,
+            f"call {type} @llvm.masked.load({pointer.type} align {align} {pointer.text}, "
+            f"{mask}, {zero(type)})",
+        )
+
+    def masked_store(self, value: Value, pointer: Value, align: int, mask: Value) -> None:
+        """Writes the lanes of a vector that `mask` chooses to neighbouring elements."""
+        self._lines.append(
+            f"  call void @llvm.masked.store({value}, {pointer.type} align {align} "
+            f"{pointer.text}, {mask})"
+        )
+
+    def gather(self, type: str, pointers: Value, align: int, mask: Value | None = None) -> Value:
+        """A vector whose lanes are read from a vector of addresses, 0 in the lanes that `mask`
+        leaves out."""
+        chosen = integer(like(type, "i1"), 1) if mask is None else mask
+        otherwise = poison(type) if mask is None else zero(type)
         return self._define(
             type,
             f"call {type} @llvm.masked.gather({pointers.type} align {align} {pointers.text}, "
-            f"{mask}, {type} poison)",
+            f"{chosen}, {otherwise})",
         )
 
-    def scatter(self, value: Value, pointers: Value, align: int) -> None:
+    def scatter(self, value: Value, pointers: Value, align: int, mask: Value | None = None) -> None:
         """Writes the lanes of a vector to a vector of addresses, the first lane first."""
-        mask = integer(like(value.type, "i1"), 1)
+        mask = integer(like(value.type, "i1"), 1) if mask is None else mask
         self._lines.append(
             f"  call void @llvm.masked.scatter({value}, {pointers.type} align {align} "
             f"{pointers.text}, {mask})"

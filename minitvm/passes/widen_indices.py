@@ -87,10 +87,14 @@ class _Widen(Mutator):
         return tuple(self.index(i) for i in indices)
 
     def visit_BufferLoad(self, node: e.BufferLoad) -> PrimExpr:
-        return e.BufferLoad(node.buffer, self._indices(node.indices))
+        return e.BufferLoad(node.buffer, self._indices(node.indices), self._where(node))
 
     def visit_BufferStore(self, node: s.BufferStore) -> Stmt:
-        return s.BufferStore(node.buffer, self.expr(node.value), self._indices(node.indices))
+        indices = self._indices(node.indices)
+        return s.BufferStore(node.buffer, self.expr(node.value), indices, self._where(node))
+
+    def _where(self, node: e.BufferLoad | s.BufferStore) -> PrimExpr | None:
+        return None if node.predicate is None else self.expr(node.predicate)
 
     def visit_For(self, node: s.For) -> Stmt:
         if not _is_narrow(node.loop_var.dtype):
