@@ -14,6 +14,7 @@ from minitvm.pass_context import Pass, PassContext
 from minitvm.passes.check_bounds import check_bounds
 from minitvm.passes.schedule_ops import schedule_ops
 from minitvm.passes.simplify import simplify
+from minitvm.passes.vectorize_loops import vectorize_loops
 from minitvm.passes.widen_indices import widen_indices
 from minitvm.runtime.dtype import HANDLE
 from minitvm.runtime.errors import CompileError
@@ -25,7 +26,9 @@ PIPELINE: tuple[Pass, ...] = (
     ("check_bounds", check_bounds),
     ("simplify", simplify),
     ("widen_indices", widen_indices),
+    ("vectorize_loops", vectorize_loops),
 )
+_SIMPLE = PIPELINE[: [name for name, _ in PIPELINE].index("widen_indices")]
 
 
 def lower(
@@ -107,7 +110,7 @@ def _lower(
     lowered: dict[str, PrimFunc] = {}
     for func in functions:
         _check_variables(func)
-        lowered[func.name] = context.run(PIPELINE[: -1 if simple_mode else None], func)
+        lowered[func.name] = context.run(_SIMPLE if simple_mode else PIPELINE, func)
     return IRModule(lowered)
 
 
