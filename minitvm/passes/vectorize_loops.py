@@ -364,7 +364,9 @@ class _Lanes(Mutator):
         known = e.const_int(distance)
         if known is not None and not low < known < high:
             return e.compare(type(made), e.const(0), e.const(min(max(known, low), high)))
-        clamped = e.cast(INT32, e.minimum(e.maximum(distance, e.const(low)), e.const(high)))
+        if not self._prover.proves(self._prover.affine(distance) - low):
+            distance = e.maximum(distance, e.const(low))
+        clamped = e.cast(INT32, e.minimum(distance, e.const(high)))
         ramp = e.Ramp(e.const(0), e.const(step), self._lanes)
         return cast(PrimExpr, type(made)(ramp, e.Broadcast(clamped, self._lanes)))  # type: ignore[call-arg]  # the concrete class
 
@@ -569,10 +571,10 @@ class _Lanes(Mutator):
         holds = Var("mask", made.dtype)
         then_case = self._in_lanes(holds, condition, likely, node.then_case)
         if node.else_case is None:
-            return s.LetStmt(holds, made, then_case)
+            return _named(holds, made, then_case)
         otherwise = e.Not(holds)
         else_case = self._in_lanes(otherwise, e.logical_not(condition), likely, node.else_case)
-        return s.LetStmt(holds, made, s.seq(then_case, else_case))
+        return _named(holds, made, s.seq(then_case, else_case))
 
     def _in_lanes(self, holds: PrimExpr, condition: PrimExpr, likely: bool, body: Stmt) -> Stmt:
         outside = self._region
@@ -587,7 +589,7 @@ class _Lanes(Mutator):
             made = self.stmt(body)
         if region.needs_a_lane:
             made = s.IfThenElse(self._some_lane(name), made)
-        return made if name is mask else s.LetStmt(name, mask, made)
+        return made if name is mask else _named(name, mask, made)
 
     def _is_reached(self, condition: PrimExpr) -> bool:
         """Whether `condition` surely holds in the first lane or in the last."""
@@ -666,6 +668,12 @@ def _progression(node: PrimExpr) -> tuple[PrimExpr, PrimExpr] | None:
     if isinstance(node, e.Broadcast):
         return node.value, e.const(0, node.value.dtype)
     return None
+
+
+def _named(name: Var, value: PrimExpr, body: Stmt) -> Stmt:
+    """`body` where `name` is the value, if it uses it."""
+    used = any(each is name for each in walk_once(body))
+    return s.LetStmt(name, value, body) if used else body
 
 
 def _is_zero(value: PrimExpr) -> bool:
