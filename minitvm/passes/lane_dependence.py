@@ -335,11 +335,32 @@ class LaneDependence:
     def _same_element(
         self, a: _Access, b: _Access, ours: Mapping[Var, Var], theirs: Mapping[Var, Var]
     ) -> list[Affine]:
-        goal: list[Affine] = []
-        for x, y in zip(a.indices, b.indices, strict=True):
-            left, right = substitute(x, ours), substitute(y, theirs)
-            goal += equal(self._prover.affine(left), self._prover.affine(right))
-        return goal
+        pairs = [
+            (substitute(x, ours), substitute(y, theirs))
+            for x, y in zip(a.indices, b.indices, strict=True)
+        ]
+        pairs += [
+            (x.a, y.a)
+            for x, y in pairs
+            for p, q in pairs
+            if self._are_quotient_and_remainder(x, p) and self._are_quotient_and_remainder(y, q)
+            and structural_equal(x.b, y.b)
+        ]  # fmt: skip
+        return [row for x, y in pairs for row in self._equal(x, y)]
+
+    def _equal(self, x: PrimExpr, y: PrimExpr) -> list[Affine]:
+        return equal(self._prover.affine(x), self._prover.affine(y))
+
+    def _are_quotient_and_remainder(self, x: PrimExpr, p: PrimExpr) -> bool:
+        """Whether `x` and `p` are the quotient and the remainder of one number by one divisor,
+        which together tell the number: so an axis that was fused is seen through."""
+        return (
+            isinstance(x, e.FloorDiv)
+            and isinstance(p, e.FloorMod)
+            and structural_equal(x.a, p.a)
+            and structural_equal(x.b, p.b)
+            and self._prover.proves(self._prover.affine(x.b) - 1)
+        )
 
     def _instance(self, access: _Access, suffix: str) -> dict[Var, Var]:
         """Copies of the variables of the loop and the inner loops, and what is known of them."""

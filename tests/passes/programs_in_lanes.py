@@ -11,10 +11,10 @@ from minitvm import expr as e
 from minitvm import stmt as s
 from minitvm.buffer import decl_buffer
 from minitvm.expr import Buffer, Call, PrimExpr, Var, const
-from minitvm.runtime.dtype import BOOL, FLOAT32, INT32, DType
+from minitvm.runtime.dtype import BOOL, FLOAT32, HANDLE, INT32, INT64, DType
 from minitvm.stmt import BufferStore, ForKind, PrimFunc, Stmt
 
-SIZE = 256  # of each dimension: larger than any index made below
+SIZE = 300  # of each dimension: larger than any index made below
 ROWS = 4
 
 
@@ -64,7 +64,7 @@ class Program:
             120 - lane, e.floordiv(lane, self._one(2, 7)), e.floormod(lane, self._one(3, 64)),
             e.floordiv(outer * 64 + lane, 64), e.floormod(outer * 64 + lane, 64),
             inner, const(7), lane * 3 - lane * 2, self.p[lane], lane + self.p[lane],
-            lane * 4 + inner + outer, e.Cast(INT32, e.Cast(e.INT64, lane)),
+            lane * 4 + inner + outer, e.Cast(INT32, e.Cast(INT64, lane)),
         )  # fmt: skip
 
     def _row(self) -> PrimExpr:
@@ -131,8 +131,8 @@ class Program:
 
     def _fold(self, depth: int) -> Stmt:
         place = self._one((const(1), const(9)), (const(0), self._one(const(0), *self._inner)))
-        operators = [e.Min, e.Max]
-        operators += [e.And, e.Or] if self._dtype.is_bool else [e.Add, e.Mul]
+        of_bools: tuple[Any, ...] = (e.Min, e.Max, e.And, e.Or)
+        operators = of_bools if self._dtype.is_bool else (e.Min, e.Max, e.Add, e.Mul)
         sides = [self.z[place], self._value(1)]
         return BufferStore(self.z, self._one(*operators)(*self._one(sides, sides[::-1])), place)
 
@@ -165,7 +165,7 @@ class Program:
         return s.LetStmt(var, value, body)
 
     def _allocate(self, depth: int) -> Stmt:
-        buffer = Buffer(Var(self._name("T"), e.HANDLE), (const(4),), self._dtype, "T")
+        buffer = Buffer(Var(self._name("T"), HANDLE), (const(4),), self._dtype, "T")
         fill = s.SeqStmt(tuple(BufferStore(buffer, self._value(1), (const(k),)) for k in range(4)))
         self._private.append(buffer)
         body = self._statement(depth - 1)
