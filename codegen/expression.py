@@ -63,6 +63,7 @@ class ExpressionEmitter:
         self.integers = Integers(text)
         self._math = MathFunctions(text, self.conversions, self.integers)
         self._folds = VectorFolds(text, self.conversions, self.integers, options.strict)
+        self._has_mask_registers = options.target.has_mask_registers
         self._contract = "" if options.strict else "contract"
         self.variables: dict[Var, Value] = {}
         self.pointers: dict[Buffer, Value] = {}
@@ -151,6 +152,8 @@ class ExpressionEmitter:
         raise CompileError(f"{type(node).__name__}: expected integers, got {dtype}")
 
     def _emit_comparison(self, node: e.Comparison) -> Value:
+        if self._has_mask_registers and _chooses_first_lanes(node):
+            return self._first_lanes(node.b)
         a, b = self.emit(node.a), self.emit(node.b)
         dtype = node.a.dtype
         if dtype.is_float:
@@ -159,6 +162,17 @@ class ExpressionEmitter:
         if predicate not in ("eq", "ne"):
             predicate = ("s" if dtype.is_int else "u") + predicate
         return self.text.icmp(predicate, a, b)
+
+    def _first_lanes(self, bound: PrimExpr) -> Value:
+        """``ramp(0, 1) < bound`` by shifting bits: LLVM would repeat the comparison of vectors in
+        each block that uses it, inside of loops too, and hold its operands in vector registers."""
+        assert isinstance(bound, e.Broadcast)
+        text, lanes, zero_bits = self.text, bound.lanes, integer("i64", 0)
+        count = text.intrinsic("smax", "i64", self.index(bound.value), zero_bits)
+        count = text.intrinsic("umin", "i64", count, integer("i64", lanes))
+        # bzhi clears the bits from the count on, and none for a count of 64.
+        bits = text.intrinsic("x86.bmi.bzhi.64", "i64", integer("i64", -1), count)
+        return text.convert_whole(text.convert("trunc", bits, f"i{lanes}"), f"<{lanes} x i1>")
 
     def _emit_not(self, node: e.Not) -> Value:
         value = self.emit(node.a)
@@ -492,6 +506,20 @@ def _is_never(predicate: PrimExpr) -> bool:
 
 
 _ZERO = {"i": "0", "f": "0.0", "d": "0.0", "p": "null"}  # by the first letter of an LLVM type
+
+
+def _chooses_first_lanes(node: e.Comparison) -> bool:
+    """Whether a comparison is ``ramp(0, 1) < broadcast(n)``, of lanes that fill a register."""
+    return (
+        isinstance(node, e.LT)
+        and isinstance(node.a, e.Ramp)
+        and isinstance(node.b, e.Broadcast)
+        and e.const_int(node.a.base) == 0
+        and e.const_int(node.a.stride) == 1
+        and node.a.dtype.is_int
+        and node.a.lanes < node.a.dtype.max()
+        and node.a.lanes in (8, 16, 32, 64)
+    )
 
 
 def _wrapped(number: int, bits: int) -> int:

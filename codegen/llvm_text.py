@@ -304,6 +304,10 @@ class FunctionText:
             value if wanted == value.type else self._pure(wanted, f"{opcode} {value} to {wanted}")
         )
 
+    def convert_whole(self, value: Value, type: str) -> Value:
+        """The bits of a value as another type of as many."""
+        return self._pure(type, f"bitcast {value} to {type}")
+
     def intrinsic(self, name: str, type: str, *args: Value, flags: str = "") -> Value:
         """A pure LLVM intrinsic, ``llvm.`` and overload left out: ``intrinsic("sqrt", ...)``."""
         listed = ", ".join(map(str, args))
