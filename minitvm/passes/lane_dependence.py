@@ -335,6 +335,8 @@ class LaneDependence:
     def _same_element(
         self, a: _Access, b: _Access, ours: Mapping[Var, Var], theirs: Mapping[Var, Var]
     ) -> list[Affine]:
+        for extent in a.buffer.shape:  # an access stays inside, so there is an inside
+            self._prover.assume(e.greater_equal(extent, 1))
         pairs = [
             (substitute(x, ours), substitute(y, theirs))
             for x, y in zip(a.indices, b.indices, strict=True)

@@ -21,6 +21,8 @@ from minitvm.stmt import BufferStore, ForKind, PrimFunc, Stmt, with_body
 
 # A loop of more iterations becomes a loop over vectors of this many.
 MAX_LANES = 64
+# So many are unrolled: an accumulator stays in registers only where its indices are constant.
+_FEW_STRIPS = 4
 
 
 def vectorize_loops(func: PrimFunc) -> PrimFunc:
@@ -142,6 +144,10 @@ class _Loops(Mutator):
             return self.stmt(s.LetStmt(node.loop_var, node.min, node.body))
         if _must_stay_serial(node.body):
             return self.stmt(_serial(node))
+        if not is_stable(node.min, node.body):  # it is read once, before the first iteration
+            begin = Var(f"{node.loop_var.name}_begin", node.loop_var.dtype)
+            rest = rebuild(node, {"min": begin})
+            return self.stmt(s.LetStmt(begin, node.min, rest))
         if lanes > MAX_LANES:
             return self.stmt(_strips(node, lanes))
         with self._prover.scope():
@@ -173,7 +179,8 @@ def _strips(node: s.For, lanes: int) -> Stmt:
 
     strip_var = Var(f"{var.name}_strip", dtype)
     first = strip(node.min + strip_var * e.const(MAX_LANES, dtype), MAX_LANES)
-    made: Stmt = s.For(strip_var, e.const(0, dtype), e.const(count, dtype), ForKind.SERIAL, first)
+    kind = ForKind.UNROLLED if count <= _FEW_STRIPS else ForKind.SERIAL
+    made: Stmt = s.For(strip_var, e.const(0, dtype), e.const(count, dtype), kind, first)
     if rest:
         made = s.seq(made, strip(node.min + e.const(count * MAX_LANES, dtype), rest))
     return made

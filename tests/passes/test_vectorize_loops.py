@@ -34,7 +34,8 @@ A, B = decl_buffer((N,), name="A"), decl_buffer((N,), name="B")
 C = decl_buffer((64,), name="C")
 D = decl_buffer((64, 64), name="D")
 P = decl_buffer((64,), "int32", name="P")
-TENSORS = (A, B, C, D, P)
+E = decl_buffer((4, N), name="E")
+TENSORS = (A, B, C, D, P, E)
 
 
 def func(body: Stmt, *scalars: Var) -> PrimFunc:
@@ -72,7 +73,7 @@ def test_saxpy(golden: Callable[[str], None]) -> None:
     at = i * 16 + v
     body = s.IfThenElse(likely(at < N), store(B, A[at] * X + B[at], at))
     nest = loop(i, (N + 15) // 16, vectorized(16, body))
-    golden(str(lower(func(nest, X))))
+    golden(str(lower(func(nest, X))["f"].body))
 
 
 def tile(rows: int, columns: int, extent: Any) -> Stmt:
@@ -118,6 +119,7 @@ def test_assertion(golden: Callable[[str], None]) -> None:
     golden(text(vectorized(8, body)))
 
 
+FUSED = ((i * 8 + v) // N, (i * 8 + v) % N)
 ROWS_OF_TEXT: dict[str, tuple[Stmt, str]] = {
     "one lane": (vectorized(1, store(C, 1.0, v)), "v = 0\nC[v] = 1.0"),
     "no lane": (vectorized(0, store(C, 1.0, v)), "pass"),
@@ -174,6 +176,17 @@ ROWS_OF_TEXT: dict[str, tuple[Stmt, str]] = {
         vectorized(4, vectorized(4, store(D, 1.0, v, i), var=i)),
         "for v in range(4):\n    D[v, ramp(0, 1, 4)] = broadcast(1.0, 4)",
     ),
+    "begins where data says": (
+        s.For(v, P[0], const(4), ForKind.VECTORIZED, store(P, v, v)),
+        "v_begin = P[0]\nP[ramp(v_begin, 1, 4)] = ramp(v_begin, 1, 4)",
+    ),
+    "a fused axis": (
+        loop(i, 4, vectorized(8, store(E, E[FUSED] + 1.0, *FUSED))),
+        "for i in range(4):\n"
+        "    E[ramp(i * 8, 1, 8) // broadcast(n, 8), ramp(i * 8, 1, 8) % broadcast(n, 8)] = "
+        "E[ramp(i * 8, 1, 8) // broadcast(n, 8), ramp(i * 8, 1, 8) % broadcast(n, 8)] "
+        "+ broadcast(1.0, 8)",
+    ),
     "calls": (
         vectorized(2, s.Evaluate(Call(INT32, "call_packed", (e.StringImm("g"), v)))),
         'for v in range(2):\n    call_packed("g", v)',
@@ -190,7 +203,7 @@ def test_becomes(name: str) -> None:
 def test_many_lanes() -> None:
     wide = 2 * MAX_LANES + 3
     made = text(vectorized(wide, s.IfThenElse(v < wide - 1, store(A, B[v], v))))
-    assert f"for v_strip in range(2):\n    A[ramp(v_strip * {MAX_LANES}, 1, 64)] = B[" in made
+    assert f"for v_strip in unrolled(2):\n    A[ramp(v_strip * {MAX_LANES}, 1, 64)] = B[" in made
     assert f"where=mask] = B[ramp({2 * MAX_LANES}, 1, 3), where=mask]" in made
 
 
@@ -213,6 +226,7 @@ def arrays(**given_arrays: Any) -> list[Any]:
     made = {
         "A": np.zeros(3, np.float32), "B": np.zeros(3, np.float32), "C": np.zeros(64, np.float32),
         "D": np.zeros((64, 64), np.float32), "P": np.zeros(64, np.int32), **given_arrays,
+        "E": np.zeros((4, len(given_arrays.get("A", range(3)))), np.float32),
     }  # fmt: skip
     return list(made.values())
 
