@@ -40,15 +40,17 @@ _INT_COMPARE = {e.EQ: "eq", e.NE: "ne", e.LT: "lt", e.LE: "le", e.GT: "gt", e.GE
 class Address:
     """Where an access goes: a pointer, and for a vector access the step between its elements.
 
-    `step` counts elements: None for one element, 0 for the same in every lane, 1 for neighbours and
-    -1 for neighbours from the last to the first, which is where `pointer` then is; any other needs
-    `offsets`, the elements' distances from `pointer`, one a lane.
+    `step` counts elements: 0 for the same in every lane, 1 for neighbours and -1 for neighbours
+    from the last to the first, which is where `pointer` then is; None for one element or any
+    others, whose distances from `pointer` are `offsets`, one a lane. `apart` is the step of these
+    offsets where it is constant.
     """
 
     pointer: Value
     lanes: int = 1
     step: int | None = None
     offsets: Value | None = None
+    apart: int | None = None
 
 
 class ExpressionEmitter:
@@ -300,6 +302,7 @@ class ExpressionEmitter:
             lanes,
             None,
             ramp if offsets is None else self.text.binary("add", offsets, ramp),
+            _literal(step) if offsets is None else None,
         )
 
     def _emit_load(self, node: e.BufferLoad) -> Value:
@@ -323,10 +326,29 @@ class ExpressionEmitter:
         if where.step == 0:
             return self.text.splat(self.text.load(scalar, where.pointer, align), where.lanes)
         type = vector_type(scalar, where.lanes)
+        if where.apart in _STRIDES:
+            return self._load_apart(type, where.pointer, where.apart, align)
         if where.step is None:
             return self.text.gather(type, self._lane_pointers(where, scalar), align)
         loaded = self.text.load(type, where.pointer, align)
         return loaded if where.step == 1 else self.text.reverse(loaded)
+
+    def _load_apart(self, type: str, pointer: Value, step: int, align: int) -> Value:
+        """Every `step`-th element, picked from vectors of neighbours: no gather is as fast. What is
+        read lies between the first and the last of them, so it is the same object's."""
+        lanes = lanes_of(type)
+        last = (lanes - 1) * step + 1 - lanes  # where the last vector begins
+        made: Value | None = None
+        for begin in (*range(0, last, lanes), last):
+            place = self.text.element_pointer(element_type(type), pointer, integer("i64", begin))
+            part = self.text.load(type, place, align)
+            places = [lane * step - begin for lane in range(lanes)]
+            chosen = [  # what came before, what is here, or what comes later
+                lane if p < 0 else lanes + p if p < lanes else None for lane, p in enumerate(places)
+            ]
+            made = self.text.shuffle(part if made is None else made, part, chosen)
+        assert made is not None
+        return made
 
     def _load_masked(self, dtype: DType, where: Address, mask: Value) -> Value:
         align, scalar = dtype.element.itemsize, memory_type(dtype)
@@ -505,6 +527,7 @@ def _is_never(predicate: PrimExpr) -> bool:
     return isinstance(inner, e.IntImm)  # true ones are gone
 
 
+_STRIDES = (2, 3, 4)  # steps that are read as neighbours
 _ZERO = {"i": "0", "f": "0.0", "d": "0.0", "p": "null"}  # by the first letter of an LLVM type
 
 

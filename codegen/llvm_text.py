@@ -334,14 +334,15 @@ class FunctionText:
         """The lane of a number known at run time."""
         return self._pure(element_type(vector.type), f"extractelement {vector}, {lane}")
 
+    def shuffle(self, a: Value, b: Value, lanes: Sequence[int | None]) -> Value:
+        """A vector of lanes by their numbers in `a` and, counted on, `b`; None for any value."""
+        order = ", ".join("i32 poison" if lane is None else f"i32 {lane}" for lane in lanes)
+        type = vector_type(element_type(a.type), len(lanes))
+        return self._pure(type, f"shufflevector {a}, {b}, <{len(lanes)} x i32> <{order}>")
+
     def reverse(self, vector: Value) -> Value:
         """The lanes in the opposite order."""
-        lanes = lanes_of(vector.type)
-        order = ", ".join(f"i32 {lane}" for lane in reversed(range(lanes)))
-        return self._pure(
-            vector.type,
-            f"shufflevector {vector}, {vector.type} poison, <{lanes} x i32> <{order}>",
-        )
+        return self.shuffle(vector, poison(vector.type), range(lanes_of(vector.type))[::-1])
 
     def insert(self, vector: Value, element: Value, lane: int) -> Value:
         """`vector` with one lane replaced."""

@@ -30,13 +30,16 @@ from tests.codegen.kernels import (
 from tests.codegen.test_dtypes import TARGETS
 
 LANES = (2, 3, 5, 8, 16, 17, 32, 33)
-SIZE = 160
+SIZE = 170
 
 # Indices of some lanes: neighbours, backwards, apart, any; and all at one place.
 INDICES: dict[str, Callable[[int], PrimExpr]] = {
     "unit": lambda lanes: Ramp(const(1), const(1), lanes),
     "reversed": lambda lanes: Ramp(const(lanes + 2), const(-1), lanes),
-    "strided": lambda lanes: Ramp(const(2), const(3), lanes),
+    "two apart": lambda lanes: Ramp(const(1), const(2), lanes),
+    "three apart": lambda lanes: Ramp(const(2), const(3), lanes),
+    "four apart": lambda lanes: Ramp(const(0), const(4), lanes),
+    "five apart backwards": lambda lanes: Ramp(const(5 * lanes - 5), const(-5), lanes),
     "any": lambda lanes: e.FloorMod(
         e.Mul(Ramp(const(0), const(7), lanes), Ramp(const(0), const(1), lanes)),
         e.Broadcast(const(SIZE), lanes),
