@@ -212,13 +212,15 @@ class _StaysSerial(Exception):
 @dataclass(slots=True)
 class _Region:
     """Where some lanes are off: `mask` says which are on, `firm` the same without the ``likely``
-    guards; None for all. `is_reached` says that one lane at least is on.
+    guards; None for all. They are `conditions`, as far as these are scalar. `is_reached` says that
+    one lane at least is on.
 
     `needs_a_lane` is set where something is done once for all lanes, which is wrong for none.
     """
 
     mask: PrimExpr | None = None
     firm: PrimExpr | None = None
+    conditions: tuple[PrimExpr, ...] = ()
     is_reached: bool = True
     needs_a_lane: bool = False
 
@@ -593,20 +595,23 @@ class _Lanes(Mutator):
         else:
             firm = mask if outside.firm is outside.mask else _both(outside.firm, holds)
         name = mask if isinstance(mask, Var) else Var("mask", mask.dtype)  # computed once
-        region = _Region(name, name if firm is mask else firm, self._is_reached(condition))
+        conditions = (*outside.conditions, condition)
+        is_reached = outside.is_reached and self._is_reached(conditions)
+        region = _Region(name, name if firm is mask else firm, conditions, is_reached)
         with self._in(region):
             made = self.stmt(body)
         if region.needs_a_lane:
             made = s.IfThenElse(self._some_lane(name), made)
         return made if name is mask else _named(name, mask, made)
 
-    def _is_reached(self, condition: PrimExpr) -> bool:
-        """Whether `condition` surely holds in the first lane or in the last."""
-        if self._region.mask is not None:
-            return False
+    def _is_reached(self, conditions: tuple[PrimExpr, ...]) -> bool:
+        """Whether `conditions` surely hold in the first lane, or in the last."""
         var, low = self._loop.loop_var, self._loop.min
         ends = (low, low + e.const(self._lanes - 1, var.dtype))
-        return any(self._prover.can_prove(substitute(condition, {var: end})) for end in ends)
+        return any(
+            all(self._prover.can_prove(substitute(each, {var: end})) for each in conditions)
+            for end in ends
+        )
 
     def visit_Allocate(self, node: s.Allocate) -> Stmt:
         """A buffer of its own for each lane, next to those of the other lanes."""

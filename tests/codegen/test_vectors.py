@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,8 +17,9 @@ from minitvm import stmt as s
 from minitvm.buffer import decl_buffer
 from minitvm.expr import BufferLoad, Call, PrimExpr, Ramp, Var, const
 from minitvm.interpreter import interpret
-from minitvm.runtime.dtype import FLOAT16, FLOAT32, INT8, DType
-from minitvm.stmt import BufferStore, PrimFunc, Stmt
+from minitvm.runtime.dtype import BOOL, FLOAT16, FLOAT32, INT8, INT32, DType
+from minitvm.stmt import BufferStore, ForKind, PrimFunc, Stmt
+from minitvm.transform import PassContext
 from tests.codegen.kernels import (
     DTYPES,
     FLOATS,
@@ -27,7 +30,7 @@ from tests.codegen.kernels import (
     telling_values,
     values_of,
 )
-from tests.codegen.test_dtypes import TARGETS
+from tests.codegen.test_dtypes import TARGETS, operators
 
 LANES = (2, 3, 5, 8, 16, 17, 32, 33)
 SIZE = 170
@@ -216,3 +219,75 @@ def test_lanes_by_data_are_checked_where_they_are_on() -> None:
     masks[12] = True
     with pytest.raises(IndexError, match=r"must stay in \[0, 8\), got 12"):
         kernel(x, y, masks)
+
+
+# -- Operators and functions ----------------------------------------------------------------------
+
+
+def every_operation(dtype: DType) -> list[Callable[[PrimExpr, PrimExpr], PrimExpr]]:
+    """Casts to every dtype, operators and intrinsics on two values of a type."""
+    names = [name for name in scalars.INTRINSICS if _takes(name, dtype)]
+    return [
+        *[partial(_cast, each) for each in DTYPES],
+        *operators(dtype).values(),
+        *[partial(_called, name) for name in names],
+    ]
+
+
+def _cast(dtype: DType, x: PrimExpr, y: PrimExpr) -> PrimExpr:
+    return e.Cast(dtype, x)
+
+
+_OF_TWO = ("atan2", "hypot", "fmod", "copysign", "nextafter", "ldexp", "power", "bitwise_and",
+           "bitwise_or", "bitwise_xor", "shift_left", "shift_right")  # fmt: skip
+_OF_ANY = ("isnan", "isinf", "isfinite", "floor", "ceil", "trunc", "round", "nearbyint", "fabs",
+           "power")  # fmt: skip
+_OF_INTEGERS = ("popcount", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not",
+                "shift_left", "shift_right")  # fmt: skip
+
+
+def _takes(name: str, dtype: DType) -> bool:
+    if dtype.is_bool:
+        return name.startswith("bitwise")
+    if dtype.is_float:
+        return name not in _OF_INTEGERS and name != "clz"
+    return name in (*_OF_ANY, *_OF_INTEGERS) or (name == "clz" and dtype == INT32)
+
+
+def _called(name: str, x: PrimExpr, y: PrimExpr) -> PrimExpr:
+    dtype = BOOL if name in ("isnan", "isinf", "isfinite") else x.dtype
+    second = e.cast(INT32, y) if name == "ldexp" else y
+    return Call(dtype, name, (x, second) if name in _OF_TWO else (x,))
+
+
+@pytest.mark.parametrize("target", TARGETS[:2])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_operations_on_vectors(dtype: DType, target: str) -> None:
+    """What they give is what they give on scalars, which is tested elsewhere."""
+    x, y, v = decl_buffer((19,), dtype, "X"), decl_buffer((19,), dtype, "Y"), Var("v")
+    values = [operation(x[v], y[v]) for operation in every_operation(dtype)]
+    rows = Counter(value.dtype for value in values)
+    outs = {each: decl_buffer((count, 19), each, f"Z_{each}") for each, count in rows.items()}
+    stores: list[Stmt] = []
+    for value in values:
+        rows[value.dtype] -= 1
+        stores.append(BufferStore(outs[value.dtype], value, (const(rows[value.dtype]), v)))
+    body = s.For(v, const(0), const(19), ForKind.VECTORIZED, s.SeqStmt(tuple(stores)))
+    made = function(body, x, y, *outs.values())
+    kernel = build(made, target=target, fp="strict")
+    with PassContext(disabled_pass=["vectorize_loops"]):
+        scalar_kernel = build(made, target=target, fp="strict")
+    random, telling = np.random.default_rng(0), telling_values(dtype)
+    for _ in range(5):
+        picked = random.integers(0, len(telling), (2, 19))
+        a, b = (array_of(dtype, [telling[n] for n in row]) for row in picked)
+        found = [
+            np.zeros([e.const_int(n) or 0 for n in z.shape], numpy_dtype(z.dtype))
+            for z in outs.values()
+        ]
+        expected = [each.copy() for each in found]
+        kernel(a, b, *found)
+        scalar_kernel(a, b, *expected)
+        for each, p, q in zip(outs, found, expected, strict=True):
+            pairs = zip(values_of(each, p), values_of(each, q), strict=True)
+            assert all(equal(m, n) for m, n in pairs), f"{each} of {dtype}"

@@ -109,6 +109,14 @@ def test_conditions(golden: Callable[[str], None]) -> None:
     golden(str(vectorize_loops(func(nest, X)).body))
 
 
+def test_guards_on_a_lane_that_is_on(golden: Callable[[str], None]) -> None:
+    """``D[i, 0]`` is the same in all lanes, and read for none where no lane is on."""
+    body = store(C, C[i * 8 + v] + D[i, 0], i * 8 + v)
+    both = s.IfThenElse(likely(i * 8 + v < 30), s.IfThenElse(likely(v < 7), body))
+    data = s.IfThenElse(likely(i * 8 + v < 30), s.IfThenElse(P[v] > 3, body))
+    golden(text(loop(i, 4, seq(vectorized(8, both), vectorized(8, data)))))
+
+
 def test_reduction(golden: Callable[[str], None]) -> None:
     body = s.IfThenElse(P[v] > 0, store(C, C[i] + D[i, v], i))
     golden(text(loop(i, 4, vectorized(8, body))))
