@@ -54,6 +54,16 @@ class _Access:
 
 
 @final
+@dataclass(slots=True)
+class _Alike:
+    """Accesses of one form: one of them, and the positions of the first and the last."""
+
+    access: _Access
+    begin: int
+    end: int = 0
+
+
+@final
 @dataclass(frozen=True, slots=True)
 class Fold:
     """A store ``C[i] = operator(C[i], value)``, where i is the same in every lane."""
@@ -118,6 +128,8 @@ class LaneDependence:
         self._private = {each.buffer for each in nodes if isinstance(each, s.Allocate)}
         self._written = {each.buffer.data for each in nodes if isinstance(each, BufferStore)}
         self._accesses: list[_Access] = []
+        self._moving: set[Var] = set()  # what differs between lanes or rounds of inner loops
+        self._forms: dict[PrimExpr, Affine | None] = {}
         self._position = 0
         self._collect(loop.body, _Place())
 
@@ -237,25 +249,35 @@ class LaneDependence:
         CompileError
             Unless the vector form of the loop surely does what the loop does.
         """
-        checked: set[object] = set()
-        for first in self._accesses:
-            for second in self._accesses:
-                if first.position > second.position or first.buffer.data is not second.buffer.data:
-                    continue
-                if not first.is_store and not second.is_store:
-                    continue
-                key = (_form(first), _form(second), first.position < second.position)
-                if key not in checked:
-                    checked.add(key)
-                    self._check_pair(first, second)
+        moving = {loop.loop_var for access in self._accesses for loop in access.loops}
+        self._moving = moving | {self._loop.loop_var}
+        for alike in self._alike_by_memory():
+            for first in alike:
+                if first.access.is_store:
+                    self._check_alone(first.access)
+                for second in alike:
+                    writes = first.access.is_store or second.access.is_store
+                    if writes and first.begin < second.end:
+                        self._check_in_turn(first.access, second.access)
 
-    def _check_pair(self, first: _Access, second: _Access) -> None:
-        if first is second:
-            if first.fold is not None:
-                self._check_fold(first)
-            elif first.loops and self._may_meet(first, second):
-                self._refuse(first, second)
-            return
+    def _alike_by_memory(self) -> list[list[_Alike]]:
+        """The accesses to each memory, those of one form together: an unrolled body has many."""
+        found: dict[Var, dict[object, _Alike]] = {}
+        for access in self._accesses:  # in the order of their positions
+            alike = found.setdefault(access.buffer.data, {})
+            known = alike.setdefault(_form(access), _Alike(access, access.position))
+            known.end = access.position
+        return [list(alike.values()) for alike in found.values()]
+
+    def _check_alone(self, store: _Access) -> None:
+        """A store in two lanes, which it reaches in their order unless an inner loop is around."""
+        if store.fold is not None:
+            self._check_fold(store)
+        elif store.loops and self._may_meet(store, store):
+            self._refuse(store, store)
+
+    def _check_in_turn(self, first: _Access, second: _Access) -> None:
+        """`second` is done after `first` for all lanes, or in rounds of one inner loop."""
         together = bool(first.loops and second.loops and first.loops[0] is second.loops[0])
         if self._may_meet(second, first) or (together and self._may_meet(first, second)):
             self._refuse(first, second)
@@ -291,10 +313,8 @@ class LaneDependence:
             return True
         if earlier.buffer.auto_broadcast:
             return True
-        quick = [
-            self._meet_along(a, b) for a, b in zip(earlier.indices, later.indices, strict=True)
-        ]
-        if False in quick:
+        pairs = zip(earlier.indices, later.indices, strict=True)
+        if any(self._meet_along(a, b) is False for a, b in pairs):
             return False
         with self._prover.scope():
             ours, theirs = self._instance(earlier, "_1"), self._instance(later, "_2")
@@ -307,11 +327,13 @@ class LaneDependence:
     def _meet_along(self, earlier: PrimExpr, later: PrimExpr) -> bool | None:
         """The same of one dimension, from the coefficients of the loop's variable alone; None where
         that doesn't tell."""
+        a, b = self._affine_of(earlier), self._affine_of(later)
+        if a is None or b is None:
+            return None
         var = self._loop.loop_var
-        a, b = self._prover.affine(earlier), self._prover.affine(later)
         step = a.terms.get(var, 0)
         distance = a - b  # at one value of the variable
-        if b.terms.get(var, 0) != step or distance.terms or not self._is_fixed(a):
+        if b.terms.get(var, 0) != step or distance.terms:
             return None
         if step == 0:
             return distance.constant == 0
@@ -321,16 +343,15 @@ class LaneDependence:
         k, rest = divmod(distance.constant, step)
         return rest == 0 and 1 <= k < lanes
 
-    def _is_fixed(self, form: Affine) -> bool:
-        """Whether all but the loop's own variable is the same in every lane and round."""
-        moving = {loop.loop_var for access in self._accesses for loop in access.loops}
-        moving.add(self._loop.loop_var)
-        return not any(
-            each in moving
-            for atom in form.terms
-            if atom is not self._loop.loop_var
-            for each in walk_once(atom)
-        )
+    def _affine_of(self, index: PrimExpr) -> Affine | None:
+        """The form of an index in which all but the loop's own variable is the same in every lane
+        and round; None of any other index."""
+        if index not in self._forms:
+            form = self._prover.affine(index)
+            atoms = [atom for atom in form.terms if atom is not self._loop.loop_var]
+            is_fixed = not any(each in self._moving for each in walk_once(*atoms))
+            self._forms[index] = form if is_fixed else None
+        return self._forms[index]
 
     def _same_element(
         self, a: _Access, b: _Access, ours: Mapping[Var, Var], theirs: Mapping[Var, Var]
@@ -418,4 +439,5 @@ def is_likely(condition: PrimExpr) -> bool:
 def _form(access: _Access) -> object:
     loops = tuple(id(loop) for loop in access.loops)
     conditions = tuple(id(each) for each in access.conditions)
-    return structural_key(access.indices), access.is_store, access.fold, loops, conditions
+    key = structural_key(access.indices)
+    return key, id(access.buffer), access.is_store, access.fold, loops, conditions
