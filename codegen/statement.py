@@ -199,7 +199,7 @@ class StatementEmitter:
     # -- memory --
 
     def _emit_store(self, node: s.BufferStore) -> None:
-        self.expressions.store(node.buffer, node.indices, self._stored_value(node))
+        self.expressions.store(node, self._stored_value(node))
 
     def _stored_value(self, node: s.BufferStore) -> Value:
         """The value of a store; the step of a reduction may be reassociated."""
@@ -276,6 +276,7 @@ def _reads_back(store: s.BufferStore, side: PrimExpr) -> bool:
     return (
         isinstance(side, e.BufferLoad)
         and side.buffer is store.buffer
+        and (side.predicate is None or side.predicate is store.predicate)
         and all(
             a is b or structural_equal(a, b)
             for a, b in zip(side.indices, store.indices, strict=True)
