@@ -78,9 +78,10 @@ def _emit_body(
             params.append((register_type(param.dtype), f"p{position}"))
         else:
             access = "" if buffer in written else " readonly"
-            params.append((f"ptr noalias nocapture{access}", f"p{position}"))
+            # Not nocapture: a packed call and a parallel region get the address by way of memory.
+            params.append((f"ptr noalias{access}", f"p{position}"))
     params.extend((register_type(var.dtype), f"size{i}") for i, var in enumerate(sizes))
-    params.append(("ptr noalias nocapture", "failure"))
+    params.append(("ptr noalias", "failure"))
     text = FunctionText(module, _body_symbol(func.name), "i32", params, linkage="internal",
                         attributes="nounwind ")  # fmt: skip
     emitter = StatementEmitter(text, options, text.params[-1])
