@@ -137,8 +137,8 @@ class ModuleText:
 
     def external_function(self, name: str, signature: str) -> Value:
         """A function that the loader provides; `signature` is ``i32 (ptr, ...)``."""
-        result, _, params = signature.partition(" ")
-        self._declarations[name] = f"declare {result} @{symbol(name)}{params}"
+        result, _, params = signature.partition(" (")
+        self._declarations[name] = f"declare {result} @{symbol(name)}({params}"
         return Value("ptr", f"@{symbol(name)}")
 
     def external_global(self, name: str) -> Value:
@@ -274,10 +274,10 @@ class FunctionText:
         pass removes."""
         self._lines.append(f"  {upcoming.text} = select i1 true, {value}, {value}")
 
-    def count_up(self, upcoming: Value, counter: Value, *, signed: bool) -> None:
-        """Defines the second result of :meth:`phi_open` as ``counter + 1``, which can't wrap."""
+    def count_up(self, upcoming: Value, counter: Value, step: Value, *, signed: bool) -> None:
+        """Defines the second result of :meth:`phi_open` as ``counter + step``, which can't wrap."""
         flag = "nsw" if signed else "nuw"
-        self._lines.append(f"  {upcoming.text} = add {flag} {counter}, 1")
+        self._lines.append(f"  {upcoming.text} = add {flag} {counter}, {step.text}")
 
     # -- pure operations, shared --
 

@@ -23,12 +23,13 @@ from minitvm.codegen.expression import ExpressionEmitter
 from minitvm.codegen.llvm_text import FunctionText, ModuleText, Value, integer, symbol
 from minitvm.codegen.options import CodegenOptions
 from minitvm.codegen.overlap import Region, are_apart, own_elements_apart
-from minitvm.codegen.statement import MAX_FAILURE_VALUES, Assertion, StatementEmitter
+from minitvm.codegen.statement import Assertion, StatementEmitter
 from minitvm.codegen.types import register_type
 from minitvm.expr import Buffer, PrimExpr, Var
 from minitvm.passes.access import written_parameters
 from minitvm.runtime.device import DEVICE_TYPES
 from minitvm.runtime.dtype import FLOAT64, INT64, DType
+from minitvm.runtime.threads import MAX_FAILURE_VALUES
 from minitvm.runtime.values import ArgTypeCode
 from minitvm.stmt import PrimFunc
 

@@ -62,7 +62,8 @@ _TEXT = r"""
 
 ; On the stack of the thread that started it:
 ;   0 function, 1 closure, 2 number of tasks, 3 where the values of a failure go,
-;   4 the first task that failed (all ones: none), 5 arrivals at barriers, 6 status, 7 lock of 3 to 6
+;   4 the first task that failed (all ones: none), 5 arrivals at barriers,
+;   6 its status, 7 the lock of what a failing task writes
 %Region = type { ptr, ptr, i64, ptr, i64, i64, i32, i32 }
 
 @pool = internal global ptr null

@@ -1,10 +1,10 @@
 """Workspaces: the memory of a kernel's large intermediate results, kept for the next call.
 
 A fresh page costs about 0.9 us at its first touch, more than computing its contents may take. So
-each thread keeps the blocks that it has used and gives them out again, the smallest that fits. A
-block that is too small for a request that none fits goes back to the system, so that what is kept
-follows what is used; and at most :data:`MOST_KEPT` bytes a thread are kept. They are given back when
-the thread ends. A forked child goes on with the blocks of the thread that forked.
+each thread keeps the blocks that it has used and gives them out again, the smallest that fits.
+Where none fits, those that are too small go back to the system, so that what is kept follows what
+is used; and at most :data:`MOST_KEPT` bytes a thread are kept. They are given back when the thread
+ends. A forked child goes on with the blocks of the thread that forked.
 """
 
 from __future__ import annotations
