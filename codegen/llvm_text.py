@@ -69,6 +69,11 @@ def zero(type: str) -> Value:
     return Value(type, "zeroinitializer")
 
 
+def _without_attributes(param: str) -> str:
+    """The type of a parameter's ``ptr noalias`` or ``<4 x float>``."""
+    return param if param.startswith("<") else param.split(" ")[0]
+
+
 _VECTOR = re.compile(r"<(\d+) x (\w+)>")
 
 
@@ -185,7 +190,7 @@ class FunctionText:
     ) -> None:
         """`params` pairs an LLVM type (with its attributes) and a name."""
         self.module = module
-        self.params = tuple(Value(type.split(" ")[0], f"%{name}") for type, name in params)
+        self.params = tuple(Value(_without_attributes(t), f"%{name}") for t, name in params)
         listed = ", ".join(f"{type} %{name}" for type, name in params)
         self._head = f"define {linkage} {result} @{symbol(name)}({listed}) {attributes}{{"
         self._allocas: list[str] = []

@@ -34,7 +34,7 @@ _MACHINES = {
 }
 _SPIN_NANOSECONDS = 200_000  # four times what waking a sleeper costs
 
-_C_LIBRARY = {
+C_LIBRARY = {
     "clock_gettime": "i32 (i32, ptr)",
     "madvise": "i32 (ptr, i64, i32)",
     "mmap": "ptr (ptr, i64, i32, i32, i32, i64)",
@@ -527,16 +527,16 @@ def _started() -> _Pool:
     return _pool["pool"]
 
 
-def pool_text() -> str:
-    """The LLVM IR of the pool, for this machine."""
-    futex, pause = _MACHINES.get(platform.machine(), ("0", ""))
+def pool_text(machine: str) -> str:
+    """The LLVM IR of the pool for a machine, by the name that ``platform.machine()`` gives it."""
+    futex, pause = _MACHINES.get(machine, ("0", ""))
     text = _TEXT.replace("FUTEX", futex).replace("PAUSE", pause)
     return text.replace("SPIN", str(_SPIN_NANOSECONDS)).replace("RECORD", str(MAX_FAILURE_VALUES))
 
 
 def _start() -> _Pool:
     threads = num_threads()  # first: it may refuse
-    code = NativeCode(pool_text(), _C_LIBRARY, ctypes.CDLL(None))
+    code = NativeCode(pool_text(platform.machine()), C_LIBRARY, ctypes.CDLL(None))
     wanted = ctypes.c_int64.from_address(code.data("wanted"))
     if _most_threads() > 1:
         start = ctypes.CFUNCTYPE(ctypes.c_int)(code.function("start"))

@@ -20,7 +20,7 @@ MOST_KEPT = 256 * 1024 * 1024
 ALIGNMENT = 64  # of a workspace, in bytes: a line of the cache
 _HUGE_PAGE = 2 * 1024 * 1024
 
-_C_LIBRARY = {
+C_LIBRARY = {
     "aligned_alloc": "ptr (i64, i64)",
     "calloc": "ptr (i64, i64)",
     "free": "void (ptr)",
@@ -251,7 +251,7 @@ def workspace_text() -> str:
 
 
 def _start() -> Workspaces:
-    code = NativeCode(workspace_text(), _C_LIBRARY, ctypes.CDLL(None))
+    code = NativeCode(workspace_text(), C_LIBRARY, ctypes.CDLL(None))
     if ctypes.CFUNCTYPE(ctypes.c_int)(code.function("start"))() != 0:
         raise MemoryError("workspaces: expected a key for data of a thread, found none left")
     return Workspaces(code.function("allocate"), code.function("give_back"))
