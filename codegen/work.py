@@ -37,10 +37,10 @@ def estimated_work(node: Stmt) -> PrimExpr:
     >>> n, i, j = Var("n"), Var("i"), Var("j")
     >>> A = decl_buffer((n, n), "float32", "A")
     >>> store = s.BufferStore(A, A[i, j] + 1.0, (i, j))
-    >>> zero, serial = e.IntImm("int32", 0), s.ForKind.SERIAL
-    >>> print(estimated_work(s.For(i, zero, n, serial, s.For(j, zero, e.IntImm("int32", 8), serial,
-    ...                                                      store))))
-    float64(n) * 24.0
+    >>> zero, serial = e.const(0), s.ForKind.SERIAL
+    >>> inner = s.For(j, zero, e.const(8), serial, store)
+    >>> print(estimated_work(s.For(i, zero, n, serial, inner)))
+    float64(n) * float64(24.0)
     """
     return _Estimate().of(node)
 

@@ -17,17 +17,19 @@ from __future__ import annotations
 import ctypes
 import math
 import os
-import platform
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
+import llvmlite.binding as llvm
+
 from minitvm.runtime.native import NativeCode
 
 MAX_FAILURE_VALUES = 8  # of a failed assertion, 64 bits each: the size of a failure record
 
-# By machine: the number of the system call futex, and how a waiting loop spares its neighbours.
+# By LLVM's name of the machine: the number of the system call futex, and how a loop that waits
+# spares the other thread of its core.
 _MACHINES = {
     "x86_64": ("202", "call void @llvm.x86.sse2.pause()"),
     "aarch64": ("98", "call void @llvm.aarch64.hint(i32 1)"),
@@ -528,7 +530,7 @@ def _started() -> _Pool:
 
 
 def pool_text(machine: str) -> str:
-    """The LLVM IR of the pool for a machine, by the name that ``platform.machine()`` gives it."""
+    """The LLVM IR of the pool for a machine, by the name that LLVM gives it."""
     futex, pause = _MACHINES.get(machine, ("0", ""))
     text = _TEXT.replace("FUTEX", futex).replace("PAUSE", pause)
     return text.replace("SPIN", str(_SPIN_NANOSECONDS)).replace("RECORD", str(MAX_FAILURE_VALUES))
@@ -536,7 +538,7 @@ def pool_text(machine: str) -> str:
 
 def _start() -> _Pool:
     threads = num_threads()  # first: it may refuse
-    code = NativeCode(pool_text(platform.machine()), C_LIBRARY, ctypes.CDLL(None))
+    code = NativeCode(pool_text(_machine()), C_LIBRARY, ctypes.CDLL(None))
     wanted = ctypes.c_int64.from_address(code.data("wanted"))
     if _most_threads() > 1:
         start = ctypes.CFUNCTYPE(ctypes.c_int)(code.function("start"))
@@ -549,8 +551,12 @@ def _start() -> _Pool:
 
 def _most_threads() -> int:
     """More make no sense; where we don't know how to wait, there is just the caller."""
-    known = sys.platform == "linux" and platform.machine() in _MACHINES
+    known = sys.platform == "linux" and _machine() in _MACHINES
     return 1024 if known else 1
+
+
+def _machine() -> str:
+    return str(llvm.get_process_triple()).split("-")[0]
 
 
 def _threads_at_start() -> int:
