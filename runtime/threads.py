@@ -590,25 +590,33 @@ def _cgroup_quota(membership: Path, mounted: Path) -> float | None:
     mounted
         ``/sys/fs/cgroup``.
     """
-    found = []
+    found: list[float] = []
     for line in _read(membership).splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):
             continue
-        for group in (Path(path.lstrip("/")), *Path(path.lstrip("/")).parents):
-            if controllers:
-                limits = [
-                    _read(mounted / folder / group / f"cpu.cfs_{name}_us")
-                    for folder in dict.fromkeys((controllers, "cpu"))
-                    for name in ("quota", "period")
-                ]
-                pairs = [limits[i : i + 2] for i in range(0, len(limits), 2)]
-            else:
-                pairs = [_read(mounted / group / "cpu.max").split()]
-            for pair in pairs:
-                if len(pair) == 2 and all(number.strip().isdecimal() for number in pair):
-                    found.append(int(pair[0]) / int(pair[1]))  # "max" and -1 are no limit
+        group = Path(path.lstrip("/"))
+        for folder in (group, *group.parents):
+            found += _quotas(mounted, controllers, folder)
     return min(found, default=None)
+
+
+def _quotas(mounted: Path, controllers: str, group: Path) -> list[float]:
+    """The limits that a group itself has: a quota and a period, one by the other; "max" and -1 are
+    no limit."""
+    if controllers:
+        folders = (mounted / controllers / group, mounted / "cpu" / group)
+        pairs = [
+            (_read(f / "cpu.cfs_quota_us") + " " + _read(f / "cpu.cfs_period_us")).split()
+            for f in folders
+        ]
+    else:
+        pairs = [_read(mounted / group / "cpu.max").split()]
+    return [
+        int(pair[0]) / int(pair[1])
+        for pair in pairs
+        if len(pair) == 2 and all(number.isdecimal() for number in pair)
+    ]
 
 
 def _read(path: Path) -> str:

@@ -25,9 +25,9 @@ C_LIBRARY = {
     "calloc": "ptr (i64, i64)",
     "free": "void (ptr)",
     "madvise": "i32 (ptr, i64, i32)",
-    "pthread_getspecific": "ptr (i32)",
+    "pthread_getspecific": "ptr (i64)",
     "pthread_key_create": "i32 (ptr, ptr)",
-    "pthread_setspecific": "i32 (i32, ptr)",
+    "pthread_setspecific": "i32 (i64, ptr)",
 }
 
 _TEXT = r"""
@@ -36,7 +36,8 @@ _TEXT = r"""
 %Block = type { ptr, i64 }
 ; What a thread keeps: the first block (the last one given back), and the bytes of all.
 %Kept = type { ptr, i64 }
-@key = internal global i32 0
+; Of 32 bits on Linux, 64 on macOS.
+@key = internal global i64 0
 
 define i32 @start() {
   %status = call i32 @pthread_key_create(ptr @key, ptr @end_of_thread)
@@ -51,13 +52,13 @@ define internal void @end_of_thread(ptr %kept) {
 
 ; What this thread keeps; null if there is no memory to note it.
 define internal ptr @kept() {
-  %key = load i32, ptr @key
-  %known = call ptr @pthread_getspecific(i32 %key)
+  %key = load i64, ptr @key
+  %known = call ptr @pthread_getspecific(i64 %key)
   %fresh = icmp eq ptr %known, null
   br i1 %fresh, label %make, label %leave
 make:
   %made = call ptr @calloc(i64 1, i64 16)
-  %ignored = call i32 @pthread_setspecific(i32 %key, ptr %made)
+  %ignored = call i32 @pthread_setspecific(i64 %key, ptr %made)
   ret ptr %made
 leave:
   ret ptr %known

@@ -176,6 +176,33 @@ def test_loops_in_loops() -> None:
         both(func, np.zeros((6, size, 5), "int32"), kernel=kernel)
 
 
+def test_a_buffer_of_a_task_is_its_own_and_in_registers() -> None:
+    A = decl_buffer((n, 64), "float32", "A")
+
+    def write(ib: Any, a: Any, y: Any) -> None:
+        with ib.for_range(0, n, kind="parallel") as i:
+            total = ib.allocate("float32", (1,), "total")
+            total[0] = 0.0
+            with ib.for_range(0, 64) as k:
+                total[0] = total[0] + a[i, k]
+            y[i] = total[0]
+
+    func = built(write, A, Y)
+    kernel = build(func, fp="strict")
+    task = kernel.get_source("ll").split("i32 @parallel.1(")[-1].split("\n}\n")[0]
+    assert "fadd" in task
+    assert "alloca" not in task
+    for size in SIZES:
+        both(func, f32(size, 64), f32(size), kernel=kernel)
+
+
+def test_another_machine() -> None:
+    kernel = build(built(exchange, X, Y), target="llvm -mtriple=aarch64-linux-gnu")
+    assembly = kernel.get_source("asm")
+    assert f"{PARALLEL_FOR}\n" in assembly
+    assert "minitvm_barrier\n" in assembly
+
+
 KINDS = ("serial", "parallel", "unroll")
 
 
