@@ -69,6 +69,11 @@ def zero(type: str) -> Value:
     return Value(type, "zeroinitializer")
 
 
+def _without_attributes(param: str) -> str:
+    """The type of a parameter's ``ptr noalias`` or ``<4 x float>``."""
+    return param if param.startswith("<") else param.split(" ")[0]
+
+
 _VECTOR = re.compile(r"<(\d+) x (\w+)>")
 
 
@@ -137,8 +142,8 @@ class ModuleText:
 
     def external_function(self, name: str, signature: str) -> Value:
         """A function that the loader provides; `signature` is ``i32 (ptr, ...)``."""
-        result, _, params = signature.partition(" ")
-        self._declarations[name] = f"declare {result} @{symbol(name)}{params}"
+        result, _, params = signature.partition(" (")
+        self._declarations[name] = f"declare {result} @{symbol(name)}({params}"
         return Value("ptr", f"@{symbol(name)}")
 
     def external_global(self, name: str) -> Value:
@@ -185,7 +190,7 @@ class FunctionText:
     ) -> None:
         """`params` pairs an LLVM type (with its attributes) and a name."""
         self.module = module
-        self.params = tuple(Value(type.split(" ")[0], f"%{name}") for type, name in params)
+        self.params = tuple(Value(_without_attributes(t), f"%{name}") for t, name in params)
         listed = ", ".join(f"{type} %{name}" for type, name in params)
         self._head = f"define {linkage} {result} @{symbol(name)}({listed}) {attributes}{{"
         self._allocas: list[str] = []
@@ -274,10 +279,10 @@ class FunctionText:
         pass removes."""
         self._lines.append(f"  {upcoming.text} = select i1 true, {value}, {value}")
 
-    def count_up(self, upcoming: Value, counter: Value, *, signed: bool) -> None:
-        """Defines the second result of :meth:`phi_open` as ``counter + 1``, which can't wrap."""
+    def count_up(self, upcoming: Value, counter: Value, step: Value, *, signed: bool) -> None:
+        """Defines the second result of :meth:`phi_open` as ``counter + step``, which can't wrap."""
         flag = "nsw" if signed else "nuw"
-        self._lines.append(f"  {upcoming.text} = add {flag} {counter}, 1")
+        self._lines.append(f"  {upcoming.text} = add {flag} {counter}, {step.text}")
 
     # -- pure operations, shared --
 
