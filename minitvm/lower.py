@@ -12,6 +12,7 @@ from minitvm.expr import Buffer, Var
 from minitvm.functor import Node, free_vars
 from minitvm.pass_context import Pass, PassContext
 from minitvm.passes.check_bounds import check_bounds
+from minitvm.passes.partition_loops import partition_loops
 from minitvm.passes.schedule_ops import schedule_ops
 from minitvm.passes.simplify import simplify
 from minitvm.passes.widen_indices import widen_indices
@@ -23,6 +24,7 @@ from minitvm.te.tensor import Tensor
 
 PIPELINE: tuple[Pass, ...] = (
     ("check_bounds", check_bounds),
+    ("partition_loops", partition_loops),
     ("simplify", simplify),
     ("widen_indices", widen_indices),
 )
