@@ -15,12 +15,15 @@ from minitvm.arith.linear import Affine, Atom
 from minitvm.arith.prover import Prover
 from minitvm.expr import Call, IntImm, PrimExpr, Range, Var, const
 from minitvm.functor import Mutator, children, free_vars, substitute, walk_once
-from minitvm.runtime.dtype import DType
+from minitvm.runtime.dtype import INT64, DType
 from minitvm.stmt import ForKind, PrimFunc, Stmt, seq, with_body
 
 # Statements that a function may grow to, those of unrolled loops counted as often as they stand in
 # the machine code. Past it guards stay where they are: right, and slower.
 MAX_STATEMENTS = 2048
+
+# A greater bound is one of a dtype, and says nothing about the program.
+_LARGEST = 1 << 30
 
 HINT = "pragma_loop_partition_hint"
 
@@ -364,7 +367,7 @@ class _Forms:
             for atom in self._composites(form, var):
                 coefficient = form.terms[atom]
                 bound = self._prover.interval(Affine({atom: 1}))[coefficient < 0]
-                if not isfinite(bound) or abs(bound) >= atom.dtype.max():
+                if not isfinite(bound) or abs(bound) > _LARGEST:
                     return _NEVER
                 form = form - Affine({atom: coefficient}) + coefficient * int(bound)
             coefficient = form.terms.get(var, 0)
@@ -609,6 +612,9 @@ def _is_empty(begin: PrimExpr, end: PrimExpr) -> bool:
 
 
 def _widest(form: Affine, dtype: DType) -> DType:
+    """A type for the arithmetic of `form`, no narrower than `dtype`."""
+    if max(map(abs, (form.constant, *form.terms.values()))) > _LARGEST:
+        return INT64
     return max((dtype, *(atom.dtype for atom in form.terms)), key=lambda each: each.bits)
 
 
