@@ -756,7 +756,8 @@ class Call(PrimExpr):
     argument is its name), ``call_extern`` (a C symbol), ``call_llvm_intrin``,
     ``call_llvm_pure_intrin``, ``if_then_else``, ``likely``, ``isnullptr``, ``tvm_access_ptr`` (see
     :meth:`Buffer.access_ptr`), ``tvm_stack_make_array`` (a buffer passed to a packed call),
-    ``reinterpret``.
+    ``reinterpret``, ``prefetch`` (of the element of a buffer, which is not read and may lie
+    outside).
     """
 
     dtype: DType

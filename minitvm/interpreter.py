@@ -401,6 +401,10 @@ def _from_bits(dtype: DType, bits: int) -> Scalar:
     return scalars.from_bits(dtype, bits) if dtype.is_float else scalars.wrap(dtype, bits)
 
 
+def _nothing_to_do(compiler: _Compiler, node: e.Call) -> Evaluator:
+    return lambda env: 0
+
+
 def _access_ptr(compiler: _Compiler, node: e.Call) -> Evaluator:
     memory, offset, *_ = compiler.exprs(node.args)
     return lambda env: memory(env).address(offset(env))
@@ -456,6 +460,7 @@ def _c_type(dtype: DType) -> Any:
 _CALLS: dict[str, Callable[[_Compiler, e.Call], Evaluator]] = {
     "if_then_else": _if_then_else,
     "likely": _first_argument,
+    "prefetch": _nothing_to_do,
     "isnullptr": _is_null,
     "reinterpret": _reinterpret,
     "tvm_access_ptr": _access_ptr,
