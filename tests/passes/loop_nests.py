@@ -74,12 +74,15 @@ _INNER = st.sampled_from([ForKind.SERIAL, ForKind.UNROLLED, ForKind.VECTORIZED])
 
 
 @st.composite
-def _axes(draw: st.DrawFn, name: str, extent: PrimExpr) -> _Axis:
+def _axes(draw: st.DrawFn, name: str, extent: PrimExpr, parallel: bool) -> _Axis:
     factor, again = draw(st.integers(1, 4)), draw(st.integers(1, 2))
     border = draw(st.sampled_from([0, 0, 1, 2]))  # iterations before the first element and after
     outer, inner, innermost = (Var(f"{name}{suffix}") for suffix in ("o", "m", "i"))
     blocks = (extent + (2 * border + factor * again - 1)) // (factor * again)
-    loops = [(outer, blocks, draw(_OUTER)), (inner, const(factor), draw(_INNER))]
+    loops = [
+        (outer, blocks, draw(_OUTER) if parallel else ForKind.SERIAL),
+        (inner, const(factor), draw(_INNER)),
+    ]
     place = outer * (factor * again) + inner * again
     if again > 1:
         loops.append((innermost, const(again), draw(_INNER)))
@@ -92,14 +95,17 @@ def _axes(draw: st.DrawFn, name: str, extent: PrimExpr) -> _Axis:
 
 
 @st.composite
-def loop_nests(draw: st.DrawFn, *, symbolic: bool | None = None) -> Nest:
-    """Two split axes in any order, guards in any order, borders chosen lazily in the value."""
+def loop_nests(draw: st.DrawFn, *, parallel: bool = True) -> Nest:
+    """Two split axes in any order, guards in any order, borders chosen lazily in the value.
+
+    Iterations depend on each other: a program with `parallel` loops is for the interpreter only.
+    """
     shape = draw(SIZES), draw(SIZES)
-    symbolic = draw(st.booleans()) if symbolic is None else symbolic
+    symbolic = draw(st.booleans())
     sizes = (te.var("n"), te.var("m")) if symbolic else tuple(map(const, shape))
     a, b = (tir.decl_buffer(sizes, name=name) for name in "AB")
     trace = tir.decl_buffer((1,), "int32", name="T")
-    axes = [draw(_axes(name, size)) for name, size in zip("xy", sizes, strict=True)]
+    axes = [draw(_axes(name, size, parallel)) for name, size in zip("xy", sizes, strict=True)]
     loops = [each for axis in axes for each in axis.loops]
     x, y = (axis.place for axis in axes)
     if draw(st.booleans()):  # both outermost loops as one
