@@ -102,7 +102,7 @@ class Prover:
     def bind(self, var: Var, value: Range | PrimExpr) -> None:
         """`var` lies in a range, which is then not empty, or equals an expression."""
         if isinstance(value, Range):
-            self._bind_range(var, value)
+            self.bind_loop(var, value.min, value.extent)
             return
         if not self._index_like(value):
             self._data.add(var)
@@ -119,10 +119,18 @@ class Prover:
         """`size`, a dimension, is zero or more."""
         self._learn([[self.affine(size)]])
 
-    def _bind_range(self, var: Var, value: Range) -> None:
-        low, extent = self.affine(value.min), self.affine(value.extent)
-        high = low + extent - 1
+    def bind_interval(self, var: Var, begin: PrimExpr, extent: PrimExpr) -> None:
+        """The variable of a loop lies between the least and the greatest value that it may take:
+        less than :meth:`bind_loop` says, in less time."""
+        low = self.affine(begin)
+        high = low + self.affine(extent) - 1
         self._known.intervals[var] = (self.interval(low)[0], self.interval(high)[1])
+
+    def bind_loop(self, var: Var, begin: PrimExpr, size: PrimExpr) -> None:
+        """`var` counts through a loop, which is then not empty."""
+        self.bind_interval(var, begin, size)
+        low, extent = self.affine(begin), self.affine(size)
+        high = low + extent - 1
         form = self.affine(var)
         self._learn([[at_most(low, form)]])
         self._learn([[at_most(form, high)]])

@@ -13,7 +13,7 @@ from minitvm import stmt as s
 from minitvm.arith.atoms import is_pure, structural_key
 from minitvm.arith.linear import Affine, Atom
 from minitvm.arith.prover import Prover
-from minitvm.expr import Call, IntImm, PrimExpr, Range, Var, const
+from minitvm.expr import Call, IntImm, PrimExpr, Var, const
 from minitvm.functor import Mutator, children, free_vars, substitute, walk_once
 from minitvm.runtime.dtype import INT64, DType
 from minitvm.stmt import ForKind, PrimFunc, Stmt, seq, with_body
@@ -265,6 +265,7 @@ class _Use:
     in_a_loop: bool = False
 
 
+_Comparisons = dict[Hashable, list[PrimExpr]]  # by what they say
 _NEVER = Affine({}, -1)
 # By class, the factors of both sides and the constant of what is then at least zero.
 _SIGNS: dict[type, tuple[int, int, int]] = {
@@ -284,6 +285,7 @@ class _Forms:
         self._index_like: dict[PrimExpr, bool] = {}
         self._variables: dict[PrimExpr, frozenset[Var]] = {}
         self._choices: dict[PrimExpr, list[PrimExpr]] = {}
+        self._commons: dict[Stmt, _Comparisons] = {}
 
     # -- Reading --
 
@@ -291,7 +293,7 @@ class _Forms:
         """Learns the range of a loop, if it is made of sizes and loop variables."""
         if not (self._is_index(node.min) and self._is_index(node.extent)):
             return False
-        self._prover.bind(node.loop_var, Range.from_min_extent(node.min, node.extent))
+        self._prover.bind_loop(node.loop_var, node.min, node.extent)
         return True
 
     def uses(self, body: Stmt, every: bool) -> dict[PrimExpr, _Use]:
@@ -321,7 +323,8 @@ class _Forms:
                 self._gather(each, inner, every, found)
             return
         with self._prover.scope():
-            self.bind(node)
+            if self._is_index(node.min) and self._is_index(node.extent):
+                self._prover.bind_interval(node.loop_var, node.min, node.extent)
             self._gather(node.body, (*inner, node), every, found)
 
     def choices(self, node: PrimExpr) -> list[PrimExpr]:
@@ -457,7 +460,13 @@ class _Forms:
             return value
         return e.cast(dtype, e.minimum(e.maximum(value, begin), end))
 
-    def _common(self, node: Stmt) -> dict[Hashable, list[PrimExpr]]:
+    def _common(self, node: Stmt) -> _Comparisons:
+        made = self._commons.get(node)
+        if made is None:
+            made = self._commons[node] = self._find_common(node)
+        return made
+
+    def _find_common(self, node: Stmt) -> _Comparisons:
         """The comparisons without which `node` does nothing, equal ones together, of variables
         that are bound outside."""
         match node:
@@ -471,7 +480,8 @@ class _Forms:
                 found = dict(self._common(node.then_case))
                 if _is_likely(node.condition):
                     for each in _comparisons(node.condition):
-                        found.setdefault(structural_key(each), []).append(each)
+                        key = structural_key(each)
+                        found[key] = [*found.get(key, ()), each]
                 return found
             case s.SeqStmt() if node.seq:
                 first, *others = map(self._common, node.seq)
@@ -482,9 +492,7 @@ class _Forms:
                 return self._common(node.body)
         return {}
 
-    def _outside(
-        self, var: Var, found: dict[Hashable, list[PrimExpr]]
-    ) -> dict[Hashable, list[PrimExpr]]:
+    def _outside(self, var: Var, found: _Comparisons) -> _Comparisons:
         return {key: each for key, each in found.items() if var not in self.variables(each[0])}
 
 

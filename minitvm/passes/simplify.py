@@ -7,7 +7,7 @@ from minitvm import stmt as s
 from minitvm.arith.atoms import is_pure
 from minitvm.arith.prover import Prover
 from minitvm.arith.simplify import Simplifier, is_constant, is_trivial
-from minitvm.expr import IntImm, PrimExpr, Range
+from minitvm.expr import IntImm, PrimExpr
 from minitvm.functor import substitute
 from minitvm.passes.effects import is_stable
 from minitvm.stmt import ForKind, PrimFunc, Stmt, with_body
@@ -59,7 +59,7 @@ class _SimplifyStmts(Simplifier):
             return self._run_once(node, low)
         with self.inside() as prover:
             if is_stable(low, node.body) and is_stable(extent, node.body):
-                prover.bind(node.loop_var, Range.from_min_extent(low, extent))
+                prover.bind_loop(node.loop_var, low, extent)
             body = self.stmt(node.body)
         if _is_nothing(body) and is_pure(low) and is_pure(extent):
             return _NOTHING
