@@ -15,7 +15,7 @@ from minitvm.arith.linear import Affine, Atom
 from minitvm.arith.prover import Prover
 from minitvm.expr import Call, IntImm, PrimExpr, Var, const
 from minitvm.functor import Mutator, children, free_vars, substitute, walk_once
-from minitvm.runtime.dtype import INT64, DType
+from minitvm.runtime.dtype import BOOL, INT64, DType
 from minitvm.stmt import ForKind, PrimFunc, Stmt, seq, with_body
 
 # Statements that a function may grow to, those of unrolled loops counted as often as they stand in
@@ -252,7 +252,10 @@ class _Partition(Mutator):
             if not any(row.same_as(other) for other in rows):
                 rows.append(row)
         tests = [self._forms.at_least_zero(row) for row in rows]
-        return s.IfThenElse(functools.reduce(e.And, tests), main, _Clip(self._forms).stmt(body))
+        # By a name: that "one of these fails" tells the simplifier little, and costs it much.
+        full = Var("full", BOOL)
+        choice = s.IfThenElse(full, main, _Clip(self._forms).stmt(body))
+        return s.LetStmt(full, functools.reduce(e.And, tests), choice)
 
 
 @final
