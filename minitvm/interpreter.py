@@ -433,6 +433,10 @@ def _fold(compiler: _Compiler, node: e.Call) -> Evaluator:
     return lambda env: scalars.fold(name, dtype, start(env), vector(env))
 
 
+def _nothing_to_do(compiler: _Compiler, node: e.Call) -> Evaluator:
+    return lambda env: 0
+
+
 def _access_ptr(compiler: _Compiler, node: e.Call) -> Evaluator:
     memory, offset, *_ = compiler.exprs(node.args)
     return lambda env: memory(env).address(offset(env))
@@ -507,6 +511,7 @@ def _c_type(dtype: DType) -> Any:
 _CALLS: dict[str, Callable[[_Compiler, e.Call], Evaluator]] = {
     "if_then_else": _if_then_else,
     "likely": _first_argument,
+    "prefetch": _nothing_to_do,
     "isnullptr": _is_null,
     "reinterpret": _reinterpret,
     "tvm_access_ptr": _access_ptr,
