@@ -386,6 +386,23 @@ def test_tiles(rows: int, columns: int, extent: int, target: str) -> None:
     np.testing.assert_array_equal(widened, interpreted)
 
 
+def test_data_is_compared_as_it_is() -> None:
+    """The distance of two 64-bit values need not fit 64 bits."""
+    data = decl_buffer((2,), "int64", name="data")
+    out = decl_buffer((2, 8), "bool", name="out")
+    lane = e.cast("int64", v)
+    stores = [store(out, data[row] < lane + 1, row, v) for row in range(2)]
+    made = PrimFunc(
+        (data.data, out.data),
+        vectorized(8, seq(*stores)),
+        {data.data: data, out.data: out},
+        "f",
+    )
+    found = np.zeros((2, 8), bool)
+    build(made)(np.array([-(2**63), 2**63 - 1]), found)
+    assert found.tolist() == [[True] * 8, [False] * 8]
+
+
 few = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 many = settings(max_examples=2000, deadline=None, suppress_health_check=list(HealthCheck))
 seen: Counter[str] = Counter()
