@@ -410,10 +410,24 @@ class _Lanes(Mutator):
         if not self._is_vector(value):
             return e.Cast(node.dtype, value)
         source, target = node.value.dtype, node.dtype
-        narrower = target.is_integral and not target.is_bool and target.bits <= source.bits
-        if isinstance(value, e.Ramp) and narrower:  # modulo a smaller power of 2 sums stay sums
+        to_integer = target.is_integral and not target.is_bool
+        narrower = target.bits <= source.bits  # modulo a smaller power of 2 sums stay sums
+        if not isinstance(value, e.Ramp) or not to_integer:
+            return e.Cast(self._wide(target), value)
+        if narrower or self._is_progression(node.value, value):
             return self._ramp(e.cast(target, value.base), e.cast(target, value.stride))
         return e.Cast(self._wide(target), value)
+
+    def _is_progression(self, node: PrimExpr, lanes: e.Ramp) -> bool:
+        """Whether `node`, which becomes `lanes`, is one in numbers, with nothing that wraps."""
+        var, step = self._loop.loop_var, e.const_int(lanes.stride)
+        form = self._prover.affine(node)
+        others = [atom for atom in form.terms if atom is not var]
+        return (
+            node.dtype.is_int
+            and form.terms.get(var) == step
+            and not any(each is var for each in walk_once(*others))
+        )
 
     def visit_Let(self, node: e.Let) -> PrimExpr:
         value = self.expr(node.value)

@@ -188,6 +188,10 @@ ROWS_OF_TEXT: dict[str, tuple[Stmt, str]] = {
         s.For(v, P[0], const(4), ForKind.VECTORIZED, store(P, v, v)),
         "v_begin = P[0]\nP[ramp(v_begin, 1, 4)] = ramp(v_begin, 1, 4)",
     ),
+    "wider indices": (
+        loop(i, 4, vectorized(4, store(C, D[0, e.cast("int64", i * 4 + v) * 2], v))),
+        "for i in range(4):\n    C[ramp(0, 1, 4)] = D[0, ramp(int64(i * 4) * 2, 2, 4)]",
+    ),
     "a fused axis": (
         loop(i, 4, vectorized(8, store(E, E[FUSED] + 1.0, *FUSED))),
         "for i in range(4):\n"
