@@ -179,9 +179,9 @@ class _Partition(Mutator):
             coefficient = row.terms[var]
             rest = row - Affine({var: coefficient})
             if coefficient > 0:
-                _add(region.lows, (-rest + (coefficient - 1), coefficient))
+                _add(region.lows, (-rest + (coefficient - 1), coefficient), keep=1)
             else:
-                _add(region.highs, (rest - coefficient, -coefficient))
+                _add(region.highs, (rest - coefficient, -coefficient), keep=-1)
 
     # -- Splitting --
 
@@ -214,18 +214,21 @@ class _Partition(Mutator):
             value = self._clamped(bound, node, end)
             first = value if first is node.min else e.maximum(first, value)
         for bound in region.highs:
-            value = self._clamped(bound, node, end)
+            value = self._clamped(bound, node, end, above_begin=not region.lows)
             last = value if last is end else e.minimum(last, value)
         if first is node.min or last is end:
             return first, last
         return first, e.maximum(first, last)
 
-    def _clamped(self, bound: Bound, node: s.For, end: PrimExpr) -> PrimExpr:
-        """A bound, moved into the range of the loop."""
+    def _clamped(
+        self, bound: Bound, node: s.For, end: PrimExpr, above_begin: bool = True
+    ) -> PrimExpr:
+        """A bound, moved into the range of the loop, or just below its end."""
         form, divisor = bound
         low, high = self._prover.affine(node.min), self._prover.affine(end)
         value = self._forms.quotient(bound, node.loop_var.dtype)
-        if not self._prover.proves(form - low * divisor):
+        above_begin = above_begin or value.dtype != node.loop_var.dtype  # so that it fits
+        if above_begin and not self._prover.proves(form - low * divisor):
             value = e.maximum(value, node.min)
         if not self._prover.proves(high * divisor + (divisor - 1) - form):
             value = e.minimum(value, end)
@@ -610,10 +613,16 @@ def _loop(
     return s.For(node.loop_var, *made, node.annotations)
 
 
-def _add(bounds: list[Bound], bound: Bound) -> None:
+def _add(bounds: list[Bound], bound: Bound, keep: int) -> None:
+    """Adds a bound; of two that differ by a number, the greater is kept for 1, the less for -1."""
     form, divisor = bound
-    if not any(divisor == other and form.same_as(each) for each, other in bounds):
-        bounds.append(bound)
+    for place, (other, its_divisor) in enumerate(bounds):
+        difference = form - other
+        if divisor == its_divisor and not difference.terms:
+            if difference.constant * keep > 0:
+                bounds[place] = bound
+            return
+    bounds.append(bound)
 
 
 def _is_empty(begin: PrimExpr, end: PrimExpr) -> bool:
