@@ -283,8 +283,21 @@ class _Checker(Mutator):
         for axis, index in enumerate(indices):
             access = _Access(buffer, indices, axis, is_store)
             for scalar in _extreme_lanes(index):
-                checks += self._index(access, scalar, guards)
+                if buffer.auto_broadcast:
+                    checks += self._broadcast_index(access, scalar, guards)
+                else:
+                    checks += self._index(access, scalar, guards)
         return checks
+
+    def _broadcast_index(
+        self, access: _Access, index: PrimExpr, guards: tuple[PrimExpr, ...]
+    ) -> list[_Check]:
+        """A dimension of extent 1 takes any index."""
+        several = e.not_equal(access.extent, 1)
+        if isinstance(several, IntImm) and not several.value:
+            return []
+        with self._prover.constraint(several):
+            return self._index(access, index, (*guards, substitute(several, self._values)))
 
     def _index(
         self, access: _Access, index: PrimExpr, guards: tuple[PrimExpr, ...]
