@@ -337,6 +337,22 @@ def test_the_variable_of_a_loop_is_as_wide_as_its_bounds() -> None:
     assert isinstance(loop.body, tir.For) and loop.body.loop_var.dtype == "int32"
 
 
+@hybrid.script
+def counted(a: Any, n: Any, dtype: Any = None) -> Any:
+    b = output_tensor((4,), dtype or a.dtype)
+    for i in range(4):
+        if a[i] > 1.0 and (None or n):
+            n += 2
+        b[i] = n
+    return b
+
+
+def test_a_parameter_may_become_a_variable() -> None:
+    check(counted, floats(4), np.int32(3))
+    check(counted, floats(4), 3, "int32")
+    check(counted, floats(4), 3, "float64")
+
+
 # -- Memory ---------------------------------------------------------------------------------------
 
 
@@ -695,6 +711,10 @@ WRONG = [
     (
         ONCE.format("for i in a:\n    pass"),
         "expected range, .* a tuple to loop over, got tensor",
+    ),
+    (
+        ONCE.format("for i in vectorize(int32(a[0])):\n    pass"),
+        "expected a constant number of iter",
     ),
     (ONCE.format("for i, j in range(3):\n    pass"), "expected one variable of the loop"),
     (ONCE.format("b[0]"), "expected a statement, found an expression: its value is lost"),
