@@ -663,6 +663,55 @@ def test_python_does_not_write_to_parameters_either() -> None:
         spoiled(te.placeholder((2,), name="a"))
 
 
+# -- Random programs ------------------------------------------------------------------------------
+
+
+def expression(depth: int) -> str:
+    if depth == 0:
+        return str(random.choice(["x", "y", "z", *map(str, range(10))]))
+    a, b = expression(depth - 1), expression(depth - 1)
+    forms = [
+        f"({a} + {b})", f"({a} - {b})", f"({a} * {b})",
+        f"({a} // ({b} % 7 + 1))", f"({a} % ({b} % 7 + 1))",
+        f"a[{a} % 6]", f"b[{b} % 6]", f"min({a}, {b})", f"({a} if {b} > {a} else {b})",
+        f"(1 if 2 < {a} <= {b} or not ({b} < 3 and {a} != 2) else {a})",
+    ]  # fmt: skip
+    return str(random.choice(forms))
+
+
+def statements(depth: int, margin: str) -> list[str]:
+    """A block; every value that is assigned stays far from where int32 wraps."""
+    made = []
+    for _ in range(random.integers(1, 4)):
+        x, y = random.permutation(["x", "y", "z"])[:2]
+        form = random.integers(0, 7 if depth else 4)
+        inner = (statements(depth - 1, margin + "    ") for _ in range(2))
+        if form == 0:
+            made += [f"{margin}{x} = {expression(2)} % 100"]
+        elif form == 1:
+            made += [f"{margin}{x} += {expression(1)} % 50", f"{margin}{x} %= 97"]
+        elif form == 2:
+            made += [f"{margin}b[{expression(1)} % 6] = {expression(2)} % 100"]
+        elif form == 3:
+            made += [f"{margin}{x}, {y} = {y}, {expression(1)} % 100"]
+        elif form == 4:
+            made += [f"{margin}if {expression(1)} < {expression(1)}:", *next(inner)]
+            made += [f"{margin}else:", *next(inner)]
+        else:
+            loop = random.choice(["range", "const_range", "unroll"])
+            made += [f"{margin}for i{depth} in {loop}({random.integers(0, 4)}):"]
+            made += [f"{margin}    x = (x + i{depth}) % 89", *next(inner)]
+    return made
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_programs(seed: int, tmp_path: Path) -> None:
+    global random
+    random = np.random.default_rng(seed)
+    text = ["b = output_tensor((6,), 'int32')", "x = 3", "y = a[1]", "z = 7", *statements(3, "")]
+    check(body("\n".join([*text, "b[0] += x + 2 * y - z", "return b"]), tmp_path), integers(6))
+
+
 # -- Errors ---------------------------------------------------------------------------------------
 
 captured_tensor = te.placeholder((3,), name="captured_tensor")
