@@ -232,6 +232,7 @@ def _check_outputs(schedule: Schedule, buffers: Mapping[Tensor, Buffer], name: s
 
 def _check_variables(func: PrimFunc) -> None:
     """Every variable is bound: by a parameter, a plain dimension or stride, or in the body."""
+    _check_offsets(func)
     dims = [d for b in func.buffer_map.values() for d in (*b.shape, *b.strides, *_offset(b))]
     bound = {*func.params, *(dim for dim in dims if isinstance(dim, Var))}
     nodes: tuple[Node, ...] = (func.body, *dims)
@@ -243,6 +244,21 @@ def _check_variables(func: PrimFunc) -> None:
                     f"or a plain dimension of one, found {var.name} bound by none: pass it as an "
                     "argument, or give a tensor a dimension that is just it"
                 )
+
+
+def _check_offsets(func: PrimFunc) -> None:
+    """An array's first element is where it begins, so that is an offset of 0 from there."""
+    others = {*func.params, *(d for b in func.buffer_map.values() for d in (*b.shape, *b.strides))}
+    for buffer in func.buffer_map.values():
+        offset = buffer.elem_offset
+        if offset is None or e.const_int(offset) == 0:
+            continue
+        if not isinstance(offset, Var) or offset in others:
+            raise CompileError(
+                f"{func.name}: buffer {buffer.name}: expected the elem_offset of an argument to be "
+                f"0 or a variable of its own, got {offset}: an array is passed from its first "
+                "element on, as in x[16:]"
+            )
 
 
 def _offset(buffer: Buffer) -> tuple[e.PrimExpr, ...]:
