@@ -7,6 +7,8 @@ gives each part of the reduction an element of its own, and so a loop that can.
 python examples/schedules/02_reductions.py
 """
 
+from typing import Any
+
 import numpy as np
 
 import minitvm as tvm
@@ -36,7 +38,7 @@ def check_rows(s: te.Schedule) -> None:
     np.testing.assert_allclose(b, expected, rtol=a.shape[1] * np.finfo(np.float32).eps)
 
 
-s = te.create_schedule(B.op)
+s: Any = te.create_schedule(B.op)
 show("the sum of each row: an element begins as 0, then terms are added", s, [A, B])
 check_rows(s)
 

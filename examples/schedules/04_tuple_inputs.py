@@ -28,7 +28,7 @@ total, difference = te.compute(
 )
 
 # Both tensors have the same operation; s[total] and s[difference] are the same stage.
-s = te.create_schedule(total.op)
+s: Any = te.create_schedule(total.op)
 assert s[total] is s[difference]
 outer, inner = s[total].split(total.op.axis[1], factor=8)
 s[total].vectorize(inner)
