@@ -18,7 +18,7 @@ from minitvm.codegen.packed_abi import arg_names, emit_function, packed_symbol
 from minitvm.expr import Buffer
 from minitvm.lower import deep_expressions, lower
 from minitvm.passes.access import written_parameters
-from minitvm.passes.strided import accept_strides
+from minitvm.passes.strided import accept_strides, knows_layout
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.module import Module
 from minitvm.runtime.packed_func import Function, PackedFunc
@@ -160,7 +160,7 @@ def _function(code: LoadedCode, func: PrimFunc, options: CodegenOptions) -> Func
             strided=variant,
         )
 
-    return make(code, strided)
+    return make(code, None if knows_layout(func) else strided)
 
 
 def _refusing(name: str, target: str, missing: str) -> PackedFunc:

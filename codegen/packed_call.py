@@ -77,7 +77,9 @@ class PackedCalls:
         """A value of 8 bytes and its type code."""
         convert = self._expressions.conversions.cast
         if isinstance(node, e.BufferRef):
-            return self._tensor(node.buffer), ArgTypeCode.DLTENSOR_HANDLE
+            return self._whole(node.buffer), ArgTypeCode.DLTENSOR_HANDLE
+        if isinstance(node, e.Call) and node.op == "tvm_stack_make_array":
+            return self._region(node), ArgTypeCode.DLTENSOR_HANDLE
         if isinstance(node, e.StringImm):
             return self._expressions.emit(node), ArgTypeCode.STR
         value = self._expressions.emit(node)
@@ -89,25 +91,38 @@ class PackedCalls:
             return convert(value, node.dtype, FLOAT64), ArgTypeCode.FLOAT
         return convert(value, node.dtype, INT64), ArgTypeCode.INT
 
-    def _tensor(self, buffer: Buffer) -> Value:
-        """A DLTensor on the stack that describes the buffer."""
+    def _whole(self, buffer: Buffer) -> Value:
+        return self._tensor(buffer, self._expressions.pointer(buffer), buffer.shape)
+
+    def _region(self, node: e.Call) -> Value:
+        reference = node.args[0]
+        assert isinstance(reference, e.BufferRef)
+        buffer = reference.buffer
+        begins, extents = node.args[1 : buffer.ndim + 1], node.args[buffer.ndim + 1 :]
+        first = self._expressions.address(buffer, begins).pointer
+        return self._tensor(buffer, first, extents)
+
+    def _tensor(self, buffer: Buffer, data: Value, extents: tuple[PrimExpr, ...]) -> Value:
+        """A DLTensor on the stack that describes the last dimensions of a buffer's memory."""
         text = self._text
+        ndim = len(extents)
         tensor = text.alloca("i8", dltensor.SIZE)
-        shape = text.alloca("i64", max(1, buffer.ndim))
-        strides = text.alloca("i64", max(1, buffer.ndim))
-        extents = [self._expressions.index(extent) for extent in buffer.shape]
-        for where, values in ((shape, extents), (strides, self._expressions.strides(buffer))):
+        shape = text.alloca("i64", max(1, ndim))
+        strides = text.alloca("i64", max(1, ndim))
+        sizes = [self._expressions.index(extent) for extent in extents]
+        steps = self._expressions.strides(buffer)[buffer.ndim - ndim :]
+        for where, values in ((shape, sizes), (strides, steps)):
             for position, value in enumerate(values):
                 text.store(value, text.element_pointer("i64", where, integer("i64", position)), 8)
         word = dltensor.dtype_word(buffer.dtype)
         fields: tuple[tuple[int, Value], ...] = (
-            (dltensor.DATA, self._expressions.pointer(buffer)),
+            (dltensor.DATA, data),
             (dltensor.DEVICE_TYPE, integer("i32", DEVICE_TYPES["cpu"])),
             (dltensor.DEVICE_ID, integer("i32", 0)),
-            (dltensor.NDIM, integer("i32", buffer.ndim)),
+            (dltensor.NDIM, integer("i32", ndim)),
             (dltensor.DTYPE, integer("i32", word)),
-            (dltensor.SHAPE, shape if buffer.ndim else NULL),
-            (dltensor.STRIDES, strides if buffer.ndim else NULL),
+            (dltensor.SHAPE, shape if ndim else NULL),
+            (dltensor.STRIDES, strides if ndim else NULL),
             (dltensor.BYTE_OFFSET, integer("i64", 0)),
         )
         for offset, value in fields:

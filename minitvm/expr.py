@@ -755,8 +755,9 @@ class Call(PrimExpr):
     `op` is the name of an intrinsic, or one of ``call_packed`` (a registered function; the first
     argument is its name), ``call_extern`` (a C symbol), ``call_llvm_intrin``,
     ``call_llvm_pure_intrin``, ``if_then_else``, ``likely``, ``isnullptr``, ``tvm_access_ptr`` (see
-    :meth:`Buffer.access_ptr`), ``tvm_stack_make_array`` (a buffer passed to a packed call),
-    ``reinterpret``.
+    :meth:`Buffer.access_ptr`), ``tvm_stack_make_array`` (a region of a buffer passed to a
+    packed call: a ``BufferRef``, where it begins in each dimension, and the extents of the last
+    dimensions; those before are dropped), ``reinterpret``.
     """
 
     dtype: DType

@@ -406,6 +406,25 @@ def _access_ptr(compiler: _Compiler, node: e.Call) -> Evaluator:
     return lambda env: memory(env).address(offset(env))
 
 
+def _region(compiler: _Compiler, node: e.Call) -> Evaluator:
+    """A part of an array: where it begins in each dimension, and the extents of the last ones."""
+    reference = node.args[0]
+    assert isinstance(reference, e.BufferRef)
+    memory, *numbers = compiler.exprs(node.args)
+    ndim = reference.buffer.ndim
+    begins, extents = numbers[:ndim], numbers[ndim:]
+
+    def evaluate(env: Environment) -> Value:
+        first = [begin(env) for begin in begins]
+        dropped = ndim - len(extents)
+        kept = zip(first[dropped:], extents, strict=True)
+        slices = [slice(low, low + extent(env)) for low, extent in kept]
+        index = (*first[:dropped], *slices, ...)
+        return memory(env).passed_on()[index]
+
+    return evaluate
+
+
 def _call_packed(compiler: _Compiler, node: e.Call) -> Evaluator:
     name = str(compiler.expr(node.args[0])({}))
     function = compiler.packed.get(name)
@@ -459,7 +478,7 @@ _CALLS: dict[str, Callable[[_Compiler, e.Call], Evaluator]] = {
     "isnullptr": _is_null,
     "reinterpret": _reinterpret,
     "tvm_access_ptr": _access_ptr,
-    "tvm_stack_make_array": _first_argument,
+    "tvm_stack_make_array": _region,
     "call_packed": _call_packed,
     "call_extern": _call_extern,
 }

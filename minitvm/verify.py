@@ -287,7 +287,6 @@ _CALLS: dict[str, int | None] = {
     "reinterpret": 1,
     "isnullptr": 1,
     "tvm_access_ptr": 4,
-    "tvm_stack_make_array": 1,
     "call_packed": None,
     "call_extern": None,
     "call_llvm_intrin": None,
@@ -296,6 +295,9 @@ _CALLS: dict[str, int | None] = {
 
 
 def _call(node: e.Call) -> Iterator[str]:
+    if node.op == "tvm_stack_make_array":
+        yield from _region(node)
+        return
     intrinsic = node.op in scalars.INTRINSICS
     if not intrinsic and node.op not in _CALLS:
         yield f"call: expected the name of an intrinsic, got {node.op!r}"
@@ -351,13 +353,24 @@ def _takes_buffer(node: e.Call) -> Iterator[str]:
         yield f"{node.op}: expected a buffer first, got {type(node.args[0]).__name__}"
 
 
+def _region(node: e.Call) -> Iterator[str]:
+    reference = node.args[0] if node.args else None
+    if not isinstance(reference, e.BufferRef):
+        yield f"{node.op}: expected a buffer first, found none"
+        return
+    ndim = reference.buffer.ndim
+    if not ndim <= len(node.args) - 1 <= 2 * ndim:
+        yield f"{node.op}: expected {ndim} begins and up to as many extents, got {len(node.args)}"
+    for i, number in enumerate(node.args[1:], 1):
+        yield from _index_problems(f"{node.op}: argument {i}", number)
+
+
 _CALL_PROBLEMS: dict[str, Callable[[e.Call], Iterator[str]]] = {
     "if_then_else": _if_then_else,
     "likely": _likely,
     "reinterpret": _reinterpret,
     "isnullptr": _isnullptr,
     "tvm_access_ptr": _takes_buffer,
-    "tvm_stack_make_array": _takes_buffer,
 }
 
 _PROBLEMS: dict[type, Callable[[Any], Iterator[str]]] = {

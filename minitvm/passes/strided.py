@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from typing import cast
 
-from minitvm.expr import Buffer, Var
-from minitvm.functor import replace_buffers
+from minitvm.expr import Buffer, BufferRef, Call, Var
+from minitvm.functor import replace_buffers, walk_once
 from minitvm.runtime.dtype import INT64
 from minitvm.stmt import PrimFunc, Stmt
+
+
+def knows_layout(func: PrimFunc) -> bool:
+    """Whether a function holds for compact arrays only: where the address of a parameter that is
+    declared compact goes to C or LLVM, which see memory and not its strides; or where the
+    attribute ``knows_layout`` says so."""
+    compact = {b for b in func.buffer_map.values() if b.ndim and not b.strides}
+    return bool(func.attrs.get("knows_layout")) or any(
+        isinstance(node, Call)
+        and node.op not in ("call_packed", "tvm_stack_make_array")
+        and any(isinstance(arg, BufferRef) and arg.buffer in compact for arg in node.args)
+        for node in walk_once(func.body)
+    )
 
 
 def accept_strides(func: PrimFunc) -> PrimFunc:

@@ -71,6 +71,7 @@ from minitvm.op import (
     tanh,
     trunc,
 )
+from minitvm.te import hybrid
 from minitvm.te.operation import (
     compute,
     extern,
@@ -102,6 +103,7 @@ from minitvm.te.tensor import (
     Tensor,
     TensorSlice,
 )
+from minitvm.te.tensor_intrin import TensorIntrin, decl_tensor_intrin
 
 __all__ = [
     "ComputeOp",
@@ -112,6 +114,7 @@ __all__ = [
     "Schedule",
     "Stage",
     "Tensor",
+    "TensorIntrin",
     "TensorSlice",
     "abs",
     "acos",
@@ -137,6 +140,7 @@ __all__ = [
     "cosh",
     "create_schedule",
     "decl_buffer",
+    "decl_tensor_intrin",
     "div",
     "erf",
     "exp",
@@ -147,6 +151,7 @@ __all__ = [
     "floordiv",
     "floormod",
     "fmod",
+    "hybrid",
     "hypot",
     "if_then_else",
     "indexdiv",

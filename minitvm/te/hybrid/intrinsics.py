@@ -1,0 +1,172 @@
+"""The functions of hybrid programs, as Python runs them on numpy's numbers and arrays.
+
+A hybrid function may use them without importing them; importing them from here lets editors and
+type checkers know them. Mathematics means what it does in compiled code, as
+:mod:`minitvm.scalars` says: integers wrap, ``min`` and ``max`` keep NaN, casts saturate.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from minitvm import scalars
+from minitvm.expr import promoted
+from minitvm.runtime.dtype import FLOAT64, INT64, DType, DTypeLike
+from minitvm.runtime.errors import CompileError
+
+# -- Loops ----------------------------------------------------------------------------------------
+
+
+def serial(*bounds: int) -> range:
+    """``range``: a loop that runs in order."""
+    return range(*bounds)
+
+
+def parallel(*bounds: int) -> range:
+    """A range whose iterations may run at once, on several threads."""
+    return range(*bounds)
+
+
+def vectorize(*bounds: int) -> range:
+    """A range whose iterations become lanes of vectors."""
+    return range(*bounds)
+
+
+def unroll(*bounds: int) -> range:
+    """A range whose iterations are written out, by the compiler."""
+    return range(*bounds)
+
+
+def const_range(*bounds: int) -> range:
+    """A range whose iterations are written out while the program is read, so that its variable is
+    a number: the index of a tuple, or part of a shape."""
+    return range(*bounds)
+
+
+def bind(thread: str, extent: int) -> range:
+    """A range whose iterations are the threads of a GPU; here it only runs as Python."""
+    return range(extent)
+
+
+def max_num_threads(allow_none: bool = True) -> int:
+    """How many threads of a GPU's block ``bind`` may use: 1 where there is no GPU."""
+    return 1
+
+
+# -- Memory ---------------------------------------------------------------------------------------
+
+
+def allocate(shape: Any, dtype: DTypeLike = "float32", scope: str = "global") -> Any:
+    """An array of the function's own, of zeros."""
+    return np.zeros(shape, DType.of(dtype).to_numpy())
+
+
+def output_tensor(shape: Any, dtype: DTypeLike = "float32") -> Any:
+    """An array to return, of zeros."""
+    return allocate(shape, dtype)
+
+
+# -- Mathematics ----------------------------------------------------------------------------------
+
+OF_FLOATS = (
+    "exp", "exp2", "exp10", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "sin", "cos", "tan",
+    "asin", "acos", "atan", "sinh", "cosh", "tanh", "erf", "sigmoid", "atan2", "hypot",
+)  # fmt: skip
+OF_NUMBERS = ("power", "floor", "ceil", "trunc", "round")
+OF_INTEGERS = ("popcount", "clz")
+CASTS = (
+    "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32",
+    "float64",
+)  # fmt: skip
+
+
+def _common_dtype(args: tuple[Any, ...]) -> DType | None:
+    """The dtype in which an operator on numpy's numbers computes; Python's adapt. None when there
+    are none of numpy's."""
+    found = [DType.of(arg.dtype) for arg in args if isinstance(arg, (np.generic, np.ndarray))]
+    return functools.reduce(promoted, found) if found else None
+
+
+def _intrinsic(name: str) -> Callable[..., Any]:
+    meaning = scalars.INTRINSICS[name]
+
+    def run(*args: Any) -> Any:
+        dtype = _common_dtype(args)
+        floats = name in OF_FLOATS or any(isinstance(arg, float) for arg in args)
+        if dtype is not None and dtype.is_integral and name in OF_FLOATS:
+            raise CompileError(f"{name}: expected a floating-point argument, got {dtype}: cast it")
+        computed = dtype or (FLOAT64 if floats else INT64)
+        result = meaning(computed, *[scalars.cast(computed, _number(arg)) for arg in args])
+        return result if dtype is None else dtype.to_numpy().type(result)
+
+    run.__name__ = run.__qualname__ = name
+    run.__doc__ = f"``te.{name}`` of numbers."
+    return run
+
+
+def _number(value: Any) -> Any:
+    return value.item() if isinstance(value, (np.generic, np.ndarray)) else value
+
+
+def _cast(name: str) -> Callable[[Any], Any]:
+    dtype = DType.of(name)
+
+    def run(value: Any) -> Any:
+        return dtype.to_numpy().type(scalars.cast(dtype, _number(value)))
+
+    run.__name__ = run.__qualname__ = name
+    run.__doc__ = f"`value` as {name}; what is out of range wraps, of floats saturates."
+    return run
+
+
+def _extremum(name: str) -> Callable[..., Any]:
+    def run(*args: Any) -> Any:
+        values = args[0] if len(args) == 1 else args
+        dtype = _common_dtype(tuple(values))
+        computed = dtype or FLOAT64
+        if dtype is None and all(isinstance(value, int) for value in values):
+            computed = INT64
+        of_two = functools.partial(scalars.binary, name.capitalize(), computed)
+        result = functools.reduce(of_two, [scalars.cast(computed, _number(v)) for v in values])
+        return result if dtype is None else dtype.to_numpy().type(result)
+
+    run.__name__ = run.__qualname__ = name
+    run.__doc__ = f"The {name}imum of some numbers; NaN when one of them is."
+    return run
+
+
+def ceil_div(a: Any, b: Any) -> Any:
+    """The quotient of integers, rounded up."""
+    return (a + b - 1) // b
+
+
+def likely(condition: Any) -> Any:
+    """A condition that mostly holds."""
+    return condition
+
+
+exp, exp2, exp10, log, log2, log10, log1p = map(_intrinsic, OF_FLOATS[:7])
+sqrt, rsqrt, sin, cos, tan, asin, acos, atan = map(_intrinsic, OF_FLOATS[7:15])
+sinh, cosh, tanh, erf, sigmoid, atan2, hypot = map(_intrinsic, OF_FLOATS[15:])
+power, floor, ceil, trunc, round = map(_intrinsic, OF_NUMBERS)
+popcount, clz = map(_intrinsic, OF_INTEGERS)
+int8, int16, int32, int64, uint8, uint16, uint32, uint64 = map(_cast, CASTS[:8])
+float16, float32, float64 = map(_cast, CASTS[8:])
+min, max = _extremum("min"), _extremum("max")
+
+# By name: what a hybrid function sees without importing it, as Python runs it.
+INTRINSICS: dict[str, Callable[..., Any]] = {
+    each.__name__: each
+    for each in (
+        serial, parallel, vectorize, unroll, const_range, bind, max_num_threads,
+        allocate, output_tensor, ceil_div, likely, min, max,
+    )
+} | {name: globals()[name] for name in (*OF_FLOATS, *OF_NUMBERS, *OF_INTEGERS, *CASTS)}  # fmt: skip
+# Of Python's own functions, those that a hybrid function may use.
+BUILTINS: dict[str, Callable[..., Any]] = {
+    each.__name__: each for each in (range, len, abs, int, float, bool)
+}
