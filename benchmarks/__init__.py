@@ -1,13 +1,15 @@
 """minitvm's benchmarks: ``python -m benchmarks --help``.
 
-Everything is measured on one thread. BLAS libraries, OpenMP and TVM read how many they may use when
-they are loaded, so it is said here, before anything imports numpy; what a caller has set stands.
-:func:`benchmarks.measure.interleaved` notes how many cores were busy in fact.
+Everything is measured on one thread, but for the group that is about threads. BLAS libraries,
+OpenMP, TVM and minitvm read how many they may use when they are loaded, so it is said here, before
+anything imports numpy; what a caller has set stands. :func:`benchmarks.measure.interleaved` notes
+how many cores were busy in fact.
 """
 
 import os
 
 THREAD_VARIABLES = (
+    "MINITVM_NUM_THREADS",
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
     "MKL_NUM_THREADS",

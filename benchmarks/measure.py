@@ -45,7 +45,8 @@ class Row:
     """One line of the report.
 
     `measured` maps each contender to its time, minitvm under :data:`OURS`; `missing` names the
-    peers that would belong here, and why they don't. `target` is in seconds.
+    peers that would belong here, and why they don't. `target` is in seconds; `threads` is how many
+    any contender may keep busy.
 
     >>> row = Row("call", "one call", {"minitvm": Measured(2.0), "numpy": Measured(1.0)})
     >>> row.best_peer, row.ratio, row.met
@@ -57,6 +58,7 @@ class Row:
     measured: Mapping[str, Measured]
     missing: Mapping[str, str] = field(default_factory=dict)
     target: float | None = None
+    threads: int = 1
 
     @property
     def ours(self) -> float:

@@ -12,7 +12,7 @@ from benchmarks.measure import OURS, Measured, Row, Settings
 
 Groups = Mapping[str, Sequence[Row]]
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
-_BUSY = 1.2  # more cores than this were busy: not one thread
+_BUSY = 0.2  # of a core more than there should be threads: there were more
 
 
 def seconds(value: float) -> str:
@@ -74,10 +74,11 @@ def _target(row: Row) -> str:
 def _details(row: Row) -> str:
     parts = [f"{name} {seconds(found.seconds)}" for name, found in row.peers.items()]
     parts += [f"{name} {reason}" for name, reason in row.missing.items()]
+    more = "NOT ONE THREAD" if row.threads == 1 else f"MORE THAN {row.threads} THREADS"
     parts += [
-        f"NOT ONE THREAD: {name} kept {found.cores_busy:.1f} cores busy"
+        f"{more}: {name} kept {found.cores_busy:.1f} cores busy"
         for name, found in row.measured.items()
-        if found.cores_busy is not None and found.cores_busy > _BUSY
+        if found.cores_busy is not None and found.cores_busy > row.threads + _BUSY
     ]
     return "; ".join(parts)
 

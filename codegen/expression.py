@@ -13,19 +13,22 @@ from minitvm.codegen.llvm_text import (
     NULL,
     FunctionText,
     Value,
+    element_type,
     floating,
     integer,
     lanes_of,
     vector_type,
+    zero,
 )
 from minitvm.codegen.math import MathFunctions
 from minitvm.codegen.options import CodegenOptions
 from minitvm.codegen.types import memory_type, register_type
-from minitvm.expr import Buffer, PrimExpr, Var
+from minitvm.codegen.vector_folds import VectorFolds
+from minitvm.expr import Buffer, BufferStore, PrimExpr, Var
 from minitvm.functor import walk_once
-from minitvm.runtime.dtype import INT64
+from minitvm.runtime.dtype import INT64, DType
 from minitvm.runtime.errors import CompileError
-from minitvm.scalars import INTRINSICS
+from minitvm.scalars import INTRINSICS, VECTOR_FOLDS
 
 _FLOAT_BINARY = {e.Add: "fadd", e.Sub: "fsub", e.Mul: "fmul", e.Div: "fdiv"}
 _FLOAT_COMPARE = {e.EQ: "oeq", e.NE: "une", e.LT: "olt", e.LE: "ole", e.GT: "ogt", e.GE: "oge"}
@@ -37,14 +40,17 @@ _INT_COMPARE = {e.EQ: "eq", e.NE: "ne", e.LT: "lt", e.LE: "le", e.GT: "gt", e.GE
 class Address:
     """Where an access goes: a pointer, and for a vector access the step between its elements.
 
-    `step` counts elements: None for one element, 0 for the same in every lane, a constant 1 for
-    neighbours; any other needs `offsets`, the elements' distances from `pointer`, one a lane.
+    `step` counts elements: 0 for the same in every lane, 1 for neighbours and -1 for neighbours
+    from the last to the first, which is where `pointer` then is; None for one element or any
+    others, whose distances from `pointer` are `offsets`, one a lane. `apart` is the step of these
+    offsets where it is constant.
     """
 
     pointer: Value
     lanes: int = 1
     step: int | None = None
     offsets: Value | None = None
+    apart: int | None = None
 
 
 class ExpressionEmitter:
@@ -58,6 +64,8 @@ class ExpressionEmitter:
         self.conversions = Conversions(text, options.target.has_float16_conversion)
         self.integers = Integers(text)
         self._math = MathFunctions(text, self.conversions, self.integers)
+        self._folds = VectorFolds(text, self.conversions, self.integers, options.strict)
+        self._has_mask_registers = options.target.has_mask_registers
         self._contract = "" if options.strict else "contract"
         self.variables: dict[Var, Value] = {}
         self.pointers: dict[Buffer, Value] = {}
@@ -70,6 +78,8 @@ class ExpressionEmitter:
             "call_llvm_intrin": self._emit_llvm_intrinsic,
             "call_llvm_pure_intrin": self._emit_llvm_intrinsic,
             "call_extern": self._emit_extern,
+            "vector_extract": self._emit_extract,
+            **dict.fromkeys(VECTOR_FOLDS, self._emit_fold),
         }
         binary: dict[type, Callable[[Any], Value]] = dict.fromkeys(
             (e.Add, e.Sub, e.Mul, e.Div, e.Mod, e.FloorDiv, e.FloorMod, e.Min, e.Max),
@@ -144,6 +154,8 @@ class ExpressionEmitter:
         raise CompileError(f"{type(node).__name__}: expected integers, got {dtype}")
 
     def _emit_comparison(self, node: e.Comparison) -> Value:
+        if self._has_mask_registers and _chooses_first_lanes(node):
+            return self._first_lanes(node.b)
         a, b = self.emit(node.a), self.emit(node.b)
         dtype = node.a.dtype
         if dtype.is_float:
@@ -152,6 +164,17 @@ class ExpressionEmitter:
         if predicate not in ("eq", "ne"):
             predicate = ("s" if dtype.is_int else "u") + predicate
         return self.text.icmp(predicate, a, b)
+
+    def _first_lanes(self, bound: PrimExpr) -> Value:
+        """``ramp(0, 1) < bound`` by shifting bits: LLVM would repeat the comparison of vectors in
+        each block that uses it, inside of loops too, and hold its operands in vector registers."""
+        assert isinstance(bound, e.Broadcast)
+        text, lanes, zero_bits = self.text, bound.lanes, integer("i64", 0)
+        count = text.intrinsic("smax", "i64", self.index(bound.value), zero_bits)
+        count = text.intrinsic("umin", "i64", count, integer("i64", lanes))
+        # bzhi clears the bits from the count on, and none for a count of 64.
+        bits = text.intrinsic("x86.bmi.bzhi.64", "i64", integer("i64", -1), count)
+        return text.convert_whole(text.convert("trunc", bits, f"i{lanes}"), f"<{lanes} x i1>")
 
     def _emit_not(self, node: e.Not) -> Value:
         value = self.emit(node.a)
@@ -173,16 +196,23 @@ class ExpressionEmitter:
         return result
 
     def _emit_ramp(self, node: e.Ramp) -> Value:
-        base = self.text.splat(self.emit(node.base), node.lanes)
-        stride = self.text.splat(self.emit(node.stride), node.lanes)
-        return self.text.binary(
-            "add", base, self.text.binary("mul", self._lane_numbers(stride.type), stride)
-        )
+        steps = self._multiples(self.emit(node.stride), node.lanes)
+        base = self.emit(node.base)
+        return steps if base.text == "0" else self._add_to_each(base, steps)
 
-    def _lane_numbers(self, type: str) -> Value:
-        element = type.split(" x ")[1].rstrip(">")
-        numbers = ", ".join(f"{element} {lane}" for lane in range(lanes_of(type)))
-        return Value(type, f"<{numbers}>")
+    def _add_to_each(self, scalar: Value, vector: Value) -> Value:
+        return self.text.binary("add", self.text.splat(scalar, lanes_of(vector.type)), vector)
+
+    def _multiples(self, step: Value, lanes: int) -> Value:
+        """0, `step`, twice `step`..."""
+        known = _literal(step)
+        numbers = range(lanes) if known is None else [lane * known for lane in range(lanes)]
+        bits = int(step.type[1:])
+        listed = ", ".join(f"{step.type} {_wrapped(number, bits)}" for number in numbers)
+        constant = Value(vector_type(step.type, lanes), f"<{listed}>")
+        if known is not None:
+            return constant
+        return self.text.binary("mul", constant, self.text.splat(step, lanes))
 
     # -- memory --
 
@@ -211,9 +241,9 @@ class ExpressionEmitter:
             made = made[::-1][: len(extents)]
         if not buffer.auto_broadcast:
             return made
-        zero, one = integer("i64", 0), integer("i64", 1)
+        none, one = integer("i64", 0), integer("i64", 1)
         return [
-            self.text.select(self.text.icmp("eq", extent, one), zero, stride)
+            self.text.select(self.text.icmp("eq", extent, one), none, stride)
             for extent, stride in zip(extents, made, strict=True)
         ]
 
@@ -241,8 +271,7 @@ class ExpressionEmitter:
 
     def address(self, buffer: Buffer, indices: tuple[PrimExpr, ...]) -> Address:
         """Where ``buffer[indices]`` is."""
-        zero = integer("i64", 0)
-        offset, step, lanes = zero, zero, 1
+        offset, step, lanes = integer("i64", 0), integer("i64", 0), 1
         offsets: Value | None = None
         for node, stride in zip(indices, self.strides(buffer), strict=True):
             lanes = max(lanes, node.dtype.lanes)
@@ -264,44 +293,135 @@ class ExpressionEmitter:
             return Address(pointer)
         if offsets is None and _literal(step) in (0, 1):
             return Address(pointer, lanes, _literal(step))
-        ramp = self.text.splat(step, lanes)
-        ramp = self.text.binary("mul", self._lane_numbers(ramp.type), ramp)
+        if offsets is None and _literal(step) == -1:
+            last = self.text.element_pointer(element, pointer, integer("i64", 1 - lanes))
+            return Address(last, lanes, -1)
+        ramp = self._multiples(step, lanes)
         return Address(
             pointer,
             lanes,
             None,
             ramp if offsets is None else self.text.binary("add", offsets, ramp),
+            _literal(step) if offsets is None else None,
         )
 
     def _emit_load(self, node: e.BufferLoad) -> Value:
         dtype = node.buffer.dtype
-        where = self.address(node.buffer, node.indices)
-        align = dtype.element.itemsize
-        scalar = memory_type(dtype)
-        if where.lanes == 1 or where.step == 0:
-            loaded = self.text.splat(self.text.load(scalar, where.pointer, align), where.lanes)
-        elif where.step == 1:
-            loaded = self.text.load(vector_type(scalar, where.lanes), where.pointer, align)
+        predicate = _unless_all(node.predicate)
+        if predicate is None:
+            loaded = self._load(dtype, self.address(node.buffer, node.indices))
+        elif _is_never(predicate):
+            loaded = zero(vector_type(memory_type(dtype), predicate.dtype.lanes))
+        elif predicate.dtype.lanes == 1:
+            loaded = self._load_if(self.emit(predicate), node)
         else:
-            pointers = self._lane_pointers(where, scalar)
-            loaded = self.text.gather(vector_type(scalar, where.lanes), pointers, align)
+            mask = self.emit(predicate)
+            loaded = self._load_masked(dtype, self.address(node.buffer, node.indices), mask)
         return self.conversions.from_memory(loaded, dtype)
 
-    def store(self, buffer: Buffer, indices: tuple[PrimExpr, ...], value: Value) -> None:
-        """``buffer[indices] = value``, in the buffer's own dtype."""
-        where = self.address(buffer, indices)
-        align = buffer.dtype.element.itemsize
-        memory = self.conversions.to_memory(value, buffer.dtype)
+    def _load(self, dtype: DType, where: Address) -> Value:
+        align, scalar = dtype.element.itemsize, memory_type(dtype)
+        if where.lanes == 1:
+            return self.text.load(scalar, where.pointer, align)
+        if where.step == 0:
+            return self.text.splat(self.text.load(scalar, where.pointer, align), where.lanes)
+        type = vector_type(scalar, where.lanes)
+        if where.apart in _STRIDES:
+            return self._load_apart(type, where.pointer, where.apart, align)
+        if where.step is None:
+            return self.text.gather(type, self._lane_pointers(where, scalar), align)
+        loaded = self.text.load(type, where.pointer, align)
+        return loaded if where.step == 1 else self.text.reverse(loaded)
+
+    def _load_apart(self, type: str, pointer: Value, step: int, align: int) -> Value:
+        """Every `step`-th element, picked from vectors of neighbours: no gather is as fast. What is
+        read lies between the first and the last of them, so it is the same object's."""
+        lanes = lanes_of(type)
+        last = (lanes - 1) * step + 1 - lanes  # where the last vector begins
+        made: Value | None = None
+        for begin in (*range(0, last, lanes), last):
+            place = self.text.element_pointer(element_type(type), pointer, integer("i64", begin))
+            part = self.text.load(type, place, align)
+            places = [lane * step - begin for lane in range(lanes)]
+            chosen = [  # what came before, what is here, or what comes later
+                lane if p < 0 else lanes + p if p < lanes else None for lane, p in enumerate(places)
+            ]
+            made = self.text.shuffle(part if made is None else made, part, chosen)
+        assert made is not None
+        return made
+
+    def _load_masked(self, dtype: DType, where: Address, mask: Value) -> Value:
+        align, scalar = dtype.element.itemsize, memory_type(dtype)
+        type = vector_type(scalar, where.lanes)
+        if where.step == 1:
+            return self.text.masked_load(type, where.pointer, align, mask)
+        if where.step == -1:
+            reversed_mask = self.text.reverse(mask)
+            loaded = self.text.masked_load(type, where.pointer, align, reversed_mask)
+            return self.text.reverse(loaded)
+        return self.text.gather(type, self._lane_pointers(where, scalar), align, mask)
+
+    def _load_if(self, holds: Value, node: e.BufferLoad) -> Value:
+        """One element, read only where `holds`."""
+        dtype = node.buffer.dtype
+        read, join = self.text.block("read"), self.text.block("endif")
+        before = self.text.current
+        self.text.branch_if(holds, read, join)
+        self.text.place(read)
+        with self.text.scope():
+            loaded = self._load(dtype, self.address(node.buffer, node.indices))
+        came_from = self.text.current
+        self.text.branch(join)
+        self.text.place(join)
+        nothing = Value(loaded.type, _ZERO[loaded.type[0]])
+        return self.text.phi(loaded.type, (nothing, before), (loaded, came_from))
+
+    def store(self, node: BufferStore, value: Value) -> None:
+        """Stores `value`, which is in the buffer's own dtype."""
+        predicate = _unless_all(node.predicate)
+        if predicate is not None and _is_never(predicate):
+            return
+        memory = self.conversions.to_memory(value, node.buffer.dtype)
+        align = node.buffer.dtype.element.itemsize
+        if predicate is None:
+            self._store(memory, self.address(node.buffer, node.indices), align)
+        elif predicate.dtype.lanes == 1:
+            write, join = self.text.block("write"), self.text.block("endif")
+            self.text.branch_if(self.emit(predicate), write, join)
+            self.text.place(write)
+            with self.text.scope():
+                self._store(memory, self.address(node.buffer, node.indices), align)
+            self.text.branch(join)
+            self.text.place(join)
+        else:
+            mask = self.emit(predicate)
+            self._store_masked(memory, self.address(node.buffer, node.indices), align, mask)
+
+    def _store(self, memory: Value, where: Address, align: int) -> None:
         if where.lanes == 1 or where.step == 1:
             self.text.store(memory, where.pointer, align)
+        elif where.step == -1:
+            self.text.store(self.text.reverse(memory), where.pointer, align)
         elif where.step == 0:  # the last lane is what remains
             self.text.store(self.text.extract(memory, where.lanes - 1), where.pointer, align)
         else:
-            self.text.scatter(memory, self._lane_pointers(where, memory_type(buffer.dtype)), align)
+            pointers = self._lane_pointers(where, element_type(memory.type))
+            self.text.scatter(memory, pointers, align)
+
+    def _store_masked(self, memory: Value, where: Address, align: int, mask: Value) -> None:
+        if where.step == 1:
+            self.text.masked_store(memory, where.pointer, align, mask)
+        elif where.step == -1:
+            turned, mask = self.text.reverse(memory), self.text.reverse(mask)
+            self.text.masked_store(turned, where.pointer, align, mask)
+        else:
+            pointers = self._lane_pointers(where, element_type(memory.type))
+            self.text.scatter(memory, pointers, align, mask)
 
     def _lane_pointers(self, where: Address, element: str) -> Value:
-        assert where.offsets is not None
         type = vector_type("ptr", where.lanes)
+        if where.offsets is None:
+            return self.text.splat(where.pointer, where.lanes)
         return self.text.vector_of_pointers(type, element, where.pointer, where.offsets)
 
     # -- calls --
@@ -341,6 +461,16 @@ class ExpressionEmitter:
         return self.conversions.from_memory(
             self.text.convert("bitcast", memory, wanted), node.dtype
         )
+
+    def _emit_extract(self, node: e.Call) -> Value:
+        vector, lane = node.args
+        if vector.dtype.lanes == 1:
+            return self.emit(vector)
+        return self.text.extract_at(self.emit(vector), self.index(lane))
+
+    def _emit_fold(self, node: e.Call) -> Value:
+        start, vector = node.args
+        return self._folds.emit(node.op, node.dtype, self.emit(start), self.emit(vector))
 
     def _emit_access_ptr(self, node: e.Call) -> Value:
         reference, offset = node.args[0], node.args[1]
@@ -384,6 +514,41 @@ def _string_argument(node: e.Call) -> str:
     if not isinstance(first, e.StringImm):
         raise CompileError(f"{node.op}: expected the name of a function first, got {first}")
     return first.value
+
+
+def _unless_all(predicate: PrimExpr | None) -> PrimExpr | None:
+    """`predicate`; None where it holds in every lane."""
+    inner = predicate.value if isinstance(predicate, e.Broadcast) else predicate
+    return None if isinstance(inner, e.IntImm) and inner.value else predicate
+
+
+def _is_never(predicate: PrimExpr) -> bool:
+    inner = predicate.value if isinstance(predicate, e.Broadcast) else predicate
+    return isinstance(inner, e.IntImm)  # true ones are gone
+
+
+_STRIDES = (2, 3, 4)  # steps that are read as neighbours
+_ZERO = {"i": "0", "f": "0.0", "d": "0.0", "p": "null"}  # by the first letter of an LLVM type
+
+
+def _chooses_first_lanes(node: e.Comparison) -> bool:
+    """Whether a comparison is ``ramp(0, 1) < broadcast(n)``, of lanes that fill a register."""
+    return (
+        isinstance(node, e.LT)
+        and isinstance(node.a, e.Ramp)
+        and isinstance(node.b, e.Broadcast)
+        and e.const_int(node.a.base) == 0
+        and e.const_int(node.a.stride) == 1
+        and node.a.dtype.is_int
+        and node.a.lanes < node.a.dtype.max()
+        and node.a.lanes in (8, 16, 32, 64)
+    )
+
+
+def _wrapped(number: int, bits: int) -> int:
+    """`number` as a signed integer of as many bits."""
+    half = 1 << (bits - 1)
+    return (number + half) % (2 * half) - half
 
 
 def _literal(value: Value) -> int | None:

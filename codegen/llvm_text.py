@@ -69,6 +69,11 @@ def zero(type: str) -> Value:
     return Value(type, "zeroinitializer")
 
 
+def _without_attributes(param: str) -> str:
+    """The type of a parameter's ``ptr noalias`` or ``<4 x float>``."""
+    return param if param.startswith("<") else param.split(" ")[0]
+
+
 _VECTOR = re.compile(r"<(\d+) x (\w+)>")
 
 
@@ -137,8 +142,8 @@ class ModuleText:
 
     def external_function(self, name: str, signature: str) -> Value:
         """A function that the loader provides; `signature` is ``i32 (ptr, ...)``."""
-        result, _, params = signature.partition(" ")
-        self._declarations[name] = f"declare {result} @{symbol(name)}{params}"
+        result, _, params = signature.partition(" (")
+        self._declarations[name] = f"declare {result} @{symbol(name)}({params}"
         return Value("ptr", f"@{symbol(name)}")
 
     def external_global(self, name: str) -> Value:
@@ -185,7 +190,7 @@ class FunctionText:
     ) -> None:
         """`params` pairs an LLVM type (with its attributes) and a name."""
         self.module = module
-        self.params = tuple(Value(type.split(" ")[0], f"%{name}") for type, name in params)
+        self.params = tuple(Value(_without_attributes(t), f"%{name}") for t, name in params)
         listed = ", ".join(f"{type} %{name}" for type, name in params)
         self._head = f"define {linkage} {result} @{symbol(name)}({listed}) {attributes}{{"
         self._allocas: list[str] = []
@@ -274,10 +279,10 @@ class FunctionText:
         pass removes."""
         self._lines.append(f"  {upcoming.text} = select i1 true, {value}, {value}")
 
-    def count_up(self, upcoming: Value, counter: Value, *, signed: bool) -> None:
-        """Defines the second result of :meth:`phi_open` as ``counter + 1``, which can't wrap."""
+    def count_up(self, upcoming: Value, counter: Value, step: Value, *, signed: bool) -> None:
+        """Defines the second result of :meth:`phi_open` as ``counter + step``, which can't wrap."""
         flag = "nsw" if signed else "nuw"
-        self._lines.append(f"  {upcoming.text} = add {flag} {counter}, 1")
+        self._lines.append(f"  {upcoming.text} = add {flag} {counter}, {step.text}")
 
     # -- pure operations, shared --
 
@@ -304,6 +309,10 @@ class FunctionText:
             value if wanted == value.type else self._pure(wanted, f"{opcode} {value} to {wanted}")
         )
 
+    def convert_whole(self, value: Value, type: str) -> Value:
+        """The bits of a value as another type of as many."""
+        return self._pure(type, f"bitcast {value} to {type}")
+
     def intrinsic(self, name: str, type: str, *args: Value, flags: str = "") -> Value:
         """A pure LLVM intrinsic, ``llvm.`` and overload left out: ``intrinsic("sqrt", ...)``."""
         listed = ", ".join(map(str, args))
@@ -326,6 +335,20 @@ class FunctionText:
             return vector
         return self._pure(element_type(vector.type), f"extractelement {vector}, i32 {lane}")
 
+    def extract_at(self, vector: Value, lane: Value) -> Value:
+        """The lane of a number known at run time."""
+        return self._pure(element_type(vector.type), f"extractelement {vector}, {lane}")
+
+    def shuffle(self, a: Value, b: Value, lanes: Sequence[int | None]) -> Value:
+        """A vector of lanes by their numbers in `a` and, counted on, `b`; None for any value."""
+        order = ", ".join("i32 poison" if lane is None else f"i32 {lane}" for lane in lanes)
+        type = vector_type(element_type(a.type), len(lanes))
+        return self._pure(type, f"shufflevector {a}, {b}, <{len(lanes)} x i32> <{order}>")
+
+    def reverse(self, vector: Value) -> Value:
+        """The lanes in the opposite order."""
+        return self.shuffle(vector, poison(vector.type), range(lanes_of(vector.type))[::-1])
+
     def insert(self, vector: Value, element: Value, lane: int) -> Value:
         """`vector` with one lane replaced."""
         return self._pure(vector.type, f"insertelement {vector}, {element}, i32 {lane}")
@@ -335,6 +358,8 @@ class FunctionText:
         if lanes == 1:
             return value
         type = vector_type(value.type, lanes)
+        if value.text[0] not in "%@":
+            return Value(type, f"splat ({value})")
         first = self.insert(poison(type), value, 0)
         mask = zero(vector_type("i32", lanes))
         return self._pure(type, f"shufflevector {first}, {type} poison, {mask}")
@@ -354,18 +379,35 @@ class FunctionText:
     def store(self, value: Value, pointer: Value, align: int) -> None:
         self._lines.append(f"  store {value}, {pointer}, align {align}")
 
-    def gather(self, type: str, pointers: Value, align: int) -> Value:
-        """A vector whose lanes are read from a vector of addresses."""
-        mask = integer(like(type, "i1"), 1)
+    def masked_load(self, type: str, pointer: Value, align: int, mask: Value) -> Value:
+        """A vector from neighbouring elements, 0 in the lanes that `mask` leaves out."""
+        return self._define(
+            type,
+            f"call {type} @llvm.masked.load({pointer.type} align {align} {pointer.text}, "
+            f"{mask}, {zero(type)})",
+        )
+
+    def masked_store(self, value: Value, pointer: Value, align: int, mask: Value) -> None:
+        """Writes the lanes of a vector that `mask` chooses to neighbouring elements."""
+        self._lines.append(
+            f"  call void @llvm.masked.store({value}, {pointer.type} align {align} "
+            f"{pointer.text}, {mask})"
+        )
+
+    def gather(self, type: str, pointers: Value, align: int, mask: Value | None = None) -> Value:
+        """A vector whose lanes are read from a vector of addresses, 0 in the lanes that `mask`
+        leaves out."""
+        chosen = integer(like(type, "i1"), 1) if mask is None else mask
+        otherwise = poison(type) if mask is None else zero(type)
         return self._define(
             type,
             f"call {type} @llvm.masked.gather({pointers.type} align {align} {pointers.text}, "
-            f"{mask}, {type} poison)",
+            f"{chosen}, {otherwise})",
         )
 
-    def scatter(self, value: Value, pointers: Value, align: int) -> None:
+    def scatter(self, value: Value, pointers: Value, align: int, mask: Value | None = None) -> None:
         """Writes the lanes of a vector to a vector of addresses, the first lane first."""
-        mask = integer(like(value.type, "i1"), 1)
+        mask = integer(like(value.type, "i1"), 1) if mask is None else mask
         self._lines.append(
             f"  call void @llvm.masked.scatter({value}, {pointers.type} align {align} "
             f"{pointers.text}, {mask})"

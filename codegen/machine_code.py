@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, final
 
@@ -18,9 +19,13 @@ from minitvm.codegen.argument_errors import ERROR_PREFIX, REPORT_PREFIX, message
 from minitvm.codegen.object_file import undefined_symbols
 from minitvm.codegen.overlap import SHARE_MEMORY
 from minitvm.codegen.packed_call import CALL_GLOBAL
+from minitvm.codegen.parallel import BARRIER, PARALLEL_FOR
+from minitvm.codegen.statement import ALLOCATE_WORKSPACE, GIVE_BACK_WORKSPACE
 from minitvm.runtime.errors import RAISABLE, CompileError, InternalError
 from minitvm.runtime.overlap import share_memory_address
 from minitvm.runtime.registry import call_global_address
+from minitvm.runtime.threads import barrier_address, parallel_for_address
+from minitvm.runtime.workspace import workspaces
 from minitvm.target import Target, host
 
 
@@ -154,11 +159,20 @@ def _messages() -> LoadedCode:
     return LoadedCode(machine.emit_object(module))
 
 
+# What the runtime provides under names of its own.
+_RUNTIME: dict[str, Callable[[], int]] = {
+    CALL_GLOBAL: call_global_address,
+    SHARE_MEMORY: share_memory_address,
+    PARALLEL_FOR: parallel_for_address,
+    BARRIER: barrier_address,
+    ALLOCATE_WORKSPACE: lambda: workspaces().allocate,
+    GIVE_BACK_WORKSPACE: lambda: workspaces().give_back,
+}
+
+
 def _find(name: str) -> int:
-    if name == CALL_GLOBAL:
-        return call_global_address()
-    if name == SHARE_MEMORY:
-        return share_memory_address()
+    if name in _RUNTIME:
+        return _RUNTIME[name]()
     if name.startswith(REPORT_PREFIX):
         return _messages().address(name)
     if name.startswith(ERROR_PREFIX):

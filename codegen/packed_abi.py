@@ -23,12 +23,13 @@ from minitvm.codegen.expression import ExpressionEmitter
 from minitvm.codegen.llvm_text import FunctionText, ModuleText, Value, integer, symbol
 from minitvm.codegen.options import CodegenOptions
 from minitvm.codegen.overlap import Region, are_apart, own_elements_apart
-from minitvm.codegen.statement import MAX_FAILURE_VALUES, Assertion, StatementEmitter
+from minitvm.codegen.statement import Assertion, StatementEmitter
 from minitvm.codegen.types import register_type
 from minitvm.expr import Buffer, PrimExpr, Var
 from minitvm.passes.access import written_parameters
 from minitvm.runtime.device import DEVICE_TYPES
 from minitvm.runtime.dtype import FLOAT64, INT64, DType
+from minitvm.runtime.threads import MAX_FAILURE_VALUES
 from minitvm.runtime.values import ArgTypeCode
 from minitvm.stmt import PrimFunc
 
@@ -78,9 +79,10 @@ def _emit_body(
             params.append((register_type(param.dtype), f"p{position}"))
         else:
             access = "" if buffer in written else " readonly"
-            params.append((f"ptr noalias nocapture{access}", f"p{position}"))
+            # Not nocapture: a packed call and a parallel region get the address by way of memory.
+            params.append((f"ptr noalias{access}", f"p{position}"))
     params.extend((register_type(var.dtype), f"size{i}") for i, var in enumerate(sizes))
-    params.append(("ptr noalias nocapture", "failure"))
+    params.append(("ptr noalias", "failure"))
     text = FunctionText(module, _body_symbol(func.name), "i32", params, linkage="internal",
                         attributes="nounwind ")  # fmt: skip
     emitter = StatementEmitter(text, options, text.params[-1])

@@ -17,16 +17,34 @@ from minitvm.codegen.expression import ExpressionEmitter
 from minitvm.codegen.llvm_text import NULL, Block, FunctionText, Value, integer
 from minitvm.codegen.options import CodegenOptions
 from minitvm.codegen.packed_call import PackedCalls
+from minitvm.codegen.parallel import (
+    BARRIER,
+    BARRIER_WHEN_FINISH,
+    LAUNCH_POINT,
+    STRIDE_PATTERN,
+    Team,
+    can_be_shared,
+    launch,
+    needs_the_gil,
+    share_of,
+    without_pragmas,
+)
 from minitvm.codegen.types import memory_type
-from minitvm.expr import Buffer, PrimExpr
+from minitvm.codegen.work import pays_threads
+from minitvm.expr import Buffer, PrimExpr, Var
+from minitvm.functor import rebuild, walk_once
 from minitvm.runtime.dtype import INT64
 from minitvm.runtime.errors import CompileError
+from minitvm.runtime.threads import MAX_FAILURE_VALUES
 from minitvm.stmt import ForKind, Stmt
 from minitvm.structural_equal import structural_equal
 
 # Bytes up to which an allocation of constant size lives on the stack.
 STACK_LIMIT = 16 * 1024
-MAX_FAILURE_VALUES = 8
+# void* allocate(int64_t size), void give_back(void*): the workspaces of the runtime
+ALLOCATE_WORKSPACE = "minitvm_allocate_workspace"
+GIVE_BACK_WORKSPACE = "minitvm_give_back_workspace"
+_ZERO = integer("i64", 0)
 
 
 @final
@@ -42,13 +60,33 @@ class Assertion:
 class StatementEmitter:
     """Emits statements into one function."""
 
-    def __init__(self, text: FunctionText, options: CodegenOptions, failure: Value) -> None:
-        """`failure`: where the values of a failed assertion go, ``i64`` each."""
+    def __init__(
+        self,
+        text: FunctionText,
+        options: CodegenOptions,
+        failure: Value,
+        assertions: list[Assertion] | None = None,
+        team: Team | None = None,
+    ) -> None:
+        """
+        Parameters
+        ----------
+        failure
+            Where the values of a failed assertion go, ``i64`` each.
+        assertions
+            Of the whole kernel, where the function is a task of it.
+        team
+            The tasks, where the function is one of them.
+        """
         self.text = text
         self.expressions = ExpressionEmitter(text, options)
-        self.assertions: list[Assertion] = []
+        self.assertions: list[Assertion] = [] if assertions is None else assertions
         self._failure = failure
+        self._options = options
         self._strict = options.strict
+        self._is_task = team is not None
+        # Who shares the next parallel loop; within that loop it is None.
+        self._team = team
         # The blocks that free what is allocated here and end the function, innermost last.
         self._cleanups: list[Block] = []
         self._cleanup_code: list[tuple[Block, Value, Block]] = []
@@ -66,7 +104,7 @@ class StatementEmitter:
             s.SeqStmt: self._emit_seq,
             s.Evaluate: self._emit_evaluate,
             s.AssertStmt: self._emit_assert,
-            s.AttrStmt: lambda node: self.emit(node.body),
+            s.AttrStmt: self._emit_attr,
         }
 
     def emit(self, node: Stmt) -> None:
@@ -88,9 +126,10 @@ class StatementEmitter:
         text.ret(text.load("i32", self._status, 4))
         text.finish()
 
-    def fail_unless(self, holds: Value, status: int, values: Sequence[Value] = ()) -> None:
+    def fail_unless(self, holds: Value, status: int | Value, values: Sequence[Value] = ()) -> None:
         """Returns `status` unless `holds`, leaving `values` in the failure record, through the
         blocks that free what is allocated here."""
+        returned = integer("i32", status) if isinstance(status, int) else status
         failed, go_on = self.text.block("failed"), self.text.block("checked")
         self.text.branch_if(holds, go_on, failed, likely=True)
         self.text.place(failed)
@@ -98,7 +137,7 @@ class StatementEmitter:
             for position, value in enumerate(values):
                 slot = self.text.element_pointer("i64", self._failure, integer("i64", position))
                 self.text.store(value, slot, 8)
-        self.text.store(integer("i32", status), self._status, 4)
+        self.text.store(returned, self._status, 4)
         self.text.branch(self._cleanups[-1] if self._cleanups else self._give_up)
         self.text.place(go_on)
 
@@ -121,21 +160,39 @@ class StatementEmitter:
             return
         if node.kind == ForKind.THREAD_BINDING:
             raise CompileError(f"loop {node.loop_var.name}: a CPU has no thread axes to bind")
-        text = self.text
+        if node.kind == ForKind.PARALLEL:
+            self._emit_parallel(node, frozenset())
+            return
+        self._emit_serial(node)
+
+    def _emit_serial(self, node: s.For) -> None:
         trip_count = e.const_int(node.extent)
         if trip_count is not None and trip_count <= 0:
             return
         begin, extent = self.expressions.emit(node.min), self.expressions.emit(node.extent)
-        end = self._sum(begin, extent)
-        signed = node.loop_var.dtype.is_int
+        self._emit_loop(
+            node,
+            begin,
+            self._sum(begin, extent),
+            integer(begin.type, 1),
+            signed=node.loop_var.dtype.is_int,
+            runs=trip_count is not None,
+        )
+
+    def _emit_loop(
+        self, node: s.For, begin: Value, end: Value, step: Value, *, signed: bool, runs: bool
+    ) -> None:
+        """The body of `node` for each `step`-th number from `begin` to before `end`, in their type;
+        `runs` says that there is one."""
+        text = self.text
         less = "slt" if signed else "ult"
         loop, done = text.block(node.loop_var.name), text.block("done")
         latch = text.block("next")
         before = text.current
-        if trip_count is None:
-            text.branch_if(text.icmp(less, begin, end), loop, done)
-        else:
+        if runs:
             text.branch(loop)
+        else:
+            text.branch_if(text.icmp(less, begin, end), loop, done)
         text.place(loop)
         with text.scope():
             counter, upcoming = text.phi_open(begin, before, latch)
@@ -143,7 +200,7 @@ class StatementEmitter:
             self.emit(node.body)
             text.branch(latch)
             text.place(latch)
-            text.count_up(upcoming, counter, signed=signed)
+            text.count_up(upcoming, counter, step, signed=signed)
             text.branch_if(text.icmp(less, upcoming, end), loop, done)
         text.place(done)
 
@@ -168,6 +225,85 @@ class StatementEmitter:
             )
             self.expressions.variables[node.loop_var] = value
             self.emit(node.body)
+
+    # -- parallel loops --
+
+    def _emit_attr(self, node: s.AttrStmt) -> None:
+        program, pragmas = without_pragmas(node)
+        launches = LAUNCH_POINT in pragmas and not self._is_task and can_be_shared(program)
+        if launches and not _is_too_small(program):
+            everybody = integer("i64", INT64.max())
+            self._emit_region(program, pragmas - {LAUNCH_POINT}, everybody)
+        elif isinstance(program, s.For) and program.kind == ForKind.PARALLEL:
+            self._emit_parallel(program, pragmas)
+        else:
+            self.emit(node.body)
+
+    def _emit_parallel(self, node: s.For, pragmas: frozenset[str]) -> None:
+        """A parallel loop: of a team, a region of its own, or serial."""
+        if self._team is not None:
+            self._emit_share(node, pragmas, self._team)
+            return
+        if self._is_task or needs_the_gil(node) or _is_too_small(node):
+            self._emit_serial(node)
+            return
+        bounds: dict[str, Any] = {}  # evaluated once, here
+        for name in ("min", "extent"):
+            bound = getattr(node, name)
+            if e.const_int(bound) is None:
+                bounds[name] = Var(name, bound.dtype)
+                self.expressions.variables[bounds[name]] = self.expressions.emit(bound)
+        evaluated = rebuild(node, bounds)
+        self._emit_region(evaluated, pragmas, self.expressions.index(evaluated.extent))
+
+    def _emit_region(self, node: Stmt, pragmas: frozenset[str], limit: Value) -> None:
+        """`node` by the threads of the pool, at most `limit`; or by this one alone, if there isn't
+        enough to do."""
+        pays = self.expressions.emit(pays_threads(node))
+        limit = self.text.select(pays, limit, integer("i64", 1))
+
+        def emit_task(
+            text: FunctionText,
+            team: Team,
+            variables: dict[Var, Value],
+            pointers: dict[Buffer, Value],
+        ) -> None:
+            task = StatementEmitter(text, self._options, text.params[-1], self.assertions, team)
+            task.expressions.variables.update(variables)
+            task.expressions.pointers.update(pointers)
+            if isinstance(node, s.For) and node.kind == ForKind.PARALLEL:
+                task._emit_parallel(node, pragmas)
+            else:
+                task.emit(node)
+            task.finish()
+
+        status = launch(
+            node,
+            self.expressions,
+            limit,
+            self._failure,
+            emit_task,
+            has_barrier=any(_is_barrier(each) for each in walk_once(node)),
+        )
+        self.fail_unless(self.text.icmp("eq", status, integer("i32", 0)), status)
+
+    def _emit_share(self, node: s.For, pragmas: frozenset[str], team: Team) -> None:
+        """The part of a parallel loop that is this task's."""
+        begin, extent = self.expressions.index(node.min), self.expressions.index(node.extent)
+        strided = STRIDE_PATTERN in pragmas
+        share = share_of(team, self.text, begin, extent, strided=strided)
+        wide = Var(node.loop_var.name, INT64)
+        narrow = s.LetStmt(node.loop_var, e.cast(node.loop_var.dtype, wide), node.body)
+        loop = s.For(wide, node.min, node.extent, ForKind.SERIAL, narrow)
+        self._team = None
+        self._emit_loop(loop, share.begin, share.end, share.step, signed=True, runs=False)
+        self._team = team
+        if BARRIER_WHEN_FINISH not in pragmas:
+            return
+        barrier = self.text.module.external_function(BARRIER, "i32 (ptr, i64)")
+        status = self.text.call(barrier, "i32", [team.region, team.tasks])
+        # Another task has failed, and has said so; this one has nothing to add.
+        self.fail_unless(self.text.icmp("eq", status, integer("i32", 0)), 0)
 
     def _emit_while(self, node: s.While) -> None:
         text = self.text
@@ -199,7 +335,7 @@ class StatementEmitter:
     # -- memory --
 
     def _emit_store(self, node: s.BufferStore) -> None:
-        self.expressions.store(node.buffer, node.indices, self._stored_value(node))
+        self.expressions.store(node, self._stored_value(node))
 
     def _stored_value(self, node: s.BufferStore) -> Value:
         """The value of a store; the step of a reduction may be reassociated."""
@@ -230,26 +366,21 @@ class StatementEmitter:
         self._free(memory)
 
     def _allocate(self, buffer: Buffer) -> Value:
-        """Memory aligned to a cache line. A size beyond 63 bits saturates, and is refused."""
+        """A workspace, aligned to a cache line. A size beyond 63 bits saturates, and is refused."""
         text = self.text
         size = integer("i64", buffer.dtype.itemsize)
         for extent in buffer.shape:
-            factor = self.expressions.index(extent)
+            factor = text.intrinsic("smax", "i64", self.expressions.index(extent), _ZERO)
             size = text.intrinsic("smul.fix.sat", "i64", size, factor, integer("i32", 0))
-        padded = text.intrinsic("uadd.sat", "i64", size, integer("i64", 63))
-        rounded = text.binary("and", padded, integer("i64", -64))
-        allocate = text.module.external_function("aligned_alloc", "ptr (i64, i64)")
-        memory = text.call(allocate, "ptr", [integer("i64", 64), rounded])
+        allocate = text.module.external_function(ALLOCATE_WORKSPACE, "noalias ptr (i64)")
+        memory = text.call(allocate, "ptr", [size])
         message = f"{buffer.name}: expected {{}} bytes of memory, found no block that large"
-        failed = text.binary(
-            "and", text.icmp("eq", memory, NULL), text.icmp("ne", size, integer("i64", 0))
-        )
-        holds = text.binary("xor", failed, integer("i1", 1))
-        self._assert(holds, message, [size], "MemoryError")
+        self._assert(text.icmp("ne", memory, NULL), message, [size], "MemoryError")
         return memory
 
     def _free(self, memory: Value) -> None:
-        self.text.call(self.text.module.external_function("free", "void (ptr)"), "void", [memory])
+        give_back = self.text.module.external_function(GIVE_BACK_WORKSPACE, "void (ptr)")
+        self.text.call(give_back, "void", [memory])
 
     # -- assertions --
 
@@ -276,11 +407,21 @@ def _reads_back(store: s.BufferStore, side: PrimExpr) -> bool:
     return (
         isinstance(side, e.BufferLoad)
         and side.buffer is store.buffer
+        and (side.predicate is None or side.predicate is store.predicate)
         and all(
             a is b or structural_equal(a, b)
             for a, b in zip(side.indices, store.indices, strict=True)
         )
     )
+
+
+def _is_too_small(node: Stmt) -> bool:
+    """Whether it is known now that threads don't pay for `node`."""
+    return e.const_int(pays_threads(node)) == 0
+
+
+def _is_barrier(node: PrimExpr | Stmt) -> bool:
+    return isinstance(node, s.AttrStmt) and node.attr_key == BARRIER_WHEN_FINISH
 
 
 def _constant_size(buffer: Buffer) -> int | None:

@@ -700,10 +700,14 @@ class ProducerLoad(PrimExpr):
 @final
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class BufferLoad(PrimExpr):
-    """An element (or with a vector index several) of a buffer, in the loop IR."""
+    """An element (or with a vector index several) of a buffer, in the loop IR.
+
+    Lanes in which `predicate` is false are not read, and are 0. Vectorisation makes predicates.
+    """
 
     buffer: Buffer
     indices: tuple[PrimExpr, ...]
+    predicate: PrimExpr | None = None
     dtype: DType = field(init=False)
 
     def __post_init__(self) -> None:
@@ -737,11 +741,12 @@ class Stmt:
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class BufferStore(Stmt):
     """``buffer[indices] = value``. The one statement on this page, since :meth:`Buffer.vstore`
-    makes it."""
+    makes it. Lanes are stored in order, and not where `predicate` is false."""
 
     buffer: Buffer
     value: PrimExpr
     indices: tuple[PrimExpr, ...]
+    predicate: PrimExpr | None = None
 
 
 # -- Calls ----------------------------------------------------------------------------------------
@@ -757,7 +762,9 @@ class Call(PrimExpr):
     ``call_llvm_pure_intrin``, ``if_then_else``, ``likely``, ``isnullptr``, ``tvm_access_ptr`` (see
     :meth:`Buffer.access_ptr`), ``tvm_stack_make_array`` (a region of a buffer passed to a
     packed call: a ``BufferRef``, where it begins in each dimension, and the extents of the last
-    dimensions; those before are dropped), ``reinterpret``.
+    dimensions; those before are dropped), ``reinterpret``; or one of vectors: ``vector_extract``
+    (one lane, by its number) and the folds of :data:`minitvm.scalars.VECTOR_FOLDS`
+    (``vector_reduce_add(start, vector)``).
     """
 
     dtype: DType

@@ -37,12 +37,12 @@ CHILDREN: dict[type, tuple[str, ...]] = {
     e.Ramp: ("base", "stride"),
     e.Broadcast: ("value",),
     e.ProducerLoad: ("indices",),
-    e.BufferLoad: ("indices",),
+    e.BufferLoad: ("indices", "predicate"),
     e.Call: ("args",),
     e.Reduce: ("source", "condition", "init"),
     s.For: ("min", "extent", "body"),
     s.While: ("condition", "body"),
-    s.BufferStore: ("value", "indices"),
+    s.BufferStore: ("value", "indices", "predicate"),
     s.Allocate: ("body",),
     s.LetStmt: ("value", "body"),
     s.IfThenElse: ("condition", "then_case", "else_case"),
@@ -192,9 +192,15 @@ class _ReplaceBuffers(Mutator):
 
     visit_BufferLoad = visit_BufferStore = visit_BufferRef = visit_Allocate = _replace
 
+    def visit_AttrStmt(self, node: s.AttrStmt) -> Stmt:
+        made: s.AttrStmt = self.descend(node)
+        new = self._mapping.get(made.node) if isinstance(made.node, Buffer) else None
+        return made if new is None else cast(Stmt, rebuild(made, {"node": new}))
+
 
 def replace_buffers(node: Any, mapping: Mapping[Buffer, Buffer]) -> Any:
-    """`node` with buffers exchanged wherever they are read, written, passed on or allocated."""
+    """`node` with buffers exchanged wherever they are read, written, passed on, allocated or the
+    subject of an attribute."""
     replacer = _ReplaceBuffers(mapping)
     return replacer.expr(node) if isinstance(node, PrimExpr) else replacer.stmt(node)
 

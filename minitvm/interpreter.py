@@ -21,7 +21,7 @@ from minitvm import expr as e
 from minitvm import scalars
 from minitvm import stmt as s
 from minitvm.expr import Buffer, PrimExpr, Var
-from minitvm.runtime.dtype import FLOAT32, FLOAT64, DType
+from minitvm.runtime.dtype import BOOL, FLOAT32, FLOAT64, DType
 from minitvm.runtime.errors import RAISABLE, CompileError, InternalError
 from minitvm.scalars import Scalar
 from minitvm.stmt import PrimFunc, Stmt
@@ -340,6 +340,26 @@ def _load(compiler: _Compiler, node: e.BufferLoad) -> Evaluator:
         each_lane = zip(*[index(env) for index in indices], strict=True)
         return tuple(map(env[buffer].read, each_lane))
 
+    if node.predicate is not None:
+        return _predicated_load(compiler, node, node.predicate)
+    return load if lanes == 1 else load_vector
+
+
+def _predicated_load(compiler: _Compiler, node: e.BufferLoad, where: PrimExpr) -> Evaluator:
+    buffer, lanes, predicate = node.buffer, node.dtype.lanes, compiler.expr(where)
+    indices, zero = _indices(compiler, node.indices, lanes), scalars.cast(node.dtype.element, 0)
+
+    def load(env: Environment) -> Value:
+        if not predicate(env):
+            return zero
+        return env[buffer].read(tuple([index(env) for index in indices]))
+
+    def load_vector(env: Environment) -> Value:
+        memory = env[buffer]
+        each_lane = zip(*[index(env) for index in indices], strict=True)
+        chosen = zip(predicate(env), each_lane, strict=True)
+        return tuple([memory.read(index) if holds else zero for holds, index in chosen])
+
     return load if lanes == 1 else load_vector
 
 
@@ -399,6 +419,18 @@ def _bits(dtype: DType, value: Scalar) -> int:
 def _from_bits(dtype: DType, bits: int) -> Scalar:
     bits &= (1 << dtype.bits) - 1
     return scalars.from_bits(dtype, bits) if dtype.is_float else scalars.wrap(dtype, bits)
+
+
+def _extract(compiler: _Compiler, node: e.Call) -> Evaluator:
+    vector, lane = compiler.exprs(node.args)
+    if node.args[0].dtype.lanes == 1:
+        return vector
+    return lambda env: vector(env)[lane(env)]
+
+
+def _fold(compiler: _Compiler, node: e.Call) -> Evaluator:
+    name, dtype, (start, vector) = node.op, node.dtype, compiler.exprs(node.args)
+    return lambda env: scalars.fold(name, dtype, start(env), vector(env))
 
 
 def _access_ptr(compiler: _Compiler, node: e.Call) -> Evaluator:
@@ -481,6 +513,8 @@ _CALLS: dict[str, Callable[[_Compiler, e.Call], Evaluator]] = {
     "tvm_stack_make_array": _region,
     "call_packed": _call_packed,
     "call_extern": _call_extern,
+    "vector_extract": _extract,
+    **dict.fromkeys(scalars.VECTOR_FOLDS, _fold),
 }
 
 _EXPRESSIONS: dict[type, Callable[[_Compiler, Any], Evaluator]] = {
@@ -531,6 +565,8 @@ def _while(compiler: _Compiler, node: s.While) -> Runner:
 def _store(compiler: _Compiler, node: s.BufferStore) -> Runner:
     buffer, value, lanes = node.buffer, compiler.expr(node.value), node.value.dtype.lanes
     indices = _indices(compiler, node.indices, lanes)
+    always = e.const(True, BOOL.with_lanes(lanes))
+    predicate = compiler.expr(always if node.predicate is None else node.predicate)
 
     def store(env: Environment) -> None:
         stored = value(env)
@@ -539,10 +575,18 @@ def _store(compiler: _Compiler, node: s.BufferStore) -> Runner:
     def store_vector(env: Environment) -> None:
         stored, memory = value(env), env[buffer]
         each_lane = zip(*[index(env) for index in indices], strict=True)
-        for index, lane in zip(each_lane, stored, strict=True):
-            memory.write(index, lane)
+        for index, lane, holds in zip(each_lane, stored, predicate(env), strict=True):
+            if holds:
+                memory.write(index, lane)
 
-    return store if lanes == 1 else store_vector
+    def store_if(env: Environment) -> None:
+        stored = value(env)
+        if predicate(env):
+            env[buffer].write(tuple([index(env) for index in indices]), stored)
+
+    if lanes == 1:
+        return store if node.predicate is None else store_if
+    return store_vector
 
 
 def _allocate(compiler: _Compiler, node: s.Allocate) -> Runner:

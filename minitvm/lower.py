@@ -14,6 +14,7 @@ from minitvm.pass_context import Pass, PassContext
 from minitvm.passes.check_bounds import check_bounds
 from minitvm.passes.schedule_ops import schedule_ops
 from minitvm.passes.simplify import simplify
+from minitvm.passes.vectorize_loops import vectorize_loops
 from minitvm.passes.widen_indices import widen_indices
 from minitvm.runtime.dtype import HANDLE
 from minitvm.runtime.errors import CompileError
@@ -25,7 +26,9 @@ PIPELINE: tuple[Pass, ...] = (
     ("check_bounds", check_bounds),
     ("simplify", simplify),
     ("widen_indices", widen_indices),
+    ("vectorize_loops", vectorize_loops),
 )
+_SIMPLE = PIPELINE[: [name for name, _ in PIPELINE].index("widen_indices")]
 
 
 def lower(
@@ -97,7 +100,7 @@ def _lower(
     binds: Mapping[Tensor, Buffer],
     simple_mode: bool,
 ) -> IRModule:
-    passes = PIPELINE[: -1 if simple_mode else None]
+    passes = _SIMPLE if simple_mode else PIPELINE
     if isinstance(sch, IRModule):
         functions = list(sch.functions.values())
     elif isinstance(sch, PrimFunc):

@@ -214,8 +214,9 @@ def _let(printer: _Printer, node: e.Let) -> Form:
     return _ANY, (f"let {name} = ", (node.value, _OR), " in ", (node.body, _ANY))
 
 
-def _access(name: str, indices: Sequence[PrimExpr]) -> Form:
-    return _ATOM, (f"{name}[", *(_listed(indices) or ["()"]), "]")
+def _access(name: str, indices: Sequence[PrimExpr], predicate: PrimExpr | None = None) -> Form:
+    where: list[Piece] = [] if predicate is None else [", where=", (predicate, _ANY)]
+    return _ATOM, (f"{name}[", *(_listed(indices) or ["()"]), *where, "]")
 
 
 _BINARY_CALLS = {
@@ -303,7 +304,9 @@ _FORMS: dict[type, Callable[[_Printer, Any], Form]] = {
     ),
     e.Broadcast: lambda printer, node: _call_form("broadcast", node.value, last=f", {node.lanes}"),
     e.ProducerLoad: lambda printer, node: _access(printer.name_of(node.producer), node.indices),
-    e.BufferLoad: lambda printer, node: _access(printer.name_of(node.buffer), node.indices),
+    e.BufferLoad: lambda printer, node: _access(
+        printer.name_of(node.buffer), node.indices, node.predicate
+    ),
     e.Call: _call,
     e.BufferRef: lambda printer, node: (_ATOM, [printer.name_of(node.buffer)]),
     e.Reduce: _reduce,
@@ -346,7 +349,7 @@ def _while(printer: _Printer, node: s.While) -> Block:
 
 
 def _store(printer: _Printer, node: s.BufferStore) -> Block:
-    _, target = _access(printer.name_of(node.buffer), node.indices)
+    _, target = _access(printer.name_of(node.buffer), node.indices, node.predicate)
     return [(0, printer.join([*target, " = ", (node.value, _ANY)]))]
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ctypes import c_float
 from typing import Any
 
@@ -180,6 +180,35 @@ def binary(name: str, dtype: DType, a: Scalar, b: Scalar) -> Scalar:
     if dtype.is_float:
         return round_float(dtype, FLOAT_BINARY[name](float(a), float(b)))
     return wrap(dtype, INT_BINARY[name](int(a), int(b)))
+
+
+# The folds of a vector, ``f(...f(f(start, lane 0), lane 1)...)`` in the order of the lanes, by the
+# operator that they repeat: arithmetic, or an intrinsic. On bools the bitwise ones are logic.
+VECTOR_FOLDS: dict[str, str] = {
+    "vector_reduce_add": "Add",
+    "vector_reduce_mul": "Mul",
+    "vector_reduce_min": "Min",
+    "vector_reduce_max": "Max",
+    "vector_reduce_and": "bitwise_and",
+    "vector_reduce_or": "bitwise_or",
+    "vector_reduce_xor": "bitwise_xor",
+}
+
+
+def fold(name: str, dtype: DType, start: Scalar, lanes: Sequence[Scalar]) -> Scalar:
+    """A fold of :data:`VECTOR_FOLDS`.
+
+    >>> from minitvm.runtime.dtype import INT8
+    >>> fold("vector_reduce_add", INT8, 100, (20, 10))
+    -126
+    """
+    operator = VECTOR_FOLDS[name]
+    for lane in lanes:
+        if operator in INTRINSICS:
+            start = INTRINSICS[operator](dtype, start, lane)
+        else:
+            start = binary(operator, dtype, start, lane)
+    return start
 
 
 # -- Intrinsics -----------------------------------------------------------------------------------

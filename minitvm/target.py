@@ -170,6 +170,11 @@ class Target:
         return self.arch == "aarch64" or "f16c" in self.features
 
     @property
+    def has_mask_registers(self) -> bool:
+        """Whether the predicate of a vector is held as bits, one a lane."""
+        return {"avx512f", "avx512bw", "avx512vl", "bmi2"} <= self.features
+
+    @property
     def missing_on_host(self) -> str:
         """What this machine lacks to run code for the target; empty if nothing."""
         if _arch(host().triple) != self.arch or _system(host().triple) != _system(self.triple):

@@ -13,7 +13,7 @@ from minitvm.expr import Buffer, PrimExpr, Var
 from minitvm.functor import CHILDREN
 from minitvm.runtime.dtype import BOOL, HANDLE, INT32, DType
 from minitvm.runtime.errors import RAISABLE, InternalError
-from minitvm.stmt import ForKind, PrimFunc, Stmt
+from minitvm.stmt import PrimFunc, Stmt
 
 
 def verify(func: PrimFunc) -> None:
@@ -225,6 +225,8 @@ def _access(node: e.BufferLoad | s.BufferStore) -> Iterator[str]:
         yield from _index_problems(f"{buffer.name}: index {i}", index)
         if index.dtype.lanes not in (1, lanes):
             yield f"{buffer.name}: index {i}: expected 1 or {lanes} lanes, got {index.dtype}"
+    if node.predicate is not None:
+        yield from _expected(f"{buffer.name}: predicate", BOOL.with_lanes(lanes), node.predicate)
 
 
 def _lanes(indices: Sequence[PrimExpr]) -> int:
@@ -243,8 +245,6 @@ def _for(node: s.For) -> Iterator[str]:
     yield from _index_problems("loop variable", node.loop_var)
     yield from _expected("min", dtype.element, node.min)
     yield from _expected("extent", dtype.element, node.extent)
-    if node.kind is ForKind.VECTORIZED and e.const_int(node.extent) is None:
-        yield "vectorized loop: expected a constant extent, got an expression"
 
 
 def _allocate(node: s.Allocate) -> Iterator[str]:
@@ -291,6 +291,8 @@ _CALLS: dict[str, int | None] = {
     "call_extern": None,
     "call_llvm_intrin": None,
     "call_llvm_pure_intrin": None,
+    "vector_extract": 2,
+    **dict.fromkeys(scalars.VECTOR_FOLDS, 2),
 }
 
 
@@ -344,6 +346,23 @@ def _reinterpret(node: e.Call) -> Iterator[str]:
         yield f"reinterpret: expected types of one width, got {given} as {wanted}"
 
 
+def _extract(node: e.Call) -> Iterator[str]:
+    yield from _expected("vector_extract", node.args[0].dtype.element, node)
+    yield from _index_problems("vector_extract: argument 1", node.args[1])
+    yield from _expected("vector_extract: argument 1", node.args[1].dtype.element, node.args[1])
+
+
+def _fold(node: e.Call) -> Iterator[str]:
+    start, vector = node.args
+    yield from _expected(f"{node.op}: argument 0", vector.dtype.element, start)
+    yield from _expected(node.op, start.dtype, node)
+    bitwise = scalars.VECTOR_FOLDS[node.op] in scalars.INTRINSICS
+    if bitwise and not start.dtype.is_integral:
+        yield f"{node.op}: expected integers or bools, got {start.dtype}"
+    if start.dtype.is_bool and node.op in ("vector_reduce_add", "vector_reduce_mul"):
+        yield f"{node.op}: expected numbers, got {start.dtype}"
+
+
 def _isnullptr(node: e.Call) -> Iterator[str]:
     yield from _expected("isnullptr: argument 0", HANDLE, node.args[0])
 
@@ -371,6 +390,8 @@ _CALL_PROBLEMS: dict[str, Callable[[e.Call], Iterator[str]]] = {
     "reinterpret": _reinterpret,
     "isnullptr": _isnullptr,
     "tvm_access_ptr": _takes_buffer,
+    "vector_extract": _extract,
+    **dict.fromkeys(scalars.VECTOR_FOLDS, _fold),
 }
 
 _PROBLEMS: dict[type, Callable[[Any], Iterator[str]]] = {

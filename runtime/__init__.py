@@ -18,6 +18,7 @@ from minitvm.runtime.registry import (
     register_func,
     remove_global_func,
 )
+from minitvm.runtime.threads import num_threads, set_num_threads
 from minitvm.runtime.values import (
     TVM_CRT_MAX_ARGS,
     ArgTypeCode,
@@ -72,6 +73,8 @@ __all__ = [
     "from_dlpack",
     "get_global_func",
     "list_global_func_names",
+    "num_threads",
     "register_func",
     "remove_global_func",
+    "set_num_threads",
 ]

@@ -10,7 +10,10 @@ The engine is never disposed of: a framework may hold one of our deleters until 
 from __future__ import annotations
 
 import ctypes
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, final
 
 import llvmlite.binding as llvm
 
@@ -28,7 +31,9 @@ _PYTHON_API = {
     "Py_DecRef": "void (ptr)",
     "Py_IsInitialized": "i32 ()",
 }
-_PREFIX = "minitvm_runtime_"  # of the symbols, which are global to the process's LLVM
+# Of the symbols, which are global to the process's LLVM.
+_PREFIX = "minitvm_runtime_"
+_NAME = re.compile(r"@(?!llvm\.)")  # LLVM's intrinsics keep their names
 
 _GLUE = r"""
 ; ---- DLPack: names, deleters, destructors ---------------------------------------------------
@@ -206,33 +211,67 @@ def glue_text() -> str:
     >>> "define i32 @minitvm_runtime_repeat" in glue_text()
     True
     """
-    text = _GLUE + "".join(
-        f"declare {kind.replace(' (', f' @{name}(', 1)}\n" for name, kind in _PYTHON_API.items()
-    )
-    return text.replace("@", f"@{_PREFIX}")
+    return native_text(_GLUE, _PYTHON_API)
 
 
 def _load() -> Glue:
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    for name in _PYTHON_API:
-        symbol = ctypes.c_char.in_dll(ctypes.pythonapi, name)
-        llvm.add_symbol(_PREFIX + name, ctypes.addressof(symbol))
-    module = llvm.parse_assembly(glue_text())
-    module.verify()
-    machine = llvm.Target.from_default_triple().create_target_machine(opt=2, jit=True)
-    engine = llvm.create_mcjit_compiler(module, machine)
-    engine.finalize_object()
-    increment_reference(engine)  # immortal: not even the end of the interpreter disposes of it
-    addresses = {}
-    for field in Glue.__dataclass_fields__:
-        of = engine.get_global_value_address if _is_data(field) else engine.get_function_address
-        addresses[field] = of(_PREFIX + field)
-    return Glue(**addresses)
+    code = NativeCode(_GLUE, _PYTHON_API, ctypes.pythonapi)
+    return Glue(
+        **{
+            field: code.data(field) if _is_data(field) else code.function(field)
+            for field in Glue.__dataclass_fields__
+        }
+    )
 
 
 def _is_data(field: str) -> bool:
     return field.startswith("name_") or field.endswith("_entry")
+
+
+def native_text(text: str, needs: Mapping[str, str]) -> str:
+    """`text` as LLVM gets it: what it needs declared, and all names prefixed."""
+    declared = "".join(
+        f"declare {kind.replace(' (', f' @{name}(', 1)}\n" for name, kind in needs.items()
+    )
+    return _NAME.sub(f"@{_PREFIX}", text + declared)
+
+
+@final
+class NativeCode:
+    """A page of LLVM IR as machine code that lives as long as the process.
+
+    Parameters
+    ----------
+    text
+        The IR, already in SSA form; names without a prefix.
+    needs
+        The C functions that it calls, and the IR type of each: ``"void (ptr)"``.
+    library
+        Where these are.
+    """
+
+    def __init__(self, text: str, needs: Mapping[str, str], library: ctypes.CDLL) -> None:
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        for name in needs:
+            symbol = ctypes.c_char.in_dll(library, name)
+            llvm.add_symbol(_PREFIX + name, ctypes.addressof(symbol))
+        module = llvm.parse_assembly(native_text(text, needs))
+        module.verify()
+        # At level 0, which takes a third of the time and serves text as plain as ours.
+        machine = llvm.Target.from_default_triple().create_target_machine(opt=0, jit=True)
+        self._engine: Any = llvm.create_mcjit_compiler(module, machine)
+        self._engine.finalize_object()
+        # Immortal: not even the end of the interpreter disposes of it.
+        increment_reference(self._engine)
+
+    def function(self, name: str) -> int:
+        """The address of a function."""
+        return int(self._engine.get_function_address(_PREFIX + name))
+
+    def data(self, name: str) -> int:
+        """The address of a global variable."""
+        return int(self._engine.get_global_value_address(_PREFIX + name))
 
 
 # Private prototypes: the argtypes of `ctypes.pythonapi.X` itself belong to the whole process.

@@ -98,3 +98,15 @@ def test_statements() -> None:
     second = LetStmt(y, i, BufferStore(a, const(0.0), (y,)))
     assert structural_equal(first, second)
     assert not structural_equal(SeqStmt((first,)), SeqStmt((first, second)))
+
+
+def test_predicates() -> None:
+    a = buffer("a", const(4))
+
+    def store(*predicates: bool | None) -> Stmt:
+        first, second = (None if each is None else const(each) for each in predicates)
+        return BufferStore(a, BufferLoad(a, (i,), first), (i,), second)
+
+    assert structural_equal(store(True, None), store(True, None))
+    assert not structural_equal(store(True, None), store(None, None))
+    assert not structural_equal(store(None, True), store(None, False))

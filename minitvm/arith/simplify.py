@@ -322,6 +322,13 @@ class Simplifier(Mutator):
         made = e.intrinsic(node.op, node.dtype, *args)
         return self._by_rules(made)
 
+    def visit_BufferLoad(self, node: e.BufferLoad) -> PrimExpr:
+        """A predicate that always holds goes; where it never does, what is read is 0."""
+        made: e.BufferLoad = self.descend(node)
+        if made.predicate is None or (known := constant_in_all_lanes(made.predicate)) is None:
+            return made
+        return e.BufferLoad(made.buffer, made.indices) if known else const(0, made.dtype)
+
     def visit_Cast(self, node: e.Cast) -> PrimExpr:
         value = self.expr(node.value)
         if value is not node.value or value.dtype == node.dtype or isinstance(value, IntImm):
@@ -461,6 +468,11 @@ def _is_constant(node: PrimExpr, value: int, is_bool: bool) -> bool:
     if isinstance(node, IntImm):
         return node.dtype.is_bool == is_bool and int(node.value) == value
     return isinstance(node, FloatImm) and node.value.hex() == float(value).hex()
+
+
+def constant_in_all_lanes(value: PrimExpr) -> int | None:
+    """The integer or bool that `value` is in every lane; None where it is none."""
+    return e.const_int(value.value if isinstance(value, e.Broadcast) else value)
 
 
 def is_constant(value: PrimExpr) -> bool:

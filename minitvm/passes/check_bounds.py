@@ -19,6 +19,7 @@ from minitvm.functor import Mutator, children, free_vars, substitute, walk
 from minitvm.passes.effects import is_stable
 from minitvm.runtime.dtype import INT64
 from minitvm.runtime.errors import CompileError
+from minitvm.scalars import INTRINSICS
 from minitvm.stmt import PrimFunc, Stmt, with_body
 
 _NOTHING = s.SeqStmt(())
@@ -170,8 +171,9 @@ class _Checker(Mutator):
         return _checked(checks, made)
 
     def visit_BufferStore(self, node: s.BufferStore) -> Stmt:
-        checks = self._checks(node.value, *node.indices)
-        checks += self._access(node.buffer, node.indices, (), is_store=True)
+        where = () if node.predicate is None else (node.predicate,)
+        checks = self._checks(node.value, *node.indices, *where)
+        checks += self._access(node, (), is_store=True)
         return _checked(checks, node)
 
     def visit_LetStmt(self, node: s.LetStmt) -> Stmt:
@@ -261,7 +263,7 @@ class _Checker(Mutator):
             if isinstance(child, PrimExpr):
                 checks += self._scan(child, guards)
         if isinstance(node, BufferLoad):
-            checks += self._access(node.buffer, node.indices, guards, is_store=False)
+            checks += self._access(node, guards, is_store=False)
         return checks
 
     @contextmanager
@@ -286,17 +288,33 @@ class _Checker(Mutator):
     # -- Accesses ---------------------------------------------------------------------------------
 
     def _access(
-        self,
-        buffer: Buffer,
-        indices: tuple[PrimExpr, ...],
-        guards: tuple[PrimExpr, ...],
-        is_store: bool,
+        self, node: BufferLoad | s.BufferStore, guards: tuple[PrimExpr, ...], is_store: bool
     ) -> list[_Check]:
-        checks = []
-        for axis, index in enumerate(indices):
-            access = _Access(buffer, indices, axis, is_store)
+        checks: list[_Check] = []
+        for axis, index in enumerate(node.indices):
+            access = _Access(node.buffer, node.indices, axis, is_store)
+            if node.predicate is not None:
+                checks += self._predicated_index(access, index, node.predicate, guards)
+                continue
             for scalar in _extreme_lanes(index):
                 checks += self._index(access, scalar, guards)
+        return checks
+
+    def _predicated_index(
+        self,
+        access: _Access,
+        index: PrimExpr,
+        predicate: PrimExpr,
+        guards: tuple[PrimExpr, ...],
+    ) -> list[_Check]:
+        """Lane by lane, each under its own predicate: where the outer lanes are off, an inner one
+        may still leave the tensor."""
+        checks: list[_Check] = []
+        for k in range(predicate.dtype.lanes):
+            holds = _lane(predicate, k)
+            with self._prover.constraint(holds):
+                guard = substitute(holds, self._values)
+                checks += self._index(access, _lane(index, k), (*guards, guard))
         return checks
 
     def _index(
@@ -503,9 +521,10 @@ def _lane(node: Any, k: int) -> Any:
             return value
         case e.Cast(dtype, value):
             return e.cast(dtype.element, _lane(value, k))
-        case BufferLoad(buffer, indices):
-            return BufferLoad(buffer, tuple([_lane(each, k) for each in indices]))
-        case Call(dtype, op, args):
+        case BufferLoad(buffer, indices, predicate) if buffer.dtype.lanes == 1:
+            where = None if predicate is None else _lane(predicate, k)
+            return BufferLoad(buffer, tuple([_lane(each, k) for each in indices]), where)
+        case Call(dtype, op, args) if op in _LANEWISE:
             return Call(dtype.element, op, tuple([_lane(each, k) for each in args]))
         case e.Not(a):
             return e.logical_not(_lane(a, k))
@@ -514,4 +533,8 @@ def _lane(node: Any, k: int) -> Any:
         case e.BinaryOp(a=a, b=b):
             make: Any = type(node)
             return make(_lane(a, k), _lane(b, k))
-    raise e.unknown_node(node, "a vector index")
+    return Call(node.dtype.element, "vector_extract", (node, e.const(k)))
+
+
+# Calls of which a lane is the call of the lanes.
+_LANEWISE = frozenset({*INTRINSICS, "likely"})

@@ -242,7 +242,7 @@ class _Inference:
                 leaves[leaf] = spans.point(bounds.values[leaf]), False
             else:
                 leaves[leaf] = self._relax(spans, bounds.ranges[leaf], leaf), True
-        for axis, span in _root_spans(reader, bounds, spans, leaves).items():
+        for axis, span in axis_spans(reader, bounds, spans, leaves).items():
             spans.let(axis.var, span)
         return spans
 
@@ -341,7 +341,7 @@ def _domains(stage: Stage) -> dict[IterVar, Range]:
     return domains
 
 
-def _root_spans(
+def axis_spans(
     stage: Stage, bounds: Bounds, spans: Spans, leaves: Mapping[IterVar, tuple[Span, bool]]
 ) -> dict[IterVar, Span]:
     """What all axes span, given that of the loops; an axis all of whose loops run over everything

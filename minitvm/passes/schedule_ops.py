@@ -7,13 +7,23 @@ from dataclasses import dataclass
 from typing import cast, final
 
 from minitvm import expr as e
-from minitvm.expr import Buffer, BufferLoad, IterVar, PrimExpr, Var, const
+from minitvm.arith.prover import Prover
+from minitvm.arith.regions import Span, Spans
+from minitvm.expr import Buffer, BufferLoad, IterVar, PrimExpr, Range, Var, const
 from minitvm.functor import Mutator, substitute, walk
 from minitvm.op import likely
 from minitvm.passes.check_bounds import check_statements
-from minitvm.passes.infer_bounds import Bounds, Inferred, infer_bounds, place_of, reads_of
+from minitvm.passes.infer_bounds import (
+    Bounds,
+    Inferred,
+    axis_spans,
+    infer_bounds,
+    place_of,
+    reads_of,
+)
 from minitvm.passes.scans import find_scans
 from minitvm.passes.stage_bodies import (
+    InlineReads,
     ReadBuffers,
     StageBody,
     body_of,
@@ -21,10 +31,12 @@ from minitvm.passes.stage_bodies import (
     plain_nest,
     without_marks,
 )
+from minitvm.passes.tensorize import Match, Region, Tensorized, match_computation, tensorize
 from minitvm.runtime.dtype import HANDLE
 from minitvm.runtime.errors import CompileError
 from minitvm.stmt import (
     Allocate,
+    AssertStmt,
     AttrStmt,
     BufferStore,
     For,
@@ -33,12 +45,14 @@ from minitvm.stmt import (
     PrimFunc,
     Stmt,
     seq,
-    with_body,
 )
+from minitvm.te.dataflow import map_body
 from minitvm.te.relation import values_of
 from minitvm.te.schedule import Schedule
 from minitvm.te.stage import LoopAttrs, Stage
 from minitvm.te.tensor import ComputeOp, PlaceholderOp, ScanOp, Tensor
+
+_NOTHING = seq()
 
 
 def schedule_ops(schedule: Schedule, buffers: Mapping[Tensor, Buffer], func: PrimFunc) -> PrimFunc:
@@ -133,6 +147,7 @@ class _Lowering:
         self._scans = find_scans(schedule)
         self._shared: dict[Tensor, Tensor] = {}  # parts of scans, and the scans' results
         self._moved: dict[Buffer, _Moved] = {}
+        self.knows_layout = False  # whether an intrinsic was given the layout of arguments
 
     def run(self) -> PrimFunc:
         self._name_buffers()
@@ -145,8 +160,10 @@ class _Lowering:
         for stage, nest in zip(self._stages, checked, strict=True):
             self._learn_checks(stage, nest)
         self._infer()
-        body = self.placed(None, seq())
-        return with_body(self._func, at_entry(body))
+        body = at_entry(self.placed(None, _NOTHING))
+        func = self._func
+        attrs = {**func.attrs, "knows_layout": True} if self.knows_layout else func.attrs
+        return PrimFunc(func.params, body, func.buffer_map, func.name, attrs)
 
     def _name_buffers(self) -> None:
         for stage in self._schedule.stages:
@@ -281,6 +298,30 @@ class _Lowering:
         read = ReadBuffers(self._schedule, self._buffers).expr(bound)
         return self.move(values).expr(read)
 
+    def inlined(self, op: ComputeOp) -> ComputeOp:
+        """An operation like `op` that reads no inlined one."""
+        body = map_body(op.body, InlineReads(self._schedule))
+        return ComputeOp(op.name, op.tag, op.attrs, op.axis, op.reduce_axis, body)
+
+    def in_memory(self, match: Match, outputs: tuple[Tensor, ...]) -> Match:
+        """The operands of an intrinsic, where the elements of their tensors really are."""
+        results = [
+            Region(tensor, region.begins, region.extents)
+            for tensor, region in zip(outputs, match.outputs, strict=True)
+        ]
+        return Match(
+            tuple(map(self._region, match.inputs)), tuple(map(self._region, results)), match.scalars
+        )
+
+    def _region(self, region: Region) -> Region:
+        source = region.source
+        plain = self._buffers[source] if isinstance(source, Tensor) else source
+        moved = self._moved.get(plain)
+        if moved is None:
+            return Region(plain, region.begins, region.extents)
+        begins = tuple(map(e.subtract, region.begins, moved.begins))
+        return Region(moved.buffer, begins, region.extents)
+
     def _nest(self, stage: Stage) -> Stmt:
         """The loops of a stage."""
         if isinstance(stage.op, ScanOp):
@@ -301,7 +342,7 @@ class _Lowering:
         range_ = self._inferred.bounds[stage].ranges[axis]
         attrs = stage.attrs_of(axis)
         low, extent = self.moved(range_.min, {}), self.moved(range_.extent, {})
-        steps = For(axis.var, low, extent, attrs.kind, self.placed((stage, axis), seq()))
+        steps = For(axis.var, low, extent, attrs.kind, self.placed((stage, axis), _NOTHING))
         return seq(self._bodies[stage].update, steps)
 
     def _has_placed(self, stage: Stage) -> bool:
@@ -337,6 +378,8 @@ class _Nest:
         if position == len(self._leaves):
             return self._guarded(self._body.update, self._bounds.values, with_reduction=True)
         leaf = self._leaves[position]
+        if self._stage.attrs_of(leaf).intrin is not None:
+            return self._tensorized(position)
         body = self._lowering.placed((self._stage, leaf), self._from(position + 1))
         return self._loop(leaf, leaf.var, self._bounds.values, body)
 
@@ -352,10 +395,116 @@ class _Nest:
         }
         values = values_of(self._stage.relations, self._bounds.ranges, loops)
         renamed: dict[Var, PrimExpr] = {leaf.var: var for leaf, var in own.items()}
-        body = self._guarded(self._body.init, values, with_reduction=False, renamed=renamed)
+        replaced = [
+            i
+            for i, leaf in enumerate(self._leaves)
+            if self._stage.attrs_of(leaf).intrin is not None
+        ]
+        if replaced:
+            if replaced[0] <= self._init_at:
+                return _NOTHING  # the intrinsic does it
+            body = self._reset(replaced[0], values)
+            inside = [leaf for leaf in inside if self._leaves.index(leaf) < replaced[0]]
+        else:
+            body = self._guarded(self._body.init, values, with_reduction=False, renamed=renamed)
         for leaf in reversed(inside):
             body = self._loop(leaf, own[leaf], values, body)
         return body
+
+    # -- Tensor intrinsics ------------------------------------------------------------------------
+
+    def _tensorized(self, position: int) -> Stmt:
+        """The intrinsic that computes what the loops from a position on would."""
+        made = self._intrinsic(position, self._bounds.values)
+        outside = [leaf for leaf in self._leaves[:position] if leaf in self._reduced]
+        if not outside:
+            return self._outer_guarded(position, made.body, self._bounds.values)
+        if made.reduce_update is None:
+            raise CompileError(
+                f"{self._where(position)}: expected an intrinsic with an update, since the "
+                f"reduction over {outside[0].name} is outside of it: return (body, reset, update) "
+                "from its fcompute"
+            )
+        return self._outer_guarded(position, made.reduce_update, self._bounds.values)
+
+    def _reset(self, position: int, values: Mapping[IterVar, PrimExpr]) -> Stmt:
+        made = self._intrinsic(position, values)
+        if made.reduce_init is None:
+            raise CompileError(
+                f"{self._where(position)}: expected an intrinsic with a reset, since a reduction "
+                "is outside of it: return (body, reset, update) from its fcompute"
+            )
+        return self._outer_guarded(position, made.reduce_init, values)
+
+    def _intrinsic(self, position: int, values: Mapping[IterVar, PrimExpr]) -> Tensorized:
+        leaf = self._leaves[position]
+        intrin = self._stage.attrs_of(leaf).intrin
+        assert intrin is not None
+        inside = self._leaves[position:]
+        for each in inside:
+            if self._lowering.placed((self._stage, each), _NOTHING) is not _NOTHING:
+                raise CompileError(
+                    f"{self._where(position)}: expected no stage computed inside of it, found one "
+                    f"at loop {each.name}"
+                )
+        if any(isinstance(node, AssertStmt) for node in walk(self._body.update)):
+            raise CompileError(
+                f"{self._where(position)}: expected accesses that are inside of their tensors for "
+                "all sizes, found one that is checked while the program runs"
+            )
+        domain = self._domain(inside, values)
+        op = self._lowering.inlined(self._op)
+        match = match_computation(intrin, op, domain, self._stage.name, leaf.name)
+        made = tensorize(
+            intrin,
+            self._lowering.in_memory(match, self._op.outputs),
+            {},
+            self._stage.name,
+            leaf.name,
+        )
+        self._lowering.knows_layout |= made.knows_layout
+        return made
+
+    def _domain(
+        self, inside: list[IterVar], values: Mapping[IterVar, PrimExpr]
+    ) -> dict[IterVar, Range]:
+        """What each root axis runs over inside of the intrinsic."""
+        spans = Spans(Prover())
+        leaves = {}
+        for leaf in self._leaves:
+            if leaf in inside:
+                extent = spans.point(self._bounds.ranges[leaf].extent).low
+                span = Span(spans.point(const(0)).low, extent - 1)
+                spans.let(leaf.var, span)
+                leaves[leaf] = span, True
+            else:
+                value = values.get(leaf, self._bounds.values[leaf])
+                leaves[leaf] = spans.point(value), False
+        found = axis_spans(self._stage, self._bounds, spans, leaves)
+        domain = {}
+        for axis in (*self._op.axis, *self._op.reduce_axis):
+            dtype = axis.var.dtype
+            low, extent = found[axis].low, found[axis].extent
+            domain[axis] = Range.from_min_extent(
+                spans.expression(low, dtype), spans.expression(extent, dtype)
+            )
+        return domain
+
+    def _outer_guarded(self, position: int, body: Stmt, values: Mapping[IterVar, PrimExpr]) -> Stmt:
+        """`body` where the guards hold, none of which may be about what is inside of it."""
+        inside = {leaf.var for leaf in self._leaves[position:]}
+        for guards in self._bounds.guards.values():
+            for guard in guards:
+                if any(node in inside for node in walk(guard)):
+                    raise CompileError(
+                        f"{self._where(position)}: expected loops that come out even, found the "
+                        f"remainder {guard}: split by a divisor, or pad the tensor"
+                    )
+                body = IfThenElse(likely(self._condition(guard, values, None)), body)
+        return body
+
+    def _where(self, position: int) -> str:
+        return f"{self._stage.name}: tensorize of {self._leaves[position].name}"
 
     def _is_once(self, leaf: IterVar) -> bool:
         return isinstance(self._bounds.values[leaf], e.IntImm)

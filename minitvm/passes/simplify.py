@@ -6,7 +6,12 @@ from minitvm import expr as e
 from minitvm import stmt as s
 from minitvm.arith.atoms import is_pure
 from minitvm.arith.prover import Prover
-from minitvm.arith.simplify import Simplifier, is_constant, is_trivial
+from minitvm.arith.simplify import (
+    Simplifier,
+    constant_in_all_lanes,
+    is_constant,
+    is_trivial,
+)
 from minitvm.expr import IntImm, PrimExpr, Range
 from minitvm.functor import substitute
 from minitvm.passes.effects import is_stable
@@ -67,6 +72,12 @@ class _SimplifyStmts(Simplifier):
         if is_stable(value, node.body):
             return self.stmt(substitute(node.body, {node.loop_var: value}))
         return self.stmt(s.LetStmt(node.loop_var, value, node.body))
+
+    def visit_BufferStore(self, node: s.BufferStore) -> Stmt:
+        made: s.BufferStore = self.descend(node)
+        if made.predicate is None or (known := constant_in_all_lanes(made.predicate)) is None:
+            return made
+        return s.BufferStore(made.buffer, made.value, made.indices) if known else _NOTHING
 
     def visit_While(self, node: s.While) -> Stmt:
         condition = self.expr(node.condition)

@@ -45,28 +45,49 @@ class StageBody:
     reduced_where: tuple[PrimExpr, ...] = ()
 
 
-class ReadBuffers(Mutator):
-    """Reads of tensors become reads of their buffers; of those that are inlined, their value."""
+class InlineReads(Mutator):
+    """Reads of tensors that are inlined become their value."""
 
-    def __init__(self, schedule: Schedule, buffers: Mapping[Tensor, Buffer]) -> None:
+    def __init__(self, schedule: Schedule) -> None:
         super().__init__()
         self._schedule = schedule
-        self._buffers = buffers
+
+    def read(self, tensor: Tensor, indices: tuple[PrimExpr, ...]) -> PrimExpr:
+        """A read of a tensor that is not inlined."""
+        return e.ProducerLoad(tensor, indices)
+
+    def afresh(self) -> InlineReads:
+        """A rewriter like this one that has met nothing."""
+        return InlineReads(self._schedule)
 
     def visit_ProducerLoad(self, node: e.ProducerLoad) -> PrimExpr:
         indices = tuple(self.expr(i) for i in node.indices)
         tensor = cast(Tensor, node.producer)
         stage = self._schedule.stage_map.get(tensor.op)
         if stage is None or not stage.inlined:
-            return BufferLoad(self._buffers[tensor], indices)
+            return self.read(tensor, indices)
         op = cast(ComputeOp, stage.op)
         values = {
             axis.var: e.cast(axis.var.dtype, index)
             for axis, index in zip(op.axis, indices, strict=True)
         }
         # The body stands in its own axes: a rewriter of its own, since it may be met again.
-        body = ReadBuffers(self._schedule, self._buffers).expr(op.body[tensor.value_index])
+        body = self.afresh().expr(op.body[tensor.value_index])
         return cast(PrimExpr, substitute(body, values))
+
+
+class ReadBuffers(InlineReads):
+    """Reads of tensors become reads of their buffers; of those that are inlined, their value."""
+
+    def __init__(self, schedule: Schedule, buffers: Mapping[Tensor, Buffer]) -> None:
+        super().__init__(schedule)
+        self._buffers = buffers
+
+    def read(self, tensor: Tensor, indices: tuple[PrimExpr, ...]) -> PrimExpr:
+        return BufferLoad(self._buffers[tensor], indices)
+
+    def afresh(self) -> ReadBuffers:
+        return ReadBuffers(self._schedule, self._buffers)
 
 
 def body_of(stage: Stage, schedule: Schedule, buffers: Mapping[Tensor, Buffer]) -> StageBody:

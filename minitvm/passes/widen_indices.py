@@ -87,16 +87,22 @@ class _Widen(Mutator):
         return tuple(self.index(i) for i in indices)
 
     def visit_BufferLoad(self, node: e.BufferLoad) -> PrimExpr:
-        return e.BufferLoad(node.buffer, self._indices(node.indices))
+        return e.BufferLoad(node.buffer, self._indices(node.indices), self._where(node))
 
     def visit_BufferStore(self, node: s.BufferStore) -> Stmt:
-        return s.BufferStore(node.buffer, self.expr(node.value), self._indices(node.indices))
+        indices = self._indices(node.indices)
+        return s.BufferStore(node.buffer, self.expr(node.value), indices, self._where(node))
+
+    def _where(self, node: e.BufferLoad | s.BufferStore) -> PrimExpr | None:
+        return None if node.predicate is None else self.expr(node.predicate)
 
     def visit_For(self, node: s.For) -> Stmt:
         if not _is_narrow(node.loop_var.dtype):
             return self.descend(node)  # type: ignore[no-any-return]  # a For again
         begin, extent = self.index(node.min), self.index(node.extent)
-        self._wide[node.loop_var] = wide = Var(node.loop_var.name, INT64, axis=node.loop_var.axis)
+        # Loops side by side may share a variable: they go on to, as expressions are shared, too.
+        fresh = Var(node.loop_var.name, INT64, axis=node.loop_var.axis)
+        wide = self._wide.setdefault(node.loop_var, fresh)
         return s.For(wide, begin, extent, node.kind, self.stmt(node.body), node.annotations)
 
     def _compare(self, node: Any) -> PrimExpr:

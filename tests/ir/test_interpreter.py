@@ -491,3 +491,39 @@ def test_what_only_compiled_code_can_do() -> None:
 def test_invalid_programs_are_refused() -> None:
     with pytest.raises(InternalError, match="variable i"):
         interpret(function("f", body=s.Evaluate(Var("i", INT32))))
+
+
+# -- Predicates and vectors -----------------------------------------------------------------------
+
+
+def test_predicated_accesses() -> None:
+    """Lanes that are off touch nothing, wherever they would be, and read 0."""
+    x, out = decl_buffer((3,), "float32", "x"), decl_buffer((6,), "float32", "out")
+    lanes = e.Ramp(const(0), const(1), 4)
+    first = e.LT(lanes, e.Broadcast(const(3), 4))
+    read = e.BufferLoad(x, (lanes,), first)
+    where = e.GE(lanes, e.Broadcast(const(2), 4))
+    far = e.BufferLoad(x, (const(99),), const(False))
+    stores = [
+        s.BufferStore(out, read, (e.Ramp(const(0), const(2), 4),), first),
+        s.BufferStore(out, e.Broadcast(const(7.0), 4), (e.Ramp(const(-1), const(2), 4),), where),
+        s.BufferStore(out, far, (const(1),), const(True)),
+        s.BufferStore(out, const(5.0), (const(99),), const(False)),
+    ]
+    found = np.ones(6, np.float32)
+    interpret(function("f", x, out, body=s.seq(*stores)), np.arange(1, 4, dtype="float32"), found)
+    assert found.tolist() == [1, 0, 2, 7, 3, 7]
+
+
+def test_folds_go_in_order() -> None:
+    x, out = decl_buffer((3,), "float32", "x"), decl_buffer((4,), "float32", "out")
+    vector = e.BufferLoad(x, (e.Ramp(const(0), const(1), 3),))
+    names = ("vector_reduce_add", "vector_reduce_mul", "vector_reduce_min", "vector_reduce_max")
+    stores = [
+        s.BufferStore(out, e.Call(FLOAT32, name, (const(2.0), vector)), (const(i),))
+        for i, name in enumerate(names)
+    ]
+    found = np.zeros(4, np.float32)
+    array = np.array([1e10, -1e10, 3], np.float32)
+    interpret(function("f", x, out, body=s.seq(*stores)), array, found)
+    assert found.tolist() == [3, np.float32(np.float32(2e10) * np.float32(-1e10)) * 3, -1e10, 1e10]

@@ -98,6 +98,15 @@ def test_constants(node: PrimExpr, text: str) -> None:
         (e.Add(M, e.Let(N, M, N)), "m + (let n = m in n)"),
         (e.Ramp(N * 4, const(1), 4), "ramp(n * 4, 1, 4)"),
         (A[N, M], "A[n, m]"),
+        (e.BufferLoad(A, (N, M), e.Or(P, Q)), "A[n, m, where=p or q]"),
+        (
+            e.Call(FLOAT32, "vector_extract", (e.Broadcast(X, 2), N)),
+            "vector_extract(broadcast(x, 2), n)",
+        ),
+        (
+            e.Call(FLOAT32, "vector_reduce_min", (Y, e.Broadcast(X, 2))),
+            "vector_reduce_min(y, broadcast(x, 2))",
+        ),
         (decl_buffer((), "float32", "S")[()], "S[()]"),
         (op.exp(X), "exp(x)"),
         (op.if_then_else(N < M, X, 0.0), "if_then_else(n < m, x, 0.0)"),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from minitvm import expr as e
-from minitvm.expr import Buffer, Call, PrimExpr, StringImm, Var, as_expr, const
+from minitvm.expr import Buffer, BufferLoad, Call, PrimExpr, StringImm, Var, as_expr, const
 from minitvm.passes.simplify import simplify
 from minitvm.runtime.dtype import BOOL, FLOAT32, HANDLE, INT32, DType
 from minitvm.stmt import (
@@ -87,6 +87,14 @@ ROWS: dict[str, tuple[Stmt, Stmt]] = {
     "assertion": (
         AssertStmt(n >= 4, "small", IfThenElse(n > 2, copy(0)), (n + 0 * n,)),
         AssertStmt(n >= 4, "small", copy(0), (n,)),
+    ),
+    "predicates that are known": (
+        SeqStmt((
+            BufferStore(B, const(1.0), (i,), const(False)),
+            BufferStore(B, BufferLoad(A, (const(0),), n >= 0), (const(1),), n >= 0),
+            BufferStore(B, BufferLoad(A, (const(0),), n < 0), (const(2),), flag),
+        )),
+        SeqStmt((set_b(1, A[0]), BufferStore(B, const(0.0), (const(2),), flag))),
     ),
     "known assertion": (AssertStmt(n >= 0, "negative", copy(0)), copy(0)),
     "trivial let": (LetStmt(k, const(3), copy(k)), copy(3)),

@@ -49,3 +49,22 @@ def test_indices_beyond_32_bits() -> None:
     found = np.zeros(2, np.int8)
     kernel(huge, found)
     np.testing.assert_array_equal(found, [7, 7])
+
+
+def test_predicates_stay() -> None:
+    """Their comparisons of loop variables are widened as those of guards are."""
+    a, i, n = tir.decl_buffer((8,), name="A"), te.var("i"), te.var("n")
+    read = tir.BufferLoad(a, (i,), i < n)
+    loop = For(i, te.const(0), te.const(8), ForKind.SERIAL, BufferStore(a, read, (i,), i < n))
+    made = str(widen_indices(PrimFunc((n, a.data), loop, {a.data: a}, "f")))
+    assert "A[i, where=i < int64(n)] = A[i, where=i < int64(n)]" in made
+
+
+def test_loops_side_by_side_share_a_variable() -> None:
+    a, i = tir.decl_buffer((8,), name="A"), te.var("i")
+    store = BufferStore(a, a[i] + 1.0, (i,))
+    loop = For(i, te.const(0), te.const(8), ForKind.SERIAL, store)
+    twice = PrimFunc((a.data,), tir.SeqStmt((loop, loop)), {a.data: a}, "f")
+    found = np.zeros(8, np.float32)
+    tvm.build(twice)(found)
+    assert found.tolist() == [2] * 8

@@ -1,0 +1,248 @@
+"""Parallel loops: a region of the program as a function of its own, which the pool's threads call.
+
+A region is a parallel loop, or a loop with ``pragma_parallel_launch_point`` around parallel loops.
+It becomes ::
+
+    int parallel.1(void* closure, int64_t task, int64_t tasks, void* region, int64_t* failure)
+
+which the runtime calls once for each task (:mod:`minitvm.runtime.threads`). Every task goes through
+all of the region, and of each parallel loop in it takes its part; so with one task the function is
+the serial program, and that is how a region runs that is too small for threads or inside another.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeGuard, final
+
+from minitvm import expr as e
+from minitvm import stmt as s
+from minitvm.codegen.expression import ExpressionEmitter
+from minitvm.codegen.llvm_text import FunctionText, Value, element_type, integer, lanes_of
+from minitvm.expr import Buffer, PrimExpr, Var
+from minitvm.functor import children, free_vars, walk_once
+from minitvm.scalars import INTRINSICS
+from minitvm.stmt import ForKind, Stmt
+
+# int parallel_for(function, void* closure, int64_t limit, int64_t* failure)
+PARALLEL_FOR = "minitvm_parallel_for"
+# int barrier(void* region, int64_t tasks)
+BARRIER = "minitvm_barrier"
+
+LAUNCH_POINT = "pragma_parallel_launch_point"
+BARRIER_WHEN_FINISH = "pragma_parallel_barrier_when_finish"
+STRIDE_PATTERN = "pragma_parallel_stride_pattern"
+_ENVIRONMENT = (
+    ("i64", "task"),
+    ("i64", "tasks"),
+    ("ptr", "region"),
+    ("ptr noalias", "failure"),
+)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Team:
+    """The tasks of a region, as one of them sees them: ``i64``, ``i64`` and ``ptr``."""
+
+    task: Value
+    tasks: Value
+    region: Value
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The iterations of one task: from `begin` on, every `step`-th before `end`, ``i64`` each."""
+
+    begin: Value
+    end: Value
+    step: Value
+
+
+def without_pragmas(node: Stmt) -> tuple[Stmt, frozenset[str]]:
+    """What stands below the pragmas around it, and their keys."""
+    pragmas: set[str] = set()
+    while isinstance(node, s.AttrStmt) and node.attr_key.startswith("pragma_"):
+        pragmas.add(node.attr_key)
+        node = node.body
+    return node, frozenset(pragmas)
+
+
+def needs_the_gil(node: Stmt) -> bool:
+    """Whether `node` calls Python: the thread that starts a region holds the GIL while it waits
+    for workers, so these have to do without."""
+    return any(isinstance(each, e.Call) and _calls_python(each) for each in walk_once(node))
+
+
+def _calls_python(call: e.Call) -> bool:
+    if call.op == "call_packed":
+        return True
+    name = call.args[0] if call.op == "call_extern" and call.args else None
+    return isinstance(name, e.StringImm) and name.value.startswith(("Py", "_Py"))
+
+
+def can_be_shared(node: Stmt) -> bool:
+    """Whether all tasks may go through `node` side by side: outside its parallel loops it neither
+    writes nor reads memory, so that each sees the same, and nothing happens once a task."""
+    if needs_the_gil(node) or not any(_is_parallel(each) for each in walk_once(node)):
+        return False
+    stack: list[Stmt | PrimExpr] = [node]
+    while stack:
+        each = stack.pop()
+        if isinstance(each, Stmt):
+            if not isinstance(each, _CONTROL):
+                return False
+        elif isinstance(each, e.BufferLoad) or (isinstance(each, e.Call) and not _is_pure(each)):
+            return False
+        parts = (each.min, each.extent) if _is_parallel(each) else children(each)
+        stack.extend(parts)
+    return True
+
+
+_CONTROL = (s.For, s.LetStmt, s.IfThenElse, s.SeqStmt, s.AssertStmt, s.AttrStmt, s.Evaluate)
+
+
+def _is_parallel(node: Stmt | PrimExpr) -> TypeGuard[s.For]:
+    return isinstance(node, s.For) and node.kind == ForKind.PARALLEL
+
+
+def _is_pure(call: e.Call) -> bool:
+    return call.op in INTRINSICS or call.op in ("likely", "if_then_else")
+
+
+def share_of(
+    team: Team, text: FunctionText, begin: Value, extent: Value, *, strided: bool
+) -> Share:
+    """What a task takes of a loop: neighbouring iterations, of which no task has two more than
+    another; or, `strided`, every so many-th."""
+    zero = integer("i64", 0)
+    count = text.intrinsic("smax", "i64", extent, zero)
+    if strided:
+        first = text.binary("add", begin, team.task)
+        return Share(first, text.binary("add", begin, count), team.tasks)
+    least = text.binary("sdiv", count, team.tasks)
+    rest = text.binary("srem", count, team.tasks)
+    before = text.binary("mul", least, team.task)
+    before = text.binary("add", before, text.intrinsic("smin", "i64", team.task, rest))
+    more = text.convert("zext", text.icmp("slt", team.task, rest), "i64")
+    first = text.binary("add", begin, before)
+    last = text.binary("add", first, text.binary("add", least, more))
+    return Share(first, last, integer("i64", 1))
+
+
+def launch(
+    node: Stmt,
+    outer: ExpressionEmitter,
+    limit: Value,
+    failure: Value,
+    emit_task: Callable[[FunctionText, Team, dict[Var, Value], dict[Buffer, Value]], None],
+    *,
+    has_barrier: bool,
+) -> Value:
+    """Calls the tasks of a region, at most `limit`, and gives the status of the first that failed.
+
+    Parameters
+    ----------
+    node
+        The program of a task.
+    outer
+        What is in scope around it.
+    failure
+        Where the values of a failed assertion go.
+    emit_task
+        Writes `node` into the function of a task, given the variables and pointers there.
+    has_barrier
+        Whether tasks may see at the end of a loop what others wrote in it.
+    """
+    captured = _captured(node, outer)
+    text = outer.text
+    number = next(n for n in itertools.count(1) if text.module.claim(f"parallel.{n}"))
+    slots = [_slots(value.type) for _, value in captured]
+    closure = text.alloca("i64", max(1, sum(slots)), 64)
+    where = list(itertools.accumulate(slots, initial=0))
+    for (_, value), slot in zip(captured, where, strict=False):
+        text.store(value, text.element_pointer("i64", closure, integer("i64", slot)), 8)
+
+    entry = FunctionText(
+        text.module,
+        f"parallel.{number}",
+        "i32",
+        [("ptr", "closure"), *_ENVIRONMENT],
+        linkage="internal",
+        attributes="nounwind ",
+    )
+    own, *environment = entry.params
+    loaded = [
+        entry.load(value.type, entry.element_pointer("i64", own, integer("i64", slot)), 8)
+        for (_, value), slot in zip(captured, where, strict=False)
+    ]
+    body = _body_function(f"parallel.{number}.body", text, captured, has_barrier)
+    entry.ret(entry.call(Value("ptr", f"@parallel.{number}.body"), "i32", [*loaded, *environment]))
+    entry.finish()
+
+    variables = {v: x for v, x in outer.variables.items() if _is_literal(x)}
+    pointers: dict[Buffer, Value] = {}
+    for (key, _), value in zip(captured, body.params, strict=False):
+        if isinstance(key, Buffer):
+            pointers[key] = value
+        else:
+            variables[key] = value
+    task, tasks, region, _ = body.params[len(captured) :]
+    emit_task(body, Team(task, tasks, region), variables, pointers)
+
+    function = text.module.external_function(PARALLEL_FOR, "i32 (ptr, ptr, i64, ptr)")
+    made = text.call(
+        function, "i32", [Value("ptr", f"@parallel.{number}"), closure, limit, failure]
+    )
+    text.forget()  # the tasks have written
+    return made
+
+
+def _body_function(
+    name: str, outer: FunctionText, captured: list[tuple[Var | Buffer, Value]], has_barrier: bool
+) -> FunctionText:
+    """The function of a task with what it captured as parameters, which LLVM inlines: so a pointer
+    that came through memory is still known to be the only way to its buffer. Not where others
+    write to the buffer in between, at a barrier."""
+    addresses = [value.text for _, value in captured]
+    params: list[tuple[str, str]] = []
+    for position, (key, value) in enumerate(captured):
+        alone = isinstance(key, Buffer) and addresses.count(value.text) == 1 and not has_barrier
+        params.append((f"{value.type} noalias" if alone else value.type, f"p{position}"))
+    params += _ENVIRONMENT
+    return FunctionText(
+        outer.module, name, "i32", params, linkage="internal", attributes="nounwind "
+    )
+
+
+def _captured(node: Stmt, outer: ExpressionEmitter) -> list[tuple[Var | Buffer, Value]]:
+    """The buffers and variables from outside that `node` uses, but for constants."""
+    buffers: dict[Buffer, None] = {}
+    own: set[Buffer] = set()
+    for each in walk_once(node):
+        if isinstance(each, (e.BufferLoad, s.BufferStore, e.BufferRef, s.Allocate)):
+            buffers[each.buffer] = None
+        if isinstance(each, s.Allocate):
+            own.add(each.buffer)
+    roots: list[Stmt | PrimExpr] = [node]
+    for buffer in buffers:
+        roots += [d for d in (*buffer.shape, *buffer.strides, buffer.elem_offset) if d is not None]
+    variables = dict.fromkeys(var for root in roots for var in free_vars(root))
+    found: list[tuple[Var | Buffer, Value]] = []
+    found += [(b, outer.pointers[b]) for b in buffers if b in outer.pointers and b not in own]
+    found += [(v, outer.variables[v]) for v in variables if v in outer.variables]
+    return [(key, value) for key, value in found if not _is_literal(value)]
+
+
+def _is_literal(value: Value) -> bool:
+    return not value.text.startswith("%")
+
+
+def _slots(type: str) -> int:
+    """The 8-byte slots of a closure that a value takes."""
+    element = element_type(type)
+    bits = {"ptr": 64, "double": 64, "float": 32}.get(element) or max(8, int(element[1:]))
+    return -(-bits * lanes_of(type) // 64)

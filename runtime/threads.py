@@ -1,0 +1,626 @@
+"""The one thread pool of the process, for the parallel loops of compiled code.
+
+A *region* is a parallel loop at work: a function of compiled code, called once for each of its
+tasks. One region at a time has the workers; a region that finds them taken (by another thread's, or
+by the one that it is in) runs where it is, as one task. The thread that starts a region takes part
+in it, and then waits for tasks that a worker has begun, never for one that is still asleep. Nobody
+needs the GIL, and no thread is pinned.
+
+Workers spin for a while before they sleep: waking one costs about 50 us. They are threads of the C
+library with all signals blocked, made when the first region wants them; Python doesn't know them,
+and so doesn't wait for them when it exits. A forked child finds the pool's page empty: it has no
+workers, and makes its own when it needs them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+import llvmlite.binding as llvm
+
+from minitvm.runtime.native import NativeCode
+
+MAX_FAILURE_VALUES = 8  # of a failed assertion, 64 bits each: the size of a failure record
+
+# By LLVM's name of the machine: the number of the system call futex, and how a loop that waits
+# spares the other thread of its core.
+_MACHINES = {
+    "x86_64": ("202", "call void @llvm.x86.sse2.pause()"),
+    "aarch64": ("98", "call void @llvm.aarch64.hint(i32 1)"),
+}
+_SPIN_NANOSECONDS = 200_000  # four times what waking a sleeper costs
+
+C_LIBRARY = {
+    "clock_gettime": "i32 (i32, ptr)",
+    "madvise": "i32 (ptr, i64, i32)",
+    "mmap": "ptr (ptr, i64, i32, i32, i32, i64)",
+    "pthread_attr_destroy": "i32 (ptr)",
+    "pthread_attr_init": "i32 (ptr)",
+    "pthread_attr_setdetachstate": "i32 (ptr, i32)",
+    "pthread_attr_setstacksize": "i32 (ptr, i64)",
+    "pthread_create": "i32 (ptr, ptr, ptr, ptr)",
+    "pthread_sigmask": "i32 (i32, ptr, ptr)",
+    "sched_yield": "i32 ()",
+    "sigfillset": "i32 (ptr)",
+    "syscall": "i64 (i64, ...)",
+}
+
+_TEXT = r"""
+; ---- What the threads share ------------------------------------------------------------------
+; The pool is a page that is all zeros at the start, and again in a forked child. Each line of the
+; cache has what the same threads write:
+;   0 ticket: the generation of the region (32 bits) and its tasks that nobody has claimed yet
+;   2 tasks that are not finished, 3 whether somebody sleeps until they are
+;   5 the lock of whoever has the workers, 7 how many workers there are
+;   9 the region
+;   11 how many workers sleep
+%Pool = type { i64, [56 x i8], i32, i32, [56 x i8], i32, i32, i64, [48 x i8], ptr, [56 x i8], i32 }
+
+; On the stack of the thread that started it:
+;   0 function, 1 closure, 2 number of tasks, 3 where the values of a failure go,
+;   4 the first task that failed (all ones: none), 5 arrivals at barriers,
+;   6 its status, 7 the lock of what a failing task writes
+%Region = type { ptr, ptr, i64, ptr, i64, i64, i32, i32 }
+
+@pool = internal global ptr null
+@wanted = global i64 1      ; threads of a region, the one that starts it included
+
+; 0, or nonzero if the page has to be emptied by other means after a fork.
+define i32 @start() {
+  ; PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, MADV_WIPEONFORK
+  %page = call ptr @mmap(ptr null, i64 4096, i32 3, i32 34, i32 -1, i64 0)
+  store ptr %page, ptr @pool
+  %status = call i32 @madvise(ptr %page, i64 4096, i32 18)
+  ret i32 %status
+}
+
+define void @forget() {
+  %pool = load ptr, ptr @pool
+  call void @llvm.memset.p0.i64(ptr %pool, i8 0, i64 4096, i1 false)
+  ret void
+}
+
+define internal i64 @now() {
+  %time = alloca { i64, i64 }
+  %ignored = call i32 @clock_gettime(i32 1, ptr %time)
+  %seconds = load i64, ptr %time
+  %at = getelementptr i8, ptr %time, i64 8
+  %rest = load i64, ptr %at
+  %whole = mul i64 %seconds, 1000000000
+  %sum = add i64 %whole, %rest
+  ret i64 %sum
+}
+
+; Whether a wait that has polled `rounds` times since `start` had better sleep; now and then it
+; looks at the clock.
+define internal i1 @is_long(i64 %start, i64 %rounds) {
+  PAUSE
+  %low = and i64 %rounds, 15
+  %due = icmp eq i64 %low, 15
+  br i1 %due, label %look, label %short
+look:
+  %now = call i64 @now()
+  %passed = sub i64 %now, %start
+  %long = icmp ugt i64 %passed, SPIN
+  ret i1 %long
+short:
+  ret i1 false
+}
+
+; ---- Tasks -----------------------------------------------------------------------------------
+; How many tasks were left, of which the caller has the first now; 0: none.
+define internal i32 @claim(ptr %pool) {
+entry:
+  br label %try
+try:
+  %ticket = load atomic i64, ptr %pool acquire, align 8
+  %left = trunc i64 %ticket to i32
+  %none = icmp eq i32 %left, 0
+  br i1 %none, label %leave, label %take
+take:
+  %less = sub i64 %ticket, 1
+  %swap = cmpxchg ptr %pool, i64 %ticket, i64 %less acq_rel monotonic, align 8
+  %taken = extractvalue { i64, i1 } %swap, 1
+  br i1 %taken, label %leave, label %try
+leave:
+  ret i32 %left
+}
+
+; Tasks are claimed in order. One after a task that failed has nothing left to decide: the failure
+; of the first task counts, which is the one that the serial loop would meet.
+define internal void @run_task(ptr %region, i32 %left) {
+  %record = alloca [RECORD x i64]
+  %tasks.at = getelementptr %Region, ptr %region, i32 0, i32 2
+  %tasks = load i64, ptr %tasks.at
+  %wide = zext i32 %left to i64
+  %task = sub i64 %tasks, %wide
+  %failed.at = getelementptr %Region, ptr %region, i32 0, i32 4
+  %failed = load atomic i64, ptr %failed.at acquire, align 8
+  %late = icmp ugt i64 %task, %failed
+  br i1 %late, label %leave, label %run
+run:
+  %function = load ptr, ptr %region
+  %closure.at = getelementptr %Region, ptr %region, i32 0, i32 1
+  %closure = load ptr, ptr %closure.at
+  %status = call i32 %function(ptr %closure, i64 %task, i64 %tasks, ptr %region, ptr %record)
+  %good = icmp eq i32 %status, 0
+  br i1 %good, label %leave, label %bad
+bad:
+  call void @note_failure(ptr %region, i64 %task, i32 %status, ptr %record)
+  br label %leave
+leave:
+  ret void
+}
+
+define internal void @note_failure(ptr %region, i64 %task, i32 %status, ptr %record) {
+entry:
+  %lock = getelementptr %Region, ptr %region, i32 0, i32 7
+  br label %try
+try:
+  %swap = cmpxchg ptr %lock, i32 0, i32 1 acquire monotonic, align 4
+  %locked = extractvalue { i32, i1 } %swap, 1
+  br i1 %locked, label %compare, label %wait
+wait:
+  PAUSE
+  br label %try
+compare:
+  %failed.at = getelementptr %Region, ptr %region, i32 0, i32 4
+  %failed = load i64, ptr %failed.at
+  %first = icmp ult i64 %task, %failed
+  br i1 %first, label %keep, label %leave
+keep:
+  %values.at = getelementptr %Region, ptr %region, i32 0, i32 3
+  %values = load ptr, ptr %values.at
+  %size = mul i64 RECORD, 8
+  call void @llvm.memcpy.p0.p0.i64(ptr %values, ptr %record, i64 %size, i1 false)
+  %status.at = getelementptr %Region, ptr %region, i32 0, i32 6
+  store i32 %status, ptr %status.at
+  store atomic i64 %task, ptr %failed.at release, align 8
+  br label %leave
+leave:
+  store atomic i32 0, ptr %lock release, align 4
+  ret void
+}
+
+; One task fewer to wait for; the last one wakes the thread that waits.
+define internal void @finish(ptr %pool) {
+  %pending.at = getelementptr %Pool, ptr %pool, i32 0, i32 2
+  %before = atomicrmw sub ptr %pending.at, i32 1 seq_cst, align 4
+  %last = icmp eq i32 %before, 1
+  br i1 %last, label %look, label %leave
+look:
+  %waiting.at = getelementptr %Pool, ptr %pool, i32 0, i32 3
+  %waiting = load atomic i32, ptr %waiting.at seq_cst, align 4
+  %awake = icmp eq i32 %waiting, 0
+  br i1 %awake, label %leave, label %wake
+wake:
+  %ignored = call i64 (i64, ...) @syscall(i64 FUTEX, ptr %pending.at, i32 129, i32 1)
+  br label %leave
+leave:
+  ret void
+}
+
+; Returns 0 when every task of the region has arrived, 1 when one has failed and the caller has to
+; end, too. All tasks of a region with a barrier are under way at once: there are no more of them
+; than threads.
+define i32 @barrier(ptr %region, i64 %tasks) {
+entry:
+  %alone = icmp eq i64 %tasks, 1
+  br i1 %alone, label %all, label %arrive
+arrive:
+  %arrivals = getelementptr %Region, ptr %region, i32 0, i32 5
+  %failed.at = getelementptr %Region, ptr %region, i32 0, i32 4
+  %before = atomicrmw add ptr %arrivals, i64 1 acq_rel, align 8
+  %round = udiv i64 %before, %tasks
+  %next = add i64 %round, 1
+  %goal = mul i64 %next, %tasks
+  %start = call i64 @now()
+  br label %poll
+poll:
+  %rounds = phi i64 [ 0, %arrive ], [ %more, %wait ], [ %more, %yield ]
+  %failed = load atomic i64, ptr %failed.at acquire, align 8
+  %good = icmp eq i64 %failed, -1
+  br i1 %good, label %count, label %end
+count:
+  %arrived = load atomic i64, ptr %arrivals acquire, align 8
+  %complete = icmp uge i64 %arrived, %goal
+  br i1 %complete, label %all, label %wait
+wait:
+  %more = add i64 %rounds, 1
+  %long = call i1 @is_long(i64 %start, i64 %rounds)
+  br i1 %long, label %yield, label %poll
+yield:
+  %ignored = call i32 @sched_yield()
+  br label %poll
+all:
+  ret i32 0
+end:
+  ret i32 1
+}
+
+; ---- Workers ---------------------------------------------------------------------------------
+define internal ptr @worker(ptr %pool) {
+entry:
+  br label %awake
+awake:
+  %start = call i64 @now()
+  br label %poll
+poll:
+  %rounds = phi i64 [ 0, %awake ], [ %more, %idle ]
+  %left = call i32 @claim(ptr %pool)
+  %none = icmp eq i32 %left, 0
+  br i1 %none, label %idle, label %run
+run:
+  %region.at = getelementptr %Pool, ptr %pool, i32 0, i32 9
+  %region = load ptr, ptr %region.at
+  call void @run_task(ptr %region, i32 %left)
+  call void @finish(ptr %pool)
+  br label %awake
+idle:
+  %more = add i64 %rounds, 1
+  %long = call i1 @is_long(i64 %start, i64 %rounds)
+  br i1 %long, label %rest, label %poll
+rest:
+  call void @sleep(ptr %pool)
+  br label %awake
+}
+
+; Until the generation changes. Whoever publishes a region writes the ticket and then reads the
+; number of sleepers; here it is the other way round, so that one of the two sees the other.
+define internal void @sleep(ptr %pool) {
+  %sleepers = getelementptr %Pool, ptr %pool, i32 0, i32 11
+  %before = atomicrmw add ptr %sleepers, i32 1 seq_cst, align 4
+  %ticket = load atomic i64, ptr %pool seq_cst, align 8
+  %left = trunc i64 %ticket to i32
+  %none = icmp eq i32 %left, 0
+  br i1 %none, label %wait, label %leave
+wait:
+  %high = lshr i64 %ticket, 32
+  %generation = trunc i64 %high to i32
+  %generation.at = getelementptr i8, ptr %pool, i64 4
+  %ignored = call i64 (i64, ...) @syscall(i64 FUTEX, ptr %generation.at, i32 128,
+                                          i32 %generation, ptr null, ptr null, i32 0)
+  br label %leave
+leave:
+  %after = atomicrmw sub ptr %sleepers, i32 1 seq_cst, align 4
+  ret void
+}
+
+; Makes workers until there are `count`. Where the system refuses, their number is what is wanted
+; from then on. Called by whoever has the lock.
+define internal void @hire(ptr %pool, i64 %count) {
+entry:
+  %thread = alloca i64
+  %attributes = alloca [16 x i64]
+  %all = alloca [16 x i64]
+  %old = alloca [16 x i64]
+  %workers.at = getelementptr %Pool, ptr %pool, i32 0, i32 7
+  %r1 = call i32 @pthread_attr_init(ptr %attributes)
+  %r2 = call i32 @pthread_attr_setdetachstate(ptr %attributes, i32 1)
+  %r3 = call i32 @pthread_attr_setstacksize(ptr %attributes, i64 8388608)
+  %r4 = call i32 @sigfillset(ptr %all)
+  %r5 = call i32 @pthread_sigmask(i32 0, ptr %all, ptr %old)
+  br label %next
+next:
+  %workers = load i64, ptr %workers.at
+  %enough = icmp sge i64 %workers, %count
+  br i1 %enough, label %leave, label %create
+create:
+  %status = call i32 @pthread_create(ptr %thread, ptr %attributes, ptr @worker, ptr %pool)
+  %more = add i64 %workers, 1
+  %refused = icmp ne i32 %status, 0
+  br i1 %refused, label %settle, label %created
+created:
+  store i64 %more, ptr %workers.at
+  br label %next
+settle:
+  store atomic i64 %more, ptr @wanted monotonic, align 8
+  br label %leave
+leave:
+  %r6 = call i32 @pthread_sigmask(i32 2, ptr %old, ptr null)
+  %r7 = call i32 @pthread_attr_destroy(ptr %attributes)
+  ret void
+}
+
+; ---- Regions ---------------------------------------------------------------------------------
+; Calls ``int function(closure, task, tasks, region, failure)`` for each task, of which there are at
+; most `limit`. Returns 0, or the status of the first task that returned another one, what it wrote
+; to `failure` being there.
+define i32 @parallel_for(ptr %function, ptr %closure, i64 %limit, ptr %failure) {
+entry:
+  %region = alloca %Region
+  %wanted = load atomic i64, ptr @wanted monotonic, align 8
+  %most = call i64 @llvm.smin.i64(i64 %limit, i64 %wanted)
+  %alone = icmp slt i64 %most, 2
+  br i1 %alone, label %inline, label %try
+try:
+  %pool = load ptr, ptr @pool
+  %lock = getelementptr %Pool, ptr %pool, i32 0, i32 5
+  %swap = cmpxchg ptr %lock, i32 0, i32 1 acquire monotonic, align 4
+  %locked = extractvalue { i32, i1 } %swap, 1
+  br i1 %locked, label %count, label %inline
+count:
+  %workers.at = getelementptr %Pool, ptr %pool, i32 0, i32 7
+  %present = load i64, ptr %workers.at
+  %needed = sub i64 %most, 1
+  %missing = icmp slt i64 %present, %needed
+  br i1 %missing, label %hire, label %size
+hire:
+  %want = sub i64 %wanted, 1
+  call void @hire(ptr %pool, i64 %want)
+  br label %size
+size:
+  %workers = load i64, ptr %workers.at
+  %threads = add i64 %workers, 1
+  %tasks = call i64 @llvm.smin.i64(i64 %most, i64 %threads)
+  %single = icmp slt i64 %tasks, 2
+  br i1 %single, label %unlock, label %publish
+unlock:
+  store atomic i32 0, ptr %lock release, align 4
+  br label %inline
+inline:
+  %result = call i32 %function(ptr %closure, i64 0, i64 1, ptr null, ptr %failure)
+  ret i32 %result
+publish:
+  %fresh = insertvalue %Region { ptr null, ptr null, i64 0, ptr null, i64 -1, i64 0, i32 0, i32 0 },
+                       ptr %function, 0
+  %with.closure = insertvalue %Region %fresh, ptr %closure, 1
+  %with.tasks = insertvalue %Region %with.closure, i64 %tasks, 2
+  %complete = insertvalue %Region %with.tasks, ptr %failure, 3
+  store %Region %complete, ptr %region
+  %region.at = getelementptr %Pool, ptr %pool, i32 0, i32 9
+  store ptr %region, ptr %region.at
+  %pending.at = getelementptr %Pool, ptr %pool, i32 0, i32 2
+  %pending = trunc i64 %tasks to i32
+  store atomic i32 %pending, ptr %pending.at monotonic, align 4
+  %ticket = load atomic i64, ptr %pool monotonic, align 8
+  %generation = add i64 %ticket, 4294967296
+  %new = or i64 %generation, %tasks
+  store atomic i64 %new, ptr %pool seq_cst, align 8
+  %sleepers.at = getelementptr %Pool, ptr %pool, i32 0, i32 11
+  %sleepers = load atomic i32, ptr %sleepers.at seq_cst, align 4
+  %all.awake = icmp eq i32 %sleepers, 0
+  br i1 %all.awake, label %claim, label %wake
+wake:
+  %generation.at = getelementptr i8, ptr %pool, i64 4
+  %others = sub i32 %pending, 1
+  %ignored = call i64 (i64, ...) @syscall(i64 FUTEX, ptr %generation.at, i32 129, i32 %others)
+  br label %claim
+claim:
+  %left = call i32 @claim(ptr %pool)
+  %none = icmp eq i32 %left, 0
+  br i1 %none, label %wait, label %run
+run:
+  call void @run_task(ptr %region, i32 %left)
+  call void @finish(ptr %pool)
+  br label %claim
+wait:
+  call void @await(ptr %pool)
+  store atomic i32 0, ptr %lock release, align 4
+  %status.at = getelementptr %Region, ptr %region, i32 0, i32 6
+  %status = load i32, ptr %status.at
+  ret i32 %status
+}
+
+; Until no task is pending.
+define internal void @await(ptr %pool) {
+entry:
+  %pending.at = getelementptr %Pool, ptr %pool, i32 0, i32 2
+  %waiting.at = getelementptr %Pool, ptr %pool, i32 0, i32 3
+  %first = load atomic i32, ptr %pending.at acquire, align 4
+  %over = icmp eq i32 %first, 0
+  br i1 %over, label %leave, label %begin
+begin:
+  %start = call i64 @now()
+  br label %poll
+poll:
+  %rounds = phi i64 [ 0, %begin ], [ %more, %next ]
+  %pending = load atomic i32, ptr %pending.at acquire, align 4
+  %done = icmp eq i32 %pending, 0
+  br i1 %done, label %leave, label %next
+next:
+  %more = add i64 %rounds, 1
+  %long = call i1 @is_long(i64 %start, i64 %rounds)
+  br i1 %long, label %rest, label %poll
+rest:
+  store atomic i32 1, ptr %waiting.at seq_cst, align 4
+  br label %check
+check:
+  %seen = load atomic i32, ptr %pending.at seq_cst, align 4
+  %finished = icmp eq i32 %seen, 0
+  br i1 %finished, label %stop, label %sleep
+sleep:
+  %ignored = call i64 (i64, ...) @syscall(i64 FUTEX, ptr %pending.at, i32 128, i32 %seen,
+                                          ptr null, ptr null, i32 0)
+  br label %check
+stop:
+  store atomic i32 0, ptr %waiting.at monotonic, align 4
+  br label %leave
+leave:
+  ret void
+}
+"""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Pool:
+    """The machine code of the pool, started."""
+
+    parallel_for: int
+    barrier: int
+    wanted: ctypes.c_int64
+
+
+# Without locks, which a fork could leave locked: of two racing threads the first one's entry is
+# everybody's.
+_pool: dict[str, _Pool] = {}
+_asked: dict[str, int] = {}
+
+
+def num_threads() -> int:
+    """How many threads a parallel loop may use, the calling one included.
+
+    That is what :func:`set_num_threads` said; else what ``MINITVM_NUM_THREADS`` said when the pool
+    was first asked for; else the CPUs that the process may run on, by its affinity mask and its
+    cgroup's quota.
+
+    Raises
+    ------
+    ValueError
+        When ``MINITVM_NUM_THREADS`` is not a number of threads.
+
+    >>> num_threads() >= 1
+    True
+    """
+    if "pool" in _pool:
+        return int(_pool["pool"].wanted.value)
+    if "threads" not in _asked:
+        _asked.setdefault("threads", _threads_at_start())
+    return _asked["threads"]
+
+
+def set_num_threads(number: int) -> None:
+    """Parallel loops that begin from now on use `number` threads, the calling one included.
+
+    Raises
+    ------
+    ValueError
+        When `number` is less than 1.
+    """
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise TypeError(
+            f"set_num_threads: expected a number of threads, got {type(number).__name__}"
+        )
+    if number < 1:
+        raise ValueError(f"set_num_threads: expected at least 1 thread, got {number}")
+    number = min(number, _most_threads())
+    _asked["threads"] = number
+    if "pool" in _pool:
+        _pool["pool"].wanted.value = number
+
+
+def parallel_for_address() -> int:
+    """``int parallel_for(function, void* closure, int64_t limit, int64_t* failure)``.
+
+    Calls ``int function(void* closure, int64_t task, int64_t tasks, void* region,
+    int64_t* failure)`` for each `task` from 0 to `tasks` - 1, at the same time, where `tasks` is at
+    most `limit` and may be 1. Returns 0 or the status of the first task whose status isn't 0; what
+    that task wrote to its `failure`, of :data:`MAX_FAILURE_VALUES` values, is then in `failure`.
+    """
+    return _started().parallel_for
+
+
+def barrier_address() -> int:
+    """``int barrier(void* region, int64_t tasks)``: 0 when each task of a region has called it;
+    otherwise a task has failed, and the caller has to end."""
+    return _started().barrier
+
+
+def _started() -> _Pool:
+    if "pool" not in _pool:
+        _pool.setdefault("pool", _start())
+    return _pool["pool"]
+
+
+def pool_text(machine: str) -> str:
+    """The LLVM IR of the pool for a machine, by the name that LLVM gives it."""
+    futex, pause = _MACHINES.get(machine, ("0", ""))
+    text = _TEXT.replace("FUTEX", futex).replace("PAUSE", pause)
+    return text.replace("SPIN", str(_SPIN_NANOSECONDS)).replace("RECORD", str(MAX_FAILURE_VALUES))
+
+
+def _start() -> _Pool:
+    threads = num_threads()  # first: it may refuse
+    code = NativeCode(pool_text(_machine()), C_LIBRARY, ctypes.CDLL(None))
+    wanted = ctypes.c_int64.from_address(code.data("wanted"))
+    if _most_threads() > 1:
+        start = ctypes.CFUNCTYPE(ctypes.c_int)(code.function("start"))
+        forget = ctypes.CFUNCTYPE(None)(code.function("forget"))
+        if start() != 0:  # a kernel before Linux 4.14
+            os.register_at_fork(after_in_child=forget)
+    wanted.value = threads
+    return _Pool(code.function("parallel_for"), code.function("barrier"), wanted)
+
+
+def _most_threads() -> int:
+    """More make no sense; where we don't know how to wait, there is just the caller."""
+    known = sys.platform == "linux" and _machine() in _MACHINES
+    return 1024 if known else 1
+
+
+def _machine() -> str:
+    return str(llvm.get_process_triple()).split("-")[0]
+
+
+def _threads_at_start() -> int:
+    text = os.environ.get("MINITVM_NUM_THREADS")
+    if text is None:
+        return min(_available_cpus(), _most_threads())
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise ValueError(
+            f"MINITVM_NUM_THREADS: expected a number of threads, at least 1, got {text!r}: set "
+            "one, as in MINITVM_NUM_THREADS=4, or unset it for all CPUs of the process"
+        )
+    return min(int(text), _most_threads())
+
+
+def _available_cpus() -> int:
+    """The CPUs of the affinity mask, or the fewer whose time the cgroup's quota pays."""
+    if not hasattr(os, "sched_getaffinity"):
+        return os.cpu_count() or 1
+    cpus = len(os.sched_getaffinity(0))
+    quota = _cgroup_quota(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))
+    return max(1, cpus if quota is None else min(cpus, math.ceil(quota)))
+
+
+def _cgroup_quota(membership: Path, mounted: Path) -> float | None:
+    """The CPUs that the process's cgroup and those around it may use, None without a limit.
+
+    Parameters
+    ----------
+    membership
+        ``/proc/self/cgroup``: lines ``number:controllers:path``, of version 2 with no controllers.
+    mounted
+        ``/sys/fs/cgroup``.
+    """
+    found: list[float] = []
+    for line in _read(membership).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        group = Path(path.lstrip("/"))
+        for folder in (group, *group.parents):
+            found += _quotas(mounted, controllers, folder)
+    return min(found, default=None)
+
+
+def _quotas(mounted: Path, controllers: str, group: Path) -> list[float]:
+    """The limits that a group itself has: a quota and a period, one by the other; "max" and -1 are
+    no limit."""
+    if controllers:
+        folders = (mounted / controllers / group, mounted / "cpu" / group)
+        pairs = [
+            (_read(f / "cpu.cfs_quota_us") + " " + _read(f / "cpu.cfs_period_us")).split()
+            for f in folders
+        ]
+    else:
+        pairs = [_read(mounted / group / "cpu.max").split()]
+    return [
+        int(pair[0]) / int(pair[1])
+        for pair in pairs
+        if len(pair) == 2 and all(number.isdecimal() for number in pair)
+    ]
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

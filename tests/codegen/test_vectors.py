@@ -1,0 +1,293 @@
+"""Vectors of any width: predicated accesses and folds, on CPUs that have them and that don't."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minitvm import CompileError, build, scalars
+from minitvm import expr as e
+from minitvm import stmt as s
+from minitvm.buffer import decl_buffer
+from minitvm.expr import BufferLoad, Call, PrimExpr, Ramp, Var, const
+from minitvm.interpreter import interpret
+from minitvm.runtime.dtype import BOOL, FLOAT16, FLOAT32, INT8, INT32, DType
+from minitvm.stmt import BufferStore, ForKind, PrimFunc, Stmt
+from minitvm.transform import PassContext
+from tests.codegen.kernels import (
+    DTYPES,
+    FLOATS,
+    array_of,
+    equal,
+    numpy_dtype,
+    same,
+    telling_values,
+    values_of,
+)
+from tests.codegen.test_dtypes import TARGETS, operators
+
+LANES = (2, 3, 5, 8, 16, 17, 32, 33)
+SIZE = 170
+
+# Indices of some lanes: neighbours, backwards, apart, any; and all at one place.
+INDICES: dict[str, Callable[[int], PrimExpr]] = {
+    "unit": lambda lanes: Ramp(const(1), const(1), lanes),
+    "reversed": lambda lanes: Ramp(const(lanes + 2), const(-1), lanes),
+    "two apart": lambda lanes: Ramp(const(1), const(2), lanes),
+    "three apart": lambda lanes: Ramp(const(2), const(3), lanes),
+    "four apart": lambda lanes: Ramp(const(0), const(4), lanes),
+    "five apart backwards": lambda lanes: Ramp(const(5 * lanes - 5), const(-5), lanes),
+    "any": lambda lanes: e.FloorMod(
+        e.Mul(Ramp(const(0), const(7), lanes), Ramp(const(0), const(1), lanes)),
+        e.Broadcast(const(SIZE), lanes),
+    ),
+    "one place": lambda lanes: e.Broadcast(const(3), lanes),
+}
+
+
+def function(body: Stmt, *buffers: e.Buffer) -> PrimFunc:
+    return PrimFunc(tuple(b.data for b in buffers), body, {b.data: b for b in buffers}, "f")
+
+
+def copies(dtype: DType, lanes: int, predicated: bool) -> PrimFunc:
+    """Row r of Y is written through the r-th index, from X through each: B says where."""
+    x = decl_buffer((SIZE,), dtype, "X")
+    y = decl_buffer((len(INDICES) * 2, SIZE), dtype, "Y")
+    b = decl_buffer((SIZE,), "bool", "B")
+    mask = BufferLoad(b, (INDICES["unit"](lanes),)) if predicated else None
+    stores: list[Stmt] = []
+    for row, make in enumerate(INDICES.values()):
+        index, unit = make(lanes), INDICES["unit"](lanes)
+        stores.append(BufferStore(y, BufferLoad(x, (unit,)), (const(2 * row), index), mask))
+        read = BufferLoad(x, (index,), mask)
+        stores.append(BufferStore(y, read, (const(2 * row + 1), unit)))
+    return function(s.SeqStmt(tuple(stores)), x, y, b)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_accesses(dtype: DType, target: str) -> None:
+    values = (telling_values(dtype) * SIZE)[:SIZE]
+    x = array_of(dtype, values)
+    where = np.random.default_rng(0).random(SIZE) < 0.5
+    for lanes in LANES if dtype in (FLOAT32, INT8) else (3, 16):
+        for predicated in (True, False):
+            made = copies(dtype, lanes, predicated)
+            kernel = build(made, target=target)
+            for mask in (where, np.zeros(SIZE, bool), np.ones(SIZE, bool)):
+                found = np.zeros((len(INDICES) * 2, SIZE), numpy_dtype(dtype))
+                expected = found.copy()
+                kernel(x, found, mask)
+                interpret(made, x, expected, mask)
+                pairs = zip(values_of(dtype, found), values_of(dtype, expected), strict=True)
+                assert all(same(p, q) for p, q in pairs), f"{dtype}x{lanes}"
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_one_element(dtype: DType) -> None:
+    """A scalar predicate: nothing is touched where it does not hold."""
+    x, y = decl_buffer((Var("n"),), dtype, "X"), decl_buffer((2,), dtype, "Y")
+    b = decl_buffer((2,), "bool", "B")
+    first = (const(0),)
+    both = [BufferStore(y, BufferLoad(x, first, b[k]), (const(k),), b[k]) for k in range(2)]
+    nothing = BufferStore(y, BufferLoad(x, first, b[0]), (const(1),), e.Not(b[1]))
+    body = s.SeqStmt((*both, nothing))
+    kernel = build(function(body, x, y, b))
+    one = scalars.cast(dtype, 1)
+    y_found = array_of(dtype, [one, one])
+    kernel(array_of(dtype, []), y_found, np.array([False, False]))
+    assert values_of(dtype, y_found) == [one, scalars.cast(dtype, 0)]
+    kernel(array_of(dtype, [one]), y_found, np.array([True, True]))
+    assert values_of(dtype, y_found) == [one, one]
+
+
+def test_constant_predicates_leave_no_trace() -> None:
+    x, y = decl_buffer((64,), name="X"), decl_buffer((64,), name="Y")
+    index = Ramp(const(0), const(1), 16)
+    always, never = (e.Broadcast(const(value), 16) for value in (True, False))
+    body = s.SeqStmt(
+        (
+            BufferStore(y, BufferLoad(x, (index,), always), (index,), always),
+            BufferStore(y, BufferLoad(x, (index,), never), (Ramp(const(16), const(1), 16),)),
+            BufferStore(y, BufferLoad(x, (index,)), (Ramp(const(32), const(1), 16),), never),
+        )
+    )
+    kernel = build(function(body, x, y))
+    assert "masked" not in kernel.get_source("ll")
+    found = np.ones(64, np.float32)
+    kernel(np.arange(64, dtype=np.float32), found)
+    assert found.tolist() == [*range(16), *[0] * 16, *[1] * 32]
+
+
+# -- Folds ----------------------------------------------------------------------------------------
+
+
+def folds(dtype: DType) -> list[str]:
+    if dtype.is_bool:
+        return [name for name in scalars.VECTOR_FOLDS if name[-3:] not in ("add", "mul")]
+    bitwise = ("and", "_or", "xor")
+    return [n for n in scalars.VECTOR_FOLDS if not dtype.is_float or n[-3:] not in bitwise]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_folds(dtype: DType, target: str) -> None:
+    """With ``fp="strict"`` in the order of the lanes."""
+    names = folds(dtype)
+    x, y = decl_buffer((SIZE,), dtype, "X"), decl_buffer((len(names), len(LANES)), dtype, "Y")
+    body: list[Stmt] = []
+    for row, name in enumerate(names):
+        for column, lanes in enumerate(LANES):
+            vector = BufferLoad(x, (INDICES["unit"](lanes),))
+            total = Call(dtype, name, (x[0], vector))
+            body.append(BufferStore(y, total, (const(row), const(column))))
+    made = function(s.SeqStmt(tuple(body)), x, y)
+    kernel = build(made, target=target, fp="strict")
+    telling = telling_values(dtype)
+    finite = [v for v in telling if not isinstance(v, float) or math.isfinite(v)]
+    for source in (telling, finite, finite[:4]):
+        picked = np.random.default_rng(len(source)).integers(0, len(source), SIZE)
+        array = array_of(dtype, [source[n] for n in picked])
+        found = np.zeros((len(names), len(LANES)), numpy_dtype(dtype))
+        expected = found.copy()
+        kernel(array, found)
+        interpret(made, array, expected)
+        pairs = zip(values_of(dtype, found), values_of(dtype, expected), strict=True)
+        assert all(equal(p, q) for p, q in pairs)
+
+
+@pytest.mark.parametrize("dtype", FLOATS[2:], ids=str)
+def test_fast_sums_may_be_reordered(dtype: DType) -> None:
+    x, y = decl_buffer((SIZE,), dtype, "X"), decl_buffer((1,), dtype, "Y")
+    total = Call(dtype, "vector_reduce_add", (y[0], BufferLoad(x, (INDICES["unit"](32),))))
+    made = function(BufferStore(y, total, (const(0),)), x, y)
+    array = np.random.default_rng(0).random(SIZE).astype(dtype.to_numpy())
+    found = np.ones(1, dtype.to_numpy())
+    build(made)(array, found)
+    np.testing.assert_allclose(found[0], 1 + array[1:33].sum(), rtol=1e-5)
+    assert "reassoc" in build(made).get_source("ll")
+    assert "reassoc" not in build(made, fp="strict").get_source("ll")
+
+
+def test_a_lane() -> None:
+    x, y, n = decl_buffer((8,), "float16", "X"), decl_buffer((1,), "float16", "Y"), Var("n")
+    lane = Call(FLOAT16, "vector_extract", (BufferLoad(x, (Ramp(const(0), const(1), 8),)), n))
+    body = BufferStore(y, lane, (const(0),))
+    kernel = build(PrimFunc((n, x.data, y.data), body, {x.data: x, y.data: y}, "f"))
+    found = np.zeros(1, np.float16)
+    for k in range(8):
+        kernel(k, np.arange(8).astype(np.float16), found)
+        assert found[0] == k
+
+
+# -- Bounds ---------------------------------------------------------------------------------------
+
+X, Y = decl_buffer((8,), name="X"), decl_buffer((16,), name="Y")
+MASKS = decl_buffer((16,), "bool", "B")
+ALL = Ramp(const(0), const(1), 16)
+
+
+def test_lanes_that_are_off_cannot_leave_the_tensor() -> None:
+    mask = e.LT(ALL, e.Broadcast(const(8), 16))
+    kernel = build(function(BufferStore(Y, BufferLoad(X, (ALL,), mask), (ALL,)), X, Y))
+    found = np.ones(16, np.float32)
+    kernel(np.arange(8, dtype=np.float32), found)
+    assert found.tolist() == [*range(8), *[0] * 8]
+
+
+def test_a_lane_in_the_middle_may_leave_it() -> None:
+    middle = e.EQ(ALL, e.Broadcast(const(9), 16))
+    made = function(BufferStore(Y, BufferLoad(X, (ALL,), middle), (ALL,)), X, Y)
+    with pytest.raises(CompileError, match=r"X\[.*\]: index 0 must stay in \[0, 8\), got 9"):
+        build(made)
+
+
+def test_lanes_by_data_are_checked_where_they_are_on() -> None:
+    mask = BufferLoad(MASKS, (ALL,))
+    made = function(BufferStore(Y, BufferLoad(X, (ALL,), mask), (ALL,), mask), X, Y, MASKS)
+    kernel: Any = build(made)
+    x, y, masks = np.arange(8, dtype=np.float32), np.ones(16, np.float32), np.zeros(16, bool)
+    masks[:7] = True
+    kernel(x, y, masks)
+    assert y.tolist() == [*range(7), *[1] * 9]
+    masks[12] = True
+    with pytest.raises(IndexError, match=r"must stay in \[0, 8\), got 12"):
+        kernel(x, y, masks)
+
+
+# -- Operators and functions ----------------------------------------------------------------------
+
+
+def every_operation(dtype: DType) -> list[Callable[[PrimExpr, PrimExpr], PrimExpr]]:
+    """Casts to every dtype, operators and intrinsics on two values of a type."""
+    names = [name for name in scalars.INTRINSICS if _takes(name, dtype)]
+    return [
+        *[partial(_cast, each) for each in DTYPES],
+        *operators(dtype).values(),
+        *[partial(_called, name) for name in names],
+    ]
+
+
+def _cast(dtype: DType, x: PrimExpr, y: PrimExpr) -> PrimExpr:
+    return e.Cast(dtype, x)
+
+
+_OF_TWO = ("atan2", "hypot", "fmod", "copysign", "nextafter", "ldexp", "power", "bitwise_and",
+           "bitwise_or", "bitwise_xor", "shift_left", "shift_right")  # fmt: skip
+_OF_ANY = ("isnan", "isinf", "isfinite", "floor", "ceil", "trunc", "round", "nearbyint", "fabs",
+           "power")  # fmt: skip
+_OF_INTEGERS = ("popcount", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not",
+                "shift_left", "shift_right")  # fmt: skip
+
+
+def _takes(name: str, dtype: DType) -> bool:
+    if dtype.is_bool:
+        return name.startswith("bitwise")
+    if dtype.is_float:
+        return name not in _OF_INTEGERS and name != "clz"
+    return name in (*_OF_ANY, *_OF_INTEGERS) or (name == "clz" and dtype == INT32)
+
+
+def _called(name: str, x: PrimExpr, y: PrimExpr) -> PrimExpr:
+    dtype = BOOL if name in ("isnan", "isinf", "isfinite") else x.dtype
+    second = e.cast(INT32, y) if name == "ldexp" else y
+    return Call(dtype, name, (x, second) if name in _OF_TWO else (x,))
+
+
+@pytest.mark.parametrize("target", TARGETS[:2])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_operations_on_vectors(dtype: DType, target: str) -> None:
+    """What they give is what they give on scalars, which is tested elsewhere."""
+    x, y, v = decl_buffer((19,), dtype, "X"), decl_buffer((19,), dtype, "Y"), Var("v")
+    values = [operation(x[v], y[v]) for operation in every_operation(dtype)]
+    rows = Counter(value.dtype for value in values)
+    outs = {each: decl_buffer((count, 19), each, f"Z_{each}") for each, count in rows.items()}
+    stores: list[Stmt] = []
+    for value in values:
+        rows[value.dtype] -= 1
+        stores.append(BufferStore(outs[value.dtype], value, (const(rows[value.dtype]), v)))
+    body = s.For(v, const(0), const(19), ForKind.VECTORIZED, s.SeqStmt(tuple(stores)))
+    made = function(body, x, y, *outs.values())
+    kernel = build(made, target=target, fp="strict")
+    with PassContext(disabled_pass=["vectorize_loops"]):
+        scalar_kernel = build(made, target=target, fp="strict")
+    random, telling = np.random.default_rng(0), telling_values(dtype)
+    for _ in range(5):
+        picked = random.integers(0, len(telling), (2, 19))
+        a, b = (array_of(dtype, [telling[n] for n in row]) for row in picked)
+        found = [
+            np.zeros([e.const_int(n) or 0 for n in z.shape], numpy_dtype(z.dtype))
+            for z in outs.values()
+        ]
+        expected = [each.copy() for each in found]
+        kernel(a, b, *found)
+        scalar_kernel(a, b, *expected)
+        for each, p, q in zip(outs, found, expected, strict=True):
+            pairs = zip(values_of(each, p), values_of(each, q), strict=True)
+            assert all(equal(m, n) for m, n in pairs), f"{each} of {dtype}"

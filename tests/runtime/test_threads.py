@@ -1,0 +1,520 @@
+"""The thread pool and the workspaces, without the code generator: tasks are written in Python."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import llvmlite.binding as llvm
+import pytest
+
+from minitvm import runtime
+from minitvm.runtime import threads, workspace
+from minitvm.runtime.native import native_text
+
+_TASK = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p
+)
+_PARALLEL_FOR = ctypes.CFUNCTYPE(
+    ctypes.c_int, _TASK, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p
+)
+_BARRIER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int64)
+_MANY = 2**40
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+
+
+@pytest.fixture(autouse=True)
+def number_of_threads() -> Iterator[None]:
+    before = runtime.num_threads()
+    runtime.set_num_threads(3)
+    yield
+    runtime.set_num_threads(before)
+
+
+def region(function: Callable[..., int], limit: int = _MANY) -> tuple[int, list[int]]:
+    """Calls ``function(task, tasks, region, record)`` as the tasks of a region; its status, and
+    the failure record."""
+
+    def task(closure: int, number: int, tasks: int, region: int, failure: int) -> int:
+        record = (ctypes.c_int64 * threads.MAX_FAILURE_VALUES).from_address(failure)
+        return function(number, tasks, region, record)
+
+    values = (ctypes.c_int64 * threads.MAX_FAILURE_VALUES)()
+    run = _PARALLEL_FOR(threads.parallel_for_address())
+    return run(_TASK(task), None, limit, ctypes.addressof(values)), list(values)
+
+
+def meet(limit: int = _MANY) -> int:
+    """How many tasks a region has; each waits for all others, so that all run at once."""
+    met: list[threading.Barrier] = []
+    seen: list[int] = []
+    lock = threading.Lock()
+
+    def task(number: int, tasks: int, *_: Any) -> int:
+        with lock:
+            if not met:
+                met.append(threading.Barrier(tasks))
+            seen.append(number)
+        met[0].wait(30)
+        return 0
+
+    assert region(task, limit)[0] == 0
+    assert sorted(seen) == list(range(len(seen)))
+    return len(seen)
+
+
+def run_python(code: str, **environment: str) -> str:
+    """The output of a process that has to end well, and soon."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path[:0] = {sys.path!r}\n{code}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={**os.environ, **environment},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# -- Regions --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 5])
+def test_a_region_has_all_threads(number: int) -> None:
+    runtime.set_num_threads(number)
+    for _ in range(20):
+        assert meet() == number
+
+
+@pytest.mark.parametrize(("limit", "tasks"), [(-5, 1), (0, 1), (1, 1), (2, 2), (3, 3), (4, 3)])
+def test_a_region_has_no_more_tasks_than_its_limit(limit: int, tasks: int) -> None:
+    assert meet(limit) == tasks
+
+
+def test_a_region_in_a_region_is_one_task() -> None:
+    inner: list[tuple[int, int]] = []
+
+    def note(number: int, tasks: int, *_: Any) -> int:
+        inner.append((number, tasks))
+        return 0
+
+    assert region(lambda *_: region(note)[0])[0] == 0
+    assert inner == [(0, 1)] * 3
+
+
+def test_a_caller_that_finds_the_workers_taken_goes_on_alone() -> None:
+    inside, done = threading.Event(), threading.Event()
+
+    def task(number: int, *_: Any) -> int:
+        inside.set()
+        done.wait(30)
+        return 0
+
+    other = threading.Thread(target=region, args=(task,))
+    other.start()
+    assert inside.wait(30)
+    assert meet() == 1
+    done.set()
+    other.join(30)
+    assert meet() == 3
+
+
+def test_the_first_failed_task_counts() -> None:
+    def task(number: int, tasks: int, region: int, record: Any) -> int:
+        record[:] = [number * 10 + i for i in range(8)]
+        return 100 + number if number in failing else 0
+
+    for failing in ({0}, {1}, {2}, {1, 2}, {0, 1, 2}):
+        for _ in range(30):
+            first = min(failing)
+            assert region(task) == (100 + first, [first * 10 + i for i in range(8)])
+    failing = set()
+    assert region(task) == (0, [0] * 8)
+
+
+def test_barrier() -> None:
+    barrier = _BARRIER(threads.barrier_address())
+    arrived: list[int] = []
+
+    def task(number: int, tasks: int, region: int, record: Any) -> int:
+        for step in range(10):
+            arrived.append(step)
+            assert barrier(region, tasks) == 0
+            if len(arrived) < (step + 1) * tasks:
+                return 1
+            assert barrier(region, tasks) == 0
+        return 0
+
+    assert region(task)[0] == 0
+    assert len(arrived) == 30
+
+
+def test_a_barrier_lets_go_when_a_task_fails() -> None:
+    barrier = _BARRIER(threads.barrier_address())
+
+    def task(number: int, tasks: int, region: int, record: Any) -> int:
+        return 7 if number == 1 else 1 - barrier(region, tasks)
+
+    assert region(task)[0] == 7
+
+
+def test_workers_take_no_signals() -> None:
+    masks: list[Any] = []
+
+    def task(number: int, tasks: int, *_: Any) -> int:
+        if threading.current_thread() is not threading.main_thread():
+            masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+        together.wait(30)
+        return 0
+
+    together = threading.Barrier(3)
+    assert region(task)[0] == 0
+    assert len(masks) >= 2  # a worker may have been faster than the caller
+    assert all({signal.SIGINT, signal.SIGTERM, signal.SIGCHLD} <= mask for mask in masks)
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+# -- fork and exit --------------------------------------------------------------------------------
+
+
+def in_child(check: Callable[[], bool]) -> None:
+    """`check` holds in a forked child."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        try:
+            os._exit(0 if check() else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_forked_child_has_workers_of_its_own() -> None:
+    assert meet() == 3
+    for _ in range(3):
+        in_child(lambda: meet() == 3 and meet() == 3)
+        assert meet() == 3
+
+
+def test_fork_while_a_region_is_at_work() -> None:
+    inside, done = threading.Event(), threading.Event()
+
+    def task(number: int, *_: Any) -> int:
+        inside.set()
+        done.wait(30)
+        return 0
+
+    other = threading.Thread(target=region, args=(task,))
+    other.start()
+    assert inside.wait(30)
+    in_child(lambda: meet() == 3)
+    done.set()
+    other.join(30)
+    assert meet() == 3
+
+
+def _meet_once(_: int) -> int:
+    return meet()
+
+
+def test_processes_of_multiprocessing() -> None:
+    assert meet() == 3
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        assert pool.map_async(_meet_once, range(4)).get(60) == [3] * 4
+
+
+_START = """
+from tests.runtime.test_threads import *
+runtime.set_num_threads(3)
+assert meet() == 3
+"""
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        "",
+        "import time; time.sleep(0.3)",
+        "raise SystemExit(0)",
+        "import os; os._exit(0)",
+        "threading.Thread(target=lambda: [meet() for _ in range(100)]).start()",
+        "threading.Thread(target=lambda: [meet() for _ in range(10**6)], daemon=True).start()",
+    ],
+)
+def test_the_interpreter_exits(then: str) -> None:
+    run_python(_START + then)
+
+
+def test_a_system_that_has_no_threads_left() -> None:
+    found = run_python("""
+import resource
+from tests.runtime.test_threads import *
+assert meet(1) == 1
+used = int(open("/proc/self/statm").read().split()[0]) * 4096
+resource.setrlimit(resource.RLIMIT_AS, (used + 2**25, resource.RLIM_INFINITY))
+runtime.set_num_threads(50)
+region(lambda *_: 0)
+print(runtime.num_threads())
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+runtime.set_num_threads(5)
+assert meet() == 5
+""")
+    assert 1 <= int(found) < 50
+
+
+# -- How many -------------------------------------------------------------------------------------
+
+_PRINT = "from minitvm import runtime; print(runtime.num_threads())"
+
+
+def test_as_many_as_the_process_may_use() -> None:
+    assert 1 <= int(run_python(_PRINT)) <= len(os.sched_getaffinity(0))
+    cpu = min(os.sched_getaffinity(0))
+    one = f"import os; os.sched_setaffinity(0, [{cpu}]); {_PRINT}"
+    assert run_python(one) == "1\n"
+
+
+def test_the_environment_says_how_many() -> None:
+    assert run_python(_PRINT, MINITVM_NUM_THREADS="7") == "7\n"
+    assert run_python(_PRINT, MINITVM_NUM_THREADS=" 2 ") == "2\n"
+    twice = f"{_PRINT}; import os; os.environ['MINITVM_NUM_THREADS'] = '9'; print(9); {_PRINT}"
+    assert run_python(twice, MINITVM_NUM_THREADS="5") == "5\n9\n5\n"
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "two", "", "1.5", "²"])
+def test_an_environment_that_makes_no_sense(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINITVM_NUM_THREADS", text)
+    monkeypatch.setattr(threads, "_asked", {})
+    monkeypatch.setattr(threads, "_pool", {})
+    with pytest.raises(ValueError, match=f"^MINITVM_NUM_THREADS: expected a number .*{text!r}"):
+        runtime.num_threads()
+    with pytest.raises(ValueError, match=r"^MINITVM_NUM_THREADS: expected"):
+        threads.parallel_for_address()
+
+
+def test_set_num_threads() -> None:
+    runtime.set_num_threads(4)
+    assert runtime.num_threads() == 4
+    assert meet() == 4
+    runtime.set_num_threads(1)
+    assert meet() == 1
+    assert run_python(
+        "from minitvm import runtime; runtime.set_num_threads(3); print(runtime.num_threads())"
+    ) == "3\n"  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [0, -3])
+def test_at_least_one_thread(number: int) -> None:
+    text = rf"^set_num_threads: expected at least 1 thread, got {number}$"
+    with pytest.raises(ValueError, match=text):
+        runtime.set_num_threads(number)
+    assert runtime.num_threads() == 3
+
+
+@pytest.mark.parametrize("number", [2.0, "2", None, True])
+def test_a_number_of_threads_is_an_integer(number: Any) -> None:
+    text = rf"^set_num_threads: expected a number of threads, got {type(number).__name__}$"
+    with pytest.raises(TypeError, match=text):
+        runtime.set_num_threads(number)
+
+
+@pytest.mark.parametrize(
+    ("membership", "files", "cpus"),
+    [
+        ("0::/a/b", {"a/b/cpu.max": "150000 100000"}, 1.5),
+        ("0::/a/b", {"a/b/cpu.max": "max 100000", "a/cpu.max": "200000 100000"}, 2.0),
+        ("0::/a", {"a/cpu.max": "300000 100000", "cpu.max": "100000 100000"}, 1.0),
+        ("0::/elsewhere", {"cpu.max": "50000 100000"}, 0.5),
+        ("0::/", {"cpu.max": "max 100000"}, None),
+        ("0::/", {}, None),
+        ("", {}, None),
+        (
+            "4:memory:/m\n3:cpu,cpuacct:/c\n0::/",
+            {"cpu/c/cpu.cfs_quota_us": "250000\n", "cpu/c/cpu.cfs_period_us": "100000\n"},
+            2.5,
+        ),
+        (
+            "3:cpu,cpuacct:/c",
+            {
+                "cpu,cpuacct/cpu.cfs_quota_us": "100000",
+                "cpu,cpuacct/cpu.cfs_period_us": "50000",
+                "cpu,cpuacct/c/cpu.cfs_quota_us": "-1",
+                "cpu,cpuacct/c/cpu.cfs_period_us": "50000",
+            },
+            2.0,
+        ),
+        ("2:cpuacct:/", {"cpu/cpu.cfs_quota_us": "1", "cpu/cpu.cfs_period_us": "1"}, None),
+    ],
+)
+def test_quota(tmp_path: Path, membership: str, files: dict[str, str], cpus: float | None) -> None:
+    (tmp_path / "self").write_text(membership)
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert threads._cgroup_quota(tmp_path / "self", tmp_path) == cpus
+
+
+# -- The machine code -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_the_code_is_right_for_every_machine(machine: str) -> None:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    target = llvm.Target.from_triple(f"{machine}-unknown-linux-gnu").create_target_machine()
+    for text in (
+        native_text(threads.pool_text(machine), threads.C_LIBRARY),
+        native_text(workspace.workspace_text(), workspace.C_LIBRARY),
+    ):
+        module = llvm.parse_assembly(text)
+        module.verify()
+        assert "minitvm_runtime_" in target.emit_assembly(module)
+
+
+def test_nothing_is_compiled_before_it_is_needed() -> None:
+    code = "import minitvm\nfrom minitvm.runtime import threads, workspace\n"
+    code += "minitvm.runtime.num_threads()\nassert not threads._pool and not workspace._workspaces"
+    run_python(code)
+
+
+# -- Workspaces -----------------------------------------------------------------------------------
+
+
+def allocate(size: int) -> int | None:
+    address: int | None = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int64)(
+        workspace.workspaces().allocate
+    )(size)
+    return address
+
+
+def give_back(address: int | None) -> None:
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(workspace.workspaces().give_back)(address)
+
+
+def in_fresh_thread(check: Callable[[], None]) -> None:
+    """`check` in a thread that keeps no workspace yet."""
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            check()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
+    if failed:
+        raise failed[0]
+
+
+def test_a_workspace_is_given_out_again() -> None:
+    def check() -> None:
+        for size in (0, 1, 100, 5000, 2**21 - 64, 2**21, 5 * 2**20 + 1):
+            first = allocate(size)
+            assert first is not None
+            assert first % workspace.ALIGNMENT == 0
+            ctypes.memset(first, 1, size)
+            give_back(first)
+            assert allocate(size) == first
+            give_back(first)
+
+    in_fresh_thread(check)
+
+
+def test_the_smallest_that_fits_is_given() -> None:
+    def check() -> None:
+        sizes = (1000, 50_000, 3_000_000)
+        blocks = [allocate(size) for size in sizes]
+        assert len(set(blocks)) == 3
+        for order in ([0, 1, 2], [2, 1, 0], [1, 0, 2], [2, 0, 1]):
+            for i in order:
+                give_back(blocks[i])
+            for i in reversed(order):
+                assert allocate(sizes[i] - 10) == blocks[i]
+
+    in_fresh_thread(check)
+
+
+def test_nested_ones_are_apart() -> None:
+    def check() -> None:
+        held: list[tuple[int, int]] = []
+        for size in (100, 100, 7000, 3_000_000, 64, 3_000_000, 0):
+            address = allocate(size)
+            assert address is not None
+            held.append((address, size))
+        for a, size in held:
+            assert all(b + other <= a or a + size <= b for b, other in held if b != a)
+        for address, _ in reversed(held):
+            give_back(address)
+
+    in_fresh_thread(check)
+
+
+def test_sizes_that_no_memory_has() -> None:
+    for size in (-1, 2**63 - 1, 2**62, 2**61, 2**50):
+        assert allocate(size) is None
+    give_back(None)
+
+
+def mapped() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * 4096
+
+
+def test_what_is_kept_is_bounded() -> None:
+    def check() -> None:
+        before = mapped()
+        size = workspace.MOST_KEPT // 4
+        blocks = [allocate(size) for _ in range(8)]
+        assert mapped() - before > 7 * size
+        for block in blocks:
+            give_back(block)
+        assert mapped() - before < workspace.MOST_KEPT + size
+
+    in_fresh_thread(check)
+
+
+def test_what_is_too_small_goes_when_more_is_needed() -> None:
+    def check() -> None:
+        before = mapped()
+        for size in range(10_000_000, 60_000_000, 5_000_000):
+            give_back(allocate(size))
+        assert mapped() - before < 100_000_000
+
+    in_fresh_thread(check)
+
+
+def test_a_thread_gives_back_what_it_kept() -> None:
+    in_fresh_thread(lambda: give_back(allocate(1000)))
+    before = mapped()
+    for _ in range(20):
+        in_fresh_thread(lambda: give_back(allocate(100_000_000)))
+    assert mapped() - before < 300_000_000
+
+
+def test_workspaces_of_a_forked_child() -> None:
+    first = allocate(3_000_000)
+    assert first is not None
+    give_back(first)
+
+    def check() -> bool:
+        again = allocate(3_000_000)
+        assert again is not None
+        ctypes.memset(again, 1, 3_000_000)
+        give_back(again)
+        in_fresh_thread(lambda: give_back(allocate(3_000_000)))
+        return again == first
+
+    in_child(check)
+    assert allocate(3_000_000) == first
+    give_back(first)
