@@ -153,6 +153,11 @@ class Target:
         return _arch(self.triple)
 
     @property
+    def vector_registers(self) -> int:
+        """How many vector registers there are: what a schedule can keep in registers."""
+        return 32 if self.arch == "aarch64" or "avx512f" in self.features else 16
+
+    @property
     def vector_bits(self) -> int:
         """The width of a vector register, in bits."""
         if "avx512f" in self.features:
