@@ -297,7 +297,7 @@ class _Checker(Mutator):
                 checks += self._predicated_index(access, index, node.predicate, guards)
                 continue
             for scalar in _extreme_lanes(index):
-                if buffer.auto_broadcast:
+                if node.buffer.auto_broadcast:
                     checks += self._broadcast_index(access, scalar, guards)
                 else:
                     checks += self._index(access, scalar, guards)
