@@ -64,7 +64,8 @@ class Program:
             120 - lane, e.floordiv(lane, self._one(2, 7)), e.floormod(lane, self._one(3, 64)),
             e.floordiv(outer * 64 + lane, 64), e.floormod(outer * 64 + lane, 64),
             inner, const(7), lane * 3 - lane * 2, self.p[lane], lane + self.p[lane],
-            lane * 4 + inner + outer, e.Cast(INT32, e.Cast(INT64, lane)), e.Cast(INT64, lane * 2 + inner),
+            lane * 4 + inner + outer, e.Cast(INT32, e.Cast(INT64, lane)),
+            e.Cast(INT64, lane * 2 + inner),
         )  # fmt: skip
 
     def _row(self) -> PrimExpr:
