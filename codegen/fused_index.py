@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from minitvm import expr as e
 from minitvm.expr import Buffer, PrimExpr
+from minitvm.runtime.dtype import DType
 from minitvm.structural_equal import structural_equal
 
 
@@ -43,11 +44,18 @@ def _join(high: PrimExpr, low: PrimExpr, extent: PrimExpr) -> PrimExpr | None:
     if not isinstance(low, e.FloorMod) or not _is_same(low.b, extent):
         return None
     match high:
+        case e.FloorDiv(e.FloorDiv(a, b), c) if structural_equal(a, low.a):
+            return low.a if _is_same(_product(b, c, a.dtype), extent) else None
         case e.FloorDiv(a, b) if _is_same(b, extent) and structural_equal(a, low.a):
             return low.a
         case e.FloorMod(e.FloorDiv(a, b), c) if _is_same(b, extent) and structural_equal(a, low.a):
-            return e.FloorMod(a, b * c)
+            return e.FloorMod(a, _product(b, c, a.dtype))
     return None
+
+
+def _product(a: PrimExpr, b: PrimExpr, dtype: DType) -> PrimExpr:
+    made = e.cast(dtype.element, _bare(a)) * e.cast(dtype.element, _bare(b))
+    return made if dtype.lanes == 1 else e.Broadcast(made, dtype.lanes)
 
 
 def _is_same(divisor: PrimExpr, extent: PrimExpr) -> bool:
