@@ -75,6 +75,7 @@ class ExpressionEmitter:
             "reinterpret": self._emit_reinterpret,
             "isnullptr": lambda node: self.text.icmp("eq", self.emit(node.args[0]), NULL),
             "tvm_access_ptr": self._emit_access_ptr,
+            "prefetch": self._emit_prefetch,
             "call_llvm_intrin": self._emit_llvm_intrinsic,
             "call_llvm_pure_intrin": self._emit_llvm_intrinsic,
             "call_extern": self._emit_extern,
@@ -479,6 +480,22 @@ class ExpressionEmitter:
         return self.text.element_pointer(
             memory_type(reference.buffer.dtype), pointer, self.index(offset)
         )
+
+    def _emit_prefetch(self, node: e.Call) -> Value:
+        """A request to read, for all levels of the cache. Its address is an integer on the way, so
+        that it may lie outside of the buffer."""
+        (load,) = node.args
+        assert isinstance(load, e.BufferLoad)
+        text, buffer = self.text, load.buffer
+        size = integer("i64", buffer.dtype.itemsize)
+        place = text.convert("ptrtoint", self.pointer(buffer), "i64")
+        for index, stride in zip(load.indices, self.strides(buffer), strict=True):
+            step = self.times(self.times(self.index(index), stride), size)
+            place = text.binary("add", place, step)
+        options = [integer("i32", number) for number in (0, 3, 1)]
+        where = text.convert("inttoptr", place, "ptr")
+        text.call(Value("ptr", "@llvm.prefetch.p0"), "void", [where, *options])
+        return integer("i32", 0)
 
     def _emit_llvm_intrinsic(self, node: e.Call) -> Value:
         name = _string_argument(node)

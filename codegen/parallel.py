@@ -41,6 +41,8 @@ _ENVIRONMENT = (
     ("ptr noalias", "failure"),
 )
 
+_Captured = tuple[Var | Buffer, Value]  # something from outside, and its value there
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -139,8 +141,6 @@ def launch(
     limit: Value,
     failure: Value,
     emit_task: Callable[[FunctionText, Team, dict[Var, Value], dict[Buffer, Value]], None],
-    *,
-    has_barrier: bool,
 ) -> Value:
     """Calls the tasks of a region, at most `limit`, and gives the status of the first that failed.
 
@@ -154,35 +154,11 @@ def launch(
         Where the values of a failed assertion go.
     emit_task
         Writes `node` into the function of a task, given the variables and pointers there.
-    has_barrier
-        Whether tasks may see at the end of a loop what others wrote in it.
     """
-    captured = _captured(node, outer)
-    text = outer.text
+    text, captured = outer.text, _captured(node, outer)
     number = next(n for n in itertools.count(1) if text.module.claim(f"parallel.{n}"))
-    slots = [_slots(value.type) for _, value in captured]
-    closure = text.alloca("i64", max(1, sum(slots)), 64)
-    where = list(itertools.accumulate(slots, initial=0))
-    for (_, value), slot in zip(captured, where, strict=False):
-        text.store(value, text.element_pointer("i64", closure, integer("i64", slot)), 8)
-
-    entry = FunctionText(
-        text.module,
-        f"parallel.{number}",
-        "i32",
-        [("ptr", "closure"), *_ENVIRONMENT],
-        linkage="internal",
-        attributes="nounwind ",
-    )
-    own, *environment = entry.params
-    loaded = [
-        entry.load(value.type, entry.element_pointer("i64", own, integer("i64", slot)), 8)
-        for (_, value), slot in zip(captured, where, strict=False)
-    ]
-    body = _body_function(f"parallel.{number}.body", text, captured, has_barrier)
-    entry.ret(entry.call(Value("ptr", f"@parallel.{number}.body"), "i32", [*loaded, *environment]))
-    entry.finish()
-
+    function = _emit_entry(text, f"parallel.{number}", captured)
+    body = _body_function(text, f"parallel.{number}.body", captured, _has_barrier(node))
     variables = {v: x for v, x in outer.variables.items() if _is_literal(x)}
     pointers: dict[Buffer, Value] = {}
     for (key, _), value in zip(captured, body.params, strict=False):
@@ -193,16 +169,38 @@ def launch(
     task, tasks, region, _ = body.params[len(captured) :]
     emit_task(body, Team(task, tasks, region), variables, pointers)
 
-    function = text.module.external_function(PARALLEL_FOR, "i32 (ptr, ptr, i64, ptr)")
-    made = text.call(
-        function, "i32", [Value("ptr", f"@parallel.{number}"), closure, limit, failure]
-    )
+    slots = _slots(captured)
+    closure = text.alloca("i64", max(1, slots.total), 64)
+    for (_, value), slot in zip(captured, slots.first, strict=True):
+        text.store(value, text.element_pointer("i64", closure, integer("i64", slot)), 8)
+    parallel_for = text.module.external_function(PARALLEL_FOR, "i32 (ptr, ptr, i64, ptr)")
+    status = text.call(parallel_for, "i32", [function, closure, limit, failure])
     text.forget()  # the tasks have written
-    return made
+    return status
+
+
+def _emit_entry(outer: FunctionText, name: str, captured: list[_Captured]) -> Value:
+    """The function that the runtime calls, which takes from the closure what its body needs."""
+    text = FunctionText(
+        outer.module,
+        name,
+        "i32",
+        [("ptr", "closure"), *_ENVIRONMENT],
+        linkage="internal",
+        attributes="nounwind ",
+    )
+    closure, *environment = text.params
+    loaded = [
+        text.load(value.type, text.element_pointer("i64", closure, integer("i64", slot)), 8)
+        for (_, value), slot in zip(captured, _slots(captured).first, strict=True)
+    ]
+    text.ret(text.call(Value("ptr", f"@{name}.body"), "i32", [*loaded, *environment]))
+    text.finish()
+    return Value("ptr", f"@{name}")
 
 
 def _body_function(
-    name: str, outer: FunctionText, captured: list[tuple[Var | Buffer, Value]], has_barrier: bool
+    outer: FunctionText, name: str, captured: list[_Captured], has_barrier: bool
 ) -> FunctionText:
     """The function of a task with what it captured as parameters, which LLVM inlines: so a pointer
     that came through memory is still known to be the only way to its buffer. Not where others
@@ -218,31 +216,57 @@ def _body_function(
     )
 
 
-def _captured(node: Stmt, outer: ExpressionEmitter) -> list[tuple[Var | Buffer, Value]]:
+def _has_barrier(node: Stmt) -> bool:
+    """Whether tasks may see at the end of a loop what others wrote in it."""
+    return any(
+        isinstance(each, s.AttrStmt) and each.attr_key == BARRIER_WHEN_FINISH
+        for each in walk_once(node)
+    )
+
+
+def _captured(node: Stmt, outer: ExpressionEmitter) -> list[_Captured]:
     """The buffers and variables from outside that `node` uses, but for constants."""
     buffers: dict[Buffer, None] = {}
-    own: set[Buffer] = set()
+    inside: set[Buffer | Var] = set()
     for each in walk_once(node):
         if isinstance(each, (e.BufferLoad, s.BufferStore, e.BufferRef, s.Allocate)):
             buffers[each.buffer] = None
         if isinstance(each, s.Allocate):
-            own.add(each.buffer)
+            inside.add(each.buffer)
+        elif isinstance(each, s.For):
+            inside.add(each.loop_var)
+        elif isinstance(each, (s.LetStmt, e.Let)):
+            inside.add(each.var)
     roots: list[Stmt | PrimExpr] = [node]
     for buffer in buffers:
         roots += [d for d in (*buffer.shape, *buffer.strides, buffer.elem_offset) if d is not None]
     variables = dict.fromkeys(var for root in roots for var in free_vars(root))
-    found: list[tuple[Var | Buffer, Value]] = []
-    found += [(b, outer.pointers[b]) for b in buffers if b in outer.pointers and b not in own]
+    found: list[_Captured] = []
+    found += [(b, outer.pointers[b]) for b in buffers if b in outer.pointers]
     found += [(v, outer.variables[v]) for v in variables if v in outer.variables]
-    return [(key, value) for key, value in found if not _is_literal(value)]
+    return [(k, value) for k, value in found if k not in inside and not _is_literal(value)]
 
 
 def _is_literal(value: Value) -> bool:
     return not value.text.startswith("%")
 
 
-def _slots(type: str) -> int:
-    """The 8-byte slots of a closure that a value takes."""
+@final
+@dataclass(frozen=True, slots=True)
+class _Slots:
+    """Where in a closure of 8-byte slots each value begins, and how many there are."""
+
+    first: tuple[int, ...]
+    total: int
+
+
+def _slots(captured: list[_Captured]) -> _Slots:
+    *first, total = itertools.accumulate((_size(v.type) for _, v in captured), initial=0)
+    return _Slots(tuple(first), total)
+
+
+def _size(type: str) -> int:
+    """The 8-byte slots that a value takes."""
     element = element_type(type)
     bits = {"ptr": 64, "double": 64, "float": 32}.get(element) or max(8, int(element[1:]))
     return -(-bits * lanes_of(type) // 64)

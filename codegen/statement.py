@@ -32,7 +32,7 @@ from minitvm.codegen.parallel import (
 from minitvm.codegen.types import memory_type
 from minitvm.codegen.work import pays_threads
 from minitvm.expr import Buffer, PrimExpr, Var
-from minitvm.functor import rebuild, walk_once
+from minitvm.functor import rebuild
 from minitvm.runtime.dtype import INT64
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.threads import MAX_FAILURE_VALUES
@@ -277,14 +277,7 @@ class StatementEmitter:
                 task.emit(node)
             task.finish()
 
-        status = launch(
-            node,
-            self.expressions,
-            limit,
-            self._failure,
-            emit_task,
-            has_barrier=any(_is_barrier(each) for each in walk_once(node)),
-        )
+        status = launch(node, self.expressions, limit, self._failure, emit_task)
         self.fail_unless(self.text.icmp("eq", status, integer("i32", 0)), status)
 
     def _emit_share(self, node: s.For, pragmas: frozenset[str], team: Team) -> None:
@@ -418,10 +411,6 @@ def _reads_back(store: s.BufferStore, side: PrimExpr) -> bool:
 def _is_too_small(node: Stmt) -> bool:
     """Whether it is known now that threads don't pay for `node`."""
     return e.const_int(pays_threads(node)) == 0
-
-
-def _is_barrier(node: PrimExpr | Stmt) -> bool:
-    return isinstance(node, s.AttrStmt) and node.attr_key == BARRIER_WHEN_FINISH
 
 
 def _constant_size(buffer: Buffer) -> int | None:

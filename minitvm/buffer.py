@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from minitvm.expr import Buffer, PrimExpr, Var, as_expr, as_index
+from minitvm.expr import Buffer, PrimExpr, Var, as_expr, as_index, const_int
 from minitvm.runtime.dtype import HANDLE, INT32, DType, DTypeLike
 from minitvm.runtime.errors import CompileError
 
@@ -41,7 +41,7 @@ def decl_buffer(
     scope : str
         ``"global"`` unless given.
     data_alignment : int
-        Bytes to which `data` is aligned; the element's own unless positive.
+        Bytes to which `data` is aligned, a power of two; the element's own unless positive.
     offset_factor : int
         `elem_offset` is a multiple of it.
     buffer_type : ``""`` or ``"auto_broadcast"``
@@ -50,7 +50,8 @@ def decl_buffer(
     Raises
     ------
     CompileError
-        When `strides` are not as many as the dimensions, or a dimension is no integer.
+        When `strides` are not as many as the dimensions, a dimension is no integer, an alignment is
+        no power of two, or `elem_offset` is no multiple of `offset_factor`.
 
     >>> decl_buffer((4, 3), name="A")
     Buffer(A: float32[4, 3])
@@ -62,6 +63,15 @@ def decl_buffer(
     if buffer_type not in ("", "default", "auto_broadcast"):
         raise CompileError(
             f"{name}: expected buffer_type '' or 'auto_broadcast', got {buffer_type!r}"
+        )
+    if data_alignment > 0 and data_alignment & (data_alignment - 1):
+        raise CompileError(f"{name}: expected data_alignment a power of 2, got {data_alignment}")
+    if offset_factor < 0:
+        raise CompileError(f"{name}: expected no negative offset_factor, got {offset_factor}")
+    known = const_int(elem_offset)
+    if known is not None and offset_factor and known % offset_factor:
+        raise CompileError(
+            f"{name}: expected elem_offset a multiple of offset_factor {offset_factor}, got {known}"
         )
     if elem_offset is None and offset_factor:
         elem_offset = Var(f"{name}_elem_offset", extents[0].dtype if extents else INT32)

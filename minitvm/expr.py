@@ -762,7 +762,8 @@ class Call(PrimExpr):
     ``call_llvm_pure_intrin``, ``if_then_else``, ``likely``, ``isnullptr``, ``tvm_access_ptr`` (see
     :meth:`Buffer.access_ptr`), ``tvm_stack_make_array`` (a region of a buffer passed to a
     packed call: a ``BufferRef``, where it begins in each dimension, and the extents of the last
-    dimensions; those before are dropped), ``reinterpret``; or one of vectors: ``vector_extract``
+    dimensions; those before are dropped), ``reinterpret``, ``prefetch`` (of the element of a
+    buffer, which is not read and may lie outside); or one of vectors: ``vector_extract``
     (one lane, by its number) and the folds of :data:`minitvm.scalars.VECTOR_FOLDS`
     (``vector_reduce_add(start, vector)``).
     """

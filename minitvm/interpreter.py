@@ -84,18 +84,20 @@ class _Memory:
     `written` is None for an argument, whose elements all count as written.
     """
 
-    __slots__ = ("_array", "_decode", "_encode", "_label", "_written", "argument")
+    __slots__ = ("_array", "_broadcasts", "_decode", "_encode", "_label", "_written", "argument")
 
-    def __init__(self, label: str, dtype: DType, argument: Any, fresh: bool = False) -> None:
+    def __init__(self, label: str, buffer: Buffer, argument: Any, fresh: bool = False) -> None:
+        dtype = buffer.dtype
         self.argument = argument
         self._label = label
+        self._broadcasts = buffer.auto_broadcast and 1 in argument.shape
         self._array = argument.view(np.uint16) if dtype.is_bfloat16 else argument
         self._written = np.zeros(argument.shape, bool) if fresh else None
         self._decode = partial(scalars.from_bits, dtype) if dtype.is_bfloat16 else None
         self._encode = partial(scalars.to_bits, dtype) if dtype.is_bfloat16 else None
 
     def read(self, index: tuple[int, ...]) -> Scalar:
-        self._check(index)
+        index = self._checked(index)
         if self._written is not None and not self._written[index]:
             raise InternalError(
                 f"{self._at(index)}: expected an element written before, found none"
@@ -104,7 +106,7 @@ class _Memory:
         return value if self._decode is None else self._decode(int(value))
 
     def write(self, index: tuple[int, ...], value: Scalar) -> None:
-        self._check(index)
+        index = self._checked(index)
         self._array[index] = value if self._encode is None else self._encode(float(value))
         if self._written is not None:
             self._written[index] = True
@@ -119,12 +121,17 @@ class _Memory:
         """Where the element is that stands `offset` after the first in memory."""
         return int(self.passed_on().ctypes.data + offset * self._array.itemsize)
 
-    def _check(self, index: tuple[int, ...]) -> None:
+    def _checked(self, index: tuple[int, ...]) -> tuple[int, ...]:
+        """`index`, which must be inside; where the buffer broadcasts, 0 along an extent of 1."""
+        if self._broadcasts:
+            shape = self._array.shape
+            index = tuple([0 if n == 1 else i for i, n in zip(index, shape, strict=True)])
         for position, (i, extent) in enumerate(zip(index, self._array.shape, strict=True)):
             if not 0 <= i < extent:
                 raise IndexError(
                     f"{self._at(index)}: expected index {position} from 0 to {extent - 1}, got {i}"
                 )
+        return index
 
     def _at(self, index: tuple[int, ...]) -> str:
         return f"{self._label}[{', '.join(map(str, index))}]"
@@ -155,7 +162,7 @@ def _bound_arguments(compiler: _Compiler, func: PrimFunc, args: Sequence[Any]) -
             env[param] = _scalar_argument(where, param.dtype, arg)
             continue
         _check_array(where, buffer, arg)
-        memory = _Memory(f"{func.name}: {buffer.name}", buffer.dtype, arg)
+        memory = _Memory(f"{func.name}: {buffer.name}", buffer, arg)
         env[param] = env[buffer] = env[buffer.data] = memory
         tensors.append((where, buffer, arg))
     for _, buffer, array in tensors:  # all variables first: one shape may speak of another's
@@ -433,6 +440,10 @@ def _fold(compiler: _Compiler, node: e.Call) -> Evaluator:
     return lambda env: scalars.fold(name, dtype, start(env), vector(env))
 
 
+def _nothing_to_do(compiler: _Compiler, node: e.Call) -> Evaluator:
+    return lambda env: 0
+
+
 def _access_ptr(compiler: _Compiler, node: e.Call) -> Evaluator:
     memory, offset, *_ = compiler.exprs(node.args)
     return lambda env: memory(env).address(offset(env))
@@ -507,6 +518,7 @@ def _c_type(dtype: DType) -> Any:
 _CALLS: dict[str, Callable[[_Compiler, e.Call], Evaluator]] = {
     "if_then_else": _if_then_else,
     "likely": _first_argument,
+    "prefetch": _nothing_to_do,
     "isnullptr": _is_null,
     "reinterpret": _reinterpret,
     "tvm_access_ptr": _access_ptr,
@@ -597,7 +609,7 @@ def _allocate(compiler: _Compiler, node: s.Allocate) -> Runner:
     def run(env: Environment) -> None:
         array = np.empty([max(extent(env), 0) for extent in shape], dtype)
         array.reshape(-1).view(np.uint8)[...] = _POISON
-        env[buffer] = env[buffer.data] = _Memory(label, buffer.dtype, array, fresh=True)
+        env[buffer] = env[buffer.data] = _Memory(label, buffer, array, fresh=True)
         body(env)
 
     return run

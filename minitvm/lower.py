@@ -5,15 +5,25 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from minitvm import expr as e
 from minitvm.expr import Buffer, Var
 from minitvm.functor import Node, free_vars
-from minitvm.pass_context import Pass, PassContext
+from minitvm.pass_config import PassConfig
+from minitvm.pass_context import FIRST_STAGE, Pass, PassContext, added_pass
 from minitvm.passes.check_bounds import check_bounds
+from minitvm.passes.hoist_conditions import hoist_conditions
+from minitvm.passes.inject_double_buffer import inject_double_buffer
+from minitvm.passes.inject_prefetch import inject_prefetch
+from minitvm.passes.partition_loops import partition_loops
+from minitvm.passes.remove_assertions import remove_assertions
+from minitvm.passes.reuse_storage import reuse_storage
 from minitvm.passes.schedule_ops import schedule_ops
+from minitvm.passes.serialize_vectors import serialize_vectors
 from minitvm.passes.simplify import simplify
+from minitvm.passes.unroll_loops import unroll_loops
 from minitvm.passes.vectorize_loops import vectorize_loops
 from minitvm.passes.widen_indices import widen_indices
 from minitvm.runtime.dtype import HANDLE
@@ -22,13 +32,47 @@ from minitvm.stmt import IRModule, PrimFunc, seq
 from minitvm.te.schedule import Schedule, create_schedule, is_input
 from minitvm.te.tensor import Tensor
 
-PIPELINE: tuple[Pass, ...] = (
-    ("check_bounds", check_bounds),
-    ("simplify", simplify),
-    ("widen_indices", widen_indices),
-    ("vectorize_loops", vectorize_loops),
-)
-_SIMPLE = PIPELINE[: [name for name, _ in PIPELINE].index("widen_indices")]
+
+def pipeline(config: PassConfig) -> tuple[Pass, ...]:
+    """The passes, in order, each bound to its options.
+
+    Loops are partitioned before the one run of the simplifier, which clears up after it; conditions
+    move out of loops before vectors are made of those, so that only what differs from lane to lane
+    becomes a mask.
+    """
+    phases = (
+        () if config.program_assertions else (("remove_assertions", remove_assertions),),
+        (
+            ("check_bounds", check_bounds),
+            ("inject_prefetch", inject_prefetch),
+            ("inject_double_buffer", partial(inject_double_buffer, options=config.double_buffer)),
+            *(() if config.vectorize else (("serialize_vectors", serialize_vectors),)),
+        ),
+        (
+            ("partition_loops", partial(partition_loops, options=config.partition)),
+            ("simplify", partial(simplify, keep_trivial_loops=config.keep_trivial_loops)),
+            ("hoist_conditions", hoist_conditions),
+            ("unroll_loops", partial(unroll_loops, options=config.unroll)),
+        ),
+        (
+            *((("reuse_storage", reuse_storage),) if config.reuse_storage else ()),
+            ("widen_indices", widen_indices),
+            ("vectorize_loops", vectorize_loops),
+        ),
+    )
+    made: list[Pass] = []
+    for phase, passes in enumerate(phases):
+        made += passes
+        made += (added_pass(each) for when, each in config.added if when == phase)
+    return tuple(made)
+
+
+def _as_it_is(func: PrimFunc) -> PrimFunc:
+    return func
+
+
+# Passes that have nothing to do where `schedule_ops` made the loops, and the checks of them.
+_CHECKED = {"remove_assertions": _as_it_is, "check_bounds": _as_it_is}
 
 
 def lower(
@@ -100,15 +144,18 @@ def _lower(
     binds: Mapping[Tensor, Buffer],
     simple_mode: bool,
 ) -> IRModule:
-    passes = _SIMPLE if simple_mode else PIPELINE
+    context = PassContext.current()
+    passes = pipeline(context.config)
+    if simple_mode:
+        passes = passes[: [each[0] for each in passes].index("widen_indices")]
     if isinstance(sch, IRModule):
         functions = list(sch.functions.values())
     elif isinstance(sch, PrimFunc):
         functions = [sch]
     else:
-        functions = [_from_schedule(_as_schedule(sch), args, name, binds)]
-        passes = tuple(each for each in passes if each[0] != "check_bounds")  # done already
-    context = PassContext.current()
+        with context.timed(FIRST_STAGE):
+            functions = [_from_schedule(_as_schedule(sch), args, name, binds)]
+        passes = tuple((each, _CHECKED.get(each, transform)) for each, transform in passes)
     lowered: dict[str, PrimFunc] = {}
     for func in functions:
         _check_variables(func)
@@ -185,6 +232,7 @@ def _check_outputs(schedule: Schedule, buffers: Mapping[Tensor, Buffer], name: s
 
 def _check_variables(func: PrimFunc) -> None:
     """Every variable is bound: by a parameter, a plain dimension or stride, or in the body."""
+    _check_offsets(func)
     dims = [d for b in func.buffer_map.values() for d in (*b.shape, *b.strides, *_offset(b))]
     bound = {*func.params, *(dim for dim in dims if isinstance(dim, Var))}
     nodes: tuple[Node, ...] = (func.body, *dims)
@@ -196,6 +244,21 @@ def _check_variables(func: PrimFunc) -> None:
                     f"or a plain dimension of one, found {var.name} bound by none: pass it as an "
                     "argument, or give a tensor a dimension that is just it"
                 )
+
+
+def _check_offsets(func: PrimFunc) -> None:
+    """An array's first element is where it begins, so that is an offset of 0 from there."""
+    others = {*func.params, *(d for b in func.buffer_map.values() for d in (*b.shape, *b.strides))}
+    for buffer in func.buffer_map.values():
+        offset = buffer.elem_offset
+        if offset is None or e.const_int(offset) == 0:
+            continue
+        if not isinstance(offset, Var) or offset in others:
+            raise CompileError(
+                f"{func.name}: buffer {buffer.name}: expected the elem_offset of an argument to be "
+                f"0 or a variable of its own, got {offset}: an array is passed from its first "
+                "element on, as in x[16:]"
+            )
 
 
 def _offset(buffer: Buffer) -> tuple[e.PrimExpr, ...]:

@@ -23,6 +23,7 @@ from minitvm import stmt as s
 from minitvm.expr import Buffer, DataProducer, PrimExpr, Var
 from minitvm.runtime.dtype import FLOAT32, INT32, INT64, DType
 from minitvm.stmt import ForKind, PrimFunc, Stmt
+from minitvm.structural_equal import structural_equal
 
 
 def expr_text(node: PrimExpr) -> str:
@@ -341,6 +342,8 @@ def _loop_end(node: s.For) -> list[Piece]:
     begin, extent = e.const_int(node.min), e.const_int(node.extent)
     if begin is not None and extent is not None:
         return [str(begin + extent)]
+    if isinstance(node.extent, e.Sub) and structural_equal(node.extent.b, node.min):
+        return [(node.extent.a, _ANY)]
     return [(node.min, _SUM), " + ", (node.extent, _PRODUCT)]
 
 

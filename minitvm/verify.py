@@ -284,6 +284,7 @@ _TESTS = frozenset(("isnan", "isinf", "isfinite"))
 _CALLS: dict[str, int | None] = {
     "if_then_else": 3,
     "likely": 1,
+    "prefetch": 1,
     "reinterpret": 1,
     "isnullptr": 1,
     "tvm_access_ptr": 4,
@@ -367,6 +368,11 @@ def _isnullptr(node: e.Call) -> Iterator[str]:
     yield from _expected("isnullptr: argument 0", HANDLE, node.args[0])
 
 
+def _prefetch(node: e.Call) -> Iterator[str]:
+    if not isinstance(node.args[0], e.BufferLoad):
+        yield f"prefetch: expected an element of a buffer, got {type(node.args[0]).__name__}"
+
+
 def _takes_buffer(node: e.Call) -> Iterator[str]:
     if not isinstance(node.args[0], e.BufferRef):
         yield f"{node.op}: expected a buffer first, got {type(node.args[0]).__name__}"
@@ -387,6 +393,7 @@ def _region(node: e.Call) -> Iterator[str]:
 _CALL_PROBLEMS: dict[str, Callable[[e.Call], Iterator[str]]] = {
     "if_then_else": _if_then_else,
     "likely": _likely,
+    "prefetch": _prefetch,
     "reinterpret": _reinterpret,
     "isnullptr": _isnullptr,
     "tvm_access_ptr": _takes_buffer,

@@ -27,7 +27,7 @@ ROOMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "arith": ("arith", _IR),
     "te": ("te", (*_IR, "operators", "arith")),
     "passes": ("passes", (*_IR, "arith", "te")),
-    "pipeline": ("pass_context lower", (*_IR, "te", "passes")),
+    "pipeline": ("pass_config pass_context lower", (*_IR, "te", "passes")),
     "target": ("target", ("runtime",)),
     "classic names": (
         "error ir nd tir transform contrib",

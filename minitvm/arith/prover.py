@@ -10,7 +10,7 @@ So what :meth:`Prover.affine` says of an expression is true of the machine's val
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -62,6 +62,8 @@ class Prover:
         self.atoms = Atoms()
         self._known = _Known()
         self._data: set[Var] = set()
+        # By what is asked; with the rows, so that no other atom gets the address of one of theirs.
+        self._contradictions: dict[Hashable, tuple[bool, System]] = {}
         self._factors: dict[Atom, tuple[Atom, ...]] = {}
         self._defined: set[Atom] = set()  # whose definitions determine them
 
@@ -102,7 +104,7 @@ class Prover:
     def bind(self, var: Var, value: Range | PrimExpr) -> None:
         """`var` lies in a range, which is then not empty, or equals an expression."""
         if isinstance(value, Range):
-            self._bind_range(var, value)
+            self.bind_loop(var, value.min, value.extent)
             return
         if not self._index_like(value):
             self._data.add(var)
@@ -119,10 +121,18 @@ class Prover:
         """`size`, a dimension, is zero or more."""
         self._learn([[self.affine(size)]])
 
-    def _bind_range(self, var: Var, value: Range) -> None:
-        low, extent = self.affine(value.min), self.affine(value.extent)
-        high = low + extent - 1
+    def bind_interval(self, var: Var, begin: PrimExpr, extent: PrimExpr) -> None:
+        """The variable of a loop lies between the least and the greatest value that it may take:
+        less than :meth:`bind_loop` says, in less time."""
+        low = self.affine(begin)
+        high = low + self.affine(extent) - 1
         self._known.intervals[var] = (self.interval(low)[0], self.interval(high)[1])
+
+    def bind_loop(self, var: Var, begin: PrimExpr, size: PrimExpr) -> None:
+        """`var` counts through a loop, which is then not empty."""
+        self.bind_interval(var, begin, size)
+        low, extent = self.affine(begin), self.affine(size)
+        high = low + extent - 1
         form = self.affine(var)
         self._learn([[at_most(low, form)]])
         self._learn([[at_most(form, high)]])
@@ -212,17 +222,29 @@ class Prover:
         """
         rows, choices = self._relevant(goal, all_facts, machine)
         rows += self._products(rows)
-        if is_infeasible(rows):
+        if self._contradict(rows):
             return Escapes([], True)
         systems = [rows]
         complete = self._known.complete
         for choice in sorted(choices, key=len):
-            wider = [s + a for s in systems for a in choice if not is_infeasible(s + a)]
+            wider = [s + a for s in systems for a in choice if not self._contradict(s + a)]
             if len(wider) > _MAX_SYSTEMS:
                 complete = False
                 continue
             systems = wider
         return Escapes(systems, complete)
+
+    def _contradict(self, rows: System) -> bool:
+        """Whether no integers satisfy `rows`. Scopes side by side ask the same of the same
+        facts."""
+        key = frozenset(
+            (row.constant, frozenset((id(atom), c) for atom, c in row.terms.items()))
+            for row in rows
+        )
+        known = self._contradictions.get(key)
+        if known is None:
+            known = self._contradictions[key] = (is_infeasible(rows), rows)
+        return known[0]
 
     def _relevant(
         self, goal: System, all_facts: bool, machine: bool

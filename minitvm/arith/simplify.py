@@ -17,7 +17,7 @@ from minitvm.arith.atoms import is_pure, structural_key
 from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
 from minitvm.arith.rules import CONSTANTS, RULES, Rule
-from minitvm.expr import Call, FloatImm, IntImm, PrimExpr, Var, const
+from minitvm.expr import BufferLoad, Call, FloatImm, IntImm, PrimExpr, Var, const
 from minitvm.functor import CHILDREN, Mutator, children, rebuild, substitute, walk
 from minitvm.runtime.dtype import DType
 
@@ -57,11 +57,12 @@ class Simplifier(Mutator):
         super().__init__()
         self._prover = prover
         self._done: dict[PrimExpr, PrimExpr] = {}
+        self._loading: dict[PrimExpr, bool] = {}
 
     def expr(self, node: PrimExpr) -> PrimExpr:
         made = self._done.get(node)
         if made is None:
-            made = super().expr(node)
+            made = self._methods[type(node)](node)
             if made is not node and not made.dtype.is_float and _is_equal(made, node):
                 made = node
             self._done[node] = self._done[made] = made
@@ -294,12 +295,26 @@ class Simplifier(Mutator):
     # -- Choices, bindings, calls -----------------------------------------------------------------
 
     def visit_Select(self, node: e.Select) -> PrimExpr:
-        """Each value matters only where the condition chooses it."""
+        """Each value matters only where the condition chooses it; but both are evaluated, so that
+        what one loads must stay inside its buffer also where the other is chosen."""
         condition = self.expr(node.condition)
-        a, b = self._branches(condition, node.true_value, node.false_value)
+        if self._loads(node):
+            a, b = self.expr(node.true_value), self.expr(node.false_value)
+        else:
+            a, b = self._branches(condition, node.true_value, node.false_value)
         if condition is node.condition and a is node.true_value and b is node.false_value:
             return self._by_rules(node)
         return self._by_rules(e.Select(condition, a, b))
+
+    def _loads(self, node: PrimExpr) -> bool:
+        """Whether an element of a buffer is read in `node`."""
+        known = self._loading.get(node)
+        if known is None:
+            known = isinstance(node, BufferLoad) or any(
+                self._loads(each) for each in children(node) if isinstance(each, PrimExpr)
+            )
+            self._loading[node] = known
+        return known
 
     def _branches(self, condition: PrimExpr, a: PrimExpr, b: PrimExpr) -> tuple[PrimExpr, PrimExpr]:
         if condition.dtype.lanes > 1 or isinstance(condition, IntImm):

@@ -297,7 +297,10 @@ class _Checker(Mutator):
                 checks += self._predicated_index(access, index, node.predicate, guards)
                 continue
             for scalar in _extreme_lanes(index):
-                checks += self._index(access, scalar, guards)
+                if node.buffer.auto_broadcast:
+                    checks += self._broadcast_index(access, scalar, guards)
+                else:
+                    checks += self._index(access, scalar, guards)
         return checks
 
     def _predicated_index(
@@ -316,6 +319,16 @@ class _Checker(Mutator):
                 guard = substitute(holds, self._values)
                 checks += self._index(access, _lane(index, k), (*guards, guard))
         return checks
+
+    def _broadcast_index(
+        self, access: _Access, index: PrimExpr, guards: tuple[PrimExpr, ...]
+    ) -> list[_Check]:
+        """A dimension of extent 1 takes any index."""
+        several = e.not_equal(access.extent, 1)
+        if isinstance(several, IntImm) and not several.value:
+            return []
+        with self._prover.constraint(several):
+            return self._index(access, index, (*guards, substitute(several, self._values)))
 
     def _index(
         self, access: _Access, index: PrimExpr, guards: tuple[PrimExpr, ...]

@@ -12,7 +12,7 @@ from minitvm.arith.simplify import (
     is_constant,
     is_trivial,
 )
-from minitvm.expr import IntImm, PrimExpr, Range
+from minitvm.expr import IntImm, PrimExpr
 from minitvm.functor import substitute
 from minitvm.passes.effects import is_stable
 from minitvm.stmt import ForKind, PrimFunc, Stmt, with_body
@@ -20,7 +20,7 @@ from minitvm.stmt import ForKind, PrimFunc, Stmt, with_body
 _NOTHING = s.SeqStmt(())
 
 
-def simplify(func: PrimFunc) -> PrimFunc:
+def simplify(func: PrimFunc, keep_trivial_loops: bool = False) -> PrimFunc:
     """Uses the ranges of loops, the conditions on the way and the bindings of names.
 
     Before::
@@ -37,29 +37,34 @@ def simplify(func: PrimFunc) -> PrimFunc:
 
     Conditions that are known are decided, loops that run once become their body and loops that
     never run disappear, as do empty statements; a name for a constant or another name is replaced
-    by it. A function in which nothing changes comes back as the same object.
+    by it. A function in which nothing changes comes back as the same object. With
+    `keep_trivial_loops` a loop that runs once stays a loop.
     """
     prover = Prover()
     for buffer in func.buffer_map.values():
         for size in buffer.shape:
             prover.bind_size(size)
-    body = _SimplifyStmts(prover).stmt(func.body)
+    body = _SimplifyStmts(prover, keep_trivial_loops).stmt(func.body)
     return with_body(func, body)
 
 
 class _SimplifyStmts(Simplifier):
     """Goes down the statements; the base class simplifies their expressions."""
 
+    def __init__(self, prover: Prover, keep_trivial_loops: bool) -> None:
+        super().__init__(prover)
+        self._keep = keep_trivial_loops
+
     def visit_For(self, node: s.For) -> Stmt:
         low, extent = self.expr(node.min), self.expr(node.extent)
         if self._prover.proves(-self._prover.affine(extent)):
             return _NOTHING
-        keep = node.kind == ForKind.THREAD_BINDING or bool(node.annotations)
+        keep = self._keep or node.kind == ForKind.THREAD_BINDING or bool(node.annotations)
         if e.const_int(extent) == 1 and not keep:
             return self._run_once(node, low)
         with self.inside() as prover:
             if is_stable(low, node.body) and is_stable(extent, node.body):
-                prover.bind(node.loop_var, Range.from_min_extent(low, extent))
+                prover.bind_loop(node.loop_var, low, extent)
             body = self.stmt(node.body)
         if _is_nothing(body) and is_pure(low) and is_pure(extent):
             return _NOTHING

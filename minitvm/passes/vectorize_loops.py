@@ -312,10 +312,10 @@ class _Lanes(Mutator):
         if a is None or b is None:
             return made
         if isinstance(made, e.Mul):
-            if _is_zero(a[1]) or _is_zero(b[1]):
-                (factor, _), (base, step) = (a, b) if _is_zero(a[1]) else (b, a)
-                return self._ramp(base * factor, step * factor)
-            return made
+            if not _is_zero(a[1]) and not _is_zero(b[1]):
+                return made
+            (factor, _), (base, step) = (a, b) if _is_zero(a[1]) else (b, a)
+            return self._ramp(base * factor, step * factor)
         if isinstance(made, e.Add):
             return self._ramp(a[0] + b[0], a[1] + b[1])
         return self._ramp(a[0] - b[0], a[1] - b[1])
@@ -332,7 +332,7 @@ class _Lanes(Mutator):
         if divisor is None or divisor <= 0 or not isinstance(made, e.FloorDiv | e.FloorMod):
             return made
         progression = _progression(made.a)
-        if progression is None or self._is_vector(node.a) or not self._is_vector(made):
+        if progression is None:
             return made
         base, step = progression
         if not self._has_one_quotient(node.a, base, divisor):
@@ -370,7 +370,7 @@ class _Lanes(Mutator):
         distance = e.cast(INT64, b[0]) - e.cast(INT64, a[0])  # step * lane (op) distance
         last = step * (self._lanes - 1)
         low, high = min(0, last) - 1, max(0, last) + 1
-        if low < INT32.min() or high > INT32.max():
+        if low < INT32.min() or high > INT32.max() or not self._prover.is_exact(distance):
             return made
         known = e.const_int(distance)
         if known is not None and not low < known < high:
@@ -410,10 +410,24 @@ class _Lanes(Mutator):
         if not self._is_vector(value):
             return e.Cast(node.dtype, value)
         source, target = node.value.dtype, node.dtype
-        narrower = target.is_integral and not target.is_bool and target.bits <= source.bits
-        if isinstance(value, e.Ramp) and narrower:  # modulo a smaller power of 2 sums stay sums
+        to_integer = target.is_integral and not target.is_bool
+        narrower = target.bits <= source.bits  # modulo a smaller power of 2 sums stay sums
+        if not isinstance(value, e.Ramp) or not to_integer:
+            return e.Cast(self._wide(target), value)
+        if narrower or self._is_progression(node.value, value):
             return self._ramp(e.cast(target, value.base), e.cast(target, value.stride))
         return e.Cast(self._wide(target), value)
+
+    def _is_progression(self, node: PrimExpr, lanes: e.Ramp) -> bool:
+        """Whether `node`, which becomes `lanes`, is one in numbers, with nothing that wraps."""
+        var, step = self._loop.loop_var, e.const_int(lanes.stride)
+        form = self._prover.affine(node)
+        others = [atom for atom in form.terms if atom is not var]
+        return (
+            node.dtype.is_int
+            and form.terms.get(var) == step
+            and not any(each is var for each in walk_once(*others))
+        )
 
     def visit_Let(self, node: e.Let) -> PrimExpr:
         value = self.expr(node.value)

@@ -100,9 +100,10 @@ class _Widen(Mutator):
         if not _is_narrow(node.loop_var.dtype):
             return self.descend(node)  # type: ignore[no-any-return]  # a For again
         begin, extent = self.index(node.min), self.index(node.extent)
-        # Loops side by side may share a variable: they go on to, as expressions are shared, too.
-        fresh = Var(node.loop_var.name, INT64, axis=node.loop_var.axis)
-        wide = self._wide.setdefault(node.loop_var, fresh)
+        narrow = node.loop_var
+        wide = self._wide.get(narrow)  # of another loop beside this one, whose copy it may be
+        if wide is None:
+            wide = self._wide[narrow] = Var(narrow.name, INT64, axis=narrow.axis)
         return s.For(wide, begin, extent, node.kind, self.stmt(node.body), node.annotations)
 
     def _compare(self, node: Any) -> PrimExpr:

@@ -176,6 +176,25 @@ def test_loops_in_loops() -> None:
         both(func, np.zeros((6, size, 5), "int32"), kernel=kernel)
 
 
+def test_a_body_that_is_written_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unrolled around: each copy has its own variables and buffers; one runs as a single task."""
+    monkeypatch.setattr(work, "LEAST_WORK", 100.0)
+
+    def write(ib: Any, a: Any) -> None:
+        with ib.for_range(0, 2, kind="unroll", dtype="int64") as step:
+            rows = step * 99 + 1
+            with ib.for_range(0, rows, kind="parallel", dtype="int64") as i:
+                own = ib.allocate("int32", (i + 3,), "own")
+                third = ib.let("third", i * 3)
+                own[i] = third.astype("int32")
+                a[i] = a[i] + own[i]
+
+    func = built(write, decl_buffer((100,), "int32", "A"))
+    kernel = build(func)
+    assert regions(kernel) == 2
+    both(func, np.arange(100, dtype="int32"), kernel=kernel)
+
+
 def test_a_buffer_of_a_task_is_its_own_and_in_registers() -> None:
     A = decl_buffer((n, 64), "float32", "A")
 

@@ -65,6 +65,7 @@ class Program:
             e.floordiv(outer * 64 + lane, 64), e.floormod(outer * 64 + lane, 64),
             inner, const(7), lane * 3 - lane * 2, self.p[lane], lane + self.p[lane],
             lane * 4 + inner + outer, e.Cast(INT32, e.Cast(INT64, lane)),
+            e.Cast(INT64, lane * 2 + inner),
         )  # fmt: skip
 
     def _row(self) -> PrimExpr:

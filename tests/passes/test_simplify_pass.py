@@ -155,3 +155,17 @@ def test_kept_as_it_is(name: str) -> None:
 def test_a_condition_on_data_holds_until_it_is_written() -> None:
     body = IfThenElse(COUNT[0] > 0, IfThenElse(COUNT[0] > 0, copy(0)))
     assert structural_equal(simplify(func(body)).body, IfThenElse(COUNT[0] > 0, copy(0)))
+
+
+def test_what_is_known_in_one_scope_is_not_known_in_the_next() -> None:
+    """A shared expression, simplified under a condition, then without it."""
+    shared = e.Select(i < 4, const(1.0), const(2.0))
+    body = loop(i, n, SeqStmt((IfThenElse(i < 4, set_b(i, shared)), set_b(i, shared))))
+    expected = loop(i, n, SeqStmt((IfThenElse(i < 4, set_b(i, const(1.0))), set_b(i, shared))))
+    assert structural_equal(simplify(func(body)).body, expected)
+
+
+def test_a_choice_that_evaluates_both_sides_keeps_their_indices_inside() -> None:
+    """``A[max(i - 1, 0)]`` is read for i = 0, too, although what it gives is not chosen."""
+    body = loop(i, n, set_b(i, e.Select(i > 0, A[e.maximum(i - 1, 0)], const(0.0))))
+    assert structural_equal(simplify(func(body)).body, body)

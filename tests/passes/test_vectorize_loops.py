@@ -188,6 +188,10 @@ ROWS_OF_TEXT: dict[str, tuple[Stmt, str]] = {
         s.For(v, P[0], const(4), ForKind.VECTORIZED, store(P, v, v)),
         "v_begin = P[0]\nP[ramp(v_begin, 1, 4)] = ramp(v_begin, 1, 4)",
     ),
+    "wider indices": (
+        loop(i, 4, vectorized(4, store(C, D[0, e.cast("int64", i * 4 + v) * 2], v))),
+        "for i in range(4):\n    C[ramp(0, 1, 4)] = D[0, ramp(int64(i * 4) * 2, 2, 4)]",
+    ),
     "a fused axis": (
         loop(i, 4, vectorized(8, store(E, E[FUSED] + 1.0, *FUSED))),
         "for i in range(4):\n"
@@ -384,6 +388,23 @@ def test_tiles(rows: int, columns: int, extent: int, target: str) -> None:
     compiled, interpreted, widened = (after(arrays(D=d), run)[3] for run in runs)
     np.testing.assert_array_equal(compiled, interpreted)
     np.testing.assert_array_equal(widened, interpreted)
+
+
+def test_data_is_compared_as_it_is() -> None:
+    """The distance of two 64-bit values need not fit 64 bits."""
+    data = decl_buffer((2,), "int64", name="data")
+    out = decl_buffer((2, 8), "bool", name="out")
+    lane = e.cast("int64", v)
+    stores = [store(out, data[row] < lane + 1, row, v) for row in range(2)]
+    made = PrimFunc(
+        (data.data, out.data),
+        vectorized(8, seq(*stores)),
+        {data.data: data, out.data: out},
+        "f",
+    )
+    found = np.zeros((2, 8), bool)
+    build(made)(np.array([-(2**63), 2**63 - 1]), found)
+    assert found.tolist() == [[True] * 8, [False] * 8]
 
 
 few = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))

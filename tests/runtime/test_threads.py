@@ -254,6 +254,19 @@ def test_the_interpreter_exits(then: str) -> None:
     run_python(_START + then)
 
 
+def test_a_system_that_does_not_empty_pages_at_a_fork() -> None:
+    run_python("""
+from tests.runtime.test_threads import *
+wipe_on_fork = "@madvise(ptr %page, i64 4096, i32 18)"
+assert wipe_on_fork in threads._TEXT
+threads._TEXT = threads._TEXT.replace(wipe_on_fork, "@madvise(ptr %page, i64 4096, i32 999)")
+runtime.set_num_threads(3)
+assert meet() == 3
+in_child(lambda: meet() == 3)
+assert meet() == 3
+""")
+
+
 def test_a_system_that_has_no_threads_left() -> None:
     found = run_python("""
 import resource

@@ -337,6 +337,22 @@ def test_the_variable_of_a_loop_is_as_wide_as_its_bounds() -> None:
     assert isinstance(loop.body, tir.For) and loop.body.loop_var.dtype == "int32"
 
 
+@hybrid.script
+def counted(a: Any, n: Any, dtype: Any = None) -> Any:
+    b = output_tensor((4,), dtype or a.dtype)
+    for i in range(4):
+        if a[i] > 1.0 and (None or n):
+            n += 2
+        b[i] = n
+    return b
+
+
+def test_a_parameter_may_become_a_variable() -> None:
+    check(counted, floats(4), np.int32(3))
+    check(counted, floats(4), 3, "int32")
+    check(counted, floats(4), 3, "float64")
+
+
 # -- Memory ---------------------------------------------------------------------------------------
 
 
@@ -647,6 +663,55 @@ def test_python_does_not_write_to_parameters_either() -> None:
         spoiled(te.placeholder((2,), name="a"))
 
 
+# -- Random programs ------------------------------------------------------------------------------
+
+
+def expression(depth: int) -> str:
+    if depth == 0:
+        return str(random.choice(["x", "y", "z", *map(str, range(10))]))
+    a, b = expression(depth - 1), expression(depth - 1)
+    forms = [
+        f"({a} + {b})", f"({a} - {b})", f"({a} * {b})",
+        f"({a} // ({b} % 7 + 1))", f"({a} % ({b} % 7 + 1))",
+        f"a[{a} % 6]", f"b[{b} % 6]", f"min({a}, {b})", f"({a} if {b} > {a} else {b})",
+        f"(1 if 2 < {a} <= {b} or not ({b} < 3 and {a} != 2) else {a})",
+    ]  # fmt: skip
+    return str(random.choice(forms))
+
+
+def statements(depth: int, margin: str) -> list[str]:
+    """A block; every value that is assigned stays far from where int32 wraps."""
+    made = []
+    for _ in range(random.integers(1, 4)):
+        x, y = random.permutation(["x", "y", "z"])[:2]
+        form = random.integers(0, 7 if depth else 4)
+        inner = (statements(depth - 1, margin + "    ") for _ in range(2))
+        if form == 0:
+            made += [f"{margin}{x} = {expression(2)} % 100"]
+        elif form == 1:
+            made += [f"{margin}{x} += {expression(1)} % 50", f"{margin}{x} %= 97"]
+        elif form == 2:
+            made += [f"{margin}b[{expression(1)} % 6] = {expression(2)} % 100"]
+        elif form == 3:
+            made += [f"{margin}{x}, {y} = {y}, {expression(1)} % 100"]
+        elif form == 4:
+            made += [f"{margin}if {expression(1)} < {expression(1)}:", *next(inner)]
+            made += [f"{margin}else:", *next(inner)]
+        else:
+            loop = random.choice(["range", "const_range", "unroll"])
+            made += [f"{margin}for i{depth} in {loop}({random.integers(0, 4)}):"]
+            made += [f"{margin}    x = (x + i{depth}) % 89", *next(inner)]
+    return made
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_programs(seed: int, tmp_path: Path) -> None:
+    global random
+    random = np.random.default_rng(seed)
+    text = ["b = output_tensor((6,), 'int32')", "x = 3", "y = a[1]", "z = 7", *statements(3, "")]
+    check(body("\n".join([*text, "b[0] += x + 2 * y - z", "return b"]), tmp_path), integers(6))
+
+
 # -- Errors ---------------------------------------------------------------------------------------
 
 captured_tensor = te.placeholder((3,), name="captured_tensor")
@@ -695,6 +760,10 @@ WRONG = [
     (
         ONCE.format("for i in a:\n    pass"),
         "expected range, .* a tuple to loop over, got tensor",
+    ),
+    (
+        ONCE.format("for i in vectorize(int32(a[0])):\n    pass"),
+        "expected a constant number of iter",
     ),
     (ONCE.format("for i, j in range(3):\n    pass"), "expected one variable of the loop"),
     (ONCE.format("b[0]"), "expected a statement, found an expression: its value is lost"),

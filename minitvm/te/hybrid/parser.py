@@ -14,10 +14,8 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
-import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, final
 
@@ -25,11 +23,9 @@ import numpy as np
 
 from minitvm import expr as e
 from minitvm import op
-from minitvm.arith.analyzer import Analyzer
 from minitvm.buffer import decl_buffer
-from minitvm.expr import Buffer, BufferLoad, IntImm, IterVar, PrimExpr, Var
+from minitvm.expr import Buffer, BufferLoad, IntImm, PrimExpr, Var
 from minitvm.functor import Node, walk_once
-from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
 from minitvm.stmt import (
     Allocate,
@@ -41,11 +37,31 @@ from minitvm.stmt import (
     LetStmt,
     Stmt,
     While,
-    seq,
 )
-from minitvm.te.hybrid import intrinsics
+from minitvm.te.hybrid import intrinsics, syntax
 from minitvm.te.hybrid.initial_zeros import begin_with_zeros
+from minitvm.te.hybrid.numbers import Numbers
 from minitvm.te.hybrid.source import ScriptedFunction, Source, read_source
+from minitvm.te.hybrid.values import (
+    NO_VALUE,
+    Binding,
+    Block,
+    Facts,
+    Key,
+    Learned,
+    Loop,
+    Part,
+    Variable,
+    buffers_in,
+    is_cheap,
+    is_float,
+    is_intrinsic,
+    is_known,
+    number_if_known,
+    plain,
+    shown,
+    simple,
+)
 from minitvm.te.tag import scoped_tag
 from minitvm.te.tensor import ExternOp, Tensor
 
@@ -65,9 +81,11 @@ def parse(function: ScriptedFunction, arguments: Mapping[str, Any]) -> ExternOp:
         inputs: dict[Tensor, Buffer] = {}
         values = {name: _argument(source, name, arg, inputs) for name, arg in arguments.items()}
         parser = _Parser(function, source, values, facts, None, frozenset(inputs.values()))
+        known = facts.count
         try:
             body, outputs = parser.operation()
-        except _Learned:
+        except Learned:
+            assert facts.count > known  # or this would go on for ever
             continue
         name = function.pyfunc.__name__
         tag = scoped_tag(name, "")
@@ -83,174 +101,13 @@ def _argument(source: Source, name: str, value: Any, inputs: dict[Tensor, Buffer
         return inputs[value]
     if isinstance(value, (tuple, list)):
         return tuple(_argument(source, name, member, inputs) for member in value)
-    made = _plain(value)
-    if made is _NO_VALUE:
+    made = plain(value)
+    if made is NO_VALUE:
         raise CompileError(
             f"{source.name}: argument {name}: expected a tensor, an expression, a number or a "
             f"tuple of them, got {type(value).__name__}"
         )
     return made
-
-
-_NO_VALUE = object()
-
-
-def _plain(value: Any) -> Any:
-    """A number, a text or an expression from outside the program; `_NO_VALUE` for others."""
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return str(value) if isinstance(value, DType) else value
-    if isinstance(value, (np.number, np.bool_)):
-        return value.item()
-    if isinstance(value, (IterVar, PrimExpr)):
-        return e.as_expr(value)
-    if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
-        return str(DType.of(value))
-    return _NO_VALUE
-
-
-# -- What names and values are --------------------------------------------------------------------
-
-Key = tuple[Any, ...]  # names a variable: the calls and the loop that it is in, and its name
-
-
-@final
-@dataclass(slots=True)
-class Facts:
-    """What was learned about names while the tree was followed before: which are variables, and
-    the dtypes of those that begin as Python's numbers."""
-
-    variables: set[Key] = field(default_factory=set)
-    dtypes: dict[Key, DType] = field(default_factory=dict)
-
-
-class _Learned(Exception):
-    """Something was learned; the tree must be followed again."""
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class _Binding:
-    """A name bound to a value, in a block; `is_loop` for the variable of a loop."""
-
-    value: Any
-    node: ast.AST
-    block: _Block
-    key: Key
-    is_loop: bool = False
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class _Variable:
-    """A name whose value changes. While it has only been given Python's numbers it `adapts`."""
-
-    buffer: Buffer
-    node: ast.AST
-    key: Key
-    adapts: bool
-    loops: int  # how many loops it stands in
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class _Part:
-    """A buffer indexed in its first dimensions: ``a[i]`` of a matrix."""
-
-    buffer: Buffer
-    indices: tuple[Any, ...]
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class _Loop:
-    """What a call of ``range`` or ``parallel`` gives."""
-
-    kind: ForKind
-    begin: PrimExpr
-    end: PrimExpr
-    step: int
-
-
-@final
-@dataclass(slots=True, eq=False)
-class _Block:
-    """Statements, and functions that make a statement around all that follows in the block."""
-
-    items: list[Stmt | Callable[[Stmt], Stmt]] = field(default_factory=list)
-    loop: bool = False  # the body of a loop, or of the function: where variables live
-
-    def statement(self) -> Stmt:
-        made = seq()
-        for item in reversed(self.items):
-            made = seq(item, made) if isinstance(item, Stmt) else item(made)
-        return made
-
-
-_KINDS = {
-    "range": ForKind.SERIAL,
-    "serial": ForKind.SERIAL,
-    "parallel": ForKind.PARALLEL,
-    "vectorize": ForKind.VECTORIZED,
-    "unroll": ForKind.UNROLLED,
-}
-_AT_ONCE = (ForKind.PARALLEL, ForKind.VECTORIZED)
-_OPERATORS: dict[type[ast.AST], tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]] = {
-    # of numbers known now, and of expressions
-    ast.Add: (operator.add, e.add),
-    ast.Sub: (operator.sub, e.subtract),
-    ast.Mult: (operator.mul, e.multiply),
-    ast.Div: (operator.truediv, e.divide),
-    ast.FloorDiv: (operator.floordiv, e.floordiv),
-    ast.Mod: (operator.mod, e.floormod),
-    ast.Pow: (operator.pow, e.power),
-    ast.BitAnd: (operator.and_, e.bitwise_and),
-    ast.BitOr: (operator.or_, e.bitwise_or),
-    ast.BitXor: (operator.xor, e.bitwise_xor),
-    ast.LShift: (operator.lshift, e.shift_left),
-    ast.RShift: (operator.rshift, e.shift_right),
-    ast.Lt: (operator.lt, e.less),
-    ast.LtE: (operator.le, e.less_equal),
-    ast.Gt: (operator.gt, e.greater),
-    ast.GtE: (operator.ge, e.greater_equal),
-    ast.Eq: (operator.eq, e.equal),
-    ast.NotEq: (operator.ne, e.not_equal),
-}
-_UNARY: dict[type[ast.AST], Callable[[Any], Any]] = {
-    ast.USub: operator.neg,
-    ast.UAdd: operator.pos,
-    ast.Invert: operator.invert,
-}
-# Comparisons that only numbers, texts and tuples known now have.
-_KNOWN_ONLY: dict[type[ast.AST], Callable[[Any, Any], bool]] = {
-    ast.Is: operator.is_,
-    ast.IsNot: operator.is_not,
-    ast.In: lambda a, b: a in b,
-    ast.NotIn: lambda a, b: a not in b,
-}
-# What to write in place of a construct that has no meaning here.
-_ADVICE: dict[type[ast.AST], str] = {
-    ast.Break: "put what follows under an if, or loop with `while`",
-    ast.Continue: "put what follows under an if",
-    ast.Slice: "loop over the indices",
-    ast.With: "hybrid functions have no contexts",
-    ast.Try: "nothing is raised while a kernel runs: check with `assert`",
-    ast.Raise: "use `assert condition, message`",
-    ast.FunctionDef: "define it outside, decorated with te.hybrid.script",
-    ast.Lambda: "define a function outside, decorated with te.hybrid.script",
-    ast.ListComp: "loop with `for`, into an array made by allocate",
-    ast.GeneratorExp: "loop with `for`",
-    ast.AnnAssign: "assign without an annotation; a cast, as in float32(x), sets a dtype",
-    ast.NamedExpr: "assign in a statement of its own",
-    ast.JoinedStr: "write a plain string",
-    ast.Dict: "use a tuple",
-    ast.Set: "use a tuple",
-    ast.Delete: "names end with their block",
-    ast.Import: "import outside of the function",
-    ast.ImportFrom: "import outside of the function",
-    ast.Global: "return the tensors that are written",
-    ast.Nonlocal: "return the tensors that are written",
-    ast.MatMult: "loop with `for`",
-}
 
 
 @final
@@ -274,23 +131,23 @@ class _Parser:
         self._read_only = read_only
         self._call = call
         # Shared with the caller, whose program the helper's becomes part of.
-        self._blocks: list[_Block] = caller._blocks if caller else [_Block(loop=True)]
+        self._blocks: list[Block] = caller._blocks if caller else [Block(loop=True)]
         self._loops: list[ForKind] = caller._loops if caller else []
-        self._adapting: dict[PrimExpr, None] = caller._adapting if caller else {}
+        self._numbers: Numbers = caller._numbers if caller else Numbers()
         self._computed: dict[Node, None] = caller._computed if caller else {}
         self._reported: list[Exception] = caller._reported if caller else []
         self._outputs: list[Buffer] = []
         self._depth = len(self._blocks)
-        self._names: dict[str, _Binding | _Variable] = {}
+        self._names: dict[str, Binding | Variable] = {}
         self._assigned: set[str] = set()
         self._ended: dict[str, str] = {}  # why a name that was bound is no more
         self._merged: dict[str, Key] = {}  # names that both branches of an if have bound
         self._positions: list[Key] = [()]  # of the loops that are open
         self._target = "buffer"
-        self._returned: Any = _NO_VALUE
+        self._returned: Any = NO_VALUE
         self._closure = inspect.getclosurevars(function.pyfunc)
         for name, value in arguments.items():
-            self._names[name] = _Binding(value, source.tree, self._blocks[-1], self._key(name))
+            self._names[name] = Binding(value, source.tree, self._blocks[-1], self._key(name))
 
     # -- The function -----------------------------------------------------------------------------
 
@@ -303,7 +160,7 @@ class _Parser:
             if not isinstance(value, Buffer) or value not in self._outputs:
                 raise self._error(
                     node,
-                    f"expected to return tensors made by output_tensor, got {_shown(value)}: "
+                    f"expected to return tensors made by output_tensor, got {shown(value)}: "
                     "make one, and store to it",
                 )
         if len(set(returned)) < len(returned):
@@ -323,8 +180,13 @@ class _Parser:
         return self._settled("result", self._returned)
 
     def _run(self) -> None:
+        for name, found in tuple(self._names.items()):
+            if isinstance(found, Binding) and found.key in self._facts.variables:
+                parameter = ast.copy_location(ast.Name(name, ast.Store()), self._source.tree)
+                del self._names[name]
+                self._assign_name(parameter, name, found.value)
         self._statements(self._source.tree.body)
-        if self._returned is _NO_VALUE:
+        if self._returned is NO_VALUE:
             raise self._error(self._source.tree, "expected a return at its end, found none")
 
     # -- Errors -----------------------------------------------------------------------------------
@@ -346,7 +208,7 @@ class _Parser:
 
     def _unsupported(self, node: ast.AST) -> CompileError:
         kind = type(node).__name__
-        advice = _ADVICE.get(type(node), "see docs/hybrid.md for what there is")
+        advice = syntax.ADVICE.get(type(node), "see docs/hybrid.md for what there is")
         return self._error(node, f"expected what a hybrid function may use, found {kind}: {advice}")
 
     # -- Blocks -----------------------------------------------------------------------------------
@@ -355,17 +217,17 @@ class _Parser:
         self._blocks[-1].items.append(item)
 
     @contextmanager
-    def _block(self, loop: bool) -> Iterator[_Block]:
+    def _block(self, loop: bool) -> Iterator[Block]:
         """A block that may not run, or run often; names that it binds end with it."""
         names, assigned = dict(self._names), set(self._assigned)
-        block = _Block(loop=loop)
+        block = Block(loop=loop)
         self._blocks.append(block)
         yield block
         self._blocks.pop()
         for name, found in self._names.items():
             if name in names:
                 continue
-            if isinstance(found, _Variable) and not loop:
+            if isinstance(found, Variable) and not loop:
                 names[name] = found  # it lives in the loop around the branch
             else:
                 what = "loop" if loop else "branch"
@@ -375,7 +237,7 @@ class _Parser:
 
     def _statements(self, nodes: Sequence[ast.stmt]) -> None:
         for node in nodes:
-            if self._returned is not _NO_VALUE:
+            if self._returned is not NO_VALUE:
                 return  # as a branch that was chosen now has returned
             method = getattr(self, f"_visit_{type(node).__name__}", None)
             if method is None:
@@ -466,11 +328,11 @@ class _Parser:
         if isinstance(values, (range, tuple)):
             self._write_out(node, values)
             return
-        if not isinstance(values, _Loop):
+        if not isinstance(values, Loop):
             raise self._error(
                 node.iter,
                 "expected range, parallel, vectorize, unroll, const_range or a tuple to loop "
-                f"over, got {_shown(values)}",
+                f"over, got {shown(values)}",
             )
         if not isinstance(node.target, ast.Name):
             raise self._error(node.target, "expected one variable of the loop, found several")
@@ -481,7 +343,7 @@ class _Parser:
         known = self._names.get(name)
         if known is None:
             return
-        if isinstance(known, _Binding) and known.block is self._blocks[-1] and not known.is_loop:
+        if isinstance(known, Binding) and known.block is self._blocks[-1] and not known.is_loop:
             return
         raise self._error(
             node,
@@ -498,7 +360,7 @@ class _Parser:
             self._names.pop(name, None)
             self._ended[name] = f"the loop at line {self._source.line_of(node)}"
 
-    def _for(self, node: ast.For, name: str, loop: _Loop) -> Stmt:
+    def _for(self, node: ast.For, name: str, loop: Loop) -> Stmt:
         var = Var(name, loop.begin.dtype)
         low, extent = loop.begin, loop.end - loop.begin
         value: PrimExpr = var
@@ -507,14 +369,21 @@ class _Parser:
             size = e.const(abs(loop.step), var.dtype)
             low, extent = e.const(0, var.dtype), (span + (size - 1)) // size
             value = loop.begin + var * e.const(loop.step, var.dtype)
+        extent = simple(extent)
+        if loop.kind == ForKind.VECTORIZED and e.const_int(extent) is None:
+            raise self._error(
+                node.iter,
+                f"expected a constant number of iterations to vectorize, got {extent}: use range, "
+                "of which the compiler makes vectors as it can",
+            )
         self._names.pop(name, None)
         with self._loop(node, loop.kind) as block:
-            self._names[name] = _Binding(value, node, block, self._key(name), is_loop=True)
+            self._names[name] = Binding(value, node, block, self._key(name), is_loop=True)
             self._statements(node.body)
-        return For(var, low, _simple(extent), loop.kind, block.statement())
+        return For(var, low, extent, loop.kind, block.statement())
 
     @contextmanager
-    def _loop(self, node: ast.stmt, kind: ForKind) -> Iterator[_Block]:
+    def _loop(self, node: ast.stmt, kind: ForKind) -> Iterator[Block]:
         self._loops.append(kind)
         self._positions.append((*self._positions[-1], (node.lineno, node.col_offset)))
         with self._block(loop=True) as block:
@@ -551,7 +420,7 @@ class _Parser:
     def _assign_several(self, target: ast.Tuple | ast.List, value: Any) -> None:
         if not isinstance(value, tuple) or len(value) != len(target.elts):
             raise self._error(
-                target, f"expected a tuple of {len(target.elts)} values, got {_shown(value)}"
+                target, f"expected a tuple of {len(target.elts)} values, got {shown(value)}"
             )
         # All values are computed before the first is assigned: `a, b = b, a`.
         settled = [self._settled("value", each) for each in value]
@@ -560,69 +429,70 @@ class _Parser:
 
     def _assign_name(self, node: ast.Name, name: str, value: Any) -> None:
         known = self._names.get(name)
-        if isinstance(known, _Binding) and known.is_loop:
+        if isinstance(known, Binding) and known.is_loop:
             line = self._source.line_of(known.node)
             raise self._error(
                 node, f"{name} is the variable of the loop at line {line}: it can't be assigned to"
             )
-        if isinstance(known, _Variable):
+        if isinstance(known, Variable):
             self._set_variable(node, name, known, value)
         elif known is not None and known.block is not self._blocks[-1]:
             self._facts.variables.add(known.key)
-            raise _Learned
+            raise Learned
         elif self._key(name) in self._facts.variables:
             self._set_variable(node, name, self._variable(node, name, value), value)
         else:
             settled = self._settled(name, value)
-            self._names[name] = _Binding(settled, node, self._blocks[-1], self._key(name))
+            self._names[name] = Binding(settled, node, self._blocks[-1], self._key(name))
 
     def _key(self, name: str) -> Key:
         return (*self._call, self._positions[-1], name)
 
-    def _variable(self, node: ast.Name, name: str, value: Any) -> _Variable:
+    def _variable(self, node: ast.Name, name: str, value: Any) -> Variable:
         """A new variable, of the dtype of its first value."""
         if not isinstance(value, (bool, int, float, PrimExpr)):
             raise self._error(
                 node,
                 f"expected a number for {name}, which a loop or a branch assigns to again, got "
-                f"{_shown(value)}: give the other value another name",
+                f"{shown(value)}: give the other value another name",
             )
         key = self._key(name)
-        adapts = not self._is_firm(value)
+        adapts = not self._numbers.is_firm(value)
         dtype = self._facts.dtypes.get(key, e.as_expr(value).dtype)
         buffer = decl_buffer((1,), dtype, name, scope="local")
         home = next(block for block in reversed(self._blocks) if block.loop)
         home.items.append(lambda rest: Allocate(buffer, rest))
         loops = sum(block.loop for block in self._blocks) - 1
-        made = _Variable(buffer, node, key, adapts and key not in self._facts.dtypes, loops)
+        made = Variable(buffer, node, key, adapts and key not in self._facts.dtypes, loops)
         self._names[name] = made
         return made
 
-    def _set_variable(self, node: ast.Name, name: str, known: _Variable, value: Any) -> None:
-        if any(kind in _AT_ONCE for kind in self._loops[known.loops :]):
+    def _set_variable(self, node: ast.Name, name: str, known: Variable, value: Any) -> None:
+        if any(kind in syntax.AT_ONCE for kind in self._loops[known.loops :]):
             line = self._source.line_of(known.node)
             raise self._error(
                 node,
                 f"{name} is from outside of a parallel or vectorized loop (line {line}), whose "
                 "iterations run at once: give it a value inside, or use range",
             )
-        if known.adapts and self._is_firm(value) and isinstance(value, PrimExpr):
+        if known.adapts and self._numbers.is_firm(value) and isinstance(value, PrimExpr):
             self._facts.dtypes[known.key] = value.dtype
-            raise _Learned
-        if known.adapts and known.buffer.dtype.is_integral and _is_float(value):
+            raise Learned
+        if known.adapts and known.buffer.dtype.is_integral and is_float(value):
             raise self._error(
                 node,
                 f"{name} begins as an integer at line {self._source.line_of(known.node)}, and "
                 "can't become a float: begin with a float, such as 0.0",
             )
-        stored = self._converted(node, name, value, known.buffer.dtype)
+        with self._at(node):
+            stored = self._numbers.converted(name, value, known.buffer.dtype)
         self._emit(BufferStore(known.buffer, stored, (e.const(0),)))
         self._assigned.add(name)
 
     def _store(self, target: ast.Subscript, value: Any) -> None:
         place = self._subscript(target)
         if not isinstance(place, BufferLoad):
-            raise self._error(target, f"expected an element to assign to, got {_shown(place)}")
+            raise self._error(target, f"expected an element to assign to, got {shown(place)}")
         buffer = place.buffer
         if buffer in self._read_only:
             raise self._error(
@@ -630,15 +500,16 @@ class _Parser:
                 f"expected an array of the function's own to store to, got parameter "
                 f"{buffer.name}: make one with output_tensor or allocate",
             )
-        stored = self._converted(target, buffer.name, value, buffer.dtype)
+        with self._at(target):
+            stored = self._numbers.converted(buffer.name, value, buffer.dtype)
         self._emit(BufferStore(buffer, stored, place.indices))
 
     def _settled(self, name: str, value: Any) -> Any:
         """A value that later stores can't change: what reads memory gets a name of its own."""
         if isinstance(value, tuple):
             return tuple(self._settled(name, each) for each in value)
-        if isinstance(value, _Part):
-            return _Part(value.buffer, self._settled("index", value.indices))
+        if isinstance(value, Part):
+            return Part(value.buffer, self._settled("index", value.indices))
         if not isinstance(value, PrimExpr) or isinstance(value, (Var, IntImm, e.FloatImm)):
             return value
         reads = any(isinstance(each, (BufferLoad, e.Call)) for each in walk_once(value))
@@ -647,61 +518,9 @@ class _Parser:
         var = Var(name, value.dtype)
         self._emit(lambda rest: LetStmt(var, value, rest))
         self._computed[var] = None
-        if value in self._adapting:
-            self._adapting[var] = None
+        if not self._numbers.is_firm(value):
+            self._numbers.let_adapt(var)
         return var
-
-    # -- dtypes: Python's numbers adapt to what they meet -----------------------------------------
-
-    def _is_firm(self, value: Any) -> bool:
-        """Whether a value has a dtype of its own, which Python's numbers have not."""
-        return isinstance(value, PrimExpr) and value not in self._adapting
-
-    def _adapted(self, value: Any, dtype: DType) -> Any:
-        """A number that is not firm, next to one of `dtype`."""
-        if isinstance(value, bool) or dtype.is_bool:
-            return e.as_expr(value)
-        if _is_float(value) and not dtype.is_float:
-            return e.as_expr(value)
-        return e.cast(dtype, value) if isinstance(value, PrimExpr) else e.const(value, dtype)
-
-    def _together(self, values: Sequence[Any], lenient: bool = False) -> list[Any]:
-        """Numbers as the operands of one operation; when `lenient`, numbers that the others' dtype
-        can't hold keep their own."""
-        firm = [value.dtype for value in values if self._is_firm(value)]
-        if not firm:
-            return [e.as_expr(value) for value in values]
-        made = []
-        for value in values:
-            fits = not isinstance(value, int) or not firm[0].is_integral or firm[0].is_bool
-            fits = fits or firm[0].min() <= value <= firm[0].max()
-            keep = self._is_firm(value) or (lenient and not fits)
-            made.append(e.as_expr(value) if keep else self._adapted(value, firm[0]))
-        return made
-
-    def _made(self, function: Callable[..., Any], *values: Any, lenient: bool = False) -> Any:
-        """`function` of numbers of which one at least is an expression."""
-        for value in values:
-            if not isinstance(value, (bool, int, float, PrimExpr)):
-                raise TypeError(f"expected a number, got {_shown(value)}")
-        made = function(*self._together(values, lenient))
-        if not any(map(self._is_firm, values)):
-            self._adapting[made] = None
-        return made
-
-    def _converted(self, node: ast.AST, name: str, value: Any, dtype: DType) -> PrimExpr:
-        """A value as it is stored: converted where that loses no more than rounding."""
-        if not isinstance(value, (bool, int, float, PrimExpr)):
-            raise self._error(node, f"expected a number to store to {name}, got {_shown(value)}")
-        made = e.as_expr(value if self._is_firm(value) else self._adapted(value, dtype))
-        loses_sign = made.dtype.is_int and dtype.is_uint
-        if loses_sign or (made.dtype != dtype and e.promoted(made.dtype, dtype) != dtype):
-            raise self._error(
-                node,
-                f"expected a value of {dtype} for {name}, got one of {made.dtype}: cast it, as in "
-                f"{dtype}(...)" + ("" if not isinstance(value, float) else ", or write an integer"),
-            )
-        return e.cast(dtype, made)
 
     # -- Expressions ------------------------------------------------------------------------------
 
@@ -727,25 +546,27 @@ class _Parser:
         return self._binary(node, node.op, self._value(node.left), self._value(node.right))
 
     def _binary(self, node: ast.AST, operation: ast.operator, a: Any, b: Any) -> Any:
-        if type(operation) not in _OPERATORS:
+        if type(operation) not in syntax.OPERATORS:
             raise self._error(
                 node, f"expected an operator on numbers, found {type(operation).__name__}"
             )
-        of_known, of_expressions = _OPERATORS[type(operation)]
-        if _is_known(a) and _is_known(b):
+        of_known, of_expressions = syntax.OPERATORS[type(operation)]
+        if is_known(a) and is_known(b):
             return of_known(a, b)
-        return self._made(of_expressions, a, b)
+        return self._numbers.made(of_expressions, a, b)
 
     def _value_UnaryOp(self, node: ast.UnaryOp) -> Any:
         if isinstance(node.op, ast.Not):
             condition = self._condition(node.operand)
             return not condition if isinstance(condition, bool) else e.logical_not(condition)
         value = self._value(node.operand)
-        if _is_known(value):
-            return _UNARY[type(node.op)](value)
+        if is_known(value):
+            return syntax.UNARY[type(node.op)](value)
         if isinstance(node.op, ast.UAdd):
             return value
-        return self._made(e.negate if isinstance(node.op, ast.USub) else e.bitwise_not, value)
+        return self._numbers.made(
+            e.negate if isinstance(node.op, ast.USub) else e.bitwise_not, value
+        )
 
     def _value_Compare(self, node: ast.Compare) -> Any:
         operands = [node.left, *node.comparators]
@@ -760,67 +581,73 @@ class _Parser:
         return made
 
     def _compared(self, node: ast.AST, operation: ast.cmpop, a: Any, b: Any) -> Any:
-        if type(operation) in _KNOWN_ONLY:
-            if not (_is_known(a) and _is_known(b)):
+        if type(operation) in syntax.KNOWN_ONLY:
+            if not (is_known(a) and is_known(b)):
                 raise self._error(node, "expected `is` and `in` between values that are known now")
-            return _KNOWN_ONLY[type(operation)](a, b)
-        of_known, of_expressions = _OPERATORS[type(operation)]
-        if _is_known(a) and _is_known(b):
+            return syntax.KNOWN_ONLY[type(operation)](a, b)
+        of_known, of_expressions = syntax.OPERATORS[type(operation)]
+        if is_known(a) and is_known(b):
             return of_known(a, b)
-        return self._made(of_expressions, a, b, lenient=True)
+        return self._numbers.made(of_expressions, a, b, lenient=True)
 
     def _value_BoolOp(self, node: ast.BoolOp) -> Any:
         """As in Python, what stands right counts only where what stands left leaves it open."""
         decides = isinstance(node.op, ast.Or)
         join = self._either if decides else self._both
-        made: Any = not decides
+        made: Any = None
         for each in node.values:
-            made = join(made, self._condition(each))
-            if made is decides:
-                return made
+            value = self._value(each)
+            if made is None and is_known(value):
+                if bool(value) is decides or each is node.values[-1]:
+                    return value
+                continue
+            condition = self._truth(each, value)
+            made = condition if made is None else join(made, condition)
         return made
 
     def _both(self, a: Any, b: Any) -> Any:
         if isinstance(a, bool):
             return b if a else False
-        if _is_cheap(b):
+        if is_cheap(b):
             return e.logical_and(a, b)
         return op.if_then_else(a, b, False)
 
     def _either(self, a: Any, b: Any) -> Any:
         if isinstance(a, bool):
             return True if a else b
-        if _is_cheap(b):
+        if is_cheap(b):
             return e.logical_or(a, b)
         return op.if_then_else(a, True, b)
 
     def _condition(self, node: ast.expr) -> bool | PrimExpr:
         """A condition: True or False where it is known now."""
-        value = self._value(node)
-        if _is_known(value):
+        return self._truth(node, self._value(node))
+
+    def _truth(self, node: ast.expr, value: Any) -> bool | PrimExpr:
+        if is_known(value):
             return bool(value)
         if not isinstance(value, PrimExpr):
-            raise self._error(node, f"expected a condition, got {_shown(value)}")
-        simple = _simple(e.as_condition(value))
-        return bool(simple.value) if isinstance(simple, IntImm) else simple
+            raise self._error(node, f"expected a condition, got {shown(value)}")
+        made = simple(e.as_condition(value))
+        return bool(made.value) if isinstance(made, IntImm) else made
 
     def _value_IfExp(self, node: ast.IfExp) -> Any:
         condition = self._condition(node.test)
         if isinstance(condition, bool):
             return self._value(node.body if condition else node.orelse)
         values = self._value(node.body), self._value(node.orelse)
-        return self._made(lambda a, b: op.if_then_else(condition, a, b), *values)
+        return self._numbers.made(lambda a, b: op.if_then_else(condition, a, b), *values)
 
     def _value_Attribute(self, node: ast.Attribute) -> Any:
         owner = self._value(node.value)
         if isinstance(owner, ModuleType):
             return self._captured(node, f"{ast.unparse(node)}", getattr(owner, node.attr, None))
-        if isinstance(owner, (Buffer, _Part)):
+        if isinstance(owner, (Buffer, Part)):
             taken = 0 if isinstance(owner, Buffer) else len(owner.indices)
             buffer = owner if isinstance(owner, Buffer) else owner.buffer
             shape = buffer.shape[taken:]
             if node.attr == "shape":
-                return tuple(map(_number_if_known, shape))
+                return tuple(map(number_if_known, shape))
             if node.attr in ("dtype", "ndim"):
                 return str(buffer.dtype) if node.attr == "dtype" else len(shape)
         if isinstance(owner, PrimExpr) and node.attr == "dtype":
@@ -836,11 +663,11 @@ class _Parser:
         indices = tuple(self._value(each) for each in index_nodes)
         if isinstance(owner, (tuple, str)):
             for each, index_node in zip(indices, index_nodes, strict=True):
-                index = _number_if_known(_simple(each) if isinstance(each, PrimExpr) else each)
+                index = number_if_known(simple(each) if isinstance(each, PrimExpr) else each)
                 if not isinstance(index, int):
                     raise self._error(
                         index_node,
-                        f"expected an index of a tuple that is known now, got {_shown(each)}: "
+                        f"expected an index of a tuple that is known now, got {shown(each)}: "
                         "loop with const_range",
                     )
                 if not -len(owner) <= index < len(owner):
@@ -850,15 +677,15 @@ class _Parser:
                     )
                 owner = owner[index]
             return owner
-        if not isinstance(owner, (Buffer, _Part)):
+        if not isinstance(owner, (Buffer, Part)):
             raise self._error(
-                node.value, f"expected a tensor or a tuple to index, got {_shown(owner)}"
+                node.value, f"expected a tensor or a tuple to index, got {shown(owner)}"
             )
         buffer = owner if isinstance(owner, Buffer) else owner.buffer
         before = () if isinstance(owner, Buffer) else owner.indices
         made = tuple(map(self._index, index_nodes, indices))
         if len(before) + len(made) < buffer.ndim:
-            return _Part(buffer, before + made)
+            return Part(buffer, before + made)
         if len(before) + len(made) > buffer.ndim:
             raise self._error(
                 node,
@@ -874,7 +701,7 @@ class _Parser:
                 "in a.shape[0] - 1",
             )
         if not isinstance(value, (int, PrimExpr)):
-            raise self._error(node, f"expected an integer as an index, got {_shown(value)}")
+            raise self._error(node, f"expected an integer as an index, got {shown(value)}")
         return e.as_index(value)
 
     # -- Names ------------------------------------------------------------------------------------
@@ -882,9 +709,9 @@ class _Parser:
     def _value_Name(self, node: ast.Name) -> Any:
         name = node.id
         known = self._names.get(name)
-        if isinstance(known, _Binding):
+        if isinstance(known, Binding):
             return known.value
-        if isinstance(known, _Variable):
+        if isinstance(known, Variable):
             return self._read_variable(node, name, known)
         if name in self._function.pyfunc.__code__.co_varnames + (
             self._function.pyfunc.__code__.co_cellvars
@@ -892,10 +719,10 @@ class _Parser:
             raise self._unbound(node, name)
         if name in self._closure.nonlocals:
             return self._captured(node, name, self._closure.nonlocals[name])
-        outside = self._closure.globals.get(name, _NO_VALUE)
+        outside = self._closure.globals.get(name, NO_VALUE)
         if name in intrinsics.INTRINSICS and not isinstance(outside, ScriptedFunction):
             return intrinsics.INTRINSICS[name]
-        if outside is not _NO_VALUE:
+        if outside is not NO_VALUE:
             return self._captured(node, name, outside)
         if name in intrinsics.BUILTINS:
             return intrinsics.BUILTINS[name]
@@ -906,7 +733,7 @@ class _Parser:
     def _unbound(self, node: ast.AST, name: str) -> CompileError:
         if name in self._merged:
             self._facts.variables.add(self._merged[name])
-            raise _Learned
+            raise Learned
         if name in self._ended:
             return self._error(
                 node,
@@ -914,7 +741,7 @@ class _Parser:
             )
         return self._error(node, f"expected {name} to have a value, found none assigned before")
 
-    def _read_variable(self, node: ast.AST, name: str, known: _Variable) -> PrimExpr:
+    def _read_variable(self, node: ast.AST, name: str, known: Variable) -> PrimExpr:
         if name not in self._assigned:
             line = self._source.line_of(known.node)
             raise self._error(
@@ -924,7 +751,7 @@ class _Parser:
             )
         made = BufferLoad(known.buffer, (e.const(0),))
         if known.adapts:
-            self._adapting[made] = None
+            self._numbers.let_adapt(made)
         return made
 
     def _captured(self, node: ast.AST, name: str, value: Any) -> Any:
@@ -933,10 +760,10 @@ class _Parser:
             return tuple(self._captured(node, name, each) for each in value)
         if isinstance(value, (ScriptedFunction, ModuleType)):
             return value
-        plain = _plain(value)
-        if plain is not _NO_VALUE and value is not None:
-            return plain
-        if _is_intrinsic(value):
+        made = plain(value)
+        if made is not NO_VALUE and value is not None:
+            return made
+        if is_intrinsic(value):
             return value
         if isinstance(value, (Tensor, np.ndarray)):
             raise self._error(
@@ -950,7 +777,7 @@ class _Parser:
                 "expected a function of hybrid programs, or one decorated with "
                 f"te.hybrid.script, got {name}{hint}",
             )
-        raise self._error(node, f"expected a number, got {name}, {_shown(value)}, from outside")
+        raise self._error(node, f"expected a number, got {name}, {shown(value)}, from outside")
 
     # -- Calls ------------------------------------------------------------------------------------
 
@@ -969,8 +796,8 @@ class _Parser:
         named = {str(keyword.arg): self._value(keyword.value) for keyword in node.keywords}
         if isinstance(function, ScriptedFunction):
             return self._inline(node, function, args, named)
-        if not _is_intrinsic(function):
-            raise self._error(node.func, f"expected a function to call, got {_shown(function)}")
+        if not is_intrinsic(function):
+            raise self._error(node.func, f"expected a function to call, got {shown(function)}")
         name: str = function.__name__
         if name in ("allocate", "output_tensor"):
             bound = inspect.signature(function).bind(*args, **named)
@@ -980,9 +807,9 @@ class _Parser:
             raise self._error(
                 node, f"expected arguments of {name} by position, got {', '.join(named)}="
             )
-        if name in _KINDS:
+        if name in syntax.KINDS:
             return self._range(node, name, args)
-        if all(map(_is_known, args)) and name != "bind" and name not in intrinsics.CASTS:
+        if all(map(is_known, args)) and name != "bind" and name not in intrinsics.CASTS:
             return function(*args)
         return self._intrinsic(node, name, args)
 
@@ -1000,7 +827,7 @@ class _Parser:
         bound = inspect.signature(function.pyfunc).bind(*args, **named)
         bound.apply_defaults()
         values = {name: self._settled(name, value) for name, value in bound.arguments.items()}
-        read_only = frozenset(_buffers(tuple(values.values())))
+        read_only = frozenset(buffers_in(tuple(values.values())))
         call = (*self._call, self._positions[-1], (node.lineno, node.col_offset))
         source = read_source(function.pyfunc)
         return _Parser(function, source, values, self._facts, self, read_only, call).inlined()
@@ -1009,8 +836,8 @@ class _Parser:
         self, node: ast.AST, kind: str, name: str, shape: Any, dtype: Any, scope: str = "global"
     ) -> Buffer:
         extents = shape if isinstance(shape, tuple) else (shape,)
-        simple = [_simple(each) if isinstance(each, PrimExpr) else each for each in extents]
-        buffer = decl_buffer(simple, dtype, name, scope=scope)
+        sizes = [simple(each) if isinstance(each, PrimExpr) else each for each in extents]
+        buffer = decl_buffer(sizes, dtype, name, scope=scope)
         for extent in buffer.shape:
             known = e.const_int(extent)
             if known is not None and known < 0:
@@ -1038,21 +865,21 @@ class _Parser:
         for bound in (begin, end):
             if not isinstance(bound, (int, PrimExpr)):
                 raise self._error(
-                    node, f"expected integers as bounds of {name}, got {_shown(bound)}"
+                    node, f"expected integers as bounds of {name}, got {shown(bound)}"
                 )
-        step = _number_if_known(step)
+        step = number_if_known(step)
         if not isinstance(step, int) or not step:
             raise self._error(
-                node, f"expected a known step other than 0 of {name}, got {_shown(step)}"
+                node, f"expected a known step other than 0 of {name}, got {shown(step)}"
             )
-        low, high = e.promote(*map(e.as_index, self._together([begin, end])))
-        return _Loop(_KINDS[name], low, high, step)
+        low, high = e.promote(*map(e.as_index, self._numbers.operands([begin, end])))
+        return Loop(syntax.KINDS[name], low, high, step)
 
     def _intrinsic(self, node: ast.Call, name: str, args: list[Any]) -> Any:
         """A call of an intrinsic on arguments of which not all are known."""
         match name:
             case "const_range":
-                bounds = [_number_if_known(_simple(e.as_expr(bound))) for bound in args]
+                bounds = [number_if_known(simple(e.as_expr(bound))) for bound in args]
                 if not all(isinstance(bound, int) for bound in bounds):
                     raise self._error(
                         node, "expected bounds of const_range that are known now: use range"
@@ -1077,28 +904,28 @@ class _Parser:
                 values = args[0] if len(args) == 1 and isinstance(args[0], tuple) else args
                 return self._extremum(e.minimum if name == "min" else e.maximum, values)
             case "abs":
-                return self._made(e.absolute, *args)
+                return self._numbers.made(e.absolute, *args)
             case "ceil_div":
-                return self._made(op.ceildiv, *args)
+                return self._numbers.made(op.ceildiv, *args)
         if name in intrinsics.CASTS:
             return e.cast(name, *args)
-        return self._made(getattr(op, name), *args)
+        return self._numbers.made(getattr(op, name), *args)
 
     def _extremum(self, function: Callable[[Any, Any], Any], values: Sequence[Any]) -> Any:
         made = values[0]
         for each in values[1:]:
-            made = self._made(function, made, each)
+            made = self._numbers.made(function, made, each)
         return made
 
     def _length(self, node: ast.Call, args: Sequence[Any]) -> Any:
         if len(args) == 1 and isinstance(args[0], tuple):
             return len(args[0])
-        if len(args) == 1 and isinstance(args[0], (Buffer, _Part)):
+        if len(args) == 1 and isinstance(args[0], (Buffer, Part)):
             taken = 0 if isinstance(args[0], Buffer) else len(args[0].indices)
             buffer = args[0] if isinstance(args[0], Buffer) else args[0].buffer
             if buffer.ndim > taken:
-                return _number_if_known(buffer.shape[taken])
-        raise self._error(node, f"expected len of a tuple or a tensor, got {_shown(args[0])}")
+                return number_if_known(buffer.shape[taken])
+        raise self._error(node, f"expected len of a tuple or a tensor, got {shown(args[0])}")
 
 
 def _as_read(target: ast.expr) -> ast.expr:
@@ -1112,60 +939,3 @@ def _as_read(target: ast.expr) -> ast.expr:
 
 def _names_in(target: ast.expr) -> list[str]:
     return [node.id for node in ast.walk(target) if isinstance(node, ast.Name)]
-
-
-def _buffers(values: tuple[Any, ...]) -> Iterator[Buffer]:
-    for value in values:
-        if isinstance(value, tuple):
-            yield from _buffers(value)
-        elif isinstance(value, (Buffer, _Part)):
-            yield value if isinstance(value, Buffer) else value.buffer
-
-
-def _is_intrinsic(value: Any) -> bool:
-    """Whether `value` is a function of :mod:`minitvm.te.hybrid.intrinsics`, or one of Python's."""
-    name = getattr(value, "__name__", "")
-    return callable(value) and any(
-        value is known.get(name) for known in (intrinsics.INTRINSICS, intrinsics.BUILTINS)
-    )
-
-
-def _is_known(value: Any) -> bool:
-    """Whether a value is known now."""
-    if isinstance(value, tuple):
-        return all(map(_is_known, value))
-    return value is None or isinstance(value, (bool, int, float, str, range))
-
-
-def _is_float(value: Any) -> bool:
-    return value.dtype.is_float if isinstance(value, PrimExpr) else isinstance(value, float)
-
-
-def _is_cheap(value: Any) -> bool:
-    """Whether a condition may be evaluated where Python would not."""
-    return isinstance(value, bool) or not any(
-        isinstance(each, (BufferLoad, e.Call)) for each in walk_once(value)
-    )
-
-
-def _number_if_known(value: Any) -> Any:
-    """An int32 constant, as shapes have them, as Python's number, which adapts."""
-    return value.value if isinstance(value, IntImm) and value.dtype == "int32" else value
-
-
-def _simple(value: PrimExpr) -> PrimExpr:
-    return Analyzer().simplify(value)
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, Buffer):
-        return f"tensor {value.name}"
-    if isinstance(value, _Part):
-        return f"a part of tensor {value.buffer.name}"
-    if isinstance(value, _Loop):
-        return "a range"
-    if isinstance(value, PrimExpr):
-        return f"{value} of {value.dtype}"
-    if callable(value):
-        return f"function {getattr(value, '__name__', value)}"
-    return repr(value)

@@ -1,0 +1,178 @@
+"""What names and values are while a hybrid function is followed.
+
+A value that is known now is Python's own: a number, a text, a tuple, None. Others are expressions,
+buffers, parts of buffers, and functions.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import numpy as np
+
+from minitvm import expr as e
+from minitvm.arith.analyzer import Analyzer
+from minitvm.expr import Buffer, BufferLoad, IntImm, IterVar, PrimExpr
+from minitvm.functor import walk_once
+from minitvm.runtime.dtype import DType
+from minitvm.stmt import ForKind, Stmt, seq
+from minitvm.te.hybrid import intrinsics
+
+# -- Names ----------------------------------------------------------------------------------------
+
+Key = tuple[Any, ...]  # names a variable: the calls and the loop that it is in, and its name
+
+
+@final
+@dataclass(slots=True)
+class Facts:
+    """What was learned about names while the tree was followed before: which are variables, and
+    the dtypes of those that begin as Python's numbers."""
+
+    variables: set[Key] = field(default_factory=set)
+    dtypes: dict[Key, DType] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        return len(self.variables) + len(self.dtypes)
+
+
+class Learned(Exception):
+    """Something was learned; the tree must be followed again."""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Binding:
+    """A name bound to a value, in a block; `is_loop` for the variable of a loop."""
+
+    value: Any
+    node: ast.AST
+    block: Block
+    key: Key
+    is_loop: bool = False
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Variable:
+    """A name whose value changes. While it has only been given Python's numbers it `adapts`."""
+
+    buffer: Buffer
+    node: ast.AST
+    key: Key
+    adapts: bool
+    loops: int  # how many loops it stands in
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """A buffer indexed in its first dimensions: ``a[i]`` of a matrix."""
+
+    buffer: Buffer
+    indices: tuple[Any, ...]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Loop:
+    """What a call of ``range`` or ``parallel`` gives."""
+
+    kind: ForKind
+    begin: PrimExpr
+    end: PrimExpr
+    step: int
+
+
+@final
+@dataclass(slots=True, eq=False)
+class Block:
+    """Statements, and functions that make a statement around all that follows in the block."""
+
+    items: list[Stmt | Callable[[Stmt], Stmt]] = field(default_factory=list)
+    loop: bool = False  # the body of a loop, or of the function: where variables live
+
+    def statement(self) -> Stmt:
+        made = seq()
+        for item in reversed(self.items):
+            made = seq(item, made) if isinstance(item, Stmt) else item(made)
+        return made
+
+
+# -- Values ---------------------------------------------------------------------------------------
+
+NO_VALUE = object()
+
+
+def plain(value: Any) -> Any:
+    """A number, a text or an expression from outside the program; `NO_VALUE` for others."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return str(value) if isinstance(value, DType) else value
+    if isinstance(value, (np.number, np.bool_)):
+        return value.item()
+    if isinstance(value, (IterVar, PrimExpr)):
+        return e.as_expr(value)
+    if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
+        return str(DType.of(value))
+    return NO_VALUE
+
+
+def buffers_in(values: tuple[Any, ...]) -> Iterator[Buffer]:
+    for value in values:
+        if isinstance(value, tuple):
+            yield from buffers_in(value)
+        elif isinstance(value, (Buffer, Part)):
+            yield value if isinstance(value, Buffer) else value.buffer
+
+
+def is_intrinsic(value: Any) -> bool:
+    """Whether `value` is a function of :mod:`minitvm.te.hybrid.intrinsics`, or one of Python's."""
+    name = getattr(value, "__name__", "")
+    return callable(value) and any(
+        value is known.get(name) for known in (intrinsics.INTRINSICS, intrinsics.BUILTINS)
+    )
+
+
+def is_known(value: Any) -> bool:
+    """Whether a value is known now."""
+    if isinstance(value, tuple):
+        return all(map(is_known, value))
+    return value is None or isinstance(value, (bool, int, float, str, range))
+
+
+def is_float(value: Any) -> bool:
+    return value.dtype.is_float if isinstance(value, PrimExpr) else isinstance(value, float)
+
+
+def is_cheap(value: Any) -> bool:
+    """Whether a condition may be evaluated where Python would not."""
+    return isinstance(value, bool) or not any(
+        isinstance(each, (BufferLoad, e.Call)) for each in walk_once(value)
+    )
+
+
+def number_if_known(value: Any) -> Any:
+    """An int32 constant, as shapes have them, as Python's number, which adapts."""
+    return value.value if isinstance(value, IntImm) and value.dtype == "int32" else value
+
+
+def simple(value: PrimExpr) -> PrimExpr:
+    return Analyzer().simplify(value)
+
+
+def shown(value: Any) -> str:
+    if isinstance(value, Buffer):
+        return f"tensor {value.name}"
+    if isinstance(value, Part):
+        return f"a part of tensor {value.buffer.name}"
+    if isinstance(value, Loop):
+        return "a range"
+    if isinstance(value, PrimExpr):
+        return f"{value} of {value.dtype}"
+    if callable(value):
+        return f"function {getattr(value, '__name__', value)}"
+    return repr(value)

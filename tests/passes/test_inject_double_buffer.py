@@ -1,0 +1,113 @@
+"""A buffer is filled one iteration ahead, and holds what it held before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import minitvm as tvm
+from minitvm import te, tir
+from minitvm.error import TVMError
+from minitvm.expr import PrimExpr, Var, as_expr, const
+from minitvm.interpreter import interpret
+from minitvm.passes.inject_double_buffer import SCOPE, DoubleBufferOptions, inject_double_buffer
+from minitvm.stmt import (
+    Allocate,
+    AttrStmt,
+    BufferStore,
+    Evaluate,
+    For,
+    ForKind,
+    PrimFunc,
+    Stmt,
+    seq,
+)
+from tests.passes.loop_nests import loop
+
+n = te.var("n")
+i, j, k = (Var(name) for name in "ijk")
+A, B = tir.decl_buffer((n, 4), name="A"), tir.decl_buffer((n, 4), name="B")
+T, U = tir.decl_buffer((4,), name="T"), tir.decl_buffer((4,), name="U")
+
+
+def func(body: Stmt) -> PrimFunc:
+    return PrimFunc((A.data, B.data), body, {A.data: A, B.data: B}, "f")
+
+
+def ahead(buffer: Any, value: PrimExpr) -> Stmt:
+    return AttrStmt(buffer, SCOPE, const(1), loop(j, 4, BufferStore(buffer, value, (j,))))
+
+
+def use(value: PrimExpr) -> Stmt:
+    return loop(j, 4, BufferStore(B, value, (i, j)))
+
+
+def rows(body: Stmt, begin: Any = 0, extent: Any = n, kind: ForKind = ForKind.SERIAL) -> Stmt:
+    return For(i, as_expr(begin), as_expr(extent), kind, body)
+
+
+SIMPLE = rows(Allocate(T, seq(ahead(T, A[i, j]), use(T[j] + 1.0))))
+
+
+def test_text(golden: Callable[[str], None]) -> None:
+    golden(str(inject_double_buffer(func(SIMPLE))))
+
+
+def test_the_loop_split(golden: Callable[[str], None]) -> None:
+    """Which half is used is known once the inner loop is written out."""
+    with tvm.transform.PassContext(config={"tir.InjectDoubleBuffer": {"split_loop": 2}}):
+        golden(str(tvm.lower(func(rows(SIMPLE.body, 0, 6)), simple_mode=True)["f"]))  # type: ignore[attr-defined]  # a For
+
+
+@given(st.integers(0, 5), st.sampled_from([0, 1, 2, 4]), st.integers(0, 2), st.booleans())
+def test_the_same_values(size: int, split: int, begin: int, outside: bool) -> None:
+    """Two buffers, allocated in the loop or around it."""
+    body = seq(ahead(T, A[i, j]), ahead(U, A[i, 3 - j]), use(T[j] * 2.0 + U[j]))
+    if outside:
+        before = Allocate(T, Allocate(U, rows(body, begin, n - begin)))
+    else:
+        before = rows(Allocate(T, Allocate(U, body)), begin, n - begin)  # type: ignore[assignment]  # a For
+    made = inject_double_buffer(func(before), DoubleBufferOptions(split))
+    a = np.random.default_rng(0).random((size, 4), np.float32)
+    expected, found, compiled = (np.zeros_like(a) for _ in range(3))
+    interpret(func(before), a, expected)
+    interpret(made, a, found)
+    np.testing.assert_array_equal(found, expected)
+    if size == 5:
+        tvm.build(made)(a, compiled)
+        np.testing.assert_array_equal(compiled, expected)
+
+
+def test_without_a_loop_there_is_nothing_to_run_ahead_of() -> None:
+    body = Allocate(T, seq(ahead(T, const(1.0)), loop(j, 4, BufferStore(B, T[j], (const(0), j)))))
+    a, b = np.zeros((2, 1, 4), np.float32)
+    interpret(inject_double_buffer(func(body)), a, b)
+    np.testing.assert_array_equal(b, 1.0)
+
+
+CALL = Evaluate(tir.call_packed("f", T))
+WRITES_B = AttrStmt(T, SCOPE, const(1), use(A[i, j]))
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "message"),
+    [
+        (seq(ahead(T, A[i, j]), use(T[j])), ForKind.PARALLEL, "expected a serial loop, found para"),
+        (seq(ahead(T, B[i, j]), use(T[j])), ForKind.SERIAL, "found both to use B"),
+        (seq(ahead(T, A[i, j]), CALL), ForKind.SERIAL, "found the whole buffer passed to a call"),
+        (seq(WRITES_B, use(T[j])), ForKind.SERIAL, "found both to use B"),
+    ],
+)
+def test_errors(body: Stmt, kind: ForKind, message: str) -> None:
+    with pytest.raises(TVMError, match=rf"double_buffer of T in loop i: .*{message}"):
+        inject_double_buffer(func(rows(Allocate(T, body), kind=kind)))
+
+
+def test_split_by_an_odd_number() -> None:
+    with pytest.raises(TVMError, match="split_loop: expected 0, 1 or an even number, got 3"):
+        inject_double_buffer(func(SIMPLE), DoubleBufferOptions(3))

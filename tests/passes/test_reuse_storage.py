@@ -1,0 +1,147 @@
+"""Buffers that share memory, and allocations that leave loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minitvm import tir
+from minitvm.expr import Buffer, PrimExpr, Var, const
+from minitvm.functor import walk
+from minitvm.interpreter import interpret
+from minitvm.passes.reuse_storage import reuse_storage
+from minitvm.stmt import Allocate, BufferStore, ForKind, IfThenElse, PrimFunc, Stmt, seq
+from tests.passes.loop_nests import loop
+
+i, j, k, n = (Var(name) for name in "ijkn")
+A, B = tir.decl_buffer((n,), name="A"), tir.decl_buffer((n,), name="B")
+
+
+def func(body: Stmt) -> PrimFunc:
+    return PrimFunc((A.data, B.data), body, {A.data: A, B.data: B}, "f")
+
+
+def temporary(name: str, *shape: Any, dtype: str = "float32", scope: str = "") -> Buffer:
+    return tir.decl_buffer(shape or (n,), dtype, name, scope=scope)
+
+
+def stage(target: Buffer, value: PrimExpr) -> Stmt:
+    return loop(i, n, BufferStore(target, value, (i,)))
+
+
+def allocated(body: Stmt, *buffers: Buffer) -> Stmt:
+    for buffer in reversed(buffers):
+        body = Allocate(buffer, body)
+    return body
+
+
+def names(body: Stmt) -> list[str]:
+    """What is allocated in the result, in the order of the text."""
+    made = reuse_storage(func(body)).body
+    return [node.buffer.name for node in walk(made) if isinstance(node, Allocate)]
+
+
+T, U, V = (temporary(name) for name in "TUV")
+LAST = n - 1 - i
+
+
+def test_lifetimes_that_end_make_room(golden: Callable[[str], None]) -> None:
+    body = seq(stage(T, A[i]), stage(U, T[LAST]), stage(V, U[LAST]), stage(B, V[i]))
+    golden(str(reuse_storage(func(allocated(body, T, U, V)))))
+
+
+def test_nested_allocations_are_one_level() -> None:
+    inner = Allocate(V, seq(stage(V, U[LAST]), stage(B, V[i])))
+    body = Allocate(T, seq(stage(T, A[i]), Allocate(U, seq(stage(U, T[LAST]), inner))))
+    assert names(body) == ["T", "U"]
+
+
+def test_in_place() -> None:
+    body = seq(stage(T, A[i]), stage(U, T[i] * 2.0 + T[i]), stage(B, U[i]))
+    assert names(allocated(body, T, U)) == ["T"]
+
+
+def test_only_the_same_index_is_in_place() -> None:
+    body = seq(stage(T, A[i]), stage(U, T[LAST]), stage(B, U[i]))
+    assert names(allocated(body, T, U)) == ["T", "U"]
+    twice = loop(k, 2, stage(U, T[i] * 2.0))
+    body = seq(stage(T, A[i]), twice, stage(B, U[i]))
+    assert names(allocated(body, T, U)) == ["T", "U"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        temporary("V", n, dtype="int32"),
+        temporary("V", n, scope="local"),
+        temporary("V", n + 1),
+        temporary("V", n, 1),
+    ],
+    ids=["dtype", "scope", "size", "shape"],
+)
+def test_what_does_not_fit_has_its_own(other: Buffer) -> None:
+    place = (i, const(0)) if other.ndim == 2 else (i,)
+    use = loop(i, n, BufferStore(other, const(1, other.dtype), place))
+    last = loop(i, n, BufferStore(B, other[place].astype("float32"), (i,)))
+    body = seq(stage(T, A[i]), stage(B, T[i]), use, last)
+    assert names(allocated(body, T, other)) == ["T", "V"]
+
+
+def test_a_smaller_constant_one_fits() -> None:
+    large, small = temporary("L", 8, 4), temporary("S", 6, 4)
+    body = seq(
+        loop(i, 8, BufferStore(large, const(1.0), (i, const(0)))),
+        stage(B, large[0, 0]),
+        loop(i, 6, BufferStore(small, const(1.0), (i, const(0)))),
+        stage(B, small[0, 0]),
+    )
+    assert names(allocated(body, large, small)) == ["L"]
+    assert names(allocated(seq(*reversed(body.seq)), small, large)) == ["S", "L"]  # type: ignore[attr-defined]  # a SeqStmt
+
+
+def test_iterations_of_a_parallel_loop_keep_their_own() -> None:
+    row = temporary("R", 8192)
+    inside = Allocate(row, loop(j, n, BufferStore(row, A[j], (j,))))
+    assert isinstance(reuse_storage(func(loop(i, n, inside, ForKind.PARALLEL))).body.body, Allocate)  # type: ignore[attr-defined]  # a For
+    nested = loop(i, n, loop(k, n, inside), ForKind.PARALLEL)
+    assert isinstance(reuse_storage(func(nested)).body.body, Allocate)  # type: ignore[attr-defined]  # a For
+
+
+def test_a_large_buffer_is_allocated_once_around_serial_loops() -> None:
+    row, small = temporary("R", 8192), temporary("S", 16)
+
+    def use(buffer: Buffer) -> Stmt:
+        fill = loop(j, 16, BufferStore(buffer, const(1.0), (j,)))
+        return Allocate(buffer, seq(fill, BufferStore(B, buffer[0], (i,))))
+
+    both = IfThenElse(i < 4, use(row), use(row))  # as the copies of a partitioned loop
+    made = reuse_storage(func(loop(i, n, loop(k, 2, both)))).body
+    assert isinstance(made, Allocate)
+    assert sum(isinstance(node, Allocate) for node in walk(made)) == 1
+    kept = func(loop(i, n, use(small)))
+    assert reuse_storage(kept) is kept
+
+
+@given(st.data())
+def test_chains_of_stages(data: st.DataObject) -> None:
+    """Each stage reads some earlier ones, straight or backwards."""
+    stages = [temporary(f"T{place}") for place in range(data.draw(st.integers(1, 6)))]
+    known, members = [A], []
+    for buffer in (*stages, B):
+        sources = data.draw(st.lists(st.sampled_from(known), min_size=1, max_size=2))
+        value: PrimExpr = const(1.0)
+        for source in sources:
+            value = value + source[data.draw(st.sampled_from([i, LAST]))]
+        members.append(stage(buffer, value))
+        known.append(buffer)
+    before = func(allocated(seq(*members), *stages))
+    a = np.arange(5, dtype=np.float32)
+    expected, found = np.empty_like(a), np.empty_like(a)
+    interpret(before, a, expected)
+    interpret(reuse_storage(before), a, found)
+    np.testing.assert_array_equal(found, expected)
