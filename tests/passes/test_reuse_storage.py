@@ -55,6 +55,13 @@ def test_lifetimes_that_end_make_room(golden: Callable[[str], None]) -> None:
     golden(str(reuse_storage(func(allocated(body, T, U, V)))))
 
 
+def test_a_buffer_of_another_rank_is_left_alone() -> None:
+    matrix = temporary("M", 1, n)
+    rows = loop(i, n, BufferStore(matrix, T[i] + 1.0, (const(0), i)))
+    body = seq(stage(T, A[i]), rows, stage(B, matrix[0, i]))
+    assert names(allocated(body, T, matrix)) == ["T", "M"]
+
+
 def test_nested_allocations_are_one_level() -> None:
     inner = Allocate(V, seq(stage(V, U[LAST]), stage(B, V[i])))
     body = Allocate(T, seq(stage(T, A[i]), Allocate(U, seq(stage(U, T[LAST]), inner))))
