@@ -56,10 +56,11 @@ def test_lifetimes_that_end_make_room(golden: Callable[[str], None]) -> None:
 
 
 def test_a_buffer_of_another_rank_is_left_alone() -> None:
-    matrix = temporary("M", 1, n)
-    rows = loop(i, n, BufferStore(matrix, T[i] + 1.0, (const(0), i)))
-    body = seq(stage(T, A[i]), rows, stage(B, matrix[0, i]))
-    assert names(allocated(body, T, matrix)) == ["T", "M"]
+    one, matrix = temporary("S", 1), temporary("M", 1, n)
+    zero = const(0)
+    rows = loop(i, n, BufferStore(matrix, A[i] + one[zero], (zero, i)))
+    body = seq(BufferStore(one, const(2.0), (zero,)), rows, stage(B, matrix[zero, i]))
+    assert names(allocated(body, one, matrix)) == ["S", "M"]
 
 
 def test_nested_allocations_are_one_level() -> None:
