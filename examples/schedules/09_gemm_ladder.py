@@ -69,7 +69,7 @@ def baseline() -> Rung:
 def blocking(product: Any = C) -> Rung:
     """Tile by tile, a few steps of the sum at a time: what is read is still in cache when it is
     read again."""
-    s = te.create_schedule(product.op)
+    s: Any = te.create_schedule(product.op)
     i_outer, j_outer, i, j = s[product].tile(*product.op.axis, ROWS, COLUMNS)
     k_outer, k_inner = s[product].split(k, factor=STEPS)
     s[product].reorder(i_outer, j_outer, k_outer, k_inner, i, j)
@@ -77,7 +77,8 @@ def blocking(product: Any = C) -> Rung:
 
 
 def vectorization(product: Any = C) -> Rung:
-    """The columns of a tile are lanes of vectors."""
+    """The columns of a tile are lanes of vectors. (Where LLVM found them by itself, as in plain
+    loops it does, nothing is gained yet: now they are decided.)"""
     r = blocking(product)
     r.s[product].vectorize(r.j)
     return r
@@ -99,9 +100,9 @@ def array_packing() -> Rung:
 
 def write_cache() -> Rung:
     """The sums of a tile are kept in a buffer of their own, and C is written once."""
-    s = te.create_schedule(packed_C.op)
+    s: Any = te.create_schedule(packed_C.op)
     s[panels].vectorize(panels.op.axis[2])
-    sums = s.cache_write(packed_C, "local")
+    sums = s.cache_write(packed_C, "global")
     i_outer, j_outer, _, j = s[packed_C].tile(*s[packed_C].op.axis, ROWS, COLUMNS)
     s[packed_C].vectorize(j)
     s[sums].compute_at(s[packed_C], j_outer)
@@ -122,8 +123,10 @@ def parallel() -> Rung:
 
 
 def register_tile() -> Rung:
-    """All rows of the tile written out in each step of the sum: its sums stay in registers."""
+    """All rows of the tile in each step of the sum, so that a vector of B is read once for them
+    all, and written out, so that their sums stay in registers for the whole reduction."""
     r = parallel()
+    r.s[r.sums].set_scope("local")
     r.s[r.sums].reorder(r.k_outer, r.k, r.i, r.j)
     r.s[r.sums].unroll(r.i)
     return r
