@@ -95,11 +95,30 @@ def as_fold(node: BufferStore) -> Fold | None:
         name, operands = _FOLDS.get(type(value)), (value.a, value.b)
     else:
         return None
-    if name is None or node.predicate is not None:
+    if node.predicate is not None:
         return None
-    for side, other in (operands, operands[::-1]):
-        if _is_element(side, node):
-            return Fold(name, side, other)
+    if name is not None:
+        for side, other in (operands, operands[::-1]):
+            if _is_element(side, node):
+                return Fold(name, side, other)
+    rest = _rest_of_sum(value, node) if value.dtype.is_integral else None
+    if rest is None:
+        return None
+    return Fold("vector_reduce_add", BufferLoad(node.buffer, node.indices), rest)
+
+
+def _rest_of_sum(value: PrimExpr, store: BufferStore) -> PrimExpr | None:
+    """What a sum of integers adds to the element that `store` replaces: ``C[i] + x - y`` adds
+    ``x - y``. None where the element is no term of it."""
+    if _is_element(value, store):
+        return e.const(0, value.dtype)
+    if isinstance(value, e.Add | e.Sub):
+        rest = _rest_of_sum(value.a, store)
+        if rest is not None:
+            return type(value)(rest, value.b)
+    if isinstance(value, e.Add):
+        rest = _rest_of_sum(value.b, store)
+        return None if rest is None else e.Add(value.a, rest)
     return None
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import minitvm as tvm
@@ -64,6 +64,7 @@ def test_the_loop_split(golden: Callable[[str], None]) -> None:
         golden(str(tvm.lower(func(rows(SIMPLE.body, 0, 6)), simple_mode=True)["f"]))  # type: ignore[attr-defined]  # a For
 
 
+@settings(deadline=None)
 @given(st.integers(0, 5), st.sampled_from([0, 1, 2, 4]), st.integers(0, 2), st.booleans())
 def test_the_same_values(size: int, split: int, begin: int, outside: bool) -> None:
     """Two buffers, allocated in the loop or around it."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minitvm import tir
@@ -82,6 +82,14 @@ def test_only_the_same_index_is_in_place() -> None:
     assert names(allocated(body, T, U)) == ["T", "U"]
 
 
+def test_a_buffer_of_fewer_dimensions_is_not_in_place() -> None:
+    """The sums of rows, read while the rows are made."""
+    square = temporary("S", n, n)
+    made = loop(i, n, loop(j, n, BufferStore(square, T[i], (i, j))))
+    body = seq(stage(T, A[i]), made, stage(B, square[i, i]))
+    assert names(allocated(body, T, square)) == ["T", "S"]
+
+
 @pytest.mark.parametrize(
     "other",
     [
@@ -135,6 +143,7 @@ def test_a_large_buffer_is_allocated_once_around_serial_loops() -> None:
     assert reuse_storage(kept) is kept
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_chains_of_stages(data: st.DataObject) -> None:
     """Each stage reads some earlier ones, straight or backwards."""
