@@ -154,7 +154,11 @@ class Target:
 
     @property
     def vector_registers(self) -> int:
-        """How many vector registers there are: what a schedule can keep in registers."""
+        """How many vector registers there are: what a schedule can keep in registers.
+
+        >>> Target("llvm -mtriple=x86_64-linux-gnu -mcpu=znver4").vector_registers
+        32
+        """
         return 32 if self.arch == "aarch64" or "avx512f" in self.features else 16
 
     @property

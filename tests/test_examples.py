@@ -10,22 +10,29 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
+LADDER = ROOT / "examples" / "schedules" / "09_gemm_ladder.py"  # slow unless it is given a size
 
 
-def run_example(path: Path, cwd: Path, *options: str) -> str:
+def run_example(path: Path, cwd: Path, *arguments: str) -> str:
     """What an example prints; it must not complain about anything."""
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, *options, str(path)], cwd=cwd, env=env, capture_output=True, text=True
+        [sys.executable, str(path), *arguments], cwd=cwd, env=env, capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted({*EXAMPLES} - {LADDER}), ids=lambda path: path.stem)
 def test_runs_alone(path: Path, tmp_path: Path) -> None:
     assert run_example(path, tmp_path)
+
+
+@pytest.mark.parametrize("size", ["96", "100"])
+def test_the_ladder_runs_at_any_size(size: str, tmp_path: Path) -> None:
+    printed = run_example(LADDER, tmp_path, size)
+    assert all(f"\n{rung} " in printed for rung in ("baseline", "parallel", "register_tile"))
 
 
 HIDE_TORCH = """
@@ -48,4 +55,4 @@ def test_runs_without_torch(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_says_how_to_run_it(path: Path) -> None:
-    assert f"python examples/{path.name}" in path.read_text()
+    assert f"python {path.relative_to(ROOT).as_posix()}" in path.read_text()

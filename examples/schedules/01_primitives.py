@@ -61,8 +61,9 @@ s[B].compute_inline()
 outer, inner = s[C].split(j, nparts=8)
 show("split(j, nparts=8): 8 times 3", s)
 
-# Where the factor doesn't divide the extent, a condition guards the body: 10 rows are 3 times 4
-# with 2 left over. `likely` says that it nearly always holds; passes take it out of the loops.
+# Where the factor doesn't divide the extent, a condition guards the body: 10 rows are 2 times 4,
+# with 2 left over. Lowering then takes the condition out of the loops again: the full parts run
+# without one, and the rest is a loop of its own.
 s = te.create_schedule(C.op)
 s[B].compute_inline()
 outer, inner = s[C].split(i, factor=4)

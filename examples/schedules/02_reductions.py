@@ -42,7 +42,7 @@ s: Any = te.create_schedule(B.op)
 show("the sum of each row: an element begins as 0, then terms are added", s, [A, B])
 check_rows(s)
 
-# Reduce axes are split like others. Where 16 doesn't divide m, a condition skips the rest.
+# Reduce axes are split like others. The full parts run first, then what is left over.
 s = te.create_schedule(B.op)
 ko, ki = s[B].split(B.op.reduce_axis[0], factor=16)
 io, ii = s[B].split(B.op.axis[0], factor=8)

@@ -70,11 +70,9 @@ check("blur in tiles: 6 x 8 of a stage for 4 x 8 of the next", s, [image, blur],
 
 # -- Borders ---------------------------------------------------------------------------------------
 
-# The condition of the padding holds in the middle of the image, which is nearly all of it. Under
-# loop_partition_hint the loop is cut into a first part, a middle without the condition, and a last.
+# The condition of the padding holds in the middle of the image, which is nearly all of it. Loops
+# over such a choice are cut into a first part, a middle without the condition, and a last part.
 s = te.create_schedule(blur.op)
-s[padded].pragma(padded.op.axis[1], "loop_partition_hint")
-s[padded].compute_at(s[blur], y)
 s[across].compute_at(s[blur], y)
 check("padding cut into borders and middle", s, [image, blur], BLUR_ERROR)
 

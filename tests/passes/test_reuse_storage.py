@@ -55,6 +55,14 @@ def test_lifetimes_that_end_make_room(golden: Callable[[str], None]) -> None:
     golden(str(reuse_storage(func(allocated(body, T, U, V)))))
 
 
+def test_a_buffer_of_another_rank_is_left_alone() -> None:
+    one, matrix = temporary("S", 1), temporary("M", 1, n)
+    zero = const(0)
+    rows = loop(i, n, BufferStore(matrix, A[i] + one[zero], (zero, i)))
+    body = seq(BufferStore(one, const(2.0), (zero,)), rows, stage(B, matrix[zero, i]))
+    assert names(allocated(body, one, matrix)) == ["S", "M"]
+
+
 def test_nested_allocations_are_one_level() -> None:
     inner = Allocate(V, seq(stage(V, U[LAST]), stage(B, V[i])))
     body = Allocate(T, seq(stage(T, A[i]), Allocate(U, seq(stage(U, T[LAST]), inner))))
