@@ -155,8 +155,9 @@ def _sharing(buffers: list[Buffer], members: list[Stmt]) -> dict[Buffer, Buffer]
     for buffer in order:
         first, last = min(uses[buffer]), max(uses[buffer])
         for owner, (end, tenant) in ends.items():
-            free = end < first or (end == first and _in_place(members[first], tenant, buffer))
-            if free and _fits(buffer, owner):
+            if not _fits(buffer, owner):
+                continue
+            if end < first or (end == first and _in_place(members[first], tenant, buffer)):
                 replaced[buffer] = owner
                 ends[owner] = (last, buffer)
                 break
