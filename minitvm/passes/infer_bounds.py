@@ -8,19 +8,19 @@ even leaves guards.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import final
+from typing import cast, final
 
 from minitvm import expr as e
 from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
 from minitvm.arith.regions import Span, Spans
 from minitvm.expr import BufferLoad, IterVar, PrimExpr, Range, Var, const
-from minitvm.functor import walk_once
+from minitvm.functor import Node, substitute, walk_once
 from minitvm.passes.scans import Scans
 from minitvm.runtime.errors import CompileError
-from minitvm.stmt import Stmt
+from minitvm.te.dataflow import root_axes
 from minitvm.te.relation import Fuse, Rebase, Singleton, Split, guards_of, ranges_of, values_of
 from minitvm.te.schedule import Schedule
 from minitvm.te.stage import Stage
@@ -75,6 +75,7 @@ def infer_bounds(
     is_of: Callable[[BufferLoad, Stage], bool],
     internal: Callable[[Stage], bool],
     scans: Scans,
+    read: Callable[[PrimExpr], PrimExpr],
 ) -> Inferred:
     """The bounds of all stages of a normalised schedule that are computed.
 
@@ -92,13 +93,15 @@ def infer_bounds(
         Whether a stage's memory is the program's own.
     scans
         The scans, and what is inside of them.
+    read
+        Makes reads of buffers of the reads of tensors in the range of an axis.
 
     Raises
     ------
     CompileError
         When a stage is placed where not all of its readers are.
     """
-    return _Inference(schedule, reads, readers, is_of, internal, scans).run()
+    return _Inference(schedule, reads, readers, is_of, internal, scans, read).run()
 
 
 class _Inference:
@@ -110,6 +113,7 @@ class _Inference:
         is_of: Callable[[BufferLoad, Stage], bool],
         internal: Callable[[Stage], bool],
         scans: Scans,
+        read: Callable[[PrimExpr], PrimExpr],
     ) -> None:
         self._schedule = schedule
         self._reads = reads
@@ -117,6 +121,7 @@ class _Inference:
         self._is_of = is_of
         self._internal = internal
         self._scans = scans
+        self._read = read
         self._found = Inferred()
 
     def run(self) -> Inferred:
@@ -125,6 +130,7 @@ class _Inference:
                 continue
             place = place_of(stage, self._scans)
             if place is not None:
+                self._check_place(stage, place)
                 self._found.places[stage] = place
             self._found.bounds[stage] = self._bounds(stage, place)
         return self._found
@@ -135,7 +141,7 @@ class _Inference:
         if place is None or not isinstance(op, ComputeOp):
             if place is not None:
                 self._check_readers(stage, place)
-            return self._of_loops(stage, _domains(stage), Prover())
+            return self._of_loops(stage, self._domains(stage), Prover())
         prover = Prover()
         for size in stage.op.output(0).shape:
             prover.bind_size(size)
@@ -149,7 +155,7 @@ class _Inference:
             self._check_readers(stage, place)
             spans = self._spans_inside(stage, place, prover)
         regions = [self._clamped(prover, spans[i], axis) for i, axis in enumerate(op.axis)]
-        roots = _domains(stage)
+        roots = self._domains(stage)
         for axis, region in zip(op.axis, regions, strict=True):
             if region is not None:
                 dtype = axis.var.dtype
@@ -175,6 +181,8 @@ class _Inference:
             once = e.const_int(ranges[leaf].extent) == 1 and e.const_int(ranges[leaf].min) == 0
             loops[leaf] = const(0, leaf.var.dtype) if once else leaf.var
         values = values_of(stage.relations, ranges, loops)
+        if any(_is_ragged(range_, roots) for range_ in roots.values()):
+            ranges, values = _resolved(ranges, values, roots)
         made = Bounds(ranges, values, {axis: [] for axis in roots})
         above: dict[IterVar, IterVar] = {}
         for relation in stage.relations:
@@ -185,6 +193,15 @@ class _Inference:
             root = above.get(guard.axis, guard.axis)
             made.guards[root].append(guard.condition)
         return made
+
+    def _domains(self, stage: Stage) -> dict[IterVar, Range]:
+        domains = {}
+        for axis in root_axes(stage.op):
+            assert axis.dom is not None
+            low, extent = self._read(axis.dom.min), self._read(axis.dom.extent)
+            dtype = axis.var.dtype
+            domains[axis] = Range.from_min_extent(e.cast(dtype, low), e.cast(dtype, extent))
+        return domains
 
     # -- Regions ----------------------------------------------------------------------------------
 
@@ -198,8 +215,28 @@ class _Inference:
         last = stage.leaf_iter_vars.index(axis)
         return [(stage, leaf) for leaf in stage.leaf_iter_vars[: last + 1]]
 
+    def _check_place(self, stage: Stage, place: Loop) -> None:
+        parent, axis = place
+        where = f"{stage.name}: computed at loop {axis.name} of {parent.name}"
+        if parent not in self._found.bounds:
+            raise CompileError(
+                f"{where}, which is inlined and has no loops: compute {stage.name} elsewhere, or "
+                f"{parent.name} at the root"
+            )
+        if not any(axis is leaf for leaf in parent.leaf_iter_vars):
+            loops = ", ".join(leaf.name for leaf in parent.leaf_iter_vars)
+            raise CompileError(
+                f"{where}, whose loops began anew since ({loops}): compute {stage.name} at one of "
+                "those"
+            )
+
     def _check_readers(self, stage: Stage, place: Loop) -> None:
         for reader in self._readers(stage):
+            if reader is place[0] and isinstance(reader.op, ScanOp):
+                raise CompileError(
+                    f"{stage.name}: computed at loop {place[1].name} of {reader.name}, which "
+                    f"begins from {stage.name}: compute it at the root"
+                )
             if reader is not place[0] and place not in self._path(reader):
                 raise CompileError(
                     f"{stage.name}: computed at loop {place[1].name} of {place[0].name}, but it is "
@@ -212,7 +249,6 @@ class _Inference:
         ndim = stage.op.output(0).ndim
         found: list[Span | None] = [None] * ndim
         unknown = [False] * ndim
-        seen = False
         for reader in self._readers(stage):
             spans = self._reader_spans(reader, place, prover)
             for load in self._reads[reader]:
@@ -223,8 +259,6 @@ class _Inference:
                     old = found[i]
                     unknown[i] |= span is None
                     found[i] = span if old is None or span is None else spans.union(old, span)
-                seen = True
-        assert seen, f"{stage.name} is read by nobody"
         return [None if hidden else span for span, hidden in zip(found, unknown, strict=True)]
 
     def _reader_spans(self, reader: Stage, place: Loop, prover: Prover) -> Spans:
@@ -248,14 +282,7 @@ class _Inference:
 
     def _relax(self, spans: Spans, range_: Range, leaf: IterVar) -> Span:
         """Let a loop variable take all its values."""
-        low, extent = spans.of(range_.min), spans.of(range_.extent)
-        assert low is not None, f"the begin of {leaf.name} is unknown"
-        if extent is None:
-            raise CompileError(
-                f"loop {leaf.name}: expected an extent whose greatest value can be known, got "
-                f"{range_.extent}: compute the stages that are placed inside of it at the root"
-            )
-        span = Span(low.low, low.high + extent.high - 1)
+        span = _all_of(spans, range_, leaf)
         spans.let(leaf.var, span)
         return span
 
@@ -302,7 +329,7 @@ class _Inference:
             return begin, const(max(high, 0), dtype), True
         if not variables.isdisjoint(loops):
             assert axis.dom is not None
-            domain = _domains(stage)[axis]
+            domain = self._domains(stage)[axis]
             return domain.min, domain.extent, not made.guards[axis]
         needed = prover.expression(form, dtype)
         known = prover.proves(form)
@@ -323,22 +350,43 @@ def place_of(stage: Stage, scans: Scans) -> Loop | None:
     return None if scan is None else (scan, scan.leaf_iter_vars[0])
 
 
-def _domains(stage: Stage) -> dict[IterVar, Range]:
-    domains = {}
-    op = stage.op
-    if isinstance(op, ComputeOp):
-        axes: tuple[IterVar, ...] = op.axis + op.reduce_axis
-    elif isinstance(op, ScanOp):
-        axes = (op.scan_axis,)
-    else:
-        axes = ()
-    for axis in axes:
-        assert axis.dom is not None
-        dtype = axis.var.dtype
-        domains[axis] = Range.from_min_extent(
-            e.cast(dtype, axis.dom.min), e.cast(dtype, axis.dom.extent)
+def _is_ragged(range_: Range, roots: Iterable[IterVar]) -> bool:
+    """Whether a range depends on another axis of its operation."""
+    own = {axis.var for axis in roots}
+    return any(node in own for node in walk_once(range_.min, range_.extent))
+
+
+def _resolved(
+    ranges: Mapping[IterVar, Range],
+    values: Mapping[IterVar, PrimExpr],
+    roots: Iterable[IterVar],
+) -> tuple[dict[IterVar, Range], dict[IterVar, PrimExpr]]:
+    """Ranges and values in terms of loops, where some ranges depend on root axes."""
+    made = dict(values)
+    for _ in [*roots]:  # an axis depends on those before it
+        known = {axis.var: made[axis] for axis in roots if made[axis] is not axis.var}
+        made = {axis: cast(PrimExpr, substitute(value, known)) for axis, value in values.items()}
+    known = {axis.var: made[axis] for axis in roots if made[axis] is not axis.var}
+
+    def at(bound: PrimExpr) -> PrimExpr:
+        return cast(PrimExpr, substitute(bound, known))
+
+    resolved = {
+        axis: Range.from_min_extent(at(range_.min), at(range_.extent))
+        for axis, range_ in ranges.items()
+    }
+    return resolved, made
+
+
+def _all_of(spans: Spans, range_: Range, axis: IterVar) -> Span:
+    """All values of an axis."""
+    low, extent = spans.of(range_.min), spans.of(range_.extent)
+    if low is None or extent is None:
+        raise CompileError(
+            f"loop {axis.name}: expected a range whose ends can be known, got "
+            f"{range_}: compute the stages that are placed outside of it at the root"
         )
-    return domains
+    return Span(low.low, low.high + extent.high - 1)
 
 
 def axis_spans(
@@ -349,25 +397,21 @@ def axis_spans(
     found = dict(leaves)
 
     def all_of(axis: IterVar) -> Span:
-        range_ = bounds.ranges[axis]
-        low, extent = spans.of(range_.min), spans.of(range_.extent)
-        assert low is not None
-        assert extent is not None
-        return Span(low.low, low.high + extent.high - 1)
+        return _all_of(spans, bounds.ranges[axis], axis)
 
     def begin(axis: IterVar) -> Span:
-        span = spans.of(bounds.ranges[axis].min)
-        assert span is not None
-        return span
+        first = Range.from_min_extent(bounds.ranges[axis].min, 1)
+        return _all_of(spans, first, axis)
 
     for relation in reversed(stage.relations):
         match relation:
             case Split(parent, outer, inner):
                 (high, all_outer), (low, all_inner) = found[outer], found[inner]
-                if all_outer and all_inner:
+                factor = bounds.ranges[inner].extent
+                size = spans.of(factor)
+                if (all_outer and all_inner) or size is None or not size.is_point:
                     found[parent] = all_of(parent), True
                     continue
-                factor = bounds.ranges[inner].extent
                 scaled = _scaled(spans, high, factor, outer)
                 start = begin(parent)
                 found[parent] = (
@@ -436,6 +480,6 @@ def _covered(stage: Stage, bounds: Bounds, axis: IterVar) -> PrimExpr:
     return covers[axis]
 
 
-def reads_of(*statements: Stmt) -> list[BufferLoad]:
-    """Every read of some statements."""
-    return [node for node in walk_once(*statements) if isinstance(node, BufferLoad)]
+def reads_of(*nodes: Node) -> list[BufferLoad]:
+    """Every read of some statements or expressions."""
+    return [node for node in walk_once(*nodes) if isinstance(node, BufferLoad)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast, final
 
@@ -46,7 +46,7 @@ from minitvm.stmt import (
     Stmt,
     seq,
 )
-from minitvm.te.dataflow import map_body
+from minitvm.te.dataflow import map_body, root_axes
 from minitvm.te.relation import values_of
 from minitvm.te.schedule import Schedule
 from minitvm.te.stage import LoopAttrs, Stage
@@ -215,8 +215,13 @@ class _Lowering:
     # -- Bounds -----------------------------------------------------------------------------------
 
     def _infer(self) -> None:
+        read = ReadBuffers(self._schedule, self._buffers).expr
         reads = {
-            stage: reads_of(body.update, *([] if body.init is None else [body.init]))
+            stage: reads_of(
+                body.update,
+                *([] if body.init is None else [body.init]),
+                *[read(bound) for axis in root_axes(stage.op) for bound in _bounds_of(axis)],
+            )
             for stage, body in self._bodies.items()
         }
         makes = {
@@ -244,6 +249,7 @@ class _Lowering:
             lambda load, stage: makes.get(load.buffer) is stage,
             self._is_internal,
             self._scans,
+            read,
         )
         for stage in self._stages:
             bounds = self._inferred.bounds[stage]
@@ -290,16 +296,27 @@ class _Lowering:
         """What a stage does, with its checks."""
         return self._bodies[stage]
 
+    def check_initial(self, stage: Stage, init: Stmt, inside: Sequence[IterVar]) -> None:
+        """What a reduction begins from is computed before it."""
+        read = {load.buffer for load in reads_of(init)}
+        for guest, (parent, axis) in self._inferred.places.items():
+            made = any(self._buffers[tensor] in read for tensor in guest.op.outputs)
+            if parent is stage and axis in inside and made:
+                raise CompileError(
+                    f"{guest.name}: computed at loop {axis.name} of {stage.name}, which is inside "
+                    f"of the reduction that begins from {guest.name}: compute it further out"
+                )
+
     def move(self, values: Mapping[IterVar, PrimExpr]) -> _Move:
         """What puts a body where the axes have these values."""
-        return _Move(self._moved, {axis.var: value for axis, value in values.items()})
+        places = _Move(self._moved, {})
+        return _Move(self._moved, {axis.var: places.expr(each) for axis, each in values.items()})
 
     def moved(self, bound: PrimExpr, values: Mapping[IterVar, PrimExpr]) -> PrimExpr:
         """An expression of a range or guard, where the axes have these values."""
         if isinstance(bound, e.IntImm | Var):
             return bound
-        read = ReadBuffers(self._schedule, self._buffers).expr(bound)
-        return self.move(values).expr(read)
+        return self.move(values).expr(bound)
 
     def inlined(self, op: ComputeOp) -> ComputeOp:
         """An operation like `op` that reads no inlined one."""
@@ -389,6 +406,7 @@ class _Nest:
     def _initial(self) -> Stmt:
         """The initial values, in loops of their own over the data axes."""
         assert self._body.init is not None
+        self._lowering.check_initial(self._stage, self._body.init, self._leaves[self._init_at :])
         inside = [leaf for leaf in self._leaves[self._init_at :] if leaf not in self._reduced]
         own = {leaf: Var(f"{leaf.name}.init", leaf.var.dtype, axis=True) for leaf in inside}
         loops = {
@@ -583,6 +601,11 @@ class _Nest:
     ) -> PrimExpr:
         made = self._lowering.moved(guard, values)
         return cast(PrimExpr, substitute(made, renamed)) if renamed else made
+
+
+def _bounds_of(axis: IterVar) -> tuple[PrimExpr, ...]:
+    """What the range of an axis depends on."""
+    return () if axis.dom is None else (axis.dom.min, axis.dom.extent)
 
 
 def _is_scheduled(stage: Stage) -> bool:

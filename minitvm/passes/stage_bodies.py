@@ -84,7 +84,8 @@ class ReadBuffers(InlineReads):
         self._buffers = buffers
 
     def read(self, tensor: Tensor, indices: tuple[PrimExpr, ...]) -> PrimExpr:
-        return BufferLoad(self._buffers[tensor], indices)
+        # The range of an axis reads a tensor as it was at first.
+        return BufferLoad(self._buffers[self._schedule.now(tensor)], indices)
 
     def afresh(self) -> ReadBuffers:
         return ReadBuffers(self._schedule, self._buffers)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from minitvm import expr as e
 from minitvm.expr import IterType, IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var, const
-from minitvm.functor import Mutator
+from minitvm.functor import Mutator, walk_once
 from minitvm.op import likely
 from minitvm.runtime.errors import CompileError
 from minitvm.te.layout import IndexMap
@@ -157,19 +157,19 @@ def written_through(stage: Stage, scope: str) -> tuple[ComputeOp, ComputeOp]:
             old.var: new.var for old, new in zip(op.axis, axis, strict=True)
         }
         at: tuple[PrimExpr, ...] = tuple(each.var for each in op.axis)
-        body = map_body(op.body, _Substitution(values))
+        reduced, body = _at(op, values)
     else:
-        axis, body, at = _in_layout(stage, op)
-    cache = ComputeOp(f"{op.name}.{scope}", op.tag, op.attrs, axis, op.reduce_axis, body)
+        axis, reduced, body, at = _in_layout(stage, op)
+    cache = ComputeOp(f"{op.name}.{scope}", op.tag, op.attrs, axis, reduced, body)
     copied = tuple(ProducerLoad(each, at) for each in cache.outputs)
     return cache, ComputeOp(op.name, op.tag, op.attrs, op.axis, (), copied)
 
 
 def _in_layout(
     stage: Stage, op: ComputeOp
-) -> tuple[tuple[IterVar, ...], tuple[PrimExpr, ...], tuple[PrimExpr, ...]]:
-    """The axes of a cache whose dimensions are the data loops of a stage, its body, and where the
-    element of the operation's own axes is."""
+) -> tuple[tuple[IterVar, ...], tuple[IterVar, ...], tuple[PrimExpr, ...], tuple[PrimExpr, ...]]:
+    """The axes of a cache whose dimensions are the data loops of a stage, those that it reduces
+    over, its body, and where the element of the operation's own axes is."""
     reduced = leaves_below(stage.relations, op.reduce_axis)
     relations = [r for r in stage.relations if not any(each in reduced for each in r.results)]
     ranges = ranges_of(relations, {each: _range(each) for each in op.axis})
@@ -179,12 +179,35 @@ def _in_layout(
     )
     loops: dict[IterVar, PrimExpr] = {leaf: new.var for leaf, new in zip(leaves, axis, strict=True)}
     values = values_of(relations, ranges, loops)
-    body = map_body(op.body, _Substitution({each.var: values[each] for each in op.axis}))
+    reduce_axis, body = _at(op, {each.var: values[each] for each in op.axis})
     guards = [guard.condition for guard in guards_of(relations, ranges, values)]
     if guards:
         body = _all_only_where(guards, body)
     places = loops_from(relations, ranges, {each: each.var for each in op.axis})
-    return axis, body, tuple(places[leaf] for leaf in leaves)
+    return axis, reduce_axis, body, tuple(places[leaf] for leaf in leaves)
+
+
+def _at(
+    op: ComputeOp, values: Mapping[Var, PrimExpr]
+) -> tuple[tuple[IterVar, ...], tuple[PrimExpr, ...]]:
+    """The axes that an operation reduces over, whose ranges may depend on its data axes, and its
+    body, where these have some values."""
+    rewrite = _Substitution(values)
+    body = map_body(op.body, rewrite)
+    first = body[0]
+    if not isinstance(first, Reduce):
+        return (), body
+    axes = tuple(_ranging(axis, rewrite) for axis in op.reduce_axis)
+    return axes, reductions(first, first.source, axes, first.condition, first.init)
+
+
+def _ranging(axis: IterVar, mutator: Mutator) -> IterVar:
+    """An axis over the range that `mutator` makes of its own."""
+    dom = _range(axis)
+    low, extent = mutator.expr(dom.min), mutator.expr(dom.extent)
+    if low is dom.min and extent is dom.extent:
+        return axis
+    return IterVar(Range.from_min_extent(low, extent), axis.var, axis.iter_type)
 
 
 def _all_only_where(guards: Sequence[PrimExpr], body: tuple[PrimExpr, ...]) -> tuple[PrimExpr, ...]:
@@ -235,10 +258,10 @@ def in_layout(op: Operation, layout: IndexMap) -> Operation:
         return PlaceholderOp(op.name, shape, op.dtype, op.tag, op.attrs)
     op = cast(ComputeOp, op)
     values = {axis.var: value for axis, value in zip(op.axis, layout.backward, strict=True)}
-    body = map_body(op.body, _Substitution(values))
+    reduce_axis, body = _at(op, values)
     if layout.inside:
         body = _all_only_where(layout.inside, body)
-    return ComputeOp(op.name, op.tag, op.attrs, layout.axis, op.reduce_axis, body)
+    return ComputeOp(op.name, op.tag, op.attrs, layout.axis, reduce_axis, body)
 
 
 def reading_layout(op: Operation, tensors: Mapping[Tensor, Tensor], layout: IndexMap) -> Operation:
@@ -266,19 +289,22 @@ def factored(stage: Stage, axis: IterVar, factor_axis: int) -> tuple[ComputeOp, 
     }
     loops = {leaf: ranges[leaf].min + made.var for leaf, made in own.items()}
     values = values_of(stage.relations, ranges, loops)
-    new: dict[Var, PrimExpr] = {each.var: values[each] for each in touched}
     axes = [_clone(each, each.name) for each in op.axis]
-    new.update({old.var: made.var for old, made in zip(op.axis, axes, strict=True)})
+    new: dict[Var, PrimExpr] = {old.var: made.var for old, made in zip(op.axis, axes, strict=True)}
+    at_axes = _Substitution(new)
+    new = {**new, **{each.var: at_axes.expr(values[each]) for each in touched}}
     rewrite = _Substitution(new)
     source = tuple(rewrite.expr(each) for each in reduce.source)
     condition = rewrite.expr(reduce.condition)
     for guard in guards_of(stage.relations, ranges, values):
-        condition = e.logical_and(likely(guard.condition), condition)
+        condition = e.logical_and(likely(rewrite.expr(guard.condition)), condition)
     factor = own.pop(axis)
+    _check_fixed(op, factor)
     axes.insert(factor_axis, factor)
     reduced = tuple(
-        IterVar(each.dom, each.var, IterType.COMM_REDUCE) for each in own.values()
-    ) + tuple(each for each in op.reduce_axis if each not in touched)
+        IterVar(_ranging(each, rewrite).dom, each.var, IterType.COMM_REDUCE)
+        for each in own.values()
+    ) + tuple(_ranging(each, rewrite) for each in op.reduce_axis if each not in touched)
     body: tuple[PrimExpr, ...]
     if reduced:
         body = reductions(reduce, source, reduced, condition, ())
@@ -290,6 +316,17 @@ def factored(stage: Stage, axis: IterVar, factor_axis: int) -> tuple[ComputeOp, 
         )
     partial = ComputeOp(f"{op.name}.rf", op.tag, op.attrs, tuple(axes), reduced, body)
     return partial, _final(op, reduce, partial, factor, factor_axis)
+
+
+def _check_fixed(op: ComputeOp, factor: IterVar) -> None:
+    """The new dimension is the same for all elements."""
+    own = {axis.var for axis in (*op.axis, *op.reduce_axis)}
+    extent = _range(factor).extent
+    if any(node in own or isinstance(node, ProducerLoad) for node in walk_once(extent)):
+        raise CompileError(
+            f"rfactor of {op.name}: expected a loop that is as long for each element, got "
+            f"{factor.name} of {extent} iterations: split it by a constant, and factor the inner"
+        )
 
 
 def _final(

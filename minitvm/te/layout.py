@@ -64,13 +64,18 @@ def index_map(name: str, axes: Sequence[IterVar], mapping: Callable[..., Any]) -
     old = tuple(Var(axis.name, axis.var.dtype, axis=True) for axis in axes)
     try:
         inspect.signature(mapping).bind(*old)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise CompileError(
             f"{name}: transform_layout: expected a function of {len(old)} indices: {error}"
         ) from None
     result = mapping(*old)
     members = result if isinstance(result, (list, tuple)) else [result]
-    forward = tuple(e.as_index(each) for each in members)
+    try:
+        forward = tuple(e.as_index(each) for each in members)
+    except TypeError as error:
+        raise CompileError(
+            f"{name}: transform_layout: expected the function to return indices: {error}"
+        ) from None
     extents = dict(zip(old, [_extent(name, axis) for axis in axes], strict=True))
     spans = Spans(Prover())
     for var, extent in extents.items():

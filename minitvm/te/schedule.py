@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, final
 
+from minitvm import expr as e
+from minitvm import op as operators
 from minitvm.expr import IterVar
 from minitvm.runtime.errors import CompileError
 from minitvm.te.dataflow import (
@@ -61,7 +63,7 @@ class Schedule(Traced):
     def trace(self) -> str:
         """The Python calls that made this schedule, a line each.
 
-        The text needs ``te`` and the output tensors under their names, and makes ``s``:
+        The text needs ``te``, ``tir`` and the output tensors under their names, and makes ``s``:
         :func:`replay` runs it.
 
         >>> from minitvm import te
@@ -184,6 +186,7 @@ class Schedule(Traced):
             raise CompileError("cache_write: expected a tensor, got none")
         stage = self._stage("cache_write", tensors[0])
         where = f"cache_write of {stage.name}"
+        stage.check_predicate(where)
         if not isinstance(stage.op, ComputeOp):
             raise CompileError(
                 f"{where}: expected a tensor of te.compute, got one of {type(stage.op).__name__}"
@@ -251,6 +254,7 @@ class Schedule(Traced):
             raise CompileError(
                 f"{where}: expected factor_axis in [{-ndim - 1}, {ndim}], got {factor_axis!r}"
             )
+        stage.check_predicate(where)
         place = factor_axis if factor_axis >= 0 else factor_axis + ndim + 1
         partial, final_op = factored(stage, axis, place)
         self._replace(stage, final_op, partial, "")
@@ -348,6 +352,7 @@ class Schedule(Traced):
     def transform_layout(self, stage: Stage, mapping: Any) -> list[IterVar]:
         """See :meth:`Stage.transform_layout`."""
         where = f"{stage.name}: transform_layout"
+        stage.check_predicate(where)
         if isinstance(stage.op, ComputeOp):
             axes = stage.op.axis
             if stage.relations or stage.leaf_iter_vars != stage.all_iter_vars:
@@ -413,7 +418,7 @@ class Schedule(Traced):
 
     def _copy(self) -> Schedule:
         made: Schedule = object.__new__(Schedule)
-        made.outputs, made.calls = self.outputs, self.calls.copy(made.now)
+        made.outputs = self.outputs
         stages = {stage: stage.copy(made) for stage in self.stages}
         made.stages = list(stages.values())
         made.stage_map = {op: stages[stage] for op, stage in self.stage_map.items()}
@@ -421,6 +426,7 @@ class Schedule(Traced):
             group: Group(made, [stages[each] for each in group.stages]) for group in self.groups
         }
         made.groups = list(groups.values())
+        made.calls = self.calls.copy(made.now, groups)
         pairs: list[tuple[Any, Any]] = [*stages.items(), *groups.items()]
         for old, new in pairs:
             new.attach_ivar = old.attach_ivar
@@ -501,8 +507,18 @@ def replay(
     """
     ops = [each.op if isinstance(each, Tensor) else each for each in _listed(outputs)]
     given = create_schedule(ops).calls.names_of(ops)
-    te = SimpleNamespace(create_schedule=create_schedule, thread_axis=thread_axis)
-    scope: dict[str, Any] = {"te": te, **given, **(names or {})}
+    te = SimpleNamespace(
+        create_schedule=create_schedule,
+        thread_axis=thread_axis,
+        all=operators.all,
+        any=operators.any,
+        max=e.maximum,
+        min=e.minimum,
+    )
+    tir = SimpleNamespace(Not=e.logical_not)
+    scope: dict[str, Any] = {"te": te, "tir": tir, **given, **(names or {})}
+    if not isinstance(text, str):
+        raise CompileError(f"replay: expected the text of s.trace(), got {text!r}")
     exec(text, scope)
     made = scope.get("s")
     if not isinstance(made, Schedule):

@@ -189,6 +189,10 @@ class Stage(Attachable):
     def text_in(self, trace: Trace) -> str:
         return f"s[{trace.tensor(self.origin_op.output(0))}]"
 
+    @property
+    def ndim(self) -> int:
+        return self.op.output(0).ndim
+
     def members(self) -> list[Stage]:
         return [self]
 
@@ -265,9 +269,13 @@ class Stage(Attachable):
             made = e.as_index(value)
         except TypeError as error:
             raise CompileError(f"{where}: {error}") from None
-        known = e.const_int(made)
+        known, most = e.const_int(made), 2 ** (parent.var.dtype.bits - 1) - 1
         if known is not None and known < 1:
             raise CompileError(f"{where}: expected 1 or more, got {known}")
+        if known is not None and known > most:
+            raise CompileError(
+                f"{where}: expected {most} at most, which {parent.name} can count, got {known}"
+            )
         for var in free_vars(made):
             if var.axis:
                 raise CompileError(f"{where}: expected no loop variable in it, got {var.name}")
@@ -300,6 +308,11 @@ class Stage(Attachable):
         """
         axes = list(args[0]) if len(args) == 1 and isinstance(args[0], (list, tuple)) else [*args]
         if not axes:
+            if isinstance(self.op, ScanOp):
+                raise CompileError(
+                    f"{self.name}: fuse: expected a loop whose iterations may be regrouped, got "
+                    "a scan"
+                )
             made = IterVar(None, Var("singleton", axis=True))
             self.relations.append(Singleton(made))
             self.all_iter_vars.append(made)
@@ -363,8 +376,12 @@ class Stage(Attachable):
             raise CompileError(f"{self.name}: tile: expected two loops, got {x_parent.name} twice")
         self._plain_leaf("tile", x_parent)
         self._plain_leaf("tile", y_parent)
-        for axis, key, value in ((x_parent, "factor", x_factor), (y_parent, "factor", y_factor)):
-            self._part(axis, key, value)
+        for axis, factor in ((x_parent, x_factor), (y_parent, y_factor)):
+            if factor is None:
+                raise CompileError(
+                    f"{self.name}: tile: expected a factor for {axis.name}, got None"
+                )
+            self._part(axis, "factor", factor)
         x_outer, x_inner = self.split(x_parent, x_factor)
         y_outer, y_inner = self.split(y_parent, y_factor)
         self.reorder(x_outer, y_outer, x_inner, y_inner)
@@ -521,7 +538,10 @@ class Stage(Attachable):
             raise CompileError(
                 f"{self.name}: pragma: expected one of {', '.join(PRAGMAS)}, got {pragma_type!r}"
             )
-        value = e.as_expr(1 if pragma_value is None else pragma_value)
+        try:
+            value = e.as_expr(1 if pragma_value is None else pragma_value)
+        except TypeError as error:
+            raise CompileError(f"{self.name}: pragma {pragma_type}: {error}") from None
         self._edit_attrs(var).pragmas.append((pragma_type, value))
 
     @primitive
@@ -538,7 +558,11 @@ class Stage(Attachable):
         read = {self.schedule.now(each) for each in self.op.input_tensors}
         if not isinstance(tensor, Tensor) or self.schedule.now(tensor) not in read:
             raise CompileError(f"{where}: expected a tensor that {self.name} reads, got {tensor!r}")
-        self._edit_attrs(var).prefetches.append((tensor, e.as_index(offset)))
+        try:
+            distance = e.as_index(offset)
+        except TypeError as error:
+            raise CompileError(f"{where}: offset: {error}") from None
+        self._edit_attrs(var).prefetches.append((tensor, distance))
 
     @primitive
     def tensorize(self, var: IterVar, tensor_intrin: TensorIntrin) -> None:
@@ -595,7 +619,10 @@ class Stage(Attachable):
         CompileError
             When `predicate` is no condition, or uses an axis that is none of this stage's.
         """
-        condition = e.as_condition(predicate)
+        try:
+            condition = e.as_condition(predicate)
+        except TypeError as error:
+            raise CompileError(f"{self.name}: set_store_predicate: {error}") from None
         own = {axis.var for axis in self.all_iter_vars}
         for var in free_vars(condition):
             if var.axis and var not in own:
@@ -690,6 +717,14 @@ class Stage(Attachable):
             raise CompileError(
                 f"{self.name}: {what}: expected a stage that others read, got an output, which "
                 "is computed as a whole: give the cache of cache_write a place instead"
+            )
+
+    def check_predicate(self, where: str) -> None:
+        """An error where a store predicate is about axes that are to be replaced."""
+        if self.store_predicate is not None:
+            raise CompileError(
+                f"{where}: expected no store predicate, whose axes are replaced, got "
+                f"{self.store_predicate}: call set_store_predicate afterwards"
             )
 
     def leaf_index(self, where: str, axis: Any) -> int:

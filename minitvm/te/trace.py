@@ -7,11 +7,13 @@ import inspect
 import keyword
 import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType, MethodType
 from typing import Any, ParamSpec, TypeVar, cast
 
-from minitvm.expr import IterVar, PrimExpr, Var
-from minitvm.functor import free_vars, substitute
+from minitvm import expr as e
+from minitvm.expr import IterVar, PrimExpr, ProducerLoad, Var
+from minitvm.functor import Mutator
 from minitvm.te.tensor import Operation, Tensor
 
 _P = ParamSpec("_P")
@@ -24,6 +26,11 @@ class Traced:
     __slots__ = ()
     calls: Trace
 
+    @property
+    def ndim(self) -> int:
+        """How many indices a function takes that is given to one of the methods."""
+        return 0
+
     def text_in(self, trace: Trace) -> str:
         """How a line of the trace names this object."""
         raise NotImplementedError
@@ -32,7 +39,7 @@ class Traced:
 class Trace:
     """The calls made on one schedule, each a line of Python.
 
-    The text needs ``te`` and the output tensors under their own names, and gives a name to
+    The text needs ``te``, ``tir`` and the output tensors under their own names, and gives a name to
     everything else that it uses.
     """
 
@@ -41,7 +48,7 @@ class Trace:
         self.lines: list[str] = []
         self._now = now
         self._names: dict[object, str] = {}
-        self._taken = {"te", "s"}
+        self._taken = {"te", "tir", "s"}
         self._outputs = outputs
         self._depth = 0
         for op in outputs:
@@ -49,10 +56,12 @@ class Trace:
         listed = ", ".join(f"{self._names[op.output(0)]}.op" for op in outputs)
         self.lines.append(f"s = te.create_schedule([{listed}])")
 
-    def copy(self, now: Callable[[Tensor], Tensor]) -> Trace:
-        """A trace of a copy of the schedule, which goes on from here by itself."""
+    def copy(self, now: Callable[[Tensor], Tensor], others: Mapping[Any, object]) -> Trace:
+        """A trace of a copy of the schedule, which goes on from here by itself; `others` are the
+        copies of what belongs to the schedule."""
         made = Trace(self._outputs, now)
-        made.lines, made._names, made._taken = [*self.lines], {**self._names}, {*self._taken}
+        made.lines, made._taken = [*self.lines], {*self._taken}
+        made._names = {others.get(each, each): name for each, name in self._names.items()}
         return made
 
     # -- Recording --------------------------------------------------------------------------------
@@ -72,7 +81,7 @@ class Trace:
         before = [*self.lines], {**self._names}, {*self._taken}
         self._depth += 1
         try:
-            text = f"{target.text_in(self)}.{method}({self._arguments(args, named)})"
+            text = f"{target.text_in(self)}.{method}({self._arguments(target, args, named)})"
             result = function()
         except BaseException:
             self.lines, self._names, self._taken = before
@@ -90,13 +99,14 @@ class Trace:
         several = isinstance(result, (list, tuple))
         return ", ".join(names) + ("," if several and len(names) == 1 else "") + " = "
 
-    def _arguments(self, args: tuple[Any, ...], named: dict[str, Any]) -> str:
-        texts = [self._text(each) for each in args]
-        return ", ".join(texts + [f"{key}={self._text(each)}" for key, each in named.items()])
+    def _arguments(self, target: Traced, args: tuple[Any, ...], named: dict[str, Any]) -> str:
+        ndim = target.ndim
+        texts = [self._text(each, ndim) for each in args]
+        return ", ".join(texts + [f"{key}={self._text(each, ndim)}" for key, each in named.items()])
 
     # -- Values as text ---------------------------------------------------------------------------
 
-    def _text(self, value: Any) -> str:
+    def _text(self, value: Any, ndim: int = 0) -> str:
         if isinstance(value, (list, tuple)):
             inside = ", ".join(map(self._text, value))
             return f"[{inside}]" if isinstance(value, list) else f"({inside},)"
@@ -110,9 +120,9 @@ class Trace:
             return self._names.get(value) or value.text_in(self)
         if isinstance(value, PrimExpr):
             return self._expression(value)
-        if callable(value) and not hasattr(value, "name"):
-            return self._function(value)
-        if hasattr(value, "__index__") and not isinstance(value, bool):
+        if isinstance(value, (FunctionType, MethodType, functools.partial)):
+            return self._function(value, ndim)
+        if hasattr(value, "__index__") and not isinstance(value, (bool, type)):
             return str(operator.index(value))
         return str(getattr(value, "name", None) or repr(value))
 
@@ -147,9 +157,10 @@ class Trace:
         path: dict[Operation, str] = {}
         pending: list[Operation] = []
         for known, name in self._named_tensors():
-            if known.op not in path:
-                path[known.op] = f"{name}.op"
-                pending.append(known.op)
+            for op, text in ((known.op, f"{name}.op"), (self._now(known).op, f"s[{name}].op")):
+                if op not in path:
+                    path[op] = text
+                    pending.append(op)
         while pending and tensor.op not in path:
             op = pending.pop(0)
             for i, each in enumerate(op.input_tensors):
@@ -181,16 +192,34 @@ class Trace:
         return axis.name
 
     def _expression(self, value: PrimExpr) -> str:
-        axes = {each.var: name for each, name in self._names.items() if isinstance(each, IterVar)}
-        renamed: dict[Var, PrimExpr] = {}
-        for var in free_vars(value):
-            name = f"{axes[var]}.var" if var in axes else self._size(var)
-            renamed[var] = Var(name, var.dtype)
-        return str(substitute(value, renamed))
+        return str(_AsPython(self._variable, self.tensor).expr(value))
 
-    def _function(self, function: Callable[..., Any]) -> str:
-        """A function of indices."""
-        names = list(inspect.signature(function).parameters)
+    def _variable(self, var: Var) -> str:
+        named = [each for each in self._names if isinstance(each, IterVar)]
+        for axis in [*named, *self._root_axes()]:
+            if axis.var is var:
+                return f"{self._axis(axis)}.var"
+        return self._size(var)
+
+    def _root_axes(self) -> list[IterVar]:
+        """The axes of the operations that have names."""
+        ops = [op for known, _ in self._named_tensors() for op in (known.op, self._now(known).op)]
+        fields = ("axis", "reduce_axis")
+        return [each for op in ops for field in fields for each in getattr(op, field, ())]
+
+    def _function(self, function: Callable[..., Any], ndim: int) -> str:
+        """A function of `ndim` indices; one of another number is refused by who takes it."""
+        signature = inspect.signature(function)
+        named = [
+            each.name
+            for each in signature.parameters.values()
+            if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+        ]
+        names = named[:ndim] + [f"i{i}" for i in range(len(named), ndim)]
+        try:
+            signature.bind(*names)
+        except TypeError:
+            return repr(function)
         result = function(*[Var(name, axis=True) for name in names])
         members = result if isinstance(result, (list, tuple)) else [result]
         return f"lambda {', '.join(names)}: [{', '.join(map(str, members))}]"
@@ -207,7 +236,7 @@ class Trace:
         return self._names.get(var, var.name)
 
     def _name(self, thing: object, wanted: str) -> str:
-        base = re.sub(r"\W", "_", wanted) or "x"
+        base = re.sub(r"\W", "_", wanted, flags=re.ASCII) or "x"
         if keyword.iskeyword(base) or base[0].isdigit():
             base = f"_{base}"
         name, count = base, 1
@@ -216,6 +245,44 @@ class Trace:
         self._taken.add(name)
         self._names[thing] = name
         return name
+
+
+class _AsPython(Mutator):
+    """An expression that prints as Python: what is no operator there becomes a variable whose name
+    is a call."""
+
+    def __init__(self, variable: Callable[[Var], str], tensor: Callable[[Tensor], str]) -> None:
+        super().__init__()
+        self._variable = variable
+        self._tensor = tensor
+
+    def visit_Var(self, node: Var) -> PrimExpr:
+        return Var(self._variable(node), node.dtype)
+
+    def visit_And(self, node: e.And) -> PrimExpr:
+        return self._call(node, "te.all", node.a, node.b)
+
+    def visit_Or(self, node: e.Or) -> PrimExpr:
+        return self._call(node, "te.any", node.a, node.b)
+
+    def visit_Not(self, node: e.Not) -> PrimExpr:
+        return self._call(node, "tir.Not", node.a)
+
+    def visit_Min(self, node: e.Min) -> PrimExpr:
+        return self._call(node, "te.min", node.a, node.b)
+
+    def visit_Max(self, node: e.Max) -> PrimExpr:
+        return self._call(node, "te.max", node.a, node.b)
+
+    def visit_Cast(self, node: e.Cast) -> PrimExpr:
+        return Var(f"({self.expr(node.value)}).astype('{node.dtype}')", node.dtype)
+
+    def visit_ProducerLoad(self, node: ProducerLoad) -> PrimExpr:
+        indices = ", ".join(str(self.expr(index)) for index in node.indices)
+        return Var(f"{self._tensor(cast(Tensor, node.producer))}({indices})", node.dtype)
+
+    def _call(self, node: PrimExpr, name: str, *args: PrimExpr) -> PrimExpr:
+        return Var(f"{name}({', '.join(str(self.expr(each)) for each in args)})", node.dtype)
 
 
 def primitive(method: Callable[_P, _R]) -> Callable[_P, _R]:

@@ -1,0 +1,699 @@
+"""Each primitive: the loops that it makes, as text, and that they compute what they did before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+import minitvm as tvm
+from minitvm import te, tir
+from minitvm.arith.analyzer import Analyzer
+from minitvm.expr import const_int
+from minitvm.functor import substitute
+from minitvm.te.tensor import PlaceholderOp, Tensor
+
+Golden = Callable[[str], None]
+Arrays = list[np.ndarray[Any, Any]]
+SIZES = (0, 1, 2, 7, 19)
+LATER = ["partition_loops", "hoist_conditions", "unroll_loops", "reuse_storage"]
+
+n = te.size_var("n")
+m = te.size_var("m")
+
+
+def arrays(args: Sequence[Tensor], sizes: dict[Any, int]) -> Arrays:
+    """Inputs of small whole numbers; outputs of rubbish."""
+    generator = np.random.default_rng(0)
+    known = {var: tir.const(size, var.dtype) for var, size in sizes.items()}
+    shapes = [[_extent(dim, known) for dim in arg.shape] for arg in args]
+    return [
+        generator.integers(-9, 10, shape).astype(str(arg.dtype))
+        for shape, arg in zip(shapes, args, strict=True)
+    ]
+
+
+def _extent(dim: Any, known: dict[Any, Any]) -> int:
+    made = const_int(Analyzer().simplify(cast(Any, substitute(dim, known))))
+    assert made is not None
+    return made
+
+
+def check(s: te.Schedule, args: Sequence[Tensor], expected: Callable[..., Any]) -> None:
+    """What a schedule computes, against numpy, for every size. `expected` takes the inputs."""
+    function = tvm.build(s, args)
+    constant = all(const_int(dim) is not None for arg in args for dim in arg.shape)
+    for size in (0,) if constant else SIZES:
+        sizes = {n: size, m: 5 if size else 0}
+        made = arrays(args, sizes)
+        inputs = [x for x, arg in zip(made, args, strict=True) if isinstance(arg.op, PlaceholderOp)]
+        results = expected(*[x.copy() for x in inputs])
+        function(*made)
+        outputs = made[len(inputs) :]
+        wanted = results if isinstance(results, tuple) else (results,)
+        for got, each in zip(outputs, wanted, strict=True):
+            np.testing.assert_array_equal(got, each)
+
+
+def text(s: te.Schedule, args: Sequence[Tensor]) -> str:
+    """The loops of a schedule, before passes change them."""
+    with tvm.transform.PassContext(disabled_pass=LATER):
+        return str(tvm.lower(s, args, name="f", simple_mode=True))
+
+
+def rows(shape: Any = (n, m)) -> tuple[Any, Any, Any, Any]:
+    """B = 2 A, C = B + 1."""
+    a = te.placeholder(shape, "int32", name="A")
+    b = te.compute(shape, lambda i, j: a[i, j] * 2, name="B")
+    c = te.compute(shape, lambda i, j: b[i, j] + 1, name="C")
+    return a, b, c, te.create_schedule(c.op)
+
+
+def twice_and_one(a: Any) -> Any:
+    return a * 2 + 1
+
+
+def vectors(size: Any = n) -> tuple[Any, Any, Any]:
+    a = te.placeholder((size,), "int32", name="A")
+    b = te.compute((size,), lambda i: a[i] * 2 + 1, name="B")
+    return a, b, te.create_schedule(b.op)
+
+
+def sums(shape: Any = (n, m)) -> tuple[Any, Any, Any]:
+    a = te.placeholder(shape, "int32", name="A")
+    k = te.reduce_axis((0, shape[1]), "k")
+    b = te.compute((shape[0],), lambda i: te.sum(a[i, k], axis=k), name="B")
+    return a, b, te.create_schedule(b.op)
+
+
+def sum_rows(a: Any) -> Any:
+    return a.sum(axis=1, dtype="int32")
+
+
+def stencil() -> tuple[Any, Any, Any, Any]:
+    a = te.placeholder((n + 2,), "int32", name="A")
+    b = te.compute((n + 2,), lambda i: a[i] * 2, name="B")
+    c = te.compute((n,), lambda i: b[i] + b[i + 1] + b[i + 2], name="C")
+    return a, b, c, te.create_schedule(c.op)
+
+
+def blurred(a: Any) -> Any:
+    return 2 * (a[:-2] + a[1:-1] + a[2:])
+
+
+# -- Loops ----------------------------------------------------------------------------------------
+
+
+def test_split_by_factor(golden: Golden) -> None:
+    a, b, s = vectors()
+    s[b].split(b.op.axis[0], factor=4)
+    golden(text(s, [a, b]))
+    check(s, [a, b], twice_and_one)
+
+
+def test_split_by_nparts(golden: Golden) -> None:
+    a, b, s = vectors()
+    s[b].split(b.op.axis[0], nparts=4)
+    golden(text(s, [a, b]))
+    check(s, [a, b], twice_and_one)
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 4, 7])
+@pytest.mark.parametrize("how", ["factor", "nparts"])
+def test_splits_of_constant_extents(size: int, how: str) -> None:
+    a, b, s = vectors(size)
+    outer, _ = s[b].split(b.op.axis[0], **{how: 4})
+    s[b].split(outer, **{how: 3})
+    check(s, [a, b], twice_and_one)
+
+
+@pytest.mark.parametrize("factor", [1, 2, 7, 100])
+@pytest.mark.parametrize("how", ["factor", "nparts"])
+def test_split_by_a_variable(factor: int, how: str) -> None:
+    a, b, s = vectors()
+    f = te.var("f")
+    s[b].split(b.op.axis[0], **{how: f})
+    x = np.arange(13, dtype="int32")
+    y = np.zeros_like(x)
+    tvm.build(s, [a, b, f])(x, y, factor)
+    np.testing.assert_array_equal(y, x * 2 + 1)
+
+
+def test_fuse(golden: Golden) -> None:
+    a, b, c, s = rows()
+    fused = s[c].fuse(*c.op.axis)
+    s[c].split(fused, 4)
+    s[b].compute_inline()
+    golden(text(s, [a, c]))
+    check(s, [a, c], twice_and_one)
+
+
+def test_fuse_nothing(golden: Golden) -> None:
+    a, b, s = vectors()
+    once = s[b].fuse()
+    assert s[b].leaf_iter_vars == [once, b.op.axis[0]]
+    golden(text(s, [a, b]))
+    check(s, [a, b], twice_and_one)
+
+
+def test_fuse_of_three_axes(golden: Golden) -> None:
+    a = te.placeholder((n, m, 3), "int32", name="A")
+    b = te.compute((n, m, 3), lambda *i: a(*i) * 2, name="B")
+    s = te.create_schedule(b.op)
+    s[b].fuse(list(b.op.axis))
+    golden(text(s, [a, b]))
+    check(s, [a, b], lambda x: x * 2)
+
+
+def test_reorder(golden: Golden) -> None:
+    """A reduction around data: the beginnings are in loops of their own."""
+    a, b, s = sums()
+    s[b].reorder(b.op.reduce_axis[0], b.op.axis[0])
+    golden(text(s, [a, b]))
+    check(s, [a, b], sum_rows)
+
+
+def test_tile(golden: Golden) -> None:
+    a, b, c, s = rows()
+    xo, yo, xi, yi = s[c].tile(*c.op.axis, 4, 3)
+    assert s[c].leaf_iter_vars == [xo, yo, xi, yi]
+    s[b].compute_inline()
+    golden(text(s, [a, c]))
+    check(s, [a, c], twice_and_one)
+
+
+def test_kinds_of_loops(golden: Golden) -> None:
+    a, b, c, s = rows((8, 16))
+    i, j = c.op.axis
+    s[c].parallel(i)
+    s[c].vectorize(s[c].split(j, 8)[1])
+    s[b].unroll(s[b].split(b.op.axis[1], 2)[1])
+    golden(text(s, [a, c]))
+    check(s, [a, c], twice_and_one)
+
+
+def test_bind(golden: Golden) -> None:
+    """Shown by `lower`; no CPU has such threads."""
+    a, b, s = vectors()
+    s[b].bind(s[b].split(b.op.axis[0], 32)[1], te.thread_axis("threadIdx.x"))
+    golden(text(s, [a, b]))
+    with pytest.raises(tvm.CompileError, match=r"^loop i\.inner: a CPU has no thread axes to bind"):
+        tvm.build(s, [a, b])
+
+
+def test_pragma(golden: Golden) -> None:
+    a, b, s = vectors()
+    s[b].pragma(b.op.axis[0], "auto_unroll_max_step", 16)
+    golden(text(s, [a, b]))
+    check(s, [a, b], twice_and_one)
+
+
+def test_debug_skip_region() -> None:
+    a, b, s = vectors()
+    s[b].pragma(b.op.axis[0], "debug_skip_region")
+    x, y = np.arange(5, dtype="int32"), np.full(5, 77, "int32")
+    tvm.build(s, [a, b])(x, y)
+    assert (y == 77).all()
+
+
+# -- Places ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2, 3])
+def test_compute_at(golden: Golden, depth: int) -> None:
+    a, b, c, s = rows()
+    loops = s[c].tile(*c.op.axis, 4, 3)
+    s[b].compute_at(s[c], loops[depth])
+    if depth in (1, 3):
+        golden(text(s, [a, c]))
+    check(s, [a, c], twice_and_one)
+
+
+def test_compute_at_in_a_chain(golden: Golden) -> None:
+    a = te.placeholder((n,), "int32", name="A")
+    b = te.compute((n,), lambda i: a[i] * 2, name="B")
+    c = te.compute((n,), lambda i: b[i] + 1, name="C")
+    d = te.compute((n,), lambda i: c[n - 1 - i], name="D")
+    s = te.create_schedule(d.op)
+    outer, _ = s[d].split(d.op.axis[0], 4)
+    s[c].compute_at(s[d], outer)
+    s[b].compute_at(s[c], c.op.axis[0])
+    golden(text(s, [a, d]))
+    check(s, [a, d], lambda x: (x * 2 + 1)[::-1])
+
+
+def test_compute_at_of_a_reduction(golden: Golden) -> None:
+    a, b, _ = sums()
+    c = te.compute((n, m), lambda i, j: a[i, j] - b[i], name="C")
+    s = te.create_schedule(c.op)
+    s[b].compute_at(s[c], c.op.axis[0])
+    golden(text(s, [a, c]))
+    check(s, [a, c], lambda x: x - sum_rows(x)[:, None])
+
+
+def test_compute_at_in_a_reduction() -> None:
+    """What is reduced is computed where it is."""
+    a = te.placeholder((n, m), "int32", name="A")
+    b = te.compute((n, m), lambda i, j: a[i, j] * 2, name="B")
+    k = te.reduce_axis((0, m), "k")
+    c = te.compute((n,), lambda i: te.sum(b[i, k], axis=k), name="C")
+    for place in range(3):
+        s = te.create_schedule(c.op)
+        outer, inner = s[c].split(k, 3)
+        s[b].compute_at(s[c], (c.op.axis[0], outer, inner)[place])
+        check(s, [a, c], lambda x: sum_rows(x) * 2)
+
+
+def test_compute_at_of_a_stencil(golden: Golden) -> None:
+    a, b, c, s = stencil()
+    outer, _ = s[c].split(c.op.axis[0], 4)
+    s[b].compute_at(s[c], outer)
+    golden(text(s, [a, c]))
+    check(s, [a, c], blurred)
+
+
+def test_compute_inline(golden: Golden) -> None:
+    a = te.placeholder((n, m), "int32", name="A")
+    b = te.compute((n, m), lambda i, j: a[i, j] * 2, name="B")
+    c = te.compute((m, n), lambda i, j: b[j, i] + 1, name="C")
+    k = te.reduce_axis((0, m), "k")
+    d = te.compute((n,), lambda i: te.sum(c[k, i], axis=k), name="D")
+    s = te.create_schedule(d.op)
+    s[b].compute_inline()
+    s[c].compute_inline()
+    golden(text(s, [a, d]))
+    check(s, [a, d], lambda x: sum_rows(x * 2 + 1))
+
+
+def test_compute_root() -> None:
+    a, b, c, s = rows()
+    plain = text(s, [a, c])
+    s[b].compute_inline()
+    s[b].compute_root()
+    assert text(s, [a, c]) == plain
+    s[b].compute_at(s[c], c.op.axis[0])
+    s[b].compute_root()
+    assert text(s, [a, c]) == plain
+
+
+def test_create_group(golden: Golden) -> None:
+    a = te.placeholder((n,), "int32", name="A")
+    b = te.compute((n,), lambda i: a[i] * 2, name="B")
+    c = te.compute((n,), lambda i: b[i] + 1, name="C")
+    d = te.compute((n,), lambda i: c[i] * c[i], name="D")
+    s = te.create_schedule(d.op)
+    outer, _ = s[d].split(d.op.axis[0], 4)
+    s.create_group(outputs=c, inputs=a).compute_at(s[d], outer)
+    golden(text(s, [a, d]))
+    check(s, [a, d], lambda x: (x * 2 + 1) ** 2)
+
+
+def test_an_extern_stage_has_a_place() -> None:
+    a = te.placeholder((4, 4), "int32", name="A")
+
+    def double(ins: Any, outs: Any) -> Any:
+        builder = tir.ir_builder.create()
+        source, target = builder.buffer_ptr(ins[0]), builder.buffer_ptr(outs[0])
+        with (
+            builder.for_range(0, 4) as i,
+            builder.for_range(0, 4) as j,
+        ):
+            target[i, j] = source[i, j] * 2
+        return builder.get()
+
+    b = te.extern((4, 4), [a], double, name="B", dtype="int32")
+    c = te.compute((4, 4), lambda i, j: b[j, i] + 1, name="C")
+    s = te.create_schedule(c.op)
+    s[b].compute_at(s[c], c.op.axis[0])
+    check(s, [a, c], lambda x: x.T * 2 + 1)
+
+
+# -- Memory ---------------------------------------------------------------------------------------
+
+
+def test_cache_read(golden: Golden) -> None:
+    """One copy for two readers, each of which reads another part."""
+    a = te.placeholder((n,), "int32", name="A")
+    b = te.compute((n,), lambda i: a[i] * 2, name="B")
+    c = te.compute((n,), lambda i: b[i] + a[n - 1 - i], name="C")
+    s = te.create_schedule(c.op)
+    s.cache_read(a, "local", [b, c])
+    s[b].compute_inline()
+    golden(text(s, [a, c]))
+    check(s, [a, c], lambda x: x * 2 + x[::-1])
+
+
+def test_cache_write(golden: Golden) -> None:
+    a, b, s = sums()
+    cache = s.cache_write(b, "local")
+    s[cache].compute_at(s[b], b.op.axis[0])
+    golden(text(s, [a, b]))
+    check(s, [a, b], sum_rows)
+
+
+def test_cache_write_keeps_the_layout_of_loops(golden: Golden) -> None:
+    a, b, c, s = rows()
+    xo, yo, xi, yi = s[c].tile(*c.op.axis, 4, 3)
+    s[c].reorder(yo, xo, yi, xi)
+    s.cache_write(c, "global")
+    s[b].compute_inline()
+    golden(text(s, [a, c]))
+    check(s, [a, c], twice_and_one)
+
+
+def test_cache_write_twice() -> None:
+    a, b, s = sums()
+    first = s.cache_write(b, "local")
+    second = s.cache_write(first, "local")
+    assert [each.name for each in s.stages] == ["A", "B.local.local", "B.local", "B"]
+    s[second].compute_at(s[first], s[first].op.axis[0])
+    check(s, [a, b], sum_rows)
+
+
+def argmax(size: Any) -> tuple[Any, Any, Any, Any]:
+    def later(x: Any, y: Any) -> Any:
+        first = te.any(x[1] > y[1], te.all(x[1] == y[1], x[0] < y[0]))
+        return te.if_then_else(first, x[0], y[0]), te.if_then_else(first, x[1], y[1])
+
+    best = te.comm_reducer(later, lambda t0, t1: (te.const(1000, t0), te.min_value(t1)))
+    a = te.placeholder((4, size), "int32", name="A")
+    k = te.reduce_axis((0, size), "k")
+    index, value = te.compute((4,), lambda i: best((k.var, a[i, k]), axis=k), name="M")
+    return a, index, value, te.create_schedule(index.op)
+
+
+def greatest(a: Any) -> Any:
+    return a.argmax(axis=1), a.max(axis=1)
+
+
+@pytest.mark.parametrize("size", [1, 5, 8])
+def test_cache_write_of_several_tensors(size: int) -> None:
+    a, index, value, s = argmax(size)
+    caches = s.cache_write([index, value], "local")
+    assert [each.name for each in caches] == ["M.local.v0", "M.local.v1"]
+    check(s, [a, index, value], greatest)
+
+
+def test_rfactor(golden: Golden) -> None:
+    a, b, s = sums()
+    _, inner = s[b].split(b.op.reduce_axis[0], 4)
+    s.rfactor(b, inner)
+    golden(text(s, [a, b]))
+    check(s, [a, b], sum_rows)
+
+
+@pytest.mark.parametrize("factor_axis", [0, 1, -1, -2])
+def test_rfactor_puts_the_new_axis_anywhere(factor_axis: int) -> None:
+    a, b, s = sums()
+    outer, _ = s[b].split(b.op.reduce_axis[0], 3)
+    partial: Any = s.rfactor(b, outer, factor_axis)
+    place = factor_axis % 2
+    assert [each.name for each in partial.op.axis][place] == "k.outer"
+    check(s, [a, b], sum_rows)
+
+
+def test_rfactor_of_a_whole_axis_and_again() -> None:
+    a, b, s = sums()
+    s.rfactor(b, b.op.reduce_axis[0])
+    check(s, [a, b], sum_rows)
+    _, inner = s[b].split(s[b].op.reduce_axis[0], 2)
+    s.rfactor(b, inner)
+    check(s, [a, b], sum_rows)
+
+
+@pytest.mark.parametrize("size", [1, 5, 8])
+def test_rfactor_of_several_results(size: int) -> None:
+    a, index, value, s = argmax(size)
+    _, inner = s[index].split(s[index].op.reduce_axis[0], 3)
+    partial = s.rfactor(index, inner)
+    s[partial[0]].compute_at(s[index], index.op.axis[0])
+    check(s, [a, index, value], greatest)
+
+
+def test_rfactor_keeps_init_and_where() -> None:
+    a = te.placeholder((n, m), "int32", name="A")
+    k = te.reduce_axis((0, m), "k")
+    b = te.compute((n,), lambda i: te.sum(a[i, k], axis=k, where=a[i, k] > 0, init=7), name="B")
+    for factor in (1, 2, 100):
+        s = te.create_schedule(b.op)
+        s.rfactor(b, s[b].split(k, factor)[1])
+        check(s, [a, b], lambda x: 7 + sum_rows(np.maximum(x, 0)))
+
+
+def test_set_scope(golden: Golden) -> None:
+    a, b, c, s = rows()
+    s[b].set_scope("local")
+    s[b].compute_at(s[c], c.op.axis[1])
+    golden(text(s, [a, c]))
+    check(s, [a, c], twice_and_one)
+
+
+def test_set_store_predicate(golden: Golden) -> None:
+    a, b, s = vectors()
+    outer, _ = s[b].split(b.op.axis[0], 4)
+    s[b].set_store_predicate(te.all(b.op.axis[0] > 2, outer < 2))
+    golden(text(s, [a, b]))
+    x, y = np.arange(13, dtype="int32"), np.full(13, -5, "int32")
+    tvm.build(s, [a, b])(x, y)
+    np.testing.assert_array_equal(y, [-5] * 3 + [2 * i + 1 for i in range(3, 8)] + [-5] * 5)
+
+
+def test_transform_layout(golden: Golden) -> None:
+    a, b, c, s = rows((6, 10))
+    loops = s[b].transform_layout(lambda i, *j: [j[0] // 4, i, j[0] % 4])
+    assert s[b].leaf_iter_vars == loops
+    golden(text(s, [a, c]))
+    check(s, [a, c], twice_and_one)
+
+
+def test_transform_layout_of_an_argument() -> None:
+    a, _, c, s = rows((6, 10))
+    s[c].transform_layout(lambda i, j: [j // 4, i, j % 4])
+    function = tvm.build(s, [a, c])
+    x, y = np.arange(60, dtype="int32").reshape(6, 10), np.zeros((3, 6, 4), "int32")
+    function(x, y)
+    padded = np.pad(x * 2 + 1, ((0, 0), (0, 2)))
+    np.testing.assert_array_equal(y, padded.reshape(6, 3, 4).transpose(1, 0, 2))
+
+
+def test_what_only_speeds_up_keeps_what_is_computed() -> None:
+    a, b, c, s = rows((6, 10))
+    s[b].compute_at(s[c], c.op.axis[0])
+    s[b].storage_align(b.op.axis[0], 16, 3)
+    s[b].double_buffer()
+    s[c].prefetch(b, c.op.axis[1], 1)
+    s[b].prefetch(a, b.op.axis[1], 2)
+    check(s, [a, c], twice_and_one)
+
+
+# -- Ranges that depend on others -----------------------------------------------------------------
+
+
+def triangle() -> tuple[Any, Any, Any, Any]:
+    """Sums of the first i + 1 elements of row i."""
+    a = te.placeholder((7, 7), "int32", name="A")
+    b = te.compute((7, 7), lambda i, j: a[i, j] * 2, name="B")
+
+    def row(i: Any) -> Any:
+        k = te.reduce_axis((0, i + 1), "k")
+        return te.sum(b[i, k], axis=k)
+
+    c = te.compute((7,), row, name="C")
+    return a, b, c, te.create_schedule(c.op)
+
+
+def triangle_sums(a: Any) -> Any:
+    return sum_rows(np.tril(a)) * 2
+
+
+TRIANGLES: dict[str, Callable[[te.Schedule, Any, Any], object]] = {
+    "plain": lambda s, b, c: None,
+    "split_rows": lambda s, b, c: s[c].split(c.op.axis[0], 3),
+    "split_columns": lambda s, b, c: s[c].split(c.op.reduce_axis[0], 3),
+    "parts_of_columns": lambda s, b, c: s[c].split(c.op.reduce_axis[0], nparts=3),
+    "at_rows": lambda s, b, c: s[b].compute_at(s[c], s[c].split(c.op.axis[0], 3)[0]),
+    "at_columns": lambda s, b, c: s[b].compute_at(s[c], s[c].split(c.op.reduce_axis[0], 3)[0]),
+    "cache_write": lambda s, b, c: s.cache_write(c, "local"),
+    "cache_in_layout": lambda s, b, c: (s[c].split(c.op.axis[0], 3), s.cache_write(c, "local")),
+    "rfactor": lambda s, b, c: s.rfactor(c, s[c].split(c.op.reduce_axis[0], 3)[1]),
+}
+
+
+@pytest.mark.parametrize("how", TRIANGLES)
+def test_a_range_that_depends_on_another_axis(how: str) -> None:
+    a, b, c, s = triangle()
+    TRIANGLES[how](s, b, c)
+    check(s, [a, c], triangle_sums)
+
+
+def test_a_triangle_in_tiles(golden: Golden) -> None:
+    a, b, c, s = triangle()
+    outer, _ = s[c].split(c.op.axis[0], 3)
+    s[b].compute_at(s[c], outer)
+    golden(text(s, [a, c]))
+
+
+SPARSE: dict[str, Callable[..., object]] = {
+    "plain": lambda s, ends, d, c: None,
+    "ends_at": lambda s, ends, d, c: s[ends].compute_at(s[c], c.op.axis[0]),
+    "ends_inline": lambda s, ends, d, c: s[ends].compute_inline(),
+    "ends_cached": lambda s, ends, d, c: s.cache_write(ends, "local"),
+    "values_at": lambda s, ends, d, c: s[d].compute_at(s[c], c.op.axis[0]),
+    "split": lambda s, ends, d, c: (
+        s[c].split(c.op.axis[0], 3),
+        s[c].split(c.op.reduce_axis[0], 2),
+    ),
+    "cache_write": lambda s, ends, d, c: s.cache_write(c, "local"),
+    "rfactor": lambda s, ends, d, c: s.rfactor(c, s[c].split(c.op.reduce_axis[0], 2)[1]),
+}
+
+
+@pytest.mark.parametrize("how", SPARSE)
+def test_a_range_that_is_read_from_a_tensor(how: str) -> None:
+    p = te.placeholder((5,), "int32", name="P")
+    x = te.placeholder((12,), "int32", name="X")
+    d = te.compute((12,), lambda i: x[i] * 3, name="D")
+    ends = te.compute((5,), lambda i: te.max(te.min(p[i], 12), 0), name="ends")
+
+    def row(i: Any) -> Any:
+        k = te.reduce_axis((ends[i], te.max(ends[i], ends[i + 1])), "k")
+        return te.sum(te.if_then_else(k < 12, d[te.min(k, 11)], 0), axis=k)
+
+    c = te.compute((4,), row, name="C")
+    s = te.create_schedule(c.op)
+    SPARSE[how](s, ends, d, c)
+    begins = np.array([0, 3, 3, 9, 12], "int32")
+    values = np.arange(12, dtype="int32")
+    found = np.zeros(4, "int32")
+    tvm.build(s, [p, x, c])(begins, values, found)
+    expected = [3 * values[begins[i] : begins[i + 1]].sum() for i in range(4)]
+    np.testing.assert_array_equal(found, expected)
+
+
+# -- Scans ----------------------------------------------------------------------------------------
+
+
+def recurrence() -> tuple[Any, Any, Any, Any, Any]:
+    x = te.placeholder((m, n), "int32", name="X")
+    state = te.placeholder((m, n), "int32", name="state")
+    first = te.compute((1, n), lambda _, i: x[0, i], name="first")
+    half = te.compute((m, n), lambda t, i: state[t - 1, i] * 2, name="half")
+    step = te.compute((m, n), lambda t, i: half[t, i] + x[t, i], name="step")
+    result = te.scan(first, step, state, inputs=[x], name="R")
+    return x, half, step, result, te.create_schedule(result.op)
+
+
+def recurred(x: Any) -> Any:
+    found = x.copy()
+    for t in range(1, len(x)):
+        found[t] = found[t - 1] * 2 + x[t]
+    return found
+
+
+def check_scan(s: te.Schedule, x: Any, results: list[Any], expected: Any) -> None:
+    function = tvm.build(s, [x, *results])
+    for size in SIZES:
+        (given,) = arrays([x], {n: size, m: 5})
+        made = [np.full_like(given, 99) for _ in results]
+        function(given, *made)
+        for got, wanted in zip(made, expected(given), strict=True):
+            np.testing.assert_array_equal(got, wanted)
+
+
+def test_scan(golden: Golden) -> None:
+    x, half, step, result, s = recurrence()
+    outer, _ = s[step].split(step.op.axis[1], 4)
+    s[half].compute_at(s[step], outer)
+    golden(text(s, [x, result]))
+    check_scan(s, x, [result], lambda a: [recurred(a)])
+
+
+def test_scan_of_two_states() -> None:
+    x = te.placeholder((m, n), "int32", name="X")
+    states = [te.placeholder((m, n), "int32", name=f"state{i}") for i in range(2)]
+    firsts = [te.compute((1, n), lambda _, i, v=v: x[0, i] * v, name=f"first{v}") for v in (1, 2)]
+    steps = [
+        te.compute((m, n), lambda t, i: states[0][t - 1, i] + x[t, i], name="up"),
+        te.compute((m, n), lambda t, i: states[1][t - 1, i] + states[0][t - 1, i], name="over"),
+    ]
+    a, b = te.scan(firsts, steps, states, inputs=[x], name="R")
+    s = te.create_schedule(a.op)
+    s[steps[1]].vectorize(s[steps[1]].split(steps[1].op.axis[1], 4)[1])
+
+    def expected(given: Any) -> list[Any]:
+        one = given.cumsum(axis=0, dtype="int32")
+        two = np.concatenate([given[:1] * 2, one[:-1]]).cumsum(axis=0, dtype="int32")
+        return [one, two]
+
+    check_scan(s, x, [a, b], expected)
+
+
+# -- Schedules ------------------------------------------------------------------------------------
+
+
+def test_lowering_and_scheduling_on() -> None:
+    """`lower` works on a copy; `normalize` makes one."""
+    a, b, c, s = rows()
+    s[b].compute_at(s[c], c.op.axis[0])
+    before = text(s, [a, c])
+    copy = s.normalize()
+    assert text(copy, [a, c]) == before
+    s[c].split(c.op.axis[0], 3)
+    assert text(copy, [a, c]) == before
+    check(s, [a, c], twice_and_one)
+
+
+def test_two_schedules_of_one_graph() -> None:
+    a, b, c, s = rows()
+    other = te.create_schedule(c.op)
+    plain = text(other, [a, c])
+    s[c].split(c.op.axis[0], 3)
+    s.cache_write(c, "local")
+    s[b].compute_inline()
+    assert text(other, [a, c]) == plain
+    check(s, [a, c], twice_and_one)
+
+
+def test_an_output_that_another_reads() -> None:
+    a, b, c, _ = rows()
+    s = te.create_schedule([b.op, c.op])
+    x, y = c.op.axis
+    s[c].tile(x, y, 4, 3)
+    check(s, [a, b, c], lambda x: (x * 2, x * 2 + 1))
+
+
+def test_rank_0_and_rank_7() -> None:
+    a = te.placeholder((), "int32", name="A")
+    b = te.compute((), lambda: a[()] * 2, name="B")
+    c = te.compute((), lambda: b[()] + 1, name="C")
+    s = te.create_schedule(c.op)
+    cache = s.cache_write(c, "local")
+    s[b].compute_at(s[cache], s[cache].fuse())
+    check(s, [a, c], twice_and_one)
+    shape = (1, 2, 3, 1, 2, 3, 2)
+    a = te.placeholder(shape, "int32", name="A")
+    b = te.compute(shape, lambda *i: a(*i) * 2 + 1, name="B")
+    s = te.create_schedule(b.op)
+    s[b].split(s[b].fuse(*b.op.axis[1:6]), 5)
+    check(s, [a, b], twice_and_one)
+
+
+@pytest.mark.parametrize("how", ["inline", "last", "next"])
+def test_long_chains(how: str) -> None:
+    length = 120
+    a = te.placeholder((5,), "int32", name="A")
+    made: list[Any] = [a]
+    for i in range(length):
+        made.append(te.compute((5,), lambda j, x=made[-1]: x[j] + 1, name=f"t{i}"))
+    last = made[-1]
+    s = te.create_schedule(last.op)
+    for each, reader in pairwise(made[1:]):
+        if how == "inline":
+            s[each].compute_inline()
+        else:
+            parent = last if how == "last" else reader
+            s[each].compute_at(s[parent], parent.op.axis[0])
+    check(s, [a, last], lambda x: x + length)
