@@ -10,6 +10,7 @@ from minitvm.codegen.machine_code import (
     LoadedCode,
     emit_assembly,
     emit_object,
+    linked,
     machine_for,
     optimised,
 )
@@ -138,7 +139,8 @@ def module_text(lowered: IRModule, options: CodegenOptions) -> str:
         if not isinstance(func.name, str) or not func.name or "\0" in func.name:
             raise CompileError(f"build: expected a name such as 'fmm', got {func.name!r}")
         emit_function(module, func, options)
-    return str(module)
+    text = str(module)
+    return linked(text, module.imports) if module.imports else text
 
 
 def _function(code: LoadedCode, func: PrimFunc, options: CodegenOptions) -> Function:

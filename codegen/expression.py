@@ -8,6 +8,7 @@ from typing import Any, final
 
 from minitvm import expr as e
 from minitvm.codegen.conversion import Conversions
+from minitvm.codegen.fused_index import joined
 from minitvm.codegen.integers import Integers
 from minitvm.codegen.llvm_text import (
     NULL,
@@ -274,7 +275,9 @@ class ExpressionEmitter:
         """Where ``buffer[indices]`` is."""
         offset, step, lanes = integer("i64", 0), integer("i64", 0), 1
         offsets: Value | None = None
-        for node, stride in zip(indices, self.strides(buffer), strict=True):
+        strides = self.strides(buffer)
+        for node, dim in joined(buffer, indices):
+            stride = strides[dim]
             lanes = max(lanes, node.dtype.lanes)
             if isinstance(node, e.Ramp):
                 offset = self._plus(offset, self.times(self.index(node.base), stride))

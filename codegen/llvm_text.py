@@ -108,6 +108,7 @@ class ModuleText:
     """A module under construction: globals, declarations and functions."""
 
     def __init__(self, name: str, triple: str, data_layout: str) -> None:
+        self.imports: list[str] = []  # LLVM IR of the user's, to be linked in
         self._header = (
             f'source_filename = "{_quote(name.encode())}"\n'
             f'target datalayout = "{data_layout}"\n'

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, final
 
@@ -76,6 +76,28 @@ def optimise(module: Any, machine: Any) -> None:
     if type(passes)._dispose is ObjectRef._dispose:
         NewPassManager._dispose(passes)
         passes.detach()
+
+
+def linked(text: str, imports: Sequence[str]) -> str:
+    """The text of a module with others of the user's linked in.
+
+    Raises
+    ------
+    CompileError
+        When LLVM can't read one of them, or they define one name twice.
+    """
+    module = parse(text)
+    for each in imports:
+        try:
+            other = llvm.parse_assembly(each)
+            other.verify()
+            other.triple, other.data_layout = module.triple, module.data_layout
+            module.link_in(other)
+        except RuntimeError as error:
+            raise CompileError(
+                f"pragma import_llvm: expected LLVM IR that can be linked in: {error}"
+            ) from None
+    return str(module)
 
 
 def optimised(text: str, target: Target) -> Any:

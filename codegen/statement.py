@@ -229,6 +229,10 @@ class StatementEmitter:
     # -- parallel loops --
 
     def _emit_attr(self, node: s.AttrStmt) -> None:
+        if node.attr_key == "pragma_import_llvm":
+            self._import(node.value)
+            self.emit(node.body)
+            return
         program, pragmas = without_pragmas(node)
         launches = LAUNCH_POINT in pragmas and not self._is_task and can_be_shared(program)
         if launches and not _is_too_small(program):
@@ -238,6 +242,12 @@ class StatementEmitter:
             self._emit_parallel(program, pragmas)
         else:
             self.emit(node.body)
+
+    def _import(self, text: PrimExpr) -> None:
+        if not isinstance(text, e.StringImm):
+            raise CompileError(f"pragma import_llvm: expected the text of LLVM IR, got {text}")
+        if text.value not in self.text.module.imports:
+            self.text.module.imports.append(text.value)
 
     def _emit_parallel(self, node: s.For, pragmas: frozenset[str]) -> None:
         """A parallel loop: of a team, a region of its own, or serial."""
@@ -362,7 +372,7 @@ class StatementEmitter:
         """A workspace, aligned to a cache line. A size beyond 63 bits saturates, and is refused."""
         text = self.text
         size = integer("i64", buffer.dtype.itemsize)
-        for extent in buffer.shape:
+        for extent in _factors(buffer):
             factor = text.intrinsic("smax", "i64", self.expressions.index(extent), _ZERO)
             size = text.intrinsic("smul.fix.sat", "i64", size, factor, integer("i32", 0))
         allocate = text.module.external_function(ALLOCATE_WORKSPACE, "noalias ptr (i64)")
@@ -413,10 +423,20 @@ def _is_too_small(node: Stmt) -> bool:
     return e.const_int(pays_threads(node)) == 0
 
 
+def _factors(buffer: Buffer) -> tuple[PrimExpr, ...]:
+    """What the number of a buffer's elements is the product of."""
+    if not buffer.strides:
+        return buffer.shape
+    last: PrimExpr = e.const(0, INT64)
+    for extent, stride in zip(buffer.shape, buffer.strides, strict=True):
+        last = last + (e.cast(INT64, extent) - 1) * e.cast(INT64, stride)
+    return (last + 1,)
+
+
 def _constant_size(buffer: Buffer) -> int | None:
     """The bytes of a buffer whose shape is constant."""
     size = buffer.dtype.itemsize
-    for extent in buffer.shape:
+    for extent in _factors(buffer):
         known = e.const_int(extent)
         if known is None:
             return None

@@ -32,7 +32,7 @@ from minitvm.passes.stage_bodies import (
     without_marks,
 )
 from minitvm.passes.tensorize import Match, Region, Tensorized, match_computation, tensorize
-from minitvm.runtime.dtype import HANDLE
+from minitvm.runtime.dtype import HANDLE, INT64
 from minitvm.runtime.errors import CompileError
 from minitvm.stmt import (
     Allocate,
@@ -247,12 +247,15 @@ class _Lowering:
         )
         for stage in self._stages:
             bounds = self._inferred.bounds[stage]
-            if bounds.begins is None or bounds.shape is None:
+            if not self._is_internal(stage) or not isinstance(stage.op, ComputeOp):
                 continue
             for tensor in stage.op.outputs:
                 plain = self._buffers[tensor]
-                real = _sized(plain, bounds.shape)
-                self._moved[plain] = _Moved(real, bounds.begins)
+                shape = plain.shape if bounds.shape is None else bounds.shape
+                strides = _aligned_strides(stage, stage.op, shape)
+                if bounds.shape is not None or strides:
+                    begins = bounds.begins or tuple(const(0, d.dtype) for d in shape)
+                    self._moved[plain] = _Moved(_sized(plain, shape, strides), begins)
 
     def _is_internal(self, stage: Stage) -> bool:
         return not any(each in self._given or each in self._shared for each in stage.op.outputs)
@@ -596,5 +599,22 @@ def _allocated(tensor: Tensor, scope: str) -> Buffer:
     )
 
 
-def _sized(buffer: Buffer, shape: tuple[PrimExpr, ...]) -> Buffer:
-    return Buffer(Var(buffer.name, HANDLE), shape, buffer.dtype, buffer.name, scope=buffer.scope)
+def _sized(buffer: Buffer, shape: tuple[PrimExpr, ...], strides: tuple[PrimExpr, ...]) -> Buffer:
+    data = Var(buffer.name, HANDLE)
+    return Buffer(data, shape, buffer.dtype, buffer.name, strides, scope=buffer.scope)
+
+
+def _aligned_strides(
+    stage: Stage, op: ComputeOp, shape: tuple[PrimExpr, ...]
+) -> tuple[PrimExpr, ...]:
+    """The strides that `storage_align` asks for; none where it does not."""
+    if not stage.storage_alignments:
+        return ()
+    strides: list[PrimExpr] = []
+    stride: PrimExpr = const(1, INT64)
+    for axis, extent in zip(reversed(op.axis), reversed(shape), strict=True):
+        factor, offset = stage.storage_alignments.get(axis, (1, 0))
+        stride = stride + e.floormod(factor + offset - e.floormod(stride, factor), factor)
+        strides.insert(0, stride)
+        stride = stride * e.cast(INT64, extent)
+    return tuple(strides)
