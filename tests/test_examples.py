@@ -32,7 +32,7 @@ def test_runs_alone(path: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", ["96", "100"])
 def test_the_ladder_runs_at_any_size(size: str, tmp_path: Path) -> None:
     printed = run_example(LADDER, tmp_path, size)
-    assert all(f"\n{rung} " in printed for rung in ("baseline", "parallel", "register_tile"))
+    assert all(f"\n{rung} " in printed for rung in ("baseline", "write_cache", "parallel"))
 
 
 HIDE_TORCH = """
