@@ -18,7 +18,7 @@ from minitvm import expr as e
 from minitvm.arith.atoms import Atoms, is_pure
 from minitvm.arith.linear import Affine, Atom, at_most, equal, is_infeasible, less
 from minitvm.expr import Call, IntImm, PrimExpr, Range, Var, const
-from minitvm.functor import substitute, walk
+from minitvm.functor import substitute, walk_once
 from minitvm.runtime.dtype import INT64, DType
 
 Bound = int | float  # an integer, or an infinity
@@ -442,7 +442,7 @@ class Prover:
             isinstance(each, _INDEX_NODES)
             and (each.dtype.is_bool or (each.dtype.is_int and each.dtype.bits >= 32))
             and each not in self._data
-            for each in walk(expr)
+            for each in walk_once(expr)
             if isinstance(each, PrimExpr)
         )
 

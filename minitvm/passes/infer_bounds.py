@@ -49,6 +49,9 @@ class Bounds:
         Of the memory for these elements; None where it is that of the tensor.
     is_padded
         Whether the memory holds what the guards of data axes keep from being computed, too.
+    names
+        Variables for parts of the ranges that are too long to be written out wherever they are
+        used, and their values, in terms of the loops around and of those before.
     """
 
     ranges: dict[IterVar, Range]
@@ -57,6 +60,7 @@ class Bounds:
     begins: tuple[PrimExpr, ...] | None = None
     shape: tuple[PrimExpr, ...] | None = None
     is_padded: bool = False
+    names: list[tuple[Var, PrimExpr]] = field(default_factory=list)
 
 
 @final
@@ -146,8 +150,7 @@ class _Inference:
         for size in stage.op.output(0).shape:
             prover.bind_size(size)
         around = [*self._path(place[0]), *self._loops_to(place)]
-        for loop in around:
-            prover.bind(loop[1].var, self._found.bounds[loop[0]].ranges[loop[1]])
+        self._bind(prover, around)
         if stage in self._scans.updates:
             now = prover.affine(place[1].var)
             spans: list[Span | None] = [Span(now, now), *[None] * (len(op.axis) - 1)]
@@ -156,13 +159,15 @@ class _Inference:
             spans = self._spans_inside(stage, place, prover)
         regions = [self._clamped(prover, spans[i], axis) for i, axis in enumerate(op.axis)]
         roots = self._domains(stage)
+        names: list[tuple[Var, PrimExpr]] = []
         for axis, region in zip(op.axis, regions, strict=True):
             if region is not None:
-                dtype = axis.var.dtype
-                low = prover.expression(region.low, dtype)
-                extent = prover.expression(region.extent, dtype)
-                roots[axis] = Range.from_min_extent(low, extent)
+                roots[axis] = Range.from_min_extent(
+                    _named(prover, f"{axis.name}.begin", region.low, axis, names),
+                    _named(prover, f"{axis.name}.extent", region.extent, axis, names),
+                )
         made = self._of_loops(stage, roots, prover)
+        made.names = names
         for axis, region in zip(op.axis, regions, strict=True):
             if region is not None:
                 self._guard_domain(prover, made, axis, region)
@@ -193,6 +198,16 @@ class _Inference:
             root = above.get(guard.axis, guard.axis)
             made.guards[root].append(guard.condition)
         return made
+
+    def _bind(self, prover: Prover, around: Sequence[Loop]) -> None:
+        """Let `prover` know the loops around, and what is named between them."""
+        named: set[Stage] = set()
+        for stage, leaf in around:
+            bounds = self._found.bounds[stage]
+            for var, value in () if stage in named else bounds.names:
+                prover.bind(var, value)
+            named.add(stage)
+            prover.bind(leaf.var, bounds.ranges[leaf])
 
     def _domains(self, stage: Stage) -> dict[IterVar, Range]:
         domains = {}
@@ -267,8 +282,11 @@ class _Inference:
         path = self._path(reader)
         inside = path[path.index(place) + 1 :] if place in path else []
         fixed = set() if place in path else {loop[1] for loop in self._loops_to(place)}
+        named = {place[0]}
         for stage, leaf in inside:
+            self._relax_names(spans, stage, named)
             self._relax(spans, self._found.bounds[stage].ranges[leaf], leaf)
+        self._relax_names(spans, reader, named)
         bounds = self._found.bounds[reader]
         leaves: dict[IterVar, tuple[Span, bool]] = {}
         for leaf in reader.leaf_iter_vars:
@@ -279,6 +297,18 @@ class _Inference:
         for axis, span in axis_spans(reader, bounds, spans, leaves).items():
             spans.let(axis.var, span)
         return spans
+
+    def _relax_names(self, spans: Spans, stage: Stage, done: set[Stage]) -> None:
+        """Let what is named for a stage inside take all its values."""
+        for var, value in () if stage in done else self._found.bounds[stage].names:
+            span = spans.of(value)
+            if span is None:
+                raise CompileError(
+                    f"{stage.name}: expected ranges whose ends can be known, got {value}: compute "
+                    "the stages that are placed inside of it at the root"
+                )
+            spans.let(var, span)
+        done.add(stage)
 
     def _relax(self, spans: Spans, range_: Range, leaf: IterVar) -> Span:
         """Let a loop variable take all its values."""
@@ -318,7 +348,10 @@ class _Inference:
         """The first element that is kept along an axis, how many are, and whether these are all
         that the loops may reach."""
         begin, dtype = made.ranges[axis].min, axis.var.dtype
-        form = prover.affine(_covered(stage, made, axis))
+        covered = _covered(stage, made, axis)
+        for var, value in reversed(made.names):
+            covered = substitute(covered, {var: value})
+        form = prover.affine(covered)
         if not form.terms:
             return begin, const(form.constant, dtype), True
         # Memory has one size for all iterations around it.
@@ -478,6 +511,27 @@ def _covered(stage: Stage, bounds: Bounds, axis: IterVar) -> PrimExpr:
             case Singleton():
                 pass
     return covers[axis]
+
+
+def _named(
+    prover: Prover,
+    name: str,
+    form: Affine,
+    axis: IterVar,
+    names: list[tuple[Var, PrimExpr]],
+) -> PrimExpr:
+    """A form as an expression; by a name when it holds more than sums of products."""
+    value = prover.expression(form, axis.var.dtype)
+    if all(isinstance(node, _PLAIN) for node in walk_once(value)):
+        return value
+    var = Var(name, value.dtype)
+    prover.bind(var, value)
+    names.append((var, value))
+    return var
+
+
+# What loop variables times factors, and their sums, are made of.
+_PLAIN = (Var, e.IntImm, e.Add, e.Sub, e.Mul, e.Cast)
 
 
 def reads_of(*nodes: Node) -> list[BufferLoad]:

@@ -42,6 +42,7 @@ from minitvm.stmt import (
     For,
     ForKind,
     IfThenElse,
+    LetStmt,
     PrimFunc,
     Stmt,
     seq,
@@ -282,6 +283,8 @@ class _Lowering:
                 # The memory of an update is around its scan.
                 if owner is stage and stage not in self._scans.updates:
                     body = Allocate(buffer, body)
+            for var, value in reversed(self._inferred.bounds[stage].names):
+                body = LetStmt(var, self.moved(value, {}), body)
         return body
 
     def real(self, tensor: Tensor) -> Buffer:
