@@ -26,7 +26,7 @@ ROOMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "operators": ("op ir_builder", _IR),
     "arith": ("arith", _IR),
     "te": ("te", (*_IR, "operators", "arith")),
-    "passes": ("passes", (*_IR, "arith", "te")),
+    "passes": ("passes", (*_IR, "operators", "arith", "te")),
     "pipeline": ("pass_config pass_context lower", (*_IR, "te", "passes")),
     "target": ("target", ("runtime",)),
     "classic names": (
@@ -38,8 +38,10 @@ ROOMS: dict[str, tuple[str, tuple[str, ...]]] = {
 FACE = "minitvm"
 RUNTIME_DEPENDENCIES = {"numpy", "llvmlite"}
 OPTIONAL = {"torch", "ml_dtypes"}  # these alone may be imported inside a function
-# The nodes' `__str__` asks the printer, which stands above the nodes that it prints.
+# The nodes' `__str__` asks the printer, which stands above the nodes that it prints; a stage knows
+# its schedule, by its type.
 IMPORTED_INSIDE = {
+    ("minitvm.te.stage", "minitvm.te.schedule"),
     ("minitvm.expr", "minitvm.printer"),
     ("minitvm.stmt", "minitvm.printer"),
 }

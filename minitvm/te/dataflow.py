@@ -4,7 +4,7 @@ through, or written through, other tensors."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from minitvm import expr as e
 from minitvm.expr import IterType, IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var, const
@@ -13,6 +13,7 @@ from minitvm.op import likely
 from minitvm.runtime.errors import CompileError
 from minitvm.te.layout import IndexMap
 from minitvm.te.relation import (
+    Relation,
     guards_of,
     leaves_below,
     loops_from,
@@ -29,9 +30,6 @@ from minitvm.te.tensor import (
     Tensor,
     data_axes,
 )
-
-if TYPE_CHECKING:
-    from minitvm.te.stage import Stage
 
 
 def in_order(outputs: Iterable[Operation]) -> list[Operation]:
@@ -147,11 +145,12 @@ def copy_of(tensor: Tensor, name: str) -> Tensor:
 # -- cache_write ----------------------------------------------------------------------------------
 
 
-def written_through(stage: Stage, scope: str) -> tuple[ComputeOp, ComputeOp]:
-    """The operation of a stage in two: one that computes into a cache, and one that copies the
-    cache. What was split or reordered is the layout of the cache."""
-    op = cast(ComputeOp, stage.op)
-    if not stage.relations and stage.leaf_iter_vars == stage.all_iter_vars:
+def written_through(
+    op: ComputeOp, relations: Sequence[Relation], leaves: Sequence[IterVar], scope: str
+) -> tuple[ComputeOp, ComputeOp]:
+    """An operation in two: one that computes into a cache, and one that copies the cache. Where
+    its loops, `leaves`, were split or reordered, they are the layout of the cache."""
+    if not relations and tuple(leaves) == root_axes(op):
         axis = tuple(_clone(each, f"{each.name}.c") for each in op.axis)
         values: dict[Var, PrimExpr] = {
             old.var: new.var for old, new in zip(op.axis, axis, strict=True)
@@ -159,21 +158,21 @@ def written_through(stage: Stage, scope: str) -> tuple[ComputeOp, ComputeOp]:
         at: tuple[PrimExpr, ...] = tuple(each.var for each in op.axis)
         reduced, body = _at(op, values)
     else:
-        axis, reduced, body, at = _in_layout(stage, op)
+        axis, reduced, body, at = _in_layout(op, relations, leaves)
     cache = ComputeOp(f"{op.name}.{scope}", op.tag, op.attrs, axis, reduced, body)
     copied = tuple(ProducerLoad(each, at) for each in cache.outputs)
     return cache, ComputeOp(op.name, op.tag, op.attrs, op.axis, (), copied)
 
 
 def _in_layout(
-    stage: Stage, op: ComputeOp
+    op: ComputeOp, relations: Sequence[Relation], leaves: Sequence[IterVar]
 ) -> tuple[tuple[IterVar, ...], tuple[IterVar, ...], tuple[PrimExpr, ...], tuple[PrimExpr, ...]]:
-    """The axes of a cache whose dimensions are the data loops of a stage, those that it reduces
+    """The axes of a cache whose dimensions are the data loops, those that it reduces
     over, its body, and where the element of the operation's own axes is."""
-    reduced = leaves_below(stage.relations, op.reduce_axis)
-    relations = [r for r in stage.relations if not any(each in reduced for each in r.results)]
+    reduced = leaves_below(relations, op.reduce_axis)
+    relations = [r for r in relations if not any(each in reduced for each in r.results)]
     ranges = ranges_of(relations, {each: _range(each) for each in op.axis})
-    leaves = [leaf for leaf in stage.leaf_iter_vars if leaf not in reduced]
+    leaves = [leaf for leaf in leaves if leaf not in reduced]
     axis = tuple(
         IterVar(ranges[leaf], Var(f"{leaf.name}.c", leaf.var.dtype, axis=True)) for leaf in leaves
     )
@@ -274,21 +273,26 @@ def reading_layout(op: Operation, tensors: Mapping[Tensor, Tensor], layout: Inde
 # -- rfactor --------------------------------------------------------------------------------------
 
 
-def factored(stage: Stage, axis: IterVar, factor_axis: int) -> tuple[ComputeOp, ComputeOp]:
-    """The reduction of a stage in two: one that keeps the loop `axis` as a new dimension
+def factored(
+    op: ComputeOp,
+    relations: Sequence[Relation],
+    leaves: Sequence[IterVar],
+    axis: IterVar,
+    factor_axis: int,
+) -> tuple[ComputeOp, ComputeOp]:
+    """A reduction in two: one that keeps the loop `axis`, of `leaves`, as a new dimension
     `factor_axis` of partial results, and one that reduces that."""
-    op = cast(ComputeOp, stage.op)
     reduce = cast(Reduce, op.body[0])
-    ranges = ranges_of(stage.relations, {each: _range(each) for each in root_axes(op)})
-    touched = roots_above(stage.relations, [axis]) & set(op.reduce_axis)
+    ranges = ranges_of(relations, {each: _range(each) for each in root_axes(op)})
+    touched = roots_above(relations, [axis]) & set(op.reduce_axis)
     # The loops over the touched axes are axes of the new operation, by themselves.
     own = {
         leaf: IterVar(Range(0, ranges[leaf].extent), Var(leaf.name, leaf.var.dtype, axis=True))
-        for leaf in stage.leaf_iter_vars
-        if roots_above(stage.relations, [leaf]) & touched
+        for leaf in leaves
+        if roots_above(relations, [leaf]) & touched
     }
     loops = {leaf: ranges[leaf].min + made.var for leaf, made in own.items()}
-    values = values_of(stage.relations, ranges, loops)
+    values = values_of(relations, ranges, loops)
     axes = [_clone(each, each.name) for each in op.axis]
     new: dict[Var, PrimExpr] = {old.var: made.var for old, made in zip(op.axis, axes, strict=True)}
     at_axes = _Substitution(new)
@@ -296,7 +300,7 @@ def factored(stage: Stage, axis: IterVar, factor_axis: int) -> tuple[ComputeOp, 
     rewrite = _Substitution(new)
     source = tuple(rewrite.expr(each) for each in reduce.source)
     condition = rewrite.expr(reduce.condition)
-    for guard in guards_of(stage.relations, ranges, values):
+    for guard in guards_of(relations, ranges, values):
         condition = e.logical_and(likely(rewrite.expr(guard.condition)), condition)
     factor = own.pop(axis)
     _check_fixed(op, factor)

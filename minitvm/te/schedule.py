@@ -198,7 +198,9 @@ class Schedule(Traced):
                 f"{where}: expected all outputs of one operation ({names}), got "
                 f"{', '.join(str(getattr(each, 'name', each)) for each in tensors)}"
             )
-        cache, copy = written_through(stage, self._scope("cache_write", scope))
+        cache, copy = written_through(
+            stage.op, stage.relations, stage.leaf_iter_vars, self._scope("cache_write", scope)
+        )
         self._replace(stage, copy, cache, scope)
         made = [cache.output(each.value_index) for each in tensors]
         return made if isinstance(tensor, (list, tuple)) else made[0]
@@ -256,7 +258,7 @@ class Schedule(Traced):
             )
         stage.check_predicate(where)
         place = factor_axis if factor_axis >= 0 else factor_axis + ndim + 1
-        partial, final_op = factored(stage, axis, place)
+        partial, final_op = factored(stage.op, stage.relations, stage.leaf_iter_vars, axis, place)
         self._replace(stage, final_op, partial, "")
         return partial.output(0) if partial.num_outputs == 1 else list(partial.outputs)
 
