@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks import build, machine, matmul, report, start, threads
+from benchmarks import build, ladder, machine, matmul, report, start, threads
 from benchmarks.measure import QUICK, Row, Settings
 
 # A group is a function of the settings that yields rows.
@@ -15,6 +15,7 @@ GROUPS: dict[str, Callable[[Settings], Iterator[Row]]] = {
     "start": start.rows,
     "build": build.rows,
     "matmul": matmul.rows,
+    "ladder": ladder.rows,
     "threads": threads.rows,
 }
 _LATEST = Path(__file__).resolve().parent / "results" / "latest.json"
@@ -41,8 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description="Measures minitvm and its peers in turn, on one thread (the group "
-        "threads: on two). Medians; losses are "
+        description="Measures minitvm and its peers in turn, on one thread (the groups "
+        "ladder and threads: also on two). Medians; losses are "
         "printed as wins are.",
     )
     listed = ", ".join(GROUPS)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, final
 
 from minitvm.runtime.module import Module
+from minitvm.runtime.threads import num_threads, set_num_threads
 
 OURS = "minitvm"
 
@@ -104,6 +105,20 @@ def calls(function: Callable[..., object], *args: object) -> Timer:
 def kernel(module: Module, *args: Any) -> Timer:
     """Times the compiled function alone, by minitvm's ``time_evaluator``."""
     return lambda number: module.time_evaluator(number=number, repeat=1)(*args).mean * number
+
+
+def on_threads(threads: int, timer: Timer) -> Timer:
+    """`timer` where parallel loops use that many threads."""
+
+    def run(number: int) -> float:
+        before = num_threads()
+        set_num_threads(threads)
+        try:
+            return timer(number)
+        finally:
+            set_num_threads(before)
+
+    return run
 
 
 def interleaved(contenders: Mapping[str, Timer], settings: Settings) -> dict[str, Measured]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import minitvm
-from benchmarks.measure import OURS, Row, Settings, Timer, interleaved, kernel
+from benchmarks.measure import OURS, Row, Settings, Timer, interleaved, kernel, on_threads
 from minitvm import ir_builder, runtime, te, tir
 from minitvm.buffer import decl_buffer
 from minitvm.expr import Var
@@ -24,10 +24,13 @@ def rows(settings: Settings) -> Iterator[Row]:
     """The latency of a region, its workers awake and asleep, and the speed-up of loops."""
     empty, nothing = _built(_almost_nothing, "parallel"), np.zeros(2, "float32")
     what = "a loop of two iterations that call abs; one thread runs it where it is"
-    contenders = {OURS: _with(2, kernel(empty, nothing)), _ONE: _with(1, kernel(empty, nothing))}
+    contenders = {
+        OURS: on_threads(2, kernel(empty, nothing)),
+        _ONE: on_threads(1, kernel(empty, nothing)),
+    }
     yield Row("region, workers awake", what, interleaved(contenders, settings), threads=2)
-    contenders = {OURS: _with(2, _after_a_rest(empty, nothing)),
-                  _ONE: _with(1, _after_a_rest(empty, nothing))}  # fmt: skip
+    contenders = {OURS: on_threads(2, _after_a_rest(empty, nothing)),
+                  _ONE: on_threads(1, _after_a_rest(empty, nothing))}  # fmt: skip
     what += "; each call from Python after 2 ms of rest"
     yield Row("region, workers asleep", what, interleaved(contenders, settings), threads=2)
     for name, write, size in (
@@ -38,8 +41,8 @@ def rows(settings: Settings) -> Iterator[Row]:
         parallel, serial = _built(write, "parallel"), _built(write, "serial")
         y = np.random.default_rng(0).random(size, dtype=np.float32)
         contenders = {
-            OURS: _with(2, kernel(parallel, y)),
-            _ONE: _with(1, kernel(parallel, y)),
+            OURS: on_threads(2, kernel(parallel, y)),
+            _ONE: on_threads(1, kernel(parallel, y)),
             _SERIAL: kernel(serial, y),
         }
         what = "y[i] = f(y[i]) in float32, minitvm on two threads"
@@ -70,20 +73,6 @@ def _polynomial(y: Any, i: Any) -> None:
     for coefficient in range(16):
         value = value * y[i] + (1.0 / (1 + coefficient))
     y[i] = value * te.const(0.25, "float32")
-
-
-def _with(threads: int, timer: Timer) -> Timer:
-    """`timer` where parallel loops use that many threads."""
-
-    def run(number: int) -> float:
-        before = runtime.num_threads()
-        runtime.set_num_threads(threads)
-        try:
-            return timer(number)
-        finally:
-            runtime.set_num_threads(before)
-
-    return run
 
 
 def _after_a_rest(function: Module, *args: Any) -> Timer:
