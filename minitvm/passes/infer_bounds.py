@@ -189,14 +189,14 @@ class _Inference:
         if any(_is_ragged(range_, roots) for range_ in roots.values()):
             ranges, values = _resolved(ranges, values, roots)
         made = Bounds(ranges, values, {axis: [] for axis in roots})
-        above: dict[IterVar, IterVar] = {}
+        # A root axis above each axis; above a loop that fuse() of nothing made there is none.
+        above = {axis: axis for axis in roots}
         for relation in stage.relations:
-            for result in relation.results:
-                source = relation.sources[0] if relation.sources else result
-                above[result] = above.get(source, source)
+            for source in reversed(relation.sources):
+                if source in above:
+                    above.update((result, above[source]) for result in relation.results)
         for guard in guards_of(stage.relations, ranges, values, prover):
-            root = above.get(guard.axis, guard.axis)
-            made.guards[root].append(guard.condition)
+            made.guards[above[guard.axis]].append(guard.condition)
         return made
 
     def _bind(self, prover: Prover, around: Sequence[Loop]) -> None:

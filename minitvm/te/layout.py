@@ -152,7 +152,8 @@ def _inverse(
             above = weight
     backward, inside = [], []
     for var in old:
-        mine = sorted((d for d in values if d.axis is var), key=lambda d: d.low)
+        # A digit of one value says nothing.
+        mine = sorted((d for d in values if d.axis is var and d.extent > 1), key=lambda d: d.low)
         total: PrimExpr = const(0, var.dtype)
         reached = 1
         for digit in mine:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from minitvm import te
+from minitvm import te, tir
 from minitvm.te.tensor import Operation, Tensor
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
@@ -189,6 +189,42 @@ def scan(draw: Draw) -> Program:
     return Program([out.op], [x, out], size.values)
 
 
+def triangle(draw: Draw) -> Program:
+    """Reductions whose ranges depend on the row, between two elementwise stages."""
+    n, dtype = draw(st.integers(1, 9)), draw(DTYPES)
+    a = te.placeholder((n, n), dtype, name="a")
+    b = te.compute((n, n), lambda i, j: a[i, j] * 2 + 1, name="b")
+    begin, end = draw(st.sampled_from([(0, 1), (0, n), (1, n)]))
+
+    def row(i: Any) -> Any:
+        last = i + 1 if end == 1 else te.max(end - i, begin)
+        k = te.reduce_axis((begin, last), "k")
+        return te.sum(b[i, te.min(k, n - 1)], axis=k)
+
+    r = te.compute((n,), row, name="r")
+    out = te.compute((n, n), lambda i, j: b[i, j] - r[i], name="out")
+    return Program([out.op], [a, out], {})
+
+
+def extern(draw: Draw) -> Program:
+    """A stage by hand between others, of which one reads what it reads, too."""
+    n, dtype = draw(st.integers(1, 9)), draw(DTYPES)
+    a = te.placeholder((n,), dtype, name="a")
+    b = te.compute((n,), lambda i: a[i] * 2, name="b")
+
+    def reverse(ins: Any, outs: Any) -> Any:
+        builder = tir.ir_builder.create()
+        source, target = builder.buffer_ptr(ins[0]), builder.buffer_ptr(outs[0])
+        with builder.for_range(0, n) as i:
+            target[i] = source[n - 1 - i]
+        return builder.get()
+
+    e = te.extern((n,), [b], reverse, name="e", dtype=dtype)
+    c = te.compute((n,), lambda i: e[i] + b[i], name="c")
+    d = te.compute((n,), lambda i: c[n - 1 - i] * 3, name="d")
+    return Program([d.op], [a, d], {})
+
+
 PROGRAMS: list[Callable[[Draw], Program]] = [
     elementwise_chain,
     stencil,
@@ -199,4 +235,6 @@ PROGRAMS: list[Callable[[Draw], Program]] = [
     convolution,
     layouts,
     scan,
+    triangle,
+    extern,
 ]

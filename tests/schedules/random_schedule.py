@@ -7,7 +7,8 @@ from itertools import pairwise
 
 from hypothesis import strategies as st
 
-from minitvm.expr import IterType, IterVar
+from minitvm.expr import IterType, IterVar, const_int
+from minitvm.functor import free_vars
 from minitvm.stmt import ForKind
 from minitvm.te.schedule import Schedule
 from minitvm.te.stage import Stage
@@ -85,19 +86,47 @@ def inline(s: Schedule, draw: Draw) -> None:
         draw(st.sampled_from(able)).compute_inline()
 
 
+def _is_at_root(stage: Stage) -> bool:
+    return stage.attach_stage is None and stage.group is None and not stage.inlined
+
+
+def _inputs(s: Schedule, stage: Stage) -> list[Stage]:
+    """A stage, and those that it reads."""
+    return [stage, *[s[each] for each in stage.op.input_tensors if not s[each].inlined]]
+
+
 def _has_guests(s: Schedule, stage: Stage) -> bool:
-    return any(each.attach_stage is stage for each in s.stages)
+    return any(each.attach_stage is stage for each in [*s.stages, *s.groups])
 
 
 def compute_at(s: Schedule, draw: Draw) -> None:
     able = []
     for stage in _stages(s):
-        readers = _readers(s, stage)
-        if _is_movable(s, stage) and not _is_read_as_a_whole(s, stage) and len(readers) == 1:
-            able += [(stage, readers[0], axis) for axis in readers[0].leaf_iter_vars]
+        if _is_movable(s, stage) and not _is_read_as_a_whole(s, stage):
+            able += [(stage, *place) for place in _common_places(_readers(s, stage))]
     if able:
         stage, reader, axis = draw(st.sampled_from(able))
         stage.compute_at(reader, axis)
+
+
+def _common_places(readers: list[Stage]) -> list[tuple[Stage, IterVar]]:
+    """The loops that are around all of some stages."""
+    inside = [_places(reader) for reader in readers]
+    own = [(reader, axis) for reader in readers for axis in reader.leaf_iter_vars]
+    return [place for place in [*own, *inside[0]] if _is_around(place, readers)]
+
+
+def _is_around(place: tuple[Stage, IterVar], stages: list[Stage]) -> bool:
+    return all(each is place[0] or place in _places(each) for each in stages)
+
+
+def _places(stage: Stage) -> list[tuple[Stage, IterVar]]:
+    """The loops of other stages around one."""
+    parent, axis = stage.attach_stage, stage.attach_ivar
+    if parent is None or axis not in parent.leaf_iter_vars:
+        return []
+    loops = parent.leaf_iter_vars[: parent.leaf_iter_vars.index(axis) + 1]
+    return [*_places(parent), *[(parent, each) for each in loops]]
 
 
 def _readers(s: Schedule, stage: Stage) -> list[Stage]:
@@ -114,7 +143,7 @@ def compute_root(s: Schedule, draw: Draw) -> None:
 
 def cache_read(s: Schedule, draw: Draw) -> None:
     able = [stage for stage in s.stages if s.readers(stage) and len(s.stages) < 9]
-    able = [each for each in able if each.attach_stage is None and not each.inlined]
+    able = [each for each in able if _is_at_root(each)]
     able = [each for each in able if not _is_read_as_a_whole(s, each)]
     if not able:
         return
@@ -130,11 +159,19 @@ def cache_read(s: Schedule, draw: Draw) -> None:
 
 def cache_write(s: Schedule, draw: Draw) -> None:
     able = [each for each in _stages(s) if not _has_guests(s, each) and len(s.stages) < 9]
+    able = [each for each in able if all(map(_is_at_root, _inputs(s, each)))]
     if any(isinstance(each.op, ScanOp) for each in s.stages):  # time stays the first dimension
         able = [each for each in able if each.leaf_iter_vars == each.all_iter_vars]
     if able:
         stage = draw(st.sampled_from(able))
         s.cache_write(list(stage.op.outputs), draw(st.sampled_from(["local", "global"])))
+
+
+def _is_ragged(stage: Stage) -> bool:
+    """Whether an axis is longer for some elements than for others."""
+    axes = stage.op.reduce_axis if isinstance(stage.op, ComputeOp) else ()
+    own = {axis.var for axis in stage.all_iter_vars}
+    return any(not own.isdisjoint(free_vars(each.dom.extent)) for each in axes if each.dom)
 
 
 def rfactor(s: Schedule, draw: Draw) -> None:
@@ -143,15 +180,70 @@ def rfactor(s: Schedule, draw: Draw) -> None:
         for stage in _stages(s)
         for axis in stage.leaf_iter_vars
         if axis in stage.reduce_leaves() and not _has_guests(s, stage) and len(s.stages) < 9
+        if not _is_ragged(stage) or _is_constant(stage, axis)
     ]
     if able:
         stage, axis = draw(st.sampled_from(able))
         s.rfactor(stage.op.output(0), axis, draw(st.integers(-1, len(stage.op.axis))))
 
 
+def transform_layout(s: Schedule, draw: Draw) -> None:
+    able = [
+        stage
+        for stage in _stages(s)
+        if _is_movable(s, stage)
+        and not _is_read_as_a_whole(s, stage)
+        and not _has_guests(s, stage)
+        and stage.op.output(0).ndim
+        and stage.leaf_iter_vars == stage.all_iter_vars
+        and all((const_int(dim) or 0) > 0 for dim in stage.op.output(0).shape)
+    ]
+    if any(isinstance(each.op, ScanOp) for each in s.stages):  # time stays the first dimension
+        return
+    if able:
+        block = draw(st.integers(1, 4))
+        draw(st.sampled_from(able)).transform_layout(
+            lambda *i: [i[-1] // block, *i[:-1], i[-1] % block]
+        )
+
+
+def set_scope(s: Schedule, draw: Draw) -> None:
+    able = [each for each in _stages(s) if _is_movable(s, each)]
+    if able:
+        draw(st.sampled_from(able)).set_scope(draw(st.sampled_from(["local", "global"])))
+
+
+def memory(s: Schedule, draw: Draw) -> None:
+    """What is said about memory, and changes no value."""
+    stage = _stage(s, draw)
+    if isinstance(stage.op, ComputeOp) and stage.op.axis:
+        axis = draw(st.sampled_from(stage.op.axis))
+        stage.storage_align(axis, draw(st.integers(1, 16)), draw(st.integers(0, 3)))
+
+
+def create_group(s: Schedule, draw: Draw) -> None:
+    """A chain of stages with one reader each, placed together at a loop of the last reader."""
+    end = _stage(s, draw)
+    readers = _readers(s, end)
+    if not _is_movable(s, end) or len(readers) != 1 or _is_read_as_a_whole(s, end):
+        return
+    inside = [end]
+    for stage in reversed(s.stages[: s.stages.index(end)]):
+        if isinstance(stage.op, ComputeOp) and set(s.readers(stage)) <= set(inside):
+            inside.append(stage)
+    begins = [
+        tensor for stage in inside for tensor in stage.op.input_tensors if s[tensor] not in inside
+    ]
+    plain = all(each.group is None and _is_movable(s, each) for each in inside)
+    if plain and readers[0].leaf_iter_vars and begins:
+        axis = draw(st.sampled_from(readers[0].leaf_iter_vars))
+        s.create_group(end.op, begins).compute_at(readers[0], axis)
+
+
 STEPS: list[Callable[[Schedule, Draw], None]] = [
     split, split, split, fuse, fuse_nothing, reorder, reorder, inline, compute_at, compute_at,
-    compute_root, cache_read, cache_write, rfactor,
+    compute_root, cache_read, cache_write, rfactor, transform_layout, set_scope, memory,
+    create_group,
 ]  # fmt: skip
 
 KINDS = [ForKind.SERIAL, ForKind.SERIAL, ForKind.UNROLLED, ForKind.PARALLEL, ForKind.VECTORIZED]

@@ -159,6 +159,19 @@ def test_fuse_nothing(golden: Golden) -> None:
     check(s, [a, b], twice_and_one)
 
 
+def test_a_loop_of_its_own_is_fused_and_split() -> None:
+    a, b, s = vectors()
+    s[b].split(s[b].fuse(s[b].fuse(), b.op.axis[0]), nparts=3)
+    check(s, [a, b], twice_and_one)
+
+
+@pytest.mark.parametrize("extent", [1, 3, 4, 5])
+def test_layouts_in_blocks(extent: int) -> None:
+    a, b, c, s = rows((extent, 5))
+    s[b].transform_layout(lambda i, j: [i // 4, j, i % 4])
+    check(s, [a, c], twice_and_one)
+
+
 def test_fuse_of_three_axes(golden: Golden) -> None:
     a = te.placeholder((n, m, 3), "int32", name="A")
     b = te.compute((n, m, 3), lambda *i: a(*i) * 2, name="B")

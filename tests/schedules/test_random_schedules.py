@@ -42,7 +42,7 @@ def check(make: Any, draw: Draw) -> None:
 
 
 @pytest.mark.parametrize("make", PROGRAMS)
-@settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=8, deadline=None, suppress_health_check=SLOW)
 @given(data=st.data())
 def test_a_schedule_keeps_what_is_computed(make: Any, data: st.DataObject) -> None:
     check(make, data.draw)
