@@ -60,6 +60,8 @@ def fuse_nothing(s: Schedule, draw: Draw) -> None:
 
 def reorder(s: Schedule, draw: Draw) -> None:
     stage = _stage(s, draw)
+    if _is_ragged(stage):
+        return
     stage.reorder(*draw(st.permutations(stage.leaf_iter_vars)))
 
 
@@ -102,7 +104,9 @@ def _has_guests(s: Schedule, stage: Stage) -> bool:
 def compute_at(s: Schedule, draw: Draw) -> None:
     able = []
     for stage in _stages(s):
-        if _is_movable(s, stage) and not _is_read_as_a_whole(s, stage):
+        if not _is_movable(s, stage) or stage.group is not None:
+            continue
+        if not _is_read_as_a_whole(s, stage):
             able += [(stage, *place) for place in _common_places(_readers(s, stage))]
     if able:
         stage, reader, axis = draw(st.sampled_from(able))
