@@ -331,7 +331,9 @@ def _for(printer: _Printer, node: s.For) -> Block:
     bounds: list[Piece] = [(node.extent, _ANY)]
     if e.const_int(node.min) != 0:
         bounds = [(node.min, _ANY), ", ", *_loop_end(node)]
-    notes = ", ".join(f"{key} = {value}" for key, value in node.annotations.items())
+    notes = ", ".join(
+        f"{key} = {value}" for key, value in node.annotations.items() if key != s.INDEPENDENT
+    )
     header = printer.join(
         [f"for {printer.name_of(node.loop_var)} in {_LOOPS[node.kind]}(", *bounds, "):"]
     )

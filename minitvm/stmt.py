@@ -22,6 +22,11 @@ class ForKind(IntEnum):
     THREAD_BINDING = 4
 
 
+# The annotation of a loop no iteration of which uses what another one writes, which whoever makes
+# the loop knows: that of a data axis of a schedule.
+INDEPENDENT = "independent"
+
+
 @final
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class For(Stmt):

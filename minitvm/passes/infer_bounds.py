@@ -265,15 +265,16 @@ class _Inference:
         found: list[Span | None] = [None] * ndim
         unknown = [False] * ndim
         for reader in self._readers(stage):
-            spans = self._reader_spans(reader, place, prover)
-            for load in self._reads[reader]:
-                if not self._is_of(load, stage):
-                    continue
-                for i, index in enumerate(load.indices):
-                    span = spans.of(index) if isinstance(reader.op, ComputeOp) else None
-                    old = found[i]
-                    unknown[i] |= span is None
-                    found[i] = span if old is None or span is None else spans.union(old, span)
+            with prover.scope():  # where the loops inside are not empty
+                spans = self._reader_spans(reader, place, prover)
+                for load in self._reads[reader]:
+                    if not self._is_of(load, stage):
+                        continue
+                    for i, index in enumerate(load.indices):
+                        span = spans.of(index) if isinstance(reader.op, ComputeOp) else None
+                        old = found[i]
+                        unknown[i] |= span is None
+                        found[i] = span if old is None or span is None else spans.union(old, span)
         return [None if hidden else span for span, hidden in zip(found, unknown, strict=True)]
 
     def _reader_spans(self, reader: Stage, place: Loop, prover: Prover) -> Spans:
@@ -285,7 +286,7 @@ class _Inference:
         named = {place[0]}
         for stage, leaf in inside:
             self._relax_names(spans, stage, named)
-            self._relax(spans, self._found.bounds[stage].ranges[leaf], leaf)
+            self._relax(spans, prover, self._found.bounds[stage].ranges[leaf], leaf)
         self._relax_names(spans, reader, named)
         bounds = self._found.bounds[reader]
         leaves: dict[IterVar, tuple[Span, bool]] = {}
@@ -293,7 +294,7 @@ class _Inference:
             if leaf in fixed:
                 leaves[leaf] = spans.point(bounds.values[leaf]), False
             else:
-                leaves[leaf] = self._relax(spans, bounds.ranges[leaf], leaf), True
+                leaves[leaf] = self._relax(spans, prover, bounds.ranges[leaf], leaf), True
         for axis, span in axis_spans(reader, bounds, spans, leaves).items():
             spans.let(axis.var, span)
         return spans
@@ -310,8 +311,9 @@ class _Inference:
             spans.let(var, span)
         done.add(stage)
 
-    def _relax(self, spans: Spans, range_: Range, leaf: IterVar) -> Span:
-        """Let a loop variable take all its values."""
+    def _relax(self, spans: Spans, prover: Prover, range_: Range, leaf: IterVar) -> Span:
+        """Let a loop variable take all its values, of which there is one at least."""
+        prover.bind(leaf.var, range_)
         span = _all_of(spans, range_, leaf)
         spans.let(leaf.var, span)
         return span

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 from minitvm import expr as e
@@ -54,7 +55,27 @@ def reuse_storage(func: PrimFunc) -> PrimFunc:
     each element is computed from that element of the earlier one alone. Both are allocated inside
     the same loops, so that iterations of a parallel loop keep their own memory.
     """
-    return with_body(func, _Reuse().stmt(_HoistAllocations().stmt(func.body)))
+    body = _OneAllocationEach().stmt(func.body)
+    return with_body(func, _Reuse().stmt(_HoistAllocations().stmt(body)))
+
+
+class _OneAllocationEach(Mutator):
+    """Copies of a loop's body allocate buffers of their own, since either may move outwards."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._met: set[Buffer] = set()
+
+    def expr(self, node: PrimExpr) -> PrimExpr:
+        return node
+
+    def visit_Allocate(self, node: s.Allocate) -> Stmt:
+        buffer = node.buffer
+        if buffer in self._met:
+            own = replace(buffer, data=Var(buffer.data.name, buffer.data.dtype))
+            node = s.Allocate(own, replace_buffers(node.body, {buffer: own}))
+        self._met.add(node.buffer)
+        return self.descend(node)  # type: ignore[no-any-return]  # an Allocate again
 
 
 # -- Out of loops ---------------------------------------------------------------------------------
@@ -86,7 +107,7 @@ class _HoistAllocations(Mutator):
         size = _constant_bytes(node.buffer)
         if not self._in_serial_loop or size is None or size <= STACK_BYTES:
             return self.descend(node)  # type: ignore[no-any-return]  # an Allocate again
-        self._moving[node.buffer] = None  # copies of a loop's body share it
+        self._moving[node.buffer] = None
         return self.stmt(node.body)
 
 
@@ -117,7 +138,6 @@ class _Reuse(Mutator):
         buffers: list[Buffer] = []
         members: list[Stmt] = []
         _flatten(made, buffers, members)
-        buffers = list(dict.fromkeys(buffers))  # copies of a body name one twice
         replaced = _sharing(buffers, members)
         if not replaced:
             return made

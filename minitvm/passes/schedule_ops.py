@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast, final
+from typing import Any, cast, final
 
 from minitvm import expr as e
 from minitvm.arith.prover import Prover
@@ -35,6 +35,7 @@ from minitvm.passes.tensorize import Match, Region, Tensorized, match_computatio
 from minitvm.runtime.dtype import HANDLE, INT64
 from minitvm.runtime.errors import CompileError
 from minitvm.stmt import (
+    INDEPENDENT,
     Allocate,
     AssertStmt,
     AttrStmt,
@@ -543,7 +544,11 @@ class _Nest:
             range_ = self._bounds.ranges[leaf]
             low = self._bound(range_.min, leaf, values)
             extent = self._bound(range_.extent, leaf, values)
-            notes = {} if attrs.thread is None else {"thread": attrs.thread.thread_tag}
+            notes: dict[str, Any] = {}
+            if attrs.thread is not None:
+                notes["thread"] = attrs.thread.thread_tag
+            if attrs.kind == ForKind.VECTORIZED and leaf not in self._reduced:
+                notes[INDEPENDENT] = True
             body = For(var, low, extent, attrs.kind, body, notes)
         return self._annotated(leaf, attrs, body)
 

@@ -59,7 +59,11 @@ class _SimplifyStmts(Simplifier):
         low, extent = self.expr(node.min), self.expr(node.extent)
         if self._prover.proves(-self._prover.affine(extent)):
             return _NOTHING
-        keep = self._keep or node.kind == ForKind.THREAD_BINDING or bool(node.annotations)
+        keep = (
+            self._keep
+            or node.kind == ForKind.THREAD_BINDING
+            or bool(node.annotations.keys() - {s.INDEPENDENT})
+        )
         if e.const_int(extent) == 1 and not keep:
             return self._run_once(node, low)
         with self.inside() as prover:

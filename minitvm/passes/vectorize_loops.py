@@ -152,6 +152,11 @@ class _Loops(Mutator):
             return self.stmt(_strips(node, lanes))
         with self._prover.scope():
             self._bind_loop(node)
+            if node.annotations.get(s.INDEPENDENT):
+                try:
+                    return _Lanes(node, self._prover, self._padded, {}).body()
+                except _StaysSerial:
+                    return self.stmt(_serial(node))
             where = f"{self._name}: loop {node.loop_var.name} (vectorized)"
             dependence = LaneDependence(where, node, self._prover, self._padded)
             try:

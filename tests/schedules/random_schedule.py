@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 
 from hypothesis import strategies as st
@@ -22,8 +23,19 @@ def schedule_randomly(s: Schedule, draw: Draw) -> None:
     """Apply up to a dozen primitives to a schedule."""
     for _ in range(draw(st.integers(1, 12))):
         draw(st.sampled_from(STEPS))(s, draw)
+    while any(map(partial(_return_to_root, s), s.stages)):
+        pass
     for stage in s.stages:
         _choose_kinds(stage, draw)
+
+
+def _return_to_root(s: Schedule, stage: Stage) -> bool:
+    """Takes a stage from a place from which a later step took a reader of it; whether it did."""
+    place = (stage.attach_stage, stage.attach_ivar)
+    if place[0] is None or _is_around(place, _readers(s, stage)):
+        return False
+    stage.compute_root()
+    return True
 
 
 def _stages(s: Schedule) -> list[Stage]:

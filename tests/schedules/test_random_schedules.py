@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
 import minitvm as tvm
@@ -15,6 +15,8 @@ from minitvm.interpreter import interpret
 from tests.schedules.programs import PROGRAMS, Draw, Program
 from tests.schedules.random_schedule import schedule_randomly
 
+# Without shrinking: of a schedule, the trace says it all, and shrinking one takes minutes.
+QUICK = [Phase.explicit, Phase.reuse, Phase.generate]
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 
 
@@ -42,7 +44,7 @@ def check(make: Any, draw: Draw) -> None:
 
 
 @pytest.mark.parametrize("make", PROGRAMS)
-@settings(max_examples=8, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=25, deadline=None, suppress_health_check=SLOW, phases=QUICK)
 @given(data=st.data())
 def test_a_schedule_keeps_what_is_computed(make: Any, data: st.DataObject) -> None:
     check(make, data.draw)
@@ -50,7 +52,7 @@ def test_a_schedule_keeps_what_is_computed(make: Any, data: st.DataObject) -> No
 
 @pytest.mark.wide
 @pytest.mark.parametrize("make", PROGRAMS)
-@settings(max_examples=1500, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=1500, deadline=None, suppress_health_check=SLOW, phases=QUICK)
 @given(data=st.data())
 def test_many_schedules_keep_what_is_computed(make: Any, data: st.DataObject) -> None:
     check(make, data.draw)
