@@ -15,7 +15,7 @@ from minitvm.arith.linear import Affine, Atom, find_witness, is_infeasible, proj
 from minitvm.arith.prover import Prover, System
 from minitvm.arith.simplify import Simplifier
 from minitvm.expr import Buffer, BufferLoad, Call, IntImm, PrimExpr, Range, Var
-from minitvm.functor import Mutator, children, free_vars, substitute, walk
+from minitvm.functor import Mutator, children, free_vars, substitute
 from minitvm.passes.effects import is_stable
 from minitvm.runtime.dtype import INT64
 from minitvm.runtime.errors import CompileError
@@ -379,7 +379,7 @@ class _Checker(Mutator):
         """Whether the value of `atom` is known at entry."""
         return all(
             each in self._inputs if isinstance(each, Var) else not isinstance(each, _OPAQUE)
-            for each in walk(atom)
+            for each in walk_once(atom)
         )
 
     def _at_entry(self, access: _Access, index: PrimExpr, system: System) -> list[_Check] | None:

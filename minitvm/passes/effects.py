@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minitvm.expr import BufferLoad, BufferRef, Call, PrimExpr, Var
-from minitvm.functor import walk
+from minitvm.functor import walk_once
 from minitvm.stmt import BufferStore, Stmt
 
 _CALLS_OUT = ("call_packed", "call_extern", "call_llvm_intrin", "tvm_access_ptr")
@@ -14,10 +14,10 @@ def is_stable(value: PrimExpr, body: Stmt) -> bool:
 
     A fact about ``A[i]`` ends at a store to A.
     """
-    read = {each.buffer.data for each in walk(value) if isinstance(each, BufferLoad)}
-    if any(isinstance(each, Call) and each.op in _CALLS_OUT for each in walk(value)):
+    read = {each.buffer.data for each in walk_once(value) if isinstance(each, BufferLoad)}
+    if any(isinstance(each, Call) and each.op in _CALLS_OUT for each in walk_once(value)):
         return False
-    return not read or not any(_may_write(each, read) for each in walk(body))
+    return not read or not any(_may_write(each, read) for each in walk_once(body))
 
 
 def _may_write(node: object, read: set[Var]) -> bool:

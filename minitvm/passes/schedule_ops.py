@@ -10,7 +10,7 @@ from minitvm import expr as e
 from minitvm.arith.prover import Prover
 from minitvm.arith.regions import Span, Spans
 from minitvm.expr import Buffer, BufferLoad, IterVar, PrimExpr, Range, Var, const
-from minitvm.functor import Mutator, substitute, walk
+from minitvm.functor import Mutator, substitute, walk_once
 from minitvm.op import likely
 from minitvm.passes.check_bounds import check_statements
 from minitvm.passes.infer_bounds import (
@@ -472,7 +472,7 @@ class _Nest:
                     f"{self._where(position)}: expected no stage computed inside of it, found one "
                     f"at loop {each.name}"
                 )
-        if any(isinstance(node, AssertStmt) for node in walk(self._body.update)):
+        if any(isinstance(node, AssertStmt) for node in walk_once(self._body.update)):
             raise CompileError(
                 f"{self._where(position)}: expected accesses that are inside of their tensors for "
                 "all sizes, found one that is checked while the program runs"
@@ -520,7 +520,7 @@ class _Nest:
         inside = {leaf.var for leaf in self._leaves[position:]}
         for guards in self._bounds.guards.values():
             for guard in guards:
-                if any(node in inside for node in walk(guard)):
+                if any(node in inside for node in walk_once(guard)):
                     raise CompileError(
                         f"{self._where(position)}: expected loops that come out even, found the "
                         f"remainder {guard}: split by a divisor, or pad the tensor"
@@ -567,7 +567,7 @@ class _Nest:
         made = e.cast(leaf.var.dtype, self._lowering.moved(bound, values))
         around = self._leaves[: self._leaves.index(leaf)]
         inside = {each.var for each in self._leaves if each not in around}
-        for node in walk(made):
+        for node in walk_once(made):
             if isinstance(node, Var) and node in inside:
                 raise CompileError(
                     f"{self._stage.name}: loop {leaf.name}: expected its range to depend on loops "

@@ -8,7 +8,7 @@ from typing import cast, final
 
 from minitvm import expr as e
 from minitvm.expr import Buffer, BufferLoad, IterVar, PrimExpr, Range, Reduce, Var
-from minitvm.functor import Mutator, replace_buffers, substitute, walk
+from minitvm.functor import Mutator, replace_buffers, substitute, walk, walk_once
 from minitvm.runtime.errors import CompileError
 from minitvm.stmt import (
     AttrStmt,
@@ -111,7 +111,7 @@ def body_of(stage: Stage, schedule: Schedule, buffers: Mapping[Tensor, Buffer]) 
 
 def _extern_body(op: ExternOp, buffers: Mapping[Tensor, Buffer]) -> Stmt:
     """The operation's own statement, on the real buffers."""
-    for node in walk(op.body):
+    for node in walk_once(op.body):
         if isinstance(node, BufferStore) and node.buffer in op.input_placeholders:
             raise CompileError(
                 f"{op.name}: expected stores to the outputs only, found one to input "
@@ -183,7 +183,7 @@ def _conjuncts(condition: PrimExpr) -> Iterator[PrimExpr]:
 
 
 def _reads(condition: PrimExpr) -> bool:
-    return any(isinstance(node, BufferLoad) for node in walk(condition))
+    return any(isinstance(node, BufferLoad) for node in walk_once(condition))
 
 
 def _uses(results: tuple[PrimExpr, ...], var: Var) -> int:
@@ -276,6 +276,6 @@ def marked_parts(nest: Stmt) -> dict[str, Stmt]:
     """The parts of a plain nest, with what was put around their statements since."""
     return {
         node.attr_key: node.body
-        for node in walk(nest)
+        for node in walk_once(nest)
         if isinstance(node, AttrStmt) and node.node is None and node.attr_key in (_INIT, _UPDATE)
     }
