@@ -15,7 +15,7 @@ from minitvm.arith.linear import Affine, Atom, find_witness, is_infeasible, proj
 from minitvm.arith.prover import Prover, System
 from minitvm.arith.simplify import Simplifier
 from minitvm.expr import Buffer, BufferLoad, Call, IntImm, PrimExpr, Range, Var
-from minitvm.functor import Mutator, children, free_vars, substitute
+from minitvm.functor import Mutator, children, free_vars, substitute, walk_once
 from minitvm.passes.effects import is_stable
 from minitvm.runtime.dtype import INT64
 from minitvm.runtime.errors import CompileError

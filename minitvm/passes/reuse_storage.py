@@ -55,12 +55,13 @@ def reuse_storage(func: PrimFunc) -> PrimFunc:
     each element is computed from that element of the earlier one alone. Both are allocated inside
     the same loops, so that iterations of a parallel loop keep their own memory.
     """
-    body = _OneAllocationEach().stmt(func.body)
-    return with_body(func, _Reuse().stmt(_HoistAllocations().stmt(body)))
+    body = _OneAllocationEach().stmt(_HoistAllocations().stmt(func.body))
+    return with_body(func, _Reuse().stmt(body))
 
 
 class _OneAllocationEach(Mutator):
-    """Copies of a loop's body allocate buffers of their own, since either may move outwards."""
+    """Copies of a loop's body allocate buffers of their own, since one may come to stand around
+    another."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,7 +108,7 @@ class _HoistAllocations(Mutator):
         size = _constant_bytes(node.buffer)
         if not self._in_serial_loop or size is None or size <= STACK_BYTES:
             return self.descend(node)  # type: ignore[no-any-return]  # an Allocate again
-        self._moving[node.buffer] = None
+        self._moving[node.buffer] = None  # copies of a loop's body share it
         return self.stmt(node.body)
 
 

@@ -183,6 +183,7 @@ def test_timings_as_a_table() -> None:
 @given(loop_nests(parallel=False))
 def test_compiled_programs_do_what_they_did_before_all_passes(nest: Nest) -> None:
     found = nest.arguments()
-    tvm.build(nest.func)(*found)
+    with PassContext(config={"tir.disable_vectorize": True}):  # not all of these loops may be
+        tvm.build(nest.func)(*found)
     for made, expected in zip(found, nest.run(nest.func), strict=True):
         np.testing.assert_array_equal(made, expected)

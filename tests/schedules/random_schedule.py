@@ -12,7 +12,7 @@ from minitvm.expr import IterType, IterVar, const_int
 from minitvm.functor import free_vars
 from minitvm.stmt import ForKind
 from minitvm.te.schedule import Schedule
-from minitvm.te.stage import Stage
+from minitvm.te.stage import Attachable, Stage
 from minitvm.te.tensor import ComputeOp, ScanOp
 from tests.schedules.programs import Draw
 
@@ -31,11 +31,18 @@ def schedule_randomly(s: Schedule, draw: Draw) -> None:
 
 def _return_to_root(s: Schedule, stage: Stage) -> bool:
     """Takes a stage from a place from which a later step took a reader of it; whether it did."""
-    place = (stage.attach_stage, stage.attach_ivar)
-    if place[0] is None or _is_around(place, _readers(s, stage)):
+    placed = _placed(stage)
+    if placed is None or placed.attach_stage is None or placed.attach_ivar is None:
         return False
-    stage.compute_root()
+    if _is_around((placed.attach_stage, placed.attach_ivar), _readers(s, stage)):
+        return False
+    placed.compute_root()
     return True
+
+
+def _placed(stage: Stage) -> Attachable | None:
+    """What says where a stage is computed: itself, or its group."""
+    return stage if stage.attach_stage is not None or stage.inlined else stage.group
 
 
 def _stages(s: Schedule) -> list[Stage]:
@@ -138,7 +145,9 @@ def _is_around(place: tuple[Stage, IterVar], stages: list[Stage]) -> bool:
 
 def _places(stage: Stage) -> list[tuple[Stage, IterVar]]:
     """The loops of other stages around one."""
-    parent, axis = stage.attach_stage, stage.attach_ivar
+    placed = _placed(stage)
+    parent = None if placed is None else placed.attach_stage
+    axis = None if placed is None else placed.attach_ivar
     if parent is None or axis not in parent.leaf_iter_vars:
         return []
     loops = parent.leaf_iter_vars[: parent.leaf_iter_vars.index(axis) + 1]
