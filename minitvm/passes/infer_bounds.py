@@ -16,7 +16,7 @@ from minitvm import expr as e
 from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
 from minitvm.arith.regions import Span, Spans
-from minitvm.expr import BufferLoad, IterVar, PrimExpr, Range, Var, const
+from minitvm.expr import BufferLoad, IterType, IterVar, PrimExpr, Range, Var, const
 from minitvm.functor import Node, substitute, walk_once
 from minitvm.passes.scans import Scans
 from minitvm.runtime.errors import CompileError
@@ -175,7 +175,7 @@ class _Inference:
             rooms = [self._room(prover, stage, made, axis, around) for axis in op.axis]
             made.begins = tuple(room[0] for room in rooms)
             made.shape = tuple(room[1] for room in rooms)
-            made.is_padded = all(room[2] for room in rooms)
+            made.is_padded = all(room[2] for room in rooms) and not _fuses_data(stage)
         return made
 
     def _of_loops(self, stage: Stage, roots: dict[IterVar, Range], prover: Prover) -> Bounds:
@@ -360,12 +360,13 @@ class _Inference:
         loops = {leaf.var for _, leaf in around}
         variables = {node for node in walk_once(*form.terms) if isinstance(node, Var)}
         high = prover.interval(form)[1]
-        if variables <= self._counted(around) and isinstance(high, int):
-            return begin, const(max(high, 0), dtype), True
+        whole = self._domains(stage)[axis]
+        most = e.const_int(whole.extent)
+        bounded = variables <= self._counted(around) and isinstance(high, int)
+        if bounded and high <= (dtype.max() if most is None else most):
+            return begin, const(max(int(high), 0), dtype), True
         if not variables.isdisjoint(loops):
-            assert axis.dom is not None
-            domain = self._domains(stage)[axis]
-            return domain.min, domain.extent, not made.guards[axis]
+            return whole.min, whole.extent, not made.guards[axis]
         needed = prover.expression(form, dtype)
         known = prover.proves(form)
         return begin, needed if known else e.maximum(needed, const(0, dtype)), True
@@ -513,6 +514,13 @@ def _covered(stage: Stage, bounds: Bounds, axis: IterVar) -> PrimExpr:
             case Singleton():
                 pass
     return covers[axis]
+
+
+def _fuses_data(stage: Stage) -> bool:
+    """Whether data axes were fused. Then an index is a quotient or remainder, which is simplified
+    where a guard holds, and is another element's where it does not."""
+    fused = [r.fused for r in stage.relations if isinstance(r, Fuse)]
+    return any(axis.iter_type == IterType.DATA_PAR for axis in fused)
 
 
 def _named(
