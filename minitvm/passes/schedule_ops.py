@@ -49,7 +49,7 @@ from minitvm.stmt import (
     seq,
 )
 from minitvm.te.dataflow import map_body, root_axes
-from minitvm.te.relation import values_of
+from minitvm.te.relation import Split, values_of
 from minitvm.te.schedule import Schedule
 from minitvm.te.stage import LoopAttrs, Stage
 from minitvm.te.tensor import ComputeOp, PlaceholderOp, ScanOp, Tensor
@@ -162,10 +162,27 @@ class _Lowering:
         for stage, nest in zip(self._stages, checked, strict=True):
             self._learn_checks(stage, nest)
         self._infer()
-        body = at_entry(self.placed(None, _NOTHING))
+        body = at_entry(self._with_factors_checked(self.placed(None, _NOTHING)))
         func = self._func
         attrs = {**func.attrs, "knows_layout": True} if self.knows_layout else func.attrs
         return PrimFunc(func.params, body, func.buffer_map, func.name, attrs)
+
+    def _with_factors_checked(self, body: Stmt) -> Stmt:
+        """`body` where every part of a split that the caller says has an iteration at least."""
+        for stage in self._stages:
+            for relation in stage.relations:
+                if not isinstance(relation, Split):
+                    continue
+                for name, part in (("factor", relation.factor), ("nparts", relation.nparts)):
+                    if part is None or e.const_int(part) is not None:
+                        continue
+                    message = (
+                        f"{self._func.name}: split of {relation.parent.name} of {stage.name}: "
+                        f"expected a {name} of 1 or more, got {part} = {{}}"
+                    )
+                    held = e.greater_equal(part, 1)
+                    body = AssertStmt(held, message, body, (part,), "ValueError")
+        return body
 
     def _name_buffers(self) -> None:
         for stage in self._schedule.stages:

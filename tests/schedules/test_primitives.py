@@ -710,3 +710,18 @@ def test_long_chains(how: str) -> None:
             parent = last if how == "last" else reader
             s[each].compute_at(s[parent], parent.op.axis[0])
     check(s, [a, last], lambda x: x + length)
+
+
+def test_a_factor_that_the_caller_passes_is_checked() -> None:
+    n, factor = te.var("n"), te.var("f")
+    source = te.placeholder((n,), name="A")
+    twice = te.compute((n,), lambda i: source[i] * 2.0, name="B")
+    s = te.create_schedule(twice.op)
+    s[twice].split(twice.op.axis[0], factor=factor)
+    f = tvm.build(s, [source, twice, factor], name="f")
+    a, b = np.arange(7, dtype="float32"), np.zeros(7, "float32")
+    f(a, b, 3)
+    np.testing.assert_array_equal(b, a * 2)
+    for wrong in (0, -2):
+        with pytest.raises(ValueError, match=rf"split of i of B: .* 1 or more, got f = {wrong}"):
+            f(a, b, wrong)
