@@ -159,7 +159,11 @@ class StatementEmitter:
             self._emit_unrolled(node)
             return
         if node.kind == ForKind.THREAD_BINDING:
-            raise CompileError(f"loop {node.loop_var.name}: a CPU has no thread axes to bind")
+            axis = node.annotations.get("thread", "a thread axis")
+            raise CompileError(
+                f"loop {node.loop_var.name}: bound to {axis}: a CPU has no thread axes to bind: "
+                "use parallel in place of bind, or leave the loop as it is"
+            )
         if node.kind == ForKind.PARALLEL:
             self._emit_parallel(node, frozenset())
             return
