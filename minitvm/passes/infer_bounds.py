@@ -72,18 +72,12 @@ class Inferred:
     places: dict[Stage, Loop] = field(default_factory=dict)
 
 
-def infer_bounds(
-    schedule: Schedule,
-    reads: Mapping[Stage, Sequence[BufferLoad]],
-    readers: Callable[[Stage], list[Stage]],
-    is_of: Callable[[BufferLoad, Stage], bool],
-    internal: Callable[[Stage], bool],
-    scans: Scans,
-    read: Callable[[PrimExpr], PrimExpr],
-) -> Inferred:
-    """The bounds of all stages of a normalised schedule that are computed.
+@final
+@dataclass(slots=True)
+class BoundInference:
+    """The bounds of all stages of a normalised schedule that are computed; see :meth:`run`.
 
-    Parameters
+    Attributes
     ----------
     schedule
         Normalised.
@@ -98,41 +92,30 @@ def infer_bounds(
     scans
         The scans, and what is inside of them.
     read
-        Makes reads of buffers of the reads of tensors in the range of an axis.
-
-    Raises
-    ------
-    CompileError
-        When a stage is placed where not all of its readers are.
+        An expression of a range whose reads of tensors are reads of their buffers.
     """
-    return _Inference(schedule, reads, readers, is_of, internal, scans, read).run()
 
-
-class _Inference:
-    def __init__(
-        self,
-        schedule: Schedule,
-        reads: Mapping[Stage, Sequence[BufferLoad]],
-        readers: Callable[[Stage], list[Stage]],
-        is_of: Callable[[BufferLoad, Stage], bool],
-        internal: Callable[[Stage], bool],
-        scans: Scans,
-        read: Callable[[PrimExpr], PrimExpr],
-    ) -> None:
-        self._schedule = schedule
-        self._reads = reads
-        self._readers = readers
-        self._is_of = is_of
-        self._internal = internal
-        self._scans = scans
-        self._read = read
-        self._found = Inferred()
+    schedule: Schedule
+    reads: Mapping[Stage, Sequence[BufferLoad]]
+    readers: Callable[[Stage], list[Stage]]
+    is_of: Callable[[BufferLoad, Stage], bool]
+    internal: Callable[[Stage], bool]
+    scans: Scans
+    read: Callable[[PrimExpr], PrimExpr]
+    _found: Inferred = field(default_factory=Inferred, init=False)
 
     def run(self) -> Inferred:
-        for stage in reversed(self._schedule.stages):
-            if stage not in self._reads:
+        """What each stage computes.
+
+        Raises
+        ------
+        CompileError
+            When a stage is placed where not all of its readers are.
+        """
+        for stage in reversed(self.schedule.stages):
+            if stage not in self.reads:
                 continue
-            place = place_of(stage, self._scans)
+            place = place_of(stage, self.scans)
             if place is not None:
                 self._check_place(stage, place)
                 self._found.places[stage] = place
@@ -151,7 +134,7 @@ class _Inference:
             prover.bind_size(size)
         around = [*self._path(place[0]), *self._loops_to(place)]
         self._bind(prover, around)
-        if stage in self._scans.updates:
+        if stage in self.scans.updates:
             now = prover.affine(place[1].var)
             spans: list[Span | None] = [Span(now, now), *[None] * (len(op.axis) - 1)]
         else:
@@ -171,7 +154,7 @@ class _Inference:
         for axis, region in zip(op.axis, regions, strict=True):
             if region is not None:
                 self._guard_domain(prover, made, axis, region)
-        if self._internal(stage):
+        if self.internal(stage):
             rooms = [self._room(prover, stage, made, axis, around) for axis in op.axis]
             made.begins = tuple(room[0] for room in rooms)
             made.shape = tuple(room[1] for room in rooms)
@@ -213,7 +196,7 @@ class _Inference:
         domains = {}
         for axis in root_axes(stage.op):
             assert axis.dom is not None
-            low, extent = self._read(axis.dom.min), self._read(axis.dom.extent)
+            low, extent = self.read(axis.dom.min), self.read(axis.dom.extent)
             dtype = axis.var.dtype
             domains[axis] = Range.from_min_extent(e.cast(dtype, low), e.cast(dtype, extent))
         return domains
@@ -246,7 +229,7 @@ class _Inference:
             )
 
     def _check_readers(self, stage: Stage, place: Loop) -> None:
-        for reader in self._readers(stage):
+        for reader in self.readers(stage):
             if reader is place[0] and isinstance(reader.op, ScanOp):
                 raise CompileError(
                     f"{stage.name}: computed at loop {place[1].name} of {reader.name}, which "
@@ -264,11 +247,11 @@ class _Inference:
         ndim = stage.op.output(0).ndim
         found: list[Span | None] = [None] * ndim
         unknown = [False] * ndim
-        for reader in self._readers(stage):
+        for reader in self.readers(stage):
             with prover.scope():  # where the loops inside are not empty
                 spans = self._reader_spans(reader, place, prover)
-                for load in self._reads[reader]:
-                    if not self._is_of(load, stage):
+                for load in self.reads[reader]:
+                    if not self.is_of(load, stage):
                         continue
                     for i, index in enumerate(load.indices):
                         span = spans.of(index) if isinstance(reader.op, ComputeOp) else None

@@ -14,10 +14,10 @@ from minitvm.functor import Mutator, substitute, walk_once
 from minitvm.op import likely
 from minitvm.passes.check_bounds import check_statements
 from minitvm.passes.infer_bounds import (
+    BoundInference,
     Bounds,
     Inferred,
     axis_spans,
-    infer_bounds,
     place_of,
     reads_of,
 )
@@ -261,7 +261,7 @@ class _Lowering:
                 )
             for made in loaded - {stage}:
                 readers[made].append(stage)
-        self._inferred = infer_bounds(
+        self._inferred = BoundInference(
             self._schedule,
             reads,
             readers.__getitem__,
@@ -269,7 +269,7 @@ class _Lowering:
             self._is_internal,
             self._scans,
             read,
-        )
+        ).run()
         for stage in self._stages:
             bounds = self._inferred.bounds[stage]
             if not self._is_internal(stage) or not isinstance(stage.op, ComputeOp):
