@@ -13,6 +13,7 @@ from typing import Any, final
 
 from minitvm import expr as e
 from minitvm import stmt as s
+from minitvm.buffer import constant_bytes, size_factors
 from minitvm.codegen.expression import ExpressionEmitter
 from minitvm.codegen.llvm_text import NULL, Block, FunctionText, Value, integer
 from minitvm.codegen.options import CodegenOptions
@@ -33,14 +34,13 @@ from minitvm.codegen.types import memory_type
 from minitvm.codegen.work import pays_threads
 from minitvm.expr import Buffer, PrimExpr, Var
 from minitvm.functor import rebuild
+from minitvm.passes.reuse_storage import STACK_BYTES
 from minitvm.runtime.dtype import INT64
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.threads import MAX_FAILURE_VALUES
 from minitvm.stmt import ForKind, Stmt
 from minitvm.structural_equal import structural_equal
 
-# Bytes up to which an allocation of constant size lives on the stack.
-STACK_LIMIT = 16 * 1024
 # void* allocate(int64_t size), void give_back(void*): the workspaces of the runtime
 ALLOCATE_WORKSPACE = "minitvm_allocate_workspace"
 GIVE_BACK_WORKSPACE = "minitvm_give_back_workspace"
@@ -355,8 +355,8 @@ class StatementEmitter:
         return self.expressions.arithmetic(value, a, b, "reassoc contract")
 
     def _emit_allocate(self, node: s.Allocate) -> None:
-        size = _constant_size(node.buffer)
-        if size is not None and size <= STACK_LIMIT:
+        size = constant_bytes(node.buffer)
+        if size is not None and size <= STACK_BYTES:
             count = max(1, size // node.buffer.dtype.itemsize)
             memory = self.text.alloca(memory_type(node.buffer.dtype), count, 64)
             self.expressions.pointers[node.buffer] = memory
@@ -376,7 +376,7 @@ class StatementEmitter:
         """A workspace, aligned to a cache line. A size beyond 63 bits saturates, and is refused."""
         text = self.text
         size = integer("i64", buffer.dtype.itemsize)
-        for extent in _factors(buffer):
+        for extent in size_factors(buffer):
             factor = text.intrinsic("smax", "i64", self.expressions.index(extent), _ZERO)
             size = text.intrinsic("smul.fix.sat", "i64", size, factor, integer("i32", 0))
         allocate = text.module.external_function(ALLOCATE_WORKSPACE, "noalias ptr (i64)")
@@ -425,24 +425,3 @@ def _reads_back(store: s.BufferStore, side: PrimExpr) -> bool:
 def _is_too_small(node: Stmt) -> bool:
     """Whether it is known now that threads don't pay for `node`."""
     return e.const_int(pays_threads(node)) == 0
-
-
-def _factors(buffer: Buffer) -> tuple[PrimExpr, ...]:
-    """What the number of a buffer's elements is the product of."""
-    if not buffer.strides:
-        return buffer.shape
-    last: PrimExpr = e.const(0, INT64)
-    for extent, stride in zip(buffer.shape, buffer.strides, strict=True):
-        last = last + (e.cast(INT64, extent) - 1) * e.cast(INT64, stride)
-    return (last + 1,)
-
-
-def _constant_size(buffer: Buffer) -> int | None:
-    """The bytes of a buffer whose shape is constant."""
-    size = buffer.dtype.itemsize
-    for extent in _factors(buffer):
-        known = e.const_int(extent)
-        if known is None:
-            return None
-        size *= known
-    return size

@@ -1,12 +1,13 @@
-"""How buffers are declared."""
+"""How buffers are declared, and how large they are."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
-from minitvm.expr import Buffer, PrimExpr, Var, as_expr, as_index, const_int
-from minitvm.runtime.dtype import HANDLE, INT32, DType, DTypeLike
+from minitvm.expr import Buffer, PrimExpr, Var, as_expr, as_index, cast, const, const_int
+from minitvm.runtime.dtype import HANDLE, INT32, INT64, DType, DTypeLike
 from minitvm.runtime.errors import CompileError
 
 
@@ -96,3 +97,20 @@ def _integers(name: str, what: str, values: Any) -> tuple[PrimExpr, ...]:
         if not each.dtype.is_integral or each.dtype.is_bool:
             raise CompileError(f"{name}: {what}[{i}]: expected an integer, got {each.dtype}")
     return made
+
+
+def size_factors(buffer: Buffer) -> tuple[PrimExpr, ...]:
+    """What the number of elements that a buffer reaches over is the product of."""
+    if not buffer.strides:
+        return buffer.shape
+    last: PrimExpr = const(0, INT64)
+    for extent, stride in zip(buffer.shape, buffer.strides, strict=True):
+        last = last + (cast(INT64, extent) - 1) * cast(INT64, stride)
+    return (last + 1,)
+
+
+def constant_bytes(buffer: Buffer) -> int | None:
+    """The bytes that a buffer reaches over, where its layout is constant."""
+    factors = [const_int(factor) for factor in size_factors(buffer)]
+    known = [factor for factor in factors if factor is not None]
+    return None if len(known) < len(factors) else prod(known) * buffer.dtype.itemsize

@@ -157,7 +157,9 @@ def walk_once(*roots: Node) -> Iterator[Node]:
             stack.extend(reversed(list(children(top))))
 
 
-class _Substitute(Mutator):
+class Substitution(Mutator):
+    """Replaces variables by expressions: of several trees, what they share once."""
+
     def __init__(self, mapping: Mapping[Var, PrimExpr]) -> None:
         super().__init__()
         self._mapping = mapping
@@ -176,7 +178,7 @@ def substitute(node: Any, mapping: Mapping[Var, Any]) -> Any:
     """
     if not mapping:
         return node
-    replacer = _Substitute({var: e.as_expr(value) for var, value in mapping.items()})
+    replacer = Substitution({var: e.as_expr(value) for var, value in mapping.items()})
     return replacer.expr(node) if isinstance(node, PrimExpr) else replacer.stmt(node)
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 from minitvm import scalars
 from minitvm.expr import (
@@ -116,6 +116,11 @@ def likely(cond: Any, span: Any = None) -> Any:
     """The condition itself, marked as one that mostly holds."""
     condition = as_condition(cond)
     return condition if isinstance(condition, IntImm) else Call(BOOL, "likely", (condition,))
+
+
+def is_likely(condition: PrimExpr) -> TypeGuard[Call]:
+    """Whether a condition is marked by :func:`likely`."""
+    return isinstance(condition, Call) and condition.op == "likely"
 
 
 # -- Integer division -----------------------------------------------------------------------------

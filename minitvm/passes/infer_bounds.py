@@ -17,7 +17,7 @@ from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
 from minitvm.arith.regions import Span, Spans
 from minitvm.expr import BufferLoad, IterType, IterVar, PrimExpr, Range, Var, const
-from minitvm.functor import Node, substitute, walk_once
+from minitvm.functor import substitute, walk_once
 from minitvm.passes.scans import Scans
 from minitvm.runtime.errors import CompileError
 from minitvm.te.dataflow import root_axes
@@ -141,7 +141,8 @@ class BoundInference:
             self._check_readers(stage, place)
             spans = self._spans_inside(stage, place, prover)
         regions = [self._clamped(prover, spans[i], axis) for i, axis in enumerate(op.axis)]
-        roots = self._domains(stage)
+        domains = self._domains(stage)
+        roots = dict(domains)
         names: list[tuple[Var, PrimExpr]] = []
         for axis, region in zip(op.axis, regions, strict=True):
             if region is not None:
@@ -155,7 +156,9 @@ class BoundInference:
             if region is not None:
                 self._guard_domain(prover, made, axis, region)
         if self.internal(stage):
-            rooms = [self._room(prover, stage, made, axis, around) for axis in op.axis]
+            rooms = [
+                self._room(prover, stage, made, axis, domains[axis], around) for axis in op.axis
+            ]
             made.begins = tuple(room[0] for room in rooms)
             made.shape = tuple(room[1] for room in rooms)
             made.is_padded = all(room[2] for room in rooms) and not _fuses_data(stage)
@@ -328,10 +331,16 @@ class BoundInference:
             made.guards[axis].append(e.less(value, axis.dom.min + axis.dom.extent))
 
     def _room(
-        self, prover: Prover, stage: Stage, made: Bounds, axis: IterVar, around: Sequence[Loop]
+        self,
+        prover: Prover,
+        stage: Stage,
+        made: Bounds,
+        axis: IterVar,
+        whole: Range,
+        around: Sequence[Loop],
     ) -> tuple[PrimExpr, PrimExpr, bool]:
-        """The first element that is kept along an axis, how many are, and whether these are all
-        that the loops may reach."""
+        """The first element that is kept along an axis, whose domain is `whole`, how many are, and
+        whether these are all that the loops may reach."""
         begin, dtype = made.ranges[axis].min, axis.var.dtype
         covered = _covered(stage, made, axis)
         for var, value in reversed(made.names):
@@ -343,7 +352,6 @@ class BoundInference:
         loops = {leaf.var for _, leaf in around}
         variables = {node for node in walk_once(*form.terms) if isinstance(node, Var)}
         high = prover.interval(form)[1]
-        whole = self._domains(stage)[axis]
         most = e.const_int(whole.extent)
         bounded = variables <= self._counted(around) and isinstance(high, int)
         if bounded and high <= (dtype.max() if most is None else most):
@@ -525,8 +533,3 @@ def _named(
 
 # What loop variables times factors, and their sums, are made of.
 _PLAIN = (Var, e.IntImm, e.Add, e.Sub, e.Mul, e.Cast)
-
-
-def reads_of(*nodes: Node) -> list[BufferLoad]:
-    """Every read of some statements or expressions."""
-    return [node for node in walk_once(*nodes) if isinstance(node, BufferLoad)]

@@ -25,6 +25,7 @@ from minitvm.arith.linear import Affine, equal, less
 from minitvm.arith.prover import Prover
 from minitvm.expr import Buffer, BufferLoad, Call, PrimExpr, Range, Var
 from minitvm.functor import children, substitute, walk_once
+from minitvm.op import is_likely
 from minitvm.runtime.errors import CompileError
 from minitvm.stmt import BufferStore, Stmt
 from minitvm.structural_equal import structural_equal
@@ -448,11 +449,6 @@ class _Place:
     values: Mapping[Var, PrimExpr | None] = field(default_factory=dict)
     conditions: tuple[PrimExpr, ...] = ()
     firm: tuple[PrimExpr, ...] = ()
-
-
-def is_likely(condition: PrimExpr) -> bool:
-    """Whether a condition is a guard that scheduling made."""
-    return isinstance(condition, Call) and condition.op == "likely"
 
 
 def _form(access: _Access) -> object:

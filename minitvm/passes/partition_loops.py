@@ -6,7 +6,7 @@ import functools
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import TypeGuard, final
+from typing import final
 
 from minitvm import expr as e
 from minitvm import stmt as s
@@ -15,6 +15,7 @@ from minitvm.arith.linear import Affine, Atom
 from minitvm.arith.prover import Prover
 from minitvm.expr import Call, IntImm, PrimExpr, Var, const
 from minitvm.functor import Mutator, children, free_vars, substitute, walk_once
+from minitvm.op import is_likely
 from minitvm.runtime.dtype import BOOL, INT64, DType
 from minitvm.stmt import ForKind, PrimFunc, Stmt, seq, with_body
 
@@ -312,7 +313,7 @@ class _Forms:
         self, node: Stmt, inner: tuple[s.For, ...], every: bool, found: dict[PrimExpr, _Use]
     ) -> None:
         conditions: list[PrimExpr] = []
-        if isinstance(node, s.IfThenElse) and (every or _is_likely(node.condition)):
+        if isinstance(node, s.IfThenElse) and (every or is_likely(node.condition)):
             conditions += _comparisons(node.condition)
         statements: list[Stmt] = []
         for child in children(node):
@@ -484,7 +485,7 @@ class _Forms:
                 return self._outside(node.var, self._common(node.body))
             case s.IfThenElse(else_case=None) if is_pure(node.condition):
                 found = dict(self._common(node.then_case))
-                if _is_likely(node.condition):
+                if is_likely(node.condition):
                     for each in _comparisons(node.condition):
                         key = structural_key(each)
                         found[key] = [*found.get(key, ()), each]
@@ -540,7 +541,7 @@ class _Hold(Mutator):
         if isinstance(node, e.And):
             a, b = self._condition(node.a), self._condition(node.b)
             return node if a is node.a and b is node.b else e.logical_and(a, b)
-        if _is_likely(node):
+        if is_likely(node):
             (inside,) = node.args
             made = self._condition(inside)
             if made is inside or isinstance(made, IntImm):
@@ -587,13 +588,9 @@ _INDEX_NODES = (
 )  # fmt: skip
 
 
-def _is_likely(node: PrimExpr) -> TypeGuard[Call]:
-    return isinstance(node, Call) and node.op == "likely"
-
-
 def _comparisons(condition: PrimExpr) -> list[PrimExpr]:
     """The conditions that hold where `condition` does, and only together."""
-    if _is_likely(condition):
+    if is_likely(condition):
         return _comparisons(condition.args[0])
     if isinstance(condition, e.And):
         return _comparisons(condition.a) + _comparisons(condition.b)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
 
 from minitvm import expr as e
 from minitvm import stmt as s
 from minitvm.arith.atoms import is_pure
+from minitvm.buffer import constant_bytes
 from minitvm.expr import Buffer, BufferLoad, BufferRef, PrimExpr, Var
 from minitvm.functor import Mutator, replace_buffers, walk_once
 from minitvm.stmt import BufferStore, ForKind, PrimFunc, Stmt, seq, with_body
@@ -105,7 +105,7 @@ class _HoistAllocations(Mutator):
         return _allocated(found, made)
 
     def visit_Allocate(self, node: s.Allocate) -> Stmt:
-        size = _constant_bytes(node.buffer)
+        size = constant_bytes(node.buffer)
         if not self._in_serial_loop or size is None or size <= STACK_BYTES:
             return self.descend(node)  # type: ignore[no-any-return]  # an Allocate again
         self._moving[node.buffer] = None  # copies of a loop's body share it
@@ -116,13 +116,6 @@ def _allocated(buffers: Sequence[Buffer] | dict[Buffer, None], body: Stmt) -> St
     for buffer in reversed(list(buffers)):
         body = s.Allocate(buffer, body)
     return body
-
-
-def _constant_bytes(buffer: Buffer) -> int | None:
-    extents = [e.const_int(extent) for extent in buffer.shape]
-    if None in extents:
-        return None
-    return prod(extent for extent in extents if extent is not None) * buffer.dtype.itemsize
 
 
 # -- Shared ---------------------------------------------------------------------------------------

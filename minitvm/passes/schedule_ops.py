@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast, final
 
 from minitvm import expr as e
 from minitvm.arith.prover import Prover
 from minitvm.arith.regions import Span, Spans
-from minitvm.expr import Buffer, BufferLoad, IterVar, PrimExpr, Range, Var, const
-from minitvm.functor import Mutator, substitute, walk_once
+from minitvm.expr import Buffer, IterVar, PrimExpr, Range, Var, const
+from minitvm.functor import Substitution, rebuild, substitute, walk_once
 from minitvm.op import likely
 from minitvm.passes.check_bounds import check_statements
 from minitvm.passes.infer_bounds import (
     BoundInference,
     Bounds,
     Inferred,
+    Loop,
     axis_spans,
-    place_of,
-    reads_of,
 )
 from minitvm.passes.scans import find_scans
 from minitvm.passes.stage_bodies import (
@@ -29,6 +28,7 @@ from minitvm.passes.stage_bodies import (
     body_of,
     marked_parts,
     plain_nest,
+    reads_of,
     without_marks,
 )
 from minitvm.passes.tensorize import Match, Region, Tensorized, match_computation, tensorize
@@ -39,7 +39,6 @@ from minitvm.stmt import (
     Allocate,
     AssertStmt,
     AttrStmt,
-    BufferStore,
     For,
     ForKind,
     IfThenElse,
@@ -100,34 +99,22 @@ class _Moved:
     begins: tuple[PrimExpr, ...]
 
 
-class _Move(Mutator):
+class _Move(Substitution):
     """Accesses to plain buffers go to where the elements are, and axes to their values."""
 
     def __init__(self, moved: Mapping[Buffer, _Moved], values: Mapping[Var, PrimExpr]) -> None:
-        super().__init__()
+        super().__init__(values)
         self._moved = moved
-        self._values = values
 
-    def visit_Var(self, node: Var) -> PrimExpr:
-        return self._values.get(node, node)
-
-    def _indices(self, indices: tuple[PrimExpr, ...], moved: _Moved) -> tuple[PrimExpr, ...]:
-        return tuple(index - begin for index, begin in zip(indices, moved.begins, strict=True))
-
-    def visit_BufferLoad(self, node: BufferLoad) -> PrimExpr:
-        indices = tuple(map(self.expr, node.indices))
-        moved = self._moved.get(node.buffer)
+    def _access(self, node: Any) -> Any:
+        made = self.descend(node)
+        moved = self._moved.get(made.buffer)
         if moved is None:
-            return BufferLoad(node.buffer, indices)
-        return BufferLoad(moved.buffer, self._indices(indices, moved))
+            return made
+        indices = tuple(map(e.subtract, made.indices, moved.begins))
+        return rebuild(made, {"buffer": moved.buffer, "indices": indices})
 
-    def visit_BufferStore(self, node: BufferStore) -> Stmt:
-        indices = tuple(map(self.expr, node.indices))
-        value = self.expr(node.value)
-        moved = self._moved.get(node.buffer)
-        if moved is None:
-            return BufferStore(node.buffer, value, indices)
-        return BufferStore(moved.buffer, value, self._indices(indices, moved))
+    visit_BufferLoad = visit_BufferStore = _access
 
 
 class _Lowering:
@@ -146,6 +133,7 @@ class _Lowering:
         self._bodies: dict[Stage, StageBody] = {}
         self._plain: dict[Stage, Stmt] = {}
         self._inferred = Inferred()
+        self._at: dict[Loop | None, list[Stage]] = {}  # the stages of each place, in order
         self._scans = find_scans(schedule)
         self._shared: dict[Tensor, Tensor] = {}  # parts of scans, and the scans' results
         self._moved: dict[Buffer, _Moved] = {}
@@ -155,13 +143,13 @@ class _Lowering:
         self._name_buffers()
         reader = ReadBuffers(self._schedule, self._buffers)
         for stage in self._stages:
-            self._bodies[stage] = body_of(stage, self._schedule, self._buffers)
+            self._bodies[stage] = body_of(stage, reader, self._buffers)
             times = self._scans.times.get(stage)
             self._plain[stage] = plain_nest(stage, self._bodies[stage], reader, times)
         checked, at_entry = check_statements(self._func, self._plain.values())
         for stage, nest in zip(self._stages, checked, strict=True):
             self._learn_checks(stage, nest)
-        self._infer()
+        self._infer(reader.expr)
         body = at_entry(self._with_factors_checked(self.placed(None, _NOTHING)))
         func = self._func
         attrs = {**func.attrs, "knows_layout": True} if self.knows_layout else func.attrs
@@ -233,8 +221,7 @@ class _Lowering:
 
     # -- Bounds -----------------------------------------------------------------------------------
 
-    def _infer(self) -> None:
-        read = ReadBuffers(self._schedule, self._buffers).expr
+    def _infer(self, read: Callable[[PrimExpr], PrimExpr]) -> None:
         reads = {
             stage: reads_of(
                 body.update,
@@ -271,6 +258,8 @@ class _Lowering:
             read,
         ).run()
         for stage in self._stages:
+            self._at.setdefault(self._inferred.places.get(stage), []).append(stage)
+        for stage in self._stages:
             bounds = self._inferred.bounds[stage]
             if not self._is_internal(stage) or not isinstance(stage.op, ComputeOp):
                 continue
@@ -287,9 +276,9 @@ class _Lowering:
 
     # -- Places -----------------------------------------------------------------------------------
 
-    def placed(self, place: tuple[Stage, IterVar] | None, body: Stmt) -> Stmt:
+    def placed(self, place: Loop | None, body: Stmt) -> Stmt:
         """The stages of a place before `body`, each in its memory, which lasts to the end."""
-        here = [each for each in self._stages if place_of(each, self._scans) == place]
+        here = self._at.get(place, [])
         first: dict[Buffer, Stage] = {}
         for stage in here:
             for tensor in stage.op.outputs:

@@ -8,7 +8,8 @@ from typing import cast, final
 
 from minitvm import expr as e
 from minitvm.expr import Buffer, BufferLoad, IterVar, PrimExpr, Range, Reduce, Var
-from minitvm.functor import Mutator, replace_buffers, substitute, walk, walk_once
+from minitvm.functor import Mutator, Node, replace_buffers, substitute, walk, walk_once
+from minitvm.op import is_likely
 from minitvm.runtime.errors import CompileError
 from minitvm.stmt import (
     AttrStmt,
@@ -91,8 +92,8 @@ class ReadBuffers(InlineReads):
         return ReadBuffers(self._schedule, self._buffers)
 
 
-def body_of(stage: Stage, schedule: Schedule, buffers: Mapping[Tensor, Buffer]) -> StageBody:
-    """What a stage does, on `buffers`.
+def body_of(stage: Stage, read: ReadBuffers, buffers: Mapping[Tensor, Buffer]) -> StageBody:
+    """What a stage does, on `buffers`, which `read` reads.
 
     Raises
     ------
@@ -101,7 +102,7 @@ def body_of(stage: Stage, schedule: Schedule, buffers: Mapping[Tensor, Buffer]) 
     """
     match stage.op:
         case ComputeOp() as op:
-            return _compute_body(stage, op, ReadBuffers(schedule, buffers), buffers)
+            return _compute_body(stage, op, read, buffers)
         case ExternOp() as op:
             return StageBody(_extern_body(op, buffers))
         case ScanOp() as op:
@@ -164,7 +165,7 @@ def _reduction(
     guards: list[PrimExpr] = []
     conditions: list[PrimExpr] = []
     for each in _conjuncts(read.expr(reduce.condition)):
-        is_guard = isinstance(each, e.Call) and each.op == "likely" and not _reads(each)
+        is_guard = is_likely(each) and not reads_of(each)
         (guards if is_guard else conditions).append(each)
     for condition in reversed(conditions):
         if not isinstance(condition, e.IntImm):
@@ -182,8 +183,9 @@ def _conjuncts(condition: PrimExpr) -> Iterator[PrimExpr]:
         yield condition
 
 
-def _reads(condition: PrimExpr) -> bool:
-    return any(isinstance(node, BufferLoad) for node in walk_once(condition))
+def reads_of(*nodes: Node) -> list[BufferLoad]:
+    """Every read of some statements or expressions."""
+    return [node for node in walk_once(*nodes) if isinstance(node, BufferLoad)]
 
 
 def _uses(results: tuple[PrimExpr, ...], var: Var) -> int:

@@ -10,7 +10,7 @@ from minitvm import expr as e
 from minitvm.arith.prover import Prover
 from minitvm.arith.simplify import Simplifier
 from minitvm.expr import Buffer, BufferLoad, Call, IterVar, PrimExpr, Range, Reduce, Var
-from minitvm.functor import CHILDREN, Mutator, children, free_vars, substitute, walk_once
+from minitvm.functor import CHILDREN, Substitution, children, free_vars, substitute, walk_once
 from minitvm.runtime.dtype import HANDLE
 from minitvm.runtime.errors import CompileError
 from minitvm.stmt import BufferStore, Stmt
@@ -484,14 +484,10 @@ def on_views(stmt: Stmt, views: Mapping[Buffer, View], values: Mapping[Var, Prim
     return _OnViews(views, values).stmt(stmt)
 
 
-class _OnViews(Mutator):
+class _OnViews(Substitution):
     def __init__(self, views: Mapping[Buffer, View], values: Mapping[Var, PrimExpr]) -> None:
-        super().__init__()
+        super().__init__(values)
         self._views = views
-        self._values = values
-
-    def visit_Var(self, node: Var) -> PrimExpr:
-        return self._values.get(node, node)
 
     def visit_BufferLoad(self, node: BufferLoad) -> PrimExpr:
         view = self._views.get(node.buffer)

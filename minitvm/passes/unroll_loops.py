@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from math import prod
 from typing import final
 
 from minitvm import expr as e
 from minitvm import stmt as s
+from minitvm.buffer import constant_bytes
 from minitvm.expr import Buffer, BufferLoad, PrimExpr, Var
 from minitvm.functor import Mutator, walk_once
 from minitvm.runtime.errors import CompileError
@@ -100,12 +100,9 @@ class _Unroll(Mutator):
             return self.stmt(node.body)
 
     def visit_Allocate(self, node: s.Allocate) -> Stmt:
-        buffer = node.buffer
-        extents = [e.const_int(extent) for extent in buffer.shape]
-        if buffer.scope == "local" and None not in extents:
-            known = [extent for extent in extents if extent is not None]
-            if prod(known) * buffer.dtype.itemsize <= REGISTER_BYTES:
-                self._registers.add(buffer)
+        size = constant_bytes(node.buffer)
+        if node.buffer.scope == "local" and size is not None and size <= REGISTER_BYTES:
+            self._registers.add(node.buffer)
         return self.descend(node)  # type: ignore[no-any-return]  # an Allocate again
 
     def visit_SeqStmt(self, node: s.SeqStmt) -> Stmt:

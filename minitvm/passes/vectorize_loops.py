@@ -12,8 +12,9 @@ from minitvm import stmt as s
 from minitvm.arith.prover import Prover
 from minitvm.expr import Buffer, BufferLoad, Call, PrimExpr, Range, Var
 from minitvm.functor import Mutator, rebuild, substitute, walk_once
+from minitvm.op import is_likely
 from minitvm.passes.effects import is_stable
-from minitvm.passes.lane_dependence import Fold, LaneDependence, is_likely
+from minitvm.passes.lane_dependence import Fold, LaneDependence
 from minitvm.runtime.dtype import BOOL, HANDLE, INT32, INT64, DType
 from minitvm.runtime.errors import CompileError
 from minitvm.scalars import INTRINSICS
@@ -570,7 +571,7 @@ class _Lanes(Mutator):
 
     def visit_IfThenElse(self, node: s.IfThenElse) -> Stmt:
         condition, likely = node.condition, is_likely(node.condition)
-        if isinstance(condition, Call) and likely:
+        if is_likely(condition):
             (condition,) = condition.args
         if isinstance(condition, e.And) and node.else_case is None:
             return self.stmt(_nested(condition, likely, node.then_case))

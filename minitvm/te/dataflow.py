@@ -4,11 +4,12 @@ through, or written through, other tensors."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import cast
 
 from minitvm import expr as e
 from minitvm.expr import IterType, IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var, const
-from minitvm.functor import Mutator, walk_once
+from minitvm.functor import Mutator, Substitution, walk_once
 from minitvm.op import likely
 from minitvm.runtime.errors import CompileError
 from minitvm.te.layout import IndexMap
@@ -74,28 +75,11 @@ def reading(op: Operation, others: Mapping[Tensor, Tensor]) -> Operation:
     match op:
         case ComputeOp():
             body = map_body(op.body, _ReadOthers(others))
-            return ComputeOp(op.name, op.tag, op.attrs, op.axis, op.reduce_axis, body)
+            return replace(op, body=body)
         case ExternOp():
-            return ExternOp(
-                op.name,
-                op.tag,
-                op.attrs,
-                now(op.inputs),
-                op.input_placeholders,
-                op.output_placeholders,
-                op.body,
-            )
+            return replace(op, inputs=now(op.inputs))
         case ScanOp():
-            return ScanOp(
-                op.name,
-                op.tag,
-                op.attrs,
-                op.scan_axis,
-                now(op.init),
-                now(op.update),
-                op.state_placeholder,
-                now(op.inputs),
-            )
+            return replace(op, init=now(op.init), update=now(op.update), inputs=now(op.inputs))
     raise e.unknown_node(op, "a schedule")
 
 
@@ -121,15 +105,6 @@ def reductions(
     return tuple(
         Reduce(reduce.combiner, source, axis, condition, i, init) for i in range(len(source))
     )
-
-
-class _Substitution(Mutator):
-    def __init__(self, values: Mapping[Var, PrimExpr]) -> None:
-        super().__init__()
-        self._values = values
-
-    def visit_Var(self, node: Var) -> PrimExpr:
-        return self._values.get(node, node)
 
 
 # -- cache_read -----------------------------------------------------------------------------------
@@ -159,9 +134,9 @@ def written_through(
         reduced, body = _at(op, values)
     else:
         axis, reduced, body, at = _in_layout(op, relations, leaves)
-    cache = ComputeOp(f"{op.name}.{scope}", op.tag, op.attrs, axis, reduced, body)
+    cache = replace(op, name=f"{op.name}.{scope}", axis=axis, reduce_axis=reduced, body=body)
     copied = tuple(ProducerLoad(each, at) for each in cache.outputs)
-    return cache, ComputeOp(op.name, op.tag, op.attrs, op.axis, (), copied)
+    return cache, replace(op, reduce_axis=(), body=copied)
 
 
 def _in_layout(
@@ -191,7 +166,7 @@ def _at(
 ) -> tuple[tuple[IterVar, ...], tuple[PrimExpr, ...]]:
     """The axes that an operation reduces over, whose ranges may depend on its data axes, and its
     body, where these have some values."""
-    rewrite = _Substitution(values)
+    rewrite = Substitution(values)
     body = map_body(op.body, rewrite)
     first = body[0]
     if not isinstance(first, Reduce):
@@ -245,7 +220,7 @@ class _ReadLayout(Mutator):
         if other is None:
             return ProducerLoad(node.producer, indices)
         at = dict(zip(self._layout.old, indices, strict=True))
-        places = _Substitution(at)
+        places = Substitution(at)
         return ProducerLoad(other, tuple(places.expr(each) for each in self._layout.forward))
 
 
@@ -254,20 +229,22 @@ def in_layout(op: Operation, layout: IndexMap) -> Operation:
     reduction begins from."""
     if isinstance(op, PlaceholderOp):
         shape = tuple(_range(axis).extent for axis in layout.axis)
-        return PlaceholderOp(op.name, shape, op.dtype, op.tag, op.attrs)
+        return replace(op, shape=shape)
     op = cast(ComputeOp, op)
     values = {axis.var: value for axis, value in zip(op.axis, layout.backward, strict=True)}
     reduce_axis, body = _at(op, values)
     if layout.inside:
         body = _all_only_where(layout.inside, body)
-    return ComputeOp(op.name, op.tag, op.attrs, layout.axis, reduce_axis, body)
+    return replace(op, axis=layout.axis, reduce_axis=reduce_axis, body=body)
 
 
 def reading_layout(op: Operation, tensors: Mapping[Tensor, Tensor], layout: IndexMap) -> Operation:
-    """`op`, reading some tensors in a layout."""
+    """`op`, or one like it that reads some tensors in a layout."""
+    if not any(tensor in tensors for tensor in op.input_tensors):
+        return op
     op = cast(ComputeOp, op)
     body = map_body(op.body, _ReadLayout(tensors, layout))
-    return ComputeOp(op.name, op.tag, op.attrs, op.axis, op.reduce_axis, body)
+    return replace(op, body=body)
 
 
 # -- rfactor --------------------------------------------------------------------------------------
@@ -295,9 +272,9 @@ def factored(
     values = values_of(relations, ranges, loops)
     axes = [_clone(each, each.name) for each in op.axis]
     new: dict[Var, PrimExpr] = {old.var: made.var for old, made in zip(op.axis, axes, strict=True)}
-    at_axes = _Substitution(new)
+    at_axes = Substitution(new)
     new = {**new, **{each.var: at_axes.expr(values[each]) for each in touched}}
-    rewrite = _Substitution(new)
+    rewrite = Substitution(new)
     source = tuple(rewrite.expr(each) for each in reduce.source)
     condition = rewrite.expr(reduce.condition)
     for guard in guards_of(relations, ranges, values):
@@ -318,7 +295,7 @@ def factored(
             e.intrinsic("if_then_else", each.dtype, condition, each, neutral)
             for each, neutral in zip(source, identity, strict=True)
         )
-    partial = ComputeOp(f"{op.name}.rf", op.tag, op.attrs, tuple(axes), reduced, body)
+    partial = replace(op, name=f"{op.name}.rf", axis=tuple(axes), reduce_axis=reduced, body=body)
     return partial, _final(op, reduce, partial, factor, factor_axis)
 
 
@@ -347,7 +324,7 @@ def _final(
     indices.insert(factor_axis, last.var)
     source = tuple(ProducerLoad(each, tuple(indices)) for each in partial.outputs)
     body = reductions(reduce, source, (last,), const(True), reduce.init)
-    return ComputeOp(op.name, op.tag, op.attrs, op.axis, (last,), body)
+    return replace(op, reduce_axis=(last,), body=body)
 
 
 def root_axes(op: Operation) -> tuple[IterVar, ...]:

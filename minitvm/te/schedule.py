@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, final
 
@@ -329,27 +329,27 @@ class Schedule(Traced):
 
     def _replace(self, stage: Stage, op: ComputeOp, before: ComputeOp, scope: str) -> None:
         """Let `stage` compute `op`, which reads a new stage that computes `before`."""
-        old = stage.op
+        others = dict(zip(stage.op.outputs, op.outputs, strict=True))
         self._insert(self.stages.index(stage), before, scope, stage)
+        self._now_computes(stage, op)
         stage.restart(op)
         stage.storage_alignments = {}
-        self.stage_map[op] = stage
-        self.outputs = tuple(op if each is old else each for each in self.outputs)
-        others = dict(zip(old.outputs, op.outputs, strict=True))
         self._read_others(others, [each for each in self.stages if each.op is not before])
 
-    def _read_others(self, others: dict[Tensor, Tensor], readers: Iterable[Stage]) -> None:
-        """Let `readers` read other tensors, and those that read them what they become."""
+    def _read_others(self, others: Mapping[Tensor, Tensor], readers: Iterable[Stage]) -> None:
+        """Let `readers` read other tensors."""
         asked = set(readers)
-        changed = dict(others)
+        self._rewrite(lambda stage: reading(stage.op, others) if stage in asked else stage.op)
+
+    def _rewrite(self, change: Callable[[Stage], Operation]) -> None:
+        """Let each stage compute what `change` makes of it, and those that read it read that."""
         later: dict[Tensor, Tensor] = {}
         for stage in self.stages:
             old = stage.op
-            new = reading(old, {**later, **(changed if stage in asked else {})})
-            if new is old:
-                continue
-            self._now_computes(stage, new)
-            later.update(zip(old.outputs, new.outputs, strict=True))
+            new = reading(change(stage), later)
+            if new is not old:
+                self._now_computes(stage, new)
+                later.update(zip(old.outputs, new.outputs, strict=True))
 
     def transform_layout(self, stage: Stage, mapping: Any) -> list[IterVar]:
         """See :meth:`Stage.transform_layout`."""
@@ -379,15 +379,7 @@ class Schedule(Traced):
         layout = index_map(stage.name, axes, mapping)
         old, new = stage.op, in_layout(stage.op, layout)
         tensors = dict(zip(old.outputs, new.outputs, strict=True))
-        later: dict[Tensor, Tensor] = {}
-        for reader in self.stages[self.stages.index(stage) + 1 :]:
-            before = reader.op
-            after = reading(before, later)
-            if not tensors.keys().isdisjoint(after.input_tensors):
-                after = reading_layout(after, tensors, layout)
-            self._now_computes(reader, after)
-            if after is not before:
-                later.update(zip(before.outputs, after.outputs, strict=True))
+        self._rewrite(lambda reader: reading_layout(reader.op, tensors, layout))
         self._now_computes(stage, new)
         stage.restart(new)
         return list(stage.leaf_iter_vars[: len(layout.axis)])
