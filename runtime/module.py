@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
+import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from minitvm.runtime.device import Device, cpu
 from minitvm.runtime.evaluator import BenchmarkResult
-from minitvm.runtime.packed_func import Function, PackedFunc
+from minitvm.runtime.heap_types import HEADER, enable, storage
+from minitvm.runtime.packed_func import Function, InstanceDoc, PackedFunc, natively_called
 from minitvm.runtime.values import ArgTypeCode, HandleObject
+
+if TYPE_CHECKING:
+    _Storage = object
+else:
+    _Storage = storage("minitvm.runtime.module.Storage", 8)  # the address of the entry function
 
 
 @final
-class Module(HandleObject):
+class Module(HandleObject, _Storage):
     """What ``build`` returns: functions by name, the first of them called by calling the module.
 
     Parameters
@@ -30,6 +38,11 @@ class Module(HandleObject):
     __slots__ = ("__weakref__", "_functions", "_sources", "entry_name", "imported_modules",
                  "type_key")  # fmt: skip
     _type_code = ArgTypeCode.MODULE_HANDLE
+    _native_entry = "call_entry"
+    __doc__ = InstanceDoc(__doc__)
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        return super().__new__(natively_called(cls))
 
     def __init__(
         self,
@@ -46,6 +59,8 @@ class Module(HandleObject):
         self.entry_name = next(iter(self._functions))
         self.imported_modules = list(imported_modules)
         self.type_key = type_key
+        ctypes.c_void_p.from_address(id(self) + HEADER).value = id(self.entry_func)
+        enable(self)
 
     @property
     def entry_func(self) -> PackedFunc:
@@ -92,6 +107,14 @@ class Module(HandleObject):
             known = ", ".join(self._sources) or "nothing"
             raise ValueError(f"Module: expected a kind of source among {known}, got '{kind}'")
         return thunk()
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self.entry_func)
+
+    @property
+    def _doc(self) -> str | None:
+        return self.entry_func.__doc__
 
     @property
     def name(self) -> str:

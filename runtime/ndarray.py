@@ -8,7 +8,7 @@ import operator
 import weakref
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
@@ -16,6 +16,7 @@ import minitvm.runtime.dlpack as dlpack
 from minitvm.runtime.device import Device, cpu
 from minitvm.runtime.dlpack import DLTensor, TensorView, compact_strides
 from minitvm.runtime.dtype import UINT16, DType, DTypeLike, TypeCode
+from minitvm.runtime.heap_types import HEADER, storage
 
 ALIGNMENT = 256  # bytes, of memory that we allocate: every vector unit and framework is content
 _CPU = cpu(0)
@@ -50,8 +51,15 @@ class Loan:
         return self._token is not None and self._token() is not None
 
 
+if TYPE_CHECKING:
+    _Storage = object
+else:
+    # A DLTensor, and flags for the compiled call path: 1 read-only, 2 lent.
+    _Storage = storage("minitvm.runtime.ndarray.Storage", ctypes.sizeof(DLTensor) + 8)
+
+
 @final
-class NDArray:
+class NDArray(_Storage):
     """A tensor: an address, a shape, strides and a dtype. Made by :func:`array` and its siblings.
 
     Compiled functions read and write it in place, and so does every library that speaks DLPack
@@ -65,15 +73,17 @@ class NDArray:
            [6., 5., 4.]], dtype=float32)
     """
 
-    __slots__ = ("__weakref__", "_dims", "_owner", "_tensor", "_view")
+    __slots__ = ("__weakref__", "_dims", "_owner", "_view")
 
     def __init__(self, view: TensorView, owner: object) -> None:
         """A tensor in memory that `owner` keeps alive; for other rooms, not for users."""
         self._view = view
         self._owner = owner
         self._dims = (ctypes.c_int64 * (2 * len(view.shape)))()
-        self._tensor = DLTensor()
-        dlpack.fill_tensor(self._tensor, view, ctypes.addressof(self._dims))
+        tensor = DLTensor.from_address(id(self) + HEADER)
+        dlpack.fill_tensor(tensor, view, ctypes.addressof(self._dims))
+        flags = ctypes.c_int64.from_address(id(self) + HEADER + ctypes.sizeof(DLTensor))
+        flags.value = view.read_only | 2 * self.is_lent
 
     # ---- What it is ------------------------------------------------------------------------------
 
@@ -126,7 +136,7 @@ class NDArray:
     def handle(self) -> int:
         """The address of the DLTensor, valid as long as this object."""
         self._check_loan()
-        return ctypes.addressof(self._tensor)
+        return id(self) + HEADER
 
     @property
     def data(self) -> int:
@@ -141,7 +151,7 @@ class NDArray:
 
     def same_as(self, other: object) -> bool:
         """Whether `other` is the same tensor: equal address, shape, strides and dtype."""
-        return isinstance(other, NDArray) and self._view == other._view
+        return isinstance(other, NDArray) and self._view[:4] == other._view[:4]
 
     def __len__(self) -> int:
         if not self.shape:

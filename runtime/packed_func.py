@@ -13,15 +13,20 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import inspect
+import keyword
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, NoReturn, final
 
+from minitvm.runtime.call_path import call_path
 from minitvm.runtime.errors import InternalError, LayoutError
 from minitvm.runtime.evaluator import BenchmarkResult, check_counts, measure
+from minitvm.runtime.heap_types import HEADER, enable, leaf, storage
 from minitvm.runtime.native import glue, increment_reference
-from minitvm.runtime.ndarray import Loan, NDArray, array, lend
+from minitvm.runtime.ndarray import Loan, NDArray, array, as_ndarray, lend
 from minitvm.runtime.values import (
     ArgTypeCode,
     Encoded,
@@ -95,7 +100,27 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-class PackedFunc(HandleObject):
+class _Stored(ctypes.Structure):
+    """What the compiled call path reads of a PackedFunc, which lies in the object itself. The first
+    two fields are what a handle points to."""
+
+    _fields_ = (
+        ("function", ctypes.c_void_p),
+        ("resource", ctypes.c_void_p),
+        ("variants", ctypes.c_void_p),
+        ("names", ctypes.c_void_p),
+        ("written", ctypes.c_int64),
+        ("calls_back", ctypes.c_int64),
+    )
+
+
+if TYPE_CHECKING:
+    _Storage = object
+else:
+    _Storage = storage("minitvm.runtime.packed_func.Storage", ctypes.sizeof(_Stored))
+
+
+class PackedFunc(HandleObject, _Storage):
     """A function behind the packed C ABI, callable from Python and from compiled code.
 
     Parameters
@@ -114,8 +139,12 @@ class PackedFunc(HandleObject):
     3
     """
 
-    __slots__ = ("__weakref__", "_address", "_callable", "_entry", "_owner", "_struct", "name")
+    __slots__ = ("__weakref__", "_callable", "_entry", "_owner", "_stored", "name")
     _type_code = ArgTypeCode.PACKED_FUNC_HANDLE
+    _native_entry = "call"
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        return super().__new__(natively_called(cls))
 
     def __init__(
         self,
@@ -128,31 +157,59 @@ class PackedFunc(HandleObject):
         self.name: str
         self._callable: Callable[..., Any] | None = None
         if isinstance(function, int):
-            self._address = function
+            address = function
             self.name = name or f"function at {function:#x}"
         elif callable(function):
             self._callable = function
-            self._address = _python_function()
+            address = _python_function()
             self.name = name or _name_of(function)
             resource = id(function)
         else:
             kind = type(function).__name__
             raise TypeError(f"PackedFunc: expected a callable or an address, got {kind}")
         self._owner = owner
-        self._entry = _PACKED(self._address)
-        self._struct = (ctypes.c_void_p * 2)(self._address, resource)
+        self._entry = _PACKED(address)
+        self._stored = _Stored.from_address(self.handle)
+        self._stored.function, self._stored.resource = address, resource
+        self._stored.calls_back = True
         _live[self.handle] = self
+        enable(self)
 
     @property
     def handle(self) -> int:
         """The address of ``{function, resource}``, valid as long as this object."""
-        return ctypes.addressof(self._struct)
+        return id(self) + HEADER
 
-    def __call__(self, *args: Any) -> Any:
-        return self._call(self._convert(args))
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call_slowly(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
+
+    def _call_slowly(self, *args: Any, **kwargs: Any) -> Any:
+        """A call made by Python code, which defines what a call is: the compiled path does the
+        same for the arguments that it knows."""
+        result, _ = self._run(self._convert(self._bind(args, kwargs)))
+        self._learn(args, kwargs)
+        return result
+
+    def _learn(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        path = call_path()
+        if path is not None:
+            for value in (*args, *kwargs.values()):
+                path.learn(value)
+
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """All arguments by position."""
+        if kwargs:
+            raise TypeError(
+                f"{self.name}: expected arguments by position only, got {', '.join(kwargs)} by name"
+            )
+        return args
+
+    def _run(self, arguments: Arguments) -> tuple[Any, PackedFunc]:
+        """Call; the result, and the function that took these arguments."""
+        return self._call(arguments), self
 
     def _convert(self, args: tuple[Any, ...]) -> Arguments:
         arguments = Arguments(len(args))
@@ -180,19 +237,55 @@ class PackedFunc(HandleObject):
             arguments.count,
             ctypes.addressof(ret),
             ctypes.addressof(ret_code),
-            self._struct[1],
+            self._stored.resource,
         )
-        outer, _thread.returned = _thread.returned, None
+        outer = _begin_call()
         try:
             if number:
-                status = _REPEAT(glue().repeat)(self._address, number, *packed)
+                status = _REPEAT(glue().repeat)(self._stored.function, number, *packed)
             else:
                 status = self._entry(*packed)
             if status != 0:
-                raise InternalError(f"{self.name}: failed with status {status} but set no error")
+                self._fail(status)
             return take_result(ret, ret_code.value, arguments.keep)
         finally:
-            _thread.returned = outer
+            _end_call(outer)
+
+    def _fail(self, status: int) -> NoReturn:
+        raise InternalError(f"{self.name}: failed with status {status} but set no error")
+
+    def _take(self, result: int, *args: Any) -> Any:
+        """The result at an address, of a compiled call with these arguments."""
+        ret = TVMValue.from_address(result)
+        code = ctypes.c_int.from_address(result + ctypes.sizeof(TVMValue)).value
+        keep = map(as_ndarray, args) if code in _ARRAYS else ()
+        return take_result(ret, code, keep)
+
+
+def _begin_call() -> object:
+    outer, _thread.returned = _thread.returned, None
+    return outer
+
+
+def _end_call(outer: Any) -> None:
+    _thread.returned = outer
+
+
+_leaves: dict[type, type] = {}
+
+
+def natively_called(cls: type[HandleObject]) -> type:
+    """The type of new instances of a class that says how compiled code calls it
+    (``_native_entry``), where that is possible. Classes that users derive stay as they are."""
+    path = call_path() if "_native_entry" in cls.__dict__ else None
+    if path is None:
+        return cls
+    if cls not in _leaves:
+        path.bracket(_begin_call, _end_call)
+        made = leaf(cls, path.entries[cls._native_entry])
+        if _leaves.setdefault(cls, made) is made:
+            path.add_own(made, cls._type_code)
+    return _leaves[cls]
 
 
 # PackedFuncs by handle, so that one that went through C comes back as the same object.
@@ -202,6 +295,16 @@ _live: weakref.WeakValueDictionary[int, PackedFunc] = weakref.WeakValueDictionar
 def convert_to_packed(function: Callable[..., Any]) -> PackedFunc:
     """`function` as a PackedFunc; one that is one already comes back as it is."""
     return function if isinstance(function, PackedFunc) else PackedFunc(function)
+
+
+class InstanceDoc:
+    """A docstring that instances may have one of their own for, shown by ``help(instance)``."""
+
+    def __init__(self, class_doc: str | None) -> None:
+        self._class_doc = class_doc
+
+    def __get__(self, instance: Any, owner: type) -> str | None:
+        return self._class_doc if instance is None else instance._doc or self._class_doc
 
 
 @final
@@ -222,9 +325,15 @@ class Function(PackedFunc):
         Makes the variant for other layouts, on the first call that raises LayoutError.
     resource
         The last argument of the C function.
+    calls_back
+        Whether it may call Python functions, whose results are kept until it returns.
+    doc
+        What ``help`` says of it.
     """
 
-    __slots__ = ("_strided", "_variant", "arg_names", "written")
+    __slots__ = ("_doc", "_strided", "_variant", "arg_names", "written")
+    _native_entry = "call"
+    __doc__ = InstanceDoc(__doc__)
 
     def __init__(
         self,
@@ -236,16 +345,27 @@ class Function(PackedFunc):
         written: Iterable[int] = (),
         strided: Callable[[], Function] | None = None,
         resource: int = 0,
+        calls_back: bool = True,
+        doc: str | None = None,
     ) -> None:
         super().__init__(address, name=name, owner=owner, resource=resource)
-        self.arg_names = tuple(arg_names)
+        self.arg_names = tuple(map(sys.intern, arg_names))
         self.written = frozenset(written)
         self._strided = strided
         self._variant: Function | None = None
+        self._stored.names = id(self.arg_names)
+        self._stored.written = sum(1 << position for position in self.written if position < 64)
+        self._stored.calls_back = calls_back
+        self._doc = doc
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        result, _ = self._run(self._convert(self._bind(args, kwargs)))
-        return result
+    @property
+    def __signature__(self) -> inspect.Signature:
+        names = self.arg_names
+        if len(set(names)) == len(names) and all(map(_is_parameter, names)):
+            parameters = [_named(name) for name in names]
+        else:  # not all can be given by name
+            parameters = [_positional(f"arg{i}") for i in range(len(names))]
+        return inspect.Signature(parameters, return_annotation=None)
 
     def time_evaluator(
         self, number: int = 10, repeat: int = 1, min_repeat_ms: float = 0
@@ -274,8 +394,7 @@ class Function(PackedFunc):
 
         return evaluate
 
-    def _run(self, arguments: Arguments) -> tuple[Any, Function]:
-        """Call; the result, and the variant that took these layouts."""
+    def _run(self, arguments: Arguments) -> tuple[Any, PackedFunc]:
         try:
             return self._call(arguments), self
         except LayoutError as error:
@@ -317,6 +436,18 @@ class Function(PackedFunc):
             if name not in kwargs:
                 raise TypeError(f"{self.name}: {self._argument(index)}: expected, but not given")
         return (*args, *(kwargs[name] for name in names[len(args) :]))
+
+
+def _named(name: str) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def _positional(name: str) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY)
+
+
+def _is_parameter(name: str) -> bool:
+    return name.isidentifier() and not keyword.iskeyword(name)
 
 
 def _is_raised_by_callee(error: BaseException) -> bool:
@@ -388,11 +519,11 @@ def take_result(ret: TVMValue, code: int, keep: Iterable[object] = ()) -> Any:
     """
     if code not in _ARRAYS:
         return from_c(ret, code, Loan())
-    pointer = ret.v_handle
-    for value in (*keep, (_thread.returned or {}).get(pointer)):
-        if isinstance(value, NDArray) and value.handle == pointer:
+    found = from_c(ret, code, Loan())
+    for value in (*keep, (_thread.returned or {}).get(ret.v_handle)):
+        if isinstance(value, NDArray) and value.same_as(found):
             return value
-    return array(from_c(ret, code, Loan()))
+    return array(found)
 
 
 # ---- Python callbacks ----------------------------------------------------------------------------

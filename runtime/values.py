@@ -81,6 +81,8 @@ class HandleObject:
 
     __slots__ = ()
     _type_code: ClassVar[ArgTypeCode]
+    # The entry of the compiled call path that calls instances of just this class.
+    _native_entry: ClassVar[str]
 
     @property
     def handle(self) -> int:

@@ -1,0 +1,164 @@
+"""Where other people's objects keep what we read in place, found out before it is relied on.
+
+Nothing here is in a published interface, apart from DLPack's exchange API: so each distance is
+compared with what the library itself says of telling objects, and where they differ the compiled
+call path leaves such objects to Python code.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minitvm.runtime.heap_types import HEADER
+
+# Of numpy's PyArrayObject, and, the last two, of the PyArray_Descr that its `descr` points to
+# (ndarraytypes.h), in bytes from the object's address.
+NUMPY_FIELDS = {
+    "data": HEADER,
+    "ndim": HEADER + 8,
+    "shape": HEADER + 16,
+    "strides": HEADER + 24,
+    "descr": HEADER + 40,
+    "flags": HEADER + 48,
+    "byteorder": HEADER + 10,
+    "type_num": HEADER + 12,
+}
+
+_EXCHANGE_NAME = b"dlpack_exchange_api"
+_EXCHANGE_MAJOR = 1
+_TENSOR_FROM_OBJECT = 40  # dltensor_from_py_object_no_sync of a DLPackExchangeAPI
+_TORCH_WORDS = 24  # of a TensorImpl, which has 208 bytes in torch 2.0 to 2.13
+
+
+def type_offset() -> int | None:
+    """Where an object has its type, or None."""
+    objects: tuple[object, ...] = (object(), 1.5, "text", b"bytes", [], {})
+    found = [
+        at for at in range(0, HEADER, 8) if all(_word(id(o) + at) == id(type(o)) for o in objects)
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def numpy_is_as_expected() -> bool:
+    """Whether arrays have their fields where :data:`NUMPY_FIELDS` says."""
+    base = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    fixed = np.zeros(3, np.int16)
+    fixed.flags.writeable = False
+    arrays = (base, base[:, ::-2, 1:], base.T, base[0, 0, 0:0], np.array(1.0), fixed,
+              np.zeros(2, ">i4"), np.zeros((1, 5), np.complex128)[:, 1:])  # fmt: skip
+    if np.ndarray.__basicsize__ < NUMPY_FIELDS["flags"] + 4:
+        return False
+    return all(_is_as_expected(array) for array in arrays)
+
+
+def _is_as_expected(array: np.ndarray[Any, Any]) -> bool:
+    at = {name: id(array) + offset for name, offset in NUMPY_FIELDS.items()}
+    ndim = ctypes.c_int32.from_address(at["ndim"]).value
+    if (ndim, _word(at["descr"])) != (array.ndim, id(array.dtype)):
+        return False
+    dims = tuple(
+        tuple((ctypes.c_int64 * ndim).from_address(_word(at[name]))) if ndim else ()
+        for name in ("shape", "strides")
+    )
+    flags = ctypes.c_int32.from_address(at["flags"]).value
+    order = ctypes.c_char.from_address(id(array.dtype) + NUMPY_FIELDS["byteorder"]).value
+    number = ctypes.c_int32.from_address(id(array.dtype) + NUMPY_FIELDS["type_num"]).value
+    return (_word(at["data"]), dims, flags, order.decode("latin1"), number) == (
+        array.ctypes.data,
+        (array.shape, array.strides),
+        array.flags.num,
+        array.dtype.byteorder,
+        array.dtype.num,
+    )
+
+
+def exchange_function(kind: type) -> int:
+    """The address of ``int dltensor_from_py_object_no_sync(PyObject*, DLTensor*)`` for instances of
+    a type, by its ``__dlpack_c_exchange_api__``; 0 without."""
+    capsule = getattr(kind, "__dlpack_c_exchange_api__", None)
+    if type(capsule).__name__ != "PyCapsule" or not _is_valid(capsule, _EXCHANGE_NAME):
+        return 0
+    api = _pointer(capsule, _EXCHANGE_NAME)
+    if not api or ctypes.c_uint32.from_address(api).value != _EXCHANGE_MAJOR:
+        return 0
+    return _word(api + _TENSOR_FROM_OBJECT)
+
+
+class TorchFields(NamedTuple):
+    """Of a torch tensor: where the Python object has its TensorImpl, where that has its set of
+    dispatch keys and its autograd state; and the sets that plain tensors have, made in and out of
+    inference mode."""
+
+    tensor: int
+    keys: int
+    autograd: int
+    plain: int
+    inference: int
+
+
+def torch_fields(torch: Any) -> TorchFields | None:
+    """Where torch keeps what its exchange API doesn't tell, by what torch says of telling tensors;
+    None where it can't be said without doubt."""
+    try:
+        return _torch_fields(torch)
+    except (AttributeError, TypeError, RuntimeError):
+        return None  # another torch, which does not tell
+
+
+def _torch_fields(torch: Any) -> TorchFields | None:
+    cpu = {"device": "cpu"}  # whatever the default is at the moment
+    plain = torch.zeros(3, 4, **cpu)
+    with torch.inference_mode():
+        inference = torch.zeros(3, **cpu)
+    without = [plain, torch.zeros(2, dtype=torch.int64, **cpu), plain.clone()]
+    leaf = torch.zeros(2, 2, dtype=torch.float32, requires_grad=True, **cpu)
+    recorded = [leaf, leaf * 2]
+    odd = [torch._neg_view(plain), torch.zeros(3, dtype=torch.complex64, **cpu).conj(),
+           torch.zeros(3, device="meta"), plain.to_sparse()]  # fmt: skip
+    tensors = [*without, inference, *recorded, *odd]
+
+    size = torch.Tensor.__basicsize__ // 8
+    at_tensor = _only(
+        8 * i
+        for i in range(HEADER // 8, size)
+        if all(_word(id(t) + 8 * i) == t._cdata for t in tensors)
+    )
+
+    def keys(tensor: Any) -> int:
+        return int(torch._C._dispatch_keys(tensor).raw_repr()) % (1 << 64)
+
+    fields = range(0, 8 * _TORCH_WORDS, 8)
+    at_keys = _only(at for at in fields if all(_word(t._cdata + at) == keys(t) for t in tensors))
+    at_autograd = _only(
+        at
+        for at in fields
+        if all(_word(t._cdata + at) == 0 for t in without)
+        and all(_word(t._cdata + at) != 0 for t in recorded)
+    )
+    usual = (keys(plain), keys(inference))
+    if None in (at_tensor, at_keys, at_autograd) or any(keys(t) in usual for t in odd):
+        return None
+    return TorchFields(at_tensor or 0, at_keys or 0, at_autograd or 0, *usual)
+
+
+def _only(found: Iterable[int]) -> int | None:
+    """The only element, None if there are none or several."""
+    values = list(found)
+    return values[0] if len(values) == 1 else None
+
+
+def _word(address: int) -> int:
+    return ctypes.c_uint64.from_address(address).value
+
+
+# Private prototypes: the argtypes of `ctypes.pythonapi.X` itself belong to the whole process.
+_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_IsValid", ctypes.pythonapi)
+)
+_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)

@@ -1,0 +1,111 @@
+"""Types whose instances hold memory that compiled code reads: made through CPython's C API.
+
+The memory of a *storage* type's instance begins at a known distance from the address of the object
+(:data:`HEADER`), so that compiled code which is given the object finds it with one addition. A
+*leaf* of a Python class is the same class to everybody, but calling its instances is a call of
+compiled code (PEP 590).
+
+Types live as long as the process. Their layout is CPython's: ``PyType_FromSpecWithBases``,
+``PyType_Spec``, ``PyType_Slot`` and ``PyMemberDef`` (object.h, structmember.h), which are the same
+from 3.10 on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from minitvm.runtime.native import increment_reference
+
+HEADER = object.__basicsize__  # bytes of an object before its own fields
+
+# object.h and typeslots.h
+_TPFLAGS_DEFAULT = 1 << 18
+_TPFLAGS_BASETYPE = 1 << 10
+_TPFLAGS_HAVE_VECTORCALL = 1 << 11
+_SLOT_CALL = 50
+_SLOT_MEMBERS = 72
+# structmember.h
+_MEMBER_PYSSIZET = 19
+_MEMBER_READONLY = 1
+
+
+class _Slot(ctypes.Structure):
+    _fields_ = (("slot", ctypes.c_int), ("function", ctypes.c_void_p))
+
+
+class _Member(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("type", ctypes.c_int),
+        ("offset", ctypes.c_ssize_t),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+class _Spec(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("basicsize", ctypes.c_int),
+        ("itemsize", ctypes.c_int),
+        ("flags", ctypes.c_uint),
+        ("slots", ctypes.c_void_p),
+    )
+
+
+_from_spec = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object)(
+    ("PyType_FromSpecWithBases", ctypes.pythonapi)
+)
+_kept: list[object] = []  # what CPython goes on reading: names, members
+
+
+def storage(name: str, size: int) -> Any:
+    """A type to derive from, whose instances have `size` bytes at :data:`HEADER`, zero at first.
+
+    >>> pair = storage("Pair", 16)()
+    >>> ctypes.c_int64.from_address(id(pair) + HEADER).value
+    0
+    """
+    return _make(name, object, HEADER + size, _TPFLAGS_BASETYPE, [])
+
+
+def leaf(base: type, vectorcall: int) -> Any:
+    """A type like `base`, which has Python code for everything, whose instances are called by the
+    compiled code at `vectorcall`: ``PyObject* (PyObject*, PyObject* const*, size_t, PyObject*)``.
+    Nothing may derive from it.
+
+    The address lies in each instance, after the fields of `base`; :func:`enable` puts it there.
+    """
+    at = base.__basicsize__
+    members = (_Member * 2)()
+    members[0] = _Member(b"__vectorcalloffset__", _MEMBER_PYSSIZET, at, _MEMBER_READONLY, None)
+    call = ctypes.cast(ctypes.pythonapi.PyVectorcall_Call, ctypes.c_void_p).value
+    slots = [(_SLOT_CALL, call), (_SLOT_MEMBERS, ctypes.addressof(members))]
+    _kept.append(members)
+    name = f"{base.__module__}.{base.__qualname__}"
+    made = _make(name, base, at + 8, _TPFLAGS_HAVE_VECTORCALL, slots)
+    made.__doc__ = base.__dict__["__doc__"]
+    _vectorcalls[made] = vectorcall
+    return made
+
+
+_vectorcalls: dict[type, int] = {}
+
+
+def enable(instance: Any) -> None:
+    """Lets calls of a leaf's new instance reach the compiled code; others are left alone."""
+    vectorcall = _vectorcalls.get(type(instance))
+    if vectorcall is not None:
+        at = id(instance) + type(instance).__basicsize__ - 8
+        ctypes.c_void_p.from_address(at).value = vectorcall
+
+
+def _make(name: str, base: type, size: int, flags: int, slots: list[tuple[int, int | None]]) -> Any:
+    array = (_Slot * (len(slots) + 1))(*(_Slot(*slot) for slot in slots))
+    text = name.encode()
+    spec = _Spec(text, size, 0, _TPFLAGS_DEFAULT | flags, ctypes.addressof(array))
+    _kept.extend((text, spec, array))
+    made = _from_spec(ctypes.addressof(spec), (base,))
+    increment_reference(made)
+    return made
