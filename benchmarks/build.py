@@ -11,6 +11,7 @@ from benchmarks.measure import OURS, Row, Settings, calls, in_turn, interleaved
 from minitvm.codegen import machine_code
 from minitvm.codegen.build import module_text
 from minitvm.codegen.options import CodegenOptions
+from minitvm.runtime import object_code
 from minitvm.target import Target
 
 _TARGET = 0.060
@@ -55,14 +56,14 @@ def _parts(settings: Settings) -> Iterator[Row]:
     lowered = minitvm.lower(s, args, name="fmm")
     text = module_text(lowered, options)
     module = machine_code.optimised(text, options.target)
-    object_code = machine_code.emit_object(text, options.target)
+    object_file = machine_code.emit_object(text, options.target)
     steps = {
         "lower": calls(lambda: minitvm.lower(s, args, name="fmm")),
         "emit text": calls(module_text, lowered, options),
-        "LLVM parse, verify": calls(machine_code.parse, text),
+        "LLVM parse, verify": calls(object_code.parse, text),
         "LLVM optimise": lambda number: _optimise(text, machine, number),
         "LLVM emit object": calls(machine.emit_object, module),
-        "load": calls(machine_code.LoadedCode, object_code),
+        "load": calls(machine_code.load, object_file),
     }
     what = f"each part on its own; {text.count(chr(10))} lines of LLVM IR"
     for name, found in interleaved(steps, settings).items():
@@ -71,5 +72,5 @@ def _parts(settings: Settings) -> Iterator[Row]:
 
 def _optimise(text: str, machine: object, number: int) -> float:
     """Seconds of `number` optimisations, each of a module parsed for it beforehand."""
-    modules = iter([machine_code.parse(text) for _ in range(number)])
-    return calls(lambda: machine_code.optimise(next(modules), machine))(number)
+    modules = iter([object_code.parse(text) for _ in range(number)])
+    return calls(lambda: object_code.optimise(next(modules), machine))(number)

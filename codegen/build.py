@@ -7,10 +7,10 @@ from typing import Any
 
 from minitvm.codegen.llvm_text import ModuleText
 from minitvm.codegen.machine_code import (
-    LoadedCode,
     emit_assembly,
     emit_object,
     linked,
+    load,
     machine_for,
     optimised,
 )
@@ -22,6 +22,7 @@ from minitvm.passes.access import written_parameters
 from minitvm.passes.strided import accept_strides, knows_layout
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.module import Module
+from minitvm.runtime.object_code import LoadedCode
 from minitvm.runtime.packed_func import Function, PackedFunc
 from minitvm.stmt import IRModule, PrimFunc
 from minitvm.target import Target, create
@@ -117,7 +118,7 @@ def compile_module(lowered: IRModule, options: CodegenOptions) -> Module:
     missing = options.target.missing_on_host
     functions: dict[str, PackedFunc] = {}
     object_code = emit_object(text, options.target)
-    code = None if missing else LoadedCode(object_code)
+    code = None if missing else load(object_code)
     for name, func in lowered.functions.items():
         if code is None:
             functions[name] = _refusing(name, f"{options.target}", missing)
@@ -150,7 +151,7 @@ def _function(code: LoadedCode, func: PrimFunc, options: CodegenOptions) -> Func
 
     def strided() -> Function:
         text = module_text(IRModule({func.name: accept_strides(func)}), options)
-        return make(LoadedCode(emit_object(text, options.target)), None)
+        return make(load(emit_object(text, options.target)), None)
 
     def make(code: LoadedCode, variant: Callable[[], Function] | None) -> Function:
         return Function(

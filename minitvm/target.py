@@ -7,12 +7,10 @@ import shlex
 import threading
 from collections.abc import Mapping
 from dataclasses import InitVar, dataclass, field
-from functools import lru_cache
 from typing import Any, final
 
-import llvmlite.binding as llvm
-
 from minitvm.runtime.errors import CompileError
+from minitvm.runtime.host import host
 
 _V2 = frozenset({"sse2", "sse4.1", "sse4.2", "popcnt"})
 _V3 = _V2 | {"avx", "avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt"}
@@ -54,31 +52,6 @@ _ARCH_ALIASES = {"amd64": "x86_64", "x86-64": "x86_64", "arm64": "aarch64"}
 _TUNING_PREFIXES = ("prefer-", "fast-", "slow-")
 _KINDS = ("llvm",)
 _OPTIONS = ("mcpu", "mattr", "mtriple", "keys", "device", "model", "num-cores", "opt-level")
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Host:
-    """The machine that this process runs on."""
-
-    triple: str
-    cpu: str
-    features: frozenset[str]
-    known_features: frozenset[str]
-    feature_string: str
-
-
-@lru_cache(maxsize=1)
-def host() -> Host:
-    """What LLVM says of this machine: the list of features counts, not the CPU's name."""
-    features = llvm.get_host_cpu_features()
-    return Host(
-        triple=llvm.get_process_triple(),
-        cpu=llvm.get_host_cpu_name(),
-        features=frozenset(name for name, present in features.items() if present),
-        known_features=frozenset(features),
-        feature_string=str(features.flatten()),
-    )
 
 
 @final

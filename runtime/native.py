@@ -2,7 +2,7 @@
 
 Deleters and capsule destructors run in any thread and under a pending exception, and an error that
 a Python callback raises has to reach the thread state behind the back of ctypes (which would print
-it and drop it). Both are a page of LLVM IR, compiled once, on first use.
+it and drop it). Both are a page of LLVM IR, compiled on first use, and kept for the next process.
 
 The engine is never disposed of: a framework may hold one of our deleters until the process ends.
 """
@@ -13,9 +13,15 @@ import ctypes
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
-import llvmlite.binding as llvm
+from minitvm.runtime.host import host
+from minitvm.runtime.object_code import (
+    MEMORY_FUNCTIONS,
+    LoadedCode,
+    host_machine,
+    native_object,
+)
 
 # What the glue calls in CPython: name, and the IR type of the function.
 _PYTHON_API = {
@@ -243,7 +249,8 @@ class NativeCode:
     Parameters
     ----------
     text
-        The IR, already in SSA form; names without a prefix.
+        The IR; names without a prefix. It is optimised, and cached for the next process: no address
+        may stand in it.
     needs
         The C functions that it calls, and the IR type of each: ``"void (ptr)"``.
     library
@@ -251,27 +258,27 @@ class NativeCode:
     """
 
     def __init__(self, text: str, needs: Mapping[str, str], library: ctypes.CDLL) -> None:
-        llvm.initialize_native_target()
-        llvm.initialize_native_asmprinter()
-        for name in needs:
-            symbol = ctypes.c_char.in_dll(library, name)
-            llvm.add_symbol(_PREFIX + name, ctypes.addressof(symbol))
-        module = llvm.parse_assembly(native_text(text, needs))
-        module.verify()
-        # At level 0, which takes a third of the time and serves text as plain as ours.
-        machine = llvm.Target.from_default_triple().create_target_machine(opt=0, jit=True)
-        self._engine: Any = llvm.create_mcjit_compiler(module, machine)
-        self._engine.finalize_object()
+        addresses = {
+            symbol: ctypes.addressof(ctypes.c_char.in_dll(library, name))
+            for symbol, name in (
+                *((_PREFIX + name, name) for name in needs),
+                *((name, name) for name in MEMORY_FUNCTIONS),
+            )
+        }
+        layout = host_machine().target_data
+        target = f'target datalayout = "{layout}"\ntarget triple = "{host().triple}"\n'
+        object_code = native_object(target + native_text(text, needs))
+        self._code = LoadedCode(object_code, addresses.__getitem__)
         # Immortal: not even the end of the interpreter disposes of it.
-        increment_reference(self._engine)
+        increment_reference(self._code)
 
     def function(self, name: str) -> int:
         """The address of a function."""
-        return int(self._engine.get_function_address(_PREFIX + name))
+        return self._code.address(_PREFIX + name)
 
     def data(self, name: str) -> int:
         """The address of a global variable."""
-        return int(self._engine.get_global_value_address(_PREFIX + name))
+        return self._code.data(_PREFIX + name)
 
 
 # Private prototypes: the argtypes of `ctypes.pythonapi.X` itself belong to the whole process.

@@ -1,7 +1,10 @@
-"""Golden texts: what a test prints, kept in ``tests/golden/<test module>/<test>.txt``."""
+"""Golden texts: what a test prints, kept in ``tests/golden/<test module>/<test>.txt``; and a cache
+of machine code of the tests' own."""
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +17,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write the golden texts instead of comparing"
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before any test is imported: no test finds what another session has cached, or adds to it."""
+    directory = tempfile.TemporaryDirectory(prefix="minitvm-cache-")
+    os.environ["MINITVM_CACHE_DIR"] = directory.name
+    config.add_cleanup(directory.cleanup)
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import pytest
 
 from minitvm import IRModule, Target, build, create_schedule, lower, te, tir, transform
 from minitvm.codegen.build import compile_module
-from minitvm.codegen.machine_code import LoadedCode, parse
 from minitvm.codegen.options import CodegenOptions
 from minitvm.runtime.errors import InternalError
+from minitvm.runtime.object_code import LoadedCode, parse
 from minitvm.runtime.packed_func import Function
 
 n = te.var("n")

@@ -11,8 +11,8 @@ import pytest
 
 from minitvm import CompileError, Target, build, expr, nd, scalars, te, tir
 from minitvm.runtime.dtype import BOOL, FLOAT16, FLOAT32, INT8, INT32, INT64, DType
+from minitvm.runtime.host import host
 from minitvm.scalars import Scalar
-from minitvm.target import host
 from tests.codegen.kernels import (
     DTYPES,
     FLOATS,

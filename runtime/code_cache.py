@@ -1,0 +1,147 @@
+"""Machine code that is kept on disk for the next process.
+
+An entry is a file that only its owner can have written: its name says what the code was made from
+and for, and it begins with a digest of its name and contents. Entries are written beside and moved
+to their places, so that any number of processes may read and write at once, and without a lock,
+which a fork could leave locked.
+
+Nothing here raises. Without a directory that can be trusted, on a full or read-only disk, with an
+entry that is damaged, the code is simply made again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+MOST_KEPT = 32 * 1024 * 1024  # bytes of all entries, in about; the runtime's own have 40 KiB
+_MAGIC = b"minitvm machine code 1\n"  # the number counts the formats
+_DIGEST_SIZE = 32
+_OURS = re.compile(r"[0-9a-f]{64}(-\w+\.tmp)?")  # an entry, or one that is being written
+_ABANDONED = 3600  # seconds after which nobody is writing it any more
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+
+
+def cache_directory() -> Path | None:
+    """Where machine code is kept, or None where none is.
+
+    That is ``MINITVM_CACHE_DIR``, else ``minitvm`` in the user's directory of caches. It has to
+    belong to the user, and to be closed to others (mode 700); it is made if it isn't there.
+    """
+    path = _wanted_directory()
+    if path is None:
+        return None
+    try:
+        if not path.is_dir():
+            _make(path)
+        status = path.lstat()
+    except OSError:
+        return None
+    closed = stat.S_ISDIR(status.st_mode) and not status.st_mode & 0o077
+    return path if closed and status.st_uid == os.geteuid() else None
+
+
+def _make(path: Path) -> None:
+    """Makes a directory, if the place is the user's or the system's: what root makes in the home of
+    another, that other can't use."""
+    around = next(folder for folder in path.parents if folder.is_dir())
+    if around.stat().st_uid in (0, os.geteuid()):
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def _wanted_directory() -> Path | None:
+    if not hasattr(os, "geteuid"):  # Windows doesn't say so simply whose a file is
+        return None
+    said = os.environ.get("MINITVM_CACHE_DIR")
+    if said:
+        return Path(said) if os.path.isabs(said) else None
+    caches = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(caches):
+        caches = os.path.expanduser("~/Library/Caches" if sys.platform == "darwin" else "~/.cache")
+    return Path(caches, "minitvm") if os.path.isabs(caches) else None
+
+
+def entry_key(*parts: str) -> str:
+    """The name of the entry for what `parts` say.
+
+    >>> entry_key("ab", "c") == entry_key("a", "bc")
+    False
+    """
+    return _digest(b"".join(b"%d:%s," % (len(p), p) for p in map(str.encode, parts))).hex()
+
+
+def read_entry(key: str) -> bytes | None:
+    """What was written under `key`, if it is whole."""
+    directory = cache_directory()
+    if directory is None:
+        return None
+    try:
+        # Not waiting for who writes, if somebody has put a pipe there.
+        handle = os.open(directory / key, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | _NO_LINK)
+        with open(handle, "rb") as file:
+            status = os.fstat(handle)
+            owned = status.st_uid == os.geteuid() and not status.st_mode & 0o022
+            if not (stat.S_ISREG(status.st_mode) and owned and status.st_size <= MOST_KEPT):
+                return None
+            data = file.read()
+    except OSError:
+        return None
+    start = len(_MAGIC) + _DIGEST_SIZE
+    payload = data[start:]
+    return payload if data[:start] == _MAGIC + _entry_digest(key, payload) else None
+
+
+def write_entry(key: str, payload: bytes) -> None:
+    """Keeps `payload` under `key`, if it can; drops the oldest entries beyond :data:`MOST_KEPT`."""
+    directory = cache_directory()
+    if directory is None:
+        return
+    try:
+        handle, unfinished = tempfile.mkstemp(".tmp", f"{key}-", directory)
+    except OSError:
+        return
+    try:
+        with open(handle, "wb") as file:
+            file.write(_MAGIC + _entry_digest(key, payload) + payload)
+        os.replace(unfinished, directory / key)
+        _clean(directory)
+    except OSError:
+        _remove(unfinished)
+
+
+def _clean(directory: Path) -> None:
+    """Removes what writers have left unfinished, and the oldest entries that are too much."""
+    now, total = time.time(), 0
+    with os.scandir(directory) as files:
+        ours = [(each.stat(follow_symlinks=False), each) for each in files if _is_ours(each)]
+    for status, each in sorted(ours, key=lambda found: -found[0].st_mtime):
+        total += status.st_size
+        abandoned = each.name.endswith(".tmp") and now - status.st_mtime > _ABANDONED
+        if abandoned or total > MOST_KEPT:
+            _remove(each.path)
+
+
+def _is_ours(file: os.DirEntry[str]) -> bool:
+    return _OURS.fullmatch(file.name) is not None
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        return
+
+
+def _entry_digest(key: str, payload: bytes) -> bytes:
+    return _digest(key.encode() + payload)
+
+
+def _digest(data: bytes) -> bytes:
+    import hashlib  # brings OpenSSL with it, which costs 3 ms that an import needn't pay
+
+    return hashlib.sha256(data).digest()

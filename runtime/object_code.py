@@ -1,0 +1,175 @@
+"""From LLVM IR to machine code in this process: parse, optimise, emit, load.
+
+Each loaded object has an engine of its own, which goes when its owner goes, and the code with it.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, final
+
+import llvmlite
+import llvmlite.binding as llvm
+from llvmlite.binding.ffi import ObjectRef
+from llvmlite.binding.newpassmanagers import NewPassManager
+
+from minitvm.runtime.code_cache import entry_key, read_entry, write_entry
+from minitvm.runtime.errors import InternalError
+from minitvm.runtime.host import host
+from minitvm.runtime.object_file import undefined_symbols
+from minitvm.runtime.version import VERSION
+
+# What LLVM calls where a program copies or fills memory.
+MEMORY_FUNCTIONS = ("memcpy", "memmove", "memset")
+
+
+@lru_cache(maxsize=8)
+def target_machine(triple: str, cpu: str, features: str, level: int = 2) -> Any:
+    """LLVM's target machine, for code generation at `level`; one for each combination, as making
+    one costs a millisecond."""
+    if triple == host().triple:
+        _initialise()
+    else:
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
+    machine = llvm.Target.from_triple(triple).create_target_machine(
+        cpu=cpu, features=features, opt=level, reloc="pic", codemodel="small"
+    )
+    machine.set_asm_verbosity(False)
+    return machine
+
+
+def host_machine(level: int = 2) -> Any:
+    """LLVM's target machine for the machine that this process runs on."""
+    return target_machine(host().triple, host().cpu, host().feature_string, level)
+
+
+def _initialise() -> None:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+
+
+def parse(text: str) -> Any:
+    """LLVM's module of a text, verified."""
+    try:
+        module = llvm.parse_assembly(text)
+        module.verify()
+    except RuntimeError as error:
+        raise InternalError(f"LLVM refuses the generated code: {error}") from error
+    return module
+
+
+def optimise(module: Any, machine: Any) -> None:
+    """LLVM's own pipeline, in place. Unrolling is left to schedules: LLVM's triples the time."""
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    options.loop_unrolling = False
+    options.loop_interleaving = True
+    options.loop_vectorization = True
+    options.slp_vectorization = False
+    builder = llvm.create_pass_builder(machine, options)
+    passes = builder.getModulePassManager()
+    passes.run(module, builder)
+    # llvmlite (0.50) never frees a pass manager: its classes inherit ObjectRef's empty _dispose
+    # before NewPassManager's real one. 180 KB a build, so it is called here.
+    if type(passes)._dispose is ObjectRef._dispose:
+        NewPassManager._dispose(passes)
+        passes.detach()
+
+
+def native_object(text: str, level: int = 2) -> bytes:
+    """The object file of a text for this machine: from the cache, if it is there.
+
+    Parameters
+    ----------
+    text
+        LLVM IR for this machine, with its triple and data layout, and without an address: it may be
+        another process that runs the code.
+    level
+        0 leaves the text as it is, which is for code that seldom runs; 2 optimises.
+    """
+    key = entry_key(
+        text,
+        str(level),
+        host().cpu,
+        host().feature_string,
+        f"llvmlite {llvmlite.__version__}, LLVM {llvm.llvm_version_info}",
+        f"minitvm {VERSION}, {sys.implementation.cache_tag}{sys.abiflags}",
+    )
+    kept = read_entry(key)
+    if kept is not None and _needs_only_declared(kept, text):
+        return kept
+    machine, module = host_machine(level), parse(text)
+    if level:
+        optimise(module, machine)
+    made: bytes = machine.emit_object(module)
+    write_entry(key, made)
+    return made
+
+
+def _needs_only_declared(object_code: bytes, text: str) -> bool:
+    names = {*re.findall(r"@([\w.]+)", text), *MEMORY_FUNCTIONS}
+    return names.issuperset(undefined_symbols(object_code))
+
+
+_provided: set[str] = set()
+
+
+def _provide(name: str, find: Callable[[str], int]) -> None:
+    """Tells LLVM the address of a symbol, unless it has it. Without a lock, which a fork could
+    leave locked: two threads tell it the same."""
+    if name not in _provided:
+        llvm.add_symbol(name, find(name))
+        _provided.add(name)
+
+
+@final
+class LoadedCode:
+    """An object file in memory, ready to run.
+
+    Parameters
+    ----------
+    object_code
+        The object file, whole: LLVM's loader checks nothing.
+    find
+        The address of a symbol that the code needs; raises when there is none. A name has one
+        meaning in a process, so it is asked once.
+    """
+
+    def __init__(self, object_code: bytes, find: Callable[[str], int]) -> None:
+        for name in undefined_symbols(object_code):
+            _provide(name, find)
+        # An engine wants a module; an empty one, for this machine, serves.
+        _initialise()
+        empty = llvm.parse_assembly("")
+        empty.triple = host().triple
+        engine = llvm.create_mcjit_compiler(empty, _loader_machine())
+        engine.remove_module(empty)
+        # The engine uses the file's own memory: it must not be freed before the engine.
+        self._object = llvm.ObjectFileRef.from_data(object_code)
+        engine.add_object_file(self._object)
+        engine.finalize_object()
+        self._engine = engine
+
+    def address(self, name: str) -> int:
+        """Where a function begins."""
+        return _checked(name, self._engine.get_function_address(name))
+
+    def data(self, name: str) -> int:
+        """Where a global variable is."""
+        return _checked(name, self._engine.get_global_value_address(name))
+
+
+def _checked(name: str, address: int) -> int:
+    if not address:
+        raise InternalError(f"{name}: no such symbol in the compiled code")
+    return int(address)
+
+
+def _loader_machine() -> Any:
+    """A target machine that an engine may own."""
+    return llvm.Target.from_triple(host().triple).create_target_machine(
+        reloc="pic", codemodel="small", jit=True
+    )
