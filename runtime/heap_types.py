@@ -61,9 +61,10 @@ _kept: list[object] = []  # what CPython goes on reading: names, members
 
 
 def storage(name: str, size: int) -> Any:
-    """A type to derive from, whose instances have `size` bytes at :data:`HEADER`, zero at first.
+    """A type to derive from, of a dotted name, whose instances have `size` bytes at :data:`HEADER`,
+    zero at first.
 
-    >>> pair = storage("Pair", 16)()
+    >>> pair = storage("example.Pair", 16)()
     >>> ctypes.c_int64.from_address(id(pair) + HEADER).value
     0
     """
