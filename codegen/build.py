@@ -40,6 +40,7 @@ def build(
     binds: Mapping[Tensor, Buffer] | None = None,
     *,
     fp: str = "fast",
+    release_gil: bool | None = None,
 ) -> Module:
     """A native function for a schedule.
 
@@ -63,6 +64,9 @@ def build(
         ``"fast"`` lets a multiplication and an addition be contracted into one rounding, and the
         additions of a reduction be reordered. ``"strict"`` computes as written. Neither assumes
         anything about NaN and infinities.
+    release_gil
+        Whether other threads of Python run while the function computes. By default they do where
+        its work, estimated at the call, is worth it, and it calls nothing of Python.
 
     Returns
     -------
@@ -87,11 +91,17 @@ def build(
     """
     if fp not in _FP_MODES:
         raise CompileError(f"build: expected fp to be 'fast' or 'strict', got {fp!r}")
+    if release_gil is not None and not isinstance(release_gil, bool):
+        raise CompileError(
+            f"build: expected release_gil to be True, False or None, got {release_gil!r}"
+        )
     if args is not None and isinstance(inputs, (PrimFunc, IRModule)):
         raise CompileError(
             "build: expected no args for a PrimFunc or IRModule, which have their own"
         )
-    options = CodegenOptions(_target(target, target_host), strict=fp == "strict")
+    options = CodegenOptions(
+        _target(target, target_host), strict=fp == "strict", release_gil=release_gil
+    )
     lowered = lower(inputs, args, name or "default_function", binds)
     if name is not None and isinstance(inputs, PrimFunc):
         (func,) = lowered.functions.values()

@@ -20,6 +20,7 @@ from minitvm import expr as e
 from minitvm.codegen import dltensor
 from minitvm.codegen.argument_errors import ArgumentErrors, percent_escaped, raise_error
 from minitvm.codegen.expression import ExpressionEmitter
+from minitvm.codegen.gil import pays_release, release_gil, take_gil
 from minitvm.codegen.llvm_text import FunctionText, ModuleText, Value, integer, symbol
 from minitvm.codegen.options import CodegenOptions
 from minitvm.codegen.overlap import Region, are_apart, own_elements_apart
@@ -122,6 +123,7 @@ class _Entry:
         self._text = FunctionText(
             module, packed_symbol(func.name), "i32", PACKED_PARAMS, attributes="nounwind "
         )
+        self._pays_release = pays_release(func, options.release_gil)
         self._errors = ArgumentErrors(self._text, func.name, self._names)
         self._expressions = ExpressionEmitter(self._text, options)
         self._source: dict[Var, str] = {}
@@ -487,7 +489,7 @@ class _Entry:
                 arguments.append(self._first.get(position, self._data(tensor)))
         arguments.extend(self._expressions.variables[var] for var in self._sizes)
         body = Value("ptr", f"@{symbol(_body_symbol(self._func.name))}")
-        status = text.call(body, "i32", [*arguments, failure])
+        status = self._without_gil(lambda: text.call(body, "i32", [*arguments, failure]))
         done, failed = text.block("done"), text.block("failed")
         text.branch_if(text.icmp("eq", status, integer("i32", 0)), done, failed, likely=True)
         text.place(done)
@@ -495,6 +497,15 @@ class _Entry:
         text.ret(integer("i32", 0))
         text.place(failed)
         self._report_failure(status, failure, assertions)
+
+    def _without_gil(self, call: Callable[[], Value]) -> Value:
+        """What `call` gives, with the GIL released around it where that pays."""
+        if e.const_int(self._pays_release) == 0:
+            return call()
+        state = release_gil(self._text, self._expressions.emit(self._pays_release))
+        status = call()
+        take_gil(self._text, state)
+        return status
 
     def _report_failure(self, status: Value, failure: Value, assertions: list[Assertion]) -> None:
         """Raises what the assertion of number `status` says; of -1 the error is set already."""

@@ -20,6 +20,7 @@ from typing import TypeGuard, final
 from minitvm import expr as e
 from minitvm import stmt as s
 from minitvm.codegen.expression import ExpressionEmitter
+from minitvm.codegen.gil import needs_the_gil
 from minitvm.codegen.llvm_text import FunctionText, Value, element_type, integer, lanes_of
 from minitvm.expr import Buffer, PrimExpr, Var
 from minitvm.functor import children, free_vars, walk_once
@@ -71,19 +72,6 @@ def without_pragmas(node: Stmt) -> tuple[Stmt, frozenset[str]]:
         pragmas.add(node.attr_key)
         node = node.body
     return node, frozenset(pragmas)
-
-
-def needs_the_gil(node: Stmt) -> bool:
-    """Whether `node` calls Python: the thread that starts a region holds the GIL while it waits
-    for workers, so these have to do without."""
-    return any(isinstance(each, e.Call) and _calls_python(each) for each in walk_once(node))
-
-
-def _calls_python(call: e.Call) -> bool:
-    if call.op == "call_packed":
-        return True
-    name = call.args[0] if call.op == "call_extern" and call.args else None
-    return isinstance(name, e.StringImm) and name.value.startswith(("Py", "_Py"))
 
 
 def can_be_shared(node: Stmt) -> bool:

@@ -15,6 +15,7 @@ from minitvm import expr as e
 from minitvm import stmt as s
 from minitvm.buffer import constant_bytes, size_factors
 from minitvm.codegen.expression import ExpressionEmitter
+from minitvm.codegen.gil import needs_the_gil
 from minitvm.codegen.llvm_text import NULL, Block, FunctionText, Value, integer
 from minitvm.codegen.options import CodegenOptions
 from minitvm.codegen.packed_call import PackedCalls
@@ -26,7 +27,6 @@ from minitvm.codegen.parallel import (
     Team,
     can_be_shared,
     launch,
-    needs_the_gil,
     share_of,
     without_pragmas,
 )

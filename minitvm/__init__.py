@@ -32,8 +32,10 @@ from minitvm.runtime import (
     device,
     get_global_func,
     list_global_func_names,
+    num_threads,
     register_func,
     remove_global_func,
+    set_num_threads,
 )
 from minitvm.runtime.version import VERSION
 from minitvm.target import Target
@@ -71,9 +73,11 @@ __all__ = [
     "list_global_func_names",
     "lower",
     "nd",
+    "num_threads",
     "register_func",
     "remove_global_func",
     "runtime",
+    "set_num_threads",
     "target",
     "te",
     "tir",

@@ -18,9 +18,11 @@ import ctypes
 import math
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import final, overload
 
 import llvmlite.binding as llvm
 
@@ -45,11 +47,16 @@ C_LIBRARY = {
     "pthread_attr_setdetachstate": "i32 (ptr, i32)",
     "pthread_attr_setstacksize": "i32 (ptr, i64)",
     "pthread_create": "i32 (ptr, ptr, ptr, ptr)",
+    "pthread_getspecific": "ptr (i64)",
+    "pthread_key_create": "i32 (ptr, ptr)",
+    "pthread_setspecific": "i32 (i64, ptr)",
     "pthread_sigmask": "i32 (i32, ptr, ptr)",
     "sched_yield": "i32 ()",
     "sigfillset": "i32 (ptr)",
     "syscall": "i64 (i64, ...)",
 }
+
+_STATUS = ctypes.CFUNCTYPE(ctypes.c_int)
 
 _TEXT = r"""
 ; ---- What the threads share ------------------------------------------------------------------
@@ -70,9 +77,31 @@ _TEXT = r"""
 
 @pool = internal global ptr null
 @wanted = global i64 1      ; threads of a region, the one that starts it included
+; Where a thread has a number of its own for its regions. Of 32 bits on Linux, 64 on macOS.
+@own = internal global i64 0
+
+define i32 @start() {
+  %status = call i32 @pthread_key_create(ptr @own, ptr null)
+  ret i32 %status
+}
+
+; The threads that the calling thread's regions may use; 0: as many as all others'.
+define i64 @own_threads() {
+  %key = load i64, ptr @own
+  %held = call ptr @pthread_getspecific(i64 %key)
+  %number = ptrtoint ptr %held to i64
+  ret i64 %number
+}
+
+define void @set_own_threads(i64 %number) {
+  %key = load i64, ptr @own
+  %held = inttoptr i64 %number to ptr
+  %ignored = call i32 @pthread_setspecific(i64 %key, ptr %held)
+  ret void
+}
 
 ; 0, or nonzero if the page has to be emptied by other means after a fork.
-define i32 @start() {
+define i32 @open_page() {
   ; PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, MADV_WIPEONFORK
   %page = call ptr @mmap(ptr null, i64 4096, i32 3, i32 34, i32 -1, i64 0)
   store ptr %page, ptr @pool
@@ -292,7 +321,7 @@ leave:
   ret void
 }
 
-; Makes workers until there are `count`. Where the system refuses, their number is what is wanted
+; Makes workers until there are `count`. Where the system refuses, no more than there are is wanted
 ; from then on. Called by whoever has the lock.
 define internal void @hire(ptr %pool, i64 %count) {
 entry:
@@ -320,7 +349,12 @@ created:
   store i64 %more, ptr %workers.at
   br label %next
 settle:
-  store atomic i64 %more, ptr @wanted monotonic, align 8
+  %wanted = load atomic i64, ptr @wanted monotonic, align 8
+  %fewer = call i64 @llvm.smin.i64(i64 %wanted, i64 %more)
+  store atomic i64 %fewer, ptr @wanted monotonic, align 8
+  %own = call i64 @own_threads()
+  %few = call i64 @llvm.smin.i64(i64 %own, i64 %more)
+  call void @set_own_threads(i64 %few)
   br label %leave
 leave:
   %r6 = call i32 @pthread_sigmask(i32 2, ptr %old, ptr null)
@@ -335,7 +369,10 @@ leave:
 define i32 @parallel_for(ptr %function, ptr %closure, i64 %limit, ptr %failure) {
 entry:
   %region = alloca %Region
-  %wanted = load atomic i64, ptr @wanted monotonic, align 8
+  %common = load atomic i64, ptr @wanted monotonic, align 8
+  %own = call i64 @own_threads()
+  %unlimited = icmp eq i64 %own, 0
+  %wanted = select i1 %unlimited, i64 %common, i64 %own
   %most = call i64 @llvm.smin.i64(i64 %limit, i64 %wanted)
   %alone = icmp slt i64 %most, 2
   br i1 %alone, label %inline, label %try
@@ -456,6 +493,8 @@ class _Pool:
     parallel_for: int
     barrier: int
     wanted: ctypes.c_int64
+    own_threads: Callable[[], int]
+    set_own_threads: Callable[[int], None]
 
 
 # Without locks, which a fork could leave locked: of two racing threads the first one's entry is
@@ -464,46 +503,71 @@ _pool: dict[str, _Pool] = {}
 _asked: dict[str, int] = {}
 
 
-def num_threads() -> int:
-    """How many threads a parallel loop may use, the calling one included.
+@overload
+def num_threads() -> int: ...
+@overload
+def num_threads(number: int) -> AbstractContextManager[None]: ...
+def num_threads(number: int | None = None) -> int | AbstractContextManager[None]:
+    """How many threads a parallel loop may use, the calling one included; or a ``with`` block in
+    which the loops that this thread starts use `number`.
 
-    That is what :func:`set_num_threads` said; else what ``MINITVM_NUM_THREADS`` said when the pool
-    was first asked for; else the CPUs that the process may run on, by its affinity mask and its
-    cgroup's quota.
+    That is what the innermost such block says; else what :func:`set_num_threads` said; else what
+    ``MINITVM_NUM_THREADS`` said when the pool was first asked for; else the CPUs that the process
+    may run on, by its affinity mask and its cgroup's quota.
 
     Raises
     ------
     ValueError
-        When ``MINITVM_NUM_THREADS`` is not a number of threads.
+        When `number` is less than 1, or ``MINITVM_NUM_THREADS`` is not a number of threads.
 
-    >>> num_threads() >= 1
-    True
+    >>> with num_threads(1):
+    ...     num_threads()
+    1
     """
+    if number is not None:
+        return _in_this_thread(_checked("num_threads", number))
     if "pool" in _pool:
-        return int(_pool["pool"].wanted.value)
+        pool = _pool["pool"]
+        return pool.own_threads() or int(pool.wanted.value)
     if "threads" not in _asked:
         _asked.setdefault("threads", _threads_at_start())
     return _asked["threads"]
 
 
+@contextmanager
+def _in_this_thread(number: int) -> Iterator[None]:
+    pool = _started()
+    before = pool.own_threads()
+    pool.set_own_threads(number)
+    try:
+        yield
+    finally:
+        pool.set_own_threads(before)
+
+
 def set_num_threads(number: int) -> None:
     """Parallel loops that begin from now on use `number` threads, the calling one included.
+
+    That holds for all threads of the process, but not in a block ``with num_threads(...)``.
 
     Raises
     ------
     ValueError
         When `number` is less than 1.
     """
-    if isinstance(number, bool) or not isinstance(number, int):
-        raise TypeError(
-            f"set_num_threads: expected a number of threads, got {type(number).__name__}"
-        )
-    if number < 1:
-        raise ValueError(f"set_num_threads: expected at least 1 thread, got {number}")
-    number = min(number, _most_threads())
+    number = _checked("set_num_threads", number)
     _asked["threads"] = number
     if "pool" in _pool:
         _pool["pool"].wanted.value = number
+
+
+def _checked(function: str, number: int) -> int:
+    """A number of threads that somebody asked for, as far as it makes sense."""
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise TypeError(f"{function}: expected a number of threads, got {type(number).__name__}")
+    if number < 1:
+        raise ValueError(f"{function}: expected at least 1 thread, got {number}")
+    return min(number, _most_threads())
 
 
 def parallel_for_address() -> int:
@@ -540,13 +604,18 @@ def _start() -> _Pool:
     threads = num_threads()  # first: it may refuse
     code = NativeCode(pool_text(_machine()), C_LIBRARY, ctypes.CDLL(None))
     wanted = ctypes.c_int64.from_address(code.data("wanted"))
-    if _most_threads() > 1:
-        start = ctypes.CFUNCTYPE(ctypes.c_int)(code.function("start"))
-        forget = ctypes.CFUNCTYPE(None)(code.function("forget"))
-        if start() != 0:  # a kernel before Linux 4.14
-            os.register_at_fork(after_in_child=forget)
+    if _STATUS(code.function("start"))() != 0:
+        raise MemoryError("threads: expected a key for data of a thread, found none left")
+    if _most_threads() > 1 and _STATUS(code.function("open_page"))() != 0:  # before Linux 4.14
+        os.register_at_fork(after_in_child=ctypes.CFUNCTYPE(None)(code.function("forget")))
     wanted.value = threads
-    return _Pool(code.function("parallel_for"), code.function("barrier"), wanted)
+    return _Pool(
+        code.function("parallel_for"),
+        code.function("barrier"),
+        wanted,
+        ctypes.PYFUNCTYPE(ctypes.c_int64)(code.function("own_threads")),
+        ctypes.PYFUNCTYPE(None, ctypes.c_int64)(code.function("set_own_threads")),
+    )
 
 
 def _most_threads() -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -475,26 +474,10 @@ def test_functions_of_python_are_not() -> None:
 # -- Callers at the same time ---------------------------------------------------------------------
 
 
-def without_gil(kernel: Any, *arrays: Any) -> Callable[[], int]:
-    """A call that lets other threads of Python run, of right arguments."""
-    packed, pointer = kernel.entry_func, ctypes.c_void_p
-    signature = (pointer, pointer, ctypes.c_int, pointer, pointer, pointer)
-    call = ctypes.CFUNCTYPE(ctypes.c_int, *signature)(packed._address)
-    given = packed._convert(arrays)
-    values, codes = ctypes.addressof(given.values), ctypes.addressof(given.codes)
-    ret, code = ctypes.c_int64(), ctypes.c_int()
-
-    def run() -> int:
-        where = ctypes.addressof(ret), ctypes.addressof(code)
-        return int(call(values, codes, given.count, *where, None))
-
-    return run
-
-
 @pytest.mark.parametrize("write", [scaled, exchange], ids=["loop", "barriers"])
 def test_callers_at_the_same_time(write: Callable[..., None]) -> None:
     func = built(write, X, Y)
-    kernel = build(func, fp="strict")
+    kernel = build(func, fp="strict", release_gil=True)
     wrong: list[Any] = []
 
     def caller(seed: int) -> None:
@@ -503,14 +486,10 @@ def test_callers_at_the_same_time(write: Callable[..., None]) -> None:
         expected = [x.copy(), y.copy()]
         interpreter.interpret(lower(func)[func.name], *expected)
         start = x.copy()
-        run = without_gil(kernel, x, y)
         for _ in range(300):
             x[...], y[...] = start, 0
-            if (
-                run() != 0
-                or not np.array_equal(x, expected[0])
-                or not np.array_equal(y, expected[1])
-            ):
+            kernel(x, y)
+            if not np.array_equal(x, expected[0]) or not np.array_equal(y, expected[1]):
                 wrong.append((seed, x, y))
 
     callers = [threading.Thread(target=caller, args=(seed,)) for seed in range(4)]

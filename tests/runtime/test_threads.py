@@ -16,6 +16,7 @@ from typing import Any
 import llvmlite.binding as llvm
 import pytest
 
+import minitvm
 from minitvm import runtime
 from minitvm.runtime import threads, workspace
 from minitvm.runtime.native import native_text
@@ -275,6 +276,12 @@ assert meet(1) == 1
 used = int(open("/proc/self/statm").read().split()[0]) * 4096
 resource.setrlimit(resource.RLIMIT_AS, (used + 2**25, resource.RLIM_INFINITY))
 runtime.set_num_threads(50)
+with runtime.num_threads(50):
+    runtime.set_num_threads(2)
+    region(lambda *_: 0)
+    assert 1 < runtime.num_threads() < 50
+assert runtime.num_threads() == 2
+runtime.set_num_threads(50)
 region(lambda *_: 0)
 print(runtime.num_threads())
 resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
@@ -325,19 +332,94 @@ def test_set_num_threads() -> None:
     ) == "3\n"  # fmt: skip
 
 
-@pytest.mark.parametrize("number", [0, -3])
-def test_at_least_one_thread(number: int) -> None:
-    text = rf"^set_num_threads: expected at least 1 thread, got {number}$"
-    with pytest.raises(ValueError, match=text):
+def test_set_num_threads_while_a_region_is_at_work() -> None:
+    """The region keeps its threads; the next one has the new number."""
+
+    def task(number: int, tasks: int, *_: Any) -> int:
+        runtime.set_num_threads(1 + number)
+        seen.append(tasks)
+        return 0
+
+    for number in (3, 1, 5, 2):
+        seen: list[int] = []
         runtime.set_num_threads(number)
+        assert region(task)[0] == 0
+        assert seen == [number] * number
+        assert meet() == runtime.num_threads()
+
+
+@pytest.mark.parametrize("number", [0, -3])
+@pytest.mark.parametrize("name", ["set_num_threads", "num_threads"])
+def test_at_least_one_thread(name: str, number: int) -> None:
+    text = rf"^{name}: expected at least 1 thread, got {number}$"
+    with pytest.raises(ValueError, match=text):
+        getattr(runtime, name)(number)
     assert runtime.num_threads() == 3
 
 
 @pytest.mark.parametrize("number", [2.0, "2", None, True])
-def test_a_number_of_threads_is_an_integer(number: Any) -> None:
-    text = rf"^set_num_threads: expected a number of threads, got {type(number).__name__}$"
+@pytest.mark.parametrize("name", ["set_num_threads", "num_threads"])
+def test_a_number_of_threads_is_an_integer(name: str, number: Any) -> None:
+    if (name, number) == ("num_threads", None):
+        return  # asks how many there are
+    text = rf"^{name}: expected a number of threads, got {type(number).__name__}$"
     with pytest.raises(TypeError, match=text):
-        runtime.set_num_threads(number)
+        getattr(runtime, name)(number)
+
+
+def test_a_block_with_its_own_number() -> None:
+    for number in (1, 2, 5):
+        with minitvm.num_threads(number):
+            assert runtime.num_threads() == meet() == number
+        assert runtime.num_threads() == meet() == 3
+
+
+def test_blocks_in_blocks() -> None:
+    with runtime.num_threads(2):
+        with runtime.num_threads(4):
+            assert meet() == 4
+            with pytest.raises(LookupError), runtime.num_threads(1):
+                assert meet() == 1
+                raise LookupError
+            assert meet() == 4
+        assert meet() == 2
+        runtime.set_num_threads(5)  # that is for others, and for later
+        assert runtime.num_threads() == meet() == 2
+    assert runtime.num_threads() == meet() == 5
+
+
+def test_a_block_is_for_its_thread() -> None:
+    """Other threads have the common number, or blocks of their own; so does a forked child that
+    goes on in the block."""
+    found: dict[int, list[int]] = {}
+    inside = threading.Barrier(3)
+
+    def own(number: int) -> None:
+        with runtime.num_threads(number):
+            inside.wait(30)
+            found[number] = [runtime.num_threads()]
+            with turn:
+                found[number].append(meet())
+            inside.wait(30)
+
+    turn = threading.Lock()  # a region that finds the workers taken is one task
+    others = [threading.Thread(target=own, args=(number,)) for number in (1, 4)]
+    for other in others:
+        other.start()
+    inside.wait(30)
+    with turn:
+        assert runtime.num_threads() == meet() == 3
+    inside.wait(30)
+    for other in others:
+        other.join(30)
+    assert found == {1: [1, 1], 4: [4, 4]}
+    with runtime.num_threads(2):
+        in_child(lambda: runtime.num_threads() == meet() == 2)
+
+
+def test_a_block_before_the_pool() -> None:
+    code = "from minitvm import num_threads\nwith num_threads(7): print(num_threads())\n"
+    assert run_python(code + "print(num_threads())", MINITVM_NUM_THREADS="5") == "7\n5\n"
 
 
 @pytest.mark.parametrize(

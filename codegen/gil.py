@@ -1,0 +1,95 @@
+"""The GIL: which programs need it, and which kernels run without it.
+
+Everything before the body of a kernel (the checks of its arguments) and after it (the report of a
+failure) holds the GIL. ::
+
+    status = body(...)      ->      state = PyEval_SaveThread()
+                                    status = body(...)
+                                    PyEval_RestoreThread(state)
+
+A callback inside takes it by ``PyGILState_Ensure``; an exception that it sets is the thread's own,
+and so still pending when the thread has the GIL again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from minitvm import expr as e
+from minitvm.codegen.llvm_text import NULL, FunctionText, Value
+from minitvm.codegen.work import estimated_work
+from minitvm.expr import PrimExpr
+from minitvm.functor import walk_once
+from minitvm.runtime.errors import CompileError
+from minitvm.stmt import PrimFunc, Stmt
+
+# Operations from which on a kernel releases the GIL. That costs 40 ns, but beside a thread that is
+# busy in Python the kernel then waits for up to 5 ms, the switch interval, to have it back. So many
+# operations are some 60 us of vectorised code, and less than 4 ms of code that isn't: a kernel that
+# keeps the GIL makes others wait no longer than any thread of Python may.
+LEAST_WORK = 4e6
+
+
+def needs_the_gil(node: Stmt) -> bool:
+    """Whether `node` calls Python: by a packed call, or a function of Python's C API."""
+    packed = (each.op == "call_packed" for each in walk_once(node) if isinstance(each, e.Call))
+    return any(packed) or any(_functions_of_python(node))
+
+
+def _functions_of_python(node: Stmt) -> Iterator[str]:
+    """The functions of Python's C API that `node` calls; they expect that the GIL is held."""
+    for each in walk_once(node):
+        if not isinstance(each, e.Call) or each.op != "call_extern" or not each.args:
+            continue
+        name = each.args[0]
+        if isinstance(name, e.StringImm) and name.value.startswith(("Py", "_Py")):
+            yield name.value
+
+
+def pays_release(func: PrimFunc, asked: bool | None) -> PrimExpr:
+    """Whether a kernel releases the GIL: a condition on its arguments.
+
+    Parameters
+    ----------
+    asked
+        What ``build(..., release_gil=)`` says; None where the work decides. A kernel with callbacks
+        then keeps the GIL: each of them would have to wait for it.
+
+    Raises
+    ------
+    CompileError
+        When it is asked to, and calls functions of Python's C API.
+    """
+    if not asked:
+        keeps = asked is False or needs_the_gil(func.body)
+        return e.const(False) if keeps else estimated_work(func.body) >= LEAST_WORK
+    name = next(_functions_of_python(func.body), None)
+    if name is not None:
+        raise CompileError(
+            f"{func.name}: release_gil=True: expected no call of Python's C API, which needs the "
+            f"GIL, got a call of {name!r}: leave release_gil out"
+        )
+    return e.const(True)
+
+
+def release_gil(text: FunctionText, pays: Value) -> Value:
+    """Releases the GIL if `pays`; what :func:`take_gil` needs to take it again."""
+    before, release, go_on = text.current, text.block("release"), text.block("run")
+    text.branch_if(pays, release, go_on)
+    text.place(release)
+    save = text.module.external_function("PyEval_SaveThread", "ptr ()")
+    state = text.call(save, "ptr", [])
+    text.branch(go_on)
+    text.place(go_on)
+    return text.phi("ptr", (state, release), (NULL, before))
+
+
+def take_gil(text: FunctionText, state: Value) -> None:
+    """Takes the GIL if it was released."""
+    take, go_on = text.block("take"), text.block("returned")
+    text.branch_if(text.icmp("ne", state, NULL), take, go_on)
+    text.place(take)
+    restore = text.module.external_function("PyEval_RestoreThread", "void (ptr)")
+    text.call(restore, "void", [state])
+    text.branch(go_on)
+    text.place(go_on)
