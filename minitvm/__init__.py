@@ -35,12 +35,13 @@ from minitvm.runtime import (
     register_func,
     remove_global_func,
 )
+from minitvm.runtime.version import VERSION
 from minitvm.target import Target
 from minitvm.te import *  # noqa: F403  # the classic face: tvm.compute is te.compute
 from minitvm.te import __all__ as _te_names
 from minitvm.tir import Select, call_extern, call_llvm_intrin, call_packed
 
-__version__ = "0.1.0"
+__version__ = VERSION
 __all__ = [
     *_te_names,
     "CompileError",

@@ -15,6 +15,7 @@ import ctypes
 import gc
 import threading
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, final
 
@@ -95,8 +96,21 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
+class Program(ABC):
+    """What compiled functions come from, and by which they are pickled. It keeps their code."""
+
+    __slots__ = ("__weakref__",)
+
+    @abstractmethod
+    def function(self, name: str) -> PackedFunc:
+        """The function of a name: one object, as long as that lives."""
+
+
 class PackedFunc(HandleObject):
     """A function behind the packed C ABI, callable from Python and from compiled code.
+
+    It can't change, so a copy (``copy.copy``, ``copy.deepcopy``) is the function itself. A pickle
+    holds the Python callable, or the :class:`Program` of compiled code.
 
     Parameters
     ----------
@@ -154,6 +168,22 @@ class PackedFunc(HandleObject):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
 
+    def __copy__(self) -> PackedFunc:
+        return self
+
+    def __deepcopy__(self, memo: object) -> PackedFunc:
+        return self
+
+    def __reduce__(self) -> tuple[Callable[..., PackedFunc], tuple[Any, ...]]:
+        if isinstance(self._owner, Program):
+            return self._owner.function, (self.name,)
+        if self._callable is None:
+            raise TypeError(
+                f"{self.name}: expected a Python callable or a function of build to pickle, found "
+                "an address, which means nothing in another process"
+            )
+        return _packed, (self._callable, self.name)
+
     def _convert(self, args: tuple[Any, ...]) -> Arguments:
         arguments = Arguments(len(args))
         for index, value in enumerate(args):
@@ -193,6 +223,11 @@ class PackedFunc(HandleObject):
             return take_result(ret, ret_code.value, arguments.keep)
         finally:
             _thread.returned = outer
+
+
+def _packed(function: Callable[..., Any], name: str) -> PackedFunc:
+    """What the pickle of a Python callable calls."""
+    return PackedFunc(function, name=name)
 
 
 # PackedFuncs by handle, so that one that went through C comes back as the same object.
