@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+import zlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from functools import partial
+from pickle import UnpicklingError
+from typing import Any, final
+from weakref import WeakValueDictionary
 
+import llvmlite
+import llvmlite.binding as llvm
+
+from minitvm.codegen.documentation import describe
+from minitvm.codegen.gil import needs_the_gil
 from minitvm.codegen.llvm_text import ModuleText
 from minitvm.codegen.machine_code import (
     emit_assembly,
@@ -23,7 +33,8 @@ from minitvm.passes.strided import accept_strides, knows_layout
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.module import Module
 from minitvm.runtime.object_code import LoadedCode
-from minitvm.runtime.packed_func import Function, PackedFunc
+from minitvm.runtime.packed_func import Function, PackedFunc, Program
+from minitvm.runtime.version import VERSION
 from minitvm.stmt import IRModule, PrimFunc
 from minitvm.target import Target, create
 from minitvm.te.tensor import Tensor
@@ -108,8 +119,7 @@ def build(
         lowered = IRModule(
             {name: PrimFunc(func.params, func.body, func.buffer_map, name, func.attrs)}
         )
-    with deep_expressions(name or "default_function"):
-        return compile_module(lowered, options)
+    return compile_module(lowered, options)
 
 
 def _target(target: str | Target | None, target_host: str | Target | None) -> Target:
@@ -124,22 +134,11 @@ def compile_module(lowered: IRModule, options: CodegenOptions) -> Module:
     """The functions of lowered loop IR as machine code."""
     if not lowered.functions:
         raise CompileError("build: expected at least one function, got none")
-    text = module_text(lowered, options)
-    missing = options.target.missing_on_host
-    functions: dict[str, PackedFunc] = {}
-    object_code = emit_object(text, options.target)
-    code = None if missing else load(object_code)
-    for name, func in lowered.functions.items():
-        if code is None:
-            functions[name] = _refusing(name, f"{options.target}", missing)
-        else:
-            functions[name] = _function(code, func, options)
-    sources = {  # made again when asked for, which is rare
-        "ll": lambda: str(optimised(text, options.target)),
-        "asm": lambda: emit_assembly(text, options.target),
-        "tir": lambda: str(lowered),
-    }
-    return Module(functions, sources=sources)
+    program = CompiledProgram(lowered, options)
+    return Module(
+        {name: program.function(name) for name in lowered.functions},
+        sources={kind: partial(program.source, kind) for kind in ("ll", "asm", "tir")},
+    )
 
 
 def module_text(lowered: IRModule, options: CodegenOptions) -> str:
@@ -154,32 +153,120 @@ def module_text(lowered: IRModule, options: CodegenOptions) -> str:
     return linked(text, module.imports) if module.imports else text
 
 
-def _function(code: LoadedCode, func: PrimFunc, options: CodegenOptions) -> Function:
+@final
+class CompiledProgram(Program):
+    """Lowered loop IR and its machine code: what a module and its functions share.
+
+    Other texts are made again when they are asked for, which is rare. A pickle holds the loop IR,
+    the text of the target, and the object file. That is loaded where compiling would give the same
+    one; elsewhere the loop IR is compiled again.
+
+    Parameters
+    ----------
+    lowered, options
+        The program, and how it is compiled.
+    object_code
+        What compiling gives, if that is known.
+    """
+
+    __slots__ = ("_functions", "_object_code", "code", "lowered", "options")
+
+    def __init__(
+        self, lowered: IRModule, options: CodegenOptions, object_code: bytes | None = None
+    ) -> None:
+        self.lowered = lowered
+        self.options = options
+        self._object_code = object_code or _compile(lowered, options)
+        missing = options.target.missing_on_host
+        self.code = None if missing else load(self._object_code)
+        self._functions: WeakValueDictionary[str, PackedFunc] = WeakValueDictionary()
+
+    def function(self, name: str) -> PackedFunc:
+        """The function of a name: one object, as long as that lives."""
+        found = self._functions.get(name)
+        if found is None:
+            made = _refusing(self, name) if self.code is None else _function(self, self.code, name)
+            found = self._functions.setdefault(name, made)
+        return found
+
+    def source(self, kind: str) -> str:
+        """The text of a kind: "tir" (the loop IR), "ll" (optimised LLVM IR) or "asm"."""
+        with deep_expressions("get_source"):
+            if kind == "tir":
+                return str(self.lowered)
+            text = module_text(self.lowered, self.options)
+        target = self.options.target
+        return emit_assembly(text, target) if kind == "asm" else str(optimised(text, target))
+
+    def __reduce__(self) -> tuple[Callable[..., CompiledProgram], tuple[Any, ...]]:
+        code, target = self._object_code, self.options.target
+        return _unpickled, (self.lowered, self.options, code, _digest(code), _made_by(target))
+
+
+def _unpickled(
+    lowered: IRModule,
+    options: CodegenOptions,
+    object_code: bytes,
+    digest: int,
+    made_by: tuple[object, ...],
+) -> CompiledProgram:
+    """What the pickle of a program calls."""
+    if _digest(object_code) != digest:  # LLVM's loader would crash
+        names = ", ".join(lowered.functions)
+        raise UnpicklingError(f"{names}: expected the machine code as it was pickled, got another")
+    is_current = made_by == _made_by(options.target)
+    return CompiledProgram(lowered, options, object_code if is_current else None)
+
+
+def _digest(object_code: bytes) -> int:
+    return zlib.crc32(object_code)
+
+
+def _made_by(target: Target) -> tuple[object, ...]:
+    """All that decides, besides the program, what machine code it becomes."""
+    versions = (VERSION, llvmlite.__version__, llvm.llvm_version_info, sys.implementation.cache_tag)
+    return (*versions, target.triple, target.mcpu, target.feature_string)
+
+
+def _compile(lowered: IRModule, options: CodegenOptions) -> bytes:
+    """The object file of a program."""
+    with deep_expressions(next(iter(lowered.functions))):
+        text = module_text(lowered, options)
+    return emit_object(text, options.target)
+
+
+def _function(program: CompiledProgram, code: LoadedCode, name: str) -> Function:
+    func, options = program.lowered[name], program.options
     names = arg_names(func)
     written = written_parameters(func)
     positions = [i for i, p in enumerate(func.params) if func.buffer_map.get(p) in written]
 
     def strided() -> Function:
-        text = module_text(IRModule({func.name: accept_strides(func)}), options)
-        return make(load(emit_object(text, options.target)), None)
+        with deep_expressions(func.name):
+            accepting = IRModule({func.name: accept_strides(func)})
+        variant = load(_compile(accepting, options))
+        return make(variant, variant, None)
 
-    def make(code: LoadedCode, variant: Callable[[], Function] | None) -> Function:
+    def make(code: LoadedCode, owner: object, variant: Callable[[], Function] | None) -> Function:
         return Function(
             code.address(packed_symbol(func.name)),
-            owner=code,
+            owner=owner,
             name=func.name,
             arg_names=names,
             written=positions,
             strided=variant,
+            calls_back=needs_the_gil(func.body),
+            doc=partial(describe, func),
         )
 
-    return make(code, None if knows_layout(func) else strided)
+    return make(code, program, None if knows_layout(func) else strided)
 
 
-def _refusing(name: str, target: str, missing: str) -> PackedFunc:
+def _refusing(program: CompiledProgram, name: str) -> PackedFunc:
     """What stands for a function that this machine can't run."""
+    target, missing = str(program.options.target), program.options.target.missing_on_host
 
     def refuse(*args: Any) -> None:
         raise ValueError(f"{name}: built for {target!r}, which this machine can't run: {missing}")
 
-    return PackedFunc(refuse, name=name)
+    return PackedFunc(refuse, name=name, owner=program)

@@ -157,6 +157,20 @@ def walk_once(*roots: Node) -> Iterator[Node]:
             stack.extend(reversed(list(children(top))))
 
 
+def walk_leaves_first(*roots: Node) -> Iterator[Node]:
+    """Every distinct node of some trees, once, children before parents, however deep they are."""
+    seen: set[int] = set()
+    stack = [(root, False) for root in reversed(roots)]
+    while stack:
+        node, follows_children = stack.pop()
+        if follows_children:
+            yield node
+        elif id(node) not in seen:
+            seen.add(id(node))
+            stack.append((node, True))
+            stack.extend((child, False) for child in reversed(list(children(node))))
+
+
 class Substitution(Mutator):
     """Replaces variables by expressions: of several trees, what they share once."""
 

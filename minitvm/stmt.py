@@ -144,6 +144,19 @@ class PrimFunc:
     def __repr__(self) -> str:
         return str(self)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickle names what it holds already instead of descending. With the leaves written
+        first it never descends far, so expressions may be nested as deeply as for `build`."""
+        from minitvm.functor import walk_leaves_first  # traversal stands above the nodes
+
+        fields = (self.params, self.body, self.buffer_map, self.name, self.attrs)
+        return _prim_func, (tuple(walk_leaves_first(self.body)), *fields)
+
+
+def _prim_func(leaves_first: object, *fields: Any) -> PrimFunc:
+    """What the pickle of a function calls."""
+    return PrimFunc(*fields)
+
 
 def with_body(func: PrimFunc, body: Stmt) -> PrimFunc:
     """`func` with another body; itself if it is the same one."""

@@ -57,6 +57,8 @@ class _Comparison:
             return self._same_node(a, b)
         if isinstance(a, dict):
             return self._same_mapping(a, b)
+        if isinstance(a, frozenset):  # of buffers that are bound: a function's attribute "outputs"
+            return frozenset(self._there.get(each, each) for each in a) == frozenset(b)
         return bool(a == b)
 
     def _same_var(self, a: Var, b: Var) -> bool:

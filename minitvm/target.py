@@ -183,6 +183,9 @@ class Target:
     def __str__(self) -> str:
         return self.target
 
+    def __reduce__(self) -> tuple[type[Target], tuple[str]]:
+        return Target, (self.target,)  # "llvm" is this machine, wherever that is
+
 
 def create(target: Any) -> Target:
     """The target of a text or a dict of options; a target stays itself (classic name)."""

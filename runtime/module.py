@@ -23,6 +23,9 @@ else:
 class Module(HandleObject, _Storage):
     """What ``build`` returns: functions by name, the first of them called by calling the module.
 
+    A copy (``copy.copy``, ``copy.deepcopy``) is the module itself, as of a Python function. It is
+    pickled with its functions, if they and its sources can be.
+
     Parameters
     ----------
     functions
@@ -94,6 +97,16 @@ class Module(HandleObject, _Storage):
     def __repr__(self) -> str:
         return f"<Module {self.type_key}: {', '.join(self._functions)}>"
 
+    def __copy__(self) -> Module:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Module:
+        return self
+
+    def __reduce__(self) -> tuple[Callable[..., Module], tuple[Any, ...]]:
+        state = (self._functions, self._sources, self.imported_modules, self.type_key)
+        return _module, (*state, self.entry_name)
+
     def get_source(self, kind: str = "ll") -> str:
         """The text of that kind.
 
@@ -159,3 +172,18 @@ class Module(HandleObject, _Storage):
             return found
         imported = (module._find(name, True) for module in self.imported_modules)
         return next((function for function in imported if function is not None), None)
+
+
+def _module(
+    functions: Mapping[str, PackedFunc],
+    sources: Mapping[str, Callable[[], str]],
+    imported_modules: Iterable[Module],
+    type_key: str,
+    entry_name: str,
+) -> Module:
+    """What the pickle of a module calls."""
+    module = Module(
+        functions, sources=sources, imported_modules=imported_modules, type_key=type_key
+    )
+    module.entry_name = entry_name
+    return module

@@ -18,6 +18,7 @@ import keyword
 import sys
 import threading
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
@@ -120,8 +121,21 @@ else:
     _Storage = storage("minitvm.runtime.packed_func.Storage", ctypes.sizeof(_Stored))
 
 
+class Program(ABC):
+    """What compiled functions come from, and by which they are pickled. It keeps their code."""
+
+    __slots__ = ("__weakref__",)
+
+    @abstractmethod
+    def function(self, name: str) -> PackedFunc:
+        """The function of a name: one object, as long as that lives."""
+
+
 class PackedFunc(HandleObject, _Storage):
     """A function behind the packed C ABI, callable from Python and from compiled code.
+
+    It can't change, so a copy (``copy.copy``, ``copy.deepcopy``) is the function itself. A pickle
+    holds the Python callable, or the :class:`Program` of compiled code.
 
     Parameters
     ----------
@@ -185,6 +199,22 @@ class PackedFunc(HandleObject, _Storage):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
+
+    def __copy__(self) -> PackedFunc:
+        return self
+
+    def __deepcopy__(self, memo: object) -> PackedFunc:
+        return self
+
+    def __reduce__(self) -> tuple[Callable[..., PackedFunc], tuple[Any, ...]]:
+        if isinstance(self._owner, Program):
+            return self._owner.function, (self.name,)
+        if self._callable is None:
+            raise TypeError(
+                f"{self.name}: expected a Python callable or a function of build to pickle, found "
+                "an address, which means nothing in another process"
+            )
+        return _packed, (self._callable, self.name)
 
     def _call_slowly(self, *args: Any, **kwargs: Any) -> Any:
         """A call made by Python code, which defines what a call is: the compiled path does the
@@ -288,6 +318,11 @@ def natively_called(cls: type[HandleObject]) -> type:
     return _leaves[cls]
 
 
+def _packed(function: Callable[..., Any], name: str) -> PackedFunc:
+    """What the pickle of a Python callable calls."""
+    return PackedFunc(function, name=name)
+
+
 # PackedFuncs by handle, so that one that went through C comes back as the same object.
 _live: weakref.WeakValueDictionary[int, PackedFunc] = weakref.WeakValueDictionary()
 
@@ -328,10 +363,10 @@ class Function(PackedFunc):
     calls_back
         Whether it may call Python functions, whose results are kept until it returns.
     doc
-        What ``help`` says of it.
+        Makes what ``help`` says of it.
     """
 
-    __slots__ = ("_doc", "_strided", "_variant", "arg_names", "written")
+    __slots__ = ("_describe", "_strided", "_variant", "arg_names", "written")
     _native_entry = "call"
     __doc__ = InstanceDoc(__doc__)
 
@@ -346,7 +381,7 @@ class Function(PackedFunc):
         strided: Callable[[], Function] | None = None,
         resource: int = 0,
         calls_back: bool = True,
-        doc: str | None = None,
+        doc: Callable[[], str] | None = None,
     ) -> None:
         super().__init__(address, name=name, owner=owner, resource=resource)
         self.arg_names = tuple(map(sys.intern, arg_names))
@@ -356,7 +391,11 @@ class Function(PackedFunc):
         self._stored.names = id(self.arg_names)
         self._stored.written = sum(1 << position for position in self.written if position < 64)
         self._stored.calls_back = calls_back
-        self._doc = doc
+        self._describe = doc
+
+    @property
+    def _doc(self) -> str | None:
+        return None if self._describe is None else self._describe()
 
     @property
     def __signature__(self) -> inspect.Signature:

@@ -1,3 +1,3 @@
-"""The version of this package."""
+"""The version of minitvm, which saved code is for."""
 
 VERSION = "0.1.0"

@@ -38,13 +38,15 @@ ROOMS: dict[str, tuple[str, tuple[str, ...]]] = {
 FACE = "minitvm"
 RUNTIME_DEPENDENCIES = {"numpy", "llvmlite"}
 OPTIONAL = {"torch", "ml_dtypes"}  # these alone may be imported inside a function
-# The nodes' `__str__` asks the printer, which stands above the nodes that it prints; a stage knows
-# its schedule, by its type. hashlib loads OpenSSL, which `import minitvm` alone does not need.
+# The nodes' `__str__` asks the printer and their `__reduce__` the traversal, which stand above the
+# nodes; a stage knows its schedule, by its type. hashlib loads OpenSSL, which `import minitvm`
+# alone does not need.
 IMPORTED_INSIDE = {
     ("minitvm.runtime.code_cache", "hashlib"),
     ("minitvm.te.stage", "minitvm.te.schedule"),
     ("minitvm.expr", "minitvm.printer"),
     ("minitvm.stmt", "minitvm.printer"),
+    ("minitvm.stmt", "minitvm.functor"),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from minitvm import lower, te
 from minitvm.expr import (
     Add,
     Buffer,
@@ -110,3 +111,14 @@ def test_predicates() -> None:
     assert structural_equal(store(True, None), store(True, None))
     assert not structural_equal(store(True, None), store(None, None))
     assert not structural_equal(store(None, True), store(None, False))
+
+
+def test_functions_made_twice_of_one_schedule() -> None:
+    n = Var("n")
+    a = te.placeholder((n,), name="A")
+    b = te.compute((n,), lambda i: a[i] + 1.0, name="B")
+    first, second = (lower([b], [a, b])["main"] for _ in range(2))
+    assert structural_equal(first, second)
+    all_written = {"outputs": frozenset(second.buffer_map.values())}
+    other = PrimFunc(second.params, second.body, second.buffer_map, second.name, all_written)
+    assert not structural_equal(first, other)

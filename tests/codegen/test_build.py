@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from minitvm import IRModule, Target, build, create_schedule, lower, te, tir, transform
-from minitvm.codegen.build import compile_module
+from minitvm.codegen.build import CompiledProgram, compile_module
 from minitvm.codegen.options import CodegenOptions
 from minitvm.runtime.errors import InternalError
 from minitvm.runtime.object_code import LoadedCode, parse
@@ -96,8 +96,9 @@ def test_code_goes_with_its_function() -> None:
         function = module.entry_func
         assert isinstance(function, Function)
         owner = function._owner
-        assert isinstance(owner, LoadedCode)
-        codes.append(weakref.ref(owner))
+        assert isinstance(owner, CompiledProgram)
+        assert isinstance(owner.code, LoadedCode)
+        codes.append(weakref.ref(owner.code))
         b = np.zeros(6, "float32")
         module(np.zeros(6, "float32"), b)
         module(np.zeros(6, "float32")[::2], b[::2])  # which makes the variant for strides
