@@ -39,6 +39,7 @@ def build(
     binds: Mapping[Tensor, Buffer] | None = None,
     *,
     fp: str = "fast",
+    debug: str | None = None,
 ) -> Module:
     """A native function for a schedule.
 
@@ -62,6 +63,10 @@ def build(
         ``"fast"`` lets a multiplication and an addition be contracted into one rounding, and the
         additions of a reduction be reordered. ``"strict"`` computes as written. Neither assumes
         anything about NaN and infinities.
+    debug
+        ``"bounds"`` checks every access of memory where it happens, which is slow and leaves
+        nothing to trust: one that leaves its tensor is an ``IndexError`` of the call, also where a
+        pass of yours, or a proof, was wrong. See docs/bounds.md.
 
     Returns
     -------
@@ -91,7 +96,7 @@ def build(
             "build: expected no args for a PrimFunc or IRModule, which have their own"
         )
     options = CodegenOptions(_target(target, target_host), strict=fp == "strict")
-    lowered = lower(inputs, args, name or "default_function", binds)
+    lowered = lower(inputs, args, name or "default_function", binds, debug=debug)
     if name is not None and isinstance(inputs, PrimFunc):
         (func,) = lowered.functions.values()
         lowered = IRModule(
