@@ -52,6 +52,7 @@ def build(
     *,
     fp: str = "fast",
     release_gil: bool | None = None,
+    debug: str | None = None,
 ) -> Module:
     """A native function for a schedule.
 
@@ -78,6 +79,10 @@ def build(
     release_gil
         Whether other threads of Python run while the function computes. By default they do where
         its work, estimated at the call, is worth it, and it calls nothing of Python.
+    debug
+        ``"bounds"`` checks every access of memory where it happens, which is slow and leaves
+        nothing to trust: one that leaves its tensor is an ``IndexError`` of the call, also where a
+        pass of yours, or a proof, was wrong. See docs/bounds.md.
 
     Returns
     -------
@@ -113,7 +118,7 @@ def build(
     options = CodegenOptions(
         _target(target, target_host), strict=fp == "strict", release_gil=release_gil
     )
-    lowered = lower(inputs, args, name or "default_function", binds)
+    lowered = lower(inputs, args, name or "default_function", binds, debug=debug)
     if name is not None and isinstance(inputs, PrimFunc):
         (func,) = lowered.functions.values()
         lowered = IRModule(

@@ -94,6 +94,7 @@ class StatementEmitter:
         self._give_up = text.block("give_up")
         packed = PackedCalls(self.expressions, self.fail_unless)
         self.expressions.calls["call_packed"] = packed.emit
+        self.expressions.calls["checked"] = self._emit_checked
         self._table: dict[type, Callable[[Any], None]] = {
             s.For: self._emit_for,
             s.While: self._emit_while,
@@ -392,12 +393,21 @@ class StatementEmitter:
     # -- assertions --
 
     def _emit_assert(self, node: s.AssertStmt) -> None:
-        values = [
-            self.expressions.conversions.cast(self.expressions.emit(v), v.dtype, INT64)
-            for v in node.values
-        ]
+        values = self._shown(node.values)
         self._assert(self.expressions.emit(node.condition), node.message, values, node.kind)
         self.emit(node.body)
+
+    def _emit_checked(self, node: e.Call) -> Value:
+        condition, message, value, *shown = node.args
+        assert isinstance(message, e.StringImm)
+        holds, values = self.expressions.emit(condition), self._shown(shown)
+        self._assert(holds, message.value, values, "IndexError")
+        return self.expressions.emit(value)
+
+    def _shown(self, values: Sequence[PrimExpr]) -> list[Value]:
+        """The values of a message, as the failure record holds them."""
+        emit, cast = self.expressions.emit, self.expressions.conversions.cast
+        return [cast(emit(each), each.dtype, INT64) for each in values]
 
     def _assert(self, holds: Value, message: str, values: list[Value], kind: str) -> None:
         if message.count("{}") != len(values) or len(values) > MAX_FAILURE_VALUES:

@@ -763,7 +763,9 @@ class Call(PrimExpr):
     :meth:`Buffer.access_ptr`), ``tvm_stack_make_array`` (a region of a buffer passed to a
     packed call: a ``BufferRef``, where it begins in each dimension, and the extents of the last
     dimensions; those before are dropped), ``reinterpret``, ``prefetch`` (of the element of a
-    buffer, which is not read and may lie outside); or one of vectors: ``vector_extract``
+    buffer, which is not read and may lie outside), ``checked`` (a condition, a message, a value
+    and those in the message: the value, once the condition is seen to hold; an ``IndexError``
+    where it doesn't, as in an ``AssertStmt``); or one of vectors: ``vector_extract``
     (one lane, by its number) and the folds of :data:`minitvm.scalars.VECTOR_FOLDS`
     (``vector_reduce_add(start, vector)``).
     """

@@ -397,6 +397,17 @@ def _first_argument(compiler: _Compiler, node: e.Call) -> Evaluator:
     return compiler.expr(node.args[0])
 
 
+def _checked(compiler: _Compiler, node: e.Call) -> Evaluator:
+    condition, message, value, *shown = compiler.exprs(node.args)
+
+    def evaluate(env: Environment) -> Value:
+        if not condition(env):
+            raise IndexError(_filled(message(env), [each(env) for each in shown]))
+        return value(env)
+
+    return evaluate
+
+
 def _is_null(compiler: _Compiler, node: e.Call) -> Evaluator:
     value = compiler.expr(node.args[0])
     return lambda env: value(env) in (None, 0)
@@ -518,6 +529,7 @@ def _c_type(dtype: DType) -> Any:
 _CALLS: dict[str, Callable[[_Compiler, e.Call], Evaluator]] = {
     "if_then_else": _if_then_else,
     "likely": _first_argument,
+    "checked": _checked,
     "prefetch": _nothing_to_do,
     "isnullptr": _is_null,
     "reinterpret": _reinterpret,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from minitvm.expr import Buffer, Var
 from minitvm.functor import Node, free_vars
 from minitvm.pass_config import PassConfig
 from minitvm.pass_context import FIRST_STAGE, Pass, PassContext, added_pass
+from minitvm.passes.check_accesses import check_accesses
 from minitvm.passes.check_bounds import check_bounds
 from minitvm.passes.hoist_conditions import hoist_conditions
 from minitvm.passes.inject_double_buffer import inject_double_buffer
@@ -64,6 +66,8 @@ def pipeline(config: PassConfig) -> tuple[Pass, ...]:
     for phase, passes in enumerate(phases):
         made += passes
         made += (added_pass(each) for when, each in config.added if when == phase)
+    if config.check_accesses:  # last, so that it sees what every other pass made
+        made.append(("check_accesses", check_accesses))
     return tuple(made)
 
 
@@ -81,6 +85,8 @@ def lower(
     name: str = "main",
     binds: Mapping[Tensor, Buffer] | None = None,
     simple_mode: bool = False,
+    *,
+    debug: str | None = None,
 ) -> IRModule:
     """The loops that a schedule stands for.
 
@@ -97,6 +103,9 @@ def lower(
         Buffers for some tensors, for strides and alignments other than the default.
     simple_mode
         Stop before the indices are widened to 64 bits, which reads better.
+    debug
+        ``"bounds"`` checks every access where it happens, also those that were proved; see
+        docs/bounds.md.
 
     Raises
     ------
@@ -112,8 +121,13 @@ def lower(
         for i in range(4):
             B[i] = A[i] + 1.0
     """
+    if debug not in _DEBUG_MODES:
+        raise CompileError(f"{name}: expected debug to be None or 'bounds', got {debug!r}")
     with deep_expressions(name):
-        return _lower(sch, args, name, binds or {}, simple_mode)
+        return _lower(sch, args, name, binds or {}, simple_mode, debug)
+
+
+_DEBUG_MODES = (None, "bounds")
 
 
 # Python frames that lowering and code generation may nest: a sum of some 2,000 written-out terms.
@@ -143,9 +157,13 @@ def _lower(
     name: str,
     binds: Mapping[Tensor, Buffer],
     simple_mode: bool,
+    debug: str | None,
 ) -> IRModule:
     context = PassContext.current()
-    passes = pipeline(context.config)
+    config = context.config
+    if debug == "bounds":
+        config = replace(config, check_accesses=True)
+    passes = pipeline(config)
     if simple_mode:
         passes = passes[: [each[0] for each in passes].index("widen_indices")]
     if isinstance(sch, IRModule):

@@ -45,6 +45,7 @@ class PassConfig:
     reuse_storage: bool = True
     program_assertions: bool = True
     keep_trivial_loops: bool = False
+    check_accesses: bool = False
     added: tuple[tuple[int, PrimFuncPass], ...] = ()
 
 
@@ -158,7 +159,7 @@ _KEYS: dict[str, Setter] = {
     "tir.debug_keep_trivial_loop": _flag("keep_trivial_loops"),
     "tir.add_lower_pass": _added_passes,
     "tir.noalias": _noalias,
-    "tir.instrument_bound_checkers": _flag(),  # every access is proved or checked, always
+    "tir.instrument_bound_checkers": _flag("check_accesses"),
     "tir.is_entry_func": _flag(),  # every function can be called
     "tir.detect_global_barrier": _flag(),  # of GPUs
     "tir.merge_static_smem": _flag(),  # of GPUs

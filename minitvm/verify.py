@@ -262,10 +262,14 @@ def _assert(node: s.AssertStmt) -> Iterator[str]:
     yield from _condition(node)
     if node.kind not in RAISABLE:
         yield f"assert: expected a kind among {', '.join(RAISABLE)}, got {node.kind!r}"
-    if node.message.count("{}") != len(node.values):
-        yield f"assert: expected {node.message.count('{}')} values, got {len(node.values)}"
-    for i, value in enumerate(node.values):
-        yield from _index_problems(f"assert: value {i}", value)
+    yield from _message_problems("assert", node.message, node.values)
+
+
+def _message_problems(what: str, message: str, values: Sequence[PrimExpr]) -> Iterator[str]:
+    if message.count("{}") != len(values):
+        yield f"{what}: expected {message.count('{}')} values, got {len(values)}"
+    for i, value in enumerate(values):
+        yield from _index_problems(f"{what}: value {i}", value)
 
 
 def _left_over(node: e.ProducerLoad | e.Reduce) -> Iterator[str]:
@@ -301,6 +305,9 @@ def _call(node: e.Call) -> Iterator[str]:
     if node.op == "tvm_stack_make_array":
         yield from _region(node)
         return
+    if node.op == "checked":
+        yield from _checked(node)
+        return
     intrinsic = node.op in scalars.INTRINSICS
     if not intrinsic and node.op not in _CALLS:
         yield f"call: expected the name of an intrinsic, got {node.op!r}"
@@ -328,6 +335,17 @@ def _intrinsic(node: e.Call) -> Iterator[str]:
     for other in node.args[1:]:
         second = INT32.with_lanes(first.lanes) if node.op == "ldexp" else first
         yield from _expected(f"{node.op}: argument 1", second, other)
+
+
+def _checked(node: e.Call) -> Iterator[str]:
+    if len(node.args) < 3 or not isinstance(node.args[1], e.StringImm):
+        yield "checked: expected a condition, a message and a value, found none"
+        return
+    condition, message, value, *shown = node.args
+    assert isinstance(message, e.StringImm)
+    yield from _expected("condition", BOOL, condition)
+    yield from _expected("checked", value.dtype, node)
+    yield from _message_problems("checked", message.value, shown)
 
 
 def _if_then_else(node: e.Call) -> Iterator[str]:

@@ -12,6 +12,7 @@ from minitvm.functor import CHILDREN, Node, walk_once
 # Calls whose value does not depend on their arguments alone, or that do something.
 _IMPURE = frozenset({
     "call_packed", "call_extern", "call_llvm_intrin", "tvm_access_ptr", "tvm_stack_make_array",
+    "checked",
 })  # fmt: skip
 
 
