@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from minitvm.codegen.llvm_text import ModuleText
@@ -19,7 +20,9 @@ from minitvm.codegen.packed_abi import arg_names, emit_function, packed_symbol
 from minitvm.expr import Buffer
 from minitvm.lower import deep_expressions, lower
 from minitvm.passes.access import written_parameters
+from minitvm.passes.in_place import can_run_in_place, run_in_place
 from minitvm.passes.strided import accept_strides, knows_layout
+from minitvm.runtime.arrangement import Arrangement, Compiled, Variants
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.module import Module
 from minitvm.runtime.packed_func import Function, PackedFunc
@@ -148,21 +151,39 @@ def _function(code: LoadedCode, func: PrimFunc, options: CodegenOptions) -> Func
     written = written_parameters(func)
     positions = [i for i, p in enumerate(func.params) if func.buffer_map.get(p) in written]
 
-    def strided() -> Function:
-        text = module_text(IRModule({func.name: accept_strides(func)}), options)
-        return make(LoadedCode(emit_object(text, options.target)), None)
+    symbol = packed_symbol(func.name)
+    base = Compiled(code.address(symbol), code)
 
-    def make(code: LoadedCode, variant: Callable[[], Function] | None) -> Function:
-        return Function(
-            code.address(packed_symbol(func.name)),
-            owner=code,
-            name=func.name,
-            arg_names=names,
-            written=positions,
-            strided=variant,
-        )
+    @cache
+    def accepts_strides() -> bool:
+        return not knows_layout(func)
 
-    return make(code, None if knows_layout(func) else strided)
+    @cache
+    def accepts_same(output: int, before: int) -> bool:
+        with deep_expressions(func.name):
+            return can_run_in_place(func, output, before)
+
+    def allowed(wanted: Arrangement) -> Arrangement:
+        same = frozenset(pair for pair in wanted.same if accepts_same(*pair))
+        return Arrangement(wanted.strided and accepts_strides(), same)
+
+    def make(arrangement: Arrangement) -> Compiled:
+        variant = run_in_place(func, arrangement.same)
+        if arrangement.strided:
+            variant = accept_strides(variant)
+        with deep_expressions(func.name):
+            text = module_text(IRModule({func.name: variant}), options)
+            made = LoadedCode(emit_object(text, options.target))
+        return Compiled(made.address(symbol), made)
+
+    return Function(
+        base.address,
+        owner=code,
+        name=func.name,
+        arg_names=names,
+        written=positions,
+        variants=Variants(base, frozenset(positions), allowed, make),
+    )
 
 
 def _refusing(name: str, target: str, missing: str) -> PackedFunc:

@@ -18,7 +18,8 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, final
 
-from minitvm.runtime.errors import InternalError, LayoutError
+from minitvm.runtime.arrangement import ASKS_FOR_VARIANT, NEEDS_VARIANT, Variants
+from minitvm.runtime.errors import InternalError
 from minitvm.runtime.evaluator import BenchmarkResult, check_counts, measure
 from minitvm.runtime.native import glue, increment_reference
 from minitvm.runtime.ndarray import Loan, NDArray, array, lend
@@ -67,6 +68,7 @@ _ARRAYS = (ArgTypeCode.DLTENSOR_HANDLE, ArgTypeCode.NDARRAY_HANDLE)
 _OBJECTS = (ArgTypeCode.OBJECT_HANDLE, ArgTypeCode.MODULE_HANDLE)
 _POINTERS = (*_ARRAYS, *_OBJECTS, ArgTypeCode.PACKED_FUNC_HANDLE)
 _MAX_RETURNED = 64
+_NEEDS_VARIANT = object()
 
 
 @final
@@ -85,6 +87,11 @@ class Arguments:
         setattr(self.values[index], encoded.field, encoded.raw)
         self.codes[index] = encoded.code
         self.keep.append(encoded.keep)
+
+    def tensors(self) -> dict[int, int]:
+        """The addresses of the arrays, by position."""
+        codes = enumerate(self.codes)
+        return {i: self.values[i].v_handle or 0 for i, code in codes if code in _ARRAYS}
 
 
 class _Thread(threading.local):
@@ -170,10 +177,17 @@ class PackedFunc(HandleObject):
     def _argument(self, index: int) -> str:
         return f"argument {index}"
 
-    def _call(self, arguments: Arguments, number: int = 0) -> Any:
-        """Call once, or `number` times; the result of the last call."""
+    def _call(
+        self, arguments: Arguments, number: int = 0, *, address: int = 0, asks: bool = False
+    ) -> Any:
+        """Call once, or `number` times; the result of the last call.
+
+        With an `address`, call the variant there; with `asks`, the result is `_NEEDS_VARIANT` where
+        the arrays lie otherwise than this function was compiled for.
+        """
+        address = address or self._address
         ret = TVMValue()
-        ret_code = ctypes.c_int(ArgTypeCode.NULL)
+        ret_code = ctypes.c_int(ASKS_FOR_VARIANT if asks else ArgTypeCode.NULL)
         packed = (
             ctypes.addressof(arguments.values),
             ctypes.addressof(arguments.codes),
@@ -185,9 +199,13 @@ class PackedFunc(HandleObject):
         outer, _thread.returned = _thread.returned, None
         try:
             if number:
-                status = _REPEAT(glue().repeat)(self._address, number, *packed)
-            else:
+                status = _REPEAT(glue().repeat)(address, number, *packed)
+            elif address == self._address:
                 status = self._entry(*packed)
+            else:
+                status = _PACKED(address)(*packed)
+            if asks and status == NEEDS_VARIANT:
+                return _NEEDS_VARIANT
             if status != 0:
                 raise InternalError(f"{self.name}: failed with status {status} but set no error")
             return take_result(ret, ret_code.value, arguments.keep)
@@ -218,13 +236,13 @@ class Function(PackedFunc):
         For messages and keyword arguments.
     written
         The positions of the arguments that the function writes.
-    strided
-        Makes the variant for other layouts, on the first call that raises LayoutError.
+    variants
+        Of which this function is the first: those for other arrangements of the arrays.
     resource
         The last argument of the C function.
     """
 
-    __slots__ = ("_strided", "_variant", "arg_names", "written")
+    __slots__ = ("arg_names", "variants", "written")
 
     def __init__(
         self,
@@ -234,14 +252,13 @@ class Function(PackedFunc):
         name: str,
         arg_names: Iterable[str],
         written: Iterable[int] = (),
-        strided: Callable[[], Function] | None = None,
+        variants: Variants | None = None,
         resource: int = 0,
     ) -> None:
         super().__init__(address, name=name, owner=owner, resource=resource)
         self.arg_names = tuple(arg_names)
         self.written = frozenset(written)
-        self._strided = strided
-        self._variant: Function | None = None
+        self.variants = variants
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         result, _ = self._run(self._convert(self._bind(args, kwargs)))
@@ -265,25 +282,24 @@ class Function(PackedFunc):
 
         def evaluate(*args: Any, **kwargs: Any) -> BenchmarkResult:
             arguments = self._convert(self._bind(args, kwargs))
-            _, function = self._run(arguments)
+            _, address = self._run(arguments)
 
             def run(number: int) -> None:
-                function._call(arguments, number)
+                self._call(arguments, number, address=address)
 
             return measure(run, number, repeat, min_repeat_ms)
 
         return evaluate
 
-    def _run(self, arguments: Arguments) -> tuple[Any, Function]:
-        """Call; the result, and the variant that took these layouts."""
-        try:
-            return self._call(arguments), self
-        except LayoutError as error:
-            if self._strided is None or not _is_raised_by_callee(error):
-                raise
-        if self._variant is None:
-            self._variant = self._strided()
-        return self._variant._call(arguments), self._variant
+    def _run(self, arguments: Arguments) -> tuple[Any, int]:
+        """Call; the result, and the address of the variant that took these arrays."""
+        if self.variants is None:
+            return self._call(arguments), self._address
+        result = self._call(arguments, asks=True)
+        if result is not _NEEDS_VARIANT:
+            return result, self._address
+        address = self.variants.find(arguments.tensors()).address
+        return self._call(arguments, address=address), address
 
     def _encode(self, index: int, value: Any) -> Encoded:
         encoded = to_c(value)
@@ -317,12 +333,6 @@ class Function(PackedFunc):
             if name not in kwargs:
                 raise TypeError(f"{self.name}: {self._argument(index)}: expected, but not given")
         return (*args, *(kwargs[name] for name in names[len(args) :]))
-
-
-def _is_raised_by_callee(error: BaseException) -> bool:
-    """Whether the code that `_run` called raised it itself, not a Python callback below."""
-    below_run = error.__traceback__.tb_next if error.__traceback__ else None
-    return below_run is not None and below_run.tb_next is None
 
 
 def _add_context(error: Exception, context: str) -> None:
