@@ -3,7 +3,8 @@
 A check in a function's entry is a comparison, a branch and a call of one of the functions made
 here. They are the same for every kernel, so one module of them is compiled once a process, without
 optimisation: they run only when something is wrong. They set a Python error, which needs the GIL,
-and return -1.
+and return -1. Where what is wrong is how the arrays lie, and the caller asks for the variant that
+takes them (:mod:`minitvm.runtime.arrangement`), they only say so.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import final
 
 from minitvm.codegen.llvm_text import FunctionText, ModuleText, Value, integer
+from minitvm.runtime.arrangement import ASKS_FOR_VARIANT, NEEDS_VARIANT
 from minitvm.runtime.device import DEVICE_TYPES
 from minitvm.runtime.dtype import CODE_NAMES, TypeCode
 
@@ -33,12 +35,13 @@ _DEVICES = tuple(_DEVICE_NAMES.get(i, "unknown device") for i in range(max(_DEVI
 class Message:
     """One message: the class of the error (a name of :data:`minitvm.runtime.errors.RAISABLE`), the
     text for ``PyErr_Format``, and the LLVM types of what it shows; `tables` name the numbers among
-    them."""
+    them. `arrangement`: a variant of the function may take these arrays."""
 
     kind: str
     format: str
     types: tuple[str, ...] = ()
     tables: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    arrangement: bool = False
 
 
 # What is wrong with one argument. Each text follows "fmm: argument 1 'Y': expected ".
@@ -53,7 +56,7 @@ MESSAGES: dict[str, Message] = {
     "extent": Message("ValueError", "shape[%d] from 0 to the largest %s, got %lld",
                       ("i32", "ptr", "i64")),
     "strides": Message("LayoutError", "strides[%d] == %lld (elements), got %lld",
-                       ("i32", "i64", "i64")),
+                       ("i32", "i64", "i64"), arrangement=True),
     "data": Message("ValueError", "memory for %lld elements, got a null data pointer", ("i64",)),
     "alignment": Message("ValueError", "data aligned to %d bytes, got address %p", ("i32", "ptr")),
     "overlap": Message(
@@ -61,6 +64,14 @@ MESSAGES: dict[str, Message] = {
         "an output that shares no memory with argument %d '%s', got overlapping memory: pass a "
         "copy or another output",
         ("i32", "ptr"),
+        arrangement=True,
+    ),
+    "same": Message(
+        "ValueError",
+        "the same array as argument %d '%s', got another one: call the function that was built, "
+        "not a variant of it",
+        ("i32", "ptr"),
+        arrangement=True,
     ),
     "own_overlap": Message(
         "ValueError",
@@ -71,6 +82,7 @@ MESSAGES: dict[str, Message] = {
     "scalar": Message("ValueError", "a value of dtype %s, got %lld", ("ptr", "i64")),
 }  # fmt: skip
 _ARGUMENT = (("ptr", "function"), ("i32", "position"), ("ptr", "name"))
+_ASKING = ("ptr", "ret_type_code")
 _COUNT = "count"
 
 
@@ -86,16 +98,20 @@ def raise_error(text: FunctionText, kind: str, format: Value, values: Sequence[V
 class ArgumentErrors:
     """Emits the reports of one function, whose arguments are `arg_names`."""
 
-    def __init__(self, text: FunctionText, function: str, arg_names: Sequence[str]) -> None:
+    def __init__(
+        self, text: FunctionText, function: str, arg_names: Sequence[str], ret_type_code: Value
+    ) -> None:
         self._text = text
+        self._ret_type_code = ret_type_code
         self._function = function
         self._arg_names = arg_names
 
     def report(self, message: str, position: int, *values: int | str | Value) -> Value:
-        """Reports a message of :data:`MESSAGES` about an argument; the result is -1."""
+        """Reports a message of :data:`MESSAGES` about an argument; the result is the status."""
         name = self._arg_names[position]
         shown = MESSAGES[message].types
-        return self._call(message, [self._function, position, name, *values], shown)
+        asking = [self._ret_type_code] if MESSAGES[message].arrangement else []
+        return self._call(message, [*asking, self._function, position, name, *values], shown)
 
     def report_count(self, found: Value) -> Value:
         """Reports a wrong number of arguments; the result is -1."""
@@ -132,8 +148,10 @@ def messages_text(triple: str, data_layout: str) -> str:
     _close(count)
     for name, message in MESSAGES.items():
         params = (*_ARGUMENT, *((type, f"value{i}") for i, type in enumerate(message.types)))
-        text = _open(module, name, params)
+        text = _open(module, name, (_ASKING, *params) if message.arrangement else params)
         values = list(text.params)
+        if message.arrangement:
+            _return_if_asked(text, values.pop(0))
         for position, table in message.tables.items():
             at = len(_ARGUMENT) + position
             values[at] = _entry_of(text, f"{name}.{position}", table, values[at])
@@ -153,6 +171,15 @@ def _open(module: ModuleText, name: str, params: Sequence[tuple[str, str]]) -> F
 def _close(text: FunctionText) -> None:
     text.ret(integer("i32", -1))
     text.finish()
+
+
+def _return_if_asked(text: FunctionText, ret_type_code: Value) -> None:
+    code = text.load("i32", ret_type_code, 4)
+    asked, raises = text.block("asked"), text.block("raises")
+    text.branch_if(text.icmp("eq", code, integer("i32", ASKS_FOR_VARIANT)), asked, raises)
+    text.place(asked)
+    text.ret(integer("i32", NEEDS_VARIANT))
+    text.place(raises)
 
 
 def _full(format: str) -> str:

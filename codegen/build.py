@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pickle import UnpicklingError
 from typing import Any, final
 from weakref import WeakValueDictionary
@@ -29,7 +29,9 @@ from minitvm.codegen.packed_abi import arg_names, emit_function, packed_symbol
 from minitvm.expr import Buffer
 from minitvm.lower import deep_expressions, lower
 from minitvm.passes.access import written_parameters
+from minitvm.passes.in_place import can_run_in_place, run_in_place
 from minitvm.passes.strided import accept_strides, knows_layout
+from minitvm.runtime.arrangement import Arrangement, Compiled, Variants
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.module import Module
 from minitvm.runtime.object_code import LoadedCode
@@ -246,25 +248,40 @@ def _function(program: CompiledProgram, code: LoadedCode, name: str) -> Function
     written = written_parameters(func)
     positions = [i for i, p in enumerate(func.params) if func.buffer_map.get(p) in written]
 
-    def strided() -> Function:
+    symbol = packed_symbol(func.name)
+    base = Compiled(code.address(symbol), code)
+
+    @cache
+    def accepts_strides() -> bool:
+        return not knows_layout(func)
+
+    @cache
+    def accepts_same(output: int, before: int) -> bool:
         with deep_expressions(func.name):
-            accepting = IRModule({func.name: accept_strides(func)})
-        variant = load(_compile(accepting, options))
-        return make(variant, variant, None)
+            return can_run_in_place(func, output, before)
 
-    def make(code: LoadedCode, owner: object, variant: Callable[[], Function] | None) -> Function:
-        return Function(
-            code.address(packed_symbol(func.name)),
-            owner=owner,
-            name=func.name,
-            arg_names=names,
-            written=positions,
-            strided=variant,
-            calls_back=needs_the_gil(func.body),
-            doc=partial(describe, func),
-        )
+    def allowed(wanted: Arrangement) -> Arrangement:
+        same = frozenset(pair for pair in wanted.same if accepts_same(*pair))
+        return Arrangement(wanted.strided and accepts_strides(), same)
 
-    return make(code, program, None if knows_layout(func) else strided)
+    def make(arrangement: Arrangement) -> Compiled:
+        with deep_expressions(func.name):
+            variant = run_in_place(func, arrangement.same)
+            if arrangement.strided:
+                variant = accept_strides(variant)
+        made = load(_compile(IRModule({func.name: variant}), options))
+        return Compiled(made.address(symbol), made)
+
+    return Function(
+        base.address,
+        owner=program,
+        name=func.name,
+        arg_names=names,
+        written=positions,
+        calls_back=needs_the_gil(func.body),
+        doc=partial(describe, func),
+        variants=Variants(base, frozenset(positions), allowed, make),
+    )
 
 
 def _refusing(program: CompiledProgram, name: str) -> PackedFunc:

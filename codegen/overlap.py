@@ -40,13 +40,19 @@ def are_apart(text: FunctionText, a: Region, b: Region) -> Value:
     before, meeting, join = text.current, text.block("meeting"), text.block("apart")
     text.branch_if(ranges, join, meeting, likely=True)
     text.place(meeting)
+    with text.scope():
+        share_lowest = text.icmp("eq", a.low, b.low)  # an element lies there in both
+    exact = text.block("interleaved")
+    text.branch_if(share_lowest, join, exact)
+    text.place(exact)
     function = text.module.external_function(SHARE_MEMORY, "i32 (ptr, ptr)")
     shared = text.call(function, "i32", [a.tensor, b.tensor])
     with text.scope():
         interleaved = text.icmp("eq", shared, integer("i32", 0))
     text.branch(join)
     text.place(join)
-    return text.phi("i1", (integer("i1", 1), before), (interleaved, meeting))
+    true, false = integer("i1", 1), integer("i1", 0)
+    return text.phi("i1", (true, before), (false, meeting), (interleaved, exact))
 
 
 def own_elements_apart(text: FunctionText, region: Region) -> list[Value]:

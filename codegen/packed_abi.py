@@ -7,7 +7,9 @@
 
 returns 0, or -1 with a Python error set. Everything is checked before the body writes anything:
 the number of arguments and their kinds; of each array the rank, dtype, device, shape, strides,
-memory and alignment; and that no output shares memory with another argument.
+memory and alignment; and that no output shares memory with another argument, or, in the variant
+for that, that it is the same array. Where another variant may take the arrays, and the caller asks
+for it, the status is NEEDS_VARIANT (:mod:`minitvm.runtime.arrangement`).
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from minitvm.codegen.statement import Assertion, StatementEmitter
 from minitvm.codegen.types import register_type
 from minitvm.expr import Buffer, PrimExpr, Var
 from minitvm.passes.access import written_parameters
+from minitvm.passes.in_place import IN_PLACE
 from minitvm.runtime.device import DEVICE_TYPES
 from minitvm.runtime.dtype import FLOAT64, INT64, DType
 from minitvm.runtime.threads import MAX_FAILURE_VALUES
@@ -124,7 +127,7 @@ class _Entry:
             module, packed_symbol(func.name), "i32", PACKED_PARAMS, attributes="nounwind "
         )
         self._pays_release = pays_release(func, options.release_gil)
-        self._errors = ArgumentErrors(self._text, func.name, self._names)
+        self._errors = ArgumentErrors(self._text, func.name, self._names, self._text.params[4])
         self._expressions = ExpressionEmitter(self._text, options)
         self._source: dict[Var, str] = {}
         # Where element 0 of a strided array is, which a negative stride puts behind others.
@@ -441,6 +444,7 @@ class _Entry:
     def _check_overlaps(self, tensors: list[_Tensor]) -> None:
         """Each output against each other argument, and against itself."""
         written = written_parameters(self._func)
+        same = self._func.attrs.get(IN_PLACE, frozenset())
         regions = [self._region(tensor) for tensor in tensors]
         for output, region in zip(tensors, regions, strict=True):
             if output.buffer not in written:
@@ -451,14 +455,34 @@ class _Entry:
                 seen = other.buffer in written and other.position < output.position
                 if other is output or seen:
                     continue
+                if (output.position, other.position) in same:
+                    holds, message = self._are_same(output, other), "same"
+                else:
+                    holds, message = are_apart(self._text, region, its_region), "overlap"
                 self._require(
-                    are_apart(self._text, region, its_region),
+                    holds,
                     self._errors.report,
-                    "overlap",
+                    message,
                     output.position,
                     other.position,
                     self._names[other.position],
                 )
+
+    def _are_same(self, output: _Tensor, other: _Tensor) -> Value:
+        """Whether two arrays of one shape are one array."""
+        text = self._text
+        same = text.icmp("eq", self._first_element(output), self._first_element(other))
+        if not output.buffer.strides and not other.buffer.strides:
+            return same
+        strides = (self._expressions.strides(each.buffer) for each in (output, other))
+        for extent, *steps in zip(output.extents, *strides, strict=True):
+            single = text.icmp("sle", extent, integer("i64", 1))
+            agrees = text.binary("or", text.icmp("eq", *steps), single)
+            same = text.binary("and", same, agrees)
+        return same
+
+    def _first_element(self, tensor: _Tensor) -> Value:
+        return self._first.get(tensor.position, self._data(tensor))
 
     def _check_own_overlap(self, output: _Tensor, region: Region) -> None:
         for dim, apart in enumerate(own_elements_apart(self._text, region)):
@@ -486,7 +510,7 @@ class _Entry:
             if tensor is None:
                 arguments.append(self._expressions.variables[param])
             else:
-                arguments.append(self._first.get(position, self._data(tensor)))
+                arguments.append(self._first_element(tensor))
         arguments.extend(self._expressions.variables[var] for var in self._sizes)
         body = Value("ptr", f"@{symbol(_body_symbol(self._func.name))}")
         status = self._without_gil(lambda: text.call(body, "i32", [*arguments, failure]))

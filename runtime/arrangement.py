@@ -1,8 +1,153 @@
-"""How the arrays of a call lie in memory, and the variants of a function for it."""
+"""How the arrays of a call lie in memory, and the variants of a function for that.
+
+A function is compiled for compact arrays that share no memory. The variant for another arrangement
+is compiled when a call first needs it. A caller finds the one that takes its arrays by asking:
+with :data:`ASKS_FOR_VARIANT` in ``*ret_type_code``, a packed function that was compiled for
+another arrangement returns :data:`NEEDS_VARIANT`, with no error set and nothing written. Without
+it, it raises.
+"""
 
 from __future__ import annotations
 
-# What a caller writes into *ret_type_code to ask for NEEDS_VARIANT instead of an error, where only
-# the arrangement of the arrays is not the one that the function was compiled for.
-ASKS_FOR_VARIANT = 0x4C41
+import ctypes
+import itertools
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import final
+
+from minitvm.runtime.dlpack import TensorView, compact_strides, read_tensor
+
+ASKS_FOR_VARIANT = 0x4C41  # no type code
 NEEDS_VARIANT = -2
+
+# Variants in the table that callers try in order, its end included. More than a function ever
+# has; beyond, `Variants.find` still has them all.
+_TABLE_SIZE = 8
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """What a variant is compiled for: whether arrays may have any strides, and which outputs are
+    the same array as an input, as pairs (position of the output, position of the input)."""
+
+    strided: bool = False
+    same: frozenset[tuple[int, int]] = frozenset()
+
+
+COMPACT = Arrangement()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """The address of a packed C function, and what keeps the machine code alive."""
+
+    address: int
+    owner: object
+
+
+class Variants:
+    """The variants of one function that were compiled so far, and how to get the others.
+
+    Threads may use it side by side, without a lock that a fork could leave behind: at worst, two
+    compile the same variant and one of them is dropped.
+
+    Parameters
+    ----------
+    base
+        The function for :data:`COMPACT`.
+    written
+        The positions of the outputs.
+    allowed
+        The nearest arrangement to one given for which the program has a meaning: an output that
+        the program can't compute in the place of an input has no part in it.
+    make
+        Compiles for an arrangement that is allowed.
+    """
+
+    __slots__ = ("_allowed", "_free", "_make", "_table", "_written", "made")
+
+    def __init__(
+        self,
+        base: Compiled,
+        written: Collection[int],
+        allowed: Callable[[Arrangement], Arrangement],
+        make: Callable[[Arrangement], Compiled],
+    ) -> None:
+        self._written = written
+        self._allowed = allowed
+        self._make = make
+        self.made = {COMPACT: base}
+        self._table = (ctypes.c_void_p * _TABLE_SIZE)(base.address)
+        self._free = itertools.count(1)
+
+    @property
+    def table(self) -> int:
+        """Where the addresses of the variants stand, the base first and NULL at the end. It stays
+        in its place; entries are added, and none changes."""
+        return ctypes.addressof(self._table)
+
+    def find(self, tensors: Mapping[int, int]) -> Compiled:
+        """The variant for the arguments of a call.
+
+        Call it without asking: it raises what is wrong where no variant takes these arrays.
+
+        Parameters
+        ----------
+        tensors
+            The addresses of the ``DLTensor`` arguments by position.
+        """
+        views = {position: read_tensor(address) for position, address in tensors.items()}
+        arrangement = self._allowed(arrangement_of(views, self._written))
+        made = self.made.get(arrangement)
+        return self._add(arrangement) if made is None else made
+
+    def _add(self, arrangement: Arrangement) -> Compiled:
+        compiled = self._make(arrangement)
+        made = self.made.setdefault(arrangement, compiled)
+        if made is compiled:
+            slot = next(self._free)
+            if slot < _TABLE_SIZE - 1:
+                self._table[slot] = made.address
+        return made
+
+
+def arrangement_of(tensors: Mapping[int, TensorView], written: Collection[int]) -> Arrangement:
+    """How arrays lie, given by their positions among the arguments.
+
+    >>> import numpy as np
+    >>> from minitvm.runtime.ndarray import from_dlpack
+    >>> x = np.zeros((4, 4), "float32")
+    >>> arrays = [from_dlpack(a) for a in (x, x[0], x)]
+    >>> tensors = {position: read_tensor(a.handle) for position, a in enumerate(arrays)}
+    >>> arrangement_of(tensors, written={2})
+    Arrangement(strided=False, same=frozenset({(2, 0)}))
+    """
+    same = frozenset(
+        (output, position)
+        for output in written
+        for position, view in tensors.items()
+        if position not in written and _are_same(tensors[output], view)
+    )
+    return Arrangement(not all(map(_is_compact, tensors.values())), same)
+
+
+def _is_compact(view: TensorView) -> bool:
+    return _agree(view, view.strides, compact_strides(view.shape))
+
+
+def _are_same(a: TensorView, b: TensorView) -> bool:
+    """Whether two arrays are one: each element of one is that element of the other."""
+    return (
+        (a.data, a.shape, a.dtype) == (b.data, b.shape, b.dtype)
+        and 0 not in a.shape
+        and _agree(a, a.strides, b.strides)
+    )
+
+
+def _agree(view: TensorView, a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    """Whether two strides lead to the same elements: of a single one, and of none, any do."""
+    if 0 in view.shape:
+        return True
+    return all(x == y or n == 1 for x, y, n in zip(a, b, view.shape, strict=True))

@@ -22,8 +22,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
+from minitvm.runtime.arrangement import ASKS_FOR_VARIANT, NEEDS_VARIANT, Variants
 from minitvm.runtime.call_path import call_path
-from minitvm.runtime.errors import InternalError, LayoutError
+from minitvm.runtime.errors import InternalError
 from minitvm.runtime.evaluator import BenchmarkResult, check_counts, measure
 from minitvm.runtime.heap_types import HEADER, enable, leaf, storage
 from minitvm.runtime.native import glue, increment_reference
@@ -73,6 +74,7 @@ _ARRAYS = (ArgTypeCode.DLTENSOR_HANDLE, ArgTypeCode.NDARRAY_HANDLE)
 _OBJECTS = (ArgTypeCode.OBJECT_HANDLE, ArgTypeCode.MODULE_HANDLE)
 _POINTERS = (*_ARRAYS, *_OBJECTS, ArgTypeCode.PACKED_FUNC_HANDLE)
 _MAX_RETURNED = 64
+_NEEDS_VARIANT = object()
 
 
 @final
@@ -91,6 +93,11 @@ class Arguments:
         setattr(self.values[index], encoded.field, encoded.raw)
         self.codes[index] = encoded.code
         self.keep.append(encoded.keep)
+
+    def tensors(self) -> dict[int, int]:
+        """The addresses of the arrays, by position."""
+        codes = enumerate(self.codes)
+        return {i: self.values[i].v_handle or 0 for i, code in codes if code in _ARRAYS}
 
 
 class _Thread(threading.local):
@@ -237,9 +244,9 @@ class PackedFunc(HandleObject, _Storage):
             )
         return args
 
-    def _run(self, arguments: Arguments) -> tuple[Any, PackedFunc]:
-        """Call; the result, and the function that took these arguments."""
-        return self._call(arguments), self
+    def _run(self, arguments: Arguments) -> tuple[Any, int]:
+        """Call; the result, and the address of the code that took these arguments."""
+        return self._call(arguments), self._stored.function
 
     def _convert(self, args: tuple[Any, ...]) -> Arguments:
         arguments = Arguments(len(args))
@@ -257,10 +264,17 @@ class PackedFunc(HandleObject, _Storage):
     def _argument(self, index: int) -> str:
         return f"argument {index}"
 
-    def _call(self, arguments: Arguments, number: int = 0) -> Any:
-        """Call once, or `number` times; the result of the last call."""
+    def _call(
+        self, arguments: Arguments, number: int = 0, *, address: int = 0, asks: bool = False
+    ) -> Any:
+        """Call once, or `number` times; the result of the last call.
+
+        With an `address`, call the variant there; with `asks`, the result is `_NEEDS_VARIANT` where
+        the arrays lie otherwise than this function was compiled for.
+        """
+        address = address or self._stored.function
         ret = TVMValue()
-        ret_code = ctypes.c_int(ArgTypeCode.NULL)
+        ret_code = ctypes.c_int(ASKS_FOR_VARIANT if asks else ArgTypeCode.NULL)
         packed = (
             ctypes.addressof(arguments.values),
             ctypes.addressof(arguments.codes),
@@ -272,9 +286,13 @@ class PackedFunc(HandleObject, _Storage):
         outer = _begin_call()
         try:
             if number:
-                status = _REPEAT(glue().repeat)(self._stored.function, number, *packed)
-            else:
+                status = _REPEAT(glue().repeat)(address, number, *packed)
+            elif address == self._stored.function:
                 status = self._entry(*packed)
+            else:
+                status = _PACKED(address)(*packed)
+            if asks and status == NEEDS_VARIANT:
+                return _NEEDS_VARIANT
             if status != 0:
                 self._fail(status)
             return take_result(ret, ret_code.value, arguments.keep)
@@ -356,8 +374,8 @@ class Function(PackedFunc):
         For messages and keyword arguments.
     written
         The positions of the arguments that the function writes.
-    strided
-        Makes the variant for other layouts, on the first call that raises LayoutError.
+    variants
+        Of which this function is the first: those for other arrangements of the arrays.
     resource
         The last argument of the C function.
     calls_back
@@ -366,7 +384,7 @@ class Function(PackedFunc):
         Makes what ``help`` says of it.
     """
 
-    __slots__ = ("_describe", "_strided", "_variant", "arg_names", "written")
+    __slots__ = ("_describe", "arg_names", "variants", "written")
     _native_entry = "call"
     __doc__ = InstanceDoc(__doc__)
 
@@ -378,7 +396,7 @@ class Function(PackedFunc):
         name: str,
         arg_names: Iterable[str],
         written: Iterable[int] = (),
-        strided: Callable[[], Function] | None = None,
+        variants: Variants | None = None,
         resource: int = 0,
         calls_back: bool = True,
         doc: Callable[[], str] | None = None,
@@ -386,8 +404,8 @@ class Function(PackedFunc):
         super().__init__(address, name=name, owner=owner, resource=resource)
         self.arg_names = tuple(map(sys.intern, arg_names))
         self.written = frozenset(written)
-        self._strided = strided
-        self._variant: Function | None = None
+        self.variants = variants
+        self._stored.variants = None if variants is None else variants.table
         self._stored.names = id(self.arg_names)
         self._stored.written = sum(1 << position for position in self.written if position < 64)
         self._stored.calls_back = calls_back
@@ -424,24 +442,24 @@ class Function(PackedFunc):
 
         def evaluate(*args: Any, **kwargs: Any) -> BenchmarkResult:
             arguments = self._convert(self._bind(args, kwargs))
-            _, function = self._run(arguments)
+            _, address = self._run(arguments)
 
             def run(number: int) -> None:
-                function._call(arguments, number)
+                self._call(arguments, number, address=address)
 
             return measure(run, number, repeat, min_repeat_ms)
 
         return evaluate
 
-    def _run(self, arguments: Arguments) -> tuple[Any, PackedFunc]:
-        try:
-            return self._call(arguments), self
-        except LayoutError as error:
-            if self._strided is None or not _is_raised_by_callee(error):
-                raise
-        if self._variant is None:
-            self._variant = self._strided()
-        return self._variant._call(arguments), self._variant
+    def _run(self, arguments: Arguments) -> tuple[Any, int]:
+        """Call; the result, and the address of the variant that took these arrays."""
+        if self.variants is None:
+            return self._call(arguments), self._stored.function
+        result = self._call(arguments, asks=True)
+        if result is not _NEEDS_VARIANT:
+            return result, self._stored.function
+        address = self.variants.find(arguments.tensors()).address
+        return self._call(arguments, address=address), address
 
     def _encode(self, index: int, value: Any) -> Encoded:
         encoded = to_c(value)
@@ -487,12 +505,6 @@ def _positional(name: str) -> inspect.Parameter:
 
 def _is_parameter(name: str) -> bool:
     return name.isidentifier() and not keyword.iskeyword(name)
-
-
-def _is_raised_by_callee(error: BaseException) -> bool:
-    """Whether the code that `_run` called raised it itself, not a Python callback below."""
-    below_run = error.__traceback__.tb_next if error.__traceback__ else None
-    return below_run is not None and below_run.tb_next is None
 
 
 def _add_context(error: Exception, context: str) -> None:

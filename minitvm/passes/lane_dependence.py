@@ -21,7 +21,8 @@ from typing import final
 from minitvm import expr as e
 from minitvm import stmt as s
 from minitvm.arith.atoms import structural_key
-from minitvm.arith.linear import Affine, equal, less
+from minitvm.arith.elements import same_element
+from minitvm.arith.linear import Affine, less
 from minitvm.arith.prover import Prover
 from minitvm.expr import Buffer, BufferLoad, Call, PrimExpr, Range, Var
 from minitvm.functor import children, substitute, walk_once
@@ -378,32 +379,8 @@ class LaneDependence:
     ) -> list[Affine]:
         for extent in a.buffer.shape:  # an access stays inside, so there is an inside
             self._prover.assume(e.greater_equal(extent, 1))
-        pairs = [
-            (substitute(x, ours), substitute(y, theirs))
-            for x, y in zip(a.indices, b.indices, strict=True)
-        ]
-        pairs += [
-            (x.a, y.a)
-            for x, y in pairs
-            for p, q in pairs
-            if self._are_quotient_and_remainder(x, p) and self._are_quotient_and_remainder(y, q)
-            and structural_equal(x.b, y.b)
-        ]  # fmt: skip
-        return [row for x, y in pairs for row in self._equal(x, y)]
-
-    def _equal(self, x: PrimExpr, y: PrimExpr) -> list[Affine]:
-        return equal(self._prover.affine(x), self._prover.affine(y))
-
-    def _are_quotient_and_remainder(self, x: PrimExpr, p: PrimExpr) -> bool:
-        """Whether `x` and `p` are the quotient and the remainder of one number by one divisor,
-        which together tell the number: so an axis that was fused is seen through."""
-        return (
-            isinstance(x, e.FloorDiv)
-            and isinstance(p, e.FloorMod)
-            and structural_equal(x.a, p.a)
-            and structural_equal(x.b, p.b)
-            and self._prover.proves(self._prover.affine(x.b) - 1)
-        )
+        xs = [substitute(x, ours) for x in a.indices]
+        return same_element(self._prover, xs, [substitute(y, theirs) for y in b.indices])
 
     def _instance(self, access: _Access, suffix: str) -> dict[Var, Var]:
         """Copies of the variables of the loop and the inner loops, and what is known of them."""

@@ -102,9 +102,15 @@ def test_code_goes_with_its_function() -> None:
         b = np.zeros(6, "float32")
         module(np.zeros(6, "float32"), b)
         module(np.zeros(6, "float32")[::2], b[::2])  # which makes the variant for strides
-        assert function._variant is not None
-        codes.append(weakref.ref(function._variant._owner))
-        del module, function, owner
+        module(b, b)  # and that for an output in the place of an input
+        assert function.variants is not None
+        variants = list(function.variants.made.values())
+        assert variants[0].owner is owner
+        for variant in variants[1:]:
+            assert isinstance(variant.owner, LoadedCode)
+            codes.append(weakref.ref(variant.owner))
+        assert len(variants) == 3
+        del module, function, owner, variant, variants
     gc.collect()
     assert [code for code in codes if code() is not None] == []
 

@@ -10,6 +10,8 @@ from typing import Any
 import llvmlite.binding as llvm
 import pytest
 
+from minitvm.runtime.arrangement import ASKS_FOR_VARIANT, NEEDS_VARIANT, Variants
+from minitvm.runtime.arrangement import Compiled as Variant
 from minitvm.runtime.errors import LayoutError
 from minitvm.runtime.packed_func import Function, PackedFunc
 from minitvm.runtime.registry import call_global_address
@@ -93,10 +95,12 @@ define i32 @increment{_SIGNATURE} {{
   %before = load i64, ptr @calls
   %after = add i64 %before, 1
   store i64 %after, ptr @calls
+  store i32 4, ptr %ret_code
   ret i32 0
 }}
 
-; As increment, but a LayoutError (its class is the resource) unless strides[0] is 1.
+; As increment, but unless strides[0] is 1 it is a LayoutError (whose class is the resource), or
+; status -2 where the caller asks for a variant.
 define i32 @increment_compact{_SIGNATURE} {{
   %tensor = load ptr, ptr %args
   %slot = getelementptr i8, ptr %tensor, i64 32
@@ -105,6 +109,12 @@ define i32 @increment_compact{_SIGNATURE} {{
   %compact = icmp eq i64 %stride, 1
   br i1 %compact, label %go, label %refuse
 refuse:
+  %code = load i32, ptr %ret_code
+  %asks = icmp eq i32 %code, {ASKS_FOR_VARIANT}
+  br i1 %asks, label %say, label %raise
+say:
+  ret i32 {NEEDS_VARIANT}
+raise:
   call void @PyErr_SetString(ptr %resource, ptr @layout_message)
   ret i32 -1
 go:
@@ -131,15 +141,24 @@ class Compiled:
         name: str = "return_count",
         arg_names: tuple[str, ...] = ("X", "Y", "Z"),
         written: tuple[int, ...] = (2,),
-        strided: Callable[[], Function] | None = None,
+        strided: Callable[[], int] | None = None,
     ) -> Function:
+        """`strided` makes the variant for all layouts: it gives the address."""
+        variants = None
+        if strided is not None:
+            variants = Variants(
+                Variant(self.address(name), self.engine),
+                written,
+                lambda wanted: wanted,
+                lambda _: Variant(strided(), self.engine),
+            )
         return Function(
             self.address(name),
             owner=self.engine,
             name="fmm",
             arg_names=arg_names,
             written=written,
-            strided=strided,
+            variants=variants,
             resource=id(LayoutError),
         )
 

@@ -1,0 +1,39 @@
+"""When two indices mean one element."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from minitvm import expr as e
+from minitvm.arith.linear import Affine, equal
+from minitvm.arith.prover import Prover
+from minitvm.expr import PrimExpr
+from minitvm.structural_equal import structural_equal
+
+
+def same_element(prover: Prover, xs: Sequence[PrimExpr], ys: Sequence[PrimExpr]) -> list[Affine]:
+    """The constraints that say that two indices of one buffer are equal in every dimension.
+
+    Where two dimensions are the quotient and the remainder of one number, the number is equal, too:
+    so an axis that was fused is seen through.
+    """
+    pairs = list(zip(xs, ys, strict=True))
+    fused = [
+        (x.a, y.a)
+        for x, y in pairs
+        for p, q in pairs
+        if isinstance(x, e.FloorDiv) and _is_its_remainder(prover, x, p)
+        and isinstance(y, e.FloorDiv) and _is_its_remainder(prover, y, q)
+        and structural_equal(x.b, y.b)
+    ]  # fmt: skip
+    return [row for x, y in (*pairs, *fused) for row in equal(prover.affine(x), prover.affine(y))]
+
+
+def _is_its_remainder(prover: Prover, quotient: e.FloorDiv, other: PrimExpr) -> bool:
+    """Whether `other` is the remainder of the same number by the same divisor."""
+    return (
+        isinstance(other, e.FloorMod)
+        and structural_equal(quotient.a, other.a)
+        and structural_equal(quotient.b, other.b)
+        and prover.proves(prover.affine(quotient.b) - 1)
+    )
