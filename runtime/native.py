@@ -16,12 +16,7 @@ from dataclasses import dataclass
 from typing import final
 
 from minitvm.runtime.host import host
-from minitvm.runtime.object_code import (
-    MEMORY_FUNCTIONS,
-    LoadedCode,
-    host_machine,
-    native_object,
-)
+from minitvm.runtime.object_code import LoadedCode, host_machine, native_object, provide
 
 # What the glue calls in CPython: name, and the IR type of the function.
 _PYTHON_API = {
@@ -258,17 +253,15 @@ class NativeCode:
     """
 
     def __init__(self, text: str, needs: Mapping[str, str], library: ctypes.CDLL) -> None:
-        addresses = {
-            symbol: ctypes.addressof(ctypes.c_char.in_dll(library, name))
-            for symbol, name in (
-                *((_PREFIX + name, name) for name in needs),
-                *((name, name) for name in MEMORY_FUNCTIONS),
-            )
-        }
+        def find(symbol: str) -> int:
+            return ctypes.addressof(ctypes.c_char.in_dll(library, symbol.removeprefix(_PREFIX)))
+
+        for name in needs:  # all: what an object needs is known of ELF files alone
+            provide(_PREFIX + name, find)
         layout = host_machine().target_data
         target = f'target datalayout = "{layout}"\ntarget triple = "{host().triple}"\n'
         object_code = native_object(target + native_text(text, needs))
-        self._code = LoadedCode(object_code, addresses.__getitem__)
+        self._code = LoadedCode(object_code, find)
         # Immortal: not even the end of the interpreter disposes of it.
         increment_reference(self._code)
 

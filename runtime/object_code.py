@@ -22,8 +22,8 @@ from minitvm.runtime.host import host
 from minitvm.runtime.object_file import undefined_symbols
 from minitvm.runtime.version import VERSION
 
-# What LLVM calls where a program copies or fills memory.
-MEMORY_FUNCTIONS = ("memcpy", "memmove", "memset")
+# What LLVM calls where a program does the same by itself.
+_LIBRARY_CALLS = ("bcmp", "memcmp", "memcpy", "memmove", "memset", "strlen")
 
 
 @lru_cache(maxsize=8)
@@ -96,7 +96,7 @@ def native_object(text: str, level: int = 2) -> bytes:
         host().cpu,
         host().feature_string,
         f"llvmlite {llvmlite.__version__}, LLVM {llvm.llvm_version_info}",
-        f"minitvm {VERSION}, {sys.implementation.cache_tag}{sys.abiflags}",
+        f"minitvm {VERSION}, {sys.implementation.cache_tag}{getattr(sys, 'abiflags', '')}",
     )
     kept = read_entry(key)
     if kept is not None and _needs_only_declared(kept, text):
@@ -110,14 +110,14 @@ def native_object(text: str, level: int = 2) -> bytes:
 
 
 def _needs_only_declared(object_code: bytes, text: str) -> bool:
-    names = {*re.findall(r"@([\w.]+)", text), *MEMORY_FUNCTIONS}
+    names = {*re.findall(r"@([\w.]+)", text), *_LIBRARY_CALLS}
     return names.issuperset(undefined_symbols(object_code))
 
 
 _provided: set[str] = set()
 
 
-def _provide(name: str, find: Callable[[str], int]) -> None:
+def provide(name: str, find: Callable[[str], int]) -> None:
     """Tells LLVM the address of a symbol, unless it has it. Without a lock, which a fork could
     leave locked: two threads tell it the same."""
     if name not in _provided:
@@ -140,7 +140,7 @@ class LoadedCode:
 
     def __init__(self, object_code: bytes, find: Callable[[str], int]) -> None:
         for name in undefined_symbols(object_code):
-            _provide(name, find)
+            provide(name, find)
         # An engine wants a module; an empty one, for this machine, serves.
         _initialise()
         empty = llvm.parse_assembly("")

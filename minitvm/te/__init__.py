@@ -1,5 +1,8 @@
 """The expression language, under the names of classic TVM: ``from minitvm import te``."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from minitvm.buffer import (
     decl_buffer,
 )
@@ -71,7 +74,6 @@ from minitvm.op import (
     tanh,
     trunc,
 )
-from minitvm.te import hybrid
 from minitvm.te.operation import (
     compute,
     extern,
@@ -104,6 +106,17 @@ from minitvm.te.tensor import (
     TensorSlice,
 )
 from minitvm.te.tensor_intrin import TensorIntrin, decl_tensor_intrin
+
+if TYPE_CHECKING:
+    from minitvm.te import hybrid as hybrid
+
+
+def __getattr__(name: str) -> Any:
+    """``te.hybrid`` is imported when it is asked for: few programs are written in it."""
+    if name == "hybrid":
+        return importlib.import_module("minitvm.te.hybrid")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "ComputeOp",
@@ -151,7 +164,6 @@ __all__ = [
     "floordiv",
     "floormod",
     "fmod",
-    "hybrid",
     "hypot",
     "if_then_else",
     "indexdiv",

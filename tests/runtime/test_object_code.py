@@ -33,6 +33,12 @@ define void @clear(ptr %memory, i64 %size) {
   ret void
 }
 """
+CALL_NOTHING = """
+define void @call() {
+  call void @no_such_function()
+  ret void
+}
+"""
 INT = ctypes.c_int64
 
 
@@ -72,7 +78,7 @@ def test_a_name_that_is_not_there(code: NativeCode) -> None:
     with pytest.raises(InternalError, match=r"minitvm_runtime_nothing: no such symbol"):
         code.data("nothing")
     with pytest.raises(ValueError, match="no_such_function"):
-        NativeCode("", {"no_such_function": "void ()"}, ctypes.CDLL(None))
+        NativeCode(CALL_NOTHING, {"no_such_function": "void ()"}, ctypes.CDLL(None))
 
 
 def test_the_same_text_twice_has_variables_of_its_own(code: NativeCode) -> None:
