@@ -157,10 +157,11 @@ def interleaved(contenders: Mapping[str, Timer], settings: Settings) -> dict[str
 
 
 def _number(timer: Timer, least: float) -> int:
-    """How many runs take `least` seconds; finding it out is the warm-up."""
+    """How many runs take `least` seconds, and not just once, when another process had the core;
+    finding it out is the warm-up."""
     number = 1
     timer(number)
-    while timer(number) < least:
+    while timer(number) < least or timer(number) < least:
         number *= 2
     return number
 
