@@ -72,7 +72,8 @@ def _least_of_torch(torch: Any, settings: Settings) -> Iterator[Row]:
         }
         yield Row(
             f"fill of 32 KiB + 1, threads: {threads}",
-            "calls from Python; the smallest that torch shares among two threads",
+            "calls from Python; the smallest that torch shares among two threads; minitvm keeps it "
+            "on one",
             interleaved(_rested(contenders), settings),
             threads=threads,
         )
