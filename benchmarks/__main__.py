@@ -7,13 +7,14 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks import build, ladder, machine, matmul, report, start, threads
+from benchmarks import build, calls, ladder, machine, matmul, report, start, threads
 from benchmarks.measure import QUICK, Row, Settings
 
 # A group is a function of the settings that yields rows.
 GROUPS: dict[str, Callable[[Settings], Iterator[Row]]] = {
     "start": start.rows,
     "build": build.rows,
+    "calls": calls.rows,
     "matmul": matmul.rows,
     "ladder": ladder.rows,
     "threads": threads.rows,

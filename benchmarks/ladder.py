@@ -117,13 +117,4 @@ def _against_library(ladder: ModuleType, n: int, threads: int, settings: Setting
 
 def _torch(torch: Any, threads: int, arrays: tuple[np.ndarray[Any, Any], ...]) -> Timer:
     a, b, c = (torch.from_numpy(array) for array in arrays)
-    timer = calls(lambda: torch.mm(a, b, out=c))
-
-    def timed(number: int) -> float:
-        torch.set_num_threads(threads)
-        try:
-            return timer(number)
-        finally:
-            torch.set_num_threads(1)
-
-    return timed
+    return peers.torch_on_threads(threads, calls(lambda: torch.mm(a, b, out=c)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
@@ -48,3 +48,17 @@ def threads() -> dict[str, str]:
     if (numba := peer("numba")) is not None:
         found["numba"] = str(numba.get_num_threads())
     return found
+
+
+def torch_on_threads(threads: int, timer: Callable[[int], float]) -> Callable[[int], float]:
+    """`timer` where torch uses that many threads."""
+    torch = peer("torch")
+
+    def run(number: int) -> float:
+        torch.set_num_threads(threads)
+        try:
+            return timer(number)
+        finally:
+            torch.set_num_threads(1)
+
+    return run

@@ -32,7 +32,8 @@ def machine_lines(machine: Mapping[str, str]) -> str:
 
 
 def table(group: str, rows: Sequence[Row]) -> str:
-    """The rows of a group, aligned; under each what was measured and every peer."""
+    """The rows of a group, aligned; under each what was measured, and every peer with
+    minitvm's time in its own."""
     head = (group, "minitvm", "best peer", "minitvm / peer", "target")
     body = [(row.name, seconds(row.ours), _best(row), _verdict(row), _target(row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
@@ -72,7 +73,10 @@ def _target(row: Row) -> str:
 
 
 def _details(row: Row) -> str:
-    parts = [f"{name} {seconds(found.seconds)}" for name, found in row.peers.items()]
+    parts = [
+        f"{name} {seconds(found.seconds)} ({row.ours / found.seconds:.2f})"
+        for name, found in row.peers.items()
+    ]
     parts += [f"{name} {reason}" for name, reason in row.missing.items()]
     more = "NOT ONE THREAD" if row.threads == 1 else f"MORE THAN {row.threads} THREADS"
     parts += [

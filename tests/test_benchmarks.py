@@ -8,11 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from benchmarks import peers, report
+from benchmarks import calls, elementwise, libgomp, peers, report
 from benchmarks.__main__ import GROUPS, main
-from benchmarks.measure import Measured, Row, Settings, interleaved
+from benchmarks.measure import OURS, Measured, Row, Settings, interleaved, statement
 from benchmarks.start import cumulative
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -70,6 +71,24 @@ def test_missing_peers_are_named(quick: tuple[str, dict[str, Any]]) -> None:
     assert "tvm not installed" in out
 
 
+def test_calls_of_every_kind_are_measured(quick: tuple[str, dict[str, Any]]) -> None:
+    _, found = quick
+    rows = {row["name"]: row for row in found["groups"]["calls"]}
+    assert {"numpy arrays", "NDArrays", "1 numpy array", "8 numpy arrays"} <= set(rows)
+    assert {"numba", "tvm"} == set(rows["numpy arrays"]["missing"])
+    assert "np.add(out=)" in rows["numpy arrays"]["peers"]
+    assert rows["numpy arrays"]["target"] is None  # which is a part of the absent peers' times
+    assert rows["of it, the compiled function"]["peers"] == {}
+
+
+def test_callers_are_measured_alone_and_together(quick: tuple[str, dict[str, Any]]) -> None:
+    _, found = quick
+    rows = {row["name"]: row for row in found["groups"]["threads"]}
+    alone, together = (rows[f"addition of 3 elements, {n}"] for n in ("1 caller", "8 callers"))
+    assert set(alone["peers"]) == set(together["peers"])
+    assert "calls of 8 callers in the time that one makes one: minitvm " in together["what"]
+
+
 def test_command_line_runs_the_groups_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "out.json"
     out = _run("-m", "benchmarks", "matmul", "--quick", "--repeat", "1", "--json", str(path))
@@ -95,6 +114,7 @@ def test_losses_are_said_as_wins_are() -> None:
     )
     text = " ".join(report.table("group", [loss, win]).split())
     assert "2.00 (slower) 1 s: MISSED" in text
+    assert "peer 1.5 s (2.00)" in text
     assert "0.50 (faster) 1 s: met" in text
     assert "absent gone" in text
 
@@ -134,6 +154,62 @@ def test_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     assert report.plot(tmp_path / "b.png", rows) == f"plot: {tmp_path / 'b.png'}"
     assert (tmp_path / "b.png").stat().st_size > 0
+
+
+def test_a_target_is_the_least_part_of_the_peers_times() -> None:
+    measured = {OURS: Measured(1.0), "tvm": Measured(6.0), "numba": Measured(1.5)}
+    assert calls._target(measured, {"tvm": 6, "numba": 2, "absent": 100}) == 0.75
+    assert calls._target(measured, {"absent": 2}) is None
+
+
+def test_a_call_that_computes_wrongly_is_not_measured() -> None:
+    x, z = np.ones(3, np.float32), np.zeros(3, np.float32)
+    with pytest.raises(AssertionError, match="Mismatched elements"):
+        calls._call("f(x, x, z)", 3 * x, f=np.add, x=x, z=z)
+    with pytest.raises(AssertionError, match=r"expected a TypeError of .*add.*, got none"):
+        calls._refusal("f(x, x, z)", f=np.add, x=x, z=z)
+
+
+def test_a_statement_runs_as_often_as_asked() -> None:
+    log: list[int] = []
+    assert statement("log.append(1)", log=log)(3) > 0
+    assert log == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("program", "loop", "inputs", "expected"),
+    [
+        (elementwise.index, elementwise.index_loop, (), [0, 1, 2]),
+        (elementwise.total("xyz"), elementwise.add_loop, ([1, 2, 3], [4, 5, 6]), [5, 7, 9]),
+        (
+            elementwise.total("abcdefgz"),
+            elementwise.total_of_seven_loop,
+            ([1, 2, 3],) * 7,
+            [7, 14, 21],
+        ),
+        (elementwise.scaled("float32"), elementwise.scale_loop, ([1, 2, 3], 2.5), [2.5, 5, 7.5]),
+        (elementwise.exponential, elementwise.exponential_loop, ([0, 0, 0],), [1, 1, 1]),
+    ],
+)
+def test_the_program_and_the_loop_compute_the_same(
+    program: elementwise.Program, loop: elementwise.Loop, inputs: Any, expected: list[float]
+) -> None:
+    args = [np.array(x, np.float32) if isinstance(x, list) else x for x in inputs]
+    for function in (elementwise.compiled(program, loop)[OURS], loop):
+        z = np.zeros(3, np.float32)
+        function(*args, z)
+        assert z.tolist() == expected
+
+
+def test_without_libgomp(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> None:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr("ctypes.CDLL", absent)
+    assert libgomp.regions() == (
+        None,
+        "not found (libgomp.so.1: cannot open shared object file)",
+    )
 
 
 def test_a_peer_that_is_not_there() -> None:
