@@ -6,7 +6,6 @@ Each loaded module has an engine of its own, which goes when its owner goes, and
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, final
@@ -157,7 +156,6 @@ def _loader_machine() -> Any:
     )
 
 
-_lock = threading.Lock()
 _provided: set[str] = set()
 # Pointers to exception classes, for as long as the process lives.
 _error_slots: dict[str, ctypes.c_void_p] = {}
@@ -167,10 +165,9 @@ def _provide(name: str) -> None:
     """Tells LLVM the address of a symbol, unless it has it."""
     if name in _provided:
         return
-    address = _find(name)
-    with _lock:
-        llvm.add_symbol(name, address)
-        _provided.add(name)
+    # Without a lock, which a fork could leave locked: all find the same address.
+    llvm.add_symbol(name, _find(name))
+    _provided.add(name)
 
 
 @lru_cache(maxsize=1)

@@ -10,12 +10,14 @@ The engine is never disposed of: a framework may hold one of our deleters until 
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
 import llvmlite.binding as llvm
+from llvmlite.binding import ffi
 
 # What the glue calls in CPython: name, and the IR type of the function.
 _PYTHON_API = {
@@ -273,6 +275,15 @@ class NativeCode:
         """The address of a global variable."""
         return int(self._engine.get_global_value_address(_PREFIX + name))
 
+
+# One thread at a time is in LLVM, by a lock of llvmlite. A fork waits until that one has left: the
+# child would have neither the thread nor a way to open the lock.
+_in_llvm = ffi.lib._lock
+os.register_at_fork(
+    before=_in_llvm.__enter__,
+    after_in_parent=_in_llvm.__exit__,
+    after_in_child=_in_llvm.__exit__,
+)
 
 # Private prototypes: the argtypes of `ctypes.pythonapi.X` itself belong to the whole process.
 increment_reference = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("Py_IncRef", ctypes.pythonapi))
