@@ -114,17 +114,16 @@ def test_thousands_of_calls(asked: bool | None) -> None:
 
 def test_the_first_strided_calls_come_at_once() -> None:
     """The variant is compiled while others call, with arrays of either kind."""
-    for _ in range(5):
+    for _ in range(2):
         kernel = build(staged(), release_gil=True)
-
-        steps = iter([1, 2, 3, -1] * 4)
+        steps = iter([1, 2, 3, -1, 2])
 
         def call(kernel: Any = kernel, steps: Iterator[int] = steps) -> None:
             step = next(steps)
             for seed in range(20):
                 assert is_right(kernel, 3000, seed, step)
 
-        at_once(*[call] * CALLERS)
+        at_once(*[call] * 5)
         assert next(steps, None) is None
 
 
@@ -275,7 +274,7 @@ def test_fork_while_another_thread_compiles() -> None:
     thread = threading.Thread(target=compile)
     thread.start()
     try:
-        for _ in range(10):
+        for _ in range(4):
             in_child(lambda: is_right(build(staged()), 100_000))
     finally:
         stop.set()
@@ -291,19 +290,28 @@ def _work(seed: int) -> bool:
     return all(is_right(kernel, 100_000, seed, step) for kernel in kernels for step in (1, 2))
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_processes(method: str) -> None:
+@pytest.fixture
+def inherited() -> Iterator[None]:
     kernel = build(staged())
     assert is_right(kernel, 100_000)
     _inherited.append(kernel)
+    yield
+    _inherited.clear()
+
+
+@pytest.mark.usefixtures("inherited")
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_processes_of_multiprocessing(method: str) -> None:
+    with multiprocessing.get_context(method).Pool(2) as pool:
+        assert pool.map_async(_work, range(3)).get(120) == [True] * 3
+
+
+@pytest.mark.usefixtures("inherited")
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_processes_of_concurrent_futures(method: str) -> None:
     context = multiprocessing.get_context(method)
-    try:
-        with context.Pool(2) as pool:
-            assert pool.map_async(_work, range(4)).get(120) == [True] * 4
-        with concurrent.futures.ProcessPoolExecutor(2, mp_context=context) as executor:
-            assert list(executor.map(_work, range(4), timeout=120)) == [True] * 4
-    finally:
-        _inherited.clear()
+    with concurrent.futures.ProcessPoolExecutor(2, mp_context=context) as executor:
+        assert list(executor.map(_work, range(3), timeout=120)) == [True] * 3
 
 
 # -- Beside other libraries -----------------------------------------------------------------------
@@ -317,7 +325,7 @@ def test_beside_the_threads_of_torch() -> None:
     square = a @ a
 
     def both() -> None:
-        for turn in range(60):
+        for turn in range(10):
             x = torch.rand(60_000)
             y = torch.zeros(60_000)
             kernel(x, y)
@@ -326,7 +334,7 @@ def test_beside_the_threads_of_torch() -> None:
             assert is_right(kernel, 60_000, turn)
 
     both()
-    at_once(*[both] * 4)
+    at_once(both, both)
 
 
 # -- The end of the interpreter -------------------------------------------------------------------
