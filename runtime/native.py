@@ -10,10 +10,13 @@ The engine is never disposed of: a framework may hold one of our deleters until 
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
+
+from llvmlite.binding import ffi
 
 from minitvm.runtime.host import host
 from minitvm.runtime.object_code import LoadedCode, host_machine, native_object, provide
@@ -273,6 +276,15 @@ class NativeCode:
         """The address of a global variable."""
         return self._code.data(_PREFIX + name)
 
+
+# One thread at a time is in LLVM, by a lock of llvmlite. A fork waits until that one has left: the
+# child would have neither the thread nor a way to open the lock.
+_in_llvm = ffi.lib._lock
+os.register_at_fork(
+    before=_in_llvm.__enter__,
+    after_in_parent=_in_llvm.__exit__,
+    after_in_child=_in_llvm.__exit__,
+)
 
 # Private prototypes: the argtypes of `ctypes.pythonapi.X` itself belong to the whole process.
 increment_reference = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("Py_IncRef", ctypes.pythonapi))

@@ -15,7 +15,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minitvm import CompileError, KernelError, build, register_func, remove_global_func, te, tir
+from minitvm import (
+    CompileError,
+    KernelError,
+    build,
+    num_threads,
+    register_func,
+    remove_global_func,
+    te,
+    tir,
+)
 from minitvm.buffer import decl_buffer
 from minitvm.expr import Var
 from minitvm.runtime.errors import LayoutError
@@ -359,14 +368,14 @@ def test_kernels_in_callbacks_of_kernels(callback: Any) -> None:
 # -- Ctrl-C ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["serial", "parallel"])
+@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("asked", [True, False])
-def test_an_interrupt_waits_for_the_kernel(kind: str, asked: bool) -> None:
+def test_an_interrupt_waits_for_the_kernel(threads: int, asked: bool) -> None:
     """The signal comes while the kernel runs: it ends first, and another call goes well."""
     pid, number = Var("pid"), Var("signal")
 
     def interrupted(ib: Any, y: Any) -> None:
-        with ib.for_range(0, n, kind=kind) as i:
+        with ib.for_range(0, n, kind="parallel") as i:
             with ib.if_scope(tir.all(i == n // 2, number > 0)):
                 ib.emit(tir.call_extern("int32", "kill", pid, number))
             y[i] = y[i] * 2.0 + 1.0
@@ -374,11 +383,12 @@ def test_an_interrupt_waits_for_the_kernel(kind: str, asked: bool) -> None:
     func = built(interrupted, Y)
     func = PrimFunc((pid, number, *func.params), func.body, func.buffer_map, "interrupted")
     kernel, y = build(func, release_gil=asked), np.zeros(100_000, "float32")
-    for _ in range(5):
-        y[:] = 0
-        with pytest.raises(KeyboardInterrupt):
-            kernel(os.getpid(), signal.SIGINT, y)
-            time.sleep(60)
-        assert (y == 1).all()
-        kernel(os.getpid(), 0, y)
-        assert (y == 3).all()
+    with num_threads(threads):
+        for _ in range(5):
+            y[:] = 0
+            with pytest.raises(KeyboardInterrupt):
+                kernel(os.getpid(), signal.SIGINT, y)
+                time.sleep(60)
+            assert (y == 1).all()
+            kernel(os.getpid(), 0, y)
+            assert (y == 3).all()
