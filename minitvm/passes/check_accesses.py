@@ -80,9 +80,10 @@ class _CheckAccesses(Mutator):
     def _store(self, node: BufferStore) -> Stmt:
         (value,), named = _named("value", (node.value,), may_read=True)
         indices, where, named_places = _named_places(node)
+        named = (*named, *named_places)
         check = self._access_check(node.buffer, indices, where)
-        made = check.before(BufferStore(node.buffer, value, indices, where))
-        for var, bound in reversed([*named, *named_places, *check.named]):
+        made = check.before(BufferStore(node.buffer, value, indices, where) if named else node)
+        for var, bound in reversed([*named, *check.named]):
             made = s.LetStmt(var, bound, made)
         return made
 
