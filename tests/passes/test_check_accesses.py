@@ -241,6 +241,14 @@ def test_refused(name: str) -> None:
     assert refuse(function(body, *buffers), *arrays) == message
 
 
+@pytest.mark.parametrize("layout", [{"elem_offset": 3}, {"strides": (-1,)}])
+def test_a_workspace_reaches_upwards_from_its_first_element(layout: Any) -> None:
+    """More isn't allocated, so an index inside of the shape would leave the memory."""
+    work = buffer("T", 8, **layout)
+    message = refuse(function(Allocate(work, store(work, 7)), A8), floats(8))
+    assert message.startswith("f: T: expected a workspace without negative strides and elem_offset")
+
+
 def test_a_message_holds_as_many_values_as_a_failure_can() -> None:
     """Those beyond are shown as the program has them."""
     sizes = [Var(f"n{k}") for k in range(5)]
