@@ -64,7 +64,7 @@ def build(
         additions of a reduction be reordered. ``"strict"`` computes as written. Neither assumes
         anything about NaN and infinities.
     debug
-        ``"bounds"`` checks every access of memory where it happens, which is slow and leaves
+        ``"bounds"`` checks every access of memory where it happens, which is slower and leaves
         nothing to trust: one that leaves its tensor is an ``IndexError`` of the call, also where a
         pass of yours, or a proof, was wrong. See docs/bounds.md.
 
