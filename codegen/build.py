@@ -82,7 +82,7 @@ def build(
         Whether other threads of Python run while the function computes. By default they do where
         its work, estimated at the call, is worth it, and it calls nothing of Python.
     debug
-        ``"bounds"`` checks every access of memory where it happens, which is slow and leaves
+        ``"bounds"`` checks every access of memory where it happens, which is slower and leaves
         nothing to trust: one that leaves its tensor is an ``IndexError`` of the call, also where a
         pass of yours, or a proof, was wrong. See docs/bounds.md.
 

@@ -80,11 +80,28 @@ class _CheckAccesses(Mutator):
     def _store(self, node: BufferStore) -> Stmt:
         (value,), named = _named("value", (node.value,), may_read=True)
         indices, where, named_places = _named_places(node)
+        named = (*named, *named_places)
         check = self._access_check(node.buffer, indices, where)
-        made = check.before(BufferStore(node.buffer, value, indices, where))
-        for var, bound in reversed([*named, *named_places, *check.named]):
+        made = check.before(BufferStore(node.buffer, value, indices, where) if named else node)
+        for var, bound in reversed([*named, *check.named]):
             made = s.LetStmt(var, bound, made)
         return made
+
+    def visit_Allocate(self, node: s.Allocate) -> Stmt:
+        """What is allocated reaches from the first element upwards."""
+        made: s.Allocate = self.descend(node)
+        buffer = made.buffer
+        holds = [e.greater_equal(stride, 0) for stride in buffer.strides]
+        message = _Message()
+        message.add(f"{self._function}: {buffer.name}: expected a workspace without negative ")
+        message.add("strides and elem_offset, got strides (")
+        for stride in buffer.strides:
+            message.add(stride, ", ")
+        message.add(")")
+        if buffer.elem_offset is not None:
+            holds.append(e.equal(buffer.elem_offset, 0))
+            message.add(" and elem_offset ", buffer.elem_offset)
+        return _Check(_all(holds), message).before(made)
 
     def visit_Call(self, node: Call) -> PrimExpr:
         if node.op == "prefetch":  # reads nothing, and may lie outside

@@ -113,7 +113,6 @@ def test_an_added_pass_returns_a_function() -> None:
         {"tir.LoopPartition": {"partition_const_loop": True}},
         {"tir.HoistIfThenElse": {"support_block_scope_hosting": True}},
         {"tir.Simplify": {"transitively_prove_inequalities": True}},
-        {"tir.instrument_bound_checkers": True},
         {"tir.detect_global_barrier": False},
         {"tir.merge_static_smem": True},
         {"tir.is_entry_func": True},
