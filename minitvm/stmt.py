@@ -146,16 +146,24 @@ class PrimFunc:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickle names what it holds already instead of descending. With the leaves written
-        first it never descends far, so expressions may be nested as deeply as for `build`."""
+        first it never descends far, so expressions may be nested as deeply as for `build`.
+        Parameters and buffers go in pairs, as joblib would sort a mapping by its keys."""
         from minitvm.functor import walk_leaves_first  # traversal stands above the nodes
 
-        fields = (self.params, self.body, self.buffer_map, self.name, self.attrs)
-        return _prim_func, (tuple(walk_leaves_first(self.body)), *fields)
+        leaves_first, buffers = tuple(walk_leaves_first(self.body)), (*self.buffer_map.items(),)
+        return _prim_func, (leaves_first, self.params, self.body, buffers, self.name, self.attrs)
 
 
-def _prim_func(leaves_first: object, *fields: Any) -> PrimFunc:
+def _prim_func(
+    leaves_first: object,
+    params: tuple[Var, ...],
+    body: Stmt,
+    buffers: tuple[tuple[Var, Buffer], ...],
+    name: str,
+    attrs: Mapping[str, Any],
+) -> PrimFunc:
     """What the pickle of a function calls."""
-    return PrimFunc(*fields)
+    return PrimFunc(params, body, dict(buffers), name, attrs)
 
 
 def with_body(func: PrimFunc, body: Stmt) -> PrimFunc:

@@ -66,8 +66,10 @@ try:
     tvm.runtime.convert_to_packed(failing)()
 except ValueError as error:
     kept = error
-report = lambda ins, outs: tvm.call_packed("shutdown.report", 7)
-y = te.extern((1,), [], report, dtype="float32", name="Y")
+def call_report(ins, outs):
+    return tvm.call_packed("shutdown.report", 7)
+
+y = te.extern((1,), [], call_report, dtype="float32", name="Y")
 calls = tvm.build(y, [y], name="calls")
 calls(np.zeros(1, "float32"))
 atexit.register(calls, np.zeros(1, "float32"))
