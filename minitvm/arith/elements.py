@@ -14,22 +14,22 @@ from minitvm.structural_equal import structural_equal
 def same_element(prover: Prover, xs: Sequence[PrimExpr], ys: Sequence[PrimExpr]) -> list[Affine]:
     """The constraints that say that two indices of one buffer are equal in every dimension.
 
-    Where two dimensions are the quotient and the remainder of one number, the number is equal, too:
-    so an axis that was fused is seen through.
+    Where two of the pairs are the quotient and the remainder of one number, the number is equal,
+    too: so axes that were fused are seen through.
     """
     pairs = list(zip(xs, ys, strict=True))
-    fused = [
-        (x.a, y.a)
-        for x, y in pairs
-        for p, q in pairs
-        if isinstance(x, e.FloorDiv) and _is_its_remainder(prover, x, p)
-        and isinstance(y, e.FloorDiv) and _is_its_remainder(prover, y, q)
-        and structural_equal(x.b, y.b)
-    ]  # fmt: skip
-    return [row for x, y in (*pairs, *fused) for row in equal(prover.affine(x), prover.affine(y))]
+    for x, y in pairs:  # and those added on the way
+        if (
+            isinstance(x, e.FloorDiv)
+            and isinstance(y, e.FloorDiv)
+            and structural_equal(x.b, y.b)
+            and any(_is_remainder(prover, x, p) and _is_remainder(prover, y, q) for p, q in pairs)
+        ):
+            pairs.append((x.a, y.a))
+    return [row for x, y in pairs for row in equal(prover.affine(x), prover.affine(y))]
 
 
-def _is_its_remainder(prover: Prover, quotient: e.FloorDiv, other: PrimExpr) -> bool:
+def _is_remainder(prover: Prover, quotient: e.FloorDiv, other: PrimExpr) -> bool:
     """Whether `other` is the remainder of the same number by the same divisor."""
     return (
         isinstance(other, e.FloorMod)

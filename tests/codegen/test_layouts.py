@@ -1,11 +1,15 @@
-"""What a declared buffer says of its memory, held to at the call."""
+"""What a declared buffer says of its memory, held to at the call; and arrays of every layout."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import minitvm as tvm
 from minitvm import te, tir
@@ -140,3 +144,150 @@ def test_constant_extents_broadcast() -> None:
     short = tir.decl_buffer((1, 3), name="row")
     with pytest.raises(CompileError, match=r"row\[i, j\]: index 0 must stay in \[0, 1\)"):
         tvm.build(te.create_schedule(wide.op), [row, wide], binds={row: short})
+
+
+# -- Arrays of every layout ------------------------------------------------------------------------
+
+
+class View:
+    """A view of random layout, and the memory that it is a view of."""
+
+    def __init__(self, draw: Callable[[Any], Any], shape: tuple[int, ...], *, once: bool) -> None:
+        """With `once`, no element stands at two indices."""
+        order = draw(st.permutations(range(len(shape))))
+        self._axes = np.argsort(order)
+        self._slices = tuple(draw(st.sampled_from(SLICES)) for _ in shape)
+        self._offset = draw(st.integers(0, 3))
+        self._shape = shape
+        self._repeated = () if once else draw(st.sets(st.sampled_from([*range(len(shape)), 9])))
+        self._steps_of_one = draw(st.sampled_from([None, 0, -3, 1000]))
+        room = [extent * abs(step) for extent, step in zip(shape, self._slices, strict=True)]
+        self._room = [room[axis] for axis in order]
+        size = self._offset + math.prod(self._room)
+        self.memory = np.random.default_rng(size).standard_normal(size).astype("float32")
+
+    def of(self, memory: Array) -> Array:
+        """The view of another memory of that size."""
+        array: Array = memory[self._offset :].reshape(self._room).transpose(self._axes)
+        array = array[tuple(slice(None, None, step) for step in self._slices)]
+        for axis in self._repeated:
+            if axis < array.ndim and array.shape[axis]:
+                first = array[(slice(None),) * axis + (slice(1),)]
+                array = np.broadcast_to(first, self._shape)
+        if self._steps_of_one is None:
+            return array
+        strides = [
+            4 * self._steps_of_one if extent == 1 else stride
+            for extent, stride in zip(array.shape, array.strides, strict=True)
+        ]
+        return np.lib.stride_tricks.as_strided(array, array.shape, strides)
+
+
+SLICES = (1, 1, 1, -1, 2, -2, 3)
+p, q, r = (te.var(name) for name in "pqr")
+L, M = te.placeholder((p, q), name="L"), te.placeholder((p, q), name="M")
+T = te.placeholder((p, q, r), name="T")
+N = te.placeholder((q, r), name="N")
+along = te.reduce_axis((0, q), name="along")
+
+
+def in_vectors(s: Any, tensor: Any) -> None:
+    _, lanes = s[tensor].split(tensor.op.axis[-1], factor=4)
+    s[tensor].vectorize(lanes)
+    s[tensor].parallel(tensor.op.axis[0])
+
+
+def fused(s: Any, tensor: Any) -> None:
+    outer, lanes = s[tensor].split(s[tensor].fuse(*tensor.op.axis), factor=8)
+    s[tensor].vectorize(lanes)
+    s[tensor].parallel(outer)
+
+
+def reordered(s: Any, tensor: Any) -> None:
+    s[tensor].reorder(*reversed(tensor.op.axis))
+
+
+def plain(s: Any, tensor: Any) -> None:
+    """The loops as they are."""
+
+
+class Kernel:
+    """A function of some inputs with what numpy makes of them."""
+
+    def __init__(self, output: Any, inputs: list[Any], expected: Any, *plans: Any) -> None:
+        self.inputs = inputs
+        self.output = output
+        self.expected = expected
+        self.runs_in_place = not output.op.reduce_axis and output.shape[0] is p
+        self.functions = []
+        for plan in (plain, *plans):
+            s = te.create_schedule(output.op)
+            plan(s, output)
+            self.functions.append(tvm.build(s, [*inputs, output], name="f"))
+
+    def check(self, draw: Callable[[Any], Any]) -> None:
+        function = draw(st.sampled_from(self.functions))
+        sizes = {size: draw(st.sampled_from([0, 1, 1, 2, 3, 5, 17])) for size in (p, q, r)}
+        shapes = [[sizes[dim] for dim in each.shape] for each in (*self.inputs, self.output)]
+        views = [View(draw, tuple(shape), once=False) for shape in shapes]
+        in_place = [i for i, shape in enumerate(shapes[:-1]) if shape == shapes[-1]]
+        place = draw(st.sampled_from([None, *in_place]))
+        views[-1] = View(draw, tuple(shapes[-1]), once=True)
+        if place is not None:
+            views[place] = views[-1]
+        memories = [view.memory for view in views]
+        arrays = [view.of(memory) for view, memory in zip(views, memories, strict=True)]
+        after = memories[-1].copy()
+        result = self.expected(*(array.copy() for array in arrays[:-1]))
+        views[-1].of(after)[...] = result
+        before = [memory.copy() for memory in memories]
+        if place is not None and result.size and not self.runs_in_place:
+            with pytest.raises(ValueError, match=r"shares no memory with .* pass a copy or"):
+                function(*arrays)
+            after = before[-1]
+        else:
+            function(*arrays)
+        np.testing.assert_allclose(memories[-1], after, rtol=1e-5, atol=1e-5)
+        for view, memory, old in zip(views, memories, before, strict=True):
+            if view is not views[-1]:
+                np.testing.assert_array_equal(memory, old)
+
+
+KERNELS = {
+    "matrices": Kernel(
+        te.compute((p, q), lambda i, j: L[i, j] * 2.0 + M[i, j], name="Y"), [L, M],
+        lambda a, b: a * 2 + b, in_vectors, fused, reordered,
+    ),
+    "bias": Kernel(
+        te.compute((p, q, r), lambda i, j, k: T[i, j, k] + N[j, k], name="Y"), [T, N],
+        lambda a, b: a + b, in_vectors, fused, reordered,
+    ),
+    "product": Kernel(
+        te.compute((p, r), lambda i, j: te.sum(L[i, along] * N[along, j], axis=along), name="Y"),
+        [L, N], lambda a, b: a @ b, in_vectors, reordered,
+    ),
+    "sum": Kernel(
+        te.compute((p, r), lambda i, j: te.sum(T[i, along, j], axis=along), name="Y"), [T],
+        lambda a: a.sum(1), in_vectors, reordered,
+    ),
+    "transposed": Kernel(
+        te.compute((q, p), lambda i, j: L[j, i], name="Y"), [L], np.transpose, in_vectors, fused,
+    ),
+}  # fmt: skip
+some = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+many = settings(max_examples=5000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@some
+@given(data=st.data())
+def test_arrays_of_every_layout(name: str, data: st.DataObject) -> None:
+    KERNELS[name].check(data.draw)
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("name", KERNELS)
+@many
+@given(data=st.data())
+def test_many_arrays_of_every_layout(name: str, data: st.DataObject) -> None:
+    KERNELS[name].check(data.draw)
