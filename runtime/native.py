@@ -279,12 +279,13 @@ class NativeCode:
 
 # One thread at a time is in LLVM, by a lock of llvmlite. A fork waits until that one has left: the
 # child would have neither the thread nor a way to open the lock.
-_in_llvm = ffi.lib._lock
-os.register_at_fork(
-    before=_in_llvm.__enter__,
-    after_in_parent=_in_llvm.__exit__,
-    after_in_child=_in_llvm.__exit__,
-)
+_in_llvm = getattr(ffi.lib, "_lock", None)
+if _in_llvm is not None and hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_in_llvm.__enter__,
+        after_in_parent=_in_llvm.__exit__,
+        after_in_child=_in_llvm.__exit__,
+    )
 
 # Private prototypes: the argtypes of `ctypes.pythonapi.X` itself belong to the whole process.
 increment_reference = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("Py_IncRef", ctypes.pythonapi))

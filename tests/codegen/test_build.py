@@ -105,7 +105,7 @@ def test_code_goes_with_its_function() -> None:
         module(b, b)  # and that for an output in the place of an input
         assert function.variants is not None
         variants = list(function.variants.made.values())
-        assert variants[0].owner is owner
+        assert variants[0].owner is owner.code
         for variant in variants[1:]:
             assert isinstance(variant.owner, LoadedCode)
             codes.append(weakref.ref(variant.owner))
