@@ -822,6 +822,7 @@ class CallPath:
         self._types: list[type] = []  # of the rows, which keeps them alive
         self._met: weakref.WeakSet[type] = weakref.WeakSet()
         self._constants: dict[object, int] = {}
+        self.torch_fields = (ctypes.c_int64 * 3).from_address(code.data("torch_fields"))
         self._dtypes = (ctypes.c_int32 * _DTYPE_NUMBERS).from_address(code.data("dtypes"))
         self._point("constants", self._constants)
         self._point("none", None)
@@ -905,8 +906,7 @@ class CallPath:
             return
         plain = (ctypes.c_uint64 * 2).from_address(self._code.data("torch_plain"))
         plain[:] = [found.plain, found.inference]
-        fields = (ctypes.c_int64 * 3).from_address(self._code.data("torch_fields"))
-        fields[:] = [found.tensor, found.keys, found.autograd]
+        self.torch_fields[:] = [found.tensor, found.keys, found.autograd]
 
     def _point(self, name: str, value: object) -> None:
         """Gives compiled code an object, for as long as the process lives."""

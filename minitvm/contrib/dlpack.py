@@ -1,7 +1,8 @@
 """Wrappers that let a compiled function take another library's tensors (``tvm.contrib.dlpack``).
 
-minitvm's own functions take any DLPack array as it is, so these wrappers serve programs written for
-classic TVM, and libraries whose tensors have no ``__dlpack__``.
+minitvm's own functions take any DLPack array as it is, so that :func:`to_pytorch_func` and
+:func:`to_numpy_func` give them back unchanged. The wrappers serve programs written for classic TVM,
+Python functions of NDArrays, and libraries whose tensors have no ``__dlpack__``.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from minitvm.runtime.module import Module
 from minitvm.runtime.ndarray import from_dlpack
+from minitvm.runtime.packed_func import PackedFunc
 
 
 def convert_func(
@@ -45,7 +48,7 @@ def convert_func(
 
 
 def to_pytorch_func(tvm_func: Callable[..., Any]) -> Callable[..., Any]:
-    """`tvm_func` as a function of torch tensors.
+    """`tvm_func` as a function of torch tensors: itself, if it is one of minitvm's.
 
     Raises
     ------
@@ -54,10 +57,18 @@ def to_pytorch_func(tvm_func: Callable[..., Any]) -> Callable[..., Any]:
     """
     import torch
 
+    if _takes_any_array(tvm_func):
+        return tvm_func
     # The tensor itself, not a capsule: from_dlpack then checks its device and its lazy bits.
     return convert_func(tvm_func, torch.Tensor, lambda tensor: tensor)
 
 
 def to_numpy_func(tvm_func: Callable[..., Any]) -> Callable[..., Any]:
     """`tvm_func` as a function of numpy arrays, read-only ones included."""
+    if _takes_any_array(tvm_func):
+        return tvm_func
     return convert_func(tvm_func, np.ndarray, lambda tensor: tensor)
+
+
+def _takes_any_array(function: Callable[..., Any]) -> bool:
+    return isinstance(function, PackedFunc | Module)
