@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import math
+import operator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from minitvm.runtime.device import DEVICE_TYPES, Device
 from minitvm.runtime.dtype import BOOL, DType, TypeCode
+from minitvm.runtime.frameworks import check_readable
 from minitvm.runtime.native import glue, increment_reference
 
 VERSION = (1, 3)
@@ -171,18 +173,23 @@ def request(array: Any) -> Any:
     BufferError
         When the array can't be exported as it is; frameworks raise further types of their own.
     """
+    check_readable(array)
     where = getattr(array, "__dlpack_device__", None)
     if where is not None:
-        device_type, device_id = where()
-        check_device(int(device_type), int(device_id))
-    # torch exports a lazily negated tensor as if it weren't negated: wrong numbers.
-    is_negated = getattr(array, "is_neg", None)
-    if callable(is_negated) and is_negated():
-        raise BufferError("can't read a tensor with the negative bit set, use x.resolve_neg()")
+        check_device(*_device_numbers(where()))
     try:
         return array.__dlpack__(max_version=VERSION)
     except TypeError:  # a producer from before the keyword
         return array.__dlpack__()
+
+
+def _device_numbers(answer: object) -> tuple[int, int]:
+    numbers = answer if isinstance(answer, tuple | list) else ()
+    if len(numbers) != 2 or not all(hasattr(each, "__index__") for each in numbers):
+        raise BufferError(
+            f"expected __dlpack_device__() to be (device type, device id), got {answer!r}"
+        )
+    return operator.index(numbers[0]), operator.index(numbers[1])
 
 
 def borrow(capsule: Any) -> TensorView:

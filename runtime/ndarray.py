@@ -450,7 +450,9 @@ def as_ndarray(source: Any) -> NDArray | None:
     """`source` as it is, as an NDArray that keeps it alive; None when it is no array.
 
     Numpy arrays are read by their own attributes, which say more than their DLPack export: they
-    may be read-only, or of a dtype that numpy doesn't export.
+    may be read-only, or of a dtype that numpy doesn't export. So is what numpy can see in place:
+    objects with the buffer protocol (``memoryview``, ``array.array``, ``mmap``, arrays of ctypes)
+    or ``__array_interface__``. ``bytes`` and ``bytearray`` are none, but values of their own.
 
     Raises
     ------
@@ -461,10 +463,13 @@ def as_ndarray(source: Any) -> NDArray | None:
         return source
     if isinstance(source, np.ndarray):
         return NDArray(_read_numpy(source), source)
-    if hasattr(source, "__dlpack__") and not isinstance(source, type | np.generic):
+    if isinstance(source, type | np.generic | bytes | bytearray):
+        return None
+    if hasattr(source, "__dlpack__"):
         capsule = dlpack.request(source)
         return NDArray(dlpack.borrow(capsule), capsule)
-    return None
+    seen = _seen_by_numpy(source)
+    return None if seen is None else NDArray(_read_numpy(seen), seen)
 
 
 def lend(tensor: int, loan: Loan) -> NDArray:
@@ -491,7 +496,10 @@ def _from_bytes(content: bytes, shape: tuple[int, ...], dtype: str) -> NDArray:
 @lru_cache(maxsize=256)
 def _dtype_of_numpy(dtype: np.dtype[Any]) -> DType:
     if not dtype.isnative:
-        raise ValueError(f"expected elements in native byte order, got {dtype.str}")
+        raise ValueError(
+            f"expected elements in native byte order, got {dtype.str}: pass "
+            "x.astype(x.dtype.newbyteorder('='))"
+        )
     try:
         return DType.of(dtype)
     except TypeError:
@@ -500,7 +508,7 @@ def _dtype_of_numpy(dtype: np.dtype[Any]) -> DType:
 
 def _read_numpy(source: np.ndarray[Any, Any]) -> TensorView:
     if type(source) is not np.ndarray and isinstance(source, np.ma.MaskedArray):
-        raise TypeError("expected an array without a mask, got a masked array")
+        raise TypeError("expected an array without a mask, got a masked array: pass x.filled(...)")
     dtype = _dtype_of_numpy(source.dtype)
     itemsize = dtype.itemsize
     strides = source.strides
@@ -508,6 +516,23 @@ def _read_numpy(source: np.ndarray[Any, Any]) -> TensorView:
         raise ValueError(f"expected strides of whole {itemsize}-byte elements, got {strides} bytes")
     steps = tuple(step // itemsize for step in strides)
     return TensorView(source.ctypes.data, source.shape, steps, dtype, not source.flags.writeable)
+
+
+def _seen_by_numpy(source: object) -> np.ndarray[Any, Any] | None:
+    """The memory that another object shows by the protocols of Python or numpy, not copied."""
+    if hasattr(source, "__array_interface__"):
+        return np.asarray(source)
+    try:
+        memory: memoryview[Any] = memoryview(source)  # type: ignore[arg-type]  # if it has one
+    except TypeError:
+        return None
+    if memory.ndim == 0:  # a number of ctypes, not an array
+        return None
+    try:
+        return np.asarray(memory)
+    except ValueError:
+        found = f"the buffer format {memory.format!r}"
+        raise TypeError(f"expected elements of a dtype that minitvm has, got {found}") from None
 
 
 class _Interface:

@@ -397,11 +397,11 @@ def _fake(torch: Any) -> Any:
 
 
 TORCH_REFUSED: list[tuple[str, Callable[[Any], Any], type[Exception], str]] = [
-    ("grad", lambda t: t.ones(3, requires_grad=True), BufferError, "require gradient"),
+    ("grad", lambda t: t.ones(3, requires_grad=True), BufferError, "doesn't require grad"),
     ("conj", lambda t: t.ones(3, dtype=t.cfloat).conj(), BufferError, "conjugate bit"),
     ("neg", lambda t: t.ones(3, dtype=t.cfloat).conj().imag, BufferError, "x.resolve_neg"),
-    ("meta", lambda t: t.ones(3, device="meta"), ValueError, "meta"),
-    ("sparse", lambda t: t.eye(3).to_sparse(), BufferError, "layout other than torch.strided"),
+    ("meta", lambda t: t.ones(3, device="meta"), BufferError, "meta"),
+    ("sparse", lambda t: t.eye(3).to_sparse(), BufferError, "layout torch.sparse_coo"),
 ]
 
 
@@ -419,14 +419,14 @@ def test_torch_tensors_that_cannot_be_shared(
 
 @pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
 def test_torch_fake_tensor(torch: Any) -> None:
-    with pytest.raises(BufferError, match="got a NULL address"):
+    with pytest.raises(BufferError, match="got a fake one, which has no data"):
         from_dlpack(_fake(torch))
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_torch_quantised_tensor(torch: Any) -> None:
     quantised = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8)
-    with pytest.raises(BufferError, match="not supported by dlpack"):
+    with pytest.raises(BufferError, match="got a quantised one"):
         from_dlpack(quantised)
 
 
