@@ -7,6 +7,7 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -20,10 +21,11 @@ from tests.memory.calls import bad_calls, fail, good_calls, look, make, register
 needs_proc = pytest.mark.skipif(
     not os.path.exists("/proc/self/statm"), reason="resident memory is read from /proc"
 )
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="needs PyTorch")
 _KINDS = [
     pytest.param(good_calls, False, id="good"),
     pytest.param(bad_calls, True, id="bad"),
-    pytest.param(torch_calls, False, id="torch"),
+    pytest.param(torch_calls, False, id="torch", marks=needs_torch),
 ]
 # What calls refer to besides their arguments.
 _COMMON = (None, True, False, 0, 1, (), "", TypeError, ValueError, IndexError, tvm.KernelError)

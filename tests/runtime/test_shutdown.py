@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 
@@ -116,11 +117,14 @@ started.wait()
 """
 
 
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="needs PyTorch")
+
+
 @pytest.mark.parametrize(
     "program",
     [
         pytest.param(_KEPT_EVERYWHERE + _CALLBACKS, id="callables and callbacks"),
-        pytest.param(_ARRAYS, id="arrays that frameworks hold"),
+        pytest.param(_ARRAYS, id="arrays that frameworks hold", marks=needs_torch),
         pytest.param(_PARALLEL, id="parallel loops"),
         pytest.param(_A_DAEMON_AT_WORK, id="a daemon thread in a kernel"),
     ],
