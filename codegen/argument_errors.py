@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import final
 
 from minitvm.codegen.llvm_text import FunctionText, ModuleText, Value, integer
+from minitvm.codegen.overlap import Region, emit_overlap_check, table_of
 from minitvm.runtime.arrangement import ASKS_FOR_VARIANT, NEEDS_VARIANT
 from minitvm.runtime.device import DEVICE_TYPES
 from minitvm.runtime.dtype import CODE_NAMES, TypeCode
@@ -84,6 +85,7 @@ MESSAGES: dict[str, Message] = {
 _ARGUMENT = (("ptr", "function"), ("i32", "position"), ("ptr", "name"))
 _ASKING = ("ptr", "ret_type_code")
 _COUNT = "count"
+_OVERLAPS = "overlaps"
 
 
 def raise_error(text: FunctionText, kind: str, format: Value, values: Sequence[Value]) -> None:
@@ -112,6 +114,15 @@ class ArgumentErrors:
         shown = MESSAGES[message].types
         asking = [self._ret_type_code] if MESSAGES[message].arrangement else []
         return self._call(message, [*asking, self._function, position, name, *values], shown)
+
+    def report_overlaps(self, regions: Sequence[Region]) -> Value:
+        """Reports the first of the outputs among `regions` that shares memory with another one;
+        the result is the status, 0 if there is none."""
+        module = self._text.module
+        check = module.external_function(REPORT_PREFIX + _OVERLAPS, "i32 (ptr, ptr, ptr, i64)")
+        table, count = table_of(self._text, regions), integer("i64", len(regions))
+        function = module.string(self._function)
+        return self._text.call(check, "i32", [self._ret_type_code, function, table, count])
 
     def report_count(self, found: Value) -> Value:
         """Reports a wrong number of arguments; the result is -1."""
@@ -161,6 +172,7 @@ def messages_text(triple: str, data_layout: str) -> str:
             values += parts
         raise_error(text, message.kind, format, values)
         _close(text)
+    emit_overlap_check(module, REPORT_PREFIX + _OVERLAPS, REPORT_PREFIX + "overlap")
     return str(module)
 
 

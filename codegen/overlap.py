@@ -2,57 +2,154 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import final
 
-from minitvm.codegen.llvm_text import FunctionText, Value, integer
+from minitvm.codegen.llvm_text import Block, FunctionText, ModuleText, Value, integer
 
 # int share_memory(DLTensor* a, DLTensor* b)
 SHARE_MEMORY = "minitvm_share_memory"
+
+# A row of the table of regions: {DLTensor*, low, end, name, position, is_output, is_compact}.
+_WORDS = 7
+_TENSOR, _LOW, _END, _NAME, _POSITION, _IS_OUTPUT, _IS_COMPACT = range(_WORDS)
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Region:
     """The memory of the array of a ``DLTensor*``: its bytes lie in ``[low, end)``, and strides
-    (counted in elements) lead from one to the others. `compact`: it fills the range."""
+    (counted in elements) lead from one to the others. `is_compact`: it fills the range."""
 
     tensor: Value
     low: Value
     end: Value
     extents: list[Value]
     strides: list[Value]
-    compact: bool
+    name: str
+    position: int
+    is_output: bool
+    is_compact: bool
 
 
-def are_apart(text: FunctionText, a: Region, b: Region) -> Value:
-    """Whether two arrays share no byte: their ranges don't meet, or they interleave, as the
-    columns of a matrix do. The runtime tells exactly, which is rarely needed and not cheap."""
-    ranges = _any(
+def ranges_apart(text: FunctionText, regions: Sequence[Region]) -> Value:
+    """Whether no output's range of memory meets that of another region."""
+    result = integer("i1", 1)
+    for later, b in enumerate(regions):
+        for a in regions[:later]:
+            if a.is_output or b.is_output:
+                result = text.binary("and", result, _are_apart(text, a.low, a.end, b.low, b.end))
+    return result
+
+
+def _are_apart(text: FunctionText, a: Value, a_end: Value, b: Value, b_end: Value) -> Value:
+    return _any(
         text,
-        text.icmp("ule", a.end, b.low),
-        text.icmp("ule", b.end, a.low),
-        text.icmp("eq", a.low, a.end),  # empty
-        text.icmp("eq", b.low, b.end),
+        text.icmp("ule", a_end, b),
+        text.icmp("ule", b_end, a),
+        text.icmp("eq", a, a_end),  # empty
+        text.icmp("eq", b, b_end),
     )
-    if a.compact and b.compact:
-        return ranges
-    before, meeting, join = text.current, text.block("meeting"), text.block("apart")
-    text.branch_if(ranges, join, meeting, likely=True)
+
+
+def table_of(text: FunctionText, regions: Sequence[Region]) -> Value:
+    """The regions as :func:`emit_overlap_check` reads them."""
+    table = text.alloca("i64", _WORDS * len(regions))
+    for row, region in enumerate(regions):
+        numbers = (region.position, region.is_output, region.is_compact)
+        words = (region.tensor, region.low, region.end, text.module.string(region.name),
+                 *(integer("i64", number) for number in numbers))  # fmt: skip
+        for word, value in enumerate(words):
+            where = text.element_pointer("i64", table, integer("i64", _WORDS * row + word))
+            text.store(value, where, 8)
+    return table
+
+
+def emit_overlap_check(module: ModuleText, name: str, report: str) -> None:
+    """Adds ``int name(int* ret_type_code, const char* function, Row* table, int64_t count)``.
+
+    For functions whose ranges meet: it tells exactly whether an output shares memory with another
+    argument. Of the first that does, it returns what `report` does; else 0. Ranges may meet
+    without that, when arrays interleave as the columns of a matrix do. The runtime tells, which is
+    not cheap.
+    """
+    params = (("ptr", "ret_type_code"), ("ptr", "function"), ("ptr", "table"), ("i64", "count"))
+    text = FunctionText(module, name, "i32", params)
+    *_, table, count = text.params
+    with _each(text, count) as (i, next_row):
+        with _each(text, count) as (j, following):
+            _check_pair(text, _Row(text, table, i), _Row(text, table, j), following, report)
+        text.branch(next_row)
+    text.ret(integer("i32", 0))
+    text.finish()
+
+
+def _check_pair(text: FunctionText, a: _Row, b: _Row, following: Block, report: str) -> None:
+    """Reports that output `a` shares memory with `b`, or goes on to `following`."""
+    ret_type_code, function, *_ = text.params
+    checked_before = text.binary("and", b.is_set(_IS_OUTPUT), text.icmp("slt", b.row, a.row))
+    passed_over = _any(
+        text,
+        text.icmp("eq", a.row, b.row),
+        checked_before,
+        text.icmp("eq", a.word(_IS_OUTPUT), integer("i64", 0)),
+        _are_apart(text, *(each.pointer(w) for each in (a, b) for w in (_LOW, _END))),
+    )
+    meeting, exact, shared = (text.block(hint) for hint in ("meeting", "exact", "shared"))
+    text.branch_if(passed_over, following, meeting)
     text.place(meeting)
-    with text.scope():
-        share_lowest = text.icmp("eq", a.low, b.low)  # an element lies there in both
-    exact = text.block("interleaved")
-    text.branch_if(share_lowest, join, exact)
+    compact = text.binary("and", a.is_set(_IS_COMPACT), b.is_set(_IS_COMPACT))
+    share_lowest = text.icmp("eq", a.word(_LOW), b.word(_LOW))  # which is an element of both
+    text.branch_if(text.binary("or", compact, share_lowest), shared, exact)
     text.place(exact)
-    function = text.module.external_function(SHARE_MEMORY, "i32 (ptr, ptr)")
-    shared = text.call(function, "i32", [a.tensor, b.tensor])
+    share_memory = text.module.external_function(SHARE_MEMORY, "i32 (ptr, ptr)")
+    answer = text.call(share_memory, "i32", [a.pointer(_TENSOR), b.pointer(_TENSOR)])
+    text.branch_if(text.icmp("eq", answer, integer("i32", 0)), following, shared)
+    text.place(shared)
+    shown = [value for each in (a, b) for value in (each.position(), each.pointer(_NAME))]
+    reporter = Value("ptr", f"@{report}")
+    text.ret(text.call(reporter, "i32", [ret_type_code, function, *shown]))
+
+
+@contextmanager
+def _each(text: FunctionText, count: Value) -> Iterator[tuple[Value, Block]]:
+    """A loop over the numbers below `count`, which is not 0: the number, and where the body goes
+    for the next, as it must in the end."""
+    before, head, latch, done = text.current, *(text.block(h) for h in ("each", "next", "done"))
+    text.branch(head)
+    text.place(head)
     with text.scope():
-        interleaved = text.icmp("eq", shared, integer("i32", 0))
-    text.branch(join)
-    text.place(join)
-    true, false = integer("i1", 1), integer("i1", 0)
-    return text.phi("i1", (true, before), (false, meeting), (interleaved, exact))
+        number, upcoming = text.phi_open(integer("i64", 0), before, latch)
+        yield number, latch
+        text.place(latch)
+        text.count_up(upcoming, number, integer("i64", 1), signed=True)
+        text.branch_if(text.icmp("slt", upcoming, count), head, done)
+    text.place(done)
+
+
+class _Row:
+    """A row of the table."""
+
+    def __init__(self, text: FunctionText, table: Value, row: Value) -> None:
+        self.row = row
+        self._text = text
+        begin = text.binary("mul", row, integer("i64", _WORDS))
+        self._begin = text.element_pointer("i64", table, begin)
+
+    def word(self, word: int, type: str = "i64") -> Value:
+        where = self._text.element_pointer("i64", self._begin, integer("i64", word))
+        return self._text.load(type, where, 8)
+
+    def pointer(self, word: int) -> Value:
+        return self.word(word, "ptr")
+
+    def position(self) -> Value:
+        return self._text.convert("trunc", self.word(_POSITION), "i32")
+
+    def is_set(self, word: int) -> Value:
+        return self._text.icmp("ne", self.word(word), integer("i64", 0))
 
 
 def own_elements_apart(text: FunctionText, region: Region) -> list[Value]:

@@ -25,7 +25,7 @@ from minitvm.codegen.expression import ExpressionEmitter
 from minitvm.codegen.gil import pays_release, release_gil, take_gil
 from minitvm.codegen.llvm_text import FunctionText, ModuleText, Value, integer, symbol
 from minitvm.codegen.options import CodegenOptions
-from minitvm.codegen.overlap import Region, are_apart, own_elements_apart
+from minitvm.codegen.overlap import Region, own_elements_apart, ranges_apart
 from minitvm.codegen.statement import Assertion, StatementEmitter
 from minitvm.codegen.types import register_type
 from minitvm.expr import Buffer, PrimExpr, Var
@@ -122,6 +122,7 @@ class _Entry:
     ) -> None:
         self._func = func
         self._sizes = sizes
+        self._written = written_parameters(func)
         self._names = arg_names(func)
         self._text = FunctionText(
             module, packed_symbol(func.name), "i32", PACKED_PARAMS, attributes="nounwind "
@@ -442,31 +443,34 @@ class _Entry:
     # -- overlap, and the call --
 
     def _check_overlaps(self, tensors: list[_Tensor]) -> None:
-        """Each output against each other argument, and against itself."""
-        written = written_parameters(self._func)
+        """Each output against each other argument, and against itself. An input in whose place an
+        output is has the output's memory, which is enough to look at."""
+        by_position = {tensor.position: tensor for tensor in tensors}
         same = self._func.attrs.get(IN_PLACE, frozenset())
-        regions = [self._region(tensor) for tensor in tensors]
-        for output, region in zip(tensors, regions, strict=True):
-            if output.buffer not in written:
-                continue
-            if not region.compact:
-                self._check_own_overlap(output, region)
-            for other, its_region in zip(tensors, regions, strict=True):
-                seen = other.buffer in written and other.position < output.position
-                if other is output or seen:
-                    continue
-                if (output.position, other.position) in same:
-                    holds, message = self._are_same(output, other), "same"
-                else:
-                    holds, message = are_apart(self._text, region, its_region), "overlap"
-                self._require(
-                    holds,
-                    self._errors.report,
-                    message,
-                    output.position,
-                    other.position,
-                    self._names[other.position],
-                )
+        for output, before in sorted(same):
+            holds = self._are_same(by_position[output], by_position[before])
+            names = before, self._names[before]
+            self._require(holds, self._errors.report, "same", output, *names)
+        covered = {before for _, before in same}
+        regions = [self._region(each) for each in tensors if each.position not in covered]
+        for region in regions:
+            if region.is_output and not region.is_compact:
+                for dim, apart in enumerate(own_elements_apart(self._text, region)):
+                    report = self._errors.report
+                    self._require(apart, report, "own_overlap", region.position, dim)
+        self._require_apart(regions)
+
+    def _require_apart(self, regions: list[Region]) -> None:
+        text = self._text
+        meeting, shared, apart = (text.block(hint) for hint in ("meeting", "shared", "apart"))
+        text.branch_if(ranges_apart(text, regions), apart, meeting, likely=True)
+        text.place(meeting)
+        with text.scope():
+            status = self._errors.report_overlaps(regions)
+            text.branch_if(text.icmp("eq", status, integer("i32", 0)), apart, shared)
+            text.place(shared)
+            text.ret(status)
+        text.place(apart)
 
     def _are_same(self, output: _Tensor, other: _Tensor) -> Value:
         """Whether two arrays of one shape are one array."""
@@ -497,7 +501,10 @@ class _Entry:
             end=tensor.end,
             extents=tensor.extents,
             strides=self._expressions.strides(tensor.buffer),
-            compact=not tensor.buffer.strides,
+            name=self._names[tensor.position],
+            position=tensor.position,
+            is_output=tensor.buffer in self._written,
+            is_compact=not tensor.buffer.strides,
         )
 
     def _call(self, tensors: list[_Tensor], assertions: list[Assertion], ret_code: Value) -> None:
