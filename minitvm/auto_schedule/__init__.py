@@ -1,0 +1,11 @@
+"""Schedules made by the machine: the primitives that a person would write.
+
+A stage is looked at by its expression alone: what is a sum of products over affine indices is a
+contraction, whatever it is called (:mod:`contraction`); a model of registers and caches chooses
+its tiles (:mod:`tiles`); and the schedule is written with the ordinary primitives
+(:mod:`write`), so that it prints as Python, and can be edited.
+"""
+
+from minitvm.auto_schedule.write import auto_schedule
+
+__all__ = ["auto_schedule"]

@@ -1,0 +1,160 @@
+"""Contractions: sums of products, recognised by their expression.
+
+``C[d...] = sum over r... of f(A[...]) * g(B[...])``, where indices are affine in the axes: matrix
+products in any layout, batched or not, matrix-vector products, convolutions. What matters for a
+schedule is which axes each factor reads, and how far apart its neighbours along them lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import final
+
+from minitvm import expr as e
+from minitvm.expr import IterVar, PrimExpr, ProducerLoad, Reduce, Var
+from minitvm.functor import walk_once
+from minitvm.te.tensor import ComputeOp, Operation, Tensor
+
+FAR = 1 << 20  # a distance that is not known when building: elements in different lines
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """One factor of the products: what it reads, and the distance in memory, in elements, of what
+    neighbours along an axis read (0: the same; :data:`FAR`: not known). Of several tensors, that
+    with the most axes counts."""
+
+    tensor: Tensor
+    distance: Mapping[Var, int]
+
+    def reads(self, axis: IterVar) -> bool:
+        """Whether its value depends on the axis."""
+        return axis.var in self.distance
+
+    def along(self, axis: IterVar) -> int:
+        """How far apart neighbours along an axis lie."""
+        return self.distance.get(axis.var, 0)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """A stage that sums products of two factors."""
+
+    op: ComputeOp
+    factors: tuple[Factor, Factor]
+
+    @property
+    def tensor(self) -> Tensor:
+        return self.op.output(0)
+
+
+def contraction_of(op: Operation) -> Contraction | None:
+    """The contraction that a stage is, or None.
+
+    >>> from minitvm import te
+    >>> A, B = te.placeholder((8, 4), name="A"), te.placeholder((4, 16), name="B")
+    >>> k = te.reduce_axis((0, 4), name="k")
+    >>> C = te.compute((8, 16), lambda i, j: te.sum(A[i, k] * B[k, j], axis=k), name="C")
+    >>> found = contraction_of(C.op)
+    >>> i, j = C.op.axis
+    >>> [(each.tensor.name, each.along(i), each.along(j), each.along(k)) for each in found.factors]
+    [('A', 4, 0, 1), ('B', 0, 1, 16)]
+    """
+    if not isinstance(op, ComputeOp) or len(op.body) != 1:
+        return None
+    body = op.body[0]
+    if not isinstance(body, Reduce) or not _is_sum(body) or body.init:
+        return None
+    source = _without_casts(body.source[0])
+    if not isinstance(source, e.Mul):
+        return None
+    axes = frozenset(axis.var for axis in (*op.axis, *op.reduce_axis))
+    factors = [_factor(part, axes) for part in (source.a, source.b)]
+    if factors[0] is None or factors[1] is None:
+        return None
+    return Contraction(op, (factors[0], factors[1]))
+
+
+def _is_sum(reduce: Reduce) -> bool:
+    combiner = reduce.combiner
+    if len(combiner.result) != 1:
+        return False
+    result = combiner.result[0]
+    pair = {combiner.lhs[0], combiner.rhs[0]}
+    return isinstance(result, e.Add) and {result.a, result.b} == pair
+
+
+def _without_casts(node: PrimExpr) -> PrimExpr:
+    while isinstance(node, e.Cast):
+        node = node.value
+    return node
+
+
+def _factor(node: PrimExpr, axes: frozenset[Var]) -> Factor | None:
+    """What a factor reads; None if an index isn't affine in the axes."""
+    found: list[Factor] = []
+    for load in walk_once(node):
+        if not isinstance(load, ProducerLoad) or not isinstance(load.producer, Tensor):
+            continue
+        distance = _distances(load, load.producer, axes)
+        if distance is None:
+            return None
+        found.append(Factor(load.producer, distance))
+    return max(found, key=lambda each: len(each.distance), default=None)
+
+
+def _distances(load: ProducerLoad, tensor: Tensor, axes: frozenset[Var]) -> dict[Var, int] | None:
+    distance: dict[Var, int] = {}
+    step: int | None = 1
+    for index, extent in reversed(list(zip(load.indices, tensor.shape, strict=True))):
+        coefficients = _affine(index, axes)
+        if coefficients is None:
+            return None
+        for var, coefficient in coefficients.items():
+            if coefficient:
+                more = FAR if step is None else min(abs(coefficient) * step, FAR)
+                distance[var] = distance.get(var, 0) + more
+        known = e.const_int(extent)
+        step = None if step is None or known is None else step * known
+    return distance
+
+
+def _affine(node: PrimExpr, axes: frozenset[Var]) -> dict[Var, int] | None:
+    """The coefficients of the axes in an index, None if it is not affine in them."""
+    match node:
+        case Var():
+            return {node: 1} if node in axes else {}
+        case e.Cast():
+            return _affine(node.value, axes)
+        case e.Add() | e.Sub():
+            sign = 1 if isinstance(node, e.Add) else -1
+            return _sum(_affine(node.a, axes), _affine(node.b, axes), sign)
+        case e.Mul():
+            return _scaled(node.a, node.b, axes) or _scaled(node.b, node.a, axes)
+    return None if any(each in axes for each in _variables(node)) else {}
+
+
+def _sum(
+    a: dict[Var, int] | None, b: dict[Var, int] | None, sign: int
+) -> dict[Var, int] | None:
+    if a is None or b is None:
+        return None
+    return {var: a.get(var, 0) + sign * b.get(var, 0) for var in (*a, *b)}
+
+
+def _scaled(value: PrimExpr, by: PrimExpr, axes: frozenset[Var]) -> dict[Var, int] | None:
+    """The coefficients of ``value * by`` where `by` doesn't depend on the axes."""
+    if any(each in axes for each in _variables(by)):
+        return None
+    coefficients = _affine(value, axes)
+    factor = e.const_int(by)
+    if coefficients is None or not coefficients:
+        return coefficients
+    return {var: FAR if factor is None else each * factor for var, each in coefficients.items()}
+
+
+def _variables(node: PrimExpr) -> Iterator[Var]:
+    return (each for each in walk_once(node) if isinstance(each, Var))
