@@ -71,3 +71,51 @@ def _steps_over(array: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> boo
             return False
         reach += stride * (extent - 1)
     return True
+
+
+# -- Many arguments --------------------------------------------------------------------------------
+
+COUNT = 9
+N = te.var("n")
+
+
+def many() -> tvm.runtime.Module:
+    inputs = [te.placeholder((N,), name=f"x{i}") for i in range(COUNT)]
+    outputs = [
+        te.compute((N,), lambda i, x=x, p=p: x[i] + float(p), name=f"y{p}")
+        for p, x in enumerate(inputs)
+    ]
+    s = te.create_schedule([output.op for output in outputs])
+    return tvm.build(s, [*inputs, *outputs], name="many")
+
+
+MANY = many()
+
+
+@pytest.mark.parametrize("step", [1, 2, -1])
+def test_many_arguments(step: int) -> None:
+    """Each output is compared with each argument, and none is forgotten."""
+    arrays = [np.zeros(8, np.float32)[::step] for _ in range(2 * COUNT)]
+    MANY(*arrays)
+    for p, written in enumerate(arrays[COUNT:]):
+        np.testing.assert_array_equal(written, np.full_like(written, p))
+    memory = np.zeros(24, np.float32)
+    for first in range(2 * COUNT):
+        for second in range(max(first + 1, COUNT), 2 * COUNT):
+            wrong = list(arrays)
+            wrong[first], wrong[second] = memory[:8][::step], memory[6:14][::step]
+            if step == 2:
+                wrong[second] = memory[2:10][::step]
+            output, other = (first, second) if first >= COUNT else (second, first)
+            with pytest.raises(ValueError, match=rf"argument {output} .* memory with .* {other} "):
+                MANY(*wrong)
+    assert not memory.any()
+
+
+def test_many_arguments_interleaved_and_in_place() -> None:
+    memory = np.zeros((6, 2 * COUNT), np.float32)
+    MANY(*memory.T)
+    np.testing.assert_array_equal(memory, np.tile([0.0] * COUNT + [*range(COUNT)], (6, 1)))
+    same = np.ones((COUNT, 6), np.float32)
+    MANY(*same, *same)
+    np.testing.assert_array_equal(same, np.tile(np.arange(1, COUNT + 1)[:, None], (1, 6)))
