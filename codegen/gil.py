@@ -23,10 +23,10 @@ from minitvm.functor import walk_once
 from minitvm.runtime.errors import CompileError
 from minitvm.stmt import PrimFunc, Stmt
 
-# Operations from which on a kernel releases the GIL. That costs 40 ns, but beside a thread that is
-# busy in Python the kernel then waits for up to 5 ms, the switch interval, to have it back. So many
-# operations are some 60 us of vectorised code, and less than 4 ms of code that isn't: a kernel that
-# keeps the GIL makes others wait no longer than any thread of Python may.
+# Operations from which on a kernel releases the GIL. That costs up to 100 ns, but beside a thread
+# that is busy in Python the kernel then waits for up to 5 ms, the switch interval, to have it back.
+# So many operations are some 60 us of vectorised code, and less than 4 ms of code that isn't: a
+# kernel that keeps the GIL makes others wait no longer than any thread of Python may.
 LEAST_WORK = 4e6
 
 

@@ -35,8 +35,8 @@ def test_interleaved_views_are_apart() -> None:
 
 @given(st.data())
 def test_views_of_one_array(data: st.DataObject) -> None:
-    """Refused exactly where an element is shared, unless all are, each with itself; or (nearly so)
-    where the output's own are."""
+    """Refused exactly where an element is shared and the arrays aren't one, or (nearly so) where
+    the output's own elements are."""
     base = np.arange(300, dtype=np.float32)
     shape = data.draw(st.tuples(st.integers(0, 4), st.integers(0, 4)))
 
@@ -47,19 +47,30 @@ def test_views_of_one_array(data: st.DataObject) -> None:
 
     source, target = view(), view()
     places = [
-        [start + i * a.strides[0] + j * a.strides[1] for i, j in np.ndindex(*shape)]
+        {start + i * a.strides[0] + j * a.strides[1] for i, j in np.ndindex(*shape)}
         for a in (source, target)
         for start in (a.ctypes.data,)
     ]
     expected, before = source + 1, base.copy()
-    shared = places[0] != places[1] and not set(places[0]).isdisjoint(places[1])
-    if shared or len(set(places[1])) < target.size:
+    if _steps_over(target) and _are_same(source, target):
+        INC(source, target)
+        np.testing.assert_array_equal(target, expected)
+    elif places[0] & places[1] or len(places[1]) < target.size:
         with pytest.raises(ValueError, match=r"share memory|shares no memory"):
             INC(source, target)
         np.testing.assert_array_equal(base, before)
     elif _steps_over(target):
         INC(source, target)
         np.testing.assert_array_equal(target, expected)
+
+
+def _are_same(
+    a: np.ndarray[tuple[int, ...], np.dtype[np.float32]],
+    b: np.ndarray[tuple[int, ...], np.dtype[np.float32]],
+) -> bool:
+    """Whether two arrays of one shape are one: each element of one is that of the other."""
+    steps = zip(a.strides, b.strides, a.shape, strict=True)
+    return a.ctypes.data == b.ctypes.data and all(x == y or n == 1 for x, y, n in steps)
 
 
 def _steps_over(array: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> bool:
@@ -71,3 +82,51 @@ def _steps_over(array: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> boo
             return False
         reach += stride * (extent - 1)
     return True
+
+
+# -- Many arguments --------------------------------------------------------------------------------
+
+COUNT = 9
+N = te.var("n")
+
+
+def many() -> tvm.runtime.Module:
+    inputs = [te.placeholder((N,), name=f"x{i}") for i in range(COUNT)]
+    outputs = [
+        te.compute((N,), lambda i, x=x, p=p: x[i] + float(p), name=f"y{p}")
+        for p, x in enumerate(inputs)
+    ]
+    s = te.create_schedule([output.op for output in outputs])
+    return tvm.build(s, [*inputs, *outputs], name="many")
+
+
+MANY = many()
+
+
+@pytest.mark.parametrize("step", [1, 2, -1])
+def test_many_arguments(step: int) -> None:
+    """Each output is compared with each argument, and none is forgotten."""
+    arrays = [np.zeros(8, np.float32)[::step] for _ in range(2 * COUNT)]
+    MANY(*arrays)
+    for p, written in enumerate(arrays[COUNT:]):
+        np.testing.assert_array_equal(written, np.full_like(written, p))
+    memory = np.zeros(24, np.float32)
+    for first in range(2 * COUNT):
+        for second in range(max(first + 1, COUNT), 2 * COUNT):
+            wrong = list(arrays)
+            wrong[first], wrong[second] = memory[:8][::step], memory[6:14][::step]
+            if step == 2:
+                wrong[second] = memory[2:10][::step]
+            output, other = (first, second) if first >= COUNT else (second, first)
+            with pytest.raises(ValueError, match=rf"argument {output} .* memory with .* {other} "):
+                MANY(*wrong)
+    assert not memory.any()
+
+
+def test_many_arguments_interleaved_and_in_place() -> None:
+    memory = np.zeros((6, 2 * COUNT), np.float32)
+    MANY(*memory.T)
+    np.testing.assert_array_equal(memory, np.tile([0.0] * COUNT + [*range(COUNT)], (6, 1)))
+    same = np.ones((COUNT, 6), np.float32)
+    MANY(*same, *same)
+    np.testing.assert_array_equal(same, np.tile(np.arange(1, COUNT + 1)[:, None], (1, 6)))
