@@ -11,7 +11,6 @@ against arithmetic for tiles at the edge.)
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
 from typing import final
 
 from minitvm.runtime.dtype import DType
@@ -19,6 +18,7 @@ from minitvm.target import Target
 
 _SPARE = 2  # registers for a vector of each factor
 _LATENCY = 8  # sums that are under way at once: a multiply-add takes 4 cycles, two begin in each
+_VECTOR_LOAD = 3  # multiply-adds that a vector costs which comes from L2, or lies across two lines
 _WAYS = 8  # of the L1 cache
 _PAGE = 4096  # bytes: rows so far apart fall into the same set of L1
 
@@ -50,30 +50,27 @@ def tile_of(
     all_rows, all_columns = rows or 1 << 12, columns or 1 << 12
     most_rows = _WAYS if row_bytes % _PAGE == 0 else target.vector_registers
     best, least = Tile(1, lanes), float("inf")
-    for vectors in (1, 2, 3, 4, 6, 8):
+    for vectors in (1, 2, 3, 4):
         if vectors > 1 and (vectors - 1) * lanes >= all_columns:
             break
         limit = (target.vector_registers - _SPARE - vectors + 1) // vectors
-        for tiles in range(1, all_rows + 1):
-            tile_rows = ceil(all_rows / tiles)
-            if tile_rows > min(limit, most_rows):
-                continue
-            cycles = _cycles(all_rows, all_columns, tile_rows, vectors, lanes)
-            if cycles < least * 0.999:
+        for tile_rows in range(1, min(limit, most_rows, all_rows) + 1):
+            cycles = _cycles(all_rows, all_columns, tile_rows, vectors * lanes, lanes)
+            if cycles < least:
                 best, least = Tile(tile_rows, vectors * lanes), cycles
-            if tile_rows == 1 or tile_rows * vectors < _LATENCY:
-                break
     return best
 
 
-def _cycles(rows: int, columns: int, tile_rows: int, vectors: int, lanes: int) -> float:
+def _cycles(rows: int, columns: int, tile_rows: int, tile_columns: int, lanes: int) -> float:
     """Of a step of the sum in all tiles, in units of one vector multiply-add."""
     whole_rows, rest_rows = divmod(rows, tile_rows)
-    all_vectors = ceil(columns / lanes)
-    whole, rest = divmod(all_vectors, vectors)
+    whole, rest = divmod(columns, tile_columns)
+    # What remains of a row is computed by the least power of two of lanes.
+    rest_vectors = max(1, (1 << (rest - 1).bit_length()) // lanes) if rest else 0
     total = 0.0
     for count_r, r in ((whole_rows, tile_rows), (1, rest_rows)):
-        for count_c, c in ((whole, vectors), (1, rest)):
+        for count_c, c in ((whole, tile_columns // lanes), (1, rest_vectors)):
             if r and c:
-                total += count_r * count_c * max(r * c, r + c, _LATENCY)
+                loads = r + _VECTOR_LOAD * c
+                total += count_r * count_c * max(r * c, loads, _LATENCY)
     return total

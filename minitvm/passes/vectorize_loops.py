@@ -93,7 +93,7 @@ class _Loops(Mutator):
 
     def visit_For(self, node: s.For) -> Stmt:
         if node.kind == ForKind.VECTORIZED:
-            return self._vectorized(node)
+            return self._vectorized(_narrowed(node))
         with self._prover.scope():
             self._bind_loop(node)
             return cast(Stmt, self.descend(node))
@@ -149,8 +149,9 @@ class _Loops(Mutator):
             begin = Var(f"{node.loop_var.name}_begin", node.loop_var.dtype)
             rest = rebuild(node, {"min": begin})
             return self.stmt(s.LetStmt(begin, node.min, rest))
-        if lanes > MAX_LANES:
-            return self.stmt(_strips(node, lanes))
+        width = min(MAX_LANES, _natural_width(lanes))
+        if width < lanes:
+            return self.stmt(_strips(node, lanes, width))
         with self._prover.scope():
             self._bind_loop(node)
             if node.annotations.get(s.INDEPENDENT):
@@ -172,10 +173,50 @@ def _serial(node: s.For) -> s.For:
     return s.For(node.loop_var, node.min, node.extent, ForKind.SERIAL, node.body, node.annotations)
 
 
-def _strips(node: s.For, lanes: int) -> Stmt:
-    """A loop over vectors of MAX_LANES, and one vector of what remains."""
+def _natural_width(lanes: int) -> int:
+    """The lanes of a vector that a machine has no trouble with: a power of two, if there is one
+    that `lanes` is a small multiple of."""
+    power = lanes & -lanes
+    return power if power < lanes <= _FEW_STRIPS * power else lanes
+
+
+def _narrowed(node: s.For) -> s.For:
+    """A loop without the lanes that a ``likely`` guard excludes from all of it, as far as the rest
+    is a power of two: what is left at the end of a row need not be as wide as a tile."""
+    lanes, body = e.const_int(node.extent), node.body
+    around: list[s.AttrStmt] = []
+    while isinstance(body, s.AttrStmt):
+        around.append(body)
+        body = body.body
+    if lanes is None or not isinstance(body, s.IfThenElse) or body.else_case is not None:
+        return node
+    used = _lanes_below(body.condition, node)
+    if used is None or used < 1:
+        return node
+    width = 1 << (used - 1).bit_length()
+    if width >= lanes:
+        return node
+    kept: Stmt = body.then_case if width == used else body
+    for attr in reversed(around):
+        kept = cast(Stmt, rebuild(attr, {"body": kept}))
+    return cast(s.For, rebuild(node, {"extent": e.const(width, node.extent.dtype), "body": kept}))
+
+
+def _lanes_below(condition: PrimExpr, node: s.For) -> int | None:
+    """The lanes, from the first on, in which ``likely(loop_var < constant)`` holds."""
+    if not is_likely(condition) or not isinstance(condition, Call):
+        return None
+    guard, begin = condition.args[0], e.const_int(node.min)
+    if not isinstance(guard, e.LT) or guard.a is not node.loop_var or begin is None:
+        return None
+    end = e.const_int(guard.b)
+    return None if end is None else end - begin
+
+
+def _strips(node: s.For, lanes: int, width: int) -> Stmt:
+    """A loop over vectors of `width` lanes, and one vector of what remains."""
     var, dtype = node.loop_var, node.loop_var.dtype
-    count, rest = divmod(lanes, MAX_LANES)
+    count, rest = divmod(lanes, width)
 
     def strip(begin: PrimExpr, width: int) -> Stmt:
         lane = Var(var.name, dtype, axis=var.axis)
@@ -184,11 +225,11 @@ def _strips(node: s.For, lanes: int) -> Stmt:
         return s.For(lane, begin, extent, ForKind.VECTORIZED, body, node.annotations)
 
     strip_var = Var(f"{var.name}_strip", dtype)
-    first = strip(node.min + strip_var * e.const(MAX_LANES, dtype), MAX_LANES)
+    first = strip(node.min + strip_var * e.const(width, dtype), width)
     kind = ForKind.UNROLLED if count <= _FEW_STRIPS else ForKind.SERIAL
     made: Stmt = s.For(strip_var, e.const(0, dtype), e.const(count, dtype), kind, first)
     if rest:
-        made = s.seq(made, strip(node.min + e.const(count * MAX_LANES, dtype), rest))
+        made = s.seq(made, strip(node.min + e.const(count * width, dtype), rest))
     return made
 
 
