@@ -13,6 +13,7 @@ array([2., 2., 2.], dtype=float32)
 """
 
 from minitvm import contrib, error, ir, nd, runtime, target, te, tir, transform
+from minitvm.auto_scheduler import auto_schedule
 from minitvm.codegen.build import build
 from minitvm.ir import IRModule
 from minitvm.lower import lower
@@ -59,6 +60,7 @@ __all__ = [
     "TVMError",
     "TVMValue",
     "Target",
+    "auto_schedule",
     "build",
     "call_extern",
     "call_llvm_intrin",

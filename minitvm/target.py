@@ -10,7 +10,7 @@ from dataclasses import InitVar, dataclass, field
 from typing import Any, final
 
 from minitvm.runtime.errors import CompileError
-from minitvm.runtime.host import host
+from minitvm.runtime.host import cache_sizes, host
 
 _V2 = frozenset({"sse2", "sse4.1", "sse4.2", "popcnt"})
 _V3 = _V2 | {"avx", "avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt"}
@@ -140,6 +140,10 @@ class Target:
         if "avx512f" in self.features:
             return 512
         return 256 if "avx" in self.features else 128
+
+    def cache_bytes(self, level: int) -> int:
+        """The size of a data cache, level 1 to 3: of this machine, whatever the CPU's name."""
+        return cache_sizes()[level]
 
     @property
     def has_float16_conversion(self) -> bool:

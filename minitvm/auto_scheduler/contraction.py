@@ -41,14 +41,34 @@ class Factor:
 @final
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """A stage that sums products of two factors."""
+    """A stage that sums products of two factors.
+
+    Neighbours along the last axis lie side by side in what is computed: that axis is the
+    *column*, in whose direction vectors lie, and `b` the factor that reads it. The axes that `a`
+    alone reads are *rows*: along them, what `b` gives is used again.
+    """
 
     op: ComputeOp
-    factors: tuple[Factor, Factor]
+    a: Factor
+    b: Factor
 
     @property
-    def tensor(self) -> Tensor:
-        return self.op.output(0)
+    def column(self) -> IterVar:
+        return self.op.axis[-1]
+
+    @property
+    def rows(self) -> tuple[IterVar, ...]:
+        """The axes that `a` reads and `b` doesn't; none if `a` reads the column too."""
+        if self.a.reads(self.column):
+            return ()
+        before = self.op.axis[:-1]
+        return tuple(x for x in before if self.a.reads(x) and not self.b.reads(x))
+
+
+def extent_of(axis: IterVar) -> int | None:
+    """The extent of an axis, None if the call decides."""
+    assert axis.dom is not None
+    return e.const_int(axis.dom.extent)
 
 
 def contraction_of(op: Operation) -> Contraction | None:
@@ -60,7 +80,7 @@ def contraction_of(op: Operation) -> Contraction | None:
     >>> C = te.compute((8, 16), lambda i, j: te.sum(A[i, k] * B[k, j], axis=k), name="C")
     >>> found = contraction_of(C.op)
     >>> i, j = C.op.axis
-    >>> [(each.tensor.name, each.along(i), each.along(j), each.along(k)) for each in found.factors]
+    >>> [(f.tensor.name, f.along(i), f.along(j), f.along(k)) for f in (found.a, found.b)]
     [('A', 4, 0, 1), ('B', 0, 1, 16)]
     """
     if not isinstance(op, ComputeOp) or len(op.body) != 1:
@@ -72,10 +92,12 @@ def contraction_of(op: Operation) -> Contraction | None:
     if not isinstance(source, e.Mul):
         return None
     axes = frozenset(axis.var for axis in (*op.axis, *op.reduce_axis))
-    factors = [_factor(part, axes) for part in (source.a, source.b)]
-    if factors[0] is None or factors[1] is None:
+    a, b = _factor(source.a, axes), _factor(source.b, axes)
+    if a is None or b is None or not op.axis:
         return None
-    return Contraction(op, (factors[0], factors[1]))
+    if not b.reads(op.axis[-1]):
+        a, b = b, a
+    return Contraction(op, a, b) if b.reads(op.axis[-1]) else None
 
 
 def _is_sum(reduce: Reduce) -> bool:
@@ -137,9 +159,7 @@ def _affine(node: PrimExpr, axes: frozenset[Var]) -> dict[Var, int] | None:
     return None if any(each in axes for each in _variables(node)) else {}
 
 
-def _sum(
-    a: dict[Var, int] | None, b: dict[Var, int] | None, sign: int
-) -> dict[Var, int] | None:
+def _sum(a: dict[Var, int] | None, b: dict[Var, int] | None, sign: int) -> dict[Var, int] | None:
     if a is None or b is None:
         return None
     return {var: a.get(var, 0) + sign * b.get(var, 0) for var in (*a, *b)}

@@ -1,0 +1,143 @@
+"""Contractions by tiles of sums that stay in registers, of panels of one factor.
+
+::
+
+    for each tile of rows:
+        for each tile of columns:                    # the other way round where B is not packed
+            sums[rows, columns] = 0                  # "local": vector registers
+            for k:
+                sums[i, j] += A[i, k] * panels[j // columns, k, j % columns]
+            C[...] = sums
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from minitvm import expr as e
+from minitvm.auto_scheduler.contraction import Contraction, extent_of
+from minitvm.auto_scheduler.tiles import Tile, tile_of
+from minitvm.expr import IterVar, ProducerLoad, Var
+from minitvm.functor import walk_once
+from minitvm.target import Target
+from minitvm.te.schedule import Schedule
+from minitvm.te.stage import Stage
+from minitvm.te.tensor import ComputeOp, Tensor
+
+# Row tiles from which on packing the columns' factor pays: each reads all of it.
+_LEAST_REUSE = 4
+_UNPACKED = 1 << 18  # bytes of a factor that is fast to read as it lies
+
+
+def write_tiled(s: Schedule, contraction: Contraction, last: Tensor, target: Target) -> None:
+    """Writes the schedule of a contraction, and of the stage of `last`, which takes its sums (the
+    contraction's own tensor, or that of an elementwise stage)."""
+    op = contraction.op
+    row = contraction.rows[-1] if contraction.rows else None
+    places = (None if row is None else op.axis.index(row), len(op.axis) - 1)
+    tile = _tile(contraction, row, last, target)
+    packs = row is not None and _packs(contraction, row, tile)
+
+    if last.op is op:
+        sums = s.cache_write(last, "local")
+    else:
+        sums = op.output(0)
+        s[sums].set_scope("local")
+    stage = s[last]
+    innermost = _write_tiles(stage, places, tile, columns_outside=not packs)
+    _write_sums(s[sums], stage, innermost, places)
+    if packs:
+        _write_panels(s, contraction, sums, tile)
+
+
+def _write_tiles(
+    stage: Stage, places: tuple[int | None, int], tile: Tile, columns_outside: bool
+) -> IterVar:
+    """The loops over tiles, and what is done with a tile; the innermost of the former."""
+    assert isinstance(stage.op, ComputeOp)
+    row, column = places
+    axes = stage.op.axis
+    outer = [axis for i, axis in enumerate(axes) if i not in places]
+    column_outer, column_inner = stage.split(axes[column], factor=tile.columns)
+    inner = [column_inner]
+    tiles = [column_outer]
+    if row is not None:
+        row_outer, row_inner = stage.split(axes[row], factor=tile.rows)
+        stage.unroll(row_inner)
+        inner.insert(0, row_inner)
+        tiles.insert(1 if columns_outside else 0, row_outer)
+    stage.reorder(*outer, *tiles, *inner)
+    stage.vectorize(column_inner)
+    stage.parallel((*outer, *tiles)[0])
+    return tiles[-1]
+
+
+def _write_sums(inner: Stage, stage: Stage, at: IterVar, places: tuple[int | None, int]) -> None:
+    """The sums of a tile: the loops over what is summed outside, a tile inside."""
+    inner.compute_at(stage, at)
+    assert isinstance(inner.op, ComputeOp)
+    axes = inner.op.axis
+    row, column = places
+    rest = [axis for i, axis in enumerate(axes) if i not in places]
+    rows = [] if row is None else [axes[row]]
+    inner.reorder(*rest, *inner.op.reduce_axis, *rows, axes[column])
+    for axis in rows:
+        inner.unroll(axis)
+    inner.vectorize(axes[column])
+
+
+def _tile(contraction: Contraction, row: IterVar | None, last: Tensor, target: Target) -> Tile:
+    columns = extent_of(contraction.column)
+    if row is None:
+        return tile_of(1, columns, last.dtype, target, 0)
+    distance = contraction.a.along(row) * contraction.a.tensor.dtype.itemsize
+    return tile_of(extent_of(row), columns, last.dtype, target, distance)
+
+
+def _packs(contraction: Contraction, row: IterVar, tile: Tile) -> bool:
+    """Whether the columns' factor is first brought into panels as wide as a tile."""
+    b = contraction.b
+    rows = extent_of(row)
+    if _axes_of(contraction) is None or (rows is not None and rows < _LEAST_REUSE * tile.rows):
+        return False
+    shape = [e.const_int(extent) for extent in b.tensor.shape]
+    if b.along(contraction.column) != 1 or None in shape:
+        return True
+    return prod(each or 0 for each in shape) * b.tensor.dtype.itemsize > _UNPACKED
+
+
+def _axes_of(contraction: Contraction) -> list[IterVar] | None:
+    """The axis by which each dimension of the columns' factor is indexed; None if one is indexed
+    otherwise, or elements are read in several places."""
+    op, tensor = contraction.op, contraction.b.tensor
+    axes = {axis.var: axis for axis in (*op.axis, *op.reduce_axis)}
+    loads = [
+        each
+        for each in walk_once(op.body[0])
+        if isinstance(each, ProducerLoad) and each.producer is tensor
+    ]
+    if len(loads) != 1:
+        return None
+    found = [axes.get(index) for index in loads[0].indices if isinstance(index, Var)]
+    known = [axis for axis in found if axis is not None]
+    return known if len(known) == tensor.ndim else None
+
+
+def _write_panels(s: Schedule, contraction: Contraction, sums: Tensor, tile: Tile) -> None:
+    """Brings the columns' factor into panels: ``panels[..., j // columns, k..., j % columns]``."""
+    axes = _axes_of(contraction)
+    assert axes is not None
+    place = axes.index(contraction.column)
+    reduced = [i for i, axis in enumerate(axes) if axis in contraction.op.reduce_axis]
+    first = [i for i in range(len(axes)) if i not in reduced and i != place]
+
+    def layout(*indices: Any) -> list[Any]:
+        outer, inner = indices[place] // tile.columns, indices[place] % tile.columns
+        return [*(indices[i] for i in first), outer, *(indices[i] for i in reduced), inner]
+
+    panels = s[s.cache_read(contraction.b.tensor, "global", [sums])]
+    loops = panels.transform_layout(layout)
+    if place == len(axes) - 1:
+        panels.vectorize(loops[-1])
+    panels.parallel(loops[0])

@@ -1,0 +1,138 @@
+"""Writes schedules: ordinary primitives, chosen by what each stage computes."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+from minitvm.auto_scheduler.contraction import Contraction, contraction_of, extent_of
+from minitvm.auto_scheduler.streamed import is_streamed, write_streamed
+from minitvm.auto_scheduler.tiled import write_tiled
+from minitvm.expr import ProducerLoad
+from minitvm.functor import walk_once
+from minitvm.target import Target
+from minitvm.te.schedule import Schedule, create_schedule
+from minitvm.te.stage import Stage
+from minitvm.te.tensor import ComputeOp, Operation
+
+
+def auto_schedule(ops: Any, target: Target | str | None = None) -> Schedule:
+    """A schedule for the outputs of a program, made for a target.
+
+    Its ``trace()`` is the Python that makes it.
+
+    Parameters
+    ----------
+    ops : Operation, Tensor, or a list of them
+        The outputs, as for ``te.create_schedule``.
+    target
+        What it is for; by default the innermost ``with Target(...)``, or this machine.
+
+    >>> from minitvm import te
+    >>> A, B = te.placeholder((8, 4), name="A"), te.placeholder((4, 16), name="B")
+    >>> k = te.reduce_axis((0, 4), name="k")
+    >>> C = te.compute((8, 16), lambda i, j: te.sum(A[i, k] * B[k, j], axis=k), name="C")
+    >>> print(auto_schedule(C, "llvm -mcpu=haswell").trace())
+    s = te.create_schedule([C.op])
+    C_local = s.cache_write(C, 'local')
+    j = C.op.axis[1]
+    j_outer, j_inner = s[C].split(j, factor=16)
+    i = C.op.axis[0]
+    i_outer, i_inner = s[C].split(i, factor=4)
+    s[C].unroll(i_inner)
+    s[C].reorder(j_outer, i_outer, i_inner, j_inner)
+    s[C].vectorize(j_inner)
+    s[C].parallel(j_outer)
+    s[C_local].compute_at(s[C], i_outer)
+    k = C.op.reduce_axis[0]
+    i_c = C_local.op.axis[0]
+    j_c = C_local.op.axis[1]
+    s[C_local].reorder(k, i_c, j_c)
+    s[C_local].unroll(i_c)
+    s[C_local].vectorize(j_c)
+    """
+    made = Target(target) if isinstance(target, str) else target or Target.current() or Target()
+    s = create_schedule(ops)
+    stages = list(s.stages)
+    for stage in stages:
+        if not stage.is_output and _is_elementwise(stage.op) and _is_read_in_order(s, stage):
+            stage.compute_inline()
+    done: set[Stage] = set()
+    for stage in stages:
+        contraction = contraction_of(stage.op)
+        if contraction is not None:
+            done |= set(_write_contraction(s, contraction, made))
+    for stage in stages:
+        if stage not in done and isinstance(stage.op, ComputeOp) and not stage.inlined:
+            _write_simple(stage, made)
+    return s
+
+
+def _write_contraction(s: Schedule, contraction: Contraction, target: Target) -> Iterable[Stage]:
+    """Schedules a contraction; the stages that are scheduled now."""
+    stage = s[contraction.op]
+    if is_streamed(contraction, target):
+        write_streamed(s, contraction, target)
+        return (stage,)
+    last = _epilogue(s, stage)
+    write_tiled(s, contraction, last.op.output(0), target)
+    return (stage, last)
+
+
+def _is_elementwise(op: Operation) -> bool:
+    return isinstance(op, ComputeOp) and not op.reduce_axis and len(op.body) == 1
+
+
+def _is_read_in_order(s: Schedule, stage: Stage) -> bool:
+    """Whether inlining computes nothing twice: elementwise stages alone read it, as it lies."""
+    readers = s.readers(stage)
+    return all(_is_elementwise(each.op) and _reads_in_order(each, stage) for each in readers)
+
+
+def _reads_in_order(reader: Stage, stage: Stage) -> bool:
+    """Whether each element of the reader reads just the element of the same indices."""
+    assert isinstance(reader.op, ComputeOp)
+    axes = [axis.var for axis in reader.op.axis]
+    loads = [
+        each
+        for body in reader.op.body
+        for each in walk_once(body)
+        if isinstance(each, ProducerLoad) and each.producer in stage.op.outputs
+    ]
+    return all(
+        len(each.indices) == len(axes) and all(map(operator.is_, each.indices, axes))
+        for each in loads
+    )
+
+
+def _epilogue(s: Schedule, stage: Stage) -> Stage:
+    """The stage that takes a contraction's sums, element by element, in its own order; itself if
+    there is none."""
+    reader = stage
+    while not reader.is_output:
+        readers = s.readers(reader)
+        if len(readers) != 1 or not _is_elementwise(readers[0].op):
+            return stage
+        if not _reads_in_order(readers[0], reader):
+            return stage
+        reader = readers[0]
+        if not reader.inlined:
+            return reader
+    return stage
+
+
+def _write_simple(stage: Stage, target: Target) -> None:
+    """Elements in vectors, the outermost loop on all threads."""
+    assert isinstance(stage.op, ComputeOp)
+    axes = stage.op.axis
+    if not axes:
+        return
+    if not stage.op.reduce_axis:
+        lanes = max(1, target.vector_bits // max(8, stage.op.body[0].dtype.bits))
+        extent = extent_of(axes[-1])
+        if extent is None or extent >= lanes:
+            _, inner = stage.split(axes[-1], factor=lanes)
+            stage.vectorize(inner)
+    if len(axes) > 1:
+        stage.parallel(axes[0])
