@@ -64,7 +64,7 @@ class ExpressionEmitter:
         self.text = text
         self.conversions = Conversions(text, options.target.has_float16_conversion)
         self.integers = Integers(text)
-        self._math = MathFunctions(text, self.conversions, self.integers)
+        self._math = MathFunctions(text, self.conversions, self.integers, options)
         self._folds = VectorFolds(text, self.conversions, self.integers, options.strict)
         self._has_mask_registers = options.target.has_mask_registers
         self._contract = "" if options.strict else "contract"
