@@ -98,13 +98,14 @@ def _write_sums(inner: Stage, stage: Stage, at: IterVar, places: tuple[int | Non
 
 def _row_tiles_in_cache(contraction: Contraction, tile: Tile, target: Target) -> int | None:
     """How many tiles of rows read so much that it fits half of the L2 cache; None if all do, or
-    hardly any."""
+    hardly any. Nor where the call decides how many rows there are: in a block that isn't full,
+    every tile would have to look for the last row."""
     steps = [extent_of(axis) for axis in contraction.op.reduce_axis]
     itemsize = contraction.a.tensor.dtype.itemsize
     row_bytes = prod(each or 1024 for each in steps) * itemsize
     tiles = target.cache_bytes(2) // 2 // (row_bytes * tile.rows)
     rows = extent_of(contraction.rows[-1])
-    if tiles < 2 or (rows is not None and rows <= tiles * tile.rows):
+    if rows is None or tiles < 2 or rows <= tiles * tile.rows:
         return None
     return int(tiles)
 
