@@ -2,7 +2,7 @@
 
 Each is the classic reduction of its argument, and a polynomial on what remains (Muller, "Elementary
 Functions", 3rd ed., 2016, chapters 3 and 11; Cody and Waite, "Software Manual for the Elementary
-Functions", 1980; for erf beyond 1, ``erfc(x) = exp(-x * Q(x))``, whose exponent is smooth). The
+Functions", 1980; for erf, ``1 - erf(x) = exp(-x * Q(x))``, where Q is smooth). The
 polynomials are minimax ones, by the algorithm of Remez at 260 bits, in the error relative to the
 function, which they add less than 2**-26 (float) or 2**-56 (double) to. The target must have fused
 multiply-add, which makes the reductions exact to the last bit that counts.
@@ -39,7 +39,7 @@ class _Format:
 
         exp(r) = 1 + r + r**2 * exp          log(1 + f) = f - f**2 / 2 + f**3 * log
         sin(r) = r + r * z * sin             cos(r) = 1 - z / 2 + z**2 * cos     (r to pi / 4)
-        erf(x) = x + x * erf(x**2)           erfc(x) = exp(-x * erfc(x))         (from erf_end)
+        erf(x) = 1 - exp(-(x + x * erf))                                  (to erf_is_one)
     """
 
     digits: int  # of the significand, behind the point
@@ -47,13 +47,11 @@ class _Format:
     far: float  # beyond it, the reduction by multiples of pi / 2 is not exact enough
     tanh_is_one: float
     erf_is_one: float
-    erf_end: float
     exp: tuple[float, ...]
     log: tuple[float, ...]
     sin: tuple[float, ...]
     cos: tuple[float, ...]
     erf: tuple[float, ...]
-    erfc: tuple[float, ...]
 
     @property
     def rounder(self) -> float:
@@ -76,7 +74,7 @@ class _Format:
 
 
 _SINGLE = _Format(
-    digits=23, bias=127, far=2.0**17, tanh_is_one=9.1, erf_is_one=4.0, erf_end=0.9,
+    digits=23, bias=127, far=2.0**17, tanh_is_one=9.1, erf_is_one=3.95,
     exp=(0.5, 0.16666667, 0.041666355, 0.008333273, 0.0013941008, 0.0001991424),
     log=(
         0.3333333, -0.2500082, 0.20001227, -0.16623354, 0.14201741, -0.13160214, 0.12761828,
@@ -85,16 +83,12 @@ _SINGLE = _Format(
     sin=(-0.16666667, 0.008333329, -0.00019839333, 2.7183005e-6),
     cos=(0.041666646, -0.0013887367, 2.4438377e-5),
     erf=(
-        0.12837917, -0.37612635, 0.112837195, -0.026860753, 0.0052044364, -0.00081819296,
-        8.53884e-5,
-    ),
-    erfc=(
-        1.1285448, 0.6356568, 0.10520239, -0.022611432, 0.0028919245, -3.5922058e-5,
-        -4.8231337e-5, 5.1533357e-6,
+        0.12837917, 0.6366198, 0.10277128, -0.019117707, -0.00025303266, 0.0017993201,
+        -0.0007406642, 0.00016747357, -2.1353424e-5, 1.1932415e-6,
     ),
 )  # fmt: skip
 _DOUBLE = _Format(
-    digits=52, bias=1023, far=2.0**28, tanh_is_one=19.1, erf_is_one=6.0, erf_end=1.0,
+    digits=52, bias=1023, far=2.0**28, tanh_is_one=19.1, erf_is_one=5.95,
     exp=(
         0.5, 0.16666666666666677, 0.0416666666666667, 0.008333333333321605,
         0.001388888888886676, 0.00019841269886187375, 2.480158736095644e-5,
@@ -117,18 +111,14 @@ _DOUBLE = _Format(
         2.087572341078519e-9, -1.1359653465859799e-11,
     ),
     erf=(
-        0.1283791670955126, -0.3761263890318375, 0.11283791670954885, -0.026866170645077875,
-        0.005223977624828431, -0.0008548326981425542, 0.0001205533113295582,
-        -1.4925595772180904e-5, 1.6461008477802698e-6, -1.6350396222864598e-7,
-        1.4660328722742179e-8, -1.1374955736069996e-9, 5.960685338520943e-11,
-    ),
-    erfc=(
-        1.1283791081485728, 0.6366202777004839, 0.10277071985606365, -0.019124681549003104,
-        -0.00021255229849437694, 0.0016932961050926901, -0.0005753545937073948,
-        -4.3011557135247086e-7, 9.515243241355845e-5, -5.587703430217967e-5,
-        2.028985466563082e-5, -5.366885718536297e-6, 1.0738868528645714e-6,
-        -1.622810702434488e-7, 1.8035483200559913e-8, -1.3939940116120072e-9,
-        6.698825928347976e-11, -1.5072383464293687e-12,
+        0.12837916709551256, 0.6366197723675836, 0.10277260330178904, -0.019128447005074323,
+        -0.00020919469482264804, 0.0016962063858007251, -0.0005901255541217613,
+        2.5878611717189796e-5, 6.449183411031747e-5, -2.9723980157007095e-5,
+        3.4071463301986835e-6, 2.8353034144443557e-6, -1.741720894172081e-6, 3.365097630985178e-7,
+        1.3708566865141553e-7, -1.4171084614919812e-7, 6.571190449261566e-8,
+        -2.0955415304289864e-8, 4.9957943699719305e-9, -9.078315112899002e-10,
+        1.2478017487420574e-10, -1.2604075777892945e-11, 8.840135808317757e-13,
+        -3.8478944086571664e-14, 7.828277131220993e-16,
     ),
 )  # fmt: skip
 
@@ -186,20 +176,13 @@ class ElementaryFunctions:
 
     def _tanh(self, x: Lanes) -> Lanes:
         """``t / (t + 2)`` with ``t = exp(2 * x) - 1``, of the magnitude."""
-        end = 2 * _format(x).tanh_is_one
-        n, r = _reduced(abs(x + x).clamped(0.0, end), _LN2)
-        scale = _power_of_two(n)
-        t = scale.times_plus(_exp_minus_one(r), scale - 1.0)
+        t = _power_minus_one(abs(x + x).clamped(0.0, 2 * _format(x).tanh_is_one))
         return (t / (t + 2.0)).with_sign_of(x)
 
     def _erf(self, x: Lanes) -> Lanes:
-        form, magnitude = _format(x), abs(x)
-        small = x.times_plus((x * x).polynomial(form.erf), x)
-        a = magnitude.clamped(0.0, form.erf_is_one)
-        n, r = _reduced(-(a * a.polynomial(form.erfc)), _LN2)
-        complement = -_power_of_two(n)
-        large = complement.times_plus(_exp_minus_one(r) + 1.0, 1.0).with_sign_of(x)
-        return x.where(magnitude < form.erf_end, small, large)
+        form = _format(x)
+        a = abs(x).clamped(0.0, form.erf_is_one)
+        return _power_minus_one(-a.times_plus(a.polynomial(form.erf), a)).with_sign_of(x)
 
     # -- logarithms: log(2**k * (1 + f)) = k * log(2) + log(1 + f) --
 
@@ -306,6 +289,13 @@ def _reduced(x: Lanes, step: Fraction) -> tuple[Lanes, Lanes]:
         if part:
             r = n.times_plus(-part, r)
     return n, r
+
+
+def _power_minus_one(x: Lanes) -> Lanes:
+    """``exp(x) - 1`` for x of which 2**n is a normal number: as exact for a small x."""
+    n, r = _reduced(x, _LN2)
+    scale = _power_of_two(n)
+    return scale.times_plus(_exp_minus_one(r), scale - 1.0)
 
 
 def _exp_minus_one(r: Lanes) -> Lanes:

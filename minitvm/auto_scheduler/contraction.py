@@ -121,17 +121,20 @@ def _factor(node: PrimExpr, axes: frozenset[Var]) -> Factor | None:
     for load in walk_once(node):
         if not isinstance(load, ProducerLoad) or not isinstance(load.producer, Tensor):
             continue
-        distance = _distances(load, load.producer, axes)
+        distance = distances_of(load, axes)
         if distance is None:
             return None
         found.append(Factor(load.producer, distance))
     return max(found, key=lambda each: len(each.distance), default=None)
 
 
-def _distances(load: ProducerLoad, tensor: Tensor, axes: frozenset[Var]) -> dict[Var, int] | None:
+def distances_of(load: ProducerLoad, axes: frozenset[Var]) -> dict[Var, int] | None:
+    """How far apart in memory, in elements, neighbours along each axis are read; None if an index
+    isn't affine in them."""
+    assert isinstance(load.producer, Tensor)
     distance: dict[Var, int] = {}
     step: int | None = 1
-    for index, extent in reversed(list(zip(load.indices, tensor.shape, strict=True))):
+    for index, extent in reversed(list(zip(load.indices, load.producer.shape, strict=True))):
         coefficients = _affine(index, axes)
         if coefficients is None:
             return None

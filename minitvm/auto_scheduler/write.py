@@ -6,7 +6,8 @@ import operator
 from collections.abc import Iterable
 from typing import Any
 
-from minitvm.auto_scheduler.contraction import Contraction, contraction_of, extent_of
+from minitvm.auto_scheduler.contraction import Contraction, contraction_of
+from minitvm.auto_scheduler.rows import write_rows
 from minitvm.auto_scheduler.streamed import is_streamed, write_streamed
 from minitvm.auto_scheduler.tiled import write_tiled
 from minitvm.expr import ProducerLoad
@@ -63,9 +64,8 @@ def auto_schedule(ops: Any, target: Target | str | None = None) -> Schedule:
         contraction = contraction_of(stage.op)
         if contraction is not None:
             done |= set(_write_contraction(s, contraction, made))
-    for stage in stages:
-        if stage not in done and isinstance(stage.op, ComputeOp) and not stage.inlined:
-            _write_simple(stage, made)
+    rest = [each for each in stages if isinstance(each.op, ComputeOp) and not each.inlined]
+    write_rows(s, [each for each in rest if each not in done], made)
     return s
 
 
@@ -120,19 +120,3 @@ def _epilogue(s: Schedule, stage: Stage) -> Stage:
         if not reader.inlined:
             return reader
     return stage
-
-
-def _write_simple(stage: Stage, target: Target) -> None:
-    """Elements in vectors, the outermost loop on all threads."""
-    assert isinstance(stage.op, ComputeOp)
-    axes = stage.op.axis
-    if not axes:
-        return
-    if not stage.op.reduce_axis:
-        lanes = max(1, target.vector_bits // max(8, stage.op.body[0].dtype.bits))
-        extent = extent_of(axes[-1])
-        if extent is None or extent >= lanes:
-            _, inner = stage.split(axes[-1], factor=lanes)
-            stage.vectorize(inner)
-    if len(axes) > 1:
-        stage.parallel(axes[0])
