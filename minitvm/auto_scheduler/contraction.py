@@ -72,7 +72,8 @@ def extent_of(axis: IterVar) -> int | None:
 
 
 def contraction_of(op: Operation) -> Contraction | None:
-    """The contraction that a stage is, or None.
+    """The contraction that a stage is, or None. A sum for each element of products that no other
+    element uses is none: ``sum(X[i, k] * X[i, k])``.
 
     >>> from minitvm import te
     >>> A, B = te.placeholder((8, 4), name="A"), te.placeholder((4, 16), name="B")
@@ -93,8 +94,8 @@ def contraction_of(op: Operation) -> Contraction | None:
         return None
     axes = frozenset(axis.var for axis in (*op.axis, *op.reduce_axis))
     a, b = _factor(source.a, axes), _factor(source.b, axes)
-    if a is None or b is None or not op.axis:
-        return None
+    if a is None or b is None or all(a.reads(axis) and b.reads(axis) for axis in op.axis):
+        return None  # of neither, anything is used again
     if not b.reads(op.axis[-1]):
         a, b = b, a
     return Contraction(op, a, b) if b.reads(op.axis[-1]) else None

@@ -72,15 +72,17 @@ def write_rows(s: Schedule, stages: Sequence[Stage], target: Target) -> None:
 
 def _place_of_readers(s: Schedule, stage: Stage, places: dict[Stage, _Place]) -> _Place | None:
     """The place where all that read a stage are computed, in the rows that they have in common with
-    it; None if there is none, or they need more than its row."""
+    it; None if there is none, or they need more than its row. Sums of columns stay side by side."""
     if stage.is_output:
         return None
+    op = _compute(stage)
+    most = len(op.axis) - bool(op.reduce_axis and _runs_in_columns(op))
     found: list[_Place] = []
     for reader, rows in _readers(s, stage):
         if reader not in places:
             return None
         found.append(_Place(places[reader].root, min(rows, places[reader].rows)))
-    root, rows = found[0].root, min(place.rows for place in found)
+    root, rows = found[0].root, min([most, *(place.rows for place in found)])
     return _Place(root, rows) if rows and all(place.root is root for place in found) else None
 
 
