@@ -16,7 +16,7 @@ neighbours is left as a plain loop, which LLVM turns into vectors of partial sum
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import final
@@ -42,12 +42,15 @@ class _Place:
     rows: int
 
 
-def write_rows(s: Schedule, stages: Sequence[Stage], target: Target) -> None:
-    """Schedules `stages`, of which only later ones read a stage."""
+def write_rows(
+    s: Schedule, stages: Sequence[Stage], target: Target, kept: Container[Operation]
+) -> None:
+    """Schedules `stages`, of which only later ones read a stage. Those of `kept` are computed as a
+    whole."""
     places: dict[Stage, _Place] = {}
     members: dict[Stage, list[Stage]] = {}
     for stage in reversed(stages):
-        place = _place_of_readers(s, stage, places)
+        place = None if stage.op in kept else _place_of_readers(s, stage, places)
         if place is not None:
             members.setdefault(place.root, []).append(stage)
         places[stage] = place or _Place(stage, len(_compute(stage).axis))

@@ -32,7 +32,7 @@ def kernel(name: str, dtype: str, lanes: int, target: str = "llvm", fp: str = "f
     if lanes > 1:
         _, inner = s[y].split(y.op.axis[0], factor=lanes)
         s[y].vectorize(inner)
-    return build(s, [x, y], target, fp=fp)
+    return build(s, [x, y], target, fp=fp, auto_schedule=False)
 
 
 def arguments(dtype: str) -> Array:
