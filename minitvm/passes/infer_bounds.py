@@ -336,7 +336,9 @@ class BoundInference:
         whether these are all that the loops may reach."""
         begin, dtype = made.ranges[axis].min, axis.var.dtype
         covered = _covered(stage, made, axis)
-        for var, value in reversed(made.names):
+        outer = dict.fromkeys(parent for parent, _ in around)
+        names = [each for parent in outer for each in self._found.bounds[parent].names]
+        for var, value in reversed([*names, *made.names]):
             covered = substitute(covered, {var: value})
         form = prover.affine(covered)
         if not form.terms:

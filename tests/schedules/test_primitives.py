@@ -259,6 +259,32 @@ def test_compute_at_in_a_chain(golden: Golden) -> None:
     check(s, [a, d], lambda x: (x * 2 + 1)[::-1])
 
 
+@pytest.mark.parametrize("block", [1, 2, 3, 4])
+@pytest.mark.parametrize("width", [5, 6, 7])
+def test_compute_at_in_a_chain_whose_sizes_differ(golden: Golden, width: int, block: int) -> None:
+    """The last block is smaller; memory has one size for all of them."""
+    blocks = -(-width // block)
+    a = te.placeholder((6, width), "int32", name="A")
+    b = te.compute((width, 6), lambda i, j: a[j, i] * 2, name="B")
+    c = te.compute((6, width), lambda i, j: b[width - 1 - j, i] + a[i, j], name="C")
+    d = te.compute((6, blocks, block),
+                   lambda i, o, j: te.if_then_else(o * block + j < width,
+                                                   c[i, te.min(o * block + j, width - 1)], 0),
+                   name="D")  # fmt: skip
+    s = te.create_schedule(d.op)
+    s[b].compute_at(s[c], c.op.axis[0])
+    s[c].compute_at(s[d], d.op.axis[1])
+    if (width, block) == (5, 2):
+        golden(text(s, [a, d]))
+
+    def in_blocks(x: Any) -> Any:
+        padded = np.zeros((6, blocks * block), "int32")
+        padded[:, :width] = x + 2 * x[:, ::-1]
+        return padded.reshape(6, blocks, block)
+
+    check(s, [a, d], in_blocks)
+
+
 def test_compute_at_of_a_reduction(golden: Golden) -> None:
     a, b, _ = sums()
     c = te.compute((n, m), lambda i, j: a[i, j] - b[i], name="C")
