@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, cast
@@ -180,6 +181,23 @@ def test_fuse_of_three_axes(golden: Golden) -> None:
     s[b].fuse(list(b.op.axis))
     golden(text(s, [a, b]))
     check(s, [a, b], lambda x: x * 2)
+
+
+@pytest.mark.parametrize("factor", [None, 4])
+def test_fused_memory_is_that_of_the_region(factor: int | None) -> None:
+    """Of two rows, a part whose width depends on the loop around."""
+    a = te.placeholder((n + 1, 6), "int32", name="A")
+    b = te.compute((n + 1, 6), lambda t, i: a[t, i] * 2, name="B")
+    c = te.compute((n, 6), lambda t, i: b[t, i] + b[t + 1, 5 - i], name="C")
+    s = te.create_schedule(c.op)
+    fused = s[b].fuse(*b.op.axis)
+    if factor:
+        s[b].split(fused, factor)
+    s[b].compute_at(s[c], c.op.axis[1])
+    found = re.search(r"B = allocate\(int32\[(\d+), 6\]\)", text(s, [a, c]))
+    assert found is not None
+    assert 2 <= int(found[1]) <= (2 if factor is None else 20)  # a remainder may be a row each
+    check(s, [a, c], lambda x: 2 * (x[:-1] + x[1:, ::-1]))
 
 
 def test_reorder(golden: Golden) -> None:
