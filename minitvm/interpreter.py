@@ -446,6 +446,17 @@ def _extract(compiler: _Compiler, node: e.Call) -> Evaluator:
     return lambda env: vector(env)[lane(env)]
 
 
+def _shuffle(compiler: _Compiler, node: e.Call) -> Evaluator:
+    a, b = compiler.exprs(node.args[:2])
+    lanes = [e.const_int(each) for each in node.args[2:]]
+
+    def evaluate(env: Environment) -> Value:
+        both = (*a(env), *b(env))
+        return tuple([both[lane] for lane in lanes])
+
+    return evaluate
+
+
 def _fold(compiler: _Compiler, node: e.Call) -> Evaluator:
     name, dtype, (start, vector) = node.op, node.dtype, compiler.exprs(node.args)
     return lambda env: scalars.fold(name, dtype, start(env), vector(env))
@@ -538,6 +549,7 @@ _CALLS: dict[str, Callable[[_Compiler, e.Call], Evaluator]] = {
     "call_packed": _call_packed,
     "call_extern": _call_extern,
     "vector_extract": _extract,
+    "vector_shuffle": _shuffle,
     **dict.fromkeys(scalars.VECTOR_FOLDS, _fold),
 }
 
