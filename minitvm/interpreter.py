@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -448,13 +449,8 @@ def _extract(compiler: _Compiler, node: e.Call) -> Evaluator:
 
 def _shuffle(compiler: _Compiler, node: e.Call) -> Evaluator:
     a, b = compiler.exprs(node.args[:2])
-    lanes = [e.const_int(each) for each in node.args[2:]]
-
-    def evaluate(env: Environment) -> Value:
-        both = (*a(env), *b(env))
-        return tuple([both[lane] for lane in lanes])
-
-    return evaluate
+    pick = itemgetter(*[e.const_int(each) for each in node.args[2:]])
+    return lambda env: pick((*a(env), *b(env)))
 
 
 def _fold(compiler: _Compiler, node: e.Call) -> Evaluator:

@@ -11,7 +11,7 @@ from minitvm import stmt as s
 from minitvm.arith.atoms import is_pure
 from minitvm.arith.prover import Prover
 from minitvm.expr import Buffer, BufferLoad, Call, PrimExpr, Var
-from minitvm.functor import Mutator, rebuild, substitute, walk_once
+from minitvm.functor import Mutator, substitute, walk_once
 from minitvm.passes.effects import is_stable
 from minitvm.runtime.dtype import DType
 from minitvm.stmt import BufferStore, ForKind, PrimFunc, Stmt, with_body
@@ -144,7 +144,7 @@ def _is_row(value: PrimExpr, k: Var) -> bool:
     match value:
         case e.IntImm() | e.FloatImm():
             return True
-        case e.Cast(inner):
+        case e.Cast(value=inner):
             return not inner.dtype.is_bool and _is_row(inner, k)
         case Call(op="if_then_else", args=(condition, a, b)):
             return not _mentions(condition, k) and _is_row(a, k) and _is_row(b, k)
@@ -171,6 +171,8 @@ def _is_near(buffer: Buffer, indices: Sequence[PrimExpr], j: Var) -> bool:
 
 
 # -- What becomes of them --------------------------------------------------------------------------
+
+_Begin = tuple[Var, PrimExpr]  # the variable of a loop, and its value where a block begins
 
 
 def _by_blocks(copy: _Copy) -> Stmt:
@@ -227,40 +229,63 @@ def _block(copy: _Copy, k: PrimExpr, j: PrimExpr) -> Stmt:
     along, across = copy.along.loop_var, copy.across.loop_var
     store, size = copy.store, copy.size
     network = _Network()
-    rows: list[PrimExpr] = []
-    for lane in range(size):
-        row = _row(substitute(store.value, {across: j + lane}), along, k, size)
-        rows.append(network.named("row", _shuffled_as(row)))
-    place = _neighbours(store.buffer, store.indices, across)
-    assert place is not None
-    stores: list[Stmt] = []
-    for step, column in enumerate(_transposed(rows, network)):
-        indices = [substitute(index, {along: k + step, across: j}) for index in store.indices]
-        indices[place] = e.Ramp(indices[place], e.const(1, indices[place].dtype), size)
-        stores.append(BufferStore(store.buffer, _stored_as(column, store), tuple(indices)))
+    rows: list[PrimExpr] = [
+        network.named("row", _shuffled_as(row))
+        for row in _rows(store.value, (along, k), (across, j), size)
+    ]
+    places = _vectors_at(store.buffer, store.indices, (across, j), (along, k), size)
+    stores = [
+        BufferStore(store.buffer, _stored_as(column, store), place)
+        for place, column in zip(places, _transposed(rows, network), strict=True)
+    ]
     body: Stmt = s.seq(*stores)
     for var, value in reversed(network.values):
         body = s.LetStmt(var, value, body)
     return body
 
 
-def _row(value: PrimExpr, var: Var, begin: PrimExpr, lanes: int) -> PrimExpr:
-    """`value` for as many `var` from `begin` on, as a vector."""
+def _rows(value: PrimExpr, along: _Begin, across: _Begin, size: int) -> list[PrimExpr]:
+    """`value` as vectors over the first variable, for as many values of the second."""
+    wide = value.dtype.with_lanes(size)
     match value:
         case e.IntImm() | e.FloatImm():
-            return e.Broadcast(value, lanes)
-        case e.Cast(inner):
-            return e.Cast(value.dtype.with_lanes(lanes), _row(inner, var, begin, lanes))
+            return [e.Broadcast(value, size)] * size
+        case e.Cast(value=inner):
+            return [e.Cast(wide, row) for row in _rows(inner, along, across, size)]
         case Call(op="if_then_else", args=(condition, *values)):
-            made = [_row(each, var, begin, lanes) for each in values]
-            return Call(value.dtype.with_lanes(lanes), value.op, (condition, *made))
+            conditions = _moved(condition, across, size)
+            branches = [_rows(each, along, across, size) for each in values]
+            return [Call(wide, value.op, args) for args in zip(conditions, *branches, strict=True)]
         case BufferLoad(buffer, indices):
-            place = _neighbours(buffer, indices, var)
-            assert place is not None
-            made = [substitute(index, {var: begin}) for index in indices]
-            made[place] = e.Ramp(made[place], e.const(1, made[place].dtype), lanes)
-            return BufferLoad(buffer, tuple(made))
+            places = _vectors_at(buffer, indices, along, across, size)
+            return [BufferLoad(buffer, place) for place in places]
     raise e.unknown_node(value, "a transposing copy")
+
+
+def _vectors_at(
+    buffer: Buffer, indices: Sequence[PrimExpr], along: _Begin, across: _Begin, size: int
+) -> list[tuple[PrimExpr, ...]]:
+    """The indices of neighbours along the first variable, for as many values of the second."""
+    var, begin = along
+    place = _neighbours(buffer, indices, var)
+    assert place is not None
+    moved = [_moved(substitute(index, {var: begin}), across, size) for index in indices]
+    one = e.const(1, indices[place].dtype)
+    moved[place] = [e.Ramp(each, one, size) for each in moved[place]]
+    return list(zip(*moved, strict=True))
+
+
+def _moved(node: PrimExpr, place: _Begin, size: int) -> list[PrimExpr]:
+    """`node` for the first `size` values of a variable: from one index on by constants, where that
+    can be said, so that an address is computed once."""
+    var, begin = place
+    if not _mentions(node, var):
+        return [node] * size
+    step = _step(node, var) if node.dtype.is_int else None
+    if step is None:
+        return [substitute(node, {var: begin + i}) for i in range(size)]
+    first = substitute(node, {var: begin})
+    return [first + i * step for i in range(size)]
 
 
 def _shuffled_as(row: PrimExpr) -> PrimExpr:
@@ -287,16 +312,15 @@ class _Network:
         self.values.append((Var(name, value.dtype), value))
         return self.values[-1][0]
 
-    def shuffled(self, a: PrimExpr, b: PrimExpr, lanes: Sequence[int]) -> Var:
-        chosen = tuple(map(e.const, lanes))
-        return self.named("lanes", Call(a.dtype, "vector_shuffle", (a, b, *chosen)))
+    def shuffled(self, a: PrimExpr, b: PrimExpr, lanes: Sequence[PrimExpr]) -> Var:
+        return self.named("lanes", Call(a.dtype, "vector_shuffle", (a, b, *lanes)))
 
 
 def _transposed(rows: list[PrimExpr], network: _Network) -> list[PrimExpr]:
     """The columns of a square of as many rows as lanes.
 
     Two stages, whose steps are one instruction a vector. Within the parts of vectors, the lanes of
-    two rows half a part apart are taken in turn, until lane i of a part holds what stands in row i::
+    two rows half a part apart are taken in turn, until lane i of a part holds what row i holds::
 
         a0 a1 a2 a3    c0 c1 c2 c3    ->    a0 c0 a1 c1    a2 c2 a3 c3
 
@@ -306,49 +330,36 @@ def _transposed(rows: list[PrimExpr], network: _Network) -> list[PrimExpr]:
     """
     size = len(rows)
     part = min(size, _PART // rows[0].dtype.bits)
+    numbers = [e.const(lane) for lane in range(2 * size)]
+    low, high = (
+        [
+            numbers[lane]
+            for first in range(half, size, part)
+            for i in range(first, first + part // 2)
+            for lane in (i, size + i)
+        ]
+        for half in (0, part // 2)
+    )
     for _ in range(part.bit_length() - 1):
         rows = [
-            made
+            network.shuffled(rows[i], rows[i + part // 2], lanes)
             for first in range(0, size, part)
             for i in range(first, first + part // 2)
-            for made in _in_turn(rows[i], rows[i + part // 2], part, network)
+            for lanes in (low, high)
         ]
-    for _ in range((size // part).bit_length() - 1):
-        pairs = [
-            _even_and_odd(rows[i + q], rows[i + part + q], part, network)
-            for i in range(0, size, 2 * part)
-            for q in range(part)
-        ]
-        rows = [even for even, _ in pairs] + [odd for _, odd in pairs]
-    return rows
-
-
-def _in_turn(a: PrimExpr, b: PrimExpr, part: int, network: _Network) -> list[PrimExpr]:
-    """The first halves of all parts of `a` and `b`, lanes in turn, and the second halves."""
-    size = a.dtype.lanes
-    return [
-        network.shuffled(
-            a,
-            b,
-            [
-                lane
-                for first in range(half, size, part)
-                for i in range(first, first + part // 2)
-                for lane in (i, size + i)
-            ],
-        )
-        for half in (0, part // 2)
-    ]
-
-
-def _even_and_odd(
-    a: PrimExpr, b: PrimExpr, part: int, network: _Network
-) -> tuple[PrimExpr, PrimExpr]:
-    size = a.dtype.lanes
     even, odd = (
-        network.shuffled(
-            a, b, [lane for i in range(first, 2 * size, 2 * part) for lane in range(i, i + part)]
-        )
-        for first in (0, part)
+        [
+            numbers[i]
+            for first in range(begin, 2 * size, 2 * part)
+            for i in range(first, first + part)
+        ]
+        for begin in (0, part)
     )
-    return even, odd
+    for _ in range((size // part).bit_length() - 1):
+        rows = [
+            network.shuffled(rows[first + i], rows[first + part + i], lanes)
+            for lanes in (even, odd)
+            for first in range(0, size, 2 * part)
+            for i in range(part)
+        ]
+    return rows
