@@ -13,7 +13,7 @@ from minitvm.arith.prover import Prover
 from minitvm.expr import Buffer, BufferLoad, Call, PrimExpr, Var
 from minitvm.functor import Mutator, substitute, walk_once
 from minitvm.passes.effects import is_stable
-from minitvm.runtime.dtype import DType
+from minitvm.runtime.dtype import UINT16, DType
 from minitvm.stmt import BufferStore, ForKind, PrimFunc, Stmt, with_body
 
 # Rows and columns of a block, by the bytes of an element: that many vectors are in registers at
@@ -292,7 +292,11 @@ def _shuffled_as(row: PrimExpr) -> PrimExpr:
     """Floats of 16 bits are shuffled as the bits that they are in memory."""
     if not row.dtype.is_float or row.dtype.bits != 16:
         return row
-    return Call(DType.of("uint16").with_lanes(row.dtype.lanes), "reinterpret", (row,))
+    bits = UINT16.with_lanes(row.dtype.lanes)
+    if isinstance(row, Call) and row.op == "if_then_else":
+        condition, *values = row.args
+        return Call(bits, row.op, (condition, *map(_shuffled_as, values)))
+    return Call(bits, "reinterpret", (row,))
 
 
 def _stored_as(column: PrimExpr, store: BufferStore) -> PrimExpr:
