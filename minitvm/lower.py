@@ -60,7 +60,7 @@ def pipeline(config: PassConfig) -> tuple[Pass, ...]:
         (
             *((("reuse_storage", reuse_storage),) if config.reuse_storage else ()),
             ("widen_indices", widen_indices),
-            *((("transpose_copies", transpose_copies),) if config.vectorize else ()),
+            ("transpose_copies", transpose_copies),
             ("vectorize_loops", vectorize_loops),
         ),
     )

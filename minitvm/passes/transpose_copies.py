@@ -34,19 +34,20 @@ def transpose_copies(func: PrimFunc) -> PrimFunc:
             for j in vectorized(32):
                 P[k, j] = B[j, k]
 
-    After, with blocks of 4 x 4 and two of them in a cache line::
+    After, of float64, in blocks of 4 x 4, two for each cache line::
 
         if n >= 8:
             for k_block in range((n + 7) // 8):
                 k_begin = min(k_block * 8, n - 8)
                 for j_block in range(8):
+                    j_begin = j_block * 4
                     for k_part in range(2):
-                        row = B[j_block * 4, ramp(k_begin + k_part * 4, 1, 4)]
-                        row_1 = B[j_block * 4 + 1, ramp(k_begin + k_part * 4, 1, 4)]
+                        row = B[j_begin, ramp(k_begin + k_part * 4, 1, 4)]
+                        row_1 = B[j_begin + 1, ramp(k_begin + k_part * 4, 1, 4)]
                         ...
-                        lanes = vector_shuffle(row, row_2, 0, 4, 1, 5)
+                        lanes = vector_shuffle(row, row_1, 0, 4, 2, 6)
                         ...
-                        P[k_begin + k_part * 4, ramp(j_block * 4, 1, 4)] = column
+                        P[k_begin + k_part * 4, ramp(j_begin, 1, 4)] = lanes_4
                         ...
         else:
             ...  # as before

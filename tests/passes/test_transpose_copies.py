@@ -270,6 +270,28 @@ def test_a_layout_other_than_declared() -> None:
 # -- That it is used -------------------------------------------------------------------------------
 
 
+@settings(max_examples=25, deadline=None)
+@given(sizes, sizes, st.integers(4, 40), st.booleans(), st.booleans())
+def test_a_scheduled_transposition(
+    rows: int, columns: int, factor: int, is_symbolic: bool, casts: bool
+) -> None:
+    shape = (Var("m"), Var("n")) if is_symbolic else (rows, columns)
+    S = te.placeholder(shape, "float32", name="S")
+    to = "float64" if casts else "float32"
+    T = te.compute(shape[::-1], lambda k, j: S[j, k].astype(to), name="T")
+    s = te.create_schedule(T.op)
+    step, lane = T.op.axis
+    outer, inner = s[T].split(lane, factor=factor)
+    s[T].reorder(outer, step, inner)
+    s[T].vectorize(inner)
+    if is_symbolic:
+        assert "vector_shuffle" in str(lower(s, [S, T]))
+    given_rows = np.random.default_rng(0).random((rows, columns)).astype("float32")
+    found = np.empty((columns, rows), to)
+    build(s, [S, T])(given_rows, found)
+    np.testing.assert_array_equal(found, given_rows.T)
+
+
 @pytest.mark.parametrize("batch", [(), (3,)], ids=["plain", "batched"])
 @pytest.mark.parametrize("first", ["N", "T"])
 def test_a_transposed_factor(first: str, batch: tuple[int, ...]) -> None:
