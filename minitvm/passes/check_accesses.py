@@ -319,5 +319,6 @@ def is_repeatable(value: PrimExpr, *, may_read: bool = False) -> bool:
 
 
 _REPEATABLE = frozenset({
-    "if_then_else", "likely", "checked", "reinterpret", "vector_extract", *VECTOR_FOLDS,
+    "if_then_else", "likely", "checked", "reinterpret", "vector_extract", "vector_shuffle",
+    *VECTOR_FOLDS,
 })  # fmt: skip
