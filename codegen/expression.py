@@ -81,6 +81,7 @@ class ExpressionEmitter:
             "call_llvm_pure_intrin": self._emit_llvm_intrinsic,
             "call_extern": self._emit_extern,
             "vector_extract": self._emit_extract,
+            "vector_shuffle": self._emit_shuffle,
             **dict.fromkeys(VECTOR_FOLDS, self._emit_fold),
         }
         binary: dict[type, Callable[[Any], Value]] = dict.fromkeys(
@@ -471,6 +472,10 @@ class ExpressionEmitter:
         if vector.dtype.lanes == 1:
             return self.emit(vector)
         return self.text.extract_at(self.emit(vector), self.index(lane))
+
+    def _emit_shuffle(self, node: e.Call) -> Value:
+        a, b, *lanes = node.args
+        return self.text.shuffle(self.emit(a), self.emit(b), [e.const_int(each) for each in lanes])
 
     def _emit_fold(self, node: e.Call) -> Value:
         start, vector = node.args

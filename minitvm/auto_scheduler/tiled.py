@@ -198,6 +198,6 @@ def _write_panels(s: Schedule, contraction: Contraction, sums: Tensor, tile: Til
 
     panels = s[s.cache_read(contraction.b.tensor, "global", [sums])]
     loops = panels.transform_layout(layout)
-    if place == len(axes) - 1:
+    if first[-1:] != [len(axes) - 1]:  # elements are neighbours along a column or along a sum
         panels.vectorize(loops[-1])
     panels.parallel(loops[0])
