@@ -458,10 +458,16 @@ class ExpressionEmitter:
         return self.text.phi(arrived[0][0].type, *arrived)
 
     def _emit_reinterpret(self, node: e.Call) -> Value:
-        """Through memory's form, which is the bits that the dtype says."""
-        source = node.args[0]
+        """Through memory's form, which is the bits that the dtype says. Neighbours in memory are
+        loaded as what they are to be."""
+        source, wanted = node.args[0], memory_type(node.dtype)
+        if isinstance(source, e.BufferLoad) and _unless_all(source.predicate) is None:
+            where = self.address(source.buffer, source.indices)
+            if where.step == 1 and not source.dtype.is_bool:
+                loaded = self.text.load(wanted, where.pointer, source.buffer.dtype.itemsize)
+                return self.conversions.from_memory(loaded, node.dtype)
         memory = self.conversions.to_memory(self.emit(source), source.dtype)
-        bits = self.text.convert_whole(memory, memory_type(node.dtype))
+        bits = self.text.convert_whole(memory, wanted)
         return self.conversions.from_memory(bits, node.dtype)
 
     def _emit_extract(self, node: e.Call) -> Value:

@@ -218,11 +218,14 @@ class _Statements:
         """A group of `a`, as 32 bits, in every lane."""
         by = self._by
         loaded = a.vload(g * by.group, a.dtype.with_lanes(by.group))
-        bits: PrimExpr = e.Broadcast(reinterpret("int32", loaded), by.lanes)
-        if by.form == "offset":  # 128 more in each byte: its highest bit flipped
-            bits = bits ^ e.const(-0x7F7F7F80, bits.dtype)
+        bits = reinterpret("int32", loaded)
+        if by.form == "offset":
+            # 128 more in each byte: its highest bit flipped. Of the scalar: LLVM 22 doesn't come
+            # to an end where vectors of bytes are the same in groups of 4 lanes.
+            bits = bits ^ e.const(-0x7F7F7F80, "int32")
         given = DType.of("uint8") if by.form == "offset" else a.dtype
-        made: PrimExpr = reinterpret(given.with_lanes(by.lanes * by.group), bits)
+        same = e.Broadcast(bits, by.lanes)
+        made: PrimExpr = reinterpret(given.with_lanes(by.lanes * by.group), same)
         return made
 
     def _dot(self, sums: PrimExpr, a: PrimExpr, b: PrimExpr) -> PrimExpr:
