@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from minitvm.auto_scheduler.contraction import Contraction, contraction_of, extent_of
+from minitvm.auto_scheduler.dotted import instruction_for, write_dotted
 from minitvm.auto_scheduler.streamed import is_streamed, write_streamed
 from minitvm.auto_scheduler.tiled import write_tiled
 from minitvm.expr import ProducerLoad
@@ -76,7 +77,11 @@ def _write_contraction(s: Schedule, contraction: Contraction, target: Target) ->
         write_streamed(s, contraction, target)
         return (stage,)
     last = _epilogue(s, stage)
-    write_tiled(s, contraction, last.op.output(0), target)
+    instruction = instruction_for(contraction, target)
+    if instruction is not None:
+        write_dotted(s, contraction, last.op.output(0), instruction, target)
+    else:
+        write_tiled(s, contraction, last.op.output(0), target)
     return (stage, last)
 
 
