@@ -69,6 +69,9 @@ def _shapes(group: str, settings: Settings) -> list[Row]:
     for row in GROUPS[group](settings):
         print(speeds.line(row), flush=True)
         rows.append(row)
+    if not rows:
+        print(f"no shape has {settings.only!r} in its name")
+        return rows
     print(f"\n{speeds.summary(rows, _TARGETS[group])}", flush=True)
     return rows
 

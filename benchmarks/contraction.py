@@ -66,15 +66,10 @@ class Problem:
 def rows(problems: Iterable[Problem], settings: Settings) -> Iterator[Row]:
     """Each problem whose title contains ``settings.only``, on as many threads as the settings
     say; in a quick run the smallest of each family.
-
-    Raises
-    ------
-    ValueError
-        If there is none.
     """
     chosen = [problem for problem in problems if settings.only in problem.title]
     if not chosen:
-        raise ValueError(f"--only: expected a part of a family or shape, got {settings.only!r}")
+        return
     if not settings.least:
         smallest: dict[str, Problem] = {}
         for problem in sorted(chosen, key=lambda problem: problem.flop):
@@ -86,7 +81,7 @@ def rows(problems: Iterable[Problem], settings: Settings) -> Iterator[Row]:
 
 
 def build_seconds(program: Program) -> tuple[float, Any]:
-    """A program's function, and the seconds to schedule and build it, its expression made already."""
+    """The seconds to schedule and build a program, its expression there already; its function."""
     arguments = program(minitvm.te)
     start = time.perf_counter()
     schedule = minitvm.auto_schedule(arguments[-1])
@@ -106,7 +101,7 @@ def measured(problem: Problem, settings: Settings) -> Iterator[Row]:
         seconds, function = build_seconds(problem.program)
         contenders[OURS] = partial(function, *arrays)
     except Exception as error:  # shown among the losses; the other shapes are measured
-        unbuilt[OURS] = _in_a_line(error)
+        unbuilt[OURS] = f"FAILED: {_in_a_line(error)}"
     contenders |= problem.peers(arrays[:-1])
     aside = {}
     if problem.aside is not None and problem.flop <= _ASIDE_FLOP:
@@ -175,8 +170,8 @@ def _wrong(name: str, threads: int, call: Call, output: Any, expected: Array, bo
 
     try:
         _on(threads, name, once)(1)
-    except Exception as error:  # a peer that can't, or our own failure: named in the row
-        return _in_a_line(error)
+    except Exception as error:  # of a peer, or of ours: the row names it, and the run goes on
+        return f"FAILED: {_in_a_line(error)}"
     (result,) = results
     off = np.abs(_double(output if result is None else result) - expected)
     if (off <= bound).all():

@@ -39,11 +39,15 @@ QUICK = Settings(repeat=2, least=0.0, processes=1)
 @final
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The median seconds of a run, how many cores were busy meanwhile, and the least seconds."""
+    """The median seconds of a run, how many cores were busy meanwhile, and the least seconds.
+
+    `processor` is the least that a run took of processors, however many other processes had them.
+    """
 
     seconds: float
     cores_busy: float | None = None
     least: float | None = None
+    processor: float | None = None
 
 
 @final
@@ -95,10 +99,15 @@ class Row:
         return {name: found for name, found in self.measured.items() if name != OURS}
 
     @property
+    def counted(self) -> dict[str, Measured]:
+        """The peers that are a measure."""
+        aside = () if self.contraction is None else self.contraction.aside
+        return {name: found for name, found in self.peers.items() if name not in aside}
+
+    @property
     def best_peer(self) -> str | None:
         """The fastest other that counts, if there is one."""
-        aside = () if self.contraction is None else self.contraction.aside
-        peers = {name: found for name, found in self.peers.items() if name not in aside}
+        peers = self.counted
         return min(peers, key=lambda name: peers[name].seconds, default=None)
 
     @property
@@ -167,6 +176,7 @@ def interleaved(contenders: Mapping[str, Timer], settings: Settings) -> dict[str
     numbers = {name: _number(timer, settings.least) for name, timer in contenders.items()}
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     cores: dict[str, list[float]] = {name: [] for name in contenders}
+    spent: dict[str, list[float]] = {name: [] for name in contenders}
     order = list(contenders)
     for _ in range(settings.repeat):
         for name in order:
@@ -174,10 +184,14 @@ def interleaved(contenders: Mapping[str, Timer], settings: Settings) -> dict[str
             seconds[name].append(contenders[name](numbers[name]) / numbers[name])
             process = time.process_time() - process
             cores[name].append(process / (time.perf_counter() - wall))
+            spent[name].append(process / numbers[name])
         order.append(order.pop(0))
     return {
         name: Measured(
-            statistics.median(seconds[name]), statistics.median(cores[name]), min(seconds[name])
+            statistics.median(seconds[name]),
+            statistics.median(cores[name]),
+            min(seconds[name]),
+            min(spent[name]),
         )
         for name in contenders
     }

@@ -118,7 +118,7 @@ def _row(row: Row) -> dict[str, Any]:
 
 
 def _measured(found: Measured) -> dict[str, float | None]:
-    return {"seconds": found.seconds, "cores_busy": found.cores_busy, "least": found.least}
+    return dataclasses.asdict(found)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from benchmarks.measure import OURS, Row
+from benchmarks.measure import OURS, Measured, Row
 from benchmarks.report import seconds
 
 LOST = 0.95  # what is slower than this has lost
@@ -19,7 +19,7 @@ _BUILD_MEDIAN, _BUILD_WORST = 0.100, 0.300  # seconds
 _BUSY = 0.2  # of a core more than there should be threads: there were more
 
 HEAD = (
-    f"{'shape (* held out)':44} T {'minitvm':>8} {'GFLOP/s':>8}  {'speed':>6} (of the least times)"
+    f"{'shape (* held out)':44} T {'minitvm':>8} {'GFLOP/s':>8}  {'speed':>6} (undisturbed)"
     "  in the speed of each peer"
 )
 
@@ -35,14 +35,21 @@ class Target:
     worst: float | None = None
 
 
-def speed(row: Row, *, least: bool = False) -> float | None:
-    """The best peer's time in minitvm's, of the medians or of the least times."""
-    if row.ratio is None or row.best_peer is None:
+def speed(row: Row) -> float | None:
+    """The best peer's time in minitvm's, of the medians."""
+    return None if row.ratio is None else 1 / row.ratio
+
+
+def undisturbed(row: Row) -> float | None:
+    """The same of the least times, on one thread those of the processor: other processes disturb
+    these less."""
+    if OURS not in row.measured or not row.counted:
         return None
-    ours, peer = row.measured[OURS], row.peers[row.best_peer]
-    if least and ours.least and peer.least:
-        return peer.least / ours.least
-    return peer.seconds / ours.seconds
+    return min(_least(row, peer) for peer in row.counted.values()) / _least(row, row.measured[OURS])
+
+
+def _least(row: Row, found: Measured) -> float:
+    return (found.processor if row.threads == 1 else found.least) or found.least or found.seconds
 
 
 def line(row: Row) -> str:
@@ -54,7 +61,7 @@ def line(row: Row) -> str:
         return f"{name:44} {row.threads} {row.missing[OURS]}"
     found = speed(row)
     rate = about.flop / row.ours / 1e9
-    verdict = "" if found is None else f"{found:6.2f} ({speed(row, least=True):.2f})"
+    verdict = "" if found is None else f"{found:6.2f} ({undisturbed(row):.2f})"
     parts = [f"{peer} {it.seconds / row.ours:.2f}" for peer, it in row.peers.items()]
     parts += [f"{peer}: {reason}" for peer, reason in row.missing.items()]
     parts += [
@@ -70,7 +77,7 @@ def line(row: Row) -> str:
 
 def summary(rows: Sequence[Row], targets: Sequence[Target]) -> str:
     """Means, worst shapes and targets, all losses, and the time to build."""
-    lines = [f"{'':52} shapes    mean   worst  below {LOST}   target"]
+    lines = [f"{'':52} shapes    mean (undisturbed)  worst below {LOST}   target"]
     for target in targets:
         for threads in sorted({row.threads for row in rows}):
             covered = [row for row in rows if target.covers(row) and row.threads == threads]
@@ -92,8 +99,8 @@ def _means(target: Target, threads: int, rows: Sequence[Row]) -> Iterator[str]:
             yield f"{'    ' + kind:52} {_figures(part)}"
 
 
-def _speeds(rows: Sequence[Row]) -> list[float]:
-    return [found for row in rows if (found := speed(row)) is not None]
+def _speeds(rows: Sequence[Row], of: Callable[[Row], float | None] = speed) -> list[float]:
+    return [found for row in rows if (found := of(row)) is not None]
 
 
 def _figures(rows: Sequence[Row]) -> str:
@@ -103,7 +110,8 @@ def _figures(rows: Sequence[Row]) -> str:
     if not found:
         return f"{len(rows):6}: no peer{said}"
     lost = sum(value < LOST for value in found)
-    return f"{len(rows):6} {_mean(found):7.2f} {min(found):7.2f} {lost:11}{said}"
+    least = f"({_mean(_speeds(rows, undisturbed)):.2f})"
+    return f"{len(rows):6} {_mean(found):7.2f} {least:13} {min(found):6.2f} {lost:10}{said}"
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -127,10 +135,13 @@ def _verdict(target: Target, rows: Sequence[Row]) -> str:
 
 def _losses(rows: Sequence[Row]) -> list[str]:
     failed = [row for row in rows if OURS not in row.measured]
-    lost = [row for row in rows if (speed(row) or 1.0) < LOST]
-    return [line(row) for row in [*failed, *sorted(lost, key=lambda row: speed(row) or 1.0)]] or [
-        "none"
-    ]
+    lost = [row for row in rows if _worse(row) < LOST]
+    return [line(row) for row in [*failed, *sorted(lost, key=_worse)]] or ["none"]
+
+
+def _worse(row: Row) -> float:
+    """The speed, disturbed or not."""
+    return min(speed(row) or 1.0, undisturbed(row) or 1.0)
 
 
 def _build(rows: Sequence[Row]) -> str:
