@@ -184,7 +184,8 @@ def interleaved(contenders: Mapping[str, Timer], settings: Settings) -> dict[str
             seconds[name].append(contenders[name](numbers[name]) / numbers[name])
             process = time.process_time() - process
             cores[name].append(process / (time.perf_counter() - wall))
-            spent[name].append(process / numbers[name])
+            # The timer's own preparations are in the share of cores, not in the seconds.
+            spent[name].append(seconds[name][-1] * cores[name][-1])
         order.append(order.pop(0))
     return {
         name: Measured(
