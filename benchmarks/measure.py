@@ -184,8 +184,8 @@ def interleaved(contenders: Mapping[str, Timer], settings: Settings) -> dict[str
             seconds[name].append(contenders[name](numbers[name]) / numbers[name])
             process = time.process_time() - process
             cores[name].append(process / (time.perf_counter() - wall))
-            # The timer's own preparations are in the share of cores, not in the seconds.
-            spent[name].append(seconds[name][-1] * cores[name][-1])
+            # A timer's preparations are in the process's time, and waiting is in the seconds.
+            spent[name].append(min(process / numbers[name], seconds[name][-1]))
         order.append(order.pop(0))
     return {
         name: Measured(
