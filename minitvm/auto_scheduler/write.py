@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from minitvm.auto_scheduler.contraction import Contraction, contraction_of, extent_of
+from minitvm.auto_scheduler.convolution import is_convolution, write_convolution
 from minitvm.auto_scheduler.streamed import is_streamed, write_streamed
 from minitvm.auto_scheduler.tiled import write_tiled
 from minitvm.expr import ProducerLoad
@@ -76,6 +77,8 @@ def _write_contraction(s: Schedule, contraction: Contraction, target: Target) ->
         write_streamed(s, contraction, target)
         return (stage,)
     last = _epilogue(s, stage)
+    if is_convolution(contraction):
+        return write_convolution(s, contraction, last.op.output(0), target)
     write_tiled(s, contraction, last.op.output(0), target)
     return (stage, last)
 
