@@ -24,7 +24,7 @@ from typing import Any
 
 from minitvm import expr as e
 from minitvm.auto_scheduler.contraction import Contraction, contraction_of, extent_of
-from minitvm.auto_scheduler.tiles import Tile, tile_of
+from minitvm.auto_scheduler.tiles import Tile
 from minitvm.expr import IterVar, ProducerLoad, Var
 from minitvm.functor import walk_once
 from minitvm.target import Target
@@ -33,7 +33,9 @@ from minitvm.te.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
 
 _TASKS = 4  # tiles of columns for each thread, from which on each makes its own panel
-_VECTORS = 4  # of a tile at most
+_VECTORS = 7  # of a tile at most
+_LATENCY = 8  # multiply-adds under way at once
+_REMAINDER = 0.04
 _COPIES = 9  # elements of a window that are written out
 _STATEMENTS = 80  # multiply-adds of a tile that are written out in a depthwise convolution
 
@@ -162,7 +164,7 @@ def _write_product(
     lanes = max(1, target.vector_bits // last.dtype.bits)
     tile = _tile(contraction, row, width, any(groups), last, target)
     panels = None
-    if not _is_flat(contraction, columns):
+    if width % tile.columns or not _is_flat(contraction, columns):
         panels = s[s.cache_access(contraction.b.tensor, "global", s[sums].op)]
     s[sums].transform_layout(lambda *indices: [*indices[:first], _flat(indices[first:], sizes)])
 
@@ -185,7 +187,8 @@ def _write_product(
         stage.parallel(stage.fuse(*outer, column_outer) if outer else column_outer)
     if panels is None:
         return [stage, s[sums]]
-    step = _step(columns, width, tile, lanes)
+    flat_image = _is_flat(contraction, columns)
+    step = tile.columns if flat_image else _step(columns, width, tile, lanes)
     loops = _flatten(panels, contraction, sizes, tile.columns)
     _write_panels(panels, loops, step, shared=tasks < _TASKS)
     if tasks >= _TASKS:
@@ -207,19 +210,32 @@ def _write_sums(inner: Stage, place: int, width: int, lanes: int) -> None:
 def _tile(
     contraction: Contraction, row: IterVar, width: int, grouped: bool, last: Tensor, target: Target
 ) -> Tile:
-    """The tile of sums. An image of a few vectors is one tile, so that the weights are read once;
-    no tile is in several groups."""
+    """The tile that takes the fewest cycles; one at the edge computes all its columns.
+
+    A step of the sum multiplies and adds ``rows * vectors`` vectors, which a vector of the panel or
+    a weight loaded takes from where it isn't hidden, and so does bringing the weights of large
+    layers, which each tile of columns reads anew, from beyond L2.
+    """
     lanes = max(1, target.vector_bits // last.dtype.bits)
-    rows = extent_of(row)
-    distance = contraction.a.along(row) * contraction.a.tensor.dtype.itemsize
-    vectors = -(-width // lanes)
-    tile = tile_of(rows, width, last.dtype, target, distance)
-    if vectors <= _VECTORS:
-        most = (target.vector_registers - vectors - 1) // vectors
-        tile = Tile(min(most, rows or most), vectors * lanes)
-    if not grouped or rows is None:
-        return tile
-    return Tile(max(n for n in range(1, tile.rows + 1) if rows % n == 0), tile.columns)
+    all_rows = extent_of(row) or target.vector_registers
+    weights = prod(extent_of(axis) or 1 for axis in (row, *contraction.op.reduce_axis))
+    is_far = weights * last.dtype.itemsize > target.cache_bytes(2) // 2
+    best, least = Tile(1, lanes), float("inf")
+    for vectors in range(1, min(_VECTORS, -(-width // lanes)) + 1):
+        most = (target.vector_registers - 1 - vectors) // vectors
+        for rows in range(1, min(most, all_rows) + 1):
+            whole, rest = divmod(all_rows, rows)
+            if rest and grouped:
+                continue
+            cycles = sum(
+                count * (max(each * vectors, each / 2 + vectors, _LATENCY) + each / 4 * is_far)
+                for count, each in ((whole, rows), (1, rest))
+                if each
+            ) * -(-width // (vectors * lanes))
+            cycles *= 1 + _REMAINDER * (rest > 0)  # its code is compiled, too
+            if cycles < least * 0.999:
+                best, least = Tile(rows, vectors * lanes), cycles
+    return best
 
 
 def _is_flat(contraction: Contraction, columns: Sequence[IterVar]) -> bool:
