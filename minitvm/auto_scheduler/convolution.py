@@ -17,7 +17,7 @@ again, and a tile of the image is computed from the image itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import reduce
 from math import gcd, prod
 from typing import Any
@@ -30,12 +30,14 @@ from minitvm.functor import walk_once
 from minitvm.target import Target
 from minitvm.te.schedule import Schedule
 from minitvm.te.stage import Stage
-from minitvm.te.tensor import ComputeOp, Tensor
+from minitvm.te.tensor import ComputeOp, Operation, Tensor
 
 _TASKS = 4  # tiles of columns for each thread, from which on each makes its own panel
 _VECTORS = 7  # of a tile at most
 _LATENCY = 8  # multiply-adds under way at once
 _REMAINDER = 0.04
+_WAYS = 8  # of the L1 cache
+_PAGE = 4096  # bytes: rows so far apart fall into the same set of L1
 _COPIES = 9  # elements of a window that are written out
 _STATEMENTS = 80  # multiply-adds of a tile that are written out in a depthwise convolution
 
@@ -66,10 +68,14 @@ def _is_depthwise_by_channels(contraction: Contraction) -> bool:
 
 
 def write_convolution(
-    s: Schedule, contraction: Contraction, last: Tensor, target: Target
+    s: Schedule,
+    contraction: Contraction,
+    last: Tensor,
+    target: Target,
+    kept: Collection[Operation],
 ) -> list[Stage]:
     """Writes the schedule of a convolution, and of the stage of `last`, which takes its sums; the
-    stages that are scheduled now."""
+    stages that are scheduled now. The tensors of `kept` are arguments, and stay where they are."""
     if last.op is contraction.op:
         sums = s.cache_write(last, "local")
     else:
@@ -78,8 +84,12 @@ def write_convolution(
     groups = _split_groups(s, sums)
     found = contraction_of(s[sums].op)
     assert found is not None
-    write = _write_depthwise if _rows(found) is None else _write_product
-    return write(s, found, sums, last, groups, target)
+    image = s[found.b.tensor]
+    padded = not (image.inlined or image.op in kept or isinstance(image.op, PlaceholderOp))
+    if _rows(found) is not None:
+        return _write_product(s, found, sums, last, groups, target)
+    done = _write_depthwise(s, found, sums, last, groups, target)
+    return done
 
 
 def _columns(contraction: Contraction) -> list[IterVar]:
@@ -212,30 +222,36 @@ def _tile(
 ) -> Tile:
     """The tile that takes the fewest cycles; one at the edge computes all its columns.
 
-    A step of the sum multiplies and adds ``rows * vectors`` vectors, which a vector of the panel or
-    a weight loaded takes from where it isn't hidden, and so does bringing the weights of large
-    layers, which each tile of columns reads anew, from beyond L2.
+    A step of the sum multiplies and adds ``rows * vectors`` vectors. What isn't quite hidden by
+    that is added: the panel's vectors come from L2, and the weights from L2 or, in large layers,
+    from beyond. That the code for a remainder is compiled, too, counts a little.
     """
     lanes = max(1, target.vector_bits // last.dtype.bits)
     all_rows = extent_of(row) or target.vector_registers
     weights = prod(extent_of(axis) or 1 for axis in (row, *contraction.op.reduce_axis))
-    is_far = weights * last.dtype.itemsize > target.cache_bytes(2) // 2
+    itemsize = last.dtype.itemsize
+    is_far = weights * itemsize > target.cache_bytes(2) // 2
     best, least = Tile(1, lanes), float("inf")
+    most_rows = _WAYS if contraction.a.along(row) * itemsize % _PAGE == 0 else all_rows
     for vectors in range(1, min(_VECTORS, -(-width // lanes)) + 1):
+        tiles = -(-width // (vectors * lanes))
         most = (target.vector_registers - 1 - vectors) // vectors
-        for rows in range(1, min(most, all_rows) + 1):
+        for rows in range(1, min(most, most_rows, all_rows) + 1):
             whole, rest = divmod(all_rows, rows)
             if rest and grouped:
                 continue
-            cycles = sum(
-                count * (max(each * vectors, each / 2 + vectors, _LATENCY) + each / 4 * is_far)
-                for count, each in ((whole, rows), (1, rest))
-                if each
-            ) * -(-width // (vectors * lanes))
-            cycles *= 1 + _REMAINDER * (rest > 0)  # its code is compiled, too
-            if cycles < least * 0.999:
+            cycles = tiles * (whole * _cycles(rows, vectors, is_far) + _cycles(rest, vectors, is_far))
+            cycles *= 1 + _REMAINDER * (rest > 0)
+            if cycles < least:
                 best, least = Tile(rows, vectors * lanes), cycles
     return best
+
+
+def _cycles(rows: int, vectors: int, is_far: bool) -> float:
+    """Of a step of a tile, in units of a vector multiply-add."""
+    if not rows:
+        return 0
+    return max(rows * vectors, rows / 2 + vectors, _LATENCY) + vectors / 2 + rows * (0.25 if is_far else 0.05)
 
 
 def _is_flat(contraction: Contraction, columns: Sequence[IterVar]) -> bool:

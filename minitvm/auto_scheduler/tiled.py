@@ -45,14 +45,19 @@ def write_tiled(s: Schedule, contraction: Contraction, last: Tensor, target: Tar
         sums = op.output(0)
         s[sums].set_scope("local")
     stage = s[last]
-    innermost = _write_tiles(stage, places, tile, columns_outside=not packs)
+    block = _row_tiles_in_cache(contraction, tile, target) if packs else None
+    innermost = _write_tiles(stage, places, tile, block, columns_outside=not packs)
     _write_sums(s[sums], stage, innermost, places)
     if packs:
         _write_panels(s, contraction, sums, tile)
 
 
 def _write_tiles(
-    stage: Stage, places: tuple[int | None, int], tile: Tile, columns_outside: bool
+    stage: Stage,
+    places: tuple[int | None, int],
+    tile: Tile,
+    block: int | None,
+    columns_outside: bool,
 ) -> IterVar:
     """The loops over tiles, and what is done with a tile; the innermost of the former."""
     assert isinstance(stage.op, ComputeOp)
@@ -66,7 +71,11 @@ def _write_tiles(
         row_outer, row_inner = stage.split(axes[row], factor=tile.rows)
         stage.unroll(row_inner)
         inner.insert(0, row_inner)
-        tiles.insert(1 if columns_outside else 0, row_outer)
+        if block is not None:
+            blocks, row_outer = stage.split(row_outer, factor=block)
+            tiles = [blocks, column_outer, row_outer]
+        else:
+            tiles.insert(1 if columns_outside else 0, row_outer)
     stage.reorder(*outer, *tiles, *inner)
     stage.vectorize(column_inner)
     stage.parallel((*outer, *tiles)[0])
@@ -85,6 +94,20 @@ def _write_sums(inner: Stage, stage: Stage, at: IterVar, places: tuple[int | Non
     for axis in rows:
         inner.unroll(axis)
     inner.vectorize(axes[column])
+
+
+def _row_tiles_in_cache(contraction: Contraction, tile: Tile, target: Target) -> int | None:
+    """How many tiles of rows read so much that it fits half of the L2 cache; None if all do, or
+    hardly any. Nor where the call decides how many rows there are: in a block that isn't full,
+    every tile would have to look for the last row."""
+    steps = [extent_of(axis) for axis in contraction.op.reduce_axis]
+    itemsize = contraction.a.tensor.dtype.itemsize
+    row_bytes = prod(each or 1024 for each in steps) * itemsize
+    tiles = target.cache_bytes(2) // 2 // (row_bytes * tile.rows)
+    rows = extent_of(contraction.rows[-1])
+    if rows is None or tiles < 2 or rows <= tiles * tile.rows:
+        return None
+    return int(tiles)
 
 
 def _tile(contraction: Contraction, row: IterVar | None, last: Tensor, target: Target) -> Tile:

@@ -83,6 +83,11 @@ class Schedule(Traced):
 
     # -- Questions --------------------------------------------------------------------------------
 
+    @property
+    def is_touched(self) -> bool:
+        """Whether a primitive was applied."""
+        return len(self.calls.lines) > 1
+
     def now(self, tensor: Tensor) -> Tensor:
         """What a tensor has become by ``cache_write`` and the like."""
         stage = self.stage_map.get(tensor.op)
