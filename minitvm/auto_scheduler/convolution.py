@@ -35,7 +35,7 @@ from minitvm.te.tensor import ComputeOp, Operation, Tensor
 _TASKS = 4  # tiles of columns for each thread, from which on each makes its own panel
 _VECTORS = 7  # of a tile at most
 _LATENCY = 8  # multiply-adds under way at once
-_REMAINDER = 0.04
+_REMAINDER = 0.06
 _WAYS = 8  # of the L1 cache
 _PAGE = 4096  # bytes: rows so far apart fall into the same set of L1
 _COPIES = 9  # elements of a window that are written out
@@ -85,11 +85,42 @@ def write_convolution(
     found = contraction_of(s[sums].op)
     assert found is not None
     image = s[found.b.tensor]
-    padded = not (image.inlined or image.op in kept or isinstance(image.op, PlaceholderOp))
+    is_own = isinstance(image.op, ComputeOp) and not image.inlined and image.op not in kept
     if _rows(found) is not None:
-        return _write_product(s, found, sums, last, groups, target)
-    done = _write_depthwise(s, found, sums, last, groups, target)
+        done = _write_product(s, found, sums, last, groups, target)
+    else:
+        done = _write_depthwise(s, found, sums, last, groups, target)
+        if is_own and _pads_by_channel(s, found, image):
+            image.compute_at(s[last], s[last].leaf_iter_vars[0])
+    if is_own and not image.op.reduce_axis:
+        _write_image(image, target)
+        done.append(image)
     return done
+
+
+def _pads_by_channel(s: Schedule, contraction: Contraction, image: Stage) -> bool:
+    """Whether each channel of the image is read by one channel alone: then it is padded where it
+    is read."""
+    outer = contraction.op.axis[:-2]
+    return (
+        len(s.readers(image)) == 1
+        and not contraction.a.reads(contraction.column)
+        and bool(outer)
+        and all(contraction.b.reads(axis) for axis in outer if extent_of(axis) != 1)
+    )
+
+
+def _write_image(image: Stage, target: Target) -> None:
+    """Pads an image: rows in vectors, channels in parallel."""
+    assert isinstance(image.op, ComputeOp)
+    *outer, column = image.op.axis
+    lanes = max(1, target.vector_bits // image.op.output(0).dtype.bits)
+    extent = extent_of(column)
+    if extent is None or extent > lanes:
+        _, column = image.split(column, factor=lanes)
+    image.vectorize(column)
+    if image.attach_stage is None and outer:
+        image.parallel(image.fuse(*outer[:2]) if len(outer) > 2 else outer[0])
 
 
 def _columns(contraction: Contraction) -> list[IterVar]:
@@ -365,12 +396,7 @@ def _write_depthwise(
     _vectorize(inner, inner.op.axis[-1], min(width, vectors * lanes), lanes)
     tasks = stage.fuse(*outer) if len(outer) > 1 else outer[0] if outer else tiles[0]
     stage.parallel(tasks)
-    done = [stage, inner]
-    image = s[contraction.b.tensor]
-    if isinstance(image.op, ComputeOp) and not image.inlined and contraction.rows == ():
-        if outer and len(s.readers(image)) == 1 and not contraction.a.reads(contraction.column):
-            image.compute_at(stage, tasks)
-    return done
+    return [stage, inner]
 
 
 def _balanced(extent: int | None, most: int) -> int:
