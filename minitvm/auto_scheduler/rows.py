@@ -135,7 +135,10 @@ def _write_alone(s: Schedule, stage: Stage, target: Target) -> None:
 def _write_columns(s: Schedule, stage: Stage, rows: int, target: Target) -> IterVar | None:
     """The loops inside of the first `rows`: the outer loop over vectors, if there is one."""
     op = _compute(stage)
-    if rows == len(op.axis) or not _runs_in_columns(op):
+    if op.reduce_axis and not _runs_in_columns(op):
+        _fuse_summed(stage)
+        return None
+    if rows == len(op.axis):
         return None
     lanes = max(1, target.vector_bits // max(8, op.body[0].dtype.bits))
     if op.reduce_axis:
@@ -157,6 +160,15 @@ def _write_sums(s: Schedule, stage: Stage, lanes: int) -> IterVar:
     sums.reorder(*others, *_compute(sums).reduce_axis, column)
     sums.vectorize(column)
     return outer
+
+
+def _fuse_summed(stage: Stage) -> None:
+    """Makes one loop of what is summed along one line of memory: a longer loop for vectors."""
+    op = _compute(stage)
+    lines = (op.reduce_axis[i:] for i in range(len(op.reduce_axis)))
+    line = next((each for each in lines if _is_line(op, each)), ())
+    if len(line) > 1:
+        stage.fuse(*line)
 
 
 def _vector(line: Sequence[IterVar], most: int) -> int:
