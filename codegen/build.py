@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 import llvmlite
 import llvmlite.binding as llvm
 
+from minitvm.auto_scheduler import schedule_program
 from minitvm.codegen.documentation import describe
 from minitvm.codegen.gil import needs_the_gil
 from minitvm.codegen.llvm_text import ModuleText
@@ -39,6 +40,7 @@ from minitvm.runtime.packed_func import Function, PackedFunc, Program
 from minitvm.runtime.version import VERSION
 from minitvm.stmt import IRModule, PrimFunc
 from minitvm.target import Target, create
+from minitvm.te.schedule import Schedule, create_schedule
 from minitvm.te.tensor import Tensor
 
 _FP_MODES = ("fast", "strict")
@@ -55,6 +57,7 @@ def build(
     fp: str = "fast",
     release_gil: bool | None = None,
     debug: str | None = None,
+    auto_schedule: bool = True,
 ) -> Module:
     """A native function for a schedule.
 
@@ -81,6 +84,9 @@ def build(
     release_gil
         Whether other threads of Python run while the function computes. By default they do where
         its work, estimated at the call, is worth it, and it calls nothing of Python.
+    auto_schedule
+        Whether a program is scheduled for the target where nothing was said of its schedule: where
+        `inputs` are tensors, or a schedule on which no primitive was applied.
     debug
         ``"bounds"`` checks every access of memory where it happens, which is slower and leaves
         nothing to trust: one that leaves its tensor is an ``IndexError`` of the call, also where a
@@ -120,6 +126,8 @@ def build(
     options = CodegenOptions(
         _target(target, target_host), strict=fp == "strict", release_gil=release_gil
     )
+    if auto_schedule:
+        inputs = _scheduled(inputs, args, options.target)
     lowered = lower(inputs, args, name or "default_function", binds, debug=debug)
     if name is not None and isinstance(inputs, PrimFunc):
         (func,) = lowered.functions.values()
@@ -127,6 +135,21 @@ def build(
             {name: PrimFunc(func.params, func.body, func.buffer_map, name, func.attrs)}
         )
     return compile_module(lowered, options)
+
+
+def _scheduled(inputs: Any, args: Sequence[Any] | None, target: Target) -> Any:
+    """What nobody has scheduled, scheduled for the target; anything else as it is."""
+    if args is None:
+        return inputs
+    if not isinstance(inputs, Schedule):
+        outputs = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
+        if not outputs or not all(isinstance(each, Tensor) for each in outputs):
+            return inputs
+        inputs = create_schedule(outputs)
+    if inputs.is_touched:
+        return inputs
+    kept = [each for each in args if isinstance(each, Tensor)]
+    return schedule_program(inputs.outputs, target, kept)
 
 
 def _target(target: str | Target | None, target_host: str | Target | None) -> Target:

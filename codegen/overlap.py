@@ -191,13 +191,15 @@ class _Row:
 
 def own_elements_apart(text: FunctionText, region: Region) -> list[Value]:
     """For each dimension, whether its stride steps over all that smaller strides reach. If all do,
-    no two elements share an address, as those of a broadcast array would."""
+    no two elements share an address, as those of a broadcast array would. Those of an empty array
+    don't."""
     zero, one = integer("i64", 0), integer("i64", 1)
     strides = [text.intrinsic("abs", "i64", s, integer("i1", 0)) for s in region.strides]
     spans = [
         text.binary("mul", stride, text.binary("sub", extent, one))
         for stride, extent in zip(strides, region.extents, strict=True)
     ]
+    empty = text.icmp("eq", region.low, region.end)
     found: list[Value] = []
     for dim, stride in enumerate(strides):
         reach = zero
@@ -209,7 +211,7 @@ def own_elements_apart(text: FunctionText, region: Region) -> list[Value]:
             counted = text.binary("and", smaller, text.icmp("sgt", span, zero))
             reach = text.binary("add", reach, text.select(counted, span, zero))
         single = text.icmp("sle", region.extents[dim], one)
-        found.append(_any(text, text.icmp("sgt", stride, reach), single))
+        found.append(_any(text, text.icmp("sgt", stride, reach), single, empty))
     return found
 
 

@@ -6,6 +6,6 @@ its tiles (:mod:`tiles`); and the schedule is written with the ordinary primitiv
 (:mod:`write`), so that it prints as Python, and can be edited.
 """
 
-from minitvm.auto_scheduler.write import auto_schedule
+from minitvm.auto_scheduler.write import auto_schedule, schedule_program
 
-__all__ = ["auto_schedule"]
+__all__ = ["auto_schedule", "schedule_program"]

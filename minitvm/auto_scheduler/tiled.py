@@ -21,6 +21,7 @@ from minitvm.auto_scheduler.tiles import Tile, tile_of
 from minitvm.expr import IterVar, ProducerLoad, Var
 from minitvm.functor import walk_once
 from minitvm.target import Target
+from minitvm.te.dataflow import factors_of
 from minitvm.te.schedule import Schedule
 from minitvm.te.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
@@ -44,15 +45,50 @@ def write_tiled(s: Schedule, contraction: Contraction, last: Tensor, target: Tar
     else:
         sums = op.output(0)
         s[sums].set_scope("local")
+    if row is not None and _widens(contraction):
+        sums = _write_widened(s, contraction, sums, target)
     stage = s[last]
-    innermost = _write_tiles(stage, places, tile, columns_outside=not packs)
+    block = _row_tiles_in_cache(contraction, tile, target) if packs else None
+    innermost = _write_tiles(stage, places, tile, block, columns_outside=not packs)
     _write_sums(s[sums], stage, innermost, places)
     if packs:
         _write_panels(s, contraction, sums, tile)
 
 
+def _widens(contraction: Contraction) -> bool:
+    """Whether the rows' factor is of 16-bit floats, whose conversion one by one in the innermost
+    loop would take longer than the products."""
+    a, dtype = contraction.a.tensor, contraction.op.output(0).dtype
+    is_narrow = a.dtype.is_float and a.dtype.bits == 16 and dtype == "float32"
+    return is_narrow and bool(factors_of(contraction.op)) and a is not contraction.b.tensor
+
+
+def _write_widened(s: Schedule, contraction: Contraction, sums: Tensor, target: Target) -> Tensor:
+    """Lets the sums read the rows' factor from a float32 copy."""
+    op, a = contraction.op, contraction.a.tensor
+    dtypes = ["float32" if each.producer is a else None for each in factors_of(op)]
+    made, *factors = s.pad_einsum(sums, [1] * (len(op.axis) + len(op.reduce_axis)), dtypes)
+    (copy,) = [factor for factor, dtype in zip(factors, dtypes, strict=True) if dtype]
+    write_copy(s[copy], target)
+    return made
+
+
+def write_copy(stage: Stage, target: Target) -> None:
+    """A copy that is padded or widened, in vectors."""
+    assert isinstance(stage.op, ComputeOp)
+    lanes = target.vector_bits // stage.op.output(0).dtype.bits
+    _, inner = stage.split(stage.op.axis[-1], factor=lanes)
+    stage.vectorize(inner)
+    if stage.op.output(0).ndim > 1:
+        stage.parallel(stage.op.axis[0])
+
+
 def _write_tiles(
-    stage: Stage, places: tuple[int | None, int], tile: Tile, columns_outside: bool
+    stage: Stage,
+    places: tuple[int | None, int],
+    tile: Tile,
+    block: int | None,
+    columns_outside: bool,
 ) -> IterVar:
     """The loops over tiles, and what is done with a tile; the innermost of the former."""
     assert isinstance(stage.op, ComputeOp)
@@ -66,7 +102,11 @@ def _write_tiles(
         row_outer, row_inner = stage.split(axes[row], factor=tile.rows)
         stage.unroll(row_inner)
         inner.insert(0, row_inner)
-        tiles.insert(1 if columns_outside else 0, row_outer)
+        if block is not None:
+            blocks, row_outer = stage.split(row_outer, factor=block)
+            tiles = [blocks, column_outer, row_outer]
+        else:
+            tiles.insert(1 if columns_outside else 0, row_outer)
     stage.reorder(*outer, *tiles, *inner)
     stage.vectorize(column_inner)
     stage.parallel((*outer, *tiles)[0])
@@ -87,12 +127,26 @@ def _write_sums(inner: Stage, stage: Stage, at: IterVar, places: tuple[int | Non
     inner.vectorize(axes[column])
 
 
+def _row_tiles_in_cache(contraction: Contraction, tile: Tile, target: Target) -> int | None:
+    """How many tiles of rows read so much that it fits half of the L2 cache; None if all do, or
+    hardly any. Nor where the call decides how many rows there are: in a block that isn't full,
+    every tile would have to look for the last row."""
+    steps = [extent_of(axis) for axis in contraction.op.reduce_axis]
+    itemsize = contraction.a.tensor.dtype.itemsize
+    row_bytes = prod(each or 1024 for each in steps) * itemsize
+    tiles = target.cache_bytes(2) // 2 // (row_bytes * tile.rows)
+    rows = extent_of(contraction.rows[-1])
+    if rows is None or tiles < 2 or rows <= tiles * tile.rows:
+        return None
+    return int(tiles)
+
+
 def _tile(contraction: Contraction, row: IterVar | None, last: Tensor, target: Target) -> Tile:
     columns = extent_of(contraction.column)
     if row is None:
-        return tile_of(1, columns, last.dtype, target, 0)
+        return tile_of(1, columns, contraction.op.output(0).dtype, target, 0)
     distance = contraction.a.along(row) * contraction.a.tensor.dtype.itemsize
-    return tile_of(extent_of(row), columns, last.dtype, target, distance)
+    return tile_of(extent_of(row), columns, contraction.op.output(0).dtype, target, distance)
 
 
 def _packs(contraction: Contraction, row: IterVar, tile: Tile) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from minitvm.auto_scheduler.contraction import Contraction, contraction_of, extent_of
@@ -15,7 +15,7 @@ from minitvm.functor import walk_once
 from minitvm.target import Target
 from minitvm.te.schedule import Schedule, create_schedule
 from minitvm.te.stage import Stage
-from minitvm.te.tensor import ComputeOp, Operation
+from minitvm.te.tensor import ComputeOp, Operation, ScanOp, Tensor
 
 
 def auto_schedule(ops: Any, target: Target | str | None = None) -> Schedule:
@@ -54,29 +54,41 @@ def auto_schedule(ops: Any, target: Target | str | None = None) -> Schedule:
     s[C_local].vectorize(j_c)
     """
     made = Target(target) if isinstance(target, str) else target or Target.current() or Target()
-    s = create_schedule(ops)
-    stages = list(s.stages)
+    return schedule_program(create_schedule(ops).outputs, made, ())
+
+
+def schedule_program(
+    outputs: Sequence[Operation], target: Target, arguments: Iterable[Tensor]
+) -> Schedule:
+    """A schedule in which no tensor of `arguments` is done away with."""
+    s = create_schedule(list(outputs))
+    if any(isinstance(stage.op, ScanOp) for stage in s.stages):
+        return s  # its steps are in the order of time
+    kept = {tensor.op for tensor in arguments}
+    stages = [stage for stage in s.stages if isinstance(stage.op, ComputeOp)]
     for stage in stages:
-        if not stage.is_output and _is_elementwise(stage.op) and _is_read_in_order(s, stage):
+        if stage.op not in kept and not stage.is_output and _can_be_inlined(s, stage):
             stage.compute_inline()
     done: set[Stage] = set()
     for stage in stages:
         contraction = contraction_of(stage.op)
         if contraction is not None:
-            done |= set(_write_contraction(s, contraction, made))
+            done |= set(_write_contraction(s, contraction, target, kept))
     for stage in stages:
-        if stage not in done and isinstance(stage.op, ComputeOp) and not stage.inlined:
-            _write_simple(stage, made)
+        if stage not in done and not stage.inlined:
+            _write_simple(stage, target)
     return s
 
 
-def _write_contraction(s: Schedule, contraction: Contraction, target: Target) -> Iterable[Stage]:
+def _write_contraction(
+    s: Schedule, contraction: Contraction, target: Target, kept: set[Operation]
+) -> Iterable[Stage]:
     """Schedules a contraction; the stages that are scheduled now."""
     stage = s[contraction.op]
     if is_streamed(contraction, target):
         write_streamed(s, contraction, target)
         return (stage,)
-    last = _epilogue(s, stage)
+    last = stage if stage.op in kept else _epilogue(s, stage)
     instruction = instruction_for(contraction, target)
     if instruction is not None:
         write_dotted(s, contraction, last.op.output(0), instruction, target)
@@ -89,8 +101,10 @@ def _is_elementwise(op: Operation) -> bool:
     return isinstance(op, ComputeOp) and not op.reduce_axis and len(op.body) == 1
 
 
-def _is_read_in_order(s: Schedule, stage: Stage) -> bool:
+def _can_be_inlined(s: Schedule, stage: Stage) -> bool:
     """Whether inlining computes nothing twice: elementwise stages alone read it, as it lies."""
+    if not _is_elementwise(stage.op):
+        return False
     readers = s.readers(stage)
     return all(_is_elementwise(each.op) and _reads_in_order(each, stage) for each in readers)
 

@@ -134,13 +134,14 @@ class BoundInference:
             prover.bind_size(size)
         around = [*self._path(place[0]), *self._loops_to(place)]
         self._bind(prover, around)
-        if stage in self.scans.updates:
-            now = prover.affine(place[1].var)
-            spans: list[Span | None] = [Span(now, now), *[None] * (len(op.axis) - 1)]
-        else:
+        steps = self.scans.read_at.get(stage)
+        spans: list[Span | None] = [None] * len(op.axis)
+        if stage not in self.scans.updates:
             self._check_readers(stage, place)
             spans = self._spans_inside(stage, place, prover)
         regions = [self._clamped(prover, spans[i], axis) for i, axis in enumerate(op.axis)]
+        if steps is not None:
+            regions[0] = _of_time(prover, regions[0], steps)
         domains = self._domains(stage)
         roots = dict(domains)
         names: list[tuple[Var, PrimExpr]] = []
@@ -154,7 +155,10 @@ class BoundInference:
         made.names = names
         for axis, region in zip(op.axis, regions, strict=True):
             if region is not None:
-                self._guard_domain(prover, made, axis, region)
+                assert axis.dom is not None
+                _guard(prover, made, axis, region, axis.dom)
+        if steps is not None and regions[0] is not None:
+            _guard(prover, made, op.axis[0], regions[0], steps)
         if self.internal(stage):
             rooms = [
                 self._room(prover, stage, made, axis, domains[axis], around) for axis in op.axis
@@ -319,17 +323,6 @@ class BoundInference:
             return None  # it is no less than everything
         return span
 
-    def _guard_domain(self, prover: Prover, made: Bounds, axis: IterVar, region: Span) -> None:
-        """Elements that are read but not there are not computed: the reader guards itself."""
-        assert axis.dom is not None
-        value = made.values[axis]
-        first = prover.affine(axis.dom.min)
-        end = first + prover.affine(axis.dom.extent)
-        if not prover.proves(region.low - first):
-            made.guards[axis].append(e.greater_equal(value, axis.dom.min))
-        if not prover.proves(end - region.high - 1):
-            made.guards[axis].append(e.less(value, axis.dom.min + axis.dom.extent))
-
     def _room(
         self,
         prover: Prover,
@@ -375,6 +368,27 @@ def place_of(stage: Stage, scans: Scans) -> Loop | None:
         return here.attach_stage, here.attach_ivar
     scan = scans.inside.get(stage)
     return None if scan is None else (scan, scan.leaf_iter_vars[0])
+
+
+def _of_time(prover: Prover, region: Span | None, steps: Range) -> Span:
+    """A region of time steps; those at which a stage is read at all where it holds them."""
+    low = prover.affine(steps.min)
+    high = low + prover.affine(steps.extent) - 1
+    if region is None or prover.proves(low - region.low, region.high - high):
+        return Span(low, high)
+    return region
+
+
+def _guard(prover: Prover, made: Bounds, axis: IterVar, region: Span, within: Range) -> None:
+    """Elements of a region that are not in a range are not computed: beyond the domain there are
+    none, and the reader guards itself."""
+    value = made.values[axis]
+    first = prover.affine(within.min)
+    end = first + prover.affine(within.extent)
+    if not prover.proves(region.low - first):
+        made.guards[axis].append(e.greater_equal(value, within.min))
+    if not prover.proves(end - region.high - 1):
+        made.guards[axis].append(e.less(value, within.min + within.extent))
 
 
 def _is_ragged(range_: Range, roots: Iterable[IterVar]) -> bool:

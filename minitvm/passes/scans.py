@@ -7,7 +7,7 @@ from typing import cast, final
 
 from minitvm.arith.prover import Prover
 from minitvm.arith.regions import Span, Spans
-from minitvm.expr import ProducerLoad, Range
+from minitvm.expr import Let, ProducerLoad, Range
 from minitvm.functor import walk_once
 from minitvm.runtime.errors import CompileError
 from minitvm.te.schedule import Schedule
@@ -28,13 +28,17 @@ class Scans:
     inside
         The scan of each stage that is computed anew at every time step: those between a state and
         an update, and the updates.
+    read_at
+        The time steps at which each of these is read while its scan is at one, in terms of the
+        scan's axis. Others are not computed: a state there may not be written yet.
     times
-        The time steps at which each of these is computed.
+        All time steps at which each of these is computed.
     """
 
     updates: dict[Stage, Stage] = field(default_factory=dict)
     inits: dict[Stage, Stage] = field(default_factory=dict)
     inside: dict[Stage, Stage] = field(default_factory=dict)
+    read_at: dict[Stage, Range] = field(default_factory=dict)
     times: dict[Stage, Range] = field(default_factory=dict)
 
 
@@ -89,7 +93,21 @@ def _find(schedule: Schedule, scan: Stage, op: ScanOp, found: Scans) -> None:
                 f"{stage.name}: expected the state of {scan.name} to be read by its update only: "
                 f"read {scan.name} instead"
             )
+    for stage, of in found.inside.items():
+        if of is scan and stage not in updates:
+            _check_inside(schedule, scan, stage, outside)
     _find_times(schedule, scan, op, found)
+
+
+def _check_inside(schedule: Schedule, scan: Stage, stage: Stage, outside: list[Stage]) -> None:
+    """A stage between state and update has no elements but those that the update reads."""
+    readers = [each.name for each in schedule.readers(stage) if each in outside]
+    if stage.is_output or readers:
+        use = f"read by {readers[0]}" if readers else "an output"
+        raise CompileError(
+            f"{stage.name}: expected a tensor between the state of {scan.name} and its update to "
+            f"be read by the update only, found it {use}, too: compute it anew from {scan.name}"
+        )
 
 
 def _find_times(schedule: Schedule, scan: Stage, op: ScanOp, found: Scans) -> None:
@@ -110,9 +128,9 @@ def _find_times(schedule: Schedule, scan: Stage, op: ScanOp, found: Scans) -> No
                 f"{stage.name}: expected a tensor of te.compute whose first dimension is time, "
                 f"since it reads the state of {scan.name}"
             )
-        found.times[stage] = _steps(prover, op, read_at[stage])
-        spans = Spans(prover)
-        spans.let(compute.axis[0].var, read_at[stage])
+        found.read_at[stage] = _range(prover, op, read_at[stage])
+        found.times[stage] = _range(prover, op, _always(prover, op, read_at[stage]))
+        spans = _spans_of_axes(prover, compute, read_at[stage])
         for load in walk_once(*compute.body):
             if not isinstance(load, ProducerLoad):
                 continue
@@ -122,7 +140,9 @@ def _find_times(schedule: Schedule, scan: Stage, op: ScanOp, found: Scans) -> No
             if not is_state and found.inside.get(producer) is not scan:
                 continue
             span = spans.of(load.indices[0])
-            if span is None or (is_state and not prover.proves(now - span.high - 1)):
+            if span is None or not (
+                prover.proves(now - span.high - 1) if is_state else _is_fixed(span, compute)
+            ):
                 what = "before that which is computed" if is_state else "that is known"
                 raise CompileError(
                     f"{stage.name}: expected to read {tensor.name} at a time step {what}, such as "
@@ -134,7 +154,27 @@ def _find_times(schedule: Schedule, scan: Stage, op: ScanOp, found: Scans) -> No
                 read_at[producer] = span if old is None else spans.union(old, span)
 
 
-def _steps(prover: Prover, op: ScanOp, read_at: Span) -> Range:
+def _spans_of_axes(prover: Prover, compute: ComputeOp, steps: Span) -> Spans:
+    """What the axes of an operation take, the first of which is time."""
+    spans = Spans(prover)
+    spans.let(compute.axis[0].var, steps)
+    for axis in (*compute.axis[1:], *compute.reduce_axis):
+        assert axis.dom is not None
+        low, extent = spans.of(axis.dom.min), spans.of(axis.dom.extent)
+        if low is not None and extent is not None:
+            spans.let(axis.var, Span(low.low, low.high + extent.high - 1))
+    return spans
+
+
+def _is_fixed(span: Span, compute: ComputeOp) -> bool:
+    """Whether a span depends on nothing that an operation's own body says."""
+    own = {axis.var for axis in (*compute.axis, *compute.reduce_axis)}
+    own.update(node.var for node in walk_once(*compute.body) if isinstance(node, Let))
+    parts = walk_once(*span.low.terms, *span.high.terms)
+    return not any(isinstance(node, ProducerLoad) or node in own for node in parts)
+
+
+def _always(prover: Prover, op: ScanOp, read_at: Span) -> Span:
     """All steps at which something is read that is read at `read_at` while the scan runs."""
     dom = op.scan_axis.dom
     assert dom is not None
@@ -146,6 +186,11 @@ def _steps(prover: Prover, op: ScanOp, read_at: Span) -> Range:
     high = everything.of(prover.expression(read_at.high, dtype))
     assert low is not None
     assert high is not None
+    return Span(low.low, high.high)
+
+
+def _range(prover: Prover, op: ScanOp, steps: Span) -> Range:
+    dtype = op.scan_axis.var.dtype
     return Range.from_min_extent(
-        prover.expression(low.low, dtype), prover.expression(high.high - low.low + 1, dtype)
+        prover.expression(steps.low, dtype), prover.expression(steps.extent, dtype)
     )

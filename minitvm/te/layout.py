@@ -13,7 +13,6 @@ from typing import Any, final
 
 from minitvm import expr as e
 from minitvm.arith.prover import Prover
-from minitvm.arith.regions import Span, Spans
 from minitvm.expr import IterVar, PrimExpr, Range, Var, const, const_int
 from minitvm.runtime.errors import CompileError
 
@@ -46,11 +45,12 @@ class IndexMap:
 @final
 @dataclass(frozen=True, slots=True)
 class _Digit:
-    """``axis // low % extent``."""
+    """``axis // low % extent``; without an `extent`, ``axis // low`` of an axis whose extent the
+    call decides."""
 
     axis: Var
     low: int
-    extent: int
+    extent: int | None
 
 
 def index_map(name: str, axes: Sequence[IterVar], mapping: Callable[..., Any]) -> IndexMap:
@@ -59,7 +59,7 @@ def index_map(name: str, axes: Sequence[IterVar], mapping: Callable[..., Any]) -
     Raises
     ------
     CompileError
-        When it takes another number of indices, an extent is no constant, or no inverse is found.
+        When it takes another number of indices, or no inverse is found.
     """
     old = tuple(Var(axis.name, axis.var.dtype, axis=True) for axis in axes)
     try:
@@ -76,69 +76,74 @@ def index_map(name: str, axes: Sequence[IterVar], mapping: Callable[..., Any]) -
         raise CompileError(
             f"{name}: transform_layout: expected the function to return indices: {error}"
         ) from None
-    extents = dict(zip(old, [_extent(name, axis) for axis in axes], strict=True))
-    spans = Spans(Prover())
-    for var, extent in extents.items():
-        spans.let(var, Span(spans.point(const(0)).low, spans.point(const(extent - 1)).low))
+    extents = dict(zip(old, map(_extent, axes), strict=True))
     new, digits = [], []
     for i, each in enumerate(forward):
-        size = _size(name, spans, each)
-        var = Var(f"{name}.ax{i}", each.dtype, axis=True)
-        new.append(IterVar(Range(0, const(size, each.dtype)), var))
         digits.append(_digits(name, each, extents))
+        var = Var(f"{name}.ax{i}", each.dtype, axis=True)
+        size = e.cast(each.dtype, _size(digits[-1], extents))
+        new.append(IterVar(Range(const(0, each.dtype), size), var))
     backward, inside = _inverse(name, old, extents, new, digits)
     return IndexMap(old, tuple(new), forward, tuple(backward), tuple(inside))
 
 
-def _extent(name: str, axis: IterVar) -> int:
-    extent = None if axis.dom is None else const_int(axis.dom.extent)
-    if extent is None or extent < 1:
-        raise CompileError(
-            f"{name}: transform_layout: expected constant dimensions, got {axis.dom} of {axis.name}"
-        )
-    return extent
+def _extent(axis: IterVar) -> int | PrimExpr:
+    """The extent of an axis, as a number if it is known."""
+    assert axis.dom is not None
+    known = const_int(axis.dom.extent)
+    return axis.dom.extent if known is None else known
 
 
-def _size(name: str, spans: Spans, index: PrimExpr) -> int:
-    span = spans.of(index)
-    if span is None or span.high.terms or span.low.terms or span.low.constant < 0:
-        raise _no_inverse(name, index)
-    return span.high.constant + 1
+def _size(digits: Sequence[tuple[int, _Digit]], extents: Mapping[Var, int | PrimExpr]) -> PrimExpr:
+    """One more than the largest value of a new index."""
+    if digits and digits[0][1].extent is None:  # the others are less than its weight
+        weight, first = digits[0]
+        return _quotient(extents[first.axis], first.low) * weight
+    return const(1 + sum(weight * ((d.extent or 1) - 1) for weight, d in digits))
 
 
-def _digits(name: str, index: PrimExpr, extents: Mapping[Var, int]) -> list[tuple[int, _Digit]]:
+def _quotient(extent: int | PrimExpr, by: int) -> PrimExpr:
+    """Rounded up."""
+    return e.as_expr(extent) if by == 1 else e.floordiv(extent + (by - 1), by)
+
+
+def _digits(
+    name: str, index: PrimExpr, extents: Mapping[Var, int | PrimExpr]
+) -> list[tuple[int, _Digit]]:
     """The digits of a new index with their weights, the heaviest first; each is less than the
     weight of the one before."""
     form = Prover().affine(index)
     found = [(weight, _digit(name, atom, extents)) for atom, weight in form.terms.items()]
     found.sort(key=lambda each: -each[0])
-    reached = 1
+    reached: int | None = 1
     for weight, digit in reversed(found):
-        if weight < reached or weight % reached:
+        if reached is None or weight < reached or weight % reached:
             raise _no_inverse(name, index)
-        reached = weight * digit.extent
+        reached = None if digit.extent is None else weight * digit.extent
     if form.constant:
         raise _no_inverse(name, index)
     return found
 
 
-def _digit(name: str, part: PrimExpr, extents: Mapping[Var, int]) -> _Digit:
+def _digit(name: str, part: PrimExpr, extents: Mapping[Var, int | PrimExpr]) -> _Digit:
     match part:
         case Var() if part in extents:
-            return _Digit(part, 1, extents[part])
+            extent = extents[part]
+            return _Digit(part, 1, extent if isinstance(extent, int) else None)
         case e.FloorDiv(a, e.IntImm(value=c)) if c > 0:
-            whole = _digit(name, a, extents)
-            return _Digit(whole.axis, whole.low * int(c), -(-whole.extent // int(c)))
+            whole, by = _digit(name, a, extents), int(c)
+            rest = None if whole.extent is None else -(-whole.extent // by)
+            return _Digit(whole.axis, whole.low * by, rest)
         case e.FloorMod(a, e.IntImm(value=c)) if c > 0:
-            whole = _digit(name, a, extents)
-            return _Digit(whole.axis, whole.low, min(whole.extent, int(c)))
+            whole, by = _digit(name, a, extents), int(c)
+            return _Digit(whole.axis, whole.low, min(whole.extent or by, by))
     raise _no_inverse(name, part)
 
 
 def _inverse(
     name: str,
     old: Sequence[Var],
-    extents: Mapping[Var, int],
+    extents: Mapping[Var, int | PrimExpr],
     new: Sequence[IterVar],
     digits: Sequence[Sequence[tuple[int, _Digit]]],
 ) -> tuple[list[PrimExpr], list[PrimExpr]]:
@@ -152,20 +157,22 @@ def _inverse(
             above = weight
     backward, inside = [], []
     for var in old:
+        extent = extents[var]
         # A digit of one value says nothing.
-        mine = sorted((d for d in values if d.axis is var and d.extent > 1), key=lambda d: d.low)
+        mine = sorted((d for d in values if d.axis is var and d.extent != 1), key=lambda d: d.low)
         total: PrimExpr = const(0, var.dtype)
-        reached = 1
+        reached: int | None = 1  # None: all
         for digit in mine:
             if digit.low != reached:
                 raise _no_inverse(name, var)
             total = total + e.cast(var.dtype, values[digit]) * digit.low
-            reached = digit.low * digit.extent
-        if reached < extents[var]:
+            reached = None if digit.extent is None else digit.low * digit.extent
+        if reached is not None and (not isinstance(extent, int) or reached < extent):
             raise _no_inverse(name, var)
         backward.append(total)
-        if reached > extents[var]:
-            inside.append(e.less(total, const(extents[var], var.dtype)))
+        is_padded = mine[-1].low > 1 if reached is None else reached > extent
+        if is_padded:
+            inside.append(e.less(total, e.cast(var.dtype, e.as_expr(extent))))
     return backward, inside
 
 

@@ -23,7 +23,7 @@ B = te.compute((n,), lambda i: te.exp(A[i]) + 1.0, name="B")
 
 
 def test_sources() -> None:
-    f = build([B], [A, B], name="f")
+    f = build([B], [A, B], name="f", auto_schedule=False)
     text = f.get_source("ll")
     assert text == f.get_source()
     llvm.parse_assembly(text).verify()
@@ -46,7 +46,9 @@ def test_assembly_of_other_machines(triple: str) -> None:
     assembly = f.get_source("asm").split()
     assert "ret" in assembly or "retq" in assembly
     is_arm = triple.startswith(("aarch64", "arm64"))
-    assert ("fcvt" in assembly) == is_arm  # of float16, which SSE2 has no instruction for
+    assert (
+        any(word.startswith("fcvt") for word in assembly) == is_arm
+    )  # of float16, which SSE2 has no instruction for
     assert f'target triple = "{triple}"' in f.get_source("ll")
 
 

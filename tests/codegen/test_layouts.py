@@ -291,3 +291,11 @@ def test_arrays_of_every_layout(name: str, data: st.DataObject) -> None:
 @given(data=st.data())
 def test_many_arrays_of_every_layout(name: str, data: st.DataObject) -> None:
     KERNELS[name].check(data.draw)
+
+
+def test_an_empty_output_may_have_any_strides() -> None:
+    for shape, strides in (((2, 0), (0, 4)), ((0, 3), (4, 0)), ((3, 0), (4, 4))):
+        y = np.lib.stride_tricks.as_strided(np.zeros(8, np.float32), shape, strides)
+        KERNELS["product"].functions[0](
+            np.zeros((shape[0], 2), np.float32), np.zeros((2, shape[1]), np.float32), y
+        )

@@ -14,6 +14,7 @@ from minitvm import te, tir
 from minitvm.arith.analyzer import Analyzer
 from minitvm.expr import const_int
 from minitvm.functor import substitute
+from minitvm.interpreter import interpret
 from minitvm.te.tensor import PlaceholderOp, Tensor
 
 Golden = Callable[[str], None]
@@ -622,6 +623,62 @@ def test_scan(golden: Golden) -> None:
     s[half].compute_at(s[step], outer)
     golden(text(s, [x, result]))
     check_scan(s, x, [result], lambda a: [recurred(a)])
+
+
+def remembered(shape: tuple[Any, Any]) -> tuple[Any, Any, Any, Any]:
+    """A scan whose update reads two steps of a stage that reads the step before each, reversed: the
+    scan has memory of its own, so that the interpreter sees a read of what isn't written yet."""
+    steps, width = shape
+    x = te.placeholder(shape, "int32", name="X")
+    state = te.placeholder(shape, "int32", name="state")
+    first = te.compute((2, width), lambda t, i: x[t, i], name="first")
+    twice = te.compute(shape, lambda t, i: state[t - 1, i] * 2, name="twice")
+    k = te.reduce_axis((0, 2), "k")
+    step = te.compute(shape, lambda t, i: te.sum(twice[t - k, i] - x[t, i], axis=k), name="step")
+    result = te.scan(first, step, state, inputs=[x], name="R")
+    out = te.compute(shape, lambda t, i: result[steps - 1 - t, i], name="out")
+    return x, twice, step, out
+
+
+def fused(s: te.Schedule, twice: Any, step: Any) -> None:
+    """The last of the outer loop's iterations goes beyond the step."""
+    t, i = step.op.axis
+    outer, inner = s[step].split(s[step].fuse(t, i), 5)
+    s[step].reorder(outer, step.op.reduce_axis[0], inner)
+    s[twice].compute_at(s[step], outer)
+
+
+def regrouped(s: te.Schedule, twice: Any, step: Any) -> None:
+    """A stage between, at a loop over time that has a remainder."""
+    local = s.cache_read(twice, "local", [step])
+    outer, _ = s[local].split(s[local].leaf_iter_vars[0], 3)
+    s[local].compute_at(s[step], step.op.axis[1])
+    s[twice].compute_at(s[local], outer)
+
+
+def of_each(s: te.Schedule, twice: Any, step: Any) -> None:
+    s[twice].compute_at(s[step], step.op.reduce_axis[0])
+
+
+@pytest.mark.parametrize("placed", [fused, regrouped, of_each])
+@pytest.mark.parametrize("shape", [(6, 6), (5, 1), (3, 7), (2, 4), (m, n)], ids=str)
+def test_a_scan_computes_no_step_that_it_does_not_read(placed: Any, shape: Any) -> None:
+    x, twice, step, out = remembered(shape)
+    s = te.create_schedule(out.op)
+    placed(s, twice, step)
+    lowered = tvm.lower(s, [x, out])
+    function = tvm.build(s, [x, out])
+    for size in (1, 4, 5, 11) if shape[1] is n else (0,):
+        (given,) = arrays([x], {m: 7, n: size})
+        expected = given.copy()
+        for t in range(2, len(given)):
+            expected[t] = 2 * (expected[t - 1] + expected[t - 2] - given[t])
+        found = np.full_like(given, 99)
+        interpret(lowered["main"], given, found)
+        np.testing.assert_array_equal(found, expected[::-1])
+        found[:] = 99
+        function(given, found)
+        np.testing.assert_array_equal(found, expected[::-1])
 
 
 def test_scan_of_two_states() -> None:

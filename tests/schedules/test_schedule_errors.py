@@ -238,18 +238,17 @@ def test_a_predicate_and_new_axes() -> None:
             call()
 
 
-def test_layouts_of_scheduled_stages_and_of_other_sizes() -> None:
+def test_layouts_of_scheduled_stages_and_without_inverse() -> None:
     p = program()
     p.s[p.C].split(p.i, 2)
     with pytest.raises(
         tvm.CompileError, match=r"^C: transform_layout: expected a stage whose loops "
     ):
         p.s[p.C].transform_layout(lambda i, j: [j, i])
-    for size in (0, te.var("n")):
-        b = te.compute((size,), lambda i: i, name="B")
-        s = te.create_schedule(b.op)
-        with pytest.raises(tvm.CompileError, match=r"^B: transform_layout: expected constant dim"):
-            s[b].transform_layout(lambda i: [i])
+    b = te.compute((te.var("n"),), lambda i: i, name="B")
+    s = te.create_schedule(b.op)
+    with pytest.raises(tvm.CompileError, match=r"^B: transform_layout: expected a map that can be"):
+        s[b].transform_layout(lambda i: [i % 4 * 8 + i // 4])  # the rest has no end
 
 
 # -- Found when lowered ---------------------------------------------------------------------------
@@ -380,12 +379,39 @@ def test_parts_of_a_scan_are_no_arguments_and_read_by_it_only() -> None:
         tvm.CompileError, match=r"^peek: expected the state of R to be read by its up"
     ):
         tvm.lower(te.create_schedule(peek.op), [x, peek])
+    half = te.compute((6, 4), lambda t, i: state[t - 1, i] / 2, name="half")
+    next_step = te.compute((6, 4), lambda t, i: half[t, i] + x[t, i], name="next_step")
+    halved = te.scan(first, next_step, state, name="halved")
+    between = "half: expected a tensor between the state of halved and its update to be read by the"
+    with pytest.raises(tvm.CompileError, match=f"^{between} update only, found it an output, too"):
+        tvm.lower(te.create_schedule([halved.op, half.op]), [x, halved, half])
+    also = te.compute((6, 4), lambda t, i: halved[t, i] + half[t, i], name="also")
+    with pytest.raises(tvm.CompileError, match=f"^{between} update only, found it read by also"):
+        tvm.lower(te.create_schedule(also.op), [x, also])
     now = te.compute((6, 4), lambda t, i: state[t, i] + x[t, i], name="now")
     late = te.scan(first, now, state, name="late")
     with pytest.raises(
         tvm.CompileError, match=r"^now: expected to read state at a time step before"
     ):
         tvm.lower(te.create_schedule(late.op), [x, late])
+
+
+def test_the_steps_that_a_scan_reads_are_known() -> None:
+    """Those of a stage between state and update, which are all that it computes."""
+    x, state, first, *_ = scanned()
+    lengths = te.placeholder((4,), "int32", name="lengths")
+    half = te.compute((6, 4), lambda t, i: state[t - 1, i] / 2, name="half")
+
+    def row(t: Any, i: Any) -> Any:
+        k = te.reduce_axis((0, lengths[i]), "k")
+        return te.sum(half[t - k, i], axis=k)
+
+    step = te.compute((6, 4), row, name="step")
+    r = te.scan(first, step, state, name="R")
+    with pytest.raises(
+        tvm.CompileError, match=r"^step: expected to read half at a time step that is known"
+    ):
+        tvm.lower(te.create_schedule(r.op), [x, lengths, r])
 
 
 MADE: dict[str, tuple[Callable[..., object], str]] = {

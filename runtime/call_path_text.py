@@ -1,0 +1,783 @@
+"""The LLVM IR of the call path: from CPython's vectorcall to a packed function.
+
+``call`` turns each argument into a ``TVMValue`` and its type code on its stack, by a *route* that
+the argument's exact type chooses from one table, calls the packed function, and turns the result
+into a Python object. It decides nothing that Python code doesn't decide too: where it meets
+anything that it doesn't know, it hands the call, untouched, to ``PackedFunc._call_slowly``, which
+gives the same results, and all messages about arguments that can't be converted.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from enum import IntEnum
+
+import minitvm.runtime.foreign as foreign
+from minitvm.runtime.arrangement import ASKS_FOR_VARIANT, NEEDS_VARIANT
+from minitvm.runtime.heap_types import HEADER
+from minitvm.runtime.values import ArgTypeCode
+
+_MOST_ARGUMENTS = 24  # of a call that takes this path, and the fields of its frame
+_MOST_STRIDES = 128
+MOST_ROUTES = 32
+DTYPE_NUMBERS = 1024  # numpy's dtypes; those that libraries add begin at 256
+
+PYTHON_API = {
+    "PyBuffer_Release": "void (ptr)",
+    "PyBytes_AsStringAndSize": "i32 (ptr, ptr, ptr)",
+    "PyDict_GetItemWithError": "ptr (ptr, ptr)",
+    "PyErr_Clear": "void ()",
+    "PyErr_Fetch": "void (ptr, ptr, ptr)",
+    "PyErr_NoMemory": "ptr ()",
+    "PyErr_Occurred": "ptr ()",
+    "PyErr_Restore": "void (ptr, ptr, ptr)",
+    "PyFloat_AsDouble": "double (ptr)",
+    "PyFloat_FromDouble": "ptr (double)",
+    "PyLong_AsLongLong": "i64 (ptr)",
+    "PyLong_AsLongLongAndOverflow": "i64 (ptr, ptr)",
+    "PyLong_FromLongLong": "ptr (i64)",
+    "PyMem_Free": "void (ptr)",
+    "PyMem_Malloc": "ptr (i64)",
+    "PyObject_CallFunctionObjArgs": "ptr (ptr, ...)",
+    "PyObject_GetAttr": "ptr (ptr, ptr)",
+    "PyObject_GetBuffer": "i32 (ptr, ptr, i32)",
+    "PyObject_IsTrue": "i32 (ptr)",
+    "PyObject_VectorcallMethod": "ptr (ptr, ptr, i64, ptr)",
+    "PyTuple_GetItem": "ptr (ptr, i64)",
+    "PyTuple_Size": "i64 (ptr)",
+    "PyUnicode_AsUTF8AndSize": "ptr (ptr, ptr)",
+    "Py_DecRef": "void (ptr)",
+    "Py_IncRef": "void (ptr)",
+    "strlen": "i64 (ptr)",
+}
+
+
+class Route(IntEnum):
+    """How an argument of a type is converted."""
+
+    NUMPY = 1  # an array, read in place
+    NDARRAY = 2  # ours: the DLTensor lies in the object
+    EXCHANGE = 3  # an array whose type has DLPack's C exchange API
+    TORCH = 4  # the same, of torch: some tensors must not be read as they are
+    BOOL = 5
+    INT = 6
+    FLOAT = 7
+    STR = 8
+    BYTES = 9
+    NONE = 10
+    POINTER = 11  # ctypes.c_void_p
+    CONSTANT = 12  # a DType or Device: looked up in a dictionary of values
+    STORED = 13  # the handle is the address of what the object stores
+    ITSELF = 14  # the handle is the object
+
+
+_TEXT = r"""
+%DLTensor = type { ptr, i32, i32, i32, i32, ptr, ptr, i64 }
+
+; What a PackedFunc stores (heap_types.storage):
+;   0 the packed function, 1 its resource,
+;   2 null, or the packed functions of all variants made so far, up to a null,
+;   3 null, or the tuple of the arguments' names, which are interned,
+;   4 a bit for each argument that is written, 5 whether it is not, or not only, our own code:
+;   then results of Python functions that it calls are kept for it (begin, end)
+%PackedFunc = type { ptr, ptr, ptr, ptr, i64, i64 }
+
+; What an NDArray stores: a DLTensor, and 1 if it is read-only, 2 if it was lent to a callback.
+%NDArray = type { %DLTensor, i64 }
+
+; The type that takes a route, the route, its type code (of STORED, ITSELF and CONSTANT), and the
+; function dltensor_from_py_object_no_sync (of EXCHANGE and TORCH).
+%Route = type { ptr, i32, i32, ptr }
+
+; The arguments of one call, as C has them:
+;   0 values, 1 type codes, 2 tensors (or a TVMByteArray each), 3 strides, 4 how many strides
+%Frame = type { [ARGUMENTS x i64], [ARGUMENTS x i32], [ARGUMENTS x %DLTensor], [STRIDES x i64],
+                i64 }
+
+; ---- What Python fills in --------------------------------------------------------------------
+@routes = global [ROUTES x %Route] zeroinitializer     ; up to one of no type
+@dtypes = global [DTYPES x i32] zeroinitializer        ; the DLDataType of numpy's type numbers
+@constants = global ptr null                           ; dict: DType or Device to its 8 bytes
+@none = global ptr null
+@true = global ptr null
+@call_slowly = global ptr null                         ; names of methods of PackedFunc
+@fail = global ptr null
+@take = global ptr null
+@requires_grad = global ptr null                       ; names of attributes of torch's tensors
+@is_neg = global ptr null
+@is_conj = global ptr null
+@begin = global ptr null                               ; packed_func.begin_call, end_call
+@end = global ptr null
+; Of a torch tensor: where the object has its TensorImpl, and where that has its dispatch keys and
+; its autograd state; 0: unknown. Then the keys of tensors that are plain, in and out of inference
+; mode.
+@torch_fields = global [3 x i64] zeroinitializer
+@torch_plain = global [2 x i64] zeroinitializer
+
+; ---- Arguments -------------------------------------------------------------------------------
+; Puts argument number %i into the frame. False: not by this path; no error is set.
+define internal i1 @encode(ptr %object, i64 %i, ptr %frame, i64 %written,
+                          i1 %is.foreign) {
+entry:
+  %overflow = alloca i32
+  %length = alloca i64
+  %view = alloca [10 x i64]  ; a Py_buffer
+  %value.at = getelementptr %Frame, ptr %frame, i32 0, i32 0, i64 %i
+  %code.at = getelementptr %Frame, ptr %frame, i32 0, i32 1, i64 %i
+  %tensor = getelementptr %Frame, ptr %frame, i32 0, i32 2, i64 %i
+  %shifted = lshr i64 %written, %i
+  %is.written = trunc i64 %shifted to i1
+  %type.at = getelementptr i8, ptr %object, i64 TYPE
+  %type = load ptr, ptr %type.at
+  br label %look
+look:
+  %row = phi ptr [ @routes, %entry ], [ %row.next, %other ]
+  %row.type = load ptr, ptr %row
+  %found = icmp eq ptr %row.type, %type
+  br i1 %found, label %route, label %other
+other:
+  %row.next = getelementptr %Route, ptr %row, i64 1
+  %last = icmp eq ptr %row.type, null
+  br i1 %last, label %unknown, label %look
+route:
+  %kind.at = getelementptr %Route, ptr %row, i32 0, i32 1
+  %kind = load i32, ptr %kind.at
+  switch i32 %kind, label %unknown [
+    i32 ROUTE_NUMPY, label %numpy
+    i32 ROUTE_NDARRAY, label %ndarray
+    i32 ROUTE_EXCHANGE, label %exchange
+    i32 ROUTE_TORCH, label %torch
+    i32 ROUTE_BOOL, label %bool
+    i32 ROUTE_INT, label %int
+    i32 ROUTE_FLOAT, label %float
+    i32 ROUTE_STR, label %str
+    i32 ROUTE_BYTES, label %bytes
+    i32 ROUTE_NONE, label %none
+    i32 ROUTE_POINTER, label %pointer
+    i32 ROUTE_CONSTANT, label %constant
+    i32 ROUTE_STORED, label %stored
+    i32 ROUTE_ITSELF, label %itself
+  ]
+
+numpy:
+  %numpy.read = call i1 @read_numpy(ptr %object, ptr %tensor, ptr %frame, i1 %is.written,
+                                     i1 %is.foreign)
+  br i1 %numpy.read, label %is.tensor, label %unknown
+exchange:
+  %exchange.read = call i1 @read_exchange(ptr %row, ptr %object, ptr %tensor)
+  br i1 %exchange.read, label %is.tensor, label %unknown
+torch:
+  %plain = call i1 @is_plain(ptr %object)
+  br i1 %plain, label %exchange, label %unknown
+is.tensor:
+  %tensor.value = ptrtoint ptr %tensor to i64
+  br label %known
+
+ndarray:
+  %array = getelementptr i8, ptr %object, i64 HEADER
+  %state.at = getelementptr %NDArray, ptr %array, i32 0, i32 1
+  %state = load i64, ptr %state.at
+  %lent.bit = and i64 %state, 2
+  %lent = icmp ne i64 %lent.bit, 0
+  %read.only = trunc i64 %state to i1
+  %misused = and i1 %read.only, %is.written
+  %refused = or i1 %lent, %misused
+  %array.value = ptrtoint ptr %array to i64
+  br i1 %refused, label %unknown, label %known
+
+bool:
+  %true = load ptr, ptr @true
+  %is.true = icmp eq ptr %object, %true
+  %bool.value = zext i1 %is.true to i64
+  br label %known
+int:
+  %int.value = call i64 @PyLong_AsLongLongAndOverflow(ptr %object, ptr %overflow)
+  %over = load i32, ptr %overflow
+  %fits = icmp eq i32 %over, 0
+  br i1 %fits, label %known, label %unknown
+float:
+  %float.read = call double @PyFloat_AsDouble(ptr %object)
+  %float.value = bitcast double %float.read to i64
+  br label %known
+str:
+  %text = call ptr @PyUnicode_AsUTF8AndSize(ptr %object, ptr %length)
+  %surrogates = icmp eq ptr %text, null
+  br i1 %surrogates, label %unknown.error, label %str.read
+str.read:
+  %text.length = load i64, ptr %length
+  %before.zero = call i64 @strlen(ptr %text)
+  %whole = icmp eq i64 %text.length, %before.zero
+  %str.value = ptrtoint ptr %text to i64
+  br i1 %whole, label %known, label %unknown
+bytes:
+  %size.at = getelementptr i8, ptr %tensor, i64 8
+  %bytes.ignored = call i32 @PyBytes_AsStringAndSize(ptr %object, ptr %tensor, ptr %size.at)
+  %bytes.value = ptrtoint ptr %tensor to i64
+  br label %known
+none:
+  br label %known
+pointer:
+  %view.status = call i32 @PyObject_GetBuffer(ptr %object, ptr %view, i32 0)
+  %no.view = icmp ne i32 %view.status, 0
+  br i1 %no.view, label %unknown.error, label %pointer.read
+pointer.read:
+  %content = load ptr, ptr %view
+  %pointer.value = load i64, ptr %content
+  call void @PyBuffer_Release(ptr %view)
+  br label %known
+constant:
+  %constants = load ptr, ptr @constants
+  %number = call ptr @PyDict_GetItemWithError(ptr %constants, ptr %object)
+  %not.met = icmp eq ptr %number, null
+  br i1 %not.met, label %unknown.error, label %constant.read
+constant.read:
+  %constant.value = call i64 @PyLong_AsLongLong(ptr %number)
+  br label %given
+stored:
+  %storage = getelementptr i8, ptr %object, i64 HEADER
+  %stored.value = ptrtoint ptr %storage to i64
+  br label %given
+itself:
+  %itself.value = ptrtoint ptr %object to i64
+  br label %given
+given:
+  %given.value = phi i64 [ %constant.value, %constant.read ], [ %stored.value, %stored ],
+                         [ %itself.value, %itself ]
+  %given.code.at = getelementptr %Route, ptr %row, i32 0, i32 2
+  %given.code = load i32, ptr %given.code.at
+  br label %known
+
+known:
+  %value = phi i64 [ %tensor.value, %is.tensor ], [ %array.value, %ndarray ],
+                   [ %bool.value, %bool ], [ %int.value, %int ], [ %float.value, %float ],
+                   [ %str.value, %str.read ], [ %bytes.value, %bytes ], [ 0, %none ],
+                   [ %pointer.value, %pointer.read ], [ %given.value, %given ]
+  %code = phi i32 [ CODE_DLTENSOR_HANDLE, %is.tensor ], [ CODE_NDARRAY_HANDLE, %ndarray ],
+                  [ CODE_INT, %bool ], [ CODE_INT, %int ], [ CODE_FLOAT, %float ],
+                  [ CODE_STR, %str.read ], [ CODE_BYTES, %bytes ], [ CODE_NULL, %none ],
+                  [ CODE_HANDLE, %pointer.read ], [ %given.code, %given ]
+  store i64 %value, ptr %value.at
+  store i32 %code, ptr %code.at
+  ret i1 true
+unknown.error:
+  call void @PyErr_Clear()
+  br label %unknown
+unknown:
+  ret i1 false
+}
+
+; A numpy array as a DLTensor. To our own code compact ones go without strides, which says just
+; that; others had better find some.
+define internal i1 @read_numpy(ptr %array, ptr %tensor, ptr %frame, i1 %is.written,
+                               i1 %is.foreign) {
+  %descr.at = getelementptr i8, ptr %array, i64 NUMPY_DESCR
+  %descr = load ptr, ptr %descr.at
+  %number.at = getelementptr i8, ptr %descr, i64 NUMPY_TYPE_NUM
+  %number = load i32, ptr %number.at
+  %order.at = getelementptr i8, ptr %descr, i64 NUMPY_BYTEORDER
+  %order = load i8, ptr %order.at
+  %flags.at = getelementptr i8, ptr %array, i64 NUMPY_FLAGS
+  %flags = load i32, ptr %flags.at
+  %foreign = icmp eq i8 %order, FOREIGN_ORDER
+  %beyond = icmp uge i32 %number, DTYPES
+  %writeable.bit = and i32 %flags, 1024
+  %read.only = icmp eq i32 %writeable.bit, 0
+  %misused = and i1 %read.only, %is.written
+  %strange = or i1 %foreign, %beyond
+  %refused = or i1 %strange, %misused
+  br i1 %refused, label %unknown, label %typed
+typed:
+  %index = zext i32 %number to i64
+  %dtype.at = getelementptr i32, ptr @dtypes, i64 %index
+  %dtype = load i32, ptr %dtype.at
+  %known.dtype = icmp ne i32 %dtype, 0
+  br i1 %known.dtype, label %fill, label %unknown
+fill:
+  %data.at = getelementptr i8, ptr %array, i64 NUMPY_DATA
+  %data = load ptr, ptr %data.at
+  %ndim.at = getelementptr i8, ptr %array, i64 NUMPY_NDIM
+  %ndim = load i32, ptr %ndim.at
+  %shape.at = getelementptr i8, ptr %array, i64 NUMPY_SHAPE
+  %shape = load ptr, ptr %shape.at
+  %its.device = getelementptr %DLTensor, ptr %tensor, i32 0, i32 1
+  %its.device.id = getelementptr %DLTensor, ptr %tensor, i32 0, i32 2
+  %its.ndim = getelementptr %DLTensor, ptr %tensor, i32 0, i32 3
+  %its.dtype = getelementptr %DLTensor, ptr %tensor, i32 0, i32 4
+  %its.shape = getelementptr %DLTensor, ptr %tensor, i32 0, i32 5
+  %its.strides = getelementptr %DLTensor, ptr %tensor, i32 0, i32 6
+  %its.offset = getelementptr %DLTensor, ptr %tensor, i32 0, i32 7
+  store ptr %data, ptr %tensor
+  store i32 1, ptr %its.device
+  store i32 0, ptr %its.device.id
+  store i32 %ndim, ptr %its.ndim
+  store i32 %dtype, ptr %its.dtype
+  store ptr %shape, ptr %its.shape
+  store i64 0, ptr %its.offset
+  store ptr null, ptr %its.strides
+  %compact = trunc i32 %flags to i1
+  %brief = xor i1 %is.foreign, true
+  %without = and i1 %compact, %brief
+  br i1 %without, label %leave, label %strided
+strided:
+  %strides.at = getelementptr i8, ptr %array, i64 NUMPY_STRIDES
+  %strides = load ptr, ptr %strides.at
+  %used.at = getelementptr %Frame, ptr %frame, i32 0, i32 4
+  %used = load i64, ptr %used.at
+  %count = zext i32 %ndim to i64
+  %total = add i64 %used, %count
+  %full = icmp ugt i64 %total, STRIDES
+  br i1 %full, label %unknown, label %room
+room:
+  store i64 %total, ptr %used.at
+  %own = getelementptr %Frame, ptr %frame, i32 0, i32 3, i64 %used
+  store ptr %own, ptr %its.strides
+  %bits = lshr i32 %dtype, 8
+  %width = and i32 %bits, 255
+  %width.log = call i32 @llvm.cttz.i32(i32 %width, i1 true)
+  %shift = sub i32 %width.log, 3
+  %shift.wide = zext i32 %shift to i64
+  %one.more = shl i64 1, %shift.wide
+  %mask = sub i64 %one.more, 1
+  br label %next
+next:
+  %dim = phi i64 [ 0, %room ], [ %dim.next, %whole ]
+  %over = icmp eq i64 %dim, %count
+  br i1 %over, label %leave, label %step
+step:
+  %bytes.at = getelementptr i64, ptr %strides, i64 %dim
+  %bytes = load i64, ptr %bytes.at
+  %rest = and i64 %bytes, %mask
+  %is.whole = icmp eq i64 %rest, 0
+  br i1 %is.whole, label %whole, label %unknown
+whole:
+  %elements = ashr exact i64 %bytes, %shift.wide
+  %own.at = getelementptr i64, ptr %own, i64 %dim
+  store i64 %elements, ptr %own.at
+  %dim.next = add i64 %dim, 1
+  br label %next
+leave:
+  ret i1 true
+unknown:
+  ret i1 false
+}
+
+; An array as its library describes it.
+define internal i1 @read_exchange(ptr %row, ptr %object, ptr %tensor) {
+  %function.at = getelementptr %Route, ptr %row, i32 0, i32 3
+  %function = load ptr, ptr %function.at
+  %status = call i32 %function(ptr %object, ptr %tensor)
+  %failed = icmp ne i32 %status, 0
+  br i1 %failed, label %error, label %check
+check:
+  %ndim.at = getelementptr %DLTensor, ptr %tensor, i32 0, i32 3
+  %ndim = load i32, ptr %ndim.at
+  %scalar = icmp eq i32 %ndim, 0
+  %shape.at = getelementptr %DLTensor, ptr %tensor, i32 0, i32 5
+  %shape = load ptr, ptr %shape.at
+  %has.shape = icmp ne ptr %shape, null
+  %good = or i1 %scalar, %has.shape
+  ret i1 %good
+error:
+  call void @PyErr_Clear()
+  ret i1 false
+}
+
+; Whether a torch tensor's memory holds its values, and nothing has to be recorded for gradients.
+; The exchange API tells neither: it exports lazily negated and conjugated tensors as they aren't.
+define internal i1 @is_plain(ptr %object) {
+  %tensor.field = load i64, ptr @torch_fields
+  %known = icmp ne i64 %tensor.field, 0
+  br i1 %known, label %read, label %ask
+read:
+  %impl.at = getelementptr i8, ptr %object, i64 %tensor.field
+  %impl = load ptr, ptr %impl.at
+  %keys.field.at = getelementptr i64, ptr @torch_fields, i64 1
+  %keys.field = load i64, ptr %keys.field.at
+  %keys.at = getelementptr i8, ptr %impl, i64 %keys.field
+  %keys = load i64, ptr %keys.at
+  %plain = load i64, ptr @torch_plain
+  %inference.at = getelementptr i64, ptr @torch_plain, i64 1
+  %inference = load i64, ptr %inference.at
+  %is.plain = icmp eq i64 %keys, %plain
+  %is.inference = icmp eq i64 %keys, %inference
+  %usual = or i1 %is.plain, %is.inference
+  br i1 %usual, label %gradient, label %no
+gradient:
+  %autograd.field.at = getelementptr i64, ptr @torch_fields, i64 2
+  %autograd.field = load i64, ptr %autograd.field.at
+  %autograd.at = getelementptr i8, ptr %impl, i64 %autograd.field
+  %autograd = load ptr, ptr %autograd.at
+  %without = icmp eq ptr %autograd, null
+  br i1 %without, label %yes, label %last
+ask:
+  %negated = call i1 @has(ptr %object, ptr @is_neg, i1 true)
+  br i1 %negated, label %no, label %ask.conj
+ask.conj:
+  %conjugated = call i1 @has(ptr %object, ptr @is_conj, i1 true)
+  br i1 %conjugated, label %no, label %last
+last:
+  %recorded = call i1 @has(ptr %object, ptr @requires_grad, i1 false)
+  %free = xor i1 %recorded, true
+  ret i1 %free
+yes:
+  ret i1 true
+no:
+  ret i1 false
+}
+
+; Whether an attribute, or what a method without arguments returns, is true, or can't be had.
+define internal i1 @has(ptr %object, ptr %name.at, i1 %is.method) {
+entry:
+  %name = load ptr, ptr %name.at
+  br i1 %is.method, label %method, label %attribute
+method:
+  %self = alloca ptr
+  store ptr %object, ptr %self
+  %returned = call ptr @PyObject_VectorcallMethod(ptr %name, ptr %self, i64 1, ptr null)
+  br label %judge
+attribute:
+  %got = call ptr @PyObject_GetAttr(ptr %object, ptr %name)
+  br label %judge
+judge:
+  %value = phi ptr [ %returned, %method ], [ %got, %attribute ]
+  %failed = icmp eq ptr %value, null
+  br i1 %failed, label %error, label %test
+test:
+  %truth = call i32 @PyObject_IsTrue(ptr %value)
+  call void @Py_DecRef(ptr %value)
+  %unclear = icmp slt i32 %truth, 0
+  br i1 %unclear, label %error, label %clear
+clear:
+  %yes = icmp ne i32 %truth, 0
+  ret i1 %yes
+error:
+  call void @PyErr_Clear()
+  ret i1 true
+}
+
+; All arguments by position, in %bound; how many, or -1: the names aren't those that are missing.
+define internal i64 @bind(ptr %names, ptr %args, i64 %count, ptr %keywords, ptr %bound) {
+entry:
+  %nameless = icmp eq ptr %names, null
+  br i1 %nameless, label %refuse, label %sizes
+sizes:
+  %expected = call i64 @PyTuple_Size(ptr %names)
+  %named = call i64 @PyTuple_Size(ptr %keywords)
+  %given = add i64 %count, %named
+  %complete = icmp eq i64 %expected, %given
+  %few = icmp ule i64 %expected, ARGUMENTS
+  %usual = and i1 %complete, %few
+  br i1 %usual, label %copy, label %refuse
+copy:
+  %bytes = mul i64 %count, 8
+  call void @llvm.memcpy.p0.p0.i64(ptr %bound, ptr %args, i64 %bytes, i1 false)
+  br label %next
+next:
+  %k = phi i64 [ 0, %copy ], [ %k.next, %place ]
+  %over = icmp eq i64 %k, %named
+  br i1 %over, label %leave, label %look
+look:
+  %keyword = call ptr @PyTuple_GetItem(ptr %keywords, i64 %k)
+  br label %compare
+compare:
+  %j = phi i64 [ %count, %look ], [ %j.next, %differs ]
+  %beyond = icmp eq i64 %j, %expected
+  br i1 %beyond, label %refuse, label %compare.one
+compare.one:
+  %name = call ptr @PyTuple_GetItem(ptr %names, i64 %j)
+  %same = icmp eq ptr %name, %keyword
+  br i1 %same, label %place, label %differs
+differs:
+  %j.next = add i64 %j, 1
+  br label %compare
+place:
+  %from = add i64 %count, %k
+  %from.at = getelementptr ptr, ptr %args, i64 %from
+  %argument = load ptr, ptr %from.at
+  %to.at = getelementptr ptr, ptr %bound, i64 %j
+  store ptr %argument, ptr %to.at
+  %k.next = add i64 %k, 1
+  br label %next
+leave:
+  ret i64 %given
+refuse:
+  ret i64 -1
+}
+
+; ---- Calls -----------------------------------------------------------------------------------
+; PyObject* call(PyObject* self, PyObject* const* args, size_t count, PyObject* keywords)
+define ptr @call(ptr %self, ptr %args, i64 %flagged, ptr %keywords) {
+entry:
+  %frame = alloca %Frame
+  %bound = alloca [ARGUMENTS x ptr]
+  %packed = getelementptr i8, ptr %self, i64 HEADER
+  %positional = and i64 %flagged, 9223372036854775807
+  %unnamed = icmp eq ptr %keywords, null
+  br i1 %unnamed, label %count, label %bind
+bind:
+  %names.at = getelementptr %PackedFunc, ptr %packed, i32 0, i32 3
+  %names = load ptr, ptr %names.at
+  %all = call i64 @bind(ptr %names, ptr %args, i64 %positional, ptr %keywords, ptr %bound)
+  br label %count
+count:
+  %n = phi i64 [ %positional, %entry ], [ %all, %bind ]
+  %arguments = phi ptr [ %args, %entry ], [ %bound, %bind ]
+  %many = icmp ugt i64 %n, ARGUMENTS
+  br i1 %many, label %slow, label %encode
+encode:
+  %strides.used = getelementptr %Frame, ptr %frame, i32 0, i32 4
+  store i64 0, ptr %strides.used
+  %written.at = getelementptr %PackedFunc, ptr %packed, i32 0, i32 4
+  %written = load i64, ptr %written.at
+  %foreign.at = getelementptr %PackedFunc, ptr %packed, i32 0, i32 5
+  %foreign = load i64, ptr %foreign.at
+  %is.foreign = icmp ne i64 %foreign, 0
+  br label %encode.next
+encode.next:
+  %i = phi i64 [ 0, %encode ], [ %i.next, %encoded ]
+  %complete = icmp eq i64 %i, %n
+  br i1 %complete, label %run, label %encode.one
+encode.one:
+  %argument.at = getelementptr ptr, ptr %arguments, i64 %i
+  %argument = load ptr, ptr %argument.at
+  %known = call i1 @encode(ptr %argument, i64 %i, ptr %frame, i64 %written, i1 %is.foreign)
+  br i1 %known, label %encoded, label %slow
+encoded:
+  %i.next = add i64 %i, 1
+  br label %encode.next
+
+run:
+  %result = alloca { i64, i32 }
+  %short = trunc i64 %n to i32
+  br i1 %is.foreign, label %in.brackets, label %bare
+bare:
+  %bare.status = call i32 @run(ptr %packed, ptr %frame, i32 %short, ptr %result)
+  switch i32 %bare.status, label %failed [ i32 0, label %plain.result i32 VARIANT, label %slow ]
+plain.result:
+  %plain.taken = call ptr @take_result(ptr %self, ptr %arguments, i32 %short, ptr %result)
+  ret ptr %plain.taken
+failed:
+  %pending = call ptr @PyErr_Occurred()
+  %silent = icmp eq ptr %pending, null
+  br i1 %silent, label %explain, label %raise
+explain:
+  %ignored = call ptr @explain(ptr %self, i32 %bare.status)
+  br label %raise
+raise:
+  ret ptr null
+
+in.brackets:
+  %begin = load ptr, ptr @begin
+  %outer = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr %begin, ptr null)
+  %not.begun = icmp eq ptr %outer, null
+  br i1 %not.begun, label %raise, label %begun
+begun:
+  %status = call i32 @run(ptr %packed, ptr %frame, i32 %short, ptr %result)
+  switch i32 %status, label %in.failed [ i32 0, label %in.result i32 VARIANT, label %in.variant ]
+in.result:
+  %taken = call ptr @take_result(ptr %self, ptr %arguments, i32 %short, ptr %result)
+  call void @end_brackets(ptr %outer)
+  ret ptr %taken
+in.variant:
+  call void @end_brackets(ptr %outer)
+  br label %slow
+in.failed:
+  %in.pending = call ptr @PyErr_Occurred()
+  %in.silent = icmp eq ptr %in.pending, null
+  br i1 %in.silent, label %in.explain, label %in.raise
+in.explain:
+  %in.ignored = call ptr @explain(ptr %self, i32 %status)
+  br label %in.raise
+in.raise:
+  call void @end_brackets(ptr %outer)
+  ret ptr null
+
+slow:
+  %handed = call ptr @hand_over(ptr %self, ptr %args, i64 %positional, ptr %keywords)
+  ret ptr %handed
+}
+
+; The packed function, or the first variant of it that takes these arrays; VARIANT if none does.
+define internal i32 @run(ptr %packed, ptr %frame, i32 %n, ptr %result) {
+entry:
+  %codes = getelementptr %Frame, ptr %frame, i32 0, i32 1
+  %code.at = getelementptr { i64, i32 }, ptr %result, i32 0, i32 1
+  %resource.at = getelementptr %PackedFunc, ptr %packed, i32 0, i32 1
+  %resource = load ptr, ptr %resource.at
+  %variants.at = getelementptr %PackedFunc, ptr %packed, i32 0, i32 2
+  %variants = load ptr, ptr %variants.at
+  %only = icmp eq ptr %variants, null
+  br i1 %only, label %one, label %try
+one:
+  %function = load ptr, ptr %packed
+  store i32 CODE_NULL, ptr %code.at
+  %one.status = call i32 %function(ptr %frame, ptr %codes, i32 %n, ptr %result, ptr %code.at,
+                                   ptr %resource)
+  %reserved = icmp eq i32 %one.status, VARIANT
+  %plain.status = select i1 %reserved, i32 -1, i32 %one.status
+  ret i32 %plain.status
+try:
+  %at = phi ptr [ %variants, %entry ], [ %at.next, %again ]
+  %variant = load ptr, ptr %at
+  %last = icmp eq ptr %variant, null
+  br i1 %last, label %leave, label %call
+call:
+  store i32 ASKS, ptr %code.at
+  %status = call i32 %variant(ptr %frame, ptr %codes, i32 %n, ptr %result, ptr %code.at,
+                              ptr %resource)
+  %again.needed = icmp eq i32 %status, VARIANT
+  br i1 %again.needed, label %again, label %leave
+again:
+  %at.next = getelementptr ptr, ptr %at, i64 1
+  br label %try
+leave:
+  %final = phi i32 [ VARIANT, %try ], [ %status, %call ]
+  ret i32 %final
+}
+
+; The result of a call that returned 0 as a Python object.
+define internal ptr @take_result(ptr %self, ptr %arguments, i32 %n, ptr %result) {
+  %code.at = getelementptr { i64, i32 }, ptr %result, i32 0, i32 1
+  %code = load i32, ptr %code.at
+  switch i32 %code, label %other [
+    i32 CODE_NULL, label %none
+    i32 CODE_INT, label %int
+    i32 CODE_FLOAT, label %float
+  ]
+none:
+  %none.object = load ptr, ptr @none
+  call void @Py_IncRef(ptr %none.object)
+  ret ptr %none.object
+int:
+  %integer = load i64, ptr %result
+  %integer.object = call ptr @PyLong_FromLongLong(i64 %integer)
+  ret ptr %integer.object
+float:
+  %number = load double, ptr %result
+  %number.object = call ptr @PyFloat_FromDouble(double %number)
+  ret ptr %number.object
+other:
+  %count = zext i32 %n to i64
+  %room = add i64 %count, 2
+  %method.args = alloca ptr, i64 %room
+  store ptr %self, ptr %method.args
+  %address = ptrtoint ptr %result to i64
+  %address.object = call ptr @PyLong_FromLongLong(i64 %address)
+  %no.memory = icmp eq ptr %address.object, null
+  br i1 %no.memory, label %raise, label %ask
+ask:
+  %address.at = getelementptr ptr, ptr %method.args, i64 1
+  store ptr %address.object, ptr %address.at
+  %rest.at = getelementptr ptr, ptr %method.args, i64 2
+  %bytes = mul i64 %count, 8
+  call void @llvm.memcpy.p0.p0.i64(ptr %rest.at, ptr %arguments, i64 %bytes, i1 false)
+  %name = load ptr, ptr @take
+  %taken = call ptr @PyObject_VectorcallMethod(ptr %name, ptr %method.args, i64 %room, ptr null)
+  call void @Py_DecRef(ptr %address.object)
+  ret ptr %taken
+raise:
+  ret ptr null
+}
+
+; Sets the error of a function that failed without setting one.
+define internal ptr @explain(ptr %self, i32 %status) {
+  %wide = sext i32 %status to i64
+  %number = call ptr @PyLong_FromLongLong(i64 %wide)
+  %no.memory = icmp eq ptr %number, null
+  br i1 %no.memory, label %leave, label %ask
+ask:
+  %method.args = alloca [2 x ptr]
+  store ptr %self, ptr %method.args
+  %number.at = getelementptr ptr, ptr %method.args, i64 1
+  store ptr %number, ptr %number.at
+  %name = load ptr, ptr @fail
+  %never = call ptr @PyObject_VectorcallMethod(ptr %name, ptr %method.args, i64 2, ptr null)
+  call void @Py_DecRef(ptr %number)
+  br label %leave
+leave:
+  ret ptr null
+}
+
+; Ends what `begin` began, whatever error is pending.
+define internal void @end_brackets(ptr %outer) {
+  %type = alloca ptr
+  %value = alloca ptr
+  %traceback = alloca ptr
+  call void @PyErr_Fetch(ptr %type, ptr %value, ptr %traceback)
+  %end = load ptr, ptr @end
+  %ended = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr %end, ptr %outer, ptr null)
+  call void @Py_DecRef(ptr %outer)
+  call void @PyErr_Clear()
+  %is.null = icmp eq ptr %ended, null
+  br i1 %is.null, label %restore, label %drop
+drop:
+  call void @Py_DecRef(ptr %ended)
+  br label %restore
+restore:
+  %t = load ptr, ptr %type
+  %v = load ptr, ptr %value
+  %b = load ptr, ptr %traceback
+  call void @PyErr_Restore(ptr %t, ptr %v, ptr %b)
+  ret void
+}
+
+; self._call_slowly(*args, **keywords)
+define internal ptr @hand_over(ptr %self, ptr %args, i64 %positional, ptr %keywords) noinline {
+entry:
+  %unnamed = icmp eq ptr %keywords, null
+  br i1 %unnamed, label %copy, label %named
+named:
+  %names = call i64 @PyTuple_Size(ptr %keywords)
+  br label %copy
+copy:
+  %count.named = phi i64 [ 0, %entry ], [ %names, %named ]
+  %count = add i64 %positional, %count.named
+  %room = add i64 %count, 1
+  %bytes = mul i64 %room, 8
+  %method.args = call ptr @PyMem_Malloc(i64 %bytes)
+  %no.memory = icmp eq ptr %method.args, null
+  br i1 %no.memory, label %fail, label %hand
+hand:
+  store ptr %self, ptr %method.args
+  %rest.at = getelementptr ptr, ptr %method.args, i64 1
+  %bytes.given = mul i64 %count, 8
+  call void @llvm.memcpy.p0.p0.i64(ptr %rest.at, ptr %args, i64 %bytes.given, i1 false)
+  %name = load ptr, ptr @call_slowly
+  %method.positional = add i64 %positional, 1
+  %returned = call ptr @PyObject_VectorcallMethod(ptr %name, ptr %method.args,
+                                                  i64 %method.positional, ptr %keywords)
+  call void @PyMem_Free(ptr %method.args)
+  ret ptr %returned
+fail:
+  %never = call ptr @PyErr_NoMemory()
+  ret ptr null
+}
+
+; What a Module stores: the PackedFunc that calling it calls.
+define ptr @call_entry(ptr %self, ptr %args, i64 %flagged, ptr %keywords) {
+  %entry.at = getelementptr i8, ptr %self, i64 HEADER
+  %entry = load ptr, ptr %entry.at
+  %returned = call ptr @call(ptr %entry, ptr %args, i64 %flagged, ptr %keywords)
+  ret ptr %returned
+}
+"""
+
+
+def call_path_text(type_offset: int) -> str:
+    """The LLVM IR of the call path, where an object's type lies `type_offset` bytes in."""
+    words = {
+        "ARGUMENTS": _MOST_ARGUMENTS,
+        "ASKS": ASKS_FOR_VARIANT,
+        "DTYPES": DTYPE_NUMBERS,
+        "FOREIGN_ORDER": ord(">" if sys.byteorder == "little" else "<"),
+        "HEADER": HEADER,
+        "ROUTES": MOST_ROUTES,
+        "STRIDES": _MOST_STRIDES,
+        "TYPE": type_offset,
+        "VARIANT": NEEDS_VARIANT,
+        **{f"CODE_{code.name}": int(code) for code in ArgTypeCode},
+        **{f"ROUTE_{route.name}": int(route) for route in Route},
+        **{f"NUMPY_{field.upper()}": at for field, at in foreign.NUMPY_FIELDS.items()},
+    }
+    return re.sub(r"\b[A-Z][A-Z_]+\b", lambda word: str(words.get(word[0], word[0])), _TEXT)
