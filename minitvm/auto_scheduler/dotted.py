@@ -16,14 +16,15 @@ from __future__ import annotations
 from typing import Any, cast
 
 from minitvm.auto_scheduler.contraction import Contraction, extent_of
+from minitvm.auto_scheduler.tiled import write_copy
 from minitvm.auto_scheduler.tiles import Tile
-from minitvm.expr import IterVar, Var
+from minitvm.expr import IterVar, ProducerLoad, Var
 from minitvm.target import Target
 from minitvm.te.dataflow import factors_of
 from minitvm.te.dot_product import DotProduct, dot_product, find_dot_product, interleave
 from minitvm.te.schedule import Schedule
 from minitvm.te.stage import Stage
-from minitvm.te.tensor import ComputeOp, Operation, Tensor
+from minitvm.te.tensor import ComputeOp, Tensor
 
 _LEAST_ROWS = 4  # that use what is packed
 _WIDER = {"int8": "int16", "uint8": "int16", "int16": "int16"}
@@ -74,8 +75,7 @@ def write_dotted(
     row = contraction.rows[-1]
     places = (op.axis.index(row), len(op.axis) - 1)
     (k,) = op.reduce_axis
-    deep = contraction.a.along(k) == 1 and cast(int, extent_of(k)) >= by.depth * by.group
-    depth = by.depth if deep else 1
+    depth = _depth(by, cast(int, extent_of(k))) if contraction.a.along(k) == 1 else 1
     tile = _tile(contraction, row, by, depth, target)
 
     if last.op is op:
@@ -85,21 +85,29 @@ def write_dotted(
         s[sums].set_scope("local")
     multiples = [1] * len(op.axis)
     multiples[places[0]], multiples[places[1]] = tile.rows, tile.columns
-    b_is_first = factors_of(op)[0].producer is contraction.b.tensor
-    dtypes = [by.b, by.a] if b_is_first else [by.a, by.b]
+    loads = factors_of(s[sums].op)
+    kept = [by.b if each.producer is contraction.b.tensor else by.kept_a for each in loads]
     known = {stage.op for stage in s.stages}
-    padded, *factors = s.pad_einsum(sums, [*multiples, depth * by.group], dtypes)
-    a, b = reversed(factors) if b_is_first else factors
-    before = padded.op
-    for factor, place, width in ((a, places[0], tile.rows), (b, places[1], tile.columns)):
-        in_order = _write_factor(s, before, factor, place, width, by)
+    padded, *factors = s.pad_einsum(sums, [*multiples, depth * by.group], kept)
+    for load, factor in zip(loads, factors, strict=True):
+        is_b = load.producer is contraction.b.tensor
+        place, width = (places[1], tile.columns) if is_b else (places[0], tile.rows)
+        in_order = _write_factor(s, padded, factor, load, place, width, by)
         if factor.op in known:
             continue
         if in_order:
-            _write_copy(s[factor], target)
+            write_copy(s[factor], target)
         else:
             s[factor].compute_inline()
     _write_tiles(s[last], s[padded], places, tile, by, depth)
+
+
+def _depth(by: DotProduct, extent: int) -> int:
+    """How many groups are summed at once: about what is worth it, with the least padding."""
+    groups = -(-extent // by.group)
+    if groups < by.depth:
+        return 1
+    return min(range(by.depth, 2 * by.depth), key=lambda depth: -groups % depth)
 
 
 def _tile(
@@ -121,16 +129,6 @@ def _tile(
             if cost < least:
                 best, least = Tile(tile_rows, vectors * by.lanes), cost
     return best
-
-
-def _write_copy(stage: Stage, target: Target) -> None:
-    """A copy that is padded or widened, in vectors."""
-    assert isinstance(stage.op, ComputeOp)
-    lanes = target.vector_bits // stage.op.output(0).dtype.bits
-    _, inner = stage.split(stage.op.axis[-1], factor=lanes)
-    stage.vectorize(inner)
-    if stage.op.output(0).ndim > 1:
-        stage.parallel(stage.op.axis[0])
 
 
 def _write_tiles(
@@ -159,16 +157,22 @@ def _write_tiles(
 
 
 def _write_factor(
-    s: Schedule, op: Operation, factor: Tensor, place: int, width: int, by: DotProduct
+    s: Schedule,
+    sums: Tensor,
+    factor: Tensor,
+    load: ProducerLoad,
+    place: int,
+    width: int,
+    by: DotProduct,
 ) -> bool:
-    """Brings groups of a factor of the sums `op` together. Whether the factor is read in vectors.
+    """Brings groups of a factor, which `load` reads, together. Whether it is read in vectors.
 
     Rows that have them together stay as they are; all else goes into panels of `width` along the
     axis `place` of the sums, where ``panels[..., j // width, k // group, c]`` holds the element of
     ``c = j % width * group + k % group``.
     """
+    op = s[sums].op
     assert isinstance(op, ComputeOp)
-    (load,) = [each for each in factors_of(op) if each.producer is factor]
     dimension = {cast(Var, index): i for i, index in enumerate(load.indices)}
     k, j = dimension[op.reduce_axis[0].var], dimension[op.axis[place].var]
     last = factor.ndim - 1
@@ -180,7 +184,7 @@ def _write_factor(
         inner = indices[j] % width * by.group + indices[k] % by.group
         return [*first, indices[j] // width, indices[k] // by.group, inner]
 
-    panels = s[s.cache_read(factor, "global", [op])]
+    panels = s[s.cache_read(factor, "global", [sums])]
     loops = panels.transform_layout(layout)
     panels.parallel(loops[0])
     if (k, j) == (last - 1, last):

@@ -444,13 +444,16 @@ def factors_of(op: Operation) -> list[ProducerLoad]:
 
 def _rounded_up(extent: PrimExpr, multiple: int) -> PrimExpr:
     size = e.const_int(extent)
-    assert size is not None
+    if size is None or multiple == 1:
+        return extent
     return const(-(-size // multiple) * multiple, extent.dtype)
 
 
 def _padded_copy(tensor: Tensor, shape: tuple[PrimExpr, ...], dtype: DType) -> Tensor:
     axis = data_axes([f"ax{i}" for i in range(tensor.ndim)], shape)
     value = e.cast(dtype, ProducerLoad(tensor, tuple(each.var for each in axis)))
+    if _is_offset(tensor.dtype, dtype):
+        value = value ^ const(128, dtype)
     inside = [
         e.less(each.var, extent)
         for each, extent in zip(axis, tensor.shape, strict=True)
@@ -469,11 +472,18 @@ class _ReadCopies(Mutator):
 
     def visit_Cast(self, node: e.Cast) -> PrimExpr:
         if isinstance(node.value, ProducerLoad) and node.value.producer in self._copies:
-            return e.cast(node.dtype, self._copy(node.value))
+            return self._value(node.value, node.dtype)
         return cast(PrimExpr, self.descend(node))
 
     def visit_ProducerLoad(self, node: ProducerLoad) -> PrimExpr:
-        return e.cast(node.dtype, self._copy(node)) if node.producer in self._copies else node
+        return self._value(node, node.dtype) if node.producer in self._copies else node
 
-    def _copy(self, node: ProducerLoad) -> ProducerLoad:
-        return ProducerLoad(self._copies[cast(Tensor, node.producer)], node.indices)
+    def _value(self, node: ProducerLoad, dtype: DType) -> PrimExpr:
+        copy = self._copies[cast(Tensor, node.producer)]
+        value = e.cast(dtype, ProducerLoad(copy, node.indices))
+        return value - 128 if _is_offset(node.dtype, copy.dtype) else value
+
+
+def _is_offset(dtype: DType, kept: DType) -> bool:
+    """Whether elements are kept with 128 added."""
+    return dtype == "int8" and kept == "uint8"

@@ -47,8 +47,8 @@ class DotProduct:
         How many sums there are, and how many products are added to each.
     form
         How the intrinsic is called: ``"a, b"`` as ``f(sums, a, b)``; ``"b, a"`` the other way
-        round; ``"add"`` as ``sums + f(a, b)``; ``"offset"`` as the first, with 128 added to `a`,
-        which makes it unsigned, and taken away again from the sums.
+        round; ``"add"`` as ``sums + f(a, b)``; ``"offset"`` as the first, of an `a` that is kept as
+        uint8 with 128 added (``pad_einsum`` does that), which is taken away again from the sums.
     depth
         For how many groups at least it is worth its overhead.
     """
@@ -63,6 +63,11 @@ class DotProduct:
     group: int
     form: str = "a, b"
     depth: int = 1
+
+    @property
+    def kept_a(self) -> str:
+        """The dtype that `a` has in memory."""
+        return "uint8" if self.form == "offset" else self.a
 
 
 def _on(*features: str) -> frozenset[str]:
@@ -130,7 +135,8 @@ def dot_product(name: str, columns: int, groups: int = 1) -> TensorIntrin:
 
         z[j] = sum over r < K of a[r].astype(sum) * w[r // group, j * group + r % group].astype(sum)
 
-    where `a` and `w` lie in memory of the layout that this says; rows of `w` may be apart.
+    where `a` and `w` lie in memory of the layout that this says; rows of `w` may be apart. Of the
+    form ``"offset"``, `a` is uint8 and ``a[r].astype(sum) - 128`` the factor.
 
     Parameters
     ----------
@@ -159,13 +165,16 @@ def dot_product(name: str, columns: int, groups: int = 1) -> TensorIntrin:
             f"of {name}, and 1 group or more, got {columns} columns and {groups} groups"
         )
     group = instruction.group
-    a = placeholder((groups * group,), instruction.a, "a")
+    a = placeholder((groups * group,), instruction.kept_a, "a")
     w = placeholder((groups, columns * group), instruction.b, "w")
     r = reduce_axis((0, groups * group), "r")
 
     def product(j: Any) -> Any:
-        other = w[r // group, j * group + r % group]
-        return reducer.sum(a[r].astype(instruction.sum) * other.astype(instruction.sum), axis=r)
+        mine, other = a[r], w[r // group, j * group + r % group]
+        factor = mine.astype(instruction.sum)
+        if instruction.form == "offset":
+            factor = factor - 128
+        return reducer.sum(factor * other.astype(instruction.sum), axis=r)
 
     z = compute((columns,), product, "z")
     apart = decl_buffer(w.shape, w.dtype, "w", strides=[Var("stride"), e.const(1)])
@@ -218,14 +227,8 @@ class _Statements:
         """A group of `a`, as 32 bits, in every lane."""
         by = self._by
         loaded = a.vload(g * by.group, a.dtype.with_lanes(by.group))
-        bits = reinterpret("int32", loaded)
-        if by.form == "offset":
-            # 128 more in each byte: its highest bit flipped. Of the scalar: LLVM 22 doesn't come
-            # to an end where vectors of bytes are the same in groups of 4 lanes.
-            bits = bits ^ e.const(-0x7F7F7F80, "int32")
-        given = DType.of("uint8") if by.form == "offset" else a.dtype
-        same = e.Broadcast(bits, by.lanes)
-        made: PrimExpr = reinterpret(given.with_lanes(by.lanes * by.group), same)
+        same = e.Broadcast(reinterpret("int32", loaded), by.lanes)
+        made: PrimExpr = reinterpret(a.dtype.with_lanes(by.lanes * by.group), same)
         return made
 
     def _dot(self, sums: PrimExpr, a: PrimExpr, b: PrimExpr) -> PrimExpr:

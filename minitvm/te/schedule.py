@@ -349,7 +349,8 @@ class Schedule(Traced):
             For each axis, the data axes first, of what its extent shall be a multiple.
         dtypes : pair of dtypes or None
             Of the copies of the two factors, where they shall differ from the tensors' own: dtypes
-            that hold all their values.
+            that hold all their values, or ``uint8`` for an int8 factor of sums of 16 bits or more,
+            which is then kept with 128 added.
 
         Returns
         -------
@@ -377,10 +378,14 @@ class Schedule(Traced):
             )
         axes = (*op.axis, *op.reduce_axis)
         extents = [None if axis.dom is None else e.const_int(axis.dom.extent) for axis in axes]
-        if len(padding) != len(axes) or None in extents or any(each < 1 for each in padding):
+        even = [
+            each == 1 or (each > 1 and extent is not None)
+            for each, extent in zip(padding, extents, strict=False)
+        ]
+        if len(padding) != len(axes) or not all(even):
             raise CompileError(
-                f"{where}: expected a multiple of 1 or more for each of {len(axes)} axes of "
-                f"constant extents, got {list(padding)}"
+                f"{where}: expected a multiple for each of {len(axes)} axes, 1 for those whose "
+                f"extents are not constant, got {list(padding)}"
             )
         for axis, extent, multiple in zip(axes, extents, padding, strict=True):
             summed = axis in op.reduce_axis and extent is not None and extent % multiple
@@ -397,7 +402,8 @@ class Schedule(Traced):
         for load, dtype in zip(loads, dtypes, strict=True):
             source, wide = cast(Tensor, load.producer), DType.of(dtype or load.dtype)
             wanted[source] = wide
-            if not _holds(wide, source.dtype):
+            offset = (source.dtype, wide) == ("int8", "uint8") and op.body[0].dtype.bits > 8
+            if not offset and not _holds(wide, source.dtype):
                 raise CompileError(
                     f"{where}: expected a dtype that holds all values of {source.name}, which are "
                     f"{source.dtype}, got {wide}"
