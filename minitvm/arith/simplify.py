@@ -251,9 +251,7 @@ class Simplifier(Mutator):
     def _remainder_of_parts(self, form: Affine, divisor: int, dtype: DType) -> PrimExpr | None:
         """``(8*x + r) % 56`` is ``x % 7 * 8 + r`` where r is 0 to 7."""
         common = self._common(form, divisor)
-        low = Affine(
-            {a: c for a, c in form.terms.items() if c % common}, form.constant % common
-        )
+        low = Affine({a: c for a, c in form.terms.items() if c % common}, form.constant % common)
         if common == 1 or not low.terms:
             return None
         shrunk = Affine(

@@ -262,7 +262,9 @@ class BoundInference:
                     if not self.is_of(load, stage):
                         continue
                     for i, index in enumerate(load.indices):
-                        span = _read(spans, index, loops) if isinstance(reader.op, ComputeOp) else None
+                        span = (
+                            _read(spans, index, loops) if isinstance(reader.op, ComputeOp) else None
+                        )
                         old = found[i]
                         unknown[i] |= span is None
                         found[i] = span if old is None or span is None else spans.union(old, span)
