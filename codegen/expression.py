@@ -338,15 +338,24 @@ class ExpressionEmitter:
         loaded = self.text.load(type, where.pointer, align)
         return loaded if where.step == 1 else self.text.reverse(loaded)
 
-    def _load_apart(self, type: str, pointer: Value, step: int, align: int) -> Value:
+    def _load_apart(
+        self, type: str, pointer: Value, step: int, align: int, mask: Value | None = None
+    ) -> Value:
         """Every `step`-th element, picked from vectors of neighbours: no gather is as fast. What is
-        read lies between the first and the last of them, so it is the same object's."""
+        read lies between the first and the last of them, so it is the same object's; with a mask,
+        just the elements themselves are."""
         lanes = lanes_of(type)
         last = (lanes - 1) * step + 1 - lanes  # where the last vector begins
         made: Value | None = None
         for begin in (*range(0, last, lanes), last):
             place = self.text.element_pointer(element_type(type), pointer, integer("i64", begin))
-            part = self.text.load(type, place, align)
+            if mask is None:
+                part = self.text.load(type, place, align)
+            else:
+                here = range(begin, begin + lanes)
+                wanted = [lanes if p % step else p // step for p in here]  # `lanes`: a zero
+                part_mask = self.text.shuffle(mask, zero(mask.type), wanted)
+                part = self.text.masked_load(type, place, align, part_mask)
             places = [lane * step - begin for lane in range(lanes)]
             chosen = [  # what came before, what is here, or what comes later
                 lane if p < 0 else lanes + p if p < lanes else None for lane, p in enumerate(places)
@@ -364,6 +373,9 @@ class ExpressionEmitter:
             reversed_mask = self.text.reverse(mask)
             loaded = self.text.masked_load(type, where.pointer, align, reversed_mask)
             return self.text.reverse(loaded)
+        if where.apart in _STRIDES:
+            loaded = self._load_apart(type, where.pointer, where.apart, align, mask)
+            return self.text.select(mask, loaded, zero(type))
         return self.text.gather(type, self._lane_pointers(where, scalar), align, mask)
 
     def _load_if(self, holds: Value, node: e.BufferLoad) -> Value:

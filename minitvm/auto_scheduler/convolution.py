@@ -92,7 +92,7 @@ def write_convolution(
         done = _write_depthwise(s, found, sums, last, groups, target)
         if is_own and _pads_by_channel(s, found, image):
             image.compute_at(s[last], s[last].leaf_iter_vars[0])
-    if is_own and not image.op.reduce_axis:
+    if is_own and isinstance(image.op, ComputeOp) and not image.op.reduce_axis:
         _write_image(image, target)
         done.append(image)
     return done
@@ -221,19 +221,20 @@ def _write_product(
     _write_sums(s[sums], place, min(width, tile.columns), lanes)
     s[sums].compute_at(stage, row_outer)
 
-    tasks = prod(extent_of(axis) or _TASKS for axis in outer) * -(-width // tile.columns)
-    if tasks < _TASKS:
-        stage.parallel(row_outer)
-    else:
-        stage.parallel(stage.fuse(*outer, column_outer) if outer else column_outer)
+    around = [axis for i, axis in enumerate(contraction.op.axis[:first]) if i != place]
+    several = [loop for loop, axis in zip(outer, around, strict=True) if extent_of(axis) != 1]
+    many = -(-width // tile.columns) >= _TASKS
+    stage.parallel(column_outer if many else row_outer)
     if panels is None:
         return [stage, s[sums]]
     flat_image = _is_flat(contraction, columns)
     step = tile.columns if flat_image else _step(columns, width, tile, lanes)
     loops = _flatten(panels, contraction, sizes, tile.columns)
-    _write_panels(panels, loops, step, shared=tasks < _TASKS)
-    if tasks >= _TASKS:
-        panels.compute_at(stage, stage.leaf_iter_vars[0])
+    _write_panels(panels, loops, step, shared=not many)
+    if many:
+        panels.compute_at(stage, column_outer)
+    elif several:
+        panels.compute_at(stage, several[-1])
     return [stage, s[sums], panels]
 
 
@@ -305,7 +306,8 @@ def _is_flat(contraction: Contraction, columns: Sequence[IterVar]) -> bool:
 
 def _flat(indices: Sequence[Any], sizes: Sequence[int]) -> Any:
     """The place in row-major order."""
-    return reduce(lambda place, each: place * each[1] + each[0], zip(indices, sizes), 0)
+    pairs = list(zip(indices, sizes, strict=True))
+    return reduce(lambda place, each: place * each[1] + each[0], pairs[1:], pairs[0][0])
 
 
 def _flatten(

@@ -201,7 +201,7 @@ def _runs_in_columns(op: ComputeOp) -> bool:
         return True
     if len(op.body) != 1 or not op.axis:
         return False
-    axes = frozenset(axis.var for axis in (*op.axis, *op.reduce_axis))
+    axes = {axis.var: axis for axis in (*op.axis, *op.reduce_axis)}
     found = [distances_of(load, axes) or {} for load in _loads(op)]
     if not any(each.get(op.axis[-1].var) == 1 for each in found):
         return False

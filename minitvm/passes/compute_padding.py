@@ -99,7 +99,7 @@ class _Compute(Mutator):
 
 def _guards(node: Stmt) -> tuple[list[PrimExpr], Stmt]:
     """The ``likely`` conditions around a statement, and that."""
-    found = []
+    found: list[PrimExpr] = []
     while isinstance(node, s.IfThenElse) and node.else_case is None and is_likely(node.condition):
         found.append(node.condition)
         node = node.then_case

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import cast
 
 from minitvm import expr as e
+from minitvm.arith.analyzer import Analyzer
 from minitvm.expr import IterType, IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var, const
 from minitvm.functor import Mutator, Substitution, walk_once
 from minitvm.op import likely
@@ -139,16 +140,20 @@ def read_by_axes(tensor: Tensor, reader: ComputeOp, name: str) -> tuple[Tensor, 
     found = walk_once(*reader.body)
     loads = [x for x in found if isinstance(x, ProducerLoad) and x.producer is tensor]
     if any(not structural_equal(each, loads[0]) for each in loads):
-        places = ", ".join(map(str, loads))
+        elements = ", ".join(map(str, loads))
         raise CompileError(
             f"cache_access of {tensor.name}: expected {reader.name} to read one element in each "
-            f"iteration, got {places}"
+            f"iteration, got {elements}"
         )
-    used = {each for index in loads[0].indices for each in walk_once(index)}
+    known = Analyzer()
+    for axis in (*reader.axis, *reader.reduce_axis):
+        known.bind(axis.var, _range(axis))
+    places = tuple(known.simplify(index) for index in loads[0].indices)
+    used = {each for index in places for each in walk_once(index)}
     axes = [axis for axis in (*reader.axis, *reader.reduce_axis) if axis.var in used]
     own = data_axes([axis.name for axis in axes], [_range(axis).extent for axis in axes])
     shift = {old.var: _range(old).min + new.var for old, new in zip(axes, own, strict=True)}
-    indices = tuple(Substitution(shift).expr(index) for index in loads[0].indices)
+    indices = tuple(Substitution(shift).expr(index) for index in places)
     copy = ComputeOp(name, "", {}, own, (), (ProducerLoad(tensor, indices),)).output(0)
     at = tuple(axis.var - _range(axis).min for axis in axes)
     body = map_body(reader.body, _ReadAt(tensor, ProducerLoad(copy, at)))

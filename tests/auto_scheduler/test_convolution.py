@@ -88,7 +88,9 @@ def program(case: Case) -> list[te.Tensor]:
     return [x, w, bias, residual, z]
 
 
-def arrays(case: Case, rng: np.random.Generator) -> tuple[list[np.ndarray], np.ndarray]:
+def arrays(
+    case: Case, rng: np.random.Generator
+) -> tuple[list[np.ndarray[Any, Any]], np.ndarray[Any, Any]]:
     """Arguments of small integers, and the result that is then exact."""
     g, p = case.groups, case.padding
     ci, co = g * case.inputs, g * case.outputs
@@ -102,21 +104,21 @@ def arrays(case: Case, rng: np.random.Generator) -> tuple[list[np.ndarray], np.n
             slice(r * case.dilation, r * case.dilation + (n - 1) * case.stride + 1, case.stride)
             for r, n in ends
         )
-        window = around[(slice(None), slice(None), *part)]
+        window: np.ndarray = around[(..., *part)]
         grouped = window.reshape(case.batch, g, case.inputs, *case.result)
-        weights = w[(slice(None), slice(None), *place)].reshape(g, case.outputs, case.inputs)
+        weights = w[(..., *place)].reshape(g, case.outputs, case.inputs)
         y += np.einsum("bgi...,goi->bgo...", grouped, weights).reshape(y.shape)
-    given: list[np.ndarray] = [x, w]
+    given: list[np.ndarray[Any, Any]] = [x, w]
     if case.epilogue:
         bias = rng.integers(-3, 4, co).astype("float64")
         residual = rng.integers(-3, 4, y.shape).astype("float64")
         given += [bias, residual]
-        y = np.maximum(y + bias.reshape(-1, *[1] * len(case.image)) + residual, 0)
+        y = np.maximum(y + bias.reshape((-1, *[1] * len(case.image))) + residual, 0)
     moved = [each if i in (1, 2) else _in_layout(case, each) for i, each in enumerate(given)]
     return [np.ascontiguousarray(each, "float32") for each in moved], _in_layout(case, y)
 
 
-def _in_layout(case: Case, array: np.ndarray) -> np.ndarray:
+def _in_layout(case: Case, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.moveaxis(array, 1, -1) if case.channels_last else array
 
 

@@ -392,6 +392,25 @@ def test_an_extern_stage_has_a_place() -> None:
 # -- Memory ---------------------------------------------------------------------------------------
 
 
+def test_cache_access(golden: Golden) -> None:
+    """Windows side by side."""
+    a = te.placeholder((9,), "int32", name="A")
+    k = te.reduce_axis((0, 3), name="k")
+    b = te.compute((4,), lambda i: te.sum(a[i * 2 + k], axis=k), name="B")
+    s = te.create_schedule(b.op)
+    s.cache_access(a, "global", b)
+    golden(text(s, [a, b]))
+    check(s, [a, b], lambda x: x[:7:2] + x[1:8:2] + x[2::2])
+
+
+def test_several_elements_are_no_access() -> None:
+    a = te.placeholder((9,), "int32", name="A")
+    b = te.compute((8,), lambda i: a[i] + a[i + 1], name="B")
+    s = te.create_schedule(b.op)
+    with pytest.raises(tvm.CompileError, match=r"expected B to read one element in each iteration"):
+        s.cache_access(a, "global", b)
+
+
 def test_cache_read(golden: Golden) -> None:
     """One copy for two readers, each of which reads another part."""
     a = te.placeholder((n,), "int32", name="A")
