@@ -29,6 +29,7 @@ from minitvm.te.tensor import ComputeOp, Tensor
 _LEAST_ROWS = 4  # that use what is packed
 _WIDER = {"int8": "int16", "uint8": "int16", "int16": "int16"}
 _MOST_VECTORS = 4  # of a tile's row
+_LATENCY = 8  # products that are under way at once
 
 
 def instruction_for(contraction: Contraction, target: Target) -> DotProduct | None:
@@ -117,15 +118,16 @@ def _tile(
     computed as well."""
     rows, columns = cast(int, extent_of(row)), cast(int, extent_of(contraction.column))
     best, least = Tile(1, by.lanes), float("inf")
+    taken = 1 if by.form == "offset" else 0
     for vectors in range(1, min(_MOST_VECTORS, columns // by.lanes) + 1):
-        # Next to the sums there are a row's group, a vector of each column and what is taken away
-        # from the sums.
-        others = 2 + vectors * (2 if by.form == "offset" else 1)
+        # Next to the sums there are a row's group, and of each column its vectors and what is taken
+        # away from the sums.
+        others = 2 + vectors * (depth + taken)
         limit = (target.vector_registers - others) // vectors
         for tile_rows in range(1, min(limit, rows) + 1):
             tiles = -(-rows // tile_rows) * -(-columns // (vectors * by.lanes))
             products = tile_rows * vectors
-            cost = tiles * max(products, tile_rows + 2 * vectors, 8)
+            cost = tiles * (max(products, tile_rows + 2 * vectors, _LATENCY) + taken * vectors)
             if cost < least:
                 best, least = Tile(tile_rows, vectors * by.lanes), cost
     return best
