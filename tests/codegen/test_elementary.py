@@ -27,8 +27,11 @@ pytestmark = pytest.mark.skipif(not HAS_FMA, reason="needs fused multiply-add")
 def kernel(name: str, dtype: str, lanes: int, target: str = "llvm", fp: str = "fast") -> Module:
     """A function of each element, `lanes` of them at a time."""
     x = te.placeholder((EXTENT,), dtype, name="x")
-    others = {"power": lambda i: [x[EXTENT - 1 - i]]}.get(name, lambda i: [])
-    y = te.compute((EXTENT,), lambda i: getattr(te, name)(x[i], *others(i)), name="y")
+    function = getattr(te, name)
+    if name == "power":
+        y = te.compute((EXTENT,), lambda i: function(x[i], x[EXTENT - 1 - i]), name="y")
+    else:
+        y = te.compute((EXTENT,), lambda i: function(x[i]), name="y")
     s = te.create_schedule(y.op)
     if lanes > 1:
         _, inner = s[y].split(y.op.axis[0], factor=lanes)
