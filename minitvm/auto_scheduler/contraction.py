@@ -160,6 +160,9 @@ def _affine(node: PrimExpr, axes: frozenset[Var]) -> dict[Var, int] | None:
             return _sum(_affine(node.a, axes), _affine(node.b, axes), sign)
         case e.Mul():
             return _scaled(node.a, node.b, axes) or _scaled(node.b, node.a, axes)
+        case e.FloorDiv() | e.FloorMod() if e.const_int(node.b) is not None:
+            inside = _affine(node.a, axes)
+            return None if inside is None else dict.fromkeys(inside, 1)
     return None if any(each in axes for each in _variables(node)) else {}
 
 

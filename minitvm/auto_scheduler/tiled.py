@@ -22,6 +22,7 @@ from minitvm.expr import IterVar, ProducerLoad, Var
 from minitvm.functor import walk_once
 from minitvm.scalars import INTRINSICS
 from minitvm.target import Target
+from minitvm.te.dataflow import factors_of
 from minitvm.te.schedule import Schedule
 from minitvm.te.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
@@ -55,6 +56,8 @@ def write_tiled(
         sums = s.cache_write(sums, "local")
     else:
         s[sums].set_scope("local")
+    if row is not None and _widens(contraction):
+        sums = _write_widened(s, contraction, sums, target)
     block = _row_tiles_in_cache(contraction, tile, target) if packs else None
     innermost = _write_tiles(stage, places, tile, block, not packs, not in_memory)
     if in_memory:
@@ -64,6 +67,34 @@ def write_tiled(
         _write_panels(s, contraction, sums, tile)
         if inline_columns:
             s[contraction.b.tensor].compute_inline()
+
+
+def _widens(contraction: Contraction) -> bool:
+    """Whether the rows' factor is of 16-bit floats, whose conversion one by one in the innermost
+    loop would take longer than the products."""
+    a, dtype = contraction.a.tensor, contraction.op.output(0).dtype
+    is_narrow = a.dtype.is_float and a.dtype.bits == 16 and dtype == "float32"
+    return is_narrow and bool(factors_of(contraction.op)) and a is not contraction.b.tensor
+
+
+def _write_widened(s: Schedule, contraction: Contraction, sums: Tensor, target: Target) -> Tensor:
+    """Lets the sums read the rows' factor from a float32 copy."""
+    op, a = contraction.op, contraction.a.tensor
+    dtypes = ["float32" if each.producer is a else None for each in factors_of(op)]
+    made, *factors = s.pad_einsum(sums, [1] * (len(op.axis) + len(op.reduce_axis)), dtypes)
+    (copy,) = [factor for factor, dtype in zip(factors, dtypes, strict=True) if dtype]
+    write_copy(s[copy], target)
+    return made
+
+
+def write_copy(stage: Stage, target: Target) -> None:
+    """A copy that is padded or widened, in vectors."""
+    assert isinstance(stage.op, ComputeOp)
+    lanes = target.vector_bits // stage.op.output(0).dtype.bits
+    _, inner = stage.split(stage.op.axis[-1], factor=lanes)
+    stage.vectorize(inner)
+    if stage.op.output(0).ndim > 1:
+        stage.parallel(stage.op.axis[0])
 
 
 def _write_tiles(
@@ -150,9 +181,9 @@ def _row_tiles_in_cache(contraction: Contraction, tile: Tile, target: Target) ->
 def _tile(contraction: Contraction, row: IterVar | None, last: Tensor, target: Target) -> Tile:
     columns = extent_of(contraction.column)
     if row is None:
-        return tile_of(1, columns, last.dtype, target, 0)
+        return tile_of(1, columns, contraction.op.output(0).dtype, target, 0)
     distance = contraction.a.along(row) * contraction.a.tensor.dtype.itemsize
-    return tile_of(extent_of(row), columns, last.dtype, target, distance)
+    return tile_of(extent_of(row), columns, contraction.op.output(0).dtype, target, distance)
 
 
 def _packs(contraction: Contraction, row: IterVar, tile: Tile) -> bool:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from minitvm.auto_scheduler.contraction import Contraction, contraction_of
+from minitvm.auto_scheduler.convolution import is_convolution, write_convolution
+from minitvm.auto_scheduler.dotted import instruction_for, write_dotted
 from minitvm.auto_scheduler.rows import write_rows
 from minitvm.auto_scheduler.streamed import is_streamed, write_streamed
 from minitvm.auto_scheduler.tiled import write_tiled
@@ -92,7 +94,13 @@ def _write_contraction(
         write_streamed(s, contraction, target)
         return (stage,)
     last = stage if stage.op in kept else _epilogue(s, stage)
-    write_tiled(s, contraction, last.op.output(0), target, inline_columns)
+    if is_convolution(contraction):
+        return write_convolution(s, contraction, last.op.output(0), target, kept)
+    instruction = instruction_for(contraction, target)
+    if instruction is not None:
+        write_dotted(s, contraction, last.op.output(0), instruction, target)
+    else:
+        write_tiled(s, contraction, last.op.output(0), target, inline_columns)
     return (stage, last)
 
 

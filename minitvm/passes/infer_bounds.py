@@ -257,15 +257,25 @@ class BoundInference:
         for reader in self.readers(stage):
             with prover.scope():  # where the loops inside are not empty
                 spans = self._reader_spans(reader, place, prover)
+                loops = self._fused_loops(reader)
                 for load in self.reads[reader]:
                     if not self.is_of(load, stage):
                         continue
                     for i, index in enumerate(load.indices):
-                        span = spans.of(index) if isinstance(reader.op, ComputeOp) else None
+                        span = (
+                            _read(spans, index, loops) if isinstance(reader.op, ComputeOp) else None
+                        )
                         old = found[i]
                         unknown[i] |= span is None
                         found[i] = span if old is None or span is None else spans.union(old, span)
         return [None if hidden else span for span, hidden in zip(found, unknown, strict=True)]
+
+    def _fused_loops(self, reader: Stage) -> dict[Var, PrimExpr]:
+        """Of a reader whose data axes were fused, its axes in terms of the loops."""
+        if not _fuses_data(reader):
+            return {}
+        values = self._found.bounds[reader].values
+        return {axis.var: values[axis] for axis in root_axes(reader.op)}
 
     def _reader_spans(self, reader: Stage, place: Loop, prover: Prover) -> Spans:
         """What the root axes of a reader span in one iteration of the loop `place`."""
@@ -487,6 +497,20 @@ def axis_spans(
             case Singleton():
                 pass
     return {axis: span for axis, (span, _) in found.items()}
+
+
+def _read(spans: Spans, index: PrimExpr, loops: Mapping[Var, PrimExpr]) -> Span | None:
+    """What an index spans. Fused axes are looked at together, by the loop that they became: of 16
+    neighbours in it, ``y * width + x`` spans 16, while y and x by themselves span whole rows."""
+    span = spans.of(index)
+    if not loops or (span is not None and span.is_point):
+        return span
+    together = spans.of(substitute(index, loops))
+    if together is None or together.extent.terms:
+        return span
+    if span is not None and not span.extent.terms:
+        return min(span, together, key=lambda each: each.extent.constant)
+    return together
 
 
 def _scaled(spans: Spans, span: Span, factor: PrimExpr, axis: IterVar) -> Span:
