@@ -19,7 +19,7 @@ from fractions import Fraction
 from typing import final
 
 from minitvm.codegen.lanes import Lanes
-from minitvm.codegen.llvm_text import FunctionText, Value, lanes_of
+from minitvm.codegen.llvm_text import FunctionText, Value, element_type, lanes_of
 from minitvm.runtime.dtype import FLOAT32
 from minitvm.scalars import round_float
 
@@ -150,9 +150,14 @@ class ElementaryFunctions:
             "cos": lambda x: self._unless_far("cos", x, self._cos(x)),
         }
 
-    def emit(self, name: str, x: Value) -> Value:
-        """A function of :attr:`table`."""
-        return self.table[name](Lanes(self._text, x)).value
+    def knows(self, name: str, type: str) -> bool:
+        """Whether a function is among them, for arguments of an LLVM type."""
+        return name in self.table or (name == "power" and element_type(type) == "float")
+
+    def emit(self, name: str, *args: Value) -> Value:
+        """A function on all lanes."""
+        lanes = [Lanes(self._text, arg) for arg in args]
+        return self._power(*lanes).value if name == "power" else self.table[name](*lanes).value
 
     # -- powers: b**x = 2**n * b**r, with n the nearest integer to x * log2(b) --
 
@@ -207,6 +212,24 @@ class ElementaryFunctions:
         f = error.times_plus(_power_of_two(down), m - 1.0)
         small = abs(x) < 2.0 ** (-_format(x).digits - 2)
         return x.where(small, x, _at_ends(total, _log_of_product(k, f, Fraction(1))))
+
+    def _power(self, x: Lanes, y: Lanes) -> Lanes:
+        """``exp2(y * log2(x))`` in double, of which float needs less than half of the digits; what
+        C99 says of signs, infinities and NaN (F.9.4.4)."""
+        text, magnitude = self._text, abs(x)
+        product = y.as_double() * self.table["log2"](magnitude.as_double())
+        power = self.table["exp2"](product).as_float()
+        is_whole, is_even = y.is_whole(), (y * 0.5).is_whole()
+        both_end = text.binary(
+            "and", magnitude.compare("oeq", 1.0), abs(y).compare("oeq", float("inf"))
+        )
+        is_one = text.binary("or", x.compare("oeq", 1.0), y.compare("oeq", 0.0))
+        power = x.where(text.binary("or", is_one, both_end), x.number(1.0), power)
+        of_whole = x.where(is_even, power, power.with_sign_of(x))
+        of_other = x.where(
+            text.binary("and", x < 0.0, x > float("-inf")), x.number(float("nan")), power
+        )
+        return x.where(is_whole, of_whole, of_other)
 
     # -- sines: x = n * pi / 2 + r --
 

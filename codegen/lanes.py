@@ -89,6 +89,19 @@ class Lanes:
             made = made.times_plus(self, coefficient)
         return made
 
+    def is_whole(self) -> Value:
+        """Which lanes are integers, or infinite."""
+        whole = self.text.intrinsic("trunc", self.value.type, self.value)
+        return self.text.fcmp("oeq", whole, self.value)
+
+    def as_double(self) -> Lanes:
+        """Of a ``float``, exactly."""
+        return Lanes(self.text, self.text.convert("fpext", self.value, "double"))
+
+    def as_float(self) -> Lanes:
+        """Of a ``double``, rounded."""
+        return Lanes(self.text, self.text.convert("fptrunc", self.value, "float"))
+
     def clamped(self, low: float, high: float) -> Lanes:
         """NaN stays NaN."""
         above = self.where(self < low, self.number(low), self)

@@ -83,8 +83,8 @@ class MathFunctions:
         return self._conversions.round(result, dtype)
 
     def _float(self, name: str, dtype: DType, args: list[Value]) -> Value:
-        if self._has_elementary and name in self._elementary.table:
-            return self._elementary.emit(name, args[0])
+        if self._has_elementary and self._elementary.knows(name, args[0].type):
+            return self._elementary.emit(name, *args)
         if name in _LLVM_UNARY:
             return self._text.intrinsic(_LLVM_UNARY[name], args[0].type, args[0])
         if name in _LIBM:

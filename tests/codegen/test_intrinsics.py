@@ -195,11 +195,12 @@ def test_approximate_functions_of_one_float(name: str, fp: str, dtype: DType) ->
 
 
 @pytest.mark.parametrize("name", LIBM_BINARY)
+@pytest.mark.parametrize("fp", ["strict", "fast"])
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_approximate_functions_of_two_floats(name: str, dtype: DType) -> None:
-    column = [*telling_values(dtype)[:24], *ordinary(dtype)[::12]]
+def test_approximate_functions_of_two_floats(name: str, fp: str, dtype: DType) -> None:
+    column = [*telling_values(dtype)[:24], *ordinary(dtype)[::12], *random_values(dtype)[::40]]
     columns = pairs(column, column)
-    found = results(LIBM_BINARY, (dtype, dtype), columns)[name]
+    found = results(LIBM_BINARY, (dtype, dtype), columns, fp)[name]
     check_within(2.0, name, dtype, columns, found)
 
 
