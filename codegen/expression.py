@@ -64,7 +64,7 @@ class ExpressionEmitter:
         self.text = text
         self.conversions = Conversions(text, options.target.has_float16_conversion)
         self.integers = Integers(text)
-        self._math = MathFunctions(text, self.conversions, self.integers)
+        self._math = MathFunctions(text, self.conversions, self.integers, options)
         self._folds = VectorFolds(text, self.conversions, self.integers, options.strict)
         self._has_mask_registers = options.target.has_mask_registers
         self._contract = "" if options.strict else "contract"
@@ -81,6 +81,7 @@ class ExpressionEmitter:
             "call_llvm_pure_intrin": self._emit_llvm_intrinsic,
             "call_extern": self._emit_extern,
             "vector_extract": self._emit_extract,
+            "vector_shuffle": self._emit_shuffle,
             **dict.fromkeys(VECTOR_FOLDS, self._emit_fold),
         }
         binary: dict[type, Callable[[Any], Value]] = dict.fromkeys(
@@ -337,15 +338,24 @@ class ExpressionEmitter:
         loaded = self.text.load(type, where.pointer, align)
         return loaded if where.step == 1 else self.text.reverse(loaded)
 
-    def _load_apart(self, type: str, pointer: Value, step: int, align: int) -> Value:
+    def _load_apart(
+        self, type: str, pointer: Value, step: int, align: int, mask: Value | None = None
+    ) -> Value:
         """Every `step`-th element, picked from vectors of neighbours: no gather is as fast. What is
-        read lies between the first and the last of them, so it is the same object's."""
+        read lies between the first and the last of them, so it is the same object's; with a mask,
+        just the elements themselves are."""
         lanes = lanes_of(type)
         last = (lanes - 1) * step + 1 - lanes  # where the last vector begins
         made: Value | None = None
         for begin in (*range(0, last, lanes), last):
             place = self.text.element_pointer(element_type(type), pointer, integer("i64", begin))
-            part = self.text.load(type, place, align)
+            if mask is None:
+                part = self.text.load(type, place, align)
+            else:
+                here = range(begin, begin + lanes)
+                wanted = [lanes if p % step else p // step for p in here]  # `lanes`: a zero
+                part_mask = self.text.shuffle(mask, zero(mask.type), wanted)
+                part = self.text.masked_load(type, place, align, part_mask)
             places = [lane * step - begin for lane in range(lanes)]
             chosen = [  # what came before, what is here, or what comes later
                 lane if p < 0 else lanes + p if p < lanes else None for lane, p in enumerate(places)
@@ -363,6 +373,9 @@ class ExpressionEmitter:
             reversed_mask = self.text.reverse(mask)
             loaded = self.text.masked_load(type, where.pointer, align, reversed_mask)
             return self.text.reverse(loaded)
+        if where.apart in _STRIDES:
+            loaded = self._load_apart(type, where.pointer, where.apart, align, mask)
+            return self.text.select(mask, loaded, zero(type))
         return self.text.gather(type, self._lane_pointers(where, scalar), align, mask)
 
     def _load_if(self, holds: Value, node: e.BufferLoad) -> Value:
@@ -475,6 +488,10 @@ class ExpressionEmitter:
         if vector.dtype.lanes == 1:
             return self.emit(vector)
         return self.text.extract_at(self.emit(vector), self.index(lane))
+
+    def _emit_shuffle(self, node: e.Call) -> Value:
+        a, b, *lanes = node.args
+        return self.text.shuffle(self.emit(a), self.emit(b), [e.const_int(each) for each in lanes])
 
     def _emit_fold(self, node: e.Call) -> Value:
         start, vector = node.args

@@ -16,6 +16,7 @@ from minitvm.pass_config import PassConfig
 from minitvm.pass_context import FIRST_STAGE, Pass, PassContext, added_pass
 from minitvm.passes.check_accesses import check_accesses
 from minitvm.passes.check_bounds import check_bounds
+from minitvm.passes.compute_padding import compute_padding
 from minitvm.passes.hoist_conditions import hoist_conditions
 from minitvm.passes.inject_double_buffer import inject_double_buffer
 from minitvm.passes.inject_prefetch import inject_prefetch
@@ -25,6 +26,7 @@ from minitvm.passes.reuse_storage import reuse_storage
 from minitvm.passes.schedule_ops import schedule_ops
 from minitvm.passes.serialize_vectors import serialize_vectors
 from minitvm.passes.simplify import simplify
+from minitvm.passes.transpose_copies import transpose_copies
 from minitvm.passes.unroll_loops import unroll_loops
 from minitvm.passes.vectorize_loops import vectorize_loops
 from minitvm.passes.widen_indices import widen_indices
@@ -51,6 +53,7 @@ def pipeline(config: PassConfig) -> tuple[Pass, ...]:
             *(() if config.vectorize else (("serialize_vectors", serialize_vectors),)),
         ),
         (
+            ("compute_padding", compute_padding),
             ("partition_loops", partial(partition_loops, options=config.partition)),
             ("simplify", partial(simplify, keep_trivial_loops=config.keep_trivial_loops)),
             ("hoist_conditions", hoist_conditions),
@@ -59,6 +62,7 @@ def pipeline(config: PassConfig) -> tuple[Pass, ...]:
         (
             *((("reuse_storage", reuse_storage),) if config.reuse_storage else ()),
             ("widen_indices", widen_indices),
+            ("transpose_copies", transpose_copies),
             ("vectorize_loops", vectorize_loops),
         ),
     )

@@ -29,7 +29,7 @@ ROOMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "passes": ("passes", (*_IR, "operators", "arith", "te")),
     "pipeline": ("pass_config pass_context lower", (*_IR, "te", "passes")),
     "target": ("target", ("runtime",)),
-    "auto-scheduler": ("auto_scheduler", (*_IR, "te", "target")),
+    "auto-scheduler": ("auto_scheduler", (*_IR, "arith", "te", "target")),
     "classic names": (
         "error ir nd tir transform contrib",
         (*_IR, "operators", "te", "pipeline"),

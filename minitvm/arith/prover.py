@@ -65,6 +65,8 @@ class Prover:
         # By what is asked; with the rows, so that no other atom gets the address of one of theirs.
         self._contradictions: dict[Hashable, tuple[bool, System]] = {}
         self._factors: dict[Atom, tuple[Atom, ...]] = {}
+        # Of ``x % c`` the atom ``x // c``, and x.
+        self._remainders: dict[Atom, tuple[Atom, Affine]] = {}
         self._defined: set[Atom] = set()  # whose definitions determine them
 
     # -- Learning ---------------------------------------------------------------------------------
@@ -456,7 +458,22 @@ class Prover:
         a, b = self.affine(expr.a), self.affine(expr.b)
         if isinstance(expr, e.Mul):
             return self._if_it_fits(self._product(a, b), expr)
-        return self._if_it_fits(a + b if isinstance(expr, e.Add) else a - b, expr)
+        made = a + b if isinstance(expr, e.Add) else a - b
+        return self._if_it_fits(self._recombined(made), expr)
+
+    def _recombined(self, form: Affine) -> Affine:
+        """``x // c * c + x % c`` is x."""
+        for atom, coefficient in form.terms.items():
+            if not isinstance(atom, e.FloorMod) or not isinstance(atom.b, IntImm):
+                continue
+            whole = self._remainders.get(atom)
+            if whole is None:
+                continue
+            quotient, rest = whole
+            if form.terms.get(quotient) == coefficient * atom.b.value:
+                parts = Affine({atom: coefficient, quotient: coefficient * int(atom.b.value)})
+                return self._recombined(form - parts + rest * coefficient)
+        return form
 
     def _product(self, a: Affine, b: Affine) -> Affine:
         total = a * b.constant + Affine(b.terms) * a.constant
@@ -519,6 +536,7 @@ class Prover:
             return result
         atom = self.atoms.shared(e.FloorMod(made[0].a, made[0].b), ("remainder", id(made[0])))
         remainder = Affine.of_atom(atom)
+        self._remainders[atom] = made[0], result + Affine.of_atom(made[0]) * divisor
         if atom not in self._known.definitions:
             self._define(atom, [equal(remainder, result)])
             self._known.intervals[atom] = (0, divisor - 1)
@@ -541,6 +559,8 @@ class Prover:
         bounds = [self._divided(bound, divisor) for bound in self._upper_bounds(dividend)]
         rows += [bound - result for bound in bounds if bound is not None]
         self._known.definitions[atom] = [rows]
+        least, greatest = self.interval(dividend)
+        self._known.intervals[atom] = (min(least, 0), max(greatest, -1))
         return result
 
     def _upper_bounds(self, form: Affine) -> list[Affine]:

@@ -230,22 +230,49 @@ class Simplifier(Mutator):
         if isinstance(node, e.FloorMod):
             if inside:
                 return self.expr(rest)
-            if not whole.terms and not whole.constant:
-                return None
-            return self._by_rules(e.FloorMod(rest, node.b))
+            if whole.terms or whole.constant:
+                return self._by_rules(e.FloorMod(rest, node.b))
+            return self._remainder_of_parts(rest_form, divisor, node.dtype)
         if inside:
             return self._simple_sum(whole, node.dtype)
-        common = gcd(divisor, *rest_form.terms.values())
+        common = self._common(rest_form, divisor)
         if not whole.terms and not whole.constant and common == 1:
             return None
         shrunk = Affine(
-            {a: c // common for a, c in rest_form.terms.items()}, rest_form.constant // common
+            {a: c // common for a, c in rest_form.terms.items() if c % common == 0},
+            rest_form.constant // common,
         )
         numerator = self._simple_sum(shrunk, node.dtype)
         if numerator is None:
             return None
         quotient = self.expr(e.floordiv(numerator, const(divisor // common, node.dtype)))
         return self._simple_sum(whole + self._collect(quotient, exact=False), node.dtype)
+
+    def _remainder_of_parts(self, form: Affine, divisor: int, dtype: DType) -> PrimExpr | None:
+        """``(8*x + r) % 56`` is ``x % 7 * 8 + r`` where r is 0 to 7."""
+        common = self._common(form, divisor)
+        low = Affine({a: c for a, c in form.terms.items() if c % common}, form.constant % common)
+        if common == 1 or not low.terms:
+            return None
+        shrunk = Affine(
+            {a: c // common for a, c in form.terms.items() if c % common == 0},
+            form.constant // common,
+        )
+        numerator = self._simple_sum(shrunk, dtype)
+        if numerator is None:
+            return None
+        high = self.expr(e.floormod(numerator, const(divisor // common, dtype)))
+        return self._simple_sum(self._collect(high, exact=False) * common + low, dtype)
+
+    def _common(self, form: Affine, divisor: int) -> int:
+        """The greatest divisor of `divisor` that divides the terms of `form`, but for some that
+        together stay below it: ``(8*x + r) // 56`` is ``x // 7`` where r is 0 to 7."""
+        for common in sorted({gcd(divisor, c) for c in form.terms.values()}, reverse=True):
+            below = {a: c for a, c in form.terms.items() if c % common}
+            low, high = self._prover.interval(Affine(below, form.constant % common))
+            if low >= 0 and high < common:
+                return common
+        return gcd(divisor, *form.terms.values())
 
     def _simple_sum(self, form: Affine, dtype: DType) -> PrimExpr | None:
         made = self._sum(form, dtype)
@@ -356,7 +383,10 @@ class Simplifier(Mutator):
         if is_trivial(value):
             return self.expr(substitute(node.body, {node.var: value}))
         with self.inside() as prover:
-            prover.bind(node.var, value)
+            if is_pure(value):
+                prover.bind(node.var, value)
+            else:  # what is known of a call need not be true of its next one
+                prover.bind_data(node.var)
             body = self.expr(node.body)
         if not any(each is node.var for each in walk(body)) and is_pure(value):
             return body

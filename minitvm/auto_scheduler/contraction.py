@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import final
 
 from minitvm import expr as e
+from minitvm.arith.prover import Prover
 from minitvm.expr import IterVar, PrimExpr, ProducerLoad, Reduce, Var
 from minitvm.functor import walk_once
 from minitvm.te.tensor import ComputeOp, Operation, Tensor
@@ -72,7 +73,8 @@ def extent_of(axis: IterVar) -> int | None:
 
 
 def contraction_of(op: Operation) -> Contraction | None:
-    """The contraction that a stage is, or None.
+    """The contraction that a stage is, or None. A sum for each element of products that no other
+    element uses is none: ``sum(X[i, k] * X[i, k])``.
 
     >>> from minitvm import te
     >>> A, B = te.placeholder((8, 4), name="A"), te.placeholder((4, 16), name="B")
@@ -91,10 +93,10 @@ def contraction_of(op: Operation) -> Contraction | None:
     source = _without_casts(body.source[0])
     if not isinstance(source, e.Mul):
         return None
-    axes = frozenset(axis.var for axis in (*op.axis, *op.reduce_axis))
+    axes = {axis.var: axis for axis in (*op.axis, *op.reduce_axis)}
     a, b = _factor(source.a, axes), _factor(source.b, axes)
-    if a is None or b is None or not op.axis:
-        return None
+    if a is None or b is None or all(a.reads(axis) and b.reads(axis) for axis in op.axis):
+        return None  # of neither, anything is used again
     if not b.reads(op.axis[-1]):
         a, b = b, a
     return Contraction(op, a, b) if b.reads(op.axis[-1]) else None
@@ -115,23 +117,26 @@ def _without_casts(node: PrimExpr) -> PrimExpr:
     return node
 
 
-def _factor(node: PrimExpr, axes: frozenset[Var]) -> Factor | None:
+def _factor(node: PrimExpr, axes: Mapping[Var, IterVar]) -> Factor | None:
     """What a factor reads; None if an index isn't affine in the axes."""
     found: list[Factor] = []
     for load in walk_once(node):
         if not isinstance(load, ProducerLoad) or not isinstance(load.producer, Tensor):
             continue
-        distance = _distances(load, load.producer, axes)
+        distance = distances_of(load, axes)
         if distance is None:
             return None
         found.append(Factor(load.producer, distance))
     return max(found, key=lambda each: len(each.distance), default=None)
 
 
-def _distances(load: ProducerLoad, tensor: Tensor, axes: frozenset[Var]) -> dict[Var, int] | None:
+def distances_of(load: ProducerLoad, axes: Mapping[Var, IterVar]) -> dict[Var, int] | None:
+    """How far apart in memory, in elements, neighbours along each axis are read; None if an index
+    isn't affine in them."""
+    assert isinstance(load.producer, Tensor)
     distance: dict[Var, int] = {}
     step: int | None = 1
-    for index, extent in reversed(list(zip(load.indices, tensor.shape, strict=True))):
+    for index, extent in reversed(list(zip(load.indices, load.producer.shape, strict=True))):
         coefficients = _affine(index, axes)
         if coefficients is None:
             return None
@@ -144,7 +149,7 @@ def _distances(load: ProducerLoad, tensor: Tensor, axes: frozenset[Var]) -> dict
     return distance
 
 
-def _affine(node: PrimExpr, axes: frozenset[Var]) -> dict[Var, int] | None:
+def _affine(node: PrimExpr, axes: Mapping[Var, IterVar]) -> dict[Var, int] | None:
     """The coefficients of the axes in an index, None if it is not affine in them."""
     match node:
         case Var():
@@ -156,7 +161,24 @@ def _affine(node: PrimExpr, axes: frozenset[Var]) -> dict[Var, int] | None:
             return _sum(_affine(node.a, axes), _affine(node.b, axes), sign)
         case e.Mul():
             return _scaled(node.a, node.b, axes) or _scaled(node.b, node.a, axes)
+        case e.FloorDiv() | e.FloorMod():
+            return _parts(node, axes)
     return None if any(each in axes for each in _variables(node)) else {}
+
+
+def _parts(node: PrimExpr, axes: Mapping[Var, IterVar]) -> dict[Var, int]:
+    """The coefficients in a quotient or remainder, such as that of a channel's group; of an axis
+    that is in it otherwise, 1."""
+    prover = Prover()
+    for axis in axes.values():
+        if axis.dom is not None:
+            prover.bind(axis.var, axis.dom)
+    found: dict[Var, int] = {}
+    for atom, coefficient in prover.affine(node).terms.items():
+        for var in _variables(atom):
+            if var in axes:
+                found[var] = coefficient if atom is var else 1
+    return found
 
 
 def _sum(a: dict[Var, int] | None, b: dict[Var, int] | None, sign: int) -> dict[Var, int] | None:
@@ -165,7 +187,7 @@ def _sum(a: dict[Var, int] | None, b: dict[Var, int] | None, sign: int) -> dict[
     return {var: a.get(var, 0) + sign * b.get(var, 0) for var in (*a, *b)}
 
 
-def _scaled(value: PrimExpr, by: PrimExpr, axes: frozenset[Var]) -> dict[Var, int] | None:
+def _scaled(value: PrimExpr, by: PrimExpr, axes: Mapping[Var, IterVar]) -> dict[Var, int] | None:
     """The coefficients of ``value * by`` where `by` doesn't depend on the axes."""
     if any(each in axes for each in _variables(by)):
         return None

@@ -257,15 +257,25 @@ class BoundInference:
         for reader in self.readers(stage):
             with prover.scope():  # where the loops inside are not empty
                 spans = self._reader_spans(reader, place, prover)
+                loops = self._fused_loops(reader)
                 for load in self.reads[reader]:
                     if not self.is_of(load, stage):
                         continue
                     for i, index in enumerate(load.indices):
-                        span = spans.of(index) if isinstance(reader.op, ComputeOp) else None
+                        span = (
+                            _read(spans, index, loops) if isinstance(reader.op, ComputeOp) else None
+                        )
                         old = found[i]
                         unknown[i] |= span is None
                         found[i] = span if old is None or span is None else spans.union(old, span)
         return [None if hidden else span for span, hidden in zip(found, unknown, strict=True)]
+
+    def _fused_loops(self, reader: Stage) -> dict[Var, PrimExpr]:
+        """Of a reader whose data axes were fused, its axes in terms of the loops."""
+        if not _fuses_data(reader):
+            return {}
+        values = self._found.bounds[reader].values
+        return {axis.var: values[axis] for axis in root_axes(reader.op)}
 
     def _reader_spans(self, reader: Stage, place: Loop, prover: Prover) -> Spans:
         """What the root axes of a reader span in one iteration of the loop `place`."""
@@ -336,7 +346,9 @@ class BoundInference:
         whether these are all that the loops may reach."""
         begin, dtype = made.ranges[axis].min, axis.var.dtype
         covered = _covered(stage, made, axis)
-        for var, value in reversed(made.names):
+        outer = dict.fromkeys(parent for parent, _ in around)
+        names = [each for parent in outer for each in self._found.bounds[parent].names]
+        for var, value in reversed([*names, *made.names]):
             covered = substitute(covered, {var: value})
         form = prover.affine(covered)
         if not form.terms:
@@ -346,9 +358,10 @@ class BoundInference:
         variables = {node for node in walk_once(*form.terms) if isinstance(node, Var)}
         high = prover.interval(form)[1]
         most = e.const_int(whole.extent)
-        bounded = variables <= self._counted(around) and isinstance(high, int)
-        if bounded and high <= (dtype.max() if most is None else most):
-            return begin, const(max(int(high), 0), dtype), True
+        if most is None:
+            most = dtype.max() - 1  # that of the type says nothing
+        if variables <= self._counted(around) and isinstance(high, int) and high <= most:
+            return begin, const(max(high, 0), dtype), True
         if not variables.isdisjoint(loops):
             return whole.min, whole.extent, not made.guards[axis]
         needed = prover.expression(form, dtype)
@@ -486,6 +499,20 @@ def axis_spans(
     return {axis: span for axis, (span, _) in found.items()}
 
 
+def _read(spans: Spans, index: PrimExpr, loops: Mapping[Var, PrimExpr]) -> Span | None:
+    """What an index spans. Fused axes are looked at together, by the loop that they became: of 16
+    neighbours in it, ``y * width + x`` spans 16, while y and x by themselves span whole rows."""
+    span = spans.of(index)
+    if not loops or (span is not None and span.is_point):
+        return span
+    together = spans.of(substitute(index, loops))
+    if together is None or together.extent.terms:
+        return span
+    if span is not None and not span.extent.terms:
+        return min(span, together, key=lambda each: each.extent.constant)
+    return together
+
+
 def _scaled(spans: Spans, span: Span, factor: PrimExpr, axis: IterVar) -> Span:
     """``span * factor``, of a factor that is at least 1."""
     known = e.const_int(factor)
@@ -512,8 +539,11 @@ def _covered(stage: Stage, bounds: Bounds, axis: IterVar) -> PrimExpr:
             case Fuse(outer, inner, fused):
                 extent = bounds.ranges[inner].extent
                 covers[inner] = extent
-                reached = e.floordiv(*e.promote(covers[fused] + extent - 1, extent))
-                covers[outer] = reached
+                if covers[fused] is bounds.ranges[fused].extent:  # with no remainder
+                    covers[outer] = bounds.ranges[outer].extent
+                else:
+                    reached = e.floordiv(*e.promote(covers[fused] + extent - 1, extent))
+                    covers[outer] = reached
             case Rebase(parent, rebased):
                 covers[parent] = covers[rebased]
             case Singleton():

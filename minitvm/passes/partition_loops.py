@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
+from math import isfinite, prod
 from typing import final
 
 from minitvm import expr as e
@@ -22,6 +22,10 @@ from minitvm.stmt import ForKind, PrimFunc, Stmt, seq, with_body
 # Statements that a function may grow to, those of unrolled loops counted as often as they stand in
 # the machine code. Past it guards stay where they are: right, and slower.
 MAX_STATEMENTS = 2048
+
+# A guard that is asked in less than this part of a loop's work costs less than a second loop.
+_LITTLE = 32
+_USUAL = 16  # iterations of a loop of unknown extent
 
 # A greater bound is one of a dtype, and says nothing about the program.
 _LARGEST = 1 << 30
@@ -156,8 +160,10 @@ class _Partition(Mutator):
         if _weight(node.body) > self._budget:
             return None
         region = _Region([], [], [], [], [])
+        work = _work(node.body)
         for condition, use in self._forms.uses(node.body, hinted).items():
-            self._classify(node, condition, use, region)
+            if use.work * _LITTLE > work:
+                self._classify(node, condition, use, region)
         if node.kind == ForKind.UNROLLED and region.chosen:
             return None
         return region if region.held or region.chosen else None
@@ -270,6 +276,7 @@ class _Use:
 
     rows: list[Affine] = field(default_factory=list)
     in_a_loop: bool = False
+    work: int = 0  # what is done where it is asked
 
 
 _Comparisons = dict[Hashable, list[PrimExpr]]  # by what they say
@@ -324,6 +331,7 @@ class _Forms:
         for condition in conditions:
             use = found.setdefault(condition, _Use())
             use.in_a_loop = use.in_a_loop or bool(inner)
+            use.work += _work(node) * prod(_iterations(loop) for loop in inner)
             use.rows.append(self._least(self.form(condition), inner))
         if not isinstance(node, s.For):
             for each in statements:
@@ -633,6 +641,17 @@ def _widest(form: Affine, dtype: DType) -> DType:
     if max(map(abs, (form.constant, *form.terms.values()))) > _LARGEST:
         return INT64
     return max((dtype, *(atom.dtype for atom in form.terms)), key=lambda each: each.bits)
+
+
+def _work(node: Stmt) -> int:
+    """About how many statements `node` runs."""
+    below = sum(_work(child) for child in children(node) if isinstance(child, Stmt))
+    return max(below, 1) * (_iterations(node) if isinstance(node, s.For) else 1)
+
+
+def _iterations(node: s.For) -> int:
+    known = e.const_int(node.extent)
+    return _USUAL if known is None else max(known, 1)
 
 
 def _weight(node: Stmt) -> int:

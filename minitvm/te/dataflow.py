@@ -8,11 +8,13 @@ from dataclasses import replace
 from typing import cast
 
 from minitvm import expr as e
+from minitvm.arith.analyzer import Analyzer
 from minitvm.expr import IterType, IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var, const
 from minitvm.functor import Mutator, Substitution, walk_once
 from minitvm.op import likely
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
+from minitvm.structural_equal import structural_equal
 from minitvm.te.layout import IndexMap
 from minitvm.te.relation import (
     Relation,
@@ -116,6 +118,46 @@ def copy_of(tensor: Tensor, name: str) -> Tensor:
     axis = data_axes([f"ax{i}" for i in range(tensor.ndim)], tensor.shape)
     body = ProducerLoad(tensor, tuple(each.var for each in axis))
     return ComputeOp(name, "", {}, axis, (), (body,)).output(0)
+
+
+class _ReadAt(Mutator):
+    """Reads of one tensor become reads of another at given indices."""
+
+    def __init__(self, tensor: Tensor, other: ProducerLoad) -> None:
+        super().__init__()
+        self._tensor = tensor
+        self._other = other
+
+    def visit_ProducerLoad(self, node: ProducerLoad) -> PrimExpr:
+        if node.producer is self._tensor:
+            return self._other
+        return ProducerLoad(node.producer, tuple(self.expr(index) for index in node.indices))
+
+
+def read_by_axes(tensor: Tensor, reader: ComputeOp, name: str) -> tuple[Tensor, ComputeOp]:
+    """A copy of what `reader` reads of a tensor, that has a dimension for each axis of `reader` on
+    which it depends, and `reader` reading that."""
+    found = walk_once(*reader.body)
+    loads = [x for x in found if isinstance(x, ProducerLoad) and x.producer is tensor]
+    if any(not structural_equal(each, loads[0]) for each in loads):
+        elements = ", ".join(map(str, loads))
+        raise CompileError(
+            f"cache_access of {tensor.name}: expected {reader.name} to read one element in each "
+            f"iteration, got {elements}"
+        )
+    known = Analyzer()
+    for axis in (*reader.axis, *reader.reduce_axis):
+        known.bind(axis.var, _range(axis))
+    places = tuple(known.simplify(index) for index in loads[0].indices)
+    used = {each for index in places for each in walk_once(index)}
+    axes = [axis for axis in (*reader.axis, *reader.reduce_axis) if axis.var in used]
+    own = data_axes([axis.name for axis in axes], [_range(axis).extent for axis in axes])
+    shift = {old.var: _range(old).min + new.var for old, new in zip(axes, own, strict=True)}
+    indices = tuple(Substitution(shift).expr(index) for index in places)
+    copy = ComputeOp(name, "", {}, own, (), (ProducerLoad(tensor, indices),)).output(0)
+    at = tuple(axis.var - _range(axis).min for axis in axes)
+    body = map_body(reader.body, _ReadAt(tensor, ProducerLoad(copy, at)))
+    return copy, replace(reader, body=body)
 
 
 # -- cache_write ----------------------------------------------------------------------------------

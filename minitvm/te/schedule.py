@@ -18,6 +18,7 @@ from minitvm.te.dataflow import (
     in_layout,
     in_order,
     padded,
+    read_by_axes,
     reading,
     reading_layout,
     written_through,
@@ -155,6 +156,55 @@ class Schedule(Traced):
         copy = copy_of(source, f"{source.name}.{self._scope('cache_read', scope)}")
         made = self._insert(self.stages.index(stage) + 1, copy.op, scope, stage)
         self._read_others({source: copy}, stages)
+        return made.op.output(0)
+
+    @primitive
+    def cache_access(self, tensor: Tensor, scope: str, reader: Any) -> Tensor:
+        """Let a stage read a copy of a tensor in which each of its iterations has its own element.
+
+        Before::
+
+            for y: for k: C[y] += A[y * 2 + k] * W[k]
+
+        After ``AA = s.cache_access(A, "global", C)``::
+
+            for y: for k: A.global[y, k] = A[y * 2 + k]
+            for y: for k: C[y] += A.global[y, k] * W[k]
+
+        The dimensions of the copy are the axes that the indices are made of, those of the data
+        first. What is read in several iterations is copied several times: so windows become the
+        rows of a matrix.
+
+        Parameters
+        ----------
+        tensor : Tensor
+            What is copied.
+        scope : str
+            Of the copy's memory: ``"global"``, or ``"local"`` for registers.
+        reader : Tensor or Operation
+            Who shall read the copy.
+
+        Returns
+        -------
+        Tensor
+            The copy, a stage of its own.
+
+        Raises
+        ------
+        CompileError
+            When `reader` does not read `tensor`, or reads several of its elements in an iteration.
+        """
+        self._stage("cache_access", tensor)
+        source, stage = self.now(tensor), self[reader]
+        where = f"cache_access of {source.name}"
+        if source not in stage.op.input_tensors or not isinstance(stage.op, ComputeOp):
+            raise CompileError(
+                f"{where}: expected a stage that reads its elements, got {stage.name}"
+            )
+        name = f"{source.name}.{self._scope('cache_access', scope)}"
+        copy, changed = read_by_axes(source, stage.op, name)
+        made = self._insert(self.stages.index(stage), copy.op, scope, stage)
+        self._rewrite(lambda each: changed if each is stage else each.op)
         return made.op.output(0)
 
     @primitive

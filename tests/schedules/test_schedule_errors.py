@@ -146,6 +146,7 @@ REFUSED: dict[str, tuple[Callable[[Program], object], str]] = {
     "cache_read_empty_scope": (lambda p: p.s.cache_read(p.A, "", [p.B]), 'cache_read: expected a scope such as "local", got \'\''),
     "cache_read_nobody": (lambda p: p.s.cache_read(p.A, "local", []), "cache_read of A: expected readers, got none"),
     "cache_read_other": (lambda p: p.s.cache_read(p.A, "local", [p.B, p.C]), r"cache_read of A: expected stages that read it \(B\), got C"),
+    "cache_access_other": (lambda p: p.s.cache_access(p.A, "local", p.C), "cache_access of A: expected a stage that reads its elements, got C"),
     "cache_write_none": (lambda p: p.s.cache_write([], "local"), "cache_write: expected a tensor, got none"),
     "cache_write_input": (lambda p: p.s.cache_write(p.A, "local"), "cache_write of A: expected a tensor of te.compute, got one of PlaceholderOp"),
     "cache_write_two": (lambda p: p.s.cache_write([p.B, p.C], "local"), r"cache_write of B: expected all outputs of one operation \(B\), got B, C"),

@@ -89,6 +89,7 @@ PRIMITIVES: dict[str, Callable[[Chain], object]] = {
     ),
     "layout_of_one_index": lambda c: c.s[c.C].transform_layout(lambda i, j: i * 12 + j),
     "cache_read": lambda c: c.s.cache_read(c.B, "local", [c.C]),
+    "cache_access": lambda c: c.s.cache_access(c.B, "global", c.C),
     "cache_write": lambda c: c.s.cache_write(c.D, "local"),
     "cache_write_in_layout": lambda c: (c.s[c.C].reorder(c.j, c.i), c.s.cache_write(c.C, "local")),
     "group": lambda c: c.s.create_group(c.C, [c.A]).compute_at(c.s[c.D], c.D.op.axis[0]),

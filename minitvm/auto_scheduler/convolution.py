@@ -1,0 +1,415 @@
+"""Convolutions: contractions whose columns' factor is read through windows.
+
+Where rows (the channels that are computed) use each window again, it is a matrix product of the
+weights and a matrix of windows, of which a panel as wide as a tile is made at a time::
+
+    for each tile of columns (neighbours in the flattened image):
+        panel[k, j] = data[window k of column j]     # left out where windows are single elements
+        for each tile of rows:
+            sums[rows, columns] = 0                  # "local": vector registers
+            for k:
+                sums[i, j] += weights[i, k] * panel[k, j]
+            C[...] = sums
+
+Where each channel has weights of its own (depthwise), nothing but the overlap of windows is used
+again, and a tile of the image is computed from the image itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import reduce
+from math import gcd, prod
+from typing import Any
+
+from minitvm import expr as e
+from minitvm.auto_scheduler.contraction import Contraction, contraction_of, extent_of
+from minitvm.auto_scheduler.tiles import Tile
+from minitvm.expr import IterVar, ProducerLoad, Var
+from minitvm.functor import walk_once
+from minitvm.target import Target
+from minitvm.te.schedule import Schedule
+from minitvm.te.stage import Stage
+from minitvm.te.tensor import ComputeOp, Operation, Tensor
+
+_TASKS = 4  # tiles of columns for each thread, from which on each makes its own panel
+_VECTORS = 7  # of a tile at most
+_LATENCY = 8  # multiply-adds under way at once
+_REMAINDER = 0.06
+_WAYS = 8  # of the L1 cache
+_PAGE = 4096  # bytes: rows so far apart fall into the same set of L1
+_COPIES = 9  # elements of a window that are written out
+_STATEMENTS = 80  # multiply-adds of a tile that are written out in a depthwise convolution
+
+
+def is_convolution(contraction: Contraction) -> bool:
+    """Whether the factor that the columns index is read through windows, or its columns are
+    several dimensions side by side; of constant sizes."""
+    columns = _columns(contraction)
+    tensor = contraction.b.tensor
+    axes = (*columns, *contraction.op.reduce_axis)
+    if None in map(extent_of, axes) or not contraction.op.reduce_axis:
+        return _is_depthwise_by_channels(contraction)
+    loads = _loads(contraction.op, tensor)
+    if not columns or len(loads) != 1:
+        return _is_depthwise_by_channels(contraction)
+    windows = any(not isinstance(index, Var) for index in loads[0].indices)
+    return windows or len(columns) > 1
+
+
+def _is_depthwise_by_channels(contraction: Contraction) -> bool:
+    """Whether both factors have the columns, and one of them is the same along other axes."""
+    return (
+        contraction.a.reads(contraction.column)
+        and _reused(contraction) is not None
+        and bool(contraction.op.reduce_axis)
+        and None not in map(extent_of, (contraction.column, *contraction.op.reduce_axis))
+    )
+
+
+def write_convolution(
+    s: Schedule,
+    contraction: Contraction,
+    last: Tensor,
+    target: Target,
+    kept: Collection[Operation],
+) -> list[Stage]:
+    """Writes the schedule of a convolution, and of the stage of `last`, which takes its sums; the
+    stages that are scheduled now. The tensors of `kept` are arguments, and stay where they are."""
+    if last.op is contraction.op:
+        sums = s.cache_write(last, "local")
+    else:
+        sums = contraction.op.output(0)
+        s[sums].set_scope("local")
+    groups = _split_groups(s, sums)
+    found = contraction_of(s[sums].op)
+    assert found is not None
+    image = s[found.b.tensor]
+    is_own = isinstance(image.op, ComputeOp) and not image.inlined and image.op not in kept
+    if _rows(found) is not None:
+        done = _write_product(s, found, sums, last, groups, target)
+    else:
+        done = _write_depthwise(s, found, sums, last, groups, target)
+        if is_own and _pads_by_channel(s, found, image):
+            image.compute_at(s[last], s[last].leaf_iter_vars[0])
+    if is_own and isinstance(image.op, ComputeOp) and not image.op.reduce_axis:
+        _write_image(image, target)
+        done.append(image)
+    return done
+
+
+def _pads_by_channel(s: Schedule, contraction: Contraction, image: Stage) -> bool:
+    """Whether each channel of the image is read by one channel alone: then it is padded where it
+    is read."""
+    outer = contraction.op.axis[:-2]
+    return (
+        len(s.readers(image)) == 1
+        and not contraction.a.reads(contraction.column)
+        and bool(outer)
+        and all(contraction.b.reads(axis) for axis in outer if extent_of(axis) != 1)
+    )
+
+
+def _write_image(image: Stage, target: Target) -> None:
+    """Pads an image: rows in vectors, channels in parallel."""
+    assert isinstance(image.op, ComputeOp)
+    *outer, column = image.op.axis
+    lanes = max(1, target.vector_bits // image.op.output(0).dtype.bits)
+    extent = extent_of(column)
+    if extent is None or extent > lanes:
+        _, column = image.split(column, factor=lanes)
+    image.vectorize(column)
+    if image.attach_stage is None and outer:
+        image.parallel(image.fuse(*outer[:2]) if len(outer) > 2 else outer[0])
+
+
+def _columns(contraction: Contraction) -> list[IterVar]:
+    """The last axes, as far as the columns' factor alone reads them."""
+    found: list[IterVar] = []
+    for axis in reversed(contraction.op.axis):
+        if contraction.a.reads(axis) or not contraction.b.reads(axis):
+            break
+        found.insert(0, axis)
+    return found
+
+
+def _loads(op: ComputeOp, tensor: Tensor) -> list[ProducerLoad]:
+    found = walk_once(op.body[0])
+    return [each for each in found if isinstance(each, ProducerLoad) and each.producer is tensor]
+
+
+def _rows(contraction: Contraction) -> IterVar | None:
+    """The axis along which a tile has rows: of several elements, that `a` alone reads."""
+    found = [axis for axis in contraction.rows if extent_of(axis) != 1]
+    return found[-1] if found else None
+
+
+def _split_groups(s: Schedule, sums: Tensor) -> list[int | None]:
+    """Lets groups of channels, which are read by ``channel // size``, be an axis; the size of the
+    groups for each axis that there was."""
+    op = s[sums].op
+    assert isinstance(op, ComputeOp)
+    sizes: dict[Var, int] = {}
+    for each in walk_once(op.body[0]):
+        if isinstance(each, e.FloorDiv) and isinstance(each.a, Var):
+            size = e.const_int(each.b)
+            if size is not None and size > 1:
+                sizes[each.a] = size
+    groups = [sizes.get(axis.var) for axis in op.axis]
+
+    def layout(*indices: Any) -> list[Any]:
+        made: list[Any] = []
+        for index, size in zip(indices, groups, strict=True):
+            made += [index] if size is None else [index // size, index % size]
+        return made
+
+    if any(groups):
+        s[sums].transform_layout(layout)
+    return groups
+
+
+def _grouped(stage: Stage, groups: Sequence[int | None]) -> list[IterVar]:
+    """The loops of the stage that takes the sums, split as the sums are into groups."""
+    assert isinstance(stage.op, ComputeOp)
+    made: list[IterVar] = []
+    for axis, size in zip(stage.op.axis, groups, strict=True):
+        made += [axis] if size is None else stage.split(axis, factor=size)
+    return made
+
+
+def _vectorize(stage: Stage, axis: IterVar, extent: int, lanes: int) -> None:
+    """Vectors along a loop, the last of them masked: none is as long as a remainder."""
+    if extent % lanes and extent > lanes:
+        outer, axis = stage.split(axis, factor=lanes)
+        stage.unroll(outer)
+    stage.vectorize(axis)
+
+
+# -- Products -------------------------------------------------------------------------------------
+
+
+def _write_product(
+    s: Schedule,
+    contraction: Contraction,
+    sums: Tensor,
+    last: Tensor,
+    groups: Sequence[int | None],
+    target: Target,
+) -> list[Stage]:
+    columns, row = _columns(contraction), _rows(contraction)
+    assert row is not None
+    sizes = [extent_of(axis) or 1 for axis in columns]
+    width = prod(sizes)
+    first = len(contraction.op.axis) - len(columns)
+    place = contraction.op.axis.index(row)
+    lanes = max(1, target.vector_bits // last.dtype.bits)
+    tile = _tile(contraction, row, width, any(groups), last, target)
+    panels = None
+    if width % tile.columns or not _is_flat(contraction, columns):
+        panels = s[s.cache_access(contraction.b.tensor, "global", s[sums].op)]
+    s[sums].transform_layout(lambda *indices: [*indices[:first], _flat(indices[first:], sizes)])
+
+    stage = s[last]
+    axes = _grouped(stage, groups)
+    flat = axes[first] if len(columns) == 1 else stage.fuse(*axes[first:])
+    column_outer, column = stage.split(flat, factor=tile.columns)
+    row_outer, row_inner = stage.split(axes[place], factor=tile.rows)
+    outer = [axis for i, axis in enumerate(axes[:first]) if i != place]
+    stage.reorder(*outer, column_outer, row_outer, row_inner, column)
+    stage.unroll(row_inner)
+    _vectorize(stage, column, min(width, tile.columns), lanes)
+    _write_sums(s[sums], place, min(width, tile.columns), lanes)
+    s[sums].compute_at(stage, row_outer)
+
+    around = [axis for i, axis in enumerate(contraction.op.axis[:first]) if i != place]
+    several = [loop for loop, axis in zip(outer, around, strict=True) if extent_of(axis) != 1]
+    many = -(-width // tile.columns) >= _TASKS
+    stage.parallel(column_outer if many else row_outer)
+    if panels is None:
+        return [stage, s[sums]]
+    flat_image = _is_flat(contraction, columns)
+    step = tile.columns if flat_image else _step(columns, width, tile, lanes)
+    loops = _flatten(panels, contraction, sizes, tile.columns)
+    _write_panels(panels, loops, step, shared=not many)
+    if many:
+        panels.compute_at(stage, column_outer)
+    elif several:
+        panels.compute_at(stage, several[-1])
+    return [stage, s[sums], panels]
+
+
+def _write_sums(inner: Stage, place: int, width: int, lanes: int) -> None:
+    """The sums of a tile: one loop over all that is summed outside, a tile inside."""
+    assert isinstance(inner.op, ComputeOp)
+    own, reduced = inner.op.axis, inner.op.reduce_axis
+    k = inner.fuse(*reduced) if len(reduced) > 1 else reduced[0]
+    rest = [axis for i, axis in enumerate(own[:-1]) if i != place]
+    inner.reorder(*rest, k, own[place], own[-1])
+    inner.unroll(own[place])
+    _vectorize(inner, own[-1], width, lanes)
+
+
+def _tile(
+    contraction: Contraction, row: IterVar, width: int, grouped: bool, last: Tensor, target: Target
+) -> Tile:
+    """The tile that takes the fewest cycles; one at the edge computes all its columns.
+
+    A step of the sum multiplies and adds ``rows * vectors`` vectors. What isn't quite hidden by
+    that is added: the panel's vectors come from L2, and the weights from L2 or, in large layers,
+    from beyond. That the code for a remainder is compiled, too, counts a little.
+    """
+    lanes = max(1, target.vector_bits // last.dtype.bits)
+    all_rows = extent_of(row) or target.vector_registers
+    weights = prod(extent_of(axis) or 1 for axis in (row, *contraction.op.reduce_axis))
+    itemsize = last.dtype.itemsize
+    is_far = weights * itemsize > target.cache_bytes(2) // 2
+    best, least = Tile(1, lanes), float("inf")
+    most_rows = _WAYS if contraction.a.along(row) * itemsize % _PAGE == 0 else all_rows
+    for vectors in range(1, min(_VECTORS, -(-width // lanes)) + 1):
+        tiles = -(-width // (vectors * lanes))
+        most = (target.vector_registers - 1 - vectors) // vectors
+        for rows in range(1, min(most, most_rows, all_rows) + 1):
+            whole, rest = divmod(all_rows, rows)
+            if rest and grouped:
+                continue
+            cycles = tiles * (
+                whole * _cycles(rows, vectors, is_far) + _cycles(rest, vectors, is_far)
+            )
+            cycles *= 1 + _REMAINDER * (rest > 0)
+            if cycles < least:
+                best, least = Tile(rows, vectors * lanes), cycles
+    return best
+
+
+def _cycles(rows: int, vectors: int, is_far: bool) -> float:
+    """Of a step of a tile, in units of a vector multiply-add."""
+    if not rows:
+        return 0
+    return (
+        max(rows * vectors, rows / 2 + vectors, _LATENCY)
+        + vectors / 2
+        + rows * (0.25 if is_far else 0.05)
+    )
+
+
+def _is_flat(contraction: Contraction, columns: Sequence[IterVar]) -> bool:
+    """Whether the columns' factor lies in memory as the columns do, in order."""
+    (load,) = _loads(contraction.op, contraction.b.tensor)
+    distance = 1
+    for axis in reversed(columns):
+        plain = any(index is axis.var for index in load.indices)
+        if contraction.b.along(axis) != distance or not (plain or len(columns) == 1):
+            return False
+        distance *= extent_of(axis) or 1
+    return True
+
+
+def _flat(indices: Sequence[Any], sizes: Sequence[int]) -> Any:
+    """The place in row-major order."""
+    pairs = list(zip(indices, sizes, strict=True))
+    return reduce(lambda place, each: place * each[1] + each[0], pairs[1:], pairs[0][0])
+
+
+def _flatten(
+    panels: Stage, contraction: Contraction, sizes: Sequence[int], columns: int
+) -> tuple[list[IterVar], list[IterVar]]:
+    """Lays the windows out in panels, each the columns of a tile for all that is summed: the loops
+    over panels, and those inside of one."""
+    count = len(sizes)
+    # The copy has the axes of data that the factor reads, the columns last, and then those summed.
+    data = [axis for axis in contraction.op.axis if contraction.b.reads(axis)]
+    first = len(data) - count
+    panels.transform_layout(
+        lambda *i: [*i[:first], _flat(i[first : first + count], sizes), *i[first + count :]]
+    )
+    loops = panels.transform_layout(
+        lambda *i: [*i[:first], i[first] // columns, *i[first + 1 :], i[first] % columns]
+    )
+    return loops[: first + 1], loops[first + 1 :]
+
+
+def _step(columns: Sequence[IterVar], width: int, tile: Tile, lanes: int) -> int:
+    """How many columns of a tile are surely neighbours in a row of the image."""
+    row = extent_of(columns[-1]) or 1
+    return min(row, lanes) if tile.columns >= width else gcd(row, tile.columns)
+
+
+def _write_panels(
+    panels: Stage, loops: tuple[list[IterVar], list[IterVar]], step: int, shared: bool
+) -> None:
+    """Copies windows, a few neighbours at a time."""
+    outer, (*reduced, column) = loops
+    column_outer, column_inner = panels.split(column, factor=step)
+    if shared:
+        panels.reorder(reduced[0], *outer, column_outer, *reduced[1:], column_inner)
+        panels.parallel(reduced[0])
+    else:
+        panels.reorder(*outer, column_outer, *reduced, column_inner)
+    if prod(extent_of(axis) or 1 for axis in reduced[1:]) <= _COPIES:
+        for axis in reduced[1:]:
+            panels.unroll(axis)
+    if step > 1:
+        panels.vectorize(column_inner)
+
+
+# -- Depthwise ------------------------------------------------------------------------------------
+
+
+def _reused(contraction: Contraction) -> IterVar | None:
+    """The last axis but the columns along which one of the factors stays the same."""
+    a, b = contraction.a, contraction.b
+    for axis in reversed(contraction.op.axis[:-1]):
+        if extent_of(axis) != 1 and a.reads(axis) != b.reads(axis):
+            return axis
+    return None
+
+
+def _write_depthwise(
+    s: Schedule,
+    contraction: Contraction,
+    sums: Tensor,
+    last: Tensor,
+    groups: Sequence[int | None],
+    target: Target,
+) -> list[Stage]:
+    stage, inner = s[last], s[sums]
+    assert isinstance(inner.op, ComputeOp)
+    lanes = max(1, target.vector_bits // last.dtype.bits)
+    width = extent_of(contraction.column) or lanes
+    row = _reused(contraction)
+    reduced = inner.op.reduce_axis
+    window = prod(extent_of(axis) or 1 for axis in reduced)
+    vectors = min(-(-width // lanes), 2)
+    most = max(1, min(_STATEMENTS // window, target.vector_registers // 2) // vectors)
+    rows = _balanced(None if row is None else extent_of(row), most)
+
+    axes = _grouped(stage, groups)
+    column_outer, column = stage.split(axes[-1], factor=vectors * lanes)
+    outer = axes[:-1]
+    tiles, inside = [column_outer], [column]
+    if row is not None:
+        place = contraction.op.axis.index(row)
+        outer = [axis for axis in outer if axis is not axes[place]]
+        row_outer, row_inner = stage.split(axes[place], factor=rows)
+        stage.unroll(row_inner)
+        tiles, inside = [row_outer, column_outer], [row_inner, column]
+    stage.reorder(*outer, *tiles, *inside)
+    _vectorize(stage, column, min(width, vectors * lanes), lanes)
+    inner.compute_at(stage, tiles[-1])
+    here = [] if row is None else [inner.op.axis[contraction.op.axis.index(row)]]
+    own = [axis for axis in inner.op.axis[:-1] if axis not in here]
+    inner.reorder(*own, *reduced, *here, inner.op.axis[-1])
+    for axis in (*(reduced if window * rows <= _STATEMENTS else ()), *here):
+        inner.unroll(axis)
+    _vectorize(inner, inner.op.axis[-1], min(width, vectors * lanes), lanes)
+    tasks = stage.fuse(*outer) if len(outer) > 1 else outer[0] if outer else tiles[0]
+    stage.parallel(tasks)
+    return [stage, inner]
+
+
+def _balanced(extent: int | None, most: int) -> int:
+    """The size of equal parts, of `most` at most."""
+    if extent is None:
+        return most
+    parts = -(-extent // most)
+    return -(-extent // parts)

@@ -1,0 +1,189 @@
+"""Convolutions of all kinds, held to float64 arithmetic on windows."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import minitvm as tvm
+from minitvm import te
+from minitvm.auto_scheduler import auto_schedule
+
+
+@dataclass
+class Case:
+    """A convolution: `groups` of `inputs` channels, each read for `outputs` channels."""
+
+    batch: int
+    groups: int
+    inputs: int
+    outputs: int
+    image: tuple[int, ...]
+    kernel: tuple[int, ...]
+    stride: int = 1
+    dilation: int = 1
+    padding: int = 0
+    channels_last: bool = False
+    epilogue: bool = False
+    symbolic: bool = False
+
+    @property
+    def result(self) -> tuple[int, ...]:
+        return tuple(
+            (size + 2 * self.padding - self.dilation * (window - 1) - 1) // self.stride + 1
+            for size, window in zip(self.image, self.kernel, strict=True)
+        )
+
+    def shape(self, channels: int, image: tuple[Any, ...], batch: Any) -> tuple[Any, ...]:
+        return (batch, *image, channels) if self.channels_last else (batch, channels, *image)
+
+    def parts(self, index: tuple[Any, ...]) -> tuple[Any, Any, tuple[Any, ...]]:
+        """Batch, channel and place of an element."""
+        if self.channels_last:
+            return index[0], index[-1], index[1:-1]
+        return index[0], index[1], index[2:]
+
+
+def program(case: Case) -> list[te.Tensor]:
+    batch = te.var("batch") if case.symbolic else case.batch
+    p, g = case.padding, case.groups
+    ci, co = g * case.inputs, g * case.outputs
+    x = te.placeholder(case.shape(ci, case.image, batch), name="X")
+    w = te.placeholder((co, case.inputs, *case.kernel), name="W")
+    image = x
+    if p:
+        larger = tuple(size + 2 * p for size in case.image)
+
+        def padded(*index: Any) -> Any:
+            b, c, place = case.parts(index)
+            sizes = zip(place, case.image, strict=True)
+            inside = [each for i, n in sizes for each in (i >= p, i < n + p)]
+            at = case.shape(c, tuple(i - p for i in place), b)
+            return te.if_then_else(te.all(*inside), x[at], 0.0)
+
+        image = te.compute(case.shape(ci, larger, batch), padded, name="padded")
+    k = te.reduce_axis((0, case.inputs), name="k")
+    windows = [te.reduce_axis((0, n), name=f"r{i}") for i, n in enumerate(case.kernel)]
+
+    def element(*index: Any) -> Any:
+        b, c, place = case.parts(index)
+        at = tuple(i * case.stride + r * case.dilation for i, r in zip(place, windows, strict=True))
+        channel = k if g == 1 else c // case.outputs * case.inputs + k
+        value = image[case.shape(channel, at, b)] * w[(c, k, *windows)]
+        return te.sum(value, axis=[k, *windows])
+
+    y = te.compute(case.shape(co, case.result, batch), element, name="Y")
+    if not case.epilogue:
+        return [x, w, y]
+    bias = te.placeholder((co,), name="bias")
+    residual = te.placeholder(y.shape, name="residual")
+    shifted = te.compute(y.shape, lambda *i: y(*i) + bias[case.parts(i)[1]], name="shifted")
+    z = te.compute(y.shape, lambda *i: te.max(shifted(*i) + residual(*i), 0.0), name="Z")
+    return [x, w, bias, residual, z]
+
+
+def arrays(
+    case: Case, rng: np.random.Generator
+) -> tuple[list[np.ndarray[Any, Any]], np.ndarray[Any, Any]]:
+    """Arguments of small integers, and the result that is then exact."""
+    g, p = case.groups, case.padding
+    ci, co = g * case.inputs, g * case.outputs
+    x = rng.integers(-3, 4, (case.batch, ci, *case.image)).astype("float64")
+    w = rng.integers(-3, 4, (co, case.inputs, *case.kernel)).astype("float64")
+    around = np.pad(x, [(0, 0), (0, 0)] + [(p, p)] * len(case.image))
+    y = np.zeros((case.batch, co, *case.result))
+    for place in itertools.product(*map(range, case.kernel)):
+        ends = zip(place, case.result, strict=True)
+        part = tuple(
+            slice(r * case.dilation, r * case.dilation + (n - 1) * case.stride + 1, case.stride)
+            for r, n in ends
+        )
+        window: np.ndarray = around[(..., *part)]
+        grouped = window.reshape(case.batch, g, case.inputs, *case.result)
+        weights = w[(..., *place)].reshape(g, case.outputs, case.inputs)
+        y += np.einsum("bgi...,goi->bgo...", grouped, weights).reshape(y.shape)
+    given: list[np.ndarray[Any, Any]] = [x, w]
+    if case.epilogue:
+        bias = rng.integers(-3, 4, co).astype("float64")
+        residual = rng.integers(-3, 4, y.shape).astype("float64")
+        given += [bias, residual]
+        y = np.maximum(y + bias.reshape((-1, *[1] * len(case.image))) + residual, 0)
+    moved = [each if i in (1, 2) else _in_layout(case, each) for i, each in enumerate(given)]
+    return [np.ascontiguousarray(each, "float32") for each in moved], _in_layout(case, y)
+
+
+def _in_layout(case: Case, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return np.moveaxis(array, 1, -1) if case.channels_last else array
+
+
+CASES = {
+    "3x3": Case(1, 1, 8, 16, (20, 20), (3, 3), padding=1),
+    "1x1": Case(1, 1, 16, 24, (8, 8), (1, 1)),
+    "1x1 odd": Case(2, 1, 6, 10, (5, 7), (1, 1)),
+    "1x1 strided": Case(1, 1, 6, 10, (9, 9), (1, 1), stride=2),
+    "few columns": Case(1, 1, 8, 32, (7, 7), (3, 3), padding=1),
+    "stem": Case(1, 1, 3, 8, (30, 30), (7, 7), stride=2, padding=3),
+    "dilated": Case(1, 1, 4, 8, (19, 23), (3, 3), dilation=2, padding=2),
+    "groups": Case(2, 4, 4, 8, (12, 12), (3, 3), padding=1),
+    "depthwise": Case(1, 16, 1, 1, (18, 18), (3, 3), padding=1),
+    "depthwise strided": Case(1, 16, 1, 1, (18, 19), (3, 3), stride=2, padding=1),
+    "multiplier": Case(1, 8, 1, 2, (12, 12), (3, 3), padding=1),
+    "one row": Case(1, 1, 8, 16, (40,), (5,), padding=2),
+    "volume": Case(1, 1, 4, 8, (6, 7, 8), (3, 3, 3), padding=1),
+    "channels last": Case(1, 1, 8, 32, (14, 14), (3, 3), padding=1, channels_last=True),
+    "depthwise, channels last": Case(1, 32, 1, 1, (9, 9), (3, 3), padding=1, channels_last=True),
+    "epilogue": Case(1, 1, 8, 16, (14, 14), (3, 3), padding=1, epilogue=True),
+    "symbolic batch": Case(3, 1, 4, 8, (9, 9), (3, 3), padding=1, symbolic=True),
+    "symbolic batch, depthwise": Case(3, 8, 1, 1, (9, 9), (3, 3), padding=1, symbolic=True),
+}
+
+
+def check(case: Case, target: str = "llvm") -> None:
+    made = program(case)
+    s = auto_schedule(made[-1], target)
+    given, expected = arrays(case, np.random.default_rng(0))
+    out = np.full(expected.shape, np.nan, "float32")
+    tvm.build(s, made, target=target)(*given, out)
+    np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("target", ["llvm", "llvm -mcpu=haswell"])
+def test_a_convolution(name: str, target: str) -> None:
+    check(CASES[name], target)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_its_trace_makes_the_same_schedule(name: str) -> None:
+    made = program(CASES[name])
+    s = auto_schedule(made[-1])
+    again = te.replay(s.trace(), made[-1])
+    assert str(tvm.lower(again, made)) == str(tvm.lower(s, made))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_random_convolutions(data: st.DataObject) -> None:
+    few = st.integers(1, 3)
+    ndim = data.draw(few)
+    case = Case(
+        batch=data.draw(few),
+        groups=data.draw(st.sampled_from([1, 1, 3])),
+        inputs=data.draw(st.integers(1, 5)),
+        outputs=data.draw(st.integers(1, 17)),
+        image=tuple(data.draw(st.integers(5, 19)) for _ in range(ndim)),
+        kernel=tuple(data.draw(few) for _ in range(ndim)),
+        stride=data.draw(few),
+        dilation=data.draw(st.integers(1, 2)),
+        padding=data.draw(st.integers(0, 2)),
+        channels_last=data.draw(st.booleans()),
+        epilogue=data.draw(st.booleans()),
+        symbolic=data.draw(st.booleans()),
+    )
+    check(case)
