@@ -1,0 +1,321 @@
+"""Contractions of small numbers: exact for integers, within a bound for 16-bit floats."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import minitvm as tvm
+from minitvm import te
+from minitvm.auto_scheduler import auto_schedule
+from minitvm.interpreter import interpret
+from minitvm.runtime.errors import CompileError
+from minitvm.te.dot_product import DOT_PRODUCTS, DotProduct, find_dot_product
+
+Array = np.ndarray[Any, Any]
+random = np.random.default_rng(5)
+HERE = tvm.Target("llvm")
+DTYPES = [
+    ("uint8", "int8", "int32"),
+    ("int8", "int8", "int32"),
+    ("int8", "uint8", "int32"),
+    ("uint8", "uint8", "int32"),
+    ("int16", "int16", "int32"),
+    ("int8", "int16", "int32"),
+    ("bfloat16", "bfloat16", "float32"),
+    ("float16", "float16", "float32"),
+]
+OTHERS = ["llvm"]
+if HERE.arch == "x86_64":
+    OTHERS += [f"llvm -mcpu={name}" for name in ("x86-64-v3", "x86-64-v2")]
+
+
+def product(
+    m: int, n: int, k: int, dtypes: tuple[str, str, str], layout: str = "NN"
+) -> list[te.Tensor]:
+    a, b, dtype = dtypes
+    A = te.placeholder((m, k) if layout[0] == "N" else (k, m), a, name="A")
+    B = te.placeholder((k, n) if layout[1] == "N" else (n, k), b, name="B")
+    r = te.reduce_axis((0, k), name="k")
+
+    def element(i: Any, j: Any) -> Any:
+        x = A[i, r] if layout[0] == "N" else A[r, i]
+        y = B[r, j] if layout[1] == "N" else B[j, r]
+        return te.sum(x.astype(dtype) * y.astype(dtype), axis=r)
+
+    return [A, B, te.compute((m, n), element, name="C")]
+
+
+def numbers(shape: tuple[int, ...], dtype: str) -> Array:
+    """All values of integers, the extreme ones too; of bfloat16 the bits, as uint16."""
+    if dtype == "bfloat16":
+        wide = random.uniform(-1, 1, shape).astype("float32").view("uint32")
+        return (wide >> 16).astype("uint16")
+    if dtype == "float16":
+        return random.uniform(-1, 1, shape).astype(dtype)
+    info = np.iinfo(dtype)
+    made = random.integers(info.min, info.max, shape, dtype, endpoint=True)
+    made[(0,) * len(shape)] = info.min
+    return made
+
+
+def exactly(values: Array, dtype: str) -> Array:
+    if dtype == "bfloat16":
+        return (values.astype("uint32") << 16).view("float32").astype("float64")
+    return values.astype("float64" if "float" in dtype else "int64")
+
+
+def check(
+    tensors: list[te.Tensor], s: te.Schedule, target: str = "llvm", layout: str = "NN"
+) -> Any:
+    """Held to exact arithmetic: integers wrap, and a sum of k products of 16-bit floats, exact in
+    float32 or not even that, is off by at most (k + 2) roundings of the sum of magnitudes."""
+    f = tvm.build(s, tensors, target, name="mm")
+    if tvm.Target(target).missing_on_host:
+        return f
+    A, B, C = tensors
+    a, b = numbers(shape_of(A), str(A.dtype)), numbers(shape_of(B), str(B.dtype))
+    c = np.empty(shape_of(C), str(C.dtype))
+    f(as_given(a, A), as_given(b, B), c)
+    x, y = exactly(a, str(A.dtype)), exactly(b, str(B.dtype))
+    x, y = x if layout[0] == "N" else x.T, y if layout[1] == "N" else y.T
+    if C.dtype == "int32":
+        np.testing.assert_array_equal(c, (x @ y).astype("int32"))
+    else:
+        bound = (x.shape[-1] + 2) * 2.0**-23 * (abs(x) @ abs(y))
+        assert (abs(c - x @ y) <= bound).all()
+    return f
+
+
+def shape_of(tensor: te.Tensor) -> tuple[int, ...]:
+    return tuple(int(str(extent)) for extent in tensor.shape)
+
+
+def as_given(values: Array, tensor: te.Tensor) -> Any:
+    if tensor.dtype != "bfloat16":
+        return values
+    torch = pytest.importorskip("torch")
+    return torch.from_numpy(values.view("int16")).view(torch.bfloat16)
+
+
+# -- By the machine --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtypes", DTYPES, ids="-".join)
+@pytest.mark.parametrize("target", OTHERS)
+def test_products(dtypes: tuple[str, str, str], target: str) -> None:
+    for m, n, k, layout in (
+        (13, 50, 9, "NN"), (5, 33, 38, "NT"), (9, 20, 21, "TN"), (17, 35, 18, "TT"),
+        (32, 64, 64, "NN"), (2, 40, 7, "NN"), (30, 3, 5, "NT"),
+    ):  # fmt: skip
+        tensors = product(m, n, k, dtypes, layout)
+        check(tensors, auto_schedule(tensors[2], target), target, layout)
+
+
+@pytest.mark.parametrize("k", range(1, 10))
+def test_short_sums(k: int) -> None:
+    for dtypes in DTYPES[:2]:
+        tensors = product(8, 32, k, dtypes)
+        check(tensors, auto_schedule(tensors[2]))
+
+
+def test_traces_replay() -> None:
+    for dtypes in DTYPES:
+        (_, _, C) = product(13, 50, 37, dtypes)
+        text = auto_schedule(C).trace()
+        assert te.replay(text, C).trace() == text
+
+
+def test_batches_and_what_follows() -> None:
+    A = te.placeholder((3, 10, 37), "uint8", name="A")
+    B = te.placeholder((3, 37, 40), "int8", name="B")
+    scale = te.placeholder((40,), name="scale")
+    r = te.reduce_axis((0, 37), name="k")
+    C = te.compute(
+        (3, 10, 40),
+        lambda b, i, j: te.sum(A[b, i, r].astype("int32") * B[b, r, j].astype("int32"), axis=r),
+        name="C",
+    )
+    D = te.compute(C.shape, lambda b, i, j: C[b, i, j].astype("float32") * scale[j], name="D")
+    s = auto_schedule(D)
+    f = tvm.build(s, [A, B, scale, D])
+    a, b = numbers((3, 10, 37), "uint8"), numbers((3, 37, 40), "int8")
+    factors, d = random.random(40, "float32"), np.empty((3, 10, 40), "float32")
+    f(a, b, factors, d)
+    wanted = (a.astype("int32") @ b.astype("int32")).astype("float32") * factors
+    np.testing.assert_array_equal(d, wanted)
+
+
+def test_chosen_by_features_alone() -> None:
+    def found(target: str) -> str:
+        (_, _, C) = product(16, 64, 64, DTYPES[0])
+        return ", ".join(re.findall(r"te.dot_product\('(\w+)'", auto_schedule(C, target).trace()))
+
+    x86 = "llvm -mtriple=x86_64-linux-gnu -mcpu=x86-64-v4"
+    assert found(x86) == "vpmaddwd_512"  # of bytes widened to int16, which never saturates
+    assert found(f"{x86} -mattr=+avx512vnni") == "vpdpbusd_512"
+    assert found("llvm -mtriple=x86_64-linux-gnu -mcpu=alderlake") == "vpdpbusd_256"
+    arm = "llvm -mtriple=aarch64-linux-gnu"
+    assert found(arm) == ""
+    assert found(f"{arm} -mattr=+i8mm,+dotprod") == "usdot"
+
+
+def test_products_of_narrow_integers_wrap_where_the_program_says_so() -> None:
+    """A product in int8 is no dot product."""
+    A, B = te.placeholder((8, 16), "int8", name="A"), te.placeholder((16, 32), "int8", name="B")
+    r = te.reduce_axis((0, 16), name="k")
+    C = te.compute((8, 32), lambda i, j: te.sum((A[i, r] * B[r, j]).astype("int32"), axis=r))
+    s = auto_schedule(C)
+    assert "dot_product" not in s.trace()
+    a, b, c = numbers((8, 16), "int8"), numbers((16, 32), "int8"), np.empty((8, 32), "int32")
+    tvm.build(s, [A, B, C])(a, b, c)
+    wanted = (a[:, :, None] * b[None]).astype("int32").sum(axis=1)
+    np.testing.assert_array_equal(c, wanted)
+
+
+# -- By hand ---------------------------------------------------------------------------------------
+
+
+def axes_of(op: te.Operation) -> tuple[Any, ...]:
+    assert isinstance(op, te.ComputeOp)
+    return (*op.axis, *op.reduce_axis)
+
+
+def by_hand(by: DotProduct, m: int, n: int, k: int) -> tuple[list[te.Tensor], te.Schedule]:
+    """A schedule with one instruction, in tiles of 4 rows."""
+    tensors = product(m, n, k, (by.a, by.b, by.sum))
+    C, columns, depth = tensors[2], 2 * by.lanes, by.depth * by.group
+    s = te.create_schedule(C.op)
+    sums, _, b = s.pad_einsum(s.cache_write(C, "local"), [4, columns, depth], [by.kept_a, by.b])
+    row, column = axes_of(s[C].op)
+    _, j_outer, i_inner, j_inner = s[C].tile(row, column, 4, columns)
+    s[C].unroll(i_inner)
+    s[C].vectorize(j_inner)
+    s[sums].compute_at(s[C], j_outer)
+    panels = s.cache_read(b, "global", [sums])
+    loops = s[panels].transform_layout(
+        lambda k, j: [j // columns, k // by.group, j % columns * by.group + k % by.group]
+    )
+    s[panels].tensorize(loops[-1], te.interleave(by.b, by.group, columns))
+    i, j, k_axis = axes_of(s[sums].op)
+    outer, inner = s[sums].split(k_axis, factor=depth)
+    s[sums].reorder(outer, i, j, inner)
+    s[sums].unroll(i)
+    s[sums].tensorize(j, te.dot_product(by.name, columns, by.depth))
+    return tensors, s
+
+
+@pytest.mark.parametrize("by", DOT_PRODUCTS, ids=[each.name for each in DOT_PRODUCTS])
+def test_instructions(by: DotProduct) -> None:
+    """Run where they are; else their assembly is read."""
+    target = "llvm"
+    if "neon" in by.features:
+        target = f"llvm -mtriple=aarch64-linux-gnu -mattr=+{',+'.join(sorted(by.features))}"
+    elif not by.features <= HERE.features:
+        triple = "-mtriple=x86_64-linux-gnu -mcpu=x86-64-v3"
+        target = f"llvm {triple} -mattr=+{',+'.join(sorted(by.features))}"
+    tensors, s = by_hand(by, 13, 70, 9)
+    f = check(tensors, s, target)
+    mnemonic = by.name.split("_")[0].removeprefix("v")
+    if by.form == "add":  # where there is an instruction that adds as well, LLVM takes that
+        mnemonic = f"(?:{mnemonic}|pdpwssd)"
+    assert re.search(rf"\bv?{mnemonic}\b", f.get_source("asm"))
+
+
+def test_no_saturation() -> None:
+    """The extreme bytes, whose pairs of products pmaddubsw would cut off."""
+    A, B, C = product(8, 32, 64, ("uint8", "int8", "int32"))
+    c = np.empty((8, 32), "int32")
+    for target in OTHERS:
+        f = tvm.build(auto_schedule(C, target), [A, B, C], target)
+        f(np.full((8, 64), 255, "uint8"), np.full((64, 32), -128, "int8"), c)
+        assert (c == -128 * 255 * 64).all()
+
+
+def test_find_dot_product() -> None:
+    assert find_dot_product("int8", "int8", "int32", {"avx2"}) is None
+    best = find_dot_product("int8", "int8", "int32", {"avx2", "avxvnni", "avxvnniint8"})
+    assert best is not None and best.name == "vpdpbssd_256"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("vpdp", 16), r"expected an instruction among vdpbf16ps_512, .*, got 'vpdp'"),
+        (("vpdpbusd_512", 24), "columns that are a multiple of 16, the lanes of vpdpbusd_512"),
+        (("vpdpbusd_512", 16, 0), "got 16 columns and 0 groups"),
+    ],
+)
+def test_wrong_dot_products(arguments: tuple[Any, ...], text: str) -> None:
+    with pytest.raises(CompileError, match=text):
+        te.dot_product(*arguments)
+    with pytest.raises(CompileError, match="interleave: expected a group of 2 or 4, got 3"):
+        te.interleave("int8", 3, 16)
+
+
+# -- pad_einsum ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtypes", [("int8", "int8"), ("int16", "int8"), ("uint8", "int32")])
+def test_padded_sums(dtypes: tuple[str, str]) -> None:
+    """Without any instruction, so that the interpreter says what it means."""
+    A, B, C = product(5, 7, 3, ("int8", "int8", "int32"))
+    s = te.create_schedule(C.op)
+    sums, *_ = s.pad_einsum(s.cache_write(C, "global"), [4, 8, 4], dtypes)
+    assert shape_of(sums) == (8, 8)
+    a, b = numbers((5, 3), "int8"), numbers((3, 7), "int8")
+    compiled, interpreted = np.empty((2, 5, 7), "int32")
+    tvm.build(s, [A, B, C])(a, b, compiled)
+    interpret(tvm.lower(s, [A, B, C])["main"], a, b, interpreted)
+    wanted = a.astype("int32") @ b.astype("int32")
+    np.testing.assert_array_equal(compiled, wanted)
+    np.testing.assert_array_equal(interpreted, wanted)
+
+
+def test_wrong_padding() -> None:
+    A, _, C = product(5, 7, 3, ("float32", "float32", "float32"))
+    s = te.create_schedule(C.op)
+    with pytest.raises(CompileError, match="expected a stage that is no output"):
+        s.pad_einsum(C, [4, 4, 4])
+    sums = s.cache_write(C, "local")
+    with pytest.raises(CompileError, match="expected a multiple for each of 3 axes"):
+        s.pad_einsum(sums, [4, 4])
+    with pytest.raises(CompileError, match=r"a dtype that holds all values of A, .* got float16"):
+        s.pad_einsum(sums, [4, 4, 4], ["float16", None])
+    D = te.compute((5, 7), lambda i, j: te.exp(A[i, 0]) + j, name="D")
+    s = te.create_schedule(D.op)
+    with pytest.raises(CompileError, match="expected a sum of products of two elements"):
+        s.pad_einsum(s.cache_write(D, "local"), [4, 4])
+    r = te.reduce_axis((0, 3), name="r")
+    E = te.compute((5, 7), lambda i, j: te.sum(A[i, r] * A[j, r], axis=r), name="E")
+    s = te.create_schedule(E.op)
+    with pytest.raises(CompileError, match="expected two tensors, got A twice"):
+        s.pad_einsum(s.cache_write(E, "local"), [1, 1, 4])
+    v = te.placeholder((7,), name="v")
+    F = te.compute((5, 7), lambda i, j: te.sum(A[i, r] * v[j], axis=r), name="F")
+    s = te.create_schedule(F.op)
+    with pytest.raises(CompileError, match="expected both factors to depend on r, which is padded"):
+        s.pad_einsum(s.cache_write(F, "local"), [1, 1, 4])
+
+
+# -- Conversions in vectors ------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(HERE.arch != "x86_64", reason="reads the assembly of x86-64")
+@pytest.mark.parametrize(
+    ("dtype", "instruction"),
+    [("bfloat16", r"vpmovzxwd\s.*%ymm"), ("float16", r"vcvtph2ps\s.*%ymm")],
+)
+def test_casts_are_vectorised(dtype: str, instruction: str) -> None:
+    A = te.placeholder((256,), dtype, name="A")
+    C = te.compute((256,), lambda i: A[i].astype("float32"), name="C")
+    s = te.create_schedule(C.op)
+    _, inner = s[C].split(C.op.axis[0], factor=8)
+    s[C].vectorize(inner)
+    target = "llvm -mtriple=x86_64-linux-gnu -mcpu=x86-64-v3"
+    assembly = tvm.build(s, [A, C], target).get_source("asm")
+    assert re.search(instruction, assembly)
+    assert "vpinsrw" not in assembly
