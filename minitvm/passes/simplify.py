@@ -178,7 +178,7 @@ def _same(node: s.While | s.AssertStmt, condition: PrimExpr, body: Stmt) -> bool
 
 
 def _is_size(var: Var, body: Stmt) -> bool:
-    """Whether buffers of `body`, whose shapes substitution leaves alone, are as large as it says."""
+    """Whether buffers of `body` are as large as it says: substitution leaves their shapes alone."""
     return any(
         each is var
         for node in walk_once(body)
