@@ -7,7 +7,19 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks import build, calls, ladder, machine, matmul, report, start, threads
+from benchmarks import (
+    build,
+    calls,
+    conv,
+    gemm,
+    ladder,
+    machine,
+    matmul,
+    report,
+    speeds,
+    start,
+    threads,
+)
 from benchmarks.measure import QUICK, Row, Settings
 
 # A group is a function of the settings that yields rows.
@@ -18,7 +30,11 @@ GROUPS: dict[str, Callable[[Settings], Iterator[Row]]] = {
     "matmul": matmul.rows,
     "ladder": ladder.rows,
     "threads": threads.rows,
+    "gemm": gemm.rows,
+    "conv": conv.rows,
 }
+# Those of many shapes: a line for each as it is measured, and a summary.
+_TARGETS = {"gemm": gemm.TARGETS, "conv": conv.TARGETS}
 _LATEST = Path(__file__).resolve().parent / "results" / "latest.json"
 
 
@@ -28,23 +44,43 @@ def main(arguments: Sequence[str] | None = None) -> None:
     settings = QUICK if options.quick else Settings()
     if options.repeat is not None:
         settings = dataclasses.replace(settings, repeat=options.repeat)
+    settings = dataclasses.replace(settings, only=options.only)
+    if options.threads is not None:
+        settings = dataclasses.replace(settings, threads=(options.threads,))
     described = machine.describe()
     print(report.machine_lines(described), flush=True)
     groups: dict[str, list[Row]] = {}
     for name in dict.fromkeys(options.groups or GROUPS):
-        groups[name] = list(GROUPS[name](settings))
-        print(f"\n{report.table(name, groups[name])}", flush=True)
+        if name in _TARGETS:
+            groups[name] = _shapes(name, settings)
+        else:
+            groups[name] = list(GROUPS[name](settings))
+            print(f"\n{report.table(name, groups[name])}", flush=True)
     report.write_json(options.json, report.document(described, settings, groups))
     print(f"\nJSON: {options.json}")
     if options.plot is not None:
         print(report.plot(options.plot, groups))
 
 
+def _shapes(group: str, settings: Settings) -> list[Row]:
+    """The rows of a group of shapes, each printed at once."""
+    print(f"\n{group}: {speeds.HEAD}", flush=True)
+    rows: list[Row] = []
+    for row in GROUPS[group](settings):
+        print(speeds.line(row), flush=True)
+        rows.append(row)
+    if not rows:
+        print(f"no shape has {settings.only!r} in its name")
+        return rows
+    print(f"\n{speeds.summary(rows, _TARGETS[group])}", flush=True)
+    return rows
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description="Measures minitvm and its peers in turn, on one thread (the groups "
-        "ladder and threads: also on two). Medians; losses are "
+        "ladder, threads, gemm and conv: also on two). Medians; losses are "
         "printed as wins are.",
     )
     listed = ", ".join(GROUPS)
@@ -55,6 +91,15 @@ def _parser() -> argparse.ArgumentParser:
         "--json", type=Path, default=_LATEST, metavar="FILE", help="where results go"
     )
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draws the times (matplotlib)")
+    parser.add_argument(
+        "--only",
+        default="",
+        metavar="PART",
+        help="of gemm and conv the shapes whose name contains this, as float32/squares or 'NT 64'",
+    )
+    parser.add_argument(
+        "--threads", type=_positive, metavar="N", help="gemm and conv on this number alone"
+    )
     parser.add_argument("--repeat", type=_positive, metavar="N", help="rounds in one process")
     parser.add_argument(
         "--quick", action="store_true", help="a try of everything, not a measurement"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import statistics
 import time
@@ -22,11 +23,14 @@ Timer = Callable[[int], float]
 @final
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How much to measure: rounds, the least seconds of a measurement, and fresh processes."""
+    """How much to measure: rounds, the least seconds of a measurement, and fresh processes; of
+    the groups that can be taken in part, what contains `only`, on each number of `threads`."""
 
     repeat: int = 21
     least: float = 0.005
     processes: int = 5
+    only: str = ""
+    threads: tuple[int, ...] = (1, 2)
 
 
 QUICK = Settings(repeat=2, least=0.0, processes=1)
@@ -35,10 +39,31 @@ QUICK = Settings(repeat=2, least=0.0, processes=1)
 @final
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The median seconds of a run, and how many cores were busy meanwhile."""
+    """The median seconds of a run, how many cores were busy meanwhile, and the least seconds.
+
+    `processor` is the least that a run took of processors, however many other processes had them.
+    """
 
     seconds: float
     cores_busy: float | None = None
+    least: float | None = None
+    processor: float | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """What a row of the groups gemm and conv is about, beside its shape.
+
+    `build` is how many seconds minitvm took to schedule and build it; the contenders `aside` are
+    shown, but not counted as peers.
+    """
+
+    family: str
+    flop: int
+    held_out: bool
+    build: float | None
+    aside: tuple[str, ...] = ()
 
 
 @final
@@ -61,6 +86,7 @@ class Row:
     missing: Mapping[str, str] = field(default_factory=dict)
     target: float | None = None
     threads: int = 1
+    contraction: Contraction | None = None
 
     @property
     def ours(self) -> float:
@@ -73,16 +99,24 @@ class Row:
         return {name: found for name, found in self.measured.items() if name != OURS}
 
     @property
+    def counted(self) -> dict[str, Measured]:
+        """The peers that are a measure."""
+        aside = () if self.contraction is None else self.contraction.aside
+        return {name: found for name, found in self.peers.items() if name not in aside}
+
+    @property
     def best_peer(self) -> str | None:
-        """The fastest other, if there is one."""
-        peers = self.peers
+        """The fastest other that counts, if there is one."""
+        peers = self.counted
         return min(peers, key=lambda name: peers[name].seconds, default=None)
 
     @property
     def ratio(self) -> float | None:
         """minitvm's time in that of the best peer: above 1, minitvm is slower."""
         best = self.best_peer
-        return None if best is None else self.ours / self.measured[best].seconds
+        if best is None or OURS not in self.measured:
+            return None
+        return self.ours / self.measured[best].seconds
 
     @property
     def met(self) -> bool | None:
@@ -142,6 +176,7 @@ def interleaved(contenders: Mapping[str, Timer], settings: Settings) -> dict[str
     numbers = {name: _number(timer, settings.least) for name, timer in contenders.items()}
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     cores: dict[str, list[float]] = {name: [] for name in contenders}
+    spent: dict[str, list[float]] = {name: [] for name in contenders}
     order = list(contenders)
     for _ in range(settings.repeat):
         for name in order:
@@ -149,11 +184,39 @@ def interleaved(contenders: Mapping[str, Timer], settings: Settings) -> dict[str
             seconds[name].append(contenders[name](numbers[name]) / numbers[name])
             process = time.process_time() - process
             cores[name].append(process / (time.perf_counter() - wall))
+            # A timer's preparations are in the process's time, and waiting is in the seconds.
+            spent[name].append(min(process / numbers[name], seconds[name][-1]))
         order.append(order.pop(0))
     return {
-        name: Measured(statistics.median(seconds[name]), statistics.median(cores[name]))
+        name: Measured(
+            statistics.median(seconds[name]),
+            statistics.median(cores[name]),
+            min(seconds[name]),
+            min(spent[name]),
+        )
         for name in contenders
     }
+
+
+def paced(
+    contenders: Mapping[str, Timer], settings: Settings, budget: float
+) -> dict[str, Measured]:
+    """As :func:`interleaved`, in as many rounds as fit into `budget` seconds, at least three.
+
+    Who takes several times the budget for a single run has had it, and waits aside.
+    """
+    once = {name: timer(1) for name, timer in contenders.items()}
+    slow = {
+        name: Measured(found, least=found) for name, found in once.items() if found > 4 * budget
+    }
+    others = {name: timer for name, timer in contenders.items() if name not in slow}
+    if not others:
+        return slow
+    a_round = sum(max(once[name], settings.least) for name in others)
+    fitting = max(3, int(budget / a_round)) if a_round else settings.repeat
+    few = dataclasses.replace(settings, repeat=min(settings.repeat, fitting))
+    measured = interleaved(others, few)
+    return {name: slow.get(name) or measured[name] for name in contenders}
 
 
 def _number(timer: Timer, least: float) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
-PEERS = ("numpy", "torch", "numba", "tvm")
+PEERS = ("numpy", "torch", "numba", "tvm", "jax")
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 from collections.abc import Mapping, Sequence
@@ -104,18 +105,20 @@ def _row(row: Row) -> dict[str, Any]:
     return {
         "name": row.name,
         "what": row.what,
-        "minitvm": _measured(row.measured[OURS]),
+        "minitvm": _measured(row.measured[OURS]) if OURS in row.measured else None,
         "peers": {name: _measured(found) for name, found in row.peers.items()},
         "missing": dict(row.missing),
         "best_peer": row.best_peer,
         "ratio": row.ratio,
         "target": row.target,
         "met": row.met,
+        "threads": row.threads,
+        "contraction": None if row.contraction is None else dataclasses.asdict(row.contraction),
     }
 
 
 def _measured(found: Measured) -> dict[str, float | None]:
-    return {"seconds": found.seconds, "cores_busy": found.cores_busy}
+    return dataclasses.asdict(found)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -79,8 +79,8 @@ def build(
         Buffers for some tensors, for strides and alignments other than the default.
     fp
         ``"fast"`` lets a multiplication and an addition be contracted into one rounding, and the
-        additions of a reduction be reordered. ``"strict"`` computes as written. Neither assumes
-        anything about NaN and infinities.
+        additions of a reduction be reordered. ``"strict"`` computes as written, with the functions
+        of the C library. Neither assumes anything about NaN and infinities.
     release_gil
         Whether other threads of Python run while the function computes. By default they do where
         its work, estimated at the call, is worth it, and it calls nothing of Python.

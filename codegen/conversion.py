@@ -16,6 +16,7 @@ class Conversions:
         """`has_float16`: the target converts between float16 and float32 by an instruction."""
         self._text = text
         self._has_float16 = has_float16
+        self._bits: dict[tuple[Value, DType], Value] = {}  # of values widened from a dtype
 
     def cast(self, value: Value, source: DType, target: DType) -> Value:
         """`value` converted from one dtype to another of as many lanes."""
@@ -52,6 +53,11 @@ class Conversions:
             return self._text.icmp("ne", value, integer(value.type, 0))
         if not dtype.is_float or dtype.bits != 16:
             return value
+        made = self._widened(value, dtype)
+        self._bits[made, dtype.element] = value
+        return made
+
+    def _widened(self, value: Value, dtype: DType) -> Value:
         text = self._text
         if dtype.is_bfloat16:
             wide = text.convert("zext", value, "i32")
@@ -62,11 +68,15 @@ class Conversions:
         return self._float16_to_float32(value)
 
     def to_memory(self, value: Value, dtype: DType, *, rounded: bool = True) -> Value:
-        """The memory form of a value about to be stored. `rounded`: `dtype` holds it exactly."""
+        """The memory form of a value about to be stored. `rounded`: `dtype` holds it exactly. What
+        was widened only goes back as it was, NaN with its payload too."""
         if dtype.is_bool:
             return self._text.convert("zext", value, "i8")
         if not dtype.is_float or dtype.bits != 16:
             return value
+        known = self._bits.get((value, dtype.element))
+        if known is not None and rounded:
+            return known
         text = self._text
         if dtype.is_bfloat16:
             return self._float32_to_bfloat16(value, rounded)

@@ -64,7 +64,7 @@ class ExpressionEmitter:
         self.text = text
         self.conversions = Conversions(text, options.target.has_float16_conversion)
         self.integers = Integers(text)
-        self._math = MathFunctions(text, self.conversions, self.integers)
+        self._math = MathFunctions(text, self.conversions, self.integers, options)
         self._folds = VectorFolds(text, self.conversions, self.integers, options.strict)
         self._has_mask_registers = options.target.has_mask_registers
         self._contract = "" if options.strict else "contract"
@@ -81,6 +81,7 @@ class ExpressionEmitter:
             "call_llvm_pure_intrin": self._emit_llvm_intrinsic,
             "call_extern": self._emit_extern,
             "vector_extract": self._emit_extract,
+            "vector_shuffle": self._emit_shuffle,
             **dict.fromkeys(VECTOR_FOLDS, self._emit_fold),
         }
         binary: dict[type, Callable[[Any], Value]] = dict.fromkeys(
@@ -470,19 +471,27 @@ class ExpressionEmitter:
         return self.text.phi(arrived[0][0].type, *arrived)
 
     def _emit_reinterpret(self, node: e.Call) -> Value:
-        """Through memory's form, which is the bits that the dtype says."""
-        source = node.args[0]
+        """Through memory's form, which is the bits that the dtype says. Neighbours in memory are
+        loaded as what they are to be."""
+        source, wanted = node.args[0], memory_type(node.dtype)
+        if isinstance(source, e.BufferLoad) and _unless_all(source.predicate) is None:
+            where = self.address(source.buffer, source.indices)
+            if where.step == 1 and not source.dtype.is_bool:
+                loaded = self.text.load(wanted, where.pointer, source.buffer.dtype.itemsize)
+                return self.conversions.from_memory(loaded, node.dtype)
         memory = self.conversions.to_memory(self.emit(source), source.dtype)
-        wanted = memory_type(node.dtype.element)
-        return self.conversions.from_memory(
-            self.text.convert("bitcast", memory, wanted), node.dtype
-        )
+        bits = self.text.convert_whole(memory, wanted)
+        return self.conversions.from_memory(bits, node.dtype)
 
     def _emit_extract(self, node: e.Call) -> Value:
         vector, lane = node.args
         if vector.dtype.lanes == 1:
             return self.emit(vector)
         return self.text.extract_at(self.emit(vector), self.index(lane))
+
+    def _emit_shuffle(self, node: e.Call) -> Value:
+        a, b, *lanes = node.args
+        return self.text.shuffle(self.emit(a), self.emit(b), [e.const_int(each) for each in lanes])
 
     def _emit_fold(self, node: e.Call) -> Value:
         start, vector = node.args
@@ -518,9 +527,18 @@ class ExpressionEmitter:
             raise CompileError(
                 f"call_llvm_intrin: expected a name that begins 'llvm.', got {name!r}"
             )
-        args = [self.emit(a) for a in node.args[1:]]
+        emit = self._emit_bits if name.startswith(_OF_TARGETS) else self.emit
+        args = [emit(a) for a in node.args[1:]]
         result = self.text.call(Value("ptr", f"@{name}"), register_type(node.dtype), args)
         return self.conversions.round(result, node.dtype) if node.dtype.is_float else result
+
+    def _emit_bits(self, node: PrimExpr) -> Value:
+        """A value as a target's own instructions take it: 16-bit floats as they are in memory."""
+        value, dtype = self.emit(node), node.dtype
+        if not dtype.is_float or dtype.bits != 16:
+            return value
+        memory = self.conversions.to_memory(value, dtype)
+        return self.text.convert("bitcast", memory, "bfloat" if dtype.is_bfloat16 else "half")
 
     def _emit_extern(self, node: e.Call) -> Value:
         """A C function, in the C calling convention: a ``bool`` is passed as a byte."""
@@ -559,6 +577,7 @@ def _is_never(predicate: PrimExpr) -> bool:
     return isinstance(inner, e.IntImm)  # true ones are gone
 
 
+_OF_TARGETS = ("llvm.x86.", "llvm.aarch64.")  # how the names of their own intrinsics begin
 _STRIDES = (2, 3, 4)  # steps that are read as neighbours
 _ZERO = {"i": "0", "f": "0.0", "d": "0.0", "p": "null"}  # by the first letter of an LLVM type
 

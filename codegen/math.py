@@ -1,7 +1,9 @@
 """The intrinsics of :data:`minitvm.scalars.INTRINSICS`, on scalars and lane by lane on vectors.
 
-What LLVM does itself it is asked to do; the rest is the C library's, whose functions are within
-1 ULP for float32 on glibc, and within 2 for float64 (glibc manual, "Errors in Math Functions").
+What LLVM does itself it is asked to do; the functions that programs spend time in are our own
+(:mod:`elementary`), unless floating point is strict or the target has no fused multiply-add; the
+rest is the C library's, whose functions are within 1 ULP for float32 on glibc, and within 2 for
+float64 (glibc manual, "Errors in Math Functions").
 ``float16`` and ``bfloat16`` are computed in float32 and rounded.
 """
 
@@ -10,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from minitvm.codegen.conversion import Conversions
+from minitvm.codegen.elementary import ElementaryFunctions
 from minitvm.codegen.integers import Integers
 from minitvm.codegen.llvm_text import (
     FunctionText,
@@ -20,6 +23,7 @@ from minitvm.codegen.llvm_text import (
     lanes_of,
     poison,
 )
+from minitvm.codegen.options import CodegenOptions
 from minitvm.runtime.dtype import FLOAT32, FLOAT64, DType
 from minitvm.runtime.errors import InternalError
 
@@ -45,8 +49,16 @@ LIBM_SYMBOLS = frozenset(
 class MathFunctions:
     """Emits intrinsics into one function."""
 
-    def __init__(self, text: FunctionText, conversions: Conversions, integers: Integers) -> None:
+    def __init__(
+        self,
+        text: FunctionText,
+        conversions: Conversions,
+        integers: Integers,
+        options: CodegenOptions,
+    ) -> None:
         self._text = text
+        self._elementary = ElementaryFunctions(text, call_libm)
+        self._has_elementary = not options.strict and options.target.has_fused_multiply_add
         self._conversions = conversions
         self._integers = integers
         self._special: dict[str, Callable[[DType, list[Value]], Value]] = {
@@ -71,31 +83,19 @@ class MathFunctions:
         return self._conversions.round(result, dtype)
 
     def _float(self, name: str, dtype: DType, args: list[Value]) -> Value:
+        if self._has_elementary and self._elementary.knows(name, args[0].type):
+            return self._elementary.emit(name, *args)
         if name in _LLVM_UNARY:
             return self._text.intrinsic(_LLVM_UNARY[name], args[0].type, args[0])
         if name in _LIBM:
-            return self._libm(_LIBM[name], args[0].type, args)
+            return call_libm(self._text, _LIBM[name], *args)
         if name in self._special:
             return self._special[name](dtype, args)
         raise InternalError(f"intrinsic {name!r} of {dtype} has no lowering")
 
-    def _libm(self, name: str, type: str, args: list[Value]) -> Value:
-        """A C library function, on each lane in turn."""
-        element = element_type(type)
-        symbol = name if element == "double" else name + "f"
-        params = ", ".join(element_type(a.type) for a in args)
-        function = self._text.module.external_function(symbol, f"{element} ({params})")
-        if lanes_of(type) == 1:
-            return self._text.call(function, element, args)
-        result = poison(type)
-        for lane in range(lanes_of(type)):
-            lanes = [self._text.extract(a, lane) for a in args]
-            result = self._text.insert(result, self._text.call(function, element, lanes), lane)
-        return result
-
     def _exp10(self, dtype: DType, args: list[Value]) -> Value:
         """``pow(10, x)``, which every C library has and which is as exact as its ``pow``."""
-        return self._libm("pow", args[0].type, [floating(args[0].type, 10.0), args[0]])
+        return call_libm(self._text, "pow", floating(args[0].type, 10.0), args[0])
 
     def _rsqrt(self, dtype: DType, args: list[Value]) -> Value:
         root = self._text.intrinsic("sqrt", args[0].type, args[0])
@@ -106,7 +106,7 @@ class MathFunctions:
         the other overflows where the result is still a number."""
         x = args[0]
         magnitude = self._text.intrinsic("fabs", x.type, x)
-        power = self._libm("exp", x.type, [self._text.fneg(magnitude)])
+        power = call_libm(self._text, "exp", self._text.fneg(magnitude))
         one = floating(power.type, 1.0)
         is_negative = self._text.fcmp("olt", x, floating(x.type, 0.0))
         numerator = self._text.select(is_negative, power, one)
@@ -123,9 +123,9 @@ class MathFunctions:
         """In double for 16-bit types, where scaling in float could round twice."""
         x, exponent = args
         if dtype.bits != 16:
-            return self._libm("ldexp", x.type, [x, exponent])
+            return call_libm(self._text, "ldexp", x, exponent)
         wide = self._conversions.cast(x, FLOAT32, FLOAT64)
-        scaled = self._libm("ldexp", wide.type, [wide, exponent])
+        scaled = call_libm(self._text, "ldexp", wide, exponent)
         return self._conversions.cast(scaled, FLOAT64, dtype)
 
     def _nextafter(self, dtype: DType, args: list[Value]) -> Value:
@@ -154,3 +154,19 @@ class MathFunctions:
         if dtype.bits == 16:
             return self._conversions.from_memory(bits, dtype)
         return self._text.convert("bitcast", bits, "float" if dtype.bits == 32 else "double")
+
+
+def call_libm(text: FunctionText, name: str, *args: Value) -> Value:
+    """A C library function, on each lane in turn."""
+    type = args[0].type
+    element = element_type(type)
+    symbol = name if element == "double" else name + "f"
+    params = ", ".join(element_type(a.type) for a in args)
+    function = text.module.external_function(symbol, f"{element} ({params})")
+    if lanes_of(type) == 1:
+        return text.call(function, element, args)
+    result = poison(type)
+    for lane in range(lanes_of(type)):
+        lanes = [text.extract(a, lane) for a in args]
+        result = text.insert(result, text.call(function, element, lanes), lane)
+    return result

@@ -766,8 +766,9 @@ class Call(PrimExpr):
     buffer, which is not read and may lie outside), ``checked`` (a condition, a message, a value
     and those in the message: the value, once the condition is seen to hold; an ``IndexError``
     where it doesn't, as in an ``AssertStmt``); or one of vectors: ``vector_extract``
-    (one lane, by its number) and the folds of :data:`minitvm.scalars.VECTOR_FOLDS`
-    (``vector_reduce_add(start, vector)``).
+    (one lane, by its number), ``vector_shuffle`` (``vector_shuffle(a, b, 0, 4, 1, 5)``: lanes by
+    their numbers in a and, counted on, in b) and the folds of
+    :data:`minitvm.scalars.VECTOR_FOLDS` (``vector_reduce_add(start, vector)``).
     """
 
     dtype: DType

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -446,6 +447,12 @@ def _extract(compiler: _Compiler, node: e.Call) -> Evaluator:
     return lambda env: vector(env)[lane(env)]
 
 
+def _shuffle(compiler: _Compiler, node: e.Call) -> Evaluator:
+    a, b = compiler.exprs(node.args[:2])
+    pick = itemgetter(*[e.const_int(each) for each in node.args[2:]])
+    return lambda env: pick((*a(env), *b(env)))
+
+
 def _fold(compiler: _Compiler, node: e.Call) -> Evaluator:
     name, dtype, (start, vector) = node.op, node.dtype, compiler.exprs(node.args)
     return lambda env: scalars.fold(name, dtype, start(env), vector(env))
@@ -538,6 +545,7 @@ _CALLS: dict[str, Callable[[_Compiler, e.Call], Evaluator]] = {
     "call_packed": _call_packed,
     "call_extern": _call_extern,
     "vector_extract": _extract,
+    "vector_shuffle": _shuffle,
     **dict.fromkeys(scalars.VECTOR_FOLDS, _fold),
 }
 

@@ -26,6 +26,7 @@ from minitvm.passes.reuse_storage import reuse_storage
 from minitvm.passes.schedule_ops import schedule_ops
 from minitvm.passes.serialize_vectors import serialize_vectors
 from minitvm.passes.simplify import simplify
+from minitvm.passes.transpose_copies import transpose_copies
 from minitvm.passes.unroll_loops import unroll_loops
 from minitvm.passes.vectorize_loops import vectorize_loops
 from minitvm.passes.widen_indices import widen_indices
@@ -61,6 +62,7 @@ def pipeline(config: PassConfig) -> tuple[Pass, ...]:
         (
             *((("reuse_storage", reuse_storage),) if config.reuse_storage else ()),
             ("widen_indices", widen_indices),
+            ("transpose_copies", transpose_copies),
             ("vectorize_loops", vectorize_loops),
         ),
     )

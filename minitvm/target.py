@@ -151,6 +151,11 @@ class Target:
         return self.arch == "aarch64" or "f16c" in self.features
 
     @property
+    def has_fused_multiply_add(self) -> bool:
+        """Whether a product and a sum with one rounding are one instruction."""
+        return self.arch == "aarch64" or "fma" in self.features
+
+    @property
     def has_mask_registers(self) -> bool:
         """Whether the predicate of a vector is held as bits, one a lane."""
         return {"avx512f", "avx512bw", "avx512vl", "bmi2"} <= self.features

@@ -302,11 +302,8 @@ _CALLS: dict[str, int | None] = {
 
 
 def _call(node: e.Call) -> Iterator[str]:
-    if node.op == "tvm_stack_make_array":
-        yield from _region(node)
-        return
-    if node.op == "checked":
-        yield from _checked(node)
+    if node.op in _CALLS_OF_ANY_LENGTH:
+        yield from _CALLS_OF_ANY_LENGTH[node.op](node)
         return
     intrinsic = node.op in scalars.INTRINSICS
     if not intrinsic and node.op not in _CALLS:
@@ -371,6 +368,21 @@ def _extract(node: e.Call) -> Iterator[str]:
     yield from _expected("vector_extract: argument 1", node.args[1].dtype.element, node.args[1])
 
 
+def _shuffle(node: e.Call) -> Iterator[str]:
+    if len(node.args) < 4:
+        yield f"{node.op}: expected two vectors and two lanes at least, got {len(node.args)} args"
+        return
+    a, b, *chosen = node.args
+    yield from _expected(f"{node.op}: argument 1", a.dtype, b)
+    yield from _expected(node.op, a.dtype.with_lanes(len(chosen)), node)
+    lanes = a.dtype.lanes
+    if lanes == 1:
+        yield f"{node.op}: expected vectors, got {a.dtype}"
+    for each in chosen:
+        if e.const_int(each) not in range(2 * lanes):
+            yield f"{node.op}: expected numbers of lanes below {2 * lanes}, got {each}"
+
+
 def _fold(node: e.Call) -> Iterator[str]:
     start, vector = node.args
     yield from _expected(f"{node.op}: argument 0", vector.dtype.element, start)
@@ -417,6 +429,12 @@ _CALL_PROBLEMS: dict[str, Callable[[e.Call], Iterator[str]]] = {
     "tvm_access_ptr": _takes_buffer,
     "vector_extract": _extract,
     **dict.fromkeys(scalars.VECTOR_FOLDS, _fold),
+}
+
+_CALLS_OF_ANY_LENGTH: dict[str, Callable[[e.Call], Iterator[str]]] = {
+    "tvm_stack_make_array": _region,
+    "checked": _checked,
+    "vector_shuffle": _shuffle,
 }
 
 _PROBLEMS: dict[type, Callable[[Any], Iterator[str]]] = {

@@ -465,7 +465,8 @@ class Function(PackedFunc):
         encoded = to_c(value)
         if encoded.code == ArgTypeCode.OBJECT_HANDLE:
             kind = type(value).__name__
-            raise TypeError(f"expected an array (numpy, DLPack...), got {kind}")
+            advice = ": pass np.asarray(x)" if isinstance(value, list | tuple) else ""
+            raise TypeError(f"expected an array (numpy, DLPack...), got {kind}{advice}")
         if encoded.read_only and index in self.written:
             raise ValueError("expected a writable array, got a read-only one")
         return encoded

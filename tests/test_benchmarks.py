@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -11,9 +12,30 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import calls, elementwise, libgomp, peers, report
+from benchmarks import (
+    calls,
+    contraction,
+    conv,
+    elementwise,
+    gemm,
+    libgomp,
+    openblas,
+    peers,
+    report,
+    speeds,
+)
 from benchmarks.__main__ import GROUPS, main
-from benchmarks.measure import OURS, Measured, Row, Settings, interleaved, statement
+from benchmarks.measure import (
+    OURS,
+    QUICK,
+    Contraction,
+    Measured,
+    Row,
+    Settings,
+    interleaved,
+    paced,
+    statement,
+)
 from benchmarks.start import cumulative
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -46,6 +68,20 @@ def test_json_has_the_machine_and_every_group(quick: tuple[str, dict[str, Any]])
     assert {"CPU", "cores available", "python", "numpy", "llvmlite"} <= set(found["machine"])
     assert found["machine"]["numba"] == "not installed"
     assert found["settings"]["repeat"] == 2
+
+
+def test_every_family_of_contractions_is_built_and_right(
+    quick: tuple[str, dict[str, Any]],
+) -> None:
+    out, found = quick
+    rows = [row for group in ("gemm", "conv") for row in found["groups"][group]]
+    assert {row["threads"] for row in rows} == {1, 2}
+    families = {row["contraction"]["family"] for row in rows}
+    assert {"float32/squares", "float32/TT", "int8/squares", "fused/gelu"} <= families
+    assert {"bfloat16/squares", "conv/layers", "conv/depthwise"} <= families
+    assert "FAILED" not in out
+    assert "WRONG" not in out
+    assert "Slower than 0.95 of the best peer" in out
 
 
 def test_json_rows(quick: tuple[str, dict[str, Any]]) -> None:
@@ -215,3 +251,135 @@ def test_without_libgomp(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_peer_that_is_not_there() -> None:
     assert peers.peer("no_such_peer") is None
     assert "No module named" in peers.missing(["no_such_peer"])["no_such_peer"]
+
+
+# ---- Contractions --------------------------------------------------------------------------------
+
+
+def _shape(name: str, ours: float | None, peer: float, *, held_out: bool = False) -> Row:
+    measured = {"torch": Measured(peer), "numba": Measured(0.01)}
+    missing = {}
+    if ours is None:
+        missing[OURS] = "FAILED: CompileError: no"
+    else:
+        measured[OURS] = Measured(ours)
+    about = Contraction("f", 2_000_000_000, held_out, 0.05, ("numba",))
+    return Row(name, "f", measured, missing, contraction=about)
+
+
+def test_a_shape_is_a_line_with_the_speed_in_that_of_the_best_peer() -> None:
+    lost = " ".join(speeds.line(_shape("1 x 2", 2.0, 1.0, held_out=True)).split())
+    assert lost == "f 1 x 2 * 1 2 s 1.0 0.50 (0.50) LOST torch 0.50; numba 0.01"
+    assert "LOST" not in speeds.line(_shape("1 x 2", 1.0, 0.96))
+    assert speeds.line(_shape("1 x 2", None, 1.0)).endswith("1 FAILED: CompileError: no")
+
+
+def test_a_summary_of_shapes() -> None:
+    rows = [
+        _shape("a", 1.0, 4.0),
+        _shape("b", 2.0, 1.0),
+        _shape("c", 1.0, 2.0, held_out=True),
+    ]
+    low = speeds.Target("low", 1.5, lambda row: True)
+    high = speeds.Target("high", 1.5, lambda row: True, worst=0.95)
+    text = [" ".join(line.split()) for line in speeds.summary(rows, [low, high]).splitlines()]
+    assert "low, 1 thread 3 1.59 (1.59) 0.50 1 mean 1.5: met" in text
+    assert "high, 1 thread 3 1.59 (1.59) 0.50 1 mean 1.5, worst 0.95: MISSED" in text
+    assert "tuned on 2 1.41 (1.41) 0.50 1" in text
+    assert "held out 1 2.00 (2.00) 2.00 0" in text
+    assert [line.split()[1] for line in text if "LOST" in line] == ["b"]
+    assert text[-1].startswith("Scheduling and building 3 programs: median 50 ms, worst 50 ms")
+
+
+def test_on_one_thread_the_time_of_the_processor_is_undisturbed() -> None:
+    measured = {OURS: Measured(4.0, 0.5, 3.0, 1.0), "torch": Measured(4.0, 0.5, 3.0, 2.0)}
+    assert speeds.undisturbed(Row("r", "f", measured)) == 2.0
+    assert speeds.undisturbed(Row("r", "f", measured, threads=2)) == 1.0
+
+
+def test_a_shape_that_failed_is_a_loss_and_misses_the_target() -> None:
+    target = speeds.Target("t", 1.0, lambda row: True)
+    text = speeds.summary([_shape("a", 1.0, 2.0), _shape("b", None, 1.0)], [target])
+    assert "1 FAILED   mean 1.0: MISSED" in text
+    assert "FAILED: CompileError: no" in text
+
+
+def _small_product(**changed: Any) -> contraction.Problem:
+    problem = gemm.product("float32/squares", "float32", "NT", 3, 4, 5)
+    return dataclasses.replace(problem, **changed)
+
+
+def test_a_wrong_contender_is_named_and_not_measured() -> None:
+    def wrong(inputs: Any) -> dict[str, Any]:
+        a, b = inputs
+        return {"right": lambda: a @ b.T, "wrong": lambda: a @ b.T + 0.1, "raises": lambda: 1 // 0}
+
+    rows = list(contraction.measured(_small_product(peers=wrong), QUICK))
+    assert [row.threads for row in rows] == [1, 2]
+    for row in rows:
+        assert set(row.measured) == {OURS, "right"}
+        assert row.missing["wrong"].startswith("WRONG: off by 0.1, where ")
+        assert row.missing["raises"].startswith("FAILED: ZeroDivisionError: integer division")
+
+
+def test_a_program_that_cannot_be_built_is_a_row() -> None:
+    def beyond(te: Any) -> list[Any]:
+        A = te.placeholder((3,), name="A")
+        return [A, te.compute((3,), lambda i: A[i + 1], name="B")]
+
+    row, _ = contraction.measured(_small_product(program=beyond), QUICK)
+    assert row.missing[OURS].startswith("FAILED: CompileError: ")
+    assert row.ratio is None
+    assert report.document({}, QUICK, {"gemm": [row]})["groups"]["gemm"][0]["minitvm"] is None
+
+
+def test_only_the_shapes_asked_for() -> None:
+    settings = dataclasses.replace(QUICK, only="NT 3", threads=(1,))
+    problems = [_small_product(name="NT 3"), _small_product(name="NT 4")]
+    assert [row.name for row in contraction.rows(problems, settings)] == ["NT 3"]
+    assert not list(contraction.rows(problems[1:], settings))
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        conv.Layer(3, 9, 4, 3, 2, 1),
+        conv.Layer(4, 8, 6, 3, 1, 2, dilation=2, groups=2),
+        conv.Layer(4, 7, 4, 5, 1, 2, groups=4),
+    ],
+)
+def test_convolutions_are_those_of_torch(layer: conv.Layer) -> None:
+    torch = pytest.importorskip("torch")
+    (row,) = contraction.measured(
+        conv.convolution("conv/layers", layer), dataclasses.replace(QUICK, threads=(1,))
+    )
+    assert torch.__version__
+    assert set(row.measured) == {OURS, "torch"}
+    assert not row.missing
+
+
+def test_slow_contenders_are_run_once_more_and_others_in_the_time_there_is() -> None:
+    runs = {"slow": 0, "fast": 0}
+
+    def contender(name: str, seconds: float) -> Any:
+        def run(number: int) -> float:
+            runs[name] += 1
+            return number * seconds
+
+        return run
+
+    contenders = {"slow": contender("slow", 5.0), "fast": contender("fast", 0.1)}
+    found = paced(contenders, Settings(repeat=100, least=0.05), 1.0)
+    assert (found["slow"].seconds, found["fast"].seconds) == (5.0, 0.1)
+    assert runs["slow"] == 1
+    assert set(paced({"slow": contenders["slow"]}, Settings(), 1.0)) == {"slow"}
+    assert 10 <= runs["fast"] < 20
+
+
+def test_threads_of_openblas(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(openblas, "_MAPPED", tmp_path / "none")
+    openblas._library.cache_clear()
+    try:
+        assert openblas.why_not().startswith("its threads can't be set: no library")
+    finally:
+        openblas._library.cache_clear()

@@ -559,6 +559,8 @@ class Prover:
         bounds = [self._divided(bound, divisor) for bound in self._upper_bounds(dividend)]
         rows += [bound - result for bound in bounds if bound is not None]
         self._known.definitions[atom] = [rows]
+        least, greatest = self.interval(dividend)
+        self._known.intervals[atom] = (min(least, 0), max(greatest, -1))
         return result
 
     def _upper_bounds(self, form: Affine) -> list[Affine]:

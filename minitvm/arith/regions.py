@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import final
 
 from minitvm import expr as e
+from minitvm.arith.atoms import is_pure
 from minitvm.arith.linear import Affine, Atom
 from minitvm.arith.prover import Prover
 from minitvm.expr import Call, PrimExpr, Var
@@ -84,6 +85,8 @@ class Spans:
     def _of_atom(self, atom: Atom) -> Span | None:
         if isinstance(atom, Var) and atom in self._of:
             return self._of[atom]
+        if not is_pure(atom):
+            return None
         if not any(isinstance(each, Var) and each in self._of for each in walk_once(atom)):
             form = self._prover.affine(atom)
             return Span(form, form)

@@ -383,7 +383,10 @@ class Simplifier(Mutator):
         if is_trivial(value):
             return self.expr(substitute(node.body, {node.var: value}))
         with self.inside() as prover:
-            prover.bind(node.var, value)
+            if is_pure(value):
+                prover.bind(node.var, value)
+            else:  # what is known of a call need not be true of its next one
+                prover.bind_data(node.var)
             body = self.expr(node.body)
         if not any(each is node.var for each in walk(body)) and is_pure(value):
             return body

@@ -73,7 +73,8 @@ def extent_of(axis: IterVar) -> int | None:
 
 
 def contraction_of(op: Operation) -> Contraction | None:
-    """The contraction that a stage is, or None.
+    """The contraction that a stage is, or None. A sum for each element of products that no other
+    element uses is none: ``sum(X[i, k] * X[i, k])``.
 
     >>> from minitvm import te
     >>> A, B = te.placeholder((8, 4), name="A"), te.placeholder((4, 16), name="B")
@@ -94,8 +95,8 @@ def contraction_of(op: Operation) -> Contraction | None:
         return None
     axes = {axis.var: axis for axis in (*op.axis, *op.reduce_axis)}
     a, b = _factor(source.a, axes), _factor(source.b, axes)
-    if a is None or b is None or not op.axis:
-        return None
+    if a is None or b is None or all(a.reads(axis) and b.reads(axis) for axis in op.axis):
+        return None  # of neither, anything is used again
     if not b.reads(op.axis[-1]):
         a, b = b, a
     return Contraction(op, a, b) if b.reads(op.axis[-1]) else None
@@ -122,19 +123,20 @@ def _factor(node: PrimExpr, axes: Mapping[Var, IterVar]) -> Factor | None:
     for load in walk_once(node):
         if not isinstance(load, ProducerLoad) or not isinstance(load.producer, Tensor):
             continue
-        distance = _distances(load, load.producer, axes)
+        distance = distances_of(load, axes)
         if distance is None:
             return None
         found.append(Factor(load.producer, distance))
     return max(found, key=lambda each: len(each.distance), default=None)
 
 
-def _distances(
-    load: ProducerLoad, tensor: Tensor, axes: Mapping[Var, IterVar]
-) -> dict[Var, int] | None:
+def distances_of(load: ProducerLoad, axes: Mapping[Var, IterVar]) -> dict[Var, int] | None:
+    """How far apart in memory, in elements, neighbours along each axis are read; None if an index
+    isn't affine in them."""
+    assert isinstance(load.producer, Tensor)
     distance: dict[Var, int] = {}
     step: int | None = 1
-    for index, extent in reversed(list(zip(load.indices, tensor.shape, strict=True))):
+    for index, extent in reversed(list(zip(load.indices, load.producer.shape, strict=True))):
         coefficients = _affine(index, axes)
         if coefficients is None:
             return None

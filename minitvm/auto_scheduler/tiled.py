@@ -20,36 +20,81 @@ from minitvm.auto_scheduler.contraction import Contraction, extent_of
 from minitvm.auto_scheduler.tiles import Tile, tile_of
 from minitvm.expr import IterVar, ProducerLoad, Var
 from minitvm.functor import walk_once
+from minitvm.scalars import INTRINSICS
 from minitvm.target import Target
+from minitvm.te.dataflow import factors_of
 from minitvm.te.schedule import Schedule
 from minitvm.te.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
 
 # Row tiles from which on packing the columns' factor pays: each reads all of it.
 _LEAST_REUSE = 4
+# Intrinsics of an instruction or a few.
+_SHORT = {"sqrt", "rsqrt", "fabs", "floor", "ceil", "trunc", "round", "nearbyint", "copysign",
+          "isnan", "isinf", "isfinite"}  # fmt: skip
 _UNPACKED = 1 << 18  # bytes of a factor that is fast to read as it lies
 
 
-def write_tiled(s: Schedule, contraction: Contraction, last: Tensor, target: Target) -> None:
+def write_tiled(
+    s: Schedule, contraction: Contraction, last: Tensor, target: Target, inline_columns: bool
+) -> None:
     """Writes the schedule of a contraction, and of the stage of `last`, which takes its sums (the
-    contraction's own tensor, or that of an elementwise stage)."""
+    contraction's own tensor, or that of an elementwise stage). `inline_columns`: the columns'
+    factor is computed element by element, for this alone, so it may be computed on the way into
+    panels."""
     op = contraction.op
     row = contraction.rows[-1] if contraction.rows else None
     places = (None if row is None else op.axis.index(row), len(op.axis) - 1)
     tile = _tile(contraction, row, last, target)
     packs = row is not None and _packs(contraction, row, tile)
+    if inline_columns and row is not None and _axes_of(contraction) is not None:
+        packs = True
 
-    if last.op is op:
-        sums = s.cache_write(last, "local")
+    stage, sums = s[last], op.output(0)
+    in_memory = last.op is not op and _calls_functions(s, stage)
+    if last.op is op or in_memory:
+        sums = s.cache_write(sums, "local")
     else:
-        sums = op.output(0)
         s[sums].set_scope("local")
-    stage = s[last]
+    if row is not None and _widens(contraction):
+        sums = _write_widened(s, contraction, sums, target)
     block = _row_tiles_in_cache(contraction, tile, target) if packs else None
-    innermost = _write_tiles(stage, places, tile, block, columns_outside=not packs)
+    innermost = _write_tiles(stage, places, tile, block, not packs, not in_memory)
+    if in_memory:
+        _write_copy(s[op.output(0)], stage, innermost, places)
     _write_sums(s[sums], stage, innermost, places)
     if packs:
         _write_panels(s, contraction, sums, tile)
+        if inline_columns:
+            s[contraction.b.tensor].compute_inline()
+
+
+def _widens(contraction: Contraction) -> bool:
+    """Whether the rows' factor is of 16-bit floats, whose conversion one by one in the innermost
+    loop would take longer than the products."""
+    a, dtype = contraction.a.tensor, contraction.op.output(0).dtype
+    is_narrow = a.dtype.is_float and a.dtype.bits == 16 and dtype == "float32"
+    return is_narrow and bool(factors_of(contraction.op)) and a is not contraction.b.tensor
+
+
+def _write_widened(s: Schedule, contraction: Contraction, sums: Tensor, target: Target) -> Tensor:
+    """Lets the sums read the rows' factor from a float32 copy."""
+    op, a = contraction.op, contraction.a.tensor
+    dtypes = ["float32" if each.producer is a else None for each in factors_of(op)]
+    made, *factors = s.pad_einsum(sums, [1] * (len(op.axis) + len(op.reduce_axis)), dtypes)
+    (copy,) = [factor for factor, dtype in zip(factors, dtypes, strict=True) if dtype]
+    write_copy(s[copy], target)
+    return made
+
+
+def write_copy(stage: Stage, target: Target) -> None:
+    """A copy that is padded or widened, in vectors."""
+    assert isinstance(stage.op, ComputeOp)
+    lanes = target.vector_bits // stage.op.output(0).dtype.bits
+    _, inner = stage.split(stage.op.axis[-1], factor=lanes)
+    stage.vectorize(inner)
+    if stage.op.output(0).ndim > 1:
+        stage.parallel(stage.op.axis[0])
 
 
 def _write_tiles(
@@ -58,6 +103,7 @@ def _write_tiles(
     tile: Tile,
     block: int | None,
     columns_outside: bool,
+    unroll_rows: bool,
 ) -> IterVar:
     """The loops over tiles, and what is done with a tile; the innermost of the former."""
     assert isinstance(stage.op, ComputeOp)
@@ -69,7 +115,8 @@ def _write_tiles(
     tiles = [column_outer]
     if row is not None:
         row_outer, row_inner = stage.split(axes[row], factor=tile.rows)
-        stage.unroll(row_inner)
+        if unroll_rows:
+            stage.unroll(row_inner)
         inner.insert(0, row_inner)
         if block is not None:
             blocks, row_outer = stage.split(row_outer, factor=block)
@@ -80,6 +127,27 @@ def _write_tiles(
     stage.vectorize(column_inner)
     stage.parallel((*outer, *tiles)[0])
     return tiles[-1]
+
+
+def _calls_functions(s: Schedule, stage: Stage) -> bool:
+    """Whether a stage, or what is inlined in it, calls functions such as exp. They are long: to
+    write them out for every register of sums would take LLVM seconds."""
+    assert isinstance(stage.op, ComputeOp)
+    calls = [n for body in stage.op.body for n in walk_once(body) if isinstance(n, e.Call)]
+    if any(each.op in INTRINSICS and each.op not in _SHORT for each in calls):
+        return True
+    inlined = (s[tensor] for tensor in stage.op.input_tensors if s[tensor].inlined)
+    return any(_calls_functions(s, each) for each in inlined)
+
+
+def _write_copy(copy: Stage, stage: Stage, at: IterVar, places: tuple[int | None, int]) -> None:
+    """Brings a tile of sums from registers to memory, where a loop can take row after row."""
+    copy.compute_at(stage, at)
+    assert isinstance(copy.op, ComputeOp)
+    row, column = places
+    if row is not None:
+        copy.unroll(copy.op.axis[row])
+    copy.vectorize(copy.op.axis[column])
 
 
 def _write_sums(inner: Stage, stage: Stage, at: IterVar, places: tuple[int | None, int]) -> None:
@@ -113,9 +181,9 @@ def _row_tiles_in_cache(contraction: Contraction, tile: Tile, target: Target) ->
 def _tile(contraction: Contraction, row: IterVar | None, last: Tensor, target: Target) -> Tile:
     columns = extent_of(contraction.column)
     if row is None:
-        return tile_of(1, columns, last.dtype, target, 0)
+        return tile_of(1, columns, contraction.op.output(0).dtype, target, 0)
     distance = contraction.a.along(row) * contraction.a.tensor.dtype.itemsize
-    return tile_of(extent_of(row), columns, last.dtype, target, distance)
+    return tile_of(extent_of(row), columns, contraction.op.output(0).dtype, target, distance)
 
 
 def _packs(contraction: Contraction, row: IterVar, tile: Tile) -> bool:
@@ -161,6 +229,6 @@ def _write_panels(s: Schedule, contraction: Contraction, sums: Tensor, tile: Til
 
     panels = s[s.cache_read(contraction.b.tensor, "global", [sums])]
     loops = panels.transform_layout(layout)
-    if place == len(axes) - 1:
+    if first[-1:] != [len(axes) - 1]:  # elements are neighbours along a column or along a sum
         panels.vectorize(loops[-1])
     panels.parallel(loops[0])

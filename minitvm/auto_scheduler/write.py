@@ -6,8 +6,10 @@ import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from minitvm.auto_scheduler.contraction import Contraction, contraction_of, extent_of
+from minitvm.auto_scheduler.contraction import Contraction, contraction_of
 from minitvm.auto_scheduler.convolution import is_convolution, write_convolution
+from minitvm.auto_scheduler.dotted import instruction_for, write_dotted
+from minitvm.auto_scheduler.rows import write_rows
 from minitvm.auto_scheduler.streamed import is_streamed, write_streamed
 from minitvm.auto_scheduler.tiled import write_tiled
 from minitvm.expr import ProducerLoad
@@ -74,9 +76,8 @@ def schedule_program(
         contraction = contraction_of(stage.op)
         if contraction is not None:
             done |= set(_write_contraction(s, contraction, target, kept))
-    for stage in stages:
-        if stage not in done and not stage.inlined:
-            _write_simple(stage, target)
+    rest = [stage for stage in stages if stage not in done and not stage.inlined]
+    write_rows(s, rest, target, kept)
     return s
 
 
@@ -84,14 +85,22 @@ def _write_contraction(
     s: Schedule, contraction: Contraction, target: Target, kept: set[Operation]
 ) -> Iterable[Stage]:
     """Schedules a contraction; the stages that are scheduled now."""
-    stage = s[contraction.op]
+    stage, columns = s[contraction.op], s[contraction.b.tensor]
+    inline_columns = columns.op not in kept and _is_elementwise(columns.op)
+    inline_columns = inline_columns and s.readers(columns) == [stage] and not columns.is_output
     if is_streamed(contraction, target):
+        if inline_columns:
+            columns.compute_inline()
         write_streamed(s, contraction, target)
         return (stage,)
     last = stage if stage.op in kept else _epilogue(s, stage)
     if is_convolution(contraction):
         return write_convolution(s, contraction, last.op.output(0), target, kept)
-    write_tiled(s, contraction, last.op.output(0), target)
+    instruction = instruction_for(contraction, target)
+    if instruction is not None:
+        write_dotted(s, contraction, last.op.output(0), instruction, target)
+    else:
+        write_tiled(s, contraction, last.op.output(0), target, inline_columns)
     return (stage, last)
 
 
@@ -137,19 +146,3 @@ def _epilogue(s: Schedule, stage: Stage) -> Stage:
         if not reader.inlined:
             return reader
     return stage
-
-
-def _write_simple(stage: Stage, target: Target) -> None:
-    """Elements in vectors, the outermost loop on all threads."""
-    assert isinstance(stage.op, ComputeOp)
-    axes = stage.op.axis
-    if not axes:
-        return
-    if not stage.op.reduce_axis:
-        lanes = max(1, target.vector_bits // max(8, stage.op.body[0].dtype.bits))
-        extent = extent_of(axes[-1])
-        if extent is None or extent >= lanes:
-            _, inner = stage.split(axes[-1], factor=lanes)
-            stage.vectorize(inner)
-    if len(axes) > 1:
-        stage.parallel(axes[0])

@@ -11,6 +11,7 @@ from minitvm import expr as e
 from minitvm import stmt as s
 from minitvm.expr import Buffer, BufferLoad, BufferStore, Call, PrimExpr, Var
 from minitvm.functor import Mutator, walk_once
+from minitvm.passes.effects import calls_out
 from minitvm.runtime.dtype import BOOL, INT64
 from minitvm.runtime.threads import MAX_FAILURE_VALUES
 from minitvm.scalars import INTRINSICS, VECTOR_FOLDS
@@ -52,40 +53,10 @@ class _CheckAccesses(Mutator):
         self._function = function
 
     def visit_BufferLoad(self, node: BufferLoad) -> PrimExpr:
-        made: BufferLoad = self.descend(node)
-        predicate = made.predicate
-        if predicate is not None and predicate.dtype.lanes == 1:  # then nothing else is evaluated
-            zero = e.const(0, made.dtype)
-            read = self._load(BufferLoad(made.buffer, made.indices))
-            return Call(made.dtype, "if_then_else", (predicate, read, zero))
-        return self._load(made)
-
-    def _load(self, node: BufferLoad) -> PrimExpr:
-        indices, where, named = _named_places(node)
-        check = self._access_check(node.buffer, indices, where)
-        made = check.of(BufferLoad(node.buffer, indices, where) if named else node)
-        for var, value in reversed([*named, *check.named]):
-            made = e.Let(var, value, made)
-        return made
+        return checked_load(self._function, self.descend(node))
 
     def visit_BufferStore(self, node: BufferStore) -> Stmt:
-        made: BufferStore = self.descend(node)
-        where = made.predicate
-        if where is not None and where.dtype.lanes == 1:  # the value is evaluated in any case
-            value = Var("value", made.value.dtype)
-            stored = self._store(BufferStore(made.buffer, value, made.indices))
-            return s.LetStmt(value, made.value, s.IfThenElse(where, stored))
-        return self._store(made)
-
-    def _store(self, node: BufferStore) -> Stmt:
-        (value,), named = _named("value", (node.value,), may_read=True)
-        indices, where, named_places = _named_places(node)
-        named = (*named, *named_places)
-        check = self._access_check(node.buffer, indices, where)
-        made = check.before(BufferStore(node.buffer, value, indices, where) if named else node)
-        for var, bound in reversed([*named, *check.named]):
-            made = s.LetStmt(var, bound, made)
-        return made
+        return checked_store(self._function, self.descend(node))
 
     def visit_Allocate(self, node: s.Allocate) -> Stmt:
         """What is allocated reaches from the first element upwards."""
@@ -154,28 +125,63 @@ class _CheckAccesses(Mutator):
         first = _Check(_all(holds), message).of(begins[0])
         return Call(node.dtype, node.op, (reference, first, *begins[1:], *extents))
 
-    def _access_check(
-        self, buffer: Buffer, indices: tuple[PrimExpr, ...], predicate: PrimExpr | None
-    ) -> _Check:
-        """That all of some indices are inside, in the lanes that `predicate` leaves."""
-        inside = _all(_is_inside(buffer, dim, index) for dim, index in enumerate(indices))
-        named: list[tuple[Var, PrimExpr]] = []
-        lanes = inside.dtype.lanes
-        if lanes > 1:
-            if predicate is not None:
-                inside = e.logical_or(e.logical_not(predicate), inside)
-            lane = Var("lane", INT64)
-            named.append((lane, _first_false(inside)))
-            inside = e.equal(lane, lanes)
-            last = e.minimum(lane, lanes - 1)
-            indices = tuple([_lane(index, last) for index in indices])
-        message = _Message()
-        message.add(f"{self._function}: {buffer.name}[")
-        for dim, index in enumerate(indices):
-            message.add(", " if dim else "", index)
-        message.add("]: expected an index inside shape ")
-        message.add_shape(buffer)
-        return _Check(inside, message, tuple(named))
+
+# -- Accesses -------------------------------------------------------------------------------------
+
+
+def checked_load(function: str, node: BufferLoad) -> PrimExpr:
+    """A load that is checked where it is done."""
+    predicate = node.predicate
+    if predicate is not None and predicate.dtype.lanes == 1:  # then nothing else is evaluated
+        read = checked_load(function, BufferLoad(node.buffer, node.indices))
+        return Call(node.dtype, "if_then_else", (predicate, read, e.const(0, node.dtype)))
+    indices, where, named = _named_places(node)
+    check = _access_check(function, node.buffer, indices, where)
+    made = check.of(BufferLoad(node.buffer, indices, where) if named else node)
+    for var, value in reversed([*named, *check.named]):
+        made = e.Let(var, value, made)
+    return made
+
+
+def checked_store(function: str, node: BufferStore) -> Stmt:
+    """A store that is checked where it is done."""
+    where = node.predicate
+    if where is not None and where.dtype.lanes == 1:  # the value is evaluated in any case
+        value = Var("value", node.value.dtype)
+        stored = checked_store(function, BufferStore(node.buffer, value, node.indices))
+        return s.LetStmt(value, node.value, s.IfThenElse(where, stored))
+    (stored_value,), named = _named("value", (node.value,), may_read=not calls_out(*node.indices))
+    indices, where, named_places = _named_places(node)
+    named = (*named, *named_places)
+    check = _access_check(function, node.buffer, indices, where)
+    made = check.before(BufferStore(node.buffer, stored_value, indices, where) if named else node)
+    for var, bound in reversed([*named, *check.named]):
+        made = s.LetStmt(var, bound, made)
+    return made
+
+
+def _access_check(
+    function: str, buffer: Buffer, indices: tuple[PrimExpr, ...], predicate: PrimExpr | None
+) -> _Check:
+    """That all of some indices are inside, in the lanes that `predicate` leaves."""
+    inside = _all(_is_inside(buffer, dim, index) for dim, index in enumerate(indices))
+    named: list[tuple[Var, PrimExpr]] = []
+    lanes = inside.dtype.lanes
+    if lanes > 1:
+        if predicate is not None:
+            inside = e.logical_or(e.logical_not(predicate), inside)
+        lane = Var("lane", INT64)
+        named.append((lane, _first_false(inside)))
+        inside = e.equal(lane, lanes)
+        last = e.minimum(lane, lanes - 1)
+        indices = tuple([_lane(index, last) for index in indices])
+    message = _Message()
+    message.add(f"{function}: {buffer.name}[")
+    for dim, index in enumerate(indices):
+        message.add(", " if dim else "", index)
+    message.add("]: expected an index inside shape ")
+    message.add_shape(buffer)
+    return _Check(inside, message, tuple(named))
 
 
 def _is_inside(buffer: Buffer, dim: int, index: PrimExpr) -> PrimExpr:
@@ -293,7 +299,7 @@ def _named(
     named: list[tuple[Var, PrimExpr]] = []
     made: list[PrimExpr] = []
     for value in values:
-        if _is_repeatable(value, may_read):
+        if is_repeatable(value, may_read=may_read):
             made.append(value)
         else:
             named.append((Var(name, value.dtype), value))
@@ -301,7 +307,9 @@ def _named(
     return tuple(made), tuple(named)
 
 
-def _is_repeatable(value: PrimExpr, may_read: bool) -> bool:
+def is_repeatable(value: PrimExpr, *, may_read: bool = False) -> bool:
+    """Whether a value surely stays the same when it is evaluated again, whatever happens
+    in between."""
     for each in walk_once(value):
         if isinstance(each, BufferLoad) and not may_read:
             return False
@@ -311,5 +319,6 @@ def _is_repeatable(value: PrimExpr, may_read: bool) -> bool:
 
 
 _REPEATABLE = frozenset({
-    "if_then_else", "likely", "checked", "reinterpret", "vector_extract", *VECTOR_FOLDS,
+    "if_then_else", "likely", "checked", "reinterpret", "vector_extract", "vector_shuffle",
+    *VECTOR_FOLDS,
 })  # fmt: skip

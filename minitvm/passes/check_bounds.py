@@ -16,7 +16,8 @@ from minitvm.arith.prover import Prover, System
 from minitvm.arith.simplify import Simplifier
 from minitvm.expr import Buffer, BufferLoad, Call, IntImm, PrimExpr, Range, Var
 from minitvm.functor import Mutator, children, free_vars, substitute, walk_once
-from minitvm.passes.effects import is_stable
+from minitvm.passes.check_accesses import checked_load, checked_store, is_repeatable
+from minitvm.passes.effects import calls_out, is_stable
 from minitvm.runtime.dtype import INT64
 from minitvm.runtime.errors import CompileError
 from minitvm.scalars import INTRINSICS
@@ -30,12 +31,14 @@ def check_bounds(func: PrimFunc) -> PrimFunc:
 
     What is proved inside costs nothing. What depends on sizes and scalar parameters alone is
     checked once, at entry (``ValueError``); what depends on data is checked where it happens
-    (``IndexError``).
+    (``IndexError``). An index that calls a function, or is read around a call, may be another one
+    when it is evaluated again: it is evaluated once, for the check and the access.
 
     Before::
 
         for i in range(n):
             B[i] = A[i] + T[I[i]]        # A has m elements, T has 10
+            C[i] = T[call_packed("g")]
 
     After::
 
@@ -43,6 +46,8 @@ def check_bounds(func: PrimFunc) -> PrimFunc:
         for i in range(n):
             assert 0 <= I[i] < 10, "f: T[I[i]]: index 0 must stay in [0, {}), got {}"
             B[i] = A[i] + T[I[i]]
+            C[i] = let index = call_packed("g") in
+                checked(0 <= index < 10, "f: T[{}]: expected ...", T[index], index)
 
     Raises
     ------
@@ -60,6 +65,9 @@ def check_statements(
     those that are made once, at the entry of `func`."""
     checker = _Checker(func)
     checked = [checker.stmt(each) for each in statements]
+    if checker.in_place:
+        in_place = _CheckInPlace(func.name, checker.in_place)
+        checked = [in_place.stmt(each) for each in checked]
 
     def at_entry(body: Stmt) -> Stmt:
         for check in reversed(checker.at_entry):
@@ -129,6 +137,7 @@ class _Checker(Mutator):
     def __init__(self, func: PrimFunc) -> None:
         super().__init__()
         self.at_entry: list[_Check] = []
+        self.in_place: set[BufferLoad | s.BufferStore] = set()  # what is to be checked there
         self._name = func.name
         self._prover = Prover()
         self._sizes: set[Var] = set()
@@ -136,6 +145,7 @@ class _Checker(Mutator):
         self._known: set[Var] = set()  # variables of which the prover knows all
         self._values: dict[Var, PrimExpr] = {}  # of the lets inside of the current expression
         self._scanned: set[PrimExpr] = set()  # in the current expression, here or further out
+        self._calls_out = False  # whether the current statement does: it may write any memory
         for buffer in func.buffer_map.values():
             self._learn_sizes(buffer)
 
@@ -212,12 +222,18 @@ class _Checker(Mutator):
 
     def _under(self, condition: PrimExpr, body: Stmt) -> Stmt:
         """`body` checked where `condition` held at its start."""
+        with self._where(condition, stable=is_stable(condition, body)):
+            return self.stmt(body)
+
+    @contextmanager
+    def _where(self, condition: PrimExpr, *, stable: bool) -> Iterator[None]:
+        """Where `condition` held at the start, and still does if it is `stable`."""
         with self._prover.scope():
-            if is_stable(condition, body):
+            if stable:
                 self._prover.assume(condition)
             else:
                 self._prover.forget()
-            return self.stmt(body)
+            yield
 
     @contextmanager
     def _inside(self, var: Var, exact: bool) -> Iterator[None]:
@@ -235,6 +251,7 @@ class _Checker(Mutator):
     def _checks(self, *exprs: PrimExpr) -> list[_Check]:
         """The checks that a statement needs for its expressions, in the order of evaluation."""
         made: list[_Check] = []
+        self._calls_out = calls_out(*exprs)
         for each in exprs:
             made += self._scan(each, ())
         self._values.clear()
@@ -255,8 +272,12 @@ class _Checker(Mutator):
         if isinstance(node, e.Let):
             checks = self._scan(node.value, guards)
             self._values[node.var] = substitute(node.value, self._values)
-            with self._inside(node.var, exact=True), self._scanning_apart(set()):
-                self._prover.bind(node.var, node.value)
+            exact = not self._calls_out or is_stable(node.value, node.body)
+            with self._inside(node.var, exact), self._scanning_apart(set()):
+                if exact:
+                    self._prover.bind(node.var, node.value)
+                else:
+                    self._prover.bind_data(node.var)
                 return checks + self._scan(node.body, guards)
         checks = []
         for child in children(node):
@@ -280,7 +301,8 @@ class _Checker(Mutator):
         condition, a, b = node.args
         checks = self._scan(condition, guards)
         for branch, holds in ((a, condition), (b, e.logical_not(condition))):
-            with self._prover.constraint(holds), self._scanning_apart(set(self._scanned)):
+            stable = not self._calls_out or is_stable(holds, branch)
+            with self._where(holds, stable=stable), self._scanning_apart(set(self._scanned)):
                 guard = substitute(holds, self._values)
                 checks += self._scan(branch, (*guards, guard))
         return checks
@@ -288,6 +310,26 @@ class _Checker(Mutator):
     # -- Accesses ---------------------------------------------------------------------------------
 
     def _access(
+        self, node: BufferLoad | s.BufferStore, guards: tuple[PrimExpr, ...], is_store: bool
+    ) -> list[_Check]:
+        """The checks to be made before the statement."""
+        places = node.indices if node.predicate is None else (*node.indices, node.predicate)
+        if not self._are_settled(places):
+            self.in_place.add(node)
+            return []
+        checks = self._access_checks(node, guards, is_store)
+        if checks and not self._are_settled(guards):
+            self.in_place.add(node)
+            return []
+        return checks
+
+    def _are_settled(self, values: Iterable[PrimExpr]) -> bool:
+        """Whether values are the same before the statement as within it."""
+        return not self._calls_out or all(
+            is_repeatable(substitute(each, self._values)) for each in values
+        )
+
+    def _access_checks(
         self, node: BufferLoad | s.BufferStore, guards: tuple[PrimExpr, ...], is_store: bool
     ) -> list[_Check]:
         checks: list[_Check] = []
@@ -442,6 +484,24 @@ class _Checker(Mutator):
     def _evaluated(self, node: PrimExpr, at: dict[Var, PrimExpr]) -> int | None:
         value = substitute(substitute(node, self._values), at)
         return e.const_int(Simplifier(Prover()).expr(value))
+
+
+@final
+class _CheckInPlace(Mutator):
+    """Checks some accesses where they are done, with the index that they then have."""
+
+    def __init__(self, function: str, accesses: set[BufferLoad | s.BufferStore]) -> None:
+        super().__init__()
+        self._function = function
+        self._accesses = accesses
+
+    def visit_BufferLoad(self, node: BufferLoad) -> PrimExpr:
+        made: BufferLoad = self.descend(node)
+        return checked_load(self._function, made) if node in self._accesses else made
+
+    def visit_BufferStore(self, node: s.BufferStore) -> Stmt:
+        made: s.BufferStore = self.descend(node)
+        return checked_store(self._function, made) if node in self._accesses else made
 
 
 _OPAQUE = (BufferLoad, Call, e.ProducerLoad, e.BufferRef)

@@ -1,4 +1,4 @@
-"""What a statement may change."""
+"""What statements and calls may change."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ from minitvm.stmt import BufferStore, Stmt
 _CALLS_OUT = ("call_packed", "call_extern", "call_llvm_intrin", "tvm_access_ptr")
 
 
-def is_stable(value: PrimExpr, body: Stmt) -> bool:
+def calls_out(*nodes: PrimExpr | Stmt) -> bool:
+    """Whether functions that aren't the program's own are called."""
+    return any(isinstance(each, Call) and each.op in _CALLS_OUT for each in walk_once(*nodes))
+
+
+def is_stable(value: PrimExpr, body: PrimExpr | Stmt) -> bool:
     """Whether `value` surely stays the same while `body` runs: nothing that it loads is written.
 
     A fact about ``A[i]`` ends at a store to A.
     """
     read = {each.buffer.data for each in walk_once(value) if isinstance(each, BufferLoad)}
-    if any(isinstance(each, Call) and each.op in _CALLS_OUT for each in walk_once(value)):
+    if calls_out(value):
         return False
     return not read or not any(_may_write(each, read) for each in walk_once(body))
 

@@ -346,7 +346,9 @@ class BoundInference:
         whether these are all that the loops may reach."""
         begin, dtype = made.ranges[axis].min, axis.var.dtype
         covered = _covered(stage, made, axis)
-        for var, value in reversed(made.names):
+        outer = dict.fromkeys(parent for parent, _ in around)
+        names = [each for parent in outer for each in self._found.bounds[parent].names]
+        for var, value in reversed([*names, *made.names]):
             covered = substitute(covered, {var: value})
         form = prover.affine(covered)
         if not form.terms:
@@ -356,9 +358,10 @@ class BoundInference:
         variables = {node for node in walk_once(*form.terms) if isinstance(node, Var)}
         high = prover.interval(form)[1]
         most = e.const_int(whole.extent)
-        bounded = variables <= self._counted(around) and isinstance(high, int)
-        if bounded and high <= (dtype.max() if most is None else most):
-            return begin, const(max(int(high), 0), dtype), True
+        if most is None:
+            most = dtype.max() - 1  # that of the type says nothing
+        if variables <= self._counted(around) and isinstance(high, int) and high <= most:
+            return begin, const(max(high, 0), dtype), True
         if not variables.isdisjoint(loops):
             return whole.min, whole.extent, not made.guards[axis]
         needed = prover.expression(form, dtype)
@@ -536,8 +539,11 @@ def _covered(stage: Stage, bounds: Bounds, axis: IterVar) -> PrimExpr:
             case Fuse(outer, inner, fused):
                 extent = bounds.ranges[inner].extent
                 covers[inner] = extent
-                reached = e.floordiv(*e.promote(covers[fused] + extent - 1, extent))
-                covers[outer] = reached
+                if covers[fused] is bounds.ranges[fused].extent:  # with no remainder
+                    covers[outer] = bounds.ranges[outer].extent
+                else:
+                    reached = e.floordiv(*e.promote(covers[fused] + extent - 1, extent))
+                    covers[outer] = reached
             case Rebase(parent, rebased):
                 covers[parent] = covers[rebased]
             case Singleton():

@@ -183,9 +183,26 @@ def _conjuncts(condition: PrimExpr) -> Iterator[PrimExpr]:
         yield condition
 
 
-def reads_of(*nodes: Node) -> list[BufferLoad]:
-    """Every read of some statements or expressions."""
-    return [node for node in walk_once(*nodes) if isinstance(node, BufferLoad)]
+def reads_of(*nodes: Stmt | PrimExpr) -> list[BufferLoad]:
+    """Every read of some statements or expressions, names inside of expressions spelt out."""
+    spelling = _SpellOut()
+    made: list[Node] = [
+        spelling.expr(node) if isinstance(node, PrimExpr) else spelling.stmt(node) for node in nodes
+    ]
+    return [node for node in walk_once(*made, *spelling.values) if isinstance(node, BufferLoad)]
+
+
+class _SpellOut(Mutator):
+    """Names inside of expressions become their values, which are kept even if nothing uses them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values: list[PrimExpr] = []
+
+    def visit_Let(self, node: e.Let) -> PrimExpr:
+        value = self.expr(node.value)
+        self.values.append(value)
+        return cast(PrimExpr, substitute(self.expr(node.body), {node.var: value}))
 
 
 def _uses(results: tuple[PrimExpr, ...], var: Var) -> int:

@@ -22,6 +22,8 @@ from minitvm.stmt import BufferStore, ForKind, PrimFunc, Stmt, with_body
 
 # A loop of more iterations becomes a loop over vectors of this many.
 MAX_LANES = 64
+# The narrowest vectors that others are put together from.
+_LEAST_STRIP = 4
 # So many are unrolled: an accumulator stays in registers only where its indices are constant.
 _FEW_STRIPS = 4
 
@@ -177,7 +179,7 @@ def _natural_width(lanes: int) -> int:
     """The lanes of a vector that a machine has no trouble with: a power of two, if there is one
     that `lanes` is a small multiple of."""
     power = lanes & -lanes
-    return power if power < lanes <= _FEW_STRIPS * power else lanes
+    return power if _LEAST_STRIP <= power < lanes <= _FEW_STRIPS * power else lanes
 
 
 def _narrowed(node: s.For) -> s.For:

@@ -74,6 +74,7 @@ from minitvm.op import (
     tanh,
     trunc,
 )
+from minitvm.te.dot_product import dot_product, interleave
 from minitvm.te.operation import (
     compute,
     extern,
@@ -155,6 +156,7 @@ __all__ = [
     "decl_buffer",
     "decl_tensor_intrin",
     "div",
+    "dot_product",
     "erf",
     "exp",
     "exp2",
@@ -169,6 +171,7 @@ __all__ = [
     "indexdiv",
     "indexmod",
     "infinity",
+    "interleave",
     "isfinite",
     "isinf",
     "isnan",

@@ -12,6 +12,7 @@ from minitvm.arith.analyzer import Analyzer
 from minitvm.expr import IterType, IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var, const
 from minitvm.functor import Mutator, Substitution, walk_once
 from minitvm.op import likely
+from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
 from minitvm.structural_equal import structural_equal
 from minitvm.te.layout import IndexMap
@@ -389,3 +390,105 @@ def _range(axis: IterVar) -> Range:
     if axis.dom is None:
         raise CompileError(f"axis {axis.name}: expected a range, got an axis without one")
     return axis.dom
+
+
+# -- pad_einsum -----------------------------------------------------------------------------------
+
+
+def padded(
+    op: ComputeOp, multiples: Sequence[int], dtypes: Mapping[Tensor, DType]
+) -> tuple[ComputeOp, dict[Tensor, Tensor]]:
+    """A sum of products whose axes, data axes first, are rounded up to `multiples`, and the
+    copies that it reads, by what they are copies of: zero where there was no element before, of
+    other `dtypes`."""
+    axes = {
+        axis.var: IterVar(Range(0, _rounded_up(_range(axis).extent, multiple)), axis.var,
+                          axis.iter_type)
+        for axis, multiple in zip((*op.axis, *op.reduce_axis), multiples, strict=True)
+    }  # fmt: skip
+    copies: dict[Tensor, Tensor] = {}
+    for load in factors_of(op):
+        tensor = cast(Tensor, load.producer)
+        shape = tuple(_range(axes[cast(Var, index)]).extent for index in load.indices)
+        dtype = dtypes.get(tensor, tensor.dtype)
+        if dtype != tensor.dtype or tuple(map(e.const_int, shape)) != tuple(
+            map(e.const_int, tensor.shape)
+        ):
+            copies[tensor] = _padded_copy(tensor, shape, dtype)
+    first = cast(Reduce, op.body[0])
+    reduced = tuple(axes[axis.var] for axis in op.reduce_axis)
+    source = tuple(_ReadCopies(copies).expr(each) for each in first.source)
+    body = reductions(first, source, reduced, first.condition, first.init)
+    return replace(
+        op, axis=tuple(axes[axis.var] for axis in op.axis), reduce_axis=reduced, body=body
+    ), copies
+
+
+def factors_of(op: Operation) -> list[ProducerLoad]:
+    """What a sum of products of two elements reads, each at indices that are axes; nothing if `op`
+    is no such sum."""
+    first = op.body[0] if isinstance(op, ComputeOp) else None
+    if not isinstance(first, Reduce) or len(first.source) != 1 or first.init:
+        return []
+    combiner, source = first.combiner, first.source[0]
+    result, always = combiner.result[0], e.const_int(first.condition) == 1
+    if not isinstance(result, e.Add) or {result.a, result.b} != {*combiner.lhs, *combiner.rhs}:
+        return []
+    if not isinstance(source, e.Mul) or not always:
+        return []
+    known = {axis.var for axis in (*cast(ComputeOp, op).axis, *first.axis)}
+    loads = [each.value if isinstance(each, e.Cast) else each for each in (source.a, source.b)]
+    if not all(
+        isinstance(load, ProducerLoad)
+        and all(isinstance(index, Var) and index in known for index in load.indices)
+        for load in loads
+    ):
+        return []
+    return [cast(ProducerLoad, load) for load in loads]
+
+
+def _rounded_up(extent: PrimExpr, multiple: int) -> PrimExpr:
+    size = e.const_int(extent)
+    if size is None or multiple == 1:
+        return extent
+    return const(-(-size // multiple) * multiple, extent.dtype)
+
+
+def _padded_copy(tensor: Tensor, shape: tuple[PrimExpr, ...], dtype: DType) -> Tensor:
+    axis = data_axes([f"ax{i}" for i in range(tensor.ndim)], shape)
+    value = e.cast(dtype, ProducerLoad(tensor, tuple(each.var for each in axis)))
+    if _is_offset(tensor.dtype, dtype):
+        value = value ^ const(128, dtype)
+    inside = [
+        e.less(each.var, extent)
+        for each, extent in zip(axis, tensor.shape, strict=True)
+        if e.const_int(extent) != e.const_int(_range(each).extent)
+    ]
+    body = _only_where(inside, value) if inside else value
+    return ComputeOp(f"{tensor.name}.pad", "", {}, axis, (), (body,)).output(0)
+
+
+class _ReadCopies(Mutator):
+    """Reads copies, of perhaps wider dtypes."""
+
+    def __init__(self, copies: Mapping[Tensor, Tensor]) -> None:
+        super().__init__()
+        self._copies = copies
+
+    def visit_Cast(self, node: e.Cast) -> PrimExpr:
+        if isinstance(node.value, ProducerLoad) and node.value.producer in self._copies:
+            return self._value(node.value, node.dtype)
+        return cast(PrimExpr, self.descend(node))
+
+    def visit_ProducerLoad(self, node: ProducerLoad) -> PrimExpr:
+        return self._value(node, node.dtype) if node.producer in self._copies else node
+
+    def _value(self, node: ProducerLoad, dtype: DType) -> PrimExpr:
+        copy = self._copies[cast(Tensor, node.producer)]
+        value = e.cast(dtype, ProducerLoad(copy, node.indices))
+        return value - 128 if _is_offset(node.dtype, copy.dtype) else value
+
+
+def _is_offset(dtype: DType, kept: DType) -> bool:
+    """Whether elements are kept with 128 added."""
+    return dtype == "int8" and kept == "uint8"

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, final
+from typing import Any, cast, final
 
 from minitvm import expr as e
 from minitvm import op as operators
 from minitvm.expr import IterVar
+from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
 from minitvm.te.dataflow import (
     copy_of,
     factored,
+    factors_of,
     in_layout,
     in_order,
+    padded,
     read_by_axes,
     reading,
     reading_layout,
     written_through,
 )
+from minitvm.te.dot_product import dot_product, interleave
 from minitvm.te.layout import index_map
 from minitvm.te.operation import thread_axis
 from minitvm.te.relation import Fuse, Rebase, Split
@@ -318,6 +322,101 @@ class Schedule(Traced):
         return partial.output(0) if partial.num_outputs == 1 else list(partial.outputs)
 
     @primitive
+    def pad_einsum(
+        self, tensor: Tensor, padding: Sequence[int], dtypes: Sequence[Any] = (None, None)
+    ) -> list[Tensor]:
+        """Round the loops of a sum of products up, and let it read copies that zeros pad.
+
+        Before::
+
+            for i in range(7): for k in range(5): C[i] += A[i, k] * B[k]
+
+        After ``s.pad_einsum(C, [4, 4])``, where C is no output::
+
+            for ax0 in range(8): for ax1 in range(8): A.pad[ax0, ax1] = A[ax0, ax1] or 0
+            for ax0 in range(8): B.pad[ax0] = B[ax0] or 0
+            for i in range(8): for k in range(8): C[i] += A.pad[i, k] * B.pad[k]
+
+        so that any split by 4 comes out even, as ``tensorize`` needs it. What is added to a sum is
+        zero, and nothing reads the sums that are new.
+
+        Parameters
+        ----------
+        tensor : Tensor
+            A sum, over axes of constant extents, of products of two elements (or of casts of
+            them), each at indices that are axes. It mustn't be an output: ``cache_write`` first.
+        padding : sequence of int
+            For each axis, the data axes first, of what its extent shall be a multiple.
+        dtypes : pair of dtypes or None
+            Of the copies of the two factors, where they shall differ from the tensors' own: dtypes
+            that hold all their values, or ``uint8`` for an int8 factor of sums of 16 bits or more,
+            which is then kept with 128 added.
+
+        Returns
+        -------
+        list of Tensor
+            The padded sum, and what its two factors read now: a copy, a stage of its own, or the
+            tensor itself where nothing was to be done.
+
+        Raises
+        ------
+        CompileError
+            When `tensor` is no such sum, its loops were changed, or a dtype holds less.
+        """
+        stage = self._stage("pad_einsum", tensor)
+        where = f"pad_einsum of {stage.name}"
+        op, loads = stage.op, factors_of(stage.op)
+        if not isinstance(op, ComputeOp) or not loads:
+            raise CompileError(
+                f"{where}: expected a sum of products of two elements at indices that are axes, "
+                f"got {op}"
+            )
+        if stage.is_output or stage.relations or stage.leaf_iter_vars != stage.all_iter_vars:
+            raise CompileError(
+                f"{where}: expected a stage that is no output, whose loops are as they began: "
+                "cache_write it first"
+            )
+        axes = (*op.axis, *op.reduce_axis)
+        extents = [None if axis.dom is None else e.const_int(axis.dom.extent) for axis in axes]
+        even = [
+            each == 1 or (each > 1 and extent is not None)
+            for each, extent in zip(padding, extents, strict=False)
+        ]
+        if len(padding) != len(axes) or not all(even):
+            raise CompileError(
+                f"{where}: expected a multiple for each of {len(axes)} axes, 1 for those whose "
+                f"extents are not constant, got {list(padding)}"
+            )
+        for axis, extent, multiple in zip(axes, extents, padding, strict=True):
+            summed = axis in op.reduce_axis and extent is not None and extent % multiple
+            if summed and not all(any(x is axis.var for x in load.indices) for load in loads):
+                raise CompileError(
+                    f"{where}: expected both factors to depend on {axis.name}, which is padded"
+                )
+        if loads[0].producer is loads[1].producer:
+            raise CompileError(
+                f"{where}: expected two tensors, got {loads[0].producer.name} twice: cache_read it "
+                "for one of the factors"
+            )
+        wanted = {}
+        for load, dtype in zip(loads, dtypes, strict=True):
+            source, wide = cast(Tensor, load.producer), DType.of(dtype or load.dtype)
+            wanted[source] = wide
+            offset = (source.dtype, wide) == ("int8", "uint8") and op.body[0].dtype.bits > 8
+            if not offset and not _holds(wide, source.dtype):
+                raise CompileError(
+                    f"{where}: expected a dtype that holds all values of {source.name}, which are "
+                    f"{source.dtype}, got {wide}"
+                )
+        new, copies = padded(op, padding, wanted)
+        for source, copy in copies.items():
+            beside = self[source]
+            self._insert(self.stages.index(beside) + 1, copy.op, "", beside)
+        self._rewrite(lambda each: new if each is stage else each.op)
+        stage.restart(stage.op)
+        return [stage.op.output(0), *(each for each in stage.op.input_tensors)]
+
+    @primitive
     def create_group(self, outputs: Any, inputs: Any, include_inputs: bool = False) -> Group:
         """The stages between some tensors, to be placed together.
 
@@ -563,6 +662,8 @@ def replay(
         any=operators.any,
         max=e.maximum,
         min=e.minimum,
+        dot_product=dot_product,
+        interleave=interleave,
     )
     tir = SimpleNamespace(Not=e.logical_not)
     scope: dict[str, Any] = {"te": te, "tir": tir, **given, **(names or {})}
@@ -573,6 +674,16 @@ def replay(
     if not isinstance(made, Schedule):
         raise CompileError("replay: expected a text that makes a schedule s, as s.trace() does")
     return made
+
+
+def _holds(wide: DType, narrow: DType) -> bool:
+    """Whether each value of `narrow` is one of `wide`."""
+    if wide.is_float and narrow.is_float:
+        same = wide.is_bfloat16 == narrow.is_bfloat16
+        return wide.bits > narrow.bits or (wide.bits == narrow.bits and same)
+    if not (wide.is_integral and narrow.is_integral):
+        return wide == narrow
+    return int(wide.min()) <= int(narrow.min()) and int(wide.max()) >= int(narrow.max())
 
 
 def is_input(op: Operation) -> bool:

@@ -116,6 +116,8 @@ def test_a_name_for_data_wraps_as_data_does(analyzer: Analyzer) -> None:
         (k, (0, 15)),
         (k * -2 + 1, (-29, 1)),
         (k // 4, (0, 3)),
+        (k // (n + 1), (0, 15)),
+        ((k - 3) // (n + 1), (-3, 12)),
         (k % 4, (0, 3)),
         (e.minimum(k, 7), (0, 7)),
         (BYTE, (0, 255)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
@@ -29,8 +30,9 @@ from tests.codegen.kernels import (
 EXACT_UNARY = ("sqrt", "floor", "ceil", "trunc", "round", "nearbyint", "fabs", "isnan", "isinf",
                "isfinite")  # fmt: skip
 EXACT_BINARY = ("fmod", "copysign", "nextafter")
-# The C library's functions: glibc's manual, "Errors in Math Functions", has none of these above
-# 2 ULP on x86-64 and aarch64; `exp10` is `pow`, also within 2.
+# With fp="strict" the C library's functions: glibc's manual, "Errors in Math Functions", has none
+# of these above 2 ULP on x86-64 and aarch64; `exp10` is `pow`, also within 2. Otherwise some are
+# our own; of every 257th float32 argument they are 1.6 ULP off at most, `tanh` 2.4.
 LIBM_UNARY = ("exp", "exp2", "exp10", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin",
               "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
               "erf")  # fmt: skip
@@ -39,6 +41,7 @@ LIBM_BINARY = ("atan2", "hypot", "power")
 # (0.5); an exponential (2, of at most half of the sum), its sum (0.5) and the quotient (0.5),
 # where an ULP of the sum may be two of the quotient.
 COMPOSED = {"rsqrt": 2.0, "sigmoid": 4.0}
+BOUNDS = {**COMPOSED, "tanh": 3.0}
 INTEGER_UNARY = ("popcount", "clz", "bitwise_not", "fabs")
 INTEGER_BINARY = ("bitwise_and", "bitwise_or", "bitwise_xor", "shift_left", "shift_right", "power")
 ON_FLOATS_ONLY = {"ldexp", *EXACT_UNARY, *EXACT_BINARY, *LIBM_UNARY, *LIBM_BINARY, *COMPOSED}
@@ -61,9 +64,11 @@ def function(name: str) -> Callable[..., Any]:
 
 
 @lru_cache(maxsize=1)
-def results(names: tuple[str, ...], dtypes: tuple[DType, ...], columns: Columns) -> Results:
+def results(
+    names: tuple[str, ...], dtypes: tuple[DType, ...], columns: Columns, fp: str = "strict"
+) -> Results:
     """What a kernel of all of some functions makes of the columns of arguments."""
-    kernel = Elementwise([function(name) for name in names], dtypes)
+    kernel = Elementwise([function(name) for name in names], dtypes, fp=fp)
     found = kernel(*[array_of(d, c) for d, c in zip(dtypes, columns, strict=True)])
     return dict(zip(names, found, strict=True))
 
@@ -100,7 +105,7 @@ def test_ldexp(dtype: DType) -> None:
     check_exact("ldexp", dtype, (x, n), found)
 
 
-# -- The C library, within bounds -----------------------------------------------------------------
+# -- Within bounds --------------------------------------------------------------------------------
 
 _ORACLES: dict[str, Callable[..., Any]] = {
     "exp2": lambda x: mpmath.power(2, x),
@@ -154,22 +159,48 @@ def ordinary(dtype: DType) -> list[Scalar]:
     return [scalars.round_float(dtype, v) for v in made]
 
 
+def where_functions_turn(dtype: DType) -> list[Scalar]:
+    """Arguments at which a result over- or underflows, becomes subnormal, or is computed in another
+    way, with their neighbours."""
+    made = [-87.0, -89.5, -100.0, 88.0, 709.0, -740.0]
+    made += [88.722839, -87.336544, -103.27893, -103.97208, 709.782712893384, -708.3964185322641]
+    made += [-744.4400719213812, -745.1332191019411, 127.99999, 128.0, -126.0, -149.0, -150.0]
+    made += [1024.0, -1022.0, -1074.0, -1075.0, 38.53184, -44.853, 308.25471555991674, -323.306]
+    made += [0.34657359, 0.70710678, 1.41421356, 0.78539816, 1.57079633, 3.14159265, 6.28318531]
+    made += [0.9, 1.0, 4.0, 6.0, 9.01, 9.1, 19.06, 19.1, 2.0**17, 2.0**28, 1e10, 1e22, 1e300]
+    near = [v * (1 + d) for v in made for d in (-(2.0**-22), 0.0, 2.0**-22)]
+    return [scalars.round_float(dtype, s * v) for v in near for s in (1.0, -1.0)]
+
+
+def random_values(dtype: DType) -> list[Scalar]:
+    """Of all magnitudes, and about 0 and 1."""
+    generator = random.Random(0)
+    made = [generator.uniform(-4.0, 4.0) for _ in range(100)]
+    made += [generator.uniform(0.5, 2.0) for _ in range(100)]
+    bits = [generator.getrandbits(dtype.bits) for _ in range(200)]
+    return [scalars.round_float(dtype, v) for v in made] + [
+        scalars.from_bits(dtype, b) for b in bits
+    ]
+
+
 @pytest.mark.parametrize("name", [*LIBM_UNARY, *COMPOSED])
+@pytest.mark.parametrize("fp", ["strict", "fast"])
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_approximate_functions_of_one_float(name: str, dtype: DType) -> None:
-    values = [*telling_values(dtype), *ordinary(dtype)]
-    values += [scalars.round_float(dtype, v) for v in (-87.0, -89.5, -100.0, 88.0, 709.0, -740.0)]
+def test_approximate_functions_of_one_float(name: str, fp: str, dtype: DType) -> None:
+    values = [*telling_values(dtype), *ordinary(dtype), *where_functions_turn(dtype)]
+    values += random_values(dtype)
     columns = (tuple(values),)
-    found = results((*LIBM_UNARY, *COMPOSED), (dtype,), columns)[name]
-    check_within(COMPOSED.get(name, 2.0), name, dtype, columns, found)
+    found = results((*LIBM_UNARY, *COMPOSED), (dtype,), columns, fp)[name]
+    check_within(BOUNDS.get(name, 2.0), name, dtype, columns, found)
 
 
 @pytest.mark.parametrize("name", LIBM_BINARY)
+@pytest.mark.parametrize("fp", ["strict", "fast"])
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_approximate_functions_of_two_floats(name: str, dtype: DType) -> None:
-    column = [*telling_values(dtype)[:24], *ordinary(dtype)[::12]]
+def test_approximate_functions_of_two_floats(name: str, fp: str, dtype: DType) -> None:
+    column = [*telling_values(dtype)[:24], *ordinary(dtype)[::12], *random_values(dtype)[::40]]
     columns = pairs(column, column)
-    found = results(LIBM_BINARY, (dtype, dtype), columns)[name]
+    found = results(LIBM_BINARY, (dtype, dtype), columns, fp)[name]
     check_within(2.0, name, dtype, columns, found)
 
 

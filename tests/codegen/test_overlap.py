@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import minitvm as tvm
@@ -33,6 +33,7 @@ def test_interleaved_views_are_apart() -> None:
     np.testing.assert_array_equal(pixels[..., 1:], np.zeros((5, 7, 2)))
 
 
+@settings(deadline=None)  # the first call of a kind compiles a variant
 @given(st.data())
 def test_views_of_one_array(data: st.DataObject) -> None:
     """Refused exactly where an element is shared and the arrays aren't one, or (nearly so) where

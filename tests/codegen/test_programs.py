@@ -362,6 +362,45 @@ def test_results_of_call_packed(registered: Any, result: Any) -> None:
     assert b[0] == int(result or 0)
 
 
+SCHEDULED: dict[str, Callable[[te.Schedule, Any, Any], object]] = {
+    "plain": lambda s, T, B: s[T].compute_inline(),
+    "computed where it is read": lambda s, T, B: s[T].compute_at(s[B], B.op.axis[0]),
+    "vectorized": lambda s, T, B: s[B].vectorize(B.op.axis[0]),
+    "unrolled": lambda s, T, B: s[B].unroll(B.op.axis[0]),
+}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULED)
+@pytest.mark.parametrize("named", [False, True])
+def test_an_index_that_a_function_returns(registered: Any, schedule: str, named: bool) -> None:
+    """It is asked for once an element, and what it returns then is checked."""
+    calls: list[int] = []
+
+    def count_up(i: int) -> int:
+        calls.append(i)
+        return len(calls) - 1
+
+    name = registered(count_up)
+    A = te.placeholder((4,), name="A")
+    T = te.compute((4,), lambda i: A[i] * 2.0, name="T")
+
+    def read(i: Any) -> Any:
+        x = te.var("x")
+        index = tir.call_packed(name, i)
+        return tir.Let(x, index, T[x]) if named else T[index]
+
+    B = te.compute((6,), read, name="B")
+    s = te.create_schedule(B.op)
+    SCHEDULED[schedule](s, T, B)
+    f = build(s, [A, B], name="f")
+    b = np.full(6, -1, "float32")
+    tensor = "A" if schedule == "plain" else "T"
+    with pytest.raises(IndexError, match=rf"^f: {tensor}\[4\]: expected an index inside shape"):
+        f(np.arange(4, dtype="float32"), b)
+    assert calls == [0, 1, 2, 3, 4]
+    assert b.tolist() == [0, 2, 4, 6, -1, -1]
+
+
 class Oops(Exception):
     pass
 

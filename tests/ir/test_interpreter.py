@@ -515,6 +515,17 @@ def test_predicated_accesses() -> None:
     assert found.tolist() == [1, 0, 2, 7, 3, 7]
 
 
+def test_shuffles_pick_lanes_of_both() -> None:
+    x, out = decl_buffer((4,), "float32", "x"), decl_buffer((3,), "float32", "out")
+    a, b = (e.BufferLoad(x, (e.Ramp(const(begin), const(1), 2),)) for begin in (0, 2))
+    lanes = (const(3), const(0), const(3))
+    picked = e.Call(FLOAT32.with_lanes(3), "vector_shuffle", (a, b, *lanes))
+    body = s.BufferStore(out, picked, (e.Ramp(const(0), const(1), 3),))
+    found = np.zeros(3, np.float32)
+    interpret(function("f", x, out, body=body), np.arange(4, dtype="float32"), found)
+    assert found.tolist() == [3, 0, 3]
+
+
 def test_folds_go_in_order() -> None:
     x, out = decl_buffer((3,), "float32", "x"), decl_buffer((4,), "float32", "out")
     vector = e.BufferLoad(x, (e.Ramp(const(0), const(1), 3),))

@@ -58,6 +58,11 @@ def test_valid(func: s.PrimFunc) -> None:
     verify(func)
 
 
+def shuffle(a: PrimExpr, b: PrimExpr, *lanes: Any) -> Call:
+    numbers = tuple(map(e.as_expr, lanes))
+    return Call(a.dtype.with_lanes(len(lanes)), "vector_shuffle", (a, b, *numbers))
+
+
 STORE = s.BufferStore(OTHER, const(0.0), (const(0),))
 BAD: list[tuple[Stmt | PrimExpr, str]] = [
     (AXIS, "variable i: expected a use inside the scope that defines it, found .*, in\n    i"),
@@ -95,6 +100,13 @@ BAD: list[tuple[Stmt | PrimExpr, str]] = [
     (s.BufferStore(A, X, (N, N), N), "A: predicate: expected bool, got int32"),
     (Call(FLOAT32, "vector_extract", (RAMP, N)), "vector_extract: expected int32, got float32"),
     (Call(INT32, "vector_extract", (RAMP, X)), "vector_extract: argument 1: expected an integer"),
+    (Call(INT32, "vector_shuffle", (RAMP, RAMP, N)), "vector_shuffle: expected two vectors"),
+    (shuffle(RAMP, VECTOR, 0, 1), "vector_shuffle: argument 1: expected int32x4, got float32x4"),
+    (shuffle(N, N, 0, 1), "vector_shuffle: expected vectors, got int32"),
+    (shuffle(RAMP, RAMP, 0, 8), "vector_shuffle: expected numbers of lanes below 8, got 8"),
+    (shuffle(RAMP, RAMP, 0, N), "vector_shuffle: expected numbers of lanes below 8, got n"),
+    (Call(RAMP.dtype, "vector_shuffle", shuffle(RAMP, RAMP, 0, 1).args),
+     "vector_shuffle: expected int32x2, got int32x4"),
     (Call(INT32, "vector_reduce_add", (X, RAMP)), "vector_reduce_add: argument 0: expected int32"),
     (Call(FLOAT32, "vector_reduce_add", (N, RAMP)), "vector_reduce_add: expected int32, got float"),
     (Call(FLOAT32, "vector_reduce_or", (X, VECTOR)), "vector_reduce_or: expected integers"),

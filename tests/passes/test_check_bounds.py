@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,19 +18,22 @@ from minitvm.expr import (
     Broadcast,
     Buffer,
     BufferLoad,
+    BufferRef,
     Call,
     Let,
     Not,
     PrimExpr,
     Ramp,
     Select,
+    StringImm,
     Var,
     as_expr,
     const,
 )  # fmt: skip
 from minitvm.functor import substitute, walk
+from minitvm.interpreter import interpret
 from minitvm.passes.check_bounds import check_bounds
-from minitvm.runtime.dtype import BOOL, HANDLE, INT64, UINT32, DType
+from minitvm.runtime.dtype import BOOL, HANDLE, INT32, INT64, UINT32, DType
 from minitvm.runtime.errors import CompileError
 from minitvm.stmt import (
     Allocate,
@@ -46,6 +50,7 @@ from minitvm.stmt import (
     Stmt,
     While,
 )  # fmt: skip
+from minitvm.verify import verify
 
 i, j, k, n, m = (Var(name) for name in "ijknm")
 ZERO = const(0.0)
@@ -341,6 +346,83 @@ def test_attributes_are_looked_into() -> None:
     body = AttrStmt(None, "pragma", const(1), store(B4, 4))
     with pytest.raises(CompileError, match=r"B\[4\]: index 0"):
         check_bounds(func(body))
+
+
+# -- Calls out of the program ---------------------------------------------------------------------
+
+
+def call() -> Call:
+    return Call(INT32, "call_packed", (StringImm("g"),))
+
+
+I16 = buffer("I", 16, dtype="int32")
+CALL = call()
+
+# Programs in which "g" is called so many times, and what is said when it returns 16.
+CALLING = {
+    "load": (store(B4, 0, A16[call()]), 1, "A[16]"),
+    "store": (store(B16, call()), 1, "B[16]"),
+    "load and store": (store(B16, call(), A16[call()]), 2, "A[16]"),
+    "index of an index": (store(B4, 0, A16[I16[call()]]), 1, "I[16]"),
+    "part of an index": (store(B4, 0, A16[I16[3] * 0 + call()]), 1, "A[16]"),
+    "name": (store(B4, 0, Let(k, call(), A16[k])), 1, "A[16]"),
+    "both in a condition": (store(B4, 0, lazy(CALL < 17, A16[CALL])), 2, "A[16]"),
+    "condition": (store(B4, 0, lazy(call() > 0, A16[w])), 1, "A[16]"),
+    "condition of a branch": (IfThenElse(A16[call()] < 0.0, store(B4, 0)), 1, "A[16]"),
+    "condition of a loop": (While(A16[call()] < 0.0, store(B4, 0)), 1, "A[16]"),
+    "size of a loop": (loop(i, I16[call()], store(B4, 0)), 1, "I[16]"),
+}
+
+
+def run_with(made: PrimFunc, g: Callable[..., int], *scalars: int) -> None:
+    """Interprets a function on zeros."""
+    verify(made)
+    shapes = [[int(str(dim)) for dim in each.shape] for each in made.buffer_map.values()]
+    dtypes = [str(each.dtype) for each in made.buffer_map.values()]
+    interpret(made, *map(np.zeros, shapes, dtypes), *scalars, packed={"g": g})
+
+
+@pytest.mark.parametrize("name", CALLING)
+def test_an_index_that_is_called_for_is_evaluated_once(name: str) -> None:
+    body, calls, access = CALLING[name]
+    made = check_bounds(func(body, *([w] if name == "condition" else [])))
+    scalars = len(made.params) - len(made.buffer_map)
+    returned: list[int] = []
+
+    def g() -> int:
+        returned.append(1)
+        return 1
+
+    run_with(made, g, *[1] * scalars)
+    assert len(returned) == calls
+    message = f"f: {access}: expected an index inside shape (16,)"
+    with pytest.raises(IndexError, match=f"^{re.escape(message)}$"):
+        run_with(made, lambda: 16, *[16] * scalars)
+
+
+def grow(memory: Any) -> int:
+    memory[0] = 16
+    return 0
+
+
+WRITE = e.cast("float32", Call(INT32, "call_packed", (StringImm("g"), BufferRef(I16))))
+
+
+@pytest.mark.parametrize("value", [WRITE + A16[I16[0]], lazy(I16[0] < 16, WRITE + A16[I16[0]])])
+def test_a_call_may_write_what_an_index_reads(value: PrimExpr) -> None:
+    """What held before the call says nothing of the index after it."""
+    with pytest.raises(IndexError, match=r"^f: A\[16\]: expected an index inside shape"):
+        run_with(check_bounds(func(store(B4, 0, value))), grow)
+
+
+def test_a_name_keeps_its_value_over_a_call() -> None:
+    run_with(check_bounds(func(store(B4, 0, Let(k, I16[0], WRITE + A16[k])))), grow)
+
+
+def test_what_is_proved_beside_a_call_costs_nothing() -> None:
+    body = loop(i, 16, store(B16, i, A16[i] + e.cast("float32", call())))
+    made = func(body)
+    assert check_bounds(made) is made
 
 
 indices = st.recursive(

@@ -487,3 +487,18 @@ def test_enough_programs_are_vectors() -> None:
 @given(data=st.data())
 def test_programs_widely(target: str, data: st.DataObject) -> None:
     check_program(data, target)
+
+
+def test_lanes_that_a_guard_excludes_are_left_out() -> None:
+    def guarded(below: int) -> str:
+        return text(vectorized(32, s.IfThenElse(likely(v < below), store(A, B[v], v))))
+
+    assert guarded(8).strip() == "A[ramp(0, 1, 8)] = B[ramp(0, 1, 8)]"
+    assert "A[ramp(0, 1, 16), where=" in guarded(11)
+    assert "A[ramp(0, 1, 32), where=" in guarded(17)
+
+
+def test_lanes_that_are_no_power_of_two() -> None:
+    made = text(vectorized(48, store(A, B[v], v)))
+    assert "for v_strip in unrolled(3):\n    A[ramp(v_strip * 16, 1, 16)] = B[" in made
+    assert "A[ramp(0, 1, 7)]" in text(vectorized(7, store(A, B[v], v)))

@@ -339,12 +339,16 @@ def test_function_says_which_argument_is_wrong(compiled: Any) -> None:
     fmm = compiled.function()
     x = np.zeros(3)
     assert fmm(x, x, x) == 3
-    for wrong, name in (([1], "list"), ({}, "dict"), (Thing(), "Thing"), ((), "tuple")):
-        with pytest.raises(
-            TypeError,
-            match=rf"^fmm: argument 1 'Y': expected an array \(numpy, DLPack\.\.\.\), got {name}$",
-        ):
+    for wrong, found in (
+        ({}, "dict"),
+        (Thing(), "Thing"),
+        ([1], "list: pass np.asarray(x)"),
+        ((), "tuple: pass np.asarray(x)"),
+    ):
+        with pytest.raises(TypeError) as caught:
             fmm(x, wrong, x)
+        expected = "fmm: argument 1 'Y': expected an array (numpy, DLPack...)"
+        assert str(caught.value) == f"{expected}, got {found}"
     with pytest.raises(
         OverflowError, match=r"^fmm: argument 0 'X': expected an integer that int64"
     ):

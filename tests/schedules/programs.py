@@ -174,14 +174,20 @@ def layouts(draw: Draw) -> Program:
 
 def scan(draw: Draw) -> Program:
     """A recurrence with a stage between the state and its update, and a use of the result."""
-    steps, size = draw(st.integers(1, 6)), Sizes(draw)
+    depth, size = draw(st.integers(1, 3)), Sizes(draw)
+    steps = size("steps", depth, 6)
+    size.values = {steps: max(value, depth) for steps, value in size.values.items()}
     n, dtype = size("n"), draw(st.sampled_from(["int32", "int64"]))
     x = te.placeholder((steps, n), dtype, name="x")
     state = te.placeholder((steps, n), dtype, name="state")
-    first = te.compute((1, n), lambda _, i: x[0, i] + 1, name="first")
+    first = te.compute((depth, n), lambda t, i: x[t, i] + 1, name="first")
     twice = te.compute((steps, n), lambda t, i: state[t - 1, i] * 2, name="twice")
     given = te.compute((steps, n), lambda t, i: x[t, i] - 3, name="given")
-    update = te.compute((steps, n), lambda t, i: twice[t, i] + given[t, i], name="update")
+    update = te.compute(
+        (steps, n),
+        lambda t, i: twice[t, i] + twice[t - depth + 1, n - 1 - i] + given[t, i],
+        name="update",
+    )
     result = te.scan(first, update, state, inputs=[x], name="result")
     if draw(st.booleans()):
         return Program([result.op], [x, result], size.values)

@@ -220,6 +220,7 @@ def transform_layout(s: Schedule, draw: Draw) -> None:
         and not _is_read_as_a_whole(s, stage)
         and not _has_guests(s, stage)
         and stage.op.output(0).ndim
+        and not stage.relations  # fuse() of nothing adds its loop to all and to the leaves
         and stage.leaf_iter_vars == stage.all_iter_vars
         and all((const_int(dim) or 0) > 0 for dim in stage.op.output(0).shape)
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, cast
@@ -182,6 +183,23 @@ def test_fuse_of_three_axes(golden: Golden) -> None:
     check(s, [a, b], lambda x: x * 2)
 
 
+@pytest.mark.parametrize("factor", [None, 4])
+def test_fused_memory_is_that_of_the_region(factor: int | None) -> None:
+    """Of two rows, a part whose width depends on the loop around."""
+    a = te.placeholder((n + 1, 6), "int32", name="A")
+    b = te.compute((n + 1, 6), lambda t, i: a[t, i] * 2, name="B")
+    c = te.compute((n, 6), lambda t, i: b[t, i] + b[t + 1, 5 - i], name="C")
+    s = te.create_schedule(c.op)
+    fused = s[b].fuse(*b.op.axis)
+    if factor:
+        s[b].split(fused, factor)
+    s[b].compute_at(s[c], c.op.axis[1])
+    found = re.search(r"B = allocate\(int32\[(\d+), 6\]\)", text(s, [a, c]))
+    assert found is not None
+    assert 2 <= int(found[1]) <= (2 if factor is None else 20)  # a remainder may be a row each
+    check(s, [a, c], lambda x: 2 * (x[:-1] + x[1:, ::-1]))
+
+
 def test_reorder(golden: Golden) -> None:
     """A reduction around data: the beginnings are in loops of their own."""
     a, b, s = sums()
@@ -257,6 +275,32 @@ def test_compute_at_in_a_chain(golden: Golden) -> None:
     s[b].compute_at(s[c], c.op.axis[0])
     golden(text(s, [a, d]))
     check(s, [a, d], lambda x: (x * 2 + 1)[::-1])
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 4])
+@pytest.mark.parametrize("width", [5, 6, 7])
+def test_compute_at_in_a_chain_whose_sizes_differ(golden: Golden, width: int, block: int) -> None:
+    """The last block is smaller; memory has one size for all of them."""
+    blocks = -(-width // block)
+    a = te.placeholder((6, width), "int32", name="A")
+    b = te.compute((width, 6), lambda i, j: a[j, i] * 2, name="B")
+    c = te.compute((6, width), lambda i, j: b[width - 1 - j, i] + a[i, j], name="C")
+    d = te.compute((6, blocks, block),
+                   lambda i, o, j: te.if_then_else(o * block + j < width,
+                                                   c[i, te.min(o * block + j, width - 1)], 0),
+                   name="D")  # fmt: skip
+    s = te.create_schedule(d.op)
+    s[b].compute_at(s[c], c.op.axis[0])
+    s[c].compute_at(s[d], d.op.axis[1])
+    if (width, block) == (5, 2):
+        golden(text(s, [a, d]))
+
+    def in_blocks(x: Any) -> Any:
+        padded = np.zeros((6, blocks * block), "int32")
+        padded[:, :width] = x + 2 * x[:, ::-1]
+        return padded.reshape(6, blocks, block)
+
+    check(s, [a, d], in_blocks)
 
 
 def test_compute_at_of_a_reduction(golden: Golden) -> None:

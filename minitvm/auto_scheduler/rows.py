@@ -1,0 +1,252 @@
+"""Everything around contractions: elementwise stages and reductions, computed row by row.
+
+Stages that meet in one row (a softmax's maximum, exponentials, sum and quotient) are computed for
+each row together, so that a row is in the cache when the next stage reads it. Data axes run in
+vectors: where what is summed lies row above row, a vector of sums stays in a register. A sum along
+neighbours is left as a plain loop, which LLVM turns into vectors of partial sums.
+
+::
+
+    for each row, on all threads:
+        for k: largest = max(largest, X[row, k])
+        for j in vectors: powers[j] = exp(X[row, j] - largest)
+        for k: total += powers[k]
+        for j in vectors: Y[row, j] = powers[j] / total
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import final
+
+from minitvm import expr as e
+from minitvm.auto_scheduler.contraction import distances_of, extent_of
+from minitvm.expr import IterVar, PrimExpr, ProducerLoad
+from minitvm.functor import children, walk_once
+from minitvm.target import Target
+from minitvm.te.schedule import Schedule
+from minitvm.te.stage import Stage
+from minitvm.te.tensor import ComputeOp, Operation, Tensor
+
+_SUMS = 4  # vectors of sums that are under way together
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a stage is computed: within the loops over the first `rows` axes of `root`."""
+
+    root: Stage
+    rows: int
+
+
+def write_rows(
+    s: Schedule, stages: Sequence[Stage], target: Target, kept: Container[Operation]
+) -> None:
+    """Schedules `stages`, of which only later ones read a stage. Those of `kept` are computed as a
+    whole."""
+    places: dict[Stage, _Place] = {}
+    members: dict[Stage, list[Stage]] = {}
+    for stage in reversed(stages):
+        place = None if stage.op in kept else _place_of_readers(s, stage, places)
+        if place is not None:
+            members.setdefault(place.root, []).append(stage)
+        places[stage] = place or _Place(stage, len(_compute(stage).axis))
+    for root in stages:
+        if places[root].root is not root:
+            continue
+        inside = members.get(root, [])
+        if not inside:
+            _write_alone(s, root, target)
+            continue
+        rows = min(places[stage].rows for stage in inside)
+        _write_columns(s, root, rows, target)
+        row = _fused(root, _compute(root).axis[:rows])
+        root.parallel(row)
+        for stage in inside:
+            _write_columns(s, stage, rows, target)
+            stage.compute_at(root, row)
+
+
+# -- Which stages are computed together --
+
+
+def _place_of_readers(s: Schedule, stage: Stage, places: dict[Stage, _Place]) -> _Place | None:
+    """The place where all that read a stage are computed, in the rows that they have in common with
+    it; None if there is none, or they need more than its row. Sums of columns stay side by side."""
+    if stage.is_output:
+        return None
+    op = _compute(stage)
+    most = len(op.axis) - bool(op.reduce_axis and _runs_in_columns(op))
+    found: list[_Place] = []
+    for reader, rows in _readers(s, stage):
+        if reader not in places:
+            return None
+        found.append(_Place(places[reader].root, min(rows, places[reader].rows)))
+    root, rows = found[0].root, min([most, *(place.rows for place in found)])
+    return _Place(root, rows) if rows and all(place.root is root for place in found) else None
+
+
+def _readers(s: Schedule, stage: Stage) -> Iterator[tuple[Stage, int]]:
+    """The stages that read one, also by way of inlined ones, and by how many of its first indices
+    they read just what lies in their own row."""
+    for reader in s.readers(stage):
+        rows = _rows_in_common(reader.op, stage)
+        if not reader.inlined:
+            yield reader, rows
+            continue
+        for other, more in _readers(s, reader):
+            yield other, min(rows, more)
+
+
+def _rows_in_common(reader: Operation, stage: Stage) -> int:
+    if not isinstance(reader, ComputeOp):
+        return 0
+    axes = [axis.var for axis in reader.axis]
+    rows = len(axes)
+    for load in _loads(reader):
+        if load.producer in stage.op.outputs:
+            pairs = list(zip(load.indices, axes, strict=False))
+            differs = [index is not var for index, var in pairs]
+            rows = min(rows, differs.index(True) if True in differs else len(pairs))
+    return rows
+
+
+# -- The loops of one --
+
+
+def _write_alone(s: Schedule, stage: Stage, target: Target) -> None:
+    """The loops of a stage that has no others in its rows."""
+    op = _compute(stage)
+    if not op.axis:
+        return
+    rows = len(op.axis)
+    if _runs_in_columns(op):
+        rows = rows - 1 if op.reduce_axis else _first_of_line(s, stage)
+    column = _write_columns(s, stage, rows, target)
+    outer = list(_compute(stage).axis[:rows])
+    if column is not None and (not outer or op.reduce_axis):
+        outer.append(column)
+    stage.parallel(_fused(stage, outer))
+
+
+def _write_columns(s: Schedule, stage: Stage, rows: int, target: Target) -> IterVar | None:
+    """The loops inside of the first `rows`: the outer loop over vectors, if there is one."""
+    op = _compute(stage)
+    if op.reduce_axis and not _runs_in_columns(op):
+        _fuse_summed(stage)
+        return None
+    if rows == len(op.axis):
+        return None
+    lanes = max(1, target.vector_bits // max(8, op.body[0].dtype.bits))
+    if op.reduce_axis:
+        return _write_sums(s, stage, lanes)
+    line = op.axis[max(rows, _first_of_line(s, stage)) :]
+    outer, inner = stage.split(_fused(stage, line), factor=_vector(line, lanes))
+    stage.vectorize(inner)
+    return outer
+
+
+def _write_sums(s: Schedule, stage: Stage, lanes: int) -> IterVar:
+    """Sums of a few vectors of columns, over all rows, in registers."""
+    sums = s[s.cache_write(stage.op.output(0), "local")]
+    column = _compute(stage).axis[-1]
+    outer, inner = stage.split(column, factor=_vector((column,), lanes * _SUMS))
+    stage.vectorize(inner)
+    sums.compute_at(stage, outer)
+    *others, column = _compute(sums).axis
+    sums.reorder(*others, *_compute(sums).reduce_axis, column)
+    sums.vectorize(column)
+    return outer
+
+
+def _fuse_summed(stage: Stage) -> None:
+    """Makes one loop of what is summed along one line of memory: a longer loop for vectors."""
+    op = _compute(stage)
+    lines = (op.reduce_axis[i:] for i in range(len(op.reduce_axis)))
+    line = next((each for each in lines if _is_line(op, each)), ())
+    if len(line) > 1:
+        stage.fuse(*line)
+
+
+def _vector(line: Sequence[IterVar], most: int) -> int:
+    """How many lanes: `most`, or as many as there are elements."""
+    extents = [extent_of(axis) for axis in line]
+    known = prod(each or 1 for each in extents)
+    return most if None in extents else max(1, min(most, known))
+
+
+def _fused(stage: Stage, axes: Sequence[IterVar]) -> IterVar:
+    return stage.fuse(*axes) if len(axes) > 1 else axes[0]
+
+
+def _compute(stage: Stage) -> ComputeOp:
+    assert isinstance(stage.op, ComputeOp)
+    return stage.op
+
+
+# -- What lies side by side --
+
+
+def _loads(op: ComputeOp) -> Iterator[ProducerLoad]:
+    return (each for body in op.body for each in walk_once(body) if isinstance(each, ProducerLoad))
+
+
+def _runs_in_columns(op: ComputeOp) -> bool:
+    """Whether neighbours along the last axis are computed side by side: elements; sums of what
+    lies side by side along that axis, and not along one that is summed."""
+    if not op.reduce_axis:
+        return True
+    if len(op.body) != 1 or not op.axis:
+        return False
+    axes = {axis.var: axis for axis in (*op.axis, *op.reduce_axis)}
+    found = [distances_of(load, axes) or {} for load in _loads(op)]
+    if not any(each.get(op.axis[-1].var) == 1 for each in found):
+        return False
+    return not any(each.get(axis.var) == 1 for each in found for axis in op.reduce_axis)
+
+
+def _first_of_line(s: Schedule, stage: Stage) -> int:
+    """From which axis on all tensors are read and written as one line of memory, or not at all: as
+    one loop, these axes need no arithmetic of indices."""
+    op = _compute(stage)
+    last = len(op.axis) - 1
+    first = next((i for i in range(last) if _is_line(op, op.axis[i:])), last)
+    inlined = [s[tensor] for tensor in op.input_tensors if s[tensor].inlined]
+    return max([first, *(_first_of_line(s, each) for each in inlined)])
+
+
+def _is_line(op: ComputeOp, line: Sequence[IterVar]) -> bool:
+    variables = frozenset(axis.var for axis in line)
+    waiting, seen = list(op.body), set[int]()
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, e.Var) and node in variables:
+            return False
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, ProducerLoad) and _is_read_as_line(node, line):
+            waiting += node.indices[: -len(line)]
+        else:
+            waiting += [each for each in children(node) if isinstance(each, PrimExpr)]
+    return True
+
+
+def _is_read_as_line(load: ProducerLoad, line: Sequence[IterVar]) -> bool:
+    """Whether the last indices are the axes of `line`, over all of the tensor's dimensions."""
+    if not isinstance(load.producer, Tensor) or len(load.indices) < len(line):
+        return False
+    dimensions = list(zip(load.indices, load.producer.shape, strict=True))[-len(line) :]
+    return all(
+        index is axis.var and _is_same(extent, axis)
+        for (index, extent), axis in zip(dimensions, line, strict=True)
+    )
+
+
+def _is_same(extent: PrimExpr, axis: IterVar) -> bool:
+    assert axis.dom is not None
+    known = e.const_int(extent)
+    return extent is axis.dom.extent if known is None else known == extent_of(axis)

@@ -1,0 +1,229 @@
+"""The auto-scheduler: it changes nothing of what is computed, and what it writes can be read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, note, settings
+from hypothesis import strategies as st
+
+import minitvm as tvm
+from minitvm import te
+from minitvm.auto_scheduler.contraction import contraction_of
+from minitvm.auto_scheduler.tiles import tile_of
+from minitvm.interpreter import interpret
+from minitvm.runtime import DType
+from minitvm.target import Target
+from tests.schedules.programs import PROGRAMS, Draw, Program, Sizes
+
+QUICK = [Phase.explicit, Phase.reuse, Phase.generate]
+SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+TARGETS = ["llvm", "llvm -mcpu=haswell", "llvm -mcpu=x86-64"]
+
+
+def contraction(draw: Draw) -> Program:
+    """A sum of products over random axes, each factor's axes in random order, with or without an
+    elementwise stage behind."""
+    size = Sizes(draw)
+    axes = draw(st.permutations("bijkl"))[: draw(st.integers(1, 5))]
+    extents = {axis: size(axis, high=40) for axis in axes}
+    reduced = set(draw(st.sets(st.sampled_from(axes), min_size=1, max_size=2)))
+    kept = [axis for axis in axes if axis not in reduced]
+    if not kept:
+        kept, reduced = [axes[0]], set(axes[1:]) or {"m"}
+        extents.setdefault("m", 3)
+    readers = [
+        draw(
+            st.permutations(draw(st.lists(st.sampled_from([*kept, *sorted(reduced)]), unique=True)))
+        )
+        for _ in range(2)
+    ]
+    missing = [axis for axis in (*kept, *sorted(reduced)) if axis not in {*readers[0], *readers[1]}]
+    readers[1] = [*readers[1], *missing]
+    a, b = (
+        te.placeholder([extents[axis] for axis in each] or [1], name=name)
+        for name, each in zip("AB", readers, strict=True)
+    )
+    sums = {axis: te.reduce_axis((0, extents[axis]), name=axis) for axis in sorted(reduced)}
+
+    def element(*indices: Any) -> Any:
+        at = dict(zip(kept, indices, strict=True)) | sums
+        read = [
+            t(*([at[axis] for axis in each] or [0]))
+            for t, each in zip((a, b), readers, strict=True)
+        ]
+        return te.sum(read[0] * read[1], axis=list(sums.values()))
+
+    c = te.compute([extents[axis] for axis in kept], element, name="C")
+    if not draw(st.booleans()):
+        return Program([c.op], [a, b, c], size.values)
+    d = te.compute(c.shape, lambda *i: c(*i) * 2.0 + 1.0, name="D")
+    return Program([d.op], [a, b, d], size.values)
+
+
+def check(make: Any, draw: Draw) -> None:
+    program: Program = make(draw)
+    plain = tvm.lower(te.create_schedule(program.outputs), program.args)["main"]
+    expected = program.arrays(seed=0)
+    interpret(plain, *expected)
+    target = draw(st.sampled_from(TARGETS))
+    s = tvm.auto_schedule(program.outputs, target)
+    note(s.trace())
+    note(str(program.sizes))
+    lowered = tvm.lower(s, program.args)
+    note(str(lowered))
+    assert str(tvm.lower(te.replay(s.trace(), program.outputs), program.args)) == str(lowered)
+    for inputs in (s, te.create_schedule(program.outputs)):
+        actual = program.arrays(seed=0)
+        tvm.build(inputs, program.args, target, name="scheduled")(*actual)
+        for got, wanted in zip(actual, expected, strict=True):
+            np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("make", [contraction, *PROGRAMS])
+@settings(max_examples=12, deadline=None, suppress_health_check=SLOW, phases=QUICK)
+@given(data=st.data())
+def test_what_is_computed_stays(make: Any, data: st.DataObject) -> None:
+    check(make, data.draw)
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("make", [contraction, *PROGRAMS])
+@settings(max_examples=1500, deadline=None, suppress_health_check=SLOW, phases=QUICK)
+@given(data=st.data())
+def test_what_is_computed_stays_of_many(make: Any, data: st.DataObject) -> None:
+    check(make, data.draw)
+
+
+# -- What is recognised ---------------------------------------------------------------------------
+
+
+def product(a: str, b: str, c: str, n: Any = 64) -> Any:
+    """``C[c] = sum A[a] * B[b]``, axes of extent `n`."""
+    A = te.placeholder([n] * len(a), name="A")
+    B = te.placeholder([n] * len(b), name="B")
+    sums = {axis: te.reduce_axis((0, n), name=axis) for axis in sorted({*a, *b} - {*c})}
+
+    def element(*indices: Any) -> Any:
+        at = dict(zip(c, indices, strict=True)) | sums
+        return te.sum(A(*(at[i] for i in a)) * B(*(at[i] for i in b)), axis=list(sums.values()))
+
+    return te.compute([n] * len(c), element, name="C"), A, B
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "c", "of_columns", "rows"),
+    [
+        ("ik", "kj", "ij", "B", ["i"]),
+        ("ki", "jk", "ij", "B", ["i"]),
+        ("ik", "kj", "ji", "A", ["j"]),
+        ("bik", "bkj", "bij", "B", ["i"]),
+        ("ik", "k", "i", "A", []),
+        ("i", "k", "i", "A", []),
+    ],
+)
+def test_contractions(a: str, b: str, c: str, of_columns: str, rows: list[str]) -> None:
+    made, _, _ = product(a, b, c)
+    found = contraction_of(made.op)
+    assert found is not None
+    assert found.b.tensor.name == of_columns
+    names = dict(zip(made.op.axis, c, strict=True))
+    assert [names[axis] for axis in found.rows] == rows
+
+
+def test_what_is_no_contraction() -> None:
+    A, i = te.placeholder((8, 8), name="A"), te.placeholder((8,), "int32", name="i")
+    k = te.reduce_axis((0, 8), name="k")
+    for element in (
+        lambda j: te.sum(A[j, k], axis=k),
+        lambda j: te.max(A[j, k] * A[k, j], axis=k),
+        lambda j: te.sum(A[j, i[k]] * A[k, j], axis=k),
+        lambda j: te.sum(A[j, k] + A[k, j], axis=k),
+        lambda j: A[j, 0] * A[0, j],
+    ):
+        assert contraction_of(te.compute((8,), element, name="C").op) is None
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("rows", [1, 7, 64, 97, None])
+@pytest.mark.parametrize("columns", [1, 16, 97, 1000, None])
+def test_tiles_fit_the_registers(target: str, rows: int | None, columns: int | None) -> None:
+    made = Target(target)
+    for dtype in ("float32", "float64"):
+        tile = tile_of(rows, columns, DType.of(dtype), made, 400)
+        vectors = tile.columns * DType.of(dtype).bits // made.vector_bits
+        assert tile.rows >= 1
+        assert vectors >= 1
+        assert tile.rows * vectors + vectors < made.vector_registers
+
+
+# -- What is written ------------------------------------------------------------------------------
+
+
+def test_touched_schedules_are_left_alone() -> None:
+    C, A, B = product("ik", "kj", "ij")
+    s = te.create_schedule(C.op)
+    s[C].reorder(*reversed(C.op.axis))
+    text = str(tvm.lower(s, [A, B, C]))
+    assert tvm.build(s, [A, B, C], name="main").get_source("tir").count("for ") == text.count(
+        "for "
+    )
+
+
+def test_build_without_auto_schedule_gives_plain_loops() -> None:
+    C, A, B = product("ik", "kj", "ij")
+    plain = tvm.build([C], [A, B, C], auto_schedule=False).get_source("tir")
+    made = tvm.build([C], [A, B, C]).get_source("tir")
+    assert "ramp" not in plain
+    assert "ramp" in made
+
+
+def test_arguments_are_not_done_away_with() -> None:
+    A = te.placeholder((16, 16), name="A")
+    B = te.compute((16, 16), lambda i, j: A[i, j] + 1.0, name="B")
+    C, D = te.compute((16, 16), lambda i, j: B[i, j] * 2.0, name="C"), None
+    k = te.reduce_axis((0, 16), name="k")
+    P = te.compute((16, 16), lambda i, j: te.sum(A[i, k] * B[k, j], axis=k), name="P")
+    D = te.compute((16, 16), lambda i, j: P[i, j] + C[i, j], name="D")
+    f = tvm.build(te.create_schedule(D.op), [A, B, P, D], name="f")
+    a = np.random.default_rng(0).random((16, 16), dtype=np.float32)
+    b, p, d = (np.zeros_like(a) for _ in range(3))
+    f(a, b, p, d)
+    np.testing.assert_allclose(b, a + 1, rtol=1e-6)
+    np.testing.assert_allclose(p, a @ (a + 1), rtol=1e-5)
+    np.testing.assert_allclose(d, a @ (a + 1) + 2 * (a + 1), rtol=1e-5)
+
+
+@pytest.mark.parametrize("layout", ["ik,kj", "ik,jk", "ki,kj", "ki,jk"])
+@pytest.mark.parametrize("sizes", [(1, 300, 700), (5, 33, 17), (97, 101, 103), (130, 260, 65)])
+def test_products_within_the_error_bound_of_a_sum(layout: str, sizes: tuple[int, int, int]) -> None:
+    """Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., (3.5): |error| <=
+    gamma_k sum |a| |b|, for any order of the additions."""
+    extent = dict(zip("ijk", sizes, strict=True))
+    a_axes, b_axes = layout.split(",")
+    A = te.placeholder([extent[x] for x in a_axes], name="A")
+    B = te.placeholder([extent[x] for x in b_axes], name="B")
+    k = te.reduce_axis((0, extent["k"]), name="k")
+
+    def element(i: Any, j: Any) -> Any:
+        at = {"i": i, "j": j, "k": k}
+        return te.sum(A(*(at[x] for x in a_axes)) * B(*(at[x] for x in b_axes)), axis=k)
+
+    C = te.compute((extent["i"], extent["j"]), element, name="C")
+    f = tvm.build([C], [A, B, C])
+    generator = np.random.default_rng(1)
+    a, b = (
+        generator.standard_normal([extent[x] for x in axes]).astype(np.float32)
+        for axes in (a_axes, b_axes)
+    )
+    c = np.empty((extent["i"], extent["j"]), np.float32)
+    f(a, b, c)
+    wide = np.einsum(f"{layout}->ij", a.astype(np.float64), b.astype(np.float64))
+    size = np.einsum(f"{layout}->ij", np.abs(a, dtype=np.float64), np.abs(b, dtype=np.float64))
+    unit = extent["k"] * 2.0**-24
+    assert (np.abs(c - wide) <= unit / (1 - unit) * size + 1e-30).all()
+    again = np.empty_like(c)
+    f(a, b, again)
+    np.testing.assert_array_equal(c, again)

@@ -1,0 +1,265 @@
+"""What auto_schedule writes for elementwise stages, reductions, and stages around contractions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minitvm import build, lower, te
+from minitvm.auto_scheduler import auto_schedule
+from minitvm.expr import const_int
+from minitvm.te.tensor import Tensor
+
+Array = np.ndarray[Any, Any]
+Program = tuple[list[Tensor], Tensor, Callable[..., Array]]
+UNIT = 2.0**-24  # rounding of float32, relative
+
+
+def total(axis: int, x: Tensor, name: str = "S", combine: Any = te.sum) -> Tensor:
+    """Over one axis of a matrix."""
+    k = te.reduce_axis((0, x.shape[axis]), name="k")
+    rest = x.shape[1 - axis]
+    made: Tensor = te.compute(
+        (rest,), lambda i: combine(x[i, k] if axis == 1 else x[k, i], axis=k), name=name
+    )
+    return made
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    k = te.reduce_axis((0, a.shape[1]), name="k")
+    shape = (a.shape[0], b.shape[1])
+    made: Tensor = te.compute(shape, lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="C")
+    return made
+
+
+def matrix(m: Any, n: Any, name: str = "X", dtype: str = "float32") -> Tensor:
+    return te.placeholder((m, n), dtype, name=name)
+
+
+def softmax_of(x: Tensor) -> Tensor:
+    largest = total(1, x, "M", te.max)
+    power = te.compute(x.shape, lambda i, j: te.exp(x[i, j] - largest[i]), name="P")
+    sums = total(1, power)
+    made: Tensor = te.compute(x.shape, lambda i, j: power[i, j] / sums[i], name="Y")
+    return made
+
+
+def exact_softmax(x: Array) -> Array:
+    power = np.exp(x - x.max(-1, keepdims=True))
+    found: Array = power / power.sum(-1, keepdims=True)
+    return found
+
+
+def softmax(m: int, n: int) -> Program:
+    x = matrix(m, n)
+    return [x], softmax_of(x), exact_softmax
+
+
+def attention_softmax(m: int, n: int) -> Program:
+    x = te.placeholder((2, 3, m, n), name="X")
+    k = te.reduce_axis((0, n), name="k")
+    largest = te.compute((2, 3, m), lambda b, h, i: te.max(x[b, h, i, k], axis=k), name="M")
+    power = te.compute(
+        x.shape, lambda b, h, i, j: te.exp(x[b, h, i, j] - largest[b, h, i]), name="P"
+    )
+    k = te.reduce_axis((0, n), name="k")
+    sums = te.compute((2, 3, m), lambda b, h, i: te.sum(power[b, h, i, k], axis=k), name="S")
+    y = te.compute(x.shape, lambda b, h, i, j: power[b, h, i, j] / sums[b, h, i], name="Y")
+    return [x], y, exact_softmax
+
+
+def layer_norm(m: int, n: int) -> Program:
+    x, gain = matrix(m, n), te.placeholder((n,), name="g")
+    sums = total(1, x)
+    mean = te.compute((m,), lambda i: sums[i] / float(n), name="mean")
+    k = te.reduce_axis((0, n), name="k")
+    square = te.compute(
+        (m,), lambda i: te.sum((x[i, k] - mean[i]) * (x[i, k] - mean[i]), axis=k), name="V"
+    )
+    y = te.compute(
+        (m, n),
+        lambda i, j: (x[i, j] - mean[i]) * te.rsqrt(square[i] / float(n) + 1e-5) * gain[j],
+        name="Y",
+    )
+
+    def exact(x: Array, gain: Array) -> Array:
+        centred = x - x.mean(1, keepdims=True)
+        found: Array = centred / np.sqrt((centred**2).mean(1, keepdims=True) + 1e-5) * gain
+        return found
+
+    return [x, gain], y, exact
+
+
+def row_sums(m: int, n: int) -> Program:
+    x = matrix(m, n)
+    return [x], total(1, x), lambda x: x.sum(1)
+
+
+def column_sums(m: int, n: int) -> Program:
+    x = matrix(m, n)
+    return [x], total(0, x), lambda x: x.sum(0)
+
+
+def column_maxima(m: int, n: int) -> Program:
+    x = matrix(m, n)
+    return [x], total(0, x, "M", te.max), lambda x: x.max(0)
+
+
+def column_means(m: int, n: int) -> Program:
+    x = matrix(m, n)
+    sums = total(0, x)
+    y = te.compute((n,), lambda j: sums[j] * (1.0 / m), name="Y")
+    return [x], y, lambda x: x.mean(0)
+
+
+def channels(m: int, n: int) -> Program:
+    x, scale = te.placeholder((2, 3, m, n), name="X"), te.placeholder((3,), name="scale")
+    y = te.compute(x.shape, lambda b, c, i, j: x[b, c, i, j] * scale[c], name="Y")
+    return [x, scale], y, lambda x, scale: x * scale[:, None, None]
+
+
+def transposed(m: int, n: int) -> Program:
+    x = matrix(n, m)
+    return [x], te.compute((m, n), lambda i, j: x[j, i] + 1.0, name="Y"), lambda x: x.T + 1
+
+
+def activated(m: int, n: int) -> Program:
+    a, b, bias = matrix(m, 40, "A"), matrix(40, n, "B"), te.placeholder((n,), name="bias")
+    c = product(a, b)
+    moved = te.compute((m, n), lambda i, j: c[i, j] + bias[j], name="D")
+    y = te.compute((m, n), lambda i, j: te.tanh(moved[i, j]), name="Y")
+    return [a, b, bias], y, lambda a, b, bias: np.tanh(a @ b + bias)
+
+
+def residual(m: int, n: int) -> Program:
+    a, b, x = matrix(m, 40, "A"), matrix(40, n, "B"), matrix(m, n)
+    c = product(a, b)
+    y = te.compute((m, n), lambda i, j: c[i, j] + x[i, j], name="Y")
+    return [a, b, x], y, lambda a, b, x: a @ b + x
+
+
+def product_softmax(m: int, n: int) -> Program:
+    a, b = matrix(m, 40, "A"), matrix(40, n, "B")
+    return [a, b], softmax_of(product(a, b)), lambda a, b: exact_softmax(a @ b)
+
+
+def dequantised(m: int, n: int) -> Program:
+    a, b, scale = matrix(m, 40, "A"), matrix(40, n, "B", "int8"), te.placeholder((n,), name="s")
+    weights = te.compute((40, n), lambda k, j: b[k, j].astype("float32") * scale[j], name="weights")
+    return [a, b, scale], product(a, weights), lambda a, b, scale: a @ (b * scale)
+
+
+# How far a result may be off, in units of rounding of its largest element: a sum of n terms has
+# n of them at most, a function a few of its own.
+PROGRAMS: dict[Callable[[int, int], Program], Callable[[int, int], float]] = {
+    softmax: lambda m, n: n + 8, attention_softmax: lambda m, n: n + 8,
+    layer_norm: lambda m, n: 3 * n + 16, row_sums: lambda m, n: n * n,
+    column_sums: lambda m, n: m * m,
+    column_maxima: lambda m, n: 0, column_means: lambda m, n: m * m, channels: lambda m, n: 1,
+    transposed: lambda m, n: 1, activated: lambda m, n: 1600, residual: lambda m, n: 1600,
+    product_softmax: lambda m, n: 40 * 40 + n + 8, dequantised: lambda m, n: 1600,
+}  # fmt: skip
+
+
+def shape_of(tensor: Tensor) -> list[int]:
+    extents = map(const_int, tensor.shape)
+    return [extent for extent in extents if extent is not None]
+
+
+def arguments(inputs: list[Tensor]) -> list[Array]:
+    generator = np.random.default_rng(0)
+    made = []
+    for each in inputs:
+        shape = shape_of(each)
+        if str(each.dtype) == "int8":
+            made.append(generator.integers(-100, 100, shape).astype("int8"))
+        else:
+            made.append(generator.uniform(-1, 1, shape).astype(str(each.dtype)))
+    return made
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (5, 7), (16, 64), (33, 200), (70, 129)], ids=str)
+@pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)
+def test_results(make: Callable[[int, int], Program], shape: tuple[int, int]) -> None:
+    inputs, output, exact = make(*shape)
+    values = arguments(inputs)
+    found = np.empty(shape_of(output), "float32")
+    build(auto_schedule(output), [*inputs, output])(*values, found)
+    expected = exact(*(each.astype("float64") for each in values))
+    most = PROGRAMS[make](*shape) * UNIT * max(1.0, float(np.abs(expected).max()))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=most)
+
+
+@pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)
+def test_traces_replay(make: Callable[[int, int], Program]) -> None:
+    inputs, output, _ = make(70, 129)
+    s = auto_schedule(output, "llvm -mcpu=haswell")
+    again = te.replay(s.trace(), output.op)
+    args = [*inputs, output]
+    assert str(lower(again, args)) == str(lower(s, args))
+
+
+@pytest.mark.parametrize("make", [softmax, attention_softmax, layer_norm])
+def test_what_meets_in_a_row_is_computed_together(make: Callable[[int, int], Program]) -> None:
+    inputs, output, _ = make(70, 128)
+    text = str(lower(auto_schedule(output), [*inputs, output], simple_mode=True))
+    assert text.count("parallel(") == 1
+    assert re.search(r"= allocate\(float32\[1(, 1)*\]\)", text)  # of one row
+    assert re.search(r"allocate\([^)]*70", text) is None
+
+
+def test_elements_of_several_dimensions_are_one_line() -> None:
+    inputs, output, _ = channels(14, 14)
+    text = str(lower(auto_schedule(output), [*inputs, output], simple_mode=True))
+    assert "in parallel(6)" in text  # 2 * 3
+    assert text.count("for ") == 4  # lines of 196 elements: vectors, and what remains
+
+
+def test_sums_of_columns_stay_in_registers() -> None:
+    inputs, output, _ = column_sums(100, 128)
+    s = auto_schedule(output, "llvm -mcpu=haswell")
+    text = str(lower(s, [*inputs, output], simple_mode=True))
+    assert 'S.local = allocate(float32[32], "local")' in text
+
+
+def test_long_epilogues_are_loops_over_rows() -> None:
+    _, output, _ = activated(64, 64)
+    trace = auto_schedule(output).trace()
+    assert "s[Y].unroll" not in trace
+    _, output, _ = residual(64, 64)
+    assert "s[Y].unroll" in auto_schedule(output).trace()
+
+
+def test_dequantisation_is_inlined_where_panels_are_packed() -> None:
+    inputs, output, _ = dequantised(64, 64)
+    assert "s[weights].compute_inline()" in auto_schedule(output).trace()
+    text = str(lower(auto_schedule(output), [*inputs, output], simple_mode=True))
+    assert "float32[40, 64]" not in text.split("):", 1)[1]
+
+
+def test_intermediate_results_that_are_arguments_are_written() -> None:
+    x = matrix(20, 30)
+    largest = total(1, x, "M", te.max)
+    y = te.compute((20, 30), lambda i, j: x[i, j] - largest[i], name="Y")
+    values = arguments([x])[0]
+    m, found = np.empty(20, "float32"), np.empty((20, 30), "float32")
+    build([y], [x, largest, y])(values, m, found)
+    np.testing.assert_array_equal(m, values.max(1))
+    np.testing.assert_array_equal(found, values - values.max(1, keepdims=True))
+
+
+def test_symbolic_sizes() -> None:
+    m, n = te.var("m"), te.var("n")
+    x = matrix(m, n)
+    y = softmax_of(x)
+    f = build([y], [x, y])
+    for shape in ((0, 3), (1, 1), (3, 17), (20, 100)):
+        values = np.random.default_rng(0).uniform(-1, 1, shape).astype("float32")
+        found = np.empty_like(values)
+        f(values, found)
+        if values.size:
+            np.testing.assert_allclose(found, exact_softmax(values), rtol=0, atol=108 * UNIT)
