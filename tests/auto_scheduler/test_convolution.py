@@ -15,6 +15,8 @@ import minitvm as tvm
 from minitvm import te
 from minitvm.auto_scheduler import auto_schedule
 
+Array = np.ndarray[Any, Any]
+
 
 @dataclass
 class Case:
@@ -40,7 +42,7 @@ class Case:
             for size, window in zip(self.image, self.kernel, strict=True)
         )
 
-    def shape(self, channels: int, image: tuple[Any, ...], batch: Any) -> tuple[Any, ...]:
+    def shape(self, channels: Any, image: tuple[Any, ...], batch: Any) -> tuple[Any, ...]:
         return (batch, *image, channels) if self.channels_last else (batch, channels, *image)
 
     def parts(self, index: tuple[Any, ...]) -> tuple[Any, Any, tuple[Any, ...]]:
@@ -65,7 +67,7 @@ def program(case: Case) -> list[te.Tensor]:
             sizes = zip(place, case.image, strict=True)
             inside = [each for i, n in sizes for each in (i >= p, i < n + p)]
             at = case.shape(c, tuple(i - p for i in place), b)
-            return te.if_then_else(te.all(*inside), x[at], 0.0)
+            return te.if_then_else(te.all(*inside), x(*at), 0.0)
 
         image = te.compute(case.shape(ci, larger, batch), padded, name="padded")
     k = te.reduce_axis((0, case.inputs), name="k")
@@ -75,7 +77,7 @@ def program(case: Case) -> list[te.Tensor]:
         b, c, place = case.parts(index)
         at = tuple(i * case.stride + r * case.dilation for i, r in zip(place, windows, strict=True))
         channel = k if g == 1 else c // case.outputs * case.inputs + k
-        value = image[case.shape(channel, at, b)] * w[(c, k, *windows)]
+        value = image(*case.shape(channel, at, b)) * w(c, k, *windows)
         return te.sum(value, axis=[k, *windows])
 
     y = te.compute(case.shape(co, case.result, batch), element, name="Y")
@@ -88,9 +90,7 @@ def program(case: Case) -> list[te.Tensor]:
     return [x, w, bias, residual, z]
 
 
-def arrays(
-    case: Case, rng: np.random.Generator
-) -> tuple[list[np.ndarray[Any, Any]], np.ndarray[Any, Any]]:
+def arrays(case: Case, rng: np.random.Generator) -> tuple[list[Array], Array]:
     """Arguments of small integers, and the result that is then exact."""
     g, p = case.groups, case.padding
     ci, co = g * case.inputs, g * case.outputs
@@ -100,15 +100,17 @@ def arrays(
     y = np.zeros((case.batch, co, *case.result))
     for place in itertools.product(*map(range, case.kernel)):
         ends = zip(place, case.result, strict=True)
-        part = tuple(
+        part: Any = [
             slice(r * case.dilation, r * case.dilation + (n - 1) * case.stride + 1, case.stride)
             for r, n in ends
-        )
-        window: np.ndarray = around[(..., *part)]
+        ]
+        everything: Any = (..., *part)
+        window: Array = around[everything]
         grouped = window.reshape(case.batch, g, case.inputs, *case.result)
-        weights = w[(..., *place)].reshape(g, case.outputs, case.inputs)
+        here: Any = (..., *place)
+        weights = w[here].reshape(g, case.outputs, case.inputs)
         y += np.einsum("bgi...,goi->bgo...", grouped, weights).reshape(y.shape)
-    given: list[np.ndarray[Any, Any]] = [x, w]
+    given: list[Array] = [x, w]
     if case.epilogue:
         bias = rng.integers(-3, 4, co).astype("float64")
         residual = rng.integers(-3, 4, y.shape).astype("float64")
@@ -118,7 +120,7 @@ def arrays(
     return [np.ascontiguousarray(each, "float32") for each in moved], _in_layout(case, y)
 
 
-def _in_layout(case: Case, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _in_layout(case: Case, array: Array) -> Array:
     return np.moveaxis(array, 1, -1) if case.channels_last else array
 
 
