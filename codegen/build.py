@@ -127,7 +127,7 @@ def build(
         _target(target, target_host), strict=fp == "strict", release_gil=release_gil
     )
     if auto_schedule:
-        inputs = _scheduled(inputs, args, options.target)
+        inputs = _scheduled(inputs, args, options)
     lowered = lower(inputs, args, name or "default_function", binds, debug=debug)
     if name is not None and isinstance(inputs, PrimFunc):
         (func,) = lowered.functions.values()
@@ -137,7 +137,7 @@ def build(
     return compile_module(lowered, options)
 
 
-def _scheduled(inputs: Any, args: Sequence[Any] | None, target: Target) -> Any:
+def _scheduled(inputs: Any, args: Sequence[Any] | None, options: CodegenOptions) -> Any:
     """What nobody has scheduled, scheduled for the target; anything else as it is."""
     if args is None:
         return inputs
@@ -149,7 +149,7 @@ def _scheduled(inputs: Any, args: Sequence[Any] | None, target: Target) -> Any:
     if inputs.is_touched:
         return inputs
     kept = [each for each in args if isinstance(each, Tensor)]
-    return schedule_program(inputs.outputs, target, kept)
+    return schedule_program(inputs.outputs, options.target, kept, strict=options.strict)
 
 
 def _target(target: str | Target | None, target_host: str | Target | None) -> Target:

@@ -60,9 +60,14 @@ def auto_schedule(ops: Any, target: Target | str | None = None) -> Schedule:
 
 
 def schedule_program(
-    outputs: Sequence[Operation], target: Target, arguments: Iterable[Tensor]
+    outputs: Sequence[Operation],
+    target: Target,
+    arguments: Iterable[Tensor],
+    *,
+    strict: bool = False,
 ) -> Schedule:
-    """A schedule in which no tensor of `arguments` is done away with."""
+    """A schedule in which no tensor of `arguments` is done away with; `strict`, and no instruction
+    rounds floats in its own way."""
     s = create_schedule(list(outputs))
     if any(isinstance(stage.op, ScanOp) for stage in s.stages):
         return s  # its steps are in the order of time
@@ -75,14 +80,14 @@ def schedule_program(
     for stage in stages:
         contraction = contraction_of(stage.op)
         if contraction is not None:
-            done |= set(_write_contraction(s, contraction, target, kept))
+            done |= set(_write_contraction(s, contraction, target, kept, strict))
     rest = [stage for stage in stages if stage not in done and not stage.inlined]
     write_rows(s, rest, target, kept)
     return s
 
 
 def _write_contraction(
-    s: Schedule, contraction: Contraction, target: Target, kept: set[Operation]
+    s: Schedule, contraction: Contraction, target: Target, kept: set[Operation], strict: bool
 ) -> Iterable[Stage]:
     """Schedules a contraction; the stages that are scheduled now."""
     stage, columns = s[contraction.op], s[contraction.b.tensor]
@@ -97,7 +102,7 @@ def _write_contraction(
     if is_convolution(contraction):
         return write_convolution(s, contraction, last.op.output(0), target, kept)
     instruction = instruction_for(contraction, target)
-    if instruction is not None:
+    if instruction is not None and not (strict and instruction.sum == "float32"):
         write_dotted(s, contraction, last.op.output(0), instruction, target)
     else:
         write_tiled(s, contraction, last.op.output(0), target, inline_columns)

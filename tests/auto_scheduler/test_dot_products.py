@@ -163,6 +163,15 @@ def test_chosen_by_features_alone() -> None:
     assert found(f"{arm} -mattr=+i8mm,+dotprod") == "usdot"
 
 
+def test_strict_floats_are_rounded_as_written() -> None:
+    """By no instruction that adds two products before it rounds."""
+    tensors = product(16, 64, 64, ("bfloat16", "bfloat16", "float32"))
+    target = "llvm -mtriple=x86_64-linux-gnu -mcpu=znver4"
+    assert "vdpbf16ps" in tvm.build(tensors[2], tensors, target).get_source("asm")
+    strict = tvm.build(tensors[2], tensors, target, fp="strict")
+    assert "vdpbf16ps" not in strict.get_source("asm")
+
+
 def test_products_of_narrow_integers_wrap_where_the_program_says_so() -> None:
     """A product in int8 is no dot product."""
     A, B = te.placeholder((8, 16), "int8", name="A"), te.placeholder((16, 32), "int8", name="B")
