@@ -18,6 +18,7 @@ from minitvm.target import Target
 from minitvm.te.schedule import Schedule
 
 _MOST_ROWS = 8
+_MOST_DOTTED_ROWS = 2
 _STEPS = 8  # rows of B that are read side by side: streams that the prefetcher follows
 
 
@@ -33,6 +34,19 @@ def is_streamed(contraction: Contraction, target: Target) -> bool:
     shape = [e.const_int(extent) for extent in contraction.b.tensor.shape]
     size = prod(each or 0 for each in shape) * contraction.b.tensor.dtype.itemsize
     return None in shape or size > target.cache_bytes(2) // 4
+
+
+def is_dotted(contraction: Contraction) -> bool:
+    """Whether so few rows use a factor whose elements lie side by side along the sum that the sums
+    are best computed one by one, as plain loops."""
+    extents = [extent_of(axis) for axis in contraction.rows]
+    if None in extents or prod(each or 0 for each in extents) > _MOST_DOTTED_ROWS:
+        return False
+    if contraction.a.reads(contraction.column) or len(contraction.op.reduce_axis) != 1:
+        return False
+    (k,) = contraction.op.reduce_axis
+    across = contraction.b.along(contraction.column) != 1
+    return across and contraction.b.along(k) == 1 and contraction.a.along(k) <= 1
 
 
 def write_streamed(s: Schedule, contraction: Contraction, target: Target) -> None:

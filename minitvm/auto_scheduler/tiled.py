@@ -190,10 +190,14 @@ def _packs(contraction: Contraction, row: IterVar, tile: Tile) -> bool:
     """Whether the columns' factor is first brought into panels as wide as a tile."""
     b = contraction.b
     rows = extent_of(row)
-    if _axes_of(contraction) is None or (rows is not None and rows < _LEAST_REUSE * tile.rows):
+    if _axes_of(contraction) is None:
+        return False
+    if b.along(contraction.column) != 1:
+        return True
+    if rows is not None and rows < _LEAST_REUSE * tile.rows:
         return False
     shape = [e.const_int(extent) for extent in b.tensor.shape]
-    if b.along(contraction.column) != 1 or None in shape:
+    if None in shape:
         return True
     return prod(each or 0 for each in shape) * b.tensor.dtype.itemsize > _UNPACKED
 

@@ -49,15 +49,18 @@ def tile_of(
     lanes = max(1, target.vector_bits // dtype.bits)
     all_rows, all_columns = rows or 1 << 12, columns or 1 << 12
     most_rows = _WAYS if row_bytes % _PAGE == 0 else target.vector_registers
-    best, least = Tile(1, lanes), float("inf")
+    # A tile as wide as all columns has no end that could be masked: its vectors would be as odd.
+    widest = 1 << (all_columns.bit_length() - 1)
+    best, least = Tile(1, min(lanes, widest)), float("inf")
     for vectors in (1, 2, 3, 4):
-        if vectors > 1 and (vectors - 1) * lanes >= all_columns:
+        tile_columns = min(vectors * lanes, widest)
+        if vectors > 1 and vectors * lanes > all_columns:
             break
         limit = (target.vector_registers - _SPARE - vectors + 1) // vectors
         for tile_rows in range(1, min(limit, most_rows, all_rows) + 1):
-            cycles = _cycles(all_rows, all_columns, tile_rows, vectors * lanes, lanes)
+            cycles = _cycles(all_rows, all_columns, tile_rows, tile_columns, lanes)
             if cycles < least:
-                best, least = Tile(tile_rows, vectors * lanes), cycles
+                best, least = Tile(tile_rows, tile_columns), cycles
     return best
 
 
@@ -69,7 +72,7 @@ def _cycles(rows: int, columns: int, tile_rows: int, tile_columns: int, lanes: i
     rest_vectors = max(1, (1 << (rest - 1).bit_length()) // lanes) if rest else 0
     total = 0.0
     for count_r, r in ((whole_rows, tile_rows), (1, rest_rows)):
-        for count_c, c in ((whole, tile_columns // lanes), (1, rest_vectors)):
+        for count_c, c in ((whole, max(1, tile_columns // lanes)), (1, rest_vectors)):
             if r and c:
                 loads = r + _VECTOR_LOAD * c
                 total += count_r * count_c * max(r * c, loads, _LATENCY)

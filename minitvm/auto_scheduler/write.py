@@ -10,7 +10,7 @@ from minitvm.auto_scheduler.contraction import Contraction, contraction_of
 from minitvm.auto_scheduler.convolution import is_convolution, write_convolution
 from minitvm.auto_scheduler.dotted import instruction_for, write_dotted
 from minitvm.auto_scheduler.rows import write_rows
-from minitvm.auto_scheduler.streamed import is_streamed, write_streamed
+from minitvm.auto_scheduler.streamed import is_dotted, is_streamed, write_streamed
 from minitvm.auto_scheduler.tiled import write_tiled
 from minitvm.expr import ProducerLoad
 from minitvm.functor import walk_once
@@ -93,6 +93,8 @@ def _write_contraction(
     stage, columns = s[contraction.op], s[contraction.b.tensor]
     inline_columns = columns.op not in kept and _is_elementwise(columns.op)
     inline_columns = inline_columns and s.readers(columns) == [stage] and not columns.is_output
+    if is_dotted(contraction):
+        return ()
     if is_streamed(contraction, target):
         if inline_columns:
             columns.compute_inline()

@@ -76,7 +76,8 @@ def partition_loops(func: PrimFunc, options: LoopPartitionOptions | None = None)
     only clipped, so that k nested loops make k + 1 copies rather than 2**k. A PARALLEL loop is not
     split, since two regions would be forked and joined, the second with less work than threads: it
     chooses between both copies in each iteration, as does a loop whose guard is no linear function
-    of its variable (that of fused loops).
+    of its variable (that of fused loops). Where only the last iteration is left for the second
+    copy, its number stands there, and the loops inside are partitioned as any others.
     """
     return with_body(func, _Partition(func, options or LoopPartitionOptions()).stmt(func.body))
 
@@ -264,8 +265,28 @@ class _Partition(Mutator):
         tests = [self._forms.at_least_zero(row) for row in rows]
         # By a name: that "one of these fails" tells the simplifier little, and costs it much.
         full = Var("full", BOOL)
-        choice = s.IfThenElse(full, main, _Clip(self._forms).stmt(body))
+        last = _only_last(node, rows)
+        if last is None:
+            rest = _Clip(self._forms).stmt(body)
+        else:
+            rest = self._inside(node, substitute(body, {node.loop_var: last}))
+        choice = s.IfThenElse(full, main, rest)
         return s.LetStmt(full, functools.reduce(e.And, tests), choice)
+
+
+def _only_last(node: s.For, rows: Sequence[Affine]) -> IntImm | None:
+    """The last iteration, where it is the only one in which a row is negative."""
+    begin, extent = e.const_int(node.min), e.const_int(node.extent)
+    if begin is None or extent is None or any(set(row.terms) != {node.loop_var} for row in rows):
+        return None
+    last = begin + extent - 1
+    coefficients = [row.terms[node.loop_var] for row in rows]
+    before = [
+        row.constant + factor * (last - 1) for row, factor in zip(rows, coefficients, strict=True)
+    ]
+    if any(factor > 0 for factor in coefficients) or min(before) < 0:
+        return None
+    return IntImm(node.loop_var.dtype, last)
 
 
 @final

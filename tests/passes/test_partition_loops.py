@@ -74,6 +74,17 @@ def test_a_parallel_loop_stays_one_region(golden: Golden) -> None:
     golden(str(partition_loops(split(kind=ForKind.PARALLEL))))
 
 
+def test_the_rest_of_a_parallel_loop_is_its_last_iteration(golden: Golden) -> None:
+    """Where that is known, and so is partitioned as any other: its vectors are narrow ones."""
+    c = tir.decl_buffer((20, 12), name="C")
+    jo, ji = Var("jo"), Var("ji")
+    x, y = io * 16 + ii, jo * 8 + ji
+    body: Stmt = BufferStore(c, const(0.0), (x, y))
+    body = IfThenElse(likely(x < 20), IfThenElse(likely(y < 12), body))
+    body = loop(jo, 2, loop(ii, 16, loop(ji, 8, body)))
+    golden(str(simplify(partition_loops(func(loop(io, 2, body, ForKind.PARALLEL), c)))))
+
+
 def test_border(golden: Golden) -> None:
     """Zero padding, of which classic TVM makes no main part unless told to."""
     inside = te.all(i >= 1, i < n + 1)
