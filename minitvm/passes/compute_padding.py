@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from minitvm import expr as e
 from minitvm import stmt as s
 from minitvm.arith.atoms import is_pure
 from minitvm.arith.prover import Prover
-from minitvm.expr import BufferLoad, PrimExpr
+from minitvm.expr import Buffer, BufferLoad, PrimExpr
 from minitvm.functor import Mutator, walk_once
 from minitvm.op import is_likely
 from minitvm.stmt import PrimFunc, Stmt, with_body
@@ -34,7 +35,8 @@ def compute_padding(func: PrimFunc) -> PrimFunc:
                 S[j] = S[j] + T[k, j]
 
     So a tile at the edge runs the same code as all others; nothing that counts reads what is
-    computed there.
+    computed there. What is read has to be written for that: a buffer whose own padding is left out
+    keeps the guards of those who read it.
     """
     return with_body(func, _Compute(func).stmt(func.body))
 
@@ -43,6 +45,9 @@ class _Compute(Mutator):
     def __init__(self, func: PrimFunc) -> None:
         super().__init__()
         self._prover = Prover()
+        self._left_out: set[Buffer] = (
+            set()
+        )  # of these, guards keep some elements from being written
         for buffer in func.buffer_map.values():
             for size in buffer.shape:
                 self._prover.bind_size(size)
@@ -61,6 +66,9 @@ class _Compute(Mutator):
             return self.descend(node)  # type: ignore[no-any-return]  # a LetStmt again
 
     def visit_IfThenElse(self, node: s.IfThenElse) -> Stmt:
+        if is_likely(node.condition):
+            stores = (each for each in walk_once(node) if isinstance(each, s.BufferStore))
+            self._left_out.update(store.buffer for store in stores)
         return self.descend(node)  # type: ignore[no-any-return]  # an IfThenElse again
 
     def visit_AttrStmt(self, node: s.AttrStmt) -> Stmt:
@@ -68,12 +76,14 @@ class _Compute(Mutator):
             return self.descend(node)  # type: ignore[no-any-return]  # an AttrStmt again
         guards, store = _guards(node.body)
         if not guards or not isinstance(store, s.BufferStore) or not _is_harmless(store.value):
-            return node
+            return cast(Stmt, self.descend(node))
         kept = list(guards)
         for guard in guards:
             others = [each for each in kept if each is not guard]
-            if self._is_inside(store, others):
+            if self._is_there(store, others):
                 kept = others
+        if kept:
+            self._left_out.add(store.buffer)
         if len(kept) == len(guards):
             return node
         body: Stmt = store
@@ -81,10 +91,13 @@ class _Compute(Mutator):
             body = s.IfThenElse(guard, body)
         return s.AttrStmt(node.node, node.attr_key, node.value, body)
 
-    def _is_inside(self, store: s.BufferStore, guards: Sequence[PrimExpr]) -> bool:
-        """Whether all that is read and written is inside of its buffer where `guards` hold."""
+    def _is_there(self, store: s.BufferStore, guards: Sequence[PrimExpr]) -> bool:
+        """Whether all that is read and written is inside of its buffer where `guards` hold, and
+        what is read is written."""
         places = [(store.buffer, store.indices)]
-        loads = (each for each in walk_once(store.value) if isinstance(each, BufferLoad))
+        loads = [each for each in walk_once(store.value) if isinstance(each, BufferLoad)]
+        if any(load.buffer in self._left_out for load in loads):
+            return False
         places += [(load.buffer, load.indices) for load in loads]
         with self._prover.scope():
             for guard in guards:
