@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 
 import minitvm
-from benchmarks import fresh, plain_matmul
+from benchmarks import fresh, small_matmul
 from benchmarks.measure import OURS, Row, Settings, calls, in_turn, interleaved
 from minitvm.codegen import machine_code
 from minitvm.codegen.build import module_text
@@ -19,19 +19,19 @@ _TARGET = 0.060
 
 def rows(settings: Settings) -> Iterator[Row]:
     """A process's first build, later ones, and their parts."""
-    builders = plain_matmul.builders()
+    builders = small_matmul.builders()
     yield Row(
         "build matmul 56, cold",
-        "plain loops, the first build in a process, imports not counted",
+        "no schedule given, the first build in a process, imports not counted",
         in_turn({name: partial(cold, name) for name in builders}, settings.processes),
-        plain_matmul.missing(),
+        small_matmul.missing(),
         _TARGET,
     )
     yield Row(
         "build matmul 56, warm",
-        "plain loops, a later build in the process",
+        "no schedule given, a later build in the process",
         interleaved({name: calls(build) for name, build in builders.items()}, settings),
-        plain_matmul.missing(),
+        small_matmul.missing(),
         _TARGET,
     )
     yield from _parts(settings)
@@ -45,12 +45,12 @@ def cold(name: str) -> float:
 
 def print_first(name: str) -> None:
     """Builds once and prints the seconds; runs in the fresh process."""
-    print(calls(plain_matmul.builders()[name])(1))
+    print(calls(small_matmul.builders()[name])(1))
 
 
 def _parts(settings: Settings) -> Iterator[Row]:
     """The steps of a warm build, each measured alone on what the step before it made."""
-    s, args = plain_matmul.schedule()
+    s, args = small_matmul.schedule()
     options = CodegenOptions(Target("llvm"))
     machine = machine_code.machine_for(options.target)
     lowered = minitvm.lower(s, args, name="fmm")

@@ -1,4 +1,4 @@
-"""The quickstart's matrix product, 56 x 56 in float32, with plain loops."""
+"""The quickstart's matrix product, 56 x 56 in float32, without a schedule."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from benchmarks import peers, plain_matmul
+from benchmarks import peers, small_matmul
 from benchmarks.measure import OURS, Row, Settings, Timer, calls, interleaved, kernel
 
 # The rounding of a sum of N products, whatever the order (Higham, Accuracy and Stability of
 # Numerical Algorithms, section 3.1), twice: the reference has its own.
-_TOLERANCE = 2 * plain_matmul.N * float(np.finfo(np.float32).eps)
+_TOLERANCE = 2 * small_matmul.N * float(np.finfo(np.float32).eps)
 
 
 def rows(settings: Settings) -> Iterator[Row]:
     """The call from Python on arrays of numpy, and the kernel alone."""
-    x, y, z = plain_matmul.arrays()
-    ours = plain_matmul.builders()[OURS]()
+    x, y, z = small_matmul.arrays()
+    ours = small_matmul.builders()[OURS]()
     timers = _peers()
     ours(x, y, z)
     np.testing.assert_allclose(z, x @ y, rtol=_TOLERANCE)
     yield Row(
         "matmul 56, call",
-        "f(x, y, z) on numpy arrays, plain loops; numpy and torch call BLAS, numba and tvm "
+        "f(x, y, z) on numpy arrays, no schedule given; numpy and torch call BLAS, numba and tvm "
         "compile plain loops",
         interleaved({OURS: calls(ours, x, y, z), **timers}, settings),
         peers.missing(),
@@ -38,15 +38,15 @@ def rows(settings: Settings) -> Iterator[Row]:
 
 def _peers() -> dict[str, Timer]:
     """Calls of the peers, each checked once."""
-    x, y, z = plain_matmul.arrays()
+    x, y, z = small_matmul.arrays()
     timers = {"numpy @": calls(x.__matmul__, y), "numpy out=": calls(_numpy_out, x, y, z)}
     if (torch := peers.peer("torch")) is not None:
-        a, b, c = (torch.from_numpy(array) for array in plain_matmul.arrays())
+        a, b, c = (torch.from_numpy(array) for array in small_matmul.arrays())
         timers["torch out="] = calls(lambda: torch.mm(a, b, out=c))
-    for name, build in plain_matmul.builders().items():
+    for name, build in small_matmul.builders().items():
         if name == OURS:
             continue
-        function, (x, y, z) = build(), plain_matmul.arrays()
+        function, (x, y, z) = build(), small_matmul.arrays()
         function(x, y, z)
         np.testing.assert_allclose(z, x @ y, rtol=_TOLERANCE)
         timers[name] = calls(function, x, y, z)

@@ -1,4 +1,4 @@
-"""The matrix product of ``examples/quickstart.py``, 56 x 56 in float32 with plain loops, as each
+"""The matrix product of ``examples/quickstart.py``, 56 x 56 in float32 without a schedule, as each
 compiler takes it."""
 
 from __future__ import annotations
