@@ -40,7 +40,7 @@ from minitvm.runtime.packed_func import Function, PackedFunc, Program
 from minitvm.runtime.version import VERSION
 from minitvm.stmt import IRModule, PrimFunc
 from minitvm.target import Target, create
-from minitvm.te.schedule import Schedule, create_schedule
+from minitvm.te.schedule import Schedule
 from minitvm.te.tensor import Tensor
 
 _FP_MODES = ("fast", "strict")
@@ -141,15 +141,15 @@ def _scheduled(inputs: Any, args: Sequence[Any] | None, options: CodegenOptions)
     """What nobody has scheduled, scheduled for the target; anything else as it is."""
     if args is None:
         return inputs
-    if not isinstance(inputs, Schedule):
-        outputs = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
-        if not outputs or not all(isinstance(each, Tensor) for each in outputs):
-            return inputs
-        inputs = create_schedule(outputs)
-    if inputs.is_touched:
+    outputs = inputs if isinstance(inputs, list | tuple) else [inputs]
+    if isinstance(inputs, Schedule):
+        outputs = () if inputs.is_touched else inputs.outputs
+    elif not all(isinstance(each, Tensor) for each in outputs):
+        outputs = ()
+    if not outputs:
         return inputs
     kept = [each for each in args if isinstance(each, Tensor)]
-    return schedule_program(inputs.outputs, options.target, kept, strict=options.strict)
+    return schedule_program(outputs, options.target, kept, strict=options.strict)
 
 
 def _target(target: str | Target | None, target_host: str | Target | None) -> Target:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import InitVar, dataclass, field
 from typing import Any, final
 
+from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.host import cache_sizes, host
 
@@ -140,6 +141,14 @@ class Target:
         if "avx512f" in self.features:
             return 512
         return 256 if "avx" in self.features else 128
+
+    def lanes(self, dtype: DType) -> int:
+        """How many elements of a type a vector register holds, at least 1.
+
+        >>> Target("llvm -mcpu=haswell").lanes(DType.of("float32"))
+        8
+        """
+        return max(1, self.vector_bits // dtype.bits)
 
     def cache_bytes(self, level: int) -> int:
         """The size of a data cache, level 1 to 3: of this machine, whatever the CPU's name."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import final
 
-from minitvm.runtime.dlpack import TensorView, compact_strides, read_tensor
+from minitvm.runtime.dlpack import TensorView, compact_strides, lead_alike, read_tensor
 
 ASKS_FOR_VARIANT = 0x4C41  # no type code
 NEEDS_VARIANT = -2
@@ -134,7 +134,7 @@ def arrangement_of(tensors: Mapping[int, TensorView], written: Collection[int]) 
 
 
 def _is_compact(view: TensorView) -> bool:
-    return _agree(view, view.strides, compact_strides(view.shape))
+    return lead_alike(view.shape, view.strides, compact_strides(view.shape))
 
 
 def _are_same(a: TensorView, b: TensorView) -> bool:
@@ -142,12 +142,5 @@ def _are_same(a: TensorView, b: TensorView) -> bool:
     return (
         (a.data, a.shape, a.dtype) == (b.data, b.shape, b.dtype)
         and 0 not in a.shape
-        and _agree(a, a.strides, b.strides)
+        and lead_alike(a.shape, a.strides, b.strides)
     )
-
-
-def _agree(view: TensorView, a: tuple[int, ...], b: tuple[int, ...]) -> bool:
-    """Whether two strides lead to the same elements: of a single one, and of none, any do."""
-    if 0 in view.shape:
-        return True
-    return all(x == y or n == 1 for x, y, n in zip(a, b, view.shape, strict=True))

@@ -511,6 +511,7 @@ define ptr @call(ptr %self, ptr %args, i64 %flagged, ptr %keywords) {
 entry:
   %frame = alloca %Frame
   %bound = alloca [ARGUMENTS x ptr]
+  %result = alloca { i64, i32 }
   %packed = getelementptr i8, ptr %self, i64 HEADER
   %positional = and i64 %flagged, 9223372036854775807
   %unnamed = icmp eq ptr %keywords, null
@@ -548,49 +549,36 @@ encoded:
   br label %encode.next
 
 run:
-  %result = alloca { i64, i32 }
   %short = trunc i64 %n to i32
-  br i1 %is.foreign, label %in.brackets, label %bare
-bare:
-  %bare.status = call i32 @run(ptr %packed, ptr %frame, i32 %short, ptr %result)
-  switch i32 %bare.status, label %failed [ i32 0, label %plain.result i32 VARIANT, label %slow ]
-plain.result:
-  %plain.taken = call ptr @take_result(ptr %self, ptr %arguments, i32 %short, ptr %result)
-  ret ptr %plain.taken
-failed:
-  %pending = call ptr @PyErr_Occurred()
-  %silent = icmp eq ptr %pending, null
-  br i1 %silent, label %explain, label %raise
-explain:
-  %ignored = call ptr @explain(ptr %self, i32 %bare.status)
-  br label %raise
-raise:
-  ret ptr null
-
-in.brackets:
-  %begin = load ptr, ptr @begin
-  %outer = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr %begin, ptr null)
-  %not.begun = icmp eq ptr %outer, null
-  br i1 %not.begun, label %raise, label %begun
-begun:
+  br i1 %is.foreign, label %begin, label %ready
+begin:
+  %begin.function = load ptr, ptr @begin
+  %begun = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr %begin.function, ptr null)
+  %not.begun = icmp eq ptr %begun, null
+  br i1 %not.begun, label %raise, label %ready
+ready:
+  %outer = phi ptr [ null, %run ], [ %begun, %begin ]
   %status = call i32 @run(ptr %packed, ptr %frame, i32 %short, ptr %result)
-  switch i32 %status, label %in.failed [ i32 0, label %in.result i32 VARIANT, label %in.variant ]
-in.result:
+  switch i32 %status, label %failed [ i32 0, label %take i32 VARIANT, label %end ]
+take:
   %taken = call ptr @take_result(ptr %self, ptr %arguments, i32 %short, ptr %result)
+  br label %end
+failed:
+  call void @explain(ptr %self, i32 %status)
+  br label %end
+end:
+  %returned = phi ptr [ %taken, %take ], [ null, %failed ], [ null, %ready ]
+  %was.begun = icmp ne ptr %outer, null
+  br i1 %was.begun, label %end.brackets, label %leave
+end.brackets:
   call void @end_brackets(ptr %outer)
-  ret ptr %taken
-in.variant:
-  call void @end_brackets(ptr %outer)
-  br label %slow
-in.failed:
-  %in.pending = call ptr @PyErr_Occurred()
-  %in.silent = icmp eq ptr %in.pending, null
-  br i1 %in.silent, label %in.explain, label %in.raise
-in.explain:
-  %in.ignored = call ptr @explain(ptr %self, i32 %status)
-  br label %in.raise
-in.raise:
-  call void @end_brackets(ptr %outer)
+  br label %leave
+leave:
+  %undone = icmp eq i32 %status, VARIANT
+  br i1 %undone, label %slow, label %return
+return:
+  ret ptr %returned
+raise:
   ret ptr null
 
 slow:
@@ -680,23 +668,28 @@ raise:
   ret ptr null
 }
 
-; Sets the error of a function that failed without setting one.
-define internal ptr @explain(ptr %self, i32 %status) {
+; Sets the error of a function that failed, unless it has set one.
+define internal void @explain(ptr %self, i32 %status) {
+entry:
+  %method.args = alloca [2 x ptr]
+  %pending = call ptr @PyErr_Occurred()
+  %silent = icmp eq ptr %pending, null
+  br i1 %silent, label %name, label %leave
+name:
   %wide = sext i32 %status to i64
   %number = call ptr @PyLong_FromLongLong(i64 %wide)
   %no.memory = icmp eq ptr %number, null
   br i1 %no.memory, label %leave, label %ask
 ask:
-  %method.args = alloca [2 x ptr]
   store ptr %self, ptr %method.args
   %number.at = getelementptr ptr, ptr %method.args, i64 1
   store ptr %number, ptr %number.at
-  %name = load ptr, ptr @fail
-  %never = call ptr @PyObject_VectorcallMethod(ptr %name, ptr %method.args, i64 2, ptr null)
+  %fail = load ptr, ptr @fail
+  %never = call ptr @PyObject_VectorcallMethod(ptr %fail, ptr %method.args, i64 2, ptr null)
   call void @Py_DecRef(ptr %number)
   br label %leave
 leave:
-  ret ptr null
+  ret void
 }
 
 ; Ends what `begin` began, whatever error is pending.

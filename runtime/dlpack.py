@@ -106,6 +106,17 @@ def compact_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
+def lead_alike(shape: tuple[int, ...], a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    """Whether two strides lead to the same elements: of a single one, and of none, any do.
+
+    >>> lead_alike((2, 1), (1, 1), (1, 99))
+    True
+    """
+    if 0 in shape:
+        return True
+    return all(x == y or extent == 1 for x, y, extent in zip(a, b, shape, strict=True))
+
+
 # ---- Reading -------------------------------------------------------------------------------------
 
 

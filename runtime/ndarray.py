@@ -14,7 +14,7 @@ import numpy as np
 
 import minitvm.runtime.dlpack as dlpack
 from minitvm.runtime.device import Device, cpu
-from minitvm.runtime.dlpack import DLTensor, TensorView, compact_strides
+from minitvm.runtime.dlpack import DLTensor, TensorView, compact_strides, lead_alike
 from minitvm.runtime.dtype import UINT16, DType, DTypeLike, TypeCode
 from minitvm.runtime.heap_types import HEADER, storage
 
@@ -127,10 +127,7 @@ class NDArray(_Storage):
     @property
     def is_contiguous(self) -> bool:
         """Whether the elements lie row-major and without gaps."""
-        if self.size == 0:
-            return True
-        wanted = zip(self.shape, self.strides, compact_strides(self.shape), strict=True)
-        return all(extent == 1 or stride == compact for extent, stride, compact in wanted)
+        return lead_alike(self.shape, self.strides, compact_strides(self.shape))
 
     @property
     def handle(self) -> int:

@@ -329,7 +329,8 @@ def natively_called(cls: type[HandleObject]) -> type:
     if path is None:
         return cls
     if cls not in _leaves:
-        path.bracket(_begin_call, _end_call)
+        if not _leaves:
+            path.bracket(_begin_call, _end_call)
         made = leaf(cls, path.entries[cls._native_entry])
         if _leaves.setdefault(cls, made) is made:
             path.add_own(made, cls._type_code)

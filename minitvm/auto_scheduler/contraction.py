@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import final
 
 from minitvm import expr as e
@@ -70,6 +71,18 @@ def extent_of(axis: IterVar) -> int | None:
     """The extent of an axis, None if the call decides."""
     assert axis.dom is not None
     return e.const_int(axis.dom.extent)
+
+
+def loads_of(op: ComputeOp, tensor: Tensor) -> list[ProducerLoad]:
+    """Where the first output of a stage reads a tensor."""
+    found = walk_once(op.body[0])
+    return [each for each in found if isinstance(each, ProducerLoad) and each.producer is tensor]
+
+
+def bytes_of(tensor: Tensor) -> int | None:
+    """The size of a tensor, None if the call decides."""
+    shape = [e.const_int(extent) for extent in tensor.shape]
+    return None if None in shape else prod(each or 0 for each in shape) * tensor.dtype.itemsize
 
 
 def contraction_of(op: Operation) -> Contraction | None:

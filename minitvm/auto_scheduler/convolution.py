@@ -23,9 +23,10 @@ from math import gcd, prod
 from typing import Any
 
 from minitvm import expr as e
-from minitvm.auto_scheduler.contraction import Contraction, contraction_of, extent_of
-from minitvm.auto_scheduler.tiles import Tile
-from minitvm.expr import IterVar, ProducerLoad, Var
+from minitvm.auto_scheduler.contraction import Contraction, contraction_of, extent_of, loads_of
+from minitvm.auto_scheduler.sums import sums_in_registers
+from minitvm.auto_scheduler.tiles import Tile, rows_side_by_side
+from minitvm.expr import IterVar, Var
 from minitvm.functor import walk_once
 from minitvm.target import Target
 from minitvm.te.schedule import Schedule
@@ -36,8 +37,6 @@ _TASKS = 4  # tiles of columns for each thread, from which on each makes its own
 _VECTORS = 7  # of a tile at most
 _LATENCY = 8  # multiply-adds under way at once
 _REMAINDER = 0.06
-_WAYS = 8  # of the L1 cache
-_PAGE = 4096  # bytes: rows so far apart fall into the same set of L1
 _COPIES = 9  # elements of a window that are written out
 _STATEMENTS = 80  # multiply-adds of a tile that are written out in a depthwise convolution
 
@@ -50,7 +49,7 @@ def is_convolution(contraction: Contraction) -> bool:
     axes = (*columns, *contraction.op.reduce_axis)
     if None in map(extent_of, axes) or not contraction.op.reduce_axis:
         return _is_depthwise_by_channels(contraction)
-    loads = _loads(contraction.op, tensor)
+    loads = loads_of(contraction.op, tensor)
     if not columns or len(loads) != 1:
         return _is_depthwise_by_channels(contraction)
     windows = any(not isinstance(index, Var) for index in loads[0].indices)
@@ -76,11 +75,7 @@ def write_convolution(
 ) -> list[Stage]:
     """Writes the schedule of a convolution, and of the stage of `last`, which takes its sums; the
     stages that are scheduled now. The tensors of `kept` are arguments, and stay where they are."""
-    if last.op is contraction.op:
-        sums = s.cache_write(last, "local")
-    else:
-        sums = contraction.op.output(0)
-        s[sums].set_scope("local")
+    sums = sums_in_registers(s, contraction, last)
     groups = _split_groups(s, sums)
     found = contraction_of(s[sums].op)
     assert found is not None
@@ -114,7 +109,7 @@ def _write_image(image: Stage, target: Target) -> None:
     """Pads an image: rows in vectors, channels in parallel."""
     assert isinstance(image.op, ComputeOp)
     *outer, column = image.op.axis
-    lanes = max(1, target.vector_bits // image.op.output(0).dtype.bits)
+    lanes = target.lanes(image.op.output(0).dtype)
     extent = extent_of(column)
     if extent is None or extent > lanes:
         _, column = image.split(column, factor=lanes)
@@ -131,11 +126,6 @@ def _columns(contraction: Contraction) -> list[IterVar]:
             break
         found.insert(0, axis)
     return found
-
-
-def _loads(op: ComputeOp, tensor: Tensor) -> list[ProducerLoad]:
-    found = walk_once(op.body[0])
-    return [each for each in found if isinstance(each, ProducerLoad) and each.producer is tensor]
 
 
 def _rows(contraction: Contraction) -> IterVar | None:
@@ -202,7 +192,7 @@ def _write_product(
     width = prod(sizes)
     first = len(contraction.op.axis) - len(columns)
     place = contraction.op.axis.index(row)
-    lanes = max(1, target.vector_bits // last.dtype.bits)
+    lanes = target.lanes(last.dtype)
     tile = _tile(contraction, row, width, any(groups), last, target)
     panels = None
     if width % tile.columns or not _is_flat(contraction, columns):
@@ -258,13 +248,13 @@ def _tile(
     that is added: the panel's vectors come from L2, and the weights from L2 or, in large layers,
     from beyond. That the code for a remainder is compiled, too, counts a little.
     """
-    lanes = max(1, target.vector_bits // last.dtype.bits)
+    lanes = target.lanes(last.dtype)
     all_rows = extent_of(row) or target.vector_registers
     weights = prod(extent_of(axis) or 1 for axis in (row, *contraction.op.reduce_axis))
     itemsize = last.dtype.itemsize
     is_far = weights * itemsize > target.cache_bytes(2) // 2
     best, least = Tile(1, lanes), float("inf")
-    most_rows = _WAYS if contraction.a.along(row) * itemsize % _PAGE == 0 else all_rows
+    most_rows = rows_side_by_side(contraction.a.along(row) * itemsize, target)
     for vectors in range(1, min(_VECTORS, -(-width // lanes)) + 1):
         tiles = -(-width // (vectors * lanes))
         most = (target.vector_registers - 1 - vectors) // vectors
@@ -294,7 +284,7 @@ def _cycles(rows: int, vectors: int, is_far: bool) -> float:
 
 def _is_flat(contraction: Contraction, columns: Sequence[IterVar]) -> bool:
     """Whether the columns' factor lies in memory as the columns do, in order."""
-    (load,) = _loads(contraction.op, contraction.b.tensor)
+    (load,) = loads_of(contraction.op, contraction.b.tensor)
     distance = 1
     for axis in reversed(columns):
         plain = any(index is axis.var for index in load.indices)
@@ -374,7 +364,7 @@ def _write_depthwise(
 ) -> list[Stage]:
     stage, inner = s[last], s[sums]
     assert isinstance(inner.op, ComputeOp)
-    lanes = max(1, target.vector_bits // last.dtype.bits)
+    lanes = target.lanes(last.dtype)
     width = extent_of(contraction.column) or lanes
     row = _reused(contraction)
     reduced = inner.op.reduce_axis

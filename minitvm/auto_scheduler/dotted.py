@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from minitvm.auto_scheduler.contraction import Contraction, extent_of
+from minitvm.auto_scheduler.sums import sums_in_registers
 from minitvm.auto_scheduler.tiled import write_copy
 from minitvm.auto_scheduler.tiles import Tile
 from minitvm.expr import IterVar, ProducerLoad, Var
@@ -79,11 +80,7 @@ def write_dotted(
     depth = _depth(by, cast(int, extent_of(k))) if contraction.a.along(k) == 1 else 1
     tile = _tile(contraction, row, by, depth, target)
 
-    if last.op is op:
-        sums = s.cache_write(last, "local")
-    else:
-        sums = op.output(0)
-        s[sums].set_scope("local")
+    sums = sums_in_registers(s, contraction, last)
     multiples = [1] * len(op.axis)
     multiples[places[0]], multiples[places[1]] = tile.rows, tile.columns
     loads = factors_of(s[sums].op)

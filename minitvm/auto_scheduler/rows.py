@@ -140,7 +140,7 @@ def _write_columns(s: Schedule, stage: Stage, rows: int, target: Target) -> Iter
         return None
     if rows == len(op.axis):
         return None
-    lanes = max(1, target.vector_bits // max(8, op.body[0].dtype.bits))
+    lanes = target.lanes(op.body[0].dtype)
     if op.reduce_axis:
         return _write_sums(s, stage, lanes)
     line = op.axis[max(rows, _first_of_line(s, stage)) :]

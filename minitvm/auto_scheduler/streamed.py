@@ -12,41 +12,39 @@ from __future__ import annotations
 
 from math import prod
 
-from minitvm import expr as e
-from minitvm.auto_scheduler.contraction import Contraction, extent_of
+from minitvm.auto_scheduler.contraction import Contraction, bytes_of, extent_of
 from minitvm.target import Target
 from minitvm.te.schedule import Schedule
 
 _MOST_ROWS = 8
-_MOST_DOTTED_ROWS = 2
+_MOST_PLAIN_ROWS = 2
 _STEPS = 8  # rows of B that are read side by side: streams that the prefetcher follows
 
 
 def is_streamed(contraction: Contraction, target: Target) -> bool:
     """Whether so few rows use what is read of a large factor that a tile would wait for memory."""
-    if contraction.b.along(contraction.column) != 1 or contraction.a.reads(contraction.column):
+    if not _is_for_few(contraction, _MOST_ROWS) or contraction.b.along(contraction.column) != 1:
         return False
-    extents = [extent_of(axis) for axis in contraction.rows]
-    if None in extents or prod(each or 0 for each in extents) > _MOST_ROWS:
-        return False
-    if len(contraction.op.reduce_axis) != 1:
-        return False
-    shape = [e.const_int(extent) for extent in contraction.b.tensor.shape]
-    size = prod(each or 0 for each in shape) * contraction.b.tensor.dtype.itemsize
-    return None in shape or size > target.cache_bytes(2) // 4
+    size = bytes_of(contraction.b.tensor)
+    return size is None or size > target.cache_bytes(2) // 4
 
 
-def is_dotted(contraction: Contraction) -> bool:
+def is_left_plain(contraction: Contraction) -> bool:
     """Whether so few rows use a factor whose elements lie side by side along the sum that the sums
     are best computed one by one, as plain loops."""
-    extents = [extent_of(axis) for axis in contraction.rows]
-    if None in extents or prod(each or 0 for each in extents) > _MOST_DOTTED_ROWS:
-        return False
-    if contraction.a.reads(contraction.column) or len(contraction.op.reduce_axis) != 1:
+    across = contraction.b.along(contraction.column) != 1
+    if not across or not _is_for_few(contraction, _MOST_PLAIN_ROWS):
         return False
     (k,) = contraction.op.reduce_axis
-    across = contraction.b.along(contraction.column) != 1
-    return across and contraction.b.along(k) == 1 and contraction.a.along(k) <= 1
+    return contraction.b.along(k) == 1 and contraction.a.along(k) <= 1
+
+
+def _is_for_few(contraction: Contraction, most: int) -> bool:
+    """Whether at most so many rows use what is read of `b`, along one axis that is summed."""
+    if contraction.a.reads(contraction.column) or len(contraction.op.reduce_axis) != 1:
+        return False
+    extents = [extent_of(axis) for axis in contraction.rows]
+    return None not in extents and prod(each or 0 for each in extents) <= most
 
 
 def write_streamed(s: Schedule, contraction: Contraction, target: Target) -> None:
@@ -55,7 +53,7 @@ def write_streamed(s: Schedule, contraction: Contraction, target: Target) -> Non
     extents = [extent_of(axis) for axis in contraction.rows]
     rows = prod(each or 1 for each in extents)
     itemsize = op.output(0).dtype.itemsize
-    lanes = max(1, target.vector_bits // (8 * itemsize))
+    lanes = target.lanes(op.output(0).dtype)
     block = max(1, target.cache_bytes(1) // 2 // (rows * itemsize * lanes)) * lanes
     outer = [axis for axis in op.axis[:-1] if axis not in contraction.rows]
     (k,) = op.reduce_axis

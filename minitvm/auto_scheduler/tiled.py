@@ -16,9 +16,10 @@ from math import prod
 from typing import Any
 
 from minitvm import expr as e
-from minitvm.auto_scheduler.contraction import Contraction, extent_of
+from minitvm.auto_scheduler.contraction import Contraction, bytes_of, extent_of, loads_of
+from minitvm.auto_scheduler.sums import sums_in_registers
 from minitvm.auto_scheduler.tiles import Tile, tile_of
-from minitvm.expr import IterVar, ProducerLoad, Var
+from minitvm.expr import IterVar, Var
 from minitvm.functor import walk_once
 from minitvm.scalars import INTRINSICS
 from minitvm.target import Target
@@ -50,12 +51,9 @@ def write_tiled(
     if inline_columns and row is not None and _axes_of(contraction) is not None:
         packs = True
 
-    stage, sums = s[last], op.output(0)
+    stage = s[last]
     in_memory = last.op is not op and _calls_functions(s, stage)
-    if last.op is op or in_memory:
-        sums = s.cache_write(sums, "local")
-    else:
-        s[sums].set_scope("local")
+    sums = sums_in_registers(s, contraction, op.output(0) if in_memory else last)
     if row is not None and _widens(contraction):
         sums = _write_widened(s, contraction, sums, target)
     block = _row_tiles_in_cache(contraction, tile, target) if packs else None
@@ -90,7 +88,7 @@ def _write_widened(s: Schedule, contraction: Contraction, sums: Tensor, target: 
 def write_copy(stage: Stage, target: Target) -> None:
     """A copy that is padded or widened, in vectors."""
     assert isinstance(stage.op, ComputeOp)
-    lanes = target.vector_bits // stage.op.output(0).dtype.bits
+    lanes = target.lanes(stage.op.output(0).dtype)
     _, inner = stage.split(stage.op.axis[-1], factor=lanes)
     stage.vectorize(inner)
     if stage.op.output(0).ndim > 1:
@@ -196,10 +194,8 @@ def _packs(contraction: Contraction, row: IterVar, tile: Tile) -> bool:
         return True
     if rows is not None and rows < _LEAST_REUSE * tile.rows:
         return False
-    shape = [e.const_int(extent) for extent in b.tensor.shape]
-    if None in shape:
-        return True
-    return prod(each or 0 for each in shape) * b.tensor.dtype.itemsize > _UNPACKED
+    size = bytes_of(b.tensor)
+    return size is None or size > _UNPACKED
 
 
 def _axes_of(contraction: Contraction) -> list[IterVar] | None:
@@ -207,11 +203,7 @@ def _axes_of(contraction: Contraction) -> list[IterVar] | None:
     otherwise, or elements are read in several places."""
     op, tensor = contraction.op, contraction.b.tensor
     axes = {axis.var: axis for axis in (*op.axis, *op.reduce_axis)}
-    loads = [
-        each
-        for each in walk_once(op.body[0])
-        if isinstance(each, ProducerLoad) and each.producer is tensor
-    ]
+    loads = loads_of(op, tensor)
     if len(loads) != 1:
         return None
     found = [axes.get(index) for index in loads[0].indices if isinstance(index, Var)]

@@ -46,9 +46,9 @@ def tile_of(
     row_bytes
         The distance in memory of what neighbouring rows load.
     """
-    lanes = max(1, target.vector_bits // dtype.bits)
+    lanes = target.lanes(dtype)
     all_rows, all_columns = rows or 1 << 12, columns or 1 << 12
-    most_rows = _WAYS if row_bytes % _PAGE == 0 else target.vector_registers
+    most_rows = rows_side_by_side(row_bytes, target)
     # A tile as wide as all columns has no end that could be masked: its vectors would be as odd.
     widest = 1 << (all_columns.bit_length() - 1)
     best, least = Tile(1, min(lanes, widest)), float("inf")
@@ -62,6 +62,11 @@ def tile_of(
             if cycles < least:
                 best, least = Tile(tile_rows, tile_columns), cycles
     return best
+
+
+def rows_side_by_side(row_bytes: int, target: Target) -> int:
+    """How many rows a tile may read, so many bytes apart, without one driving another out of L1."""
+    return _WAYS if row_bytes % _PAGE == 0 else target.vector_registers
 
 
 def _cycles(rows: int, columns: int, tile_rows: int, tile_columns: int, lanes: int) -> float:

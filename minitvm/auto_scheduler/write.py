@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from minitvm.auto_scheduler.contraction import Contraction, contraction_of
 from minitvm.auto_scheduler.convolution import is_convolution, write_convolution
 from minitvm.auto_scheduler.dotted import instruction_for, write_dotted
 from minitvm.auto_scheduler.rows import write_rows
-from minitvm.auto_scheduler.streamed import is_dotted, is_streamed, write_streamed
+from minitvm.auto_scheduler.streamed import is_left_plain, is_streamed, write_streamed
 from minitvm.auto_scheduler.tiled import write_tiled
 from minitvm.expr import ProducerLoad
 from minitvm.functor import walk_once
@@ -56,19 +56,19 @@ def auto_schedule(ops: Any, target: Target | str | None = None) -> Schedule:
     s[C_local].vectorize(j_c)
     """
     made = Target(target) if isinstance(target, str) else target or Target.current() or Target()
-    return schedule_program(create_schedule(ops).outputs, made, ())
+    return schedule_program(ops, made, ())
 
 
 def schedule_program(
-    outputs: Sequence[Operation],
+    ops: Any,
     target: Target,
     arguments: Iterable[Tensor],
     *,
     strict: bool = False,
 ) -> Schedule:
-    """A schedule in which no tensor of `arguments` is done away with; `strict`, and no instruction
-    rounds floats in its own way."""
-    s = create_schedule(list(outputs))
+    """A schedule for outputs, as of :func:`auto_schedule`, in which no tensor of `arguments` is
+    done away with; `strict`, and no instruction rounds floats in its own way."""
+    s = create_schedule(ops)
     if any(isinstance(stage.op, ScanOp) for stage in s.stages):
         return s  # its steps are in the order of time
     kept = {tensor.op for tensor in arguments}
@@ -93,7 +93,7 @@ def _write_contraction(
     stage, columns = s[contraction.op], s[contraction.b.tensor]
     inline_columns = columns.op not in kept and _is_elementwise(columns.op)
     inline_columns = inline_columns and s.readers(columns) == [stage] and not columns.is_output
-    if is_dotted(contraction):
+    if is_left_plain(contraction):
         return ()
     if is_streamed(contraction, target):
         if inline_columns:

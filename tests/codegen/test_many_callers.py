@@ -9,7 +9,6 @@ import concurrent.futures
 import faulthandler
 import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -24,6 +23,7 @@ from minitvm import build, register_func, remove_global_func, te, tir
 from minitvm.buffer import decl_buffer
 from minitvm.expr import Var
 from minitvm.stmt import PrimFunc
+from tests.forks import in_child
 from tests.ir.programs import built
 
 n, fd = Var("n"), Var("fd")
@@ -79,18 +79,6 @@ def at_once(*functions: Callable[[], None]) -> None:
     with concurrent.futures.ThreadPoolExecutor(len(functions)) as pool:
         for each in [pool.submit(run, function) for function in functions]:
             each.result()
-
-
-def in_child(check: Callable[[], bool]) -> None:
-    """`check` holds in a forked child."""
-    child = os.fork()
-    if child == 0:
-        signal.alarm(60)
-        try:
-            os._exit(0 if check() else 1)
-        finally:
-            os._exit(2)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 # -- Threads --------------------------------------------------------------------------------------

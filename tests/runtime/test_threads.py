@@ -20,6 +20,7 @@ import minitvm
 from minitvm import runtime
 from minitvm.runtime import threads, workspace
 from minitvm.runtime.native import native_text
+from tests.forks import in_child
 
 _TASK = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p
@@ -185,18 +186,6 @@ def test_workers_take_no_signals() -> None:
 
 
 # -- fork and exit --------------------------------------------------------------------------------
-
-
-def in_child(check: Callable[[], bool]) -> None:
-    """`check` holds in a forked child."""
-    child = os.fork()
-    if child == 0:
-        signal.alarm(60)
-        try:
-            os._exit(0 if check() else 1)
-        finally:
-            os._exit(2)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_a_forked_child_has_workers_of_its_own() -> None:
