@@ -1,0 +1,177 @@
+"""Contractions of small numbers by matrix-product instructions.
+
+As :mod:`dotted`, but what is computed at once is a block of sums over all of k, in tile registers
+or in vectors of two rows and columns::
+
+    for each block of rows that fits the L2 cache:
+        for each tile of columns:
+            for each tile of rows:
+                sums = matrix_product(A[rows, :], panels[j // columns, :, :])
+                C[...] = sums
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any, cast
+
+from minitvm.auto_scheduler.contraction import Contraction, extent_of
+from minitvm.auto_scheduler.dotted import write_panels
+from minitvm.auto_scheduler.tiled import write_copy
+from minitvm.auto_scheduler.tiles import Tile
+from minitvm.expr import ProducerLoad, Var
+from minitvm.target import Target
+from minitvm.te.dataflow import factors_of
+from minitvm.te.matrix_product import MatrixProduct, find_matrix_product, matrix_product
+from minitvm.te.schedule import Schedule
+from minitvm.te.stage import Stage
+from minitvm.te.tensor import ComputeOp, Tensor
+
+
+def matrix_product_for(contraction: Contraction, target: Target) -> MatrixProduct | None:
+    """The instruction that a contraction is computed by, or None: where the target has none, or
+    most of what it would compute were padding.
+
+    >>> from minitvm import te
+    >>> from minitvm.auto_scheduler.contraction import contraction_of
+    >>> A, B = te.placeholder((32, 64), "uint8"), te.placeholder((64, 32), "int8")
+    >>> k = te.reduce_axis((0, 64), name="k")
+    >>> C = te.compute((32, 32), lambda i, j: te.sum(
+    ...     A[i, k].astype("int32") * B[k, j].astype("int32"), axis=k))
+    >>> sapphirerapids = Target("llvm -mtriple=x86_64-linux-gnu -mcpu=sapphirerapids")
+    >>> matrix_product_for(contraction_of(C.op), sapphirerapids).name
+    'tdpbusd'
+    """
+    op = contraction.op
+    a, b = contraction.a, contraction.b
+    if not factors_of(op) or len(op.reduce_axis) != 1 or a.tensor is b.tensor:
+        return None
+    (k,) = op.reduce_axis
+    if not (a.reads(k) and b.reads(k)) or contraction.rows[-1:] != op.axis[-2:-1]:
+        return None
+    dtypes = (str(a.tensor.dtype), str(b.tensor.dtype), str(op.output(0).dtype))
+    found = find_matrix_product(*dtypes, target.features)
+    if found is None or any(extent_of(axis) is None for axis in (*op.axis, k)):
+        return None
+    tile, (rows, columns, depth) = _tile(contraction, found), _sizes(contraction)
+    computed = (
+        _rounded_up(rows, tile.rows)
+        * _rounded_up(columns, tile.columns)
+        * _rounded_up(depth, found.depth)
+    )
+    return found if rows * columns * depth >= found.share * computed else None
+
+
+def write_matrix(
+    s: Schedule, contraction: Contraction, last: Tensor, by: MatrixProduct, target: Target
+) -> None:
+    """Writes the schedule of a contraction by an instruction, and of the stage of `last`, which
+    takes its sums."""
+    op = contraction.op
+    tile, (_, _, depth) = _tile(contraction, by), _sizes(contraction)
+
+    sums = s.cache_write(last, "global") if last.op is op else op.output(0)
+    multiples = [*[1] * (len(op.axis) - 2), tile.rows, tile.columns, by.depth]
+    loads = factors_of(s[sums].op)
+    known = {stage.op for stage in s.stages}
+    padded, *factors = s.pad_einsum(sums, multiples)
+    for load, factor in zip(loads, factors, strict=True):
+        if load.producer is contraction.b.tensor:
+            place = len(op.axis) - 1
+            in_order = write_panels(s, padded, factor, load, place, tile.columns, by.group)
+        else:
+            in_order = _write_rows(s, padded, factor, load)
+        if factor.op in known:
+            continue
+        if in_order:
+            write_copy(s[factor], target)
+        else:
+            s[factor].compute_inline()
+    depth = _rounded_up(depth, by.depth)
+    block = _row_tiles_in_cache(contraction, tile, depth, target)
+    _write_tiles(s[last], s[padded], tile, by, depth, block)
+
+
+def _sizes(contraction: Contraction) -> tuple[int, int, int]:
+    axes = (*contraction.op.axis[-2:], *contraction.op.reduce_axis)
+    rows, columns, depth = (cast(int, extent_of(axis)) for axis in axes)
+    return rows, columns, depth
+
+
+def _tile(contraction: Contraction, by: MatrixProduct) -> Tile:
+    """The tile that takes the least time, all of one size: what pads the last one is computed as
+    well. A step multiplies each of the rows' registers with each of the columns', and a register is
+    loaded in half the time of a product."""
+    rows, columns, _ = _sizes(contraction)
+    best, least = Tile(by.rows, by.columns), float("inf")
+    for r, c in product(range(1, by.registers), repeat=2):
+        if r * c + r + c > by.registers:
+            continue
+        tile = Tile(r * by.rows, c * by.columns)
+        tiles = -(-rows // tile.rows) * -(-columns // tile.columns)
+        cost = tiles * max(r * c, (r + c) / 2, by.under_way)
+        if cost < least:
+            best, least = tile, cost
+    return best
+
+
+def _rounded_up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
+
+
+def _row_tiles_in_cache(
+    contraction: Contraction, tile: Tile, depth: int, target: Target
+) -> int | None:
+    """How many tiles of rows read so much that it fits half of the L2 cache; None where all of the
+    columns' factor does, or all rows do."""
+    rows, columns, _ = _sizes(contraction)
+    half = target.cache_bytes(2) // 2
+    itemsize = contraction.a.tensor.dtype.itemsize
+    tiles = max(1, half // (tile.rows * depth * itemsize))
+    if columns * depth * itemsize <= half or rows <= tiles * tile.rows:
+        return None
+    return int(tiles)
+
+
+def _write_rows(s: Schedule, sums: Tensor, factor: Tensor, load: ProducerLoad) -> bool:
+    """Lets the rows' factor be read row after row, each from its first step of the sum to its
+    last. Whether it lies so."""
+    op = s[sums].op
+    assert isinstance(op, ComputeOp)
+    dimension = {cast(Var, index): i for i, index in enumerate(load.indices)}
+    i, k = dimension[op.axis[-2].var], dimension[op.reduce_axis[0].var]
+    if (i, k) == (factor.ndim - 2, factor.ndim - 1):
+        return True
+
+    def layout(*indices: Any) -> list[Any]:
+        first = [index for place, index in enumerate(indices) if place not in (i, k)]
+        return [*first, indices[i], indices[k]]
+
+    rows = s[s.cache_read(factor, "global", [sums])]
+    loops = rows.transform_layout(layout)
+    _, inner = rows.split(loops[-1], factor=_COPIED)
+    rows.vectorize(inner)
+    rows.parallel(loops[0])
+    return False
+
+
+_COPIED = 16  # elements of a row that are brought together at once
+
+
+def _write_tiles(
+    stage: Stage, inner: Stage, tile: Tile, by: MatrixProduct, depth: int, block: int | None
+) -> None:
+    """The loops over tiles."""
+    assert isinstance(stage.op, ComputeOp) and isinstance(inner.op, ComputeOp)
+    *outer, row, column = stage.op.axis
+    row_tiles, row_inner = stage.split(row, factor=tile.rows)
+    column_tiles, column_inner = stage.split(column, factor=tile.columns)
+    tiles = [row_tiles, column_tiles]
+    if block is not None:
+        blocks, row_tiles = stage.split(row_tiles, factor=block)
+        tiles = [blocks, column_tiles, row_tiles]
+    stage.reorder(*outer, *tiles, row_inner, column_inner)
+    stage.vectorize(column_inner)
+    stage.parallel((*outer, *tiles)[0])
+    inner.compute_at(stage, tiles[-1])
+    inner.tensorize(inner.op.axis[-2], matrix_product(by.name, tile.rows, tile.columns, depth))
