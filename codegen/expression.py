@@ -30,6 +30,8 @@ from minitvm.functor import walk_once
 from minitvm.runtime.dtype import INT64, DType
 from minitvm.runtime.errors import CompileError
 from minitvm.scalars import INTRINSICS, VECTOR_FOLDS
+from minitvm.te.dot_product import DOT_PRODUCTS
+from minitvm.te.matrix_product import MATRIX_PRODUCTS
 
 _FLOAT_BINARY = {e.Add: "fadd", e.Sub: "fsub", e.Mul: "fmul", e.Div: "fdiv"}
 _FLOAT_COMPARE = {e.EQ: "oeq", e.NE: "une", e.LT: "olt", e.LE: "ole", e.GT: "ogt", e.GE: "oge"}
@@ -67,6 +69,7 @@ class ExpressionEmitter:
         self._math = MathFunctions(text, self.conversions, self.integers, options)
         self._folds = VectorFolds(text, self.conversions, self.integers, options.strict)
         self._has_mask_registers = options.target.has_mask_registers
+        self._target = options.target
         self._contract = "" if options.strict else "contract"
         self.variables: dict[Var, Value] = {}
         self.pointers: dict[Buffer, Value] = {}
@@ -527,6 +530,12 @@ class ExpressionEmitter:
             raise CompileError(
                 f"call_llvm_intrin: expected a name that begins 'llvm.', got {name!r}"
             )
+        lacking = _FEATURES.get(name, frozenset()) - self._target.features
+        if lacking:
+            raise CompileError(
+                f"{name}: expected a target with {', '.join(sorted(lacking))}, got "
+                f"{str(self._target)!r}: another tensor intrinsic, or another -mcpu or -mattr"
+            )
         if name.startswith("llvm.x86.") and name.endswith(".internal"):
             return self._emit_of_tiles(name, node)
         emit = self._emit_bits if name.startswith(_OF_TARGETS) else self.emit
@@ -596,6 +605,8 @@ def _is_never(predicate: PrimExpr) -> bool:
     return isinstance(inner, e.IntImm)  # true ones are gone
 
 
+# What the intrinsics of tensor intrinsics need of a target: without it LLVM ends the process.
+_FEATURES = {each.llvm: each.features for each in (*DOT_PRODUCTS, *MATRIX_PRODUCTS)}
 _TILE = "<256 x i32>"  # a tile of AMX
 _OF_TARGETS = ("llvm.x86.", "llvm.aarch64.")  # how the names of their own intrinsics begin
 _STRIDES = (2, 3, 4)  # steps that are read as neighbours

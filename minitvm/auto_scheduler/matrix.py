@@ -13,6 +13,7 @@ or in vectors of two rows and columns::
 from __future__ import annotations
 
 from itertools import product
+from math import inf
 from typing import Any, cast
 
 from minitvm.auto_scheduler.contraction import Contraction, extent_of
@@ -54,6 +55,8 @@ def matrix_product_for(contraction: Contraction, target: Target) -> MatrixProduc
     if found is None or any(extent_of(axis) is None for axis in (*op.axis, k)):
         return None
     tile, (rows, columns, depth) = _tile(contraction, found), _sizes(contraction)
+    if tile is None:
+        return None
     computed = (
         _rounded_up(rows, tile.rows)
         * _rounded_up(columns, tile.columns)
@@ -69,6 +72,7 @@ def write_matrix(
     takes its sums."""
     op = contraction.op
     tile, (_, _, depth) = _tile(contraction, by), _sizes(contraction)
+    assert tile is not None
 
     sums = s.cache_write(last, "global") if last.op is op else op.output(0)
     multiples = [*[1] * (len(op.axis) - 2), tile.rows, tile.columns, by.depth]
@@ -98,21 +102,29 @@ def _sizes(contraction: Contraction) -> tuple[int, int, int]:
     return rows, columns, depth
 
 
-def _tile(contraction: Contraction, by: MatrixProduct) -> Tile:
+def _tile(contraction: Contraction, by: MatrixProduct) -> Tile | None:
     """The tile that takes the least time, all of one size: what pads the last one is computed as
-    well. A step multiplies each of the rows' registers with each of the columns', and a register is
-    loaded in half the time of a product."""
+    well. A step loads a register for each of the rows and columns, and multiplies each of the
+    former with each of the latter. None where a row or column has not even one."""
     rows, columns, _ = _sizes(contraction)
-    best, least = Tile(by.rows, by.columns), float("inf")
+    best, least = None, (inf, inf)
     for r, c in product(range(1, by.registers), repeat=2):
-        if r * c + r + c > by.registers:
-            continue
+        too_many = r * c + r + c > by.registers
         tile = Tile(r * by.rows, c * by.columns)
+        if not by.exact:
+            tile = Tile(_balanced(rows, tile.rows), min(columns, tile.columns))
+        if too_many or tile.rows > rows or tile.columns > columns:
+            continue
         tiles = -(-rows // tile.rows) * -(-columns // tile.columns)
-        cost = tiles * max(r * c, (r + c) / 2, by.under_way)
+        cost = tiles * max(r * c, r + c, by.under_way), tiles * (r + c)
         if cost < least:
             best, least = tile, cost
     return best
+
+
+def _balanced(size: int, most: int) -> int:
+    """The size of as few equal parts as parts of `most` would be."""
+    return -(-size // -(-size // most))
 
 
 def _rounded_up(size: int, multiple: int) -> int:
@@ -166,7 +178,8 @@ def _write_tiles(
     *outer, row, column = stage.op.axis
     row_tiles, row_inner = stage.split(row, factor=tile.rows)
     column_tiles, column_inner = stage.split(column, factor=tile.columns)
-    tiles = [row_tiles, column_tiles]
+    is_one_row = extent_of(row) == tile.rows
+    tiles = [column_tiles, row_tiles] if is_one_row else [row_tiles, column_tiles]
     if block is not None:
         blocks, row_tiles = stage.split(row_tiles, factor=block)
         tiles = [blocks, column_tiles, row_tiles]

@@ -46,7 +46,9 @@ class MatrixProduct:
     a, b, sum
         The dtypes of the factor that has rows, of that which has columns, and of the sums.
     rows, columns, depth
-        Of what a block must consist.
+        Of the matrices: one of `rows` by `depth`, and one of `depth` by `columns`.
+    exact
+        Whether a block must consist of such whole matrices, or may end with fewer rows and columns.
     group
         How many neighbouring steps of the sum lie together in the columns' factor.
     registers
@@ -68,6 +70,7 @@ class MatrixProduct:
     rows: int
     columns: int
     depth: int
+    exact: bool
     group: int
     registers: int
     under_way: int
@@ -80,7 +83,7 @@ def _amx(name: str, feature: str, a: str, b: str, sum: str) -> MatrixProduct:
     features = frozenset({"amx-tile", feature})
     return MatrixProduct(
         name, features, f"llvm.x86.{name}.internal", a, b, sum,
-        rows=16, columns=16, depth=16 * group, group=group,
+        rows=16, columns=16, depth=16 * group, exact=False, group=group,
         registers=8, under_way=4, share=0.25,
     )  # fmt: skip
 
@@ -91,7 +94,7 @@ def _neon(
     group = 64 // DType.of(a).bits
     return MatrixProduct(
         name, frozenset({"neon", feature}), f"llvm.aarch64.neon.{llvm}", a, b, sum,
-        rows=2, columns=2, depth=group, group=group,
+        rows=2, columns=2, depth=group, exact=True, group=group,
         registers=32, under_way=8, share=0.75, swapped=swapped,
     )  # fmt: skip
 
@@ -144,7 +147,7 @@ def matrix_product(name: str, rows: int, columns: int, depth: int) -> TensorIntr
     name : str
         Of the instruction, in ``MATRIX_PRODUCTS``.
     rows, columns, depth : int
-        Multiples of what the instruction has.
+        The depth is a multiple of the instruction's, and of AArch64's rows and columns are as well.
 
     Raises
     ------
@@ -158,11 +161,12 @@ def matrix_product(name: str, rows: int, columns: int, depth: int) -> TensorIntr
     if by is None:
         known = ", ".join(_BY_NAME)
         raise CompileError(f"matrix_product: expected an instruction among {known}, got {name!r}")
-    sizes, units = (rows, columns, depth), (by.rows, by.columns, by.depth)
+    sizes = (rows, columns, depth)
+    units = (by.rows if by.exact else 1, by.columns if by.exact else 1, by.depth)
     if any(size < 1 or size % unit for size, unit in zip(sizes, units, strict=True)):
         raise CompileError(
             f"matrix_product: expected rows, columns and a depth that are multiples of {units}, "
-            f"as {name} has them, got {sizes}"
+            f"as {name} needs them, got {sizes}"
         )
     group = by.group
     a = placeholder((rows, depth), by.a, "a")
@@ -179,7 +183,7 @@ def matrix_product(name: str, rows: int, columns: int, depth: int) -> TensorIntr
         for each, name in ((a, "a"), (w, "w"), (z, "z"))
     }
     text = f"te.matrix_product({name!r}, {rows}, {columns}, {depth})"
-    kind = _Tiles if by.rows == 16 else _Pairs
+    kind = _Pairs if by.exact else _Tiles
     return decl_tensor_intrin(z.op, kind(by, rows, columns, depth).make, name=text, binds=apart)
 
 
@@ -213,28 +217,27 @@ class _Block(ABC):
             begun = (sums.vstore(n * lanes, value) for n, value in enumerate(begin))
             return Allocate(sums, seq(*begun, self._products(a, w, sums, held), stored(held)))
 
-        zeros = [self.zero()] * len(places)
+        zeros = [self.zero(*place) for place in places]
         return block(zeros), stored(zeros), block([self.load(z, *place) for place in places])
 
     def _products(self, a: Buffer, w: Buffer, sums: Buffer, held: list[PrimExpr]) -> Stmt:
         """The loop over the sum: factors are loaded once, and each of the rows' multiplied with
         each of the columns'."""
-        k = Var("k", INT64)
+        k = Var("k")
         row_values = {row: self.load_a(a, row, k) for row in self.cell_rows()}
         column_values = {column: self.load_w(w, column, k) for column in self.cell_columns()}
         rows = {row: Var(f"a{row}", value.dtype) for row, value in row_values.items()}
         columns = {column: Var(f"w{column}", v.dtype) for column, v in column_values.items()}
-        pairs = product(rows.values(), columns.values())
-        stores = [
-            sums.vstore(n * self.kept.lanes, self.add(before, *pair))
-            for n, (before, pair) in enumerate(zip(held, pairs, strict=True))
-        ]
+        stores = []
+        for n, (row, column) in enumerate(product(rows, columns)):
+            added = self.add(row, column, held[n], rows[row], columns[column])
+            stores.append(sums.vstore(n * self.kept.lanes, added))
         body = seq(*stores)
-        for values, names in ((column_values, columns), (row_values, rows)):
-            for place in reversed(list(values)):
+        for names, values in ((columns, column_values), (rows, row_values)):
+            for place in reversed(names):
                 body = LetStmt(names[place], values[place], body)
-        steps = e.const(self.depth // self.by.depth, INT64)
-        return For(k, e.const(0, INT64), steps, ForKind.SERIAL, body)
+        steps = e.const(self.depth // self.by.depth)
+        return For(k, e.const(0), steps, ForKind.SERIAL, body)
 
     def cell_rows(self) -> range:
         """Where cells begin."""
@@ -245,8 +248,8 @@ class _Block(ABC):
         return range(0, self.columns, self.by.columns)
 
     @abstractmethod
-    def zero(self) -> PrimExpr:
-        """A cell of zeros."""
+    def zero(self, row: int, column: int) -> PrimExpr:
+        """The cell that begins there, of zeros."""
 
     @abstractmethod
     def load(self, z: Buffer, row: int, column: int) -> PrimExpr:
@@ -265,8 +268,8 @@ class _Block(ABC):
         """What cells at `column` take of the other."""
 
     @abstractmethod
-    def add(self, cell: PrimExpr, a: PrimExpr, w: PrimExpr) -> PrimExpr:
-        """A cell, with the product of what was loaded."""
+    def add(self, row: int, column: int, cell: PrimExpr, a: PrimExpr, w: PrimExpr) -> PrimExpr:
+        """The cell that begins there, with the product of what was loaded."""
 
 
 _TILE = DType.of("int32x256")
@@ -275,41 +278,52 @@ _TILE_ROWS, _TILE_BYTES = 16, 64  # of each row
 
 @final
 class _Tiles(_Block):
-    """AMX: a cell is a tile of 16 rows of 64 bytes. LLVM assigns the tile registers, and writes and
-    releases their configuration."""
+    """AMX: a cell is a tile of up to 16 rows of up to 64 bytes. LLVM assigns the tile registers,
+    and writes and releases their configuration."""
 
-    kept = _TILE
+    kept = DType.of("int32x256")
 
-    def zero(self) -> PrimExpr:
-        return call_llvm_pure_intrin(_TILE, "llvm.x86.tilezero.internal", *_shape(2))
+    def zero(self, row: int, column: int) -> PrimExpr:
+        shape = self._rows_from(row), self._bytes_from(column)
+        return call_llvm_pure_intrin(self.kept, "llvm.x86.tilezero.internal", *shape)
 
     def load(self, z: Buffer, row: int, column: int) -> PrimExpr:
-        return self._load(z, row * z.strides[0] + column)
+        shape = self._rows_from(row), self._bytes_from(column)
+        return self._load(z, row * z.strides[0] + column, *shape)
 
     def store(self, z: Buffer, row: int, column: int, cell: PrimExpr) -> Stmt:
-        name = "llvm.x86.tilestored64.internal"
+        shape = self._rows_from(row), self._bytes_from(column)
         place = z.access_ptr("w", offset=row * z.strides[0] + column)
-        return Evaluate(call_llvm_intrin("int32", name, *_shape(2), place, _row_bytes(z), cell))
+        name = "llvm.x86.tilestored64.internal"
+        return Evaluate(call_llvm_intrin("int32", name, *shape, place, _row_bytes(z), cell))
 
     def load_a(self, a: Buffer, row: int, k: Var) -> PrimExpr:
-        return self._load(a, row * a.strides[0] + k * self.by.depth)
+        offset = row * a.strides[0] + k * self.by.depth
+        return self._load(a, offset, self._rows_from(row), _WHOLE)
 
     def load_w(self, w: Buffer, column: int, k: Var) -> PrimExpr:
-        return self._load(w, k * _TILE_ROWS * w.strides[0] + column * self.by.group)
+        offset = k * self.by.rows * w.strides[0] + column * self.by.group
+        return self._load(w, offset, _ROWS, self._bytes_from(column))
 
-    def add(self, cell: PrimExpr, a: PrimExpr, w: PrimExpr) -> PrimExpr:
-        return call_llvm_pure_intrin(_TILE, self.by.llvm, *_shape(3), cell, a, w)
+    def add(self, row: int, column: int, cell: PrimExpr, a: PrimExpr, w: PrimExpr) -> PrimExpr:
+        shape = self._rows_from(row), self._bytes_from(column), _WHOLE
+        return call_llvm_pure_intrin(self.kept, self.by.llvm, *shape, cell, a, w)
 
-    def _load(self, buffer: Buffer, offset: PrimExpr) -> PrimExpr:
-        pointer = buffer.access_ptr("r", offset=offset)
+    def _load(
+        self, buffer: Buffer, offset: PrimExpr, rows: PrimExpr, columns: PrimExpr
+    ) -> PrimExpr:
+        place = buffer.access_ptr("r", offset=offset)
         name = "llvm.x86.tileloadd64.internal"
-        return call_llvm_intrin(_TILE, name, *_shape(2), pointer, _row_bytes(buffer))
+        return call_llvm_intrin(self.kept, name, rows, columns, place, _row_bytes(buffer))
+
+    def _rows_from(self, row: int) -> PrimExpr:
+        return e.const(min(self.by.rows, self.rows - row), "int16")
+
+    def _bytes_from(self, column: int) -> PrimExpr:
+        return e.const(4 * min(self.by.columns, self.columns - column), "int16")
 
 
-def _shape(count: int) -> list[PrimExpr]:
-    """Rows and bytes of a row, as the intrinsics of tiles take them: a product the bytes of both
-    factors' rows."""
-    return [e.const(_TILE_ROWS, "int16"), *[e.const(_TILE_BYTES, "int16")] * (count - 1)]
+_ROWS, _WHOLE = e.const(16, "int16"), e.const(64, "int16")  # of a whole tile: rows, bytes of a row
 
 
 def _row_bytes(buffer: Buffer) -> PrimExpr:
@@ -325,7 +339,7 @@ class _Pairs(_Block):
         super().__init__(by, rows, columns, depth)
         self.kept = DType.of(by.sum).with_lanes(4)
 
-    def zero(self) -> PrimExpr:
+    def zero(self, row: int, column: int) -> PrimExpr:
         return e.const(0, self.kept)
 
     def load(self, z: Buffer, row: int, column: int) -> PrimExpr:
@@ -341,20 +355,20 @@ class _Pairs(_Block):
 
     def load_a(self, a: Buffer, row: int, k: Var) -> PrimExpr:
         bits = DType.of(f"int{a.dtype.bits}").with_lanes(self.by.group)
-        begin = e.cast(a.shape[1].dtype, k) * self.by.depth
         upper, lower = (
-            reinterpret(bits, a.vload((row + i, begin), a.dtype.with_lanes(self.by.group)))
+            reinterpret(
+                bits, a.vload((row + i, k * self.by.depth), a.dtype.with_lanes(self.by.group))
+            )
             for i in range(2)
         )
         both = _shuffle(upper, lower, range(2 * self.by.group))
-        return reinterpret(a.dtype.with_lanes(2 * self.by.group), both)
+        made: PrimExpr = reinterpret(a.dtype.with_lanes(2 * self.by.group), both)
+        return made
 
     def load_w(self, w: Buffer, column: int, k: Var) -> PrimExpr:
-        row = e.cast(w.shape[0].dtype, k)
-        place = (row, column * self.by.group)
-        return w.vload(place, w.dtype.with_lanes(2 * self.by.group))
+        return w.vload((k, column * self.by.group), w.dtype.with_lanes(2 * self.by.group))
 
-    def add(self, cell: PrimExpr, a: PrimExpr, w: PrimExpr) -> PrimExpr:
+    def add(self, row: int, column: int, cell: PrimExpr, a: PrimExpr, w: PrimExpr) -> PrimExpr:
         factors = (w, a) if self.by.swapped else (a, w)
         return call_llvm_pure_intrin(self.kept, self.by.llvm, cell, *factors)
 

@@ -69,11 +69,16 @@ def exactly(values: Array, dtype: str) -> Array:
 
 
 def check(
-    tensors: list[te.Tensor], s: te.Schedule, target: str = "llvm", layout: str = "NN"
+    tensors: list[te.Tensor],
+    s: te.Schedule,
+    target: str = "llvm",
+    layout: str = "NN",
+    *,
+    release_gil: bool | None = None,
 ) -> Any:
     """Held to exact arithmetic: integers wrap, and a sum of k products of 16-bit floats, exact in
     float32 or not even that, is off by at most (k + 2) roundings of the sum of magnitudes."""
-    f = tvm.build(s, tensors, target, name="mm")
+    f = tvm.build(s, tensors, target, name="mm", release_gil=release_gil)
     if tvm.Target(target).missing_on_host:
         return f
     A, B, C = tensors
@@ -261,7 +266,7 @@ def test_find_dot_product() -> None:
 def test_wrong_dot_products(arguments: tuple[Any, ...], text: str) -> None:
     with pytest.raises(CompileError, match=text):
         te.dot_product(*arguments)
-    with pytest.raises(CompileError, match="interleave: expected a group of 2 or 4, got 3"):
+    with pytest.raises(CompileError, match="interleave: expected a group of 2, 4 or 8, got 3"):
         te.interleave("int8", 3, 16)
 
 
