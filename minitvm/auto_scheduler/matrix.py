@@ -13,7 +13,7 @@ or in vectors of two rows and columns::
 from __future__ import annotations
 
 from itertools import product
-from math import inf
+from math import inf, prod
 from typing import Any, cast
 
 from minitvm.auto_scheduler.contraction import Contraction, extent_of
@@ -54,15 +54,15 @@ def matrix_product_for(contraction: Contraction, target: Target) -> MatrixProduc
     found = find_matrix_product(*dtypes, target.features)
     if found is None or any(extent_of(axis) is None for axis in (*op.axis, k)):
         return None
-    tile, (rows, columns, depth) = _tile(contraction, found), _sizes(contraction)
+    tile, sizes = _tile(contraction, found), _sizes(contraction)
     if tile is None:
         return None
-    computed = (
-        _rounded_up(rows, tile.rows)
-        * _rounded_up(columns, tile.columns)
-        * _rounded_up(depth, found.depth)
+    used = (found.rows, found.columns, found.depth)
+    computed = prod(
+        -(-size // part) * _rounded_up(part, unit)
+        for size, part, unit in zip(sizes, (tile.rows, tile.columns, sizes[2]), used, strict=True)
     )
-    return found if rows * columns * depth >= found.share * computed else None
+    return found if prod(sizes) >= found.share * computed else None
 
 
 def write_matrix(
@@ -105,21 +105,25 @@ def _sizes(contraction: Contraction) -> tuple[int, int, int]:
 def _tile(contraction: Contraction, by: MatrixProduct) -> Tile | None:
     """The tile that takes the least time, all of one size: what pads the last one is computed as
     well. A step loads a register for each of the rows and columns, and multiplies each of the
-    former with each of the latter. None where a row or column has not even one."""
+    former with each of the latter. None where there is not even one of each."""
     rows, columns, _ = _sizes(contraction)
     best, least = None, (inf, inf)
     for r, c in product(range(1, by.registers), repeat=2):
-        too_many = r * c + r + c > by.registers
         tile = Tile(r * by.rows, c * by.columns)
         if not by.exact:
             tile = Tile(_balanced(rows, tile.rows), min(columns, tile.columns))
-        if too_many or tile.rows > rows or tile.columns > columns:
+        is_panel = tile.columns % _PANEL == 0 or tile.columns == columns < by.columns
+        fits = r * c + r + c <= by.registers and tile.rows <= rows and tile.columns <= columns
+        if not fits or not is_panel:
             continue
         tiles = -(-rows // tile.rows) * -(-columns // tile.columns)
         cost = tiles * max(r * c, r + c, by.under_way), tiles * (r + c)
         if cost < least:
             best, least = tile, cost
     return best
+
+
+_PANEL = 8  # columns that are brought into a panel as one vector
 
 
 def _balanced(size: int, most: int) -> int:
