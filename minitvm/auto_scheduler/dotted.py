@@ -27,7 +27,7 @@ from minitvm.te.schedule import Schedule
 from minitvm.te.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
 
-_LEAST_ROWS = 4  # that use what is packed
+LEAST_ROWS = 4  # that use what is packed
 _WIDER = {"int8": "int16", "uint8": "int16", "int16": "int16"}
 _MOST_VECTORS = 4  # of a tile's row
 _LATENCY = 8  # products that are under way at once
@@ -62,7 +62,7 @@ def instruction_for(contraction: Contraction, target: Target) -> DotProduct | No
     if found is None or None in extents:
         return None
     rows, columns, depth = extent_of(contraction.rows[-1]), extents[len(op.axis) - 1], extents[-1]
-    large = (_LEAST_ROWS, found.lanes, found.group)
+    large = (LEAST_ROWS, found.lanes, found.group)
     sizes = (rows, columns, depth)
     fits = all(size is not None and size >= least for size, least in zip(sizes, large, strict=True))
     return found if fits else None

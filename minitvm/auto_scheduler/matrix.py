@@ -13,11 +13,11 @@ or in vectors of two rows and columns::
 from __future__ import annotations
 
 from itertools import product
-from math import inf, prod
+from math import inf
 from typing import Any, cast
 
 from minitvm.auto_scheduler.contraction import Contraction, extent_of
-from minitvm.auto_scheduler.dotted import write_panels
+from minitvm.auto_scheduler.dotted import LEAST_ROWS, write_panels
 from minitvm.auto_scheduler.tiled import write_copy
 from minitvm.auto_scheduler.tiles import Tile
 from minitvm.expr import ProducerLoad, Var
@@ -54,15 +54,15 @@ def matrix_product_for(contraction: Contraction, target: Target) -> MatrixProduc
     found = find_matrix_product(*dtypes, target.features)
     if found is None or any(extent_of(axis) is None for axis in (*op.axis, k)):
         return None
-    tile, sizes = _tile(contraction, found), _sizes(contraction)
-    if tile is None:
+    tile, (rows, columns, depth) = _tile(contraction, found), _sizes(contraction)
+    if tile is None or rows < LEAST_ROWS:
         return None
-    used = (found.rows, found.columns, found.depth)
-    computed = prod(
-        -(-size // part) * _rounded_up(part, unit)
-        for size, part, unit in zip(sizes, (tile.rows, tile.columns, sizes[2]), used, strict=True)
+    computed = (
+        _rounded_up(rows, tile.rows)
+        * _rounded_up(_rounded_up(columns, tile.columns), found.columns)
+        * _rounded_up(depth, found.depth)
     )
-    return found if prod(sizes) >= found.share * computed else None
+    return found if rows * columns * depth >= found.share * computed else None
 
 
 def write_matrix(
@@ -75,7 +75,9 @@ def write_matrix(
     assert tile is not None
 
     sums = s.cache_write(last, "global") if last.op is op else op.output(0)
-    multiples = [*[1] * (len(op.axis) - 2), tile.rows, tile.columns, by.depth]
+    depth = _rounded_up(depth, by.depth)
+    block = _row_tiles_in_cache(contraction, tile, depth, target)
+    multiples = [*[1] * (len(op.axis) - 2), tile.rows * (block or 1), tile.columns, by.depth]
     loads = factors_of(s[sums].op)
     known = {stage.op for stage in s.stages}
     padded, *factors = s.pad_einsum(sums, multiples)
@@ -91,8 +93,6 @@ def write_matrix(
             write_copy(s[factor], target)
         else:
             s[factor].compute_inline()
-    depth = _rounded_up(depth, by.depth)
-    block = _row_tiles_in_cache(contraction, tile, depth, target)
     _write_tiles(s[last], s[padded], tile, by, depth, block)
 
 
@@ -138,15 +138,16 @@ def _rounded_up(size: int, multiple: int) -> int:
 def _row_tiles_in_cache(
     contraction: Contraction, tile: Tile, depth: int, target: Target
 ) -> int | None:
-    """How many tiles of rows read so much that it fits half of the L2 cache; None where all of the
-    columns' factor does, or all rows do."""
+    """How many tiles of rows make a block: they read about half of what fits half of the L2 cache
+    to all of that, with the least padding. None where all of the columns' factor fits it, or all
+    rows do."""
     rows, columns, _ = _sizes(contraction)
     half = target.cache_bytes(2) // 2
     itemsize = contraction.a.tensor.dtype.itemsize
-    tiles = max(1, half // (tile.rows * depth * itemsize))
-    if columns * depth * itemsize <= half or rows <= tiles * tile.rows:
+    tiles, most = -(-rows // tile.rows), max(1, half // (tile.rows * depth * itemsize))
+    if columns * depth * itemsize <= half or tiles <= most:
         return None
-    return int(tiles)
+    return min(range(-(-most // 2), most + 1), key=lambda block: (-tiles % block, -block))
 
 
 def _write_rows(s: Schedule, sums: Tensor, factor: Tensor, load: ProducerLoad) -> bool:

@@ -95,7 +95,7 @@ def _neon(
     return MatrixProduct(
         name, frozenset({"neon", feature}), f"llvm.aarch64.neon.{llvm}", a, b, sum,
         rows=2, columns=2, depth=group, exact=True, group=group,
-        registers=32, under_way=8, share=0.75, swapped=swapped,
+        registers=32, under_way=8, share=0.6, swapped=swapped,
     )  # fmt: skip
 
 

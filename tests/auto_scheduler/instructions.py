@@ -1,7 +1,7 @@
 """Instructions that this machine may lack, defined by numpy, for the kernels that use them.
 
 :func:`in_software` replaces the calls of LLVM's intrinsics in the text of a module. What a kernel
-does otherwise, it does as it would on a machine that has them.
+does otherwise, it does as on a machine that has them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TILES = {"tdpbssd": ("int8", "int8"), "tdpbsud": ("int8", "uint8"), "tdpbusd": 
 
 
 def _bytes_at(address: int, count: int) -> Array:
-    return np.frombuffer((ctypes.c_uint8 * count).from_address(address), "uint8")
+    return np.ctypeslib.as_array((ctypes.c_uint8 * count).from_address(address))
 
 
 def _numbers(raw: Array, dtype: str) -> Array:
@@ -34,11 +34,12 @@ def _numbers(raw: Array, dtype: str) -> Array:
     return raw.view(dtype).astype("float64" if dtype == "float16" else "int64")
 
 
-def _sum(before: Array, added: Array) -> Array:
-    """32-bit sums, as bytes."""
-    if added.dtype == "float64":
-        return (before.view("float32") + added).astype("float32").view("uint8")
-    return (before.view("int32") + added).astype("int32").view("uint8")
+def _sum(before: Array, x: Array, y: Array) -> Array:
+    """32-bit sums with the products of matrices added, as bytes."""
+    with np.errstate(all="ignore"):
+        dtype = "float32" if x.dtype == "float64" else "int32"
+        made: Array = (before.view(dtype) + x @ y).astype(dtype).view("uint8")
+        return made
 
 
 def _tile_product(a_dtype: str, b_dtype: str) -> Callable[..., None]:
@@ -53,7 +54,7 @@ def _tile_product(a_dtype: str, b_dtype: str) -> Callable[..., None]:
         y = y.reshape(depth // 4, columns // 4, group).transpose(0, 2, 1).reshape(-1, columns // 4)
         made = _bytes_at(z, 1024).reshape(16, 64)
         made[...] = 0
-        made[:rows, :columns] = _sum(c_tile[:rows, :columns].copy(), x @ y)
+        made[:rows, :columns] = _sum(c_tile[:rows, :columns].copy(), x, y)
 
     return run
 
@@ -80,7 +81,7 @@ def _vector_product(a_dtype: str, b_dtype: str) -> Callable[..., None]:
             for each, dtype in ((a, a_dtype), (b, b_dtype))
         )
         before = _bytes_at(c, 16).reshape(2, 8).copy()
-        _bytes_at(z, 16).reshape(2, 8)[...] = _sum(before, x @ y.T)
+        _bytes_at(z, 16).reshape(2, 8)[...] = _sum(before, x, y.T)
 
     return run
 
