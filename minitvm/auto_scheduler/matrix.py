@@ -27,6 +27,7 @@ from minitvm.te.matrix_product import MatrixProduct, find_matrix_product, matrix
 from minitvm.te.schedule import Schedule
 from minitvm.te.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
+from minitvm.te.tensor_intrin import TensorIntrin
 
 
 def matrix_product_for(contraction: Contraction, target: Target) -> MatrixProduct | None:
@@ -70,30 +71,35 @@ def write_matrix(
 ) -> None:
     """Writes the schedule of a contraction by an instruction, and of the stage of `last`, which
     takes its sums."""
-    op = contraction.op
-    tile, (_, _, depth) = _tile(contraction, by), _sizes(contraction)
+    op, sizes = contraction.op, _sizes(contraction)
+    tile = _tile(contraction, by)
     assert tile is not None
-
-    sums = s.cache_write(last, "global") if last.op is op else op.output(0)
-    depth = _rounded_up(depth, by.depth)
+    depth = _rounded_up(sizes[2], by.depth)
     block = _row_tiles_in_cache(contraction, tile, depth, target)
-    multiples = [*[1] * (len(op.axis) - 2), tile.rows * (block or 1), tile.columns, by.depth]
-    loads = factors_of(s[sums].op)
+    multiples = (tile.rows * (block or 1), tile.columns, by.depth)
+    is_even = not any(size % each for size, each in zip(sizes, multiples, strict=True))
+
+    sums, factors = last, [cast(Tensor, load.producer) for load in factors_of(op)]
+    loads = factors_of(op)
     known = {stage.op for stage in s.stages}
-    padded, *factors = s.pad_einsum(sums, multiples)
+    if last.op is not op or not is_even:
+        sums = s.cache_write(last, "global") if last.op is op else op.output(0)
+        loads = factors_of(s[sums].op)
+        sums, *factors = s.pad_einsum(sums, [*[1] * (len(op.axis) - 2), *multiples])
     for load, factor in zip(loads, factors, strict=True):
         if load.producer is contraction.b.tensor:
             place = len(op.axis) - 1
-            in_order = write_panels(s, padded, factor, load, place, tile.columns, by.group)
+            in_order = write_panels(s, sums, factor, load, place, tile.columns, by.group)
         else:
-            in_order = _write_rows(s, padded, factor, load)
+            in_order = _write_rows(s, sums, factor, load)
         if factor.op in known:
             continue
         if in_order:
             write_copy(s[factor], target)
         else:
             s[factor].compute_inline()
-    _write_tiles(s[last], s[padded], tile, by, depth, block)
+    intrinsic = matrix_product(by.name, tile.rows, tile.columns, depth)
+    _write_tiles(s[last], s[sums], tile, intrinsic, block)
 
 
 def _sizes(contraction: Contraction) -> tuple[int, int, int]:
@@ -176,9 +182,9 @@ _COPIED = 16  # elements of a row that are brought together at once
 
 
 def _write_tiles(
-    stage: Stage, inner: Stage, tile: Tile, by: MatrixProduct, depth: int, block: int | None
+    stage: Stage, inner: Stage, tile: Tile, intrinsic: TensorIntrin, block: int | None
 ) -> None:
-    """The loops over tiles."""
+    """The loops over tiles of a stage, whose sums are its own, or those of `inner`."""
     assert isinstance(stage.op, ComputeOp) and isinstance(inner.op, ComputeOp)
     *outer, row, column = stage.op.axis
     row_tiles, row_inner = stage.split(row, factor=tile.rows)
@@ -188,8 +194,11 @@ def _write_tiles(
     if block is not None:
         blocks, row_tiles = stage.split(row_tiles, factor=block)
         tiles = [blocks, column_tiles, row_tiles]
-    stage.reorder(*outer, *tiles, row_inner, column_inner)
-    stage.vectorize(column_inner)
+    stage.reorder(*outer, *tiles, row_inner, column_inner, *stage.op.reduce_axis)
     stage.parallel((*outer, *tiles)[0])
+    if inner is stage:
+        stage.tensorize(row_inner, intrinsic)
+        return
+    stage.vectorize(column_inner)
     inner.compute_at(stage, tiles[-1])
-    inner.tensorize(inner.op.axis[-2], matrix_product(by.name, tile.rows, tile.columns, depth))
+    inner.tensorize(inner.op.axis[-2], intrinsic)

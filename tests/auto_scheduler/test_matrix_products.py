@@ -149,6 +149,21 @@ def test_blocks_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("anywhere")
 @pytest.mark.skipif(not HAS_BMI2, reason="kernels use BMI2")
+def test_sums_in_place() -> None:
+    """Where all tiles are whole they are stored to the output; also to one with strides."""
+    tensors = product(32, 64, 128, ("int8", "int8", "int32"))
+    s = auto_schedule(tensors[2], AMX)
+    assert "cache_write" not in s.trace()
+    f = tvm.build(s, tensors, AMX, release_gil=True)
+    a, b = numbers((64, 128), "int8")[::2], numbers((64, 128), "int8").T
+    c = np.zeros((32, 128), "int32")
+    f(a, b, c[:, 64:])
+    np.testing.assert_array_equal(c[:, 64:], a.astype("int32") @ b.astype("int32"))
+    assert not c[:, :64].any()
+
+
+@pytest.mark.usefixtures("anywhere")
+@pytest.mark.skipif(not HAS_BMI2, reason="kernels use BMI2")
 def test_checked_accesses() -> None:
     tensors = product(20, 40, 70, ("int8", "int8", "int32"))
     s = auto_schedule(tensors[2], AMX)

@@ -253,11 +253,11 @@ def test_addresses() -> None:
     f(array, compiled)
     interpret(func, array, interpreted)
     assert (compiled == array[::-1]).all() and (interpreted == array[::-1]).all()
-    with pytest.raises(ValueError, match=r"argument 0 'X': expected strides\[0\] == 8 .*, got -8"):
-        f(array[::-1], compiled)
+    f(array[::-1], compiled)
+    assert (compiled == array).all()
 
 
-def test_an_extern_that_passes_addresses_takes_compact_arrays_only() -> None:
+def test_an_extern_that_passes_addresses_works_on_compact_copies() -> None:
     X = te.placeholder((4,), name="X")
 
     def memcpy(ins: list[tir.Buffer], outs: list[tir.Buffer]) -> Any:
@@ -269,8 +269,9 @@ def test_an_extern_that_passes_addresses_takes_compact_arrays_only() -> None:
     array, result = np.arange(8, dtype="float32"), np.empty(4, "float32")
     f(array[:4], result)
     assert result.tolist() == [0, 1, 2, 3]
-    with pytest.raises(ValueError, match=r"expected strides\[0\] == 1 .*, got 2"):
-        f(array[::2], result)
+    wide = np.zeros(8, "float32")
+    f(array[::2], wide[::2])
+    assert wide.tolist() == [0, 0, 2, 0, 4, 0, 6, 0]
 
 
 # -- What matches ----------------------------------------------------------------------------------
