@@ -1,9 +1,9 @@
 """Contractions of small numbers by matrix-product instructions.
 
 As :mod:`dotted`, but what is computed at once is a block of sums over all of k, in tile registers
-or in vectors of two rows and columns::
+or in vectors of two rows and columns; where all blocks are whole it is stored to C itself::
 
-    for each block of rows that fits the L2 cache:
+    for each block of rows that fits the L2 cache:   # only where neither factor does
         for each tile of columns:
             for each tile of rows:
                 sums = matrix_product(A[rows, :], panels[j // columns, :, :])
@@ -79,13 +79,14 @@ def write_matrix(
     multiples = (tile.rows * (block or 1), tile.columns, by.depth)
     is_even = not any(size % each for size, each in zip(sizes, multiples, strict=True))
 
-    sums, factors = last, [cast(Tensor, load.producer) for load in factors_of(op)]
-    loads = factors_of(op)
     known = {stage.op for stage in s.stages}
-    if last.op is not op or not is_even:
-        sums = s.cache_write(last, "global") if last.op is op else op.output(0)
-        loads = factors_of(s[sums].op)
-        sums, *factors = s.pad_einsum(sums, [*[1] * (len(op.axis) - 2), *multiples])
+    if last.op is op and is_even:
+        sums, loads = last, factors_of(op)
+        factors = [cast(Tensor, load.producer) for load in loads]
+    else:
+        inner = s.cache_write(last, "global") if last.op is op else op.output(0)
+        loads = factors_of(s[inner].op)
+        sums, *factors = s.pad_einsum(inner, [*[1] * (len(op.axis) - 2), *multiples])
     for load, factor in zip(loads, factors, strict=True):
         if load.producer is contraction.b.tensor:
             place = len(op.axis) - 1
@@ -144,9 +145,8 @@ def _rounded_up(size: int, multiple: int) -> int:
 def _row_tiles_in_cache(
     contraction: Contraction, tile: Tile, depth: int, target: Target
 ) -> int | None:
-    """How many tiles of rows make a block: they read about half of what fits half of the L2 cache
-    to all of that, with the least padding. None where all of the columns' factor fits it, or all
-    rows do."""
+    """How many tiles of rows make a block: what they read fills a quarter to a half of the L2
+    cache, whichever pads least. None where half of it holds all columns, or all rows."""
     rows, columns, _ = _sizes(contraction)
     half = target.cache_bytes(2) // 2
     itemsize = contraction.a.tensor.dtype.itemsize

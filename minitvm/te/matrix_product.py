@@ -136,8 +136,8 @@ def matrix_product(name: str, rows: int, columns: int, depth: int) -> TensorIntr
 
     It computes::
 
-        z[i, j] = sum over r < depth of a[i, r].astype(sum) * w[r // group, j * group + r % group]
-                                                               .astype(sum)
+        z[i, j] = sum over r < depth of
+                  a[i, r].astype(sum) * w[r // group, j * group + r % group].astype(sum)
 
     where rows of `a` and of `w` may be apart in memory. The sums stay in registers meanwhile, if
     the block isn't larger than they are.
@@ -272,10 +272,6 @@ class _Block(ABC):
         """The cell that begins there, with the product of what was loaded."""
 
 
-_TILE = DType.of("int32x256")
-_TILE_ROWS, _TILE_BYTES = 16, 64  # of each row
-
-
 @final
 class _Tiles(_Block):
     """AMX: a cell is a tile of up to 16 rows of up to 64 bytes. LLVM assigns the tile registers,
@@ -354,15 +350,13 @@ class _Pairs(_Block):
         ))  # fmt: skip
 
     def load_a(self, a: Buffer, row: int, k: Var) -> PrimExpr:
-        bits = DType.of(f"int{a.dtype.bits}").with_lanes(self.by.group)
+        steps = a.dtype.with_lanes(self.by.depth)
+        bits = DType.of(f"int{a.dtype.bits}").with_lanes(self.by.depth)
         upper, lower = (
-            reinterpret(
-                bits, a.vload((row + i, k * self.by.depth), a.dtype.with_lanes(self.by.group))
-            )
-            for i in range(2)
+            reinterpret(bits, a.vload((row + i, k * self.by.depth), steps)) for i in range(2)
         )
-        both = _shuffle(upper, lower, range(2 * self.by.group))
-        made: PrimExpr = reinterpret(a.dtype.with_lanes(2 * self.by.group), both)
+        both = _shuffle(upper, lower, range(2 * self.by.depth))
+        made: PrimExpr = reinterpret(a.dtype.with_lanes(2 * self.by.depth), both)
         return made
 
     def load_w(self, w: Buffer, column: int, k: Var) -> PrimExpr:
