@@ -259,7 +259,7 @@ def _axes_of(contraction: Contraction, factor: Factor) -> list[IterVar] | None:
 
 def _write_panels(s: Schedule, contraction: Contraction, made: _Made, tile: Tile) -> None:
     """Packs the columns' factor into panels as wide as a tile."""
-    panels, _ = _packed(s, contraction, contraction.b, contraction.column, tile.columns, made)
+    panels = _packed(s, contraction, contraction.b, contraction.column, tile.columns, made)
     place_copy(panels, None if made.panels is None else (made.stage, made.panels))
 
 
@@ -272,17 +272,14 @@ def _write_strip(
         strip = s[made.widened]
         write_copy(strip, target)
     else:
-        row = contraction.rows[-1]
-        strip, loops = _packed(s, contraction, contraction.a, row, tile.rows, made)
-        steps = len(contraction.op.reduce_axis)
-        strip.reorder(*loops[-steps - 1 : -1], loops[-steps - 2], loops[-1])  # as it is read
+        strip = _packed(s, contraction, contraction.a, contraction.rows[-1], tile.rows, made)
     strip.compute_at(made.stage, made.strips)
 
 
 def _packed(
     s: Schedule, contraction: Contraction, factor: Factor, axis: IterVar, width: int, made: _Made
-) -> tuple[Stage, list[IterVar]]:
-    """A copy of a factor in panels: ``panels[..., i // width, k..., i % width]``; and its loops."""
+) -> Stage:
+    """A copy of a factor in panels: ``panels[..., i // width, k..., i % width]``."""
     axes = _axes_of(contraction, factor)
     assert axes is not None
     place = axes.index(axis)
@@ -297,4 +294,6 @@ def _packed(
     loops = panels.transform_layout(layout)
     if first[-1:] != [len(axes) - 1]:  # elements are neighbours along the axis or along a sum
         panels.vectorize(loops[-1])
-    return panels, loops
+    if place == len(axes) - 1:  # row after row is read, for all panels
+        panels.reorder(*loops[len(first) + 1 : -1], loops[len(first)], loops[-1])
+    return panels
