@@ -47,23 +47,23 @@ class Axes:
     most: int
     extents: dict[str, Any] = field(default_factory=dict)
     sizes: dict[Any, int] = field(default_factory=dict)
+    values: dict[str, int] = field(default_factory=dict)
 
     def add(self, name: str, *, empty: bool = True) -> str:
         """A new axis, of an extent that keeps the number of products below the most."""
-        taken = prod(max(1, self.value(axis)) for axis in self.extents)
+        taken = prod(max(1, value) for value in self.values.values())
         fits = [each for each in EXTENTS if taken * each <= self.most] or [1]
         extent = self.draw(st.sampled_from(fits))
         if empty and self.draw(st.integers(0, 60)) == 60:
             extent = 0
-        self.extents[name] = extent
+        self.values[name] = self.extents[name] = extent
+        dtype = self.draw(st.sampled_from(["int32", "int32", "int32", "int64"]))
         if self.draw(st.integers(0, 3)) == 3:
-            self.extents[name] = te.size_var(f"n_{name}")
+            self.extents[name] = te.size_var(f"n_{name}", dtype)
             self.sizes[self.extents[name]] = extent
+        elif dtype == "int64":
+            self.extents[name] = te.const(extent, dtype)
         return name
-
-    def value(self, name: str) -> int:
-        extent = self.extents[name]
-        return extent if isinstance(extent, int) else self.sizes[extent]
 
 
 @dataclass
@@ -257,7 +257,7 @@ def contraction(draw: Draw) -> Program:
     a = placeholder(draw, axes, a_reads, a_dtype, "A")
     args.append(a.tensor)
     second: Callable[[At], Any]
-    small = prod(max(1, axes.value(each)) for each in (*2 * rows, *reduced, *batch)) <= axes.most
+    small = prod(max(1, axes.values[each]) for each in (*2 * rows, *reduced, *batch)) <= axes.most
     if rows and small and len(rows) == len(columns) and draw(st.integers(0, 3)) == 3:
         # The same tensor again, of other rows: the columns have the extents of the rows.
         twin = dict(zip(rows, columns, strict=True))
