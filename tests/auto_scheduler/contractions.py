@@ -36,7 +36,7 @@ DTYPES = [
     ("int64", "int32", "int64"),
 ]
 EXTENTS = [1, 1, 2, 3, 4, 5, 7, 8, 11, 13, 16, 17, 24, 31, 32, 33, 48, 61, 64, 67, 97, 128, 130]
-MOST = [2_000, 40_000, 40_000, 1_500_000]  # products, of which a program is drawn to have at most
+MOST = [2_000, 40_000, 40_000, 600_000]  # products, of which a program is drawn to have at most
 
 
 @dataclass

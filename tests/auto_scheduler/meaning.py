@@ -21,8 +21,6 @@ from minitvm.runtime.dtype import DType
 from minitvm.te.tensor import ComputeOp, Tensor
 
 Array = np.ndarray[Any, Any]
-_WIDE = np.longdouble
-_WIDE_UNIT = float(np.finfo(_WIDE).eps)
 _FUNCTION_UNITS = 8  # ULP: more than docs/numerics.md promises of any function
 _DIGITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
 _LEAST = {"float64": 2.0**-1074, "float32": 2.0**-149, "float16": 2.0**-24, "bfloat16": 2.0**-133}
@@ -37,16 +35,28 @@ class Value:
 
 
 class Meaning:
-    """The elements of tensors, given those of placeholders and the symbolic sizes."""
+    """The elements of tensors, given those of placeholders and the symbolic sizes.
 
-    def __init__(self, given: Mapping[Tensor, Array], sizes: Mapping[Var, int]) -> None:
-        self._known = {t: Value(_widened(t.dtype, values)) for t, values in given.items()}
+    `wide` is the type that floats are computed in: of more digits than any in the program.
+    """
+
+    def __init__(
+        self,
+        given: Mapping[Tensor, Array],
+        sizes: Mapping[Var, int],
+        wide: type[np.floating[Any]] = np.longdouble,
+    ) -> None:
+        self._wide = wide
+        self._known = {t: Value(self._widened(t.dtype, values)) for t, values in given.items()}
         self._sizes = {var: np.asarray(size, "int64") for var, size in sizes.items()}
 
     def of(self, tensor: Tensor) -> Value:
         if tensor not in self._known:
             self._known[tensor] = self._computed(tensor)
         return self._known[tensor]
+
+    def _widened(self, dtype: DType, values: Array) -> Array:
+        return values.astype(self._wide if dtype.is_float else str(dtype))
 
     def size(self, extent: PrimExpr) -> int:
         """The value of an extent."""
@@ -89,7 +99,9 @@ class Meaning:
         unit = count * 2.0 ** -_DIGITS[str(dtype)]
         whole = np.all(exact * 4 == np.rint(exact * 4), axis=axes, keepdims=True)
         fits = size * 4 <= 2.0 ** _DIGITS[str(dtype)]
-        rounding = np.where(whole & fits, 0, unit / (1 - unit) * size + count * _WIDE_UNIT * size)
+        rounding = np.where(
+            whole & fits, 0, unit / (1 - unit) * size + count * np.finfo(self._wide).eps * size
+        )
         return Value(exact.sum(axes, keepdims=True), total + rounding)
 
     def _at(self, node: PrimExpr, env: Mapping[Var, Array]) -> Value:
@@ -97,11 +109,11 @@ class Meaning:
             case Var():
                 return Value(env[node])
             case e.IntImm() | e.FloatImm():
-                return Value(_widened(node.dtype, np.asarray(node.value)))
+                return Value(self._widened(node.dtype, np.asarray(node.value)))
             case e.ProducerLoad():
                 return self._loaded(node, env)
             case e.Cast():
-                return _cast(node, self._at(node.value, env))
+                return self._cast(node, self._at(node.value, env))
             case e.Select():
                 return _chosen(*(self._at(each, env) for each in
                                  (node.condition, node.true_value, node.false_value)))  # fmt: skip
@@ -121,6 +133,13 @@ class Meaning:
                 return Value(made if is_index else made.astype(str(node.dtype)))
         raise NotImplementedError(type(node).__name__)
 
+    def _cast(self, node: e.Cast, value: Value) -> Value:
+        exact = self._widened(node.dtype, value.exact)
+        if node.dtype.is_float:
+            return _rounded(node.dtype, Value(exact, value.error))
+        assert not node.value.dtype.is_float, "rounding to integers has no bound of its error"
+        return Value(exact)
+
     def _loaded(self, node: e.ProducerLoad, env: Mapping[Var, Array]) -> Value:
         values = self.of(cast(Tensor, node.producer))
         if not values.exact.size:
@@ -137,12 +156,6 @@ class Meaning:
         )
 
 
-def _widened(dtype: DType, values: Array) -> Array:
-    if dtype.is_float:
-        return values.astype(_WIDE)
-    return values.astype("bool" if dtype.is_bool else str(dtype))
-
-
 def _dropped(values: Any, ndim: int, kept: int) -> Array:
     """Without the axes that were summed."""
     array = np.asarray(values)
@@ -151,13 +164,13 @@ def _dropped(values: Any, ndim: int, kept: int) -> Array:
 
 def _rounded(dtype: DType, value: Value) -> Value:
     """After one rounding to a type."""
-    digits, least = _DIGITS[str(dtype)], _LEAST[str(dtype)]
+    digits, least, wide = _DIGITS[str(dtype)], _LEAST[str(dtype)], value.exact.dtype.type
     _, exponent = np.frexp(value.exact)
-    spacing = np.maximum(np.ldexp(_WIDE(1), exponent - digits), _WIDE(least))
+    spacing = np.maximum(np.ldexp(wide(1), exponent - digits), wide(least))
     kept = (value.exact == np.rint(value.exact / spacing) * spacing) & (
         np.asarray(value.error) == 0
     )
-    unit = 2.0**-digits + 2 * _WIDE_UNIT
+    unit = 2.0**-digits + 2 * float(np.finfo(wide).eps)
     return Value(value.exact, value.error + np.where(
         kept, 0, unit * (abs(value.exact) + value.error) + least))  # fmt: skip
 
@@ -196,7 +209,7 @@ _FUNCTIONS: dict[str, tuple[Callable[[Array], Array], Callable[[Value, Array], A
 
 def _function(node: e.Call, x: Value) -> Value:
     function, slope = _FUNCTIONS[node.op]
-    exact = np.asarray(function(x.exact), _WIDE)
+    exact = np.asarray(function(x.exact), x.exact.dtype)
     unit = _FUNCTION_UNITS * 2.0 ** (1 - _DIGITS[str(node.dtype)])
     return Value(exact, slope(x, exact) * x.error + unit * abs(exact))
 
@@ -206,10 +219,3 @@ def _chosen(condition: Value, a: Value, b: Value) -> Value:
         np.where(condition.exact, *each) for each in ((a.exact, b.exact), (a.error, b.error))
     )
     return Value(exact, error)
-
-
-def _cast(node: e.Cast, value: Value) -> Value:
-    if not node.dtype.is_float:
-        assert not node.value.dtype.is_float, "rounding to integers has no bound of its error"
-        return Value(_widened(node.dtype, value.exact))
-    return _rounded(node.dtype, Value(value.exact.astype(_WIDE), value.error))

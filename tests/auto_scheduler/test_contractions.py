@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, note, settings
+from hypothesis import HealthCheck, Phase, assume, given, note, settings
 from hypothesis import strategies as st
 
 import minitvm as tvm
 from minitvm.runtime.dtype import DType
 from minitvm.target import Target
-from minitvm.te.tensor import PlaceholderOp, Tensor
+from minitvm.te.tensor import ComputeOp, PlaceholderOp, Tensor
 from tests.auto_scheduler.contractions import attention, contraction
 from tests.auto_scheduler.meaning import Meaning, Value
 from tests.schedules.programs import Draw, Program
@@ -23,6 +24,7 @@ QUICK = [Phase.explicit, Phase.reuse, Phase.generate]
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 TARGETS = ["llvm", "llvm", "llvm -mcpu=haswell", "llvm -mcpu=x86-64"]
 SMALL_CACHES = {1: 1 << 11, 2: 1 << 13, 3: 1 << 15}  # bytes: small programs are blocked, too
+MOST_WORK = 600_000  # elements or products of a stage
 AROUND = 67  # elements of rubbish before and after what a function may touch
 
 
@@ -105,14 +107,15 @@ def assert_means(tensor: Tensor, got: Array, expected: Value) -> None:
 
 def check(make: Any, draw: Draw) -> None:
     program: Program = draw(st.composite(make)())
+    assume(all(work_of(op.output(0), program.sizes) <= MOST_WORK for op in program.outputs))
     target = draw(st.sampled_from(TARGETS))
-    caches = SMALL_CACHES if draw(st.booleans()) else None
-    note(f"{target}, caches: {caches}, sizes: {program.sizes}")
+    small = draw(st.booleans())
+    note(f"{target}, small caches: {small}, sizes: {program.sizes}")
     calls = [program.sizes]
     for _ in range(3 if program.sizes else 0):  # the same function, called with other sizes
-        calls.append(other_sizes(draw, program.sizes, least=1 if make is attention else 0))
+        calls.append(other_sizes(draw, program, least=1 if make is attention else 0))
     outputs = [op.output(0) for op in program.outputs]
-    with with_caches(caches):
+    with with_small_caches(small):
         note(tvm.auto_schedule(program.outputs, target).trace())
         scheduled = tvm.build(outputs, program.args, target, name="scheduled")
     plain = tvm.build(outputs, program.args, target, auto_schedule=False, name="plain")
@@ -129,17 +132,28 @@ def check(make: Any, draw: Draw) -> None:
                 assert_means(tensor, got, wanted)
 
 
-def other_sizes(draw: Draw, sizes: dict[Any, int], least: int) -> dict[Any, int]:
-    """Sizes for another call: the larger, the fewer of them there are."""
-    high = {1: 300, 2: 70, 3: 24}.get(len(sizes), 9)
-    return {size: draw(st.integers(least, high)) for size in sizes}
+def other_sizes(draw: Draw, program: Program, least: int) -> dict[Any, int]:
+    """Sizes for another call, with which no stage computes too much."""
+    sizes = {size: draw(st.integers(least, 300)) for size in program.sizes}
+    while max(work_of(op.output(0), sizes) for op in program.outputs) > MOST_WORK:
+        largest = max(sizes, key=lambda size: sizes[size])
+        sizes[largest] //= 2
+    return sizes
 
 
-def with_caches(sizes: dict[int, int] | None) -> Any:
-    """Makes schedules as for a machine with such caches."""
-    real = Target.cache_bytes
-    chosen = real if sizes is None else lambda self, level: sizes[level]
-    return mock.patch.object(Target, "cache_bytes", chosen)
+def work_of(tensor: Tensor, sizes: dict[Any, int]) -> int:
+    """How many elements or products the largest has, of all that a tensor is made of."""
+    op, own = tensor.op, prod(shape_of(tensor, sizes))
+    if isinstance(op, ComputeOp):
+        domains = [axis.dom for axis in op.reduce_axis if axis.dom is not None]
+        own *= prod(Meaning({}, sizes).size(domain.extent) for domain in domains)
+    return max([own, *(work_of(each, sizes) for each in op.input_tensors)])
+
+
+def with_small_caches(small: bool = True) -> Any:
+    """Makes schedules as for a machine whose caches hold little."""
+    made = (lambda self, level: SMALL_CACHES[level]) if small else Target.cache_bytes
+    return mock.patch.object(Target, "cache_bytes", made)
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=SLOW, phases=QUICK)
