@@ -2,23 +2,29 @@
 
 ::
 
-    for each tile of rows:
-        for each tile of columns:                    # the other way round where B is not packed
-            sums[rows, columns] = 0                  # "local": vector registers
-            for k:
-                sums[i, j] += A[i, k] * panels[j // columns, k, j % columns]
-            C[...] = sums
+    for each block of columns, and of rows:          # on all threads
+        for each block of k:                         # if there are more steps than L1 holds
+            panels = B[block of k, block of columns] # stays in L2
+            for each tile of rows:
+                for each tile of columns:
+                    sums[rows, columns] = 0          # "local": vector registers
+                    for k:
+                        sums[i, j] += A[i, k] * panels[j // columns, k, j % columns]
+                    C[...] += sums
+
+Of a small factor, nothing is packed: the tiles read it as it lies.
 """
 
 from __future__ import annotations
 
-from math import prod
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
 
 from minitvm import expr as e
 from minitvm.auto_scheduler.contraction import Contraction, bytes_of, extent_of, loads_of
 from minitvm.auto_scheduler.sums import sums_in_registers
-from minitvm.auto_scheduler.tiles import Tile, tile_of
+from minitvm.auto_scheduler.tiles import Blocks, Tile, blocks_of, tile_of
 from minitvm.expr import IterVar, Var
 from minitvm.functor import walk_once
 from minitvm.scalars import INTRINSICS
@@ -34,6 +40,32 @@ _LEAST_REUSE = 4
 _SHORT = {"sqrt", "rsqrt", "fabs", "floor", "ceil", "trunc", "round", "nearbyint", "copysign",
           "isnan", "isinf", "isfinite"}  # fmt: skip
 _UNPACKED = 1 << 18  # bytes of a factor that is fast to read as it lies
+_TASKS = 4  # for each core: more make no difference to when the last one ends
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Which axes of a stage are rows, and which are neither rows nor the column. The last row is
+    the one that tiles have several of."""
+
+    rows: tuple[int, ...]
+    others: tuple[int, ...]
+
+    def of(self, stage: Stage) -> tuple[list[IterVar], list[IterVar], IterVar]:
+        """The rows, the others and the column of a stage."""
+        assert isinstance(stage.op, ComputeOp)
+        axes = stage.op.axis[-len(self.rows) - len(self.others) - 1 :]  # a new one may be first
+        return [axes[i] for i in self.rows], [axes[i] for i in self.others], axes[-1]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Loop:
+    """A loop, and how often it runs; None if the call decides."""
+
+    axis: IterVar
+    extent: int | None
 
 
 def write_tiled(
@@ -44,27 +76,92 @@ def write_tiled(
     factor is computed element by element, for this alone, so it may be computed on the way into
     panels."""
     op = contraction.op
-    row = contraction.rows[-1] if contraction.rows else None
-    places = (None if row is None else op.axis.index(row), len(op.axis) - 1)
-    tile = _tile(contraction, row, last, target)
-    packs = row is not None and _packs(contraction, row, tile)
-    if inline_columns and row is not None and _axes_of(contraction) is not None:
-        packs = True
-
-    stage = s[last]
-    in_memory = last.op is not op and _calls_functions(s, stage)
-    sums = sums_in_registers(s, contraction, op.output(0) if in_memory else last)
-    if row is not None and _widens(contraction):
-        sums = _write_widened(s, contraction, sums, target)
-    block = _row_tiles_in_cache(contraction, tile, target) if packs else None
-    innermost = _write_tiles(stage, places, tile, block, not packs, not in_memory)
-    if in_memory:
-        _write_copy(s[op.output(0)], stage, innermost, places)
-    _write_sums(s[sums], stage, innermost, places)
+    rows = tuple(op.axis.index(axis) for axis in contraction.rows)
+    others = tuple(i for i in range(len(op.axis) - 1) if i not in rows)
+    places = _Places(rows, others)
+    tile = _tile(contraction, last, target)
+    packs = _packs(contraction, tile, inline_columns)
+    in_memory = last.op is not op or _widens(contraction)
+    whole = Blocks(None, None, None)
+    blocks = _blocks(contraction, places, tile, in_memory, target) if packs else whole
+    if blocks.depth is None:
+        sums, at = _write_whole(s, contraction, last, places, tile, blocks, packs, target)
+    else:
+        sums, at = _write_deep(s, contraction, last, places, tile, blocks, target)
     if packs:
-        _write_panels(s, contraction, sums, tile)
+        _write_panels(s, contraction, sums, tile, at)
         if inline_columns:
             s[contraction.b.tensor].compute_inline()
+
+
+def _write_whole(
+    s: Schedule,
+    contraction: Contraction,
+    last: Tensor,
+    places: _Places,
+    tile: Tile,
+    blocks: Blocks,
+    packs: bool,
+    target: Target,
+) -> tuple[Tensor, tuple[Stage, IterVar] | None]:
+    """All steps of the sum in registers. Returns the stage of the sums, and where what it reads is
+    brought into panels."""
+    op, stage = contraction.op, s[last]
+    in_memory = last.op is not op and _calls_functions(s, stage)
+    sums = sums_in_registers(s, contraction, op.output(0) if in_memory else last)
+    if contraction.rows and _widens(contraction):
+        sums, copy = _widened(s, contraction, sums)
+        write_copy(s[copy], target)
+        s[copy].parallel(_compute(s[copy]).axis[0])
+    tasks, tiles = _write_tiles(stage, places, tile, blocks, None, packs, not in_memory)
+    if packs and tasks:
+        at: tuple[Stage, IterVar] | None = (stage, _run_parallel(stage, tasks, target))
+        last_tile = tiles[-1].axis
+    else:
+        at, last_tile = None, _run_parallel(stage, [*tasks, *tiles], target)
+    if in_memory:
+        _write_copy(s[op.output(0)], stage, last_tile, places)
+    _write_sums(s[sums], stage, last_tile, places)
+    return sums, at
+
+
+def _write_deep(
+    s: Schedule,
+    contraction: Contraction,
+    last: Tensor,
+    places: _Places,
+    tile: Tile,
+    blocks: Blocks,
+    target: Target,
+) -> tuple[Tensor, tuple[Stage, IterVar]]:
+    """Blocks of the sum in registers, one after the other added up in memory: in the output, or in
+    a block of it from which the last stage takes the sums."""
+    total, copy = contraction.op.output(0), None
+    if _widens(contraction):
+        if last is total:
+            total = s.cache_write(total, "global")
+        total, copy = _widened(s, contraction, total)
+    stage = s[total]
+    steps, _ = stage.split(_compute(stage).reduce_axis[0], factor=blocks.depth)
+    sums = s.rfactor(total, steps)
+    s[sums].set_scope("local")
+    (steps,) = _compute(stage).reduce_axis
+    outside = blocks
+    if s[last] is not stage:
+        tasks, rows, column = _write_blocks(s[last], places, blocks)
+        outer, inner = s[last].split(column.axis, factor=tile.columns)
+        s[last].reorder(*(each.axis for each in (*tasks, *rows)), outer, inner)
+        s[last].vectorize(inner)
+        stage.compute_at(s[last], _run_parallel(s[last], tasks, target))
+        outside = Blocks(None, None, None)
+    tasks, tiles = _write_tiles(stage, places, tile, outside, steps, True, True)
+    if s[last] is stage:
+        _run_parallel(stage, tasks, target)
+    _write_sums(s[sums], stage, tiles[-1].axis, places)
+    if copy is not None:
+        write_copy(s[copy], target)
+        s[copy].compute_at(stage, steps)
+    return sums, (stage, steps)
 
 
 def _widens(contraction: Contraction) -> bool:
@@ -75,56 +172,93 @@ def _widens(contraction: Contraction) -> bool:
     return is_narrow and bool(factors_of(contraction.op)) and a is not contraction.b.tensor
 
 
-def _write_widened(s: Schedule, contraction: Contraction, sums: Tensor, target: Target) -> Tensor:
-    """Lets the sums read the rows' factor from a float32 copy."""
+def _widened(s: Schedule, contraction: Contraction, sums: Tensor) -> tuple[Tensor, Tensor]:
+    """The sums, reading the rows' factor from a float32 copy; and that copy."""
     op, a = contraction.op, contraction.a.tensor
     dtypes = ["float32" if each.producer is a else None for each in factors_of(op)]
     made, *factors = s.pad_einsum(sums, [1] * (len(op.axis) + len(op.reduce_axis)), dtypes)
     (copy,) = [factor for factor, dtype in zip(factors, dtypes, strict=True) if dtype]
-    write_copy(s[copy], target)
-    return made
+    return made, copy
 
 
 def write_copy(stage: Stage, target: Target) -> None:
     """A copy that is padded or widened, in vectors."""
-    assert isinstance(stage.op, ComputeOp)
     lanes = target.lanes(stage.op.output(0).dtype)
-    _, inner = stage.split(stage.op.axis[-1], factor=lanes)
+    _, inner = stage.split(_compute(stage).axis[-1], factor=lanes)
     stage.vectorize(inner)
-    if stage.op.output(0).ndim > 1:
-        stage.parallel(stage.op.axis[0])
+
+
+# -- Loops --
 
 
 def _write_tiles(
     stage: Stage,
-    places: tuple[int | None, int],
+    places: _Places,
     tile: Tile,
-    block: int | None,
-    columns_outside: bool,
+    blocks: Blocks,
+    steps: IterVar | None,
+    packs: bool,
     unroll_rows: bool,
-) -> IterVar:
-    """The loops over tiles, and what is done with a tile; the innermost of the former."""
-    assert isinstance(stage.op, ComputeOp)
-    row, column = places
-    axes = stage.op.axis
-    outer = [axis for i, axis in enumerate(axes) if i not in places]
-    column_outer, column_inner = stage.split(axes[column], factor=tile.columns)
-    inner = [column_inner]
-    tiles = [column_outer]
-    if row is not None:
-        row_outer, row_inner = stage.split(axes[row], factor=tile.rows)
+) -> tuple[list[_Loop], list[_Loop]]:
+    """The loops over tasks, over blocks of the sum and over tiles, and what is done with a tile;
+    those over tasks and tiles."""
+    tasks, rows, column = _write_blocks(stage, places, blocks)
+    outer, inner = stage.split(column.axis, factor=tile.columns)
+    tiles, inside = [_Loop(outer, _parts(column.extent, tile.columns))], [inner]
+    if rows:
+        *before, row = rows
+        row_outer, row_inner = stage.split(row.axis, factor=tile.rows)
         if unroll_rows:
             stage.unroll(row_inner)
-        inner.insert(0, row_inner)
-        if block is not None:
-            blocks, row_outer = stage.split(row_outer, factor=block)
-            tiles = [blocks, column_outer, row_outer]
-        else:
-            tiles.insert(1 if columns_outside else 0, row_outer)
-    stage.reorder(*outer, *tiles, *inner)
-    stage.vectorize(column_inner)
-    stage.parallel((*outer, *tiles)[0])
-    return tiles[-1]
+        inside.insert(0, row_inner)
+        # What is in panels is read for each tile of rows: those in L1 stay, the panels are in L2.
+        tiles.insert(0 if packs else 1, _Loop(row_outer, _parts(row.extent, tile.rows)))
+        tiles = [*before, *tiles]
+    summed = [] if steps is None else [steps]
+    loops = [each.axis for each in tasks], [each.axis for each in tiles]
+    stage.reorder(*loops[0], *summed, *loops[1], *inside)
+    stage.vectorize(inner)
+    return tasks, tiles
+
+
+def _write_blocks(
+    stage: Stage, places: _Places, blocks: Blocks
+) -> tuple[list[_Loop], list[_Loop], _Loop]:
+    """The loops over tasks; the rows and the column of one."""
+    rows, others, last = places.of(stage)
+    tasks = [_Loop(axis, extent_of(axis)) for axis in others]
+    column = _Loop(last, extent_of(last))
+    if blocks.columns is not None:
+        outer, inner = stage.split(last, factor=blocks.columns)
+        tasks.append(_Loop(outer, _parts(column.extent, blocks.columns)))
+        column = _Loop(inner, blocks.columns)
+    inside = [_Loop(axis, extent_of(axis)) for axis in rows]
+    if blocks.rows is not None:
+        outer, inner = stage.split(rows[0], factor=blocks.rows)
+        tasks.append(_Loop(outer, _parts(inside[0].extent, blocks.rows)))
+        inside[0] = _Loop(inner, blocks.rows)
+    return tasks, inside, column
+
+
+def _parts(extent: int | None, factor: int) -> int | None:
+    return None if extent is None else -(-extent // factor)
+
+
+def _run_parallel(stage: Stage, loops: Sequence[_Loop], target: Target) -> IterVar:
+    """Runs the outermost of some loops on all cores, as many of them as one as give every core as
+    much to do; the innermost loop as it is now."""
+    count, number = 1, 0
+    while number < len(loops) and (number == 0 or not _suffices(count, target)):
+        count *= loops[number].extent or 1
+        number += 1
+    axes = [each.axis for each in loops]
+    first = stage.fuse(*axes[:number]) if number > 1 else axes[0]
+    stage.parallel(first)
+    return first if number == len(axes) else axes[-1]
+
+
+def _suffices(tasks: int, target: Target) -> bool:
+    return tasks >= _TASKS * target.num_cores or tasks % target.num_cores == 0
 
 
 def _calls_functions(s: Schedule, stage: Stage) -> bool:
@@ -138,58 +272,69 @@ def _calls_functions(s: Schedule, stage: Stage) -> bool:
     return any(_calls_functions(s, each) for each in inlined)
 
 
-def _write_copy(copy: Stage, stage: Stage, at: IterVar, places: tuple[int | None, int]) -> None:
+def _write_copy(copy: Stage, stage: Stage, at: IterVar, places: _Places) -> None:
     """Brings a tile of sums from registers to memory, where a loop can take row after row."""
     copy.compute_at(stage, at)
-    assert isinstance(copy.op, ComputeOp)
-    row, column = places
-    if row is not None:
-        copy.unroll(copy.op.axis[row])
-    copy.vectorize(copy.op.axis[column])
+    rows, _, column = places.of(copy)
+    for axis in rows[-1:]:
+        copy.unroll(axis)
+    copy.vectorize(column)
 
 
-def _write_sums(inner: Stage, stage: Stage, at: IterVar, places: tuple[int | None, int]) -> None:
+def _write_sums(inner: Stage, stage: Stage, at: IterVar, places: _Places) -> None:
     """The sums of a tile: the loops over what is summed outside, a tile inside."""
     inner.compute_at(stage, at)
-    assert isinstance(inner.op, ComputeOp)
-    axes = inner.op.axis
-    row, column = places
-    rest = [axis for i, axis in enumerate(axes) if i not in places]
-    rows = [] if row is None else [axes[row]]
-    inner.reorder(*rest, *inner.op.reduce_axis, *rows, axes[column])
-    for axis in rows:
+    rows, _, column = places.of(inner)
+    tile = [*rows[-1:], column]
+    op = _compute(inner)
+    rest = [axis for axis in op.axis if axis not in tile]
+    inner.reorder(*rest, *op.reduce_axis, *tile)
+    for axis in rows[-1:]:
         inner.unroll(axis)
-    inner.vectorize(axes[column])
+    inner.vectorize(column)
 
 
-def _row_tiles_in_cache(contraction: Contraction, tile: Tile, target: Target) -> int | None:
-    """How many tiles of rows read so much that it fits half of the L2 cache; None if all do, or
-    hardly any. Nor where the call decides how many rows there are: in a block that isn't full,
-    every tile would have to look for the last row."""
-    steps = [extent_of(axis) for axis in contraction.op.reduce_axis]
-    itemsize = contraction.a.tensor.dtype.itemsize
-    row_bytes = prod(each or 1024 for each in steps) * itemsize
-    tiles = target.cache_bytes(2) // 2 // (row_bytes * tile.rows)
-    rows = extent_of(contraction.rows[-1])
-    if rows is None or tiles < 2 or rows <= tiles * tile.rows:
-        return None
-    return int(tiles)
+def _compute(stage: Stage) -> ComputeOp:
+    assert isinstance(stage.op, ComputeOp)
+    return stage.op
 
 
-def _tile(contraction: Contraction, row: IterVar | None, last: Tensor, target: Target) -> Tile:
-    columns = extent_of(contraction.column)
-    if row is None:
-        return tile_of(1, columns, contraction.op.output(0).dtype, target, 0)
-    distance = contraction.a.along(row) * contraction.a.tensor.dtype.itemsize
-    return tile_of(extent_of(row), columns, contraction.op.output(0).dtype, target, distance)
+# -- The model --
 
 
-def _packs(contraction: Contraction, row: IterVar, tile: Tile) -> bool:
+def _tile(contraction: Contraction, last: Tensor, target: Target) -> Tile:
+    columns, dtype = extent_of(contraction.column), contraction.op.output(0).dtype
+    if not contraction.rows:
+        return tile_of(1, columns, dtype, target, 0)
+    row, a = contraction.rows[-1], contraction.a
+    distance = a.along(row) * a.tensor.dtype.itemsize
+    return tile_of(extent_of(row), columns, dtype, target, distance)
+
+
+def _blocks(
+    contraction: Contraction, places: _Places, tile: Tile, in_memory: bool, target: Target
+) -> Blocks:
+    op = contraction.op
+    return blocks_of(
+        [extent_of(axis) for axis in contraction.rows],
+        extent_of(contraction.column),
+        [extent_of(axis) for axis in op.reduce_axis],
+        [extent_of(op.axis[i]) for i in places.others],
+        tile,
+        op.output(0).dtype,
+        in_memory,
+        target,
+    )
+
+
+def _packs(contraction: Contraction, tile: Tile, inline_columns: bool) -> bool:
     """Whether the columns' factor is first brought into panels as wide as a tile."""
     b = contraction.b
-    rows = extent_of(row)
-    if _axes_of(contraction) is None:
+    if not contraction.rows or _axes_of(contraction) is None:
         return False
+    if inline_columns:
+        return True
+    rows = extent_of(contraction.rows[-1])
     if b.along(contraction.column) != 1:
         return True
     if rows is not None and rows < _LEAST_REUSE * tile.rows:
@@ -211,7 +356,13 @@ def _axes_of(contraction: Contraction) -> list[IterVar] | None:
     return known if len(known) == tensor.ndim else None
 
 
-def _write_panels(s: Schedule, contraction: Contraction, sums: Tensor, tile: Tile) -> None:
+def _write_panels(
+    s: Schedule,
+    contraction: Contraction,
+    sums: Tensor,
+    tile: Tile,
+    at: tuple[Stage, IterVar] | None,
+) -> None:
     """Brings the columns' factor into panels: ``panels[..., j // columns, k..., j % columns]``."""
     axes = _axes_of(contraction)
     assert axes is not None
@@ -227,4 +378,7 @@ def _write_panels(s: Schedule, contraction: Contraction, sums: Tensor, tile: Til
     loops = panels.transform_layout(layout)
     if first[-1:] != [len(axes) - 1]:  # elements are neighbours along a column or along a sum
         panels.vectorize(loops[-1])
-    panels.parallel(loops[0])
+    if at is None:
+        panels.parallel(loops[0])
+    else:
+        panels.compute_at(*at)
