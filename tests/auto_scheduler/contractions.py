@@ -35,6 +35,8 @@ DTYPES = [
     ("int8", "int8", "int8"),
     ("int64", "int32", "int64"),
 ]
+# The dtype in which products may be summed that were rounded to, or wrapped around in, another.
+LATER = {"int8": "int32", "int32": "int64", "float16": "float32", "float32": "float64"}
 EXTENTS = [1, 1, 2, 3, 4, 5, 7, 8, 11, 13, 16, 17, 24, 31, 32, 33, 48, 61, 64, 67, 97, 128, 130]
 MOST = [2_000, 40_000, 40_000, 600_000]  # products, of which a program is drawn to have at most
 
@@ -152,7 +154,7 @@ def prepared(
     draw: Draw, axes: Axes, operand: Operand, read: Sequence[str], dtype: str, args: list[Tensor]
 ) -> Callable[[At], Any]:
     """The operand's elements, as they are or changed, on the way or by a stage."""
-    kind = draw(st.integers(0, 11))
+    kind = draw(st.integers(0, 13))
     source = operand.tensor
     if kind == 0 and read:
         scale = te.placeholder([axes.extents[read[0]]], dtype, name=f"{source.name}_scale")
@@ -164,6 +166,10 @@ def prepared(
         n = axes.extents[read[-1]]
         zero = te.const(0, dtype)
         return lambda at: te.if_then_else(at[read[-1]] < n - 1, operand(at).astype(dtype), zero)
+    if kind == 12:  # of two tensors
+        other = placeholder(draw, axes, read[: draw(st.integers(0, 2))], dtype, f"{source.name}_2")
+        args.append(other.tensor)
+        return lambda at: operand(at).astype(dtype) + other(at)
     if kind == 3:  # dequantised by a stage, a factor for each row
         scale = te.placeholder([source.shape[0]], dtype, name=f"{source.name}_scale")
         args.append(scale)
@@ -278,18 +284,23 @@ def contraction(draw: Draw) -> Program:
     kept = shuffled([*batch, *rows, *columns])
     if not kept and draw(st.booleans()):
         kept = [axes.add("one")]
-    sums = {name: te.reduce_axis((0, axes.extents[name]), name=name) for name in reduced}
-    limit = draw(st.integers(0, 9)) == 9
+    begins = {name: draw(st.sampled_from([0] * 9 + [1])) for name in reduced}
+    sums = {
+        name: te.reduce_axis((begin, axes.extents[name]), name=name)
+        for name, begin in begins.items()
+    }
+    swapped, late, limited = draw(st.booleans()), *(draw(st.integers(0, 9)) == 9 for _ in range(2))
 
     def element(*indices: Any) -> Any:
         at = {**dict(zip(kept, indices, strict=True)), **sums}
-        value = first(at) * second(at) if draw_swap else second(at) * first(at)
+        value = second(at) * first(at) if swapped else first(at) * second(at)
         if third is not None:
             value = value * third(at)
-        where = at[reduced[0]] != 1 if limit else None
+        if late and dtype in LATER:
+            value = value.astype(LATER[dtype])
+        where = at[reduced[0]] != 1 if limited else None
         return te.sum(value, axis=list(sums.values()), where=where)
 
-    draw_swap = draw(st.booleans())
     c = te.compute([axes.extents[name] for name in kept], element, name="C")
     return finished(draw, axes, args, c)
 

@@ -96,11 +96,12 @@ class Meaning:
             return Value(exact.sum(axes, dtype=str(dtype), keepdims=True))
         size, total = (each.sum(axes, keepdims=True) for each in (abs(exact) + error, error))
         count = math.prod(shape[axis] for axis in axes)
-        unit = count * 2.0 ** -_DIGITS[str(dtype)]
+        # Not gamma_k, which needs k u < 1, but what it is a bound of: (1 + u)^k - 1.
+        growth = math.expm1(count * math.log1p(2.0 ** -_DIGITS[str(dtype)]))
         whole = np.all(exact * 4 == np.rint(exact * 4), axis=axes, keepdims=True)
         fits = size * 4 <= 2.0 ** _DIGITS[str(dtype)]
         rounding = np.where(
-            whole & fits, 0, unit / (1 - unit) * size + count * np.finfo(self._wide).eps * size
+            whole & fits, 0, growth * size + count * np.finfo(self._wide).eps * size
         )
         return Value(exact.sum(axes, keepdims=True), total + rounding)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from math import prod
 from typing import Any
 from unittest import mock
@@ -90,6 +91,31 @@ def run(f: Any, program: Program, given: dict[Tensor, Array], sizes: dict[Any, i
     return outputs
 
 
+def check_in_place(
+    f: Any, program: Program, given: dict[Tensor, Array], expected: dict[Tensor, Value]
+) -> None:
+    """Any output in the place of any input: refused, or as it should be."""
+    for source, target in product(given, expected):
+        if source.dtype != target.dtype or given[source].shape != expected[target].exact.shape:
+            continue
+        shared = given[source].copy()
+        rest = [np.zeros(x.exact.shape, numpy_dtype(t.dtype)) for t, x in expected.items()]
+        at = {**given, **dict(zip(expected, rest, strict=True)), source: shared, target: shared}
+        if was_taken(f, [at[tensor] for tensor in program.args]):
+            for tensor, wanted in expected.items():
+                assert_means(tensor, at[tensor], wanted)
+
+
+def was_taken(f: Any, arrays: list[Array]) -> bool:
+    """Calls, and says whether an output may have the memory of an input."""
+    try:
+        f(*arrays)
+    except ValueError as error:
+        assert "expected an output that shares no memory" in str(error)
+        return False
+    return True
+
+
 def assert_means(tensor: Tensor, got: Array, expected: Value) -> None:
     if not tensor.dtype.is_float:
         np.testing.assert_array_equal(got, expected.exact)
@@ -117,19 +143,24 @@ def check(make: Any, draw: Draw) -> None:
     outputs = [op.output(0) for op in program.outputs]
     with with_small_caches(small):
         note(tvm.auto_schedule(program.outputs, target).trace())
-        scheduled = tvm.build(outputs, program.args, target, name="scheduled")
+        options = {
+            "debug": draw(st.sampled_from([None, None, None, "bounds"])),
+            "fp": draw(st.sampled_from(["fast", "fast", "fast", "strict"])),
+        }
+        note(str(options))
+        scheduled = tvm.build(outputs, program.args, target, name="scheduled", **options)
     plain = tvm.build(outputs, program.args, target, auto_schedule=False, name="plain")
     for number, sizes in enumerate(calls):
         given = inputs(program, sizes, number, whole=number % 2 == 0 and draw(st.booleans()))
         meaning = Meaning(given, sizes)
         written = [tensor for tensor in program.args if tensor not in given]
-        expected = [meaning.of(tensor) for tensor in written]
+        expected = {tensor: meaning.of(tensor) for tensor in written}
         for f in (plain, scheduled):
             note(f"{f.name}: {sizes}")
-            for tensor, got, wanted in zip(
-                written, run(f, program, given, sizes), expected, strict=True
-            ):
-                assert_means(tensor, got, wanted)
+            for tensor, got in zip(written, run(f, program, given, sizes), strict=True):
+                assert_means(tensor, got, expected[tensor])
+        if number == 0:
+            check_in_place(scheduled, program, given, expected)
 
 
 def other_sizes(draw: Draw, program: Program, least: int) -> dict[Any, int]:

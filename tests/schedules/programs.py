@@ -37,6 +37,10 @@ class Program:
                 waiting += tensor.op.input_tensors
         return "\n".join(lines[::-1])
 
+    def _repr_pretty_(self, printer: Any, _: bool) -> None:
+        """As hypothesis shows it."""
+        printer.text(repr(self))
+
     def arrays(self, seed: int) -> list[np.ndarray[Any, Any]]:
         """Arguments: inputs of small whole numbers, outputs of rubbish."""
         generator = np.random.default_rng(seed)
