@@ -18,13 +18,14 @@ Of a small factor, nothing is packed: the tiles read it as it lies.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 from typing import Any, final
 
 from minitvm import expr as e
-from minitvm.auto_scheduler.contraction import Contraction, bytes_of, extent_of, loads_of
+from minitvm.auto_scheduler.contraction import Contraction, Factor, bytes_of, extent_of, loads_of
 from minitvm.auto_scheduler.sums import sums_in_registers
-from minitvm.auto_scheduler.tiles import Blocks, Tile, blocks_of, tile_of
+from minitvm.auto_scheduler.tiles import Blocks, Geometry, Tile, blocks_of, strip_of, tile_of
 from minitvm.expr import IterVar, Var
 from minitvm.functor import walk_once
 from minitvm.scalars import INTRINSICS
@@ -79,19 +80,32 @@ def write_tiled(
     rows = tuple(op.axis.index(axis) for axis in contraction.rows)
     others = tuple(i for i in range(len(op.axis) - 1) if i not in rows)
     places = _Places(rows, others)
-    tile = _tile(contraction, last, target)
+    geometry = _geometry(contraction, places)
+    tile = tile_of(geometry, target)
     packs = _packs(contraction, tile, inline_columns)
-    in_memory = last.op is not op or _widens(contraction)
-    whole = Blocks(None, None, None)
-    blocks = _blocks(contraction, places, tile, in_memory, target) if packs else whole
-    if blocks.depth is None:
-        sums, at = _write_whole(s, contraction, last, places, tile, blocks, packs, target)
-    else:
-        sums, at = _write_deep(s, contraction, last, places, tile, blocks, target)
+    blocks = _blocks(contraction, geometry, tile, packs, last.op is not op, target)
+    write = _write_whole if blocks.depth is None else _write_deep
+    made = write(s, contraction, last, places, tile, blocks, packs, target)
     if packs:
-        _write_panels(s, contraction, sums, tile, at)
+        _write_panels(s, contraction, made, tile)
         if inline_columns:
             s[contraction.b.tensor].compute_inline()
+    if blocks.strip is not None:
+        _write_strip(s, contraction, made, tile, target)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What is written: the stage of the sums, and the stage in whose loops they are computed. Of
+    these loops, in `panels` the columns' factor is packed (None: before all), in `strips` that of
+    the rows is copied, if it is. `widened` is that copy if the sums read it already."""
+
+    sums: Tensor
+    stage: Stage
+    panels: IterVar | None
+    strips: IterVar
+    widened: Tensor | None
 
 
 def _write_whole(
@@ -103,26 +117,24 @@ def _write_whole(
     blocks: Blocks,
     packs: bool,
     target: Target,
-) -> tuple[Tensor, tuple[Stage, IterVar] | None]:
-    """All steps of the sum in registers. Returns the stage of the sums, and where what it reads is
-    brought into panels."""
-    op, stage = contraction.op, s[last]
+) -> _Made:
+    """All steps of the sum in registers."""
+    op, stage, copy = contraction.op, s[last], None
     in_memory = last.op is not op and _calls_functions(s, stage)
     sums = sums_in_registers(s, contraction, op.output(0) if in_memory else last)
-    if contraction.rows and _widens(contraction):
+    if _widens(contraction):
         sums, copy = _widened(s, contraction, sums)
-        write_copy(s[copy], target)
-        s[copy].parallel(_compute(s[copy]).axis[0])
-    tasks, tiles = _write_tiles(stage, places, tile, blocks, None, packs, not in_memory)
+    rows_outside = packs or blocks.strip is not None
+    tasks, tiles = _write_tiles(stage, places, tile, blocks, None, rows_outside, not in_memory)
     if packs and tasks:
-        at: tuple[Stage, IterVar] | None = (stage, _run_parallel(stage, tasks, target))
-        last_tile = tiles[-1].axis
+        *_, task = _run_parallel(stage, tasks, target)
+        loops = [each.axis for each in tiles]
     else:
-        at, last_tile = None, _run_parallel(stage, [*tasks, *tiles], target)
+        task, loops = None, _run_parallel(stage, [*tasks, *tiles], target, 1)
     if in_memory:
-        _write_copy(s[op.output(0)], stage, last_tile, places)
-    _write_sums(s[sums], stage, last_tile, places)
-    return sums, at
+        _write_copy(s[op.output(0)], stage, loops[-1], places)
+    _write_sums(s[sums], stage, loops[-1], places)
+    return _Made(sums, stage, task, loops[-3:][0], copy)
 
 
 def _write_deep(
@@ -132,8 +144,9 @@ def _write_deep(
     places: _Places,
     tile: Tile,
     blocks: Blocks,
+    packs: bool,
     target: Target,
-) -> tuple[Tensor, tuple[Stage, IterVar]]:
+) -> _Made:
     """Blocks of the sum in registers, one after the other added up in memory: in the output, or in
     a block of it from which the last stage takes the sums."""
     total, copy = contraction.op.output(0), None
@@ -152,16 +165,13 @@ def _write_deep(
         outer, inner = s[last].split(column.axis, factor=tile.columns)
         s[last].reorder(*(each.axis for each in (*tasks, *rows)), outer, inner)
         s[last].vectorize(inner)
-        stage.compute_at(s[last], _run_parallel(s[last], tasks, target))
-        outside = Blocks(None, None, None)
-    tasks, tiles = _write_tiles(stage, places, tile, outside, steps, True, True)
+        stage.compute_at(s[last], _run_parallel(s[last], tasks, target)[-1])
+        outside = replace(blocks, rows=None, columns=None)
+    tasks, tiles = _write_tiles(stage, places, tile, outside, steps, packs, True)
     if s[last] is stage:
         _run_parallel(stage, tasks, target)
     _write_sums(s[sums], stage, tiles[-1].axis, places)
-    if copy is not None:
-        write_copy(s[copy], target)
-        s[copy].compute_at(stage, steps)
-    return sums, (stage, steps)
+    return _Made(sums, stage, steps, tiles[-3:][0].axis, copy)
 
 
 def _widens(contraction: Contraction) -> bool:
@@ -169,7 +179,8 @@ def _widens(contraction: Contraction) -> bool:
     loop would take longer than the products."""
     a, dtype = contraction.a.tensor, contraction.op.output(0).dtype
     is_narrow = a.dtype.is_float and a.dtype.bits == 16 and dtype == "float32"
-    return is_narrow and bool(factors_of(contraction.op)) and a is not contraction.b.tensor
+    is_plain = bool(contraction.rows and factors_of(contraction.op))
+    return is_narrow and is_plain and a is not contraction.b.tensor
 
 
 def _widened(s: Schedule, contraction: Contraction, sums: Tensor) -> tuple[Tensor, Tensor]:
@@ -197,7 +208,7 @@ def _write_tiles(
     tile: Tile,
     blocks: Blocks,
     steps: IterVar | None,
-    packs: bool,
+    rows_outside: bool,
     unroll_rows: bool,
 ) -> tuple[list[_Loop], list[_Loop]]:
     """The loops over tasks, over blocks of the sum and over tiles, and what is done with a tile;
@@ -207,12 +218,16 @@ def _write_tiles(
     tiles, inside = [_Loop(outer, _parts(column.extent, tile.columns))], [inner]
     if rows:
         *before, row = rows
+        if blocks.strip is not None:
+            strips, inside_strip = stage.split(row.axis, factor=blocks.strip)
+            before.append(_Loop(strips, _parts(row.extent, blocks.strip)))
+            row = _Loop(inside_strip, blocks.strip)
         row_outer, row_inner = stage.split(row.axis, factor=tile.rows)
         if unroll_rows:
             stage.unroll(row_inner)
         inside.insert(0, row_inner)
-        # What is in panels is read for each tile of rows: those in L1 stay, the panels are in L2.
-        tiles.insert(0 if packs else 1, _Loop(row_outer, _parts(row.extent, tile.rows)))
+        # A tile of rows stays in L1 while all panels are read from L2.
+        tiles.insert(0 if rows_outside else 1, _Loop(row_outer, _parts(row.extent, tile.rows)))
         tiles = [*before, *tiles]
     summed = [] if steps is None else [steps]
     loops = [each.axis for each in tasks], [each.axis for each in tiles]
@@ -244,21 +259,23 @@ def _parts(extent: int | None, factor: int) -> int | None:
     return None if extent is None else -(-extent // factor)
 
 
-def _run_parallel(stage: Stage, loops: Sequence[_Loop], target: Target) -> IterVar:
-    """Runs the outermost of some loops on all cores, as many of them as one as give every core as
-    much to do; the innermost loop as it is now."""
-    count, number = 1, 0
-    while number < len(loops) and (number == 0 or not _suffices(count, target)):
+def _run_parallel(
+    stage: Stage, loops: Sequence[_Loop], target: Target, each: int = _TASKS
+) -> list[IterVar]:
+    """Runs the outermost of some loops on all cores, as many of them as one as make `each` tasks
+    for every core, or the same number for all; the loops as they are now."""
+    axes = [loop.axis for loop in loops]
+    count, number, cores = 1, 0, target.num_cores
+    while number < len(loops) and (
+        number == 0 or not (count >= each * cores or count % cores == 0)
+    ):
         count *= loops[number].extent or 1
         number += 1
-    axes = [each.axis for each in loops]
-    first = stage.fuse(*axes[:number]) if number > 1 else axes[0]
-    stage.parallel(first)
-    return first if number == len(axes) else axes[-1]
-
-
-def _suffices(tasks: int, target: Target) -> bool:
-    return tasks >= _TASKS * target.num_cores or tasks % target.num_cores == 0
+    if number:
+        first = stage.fuse(*axes[:number]) if number > 1 else axes[0]
+        stage.parallel(first)
+        axes[:number] = [first]
+    return axes
 
 
 def _calls_functions(s: Schedule, stage: Stage) -> bool:
@@ -302,35 +319,41 @@ def _compute(stage: Stage) -> ComputeOp:
 # -- The model --
 
 
-def _tile(contraction: Contraction, last: Tensor, target: Target) -> Tile:
-    columns, dtype = extent_of(contraction.column), contraction.op.output(0).dtype
-    if not contraction.rows:
-        return tile_of(1, columns, dtype, target, 0)
-    row, a = contraction.rows[-1], contraction.a
-    distance = a.along(row) * a.tensor.dtype.itemsize
-    return tile_of(extent_of(row), columns, dtype, target, distance)
+def _geometry(contraction: Contraction, places: _Places) -> Geometry:
+    op, a = contraction.op, contraction.a
+    itemsize = a.tensor.dtype.itemsize
+    return Geometry(
+        tuple(extent_of(axis) for axis in contraction.rows),
+        extent_of(contraction.column),
+        tuple(extent_of(axis) for axis in op.reduce_axis),
+        tuple(extent_of(op.axis[i]) for i in places.others),
+        op.output(0).dtype,
+        a.along(contraction.rows[-1]) * itemsize if contraction.rows else 0,
+        a.along(op.reduce_axis[-1]) * itemsize,
+    )
 
 
 def _blocks(
-    contraction: Contraction, places: _Places, tile: Tile, in_memory: bool, target: Target
+    contraction: Contraction,
+    geometry: Geometry,
+    tile: Tile,
+    packs: bool,
+    is_fused: bool,
+    target: Target,
 ) -> Blocks:
-    op = contraction.op
-    return blocks_of(
-        [extent_of(axis) for axis in contraction.rows],
-        extent_of(contraction.column),
-        [extent_of(axis) for axis in op.reduce_axis],
-        [extent_of(op.axis[i]) for i in places.others],
-        tile,
-        op.output(0).dtype,
-        in_memory,
-        target,
-    )
+    widens = _widens(contraction)
+    if packs:
+        made = blocks_of(geometry, tile, target, widens=widens, in_memory=is_fused or widens)
+        is_plain = widens or _axes_of(contraction, contraction.a) is not None
+        return made if is_plain else replace(made, strip=None)
+    steps = prod(each or 1 for each in geometry.steps)
+    return Blocks(strip=strip_of(geometry, tile, steps, target) if widens else None)
 
 
 def _packs(contraction: Contraction, tile: Tile, inline_columns: bool) -> bool:
     """Whether the columns' factor is first brought into panels as wide as a tile."""
     b = contraction.b
-    if not contraction.rows or _axes_of(contraction) is None:
+    if not contraction.rows or _axes_of(contraction, contraction.b) is None:
         return False
     if inline_columns:
         return True
@@ -343,10 +366,10 @@ def _packs(contraction: Contraction, tile: Tile, inline_columns: bool) -> bool:
     return size is None or size > _UNPACKED
 
 
-def _axes_of(contraction: Contraction) -> list[IterVar] | None:
-    """The axis by which each dimension of the columns' factor is indexed; None if one is indexed
-    otherwise, or elements are read in several places."""
-    op, tensor = contraction.op, contraction.b.tensor
+def _axes_of(contraction: Contraction, factor: Factor) -> list[IterVar] | None:
+    """The axis by which each dimension of a factor is indexed; None if one is indexed otherwise, or
+    elements are read in several places."""
+    op, tensor = contraction.op, factor.tensor
     axes = {axis.var: axis for axis in (*op.axis, *op.reduce_axis)}
     loads = loads_of(op, tensor)
     if len(loads) != 1:
@@ -356,29 +379,47 @@ def _axes_of(contraction: Contraction) -> list[IterVar] | None:
     return known if len(known) == tensor.ndim else None
 
 
-def _write_panels(
-    s: Schedule,
-    contraction: Contraction,
-    sums: Tensor,
-    tile: Tile,
-    at: tuple[Stage, IterVar] | None,
+def _write_panels(s: Schedule, contraction: Contraction, made: _Made, tile: Tile) -> None:
+    """Packs the columns' factor into panels as wide as a tile."""
+    panels, loops = _packed(s, contraction, contraction.b, contraction.column, tile.columns, made)
+    if made.panels is None:
+        panels.parallel(loops[0])
+    else:
+        panels.compute_at(made.stage, made.panels)
+
+
+def _write_strip(
+    s: Schedule, contraction: Contraction, made: _Made, tile: Tile, target: Target
 ) -> None:
-    """Brings the columns' factor into panels: ``panels[..., j // columns, k..., j % columns]``."""
-    axes = _axes_of(contraction)
+    """Copies the rows' factor, a strip of rows at a time: widened as it lies, or into panels of as
+    many rows as a tile has."""
+    if made.widened is not None:
+        strip = s[made.widened]
+        write_copy(strip, target)
+    else:
+        row = contraction.rows[-1]
+        strip, loops = _packed(s, contraction, contraction.a, row, tile.rows, made)
+        steps = len(contraction.op.reduce_axis)
+        strip.reorder(*loops[-steps - 1 : -1], loops[-steps - 2], loops[-1])  # as it is read
+    strip.compute_at(made.stage, made.strips)
+
+
+def _packed(
+    s: Schedule, contraction: Contraction, factor: Factor, axis: IterVar, width: int, made: _Made
+) -> tuple[Stage, list[IterVar]]:
+    """A copy of a factor in panels: ``panels[..., i // width, k..., i % width]``; and its loops."""
+    axes = _axes_of(contraction, factor)
     assert axes is not None
-    place = axes.index(contraction.column)
-    reduced = [i for i, axis in enumerate(axes) if axis in contraction.op.reduce_axis]
+    place = axes.index(axis)
+    reduced = [i for i, each in enumerate(axes) if each in contraction.op.reduce_axis]
     first = [i for i in range(len(axes)) if i not in reduced and i != place]
 
     def layout(*indices: Any) -> list[Any]:
-        outer, inner = indices[place] // tile.columns, indices[place] % tile.columns
+        outer, inner = indices[place] // width, indices[place] % width
         return [*(indices[i] for i in first), outer, *(indices[i] for i in reduced), inner]
 
-    panels = s[s.cache_read(contraction.b.tensor, "global", [sums])]
+    panels = s[s.cache_read(factor.tensor, "global", [made.sums])]
     loops = panels.transform_layout(layout)
-    if first[-1:] != [len(axes) - 1]:  # elements are neighbours along a column or along a sum
+    if first[-1:] != [len(axes) - 1]:  # elements are neighbours along the axis or along a sum
         panels.vectorize(loops[-1])
-    if at is None:
-        panels.parallel(loops[0])
-    else:
-        panels.compute_at(*at)
+    return panels, loops

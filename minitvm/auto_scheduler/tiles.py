@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
+from math import gcd, prod
 from typing import final
 
 from minitvm.runtime.dtype import DType
@@ -29,9 +29,10 @@ _LATENCY = 8  # sums that are under way at once: a multiply-add takes 4 cycles, 
 _VECTOR_LOAD = 3  # multiply-adds that a vector costs which comes from L2, or lies across two lines
 _WAYS = 8  # of the L1 cache
 _PAGE = 4096  # bytes: rows so far apart fall into the same set of L1
+_LINE = 64  # bytes that a cache reads at once
 _PACKING = 3  # tiles of rows that take as long as to bring a panel's part into place
 _USUAL = 4096  # an extent that the call decides
-_ROWS = 512  # of a block, where the call decides how many columns there are
+_COLUMNS = 256  # of a block, where the call decides how many there are
 
 
 @final
@@ -45,33 +46,46 @@ class Tile:
 
 @final
 @dataclass(frozen=True, slots=True)
+class Geometry:
+    """What the model knows of a contraction: extents, None where the call decides, of the axes of
+    `rows`, of the `columns`, of the `steps` of the sum, and of all `others`; the `dtype` of the
+    sums; and how many bytes apart the rows' factor is read for neighbouring rows (`row_bytes`) and
+    steps (`step_bytes`)."""
+
+    rows: tuple[int | None, ...]
+    columns: int | None
+    steps: tuple[int | None, ...]
+    others: tuple[int | None, ...]
+    dtype: DType
+    row_bytes: int
+    step_bytes: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class Blocks:
     """The parts of a contraction that tasks compute, `columns`, and `rows` of the outermost axis of
-    rows; and the `depth`, how many steps of the first summed axis are summed in registers at a
-    time. None: all."""
+    rows; the `depth`, how many steps of the first summed axis are summed in registers at a time;
+    None: all. And of how many rows the factor is copied at a time, a `strip`; None: it isn't."""
 
-    rows: int | None
-    columns: int | None
-    depth: int | None
+    rows: int | None = None
+    columns: int | None = None
+    depth: int | None = None
+    strip: int | None = None
 
 
-def tile_of(
-    rows: int | None, columns: int | None, dtype: DType, target: Target, row_bytes: int
-) -> Tile:
+def tile_of(geometry: Geometry, target: Target) -> Tile:
     """The tile that takes the fewest cycles.
 
-    Parameters
-    ----------
-    rows, columns
-        The extents of the loops that are tiled; None if the call decides.
-    dtype
-        Of the sums.
-    row_bytes
-        The distance in memory of what neighbouring rows load.
+    >>> geometry = Geometry((96,), 96, (96,), (), DType.of("float32"), 4 * 96, 4)
+    >>> tile_of(geometry, Target("llvm -mtriple=x86_64-linux-gnu -mcpu=znver4"))
+    Tile(rows=12, columns=32)
     """
+    dtype, columns = geometry.dtype, geometry.columns
+    rows = geometry.rows[-1] if geometry.rows else 1
     lanes = target.lanes(dtype)
     all_rows, all_columns = rows or 1 << 12, columns or 1 << 12
-    most_rows = rows_side_by_side(row_bytes, target)
+    most_rows = rows_side_by_side(geometry.row_bytes, target)
     # A tile as wide as all columns has no end that could be masked: its vectors would be as odd.
     widest = 1 << (all_columns.bit_length() - 1)
     best, least = Tile(1, min(lanes, widest)), float("inf")
@@ -108,53 +122,64 @@ def _cycles(rows: int, columns: int, tile_rows: int, tile_columns: int, lanes: i
 
 
 def blocks_of(
-    rows: Sequence[int | None],
-    columns: int | None,
-    steps: Sequence[int | None],
-    batches: Sequence[int | None],
-    tile: Tile,
-    dtype: DType,
-    in_memory: bool,
-    target: Target,
+    geometry: Geometry, tile: Tile, target: Target, *, widens: bool = False, in_memory: bool = False
 ) -> Blocks:
     """The blocks of a contraction whose columns' factor is packed.
 
-    Parameters
-    ----------
-    rows, columns, steps, batches
-        The extents of the axes of rows, of the columns, of what is summed, and of the others; None
-        if the call decides.
-    dtype
-        Of the sums, and of what is packed.
-    in_memory
-        Whether the sums of a task stay in a block of memory until the last step.
+    `widens`: the rows' factor is read from a copy of greater numbers. `in_memory`: the sums of a
+    task stay in memory of its own until the last step.
+
+    >>> geometry = Geometry((2048,), 2048, (2048,), (), DType.of("float32"), 4 * 2048, 4)
+    >>> znver4 = Target("llvm -mtriple=x86_64-linux-gnu -mcpu=znver4 -num-cores=2")
+    >>> blocks_of(geometry, Tile(8, 32), znver4)
+    Blocks(rows=None, columns=128, depth=1024, strip=None)
     """
-    itemsize = dtype.itemsize
-    inner = prod(each or _USUAL for each in steps[1:])
-    depth = _depth(steps[0], max(1, target.cache_bytes(1) // (tile.rows * itemsize * inner)))
-    panel_bytes = (depth or steps[0] or 1) * inner * tile.columns * itemsize
-    most = max(1, target.cache_bytes(2) // 2 // panel_bytes)
+    itemsize = geometry.dtype.itemsize
+    inner = prod(each or _USUAL for each in geometry.steps[1:])
+    step = max(tile.rows * itemsize, _LINE if geometry.step_bytes >= _LINE and not widens else 0)
+    depth = _depth(geometry.steps[0], max(1, target.cache_bytes(1) // (step * inner)))
+    steps = (depth or geometry.steps[0] or 1) * inner
+    strip = strip_of(geometry, tile, steps, target) if widens or _thrash(geometry, steps) else None
+    most = max(1, target.cache_bytes(2) // 2 // (steps * tile.columns * itemsize))
     width = most * tile.columns
-    if columns is None:
-        return Blocks(_ROWS, min(width, _ROWS), depth)
-    panels = -(-columns // tile.columns)
-    row_tiles = -(-prod(each or _USUAL for each in rows) // tile.rows)
-    unit = tile.rows if len(rows) == 1 else 1
-    outermost = -(-(rows[0] or _USUAL) // unit)
-    column_parts, row_parts = _parts(panels, row_tiles, most, outermost, batches, target.num_cores)
+    if geometry.columns is None:
+        return Blocks(None, min(width, _COLUMNS), depth, strip)
+    panels = -(-geometry.columns // tile.columns)
+    row_tiles = -(-prod(each or _USUAL for each in geometry.rows) // tile.rows)
+    unit = tile.rows if len(geometry.rows) == 1 else 1
+    outermost = -(-(geometry.rows[0] or _USUAL) // unit)
+    most_row_parts = 1 if geometry.rows[0] is None else outermost
+    column_parts, row_parts = _parts(
+        panels, row_tiles, most, most_row_parts, geometry.others, target.num_cores
+    )
     if column_parts > 1:
         width = -(-panels // column_parts) * tile.columns
     height = -(-outermost // row_parts)
     if in_memory and depth is not None:
-        row_bytes = (
-            min(width, columns) * prod(each or _USUAL for each in rows[1:]) * unit * itemsize
-        )
-        height = min(height, max(1, target.cache_bytes(2) // 2 // row_bytes))
+        each_row = min(width, geometry.columns) * prod(each or _USUAL for each in geometry.rows[1:])
+        height = min(height, max(1, target.cache_bytes(2) // 2 // (each_row * unit * itemsize)))
     return Blocks(
-        None if height == outermost and rows[0] else height * unit,
+        None if height == outermost else height * unit,
         None if column_parts == 1 else width,
         depth,
+        strip,
     )
+
+
+def strip_of(geometry: Geometry, tile: Tile, steps: int, target: Target) -> int:
+    """Of how many rows the factor is copied at a time, where it is: an eighth of the L2 cache."""
+    tiles = target.cache_bytes(2) // 8 // (tile.rows * steps * geometry.dtype.itemsize)
+    rows = geometry.rows[-1] or _USUAL
+    return max(1, min(tiles, -(-rows // tile.rows))) * tile.rows
+
+
+def _thrash(geometry: Geometry, steps: int) -> bool:
+    """Whether neighbouring steps of the sum read lines of the rows' factor that fall into so few
+    sets of the L1 cache that they drive one another out."""
+    if geometry.step_bytes < _LINE:
+        return False
+    sets = _PAGE // max(_LINE, gcd(geometry.step_bytes, _PAGE))
+    return steps > sets * _WAYS
 
 
 def _depth(steps: int | None, most: int) -> int | None:
