@@ -59,6 +59,7 @@ KINDS = {
     "packed": Kind("ik,kj->ij", (57, 300, 221)),
     "transposed": Kind("ki,jk->ij", (33, 67, 300)),
     "blocked": Kind("ik,kj->ij", (70, 130, 90), small_caches=True),
+    "long sums": Kind("ik,kj->ij", (33, 64, 900), epilogue="bias", small_caches=True),
     "streamed": Kind("ik,kj->ij", (3, 700, 301)),
     "vector": Kind("k,kj->j", (500, 701)),
     "matrix-vector": Kind("ik,k->i", (70, 1000)),
@@ -231,6 +232,22 @@ def test_bits_are_the_same_for_any_number_of_cores(name: str) -> None:
         results.append(got)
     for got in results[1:]:
         np.testing.assert_array_equal(got, results[0])
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_strict_sums_are_in_order(name: str) -> None:
+    """The same bits as of plain loops."""
+    tensors, output = KINDS[name].program()
+    given = list(arguments(tensors, of_all_sizes).values())
+    results = []
+    for auto_schedule in (False, True):
+        with with_small_caches(KINDS[name].small_caches):
+            args = [*tensors, output]
+            f = tvm.build(output, args, fp="strict", auto_schedule=auto_schedule)
+        got = np.empty(shape_of(output, {}), numpy_dtype(output.dtype))
+        f(*given, got)
+        results.append(got)
+    np.testing.assert_array_equal(results[0], results[1])
 
 
 @pytest.mark.parametrize("name", ["tiles", "packed", "few rows", "bfloat16"])
