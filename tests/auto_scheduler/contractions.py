@@ -284,9 +284,9 @@ def contraction(draw: Draw) -> Program:
     kept = shuffled([*batch, *rows, *columns])
     if not kept and draw(st.booleans()):
         kept = [axes.add("one")]
-    begins = {name: draw(st.sampled_from([0] * 9 + [1])) for name in reduced}
+    begins = {name: draw(st.integers(0, 9)) == 9 and axes.values[name] > 0 for name in reduced}
     sums = {
-        name: te.reduce_axis((begin, axes.extents[name]), name=name)
+        name: te.reduce_axis((int(begin), axes.extents[name]), name=name)
         for name, begin in begins.items()
     }
     swapped, late, limited = draw(st.booleans()), *(draw(st.integers(0, 9)) == 9 for _ in range(2))
