@@ -13,13 +13,24 @@ adds to 32-bit sums; the columns' factor is packed so that groups lie together::
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 from minitvm.auto_scheduler.contraction import Contraction, extent_of
+from minitvm.auto_scheduler.loops import (
+    Places,
+    compute_of,
+    geometry_of,
+    place_copy,
+    places_of,
+    run_parallel,
+    write_copy,
+    write_tiles,
+)
 from minitvm.auto_scheduler.sums import sums_in_registers
-from minitvm.auto_scheduler.tiled import write_copy
-from minitvm.auto_scheduler.tiles import Tile
+from minitvm.auto_scheduler.tiles import Blocks, Geometry, Tile, blocks_of
 from minitvm.expr import IterVar, ProducerLoad, Var
+from minitvm.runtime.dtype import DType
 from minitvm.target import Target
 from minitvm.te.dataflow import factors_of
 from minitvm.te.dot_product import DotProduct, dot_product, find_dot_product, interleave
@@ -27,7 +38,7 @@ from minitvm.te.schedule import Schedule
 from minitvm.te.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
 
-_LEAST_ROWS = 4  # that use what is packed
+LEAST_ROWS = 4  # that use what is packed
 _WIDER = {"int8": "int16", "uint8": "int16", "int16": "int16"}
 _MOST_VECTORS = 4  # of a tile's row
 _LATENCY = 8  # products that are under way at once
@@ -62,7 +73,7 @@ def instruction_for(contraction: Contraction, target: Target) -> DotProduct | No
     if found is None or None in extents:
         return None
     rows, columns, depth = extent_of(contraction.rows[-1]), extents[len(op.axis) - 1], extents[-1]
-    large = (_LEAST_ROWS, found.lanes, found.group)
+    large = (LEAST_ROWS, found.lanes, found.group)
     sizes = (rows, columns, depth)
     fits = all(size is not None and size >= least for size, least in zip(sizes, large, strict=True))
     return found if fits else None
@@ -73,33 +84,37 @@ def write_dotted(
 ) -> None:
     """Writes the schedule of a contraction by an instruction, and of the stage of `last`, which
     takes its sums."""
-    op = contraction.op
-    row = contraction.rows[-1]
-    places = (op.axis.index(row), len(op.axis) - 1)
-    (k,) = op.reduce_axis
+    places = places_of(contraction)
+    (k,) = contraction.op.reduce_axis
     depth = _depth(by, cast(int, extent_of(k))) if contraction.a.along(k) == 1 else 1
-    tile = _tile(contraction, row, by, depth, target)
+    tile = _tile(contraction, contraction.rows[-1], by, depth, target)
+    geometry = geometry_of(contraction, places, DType.of(by.a), DType.of(by.b))
+    blocks = _even(blocks_of(geometry, tile, target, copied=True, whole=True), geometry, tile)
 
     sums = sums_in_registers(s, contraction, last)
-    multiples = [1] * len(op.axis)
-    multiples[places[0]], multiples[places[1]] = tile.rows, tile.columns
     loads = factors_of(s[sums].op)
     kept = [by.b if each.producer is contraction.b.tensor else by.kept_a for each in loads]
     known = {stage.op for stage in s.stages}
-    padded, *factors = s.pad_einsum(sums, [*multiples, depth * by.group], kept)
+    padding = _padding(contraction, tile, blocks, depth * by.group)
+    padded, *factors = s.pad_einsum(sums, padding, kept)
+    tasks, tiles = write_tiles(s[last], places, tile, blocks, None, True, True)
+    task = (s[last], run_parallel(s[last], tasks, target)[-1]) if tasks else None
+    if task is None:
+        run_parallel(s[last], tiles[:1], target)
     for load, factor in zip(loads, factors, strict=True):
         is_b = load.producer is contraction.b.tensor
-        place, width = (places[1], tile.columns) if is_b else (places[0], tile.rows)
-        in_order = _write_factor(s, padded, factor, load, place, width, by)
+        place = len(contraction.op.axis) - 1 if is_b else places.rows[-1]
+        width = tile.columns if is_b else tile.rows
+        at = task if is_b else (s[last], tiles[-3].axis)
+        in_order = write_panels(s, padded, factor, load, place, width, by.group, at)
         if factor.op in known:
             continue
         if in_order:
             write_copy(s[factor], target)
-            if factor.ndim > 1:
-                s[factor].parallel(s[factor].leaf_iter_vars[0])
+            place_copy(s[factor], at)
         else:
             s[factor].compute_inline()
-    _write_tiles(s[last], s[padded], places, tile, by, depth)
+    _write_sums(s[padded], s[last], places, tiles[-1].axis, tile, by, depth)
 
 
 def _depth(by: DotProduct, extent: int) -> int:
@@ -132,41 +147,57 @@ def _tile(
     return best
 
 
-def _write_tiles(
-    stage: Stage, inner: Stage, places: tuple[int, int], tile: Tile, by: DotProduct, depth: int
+def _even(blocks: Blocks, geometry: Geometry, tile: Tile) -> Blocks:
+    """The blocks with strips that are equal parts of one."""
+    rows = blocks.rows if len(geometry.rows) == 1 else None
+    tiles = -(-(rows or geometry.rows[-1] or 1) // tile.rows)
+    most = cast(int, blocks.strip) // tile.rows
+    strip = next(each for each in range(most, 0, -1) if tiles % each == 0)
+    return replace(blocks, strip=strip * tile.rows)
+
+
+def _padding(contraction: Contraction, tile: Tile, blocks: Blocks, steps: int) -> list[int]:
+    """Of what each axis is made a multiple, so that all tiles are full."""
+    padding = [1] * len(contraction.op.axis)
+    padding[contraction.op.axis.index(contraction.rows[0])] = blocks.rows or 1
+    row = contraction.op.axis.index(contraction.rows[-1])
+    padding[row] = max(padding[row], tile.rows)
+    return [*padding[:-1], blocks.columns or tile.columns, steps]
+
+
+def _write_sums(
+    inner: Stage,
+    stage: Stage,
+    places: Places,
+    at: IterVar,
+    tile: Tile,
+    by: DotProduct,
+    depth: int,
 ) -> None:
-    """The loops over tiles, and over groups in a tile."""
-    assert isinstance(stage.op, ComputeOp) and isinstance(inner.op, ComputeOp)
-    axes = stage.op.axis
-    row, column = places
-    outer = [axis for i, axis in enumerate(axes) if i not in places]
-    row_outer, row_inner = stage.split(axes[row], factor=tile.rows)
-    column_outer, column_inner = stage.split(axes[column], factor=tile.columns)
-    stage.reorder(*outer, row_outer, column_outer, row_inner, column_inner)
-    stage.unroll(row_inner)
-    stage.vectorize(column_inner)
-    stage.parallel((*outer, row_outer)[0])
-
-    inner.compute_at(stage, column_outer)
-    axes = inner.op.axis
-    (k,) = inner.op.reduce_axis
-    rest = [axis for i, axis in enumerate(axes) if i not in places]
+    """The loops over groups in a tile."""
+    inner.compute_at(stage, at)
+    rows, _, column = places.of(inner)
+    op = compute_of(inner)
+    rest = [axis for axis in op.axis if axis not in (rows[-1], column)]
+    (k,) = op.reduce_axis
     groups, group = inner.split(k, factor=depth * by.group)
-    inner.reorder(*rest, groups, axes[row], axes[column], group)
-    inner.unroll(axes[row])
-    inner.tensorize(axes[column], dot_product(by.name, tile.columns, depth))
+    inner.reorder(*rest, groups, rows[-1], column, group)
+    inner.unroll(rows[-1])
+    inner.tensorize(column, dot_product(by.name, tile.columns, depth))
 
 
-def _write_factor(
+def write_panels(
     s: Schedule,
     sums: Tensor,
     factor: Tensor,
     load: ProducerLoad,
     place: int,
     width: int,
-    by: DotProduct,
+    group: int,
+    at: tuple[Stage, IterVar] | None,
 ) -> bool:
-    """Brings groups of a factor, which `load` reads, together. Whether it is read in vectors.
+    """Brings groups of a factor, which `load` reads, together, at a loop or before all. Whether it
+    is read in vectors.
 
     Rows that have them together stay as they are; all else goes into panels of `width` along the
     axis `place` of the sums, where ``panels[..., j // width, k // group, c]`` holds the element of
@@ -182,15 +213,15 @@ def _write_factor(
 
     def layout(*indices: Any) -> list[Any]:
         first = [index for i, index in enumerate(indices) if i not in (k, j)]
-        inner = indices[j] % width * by.group + indices[k] % by.group
-        return [*first, indices[j] // width, indices[k] // by.group, inner]
+        inner = indices[j] % width * group + indices[k] % group
+        return [*first, indices[j] // width, indices[k] // group, inner]
 
     panels = s[s.cache_read(factor, "global", [sums])]
     loops = panels.transform_layout(layout)
-    panels.parallel(loops[0])
+    place_copy(panels, at)
     if (k, j) == (last - 1, last):
-        panels.tensorize(loops[-1], interleave(str(factor.dtype), by.group, width))
+        panels.tensorize(loops[-1], interleave(str(factor.dtype), group, width))
         return True
-    _, group = panels.split(loops[-1], factor=by.group)
-    panels.vectorize(group)
+    _, together = panels.split(loops[-1], factor=group)
+    panels.vectorize(together)
     return False
