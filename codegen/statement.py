@@ -382,7 +382,10 @@ class StatementEmitter:
             size = text.intrinsic("smul.fix.sat", "i64", size, factor, integer("i32", 0))
         allocate = text.module.external_function(ALLOCATE_WORKSPACE, "noalias ptr (i64)")
         memory = text.call(allocate, "ptr", [size])
-        message = f"{buffer.name}: expected {{}} bytes of memory, found no block that large"
+        message = (
+            f"{buffer.name}: expected {{}} bytes of memory, found no block that large: pass "
+            "smaller arrays, or schedule it to keep less"
+        )
         self._assert(text.icmp("ne", memory, NULL), message, [size], "MemoryError")
         return memory
 

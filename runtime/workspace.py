@@ -10,6 +10,7 @@ ends. A forked child goes on with the blocks of the thread that forked.
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 from dataclasses import dataclass
 from typing import final
@@ -64,10 +65,11 @@ leave:
   ret ptr %known
 }
 
-; `size` bytes, aligned to ALIGNMENT, or null.
+; `size` bytes, aligned to ALIGNMENT, or null. The machine's memory counts, since a system that
+; hands out more than that ends the process when it is touched.
 define ptr @allocate(i64 %size) {
 entry:
-  %possible = icmp ult i64 %size, 4611686018427387904
+  %possible = icmp ule i64 %size, MEMORY
   br i1 %possible, label %look, label %refuse
 refuse:
   ret ptr null
@@ -247,8 +249,13 @@ def workspaces() -> Workspaces:
 
 def workspace_text() -> str:
     """The LLVM IR of the workspaces."""
-    text = _TEXT.replace("ALIGNMENT", str(ALIGNMENT)).replace("MOST", str(MOST_KEPT))
-    return re.sub(r"\bHUGE\b", str(_HUGE_PAGE), text)
+    values = {"ALIGNMENT": ALIGNMENT, "MOST": MOST_KEPT, "HUGE": _HUGE_PAGE, "MEMORY": _memory()}
+    return re.sub(r"\b[A-Z]+\b", lambda name: str(values.get(name[0], name[0])), _TEXT)
+
+
+def _memory() -> int:
+    """The bytes of this machine's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _start() -> Workspaces:

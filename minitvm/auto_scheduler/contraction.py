@@ -107,6 +107,8 @@ def contraction_of(op: Operation) -> Contraction | None:
     if not isinstance(source, e.Mul):
         return None
     axes = {axis.var: axis for axis in (*op.axis, *op.reduce_axis)}
+    if 0 in map(extent_of, axes.values()):
+        return None  # nothing is multiplied
     a, b = _factor(source.a, axes), _factor(source.b, axes)
     if a is None or b is None or all(a.reads(axis) and b.reads(axis) for axis in op.axis):
         return None  # of neither, anything is used again

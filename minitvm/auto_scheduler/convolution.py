@@ -136,16 +136,22 @@ def _rows(contraction: Contraction) -> IterVar | None:
 
 def _split_groups(s: Schedule, sums: Tensor) -> list[int | None]:
     """Lets groups of channels, which are read by ``channel // size``, be an axis; the size of the
-    groups for each axis that there was."""
-    op = s[sums].op
-    assert isinstance(op, ComputeOp)
-    sizes: dict[Var, int] = {}
+    groups for each axis that there was. Channels are what both factors read, and in whole groups;
+    pixels of which several read the same are not."""
+    contraction = contraction_of(s[sums].op)
+    assert contraction is not None
+    op, sizes = contraction.op, dict[Var, int]()
     for each in walk_once(op.body[0]):
         if isinstance(each, e.FloorDiv) and isinstance(each.a, Var):
             size = e.const_int(each.b)
             if size is not None and size > 1:
                 sizes[each.a] = size
-    groups = [sizes.get(axis.var) for axis in op.axis]
+    groups: list[int | None] = []
+    for axis in op.axis:
+        size, extent = sizes.get(axis.var), extent_of(axis)
+        in_both = contraction.a.reads(axis) and contraction.b.reads(axis)
+        whole = size is not None and extent is not None and extent % size == 0
+        groups.append(size if in_both and whole else None)
 
     def layout(*indices: Any) -> list[Any]:
         made: list[Any] = []

@@ -54,12 +54,18 @@ _UNPACKED = 1 << 18  # bytes of a factor that is fast to read as it lies
 
 
 def write_tiled(
-    s: Schedule, contraction: Contraction, last: Tensor, target: Target, inline_columns: bool
+    s: Schedule,
+    contraction: Contraction,
+    last: Tensor,
+    target: Target,
+    *,
+    inline_columns: bool,
+    in_order: bool,
 ) -> None:
     """Writes the schedule of a contraction, and of the stage of `last`, which takes its sums (the
     contraction's own tensor, or that of an elementwise stage). `inline_columns`: the columns'
     factor is computed element by element, for this alone, so it may be computed on the way into
-    panels."""
+    panels. `in_order`: no part of a sum is summed by itself."""
     op = contraction.op
     places = places_of(contraction)
     wide = op.output(0).dtype if _widens(contraction) else contraction.a.tensor.dtype
@@ -67,6 +73,8 @@ def write_tiled(
     tile = tile_of(geometry, target)
     packs = _packs(contraction, tile, inline_columns)
     blocks = _blocks(contraction, geometry, tile, packs, last.op is not op, target)
+    if in_order:
+        blocks = replace(blocks, depth=None)
     write = _write_whole if blocks.depth is None else _write_deep
     made = write(s, contraction, last, places, tile, blocks, packs, target)
     if packs:

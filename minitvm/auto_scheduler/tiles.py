@@ -28,6 +28,7 @@ _SPARE = 2  # registers for a vector of each factor
 _LATENCY = 8  # sums that are under way at once: a multiply-add takes 4 cycles, two begin in each
 _VECTOR_LOAD = 3  # multiply-adds that a vector costs which comes from L2, or lies across two lines
 _WAYS = 8  # of the L1 cache
+_MOST_COUNTS = 256  # of parts that are tried: where there are so many, one more makes no difference
 _PAGE = 4096  # bytes: rows so far apart fall into the same set of L1
 _LINE = 64  # bytes that a cache reads at once
 _PACKING = 3  # tiles of rows that take as long as to bring a panel's part into place
@@ -218,7 +219,8 @@ def _parts(
     each part bringing its panels into place by itself."""
     best, least = (1, 1), float("inf")
     fewest = -(-panels // most_panels)
-    for column_parts in range(fewest, max(fewest, min(panels, 2 * fewest + 4 * cores)) + 1):
+    counts = range(fewest, max(fewest, min(panels, 2 * fewest + 4 * cores)) + 1)
+    for column_parts in counts[:_MOST_COUNTS]:
         for row_parts in range(1, min(cores, most_row_parts) + 1):
             tasks = prod(each or 1 for each in batches) * column_parts * row_parts
             task = -(-panels // column_parts) * (-(-row_tiles // row_parts) + _PACKING)

@@ -68,7 +68,8 @@ def schedule_program(
     strict: bool = False,
 ) -> Schedule:
     """A schedule for outputs, as of :func:`auto_schedule`, in which no tensor of `arguments` is
-    done away with; `strict`, and no instruction rounds floats in its own way."""
+    done away with; `strict`, and floats are rounded as the program is written: in order, and by
+    no instruction that does it in its own way."""
     s = create_schedule(ops)
     if any(isinstance(stage.op, ScanOp) for stage in s.stages):
         return s  # its steps are in the order of time
@@ -111,7 +112,14 @@ def _write_contraction(
     elif instruction is not None and not (strict and instruction.sum == "float32"):
         write_dotted(s, contraction, last.op.output(0), instruction, target)
     else:
-        write_tiled(s, contraction, last.op.output(0), target, inline_columns)
+        write_tiled(
+            s,
+            contraction,
+            last.op.output(0),
+            target,
+            inline_columns=inline_columns,
+            in_order=strict and contraction.op.output(0).dtype.is_float,
+        )
     return (stage, last)
 
 

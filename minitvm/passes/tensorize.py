@@ -95,13 +95,14 @@ class _Matching:
         self._op = op
         self._domain = domain
         self._where = where
-        self._axes = frozenset(a.var for a in (*intrin.op.axis, *intrin.op.reduce_axis))
+        self._starts = dict[Var, PrimExpr]()
         self._begins: dict[Tensor, tuple[Any, tuple[PrimExpr, ...]]] = {}
         self._scalars: dict[Var, PrimExpr] = {}
         self._prover = Prover()
         for each in (*intrin.op.axis, *intrin.op.reduce_axis):
             assert each.dom is not None  # every operation checks that its axes have ranges
             self._prover.bind(each.var, each.dom)
+            self._starts[each.var] = each.dom.min
         self._simplifier = Simplifier(self._prover)
 
     def run(self) -> Match:
@@ -223,7 +224,7 @@ class _Matching:
     def _match_scalar(self, found: PrimExpr, expected: Var) -> None:
         if found.dtype != expected.dtype:
             raise _Difference(found, expected, f"{found.dtype} where {expected.dtype} is expected")
-        if any(v in self._axes for v in free_vars(found)) or _loads(found):
+        if any(v in self._starts for v in free_vars(found)) or _loads(found):
             raise _Difference(found, expected, "a scalar that is not the same throughout")
         known = self._scalars.setdefault(expected, found)
         if not structural_equal(known, found):
@@ -239,11 +240,12 @@ class _Matching:
         if extra < 0:
             raise _Difference(found, expected, f"rank {len(found.indices)}, not {tensor.ndim}")
         inner = (e.const(0),) * extra + expected.indices
-        pairs = zip(found.indices, inner, strict=True)
-        begins = tuple(self._simple(e.subtract(index, offset)) for index, offset in pairs)
-        for begin in begins:
-            if any(var in self._axes for var in free_vars(begin)):
+        begins: tuple[PrimExpr, ...] = ()
+        for index, offset in zip(found.indices, inner, strict=True):
+            begin = self._begin(e.subtract(index, offset))
+            if begin is None:
                 raise _Difference(found, expected, "indices that move in another way")
+            begins = (*begins, begin)
         source = found.producer if isinstance(found, e.ProducerLoad) else found.buffer
         known = self._begins.setdefault(tensor, (source, begins))
         if known[0] is not source and known[0] != source:
@@ -251,6 +253,15 @@ class _Matching:
         for mine, theirs in zip(begins, known[1], strict=True):
             if not self._prover.can_prove(e.equal(mine, theirs)):
                 raise _Difference(found, expected, f"{tensor.name} began elsewhere before")
+
+    def _begin(self, distance: PrimExpr) -> PrimExpr | None:
+        """How far a read is from the intrinsic's, None if that isn't the same for all its axes."""
+        begin = self._simple(distance)
+        if not any(var in self._starts for var in free_vars(begin)):
+            return begin
+        # Where indices have several dtypes, casts stand between terms that would cancel.
+        start = self._simple(cast(PrimExpr, substitute(begin, self._starts)))
+        return start if self._prover.can_prove(e.equal(begin, start)) else None
 
     def _region(self, tensor: Tensor) -> Region:
         """What the intrinsic reads as `tensor`. It must be all of it, since it may touch all."""

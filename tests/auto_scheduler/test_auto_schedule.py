@@ -160,6 +160,21 @@ def test_tiles_fit_the_registers(target: str, rows: int | None, columns: int | N
         assert tile.rows * vectors + vectors < made.vector_registers
 
 
+@pytest.mark.parametrize("sizes", [(0, 5, 7), (5, 0, 7), (5, 7, 0), (0, 0, 0)])
+@pytest.mark.parametrize("dtypes", [("float32", "float32"), ("uint8", "int32")])
+def test_contractions_of_nothing(sizes: tuple[int, int, int], dtypes: tuple[str, str]) -> None:
+    """Constant sizes of 0: sums of nothing are 0, also where they are read by more."""
+    m, n, depth = sizes
+    A, B = te.placeholder((m, depth), dtypes[0]), te.placeholder((depth + 2, n), dtypes[0])
+    k = te.reduce_axis((0, depth), name="k")
+    C = te.compute((m, n), lambda i, j: te.sum(A[i, k].astype(dtypes[1]) * B[k + 1, j], axis=k))
+    D = te.compute((m, n), lambda i, j: C[i, j] + 3)
+    found = np.full((m, n), 7, dtypes[1])
+    made = [np.ones((m, depth), dtypes[0]), np.ones((depth + 2, n), dtypes[0])]
+    tvm.build([D], [A, B, D])(*made, found)
+    assert (found == depth + 3).all()
+
+
 # -- What is written ------------------------------------------------------------------------------
 
 

@@ -16,6 +16,7 @@ from minitvm import te
 from minitvm.auto_scheduler import auto_schedule
 
 Array = np.ndarray[Any, Any]
+TARGETS = ["llvm", "llvm -mcpu=haswell", "llvm -mcpu=x86-64"]
 
 
 @dataclass
@@ -156,7 +157,7 @@ def check(case: Case, target: str = "llvm") -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("target", ["llvm", "llvm -mcpu=haswell"])
+@pytest.mark.parametrize("target", TARGETS[:2])
 def test_a_convolution(name: str, target: str) -> None:
     check(CASES[name], target)
 
@@ -169,12 +170,37 @@ def test_its_trace_makes_the_same_schedule(name: str) -> None:
     assert str(tvm.lower(again, made)) == str(tvm.lower(s, made))
 
 
-@settings(max_examples=25, deadline=None)
-@given(st.data())
-def test_random_convolutions(data: st.DataObject) -> None:
+@pytest.mark.parametrize("size", [4, 15, 64])
+@pytest.mark.parametrize("times", [2, 3])
+def test_an_image_made_larger(size: int, times: int) -> None:
+    """Each pixel is read for several neighbours; what several channels read are groups."""
+    small = size // times + 3
+    x, w = te.placeholder((4, small, small), name="X"), te.placeholder((8, 4, 3, 3), name="W")
+    k, i, j = (
+        te.reduce_axis((0, extent), name=name) for extent, name in ((4, "k"), (3, "i"), (3, "j"))
+    )
+    y = te.compute(
+        (8, size, size),
+        lambda o, r, c: te.sum(
+            x[k, r // times + i, c // times + j] * w[o, k, i, j], axis=[k, i, j]
+        ),
+        name="Y",
+    )
+    rng = np.random.default_rng(0)
+    image = rng.integers(-3, 4, (4, small, small)).astype("float32")
+    weights = rng.integers(-3, 4, (8, 4, 3, 3)).astype("float32")
+    windows = np.lib.stride_tricks.sliding_window_view(image, (3, 3), (1, 2))
+    expected = np.einsum("krcij,okij->orc", windows, weights)
+    expected = expected.repeat(times, 1).repeat(times, 2)[:, :size, :size]
+    out = np.full((8, size, size), np.nan, "float32")
+    tvm.build(y, [x, w, y])(image, weights, out)
+    np.testing.assert_array_equal(out, expected)
+
+
+def random_case(data: st.DataObject) -> Case:
     few = st.integers(1, 3)
     ndim = data.draw(few)
-    case = Case(
+    return Case(
         batch=data.draw(few),
         groups=data.draw(st.sampled_from([1, 1, 3])),
         inputs=data.draw(st.integers(1, 5)),
@@ -188,4 +214,16 @@ def test_random_convolutions(data: st.DataObject) -> None:
         epilogue=data.draw(st.booleans()),
         symbolic=data.draw(st.booleans()),
     )
-    check(case)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_random_convolutions(data: st.DataObject) -> None:
+    check(random_case(data))
+
+
+@pytest.mark.wide
+@settings(max_examples=1000, deadline=None)
+@given(st.data())
+def test_many_random_convolutions(data: st.DataObject) -> None:
+    check(random_case(data), data.draw(st.sampled_from(TARGETS)))

@@ -34,7 +34,7 @@ if HERE.arch == "x86_64":
 
 
 def product(
-    m: int, n: int, k: int, dtypes: tuple[str, str, str], layout: str = "NN"
+    m: Any, n: Any, k: Any, dtypes: tuple[str, str, str], layout: str = "NN"
 ) -> list[te.Tensor]:
     a, b, dtype = dtypes
     A = te.placeholder((m, k) if layout[0] == "N" else (k, m), a, name="A")
@@ -118,6 +118,23 @@ def test_products(dtypes: tuple[str, str, str], target: str) -> None:
     ):  # fmt: skip
         tensors = product(m, n, k, dtypes, layout)
         check(tensors, auto_schedule(tensors[2], target), target, layout)
+
+
+@pytest.mark.parametrize("wide", ["m", "n", "k", "mnk"])
+def test_extents_in_64_bits(wide: str) -> None:
+    m, n, k = (
+        te.const(size, "int64") if name in wide else size
+        for name, size in {"m": 13, "n": 50, "k": 37}.items()
+    )
+    for dtypes in (DTYPES[0], DTYPES[6]):
+        tensors = product(m, n, k, dtypes, "NT")
+        s = auto_schedule(tensors[2])
+        assert ("dot_product" in s.trace()) == ("dot_product" in _trace_of_32_bits(dtypes))
+        check(tensors, s, layout="NT")
+
+
+def _trace_of_32_bits(dtypes: tuple[str, str, str]) -> str:
+    return auto_schedule(product(13, 50, 37, dtypes, "NT")[2]).trace()
 
 
 @pytest.mark.parametrize("k", range(1, 10))

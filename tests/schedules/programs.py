@@ -10,18 +10,36 @@ import numpy as np
 from hypothesis import strategies as st
 
 from minitvm import te, tir
-from minitvm.te.tensor import Operation, Tensor
+from minitvm.te.tensor import ComputeOp, Operation, Tensor
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
 
-@dataclass
+@dataclass(repr=False)
 class Program:
     """A computation: its outputs, its arguments, and the values of the symbolic sizes."""
 
     outputs: list[Operation]
     args: list[Tensor]
     sizes: dict[Any, int]
+
+    def __repr__(self) -> str:
+        """As text: each tensor, and what its elements are."""
+        lines, waiting = list[str](), [op.output(0) for op in self.outputs]
+        while waiting:
+            tensor = waiting.pop()
+            line = f"{tensor}: {tensor.dtype}"
+            if isinstance(tensor.op, ComputeOp):
+                axes = ", ".join(axis.name for axis in tensor.op.axis)
+                line += f", [{axes}] = {', '.join(map(str, tensor.op.body))}"
+            if line not in lines:
+                lines.append(line)
+                waiting += tensor.op.input_tensors
+        return "\n".join(lines[::-1])
+
+    def _repr_pretty_(self, printer: Any, _: bool) -> None:
+        """As hypothesis shows it."""
+        printer.text(repr(self))
 
     def arrays(self, seed: int) -> list[np.ndarray[Any, Any]]:
         """Arguments: inputs of small whole numbers, outputs of rubbish."""

@@ -1,0 +1,109 @@
+"""Contractions whose sizes the call decides: one function for any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+import minitvm as tvm
+from minitvm import te
+from minitvm.runtime.dtype import DType
+from tests.auto_scheduler.test_contractions import numpy_dtype, with_small_caches
+
+DTYPES = {
+    "float32": ("float32", "float32", "float32"),
+    "float64": ("float64", "float64", "float64"),
+    "float16": ("float16", "float16", "float32"),
+    "bfloat16": ("bfloat16", "bfloat16", "float32"),
+    "int8": ("uint8", "int8", "int32"),
+    "int32": ("int32", "int32", "int32"),
+}
+# What is symbolic: of a product of m by k and k by n, with a batch of b.
+SUBSCRIPTS = ["mk,kn->mn", "mk,nk->mn", "km,kn->mn", "km,nk->mn", "mk,kn->nm", "bmk,bkn->bmn",
+              "bmk,kn->bmn", "mk,k->m", "k,kn->n", "m,n->mn", "bm,bm->b"]  # fmt: skip
+CONSTANT = {"b": 3, "m": 37, "n": 50, "k": 29}
+FEW = [0, 1, 2, 15, 33, 70]
+
+
+@cache
+def built(subscripts: str, dtypes: str, symbolic: str, epilogue: bool, small: bool) -> Any:
+    a, b, c = subscripts.replace("->", ",").split(",")
+    extent = {x: te.var(x) if x in symbolic else size for x, size in CONSTANT.items()}
+    A, B = (
+        te.placeholder([extent[x] for x in axes], dtype, name=name)
+        for axes, dtype, name in zip((a, b), DTYPES[dtypes], "AB", strict=False)
+    )
+    sums = {x: te.reduce_axis((0, extent[x]), name=x) for x in sorted({*a, *b} - {*c})}
+    dtype = DTYPES[dtypes][2]
+
+    def element(*indices: Any) -> Any:
+        at = {**dict(zip(c, indices, strict=True)), **sums}
+        x, y = (t(*(at[i] for i in axes)).astype(dtype) for t, axes in ((A, a), (B, b)))
+        return te.sum(x * y, axis=list(sums.values())) if sums else x * y
+
+    C = te.compute([extent[x] for x in c], element, name="C")
+    D = te.compute(C.shape, lambda *i: C(*i) * 2 + 1, name="D") if epilogue else C
+    with with_small_caches(small):
+        return tvm.build(D, [A, B, D], name="f")
+
+
+def check(
+    sizes: dict[str, int], subscripts: str, dtypes: str, epilogue: bool, small: bool, symbolic: str
+) -> None:
+    f = built(subscripts, dtypes, symbolic, epilogue, small)
+    sizes = {x: sizes[x] if x in symbolic else size for x, size in CONSTANT.items()}
+    a, b = subscripts.split("->")[0].split(",")
+    random = np.random.default_rng(0)
+    x, y = (random.integers(0, 4, [sizes[i] for i in axes]) for axes in (a, b))
+    wanted = np.einsum(subscripts, x, y) * (2 if epilogue else 1) + (1 if epilogue else 0)
+    types = [numpy_dtype(DType.of(dtype)) for dtype in DTYPES[dtypes]]
+    got = np.full(wanted.shape, 77, types[2])
+    f(x.astype(types[0]), y.astype(types[1]), got)
+    np.testing.assert_array_equal(got, wanted)
+
+
+def few() -> Iterator[dict[str, int]]:
+    yield from ({"b": b, "m": m, "n": n, "k": k} for m, n, k, b in zip(*4 * [FEW], strict=True))
+    for x, size in product("bmnk", FEW):
+        yield CONSTANT | {x: size}
+
+
+@pytest.mark.parametrize("subscripts", SUBSCRIPTS)
+def test_any_sizes(subscripts: str) -> None:
+    for sizes in few():
+        check(sizes, subscripts, "float32", False, False, "bmnk")
+
+
+@pytest.mark.parametrize("dtypes", ["float16", "bfloat16", "int8", "int32"])
+@pytest.mark.parametrize("symbolic", ["m", "mnk"])
+def test_any_sizes_of_other_types(dtypes: str, symbolic: str) -> None:
+    for sizes in few():
+        check(sizes, "mk,kn->mn", dtypes, False, False, symbolic)
+
+
+@pytest.mark.parametrize("symbolic", ["m", "n", "k", "mn"])
+@pytest.mark.parametrize("small", [False, True])
+def test_any_sizes_of_some(symbolic: str, small: bool) -> None:
+    for sizes in few():
+        check(sizes, "mk,kn->mn", "float32", True, small, symbolic)
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("symbolic", ["m", "n", "k", "mn", "bmnk"])
+@pytest.mark.parametrize("other", [False, True])
+@pytest.mark.parametrize("dtypes", DTYPES)
+@pytest.mark.parametrize("subscripts", SUBSCRIPTS)
+def test_all_sizes(subscripts: str, dtypes: str, other: bool, symbolic: str) -> None:
+    """Each from 0 to 70, the others as they are or all alike; and some at random. `other`: with an
+    epilogue, and small caches."""
+    made = [CONSTANT | {x: size} for x in symbolic for size in range(71)]
+    made += [dict.fromkeys("bmnk", size) for size in range(71)]
+    random = np.random.default_rng(1)
+    made += [dict(zip("bmnk", map(int, random.integers(0, 71, 4)), strict=True)) for _ in range(60)]
+    for sizes in made:
+        check(sizes, subscripts, dtypes, other, other, symbolic)
