@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from minitvm.auto_scheduler.choice import choose, choose_tile
 from minitvm.auto_scheduler.contraction import Contraction, extent_of
 from minitvm.auto_scheduler.sums import sums_in_registers
 from minitvm.auto_scheduler.tiled import write_copy
@@ -79,6 +80,7 @@ def write_dotted(
     (k,) = op.reduce_axis
     depth = _depth(by, cast(int, extent_of(k))) if contraction.a.along(k) == 1 else 1
     tile = _tile(contraction, row, by, depth, target)
+    choose_tile(s, contraction, tile, target, by.name)
 
     sums = sums_in_registers(s, contraction, last)
     multiples = [1] * len(op.axis)
@@ -183,6 +185,8 @@ def _write_factor(
         inner = indices[j] % width * by.group + indices[k] % by.group
         return [*first, indices[j] // width, indices[k] // by.group, inner]
 
+    choose(s, "packing", "{factor} is packed into panels of {width}, groups of {group} "
+           "together", factor=factor.name, width=width, group=by.group)  # fmt: skip
     panels = s[s.cache_read(factor, "global", [sums])]
     loops = panels.transform_layout(layout)
     panels.parallel(loops[0])

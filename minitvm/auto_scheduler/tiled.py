@@ -16,6 +16,7 @@ from math import prod
 from typing import Any
 
 from minitvm import expr as e
+from minitvm.auto_scheduler.choice import choose, choose_tile
 from minitvm.auto_scheduler.contraction import Contraction, bytes_of, extent_of, loads_of
 from minitvm.auto_scheduler.sums import sums_in_registers
 from minitvm.auto_scheduler.tiles import Tile, tile_of
@@ -47,9 +48,8 @@ def write_tiled(
     row = contraction.rows[-1] if contraction.rows else None
     places = (None if row is None else op.axis.index(row), len(op.axis) - 1)
     tile = _tile(contraction, row, last, target)
-    packs = row is not None and _packs(contraction, row, tile)
-    if inline_columns and row is not None and _axes_of(contraction) is not None:
-        packs = True
+    choose_tile(s, contraction, tile, target)
+    packs = _packs(s, contraction, row, tile, inline_columns)
 
     stage = s[last]
     in_memory = last.op is not op and _calls_functions(s, stage)
@@ -184,18 +184,30 @@ def _tile(contraction: Contraction, row: IterVar | None, last: Tensor, target: T
     return tile_of(extent_of(row), columns, contraction.op.output(0).dtype, target, distance)
 
 
-def _packs(contraction: Contraction, row: IterVar, tile: Tile) -> bool:
+def _packs(
+    s: Schedule, contraction: Contraction, row: IterVar | None, tile: Tile, inline_columns: bool
+) -> bool:
     """Whether the columns' factor is first brought into panels as wide as a tile."""
-    b = contraction.b
-    rows = extent_of(row)
-    if _axes_of(contraction) is None:
-        return False
-    if b.along(contraction.column) != 1:
-        return True
-    if rows is not None and rows < _LEAST_REUSE * tile.rows:
-        return False
+    b, rows = contraction.b, None if row is None else extent_of(row)
     size = bytes_of(b.tensor)
-    return size is None or size > _UNPACKED
+    if row is None:
+        packs, why = False, "no rows use it again"
+    elif _axes_of(contraction) is None:
+        packs, why = False, "it is not read by plain axes, each element once"
+    elif inline_columns:
+        packs, why = True, "it is computed on the way"
+    elif b.along(contraction.column) != 1:
+        packs, why = True, "neighbours along the columns lie apart"
+    elif rows is not None and rows < _LEAST_REUSE * tile.rows:
+        packs, why = False, "fewer than {least} tiles of rows read it"
+    elif size is not None and size <= _UNPACKED:
+        packs, why = False, "its {bytes} bytes are fast to read as they lie, as up to {most} are"
+    else:
+        packs, why = True, "{least} tiles of rows or more read it, and more than {most} bytes"
+    how = "{b} is packed into panels of {columns} columns: " if packs else "{b} is not packed: "
+    choose(s, "packing", how + why, b=b.tensor.name, columns=tile.columns, least=_LEAST_REUSE,
+           bytes=size, most=_UNPACKED)  # fmt: skip
+    return packs
 
 
 def _axes_of(contraction: Contraction) -> list[IterVar] | None:
