@@ -35,6 +35,20 @@ ROOMS: dict[str, tuple[str, tuple[str, ...]]] = {
         (*_IR, "operators", "te", "pipeline"),
     ),
     "codegen": ("codegen", (*_IR, "te", "passes", "pipeline", "target", "auto-scheduler")),
+    "explanation": (
+        "explanation",
+        (
+            *_IR,
+            "operators",
+            "arith",
+            "te",
+            "passes",
+            "pipeline",
+            "target",
+            "auto-scheduler",
+            "codegen",
+        ),
+    ),
 }
 FACE = "minitvm"
 RUNTIME_DEPENDENCIES = {"numpy", "llvmlite"}
