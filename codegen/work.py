@@ -46,10 +46,14 @@ def estimated_work(node: Stmt) -> PrimExpr:
     return _Estimate(_of_store, _operations).of(node)
 
 
-def estimated_values(node: Stmt, count: Callable[[PrimExpr], float]) -> PrimExpr:
-    """As :func:`estimated_work`, where the value of a store counts as `count` says, and nothing
-    else does."""
-    return _Estimate(lambda store: count(store.value), lambda other: 0.0).of(node)
+def estimated_sum(
+    node: Stmt,
+    of_store: Callable[[s.BufferStore], float],
+    of_other: Callable[[PrimExpr], float] = lambda other: 0.0,
+) -> PrimExpr:
+    """As :func:`estimated_work`, where a store counts as `of_store` says, and conditions and the
+    values of names as `of_other` does."""
+    return _Estimate(of_store, of_other).of(node)
 
 
 @final

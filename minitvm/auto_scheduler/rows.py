@@ -57,10 +57,10 @@ def write_rows(
         places[stage] = place or _Place(stage, len(_compute(stage).axis))
     for root in stages:
         if places[root].root is not root:
-            choose(s, "strategy", "in the rows of {root}, which it is read in",
+            choose(s, "strategy", "computed row by row within {root}",
                    stage=root.name, root=places[root].root.name)  # fmt: skip
             continue
-        choose(s, "strategy", "row by row, what lies side by side in vectors", stage=root.name)
+        choose(s, "strategy", "row by row, in vectors of what lies side by side", stage=root.name)
         inside = members.get(root, [])
         if not inside:
             _write_alone(s, root, target)

@@ -31,28 +31,38 @@ def value_of(node: PrimExpr, sizes: Sizes) -> Amount:
     return _WIDENED.sub(r"\1", str(found))
 
 
-def product_of(number: int, extents: Iterable[PrimExpr], sizes: Sizes) -> Amount:
-    """`number` times all extents.
+def total(terms: Iterable[tuple[int, Iterable[PrimExpr]]], sizes: Sizes) -> Amount:
+    """The sum of products of a number and extents.
 
-    >>> product_of(2, (e.const(8), Var("n"), Var("n") + 1), {})
-    '16 * n * (n + 1)'
+    >>> n = Var("n")
+    >>> total([(4, (n, n + 1)), (4, (n, n + 1)), (2, (e.const(8),))], {})
+    '8 * n * (n + 1) + 16'
+    >>> total([(2, (e.const(8), e.const(4)))], {})
+    64
     """
-    values = [value_of(extent, sizes) for extent in extents]
-    number *= prod(value for value in values if isinstance(value, int))
-    symbols = [value for value in values if isinstance(value, str)]
-    if not symbols or not number:
-        return number
-    factors = [each if each.isidentifier() else f"({each})" for each in symbols]
-    return " * ".join(factors if number == 1 else [str(number), *factors])
+    sums: dict[tuple[str, ...], int] = {}
+    for number, extents in terms:
+        values = [value_of(extent, sizes) for extent in extents]
+        symbols = tuple(each for each in values if isinstance(each, str))
+        number *= prod(each for each in values if isinstance(each, int))
+        sums[symbols] = sums.get(symbols, 0) + number
+    return sum_of(_product(number, symbols) for symbols, number in sums.items())
 
 
 def sum_of(amounts: Iterable[Amount]) -> Amount:
     """The sum of amounts.
 
-    >>> sum_of([1, "n", 2, "n * 4"]), sum_of([1, 2])
-    ('n + n * 4 + 3', 3)
+    >>> sum_of([1, "n", 2, "4 * m"]), sum_of([1, 2])
+    ('n + 4 * m + 3', 3)
     """
     terms = list(amounts)
     number = sum(each for each in terms if isinstance(each, int))
     symbols = [each for each in terms if isinstance(each, str)]
     return " + ".join([*symbols, str(number)] if number else symbols) if symbols else number
+
+
+def _product(number: int, symbols: Iterable[str]) -> Amount:
+    factors = [each if each.isidentifier() else f"({each})" for each in symbols]
+    if not factors or not number:
+        return number
+    return " * ".join(factors if number == 1 else [str(number), *factors])

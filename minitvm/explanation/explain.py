@@ -14,7 +14,7 @@ from minitvm.codegen.machine_code import emit_assembly
 from minitvm.explanation.amount import Amount, Sizes, value_of
 from minitvm.explanation.assembly import inner_loops
 from minitvm.explanation.loops import ParallelLoop, parallel_loops, temporaries
-from minitvm.explanation.machine import bandwidth, peak
+from minitvm.explanation.machine import bandwidth, least_time, peak
 from minitvm.explanation.report import ExplainedStage, Explanation, Roofline
 from minitvm.explanation.work import (
     Operations,
@@ -35,9 +35,6 @@ from minitvm.target import Target
 from minitvm.te.origin import Origin
 
 _MOST_GENERATED = 1 << 30  # bytes of arrays that are made to measure with
-_REPEATS = 10  # measurements, of which the least counts
-_ENOUGH = 1.0  # seconds of measuring, where a call takes long
-_LEAST_MS = 2.0  # of a measurement
 
 
 def explain(function: Any, *args: Any, measure: bool = True) -> Explanation:
@@ -197,13 +194,11 @@ def _seconds(function: PackedFunc, args: Sequence[Any], is_given: bool) -> tuple
     """The time of a call; or why a call with made arguments fails."""
     assert isinstance(function, Function)
     try:
-        first = function.time_evaluator(number=1)(*args).min
+        return least_time(function, *args), ""
     except (KernelError, ValueError, IndexError) as error:
         if is_given:
             raise
         return None, f"with arguments that were made: {error}"
-    repeats = max(1, min(_REPEATS, int(_ENOUGH / max(first, 1e-9))))
-    return function.time_evaluator(1, repeats, _LEAST_MS)(*args).min, ""
 
 
 def _threads(parallel: Sequence[ParallelLoop]) -> int:

@@ -11,7 +11,7 @@ from minitvm import stmt as s
 from minitvm.buffer import constant_bytes, size_factors
 from minitvm.codegen.gil import needs_the_gil
 from minitvm.codegen.work import pays_threads
-from minitvm.explanation.amount import Amount, Sizes, product_of, value_of
+from minitvm.explanation.amount import Amount, Sizes, total, value_of
 from minitvm.expr import Buffer, PrimExpr, Var
 from minitvm.functor import children, walk_once
 from minitvm.passes.reuse_storage import STACK_BYTES
@@ -104,7 +104,7 @@ def _temporary(buffer: Buffer, body: Stmt, inside: bool, sizes: Sizes) -> Tempor
         buffer.name,
         str(buffer.dtype),
         tuple(value_of(extent, sizes) for extent in buffer.shape),
-        product_of(buffer.dtype.itemsize, size_factors(buffer), sizes),
+        total([(buffer.dtype.itemsize, size_factors(buffer))], sizes),
         "registers" if small and buffer.scope == "local" else place,
         inside,
         tuple(dict.fromkeys(_made_of(buffer, body))),

@@ -17,12 +17,15 @@ from minitvm.runtime.dtype import DType
 from minitvm.runtime.host import cache_sizes
 from minitvm.runtime.module import Module
 from minitvm.runtime.ndarray import array
+from minitvm.runtime.packed_func import Function
 from minitvm.runtime.threads import num_threads
 from minitvm.target import Target
 from minitvm.te import compute, create_schedule, extern, placeholder, reduce_axis, sum, var
 
-_ROUNDS = 20  # measurements, of which the least counts
-_STEPS = 20_000  # of a chain
+_LEAST_ROUNDS, _MOST_ROUNDS = 5, 200  # measurements, of which the least counts
+_ENOUGH = 0.1  # seconds of measuring
+_LEAST_MS = 0.3  # of a measurement: short, as others may compute on the same cores
+_STEPS = 2_000  # of a chain
 _CHAINS = 12  # under way at once: enough for any latency, and few enough for 16 registers
 _ROWS, _COLUMNS, _LINE = 512, 64, 256  # of a product for each thread; a row's length in bytes
 _LEAST_READ = 1 << 25  # bytes in a measurement
@@ -72,7 +75,7 @@ def _peak_of_chains(dtype: str, target: str, threads: int) -> float:
     out = extern((threads, _CHAINS, lanes), [factor], multiply_add, dtype=dtype, name="out")
     f = build(create_schedule(out.op), [factor, out], target, name="chains")
     result = array(np.zeros((threads, _CHAINS, lanes)), dtype=dtype)
-    return 2 * result.size * _STEPS / _least_time(f, threads, array([0, 0], dtype=dtype), result)
+    return 2 * result.size * _STEPS / _time(f, threads, array([0, 0], dtype=dtype), result)
 
 
 @lru_cache(maxsize=64)
@@ -89,7 +92,7 @@ def _peak_of_products(kind: tuple[str, ...], target: str, threads: int) -> float
     c = compute(shapes[2], product, "c")
     f = build([c], [a, b, c], target, name="product")
     arrays = [array(np.zeros(shape), dtype=t) for shape, t in zip(shapes, kind, strict=True)]
-    return 2 * _ROWS * threads * steps * _COLUMNS / _least_time(f, threads, *arrays)
+    return 2 * _ROWS * threads * steps * _COLUMNS / _time(f, threads, *arrays)
 
 
 def bandwidth(size: int, threads: int) -> float:
@@ -109,7 +112,7 @@ def _bandwidth(size: int, threads: int) -> float:
     passes = max(1, _LEAST_READ // size)
     x = array(np.zeros((threads, lines, _line_of_vectors()), np.float32))
     y = array(np.zeros((passes, threads, _line_of_vectors()), np.float32))
-    return passes * x.nbytes / _least_time(_reader(), threads, x, y)
+    return passes * x.nbytes / _time(_reader(), threads, x, y)
 
 
 @lru_cache(maxsize=1)
@@ -136,6 +139,16 @@ def _line_of_vectors() -> int:
     return 8 * Target("llvm").lanes(DType.of("float32"))
 
 
-def _least_time(f: Module, threads: int, *arrays: Any) -> float:
+def least_time(f: Module | Function, *args: Any) -> float:
+    """The seconds of a call that was disturbed least."""
+    evaluate = f.entry_func if isinstance(f, Module) else f
+    assert isinstance(evaluate, Function)
+    first = evaluate.time_evaluator(number=1)(*args).min
+    rounds = int(_ENOUGH / max(first, _LEAST_MS / 1e3))
+    repeat = min(max(rounds, _LEAST_ROUNDS), _MOST_ROUNDS)
+    return evaluate.time_evaluator(1, repeat, _LEAST_MS)(*args).min
+
+
+def _time(f: Module, threads: int, *args: Any) -> float:
     with num_threads(threads):
-        return f.time_evaluator(number=1, repeat=_ROUNDS)(*arrays).min
+        return least_time(f, *args)

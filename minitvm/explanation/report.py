@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
@@ -11,6 +12,9 @@ from minitvm.explanation.amount import Amount, sum_of
 from minitvm.explanation.assembly import InnerLoop
 from minitvm.explanation.loops import ParallelLoop, Temporary
 from minitvm.explanation.work import Operations
+
+_INDENT = "    "
+_WIDTH = 100  # of the text
 
 
 @final
@@ -60,7 +64,7 @@ class Roofline:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Explanation:
     """What :func:`explain` finds; its ``str`` is a page of text. Amounts are integers, or the text
     of an expression where the call decides.
@@ -139,12 +143,19 @@ class Explanation:
         lines = [f"{self.name}({', '.join(self.arguments)})", *_made(self)]
         lines += (line for stage in self.stages for line in _stage(stage))
         for head, below in parts.items():
-            found = [f"    {line}" for line in below]
+            found = [f"{_INDENT}{line}" for line in below]
             lines += [head, *found] if found else []
-        return "\n".join(lines)
+        return "\n".join(map(_wrapped, lines))
+
+    __repr__ = __str__
 
 
 # -- Text -----------------------------------------------------------------------------------------
+
+
+def _wrapped(line: str) -> str:
+    indent = _INDENT if line.startswith(_INDENT) else ""
+    return textwrap.fill(line, _WIDTH, subsequent_indent=indent + "  ", break_on_hyphens=False)
 
 
 def _made(of: Explanation) -> Iterator[str]:
@@ -157,7 +168,7 @@ def _stage(stage: ExplainedStage) -> Iterator[str]:
     if stage.summed:
         text += f", each over {_shape(stage.summed)}"
     yield text
-    yield from (f"    {choice}" for choice in stage.choices)
+    yield from (f"{_INDENT}{choice}" for choice in stage.choices)
 
 
 def _loop(loop: ParallelLoop) -> str:
@@ -201,7 +212,7 @@ def _bound(roofline: Roofline, of: Explanation) -> Iterator[str]:
     threads = f"{roofline.threads} thread{'s' if roofline.threads > 1 else ''}"
     if roofline.arithmetic_seconds and not isinstance(of.flop, str):
         peak = of.flop / roofline.arithmetic_seconds
-        yield f"arithmetic: {_time(roofline.arithmetic_seconds)} at {_rate(peak)}, {threads}"
+        yield f"arithmetic: {_time(roofline.arithmetic_seconds)} at {_rate(peak, of)}, {threads}"
     yield (
         f"memory: {_time(roofline.memory_seconds)} at {roofline.bandwidth / 1e9:.3g} GB/s, the "
         f"speed of reading so much again and again, {threads}"
@@ -213,7 +224,7 @@ def _measured(of: Explanation) -> Iterator[str]:
     if of.seconds is None or of.roofline is None:
         yield f"nothing: {of.unmeasured}"
         return
-    rate = "" if isinstance(of.flop, str) or not of.flop else f", {_rate(of.flop / of.seconds)}"
+    rate = "" if isinstance(of.flop, str) or not of.flop else f", {_rate(of.flop / of.seconds, of)}"
     peak = f"{of.share_of_peak:.0%} of peak, " if of.share_of_peak else ""
     yield f"{_time(of.seconds)} a call{rate}: {peak}{of.share_of_bound:.0%} of the bound"
 
@@ -255,5 +266,6 @@ def _time(seconds: float) -> str:
     return f"{seconds / unit:.3g} {name}"
 
 
-def _rate(rate: float) -> str:
-    return f"{rate / 1e9:.4g} GFLOP/s"
+def _rate(rate: float, of: Explanation) -> str:
+    is_float = any("float" in kind for each in of.operations for kind in each.kind[-1:])
+    return f"{rate / 1e9:.4g} {'GFLOP/s' if is_float else 'billion operations/s'}"

@@ -16,6 +16,7 @@ from minitvm.te.dataflow import factors_of, in_order
 from minitvm.te.schedule import Schedule
 from minitvm.te.tensor import ComputeOp, ExternOp, Operation, PlaceholderOp
 
+Kind = tuple[str, ...] | str
 _Extents = tuple[PrimExpr, ...]
 
 
@@ -36,7 +37,7 @@ class Work:
         Of those axes.
     """
 
-    kind: tuple[str, ...] | str
+    kind: Kind
     number: int
     extents: _Extents
 
@@ -111,15 +112,17 @@ def _extents(axes: Iterable[IterVar]) -> _Extents:
 def _work(op: ComputeOp) -> Iterator[Work]:
     """The operations of a stage, those of one kind that depend on the same axes together."""
     axes = {axis.var: axis for axis in (*op.axis, *op.reduce_axis)}
-    counts: Counter[tuple[tuple[str, ...] | str, frozenset[Var]]] = Counter()
+    counts: Counter[tuple[Kind, frozenset[Var]]] = Counter()
     narrow = _narrow(op)
     body = op.body
     if isinstance(body[0], Reduce):
         everywhere = frozenset(axes)
-        counts.update((narrow or _kind(n), everywhere) for n in _values(*body[0].combiner.result))
+        for node in _values(*body[0].combiner.result):
+            counts[narrow or _kind(node), everywhere] += node.dtype.lanes
         body = body[0].source
     needs = _needs(body, axes)
-    counts.update((narrow or _kind(node), needs[id(node)]) for node in _values(*body))
+    for node in _values(*body):
+        counts[narrow or _kind(node), needs[id(node)]] += node.dtype.lanes
     for (kind, needed), number in counts.items():
         yield Work(kind, number, _extents(axes[var] for var in axes if var in needed))
 
@@ -142,9 +145,9 @@ def _narrow(op: ComputeOp) -> tuple[str, ...] | None:
     return (*dtypes, total) if dtypes and {*dtypes} != {total} else None
 
 
-def _kind(node: PrimExpr) -> tuple[str, ...] | str:
+def _kind(node: PrimExpr) -> Kind:
     if not isinstance(node, e.Call):
-        return (str(node.dtype),)
+        return (str(node.dtype.with_lanes(1)),)
     name = node.args[0] if node.op.startswith("call_") and node.args else None
     return name.value if isinstance(name, e.StringImm) else node.op
 
