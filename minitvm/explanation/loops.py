@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 from minitvm import expr as e
@@ -53,7 +53,7 @@ class Temporary:
     bytes: Amount
     place: str
     is_per_task: bool
-    made_of: tuple[str, ...]
+    made_of: tuple[str, ...] = ()
 
 
 def parallel_loops(body: Stmt, sizes: Sizes) -> tuple[ParallelLoop, ...]:
@@ -64,12 +64,12 @@ def parallel_loops(body: Stmt, sizes: Sizes) -> tuple[ParallelLoop, ...]:
 
 def temporaries(body: Stmt, sizes: Sizes) -> tuple[Temporary, ...]:
     """All that is allocated; what the parts of a loop have alike, once."""
-    found = (
-        _temporary(each.buffer, body, inside, sizes)
-        for each, inside in _statements(body)
-        if isinstance(each, s.Allocate)
-    )
-    return tuple(dict.fromkeys(found))
+    made: dict[Temporary, tuple[str, ...]] = {}
+    for each, inside in _statements(body):
+        if isinstance(each, s.Allocate):
+            found = _temporary(each.buffer, inside, sizes)
+            made[found] = (*made.get(found, ()), *_made_of(each.buffer, body))
+    return tuple(replace(each, made_of=(*dict.fromkeys(of),)) for each, of in made.items())
 
 
 def _statements(body: Stmt) -> Iterator[tuple[Stmt, bool]]:
@@ -96,7 +96,7 @@ def _parallel_loop(node: s.For, sizes: Sizes) -> ParallelLoop:
     return ParallelLoop(node.loop_var.name, iterations, starts)
 
 
-def _temporary(buffer: Buffer, body: Stmt, inside: bool, sizes: Sizes) -> Temporary:
+def _temporary(buffer: Buffer, inside: bool, sizes: Sizes) -> Temporary:
     size = constant_bytes(buffer)
     small = size is not None and size <= STACK_BYTES
     place = "stack" if small else "workspace"
@@ -107,7 +107,6 @@ def _temporary(buffer: Buffer, body: Stmt, inside: bool, sizes: Sizes) -> Tempor
         total([(buffer.dtype.itemsize, size_factors(buffer))], sizes),
         "registers" if small and buffer.scope == "local" else place,
         inside,
-        tuple(dict.fromkeys(_made_of(buffer, body))),
     )
 
 

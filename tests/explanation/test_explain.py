@@ -175,6 +175,13 @@ def test_what_the_loops_of_a_product_say() -> None:
     assert sums.is_per_task
 
 
+def test_parts_of_a_loop_have_one_buffer_of_each_kind() -> None:
+    found = figures(product(384, 512, 512, HASWELL))
+    names = [each.name for each in found.temporaries]
+    assert len(names) == len(set(names))
+    assert {each.name: each.made_of for each in found.temporaries}["C.local"] == ("A", "B.global")
+
+
 def test_a_loop_with_little_to_do_stays_on_one_thread() -> None:
     (loop,) = figures(elementwise(40, 4, of=lambda x: x + 1.0)).parallel
     assert loop.starts_threads is False
@@ -317,6 +324,8 @@ def test_each_strategy_says_what_it_does_and_why(name: str) -> None:
         assert any(text in each for each in said), (text, said)
     page = " ".join(str(found).split())
     assert all(" ".join(each.split()) in page for each in said)
+    assert max(map(len, str(found).splitlines())) <= 100
+    assert repr(found) == str(found)
 
 
 def test_a_schedule_by_hand_has_no_reasons_but_all_else() -> None:
@@ -438,13 +447,6 @@ def test_a_function_from_a_pickle() -> None:
 def test_a_function_of_a_module() -> None:
     module = product(64, 64, 64)
     assert str(figures(module["product"])) == str(figures(module))
-
-
-def test_the_page_is_no_wider_than_a_page() -> None:
-    for program, _ in REASONS.values():
-        found = figures(program())
-        assert max(map(len, str(found).splitlines())) <= 100
-        assert repr(found) == str(found)
 
 
 def test_haswell_is_explained_for_haswell() -> None:
