@@ -16,6 +16,7 @@ from minitvm.pass_config import PassConfig
 from minitvm.pass_context import FIRST_STAGE, Pass, PassContext, added_pass
 from minitvm.passes.check_accesses import check_accesses
 from minitvm.passes.check_bounds import check_bounds
+from minitvm.passes.clip_loops import clip_loops
 from minitvm.passes.compute_padding import compute_padding
 from minitvm.passes.hoist_conditions import hoist_conditions
 from minitvm.passes.inject_double_buffer import inject_double_buffer
@@ -54,6 +55,7 @@ def pipeline(config: PassConfig) -> tuple[Pass, ...]:
             *(() if config.vectorize else (("serialize_vectors", serialize_vectors),)),
         ),
         (
+            ("clip_loops", clip_loops),
             ("compute_padding", compute_padding),
             ("partition_loops", partial(partition_loops, options=config.partition)),
             ("simplify", partial(simplify, keep_trivial_loops=config.keep_trivial_loops)),

@@ -12,6 +12,7 @@ from typing import Any, final
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.host import cache_sizes, host
+from minitvm.runtime.threads import available_cpus
 
 _V2 = frozenset({"sse2", "sse4.1", "sse4.2", "popcnt"})
 _V3 = _V2 | {"avx", "avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt"}
@@ -91,6 +92,7 @@ class Target:
     mcpu: str = field(init=False)
     feature_string: str = field(init=False)
     features: frozenset[str] = field(init=False)
+    given_cores: int | None = field(init=False)
 
     def __post_init__(self, host_target: Any) -> None:
         text = _text(self.target)
@@ -113,6 +115,7 @@ class Target:
             ("mcpu", cpu),
             ("feature_string", ",".join(filter(None, (string, *marks)))),
             ("features", (features | added) - removed),
+            ("given_cores", _cores(options)),
         ):
             object.__setattr__(self, name, value)
 
@@ -153,6 +156,11 @@ class Target:
     def cache_bytes(self, level: int) -> int:
         """The size of a data cache, level 1 to 3: of this machine, whatever the CPU's name."""
         return cache_sizes()[level]
+
+    @property
+    def num_cores(self) -> int:
+        """How many cores share the work: ``-num-cores=``, or those that this process may use."""
+        return self.given_cores or available_cpus()
 
     @property
     def has_float16_conversion(self) -> bool:
@@ -208,6 +216,15 @@ class Target:
 def create(target: Any) -> Target:
     """The target of a text or a dict of options; a target stays itself (classic name)."""
     return target if isinstance(target, Target) else Target(target)
+
+
+def _cores(options: Mapping[str, str]) -> int | None:
+    text = options.get("num-cores")
+    if text is None:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise CompileError(f"target: expected -num-cores= a number, at least 1, got {text!r}")
+    return int(text)
 
 
 _current = threading.local()

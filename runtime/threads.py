@@ -631,7 +631,7 @@ def _machine() -> str:
 def _threads_at_start() -> int:
     text = os.environ.get("MINITVM_NUM_THREADS")
     if text is None:
-        return min(_available_cpus(), _most_threads())
+        return min(available_cpus(), _most_threads())
     if not text.strip().isdecimal() or int(text) < 1:
         raise ValueError(
             f"MINITVM_NUM_THREADS: expected a number of threads, at least 1, got {text!r}: set "
@@ -640,7 +640,7 @@ def _threads_at_start() -> int:
     return min(int(text), _most_threads())
 
 
-def _available_cpus() -> int:
+def available_cpus() -> int:
     """The CPUs of the affinity mask, or the fewer whose time the cgroup's quota pays."""
     if not hasattr(os, "sched_getaffinity"):
         return os.cpu_count() or 1

@@ -9,7 +9,7 @@ from typing import final
 
 from minitvm import expr as e
 from minitvm.auto_scheduler.contraction import Contraction
-from minitvm.auto_scheduler.tiles import Tile, rows_side_by_side
+from minitvm.auto_scheduler.tiles import Blocks, Tile, rows_side_by_side
 from minitvm.expr import IterVar, PrimExpr
 from minitvm.target import Target
 from minitvm.te.schedule import Schedule
@@ -113,6 +113,21 @@ def choose_tile(
         there=target.vector_registers,
         most=most,
     )
+
+
+def choose_blocks(s: Schedule, contraction: Contraction, blocks: Blocks) -> None:
+    """Notes the parts that are computed one after the other, or by different threads."""
+    figures = {"rows": blocks.rows, "columns": blocks.columns, "depth": blocks.depth}
+    sides = [f"{{{side}}} {side}" for side in ("rows", "columns") if figures[side] is not None]
+    if sides:
+        text = f"in blocks of {' and '.join(sides)}, whose panels fit half of the L2 cache"
+        choose(s, "blocks", text, **figures)
+    if blocks.depth is not None:
+        text = "{depth} steps of the sum at a time, for which the rows of a tile fit the L1 cache"
+        choose(s, "blocks", text, **figures)
+    if blocks.strip is not None:
+        text = "{a} is copied {strip} rows at a time: as it lies it is slow to read"
+        choose(s, "packing", text, a=contraction.a.tensor.name, strip=blocks.strip)
 
 
 def size_of(axes: Iterable[IterVar]) -> int | PrimExpr:

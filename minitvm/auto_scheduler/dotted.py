@@ -97,6 +97,8 @@ def write_dotted(
             continue
         if in_order:
             write_copy(s[factor], target)
+            if factor.ndim > 1:
+                s[factor].parallel(s[factor].leaf_iter_vars[0])
         else:
             s[factor].compute_inline()
     _write_tiles(s[last], s[padded], places, tile, by, depth)

@@ -2,24 +2,31 @@
 
 ::
 
-    for each tile of rows:
-        for each tile of columns:                    # the other way round where B is not packed
-            sums[rows, columns] = 0                  # "local": vector registers
-            for k:
-                sums[i, j] += A[i, k] * panels[j // columns, k, j % columns]
-            C[...] = sums
+    for each block of columns, and of rows:          # on all threads
+        for each block of k:                         # if there are more steps than L1 holds
+            panels = B[block of k, block of columns] # stays in L2
+            for each tile of rows:
+                for each tile of columns:
+                    sums[rows, columns] = 0          # "local": vector registers
+                    for k:
+                        sums[i, j] += A[i, k] * panels[j // columns, k, j % columns]
+                    C[...] += sums
+
+Of a small factor, nothing is packed: the tiles read it as it lies.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, final
 
 from minitvm import expr as e
-from minitvm.auto_scheduler.choice import choose, choose_tile
-from minitvm.auto_scheduler.contraction import Contraction, bytes_of, extent_of, loads_of
+from minitvm.auto_scheduler.choice import choose, choose_blocks, choose_tile
+from minitvm.auto_scheduler.contraction import Contraction, Factor, bytes_of, extent_of, loads_of
 from minitvm.auto_scheduler.sums import sums_in_registers
-from minitvm.auto_scheduler.tiles import Tile, tile_of
+from minitvm.auto_scheduler.tiles import Blocks, Geometry, Tile, blocks_of, strip_of, tile_of
 from minitvm.expr import IterVar, Var
 from minitvm.functor import walk_once
 from minitvm.scalars import INTRINSICS
@@ -35,6 +42,32 @@ _LEAST_REUSE = 4
 _SHORT = {"sqrt", "rsqrt", "fabs", "floor", "ceil", "trunc", "round", "nearbyint", "copysign",
           "isnan", "isinf", "isfinite"}  # fmt: skip
 _UNPACKED = 1 << 18  # bytes of a factor that is fast to read as it lies
+_TASKS = 4  # for each core: more make no difference to when the last one ends
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Which axes of a stage are rows, and which are neither rows nor the column. The last row is
+    the one that tiles have several of."""
+
+    rows: tuple[int, ...]
+    others: tuple[int, ...]
+
+    def of(self, stage: Stage) -> tuple[list[IterVar], list[IterVar], IterVar]:
+        """The rows, the others and the column of a stage."""
+        assert isinstance(stage.op, ComputeOp)
+        axes = stage.op.axis[-len(self.rows) - len(self.others) - 1 :]  # a new one may be first
+        return [axes[i] for i in self.rows], [axes[i] for i in self.others], axes[-1]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Loop:
+    """A loop, and how often it runs; None if the call decides."""
+
+    axis: IterVar
+    extent: int | None
 
 
 def write_tiled(
@@ -45,26 +78,103 @@ def write_tiled(
     factor is computed element by element, for this alone, so it may be computed on the way into
     panels."""
     op = contraction.op
-    row = contraction.rows[-1] if contraction.rows else None
-    places = (None if row is None else op.axis.index(row), len(op.axis) - 1)
-    tile = _tile(contraction, row, last, target)
+    rows = tuple(op.axis.index(axis) for axis in contraction.rows)
+    others = tuple(i for i in range(len(op.axis) - 1) if i not in rows)
+    places = _Places(rows, others)
+    geometry = _geometry(contraction, places)
+    tile = tile_of(geometry, target)
     choose_tile(s, contraction, tile, target)
-    packs = _packs(s, contraction, row, tile, inline_columns)
-
-    stage = s[last]
-    in_memory = last.op is not op and _calls_functions(s, stage)
-    sums = sums_in_registers(s, contraction, op.output(0) if in_memory else last)
-    if row is not None and _widens(contraction):
-        sums = _write_widened(s, contraction, sums, target)
-    block = _row_tiles_in_cache(contraction, tile, target) if packs else None
-    innermost = _write_tiles(stage, places, tile, block, not packs, not in_memory)
-    if in_memory:
-        _write_copy(s[op.output(0)], stage, innermost, places)
-    _write_sums(s[sums], stage, innermost, places)
+    packs = _packs(s, contraction, tile, inline_columns)
+    blocks = _blocks(contraction, geometry, tile, packs, last.op is not op, target)
+    choose_blocks(s, contraction, blocks)
+    write = _write_whole if blocks.depth is None else _write_deep
+    made = write(s, contraction, last, places, tile, blocks, packs, target)
     if packs:
-        _write_panels(s, contraction, sums, tile)
+        _write_panels(s, contraction, made, tile)
         if inline_columns:
             s[contraction.b.tensor].compute_inline()
+    if blocks.strip is not None:
+        _write_strip(s, contraction, made, tile, target)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What is written: the stage of the sums, and the stage in whose loops they are computed. Of
+    these loops, in `panels` the columns' factor is packed (None: before all), in `strips` that of
+    the rows is copied, if it is. `widened` is that copy if the sums read it already."""
+
+    sums: Tensor
+    stage: Stage
+    panels: IterVar | None
+    strips: IterVar
+    widened: Tensor | None
+
+
+def _write_whole(
+    s: Schedule,
+    contraction: Contraction,
+    last: Tensor,
+    places: _Places,
+    tile: Tile,
+    blocks: Blocks,
+    packs: bool,
+    target: Target,
+) -> _Made:
+    """All steps of the sum in registers."""
+    op, stage, copy = contraction.op, s[last], None
+    in_memory = last.op is not op and _calls_functions(s, stage)
+    sums = sums_in_registers(s, contraction, op.output(0) if in_memory else last)
+    if _widens(contraction):
+        sums, copy = _widened(s, contraction, sums)
+    rows_outside = packs or blocks.strip is not None
+    tasks, tiles = _write_tiles(stage, places, tile, blocks, None, rows_outside, not in_memory)
+    if packs and tasks:
+        *_, task = _run_parallel(stage, tasks, target)
+        loops = [each.axis for each in tiles]
+    else:
+        task, loops = None, _run_parallel(stage, [*tasks, *tiles], target, 1)
+    if in_memory:
+        _write_copy(s[op.output(0)], stage, loops[-1], places)
+    _write_sums(s[sums], stage, loops[-1], places)
+    return _Made(sums, stage, task, loops[-3:][0], copy)
+
+
+def _write_deep(
+    s: Schedule,
+    contraction: Contraction,
+    last: Tensor,
+    places: _Places,
+    tile: Tile,
+    blocks: Blocks,
+    packs: bool,
+    target: Target,
+) -> _Made:
+    """Blocks of the sum in registers, one after the other added up in memory: in the output, or in
+    a block of it from which the last stage takes the sums."""
+    total, copy = contraction.op.output(0), None
+    if _widens(contraction):
+        if last is total:
+            total = s.cache_write(total, "global")
+        total, copy = _widened(s, contraction, total)
+    stage = s[total]
+    steps, _ = stage.split(_compute(stage).reduce_axis[0], factor=blocks.depth)
+    sums = s.rfactor(total, steps)
+    s[sums].set_scope("local")
+    (steps,) = _compute(stage).reduce_axis
+    outside = blocks
+    if s[last] is not stage:
+        tasks, rows, column = _write_blocks(s[last], places, blocks)
+        outer, inner = s[last].split(column.axis, factor=tile.columns)
+        s[last].reorder(*(each.axis for each in (*tasks, *rows)), outer, inner)
+        s[last].vectorize(inner)
+        stage.compute_at(s[last], _run_parallel(s[last], tasks, target)[-1])
+        outside = replace(blocks, rows=None, columns=None)
+    tasks, tiles = _write_tiles(stage, places, tile, outside, steps, packs, True)
+    if s[last] is stage:
+        _run_parallel(stage, tasks, target)
+    _write_sums(s[sums], stage, tiles[-1].axis, places)
+    return _Made(sums, stage, steps, tiles[-3:][0].axis, copy)
 
 
 def _widens(contraction: Contraction) -> bool:
@@ -72,59 +182,103 @@ def _widens(contraction: Contraction) -> bool:
     loop would take longer than the products."""
     a, dtype = contraction.a.tensor, contraction.op.output(0).dtype
     is_narrow = a.dtype.is_float and a.dtype.bits == 16 and dtype == "float32"
-    return is_narrow and bool(factors_of(contraction.op)) and a is not contraction.b.tensor
+    is_plain = bool(contraction.rows and factors_of(contraction.op))
+    return is_narrow and is_plain and a is not contraction.b.tensor
 
 
-def _write_widened(s: Schedule, contraction: Contraction, sums: Tensor, target: Target) -> Tensor:
-    """Lets the sums read the rows' factor from a float32 copy."""
+def _widened(s: Schedule, contraction: Contraction, sums: Tensor) -> tuple[Tensor, Tensor]:
+    """The sums, reading the rows' factor from a float32 copy; and that copy."""
     op, a = contraction.op, contraction.a.tensor
     dtypes = ["float32" if each.producer is a else None for each in factors_of(op)]
     made, *factors = s.pad_einsum(sums, [1] * (len(op.axis) + len(op.reduce_axis)), dtypes)
     (copy,) = [factor for factor, dtype in zip(factors, dtypes, strict=True) if dtype]
-    write_copy(s[copy], target)
-    return made
+    return made, copy
 
 
 def write_copy(stage: Stage, target: Target) -> None:
     """A copy that is padded or widened, in vectors."""
-    assert isinstance(stage.op, ComputeOp)
     lanes = target.lanes(stage.op.output(0).dtype)
-    _, inner = stage.split(stage.op.axis[-1], factor=lanes)
+    _, inner = stage.split(_compute(stage).axis[-1], factor=lanes)
     stage.vectorize(inner)
-    if stage.op.output(0).ndim > 1:
-        stage.parallel(stage.op.axis[0])
+
+
+# -- Loops --
 
 
 def _write_tiles(
     stage: Stage,
-    places: tuple[int | None, int],
+    places: _Places,
     tile: Tile,
-    block: int | None,
-    columns_outside: bool,
+    blocks: Blocks,
+    steps: IterVar | None,
+    rows_outside: bool,
     unroll_rows: bool,
-) -> IterVar:
-    """The loops over tiles, and what is done with a tile; the innermost of the former."""
-    assert isinstance(stage.op, ComputeOp)
-    row, column = places
-    axes = stage.op.axis
-    outer = [axis for i, axis in enumerate(axes) if i not in places]
-    column_outer, column_inner = stage.split(axes[column], factor=tile.columns)
-    inner = [column_inner]
-    tiles = [column_outer]
-    if row is not None:
-        row_outer, row_inner = stage.split(axes[row], factor=tile.rows)
+) -> tuple[list[_Loop], list[_Loop]]:
+    """The loops over tasks, over blocks of the sum and over tiles, and what is done with a tile;
+    those over tasks and tiles."""
+    tasks, rows, column = _write_blocks(stage, places, blocks)
+    outer, inner = stage.split(column.axis, factor=tile.columns)
+    tiles, inside = [_Loop(outer, _parts(column.extent, tile.columns))], [inner]
+    if rows:
+        *before, row = rows
+        if blocks.strip is not None:
+            strips, inside_strip = stage.split(row.axis, factor=blocks.strip)
+            before.append(_Loop(strips, _parts(row.extent, blocks.strip)))
+            row = _Loop(inside_strip, blocks.strip)
+        row_outer, row_inner = stage.split(row.axis, factor=tile.rows)
         if unroll_rows:
             stage.unroll(row_inner)
-        inner.insert(0, row_inner)
-        if block is not None:
-            blocks, row_outer = stage.split(row_outer, factor=block)
-            tiles = [blocks, column_outer, row_outer]
-        else:
-            tiles.insert(1 if columns_outside else 0, row_outer)
-    stage.reorder(*outer, *tiles, *inner)
-    stage.vectorize(column_inner)
-    stage.parallel((*outer, *tiles)[0])
-    return tiles[-1]
+        inside.insert(0, row_inner)
+        # A tile of rows stays in L1 while all panels are read from L2.
+        tiles.insert(0 if rows_outside else 1, _Loop(row_outer, _parts(row.extent, tile.rows)))
+        tiles = [*before, *tiles]
+    summed = [] if steps is None else [steps]
+    loops = [each.axis for each in tasks], [each.axis for each in tiles]
+    stage.reorder(*loops[0], *summed, *loops[1], *inside)
+    stage.vectorize(inner)
+    return tasks, tiles
+
+
+def _write_blocks(
+    stage: Stage, places: _Places, blocks: Blocks
+) -> tuple[list[_Loop], list[_Loop], _Loop]:
+    """The loops over tasks; the rows and the column of one."""
+    rows, others, last = places.of(stage)
+    tasks = [_Loop(axis, extent_of(axis)) for axis in others]
+    column = _Loop(last, extent_of(last))
+    if blocks.columns is not None:
+        outer, inner = stage.split(last, factor=blocks.columns)
+        tasks.append(_Loop(outer, _parts(column.extent, blocks.columns)))
+        column = _Loop(inner, blocks.columns)
+    inside = [_Loop(axis, extent_of(axis)) for axis in rows]
+    if blocks.rows is not None:
+        outer, inner = stage.split(rows[0], factor=blocks.rows)
+        tasks.append(_Loop(outer, _parts(inside[0].extent, blocks.rows)))
+        inside[0] = _Loop(inner, blocks.rows)
+    return tasks, inside, column
+
+
+def _parts(extent: int | None, factor: int) -> int | None:
+    return None if extent is None else -(-extent // factor)
+
+
+def _run_parallel(
+    stage: Stage, loops: Sequence[_Loop], target: Target, each: int = _TASKS
+) -> list[IterVar]:
+    """Runs the outermost of some loops on all cores, as many of them as one as make `each` tasks
+    for every core, or the same number for all; the loops as they are now."""
+    axes = [loop.axis for loop in loops]
+    count, number, cores = 1, 0, target.num_cores
+    while number < len(loops) and (
+        number == 0 or not (count >= each * cores or count % cores == 0)
+    ):
+        count *= loops[number].extent or 1
+        number += 1
+    if number:
+        first = stage.fuse(*axes[:number]) if number > 1 else axes[0]
+        stage.parallel(first)
+        axes[:number] = [first]
+    return axes
 
 
 def _calls_functions(s: Schedule, stage: Stage) -> bool:
@@ -138,61 +292,75 @@ def _calls_functions(s: Schedule, stage: Stage) -> bool:
     return any(_calls_functions(s, each) for each in inlined)
 
 
-def _write_copy(copy: Stage, stage: Stage, at: IterVar, places: tuple[int | None, int]) -> None:
+def _write_copy(copy: Stage, stage: Stage, at: IterVar, places: _Places) -> None:
     """Brings a tile of sums from registers to memory, where a loop can take row after row."""
     copy.compute_at(stage, at)
-    assert isinstance(copy.op, ComputeOp)
-    row, column = places
-    if row is not None:
-        copy.unroll(copy.op.axis[row])
-    copy.vectorize(copy.op.axis[column])
+    rows, _, column = places.of(copy)
+    for axis in rows[-1:]:
+        copy.unroll(axis)
+    copy.vectorize(column)
 
 
-def _write_sums(inner: Stage, stage: Stage, at: IterVar, places: tuple[int | None, int]) -> None:
+def _write_sums(inner: Stage, stage: Stage, at: IterVar, places: _Places) -> None:
     """The sums of a tile: the loops over what is summed outside, a tile inside."""
     inner.compute_at(stage, at)
-    assert isinstance(inner.op, ComputeOp)
-    axes = inner.op.axis
-    row, column = places
-    rest = [axis for i, axis in enumerate(axes) if i not in places]
-    rows = [] if row is None else [axes[row]]
-    inner.reorder(*rest, *inner.op.reduce_axis, *rows, axes[column])
-    for axis in rows:
+    rows, _, column = places.of(inner)
+    tile = [*rows[-1:], column]
+    op = _compute(inner)
+    rest = [axis for axis in op.axis if axis not in tile]
+    inner.reorder(*rest, *op.reduce_axis, *tile)
+    for axis in rows[-1:]:
         inner.unroll(axis)
-    inner.vectorize(axes[column])
+    inner.vectorize(column)
 
 
-def _row_tiles_in_cache(contraction: Contraction, tile: Tile, target: Target) -> int | None:
-    """How many tiles of rows read so much that it fits half of the L2 cache; None if all do, or
-    hardly any. Nor where the call decides how many rows there are: in a block that isn't full,
-    every tile would have to look for the last row."""
-    steps = [extent_of(axis) for axis in contraction.op.reduce_axis]
-    itemsize = contraction.a.tensor.dtype.itemsize
-    row_bytes = prod(each or 1024 for each in steps) * itemsize
-    tiles = target.cache_bytes(2) // 2 // (row_bytes * tile.rows)
-    rows = extent_of(contraction.rows[-1])
-    if rows is None or tiles < 2 or rows <= tiles * tile.rows:
-        return None
-    return int(tiles)
+def _compute(stage: Stage) -> ComputeOp:
+    assert isinstance(stage.op, ComputeOp)
+    return stage.op
 
 
-def _tile(contraction: Contraction, row: IterVar | None, last: Tensor, target: Target) -> Tile:
-    columns = extent_of(contraction.column)
-    if row is None:
-        return tile_of(1, columns, contraction.op.output(0).dtype, target, 0)
-    distance = contraction.a.along(row) * contraction.a.tensor.dtype.itemsize
-    return tile_of(extent_of(row), columns, contraction.op.output(0).dtype, target, distance)
+# -- The model --
 
 
-def _packs(
-    s: Schedule, contraction: Contraction, row: IterVar | None, tile: Tile, inline_columns: bool
-) -> bool:
+def _geometry(contraction: Contraction, places: _Places) -> Geometry:
+    op, a = contraction.op, contraction.a
+    itemsize = a.tensor.dtype.itemsize
+    return Geometry(
+        tuple(extent_of(axis) for axis in contraction.rows),
+        extent_of(contraction.column),
+        tuple(extent_of(axis) for axis in op.reduce_axis),
+        tuple(extent_of(op.axis[i]) for i in places.others),
+        op.output(0).dtype,
+        a.along(contraction.rows[-1]) * itemsize if contraction.rows else 0,
+        a.along(op.reduce_axis[-1]) * itemsize,
+    )
+
+
+def _blocks(
+    contraction: Contraction,
+    geometry: Geometry,
+    tile: Tile,
+    packs: bool,
+    is_fused: bool,
+    target: Target,
+) -> Blocks:
+    widens = _widens(contraction)
+    if packs:
+        made = blocks_of(geometry, tile, target, widens=widens, in_memory=is_fused or widens)
+        is_plain = widens or _axes_of(contraction, contraction.a) is not None
+        return made if is_plain else replace(made, strip=None)
+    steps = prod(each or 1 for each in geometry.steps)
+    return Blocks(strip=strip_of(geometry, tile, steps, target) if widens else None)
+
+
+def _packs(s: Schedule, contraction: Contraction, tile: Tile, inline_columns: bool) -> bool:
     """Whether the columns' factor is first brought into panels as wide as a tile."""
-    b, rows = contraction.b, None if row is None else extent_of(row)
+    b = contraction.b
+    rows = extent_of(contraction.rows[-1]) if contraction.rows else 0
     size = bytes_of(b.tensor)
-    if row is None:
+    if not contraction.rows:
         packs, why = False, "no rows use it again"
-    elif _axes_of(contraction) is None:
+    elif _axes_of(contraction, b) is None:
         packs, why = False, "it is not read by plain axes, each element once"
     elif inline_columns:
         packs, why = True, "it is computed on the way"
@@ -210,10 +378,10 @@ def _packs(
     return packs
 
 
-def _axes_of(contraction: Contraction) -> list[IterVar] | None:
-    """The axis by which each dimension of the columns' factor is indexed; None if one is indexed
-    otherwise, or elements are read in several places."""
-    op, tensor = contraction.op, contraction.b.tensor
+def _axes_of(contraction: Contraction, factor: Factor) -> list[IterVar] | None:
+    """The axis by which each dimension of a factor is indexed; None if one is indexed otherwise, or
+    elements are read in several places."""
+    op, tensor = contraction.op, factor.tensor
     axes = {axis.var: axis for axis in (*op.axis, *op.reduce_axis)}
     loads = loads_of(op, tensor)
     if len(loads) != 1:
@@ -223,20 +391,47 @@ def _axes_of(contraction: Contraction) -> list[IterVar] | None:
     return known if len(known) == tensor.ndim else None
 
 
-def _write_panels(s: Schedule, contraction: Contraction, sums: Tensor, tile: Tile) -> None:
-    """Brings the columns' factor into panels: ``panels[..., j // columns, k..., j % columns]``."""
-    axes = _axes_of(contraction)
+def _write_panels(s: Schedule, contraction: Contraction, made: _Made, tile: Tile) -> None:
+    """Packs the columns' factor into panels as wide as a tile."""
+    panels, loops = _packed(s, contraction, contraction.b, contraction.column, tile.columns, made)
+    if made.panels is None:
+        panels.parallel(loops[0])
+    else:
+        panels.compute_at(made.stage, made.panels)
+
+
+def _write_strip(
+    s: Schedule, contraction: Contraction, made: _Made, tile: Tile, target: Target
+) -> None:
+    """Copies the rows' factor, a strip of rows at a time: widened as it lies, or into panels of as
+    many rows as a tile has."""
+    if made.widened is not None:
+        strip = s[made.widened]
+        write_copy(strip, target)
+    else:
+        row = contraction.rows[-1]
+        strip, loops = _packed(s, contraction, contraction.a, row, tile.rows, made)
+        steps = len(contraction.op.reduce_axis)
+        strip.reorder(*loops[-steps - 1 : -1], loops[-steps - 2], loops[-1])  # as it is read
+    strip.compute_at(made.stage, made.strips)
+
+
+def _packed(
+    s: Schedule, contraction: Contraction, factor: Factor, axis: IterVar, width: int, made: _Made
+) -> tuple[Stage, list[IterVar]]:
+    """A copy of a factor in panels: ``panels[..., i // width, k..., i % width]``; and its loops."""
+    axes = _axes_of(contraction, factor)
     assert axes is not None
-    place = axes.index(contraction.column)
-    reduced = [i for i, axis in enumerate(axes) if axis in contraction.op.reduce_axis]
+    place = axes.index(axis)
+    reduced = [i for i, each in enumerate(axes) if each in contraction.op.reduce_axis]
     first = [i for i in range(len(axes)) if i not in reduced and i != place]
 
     def layout(*indices: Any) -> list[Any]:
-        outer, inner = indices[place] // tile.columns, indices[place] % tile.columns
+        outer, inner = indices[place] // width, indices[place] % width
         return [*(indices[i] for i in first), outer, *(indices[i] for i in reduced), inner]
 
-    panels = s[s.cache_read(contraction.b.tensor, "global", [sums])]
+    panels = s[s.cache_read(factor.tensor, "global", [made.sums])]
     loops = panels.transform_layout(layout)
-    if first[-1:] != [len(axes) - 1]:  # elements are neighbours along a column or along a sum
+    if first[-1:] != [len(axes) - 1]:  # elements are neighbours along the axis or along a sum
         panels.vectorize(loops[-1])
-    panels.parallel(loops[0])
+    return panels, loops

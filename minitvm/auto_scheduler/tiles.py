@@ -1,4 +1,4 @@
-"""How large the tiles of a contraction are: a model of registers, arithmetic and caches.
+"""How large the tiles and blocks of a contraction are: a model of registers, arithmetic and caches.
 
 The innermost loops compute a tile of ``rows`` by ``columns`` sums that stay in vector registers
 while the sum runs. A step of the sum loads ``columns / lanes`` vectors of one factor and ``rows``
@@ -6,11 +6,19 @@ scalars of the other, and multiplies and adds ``rows * columns / lanes`` vectors
 by arithmetic is counted. (The model of Low, Igual, Smith and Quintana-Orti, "Analytical Modeling Is
 Enough for High-Performance BLIS", ACM TOMS 43(2), 2016, sections 4 and 5, with loads counted
 against arithmetic for tiles at the edge.)
+
+Blocks are for the caches: the panels of the columns' factor are read once for each tile of rows, so
+that as many of them are packed at a time as half of the L2 cache holds; with as many steps of the
+sum as the rows of a tile have in the L1 cache. (The order of Goto and van de Geijn, "Anatomy of
+High-Performance Matrix Multiplication", ACM TOMS 34(3), 2008, with the factors' roles exchanged: a
+tile of rows is what the innermost loop around tiles reads again.)
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import gcd, prod
 from typing import final
 
 from minitvm.runtime.dtype import DType
@@ -21,6 +29,10 @@ _LATENCY = 8  # sums that are under way at once: a multiply-add takes 4 cycles, 
 _VECTOR_LOAD = 3  # multiply-adds that a vector costs which comes from L2, or lies across two lines
 _WAYS = 8  # of the L1 cache
 _PAGE = 4096  # bytes: rows so far apart fall into the same set of L1
+_LINE = 64  # bytes that a cache reads at once
+_PACKING = 3  # tiles of rows that take as long as to bring a panel's part into place
+_USUAL = 4096  # an extent that the call decides
+_ROWS = 512  # of a block, where the call decides how many columns there are
 
 
 @final
@@ -32,23 +44,48 @@ class Tile:
     columns: int
 
 
-def tile_of(
-    rows: int | None, columns: int | None, dtype: DType, target: Target, row_bytes: int
-) -> Tile:
+@final
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """What the model knows of a contraction: extents, None where the call decides, of the axes of
+    `rows`, of the `columns`, of the `steps` of the sum, and of all `others`; the `dtype` of the
+    sums; and how many bytes apart the rows' factor is read for neighbouring rows (`row_bytes`) and
+    steps (`step_bytes`)."""
+
+    rows: tuple[int | None, ...]
+    columns: int | None
+    steps: tuple[int | None, ...]
+    others: tuple[int | None, ...]
+    dtype: DType
+    row_bytes: int
+    step_bytes: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """The parts of a contraction that tasks compute, `columns`, and `rows` of the outermost axis of
+    rows; the `depth`, how many steps of the first summed axis are summed in registers at a time;
+    None: all. And of how many rows the factor is copied at a time, a `strip`; None: it isn't."""
+
+    rows: int | None = None
+    columns: int | None = None
+    depth: int | None = None
+    strip: int | None = None
+
+
+def tile_of(geometry: Geometry, target: Target) -> Tile:
     """The tile that takes the fewest cycles.
 
-    Parameters
-    ----------
-    rows, columns
-        The extents of the loops that are tiled; None if the call decides.
-    dtype
-        Of the sums.
-    row_bytes
-        The distance in memory of what neighbouring rows load.
+    >>> geometry = Geometry((96,), 96, (96,), (), DType.of("float32"), 4 * 96, 4)
+    >>> tile_of(geometry, Target("llvm -mtriple=x86_64-linux-gnu -mcpu=znver4"))
+    Tile(rows=12, columns=32)
     """
+    dtype, columns = geometry.dtype, geometry.columns
+    rows = geometry.rows[-1] if geometry.rows else 1
     lanes = target.lanes(dtype)
     all_rows, all_columns = rows or 1 << 12, columns or 1 << 12
-    most_rows = rows_side_by_side(row_bytes, target)
+    most_rows = rows_side_by_side(geometry.row_bytes, target)
     # A tile as wide as all columns has no end that could be masked: its vectors would be as odd.
     widest = 1 << (all_columns.bit_length() - 1)
     best, least = Tile(1, min(lanes, widest)), float("inf")
@@ -82,3 +119,96 @@ def _cycles(rows: int, columns: int, tile_rows: int, tile_columns: int, lanes: i
                 loads = r + _VECTOR_LOAD * c
                 total += count_r * count_c * max(r * c, loads, _LATENCY)
     return total
+
+
+def blocks_of(
+    geometry: Geometry, tile: Tile, target: Target, *, widens: bool = False, in_memory: bool = False
+) -> Blocks:
+    """The blocks of a contraction whose columns' factor is packed.
+
+    `widens`: the rows' factor is read from a copy of greater numbers. `in_memory`: the sums of a
+    task stay in memory of its own until the last step.
+
+    >>> geometry = Geometry((2048,), 2048, (2048,), (), DType.of("float32"), 4 * 2048, 4)
+    >>> znver4 = Target("llvm -mtriple=x86_64-linux-gnu -mcpu=znver4 -num-cores=2")
+    >>> blocks_of(geometry, Tile(8, 32), znver4)
+    Blocks(rows=None, columns=128, depth=1024, strip=None)
+    """
+    itemsize = geometry.dtype.itemsize
+    inner = prod(each or _USUAL for each in geometry.steps[1:])
+    step = max(tile.rows * itemsize, _LINE if geometry.step_bytes >= _LINE and not widens else 0)
+    depth = _depth(geometry.steps[0], max(1, target.cache_bytes(1) // (step * inner)))
+    steps = (depth or geometry.steps[0] or 1) * inner
+    strip = strip_of(geometry, tile, steps, target) if widens or _thrash(geometry, steps) else None
+    most = max(1, target.cache_bytes(2) // 2 // (steps * tile.columns * itemsize))
+    width = most * tile.columns
+    if geometry.columns is None:
+        return Blocks(_ROWS, min(width, _ROWS), depth, strip)
+    panels = -(-geometry.columns // tile.columns)
+    row_tiles = -(-prod(each or _USUAL for each in geometry.rows) // tile.rows)
+    unit = tile.rows if len(geometry.rows) == 1 else 1
+    outermost = -(-(geometry.rows[0] or _USUAL) // unit)
+    column_parts, row_parts = _parts(
+        panels, row_tiles, most, outermost, geometry.others, target.num_cores
+    )
+    if column_parts > 1:
+        width = -(-panels // column_parts) * tile.columns
+    height = -(-outermost // row_parts)
+    if in_memory and depth is not None:
+        each_row = min(width, geometry.columns) * prod(each or _USUAL for each in geometry.rows[1:])
+        height = min(height, max(1, target.cache_bytes(2) // 2 // (each_row * unit * itemsize)))
+    return Blocks(
+        None if height == outermost and geometry.rows[0] else height * unit,
+        None if column_parts == 1 else width,
+        depth,
+        strip,
+    )
+
+
+def strip_of(geometry: Geometry, tile: Tile, steps: int, target: Target) -> int:
+    """Of how many rows the factor is copied at a time, where it is: an eighth of the L2 cache."""
+    tiles = target.cache_bytes(2) // 8 // (tile.rows * steps * geometry.dtype.itemsize)
+    rows = geometry.rows[-1] or _USUAL
+    return max(1, min(tiles, -(-rows // tile.rows))) * tile.rows
+
+
+def _thrash(geometry: Geometry, steps: int) -> bool:
+    """Whether neighbouring steps of the sum read lines of the rows' factor that fall into so few
+    sets of the L1 cache that they drive one another out."""
+    if geometry.step_bytes < _LINE:
+        return False
+    sets = _PAGE // max(_LINE, gcd(geometry.step_bytes, _PAGE))
+    return steps > sets * _WAYS
+
+
+def _depth(steps: int | None, most: int) -> int | None:
+    """How many steps are summed at a time: all, if there are hardly more than `most`; as many in
+    each block, if possible."""
+    if steps is None:
+        return most
+    if steps <= most + most // 4:
+        return None
+    even = next((each for each in range(most, most // 2, -1) if steps % each == 0), None)
+    return even or -(-steps // -(-steps // most))
+
+
+def _parts(
+    panels: int,
+    row_tiles: int,
+    most_panels: int,
+    most_row_parts: int,
+    batches: Sequence[int | None],
+    cores: int,
+) -> tuple[int, int]:
+    """In how many parts columns and rows are computed: with which the slowest core is done first,
+    each part bringing its panels into place by itself."""
+    best, least = (1, 1), float("inf")
+    fewest = -(-panels // most_panels)
+    for column_parts in range(fewest, max(fewest, min(panels, 2 * fewest + 4 * cores)) + 1):
+        for row_parts in range(1, min(cores, most_row_parts) + 1):
+            tasks = prod(each or 1 for each in batches) * column_parts * row_parts
+            task = -(-panels // column_parts) * (-(-row_tiles // row_parts) + _PACKING)
+            time = -(-tasks // cores) * task
+            if time < least:
+                best, least = (column_parts, row_parts), time
+    return best

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import minitvm as tvm
 from minitvm import te
 from minitvm.auto_scheduler.contraction import contraction_of
-from minitvm.auto_scheduler.tiles import tile_of
+from minitvm.auto_scheduler.tiles import Geometry, tile_of
 from minitvm.interpreter import interpret
 from minitvm.runtime import DType
 from minitvm.target import Target
@@ -152,7 +152,8 @@ def test_what_is_no_contraction() -> None:
 def test_tiles_fit_the_registers(target: str, rows: int | None, columns: int | None) -> None:
     made = Target(target)
     for dtype in ("float32", "float64"):
-        tile = tile_of(rows, columns, DType.of(dtype), made, 400)
+        geometry = Geometry((rows,), columns, (100,), (), DType.of(dtype), 400, 4)
+        tile = tile_of(geometry, made)
         vectors = -(-tile.columns * DType.of(dtype).bits // made.vector_bits)
         assert tile.rows >= 1
         assert 1 <= tile.columns <= (columns or tile.columns)

@@ -1,0 +1,176 @@
+"""Loops without the iterations in which they do nothing."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import cast, final
+
+from minitvm import expr as e
+from minitvm import stmt as s
+from minitvm.arith.atoms import is_pure
+from minitvm.arith.linear import Affine
+from minitvm.arith.prover import Prover
+from minitvm.expr import Call, PrimExpr, Var, const
+from minitvm.functor import Mutator, free_vars
+from minitvm.op import is_likely
+from minitvm.stmt import ForKind, PrimFunc, Stmt, with_body
+
+
+def clip_loops(func: PrimFunc) -> PrimFunc:
+    """A loop ends where all that it does is behind ``likely`` guards that fail from there on.
+
+    Before, where blocks of 5 panels of 32 columns are computed::
+
+        for p in range(5):
+            for j in vectorized(32):
+                if likely(block * 160 + p * 32 + j < n):
+                    C[block * 160 + p * 32 + j] = 0.0
+
+    After::
+
+        for p in range(min(5, (n - block * 160 - 1) // 32 + 1)):
+            for j in vectorized(32):
+                if likely(block * 160 + p * 32 + j < n):
+                    C[block * 160 + p * 32 + j] = 0.0
+
+    Loops of constant extents inside of others are clipped: those that a split by a constant leaves.
+    Where the guard is that of the loop's own variable, it goes.
+    """
+    return with_body(func, _ClipLoops(func).stmt(func.body))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Need:
+    """A form that is at least zero wherever a statement does anything; and the guards that say just
+    that, none where it is less than they say."""
+
+    form: Affine
+    guards: tuple[PrimExpr, ...]
+
+
+class _ClipLoops(Mutator):
+    def __init__(self, func: PrimFunc) -> None:
+        super().__init__()
+        self._prover = Prover()
+        self._depth = 0
+        for buffer in func.buffer_map.values():
+            for size in buffer.shape:
+                self._prover.bind_size(size)
+
+    def expr(self, node: PrimExpr) -> PrimExpr:
+        return node
+
+    def visit_For(self, node: s.For) -> Stmt:
+        clipped = self._clip(node) if self._depth else node
+        self._depth += 1
+        with self._prover.scope():
+            self._prover.bind_loop(clipped.loop_var, clipped.min, clipped.extent)
+            made = self.descend(clipped)
+        self._depth -= 1
+        return made  # type: ignore[no-any-return]  # a For again
+
+    def _clip(self, node: s.For) -> s.For:
+        extent = e.const_int(node.extent)
+        if node.kind != ForKind.SERIAL or e.const_int(node.min) != 0 or extent is None:
+            return node
+        var, ends, dropped = node.loop_var, list[PrimExpr](), list[PrimExpr]()
+        for need in self._needs(node.body):
+            coefficient = need.form.terms.get(var, 0)
+            rest = _rest(need.form, var)
+            if coefficient >= 0 or not rest.terms or var in _variables(rest):
+                continue
+            if not self._prover.proves(rest + coefficient * (extent - 1)):
+                ends.append(self._end(rest, -coefficient, var))
+                dropped += need.guards
+        if not ends:
+            return node
+        size = functools.reduce(e.minimum, ends, node.extent)
+        body = _Without(frozenset(dropped)).stmt(node.body)
+        return s.For(var, node.min, size, node.kind, body, node.annotations)
+
+    def _end(self, rest: Affine, divisor: int, var: Var) -> PrimExpr:
+        """The first value of a loop's variable for which ``rest - divisor * var`` is negative."""
+        dtype = max((var.dtype, *(atom.dtype for atom in rest.terms)), key=lambda each: each.bits)
+        quotient = e.floordiv(self._prover.expression(rest + divisor, dtype), const(divisor, dtype))
+        if dtype == var.dtype:
+            return quotient
+        return e.cast(var.dtype, e.maximum(quotient, const(0, dtype)))
+
+    # -- What has to hold --
+
+    def _needs(self, node: Stmt) -> list[_Need]:
+        """What has to hold for `node` to do anything, of variables that are bound outside."""
+        match node:
+            case s.For() if is_pure(node.min) and is_pure(node.extent):
+                return self._outside(node)
+            case s.LetStmt() if is_pure(node.value):
+                return [x for x in self._needs(node.body) if node.var not in _variables(x.form)]
+            case s.IfThenElse(else_case=None) if is_likely(node.condition):
+                found = self._needs(node.then_case)
+                form = self._form(node.condition)
+                return found if form is None else [*found, _Need(form, (node.condition,))]
+            case s.SeqStmt() if node.seq:
+                return functools.reduce(_common, map(self._needs, node.seq))
+            case s.AttrStmt() | s.Allocate():
+                return self._needs(node.body)
+        return []
+
+    def _outside(self, loop: s.For) -> list[_Need]:
+        """What the body of a loop needs, in the iteration that needs least."""
+        var, found = loop.loop_var, list[_Need]()
+        begin, extent = self._prover.affine(loop.min), self._prover.affine(loop.extent)
+        for need in self._needs(loop.body):
+            coefficient = need.form.terms.get(var, 0)
+            rest = _rest(need.form, var)
+            if var in _variables(rest):
+                continue
+            if not coefficient:
+                found.append(need)
+                continue
+            least = begin + extent - 1 if coefficient > 0 else begin
+            found.append(_Need(rest + least * coefficient, ()))
+        return found
+
+    def _form(self, condition: PrimExpr) -> Affine | None:
+        (inside,) = cast(Call, condition).args
+        if not isinstance(inside, e.LT) or not is_pure(inside):
+            return None
+        return self._prover.affine(inside.b) - self._prover.affine(inside.a) - 1
+
+
+def _common(a: list[_Need], b: list[_Need]) -> list[_Need]:
+    """What is in both, with the guards of both, if both have some."""
+    return [
+        _Need(x.form, x.guards + y.guards if x.guards and y.guards else ())
+        for x in a
+        for y in b
+        if x.form.same_as(y.form)
+    ]
+
+
+def _rest(form: Affine, var: Var) -> Affine:
+    return Affine(
+        {atom: each for atom, each in form.terms.items() if atom is not var}, form.constant
+    )
+
+
+def _variables(form: Affine) -> set[Var]:
+    return set[Var]().union(*(free_vars(atom) for atom in form.terms))
+
+
+class _Without(Mutator):
+    """Removes guards."""
+
+    def __init__(self, guards: frozenset[PrimExpr]) -> None:
+        super().__init__()
+        self._guards = guards
+
+    def expr(self, node: PrimExpr) -> PrimExpr:
+        return node
+
+    def visit_IfThenElse(self, node: s.IfThenElse) -> Stmt:
+        if node.condition in self._guards:
+            return self.stmt(node.then_case)
+        return self.descend(node)  # type: ignore[no-any-return]  # an IfThenElse again

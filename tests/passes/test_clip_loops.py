@@ -1,0 +1,105 @@
+"""Loops without the iterations in which they do nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import minitvm as tvm
+from minitvm import te, tir
+from minitvm.expr import Var, const
+from minitvm.passes.clip_loops import clip_loops
+from minitvm.stmt import BufferStore, IfThenElse, IRModule, PrimFunc, seq
+from tests.passes.loop_nests import Nest, likely, loop, loop_nests, same_effect
+
+
+def clipped(s: te.Schedule, arguments: list[te.Tensor]) -> str:
+    """What `clip_loops` makes of the loops that a schedule stands for."""
+    found: list[str] = []
+
+    def keep(func: tvm.tir.PrimFunc) -> tvm.tir.PrimFunc:
+        found.append(str(IRModule({"f": clip_loops(func)})))
+        return func
+
+    with tvm.transform.PassContext(config={"tir.add_lower_pass": [(0, keep)]}):
+        tvm.lower(s, arguments, name="f")
+    return found[0]
+
+
+def blocked(n: int, block: int, width: int) -> tuple[te.Schedule, list[te.Tensor]]:
+    """A row in blocks of panels of vectors."""
+    A = te.placeholder((n,), name="A")
+    B = te.compute((n,), lambda i: A[i] + 1.0, name="B")
+    s = te.create_schedule(B.op)
+    outer, inner = s[B].split(B.op.axis[0], factor=block)
+    _, lane = s[B].split(inner, factor=width)
+    s[B].vectorize(lane)
+    s[B].parallel(outer)
+    return s, [A, B]
+
+
+def test_panels_that_lie_beyond_the_end_are_not_computed() -> None:
+    text = clipped(*blocked(900, 160, 32))
+    assert "in range(min(5, (i.outer * -160 + 931) // 32)):" in text
+    assert "if likely(" in text  # of the last panel that is
+
+
+def test_a_guard_of_the_loops_own_variable_goes() -> None:
+    A = te.placeholder((10,), name="A")
+    B = te.compute((10,), lambda i: A[i] + 1.0, name="B")
+    s = te.create_schedule(B.op)
+    s[B].split(B.op.axis[0], factor=4)
+    text = clipped(s, [A, B])
+    assert "in range(min(4, i.outer * -4 + 10)):" in text
+    assert "likely" not in text
+
+
+def test_loops_that_end_with_their_block_stay() -> None:
+    text = clipped(*blocked(960, 160, 32))
+    assert "in range(5):" in text and "min(" not in text
+
+
+def test_what_also_does_something_else_stays() -> None:
+    n, io, ii = te.var("n"), Var("io"), Var("ii")
+    A, B = tir.decl_buffer((n,), name="A"), tir.decl_buffer((16,), name="B")
+    guarded = IfThenElse(likely(io * 16 + ii < n), BufferStore(A, const(0.0), (io * 16 + ii,)))
+    body = seq(guarded, BufferStore(B, const(1.0), (ii,)))
+    params = {A.data: A, B.data: B}
+    nest = loop(io, (n + 15) // 16, loop(ii, 16, body))
+    func = PrimFunc(tuple(params), nest, params, "f")
+    assert clip_loops(func) is func
+
+
+@settings(deadline=None)
+@given(loop_nests())
+def test_nothing_changes_but_the_ends(nest: Nest) -> None:
+    same_effect(nest, clip_loops(nest.func))
+
+
+@pytest.mark.parametrize("n", [1, 31, 32, 33, 159, 160, 161, 192, 193, 900])
+def test_results(n: int) -> None:
+    s, arguments = blocked(n, 160, 32)
+    f = tvm.build(s, arguments, name="f")
+    a = np.arange(n, dtype="float32")
+    b = np.full(n + 8, -1, "float32")
+    f(a, b[:n])
+    np.testing.assert_array_equal(b[:n], a + 1)
+    np.testing.assert_array_equal(b[n:], -1)
+
+
+def test_sizes_of_the_caller() -> None:
+    n = te.var("n")
+    A = te.placeholder((n,), name="A")
+    B = te.compute((n,), lambda i: A[i] + 1.0, name="B")
+    s = te.create_schedule(B.op)
+    _, inner = s[B].split(B.op.axis[0], factor=40)
+    _, lane = s[B].split(inner, factor=8)
+    s[B].vectorize(lane)
+    assert "in range(min(5, " in clipped(s, [A, B])
+    f = tvm.build(s, [A, B], name="f")
+    for size in range(100):
+        a = np.arange(size, dtype="float32")
+        b = np.empty_like(a)
+        f(a, b)
+        np.testing.assert_array_equal(b, a + 1)
