@@ -117,14 +117,14 @@ def choose_tile(
 
 def choose_blocks(s: Schedule, contraction: Contraction, blocks: Blocks) -> None:
     """Notes the parts that are computed one after the other, or by different threads."""
-    figures = {"rows": blocks.rows, "columns": blocks.columns, "depth": blocks.depth}
-    sides = [f"{{{side}}} {side}" for side in ("rows", "columns") if figures[side] is not None]
+    sides = ["{rows} rows"] * (blocks.rows is not None)
+    sides += ["{columns} columns"] * (blocks.columns is not None)
     if sides:
-        text = f"in blocks of {' and '.join(sides)}, whose panels fit half of the L2 cache"
-        choose(s, "blocks", text, **figures)
+        text = f"in tasks of {' and '.join(sides)}, whose panels fit half of the L2 cache"
+        choose(s, "blocks", text, rows=blocks.rows, columns=blocks.columns)
     if blocks.depth is not None:
         text = "{depth} steps of the sum at a time, for which the rows of a tile fit the L1 cache"
-        choose(s, "blocks", text, **figures)
+        choose(s, "blocks", text, depth=blocks.depth)
     if blocks.strip is not None:
         text = "{a} is copied {strip} rows at a time: as it lies it is slow to read"
         choose(s, "packing", text, a=contraction.a.tensor.name, strip=blocks.strip)

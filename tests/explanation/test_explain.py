@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from math import prod
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -166,13 +167,28 @@ def test_expressions_and_plain_loops_count_alike() -> None:
 
 def test_what_the_loops_of_a_product_say() -> None:
     found = figures(product(512, 512, 512, ZNVER4))
-    assert [each.starts_threads for each in found.parallel] == [True, True]
+    assert found.parallel
+    assert all(each.starts_threads for each in found.parallel)
     buffers = {each.name: each for each in found.temporaries}
     panels, sums = buffers["B.global"], buffers["C.local"]
-    assert (panels.bytes, panels.place, panels.made_of) == (4 * 512 * 512, "workspace", ("B",))
-    assert not panels.is_per_task
+    assert panels.bytes == 4 * prod(map(int, panels.shape))
+    assert (panels.place, panels.made_of) == ("workspace", ("B",))
     assert (sums.place, sums.made_of) == ("registers", ("A", "B.global"))
     assert sums.is_per_task
+
+
+def test_where_memory_is_per_call_and_where_per_task() -> None:
+    X = te.placeholder((64, 8192), name="X")
+    Y = te.compute(X.shape, lambda i, j: X[i, j] * 2.0, name="Y")
+    Z = te.compute(X.shape, lambda i, j: Y[i, 8191 - j] + 1.0, name="Z")
+    s: Any = te.create_schedule(Z.op)
+    s[Z].parallel(Z.op.axis[0])
+    (whole,) = figures(tvm.build(s, [X, Z])).temporaries
+    assert (whole.bytes, whole.place, whole.is_per_task) == (4 * 64 * 8192, "workspace", False)
+    s[Y].compute_at(s[Z], Z.op.axis[0])
+    (row,) = figures(tvm.build(s, [X, Z])).temporaries
+    assert (row.bytes, row.place, row.is_per_task) == (4 * 8192, "workspace", True)
+    assert row.made_of == ("X",)
 
 
 def test_parts_of_a_loop_have_one_buffer_of_each_kind() -> None:
@@ -251,7 +267,16 @@ REASONS: dict[str, tuple[Programs, tuple[str, ...]]] = {
             "matrix product of A and B: 512 x 512 sums of 512 products, NN",
             "vector registers: the fewest cycles, loads and edges counted",
             "B is packed into panels of",
+            "columns, whose panels fit half of the L2 cache",
         ),
+    ),
+    "blocks of steps": (
+        lambda: product(64, 512, 4096, f"{ZNVER4} -num-cores=2"),
+        ("steps of the sum at a time, for which the rows of a tile fit the L1 cache",),
+    ),
+    "widened": (
+        lambda: product(96, 512, 512, HASWELL, ("bfloat16", "float32", "float32")),
+        ("A is copied", "rows at a time: as it lies it is slow to read"),
     ),
     "tiled, across": (
         lambda: product(97, 64, 128, ZNVER4, transposed=True, rectified=True),
