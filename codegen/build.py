@@ -31,7 +31,7 @@ from minitvm.expr import Buffer
 from minitvm.lower import deep_expressions, lower
 from minitvm.passes.access import written_parameters
 from minitvm.passes.in_place import can_run_in_place, run_in_place
-from minitvm.passes.strided import accept_strides, knows_layout
+from minitvm.passes.strided import accept_strides
 from minitvm.runtime.arrangement import Arrangement, Compiled, Variants
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.module import Module
@@ -275,17 +275,13 @@ def _function(program: CompiledProgram, code: LoadedCode, name: str) -> Function
     base = Compiled(code.address(symbol), code)
 
     @cache
-    def accepts_strides() -> bool:
-        return not knows_layout(func)
-
-    @cache
     def accepts_same(output: int, before: int) -> bool:
         with deep_expressions(func.name):
             return can_run_in_place(func, output, before)
 
     def allowed(wanted: Arrangement) -> Arrangement:
         same = frozenset(pair for pair in wanted.same if accepts_same(*pair))
-        return Arrangement(wanted.strided and accepts_strides(), same)
+        return Arrangement(wanted.strided, same)
 
     def make(arrangement: Arrangement) -> Compiled:
         with deep_expressions(func.name):

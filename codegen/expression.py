@@ -30,6 +30,8 @@ from minitvm.functor import walk_once
 from minitvm.runtime.dtype import INT64, DType
 from minitvm.runtime.errors import CompileError
 from minitvm.scalars import INTRINSICS, VECTOR_FOLDS
+from minitvm.te.dot_product import DOT_PRODUCTS
+from minitvm.te.matrix_product import MATRIX_PRODUCTS
 
 _FLOAT_BINARY = {e.Add: "fadd", e.Sub: "fsub", e.Mul: "fmul", e.Div: "fdiv"}
 _FLOAT_COMPARE = {e.EQ: "oeq", e.NE: "une", e.LT: "olt", e.LE: "ole", e.GT: "ogt", e.GE: "oge"}
@@ -67,6 +69,7 @@ class ExpressionEmitter:
         self._math = MathFunctions(text, self.conversions, self.integers, options)
         self._folds = VectorFolds(text, self.conversions, self.integers, options.strict)
         self._has_mask_registers = options.target.has_mask_registers
+        self._target = options.target
         self._contract = "" if options.strict else "contract"
         self.variables: dict[Var, Value] = {}
         self.pointers: dict[Buffer, Value] = {}
@@ -527,10 +530,35 @@ class ExpressionEmitter:
             raise CompileError(
                 f"call_llvm_intrin: expected a name that begins 'llvm.', got {name!r}"
             )
+        lacking = _FEATURES.get(name, frozenset()) - self._target.features
+        if lacking:
+            raise CompileError(
+                f"{name}: expected a target with {', '.join(sorted(lacking))}, got "
+                f"{str(self._target)!r}: another tensor intrinsic, or another -mcpu or -mattr"
+            )
+        if name.startswith("llvm.x86.") and name.endswith(".internal"):
+            return self._emit_of_tiles(name, node)
         emit = self._emit_bits if name.startswith(_OF_TARGETS) else self.emit
         args = [emit(a) for a in node.args[1:]]
         result = self.text.call(Value("ptr", f"@{name}"), register_type(node.dtype), args)
         return self.conversions.round(result, node.dtype) if node.dtype.is_float else result
+
+    def _emit_of_tiles(self, name: str, node: e.Call) -> Value:
+        """An instruction of AMX. A tile is a vector of 256 words here, and of a type of its own
+        there, which can't be in memory: LLVM does away with the casts where it isn't."""
+        text = self.text
+        args = []
+        for value in map(self.emit, node.args[1:]):
+            if value.type == _TILE:
+                cast = Value("ptr", "@llvm.x86.cast.vector.to.tile")
+                value = text.call(cast, "x86_amx", [value])
+            args.append(value)
+        function = Value("ptr", f"@{name}")
+        if register_type(node.dtype) != _TILE:
+            text.call(function, "void", args)
+            return integer(register_type(node.dtype), 0)
+        tile = text.call(function, "x86_amx", args)
+        return text.call(Value("ptr", "@llvm.x86.cast.tile.to.vector"), _TILE, [tile])
 
     def _emit_bits(self, node: PrimExpr) -> Value:
         """A value as a target's own instructions take it: 16-bit floats as they are in memory."""
@@ -577,6 +605,9 @@ def _is_never(predicate: PrimExpr) -> bool:
     return isinstance(inner, e.IntImm)  # true ones are gone
 
 
+# What the intrinsics of tensor intrinsics need of a target: without it LLVM ends the process.
+_FEATURES = {each.llvm: each.features for each in (*DOT_PRODUCTS, *MATRIX_PRODUCTS)}
+_TILE = "<256 x i32>"  # a tile of AMX
 _OF_TARGETS = ("llvm.x86.", "llvm.aarch64.")  # how the names of their own intrinsics begin
 _STRIDES = (2, 3, 4)  # steps that are read as neighbours
 _ZERO = {"i": "0", "f": "0.0", "d": "0.0", "p": "null"}  # by the first letter of an LLVM type

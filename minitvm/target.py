@@ -182,8 +182,12 @@ class Target:
         """What this machine lacks to run code for the target; empty if nothing."""
         if _arch(host().triple) != self.arch or _system(host().triple) != _system(self.triple):
             return f"it is {host().triple}, not {self.triple}"
-        known = self.features - host().features
-        return f"it lacks {', '.join(sorted(known))}" if known else ""
+        lacking = self.features - host().features
+        if not lacking:
+            return ""
+        of_tiles = any(name.startswith("amx-") for name in lacking)
+        reason = f" ({host().refusal})" if of_tiles and host().refusal else ""
+        return f"it lacks {', '.join(sorted(lacking))}{reason}"
 
     @staticmethod
     def current(allow_none: bool = True) -> Target | None:

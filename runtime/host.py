@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import sys
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -13,26 +16,57 @@ import llvmlite.binding as llvm
 @final
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The machine that this process runs on."""
+    """The machine that this process runs on.
+
+    `refusal` says why the system does not let this process use AMX, which the CPU has; features
+    are without it then.
+    """
 
     triple: str
     cpu: str
     features: frozenset[str]
     known_features: frozenset[str]
     feature_string: str
+    refusal: str = ""
 
 
 @lru_cache(maxsize=1)
 def host() -> Host:
-    """What LLVM says of this machine: the list of features counts, not the CPU's name."""
+    """What LLVM says of this machine: the list of features counts, not the CPU's name. Where the
+    system doesn't switch registers of some kind, LLVM leaves out what needs them; but tiles it
+    counts as soon as the kernel knows them, so that one has to ask for them."""
     features = llvm.get_host_cpu_features()
+    refusal = _ask_for_tiles() if features.get("amx-tile") else ""
+    if refusal:
+        features.update({name: False for name in features if name.startswith("amx-")})
     return Host(
         triple=llvm.get_process_triple(),
         cpu=llvm.get_host_cpu_name(),
         features=frozenset(name for name, present in features.items() if present),
         known_features=frozenset(features),
         feature_string=str(features.flatten()),
+        refusal=refusal,
     )
+
+
+# asm/unistd_64.h, and asm/prctl.h with "Using XSTATE features in user space applications" of the
+# kernel's documentation (arch/x86/xstate).
+_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA = 158, 0x1023, 18
+
+
+def _ask_for_tiles() -> str:
+    """Asks the kernel to let this process use tile registers; why it refuses, or nothing.
+
+    A process has to ask once before their first use. All its threads may then, those that exist
+    already as well, and so may children that it forks.
+    """
+    if sys.platform != "linux":
+        return f"how to ask {sys.platform} for its tile registers is not known"
+    libc = ctypes.CDLL(None, use_errno=True)
+    numbers = (_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA)
+    if libc.syscall(*map(ctypes.c_long, numbers)) == 0:
+        return ""
+    return f"the kernel refuses its tile registers: {os.strerror(ctypes.get_errno())}"
 
 
 _TYPICAL = {1: 32 << 10, 2: 512 << 10, 3: 8 << 20}

@@ -28,7 +28,7 @@ from minitvm.te.schedule import Schedule
 from minitvm.te.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
 
-_LEAST_ROWS = 4  # that use what is packed
+LEAST_ROWS = 4  # that use what is packed
 _WIDER = {"int8": "int16", "uint8": "int16", "int16": "int16"}
 _MOST_VECTORS = 4  # of a tile's row
 _LATENCY = 8  # products that are under way at once
@@ -63,7 +63,7 @@ def instruction_for(contraction: Contraction, target: Target) -> DotProduct | No
     if found is None or None in extents:
         return None
     rows, columns, depth = extent_of(contraction.rows[-1]), extents[len(op.axis) - 1], extents[-1]
-    large = (_LEAST_ROWS, found.lanes, found.group)
+    large = (LEAST_ROWS, found.lanes, found.group)
     sizes = (rows, columns, depth)
     fits = all(size is not None and size >= least for size, least in zip(sizes, large, strict=True))
     return found if fits else None
@@ -92,7 +92,7 @@ def write_dotted(
     for load, factor in zip(loads, factors, strict=True):
         is_b = load.producer is contraction.b.tensor
         place, width = (places[1], tile.columns) if is_b else (places[0], tile.rows)
-        in_order = _write_factor(s, padded, factor, load, place, width, by)
+        in_order = write_panels(s, padded, factor, load, place, width, by.group)
         if factor.op in known:
             continue
         if in_order:
@@ -159,14 +159,14 @@ def _write_tiles(
     inner.tensorize(axes[column], dot_product(by.name, tile.columns, depth))
 
 
-def _write_factor(
+def write_panels(
     s: Schedule,
     sums: Tensor,
     factor: Tensor,
     load: ProducerLoad,
     place: int,
     width: int,
-    by: DotProduct,
+    group: int,
 ) -> bool:
     """Brings groups of a factor, which `load` reads, together. Whether it is read in vectors.
 
@@ -184,17 +184,17 @@ def _write_factor(
 
     def layout(*indices: Any) -> list[Any]:
         first = [index for i, index in enumerate(indices) if i not in (k, j)]
-        inner = indices[j] % width * by.group + indices[k] % by.group
-        return [*first, indices[j] // width, indices[k] // by.group, inner]
+        inner = indices[j] % width * group + indices[k] % group
+        return [*first, indices[j] // width, indices[k] // group, inner]
 
     choose(s, "packing", "{factor} is packed into panels of {width}, groups of {group} "
-           "together", factor=factor.name, width=width, group=by.group)  # fmt: skip
+           "together", factor=factor.name, width=width, group=group)  # fmt: skip
     panels = s[s.cache_read(factor, "global", [sums])]
     loops = panels.transform_layout(layout)
     panels.parallel(loops[0])
     if (k, j) == (last - 1, last):
-        panels.tensorize(loops[-1], interleave(str(factor.dtype), by.group, width))
+        panels.tensorize(loops[-1], interleave(str(factor.dtype), group, width))
         return True
-    _, group = panels.split(loops[-1], factor=by.group)
-    panels.vectorize(group)
+    _, together = panels.split(loops[-1], factor=group)
+    panels.vectorize(together)
     return False

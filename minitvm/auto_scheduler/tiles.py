@@ -32,7 +32,7 @@ _PAGE = 4096  # bytes: rows so far apart fall into the same set of L1
 _LINE = 64  # bytes that a cache reads at once
 _PACKING = 3  # tiles of rows that take as long as to bring a panel's part into place
 _USUAL = 4096  # an extent that the call decides
-_ROWS = 512  # of a block, where the call decides how many columns there are
+_COLUMNS = 256  # of a block, where the call decides how many there are
 
 
 @final
@@ -143,13 +143,14 @@ def blocks_of(
     most = max(1, target.cache_bytes(2) // 2 // (steps * tile.columns * itemsize))
     width = most * tile.columns
     if geometry.columns is None:
-        return Blocks(_ROWS, min(width, _ROWS), depth, strip)
+        return Blocks(None, min(width, _COLUMNS), depth, strip)
     panels = -(-geometry.columns // tile.columns)
     row_tiles = -(-prod(each or _USUAL for each in geometry.rows) // tile.rows)
     unit = tile.rows if len(geometry.rows) == 1 else 1
     outermost = -(-(geometry.rows[0] or _USUAL) // unit)
+    most_row_parts = 1 if geometry.rows[0] is None else outermost
     column_parts, row_parts = _parts(
-        panels, row_tiles, most, outermost, geometry.others, target.num_cores
+        panels, row_tiles, most, most_row_parts, geometry.others, target.num_cores
     )
     if column_parts > 1:
         width = -(-panels // column_parts) * tile.columns
@@ -158,7 +159,7 @@ def blocks_of(
         each_row = min(width, geometry.columns) * prod(each or _USUAL for each in geometry.rows[1:])
         height = min(height, max(1, target.cache_bytes(2) // 2 // (each_row * unit * itemsize)))
     return Blocks(
-        None if height == outermost and geometry.rows[0] else height * unit,
+        None if height == outermost else height * unit,
         None if column_parts == 1 else width,
         depth,
         strip,

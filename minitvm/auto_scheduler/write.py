@@ -10,6 +10,7 @@ from minitvm.auto_scheduler.choice import choose, choose_form
 from minitvm.auto_scheduler.contraction import Contraction, contraction_of
 from minitvm.auto_scheduler.convolution import is_convolution, write_convolution
 from minitvm.auto_scheduler.dotted import instruction_for, write_dotted
+from minitvm.auto_scheduler.matrix import matrix_product_for, write_matrix
 from minitvm.auto_scheduler.rows import write_rows
 from minitvm.auto_scheduler.streamed import is_left_plain, is_streamed, write_streamed
 from minitvm.auto_scheduler.tiled import write_tiled
@@ -113,8 +114,11 @@ def _write_contraction(
     choose_form(s, contraction, "matrix product")
     if last is not stage:
         choose(s, "epilogue", "{last} takes the sums in the tile", last=last.name)
+    block = matrix_product_for(contraction, target)
     instruction = instruction_for(contraction, target)
-    if instruction is not None and not (strict and instruction.sum == "float32"):
+    if block is not None and not (strict and block.sum == "float32"):
+        write_matrix(s, contraction, last.op.output(0), block, target)
+    elif instruction is not None and not (strict and instruction.sum == "float32"):
         write_dotted(s, contraction, last.op.output(0), instruction, target)
     else:
         write_tiled(s, contraction, last.op.output(0), target, inline_columns)

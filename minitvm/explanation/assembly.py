@@ -23,10 +23,10 @@ class InnerLoop:
         The vector instructions that multiply and add, and all that compute.
     loads, stores
         The instructions that read and write memory; the former may compute as well.
-    registers
-        How many vector registers it uses, or parts of them.
+    registers, tiles
+        How many vector registers it uses, or parts of them, and how many tile registers (AMX).
     bits
-        The widest vector that it computes in; of a scalar, its own width.
+        The widest vector or tile that it computes in; of a scalar, its own width.
     spills
         The instructions that read or write a fixed place of the stack, as for want of a register.
     """
@@ -38,6 +38,7 @@ class InnerLoop:
     loads: int
     stores: int
     registers: int
+    tiles: int
     bits: int
     spills: int
 
@@ -92,7 +93,7 @@ _X86 = _Syntax(
     comment="#",
     register=re.compile(r"%([xyzt])mm(\d+)"),
     bits={"x": 128, "y": 256, "z": 512, "t": 8192},
-    scalar=re.compile(r"(?!v?p)\w+s[sd]\b"),
+    scalar=re.compile(r"(?!v?p|tdp)\w+s[sd]\b"),
     multiply_add=re.compile(r"(\{\w+\} )?(v?fn?m(add|sub)|v?pdp|vdpbf16|v?pmadd|tdp)"),
     arithmetic=re.compile(r"v?p?(add|sub|mul|div|max|min|sqrt|rsqrt|rcp)"),
     load=re.compile(r"(?!lea|prefetch|nop).*\(.*\).*,"),
@@ -202,6 +203,7 @@ def _described(
     registers = {
         (kind == "t", number) for line in body for kind, number in syntax.register.findall(line)
     }
+    tiles = sum(is_tile for is_tile, _ in registers)
     return InnerLoop(
         name,
         instructions=len(body),
@@ -209,7 +211,8 @@ def _described(
         arithmetic=len(products) + sum(not syntax.multiply_add.match(line) for line in others),
         loads=sum(bool(syntax.load.match(line)) for line in body),
         stores=sum(bool(syntax.store.match(line)) for line in body),
-        registers=len(registers),
+        registers=len(registers) - tiles,
+        tiles=tiles,
         bits=max((_bits(line, syntax) for line in (*products, *others)), default=0),
         spills=sum(bool(stack.search(line)) for line in body),
     )

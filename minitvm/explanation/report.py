@@ -189,12 +189,13 @@ def _temporary(buffer: Temporary) -> str:
 
 
 def _inner_loop(loop: InnerLoop, registers: int) -> str:
+    tiles = f" and {loop.tiles} tile registers" if loop.tiles else ""
     spills = f"{loop.spills} accesses of the stack" if loop.spills else "nothing spilled"
     return (
         f"{loop.function}: {loop.instructions} instructions in the innermost loop, of which "
         f"{loop.multiply_adds} multiply and add, {loop.arithmetic - loop.multiply_adds} compute "
         f"otherwise, {loop.loads} load, {loop.stores} store; {loop.bits} bits wide, in "
-        f"{loop.registers} of {registers} vector registers, {spills}"
+        f"{loop.registers} of {registers} vector registers{tiles}, {spills}"
     )
 
 
@@ -267,5 +268,5 @@ def _time(seconds: float) -> str:
 
 
 def _rate(rate: float, of: Explanation) -> str:
-    is_float = any("float" in kind for each in of.operations for kind in each.kind[-1:])
+    is_float = any(each.is_arithmetic and "float" in each.kind[-1] for each in of.operations)
     return f"{rate / 1e9:.4g} {'GFLOP/s' if is_float else 'billion operations/s'}"

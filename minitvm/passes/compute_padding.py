@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import cast
+import operator
+from collections.abc import Mapping, Sequence
+from typing import cast, final
 
 from minitvm import expr as e
 from minitvm import stmt as s
 from minitvm.arith.atoms import is_pure
 from minitvm.arith.prover import Prover
-from minitvm.expr import Buffer, BufferLoad, PrimExpr
-from minitvm.functor import Mutator, walk_once
+from minitvm.expr import Buffer, BufferLoad, PrimExpr, Var, const
+from minitvm.functor import Mutator, free_vars, walk_once
 from minitvm.op import is_likely
-from minitvm.stmt import PrimFunc, Stmt, with_body
+from minitvm.stmt import ForKind, PrimFunc, Stmt, with_body
 
 _DIVISIONS = (e.Div, e.Mod, e.FloorDiv, e.FloorMod)
 
@@ -37,6 +38,13 @@ def compute_padding(func: PrimFunc) -> PrimFunc:
     So a tile at the edge runs the same code as all others; nothing that counts reads what is
     computed there. What is read has to be written for that: a buffer whose own padding is left out
     keeps the guards of those who read it.
+
+    Where a guard of rows, say, is about a size that the call decides, the last row is read in place
+    of those that aren't there::
+
+        if likely(io * 8 + i < m): S[i, j] = S[i, j] + A[io * 8 + i, k] * T[k, j]
+
+    becomes ``S[i, j] = S[i, j] + A[min(io * 8 + i, m - 1), k] * T[k, j]``.
     """
     return with_body(func, _Compute(func).stmt(func.body))
 
@@ -45,9 +53,9 @@ class _Compute(Mutator):
     def __init__(self, func: PrimFunc) -> None:
         super().__init__()
         self._prover = Prover()
-        self._left_out: set[Buffer] = (
-            set()
-        )  # of these, guards keep some elements from being written
+        # Of these, guards keep some elements from being written.
+        self._left_out: set[Buffer] = set()
+        self._lanes: set[Var] = set()
         for buffer in func.buffer_map.values():
             for size in buffer.shape:
                 self._prover.bind_size(size)
@@ -56,6 +64,8 @@ class _Compute(Mutator):
         return node
 
     def visit_For(self, node: s.For) -> Stmt:
+        if node.kind == ForKind.VECTORIZED:
+            self._lanes.add(node.loop_var)
         with self._prover.scope():
             self._prover.bind_loop(node.loop_var, node.min, node.extent)
             return self.descend(node)  # type: ignore[no-any-return]  # a For again
@@ -77,37 +87,71 @@ class _Compute(Mutator):
         guards, store = _guards(node.body)
         if not guards or not isinstance(store, s.BufferStore) or not _is_harmless(store.value):
             return cast(Stmt, self.descend(node))
-        kept = list(guards)
+        kept, made = list(guards), store
         for guard in guards:
             others = [each for each in kept if each is not guard]
-            if self._is_there(store, others):
-                kept = others
+            found = self._under(made, others)
+            if found is not None:
+                kept, made = others, found
         if kept:
             self._left_out.add(store.buffer)
         if len(kept) == len(guards):
             return node
-        body: Stmt = store
+        body: Stmt = made
         for guard in reversed(kept):
             body = s.IfThenElse(guard, body)
         return s.AttrStmt(node.node, node.attr_key, node.value, body)
 
-    def _is_there(self, store: s.BufferStore, guards: Sequence[PrimExpr]) -> bool:
-        """Whether all that is read and written is inside of its buffer where `guards` hold, and
-        what is read is written."""
-        places = [(store.buffer, store.indices)]
+    def _under(self, store: s.BufferStore, guards: Sequence[PrimExpr]) -> s.BufferStore | None:
+        """What may be done in place of `store` where just `guards` hold: what is written then is
+        inside of its buffer, and what is read is there. None if there is no such thing."""
         loads = [each for each in walk_once(store.value) if isinstance(each, BufferLoad)]
         if any(load.buffer in self._left_out for load in loads):
-            return False
-        places += [(load.buffer, load.indices) for load in loads]
+            return None
         with self._prover.scope():
             for guard in guards:
                 self._prover.assume(guard)
-            rows = []
-            for buffer, indices in places:
-                for index, extent in zip(indices, buffer.shape, strict=True):
-                    at = self._prover.affine(index)
-                    rows += [at, self._prover.affine(extent) - at - 1]
-            return self._prover.proves(*rows)
+            if not all(map(self._is_inside, store.indices, store.buffer.shape)):
+                return None
+            replaced: dict[BufferLoad, BufferLoad] = {}
+            for load in loads:
+                indices = list(map(self._moved_inside, load.indices, load.buffer.shape))
+                known = [each for each in indices if each is not None]
+                if len(known) < len(indices):
+                    return None
+                if any(map(operator.is_not, known, load.indices)):
+                    replaced[load] = BufferLoad(load.buffer, tuple(known))
+        if not replaced:
+            return store
+        return s.BufferStore(store.buffer, _Replace(replaced).expr(store.value), store.indices)
+
+    def _is_inside(self, index: PrimExpr, extent: PrimExpr) -> bool:
+        at = self._prover.affine(index)
+        return self._prover.proves(at, self._prover.affine(extent) - at - 1)
+
+    def _moved_inside(self, index: PrimExpr, extent: PrimExpr) -> PrimExpr | None:
+        """`index`, or the last one if it may be greater, where that costs nothing: the call decides
+        the size, and all lanes of a vector agree. None if it may be outside."""
+        if self._is_inside(index, extent):
+            return index
+        if e.const_int(extent) is not None or self._lanes & set(free_vars(index)):
+            return None
+        if not self._prover.proves(self._prover.affine(index), self._prover.affine(extent) - 1):
+            return None
+        dtype = max(index.dtype, extent.dtype, key=lambda each: each.bits)
+        return e.minimum(e.cast(dtype, index), e.cast(dtype, extent) - const(1, dtype))
+
+
+@final
+class _Replace(Mutator):
+    """Reads other elements."""
+
+    def __init__(self, loads: Mapping[BufferLoad, BufferLoad]) -> None:
+        super().__init__()
+        self._loads = loads
+
+    def visit_BufferLoad(self, node: BufferLoad) -> PrimExpr:
+        return self._loads.get(node, node)
 
 
 def _guards(node: Stmt) -> tuple[list[PrimExpr], Stmt]:

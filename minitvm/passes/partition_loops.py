@@ -25,7 +25,7 @@ MAX_STATEMENTS = 2048
 
 # A guard that is asked in less than this part of a loop's work costs less than a second loop.
 _LITTLE = 32
-_USUAL = 16  # iterations of a loop of unknown extent
+_USUAL = 128  # iterations of a loop of unknown extent
 
 # A greater bound is one of a dtype, and says nothing about the program.
 _LARGEST = 1 << 30

@@ -96,6 +96,12 @@ class _Widen(Mutator):
     def _where(self, node: e.BufferLoad | s.BufferStore) -> PrimExpr | None:
         return None if node.predicate is None else self.expr(node.predicate)
 
+    def visit_Call(self, node: e.Call) -> PrimExpr:
+        if node.op != "tvm_access_ptr":
+            return self.descend(node)  # type: ignore[no-any-return]  # a Call again
+        reference, offset, extent, mask = node.args
+        return e.Call(node.dtype, node.op, (reference, *self._indices((offset, extent)), mask))
+
     def visit_For(self, node: s.For) -> Stmt:
         if not _is_narrow(node.loop_var.dtype):
             return self.descend(node)  # type: ignore[no-any-return]  # a For again

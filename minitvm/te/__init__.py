@@ -75,6 +75,7 @@ from minitvm.op import (
     trunc,
 )
 from minitvm.te.dot_product import dot_product, interleave
+from minitvm.te.matrix_product import matrix_product
 from minitvm.te.operation import (
     compute,
     extern,
@@ -181,6 +182,7 @@ __all__ = [
     "log1p",
     "log2",
     "log10",
+    "matrix_product",
     "max",
     "max_value",
     "min",

@@ -249,13 +249,14 @@ def interleave(dtype: str, group: int, columns: int) -> TensorIntrin:
     """A tensor intrinsic for ``tensorize``: rows in the layout that :func:`dot_product` wants.
 
     It computes ``z[c] = w[c % group, c // group]``, that is ``z[j * group + r] = w[r, j]``, for a
-    `group` of 2 or 4, by interleaving vectors: element by element it would take many times longer.
+    `group` of 2, 4 or 8, by interleaving vectors: element by element it would take many times
+    longer.
 
     >>> interleave("int8", 4, 32).inputs
     (Tensor(shape=[4, 32], op.name=w),)
     """
-    if group not in (2, 4):
-        raise CompileError(f"interleave: expected a group of 2 or 4, got {group}")
+    if group not in (2, 4, 8):
+        raise CompileError(f"interleave: expected a group of 2, 4 or 8, got {group}")
     w = placeholder((group, columns), dtype, "w")
     z = compute((group * columns,), lambda c: w[c % group, c // group], "z")
     apart = decl_buffer(w.shape, w.dtype, "w", strides=[Var("stride"), e.const(1)])

@@ -25,6 +25,7 @@ from minitvm.te.dataflow import (
 )
 from minitvm.te.dot_product import dot_product, interleave
 from minitvm.te.layout import index_map
+from minitvm.te.matrix_product import matrix_product
 from minitvm.te.operation import thread_axis
 from minitvm.te.relation import Fuse, Rebase, Split
 from minitvm.te.stage import Group, Stage
@@ -674,6 +675,7 @@ def replay(
         min=e.minimum,
         dot_product=dot_product,
         interleave=interleave,
+        matrix_product=matrix_product,
     )
     tir = SimpleNamespace(Not=e.logical_not)
     scope: dict[str, Any] = {"te": te, "tir": tir, **given, **(names or {})}

@@ -69,6 +69,7 @@ def test_the_innermost_loop_of_a_nest_counts() -> None:
             loads=2,
             stores=2,
             registers=3,
+            tiles=0,
             bits=512,
             spills=2,
         ),
@@ -126,7 +127,9 @@ f:                                      // @f
 
 def test_aarch64() -> None:
     (loop,) = inner_loops(AARCH64_LOOP, "aarch64")
-    assert loop == InnerLoop("f", 6, 1, 1, loads=2, stores=1, registers=4, bits=128, spills=1)
+    assert loop == InnerLoop(
+        "f", 6, 1, 1, loads=2, stores=1, registers=4, tiles=0, bits=128, spills=1
+    )
 
 
 DOT_PRODUCTS = """
@@ -141,3 +144,19 @@ f:
 def test_dot_products_are_as_wide_as_their_vectors() -> None:
     (loop,) = inner_loops(DOT_PRODUCTS, "x86_64")
     assert (loop.multiply_adds, loop.arithmetic, loop.bits) == (2, 2, 512)
+
+
+TILES = """
+f:
+.LBB0_1:
+	tileloadd	(%r13,%r10), %tmm4
+	tdpbssd	%tmm6, %tmm4, %tmm3
+	vpaddd	%zmm3, %zmm4, %zmm4
+	jne	.LBB0_1
+"""
+
+
+def test_tile_registers_are_counted_apart() -> None:
+    (loop,) = inner_loops(TILES, "x86_64")
+    assert (loop.multiply_adds, loop.arithmetic) == (1, 2)
+    assert (loop.registers, loop.tiles, loop.bits) == (2, 3, 8192)

@@ -310,6 +310,16 @@ REASONS: dict[str, tuple[Programs, tuple[str, ...]]] = {
         lambda: product(48, 64, 40, ZNVER4, ("uint8", "int8", "int32")),
         ("sums by vpdpbusd_512", "B is packed into panels of 32, groups of 4 together"),
     ),
+    "instruction for matrices": (
+        lambda: product(
+            64,
+            64,
+            64,
+            "llvm -mtriple=x86_64-linux-gnu -mcpu=sapphirerapids",
+            ("int8", "int8", "int32"),
+        ),
+        ("sums by tdpbssd, over all steps at once", "B is packed into panels of"),
+    ),
     "convolution": (
         lambda: convolution(16, 32),
         (

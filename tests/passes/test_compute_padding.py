@@ -25,14 +25,12 @@ P = tir.decl_buffer((32,), name="P")
 S = tir.decl_buffer((32,), name="S")
 
 
-def padded(value: PrimExpr) -> PrimFunc:
-    """S[j] = value for j < n and i < n, in loops over 32."""
+def padded(value: PrimExpr, kind: ForKind = ForKind.SERIAL) -> PrimFunc:
+    """S[j] = value for j < n and i < n, in loops over 32, that over j of a kind."""
     store: Stmt = BufferStore(S, value, (j,))
     for guard in (j < n, i < n):
         store = IfThenElse(tir.likely(guard), store)
-    inner = For(
-        j, const(0), const(32), ForKind.SERIAL, AttrStmt(S, "padded_buffer", const(1), store)
-    )
+    inner = For(j, const(0), const(32), kind, AttrStmt(S, "padded_buffer", const(1), store))
     outer = For(i, const(0), const(32), ForKind.SERIAL, inner)
     return PrimFunc((A.data, P.data), Allocate(S, outer), {A.data: A, P.data: P}, "f")
 
@@ -43,8 +41,8 @@ def padded(value: PrimExpr) -> PrimFunc:
         (P[j], ()),
         (P[j] + P[i], ()),
         (A[j], ("j < n",)),
-        (A[i], ("i < n",)),
-        (A[i] + A[j], ("i < n", "j < n")),
+        (A[i], ("j < n",)),  # without which there might be no last element
+        (A[i] + A[j], ("j < n",)),
         (P[j + 1], ("i < n", "j < n")),
     ],
 )
@@ -53,3 +51,12 @@ def test_what_is_kept(value: PrimExpr, kept: tuple[str, ...]) -> None:
     verify(made)
     found = tuple(guard for guard in ("i < n", "j < n") if f"likely({guard})" in str(made))
     assert found == kept
+
+
+def test_the_last_element_is_read_where_one_is_not_there() -> None:
+    assert "S[j] = A[min(i, n - 1)]" in str(compute_padding(padded(A[i])))
+
+
+def test_lanes_read_side_by_side() -> None:
+    text = str(compute_padding(padded(A[j] + A[i], ForKind.VECTORIZED)))
+    assert "likely(j < n)" in text and "A[j]" in text

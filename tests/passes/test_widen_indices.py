@@ -68,3 +68,13 @@ def test_loops_side_by_side_share_a_variable() -> None:
     found = np.zeros(8, np.float32)
     tvm.build(twice)(found)
     assert found.tolist() == [2] * 8
+
+
+def test_offsets_of_pointers() -> None:
+    """As an intrinsic takes them: 2**32 bytes from the begin of a buffer on."""
+    a, i = tir.decl_buffer((1 << 17, 1 << 16), "int8", name="A"), te.var("i")
+    pointer = a.access_ptr("r", offset=i * 65536 + 1)
+    body = tir.Evaluate(tir.call_extern("int32", "function", pointer))
+    loop = For(i, te.const(0), te.const(1 << 17), ForKind.SERIAL, body)
+    made = str(widen_indices(PrimFunc((a.data,), loop, {a.data: a}, "f")))
+    assert "tvm_access_ptr(A, i * 65536 + 1, " in made

@@ -1,0 +1,391 @@
+"""Contractions by matrix-product instructions, whose kernels run on any machine: what it lacks is
+done by numpy."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import sys
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+import pytest
+
+import minitvm as tvm
+from minitvm import te
+from minitvm.auto_scheduler import auto_schedule
+from minitvm.codegen import build as build_module
+from minitvm.codegen.machine_code import emit_object, machine_for
+from minitvm.runtime import host as host_module
+from minitvm.runtime.errors import CompileError
+from minitvm.te.matrix_product import MATRIX_PRODUCTS, MatrixProduct, find_matrix_product
+from tests.auto_scheduler.instructions import in_software
+from tests.auto_scheduler.test_dot_products import (
+    as_given,
+    axes_of,
+    check,
+    exactly,
+    numbers,
+    product,
+    shape_of,
+)
+
+HERE = tvm.Target("llvm")
+AMX = "llvm -mtriple=x86_64-unknown-linux-gnu -mcpu=graniterapids"
+ARM = "llvm -mtriple=aarch64-linux-gnu -mcpu=neoverse-v1"
+IS_NATIVE = {target: not tvm.Target(target).missing_on_host for target in (AMX, ARM)}
+HAS_BMI2 = "bmi2" in HERE.features
+BYTES = ("int8", "uint8")
+CASES = [
+    pytest.param(
+        target, dtypes, id=f"{dtypes[0]}-{dtypes[1]}-{target.split('=')[-1]}",
+        marks=pytest.mark.skipif(target == AMX and not HAS_BMI2, reason="kernels use BMI2"),
+    )
+    for target in (AMX, ARM)
+    for dtypes in (
+        *[(a, b, "int32") for a in BYTES for b in BYTES],
+        ("bfloat16", "bfloat16", "float32"),
+        ("float16", "float16", "float32"),
+    )
+    if (target, dtypes[0]) != (ARM, "float16")
+]  # fmt: skip
+random = np.random.default_rng(7)
+
+
+@pytest.fixture
+def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets kernels for the targets above run on this machine."""
+
+    def emit_for_here(text: str, target: tvm.Target) -> bytes:
+        if IS_NATIVE.get(str(target), True):
+            return emit_object(text, target)
+        layout = f'target datalayout = "{machine_for(HERE).target_data}"'
+        text = re.sub('target datalayout = ".*"', layout, text)
+        text = re.sub('target triple = ".*"', f'target triple = "{HERE.triple}"', text)
+        return emit_object(in_software(text), HERE)
+
+    monkeypatch.setattr(build_module, "emit_object", emit_for_here)
+    monkeypatch.setattr(tvm.Target, "missing_on_host", "")
+
+
+def instruction_of(s: te.Schedule) -> str:
+    """The name and the block of the instruction that a schedule uses."""
+    found = re.findall(r"te.matrix_product\('(\w+)', (.*?)\)", s.trace())
+    return " ".join(found[0]) if found else ""
+
+
+# -- By the auto-scheduler -------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("anywhere")
+@pytest.mark.parametrize(("target", "dtypes"), CASES)
+def test_products(target: str, dtypes: tuple[str, str, str]) -> None:
+    """Sizes at which tiles, panels and sums end in all ways; numpy holds the GIL for them."""
+    expected = find_matrix_product(*dtypes, tvm.Target(target).features)
+    assert expected is not None
+    for m, n, k, layout in (
+        (13, 50, 65, "NN"), (40, 33, 56, "NT"), (35, 24, 45, "TN"), (17, 41, 72, "TT"),
+        (64, 64, 128, "NN"), (16, 16, 64, "NN"),
+    ):  # fmt: skip
+        tensors = product(m, n, k, dtypes, layout)
+        s = auto_schedule(tensors[2], target)
+        assert expected.name in instruction_of(s)
+        check(tensors, s, target, layout, release_gil=True)
+
+
+@pytest.mark.usefixtures("anywhere")
+@pytest.mark.parametrize(("target", "dtypes"), CASES)
+def test_batches_and_what_follows(target: str, dtypes: tuple[str, str, str]) -> None:
+    a_dtype, b_dtype, dtype = dtypes
+    A = te.placeholder((3, 18, 70), a_dtype, name="A")
+    B = te.placeholder((3, 70, 40), b_dtype, name="B")
+    scale = te.placeholder((40,), name="scale")
+    r = te.reduce_axis((0, 70), name="k")
+    C = te.compute(
+        (3, 18, 40),
+        lambda b, i, j: te.sum(A[b, i, r].astype(dtype) * B[b, r, j].astype(dtype), axis=r),
+        name="C",
+    )
+    D = te.compute(C.shape, lambda b, i, j: C[b, i, j].astype("float32") * scale[j], name="D")
+    s = auto_schedule(D, target)
+    assert instruction_of(s)
+    f = tvm.build(s, [A, B, scale, D], target, release_gil=True)
+    a, b = numbers(shape_of(A), a_dtype), numbers(shape_of(B), b_dtype)
+    factors, d = random.random(40, "float32"), np.empty((3, 18, 40), "float32")
+    f(as_given(a, A), as_given(b, B), factors, d)
+    x, y = exactly(a, a_dtype), exactly(b, b_dtype)
+    bound = (70 + 3) * 2.0**-23 * (abs(x) @ abs(y)) * factors
+    assert (abs(d - (x @ y) * factors) <= bound).all()
+
+
+@pytest.mark.usefixtures("anywhere")
+@pytest.mark.parametrize("target", [pytest.param(AMX, marks=CASES[0].marks), ARM])
+def test_nan_and_infinity(target: str) -> None:
+    """Come out where they belong, and padding adds nothing to them."""
+    tensors = product(33, 40, 35, ("bfloat16", "bfloat16", "float32"))
+    a, b = numbers((33, 35), "bfloat16"), numbers((35, 40), "bfloat16")
+    a[3, 34], a[32, 0], b[7, 39] = 0x7F80, 0x7FC0, 0xFF80  # infinity, NaN, -infinity
+    c = np.empty((33, 40), "float32")
+    s = auto_schedule(tensors[2], target)
+    assert instruction_of(s)
+    f = tvm.build(s, tensors, target, release_gil=True)
+    f(as_given(a, tensors[0]), as_given(b, tensors[1]), c)
+    with np.errstate(invalid="ignore"):
+        wanted = exactly(a, "bfloat16") @ exactly(b, "bfloat16")
+    np.testing.assert_allclose(c, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.usefixtures("anywhere")
+@pytest.mark.skipif(not HAS_BMI2, reason="kernels use BMI2")
+def test_blocks_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where neither factor fits the cache, tiles of rows come in blocks."""
+    monkeypatch.setattr(tvm.Target, "cache_bytes", lambda self, level: 16 << 10)
+    tensors = product(200, 96, 128, ("int8", "uint8", "int32"))
+    s = auto_schedule(tensors[2], AMX)
+    assert "s[C].reorder(i_outer_outer, j_outer, i_outer_inner, i_inner, j_inner)" in s.trace()
+    check(tensors, s, AMX, release_gil=True)
+
+
+@pytest.mark.usefixtures("anywhere")
+@pytest.mark.skipif(not HAS_BMI2, reason="kernels use BMI2")
+def test_sums_in_place() -> None:
+    """Where all tiles are whole they are stored to the output; also to one with strides."""
+    tensors = product(32, 64, 128, ("int8", "int8", "int32"))
+    s = auto_schedule(tensors[2], AMX)
+    assert "cache_write" not in s.trace()
+    f = tvm.build(s, tensors, AMX, release_gil=True)
+    a, b = numbers((64, 128), "int8")[::2], numbers((64, 128), "int8").T
+    c = np.zeros((32, 128), "int32")
+    f(a, b, c[:, 64:])
+    np.testing.assert_array_equal(c[:, 64:], a.astype("int32") @ b.astype("int32"))
+    assert not c[:, :64].any()
+
+
+@pytest.mark.usefixtures("anywhere")
+@pytest.mark.skipif(not HAS_BMI2, reason="kernels use BMI2")
+def test_checked_accesses() -> None:
+    tensors = product(20, 40, 70, ("int8", "int8", "int32"))
+    s = auto_schedule(tensors[2], AMX)
+    f = tvm.build(s, tensors, AMX, debug="bounds", release_gil=True)
+    a, b, c = numbers((20, 70), "int8"), numbers((70, 40), "int8"), np.empty((20, 40), "int32")
+    f(a, b, c)
+    np.testing.assert_array_equal(c, a.astype("int32") @ b.astype("int32"))
+
+
+def test_traces_replay() -> None:
+    for target in (AMX, ARM):
+        (_, _, C) = product(130, 500, 370, ("int8", "int8", "int32"))
+        text = auto_schedule(C, target).trace()
+        assert te.replay(text, C).trace() == text
+
+
+def test_chosen_where_it_pays() -> None:
+    """Where little of it would be padding; by features, never by the name of a CPU."""
+
+    def found(m: int, n: int, k: int, target: str, dtype: str = "int8") -> str:
+        sums = "int32" if dtype == "int8" else "float32"
+        return instruction_of(auto_schedule(product(m, n, k, (dtype, dtype, sums))[2], target))
+
+    assert found(512, 512, 512, AMX) == "tdpbssd 32, 32, 512"
+    assert found(16, 512, 512, AMX) == "tdpbssd 16, 48, 512"
+    assert found(512, 16, 512, AMX) == "tdpbssd 47, 16, 512"
+    assert found(100, 100, 100, AMX, "bfloat16") == "tdpbf16ps 25, 32, 128"
+    assert found(1, 512, 512, AMX) == found(512, 512, 4, AMX) == found(5, 3, 512, AMX) == ""
+    assert found(512, 512, 512, ARM) == "smmla 8, 8, 512"
+    assert found(1, 512, 512, ARM) == found(512, 512, 4, ARM) == ""
+    x86 = "llvm -mtriple=x86_64-linux-gnu -mcpu=x86-64-v4"
+    assert found(512, 512, 512, f"{x86} -mattr=+amx-tile,+amx-int8") == "tdpbssd 32, 32, 512"
+    assert found(512, 512, 512, f"{x86} -mattr=+amx-tile,+amx-bf16") == ""
+    spr = "llvm -mtriple=x86_64-linux-gnu -mcpu=sapphirerapids"
+    assert found(64, 64, 64, spr, "float16") == ""
+
+
+def test_rows_that_lie_elsewhere() -> None:
+    """Rows beside columns alone make tiles: heads between them don't."""
+    A = te.placeholder((64, 4, 64), "bfloat16", name="A")
+    B = te.placeholder((64, 4, 64), "bfloat16", name="B")
+    r = te.reduce_axis((0, 64), name="k")
+    C = te.compute(
+        (64, 4, 64),
+        lambda i, h, j: te.sum(A[i, h, r].astype("float32") * B[j, h, r].astype("float32"), axis=r),
+    )
+    trace = auto_schedule(C, AMX).trace()
+    assert "te.dot_product" in trace
+    assert "te.matrix_product" not in trace
+
+
+def test_strict_floats_are_rounded_as_written() -> None:
+    tensors = product(64, 64, 64, ("bfloat16", "bfloat16", "float32"))
+    assert "tdpbf16ps" in tvm.build(tensors[2], tensors, AMX).get_source("asm")
+    assert "tdp" not in tvm.build(tensors[2], tensors, AMX, fp="strict").get_source("asm")
+
+
+# -- By hand ---------------------------------------------------------------------------------------
+
+
+def by_hand(
+    by: MatrixProduct, sizes: tuple[int, int, int], block: tuple[int, int, int]
+) -> tuple[list[te.Tensor], te.Schedule]:
+    """A schedule with one instruction; where a block has but a part of the sum, in pieces."""
+    tensors = product(*sizes, (by.a, by.b, by.sum))
+    C, (rows, columns, depth) = tensors[2], block
+    s = te.create_schedule(C.op)
+    sums, _, b = s.pad_einsum(s.cache_write(C, "global"), block)
+    row, column = axes_of(s[C].op)
+    _, j_outer, _, j_inner = s[C].tile(row, column, rows, columns)
+    s[C].vectorize(j_inner)
+    s[sums].compute_at(s[C], j_outer)
+    panels = s.cache_read(b, "global", [sums])
+    loops = s[panels].transform_layout(
+        lambda k, j: [j // columns, k // by.group, j % columns * by.group + k % by.group]
+    )
+    s[panels].tensorize(loops[-1], te.interleave(by.b, by.group, columns))
+    i, j, k = axes_of(s[sums].op)
+    k_outer, k_inner = s[sums].split(k, factor=depth)
+    s[sums].reorder(k_outer, i, j, k_inner)
+    s[sums].tensorize(i, te.matrix_product(by.name, rows, columns, depth))
+    return tensors, s
+
+
+@pytest.mark.usefixtures("anywhere")
+@pytest.mark.parametrize("by", MATRIX_PRODUCTS, ids=[each.name for each in MATRIX_PRODUCTS])
+def test_instructions(by: MatrixProduct) -> None:
+    """In pieces of the sum, so that sums are also taken from memory."""
+    target = ARM if "neon" in by.features else AMX
+    if target == AMX and not HAS_BMI2:
+        pytest.skip("kernels use BMI2")
+    block = (3 * by.rows, 8, 2 * by.depth) if by.exact else (20, 24, 2 * by.depth)
+    tensors, s = by_hand(by, (50, 70, 5 * by.depth - 3), block)
+    f = check(tensors, s, target, release_gil=True)
+    assert re.search(rf"\b{by.name.split('_')[0]}\b", f.get_source("asm"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("tdpb", 16, 16, 64), r"expected an instruction among tdpbssd, .*, got 'tdpb'"),
+        (("tdpbssd", 16, 16, 32), r"multiples of \(1, 1, 64\), .* got \(16, 16, 32\)"),
+        (("tdpbssd", 0, 16, 64), r"multiples of \(1, 1, 64\), .* got \(0, 16, 64\)"),
+        (("smmla", 3, 8, 8), r"multiples of \(2, 2, 8\), as smmla needs them, got \(3, 8, 8\)"),
+    ],
+)
+def test_wrong_blocks(arguments: tuple[Any, ...], text: str) -> None:
+    with pytest.raises(CompileError, match=text):
+        te.matrix_product(*arguments)
+
+
+def test_targets_that_lack_an_instruction() -> None:
+    """LLVM would end the process."""
+    v4 = "llvm -mtriple=x86_64-linux-gnu -mcpu=x86-64-v4"
+    tensors = product(64, 64, 64, ("int8", "int8", "int32"))
+    expected = "tdpbssd.* expected a target with amx-int8, amx-tile, got 'llvm .*v4'"
+    with pytest.raises(CompileError, match=expected):
+        tvm.build(auto_schedule(tensors[2], AMX), tensors, v4)
+    vnni = auto_schedule(tensors[2], f"{v4} -mattr=+avx512vnni")
+    with pytest.raises(CompileError, match=r"vpdpbusd.* expected a target with avx512vnni, got"):
+        tvm.build(vnni, tensors, v4)
+
+
+# -- Assembly --------------------------------------------------------------------------------------
+
+
+def loop_with(mnemonic: str, assembly: str) -> str:
+    """The instructions of the innermost loop that has some."""
+    blocks = re.split(r"^\.LBB\w+:", assembly, flags=re.MULTILINE)
+    (found,) = [block for block in blocks if re.search(rf"^\t{mnemonic}", block, re.MULTILINE)]
+    end = re.search(r"^\t(j\w+|b\.\w+)\t.*$", found, re.MULTILINE)
+    assert end is not None
+    return found[: end.end()]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "tiles", "loads"),
+    [((64, 64, 512), 4, 4), ((16, 96, 512), 3, 4), ((96, 16, 512), 3, 4), ((20, 64, 512), 4, 4)],
+)
+def test_tiles_stay_in_registers(sizes: tuple[int, int, int], tiles: int, loads: int) -> None:
+    """A step loads each tile of the factors once, and no sums; they are stored after the loop, and
+    nothing is stored to make room."""
+    tensors = product(*sizes, ("int8", "int8", "int32"))
+    assembly = tvm.build(tensors[2], tensors, AMX).get_source("asm")
+    loop = loop_with("tdpbssd", assembly)
+    found = [loop.count(each) for each in ("tdpbssd", "tileloadd", "tilestored", "ldtilecfg")]
+    assert found == [tiles, loads, 0, 0]
+    for name in ("tilezero", "tilestored"):
+        assert assembly.count(name) == tiles
+    assert assembly.count("tilerelease") == 1
+
+
+def test_rows_of_pairs_stay_in_registers() -> None:
+    for dtype, mnemonic in (("int8", "smmla"), ("bfloat16", "bfmmla")):
+        tensors = product(64, 64, 512, (dtype, dtype, "int32" if dtype == "int8" else "float32"))
+        loop = loop_with(mnemonic, tvm.build(tensors[2], tensors, ARM).get_source("asm"))
+        assert loop.count(mnemonic) == 16
+        assert "sp" not in loop
+        assert not re.search(r"\tst[rpu]", loop)
+
+
+def test_vnni_of_256_bits() -> None:
+    """The instruction of AVX-VNNI, which is encoded otherwise than that of AVX-512."""
+    target = "llvm -mtriple=x86_64-linux-gnu -mcpu=alderlake"
+    for dtypes, mnemonic in (
+        (("uint8", "int8", "int32"), "vpdpbusd"), (("int8", "uint8", "int32"), "vpdpbusd"),
+        (("int8", "int8", "int32"), "vpdpbusd"), (("uint8", "uint8", "int32"), "vpdpwssd"),
+    ):  # fmt: skip
+        tensors = product(64, 64, 64, dtypes)
+        assembly = tvm.build(tensors[2], tensors, target).get_source("asm")
+        assert re.search(rf"\{{vex\}}\s+{mnemonic}\t.*%ymm", assembly)
+
+
+# -- Permission ------------------------------------------------------------------------------------
+
+_ON_LINUX = sys.platform == "linux" and HERE.arch == "x86_64"
+
+
+@pytest.mark.skipif(not _ON_LINUX, reason="asks Linux on x86-64")
+def test_the_kernel_is_asked() -> None:
+    """What it says then is what it permits: ARCH_GET_XCOMP_PERM, of XFEATURE_XTILEDATA."""
+    refusal = host_module._ask_for_tiles()
+    permitted = ctypes.c_uint64()
+    libc = ctypes.CDLL(None)
+    libc.syscall(ctypes.c_long(158), ctypes.c_long(0x1022), ctypes.byref(permitted))
+    assert bool(permitted.value >> 18 & 1) == (refusal == "")
+
+
+def features_of(tiles: bool) -> Any:
+    found = llvm.get_host_cpu_features()
+    found.update(dict.fromkeys(("amx-tile", "amx-int8", "amx-bf16"), tiles))
+    return found
+
+
+@pytest.mark.parametrize("refusal", ["the kernel refuses its tile registers: no", ""])
+def test_without_permission_there_are_no_tiles(
+    refusal: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A CPU has them, and the kernel may not let this process use them."""
+    made = features_of(tiles=True)
+    monkeypatch.setattr(llvm, "get_host_cpu_features", lambda: made)
+    monkeypatch.setattr(host_module, "_ask_for_tiles", lambda: refusal)
+    found = host_module.host.__wrapped__()
+    assert found.refusal == refusal
+    assert ("amx-int8" in found.features) == (not refusal)
+    assert ("-amx-tile" in found.feature_string) == bool(refusal)
+
+    monkeypatch.setattr(tvm.target, "host", lambda: found)
+    target = tvm.Target("llvm -mattr=+amx-tile,+amx-int8")
+    wanted = f"it lacks amx-int8, amx-tile ({refusal})" if refusal else ""
+    assert target.missing_on_host == wanted
+    trace = auto_schedule(product(64, 64, 64, ("int8", "int8", "int32"))[2], "llvm").trace()
+    assert ("tdpbssd" in trace) == (not refusal)
+    if refusal:
+        tensors = product(64, 64, 64, ("int8", "int8", "int32"))
+        f = tvm.build(tensors[2], tensors, target, name="mm")
+        with pytest.raises(ValueError, match=r"mm: built for .* can't run: .*refuses its tile"):
+            f(*(np.empty((64, 64), each.dtype) for each in tensors))
+
+
+def test_nobody_asks_without_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = features_of(tiles=False)
+    monkeypatch.setattr(llvm, "get_host_cpu_features", lambda: made)
+    monkeypatch.setattr(host_module, "_ask_for_tiles", lambda: pytest.fail("asked"))
+    assert host_module.host.__wrapped__().refusal == ""
