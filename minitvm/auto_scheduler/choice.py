@@ -8,7 +8,7 @@ from math import prod
 from typing import final
 
 from minitvm import expr as e
-from minitvm.auto_scheduler.contraction import Contraction
+from minitvm.auto_scheduler.contraction import Contraction, extent_of
 from minitvm.auto_scheduler.tiles import Blocks, Tile, rows_side_by_side
 from minitvm.expr import IterVar, PrimExpr
 from minitvm.target import Target
@@ -28,7 +28,7 @@ class Choice:
         For which stage.
     about
         What was decided: ``"form"`` (what the stage was recognised as), ``"strategy"``, ``"tile"``,
-        ``"packing"``.
+        ``"packing"``, ``"blocks"``, ``"epilogue"``.
     text
         What was chosen and why, with the names of figures in braces.
     figures
@@ -89,16 +89,28 @@ def choose_form(s: Schedule, contraction: Contraction, name: str) -> None:
 
 
 def choose_tile(
-    s: Schedule, contraction: Contraction, tile: Tile, target: Target, by: str = "multiply-adds"
+    s: Schedule,
+    contraction: Contraction,
+    tile: Tile,
+    target: Target,
+    by: str = "multiply-adds",
+    width: int | None = None,
 ) -> None:
-    """Notes the tile of sums that is kept in registers, which `by` computes."""
+    """Notes the tile of sums that is kept in registers, which `by` computes; `width` is that of
+    several columns side by side."""
     rows = contraction.rows[-1:]
     lanes = target.lanes(contraction.op.output(0).dtype)
     row_bytes = sum(map(contraction.a.along, rows)) * contraction.a.tensor.dtype.itemsize
     most = rows_side_by_side(row_bytes, target)
+    sizes = (extent_of(rows[0]) if rows else 1, width or extent_of(contraction.column))
+    filled = [
+        size / (-(-size // part) * part)
+        for size, part in zip(sizes, (tile.rows, tile.columns), strict=True)
+        if size
+    ]
     text = (
-        "tiles of {rows} x {columns} sums by {by}, in {registers} of {there} vector registers: the "
-        "fewest cycles, loads and edges counted"
+        "tiles of {rows} x {columns} sums by {by}, {filled:.0%} filled, in {registers} of {there} "
+        "vector registers: the fewest cycles, loads and edges counted"
     )
     if rows and most < target.vector_registers:
         text += "; of {most} rows at most, which fall into the same set of the L1 cache"
@@ -109,6 +121,7 @@ def choose_tile(
         rows=tile.rows,
         columns=tile.columns,
         by=by,
+        filled=prod(filled),
         registers=tile.rows * -(-tile.columns // lanes),
         there=target.vector_registers,
         most=most,

@@ -195,7 +195,7 @@ def _write_product(
     place = contraction.op.axis.index(row)
     lanes = target.lanes(last.dtype)
     tile = _tile(contraction, row, width, any(groups), last, target)
-    choose_tile(s, contraction, tile, target)
+    choose_tile(s, contraction, tile, target, width=width)
     panels = None
     if width % tile.columns or not _is_flat(contraction, columns):
         choose(s, "packing", "the windows of {b} are copied into panels of "

@@ -363,6 +363,18 @@ def test_each_strategy_says_what_it_does_and_why(name: str) -> None:
     assert repr(found) == str(found)
 
 
+def test_tiles_say_how_much_of_them_is_filled() -> None:
+    (choice,) = (
+        choice
+        for choice in figures(product(97, 64, 128, ZNVER4)).stages[0].choices
+        if choice.about == "tile"
+    )
+    rows, columns = int(str(choice.figures["rows"])), int(str(choice.figures["columns"]))
+    tiles = -(-97 // rows) * -(-64 // columns)
+    assert choice.figures["filled"] == pytest.approx(97 * 64 / (tiles * rows * columns))
+    assert f"{choice.figures['filled']:.0%} filled" in str(choice)
+
+
 def test_a_schedule_by_hand_has_no_reasons_but_all_else() -> None:
     found = figures(tiled_product(8, 32, ZNVER4))
     assert found.scheduled == "by hand"
