@@ -13,14 +13,25 @@ adds to 32-bit sums; the columns' factor is packed so that groups lie together::
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
-from minitvm.auto_scheduler.choice import choose, choose_tile
+from minitvm.auto_scheduler.choice import choose, choose_blocks, choose_tile
 from minitvm.auto_scheduler.contraction import Contraction, extent_of
+from minitvm.auto_scheduler.loops import (
+    Places,
+    compute_of,
+    geometry_of,
+    place_copy,
+    places_of,
+    run_parallel,
+    write_copy,
+    write_tiles,
+)
 from minitvm.auto_scheduler.sums import sums_in_registers
-from minitvm.auto_scheduler.tiled import write_copy
-from minitvm.auto_scheduler.tiles import Tile
+from minitvm.auto_scheduler.tiles import Blocks, Geometry, Tile, blocks_of
 from minitvm.expr import IterVar, ProducerLoad, Var
+from minitvm.runtime.dtype import DType
 from minitvm.target import Target
 from minitvm.te.dataflow import factors_of
 from minitvm.te.dot_product import DotProduct, dot_product, find_dot_product, interleave
@@ -74,34 +85,39 @@ def write_dotted(
 ) -> None:
     """Writes the schedule of a contraction by an instruction, and of the stage of `last`, which
     takes its sums."""
-    op = contraction.op
-    row = contraction.rows[-1]
-    places = (op.axis.index(row), len(op.axis) - 1)
-    (k,) = op.reduce_axis
+    places = places_of(contraction)
+    (k,) = contraction.op.reduce_axis
     depth = _depth(by, cast(int, extent_of(k))) if contraction.a.along(k) == 1 else 1
-    tile = _tile(contraction, row, by, depth, target)
+    tile = _tile(contraction, contraction.rows[-1], by, depth, target)
+    geometry = geometry_of(contraction, places, DType.of(by.a), DType.of(by.b))
+    blocks = _even(blocks_of(geometry, tile, target, copied=True, whole=True), geometry, tile)
     choose_tile(s, contraction, tile, target, by.name)
+    choose_blocks(s, contraction, replace(blocks, strip=None))
 
     sums = sums_in_registers(s, contraction, last)
-    multiples = [1] * len(op.axis)
-    multiples[places[0]], multiples[places[1]] = tile.rows, tile.columns
     loads = factors_of(s[sums].op)
     kept = [by.b if each.producer is contraction.b.tensor else by.kept_a for each in loads]
     known = {stage.op for stage in s.stages}
-    padded, *factors = s.pad_einsum(sums, [*multiples, depth * by.group], kept)
+    padding = _padding(contraction, tile, blocks, depth * by.group)
+    padded, *factors = s.pad_einsum(sums, padding, kept)
+    tasks, tiles = write_tiles(s[last], places, tile, blocks, None, True, True)
+    task = (s[last], run_parallel(s[last], tasks, target)[-1]) if tasks else None
+    if task is None:
+        run_parallel(s[last], tiles[:1], target)
     for load, factor in zip(loads, factors, strict=True):
         is_b = load.producer is contraction.b.tensor
-        place, width = (places[1], tile.columns) if is_b else (places[0], tile.rows)
-        in_order = write_panels(s, padded, factor, load, place, width, by.group)
+        place = len(contraction.op.axis) - 1 if is_b else places.rows[-1]
+        width = tile.columns if is_b else tile.rows
+        at = task if is_b else (s[last], tiles[-3].axis)
+        in_order = write_panels(s, padded, factor, load, place, width, by.group, at)
         if factor.op in known:
             continue
         if in_order:
             write_copy(s[factor], target)
-            if factor.ndim > 1:
-                s[factor].parallel(s[factor].leaf_iter_vars[0])
+            place_copy(s[factor], at)
         else:
             s[factor].compute_inline()
-    _write_tiles(s[last], s[padded], places, tile, by, depth)
+    _write_sums(s[padded], s[last], places, tiles[-1].axis, tile, by, depth)
 
 
 def _depth(by: DotProduct, extent: int) -> int:
@@ -134,29 +150,43 @@ def _tile(
     return best
 
 
-def _write_tiles(
-    stage: Stage, inner: Stage, places: tuple[int, int], tile: Tile, by: DotProduct, depth: int
-) -> None:
-    """The loops over tiles, and over groups in a tile."""
-    assert isinstance(stage.op, ComputeOp) and isinstance(inner.op, ComputeOp)
-    axes = stage.op.axis
-    row, column = places
-    outer = [axis for i, axis in enumerate(axes) if i not in places]
-    row_outer, row_inner = stage.split(axes[row], factor=tile.rows)
-    column_outer, column_inner = stage.split(axes[column], factor=tile.columns)
-    stage.reorder(*outer, row_outer, column_outer, row_inner, column_inner)
-    stage.unroll(row_inner)
-    stage.vectorize(column_inner)
-    stage.parallel((*outer, row_outer)[0])
+def _even(blocks: Blocks, geometry: Geometry, tile: Tile) -> Blocks:
+    """The blocks with strips that are equal parts of one."""
+    rows = blocks.rows if len(geometry.rows) == 1 else None
+    tiles = -(-(rows or geometry.rows[-1] or 1) // tile.rows)
+    most = cast(int, blocks.strip) // tile.rows
+    strip = next(each for each in range(most, 0, -1) if tiles % each == 0)
+    return replace(blocks, strip=strip * tile.rows)
 
-    inner.compute_at(stage, column_outer)
-    axes = inner.op.axis
-    (k,) = inner.op.reduce_axis
-    rest = [axis for i, axis in enumerate(axes) if i not in places]
+
+def _padding(contraction: Contraction, tile: Tile, blocks: Blocks, steps: int) -> list[int]:
+    """Of what each axis is made a multiple, so that all tiles are full."""
+    padding = [1] * len(contraction.op.axis)
+    padding[contraction.op.axis.index(contraction.rows[0])] = blocks.rows or 1
+    row = contraction.op.axis.index(contraction.rows[-1])
+    padding[row] = max(padding[row], tile.rows)
+    return [*padding[:-1], blocks.columns or tile.columns, steps]
+
+
+def _write_sums(
+    inner: Stage,
+    stage: Stage,
+    places: Places,
+    at: IterVar,
+    tile: Tile,
+    by: DotProduct,
+    depth: int,
+) -> None:
+    """The loops over groups in a tile."""
+    inner.compute_at(stage, at)
+    rows, _, column = places.of(inner)
+    op = compute_of(inner)
+    rest = [axis for axis in op.axis if axis not in (rows[-1], column)]
+    (k,) = op.reduce_axis
     groups, group = inner.split(k, factor=depth * by.group)
-    inner.reorder(*rest, groups, axes[row], axes[column], group)
-    inner.unroll(axes[row])
-    inner.tensorize(axes[column], dot_product(by.name, tile.columns, depth))
+    inner.reorder(*rest, groups, rows[-1], column, group)
+    inner.unroll(rows[-1])
+    inner.tensorize(column, dot_product(by.name, tile.columns, depth))
 
 
 def write_panels(
@@ -167,8 +197,10 @@ def write_panels(
     place: int,
     width: int,
     group: int,
+    at: tuple[Stage, IterVar] | None,
 ) -> bool:
-    """Brings groups of a factor, which `load` reads, together. Whether it is read in vectors.
+    """Brings groups of a factor, which `load` reads, together, at a loop or before all. Whether it
+    is read in vectors.
 
     Rows that have them together stay as they are; all else goes into panels of `width` along the
     axis `place` of the sums, where ``panels[..., j // width, k // group, c]`` holds the element of
@@ -191,7 +223,7 @@ def write_panels(
            "together", factor=factor.name, width=width, group=group)  # fmt: skip
     panels = s[s.cache_read(factor, "global", [sums])]
     loops = panels.transform_layout(layout)
-    panels.parallel(loops[0])
+    place_copy(panels, at)
     if (k, j) == (last - 1, last):
         panels.tensorize(loops[-1], interleave(str(factor.dtype), group, width))
         return True

@@ -19,7 +19,7 @@ from typing import Any, cast
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import Contraction, extent_of
 from minitvm.auto_scheduler.dotted import LEAST_ROWS, write_panels
-from minitvm.auto_scheduler.tiled import write_copy
+from minitvm.auto_scheduler.loops import place_copy, write_copy
 from minitvm.auto_scheduler.tiles import Tile
 from minitvm.expr import ProducerLoad, Var
 from minitvm.target import Target
@@ -94,13 +94,14 @@ def write_matrix(
     for load, factor in zip(loads, factors, strict=True):
         if load.producer is contraction.b.tensor:
             place = len(op.axis) - 1
-            in_order = write_panels(s, sums, factor, load, place, tile.columns, by.group)
+            in_order = write_panels(s, sums, factor, load, place, tile.columns, by.group, None)
         else:
             in_order = _write_rows(s, sums, factor, load)
         if factor.op in known:
             continue
         if in_order:
             write_copy(s[factor], target)
+            place_copy(s[factor], None)
         else:
             s[factor].compute_inline()
     intrinsic = matrix_product(by.name, tile.rows, tile.columns, depth)

@@ -17,7 +17,6 @@ Of a small factor, nothing is packed: the tiles read it as it lies.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, final
@@ -25,6 +24,17 @@ from typing import Any, final
 from minitvm import expr as e
 from minitvm.auto_scheduler.choice import choose, choose_blocks, choose_tile
 from minitvm.auto_scheduler.contraction import Contraction, Factor, bytes_of, extent_of, loads_of
+from minitvm.auto_scheduler.loops import (
+    Places,
+    compute_of,
+    geometry_of,
+    place_copy,
+    places_of,
+    run_parallel,
+    write_blocks,
+    write_copy,
+    write_tiles,
+)
 from minitvm.auto_scheduler.sums import sums_in_registers
 from minitvm.auto_scheduler.tiles import Blocks, Geometry, Tile, blocks_of, strip_of, tile_of
 from minitvm.expr import IterVar, Var
@@ -42,32 +52,6 @@ _LEAST_REUSE = 4
 _SHORT = {"sqrt", "rsqrt", "fabs", "floor", "ceil", "trunc", "round", "nearbyint", "copysign",
           "isnan", "isinf", "isfinite"}  # fmt: skip
 _UNPACKED = 1 << 18  # bytes of a factor that is fast to read as it lies
-_TASKS = 4  # for each core: more make no difference to when the last one ends
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _Places:
-    """Which axes of a stage are rows, and which are neither rows nor the column. The last row is
-    the one that tiles have several of."""
-
-    rows: tuple[int, ...]
-    others: tuple[int, ...]
-
-    def of(self, stage: Stage) -> tuple[list[IterVar], list[IterVar], IterVar]:
-        """The rows, the others and the column of a stage."""
-        assert isinstance(stage.op, ComputeOp)
-        axes = stage.op.axis[-len(self.rows) - len(self.others) - 1 :]  # a new one may be first
-        return [axes[i] for i in self.rows], [axes[i] for i in self.others], axes[-1]
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _Loop:
-    """A loop, and how often it runs; None if the call decides."""
-
-    axis: IterVar
-    extent: int | None
 
 
 def write_tiled(
@@ -78,10 +62,9 @@ def write_tiled(
     factor is computed element by element, for this alone, so it may be computed on the way into
     panels."""
     op = contraction.op
-    rows = tuple(op.axis.index(axis) for axis in contraction.rows)
-    others = tuple(i for i in range(len(op.axis) - 1) if i not in rows)
-    places = _Places(rows, others)
-    geometry = _geometry(contraction, places)
+    places = places_of(contraction)
+    wide = op.output(0).dtype if _widens(contraction) else contraction.a.tensor.dtype
+    geometry = geometry_of(contraction, places, wide, contraction.b.tensor.dtype)
     tile = tile_of(geometry, target)
     choose_tile(s, contraction, tile, target)
     packs = _packs(s, contraction, tile, inline_columns)
@@ -115,7 +98,7 @@ def _write_whole(
     s: Schedule,
     contraction: Contraction,
     last: Tensor,
-    places: _Places,
+    places: Places,
     tile: Tile,
     blocks: Blocks,
     packs: bool,
@@ -128,12 +111,12 @@ def _write_whole(
     if _widens(contraction):
         sums, copy = _widened(s, contraction, sums)
     rows_outside = packs or blocks.strip is not None
-    tasks, tiles = _write_tiles(stage, places, tile, blocks, None, rows_outside, not in_memory)
+    tasks, tiles = write_tiles(stage, places, tile, blocks, None, rows_outside, not in_memory)
     if packs and tasks:
-        *_, task = _run_parallel(stage, tasks, target)
+        *_, task = run_parallel(stage, tasks, target)
         loops = [each.axis for each in tiles]
     else:
-        task, loops = None, _run_parallel(stage, [*tasks, *tiles], target, 1)
+        task, loops = None, run_parallel(stage, [*tasks, *tiles], target, 1)
     if in_memory:
         _write_copy(s[op.output(0)], stage, loops[-1], places)
     _write_sums(s[sums], stage, loops[-1], places)
@@ -144,7 +127,7 @@ def _write_deep(
     s: Schedule,
     contraction: Contraction,
     last: Tensor,
-    places: _Places,
+    places: Places,
     tile: Tile,
     blocks: Blocks,
     packs: bool,
@@ -158,21 +141,21 @@ def _write_deep(
             total = s.cache_write(total, "global")
         total, copy = _widened(s, contraction, total)
     stage = s[total]
-    steps, _ = stage.split(_compute(stage).reduce_axis[0], factor=blocks.depth)
+    steps, _ = stage.split(compute_of(stage).reduce_axis[0], factor=blocks.depth)
     sums = s.rfactor(total, steps)
     s[sums].set_scope("local")
-    (steps,) = _compute(stage).reduce_axis
+    (steps,) = compute_of(stage).reduce_axis
     outside = blocks
     if s[last] is not stage:
-        tasks, rows, column = _write_blocks(s[last], places, blocks)
+        tasks, rows, column = write_blocks(s[last], places, blocks)
         outer, inner = s[last].split(column.axis, factor=tile.columns)
         s[last].reorder(*(each.axis for each in (*tasks, *rows)), outer, inner)
         s[last].vectorize(inner)
-        stage.compute_at(s[last], _run_parallel(s[last], tasks, target)[-1])
+        stage.compute_at(s[last], run_parallel(s[last], tasks, target)[-1])
         outside = replace(blocks, rows=None, columns=None)
-    tasks, tiles = _write_tiles(stage, places, tile, outside, steps, packs, True)
+    tasks, tiles = write_tiles(stage, places, tile, outside, steps, packs, True)
     if s[last] is stage:
-        _run_parallel(stage, tasks, target)
+        run_parallel(stage, tasks, target)
     _write_sums(s[sums], stage, tiles[-1].axis, places)
     return _Made(sums, stage, steps, tiles[-3:][0].axis, copy)
 
@@ -195,92 +178,6 @@ def _widened(s: Schedule, contraction: Contraction, sums: Tensor) -> tuple[Tenso
     return made, copy
 
 
-def write_copy(stage: Stage, target: Target) -> None:
-    """A copy that is padded or widened, in vectors."""
-    lanes = target.lanes(stage.op.output(0).dtype)
-    _, inner = stage.split(_compute(stage).axis[-1], factor=lanes)
-    stage.vectorize(inner)
-
-
-# -- Loops --
-
-
-def _write_tiles(
-    stage: Stage,
-    places: _Places,
-    tile: Tile,
-    blocks: Blocks,
-    steps: IterVar | None,
-    rows_outside: bool,
-    unroll_rows: bool,
-) -> tuple[list[_Loop], list[_Loop]]:
-    """The loops over tasks, over blocks of the sum and over tiles, and what is done with a tile;
-    those over tasks and tiles."""
-    tasks, rows, column = _write_blocks(stage, places, blocks)
-    outer, inner = stage.split(column.axis, factor=tile.columns)
-    tiles, inside = [_Loop(outer, _parts(column.extent, tile.columns))], [inner]
-    if rows:
-        *before, row = rows
-        if blocks.strip is not None:
-            strips, inside_strip = stage.split(row.axis, factor=blocks.strip)
-            before.append(_Loop(strips, _parts(row.extent, blocks.strip)))
-            row = _Loop(inside_strip, blocks.strip)
-        row_outer, row_inner = stage.split(row.axis, factor=tile.rows)
-        if unroll_rows:
-            stage.unroll(row_inner)
-        inside.insert(0, row_inner)
-        # A tile of rows stays in L1 while all panels are read from L2.
-        tiles.insert(0 if rows_outside else 1, _Loop(row_outer, _parts(row.extent, tile.rows)))
-        tiles = [*before, *tiles]
-    summed = [] if steps is None else [steps]
-    loops = [each.axis for each in tasks], [each.axis for each in tiles]
-    stage.reorder(*loops[0], *summed, *loops[1], *inside)
-    stage.vectorize(inner)
-    return tasks, tiles
-
-
-def _write_blocks(
-    stage: Stage, places: _Places, blocks: Blocks
-) -> tuple[list[_Loop], list[_Loop], _Loop]:
-    """The loops over tasks; the rows and the column of one."""
-    rows, others, last = places.of(stage)
-    tasks = [_Loop(axis, extent_of(axis)) for axis in others]
-    column = _Loop(last, extent_of(last))
-    if blocks.columns is not None:
-        outer, inner = stage.split(last, factor=blocks.columns)
-        tasks.append(_Loop(outer, _parts(column.extent, blocks.columns)))
-        column = _Loop(inner, blocks.columns)
-    inside = [_Loop(axis, extent_of(axis)) for axis in rows]
-    if blocks.rows is not None:
-        outer, inner = stage.split(rows[0], factor=blocks.rows)
-        tasks.append(_Loop(outer, _parts(inside[0].extent, blocks.rows)))
-        inside[0] = _Loop(inner, blocks.rows)
-    return tasks, inside, column
-
-
-def _parts(extent: int | None, factor: int) -> int | None:
-    return None if extent is None else -(-extent // factor)
-
-
-def _run_parallel(
-    stage: Stage, loops: Sequence[_Loop], target: Target, each: int = _TASKS
-) -> list[IterVar]:
-    """Runs the outermost of some loops on all cores, as many of them as one as make `each` tasks
-    for every core, or the same number for all; the loops as they are now."""
-    axes = [loop.axis for loop in loops]
-    count, number, cores = 1, 0, target.num_cores
-    while number < len(loops) and (
-        number == 0 or not (count >= each * cores or count % cores == 0)
-    ):
-        count *= loops[number].extent or 1
-        number += 1
-    if number:
-        first = stage.fuse(*axes[:number]) if number > 1 else axes[0]
-        stage.parallel(first)
-        axes[:number] = [first]
-    return axes
-
-
 def _calls_functions(s: Schedule, stage: Stage) -> bool:
     """Whether a stage, or what is inlined in it, calls functions such as exp. They are long: to
     write them out for every register of sums would take LLVM seconds."""
@@ -292,7 +189,7 @@ def _calls_functions(s: Schedule, stage: Stage) -> bool:
     return any(_calls_functions(s, each) for each in inlined)
 
 
-def _write_copy(copy: Stage, stage: Stage, at: IterVar, places: _Places) -> None:
+def _write_copy(copy: Stage, stage: Stage, at: IterVar, places: Places) -> None:
     """Brings a tile of sums from registers to memory, where a loop can take row after row."""
     copy.compute_at(stage, at)
     rows, _, column = places.of(copy)
@@ -301,12 +198,12 @@ def _write_copy(copy: Stage, stage: Stage, at: IterVar, places: _Places) -> None
     copy.vectorize(column)
 
 
-def _write_sums(inner: Stage, stage: Stage, at: IterVar, places: _Places) -> None:
+def _write_sums(inner: Stage, stage: Stage, at: IterVar, places: Places) -> None:
     """The sums of a tile: the loops over what is summed outside, a tile inside."""
     inner.compute_at(stage, at)
     rows, _, column = places.of(inner)
     tile = [*rows[-1:], column]
-    op = _compute(inner)
+    op = compute_of(inner)
     rest = [axis for axis in op.axis if axis not in tile]
     inner.reorder(*rest, *op.reduce_axis, *tile)
     for axis in rows[-1:]:
@@ -314,26 +211,7 @@ def _write_sums(inner: Stage, stage: Stage, at: IterVar, places: _Places) -> Non
     inner.vectorize(column)
 
 
-def _compute(stage: Stage) -> ComputeOp:
-    assert isinstance(stage.op, ComputeOp)
-    return stage.op
-
-
 # -- The model --
-
-
-def _geometry(contraction: Contraction, places: _Places) -> Geometry:
-    op, a = contraction.op, contraction.a
-    itemsize = a.tensor.dtype.itemsize
-    return Geometry(
-        tuple(extent_of(axis) for axis in contraction.rows),
-        extent_of(contraction.column),
-        tuple(extent_of(axis) for axis in op.reduce_axis),
-        tuple(extent_of(op.axis[i]) for i in places.others),
-        op.output(0).dtype,
-        a.along(contraction.rows[-1]) * itemsize if contraction.rows else 0,
-        a.along(op.reduce_axis[-1]) * itemsize,
-    )
 
 
 def _blocks(
@@ -346,7 +224,7 @@ def _blocks(
 ) -> Blocks:
     widens = _widens(contraction)
     if packs:
-        made = blocks_of(geometry, tile, target, widens=widens, in_memory=is_fused or widens)
+        made = blocks_of(geometry, tile, target, copied=widens, in_memory=is_fused or widens)
         is_plain = widens or _axes_of(contraction, contraction.a) is not None
         return made if is_plain else replace(made, strip=None)
     steps = prod(each or 1 for each in geometry.steps)
@@ -393,11 +271,8 @@ def _axes_of(contraction: Contraction, factor: Factor) -> list[IterVar] | None:
 
 def _write_panels(s: Schedule, contraction: Contraction, made: _Made, tile: Tile) -> None:
     """Packs the columns' factor into panels as wide as a tile."""
-    panels, loops = _packed(s, contraction, contraction.b, contraction.column, tile.columns, made)
-    if made.panels is None:
-        panels.parallel(loops[0])
-    else:
-        panels.compute_at(made.stage, made.panels)
+    panels, _ = _packed(s, contraction, contraction.b, contraction.column, tile.columns, made)
+    place_copy(panels, None if made.panels is None else (made.stage, made.panels))
 
 
 def _write_strip(

@@ -49,14 +49,15 @@ class Tile:
 class Geometry:
     """What the model knows of a contraction: extents, None where the call decides, of the axes of
     `rows`, of the `columns`, of the `steps` of the sum, and of all `others`; the `dtype` of the
-    sums; and how many bytes apart the rows' factor is read for neighbouring rows (`row_bytes`) and
-    steps (`step_bytes`)."""
+    sums; the `itemsize` of the factors, as they are packed, in bytes; and how many bytes apart the
+    rows' factor is read for neighbouring rows (`row_bytes`) and steps (`step_bytes`)."""
 
     rows: tuple[int | None, ...]
     columns: int | None
     steps: tuple[int | None, ...]
     others: tuple[int | None, ...]
     dtype: DType
+    itemsize: int
     row_bytes: int
     step_bytes: int
 
@@ -77,7 +78,7 @@ class Blocks:
 def tile_of(geometry: Geometry, target: Target) -> Tile:
     """The tile that takes the fewest cycles.
 
-    >>> geometry = Geometry((96,), 96, (96,), (), DType.of("float32"), 4 * 96, 4)
+    >>> geometry = Geometry((96,), 96, (96,), (), DType.of("float32"), 4, 4 * 96, 4)
     >>> tile_of(geometry, Target("llvm -mtriple=x86_64-linux-gnu -mcpu=znver4"))
     Tile(rows=12, columns=32)
     """
@@ -122,24 +123,33 @@ def _cycles(rows: int, columns: int, tile_rows: int, tile_columns: int, lanes: i
 
 
 def blocks_of(
-    geometry: Geometry, tile: Tile, target: Target, *, widens: bool = False, in_memory: bool = False
+    geometry: Geometry,
+    tile: Tile,
+    target: Target,
+    *,
+    copied: bool = False,
+    in_memory: bool = False,
+    whole: bool = False,
 ) -> Blocks:
     """The blocks of a contraction whose columns' factor is packed.
 
-    `widens`: the rows' factor is read from a copy of greater numbers. `in_memory`: the sums of a
-    task stay in memory of its own until the last step.
+    `copied`: the rows' factor is read from a copy in which it lies row by row. `in_memory`: the
+    sums of a task stay in memory of its own until the last step. `whole`: all steps are summed at
+    once.
 
-    >>> geometry = Geometry((2048,), 2048, (2048,), (), DType.of("float32"), 4 * 2048, 4)
+    >>> geometry = Geometry((2048,), 2048, (2048,), (), DType.of("float32"), 4, 4 * 2048, 4)
     >>> znver4 = Target("llvm -mtriple=x86_64-linux-gnu -mcpu=znver4 -num-cores=2")
     >>> blocks_of(geometry, Tile(8, 32), znver4)
     Blocks(rows=None, columns=128, depth=1024, strip=None)
     """
-    itemsize = geometry.dtype.itemsize
+    itemsize = geometry.itemsize
     inner = prod(each or _USUAL for each in geometry.steps[1:])
-    step = max(tile.rows * itemsize, _LINE if geometry.step_bytes >= _LINE and not widens else 0)
-    depth = _depth(geometry.steps[0], max(1, target.cache_bytes(1) // (step * inner)))
+    step = max(tile.rows * itemsize, _LINE if geometry.step_bytes >= _LINE and not copied else 0)
+    depth = None
+    if not whole:
+        depth = _depth(geometry.steps[0], max(1, target.cache_bytes(1) // (step * inner)))
     steps = (depth or geometry.steps[0] or 1) * inner
-    strip = strip_of(geometry, tile, steps, target) if widens or _thrash(geometry, steps) else None
+    strip = strip_of(geometry, tile, steps, target) if copied or _thrash(geometry, steps) else None
     most = max(1, target.cache_bytes(2) // 2 // (steps * tile.columns * itemsize))
     width = most * tile.columns
     if geometry.columns is None:
@@ -157,7 +167,10 @@ def blocks_of(
     height = -(-outermost // row_parts)
     if in_memory and depth is not None:
         each_row = min(width, geometry.columns) * prod(each or _USUAL for each in geometry.rows[1:])
-        height = min(height, max(1, target.cache_bytes(2) // 2 // (each_row * unit * itemsize)))
+        height = min(
+            height,
+            max(1, target.cache_bytes(2) // 2 // (each_row * unit * geometry.dtype.itemsize)),
+        )
     return Blocks(
         None if height == outermost else height * unit,
         None if column_parts == 1 else width,
@@ -168,7 +181,7 @@ def blocks_of(
 
 def strip_of(geometry: Geometry, tile: Tile, steps: int, target: Target) -> int:
     """Of how many rows the factor is copied at a time, where it is: an eighth of the L2 cache."""
-    tiles = target.cache_bytes(2) // 8 // (tile.rows * steps * geometry.dtype.itemsize)
+    tiles = target.cache_bytes(2) // 8 // (tile.rows * steps * geometry.itemsize)
     rows = geometry.rows[-1] or _USUAL
     return max(1, min(tiles, -(-rows // tile.rows))) * tile.rows
 

@@ -152,7 +152,7 @@ def test_what_is_no_contraction() -> None:
 def test_tiles_fit_the_registers(target: str, rows: int | None, columns: int | None) -> None:
     made = Target(target)
     for dtype in ("float32", "float64"):
-        geometry = Geometry((rows,), columns, (100,), (), DType.of(dtype), 400, 4)
+        geometry = Geometry((rows,), columns, (100,), (), DType.of(dtype), 4, 400, 4)
         tile = tile_of(geometry, made)
         vectors = -(-tile.columns * DType.of(dtype).bits // made.vector_bits)
         assert tile.rows >= 1

@@ -1,0 +1,172 @@
+"""The loops of tiles: of tasks, blocks of the sum, strips of rows, tiles.
+
+::
+
+    for tasks: batches, blocks of columns, blocks of rows   # in parallel
+        for blocks of the sum
+            for strips of rows
+                for tiles of rows
+                    for tiles of columns
+                        for rows of a tile               # unrolled
+                            for columns of a tile        # vectorized
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from minitvm.auto_scheduler.contraction import Contraction, extent_of
+from minitvm.auto_scheduler.tiles import Blocks, Geometry, Tile
+from minitvm.expr import IterVar
+from minitvm.runtime.dtype import DType
+from minitvm.target import Target
+from minitvm.te.stage import Stage
+from minitvm.te.tensor import ComputeOp
+
+_TASKS = 4  # for each core: more make no difference to when the last one ends
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Which axes of a stage are rows, and which are neither rows nor the column. The last row is
+    the one that tiles have several of."""
+
+    rows: tuple[int, ...]
+    others: tuple[int, ...]
+
+    def of(self, stage: Stage) -> tuple[list[IterVar], list[IterVar], IterVar]:
+        """The rows, the others and the column of a stage."""
+        assert isinstance(stage.op, ComputeOp)
+        axes = stage.op.axis[-len(self.rows) - len(self.others) - 1 :]  # a new one may be first
+        return [axes[i] for i in self.rows], [axes[i] for i in self.others], axes[-1]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A loop, and how often it runs; None if the call decides."""
+
+    axis: IterVar
+    extent: int | None
+
+
+def places_of(contraction: Contraction) -> Places:
+    """Where a contraction has its rows."""
+    axes = contraction.op.axis
+    rows = tuple(axes.index(axis) for axis in contraction.rows)
+    return Places(rows, tuple(i for i in range(len(axes) - 1) if i not in rows))
+
+
+def geometry_of(contraction: Contraction, places: Places, *packed: DType) -> Geometry:
+    """What the model has to know, of factors that are packed as these dtypes."""
+    op, a = contraction.op, contraction.a
+    itemsize = a.tensor.dtype.itemsize
+    return Geometry(
+        tuple(extent_of(axis) for axis in contraction.rows),
+        extent_of(contraction.column),
+        tuple(extent_of(axis) for axis in op.reduce_axis),
+        tuple(extent_of(op.axis[i]) for i in places.others),
+        op.output(0).dtype,
+        max(dtype.itemsize for dtype in packed),
+        a.along(contraction.rows[-1]) * itemsize if contraction.rows else 0,
+        a.along(op.reduce_axis[-1]) * itemsize,
+    )
+
+
+def write_tiles(
+    stage: Stage,
+    places: Places,
+    tile: Tile,
+    blocks: Blocks,
+    steps: IterVar | None,
+    rows_outside: bool,
+    unroll_rows: bool,
+) -> tuple[list[Loop], list[Loop]]:
+    """The loops over tasks, over blocks of the sum and over tiles, and what is done with a tile;
+    those over tasks and tiles."""
+    tasks, rows, column = write_blocks(stage, places, blocks)
+    outer, inner = stage.split(column.axis, factor=tile.columns)
+    tiles, inside = [Loop(outer, _parts(column.extent, tile.columns))], [inner]
+    if rows:
+        *before, row = rows
+        if blocks.strip is not None:
+            strips, inside_strip = stage.split(row.axis, factor=blocks.strip)
+            before.append(Loop(strips, _parts(row.extent, blocks.strip)))
+            row = Loop(inside_strip, blocks.strip)
+        row_outer, row_inner = stage.split(row.axis, factor=tile.rows)
+        if unroll_rows:
+            stage.unroll(row_inner)
+        inside.insert(0, row_inner)
+        # A tile of rows stays in L1 while all panels are read from L2.
+        tiles.insert(0 if rows_outside else 1, Loop(row_outer, _parts(row.extent, tile.rows)))
+        tiles = [*before, *tiles]
+    summed = [] if steps is None else [steps]
+    loops = [each.axis for each in tasks], [each.axis for each in tiles]
+    stage.reorder(*loops[0], *summed, *loops[1], *inside)
+    stage.vectorize(inner)
+    return tasks, tiles
+
+
+def write_blocks(
+    stage: Stage, places: Places, blocks: Blocks
+) -> tuple[list[Loop], list[Loop], Loop]:
+    """The loops over tasks; the rows and the column of one."""
+    rows, others, last = places.of(stage)
+    tasks = [Loop(axis, extent_of(axis)) for axis in others]
+    column = Loop(last, extent_of(last))
+    if blocks.columns is not None:
+        outer, inner = stage.split(last, factor=blocks.columns)
+        tasks.append(Loop(outer, _parts(column.extent, blocks.columns)))
+        column = Loop(inner, blocks.columns)
+    inside = [Loop(axis, extent_of(axis)) for axis in rows]
+    if blocks.rows is not None:
+        outer, inner = stage.split(rows[0], factor=blocks.rows)
+        tasks.append(Loop(outer, _parts(inside[0].extent, blocks.rows)))
+        inside[0] = Loop(inner, blocks.rows)
+    return tasks, inside, column
+
+
+def _parts(extent: int | None, factor: int) -> int | None:
+    return None if extent is None else -(-extent // factor)
+
+
+def run_parallel(
+    stage: Stage, loops: Sequence[Loop], target: Target, each: int = _TASKS
+) -> list[IterVar]:
+    """Runs the outermost of some loops on all cores, as many of them as one as make `each` tasks
+    for every core, or the same number for all; the loops as they are now."""
+    axes = [loop.axis for loop in loops]
+    count, number, cores = 1, 0, target.num_cores
+    while number < len(loops) and (
+        number == 0 or not (count >= each * cores or count % cores == 0)
+    ):
+        count *= loops[number].extent or 1
+        number += 1
+    if number:
+        first = stage.fuse(*axes[:number]) if number > 1 else axes[0]
+        stage.parallel(first)
+        axes[:number] = [first]
+    return axes
+
+
+def write_copy(stage: Stage, target: Target) -> None:
+    """A copy that is padded or widened, in vectors."""
+    lanes = target.lanes(stage.op.output(0).dtype)
+    _, inner = stage.split(compute_of(stage).axis[-1], factor=lanes)
+    stage.vectorize(inner)
+
+
+def place_copy(stage: Stage, at: tuple[Stage, IterVar] | None) -> None:
+    """Lets a copy be made in a loop of a stage; None: of all, before, on all cores."""
+    if at is not None:
+        stage.compute_at(*at)
+    elif stage.op.output(0).ndim > 1:
+        stage.parallel(stage.leaf_iter_vars[0])
+
+
+def compute_of(stage: Stage) -> ComputeOp:
+    assert isinstance(stage.op, ComputeOp)
+    return stage.op
