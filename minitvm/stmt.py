@@ -26,6 +26,10 @@ class ForKind(IntEnum):
 # the loop knows: that of a data axis of a schedule.
 INDEPENDENT = "independent"
 
+# The attribute of a function that was made from a schedule: an `Origin` (minitvm/te/origin.py). It
+# says nothing of what the function does.
+ORIGIN = "origin"
+
 
 @final
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, cast
 
+from minitvm.auto_scheduler.choice import choose, choose_blocks, choose_tile
 from minitvm.auto_scheduler.contraction import Contraction, extent_of
 from minitvm.auto_scheduler.loops import (
     Places,
@@ -91,6 +92,8 @@ def write_dotted(
     tile = _tile(contraction, contraction.rows[-1], by, target)
     geometry = geometry_of(contraction, places, DType.of(by.a), DType.of(by.b))
     blocks = _even(blocks_of(geometry, tile, target, copied=True, whole=True), geometry, tile)
+    choose_tile(s, contraction, tile, target, by.name)
+    choose_blocks(s, contraction, replace(blocks, strip=None))
 
     sums = sums_in_registers(s, contraction, last)
     loads = factors_of(s[sums].op)
@@ -216,6 +219,8 @@ def write_panels(
         inner = indices[j] % width * group + indices[k] % group
         return [*first, indices[j] // width, indices[k] // group, inner]
 
+    choose(s, "packing", "{factor} is packed into panels of {width}, groups of {group} "
+           "together", factor=factor.name, width=width, group=group)  # fmt: skip
     panels = s[s.cache_read(factor, "global", [sums])]
     loops = panels.transform_layout(layout)
     place_copy(panels, at)

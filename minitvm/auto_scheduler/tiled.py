@@ -22,6 +22,7 @@ from math import prod
 from typing import Any, final
 
 from minitvm import expr as e
+from minitvm.auto_scheduler.choice import choose, choose_blocks, choose_tile
 from minitvm.auto_scheduler.contraction import Contraction, Factor, bytes_of, extent_of, loads_of
 from minitvm.auto_scheduler.loops import (
     Places,
@@ -71,10 +72,12 @@ def write_tiled(
     wide = op.output(0).dtype if _widens(contraction) else contraction.a.tensor.dtype
     geometry = geometry_of(contraction, places, wide, contraction.b.tensor.dtype)
     tile = tile_of(geometry, target)
-    packs = _packs(contraction, tile, inline_columns)
+    choose_tile(s, contraction, tile, target)
+    packs = _packs(s, contraction, tile, inline_columns)
     blocks = _blocks(contraction, geometry, tile, packs, last.op is not op, target)
     if in_order:
         blocks = replace(blocks, depth=None)
+    choose_blocks(s, contraction, blocks)
     write = _write_whole if blocks.depth is None else _write_deep
     made = write(s, contraction, last, places, tile, blocks, packs, target)
     if packs:
@@ -236,20 +239,29 @@ def _blocks(
     return Blocks(strip=strip_of(geometry, tile, steps, target) if widens else None)
 
 
-def _packs(contraction: Contraction, tile: Tile, inline_columns: bool) -> bool:
+def _packs(s: Schedule, contraction: Contraction, tile: Tile, inline_columns: bool) -> bool:
     """Whether the columns' factor is first brought into panels as wide as a tile."""
     b = contraction.b
-    if not contraction.rows or _axes_of(contraction, contraction.b) is None:
-        return False
-    if inline_columns:
-        return True
-    rows = extent_of(contraction.rows[-1])
-    if b.along(contraction.column) != 1:
-        return True
-    if rows is not None and rows < _LEAST_REUSE * tile.rows:
-        return False
+    rows = extent_of(contraction.rows[-1]) if contraction.rows else 0
     size = bytes_of(b.tensor)
-    return size is None or size > _UNPACKED
+    if not contraction.rows:
+        packs, why = False, "no rows use it again"
+    elif _axes_of(contraction, b) is None:
+        packs, why = False, "it is not read by plain axes, each element once"
+    elif inline_columns:
+        packs, why = True, "it is computed on the way"
+    elif b.along(contraction.column) != 1:
+        packs, why = True, "neighbours along the columns lie apart"
+    elif rows is not None and rows < _LEAST_REUSE * tile.rows:
+        packs, why = False, "fewer than {least} tiles of rows read it"
+    elif size is not None and size <= _UNPACKED:
+        packs, why = False, "its {bytes} bytes are fast to read as they lie, as up to {most} are"
+    else:
+        packs, why = True, "{least} tiles of rows or more read it, and more than {most} bytes"
+    how = "{b} is packed into panels of {columns} columns: " if packs else "{b} is not packed: "
+    choose(s, "packing", how + why, b=b.tensor.name, columns=tile.columns, least=_LEAST_REUSE,
+           bytes=size, most=_UNPACKED)  # fmt: skip
+    return packs
 
 
 def _axes_of(contraction: Contraction, factor: Factor) -> list[IterVar] | None:

@@ -42,7 +42,7 @@ class Schedule(Traced):
     Made by :func:`create_schedule`; ``s[C]`` is the stage of a tensor or an operation.
     """
 
-    __slots__ = ("calls", "groups", "outputs", "stage_map", "stages")
+    __slots__ = ("calls", "choices", "chosen_lines", "groups", "outputs", "stage_map", "stages")
 
     def __init__(self, outputs: tuple[Operation, ...]) -> None:
         self.outputs = outputs
@@ -50,6 +50,10 @@ class Schedule(Traced):
         self.stages = [Stage(op, self, op in outputs) for op in in_order(outputs)]
         self.stage_map: dict[Operation, Stage] = {stage.op: stage for stage in self.stages}
         self.groups: list[Group] = []
+        # Why the schedule is as it is, said by auto_schedule, and the lines of the trace for which
+        # that holds: not for what was done to it later.
+        self.choices: list[object] = []
+        self.chosen_lines = 0
 
     def __getitem__(self, key: Tensor | Operation) -> Stage:
         """The stage of a tensor or an operation.
@@ -94,6 +98,11 @@ class Schedule(Traced):
     def is_touched(self) -> bool:
         """Whether a primitive was applied."""
         return len(self.calls.lines) > 1
+
+    @property
+    def is_as_chosen(self) -> bool:
+        """Whether `choices` say why it is as it is."""
+        return self.chosen_lines == len(self.calls.lines)
 
     def now(self, tensor: Tensor) -> Tensor:
         """What a tensor has become by ``cache_write`` and the like."""
@@ -590,6 +599,7 @@ class Schedule(Traced):
         }
         made.groups = list(groups.values())
         made.calls = self.calls.copy(made.now, groups)
+        made.choices, made.chosen_lines = [*self.choices], self.chosen_lines
         pairs: list[tuple[Any, Any]] = [*stages.items(), *groups.items()]
         for old, new in pairs:
             new.attach_ivar = old.attach_ivar
