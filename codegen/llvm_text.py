@@ -109,6 +109,7 @@ class ModuleText:
 
     def __init__(self, name: str, triple: str, data_layout: str) -> None:
         self.imports: list[str] = []  # LLVM IR of the user's, to be linked in
+        self.has_plain_loops = False  # innermost loops of scalars, which LLVM may make vectors of
         self._header = (
             f'source_filename = "{_quote(name.encode())}"\n'
             f'target datalayout = "{data_layout}"\n'

@@ -33,7 +33,7 @@ from minitvm.codegen.parallel import (
 from minitvm.codegen.types import memory_type
 from minitvm.codegen.work import pays_threads
 from minitvm.expr import Buffer, PrimExpr, Var
-from minitvm.functor import rebuild
+from minitvm.functor import rebuild, walk_once
 from minitvm.passes.reuse_storage import STACK_BYTES
 from minitvm.runtime.dtype import INT64
 from minitvm.runtime.errors import CompileError
@@ -190,6 +190,7 @@ class StatementEmitter:
         """The body of `node` for each `step`-th number from `begin` to before `end`, in their type;
         `runs` says that there is one."""
         text = self.text
+        text.module.has_plain_loops |= _is_plain(node)
         less = "slt" if signed else "ult"
         loop, done = text.block(node.loop_var.name), text.block("done")
         latch = text.block("next")
@@ -429,6 +430,16 @@ def _reads_back(store: s.BufferStore, side: PrimExpr) -> bool:
             a is b or structural_equal(a, b)
             for a, b in zip(side.indices, store.indices, strict=True)
         )
+    )
+
+
+def _is_plain(loop: s.For) -> bool:
+    """Whether there are neither loops nor vectors in a loop."""
+    return not any(
+        each.kind != ForKind.UNROLLED
+        if isinstance(each, s.For)
+        else isinstance(each, s.While) or (isinstance(each, PrimExpr) and each.dtype.lanes > 1)
+        for each in walk_once(loop.body)
     )
 
 

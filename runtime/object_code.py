@@ -64,16 +64,34 @@ def parse(text: str) -> Any:
 
 def optimise(module: Any, machine: Any) -> None:
     """LLVM's own pipeline, in place. Unrolling is left to schedules: LLVM's triples the time."""
+    builder = _pass_builder(machine)
+    passes = builder.getModulePassManager()
+    passes.run(module, builder)
+    _dispose(passes)
+
+
+def optimise_functions(module: Any, machine: Any) -> None:
+    """LLVM's own simplifications of each function by itself, in place."""
+    builder = _pass_builder(machine)
+    passes = builder.getFunctionPassManager()
+    for function in module.functions:
+        if not function.is_declaration:
+            passes.run(function, builder)
+    _dispose(passes)
+
+
+def _pass_builder(machine: Any) -> Any:
     options = llvm.create_pipeline_tuning_options(speed_level=2)
     options.loop_unrolling = False
     options.loop_interleaving = True
     options.loop_vectorization = True
     options.slp_vectorization = False
-    builder = llvm.create_pass_builder(machine, options)
-    passes = builder.getModulePassManager()
-    passes.run(module, builder)
-    # llvmlite (0.50) never frees a pass manager: its classes inherit ObjectRef's empty _dispose
-    # before NewPassManager's real one. 180 KB a build, so it is called here.
+    return llvm.create_pass_builder(machine, options)
+
+
+def _dispose(passes: Any) -> None:
+    """llvmlite (0.50) never frees a pass manager: its classes inherit ObjectRef's empty _dispose
+    before NewPassManager's real one. 180 KB a build, so it is called here."""
     if type(passes)._dispose is ObjectRef._dispose:
         NewPassManager._dispose(passes)
         passes.detach()
