@@ -112,7 +112,9 @@ class StatementEmitter:
         emit = self._table.get(type(node))
         if emit is None:
             raise e.unknown_node(node, "code generation")
-        self.text.forget()  # a value is shared within one statement only
+        if self.expressions.has_called_out:
+            self.expressions.has_called_out = False
+            self.text.forget()
         emit(node)
 
     def finish(self) -> None:
@@ -150,7 +152,7 @@ class StatementEmitter:
         self.expressions.emit(node.value)
 
     def _emit_let(self, node: s.LetStmt) -> None:
-        self.expressions.variables[node.var] = self.expressions.emit(node.value)
+        self.expressions.bind_anew(node.var, self.expressions.emit(node.value))
         self.emit(node.body)
 
     # -- loops --
@@ -200,6 +202,7 @@ class StatementEmitter:
         else:
             text.branch_if(text.icmp(less, begin, end), loop, done)
         text.place(loop)
+        text.forget()  # what one round writes, the next reads
         with text.scope():
             counter, upcoming = text.phi_open(begin, before, latch)
             self.expressions.variables[node.loop_var] = counter
@@ -229,7 +232,7 @@ class StatementEmitter:
                 if begin is None
                 else integer(first.type, begin + step)
             )
-            self.expressions.variables[node.loop_var] = value
+            self.expressions.bind_anew(node.loop_var, value)
             self.emit(node.body)
 
     # -- parallel loops --
@@ -311,6 +314,7 @@ class StatementEmitter:
             return
         barrier = self.text.module.external_function(BARRIER, "i32 (ptr, i64)")
         status = self.text.call(barrier, "i32", [team.region, team.tasks])
+        self.text.forget()  # the other tasks have written
         # Another task has failed, and has said so; this one has nothing to add.
         self.fail_unless(self.text.icmp("eq", status, integer("i32", 0)), 0)
 
@@ -319,6 +323,7 @@ class StatementEmitter:
         head, body, done = (text.block(name) for name in ("while", "body", "done"))
         text.branch(head)
         text.place(head)
+        text.forget()
         with text.scope():
             condition = self.expressions.emit(node.condition)
             text.branch_if(condition, body, done)
@@ -345,6 +350,7 @@ class StatementEmitter:
 
     def _emit_store(self, node: s.BufferStore) -> None:
         self.expressions.store(node, self._stored_value(node))
+        self.text.forget(node.buffer.data)
 
     def _stored_value(self, node: s.BufferStore) -> Value:
         """The value of a store; the step of a reduction may be reassociated."""
@@ -361,11 +367,11 @@ class StatementEmitter:
         if size is not None and size <= STACK_BYTES:
             count = max(1, size // node.buffer.dtype.itemsize)
             memory = self.text.alloca(memory_type(node.buffer.dtype), count, 64)
-            self.expressions.pointers[node.buffer] = memory
+            self._point(node.buffer, memory)
             self.emit(node.body)
             return
         memory = self._allocate(node.buffer)
-        self.expressions.pointers[node.buffer] = memory
+        self._point(node.buffer, memory)
         cleanup = self.text.block("cleanup")
         further = self._cleanups[-1] if self._cleanups else self._give_up
         self._cleanup_code.append((cleanup, memory, further))
@@ -373,6 +379,11 @@ class StatementEmitter:
         self.emit(node.body)
         self._cleanups.pop()
         self._free(memory)
+
+    def _point(self, buffer: Buffer, memory: Value) -> None:
+        """Gives a buffer memory, which it may have had elsewhere in this scope."""
+        self.text.forget(buffer.data)
+        self.expressions.pointers[buffer] = memory
 
     def _allocate(self, buffer: Buffer) -> Value:
         """A workspace, aligned to a cache line. A size beyond 63 bits saturates, and is refused."""
