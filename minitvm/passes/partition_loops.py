@@ -162,9 +162,16 @@ class _Partition(Mutator):
             return None
         region = _Region([], [], [], [], [])
         work = _work(node.body)
-        for condition, use in self._forms.uses(node.body, hinted).items():
+        uses = self._forms.uses(node.body, hinted)
+        for condition, use in uses.items():
             if use.work * _LITTLE > work:
                 self._classify(node, condition, use, region)
+        # What holds with the others, too, costs nothing more.
+        region.chosen.extend(
+            condition
+            for condition, use in uses.items()
+            if use.work * _LITTLE <= work and all(_follows(row, region.rows) for row in use.rows)
+        )
         if node.kind == ForKind.UNROLLED and region.chosen:
             return None
         return region if region.held or region.chosen else None
@@ -272,6 +279,12 @@ class _Partition(Mutator):
             rest = self._inside(node, substitute(body, {node.loop_var: last}))
         choice = s.IfThenElse(full, main, rest)
         return s.LetStmt(full, functools.reduce(e.And, tests), choice)
+
+
+def _follows(row: Affine, rows: Sequence[Affine]) -> bool:
+    """Whether a form is at least zero where `rows` are."""
+    differences = (row - other for other in rows)
+    return any(not each.terms and each.constant >= 0 for each in differences)
 
 
 def _only_last(node: s.For, rows: Sequence[Affine]) -> IntImm | None:
