@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -71,6 +71,7 @@ class ExpressionEmitter:
         self.variables: dict[Var, Value] = {}
         self.pointers: dict[Buffer, Value] = {}
         self.has_called_out = False  # and so may have changed anything in memory
+        self._strides: dict[Buffer, list[int | None]] = {}
         self._changing: set[Var] = set()
         # The changing variables, and the memory of the buffers, in what is being emitted.
         self._needs: set[object] = set()
@@ -309,28 +310,48 @@ class ExpressionEmitter:
                 return self._scaled(b, x), x * y
         return self.index(node), 0
 
-    def _added(self, a: Value, b: Value) -> Value:
+    def _added(self, a: Value, b: Value, flags: str = "") -> Value:
         if a is _ZERO_INDEX or b is _ZERO_INDEX:
             return b if a is _ZERO_INDEX else a
-        return self.text.binary("add", a, b)
+        return self.text.binary("add", a, b, flags)
 
-    def _scaled(self, a: Value, by: int) -> Value:
+    def _scaled(self, a: Value, by: int, flags: str = "") -> Value:
         if a is _ZERO_INDEX or by in (0, 1):
             return a if by else _ZERO_INDEX
-        return self.text.binary("mul", a, integer("i64", by))
+        return self.text.binary("mul", a, integer("i64", by), flags)
+
+    def _constant_strides(self, buffer: Buffer) -> Sequence[int | None]:
+        """The distances between neighbours along each dimension, None where they aren't known."""
+        known = self._strides.get(buffer)
+        if known is None:
+            apart = list(buffer.strides) or [e.const(1)]
+            known = [e.const_int(stride) for stride in apart]
+            if not buffer.strides:
+                for extent in buffer.shape[:0:-1]:
+                    below, factor = known[0], e.const_int(extent)
+                    known.insert(0, None if below is None or factor is None else below * factor)
+            if buffer.auto_broadcast:
+                known = [None] * len(known)
+            self._strides[buffer] = known
+        return known
 
     def address(self, buffer: Buffer, indices: tuple[PrimExpr, ...]) -> Address:
         """Where ``buffer[indices]`` is."""
-        offset, constant, step, lanes = _ZERO_INDEX, 0, _ZERO_INDEX, 1
+        offset, constant, step, constant_step, lanes = _ZERO_INDEX, 0, _ZERO_INDEX, 0, 1
         offsets: Value | None = None
-        strides = self.strides(buffer)
+        factors = self._constant_strides(buffer)
+        strides = self.strides(buffer) if None in factors else ()
         for node, dim in joined(buffer, indices):
-            stride = strides[dim]
+            factor = factors[dim]
+            stride = strides[dim] if factor is None else integer("i64", factor)
             lanes = max(lanes, node.dtype.lanes)
             first = node
             if isinstance(node, e.Ramp):
-                first = node.base
-                step = self._plus(step, self.times(self.index(node.stride), stride))
+                first, apart = node.base, e.const_int(node.stride)
+                if apart is None or factor is None:
+                    step = self._plus(step, self.times(self.index(node.stride), stride))
+                else:
+                    constant_step += apart * factor
             elif isinstance(node, e.Broadcast):
                 first = node.value
             if first.dtype.lanes > 1:
@@ -338,11 +359,13 @@ class ExpressionEmitter:
                     "mul", self.index(first), self.text.splat(stride, first.dtype.lanes)
                 )
                 offsets = scaled if offsets is None else self.text.binary("add", offsets, scaled)
-                continue
-            factor = _literal(stride)
-            value, more = (self.index(first), 0) if factor is None else self._split(first)
-            offset = self._plus(offset, self.times(value, stride))
-            constant += more * (factor or 0)
+            elif factor is None:
+                offset = self._plus(offset, self.times(self.index(first), stride))
+            else:
+                value, more = self._split(first)
+                offset = self._added(offset, self._scaled(value, factor, "nsw"), "nsw")
+                constant += more * factor
+        step = self._plus(step, integer("i64", constant_step))
         element = memory_type(buffer.dtype)
         pointer = self._shifted(element, self.pointer(buffer), offset, constant)
         if lanes == 1:
@@ -369,9 +392,8 @@ class ExpressionEmitter:
             pointer = self.text.element_pointer(element, pointer, offset, inbounds=False)
             rest = integer("i64", constant)
             return self.text.element_pointer(element, pointer, rest, inbounds=False)
-        return self.text.element_pointer(
-            element, pointer, self._plus(offset, integer("i64", constant))
-        )
+        place = self._plus(offset, integer("i64", constant))
+        return self.text.element_pointer(element, pointer, place)
 
     def _emit_load(self, node: e.BufferLoad) -> Value:
         self._needs.add(node.buffer.data)
@@ -672,6 +694,8 @@ def _wrapped(number: int, bits: int) -> int:
 
 def _literal(value: Value) -> int | None:
     digits = value.text
+    if digits[0] == "%":
+        return None
     return int(digits) if digits.lstrip("-").isdigit() else None
 
 

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple, final
 
 
@@ -35,6 +35,7 @@ class Block:
     label: str
 
 
+@lru_cache(maxsize=4096)
 def integer(type: str, value: int) -> Value:
     """An integer constant; of a vector type, the same in every lane.
 

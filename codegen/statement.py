@@ -244,9 +244,10 @@ class StatementEmitter:
             return
         program, pragmas = without_pragmas(node)
         launches = LAUNCH_POINT in pragmas and not self._is_task and can_be_shared(program)
-        if launches and not _is_too_small(program):
+        pays = pays_threads(program) if launches else None
+        if pays is not None and not _is_never(pays):
             everybody = integer("i64", INT64.max())
-            self._emit_region(program, pragmas - {LAUNCH_POINT}, everybody)
+            self._emit_region(program, pragmas - {LAUNCH_POINT}, everybody, pays)
         elif isinstance(program, s.For) and program.kind == ForKind.PARALLEL:
             self._emit_parallel(program, pragmas)
         else:
@@ -263,7 +264,8 @@ class StatementEmitter:
         if self._team is not None:
             self._emit_share(node, pragmas, self._team)
             return
-        if self._is_task or needs_the_gil(node) or _is_too_small(node):
+        pays = e.const(False) if self._is_task or needs_the_gil(node) else pays_threads(node)
+        if _is_never(pays):
             self._emit_serial(node)
             return
         bounds: dict[str, Any] = {}  # evaluated once, here
@@ -273,13 +275,14 @@ class StatementEmitter:
                 bounds[name] = Var(name, bound.dtype)
                 self.expressions.variables[bounds[name]] = self.expressions.emit(bound)
         evaluated = rebuild(node, bounds)
-        self._emit_region(evaluated, pragmas, self.expressions.index(evaluated.extent))
+        self._emit_region(evaluated, pragmas, self.expressions.index(evaluated.extent), pays)
 
-    def _emit_region(self, node: Stmt, pragmas: frozenset[str], limit: Value) -> None:
-        """`node` by the threads of the pool, at most `limit`; or by this one alone, if there isn't
-        enough to do."""
-        pays = self.expressions.emit(pays_threads(node))
-        limit = self.text.select(pays, limit, integer("i64", 1))
+    def _emit_region(
+        self, node: Stmt, pragmas: frozenset[str], limit: Value, pays: PrimExpr
+    ) -> None:
+        """`node` by the threads of the pool, at most `limit`; or by this one alone, where it does
+        not pay."""
+        limit = self.text.select(self.expressions.emit(pays), limit, integer("i64", 1))
 
         def emit_task(
             text: FunctionText,
@@ -454,6 +457,6 @@ def _is_plain(loop: s.For) -> bool:
     )
 
 
-def _is_too_small(node: Stmt) -> bool:
-    """Whether it is known now that threads don't pay for `node`."""
-    return e.const_int(pays_threads(node)) == 0
+def _is_never(condition: PrimExpr) -> bool:
+    """Whether it is known now that a condition doesn't hold."""
+    return e.const_int(condition) == 0

@@ -197,7 +197,7 @@ class _Matching:
             return
         if isinstance(expected, Call) and cast(Call, found).op != expected.op:
             raise _Difference(found, expected, "another function")
-        mine, wanted = list(children(found)), list(children(expected))
+        mine, wanted = children(found), children(expected)
         if len(mine) != len(wanted):
             raise _Difference(found, expected, "another number of operands")
         if isinstance(expected, _COMMUTATIVE):
