@@ -231,8 +231,11 @@ class IntImm(PrimExpr):
 
     def __post_init__(self) -> None:
         dtype = DType.of(self.dtype)
-        _set(self, "dtype", dtype)
-        _set(self, "value", bool(self.value) if dtype.is_bool else int(self.value))
+        value = bool(self.value) if dtype.is_bool else int(self.value)
+        if dtype is not self.dtype:
+            _set(self, "dtype", dtype)
+        if value is not self.value:
+            _set(self, "value", value)
         if not dtype.min() <= self.value <= dtype.max():
             raise CompileError(
                 f"constant of dtype {dtype}: expected a value from {dtype.min()} to {dtype.max()}, "
@@ -954,6 +957,8 @@ def const(value: Any, dtype: DTypeLike | None = None) -> PrimExpr:
     >>> const(3), const(0.5, "float64")
     (3, float64(0.5))
     """
+    if type(value) is int and isinstance(dtype, DType) and dtype.is_integral and dtype.lanes == 1:
+        return IntImm(dtype, value)
     if isinstance(value, (IntImm, FloatImm)):
         dtype = value.dtype if dtype is None else dtype
         value = value.value

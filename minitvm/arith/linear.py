@@ -59,7 +59,16 @@ class Affine:
         return self * -1
 
     def __sub__(self, other: Affine | int) -> Affine:
-        return self + -other
+        if isinstance(other, int):
+            return Affine(self.terms, self.constant - other)
+        terms = dict(self.terms)
+        for atom, coefficient in other.terms.items():
+            total = terms.get(atom, 0) - coefficient
+            if total:
+                terms[atom] = total
+            else:
+                del terms[atom]
+        return Affine(terms, self.constant - other.constant)
 
     def same_as(self, other: Affine) -> bool:
         """Whether both are one form."""
