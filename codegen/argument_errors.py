@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import final
 
 from minitvm.codegen.dltensor import (
@@ -29,6 +29,7 @@ from minitvm.codegen.overlap import Region, emit_overlap_check, table_of
 from minitvm.runtime.arrangement import ASKS_FOR_VARIANT, NEEDS_VARIANT
 from minitvm.runtime.device import DEVICE_TYPES
 from minitvm.runtime.dtype import CODE_NAMES, TypeCode
+from minitvm.runtime.record import record
 from minitvm.runtime.values import ArgTypeCode
 
 ARRAY_CODES = (ArgTypeCode.DLTENSOR_HANDLE, ArgTypeCode.NDARRAY_HANDLE)
@@ -45,7 +46,7 @@ _DEVICES = tuple(_DEVICE_NAMES.get(i, "unknown device") for i in range(max(_DEVI
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class Message:
     """One message: the class of the error (a name of :data:`minitvm.runtime.errors.RAISABLE`), the
     text for ``PyErr_Format``, and the LLVM types of what it shows; `tables` name the numbers among

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 from minitvm import expr as e
@@ -29,6 +28,7 @@ from minitvm.expr import Buffer, BufferStore, PrimExpr, Var
 from minitvm.functor import walk_once
 from minitvm.runtime.dtype import INT64, DType
 from minitvm.runtime.errors import CompileError
+from minitvm.runtime.record import record
 from minitvm.scalars import INTRINSICS, VECTOR_FOLDS
 
 _FLOAT_BINARY = {e.Add: "fadd", e.Sub: "fsub", e.Mul: "fmul", e.Div: "fdiv"}
@@ -37,7 +37,7 @@ _INT_COMPARE = {e.EQ: "eq", e.NE: "ne", e.LT: "lt", e.LE: "le", e.GT: "gt", e.GE
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class Address:
     """Where an access goes: a pointer, and for a vector access the step between its elements.
 

@@ -11,9 +11,10 @@ import re
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import NamedTuple, final
+
+from minitvm.runtime.record import record
 
 
 @final
@@ -28,7 +29,7 @@ class Value(NamedTuple):
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class Block:
     """A basic block's label."""
 

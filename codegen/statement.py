@@ -8,7 +8,6 @@ touches Python, so that it can run without the GIL and on any thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 from minitvm import expr as e
@@ -37,6 +36,7 @@ from minitvm.functor import rebuild, walk_once
 from minitvm.passes.reuse_storage import STACK_BYTES
 from minitvm.runtime.dtype import INT64
 from minitvm.runtime.errors import CompileError
+from minitvm.runtime.record import record
 from minitvm.runtime.threads import MAX_FAILURE_VALUES
 from minitvm.stmt import ForKind, Stmt
 from minitvm.structural_equal import structural_equal
@@ -48,7 +48,7 @@ _ZERO = integer("i64", 0)
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class Assertion:
     """An assertion of the body, by its status: ``assertions[status - 1]``."""
 

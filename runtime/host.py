@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import final
 
 import llvmlite.binding as llvm
 
+from minitvm.runtime.record import record
+
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class Host:
     """The machine that this process runs on."""
 

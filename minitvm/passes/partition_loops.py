@@ -17,6 +17,7 @@ from minitvm.expr import Call, IntImm, PrimExpr, Var, const
 from minitvm.functor import Mutator, children, free_vars, substitute, walk_once
 from minitvm.op import is_likely
 from minitvm.runtime.dtype import BOOL, INT64, DType
+from minitvm.runtime.record import record
 from minitvm.stmt import ForKind, PrimFunc, Stmt, seq, with_body
 
 # Statements that a function may grow to, those of unrolled loops counted as often as they stand in
@@ -34,7 +35,7 @@ HINT = "pragma_loop_partition_hint"
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class LoopPartitionOptions:
     """``tir.LoopPartition`` of classic TVM.
 
@@ -86,7 +87,7 @@ Bound = tuple[Affine, int]  # floor(form / divisor)
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class _Region:
     """Where some conditions of a loop surely hold.
 
