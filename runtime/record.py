@@ -43,8 +43,9 @@ def record(*, eq: bool = True, repr: bool = True) -> Callable[[_Class], _Class]:
         cls.__doc__ = cls.__doc__ or cls.__name__  # which dataclass would make of the signature
         own = set(vars(cls))
         made: Any = dataclass(init=False, repr=False, eq=False, slots=True)(cls)
-        made.__init__ = _initialiser(made)
         methods = dict(_METHODS)
+        if "__init__" not in own:
+            methods["__init__"] = _initialiser(made)
         if repr:
             methods["__repr__"] = _repr
         if eq:
