@@ -64,24 +64,27 @@ def parse(text: str) -> Any:
 
 def optimise(module: Any, machine: Any) -> None:
     """LLVM's own pipeline, in place. Unrolling is left to schedules: LLVM's triples the time."""
-    builder = _pass_builder(machine)
+    builder = _pass_builder(machine, 2)
     passes = builder.getModulePassManager()
     passes.run(module, builder)
     _dispose(passes)
 
 
-def optimise_functions(module: Any, machine: Any) -> None:
-    """LLVM's own simplifications of each function by itself, in place."""
-    builder = _pass_builder(machine)
-    passes = builder.getFunctionPassManager()
+def optimise_functions(module: Any, machine: Any, level_of: Callable[[str], int]) -> None:
+    """LLVM's own simplifications of each function by itself, in place, at the level (1 or 2) that
+    `level_of` gives for its name."""
+    builders = {level: _pass_builder(machine, level) for level in (1, 2)}
+    passes = {level: builder.getFunctionPassManager() for level, builder in builders.items()}
     for function in module.functions:
         if not function.is_declaration:
-            passes.run(function, builder)
-    _dispose(passes)
+            level = level_of(function.name)
+            passes[level].run(function, builders[level])
+    for each in passes.values():
+        _dispose(each)
 
 
-def _pass_builder(machine: Any) -> Any:
-    options = llvm.create_pipeline_tuning_options(speed_level=2)
+def _pass_builder(machine: Any, level: int) -> Any:
+    options = llvm.create_pipeline_tuning_options(speed_level=level)
     options.loop_unrolling = False
     options.loop_interleaving = True
     options.loop_vectorization = True
