@@ -103,6 +103,8 @@ class _Estimate:
 
     def _outside(self, node: PrimExpr) -> PrimExpr | None:
         """`node` in terms of variables from outside; None where data decides it."""
+        if isinstance(node, e.IntImm):
+            return node
         for each in walk_once(node):
             if isinstance(each, (e.BufferLoad, e.Call)):
                 return None
