@@ -8,7 +8,7 @@ from typing import Any, final
 
 from minitvm import expr as e
 from minitvm.codegen.conversion import Conversions
-from minitvm.codegen.fused_index import joined
+from minitvm.passes.fused_index import joined
 from minitvm.codegen.integers import Integers
 from minitvm.codegen.llvm_text import (
     NULL,

@@ -507,6 +507,16 @@ class Prover:
             return whole + int(low // divisor)
         if not rest.terms:
             return whole
+        common = math.gcd(divisor, *rest.terms.values())
+        if common > 1:  # (4*x + c) // 12 is (x + c // 4) // 3
+            return whole + self._quotient(_shrunk(rest, common), divisor // common)
+        inner = _only_atom(rest)
+        if isinstance(inner, e.FloorDiv) and isinstance(inner.b, IntImm):  # x // 4 // 3 is x // 12
+            return whole + self._quotient(self.affine(inner.a), int(inner.b.value) * divisor)
+        if inner in self._remainders and e.const_int(inner.b) % divisor == 0:
+            # x % 12 // 4 is x // 4 % 3
+            quotient = self._quotient(self._remainders[inner][1], divisor)
+            return whole + self._remainder(quotient, int(inner.b.value) // divisor)
         key = (
             "quotient",
             divisor,
@@ -529,14 +539,25 @@ class Prover:
 
     def _remainder(self, form: Affine, divisor: int) -> Affine:
         """``form % divisor``: an atom of its own, whose bounds are then plain to see."""
-        quotient = self._quotient(form, divisor)
-        result = form - quotient * divisor
-        made = [a for a in result.terms if a not in form.terms]
-        if len(made) != 1 or not isinstance(made[0], e.FloorDiv):
+        rest = Affine(
+            {a: c for a, c in form.terms.items() if c % divisor}, form.constant % divisor
+        )
+        common = math.gcd(divisor, *rest.terms.values())
+        if common > 1 and rest.terms:  # (4*x + c) % 12 is (x + c // 4) % 3 * 4 + c % 4
+            part = self._remainder(_shrunk(rest, common), divisor // common)
+            return part * common + rest.constant % common
+        inner = _only_atom(rest)
+        if inner in self._remainders and e.const_int(inner.b) % divisor == 0:
+            return self._remainder(self._remainders[inner][1], divisor)  # x % 12 % 4 is x % 4
+        quotient = self._quotient(rest, divisor)
+        result = rest - quotient * divisor
+        whole = _only_atom(quotient)
+        if not isinstance(whole, e.FloorDiv):
             return result
-        atom = self.atoms.shared(e.FloorMod(made[0].a, made[0].b), ("remainder", id(made[0])))
+        made = e.FloorMod(self.expression(rest, whole.dtype), const(divisor, whole.dtype))
+        atom = self.atoms.shared(made, ("remainder", id(whole), divisor))
         remainder = Affine.of_atom(atom)
-        self._remainders[atom] = made[0], result + Affine.of_atom(made[0]) * divisor
+        self._remainders[atom] = whole, rest
         if atom not in self._known.definitions:
             self._define(atom, [equal(remainder, result)])
             self._known.intervals[atom] = (0, divisor - 1)
@@ -655,6 +676,17 @@ _INDEX_NODES = (
     Var, IntImm, e.Add, e.Sub, e.Mul, e.Div, e.Mod, e.FloorDiv, e.FloorMod, e.Min, e.Max, e.Cast,
     e.Select, e.Comparison, e.Not,
 )  # fmt: skip
+
+
+def _shrunk(form: Affine, by: int) -> Affine:
+    """``form // by``, where `by` divides all coefficients."""
+    return Affine({atom: c // by for atom, c in form.terms.items()}, form.constant // by)
+
+
+def _only_atom(form: Affine) -> Atom | None:
+    """The atom that a form is, if it is one."""
+    ((atom, coefficient),) = form.terms.items() if len(form.terms) == 1 else ((None, 0),)
+    return atom if coefficient == 1 and form.constant == 0 else None
 
 
 def _range_of(atom: Atom) -> Interval:

@@ -23,6 +23,7 @@ from math import gcd, prod
 from typing import Any
 
 from minitvm import expr as e
+from minitvm.auto_scheduler.channels import write_channels
 from minitvm.auto_scheduler.contraction import Contraction, contraction_of, extent_of, loads_of
 from minitvm.auto_scheduler.sums import sums_in_registers
 from minitvm.auto_scheduler.tiles import Tile, rows_side_by_side
@@ -75,13 +76,18 @@ def write_convolution(
 ) -> list[Stage]:
     """Writes the schedule of a convolution, and of the stage of `last`, which takes its sums; the
     stages that are scheduled now. The tensors of `kept` are arguments, and stay where they are."""
+    takes_sums = last.op is contraction.op
     sums = sums_in_registers(s, contraction, last)
     groups = _split_groups(s, sums)
     found = contraction_of(s[sums].op)
     assert found is not None
-    image = s[found.b.tensor]
+    channel = _channel(found, target)
+    image = s[(found.a if channel == len(found.op.axis) - 1 else found.b).tensor]
     is_own = isinstance(image.op, ComputeOp) and not image.inlined and image.op not in kept
-    if _rows(found) is not None:
+    if channel is not None:
+        axes = _grouped(s[last], groups)
+        done = write_channels(s, sums, last, axes, channel, takes_sums, target)
+    elif _rows(found) is not None:
         done = _write_product(s, found, sums, last, groups, target)
     else:
         done = _write_depthwise(s, found, sums, last, groups, target)
@@ -91,6 +97,33 @@ def write_convolution(
         _write_image(image, target)
         done.append(image)
     return done
+
+
+def _channel(contraction: Contraction, target: Target) -> int | None:
+    """The axis of the channels that are computed, where there are enough for vectors."""
+    row, lanes = _rows(contraction), target.lanes(contraction.op.output(0).dtype)
+    if row is None:
+        return None
+    axes = contraction.op.axis
+    columns = _columns(contraction)
+    if len(columns) == 1 and not _is_read_through_windows(contraction):
+        return len(axes) - 1
+    channels = extent_of(row)
+    if channels is None or channels < lanes:
+        return None
+    return axes.index(row)
+
+
+def _is_read_through_windows(contraction: Contraction) -> bool:
+    loads = loads_of(contraction.op, contraction.b.tensor)
+    reduced = {axis.var for axis in contraction.op.reduce_axis}
+    column = contraction.column.var
+    for load in loads:
+        for index in load.indices:
+            seen = {node for node in walk_once(index) if isinstance(node, Var)}
+            if column in seen and (seen & reduced or not isinstance(index, Var)):
+                return True
+    return False
 
 
 def _pads_by_channel(s: Schedule, contraction: Contraction, image: Stage) -> bool:
