@@ -16,9 +16,11 @@ image is read as it lies. The weights are brought into panels as wide as a tile:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from math import prod
+from typing import Any
 
-from minitvm.auto_scheduler.contraction import Contraction, contraction_of, extent_of
+from minitvm.auto_scheduler.contraction import Contraction, bytes_of, contraction_of, extent_of
 from minitvm.auto_scheduler.tiles import Tile
 from minitvm.expr import IterVar
 from minitvm.target import Target
@@ -28,6 +30,10 @@ from minitvm.te.tensor import ComputeOp, Tensor
 
 _TASKS = 4  # tiles of channels from which on they are what threads share
 _LATENCY = 8  # sums that are under way at once: a multiply-add takes 4 cycles, two begin in each
+_VECTORS = 4  # of a tile at most
+_VECTOR_LOAD = 3  # multiply-adds that a vector of a panel costs, which comes from L2
+_LINE = 64  # bytes of a cache line
+_FAR = 40  # cycles that a line from beyond L2 costs: lines a row apart are not foreseen
 _REMAINDER = 0.1  # of the time, for which no code of a second kind of tile is made
 
 
@@ -120,9 +126,8 @@ def _write_sums(inner: Stage, place: int, width: int, lanes: int) -> None:
     """The sums of a tile: the loops over what is summed outside, a tile inside."""
     assert isinstance(inner.op, ComputeOp)
     axes, reduced = inner.op.axis, inner.op.reduce_axis
-    k = inner.fuse(*reduced) if len(reduced) > 1 else reduced[0]
     rest = [axis for i, axis in enumerate(axes[:-1]) if i != place]
-    inner.reorder(*rest, k, axes[place], axes[-1])
+    inner.reorder(*rest, *reduced, axes[place], axes[-1])
     inner.unroll(axes[place])
     vectorize(inner, axes[-1], width, lanes)
 
@@ -153,37 +158,58 @@ def _write_panel(
     ):
         return None
     panel = s[s.cache_access(weights.tensor, "global", s[sums].op)]
-    first = sum(weights.reads(axis) for axis in contraction.op.axis) - 1
-    loops = panel.transform_layout(
-        lambda *i: [*i[:first], i[first] // tile.columns, *i[first + 1 :], i[first] % tile.columns]
-    )
-    # In the order in which they lie in memory, one line of neighbours is read after the other.
+    data = [axis for axis in contraction.op.axis if weights.reads(axis)]
     summed = [axis for axis in contraction.op.reduce_axis if weights.reads(axis)]
-    lies = sorted(zip(summed, loops[first + 1 : -1], strict=True), key=lambda x: -weights.along(x[0]))
-    in_order = [loop for _, loop in lies]
-    panel.reorder(*loops[: first + 1], *in_order, loops[-1])
-    _fused(panel, in_order)
+    # In the order in which they lie in memory, one line of neighbours is read after the other.
+    places = sorted(range(len(summed)), key=lambda i: -weights.along(summed[i]))
+    sizes = [extent_of(summed[i]) or 1 for i in places]
+    first = len(data) - 1
+
+    def layout(*indices: Any) -> list[Any]:
+        outer, channel, inside = indices[:first], indices[first], indices[first + 1 :]
+        k = flat([inside[i] for i in places], sizes)
+        return [*outer, channel // tile.columns, k, channel % tile.columns]
+
+    loops = panel.transform_layout(layout)
     panel.vectorize(loops[-1])
     return panel
 
 
+def flat(indices: Sequence[Any], sizes: Sequence[int]) -> Any:
+    """The place in row-major order."""
+    pairs = list(zip(indices, sizes, strict=True))
+    return reduce(lambda place, each: place * each[1] + each[0], pairs[1:], pairs[0][0])
+
+
 def _tile(contraction: Contraction, place: int, target: Target) -> Tile:
-    """The tile that takes the fewest cycles; one at the edge computes all its columns."""
-    lanes = target.lanes(contraction.op.output(0).dtype)
-    registers = target.vector_registers
-    all_rows = extent_of(contraction.op.axis[place]) or registers
+    """The tile that takes the fewest cycles; one at the edge computes all its columns.
+
+    Each pass over the image computes the channels of one tile. That the code for a remainder is
+    compiled, too, counts a little.
+    """
+    axes = contraction.op.axis
+    dtype = contraction.op.output(0).dtype
+    lanes, registers = target.lanes(dtype), target.vector_registers
+    steps = prod(extent_of(axis) or 1 for axis in contraction.op.reduce_axis)
+    lines = prod(extent_of(a) or 1 for a in axes[:-1] if a is not axes[place] and contraction.a.reads(a))
+    all_rows = extent_of(axes[place]) or registers
     all_vectors = -(-(extent_of(contraction.column) or lanes) // lanes)
+    image = bytes_of(contraction.a.tensor) or 0
+    far = image // _LINE * _FAR if image > target.cache_bytes(2) // 2 else 0
     best, least = Tile(1, lanes), float("inf")
-    for vectors in range(1, all_vectors + 1):
-        # Besides the sums, a vector of the panel each: a number is multiplied from memory, or
-        # where that can't be, from a register.
+    for vectors in range(1, min(_VECTORS, all_vectors) + 1):
+        panel = steps * vectors * lanes * dtype.itemsize
+        if vectors > 1 and panel > target.cache_bytes(2) * 3 // 4:
+            break
+        passes = -(-all_vectors // vectors)
+        # Besides the sums, registers hold vectors of the panel; where no instruction multiplies by
+        # a number in memory, that, too.
         most = (registers - vectors - (registers < 32)) // vectors
         for rows in range(1, min(most, all_rows) + 1):
             whole, rest = divmod(all_rows, rows)
-            cycles = whole * _cycles(rows, vectors) + _cycles(rest, vectors)
-            cycles *= -(-all_vectors // vectors)
-            kinds = (rest > 0) + (all_vectors % vectors > 0)
-            cycles *= 1 + _REMAINDER * kinds
+            row = whole * _cycles(rows, vectors) + _cycles(rest, vectors)
+            cycles = passes * (steps * lines * row + far)
+            cycles *= 1 + _REMAINDER * ((rest > 0) + (all_vectors % vectors > 0))
             if cycles < least:
                 best, least = Tile(rows, vectors * lanes), cycles
     return best
@@ -193,7 +219,7 @@ def _cycles(rows: int, vectors: int) -> float:
     """Of a step of a tile, in units of a vector multiply-add."""
     if not rows:
         return 0
-    return max(rows * vectors, rows + vectors, _LATENCY) + vectors / 2
+    return max(rows * vectors, rows + _VECTOR_LOAD * vectors, _LATENCY) + vectors / 2
 
 
 def vectorize(stage: Stage, axis: IterVar, extent: int, lanes: int) -> None:
