@@ -28,7 +28,7 @@ from minitvm.te.schedule import Schedule
 from minitvm.te.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
 
-_TASKS = 4  # tiles of channels from which on they are what threads share
+_TASKS = 8  # tiles of channels from which on they are what threads share
 _LATENCY = 8  # sums that are under way at once: a multiply-add takes 4 cycles, two begin in each
 _VECTORS = 4  # of a tile at most
 _VECTOR_LOAD = 3  # multiply-adds that a vector of a panel costs, which comes from L2

@@ -27,6 +27,7 @@ from minitvm.auto_scheduler.channels import write_channels
 from minitvm.auto_scheduler.contraction import Contraction, contraction_of, extent_of, loads_of
 from minitvm.auto_scheduler.sums import sums_in_registers
 from minitvm.auto_scheduler.tiles import Tile, rows_side_by_side
+from minitvm.arith.prover import Prover
 from minitvm.expr import IterVar, Var
 from minitvm.functor import walk_once
 from minitvm.target import Target
@@ -100,28 +101,32 @@ def write_convolution(
 
 
 def _channel(contraction: Contraction, target: Target) -> int | None:
-    """The axis of the channels that are computed, where there are enough for vectors."""
+    """The axis of the channels that are computed, if they are to be columns: where they are
+    neighbours, and where they fill vectors, or the windows of neighbours are too few to be copied
+    at once."""
     row, lanes = _rows(contraction), target.lanes(contraction.op.output(0).dtype)
     if row is None:
         return None
-    axes = contraction.op.axis
-    columns = _columns(contraction)
+    axes, columns = contraction.op.axis, _columns(contraction)
     if len(columns) == 1 and not _is_read_through_windows(contraction):
         return len(axes) - 1
-    channels = extent_of(row)
-    if channels is None or channels < lanes:
+    channels, neighbours = extent_of(row), extent_of(columns[-1])
+    if channels is None or neighbours is None:
         return None
-    return axes.index(row)
+    is_full = channels % lanes == 0 or channels * 2 == lanes
+    are_few = neighbours % max(1, lanes // 4) != 0 and channels * 2 > lanes
+    return axes.index(row) if is_full or are_few else None
 
 
 def _is_read_through_windows(contraction: Contraction) -> bool:
-    loads = loads_of(contraction.op, contraction.b.tensor)
+    """Whether the columns' factor is read at sums of a column and what is summed, or at every
+    second column."""
     reduced = {axis.var for axis in contraction.op.reduce_axis}
     column = contraction.column.var
-    for load in loads:
+    for load in loads_of(contraction.op, contraction.b.tensor):
         for index in load.indices:
-            seen = {node for node in walk_once(index) if isinstance(node, Var)}
-            if column in seen and (seen & reduced or not isinstance(index, Var)):
+            terms = Prover().affine(index).terms
+            if column in terms and (terms[column] != 1 or not reduced.isdisjoint(terms)):
                 return True
     return False
 
