@@ -513,10 +513,9 @@ class Prover:
         inner = _only_atom(rest)
         if isinstance(inner, e.FloorDiv) and isinstance(inner.b, IntImm):  # x // 4 // 3 is x // 12
             return whole + self._quotient(self.affine(inner.a), int(inner.b.value) * divisor)
-        if inner in self._remainders and e.const_int(inner.b) % divisor == 0:
-            # x % 12 // 4 is x // 4 % 3
-            quotient = self._quotient(self._remainders[inner][1], divisor)
-            return whole + self._remainder(quotient, int(inner.b.value) // divisor)
+        parts = self._parts(inner, divisor)
+        if parts is not None:  # x % 12 // 4 is x // 4 % 3
+            return whole + self._remainder(self._quotient(parts[0], divisor), parts[1])
         key = (
             "quotient",
             divisor,
@@ -539,16 +538,14 @@ class Prover:
 
     def _remainder(self, form: Affine, divisor: int) -> Affine:
         """``form % divisor``: an atom of its own, whose bounds are then plain to see."""
-        rest = Affine(
-            {a: c for a, c in form.terms.items() if c % divisor}, form.constant % divisor
-        )
+        rest = Affine({a: c for a, c in form.terms.items() if c % divisor}, form.constant % divisor)
         common = math.gcd(divisor, *rest.terms.values())
         if common > 1 and rest.terms:  # (4*x + c) % 12 is (x + c // 4) % 3 * 4 + c % 4
             part = self._remainder(_shrunk(rest, common), divisor // common)
             return part * common + rest.constant % common
-        inner = _only_atom(rest)
-        if inner in self._remainders and e.const_int(inner.b) % divisor == 0:
-            return self._remainder(self._remainders[inner][1], divisor)  # x % 12 % 4 is x % 4
+        parts = self._parts(_only_atom(rest), divisor)
+        if parts is not None:  # x % 12 % 4 is x % 4
+            return self._remainder(parts[0], divisor)
         quotient = self._quotient(rest, divisor)
         result = rest - quotient * divisor
         whole = _only_atom(quotient)
@@ -562,6 +559,14 @@ class Prover:
             self._define(atom, [equal(remainder, result)])
             self._known.intervals[atom] = (0, divisor - 1)
         return remainder
+
+    def _parts(self, atom: Atom | None, divisor: int) -> tuple[Affine, int] | None:
+        """Of ``x % c``, where `divisor` divides c: x, and ``c // divisor``."""
+        if not isinstance(atom, e.FloorMod) or atom not in self._remainders:
+            return None
+        assert isinstance(atom.b, IntImm)
+        parts, rest = divmod(int(atom.b.value), divisor)
+        return None if rest else (self._remainders[atom][1], parts)
 
     def _symbolic_division(self, expr: e.FloorDiv | e.FloorMod) -> Affine:
         """Division by something that is at least 1, where only bounds of the result are affine."""

@@ -90,8 +90,8 @@ def write_channels(
 
     tiles = -(-(extent_of(found.column) or 1) // tile.columns)
     tiles *= prod(extent_of(a) or 1 for a, w in zip(found.op.axis, reads, strict=False) if w)
-    outer = _fused(stage, [*outside, column_outer])
-    stage.parallel(outer if tiles >= _TASKS or not images else _fused(stage, images))
+    outer = fused(stage, [*outside, column_outer])
+    stage.parallel(outer if tiles >= _TASKS or not images else fused(stage, images))
     panel = _write_panel(s, found, sums, tile)
     if panel is None:
         return [stage, s[sums], *copies]
@@ -146,15 +146,15 @@ def _write_copies(copies: Sequence[Stage], place: int, channel: int) -> None:
         across.vectorize(row)
 
 
-def _write_panel(
-    s: Schedule, contraction: Contraction, sums: Tensor, tile: Tile
-) -> Stage | None:
+def _write_panel(s: Schedule, contraction: Contraction, sums: Tensor, tile: Tile) -> Stage | None:
     """Brings the weights into panels ``[..., j // columns, k..., j % columns]``; None where they
     are read as they lie."""
     weights, column = contraction.b, contraction.column
     extent = extent_of(column)
-    if weights.along(column) == 1 and extent is not None and (
-        extent <= tile.columns or extent % tile.columns == 0
+    if (
+        weights.along(column) == 1
+        and extent is not None
+        and (extent <= tile.columns or extent % tile.columns == 0)
     ):
         return None
     panel = s[s.cache_access(weights.tensor, "global", s[sums].op)]
@@ -191,7 +191,9 @@ def _tile(contraction: Contraction, place: int, target: Target) -> Tile:
     dtype = contraction.op.output(0).dtype
     lanes, registers = target.lanes(dtype), target.vector_registers
     steps = prod(extent_of(axis) or 1 for axis in contraction.op.reduce_axis)
-    lines = prod(extent_of(a) or 1 for a in axes[:-1] if a is not axes[place] and contraction.a.reads(a))
+    lines = prod(
+        extent_of(a) or 1 for a in axes[:-1] if a is not axes[place] and contraction.a.reads(a)
+    )
     all_rows = extent_of(axes[place]) or registers
     all_vectors = -(-(extent_of(contraction.column) or lanes) // lanes)
     image = bytes_of(contraction.a.tensor) or 0
@@ -230,5 +232,6 @@ def vectorize(stage: Stage, axis: IterVar, extent: int, lanes: int) -> None:
     stage.vectorize(axis)
 
 
-def _fused(stage: Stage, loops: Sequence[IterVar]) -> IterVar:
+def fused(stage: Stage, loops: Sequence[IterVar]) -> IterVar:
+    """One loop over all of several."""
     return stage.fuse(*loops) if len(loops) > 1 else loops[0]

@@ -18,16 +18,15 @@ again, and a tile of the image is computed from the image itself.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from functools import reduce
 from math import gcd, prod
 from typing import Any
 
 from minitvm import expr as e
-from minitvm.auto_scheduler.channels import write_channels
+from minitvm.arith.prover import Prover
+from minitvm.auto_scheduler.channels import flat, fused, vectorize, write_channels
 from minitvm.auto_scheduler.contraction import Contraction, contraction_of, extent_of, loads_of
 from minitvm.auto_scheduler.sums import sums_in_registers
 from minitvm.auto_scheduler.tiles import Tile, rows_side_by_side
-from minitvm.arith.prover import Prover
 from minitvm.expr import IterVar, Var
 from minitvm.functor import walk_once
 from minitvm.target import Target
@@ -205,14 +204,6 @@ def _grouped(stage: Stage, groups: Sequence[int | None]) -> list[IterVar]:
     return made
 
 
-def _vectorize(stage: Stage, axis: IterVar, extent: int, lanes: int) -> None:
-    """Vectors along a loop, the last of them masked: none is as long as a remainder."""
-    if extent % lanes and extent > lanes:
-        outer, axis = stage.split(axis, factor=lanes)
-        stage.unroll(outer)
-    stage.vectorize(axis)
-
-
 # -- Products -------------------------------------------------------------------------------------
 
 
@@ -235,33 +226,36 @@ def _write_product(
     panels = None
     if width % tile.columns or not _is_flat(contraction, columns):
         panels = s[s.cache_access(contraction.b.tensor, "global", s[sums].op)]
-    s[sums].transform_layout(lambda *indices: [*indices[:first], _flat(indices[first:], sizes)])
+    s[sums].transform_layout(lambda *indices: [*indices[:first], flat(indices[first:], sizes)])
 
     stage = s[last]
     axes = _grouped(stage, groups)
-    flat = axes[first] if len(columns) == 1 else stage.fuse(*axes[first:])
-    column_outer, column = stage.split(flat, factor=tile.columns)
+    column_outer, column = stage.split(fused(stage, axes[first:]), factor=tile.columns)
     row_outer, row_inner = stage.split(axes[place], factor=tile.rows)
     outer = [axis for i, axis in enumerate(axes[:first]) if i != place]
     stage.reorder(*outer, column_outer, row_outer, row_inner, column)
     stage.unroll(row_inner)
-    _vectorize(stage, column, min(width, tile.columns), lanes)
+    vectorize(stage, column, min(width, tile.columns), lanes)
     _write_sums(s[sums], place, min(width, tile.columns), lanes)
     s[sums].compute_at(stage, row_outer)
 
     around = [axis for i, axis in enumerate(contraction.op.axis[:first]) if i != place]
-    several = [loop for loop, axis in zip(outer, around, strict=True) if extent_of(axis) != 1]
-    many = -(-width // tile.columns) >= _TASKS
-    stage.parallel(column_outer if many else row_outer)
+    images = prod(extent_of(axis) or _TASKS for axis in around)
+    many = max(images, -(-width // tile.columns)) >= _TASKS
+    if images >= _TASKS:
+        stage.parallel(fused(stage, outer))
+    else:
+        stage.parallel(column_outer if many else row_outer)
     if panels is None:
         return [stage, s[sums]]
-    flat_image = _is_flat(contraction, columns)
-    step = tile.columns if flat_image else _step(columns, width, tile, lanes)
+    is_flat = _is_flat(contraction, columns)
+    step = tile.columns if is_flat else _step(columns, width, tile, lanes)
     loops = _flatten(panels, contraction, sizes, tile.columns)
     _write_panels(panels, loops, step, shared=not many)
     if many:
         panels.compute_at(stage, column_outer)
-    elif several:
+    elif images > 1:
+        several = [loop for loop, axis in zip(outer, around, strict=True) if extent_of(axis) != 1]
         panels.compute_at(stage, several[-1])
     return [stage, s[sums], panels]
 
@@ -274,7 +268,7 @@ def _write_sums(inner: Stage, place: int, width: int, lanes: int) -> None:
     rest = [axis for i, axis in enumerate(own[:-1]) if i != place]
     inner.reorder(*rest, k, own[place], own[-1])
     inner.unroll(own[place])
-    _vectorize(inner, own[-1], width, lanes)
+    vectorize(inner, own[-1], width, lanes)
 
 
 def _tile(
@@ -332,12 +326,6 @@ def _is_flat(contraction: Contraction, columns: Sequence[IterVar]) -> bool:
     return True
 
 
-def _flat(indices: Sequence[Any], sizes: Sequence[int]) -> Any:
-    """The place in row-major order."""
-    pairs = list(zip(indices, sizes, strict=True))
-    return reduce(lambda place, each: place * each[1] + each[0], pairs[1:], pairs[0][0])
-
-
 def _flatten(
     panels: Stage, contraction: Contraction, sizes: Sequence[int], columns: int
 ) -> tuple[list[IterVar], list[IterVar]]:
@@ -348,7 +336,7 @@ def _flatten(
     data = [axis for axis in contraction.op.axis if contraction.b.reads(axis)]
     first = len(data) - count
     panels.transform_layout(
-        lambda *i: [*i[:first], _flat(i[first : first + count], sizes), *i[first + count :]]
+        lambda *i: [*i[:first], flat(i[first : first + count], sizes), *i[first + count :]]
     )
     loops = panels.transform_layout(
         lambda *i: [*i[:first], i[first] // columns, *i[first + 1 :], i[first] % columns]
@@ -422,16 +410,15 @@ def _write_depthwise(
         stage.unroll(row_inner)
         tiles, inside = [row_outer, column_outer], [row_inner, column]
     stage.reorder(*outer, *tiles, *inside)
-    _vectorize(stage, column, min(width, vectors * lanes), lanes)
+    vectorize(stage, column, min(width, vectors * lanes), lanes)
     inner.compute_at(stage, tiles[-1])
     here = [] if row is None else [inner.op.axis[contraction.op.axis.index(row)]]
     own = [axis for axis in inner.op.axis[:-1] if axis not in here]
     inner.reorder(*own, *reduced, *here, inner.op.axis[-1])
     for axis in (*(reduced if window * rows <= _STATEMENTS else ()), *here):
         inner.unroll(axis)
-    _vectorize(inner, inner.op.axis[-1], min(width, vectors * lanes), lanes)
-    tasks = stage.fuse(*outer) if len(outer) > 1 else outer[0] if outer else tiles[0]
-    stage.parallel(tasks)
+    vectorize(inner, inner.op.axis[-1], min(width, vectors * lanes), lanes)
+    stage.parallel(fused(stage, outer or tiles[:1]))
     return [stage, inner]
 
 

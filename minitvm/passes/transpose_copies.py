@@ -54,10 +54,11 @@ def transpose_copies(func: PrimFunc) -> PrimFunc:
         else:
             ...  # as before
 
-    A row may go on from one dimension to the next: ``B[j, k // m, k % m]`` is one, too. The last
-    block ends where the loop does, and copies again what the one before it may have copied. The value may be cast, and chosen by ``if_then_else`` under a condition that is the same
-    for all of a row, as at the end of a padded layout. The two loops must be directly inside each
-    other, with a single store in them.
+    The last block ends where the loop does, and copies again what the one before it may have
+    copied. A row may go on from one dimension to the next, as of ``B[j, k // m, k % m]``. The value
+    may be cast, and chosen by ``if_then_else`` under a condition that is the same for all of a row,
+    as at the end of a padded layout. The two loops must be directly inside each other, with a
+    single store in them.
     """
     if not any(isinstance(each, s.For) and _copy_of(each) for each in walk_once(func.body)):
         return func
