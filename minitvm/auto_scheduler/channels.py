@@ -184,8 +184,9 @@ def flat(indices: Sequence[Any], sizes: Sequence[int]) -> Any:
 def _tile(contraction: Contraction, place: int, target: Target) -> Tile:
     """The tile that takes the fewest cycles; one at the edge computes all its columns.
 
-    Each pass over the image computes the channels of one tile. That the code for a remainder is
-    compiled, too, counts a little.
+    The model of :mod:`tiles`: what arithmetic doesn't hide of loads is counted. Each pass over the
+    image computes the channels of one tile, and reads it from beyond L2 if it is large. A panel
+    stays in L2. That the code for a remainder is compiled, too, counts a little.
     """
     axes = contraction.op.axis
     dtype = contraction.op.output(0).dtype
@@ -204,9 +205,9 @@ def _tile(contraction: Contraction, place: int, target: Target) -> Tile:
         if vectors > 1 and panel > target.cache_bytes(2) * 3 // 4:
             break
         passes = -(-all_vectors // vectors)
-        # Besides the sums, registers hold vectors of the panel; where no instruction multiplies by
-        # a number in memory, that, too.
-        most = (registers - vectors - (registers < 32)) // vectors
+        # Besides the sums, registers hold vectors of the panel, and the number that these are
+        # multiplied by: AVX-512 reads that from memory.
+        most = (registers - vectors - ("avx512f" not in target.features)) // vectors
         for rows in range(1, min(most, all_rows) + 1):
             whole, rest = divmod(all_rows, rows)
             row = whole * _cycles(rows, vectors) + _cycles(rest, vectors)

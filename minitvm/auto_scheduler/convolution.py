@@ -1,7 +1,8 @@
 """Convolutions: contractions whose columns' factor is read through windows.
 
-Where rows (the channels that are computed) use each window again, it is a matrix product of the
-weights and a matrix of windows, of which a panel as wide as a tile is made at a time::
+Where the channels that are computed fill vectors, they are the columns: :mod:`channels`. Where they
+don't, they are rows, and use each window again: it is a matrix product of the weights and a matrix
+of windows, of which a panel as wide as a tile is made at a time::
 
     for each tile of columns (neighbours in the flattened image):
         panel[k, j] = data[window k of column j]     # left out where windows are single elements
@@ -34,12 +35,12 @@ from minitvm.te.schedule import Schedule
 from minitvm.te.stage import Stage
 from minitvm.te.tensor import ComputeOp, Operation, Tensor
 
-_TASKS = 4  # tiles of columns for each thread, from which on each makes its own panel
-_VECTORS = 7  # of a tile at most
-_LATENCY = 8  # multiply-adds under way at once
-_REMAINDER = 0.06
-_COPIES = 9  # elements of a window that are written out
-_STATEMENTS = 80  # multiply-adds of a tile that are written out in a depthwise convolution
+_TASKS = 4  # images or tiles of columns from which on they are what threads share
+_VECTORS = 7  # of a tile at most: three rows then still hide what a panel's vectors cost
+_LATENCY = 8  # sums that are under way at once: a multiply-add takes 4 cycles, two begin in each
+_REMAINDER = 0.06  # of the time, for which no code of a second kind of tile is made
+_COPIES = 9  # elements of a window that are written out: a window of 3 x 3
+_STATEMENTS = 80  # multiply-adds of a tile that are written out: some 2000 instructions
 
 
 def is_convolution(contraction: Contraction) -> bool:
