@@ -176,14 +176,15 @@ def _write_rows(s: Schedule, sums: Tensor, factor: Tensor, load: ProducerLoad) -
         return [*first, indices[i], indices[k]]
 
     rows = s[s.cache_read(factor, "global", [sums])]
-    loops = rows.transform_layout(layout)
-    _, inner = rows.split(loops[-1], factor=_COPIED)
-    rows.vectorize(inner)
-    rows.parallel(loops[0])
+    *first, row, step = rows.transform_layout(layout)
+    steps, together = rows.split(step, factor=_TOGETHER)
+    rows.reorder(*first, steps, row, together)  # so that squares are transposed in registers
+    rows.vectorize(together)
+    rows.parallel((*first, steps)[0])
     return False
 
 
-_COPIED = 16  # elements of a row that are brought together at once
+_TOGETHER = 16  # steps of the sum that are brought together at once
 
 
 def _write_tiles(
