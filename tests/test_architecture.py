@@ -52,7 +52,8 @@ ROOMS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 FACE = "minitvm"
 RUNTIME_DEPENDENCIES = {"numpy", "llvmlite"}
-OPTIONAL = {"torch", "ml_dtypes"}  # these alone may be imported inside a function
+# These alone may be imported inside a function, the last for type checkers, which bring it.
+OPTIONAL = {"torch", "ml_dtypes", "typing_extensions"}
 # The nodes' `__str__` asks the printer and their `__reduce__` the traversal, which stand above the
 # nodes; a stage knows its schedule, by its type. hashlib loads OpenSSL, which `import minitvm` does
 # not need. `te` hands hybrid on when it is asked for, and the face explain; both import them for
