@@ -137,6 +137,7 @@ CASES = {
     "depthwise": Case(1, 16, 1, 1, (18, 18), (3, 3), padding=1),
     "depthwise strided": Case(1, 16, 1, 1, (18, 19), (3, 3), stride=2, padding=1),
     "multiplier": Case(1, 8, 1, 2, (12, 12), (3, 3), padding=1),
+    "groups, one element": Case(2, 3, 1, 2, (5,), (2,), stride=3, dilation=2),
     "one row": Case(1, 1, 8, 16, (40,), (5,), padding=2),
     "volume": Case(1, 1, 4, 8, (6, 7, 8), (3, 3, 3), padding=1),
     "channels last": Case(1, 1, 8, 32, (14, 14), (3, 3), padding=1, channels_last=True),
