@@ -60,17 +60,11 @@ def _parts(settings: Settings) -> Iterator[Row]:
     steps = {
         "lower": calls(lambda: minitvm.lower(s, args, name="fmm")),
         "emit text": calls(module_text, lowered, options),
-        "LLVM parse, verify": calls(object_code.parse, text),
-        "LLVM optimise": lambda number: _optimise(text, machine, number),
+        "LLVM parse, verify": calls(object_code.parse, str(text)),
+        "LLVM parse, verify, optimise": calls(machine_code.optimised, text, options.target),
         "LLVM emit object": calls(machine.emit_object, module),
         "load": calls(machine_code.load, object_file),
     }
-    what = f"each part on its own; {text.count(chr(10))} lines of LLVM IR"
+    what = f"each part on its own; {str(text).count(chr(10))} lines of LLVM IR"
     for name, found in interleaved(steps, settings).items():
         yield Row(f"of the warm build: {name}", what, {OURS: found})
-
-
-def _optimise(text: str, machine: object, number: int) -> float:
-    """Seconds of `number` optimisations, each of a module parsed for it beforehand."""
-    modules = iter([object_code.parse(text) for _ in range(number)])
-    return calls(lambda: object_code.optimise(next(modules), machine))(number)

@@ -1,7 +1,8 @@
 """The messages of compiled functions about their arguments.
 
 A check in a function's entry is a comparison, a branch and a call of one of the functions made
-here. They are the same for every kernel, so one module of them is compiled once a process, without
+here, which finds out what is wrong where several things may be. They are the same for every kernel,
+so one module of them is compiled once a process, without
 optimisation: they run only when something is wrong. They set a Python error, which needs the GIL,
 and return -1. Where what is wrong is how the arrays lie, and the caller asks for the variant that
 takes them (:mod:`minitvm.runtime.arrangement`), they only say so.
@@ -9,16 +10,29 @@ takes them (:mod:`minitvm.runtime.arrangement`), they only say so.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import field
 from typing import final
 
-from minitvm.codegen.llvm_text import FunctionText, ModuleText, Value, integer
+from minitvm.codegen.dltensor import (
+    DEVICE_ID,
+    DEVICE_TYPE,
+    DTYPE,
+    NDIM,
+    SHAPE,
+    STRIDES,
+    load_field,
+)
+from minitvm.codegen.llvm_text import NULL, FunctionText, ModuleText, Value, integer
 from minitvm.codegen.overlap import Region, emit_overlap_check, table_of
 from minitvm.runtime.arrangement import ASKS_FOR_VARIANT, NEEDS_VARIANT
 from minitvm.runtime.device import DEVICE_TYPES
 from minitvm.runtime.dtype import CODE_NAMES, TypeCode
+from minitvm.runtime.record import record
+from minitvm.runtime.values import ArgTypeCode
 
+ARRAY_CODES = (ArgTypeCode.DLTENSOR_HANDLE, ArgTypeCode.NDARRAY_HANDLE)
 REPORT_PREFIX = "minitvm_report_"
 ERROR_PREFIX = "minitvm_error_"
 
@@ -32,7 +46,7 @@ _DEVICES = tuple(_DEVICE_NAMES.get(i, "unknown device") for i in range(max(_DEVI
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class Message:
     """One message: the class of the error (a name of :data:`minitvm.runtime.errors.RAISABLE`), the
     text for ``PyErr_Format``, and the LLVM types of what it shows; `tables` name the numbers among
@@ -115,6 +129,44 @@ class ArgumentErrors:
         asking = [self._ret_type_code] if MESSAGES[message].arrangement else []
         return self._call(message, [*asking, self._function, position, name, *values], shown)
 
+    def report_array(self, position: int, dtype: str, *found: Value) -> Value:
+        """Reports what is wrong with an argument that should be an array on the CPU. `found` are
+        its type code and its ``DLTensor*``, the ndim and the word of the dtype expected."""
+        return self._report_first("array", position, dtype, *found)
+
+    def report_shape(
+        self, position: int, handle: Value, expected: Sequence[Value], sources: Sequence[str]
+    ) -> Value:
+        """Reports the first extent of an array that is not as `expected`, and where in the text of
+        the program that comes from."""
+        strings = [self._text.module.string(source) for source in sources]
+        tables = self._table(expected), self._table(strings) if any(sources) else NULL
+        return self._report_first("extents", position, handle, *tables)
+
+    def report_memory(
+        self, position: int, size: Value, data: Value, first: Value, alignment: int
+    ) -> Value:
+        """Reports that an array of `size` elements has no memory, or is not aligned."""
+        return self._report_first("memory", position, size, data, first, alignment)
+
+    def report_strides(self, position: int, handle: Value, expected: Sequence[Value]) -> Value:
+        """Reports the first stride of an array that is not as `expected`."""
+        details = (handle, self._table(expected))
+        return self._report_first("layout", position, self._ret_type_code, *details)
+
+    def _table(self, values: Sequence[Value]) -> Value:
+        """Values of 8 bytes one after another in memory."""
+        table = self._text.alloca("i64", len(values))
+        for place, value in enumerate(values):
+            where = self._text.element_pointer("i64", table, integer("i64", place))
+            self._text.store(value, where, 8)
+        return table
+
+    def _report_first(self, report: str, position: int, *details: int | str | Value) -> Value:
+        """Reports the first message that fits, by a function of :data:`_SEARCHES`."""
+        name = self._arg_names[position]
+        return self._call(report, [self._function, position, name, *details], ())
+
     def report_overlaps(self, regions: Sequence[Region]) -> Value:
         """Reports the first of the outputs among `regions` that shares memory with another one;
         the result is the status, 0 if there is none."""
@@ -145,7 +197,7 @@ class ArgumentErrors:
             else v
             for v in values
         ]
-        assert shown == tuple(v.type for v in operands[len(operands) - len(shown) :])
+        assert not shown or shown == tuple(v.type for v in operands[-len(shown) :])
         params = ", ".join(operand.type for operand in operands)
         function = module.external_function(REPORT_PREFIX + message, f"i32 ({params})")
         return self._text.call(function, "i32", operands)
@@ -172,6 +224,10 @@ def messages_text(triple: str, data_layout: str) -> str:
             values += parts
         raise_error(text, message.kind, format, values)
         _close(text)
+    for search, (details, emit) in _SEARCHES.items():
+        text = _open(module, search, (*_ARGUMENT, *details))
+        emit(text, *text.params[len(_ARGUMENT) :])
+        text.finish()
     emit_overlap_check(module, REPORT_PREFIX + _OVERLAPS, REPORT_PREFIX + "overlap")
     return str(module)
 
@@ -183,6 +239,115 @@ def _open(module: ModuleText, name: str, params: Sequence[tuple[str, str]]) -> F
 def _close(text: FunctionText) -> None:
     text.ret(integer("i32", -1))
     text.finish()
+
+
+def _return_report(
+    text: FunctionText, message: str, *values: Value, asking: Sequence[Value] = ()
+) -> None:
+    """Ends a function that has an argument's parameters with what a message's function does."""
+    reporter = Value("ptr", f"@{REPORT_PREFIX}{message}")
+    arguments = [*asking, *text.params[: len(_ARGUMENT)], *values]
+    text.ret(text.call(reporter, "i32", arguments))
+
+
+@contextmanager
+def _unless(text: FunctionText, holds: Value) -> Iterator[None]:
+    """Where a condition doesn't hold; the function ends there."""
+    failed, go_on = text.block("failed"), text.block("checked")
+    text.branch_if(holds, go_on, failed)
+    text.place(failed)
+    with text.scope():
+        yield
+    text.place(go_on)
+
+
+def _search_array(
+    text: FunctionText, dtype: Value, code: Value, handle: Value, ndim: Value, word: Value
+) -> None:
+    a, b = (text.icmp("eq", code, integer("i32", each)) for each in ARRAY_CODES)
+    with _unless(text, text.binary("or", a, b)):
+        _return_report(text, "kind", text.module.string("an array"), code)
+    with _unless(text, text.icmp("ne", handle, NULL)):
+        _return_report(text, "null")
+    found = load_field(text, handle, NDIM, "i32")
+    with _unless(text, text.icmp("eq", found, ndim)):
+        _return_report(text, "ndim", ndim, found)
+    found = load_field(text, handle, DTYPE, "i32")
+    with _unless(text, text.icmp("eq", found, word)):
+        _return_report(text, "dtype", dtype, found)
+    device = [load_field(text, handle, field, "i32") for field in (DEVICE_TYPE, DEVICE_ID)]
+    _return_report(text, "device", *device)
+
+
+def _search_extents(text: FunctionText, handle: Value, expected: Value, sources: Value) -> None:
+    shape = load_field(text, handle, SHAPE, "ptr")
+
+    def differs(dim: Value) -> Value:
+        return text.icmp("ne", _word(text, shape, dim), _word(text, expected, dim))
+
+    dim = _first(text, differs)
+    found, wanted = _word(text, shape, dim), _word(text, expected, dim)
+    number = text.convert("trunc", dim, "i32")
+    with _unless(text, text.icmp("eq", sources, NULL)):
+        source = _word(text, sources, dim, "ptr")
+        _return_report(text, "shape", number, wanted, source, found)
+    _return_report(text, "shape", number, wanted, text.module.string(""), found)
+
+
+def _search_memory(
+    text: FunctionText, size: Value, data: Value, first: Value, alignment: Value
+) -> None:
+    empty = text.icmp("eq", size, integer("i64", 0))
+    with _unless(text, text.binary("or", text.icmp("ne", data, NULL), empty)):
+        _return_report(text, "data", size)
+    _return_report(text, "alignment", alignment, first)
+
+
+def _search_layout(text: FunctionText, asking: Value, handle: Value, expected: Value) -> None:
+    shape, strides = (load_field(text, handle, field, "ptr") for field in (SHAPE, STRIDES))
+
+    def differs(dim: Value) -> Value:
+        several = text.icmp("sgt", _word(text, shape, dim), integer("i64", 1))
+        other = text.icmp("ne", _word(text, strides, dim), _word(text, expected, dim))
+        return text.binary("and", several, other)
+
+    dim = _first(text, differs)
+    number = text.convert("trunc", dim, "i32")
+    found, wanted = _word(text, strides, dim), _word(text, expected, dim)
+    _return_report(text, "strides", number, wanted, found, asking=[asking])
+
+
+def _first(text: FunctionText, found: Callable[[Value], Value]) -> Value:
+    """The first number for which a condition holds; there is one."""
+    before, search, done = text.current, text.block("search"), text.block("found")
+    text.branch(search)
+    text.place(search)
+    number, upcoming = text.phi_open(integer("i64", 0), before, search)
+    text.count_up(upcoming, number, integer("i64", 1), signed=True)
+    with text.scope():
+        text.branch_if(found(number), done, search)
+    text.place(done)
+    return number
+
+
+def _word(text: FunctionText, table: Value, position: Value, type: str = "i64") -> Value:
+    """A value of 8 bytes in a table."""
+    return text.load(type, text.element_pointer("i64", table, position), 8)
+
+
+# Which message about an argument it is: the parameters after those of _ARGUMENT, and the search.
+_SEARCHES: dict[str, tuple[Sequence[tuple[str, str]], Callable[..., None]]] = {
+    "array": (
+        (("ptr", "dtype"), ("i32", "code"), ("ptr", "handle"), ("i32", "ndim"), ("i32", "word")),
+        _search_array,
+    ),
+    "extents": ((("ptr", "handle"), ("ptr", "expected"), ("ptr", "sources")), _search_extents),
+    "memory": (
+        (("i64", "size"), ("ptr", "data"), ("ptr", "first"), ("i32", "alignment")),
+        _search_memory,
+    ),
+    "layout": ((("ptr", "asking"), ("ptr", "handle"), ("ptr", "expected")), _search_layout),
+}
 
 
 def _return_if_asked(text: FunctionText, ret_type_code: Value) -> None:

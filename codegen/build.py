@@ -20,7 +20,6 @@ from minitvm.codegen.llvm_text import ModuleText
 from minitvm.codegen.machine_code import (
     emit_assembly,
     emit_object,
-    linked,
     load,
     machine_for,
     optimised,
@@ -171,7 +170,7 @@ def compile_module(lowered: IRModule, options: CodegenOptions) -> Module:
     )
 
 
-def module_text(lowered: IRModule, options: CodegenOptions) -> str:
+def module_text(lowered: IRModule, options: CodegenOptions) -> ModuleText:
     """The LLVM IR of lowered loop IR, not yet optimised."""
     machine = machine_for(options.target)
     module = ModuleText("minitvm", options.target.triple, str(machine.target_data))
@@ -179,8 +178,7 @@ def module_text(lowered: IRModule, options: CodegenOptions) -> str:
         if not isinstance(func.name, str) or not func.name or "\0" in func.name:
             raise CompileError(f"build: expected a name such as 'fmm', got {func.name!r}")
         emit_function(module, func, options)
-    text = str(module)
-    return linked(text, module.imports) if module.imports else text
+    return module
 
 
 @final

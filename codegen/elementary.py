@@ -14,13 +14,13 @@ docs/numerics.md; a scalar gets the same bits as a lane.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import final
 
 from minitvm.codegen.lanes import Lanes
 from minitvm.codegen.llvm_text import FunctionText, Value, element_type, lanes_of
 from minitvm.runtime.dtype import FLOAT32
+from minitvm.runtime.record import record
 from minitvm.scalars import round_float
 
 _LN2 = Fraction("0.693147180559945309417232121458176568075500134360255254120680009")
@@ -31,7 +31,7 @@ _LOGARITHM = {"log": Fraction(1), "log2": _LN2, "log10": _LN10}
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class _Format:
     """A binary format, and the polynomials for it.
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from minitvm import expr as e
@@ -29,6 +28,7 @@ from minitvm.expr import Buffer, BufferStore, PrimExpr, Var
 from minitvm.functor import walk_once
 from minitvm.runtime.dtype import INT64, DType
 from minitvm.runtime.errors import CompileError
+from minitvm.runtime.record import record
 from minitvm.scalars import INTRINSICS, VECTOR_FOLDS
 from minitvm.te.dot_product import DOT_PRODUCTS
 from minitvm.te.matrix_product import MATRIX_PRODUCTS
@@ -39,7 +39,7 @@ _INT_COMPARE = {e.EQ: "eq", e.NE: "ne", e.LT: "lt", e.LE: "le", e.GT: "gt", e.GE
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class Address:
     """Where an access goes: a pointer, and for a vector access the step between its elements.
 
@@ -73,6 +73,11 @@ class ExpressionEmitter:
         self._contract = "" if options.strict else "contract"
         self.variables: dict[Var, Value] = {}
         self.pointers: dict[Buffer, Value] = {}
+        self.has_called_out = False  # and so may have changed anything in memory
+        self._strides: dict[Buffer, list[int | None]] = {}
+        self._changing: set[Var] = set()
+        # The changing variables, and the memory of the buffers, in what is being emitted.
+        self._needs: set[object] = set()
         self.calls: dict[str, Callable[[e.Call], Value]] = {
             "if_then_else": self._emit_if_then_else,
             "likely": lambda node: self.emit(node.args[0]),
@@ -119,17 +124,28 @@ class ExpressionEmitter:
         }
 
     def emit(self, node: PrimExpr) -> Value:
-        """The value of an expression."""
-        known = self.text.recall(node)
-        if known is not None:
-            return known
+        """The value of an expression: computed once, until a variable that may change
+        (:meth:`bind_anew`) or a buffer in it does."""
         emit = self._table.get(type(node))
         if emit is None:
             raise e.unknown_node(node, "code generation")
+        if type(node) in _LEAVES:
+            return emit(node)
+        known = self.text.recall(node)
+        if known is not None:
+            self._needs |= known[1]
+            return known[0]
+        outer, self._needs = self._needs, set()
         value = emit(node)
-        if type(node) not in _LEAVES:
-            self.text.remember(node, value)
+        self.text.remember(node, value, frozenset(self._needs))
+        self._needs |= outer
         return value
+
+    def bind_anew(self, var: Var, value: Value) -> None:
+        """Gives a value to a variable that may have had another one in this scope."""
+        self._changing.add(var)
+        self.text.forget(var)
+        self.variables[var] = value
 
     # -- leaves and operators --
 
@@ -139,6 +155,8 @@ class ExpressionEmitter:
                 f"variable {node.name}: expected one bound by an argument, a dimension or a loop, "
                 "found it unbound: pass it to build, or use it as a dimension of an argument"
             )
+        if node in self._changing:
+            self._needs.add(node)
         return self.variables[node]
 
     def _emit_arithmetic(self, node: e.Arithmetic) -> Value:
@@ -275,28 +293,84 @@ class ExpressionEmitter:
             return b if x == 0 else a
         return self.text.binary("add", a, b, "nsw")
 
+    def _split(self, node: PrimExpr) -> tuple[Value, int]:
+        """An index as ``i64``, and a constant to be added to it."""
+        if isinstance(node, e.IntImm):
+            return _ZERO_INDEX, node.value
+        if node.dtype != INT64:
+            return self.index(node), 0
+        if isinstance(node, Var):
+            value = self.emit(node)
+            known = _literal(value)
+            return (value, 0) if known is None else (_ZERO_INDEX, known)
+        if isinstance(node, e.Add | e.Sub | e.Mul):
+            (a, x), (b, y) = self._split(node.a), self._split(node.b)
+            if isinstance(node, e.Add):
+                return self._added(a, b), x + y
+            if b is _ZERO_INDEX:
+                return (a, x - y) if isinstance(node, e.Sub) else (self._scaled(a, y), x * y)
+            if isinstance(node, e.Mul) and a is _ZERO_INDEX:
+                return self._scaled(b, x), x * y
+        return self.index(node), 0
+
+    def _added(self, a: Value, b: Value, flags: str = "") -> Value:
+        if a is _ZERO_INDEX or b is _ZERO_INDEX:
+            return b if a is _ZERO_INDEX else a
+        return self.text.binary("add", a, b, flags)
+
+    def _scaled(self, a: Value, by: int, flags: str = "") -> Value:
+        if a is _ZERO_INDEX or by in (0, 1):
+            return a if by else _ZERO_INDEX
+        return self.text.binary("mul", a, integer("i64", by), flags)
+
+    def _constant_strides(self, buffer: Buffer) -> Sequence[int | None]:
+        """The distances between neighbours along each dimension, None where they aren't known."""
+        known = self._strides.get(buffer)
+        if known is None:
+            apart = list(buffer.strides) or [e.const(1)]
+            known = [e.const_int(stride) for stride in apart]
+            if not buffer.strides:
+                for extent in buffer.shape[:0:-1]:
+                    below, factor = known[0], e.const_int(extent)
+                    known.insert(0, None if below is None or factor is None else below * factor)
+            if buffer.auto_broadcast:
+                known = [None] * len(known)
+            self._strides[buffer] = known
+        return known
+
     def address(self, buffer: Buffer, indices: tuple[PrimExpr, ...]) -> Address:
         """Where ``buffer[indices]`` is."""
-        offset, step, lanes = integer("i64", 0), integer("i64", 0), 1
+        offset, constant, step, constant_step, lanes = _ZERO_INDEX, 0, _ZERO_INDEX, 0, 1
         offsets: Value | None = None
-        strides = self.strides(buffer)
+        factors = self._constant_strides(buffer)
+        strides = self.strides(buffer) if None in factors else ()
         for node, dim in joined(buffer, indices):
-            stride = strides[dim]
+            factor = factors[dim]
+            stride = strides[dim] if factor is None else integer("i64", factor)
             lanes = max(lanes, node.dtype.lanes)
+            first = node
             if isinstance(node, e.Ramp):
-                offset = self._plus(offset, self.times(self.index(node.base), stride))
-                step = self._plus(step, self.times(self.index(node.stride), stride))
+                first, apart = node.base, e.const_int(node.stride)
+                if apart is None or factor is None:
+                    step = self._plus(step, self.times(self.index(node.stride), stride))
+                else:
+                    constant_step += apart * factor
             elif isinstance(node, e.Broadcast):
-                offset = self._plus(offset, self.times(self.index(node.value), stride))
-            elif node.dtype.lanes == 1:
-                offset = self._plus(offset, self.times(self.index(node), stride))
-            else:
+                first = node.value
+            if first.dtype.lanes > 1:
                 scaled = self.text.binary(
-                    "mul", self.index(node), self.text.splat(stride, node.dtype.lanes)
+                    "mul", self.index(first), self.text.splat(stride, first.dtype.lanes)
                 )
                 offsets = scaled if offsets is None else self.text.binary("add", offsets, scaled)
+            elif factor is None:
+                offset = self._plus(offset, self.times(self.index(first), stride))
+            else:
+                value, more = self._split(first)
+                offset = self._added(offset, self._scaled(value, factor, "nsw"), "nsw")
+                constant += more * factor
+        step = self._plus(step, integer("i64", constant_step))
         element = memory_type(buffer.dtype)
-        pointer = self.text.element_pointer(element, self.pointer(buffer), offset)
+        pointer = self._shifted(element, self.pointer(buffer), offset, constant)
         if lanes == 1:
             return Address(pointer)
         if offsets is None and _literal(step) in (0, 1):
@@ -313,7 +387,19 @@ class ExpressionEmitter:
             _literal(step) if offsets is None else None,
         )
 
+    def _shifted(self, element: str, pointer: Value, offset: Value, constant: int) -> Value:
+        """The element at ``offset + constant``. What is constant is added last: then unrolled loops
+        share the rest, and it is part of the instruction that reads. Without it an address may be
+        that of nothing."""
+        if constant and _literal(offset) is None:
+            pointer = self.text.element_pointer(element, pointer, offset, inbounds=False)
+            rest = integer("i64", constant)
+            return self.text.element_pointer(element, pointer, rest, inbounds=False)
+        place = self._plus(offset, integer("i64", constant))
+        return self.text.element_pointer(element, pointer, place)
+
     def _emit_load(self, node: e.BufferLoad) -> Value:
+        self._needs.add(node.buffer.data)
         dtype = node.buffer.dtype
         predicate = _unless_all(node.predicate)
         if predicate is None:
@@ -452,6 +538,7 @@ class ExpressionEmitter:
             return self._math.emit(node.op, node.args[0].dtype.element, args)
         if node.op not in self.calls:
             raise CompileError(f"{node.op}: expected a call that minitvm knows, found {node}")
+        self.has_called_out |= node.op in _CALLS_OUT
         return self.calls[node.op](node)
 
     def _emit_if_then_else(self, node: e.Call) -> Value:
@@ -480,6 +567,7 @@ class ExpressionEmitter:
         if isinstance(source, e.BufferLoad) and _unless_all(source.predicate) is None:
             where = self.address(source.buffer, source.indices)
             if where.step == 1 and not source.dtype.is_bool:
+                self._needs.add(source.buffer.data)
                 loaded = self.text.load(wanted, where.pointer, source.buffer.dtype.itemsize)
                 return self.conversions.from_memory(loaded, node.dtype)
         memory = self.conversions.to_memory(self.emit(source), source.dtype)
@@ -609,6 +697,8 @@ def _is_never(predicate: PrimExpr) -> bool:
 _FEATURES = {each.llvm: each.features for each in (*DOT_PRODUCTS, *MATRIX_PRODUCTS)}
 _TILE = "<256 x i32>"  # a tile of AMX
 _OF_TARGETS = ("llvm.x86.", "llvm.aarch64.")  # how the names of their own intrinsics begin
+_ZERO_INDEX = integer("i64", 0)
+_CALLS_OUT = ("call_packed", "call_extern", "call_llvm_intrin", "tvm_access_ptr", "prefetch")
 _STRIDES = (2, 3, 4)  # steps that are read as neighbours
 _ZERO = {"i": "0", "f": "0.0", "d": "0.0", "p": "null"}  # by the first letter of an LLVM type
 
@@ -635,6 +725,8 @@ def _wrapped(number: int, bits: int) -> int:
 
 def _literal(value: Value) -> int | None:
     digits = value.text
+    if digits[0] == "%":
+        return None
     return int(digits) if digits.lstrip("-").isdigit() else None
 
 

@@ -6,16 +6,16 @@ a vector gets the bits that a scalar gets.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import final
 
 from minitvm.codegen.llvm_text import FunctionText, Value, element_type, floating, integer
 from minitvm.runtime.dtype import FLOAT32
+from minitvm.runtime.record import record
 from minitvm.scalars import round_float
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class Lanes:
     """A ``float`` or ``double``, or a vector of them, in the function `text`.
 

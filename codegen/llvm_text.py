@@ -11,13 +11,14 @@ import re
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import final
+from functools import cache, lru_cache
+from typing import NamedTuple, final
+
+from minitvm.runtime.record import record
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(NamedTuple):
     """An operand: its LLVM type and its text (``%7``, ``42``, ``@name``)."""
 
     type: str
@@ -28,13 +29,14 @@ class Value:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class Block:
     """A basic block's label."""
 
     label: str
 
 
+@lru_cache(maxsize=4096)
 def integer(type: str, value: int) -> Value:
     """An integer constant; of a vector type, the same in every lane.
 
@@ -77,12 +79,14 @@ def _without_attributes(param: str) -> str:
 _VECTOR = re.compile(r"<(\d+) x (\w+)>")
 
 
+@cache
 def element_type(type: str) -> str:
     """The type of one lane."""
     match = _VECTOR.fullmatch(type)
     return match.group(2) if match else type
 
 
+@cache
 def lanes_of(type: str) -> int:
     """How many lanes a type has; a scalar has one."""
     match = _VECTOR.fullmatch(type)
@@ -109,6 +113,7 @@ class ModuleText:
 
     def __init__(self, name: str, triple: str, data_layout: str) -> None:
         self.imports: list[str] = []  # LLVM IR of the user's, to be linked in
+        self.has_plain_loops = False  # innermost loops of scalars, which LLVM may make vectors of
         self._header = (
             f'source_filename = "{_quote(name.encode())}"\n'
             f'target datalayout = "{data_layout}"\n'
@@ -172,6 +177,10 @@ def symbol(name: str) -> str:
     return name if re.fullmatch(r"[A-Za-z_.$][\w.$]*", name) else f'"{_quote(name.encode())}"'
 
 
+_NOTHING: frozenset[object] = frozenset()
+_Remembered = dict[object, tuple[Value, frozenset[object]]]  # by key, and what each needs
+
+
 class FunctionText:
     """A function under construction: a current block, and a method for each kind of operation.
 
@@ -198,7 +207,8 @@ class FunctionText:
         self._lines: list[str] = []
         self._counter = 0
         self._scopes: list[dict[str, Value]] = [{}]
-        self._remembered: list[dict[object, Value]] = [{}]
+        self._remembered: list[_Remembered] = [{}]
+        self._needing: dict[object, list[tuple[_Remembered, object]]] = {}
         self.current = Block("entry")
 
     def finish(self) -> None:
@@ -228,21 +238,31 @@ class FunctionText:
         self._scopes.pop()
         self._remembered.pop()
 
-    def remember(self, key: object, value: Value) -> None:
-        """Keeps what the caller computed for `key`, in this scope and until :meth:`forget`."""
-        self._remembered[-1][key] = value
+    def remember(self, key: object, value: Value, needs: frozenset[object] = _NOTHING) -> None:
+        """Keeps what the caller computed for `key`, in this scope and until :meth:`forget`, of all
+        or of something that it `needs`."""
+        known = self._remembered[-1]
+        known[key] = value, needs
+        for need in needs:
+            self._needing.setdefault(need, []).append((known, key))
 
-    def recall(self, key: object) -> Value | None:
-        """What was kept for `key`, if anything."""
+    def recall(self, key: object) -> tuple[Value, frozenset[object]] | None:
+        """What was kept for `key`, if anything, and what it needs."""
         for known in reversed(self._remembered):
             found = known.get(key)
             if found is not None:
                 return found
         return None
 
-    def forget(self) -> None:
-        """Ends what is remembered: memory may have changed since."""
-        self._remembered = [{} for _ in self._remembered]
+    def forget(self, need: object = None) -> None:
+        """Ends what is remembered: memory may have changed since. Given a `need`, only what needs
+        that."""
+        if need is None:
+            self._remembered = [{} for _ in self._remembered]
+            self._needing.clear()
+            return
+        for known, key in self._needing.pop(need, ()):
+            known.pop(key, None)
 
     def branch(self, target: Block) -> None:
         self._lines.append(f"  br label %{target.label}")
@@ -320,11 +340,15 @@ class FunctionText:
         prefix = flags + " " if flags else ""
         return self._pure(type, f"call {prefix}{type} @llvm.{name}({listed})")
 
-    def element_pointer(self, type: str, pointer: Value, index: Value) -> Value:
-        """The address of element `index` of an array of `type` at `pointer`."""
+    def element_pointer(
+        self, type: str, pointer: Value, index: Value, *, inbounds: bool = True
+    ) -> Value:
+        """The address of element `index` of an array of `type` at `pointer`; of one that there may
+        not be, unless it is `inbounds`."""
         if index.text == "0":
             return pointer
-        return self._pure("ptr", f"getelementptr inbounds {type}, {pointer}, {index}")
+        flag = "inbounds " if inbounds else ""
+        return self._pure("ptr", f"getelementptr {flag}{type}, {pointer}, {index}")
 
     def vector_of_pointers(self, type: str, element: str, base: Value, offsets: Value) -> Value:
         """The addresses of the elements at `offsets`, one a lane, from `base`."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import final
 
+from minitvm.runtime.record import record
 from minitvm.target import Target
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class CodegenOptions:
     """The target, whether floating point is as written, and who releases the GIL.
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import final
 
 from minitvm.codegen.llvm_text import Block, FunctionText, ModuleText, Value, integer
+from minitvm.runtime.record import record
 
 # int share_memory(DLTensor* a, DLTensor* b)
 SHARE_MEMORY = "minitvm_share_memory"
@@ -21,7 +21,7 @@ _TENSOR, _LOW, _END, _NAME, _POSITION, _IS_OUTPUT, _IS_COMPACT = range(_WORDS)
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class Region:
     """The memory of the array of a ``DLTensor*``: its bytes lie in ``[low, end)``, and strides
     (counted in elements) lead from one to the others. `is_compact`: it fills the range."""

@@ -14,16 +14,22 @@ for it, the status is NEEDS_VARIANT (:mod:`minitvm.runtime.arrangement`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial, reduce
 from typing import final
 
 from minitvm import expr as e
 from minitvm.codegen import dltensor
-from minitvm.codegen.argument_errors import ArgumentErrors, percent_escaped, raise_error
+from minitvm.codegen.argument_errors import (
+    ARRAY_CODES,
+    ArgumentErrors,
+    percent_escaped,
+    raise_error,
+)
 from minitvm.codegen.expression import ExpressionEmitter
 from minitvm.codegen.gil import pays_release, release_gil, take_gil
-from minitvm.codegen.llvm_text import FunctionText, ModuleText, Value, integer, symbol
+from minitvm.codegen.llvm_text import NULL, FunctionText, ModuleText, Value, integer, symbol
 from minitvm.codegen.options import CodegenOptions
 from minitvm.codegen.overlap import Region, own_elements_apart, ranges_apart
 from minitvm.codegen.statement import Assertion, StatementEmitter
@@ -225,47 +231,25 @@ class _Entry:
 
     def _tensor(self, position: int, buffer: Buffer, code: Value, where: Value) -> _Tensor:
         text, errors = self._text, self._errors
-        accepted = (ArgTypeCode.DLTENSOR_HANDLE, ArgTypeCode.NDARRAY_HANDLE)
-        self._require(
-            self._is_one_of(code, accepted),
-            errors.report,
-            "kind",
-            position,
-            "an array",
-            code,
-        )
         handle = text.load("ptr", where, 8)
-        self._require(
-            text.icmp("ne", handle, Value("ptr", "null")), errors.report, "null", position
+        ndim, dtype = integer("i32", buffer.ndim), integer("i32", dltensor.dtype_word(buffer.dtype))
+        known, right, wrong = (text.block(hint) for hint in ("known", "right", "wrong"))
+        is_array = text.binary(
+            "and", self._is_one_of(code, ARRAY_CODES), text.icmp("ne", handle, NULL)
         )
-        ndim = dltensor.load_field(text, handle, dltensor.NDIM, "i32")
-        self._require(
-            text.icmp("eq", ndim, integer("i32", buffer.ndim)),
-            errors.report,
-            "ndim",
-            position,
-            buffer.ndim,
-            ndim,
-        )
-        word = dltensor.load_field(text, handle, dltensor.DTYPE, "i32")
-        self._require(
-            text.icmp("eq", word, integer("i32", dltensor.dtype_word(buffer.dtype))),
-            errors.report,
-            "dtype",
-            position,
-            str(buffer.dtype),
-            word,
-        )
-        kind = dltensor.load_field(text, handle, dltensor.DEVICE_TYPE, "i32")
-        number = dltensor.load_field(text, handle, dltensor.DEVICE_ID, "i32")
-        self._require(
-            text.icmp("eq", kind, integer("i32", DEVICE_TYPES["cpu"])),
-            errors.report,
-            "device",
-            position,
-            kind,
-            number,
-        )
+        text.branch_if(is_array, known, wrong, likely=True)
+        text.place(known)
+        with text.scope():
+            cpu = integer("i32", DEVICE_TYPES["cpu"])
+            fields = ((dltensor.NDIM, ndim), (dltensor.DTYPE, dtype), (dltensor.DEVICE_TYPE, cpu))
+            fits = [
+                text.icmp("eq", dltensor.load_field(text, handle, field, "i32"), expected)
+                for field, expected in fields
+            ]
+            text.branch_if(_all(text, fits), right, wrong, likely=True)
+        text.place(wrong)
+        text.ret(errors.report_array(position, str(buffer.dtype), code, handle, ndim, dtype))
+        text.place(right)
         extents: list[Value] = []
         if buffer.ndim:
             shape = dltensor.load_field(text, handle, dltensor.SHAPE, "ptr")
@@ -324,41 +308,38 @@ class _Entry:
     def _check(self, tensor: _Tensor) -> None:
         """Shape, strides, memory and alignment."""
         text, errors, position = self._text, self._errors, tensor.position
-        for dim, (expr, found) in enumerate(zip(tensor.buffer.shape, tensor.extents, strict=True)):
-            expected = self._expressions.index(expr)
-            source = self._describe(expr)
-            self._require(
-                text.icmp("eq", found, expected),
-                errors.report,
-                "shape",
-                position,
-                dim,
-                expected,
-                source,
-                found,
-            )
+        buffer, index = tensor.buffer, self._expressions.index
+        expected = [index(expr) for expr in buffer.shape]
+        if expected:
+            pairs = zip(tensor.extents, expected, strict=True)
+            fits = _all(text, [text.icmp("eq", *pair) for pair in pairs])
+            sources = [self._describe(expr) for expr in buffer.shape]
+            self._require(fits, errors.report_shape, position, tensor.handle, expected, sources)
+        tensor.extents = expected
         size = integer("i64", 1)
-        for extent in tensor.extents:
+        for extent in expected:
             size = self._expressions.times(size, extent)
         data = dltensor.load_field(text, tensor.handle, dltensor.DATA, "ptr")
         offset = dltensor.load_field(text, tensor.handle, dltensor.BYTE_OFFSET, "i64")
-        nonempty = text.icmp("ne", size, integer("i64", 0))
-        present = text.icmp("ne", data, Value("ptr", "null"))
-        self._require(
-            text.binary("or", present, text.icmp("eq", size, integer("i64", 0))),
-            errors.report,
-            "data",
-            position,
-            size,
-        )
         tensor.data = text.element_pointer("i8", data, offset)
-        alignment = max(tensor.buffer.dtype.element.itemsize, tensor.buffer.data_alignment)
+        nonempty = self._is_not(size, 0)
+        fits = text.icmp("ne", data, NULL)
+        if nonempty.text != "true":
+            fits = text.binary("or", fits, text.icmp("eq", size, integer("i64", 0)))
+        alignment = max(buffer.dtype.element.itemsize, buffer.data_alignment)
         if alignment > 1:
             address = text.convert("ptrtoint", tensor.data, "i64")
             low = text.binary("and", address, integer("i64", alignment - 1))
-            aligned = text.icmp("eq", low, integer("i64", 0))
-            self._require(aligned, errors.report, "alignment", position, alignment, tensor.data)
+            fits = text.binary("and", fits, text.icmp("eq", low, integer("i64", 0)))
+        details = (size, data, tensor.data, alignment)
+        self._require(fits, errors.report_memory, position, *details)
         self._check_strides(tensor, size, nonempty)
+
+    def _is_not(self, value: Value, number: int) -> Value:
+        """Whether a value, which may be constant, is another than a number."""
+        if value.text.isdigit():
+            return integer("i1", int(value.text) != number)
+        return self._text.icmp("ne", value, integer("i64", number))
 
     def _describe(self, expr: PrimExpr) -> str:
         if isinstance(expr, Var):
@@ -380,20 +361,34 @@ class _Entry:
             return
         strides = dltensor.load_field(text, tensor.handle, dltensor.STRIDES, "ptr")
         given, done = text.block("strided"), text.block("compact")
-        has_strides = text.binary("and", text.icmp("ne", strides, Value("ptr", "null")), nonempty)
+        has_strides = text.icmp("ne", strides, NULL)
+        if nonempty.text != "true":
+            has_strides = text.binary("and", has_strides, nonempty)
         text.branch_if(has_strides, given, done)
         text.place(given)
         with text.scope():
-            for dim, expected in enumerate(self._expressions.strides(buffer)):
-                self._require_stride(tensor, dim, expected, self._element(strides, dim))
+            expected = self._expressions.strides(buffer)
+            fits = [
+                self._fits_stride(tensor, dim, step, self._element(strides, dim))
+                for dim, step in enumerate(expected)
+            ]
+            report = self._errors.report_strides
+            self._require(_all(text, fits), report, tensor.position, tensor.handle, expected)
             text.branch(done)
         text.place(done)
 
+    def _fits_stride(self, tensor: _Tensor, dim: int, expected: Value, stride: Value) -> Value:
+        """Whether a dimension of more than one element has the stride expected."""
+        fits = self._text.icmp("eq", stride, expected)
+        several = self._is_not(tensor.extents[dim], 1)
+        if several.text == "true":
+            return fits
+        single = self._text.icmp("sle", tensor.extents[dim], integer("i64", 1))
+        return self._text.binary("or", fits, single)
+
     def _require_stride(self, tensor: _Tensor, dim: int, expected: Value, stride: Value) -> None:
         """The stride of a dimension of more than one element must be the one expected."""
-        text = self._text
-        single = text.icmp("sle", tensor.extents[dim], integer("i64", 1))
-        fits = text.binary("or", text.icmp("eq", stride, expected), single)
+        fits = self._fits_stride(tensor, dim, expected, stride)
         self._require(fits, self._errors.report, "strides", tensor.position, dim, expected, stride)
 
     def _data(self, tensor: _Tensor) -> Value:
@@ -438,7 +433,7 @@ class _Entry:
         for dim in reversed(range(tensor.buffer.ndim)):
             text.store(step, text.element_pointer("i64", compact, integer("i64", dim)), 8)
             step = self._expressions.times(step, tensor.extents[dim])
-        return text.select(text.icmp("eq", strides, Value("ptr", "null")), compact, strides)
+        return text.select(text.icmp("eq", strides, NULL), compact, strides)
 
     # -- overlap, and the call --
 
@@ -553,6 +548,12 @@ class _Entry:
             text.ret(integer("i32", -1))
         text.place(gave_up)
         text.ret(integer("i32", -1))
+
+
+def _all(text: FunctionText, conditions: Sequence[Value]) -> Value:
+    """Whether all of some conditions hold."""
+    first, *others = conditions
+    return reduce(partial(text.binary, "and"), others, first)
 
 
 def arg_names(func: PrimFunc) -> tuple[str, ...]:

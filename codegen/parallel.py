@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeGuard, final
 
 from minitvm import expr as e
@@ -24,6 +23,7 @@ from minitvm.codegen.gil import needs_the_gil
 from minitvm.codegen.llvm_text import FunctionText, Value, element_type, integer, lanes_of
 from minitvm.expr import Buffer, PrimExpr, Var
 from minitvm.functor import children, free_vars, walk_once
+from minitvm.runtime.record import record
 from minitvm.scalars import INTRINSICS
 from minitvm.stmt import ForKind, Stmt
 
@@ -46,7 +46,7 @@ _Captured = tuple[Var | Buffer, Value]  # something from outside, and its value 
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class Team:
     """The tasks of a region, as one of them sees them: ``i64``, ``i64`` and ``ptr``."""
 
@@ -56,7 +56,7 @@ class Team:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class Share:
     """The iterations of one task: from `begin` on, every `step`-th before `end`, ``i64`` each."""
 
@@ -240,7 +240,7 @@ def _is_literal(value: Value) -> bool:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class _Slots:
     """Where in a closure of 8-byte slots each value begins, and how many there are."""
 

@@ -8,7 +8,6 @@ touches Python, so that it can run without the GIL and on any thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 from minitvm import expr as e
@@ -33,10 +32,11 @@ from minitvm.codegen.parallel import (
 from minitvm.codegen.types import memory_type
 from minitvm.codegen.work import pays_threads
 from minitvm.expr import Buffer, PrimExpr, Var
-from minitvm.functor import rebuild
+from minitvm.functor import rebuild, walk_once
 from minitvm.passes.reuse_storage import STACK_BYTES
 from minitvm.runtime.dtype import INT64
 from minitvm.runtime.errors import CompileError
+from minitvm.runtime.record import record
 from minitvm.runtime.threads import MAX_FAILURE_VALUES
 from minitvm.stmt import ForKind, Stmt
 from minitvm.structural_equal import structural_equal
@@ -48,7 +48,7 @@ _ZERO = integer("i64", 0)
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class Assertion:
     """An assertion of the body, by its status: ``assertions[status - 1]``."""
 
@@ -112,7 +112,9 @@ class StatementEmitter:
         emit = self._table.get(type(node))
         if emit is None:
             raise e.unknown_node(node, "code generation")
-        self.text.forget()  # a value is shared within one statement only
+        if self.expressions.has_called_out:
+            self.expressions.has_called_out = False
+            self.text.forget()
         emit(node)
 
     def finish(self) -> None:
@@ -150,7 +152,7 @@ class StatementEmitter:
         self.expressions.emit(node.value)
 
     def _emit_let(self, node: s.LetStmt) -> None:
-        self.expressions.variables[node.var] = self.expressions.emit(node.value)
+        self.expressions.bind_anew(node.var, self.expressions.emit(node.value))
         self.emit(node.body)
 
     # -- loops --
@@ -190,6 +192,7 @@ class StatementEmitter:
         """The body of `node` for each `step`-th number from `begin` to before `end`, in their type;
         `runs` says that there is one."""
         text = self.text
+        text.module.has_plain_loops |= _is_plain(node)
         less = "slt" if signed else "ult"
         loop, done = text.block(node.loop_var.name), text.block("done")
         latch = text.block("next")
@@ -199,6 +202,7 @@ class StatementEmitter:
         else:
             text.branch_if(text.icmp(less, begin, end), loop, done)
         text.place(loop)
+        text.forget()  # what one round writes, the next reads
         with text.scope():
             counter, upcoming = text.phi_open(begin, before, latch)
             self.expressions.variables[node.loop_var] = counter
@@ -228,7 +232,7 @@ class StatementEmitter:
                 if begin is None
                 else integer(first.type, begin + step)
             )
-            self.expressions.variables[node.loop_var] = value
+            self.expressions.bind_anew(node.loop_var, value)
             self.emit(node.body)
 
     # -- parallel loops --
@@ -240,9 +244,10 @@ class StatementEmitter:
             return
         program, pragmas = without_pragmas(node)
         launches = LAUNCH_POINT in pragmas and not self._is_task and can_be_shared(program)
-        if launches and not _is_too_small(program):
+        pays = pays_threads(program) if launches else None
+        if pays is not None and not _is_never(pays):
             everybody = integer("i64", INT64.max())
-            self._emit_region(program, pragmas - {LAUNCH_POINT}, everybody)
+            self._emit_region(program, pragmas - {LAUNCH_POINT}, everybody, pays)
         elif isinstance(program, s.For) and program.kind == ForKind.PARALLEL:
             self._emit_parallel(program, pragmas)
         else:
@@ -259,7 +264,8 @@ class StatementEmitter:
         if self._team is not None:
             self._emit_share(node, pragmas, self._team)
             return
-        if self._is_task or needs_the_gil(node) or _is_too_small(node):
+        pays = e.const(False) if self._is_task or needs_the_gil(node) else pays_threads(node)
+        if _is_never(pays):
             self._emit_serial(node)
             return
         bounds: dict[str, Any] = {}  # evaluated once, here
@@ -269,13 +275,14 @@ class StatementEmitter:
                 bounds[name] = Var(name, bound.dtype)
                 self.expressions.variables[bounds[name]] = self.expressions.emit(bound)
         evaluated = rebuild(node, bounds)
-        self._emit_region(evaluated, pragmas, self.expressions.index(evaluated.extent))
+        self._emit_region(evaluated, pragmas, self.expressions.index(evaluated.extent), pays)
 
-    def _emit_region(self, node: Stmt, pragmas: frozenset[str], limit: Value) -> None:
-        """`node` by the threads of the pool, at most `limit`; or by this one alone, if there isn't
-        enough to do."""
-        pays = self.expressions.emit(pays_threads(node))
-        limit = self.text.select(pays, limit, integer("i64", 1))
+    def _emit_region(
+        self, node: Stmt, pragmas: frozenset[str], limit: Value, pays: PrimExpr
+    ) -> None:
+        """`node` by the threads of the pool, at most `limit`; or by this one alone, where it does
+        not pay."""
+        limit = self.text.select(self.expressions.emit(pays), limit, integer("i64", 1))
 
         def emit_task(
             text: FunctionText,
@@ -310,6 +317,7 @@ class StatementEmitter:
             return
         barrier = self.text.module.external_function(BARRIER, "i32 (ptr, i64)")
         status = self.text.call(barrier, "i32", [team.region, team.tasks])
+        self.text.forget()  # the other tasks have written
         # Another task has failed, and has said so; this one has nothing to add.
         self.fail_unless(self.text.icmp("eq", status, integer("i32", 0)), 0)
 
@@ -318,6 +326,7 @@ class StatementEmitter:
         head, body, done = (text.block(name) for name in ("while", "body", "done"))
         text.branch(head)
         text.place(head)
+        text.forget()
         with text.scope():
             condition = self.expressions.emit(node.condition)
             text.branch_if(condition, body, done)
@@ -344,6 +353,7 @@ class StatementEmitter:
 
     def _emit_store(self, node: s.BufferStore) -> None:
         self.expressions.store(node, self._stored_value(node))
+        self.text.forget(node.buffer.data)
 
     def _stored_value(self, node: s.BufferStore) -> Value:
         """The value of a store; the step of a reduction may be reassociated."""
@@ -360,11 +370,11 @@ class StatementEmitter:
         if size is not None and size <= STACK_BYTES:
             count = max(1, size // node.buffer.dtype.itemsize)
             memory = self.text.alloca(memory_type(node.buffer.dtype), count, 64)
-            self.expressions.pointers[node.buffer] = memory
+            self._point(node.buffer, memory)
             self.emit(node.body)
             return
         memory = self._allocate(node.buffer)
-        self.expressions.pointers[node.buffer] = memory
+        self._point(node.buffer, memory)
         cleanup = self.text.block("cleanup")
         further = self._cleanups[-1] if self._cleanups else self._give_up
         self._cleanup_code.append((cleanup, memory, further))
@@ -372,6 +382,11 @@ class StatementEmitter:
         self.emit(node.body)
         self._cleanups.pop()
         self._free(memory)
+
+    def _point(self, buffer: Buffer, memory: Value) -> None:
+        """Gives a buffer memory, which it may have had elsewhere in this scope."""
+        self.text.forget(buffer.data)
+        self.expressions.pointers[buffer] = memory
 
     def _allocate(self, buffer: Buffer) -> Value:
         """A workspace, aligned to a cache line. A size beyond 63 bits saturates, and is refused."""
@@ -435,6 +450,16 @@ def _reads_back(store: s.BufferStore, side: PrimExpr) -> bool:
     )
 
 
-def _is_too_small(node: Stmt) -> bool:
-    """Whether it is known now that threads don't pay for `node`."""
-    return e.const_int(pays_threads(node)) == 0
+def _is_plain(loop: s.For) -> bool:
+    """Whether there are neither loops nor vectors in a loop."""
+    return not any(
+        each.kind != ForKind.UNROLLED
+        if isinstance(each, s.For)
+        else isinstance(each, s.While) or (isinstance(each, PrimExpr) and each.dtype.lanes > 1)
+        for each in walk_once(loop.body)
+    )
+
+
+def _is_never(condition: PrimExpr) -> bool:
+    """Whether it is known now that a condition doesn't hold."""
+    return e.const_int(condition) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import final
 
 from minitvm import expr as e
@@ -42,12 +43,26 @@ def estimated_work(node: Stmt) -> PrimExpr:
     >>> print(estimated_work(s.For(i, zero, n, serial, inner)))
     float64(n) * float64(24.0)
     """
-    return _Estimate().of(node)
+    return _Estimate(_of_store, _operations).of(node)
+
+
+def estimated_sum(
+    node: Stmt,
+    of_store: Callable[[s.BufferStore], float],
+    of_other: Callable[[PrimExpr], float] = lambda other: 0.0,
+) -> PrimExpr:
+    """As :func:`estimated_work`, where a store counts as `of_store` says, and conditions and the
+    values of names as `of_other` does."""
+    return _Estimate(of_store, of_other).of(node)
 
 
 @final
 class _Estimate:
-    def __init__(self) -> None:
+    def __init__(
+        self, of_store: Callable[[s.BufferStore], float], of_other: Callable[[PrimExpr], float]
+    ) -> None:
+        self._of_store = of_store
+        self._of_other = of_other
         # What stands for a variable that is bound inside; None if that is unknown.
         self._inside: dict[Var, PrimExpr | None] = {}
 
@@ -64,7 +79,7 @@ class _Estimate:
                 self._inside[node.loop_var] = middle
                 return trips * self.of(node.body)
             case s.While():
-                return (self.of(node.body) + _operations(node.condition)) * _UNKNOWN_TRIPS
+                return (self.of(node.body) + self._of_other(node.condition)) * _UNKNOWN_TRIPS
             case s.SeqStmt():
                 total = _number(0.0)
                 for child in node.seq:
@@ -72,23 +87,24 @@ class _Estimate:
                 return total
             case s.IfThenElse():
                 branches = s.seq(node.then_case, node.else_case or s.seq())
-                return self.of(branches) + _operations(node.condition)
+                return self.of(branches) + self._of_other(node.condition)
             case s.LetStmt():
                 self._inside[node.var] = self._outside(node.value)
-                return self.of(node.body) + _operations(node.value)
+                return self.of(node.body) + self._of_other(node.value)
             case s.AssertStmt():
-                return self.of(node.body) + _operations(node.condition)
+                return self.of(node.body) + self._of_other(node.condition)
             case s.Allocate() | s.AttrStmt():
                 return self.of(node.body)
             case s.BufferStore():
-                stored = float(node.value.dtype.lanes)
-                return _number(stored + _operations(node.value, *node.indices))
+                return _number(self._of_store(node))
             case s.Evaluate():
-                return _number(_operations(node.value))
+                return _number(self._of_other(node.value))
         raise e.unknown_node(node, "estimated_work")
 
     def _outside(self, node: PrimExpr) -> PrimExpr | None:
         """`node` in terms of variables from outside; None where data decides it."""
+        if isinstance(node, e.IntImm):
+            return node
         for each in walk_once(node):
             if isinstance(each, (e.BufferLoad, e.Call)):
                 return None
@@ -100,6 +116,10 @@ class _Estimate:
 
 def _number(value: float) -> PrimExpr:
     return e.FloatImm(FLOAT64, value)
+
+
+def _of_store(node: s.BufferStore) -> float:
+    return float(node.value.dtype.lanes) + _operations(node.value, *node.indices)
 
 
 def _operations(*nodes: PrimExpr) -> float:

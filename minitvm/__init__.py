@@ -12,6 +12,9 @@
 array([2., 2., 2.], dtype=float32)
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from minitvm import contrib, error, ir, nd, runtime, target, te, tir, transform
 from minitvm.auto_scheduler import auto_schedule
 from minitvm.codegen.build import build
@@ -44,6 +47,17 @@ from minitvm.te import *  # noqa: F403  # the classic face: tvm.compute is te.co
 from minitvm.te import __all__ as _te_names
 from minitvm.tir import Select, call_extern, call_llvm_intrin, call_packed
 
+if TYPE_CHECKING:
+    from minitvm.explanation.explain import explain as explain
+
+
+def __getattr__(name: str) -> Any:
+    """``explain`` is imported when it is asked for: a program that runs needs none."""
+    if name == "explain":
+        return importlib.import_module("minitvm.explanation.explain").explain
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 __version__ = VERSION
 __all__ = [
     *_te_names,
@@ -70,6 +84,7 @@ __all__ = [
     "cpu",
     "device",
     "error",
+    "explain",
     "get_global_func",
     "ir",
     "list_global_func_names",

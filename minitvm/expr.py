@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from inspect import signature
 from typing import Any, ClassVar, Protocol, TypeVar, final
 from typing import cast as typed
@@ -20,6 +20,7 @@ import numpy as np
 from minitvm import scalars
 from minitvm.runtime.dtype import BOOL, FLOAT32, FLOAT64, HANDLE, INT32, INT64, DType, DTypeLike
 from minitvm.runtime.errors import CompileError, InternalError
+from minitvm.runtime.record import record
 
 _NO_TRUTH = (
     "an expression has no truth value while a program is written (found it in `if`, `and`, `or`, "
@@ -204,7 +205,7 @@ def _set(node: object, name: str, value: object) -> None:
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class Var(PrimExpr):
     """A variable: an identity, of which `name` is only how it prints. ``n = te.var("n")``.
 
@@ -222,7 +223,7 @@ class Var(PrimExpr):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class IntImm(PrimExpr):
     """An integer (or ``bool``) constant. ``IntImm("int32", 56)``."""
 
@@ -231,8 +232,11 @@ class IntImm(PrimExpr):
 
     def __post_init__(self) -> None:
         dtype = DType.of(self.dtype)
-        _set(self, "dtype", dtype)
-        _set(self, "value", bool(self.value) if dtype.is_bool else int(self.value))
+        value = bool(self.value) if dtype.is_bool else int(self.value)
+        if dtype is not self.dtype:
+            _set(self, "dtype", dtype)
+        if value is not self.value:
+            _set(self, "value", value)
         if not dtype.min() <= self.value <= dtype.max():
             raise CompileError(
                 f"constant of dtype {dtype}: expected a value from {dtype.min()} to {dtype.max()}, "
@@ -249,7 +253,7 @@ class IntImm(PrimExpr):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class FloatImm(PrimExpr):
     """A floating-point constant, rounded to its dtype. ``FloatImm("float32", 0.5)``."""
 
@@ -265,7 +269,7 @@ class FloatImm(PrimExpr):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class StringImm(PrimExpr):
     """A string constant: an argument of ``call_packed``."""
 
@@ -317,7 +321,7 @@ class Comparison(BinaryOp):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class Add(Arithmetic):
     """``a + b``; integers wrap."""
 
@@ -327,7 +331,7 @@ class Add(Arithmetic):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class Sub(Arithmetic):
     """``a - b``; integers wrap."""
 
@@ -337,7 +341,7 @@ class Sub(Arithmetic):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class Mul(Arithmetic):
     """``a * b``; integers wrap."""
 
@@ -347,7 +351,7 @@ class Mul(Arithmetic):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class Div(Arithmetic):
     """``a / b``; integers round towards zero (``truncdiv``)."""
 
@@ -357,7 +361,7 @@ class Div(Arithmetic):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class Mod(Arithmetic):
     """The remainder of :class:`Div` on integers, with the sign of `a` (``truncmod``)."""
 
@@ -367,7 +371,7 @@ class Mod(Arithmetic):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class FloorDiv(Arithmetic):
     """``a // b`` on integers, rounded down."""
 
@@ -377,7 +381,7 @@ class FloorDiv(Arithmetic):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class FloorMod(Arithmetic):
     """``a % b`` on integers, with the sign of `b`."""
 
@@ -387,7 +391,7 @@ class FloorMod(Arithmetic):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class Min(Arithmetic):
     """The lesser; NaN when either is NaN."""
 
@@ -397,7 +401,7 @@ class Min(Arithmetic):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class Max(Arithmetic):
     """The greater; NaN when either is NaN."""
 
@@ -410,7 +414,7 @@ class Max(Arithmetic):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class EQ(Comparison):
     """``a == b``."""
 
@@ -420,7 +424,7 @@ class EQ(Comparison):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class NE(Comparison):
     """``a != b``."""
 
@@ -430,7 +434,7 @@ class NE(Comparison):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class LT(Comparison):
     """``a < b``."""
 
@@ -440,7 +444,7 @@ class LT(Comparison):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class LE(Comparison):
     """``a <= b``."""
 
@@ -450,7 +454,7 @@ class LE(Comparison):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class GT(Comparison):
     """``a > b``."""
 
@@ -460,7 +464,7 @@ class GT(Comparison):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class GE(Comparison):
     """``a >= b``."""
 
@@ -470,7 +474,7 @@ class GE(Comparison):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class And(Comparison):
     """Both of two ``bool`` values; both are evaluated."""
 
@@ -480,7 +484,7 @@ class And(Comparison):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class Or(Comparison):
     """Either of two ``bool`` values; both are evaluated."""
 
@@ -490,7 +494,7 @@ class Or(Comparison):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class Not(PrimExpr):
     """The opposite of a ``bool``."""
 
@@ -505,7 +509,7 @@ class Not(PrimExpr):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class Select(PrimExpr):
     """One of two values, both of which are evaluated. The lazy choice is the call
     ``if_then_else``."""
@@ -527,7 +531,7 @@ class Select(PrimExpr):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class Cast(PrimExpr):
     """`value` converted to `dtype`, as :func:`minitvm.scalars.cast` defines it."""
 
@@ -539,7 +543,7 @@ class Cast(PrimExpr):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class Let(PrimExpr):
     """``let var = value in body``: `value` is evaluated once."""
 
@@ -556,7 +560,7 @@ class Let(PrimExpr):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class Ramp(PrimExpr):
     """The vector ``base, base + stride, ...`` of `lanes` integers. Made by vectorisation."""
 
@@ -570,7 +574,7 @@ class Ramp(PrimExpr):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class Broadcast(PrimExpr):
     """The vector of `lanes` copies of a scalar. Made by vectorisation."""
 
@@ -586,7 +590,7 @@ class Broadcast(PrimExpr):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Buffer:
     """A region of memory seen as a tensor: an identity, as a variable is.
 
@@ -685,7 +689,7 @@ class DataProducer(Protocol):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class ProducerLoad(PrimExpr):
     """An element of a tensor, in tensor expressions only: ``A[i, k]``."""
 
@@ -698,7 +702,7 @@ class ProducerLoad(PrimExpr):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class BufferLoad(PrimExpr):
     """An element (or with a vector index several) of a buffer, in the loop IR.
 
@@ -738,7 +742,7 @@ class Stmt:
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class BufferStore(Stmt):
     """``buffer[indices] = value``. The one statement on this page, since :meth:`Buffer.vstore`
     makes it. Lanes are stored in order, and not where `predicate` is false."""
@@ -753,7 +757,7 @@ class BufferStore(Stmt):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class Call(PrimExpr):
     """An intrinsic of :mod:`minitvm.op` (``"exp"``), or a call out of the program.
 
@@ -781,7 +785,7 @@ class Call(PrimExpr):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class BufferRef(PrimExpr):
     """A whole buffer as an argument of a call: ``call_packed("f", ins[0], outs[0])``."""
 
@@ -793,7 +797,7 @@ class BufferRef(PrimExpr):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Range:
     """The integers from `min` on, `extent` of them. ``Range(0, n)`` is begin, end as in Python."""
 
@@ -820,7 +824,7 @@ class Range:
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class IterVar(ExprOperators):
     """An axis: a variable, the range it runs over and its kind. Two axes are equal when they are
     one object; in arithmetic an axis stands for its variable.
@@ -864,7 +868,7 @@ class IterType:
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class CommReducer:
     """A commutative, associative combination of tuples: ``result`` in terms of ``lhs`` and
     ``rhs``, and the ``identity`` that changes nothing. Made by ``te.comm_reducer``."""
@@ -876,7 +880,7 @@ class CommReducer:
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class Reduce(PrimExpr):
     """The `value_index`-th result of combining `source` over `axis` wherever `condition` holds,
     from `init` (or the identity) on. Only ever the whole body of a ``compute``."""
@@ -954,6 +958,8 @@ def const(value: Any, dtype: DTypeLike | None = None) -> PrimExpr:
     >>> const(3), const(0.5, "float64")
     (3, float64(0.5))
     """
+    if type(value) is int and isinstance(dtype, DType) and dtype.is_integral and dtype.lanes == 1:
+        return IntImm(dtype, value)
     if isinstance(value, (IntImm, FloatImm)):
         dtype = value.dtype if dtype is None else dtype
         value = value.value

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
-from typing import Any, cast
+from operator import attrgetter, is_not
+from typing import Any, ClassVar, cast
 
 from minitvm import expr as e
 from minitvm import stmt as s
@@ -56,14 +57,34 @@ _INIT_FIELDS: dict[type, tuple[str, ...]] = {
 }
 
 
-def children(node: Node) -> Iterator[Node]:
+def _reader(cls: type) -> Callable[[Any], tuple[Node, ...]]:
+    """What reads the children of a node of a class."""
+    names = CHILDREN[cls]
+    types = {f.name: str(f.type) for f in fields(cls)}
+    if len(names) > 1 and not any("tuple" in types[n] or "None" in types[n] for n in names):
+        return cast(Callable[[Any], tuple[Node, ...]], attrgetter(*names))
+    if len(names) == 1 and types[names[0]].startswith("tuple"):
+        return cast(Callable[[Any], tuple[Node, ...]], attrgetter(*names))
+
+    def read(node: Any) -> tuple[Node, ...]:
+        found: tuple[Node, ...] = ()
+        for name in names:
+            child = getattr(node, name)
+            if isinstance(child, tuple):
+                found += child
+            elif child is not None:
+                found += (child,)
+        return found
+
+    return read
+
+
+_READERS = {cls: _reader(cls) for cls in CHILDREN}
+
+
+def children(node: Node) -> tuple[Node, ...]:
     """The direct children of a node, in order of evaluation."""
-    for name in CHILDREN[type(node)]:
-        child = getattr(node, name)
-        if isinstance(child, tuple):
-            yield from child
-        elif child is not None:
-            yield child
+    return _READERS[type(node)](node)
 
 
 def rebuild(node: Any, changes: Mapping[str, Any]) -> Any:
@@ -85,24 +106,28 @@ class Mutator:
     must not depend on where it stands. A subclass for which it does overrides :meth:`expr`.
     """
 
-    def __init__(self) -> None:
-        self._methods: dict[type, Callable[[Any], Any]] = {
-            cls: getattr(self, f"visit_{cls.__name__}", self.descend) for cls in CHILDREN
+    _methods: ClassVar[dict[type, Callable[[Any, Any], Any]]]
+
+    def __init_subclass__(cls) -> None:
+        cls._methods = {
+            node: getattr(cls, f"visit_{node.__name__}", cls.descend) for node in CHILDREN
         }
+
+    def __init__(self) -> None:
         self._made: dict[PrimExpr, PrimExpr] = {}
 
     def expr(self, node: PrimExpr) -> PrimExpr:
         """The expression that replaces `node`."""
         if type(node) in _LEAVES:
-            return cast(PrimExpr, self._methods[type(node)](node))
+            return cast(PrimExpr, self._methods[type(node)](self, node))
         made = self._made.get(node)
         if made is None:
-            made = self._made[node] = self._methods[type(node)](node)
+            made = self._made[node] = self._methods[type(node)](self, node)
         return made
 
     def stmt(self, node: Stmt) -> Stmt:
         """The statement that replaces `node`."""
-        return cast(Stmt, self._methods[type(node)](node))
+        return cast(Stmt, self._methods[type(node)](self, node))
 
     def descend(self, node: Any) -> Any:
         """`node` with its children replaced."""
@@ -111,7 +136,7 @@ class Mutator:
             old = getattr(node, name)
             if isinstance(old, tuple):
                 made = tuple([self._visit(child) for child in old])
-                if any(x is not y for x, y in zip(made, old, strict=True)):
+                if any(map(is_not, made, old)):
                     changes[name] = made
             elif old is not None:
                 new = self._visit(old)
@@ -139,7 +164,7 @@ def walk(node: Node) -> Iterator[Node]:
     while stack:
         top = stack.pop()
         yield top
-        stack.extend(reversed(list(children(top))))
+        stack.extend(children(top)[::-1])
 
 
 def walk_once(*roots: Node) -> Iterator[Node]:
@@ -154,7 +179,9 @@ def walk_once(*roots: Node) -> Iterator[Node]:
         if id(top) not in seen:
             seen.add(id(top))
             yield top
-            stack.extend(reversed(list(children(top))))
+            below = _READERS[type(top)](top)
+            if below:
+                stack.extend(below[::-1])
 
 
 def walk_leaves_first(*roots: Node) -> Iterator[Node]:
@@ -168,7 +195,7 @@ def walk_leaves_first(*roots: Node) -> Iterator[Node]:
         elif id(node) not in seen:
             seen.add(id(node))
             stack.append((node, True))
-            stack.extend((child, False) for child in reversed(list(children(node))))
+            stack.extend([(child, False) for child in children(node)[::-1]])
 
 
 class Substitution(Mutator):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, final
 
 from minitvm import op
@@ -25,6 +25,7 @@ from minitvm.expr import (
 )
 from minitvm.runtime.dtype import DType, DTypeLike
 from minitvm.runtime.errors import CompileError
+from minitvm.runtime.record import record
 from minitvm.stmt import (
     Allocate,
     AttrStmt,
@@ -52,7 +53,7 @@ _Item = Stmt | Callable[[Stmt], Stmt]
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class BufferVar:
     """A buffer as the builder shows it: ``p[i]`` reads and ``p[i] = value`` writes.
 

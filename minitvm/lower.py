@@ -33,7 +33,8 @@ from minitvm.passes.vectorize_loops import vectorize_loops
 from minitvm.passes.widen_indices import widen_indices
 from minitvm.runtime.dtype import HANDLE
 from minitvm.runtime.errors import CompileError
-from minitvm.stmt import IRModule, PrimFunc, seq
+from minitvm.stmt import ORIGIN, IRModule, PrimFunc, seq
+from minitvm.te.origin import origin_of
 from minitvm.te.schedule import Schedule, create_schedule, is_input
 from minitvm.te.tensor import Tensor
 
@@ -221,7 +222,8 @@ def _from_schedule(
         buffers.update((schedule.now(tensor), buffer) for tensor in tensors)
     _check_outputs(schedule, buffers, name)
     outputs = frozenset(b for tensor, b in buffers.items() if not is_input(tensor.op))
-    shell = PrimFunc(tuple(params), seq(), buffer_map, name, {"outputs": outputs})
+    attrs = {"outputs": outputs, ORIGIN: origin_of(schedule)}
+    shell = PrimFunc(tuple(params), seq(), buffer_map, name, attrs)
     return schedule_ops(schedule, buffers, shell)
 
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Any, final
 
 from minitvm.passes.inject_double_buffer import DoubleBufferOptions
 from minitvm.passes.partition_loops import LoopPartitionOptions
 from minitvm.passes.unroll_loops import UnrollOptions
 from minitvm.runtime.errors import CompileError
+from minitvm.runtime.record import record
 from minitvm.stmt import PrimFunc
 
 PrimFuncPass = Callable[[PrimFunc], PrimFunc]
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class HoistOptions:
     """``tir.HoistIfThenElse``: accepted, and changes nothing: conditions move wherever they may."""
 
@@ -24,7 +25,7 @@ class HoistOptions:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class SimplifyOptions:
     """``tir.Simplify``: accepted, and changes nothing: the simplifier does all of this always."""
 
@@ -34,7 +35,7 @@ class SimplifyOptions:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class PassConfig:
     """What the passes are told. One field for each key that means something here."""
 

@@ -7,11 +7,11 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Protocol, final
 
 from minitvm.pass_config import parse_config
 from minitvm.runtime.errors import CompileError
+from minitvm.runtime.record import record
 from minitvm.stmt import PrimFunc
 from minitvm.verify import verify
 
@@ -49,7 +49,7 @@ class Instrument(Protocol):
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class PassInfo:
     """What an instrument is told of a pass."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from typing import Any, final
 
 from minitvm.expr import Buffer, PrimExpr, Var
 from minitvm.expr import BufferStore as BufferStore
 from minitvm.expr import Stmt as Stmt
+from minitvm.runtime.record import record
 
 
 class ForKind(IntEnum):
@@ -26,9 +27,13 @@ class ForKind(IntEnum):
 # the loop knows: that of a data axis of a schedule.
 INDEPENDENT = "independent"
 
+# The attribute of a function that was made from a schedule: an `Origin` (minitvm/te/origin.py). It
+# says nothing of what the function does.
+ORIGIN = "origin"
+
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class For(Stmt):
     """``for loop_var in [min, min + extent)``. A negative extent runs nothing."""
 
@@ -41,7 +46,7 @@ class For(Stmt):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class While(Stmt):
     """Repeats `body` while `condition` holds. Made by ``ir_builder``."""
 
@@ -50,7 +55,7 @@ class While(Stmt):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class Allocate(Stmt):
     """`buffer` exists, with undefined contents, while `body` runs."""
 
@@ -59,7 +64,7 @@ class Allocate(Stmt):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class LetStmt(Stmt):
     """``var = value`` while `body` runs."""
 
@@ -69,7 +74,7 @@ class LetStmt(Stmt):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class IfThenElse(Stmt):
     """Runs one of two statements; `else_case` may be None."""
 
@@ -79,7 +84,7 @@ class IfThenElse(Stmt):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class SeqStmt(Stmt):
     """Statements one after the other; ``SeqStmt(())`` does nothing."""
 
@@ -87,7 +92,7 @@ class SeqStmt(Stmt):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class Evaluate(Stmt):
     """Evaluates a call for its effect."""
 
@@ -95,7 +100,7 @@ class Evaluate(Stmt):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class AssertStmt(Stmt):
     """Ends the function with a ``KernelError`` (or `kind`, a name of
     :data:`minitvm.runtime.errors.RAISABLE`) of text `message` unless `condition` holds.
@@ -111,7 +116,7 @@ class AssertStmt(Stmt):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class AttrStmt(Stmt):
     """Says something about `body`: `attr_key` of `node` is `value`."""
 
@@ -122,7 +127,7 @@ class AttrStmt(Stmt):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class PrimFunc:
     """A function of the loop IR.
 
@@ -174,7 +179,7 @@ def with_body(func: PrimFunc, body: Stmt) -> PrimFunc:
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class IRModule:
     """Functions by name. Prints as the program that it is."""
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 import ctypes
 import itertools
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import final
 
 from minitvm.runtime.dlpack import TensorView, compact_strides, lead_alike, read_tensor
+from minitvm.runtime.record import record
 
 ASKS_FOR_VARIANT = 0x4C41  # no type code
 NEEDS_VARIANT = -2
@@ -26,7 +26,7 @@ _TABLE_SIZE = 8
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class Arrangement:
     """What a variant is compiled for: whether arrays may have any strides, and which outputs are
     the same array as an input, as pairs (position of the output, position of the input)."""
@@ -39,7 +39,7 @@ COMPACT = Arrangement()
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class Compiled:
     """The address of a packed C function, and what keeps the machine code alive."""
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import final
+
+from minitvm.runtime.record import record
 
 # DLDeviceType of DLPack 1.3 (dlpack.h).
 DEVICE_TYPES: dict[str, int] = {
@@ -16,7 +17,7 @@ _ALIASES = {"llvm": "cpu", "c": "cpu", "gpu": "cuda", "nvptx": "cuda", "cl": "op
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class Device:
     """A DLPack device: ``device_type`` (1 is the CPU) and ``device_id``.
 

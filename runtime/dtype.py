@@ -57,16 +57,41 @@ class DType(str):
     True
     """
 
-    __slots__ = ("bits", "code", "lanes")
+    __slots__ = (
+        "bits", "code", "is_bfloat16", "is_bool", "is_float", "is_handle", "is_int", "is_integral",
+        "is_uint", "lanes",
+    )  # fmt: skip
     code: int
     bits: int
     lanes: int
+    is_int: bool  # a signed integer
+    is_uint: bool  # an unsigned integer; ``bool`` is not one
+    is_bool: bool
+    is_integral: bool  # a signed or unsigned integer, or ``bool``
+    is_float: bool  # a floating-point number, ``bfloat16`` among them
+    is_bfloat16: bool
+    is_handle: bool  # an opaque pointer
 
     def __new__(cls, code: int, bits: int, lanes: int = 1) -> DType:
+        known = _dtypes.get((code, bits, lanes))
+        if known is not None:
+            return known
         self = super().__new__(cls, _name(code, bits, lanes))
-        for field, value in (("code", int(code)), ("bits", bits), ("lanes", lanes)):
+        fields = {
+            "code": int(code),
+            "bits": bits,
+            "lanes": lanes,
+            "is_int": code == TypeCode.INT,
+            "is_uint": code == TypeCode.UINT,
+            "is_bool": code == TypeCode.BOOL,
+            "is_integral": code in (TypeCode.INT, TypeCode.UINT, TypeCode.BOOL),
+            "is_float": code in (TypeCode.FLOAT, TypeCode.BFLOAT),
+            "is_bfloat16": code == TypeCode.BFLOAT,
+            "is_handle": code == TypeCode.HANDLE,
+        }
+        for field, value in fields.items():
             object.__setattr__(self, field, value)
-        return self
+        return _dtypes.setdefault((code, bits, lanes), self)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"DType: expected no change of {name}, dtypes are immutable")
@@ -98,39 +123,6 @@ class DType(str):
         except TypeError:
             name = getattr(value, "__name__", None) or str(value)
         return _parse(name.removeprefix("torch."))
-
-    @property
-    def is_int(self) -> bool:
-        """A signed integer."""
-        return self.code == TypeCode.INT
-
-    @property
-    def is_uint(self) -> bool:
-        """An unsigned integer; ``bool`` is not one."""
-        return self.code == TypeCode.UINT
-
-    @property
-    def is_bool(self) -> bool:
-        return self.code == TypeCode.BOOL
-
-    @property
-    def is_integral(self) -> bool:
-        """A signed or unsigned integer, or ``bool``."""
-        return self.code in (TypeCode.INT, TypeCode.UINT, TypeCode.BOOL)
-
-    @property
-    def is_float(self) -> bool:
-        """A floating-point number, ``bfloat16`` among them."""
-        return self.code in (TypeCode.FLOAT, TypeCode.BFLOAT)
-
-    @property
-    def is_bfloat16(self) -> bool:
-        return self.code == TypeCode.BFLOAT
-
-    @property
-    def is_handle(self) -> bool:
-        """An opaque pointer."""
-        return self.code == TypeCode.HANDLE
 
     @property
     def itemsize(self) -> int:
@@ -180,6 +172,7 @@ def _name(code: int, bits: int, lanes: int) -> str:
     return f"{CODE_NAMES[code]}{bits}{suffix}"
 
 
+_dtypes: dict[tuple[int, int, int], DType] = {}  # one object for each
 DTypeLike = DType | str | type | np.dtype[Any] | Any
 _NUMPY_KINDS = (TypeCode.INT, TypeCode.UINT, TypeCode.FLOAT, TypeCode.BOOL, TypeCode.COMPLEX)
 

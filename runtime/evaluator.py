@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import final
 
 import numpy as np
+
+from minitvm.runtime.record import record
 
 _GROWTH = 1.618  # at least, of the number of calls in a measurement that was too short
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class BenchmarkResult:
     """Seconds a call, one for each measurement.
 

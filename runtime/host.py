@@ -5,16 +5,17 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import final
 
 import llvmlite.binding as llvm
 
+from minitvm.runtime.record import record
+
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class Host:
     """The machine that this process runs on.
 

@@ -13,13 +13,13 @@ import ctypes
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import final
 
 from llvmlite.binding import ffi
 
 from minitvm.runtime.host import host
 from minitvm.runtime.object_code import LoadedCode, host_machine, native_object, provide
+from minitvm.runtime.record import record
 
 # What the glue calls in CPython: name, and the IR type of the function.
 _PYTHON_API = {
@@ -174,7 +174,7 @@ leave:
 """
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class Glue:
     """The addresses of the compiled glue; each field is the function or constant of its name."""
 

@@ -64,16 +64,37 @@ def parse(text: str) -> Any:
 
 def optimise(module: Any, machine: Any) -> None:
     """LLVM's own pipeline, in place. Unrolling is left to schedules: LLVM's triples the time."""
-    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    builder = _pass_builder(machine, 2)
+    passes = builder.getModulePassManager()
+    passes.run(module, builder)
+    _dispose(passes)
+
+
+def optimise_functions(module: Any, machine: Any, level_of: Callable[[str], int]) -> None:
+    """LLVM's own simplifications of each function by itself, in place, at the level (1 or 2) that
+    `level_of` gives for its name."""
+    builders = {level: _pass_builder(machine, level) for level in (1, 2)}
+    passes = {level: builder.getFunctionPassManager() for level, builder in builders.items()}
+    for function in module.functions:
+        if not function.is_declaration:
+            level = level_of(function.name)
+            passes[level].run(function, builders[level])
+    for each in passes.values():
+        _dispose(each)
+
+
+def _pass_builder(machine: Any, level: int) -> Any:
+    options = llvm.create_pipeline_tuning_options(speed_level=level)
     options.loop_unrolling = False
     options.loop_interleaving = True
     options.loop_vectorization = True
     options.slp_vectorization = False
-    builder = llvm.create_pass_builder(machine, options)
-    passes = builder.getModulePassManager()
-    passes.run(module, builder)
-    # llvmlite (0.50) never frees a pass manager: its classes inherit ObjectRef's empty _dispose
-    # before NewPassManager's real one. 180 KB a build, so it is called here.
+    return llvm.create_pass_builder(machine, options)
+
+
+def _dispose(passes: Any) -> None:
+    """llvmlite (0.50) never frees a pass manager: its classes inherit ObjectRef's empty _dispose
+    before NewPassManager's real one. 180 KB a build, so it is called here."""
     if type(passes)._dispose is ObjectRef._dispose:
         NewPassManager._dispose(passes)
         passes.detach()

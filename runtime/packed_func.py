@@ -201,6 +201,11 @@ class PackedFunc(HandleObject, _Storage):
         """The address of ``{function, resource}``, valid as long as this object."""
         return id(self) + HEADER
 
+    @property
+    def program(self) -> Program | None:
+        """The program that it was compiled from, if any."""
+        return self._owner if isinstance(self._owner, Program) else None
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._call_slowly(*args, **kwargs)
 
@@ -214,8 +219,8 @@ class PackedFunc(HandleObject, _Storage):
         return self
 
     def __reduce__(self) -> tuple[Callable[..., PackedFunc], tuple[Any, ...]]:
-        if isinstance(self._owner, Program):
-            return self._owner.function, (self.name,)
+        if self.program is not None:
+            return self.program.function, (self.name,)
         if self._callable is None:
             raise TypeError(
                 f"{self.name}: expected a Python callable or a function of build to pickle, found "

@@ -20,13 +20,13 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import final, overload
 
 import llvmlite.binding as llvm
 
 from minitvm.runtime.native import NativeCode
+from minitvm.runtime.record import record
 
 MAX_FAILURE_VALUES = 8  # of a failed assertion, 64 bits each: the size of a failure record
 
@@ -486,7 +486,7 @@ leave:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class _Pool:
     """The machine code of the pool, started."""
 

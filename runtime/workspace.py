@@ -12,10 +12,10 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from dataclasses import dataclass
 from typing import final
 
 from minitvm.runtime.native import NativeCode
+from minitvm.runtime.record import record
 
 MOST_KEPT = 256 * 1024 * 1024
 ALIGNMENT = 64  # of a workspace, in bytes: a line of the cache
@@ -220,7 +220,7 @@ leave:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class Workspaces:
     """The addresses of the functions that give and take workspaces.
 

@@ -35,14 +35,30 @@ ROOMS: dict[str, tuple[str, tuple[str, ...]]] = {
         (*_IR, "operators", "te", "pipeline"),
     ),
     "codegen": ("codegen", (*_IR, "te", "passes", "pipeline", "target", "auto-scheduler")),
+    "explanation": (
+        "explanation",
+        (
+            *_IR,
+            "operators",
+            "arith",
+            "te",
+            "passes",
+            "pipeline",
+            "target",
+            "auto-scheduler",
+            "codegen",
+        ),
+    ),
 }
 FACE = "minitvm"
 RUNTIME_DEPENDENCIES = {"numpy", "llvmlite"}
 OPTIONAL = {"torch", "ml_dtypes"}  # these alone may be imported inside a function
 # The nodes' `__str__` asks the printer and their `__reduce__` the traversal, which stand above the
 # nodes; a stage knows its schedule, by its type. hashlib loads OpenSSL, which `import minitvm` does
-# not need. `te` hands hybrid on when it is asked for, and imports it for type checkers alone.
+# not need. `te` hands hybrid on when it is asked for, and the face explain; both import them for
+# type checkers alone.
 IMPORTED_INSIDE = {
+    ("minitvm", "minitvm.explanation.explain"),
     ("minitvm.runtime.code_cache", "hashlib"),
     ("minitvm.te", "minitvm.te.hybrid"),
     ("minitvm.te.stage", "minitvm.te.schedule"),

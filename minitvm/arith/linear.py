@@ -13,11 +13,12 @@ Work is capped: past the cap the answer is "unknown", never a wrong proof.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import gcd
 from typing import final
 
 from minitvm.expr import PrimExpr
+from minitvm.runtime.record import record
 
 _MAX_ROWS = 300
 _MAX_STEPS = 2000  # of the search for a witness
@@ -26,7 +27,7 @@ Atom = PrimExpr  # compared by identity: whoever makes forms shares equal atoms
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class Affine:
     """``constant + sum(coefficient * atom)``, exact. No coefficient is zero."""
 
@@ -59,7 +60,16 @@ class Affine:
         return self * -1
 
     def __sub__(self, other: Affine | int) -> Affine:
-        return self + -other
+        if isinstance(other, int):
+            return Affine(self.terms, self.constant - other)
+        terms = dict(self.terms)
+        for atom, coefficient in other.terms.items():
+            total = terms.get(atom, 0) - coefficient
+            if total:
+                terms[atom] = total
+            else:
+                del terms[atom]
+        return Affine(terms, self.constant - other.constant)
 
     def same_as(self, other: Affine) -> bool:
         """Whether both are one form."""
@@ -82,7 +92,7 @@ def less(a: Affine, b: Affine) -> Affine:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class Projection:
     """What is left of constraints when variables are eliminated.
 

@@ -20,6 +20,7 @@ from minitvm.arith.linear import Affine, Atom, at_most, equal, is_infeasible, le
 from minitvm.expr import Call, IntImm, PrimExpr, Range, Var, const
 from minitvm.functor import substitute, walk_once
 from minitvm.runtime.dtype import INT64, DType
+from minitvm.runtime.record import record
 
 Bound = int | float  # an integer, or an infinity
 Interval = tuple[Bound, Bound]
@@ -29,7 +30,7 @@ Alternatives = list[System]  # one of these systems holds
 _MAX_SYSTEMS = 32
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class _Fact:
     """One of these systems holds; it says something about these atoms."""
 

@@ -7,7 +7,6 @@ extent of a span, :func:`Spans.extent`, is most often a constant.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import final
 
 from minitvm import expr as e
@@ -17,10 +16,11 @@ from minitvm.arith.prover import Prover
 from minitvm.expr import Call, PrimExpr, Var
 from minitvm.functor import walk_once
 from minitvm.runtime.dtype import INT64, DType
+from minitvm.runtime.record import record
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class Span:
     """The integers from `low` to `high`, both included."""
 

@@ -12,7 +12,6 @@ not wrap. Sums, products and quotients by constants are not here but have a norm
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol, final
 
 from minitvm.expr import (
@@ -42,6 +41,7 @@ from minitvm.expr import (
     Var,
 )
 from minitvm.runtime.dtype import BOOL, INT32, DType
+from minitvm.runtime.record import record
 
 
 class Matched(Protocol):
@@ -60,7 +60,7 @@ Condition = Callable[[Matched], bool]
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class Rule:
     """`left` may be replaced by `right` where `when` holds."""
 

@@ -38,7 +38,7 @@ def _is_equal(a: PrimExpr, b: PrimExpr) -> bool:
             if structural_key(x) != structural_key(y):
                 return False
             continue
-        mine, others = list(children(x)), list(children(y))
+        mine, others = children(x), children(y)
         if x.dtype != y.dtype or len(mine) != len(others):
             return False
         if isinstance(x, e.BufferLoad) and x.buffer is not y.buffer:
@@ -62,7 +62,7 @@ class Simplifier(Mutator):
     def expr(self, node: PrimExpr) -> PrimExpr:
         made = self._done.get(node)
         if made is None:
-            made = self._methods[type(node)](node)
+            made = self._methods[type(node)](self, node)
             if made is not node and not made.dtype.is_float and _is_equal(made, node):
                 made = node
             self._done[node] = self._done[made] = made

@@ -23,6 +23,7 @@ from math import gcd, prod
 from typing import Any
 
 from minitvm import expr as e
+from minitvm.auto_scheduler.choice import choose, choose_tile
 from minitvm.auto_scheduler.contraction import Contraction, contraction_of, extent_of, loads_of
 from minitvm.auto_scheduler.sums import sums_in_registers
 from minitvm.auto_scheduler.tiles import Tile, rows_side_by_side
@@ -202,8 +203,11 @@ def _write_product(
     place = contraction.op.axis.index(row)
     lanes = target.lanes(last.dtype)
     tile = _tile(contraction, row, width, any(groups), last, target)
+    choose_tile(s, contraction, tile, target, width=width)
     panels = None
     if width % tile.columns or not _is_flat(contraction, columns):
+        choose(s, "packing", "the windows of {b} are copied into panels of "
+               "{columns} columns", b=contraction.b.tensor.name, columns=tile.columns)  # fmt: skip
         panels = s[s.cache_access(contraction.b.tensor, "global", s[sums].op)]
     s[sums].transform_layout(lambda *indices: [*indices[:first], _flat(indices[first:], sizes)])
 
@@ -380,6 +384,9 @@ def _write_depthwise(
     vectors = min(-(-width // lanes), 2)
     most = max(1, min(_STATEMENTS // window, target.vector_registers // 2) // vectors)
     rows = _balanced(None if row is None else extent_of(row), most)
+    choose(s, "tile", "each channel by itself, from the image: {rows} x {columns} "
+           "sums of {window} products, written out up to {most} multiply-adds", rows=rows,
+           columns=vectors * lanes, window=window, most=_STATEMENTS)  # fmt: skip
 
     axes = _grouped(stage, groups)
     column_outer, column = stage.split(axes[-1], factor=vectors * lanes)

@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, cast
 
+from minitvm.auto_scheduler.choice import choose, choose_blocks, choose_tile
 from minitvm.auto_scheduler.contraction import Contraction, extent_of
 from minitvm.auto_scheduler.loops import (
     Places,
@@ -39,6 +40,7 @@ from minitvm.te.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
 
 LEAST_ROWS = 4  # that use what is packed
+_OFFSET = {"int8": "uint8"}  # kept with 128 added
 _WIDER = {"int8": "int16", "uint8": "int16", "int16": "int16"}
 _MOST_VECTORS = 4  # of a tile's row
 _LATENCY = 8  # products that are under way at once
@@ -64,11 +66,9 @@ def instruction_for(contraction: Contraction, target: Target) -> DotProduct | No
     (k,) = op.reduce_axis
     if a.tensor is b.tensor or not (a.reads(k) and b.reads(k)):
         return None
-    features = target.features
-    dtypes = (str(a.tensor.dtype), str(b.tensor.dtype), str(op.output(0).dtype))
-    found = find_dot_product(*dtypes, features) or find_dot_product(
-        _WIDER.get(dtypes[0], ""), _WIDER.get(dtypes[1], ""), dtypes[2], features
-    )
+    mine, other = str(a.tensor.dtype), str(b.tensor.dtype)
+    ways = [(mine, other), (_OFFSET.get(mine), other), (_WIDER.get(mine), _WIDER.get(other))]
+    found = next(filter(None, (_find(*way, op.output(0).dtype, target) for way in ways)), None)
     extents = [extent_of(axis) for axis in (*op.axis, k)]
     if found is None or None in extents:
         return None
@@ -79,29 +79,34 @@ def instruction_for(contraction: Contraction, target: Target) -> DotProduct | No
     return found if fits else None
 
 
+def _find(a: str | None, b: str | None, sum: DType, target: Target) -> DotProduct | None:
+    return None if a is None or b is None else find_dot_product(a, b, str(sum), target.features)
+
+
 def write_dotted(
     s: Schedule, contraction: Contraction, last: Tensor, by: DotProduct, target: Target
 ) -> None:
     """Writes the schedule of a contraction by an instruction, and of the stage of `last`, which
     takes its sums."""
     places = places_of(contraction)
-    (k,) = contraction.op.reduce_axis
-    depth = _depth(by, cast(int, extent_of(k))) if contraction.a.along(k) == 1 else 1
-    tile = _tile(contraction, contraction.rows[-1], by, depth, target)
+    tile = _tile(contraction, contraction.rows[-1], by, target)
     geometry = geometry_of(contraction, places, DType.of(by.a), DType.of(by.b))
     blocks = _even(blocks_of(geometry, tile, target, copied=True, whole=True), geometry, tile)
+    choose_tile(s, contraction, tile, target, by.name)
+    choose_blocks(s, contraction, replace(blocks, strip=None))
 
     sums = sums_in_registers(s, contraction, last)
     loads = factors_of(s[sums].op)
-    kept = [by.b if each.producer is contraction.b.tensor else by.kept_a for each in loads]
+    kept = [by.b if each.producer is contraction.b.tensor else by.a for each in loads]
     known = {stage.op for stage in s.stages}
-    padding = _padding(contraction, tile, blocks, depth * by.group)
+    padding = _padding(contraction, tile, blocks, by.group)
     padded, *factors = s.pad_einsum(sums, padding, kept)
+    excess = factors[2:]
     tasks, tiles = write_tiles(s[last], places, tile, blocks, None, True, True)
-    task = (s[last], run_parallel(s[last], tasks, target)[-1]) if tasks else None
+    task = (s[last], run_parallel(s[last], tasks, target, 0)[-1]) if tasks else None
     if task is None:
         run_parallel(s[last], tiles[:1], target)
-    for load, factor in zip(loads, factors, strict=True):
+    for load, factor in zip(loads, factors[:2], strict=True):
         is_b = load.producer is contraction.b.tensor
         place = len(contraction.op.axis) - 1 if is_b else places.rows[-1]
         width = tile.columns if is_b else tile.rows
@@ -114,34 +119,33 @@ def write_dotted(
             place_copy(s[factor], at)
         else:
             s[factor].compute_inline()
-    _write_sums(s[padded], s[last], places, tiles[-1].axis, tile, by, depth)
+    for each in excess:
+        _write_excess(s[each], target)
+        place_copy(s[each], task)
+    _write_sums(s[padded], s[last], places, tiles[-1].axis, tile, by)
 
 
-def _depth(by: DotProduct, extent: int) -> int:
-    """How many groups are summed at once: about what is worth it, with the least padding."""
-    groups = -(-extent // by.group)
-    if groups < by.depth:
-        return 1
-    return min(range(by.depth, 2 * by.depth), key=lambda depth: -groups % depth)
+def _write_excess(stage: Stage, target: Target) -> None:
+    """What an offset of the rows' factor adds to the sums of a column, in vectors of columns."""
+    op = compute_of(stage)
+    *others, column = op.axis
+    outer, lanes = stage.split(column, factor=target.lanes(op.output(0).dtype))
+    stage.reorder(*others, *op.reduce_axis, outer, lanes)
+    stage.vectorize(lanes)
 
 
-def _tile(
-    contraction: Contraction, row: IterVar, by: DotProduct, depth: int, target: Target
-) -> Tile:
+def _tile(contraction: Contraction, row: IterVar, by: DotProduct, target: Target) -> Tile:
     """The tile that takes the fewest instructions, all of one size: what pads the last one is
     computed as well."""
     rows, columns = cast(int, extent_of(row)), cast(int, extent_of(contraction.column))
     best, least = Tile(1, by.lanes), float("inf")
-    taken = 1 if by.form == "offset" else 0
     for vectors in range(1, min(_MOST_VECTORS, columns // by.lanes) + 1):
-        # Next to the sums there are a row's group, and of each column its vectors and what is taken
-        # away from the sums.
-        others = 2 + vectors * (depth + taken)
-        limit = (target.vector_registers - others) // vectors
+        # Next to the sums there are a row's group, and a vector of each column.
+        limit = (target.vector_registers - 2 - vectors) // vectors
         for tile_rows in range(1, min(limit, rows) + 1):
             tiles = -(-rows // tile_rows) * -(-columns // (vectors * by.lanes))
             products = tile_rows * vectors
-            cost = tiles * (max(products, tile_rows + 2 * vectors, _LATENCY) + taken * vectors)
+            cost = tiles * (max(products, tile_rows + 2 * vectors, _LATENCY))
             if cost < least:
                 best, least = Tile(tile_rows, vectors * by.lanes), cost
     return best
@@ -172,7 +176,6 @@ def _write_sums(
     at: IterVar,
     tile: Tile,
     by: DotProduct,
-    depth: int,
 ) -> None:
     """The loops over groups in a tile."""
     inner.compute_at(stage, at)
@@ -180,10 +183,10 @@ def _write_sums(
     op = compute_of(inner)
     rest = [axis for axis in op.axis if axis not in (rows[-1], column)]
     (k,) = op.reduce_axis
-    groups, group = inner.split(k, factor=depth * by.group)
+    groups, group = inner.split(k, factor=by.group)
     inner.reorder(*rest, groups, rows[-1], column, group)
     inner.unroll(rows[-1])
-    inner.tensorize(column, dot_product(by.name, tile.columns, depth))
+    inner.tensorize(column, dot_product(by.name, tile.columns))
 
 
 def write_panels(
@@ -216,10 +219,13 @@ def write_panels(
         inner = indices[j] % width * group + indices[k] % group
         return [*first, indices[j] // width, indices[k] // group, inner]
 
+    choose(s, "packing", "{factor} is packed into panels of {width}, groups of {group} "
+           "together", factor=factor.name, width=width, group=group)  # fmt: skip
     panels = s[s.cache_read(factor, "global", [sums])]
     loops = panels.transform_layout(layout)
     place_copy(panels, at)
     if (k, j) == (last - 1, last):
+        panels.reorder(*loops[-2:-4:-1], loops[-1])  # row after row is read, for all panels
         panels.tensorize(loops[-1], interleave(str(factor.dtype), group, width))
         return True
     _, together = panels.split(loops[-1], factor=group)

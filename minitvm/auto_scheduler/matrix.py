@@ -16,6 +16,7 @@ from itertools import product
 from math import inf
 from typing import Any, cast
 
+from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import Contraction, extent_of
 from minitvm.auto_scheduler.dotted import LEAST_ROWS, write_panels
 from minitvm.auto_scheduler.loops import place_copy, write_copy
@@ -78,6 +79,9 @@ def write_matrix(
     block = _row_tiles_in_cache(contraction, tile, depth, target)
     multiples = (tile.rows * (block or 1), tile.columns, by.depth)
     is_even = not any(size % each for size, each in zip(sizes, multiples, strict=True))
+
+    choose(s, "tile", "blocks of {rows} x {columns} sums by {by}, over all steps at once",
+           rows=tile.rows, columns=tile.columns, by=by.name)  # fmt: skip
 
     known = {stage.op for stage in s.stages}
     if last.op is op and is_even:

@@ -22,6 +22,7 @@ from math import prod
 from typing import final
 
 from minitvm import expr as e
+from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import distances_of, extent_of
 from minitvm.expr import IterVar, PrimExpr, ProducerLoad
 from minitvm.functor import children, walk_once
@@ -56,7 +57,10 @@ def write_rows(
         places[stage] = place or _Place(stage, len(_compute(stage).axis))
     for root in stages:
         if places[root].root is not root:
+            choose(s, "strategy", "computed row by row within {root}",
+                   stage=root.name, root=places[root].root.name)  # fmt: skip
             continue
+        choose(s, "strategy", "row by row, in vectors of what lies side by side", stage=root.name)
         inside = members.get(root, [])
         if not inside:
             _write_alone(s, root, target)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from math import prod
 
+from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import Contraction, bytes_of, extent_of
 from minitvm.target import Target
 from minitvm.te.schedule import Schedule
@@ -55,6 +56,17 @@ def write_streamed(s: Schedule, contraction: Contraction, target: Target) -> Non
     itemsize = op.output(0).dtype.itemsize
     lanes = target.lanes(op.output(0).dtype)
     block = max(1, target.cache_bytes(1) // 2 // (rows * itemsize * lanes)) * lanes
+    choose(
+        s,
+        "strategy",
+        "{b} is read once, {steps} rows of it at a time: {rows} rows alone use it, {most} at most; "
+        "{block} columns of sums stay in the L1 cache",
+        b=contraction.b.tensor.name,
+        steps=_STEPS,
+        rows=rows,
+        most=_MOST_ROWS,
+        block=block,
+    )
     outer = [axis for axis in op.axis[:-1] if axis not in contraction.rows]
     (k,) = op.reduce_axis
     block_outer, column = stage.split(contraction.column, factor=block)

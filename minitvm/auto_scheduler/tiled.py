@@ -22,6 +22,7 @@ from math import prod
 from typing import Any, final
 
 from minitvm import expr as e
+from minitvm.auto_scheduler.choice import choose, choose_blocks, choose_tile
 from minitvm.auto_scheduler.contraction import Contraction, Factor, bytes_of, extent_of, loads_of
 from minitvm.auto_scheduler.loops import (
     Places,
@@ -71,10 +72,12 @@ def write_tiled(
     wide = op.output(0).dtype if _widens(contraction) else contraction.a.tensor.dtype
     geometry = geometry_of(contraction, places, wide, contraction.b.tensor.dtype)
     tile = tile_of(geometry, target)
-    packs = _packs(contraction, tile, inline_columns)
+    choose_tile(s, contraction, tile, target)
+    packs = _packs(s, contraction, tile, inline_columns)
     blocks = _blocks(contraction, geometry, tile, packs, last.op is not op, target)
     if in_order:
         blocks = replace(blocks, depth=None)
+    choose_blocks(s, contraction, blocks)
     write = _write_whole if blocks.depth is None else _write_deep
     made = write(s, contraction, last, places, tile, blocks, packs, target)
     if packs:
@@ -236,20 +239,29 @@ def _blocks(
     return Blocks(strip=strip_of(geometry, tile, steps, target) if widens else None)
 
 
-def _packs(contraction: Contraction, tile: Tile, inline_columns: bool) -> bool:
+def _packs(s: Schedule, contraction: Contraction, tile: Tile, inline_columns: bool) -> bool:
     """Whether the columns' factor is first brought into panels as wide as a tile."""
     b = contraction.b
-    if not contraction.rows or _axes_of(contraction, contraction.b) is None:
-        return False
-    if inline_columns:
-        return True
-    rows = extent_of(contraction.rows[-1])
-    if b.along(contraction.column) != 1:
-        return True
-    if rows is not None and rows < _LEAST_REUSE * tile.rows:
-        return False
+    rows = extent_of(contraction.rows[-1]) if contraction.rows else 0
     size = bytes_of(b.tensor)
-    return size is None or size > _UNPACKED
+    if not contraction.rows:
+        packs, why = False, "no rows use it again"
+    elif _axes_of(contraction, b) is None:
+        packs, why = False, "it is not read by plain axes, each element once"
+    elif inline_columns:
+        packs, why = True, "it is computed on the way"
+    elif b.along(contraction.column) != 1:
+        packs, why = True, "neighbours along the columns lie apart"
+    elif rows is not None and rows < _LEAST_REUSE * tile.rows:
+        packs, why = False, "fewer than {least} tiles of rows read it"
+    elif size is not None and size <= _UNPACKED:
+        packs, why = False, "its {bytes} bytes are fast to read as they lie, as up to {most} are"
+    else:
+        packs, why = True, "{least} tiles of rows or more read it, and more than {most} bytes"
+    how = "{b} is packed into panels of {columns} columns: " if packs else "{b} is not packed: "
+    choose(s, "packing", how + why, b=b.tensor.name, columns=tile.columns, least=_LEAST_REUSE,
+           bytes=size, most=_UNPACKED)  # fmt: skip
+    return packs
 
 
 def _axes_of(contraction: Contraction, factor: Factor) -> list[IterVar] | None:
@@ -267,7 +279,7 @@ def _axes_of(contraction: Contraction, factor: Factor) -> list[IterVar] | None:
 
 def _write_panels(s: Schedule, contraction: Contraction, made: _Made, tile: Tile) -> None:
     """Packs the columns' factor into panels as wide as a tile."""
-    panels, _ = _packed(s, contraction, contraction.b, contraction.column, tile.columns, made)
+    panels = _packed(s, contraction, contraction.b, contraction.column, tile.columns, made)
     place_copy(panels, None if made.panels is None else (made.stage, made.panels))
 
 
@@ -280,17 +292,14 @@ def _write_strip(
         strip = s[made.widened]
         write_copy(strip, target)
     else:
-        row = contraction.rows[-1]
-        strip, loops = _packed(s, contraction, contraction.a, row, tile.rows, made)
-        steps = len(contraction.op.reduce_axis)
-        strip.reorder(*loops[-steps - 1 : -1], loops[-steps - 2], loops[-1])  # as it is read
+        strip = _packed(s, contraction, contraction.a, contraction.rows[-1], tile.rows, made)
     strip.compute_at(made.stage, made.strips)
 
 
 def _packed(
     s: Schedule, contraction: Contraction, factor: Factor, axis: IterVar, width: int, made: _Made
-) -> tuple[Stage, list[IterVar]]:
-    """A copy of a factor in panels: ``panels[..., i // width, k..., i % width]``; and its loops."""
+) -> Stage:
+    """A copy of a factor in panels: ``panels[..., i // width, k..., i % width]``."""
     axes = _axes_of(contraction, factor)
     assert axes is not None
     place = axes.index(axis)
@@ -305,4 +314,6 @@ def _packed(
     loops = panels.transform_layout(layout)
     if first[-1:] != [len(axes) - 1]:  # elements are neighbours along the axis or along a sum
         panels.vectorize(loops[-1])
-    return panels, loops
+    if place == len(axes) - 1:  # row after row is read, for all panels
+        panels.reorder(*loops[len(first) + 1 : -1], loops[len(first)], loops[-1])
+    return panels

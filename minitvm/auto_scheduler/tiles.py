@@ -81,7 +81,7 @@ def tile_of(geometry: Geometry, target: Target) -> Tile:
 
     >>> geometry = Geometry((96,), 96, (96,), (), DType.of("float32"), 4, 4 * 96, 4)
     >>> tile_of(geometry, Target("llvm -mtriple=x86_64-linux-gnu -mcpu=znver4"))
-    Tile(rows=12, columns=32)
+    Tile(rows=6, columns=32)
     """
     dtype, columns = geometry.dtype, geometry.columns
     rows = geometry.rows[-1] if geometry.rows else 1

@@ -6,6 +6,7 @@ import operator
 from collections.abc import Iterable
 from typing import Any
 
+from minitvm.auto_scheduler.choice import choose, choose_form
 from minitvm.auto_scheduler.contraction import Contraction, contraction_of
 from minitvm.auto_scheduler.convolution import is_convolution, write_convolution
 from minitvm.auto_scheduler.dotted import instruction_for, write_dotted
@@ -77,6 +78,7 @@ def schedule_program(
     stages = [stage for stage in s.stages if isinstance(stage.op, ComputeOp)]
     for stage in stages:
         if stage.op not in kept and not stage.is_output and _can_be_inlined(s, stage):
+            choose(s, "strategy", "inlined where it is read", stage=stage.name)
             stage.compute_inline()
     done: set[Stage] = set()
     for stage in stages:
@@ -85,6 +87,7 @@ def schedule_program(
             done |= set(_write_contraction(s, contraction, target, kept, strict))
     rest = [stage for stage in stages if stage not in done and not stage.inlined]
     write_rows(s, rest, target, kept)
+    s.chosen_lines = len(s.calls.lines)
     return s
 
 
@@ -96,15 +99,22 @@ def _write_contraction(
     inline_columns = columns.op not in kept and _is_elementwise(columns.op)
     inline_columns = inline_columns and s.readers(columns) == [stage] and not columns.is_output
     if is_left_plain(contraction):
+        choose_form(s, contraction, "matrix-vector product")
+        choose(s, "strategy", "sums one by one, along what lies side by side")
         return ()
     if is_streamed(contraction, target):
+        choose_form(s, contraction, "matrix product")
         if inline_columns:
             columns.compute_inline()
         write_streamed(s, contraction, target)
         return (stage,)
     last = stage if stage.op in kept else _epilogue(s, stage)
     if is_convolution(contraction):
+        choose_form(s, contraction, "convolution")
         return write_convolution(s, contraction, last.op.output(0), target, kept)
+    choose_form(s, contraction, "matrix product")
+    if last is not stage:
+        choose(s, "epilogue", "{last} takes the sums in the tile", last=last.name)
     block = matrix_product_for(contraction, target)
     instruction = instruction_for(contraction, target)
     if block is not None and not (strict and block.sum == "float32"):

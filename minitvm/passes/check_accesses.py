@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import final
 
 from minitvm import expr as e
@@ -13,6 +12,7 @@ from minitvm.expr import Buffer, BufferLoad, BufferStore, Call, PrimExpr, Var
 from minitvm.functor import Mutator, walk_once
 from minitvm.passes.effects import calls_out
 from minitvm.runtime.dtype import BOOL, INT64
+from minitvm.runtime.record import record
 from minitvm.runtime.threads import MAX_FAILURE_VALUES
 from minitvm.scalars import INTRINSICS, VECTOR_FOLDS
 from minitvm.stmt import PrimFunc, Stmt, with_body
@@ -251,7 +251,7 @@ class _Message:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class _Check:
     """What must hold, or else is said; `named` are the values of variables in it."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from typing import Any, final
 
@@ -20,6 +20,7 @@ from minitvm.passes.check_accesses import checked_load, checked_store, is_repeat
 from minitvm.passes.effects import calls_out, is_stable
 from minitvm.runtime.dtype import INT64
 from minitvm.runtime.errors import CompileError
+from minitvm.runtime.record import record
 from minitvm.scalars import INTRINSICS
 from minitvm.stmt import PrimFunc, Stmt, with_body
 
@@ -78,7 +79,7 @@ def check_statements(
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class _Check:
     """An assertion to be made, under the conditions of the lazy choices that it is in."""
 
@@ -102,7 +103,7 @@ class _Check:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class _Access:
     """One index of one access, as messages show it."""
 

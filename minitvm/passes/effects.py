@@ -19,10 +19,13 @@ def is_stable(value: PrimExpr, body: PrimExpr | Stmt) -> bool:
 
     A fact about ``A[i]`` ends at a store to A.
     """
-    read = {each.buffer.data for each in walk_once(value) if isinstance(each, BufferLoad)}
-    if calls_out(value):
-        return False
-    return not read or not any(_may_write(each, read) for each in walk_once(body))
+    read: set[Var] = set()
+    for each in walk_once(value):
+        if isinstance(each, BufferLoad):
+            read.add(each.buffer.data)
+        elif isinstance(each, Call) and each.op in _CALLS_OUT:
+            return False
+    return not read or not any(_may_write(other, read) for other in walk_once(body))
 
 
 def _may_write(node: object, read: set[Var]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import cast, final
 
 from minitvm import expr as e
@@ -15,6 +15,7 @@ from minitvm.arith.prover import Prover
 from minitvm.expr import Buffer, BufferLoad, BufferRef, Call, PrimExpr, Range, Var
 from minitvm.functor import Mutator, children, replace_buffers, substitute, walk_once
 from minitvm.passes.access import written_parameters
+from minitvm.runtime.record import record
 from minitvm.stmt import BufferStore, ForKind, PrimFunc, Stmt
 from minitvm.structural_equal import structural_equal
 
@@ -106,7 +107,7 @@ def _escape(func: PrimFunc, source: Buffer, target: Buffer) -> bool:
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class _Loop:
     """A loop, or the lanes of a vector, at one place of the program; with `var` None a ``while``.
 
@@ -119,7 +120,7 @@ class _Loop:
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class _Access:
     """A load or a store: the loops around it, outermost first, and the conditions on it.
 
@@ -134,7 +135,7 @@ class _Access:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class _Place:
     """What is around a statement. The value of a let is None where it depends on data."""
 

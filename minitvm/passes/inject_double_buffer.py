@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import final
 
 from minitvm import expr as e
@@ -13,13 +12,14 @@ from minitvm.functor import Mutator, substitute, walk_once
 from minitvm.passes.access import written_buffers
 from minitvm.runtime.dtype import BOOL
 from minitvm.runtime.errors import CompileError
+from minitvm.runtime.record import record
 from minitvm.stmt import BufferStore, ForKind, PrimFunc, Stmt, seq, with_body
 
 SCOPE = "double_buffer_scope"
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class DoubleBufferOptions:
     """``tir.InjectDoubleBuffer`` of classic TVM: `split_loop`, 1 or even, is the number of
     iterations that are written out one after the other, so that which half a statement uses is

@@ -28,12 +28,13 @@ from minitvm.expr import Buffer, BufferLoad, Call, PrimExpr, Range, Var
 from minitvm.functor import children, substitute, walk_once
 from minitvm.op import is_likely
 from minitvm.runtime.errors import CompileError
+from minitvm.runtime.record import record
 from minitvm.stmt import BufferStore, Stmt
 from minitvm.structural_equal import structural_equal
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class _Access:
     """One access in the body of a loop. `position` is its place in the order of the vector form;
     `loops` are the inner loops around it.
@@ -66,7 +67,7 @@ class _Alike:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class Fold:
     """A store ``C[i] = operator(C[i], value)``, where i is the same in every lane."""
 
@@ -417,7 +418,7 @@ class LaneDependence:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class _Place:
     """What is around an access: inner loops, lets (None: a value that the body may change) and
     conditions, of which `firm` are those that are no ``likely`` guards."""

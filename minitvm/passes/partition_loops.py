@@ -17,6 +17,7 @@ from minitvm.expr import Call, IntImm, PrimExpr, Var, const
 from minitvm.functor import Mutator, children, free_vars, substitute, walk_once
 from minitvm.op import is_likely
 from minitvm.runtime.dtype import BOOL, INT64, DType
+from minitvm.runtime.record import record
 from minitvm.stmt import ForKind, PrimFunc, Stmt, seq, with_body
 
 # Statements that a function may grow to, those of unrolled loops counted as often as they stand in
@@ -34,7 +35,7 @@ HINT = "pragma_loop_partition_hint"
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class LoopPartitionOptions:
     """``tir.LoopPartition`` of classic TVM.
 
@@ -86,7 +87,7 @@ Bound = tuple[Affine, int]  # floor(form / divisor)
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class _Region:
     """Where some conditions of a loop surely hold.
 
@@ -162,9 +163,16 @@ class _Partition(Mutator):
             return None
         region = _Region([], [], [], [], [])
         work = _work(node.body)
-        for condition, use in self._forms.uses(node.body, hinted).items():
+        uses = self._forms.uses(node.body, hinted)
+        for condition, use in uses.items():
             if use.work * _LITTLE > work:
                 self._classify(node, condition, use, region)
+        # What holds with the others, too, costs nothing more.
+        region.chosen.extend(
+            condition
+            for condition, use in uses.items()
+            if use.work * _LITTLE <= work and all(_follows(row, region.rows) for row in use.rows)
+        )
         if node.kind == ForKind.UNROLLED and region.chosen:
             return None
         return region if region.held or region.chosen else None
@@ -272,6 +280,12 @@ class _Partition(Mutator):
             rest = self._inside(node, substitute(body, {node.loop_var: last}))
         choice = s.IfThenElse(full, main, rest)
         return s.LetStmt(full, functools.reduce(e.And, tests), choice)
+
+
+def _follows(row: Affine, rows: Sequence[Affine]) -> bool:
+    """Whether a form is at least zero where `rows` are."""
+    differences = (row - other for other in rows)
+    return any(not each.terms and each.constant >= 0 for each in differences)
 
 
 def _only_last(node: s.For, rows: Sequence[Affine]) -> IntImm | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast, final
 
 from minitvm import expr as e
@@ -34,6 +33,7 @@ from minitvm.passes.stage_bodies import (
 from minitvm.passes.tensorize import Match, Region, Tensorized, match_computation, tensorize
 from minitvm.runtime.dtype import HANDLE, INT64
 from minitvm.runtime.errors import CompileError
+from minitvm.runtime.record import record
 from minitvm.stmt import (
     INDEPENDENT,
     Allocate,
@@ -91,7 +91,7 @@ def schedule_ops(schedule: Schedule, buffers: Mapping[Tensor, Buffer], func: Pri
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class _Moved:
     """Where the elements of a stage's plain buffer really are."""
 

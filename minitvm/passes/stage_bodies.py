@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import cast, final
 
 from minitvm import expr as e
@@ -11,6 +10,7 @@ from minitvm.expr import Buffer, BufferLoad, IterVar, PrimExpr, Range, Reduce, V
 from minitvm.functor import Mutator, Node, replace_buffers, substitute, walk, walk_once
 from minitvm.op import is_likely
 from minitvm.runtime.errors import CompileError
+from minitvm.runtime.record import record
 from minitvm.stmt import (
     AttrStmt,
     BufferStore,
@@ -27,7 +27,7 @@ from minitvm.te.tensor import ComputeOp, ExternOp, ScanOp, Tensor, data_axes
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class StageBody:
     """A stage at one point of its axes.
 

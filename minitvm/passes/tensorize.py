@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast, final
 
 from minitvm import expr as e
@@ -13,6 +12,7 @@ from minitvm.expr import Buffer, BufferLoad, Call, IterVar, PrimExpr, Range, Red
 from minitvm.functor import CHILDREN, Substitution, children, free_vars, substitute, walk_once
 from minitvm.runtime.dtype import HANDLE
 from minitvm.runtime.errors import CompileError
+from minitvm.runtime.record import record
 from minitvm.stmt import BufferStore, Stmt
 from minitvm.structural_equal import structural_equal
 from minitvm.te.tensor import ComputeOp, Tensor
@@ -22,7 +22,7 @@ from minitvm.te.tensor_intrin import TensorIntrin
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Region:
     """A part of a tensor: from `begins` on, `extents` elements along each dimension."""
 
@@ -32,7 +32,7 @@ class Region:
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Match:
     """What the buffers and scalars of an intrinsic are in a computation."""
 
@@ -198,7 +198,7 @@ class _Matching:
             return
         if isinstance(expected, Call) and cast(Call, found).op != expected.op:
             raise _Difference(found, expected, "another function")
-        mine, wanted = list(children(found)), list(children(expected))
+        mine, wanted = children(found), children(expected)
         if len(mine) != len(wanted):
             raise _Difference(found, expected, "another number of operands")
         if isinstance(expected, _COMMUTATIVE):
@@ -322,7 +322,7 @@ def _loads(*values: PrimExpr) -> list[Any]:
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class View:
     """A region of a buffer, which stands for a buffer of an intrinsic."""
 
@@ -561,7 +561,7 @@ def _plus(index: PrimExpr, begin: PrimExpr) -> PrimExpr:
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Tensorized:
     """The statements of an intrinsic on actual memory, and whether they know its layout, so that
     they hold for compact parameters only."""

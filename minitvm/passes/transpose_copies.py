@@ -14,6 +14,7 @@ from minitvm.expr import Buffer, BufferLoad, Call, PrimExpr, Var
 from minitvm.functor import Mutator, substitute, walk_once
 from minitvm.passes.effects import is_stable
 from minitvm.runtime.dtype import UINT16, DType
+from minitvm.runtime.record import record
 from minitvm.stmt import BufferStore, ForKind, PrimFunc, Stmt, with_body
 
 # Rows and columns of a block, by the bytes of an element: that many vectors are in registers at
@@ -75,7 +76,7 @@ class _Loops(Mutator):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class _Copy:
     """``for k: for j in vectorized: store``: a row lies along k and is stored along j."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import final
 
 from minitvm import expr as e
@@ -13,6 +13,7 @@ from minitvm.buffer import constant_bytes
 from minitvm.expr import Buffer, BufferLoad, PrimExpr, Var
 from minitvm.functor import Mutator, walk_once
 from minitvm.runtime.errors import CompileError
+from minitvm.runtime.record import record
 from minitvm.stmt import BufferStore, ForKind, PrimFunc, Stmt, with_body
 
 # The largest register file of the targets: 32 vectors of 64 bytes. A larger buffer stays in memory.
@@ -22,7 +23,7 @@ REGISTER_STATEMENTS = 64
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class UnrollOptions:
     """``tir.UnrollLoop`` of classic TVM.
 

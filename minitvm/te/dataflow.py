@@ -457,7 +457,7 @@ def _rounded_up(extent: PrimExpr, multiple: int) -> PrimExpr:
 def _padded_copy(tensor: Tensor, shape: tuple[PrimExpr, ...], dtype: DType) -> Tensor:
     axis = data_axes([f"ax{i}" for i in range(tensor.ndim)], shape)
     value = e.cast(dtype, ProducerLoad(tensor, tuple(each.var for each in axis)))
-    if _is_offset(tensor.dtype, dtype):
+    if is_offset(tensor.dtype, dtype):
         value = value ^ const(128, dtype)
     inside = [
         e.less(each.var, extent)
@@ -485,10 +485,38 @@ class _ReadCopies(Mutator):
 
     def _value(self, node: ProducerLoad, dtype: DType) -> PrimExpr:
         copy = self._copies[cast(Tensor, node.producer)]
-        value = e.cast(dtype, ProducerLoad(copy, node.indices))
-        return value - 128 if _is_offset(node.dtype, copy.dtype) else value
+        return e.cast(dtype, ProducerLoad(copy, node.indices))
 
 
-def _is_offset(dtype: DType, kept: DType) -> bool:
+def without_offset(op: ComputeOp, offset: Tensor) -> tuple[ComputeOp, ComputeOp, ComputeOp]:
+    """What a sum of products is where elements of one factor, `offset`, have 128 too many: the
+    sum as it is then, what is too much, and their difference, element by element::
+
+        C.offset[i, j] = sum(A.pad[i, k] * B[k, j])
+        C.excess[j] = sum(B[k, j] * 128)
+        C[i, j] = C.offset[i, j] - C.excess[j]
+    """
+    first = cast(Reduce, op.body[0])
+    (other,) = (load for load in factors_of(op) if load.producer is not offset)
+    used = [axis for axis in op.axis if any(index is axis.var for index in other.indices)]
+    axis, reduced, mine = (
+        tuple(_clone(each, each.name) for each in axes) for axes in (used, op.reduce_axis, op.axis)
+    )
+    own: dict[Var, PrimExpr] = {
+        old.var: new.var
+        for old, new in zip((*used, *op.reduce_axis), (*axis, *reduced), strict=True)
+    }
+    value = e.cast(op.body[0].dtype, Substitution(own).expr(other))
+    sums = reductions(first, (value * const(128, value.dtype),), reduced, const(True), ())
+    excess = ComputeOp(f"{op.name}.excess", "", {}, axis, reduced, sums)
+    total = replace(op, name=f"{op.name}.offset")
+    taken = tuple(new.var for old, new in zip(op.axis, mine, strict=True) if old in used)
+    body = ProducerLoad(total.output(0), tuple(each.var for each in mine)) - ProducerLoad(
+        excess.output(0), taken
+    )
+    return total, excess, replace(op, axis=mine, reduce_axis=(), body=(body,))
+
+
+def is_offset(dtype: DType, kept: DType) -> bool:
     """Whether elements are kept with 128 added."""
     return dtype == "int8" and kept == "uint8"

@@ -47,10 +47,7 @@ class DotProduct:
         How many sums there are, and how many products are added to each.
     form
         How the intrinsic is called: ``"a, b"`` as ``f(sums, a, b)``; ``"b, a"`` the other way
-        round; ``"add"`` as ``sums + f(a, b)``; ``"offset"`` as the first, of an `a` that is kept as
-        uint8 with 128 added (``pad_einsum`` does that), which is taken away again from the sums.
-    depth
-        For how many groups at least it is worth its overhead.
+        round; ``"add"`` as ``sums + f(a, b)``.
     """
 
     name: str
@@ -62,12 +59,6 @@ class DotProduct:
     lanes: int
     group: int
     form: str = "a, b"
-    depth: int = 1
-
-    @property
-    def kept_a(self) -> str:
-        """The dtype that `a` has in memory."""
-        return "uint8" if self.form == "offset" else self.a
 
 
 def _on(*features: str) -> frozenset[str]:
@@ -84,8 +75,6 @@ DOT_PRODUCTS = (
                "bfloat16", "bfloat16", "float32", 16, 2),
     DotProduct("vpdpbusd_512", _VNNI, f"{_BUSD}.512", "uint8", "int8", "int32", 16, 4),
     DotProduct("vpdpbusd_512_s8u8", _VNNI, f"{_BUSD}.512", "int8", "uint8", "int32", 16, 4, "b, a"),
-    DotProduct("vpdpbusd_512_s8s8", _VNNI, f"{_BUSD}.512", "int8", "int8", "int32", 16, 4,
-               "offset", 4),
     DotProduct("vpdpwssd_512", _VNNI, f"{_WSSD}.512", "int16", "int16", "int32", 16, 2),
     DotProduct("vpmaddwd_512", _on("avx512bw"), "llvm.x86.avx512.pmaddw.d.512",
                "int16", "int16", "int32", 16, 2, "add"),
@@ -94,8 +83,6 @@ DOT_PRODUCTS = (
     DotProduct("vpdpbusd_256", _VNNI_256, f"{_BUSD}.256", "uint8", "int8", "int32", 8, 4),
     DotProduct("vpdpbusd_256_s8u8", _VNNI_256, f"{_BUSD}.256", "int8", "uint8", "int32", 8, 4,
                "b, a"),
-    DotProduct("vpdpbusd_256_s8s8", _VNNI_256, f"{_BUSD}.256", "int8", "int8", "int32", 8, 4,
-               "offset", 4),
     DotProduct("vpdpwssd_256", _VNNI_256, f"{_WSSD}.256", "int16", "int16", "int32", 8, 2),
     DotProduct("vpmaddwd_256", _on("avx2"), "llvm.x86.avx2.pmadd.wd",
                "int16", "int16", "int32", 8, 2, "add"),
@@ -128,15 +115,11 @@ def find_dot_product(a: str, b: str, sum: str, features: Collection[str]) -> Dot
 
 
 @lru_cache(maxsize=64)
-def dot_product(name: str, columns: int, groups: int = 1) -> TensorIntrin:
+def dot_product(name: str, columns: int) -> TensorIntrin:
     """A tensor intrinsic for ``tensorize``: a dot-product instruction on `columns` sums.
 
-    It computes, with ``K = groups * group``::
-
-        z[j] = sum over r < K of a[r].astype(sum) * w[r // group, j * group + r % group].astype(sum)
-
-    where `a` and `w` lie in memory of the layout that this says; rows of `w` may be apart. Of the
-    form ``"offset"``, `a` is uint8 and ``a[r].astype(sum) - 128`` the factor.
+    It computes ``z[j] = sum over r < group of a[r].astype(sum) * w[j * group + r].astype(sum)``,
+    where `a` and `w` lie in memory of the layout that this says.
 
     Parameters
     ----------
@@ -144,8 +127,6 @@ def dot_product(name: str, columns: int, groups: int = 1) -> TensorIntrin:
         Of the instruction, in ``DOT_PRODUCTS``.
     columns : int
         A multiple of its lanes.
-    groups : int
-        How many groups of neighbouring steps of the sum.
 
     Raises
     ------
@@ -153,43 +134,37 @@ def dot_product(name: str, columns: int, groups: int = 1) -> TensorIntrin:
         When there is no such instruction, or `columns` is no multiple of its lanes.
 
     >>> dot_product("vpdpbusd_512", 32).inputs
-    (Tensor(shape=[4], op.name=a), Tensor(shape=[1, 128], op.name=w))
+    (Tensor(shape=[4], op.name=a), Tensor(shape=[128], op.name=w))
     """
     instruction = _BY_NAME.get(name)
     if instruction is None:
         known = ", ".join(_BY_NAME)
         raise CompileError(f"dot_product: expected an instruction among {known}, got {name!r}")
-    if columns < 1 or columns % instruction.lanes or groups < 1:
+    if columns < 1 or columns % instruction.lanes:
         raise CompileError(
             f"dot_product: expected columns that are a multiple of {instruction.lanes}, the lanes "
-            f"of {name}, and 1 group or more, got {columns} columns and {groups} groups"
+            f"of {name}, got {columns}"
         )
     group = instruction.group
-    a = placeholder((groups * group,), instruction.kept_a, "a")
-    w = placeholder((groups, columns * group), instruction.b, "w")
-    r = reduce_axis((0, groups * group), "r")
+    a = placeholder((group,), instruction.a, "a")
+    w = placeholder((columns * group,), instruction.b, "w")
+    r = reduce_axis((0, group), "r")
 
     def product(j: Any) -> Any:
-        mine, other = a[r], w[r // group, j * group + r % group]
-        factor = mine.astype(instruction.sum)
-        if instruction.form == "offset":
-            factor = factor - 128
-        return reducer.sum(factor * other.astype(instruction.sum), axis=r)
+        mine, other = a[r], w[j * group + r]
+        return reducer.sum(mine.astype(instruction.sum) * other.astype(instruction.sum), axis=r)
 
     z = compute((columns,), product, "z")
-    apart = decl_buffer(w.shape, w.dtype, "w", strides=[Var("stride"), e.const(1)])
-    text = f"te.dot_product({name!r}, {columns}{f', {groups}' if groups > 1 else ''})"
-    statements = _Statements(instruction, columns, groups).make
-    return decl_tensor_intrin(z.op, statements, name=text, binds={w: apart})
+    text = f"te.dot_product({name!r}, {columns})"
+    return decl_tensor_intrin(z.op, _Statements(instruction, columns).make, name=text)
 
 
 class _Statements:
     """What an instruction does to vectors of sums."""
 
-    def __init__(self, instruction: DotProduct, columns: int, groups: int) -> None:
+    def __init__(self, instruction: DotProduct, columns: int) -> None:
         self._by = instruction
         self._vectors = columns // instruction.lanes
-        self._groups = groups
         self._sums = DType.of(instruction.sum).with_lanes(instruction.lanes)
 
     def make(self, ins: Sequence[Buffer], outs: Sequence[Buffer]) -> tuple[Stmt, Stmt, Stmt]:
@@ -208,25 +183,17 @@ class _Statements:
         for vector, value in enumerate(values):
             yield z.vstore(vector * self._by.lanes, value)
 
-    def _added(self, ins: Sequence[Buffer], sums: list[PrimExpr]) -> list[PrimExpr]:
+    def _added(self, ins: Sequence[Buffer], sums: Sequence[PrimExpr]) -> list[PrimExpr]:
         a, w = ins
-        by, width = self._by, self._by.lanes * self._by.group
-        excess = [e.const(0, self._sums)] * self._vectors
-        for g in range(self._groups):
-            same = self._broadcast(a, g)
-            for vector in range(self._vectors):
-                other = w.vload((g, vector * width), w.dtype.with_lanes(width))
-                sums[vector] = self._dot(sums[vector], same, other)
-                if by.form == "offset":
-                    excess[vector] = self._call(excess[vector], e.const(128, "uint8"), other)
-        if by.form != "offset":
-            return sums
-        return [value - more for value, more in zip(sums, excess, strict=True)]
+        width = self._by.lanes * self._by.group
+        same = self._broadcast(a)
+        others = (w.vload(i * width, w.dtype.with_lanes(width)) for i in range(self._vectors))
+        return [self._dot(*each) for each in zip(sums, [same] * self._vectors, others, strict=True)]
 
-    def _broadcast(self, a: Buffer, g: int) -> PrimExpr:
+    def _broadcast(self, a: Buffer) -> PrimExpr:
         """A group of `a`, as 32 bits, in every lane."""
         by = self._by
-        loaded = a.vload(g * by.group, a.dtype.with_lanes(by.group))
+        loaded = a.vload(0, a.dtype.with_lanes(by.group))
         same = e.Broadcast(reinterpret("int32", loaded), by.lanes)
         made: PrimExpr = reinterpret(a.dtype.with_lanes(by.lanes * by.group), same)
         return made
@@ -234,11 +201,6 @@ class _Statements:
     def _dot(self, sums: PrimExpr, a: PrimExpr, b: PrimExpr) -> PrimExpr:
         if self._by.form == "add":
             return sums + call_llvm_pure_intrin(self._sums, self._by.llvm, a, b)
-        return self._call(sums, a, b)
-
-    def _call(self, sums: PrimExpr, a: PrimExpr, b: PrimExpr) -> PrimExpr:
-        if a.dtype.lanes == 1:
-            a = e.Broadcast(a, b.dtype.lanes)
         if self._by.form == "b, a":
             a, b = b, a
         return call_llvm_pure_intrin(self._sums, self._by.llvm, sums, a, b)

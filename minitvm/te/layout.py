@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 from minitvm import expr as e
 from minitvm.arith.prover import Prover
 from minitvm.expr import IterVar, PrimExpr, Range, Var, const, const_int
 from minitvm.runtime.errors import CompileError
+from minitvm.runtime.record import record
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class IndexMap:
     """A layout of a tensor: where each element is kept.
 
@@ -43,7 +43,7 @@ class IndexMap:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class _Digit:
     """``axis // low % extent``; without an `extent`, ``axis // low`` of an axis whose extent the
     call decides."""

@@ -8,17 +8,17 @@ others; the axes that none replaces are the loops, the leaves. Ranges flow down 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import final
 
 from minitvm import expr as e
 from minitvm.arith.prover import Prover
 from minitvm.expr import IterVar, PrimExpr, Range, const, const_int
 from minitvm.op import ceildiv
+from minitvm.runtime.record import record
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Split:
     """``parent = outer * extent(inner) + inner``, given the extent of `inner` (`factor`) or that of
     `outer` (`nparts`)."""
@@ -39,7 +39,7 @@ class Split:
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Fuse:
     """``fused = outer * extent(inner) + inner``."""
 
@@ -57,7 +57,7 @@ class Fuse:
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Rebase:
     """``parent = begin(parent) + rebased``, so that the loop begins at 0."""
 
@@ -74,7 +74,7 @@ class Rebase:
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Singleton:
     """`iter` runs once; what ``fuse()`` of no axes makes."""
 
@@ -197,7 +197,7 @@ def loops_from(
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Guard:
     """What must hold for the loops to be inside of `axis`, a parent of a split that leaves a
     remainder."""

@@ -17,10 +17,12 @@ from minitvm.te.dataflow import (
     factors_of,
     in_layout,
     in_order,
+    is_offset,
     padded,
     read_by_axes,
     reading,
     reading_layout,
+    without_offset,
     written_through,
 )
 from minitvm.te.dot_product import dot_product, interleave
@@ -40,7 +42,7 @@ class Schedule(Traced):
     Made by :func:`create_schedule`; ``s[C]`` is the stage of a tensor or an operation.
     """
 
-    __slots__ = ("calls", "groups", "outputs", "stage_map", "stages")
+    __slots__ = ("calls", "choices", "chosen_lines", "groups", "outputs", "stage_map", "stages")
 
     def __init__(self, outputs: tuple[Operation, ...]) -> None:
         self.outputs = outputs
@@ -48,6 +50,10 @@ class Schedule(Traced):
         self.stages = [Stage(op, self, op in outputs) for op in in_order(outputs)]
         self.stage_map: dict[Operation, Stage] = {stage.op: stage for stage in self.stages}
         self.groups: list[Group] = []
+        # Why the schedule is as it is, said by auto_schedule, and the lines of the trace for which
+        # that holds: not for what was done to it later.
+        self.choices: list[object] = []
+        self.chosen_lines = 0
 
     def __getitem__(self, key: Tensor | Operation) -> Stage:
         """The stage of a tensor or an operation.
@@ -92,6 +98,11 @@ class Schedule(Traced):
     def is_touched(self) -> bool:
         """Whether a primitive was applied."""
         return len(self.calls.lines) > 1
+
+    @property
+    def is_as_chosen(self) -> bool:
+        """Whether `choices` say why it is as it is."""
+        return self.chosen_lines == len(self.calls.lines)
 
     def now(self, tensor: Tensor) -> Tensor:
         """What a tensor has become by ``cache_write`` and the like."""
@@ -350,14 +361,16 @@ class Schedule(Traced):
             For each axis, the data axes first, of what its extent shall be a multiple.
         dtypes : pair of dtypes or None
             Of the copies of the two factors, where they shall differ from the tensors' own: dtypes
-            that hold all their values, or ``uint8`` for an int8 factor of sums of 16 bits or more,
-            which is then kept with 128 added.
+            that hold all their values, or ``uint8`` for one int8 factor of sums of 16 bits or
+            more, which is then kept with 128 added: those that read the sum take the excess away,
+            which is computed for each element of the sum that the other factor distinguishes.
 
         Returns
         -------
         list of Tensor
             The padded sum, and what its two factors read now: a copy, a stage of its own, or the
-            tensor itself where nothing was to be done.
+            tensor itself where nothing was to be done; and the excess, if a factor is kept with 128
+            added.
 
         Raises
         ------
@@ -403,7 +416,7 @@ class Schedule(Traced):
         for load, dtype in zip(loads, dtypes, strict=True):
             source, wide = cast(Tensor, load.producer), DType.of(dtype or load.dtype)
             wanted[source] = wide
-            offset = (source.dtype, wide) == ("int8", "uint8") and op.body[0].dtype.bits > 8
+            offset = is_offset(source.dtype, wide) and op.body[0].dtype.bits > 8
             if not offset and not _holds(wide, source.dtype):
                 raise CompileError(
                     f"{where}: expected a dtype that holds all values of {source.name}, which are "
@@ -413,9 +426,19 @@ class Schedule(Traced):
         for source, copy in copies.items():
             beside = self[source]
             self._insert(self.stages.index(beside) + 1, copy.op, "", beside)
-        self._rewrite(lambda each: new if each is stage else each.op)
+        offsets = [copy for source, copy in copies.items() if is_offset(source.dtype, copy.dtype)]
+        if not offsets:
+            self._rewrite(lambda each: new if each is stage else each.op)
+            stage.restart(stage.op)
+            return [stage.op.output(0), *stage.op.input_tensors]
+        total, excess, difference = without_offset(new, offsets[0])
+        for made, scope in ((excess, ""), (total, stage.scope)):
+            self._insert(self.stages.index(stage), made, scope, stage)
+        self._rewrite(lambda each: difference if each is stage else each.op)
         stage.restart(stage.op)
-        return [stage.op.output(0), *(each for each in stage.op.input_tensors)]
+        stage.set_scope("")
+        stage.compute_inline()
+        return [total.output(0), *total.input_tensors, excess.output(0)]
 
     @primitive
     def create_group(self, outputs: Any, inputs: Any, include_inputs: bool = False) -> Group:
@@ -576,6 +599,7 @@ class Schedule(Traced):
         }
         made.groups = list(groups.values())
         made.calls = self.calls.copy(made.now, groups)
+        made.choices, made.chosen_lines = [*self.choices], self.chosen_lines
         pairs: list[tuple[Any, Any]] = [*stages.items(), *groups.items()]
         for old, new in pairs:
             new.attach_ivar = old.attach_ivar

@@ -8,7 +8,7 @@ immutable and compared by identity; :mod:`minitvm.te.operation` makes them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, final
 from typing import cast as typed
 
@@ -32,6 +32,7 @@ from minitvm.expr import (
 from minitvm.functor import Node, walk_once
 from minitvm.runtime.dtype import DType, DTypeLike
 from minitvm.runtime.errors import CompileError
+from minitvm.runtime.record import record
 from minitvm.stmt import Stmt
 
 # -- Operations -----------------------------------------------------------------------------------
@@ -71,7 +72,7 @@ def _set(op: Operation, **derived: object) -> None:
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class PlaceholderOp(Operation):
     """A tensor that the caller passes. Made by ``te.placeholder``."""
 
@@ -88,7 +89,7 @@ class PlaceholderOp(Operation):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class ComputeOp(Operation):
     """Tensors whose elements are `body`, one expression for each output, in terms of `axis`.
 
@@ -114,7 +115,7 @@ class ComputeOp(Operation):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class ExternOp(Operation):
     """Tensors that a statement writes: `body` reads `inputs` through `input_placeholders`, buffer
     by buffer, and stores to `output_placeholders`. Made by ``te.extern``."""
@@ -138,7 +139,7 @@ class ExternOp(Operation):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class ScanOp(Operation):
     """Tensors along whose first dimension, time, each part is computed from those before it.
 
@@ -190,7 +191,7 @@ def _reflected(function: Callable[[Any, Any], Any]) -> Callable[[Tensor, Any], T
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class Tensor(WholeTensor):
     """The `value_index`-th output of an operation.
 
@@ -341,7 +342,7 @@ class Tensor(WholeTensor):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class TensorSlice(ExprOperators):
     """A tensor indexed in its first dimensions only: ``A[i]`` of a matrix, on the way to
     ``A[i][j]``."""

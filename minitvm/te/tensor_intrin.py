@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn, final
 
 from minitvm.arith.prover import Prover
@@ -11,12 +10,13 @@ from minitvm.buffer import decl_buffer
 from minitvm.expr import Buffer, PrimExpr, Var, equal
 from minitvm.functor import walk
 from minitvm.runtime.errors import CompileError
+from minitvm.runtime.record import record
 from minitvm.stmt import Evaluate, Stmt
 from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class TensorIntrin:
     """A statement that does what the operation `op` does, for ``s[C].tensorize(axis, intrin)``.
 

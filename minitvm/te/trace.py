@@ -44,12 +44,13 @@ class Trace:
     """
 
     def __init__(self, outputs: tuple[Operation, ...], now: Callable[[Tensor], Tensor]) -> None:
-        """`now`: what a tensor of the program has become in the schedule."""
+        """`outputs`: of the program before it was scheduled; `now`: what a tensor of it has become
+        in the schedule."""
         self.lines: list[str] = []
         self._now = now
         self._names: dict[object, str] = {}
         self._taken = {"te", "tir", "s"}
-        self._outputs = outputs
+        self.outputs = outputs
         self._depth = 0
         for op in outputs:
             self._name(op.output(0), op.name)
@@ -59,7 +60,7 @@ class Trace:
     def copy(self, now: Callable[[Tensor], Tensor], others: Mapping[Any, object]) -> Trace:
         """A trace of a copy of the schedule, which goes on from here by itself; `others` are the
         copies of what belongs to the schedule."""
-        made = Trace(self._outputs, now)
+        made = Trace(self.outputs, now)
         made.lines, made._taken = [*self.lines], {*self._taken}
         made._names = {others.get(each, each): name for each, name in self._names.items()}
         return made

@@ -218,9 +218,9 @@ def axes_of(op: te.Operation) -> tuple[Any, ...]:
 def by_hand(by: DotProduct, m: int, n: int, k: int) -> tuple[list[te.Tensor], te.Schedule]:
     """A schedule with one instruction, in tiles of 4 rows."""
     tensors = product(m, n, k, (by.a, by.b, by.sum))
-    C, columns, depth = tensors[2], 2 * by.lanes, by.depth * by.group
+    C, columns = tensors[2], 2 * by.lanes
     s = te.create_schedule(C.op)
-    sums, _, b = s.pad_einsum(s.cache_write(C, "local"), [4, columns, depth], [by.kept_a, by.b])
+    sums, _, b = s.pad_einsum(s.cache_write(C, "local"), [4, columns, by.group])
     row, column = axes_of(s[C].op)
     _, j_outer, i_inner, j_inner = s[C].tile(row, column, 4, columns)
     s[C].unroll(i_inner)
@@ -232,10 +232,10 @@ def by_hand(by: DotProduct, m: int, n: int, k: int) -> tuple[list[te.Tensor], te
     )
     s[panels].tensorize(loops[-1], te.interleave(by.b, by.group, columns))
     i, j, k_axis = axes_of(s[sums].op)
-    outer, inner = s[sums].split(k_axis, factor=depth)
+    outer, inner = s[sums].split(k_axis, factor=by.group)
     s[sums].reorder(outer, i, j, inner)
     s[sums].unroll(i)
-    s[sums].tensorize(j, te.dot_product(by.name, columns, by.depth))
+    s[sums].tensorize(j, te.dot_product(by.name, columns))
     return tensors, s
 
 
@@ -277,7 +277,7 @@ def test_find_dot_product() -> None:
     [
         (("vpdp", 16), r"expected an instruction among vdpbf16ps_512, .*, got 'vpdp'"),
         (("vpdpbusd_512", 24), "columns that are a multiple of 16, the lanes of vpdpbusd_512"),
-        (("vpdpbusd_512", 16, 0), "got 16 columns and 0 groups"),
+        (("vpdpbusd_512", 0), "the lanes of vpdpbusd_512, got 0"),
     ],
 )
 def test_wrong_dot_products(arguments: tuple[Any, ...], text: str) -> None:

@@ -20,6 +20,18 @@ from minitvm import (
     te,
     tir,
 )
+from minitvm.stmt import (
+    Allocate,
+    BufferStore,
+    For,
+    ForKind,
+    IfThenElse,
+    LetStmt,
+    PrimFunc,
+    Stmt,
+    While,
+    seq,
+)
 
 n, m = te.var("n"), te.var("m")
 
@@ -301,6 +313,74 @@ def test_if_then_else_is_lazy() -> None:
     a, b = f32(5), np.ones(7, "float32")
     both([B], [A, B], a, b)
     np.testing.assert_array_equal(b, np.pad(a, 1))
+
+
+# -- Values that are used again --------------------------------------------------------------------
+
+X, Y = tir.decl_buffer((4,), name="X"), tir.decl_buffer((4,), name="Y")
+_i, _v = te.var("i"), te.var("v", "float32")
+_first = X[0] * 2.0  # one node, wherever it stands
+
+
+def _for(kind: ForKind, body: Stmt) -> Stmt:
+    return For(_i, te.const(0), te.const(4), kind, body)
+
+
+def _put(buffer: Any, place: Any, value: Any) -> Stmt:
+    return BufferStore(buffer, value, (te.const(place) if isinstance(place, int) else place,))
+
+
+AGAIN: dict[str, Stmt] = {
+    "after a store": seq(_put(Y, 0, _first), _put(X, 0, _first), _put(Y, 1, _first)),
+    "after a store in an unrolled loop": seq(
+        _put(Y, 0, _first),
+        _for(ForKind.UNROLLED, seq(_put(X, _i, X[_i] + 1.0), _put(Y, _i, _first + X[_i]))),
+    ),
+    "in a loop that writes it": seq(
+        _put(Y, 0, _first), _for(ForKind.SERIAL, seq(_put(Y, _i, _first), _put(X, 0, _first)))
+    ),
+    "in a loop that ends when it changes": seq(
+        _put(Y, 0, _first),
+        While(_first < 100.0, _put(X, 0, _first)),
+        _put(Y, 1, _first),
+    ),
+    "after a store under a condition": seq(
+        _put(Y, 0, _first), IfThenElse(_first < 9.0, _put(X, 0, _first)), _put(Y, 1, _first)
+    ),
+    "of a name that changes": _for(
+        ForKind.UNROLLED, LetStmt(_v, X[_i] + 1.0, _put(Y, _i, _v * _v + _first))
+    ),
+    "of a buffer allocated again": _for(
+        ForKind.UNROLLED,
+        Allocate(Z := tir.decl_buffer((2,), name="Z"),
+                 seq(_put(Z, 0, X[_i] + 1.0), _put(Z, 1, Z[0] * 2.0), _put(Y, _i, Z[0] + Z[1]))),
+    ),
+    "at constant places around a variable one": _for(
+        ForKind.SERIAL, _put(Y, (_i * 3 + 1) % 4, X[(3 - _i) * 1 + 0] - X[_i * -1 + 3])
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("body", AGAIN.values(), ids=AGAIN.keys())
+def test_values_used_again(body: Stmt) -> None:
+    """Code that shares what was computed sees each change of it."""
+    func = PrimFunc((X.data, Y.data), body, {X.data: X, Y.data: Y}, "f")
+    x, y = np.array([1.0, 2.0, 3.0, 4.0], "float32"), np.zeros(4, "float32")
+    expected = x.copy(), y.copy()
+    interpreter.interpret(func, *expected)
+    build(func, fp="strict")(x, y)
+    np.testing.assert_array_equal(x, expected[0])
+    np.testing.assert_array_equal(y, expected[1])
+
+
+def test_a_function_is_called_as_often_as_it_stands(registered: Any) -> None:
+    numbers = iter(range(9))
+    call = tir.call_packed(registered(lambda: next(numbers)))
+    y = tir.decl_buffer((4,), "int32", name="y")
+    body = seq(_for(ForKind.UNROLLED, _put(y, _i, call)), _put(y, 0, call))
+    result = np.zeros(4, "int32")
+    build(PrimFunc((y.data,), body, {y.data: y}, "f"))(result)
+    assert result.tolist() == [4, 1, 2, 3]
 
 
 # -- Calls out of the program ---------------------------------------------------------------------

@@ -85,6 +85,16 @@ def test_the_rest_of_a_parallel_loop_is_its_last_iteration(golden: Golden) -> No
     golden(str(simplify(partition_loops(func(loop(io, 2, body, ForKind.PARALLEL), c)))))
 
 
+def test_a_guard_of_little_work_goes_with_the_others(golden: Golden) -> None:
+    """One that does not pay a second loop by itself, but holds wherever the other does."""
+    k = Var("k")
+    guard = likely(io * 16 + ii < n)
+    work = loop(ii, 16, loop(k, 100, IfThenElse(guard, copy(io * 16 + ii))))
+    little = loop(ii, 16, IfThenElse(guard, copy(io * 16 + ii)))
+    loops = loop(io, (n + 15) // 16, seq(work, little), ForKind.PARALLEL)
+    golden(str(simplify(partition_loops(func(loops)))))
+
+
 def test_border(golden: Golden) -> None:
     """Zero padding, of which classic TVM makes no main part unless told to."""
     inside = te.all(i >= 1, i < n + 1)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 from minitvm.runtime.errors import CompileError
+from minitvm.runtime.record import record
 
 
 class ScriptedFunction:
@@ -19,7 +19,7 @@ class ScriptedFunction:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class Source:
     """The syntax tree of a function and the lines of its text, the first of which is line
     `first_line` of `file`. In the tree the first line has number 2: line 1 may be an ``if`` that

@@ -18,6 +18,7 @@ from minitvm.arith.analyzer import Analyzer
 from minitvm.expr import Buffer, BufferLoad, IntImm, IterVar, PrimExpr
 from minitvm.functor import walk_once
 from minitvm.runtime.dtype import DType
+from minitvm.runtime.record import record
 from minitvm.stmt import ForKind, Stmt, seq
 from minitvm.te.hybrid import intrinsics
 
@@ -45,7 +46,7 @@ class Learned(Exception):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Binding:
     """A name bound to a value, in a block; `is_loop` for the variable of a loop."""
 
@@ -57,7 +58,7 @@ class Binding:
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Variable:
     """A name whose value changes. While it has only been given Python's numbers it `adapts`."""
 
@@ -69,7 +70,7 @@ class Variable:
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Part:
     """A buffer indexed in its first dimensions: ``a[i]`` of a matrix."""
 
@@ -78,7 +79,7 @@ class Part:
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Loop:
     """What a call of ``range`` or ``parallel`` gives."""
 

@@ -1,0 +1,151 @@
+"""What the auto-scheduler says of its choices. Nothing is put into words before it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import final
+
+from minitvm import expr as e
+from minitvm.auto_scheduler.contraction import Contraction, extent_of
+from minitvm.auto_scheduler.tiles import Blocks, Tile, rows_side_by_side
+from minitvm.expr import IterVar, PrimExpr
+from minitvm.target import Target
+from minitvm.te.schedule import Schedule
+
+Figure = int | float | str | PrimExpr | None
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Choice:
+    """One decision.
+
+    Attributes
+    ----------
+    stage
+        For which stage.
+    about
+        What was decided: ``"form"`` (what the stage was recognised as), ``"strategy"``, ``"tile"``,
+        ``"packing"``, ``"blocks"``, ``"epilogue"``.
+    text
+        What was chosen and why, with the names of figures in braces.
+    figures
+        The figures that decided.
+
+    >>> print(Choice("C", "tile", "{rows} x {columns}", {"rows": 14, "columns": 32}))
+    14 x 32
+    """
+
+    stage: str
+    about: str
+    text: str
+    figures: Mapping[str, Figure]
+
+    def __str__(self) -> str:
+        return self.text.format_map(self.figures)
+
+
+def choose(s: Schedule, about: str, text: str, *, stage: str = "", **figures: Figure) -> None:
+    """Notes a decision for a stage; by default for that of the last one."""
+    if not stage:
+        (*_, last) = s.choices
+        assert isinstance(last, Choice)
+        stage = last.stage
+    s.choices.append(Choice(stage, about, text, figures))
+
+
+def choose_form(s: Schedule, contraction: Contraction, name: str) -> None:
+    """Notes what a contraction was recognised as: `rows` x `columns` sums of `steps` products."""
+    op, a, b = contraction.op, contraction.a, contraction.b
+    rows: list[IterVar] = []
+    columns: list[IterVar] = []
+    both: list[IterVar] = []
+    for axis in op.axis:
+        alone = rows if not b.reads(axis) else columns if not a.reads(axis) else both
+        alone.append(axis)
+    is_transposed = (
+        bool(contraction.rows) and a.along(contraction.rows[-1]) == 1,
+        b.along(contraction.column) != 1,
+    )
+    batch = size_of(both)
+    choose(
+        s,
+        "form",
+        "{name} of {a} and {b}: {rows} x {columns} sums of {steps} products"
+        + ("" if name == "convolution" else ", {layout}")
+        + ("" if batch == 1 else ", {batch} of them"),
+        stage=op.name,
+        name=name,
+        a=a.tensor.name,
+        b=b.tensor.name,
+        rows=size_of(rows),
+        columns=size_of(columns),
+        steps=size_of(op.reduce_axis),
+        batch=batch,
+        layout="".join("NT"[each] for each in is_transposed),
+    )
+
+
+def choose_tile(
+    s: Schedule,
+    contraction: Contraction,
+    tile: Tile,
+    target: Target,
+    by: str = "multiply-adds",
+    width: int | None = None,
+) -> None:
+    """Notes the tile of sums that is kept in registers, which `by` computes; `width` is that of
+    several columns side by side."""
+    rows = contraction.rows[-1:]
+    lanes = target.lanes(contraction.op.output(0).dtype)
+    row_bytes = sum(map(contraction.a.along, rows)) * contraction.a.tensor.dtype.itemsize
+    most = rows_side_by_side(row_bytes, target)
+    sizes = (extent_of(rows[0]) if rows else 1, width or extent_of(contraction.column))
+    filled = [
+        size / (-(-size // part) * part)
+        for size, part in zip(sizes, (tile.rows, tile.columns), strict=True)
+        if size
+    ]
+    text = (
+        "tiles of {rows} x {columns} sums by {by}, {filled:.0%} filled, in {registers} of {there} "
+        "vector registers: the fewest cycles, loads and edges counted"
+    )
+    if rows and most < target.vector_registers:
+        text += "; of {most} rows at most, which fall into the same set of the L1 cache"
+    choose(
+        s,
+        "tile",
+        text,
+        rows=tile.rows,
+        columns=tile.columns,
+        by=by,
+        filled=prod(filled),
+        registers=tile.rows * -(-tile.columns // lanes),
+        there=target.vector_registers,
+        most=most,
+    )
+
+
+def choose_blocks(s: Schedule, contraction: Contraction, blocks: Blocks) -> None:
+    """Notes the parts that are computed one after the other, or by different threads."""
+    sides = ["{rows} rows"] * (blocks.rows is not None)
+    sides += ["{columns} columns"] * (blocks.columns is not None)
+    if sides:
+        text = f"in tasks of {' and '.join(sides)}, whose panels fit half of the L2 cache"
+        choose(s, "blocks", text, rows=blocks.rows, columns=blocks.columns)
+    if blocks.depth is not None:
+        text = "{depth} steps of the sum at a time, for which the rows of a tile fit the L1 cache"
+        choose(s, "blocks", text, depth=blocks.depth)
+    if blocks.strip is not None:
+        text = "{a} is copied {strip} rows at a time: as it lies it is slow to read"
+        choose(s, "packing", text, a=contraction.a.tensor.name, strip=blocks.strip)
+
+
+def size_of(axes: Iterable[IterVar]) -> int | PrimExpr:
+    """How many combinations of some axes there are."""
+    extents = (axis.dom.extent for axis in axes if axis.dom is not None)
+    size = prod(extents, start=e.const(1))
+    known = e.const_int(size)
+    return size if known is None else known

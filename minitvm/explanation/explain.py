@@ -1,0 +1,223 @@
+"""What was chosen for a built function and why, and what it reaches of what is possible."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from minitvm.auto_scheduler.choice import Choice
+from minitvm.codegen.build import CompiledProgram, module_text
+from minitvm.codegen.machine_code import emit_assembly
+from minitvm.explanation.amount import Amount, Sizes, value_of
+from minitvm.explanation.assembly import inner_loops
+from minitvm.explanation.loops import ParallelLoop, parallel_loops, temporaries
+from minitvm.explanation.machine import bandwidth, least_time, peak
+from minitvm.explanation.report import ExplainedStage, Explanation, Roofline
+from minitvm.explanation.work import (
+    Operations,
+    bytes_of_arguments,
+    is_written,
+    operations_of,
+    operations_of_stage,
+)
+from minitvm.expr import Buffer, PrimExpr, Var
+from minitvm.lower import deep_expressions
+from minitvm.runtime.errors import KernelError
+from minitvm.runtime.module import Module
+from minitvm.runtime.ndarray import NDArray, array, as_ndarray
+from minitvm.runtime.packed_func import Function, PackedFunc
+from minitvm.runtime.threads import num_threads
+from minitvm.stmt import ORIGIN, IRModule, PrimFunc
+from minitvm.target import Target
+from minitvm.te.origin import Origin
+
+_MOST_GENERATED = 1 << 30  # bytes of arrays that are made to measure with
+
+
+def explain(function: Any, *args: Any, measure: bool = True) -> Explanation:
+    """What was chosen for a built function and why, in words and figures.
+
+    Parameters
+    ----------
+    function : Module or Function
+        What ``build`` gave; of a module, its first function.
+    args
+        Arguments to measure with; its outputs are written. Without them arrays are made, if all
+        shapes are constant: floats at random, integers zero.
+    measure
+        Whether to run it, and to measure what this machine can do: up to a few seconds, the
+        machine's limits once in a process.
+
+    Returns
+    -------
+    Explanation
+        Its ``str`` is a page of text, its fields are the figures.
+
+    Raises
+    ------
+    TypeError
+        When `function` was not built, or the arguments don't fit it.
+
+    >>> from minitvm import build, te
+    >>> A, B = te.placeholder((64, 64), name="A"), te.placeholder((64, 64), name="B")
+    >>> k = te.reduce_axis((0, 64), name="k")
+    >>> C = te.compute((64, 64), lambda i, j: te.sum(A[i, k] * B[k, j], axis=k), name="C")
+    >>> found = explain(build([C], [A, B, C], name="mm"), measure=False)
+    >>> found.flop, found.bytes, found.stages[0].choices[0].figures["rows"]
+    (524288, 49152, 64)
+    """
+    called = function.entry_func if isinstance(function, Module) else function
+    program = called.program if isinstance(called, PackedFunc) else None
+    if not isinstance(called, PackedFunc) or not isinstance(program, CompiledProgram):
+        raise TypeError(f"explain: expected a function that build made, got {_said(function)}")
+    func, options = program.lowered[called.name], program.options
+    with deep_expressions(func.name):
+        assembly = emit_assembly(module_text(IRModule({func.name: func}), options), options.target)
+        sizes = _sizes(func, args)
+        origin: Origin | None = func.attrs.get(ORIGIN)
+        parallel = parallel_loops(func.body, sizes)
+        operations, size = operations_of(func, sizes), bytes_of_arguments(func, sizes)
+        given, unmeasured = _arguments(called, func, args, measure)
+        seconds = roofline = None
+        if not unmeasured:
+            seconds, unmeasured = _seconds(called, given, is_given=bool(args))
+        if seconds is not None:
+            threads = _threads(parallel)
+            roofline = _roofline(operations, size, options.target, threads)
+        return Explanation(
+            name=func.name,
+            arguments=tuple(_declared(param, func.buffer_map.get(param)) for param in func.params),
+            target=str(options.target),
+            scheduled="" if origin is None else origin.scheduled,
+            stages=() if origin is None else _stages(origin, sizes),
+            parallel=parallel,
+            temporaries=temporaries(func.body, sizes),
+            inner_loops=inner_loops(assembly, options.target.arch),
+            vector_registers=options.target.vector_registers,
+            operations=operations,
+            is_estimate=not is_written(origin),
+            bytes=size,
+            roofline=roofline,
+            seconds=seconds,
+            unmeasured=unmeasured,
+        )
+
+
+def _said(value: Any) -> str:
+    return repr(value) if isinstance(value, PackedFunc) else f"a {type(value).__name__}"
+
+
+def _declared(param: Var, buffer: Buffer | None) -> str:
+    if buffer is None:
+        return f"{param.name}: {param.dtype}"
+    return f"{buffer.name}: {buffer.dtype}[{', '.join(map(str, buffer.shape))}]"
+
+
+def _stages(origin: Origin, sizes: Sizes) -> tuple[ExplainedStage, ...]:
+    def values(extents: Sequence[PrimExpr]) -> tuple[Amount, ...]:
+        return tuple(value_of(extent, sizes) for extent in extents)
+
+    choices = [each for each in origin.choices if isinstance(each, Choice)]
+    return tuple(
+        ExplainedStage(
+            stage.name,
+            values(stage.extents),
+            values(stage.summed),
+            operations_of_stage(stage, sizes),
+            tuple(each for each in choices if each.stage == stage.name),
+        )
+        for stage in origin.stages
+    )
+
+
+# -- Arguments ------------------------------------------------------------------------------------
+
+
+def _sizes(func: PrimFunc, args: Sequence[Any]) -> dict[Var, int]:
+    """The sizes that the arguments decide."""
+    sizes: dict[Var, int] = {}
+    if args and len(args) != len(func.params):
+        raise TypeError(f"{func.name}: expected {len(func.params)} arguments, got {len(args)}")
+    for param, arg in zip(func.params, args, strict=False):
+        buffer, found = func.buffer_map.get(param), as_ndarray(arg)
+        if buffer is None:
+            sizes |= {param: arg} if isinstance(arg, int) else {}
+        elif found is None:
+            kind = type(arg).__name__
+            raise TypeError(f"{func.name}: argument '{buffer.name}': expected an array, got {kind}")
+        else:
+            pairs = zip(buffer.shape, found.shape, strict=False)
+            sizes |= {extent: size for extent, size in pairs if isinstance(extent, Var)}
+    return sizes
+
+
+def _arguments(
+    function: PackedFunc, func: PrimFunc, args: Sequence[Any], measure: bool
+) -> tuple[Sequence[Any], str]:
+    """The arguments to measure with; or why it isn't done."""
+    if not measure:
+        return (), "measure=False"
+    if not isinstance(function, Function):
+        return (), "it is code for another machine"
+    if args:
+        return args, ""
+    buffers = [func.buffer_map.get(param) for param in func.params]
+    shapes = [None if buffer is None else _constant_shape(buffer) for buffer in buffers]
+    if None in shapes:
+        return (), "the call decides sizes or numbers: give the arguments"
+    made = list(zip(buffers, shapes, strict=True))
+    total = sum(prod(shape or ()) * buffer.dtype.itemsize for buffer, shape in made if buffer)
+    if total > _MOST_GENERATED:
+        return (), f"the arguments are {total} bytes large: give them"
+    return [_array(buffer, shape) for buffer, shape in made if buffer and shape is not None], ""
+
+
+def _constant_shape(buffer: Buffer) -> tuple[int, ...] | None:
+    found = [value_of(extent, {}) for extent in buffer.shape]
+    known = tuple(each for each in found if isinstance(each, int))
+    return known if len(known) == len(found) and buffer.dtype.lanes == 1 else None
+
+
+def _array(buffer: Buffer, shape: tuple[int, ...]) -> NDArray:
+    """Floats at random; integers, which may be indices, are zero."""
+    random = np.random.default_rng(0).random(shape, np.float32)
+    return array(random if buffer.dtype.is_float else np.zeros(shape), dtype=buffer.dtype)
+
+
+# -- Measuring ------------------------------------------------------------------------------------
+
+
+def _seconds(function: PackedFunc, args: Sequence[Any], is_given: bool) -> tuple[float | None, str]:
+    """The time of a call; or why a call with made arguments fails."""
+    assert isinstance(function, Function)
+    try:
+        return least_time(function, *args), ""
+    except (KernelError, ValueError, IndexError) as error:
+        if is_given:
+            raise
+        return None, f"with arguments that were made: {error}"
+
+
+def _threads(parallel: Sequence[ParallelLoop]) -> int:
+    """How many threads a call uses."""
+    tasks = [each.iterations for each in parallel if each.starts_threads is not False]
+    most = max((each for each in tasks if isinstance(each, int)), default=1)
+    return min(num_threads(), most)
+
+
+def _roofline(
+    operations: Sequence[Operations], size: Amount, target: Target, threads: int
+) -> Roofline | None:
+    if isinstance(size, str):
+        return None
+    arithmetic = 0.0
+    for each in operations:
+        if isinstance(each.kind, tuple):
+            if isinstance(each.number, str):
+                return None
+            arithmetic += each.number / peak(each.kind, target, threads)
+    speed = bandwidth(max(size, 1), threads)
+    return Roofline(threads, arithmetic, speed, size / speed)

@@ -1,0 +1,127 @@
+"""What the loops of a function say: which are shared among threads, and which memory they take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import final
+
+from minitvm import expr as e
+from minitvm import stmt as s
+from minitvm.buffer import constant_bytes, size_factors
+from minitvm.codegen.gil import needs_the_gil
+from minitvm.codegen.work import pays_threads
+from minitvm.explanation.amount import Amount, Sizes, total, value_of
+from minitvm.expr import Buffer, PrimExpr, Var
+from minitvm.functor import children, walk_once
+from minitvm.passes.reuse_storage import STACK_BYTES
+from minitvm.stmt import ForKind, Stmt
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ParallelLoop:
+    """A loop whose iterations threads share: `starts_threads` is None where the call decides
+    whether there is enough to do."""
+
+    name: str
+    iterations: Amount
+    starts_threads: bool | None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Temporary:
+    """Memory for an intermediate result.
+
+    Attributes
+    ----------
+    name, dtype, shape, bytes
+        Of the buffer.
+    place
+        ``"registers"`` (elements of constant indices, as far as they fit), ``"stack"`` or
+        ``"workspace"``: memory that a thread keeps from call to call.
+    is_per_task
+        Whether each thread at work has its own, rather than a call one.
+    made_of
+        The buffers that it is computed from.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[Amount, ...]
+    bytes: Amount
+    place: str
+    is_per_task: bool
+    made_of: tuple[str, ...] = ()
+
+
+def parallel_loops(body: Stmt, sizes: Sizes) -> tuple[ParallelLoop, ...]:
+    """The parallel loops that are in no other one."""
+    found = (each for each, inside in _statements(body) if not inside and _is_parallel(each))
+    return tuple(_parallel_loop(each, sizes) for each in found if isinstance(each, s.For))
+
+
+def temporaries(body: Stmt, sizes: Sizes) -> tuple[Temporary, ...]:
+    """All that is allocated; what the parts of a loop have alike, once."""
+    made: dict[Temporary, tuple[str, ...]] = {}
+    for each, inside in _statements(body):
+        if isinstance(each, s.Allocate):
+            found = _temporary(each.buffer, inside, sizes)
+            made[found] = (*made.get(found, ()), *_made_of(each.buffer, body))
+    return tuple(replace(each, made_of=(*dict.fromkeys(of),)) for each, of in made.items())
+
+
+def _statements(body: Stmt) -> Iterator[tuple[Stmt, bool]]:
+    """The statements in order, and whether each is in a parallel loop."""
+    waiting = [(body, False)]
+    while waiting:
+        node, inside = waiting.pop()
+        yield node, inside
+        inside = inside or _is_parallel(node)
+        below = [each for each in children(node) if isinstance(each, Stmt)]
+        waiting += [(each, inside) for each in reversed(below)]
+
+
+def _is_parallel(node: Stmt) -> bool:
+    return isinstance(node, s.For) and node.kind == ForKind.PARALLEL
+
+
+def _parallel_loop(node: s.For, sizes: Sizes) -> ParallelLoop:
+    pays = value_of(e.cast("int32", pays_threads(node)), sizes)
+    starts = None if isinstance(pays, str) else bool(pays)
+    iterations = value_of(node.extent, sizes)
+    if needs_the_gil(node) or iterations == 1:
+        starts = False
+    return ParallelLoop(node.loop_var.name, iterations, starts)
+
+
+def _temporary(buffer: Buffer, inside: bool, sizes: Sizes) -> Temporary:
+    size = constant_bytes(buffer)
+    small = size is not None and size <= STACK_BYTES
+    place = "stack" if small else "workspace"
+    return Temporary(
+        buffer.name,
+        str(buffer.dtype),
+        tuple(value_of(extent, sizes) for extent in buffer.shape),
+        total([(buffer.dtype.itemsize, size_factors(buffer))], sizes),
+        "registers" if small and buffer.scope == "local" else place,
+        inside,
+    )
+
+
+def _made_of(buffer: Buffer, body: Stmt) -> Iterator[str]:
+    """The buffers that stores to one read, also by way of names for values."""
+    named = {each.var: each.value for each in walk_once(body) if isinstance(each, s.LetStmt)}
+    stores = (each for each in walk_once(body) if isinstance(each, s.BufferStore))
+    waiting = [each.value for each in stores if each.buffer is buffer]
+    seen: set[int] = set()
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, e.BufferLoad) and node.buffer is not buffer:
+            yield node.buffer.name
+        below = [named[node]] if isinstance(node, Var) and node in named else [*children(node)]
+        waiting += [each for each in reversed(below) if isinstance(each, PrimExpr)]

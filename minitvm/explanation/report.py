@@ -1,0 +1,272 @@
+"""What is explained of a function, and its text."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import final
+
+from minitvm.auto_scheduler.choice import Choice
+from minitvm.explanation.amount import Amount, sum_of
+from minitvm.explanation.assembly import InnerLoop
+from minitvm.explanation.loops import ParallelLoop, Temporary
+from minitvm.explanation.work import Operations
+
+_INDENT = "    "
+_WIDTH = 100  # of the text
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ExplainedStage:
+    """A stage of the program as it was written, and what was chosen for it."""
+
+    name: str
+    shape: tuple[Amount, ...]
+    summed: tuple[Amount, ...]
+    operations: tuple[Operations, ...]
+    choices: tuple[Choice, ...]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """The least time that this machine takes for so many operations and bytes, with `threads`
+    threads: that of the arithmetic, or that of reading, whichever is longer (Williams, Waterman and
+    Patterson, "Roofline", CACM 52(4), 2009). Both speeds are measured.
+
+    Attributes
+    ----------
+    threads
+        How many the function uses.
+    arithmetic_seconds
+        Of all operations at the peak of their kinds; calls of functions such as exp count nothing.
+    bandwidth
+        Bytes a second, of memory or the cache that the arguments fit into.
+    memory_seconds
+        Of reading as much as the arguments are.
+    """
+
+    threads: int
+    arithmetic_seconds: float
+    bandwidth: float
+    memory_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        return max(self.arithmetic_seconds, self.memory_seconds)
+
+    @property
+    def bound_by(self) -> str:
+        """``"arithmetic"`` or ``"memory"``."""
+        return "arithmetic" if self.arithmetic_seconds >= self.memory_seconds else "memory"
+
+
+@final
+@dataclass(frozen=True, slots=True, repr=False)
+class Explanation:
+    """What :func:`explain` finds; its ``str`` is a page of text. Amounts are integers, or the text
+    of an expression where the call decides.
+
+    Attributes
+    ----------
+    name, arguments, target, scheduled
+        Of the function; ``scheduled`` as in :class:`minitvm.te.origin.Origin`.
+    stages
+        The program as it was written.
+    parallel, temporaries, inner_loops
+        What the loops and the machine code say.
+    vector_registers
+        How many the target has.
+    operations
+        What is computed, as it was written; with `is_estimate`, as the loops do it.
+    bytes
+        Of the arguments, each moved once.
+    roofline, seconds
+        The bound on this machine, and the measured time of a call; None where not measured.
+    unmeasured
+        Why not.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    target: str
+    scheduled: str
+    stages: tuple[ExplainedStage, ...]
+    parallel: tuple[ParallelLoop, ...]
+    temporaries: tuple[Temporary, ...]
+    inner_loops: tuple[InnerLoop, ...]
+    vector_registers: int
+    operations: tuple[Operations, ...]
+    is_estimate: bool
+    bytes: Amount
+    roofline: Roofline | None
+    seconds: float | None
+    unmeasured: str
+
+    @property
+    def flop(self) -> Amount:
+        """All arithmetic, of floats and integers."""
+        return sum_of(each.number for each in self.operations if each.is_arithmetic)
+
+    @property
+    def intensity(self) -> float | None:
+        """Arithmetic operations for each byte."""
+        if isinstance(self.flop, str) or isinstance(self.bytes, str) or not self.bytes:
+            return None
+        return self.flop / self.bytes
+
+    @property
+    def share_of_peak(self) -> float | None:
+        """The measured speed in that of the arithmetic units."""
+        if self.roofline is None or self.seconds is None:
+            return None
+        return self.roofline.arithmetic_seconds / self.seconds
+
+    @property
+    def share_of_bound(self) -> float | None:
+        """The measured speed in that of the bound."""
+        if self.roofline is None or self.seconds is None:
+            return None
+        return self.roofline.seconds / self.seconds
+
+    def __str__(self) -> str:
+        parts = {
+            "Loops": map(_loop, self.parallel),
+            "Memory between stages": map(_temporary, self.temporaries),
+            "Machine code": (_inner_loop(each, self.vector_registers) for each in self.inner_loops),
+            "Work": _work(self),
+            "Bound on this machine": () if self.roofline is None else _bound(self.roofline, self),
+            "Measured": _measured(self),
+        }
+        lines = [f"{self.name}({', '.join(self.arguments)})", *_made(self)]
+        lines += (line for stage in self.stages for line in _stage(stage))
+        for head, below in parts.items():
+            found = [f"{_INDENT}{line}" for line in below]
+            lines += [head, *found] if found else []
+        return "\n".join(map(_wrapped, lines))
+
+    __repr__ = __str__
+
+
+# -- Text -----------------------------------------------------------------------------------------
+
+
+def _wrapped(line: str) -> str:
+    indent = _INDENT if line.startswith(_INDENT) else ""
+    return textwrap.fill(line, _WIDTH, subsequent_indent=indent + "  ", break_on_hyphens=False)
+
+
+def _made(of: Explanation) -> Iterator[str]:
+    how = {"not": "not scheduled: plain loops", "": "made of loops"}
+    yield f"for {of.target}, {how.get(of.scheduled, f'scheduled {of.scheduled}')}"
+
+
+def _stage(stage: ExplainedStage) -> Iterator[str]:
+    text = f"{stage.name}: {_shape(stage.shape)}"
+    if stage.summed:
+        text += f", each over {_shape(stage.summed)}"
+    yield text
+    yield from (f"{_INDENT}{choice}" for choice in stage.choices)
+
+
+def _loop(loop: ParallelLoop) -> str:
+    how = {
+        True: "shared by threads",
+        False: "on one thread: threads don't pay, or can't be",
+        None: "shared by threads where the call has enough to do",
+    }
+    return f"{loop.name}: {loop.iterations} iterations, {how[loop.starts_threads]}"
+
+
+def _temporary(buffer: Temporary) -> str:
+    whose = "for each thread at work" if buffer.is_per_task else "once a call"
+    made_of = f", made of {', '.join(buffer.made_of)}" if buffer.made_of else ""
+    shape = ", ".join(map(str, buffer.shape))
+    size = f"{buffer.name}: {buffer.dtype}[{shape}], {_bytes(buffer.bytes)}"
+    return f"{size}, {buffer.place} {whose}{made_of}"
+
+
+def _inner_loop(loop: InnerLoop, registers: int) -> str:
+    tiles = f" and {loop.tiles} tile registers" if loop.tiles else ""
+    spills = f"{loop.spills} accesses of the stack" if loop.spills else "nothing spilled"
+    return (
+        f"{loop.function}: {loop.instructions} instructions in the innermost loop, of which "
+        f"{loop.multiply_adds} multiply and add, {loop.arithmetic - loop.multiply_adds} compute "
+        f"otherwise, {loop.loads} load, {loop.stores} store; {loop.bits} bits wide, in "
+        f"{loop.registers} of {registers} vector registers{tiles}, {spills}"
+    )
+
+
+def _work(of: Explanation) -> Iterator[str]:
+    for each in of.operations:
+        unit = "operations in" if each.is_arithmetic else "calls of"
+        kind = " x ".join(each.kind[:2]) if each.is_arithmetic else str(each.kind)
+        kind += f" to {each.kind[2]}" if each.is_arithmetic and len(each.kind) == 3 else ""
+        yield f"{_count(each.number)} {unit} {kind}{', as the loops do it' * of.is_estimate}"
+    per_byte = "" if of.intensity is None else f"; {of.intensity:.3g} operations for each byte"
+    yield f"{_bytes(of.bytes)} of arguments, each moved once{per_byte}"
+
+
+def _bound(roofline: Roofline, of: Explanation) -> Iterator[str]:
+    threads = f"{roofline.threads} thread{'s' if roofline.threads > 1 else ''}"
+    if roofline.arithmetic_seconds and not isinstance(of.flop, str):
+        peak = of.flop / roofline.arithmetic_seconds
+        yield f"arithmetic: {_time(roofline.arithmetic_seconds)} at {_rate(peak, of)}, {threads}"
+    yield (
+        f"memory: {_time(roofline.memory_seconds)} at {roofline.bandwidth / 1e9:.3g} GB/s, the "
+        f"speed of reading so much again and again, {threads}"
+    )
+    yield f"at best {_time(roofline.seconds)}, bound by {roofline.bound_by}"
+
+
+def _measured(of: Explanation) -> Iterator[str]:
+    if of.seconds is None or of.roofline is None:
+        yield f"nothing: {of.unmeasured}"
+        return
+    rate = "" if isinstance(of.flop, str) or not of.flop else f", {_rate(of.flop / of.seconds, of)}"
+    peak = f"{of.share_of_peak:.0%} of peak, " if of.share_of_peak else ""
+    yield f"{_time(of.seconds)} a call{rate}: {peak}{of.share_of_bound:.0%} of the bound"
+
+
+def _shape(shape: Sequence[Amount]) -> str:
+    return " x ".join(map(str, shape)) or "one element"
+
+
+def _count(number: Amount) -> str:
+    """A number of things, exact up to a million.
+
+    >>> _count(1_000), _count(2_500_000), _count("n * 2")
+    ('1000', '2.5 million', 'n * 2')
+    """
+    if isinstance(number, str) or number < 1e6:
+        return str(number)
+    unit, name = (1e9, "billion") if number >= 1e9 else (1e6, "million")
+    return f"{number / unit:.4g} {name}"
+
+
+def _bytes(size: Amount) -> str:
+    """
+    >>> _bytes(896), _bytes(3 << 20), _bytes("n * 4")
+    ('896 bytes', '3 MiB', 'n * 4 bytes')
+    """
+    if isinstance(size, str) or size < 1 << 10:
+        return f"{size} bytes"
+    shift = next(each for each in (30, 20, 10) if size >> each)
+    return f"{size / (1 << shift):.4g} {'KMG'[shift // 10 - 1]}iB"
+
+
+def _time(seconds: float) -> str:
+    """
+    >>> _time(2e-8), _time(0.0025)
+    ('20 ns', '2.5 ms')
+    """
+    units = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+    unit, name = next((each for each in units if seconds >= each[0]), units[-1])
+    return f"{seconds / unit:.3g} {name}"
+
+
+def _rate(rate: float, of: Explanation) -> str:
+    is_float = any(each.is_arithmetic and "float" in each.kind[-1] for each in of.operations)
+    return f"{rate / 1e9:.4g} {'GFLOP/s' if is_float else 'billion operations/s'}"

@@ -1,0 +1,121 @@
+"""How much a function computes and moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import final
+
+from minitvm import expr as e
+from minitvm.codegen.work import estimated_sum
+from minitvm.explanation.amount import Amount, Sizes, total, value_of
+from minitvm.expr import Buffer, PrimExpr
+from minitvm.functor import children, walk_once
+from minitvm.passes.access import written_parameters
+from minitvm.scalars import INTRINSICS
+from minitvm.stmt import ORIGIN, BufferStore, PrimFunc
+from minitvm.te.origin import Kind, Origin, StageWork, Work
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """Operations of one kind: of the dtypes ``kind`` (one, or those of two factors and of their
+    sums), or the calls of the function of that name."""
+
+    kind: Kind
+    number: Amount
+
+    @property
+    def is_arithmetic(self) -> bool:
+        return not isinstance(self.kind, str)
+
+
+def operations_of_stage(stage: StageWork, sizes: Sizes) -> tuple[Operations, ...]:
+    """What a stage computes as it was written."""
+    return _by_kind(stage.work or (), sizes)
+
+
+def operations_of(func: PrimFunc, sizes: Sizes) -> tuple[Operations, ...]:
+    """What a function computes: as it was written where that is known, else as its loops do."""
+    origin: Origin | None = func.attrs.get(ORIGIN)
+    if origin is None or not is_written(origin):
+        return tuple(_operations_of_loops(func, sizes))
+    return _by_kind((work for stage in origin.stages for work in stage.work or ()), sizes)
+
+
+def is_written(origin: Origin | None) -> bool:
+    """Whether all stages are expressions, from which operations can be counted."""
+    return origin is not None and all(stage.work is not None for stage in origin.stages)
+
+
+def _by_kind(works: Iterable[Work], sizes: Sizes) -> tuple[Operations, ...]:
+    kinds: dict[Kind, list[Work]] = {}
+    for work in works:
+        kinds.setdefault(work.kind, []).append(work)
+    return tuple(
+        Operations(kind, total(((each.number, each.extents) for each in found), sizes))
+        for kind, found in kinds.items()
+    )
+
+
+# -- Bytes ----------------------------------------------------------------------------------------
+
+
+def bytes_of_arguments(func: PrimFunc, sizes: Sizes) -> Amount:
+    """What is moved if each element that is used of an argument is read, or written, once."""
+    written, passed_on = written_parameters(func), _passed_on(func)
+    terms: list[tuple[int, Sequence[PrimExpr]]] = []
+    for buffer in func.buffer_map.values():
+        everything = (1, buffer.shape)
+        size, loads = total([everything], sizes), value_of(_loads(buffer, func), sizes)
+        is_part = isinstance(size, int) and isinstance(loads, int) and loads < size
+        if is_part and buffer not in written | passed_on:  # of a table, say
+            everything = (int(loads), ())
+        terms.append((everything[0] * buffer.dtype.itemsize, everything[1]))
+    return total(terms, sizes)
+
+
+def _passed_on(func: PrimFunc) -> frozenset[Buffer]:
+    """What functions and instructions get as a whole."""
+    return frozenset(each.buffer for each in walk_once(func.body) if isinstance(each, e.BufferRef))
+
+
+def _loads(buffer: Buffer, func: PrimFunc) -> PrimExpr:
+    """How many elements of a buffer are loaded."""
+
+    def of(*roots: PrimExpr) -> float:
+        found = (each for each in walk_once(*roots) if isinstance(each, e.BufferLoad))
+        return float(sum(each.dtype.lanes for each in found if each.buffer is buffer))
+
+    return estimated_sum(func.body, lambda store: of(store.value, *store.indices), of)
+
+
+# -- Loops ----------------------------------------------------------------------------------------
+
+
+def _operations_of_loops(func: PrimFunc, sizes: Sizes) -> Iterator[Operations]:
+    stores = [each for each in walk_once(func.body) if isinstance(each, BufferStore)]
+    for kind in dict.fromkeys(kind for store in stores for kind, _ in _values(store.value)):
+        number = estimated_sum(func.body, partial(_count, kind))
+        yield Operations(kind, value_of(number, sizes))
+
+
+def _count(kind: Kind, store: BufferStore) -> float:
+    return float(sum(lanes for other, lanes in _values(store.value) if other == kind))
+
+
+def _values(root: PrimExpr) -> Iterator[tuple[Kind, int]]:
+    """The operations of a value and their lanes, indices left out."""
+    waiting, seen = [root], set[int]()
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen or isinstance(node, e.BufferLoad):
+            continue
+        seen.add(id(node))
+        if isinstance(node, e.Arithmetic):
+            yield (str(node.dtype.with_lanes(1)),), node.dtype.lanes
+        elif isinstance(node, e.Call) and node.op in INTRINSICS and node.dtype.is_float:
+            yield node.op, node.dtype.lanes
+        waiting += [each for each in children(node) if isinstance(each, PrimExpr)]

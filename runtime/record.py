@@ -1,0 +1,125 @@
+"""Classes of fields that don't change: dataclasses, made in a fifth of the time.
+
+``dataclass(frozen=True, slots=True)`` compiles six methods for each class, which is most of what
+importing a package of many small classes takes. Here ``__init__`` alone is compiled; the other
+methods read the fields, and are the same for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform  # a part of typing from Python 3.11 on
+else:
+
+    def dataclass_transform(**_: Any) -> Any:
+        """Tells type checkers of a decorator that it makes dataclasses."""
+        return lambda function: function
+
+
+_Class = TypeVar("_Class", bound=type)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def record(*, eq: bool = True, repr: bool = True) -> Callable[[_Class], _Class]:
+    """A class decorator: ``dataclass(frozen=True, slots=True, eq=eq, repr=repr)``, made faster.
+
+    >>> @record()
+    ... class Point:
+    ...     x: int
+    ...     y: int = 0
+    >>> Point(1), Point(1) == Point(1, 0)
+    (Point(x=1, y=0), True)
+    >>> Point(1).x = 2
+    Traceback (most recent call last):
+    ...
+    dataclasses.FrozenInstanceError: cannot assign to field 'x'
+    """
+
+    def make(cls: _Class) -> _Class:
+        cls.__doc__ = cls.__doc__ or cls.__name__  # which dataclass would make of the signature
+        own = set(vars(cls))
+        made: Any = dataclass(init=False, repr=False, eq=False, slots=True)(cls)
+        methods = dict(_METHODS)
+        if "__init__" not in own:
+            methods["__init__"] = _initialiser(made)
+        if repr:
+            methods["__repr__"] = _repr
+        if eq:
+            methods["__eq__"], methods["__hash__"] = _eq, _hash
+        for name, method in methods.items():
+            if name not in own:
+                setattr(made, name, method)
+        return made  # type: ignore[no-any-return]  # the class, with slots
+
+    return make
+
+
+def _initialiser(cls: Any) -> Callable[..., None]:
+    """The ``__init__`` of a class, which stores in the slots, as assignment is refused."""
+    parameters, lines = ["self"], []
+    scope: dict[str, Any] = {"_MISSING": MISSING}
+    for each in fields(cls):
+        name, value = each.name, each.name
+        scope[f"_set_{name}"] = getattr(cls, name).__set__
+        scope[f"_default_{name}"] = each.default
+        scope[f"_make_{name}"] = each.default_factory
+        if not each.init:
+            value = f"_default_{name}" if each.default_factory is MISSING else f"_make_{name}()"
+            if each.default is MISSING and each.default_factory is MISSING:
+                continue  # __post_init__ stores it
+        elif each.default_factory is not MISSING:
+            parameters.append(f"{name}=_MISSING")
+            value = f"_make_{name}() if {name} is _MISSING else {name}"
+        else:
+            parameters.append(name if each.default is MISSING else f"{name}=_default_{name}")
+        lines.append(f"_set_{name}(self, {value})")
+    if hasattr(cls, "__post_init__"):
+        lines.append("self.__post_init__()")
+    body = "\n    ".join(lines or ["pass"])
+    exec(f"def __init__({', '.join(parameters)}):\n    {body}", scope)
+    made: Callable[..., None] = scope["__init__"]
+    made.__qualname__ = f"{cls.__qualname__}.__init__"
+    made.__module__ = cls.__module__
+    return made
+
+
+def _values(self: Any) -> list[Any]:
+    return [getattr(self, each.name) for each in fields(self)]
+
+
+def _repr(self: Any) -> str:
+    shown = ", ".join(f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if f.repr)
+    return f"{type(self).__qualname__}({shown})"
+
+
+def _eq(self: Any, other: Any) -> Any:
+    return _values(self) == _values(other) if type(other) is type(self) else NotImplemented
+
+
+def _hash(self: Any) -> int:
+    return hash(tuple(_values(self)))
+
+
+def _refuse_to_set(self: Any, name: str, value: Any) -> None:
+    raise FrozenInstanceError(f"cannot assign to field {name!r}")
+
+
+def _refuse_to_delete(self: Any, name: str) -> None:
+    raise FrozenInstanceError(f"cannot delete field {name!r}")
+
+
+def _set_state(self: Any, state: list[Any]) -> None:
+    for each, value in zip(fields(self), state, strict=True):
+        object.__setattr__(self, each.name, value)
+
+
+_METHODS: dict[str, Callable[..., Any]] = {
+    "__setattr__": _refuse_to_set,
+    "__delattr__": _refuse_to_delete,
+    "__getstate__": _values,
+    "__setstate__": _set_state,
+}
