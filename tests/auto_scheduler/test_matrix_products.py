@@ -16,9 +16,11 @@ import minitvm as tvm
 from minitvm import te
 from minitvm.auto_scheduler import auto_schedule
 from minitvm.codegen import build as build_module
+from minitvm.codegen.llvm_text import ModuleText
 from minitvm.codegen.machine_code import emit_object, machine_for
 from minitvm.runtime import host as host_module
 from minitvm.runtime.errors import CompileError
+from minitvm.runtime.object_code import optimise, parse
 from minitvm.te.matrix_product import MATRIX_PRODUCTS, MatrixProduct, find_matrix_product
 from tests.auto_scheduler.instructions import in_software
 from tests.auto_scheduler.test_dot_products import (
@@ -57,13 +59,17 @@ random = np.random.default_rng(7)
 def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets kernels for the targets above run on this machine."""
 
-    def emit_for_here(text: str, target: tvm.Target) -> bytes:
+    def emit_for_here(text: ModuleText, target: tvm.Target) -> bytes:
         if IS_NATIVE.get(str(target), True):
             return emit_object(text, target)
-        layout = f'target datalayout = "{machine_for(HERE).target_data}"'
-        text = re.sub('target datalayout = ".*"', layout, text)
-        text = re.sub('target triple = ".*"', f'target triple = "{HERE.triple}"', text)
-        return emit_object(in_software(text), HERE)
+        machine = machine_for(HERE)
+        here = re.sub(
+            'target datalayout = ".*"', f'target datalayout = "{machine.target_data}"', str(text)
+        )
+        here = re.sub('target triple = ".*"', f'target triple = "{HERE.triple}"', here)
+        module = parse(in_software(here))
+        optimise(module, machine)
+        return bytes(machine.emit_object(module))
 
     monkeypatch.setattr(build_module, "emit_object", emit_for_here)
     monkeypatch.setattr(tvm.Target, "missing_on_host", "")
