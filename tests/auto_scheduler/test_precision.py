@@ -155,7 +155,7 @@ def flushed(given: dict[Tensor, Array], kind: Kind) -> float:
     """What is lost where subnormal factors, products and sums count as zero."""
     a, b = (float(abs(each.astype("float64")).max()) for each in list(given.values())[:2])
     depth = kind.sizes[sorted({*kind.subscripts} - {*",->"}).index("k")]
-    return 2 * depth * NORMAL * (1 + a + b)
+    return depth * NORMAL * (2 + a + b)
 
 
 # -- NaN, infinities and zeros ---------------------------------------------------------------------
