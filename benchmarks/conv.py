@@ -82,20 +82,33 @@ _MOBILENET = (
     _depthwise(512, 14, 2),
     _depthwise(1024, 7),
 )
+# Images of odd sizes, strides, dilation, groups, channels that fill no vectors.
+_OTHERS = (
+    Layer(64, 35, 64, 3, 1, 1),
+    Layer(192, 17, 192, 3, 1, 1),
+    Layer(384, 13, 256, 3, 1, 1),
+    Layer(32, 149, 32, 3),
+    Layer(96, 28, 96, 5, 2, 2),
+    Layer(256, 33, 256, 3, 1, 4, dilation=4),
+    Layer(96, 27, 256, 5, 1, 2, groups=2),
+    Layer(256, 28, 256, 3, 1, 1, groups=32),
+    Layer(32, 28, 24, 3, 1, 1),
+)
 # Nobody looks at these to choose a rule or a constant.
 _HELD_OUT = (
-    Layer(3, 160, 24, 3, 2, 1),
-    Layer(48, 40, 96, 3, 1, 1),
-    Layer(96, 27, 256, 5, 1, 2),
-    Layer(80, 33, 160, 1),
-    Layer(64, 30, 64, 3, 1, 2, dilation=2),
-    Layer(128, 28, 128, 3, 1, 1, groups=32),
+    Layer(3, 192, 48, 5, 2, 2),
+    Layer(40, 46, 112, 3, 1, 1),
+    Layer(112, 21, 224, 3, 2, 1),
+    Layer(320, 10, 160, 1),
+    Layer(72, 37, 72, 3, 1, 3, dilation=3),
+    Layer(192, 24, 192, 3, 1, 1, groups=6),
 )
-_HELD_OUT_DEPTHWISE = (_depthwise(144, 28, 1, 5), _depthwise(96, 75), _depthwise(240, 20, 2))
+_HELD_OUT_DEPTHWISE = (_depthwise(168, 44, 1, 5), _depthwise(60, 51), _depthwise(320, 12, 2))
 
 TARGETS = (
     Target("conv2d", 1.0, lambda row: row.what.startswith("conv/")),
     Target("    ResNet-50 and the like", 1.0, lambda row: row.what == "conv/layers"),
+    Target("    others", 1.0, lambda row: row.what == "conv/others"),
     Target("    depthwise", 1.0, lambda row: row.what == "conv/depthwise"),
 )
 
@@ -109,6 +122,7 @@ def _problems() -> Iterator[Problem]:
     for family, layers, held_out in (
         ("conv/layers", _RESNET50, False),
         ("conv/layers", _HELD_OUT, True),
+        ("conv/others", _OTHERS, False),
         ("conv/depthwise", _MOBILENET, False),
         ("conv/depthwise", _HELD_OUT_DEPTHWISE, True),
     ):

@@ -7,7 +7,6 @@ from typing import Any, final
 
 from minitvm import expr as e
 from minitvm.codegen.conversion import Conversions
-from minitvm.codegen.fused_index import joined
 from minitvm.codegen.integers import Integers
 from minitvm.codegen.llvm_text import (
     NULL,
@@ -26,6 +25,7 @@ from minitvm.codegen.types import memory_type, register_type
 from minitvm.codegen.vector_folds import VectorFolds
 from minitvm.expr import Buffer, BufferStore, PrimExpr, Var
 from minitvm.functor import walk_once
+from minitvm.passes.fused_index import joined
 from minitvm.runtime.dtype import INT64, DType
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record

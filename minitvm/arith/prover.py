@@ -508,6 +508,15 @@ class Prover:
             return whole + int(low // divisor)
         if not rest.terms:
             return whole
+        common = math.gcd(divisor, *rest.terms.values())
+        if common > 1:  # (4*x + c) // 12 is (x + c // 4) // 3
+            return whole + self._quotient(_shrunk(rest, common), divisor // common)
+        inner = _only_atom(rest)
+        if isinstance(inner, e.FloorDiv) and isinstance(inner.b, IntImm):  # x // 4 // 3 is x // 12
+            return whole + self._quotient(self.affine(inner.a), int(inner.b.value) * divisor)
+        parts = self._parts(inner, divisor)
+        if parts is not None:  # x % 12 // 4 is x // 4 % 3
+            return whole + self._remainder(self._quotient(parts[0], divisor), parts[1])
         key = (
             "quotient",
             divisor,
@@ -530,18 +539,35 @@ class Prover:
 
     def _remainder(self, form: Affine, divisor: int) -> Affine:
         """``form % divisor``: an atom of its own, whose bounds are then plain to see."""
-        quotient = self._quotient(form, divisor)
-        result = form - quotient * divisor
-        made = [a for a in result.terms if a not in form.terms]
-        if len(made) != 1 or not isinstance(made[0], e.FloorDiv):
+        rest = Affine({a: c for a, c in form.terms.items() if c % divisor}, form.constant % divisor)
+        common = math.gcd(divisor, *rest.terms.values())
+        if common > 1 and rest.terms:  # (4*x + c) % 12 is (x + c // 4) % 3 * 4 + c % 4
+            part = self._remainder(_shrunk(rest, common), divisor // common)
+            return part * common + rest.constant % common
+        parts = self._parts(_only_atom(rest), divisor)
+        if parts is not None:  # x % 12 % 4 is x % 4
+            return self._remainder(parts[0], divisor)
+        quotient = self._quotient(rest, divisor)
+        result = rest - quotient * divisor
+        whole = _only_atom(quotient)
+        if not isinstance(whole, e.FloorDiv):
             return result
-        atom = self.atoms.shared(e.FloorMod(made[0].a, made[0].b), ("remainder", id(made[0])))
+        made = e.FloorMod(self.expression(rest, whole.dtype), const(divisor, whole.dtype))
+        atom = self.atoms.shared(made, ("remainder", id(whole), divisor))
         remainder = Affine.of_atom(atom)
-        self._remainders[atom] = made[0], result + Affine.of_atom(made[0]) * divisor
+        self._remainders[atom] = whole, rest
         if atom not in self._known.definitions:
             self._define(atom, [equal(remainder, result)])
             self._known.intervals[atom] = (0, divisor - 1)
         return remainder
+
+    def _parts(self, atom: Atom | None, divisor: int) -> tuple[Affine, int] | None:
+        """Of ``x % c``, where `divisor` divides c: x, and ``c // divisor``."""
+        if not isinstance(atom, e.FloorMod) or atom not in self._remainders:
+            return None
+        assert isinstance(atom.b, IntImm)
+        parts, rest = divmod(int(atom.b.value), divisor)
+        return None if rest else (self._remainders[atom][1], parts)
 
     def _symbolic_division(self, expr: e.FloorDiv | e.FloorMod) -> Affine:
         """Division by something that is at least 1, where only bounds of the result are affine."""
@@ -656,6 +682,17 @@ _INDEX_NODES = (
     Var, IntImm, e.Add, e.Sub, e.Mul, e.Div, e.Mod, e.FloorDiv, e.FloorMod, e.Min, e.Max, e.Cast,
     e.Select, e.Comparison, e.Not,
 )  # fmt: skip
+
+
+def _shrunk(form: Affine, by: int) -> Affine:
+    """``form // by``, where `by` divides all coefficients."""
+    return Affine({atom: c // by for atom, c in form.terms.items()}, form.constant // by)
+
+
+def _only_atom(form: Affine) -> Atom | None:
+    """The atom that a form is, if it is one."""
+    ((atom, coefficient),) = form.terms.items() if len(form.terms) == 1 else ((None, 0),)
+    return atom if coefficient == 1 and form.constant == 0 else None
 
 
 def _range_of(atom: Atom) -> Interval:

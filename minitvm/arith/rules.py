@@ -164,6 +164,7 @@ _ROWS: tuple[tuple[PrimExpr, PrimExpr, Condition], ...] = (
     # Quotients and remainders by symbols; those by constants have a normal form.
     (FloorDiv(FloorDiv(x, c0), c1), FloorDiv(x, c0 * c1), _composable),
     (FloorMod(FloorMod(x, c0), c1), FloorMod(x, c1), _divides),
+    (FloorDiv(FloorMod(x, c0), c1), FloorMod(FloorDiv(x, c1), FloorDiv(c0, c1)), _divides),
     (FloorDiv(x, y), ZERO, proved(GE(x, ZERO), LT(x, y))),
     (FloorMod(x, y), x, proved(GE(x, ZERO), LT(x, y))),
     (Div(x, y), ZERO, proved(GE(x, ZERO), LT(x, y))),

@@ -193,7 +193,7 @@ class Simplifier(Mutator):
         for atom, coefficient in form.terms.items():
             if not isinstance(atom, e.FloorMod) or not isinstance(atom.b, IntImm):
                 continue
-            quotient = self._prover.atoms.shared(e.FloorDiv(atom.a, atom.b))
+            quotient = self._prover.atoms.shared(self.expr(e.FloorDiv(atom.a, atom.b)))
             if atom.b.value and form.terms.get(quotient) == coefficient * atom.b.value:
                 whole = Affine({atom: coefficient, quotient: coefficient * int(atom.b.value)})
                 rest = form - whole + self._collect(atom.a, exact=False) * coefficient

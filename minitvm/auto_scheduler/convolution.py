@@ -1,7 +1,8 @@
 """Convolutions: contractions whose columns' factor is read through windows.
 
-Where rows (the channels that are computed) use each window again, it is a matrix product of the
-weights and a matrix of windows, of which a panel as wide as a tile is made at a time::
+Where the channels that are computed fill vectors, they are the columns: :mod:`channels`. Where they
+don't, they are rows, and use each window again: it is a matrix product of the weights and a matrix
+of windows, of which a panel as wide as a tile is made at a time::
 
     for each tile of columns (neighbours in the flattened image):
         panel[k, j] = data[window k of column j]     # left out where windows are single elements
@@ -18,11 +19,12 @@ again, and a tile of the image is computed from the image itself.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from functools import reduce
 from math import gcd, prod
 from typing import Any
 
 from minitvm import expr as e
+from minitvm.arith.prover import Prover
+from minitvm.auto_scheduler.channels import flat, fused, vectorize, write_channels
 from minitvm.auto_scheduler.choice import choose, choose_tile
 from minitvm.auto_scheduler.contraction import Contraction, contraction_of, extent_of, loads_of
 from minitvm.auto_scheduler.sums import sums_in_registers
@@ -34,12 +36,12 @@ from minitvm.te.schedule import Schedule
 from minitvm.te.stage import Stage
 from minitvm.te.tensor import ComputeOp, Operation, Tensor
 
-_TASKS = 4  # tiles of columns for each thread, from which on each makes its own panel
-_VECTORS = 7  # of a tile at most
-_LATENCY = 8  # multiply-adds under way at once
-_REMAINDER = 0.06
-_COPIES = 9  # elements of a window that are written out
-_STATEMENTS = 80  # multiply-adds of a tile that are written out in a depthwise convolution
+_TASKS = 4  # images or tiles of columns from which on they are what threads share
+_VECTORS = 7  # of a tile at most: three rows then still hide what a panel's vectors cost
+_LATENCY = 8  # sums that are under way at once: a multiply-add takes 4 cycles, two begin in each
+_REMAINDER = 0.06  # of the time, for which no code of a second kind of tile is made
+_COPIES = 9  # elements of a window that are written out: a window of 3 x 3
+_STATEMENTS = 80  # multiply-adds of a tile that are written out: some 2000 instructions
 
 
 def is_convolution(contraction: Contraction) -> bool:
@@ -76,13 +78,18 @@ def write_convolution(
 ) -> list[Stage]:
     """Writes the schedule of a convolution, and of the stage of `last`, which takes its sums; the
     stages that are scheduled now. The tensors of `kept` are arguments, and stay where they are."""
+    takes_sums = last.op is contraction.op
     sums = sums_in_registers(s, contraction, last)
     groups = _split_groups(s, sums)
     found = contraction_of(s[sums].op)
     assert found is not None
-    image = s[found.b.tensor]
+    channel = _channel(found, target)
+    image = s[(found.a if channel == len(found.op.axis) - 1 else found.b).tensor]
     is_own = isinstance(image.op, ComputeOp) and not image.inlined and image.op not in kept
-    if _rows(found) is not None:
+    if channel is not None:
+        axes = _grouped(s[last], groups)
+        done = write_channels(s, sums, last, axes, channel, takes_sums, target)
+    elif _rows(found) is not None:
         done = _write_product(s, found, sums, last, groups, target)
     else:
         done = _write_depthwise(s, found, sums, last, groups, target)
@@ -92,6 +99,37 @@ def write_convolution(
         _write_image(image, target)
         done.append(image)
     return done
+
+
+def _channel(contraction: Contraction, target: Target) -> int | None:
+    """The axis of the channels that are computed, if they are to be columns: where they are
+    neighbours, and where they fill vectors, or the windows of neighbours are too few to be copied
+    at once."""
+    row, lanes = _rows(contraction), target.lanes(contraction.op.output(0).dtype)
+    if row is None:
+        return None
+    axes, columns = contraction.op.axis, _columns(contraction)
+    if len(columns) == 1 and not _is_read_through_windows(contraction):
+        return len(axes) - 1
+    channels, neighbours = extent_of(row), extent_of(columns[-1])
+    if channels is None or neighbours is None:
+        return None
+    is_full = channels % lanes == 0 or channels * 2 == lanes
+    are_few = neighbours % max(1, lanes // 4) != 0 and channels * 2 > lanes
+    return axes.index(row) if is_full or are_few else None
+
+
+def _is_read_through_windows(contraction: Contraction) -> bool:
+    """Whether the columns' factor is read at sums of a column and what is summed, or at every
+    second column."""
+    reduced = {axis.var for axis in contraction.op.reduce_axis}
+    column = contraction.column.var
+    for load in loads_of(contraction.op, contraction.b.tensor):
+        for index in load.indices:
+            terms = Prover().affine(index).terms
+            if column in terms and (terms[column] != 1 or not reduced.isdisjoint(terms)):
+                return True
+    return False
 
 
 def _pads_by_channel(s: Schedule, contraction: Contraction, image: Stage) -> bool:
@@ -176,14 +214,6 @@ def _grouped(stage: Stage, groups: Sequence[int | None]) -> list[IterVar]:
     return made
 
 
-def _vectorize(stage: Stage, axis: IterVar, extent: int, lanes: int) -> None:
-    """Vectors along a loop, the last of them masked: none is as long as a remainder."""
-    if extent % lanes and extent > lanes:
-        outer, axis = stage.split(axis, factor=lanes)
-        stage.unroll(outer)
-    stage.vectorize(axis)
-
-
 # -- Products -------------------------------------------------------------------------------------
 
 
@@ -209,33 +239,36 @@ def _write_product(
         choose(s, "packing", "the windows of {b} are copied into panels of "
                "{columns} columns", b=contraction.b.tensor.name, columns=tile.columns)  # fmt: skip
         panels = s[s.cache_access(contraction.b.tensor, "global", s[sums].op)]
-    s[sums].transform_layout(lambda *indices: [*indices[:first], _flat(indices[first:], sizes)])
+    s[sums].transform_layout(lambda *indices: [*indices[:first], flat(indices[first:], sizes)])
 
     stage = s[last]
     axes = _grouped(stage, groups)
-    flat = axes[first] if len(columns) == 1 else stage.fuse(*axes[first:])
-    column_outer, column = stage.split(flat, factor=tile.columns)
+    column_outer, column = stage.split(fused(stage, axes[first:]), factor=tile.columns)
     row_outer, row_inner = stage.split(axes[place], factor=tile.rows)
     outer = [axis for i, axis in enumerate(axes[:first]) if i != place]
     stage.reorder(*outer, column_outer, row_outer, row_inner, column)
     stage.unroll(row_inner)
-    _vectorize(stage, column, min(width, tile.columns), lanes)
+    vectorize(stage, column, min(width, tile.columns), lanes)
     _write_sums(s[sums], place, min(width, tile.columns), lanes)
     s[sums].compute_at(stage, row_outer)
 
     around = [axis for i, axis in enumerate(contraction.op.axis[:first]) if i != place]
-    several = [loop for loop, axis in zip(outer, around, strict=True) if extent_of(axis) != 1]
-    many = -(-width // tile.columns) >= _TASKS
-    stage.parallel(column_outer if many else row_outer)
+    images = prod(extent_of(axis) or _TASKS for axis in around)
+    many = max(images, -(-width // tile.columns)) >= _TASKS
+    if images >= _TASKS:
+        stage.parallel(fused(stage, outer))
+    else:
+        stage.parallel(column_outer if many else row_outer)
     if panels is None:
         return [stage, s[sums]]
-    flat_image = _is_flat(contraction, columns)
-    step = tile.columns if flat_image else _step(columns, width, tile, lanes)
+    is_flat = _is_flat(contraction, columns)
+    step = tile.columns if is_flat else _step(columns, width, tile, lanes)
     loops = _flatten(panels, contraction, sizes, tile.columns)
     _write_panels(panels, loops, step, shared=not many)
     if many:
         panels.compute_at(stage, column_outer)
-    elif several:
+    elif images > 1:
+        several = [loop for loop, axis in zip(outer, around, strict=True) if extent_of(axis) != 1]
         panels.compute_at(stage, several[-1])
     return [stage, s[sums], panels]
 
@@ -248,7 +281,7 @@ def _write_sums(inner: Stage, place: int, width: int, lanes: int) -> None:
     rest = [axis for i, axis in enumerate(own[:-1]) if i != place]
     inner.reorder(*rest, k, own[place], own[-1])
     inner.unroll(own[place])
-    _vectorize(inner, own[-1], width, lanes)
+    vectorize(inner, own[-1], width, lanes)
 
 
 def _tile(
@@ -306,12 +339,6 @@ def _is_flat(contraction: Contraction, columns: Sequence[IterVar]) -> bool:
     return True
 
 
-def _flat(indices: Sequence[Any], sizes: Sequence[int]) -> Any:
-    """The place in row-major order."""
-    pairs = list(zip(indices, sizes, strict=True))
-    return reduce(lambda place, each: place * each[1] + each[0], pairs[1:], pairs[0][0])
-
-
 def _flatten(
     panels: Stage, contraction: Contraction, sizes: Sequence[int], columns: int
 ) -> tuple[list[IterVar], list[IterVar]]:
@@ -322,7 +349,7 @@ def _flatten(
     data = [axis for axis in contraction.op.axis if contraction.b.reads(axis)]
     first = len(data) - count
     panels.transform_layout(
-        lambda *i: [*i[:first], _flat(i[first : first + count], sizes), *i[first + count :]]
+        lambda *i: [*i[:first], flat(i[first : first + count], sizes), *i[first + count :]]
     )
     loops = panels.transform_layout(
         lambda *i: [*i[:first], i[first] // columns, *i[first + 1 :], i[first] % columns]
@@ -399,16 +426,15 @@ def _write_depthwise(
         stage.unroll(row_inner)
         tiles, inside = [row_outer, column_outer], [row_inner, column]
     stage.reorder(*outer, *tiles, *inside)
-    _vectorize(stage, column, min(width, vectors * lanes), lanes)
+    vectorize(stage, column, min(width, vectors * lanes), lanes)
     inner.compute_at(stage, tiles[-1])
     here = [] if row is None else [inner.op.axis[contraction.op.axis.index(row)]]
     own = [axis for axis in inner.op.axis[:-1] if axis not in here]
     inner.reorder(*own, *reduced, *here, inner.op.axis[-1])
     for axis in (*(reduced if window * rows <= _STATEMENTS else ()), *here):
         inner.unroll(axis)
-    _vectorize(inner, inner.op.axis[-1], min(width, vectors * lanes), lanes)
-    tasks = stage.fuse(*outer) if len(outer) > 1 else outer[0] if outer else tiles[0]
-    stage.parallel(tasks)
+    vectorize(inner, inner.op.axis[-1], min(width, vectors * lanes), lanes)
+    stage.parallel(fused(stage, outer or tiles[:1]))
     return [stage, inner]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import cast, final
 
 from minitvm import expr as e
@@ -13,6 +14,7 @@ from minitvm.arith.prover import Prover
 from minitvm.expr import Buffer, BufferLoad, Call, PrimExpr, Var
 from minitvm.functor import Mutator, substitute, walk_once
 from minitvm.passes.effects import is_stable
+from minitvm.passes.fused_index import joined
 from minitvm.runtime.dtype import UINT16, DType
 from minitvm.runtime.record import record
 from minitvm.stmt import BufferStore, ForKind, PrimFunc, Stmt, with_body
@@ -54,9 +56,10 @@ def transpose_copies(func: PrimFunc) -> PrimFunc:
             ...  # as before
 
     The last block ends where the loop does, and copies again what the one before it may have
-    copied. The value may be cast, and chosen by ``if_then_else`` under a condition that is the same
-    for all of a row, as at the end of a padded layout. The two loops must be directly inside each
-    other, with a single store in them.
+    copied. A row may go on from one dimension to the next, as of ``B[j, k // m, k % m]``. The value
+    may be cast, and chosen by ``if_then_else`` under a condition that is the same for all of a row,
+    as at the end of a padded layout. The two loops must be directly inside each other, with a
+    single store in them.
     """
     if not any(isinstance(each, s.For) and _copy_of(each) for each in walk_once(func.body)):
         return func
@@ -151,8 +154,20 @@ def _is_row(value: PrimExpr, k: Var) -> bool:
         case Call(op="if_then_else", args=(condition, a, b)):
             return not _mentions(condition, k) and _is_row(a, k) and _is_row(b, k)
         case BufferLoad(buffer, indices, None):
-            return _neighbours(buffer, indices, k) is not None
+            return _is_line(buffer, indices, k)
     return False
+
+
+def _is_line(buffer: Buffer, indices: Sequence[PrimExpr], var: Var) -> bool:
+    """Whether steps of `var` are steps from neighbour to neighbour, from one dimension to the next
+    as well."""
+    found = [(i, dim) for i, dim in joined(buffer, tuple(indices)) if _mentions(i, var)]
+    if len(found) != 1 or buffer.dtype.lanes != 1:
+        return False
+    ((index, dim),) = found
+    inside = [e.const_int(extent) or 0 for extent in buffer.shape[dim + 1 :]]
+    stride = e.const_int(buffer.strides[dim]) if buffer.strides else prod(inside)
+    return stride == 1 and _step(index, var) == 1
 
 
 def _is_scattered(value: PrimExpr, j: Var) -> bool:
@@ -268,13 +283,22 @@ def _vectors_at(
     buffer: Buffer, indices: Sequence[PrimExpr], along: _Begin, across: _Begin, size: int
 ) -> list[tuple[PrimExpr, ...]]:
     """The indices of neighbours along the first variable, for as many values of the second."""
-    var, begin = along
-    place = _neighbours(buffer, indices, var)
-    assert place is not None
-    moved = [_moved(substitute(index, {var: begin}), across, size) for index in indices]
-    one = e.const(1, indices[place].dtype)
-    moved[place] = [e.Ramp(each, one, size) for each in moved[place]]
+    moved = [
+        [_in_lanes(each, along, size) for each in _moved(index, across, size)] for index in indices
+    ]
     return list(zip(*moved, strict=True))
+
+
+def _in_lanes(index: PrimExpr, along: _Begin, size: int) -> PrimExpr:
+    """`index` for the first `size` values of a variable: neighbours, or quotients and remainders
+    of neighbours."""
+    var, begin = along
+    if not _mentions(index, var):
+        return index
+    if _step(index, var) == 1:
+        return e.Ramp(substitute(index, {var: begin}), e.const(1, index.dtype), size)
+    assert isinstance(index, e.FloorDiv | e.FloorMod)
+    return type(index)(_in_lanes(index.a, along, size), e.Broadcast(index.b, size))
 
 
 def _moved(node: PrimExpr, place: _Begin, size: int) -> list[PrimExpr]:

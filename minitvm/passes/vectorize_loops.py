@@ -105,6 +105,8 @@ class _Loops(Mutator):
             self._prover.bind(node.loop_var, Range.from_min_extent(node.min, node.extent))
 
     def visit_LetStmt(self, node: s.LetStmt) -> Stmt:
+        if node.value.dtype.lanes > 1:  # of vectors nothing is known
+            return cast(Stmt, self.descend(node))
         with self._prover.scope():
             if is_stable(node.value, node.body):
                 self._prover.bind(node.var, node.value)

@@ -82,6 +82,7 @@ RULE_ROWS: list[tuple[PrimExpr, PrimExpr]] = [
     (Mod(i, const(1)), const(0)),
     (i // 4 // 3, i // 12),
     (i % 12 % 4, i % 4),
+    (i % 12 // 4, i // 4 % 3),
     (FloorDiv(j, m), const(0)),
     (FloorMod(j, m), j),
     (Div(Y, const(4)), const(0)),

@@ -139,11 +139,25 @@ CASES = {
     "multiplier": Case(1, 8, 1, 2, (12, 12), (3, 3), padding=1),
     "groups, one element": Case(2, 3, 1, 2, (5,), (2,), stride=3, dilation=2),
     "one row": Case(1, 1, 8, 16, (40,), (5,), padding=2),
+    "full channels": Case(1, 1, 5, 32, (13, 14), (3, 3), padding=1),
+    "full channels, strided": Case(2, 1, 3, 48, (15, 17), (3, 2), stride=2, padding=1),
+    "full channels, dilated": Case(1, 1, 4, 16, (19, 11), (3, 3), dilation=3, padding=2),
+    "full channels, groups": Case(2, 3, 4, 16, (9, 10), (3, 3), padding=1, epilogue=True),
+    "full channels, 1x1": Case(2, 1, 20, 32, (7, 7), (1, 1)),
+    "half a vector of channels": Case(1, 4, 4, 8, (9, 12), (3, 3), padding=1),
+    "odd channels, odd rows": Case(1, 1, 4, 40, (9, 35), (3, 3), padding=1, epilogue=True),
+    "more channels than tiles": Case(1, 1, 3, 200, (6, 9), (3, 3)),
+    "a column of an image": Case(1, 1, 6, 32, (30, 1), (5, 1)),
+    "groups, channels last": Case(1, 4, 8, 16, (9, 11), (3, 3), padding=1, channels_last=True),
+    "full row": Case(1, 1, 8, 32, (50,), (5,), stride=2, padding=2, epilogue=True),
+    "full volume": Case(1, 1, 4, 16, (5, 6, 7), (3, 2, 3), padding=1),
+    "volume, few channels": Case(1, 1, 4, 6, (5, 6, 8), (3, 2, 3), padding=1),
     "volume": Case(1, 1, 4, 8, (6, 7, 8), (3, 3, 3), padding=1),
     "channels last": Case(1, 1, 8, 32, (14, 14), (3, 3), padding=1, channels_last=True),
     "depthwise, channels last": Case(1, 32, 1, 1, (9, 9), (3, 3), padding=1, channels_last=True),
     "epilogue": Case(1, 1, 8, 16, (14, 14), (3, 3), padding=1, epilogue=True),
     "symbolic batch": Case(3, 1, 4, 8, (9, 9), (3, 3), padding=1, symbolic=True),
+    "symbolic batch, full channels": Case(3, 1, 4, 32, (9, 9), (3, 3), padding=1, symbolic=True),
     "symbolic batch, depthwise": Case(3, 8, 1, 1, (9, 9), (3, 3), padding=1, symbolic=True),
 }
 
@@ -198,6 +212,25 @@ def test_an_image_made_larger(size: int, times: int) -> None:
     np.testing.assert_array_equal(out, expected)
 
 
+def test_with_every_access_checked() -> None:
+    case = Case(2, 1, 3, 32, (9, 10), (3, 2), stride=2, padding=1, epilogue=True)
+    made = program(case)
+    given, expected = arrays(case, np.random.default_rng(0))
+    out = np.full(expected.shape, np.nan, "float32")
+    tvm.build(auto_schedule(made[-1]), made, debug="bounds")(*given, out)
+    np.testing.assert_array_equal(out, expected)
+
+
+def test_arguments_that_are_not_compact() -> None:
+    case = Case(1, 1, 3, 32, (9, 10), (3, 3), padding=1)
+    made = program(case)
+    given, expected = arrays(case, np.random.default_rng(0))
+    apart = [np.ascontiguousarray(each[..., ::-1])[..., ::-1] for each in given]
+    out = np.full((*expected.shape, 2), np.nan, "float32")[..., 0]
+    tvm.build(auto_schedule(made[-1]), made)(*apart, out)
+    np.testing.assert_array_equal(out, expected)
+
+
 def random_case(data: st.DataObject) -> Case:
     few = st.integers(1, 3)
     ndim = data.draw(few)
@@ -205,7 +238,7 @@ def random_case(data: st.DataObject) -> Case:
         batch=data.draw(few),
         groups=data.draw(st.sampled_from([1, 1, 3])),
         inputs=data.draw(st.integers(1, 5)),
-        outputs=data.draw(st.integers(1, 17)),
+        outputs=data.draw(st.one_of(st.integers(1, 17), st.sampled_from([16, 32, 40, 48]))),
         image=tuple(data.draw(st.integers(5, 19)) for _ in range(ndim)),
         kernel=tuple(data.draw(few) for _ in range(ndim)),
         stride=data.draw(few),
@@ -217,10 +250,10 @@ def random_case(data: st.DataObject) -> Case:
     )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_random_convolutions(data: st.DataObject) -> None:
-    check(random_case(data))
+    check(random_case(data), data.draw(st.sampled_from(["llvm", "llvm -mcpu=haswell"])))
 
 
 @pytest.mark.wide

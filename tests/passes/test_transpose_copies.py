@@ -30,7 +30,8 @@ i, j, k, o = (Var(name) for name in "ijko")
 B, C, P = (decl_buffer((64, 64), "float64", name) for name in "BCP")
 FLAT = decl_buffer((4096,), "float64", name="F")
 PLACES = decl_buffer((64,), "int32", name="I")
-TENSORS = (B, C, P, FLAT, PLACES)
+DEEP = decl_buffer((64, 7, 3, 3), "float64", name="D")
+TENSORS = (B, C, P, FLAT, PLACES, DEEP)
 
 
 def loop(var: Var, extent: Any, body: Stmt, kind: ForKind = ForKind.SERIAL) -> For:
@@ -115,6 +116,7 @@ KEPT: dict[str, Stmt] = {
     "two stores": nest(seq(COPY, store(C, 0.0, k, j))),
     "a condition of every element": nest(store(P, lazily(j < k, B[j, k], 0.0), k, j)),
     "arithmetic": nest(store(P, B[j, k] + 1.0, k, j)),
+    "a row with holes": nest(store(P, DEEP[j, 0, k // 4, k % 4], k, j), steps=10),
     "few lanes": nest(COPY, lanes=3),
     "few steps": nest(COPY, steps=3),
     "lanes not known": nest(COPY, lanes=N),
@@ -137,6 +139,10 @@ def test_kept_as_it_is(name: str) -> None:
 
 MORE: dict[str, Stmt] = {
     "flat": nest(store(P, FLAT[j * 64 + k + 5], k, j)),
+    "rows through three dimensions": nest(
+        store(P, DEEP[j, k // 9, k // 3 % 3, k % 3], k, j), lanes=10, steps=N
+    ),
+    "rows through two": nest(store(P, DEEP[j, 2, k // 3, k % 3], k, j), lanes=9, steps=9),
     "rows that data choose": nest(store(P, B[PLACES[j], k], k, j)),
     "stored where data say": nest(store(P, B[j, k], PLACES[k], j + 7)),
     "stored in one place": nest(store(P, B[j, k], k // 5, j), steps=19),
@@ -161,6 +167,7 @@ def test_other_forms(name: str) -> None:
     start: list[Any] = [numbers.integers(-99, 99, (64, 64)).astype("float64") for _ in range(3)]
     start += [numbers.integers(-99, 99, 4096).astype("float64")]
     start += [numbers.integers(0, 64, 64).astype("int32")]
+    start += [numbers.integers(-99, 99, (64, 7, 3, 3)).astype("float64")]
     kernel = build(plain)
     runs: list[Callable[..., Any]] = [lambda *args: interpret(made, *args), kernel]
     for size in (0, 4, 30):

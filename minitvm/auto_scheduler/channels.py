@@ -1,0 +1,238 @@
+"""Convolutions whose columns are the channels that are computed.
+
+The rows of a tile are neighbours in a row of the image. Whatever the stride, the dilation and the
+size of the image, each of them reads it a constant distance from where the first one does, so the
+image is read as it lies. The weights are brought into panels as wide as a tile::
+
+    for each tile of channels:
+        panel[k, j] = weights[j, k]                  # left out where channels are neighbours
+        for each row of the image, for each tile of it:
+            sums[rows, columns] = 0                  # "local": vector registers
+            for k:
+                sums[i, j] += image[window k of i] * panel[k, j]
+            C[..., j, i] = sums[i, j]                # transposed, where channels aren't neighbours
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from math import prod
+from typing import Any
+
+from minitvm.auto_scheduler.contraction import Contraction, bytes_of, contraction_of, extent_of
+from minitvm.auto_scheduler.tiles import Tile
+from minitvm.expr import IterVar
+from minitvm.target import Target
+from minitvm.te.schedule import Schedule
+from minitvm.te.stage import Stage
+from minitvm.te.tensor import ComputeOp, Tensor
+
+_TASKS = 8  # tiles of channels from which on they are what threads share
+_LATENCY = 8  # sums that are under way at once: a multiply-add takes 4 cycles, two begin in each
+_VECTORS = 4  # of a tile at most
+_VECTOR_LOAD = 3  # multiply-adds that a vector of a panel costs, which comes from L2
+_LINE = 64  # bytes of a cache line
+_FAR = 40  # cycles that a line from beyond L2 costs: lines a row apart are not foreseen
+_REMAINDER = 0.1  # of the time, for which no code of a second kind of tile is made
+
+
+def write_channels(
+    s: Schedule,
+    sums: Tensor,
+    last: Tensor,
+    axes: Sequence[IterVar],
+    channel: int,
+    takes_sums: bool,
+    target: Target,
+) -> list[Stage]:
+    """Writes the schedule of a convolution; the stages that are scheduled now.
+
+    Parameters
+    ----------
+    sums, last
+        The stage of the sums, in registers, and the one that takes them.
+    axes
+        The loops of `last`, one for each axis of the sums.
+    channel
+        Which of these are the channels.
+    takes_sums
+        Whether `last` does nothing but take the sums.
+    """
+    stage = s[last]
+    turned = channel != len(axes) - 1
+    copies = _turn(s, sums, channel, takes_sums) if turned else []
+    found = contraction_of(s[sums].op)
+    assert found is not None
+    place = _row(found)
+    tile = _tile(found, place, target)
+
+    loops = [axis for i, axis in enumerate(axes) if i != channel]
+    column_outer, column = stage.split(axes[channel], factor=tile.columns)
+    row_outer, row_inner = stage.split(loops[place], factor=tile.rows)
+    reads = [found.b.reads(axis) for axis in found.op.axis[:-1]]
+    outside = [loop for loop, weights in zip(loops, reads, strict=True) if weights]
+    images = [loop for loop, weights in zip(loops, reads, strict=True) if not weights]
+    images = [loop for loop in images if loop is not loops[place]]
+    inside = [column, row_inner] if turned else [row_inner, column]
+    stage.reorder(*outside, column_outer, *images, row_outer, *inside)
+    width = min(extent_of(found.column) or tile.columns, tile.columns)
+    lanes = target.lanes(found.op.output(0).dtype)
+    if turned:
+        stage.vectorize(row_inner)
+    else:
+        stage.unroll(row_inner)
+        vectorize(stage, column, width, lanes)
+    for each in (s[sums], *copies):
+        each.compute_at(stage, row_outer)
+    _write_sums(s[sums], place, width, lanes)
+    _write_copies(copies, place, channel)
+
+    tiles = -(-(extent_of(found.column) or 1) // tile.columns)
+    tiles *= prod(extent_of(a) or 1 for a, w in zip(found.op.axis, reads, strict=False) if w)
+    outer = fused(stage, [*outside, column_outer])
+    stage.parallel(outer if tiles >= _TASKS or not images else fused(stage, images))
+    panel = _write_panel(s, found, sums, tile)
+    if panel is None:
+        return [stage, s[sums], *copies]
+    panel.compute_at(stage, outer)
+    return [stage, s[sums], *copies, panel]
+
+
+def _turn(s: Schedule, sums: Tensor, channel: int, takes_sums: bool) -> list[Stage]:
+    """Makes the channels the last axis of the sums. These go through memory, from where they are
+    read across: by the stage that takes them, or by a copy for one that does more than that."""
+    tile = _copied(s, sums)
+    copies = [tile] if takes_sums else [tile, _copied(s, tile)]
+    for each in (sums, tile):
+        s[each].transform_layout(lambda *i: [*i[:channel], *i[channel + 1 :], i[channel]])
+    return [s[each] for each in copies]
+
+
+def _copied(s: Schedule, tensor: Tensor) -> Tensor:
+    """A copy of a tensor, for all that read it."""
+    return s.cache_read(tensor, "global", [reader.op for reader in s.readers(s[tensor])])
+
+
+def _row(contraction: Contraction) -> int:
+    """Which axis of the sums the rows of a tile are along: the last that the image alone reads."""
+    axes = contraction.op.axis
+    found = [i for i, axis in enumerate(axes) if axis in contraction.rows]
+    long = [i for i in found if extent_of(axes[i]) != 1]
+    return (long or found)[-1]
+
+
+def _write_sums(inner: Stage, place: int, width: int, lanes: int) -> None:
+    """The sums of a tile: the loops over what is summed outside, a tile inside."""
+    assert isinstance(inner.op, ComputeOp)
+    axes, reduced = inner.op.axis, inner.op.reduce_axis
+    rest = [axis for i, axis in enumerate(axes[:-1]) if i != place]
+    inner.reorder(*rest, *reduced, axes[place], axes[-1])
+    inner.unroll(axes[place])
+    vectorize(inner, axes[-1], width, lanes)
+
+
+def _write_copies(copies: Sequence[Stage], place: int, channel: int) -> None:
+    """Stores a tile of sums as it is, and reads it across."""
+    for tile in copies[:1]:
+        assert isinstance(tile.op, ComputeOp)
+        tile.unroll(tile.op.axis[place])
+        tile.vectorize(tile.op.axis[-1])
+    for across in copies[1:]:
+        assert isinstance(across.op, ComputeOp)
+        rest = [axis for i, axis in enumerate(across.op.axis) if i != channel]
+        row = rest.pop(place)
+        across.reorder(*rest, across.op.axis[channel], row)
+        across.vectorize(row)
+
+
+def _write_panel(s: Schedule, contraction: Contraction, sums: Tensor, tile: Tile) -> Stage | None:
+    """Brings the weights into panels ``[..., j // columns, k..., j % columns]``; None where they
+    are read as they lie."""
+    weights, column = contraction.b, contraction.column
+    extent = extent_of(column)
+    if (
+        weights.along(column) == 1
+        and extent is not None
+        and (extent <= tile.columns or extent % tile.columns == 0)
+    ):
+        return None
+    panel = s[s.cache_access(weights.tensor, "global", s[sums].op)]
+    data = [axis for axis in contraction.op.axis if weights.reads(axis)]
+    summed = [axis for axis in contraction.op.reduce_axis if weights.reads(axis)]
+    # In the order in which they lie in memory, one line of neighbours is read after the other.
+    places = sorted(range(len(summed)), key=lambda i: -weights.along(summed[i]))
+    sizes = [extent_of(summed[i]) or 1 for i in places]
+    first = len(data) - 1
+
+    def layout(*indices: Any) -> list[Any]:
+        outer, channel, inside = indices[:first], indices[first], indices[first + 1 :]
+        k = flat([inside[i] for i in places], sizes)
+        return [*outer, channel // tile.columns, k, channel % tile.columns]
+
+    loops = panel.transform_layout(layout)
+    panel.vectorize(loops[-1])
+    return panel
+
+
+def flat(indices: Sequence[Any], sizes: Sequence[int]) -> Any:
+    """The place in row-major order."""
+    pairs = list(zip(indices, sizes, strict=True))
+    return reduce(lambda place, each: place * each[1] + each[0], pairs[1:], pairs[0][0])
+
+
+def _tile(contraction: Contraction, place: int, target: Target) -> Tile:
+    """The tile that takes the fewest cycles; one at the edge computes all its columns.
+
+    The model of :mod:`tiles`: what arithmetic doesn't hide of loads is counted. Each pass over the
+    image computes the channels of one tile, and reads it from beyond L2 if it is large. A panel
+    stays in L2. That the code for a remainder is compiled, too, counts a little.
+    """
+    axes = contraction.op.axis
+    dtype = contraction.op.output(0).dtype
+    lanes, registers = target.lanes(dtype), target.vector_registers
+    steps = prod(extent_of(axis) or 1 for axis in contraction.op.reduce_axis)
+    lines = prod(
+        extent_of(a) or 1 for a in axes[:-1] if a is not axes[place] and contraction.a.reads(a)
+    )
+    all_rows = extent_of(axes[place]) or registers
+    all_vectors = -(-(extent_of(contraction.column) or lanes) // lanes)
+    image = bytes_of(contraction.a.tensor) or 0
+    far = image // _LINE * _FAR if image > target.cache_bytes(2) // 2 else 0
+    best, least = Tile(1, lanes), float("inf")
+    for vectors in range(1, min(_VECTORS, all_vectors) + 1):
+        panel = steps * vectors * lanes * dtype.itemsize
+        if vectors > 1 and panel > target.cache_bytes(2) * 3 // 4:
+            break
+        passes = -(-all_vectors // vectors)
+        # Besides the sums, registers hold vectors of the panel, and the number that these are
+        # multiplied by: AVX-512 reads that from memory.
+        most = (registers - vectors - ("avx512f" not in target.features)) // vectors
+        for rows in range(1, min(most, all_rows) + 1):
+            whole, rest = divmod(all_rows, rows)
+            row = whole * _cycles(rows, vectors) + _cycles(rest, vectors)
+            cycles = passes * (steps * lines * row + far)
+            cycles *= 1 + _REMAINDER * ((rest > 0) + (all_vectors % vectors > 0))
+            if cycles < least:
+                best, least = Tile(rows, vectors * lanes), cycles
+    return best
+
+
+def _cycles(rows: int, vectors: int) -> float:
+    """Of a step of a tile, in units of a vector multiply-add."""
+    if not rows:
+        return 0
+    return max(rows * vectors, rows + _VECTOR_LOAD * vectors, _LATENCY) + vectors / 2
+
+
+def vectorize(stage: Stage, axis: IterVar, extent: int, lanes: int) -> None:
+    """Vectors along a loop, the last of them masked: none is as long as a remainder."""
+    if extent % lanes and extent > lanes:
+        outer, axis = stage.split(axis, factor=lanes)
+        stage.unroll(outer)
+    stage.vectorize(axis)
+
+
+def fused(stage: Stage, loops: Sequence[IterVar]) -> IterVar:
+    """One loop over all of several."""
+    return stage.fuse(*loops) if len(loops) > 1 else loops[0]
