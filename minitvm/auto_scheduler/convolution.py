@@ -180,6 +180,8 @@ def _split_groups(s: Schedule, sums: Tensor) -> list[int | None]:
     contraction = contraction_of(s[sums].op)
     assert contraction is not None
     op, sizes = contraction.op, dict[Var, int]()
+    if extent_of(contraction.column) == 1:  # split, the sums would read 0 in its place
+        return [None] * len(op.axis)
     for each in walk_once(op.body[0]):
         if isinstance(each, e.FloorDiv) and isinstance(each.a, Var):
             size = e.const_int(each.b)

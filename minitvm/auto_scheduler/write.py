@@ -38,7 +38,7 @@ def auto_schedule(ops: Any, target: Target | str | None = None) -> Schedule:
     >>> A, B = te.placeholder((8, 4), name="A"), te.placeholder((4, 16), name="B")
     >>> k = te.reduce_axis((0, 4), name="k")
     >>> C = te.compute((8, 16), lambda i, j: te.sum(A[i, k] * B[k, j], axis=k), name="C")
-    >>> print(auto_schedule(C, "llvm -mcpu=haswell").trace())
+    >>> print(auto_schedule(C, "llvm -mcpu=haswell -num-cores=2").trace())
     s = te.create_schedule([C.op])
     C_local = s.cache_write(C, 'local')
     j = C.op.axis[1]
@@ -48,8 +48,9 @@ def auto_schedule(ops: Any, target: Target | str | None = None) -> Schedule:
     s[C].unroll(i_inner)
     s[C].reorder(j_outer, i_outer, i_inner, j_inner)
     s[C].vectorize(j_inner)
-    s[C].parallel(j_outer)
-    s[C_local].compute_at(s[C], i_outer)
+    j_outer_i_outer_fused = s[C].fuse(j_outer, i_outer)
+    s[C].parallel(j_outer_i_outer_fused)
+    s[C_local].compute_at(s[C], j_outer_i_outer_fused)
     k = C.op.reduce_axis[0]
     i_c = C_local.op.axis[0]
     j_c = C_local.op.axis[1]

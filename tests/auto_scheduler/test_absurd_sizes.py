@@ -66,7 +66,7 @@ def works(f: Any, hidden: int, dtypes: tuple[str, ...]) -> bool:
 
 
 @pytest.mark.parametrize("dtypes", DTYPES, ids="-".join)
-@pytest.mark.parametrize("bits", [37, 45, 54, 57, 58])
+@pytest.mark.parametrize("bits", [37, 58])
 def test_arrays_that_claim_to_be_large(dtypes: tuple[str, str, str], bits: int) -> None:
     """What is between would have more bytes than there are, or than 63 bits count."""
     f, hidden = layers(dtypes), 1 << bits

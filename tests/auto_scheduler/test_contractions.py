@@ -187,13 +187,13 @@ def with_small_caches(small: bool = True) -> Any:
     return mock.patch.object(Target, "cache_bytes", made)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=SLOW, phases=QUICK)
+@settings(max_examples=16, deadline=None, suppress_health_check=SLOW, phases=QUICK)
 @given(data=st.data())
 def test_contractions(data: st.DataObject) -> None:
     check(contraction, data.draw)
 
 
-@settings(max_examples=4, deadline=None, suppress_health_check=SLOW, phases=QUICK)
+@settings(max_examples=2, deadline=None, suppress_health_check=SLOW, phases=QUICK)
 @given(data=st.data())
 def test_attention(data: st.DataObject) -> None:
     check(attention, data.draw)
@@ -201,7 +201,7 @@ def test_attention(data: st.DataObject) -> None:
 
 @pytest.mark.wide
 @pytest.mark.parametrize("make", [contraction, attention])
-@settings(max_examples=3000, deadline=None, suppress_health_check=SLOW, phases=QUICK)
+@settings(max_examples=1600, deadline=None, suppress_health_check=SLOW, phases=QUICK)
 @given(data=st.data())
 def test_many_contractions(make: Any, data: st.DataObject) -> None:
     check(make, data.draw)

@@ -137,6 +137,7 @@ CASES = {
     "depthwise": Case(1, 16, 1, 1, (18, 18), (3, 3), padding=1),
     "depthwise strided": Case(1, 16, 1, 1, (18, 19), (3, 3), stride=2, padding=1),
     "multiplier": Case(1, 8, 1, 2, (12, 12), (3, 3), padding=1),
+    "groups, one element": Case(2, 3, 1, 2, (5,), (2,), stride=3, dilation=2),
     "one row": Case(1, 1, 8, 16, (40,), (5,), padding=2),
     "full channels": Case(1, 1, 5, 32, (13, 14), (3, 3), padding=1),
     "full channels, strided": Case(2, 1, 3, 48, (15, 17), (3, 2), stride=2, padding=1),

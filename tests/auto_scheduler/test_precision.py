@@ -79,6 +79,7 @@ KINDS = {
         "ik,kj->ij", (37, 67, 300), ("bfloat16", "bfloat16", "float32"), "bfloat16"
     ),
 }
+SOME = ["packed", "blocked", "long sums", "streamed", "float16", "bfloat16"]
 
 
 # -- The bound -------------------------------------------------------------------------------------
@@ -154,7 +155,7 @@ def flushed(given: dict[Tensor, Array], kind: Kind) -> float:
     """What is lost where subnormal factors, products and sums count as zero."""
     a, b = (float(abs(each.astype("float64")).max()) for each in list(given.values())[:2])
     depth = kind.sizes[sorted({*kind.subscripts} - {*",->"}).index("k")]
-    return 2 * depth * NORMAL * (1 + a + b)
+    return depth * NORMAL * (2 + a + b)
 
 
 # -- NaN, infinities and zeros ---------------------------------------------------------------------
@@ -220,7 +221,7 @@ def misaligned(array: Array) -> Array:
     return view
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", SOME)
 def test_bits_are_the_same_for_any_number_of_cores(name: str) -> None:
     """Which a schedule may know of: it may share the work in another way, and not a sum."""
     results = []
@@ -234,7 +235,7 @@ def test_bits_are_the_same_for_any_number_of_cores(name: str) -> None:
         np.testing.assert_array_equal(got, results[0])
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", SOME)
 def test_strict_sums_are_in_order(name: str) -> None:
     """The same bits as of plain loops."""
     tensors, output = KINDS[name].program()
