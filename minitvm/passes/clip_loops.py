@@ -12,7 +12,7 @@ from minitvm.arith.atoms import is_pure
 from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
 from minitvm.expr import Call, PrimExpr, Var, const
-from minitvm.functor import Mutator, free_vars
+from minitvm.functor import Mutator, free_vars, walk_once
 from minitvm.op import is_likely
 from minitvm.stmt import ForKind, PrimFunc, Stmt, with_body
 
@@ -34,8 +34,9 @@ def clip_loops(func: PrimFunc) -> PrimFunc:
                 if likely(block * 160 + p * 32 + j < n):
                     C[block * 160 + p * 32 + j] = 0.0
 
-    Loops of constant extents inside of others are clipped: those that a split by a constant leaves.
-    Where the guard is that of the loop's own variable, it goes.
+    Loops of constant extents between others are clipped: those that a split by a constant leaves.
+    Where the guard is that of the loop's own variable, it goes. Innermost loops keep their extents:
+    :func:`partition_loops` makes a main part of theirs, in which these are known.
     """
     return with_body(func, _ClipLoops(func).stmt(func.body))
 
@@ -74,6 +75,8 @@ class _ClipLoops(Mutator):
     def _clip(self, node: s.For) -> s.For:
         extent = e.const_int(node.extent)
         if node.kind != ForKind.SERIAL or e.const_int(node.min) != 0 or extent is None:
+            return node
+        if not any(isinstance(each, s.For) for each in walk_once(node.body)):
             return node
         var, ends, dropped = node.loop_var, list[PrimExpr](), list[PrimExpr]()
         for need in self._needs(node.body):

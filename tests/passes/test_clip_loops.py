@@ -45,14 +45,28 @@ def test_panels_that_lie_beyond_the_end_are_not_computed() -> None:
     assert "if likely(" in text  # of the last panel that is
 
 
+def rows(n: int, width: int) -> tuple[te.Schedule, list[te.Tensor]]:
+    """Rows of two elements, in blocks."""
+    A = te.placeholder((n, 2), name="A")
+    B = te.compute((n, 2), lambda i, j: A[i, j] + 1.0, name="B")
+    s = te.create_schedule(B.op)
+    s[B].split(B.op.axis[0], factor=width)
+    return s, [A, B]
+
+
 def test_a_guard_of_the_loops_own_variable_goes() -> None:
+    text = clipped(*rows(10, 4))
+    assert "in range(min(4, i.outer * -4 + 10)):" in text
+    assert "likely" not in text
+
+
+def test_innermost_loops_stay() -> None:
     A = te.placeholder((10,), name="A")
     B = te.compute((10,), lambda i: A[i] + 1.0, name="B")
     s = te.create_schedule(B.op)
     s[B].split(B.op.axis[0], factor=4)
     text = clipped(s, [A, B])
-    assert "in range(min(4, i.outer * -4 + 10)):" in text
-    assert "likely" not in text
+    assert "in range(4):" in text and "likely" in text
 
 
 def test_loops_that_end_with_their_block_stay() -> None:
