@@ -91,6 +91,10 @@ def tile_of(geometry: Geometry, target: Target) -> Tile:
     # A tile as wide as all columns has no end that could be masked: its vectors would be as odd.
     widest = 1 << (all_columns.bit_length() - 1)
     best, least = Tile(1, min(lanes, widest)), float("inf")
+    size = prod(each or _USUAL for each in geometry.steps) * all_columns * geometry.itemsize
+    is_large = (
+        size > target.cache_bytes(2) // 2
+    )  # what the fewer tiles read, the more rows they have
     for vectors in (1, 2, 3, 4):
         tile_columns = min(vectors * lanes, widest)
         if vectors > 1 and vectors * lanes > all_columns:
@@ -98,7 +102,8 @@ def tile_of(geometry: Geometry, target: Target) -> Tile:
         limit = (target.vector_registers - _SPARE - vectors + 1) // vectors
         for tile_rows in range(1, min(limit, most_rows, all_rows) + 1):
             cycles = _cycles(all_rows, all_columns, tile_rows, tile_columns, lanes)
-            if cycles < least:
+            reads_less = is_large and cycles == least and tile_columns == best.columns
+            if cycles < least or reads_less:
                 best, least = Tile(tile_rows, tile_columns), cycles
     return best
 
