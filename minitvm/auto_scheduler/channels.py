@@ -65,7 +65,7 @@ def write_channels(
     found = contraction_of(s[sums].op)
     assert found is not None
     place = _row(found)
-    tile = _tile(found, place, target)
+    tile = _tile(found, place, turned, target)
 
     loops = [axis for i, axis in enumerate(axes) if i != channel]
     column_outer, column = stage.split(axes[channel], factor=tile.columns)
@@ -181,7 +181,7 @@ def flat(indices: Sequence[Any], sizes: Sequence[int]) -> Any:
     return reduce(lambda place, each: place * each[1] + each[0], pairs[1:], pairs[0][0])
 
 
-def _tile(contraction: Contraction, place: int, target: Target) -> Tile:
+def _tile(contraction: Contraction, place: int, turned: bool, target: Target) -> Tile:
     """The tile that takes the fewest cycles; one at the edge computes all its columns.
 
     The model of :mod:`tiles`: what arithmetic doesn't hide of loads is counted. Each pass over the
@@ -210,8 +210,11 @@ def _tile(contraction: Contraction, place: int, target: Target) -> Tile:
         most = (registers - vectors - ("avx512f" not in target.features)) // vectors
         for rows in range(1, min(most, all_rows) + 1):
             whole, rest = divmod(all_rows, rows)
-            row = whole * _cycles(rows, vectors) + _cycles(rest, vectors)
-            cycles = passes * (steps * lines * row + far)
+            line = 0.0
+            for count, r in ((whole, rows), (1, rest)):
+                line += count * steps * _cycles(r, vectors)
+                line += count * _transposition(r) * vectors * lanes if turned else 0
+            cycles = passes * (lines * line + far)
             cycles *= 1 + _REMAINDER * ((rest > 0) + (all_vectors % vectors > 0))
             if cycles < least:
                 best, least = Tile(rows, vectors * lanes), cycles
@@ -223,6 +226,12 @@ def _cycles(rows: int, vectors: int) -> float:
     if not rows:
         return 0
     return max(rows * vectors, rows + _VECTOR_LOAD * vectors, _LATENCY) + vectors / 2
+
+
+def _transposition(rows: int) -> float:
+    """Of a column of a tile, in cycles: in blocks of 8 x 8, or where there are fewer rows of 4 x 4,
+    which take twice as many instructions for an element."""
+    return -(-rows // 8) * 4 if rows >= 8 else -(-rows // 4) * 4
 
 
 def vectorize(stage: Stage, axis: IterVar, extent: int, lanes: int) -> None:
