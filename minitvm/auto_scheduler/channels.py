@@ -20,6 +20,7 @@ from functools import reduce
 from math import prod
 from typing import Any
 
+from minitvm.auto_scheduler.choice import choose, choose_tile
 from minitvm.auto_scheduler.contraction import Contraction, bytes_of, contraction_of, extent_of
 from minitvm.auto_scheduler.tiles import Tile
 from minitvm.expr import IterVar
@@ -66,6 +67,9 @@ def write_channels(
     assert found is not None
     place = _row(found)
     tile = _tile(found, place, turned, target)
+    choose_tile(s, found, tile, target)
+    choose(s, "strategy", "channels are the columns of tiles, neighbours in the image their rows"
+           + (", transposed on their way out" if turned else ""))  # fmt: skip
 
     loops = [axis for i, axis in enumerate(axes) if i != channel]
     column_outer, column = stage.split(axes[channel], factor=tile.columns)
