@@ -322,18 +322,17 @@ REASONS: dict[str, tuple[Programs, tuple[str, ...]]] = {
     ),
     "convolution": (
         lambda: convolution(16, 32),
-        [
+        (
             "convolution of W and padded: 32 x 196 sums of 144 products",
             "channels are the columns of tiles, neighbours in the image their rows",
-        ],
+        ),
     ),
     "convolution of few channels": (
         lambda: convolution(16, 3),
-        [
+        (
             "convolution of W and padded: 3 x 196 sums of 144 products",
             "the windows of padded are copied into panels of",
-        ],
-    ),
+        ),
     ),
     "depthwise": (
         lambda: convolution(16, 16, groups=16),
