@@ -186,7 +186,8 @@ def _natural_width(lanes: int) -> int:
 
 def _narrowed(node: s.For) -> s.For:
     """A loop without the lanes that a ``likely`` guard excludes from all of it, as far as the rest
-    is a power of two: what is left at the end of a row need not be as wide as a tile."""
+    is a power of two, and still a vector: what is left at the end of a row need not be as wide as a
+    tile."""
     lanes, body = e.const_int(node.extent), node.body
     around: list[s.AttrStmt] = []
     while isinstance(body, s.AttrStmt):
@@ -197,7 +198,7 @@ def _narrowed(node: s.For) -> s.For:
     used = _lanes_below(body.condition, node)
     if used is None or used < 1:
         return node
-    width = 1 << (used - 1).bit_length()
+    width = 1 << max(1, (used - 1).bit_length())
     if width >= lanes:
         return node
     kept: Stmt = body.then_case if width == used else body
