@@ -29,6 +29,7 @@ from minitvm.codegen.overlap import Region, own_elements_apart, ranges_apart
 from minitvm.codegen.statement import Assertion, StatementEmitter
 from minitvm.codegen.types import register_type
 from minitvm.expr import Buffer, PrimExpr, Var
+from minitvm.lower import PREPACKED
 from minitvm.passes.access import written_parameters
 from minitvm.passes.in_place import IN_PLACE
 from minitvm.runtime.device import DEVICE_TYPES
@@ -246,6 +247,7 @@ class _Entry:
             position,
             buffer.ndim,
             ndim,
+            self._advice(position),
         )
         word = dltensor.load_field(text, handle, dltensor.DTYPE, "i32")
         self._require(
@@ -271,6 +273,12 @@ class _Entry:
             shape = dltensor.load_field(text, handle, dltensor.SHAPE, "ptr")
             extents = [self._element(shape, dim) for dim in range(buffer.ndim)]
         return _Tensor(position, buffer, handle, extents)
+
+    def _advice(self, position: int) -> str:
+        """What to do about an argument of another shape."""
+        if position not in self._func.attrs.get(PREPACKED, ()):
+            return ""
+        return f": pack it with minitvm.prepack({self._func.name}, '{self._names[position]}', array)"
 
     def _element(self, array: Value, position: int) -> Value:
         where = self._text.element_pointer("i64", array, integer("i64", position))
@@ -336,6 +344,7 @@ class _Entry:
                 expected,
                 source,
                 found,
+                self._advice(position),
             )
         size = integer("i64", 1)
         for extent in tensor.extents:

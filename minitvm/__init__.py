@@ -15,6 +15,7 @@ array([2., 2., 2.], dtype=float32)
 from minitvm import contrib, error, ir, nd, runtime, target, te, tir, transform
 from minitvm.auto_scheduler import auto_schedule
 from minitvm.codegen.build import build
+from minitvm.codegen.prepack import prepack
 from minitvm.ir import IRModule
 from minitvm.lower import lower
 from minitvm.op import convert
@@ -76,6 +77,7 @@ __all__ = [
     "lower",
     "nd",
     "num_threads",
+    "prepack",
     "register_func",
     "remove_global_func",
     "runtime",

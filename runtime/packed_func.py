@@ -201,6 +201,11 @@ class PackedFunc(HandleObject, _Storage):
         """The address of ``{function, resource}``, valid as long as this object."""
         return id(self) + HEADER
 
+    @property
+    def owner(self) -> object:
+        """What keeps the code alive: of compiled code the :class:`Program`."""
+        return self._owner
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._call_slowly(*args, **kwargs)
 

@@ -69,10 +69,10 @@ def instruction_for(contraction: Contraction, target: Target) -> DotProduct | No
 
 
 def write_dotted(
-    s: Schedule, contraction: Contraction, last: Tensor, by: DotProduct, target: Target
+    s: Schedule, contraction: Contraction, last: Tensor, by: DotProduct, target: Target, ahead: bool
 ) -> None:
     """Writes the schedule of a contraction by an instruction, and of the stage of `last`, which
-    takes its sums."""
+    takes its sums. `ahead`: the columns' factor is an argument that is packed before the call."""
     op = contraction.op
     row = contraction.rows[-1]
     places = (op.axis.index(row), len(op.axis) - 1)
@@ -90,7 +90,7 @@ def write_dotted(
     for load, factor in zip(loads, factors, strict=True):
         is_b = load.producer is contraction.b.tensor
         place, width = (places[1], tile.columns) if is_b else (places[0], tile.rows)
-        in_order = _write_factor(s, padded, factor, load, place, width, by)
+        in_order = _write_factor(s, padded, factor, load, place, width, by, ahead and is_b)
         if factor.op in known:
             continue
         if in_order:
@@ -163,6 +163,7 @@ def _write_factor(
     place: int,
     width: int,
     by: DotProduct,
+    ahead: bool,
 ) -> bool:
     """Brings groups of a factor, which `load` reads, together. Whether it is read in vectors.
 
@@ -186,6 +187,8 @@ def _write_factor(
     panels = s[s.cache_read(factor, "global", [sums])]
     loops = panels.transform_layout(layout)
     panels.parallel(loops[0])
+    if ahead:
+        panels.compute_ahead()
     if (k, j) == (last - 1, last):
         panels.tensorize(loops[-1], interleave(str(factor.dtype), by.group, width))
         return True

@@ -37,18 +37,24 @@ _UNPACKED = 1 << 18  # bytes of a factor that is fast to read as it lies
 
 
 def write_tiled(
-    s: Schedule, contraction: Contraction, last: Tensor, target: Target, inline_columns: bool
+    s: Schedule,
+    contraction: Contraction,
+    last: Tensor,
+    target: Target,
+    inline_columns: bool,
+    ahead: bool,
 ) -> None:
     """Writes the schedule of a contraction, and of the stage of `last`, which takes its sums (the
     contraction's own tensor, or that of an elementwise stage). `inline_columns`: the columns'
     factor is computed element by element, for this alone, so it may be computed on the way into
-    panels."""
+    panels. `ahead`: the columns' factor is an argument that is brought into panels before the
+    call."""
     op = contraction.op
     row = contraction.rows[-1] if contraction.rows else None
     places = (None if row is None else op.axis.index(row), len(op.axis) - 1)
     tile = _tile(contraction, row, last, target)
     packs = row is not None and _packs(contraction, row, tile)
-    if inline_columns and row is not None and _axes_of(contraction) is not None:
+    if (inline_columns or ahead) and row is not None and _axes_of(contraction) is not None:
         packs = True
 
     stage = s[last]
@@ -57,12 +63,13 @@ def write_tiled(
     if row is not None and _widens(contraction):
         sums = _write_widened(s, contraction, sums, target)
     block = _row_tiles_in_cache(contraction, tile, target) if packs else None
-    innermost = _write_tiles(stage, places, tile, block, not packs, not in_memory)
+    columns_outside = not packs or ahead
+    innermost = _write_tiles(stage, places, tile, block, columns_outside, not in_memory)
     if in_memory:
         _write_copy(s[op.output(0)], stage, innermost, places)
     _write_sums(s[sums], stage, innermost, places)
     if packs:
-        _write_panels(s, contraction, sums, tile)
+        _write_panels(s, contraction, sums, tile, ahead)
         if inline_columns:
             s[contraction.b.tensor].compute_inline()
 
@@ -211,7 +218,9 @@ def _axes_of(contraction: Contraction) -> list[IterVar] | None:
     return known if len(known) == tensor.ndim else None
 
 
-def _write_panels(s: Schedule, contraction: Contraction, sums: Tensor, tile: Tile) -> None:
+def _write_panels(
+    s: Schedule, contraction: Contraction, sums: Tensor, tile: Tile, ahead: bool
+) -> None:
     """Brings the columns' factor into panels: ``panels[..., j // columns, k..., j % columns]``."""
     axes = _axes_of(contraction)
     assert axes is not None
@@ -228,3 +237,5 @@ def _write_panels(s: Schedule, contraction: Contraction, sums: Tensor, tile: Til
     if first[-1:] != [len(axes) - 1]:  # elements are neighbours along a column or along a sum
         panels.vectorize(loops[-1])
     panels.parallel(loops[0])
+    if ahead:
+        panels.compute_ahead()
