@@ -33,8 +33,11 @@ _MOST_VECTORS = 4  # of a tile's row
 _LATENCY = 8  # products that are under way at once
 
 
-def instruction_for(contraction: Contraction, target: Target) -> DotProduct | None:
-    """The instruction that a contraction is computed by, or None.
+def instruction_for(
+    contraction: Contraction, target: Target, ahead: bool = False
+) -> DotProduct | None:
+    """The instruction that a contraction is computed by, or None. Where the columns' factor is
+    packed `ahead` of the call, a single row is enough.
 
     >>> from minitvm import te
     >>> from minitvm.auto_scheduler.contraction import contraction_of
@@ -62,7 +65,7 @@ def instruction_for(contraction: Contraction, target: Target) -> DotProduct | No
     if found is None or None in extents:
         return None
     rows, columns, depth = extent_of(contraction.rows[-1]), extents[len(op.axis) - 1], extents[-1]
-    large = (_LEAST_ROWS, found.lanes, found.group)
+    large = (1 if ahead else _LEAST_ROWS, found.lanes, found.group)
     sizes = (rows, columns, depth)
     fits = all(size is not None and size >= least for size, least in zip(sizes, large, strict=True))
     return found if fits else None
@@ -97,7 +100,7 @@ def write_dotted(
             write_copy(s[factor], target)
         else:
             s[factor].compute_inline()
-    _write_tiles(s[last], s[padded], places, tile, by, depth)
+    _write_tiles(s[last], s[padded], places, tile, by, depth, columns_outside=ahead)
 
 
 def _depth(by: DotProduct, extent: int) -> int:
@@ -131,7 +134,13 @@ def _tile(
 
 
 def _write_tiles(
-    stage: Stage, inner: Stage, places: tuple[int, int], tile: Tile, by: DotProduct, depth: int
+    stage: Stage,
+    inner: Stage,
+    places: tuple[int, int],
+    tile: Tile,
+    by: DotProduct,
+    depth: int,
+    columns_outside: bool,
 ) -> None:
     """The loops over tiles, and over groups in a tile."""
     assert isinstance(stage.op, ComputeOp) and isinstance(inner.op, ComputeOp)
@@ -140,12 +149,13 @@ def _write_tiles(
     outer = [axis for i, axis in enumerate(axes) if i not in places]
     row_outer, row_inner = stage.split(axes[row], factor=tile.rows)
     column_outer, column_inner = stage.split(axes[column], factor=tile.columns)
-    stage.reorder(*outer, row_outer, column_outer, row_inner, column_inner)
+    tiles = (column_outer, row_outer) if columns_outside else (row_outer, column_outer)
+    stage.reorder(*outer, *tiles, row_inner, column_inner)
     stage.unroll(row_inner)
     stage.vectorize(column_inner)
-    stage.parallel((*outer, row_outer)[0])
+    stage.parallel((*outer, *tiles)[0])
 
-    inner.compute_at(stage, column_outer)
+    inner.compute_at(stage, tiles[-1])
     axes = inner.op.axis
     (k,) = inner.op.reduce_axis
     rest = [axis for i, axis in enumerate(axes) if i not in places]

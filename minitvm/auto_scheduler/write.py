@@ -145,7 +145,7 @@ def _write_contraction(
     last = stage if stage.op in kept else _epilogue(s, stage)
     if is_convolution(contraction):
         return write_convolution(s, contraction, last.op.output(0), target, kept)
-    instruction = instruction_for(contraction, target)
+    instruction = instruction_for(contraction, target, ahead)
     if instruction is not None and not (strict and instruction.sum == "float32"):
         write_dotted(s, contraction, last.op.output(0), instruction, target, ahead)
     else:
