@@ -61,14 +61,12 @@ def instruction_for(
     found = find_dot_product(*dtypes, features) or find_dot_product(
         _WIDER.get(dtypes[0], ""), _WIDER.get(dtypes[1], ""), dtypes[2], features
     )
-    extents = [extent_of(axis) for axis in (*op.axis, k)]
-    if found is None or None in extents:
+    rows, columns, depth = map(extent_of, (contraction.rows[-1], contraction.column, k))
+    if found is None or columns is None or depth is None:
         return None
-    rows, columns, depth = extent_of(contraction.rows[-1]), extents[len(op.axis) - 1], extents[-1]
-    large = (1 if ahead else _LEAST_ROWS, found.lanes, found.group)
-    sizes = (rows, columns, depth)
-    fits = all(size is not None and size >= least for size, least in zip(sizes, large, strict=True))
-    return found if fits else None
+    if rows is not None and rows < _LEAST_ROWS and not ahead:
+        return None
+    return found if columns >= found.lanes and depth >= found.group else None
 
 
 def write_dotted(
@@ -85,7 +83,9 @@ def write_dotted(
 
     sums = sums_in_registers(s, contraction, last)
     multiples = [1] * len(op.axis)
-    multiples[places[0]], multiples[places[1]] = tile.rows, tile.columns
+    multiples[places[1]] = tile.columns
+    if extent_of(row) is not None:
+        multiples[places[0]] = tile.rows
     loads = factors_of(s[sums].op)
     kept = [by.b if each.producer is contraction.b.tensor else by.kept_a for each in loads]
     known = {stage.op for stage in s.stages}
@@ -116,7 +116,7 @@ def _tile(
 ) -> Tile:
     """The tile that takes the fewest instructions, all of one size: what pads the last one is
     computed as well."""
-    rows, columns = cast(int, extent_of(row)), cast(int, extent_of(contraction.column))
+    rows, columns = extent_of(row) or 1 << 12, cast(int, extent_of(contraction.column))
     best, least = Tile(1, by.lanes), float("inf")
     taken = 1 if by.form == "offset" else 0
     for vectors in range(1, min(_MOST_VECTORS, columns // by.lanes) + 1):
