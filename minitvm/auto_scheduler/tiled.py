@@ -42,20 +42,22 @@ def write_tiled(
     last: Tensor,
     target: Target,
     inline_columns: bool,
-    ahead: bool,
+    ahead: Tensor | None,
 ) -> None:
     """Writes the schedule of a contraction, and of the stage of `last`, which takes its sums (the
     contraction's own tensor, or that of an elementwise stage). `inline_columns`: the columns'
     factor is computed element by element, for this alone, so it may be computed on the way into
-    panels. `ahead`: the columns' factor is an argument that is brought into panels before the
-    call."""
+    panels. `ahead`: an argument that is brought into panels before the call: that factor, or what
+    it is computed from."""
     op = contraction.op
     row = contraction.rows[-1] if contraction.rows else None
     places = (None if row is None else op.axis.index(row), len(op.axis) - 1)
-    tile = _tile(contraction, row, last, target)
+    tile = _tile(contraction, row, last, target, padded=ahead is not None)
     packs = row is not None and _packs(contraction, row, tile)
-    if (inline_columns or ahead) and row is not None and _axes_of(contraction) is not None:
+    if inline_columns and can_be_packed(contraction):
         packs = True
+    if ahead is not None:
+        packs = ahead is not contraction.b.tensor and _is_reused(row, tile)
 
     stage = s[last]
     in_memory = last.op is not op and _calls_functions(s, stage)
@@ -63,15 +65,17 @@ def write_tiled(
     if row is not None and _widens(contraction):
         sums = _write_widened(s, contraction, sums, target)
     block = _row_tiles_in_cache(contraction, tile, target) if packs else None
-    columns_outside = not packs or ahead
-    innermost = _write_tiles(stage, places, tile, block, columns_outside, not in_memory)
+    innermost = _write_tiles(stage, places, tile, block, not packs, not in_memory)
     if in_memory:
         _write_copy(s[op.output(0)], stage, innermost, places)
     _write_sums(s[sums], stage, innermost, places)
+    if ahead is not None:
+        reader = sums if ahead is contraction.b.tensor else contraction.b.tensor
+        _write_panels(s, contraction, ahead, reader, tile).compute_ahead()
     if packs:
-        _write_panels(s, contraction, sums, tile, ahead)
-        if inline_columns:
-            s[contraction.b.tensor].compute_inline()
+        _write_panels(s, contraction, contraction.b.tensor, sums, tile)
+    if inline_columns and (packs or ahead is not None):
+        s[contraction.b.tensor].compute_inline()
 
 
 def _widens(contraction: Contraction) -> bool:
@@ -183,26 +187,39 @@ def _row_tiles_in_cache(contraction: Contraction, tile: Tile, target: Target) ->
     return int(tiles)
 
 
-def _tile(contraction: Contraction, row: IterVar | None, last: Tensor, target: Target) -> Tile:
+def _tile(
+    contraction: Contraction, row: IterVar | None, last: Tensor, target: Target, padded: bool
+) -> Tile:
     columns = extent_of(contraction.column)
     if row is None:
         return tile_of(1, columns, contraction.op.output(0).dtype, target, 0)
     distance = contraction.a.along(row) * contraction.a.tensor.dtype.itemsize
-    return tile_of(extent_of(row), columns, contraction.op.output(0).dtype, target, distance)
+    dtype = contraction.op.output(0).dtype
+    return tile_of(extent_of(row), columns, dtype, target, distance, padded)
 
 
 def _packs(contraction: Contraction, row: IterVar, tile: Tile) -> bool:
     """Whether the columns' factor is first brought into panels as wide as a tile."""
     b = contraction.b
-    rows = extent_of(row)
     if _axes_of(contraction) is None:
         return False
     if b.along(contraction.column) != 1:
         return True
-    if rows is not None and rows < _LEAST_REUSE * tile.rows:
+    if not _is_reused(row, tile):
         return False
     size = bytes_of(b.tensor)
     return size is None or size > _UNPACKED
+
+
+def _is_reused(row: IterVar | None, tile: Tile) -> bool:
+    """Whether so many tiles read the columns' factor that preparing it for each call pays."""
+    rows = 1 if row is None else extent_of(row)
+    return rows is None or rows >= _LEAST_REUSE * tile.rows
+
+
+def can_be_packed(contraction: Contraction) -> bool:
+    """Whether there are panels of the columns' factor, which a row of tiles reads."""
+    return bool(contraction.rows) and _axes_of(contraction) is not None
 
 
 def _axes_of(contraction: Contraction) -> list[IterVar] | None:
@@ -219,9 +236,10 @@ def _axes_of(contraction: Contraction) -> list[IterVar] | None:
 
 
 def _write_panels(
-    s: Schedule, contraction: Contraction, sums: Tensor, tile: Tile, ahead: bool
-) -> None:
-    """Brings the columns' factor into panels: ``panels[..., j // columns, k..., j % columns]``."""
+    s: Schedule, contraction: Contraction, tensor: Tensor, reader: Tensor, tile: Tile
+) -> Stage:
+    """Lets `reader` read a tensor, indexed as the columns' factor is, from panels:
+    ``panels[..., j // columns, k..., j % columns]``."""
     axes = _axes_of(contraction)
     assert axes is not None
     place = axes.index(contraction.column)
@@ -232,10 +250,9 @@ def _write_panels(
         outer, inner = indices[place] // tile.columns, indices[place] % tile.columns
         return [*(indices[i] for i in first), outer, *(indices[i] for i in reduced), inner]
 
-    panels = s[s.cache_read(contraction.b.tensor, "global", [sums])]
+    panels = s[s.cache_read(tensor, "global", [reader])]
     loops = panels.transform_layout(layout)
     if first[-1:] != [len(axes) - 1]:  # elements are neighbours along a column or along a sum
         panels.vectorize(loops[-1])
     panels.parallel(loops[0])
-    if ahead:
-        panels.compute_ahead()
+    return panels

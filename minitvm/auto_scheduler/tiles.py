@@ -33,7 +33,12 @@ class Tile:
 
 
 def tile_of(
-    rows: int | None, columns: int | None, dtype: DType, target: Target, row_bytes: int
+    rows: int | None,
+    columns: int | None,
+    dtype: DType,
+    target: Target,
+    row_bytes: int,
+    padded: bool = False,
 ) -> Tile:
     """The tile that takes the fewest cycles.
 
@@ -45,6 +50,8 @@ def tile_of(
         Of the sums.
     row_bytes
         The distance in memory of what neighbouring rows load.
+    padded
+        Whether the last tile of a row computes all its columns, since zeros pad what it reads.
     """
     lanes = target.lanes(dtype)
     all_rows, all_columns = rows or 1 << 12, columns or 1 << 12
@@ -58,7 +65,8 @@ def tile_of(
             break
         limit = (target.vector_registers - _SPARE - vectors + 1) // vectors
         for tile_rows in range(1, min(limit, most_rows, all_rows) + 1):
-            cycles = _cycles(all_rows, all_columns, tile_rows, tile_columns, lanes)
+            summed = -(-all_columns // tile_columns) * tile_columns if padded else all_columns
+            cycles = _cycles(all_rows, summed, tile_rows, tile_columns, lanes)
             if cycles < least:
                 best, least = Tile(tile_rows, tile_columns), cycles
     return best

@@ -11,7 +11,7 @@ from minitvm.auto_scheduler.convolution import is_convolution, write_convolution
 from minitvm.auto_scheduler.dotted import instruction_for, write_dotted
 from minitvm.auto_scheduler.rows import write_rows
 from minitvm.auto_scheduler.streamed import is_left_plain, is_streamed, write_streamed
-from minitvm.auto_scheduler.tiled import write_copy, write_tiled
+from minitvm.auto_scheduler.tiled import can_be_packed, write_copy, write_tiled
 from minitvm.expr import ProducerLoad
 from minitvm.functor import walk_once
 from minitvm.runtime.errors import CompileError
@@ -132,12 +132,12 @@ def _write_contraction(
 ) -> Iterable[Stage]:
     """Schedules a contraction; the stages that are scheduled now."""
     stage, columns = s[contraction.op], s[contraction.b.tensor]
-    ahead = contraction.b.tensor in prepacked and s.readers(columns) == [stage]
     inline_columns = columns.op not in kept and _is_elementwise(columns.op)
     inline_columns = inline_columns and s.readers(columns) == [stage] and not columns.is_output
-    if is_left_plain(contraction) and not ahead:
+    ahead = _ahead(s, contraction, prepacked, inline_columns)
+    if is_left_plain(contraction) and ahead is None:
         return ()
-    if is_streamed(contraction, target) and not ahead:
+    if is_streamed(contraction, target) and ahead is None:
         if inline_columns:
             columns.compute_inline()
         write_streamed(s, contraction, target)
@@ -145,12 +145,29 @@ def _write_contraction(
     last = stage if stage.op in kept else _epilogue(s, stage)
     if is_convolution(contraction):
         return write_convolution(s, contraction, last.op.output(0), target, kept)
-    instruction = instruction_for(contraction, target, ahead)
+    is_factor = ahead is contraction.b.tensor
+    instruction = instruction_for(contraction, target, is_factor)
     if instruction is not None and not (strict and instruction.sum == "float32"):
-        write_dotted(s, contraction, last.op.output(0), instruction, target, ahead)
+        write_dotted(s, contraction, last.op.output(0), instruction, target, is_factor)
     else:
         write_tiled(s, contraction, last.op.output(0), target, inline_columns, ahead)
     return (stage, last)
+
+
+def _ahead(
+    s: Schedule, contraction: Contraction, prepacked: Collection[Tensor], inline_columns: bool
+) -> Tensor | None:
+    """The prepacked placeholder that is the columns' factor, or that this is computed from, element
+    by element, in order; None if there is none, it has no panels, or others read it too."""
+    if not can_be_packed(contraction):
+        return None
+    stage, columns = s[contraction.op], s[contraction.b.tensor]
+    if contraction.b.tensor in prepacked:
+        return contraction.b.tensor if s.readers(columns) == [stage] else None
+    for each in columns.op.input_tensors if inline_columns else ():
+        if each in prepacked and s.readers(s[each]) == [columns]:
+            return each if _reads_in_order(columns, s[each]) else None
+    return None
 
 
 def _is_elementwise(op: Operation) -> bool:
