@@ -64,7 +64,10 @@ def write_tiled(
     sums = sums_in_registers(s, contraction, op.output(0) if in_memory else last)
     if row is not None and _widens(contraction):
         sums = _write_widened(s, contraction, sums, target)
-    block = _row_tiles_in_cache(contraction, tile, target) if packs else None
+    in_panels = packs or ahead is not None
+    block = _row_tiles_in_cache(contraction, tile, target) if in_panels else None
+    if not packs and block is not None and block * tile.rows < 2 * tile.columns:
+        block = None  # so few rows at a time read the panels more often than panels read all rows
     innermost = _write_tiles(stage, places, tile, block, not packs, not in_memory)
     if in_memory:
         _write_copy(s[op.output(0)], stage, innermost, places)
@@ -74,7 +77,7 @@ def write_tiled(
         _write_panels(s, contraction, ahead, reader, tile).compute_ahead()
     if packs:
         _write_panels(s, contraction, contraction.b.tensor, sums, tile)
-    if inline_columns and (packs or ahead is not None):
+    if inline_columns and in_panels:
         s[contraction.b.tensor].compute_inline()
 
 
@@ -134,7 +137,7 @@ def _write_tiles(
             tiles.insert(1 if columns_outside else 0, row_outer)
     stage.reorder(*outer, *tiles, *inner)
     stage.vectorize(column_inner)
-    stage.parallel((*outer, *tiles)[0])
+    stage.parallel((*outer, *tiles[-2:])[0])  # inside of a block, of which there may be few
     return tiles[-1]
 
 
