@@ -278,7 +278,8 @@ class _Entry:
         """What to do about an argument of another shape."""
         if position not in self._func.attrs.get(PREPACKED, ()):
             return ""
-        return f": pack it with minitvm.prepack({self._func.name}, '{self._names[position]}', array)"
+        name = self._names[position]
+        return f": pack it with minitvm.prepack({self._func.name}, '{name}', array)"
 
     def _element(self, array: Value, position: int) -> Value:
         where = self._text.element_pointer("i64", array, integer("i64", position))

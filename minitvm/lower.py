@@ -207,17 +207,23 @@ def _from_schedule(
     if args is None or not isinstance(args, (list, tuple)):
         raise CompileError(f"{name}: expected a list of arguments, such as [A, B, C], got {args!r}")
     schedule, ahead = schedule.without_ahead()
-    func = _loops(schedule, args, name, binds)
-    positions = {schedule.now(arg): i for i, arg in enumerate(args) if isinstance(arg, Tensor)}
-    prepacked: dict[int, str] = {}
-    parts = []
-    for source, part in ahead.items():
+    for source in ahead:
         if source in binds:
             raise CompileError(
                 f"{name}: binds: expected no buffer for {source.name}, which is computed ahead and "
                 "has a layout of its own"
             )
+    func = _loops(schedule, args, name, binds)
+    positions = {schedule.now(arg): i for i, arg in enumerate(args) if isinstance(arg, Tensor)}
+    prepacked: dict[int, str] = {}
+    parts = []
+    for source, part in ahead.items():
         made = _loops(part, [source, *part.outputs[0].outputs], f"{name}.prepack.{source.name}", {})
+        if made.name in prepacked.values():
+            raise CompileError(
+                f"{name}: expected names that differ of arguments that are computed ahead, got "
+                f"{source.name} twice"
+            )
         prepacked[positions[schedule.now(source)]] = made.name
         parts.append(made)
     attrs = {**func.attrs, PREPACKED: prepacked} if prepacked else func.attrs

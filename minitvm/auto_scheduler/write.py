@@ -6,7 +6,7 @@ import operator
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from minitvm.auto_scheduler.contraction import Contraction, contraction_of
+from minitvm.auto_scheduler.contraction import Contraction, bytes_of, contraction_of
 from minitvm.auto_scheduler.convolution import is_convolution, write_convolution
 from minitvm.auto_scheduler.dotted import instruction_for, write_dotted
 from minitvm.auto_scheduler.rows import write_rows
@@ -158,8 +158,9 @@ def _ahead(
     s: Schedule, contraction: Contraction, prepacked: Collection[Tensor], inline_columns: bool
 ) -> Tensor | None:
     """The prepacked placeholder that is the columns' factor, or that this is computed from, element
-    by element, in order; None if there is none, it has no panels, or others read it too."""
-    if not can_be_packed(contraction):
+    by element, in order; None if there is none, it has no panels, its size is decided by the call,
+    or others read it too."""
+    if not can_be_packed(contraction) or bytes_of(contraction.b.tensor) is None:
         return None
     stage, columns = s[contraction.op], s[contraction.b.tensor]
     if contraction.b.tensor in prepacked:
