@@ -33,6 +33,7 @@ _LEAST_REUSE = 4
 # Intrinsics of an instruction or a few.
 _SHORT = {"sqrt", "rsqrt", "fabs", "floor", "ceil", "trunc", "round", "nearbyint", "copysign",
           "isnan", "isinf", "isfinite"}  # fmt: skip
+_SIDE_BY_SIDE = 4  # panels that are filled from one row: memory is read in longer pieces
 _UNPACKED = 1 << 18  # bytes of a factor that is fast to read as it lies
 
 
@@ -257,5 +258,9 @@ def _write_panels(
     loops = panels.transform_layout(layout)
     if first[-1:] != [len(axes) - 1]:  # elements are neighbours along a column or along a sum
         panels.vectorize(loops[-1])
+    if place == len(axes) - 1:
+        at = len(first)
+        loops[at : at + 1] = panels.split(loops[at], factor=_SIDE_BY_SIDE)
+        panels.reorder(loops[at], *loops[at + 2 : -1], loops[at + 1], loops[-1])
     panels.parallel(loops[0])
     return panels
