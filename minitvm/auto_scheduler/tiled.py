@@ -54,11 +54,7 @@ def write_tiled(
     row = contraction.rows[-1] if contraction.rows else None
     places = (None if row is None else op.axis.index(row), len(op.axis) - 1)
     tile = _tile(contraction, row, last, target, padded=ahead is not None)
-    packs = row is not None and _packs(contraction, row, tile)
-    if inline_columns and can_be_packed(contraction):
-        packs = True
-    if ahead is not None:
-        packs = ahead is not contraction.b.tensor and _is_reused(row, tile)
+    packs = row is not None and _packs(contraction, row, tile, inline_columns, ahead)
 
     stage = s[last]
     in_memory = last.op is not op and _calls_functions(s, stage)
@@ -202,23 +198,24 @@ def _tile(
     return tile_of(extent_of(row), columns, dtype, target, distance, padded)
 
 
-def _packs(contraction: Contraction, row: IterVar, tile: Tile) -> bool:
-    """Whether the columns' factor is first brought into panels as wide as a tile."""
-    b = contraction.b
-    if _axes_of(contraction) is None:
+def _packs(
+    contraction: Contraction,
+    row: IterVar,
+    tile: Tile,
+    inline_columns: bool,
+    ahead: Tensor | None,
+) -> bool:
+    """Whether a call first brings the columns' factor into panels as wide as a tile."""
+    b, rows = contraction.b, extent_of(row)
+    if _axes_of(contraction) is None or b.tensor is ahead:
         return False
-    if b.along(contraction.column) != 1:
+    is_reused = rows is None or rows >= _LEAST_REUSE * tile.rows
+    if ahead is not None:  # of what it is computed from there are panels, which tiles can read too
+        return rows is not None and is_reused
+    if inline_columns or b.along(contraction.column) != 1:
         return True
-    if not _is_reused(row, tile):
-        return False
     size = bytes_of(b.tensor)
-    return size is None or size > _UNPACKED
-
-
-def _is_reused(row: IterVar | None, tile: Tile) -> bool:
-    """Whether so many tiles read the columns' factor that preparing it for each call pays."""
-    rows = 1 if row is None else extent_of(row)
-    return rows is None or rows >= _LEAST_REUSE * tile.rows
+    return is_reused and (size is None or size > _UNPACKED)
 
 
 def can_be_packed(contraction: Contraction) -> bool:

@@ -575,12 +575,16 @@ class Schedule(Traced):
         """
         where = f"{stage.name}: compute_ahead"
         found = [self.stage_map[op] for op in in_order([stage.op])]
+        found.sort(key=lambda each: isinstance(each.op, ComputeOp))
         sources = [each.op for each in found if not isinstance(each.op, ComputeOp)]
         if len(sources) != 1 or not isinstance(sources[0], PlaceholderOp):
             listed = " and ".join(str(op) for op in sources) or "nothing"
             raise CompileError(
                 f"{where}: expected to be computed from one placeholder, but it is from {listed}"
             )
+        if stage.op.num_outputs > 1 or stage.group is not None:
+            what = "several" if stage.group is None else f"one of {stage.group}"
+            raise CompileError(f"{where}: expected a single tensor, got {what}")
         for each in found[:-1]:
             for other in (*self.readers(each), each.attach_stage or stage):
                 if other not in found:
@@ -592,10 +596,11 @@ class Schedule(Traced):
         return found
 
     def without_ahead(self) -> tuple[Schedule, dict[Tensor, Schedule]]:
-        """A copy in which what ``compute_ahead`` computes is an argument, and how that is computed:
+        """One in which what ``compute_ahead`` computes is an argument, and how that is computed:
         for each placeholder a schedule, whose output it is."""
-        made = self._copy(self.stages, self.outputs)
-        parts = {}
+        if not any(stage.is_ahead for stage in self.stages):
+            return self, {}
+        made, parts = self._copy(self.stages, self.outputs), {}
         for stage in [each for each in made.stages if each.is_ahead]:
             before = made.before(stage)
             parts[before[0].op.output(0)] = made._copy(before, (stage.op,))
@@ -622,8 +627,9 @@ class Schedule(Traced):
         made.stages = list(stages.values())
         made.stage_map = {op: stages[each] for op, each in self.stage_map.items() if each in stages}
         groups = {
-            group: Group(made, [stages[each] for each in group.stages if each in stages])
+            group: Group(made, [stages[each] for each in group.stages])
             for group in self.groups
+            if all(each in stages for each in group.stages)
         }
         made.groups = list(groups.values())
         made.calls = self.calls.copy(made.now, groups)
@@ -631,7 +637,7 @@ class Schedule(Traced):
         for old, new in pairs:
             new.attach_ivar = old.attach_ivar
             new.attach_stage = stages.get(old.attach_stage)
-            new.group = None if old.group is None else groups[old.group]
+            new.group = groups.get(old.group)
         for stage in made.stages:
             stage.is_output = stage.op in outputs
         return made

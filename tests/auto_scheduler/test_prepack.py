@@ -342,6 +342,37 @@ def test_another_place_instead() -> None:
     assert list(tvm.lower(s, args).functions) == ["main"]
 
 
+def test_a_single_tensor_is_computed_ahead() -> None:
+    A = te.placeholder((8,), name="A")
+    B = te.compute((8,), lambda i: (A[i] + 1.0, A[i] * 2.0), name="B")
+    C = te.compute((8,), lambda i: B[0][i] + B[1][i], name="C")
+    s = te.create_schedule(C.op)
+    with message(tvm.CompileError, "B: compute_ahead: expected a single tensor, got several"):
+        s[B[0]].compute_ahead()
+    D = te.compute((8,), lambda i: A[i] + 1.0, name="D")
+    E = te.compute((8,), lambda i: D[i] * 2.0, name="E")
+    s = te.create_schedule(E.op)
+    s.create_group(D, A)
+    with message(
+        tvm.CompileError, "D: compute_ahead: expected a single tensor, got one of group(D)"
+    ):
+        s[D].compute_ahead()
+
+
+def test_a_table_is_computed_ahead() -> None:
+    """Of what is computed from nothing, as much as serves it alone."""
+    A = te.placeholder((8,), name="A")
+    T = te.compute((8,), lambda i: i * 2, name="T")
+    B = te.compute((8,), lambda i: A[i] + T[i].astype("float32"), name="B")
+    C = te.compute((8,), lambda i: B[i] * 2.0, name="C")
+    s = te.create_schedule(C.op)
+    s[B].compute_ahead()
+    f = tvm.build(s, [A, C], name="f")
+    a, c = numbers((8,), "float32"), np.empty(8, "float32")
+    f(tvm.prepack(f, "A", a), c)
+    np.testing.assert_array_equal(c, (a + 2 * np.arange(8)) * 2)
+
+
 def test_binds_are_refused() -> None:
     s, args = by_hand()
     buffer = tvm.tir.decl_buffer(args[1].shape, name="B")
