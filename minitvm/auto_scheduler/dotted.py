@@ -126,18 +126,20 @@ def write_dotted(
         else:
             s[factor].compute_inline()
     for each in excess:
-        _write_excess(s[each], target)
+        _write_excess(s[each], tile, by)
         place_copy(s[each], task)
     _write_sums(s[padded], s[last], places, tiles[-1].axis, tile, by)
 
 
-def _write_excess(stage: Stage, target: Target) -> None:
-    """What an offset of the rows' factor adds to the sums of a column, in vectors of columns."""
+def _write_excess(stage: Stage, tile: Tile, by: DotProduct) -> None:
+    """What an offset of the rows' factor adds to the sums of a column: as if it were a row."""
     op = compute_of(stage)
     *others, column = op.axis
-    outer, lanes = stage.split(column, factor=target.lanes(op.output(0).dtype))
-    stage.reorder(*others, *op.reduce_axis, outer, lanes)
-    stage.vectorize(lanes)
+    (k,) = op.reduce_axis
+    outer, inner = stage.split(column, factor=tile.columns)
+    groups, group = stage.split(k, factor=by.group)
+    stage.reorder(*others, outer, groups, inner, group)
+    stage.tensorize(inner, dot_product(by.name, tile.columns, 128))
 
 
 def _tile(contraction: Contraction, row: IterVar, by: DotProduct, target: Target) -> Tile:

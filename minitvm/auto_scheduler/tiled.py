@@ -168,7 +168,8 @@ def _write_deep(
         outer, inner = s[last].split(column.axis, factor=tile.columns)
         s[last].reorder(*(each.axis for each in (*tasks, *rows)), outer, inner)
         s[last].vectorize(inner)
-        stage.compute_at(s[last], run_parallel(s[last], tasks, target)[-1])
+        for task in run_parallel(s[last], tasks, target)[-1:]:
+            stage.compute_at(s[last], task)
         outside = replace(blocks, rows=None, columns=None)
     tasks, tiles = write_tiles(stage, places, tile, outside, steps, packs, True)
     if s[last] is stage:

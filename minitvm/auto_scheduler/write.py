@@ -103,7 +103,8 @@ def _write_unpacked(s: Schedule, source: Stage, target: Target) -> None:
     not know."""
     tensor = source.op.output(0)
     copy = s[s.cache_read(tensor, "global", [stage.op for stage in s.readers(source)])]
-    write_copy(copy, target)
+    if tensor.ndim:
+        write_copy(copy, target)
     place_copy(copy, "ahead")
 
 
