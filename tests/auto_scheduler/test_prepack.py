@@ -125,6 +125,21 @@ def test_the_call_decides_how_many_rows(dtypes: tuple[str, str, str], layout: st
         np.testing.assert_array_equal(c, a.astype(dtypes[2]) @ y.astype(dtypes[2]))
 
 
+def test_sums_in_blocks_behind_which_there_is_a_stage() -> None:
+    """So many steps that they are summed in blocks, of so few sums that there is a single task."""
+    for m in (2, te.var("m")):
+        A, B, C = product(m, 16, 40_000, ("float32",) * 3)
+        D = te.compute((m, 16), lambda i, j, C=C: C[i, j] + 1.0, name="D")
+        a, b = numbers((2, 40_000), "float32"), numbers((40_000, 16), "float32")
+        for prepacked in ([], [B]):
+            s = tvm.auto_schedule(D, prepacked=prepacked)
+            assert "rfactor" in s.trace() or not prepacked
+            f = tvm.build(s, [A, B, D], name="f")
+            d = np.empty((2, 16), "float32")
+            f(a, tvm.prepack(f, "B", b) if prepacked else b, d)
+            np.testing.assert_array_equal(d, a @ b + 1)
+
+
 def test_batches() -> None:
     """Weights of each member of a batch, and the same for all."""
     A = te.placeholder((5, 20, 30), name="A")
@@ -273,6 +288,11 @@ def test_what_is_not_packed_is_a_copy() -> None:
     for each in (packed, x):
         f(each, y)
         np.testing.assert_array_equal(y, x * 2)
+
+
+def test_a_single_number_is_a_copy() -> None:
+    X, scale = te.placeholder((40,), name="X"), te.placeholder((), name="scale")
+    check([X, scale, te.compute((40,), lambda i: X[i] * scale(), name="Y")], [scale])
 
 
 def test_what_two_stages_read_is_a_copy() -> None:
