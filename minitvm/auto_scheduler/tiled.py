@@ -118,7 +118,7 @@ def _write_whole(
     places: Places,
     tile: Tile,
     blocks: Blocks,
-    packs: bool,
+    in_panels: bool,
     target: Target,
 ) -> _Made:
     """All steps of the sum in registers."""
@@ -127,9 +127,9 @@ def _write_whole(
     sums = sums_in_registers(s, contraction, op.output(0) if in_memory else last)
     if _widens(contraction):
         sums, copy = _widened(s, contraction, sums)
-    rows_outside = packs or blocks.strip is not None
+    rows_outside = in_panels or blocks.strip is not None
     tasks, tiles = write_tiles(stage, places, tile, blocks, None, rows_outside, not in_memory)
-    if packs and tasks:
+    if in_panels and tasks:
         *_, task = run_parallel(stage, tasks, target)
         loops = [each.axis for each in tiles]
     else:
@@ -147,7 +147,7 @@ def _write_deep(
     places: Places,
     tile: Tile,
     blocks: Blocks,
-    packs: bool,
+    in_panels: bool,
     target: Target,
 ) -> _Made:
     """Blocks of the sum in registers, one after the other added up in memory: in the output, or in
@@ -171,7 +171,7 @@ def _write_deep(
         for task in run_parallel(s[last], tasks, target)[-1:]:
             stage.compute_at(s[last], task)
         outside = replace(blocks, rows=None, columns=None)
-    tasks, tiles = write_tiles(stage, places, tile, outside, steps, packs, True)
+    tasks, tiles = write_tiles(stage, places, tile, outside, steps, in_panels, True)
     if s[last] is stage:
         run_parallel(stage, tasks, target)
     _write_sums(s[sums], stage, tiles[-1].axis, places)
@@ -236,12 +236,12 @@ def _blocks(
     contraction: Contraction,
     geometry: Geometry,
     tile: Tile,
-    packs: bool,
+    in_panels: bool,
     is_fused: bool,
     target: Target,
 ) -> Blocks:
     widens = _widens(contraction)
-    if packs:
+    if in_panels:
         made = blocks_of(geometry, tile, target, copied=widens, in_memory=is_fused or widens)
         is_plain = widens or _axes_of(contraction, contraction.a) is not None
         return made if is_plain else replace(made, strip=None)
@@ -270,7 +270,7 @@ def _packs(
     elif _axes_of(contraction, b) is None:
         packs, why = False, "it is not read by plain axes, each element once"
     elif ahead is not None and (rows is None or rows < _LEAST_REUSE * tile.rows):
-        packs, why = False, "tiles compute it, which {least} tiles of rows need not read"
+        packs, why = False, "fewer than {least} tiles of rows read it, or the call decides how many"
     elif inline_columns:
         packs, why = True, "it is computed on the way"
     elif b.along(contraction.column) != 1:
