@@ -75,7 +75,7 @@ def choose_form(s: Schedule, contraction: Contraction, name: str) -> None:
         "form",
         "{name} of {a} and {b}: {rows} x {columns} sums of {steps} products"
         + ("" if name == "convolution" else ", {layout}")
-        + ("" if batch == 1 else ", {batch} of them"),
+        + ("" if isinstance(batch, int) and batch == 1 else ", {batch} of them"),
         stage=op.name,
         name=name,
         a=a.tensor.name,

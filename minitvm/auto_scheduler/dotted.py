@@ -128,6 +128,10 @@ def write_dotted(
     for each in excess:
         _write_excess(s[each], tile, by)
         place_copy(s[each], task)
+        # What a tile reads of it is as wide as the tile, so that all of it is computed.
+        part = s[s.cache_read(each, "local", [stage.op for stage in s.readers(s[each])])]
+        part.compute_at(s[last], tiles[-1].axis)
+        part.vectorize(compute_of(part).axis[-1])
     _write_sums(s[padded], s[last], places, tiles[-1].axis, tile, by)
 
 
