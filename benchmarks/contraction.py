@@ -41,7 +41,8 @@ class Problem:
     bounds a sum in any order (Higham, Accuracy and Stability of Numerical Algorithms, section
     3.1), and `rounding` of the result, for an output of a narrower type. `peers` makes the calls
     that compute the same from the inputs, `aside` those of compilers, from all arrays: these are
-    shown, but are no measure. A shape is `held_out` when nothing was tuned on it.
+    shown, but are no measure. A shape is `held_out` when nothing was tuned on it. The argument at
+    `prepacked` is packed once, as it is by peers that can.
     """
 
     family: str
@@ -56,6 +57,7 @@ class Problem:
     rounding: float = 0.0
     held_out: bool = False
     aside: Callable[[Sequence[Any]], dict[str, Call]] | None = None
+    prepacked: int | None = None
 
     @property
     def title(self) -> str:
@@ -80,11 +82,12 @@ def rows(problems: Iterable[Problem], settings: Settings) -> Iterator[Row]:
         yield from measured(problem, settings)
 
 
-def build_seconds(program: Program) -> tuple[float, Any]:
+def build_seconds(program: Program, prepacked: int | None = None) -> tuple[float, Any]:
     """The seconds to schedule and build a program, its expression there already; its function."""
     arguments = program(minitvm.te)
+    packed = [] if prepacked is None else [arguments[prepacked]]
     start = time.perf_counter()
-    schedule = minitvm.auto_schedule(arguments[-1])
+    schedule = minitvm.auto_schedule(arguments[-1], prepacked=packed)
     function = minitvm.build(schedule, arguments, name="f")
     return time.perf_counter() - start, function
 
@@ -98,8 +101,8 @@ def measured(problem: Problem, settings: Settings) -> Iterator[Row]:
     contenders: dict[str, Call] = {}
     seconds = None
     try:
-        seconds, function = build_seconds(problem.program)
-        contenders[OURS] = partial(function, *arrays)
+        seconds, function = build_seconds(problem.program, problem.prepacked)
+        contenders[OURS] = partial(function, *_given(function, problem.prepacked, arrays))
     except Exception as error:  # shown among the losses; the other shapes are measured
         unbuilt[OURS] = f"FAILED: {_in_a_line(error)}"
     contenders |= problem.peers(arrays[:-1])
@@ -121,6 +124,15 @@ def measured(problem: Problem, settings: Settings) -> Iterator[Row]:
             problem.family, problem.flop, problem.held_out, seconds, tuple(sorted(aside))
         )
         yield Row(problem.name, problem.family, found, missing, None, threads, about)
+
+
+def _given(function: Any, prepacked: int | None, arrays: Sequence[Any]) -> list[Any]:
+    """The arrays that a function is called with."""
+    if prepacked is None:
+        return [*arrays]
+    name = function.entry_func.arg_names[prepacked]
+    packed = minitvm.prepack(function, name, arrays[prepacked])
+    return [*arrays[:prepacked], packed, *arrays[prepacked + 1 :]]
 
 
 def _settings(settings: Settings, threads: int) -> Settings:
@@ -198,11 +210,11 @@ def aligned(shape: Sequence[int], dtype: str) -> Array:
 
 
 def filled(shape: Sequence[int], dtype: str, seed: int) -> Array:
-    """Random elements: of floats those between -1 and 1, of int8 all."""
+    """Random elements: of floats those between -1 and 1, of int8 and uint8 all."""
     rng = np.random.default_rng(seed)
     array = aligned(shape, dtype)
-    if dtype == "int8":
-        array[...] = rng.integers(-128, 128, shape, dtype)
+    if dtype in ("int8", "uint8"):
+        array[...] = rng.integers(*((-128, 128) if dtype == "int8" else (0, 256)), shape, dtype)
     else:
         array[...] = rng.random(tuple(shape), np.dtype(dtype)) * 2 - 1
     return array

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import contraction, fused, peers, speeds
+from benchmarks import contraction, fused, peers, prepacked, speeds
 from benchmarks.contraction import Array, Call, Problem
 from benchmarks.measure import Row, Settings
 from benchmarks.speeds import Target
@@ -103,12 +103,15 @@ TARGETS = (
     Target("bfloat16", 1.1, lambda row: row.what.startswith("bfloat16/")),
     Target("int8", 1.1, lambda row: row.what.startswith("int8/")),
     Target("fused", 1.3, lambda row: row.what.startswith("fused/")),
+    Target("prepacked", 1.1, lambda row: row.what.startswith("prepacked/")),
 )
 
 
 def rows(settings: Settings) -> Iterator[Row]:
     """All products."""
-    return contraction.rows([*_problems(), *fused.problems(settings)], settings)
+    return contraction.rows(
+        [*_problems(), *prepacked.problems(), *fused.problems(settings)], settings
+    )
 
 
 def _problems() -> Iterator[Problem]:

@@ -63,11 +63,12 @@ class Message:
 MESSAGES: dict[str, Message] = {
     "kind": Message("TypeError", "%s, got %s", ("ptr", "i32"), {1: _KINDS}),
     "null": Message("TypeError", "an array, got a null pointer"),
-    "ndim": Message("ValueError", "ndim == %d, got %d", ("i32", "i32")),
+    "ndim": Message("ValueError", "ndim == %d, got %d%s", ("i32", "i32", "ptr")),
     "dtype": Message("TypeError", "dtype %s, got %s", ("ptr", "i32")),
     "device": Message("ValueError", "an array on cpu, got one on %s(%d)", ("i32", "i32"),
                       {0: _DEVICES}),
-    "shape": Message("ValueError", "shape[%d] == %lld%s, got %lld", ("i32", "i64", "ptr", "i64")),
+    "shape": Message("ValueError", "shape[%d] == %lld%s, got %lld%s",
+                     ("i32", "i64", "ptr", "i64", "ptr")),
     "extent": Message("ValueError", "shape[%d] from 0 to the largest %s, got %lld",
                       ("i32", "ptr", "i64")),
     "strides": Message("LayoutError", "strides[%d] == %lld (elements), got %lld",
@@ -129,19 +130,25 @@ class ArgumentErrors:
         asking = [self._ret_type_code] if MESSAGES[message].arrangement else []
         return self._call(message, [*asking, self._function, position, name, *values], shown)
 
-    def report_array(self, position: int, dtype: str, *found: Value) -> Value:
+    def report_array(self, position: int, advice: str, dtype: str, *found: Value) -> Value:
         """Reports what is wrong with an argument that should be an array on the CPU. `found` are
-        its type code and its ``DLTensor*``, the ndim and the word of the dtype expected."""
-        return self._report_first("array", position, dtype, *found)
+        its type code and its ``DLTensor*``, the ndim and the word of the dtype expected; `advice`
+        is what to do about another ndim."""
+        return self._report_first("array", position, advice, dtype, *found)
 
     def report_shape(
-        self, position: int, handle: Value, expected: Sequence[Value], sources: Sequence[str]
+        self,
+        position: int,
+        advice: str,
+        handle: Value,
+        expected: Sequence[Value],
+        sources: Sequence[str],
     ) -> Value:
-        """Reports the first extent of an array that is not as `expected`, and where in the text of
-        the program that comes from."""
+        """Reports the first extent of an array that is not as `expected`, where in the text of the
+        program that comes from, and what to do."""
         strings = [self._text.module.string(source) for source in sources]
         tables = self._table(expected), self._table(strings) if any(sources) else NULL
-        return self._report_first("extents", position, handle, *tables)
+        return self._report_first("extents", position, advice, handle, *tables)
 
     def report_memory(
         self, position: int, size: Value, data: Value, first: Value, alignment: int
@@ -262,7 +269,13 @@ def _unless(text: FunctionText, holds: Value) -> Iterator[None]:
 
 
 def _search_array(
-    text: FunctionText, dtype: Value, code: Value, handle: Value, ndim: Value, word: Value
+    text: FunctionText,
+    advice: Value,
+    dtype: Value,
+    code: Value,
+    handle: Value,
+    ndim: Value,
+    word: Value,
 ) -> None:
     a, b = (text.icmp("eq", code, integer("i32", each)) for each in ARRAY_CODES)
     with _unless(text, text.binary("or", a, b)):
@@ -271,7 +284,7 @@ def _search_array(
         _return_report(text, "null")
     found = load_field(text, handle, NDIM, "i32")
     with _unless(text, text.icmp("eq", found, ndim)):
-        _return_report(text, "ndim", ndim, found)
+        _return_report(text, "ndim", ndim, found, advice)
     found = load_field(text, handle, DTYPE, "i32")
     with _unless(text, text.icmp("eq", found, word)):
         _return_report(text, "dtype", dtype, found)
@@ -279,7 +292,9 @@ def _search_array(
     _return_report(text, "device", *device)
 
 
-def _search_extents(text: FunctionText, handle: Value, expected: Value, sources: Value) -> None:
+def _search_extents(
+    text: FunctionText, advice: Value, handle: Value, expected: Value, sources: Value
+) -> None:
     shape = load_field(text, handle, SHAPE, "ptr")
 
     def differs(dim: Value) -> Value:
@@ -290,8 +305,8 @@ def _search_extents(text: FunctionText, handle: Value, expected: Value, sources:
     number = text.convert("trunc", dim, "i32")
     with _unless(text, text.icmp("eq", sources, NULL)):
         source = _word(text, sources, dim, "ptr")
-        _return_report(text, "shape", number, wanted, source, found)
-    _return_report(text, "shape", number, wanted, text.module.string(""), found)
+        _return_report(text, "shape", number, wanted, source, found, advice)
+    _return_report(text, "shape", number, wanted, text.module.string(""), found, advice)
 
 
 def _search_memory(
@@ -338,10 +353,20 @@ def _word(text: FunctionText, table: Value, position: Value, type: str = "i64") 
 # Which message about an argument it is: the parameters after those of _ARGUMENT, and the search.
 _SEARCHES: dict[str, tuple[Sequence[tuple[str, str]], Callable[..., None]]] = {
     "array": (
-        (("ptr", "dtype"), ("i32", "code"), ("ptr", "handle"), ("i32", "ndim"), ("i32", "word")),
+        (
+            ("ptr", "advice"),
+            ("ptr", "dtype"),
+            ("i32", "code"),
+            ("ptr", "handle"),
+            ("i32", "ndim"),
+            ("i32", "word"),
+        ),
         _search_array,
     ),
-    "extents": ((("ptr", "handle"), ("ptr", "expected"), ("ptr", "sources")), _search_extents),
+    "extents": (
+        (("ptr", "advice"), ("ptr", "handle"), ("ptr", "expected"), ("ptr", "sources")),
+        _search_extents,
+    ),
     "memory": (
         (("i64", "size"), ("ptr", "data"), ("ptr", "first"), ("i32", "alignment")),
         _search_memory,

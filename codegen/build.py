@@ -57,6 +57,7 @@ def build(
     release_gil: bool | None = None,
     debug: str | None = None,
     auto_schedule: bool = True,
+    prepacked: Sequence[Tensor] = (),
 ) -> Module:
     """A native function for a schedule.
 
@@ -86,6 +87,10 @@ def build(
     auto_schedule
         Whether a program is scheduled for the target where nothing was said of its schedule: where
         `inputs` are tensors, or a schedule on which no primitive was applied.
+    prepacked
+        Placeholders that don't change from call to call, such as weights: the function takes what
+        :func:`minitvm.prepack` makes of them, in the layout that the schedule wants. For programs
+        that are scheduled here; a schedule says it by ``compute_ahead``.
     debug
         ``"bounds"`` checks every access of memory where it happens, which is slower and leaves
         nothing to trust: one that leaves its tensor is an ``IndexError`` of the call, also where a
@@ -125,8 +130,13 @@ def build(
     options = CodegenOptions(
         _target(target, target_host), strict=fp == "strict", release_gil=release_gil
     )
-    if auto_schedule:
-        inputs = _scheduled(inputs, args, options)
+    scheduled = _scheduled(inputs, args, options, prepacked) if auto_schedule else inputs
+    if scheduled is inputs and prepacked:
+        raise CompileError(
+            "build: expected prepacked only where nothing is scheduled, got a program that is: say "
+            "s[packed].compute_ahead() in its schedule"
+        )
+    inputs = scheduled
     lowered = lower(inputs, args, name or "default_function", binds, debug=debug)
     if name is not None and isinstance(inputs, PrimFunc):
         (func,) = lowered.functions.values()
@@ -136,7 +146,9 @@ def build(
     return compile_module(lowered, options)
 
 
-def _scheduled(inputs: Any, args: Sequence[Any] | None, options: CodegenOptions) -> Any:
+def _scheduled(
+    inputs: Any, args: Sequence[Any] | None, options: CodegenOptions, prepacked: Sequence[Tensor]
+) -> Any:
     """What nobody has scheduled, scheduled for the target; anything else as it is."""
     if args is None:
         return inputs
@@ -148,7 +160,9 @@ def _scheduled(inputs: Any, args: Sequence[Any] | None, options: CodegenOptions)
     if not outputs:
         return inputs
     kept = [each for each in args if isinstance(each, Tensor)]
-    return schedule_program(outputs, options.target, kept, strict=options.strict)
+    return schedule_program(
+        outputs, options.target, kept, strict=options.strict, prepacked=prepacked
+    )
 
 
 def _target(target: str | Target | None, target_host: str | Target | None) -> Target:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from minitvm.codegen.packed_abi import arg_names
 from minitvm.expr import Buffer
+from minitvm.lower import PREPACKED
 from minitvm.passes.access import written_parameters
 from minitvm.stmt import PrimFunc
 
@@ -35,12 +36,14 @@ def describe(func: PrimFunc) -> str:
         "Parameters",
         "----------",
     ]
-    for name, param in zip(names, func.params, strict=True):
+    prepacked = func.attrs.get(PREPACKED, ())
+    for position, (name, param) in enumerate(zip(names, func.params, strict=True)):
         buffer = func.buffer_map.get(param)
         if buffer is None:
             lines.append(f"{name} : {param.dtype}")
         else:
             end = ", written" if buffer in written else ""
+            end += ", made by minitvm.prepack" if position in prepacked else ""
             lines.append(f"{name} : array of {buffer.dtype}, shape {_shape(buffer)}{end}")
     return "\n".join(lines)
 

@@ -35,6 +35,7 @@ from minitvm.codegen.overlap import Region, own_elements_apart, ranges_apart
 from minitvm.codegen.statement import Assertion, StatementEmitter
 from minitvm.codegen.types import register_type
 from minitvm.expr import Buffer, PrimExpr, Var
+from minitvm.lower import PREPACKED
 from minitvm.passes.access import written_parameters
 from minitvm.passes.in_place import IN_PLACE
 from minitvm.runtime.device import DEVICE_TYPES
@@ -248,13 +249,23 @@ class _Entry:
             ]
             text.branch_if(_all(text, fits), right, wrong, likely=True)
         text.place(wrong)
-        text.ret(errors.report_array(position, str(buffer.dtype), code, handle, ndim, dtype))
+        advice = self._advice(position)
+        text.ret(
+            errors.report_array(position, advice, str(buffer.dtype), code, handle, ndim, dtype)
+        )
         text.place(right)
         extents: list[Value] = []
         if buffer.ndim:
             shape = dltensor.load_field(text, handle, dltensor.SHAPE, "ptr")
             extents = [self._element(shape, dim) for dim in range(buffer.ndim)]
         return _Tensor(position, buffer, handle, extents)
+
+    def _advice(self, position: int) -> str:
+        """What to do about an argument of another shape."""
+        if position not in self._func.attrs.get(PREPACKED, ()):
+            return ""
+        name = self._names[position]
+        return f": pack it with minitvm.prepack({self._func.name}, '{name}', array)"
 
     def _element(self, array: Value, position: int) -> Value:
         where = self._text.element_pointer("i64", array, integer("i64", position))
@@ -314,7 +325,8 @@ class _Entry:
             pairs = zip(tensor.extents, expected, strict=True)
             fits = _all(text, [text.icmp("eq", *pair) for pair in pairs])
             sources = [self._describe(expr) for expr in buffer.shape]
-            self._require(fits, errors.report_shape, position, tensor.handle, expected, sources)
+            found = (tensor.handle, expected, sources)
+            self._require(fits, errors.report_shape, position, self._advice(position), *found)
         tensor.extents = expected
         size = integer("i64", 1)
         for extent in expected:

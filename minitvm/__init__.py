@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from minitvm import contrib, error, ir, nd, runtime, target, te, tir, transform
 from minitvm.auto_scheduler import auto_schedule
 from minitvm.codegen.build import build
+from minitvm.codegen.prepack import prepack
 from minitvm.ir import IRModule
 from minitvm.lower import lower
 from minitvm.op import convert
@@ -91,6 +92,7 @@ __all__ = [
     "lower",
     "nd",
     "num_threads",
+    "prepack",
     "register_func",
     "remove_global_func",
     "runtime",

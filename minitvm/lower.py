@@ -38,6 +38,10 @@ from minitvm.te.origin import origin_of
 from minitvm.te.schedule import Schedule, create_schedule, is_input
 from minitvm.te.tensor import Tensor
 
+PREPACKED = "prepacked"
+"""The attribute of a function that says which arguments another function makes: its name by their
+positions."""
+
 
 def pipeline(config: PassConfig) -> tuple[Pass, ...]:
     """The passes, in order, each bound to its options.
@@ -179,7 +183,7 @@ def _lower(
         functions = [sch]
     else:
         with context.timed(FIRST_STAGE):
-            functions = [_from_schedule(_as_schedule(sch), args, name, binds)]
+            functions = _from_schedule(_as_schedule(sch), args, name, binds)
         passes = tuple((each, _CHECKED.get(each, transform)) for each, transform in passes)
     lowered: dict[str, PrimFunc] = {}
     for func in functions:
@@ -201,9 +205,37 @@ def _as_schedule(value: Any) -> Schedule:
 
 def _from_schedule(
     schedule: Schedule, args: Sequence[Any] | None, name: str, binds: Mapping[Tensor, Buffer]
-) -> PrimFunc:
+) -> list[PrimFunc]:
+    """The function, and one for each argument that is computed ahead."""
     if args is None or not isinstance(args, (list, tuple)):
         raise CompileError(f"{name}: expected a list of arguments, such as [A, B, C], got {args!r}")
+    schedule, ahead = schedule.without_ahead()
+    for source in ahead:
+        if source in binds:
+            raise CompileError(
+                f"{name}: binds: expected no buffer for {source.name}, which is computed ahead and "
+                "has a layout of its own"
+            )
+    func = _loops(schedule, args, name, binds)
+    positions = {schedule.now(arg): i for i, arg in enumerate(args) if isinstance(arg, Tensor)}
+    prepacked: dict[int, str] = {}
+    parts = []
+    for source, part in ahead.items():
+        made = _loops(part, [source, *part.outputs[0].outputs], f"{name}.prepack.{source.name}", {})
+        if made.name in prepacked.values():
+            raise CompileError(
+                f"{name}: expected names that differ of arguments that are computed ahead, got "
+                f"{source.name} twice"
+            )
+        prepacked[positions[schedule.now(source)]] = made.name
+        parts.append(made)
+    attrs = {**func.attrs, PREPACKED: prepacked} if prepacked else func.attrs
+    return [PrimFunc(func.params, func.body, func.buffer_map, name, attrs), *parts]
+
+
+def _loops(
+    schedule: Schedule, args: Sequence[Any], name: str, binds: Mapping[Tensor, Buffer]
+) -> PrimFunc:
     params: dict[Var, None] = {}
     buffer_map: dict[Var, Buffer] = {}
     buffers: dict[Tensor, Buffer] = {}

@@ -34,7 +34,7 @@ ROOMS: dict[str, tuple[str, tuple[str, ...]]] = {
         "error ir nd tir transform contrib",
         (*_IR, "operators", "te", "pipeline"),
     ),
-    "codegen": ("codegen", (*_IR, "te", "passes", "pipeline", "target", "auto-scheduler")),
+    "codegen": ("codegen", (*_IR, "arith", "te", "passes", "pipeline", "target", "auto-scheduler")),
     "explanation": (
         "explanation",
         (

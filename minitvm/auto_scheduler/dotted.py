@@ -13,12 +13,14 @@ adds to 32-bit sums; the columns' factor is packed so that groups lie together::
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 from minitvm.auto_scheduler.choice import choose, choose_blocks, choose_tile
 from minitvm.auto_scheduler.contraction import Contraction, extent_of
 from minitvm.auto_scheduler.loops import (
+    Place,
     Places,
     compute_of,
     geometry_of,
@@ -37,7 +39,7 @@ from minitvm.te.dataflow import factors_of
 from minitvm.te.dot_product import DotProduct, dot_product, find_dot_product, interleave
 from minitvm.te.schedule import Schedule
 from minitvm.te.stage import Stage
-from minitvm.te.tensor import ComputeOp, Tensor
+from minitvm.te.tensor import Tensor
 
 LEAST_ROWS = 4  # that use what is packed
 _OFFSET = {"int8": "uint8"}  # kept with 128 added
@@ -46,8 +48,11 @@ _MOST_VECTORS = 4  # of a tile's row
 _LATENCY = 8  # products that are under way at once
 
 
-def instruction_for(contraction: Contraction, target: Target) -> DotProduct | None:
-    """The instruction that a contraction is computed by, or None.
+def instruction_for(
+    contraction: Contraction, target: Target, ahead: bool = False
+) -> DotProduct | None:
+    """The instruction that a contraction is computed by, or None. Where the columns' factor is
+    packed `ahead` of the call, a single row is enough.
 
     >>> from minitvm import te
     >>> from minitvm.auto_scheduler.contraction import contraction_of
@@ -69,14 +74,12 @@ def instruction_for(contraction: Contraction, target: Target) -> DotProduct | No
     mine, other = str(a.tensor.dtype), str(b.tensor.dtype)
     ways = [(mine, other), (_OFFSET.get(mine), other), (_WIDER.get(mine), _WIDER.get(other))]
     found = next(filter(None, (_find(*way, op.output(0).dtype, target) for way in ways)), None)
-    extents = [extent_of(axis) for axis in (*op.axis, k)]
-    if found is None or None in extents:
+    rows, columns, depth = map(extent_of, (contraction.rows[-1], contraction.column, k))
+    if found is None or columns is None or depth is None:
         return None
-    rows, columns, depth = extent_of(contraction.rows[-1]), extents[len(op.axis) - 1], extents[-1]
-    large = (LEAST_ROWS, found.lanes, found.group)
-    sizes = (rows, columns, depth)
-    fits = all(size is not None and size >= least for size, least in zip(sizes, large, strict=True))
-    return found if fits else None
+    if rows is not None and rows < LEAST_ROWS and not ahead:
+        return None
+    return found if columns >= found.lanes and depth >= found.group else None
 
 
 def _find(a: str | None, b: str | None, sum: DType, target: Target) -> DotProduct | None:
@@ -84,10 +87,10 @@ def _find(a: str | None, b: str | None, sum: DType, target: Target) -> DotProduc
 
 
 def write_dotted(
-    s: Schedule, contraction: Contraction, last: Tensor, by: DotProduct, target: Target
+    s: Schedule, contraction: Contraction, last: Tensor, by: DotProduct, target: Target, ahead: bool
 ) -> None:
     """Writes the schedule of a contraction by an instruction, and of the stage of `last`, which
-    takes its sums."""
+    takes its sums. `ahead`: the columns' factor is an argument that is packed before the call."""
     places = places_of(contraction)
     tile = _tile(contraction, contraction.rows[-1], by, target)
     geometry = geometry_of(contraction, places, DType.of(by.a), DType.of(by.b))
@@ -110,34 +113,43 @@ def write_dotted(
         is_b = load.producer is contraction.b.tensor
         place = len(contraction.op.axis) - 1 if is_b else places.rows[-1]
         width = tile.columns if is_b else tile.rows
-        at = task if is_b else (s[last], tiles[-3].axis)
-        in_order = write_panels(s, padded, factor, load, place, width, by.group, at)
+        at: Place = task if is_b else (s[last], tiles[-3].axis)
+        if is_b and ahead:
+            at = "ahead"
+        readers = [padded, *excess] if is_b else [padded]
+        in_order = write_panels(s, readers, factor, load, place, width, by.group, at)
         if factor.op in known:
             continue
         if in_order:
             write_copy(s[factor], target)
-            place_copy(s[factor], at)
+            place_copy(s[factor], None if at == "ahead" else at)
         else:
             s[factor].compute_inline()
     for each in excess:
-        _write_excess(s[each], target)
+        _write_excess(s[each], tile, by)
         place_copy(s[each], task)
+        # What a tile reads of it is as wide as the tile, so that all of it is computed.
+        part = s[s.cache_read(each, "local", [stage.op for stage in s.readers(s[each])])]
+        part.compute_at(s[last], tiles[-1].axis)
+        part.vectorize(compute_of(part).axis[-1])
     _write_sums(s[padded], s[last], places, tiles[-1].axis, tile, by)
 
 
-def _write_excess(stage: Stage, target: Target) -> None:
-    """What an offset of the rows' factor adds to the sums of a column, in vectors of columns."""
+def _write_excess(stage: Stage, tile: Tile, by: DotProduct) -> None:
+    """What an offset of the rows' factor adds to the sums of a column: as if it were a row."""
     op = compute_of(stage)
     *others, column = op.axis
-    outer, lanes = stage.split(column, factor=target.lanes(op.output(0).dtype))
-    stage.reorder(*others, *op.reduce_axis, outer, lanes)
-    stage.vectorize(lanes)
+    (k,) = op.reduce_axis
+    outer, inner = stage.split(column, factor=tile.columns)
+    groups, group = stage.split(k, factor=by.group)
+    stage.reorder(*others, outer, groups, inner, group)
+    stage.tensorize(inner, dot_product(by.name, tile.columns, 128))
 
 
 def _tile(contraction: Contraction, row: IterVar, by: DotProduct, target: Target) -> Tile:
     """The tile that takes the fewest instructions, all of one size: what pads the last one is
     computed as well."""
-    rows, columns = cast(int, extent_of(row)), cast(int, extent_of(contraction.column))
+    rows, columns = extent_of(row) or 1 << 12, cast(int, extent_of(contraction.column))
     best, least = Tile(1, by.lanes), float("inf")
     for vectors in range(1, min(_MOST_VECTORS, columns // by.lanes) + 1):
         # Next to the sums there are a row's group, and a vector of each column.
@@ -153,19 +165,23 @@ def _tile(contraction: Contraction, row: IterVar, by: DotProduct, target: Target
 
 def _even(blocks: Blocks, geometry: Geometry, tile: Tile) -> Blocks:
     """The blocks with strips that are equal parts of one."""
-    rows = blocks.rows if len(geometry.rows) == 1 else None
-    tiles = -(-(rows or geometry.rows[-1] or 1) // tile.rows)
+    rows = (blocks.rows if len(geometry.rows) == 1 else None) or geometry.rows[-1]
+    if rows is None:
+        return blocks
+    tiles = -(-rows // tile.rows)
     most = cast(int, blocks.strip) // tile.rows
     strip = next(each for each in range(most, 0, -1) if tiles % each == 0)
     return replace(blocks, strip=strip * tile.rows)
 
 
 def _padding(contraction: Contraction, tile: Tile, blocks: Blocks, steps: int) -> list[int]:
-    """Of what each axis is made a multiple, so that all tiles are full."""
+    """Of what each axis is made a multiple, so that all tiles are full; but for rows that the call
+    decides."""
     padding = [1] * len(contraction.op.axis)
     padding[contraction.op.axis.index(contraction.rows[0])] = blocks.rows or 1
     row = contraction.op.axis.index(contraction.rows[-1])
-    padding[row] = max(padding[row], tile.rows)
+    if extent_of(contraction.rows[-1]) is not None:
+        padding[row] = max(padding[row], tile.rows)
     return [*padding[:-1], blocks.columns or tile.columns, steps]
 
 
@@ -191,23 +207,22 @@ def _write_sums(
 
 def write_panels(
     s: Schedule,
-    sums: Tensor,
+    readers: Sequence[Tensor],
     factor: Tensor,
     load: ProducerLoad,
     place: int,
     width: int,
     group: int,
-    at: tuple[Stage, IterVar] | None,
+    at: Place,
 ) -> bool:
-    """Brings groups of a factor, which `load` reads, together, at a loop or before all. Whether it
-    is read in vectors.
+    """Brings groups of a factor together, which `load` reads, of the first of the readers. Whether
+    it is read in vectors.
 
     Rows that have them together stay as they are; all else goes into panels of `width` along the
     axis `place` of the sums, where ``panels[..., j // width, k // group, c]`` holds the element of
     ``c = j % width * group + k % group``.
     """
-    op = s[sums].op
-    assert isinstance(op, ComputeOp)
+    op = compute_of(s[readers[0]])
     dimension = {cast(Var, index): i for i, index in enumerate(load.indices)}
     k, j = dimension[op.reduce_axis[0].var], dimension[op.axis[place].var]
     last = factor.ndim - 1
@@ -219,9 +234,16 @@ def write_panels(
         inner = indices[j] % width * group + indices[k] % group
         return [*first, indices[j] // width, indices[k] // group, inner]
 
-    choose(s, "packing", "{factor} is packed into panels of {width}, groups of {group} "
-           "together", factor=factor.name, width=width, group=group)  # fmt: skip
-    panels = s[s.cache_read(factor, "global", [sums])]
+    choose(
+        s,
+        "packing",
+        "{factor} is packed into panels of {width}, groups of {group} together"
+        + ", ahead of the call" * (at == "ahead"),
+        factor=factor.name,
+        width=width,
+        group=group,
+    )
+    panels = s[s.cache_read(factor, "global", readers)]
     loops = panels.transform_layout(layout)
     place_copy(panels, at)
     if (k, j) == (last - 1, last):

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Literal, TypeAlias, final
 
 from minitvm.auto_scheduler.contraction import Contraction, extent_of
 from minitvm.auto_scheduler.tiles import Blocks, Geometry, Tile
@@ -24,6 +24,9 @@ from minitvm.runtime.dtype import DType
 from minitvm.target import Target
 from minitvm.te.stage import Stage
 from minitvm.te.tensor import ComputeOp
+
+Place: TypeAlias = tuple[Stage, IterVar] | Literal["ahead"] | None
+"""Where a copy is made: in a loop of a stage; ahead of the call; or of all, before the loops."""
 
 _TASKS = 4  # for each core: more make no difference to when the last one ends
 
@@ -159,12 +162,15 @@ def write_copy(stage: Stage, target: Target) -> None:
     stage.vectorize(inner)
 
 
-def place_copy(stage: Stage, at: tuple[Stage, IterVar] | None) -> None:
-    """Lets a copy be made in a loop of a stage; None: of all, before, on all cores."""
-    if at is not None:
+def place_copy(stage: Stage, at: Place) -> None:
+    """Lets a copy be made at a place; outside of loops on all cores."""
+    if isinstance(at, tuple):
         stage.compute_at(*at)
-    elif stage.op.output(0).ndim > 1:
+        return
+    if stage.op.output(0).ndim > 1:
         stage.parallel(stage.leaf_iter_vars[0])
+    if at == "ahead":
+        stage.compute_ahead()
 
 
 def compute_of(stage: Stage) -> ComputeOp:

@@ -19,7 +19,7 @@ from typing import Any, cast
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import Contraction, extent_of
 from minitvm.auto_scheduler.dotted import LEAST_ROWS, write_panels
-from minitvm.auto_scheduler.loops import place_copy, write_copy
+from minitvm.auto_scheduler.loops import Place, place_copy, write_copy
 from minitvm.auto_scheduler.tiles import Tile
 from minitvm.expr import ProducerLoad, Var
 from minitvm.target import Target
@@ -68,10 +68,15 @@ def matrix_product_for(contraction: Contraction, target: Target) -> MatrixProduc
 
 
 def write_matrix(
-    s: Schedule, contraction: Contraction, last: Tensor, by: MatrixProduct, target: Target
+    s: Schedule,
+    contraction: Contraction,
+    last: Tensor,
+    by: MatrixProduct,
+    target: Target,
+    ahead: bool,
 ) -> None:
     """Writes the schedule of a contraction by an instruction, and of the stage of `last`, which
-    takes its sums."""
+    takes its sums. `ahead`: the columns' factor is an argument that is packed before the call."""
     op, sizes = contraction.op, _sizes(contraction)
     tile = _tile(contraction, by)
     assert tile is not None
@@ -94,7 +99,8 @@ def write_matrix(
     for load, factor in zip(loads, factors, strict=True):
         if load.producer is contraction.b.tensor:
             place = len(op.axis) - 1
-            in_order = write_panels(s, sums, factor, load, place, tile.columns, by.group, None)
+            at: Place = "ahead" if ahead else None
+            in_order = write_panels(s, [sums], factor, load, place, tile.columns, by.group, at)
         else:
             in_order = _write_rows(s, sums, factor, load)
         if factor.op in known:

@@ -12,7 +12,8 @@
                         sums[i, j] += A[i, k] * panels[j // columns, k, j % columns]
                     C[...] += sums
 
-Of a small factor, nothing is packed: the tiles read it as it lies.
+Of a small factor, nothing is packed: the tiles read it as it lies. Of an argument that is packed
+ahead of the call, the loops are the same, without the line that packs.
 """
 
 from __future__ import annotations
@@ -62,28 +63,36 @@ def write_tiled(
     *,
     inline_columns: bool,
     in_order: bool,
+    ahead: Tensor | None,
 ) -> None:
     """Writes the schedule of a contraction, and of the stage of `last`, which takes its sums (the
     contraction's own tensor, or that of an elementwise stage). `inline_columns`: the columns'
     factor is computed element by element, for this alone, so it may be computed on the way into
-    panels. `in_order`: no part of a sum is summed by itself."""
+    panels. `in_order`: no part of a sum is summed by itself. `ahead`: an argument that is brought
+    into panels before the call: that factor, or what it is computed from."""
     op = contraction.op
     places = places_of(contraction)
     wide = op.output(0).dtype if _widens(contraction) else contraction.a.tensor.dtype
     geometry = geometry_of(contraction, places, wide, contraction.b.tensor.dtype)
     tile = tile_of(geometry, target)
     choose_tile(s, contraction, tile, target)
-    packs = _packs(s, contraction, tile, inline_columns)
-    blocks = _blocks(contraction, geometry, tile, packs, last.op is not op, target)
+    packs = _packs(s, contraction, tile, inline_columns, ahead)
+    in_panels = packs or ahead is not None
+    blocks = _blocks(contraction, geometry, tile, in_panels, last.op is not op, target)
     if in_order:
         blocks = replace(blocks, depth=None)
     choose_blocks(s, contraction, blocks)
     write = _write_whole if blocks.depth is None else _write_deep
-    made = write(s, contraction, last, places, tile, blocks, packs, target)
+    made = write(s, contraction, last, places, tile, blocks, in_panels, target)
+    b = contraction.b
+    if ahead is not None:
+        reader = made.sums if ahead is b.tensor else b.tensor
+        place_copy(_packed(s, contraction, b, tile.columns, ahead, reader), "ahead")
     if packs:
-        _write_panels(s, contraction, made, tile)
-        if inline_columns:
-            s[contraction.b.tensor].compute_inline()
+        panels = _packed(s, contraction, b, tile.columns, b.tensor, made.sums)
+        place_copy(panels, None if made.panels is None else (made.stage, made.panels))
+    if in_panels and inline_columns:
+        s[b.tensor].compute_inline()
     if blocks.strip is not None:
         _write_strip(s, contraction, made, tile, target)
 
@@ -109,7 +118,7 @@ def _write_whole(
     places: Places,
     tile: Tile,
     blocks: Blocks,
-    packs: bool,
+    in_panels: bool,
     target: Target,
 ) -> _Made:
     """All steps of the sum in registers."""
@@ -118,9 +127,9 @@ def _write_whole(
     sums = sums_in_registers(s, contraction, op.output(0) if in_memory else last)
     if _widens(contraction):
         sums, copy = _widened(s, contraction, sums)
-    rows_outside = packs or blocks.strip is not None
+    rows_outside = in_panels or blocks.strip is not None
     tasks, tiles = write_tiles(stage, places, tile, blocks, None, rows_outside, not in_memory)
-    if packs and tasks:
+    if in_panels and tasks:
         *_, task = run_parallel(stage, tasks, target)
         loops = [each.axis for each in tiles]
     else:
@@ -138,7 +147,7 @@ def _write_deep(
     places: Places,
     tile: Tile,
     blocks: Blocks,
-    packs: bool,
+    in_panels: bool,
     target: Target,
 ) -> _Made:
     """Blocks of the sum in registers, one after the other added up in memory: in the output, or in
@@ -159,9 +168,10 @@ def _write_deep(
         outer, inner = s[last].split(column.axis, factor=tile.columns)
         s[last].reorder(*(each.axis for each in (*tasks, *rows)), outer, inner)
         s[last].vectorize(inner)
-        stage.compute_at(s[last], run_parallel(s[last], tasks, target)[-1])
+        for task in run_parallel(s[last], tasks, target)[-1:]:
+            stage.compute_at(s[last], task)
         outside = replace(blocks, rows=None, columns=None)
-    tasks, tiles = write_tiles(stage, places, tile, outside, steps, packs, True)
+    tasks, tiles = write_tiles(stage, places, tile, outside, steps, in_panels, True)
     if s[last] is stage:
         run_parallel(stage, tasks, target)
     _write_sums(s[sums], stage, tiles[-1].axis, places)
@@ -226,12 +236,12 @@ def _blocks(
     contraction: Contraction,
     geometry: Geometry,
     tile: Tile,
-    packs: bool,
+    in_panels: bool,
     is_fused: bool,
     target: Target,
 ) -> Blocks:
     widens = _widens(contraction)
-    if packs:
+    if in_panels:
         made = blocks_of(geometry, tile, target, copied=widens, in_memory=is_fused or widens)
         is_plain = widens or _axes_of(contraction, contraction.a) is not None
         return made if is_plain else replace(made, strip=None)
@@ -239,15 +249,28 @@ def _blocks(
     return Blocks(strip=strip_of(geometry, tile, steps, target) if widens else None)
 
 
-def _packs(s: Schedule, contraction: Contraction, tile: Tile, inline_columns: bool) -> bool:
-    """Whether the columns' factor is first brought into panels as wide as a tile."""
+def _packs(
+    s: Schedule,
+    contraction: Contraction,
+    tile: Tile,
+    inline_columns: bool,
+    ahead: Tensor | None,
+) -> bool:
+    """Whether a call first brings the columns' factor into panels as wide as a tile."""
     b = contraction.b
     rows = extent_of(contraction.rows[-1]) if contraction.rows else 0
     size = bytes_of(b.tensor)
+    if ahead is not None:
+        text = "{ahead} is packed into panels of {columns} columns ahead of the call"
+        choose(s, "packing", text, ahead=ahead.name, columns=tile.columns)
+    if ahead is b.tensor:
+        return False
     if not contraction.rows:
         packs, why = False, "no rows use it again"
     elif _axes_of(contraction, b) is None:
         packs, why = False, "it is not read by plain axes, each element once"
+    elif ahead is not None and (rows is None or rows < _LEAST_REUSE * tile.rows):
+        packs, why = False, "fewer than {least} tiles of rows read it, or the call decides how many"
     elif inline_columns:
         packs, why = True, "it is computed on the way"
     elif b.along(contraction.column) != 1:
@@ -277,10 +300,9 @@ def _axes_of(contraction: Contraction, factor: Factor) -> list[IterVar] | None:
     return known if len(known) == tensor.ndim else None
 
 
-def _write_panels(s: Schedule, contraction: Contraction, made: _Made, tile: Tile) -> None:
-    """Packs the columns' factor into panels as wide as a tile."""
-    panels = _packed(s, contraction, contraction.b, contraction.column, tile.columns, made)
-    place_copy(panels, None if made.panels is None else (made.stage, made.panels))
+def can_be_packed(contraction: Contraction) -> bool:
+    """Whether there are panels of the columns' factor, which a row of tiles reads."""
+    return bool(contraction.rows) and _axes_of(contraction, contraction.b) is not None
 
 
 def _write_strip(
@@ -292,17 +314,24 @@ def _write_strip(
         strip = s[made.widened]
         write_copy(strip, target)
     else:
-        strip = _packed(s, contraction, contraction.a, contraction.rows[-1], tile.rows, made)
+        a = contraction.a
+        strip = _packed(s, contraction, a, tile.rows, a.tensor, made.sums)
     strip.compute_at(made.stage, made.strips)
 
 
 def _packed(
-    s: Schedule, contraction: Contraction, factor: Factor, axis: IterVar, width: int, made: _Made
+    s: Schedule,
+    contraction: Contraction,
+    factor: Factor,
+    width: int,
+    tensor: Tensor,
+    reader: Tensor,
 ) -> Stage:
-    """A copy of a factor in panels: ``panels[..., i // width, k..., i % width]``."""
+    """A copy in panels, ``panels[..., i // width, k..., i % width]``, that `reader` reads in place
+    of a tensor: of a factor, or of what that is computed from, which is indexed as it is."""
     axes = _axes_of(contraction, factor)
     assert axes is not None
-    place = axes.index(axis)
+    place = axes.index(contraction.column if factor is contraction.b else contraction.rows[-1])
     reduced = [i for i, each in enumerate(axes) if each in contraction.op.reduce_axis]
     first = [i for i in range(len(axes)) if i not in reduced and i != place]
 
@@ -310,7 +339,7 @@ def _packed(
         outer, inner = indices[place] // width, indices[place] % width
         return [*(indices[i] for i in first), outer, *(indices[i] for i in reduced), inner]
 
-    panels = s[s.cache_read(factor.tensor, "global", [made.sums])]
+    panels = s[s.cache_read(tensor, "global", [reader])]
     loops = panels.transform_layout(layout)
     if first[-1:] != [len(axes) - 1]:  # elements are neighbours along the axis or along a sum
         panels.vectorize(loops[-1])

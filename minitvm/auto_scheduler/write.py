@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from minitvm.auto_scheduler.choice import choose, choose_form
-from minitvm.auto_scheduler.contraction import Contraction, contraction_of
+from minitvm.auto_scheduler.contraction import Contraction, bytes_of, contraction_of
 from minitvm.auto_scheduler.convolution import is_convolution, write_convolution
 from minitvm.auto_scheduler.dotted import instruction_for, write_dotted
+from minitvm.auto_scheduler.loops import place_copy, write_copy
 from minitvm.auto_scheduler.matrix import matrix_product_for, write_matrix
 from minitvm.auto_scheduler.rows import write_rows
 from minitvm.auto_scheduler.streamed import is_left_plain, is_streamed, write_streamed
-from minitvm.auto_scheduler.tiled import write_tiled
+from minitvm.auto_scheduler.tiled import can_be_packed, write_tiled
 from minitvm.expr import ProducerLoad
 from minitvm.functor import walk_once
+from minitvm.runtime.errors import CompileError
 from minitvm.target import Target
 from minitvm.te.schedule import Schedule, create_schedule
 from minitvm.te.stage import Stage
-from minitvm.te.tensor import ComputeOp, Operation, ScanOp, Tensor
+from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, ScanOp, Tensor
 
 
-def auto_schedule(ops: Any, target: Target | str | None = None) -> Schedule:
+def auto_schedule(
+    ops: Any, target: Target | str | None = None, prepacked: Sequence[Tensor] = ()
+) -> Schedule:
     """A schedule for the outputs of a program, made for a target.
 
     Its ``trace()`` is the Python that makes it.
@@ -33,6 +37,8 @@ def auto_schedule(ops: Any, target: Target | str | None = None) -> Schedule:
         The outputs, as for ``te.create_schedule``.
     target
         What it is for; by default the innermost ``with Target(...)``, or this machine.
+    prepacked
+        Placeholders that don't change from call to call: see :func:`minitvm.prepack`.
 
     >>> from minitvm import te
     >>> A, B = te.placeholder((8, 4), name="A"), te.placeholder((4, 16), name="B")
@@ -59,7 +65,7 @@ def auto_schedule(ops: Any, target: Target | str | None = None) -> Schedule:
     s[C_local].vectorize(j_c)
     """
     made = Target(target) if isinstance(target, str) else target or Target.current() or Target()
-    return schedule_program(ops, made, ())
+    return schedule_program(ops, made, (), prepacked=prepacked)
 
 
 def schedule_program(
@@ -68,14 +74,48 @@ def schedule_program(
     arguments: Iterable[Tensor],
     *,
     strict: bool = False,
+    prepacked: Sequence[Tensor] = (),
 ) -> Schedule:
     """A schedule for outputs, as of :func:`auto_schedule`, in which no tensor of `arguments` is
     done away with; `strict`, and floats are rounded as the program is written: in order, and by
     no instruction that does it in its own way."""
     s = create_schedule(ops)
-    if any(isinstance(stage.op, ScanOp) for stage in s.stages):
-        return s  # its steps are in the order of time
-    kept = {tensor.op for tensor in arguments}
+    for each in prepacked:
+        _check_prepacked(s, each)
+    if not any(isinstance(stage.op, ScanOp) for stage in s.stages):  # steps in the order of time
+        kept = {tensor.op for tensor in arguments}
+        _write_program(s, target, kept, strict, prepacked)
+    for each in prepacked:
+        source = s[each]
+        if not any(stage.is_ahead and s.consumes(stage, source) for stage in s.stages):
+            _write_unpacked(s, source, target)
+    s.chosen_lines = len(s.calls.lines)
+    return s
+
+
+def _check_prepacked(s: Schedule, tensor: Any) -> None:
+    is_given = isinstance(tensor, Tensor) and isinstance(tensor.op, PlaceholderOp)
+    if not is_given or tensor.op not in s.stage_map or s[tensor].is_output:
+        raise CompileError(f"prepacked: expected placeholders that the program reads, got {tensor}")
+
+
+def _write_unpacked(s: Schedule, source: Stage, target: Target) -> None:
+    """Lets what no schedule wants in another layout be a copy all the same, so that callers need
+    not know."""
+    tensor = source.op.output(0)
+    copy = s[s.cache_read(tensor, "global", [stage.op for stage in s.readers(source)])]
+    if tensor.ndim:
+        write_copy(copy, target)
+    place_copy(copy, "ahead")
+
+
+def _write_program(
+    s: Schedule,
+    target: Target,
+    kept: set[Operation],
+    strict: bool,
+    prepacked: Collection[Tensor],
+) -> None:
     stages = [stage for stage in s.stages if isinstance(stage.op, ComputeOp)]
     for stage in stages:
         if stage.op not in kept and not stage.is_output and _can_be_inlined(s, stage):
@@ -85,25 +125,29 @@ def schedule_program(
     for stage in stages:
         contraction = contraction_of(stage.op)
         if contraction is not None:
-            done |= set(_write_contraction(s, contraction, target, kept, strict))
+            done |= set(_write_contraction(s, contraction, target, kept, strict, prepacked))
     rest = [stage for stage in stages if stage not in done and not stage.inlined]
     write_rows(s, rest, target, kept)
-    s.chosen_lines = len(s.calls.lines)
-    return s
 
 
 def _write_contraction(
-    s: Schedule, contraction: Contraction, target: Target, kept: set[Operation], strict: bool
+    s: Schedule,
+    contraction: Contraction,
+    target: Target,
+    kept: set[Operation],
+    strict: bool,
+    prepacked: Collection[Tensor],
 ) -> Iterable[Stage]:
     """Schedules a contraction; the stages that are scheduled now."""
     stage, columns = s[contraction.op], s[contraction.b.tensor]
     inline_columns = columns.op not in kept and _is_elementwise(columns.op)
     inline_columns = inline_columns and s.readers(columns) == [stage] and not columns.is_output
-    if is_left_plain(contraction):
+    ahead = _ahead(s, contraction, prepacked, inline_columns)
+    if is_left_plain(contraction) and ahead is None:
         choose_form(s, contraction, "matrix-vector product")
         choose(s, "strategy", "sums one by one, along what lies side by side")
         return ()
-    if is_streamed(contraction, target):
+    if is_streamed(contraction, target) and ahead is None:
         choose_form(s, contraction, "matrix product")
         if inline_columns:
             columns.compute_inline()
@@ -116,12 +160,13 @@ def _write_contraction(
     choose_form(s, contraction, "matrix product")
     if last is not stage:
         choose(s, "epilogue", "{last} takes the sums in the tile", last=last.name)
+    is_factor = ahead is contraction.b.tensor
     block = matrix_product_for(contraction, target)
-    instruction = instruction_for(contraction, target)
+    instruction = instruction_for(contraction, target, is_factor)
     if block is not None and not (strict and block.sum == "float32"):
-        write_matrix(s, contraction, last.op.output(0), block, target)
+        write_matrix(s, contraction, last.op.output(0), block, target, is_factor)
     elif instruction is not None and not (strict and instruction.sum == "float32"):
-        write_dotted(s, contraction, last.op.output(0), instruction, target)
+        write_dotted(s, contraction, last.op.output(0), instruction, target, is_factor)
     else:
         write_tiled(
             s,
@@ -130,8 +175,26 @@ def _write_contraction(
             target,
             inline_columns=inline_columns,
             in_order=strict and contraction.op.output(0).dtype.is_float,
+            ahead=ahead,
         )
     return (stage, last)
+
+
+def _ahead(
+    s: Schedule, contraction: Contraction, prepacked: Collection[Tensor], inline_columns: bool
+) -> Tensor | None:
+    """The prepacked placeholder that is the columns' factor, or that this is computed from, element
+    by element, in order; None if there is none, it has no panels, its size is decided by the call,
+    or others read it too."""
+    if not can_be_packed(contraction) or bytes_of(contraction.b.tensor) is None:
+        return None
+    stage, columns = s[contraction.op], s[contraction.b.tensor]
+    if contraction.b.tensor in prepacked:
+        return contraction.b.tensor if s.readers(columns) == [stage] else None
+    for each in columns.op.input_tensors if inline_columns else ():
+        if each in prepacked and s.readers(s[each]) == [columns]:
+            return each if _reads_in_order(columns, s[each]) else None
+    return None
 
 
 def _is_elementwise(op: Operation) -> bool:

@@ -493,7 +493,7 @@ def without_offset(op: ComputeOp, offset: Tensor) -> tuple[ComputeOp, ComputeOp,
     sum as it is then, what is too much, and their difference, element by element::
 
         C.offset[i, j] = sum(A.pad[i, k] * B[k, j])
-        C.excess[j] = sum(B[k, j] * 128)
+        C.excess[j] = sum(128 * B[k, j])
         C[i, j] = C.offset[i, j] - C.excess[j]
     """
     first = cast(Reduce, op.body[0])
@@ -507,7 +507,7 @@ def without_offset(op: ComputeOp, offset: Tensor) -> tuple[ComputeOp, ComputeOp,
         for old, new in zip((*used, *op.reduce_axis), (*axis, *reduced), strict=True)
     }
     value = e.cast(op.body[0].dtype, Substitution(own).expr(other))
-    sums = reductions(first, (value * const(128, value.dtype),), reduced, const(True), ())
+    sums = reductions(first, (const(128, value.dtype) * value,), reduced, const(True), ())
     excess = ComputeOp(f"{op.name}.excess", "", {}, axis, reduced, sums)
     total = replace(op, name=f"{op.name}.offset")
     taken = tuple(new.var for old, new in zip(op.axis, mine, strict=True) if old in used)

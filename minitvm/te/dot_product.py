@@ -115,7 +115,7 @@ def find_dot_product(a: str, b: str, sum: str, features: Collection[str]) -> Dot
 
 
 @lru_cache(maxsize=64)
-def dot_product(name: str, columns: int) -> TensorIntrin:
+def dot_product(name: str, columns: int, same: int | None = None) -> TensorIntrin:
     """A tensor intrinsic for ``tensorize``: a dot-product instruction on `columns` sums.
 
     It computes ``z[j] = sum over r < group of a[r].astype(sum) * w[j * group + r].astype(sum)``,
@@ -127,6 +127,8 @@ def dot_product(name: str, columns: int) -> TensorIntrin:
         Of the instruction, in ``DOT_PRODUCTS``.
     columns : int
         A multiple of its lanes.
+    same : int, optional
+        What all elements of `a` are, which then isn't read.
 
     Raises
     ------
@@ -135,6 +137,8 @@ def dot_product(name: str, columns: int) -> TensorIntrin:
 
     >>> dot_product("vpdpbusd_512", 32).inputs
     (Tensor(shape=[4], op.name=a), Tensor(shape=[128], op.name=w))
+    >>> dot_product("vpdpbusd_512", 32, same=128).inputs
+    (Tensor(shape=[128], op.name=w),)
     """
     instruction = _BY_NAME.get(name)
     if instruction is None:
@@ -151,19 +155,21 @@ def dot_product(name: str, columns: int) -> TensorIntrin:
     r = reduce_axis((0, group), "r")
 
     def product(j: Any) -> Any:
-        mine, other = a[r], w[j * group + r]
-        return reducer.sum(mine.astype(instruction.sum) * other.astype(instruction.sum), axis=r)
+        other = w[j * group + r].astype(instruction.sum)
+        mine = a[r].astype(instruction.sum) if same is None else e.const(same, instruction.sum)
+        return reducer.sum(mine * other, axis=r)
 
     z = compute((columns,), product, "z")
-    text = f"te.dot_product({name!r}, {columns})"
-    return decl_tensor_intrin(z.op, _Statements(instruction, columns).make, name=text)
+    text = f"te.dot_product({name!r}, {columns}{'' if same is None else f', {same}'})"
+    return decl_tensor_intrin(z.op, _Statements(instruction, columns, same).make, name=text)
 
 
 class _Statements:
     """What an instruction does to vectors of sums."""
 
-    def __init__(self, instruction: DotProduct, columns: int) -> None:
+    def __init__(self, instruction: DotProduct, columns: int, same: int | None) -> None:
         self._by = instruction
+        self._same = same
         self._vectors = columns // instruction.lanes
         self._sums = DType.of(instruction.sum).with_lanes(instruction.lanes)
 
@@ -184,9 +190,12 @@ class _Statements:
             yield z.vstore(vector * self._by.lanes, value)
 
     def _added(self, ins: Sequence[Buffer], sums: Sequence[PrimExpr]) -> list[PrimExpr]:
-        a, w = ins
+        *a, w = ins
         width = self._by.lanes * self._by.group
-        same = self._broadcast(a)
+        if self._same is None:
+            same = self._broadcast(a[0])
+        else:
+            same = e.const(self._same, DType.of(self._by.a).with_lanes(width))
         others = (w.vload(i * width, w.dtype.with_lanes(width)) for i in range(self._vectors))
         return [self._dot(*each) for each in zip(sums, [same] * self._vectors, others, strict=True)]
 

@@ -578,7 +578,7 @@ class Schedule(Traced):
         >>> te.create_schedule(B.op).normalize()[B].relations
         []
         """
-        made = self._copy()
+        made = self._copy(self.stages, self.outputs)
         for stage in made.stages:
             for axis in list(stage.leaf_iter_vars):
                 if axis.dom is not None and stage.begins_elsewhere(axis):
@@ -588,14 +588,72 @@ class Schedule(Traced):
                 each.attach_ivar = _loop_now(each.attach_stage, each.attach_ivar)
         return made
 
-    def _copy(self) -> Schedule:
+    def before(self, stage: Stage) -> list[Stage]:
+        """A stage and those that are computed for it alone, from one placeholder, which is the
+        first: what ``compute_ahead`` takes out of the program.
+
+        Raises
+        ------
+        CompileError
+            When it isn't made so.
+        """
+        where = f"{stage.name}: compute_ahead"
+        found = [self.stage_map[op] for op in in_order([stage.op])]
+        found.sort(key=lambda each: isinstance(each.op, ComputeOp))
+        sources = [each.op for each in found if not isinstance(each.op, ComputeOp)]
+        if len(sources) != 1 or not isinstance(sources[0], PlaceholderOp):
+            listed = " and ".join(str(op) for op in sources) or "nothing"
+            raise CompileError(
+                f"{where}: expected to be computed from one placeholder, but it is from {listed}"
+            )
+        if stage.op.num_outputs > 1 or stage.group is not None:
+            what = "several" if stage.group is None else f"one of {stage.group}"
+            raise CompileError(f"{where}: expected a single tensor, got {what}")
+        for each in found[:-1]:
+            for other in (*self.readers(each), each.attach_stage or stage):
+                if other not in found:
+                    what = "computed at a loop of" if other is each.attach_stage else "read by"
+                    raise CompileError(
+                        f"{where}: expected {each.name} to be there for {stage.name} alone, but it "
+                        f"is {what} {other.name}"
+                    )
+        return found
+
+    def without_ahead(self) -> tuple[Schedule, dict[Tensor, Schedule]]:
+        """One in which what ``compute_ahead`` computes is an argument, and how that is computed:
+        for each placeholder a schedule, whose output it is."""
+        if not any(stage.is_ahead for stage in self.stages):
+            return self, {}
+        made, parts = self._copy(self.stages, self.outputs), {}
+        for stage in [each for each in made.stages if each.is_ahead]:
+            before = made.before(stage)
+            parts[before[0].op.output(0)] = made._copy(before, (stage.op,))
+            made._replace_by_argument(before)
+        return made, parts
+
+    def _replace_by_argument(self, before: Sequence[Stage]) -> None:
+        """Let the last of some stages be an argument, which the first was."""
+        source, stage = before[0], before[-1]
+        tensor = stage.op.output(0)
+        given = PlaceholderOp(source.name, tensor.shape, tensor.dtype)
+        self._rewrite(lambda each: given if each is stage else each.op)
+        stage.restart(given)
+        self.stages = [each for each in self.stages if each is stage or each not in before]
+        for op, each in self.stage_map.items():
+            if each in before:
+                self.stage_map[op] = stage
+
+    def _copy(self, kept: Sequence[Stage], outputs: tuple[Operation, ...]) -> Schedule:
+        """A copy of some of the stages, among them all that they read."""
         made: Schedule = object.__new__(Schedule)
-        made.outputs = self.outputs
-        stages = {stage: stage.copy(made) for stage in self.stages}
+        made.outputs = outputs
+        stages = {stage: stage.copy(made) for stage in kept}
         made.stages = list(stages.values())
-        made.stage_map = {op: stages[stage] for op, stage in self.stage_map.items()}
+        made.stage_map = {op: stages[each] for op, each in self.stage_map.items() if each in stages}
         groups = {
-            group: Group(made, [stages[each] for each in group.stages]) for group in self.groups
+            group: Group(made, [stages[each] for each in group.stages])
+            for group in self.groups
+            if all(each in stages for each in group.stages)
         }
         made.groups = list(groups.values())
         made.calls = self.calls.copy(made.now, groups)
@@ -603,8 +661,10 @@ class Schedule(Traced):
         pairs: list[tuple[Any, Any]] = [*stages.items(), *groups.items()]
         for old, new in pairs:
             new.attach_ivar = old.attach_ivar
-            new.attach_stage = None if old.attach_stage is None else stages[old.attach_stage]
-            new.group = None if old.group is None else groups[old.group]
+            new.attach_stage = stages.get(old.attach_stage)
+            new.group = groups.get(old.group)
+        for stage in made.stages:
+            stage.is_output = stage.op in outputs
         return made
 
 

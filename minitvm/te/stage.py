@@ -144,6 +144,8 @@ class Stage(Attachable):
         How the axes come about from one another.
     iter_var_attrs : dict
         What was said about each loop.
+    is_ahead : bool
+        Whether it is computed before the program is called.
     scope : str
         Of the memory: ``""`` is automatic, ``"global"``, ``"local"`` for registers.
     """
@@ -151,6 +153,7 @@ class Stage(Attachable):
     __slots__ = (
         "all_iter_vars",
         "inlined",
+        "is_ahead",
         "is_double_buffered",
         "is_output",
         "iter_var_attrs",
@@ -168,6 +171,7 @@ class Stage(Attachable):
         self.origin_op = op
         self.is_output = is_output
         self.inlined = False
+        self.is_ahead = False
         self.scope = ""
         self.is_double_buffered = False
         self.storage_alignments: dict[IterVar, tuple[int, int]] = {}
@@ -418,6 +422,39 @@ class Stage(Attachable):
         return self
 
     @primitive
+    def compute_ahead(self) -> Stage:
+        """Compute everything once, before the program is called: of an argument that doesn't
+        change, such as weights.
+
+        Before, where ``BB = s.cache_read(B, "global", [C])`` is kept in another layout::
+
+            def f(A, B, C):
+                for: BB[...] = B[...]
+                for: C[...] += A[...] * BB[...]
+
+        After ``s[BB].compute_ahead()``, an argument has the shape, the layout and the dtype of this
+        stage, and there is a function that makes it::
+
+            def f(A, B, C):
+                for: C[...] += A[...] * B[...]
+            def f.prepack.B(B, BB):
+                for: BB[...] = B[...]
+
+        The caller gets it from ``minitvm.prepack(f, "B", array)``.
+
+        Raises
+        ------
+        CompileError
+            When this is an output or a placeholder, is not computed from one placeholder alone,
+            element by element, or something else reads that.
+        """
+        self.check_movable("compute_ahead")
+        self.schedule.before(self)
+        self.compute_root()
+        self.is_ahead = True
+        return self
+
+    @primitive
     def compute_root(self) -> Stage:
         """Compute everything before the stages that read it: the default."""
         self.inlined = False
@@ -426,6 +463,7 @@ class Stage(Attachable):
 
     def _attach(self, parent: Stage | None, scope: IterVar | None) -> None:
         super()._attach(parent, scope)
+        self.is_ahead = False
         if parent is not None:
             self.inlined = False
 
@@ -781,6 +819,7 @@ class Stage(Attachable):
         made = Stage(self.op, schedule, self.is_output)
         made.origin_op = self.origin_op
         made.inlined, made.scope = self.inlined, self.scope
+        made.is_ahead = self.is_ahead
         made.is_double_buffered = self.is_double_buffered
         made.storage_alignments = dict(self.storage_alignments)
         made.store_predicate = self.store_predicate

@@ -84,7 +84,9 @@ def check(
     A, B, C = tensors
     a, b = numbers(shape_of(A), str(A.dtype)), numbers(shape_of(B), str(B.dtype))
     c = np.empty(shape_of(C), str(C.dtype))
-    f(as_given(a, A), as_given(b, B), c)
+    is_prepacked = any(stage.is_ahead for stage in s.stages)
+    given = tvm.prepack(f, B.name, as_given(b, B)) if is_prepacked else as_given(b, B)
+    f(as_given(a, A), given, c)
     x, y = exactly(a, str(A.dtype)), exactly(b, str(B.dtype))
     x, y = x if layout[0] == "N" else x.T, y if layout[1] == "N" else y.T
     if C.dtype == "int32":

@@ -106,6 +106,19 @@ def test_products(target: str, dtypes: tuple[str, str, str]) -> None:
 
 @pytest.mark.usefixtures("anywhere")
 @pytest.mark.parametrize(("target", "dtypes"), CASES)
+def test_prepacked_products(target: str, dtypes: tuple[str, str, str]) -> None:
+    """Panels, of a padded copy or not, that the call gets."""
+    for m, n, k, layout in ((13, 50, 65, "NN"), (40, 33, 56, "NT"), (64, 64, 128, "NN")):
+        tensors = product(m, n, k, dtypes, layout)
+        s = auto_schedule(tensors[2], target, prepacked=[tensors[1]])
+        assert instruction_of(s)
+        (panels,) = (stage for stage in s.stages if stage.is_ahead)
+        assert panels.op.output(0).ndim == 3
+        check(tensors, s, target, layout, release_gil=True)
+
+
+@pytest.mark.usefixtures("anywhere")
+@pytest.mark.parametrize(("target", "dtypes"), CASES)
 def test_batches_and_what_follows(target: str, dtypes: tuple[str, str, str]) -> None:
     a_dtype, b_dtype, dtype = dtypes
     A = te.placeholder((3, 18, 70), a_dtype, name="A")

@@ -346,6 +346,21 @@ def test_compute_inline(golden: Golden) -> None:
     check(s, [a, d], lambda x: sum_rows(x * 2 + 1))
 
 
+def test_compute_ahead(golden: Golden) -> None:
+    a = te.placeholder((n,), "int32", name="A")
+    b = te.placeholder((10,), "int32", name="B")
+    c = te.compute((n,), lambda i: a[i] * b[i % 10], name="C")
+    s = te.create_schedule(c.op)
+    bb = s.cache_read(b, "global", [c])
+    s[bb].transform_layout(lambda i: [i // 4, i % 4])
+    s[bb].compute_ahead()
+    golden(text(s, [a, b, c]))
+    f = tvm.build(s, [a, b, c], name="f")
+    x, y, z = (np.arange(size, dtype="int32") for size in (25, 10, 25))
+    f(x, tvm.prepack(f, "B", y), z)
+    np.testing.assert_array_equal(z, x * y[x % 10])
+
+
 def test_compute_root() -> None:
     a, b, c, s = rows()
     plain = text(s, [a, c])

@@ -108,6 +108,11 @@ REFUSED: dict[str, tuple[Callable[[Program], object], str]] = {
     "inline_output": (lambda p: p.s[p.D].compute_inline(), "D: compute_inline: expected a stage that others read, got an output"),
     "inline_reduction": (lambda p: p.s[p.R].compute_inline(), "R: compute_inline: expected no reduction, got one over k: use compute_at"),
     "inline_extern": (lambda p: p.s[p.E].compute_inline(), "E: compute_inline: expected the elements of te.compute, got ExternOp"),
+    # compute_ahead
+    "ahead_output": (lambda p: p.s[p.D].compute_ahead(), "D: compute_ahead: expected a stage that others read, got an output"),
+    "ahead_placeholder": (lambda p: p.s[p.A].compute_ahead(), "A: compute_ahead: expected a computed tensor, got a placeholder"),
+    "ahead_extern": (lambda p: p.s[p.E].compute_ahead(), r"E: compute_ahead: expected to be computed from one placeholder, but it is from PlaceholderOp\(A\) and ExternOp\(E\)"),
+    "ahead_shared": (lambda p: p.s[p.R].compute_ahead(), "R: compute_ahead: expected B to be there for R alone, but it is read by C"),
     # kinds of loops
     "vectorize_foreign": (lambda p: p.s[p.C].vectorize(p.k), f"C: vectorize: {LOOPS}axis k, which is one of R"),
     "unroll_none": (lambda p: p.s[p.C].unroll(None), f"C: unroll: {LOOPS}None"),

@@ -59,6 +59,7 @@ PRIMITIVES: dict[str, Callable[[Chain], object]] = {
     "compute_at": at_next,
     "compute_inline": lambda c: c.s[c.C].compute_inline(),
     "compute_root": lambda c: (c.s[c.C].compute_inline(), c.s[c.C].compute_root()),
+    "compute_ahead": lambda c: c.s[c.C].compute_ahead(),
     "vectorize": lambda c: c.s[c.C].vectorize(c.s[c.C].split(c.j, 4)[1]),
     "unroll_a_leaf": lambda c: (
         c.s[c.C].split(c.j, 4),
