@@ -12,7 +12,7 @@ from minitvm.arith.atoms import is_pure
 from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
 from minitvm.expr import Call, PrimExpr, Var, const
-from minitvm.functor import Mutator, free_vars, walk_once
+from minitvm.functor import Mutator, children, free_vars
 from minitvm.op import is_likely
 from minitvm.stmt import ForKind, PrimFunc, Stmt, with_body
 
@@ -35,10 +35,13 @@ def clip_loops(func: PrimFunc) -> PrimFunc:
                     C[block * 160 + p * 32 + j] = 0.0
 
     Loops of constant extents between others are clipped: those that a split by a constant leaves.
-    Where the guard is that of the loop's own variable, it goes. Innermost loops keep their extents:
-    :func:`partition_loops` makes a main part of theirs, in which these are known.
+    Where the guard is that of the loop's own variable, it goes. Loops in which little is done keep
+    their extents: :func:`partition_loops` makes a main part of theirs, in which these are known.
     """
     return with_body(func, _ClipLoops(func).stmt(func.body))
+
+
+_MANY = 32  # iterations inside of a loop, beside which it costs little to count it
 
 
 @final
@@ -76,7 +79,7 @@ class _ClipLoops(Mutator):
         extent = e.const_int(node.extent)
         if node.kind != ForKind.SERIAL or e.const_int(node.min) != 0 or extent is None:
             return node
-        if not any(isinstance(each, s.For) for each in walk_once(node.body)):
+        if _iterations(node.body) < _MANY:
             return node
         var, ends, dropped = node.loop_var, list[PrimExpr](), list[PrimExpr]()
         for need in self._needs(node.body):
@@ -141,6 +144,15 @@ class _ClipLoops(Mutator):
         if not isinstance(inside, e.LT) or not is_pure(inside):
             return None
         return self._prover.affine(inside.b) - self._prover.affine(inside.a) - 1
+
+
+def _iterations(node: Stmt) -> int:
+    """How often the innermost statement of the longest loops in `node` is done; of a loop whose
+    extent isn't known, many times."""
+    if isinstance(node, s.For):
+        return (e.const_int(node.extent) or _MANY) * _iterations(node.body)
+    statements = (each for each in children(node) if isinstance(each, Stmt))
+    return max((_iterations(each) for each in statements), default=1)
 
 
 def _common(a: list[_Need], b: list[_Need]) -> list[_Need]:

@@ -39,8 +39,8 @@ def compute_padding(func: PrimFunc) -> PrimFunc:
     computed there. What is read has to be written for that: a buffer whose own padding is left out
     keeps the guards of those who read it.
 
-    Where a guard of rows, say, is about a size that the call decides, the last row is read in place
-    of those that aren't there::
+    Where a guard of unrolled rows is about a size that the call decides, the last row is read in
+    place of those that aren't there::
 
         if likely(io * 8 + i < m): S[i, j] = S[i, j] + A[io * 8 + i, k] * T[k, j]
 
@@ -55,7 +55,7 @@ class _Compute(Mutator):
         self._prover = Prover()
         # Of these, guards keep some elements from being written.
         self._left_out: set[Buffer] = set()
-        self._lanes: set[Var] = set()
+        self._written_out: set[Var] = set()
         for buffer in func.buffer_map.values():
             for size in buffer.shape:
                 self._prover.bind_size(size)
@@ -64,8 +64,8 @@ class _Compute(Mutator):
         return node
 
     def visit_For(self, node: s.For) -> Stmt:
-        if node.kind == ForKind.VECTORIZED:
-            self._lanes.add(node.loop_var)
+        if node.kind == ForKind.UNROLLED:
+            self._written_out.add(node.loop_var)
         with self._prover.scope():
             self._prover.bind_loop(node.loop_var, node.min, node.extent)
             return self.descend(node)  # type: ignore[no-any-return]  # a For again
@@ -131,10 +131,11 @@ class _Compute(Mutator):
 
     def _moved_inside(self, index: PrimExpr, extent: PrimExpr) -> PrimExpr | None:
         """`index`, or the last one if it may be greater, where that costs nothing: the call decides
-        the size, and all lanes of a vector agree. None if it may be outside."""
+        the size, and the index is another one in each copy of an unrolled loop. None if it may be
+        outside."""
         if self._is_inside(index, extent):
             return index
-        if e.const_int(extent) is not None or self._lanes & set(free_vars(index)):
+        if e.const_int(extent) is not None or not self._written_out & set(free_vars(index)):
             return None
         if not self._prover.proves(self._prover.affine(index), self._prover.affine(extent) - 1):
             return None
