@@ -254,7 +254,9 @@ def workspace_text() -> str:
 
 
 def _memory() -> int:
-    """The bytes of this machine's memory."""
+    """The bytes of this machine's memory; where the system doesn't tell, more than there can be."""
+    if not hasattr(os, "sysconf"):
+        return 1 << 62
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 

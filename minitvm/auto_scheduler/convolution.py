@@ -112,7 +112,7 @@ def _channel(contraction: Contraction, target: Target) -> int | None:
     if len(columns) == 1 and not _is_read_through_windows(contraction):
         return len(axes) - 1
     channels, neighbours = extent_of(row), extent_of(columns[-1])
-    if channels is None or neighbours is None:
+    if channels is None or neighbours is None or all(extent_of(axis) == 1 for axis in columns):
         return None
     is_full = channels % lanes == 0 or channels * 2 == lanes
     are_few = neighbours % max(1, lanes // 4) != 0 and channels * 2 > lanes

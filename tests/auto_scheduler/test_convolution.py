@@ -131,6 +131,7 @@ CASES = {
     "1x1 odd": Case(2, 1, 6, 10, (5, 7), (1, 1)),
     "1x1 strided": Case(1, 1, 6, 10, (9, 9), (1, 1), stride=2),
     "few columns": Case(1, 1, 8, 32, (7, 7), (3, 3), padding=1),
+    "one place": Case(1, 1, 3, 16, (4,), (3,), stride=2),
     "stem": Case(1, 1, 3, 8, (30, 30), (7, 7), stride=2, padding=3),
     "dilated": Case(1, 1, 4, 8, (19, 23), (3, 3), dilation=2, padding=2),
     "groups": Case(2, 4, 4, 8, (12, 12), (3, 3), padding=1),

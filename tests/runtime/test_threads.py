@@ -573,7 +573,7 @@ def test_what_is_too_small_goes_when_more_is_needed() -> None:
         before = mapped()
         for size in range(10_000_000, 60_000_000, 5_000_000):
             give_back(allocate(size))
-        assert mapped() - before < 100_000_000
+        assert mapped() - before < 200_000_000  # of 325 MB; a thread's own heap maps 64 or 128
 
     in_fresh_thread(check)
 
