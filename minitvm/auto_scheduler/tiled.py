@@ -76,7 +76,7 @@ def write_tiled(
     geometry = geometry_of(contraction, places, wide, contraction.b.tensor.dtype)
     tile = tile_of(geometry, target)
     choose_tile(s, contraction, tile, target)
-    packs = _packs(s, contraction, tile, inline_columns, ahead)
+    packs = _packs(s, contraction, tile, inline_columns, ahead, target)
     in_panels = packs or ahead is not None
     blocks = _blocks(contraction, geometry, tile, in_panels, last.op is not op, target)
     if in_order:
@@ -255,6 +255,7 @@ def _packs(
     tile: Tile,
     inline_columns: bool,
     ahead: Tensor | None,
+    target: Target,
 ) -> bool:
     """Whether a call first brings the columns' factor into panels as wide as a tile."""
     b = contraction.b
@@ -275,6 +276,8 @@ def _packs(
         packs, why = True, "it is computed on the way"
     elif b.along(contraction.column) != 1:
         packs, why = True, "neighbours along the columns lie apart"
+    elif rows is not None and size is not None and size > target.cache_bytes(3) // 4:
+        packs, why = True, "its {bytes} bytes come from memory, where long pieces are fast to read"
     elif rows is not None and rows < _LEAST_REUSE * tile.rows:
         packs, why = False, "fewer than {least} tiles of rows read it"
     elif size is not None and size <= _UNPACKED:

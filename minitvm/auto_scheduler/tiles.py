@@ -198,7 +198,7 @@ def _thrash(geometry: Geometry, steps: int) -> bool:
     if geometry.step_bytes < _LINE:
         return False
     sets = _PAGE // max(_LINE, gcd(geometry.step_bytes, _PAGE))
-    return steps > sets * _WAYS
+    return steps > 2 * sets * _WAYS
 
 
 def _depth(steps: int | None, most: int) -> int | None:
@@ -229,7 +229,8 @@ def _parts(
         for row_parts in range(1, min(cores, most_row_parts) + 1):
             tasks = prod(each or 1 for each in batches) * column_parts * row_parts
             task = -(-panels // column_parts) * (-(-row_tiles // row_parts) + _PACKING)
-            time = -(-tasks // cores) * task
+            # One core does all tasks where there is one thread, or the others are busy.
+            time = -(-tasks // cores) * cores * task + panels * (row_tiles + row_parts * _PACKING)
             if time < least:
                 best, least = (column_parts, row_parts), time
     return best
