@@ -71,7 +71,9 @@ def write_streamed(s: Schedule, contraction: Contraction, target: Target) -> Non
     (k,) = op.reduce_axis
     block_outer, column = stage.split(contraction.column, factor=block)
     column_outer, column_inner = stage.split(column, factor=lanes)
-    k_outer, k_inner = stage.split(k, factor=_STEPS)
+    columns = extent_of(contraction.column)
+    ends_even = rows == 1 or (columns is not None and columns % lanes == 0)
+    k_outer, k_inner = stage.split(k, factor=_steps(extent_of(k), ends_even))
     stage.reorder(
         *outer, block_outer, k_outer, column_outer, *contraction.rows, k_inner, column_inner
     )
@@ -79,3 +81,11 @@ def write_streamed(s: Schedule, contraction: Contraction, target: Target) -> Non
         stage.unroll(axis)
     stage.vectorize(column_inner)
     stage.parallel(outer[0] if outer else block_outer)
+
+
+def _steps(extent: int | None, ends_even: bool) -> int:
+    """How many rows of B are read side by side: a divisor, if one is near enough. What is left over
+    otherwise costs little, unless the columns leave something over as well."""
+    sizes = range(_STEPS, _STEPS // 2 - 1, -1)
+    even = next((each for each in sizes if extent is not None and extent % each == 0), None)
+    return even or (_STEPS if ends_even or extent is None else 1)
