@@ -195,6 +195,14 @@ def module_text(lowered: IRModule, options: CodegenOptions) -> ModuleText:
     return module
 
 
+def compiled_function(function: Any) -> tuple[PackedFunc, CompiledProgram] | None:
+    """A function that `build` made, of a module its first one, and its program; None of anything
+    else."""
+    called = function.entry_func if isinstance(function, Module) else function
+    program = called.program if isinstance(called, PackedFunc) else None
+    return (called, program) if isinstance(program, CompiledProgram) else None
+
+
 @final
 class CompiledProgram(Program):
     """Lowered loop IR and its machine code: what a module and its functions share.

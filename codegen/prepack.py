@@ -7,14 +7,14 @@ from typing import Any
 
 from minitvm import expr as e
 from minitvm.arith.analyzer import Analyzer
-from minitvm.codegen.build import CompiledProgram
+from minitvm.codegen.build import compiled_function
 from minitvm.codegen.packed_abi import arg_names
 from minitvm.expr import PrimExpr, Var
 from minitvm.functor import substitute
 from minitvm.lower import PREPACKED
 from minitvm.runtime.module import Module
 from minitvm.runtime.ndarray import NDArray, as_ndarray, empty
-from minitvm.runtime.packed_func import Function, PackedFunc
+from minitvm.runtime.packed_func import Function
 from minitvm.stmt import PrimFunc
 
 
@@ -58,10 +58,10 @@ def prepack(function: Module | Function, argument: str, array: Any) -> NDArray:
     >>> c[0]
     array([8., 8., 8.], dtype=float32)
     """
-    entry = function.entry_func if isinstance(function, Module) else function
-    program = entry.program if isinstance(entry, PackedFunc) else None
-    if not isinstance(program, CompiledProgram):
+    found = compiled_function(function)
+    if found is None:
         raise TypeError(f"prepack: expected a function that build made, got {function!r}")
+    entry, program = found
     func = program.lowered[entry.name]
     names, made_by = arg_names(func), func.attrs.get(PREPACKED, {})
     known = {names[position]: name for position, name in made_by.items()}

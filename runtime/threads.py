@@ -20,6 +20,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import final, overload
 
@@ -640,8 +641,10 @@ def _threads_at_start() -> int:
     return min(int(text), _most_threads())
 
 
+@lru_cache(maxsize=1)
 def available_cpus() -> int:
-    """The CPUs of the affinity mask, or the fewer whose time the cgroup's quota pays."""
+    """The CPUs of the affinity mask, or the fewer whose time the cgroup's quota pays; looked at
+    once, when first asked for."""
     if not hasattr(os, "sched_getaffinity"):
         return os.cpu_count() or 1
     cpus = len(os.sched_getaffinity(0))

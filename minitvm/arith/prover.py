@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from minitvm import expr as e
 from minitvm.arith.atoms import Atoms, is_pure
 from minitvm.arith.linear import Affine, Atom, at_most, equal, is_infeasible, less
-from minitvm.expr import Call, IntImm, PrimExpr, Range, Var, const
+from minitvm.expr import Buffer, Call, IntImm, PrimExpr, Range, Var, const
 from minitvm.functor import substitute, walk_once
 from minitvm.runtime.dtype import INT64, DType
 from minitvm.runtime.record import record
@@ -123,6 +123,12 @@ class Prover:
     def bind_size(self, size: PrimExpr) -> None:
         """`size`, a dimension, is zero or more."""
         self._learn([[self.affine(size)]])
+
+    def bind_sizes(self, buffers: Iterable[Buffer]) -> None:
+        """All dimensions of buffers are zero or more."""
+        for buffer in buffers:
+            for size in buffer.shape:
+                self.bind_size(size)
 
     def bind_interval(self, var: Var, begin: PrimExpr, extent: PrimExpr) -> None:
         """The variable of a loop lies between the least and the greatest value that it may take:

@@ -22,7 +22,8 @@ from typing import Any
 
 from minitvm.auto_scheduler.choice import choose, choose_tile
 from minitvm.auto_scheduler.contraction import Contraction, bytes_of, contraction_of, extent_of
-from minitvm.auto_scheduler.tiles import Tile
+from minitvm.auto_scheduler.loops import compute_of, fused
+from minitvm.auto_scheduler.tiles import LATENCY, LINE, VECTOR_LOAD, Tile
 from minitvm.expr import IterVar
 from minitvm.target import Target
 from minitvm.te.schedule import Schedule
@@ -30,10 +31,7 @@ from minitvm.te.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
 
 _TASKS = 8  # tiles of channels from which on they are what threads share
-_LATENCY = 8  # sums that are under way at once: a multiply-add takes 4 cycles, two begin in each
 _VECTORS = 4  # of a tile at most
-_VECTOR_LOAD = 3  # multiply-adds that a vector of a panel costs, which comes from L2
-_LINE = 64  # bytes of a cache line
 _FAR = 40  # cycles that a line from beyond L2 costs: lines a row apart are not foreseen
 _REMAINDER = 0.1  # of the time, for which no code of a second kind of tile is made
 
@@ -128,8 +126,7 @@ def _row(contraction: Contraction) -> int:
 
 def _write_sums(inner: Stage, place: int, width: int, lanes: int) -> None:
     """The sums of a tile: the loops over what is summed outside, a tile inside."""
-    assert isinstance(inner.op, ComputeOp)
-    axes, reduced = inner.op.axis, inner.op.reduce_axis
+    axes, reduced = compute_of(inner).axis, compute_of(inner).reduce_axis
     rest = [axis for i, axis in enumerate(axes[:-1]) if i != place]
     inner.reorder(*rest, *reduced, axes[place], axes[-1])
     inner.unroll(axes[place])
@@ -202,7 +199,7 @@ def _tile(contraction: Contraction, place: int, turned: bool, target: Target) ->
     all_rows = extent_of(axes[place]) or registers
     all_vectors = -(-(extent_of(contraction.column) or lanes) // lanes)
     image = bytes_of(contraction.a.tensor) or 0
-    far = image // _LINE * _FAR if image > target.cache_bytes(2) // 2 else 0
+    far = image // LINE * _FAR if image > target.cache_bytes(2) // 2 else 0
     best, least = Tile(1, lanes), float("inf")
     for vectors in range(1, min(_VECTORS, all_vectors) + 1):
         panel = steps * vectors * lanes * dtype.itemsize
@@ -229,7 +226,7 @@ def _cycles(rows: int, vectors: int) -> float:
     """Of a step of a tile, in units of a vector multiply-add."""
     if not rows:
         return 0
-    return max(rows * vectors, rows + _VECTOR_LOAD * vectors, _LATENCY) + vectors / 2
+    return max(rows * vectors, rows + VECTOR_LOAD * vectors, LATENCY) + vectors / 2
 
 
 def _transposition(rows: int) -> float:
@@ -244,8 +241,3 @@ def vectorize(stage: Stage, axis: IterVar, extent: int, lanes: int) -> None:
         outer, axis = stage.split(axis, factor=lanes)
         stage.unroll(outer)
     stage.vectorize(axis)
-
-
-def fused(stage: Stage, loops: Sequence[IterVar]) -> IterVar:
-    """One loop over all of several."""
-    return stage.fuse(*loops) if len(loops) > 1 else loops[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import final
 
@@ -11,6 +10,7 @@ from minitvm import expr as e
 from minitvm.auto_scheduler.contraction import Contraction, extent_of
 from minitvm.auto_scheduler.tiles import Blocks, Tile, rows_side_by_side
 from minitvm.expr import IterVar, PrimExpr
+from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.schedule import Schedule
 
@@ -18,7 +18,7 @@ Figure = int | float | str | PrimExpr | None
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Choice:
     """One decision.
 

@@ -8,7 +8,6 @@ schedule is which axes each factor reads, and how far apart its neighbours along
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import final
 
@@ -16,13 +15,14 @@ from minitvm import expr as e
 from minitvm.arith.prover import Prover
 from minitvm.expr import IterVar, PrimExpr, ProducerLoad, Reduce, Var
 from minitvm.functor import walk_once
+from minitvm.runtime.record import record
 from minitvm.te.tensor import ComputeOp, Operation, Tensor
 
 FAR = 1 << 20  # a distance that is not known when building: elements in different lines
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class Factor:
     """One factor of the products: what it reads, and the distance in memory, in elements, of what
     neighbours along an axis read (0: the same; :data:`FAR`: not known). Of several tensors, that
@@ -41,7 +41,7 @@ class Factor:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class Contraction:
     """A stage that sums products of two factors.
 
@@ -73,10 +73,14 @@ def extent_of(axis: IterVar) -> int | None:
     return e.const_int(axis.dom.extent)
 
 
+def all_loads(op: ComputeOp) -> Iterator[ProducerLoad]:
+    """Where a stage reads tensors."""
+    return (each for body in op.body for each in walk_once(body) if isinstance(each, ProducerLoad))
+
+
 def loads_of(op: ComputeOp, tensor: Tensor) -> list[ProducerLoad]:
-    """Where the first output of a stage reads a tensor."""
-    found = walk_once(op.body[0])
-    return [each for each in found if isinstance(each, ProducerLoad) and each.producer is tensor]
+    """Where a stage reads a tensor."""
+    return [each for each in all_loads(op) if each.producer is tensor]
 
 
 def bytes_of(tensor: Tensor) -> int | None:

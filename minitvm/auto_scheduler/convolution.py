@@ -24,11 +24,12 @@ from typing import Any
 
 from minitvm import expr as e
 from minitvm.arith.prover import Prover
-from minitvm.auto_scheduler.channels import flat, fused, vectorize, write_channels
+from minitvm.auto_scheduler.channels import flat, vectorize, write_channels
 from minitvm.auto_scheduler.choice import choose, choose_tile
 from minitvm.auto_scheduler.contraction import Contraction, contraction_of, extent_of, loads_of
+from minitvm.auto_scheduler.loops import compute_of, fused
 from minitvm.auto_scheduler.sums import sums_in_registers
-from minitvm.auto_scheduler.tiles import Tile, rows_side_by_side
+from minitvm.auto_scheduler.tiles import LATENCY, Tile, balanced, rows_side_by_side
 from minitvm.expr import IterVar, Var
 from minitvm.functor import walk_once
 from minitvm.target import Target
@@ -38,7 +39,6 @@ from minitvm.te.tensor import ComputeOp, Operation, Tensor
 
 _TASKS = 4  # images or tiles of columns from which on they are what threads share
 _VECTORS = 7  # of a tile at most: three rows then still hide what a panel's vectors cost
-_LATENCY = 8  # sums that are under way at once: a multiply-add takes 4 cycles, two begin in each
 _REMAINDER = 0.06  # of the time, for which no code of a second kind of tile is made
 _COPIES = 9  # elements of a window that are written out: a window of 3 x 3
 _STATEMENTS = 80  # multiply-adds of a tile that are written out: some 2000 instructions
@@ -207,9 +207,8 @@ def _split_groups(s: Schedule, sums: Tensor) -> list[int | None]:
 
 def _grouped(stage: Stage, groups: Sequence[int | None]) -> list[IterVar]:
     """The loops of the stage that takes the sums, split as the sums are into groups."""
-    assert isinstance(stage.op, ComputeOp)
     made: list[IterVar] = []
-    for axis, size in zip(stage.op.axis, groups, strict=True):
+    for axis, size in zip(compute_of(stage).axis, groups, strict=True):
         made += [axis] if size is None else stage.split(axis, factor=size)
     return made
 
@@ -321,7 +320,7 @@ def _cycles(rows: int, vectors: int, is_far: bool) -> float:
     if not rows:
         return 0
     return (
-        max(rows * vectors, rows / 2 + vectors, _LATENCY)
+        max(rows * vectors, rows / 2 + vectors, LATENCY)
         + vectors / 2
         + rows * (0.25 if is_far else 0.05)
     )
@@ -410,7 +409,8 @@ def _write_depthwise(
     window = prod(extent_of(axis) or 1 for axis in reduced)
     vectors = min(-(-width // lanes), 2)
     most = max(1, min(_STATEMENTS // window, target.vector_registers // 2) // vectors)
-    rows = _balanced(None if row is None else extent_of(row), most)
+    height = None if row is None else extent_of(row)
+    rows = most if height is None else balanced(height, most)
     choose(s, "tile", "each channel by itself, from the image: {rows} x {columns} "
            "sums of {window} products, written out up to {most} multiply-adds", rows=rows,
            columns=vectors * lanes, window=window, most=_STATEMENTS)  # fmt: skip
@@ -436,11 +436,3 @@ def _write_depthwise(
     vectorize(inner, inner.op.axis[-1], min(width, vectors * lanes), lanes)
     stage.parallel(fused(stage, outer or tiles[:1]))
     return [stage, inner]
-
-
-def _balanced(extent: int | None, most: int) -> int:
-    """The size of equal parts, of `most` at most."""
-    if extent is None:
-        return most
-    parts = -(-extent // most)
-    return -(-extent // parts)

@@ -24,14 +24,13 @@ from minitvm.auto_scheduler.loops import (
     Places,
     compute_of,
     geometry_of,
+    make_copy,
     place_copy,
     places_of,
-    run_parallel,
-    write_copy,
     write_tiles,
 )
 from minitvm.auto_scheduler.sums import sums_in_registers
-from minitvm.auto_scheduler.tiles import Blocks, Geometry, Tile, blocks_of
+from minitvm.auto_scheduler.tiles import LATENCY, Blocks, Geometry, Tile, blocks_of
 from minitvm.expr import IterVar, ProducerLoad, Var
 from minitvm.runtime.dtype import DType
 from minitvm.target import Target
@@ -45,7 +44,6 @@ LEAST_ROWS = 4  # that use what is packed
 _OFFSET = {"int8": "uint8"}  # kept with 128 added
 _WIDER = {"int8": "int16", "uint8": "int16", "int16": "int16"}
 _MOST_VECTORS = 4  # of a tile's row
-_LATENCY = 8  # products that are under way at once
 
 
 def instruction_for(
@@ -106,9 +104,8 @@ def write_dotted(
     padded, *factors = s.pad_einsum(sums, padding, kept)
     excess = factors[2:]
     tasks, tiles = write_tiles(s[last], places, tile, blocks, None, True, True)
-    task = (s[last], run_parallel(s[last], tasks, target, 0)[-1]) if tasks else None
-    if task is None:
-        run_parallel(s[last], tiles[:1], target)
+    s[last].parallel((*tasks, *tiles)[0].axis)
+    task = (s[last], tasks[-1].axis) if tasks else None
     for load, factor in zip(loads, factors[:2], strict=True):
         is_b = load.producer is contraction.b.tensor
         place = len(contraction.op.axis) - 1 if is_b else places.rows[-1]
@@ -118,13 +115,8 @@ def write_dotted(
             at = "ahead"
         readers = [padded, *excess] if is_b else [padded]
         in_order = write_panels(s, readers, factor, load, place, width, by.group, at)
-        if factor.op in known:
-            continue
-        if in_order:
-            write_copy(s[factor], target)
-            place_copy(s[factor], None if at == "ahead" else at)
-        else:
-            s[factor].compute_inline()
+        if factor.op not in known:
+            make_copy(s[factor], in_order, at, target)
     for each in excess:
         _write_excess(s[each], tile, by)
         place_copy(s[each], task)
@@ -157,7 +149,7 @@ def _tile(contraction: Contraction, row: IterVar, by: DotProduct, target: Target
         for tile_rows in range(1, min(limit, rows) + 1):
             tiles = -(-rows // tile_rows) * -(-columns // (vectors * by.lanes))
             products = tile_rows * vectors
-            cost = tiles * (max(products, tile_rows + 2 * vectors, _LATENCY))
+            cost = tiles * (max(products, tile_rows + 2 * vectors, LATENCY))
             if cost < least:
                 best, least = Tile(tile_rows, vectors * by.lanes), cost
     return best

@@ -14,13 +14,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeAlias, final
 
 from minitvm.auto_scheduler.contraction import Contraction, extent_of
 from minitvm.auto_scheduler.tiles import Blocks, Geometry, Tile
 from minitvm.expr import IterVar
 from minitvm.runtime.dtype import DType
+from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.stage import Stage
 from minitvm.te.tensor import ComputeOp
@@ -32,7 +32,7 @@ _TASKS = 4  # for each core: more make no difference to when the last one ends
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class Places:
     """Which axes of a stage are rows, and which are neither rows nor the column. The last row is
     the one that tiles have several of."""
@@ -42,13 +42,13 @@ class Places:
 
     def of(self, stage: Stage) -> tuple[list[IterVar], list[IterVar], IterVar]:
         """The rows, the others and the column of a stage."""
-        assert isinstance(stage.op, ComputeOp)
-        axes = stage.op.axis[-len(self.rows) - len(self.others) - 1 :]  # a new one may be first
+        # A new axis may be first.
+        axes = compute_of(stage).axis[-len(self.rows) - len(self.others) - 1 :]
         return [axes[i] for i in self.rows], [axes[i] for i in self.others], axes[-1]
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class Loop:
     """A loop, and how often it runs; None if the call decides."""
 
@@ -149,9 +149,8 @@ def run_parallel(
         count *= loops[number].extent or 1
         number += 1
     if number:
-        first = stage.fuse(*axes[:number]) if number > 1 else axes[0]
-        stage.parallel(first)
-        axes[:number] = [first]
+        axes[:number] = [fused(stage, axes[:number])]
+        stage.parallel(axes[0])
     return axes
 
 
@@ -160,6 +159,16 @@ def write_copy(stage: Stage, target: Target) -> None:
     lanes = target.lanes(stage.op.output(0).dtype)
     _, inner = stage.split(compute_of(stage).axis[-1], factor=lanes)
     stage.vectorize(inner)
+
+
+def make_copy(stage: Stage, in_order: bool, at: Place, target: Target) -> None:
+    """A padded copy, which is read `in_order`: in vectors, where what reads it is made, or before
+    that is made ahead. Or else element by element, on the way."""
+    if not in_order:
+        stage.compute_inline()
+        return
+    write_copy(stage, target)
+    place_copy(stage, None if at == "ahead" else at)
 
 
 def place_copy(stage: Stage, at: Place) -> None:
@@ -171,6 +180,11 @@ def place_copy(stage: Stage, at: Place) -> None:
         stage.parallel(stage.leaf_iter_vars[0])
     if at == "ahead":
         stage.compute_ahead()
+
+
+def fused(stage: Stage, loops: Sequence[IterVar]) -> IterVar:
+    """One loop over all of several."""
+    return stage.fuse(*loops) if len(loops) > 1 else loops[0]
 
 
 def compute_of(stage: Stage) -> ComputeOp:

@@ -19,15 +19,15 @@ from typing import Any, cast
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import Contraction, extent_of
 from minitvm.auto_scheduler.dotted import LEAST_ROWS, write_panels
-from minitvm.auto_scheduler.loops import Place, place_copy, write_copy
-from minitvm.auto_scheduler.tiles import Tile
+from minitvm.auto_scheduler.loops import Place, compute_of, make_copy
+from minitvm.auto_scheduler.tiles import Tile, balanced
 from minitvm.expr import ProducerLoad, Var
 from minitvm.target import Target
 from minitvm.te.dataflow import factors_of
 from minitvm.te.matrix_product import MatrixProduct, find_matrix_product, matrix_product
 from minitvm.te.schedule import Schedule
 from minitvm.te.stage import Stage
-from minitvm.te.tensor import ComputeOp, Tensor
+from minitvm.te.tensor import Tensor
 from minitvm.te.tensor_intrin import TensorIntrin
 
 
@@ -97,19 +97,14 @@ def write_matrix(
         loads = factors_of(s[inner].op)
         sums, *factors = s.pad_einsum(inner, [*[1] * (len(op.axis) - 2), *multiples])
     for load, factor in zip(loads, factors, strict=True):
+        at: Place = None
         if load.producer is contraction.b.tensor:
-            place = len(op.axis) - 1
-            at: Place = "ahead" if ahead else None
+            place, at = len(op.axis) - 1, "ahead" if ahead else None
             in_order = write_panels(s, [sums], factor, load, place, tile.columns, by.group, at)
         else:
             in_order = _write_rows(s, sums, factor, load)
-        if factor.op in known:
-            continue
-        if in_order:
-            write_copy(s[factor], target)
-            place_copy(s[factor], None)
-        else:
-            s[factor].compute_inline()
+        if factor.op not in known:
+            make_copy(s[factor], in_order, at, target)
     intrinsic = matrix_product(by.name, tile.rows, tile.columns, depth)
     _write_tiles(s[last], s[sums], tile, intrinsic, block)
 
@@ -129,7 +124,7 @@ def _tile(contraction: Contraction, by: MatrixProduct) -> Tile | None:
     for r, c in product(range(1, by.registers), repeat=2):
         tile = Tile(r * by.rows, c * by.columns)
         if not by.exact:
-            tile = Tile(_balanced(rows, tile.rows), min(columns, tile.columns))
+            tile = Tile(balanced(rows, tile.rows), min(columns, tile.columns))
         is_panel = tile.columns % _PANEL == 0 or tile.columns == columns < by.columns
         fits = r * c + r + c <= by.registers and tile.rows <= rows and tile.columns <= columns
         if not fits or not is_panel:
@@ -142,11 +137,6 @@ def _tile(contraction: Contraction, by: MatrixProduct) -> Tile | None:
 
 
 _PANEL = 8  # columns that are brought into a panel as one vector
-
-
-def _balanced(size: int, most: int) -> int:
-    """The size of as few equal parts as parts of `most` would be."""
-    return -(-size // -(-size // most))
 
 
 def _rounded_up(size: int, multiple: int) -> int:
@@ -170,8 +160,7 @@ def _row_tiles_in_cache(
 def _write_rows(s: Schedule, sums: Tensor, factor: Tensor, load: ProducerLoad) -> bool:
     """Lets the rows' factor be read row after row, each from its first step of the sum to its
     last. Whether it lies so."""
-    op = s[sums].op
-    assert isinstance(op, ComputeOp)
+    op = compute_of(s[sums])
     dimension = {cast(Var, index): i for i, index in enumerate(load.indices)}
     i, k = dimension[op.axis[-2].var], dimension[op.reduce_axis[0].var]
     if (i, k) == (factor.ndim - 2, factor.ndim - 1):
@@ -197,8 +186,7 @@ def _write_tiles(
     stage: Stage, inner: Stage, tile: Tile, intrinsic: TensorIntrin, block: int | None
 ) -> None:
     """The loops over tiles of a stage, whose sums are its own, or those of `inner`."""
-    assert isinstance(stage.op, ComputeOp) and isinstance(inner.op, ComputeOp)
-    *outer, row, column = stage.op.axis
+    *outer, row, column = compute_of(stage).axis
     row_tiles, row_inner = stage.split(row, factor=tile.rows)
     column_tiles, column_inner = stage.split(column, factor=tile.columns)
     is_one_row = extent_of(row) == tile.rows
@@ -206,11 +194,11 @@ def _write_tiles(
     if block is not None:
         blocks, row_tiles = stage.split(row_tiles, factor=block)
         tiles = [blocks, column_tiles, row_tiles]
-    stage.reorder(*outer, *tiles, row_inner, column_inner, *stage.op.reduce_axis)
+    stage.reorder(*outer, *tiles, row_inner, column_inner, *compute_of(stage).reduce_axis)
     stage.parallel((*outer, *tiles)[0])
     if inner is stage:
         stage.tensorize(row_inner, intrinsic)
         return
     stage.vectorize(column_inner)
     inner.compute_at(stage, tiles[-1])
-    inner.tensorize(inner.op.axis[-2], intrinsic)
+    inner.tensorize(compute_of(inner).axis[-2], intrinsic)

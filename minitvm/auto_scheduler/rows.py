@@ -17,15 +17,16 @@ neighbours is left as a plain loop, which LLVM turns into vectors of partial sum
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import final
 
 from minitvm import expr as e
 from minitvm.auto_scheduler.choice import choose
-from minitvm.auto_scheduler.contraction import distances_of, extent_of
+from minitvm.auto_scheduler.contraction import all_loads, distances_of, extent_of
+from minitvm.auto_scheduler.loops import compute_of, fused
 from minitvm.expr import IterVar, PrimExpr, ProducerLoad
-from minitvm.functor import children, walk_once
+from minitvm.functor import children
+from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.schedule import Schedule
 from minitvm.te.stage import Stage
@@ -35,7 +36,7 @@ _SUMS = 4  # vectors of sums that are under way together
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class _Place:
     """Where a stage is computed: within the loops over the first `rows` axes of `root`."""
 
@@ -54,7 +55,7 @@ def write_rows(
         place = None if stage.op in kept else _place_of_readers(s, stage, places)
         if place is not None:
             members.setdefault(place.root, []).append(stage)
-        places[stage] = place or _Place(stage, len(_compute(stage).axis))
+        places[stage] = place or _Place(stage, len(compute_of(stage).axis))
     for root in stages:
         if places[root].root is not root:
             choose(s, "strategy", "computed row by row within {root}",
@@ -67,7 +68,7 @@ def write_rows(
             continue
         rows = min(places[stage].rows for stage in inside)
         _write_columns(s, root, rows, target)
-        row = _fused(root, _compute(root).axis[:rows])
+        row = fused(root, compute_of(root).axis[:rows])
         root.parallel(row)
         for stage in inside:
             _write_columns(s, stage, rows, target)
@@ -82,7 +83,7 @@ def _place_of_readers(s: Schedule, stage: Stage, places: dict[Stage, _Place]) ->
     it; None if there is none, or they need more than its row. Sums of columns stay side by side."""
     if stage.is_output:
         return None
-    op = _compute(stage)
+    op = compute_of(stage)
     most = len(op.axis) - bool(op.reduce_axis and _runs_in_columns(op))
     found: list[_Place] = []
     for reader, rows in _readers(s, stage):
@@ -110,7 +111,7 @@ def _rows_in_common(reader: Operation, stage: Stage) -> int:
         return 0
     axes = [axis.var for axis in reader.axis]
     rows = len(axes)
-    for load in _loads(reader):
+    for load in all_loads(reader):
         if load.producer in stage.op.outputs:
             pairs = list(zip(load.indices, axes, strict=False))
             differs = [index is not var for index, var in pairs]
@@ -123,22 +124,22 @@ def _rows_in_common(reader: Operation, stage: Stage) -> int:
 
 def _write_alone(s: Schedule, stage: Stage, target: Target) -> None:
     """The loops of a stage that has no others in its rows."""
-    op = _compute(stage)
+    op = compute_of(stage)
     if not op.axis:
         return
     rows = len(op.axis)
     if _runs_in_columns(op):
         rows = rows - 1 if op.reduce_axis else _first_of_line(s, stage)
     column = _write_columns(s, stage, rows, target)
-    outer = list(_compute(stage).axis[:rows])
+    outer = list(compute_of(stage).axis[:rows])
     if column is not None and (not outer or op.reduce_axis):
         outer.append(column)
-    stage.parallel(_fused(stage, outer))
+    stage.parallel(fused(stage, outer))
 
 
 def _write_columns(s: Schedule, stage: Stage, rows: int, target: Target) -> IterVar | None:
     """The loops inside of the first `rows`: the outer loop over vectors, if there is one."""
-    op = _compute(stage)
+    op = compute_of(stage)
     if op.reduce_axis and not _runs_in_columns(op):
         _fuse_summed(stage)
         return None
@@ -148,7 +149,7 @@ def _write_columns(s: Schedule, stage: Stage, rows: int, target: Target) -> Iter
     if op.reduce_axis:
         return _write_sums(s, stage, lanes)
     line = op.axis[max(rows, _first_of_line(s, stage)) :]
-    outer, inner = stage.split(_fused(stage, line), factor=_vector(line, lanes))
+    outer, inner = stage.split(fused(stage, line), factor=_vector(line, lanes))
     stage.vectorize(inner)
     return outer
 
@@ -156,19 +157,19 @@ def _write_columns(s: Schedule, stage: Stage, rows: int, target: Target) -> Iter
 def _write_sums(s: Schedule, stage: Stage, lanes: int) -> IterVar:
     """Sums of a few vectors of columns, over all rows, in registers."""
     sums = s[s.cache_write(stage.op.output(0), "local")]
-    column = _compute(stage).axis[-1]
+    column = compute_of(stage).axis[-1]
     outer, inner = stage.split(column, factor=_vector((column,), lanes * _SUMS))
     stage.vectorize(inner)
     sums.compute_at(stage, outer)
-    *others, column = _compute(sums).axis
-    sums.reorder(*others, *_compute(sums).reduce_axis, column)
+    *others, column = compute_of(sums).axis
+    sums.reorder(*others, *compute_of(sums).reduce_axis, column)
     sums.vectorize(column)
     return outer
 
 
 def _fuse_summed(stage: Stage) -> None:
     """Makes one loop of what is summed along one line of memory: a longer loop for vectors."""
-    op = _compute(stage)
+    op = compute_of(stage)
     lines = (op.reduce_axis[i:] for i in range(len(op.reduce_axis)))
     line = next((each for each in lines if _is_line(op, each)), ())
     if len(line) > 1:
@@ -182,20 +183,7 @@ def _vector(line: Sequence[IterVar], most: int) -> int:
     return most if None in extents else max(1, min(most, known))
 
 
-def _fused(stage: Stage, axes: Sequence[IterVar]) -> IterVar:
-    return stage.fuse(*axes) if len(axes) > 1 else axes[0]
-
-
-def _compute(stage: Stage) -> ComputeOp:
-    assert isinstance(stage.op, ComputeOp)
-    return stage.op
-
-
 # -- What lies side by side --
-
-
-def _loads(op: ComputeOp) -> Iterator[ProducerLoad]:
-    return (each for body in op.body for each in walk_once(body) if isinstance(each, ProducerLoad))
 
 
 def _runs_in_columns(op: ComputeOp) -> bool:
@@ -206,7 +194,7 @@ def _runs_in_columns(op: ComputeOp) -> bool:
     if len(op.body) != 1 or not op.axis:
         return False
     axes = {axis.var: axis for axis in (*op.axis, *op.reduce_axis)}
-    found = [distances_of(load, axes) or {} for load in _loads(op)]
+    found = [distances_of(load, axes) or {} for load in all_loads(op)]
     if not any(each.get(op.axis[-1].var) == 1 for each in found):
         return False
     return not any(each.get(axis.var) == 1 for each in found for axis in op.reduce_axis)
@@ -215,7 +203,7 @@ def _runs_in_columns(op: ComputeOp) -> bool:
 def _first_of_line(s: Schedule, stage: Stage) -> int:
     """From which axis on all tensors are read and written as one line of memory, or not at all: as
     one loop, these axes need no arithmetic of indices."""
-    op = _compute(stage)
+    op = compute_of(stage)
     last = len(op.axis) - 1
     first = next((i for i in range(last) if _is_line(op, op.axis[i:])), last)
     inlined = [s[tensor] for tensor in op.input_tensors if s[tensor].inlined]

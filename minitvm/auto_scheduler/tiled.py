@@ -18,7 +18,7 @@ ahead of the call, the loops are the same, without the line that packs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any, final
 
@@ -40,6 +40,7 @@ from minitvm.auto_scheduler.sums import sums_in_registers
 from minitvm.auto_scheduler.tiles import Blocks, Geometry, Tile, blocks_of, strip_of, tile_of
 from minitvm.expr import IterVar, Var
 from minitvm.functor import walk_once
+from minitvm.runtime.record import record
 from minitvm.scalars import INTRINSICS
 from minitvm.target import Target
 from minitvm.te.dataflow import factors_of
@@ -78,9 +79,8 @@ def write_tiled(
     choose_tile(s, contraction, tile, target)
     packs = _packs(s, contraction, tile, inline_columns, ahead, target)
     in_panels = packs or ahead is not None
-    blocks = _blocks(contraction, geometry, tile, in_panels, last.op is not op, target)
-    if in_order:
-        blocks = replace(blocks, depth=None)
+    is_fused = last.op is not op
+    blocks = _blocks(contraction, geometry, tile, in_panels, is_fused, in_order, target)
     choose_blocks(s, contraction, blocks)
     write = _write_whole if blocks.depth is None else _write_deep
     made = write(s, contraction, last, places, tile, blocks, in_panels, target)
@@ -98,7 +98,7 @@ def write_tiled(
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class _Made:
     """What is written: the stage of the sums, and the stage in whose loops they are computed. Of
     these loops, in `panels` the columns' factor is packed (None: before all), in `strips` that of
@@ -238,11 +238,13 @@ def _blocks(
     tile: Tile,
     in_panels: bool,
     is_fused: bool,
+    in_order: bool,
     target: Target,
 ) -> Blocks:
     widens = _widens(contraction)
     if in_panels:
-        made = blocks_of(geometry, tile, target, copied=widens, in_memory=is_fused or widens)
+        in_memory = is_fused or widens
+        made = blocks_of(geometry, tile, target, copied=widens, in_memory=in_memory, whole=in_order)
         is_plain = widens or _axes_of(contraction, contraction.a) is not None
         return made if is_plain else replace(made, strip=None)
     steps = prod(each or 1 for each in geometry.steps)

@@ -17,27 +17,27 @@ tile of rows is what the innermost loop around tiles reads again.)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import gcd, prod
 from typing import final
 
 from minitvm.runtime.dtype import DType
+from minitvm.runtime.record import record
 from minitvm.target import Target
 
 _SPARE = 2  # registers for a vector of each factor
-_LATENCY = 8  # sums that are under way at once: a multiply-add takes 4 cycles, two begin in each
-_VECTOR_LOAD = 3  # multiply-adds that a vector costs which comes from L2, or lies across two lines
+LATENCY = 8  # sums that are under way at once: a multiply-add takes 4 cycles, two begin in each
+VECTOR_LOAD = 3  # multiply-adds that a vector costs which comes from L2, or lies across two lines
 _WAYS = 8  # of the L1 cache
 _MOST_COUNTS = 256  # of parts that are tried: where there are so many, one more makes no difference
 _PAGE = 4096  # bytes: rows so far apart fall into the same set of L1
-_LINE = 64  # bytes that a cache reads at once
+LINE = 64  # bytes that a cache reads at once
 _PACKING = 3  # tiles of rows that take as long as to bring a panel's part into place
 _USUAL = 4096  # an extent that the call decides
 _COLUMNS = 256  # of a block, where the call decides how many there are
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class Tile:
     """A tile of sums: `rows` by `columns`."""
 
@@ -46,7 +46,7 @@ class Tile:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class Geometry:
     """What the model knows of a contraction: extents, None where the call decides, of the axes of
     `rows`, of the `columns`, of the `steps` of the sum, and of all `others`; the `dtype` of the
@@ -64,7 +64,7 @@ class Geometry:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class Blocks:
     """The parts of a contraction that tasks compute, `columns`, and `rows` of the outermost axis of
     rows; the `depth`, how many steps of the first summed axis are summed in registers at a time;
@@ -123,8 +123,8 @@ def _cycles(rows: int, columns: int, tile_rows: int, tile_columns: int, lanes: i
     for count_r, r in ((whole_rows, tile_rows), (1, rest_rows)):
         for count_c, c in ((whole, max(1, tile_columns // lanes)), (1, rest_vectors)):
             if r and c:
-                loads = r + _VECTOR_LOAD * c
-                total += count_r * count_c * max(r * c, loads, _LATENCY)
+                loads = r + VECTOR_LOAD * c
+                total += count_r * count_c * max(r * c, loads, LATENCY)
     return total
 
 
@@ -150,7 +150,7 @@ def blocks_of(
     """
     itemsize = geometry.itemsize
     inner = prod(each or _USUAL for each in geometry.steps[1:])
-    step = max(tile.rows * itemsize, _LINE if geometry.step_bytes >= _LINE and not copied else 0)
+    step = max(tile.rows * itemsize, LINE if geometry.step_bytes >= LINE and not copied else 0)
     depth = None
     if not whole:
         depth = _depth(geometry.steps[0], max(1, target.cache_bytes(1) // (step * inner)))
@@ -195,10 +195,15 @@ def strip_of(geometry: Geometry, tile: Tile, steps: int, target: Target) -> int:
 def _thrash(geometry: Geometry, steps: int) -> bool:
     """Whether neighbouring steps of the sum read lines of the rows' factor that fall into so few
     sets of the L1 cache that they drive one another out."""
-    if geometry.step_bytes < _LINE:
+    if geometry.step_bytes < LINE:
         return False
-    sets = _PAGE // max(_LINE, gcd(geometry.step_bytes, _PAGE))
+    sets = _PAGE // max(LINE, gcd(geometry.step_bytes, _PAGE))
     return steps > 2 * sets * _WAYS
+
+
+def balanced(size: int, most: int) -> int:
+    """The size of as few equal parts as parts of `most` would be."""
+    return -(-size // -(-size // most))
 
 
 def _depth(steps: int | None, most: int) -> int | None:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from minitvm.auto_scheduler.choice import choose, choose_form
-from minitvm.auto_scheduler.contraction import Contraction, bytes_of, contraction_of
+from minitvm.auto_scheduler.contraction import Contraction, all_loads, bytes_of, contraction_of
 from minitvm.auto_scheduler.convolution import is_convolution, write_convolution
 from minitvm.auto_scheduler.dotted import instruction_for, write_dotted
 from minitvm.auto_scheduler.loops import place_copy, write_copy
@@ -15,8 +15,6 @@ from minitvm.auto_scheduler.matrix import matrix_product_for, write_matrix
 from minitvm.auto_scheduler.rows import write_rows
 from minitvm.auto_scheduler.streamed import is_left_plain, is_streamed, write_streamed
 from minitvm.auto_scheduler.tiled import can_be_packed, write_tiled
-from minitvm.expr import ProducerLoad
-from minitvm.functor import walk_once
 from minitvm.runtime.errors import CompileError
 from minitvm.target import Target
 from minitvm.te.schedule import Schedule, create_schedule
@@ -213,12 +211,7 @@ def _reads_in_order(reader: Stage, stage: Stage) -> bool:
     """Whether each element of the reader reads just the element of the same indices."""
     assert isinstance(reader.op, ComputeOp)
     axes = [axis.var for axis in reader.op.axis]
-    loads = [
-        each
-        for body in reader.op.body
-        for each in walk_once(body)
-        if isinstance(each, ProducerLoad) and each.producer in stage.op.outputs
-    ]
+    loads = [each for each in all_loads(reader.op) if each.producer in stage.op.outputs]
     return all(
         len(each.indices) == len(axes) and all(map(operator.is_, each.indices, axes))
         for each in loads

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import final
+
+from minitvm.runtime.record import record
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class InnerLoop:
     """An innermost loop of the machine code.
 
@@ -71,7 +72,7 @@ def inner_loops(assembly: str, arch: str) -> tuple[InnerLoop, ...]:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class _Syntax:
     """How the assembly of an architecture reads; each instruction is a line."""
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from minitvm.auto_scheduler.choice import Choice
-from minitvm.codegen.build import CompiledProgram, module_text
+from minitvm.codegen.build import compiled_function, module_text
 from minitvm.codegen.machine_code import emit_assembly
 from minitvm.explanation.amount import Amount, Sizes, value_of
 from minitvm.explanation.assembly import inner_loops
@@ -26,7 +26,6 @@ from minitvm.explanation.work import (
 from minitvm.expr import Buffer, PrimExpr, Var
 from minitvm.lower import deep_expressions
 from minitvm.runtime.errors import KernelError
-from minitvm.runtime.module import Module
 from minitvm.runtime.ndarray import NDArray, array, as_ndarray
 from minitvm.runtime.packed_func import Function, PackedFunc
 from minitvm.runtime.threads import num_threads
@@ -69,10 +68,10 @@ def explain(function: Any, *args: Any, measure: bool = True) -> Explanation:
     >>> found.flop, found.bytes, found.stages[0].choices[0].figures["rows"]
     (524288, 49152, 64)
     """
-    called = function.entry_func if isinstance(function, Module) else function
-    program = called.program if isinstance(called, PackedFunc) else None
-    if not isinstance(called, PackedFunc) or not isinstance(program, CompiledProgram):
+    found = compiled_function(function)
+    if found is None:
         raise TypeError(f"explain: expected a function that build made, got {_said(function)}")
+    called, program = found
     func, options = program.lowered[called.name], program.options
     with deep_expressions(func.name):
         assembly = emit_assembly(module_text(IRModule({func.name: func}), options), options.target)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import final
 
 from minitvm import expr as e
@@ -15,11 +15,12 @@ from minitvm.explanation.amount import Amount, Sizes, total, value_of
 from minitvm.expr import Buffer, PrimExpr, Var
 from minitvm.functor import children, walk_once
 from minitvm.passes.reuse_storage import STACK_BYTES
+from minitvm.runtime.record import record
 from minitvm.stmt import ForKind, Stmt
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class ParallelLoop:
     """A loop whose iterations threads share: `starts_threads` is None where the call decides
     whether there is enough to do."""
@@ -30,7 +31,7 @@ class ParallelLoop:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class Temporary:
     """Memory for an intermediate result.
 

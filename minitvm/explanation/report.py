@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import final
 
 from minitvm.auto_scheduler.choice import Choice
@@ -12,13 +11,14 @@ from minitvm.explanation.amount import Amount, sum_of
 from minitvm.explanation.assembly import InnerLoop
 from minitvm.explanation.loops import ParallelLoop, Temporary
 from minitvm.explanation.work import Operations
+from minitvm.runtime.record import record
 
 _INDENT = "    "
 _WIDTH = 100  # of the text
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class ExplainedStage:
     """A stage of the program as it was written, and what was chosen for it."""
 
@@ -30,7 +30,7 @@ class ExplainedStage:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class Roofline:
     """The least time that this machine takes for so many operations and bytes, with `threads`
     threads: that of the arithmetic, or that of reading, whichever is longer (Williams, Waterman and
@@ -64,7 +64,7 @@ class Roofline:
 
 
 @final
-@dataclass(frozen=True, slots=True, repr=False)
+@record(repr=False)
 class Explanation:
     """What :func:`explain` finds; its ``str`` is a page of text. Amounts are integers, or the text
     of an expression where the call decides.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import final
 
@@ -13,13 +12,14 @@ from minitvm.explanation.amount import Amount, Sizes, total, value_of
 from minitvm.expr import Buffer, PrimExpr
 from minitvm.functor import children, walk_once
 from minitvm.passes.access import written_parameters
+from minitvm.runtime.record import record
 from minitvm.scalars import INTRINSICS
 from minitvm.stmt import ORIGIN, BufferStore, PrimFunc
 from minitvm.te.origin import Kind, Origin, StageWork, Work
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class Operations:
     """Operations of one kind: of the dtypes ``kind`` (one, or those of two factors and of their
     sums), or the calls of the function of that name."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from typing import cast, final
 
 from minitvm import expr as e
@@ -14,6 +13,7 @@ from minitvm.arith.prover import Prover
 from minitvm.expr import Call, PrimExpr, Var, const
 from minitvm.functor import Mutator, children, free_vars
 from minitvm.op import is_likely
+from minitvm.runtime.record import record
 from minitvm.stmt import ForKind, PrimFunc, Stmt, with_body
 
 
@@ -45,7 +45,7 @@ _MANY = 32  # iterations inside of a loop, beside which it costs little to count
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class _Need:
     """A form that is at least zero wherever a statement does anything; and the guards that say just
     that, none where it is less than they say."""
@@ -59,9 +59,8 @@ class _ClipLoops(Mutator):
         super().__init__()
         self._prover = Prover()
         self._depth = 0
-        for buffer in func.buffer_map.values():
-            for size in buffer.shape:
-                self._prover.bind_size(size)
+        self._needed: dict[Stmt, list[_Need]] = {}
+        self._prover.bind_sizes(func.buffer_map.values())
 
     def expr(self, node: PrimExpr) -> PrimExpr:
         return node
@@ -108,6 +107,12 @@ class _ClipLoops(Mutator):
 
     def _needs(self, node: Stmt) -> list[_Need]:
         """What has to hold for `node` to do anything, of variables that are bound outside."""
+        made = self._needed.get(node)
+        if made is None:
+            made = self._needed[node] = self._find_needs(node)
+        return made
+
+    def _find_needs(self, node: Stmt) -> list[_Need]:
         match node:
             case s.For() if is_pure(node.min) and is_pure(node.extent):
                 return self._outside(node)

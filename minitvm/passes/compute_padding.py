@@ -56,9 +56,7 @@ class _Compute(Mutator):
         # Of these, guards keep some elements from being written.
         self._left_out: set[Buffer] = set()
         self._written_out: set[Var] = set()
-        for buffer in func.buffer_map.values():
-            for size in buffer.shape:
-                self._prover.bind_size(size)
+        self._prover.bind_sizes(func.buffer_map.values())
 
     def expr(self, node: PrimExpr) -> PrimExpr:
         return node

@@ -109,9 +109,7 @@ class _Partition(Mutator):
         super().__init__()
         self._options = options
         self._prover = Prover()
-        for buffer in func.buffer_map.values():
-            for size in buffer.shape:
-                self._prover.bind_size(size)
+        self._prover.bind_sizes(func.buffer_map.values())
         self._forms = _Forms(self._prover, func.body)
         self._budget = MAX_STATEMENTS - _weight(func.body)
         self._hinted = False

@@ -41,9 +41,7 @@ def simplify(func: PrimFunc, keep_trivial_loops: bool = False) -> PrimFunc:
     `keep_trivial_loops` a loop that runs once stays a loop.
     """
     prover = Prover()
-    for buffer in func.buffer_map.values():
-        for size in buffer.shape:
-            prover.bind_size(size)
+    prover.bind_sizes(func.buffer_map.values())
     body = _SimplifyStmts(prover, keep_trivial_loops).stmt(func.body)
     return with_body(func, body)
 

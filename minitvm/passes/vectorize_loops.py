@@ -86,9 +86,7 @@ class _Loops(Mutator):
         self._name = func.name
         self._prover = Prover()
         self._padded: frozenset[Buffer] = frozenset()
-        for buffer in func.buffer_map.values():
-            for size in buffer.shape:
-                self._prover.bind_size(size)
+        self._prover.bind_sizes(func.buffer_map.values())
 
     def expr(self, node: PrimExpr) -> PrimExpr:
         return node

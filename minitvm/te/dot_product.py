@@ -12,7 +12,6 @@ exact: its one overflow, of two products of -32768, wraps as 32-bit additions do
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, final
 
@@ -22,6 +21,7 @@ from minitvm.expr import Buffer, PrimExpr, Var
 from minitvm.op import call_llvm_pure_intrin, reinterpret
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
+from minitvm.runtime.record import record
 from minitvm.stmt import Stmt, seq
 from minitvm.te import reducer
 from minitvm.te.operation import compute, placeholder, reduce_axis
@@ -29,7 +29,7 @@ from minitvm.te.tensor_intrin import TensorIntrin, decl_tensor_intrin
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class DotProduct:
     """An instruction that adds to each of `lanes` sums the products of a group of neighbours.
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from typing import Any, final
@@ -24,6 +23,7 @@ from minitvm.expr import Buffer, Call, PrimExpr, Var
 from minitvm.op import call_llvm_intrin, call_llvm_pure_intrin, reinterpret
 from minitvm.runtime.dtype import INT64, DType
 from minitvm.runtime.errors import CompileError
+from minitvm.runtime.record import record
 from minitvm.stmt import Allocate, Evaluate, For, ForKind, LetStmt, Stmt, seq
 from minitvm.te import reducer
 from minitvm.te.operation import compute, placeholder, reduce_axis
@@ -31,7 +31,7 @@ from minitvm.te.tensor_intrin import TensorIntrin, decl_tensor_intrin
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class MatrixProduct:
     """An instruction that adds a product of two matrices to one of sums.
 

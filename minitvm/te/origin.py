@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator
-from dataclasses import dataclass
 from typing import cast, final
 
 from minitvm import expr as e
 from minitvm.expr import IterVar, PrimExpr, ProducerLoad, Reduce, Var
 from minitvm.functor import children, walk_leaves_first
+from minitvm.runtime.record import record
 from minitvm.scalars import INTRINSICS
 from minitvm.te.dataflow import factors_of, in_order
 from minitvm.te.schedule import Schedule
@@ -21,7 +21,7 @@ _Extents = tuple[PrimExpr, ...]
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Work:
     """Some operations of a stage, each done once for every combination of the axes that it depends
     on.
@@ -43,7 +43,7 @@ class Work:
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class StageWork:
     """What a stage computes: elements of the shape `extents`, each from steps of the shape
     `summed`; `work` is None where that can't be read from an expression."""
@@ -55,7 +55,7 @@ class StageWork:
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Origin:
     """The attribute ``origin`` of a function that was made from a schedule.
 

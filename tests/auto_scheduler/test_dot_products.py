@@ -14,6 +14,7 @@ from minitvm.auto_scheduler import auto_schedule
 from minitvm.interpreter import interpret
 from minitvm.runtime.errors import CompileError
 from minitvm.te.dot_product import DOT_PRODUCTS, DotProduct, find_dot_product
+from minitvm.te.matrix_product import MatrixProduct
 
 Array = np.ndarray[Any, Any]
 random = np.random.default_rng(5)
@@ -36,6 +37,7 @@ if HERE.arch == "x86_64":
 def product(
     m: Any, n: Any, k: Any, dtypes: tuple[str, str, str], layout: str = "NN"
 ) -> list[te.Tensor]:
+    """A (m, k) times B (k, n), each stored transposed where `layout` has a T."""
     a, b, dtype = dtypes
     A = te.placeholder((m, k) if layout[0] == "N" else (k, m), a, name="A")
     B = te.placeholder((k, n) if layout[1] == "N" else (n, k), b, name="B")
@@ -217,6 +219,17 @@ def axes_of(op: te.Operation) -> tuple[Any, ...]:
     return (*op.axis, *op.reduce_axis)
 
 
+def pack(
+    s: te.Schedule, b: te.Tensor, sums: te.Tensor, by: DotProduct | MatrixProduct, columns: int
+) -> None:
+    """Lets the sums read a factor from panels as an instruction wants them."""
+    panels = s.cache_read(b, "global", [sums])
+    loops = s[panels].transform_layout(
+        lambda k, j: [j // columns, k // by.group, j % columns * by.group + k % by.group]
+    )
+    s[panels].tensorize(loops[-1], te.interleave(by.b, by.group, columns))
+
+
 def by_hand(by: DotProduct, m: int, n: int, k: int) -> tuple[list[te.Tensor], te.Schedule]:
     """A schedule with one instruction, in tiles of 4 rows."""
     tensors = product(m, n, k, (by.a, by.b, by.sum))
@@ -228,11 +241,7 @@ def by_hand(by: DotProduct, m: int, n: int, k: int) -> tuple[list[te.Tensor], te
     s[C].unroll(i_inner)
     s[C].vectorize(j_inner)
     s[sums].compute_at(s[C], j_outer)
-    panels = s.cache_read(b, "global", [sums])
-    loops = s[panels].transform_layout(
-        lambda k, j: [j // columns, k // by.group, j % columns * by.group + k % by.group]
-    )
-    s[panels].tensorize(loops[-1], te.interleave(by.b, by.group, columns))
+    pack(s, b, sums, by, columns)
     i, j, k_axis = axes_of(s[sums].op)
     outer, inner = s[sums].split(k_axis, factor=by.group)
     s[sums].reorder(outer, i, j, inner)

@@ -29,6 +29,7 @@ from tests.auto_scheduler.test_dot_products import (
     check,
     exactly,
     numbers,
+    pack,
     product,
     shape_of,
 )
@@ -259,11 +260,7 @@ def by_hand(
     _, j_outer, _, j_inner = s[C].tile(row, column, rows, columns)
     s[C].vectorize(j_inner)
     s[sums].compute_at(s[C], j_outer)
-    panels = s.cache_read(b, "global", [sums])
-    loops = s[panels].transform_layout(
-        lambda k, j: [j // columns, k // by.group, j % columns * by.group + k % by.group]
-    )
-    s[panels].tensorize(loops[-1], te.interleave(by.b, by.group, columns))
+    pack(s, b, sums, by, columns)
     i, j, k = axes_of(s[sums].op)
     k_outer, k_inner = s[sums].split(k, factor=depth)
     s[sums].reorder(k_outer, i, j, k_inner)

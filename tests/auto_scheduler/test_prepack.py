@@ -16,6 +16,7 @@ from minitvm import te
 from minitvm.interpreter import interpret
 from minitvm.te.tensor import PlaceholderOp
 from tests.auto_scheduler.test_auto_schedule import QUICK, SLOW, TARGETS, contraction
+from tests.auto_scheduler.test_dot_products import product
 from tests.schedules.programs import PROGRAMS, Draw, Program
 
 Array = np.ndarray[Any, Any]
@@ -27,23 +28,6 @@ SMALL = [
     ("int16", "int16", "int32"),
     ("int8", "int16", "int32"),
 ]
-
-
-def product(
-    m: Any, n: int, k: int, dtypes: tuple[str, str, str], layout: str = "NN"
-) -> list[te.Tensor]:
-    """A (m, k) times B (k, n), each stored transposed where `layout` has a T."""
-    a, b, dtype = dtypes
-    A = te.placeholder((m, k) if layout[0] == "N" else (k, m), a, name="A")
-    B = te.placeholder((k, n) if layout[1] == "N" else (n, k), b, name="B")
-    r = te.reduce_axis((0, k), name="k")
-
-    def element(i: Any, j: Any) -> Any:
-        x = A[i, r] if layout[0] == "N" else A[r, i]
-        y = B[r, j] if layout[1] == "N" else B[j, r]
-        return te.sum(x.astype(dtype) * y.astype(dtype), axis=r)
-
-    return [A, B, te.compute((m, n), element, name="C")]
 
 
 def numbers(shape: Any, dtype: Any) -> Array:
