@@ -4,7 +4,8 @@ A *region* is a parallel loop at work: a function of compiled code, called once 
 tasks. One region at a time has the workers; a region that finds them taken (by another thread's, or
 by the one that it is in) runs where it is, as one task. The thread that starts a region takes part
 in it, and then waits for tasks that a worker has begun, never for one that is still asleep. Nobody
-needs the GIL, and no thread is pinned.
+needs the GIL. Workers keep off the CPU of the thread that wakes them, and may run on all others
+that they inherited.
 
 Workers spin for a while before they sleep: waking one costs about 50 us. They are threads of the C
 library with all signals blocked, made when the first region wants them; Python doesn't know them,
@@ -31,13 +32,34 @@ from minitvm.runtime.record import record
 
 MAX_FAILURE_VALUES = 8  # of a failed assertion, 64 bits each: the size of a failure record
 
-# By LLVM's name of the machine: the number of the system call futex, and how a loop that waits
-# spares the other thread of its core.
-_MACHINES = {
-    "x86_64": ("202", "call void @llvm.x86.sse2.pause()"),
-    "aarch64": ("98", "call void @llvm.aarch64.hint(i32 1)"),
+_MOST_THREADS = 1024
+# What the text's words in capitals stand for; by LLVM's name of the machine, the numbers of system
+# calls, and how a loop that waits spares the other thread of its core.
+_CONSTANTS = {
+    "SPIN": "200000",  # ns: four times what waking a sleeper costs
+    "RECORD": str(MAX_FAILURE_VALUES),
+    "WORKERS": str(_MOST_THREADS - 1),
+    "SIZE": str(2**21),  # bytes, which the pool fits
 }
-_SPIN_NANOSECONDS = 200_000  # four times what waking a sleeper costs
+_MACHINES = {
+    "x86_64": {
+        "FUTEX": "202",
+        "GETTID": "186",
+        "GETCPU": "309",
+        "SCHED_SETAFFINITY": "203",
+        "SCHED_GETAFFINITY": "204",
+        "PAUSE": "call void @llvm.x86.sse2.pause()",
+    },
+    "aarch64": {
+        "FUTEX": "98",
+        "GETTID": "178",
+        "GETCPU": "168",
+        "SCHED_SETAFFINITY": "122",
+        "SCHED_GETAFFINITY": "123",
+        "PAUSE": "call void @llvm.aarch64.hint(i32 1)",
+    },
+}
+_ELSEWHERE = dict.fromkeys(_MACHINES["x86_64"], "0") | {"PAUSE": ""}
 
 C_LIBRARY = {
     "clock_gettime": "i32 (i32, ptr)",
@@ -61,14 +83,20 @@ _STATUS = ctypes.CFUNCTYPE(ctypes.c_int)
 
 _TEXT = r"""
 ; ---- What the threads share ------------------------------------------------------------------
-; The pool is a page that is all zeros at the start, and again in a forked child. Each line of the
+; The pool is memory that is all zeros at the start, and again in a forked child. Each line of the
 ; cache has what the same threads write:
 ;   0 ticket: the generation of the region (32 bits) and its tasks that nobody has claimed yet
 ;   2 tasks that are not finished, 3 whether somebody sleeps until they are
 ;   5 the lock of whoever has the workers, 7 how many workers there are
 ;   9 the region
 ;   11 how many workers sleep
-%Pool = type { i64, [56 x i8], i32, i32, [56 x i8], i32, i32, i64, [48 x i8], ptr, [56 x i8], i32 }
+;   13 the CPU that all workers keep off, plus one; 0: none
+;   14 the workers
+%CPUs = type [1024 x i8]  ; a bit for each; Linux can be built for 8192
+; 0 its number in the system, 1 the CPU that was taken from it, plus one, 2 those it was left with
+%Worker = type { i32, i32, %CPUs }
+%Pool = type { i64, [56 x i8], i32, i32, [56 x i8], i32, i32, i64, [48 x i8], ptr, [56 x i8], i32,
+               [60 x i8], i32, [WORKERS x %Worker] }
 
 ; On the stack of the thread that started it:
 ;   0 function, 1 closure, 2 number of tasks, 3 where the values of a failure go,
@@ -101,18 +129,18 @@ define void @set_own_threads(i64 %number) {
   ret void
 }
 
-; 0, or nonzero if the page has to be emptied by other means after a fork.
-define i32 @open_page() {
+; 0, or nonzero if the pages have to be emptied by other means after a fork.
+define i32 @open_pool() {
   ; PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, MADV_WIPEONFORK
-  %page = call ptr @mmap(ptr null, i64 4096, i32 3, i32 34, i32 -1, i64 0)
-  store ptr %page, ptr @pool
-  %status = call i32 @madvise(ptr %page, i64 4096, i32 18)
+  %pages = call ptr @mmap(ptr null, i64 SIZE, i32 3, i32 34, i32 -1, i64 0)
+  store ptr %pages, ptr @pool
+  %status = call i32 @madvise(ptr %pages, i64 SIZE, i32 18)
   ret i32 %status
 }
 
 define void @forget() {
   %pool = load ptr, ptr @pool
-  call void @llvm.memset.p0.i64(ptr %pool, i8 0, i64 4096, i1 false)
+  call void @llvm.memset.p0.i64(ptr %pool, i8 0, i64 SIZE, i1 false)
   ret void
 }
 
@@ -275,8 +303,12 @@ end:
 }
 
 ; ---- Workers ---------------------------------------------------------------------------------
-define internal ptr @worker(ptr %pool) {
+define internal ptr @worker(ptr %self) {
 entry:
+  %pool = load ptr, ptr @pool
+  %thread = call i64 (i64, ...) @syscall(i64 GETTID)
+  %number = trunc i64 %thread to i32
+  store atomic i32 %number, ptr %self release, align 4
   br label %awake
 awake:
   %start = call i64 @now()
@@ -336,13 +368,16 @@ entry:
   %r3 = call i32 @pthread_attr_setstacksize(ptr %attributes, i64 8388608)
   %r4 = call i32 @sigfillset(ptr %all)
   %r5 = call i32 @pthread_sigmask(i32 0, ptr %all, ptr %old)
+  %avoided.at = getelementptr %Pool, ptr %pool, i32 0, i32 13
+  store i32 0, ptr %avoided.at
   br label %next
 next:
   %workers = load i64, ptr %workers.at
   %enough = icmp sge i64 %workers, %count
   br i1 %enough, label %leave, label %create
 create:
-  %status = call i32 @pthread_create(ptr %thread, ptr %attributes, ptr @worker, ptr %pool)
+  %worker = getelementptr %Pool, ptr %pool, i32 0, i32 14, i64 %workers
+  %status = call i32 @pthread_create(ptr %thread, ptr %attributes, ptr @worker, ptr %worker)
   %more = add i64 %workers, 1
   %refused = icmp ne i32 %status, 0
   br i1 %refused, label %settle, label %created
@@ -361,6 +396,107 @@ leave:
   %r6 = call i32 @pthread_sigmask(i32 2, ptr %old, ptr null)
   %r7 = call i32 @pthread_attr_destroy(ptr %attributes)
   ret void
+}
+
+; Takes the CPU that the caller is on out of those that the workers may run on, and gives back the
+; one that was taken out before. A kernel may wake a worker where the caller is, though other CPUs
+; are idle, and there it doesn't run before the caller has done all tasks itself. Called by whoever
+; has the lock.
+define internal void @keep_off(ptr %pool) {
+entry:
+  %cpu.at = alloca i32
+  store i32 0, ptr %cpu.at
+  %r1 = call i64 (i64, ...) @syscall(i64 GETCPU, ptr %cpu.at, ptr null, ptr null)
+  %cpu = load i32, ptr %cpu.at
+  %new = add i32 %cpu, 1
+  %avoided.at = getelementptr %Pool, ptr %pool, i32 0, i32 13
+  %avoided = load i32, ptr %avoided.at
+  %stays = icmp eq i32 %new, %avoided
+  br i1 %stays, label %leave, label %look
+look:
+  %workers.at = getelementptr %Pool, ptr %pool, i32 0, i32 7
+  %workers = load i64, ptr %workers.at
+  br label %next
+next:
+  %index = phi i64 [ 0, %look ], [ %more, %moved ]
+  %all = phi i1 [ true, %look ], [ %still, %moved ]
+  %worker = getelementptr %Pool, ptr %pool, i32 0, i32 14, i64 %index
+  %number = load atomic i32, ptr %worker acquire, align 4
+  %begun = icmp ne i32 %number, 0
+  %still = and i1 %all, %begun
+  br i1 %begun, label %move, label %moved
+move:
+  call void @move(ptr %worker, i32 %number, i32 %cpu)
+  br label %moved
+moved:
+  %more = add i64 %index, 1
+  %over = icmp eq i64 %more, %workers
+  br i1 %over, label %note, label %next
+note:
+  %kept = select i1 %still, i32 %new, i32 0
+  store i32 %kept, ptr %avoided.at
+  br label %leave
+leave:
+  ret void
+}
+
+; Takes a CPU from a worker, if others are left. What was taken before goes back, unless somebody
+; else has decided on the worker's CPUs since.
+define internal void @move(ptr %worker, i32 %number, i32 %cpu) {
+  %cpus = alloca %CPUs, align 8
+  call void @llvm.memset.p0.i64(ptr %cpus, i8 0, i64 1024, i1 false)
+  %r1 = call i64 (i64, ...) @syscall(i64 SCHED_GETAFFINITY, i32 %number, i64 1024, ptr %cpus)
+  %left = getelementptr %Worker, ptr %worker, i32 0, i32 2
+  %has = load <256 x i32>, ptr %cpus, align 4
+  %had = load <256 x i32>, ptr %left, align 4
+  %differ = icmp ne <256 x i32> %has, %had
+  %decided = call i1 @llvm.vector.reduce.or.v256i1(<256 x i1> %differ)
+  %taken.at = getelementptr %Worker, ptr %worker, i32 0, i32 1
+  %before = load i32, ptr %taken.at
+  %taken = select i1 %decided, i32 0, i32 %before
+  %old.at = call ptr @byte_of(ptr %cpus, i32 %taken)
+  %old.bit = call i8 @bit_of(i32 %taken)
+  %old = load i8, ptr %old.at
+  %more = or i8 %old, %old.bit
+  store i8 %more, ptr %old.at
+  %new = add i32 %cpu, 1
+  %at = call ptr @byte_of(ptr %cpus, i32 %new)
+  %bit = call i8 @bit_of(i32 %new)
+  %byte = load i8, ptr %at
+  %found = and i8 %byte, %bit
+  %fewer = xor i8 %byte, %found
+  store i8 %fewer, ptr %at
+  %rest = load <256 x i32>, ptr %cpus, align 4
+  %united = call i32 @llvm.vector.reduce.or.v256i32(<256 x i32> %rest)
+  %none = icmp eq i32 %united, 0
+  br i1 %none, label %leave, label %set
+set:
+  %r2 = call i64 (i64, ...) @syscall(i64 SCHED_SETAFFINITY, i32 %number, i64 1024, ptr %cpus)
+  call void @llvm.memcpy.p0.p0.i64(ptr %left, ptr %cpus, i64 1024, i1 false)
+  %missed = icmp eq i8 %found, 0
+  %noted = select i1 %missed, i32 0, i32 %new
+  store i32 %noted, ptr %taken.at
+  br label %leave
+leave:
+  ret void
+}
+
+; Where a set has a CPU, of whose number plus one we know; of none, any place, and no bit.
+define internal ptr @byte_of(ptr %cpus, i32 %next) {
+  %cpu = call i32 @llvm.usub.sat.i32(i32 %next, i32 1)
+  %byte = lshr i32 %cpu, 3
+  %at = getelementptr i8, ptr %cpus, i32 %byte
+  ret ptr %at
+}
+
+define internal i8 @bit_of(i32 %next) {
+  %some = icmp ne i32 %next, 0
+  %one = zext i1 %some to i8
+  %cpu = sub i32 %next, 1
+  %low = and i32 %cpu, 7
+  %place = trunc i32 %low to i8
+  %bit = shl i8 %one, %place
+  ret i8 %bit
 }
 
 ; ---- Regions ---------------------------------------------------------------------------------
@@ -426,6 +562,7 @@ publish:
   %all.awake = icmp eq i32 %sleepers, 0
   br i1 %all.awake, label %claim, label %wake
 wake:
+  call void @keep_off(ptr %pool)
   %generation.at = getelementptr i8, ptr %pool, i64 4
   %others = sub i32 %pending, 1
   %ignored = call i64 (i64, ...) @syscall(i64 FUTEX, ptr %generation.at, i32 129, i32 %others)
@@ -596,9 +733,10 @@ def _started() -> _Pool:
 
 def pool_text(machine: str) -> str:
     """The LLVM IR of the pool for a machine, by the name that LLVM gives it."""
-    futex, pause = _MACHINES.get(machine, ("0", ""))
-    text = _TEXT.replace("FUTEX", futex).replace("PAUSE", pause)
-    return text.replace("SPIN", str(_SPIN_NANOSECONDS)).replace("RECORD", str(MAX_FAILURE_VALUES))
+    text = _TEXT
+    for word, value in (_CONSTANTS | _MACHINES.get(machine, _ELSEWHERE)).items():
+        text = text.replace(word, value)
+    return text
 
 
 def _start() -> _Pool:
@@ -607,7 +745,7 @@ def _start() -> _Pool:
     wanted = ctypes.c_int64.from_address(code.data("wanted"))
     if _STATUS(code.function("start"))() != 0:
         raise MemoryError("threads: expected a key for data of a thread, found none left")
-    if _most_threads() > 1 and _STATUS(code.function("open_page"))() != 0:  # before Linux 4.14
+    if _most_threads() > 1 and _STATUS(code.function("open_pool"))() != 0:  # before Linux 4.14
         os.register_at_fork(after_in_child=ctypes.CFUNCTYPE(None)(code.function("forget")))
     wanted.value = threads
     return _Pool(
@@ -622,7 +760,7 @@ def _start() -> _Pool:
 def _most_threads() -> int:
     """More make no sense; where we don't know how to wait, there is just the caller."""
     known = sys.platform == "linux" and _machine() in _MACHINES
-    return 1024 if known else 1
+    return _MOST_THREADS if known else 1
 
 
 def _machine() -> str:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -185,6 +186,63 @@ def test_workers_take_no_signals() -> None:
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
+# -- Where workers run ----------------------------------------------------------------------------
+
+
+def workers_run_on(cpus: set[int], own: int) -> bool:
+    """Whether both workers may run on `cpus` once a thread that runs on the CPU `own` has woken
+    them. On a busy machine they may still have been awake."""
+    return any(_masks({own}) == [cpus] * 2 for _ in range(20))
+
+
+def _masks(own: set[int]) -> list[set[int]]:
+    masks: dict[int, set[int]] = {}
+
+    def start() -> None:
+        caller = threading.get_native_id()
+
+        def task(number: int, tasks: int, *_: Any) -> int:
+            if threading.get_native_id() != caller:
+                masks[threading.get_native_id()] = os.sched_getaffinity(0)
+            together.wait(30)
+            return 0
+
+        os.sched_setaffinity(0, own)
+        time.sleep(0.05)
+        assert region(task)[0] == 0
+
+    together = threading.Barrier(3)
+    other = threading.Thread(target=start)
+    other.start()
+    other.join(30)
+    assert len(masks) == 2
+    return list(masks.values())
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU")
+def test_workers_keep_off_the_cpu_of_who_wakes_them() -> None:
+    cpus = os.sched_getaffinity(0)
+    assert meet() == 3
+    for cpu in (*cpus, *cpus):
+        assert workers_run_on(cpus - {cpu}, cpu)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU")
+def test_workers_stay_where_somebody_else_has_put_them() -> None:
+    run_python("""
+from tests.runtime.test_threads import *
+first, second, *_ = sorted(os.sched_getaffinity(0))
+runtime.set_num_threads(3)
+assert meet() == 3
+cpus = os.sched_getaffinity(0)
+assert workers_run_on(cpus - {first}, first)
+for thread in os.listdir("/proc/self/task"):
+    os.sched_setaffinity(int(thread), {first})
+for cpu in (second, first, second, first):
+    assert workers_run_on({first}, cpu)
+""")
+
+
 # -- fork and exit --------------------------------------------------------------------------------
 
 
@@ -247,9 +305,9 @@ def test_the_interpreter_exits(then: str) -> None:
 def test_a_system_that_does_not_empty_pages_at_a_fork() -> None:
     run_python("""
 from tests.runtime.test_threads import *
-wipe_on_fork = "@madvise(ptr %page, i64 4096, i32 18)"
+wipe_on_fork = "@madvise(ptr %pages, i64 SIZE, i32 18)"
 assert wipe_on_fork in threads._TEXT
-threads._TEXT = threads._TEXT.replace(wipe_on_fork, "@madvise(ptr %page, i64 4096, i32 999)")
+threads._TEXT = threads._TEXT.replace(wipe_on_fork, "@madvise(ptr %pages, i64 SIZE, i32 999)")
 runtime.set_num_threads(3)
 assert meet() == 3
 in_child(lambda: meet() == 3)
