@@ -27,7 +27,7 @@ Program = Callable[[Any], list[Any]]
 
 EPS = float(np.finfo(np.float32).eps)
 _ASIDE_FLOP = 2**26  # beyond, plain loops take seconds
-_ASLEEP = 0.02  # seconds after which the workers of OpenMP and OpenBLAS sleep
+_PAUSE = 0.01  # seconds
 _BUDGET = 0.5  # seconds of measuring a row
 
 
@@ -158,10 +158,20 @@ def _on(threads: int, name: str, timer: Timer) -> Timer:
         return timer
 
     def rested(number: int) -> float:
-        time.sleep(_ASLEEP)
+        _rest()
         return timer(number)
 
     return rested
+
+
+def _rest() -> None:
+    """Waits until no thread of this process is busy: the workers of OpenBLAS look for more work for
+    0.1 seconds, on a core that the next contender needs."""
+    spent = _PAUSE
+    while spent > _PAUSE / 10:
+        before = time.process_time()
+        time.sleep(_PAUSE)
+        spent = time.process_time() - before
 
 
 def _cannot(name: str, threads: int) -> str:

@@ -28,7 +28,7 @@ from minitvm.te.tensor import ComputeOp
 Place: TypeAlias = tuple[Stage, IterVar] | Literal["ahead"] | None
 """Where a copy is made: in a loop of a stage; ahead of the call; or of all, before the loops."""
 
-_TASKS = 4  # for each core: more make no difference to when the last one ends
+_TASKS = 16  # for each core: more make no difference to when the last one ends
 
 
 @final

@@ -30,6 +30,7 @@ VECTOR_LOAD = 3  # multiply-adds that a vector costs which comes from L2, or lie
 _WAYS = 8  # of the L1 cache
 _MOST_COUNTS = 256  # of parts that are tried: where there are so many, one more makes no difference
 _PAGE = 4096  # bytes: rows so far apart fall into the same set of L1
+_REMAINDER = 0.01  # of the time, for rows that are left over: they are code of their own
 LINE = 64  # bytes that a cache reads at once
 _PACKING = 3  # tiles of rows that take as long as to bring a panel's part into place
 _USUAL = 4096  # an extent that the call decides
@@ -92,9 +93,8 @@ def tile_of(geometry: Geometry, target: Target) -> Tile:
     widest = 1 << (all_columns.bit_length() - 1)
     best, least = Tile(1, min(lanes, widest)), float("inf")
     size = prod(each or _USUAL for each in geometry.steps) * all_columns * geometry.itemsize
-    is_large = (
-        size > target.cache_bytes(2) // 2
-    )  # what the fewer tiles read, the more rows they have
+    # What the fewer tiles read, the more rows they have.
+    is_large = size > target.cache_bytes(2) // 2
     for vectors in (1, 2, 3, 4):
         tile_columns = min(vectors * lanes, widest)
         if vectors > 1 and vectors * lanes > all_columns:
@@ -102,6 +102,8 @@ def tile_of(geometry: Geometry, target: Target) -> Tile:
         limit = (target.vector_registers - _SPARE - vectors + 1) // vectors
         for tile_rows in range(1, min(limit, most_rows, all_rows) + 1):
             cycles = _cycles(all_rows, all_columns, tile_rows, tile_columns, lanes)
+            if rows is not None and rows % tile_rows:
+                cycles *= 1 + _REMAINDER
             reads_less = is_large and cycles == least and tile_columns == best.columns
             if cycles < least or reads_less:
                 best, least = Tile(tile_rows, tile_columns), cycles

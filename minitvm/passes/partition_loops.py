@@ -26,6 +26,7 @@ MAX_STATEMENTS = 2048
 
 # A guard that is asked in less than this part of a loop's work costs less than a second loop.
 _LITTLE = 32
+_MOST = (7, 8)  # of a loop's iterations
 _USUAL = 128  # iterations of a loop of unknown extent
 
 # A greater bound is one of a dtype, and says nothing about the program.
@@ -79,6 +80,9 @@ def partition_loops(func: PrimFunc, options: LoopPartitionOptions | None = None)
     chooses between both copies in each iteration, as does a loop whose guard is no linear function
     of its variable (that of fused loops). Where only the last iteration is left for the second
     copy, its number stands there, and the loops inside are partitioned as any others.
+
+    A loop over blocks of tiles stays whole if a guard fails in several of its blocks: the loop over
+    tiles inside is split, of which fewer are left over.
     """
     return with_body(func, _Partition(func, options or LoopPartitionOptions()).stmt(func.body))
 
@@ -183,6 +187,9 @@ class _Partition(Mutator):
         composite = [self._forms.is_composite_in(row, var) for row in rows]
         if not all(var in row.terms or mixed for row, mixed in zip(rows, composite, strict=True)):
             return  # it belongs to another loop
+        mostly = not any(composite) and all(_mostly_holds(node, row) for row in rows)
+        if use.in_tiles and not mostly:
+            return  # the loop over tiles is split: less is left over there
         if any(composite) or (rows and node.kind == ForKind.PARALLEL):
             if use.in_a_loop:  # which is then free of the condition
                 region.chosen.append(condition)
@@ -286,6 +293,18 @@ def _follows(row: Affine, rows: Sequence[Affine]) -> bool:
     return any(not each.terms and each.constant >= 0 for each in differences)
 
 
+def _mostly_holds(node: s.For, row: Affine) -> bool:
+    """Whether a form, which is linear in the loop's variable, is at least zero in most iterations,
+    as far as that is known."""
+    begin, extent = e.const_int(node.min), e.const_int(node.extent)
+    if begin is None or extent is None or set(row.terms) != {node.loop_var}:
+        return True
+    coefficient = row.terms[node.loop_var]
+    ends = (row.constant + coefficient * each for each in (begin, begin + extent - 1))
+    holds = extent - sum(max(0, -(end // abs(coefficient))) for end in ends)
+    return holds * _MOST[1] >= extent * _MOST[0]
+
+
 def _only_last(node: s.For, rows: Sequence[Affine]) -> IntImm | None:
     """The last iteration, where it is the only one in which a row is negative."""
     begin, extent = e.const_int(node.min), e.const_int(node.extent)
@@ -309,6 +328,7 @@ class _Use:
 
     rows: list[Affine] = field(default_factory=list)
     in_a_loop: bool = False
+    in_tiles: bool = False  # of which a loop in that body has some, that hold it or do not
     work: int = 0  # what is done where it is asked
 
 
@@ -364,6 +384,7 @@ class _Forms:
         for condition in conditions:
             use = found.setdefault(condition, _Use())
             use.in_a_loop = use.in_a_loop or bool(inner)
+            use.in_tiles = use.in_tiles or self._is_in_tiles(condition, inner)
             use.work += _work(node) * prod(_iterations(loop) for loop in inner)
             use.rows.append(self._least(self.form(condition), inner))
         if not isinstance(node, s.For):
@@ -374,6 +395,10 @@ class _Forms:
             if self._is_index(node.min) and self._is_index(node.extent):
                 self._prover.bind_interval(node.loop_var, node.min, node.extent)
             self._gather(node.body, (*inner, node), every, found)
+
+    def _is_in_tiles(self, condition: PrimExpr, inner: Sequence[s.For]) -> bool:
+        loops = [each for each in inner if each.loop_var in self.variables(condition)]
+        return len(loops) > 1 and loops[0].kind == ForKind.SERIAL
 
     def choices(self, node: PrimExpr) -> list[PrimExpr]:
         """The comparisons of the choices in an expression."""

@@ -85,6 +85,14 @@ def test_the_rest_of_a_parallel_loop_is_its_last_iteration(golden: Golden) -> No
     golden(str(simplify(partition_loops(func(loop(io, 2, body, ForKind.PARALLEL), c)))))
 
 
+def test_blocks_of_which_many_are_not_full(golden: Golden) -> None:
+    """The loop over tiles inside is split: only the last tile of the last block is not full."""
+    tile = Var("tile")
+    place = io * 64 + tile * 16 + ii
+    body = loop(ii, 16, IfThenElse(likely(place < 120), copy(place, const(0.0))))
+    golden(str(simplify(partition_loops(func(loop(io, 2, loop(tile, 4, body)))))))
+
+
 def test_a_guard_of_little_work_goes_with_the_others(golden: Golden) -> None:
     """One that does not pay a second loop by itself, but holds wherever the other does."""
     k = Var("k")
