@@ -27,6 +27,8 @@ from minitvm.auto_scheduler.loops import (
     make_copy,
     place_copy,
     places_of,
+    run_in_vectors,
+    run_outermost,
     write_tiles,
 )
 from minitvm.auto_scheduler.sums import sums_in_registers
@@ -92,7 +94,7 @@ def write_dotted(
     places = places_of(contraction)
     tile = _tile(contraction, contraction.rows[-1], by, target)
     geometry = geometry_of(contraction, places, DType.of(by.a), DType.of(by.b))
-    blocks = _even(blocks_of(geometry, tile, target, copied=True, whole=True), geometry, tile)
+    blocks = even_blocks(geometry, tile, target)
     choose_tile(s, contraction, tile, target, by.name)
     choose_blocks(s, contraction, replace(blocks, strip=None))
 
@@ -100,17 +102,17 @@ def write_dotted(
     loads = factors_of(s[sums].op)
     kept = [by.b if each.producer is contraction.b.tensor else by.a for each in loads]
     known = {stage.op for stage in s.stages}
-    padding = _padding(contraction, tile, blocks, by.group)
+    padding = padding_of(contraction, tile, blocks, by.group)
     padded, *factors = s.pad_einsum(sums, padding, kept)
     excess = factors[2:]
-    tasks, tiles = write_tiles(s[last], places, tile, blocks, None, True, True)
-    s[last].parallel((*tasks, *tiles)[0].axis)
-    task = (s[last], tasks[-1].axis) if tasks else None
+    tiles = write_tiles(s[last], places, tile, blocks, None, True)
+    run_in_vectors(s[last], tiles)
+    task = run_outermost(s[last], tiles)
     for load, factor in zip(loads, factors[:2], strict=True):
         is_b = load.producer is contraction.b.tensor
         place = len(contraction.op.axis) - 1 if is_b else places.rows[-1]
         width = tile.columns if is_b else tile.rows
-        at: Place = task if is_b else (s[last], tiles[-3].axis)
+        at: Place = task if is_b else (s[last], tiles.strip)
         if is_b and ahead:
             at = "ahead"
         readers = [padded, *excess] if is_b else [padded]
@@ -122,9 +124,9 @@ def write_dotted(
         place_copy(s[each], task)
         # What a tile reads of it is as wide as the tile, so that all of it is computed.
         part = s[s.cache_read(each, "local", [stage.op for stage in s.readers(s[each])])]
-        part.compute_at(s[last], tiles[-1].axis)
+        part.compute_at(s[last], tiles.loops[-1].axis)
         part.vectorize(compute_of(part).axis[-1])
-    _write_sums(s[padded], s[last], places, tiles[-1].axis, tile, by)
+    _write_sums(s[padded], s[last], places, tiles.loops[-1].axis, tile, by)
 
 
 def _write_excess(stage: Stage, tile: Tile, by: DotProduct) -> None:
@@ -155,8 +157,9 @@ def _tile(contraction: Contraction, row: IterVar, by: DotProduct, target: Target
     return best
 
 
-def _even(blocks: Blocks, geometry: Geometry, tile: Tile) -> Blocks:
-    """The blocks with strips that are equal parts of one."""
+def even_blocks(geometry: Geometry, tile: Tile, target: Target) -> Blocks:
+    """The blocks of which all steps are summed at once, with strips that are equal parts of one."""
+    blocks = blocks_of(geometry, tile, target, copied=True, whole=True)
     rows = (blocks.rows if len(geometry.rows) == 1 else None) or geometry.rows[-1]
     if rows is None:
         return blocks
@@ -166,7 +169,7 @@ def _even(blocks: Blocks, geometry: Geometry, tile: Tile) -> Blocks:
     return replace(blocks, strip=strip * tile.rows)
 
 
-def _padding(contraction: Contraction, tile: Tile, blocks: Blocks, steps: int) -> list[int]:
+def padding_of(contraction: Contraction, tile: Tile, blocks: Blocks, steps: int) -> list[int]:
     """Of what each axis is made a multiple, so that all tiles are full; but for rows that the call
     decides."""
     padding = [1] * len(contraction.op.axis)

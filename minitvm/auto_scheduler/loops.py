@@ -7,8 +7,8 @@
             for strips of rows
                 for tiles of rows
                     for tiles of columns
-                        for rows of a tile               # unrolled
-                            for columns of a tile        # vectorized
+                        for rows of a tile
+                            for columns of a tile
 """
 
 from __future__ import annotations
@@ -56,6 +56,23 @@ class Loop:
     extent: int | None
 
 
+@final
+@record()
+class Tiles:
+    """The loops over tasks; those of a task, over strips and tiles; and the axes of a tile: its
+    rows, if it has any, and its columns."""
+
+    tasks: list[Loop]
+    loops: list[Loop]
+    row: IterVar | None
+    column: IterVar
+
+    @property
+    def strip(self) -> IterVar:
+        """The outermost loop over rows: over strips, or else over tiles."""
+        return self.loops[-3:][0].axis
+
+
 def places_of(contraction: Contraction) -> Places:
     """Where a contraction has its rows."""
     axes = contraction.op.axis
@@ -86,31 +103,33 @@ def write_tiles(
     blocks: Blocks,
     steps: IterVar | None,
     rows_outside: bool,
-    unroll_rows: bool,
-) -> tuple[list[Loop], list[Loop]]:
-    """The loops over tasks, over blocks of the sum and over tiles, and what is done with a tile;
-    those over tasks and tiles."""
+) -> Tiles:
+    """The loops over tasks, over blocks of the sum and over tiles."""
     tasks, rows, column = write_blocks(stage, places, blocks)
     outer, inner = stage.split(column.axis, factor=tile.columns)
-    tiles, inside = [Loop(outer, _parts(column.extent, tile.columns))], [inner]
+    tiles, tile_row = [Loop(outer, _parts(column.extent, tile.columns))], None
     if rows:
         *before, row = rows
         if blocks.strip is not None:
             strips, inside_strip = stage.split(row.axis, factor=blocks.strip)
             before.append(Loop(strips, _parts(row.extent, blocks.strip)))
             row = Loop(inside_strip, blocks.strip)
-        row_outer, row_inner = stage.split(row.axis, factor=tile.rows)
-        if unroll_rows:
-            stage.unroll(row_inner)
-        inside.insert(0, row_inner)
+        row_outer, tile_row = stage.split(row.axis, factor=tile.rows)
         # A tile of rows stays in L1 while all panels are read from L2.
         tiles.insert(0 if rows_outside else 1, Loop(row_outer, _parts(row.extent, tile.rows)))
         tiles = [*before, *tiles]
     summed = [] if steps is None else [steps]
+    inside = [inner] if tile_row is None else [tile_row, inner]
     loops = [each.axis for each in tasks], [each.axis for each in tiles]
     stage.reorder(*loops[0], *summed, *loops[1], *inside)
-    stage.vectorize(inner)
-    return tasks, tiles
+    return Tiles(tasks, tiles, tile_row, inner)
+
+
+def run_in_vectors(stage: Stage, tiles: Tiles, unroll_rows: bool = True) -> None:
+    """What a stage does with a tile is written out, row after row, in vectors."""
+    if tiles.row is not None and unroll_rows:
+        stage.unroll(tiles.row)
+    stage.vectorize(tiles.column)
 
 
 def write_blocks(
@@ -152,6 +171,16 @@ def run_parallel(
         axes[:number] = [fused(stage, axes[:number])]
         stage.parallel(axes[0])
     return axes
+
+
+def run_outermost(stage: Stage, tiles: Tiles) -> Place:
+    """Runs the outermost loop that has several iterations on all cores. No loops are fused: that
+    the begin of a tile is that of a panel, which intrinsics need, would be hard to see. Where a
+    task packs its panels."""
+    loops = [*tiles.tasks, *tiles.loops]
+    outermost = next((loop for loop in loops if loop.extent != 1), loops[0])
+    stage.parallel(outermost.axis)
+    return (stage, tiles.tasks[-1].axis) if tiles.tasks else None
 
 
 def write_copy(stage: Stage, target: Target) -> None:

@@ -3,32 +3,42 @@
 As :mod:`dotted`, but what is computed at once is a block of sums over all of k, in tile registers
 or in vectors of two rows and columns; where all blocks are whole it is stored to C itself::
 
-    for each block of rows that fits the L2 cache:   # only where neither factor does
-        for each tile of columns:
-            for each tile of rows:
+    for each block of columns:
+        panels = B[:, block of columns]
+        for each tile of rows:
+            for each tile of columns:
                 sums = matrix_product(A[rows, :], panels[j // columns, :, :])
                 C[...] = sums
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from math import inf
 from typing import Any, cast
 
-from minitvm.auto_scheduler.choice import choose
+from minitvm.auto_scheduler.choice import choose, choose_blocks
 from minitvm.auto_scheduler.contraction import Contraction, extent_of
-from minitvm.auto_scheduler.dotted import LEAST_ROWS, write_panels
-from minitvm.auto_scheduler.loops import Place, compute_of, make_copy
+from minitvm.auto_scheduler.dotted import LEAST_ROWS, even_blocks, padding_of, write_panels
+from minitvm.auto_scheduler.loops import (
+    Place,
+    compute_of,
+    geometry_of,
+    make_copy,
+    places_of,
+    run_outermost,
+    write_tiles,
+)
 from minitvm.auto_scheduler.tiles import Tile, balanced
-from minitvm.expr import ProducerLoad, Var
+from minitvm.expr import IterVar, ProducerLoad, Var
+from minitvm.runtime.dtype import DType
 from minitvm.target import Target
 from minitvm.te.dataflow import factors_of
 from minitvm.te.matrix_product import MatrixProduct, find_matrix_product, matrix_product
 from minitvm.te.schedule import Schedule
 from minitvm.te.stage import Stage
 from minitvm.te.tensor import Tensor
-from minitvm.te.tensor_intrin import TensorIntrin
 
 
 def matrix_product_for(contraction: Contraction, target: Target) -> MatrixProduct | None:
@@ -77,16 +87,19 @@ def write_matrix(
 ) -> None:
     """Writes the schedule of a contraction by an instruction, and of the stage of `last`, which
     takes its sums. `ahead`: the columns' factor is an argument that is packed before the call."""
-    op, sizes = contraction.op, _sizes(contraction)
-    tile = _tile(contraction, by)
+    op, (_, _, steps) = contraction.op, _sizes(contraction)
+    tile, depth = _tile(contraction, by), _rounded_up(steps, by.depth)
     assert tile is not None
-    depth = _rounded_up(sizes[2], by.depth)
-    block = _row_tiles_in_cache(contraction, tile, depth, target)
-    multiples = (tile.rows * (block or 1), tile.columns, by.depth)
-    is_even = not any(size % each for size, each in zip(sizes, multiples, strict=True))
+    places = places_of(contraction)
+    geometry = geometry_of(contraction, places, DType.of(by.a), DType.of(by.b))
+    blocks = even_blocks(geometry, tile, target)
+    padding = padding_of(contraction, tile, blocks, by.depth)
+    extents = map(extent_of, (*op.axis, *op.reduce_axis))
+    is_even = not any(cast(int, n) % each for n, each in zip(extents, padding, strict=True))
 
     choose(s, "tile", "blocks of {rows} x {columns} sums by {by}, over all steps at once",
            rows=tile.rows, columns=tile.columns, by=by.name)  # fmt: skip
+    choose_blocks(s, contraction, replace(blocks, strip=None))
 
     known = {stage.op for stage in s.stages}
     if last.op is op and is_even:
@@ -95,18 +108,29 @@ def write_matrix(
     else:
         inner = s.cache_write(last, "global") if last.op is op else op.output(0)
         loads = factors_of(s[inner].op)
-        sums, *factors = s.pad_einsum(inner, [*[1] * (len(op.axis) - 2), *multiples])
+        sums, *factors = s.pad_einsum(inner, padding)
+    stage = s[last]
+    tiles = write_tiles(stage, places, tile, blocks, None, True)
+    task = run_outermost(stage, tiles)
     for load, factor in zip(loads, factors, strict=True):
-        at: Place = None
+        at: Place
         if load.producer is contraction.b.tensor:
-            place, at = len(op.axis) - 1, "ahead" if ahead else None
+            at = "ahead" if ahead else task
+            place = len(op.axis) - 1
             in_order = write_panels(s, [sums], factor, load, place, tile.columns, by.group, at)
         else:
-            in_order = _write_rows(s, sums, factor, load)
+            at = stage, tiles.strip
+            in_order = _write_rows(s, sums, factor, load, at)
         if factor.op not in known:
             make_copy(s[factor], in_order, at, target)
     intrinsic = matrix_product(by.name, tile.rows, tile.columns, depth)
-    _write_tiles(s[last], s[sums], tile, intrinsic, block)
+    if s[sums] is stage:
+        assert tiles.row is not None
+        stage.tensorize(tiles.row, intrinsic)
+        return
+    stage.vectorize(tiles.column)
+    s[sums].compute_at(stage, tiles.loops[-1].axis)
+    s[sums].tensorize(compute_of(s[sums]).axis[-2], intrinsic)
 
 
 def _sizes(contraction: Contraction) -> tuple[int, int, int]:
@@ -143,21 +167,9 @@ def _rounded_up(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
 
 
-def _row_tiles_in_cache(
-    contraction: Contraction, tile: Tile, depth: int, target: Target
-) -> int | None:
-    """How many tiles of rows make a block: what they read fills a quarter to a half of the L2
-    cache, whichever pads least. None where half of it holds all columns, or all rows."""
-    rows, columns, _ = _sizes(contraction)
-    half = target.cache_bytes(2) // 2
-    itemsize = contraction.a.tensor.dtype.itemsize
-    tiles, most = -(-rows // tile.rows), max(1, half // (tile.rows * depth * itemsize))
-    if columns * depth * itemsize <= half or tiles <= most:
-        return None
-    return min(range(-(-most // 2), most + 1), key=lambda block: (-tiles % block, -block))
-
-
-def _write_rows(s: Schedule, sums: Tensor, factor: Tensor, load: ProducerLoad) -> bool:
+def _write_rows(
+    s: Schedule, sums: Tensor, factor: Tensor, load: ProducerLoad, at: tuple[Stage, IterVar]
+) -> bool:
     """Lets the rows' factor be read row after row, each from its first step of the sum to its
     last. Whether it lies so."""
     op = compute_of(s[sums])
@@ -175,30 +187,8 @@ def _write_rows(s: Schedule, sums: Tensor, factor: Tensor, load: ProducerLoad) -
     steps, together = rows.split(step, factor=_TOGETHER)
     rows.reorder(*first, steps, row, together)  # so that squares are transposed in registers
     rows.vectorize(together)
-    rows.parallel((*first, steps)[0])
+    rows.compute_at(*at)
     return False
 
 
 _TOGETHER = 16  # steps of the sum that are brought together at once
-
-
-def _write_tiles(
-    stage: Stage, inner: Stage, tile: Tile, intrinsic: TensorIntrin, block: int | None
-) -> None:
-    """The loops over tiles of a stage, whose sums are its own, or those of `inner`."""
-    *outer, row, column = compute_of(stage).axis
-    row_tiles, row_inner = stage.split(row, factor=tile.rows)
-    column_tiles, column_inner = stage.split(column, factor=tile.columns)
-    is_one_row = extent_of(row) == tile.rows
-    tiles = [column_tiles, row_tiles] if is_one_row else [row_tiles, column_tiles]
-    if block is not None:
-        blocks, row_tiles = stage.split(row_tiles, factor=block)
-        tiles = [blocks, column_tiles, row_tiles]
-    stage.reorder(*outer, *tiles, row_inner, column_inner, *compute_of(stage).reduce_axis)
-    stage.parallel((*outer, *tiles)[0])
-    if inner is stage:
-        stage.tensorize(row_inner, intrinsic)
-        return
-    stage.vectorize(column_inner)
-    inner.compute_at(stage, tiles[-1])
-    inner.tensorize(compute_of(inner).axis[-2], intrinsic)

@@ -31,6 +31,7 @@ from minitvm.auto_scheduler.loops import (
     geometry_of,
     place_copy,
     places_of,
+    run_in_vectors,
     run_parallel,
     write_blocks,
     write_copy,
@@ -128,12 +129,13 @@ def _write_whole(
     if _widens(contraction):
         sums, copy = _widened(s, contraction, sums)
     rows_outside = in_panels or blocks.strip is not None
-    tasks, tiles = write_tiles(stage, places, tile, blocks, None, rows_outside, not in_memory)
-    if in_panels and tasks:
-        *_, task = run_parallel(stage, tasks, target)
-        loops = [each.axis for each in tiles]
+    tiles = write_tiles(stage, places, tile, blocks, None, rows_outside)
+    run_in_vectors(stage, tiles, unroll_rows=not in_memory)
+    if in_panels and tiles.tasks:
+        *_, task = run_parallel(stage, tiles.tasks, target)
+        loops = [each.axis for each in tiles.loops]
     else:
-        task, loops = None, run_parallel(stage, [*tasks, *tiles], target, 1)
+        task, loops = None, run_parallel(stage, [*tiles.tasks, *tiles.loops], target, 1)
     if in_memory:
         _write_copy(s[op.output(0)], stage, loops[-1], places)
     _write_sums(s[sums], stage, loops[-1], places)
@@ -171,11 +173,12 @@ def _write_deep(
         for task in run_parallel(s[last], tasks, target)[-1:]:
             stage.compute_at(s[last], task)
         outside = replace(blocks, rows=None, columns=None)
-    tasks, tiles = write_tiles(stage, places, tile, outside, steps, in_panels, True)
+    tiles = write_tiles(stage, places, tile, outside, steps, in_panels)
+    run_in_vectors(stage, tiles)
     if s[last] is stage:
-        run_parallel(stage, tasks, target)
-    _write_sums(s[sums], stage, tiles[-1].axis, places)
-    return _Made(sums, stage, steps, tiles[-3:][0].axis, copy)
+        run_parallel(stage, tiles.tasks, target)
+    _write_sums(s[sums], stage, tiles.loops[-1].axis, places)
+    return _Made(sums, stage, steps, tiles.strip, copy)
 
 
 def _widens(contraction: Contraction) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import re
 import sys
+from math import prod
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -18,9 +19,11 @@ from minitvm.auto_scheduler import auto_schedule
 from minitvm.codegen import build as build_module
 from minitvm.codegen.llvm_text import ModuleText
 from minitvm.codegen.machine_code import emit_object, machine_for
+from minitvm.functor import walk_once
 from minitvm.runtime import host as host_module
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.object_code import optimise, parse
+from minitvm.stmt import Allocate
 from minitvm.te.matrix_product import MATRIX_PRODUCTS, MatrixProduct, find_matrix_product
 from tests.auto_scheduler.instructions import in_software
 from tests.auto_scheduler.test_dot_products import (
@@ -162,13 +165,18 @@ def test_nan_and_infinity(target: str) -> None:
 
 @pytest.mark.usefixtures("anywhere")
 @pytest.mark.skipif(not HAS_BMI2, reason="kernels use BMI2")
-def test_blocks_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where neither factor fits the cache, tiles of rows come in blocks."""
-    monkeypatch.setattr(tvm.Target, "cache_bytes", lambda self, level: 16 << 10)
-    tensors = product(200, 96, 128, ("int8", "uint8", "int32"))
-    s = auto_schedule(tensors[2], AMX)
-    assert "s[C].reorder(i_outer_outer, j_outer, i_outer_inner, i_inner, j_inner)" in s.trace()
-    check(tensors, s, AMX, release_gil=True)
+def test_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of factors that don't fit the cache, blocks are packed and copied."""
+    monkeypatch.setattr(tvm.Target, "cache_bytes", lambda self, level: 32 << 10)
+    for layout in ("NN", "NT", "TN", "TT"):
+        tensors = product(200, 300, 120, ("int8", "uint8", "int32"), layout)
+        s = auto_schedule(tensors[2], AMX)
+        body = tvm.lower(s, tensors)["main"].body
+        made = [each.buffer for each in walk_once(body) if isinstance(each, Allocate)]
+        sizes = [each.dtype.itemsize * prod(int(str(n)) for n in each.shape) for each in made]
+        assert len(sizes) > 2
+        assert max(sizes) <= 16 << 10
+        check(tensors, s, AMX, layout, release_gil=True)
 
 
 @pytest.mark.usefixtures("anywhere")
