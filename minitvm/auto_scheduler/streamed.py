@@ -2,10 +2,15 @@
 
 ::
 
-    for each block of columns whose sums stay in the L1 cache:
-        for a few steps of k:                        # so many rows of B, each read in its order
-            for each vector of columns:
-                C[i, j] += A[i, k] * B[k, j]         # for all i, and these k
+    for each part of k:                              # on all threads
+        for each block of columns whose sums stay in the L1 cache:
+            for a few steps of k:                    # so many rows of B, each read in its order
+                for each vector of columns:
+                    sums[i, j] += A[i, k] * B[k, j]  # for all i, and these k
+    C[...] = all parts' sums
+
+Where there are more cores than parts, or a sum has to be in order, they share the columns as well:
+of each row they read shorter pieces.
 """
 
 from __future__ import annotations
@@ -14,11 +19,18 @@ from math import prod
 
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import Contraction, bytes_of, extent_of
+from minitvm.auto_scheduler.loops import Places, compute_of, fused, places_of
+from minitvm.expr import IterVar
 from minitvm.target import Target
 from minitvm.te.schedule import Schedule
+from minitvm.te.stage import Stage
 
 _MOST_ROWS = 8
 _MOST_PLAIN_ROWS = 2
+_MOST_PARTS = 8  # of the steps
+_LEAST_STEPS = 64  # of a part
+_LEAST_VECTORS = 16  # of a block: shorter pieces of a row are slow to read
+_USUAL = 4096  # columns, where the call decides
 _STEPS = 8  # rows of B that are read side by side: streams that the prefetcher follows
 
 
@@ -48,39 +60,69 @@ def _is_for_few(contraction: Contraction, most: int) -> bool:
     return None not in extents and prod(each or 0 for each in extents) <= most
 
 
-def write_streamed(s: Schedule, contraction: Contraction, target: Target) -> None:
-    """Writes that schedule."""
-    op, stage = contraction.op, s[contraction.op]
-    extents = [extent_of(axis) for axis in contraction.rows]
-    rows = prod(each or 1 for each in extents)
-    itemsize = op.output(0).dtype.itemsize
-    lanes = target.lanes(op.output(0).dtype)
-    block = max(1, target.cache_bytes(1) // 2 // (rows * itemsize * lanes)) * lanes
+def write_streamed(
+    s: Schedule, contraction: Contraction, target: Target, *, in_order: bool
+) -> None:
+    """Writes that schedule. `in_order`: no part of a sum is summed by itself."""
+    op, total = contraction.op, contraction.op.output(0)
+    places = places_of(contraction)
+    lanes = target.lanes(total.dtype)
+    rows = prod(extent_of(axis) or 1 for axis in contraction.rows)
+    others = prod(extent_of(op.axis[i]) or target.num_cores for i in places.others)
+    (k,) = op.reduce_axis
+    steps, columns = extent_of(k), extent_of(contraction.column)
+    parts = 1 if in_order or steps is None else _parts(steps)
+    vectors = max(1, target.cache_bytes(1) // 2 // (rows * total.dtype.itemsize * lanes))
+    if target.num_cores > others * parts:
+        share = (columns or _USUAL) * others * parts // (lanes * target.num_cores)
+        vectors = min(vectors, max(share, _LEAST_VECTORS))
+    ends_even = rows == 1 or (columns is not None and columns % lanes == 0)
+    together = _steps(None if steps is None else -(-steps // parts), ends_even)
     choose(
         s,
         "strategy",
         "{b} is read once, {steps} rows of it at a time: {rows} rows alone use it, {most} at most; "
-        "{block} columns of sums stay in the L1 cache",
+        "{block} columns of sums stay in the L1 cache, of {parts} parts of the steps",
         b=contraction.b.tensor.name,
-        steps=_STEPS,
+        steps=together,
         rows=rows,
         most=_MOST_ROWS,
-        block=block,
+        block=vectors * lanes,
+        parts=parts,
     )
-    outer = [axis for axis in op.axis[:-1] if axis not in contraction.rows]
-    (k,) = op.reduce_axis
-    block_outer, column = stage.split(contraction.column, factor=block)
-    column_outer, column_inner = stage.split(column, factor=lanes)
-    columns = extent_of(contraction.column)
-    ends_even = rows == 1 or (columns is not None and columns % lanes == 0)
-    k_outer, k_inner = stage.split(k, factor=_steps(extent_of(k), ends_even))
-    stage.reorder(
-        *outer, block_outer, k_outer, column_outer, *contraction.rows, k_inner, column_inner
-    )
-    for axis in (*contraction.rows, k_inner):
+    stage, tasks = s[total], list[IterVar]()
+    if parts > 1:
+        part, _ = stage.split(k, nparts=parts)
+        stage = s[s.rfactor(total, part)]
+        tasks.append(compute_of(stage).axis[0])
+        _write_total(s[total], places, lanes)
+    row_axes, other_axes, column = places.of(stage)
+    block, column = stage.split(column, factor=vectors * lanes)
+    column, lane = stage.split(column, factor=lanes)
+    step, inner = stage.split(compute_of(stage).reduce_axis[0], factor=together)
+    tasks = [*other_axes, *tasks, block]
+    stage.reorder(*tasks, step, column, *row_axes, inner, lane)
+    for axis in (*row_axes, inner):
         stage.unroll(axis)
-    stage.vectorize(column_inner)
-    stage.parallel(outer[0] if outer else block_outer)
+    stage.vectorize(lane)
+    stage.parallel(fused(stage, tasks))
+
+
+def _write_total(stage: Stage, places: Places, lanes: int) -> None:
+    """Adds up the parts, in vectors."""
+    rows, others, column = places.of(stage)
+    column, lane = stage.split(column, factor=lanes)
+    stage.reorder(*others, *rows, column, *compute_of(stage).reduce_axis, lane)
+    stage.vectorize(lane)
+    stage.parallel(fused(stage, [*others, *rows, column]))
+
+
+def _parts(steps: int) -> int:
+    """In how many parts a sum is computed: the same for any number of cores, and so are the bits.
+    Rather a few less than such that leave something over."""
+    most = max(1, min(_MOST_PARTS, steps // _LEAST_STEPS))
+    counts = range(most, most // 2, -1)
+    return min(counts, key=lambda parts: (steps % parts > 0, steps // parts % _STEPS > 0))
 
 
 def _steps(extent: int | None, ends_even: bool) -> int:

@@ -141,6 +141,7 @@ def _write_contraction(
     inline_columns = columns.op not in kept and _is_elementwise(columns.op)
     inline_columns = inline_columns and s.readers(columns) == [stage] and not columns.is_output
     ahead = _ahead(s, contraction, prepacked, inline_columns)
+    in_order = strict and contraction.op.output(0).dtype.is_float
     if is_left_plain(contraction) and ahead is None:
         choose_form(s, contraction, "matrix-vector product")
         choose(s, "strategy", "sums one by one, along what lies side by side")
@@ -149,7 +150,7 @@ def _write_contraction(
         choose_form(s, contraction, "matrix product")
         if inline_columns:
             columns.compute_inline()
-        write_streamed(s, contraction, target)
+        write_streamed(s, contraction, target, in_order=in_order)
         return (stage,)
     last = stage if stage.op in kept else _epilogue(s, stage)
     if is_convolution(contraction):
@@ -172,7 +173,7 @@ def _write_contraction(
             last.op.output(0),
             target,
             inline_columns=inline_columns,
-            in_order=strict and contraction.op.output(0).dtype.is_float,
+            in_order=in_order,
             ahead=ahead,
         )
     return (stage, last)
