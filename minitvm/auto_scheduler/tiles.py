@@ -231,8 +231,7 @@ def _parts(
     each part bringing its panels into place by itself."""
     best, least = (1, 1), float("inf")
     fewest = -(-panels // most_panels)
-    counts = range(fewest, max(fewest, min(panels, 2 * fewest + 4 * cores)) + 1)
-    for column_parts in counts[:_MOST_COUNTS]:
+    for column_parts in range(fewest, panels + 1)[:_MOST_COUNTS]:
         for row_parts in range(1, min(cores, most_row_parts) + 1):
             tasks = prod(each or 1 for each in batches) * column_parts * row_parts
             task = -(-panels // column_parts) * (-(-row_tiles // row_parts) + _PACKING)
