@@ -54,7 +54,6 @@ _LEAST_REUSE = 4
 # Intrinsics of an instruction or a few.
 _SHORT = {"sqrt", "rsqrt", "fabs", "floor", "ceil", "trunc", "round", "nearbyint", "copysign",
           "isnan", "isinf", "isfinite"}  # fmt: skip
-_UNPACKED = 1 << 18  # bytes of a factor that is fast to read as it lies
 
 
 def write_tiled(
@@ -76,10 +75,12 @@ def write_tiled(
     places = places_of(contraction)
     wide = op.output(0).dtype if _widens(contraction) else contraction.a.tensor.dtype
     geometry = geometry_of(contraction, places, wide, contraction.b.tensor.dtype)
-    tile = tile_of(geometry, target)
-    choose_tile(s, contraction, tile, target)
+    tile = tile_of(geometry, target, in_panels=True)
     packs = _packs(s, contraction, tile, inline_columns, ahead, target)
     in_panels = packs or ahead is not None
+    if not in_panels:
+        tile = tile_of(geometry, target)
+    choose_tile(s, contraction, tile, target)
     is_fused = last.op is not op
     blocks = _blocks(contraction, geometry, tile, in_panels, is_fused, in_order, target)
     choose_blocks(s, contraction, blocks)
@@ -265,7 +266,8 @@ def _packs(
     """Whether a call first brings the columns' factor into panels as wide as a tile."""
     b = contraction.b
     rows = extent_of(contraction.rows[-1]) if contraction.rows else 0
-    size = bytes_of(b.tensor)
+    size = _bytes_at_once(contraction)
+    fast = target.cache_bytes(2) // 2
     if ahead is not None:
         text = "{ahead} is packed into panels of {columns} columns ahead of the call"
         choose(s, "packing", text, ahead=ahead.name, columns=tile.columns)
@@ -285,14 +287,22 @@ def _packs(
         packs, why = True, "its {bytes} bytes come from memory, where long pieces are fast to read"
     elif rows is not None and rows < _LEAST_REUSE * tile.rows:
         packs, why = False, "fewer than {least} tiles of rows read it"
-    elif size is not None and size <= _UNPACKED:
+    elif size is not None and size <= fast:
         packs, why = False, "its {bytes} bytes are fast to read as they lie, as up to {most} are"
     else:
         packs, why = True, "{least} tiles of rows or more read it, and more than {most} bytes"
     how = "{b} is packed into panels of {columns} columns: " if packs else "{b} is not packed: "
     choose(s, "packing", how + why, b=b.tensor.name, columns=tile.columns, least=_LEAST_REUSE,
-           bytes=size, most=_UNPACKED)  # fmt: skip
+           bytes=size, most=fast)  # fmt: skip
     return packs
+
+
+def _bytes_at_once(contraction: Contraction) -> int | None:
+    """Of the columns' factor, what the same rows use; None if the call decides."""
+    size = bytes_of(contraction.b.tensor)
+    batches = [axis for axis in contraction.op.axis if contraction.b.reads(axis)][:-1]
+    count = prod(extent_of(axis) or 0 for axis in batches)
+    return size // count if size is not None and count else None
 
 
 def _axes_of(contraction: Contraction, factor: Factor) -> list[IterVar] | None:

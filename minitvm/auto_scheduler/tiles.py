@@ -24,6 +24,7 @@ from minitvm.runtime.dtype import DType
 from minitvm.runtime.record import record
 from minitvm.target import Target
 
+_MOST_VECTORS = 6  # of a tile's row
 _SPARE = 2  # registers for a vector of each factor
 LATENCY = 8  # sums that are under way at once: a multiply-add takes 4 cycles, two begin in each
 VECTOR_LOAD = 3  # multiply-adds that a vector costs which comes from L2, or lies across two lines
@@ -77,8 +78,9 @@ class Blocks:
     strip: int | None = None
 
 
-def tile_of(geometry: Geometry, target: Target) -> Tile:
-    """The tile that takes the fewest cycles.
+def tile_of(geometry: Geometry, target: Target, *, in_panels: bool = False) -> Tile:
+    """The tile that takes the fewest cycles. `in_panels`: the columns' factor is packed, so that
+    the last columns are padded to a whole tile.
 
     >>> geometry = Geometry((96,), 96, (96,), (), DType.of("float32"), 4, 4 * 96, 4)
     >>> tile_of(geometry, Target("llvm -mtriple=x86_64-linux-gnu -mcpu=znver4"))
@@ -90,18 +92,19 @@ def tile_of(geometry: Geometry, target: Target) -> Tile:
     all_rows, all_columns = rows or 1 << 12, columns or 1 << 12
     most_rows = rows_side_by_side(geometry.row_bytes, target)
     # A tile as wide as all columns has no end that could be masked: its vectors would be as odd.
-    widest = 1 << (all_columns.bit_length() - 1)
+    widest = all_columns
+    if all_columns % lanes or not in_panels:
+        widest = 1 << (all_columns.bit_length() - 1)
     best, least = Tile(1, min(lanes, widest)), float("inf")
     size = prod(each or _USUAL for each in geometry.steps) * all_columns * geometry.itemsize
     # What the fewer tiles read, the more rows they have.
     is_large = size > target.cache_bytes(2) // 2
-    for vectors in (1, 2, 3, 4):
+    for vectors in range(1, max(1, min(_MOST_VECTORS, widest // lanes)) + 1):
         tile_columns = min(vectors * lanes, widest)
-        if vectors > 1 and vectors * lanes > all_columns:
-            break
         limit = (target.vector_registers - _SPARE - vectors + 1) // vectors
         for tile_rows in range(1, min(limit, most_rows, all_rows) + 1):
-            cycles = _cycles(all_rows, all_columns, tile_rows, tile_columns, lanes)
+            computed = -(-all_columns // tile_columns) * tile_columns if in_panels else all_columns
+            cycles = _cycles(all_rows, computed, tile_rows, tile_columns, lanes)
             if rows is not None and rows % tile_rows:
                 cycles *= 1 + _REMAINDER
             reads_less = is_large and cycles == least and tile_columns == best.columns

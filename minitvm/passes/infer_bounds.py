@@ -565,9 +565,10 @@ def _named(
     axis: IterVar,
     names: list[tuple[Var, PrimExpr]],
 ) -> PrimExpr:
-    """A form as an expression; by a name when it holds more than sums of products."""
+    """A form as an expression; by a name when it holds more than sums of products, and the digits
+    of fused loops."""
     value = prover.expression(form, axis.var.dtype)
-    if all(isinstance(node, _PLAIN) for node in walk_once(value)):
+    if all(map(_is_plain, walk_once(value))):
         return value
     var = Var(name, value.dtype)
     prover.bind(var, value)
@@ -577,3 +578,9 @@ def _named(
 
 # What loop variables times factors, and their sums, are made of.
 _PLAIN = (Var, e.IntImm, e.Add, e.Sub, e.Mul, e.Cast)
+
+
+def _is_plain(node: PrimExpr) -> bool:
+    if isinstance(node, e.FloorDiv | e.FloorMod):
+        return isinstance(node.a, Var | e.Cast) and isinstance(node.b, e.IntImm)
+    return isinstance(node, _PLAIN)

@@ -262,7 +262,7 @@ class _Partition(Mutator):
         extent = e.cast(node.loop_var.dtype, end - begin)
         body = node.body
         if e.const_int(extent) == 1 and isinstance(begin, IntImm):
-            return _Clip(self._forms).stmt(substitute(body, {node.loop_var: begin}))
+            return self._inside(node, substitute(body, {node.loop_var: begin}))
         return _loop(node, begin, extent, _Clip(self._forms).stmt(body))
 
     def _choose(self, node: s.For, region: _Region, body: Stmt) -> Stmt:

@@ -95,6 +95,8 @@ def _copy_of(along: s.For) -> _Copy | None:
     if along.kind != ForKind.SERIAL or not isinstance(across, s.For):
         return None
     store = across.body
+    if isinstance(store, s.AttrStmt) and store.attr_key == "padded_buffer":
+        store = store.body
     if across.kind != ForKind.VECTORIZED or not isinstance(store, BufferStore):
         return None
     k, j = along.loop_var, across.loop_var
