@@ -38,7 +38,15 @@ from minitvm.auto_scheduler.loops import (
     write_tiles,
 )
 from minitvm.auto_scheduler.sums import sums_in_registers
-from minitvm.auto_scheduler.tiles import Blocks, Geometry, Tile, blocks_of, strip_of, tile_of
+from minitvm.auto_scheduler.tiles import (
+    Blocks,
+    Geometry,
+    Tile,
+    blocks_of,
+    strip_of,
+    thrashes,
+    tile_of,
+)
 from minitvm.expr import IterVar, Var
 from minitvm.functor import walk_once
 from minitvm.runtime.record import record
@@ -49,8 +57,6 @@ from minitvm.te.schedule import Schedule
 from minitvm.te.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
 
-# Row tiles from which on packing the columns' factor pays: each reads all of it.
-_LEAST_REUSE = 4
 # Intrinsics of an instruction or a few.
 _SHORT = {"sqrt", "rsqrt", "fabs", "floor", "ceil", "trunc", "round", "nearbyint", "copysign",
           "isnan", "isinf", "isfinite"}  # fmt: skip
@@ -246,13 +252,14 @@ def _blocks(
     target: Target,
 ) -> Blocks:
     widens = _widens(contraction)
+    is_plain = widens or _axes_of(contraction, contraction.a) is not None
     if in_panels:
         in_memory = is_fused or widens
         made = blocks_of(geometry, tile, target, copied=widens, in_memory=in_memory, whole=in_order)
-        is_plain = widens or _axes_of(contraction, contraction.a) is not None
         return made if is_plain else replace(made, strip=None)
     steps = prod(each or 1 for each in geometry.steps)
-    return Blocks(strip=strip_of(geometry, tile, steps, target) if widens else None)
+    copies = widens or (is_plain and thrashes(geometry, steps))
+    return Blocks(strip=strip_of(geometry, tile, steps, target) if copies else None)
 
 
 def _packs(
@@ -266,8 +273,9 @@ def _packs(
     """Whether a call first brings the columns' factor into panels as wide as a tile."""
     b = contraction.b
     rows = extent_of(contraction.rows[-1]) if contraction.rows else 0
-    size = _bytes_at_once(contraction)
+    size, at_once = bytes_of(b.tensor), _bytes_at_once(contraction)
     fast = target.cache_bytes(2) // 2
+    least = target.vector_registers * 3 // 2  # rows that make up for packing
     if ahead is not None:
         text = "{ahead} is packed into panels of {columns} columns ahead of the call"
         choose(s, "packing", text, ahead=ahead.name, columns=tile.columns)
@@ -277,23 +285,23 @@ def _packs(
         packs, why = False, "no rows use it again"
     elif _axes_of(contraction, b) is None:
         packs, why = False, "it is not read by plain axes, each element once"
-    elif ahead is not None and (rows is None or rows < _LEAST_REUSE * tile.rows):
-        packs, why = False, "fewer than {least} tiles of rows read it, or the call decides how many"
+    elif ahead is not None and (rows is None or rows < least):
+        packs, why = False, "fewer than {least} rows use it, or the call decides how many"
     elif inline_columns:
         packs, why = True, "it is computed on the way"
     elif b.along(contraction.column) != 1:
         packs, why = True, "neighbours along the columns lie apart"
     elif rows is not None and size is not None and size > target.cache_bytes(3) // 4:
         packs, why = True, "its {bytes} bytes come from memory, where long pieces are fast to read"
-    elif rows is not None and rows < _LEAST_REUSE * tile.rows:
-        packs, why = False, "fewer than {least} tiles of rows read it"
-    elif size is not None and size <= fast:
-        packs, why = False, "its {bytes} bytes are fast to read as they lie, as up to {most} are"
+    elif rows is not None and rows < least:
+        packs, why = False, "fewer than {least} rows use it"
+    elif at_once is not None and at_once <= fast:
+        packs, why = False, "{at_once} bytes are fast to read as they lie, as up to {most} are"
     else:
-        packs, why = True, "{least} tiles of rows or more read it, and more than {most} bytes"
+        packs, why = True, "{least} rows or more use it, and more than {most} bytes"
     how = "{b} is packed into panels of {columns} columns: " if packs else "{b} is not packed: "
-    choose(s, "packing", how + why, b=b.tensor.name, columns=tile.columns, least=_LEAST_REUSE,
-           bytes=size, most=fast)  # fmt: skip
+    choose(s, "packing", how + why, b=b.tensor.name, columns=tile.columns, least=least,
+           bytes=size, at_once=at_once, most=fast)  # fmt: skip
     return packs
 
 

@@ -160,7 +160,7 @@ def blocks_of(
     if not whole:
         depth = _depth(geometry.steps[0], max(1, target.cache_bytes(1) // (step * inner)))
     steps = (depth or geometry.steps[0] or 1) * inner
-    strip = strip_of(geometry, tile, steps, target) if copied or _thrash(geometry, steps) else None
+    strip = strip_of(geometry, tile, steps, target) if copied or thrashes(geometry, steps) else None
     most = max(1, target.cache_bytes(2) // 2 // (steps * tile.columns * itemsize))
     width = most * tile.columns
     if geometry.columns is None:
@@ -197,7 +197,7 @@ def strip_of(geometry: Geometry, tile: Tile, steps: int, target: Target) -> int:
     return max(1, min(tiles, -(-rows // tile.rows))) * tile.rows
 
 
-def _thrash(geometry: Geometry, steps: int) -> bool:
+def thrashes(geometry: Geometry, steps: int) -> bool:
     """Whether neighbouring steps of the sum read lines of the rows' factor that fall into so few
     sets of the L1 cache that they drive one another out."""
     if geometry.step_bytes < LINE:

@@ -17,7 +17,7 @@ from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
 from minitvm.arith.regions import Span, Spans
 from minitvm.expr import BufferLoad, IterType, IterVar, PrimExpr, Range, Var, const
-from minitvm.functor import substitute, walk_once
+from minitvm.functor import Node, substitute, walk_once
 from minitvm.passes.scans import Scans
 from minitvm.runtime.errors import CompileError
 from minitvm.te.dataflow import root_axes
@@ -568,7 +568,7 @@ def _named(
     """A form as an expression; by a name when it holds more than sums of products, and the digits
     of fused loops."""
     value = prover.expression(form, axis.var.dtype)
-    if all(map(_is_plain, walk_once(value))):
+    if all(_is_plain(node) for node in walk_once(value)):
         return value
     var = Var(name, value.dtype)
     prover.bind(var, value)
@@ -580,7 +580,7 @@ def _named(
 _PLAIN = (Var, e.IntImm, e.Add, e.Sub, e.Mul, e.Cast)
 
 
-def _is_plain(node: PrimExpr) -> bool:
+def _is_plain(node: Node) -> bool:
     if isinstance(node, e.FloorDiv | e.FloorMod):
         return isinstance(node.a, Var | e.Cast) and isinstance(node.b, e.IntImm)
     return isinstance(node, _PLAIN)

@@ -25,7 +25,7 @@ MAX_LANES = 64
 # The narrowest vectors that others are put together from.
 _LEAST_STRIP = 4
 # So many are unrolled: an accumulator stays in registers only where its indices are constant.
-_FEW_STRIPS = 4
+_FEW_STRIPS = 6
 
 
 def vectorize_loops(func: PrimFunc) -> PrimFunc:

@@ -288,11 +288,11 @@ REASONS: dict[str, tuple[Programs, tuple[str, ...]]] = {
     ),
     "tiled, in place": (
         lambda: product(64, 64, 64, ZNVER4),
-        ("B is not packed: its 16384 bytes are fast to read as they lie, as up to 262144 are",),
+        ("B is not packed: 16384 bytes are fast to read as they lie, as up to 524288 are",),
     ),
     "tiled, few rows": (
         lambda: product(16, 64, 64, ZNVER4),
-        ("B is not packed: fewer than 4 tiles of rows read it",),
+        ("B is not packed: fewer than 48 rows use it",),
     ),
     "symbolic": (
         lambda: product(N, 256, 256, ZNVER4),
