@@ -75,7 +75,8 @@ def partition_loops(func: PrimFunc, options: LoopPartitionOptions | None = None)
     variables and sizes; all others stay untouched.
 
     Each loop gets at most one main part: what is left over at its ends is not partitioned again,
-    only clipped, so that k nested loops make k + 1 copies rather than 2**k. A PARALLEL loop is not
+    only clipped, so that k nested loops make k + 1 copies rather than 2**k; but for a single
+    iteration whose number is known, in which more is constant. A PARALLEL loop is not
     split, since two regions would be forked and joined, the second with less work than threads: it
     chooses between both copies in each iteration, as does a loop whose guard is no linear function
     of its variable (that of fused loops). Where only the last iteration is left for the second

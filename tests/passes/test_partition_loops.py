@@ -93,6 +93,17 @@ def test_blocks_of_which_many_are_not_full(golden: Golden) -> None:
     golden(str(simplify(partition_loops(func(loop(io, 2, loop(tile, 4, body)))))))
 
 
+def test_an_iteration_that_is_left_over_is_partitioned_again(golden: Golden) -> None:
+    """So the last columns have rows without guards, too."""
+    c = tir.decl_buffer((20, 12), name="C")
+    jo, ji = Var("jo"), Var("ji")
+    x, y = io * 16 + ii, jo * 8 + ji
+    body: Stmt = BufferStore(c, const(0.0), (x, y))
+    body = IfThenElse(likely(x < 20), IfThenElse(likely(y < 12), body))
+    body = loop(jo, 2, loop(io, 2, loop(ii, 16, loop(ji, 8, body))))
+    golden(str(simplify(partition_loops(func(body, c)))))
+
+
 def test_a_guard_of_little_work_goes_with_the_others(golden: Golden) -> None:
     """One that does not pay a second loop by itself, but holds wherever the other does."""
     k = Var("k")
