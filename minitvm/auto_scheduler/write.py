@@ -49,8 +49,8 @@ def auto_schedule(
     j_outer, j_inner = s[C].split(j, factor=16)
     i = C.op.axis[0]
     i_outer, i_inner = s[C].split(i, factor=4)
-    s[C].unroll(i_inner)
     s[C].reorder(j_outer, i_outer, i_inner, j_inner)
+    s[C].unroll(i_inner)
     s[C].vectorize(j_inner)
     j_outer_i_outer_fused = s[C].fuse(j_outer, i_outer)
     s[C].parallel(j_outer_i_outer_fused)
