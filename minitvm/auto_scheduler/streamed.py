@@ -9,8 +9,9 @@
                     sums[i, j] += A[i, k] * B[k, j]  # for all i, and these k
     C[...] = all parts' sums
 
-Where there are more cores than parts, or a sum has to be in order, they share the columns as well:
-of each row they read shorter pieces.
+The sums of all parts fit half of the L2 cache: there are fewer parts of wide rows. Where there are
+more cores than parts, or a sum has to be in order, they share the columns as well: of each row they
+read shorter pieces.
 """
 
 from __future__ import annotations
@@ -71,8 +72,11 @@ def write_streamed(
     others = prod(extent_of(op.axis[i]) or target.num_cores for i in places.others)
     (k,) = op.reduce_axis
     steps, columns = extent_of(k), extent_of(contraction.column)
-    parts = 1 if in_order or steps is None else _parts(steps)
-    vectors = max(1, target.cache_bytes(1) // 2 // (rows * total.dtype.itemsize * lanes))
+    size, itemsize = bytes_of(total), total.dtype.itemsize
+    parts = 1
+    if not in_order and steps is not None and size is not None:
+        parts = _parts(steps, target.cache_bytes(2) // 2 // max(1, size))
+    vectors = max(1, target.cache_bytes(1) // 2 // (rows * itemsize * lanes))
     if target.num_cores > others * parts:
         share = (columns or _USUAL) * others * parts // (lanes * target.num_cores)
         vectors = min(vectors, max(share, _LEAST_VECTORS))
@@ -117,10 +121,10 @@ def _write_total(stage: Stage, places: Places, lanes: int) -> None:
     stage.parallel(fused(stage, [*others, *rows, column]))
 
 
-def _parts(steps: int) -> int:
-    """In how many parts a sum is computed: the same for any number of cores, and so are the bits.
-    Rather a few less than such that leave something over."""
-    most = max(1, min(_MOST_PARTS, steps // _LEAST_STEPS))
+def _parts(steps: int, most: int) -> int:
+    """In how many parts a sum is computed, `most` at most: the same for any number of cores, and so
+    are the bits. Rather a few less than such that leave something over."""
+    most = max(1, min(_MOST_PARTS, steps // _LEAST_STEPS, most))
     counts = range(most, most // 2, -1)
     return min(counts, key=lambda parts: (steps % parts > 0, steps // parts % _STEPS > 0))
 

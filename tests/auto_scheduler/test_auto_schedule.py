@@ -154,11 +154,29 @@ def test_tiles_fit_the_registers(target: str, rows: int | None, columns: int | N
     made = Target(target)
     for dtype in ("float32", "float64"):
         geometry = Geometry((rows,), columns, (100,), (), DType.of(dtype), 4, 400, 4)
-        tile = tile_of(geometry, made)
-        vectors = -(-tile.columns * DType.of(dtype).bits // made.vector_bits)
-        assert tile.rows >= 1
-        assert 1 <= tile.columns <= (columns or tile.columns)
-        assert tile.rows * vectors + vectors < made.vector_registers
+        for in_panels in (False, True):
+            tile = tile_of(geometry, made, in_panels=in_panels)
+            vectors = -(-tile.columns * DType.of(dtype).bits // made.vector_bits)
+            assert tile.rows >= 1
+            assert 1 <= tile.columns <= (columns or tile.columns)
+            assert tile.rows * vectors + vectors < made.vector_registers
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "depth", "parts"),
+    [(1, 4096, 1024, 8), (1, 1000, 900, 6), (8, 4096, 1024, 4), (8, 100000, 512, 1),
+     (1, 4096, 100, 1)],
+)  # fmt: skip
+def test_streams_share_their_steps(m: int, n: int, depth: int, parts: int) -> None:
+    """In as many parts for any number of cores, as long as their sums fit half of the L2 cache."""
+    A, B = te.placeholder((m, depth), name="A"), te.placeholder((depth, n), name="B")
+    k = te.reduce_axis((0, depth), name="k")
+    C = te.compute((m, n), lambda i, j: te.sum(A[i, k] * B[k, j], axis=k), name="C")
+    for cores in (1, 2, 64):
+        target = f"llvm -mtriple=x86_64-linux-gnu -mcpu=znver4 -num-cores={cores}"
+        trace = tvm.auto_schedule(C, target).trace()
+        assert "rfactor" in trace if parts > 1 else "rfactor" not in trace
+        assert (f"nparts={parts})" in trace) == (parts > 1)
 
 
 @pytest.mark.parametrize("sizes", [(0, 5, 7), (5, 0, 7), (5, 7, 0), (0, 0, 0)])
