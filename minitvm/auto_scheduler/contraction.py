@@ -46,8 +46,10 @@ class Contraction:
     """A stage that sums products of two factors.
 
     Neighbours along the last axis lie side by side in what is computed: that axis is the
-    *column*, in whose direction vectors lie, and `b` the factor that reads it. The axes that `a`
-    alone reads are *rows*: along them, what `b` gives is used again.
+    *column*, in whose direction vectors lie, and `b` the factor that reads it. (The last one of
+    which there is more than one element, as of the result of a matrix-vector product that is
+    written as a matrix.) The axes that `a` alone reads are *rows*: along them, what `b` gives is
+    used again.
     """
 
     op: ComputeOp
@@ -56,15 +58,22 @@ class Contraction:
 
     @property
     def column(self) -> IterVar:
-        return self.op.axis[-1]
+        return _column_of(self.op)
 
     @property
     def rows(self) -> tuple[IterVar, ...]:
         """The axes that `a` reads and `b` doesn't; none if `a` reads the column too."""
         if self.a.reads(self.column):
             return ()
-        before = self.op.axis[:-1]
-        return tuple(x for x in before if self.a.reads(x) and not self.b.reads(x))
+        return tuple(x for x in self.op.axis if self.a.reads(x) and not self.b.reads(x))
+
+
+def _column_of(op: ComputeOp) -> IterVar:
+    """The last axis; of sums along one axis, the last one that has more than one element."""
+    if len(op.reduce_axis) != 1:
+        return op.axis[-1]
+    several = (axis for axis in reversed(op.axis) if extent_of(axis) != 1)
+    return next(several, op.axis[-1])
 
 
 def extent_of(axis: IterVar) -> int | None:
@@ -116,9 +125,10 @@ def contraction_of(op: Operation) -> Contraction | None:
     a, b = _factor(source.a, axes), _factor(source.b, axes)
     if a is None or b is None or all(a.reads(axis) and b.reads(axis) for axis in op.axis):
         return None  # of neither, anything is used again
-    if not b.reads(op.axis[-1]):
+    column = _column_of(op)
+    if not b.reads(column):
         a, b = b, a
-    return Contraction(op, a, b) if b.reads(op.axis[-1]) else None
+    return Contraction(op, a, b) if b.reads(column) else None
 
 
 def _is_sum(reduce: Reduce) -> bool:

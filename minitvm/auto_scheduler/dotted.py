@@ -67,6 +67,8 @@ def instruction_for(
     op = contraction.op
     if not factors_of(op) or len(op.reduce_axis) != 1 or not contraction.rows:
         return None
+    if contraction.column is not op.axis[-1]:
+        return None
     a, b = contraction.a, contraction.b
     (k,) = op.reduce_axis
     if a.tensor is b.tensor or not (a.reads(k) and b.reads(k)):
@@ -105,7 +107,7 @@ def write_dotted(
     padding = padding_of(contraction, tile, blocks, by.group)
     padded, *factors = s.pad_einsum(sums, padding, kept)
     excess = factors[2:]
-    tiles = write_tiles(s[last], places, tile, blocks, None, True)
+    tiles = write_tiles(s[last], places, tile, blocks, None)
     run_in_vectors(s[last], tiles)
     task = run_outermost(s[last], tiles)
     for load, factor in zip(loads, factors[:2], strict=True):

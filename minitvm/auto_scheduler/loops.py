@@ -39,12 +39,13 @@ class Places:
 
     rows: tuple[int, ...]
     others: tuple[int, ...]
+    column: int
 
     def of(self, stage: Stage) -> tuple[list[IterVar], list[IterVar], IterVar]:
         """The rows, the others and the column of a stage."""
         # A new axis may be first.
         axes = compute_of(stage).axis[-len(self.rows) - len(self.others) - 1 :]
-        return [axes[i] for i in self.rows], [axes[i] for i in self.others], axes[-1]
+        return [axes[i] for i in self.rows], [axes[i] for i in self.others], axes[self.column]
 
 
 @final
@@ -77,7 +78,9 @@ def places_of(contraction: Contraction) -> Places:
     """Where a contraction has its rows."""
     axes = contraction.op.axis
     rows = tuple(axes.index(axis) for axis in contraction.rows)
-    return Places(rows, tuple(i for i in range(len(axes) - 1) if i not in rows))
+    column = axes.index(contraction.column)
+    others = (i for i in range(len(axes)) if i not in (*rows, column))
+    return Places(rows, tuple(others), column)
 
 
 def geometry_of(contraction: Contraction, places: Places, *packed: DType) -> Geometry:
@@ -102,7 +105,6 @@ def write_tiles(
     tile: Tile,
     blocks: Blocks,
     steps: IterVar | None,
-    rows_outside: bool,
 ) -> Tiles:
     """The loops over tasks, over blocks of the sum and over tiles."""
     tasks, rows, column = write_blocks(stage, places, blocks)
@@ -115,9 +117,8 @@ def write_tiles(
             before.append(Loop(strips, _parts(row.extent, blocks.strip)))
             row = Loop(inside_strip, blocks.strip)
         row_outer, tile_row = stage.split(row.axis, factor=tile.rows)
-        # A tile of rows stays in L1 while all panels are read from L2.
-        tiles.insert(0 if rows_outside else 1, Loop(row_outer, _parts(row.extent, tile.rows)))
-        tiles = [*before, *tiles]
+        # A tile of rows stays in L1 while all columns are read from L2.
+        tiles = [*before, Loop(row_outer, _parts(row.extent, tile.rows)), *tiles]
     summed = [] if steps is None else [steps]
     inside = [inner] if tile_row is None else [tile_row, inner]
     loops = [each.axis for each in tasks], [each.axis for each in tiles]

@@ -110,7 +110,7 @@ def write_matrix(
         loads = factors_of(s[inner].op)
         sums, *factors = s.pad_einsum(inner, padding)
     stage = s[last]
-    tiles = write_tiles(stage, places, tile, blocks, None, True)
+    tiles = write_tiles(stage, places, tile, blocks, None)
     task = run_outermost(stage, tiles)
     for load, factor in zip(loads, factors, strict=True):
         at: Place

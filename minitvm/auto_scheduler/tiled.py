@@ -90,8 +90,10 @@ def write_tiled(
     is_fused = last.op is not op
     blocks = _blocks(contraction, geometry, tile, in_panels, is_fused, in_order, target)
     choose_blocks(s, contraction, blocks)
-    write = _write_whole if blocks.depth is None else _write_deep
-    made = write(s, contraction, last, places, tile, blocks, in_panels, target)
+    if blocks.depth is None:
+        made = _write_whole(s, contraction, last, places, tile, blocks, in_panels, target)
+    else:
+        made = _write_deep(s, contraction, last, places, tile, blocks, target)
     b = contraction.b
     if ahead is not None:
         reader = made.sums if ahead is b.tensor else b.tensor
@@ -135,8 +137,7 @@ def _write_whole(
     sums = sums_in_registers(s, contraction, op.output(0) if in_memory else last)
     if _widens(contraction):
         sums, copy = _widened(s, contraction, sums)
-    rows_outside = in_panels or blocks.strip is not None
-    tiles = write_tiles(stage, places, tile, blocks, None, rows_outside)
+    tiles = write_tiles(stage, places, tile, blocks, None)
     run_in_vectors(stage, tiles, unroll_rows=not in_memory)
     if in_panels and tiles.tasks:
         *_, task = run_parallel(stage, tiles.tasks, target)
@@ -156,7 +157,6 @@ def _write_deep(
     places: Places,
     tile: Tile,
     blocks: Blocks,
-    in_panels: bool,
     target: Target,
 ) -> _Made:
     """Blocks of the sum in registers, one after the other added up in memory: in the output, or in
@@ -180,7 +180,7 @@ def _write_deep(
         for task in run_parallel(s[last], tasks, target)[-1:]:
             stage.compute_at(s[last], task)
         outside = replace(blocks, rows=None, columns=None)
-    tiles = write_tiles(stage, places, tile, outside, steps, in_panels)
+    tiles = write_tiles(stage, places, tile, outside, steps)
     run_in_vectors(stage, tiles)
     if s[last] is stage:
         run_parallel(stage, tiles.tasks, target)

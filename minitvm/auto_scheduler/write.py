@@ -49,12 +49,11 @@ def auto_schedule(
     j_outer, j_inner = s[C].split(j, factor=16)
     i = C.op.axis[0]
     i_outer, i_inner = s[C].split(i, factor=4)
-    s[C].reorder(j_outer, i_outer, i_inner, j_inner)
+    s[C].reorder(i_outer, j_outer, i_inner, j_inner)
     s[C].unroll(i_inner)
     s[C].vectorize(j_inner)
-    j_outer_i_outer_fused = s[C].fuse(j_outer, i_outer)
-    s[C].parallel(j_outer_i_outer_fused)
-    s[C_local].compute_at(s[C], j_outer_i_outer_fused)
+    s[C].parallel(i_outer)
+    s[C_local].compute_at(s[C], j_outer)
     k = C.op.reduce_axis[0]
     i_c = C_local.op.axis[0]
     j_c = C_local.op.axis[1]

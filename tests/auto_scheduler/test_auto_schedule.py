@@ -179,6 +179,41 @@ def test_streams_share_their_steps(m: int, n: int, depth: int, parts: int) -> No
         assert (f"nparts={parts})" in trace) == (parts > 1)
 
 
+@pytest.mark.parametrize(
+    "dtypes",
+    [("float32",) * 2, ("float64",) * 2, ("int8", "int32"), ("float16", "float32")],
+)
+@pytest.mark.parametrize("batch", [(), (3,)], ids=["plain", "batched"])
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+def test_results_of_one_column(
+    layout: str, batch: tuple[int, ...], dtypes: tuple[str, str]
+) -> None:
+    """Matrix-vector products that are written as matrices: vectors lie along the rows."""
+    m, depth = 203, 70
+    narrow, wide = dtypes
+    A = te.placeholder((*batch, *((m, depth) if layout[0] == "N" else (depth, m))), narrow)
+    B = te.placeholder((*batch, *((depth, 1) if layout[1] == "N" else (1, depth))), narrow)
+    k = te.reduce_axis((0, depth), name="k")
+
+    def element(*place: Any) -> Any:
+        *b, i, j = place
+        a = A(*b, *((i, k) if layout[0] == "N" else (k, i)))
+        return te.sum(
+            a.astype(wide) * B(*b, *((k, j) if layout[1] == "N" else (j, k))).astype(wide), axis=k
+        )
+
+    C = te.compute((*batch, m, 1), element, name="C")
+    D = te.compute(C.shape, lambda *place: C(*place) * 2, name="D")
+    random = np.random.default_rng(0)
+    a, b = (random.integers(-9, 9, [int(n) for n in each.shape]).astype(narrow) for each in (A, B))
+    x = a.astype(wide) if layout[0] == "N" else np.swapaxes(a, -1, -2).astype(wide)
+    y = b.astype(wide) if layout[1] == "N" else np.swapaxes(b, -1, -2).astype(wide)
+    for last, factor in ((C, 1), (D, 2)):
+        found = np.zeros((*batch, m, 1), wide)
+        tvm.build([last], [A, B, last])(a, b, found)
+        np.testing.assert_array_equal(found, x @ y * factor)
+
+
 @pytest.mark.parametrize("sizes", [(0, 5, 7), (5, 0, 7), (5, 7, 0), (0, 0, 0)])
 @pytest.mark.parametrize("dtypes", [("float32", "float32"), ("uint8", "int32")])
 def test_contractions_of_nothing(sizes: tuple[int, int, int], dtypes: tuple[str, str]) -> None:
