@@ -205,7 +205,9 @@ def test_results_of_one_column(
     C = te.compute((*batch, m, 1), element, name="C")
     D = te.compute(C.shape, lambda *place: C(*place) * 2, name="D")
     random = np.random.default_rng(0)
-    a, b = (random.integers(-9, 9, [int(n) for n in each.shape]).astype(narrow) for each in (A, B))
+    a, b = (
+        random.integers(-9, 9, [int(str(n)) for n in each.shape]).astype(narrow) for each in (A, B)
+    )
     x = a.astype(wide) if layout[0] == "N" else np.swapaxes(a, -1, -2).astype(wide)
     y = b.astype(wide) if layout[1] == "N" else np.swapaxes(b, -1, -2).astype(wide)
     for last, factor in ((C, 1), (D, 2)):
