@@ -243,7 +243,8 @@ def write_panels(
     panels = s[s.cache_read(factor, "global", readers)]
     loops = panels.transform_layout(layout)
     place_copy(panels, at)
-    if (k, j) == (last - 1, last):
+    is_whole = extent_of(op.axis[place]) is not None  # or else the last panel looks where it ends
+    if is_whole and (k, j) == (last - 1, last):
         panels.reorder(*loops[-2:-4:-1], loops[-1])  # row after row is read, for all panels
         panels.tensorize(loops[-1], interleave(str(factor.dtype), group, width))
         return True
