@@ -122,7 +122,8 @@ def _write_program(
     for stage in stages:
         contraction = contraction_of(stage.op)
         if contraction is not None:
-            done |= set(_write_contraction(s, contraction, target, kept, strict, prepacked))
+            scheduled = kept | {each.op for each in done}
+            done |= set(_write_contraction(s, contraction, target, scheduled, strict, prepacked))
     rest = [stage for stage in stages if stage not in done and not stage.inlined]
     write_rows(s, rest, target, kept)
 
@@ -135,7 +136,8 @@ def _write_contraction(
     strict: bool,
     prepacked: Collection[Tensor],
 ) -> Iterable[Stage]:
-    """Schedules a contraction; the stages that are scheduled now."""
+    """Schedules a contraction, of a program of which the operations `kept` stay as they are; the
+    stages that are scheduled now."""
     stage, columns = s[contraction.op], s[contraction.b.tensor]
     inline_columns = columns.op not in kept and _is_elementwise(columns.op)
     inline_columns = inline_columns and s.readers(columns) == [stage] and not columns.is_output

@@ -234,6 +234,24 @@ def test_contractions_of_nothing(sizes: tuple[int, int, int], dtypes: tuple[str,
 # -- What is written ------------------------------------------------------------------------------
 
 
+def test_a_product_whose_columns_are_another_product() -> None:
+    """What takes the sums of the first is not computed on the way into the second, too."""
+    A, B = te.placeholder((40, 30), name="A"), te.placeholder((30, 600), name="B")
+    W = te.placeholder((300, 40), name="W")
+    k, r = te.reduce_axis((0, 30), name="k"), te.reduce_axis((0, 40), name="r")
+    C = te.compute((40, 600), lambda i, j: te.sum(A[i, k] * B[k, j], axis=k), name="C")
+    D = te.compute((40, 600), lambda i, j: C[i, j] + 1.0, name="D")
+    E = te.compute((300, 600), lambda i, j: te.sum(W[i, r] * D[r, j], axis=r), name="E")
+    random = np.random.default_rng(0)
+    a, b, w = (
+        random.integers(-4, 4, shape).astype("float32")
+        for shape in ((40, 30), (30, 600), (300, 40))
+    )
+    found = np.empty((300, 600), "float32")
+    tvm.build([E], [A, B, W, E])(a, b, w, found)
+    np.testing.assert_array_equal(found, w @ (a @ b + 1))
+
+
 def test_touched_schedules_are_left_alone() -> None:
     C, A, B = product("ik", "kj", "ij")
     s = te.create_schedule(C.op)
