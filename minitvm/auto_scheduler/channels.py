@@ -28,7 +28,7 @@ from minitvm.expr import IterVar
 from minitvm.target import Target
 from minitvm.te.schedule import Schedule
 from minitvm.te.stage import Stage
-from minitvm.te.tensor import ComputeOp, Tensor
+from minitvm.te.tensor import Tensor
 
 _TASKS = 8  # tiles of channels from which on they are what threads share
 _VECTORS = 4  # of a tile at most
@@ -136,14 +136,14 @@ def _write_sums(inner: Stage, place: int, width: int, lanes: int) -> None:
 def _write_copies(copies: Sequence[Stage], place: int, channel: int) -> None:
     """Stores a tile of sums as it is, and reads it across."""
     for tile in copies[:1]:
-        assert isinstance(tile.op, ComputeOp)
-        tile.unroll(tile.op.axis[place])
-        tile.vectorize(tile.op.axis[-1])
+        axes = compute_of(tile).axis
+        tile.unroll(axes[place])
+        tile.vectorize(axes[-1])
     for across in copies[1:]:
-        assert isinstance(across.op, ComputeOp)
-        rest = [axis for i, axis in enumerate(across.op.axis) if i != channel]
+        rest = list(compute_of(across).axis)
+        column = rest.pop(channel)
         row = rest.pop(place)
-        across.reorder(*rest, across.op.axis[channel], row)
+        across.reorder(*rest, column, row)
         across.vectorize(row)
 
 

@@ -146,8 +146,7 @@ def _pads_by_channel(s: Schedule, contraction: Contraction, image: Stage) -> boo
 
 def _write_image(image: Stage, target: Target) -> None:
     """Pads an image: rows in vectors, channels in parallel."""
-    assert isinstance(image.op, ComputeOp)
-    *outer, column = image.op.axis
+    *outer, column = compute_of(image).axis
     lanes = target.lanes(image.op.output(0).dtype)
     extent = extent_of(column)
     if extent is None or extent > lanes:
@@ -274,9 +273,8 @@ def _write_product(
 
 def _write_sums(inner: Stage, place: int, width: int, lanes: int) -> None:
     """The sums of a tile: one loop over all that is summed outside, a tile inside."""
-    assert isinstance(inner.op, ComputeOp)
-    own, reduced = inner.op.axis, inner.op.reduce_axis
-    k = inner.fuse(*reduced) if len(reduced) > 1 else reduced[0]
+    own = compute_of(inner).axis
+    k = fused(inner, compute_of(inner).reduce_axis)
     rest = [axis for i, axis in enumerate(own[:-1]) if i != place]
     inner.reorder(*rest, k, own[place], own[-1])
     inner.unroll(own[place])

@@ -55,7 +55,7 @@ from minitvm.target import Target
 from minitvm.te.dataflow import factors_of
 from minitvm.te.schedule import Schedule
 from minitvm.te.stage import Stage
-from minitvm.te.tensor import ComputeOp, Tensor
+from minitvm.te.tensor import Tensor
 
 # Intrinsics of an instruction or a few.
 _SHORT = {"sqrt", "rsqrt", "fabs", "floor", "ceil", "trunc", "round", "nearbyint", "copysign",
@@ -209,11 +209,11 @@ def _widened(s: Schedule, contraction: Contraction, sums: Tensor) -> tuple[Tenso
 def _calls_functions(s: Schedule, stage: Stage) -> bool:
     """Whether a stage, or what is inlined in it, calls functions such as exp. They are long: to
     write them out for every register of sums would take LLVM seconds."""
-    assert isinstance(stage.op, ComputeOp)
-    calls = [n for body in stage.op.body for n in walk_once(body) if isinstance(n, e.Call)]
+    op = compute_of(stage)
+    calls = [n for body in op.body for n in walk_once(body) if isinstance(n, e.Call)]
     if any(each.op in INTRINSICS and each.op not in _SHORT for each in calls):
         return True
-    inlined = (s[tensor] for tensor in stage.op.input_tensors if s[tensor].inlined)
+    inlined = (s[tensor] for tensor in op.input_tensors if s[tensor].inlined)
     return any(_calls_functions(s, each) for each in inlined)
 
 

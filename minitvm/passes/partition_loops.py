@@ -26,7 +26,7 @@ MAX_STATEMENTS = 2048
 
 # A guard that is asked in less than this part of a loop's work costs less than a second loop.
 _LITTLE = 32
-_MOST = (7, 8)  # of a loop's iterations
+_MOST = 7 / 8  # of a loop's iterations
 _USUAL = 128  # iterations of a loop of unknown extent
 
 # A greater bound is one of a dtype, and says nothing about the program.
@@ -303,7 +303,7 @@ def _mostly_holds(node: s.For, row: Affine) -> bool:
     coefficient = row.terms[node.loop_var]
     ends = (row.constant + coefficient * each for each in (begin, begin + extent - 1))
     holds = extent - sum(max(0, -(end // abs(coefficient))) for end in ends)
-    return holds * _MOST[1] >= extent * _MOST[0]
+    return holds >= extent * _MOST
 
 
 def _only_last(node: s.For, rows: Sequence[Affine]) -> IntImm | None:

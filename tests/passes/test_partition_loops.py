@@ -74,15 +74,20 @@ def test_a_parallel_loop_stays_one_region(golden: Golden) -> None:
     golden(str(partition_loops(split(kind=ForKind.PARALLEL))))
 
 
+jo, ji, C = Var("jo"), Var("ji"), tir.decl_buffer((20, 12), name="C")
+
+
+def tile_of_c() -> Stmt:
+    """Sets what there is of the 16 x 8 elements of C at tile (io, jo)."""
+    x, y = io * 16 + ii, jo * 8 + ji
+    store = IfThenElse(likely(y < 12), BufferStore(C, const(0.0), (x, y)))
+    return loop(ii, 16, loop(ji, 8, IfThenElse(likely(x < 20), store)))
+
+
 def test_the_rest_of_a_parallel_loop_is_its_last_iteration(golden: Golden) -> None:
     """Where that is known, and so is partitioned as any other: its vectors are narrow ones."""
-    c = tir.decl_buffer((20, 12), name="C")
-    jo, ji = Var("jo"), Var("ji")
-    x, y = io * 16 + ii, jo * 8 + ji
-    body: Stmt = BufferStore(c, const(0.0), (x, y))
-    body = IfThenElse(likely(x < 20), IfThenElse(likely(y < 12), body))
-    body = loop(jo, 2, loop(ii, 16, loop(ji, 8, body)))
-    golden(str(simplify(partition_loops(func(loop(io, 2, body, ForKind.PARALLEL), c)))))
+    tiles = loop(io, 2, loop(jo, 2, tile_of_c()), ForKind.PARALLEL)
+    golden(str(simplify(partition_loops(func(tiles, C)))))
 
 
 def test_blocks_of_which_many_are_not_full(golden: Golden) -> None:
@@ -95,13 +100,8 @@ def test_blocks_of_which_many_are_not_full(golden: Golden) -> None:
 
 def test_an_iteration_that_is_left_over_is_partitioned_again(golden: Golden) -> None:
     """So the last columns have rows without guards, too."""
-    c = tir.decl_buffer((20, 12), name="C")
-    jo, ji = Var("jo"), Var("ji")
-    x, y = io * 16 + ii, jo * 8 + ji
-    body: Stmt = BufferStore(c, const(0.0), (x, y))
-    body = IfThenElse(likely(x < 20), IfThenElse(likely(y < 12), body))
-    body = loop(jo, 2, loop(io, 2, loop(ii, 16, loop(ji, 8, body))))
-    golden(str(simplify(partition_loops(func(body, c)))))
+    tiles = loop(jo, 2, loop(io, 2, tile_of_c()))
+    golden(str(simplify(partition_loops(func(tiles, C)))))
 
 
 def test_a_guard_of_little_work_goes_with_the_others(golden: Golden) -> None:
