@@ -8,6 +8,7 @@ from typing import Any, final
 from minitvm import expr as e
 from minitvm.codegen.conversion import Conversions
 from minitvm.codegen.integers import Integers
+from minitvm.codegen.llvm_intrinsics import check_intrinsic
 from minitvm.codegen.llvm_text import (
     NULL,
     FunctionText,
@@ -25,6 +26,7 @@ from minitvm.codegen.types import memory_type, register_type
 from minitvm.codegen.vector_folds import VectorFolds
 from minitvm.expr import Buffer, BufferStore, PrimExpr, Var
 from minitvm.functor import walk_once
+from minitvm.op import NO_LLVM_NAME, is_llvm_name
 from minitvm.passes.fused_index import joined
 from minitvm.runtime.dtype import INT64, DType
 from minitvm.runtime.errors import CompileError
@@ -614,10 +616,8 @@ class ExpressionEmitter:
 
     def _emit_llvm_intrinsic(self, node: e.Call) -> Value:
         name = _string_argument(node)
-        if not name.startswith("llvm."):
-            raise CompileError(
-                f"call_llvm_intrin: expected a name that begins 'llvm.', got {name!r}"
-            )
+        if not is_llvm_name(name):
+            raise CompileError(f"call_llvm_intrin: {NO_LLVM_NAME}, got {name!r}")
         lacking = _FEATURES.get(name, frozenset()) - self._target.features
         if lacking:
             raise CompileError(
@@ -628,6 +628,8 @@ class ExpressionEmitter:
             return self._emit_of_tiles(name, node)
         emit = self._emit_bits if name.startswith(_OF_TARGETS) else self.emit
         args = [emit(a) for a in node.args[1:]]
+        if name not in _FEATURES:
+            check_intrinsic(name, register_type(node.dtype), args, self._target.triple)
         result = self.text.call(Value("ptr", f"@{name}"), register_type(node.dtype), args)
         return self.conversions.round(result, node.dtype) if node.dtype.is_float else result
 

@@ -6,8 +6,6 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from minitvm import expr
 from minitvm.buffer import decl_buffer
 from minitvm.expr import (
@@ -19,11 +17,16 @@ from minitvm.expr import (
     Reduce,
     StringImm,
     Var,
+    as_dtype,
     as_expr,
+    as_name,
+    as_tuple,
     const_int,
+    named,
+    naming,
 )
 from minitvm.functor import Node, free_vars, walk_once
-from minitvm.runtime.dtype import INT32, DType, DTypeLike
+from minitvm.runtime.dtype import FLOAT32, INT32, DType, DTypeLike
 from minitvm.runtime.errors import CompileError
 from minitvm.stmt import Evaluate, Stmt
 from minitvm.te.tag import scoped_tag
@@ -32,6 +35,7 @@ from minitvm.te.tensor import ComputeOp, ExternOp, PlaceholderOp, Tensor, data_a
 # -- Variables and axes ---------------------------------------------------------------------------
 
 
+@named
 def var(name: str = "tindex", dtype: DTypeLike = "int32", span: Any = None) -> Var:
     """A variable: a symbolic dimension, or a scalar parameter.
 
@@ -47,12 +51,13 @@ def var(name: str = "tindex", dtype: DTypeLike = "int32", span: Any = None) -> V
     >>> var("n") + 1
     n + 1
     """
-    return Var(name, DType.of(dtype))
+    return Var(as_name(name), as_dtype(dtype))
 
 
+@named
 def size_var(name: str = "size", dtype: DTypeLike = "int32", span: Any = None) -> Var:
     """A variable that is never less than zero, such as a dimension. See :func:`var`."""
-    return Var(name, DType.of(dtype), nonnegative=True)
+    return Var(as_name(name), as_dtype(dtype), nonnegative=True)
 
 
 def reduce_axis(
@@ -75,6 +80,8 @@ def reduce_axis(
     >>> reduce_axis((0, 8), "k")
     iter_var(k, range(min=0, ext=8))
     """
+    with naming("reduce_axis"):
+        as_name(name), as_name(thread_tag)
     return _axis(_range(name, dom), name, IterType.COMM_REDUCE, thread_tag)
 
 
@@ -90,8 +97,9 @@ def thread_axis(
     """
     if isinstance(dom, str):
         return thread_axis(None, dom, name)
-    if not tag:
-        raise CompileError('thread_axis: expected a tag such as "threadIdx.x", got none')
+    if not isinstance(tag, str) or not tag or not isinstance(name, str):
+        got = "none" if tag == "" else f"{tag!r}, {name!r}"
+        raise CompileError(f'thread_axis: expected a tag such as "threadIdx.x", got {got}')
     made = None if dom is None else _range(name or tag, dom)
     return _axis(made, name or tag, IterType.THREAD_INDEX, tag)
 
@@ -102,11 +110,11 @@ def _axis(dom: Range | None, name: str, iter_type: int, thread_tag: str) -> Iter
 
 
 def _range(name: str, dom: Any) -> Range:
-    if isinstance(dom, Range):
-        return dom
-    if not isinstance(dom, (tuple, list)) or len(dom) != 2:
-        raise CompileError(f"axis {name}: expected a range (begin, end), got {dom!r}")
-    made = Range(*[_extent(f"axis {name}: bound {i}", bound) for i, bound in enumerate(dom)])
+    made = dom
+    if not isinstance(dom, Range):
+        if not isinstance(dom, (tuple, list)) or len(dom) != 2:
+            raise CompileError(f"axis {name}: expected a range (begin, end), got {dom!r}")
+        made = Range(*[_extent(f"axis {name}: bound {i}", bound) for i, bound in enumerate(dom)])
     extent = const_int(made.extent)
     if extent is not None and extent < 0:
         raise CompileError(f"axis {name}: expected begin <= end, got {dom!r}")
@@ -117,11 +125,11 @@ def _range(name: str, dom: Any) -> Range:
 
 
 def _extent(where: str, value: Any) -> PrimExpr:
-    """An integer expression; a numpy integer counts as Python's."""
-    try:
-        return expr.as_index(int(value) if isinstance(value, np.integer) else value)
-    except TypeError as error:
-        raise CompileError(f"{where}: {error}") from None
+    with naming(where):
+        made = expr.as_index(value)
+        if made.dtype.lanes > 1:
+            raise CompileError(f"expected a scalar, got one of {made.dtype}")
+        return made
 
 
 def _shape(name: str, shape: Any) -> tuple[PrimExpr, ...]:
@@ -133,6 +141,13 @@ def _shape(name: str, shape: Any) -> tuple[PrimExpr, ...]:
         if extent is not None and extent < 0:
             raise CompileError(f"{name}: shape[{i}]: expected no negative extent, got {extent}")
     return made
+
+
+def _element_type(dtype: DType) -> DType:
+    """The dtype of a tensor's elements, checked."""
+    if dtype.is_handle:
+        raise CompileError(f"expected the dtype of a number for a tensor, got {dtype}")
+    return dtype
 
 
 # -- Operations -----------------------------------------------------------------------------------
@@ -158,7 +173,9 @@ def placeholder(shape: Any, dtype: DTypeLike | None = None, name: str = "placeho
     >>> placeholder((4, 3), name="A")
     Tensor(shape=[4, 3], op.name=A)
     """
-    wanted = DType.of("float32" if dtype is None else dtype)
+    with naming("placeholder"):
+        wanted = _element_type(as_dtype(dtype, FLOAT32))
+        as_name(name)
     return PlaceholderOp(name, _shape(name, shape), wanted).output(0)
 
 
@@ -199,7 +216,10 @@ def compute(
     >>> compute((3, 4), lambda i, j: A[j, i] * 2, name="B")
     Tensor(shape=[3, 4], op.name=B)
     """
-    tag = scoped_tag(name, tag)
+    with naming("compute"):
+        tag = scoped_tag(as_name(name), tag)
+    if not callable(fcompute):
+        raise CompileError(f"{name}: expected fcompute to be a function, got {fcompute!r}")
     extents = _shape(name, shape)
     axis = data_axes(_axis_names(name, fcompute, len(extents), varargs_names), extents)
     value = fcompute(*[each.var for each in axis])
@@ -216,7 +236,13 @@ def _axis_names(
 ) -> list[str]:
     """The names of the axes: those of fcompute's parameters."""
     kinds = inspect.Parameter
-    parameters = list(inspect.signature(fcompute).parameters.values())
+    try:
+        parameters = list(inspect.signature(fcompute).parameters.values())
+    except ValueError:
+        raise CompileError(
+            f"{name}: expected an fcompute whose parameters are known, got {fcompute!r}: write a "
+            "lambda that calls it"
+        ) from None
     named = [
         p for p in parameters if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)
     ]
@@ -240,10 +266,8 @@ def _axis_names(
 def _element(name: str, value: Any) -> PrimExpr:
     if value is None:
         raise CompileError(f"{name}: expected fcompute to return an element, got None")
-    try:
+    with naming(f"{name}: fcompute returned no element"):
         element = as_expr(value)
-    except TypeError as error:
-        raise CompileError(f"{name}: fcompute returned no element: {error}") from None
     if element.dtype.is_handle:
         got = "a string" if isinstance(element, StringImm) else element.dtype
         raise CompileError(f"{name}: expected fcompute to return a number, got {got}")
@@ -334,7 +358,9 @@ def extern(
     >>> extern(A.shape, [A], lambda ins, outs: tir.call_packed("scale", ins[0], outs[0]), name="C")
     Tensor(shape=[8], op.name=C)
     """
-    tag = scoped_tag(name, tag)
+    with naming("extern"):
+        tag = scoped_tag(as_name(name), tag)
+        inputs = as_tuple(inputs)
     for i, each in enumerate(inputs):
         if not isinstance(each, Tensor):
             raise CompileError(f"{name}: inputs[{i}]: expected a tensor, got {type(each).__name__}")
@@ -372,10 +398,15 @@ def _output_dtypes(name: str, dtype: Any, inputs: Sequence[Tensor], count: int) 
             )
         return found * count
     if not isinstance(dtype, (tuple, list)):
-        return [DType.of(dtype)] * count
+        return [_named_type(name, dtype)] * count
     if len(dtype) != count:
         raise CompileError(f"{name}: expected {count} dtypes, one each output, got {len(dtype)}")
-    return [DType.of(each) for each in dtype]
+    return [_named_type(name, each) for each in dtype]
+
+
+def _named_type(name: str, dtype: Any) -> DType:
+    with naming(name):
+        return _element_type(as_dtype(dtype))
 
 
 def _given_buffers(name: str, what: str, given: Any, made: list[Buffer]) -> list[Buffer]:

@@ -19,6 +19,8 @@ from minitvm.expr import (
     as_expr,
     as_tuple,
     const,
+    naming,
+    valued,
 )
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
@@ -55,12 +57,15 @@ def comm_reducer(
 
     def reduce_over(source: Any, axis: Any, where: Any = None, init: Any = None) -> Any:
         several = isinstance(source, (tuple, list))
-        sources = tuple(map(as_expr, as_tuple(source)))
+        with naming(name):
+            sources = tuple(map(_number, as_tuple(source)))
+            condition = const(True) if where is None else as_condition(where)
+        if not sources:
+            raise CompileError(f"{name}: expected values to combine, got none")
         combiner = _combiner(fcombine, fidentity, [each.dtype for each in sources], several)
         axes = tuple(_reduce_axis(name, each) for each in as_tuple(axis))
         if not axes or len(set(axes)) < len(axes):
             raise CompileError(f"{name}: expected reduce axes, each once, got {list(axes)}")
-        condition = const(True) if where is None else as_condition(where)
         begin = () if init is None else _initial(name, as_tuple(init), sources)
         results = tuple(
             Reduce(combiner, sources, axes, condition, i, begin) for i in range(len(sources))
@@ -87,6 +92,9 @@ def _combiner(
     several: bool,
 ) -> CommReducer:
     """The combination of values of some dtypes."""
+    for what, function in (("fcombine", fcombine), ("fidentity", fidentity)):
+        if not callable(function):
+            raise CompileError(f"comm_reducer: expected {what} to be a function, got {function!r}")
     names = [*signature(fcombine).parameters]
     if len(names) != 2:
         raise CompileError(
@@ -101,6 +109,13 @@ def _combiner(
         _of_dtypes("fcombine", result, dtypes),
         _of_dtypes("fidentity", identity, dtypes),
     )
+
+
+def _number(value: Any) -> PrimExpr:
+    made = as_expr(value)
+    if made.dtype.is_handle:
+        raise CompileError(f"expected a number, got {made} of {made.dtype}")
+    return made
 
 
 def _operands(name: str, dtypes: list[DType], several: bool) -> tuple[Var, ...]:
@@ -121,7 +136,8 @@ def _of_dtypes(what: str, values: Any, dtypes: list[DType]) -> tuple[PrimExpr, .
 
 def _of_dtype(where: str, value: Any, dtype: DType) -> PrimExpr:
     """An expression of `dtype`; a Python number is taken as one."""
-    made = const(value, dtype) if isinstance(value, (bool, int, float)) else as_expr(value)
+    with naming(where):
+        made = valued(dtype, value)
     if made.dtype != dtype:
         raise CompileError(f"{where}: expected a value of {dtype}, got one of {made.dtype}")
     return made

@@ -628,7 +628,8 @@ class _Parser:
             return bool(value)
         if not isinstance(value, PrimExpr):
             raise self._error(node, f"expected a condition, got {shown(value)}")
-        made = simple(e.as_condition(value))
+        held = value if value.dtype.is_bool else e.not_equal(value, e.const(0, value.dtype))
+        made = simple(held)
         return bool(made.value) if isinstance(made, IntImm) else made
 
     def _value_IfExp(self, node: ast.IfExp) -> Any:
