@@ -26,7 +26,6 @@ from minitvm.codegen.types import memory_type, register_type
 from minitvm.codegen.vector_folds import VectorFolds
 from minitvm.expr import Buffer, BufferStore, PrimExpr, Var
 from minitvm.functor import walk_once
-from minitvm.op import NO_LLVM_NAME, is_llvm_name
 from minitvm.passes.fused_index import joined
 from minitvm.runtime.dtype import INT64, DType
 from minitvm.runtime.errors import CompileError
@@ -616,8 +615,6 @@ class ExpressionEmitter:
 
     def _emit_llvm_intrinsic(self, node: e.Call) -> Value:
         name = _string_argument(node)
-        if not is_llvm_name(name):
-            raise CompileError(f"call_llvm_intrin: {NO_LLVM_NAME}, got {name!r}")
         lacking = _FEATURES.get(name, frozenset()) - self._target.features
         if lacking:
             raise CompileError(
@@ -629,7 +626,7 @@ class ExpressionEmitter:
         emit = self._emit_bits if name.startswith(_OF_TARGETS) else self.emit
         args = [emit(a) for a in node.args[1:]]
         if name not in _FEATURES:
-            check_intrinsic(name, register_type(node.dtype), args, self._target.triple)
+            check_intrinsic(name, register_type(node.dtype), args, self._target.arch)
         result = self.text.call(Value("ptr", f"@{name}"), register_type(node.dtype), args)
         return self.conversions.round(result, node.dtype) if node.dtype.is_float else result
 
@@ -644,10 +641,11 @@ class ExpressionEmitter:
                 value = text.call(cast, "x86_amx", [value])
             args.append(value)
         function = Value("ptr", f"@{name}")
-        if register_type(node.dtype) != _TILE:
-            text.call(function, "void", args)
+        type = "x86_amx" if register_type(node.dtype) == _TILE else "void"
+        check_intrinsic(name, type, args, self._target.arch)
+        tile = text.call(function, type, args)
+        if type == "void":
             return integer(register_type(node.dtype), 0)
-        tile = text.call(function, "x86_amx", args)
         return text.call(Value("ptr", "@llvm.x86.cast.tile.to.vector"), _TILE, [tile])
 
     def _emit_bits(self, node: PrimExpr) -> Value:

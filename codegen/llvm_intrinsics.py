@@ -19,8 +19,9 @@ _PROCESSORS = frozenset((
 ))  # fmt: skip
 
 
-def check_intrinsic(name: str, type: str, args: Sequence[Value], triple: str) -> None:
-    """Asks LLVM whether it has an intrinsic of that name, with such arguments and result.
+def check_intrinsic(name: str, type: str, args: Sequence[Value], arch: str) -> None:
+    """Asks LLVM whether it has an intrinsic of that name for a processor of `arch`, with such
+    arguments and result.
 
     Raises
     ------
@@ -28,9 +29,8 @@ def check_intrinsic(name: str, type: str, args: Sequence[Value], triple: str) ->
         When it has none, with LLVM's own words, or it is one of another kind of processor.
     """
     processor = name.split(".")[1]
-    own = {"x86_64": "x86"}.get(triple.split("-")[0], triple.split("-")[0])
-    if processor in _PROCESSORS and processor != own:
-        raise CompileError(f"{name}: expected an intrinsic for {triple}, got one of {processor}")
+    if processor in _PROCESSORS and processor != arch.removesuffix("_64"):
+        raise CompileError(f"{name}: expected an intrinsic for {arch}, got one for {processor}")
     # Some arguments must be constants: a variable is a parameter here, a constant stays itself.
     given = tuple((each.type, None if each.text[0] == "%" else each.text) for each in args)
     reason = _refusal(name, type, given)

@@ -19,6 +19,7 @@ from minitvm.expr import (
     cast,
     const,
     const_int,
+    described,
     named,
     naming,
 )
@@ -84,7 +85,7 @@ def decl_buffer(
         raise CompileError(f"{where}: expected {len(extents)} strides, got {len(steps)}")
     if buffer_type not in ("", "default", "auto_broadcast"):
         raise CompileError(
-            f"{where}: expected buffer_type '' or 'auto_broadcast', got {buffer_type!r}"
+            f"{where}: expected buffer_type '' or 'auto_broadcast', got {described(buffer_type)}"
         )
     alignment = _integer(where, "data_alignment", data_alignment)
     if alignment > 0 and alignment & (alignment - 1):
@@ -104,7 +105,9 @@ def decl_buffer(
         element = as_dtype(dtype, FLOAT32)
         pointer = Var(where, HANDLE) if data is None else data
         if not isinstance(pointer, Var) or not pointer.dtype.is_handle:
-            raise CompileError(f"expected data to be a variable of dtype handle, got {data!r}")
+            raise CompileError(
+                f"expected data to be a variable of dtype handle, got {described(data)}"
+            )
         return Buffer(
             data=pointer,
             shape=extents,
@@ -132,8 +135,10 @@ def _integer(where: str, what: str, value: Any) -> int:
     known = None if isinstance(value, bool) else const_int(value)
     if isinstance(value, np.integer):
         known = int(value)
-    if known is None:
-        raise CompileError(f"{where}: expected {what} to be an integer, got {value!r}")
+    if known is None or abs(known) >> 31:
+        raise CompileError(
+            f"{where}: expected {what} to be an integer of 32 bits, got {described(value)}"
+        )
     return known
 
 

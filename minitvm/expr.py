@@ -56,12 +56,12 @@ _NO_NUMBER = {
 }
 
 
-def _no_number(name: str) -> Callable[..., NoReturn]:
+def _no_number(name: str) -> Callable[..., Any]:
     """The method of a protocol of Python's numbers, which refuses."""
 
     def refuse(self: object, *args: object) -> NoReturn:
         raise TypeError(
-            f"{_described(self)} has no value while a program is written: {_NO_NUMBER[name]}"
+            f"{described(self)} has no value while a program is written: {_NO_NUMBER[name]}"
         )
 
     return refuse
@@ -81,9 +81,9 @@ class ExprOperators:
     __round__, __trunc__ = _no_number("__round__"), _no_number("__trunc__")
     __floor__, __ceil__ = _no_number("__floor__"), _no_number("__ceil__")
 
-    def __iter__(self) -> NoReturn:
+    def __iter__(self) -> Any:
         raise TypeError(
-            f"{_described(self)} has no members: loop with an axis of te.compute, tir.ir_builder "
+            f"{described(self)} has no members: loop with an axis of te.compute, tir.ir_builder "
             "or te.hybrid"
         )
 
@@ -199,7 +199,7 @@ class ExprOperators:
         return self is other
 
     def __bool__(self) -> bool:
-        raise CompileError(f"{_described(self)} has {_NO_TRUTH}")
+        raise CompileError(f"{described(self)} has {_NO_TRUTH}")
 
 
 class WholeTensor:
@@ -212,7 +212,7 @@ class WholeTensor:
 
     def __array__(self, *args: Any, **options: Any) -> NoReturn:
         raise TypeError(
-            f"{_described(self)} has no elements while a program is written: build a function of "
+            f"{described(self)} has no elements while a program is written: build a function of "
             "it, as in tvm.build(s, [A, B]), and call that with arrays"
         )
 
@@ -284,14 +284,14 @@ def _of_numpy(ufunc: Any, method: str, inputs: tuple[Any, ...], options: dict[st
     given = next(each for each in inputs if isinstance(each, (ExprOperators, WholeTensor)))
     if arrays:
         raise TypeError(
-            f"{_described(given)} and an array of shape {arrays[0].shape} have no operator while a "
+            f"{described(given)} and an array of shape {arrays[0].shape} have no operator while a "
             "program is written: pass the array as a te.placeholder, or take one of its numbers"
         )
     own = _NAMES_OF_NUMPY.get(ufunc.__name__, ufunc.__name__)
     known = own in scalars.INTRINSICS or own in _NAMES_OF_NUMPY.values()
     advice = f"write te.{own}" if known else "write it with the functions of te"
     raise TypeError(
-        f"np.{ufunc.__name__} computes numbers, and {_described(given)} has none while a program "
+        f"np.{ufunc.__name__} computes numbers, and {described(given)} has none while a program "
         f"is written: {advice}"
     )
 
@@ -357,7 +357,8 @@ class NodeAdmission:
         made: dict[str, Any] = {}
         for name, value in values.items():
             made[name] = value
-            if name not in alike or not isinstance(value, NUMBERS):
+            literal = isinstance(value, NUMBERS) and annotations[name] == "PrimExpr"
+            if name not in alike or not literal:
                 made[name] = _field(cls, name, annotations[name], value)
         with naming(cls.__name__):
             if cls is BufferStore:
@@ -399,7 +400,7 @@ def _field(cls: type, name: str, annotation: str, value: Any) -> Any:
 def _as_kind(taken: Any, kind: str, value: Any) -> Any:
     converted = _CONVERTERS.get(kind, lambda same: same)(value)
     if not isinstance(converted, taken):
-        raise CompileError(f"expected {_WORDS.get(kind, kind)}, got {_described(value)}")
+        raise CompileError(f"expected {_WORDS.get(kind, kind)}, got {described(value)}")
     return converted
 
 
@@ -440,7 +441,7 @@ def _as_float(value: Any) -> Any:
         return float(value)
     except OverflowError:
         raise CompileError(
-            f"expected a number that a float can hold, got {_described(value)}"
+            f"expected a number that a float can hold, got {described(value)}"
         ) from None
 
 
@@ -914,7 +915,7 @@ class Cast(PrimExpr):
     value: PrimExpr
 
     def __post_init__(self) -> None:
-        _check_cast(self.value.dtype, self.dtype)
+        _check_cast(self.value.dtype, self.dtype, "Cast: ")
 
 
 @final
@@ -941,12 +942,12 @@ def check_value_of(where: str, var: Var, value: PrimExpr) -> None:
         )
 
 
-def _check_cast(given: DType, wanted: DType) -> None:
+def _check_cast(given: DType, wanted: DType, where: str = "") -> None:
     if given.lanes != wanted.lanes:
-        raise CompileError(f"expected {given.lanes} lanes, as in {given}, got {wanted}")
+        raise CompileError(f"{where}expected {given.lanes} lanes, as in {given}, got {wanted}")
     for dtype in (given, wanted):
         if not (dtype.is_float or dtype.is_integral):
-            raise CompileError(f"expected numeric dtypes, got {given} to {wanted}")
+            raise CompileError(f"{where}expected numeric dtypes, got {given} to {wanted}")
 
 
 # -- Vectors --------------------------------------------------------------------------------------
@@ -1391,13 +1392,12 @@ def as_expr(value: Any) -> PrimExpr:
         made = convert()
         if isinstance(made, PrimExpr):
             return made
-    raise CompileError(f"expected an expression or a number, got {_described(value)}")
+    raise CompileError(f"expected an expression or a number, got {described(value)}")
 
 
-def _described(value: Any) -> str:
+def described(value: Any) -> str:
     """The class of a value and its text, cut short."""
-    text = _digits(value) if isinstance(value, int) else _shown(value)
-    return f"{type(value).__name__} {text}"
+    return f"{type(value).__name__} {_shown(value)}"
 
 
 def _digits(value: int) -> str:
@@ -1406,7 +1406,10 @@ def _digits(value: int) -> str:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
+    try:
+        text = _digits(value) if isinstance(value, int) else repr(value)
+    except ValueError:  # of a list of such integers
+        text = object.__repr__(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
@@ -1421,7 +1424,8 @@ def as_index(value: Any) -> PrimExpr:
     """
     expr = as_expr(int(value) if isinstance(value, np.integer) else value)
     if not expr.dtype.is_integral or expr.dtype.is_bool:
-        raise CompileError(f"expected an integer expression, got {_shown(expr)} of dtype {expr.dtype}")
+        got = f"{_shown(expr)} of dtype {expr.dtype}"
+        raise CompileError(f"expected an integer expression, got {got}")
     return expr
 
 
@@ -1441,21 +1445,21 @@ def as_dtype(dtype: DTypeLike, default: DType | None = None) -> DType:
         raise CompileError(str(error)) from None
     if made is None or not (made.is_float or made.is_integral or made.is_handle):
         raise CompileError(
-            f"expected a dtype of the language, such as 'float32', got {_described(dtype)}"
+            f"expected a dtype of the language, such as 'float32', got {described(dtype)}"
         )
     return made
 
 
 def as_name(name: Any) -> str:
-    """A name, which is a string.
+    """A name, which is a string, and not empty.
 
     Raises
     ------
     CompileError
         When it is none.
     """
-    if not isinstance(name, str):
-        raise CompileError(f"expected a string as name, got {_described(name)}")
+    if not isinstance(name, str) or not name:
+        raise CompileError(f"expected a string as name, got {described(name)}")
     return name
 
 
@@ -1486,12 +1490,14 @@ def constant(value: Any, dtype: DTypeLike | None = None) -> PrimExpr:
         dtype = value.dtype if dtype is None else dtype
         value = value.value
     if not isinstance(value, NUMBERS):
-        raise CompileError(f"expected a number, got {_described(value)}")
+        raise CompileError(f"expected a number, got {described(value)}")
     wanted = as_dtype(_constant_dtype(value) if dtype is None else dtype)
     if isinstance(value, np.generic):
-        value = value.item() if isinstance(value, (np.number, np.bool_)) else float(value)
+        value = value.item()
     if wanted.lanes > 1:
         return Broadcast(constant(value, wanted.element), wanted.lanes)
+    if not isinstance(value, (bool, int, float)):  # a time of numpy's
+        raise CompileError(f"expected a number, got {described(value)}")
     if wanted.is_float:
         return FloatImm(wanted, value)
     if wanted.is_integral:
@@ -1519,7 +1525,7 @@ def valued(dtype: DType, value: Any) -> PrimExpr:
     if not isinstance(value, NUMBERS) or not (dtype.is_float or dtype.is_integral):
         return as_expr(value)
     if isinstance(value, (bool, np.bool_)) is not dtype.is_bool:
-        raise CompileError(f"expected a value of {dtype}, got {_described(value)}")
+        raise CompileError(f"expected a value of {dtype}, got {described(value)}")
     made = constant(value, dtype)
     if isinstance(value, np.generic) and isinstance(made, Constant):
         given = constant(value)
@@ -1542,7 +1548,7 @@ def _constant_dtype(value: Any) -> DType:
     return INT32 if INT32.min() <= value <= INT32.max() else INT64
 
 
-NUMBERS = (bool, int, float, np.number, np.bool_)
+NUMBERS = (bool, int, float, np.integer, np.floating, np.bool_)
 
 
 def is_same_size(comparison: EQ | NE) -> bool:

@@ -22,6 +22,7 @@ from minitvm.expr import (
     as_tuple,
     cast,
     const_int,
+    described,
     naming,
     promote,
     valued,
@@ -129,7 +130,7 @@ class IRBuilder:
             stmt = Evaluate(stmt)
         if not isinstance(stmt, Stmt) and not callable(stmt):
             raise CompileError(
-                f"ir_builder: expected a statement or a call, got {type(stmt).__name__}"
+                f"ir_builder: emit: expected a statement or a call, got {type(stmt).__name__}"
             )
         self._blocks[-1].append(stmt)
 
@@ -179,7 +180,9 @@ class IRBuilder:
             When there is no such kind.
         """
         if not isinstance(kind, str) or kind not in _KINDS:
-            raise CompileError(f"for_range: expected kind among {', '.join(_KINDS)}, got {kind!r}")
+            raise CompileError(
+                f"for_range: expected kind among {', '.join(_KINDS)}, got {described(kind)}"
+            )
         with naming("for_range"):
             as_name(name)
             low, high = promote(as_index(begin), as_index(end))

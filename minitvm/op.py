@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import difflib
 import math
-import re
 from collections.abc import Callable
 from typing import Any, TypeGuard
 
@@ -54,6 +53,7 @@ from minitvm.expr import (
 from minitvm.runtime.dtype import BOOL, INT32, DType, DTypeLike
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.packed_func import convert_to_packed
+from minitvm.verify import llvm_name_problems
 
 # -- Choice and logic -----------------------------------------------------------------------------
 
@@ -562,14 +562,6 @@ def call_pure_extern(dtype: DTypeLike, func_name: str, *args: Any, span: Any = N
     return call_extern(dtype, func_name, *args)
 
 
-NO_LLVM_NAME = "expected a name that starts with 'llvm.', of letters, digits, _ and dots"
-
-
-def is_llvm_name(name: str) -> bool:
-    """Whether an intrinsic of LLVM may have that name."""
-    return re.fullmatch(r"llvm(\.\w+)+", name, re.ASCII) is not None
-
-
 @named
 def call_llvm_intrin(dtype: DTypeLike, name: str, *args: Any, span: Any = None) -> Call:
     """The call of an intrinsic of LLVM that may have effects.
@@ -593,8 +585,8 @@ def call_llvm_pure_intrin(dtype: DTypeLike, name: str, *args: Any, span: Any = N
 
 
 def _llvm_call(op: str, dtype: DTypeLike, name: str, args: tuple[Any, ...]) -> Call:
-    if not isinstance(name, str) or not is_llvm_name(name):
-        raise CompileError(f"{NO_LLVM_NAME}, got {name!r}")
+    for problem in llvm_name_problems(name):
+        raise CompileError(problem)
     made = [_argument(arg) for arg in args]
     if made and isinstance(made[0], IntImm) and made[0].dtype == "uint32":
         made = made[1:]

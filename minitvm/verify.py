@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FunctionType
 from typing import Any, NoReturn
@@ -10,9 +11,9 @@ from minitvm import expr as e
 from minitvm import scalars
 from minitvm import stmt as s
 from minitvm.expr import Buffer, PrimExpr, Var
-from minitvm.functor import CHILDREN
+from minitvm.functor import CHILDREN, free_vars, walk_once
 from minitvm.runtime.dtype import BOOL, HANDLE, INT32, DType
-from minitvm.runtime.errors import RAISABLE, InternalError
+from minitvm.runtime.errors import RAISABLE, CompileError, InternalError, TVMError
 from minitvm.stmt import PrimFunc, Stmt
 
 
@@ -46,6 +47,50 @@ defines it, found one outside, in
     _Verifier(func).run()
 
 
+def check_calls(name: str, *roots: PrimExpr | Stmt) -> None:
+    """Refuses expressions of the user's with a call of an intrinsic that isn't defined.
+
+    Raises
+    ------
+    CompileError
+        With `name`, and the text of the call.
+    """
+    for node in walk_once(*roots):
+        if isinstance(node, e.Call):
+            for problem in _call(node):
+                raise CompileError(f"{name}: {problem}, in {node}")
+
+
+def check_written(func: PrimFunc) -> None:
+    """:func:`verify` of a function that the user wrote.
+
+    Raises
+    ------
+    CompileError
+        Where verify would raise an InternalError.
+    """
+    _Verifier(func, CompileError).run()
+
+
+def check_body(name: str, body: Stmt, buffers: Sequence[Buffer]) -> None:
+    """Checks a statement of the user's, which reads and writes `buffers`; variables that it does
+    not define are parameters.
+
+    Raises
+    ------
+    CompileError
+        As :func:`check_written`.
+    """
+    own = [node.buffer for node in walk_once(body) if isinstance(node, s.Allocate)]
+    inside = {buffer.data for buffer in own}
+    read: list[PrimExpr | Stmt] = [body]
+    read += [size for buffer in (*buffers, *own) for size in _layout(buffer)]
+    free = dict.fromkeys(var for root in read for var in free_vars(root))
+    handles = tuple(Var(buffer.name, HANDLE) for buffer in buffers)
+    params = (*handles, *(var for var in free if var not in inside))
+    check_written(PrimFunc(params, body, dict(zip(handles, buffers, strict=True)), name))
+
+
 Node = PrimExpr | Stmt
 Step = Callable[[], None]  # what to do between two nodes: a scope begins or ends
 
@@ -55,8 +100,9 @@ _LINES_SHOWN = 8
 class _Verifier:
     """The scopes that are open, and a walk through the function, with a stack of its own."""
 
-    def __init__(self, func: PrimFunc) -> None:
+    def __init__(self, func: PrimFunc, error: type[TVMError] = InternalError) -> None:
         self._func = func
+        self._error = error
         self._variables: set[Var] = set()
         self._buffers: set[Buffer] = set()
         self._checked: set[PrimExpr] = set()  # in these scopes, so that sharing costs nothing
@@ -144,7 +190,7 @@ class _Verifier:
         if len(lines) > _LINES_SHOWN:
             lines[_LINES_SHOWN:] = ["..."]
         text = "".join(f"\n    {line}" for line in lines)
-        raise InternalError(f"{self._func.name}: {problem}, in{text}")
+        raise self._error(f"{self._func.name}: {problem}, in{text}")
 
 
 _OUTSIDE = "expected a use inside the scope that defines it, found one outside"
@@ -215,6 +261,15 @@ _CALLS: dict[str, int | None] = {
 }
 
 
+def llvm_name_problems(name: Any) -> Iterator[str]:
+    """What is wrong with a name in the place of that of an intrinsic of LLVM."""
+    if not isinstance(name, str) or not re.fullmatch(r"llvm(\.\w+)+", name, re.ASCII):
+        yield (
+            "expected a name that starts with 'llvm.', of letters, digits, _ and dots, got "
+            f"{e.described(name)}"
+        )
+
+
 def _call(node: e.Call) -> Iterator[str]:
     if node.op in _CALLS_OF_ANY_LENGTH:
         yield from _CALLS_OF_ANY_LENGTH[node.op](node)
@@ -227,6 +282,8 @@ def _call(node: e.Call) -> Iterator[str]:
     if arity is None:
         if not node.args or not isinstance(node.args[0], e.StringImm):
             yield f"{node.op}: expected the name of a function first, found none"
+        elif node.op in ("call_llvm_intrin", "call_llvm_pure_intrin"):
+            yield from llvm_name_problems(node.args[0].value)
     elif len(node.args) != arity:
         yield f"{node.op}: expected {arity} arguments, got {len(node.args)}"
     elif intrinsic:

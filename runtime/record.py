@@ -105,7 +105,7 @@ def _initialiser(cls: Any, admission: Admission | None) -> Callable[..., None]:
 
 
 def _admitted(cls: Any, admission: Admission, scope: dict[str, Any]) -> list[str]:
-    """The lines that have the arguments of an ``__init__`` admitted, unless all pass their tests."""
+    """The lines that have the arguments of an ``__init__`` admitted, unless they pass the tests."""
     names, tests = [], []
     for each in fields(cls):
         if each.init:

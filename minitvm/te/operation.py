@@ -22,6 +22,7 @@ from minitvm.expr import (
     as_name,
     as_tuple,
     const_int,
+    described,
     named,
     naming,
 )
@@ -31,6 +32,7 @@ from minitvm.runtime.errors import CompileError
 from minitvm.stmt import Evaluate, Stmt
 from minitvm.te.tag import scoped_tag
 from minitvm.te.tensor import ComputeOp, ExternOp, PlaceholderOp, Tensor, data_axes
+from minitvm.verify import check_body, check_calls
 
 # -- Variables and axes ---------------------------------------------------------------------------
 
@@ -81,7 +83,9 @@ def reduce_axis(
     iter_var(k, range(min=0, ext=8))
     """
     with naming("reduce_axis"):
-        as_name(name), as_name(thread_tag)
+        as_name(name)
+        if not isinstance(thread_tag, str):
+            raise CompileError(f"expected a string as thread_tag, got {described(thread_tag)}")
     return _axis(_range(name, dom), name, IterType.COMM_REDUCE, thread_tag)
 
 
@@ -98,7 +102,7 @@ def thread_axis(
     if isinstance(dom, str):
         return thread_axis(None, dom, name)
     if not isinstance(tag, str) or not tag or not isinstance(name, str):
-        got = "none" if tag == "" else f"{tag!r}, {name!r}"
+        got = described(name if isinstance(tag, str) and tag else tag)
         raise CompileError(f'thread_axis: expected a tag such as "threadIdx.x", got {got}')
     made = None if dom is None else _range(name or tag, dom)
     return _axis(made, name or tag, IterType.THREAD_INDEX, tag)
@@ -110,14 +114,14 @@ def _axis(dom: Range | None, name: str, iter_type: int, thread_tag: str) -> Iter
 
 
 def _range(name: str, dom: Any) -> Range:
-    made = dom
+    made: Range = dom
     if not isinstance(dom, Range):
         if not isinstance(dom, (tuple, list)) or len(dom) != 2:
-            raise CompileError(f"axis {name}: expected a range (begin, end), got {dom!r}")
+            raise CompileError(f"axis {name}: expected a range (begin, end), got {described(dom)}")
         made = Range(*[_extent(f"axis {name}: bound {i}", bound) for i, bound in enumerate(dom)])
     extent = const_int(made.extent)
     if extent is not None and extent < 0:
-        raise CompileError(f"axis {name}: expected begin <= end, got {dom!r}")
+        raise CompileError(f"axis {name}: expected begin <= end, got {described(dom)}")
     return made
 
 
@@ -219,7 +223,7 @@ def compute(
     with naming("compute"):
         tag = scoped_tag(as_name(name), tag)
     if not callable(fcompute):
-        raise CompileError(f"{name}: expected fcompute to be a function, got {fcompute!r}")
+        raise CompileError(f"{name}: expected fcompute to be a function, got {described(fcompute)}")
     extents = _shape(name, shape)
     axis = data_axes(_axis_names(name, fcompute, len(extents), varargs_names), extents)
     value = fcompute(*[each.var for each in axis])
@@ -240,8 +244,8 @@ def _axis_names(
         parameters = list(inspect.signature(fcompute).parameters.values())
     except ValueError:
         raise CompileError(
-            f"{name}: expected an fcompute whose parameters are known, got {fcompute!r}: write a "
-            "lambda that calls it"
+            f"{name}: expected an fcompute whose parameters are known, got {described(fcompute)}: "
+            "write a lambda that calls it"
         ) from None
     named = [
         p for p in parameters if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)
@@ -291,6 +295,7 @@ def _check_body(name: str, axis: Iterable[IterVar], body: tuple[PrimExpr, ...]) 
             f"{name}: expected a reduction to be the whole body, found one inside an expression: "
             "make it a stage of its own, te.compute(..., lambda i: te.sum(...)), and read that"
         )
+    check_calls(name, *body, *below)
     own = {each.var for each in axis}
     for member in body:
         for each in free_vars(member):
@@ -377,6 +382,7 @@ def extern(
         raise CompileError(
             f"{name}: expected fcompute to return a statement or a call, got {type(body).__name__}"
         )
+    check_body(name, body, (*ins, *outs))
     op = ExternOp(name, tag, dict(attrs or {}), tuple(inputs), tuple(ins), tuple(outs), body)
     return op.output(0) if op.num_outputs == 1 else op.outputs
 

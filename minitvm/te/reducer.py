@@ -17,8 +17,10 @@ from minitvm.expr import (
     Var,
     as_condition,
     as_expr,
+    as_name,
     as_tuple,
     const,
+    described,
     naming,
     valued,
 )
@@ -55,6 +57,9 @@ def comm_reducer(
     (iter_var(k, range(min=0, ext=3)),)
     """
 
+    with naming("comm_reducer"):
+        as_name(name)
+
     def reduce_over(source: Any, axis: Any, where: Any = None, init: Any = None) -> Any:
         several = isinstance(source, (tuple, list))
         with naming(name):
@@ -78,7 +83,8 @@ def comm_reducer(
             return reduce_over(expr, *args, **named)
         if not args:
             raise CompileError(f"{name}: expected axis=, or several values to combine, got one")
-        return functools.reduce(fcombine, args, expr)
+        with naming(name):
+            return functools.reduce(fcombine, args, expr)
 
     reducer.__name__ = reducer.__qualname__ = name
     reducer.__doc__ = f"The reducer {name!r}: see :func:`comm_reducer`."
@@ -94,7 +100,9 @@ def _combiner(
     """The combination of values of some dtypes."""
     for what, function in (("fcombine", fcombine), ("fidentity", fidentity)):
         if not callable(function):
-            raise CompileError(f"comm_reducer: expected {what} to be a function, got {function!r}")
+            raise CompileError(
+                f"comm_reducer: expected {what} to be a function, got {described(function)}"
+            )
     names = [*signature(fcombine).parameters]
     if len(names) != 2:
         raise CompileError(

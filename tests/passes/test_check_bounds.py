@@ -75,7 +75,7 @@ def loop(var: Var, extent: Any, body: Stmt, begin: Any = 0) -> Stmt:
 
 def store(target: Buffer, indices: Any, value: Any = 0.0) -> Stmt:
     indices = indices if isinstance(indices, tuple) else (indices,)
-    return BufferStore(target, as_expr(value), tuple(map(as_expr, indices)))
+    return BufferStore(target, e.cast(target.dtype, value), indices)
 
 
 def lazy(condition: Any, a: PrimExpr, b: PrimExpr = ZERO) -> PrimExpr:

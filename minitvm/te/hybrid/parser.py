@@ -840,9 +840,6 @@ class _Parser:
         sizes = [simple(each) if isinstance(each, PrimExpr) else each for each in extents]
         buffer = decl_buffer(sizes, dtype, name, scope=scope)
         for extent in buffer.shape:
-            known = e.const_int(extent)
-            if known is not None and known < 0:
-                raise self._error(node, f"expected no negative extent of {name}, got {known}")
             if any(isinstance(n, BufferLoad) or n in self._computed for n in walk_once(extent)):
                 raise self._error(
                     node, f"expected a shape of sizes for {name}, got one computed by the program"
