@@ -13,8 +13,8 @@ from minitvm.expr import (
     PrimExpr,
     Var,
     as_dtype,
-    as_index,
     as_name,
+    as_size,
     as_tuple,
     cast,
     const,
@@ -126,7 +126,7 @@ def _integers(where: str, what: str, values: Any) -> tuple[PrimExpr, ...]:
     made = []
     for i, value in enumerate(as_tuple(values)):
         with naming(f"{where}: {what}[{i}]"):
-            made.append(as_index(value))
+            made.append(as_size(value))
     return tuple(made)
 
 

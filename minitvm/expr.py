@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, field, fields
+from enum import IntEnum
 from inspect import signature
 from typing import Any, ClassVar, NoReturn, Protocol, TypeVar, final
 from typing import cast as typed
@@ -277,16 +278,14 @@ def _named_error(name: str, error: CompileError) -> CompileError:
 def _of_numpy(ufunc: Any, method: str, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
     """A function of numpy on what is no number: Python's operators, where a numpy scalar stands on
     the left; else an error that says what to write."""
-    arrays = [each for each in inputs if isinstance(each, np.ndarray) and each.ndim]
+    inputs = tuple(each[()] if isinstance(each, np.ndarray) else each for each in inputs)
+    arrays = [each for each in inputs if isinstance(each, np.ndarray)]  # a scalar is none
     operator = _OPERATORS_OF_NUMPY.get(ufunc.__name__)
     if operator is not None and method == "__call__" and not options and not arrays:
         return operator(*inputs)
     given = next(each for each in inputs if isinstance(each, (ExprOperators, WholeTensor)))
     if arrays:
-        raise TypeError(
-            f"{described(given)} and an array of shape {arrays[0].shape} have no operator while a "
-            "program is written: pass the array as a te.placeholder, or take one of its numbers"
-        )
+        raise TypeError(f"np.{ufunc.__name__} of {described(given)}: {_no_array(arrays[0])}")
     own = _NAMES_OF_NUMPY.get(ufunc.__name__, ufunc.__name__)
     known = own in scalars.INTRINSICS or own in _NAMES_OF_NUMPY.values()
     advice = f"write te.{own}" if known else "write it with the functions of te"
@@ -399,6 +398,8 @@ def _field(cls: type, name: str, annotation: str, value: Any) -> Any:
 
 def _as_kind(taken: Any, kind: str, value: Any) -> Any:
     converted = _CONVERTERS.get(kind, lambda same: same)(value)
+    if issubclass(taken, IntEnum) and type(value) is int and value in list(taken):
+        converted = taken(value)
     if not isinstance(converted, taken):
         raise CompileError(f"expected {_WORDS.get(kind, kind)}, got {described(value)}")
     return converted
@@ -497,6 +498,10 @@ class Var(PrimExpr):
     dtype: DType = INT32
     nonnegative: bool = False
     axis: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise CompileError("Var: expected a name, got an empty string")
 
 
 class Constant(PrimExpr):
@@ -990,7 +995,7 @@ def _vector_of(where: str, scalar: DType, lanes: int) -> DType:
     if scalar.lanes > 1:
         raise CompileError(f"{where}: expected a scalar, got {scalar}")
     if not 2 <= lanes <= MAX_LANES:
-        raise CompileError(f"{where}: expected 2 to {MAX_LANES} lanes, got {lanes}")
+        raise CompileError(f"{where}: expected 2 to {MAX_LANES} lanes, got {_digits(lanes)}")
     return scalar.with_lanes(lanes)
 
 
@@ -1075,11 +1080,11 @@ class Buffer:
         mask = masks.get(access_mask, access_mask) if isinstance(access_mask, str) else access_mask
         if type(mask) is not int or mask not in masks.values():
             raise CompileError(
-                f"{self.name}: expected access_mask 'r', 'w' or 'rw', got {access_mask!r}"
+                f"{self.name}: expected access_mask 'r', 'w' or 'rw', got {described(access_mask)}"
             )
         with naming(self.name):
-            count = constant(-1) if extent is None else as_index(extent)
-            args = (BufferRef(self), as_index(offset), count, constant(mask))
+            count = constant(-1) if extent is None else as_size(extent)
+            args = (BufferRef(self), as_size(offset), count, constant(mask))
         return Call(HANDLE, "tvm_access_ptr", args)
 
     def __getitem__(self, indices: Any) -> PrimExpr:
@@ -1269,7 +1274,7 @@ class Range:
     def __init__(self, begin: Any, end: Any = None) -> None:
         begin, end = (0, begin) if end is None else (begin, end)
         with naming("Range"):
-            low, high = promote(as_index(begin), as_index(end))
+            low, high = promote(as_size(begin), as_size(end))
         _set(self, "min", low)
         _set(self, "extent", subtract(high, low))
 
@@ -1278,7 +1283,7 @@ class Range:
         """``[min, min + extent)``, with neither simplified."""
         made = Range(0, 0)
         with naming("Range"):
-            low, length = promote(as_index(min), as_index(extent))
+            low, length = promote(as_size(min), as_size(extent))
         _set(made, "min", low)
         _set(made, "extent", length)
         return made
@@ -1362,7 +1367,7 @@ class Reduce(PrimExpr):
         if not 0 <= self.value_index < len(self.source):
             raise CompileError(
                 f"Reduce: expected value_index among {len(self.source)} sources, got "
-                f"{self.value_index}"
+                f"{_digits(self.value_index)}"
             )
         _set(self, "dtype", self.source[self.value_index].dtype)
 
@@ -1387,6 +1392,10 @@ def as_expr(value: Any) -> PrimExpr:
         return constant(value)
     if isinstance(value, str):
         return StringImm(value)
+    if isinstance(value, np.ndarray):
+        if value.ndim == 0:
+            return as_expr(value[()])
+        raise CompileError(_no_array(value))
     convert = None if isinstance(value, type) else getattr(value, "asobject", None)
     if convert is not None:
         made = convert()
@@ -1395,9 +1404,17 @@ def as_expr(value: Any) -> PrimExpr:
     raise CompileError(f"expected an expression or a number, got {described(value)}")
 
 
+def _no_array(array: Any) -> str:
+    return (
+        f"expected an expression or a number, got an array of shape {array.shape}: pass it as a "
+        "te.placeholder, or take one of its numbers"
+    )
+
+
 def described(value: Any) -> str:
     """The class of a value and its text, cut short."""
-    return f"{type(value).__name__} {_shown(value)}"
+    kind, text = type(value).__name__, _shown(value)
+    return text if text.startswith(kind) else f"{kind} {text}"
 
 
 def _digits(value: int) -> str:
@@ -1414,8 +1431,7 @@ def _shown(value: Any) -> str:
 
 
 def as_index(value: Any) -> PrimExpr:
-    """`value` as an integer expression: an index, an extent, a stride. A numpy integer counts as
-    Python's.
+    """`value` as an integer expression: an index. A numpy integer counts as Python's.
 
     Raises
     ------
@@ -1426,6 +1442,20 @@ def as_index(value: Any) -> PrimExpr:
     if not expr.dtype.is_integral or expr.dtype.is_bool:
         got = f"{_shown(expr)} of dtype {expr.dtype}"
         raise CompileError(f"expected an integer expression, got {got}")
+    return expr
+
+
+def as_size(value: Any) -> PrimExpr:
+    """`value` as a scalar integer expression: an extent, a bound, a stride.
+
+    Raises
+    ------
+    CompileError
+        When it is none.
+    """
+    expr = as_index(value)
+    if expr.dtype.lanes > 1:
+        raise CompileError(f"expected a scalar, got {_shown(expr)} of dtype {expr.dtype}")
     return expr
 
 

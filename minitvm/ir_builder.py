@@ -19,6 +19,7 @@ from minitvm.expr import (
     as_expr,
     as_index,
     as_name,
+    as_size,
     as_tuple,
     cast,
     const_int,
@@ -185,10 +186,10 @@ class IRBuilder:
             )
         with naming("for_range"):
             as_name(name)
-            low, high = promote(as_index(begin), as_index(end))
+            low, high = promote(as_size(begin), as_size(end))
             if dtype is not None:
                 low, high = cast(dtype, low), cast(dtype, high)
-                as_index(low)
+                as_size(low)
         extent = high if const_int(low) == 0 else high - low
         loop_var = Var(name, low.dtype)
         with self._block(lambda body: For(loop_var, low, extent, _KINDS[kind], body)):

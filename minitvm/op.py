@@ -21,6 +21,7 @@ from typing import Any, TypeGuard
 
 from minitvm import scalars
 from minitvm.expr import (
+    NUMBERS,
     Buffer,
     BufferRef,
     Call,
@@ -49,11 +50,12 @@ from minitvm.expr import (
     power,
     promote,
     truncdiv,
+    valued,
 )
 from minitvm.runtime.dtype import BOOL, INT32, DType, DTypeLike
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.packed_func import convert_to_packed
-from minitvm.verify import llvm_name_problems
+from minitvm.verify import call_problems, llvm_name_problems
 
 # -- Choice and logic -----------------------------------------------------------------------------
 
@@ -600,7 +602,7 @@ def call_intrin(dtype: DTypeLike, func_name: str, *args: Any, span: Any = None) 
     Raises
     ------
     CompileError
-        When there is none of that name.
+        When there is none of that name, of such arguments.
 
     >>> call_intrin("float32", "tir.sqrt", 4.0)
     2.0
@@ -611,7 +613,17 @@ def call_intrin(dtype: DTypeLike, func_name: str, *args: Any, span: Any = None) 
         close = difflib.get_close_matches(name, [*scalars.INTRINSICS, *_CALLS])
         hint = f": did you mean {' or '.join(close)}?" if close else ""
         raise CompileError(f"expected the name of an intrinsic, got {func_name!r}{hint}")
-    return intrinsic(name, as_dtype(dtype), *map(_argument, args))
+    wanted = as_dtype(dtype)
+    firm = [_argument(arg) for arg in args if not isinstance(arg, NUMBERS)]
+    alike = firm[0].dtype if firm else wanted  # of the operands of a function of numbers
+    taken = [
+        valued(alike, arg) if isinstance(arg, NUMBERS) and name in scalars.INTRINSICS else arg
+        for arg in args
+    ]
+    made = Call(wanted, name, tuple(map(_argument, taken)))
+    for problem in call_problems(made):
+        raise CompileError(problem)
+    return intrinsic(name, wanted, *made.args)
 
 
 @named

@@ -57,7 +57,7 @@ def check_calls(name: str, *roots: PrimExpr | Stmt) -> None:
     """
     for node in walk_once(*roots):
         if isinstance(node, e.Call):
-            for problem in _call(node):
+            for problem in call_problems(node):
                 raise CompileError(f"{name}: {problem}, in {node}")
 
 
@@ -270,7 +270,8 @@ def llvm_name_problems(name: Any) -> Iterator[str]:
         )
 
 
-def _call(node: e.Call) -> Iterator[str]:
+def call_problems(node: e.Call) -> Iterator[str]:
+    """What is wrong with the name, the arguments and the dtype of a call."""
     if node.op in _CALLS_OF_ANY_LENGTH:
         yield from _CALLS_OF_ANY_LENGTH[node.op](node)
         return
@@ -409,7 +410,7 @@ _CALLS_OF_ANY_LENGTH: dict[str, Callable[[e.Call], Iterator[str]]] = {
 }
 
 _PROBLEMS: dict[type, Callable[[Any], Iterator[str]]] = {
-    e.Call: _call,
+    e.Call: call_problems,
     e.ProducerLoad: _left_over,
     e.Reduce: _left_over,
     s.AssertStmt: _assert,

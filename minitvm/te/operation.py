@@ -130,10 +130,7 @@ def _range(name: str, dom: Any) -> Range:
 
 def _extent(where: str, value: Any) -> PrimExpr:
     with naming(where):
-        made = expr.as_index(value)
-        if made.dtype.lanes > 1:
-            raise CompileError(f"expected a scalar, got one of {made.dtype}")
-        return made
+        return expr.as_size(value)
 
 
 def _shape(name: str, shape: Any) -> tuple[PrimExpr, ...]:
@@ -222,6 +219,7 @@ def compute(
     """
     with naming("compute"):
         tag = scoped_tag(as_name(name), tag)
+        attrs = _attrs(attrs)
     if not callable(fcompute):
         raise CompileError(f"{name}: expected fcompute to be a function, got {described(fcompute)}")
     extents = _shape(name, shape)
@@ -231,8 +229,14 @@ def compute(
     body = tuple(_element(name, member) for member in members)
     _check_body(name, axis, body)
     reduced = body[0].axis if isinstance(body[0], Reduce) else ()
-    outputs = ComputeOp(name, tag, dict(attrs or {}), axis, reduced, body).outputs
+    outputs = ComputeOp(name, tag, attrs, axis, reduced, body).outputs
     return outputs[0] if len(outputs) == 1 else outputs
+
+
+def _attrs(attrs: Any) -> dict[str, Any]:
+    if attrs is not None and not isinstance(attrs, Mapping):
+        raise CompileError(f"expected a dict as attrs, got {described(attrs)}")
+    return dict(attrs or {})
 
 
 def _axis_names(
@@ -262,6 +266,8 @@ def _axis_names(
         )
     names = [p.name for p in named][:ndim]
     remaining = ndim - len(names)
+    if varargs_names is not None and not all(isinstance(n, str) for n in as_tuple(varargs_names)):
+        raise CompileError(f"{name}: expected strings, got {described(varargs_names)}")
     if varargs_names is not None and len(varargs_names) != remaining:
         raise CompileError(f"{name}: expected {remaining} varargs_names, got {len(varargs_names)}")
     return names + list(varargs_names or [f"i{i}" for i in range(len(names), ndim)])
@@ -365,6 +371,7 @@ def extern(
     """
     with naming("extern"):
         tag = scoped_tag(as_name(name), tag)
+        attrs = _attrs(attrs)
         inputs = as_tuple(inputs)
     for i, each in enumerate(inputs):
         if not isinstance(each, Tensor):
@@ -383,7 +390,7 @@ def extern(
             f"{name}: expected fcompute to return a statement or a call, got {type(body).__name__}"
         )
     check_body(name, body, (*ins, *outs))
-    op = ExternOp(name, tag, dict(attrs or {}), tuple(inputs), tuple(ins), tuple(outs), body)
+    op = ExternOp(name, tag, attrs, tuple(inputs), tuple(ins), tuple(outs), body)
     return op.output(0) if op.num_outputs == 1 else op.outputs
 
 

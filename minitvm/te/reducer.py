@@ -67,7 +67,8 @@ def comm_reducer(
             condition = const(True) if where is None else as_condition(where)
         if not sources:
             raise CompileError(f"{name}: expected values to combine, got none")
-        combiner = _combiner(fcombine, fidentity, [each.dtype for each in sources], several)
+        with naming(name):
+            combiner = _combiner(fcombine, fidentity, [each.dtype for each in sources], several)
         axes = tuple(_reduce_axis(name, each) for each in as_tuple(axis))
         if not axes or len(set(axes)) < len(axes):
             raise CompileError(f"{name}: expected reduce axes, each once, got {list(axes)}")
@@ -86,7 +87,8 @@ def comm_reducer(
         with naming(name):
             return functools.reduce(fcombine, args, expr)
 
-    reducer.__name__ = reducer.__qualname__ = name
+    for function in (reducer, reduce_over):  # as Python's errors name them
+        function.__name__ = function.__qualname__ = name
     reducer.__doc__ = f"The reducer {name!r}: see :func:`comm_reducer`."
     return reducer
 

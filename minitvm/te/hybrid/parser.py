@@ -306,6 +306,7 @@ class _Parser:
         if condition is False:
             return
         if condition is True:
+            self._learn_what_changes(node)
             raise self._error(
                 node.test, "expected a condition that can change, found one that holds"
             )
@@ -316,6 +317,18 @@ class _Parser:
         with self._loop(node, ForKind.SERIAL) as block:
             self._statements(node.body)
         self._emit(While(condition, block.statement()))
+
+    def _learn_what_changes(self, node: ast.While) -> None:
+        """Has the names be variables that the condition of a loop reads and its body assigns to:
+        the condition holds now, before the first time."""
+        read = set(_names_in(node.test))
+        stored = (each for part in node.body for each in ast.walk(part))
+        for each in stored:
+            if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store) and each.id in read:
+                known = self._names.get(each.id)
+                if isinstance(known, Binding) and not known.is_loop:
+                    self._facts.variables.add(known.key)
+                    raise Learned
 
     def _visit_For(self, node: ast.For) -> None:
         if node.orelse:
