@@ -8,6 +8,7 @@ from typing import Any, final
 from minitvm import expr as e
 from minitvm.codegen.conversion import Conversions
 from minitvm.codegen.integers import Integers
+from minitvm.codegen.llvm_intrinsics import check_intrinsic
 from minitvm.codegen.llvm_text import (
     NULL,
     FunctionText,
@@ -614,10 +615,6 @@ class ExpressionEmitter:
 
     def _emit_llvm_intrinsic(self, node: e.Call) -> Value:
         name = _string_argument(node)
-        if not name.startswith("llvm."):
-            raise CompileError(
-                f"call_llvm_intrin: expected a name that begins 'llvm.', got {name!r}"
-            )
         lacking = _FEATURES.get(name, frozenset()) - self._target.features
         if lacking:
             raise CompileError(
@@ -628,6 +625,8 @@ class ExpressionEmitter:
             return self._emit_of_tiles(name, node)
         emit = self._emit_bits if name.startswith(_OF_TARGETS) else self.emit
         args = [emit(a) for a in node.args[1:]]
+        if name not in _FEATURES:
+            check_intrinsic(name, register_type(node.dtype), args, self._target.arch)
         result = self.text.call(Value("ptr", f"@{name}"), register_type(node.dtype), args)
         return self.conversions.round(result, node.dtype) if node.dtype.is_float else result
 
@@ -642,10 +641,11 @@ class ExpressionEmitter:
                 value = text.call(cast, "x86_amx", [value])
             args.append(value)
         function = Value("ptr", f"@{name}")
-        if register_type(node.dtype) != _TILE:
-            text.call(function, "void", args)
+        type = "x86_amx" if register_type(node.dtype) == _TILE else "void"
+        check_intrinsic(name, type, args, self._target.arch)
+        tile = text.call(function, type, args)
+        if type == "void":
             return integer(register_type(node.dtype), 0)
-        tile = text.call(function, "x86_amx", args)
         return text.call(Value("ptr", "@llvm.x86.cast.tile.to.vector"), _TILE, [tile])
 
     def _emit_bits(self, node: PrimExpr) -> Value:

@@ -6,11 +6,28 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from minitvm.expr import Buffer, PrimExpr, Var, as_expr, as_index, cast, const, const_int
-from minitvm.runtime.dtype import HANDLE, INT32, INT64, DType, DTypeLike
+import numpy as np
+
+from minitvm.expr import (
+    Buffer,
+    PrimExpr,
+    Var,
+    as_dtype,
+    as_name,
+    as_size,
+    as_tuple,
+    cast,
+    const,
+    const_int,
+    described,
+    named,
+    naming,
+)
+from minitvm.runtime.dtype import FLOAT32, HANDLE, INT32, INT64, DTypeLike
 from minitvm.runtime.errors import CompileError
 
 
+@named
 def decl_buffer(
     shape: Any,
     dtype: DTypeLike | None = None,
@@ -57,46 +74,72 @@ def decl_buffer(
     >>> decl_buffer((4, 3), name="A")
     Buffer(A: float32[4, 3])
     """
-    extents = _integers(name, "shape", shape)
-    steps = () if strides is None else _integers(name, "strides", strides)
+    where = as_name(name)
+    extents = _integers(where, "shape", shape)
+    steps = () if strides is None else _integers(where, "strides", strides)
+    for i, extent in enumerate(extents):
+        known = const_int(extent)
+        if known is not None and known < 0:
+            raise CompileError(f"{where}: shape[{i}]: expected no negative extent, got {known}")
     if steps and len(steps) != len(extents):
-        raise CompileError(f"{name}: expected {len(extents)} strides, got {len(steps)}")
+        raise CompileError(f"{where}: expected {len(extents)} strides, got {len(steps)}")
     if buffer_type not in ("", "default", "auto_broadcast"):
         raise CompileError(
-            f"{name}: expected buffer_type '' or 'auto_broadcast', got {buffer_type!r}"
+            f"{where}: expected buffer_type '' or 'auto_broadcast', got {described(buffer_type)}"
         )
-    if data_alignment > 0 and data_alignment & (data_alignment - 1):
-        raise CompileError(f"{name}: expected data_alignment a power of 2, got {data_alignment}")
-    if offset_factor < 0:
-        raise CompileError(f"{name}: expected no negative offset_factor, got {offset_factor}")
-    known = const_int(elem_offset)
-    if known is not None and offset_factor and known % offset_factor:
+    alignment = _integer(where, "data_alignment", data_alignment)
+    if alignment > 0 and alignment & (alignment - 1):
+        raise CompileError(f"{where}: expected data_alignment a power of 2, got {alignment}")
+    factor = _integer(where, "offset_factor", offset_factor)
+    if factor < 0:
+        raise CompileError(f"{where}: expected no negative offset_factor, got {factor}")
+    offset = None if elem_offset is None else _integers(where, "elem_offset", elem_offset)[0]
+    known = const_int(offset)
+    if known is not None and factor and known % factor:
         raise CompileError(
-            f"{name}: expected elem_offset a multiple of offset_factor {offset_factor}, got {known}"
+            f"{where}: expected elem_offset a multiple of offset_factor {factor}, got {known}"
         )
-    if elem_offset is None and offset_factor:
-        elem_offset = Var(f"{name}_elem_offset", extents[0].dtype if extents else INT32)
-    return Buffer(
-        data=Var(name, HANDLE) if data is None else data,
-        shape=extents,
-        dtype=DType.of("float32" if dtype is None else dtype),
-        name=name,
-        strides=steps,
-        elem_offset=None if elem_offset is None else as_index(elem_offset),
-        scope=scope or "global",
-        data_alignment=max(data_alignment, 0),
-        offset_factor=offset_factor,
-        auto_broadcast=buffer_type == "auto_broadcast",
-    )
+    if offset is None and factor:
+        offset = Var(f"{where}_elem_offset", extents[0].dtype if extents else INT32)
+    with naming(where):
+        element = as_dtype(dtype, FLOAT32)
+        pointer = Var(where, HANDLE) if data is None else data
+        if not isinstance(pointer, Var) or not pointer.dtype.is_handle:
+            raise CompileError(
+                f"expected data to be a variable of dtype handle, got {described(data)}"
+            )
+        return Buffer(
+            data=pointer,
+            shape=extents,
+            dtype=element,
+            name=where,
+            strides=steps,
+            elem_offset=offset,
+            scope=scope or "global",
+            data_alignment=max(alignment, 0),
+            offset_factor=factor,
+            auto_broadcast=buffer_type == "auto_broadcast",
+        )
 
 
-def _integers(name: str, what: str, values: Any) -> tuple[PrimExpr, ...]:
-    members = values if isinstance(values, (tuple, list)) else (values,)
-    made = tuple(map(as_expr, members))
-    for i, each in enumerate(made):
-        if not each.dtype.is_integral or each.dtype.is_bool:
-            raise CompileError(f"{name}: {what}[{i}]: expected an integer, got {each.dtype}")
-    return made
+def _integers(where: str, what: str, values: Any) -> tuple[PrimExpr, ...]:
+    made = []
+    for i, value in enumerate(as_tuple(values)):
+        with naming(f"{where}: {what}[{i}]"):
+            made.append(as_size(value))
+    return tuple(made)
+
+
+def _integer(where: str, what: str, value: Any) -> int:
+    """A number that a layout is made of, which is known."""
+    known = None if isinstance(value, bool) else const_int(value)
+    if isinstance(value, np.integer):
+        known = int(value)
+    if known is None or abs(known) >> 31:
+        raise CompileError(
+            f"{where}: expected {what} to be an integer of 32 bits, got {described(value)}"
+        )
+    return known
 
 
 def size_factors(buffer: Buffer) -> tuple[PrimExpr, ...]:

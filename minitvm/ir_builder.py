@@ -18,10 +18,15 @@ from minitvm.expr import (
     as_condition,
     as_expr,
     as_index,
+    as_name,
+    as_size,
+    as_tuple,
     cast,
-    const,
     const_int,
+    described,
+    naming,
     promote,
+    valued,
 )
 from minitvm.runtime.dtype import DType, DTypeLike
 from minitvm.runtime.errors import CompileError
@@ -78,18 +83,14 @@ class BufferVar:
         indices = self._indices(index)
         lanes = max((i.dtype.lanes for i in indices), default=1)
         wanted = self.dtype.with_lanes(self.dtype.lanes * lanes)
-        number = isinstance(value, (bool, int, float))
-        made = const(value, wanted) if number else as_expr(value)
-        if made.dtype != wanted:
-            raise CompileError(
-                f"{self.buffer.name}: expected a value of {wanted} to store, got one of "
-                f"{made.dtype}: cast it, as in x.astype({str(wanted)!r})"
-            )
+        with naming(self.buffer.name):
+            made = valued(wanted, value)
         self._emit(BufferStore(self.buffer, made, indices))
 
     def _indices(self, index: Any) -> tuple[PrimExpr, ...]:
         given = index if isinstance(index, tuple) else (index,)
-        made = tuple(map(as_index, given))
+        with naming(self.buffer.name):
+            made = tuple(map(as_index, given))
         if len(made) == 1 and self.buffer.ndim != 1:
             return _unravelled(made[0], self.buffer.shape)
         if len(made) != self.buffer.ndim:
@@ -130,7 +131,7 @@ class IRBuilder:
             stmt = Evaluate(stmt)
         if not isinstance(stmt, Stmt) and not callable(stmt):
             raise CompileError(
-                f"ir_builder: expected a statement or a call, got {type(stmt).__name__}"
+                f"ir_builder: emit: expected a statement or a call, got {type(stmt).__name__}"
             )
         self._blocks[-1].append(stmt)
 
@@ -179,11 +180,16 @@ class IRBuilder:
         CompileError
             When there is no such kind.
         """
-        if kind not in _KINDS:
-            raise CompileError(f"for_range: expected kind among {', '.join(_KINDS)}, got {kind!r}")
-        low, high = promote(as_index(begin), as_index(end))
-        if dtype is not None:
-            low, high = cast(dtype, low), cast(dtype, high)
+        if not isinstance(kind, str) or kind not in _KINDS:
+            raise CompileError(
+                f"for_range: expected kind among {', '.join(_KINDS)}, got {described(kind)}"
+            )
+        with naming("for_range"):
+            as_name(name)
+            low, high = promote(as_size(begin), as_size(end))
+            if dtype is not None:
+                low, high = cast(dtype, low), cast(dtype, high)
+                as_size(low)
         extent = high if const_int(low) == 0 else high - low
         loop_var = Var(name, low.dtype)
         with self._block(lambda body: For(loop_var, low, extent, _KINDS[kind], body)):
@@ -192,14 +198,16 @@ class IRBuilder:
     @contextmanager
     def while_loop(self, condition: Any) -> Iterator[None]:
         """A loop that runs while a condition holds."""
-        held = as_condition(condition)
+        with naming("while_loop"):
+            held = as_condition(condition)
         with self._block(lambda body: While(held, body)):
             yield
 
     @contextmanager
     def if_scope(self, cond: Any) -> Iterator[None]:
         """A block that runs if a condition holds."""
-        held = as_condition(cond)
+        with naming("if_scope"):
+            held = as_condition(cond)
         with self._block(lambda body: IfThenElse(held, body)):
             yield
 
@@ -215,8 +223,9 @@ class IRBuilder:
 
     def let(self, var_name: str, value: Any) -> Var:
         """A variable that stands for a value in the rest of this block."""
-        made = as_expr(value)
-        var = Var(var_name, made.dtype)
+        with naming("let"):
+            made = as_expr(value)
+            var = Var(as_name(var_name), made.dtype)
         self.emit(lambda body: LetStmt(var, made, body))
         return var
 
@@ -241,15 +250,20 @@ class IRBuilder:
 
         `shape` is classic, and must be the buffer's own rank.
         """
-        if shape is not None and len(shape) != buf.ndim:
+        if not isinstance(buf, Buffer):
+            raise CompileError(f"buffer_ptr: expected a buffer, got {type(buf).__name__}")
+        rank = buf.ndim if shape is None else len(as_tuple(shape))
+        if rank != buf.ndim:
             raise CompileError(
-                f"{buf.name}: expected a shape of rank {buf.ndim}, got one of rank {len(shape)}"
+                f"{buf.name}: expected a shape of rank {buf.ndim}, got one of rank {rank}"
             )
         return BufferVar(buf, self.emit)
 
     def scope_attr(self, node: Any, attr_key: str, value: Any) -> None:
         """Says something about the rest of this block."""
-        made = as_expr(value)
+        with naming("scope_attr"):
+            made = as_expr(value)
+            as_name(attr_key)
         self.emit(lambda body: AttrStmt(node, attr_key, made, body))
 
     def likely(self, expr: Any) -> Any:

@@ -37,6 +37,7 @@ from minitvm.stmt import ORIGIN, IRModule, PrimFunc, seq
 from minitvm.te.origin import origin_of
 from minitvm.te.schedule import Schedule, create_schedule, is_input
 from minitvm.te.tensor import Tensor
+from minitvm.verify import check_written
 
 PREPACKED = "prepacked"
 """The attribute of a function that says which arguments another function makes: its name by their
@@ -188,6 +189,8 @@ def _lower(
     lowered: dict[str, PrimFunc] = {}
     for func in functions:
         _check_variables(func)
+        if isinstance(sch, (IRModule, PrimFunc)):
+            check_written(func)
         lowered[func.name] = context.run(passes, func)
     return IRModule(lowered)
 

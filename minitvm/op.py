@@ -21,6 +21,7 @@ from typing import Any, TypeGuard
 
 from minitvm import scalars
 from minitvm.expr import (
+    NUMBERS,
     Buffer,
     BufferRef,
     Call,
@@ -33,7 +34,9 @@ from minitvm.expr import (
     WholeTensor,
     absolute,
     as_condition,
+    as_dtype,
     as_expr,
+    as_name,
     cast,
     const,
     divide,
@@ -43,13 +46,16 @@ from minitvm.expr import (
     intrinsic,
     logical_and,
     logical_or,
+    named,
     power,
     promote,
     truncdiv,
+    valued,
 )
 from minitvm.runtime.dtype import BOOL, INT32, DType, DTypeLike
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.packed_func import convert_to_packed
+from minitvm.verify import call_problems, llvm_name_problems
 
 # -- Choice and logic -----------------------------------------------------------------------------
 
@@ -61,7 +67,7 @@ def if_then_else(cond: Any, t: Any, f: Any, span: Any = None) -> Any:
     Parameters
     ----------
     cond : condition
-        A number counts as true when it is not zero.
+        Of a number write ``x != 0``.
     t, f : expression
         Promoted to one dtype.
 
@@ -80,6 +86,7 @@ def if_then_else(cond: Any, t: Any, f: Any, span: Any = None) -> Any:
     return Call(true_value.dtype, "if_then_else", (condition, true_value, false_value))
 
 
+@named
 def all(*args: Any, span: Any = None) -> Any:
     """Whether all of some conditions hold; all are evaluated.
 
@@ -88,9 +95,10 @@ def all(*args: Any, span: Any = None) -> Any:
     CompileError
         When there are none.
     """
-    return _joined("all", logical_and, args)
+    return _joined(logical_and, args)
 
 
+@named
 def any(*args: Any, span: Any = None) -> Any:
     """Whether any of some conditions holds; all are evaluated.
 
@@ -99,12 +107,12 @@ def any(*args: Any, span: Any = None) -> Any:
     CompileError
         When there are none.
     """
-    return _joined("any", logical_or, args)
+    return _joined(logical_or, args)
 
 
-def _joined(name: str, join: Callable[[Any, Any], Any], conditions: tuple[Any, ...]) -> Any:
+def _joined(join: Callable[[Any, Any], Any], conditions: tuple[Any, ...]) -> Any:
     if not conditions:
-        raise CompileError(f"{name}: expected at least one condition, got none")
+        raise CompileError("expected at least one condition, got none")
     made = conditions[0] if len(conditions) > 1 else as_condition(conditions[0])
     for condition in conditions[1:]:
         made = join(made, condition)
@@ -133,11 +141,13 @@ def div(a: Any, b: Any, span: Any = None) -> Any:
     return divide(x, y) if x.dtype.is_float else truncdiv(x, y)
 
 
+@named
 def indexdiv(a: Any, b: Any, span: Any = None) -> Any:
     """The quotient of two integers that aren't negative."""
     return floordiv(a, b)
 
 
+@named
 def indexmod(a: Any, b: Any, span: Any = None) -> Any:
     """The remainder of two integers that aren't negative."""
     return floormod(a, b)
@@ -162,8 +172,7 @@ def _floats(name: str, *args: PrimExpr) -> PrimExpr:
     dtype = args[0].dtype
     if not dtype.is_float:
         raise CompileError(
-            f"{name}: expected a floating-point argument, got {dtype}: cast it, as in "
-            f'x.astype("float32")'
+            f'expected a floating-point argument, got {dtype}: cast it, as in x.astype("float32")'
         )
     return intrinsic(name, dtype, *args)
 
@@ -344,7 +353,7 @@ def ldexp(x1: Any, x2: Any) -> Any:
     """``x1 * 2 ** x2``, of an integer `x2`."""
     exponent = as_expr(x2)
     if not exponent.dtype.is_integral:
-        raise CompileError(f"ldexp: expected an integer exponent, got {exponent.dtype}")
+        raise CompileError(f"expected an integer exponent, got {exponent.dtype}")
     x = as_expr(x1)
     return _floats("ldexp", x, cast(INT32.with_lanes(x.dtype.lanes), exponent))
 
@@ -393,6 +402,7 @@ def abs(x: Any, span: Any = None) -> Any:
     return absolute(x)
 
 
+@named
 def pow(x: Any, y: Any, span: Any = None) -> Any:
     """``x ** y``: another name of ``power``."""
     return power(x, y)
@@ -425,24 +435,24 @@ def isfinite(x: Any, span: Any = None) -> Any:
 # -- Bits -----------------------------------------------------------------------------------------
 
 
-def _integer(name: str, value: Any) -> PrimExpr:
+def _integer(value: Any) -> PrimExpr:
     x = as_expr(value)
     if not x.dtype.is_integral or x.dtype.is_bool:
-        raise CompileError(f"{name}: expected an integer, got {x.dtype}")
+        raise CompileError(f"expected an integer, got {x.dtype}")
     return x
 
 
 @elementwise
 def popcount(x: Any) -> Any:
     """How many bits of an integer are set, in its own dtype."""
-    value = _integer("popcount", x)
+    value = _integer(x)
     return intrinsic("popcount", value.dtype, value)
 
 
 @elementwise
 def clz(x: Any) -> Any:
     """How many zero bits lead an integer, as ``int32``; all of them for 0."""
-    value = _integer("clz", x)
+    value = _integer(x)
     return intrinsic("clz", INT32.with_lanes(value.dtype.lanes), value)
 
 
@@ -455,10 +465,10 @@ def reinterpret(dtype: DTypeLike, value: Any) -> Any:
     CompileError
         When the types differ in width.
     """
-    wanted, x = DType.of(dtype), as_expr(value)
+    wanted, x = as_dtype(dtype), as_expr(value)
     if wanted.bits * wanted.lanes != x.dtype.bits * x.dtype.lanes:
         raise CompileError(
-            f"reinterpret: expected types of one width, got {x.dtype} as {wanted}: "
+            f"expected types of one width, got {x.dtype} as {wanted}: "
             f"{x.dtype.bits * x.dtype.lanes} and {wanted.bits * wanted.lanes} bits"
         )
     return x if x.dtype == wanted else Call(wanted, "reinterpret", (x,))
@@ -467,40 +477,37 @@ def reinterpret(dtype: DTypeLike, value: Any) -> Any:
 # -- Limits of a type -----------------------------------------------------------------------------
 
 
+@named
 def max_value(dtype: DTypeLike, span: Any = None) -> PrimExpr:
     """The greatest finite value of a type.
 
     >>> max_value("int8"), max_value("float16")
     (int8(127), float16(65504.0))
     """
-    wanted = _number_type("max_value", dtype)
-    if wanted.is_float:
-        beyond = scalars.to_bits(wanted.element, math.inf)
-        return const(scalars.from_bits(wanted.element, beyond - 1), wanted)
-    return const(wanted.max(), wanted)
+    wanted = _number_type(dtype)
+    return const(scalars.greatest(wanted.element) if wanted.is_float else wanted.max(), wanted)
 
 
+@named
 def min_value(dtype: DTypeLike, span: Any = None) -> PrimExpr:
     """The least finite value of a type."""
-    wanted = _number_type("min_value", dtype)
-    if not wanted.is_float:
-        return const(wanted.min(), wanted)
-    beyond = scalars.to_bits(wanted.element, -math.inf)
-    return const(scalars.from_bits(wanted.element, beyond - 1), wanted)
+    wanted = _number_type(dtype)
+    return const(-scalars.greatest(wanted.element) if wanted.is_float else wanted.min(), wanted)
 
 
+@named
 def infinity(dtype: DTypeLike, span: Any = None) -> PrimExpr:
     """The positive infinity of a floating-point type."""
-    wanted = DType.of(dtype)
+    wanted = as_dtype(dtype)
     if not wanted.is_float:
-        raise CompileError(f"infinity: expected a floating-point dtype, got {wanted}")
+        raise CompileError(f"expected a floating-point dtype, got {wanted}")
     return const(math.inf, wanted)
 
 
-def _number_type(name: str, dtype: DTypeLike) -> DType:
-    wanted = DType.of(dtype)
-    if not (wanted.is_float or wanted.is_integral):
-        raise CompileError(f"{name}: expected the dtype of a number, got {wanted}")
+def _number_type(dtype: DTypeLike) -> DType:
+    wanted = as_dtype(dtype)
+    if wanted.is_handle:
+        raise CompileError(f"expected the dtype of a number, got {wanted}")
     return wanted
 
 
@@ -519,6 +526,7 @@ def _argument(value: Any) -> PrimExpr:
     return BufferRef(value) if isinstance(value, Buffer) else as_expr(value)
 
 
+@named
 def call_packed(name: str, *args: Any, span: Any = None) -> Call:
     """The call of a registered function: its result is an ``int32``.
 
@@ -529,9 +537,10 @@ def call_packed(name: str, *args: Any, span: Any = None) -> Call:
     args
         Numbers, strings, and buffers, which arrive as tensors.
     """
-    return Call(INT32, "call_packed", (StringImm(name), *map(_argument, args)))
+    return Call(INT32, "call_packed", (StringImm(as_name(name)), *map(_argument, args)))
 
 
+@named
 def call_extern(dtype: DTypeLike, func_name: str, *args: Any, span: Any = None) -> Call:
     """The call of a C function, of a symbol that the process or the linker knows.
 
@@ -544,19 +553,24 @@ def call_extern(dtype: DTypeLike, func_name: str, *args: Any, span: Any = None) 
     args
         Numbers and addresses (``buffer.access_ptr("r")``), each passed in its own dtype.
     """
-    return Call(DType.of(dtype), "call_extern", (StringImm(func_name), *map(_argument, args)))
+    return Call(
+        as_dtype(dtype), "call_extern", (StringImm(as_name(func_name)), *map(_argument, args))
+    )
 
 
+@named
 def call_pure_extern(dtype: DTypeLike, func_name: str, *args: Any, span: Any = None) -> Call:
     """The call of a C function without effects. See :func:`call_extern`."""
     return call_extern(dtype, func_name, *args)
 
 
+@named
 def call_llvm_intrin(dtype: DTypeLike, name: str, *args: Any, span: Any = None) -> Call:
     """The call of an intrinsic of LLVM that may have effects.
 
     A first argument that is a ``uint32`` constant is dropped: in classic TVM it counts the
-    arguments that select an overload, which here their dtypes do.
+    arguments that select an overload, which here their dtypes do. ``build`` asks LLVM whether
+    there is such an intrinsic, of these types.
 
     >>> from minitvm import te
     >>> x = te.var("x", "float32")
@@ -566,53 +580,65 @@ def call_llvm_intrin(dtype: DTypeLike, name: str, *args: Any, span: Any = None) 
     return _llvm_call("call_llvm_intrin", dtype, name, args)
 
 
+@named
 def call_llvm_pure_intrin(dtype: DTypeLike, name: str, *args: Any, span: Any = None) -> Call:
     """The call of an intrinsic of LLVM without effects. See :func:`call_llvm_intrin`."""
     return _llvm_call("call_llvm_pure_intrin", dtype, name, args)
 
 
 def _llvm_call(op: str, dtype: DTypeLike, name: str, args: tuple[Any, ...]) -> Call:
-    if not isinstance(name, str) or not name.startswith("llvm."):
-        raise CompileError(f"{op}: expected a name that starts with 'llvm.', got {name!r}")
+    for problem in llvm_name_problems(name):
+        raise CompileError(problem)
     made = [_argument(arg) for arg in args]
     if made and isinstance(made[0], IntImm) and made[0].dtype == "uint32":
         made = made[1:]
-    return Call(DType.of(dtype), op, (StringImm(name), *made))
+    return Call(as_dtype(dtype), op, (StringImm(name), *made))
 
 
+@named
 def call_intrin(dtype: DTypeLike, func_name: str, *args: Any, span: Any = None) -> PrimExpr:
     """The call of an intrinsic by name: ``"exp"``, or as in classic TVM ``"tir.exp"``.
 
     Raises
     ------
     CompileError
-        When there is none of that name.
+        When there is none of that name, of such arguments.
 
     >>> call_intrin("float32", "tir.sqrt", 4.0)
     2.0
     """
-    name = func_name.removeprefix("tir.")
+    name = as_name(func_name).removeprefix("tir.")
     name = _RENAMED.get(name, name)
     if name not in scalars.INTRINSICS and name not in _CALLS:
         close = difflib.get_close_matches(name, [*scalars.INTRINSICS, *_CALLS])
         hint = f": did you mean {' or '.join(close)}?" if close else ""
-        raise CompileError(
-            f"call_intrin: expected the name of an intrinsic, got {func_name!r}{hint}"
-        )
-    return intrinsic(name, DType.of(dtype), *map(_argument, args))
+        raise CompileError(f"expected the name of an intrinsic, got {func_name!r}{hint}")
+    wanted = as_dtype(dtype)
+    firm = [_argument(arg) for arg in args if not isinstance(arg, NUMBERS)]
+    alike = firm[0].dtype if firm else wanted  # of the operands of a function of numbers
+    taken = [
+        valued(alike, arg) if isinstance(arg, NUMBERS) and name in scalars.INTRINSICS else arg
+        for arg in args
+    ]
+    made = Call(wanted, name, tuple(map(_argument, taken)))
+    for problem in call_problems(made):
+        raise CompileError(problem)
+    return intrinsic(name, wanted, *made.args)
 
 
+@named
 def isnullptr(x: Any, span: Any = None) -> Call:
     """Whether an address is null."""
     handle = as_expr(x)
     if not handle.dtype.is_handle:
-        raise CompileError(f"isnullptr: expected a handle, got {handle.dtype}")
+        raise CompileError(f"expected a handle, got {handle.dtype}")
     return Call(BOOL, "isnullptr", (handle,))
 
 
 # -- Conversion -----------------------------------------------------------------------------------
 
 
+@named
 def convert(value: Any, span: Any = None) -> Any:
     """Python's value as one of the language (classic ``tvm.convert``): numbers and strings become
     constants, callables packed functions, lists and tuples tuples of converted members; what has a
@@ -620,7 +646,7 @@ def convert(value: Any, span: Any = None) -> Any:
 
     Raises
     ------
-    TypeError
+    CompileError
         When `value` has none.
 
     >>> convert([1, 2.5])

@@ -266,6 +266,11 @@ def from_bits(dtype: DType, bits: int) -> float:
     return float(struct.unpack(code, bits.to_bytes(dtype.bits // 8, "little"))[0])
 
 
+def greatest(dtype: DType) -> float:
+    """The greatest finite value of a floating-point type."""
+    return from_bits(dtype, to_bits(dtype, math.inf) - 1)
+
+
 def _ldexp(dtype: DType, x: float, n: int) -> float:
     n = max(min(int(n), 5000), -5000)
     with np.errstate(all="ignore"):

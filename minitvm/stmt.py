@@ -7,9 +7,10 @@ from dataclasses import field
 from enum import IntEnum
 from typing import Any, final
 
-from minitvm.expr import Buffer, PrimExpr, Var
+from minitvm.expr import NODES, Buffer, PrimExpr, Var, check_condition, check_value_of
 from minitvm.expr import BufferStore as BufferStore
 from minitvm.expr import Stmt as Stmt
+from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
 
 
@@ -33,7 +34,7 @@ ORIGIN = "origin"
 
 
 @final
-@record(eq=False, repr=False)
+@record(eq=False, repr=False, admission=NODES)
 class For(Stmt):
     """``for loop_var in [min, min + extent)``. A negative extent runs nothing."""
 
@@ -44,18 +45,29 @@ class For(Stmt):
     body: Stmt
     annotations: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        dtype = self.loop_var.dtype
+        if not dtype.is_integral or dtype.is_bool:
+            raise CompileError(f"For: loop variable: expected an integer, got {dtype}")
+        for what, bound in (("min", self.min), ("extent", self.extent)):
+            if bound.dtype is not dtype.element:
+                raise CompileError(f"For: {what}: expected {dtype.element}, got {bound.dtype}")
+
 
 @final
-@record(eq=False, repr=False)
+@record(eq=False, repr=False, admission=NODES)
 class While(Stmt):
     """Repeats `body` while `condition` holds. Made by ``ir_builder``."""
 
     condition: PrimExpr
     body: Stmt
 
+    def __post_init__(self) -> None:
+        check_condition("While", self.condition)
+
 
 @final
-@record(eq=False, repr=False)
+@record(eq=False, repr=False, admission=NODES)
 class Allocate(Stmt):
     """`buffer` exists, with undefined contents, while `body` runs."""
 
@@ -64,7 +76,7 @@ class Allocate(Stmt):
 
 
 @final
-@record(eq=False, repr=False)
+@record(eq=False, repr=False, admission=NODES)
 class LetStmt(Stmt):
     """``var = value`` while `body` runs."""
 
@@ -72,9 +84,12 @@ class LetStmt(Stmt):
     value: PrimExpr
     body: Stmt
 
+    def __post_init__(self) -> None:
+        check_value_of("LetStmt", self.var, self.value)
+
 
 @final
-@record(eq=False, repr=False)
+@record(eq=False, repr=False, admission=NODES)
 class IfThenElse(Stmt):
     """Runs one of two statements; `else_case` may be None."""
 
@@ -82,9 +97,12 @@ class IfThenElse(Stmt):
     then_case: Stmt
     else_case: Stmt | None = None
 
+    def __post_init__(self) -> None:
+        check_condition("IfThenElse", self.condition)
+
 
 @final
-@record(eq=False, repr=False)
+@record(eq=False, repr=False, admission=NODES)
 class SeqStmt(Stmt):
     """Statements one after the other; ``SeqStmt(())`` does nothing."""
 
@@ -92,7 +110,7 @@ class SeqStmt(Stmt):
 
 
 @final
-@record(eq=False, repr=False)
+@record(eq=False, repr=False, admission=NODES)
 class Evaluate(Stmt):
     """Evaluates a call for its effect."""
 
@@ -100,7 +118,7 @@ class Evaluate(Stmt):
 
 
 @final
-@record(eq=False, repr=False)
+@record(eq=False, repr=False, admission=NODES)
 class AssertStmt(Stmt):
     """Ends the function with a ``KernelError`` (or `kind`, a name of
     :data:`minitvm.runtime.errors.RAISABLE`) of text `message` unless `condition` holds.
@@ -114,9 +132,12 @@ class AssertStmt(Stmt):
     values: tuple[PrimExpr, ...] = ()
     kind: str = "KernelError"
 
+    def __post_init__(self) -> None:
+        check_condition("AssertStmt", self.condition)
+
 
 @final
-@record(eq=False, repr=False)
+@record(eq=False, repr=False, admission=NODES)
 class AttrStmt(Stmt):
     """Says something about `body`: `attr_key` of `node` is `value`."""
 
@@ -127,7 +148,7 @@ class AttrStmt(Stmt):
 
 
 @final
-@record(eq=False, repr=False)
+@record(eq=False, repr=False, admission=NODES)
 class PrimFunc:
     """A function of the loop IR.
 
@@ -179,7 +200,7 @@ def with_body(func: PrimFunc, body: Stmt) -> PrimFunc:
 
 
 @final
-@record(eq=False, repr=False)
+@record(eq=False, repr=False, admission=NODES)
 class IRModule:
     """Functions by name. Prints as the program that it is."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FunctionType
 from typing import Any, NoReturn
@@ -10,9 +11,9 @@ from minitvm import expr as e
 from minitvm import scalars
 from minitvm import stmt as s
 from minitvm.expr import Buffer, PrimExpr, Var
-from minitvm.functor import CHILDREN
+from minitvm.functor import CHILDREN, free_vars, walk_once
 from minitvm.runtime.dtype import BOOL, HANDLE, INT32, DType
-from minitvm.runtime.errors import RAISABLE, InternalError
+from minitvm.runtime.errors import RAISABLE, CompileError, InternalError, TVMError
 from minitvm.stmt import PrimFunc, Stmt
 
 
@@ -23,8 +24,11 @@ def verify(func: PrimFunc) -> None:
       dimension, stride or offset of a parameter, a loop or a let. No scope defines a variable that
       is defined around it; scopes side by side may share one, as the copies of an unrolled body do.
     * A buffer is used only inside its ``Allocate``, or is a parameter's.
-    * The dtypes of operands, conditions, indices, bounds, values and calls fit together.
+    * Calls have the arguments that they are defined on.
     * No node of the tensor expressions is left.
+
+    That the dtypes of operands, conditions, indices, bounds and values fit together is seen to by
+    the nodes' constructors.
 
     Raises
     ------
@@ -43,6 +47,50 @@ defines it, found one outside, in
     _Verifier(func).run()
 
 
+def check_calls(name: str, *roots: PrimExpr | Stmt) -> None:
+    """Refuses expressions of the user's with a call of an intrinsic that isn't defined.
+
+    Raises
+    ------
+    CompileError
+        With `name`, and the text of the call.
+    """
+    for node in walk_once(*roots):
+        if isinstance(node, e.Call):
+            for problem in call_problems(node):
+                raise CompileError(f"{name}: {problem}, in {node}")
+
+
+def check_written(func: PrimFunc) -> None:
+    """:func:`verify` of a function that the user wrote.
+
+    Raises
+    ------
+    CompileError
+        Where verify would raise an InternalError.
+    """
+    _Verifier(func, CompileError).run()
+
+
+def check_body(name: str, body: Stmt, buffers: Sequence[Buffer]) -> None:
+    """Checks a statement of the user's, which reads and writes `buffers`; variables that it does
+    not define are parameters.
+
+    Raises
+    ------
+    CompileError
+        As :func:`check_written`.
+    """
+    own = [node.buffer for node in walk_once(body) if isinstance(node, s.Allocate)]
+    inside = {buffer.data for buffer in own}
+    read: list[PrimExpr | Stmt] = [body]
+    read += [size for buffer in (*buffers, *own) for size in _layout(buffer)]
+    free = dict.fromkeys(var for root in read for var in free_vars(root))
+    handles = tuple(Var(buffer.name, HANDLE) for buffer in buffers)
+    params = (*handles, *(var for var in free if var not in inside))
+    check_written(PrimFunc(params, body, dict(zip(handles, buffers, strict=True)), name))
+
+
 Node = PrimExpr | Stmt
 Step = Callable[[], None]  # what to do between two nodes: a scope begins or ends
 
@@ -52,8 +100,9 @@ _LINES_SHOWN = 8
 class _Verifier:
     """The scopes that are open, and a walk through the function, with a stack of its own."""
 
-    def __init__(self, func: PrimFunc) -> None:
+    def __init__(self, func: PrimFunc, error: type[TVMError] = InternalError) -> None:
         self._func = func
+        self._error = error
         self._variables: set[Var] = set()
         self._buffers: set[Buffer] = set()
         self._checked: set[PrimExpr] = set()  # in these scopes, so that sharing costs nothing
@@ -71,7 +120,6 @@ class _Verifier:
             self._variables.add(buffer.data)
             self._variables.update(d for d in _layout(buffer) if isinstance(d, Var))
         for buffer in func.buffer_map.values():
-            self._complain(_buffer_problems(buffer), func)
             for dimension in _layout(buffer):
                 self._walk(dimension)
         self._walk(func.body)
@@ -87,8 +135,6 @@ class _Verifier:
                 stack.extend(reversed(self._steps(top)))
 
     def _check(self, node: Any) -> None:
-        if type(node) not in CHILDREN:
-            self._fail(f"expected a node of the loop IR, got {type(node).__name__}", node)
         if isinstance(node, Var) and node not in self._variables:
             self._fail(f"variable {node.name}: {_OUTSIDE}", node)
         buffer: Buffer | None = getattr(node, "buffer", None)
@@ -144,7 +190,7 @@ class _Verifier:
         if len(lines) > _LINES_SHOWN:
             lines[_LINES_SHOWN:] = ["..."]
         text = "".join(f"\n    {line}" for line in lines)
-        raise InternalError(f"{self._func.name}: {problem}, in{text}")
+        raise self._error(f"{self._func.name}: {problem}, in{text}")
 
 
 _OUTSIDE = "expected a use inside the scope that defines it, found one outside"
@@ -156,7 +202,7 @@ def _layout(buffer: Buffer) -> list[PrimExpr]:
     return [*buffer.shape, *buffer.strides, *offset]
 
 
-# -- What can be wrong with a node by itself, children and scopes aside ---------------------------
+# -- What can be wrong with a node by itself, beyond what its constructor refuses -----------------
 
 
 def _nothing(node: Any) -> Iterator[str]:
@@ -173,93 +219,7 @@ def _index_problems(what: str, node: PrimExpr) -> Iterator[str]:
         yield f"{what}: expected an integer, got {node.dtype}"
 
 
-def _condition(node: Any) -> Iterator[str]:
-    yield from _expected("condition", BOOL, node.condition)
-
-
-def _integers_only(node: e.BinaryOp) -> Iterator[str]:
-    yield from _index_problems(type(node).__name__, node)
-
-
-def _bools_only(node: Any) -> Iterator[str]:
-    if not node.a.dtype.is_bool:
-        yield f"{type(node).__name__}: expected bool, got {node.a.dtype}"
-
-
-def _select(node: e.Select) -> Iterator[str]:
-    if node.condition.dtype.lanes not in (1, node.dtype.lanes):
-        yield f"condition: expected 1 or {node.dtype.lanes} lanes, got {node.condition.dtype}"
-
-
-def _cast(node: e.Cast) -> Iterator[str]:
-    if node.dtype.lanes != node.value.dtype.lanes:
-        yield f"cast: expected {node.dtype.lanes} lanes, got {node.value.dtype}"
-
-
-def _let(node: e.Let | s.LetStmt) -> Iterator[str]:
-    yield from _expected(f"value of {node.var.name}", node.var.dtype, node.value)
-
-
-def _ramp(node: e.Ramp) -> Iterator[str]:
-    yield from _index_problems("ramp", node.base)
-    yield from _expected("stride", node.base.dtype, node.stride)
-    yield from _vector("ramp", node.base, node.lanes)
-
-
-def _broadcast(node: e.Broadcast) -> Iterator[str]:
-    yield from _vector("broadcast", node.value, node.lanes)
-
-
-def _vector(what: str, scalar: PrimExpr, lanes: int) -> Iterator[str]:
-    if scalar.dtype.lanes != 1:
-        yield f"{what}: expected a scalar, got {scalar.dtype}"
-    if lanes < 2:
-        yield f"{what}: expected at least 2 lanes, got {lanes}"
-
-
-def _access(node: e.BufferLoad | s.BufferStore) -> Iterator[str]:
-    buffer, lanes = node.buffer, _lanes(node.indices)
-    if len(node.indices) != buffer.ndim:
-        yield f"{buffer.name}: expected {buffer.ndim} indices, got {len(node.indices)}"
-    for i, index in enumerate(node.indices):
-        yield from _index_problems(f"{buffer.name}: index {i}", index)
-        if index.dtype.lanes not in (1, lanes):
-            yield f"{buffer.name}: index {i}: expected 1 or {lanes} lanes, got {index.dtype}"
-    if node.predicate is not None:
-        yield from _expected(f"{buffer.name}: predicate", BOOL.with_lanes(lanes), node.predicate)
-
-
-def _lanes(indices: Sequence[PrimExpr]) -> int:
-    return max((index.dtype.lanes for index in indices), default=1)
-
-
-def _store(node: s.BufferStore) -> Iterator[str]:
-    yield from _access(node)
-    element = node.buffer.dtype
-    wanted = element.with_lanes(element.lanes * _lanes(node.indices))
-    yield from _expected(f"value stored to {node.buffer.name}", wanted, node.value)
-
-
-def _for(node: s.For) -> Iterator[str]:
-    dtype = node.loop_var.dtype
-    yield from _index_problems("loop variable", node.loop_var)
-    yield from _expected("min", dtype.element, node.min)
-    yield from _expected("extent", dtype.element, node.extent)
-
-
-def _allocate(node: s.Allocate) -> Iterator[str]:
-    yield from _buffer_problems(node.buffer)
-
-
-def _buffer_problems(buffer: Buffer) -> Iterator[str]:
-    for dimension in _layout(buffer):
-        yield from _index_problems(f"{buffer.name}: layout", dimension)
-    if len(buffer.strides) not in (0, buffer.ndim):
-        yield f"{buffer.name}: expected {buffer.ndim} strides, got {len(buffer.strides)}"
-
-
 def _assert(node: s.AssertStmt) -> Iterator[str]:
-    yield from _condition(node)
     if node.kind not in RAISABLE:
         yield f"assert: expected a kind among {', '.join(RAISABLE)}, got {node.kind!r}"
     yield from _message_problems("assert", node.message, node.values)
@@ -301,7 +261,17 @@ _CALLS: dict[str, int | None] = {
 }
 
 
-def _call(node: e.Call) -> Iterator[str]:
+def llvm_name_problems(name: Any) -> Iterator[str]:
+    """What is wrong with a name in the place of that of an intrinsic of LLVM."""
+    if not isinstance(name, str) or not re.fullmatch(r"llvm(\.\w+)+", name, re.ASCII):
+        yield (
+            "expected a name that starts with 'llvm.', of letters, digits, _ and dots, got "
+            f"{e.described(name)}"
+        )
+
+
+def call_problems(node: e.Call) -> Iterator[str]:
+    """What is wrong with the name, the arguments and the dtype of a call."""
     if node.op in _CALLS_OF_ANY_LENGTH:
         yield from _CALLS_OF_ANY_LENGTH[node.op](node)
         return
@@ -313,6 +283,8 @@ def _call(node: e.Call) -> Iterator[str]:
     if arity is None:
         if not node.args or not isinstance(node.args[0], e.StringImm):
             yield f"{node.op}: expected the name of a function first, found none"
+        elif node.op in ("call_llvm_intrin", "call_llvm_pure_intrin"):
+            yield from llvm_name_problems(node.args[0].value)
     elif len(node.args) != arity:
         yield f"{node.op}: expected {arity} arguments, got {len(node.args)}"
     elif intrinsic:
@@ -438,22 +410,8 @@ _CALLS_OF_ANY_LENGTH: dict[str, Callable[[e.Call], Iterator[str]]] = {
 }
 
 _PROBLEMS: dict[type, Callable[[Any], Iterator[str]]] = {
-    **dict.fromkeys((e.Mod, e.FloorDiv, e.FloorMod), _integers_only),
-    **dict.fromkeys((e.And, e.Or, e.Not), _bools_only),
-    e.Select: _select,
-    e.Cast: _cast,
-    e.Let: _let,
-    e.Ramp: _ramp,
-    e.Broadcast: _broadcast,
-    e.BufferLoad: _access,
-    e.Call: _call,
+    e.Call: call_problems,
     e.ProducerLoad: _left_over,
     e.Reduce: _left_over,
-    s.For: _for,
-    s.While: _condition,
-    s.BufferStore: _store,
-    s.Allocate: _allocate,
-    s.LetStmt: _let,
-    s.IfThenElse: _condition,
     s.AssertStmt: _assert,
 }

@@ -30,6 +30,7 @@ CODE_NAMES: tuple[str, ...] = (
     "float4_e2m1fn",
 )  # fmt: skip
 
+MAX_LANES = (1 << 16) - 1  # a uint16 in DLPack
 _PATTERN = re.compile(r"(int|uint|float|bfloat|complex|handle|bool)(\d*)(?:x(\d+))?")
 _WIDTHS: dict[str, tuple[int, ...]] = {
     "int": (8, 16, 32, 64),
@@ -190,8 +191,8 @@ def _parse(name: str) -> DType:
     if bits not in _WIDTHS[kind]:
         widths = ", ".join(map(str, _WIDTHS[kind]))
         raise TypeError(f"dtype {name!r}: {kind} comes in {widths} bits, got {bits}")
-    if not 1 <= lanes < 1 << 16:
-        raise TypeError(f"dtype {name!r}: expected 1 to 65535 lanes, got {lanes}")
+    if not 1 <= lanes <= MAX_LANES:
+        raise TypeError(f"dtype {name!r}: expected 1 to {MAX_LANES} lanes, got {lanes}")
     if kind == "uint" and bits == 1:
         kind, bits = "bool", 8
     return DType(int(TypeCode[kind.upper()]), bits, lanes)

@@ -26,6 +26,8 @@ class CompileError(TVMError, ValueError):
 outside one
     """
 
+    problem: str = ""  # the message without the function's name, where it begins with one
+
 
 class KernelError(TVMError):
     """A kernel found, while it ran, that it can't go on: an assertion of the program does not hold.

@@ -70,12 +70,8 @@ def index_map(name: str, axes: Sequence[IterVar], mapping: Callable[..., Any]) -
         ) from None
     result = mapping(*old)
     members = result if isinstance(result, (list, tuple)) else [result]
-    try:
+    with e.naming(f"{name}: transform_layout: expected the function to return indices"):
         forward = tuple(e.as_index(each) for each in members)
-    except TypeError as error:
-        raise CompileError(
-            f"{name}: transform_layout: expected the function to return indices: {error}"
-        ) from None
     extents = dict(zip(old, map(_extent, axes), strict=True))
     new, digits = [], []
     for i, each in enumerate(forward):

@@ -6,8 +6,6 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from minitvm import expr
 from minitvm.buffer import decl_buffer
 from minitvm.expr import (
@@ -19,19 +17,27 @@ from minitvm.expr import (
     Reduce,
     StringImm,
     Var,
+    as_dtype,
     as_expr,
+    as_name,
+    as_tuple,
     const_int,
+    described,
+    named,
+    naming,
 )
 from minitvm.functor import Node, free_vars, walk_once
-from minitvm.runtime.dtype import INT32, DType, DTypeLike
+from minitvm.runtime.dtype import FLOAT32, INT32, DType, DTypeLike
 from minitvm.runtime.errors import CompileError
 from minitvm.stmt import Evaluate, Stmt
 from minitvm.te.tag import scoped_tag
 from minitvm.te.tensor import ComputeOp, ExternOp, PlaceholderOp, Tensor, data_axes
+from minitvm.verify import check_body, check_calls
 
 # -- Variables and axes ---------------------------------------------------------------------------
 
 
+@named
 def var(name: str = "tindex", dtype: DTypeLike = "int32", span: Any = None) -> Var:
     """A variable: a symbolic dimension, or a scalar parameter.
 
@@ -47,12 +53,13 @@ def var(name: str = "tindex", dtype: DTypeLike = "int32", span: Any = None) -> V
     >>> var("n") + 1
     n + 1
     """
-    return Var(name, DType.of(dtype))
+    return Var(as_name(name), as_dtype(dtype))
 
 
+@named
 def size_var(name: str = "size", dtype: DTypeLike = "int32", span: Any = None) -> Var:
     """A variable that is never less than zero, such as a dimension. See :func:`var`."""
-    return Var(name, DType.of(dtype), nonnegative=True)
+    return Var(as_name(name), as_dtype(dtype), nonnegative=True)
 
 
 def reduce_axis(
@@ -75,6 +82,10 @@ def reduce_axis(
     >>> reduce_axis((0, 8), "k")
     iter_var(k, range(min=0, ext=8))
     """
+    with naming("reduce_axis"):
+        as_name(name)
+        if not isinstance(thread_tag, str):
+            raise CompileError(f"expected a string as thread_tag, got {described(thread_tag)}")
     return _axis(_range(name, dom), name, IterType.COMM_REDUCE, thread_tag)
 
 
@@ -90,8 +101,9 @@ def thread_axis(
     """
     if isinstance(dom, str):
         return thread_axis(None, dom, name)
-    if not tag:
-        raise CompileError('thread_axis: expected a tag such as "threadIdx.x", got none')
+    if not isinstance(tag, str) or not tag or not isinstance(name, str):
+        got = described(name if isinstance(tag, str) and tag else tag)
+        raise CompileError(f'thread_axis: expected a tag such as "threadIdx.x", got {got}')
     made = None if dom is None else _range(name or tag, dom)
     return _axis(made, name or tag, IterType.THREAD_INDEX, tag)
 
@@ -102,14 +114,14 @@ def _axis(dom: Range | None, name: str, iter_type: int, thread_tag: str) -> Iter
 
 
 def _range(name: str, dom: Any) -> Range:
-    if isinstance(dom, Range):
-        return dom
-    if not isinstance(dom, (tuple, list)) or len(dom) != 2:
-        raise CompileError(f"axis {name}: expected a range (begin, end), got {dom!r}")
-    made = Range(*[_extent(f"axis {name}: bound {i}", bound) for i, bound in enumerate(dom)])
+    made: Range = dom
+    if not isinstance(dom, Range):
+        if not isinstance(dom, (tuple, list)) or len(dom) != 2:
+            raise CompileError(f"axis {name}: expected a range (begin, end), got {described(dom)}")
+        made = Range(*[_extent(f"axis {name}: bound {i}", bound) for i, bound in enumerate(dom)])
     extent = const_int(made.extent)
     if extent is not None and extent < 0:
-        raise CompileError(f"axis {name}: expected begin <= end, got {dom!r}")
+        raise CompileError(f"axis {name}: expected begin <= end, got {described(dom)}")
     return made
 
 
@@ -117,11 +129,8 @@ def _range(name: str, dom: Any) -> Range:
 
 
 def _extent(where: str, value: Any) -> PrimExpr:
-    """An integer expression; a numpy integer counts as Python's."""
-    try:
-        return expr.as_index(int(value) if isinstance(value, np.integer) else value)
-    except TypeError as error:
-        raise CompileError(f"{where}: {error}") from None
+    with naming(where):
+        return expr.as_size(value)
 
 
 def _shape(name: str, shape: Any) -> tuple[PrimExpr, ...]:
@@ -133,6 +142,13 @@ def _shape(name: str, shape: Any) -> tuple[PrimExpr, ...]:
         if extent is not None and extent < 0:
             raise CompileError(f"{name}: shape[{i}]: expected no negative extent, got {extent}")
     return made
+
+
+def _element_type(dtype: DType) -> DType:
+    """The dtype of a tensor's elements, checked."""
+    if dtype.is_handle:
+        raise CompileError(f"expected the dtype of a number for a tensor, got {dtype}")
+    return dtype
 
 
 # -- Operations -----------------------------------------------------------------------------------
@@ -158,7 +174,9 @@ def placeholder(shape: Any, dtype: DTypeLike | None = None, name: str = "placeho
     >>> placeholder((4, 3), name="A")
     Tensor(shape=[4, 3], op.name=A)
     """
-    wanted = DType.of("float32" if dtype is None else dtype)
+    with naming("placeholder"):
+        wanted = _element_type(as_dtype(dtype, FLOAT32))
+        as_name(name)
     return PlaceholderOp(name, _shape(name, shape), wanted).output(0)
 
 
@@ -199,7 +217,11 @@ def compute(
     >>> compute((3, 4), lambda i, j: A[j, i] * 2, name="B")
     Tensor(shape=[3, 4], op.name=B)
     """
-    tag = scoped_tag(name, tag)
+    with naming("compute"):
+        tag = scoped_tag(as_name(name), tag)
+        attrs = _attrs(attrs)
+    if not callable(fcompute):
+        raise CompileError(f"{name}: expected fcompute to be a function, got {described(fcompute)}")
     extents = _shape(name, shape)
     axis = data_axes(_axis_names(name, fcompute, len(extents), varargs_names), extents)
     value = fcompute(*[each.var for each in axis])
@@ -207,8 +229,14 @@ def compute(
     body = tuple(_element(name, member) for member in members)
     _check_body(name, axis, body)
     reduced = body[0].axis if isinstance(body[0], Reduce) else ()
-    outputs = ComputeOp(name, tag, dict(attrs or {}), axis, reduced, body).outputs
+    outputs = ComputeOp(name, tag, attrs, axis, reduced, body).outputs
     return outputs[0] if len(outputs) == 1 else outputs
+
+
+def _attrs(attrs: Any) -> dict[str, Any]:
+    if attrs is not None and not isinstance(attrs, Mapping):
+        raise CompileError(f"expected a dict as attrs, got {described(attrs)}")
+    return dict(attrs or {})
 
 
 def _axis_names(
@@ -216,7 +244,13 @@ def _axis_names(
 ) -> list[str]:
     """The names of the axes: those of fcompute's parameters."""
     kinds = inspect.Parameter
-    parameters = list(inspect.signature(fcompute).parameters.values())
+    try:
+        parameters = list(inspect.signature(fcompute).parameters.values())
+    except ValueError:
+        raise CompileError(
+            f"{name}: expected an fcompute whose parameters are known, got {described(fcompute)}: "
+            "write a lambda that calls it"
+        ) from None
     named = [
         p for p in parameters if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)
     ]
@@ -232,6 +266,8 @@ def _axis_names(
         )
     names = [p.name for p in named][:ndim]
     remaining = ndim - len(names)
+    if varargs_names is not None and not all(isinstance(n, str) for n in as_tuple(varargs_names)):
+        raise CompileError(f"{name}: expected strings, got {described(varargs_names)}")
     if varargs_names is not None and len(varargs_names) != remaining:
         raise CompileError(f"{name}: expected {remaining} varargs_names, got {len(varargs_names)}")
     return names + list(varargs_names or [f"i{i}" for i in range(len(names), ndim)])
@@ -240,10 +276,8 @@ def _axis_names(
 def _element(name: str, value: Any) -> PrimExpr:
     if value is None:
         raise CompileError(f"{name}: expected fcompute to return an element, got None")
-    try:
+    with naming(f"{name}: fcompute returned no element"):
         element = as_expr(value)
-    except TypeError as error:
-        raise CompileError(f"{name}: fcompute returned no element: {error}") from None
     if element.dtype.is_handle:
         got = "a string" if isinstance(element, StringImm) else element.dtype
         raise CompileError(f"{name}: expected fcompute to return a number, got {got}")
@@ -267,6 +301,7 @@ def _check_body(name: str, axis: Iterable[IterVar], body: tuple[PrimExpr, ...]) 
             f"{name}: expected a reduction to be the whole body, found one inside an expression: "
             "make it a stage of its own, te.compute(..., lambda i: te.sum(...)), and read that"
         )
+    check_calls(name, *body, *below)
     own = {each.var for each in axis}
     for member in body:
         for each in free_vars(member):
@@ -334,7 +369,10 @@ def extern(
     >>> extern(A.shape, [A], lambda ins, outs: tir.call_packed("scale", ins[0], outs[0]), name="C")
     Tensor(shape=[8], op.name=C)
     """
-    tag = scoped_tag(name, tag)
+    with naming("extern"):
+        tag = scoped_tag(as_name(name), tag)
+        attrs = _attrs(attrs)
+        inputs = as_tuple(inputs)
     for i, each in enumerate(inputs):
         if not isinstance(each, Tensor):
             raise CompileError(f"{name}: inputs[{i}]: expected a tensor, got {type(each).__name__}")
@@ -351,7 +389,8 @@ def extern(
         raise CompileError(
             f"{name}: expected fcompute to return a statement or a call, got {type(body).__name__}"
         )
-    op = ExternOp(name, tag, dict(attrs or {}), tuple(inputs), tuple(ins), tuple(outs), body)
+    check_body(name, body, (*ins, *outs))
+    op = ExternOp(name, tag, attrs, tuple(inputs), tuple(ins), tuple(outs), body)
     return op.output(0) if op.num_outputs == 1 else op.outputs
 
 
@@ -372,10 +411,15 @@ def _output_dtypes(name: str, dtype: Any, inputs: Sequence[Tensor], count: int) 
             )
         return found * count
     if not isinstance(dtype, (tuple, list)):
-        return [DType.of(dtype)] * count
+        return [_named_type(name, dtype)] * count
     if len(dtype) != count:
         raise CompileError(f"{name}: expected {count} dtypes, one each output, got {len(dtype)}")
-    return [DType.of(each) for each in dtype]
+    return [_named_type(name, each) for each in dtype]
+
+
+def _named_type(name: str, dtype: Any) -> DType:
+    with naming(name):
+        return _element_type(as_dtype(dtype))
 
 
 def _given_buffers(name: str, what: str, given: Any, made: list[Buffer]) -> list[Buffer]:

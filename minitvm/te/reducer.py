@@ -17,8 +17,12 @@ from minitvm.expr import (
     Var,
     as_condition,
     as_expr,
+    as_name,
     as_tuple,
     const,
+    described,
+    naming,
+    valued,
 )
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
@@ -53,14 +57,21 @@ def comm_reducer(
     (iter_var(k, range(min=0, ext=3)),)
     """
 
+    with naming("comm_reducer"):
+        as_name(name)
+
     def reduce_over(source: Any, axis: Any, where: Any = None, init: Any = None) -> Any:
         several = isinstance(source, (tuple, list))
-        sources = tuple(map(as_expr, as_tuple(source)))
-        combiner = _combiner(fcombine, fidentity, [each.dtype for each in sources], several)
+        with naming(name):
+            sources = tuple(map(_number, as_tuple(source)))
+            condition = const(True) if where is None else as_condition(where)
+        if not sources:
+            raise CompileError(f"{name}: expected values to combine, got none")
+        with naming(name):
+            combiner = _combiner(fcombine, fidentity, [each.dtype for each in sources], several)
         axes = tuple(_reduce_axis(name, each) for each in as_tuple(axis))
         if not axes or len(set(axes)) < len(axes):
             raise CompileError(f"{name}: expected reduce axes, each once, got {list(axes)}")
-        condition = const(True) if where is None else as_condition(where)
         begin = () if init is None else _initial(name, as_tuple(init), sources)
         results = tuple(
             Reduce(combiner, sources, axes, condition, i, begin) for i in range(len(sources))
@@ -73,9 +84,11 @@ def comm_reducer(
             return reduce_over(expr, *args, **named)
         if not args:
             raise CompileError(f"{name}: expected axis=, or several values to combine, got one")
-        return functools.reduce(fcombine, args, expr)
+        with naming(name):
+            return functools.reduce(fcombine, args, expr)
 
-    reducer.__name__ = reducer.__qualname__ = name
+    for function in (reducer, reduce_over):  # as Python's errors name them
+        function.__name__ = function.__qualname__ = name
     reducer.__doc__ = f"The reducer {name!r}: see :func:`comm_reducer`."
     return reducer
 
@@ -87,6 +100,11 @@ def _combiner(
     several: bool,
 ) -> CommReducer:
     """The combination of values of some dtypes."""
+    for what, function in (("fcombine", fcombine), ("fidentity", fidentity)):
+        if not callable(function):
+            raise CompileError(
+                f"comm_reducer: expected {what} to be a function, got {described(function)}"
+            )
     names = [*signature(fcombine).parameters]
     if len(names) != 2:
         raise CompileError(
@@ -101,6 +119,13 @@ def _combiner(
         _of_dtypes("fcombine", result, dtypes),
         _of_dtypes("fidentity", identity, dtypes),
     )
+
+
+def _number(value: Any) -> PrimExpr:
+    made = as_expr(value)
+    if made.dtype.is_handle:
+        raise CompileError(f"expected a number, got {made} of {made.dtype}")
+    return made
 
 
 def _operands(name: str, dtypes: list[DType], several: bool) -> tuple[Var, ...]:
@@ -121,7 +146,8 @@ def _of_dtypes(what: str, values: Any, dtypes: list[DType]) -> tuple[PrimExpr, .
 
 def _of_dtype(where: str, value: Any, dtype: DType) -> PrimExpr:
     """An expression of `dtype`; a Python number is taken as one."""
-    made = const(value, dtype) if isinstance(value, (bool, int, float)) else as_expr(value)
+    with naming(where):
+        made = valued(dtype, value)
     if made.dtype != dtype:
         raise CompileError(f"{where}: expected a value of {dtype}, got one of {made.dtype}")
     return made

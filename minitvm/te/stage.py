@@ -269,10 +269,8 @@ class Stage(Attachable):
         if value is None:
             return None
         where = f"{self.name}: split of {parent.name}: {key}"
-        try:
+        with e.naming(where):
             made = e.as_index(value)
-        except TypeError as error:
-            raise CompileError(f"{where}: {error}") from None
         known, most = e.const_int(made), 2 ** (parent.var.dtype.bits - 1) - 1
         if known is not None and known < 1:
             raise CompileError(f"{where}: expected 1 or more, got {known}")
@@ -576,10 +574,8 @@ class Stage(Attachable):
             raise CompileError(
                 f"{self.name}: pragma: expected one of {', '.join(PRAGMAS)}, got {pragma_type!r}"
             )
-        try:
+        with e.naming(f"{self.name}: pragma {pragma_type}"):
             value = e.as_expr(1 if pragma_value is None else pragma_value)
-        except TypeError as error:
-            raise CompileError(f"{self.name}: pragma {pragma_type}: {error}") from None
         self._edit_attrs(var).pragmas.append((pragma_type, value))
 
     @primitive
@@ -596,10 +592,8 @@ class Stage(Attachable):
         read = {self.schedule.now(each) for each in self.op.input_tensors}
         if not isinstance(tensor, Tensor) or self.schedule.now(tensor) not in read:
             raise CompileError(f"{where}: expected a tensor that {self.name} reads, got {tensor!r}")
-        try:
+        with e.naming(f"{where}: offset"):
             distance = e.as_index(offset)
-        except TypeError as error:
-            raise CompileError(f"{where}: offset: {error}") from None
         self._edit_attrs(var).prefetches.append((tensor, distance))
 
     @primitive
@@ -657,10 +651,8 @@ class Stage(Attachable):
         CompileError
             When `predicate` is no condition, or uses an axis that is none of this stage's.
         """
-        try:
+        with e.naming(f"{self.name}: set_store_predicate"):
             condition = e.as_condition(predicate)
-        except TypeError as error:
-            raise CompileError(f"{self.name}: set_store_predicate: {error}") from None
         own = {axis.var for axis in self.all_iter_vars}
         for var in free_vars(condition):
             if var.axis and var not in own:

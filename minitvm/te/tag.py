@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from minitvm.expr import described
 from minitvm.runtime.errors import CompileError
 
 _current: ContextVar[str] = ContextVar("tag", default="")
@@ -38,6 +39,8 @@ def tag_scope(tag: str) -> Iterator[None]:
 
 def scoped_tag(name: str, tag: str) -> str:
     """The tag of the operation `name`: its own, or that of the scope that it is made in."""
+    if not isinstance(tag, str):
+        raise CompileError(f"{name}: expected a string as tag, got {described(tag)}")
     if tag and _current.get():
         raise CompileError(
             f"{name}: expected one tag, got {tag!r} inside of tag_scope {_current.get()!r}"

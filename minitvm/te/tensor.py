@@ -252,10 +252,8 @@ class Tensor(WholeTensor):
                 f"{where}: expected an integer expression, got a slice: compute the part that is "
                 "meant, as in te.compute(shape, lambda i: A[i + 1])"
             )
-        try:
+        with expr.naming(where):
             return expr.as_index(value)
-        except TypeError as error:
-            raise CompileError(f"{where}: {error}") from None
 
     def asobject(self) -> PrimExpr:
         """The only element of a tensor of rank 0: what it is as a number."""

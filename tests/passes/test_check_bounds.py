@@ -75,7 +75,11 @@ def loop(var: Var, extent: Any, body: Stmt, begin: Any = 0) -> Stmt:
 
 def store(target: Buffer, indices: Any, value: Any = 0.0) -> Stmt:
     indices = indices if isinstance(indices, tuple) else (indices,)
-    return BufferStore(target, as_expr(value), tuple(map(as_expr, indices)))
+    lanes = max(e.as_expr(each).dtype.lanes for each in (value, *indices))
+    made = e.cast(target.dtype.with_lanes(lanes), value)
+    if all(e.as_expr(each).dtype.lanes == 1 for each in indices):
+        return target.vstore(indices, made)
+    return BufferStore(target, made, indices)
 
 
 def lazy(condition: Any, a: PrimExpr, b: PrimExpr = ZERO) -> PrimExpr:

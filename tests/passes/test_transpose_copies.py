@@ -39,7 +39,7 @@ def loop(var: Var, extent: Any, body: Stmt, kind: ForKind = ForKind.SERIAL) -> F
 
 
 def store(buffer: Buffer, value: Any, *indices: Any) -> Stmt:
-    return BufferStore(buffer, as_expr(value), tuple(map(as_expr, indices)))
+    return BufferStore(buffer, value, indices)
 
 
 def func(body: Stmt) -> PrimFunc:

@@ -40,10 +40,13 @@ def test_an_offset() -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"shape": (4, 2.5)}, r"B: shape\[1\]: expected an integer, got float32"),
+        (
+            {"shape": (4, 2.5)},
+            r"B: shape\[1\]: expected an integer expression, got 2.5 of",
+        ),
         ({"strides": [1, 2]}, "B: expected 1 strides, got 2"),
-        ({"strides": [0.5]}, r"B: strides\[0\]: expected an integer, got float32"),
-        ({"buffer_type": "x"}, "B: expected buffer_type '' or 'auto_broadcast', got 'x'"),
+        ({"strides": [0.5]}, r"B: strides\[0\]: expected an integer expression, got 0.5 of dtype"),
+        ({"buffer_type": "x"}, "B: expected buffer_type '' or 'auto_broadcast', got str 'x'"),
     ],
 )
 def test_wrong_declarations(arguments: dict[str, Any], text: str) -> None:
@@ -121,7 +124,7 @@ def test_dtypes_of_loops() -> None:
     with ib.for_range(0, te.var("n", "int64")) as i, ib.for_range(0, 4, dtype="int64") as j:
         assert i.dtype == j.dtype == "int64"
     with (
-        pytest.raises(CompileError, match=r"for_range: expected kind among serial, .* got 'fast'"),
+        pytest.raises(CompileError, match="for_range: expected kind among serial"),
         ib.for_range(0, 4, kind="fast"),
     ):
         pass
@@ -181,7 +184,7 @@ def test_wrong_structure() -> None:
     text = "else_scope: expected an if_scope right before it, found none"
     with pytest.raises(CompileError, match=text), ib.else_scope():
         pass
-    with pytest.raises(CompileError, match="ir_builder: expected a statement or a call, got int"):
+    with pytest.raises(CompileError, match="emit: expected a statement or a call, got int"):
         ib.emit(3)
     with (
         ib.if_scope(te.var("n") > 0),

@@ -113,9 +113,8 @@ def test_bits() -> None:
 
 def test_choice() -> None:
     n, x = te.var("n"), te.var("x", "float32")
-    made = call(te.if_then_else(n, n, x))
+    made = call(te.if_then_else(n != 0, n, x))
     assert (made.op, str(made.dtype)) == ("if_then_else", "float32")
-    assert isinstance(made.args[0], e.NE) and made.args[0].dtype == "bool"
     assert te.if_then_else(True, n, n + 1) is n
     assert value(te.if_then_else(te.const(0) > 1, 1, 2)) == 2
 
@@ -124,7 +123,6 @@ def test_logic() -> None:
     a, b, c = (te.var(name, "bool") for name in "abc")
     assert isinstance(te.all(a, b, c), e.And) and isinstance(te.any(a, b, c), e.Or)
     assert te.all(a) is a and te.any(a, False) is a and value(te.any(a, True)) is True
-    assert isinstance(te.all(te.var("n")), e.NE)
     for function, name in ((te.all, "all"), (te.any, "any")):
         with pytest.raises(
             CompileError, match=f"{name}: expected at least one condition, got none"
@@ -190,7 +188,7 @@ def test_llvm_intrinsics() -> None:
         plain = function("float32", "llvm.sqrt", x)
         assert classic.op == plain.op == function.__name__
         assert classic.args[1] is x and plain.args[1] is x and len(classic.args) == 2
-        with pytest.raises(CompileError, match=r"expected a name that starts with 'llvm.', got 12"):
+        with pytest.raises(CompileError, match=r"expected a name that starts with .* got int 12"):
             function("float32", 12, x)  # type: ignore[arg-type]  # the mistake that is tested
 
 
@@ -220,7 +218,7 @@ def test_convert() -> None:
     assert [str(each.dtype) for each in made[:3]] == ["int32", "float32", "bool"]
     A = te.placeholder((4,))
     assert op.convert(A) is A and value(op.convert({"x": 1})["x"]) == 1
-    with pytest.raises(TypeError, match="expected an expression or a number, got object"):
+    with pytest.raises(CompileError, match="convert: expected an expression or a number, got obj"):
         op.convert(object())
 
 

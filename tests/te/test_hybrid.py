@@ -225,8 +225,44 @@ def newton(a: Any) -> Any:
     return b
 
 
+@hybrid.script
+def counting(a: Any) -> Any:
+    b = output_tensor((6,), "int32")
+    c = 0
+    while c < 10:
+        c = c + 1
+    left = 5
+    steps = 0
+    while steps < 10 and left > 0:
+        steps += 3
+        left = left - 2
+    for i in range(3):
+        e = 0
+        while e < 2 * i:
+            e = e + 1
+            while e % 2 != 0:
+                e += 1
+        b[i] = e
+    going = True
+    f = 0
+    while going:
+        f = f + 1
+        going = f < 7
+    late = 12
+    while late < 10:
+        late = late + 1
+    b[3] = c + steps
+    b[4] = f
+    b[5] = late
+    return b
+
+
 def test_while() -> None:
     check(newton, floats(5) + 1)
+
+
+def test_a_condition_that_holds_before_the_first_time() -> None:
+    check(counting, floats(5))
 
 
 # -- Variables ------------------------------------------------------------------------------------
@@ -818,7 +854,10 @@ WRONG = [
     (ONCE.format("if b:\n    pass"), "expected a condition, got tensor b"),
     # memory and outputs
     (ONCE.format("c = output_tensor((2,), 'int32')"), "found c left out: return it, or make it"),
-    (ONCE.format("c = allocate((-1,), 'int32')"), "expected no negative extent of c, got -1"),
+    (
+        ONCE.format("c = allocate((-1,), 'int32')"),
+        "c: shape.0.: expected no negative extent",
+    ),
     (LOOP.format("c = output_tensor((2,), 'int32')"), "expected output tensor c outside of blocks"),
     (ONCE.format("c = allocate((int32(a[0]),))"), "expected a shape of sizes for c, got"),
     ("b = allocate((4,), 'float32')\nreturn b", "expected to return tensors made by output_tensor"),

@@ -70,7 +70,7 @@ def test_wrong_ranges(dom: Any) -> None:
 
 
 def test_a_range_that_ends_before_it_begins() -> None:
-    with pytest.raises(CompileError, match=r"axis k: expected begin <= end, got \(5, 2\)"):
+    with pytest.raises(CompileError, match=r"axis k: expected begin <= end, got tuple \(5, 2\)"):
         te.reduce_axis((5, 2), "k")
 
 

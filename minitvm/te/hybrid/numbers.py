@@ -39,7 +39,7 @@ class Numbers:
             return e.as_expr(value)
         if is_float(value) and not dtype.is_float:
             return e.as_expr(value)
-        return e.cast(dtype, value) if isinstance(value, PrimExpr) else e.const(value, dtype)
+        return e.cast(dtype, value) if isinstance(value, PrimExpr) else e.constant(value, dtype)
 
     def operands(self, values: Sequence[Any], lenient: bool = False) -> list[Any]:
         """Numbers as the operands of one operation; when `lenient`, numbers that the others' dtype

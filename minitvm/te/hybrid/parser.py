@@ -306,6 +306,7 @@ class _Parser:
         if condition is False:
             return
         if condition is True:
+            self._learn_what_changes(node)
             raise self._error(
                 node.test, "expected a condition that can change, found one that holds"
             )
@@ -316,6 +317,18 @@ class _Parser:
         with self._loop(node, ForKind.SERIAL) as block:
             self._statements(node.body)
         self._emit(While(condition, block.statement()))
+
+    def _learn_what_changes(self, node: ast.While) -> None:
+        """Has the names be variables that the condition of a loop reads and its body assigns to:
+        the condition holds now, before the first time."""
+        read = set(_names_in(node.test))
+        stored = (each for part in node.body for each in ast.walk(part))
+        for each in stored:
+            if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store) and each.id in read:
+                known = self._names.get(each.id)
+                if isinstance(known, Binding) and not known.is_loop:
+                    self._facts.variables.add(known.key)
+                    raise Learned
 
     def _visit_For(self, node: ast.For) -> None:
         if node.orelse:
@@ -628,7 +641,8 @@ class _Parser:
             return bool(value)
         if not isinstance(value, PrimExpr):
             raise self._error(node, f"expected a condition, got {shown(value)}")
-        made = simple(e.as_condition(value))
+        held = value if value.dtype.is_bool else e.not_equal(value, e.const(0, value.dtype))
+        made = simple(held)
         return bool(made.value) if isinstance(made, IntImm) else made
 
     def _value_IfExp(self, node: ast.IfExp) -> Any:
@@ -839,9 +853,6 @@ class _Parser:
         sizes = [simple(each) if isinstance(each, PrimExpr) else each for each in extents]
         buffer = decl_buffer(sizes, dtype, name, scope=scope)
         for extent in buffer.shape:
-            known = e.const_int(extent)
-            if known is not None and known < 0:
-                raise self._error(node, f"expected no negative extent of {name}, got {known}")
             if any(isinstance(n, BufferLoad) or n in self._computed for n in walk_once(extent)):
                 raise self._error(
                     node, f"expected a shape of sizes for {name}, got one computed by the program"
