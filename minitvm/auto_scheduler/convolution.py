@@ -26,13 +26,20 @@ from minitvm import expr as e
 from minitvm.arith.prover import Prover
 from minitvm.auto_scheduler.channels import flat, vectorize, write_channels
 from minitvm.auto_scheduler.choice import choose, choose_tile
-from minitvm.auto_scheduler.contraction import Contraction, contraction_of, extent_of, loads_of
+from minitvm.auto_scheduler.contraction import (
+    Contraction,
+    Factor,
+    contraction_of,
+    extent_of,
+    loads_of,
+)
 from minitvm.auto_scheduler.loops import compute_of, fused
 from minitvm.auto_scheduler.sums import sums_in_registers
 from minitvm.auto_scheduler.tiles import LATENCY, Tile, balanced, rows_side_by_side
 from minitvm.expr import IterVar, Var
 from minitvm.functor import walk_once
 from minitvm.target import Target
+from minitvm.te.guards import element_of
 from minitvm.te.schedule import Schedule
 from minitvm.te.stage import Stage
 from minitvm.te.tensor import ComputeOp, Operation, Tensor
@@ -55,8 +62,18 @@ def is_convolution(contraction: Contraction) -> bool:
     loads = loads_of(contraction.op, tensor)
     if not columns or len(loads) != 1:
         return _is_depthwise_by_channels(contraction)
+    if not all(
+        _is_copied_by_its_axes(contraction, each) for each in (contraction.a, contraction.b)
+    ):
+        return False
     windows = any(not isinstance(index, Var) for index in loads[0].indices)
     return windows or len(columns) > 1
+
+
+def _is_copied_by_its_axes(contraction: Contraction, factor: Factor) -> bool:
+    """Whether a copy of what is read of a factor depends on the axes of its indices alone, and not
+    on those of conditions."""
+    return all(map(factor.reads, element_of(contraction.op, factor.tensor).axes))
 
 
 def _is_depthwise_by_channels(contraction: Contraction) -> bool:
