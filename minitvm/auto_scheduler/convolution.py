@@ -71,9 +71,10 @@ def is_convolution(contraction: Contraction) -> bool:
 
 
 def _is_copied_by_its_axes(contraction: Contraction, factor: Factor) -> bool:
-    """Whether a copy of what is read of a factor depends on the axes of its indices alone, and not
-    on those of conditions."""
-    return all(map(factor.reads, element_of(contraction.op, factor.tensor).axes))
+    """Whether one element of a factor is read in an iteration, and a copy of what is read depends
+    on the axes of its indices alone, not on those of conditions."""
+    op, tensor = contraction.op, factor.tensor
+    return len(loads_of(op, tensor)) == 1 and all(map(factor.reads, element_of(op, tensor).axes))
 
 
 def _is_depthwise_by_channels(contraction: Contraction) -> bool:
@@ -384,8 +385,8 @@ def _write_panels(
     outer, (*reduced, column) = loops
     column_outer, column_inner = panels.split(column, factor=step)
     if shared:
-        panels.reorder(reduced[0], *outer, column_outer, *reduced[1:], column_inner)
-        panels.parallel(reduced[0])
+        panels.reorder(*reduced[:1], *outer, column_outer, *reduced[1:], column_inner)
+        panels.parallel(panels.leaf_iter_vars[0])
     else:
         panels.reorder(*outer, column_outer, *reduced, column_inner)
     if prod(extent_of(axis) or 1 for axis in reduced[1:]) <= _COPIES:

@@ -24,7 +24,7 @@ from typing import final
 from minitvm import expr as e
 from minitvm.auto_scheduler.attempts import Attempt
 from minitvm.auto_scheduler.choice import choose
-from minitvm.auto_scheduler.contraction import all_loads, distances_of, extent_of
+from minitvm.auto_scheduler.contraction import all_loads, distances_of, extent_of, uneven_axes
 from minitvm.auto_scheduler.loops import compute_of, fused
 from minitvm.expr import IterVar, PrimExpr, ProducerLoad
 from minitvm.functor import children
@@ -104,6 +104,8 @@ def _place_of_readers(s: Schedule, stage: Stage, places: dict[Stage, _Place]) ->
         if reader not in places:
             return None
         found.append(_Place(places[reader].root, min(rows, places[reader].rows)))
+    if not found:  # ranges alone read it
+        return None
     root, rows = found[0].root, min([most, *(place.rows for place in found)])
     return _Place(root, rows) if rows and all(place.root is root for place in found) else None
 
@@ -205,7 +207,7 @@ def _runs_in_columns(op: ComputeOp) -> bool:
     lies side by side along that axis, and not along one that is summed."""
     if not op.reduce_axis:
         return True
-    if len(op.body) != 1 or not op.axis:
+    if len(op.body) != 1 or not op.axis or op.axis[-1] in uneven_axes(op):
         return False
     axes = {axis.var: axis for axis in (*op.axis, *op.reduce_axis)}
     found = [distances_of(load, axes) or {} for load in all_loads(op)]

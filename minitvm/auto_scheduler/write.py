@@ -9,7 +9,13 @@ from typing import Any, TypeVar, final
 
 from minitvm.auto_scheduler.attempts import Attempt, first_that_works
 from minitvm.auto_scheduler.choice import choose, choose_form
-from minitvm.auto_scheduler.contraction import Contraction, all_loads, bytes_of, contraction_of
+from minitvm.auto_scheduler.contraction import (
+    Contraction,
+    all_loads,
+    bytes_of,
+    contraction_of,
+    is_uneven,
+)
 from minitvm.auto_scheduler.convolution import is_convolution, write_convolution
 from minitvm.auto_scheduler.dotted import instruction_for, write_dotted
 from minitvm.auto_scheduler.loops import place_copy, write_copy
@@ -185,8 +191,10 @@ class Sums:
 
     @property
     def in_order(self) -> bool:
-        """Whether no part of a sum is summed by itself."""
-        return self.strict and self.contraction.op.output(0).dtype.is_float
+        """Whether no part of a sum is summed by itself: floats may be rounded otherwise then, and
+        sums of several lengths have no parts in common."""
+        is_rounded = self.contraction.op.output(0).dtype.is_float
+        return (self.strict and is_rounded) or is_uneven(self.contraction.op)
 
 
 def _sums_of(
