@@ -336,7 +336,10 @@ def contraction(draw: Draw) -> Program:
     ends = {name: uneven(draw, axes, kept, name, args) for name in reduced}
     others = REDUCERS if "float" in (LATER.get(dtype, dtype) if late else dtype) else WHOLE
     reducer = draw(st.sampled_from([*3 * len(others) * ["sum"], *others]))
-    by_data = draw(st.integers(0, 19)) == 19
+    counted = None
+    if draw(st.integers(0, 19)) == 19:
+        counted = te.placeholder([axes.extents[reduced[0]] + 1], "bool", name="counted")
+        args.append(counted)
 
     def element(*indices: Any) -> Any:
         at = dict(zip(kept, indices, strict=True))
@@ -352,8 +355,8 @@ def contraction(draw: Draw) -> Program:
         if late and dtype in LATER:
             value = value.astype(LATER[dtype])
         where = at[reduced[0]] != 1 if limited else None
-        if by_data:
-            where = first(at) >= te.const(0, dtype)
+        if counted is not None:
+            where = counted[at[reduced[0]]]
         return reduced_by(reducer, value, list(sums.values()), where)
 
     c = te.compute([axes.extents[name] for name in kept], element, name="C")
