@@ -130,39 +130,38 @@ def build(
     options = CodegenOptions(
         _target(target, target_host), strict=fp == "strict", release_gil=release_gil
     )
-    scheduled = _scheduled(inputs, args, options, prepacked) if auto_schedule else inputs
-    if scheduled is inputs and prepacked:
-        raise CompileError(
-            "build: expected prepacked only where nothing is scheduled, got a program that is: say "
-            "s[packed].compute_ahead() in its schedule"
-        )
-    inputs = scheduled
-    lowered = lower(inputs, args, name or "default_function", binds, debug=debug)
-    if name is not None and isinstance(inputs, PrimFunc):
-        (func,) = lowered.functions.values()
-        lowered = IRModule(
-            {name: PrimFunc(func.params, func.body, func.buffer_map, name, func.attrs)}
-        )
-    return compile_module(lowered, options)
 
+    def made(program: Any) -> Module:
+        lowered = lower(program, args, name or "default_function", binds, debug=debug)
+        if name is not None and isinstance(program, PrimFunc):
+            (func,) = lowered.functions.values()
+            lowered = IRModule(
+                {name: PrimFunc(func.params, func.body, func.buffer_map, name, func.attrs)}
+            )
+        return compile_module(lowered, options)
 
-def _scheduled(
-    inputs: Any, args: Sequence[Any] | None, options: CodegenOptions, prepacked: Sequence[Tensor]
-) -> Any:
-    """What nobody has scheduled, scheduled for the target; anything else as it is."""
-    if args is None:
-        return inputs
-    outputs = inputs if isinstance(inputs, list | tuple) else [inputs]
-    if isinstance(inputs, Schedule):
-        outputs = () if inputs.is_touched else inputs.outputs
-    elif not all(isinstance(each, Tensor) for each in outputs):
-        outputs = ()
+    outputs = _unscheduled(inputs, args) if auto_schedule else ()
     if not outputs:
-        return inputs
-    kept = [each for each in args if isinstance(each, Tensor)]
+        if prepacked:
+            raise CompileError(
+                "build: expected prepacked only where nothing is scheduled, got a program that is: "
+                "say s[packed].compute_ahead() in its schedule"
+            )
+        return made(inputs)
+    kept = [each for each in args or () if isinstance(each, Tensor)]
     return schedule_program(
-        outputs, options.target, kept, strict=options.strict, prepacked=prepacked
+        outputs, options.target, kept, made, strict=options.strict, prepacked=prepacked
     )
+
+
+def _unscheduled(inputs: Any, args: Sequence[Any] | None) -> Sequence[Any]:
+    """The outputs of what nobody has scheduled; none of anything else."""
+    if args is None:
+        return ()
+    if isinstance(inputs, Schedule):
+        return () if inputs.is_touched else inputs.outputs
+    outputs = inputs if isinstance(inputs, list | tuple) else [inputs]
+    return outputs if all(isinstance(each, Tensor) for each in outputs) else ()
 
 
 def _target(target: str | Target | None, target_host: str | Target | None) -> Target:

@@ -1,11 +1,13 @@
-"""Golden texts: what a test prints, kept in ``tests/golden/<test module>/<test>.txt``; and a cache
-of machine code of the tests' own."""
+"""Golden texts: what a test prints, kept in ``tests/golden/<test module>/<test>.txt``; a cache of
+machine code of the tests' own; and an alarm for strategies of the auto-scheduler that fail, which
+nothing but the speed of a program shows."""
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,11 +21,36 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+class DroppedStrategies(logging.Handler):
+    """Collects what the auto-scheduler says of strategies that failed, where a test expects it, and
+    fails elsewhere."""
+
+    expected: list[str] | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        assert self.expected is not None, record.getMessage()
+        self.expected.append(record.getMessage())
+
+
+DROPPED = DroppedStrategies(logging.INFO)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Before any test is imported: no test finds what another session has cached, or adds to it."""
+    logger = logging.getLogger("minitvm.auto_scheduler")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(DROPPED)
     directory = tempfile.TemporaryDirectory(prefix="minitvm-cache-")
     os.environ["MINITVM_CACHE_DIR"] = directory.name
     config.add_cleanup(directory.cleanup)
+
+
+@pytest.fixture
+def dropped() -> Iterator[list[str]]:
+    """The strategies that fail in a test, and why."""
+    DROPPED.expected = []
+    yield DROPPED.expected
+    DROPPED.expected = None
 
 
 @pytest.fixture

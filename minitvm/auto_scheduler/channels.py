@@ -148,8 +148,8 @@ def _write_copies(copies: Sequence[Stage], place: int, channel: int) -> None:
 
 
 def _write_panel(s: Schedule, contraction: Contraction, sums: Tensor, tile: Tile) -> Stage | None:
-    """Brings the weights into panels ``[..., j // columns, k..., j % columns]``; None where they
-    are read as they lie."""
+    """Brings the weights into panels ``[..., j // columns, k, j % columns]``; None where they are
+    read as they lie."""
     weights, column = contraction.b, contraction.column
     extent = extent_of(column)
     if (
@@ -168,8 +168,8 @@ def _write_panel(s: Schedule, contraction: Contraction, sums: Tensor, tile: Tile
 
     def layout(*indices: Any) -> list[Any]:
         outer, channel, inside = indices[:first], indices[first], indices[first + 1 :]
-        k = flat([inside[i] for i in places], sizes)
-        return [*outer, channel // tile.columns, k, channel % tile.columns]
+        k = [flat([inside[i] for i in places], sizes)] if places else []
+        return [*outer, channel // tile.columns, *k, channel % tile.columns]
 
     loops = panel.transform_layout(layout)
     panel.vectorize(loops[-1])

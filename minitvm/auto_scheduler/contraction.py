@@ -128,7 +128,28 @@ def contraction_of(op: Operation) -> Contraction | None:
     column = _column_of(op)
     if not b.reads(column):
         a, b = b, a
-    return Contraction(op, a, b) if b.reads(column) else None
+    made = Contraction(op, a, b)
+    # The sums of a tile run side by side.
+    is_even = {column, *made.rows[-1:]}.isdisjoint(uneven_axes(op))
+    return made if b.reads(column) and is_even else None
+
+
+def is_uneven(op: ComputeOp) -> bool:
+    """Whether there are sums of several lengths in a stage."""
+    bounds = [bound for axis in op.reduce_axis for bound in _bounds_of(axis)]
+    axes = {axis.var for axis in (*op.axis, *op.reduce_axis)}
+    return any(node in axes or isinstance(node, ProducerLoad) for node in walk_once(*bounds))
+
+
+def uneven_axes(op: ComputeOp) -> set[IterVar]:
+    """The axes on which the ranges of sums depend."""
+    bounds = [bound for axis in op.reduce_axis for bound in _bounds_of(axis)]
+    used = {node for node in walk_once(*bounds) if isinstance(node, Var)}
+    return {axis for axis in (*op.axis, *op.reduce_axis) if axis.var in used}
+
+
+def _bounds_of(axis: IterVar) -> tuple[PrimExpr, ...]:
+    return () if axis.dom is None else (axis.dom.min, axis.dom.extent)
 
 
 def _is_sum(reduce: Reduce) -> bool:

@@ -26,13 +26,20 @@ from minitvm import expr as e
 from minitvm.arith.prover import Prover
 from minitvm.auto_scheduler.channels import flat, vectorize, write_channels
 from minitvm.auto_scheduler.choice import choose, choose_tile
-from minitvm.auto_scheduler.contraction import Contraction, contraction_of, extent_of, loads_of
+from minitvm.auto_scheduler.contraction import (
+    Contraction,
+    Factor,
+    contraction_of,
+    extent_of,
+    loads_of,
+)
 from minitvm.auto_scheduler.loops import compute_of, fused
 from minitvm.auto_scheduler.sums import sums_in_registers
 from minitvm.auto_scheduler.tiles import LATENCY, Tile, balanced, rows_side_by_side
 from minitvm.expr import IterVar, Var
 from minitvm.functor import walk_once
 from minitvm.target import Target
+from minitvm.te.guards import element_of
 from minitvm.te.schedule import Schedule
 from minitvm.te.stage import Stage
 from minitvm.te.tensor import ComputeOp, Operation, Tensor
@@ -55,8 +62,19 @@ def is_convolution(contraction: Contraction) -> bool:
     loads = loads_of(contraction.op, tensor)
     if not columns or len(loads) != 1:
         return _is_depthwise_by_channels(contraction)
+    if not all(
+        _is_copied_by_its_axes(contraction, each) for each in (contraction.a, contraction.b)
+    ):
+        return False
     windows = any(not isinstance(index, Var) for index in loads[0].indices)
     return windows or len(columns) > 1
+
+
+def _is_copied_by_its_axes(contraction: Contraction, factor: Factor) -> bool:
+    """Whether one element of a factor is read in an iteration, and a copy of what is read depends
+    on the axes of its indices alone, not on those of conditions."""
+    op, tensor = contraction.op, factor.tensor
+    return len(loads_of(op, tensor)) == 1 and all(map(factor.reads, element_of(op, tensor).axes))
 
 
 def _is_depthwise_by_channels(contraction: Contraction) -> bool:
@@ -367,8 +385,8 @@ def _write_panels(
     outer, (*reduced, column) = loops
     column_outer, column_inner = panels.split(column, factor=step)
     if shared:
-        panels.reorder(reduced[0], *outer, column_outer, *reduced[1:], column_inner)
-        panels.parallel(reduced[0])
+        panels.reorder(*reduced[:1], *outer, column_outer, *reduced[1:], column_inner)
+        panels.parallel(panels.leaf_iter_vars[0])
     else:
         panels.reorder(*outer, column_outer, *reduced, column_inner)
     if prod(extent_of(axis) or 1 for axis in reduced[1:]) <= _COPIES:

@@ -17,12 +17,14 @@ neighbours is left as a plain loop, which LLVM turns into vectors of partial sum
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
+from functools import partial
 from math import prod
 from typing import final
 
 from minitvm import expr as e
+from minitvm.auto_scheduler.attempts import Attempt
 from minitvm.auto_scheduler.choice import choose
-from minitvm.auto_scheduler.contraction import all_loads, distances_of, extent_of
+from minitvm.auto_scheduler.contraction import all_loads, distances_of, extent_of, uneven_axes
 from minitvm.auto_scheduler.loops import compute_of, fused
 from minitvm.expr import IterVar, PrimExpr, ProducerLoad
 from minitvm.functor import children
@@ -45,34 +47,46 @@ class _Place:
 
 
 def write_rows(
-    s: Schedule, stages: Sequence[Stage], target: Target, kept: Container[Operation]
+    attempt: Attempt, stages: Sequence[Stage], target: Target, kept: Container[Operation]
 ) -> None:
     """Schedules `stages`, of which only later ones read a stage. Those of `kept` are computed as a
     whole."""
+    s = attempt.schedule
     places: dict[Stage, _Place] = {}
     members: dict[Stage, list[Stage]] = {}
     for stage in reversed(stages):
-        place = None if stage.op in kept else _place_of_readers(s, stage, places)
+        place = None
+        if stage.op not in kept:
+            find = partial(_place_of_readers, s, stage, places)
+            place = attempt.follow("rows of its readers", stage, find)
         if place is not None:
             members.setdefault(place.root, []).append(stage)
         places[stage] = place or _Place(stage, len(compute_of(stage).axis))
     for root in stages:
-        if places[root].root is not root:
+        if places[root].root is root:
+            inside = [(stage, places[stage].rows) for stage in members.get(root, [])]
+            attempt.follow("rows", root, partial(_write_root, s, root, inside, target))
+        else:
             choose(s, "strategy", "computed row by row within {root}",
                    stage=root.name, root=places[root].root.name)  # fmt: skip
-            continue
-        choose(s, "strategy", "row by row, in vectors of what lies side by side", stage=root.name)
-        inside = members.get(root, [])
-        if not inside:
-            _write_alone(s, root, target)
-            continue
-        rows = min(places[stage].rows for stage in inside)
-        _write_columns(s, root, rows, target)
-        row = fused(root, compute_of(root).axis[:rows])
-        root.parallel(row)
-        for stage in inside:
-            _write_columns(s, stage, rows, target)
-            stage.compute_at(root, row)
+
+
+def _write_root(
+    s: Schedule, root: Stage, inside: Sequence[tuple[Stage, int]], target: Target
+) -> bool:
+    """Schedules a stage and those that are `inside` of its rows, each in so many at most."""
+    choose(s, "strategy", "row by row, in vectors of what lies side by side", stage=root.name)
+    if not inside:
+        _write_alone(s, root, target)
+        return True
+    rows = min(most for _, most in inside)
+    _write_columns(s, root, rows, target)
+    row = fused(root, compute_of(root).axis[:rows])
+    root.parallel(row)
+    for stage, _ in inside:
+        _write_columns(s, stage, rows, target)
+        stage.compute_at(root, row)
+    return True
 
 
 # -- Which stages are computed together --
@@ -90,6 +104,8 @@ def _place_of_readers(s: Schedule, stage: Stage, places: dict[Stage, _Place]) ->
         if reader not in places:
             return None
         found.append(_Place(places[reader].root, min(rows, places[reader].rows)))
+    if not found:  # ranges alone read it
+        return None
     root, rows = found[0].root, min([most, *(place.rows for place in found)])
     return _Place(root, rows) if rows and all(place.root is root for place in found) else None
 
@@ -191,7 +207,7 @@ def _runs_in_columns(op: ComputeOp) -> bool:
     lies side by side along that axis, and not along one that is summed."""
     if not op.reduce_axis:
         return True
-    if len(op.body) != 1 or not op.axis:
+    if len(op.body) != 1 or not op.axis or op.axis[-1] in uneven_axes(op):
         return False
     axes = {axis.var: axis for axis in (*op.axis, *op.reduce_axis)}
     found = [distances_of(load, axes) or {} for load in all_loads(op)]

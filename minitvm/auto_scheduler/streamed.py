@@ -19,7 +19,7 @@ from __future__ import annotations
 from math import prod
 
 from minitvm.auto_scheduler.choice import choose
-from minitvm.auto_scheduler.contraction import Contraction, bytes_of, extent_of
+from minitvm.auto_scheduler.contraction import Contraction, bytes_of, extent_of, is_uneven
 from minitvm.auto_scheduler.loops import Places, compute_of, fused, places_of
 from minitvm.expr import IterVar
 from minitvm.target import Target
@@ -38,6 +38,8 @@ _STEPS = 8  # rows of B that are read side by side: streams that the prefetcher 
 def is_streamed(contraction: Contraction, target: Target) -> bool:
     """Whether so few rows use what is read of a large factor that a tile would wait for memory."""
     if not _is_for_few(contraction, _MOST_ROWS) or contraction.b.along(contraction.column) != 1:
+        return False
+    if is_uneven(contraction.op):
         return False
     size = bytes_of(contraction.b.tensor)
     return size is None or size > target.cache_bytes(2) // 4

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
+from typing import Any, TypeVar, final
 
+from minitvm.auto_scheduler.attempts import Attempt, first_that_works
 from minitvm.auto_scheduler.choice import choose, choose_form
-from minitvm.auto_scheduler.contraction import Contraction, all_loads, bytes_of, contraction_of
+from minitvm.auto_scheduler.contraction import (
+    Contraction,
+    all_loads,
+    bytes_of,
+    contraction_of,
+    is_uneven,
+)
 from minitvm.auto_scheduler.convolution import is_convolution, write_convolution
 from minitvm.auto_scheduler.dotted import instruction_for, write_dotted
 from minitvm.auto_scheduler.loops import place_copy, write_copy
@@ -16,10 +24,13 @@ from minitvm.auto_scheduler.rows import write_rows
 from minitvm.auto_scheduler.streamed import is_left_plain, is_streamed, write_streamed
 from minitvm.auto_scheduler.tiled import can_be_packed, write_tiled
 from minitvm.runtime.errors import CompileError
+from minitvm.runtime.record import record
 from minitvm.target import Target
-from minitvm.te.schedule import Schedule, create_schedule
+from minitvm.te.schedule import Schedule
 from minitvm.te.stage import Stage
 from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, ScanOp, Tensor
+
+_T = TypeVar("_T")
 
 
 def auto_schedule(
@@ -62,32 +73,37 @@ def auto_schedule(
     s[C_local].vectorize(j_c)
     """
     made = Target(target) if isinstance(target, str) else target or Target.current() or Target()
-    return schedule_program(ops, made, (), prepacked=prepacked)
+    return schedule_program(ops, made, (), lambda s: s, prepacked=prepacked)
 
 
 def schedule_program(
     ops: Any,
     target: Target,
     arguments: Iterable[Tensor],
+    use: Callable[[Schedule], _T],
     *,
     strict: bool = False,
     prepacked: Sequence[Tensor] = (),
-) -> Schedule:
-    """A schedule for outputs, as of :func:`auto_schedule`, in which no tensor of `arguments` is
-    done away with; `strict`, and floats are rounded as the program is written: in order, and by
-    no instruction that does it in its own way."""
-    s = create_schedule(ops)
-    for each in prepacked:
-        _check_prepacked(s, each)
-    if not any(isinstance(stage.op, ScanOp) for stage in s.stages):  # steps in the order of time
-        kept = {tensor.op for tensor in arguments}
-        _write_program(s, target, kept, strict, prepacked)
-    for each in prepacked:
-        source = s[each]
-        if not any(stage.is_ahead and s.consumes(stage, source) for stage in s.stages):
-            _write_unpacked(s, source, target)
-    s.chosen_lines = len(s.calls.lines)
-    return s
+) -> _T:
+    """What `use` makes of a schedule for outputs, as of :func:`auto_schedule`, in which no tensor
+    of `arguments` is done away with; `strict`, and floats are rounded as the program is written:
+    in order, and by no instruction that does it in its own way. Where `use` fails for a strategy,
+    the next one is taken."""
+    kept = {tensor.op for tensor in arguments}
+
+    def write(attempt: Attempt) -> None:
+        s = attempt.schedule
+        for each in prepacked:
+            _check_prepacked(s, each)
+        if not any(isinstance(stage.op, ScanOp) for stage in s.stages):  # steps in time's order
+            _write_program(attempt, target, kept, strict, prepacked)
+        for each in prepacked:
+            source = s[each]
+            if not any(stage.is_ahead and s.consumes(stage, source) for stage in s.stages):
+                _write_unpacked(s, source, target)
+        s.chosen_lines = len(s.calls.lines)
+
+    return first_that_works(ops, write, use)
 
 
 def _check_prepacked(s: Schedule, tensor: Any) -> None:
@@ -107,77 +123,191 @@ def _write_unpacked(s: Schedule, source: Stage, target: Target) -> None:
 
 
 def _write_program(
-    s: Schedule,
+    attempt: Attempt,
     target: Target,
     kept: set[Operation],
     strict: bool,
     prepacked: Collection[Tensor],
 ) -> None:
+    s = attempt.schedule
     stages = [stage for stage in s.stages if isinstance(stage.op, ComputeOp)]
     for stage in stages:
-        if stage.op not in kept and not stage.is_output and _can_be_inlined(s, stage):
-            choose(s, "strategy", "inlined where it is read", stage=stage.name)
-            stage.compute_inline()
+        if stage.op not in kept and not stage.is_output:
+            attempt.follow("inlining", stage, partial(_write_inlined, s, stage))
     done: set[Stage] = set()
     for stage in stages:
-        contraction = contraction_of(stage.op)
-        if contraction is not None:
-            scheduled = kept | {each.op for each in done}
-            done |= set(_write_contraction(s, contraction, target, scheduled, strict, prepacked))
+        scheduled = kept | {each.op for each in done}
+        find = partial(_sums_of, s, stage, target, scheduled, strict, prepacked)
+        sums = attempt.follow("contraction", stage, find)
+        if sums is not None:
+            done |= set(_write_contraction(attempt, stage, sums))
     rest = [stage for stage in stages if stage not in done and not stage.inlined]
-    write_rows(s, rest, target, kept)
+    write_rows(attempt, rest, target, kept)
 
 
-def _write_contraction(
+def _write_inlined(s: Schedule, stage: Stage) -> bool | None:
+    if not _can_be_inlined(s, stage):
+        return None
+    choose(s, "strategy", "inlined where it is read", stage=stage.name)
+    stage.compute_inline()
+    return True
+
+
+@final
+@record()
+class Sums:
+    """A contraction that is to be scheduled.
+
+    Attributes
+    ----------
+    schedule, contraction, target
+        Where, what, and for what.
+    kept
+        The operations that stay as they are.
+    strict
+        Whether floats are rounded as the program is written.
+    ahead
+        What of the columns' factor is packed before the call, if anything is.
+    inline_columns
+        Whether the columns' factor is computed element by element, for this alone.
+    """
+
+    schedule: Schedule
+    contraction: Contraction
+    target: Target
+    kept: Collection[Operation]
+    strict: bool
+    ahead: Tensor | None
+    inline_columns: bool
+
+    @property
+    def stage(self) -> Stage:
+        return self.schedule[self.contraction.op]
+
+    @property
+    def last(self) -> Stage:
+        """The stage that takes the sums."""
+        return self.stage if self.stage.op in self.kept else _epilogue(self.schedule, self.stage)
+
+    @property
+    def in_order(self) -> bool:
+        """Whether no part of a sum is summed by itself: floats may be rounded otherwise then, and
+        sums of several lengths have no parts in common."""
+        is_rounded = self.contraction.op.output(0).dtype.is_float
+        return (self.strict and is_rounded) or is_uneven(self.contraction.op)
+
+
+def _sums_of(
     s: Schedule,
-    contraction: Contraction,
+    stage: Stage,
     target: Target,
-    kept: set[Operation],
+    kept: Collection[Operation],
     strict: bool,
     prepacked: Collection[Tensor],
-) -> Iterable[Stage]:
-    """Schedules a contraction, of a program of which the operations `kept` stay as they are; the
-    stages that are scheduled now."""
-    stage, columns = s[contraction.op], s[contraction.b.tensor]
+) -> Sums | None:
+    """The contraction that a stage is, of a program of which the operations `kept` stay as they
+    are; None if it is none."""
+    contraction = contraction_of(stage.op)
+    if contraction is None:
+        return None
+    columns = s[contraction.b.tensor]
     inline_columns = columns.op not in kept and _is_elementwise(columns.op)
     inline_columns = inline_columns and s.readers(columns) == [stage] and not columns.is_output
     ahead = _ahead(s, contraction, prepacked, inline_columns)
-    in_order = strict and contraction.op.output(0).dtype.is_float
-    if is_left_plain(contraction) and ahead is None:
-        choose_form(s, contraction, "matrix-vector product")
-        choose(s, "strategy", "sums one by one, along what lies side by side")
-        return ()
-    if is_streamed(contraction, target) and ahead is None:
-        choose_form(s, contraction, "matrix product")
-        if inline_columns:
-            columns.compute_inline()
-        write_streamed(s, contraction, target, in_order=in_order)
-        return (stage,)
-    last = stage if stage.op in kept else _epilogue(s, stage)
-    if is_convolution(contraction):
-        choose_form(s, contraction, "convolution")
-        return write_convolution(s, contraction, last.op.output(0), target, kept)
+    return Sums(s, contraction, target, kept, strict, ahead, inline_columns)
+
+
+def _write_contraction(attempt: Attempt, stage: Stage, sums: Sums) -> Iterable[Stage]:
+    """Schedules a contraction by the first strategy that is for it; the stages that are scheduled
+    now."""
+    for name, write in STRATEGIES:
+        done = attempt.follow(name, stage, partial(write, sums))
+        if done is not None:
+            return done
+    return ()
+
+
+def _leave_plain(sums: Sums) -> Iterable[Stage] | None:
+    s, contraction = sums.schedule, sums.contraction
+    if not is_left_plain(contraction) or sums.ahead is not None:
+        return None
+    choose_form(s, contraction, "matrix-vector product")
+    choose(s, "strategy", "sums one by one, along what lies side by side")
+    return ()
+
+
+def _write_streamed(sums: Sums) -> Iterable[Stage] | None:
+    s, contraction = sums.schedule, sums.contraction
+    if not is_streamed(contraction, sums.target) or sums.ahead is not None:
+        return None
     choose_form(s, contraction, "matrix product")
-    if last is not stage:
-        choose(s, "epilogue", "{last} takes the sums in the tile", last=last.name)
-    is_factor = ahead is contraction.b.tensor
-    block = matrix_product_for(contraction, target)
-    instruction = instruction_for(contraction, target, is_factor)
-    if block is not None and not (strict and block.sum == "float32"):
-        write_matrix(s, contraction, last.op.output(0), block, target, is_factor)
-    elif instruction is not None and not (strict and instruction.sum == "float32"):
-        write_dotted(s, contraction, last.op.output(0), instruction, target, is_factor)
-    else:
-        write_tiled(
-            s,
-            contraction,
-            last.op.output(0),
-            target,
-            inline_columns=inline_columns,
-            in_order=in_order,
-            ahead=ahead,
-        )
-    return (stage, last)
+    if sums.inline_columns:
+        s[contraction.b.tensor].compute_inline()
+    write_streamed(s, contraction, sums.target, in_order=sums.in_order)
+    return (sums.stage,)
+
+
+def _write_convolution(sums: Sums) -> Iterable[Stage] | None:
+    s, contraction = sums.schedule, sums.contraction
+    if not is_convolution(contraction):
+        return None
+    choose_form(s, contraction, "convolution")
+    return write_convolution(s, contraction, sums.last.op.output(0), sums.target, sums.kept)
+
+
+def _write_matrix(sums: Sums) -> Iterable[Stage] | None:
+    s, contraction, last = sums.schedule, sums.contraction, sums.last
+    block = matrix_product_for(contraction, sums.target)
+    if block is None or (sums.strict and block.sum == "float32"):
+        return None
+    _choose_product(sums, last)
+    is_factor = sums.ahead is contraction.b.tensor
+    write_matrix(s, contraction, last.op.output(0), block, sums.target, is_factor)
+    return (sums.stage, last)
+
+
+def _write_dotted(sums: Sums) -> Iterable[Stage] | None:
+    s, contraction, last = sums.schedule, sums.contraction, sums.last
+    is_factor = sums.ahead is contraction.b.tensor
+    instruction = instruction_for(contraction, sums.target, is_factor)
+    if instruction is None or (sums.strict and instruction.sum == "float32"):
+        return None
+    _choose_product(sums, last)
+    write_dotted(s, contraction, last.op.output(0), instruction, sums.target, is_factor)
+    return (sums.stage, last)
+
+
+def _write_tiled(sums: Sums) -> Iterable[Stage]:
+    s, contraction, last = sums.schedule, sums.contraction, sums.last
+    _choose_product(sums, last)
+    write_tiled(
+        s,
+        contraction,
+        last.op.output(0),
+        sums.target,
+        inline_columns=sums.inline_columns,
+        in_order=sums.in_order,
+        ahead=sums.ahead,
+    )
+    return (sums.stage, last)
+
+
+def _choose_product(sums: Sums, last: Stage) -> None:
+    choose_form(sums.schedule, sums.contraction, "matrix product")
+    if last is not sums.stage:
+        choose(sums.schedule, "epilogue", "{last} takes the sums in the tile", last=last.name)
+
+
+# What schedules a contraction, by name, the first that is for it: the stages that are scheduled
+# then, or None where it is not for it. What none is for is computed row by row.
+STRATEGIES: tuple[tuple[str, Callable[[Sums], Iterable[Stage] | None]], ...] = (
+    ("sums one by one", _leave_plain),
+    ("streamed", _write_streamed),
+    ("convolution", _write_convolution),
+    ("matrix-product instructions", _write_matrix),
+    ("dot-product instructions", _write_dotted),
+    ("tiles", _write_tiled),
+)
 
 
 def _ahead(

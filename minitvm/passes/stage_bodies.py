@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import cast, final
 
 from minitvm import expr as e
@@ -21,6 +21,7 @@ from minitvm.stmt import (
     Stmt,
     seq,
 )
+from minitvm.te.guards import conjuncts
 from minitvm.te.schedule import Schedule
 from minitvm.te.stage import Stage
 from minitvm.te.tensor import ComputeOp, ExternOp, ScanOp, Tensor, data_axes
@@ -164,7 +165,7 @@ def _reduction(
         update = LetStmt(name, value, update)
     guards: list[PrimExpr] = []
     conditions: list[PrimExpr] = []
-    for each in _conjuncts(read.expr(reduce.condition)):
+    for each in conjuncts(read.expr(reduce.condition)):
         is_guard = is_likely(each) and not reads_of(each)
         (guards if is_guard else conditions).append(each)
     for condition in reversed(conditions):
@@ -173,14 +174,6 @@ def _reduction(
         elif not condition.value:
             update = seq()
     return StageBody(update, _store_all(outputs, start, indices), tuple(guards))
-
-
-def _conjuncts(condition: PrimExpr) -> Iterator[PrimExpr]:
-    if isinstance(condition, e.And):
-        yield from _conjuncts(condition.a)
-        yield from _conjuncts(condition.b)
-    else:
-        yield condition
 
 
 def reads_of(*nodes: Stmt | PrimExpr) -> list[BufferLoad]:

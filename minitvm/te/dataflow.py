@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import cast
 
 from minitvm import expr as e
-from minitvm.arith.analyzer import Analyzer
 from minitvm.expr import IterType, IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var, const
-from minitvm.functor import Mutator, Substitution, walk_once
+from minitvm.functor import Mutator, Substitution, substitute, walk_once
 from minitvm.op import likely
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
 from minitvm.structural_equal import structural_equal
+from minitvm.te.guards import element_of
 from minitvm.te.layout import IndexMap
 from minitvm.te.relation import (
     Relation,
@@ -121,43 +121,54 @@ def copy_of(tensor: Tensor, name: str) -> Tensor:
 
 
 class _ReadAt(Mutator):
-    """Reads of one tensor become reads of another at given indices."""
+    """An expression becomes a read, wherever it stands."""
 
-    def __init__(self, tensor: Tensor, other: ProducerLoad) -> None:
+    def __init__(self, element: PrimExpr, other: ProducerLoad) -> None:
         super().__init__()
-        self._tensor = tensor
+        self._element = element
         self._other = other
 
-    def visit_ProducerLoad(self, node: ProducerLoad) -> PrimExpr:
-        if node.producer is self._tensor:
+    def _replaced(self, node: PrimExpr) -> PrimExpr:
+        if structural_equal(node, self._element):
             return self._other
-        return ProducerLoad(node.producer, tuple(self.expr(index) for index in node.indices))
+        return cast(PrimExpr, self.descend(node))
+
+    visit_ProducerLoad = visit_Call = _replaced
+
+
+class _SpellOut(Mutator):
+    """Names inside of expressions become their values."""
+
+    def visit_Let(self, node: e.Let) -> PrimExpr:
+        return cast(PrimExpr, substitute(self.expr(node.body), {node.var: self.expr(node.value)}))
 
 
 def read_by_axes(tensor: Tensor, reader: ComputeOp, name: str) -> tuple[Tensor, ComputeOp]:
     """A copy of what `reader` reads of a tensor, that has a dimension for each axis of `reader` on
     which it depends, and `reader` reading that."""
-    found = walk_once(*reader.body)
-    loads = [x for x in found if isinstance(x, ProducerLoad) and x.producer is tensor]
-    if any(not structural_equal(each, loads[0]) for each in loads):
-        elements = ", ".join(map(str, loads))
-        raise CompileError(
-            f"cache_access of {tensor.name}: expected {reader.name} to read one element in each "
-            f"iteration, got {elements}"
-        )
-    known = Analyzer()
-    for axis in (*reader.axis, *reader.reduce_axis):
-        known.bind(axis.var, _range(axis))
-    places = tuple(known.simplify(index) for index in loads[0].indices)
-    used = {each for index in places for each in walk_once(index)}
-    axes = [axis for axis in (*reader.axis, *reader.reduce_axis) if axis.var in used]
-    own = data_axes([axis.name for axis in axes], [_range(axis).extent for axis in axes])
-    shift = {old.var: _range(old).min + new.var for old, new in zip(axes, own, strict=True)}
-    indices = tuple(Substitution(shift).expr(index) for index in places)
-    copy = ComputeOp(name, "", {}, own, (), (ProducerLoad(tensor, indices),)).output(0)
-    at = tuple(axis.var - _range(axis).min for axis in axes)
-    body = map_body(reader.body, _ReadAt(tensor, ProducerLoad(copy, at)))
-    return copy, replace(reader, body=body)
+    op = replace(reader, body=map_body(reader.body, _SpellOut()))
+    element = element_of(op, tensor)
+    _check_apart(tensor, op, element.axes)
+    names = [axis.name for axis in element.axes]
+    own = data_axes(names, [_range(axis).extent for axis in element.axes])
+    shift = {old.var: _range(old).min + new.var for old, new in zip(element.axes, own, strict=True)}
+    copied = Substitution(shift).expr(element.copied)
+    copy = ComputeOp(name, "", {}, own, (), (copied,)).output(0)
+    at = tuple(axis.var - _range(axis).min for axis in element.axes)
+    body = map_body(op.body, _ReadAt(element.value, ProducerLoad(copy, at)))
+    return copy, replace(op, body=body)
+
+
+def _check_apart(tensor: Tensor, op: ComputeOp, axes: Sequence[IterVar]) -> None:
+    """The dimensions of a copy are as long whatever the indices are."""
+    own = {axis.var for axis in (*op.axis, *op.reduce_axis)}
+    for axis in axes:
+        dom = _range(axis)
+        if any(each in own or isinstance(each, ProducerLoad) for each in walk_once(dom.extent)):
+            raise CompileError(
+                f"cache_access of {tensor.name}: expected axes that are as long in each iteration "
+                f"of {op.name}, got {axis.name} of {dom.extent} iterations: use cache_read"
+            )
 
 
 # -- cache_write ----------------------------------------------------------------------------------

@@ -185,7 +185,8 @@ class Schedule(Traced):
 
         The dimensions of the copy are the axes that the indices are made of, those of the data
         first. What is read in several iterations is copied several times: so windows become the
-        rows of a matrix.
+        rows of a matrix. What is read under conditions that keep it inside of `tensor` is copied
+        under them, and zero elsewhere; their axes are dimensions, too.
 
         Parameters
         ----------
@@ -204,7 +205,8 @@ class Schedule(Traced):
         Raises
         ------
         CompileError
-            When `reader` does not read `tensor`, or reads several of its elements in an iteration.
+            When `reader` does not read `tensor`, or reads several of its elements in an iteration;
+            when such a dimension would be longer for some indices than for others.
         """
         self._stage("cache_access", tensor)
         source, stage = self.now(tensor), self[reader]
@@ -213,6 +215,7 @@ class Schedule(Traced):
             raise CompileError(
                 f"{where}: expected a stage that reads its elements, got {stage.name}"
             )
+        stage.check_predicate(where)
         name = f"{source.name}.{self._scope('cache_access', scope)}"
         copy, changed = read_by_axes(source, stage.op, name)
         made = self._insert(self.stages.index(stage), copy.op, scope, stage)

@@ -11,7 +11,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from minitvm import te
+from minitvm import te, tir
 from minitvm.te.tensor import Tensor
 from tests.schedules.programs import Draw, Program
 
@@ -154,8 +154,10 @@ def prepared(
     draw: Draw, axes: Axes, operand: Operand, read: Sequence[str], dtype: str, args: list[Tensor]
 ) -> Callable[[At], Any]:
     """The operand's elements, as they are or changed, on the way or by a stage."""
-    kind = draw(st.integers(0, 13))
+    kind = draw(st.integers(0, 19))
     source = operand.tensor
+    if kind >= 14 and source.ndim:
+        return guarded(draw, axes, operand, read, dtype, args)
     if kind == 0 and read:
         scale = te.placeholder([axes.extents[read[0]]], dtype, name=f"{source.name}_scale")
         args.append(scale)
@@ -197,6 +199,46 @@ def prepared(
         shift = draw(st.integers(0, 2))
         return Operand(stage, [*first, lambda at: last(at) + shift])
     return lambda at: operand(at).astype(dtype)
+
+
+def guarded(
+    draw: Draw, axes: Axes, operand: Operand, read: Sequence[str], dtype: str, args: list[Tensor]
+) -> Callable[[At], Any]:
+    """The operand's elements where a condition holds: at its edges, along a band, on one side of a
+    diagonal, or where data says so."""
+    source, other = operand.tensor, te.const(draw(st.sampled_from([0, 0, 1])), dtype)
+    kind, lazy = draw(st.integers(0, 3)), draw(st.integers(0, 3)) < 3
+    if kind == 0 and read:
+        few = read[: draw(st.integers(1, len(read)))]
+        mask = te.placeholder([axes.extents[each] for each in few], "bool", name=f"{source.name}_m")
+        args.append(mask)
+        choose = te.if_then_else if lazy else tir.Select
+        return lambda at: choose(
+            mask(*(at[each] for each in few)), operand(at).astype(dtype), other
+        )
+    if kind == 1 and len(axes.extents) > 1:
+        first, second = draw(st.permutations(sorted(axes.extents)))[:2]
+        width = draw(st.integers(0, 3))
+        one_sided = draw(st.booleans())
+
+        def inside(at: At) -> Any:
+            below = at[first] - at[second] <= width
+            return below if one_sided else te.all(below, at[second] - at[first] <= width)
+
+        return lambda at: te.if_then_else(inside(at), operand(at).astype(dtype), other)
+    place, shift = draw(st.integers(0, source.ndim - 1)), draw(st.integers(-3, 5))
+    step, nested = draw(st.sampled_from([1, 1, 1, 2, -1])), draw(st.booleans())
+
+    def at_edges(at: At) -> Any:
+        indices = [index(at) for index in operand.indices]
+        index = indices[place] = indices[place] * step - shift
+        value, n = source(*indices).astype(dtype), source.shape[place]
+        if nested:
+            value = te.if_then_else(index < n, value, other)
+            return te.if_then_else(index >= 0, value, other)
+        return te.if_then_else(te.all(index >= 0, index < n), value, other)
+
+    return at_edges
 
 
 # -- What is done with the sums --
@@ -259,7 +301,12 @@ def contraction(draw: Draw) -> Program:
     def shuffled(each: Sequence[str]) -> list[str]:
         return list(draw(st.permutations(each)))
 
-    a_reads = shuffled([*some_batch(), *rows, *reduced])
+    def some_reduced() -> list[str]:
+        """All of the reduced axes, or seldom fewer."""
+        few = draw(st.integers(0, 9)) == 9
+        return [each for each in reduced if not few or draw(st.booleans())]
+
+    a_reads = shuffled([*some_batch(), *rows, *some_reduced()])
     a = placeholder(draw, axes, a_reads, a_dtype, "A")
     args.append(a.tensor)
     second: Callable[[At], Any]
@@ -271,7 +318,7 @@ def contraction(draw: Draw) -> Program:
         value = prepared(draw, axes, a, a_reads, dtype, args)
         second = partial(as_columns, value, twin)
     else:
-        b_reads = shuffled([*some_batch(), *columns, *reduced])
+        b_reads = shuffled([*some_batch(), *columns, *some_reduced()])
         b = placeholder(draw, axes, b_reads, b_dtype, "B")
         args.append(b.tensor)
         second = prepared(draw, axes, b, b_reads, dtype, args)
@@ -285,24 +332,82 @@ def contraction(draw: Draw) -> Program:
     if not kept and draw(st.booleans()):
         kept = [axes.add("one")]
     begins = {name: draw(st.integers(0, 9)) == 9 and axes.values[name] > 0 for name in reduced}
-    sums = {
-        name: te.reduce_axis((int(begin), axes.extents[name]), name=name)
-        for name, begin in begins.items()
-    }
     swapped, late, limited = draw(st.booleans()), *(draw(st.integers(0, 9)) == 9 for _ in range(2))
+    ends = {name: uneven(draw, axes, kept, name, args) for name in reduced}
+    others = REDUCERS if "float" in (LATER.get(dtype, dtype) if late else dtype) else WHOLE
+    reducer = draw(st.sampled_from([*3 * len(others) * ["sum"], *others]))
+    counted = None
+    if draw(st.integers(0, 19)) == 19:
+        counted = te.placeholder([axes.extents[reduced[0]] + 1], "bool", name="counted")
+        args.append(counted)
 
     def element(*indices: Any) -> Any:
-        at = {**dict(zip(kept, indices, strict=True)), **sums}
+        at = dict(zip(kept, indices, strict=True))
+        sums = {}
+        for name, begin in begins.items():
+            least, end = ends[name](at)
+            least = int(begin) if isinstance(least, int) else te.max(least, int(begin))
+            sums[name] = te.reduce_axis((least, end), name=name)
+        at |= sums
         value = second(at) * first(at) if swapped else first(at) * second(at)
         if third is not None:
             value = value * third(at)
         if late and dtype in LATER:
             value = value.astype(LATER[dtype])
         where = at[reduced[0]] != 1 if limited else None
-        return te.sum(value, axis=list(sums.values()), where=where)
+        if counted is not None:
+            where = counted[at[reduced[0]]]
+        return reduced_by(reducer, value, list(sums.values()), where)
 
     c = te.compute([axes.extents[name] for name in kept], element, name="C")
+    if reducer == "place":
+        return finished(draw, axes, args, c[draw(st.integers(0, 1))])
     return finished(draw, axes, args, c)
+
+
+# What products are reduced by where they aren't summed: numbers, and whole numbers.
+REDUCERS = ["max", "min"]
+WHOLE = [*REDUCERS, "product", "total", "place"]
+_product = te.comm_reducer(lambda x, y: x * y, lambda dtype: te.const(1, dtype), name="product")
+_total = te.comm_reducer(lambda x, y: y + x, lambda dtype: te.const(0, dtype), name="total")
+
+
+def _later(x: Any, y: Any) -> Any:
+    is_first = te.any(x[1] > y[1], te.all(x[1] == y[1], x[0] <= y[0]))
+    return te.if_then_else(is_first, x[0], y[0]), te.if_then_else(is_first, x[1], y[1])
+
+
+_place = te.comm_reducer(
+    _later, lambda place, value: (te.const(-1, place), te.min_value(value)), name="place"
+)
+
+
+def reduced_by(reducer: str, value: Any, axes: Sequence[Any], where: Any) -> Any:
+    """A reduction of a value; "place" is that of the greatest, along the first axis, and this."""
+    if reducer == "place":
+        return _place((axes[0].var.astype("int32"), value), axis=axes, where=where)
+    made = {"product": _product, "total": _total, "sum": te.sum, "max": te.max, "min": te.min}
+    # The greatest of no floats is infinite, of which nothing can be computed.
+    init = te.const(0, value.dtype) if reducer in REDUCERS and value.dtype.is_float else None
+    return made[reducer](value, axis=axes, where=where, init=init)
+
+
+def uneven(
+    draw: Draw, axes: Axes, kept: Sequence[str], name: str, args: list[Tensor]
+) -> Callable[[At], tuple[Any, Any]]:
+    """Where the range of a sum begins and ends: everywhere the same, or as other axes or data
+    say."""
+    n, kind = axes.extents[name], draw(st.integers(0, 29))
+    if not kept or kind > 2:
+        return lambda at: (0, n)
+    other = draw(st.sampled_from(kept))
+    if kind == 0:
+        return lambda at: (0, te.min(at[other] + 1, n))
+    if kind == 1:
+        return lambda at: (te.min(at[other], n), n)
+    lengths = te.placeholder([axes.extents[other]], "int32", name=f"L_{name}")
+    args.append(lengths)
+    return lambda at: (0, lengths[at[other]] % (n + 1))
 
 
 def finished(draw: Draw, axes: Axes, args: list[Tensor], c: Tensor) -> Program:

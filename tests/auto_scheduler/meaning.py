@@ -67,31 +67,34 @@ class Meaning:
         assert isinstance(op, ComputeOp)
         axes = (*op.axis, *op.reduce_axis)
         env = dict(self._sizes)
+        within = np.asarray(True)  # where all axes are in their ranges, of which some are uneven
         for i, axis in enumerate(axes):
             assert axis.dom is not None
-            first, extent = (int(self._at(x, env).exact) for x in (axis.dom.min, axis.dom.extent))
+            first, extent = (self._at(x, env).exact for x in (axis.dom.min, axis.dom.extent))
+            last = first + np.maximum(extent, 0)
+            least, most = (first.min(), last.max()) if first.size and last.size else (0, 0)
             shape = [1] * len(axes)
-            shape[i] = extent
-            env[axis.var] = np.arange(first, first + extent).reshape(shape)
+            shape[i] = most - least
+            here = env[axis.var] = np.arange(least, most).reshape(shape)
+            within = within & (here >= first) & (here < last)
         body = op.body[tensor.value_index]
         shape = [env[axis.var].size for axis in axes]
-        found = self._reduced(body, env, shape) if isinstance(body, e.Reduce) else None
+        found = self._reduced(body, env, shape, within) if isinstance(body, e.Reduce) else None
         found = found or self._at(body, env)
         kept = shape[: len(op.axis)]
         exact, error = (_dropped(each, len(axes), len(kept)) for each in (found.exact, found.error))
         return Value(*(np.broadcast_to(each, kept) for each in (exact, error)))
 
-    def _reduced(self, node: e.Reduce, env: Mapping[Var, Array], shape: list[int]) -> Value:
+    def _reduced(
+        self, node: e.Reduce, env: Mapping[Var, Array], shape: list[int], within: Array
+    ) -> Value:
         dtype = node.source[0].dtype
         axes = tuple(range(len(shape) - len(node.axis), len(shape)))
+        used = np.broadcast_to(self._at(node.condition, env).exact & within, shape)
+        if not isinstance(node.combiner.result[0], e.Add):
+            return self._folded(node, env, axes, used)
         terms = self._at(node.source[0], env)
-        used = np.broadcast_to(self._at(node.condition, env).exact, shape)
         exact, error = (np.where(used, each, 0) for each in (terms.exact, terms.error))
-        result = node.combiner.result[0]
-        if not isinstance(result, e.Add):
-            reduce = np.max if isinstance(result, e.Max) else np.min
-            assert used.all() and 0 not in shape
-            return Value(reduce(exact, axis=axes, keepdims=True), error.max(axes, keepdims=True))
         if not dtype.is_float:
             return Value(exact.sum(axes, dtype=str(dtype), keepdims=True))
         size, total = (each.sum(axes, keepdims=True) for each in (abs(exact) + error, error))
@@ -104,6 +107,40 @@ class Meaning:
             whole & fits, 0, growth * size + count * np.finfo(self._wide).eps * size
         )
         return Value(exact.sum(axes, keepdims=True), total + rounding)
+
+    def _folded(
+        self, node: e.Reduce, env: Mapping[Var, Array], axes: tuple[int, ...], used: Array
+    ) -> Value:
+        """What a combiner makes of its sources, one after the other. Of floats it may choose."""
+        combiner = node.combiner
+
+        def steps(values: Any) -> Array:
+            spread = np.broadcast_to(values, used.shape)
+            return spread.reshape(*used.shape[: axes[0]], math.prod(used.shape[axes[0] :]))
+
+        sources = [self._at(each, env) for each in node.source]
+        terms = [(steps(each.exact), steps(each.error)) for each in sources]
+        start = node.init or combiner.identity
+        kept = [np.broadcast_to(self._at(each, env).exact, used.shape[: axes[0]]) for each in start]
+        errors = [np.zeros(used.shape[: axes[0]])] * len(kept)
+        where = steps(used)
+        for step in range(where.shape[-1]):
+            at = {**env, **dict(zip(combiner.lhs, kept, strict=True))}
+            at |= {v: t[..., step] for v, (t, _) in zip(combiner.rhs, terms, strict=True)}
+            made = [self._at(each, at).exact for each in combiner.result]
+            held = where[..., step]
+            kept = [np.where(held, *pair) for pair in zip(made, kept, strict=True)]
+            # The greatest of some values is as far off as one of them is, at most.
+            errors = [
+                np.where(held, np.maximum(error, old), old)
+                for old, (_, each) in zip(errors, terms, strict=True)
+                for error in [each[..., step]]
+            ]
+        i = node.value_index
+        is_chosen = isinstance(combiner.result[i], e.Max | e.Min)
+        assert is_chosen or not any(error.any() for error in errors)
+        shape = [*used.shape[: axes[0]], *(1 for _ in axes)]
+        return Value(kept[i].reshape(shape), errors[i].reshape(shape))
 
     def _at(self, node: PrimExpr, env: Mapping[Var, Array]) -> Value:
         match node:

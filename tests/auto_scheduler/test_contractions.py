@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, Phase, assume, given, note, settings
 from hypothesis import strategies as st
 
 import minitvm as tvm
+from minitvm.functor import free_vars
 from minitvm.runtime.dtype import DType
 from minitvm.target import Target
 from minitvm.te.tensor import ComputeOp, PlaceholderOp, Tensor
@@ -165,7 +166,8 @@ def check(make: Any, draw: Draw) -> None:
 
 def other_sizes(draw: Draw, program: Program, least: int) -> dict[Any, int]:
     """Sizes for another call, with which no stage computes too much."""
-    sizes = {size: draw(st.integers(least, 300)) for size in program.sizes}
+    any_size = st.integers(least, 1) | st.integers(least, 300)
+    sizes = {size: draw(any_size) for size in program.sizes}
     while max(work_of(op.output(0), sizes) for op in program.outputs) > MOST_WORK:
         largest = max(sizes, key=lambda size: sizes[size])
         sizes[largest] //= 2
@@ -176,8 +178,11 @@ def work_of(tensor: Tensor, sizes: dict[Any, int]) -> int:
     """How many elements or products the largest has, of all that a tensor is made of."""
     op, own = tensor.op, prod(shape_of(tensor, sizes))
     if isinstance(op, ComputeOp):
-        domains = [axis.dom for axis in op.reduce_axis if axis.dom is not None]
-        own *= prod(Meaning({}, sizes).size(domain.extent) for domain in domains)
+        extents = [axis.dom.extent for axis in op.reduce_axis if axis.dom is not None]
+        longest = max([1, *(size for each in op.input_tensors for size in shape_of(each, sizes))])
+        for extent in extents:  # an uneven sum is as long as what it reads
+            is_even = all(var in sizes for var in free_vars(extent))
+            own *= Meaning({}, sizes).size(extent) if is_even else longest
     return max([own, *(work_of(each, sizes) for each in op.input_tensors)])
 
 

@@ -230,6 +230,38 @@ def triangle(draw: Draw) -> Program:
     return Program([out.op], [a, out], {})
 
 
+def guarded(draw: Draw) -> Program:
+    """A sum of what is read under conditions: at an edge, along a band, or where data says so."""
+    size = Sizes(draw)
+    n, depth, dtype = size("n"), draw(st.integers(1, 6)), draw(DTYPES)
+    m, first = draw(st.integers(1, 6)), draw(st.integers(0, 3))
+    a = te.placeholder((n,), dtype, name="a")
+    b = te.placeholder((depth, m), dtype, name="b")
+    mask = te.placeholder((m, depth), "int32", name="mask")
+    begin = draw(st.integers(0, 1))
+    k = te.reduce_axis((begin, depth), name="k")
+    other = te.const(draw(st.sampled_from([0, 0, 1])), dtype)
+    kind, where = draw(st.integers(0, 4)), draw(st.booleans())
+
+    def element(i: Any, j: Any) -> Any:
+        place = i - k + first if kind == 1 else i + k - first
+        inside = te.all(place >= 0, place < n)
+        if kind == 2:  # of another axis
+            inside = te.all(inside, k <= j)
+        value = a[place]
+        if kind == 3:  # of data
+            value = te.if_then_else(mask[j, k] > 0, value, other)
+        if kind == 4:  # in two places
+            value = te.if_then_else(i + j > 3, value, other) + value
+        if where:
+            return te.sum(value * b[k, j], axis=k, where=inside)
+        return te.sum(te.if_then_else(inside, value, other) * b[k, j], axis=k)
+
+    c = te.compute((n, m), element, name="c")
+    d = te.compute((n, m), lambda i, j: c[i, j] * 2, name="d")
+    return Program([d.op], [a, b, mask, d], size.values)
+
+
 def extern(draw: Draw) -> Program:
     """A stage by hand between others, of which one reads what it reads, too."""
     n, dtype = draw(st.integers(1, 9)), draw(DTYPES)
@@ -260,5 +292,6 @@ PROGRAMS: list[Callable[[Draw], Program]] = [
     layouts,
     scan,
     triangle,
+    guarded,
     extern,
 ]

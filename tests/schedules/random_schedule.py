@@ -8,12 +8,12 @@ from itertools import pairwise
 
 from hypothesis import strategies as st
 
-from minitvm.expr import IterType, IterVar, const_int
-from minitvm.functor import free_vars
+from minitvm.expr import IterType, IterVar, ProducerLoad, const_int
+from minitvm.functor import free_vars, walk_once
 from minitvm.stmt import ForKind
 from minitvm.te.schedule import Schedule
 from minitvm.te.stage import Attachable, Stage
-from minitvm.te.tensor import ComputeOp, ScanOp
+from minitvm.te.tensor import ComputeOp, ScanOp, Tensor
 from tests.schedules.programs import Draw
 
 FACTORS = st.integers(1, 6)
@@ -182,6 +182,26 @@ def cache_read(s: Schedule, draw: Draw) -> None:
         s.cache_read(tensor, "local", [each.op for each in readers])
 
 
+def cache_access(s: Schedule, draw: Draw) -> None:
+    able = [
+        (tensor, stage)
+        for stage in _stages(s)
+        if len(s.stages) < 9 and not _is_ragged(stage)
+        for tensor in stage.op.input_tensors
+        if _is_at_root(s[tensor]) and _places_read(stage, tensor) == 1
+    ]
+    if able:
+        tensor, stage = draw(st.sampled_from(able))
+        s.cache_access(tensor, "local", stage.op)
+
+
+def _places_read(stage: Stage, tensor: Tensor) -> int:
+    """How many elements of a tensor a stage may read in an iteration."""
+    body = stage.op.body if isinstance(stage.op, ComputeOp) else ()
+    loads = [each for each in walk_once(*body) if isinstance(each, ProducerLoad)]
+    return len({str(each) for each in loads if each.producer is tensor})
+
+
 def cache_write(s: Schedule, draw: Draw) -> None:
     able = [each for each in _stages(s) if not _has_guests(s, each) and len(s.stages) < 9]
     able = [each for each in able if all(map(_is_at_root, _inputs(s, each)))]
@@ -268,8 +288,8 @@ def create_group(s: Schedule, draw: Draw) -> None:
 
 STEPS: list[Callable[[Schedule, Draw], None]] = [
     split, split, split, fuse, fuse_nothing, reorder, reorder, inline, compute_at, compute_at,
-    compute_root, cache_read, cache_write, rfactor, transform_layout, set_scope, memory,
-    create_group,
+    compute_root, cache_read, cache_access, cache_write, rfactor, transform_layout, set_scope,
+    memory, create_group,
 ]  # fmt: skip
 
 KINDS = [ForKind.SERIAL, ForKind.SERIAL, ForKind.UNROLLED, ForKind.PARALLEL, ForKind.VECTORIZED]

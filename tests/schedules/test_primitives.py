@@ -418,6 +418,94 @@ def test_cache_access(golden: Golden) -> None:
     check(s, [a, b], lambda x: x[:7:2] + x[1:8:2] + x[2::2])
 
 
+def windows(element: Callable[[Any, Any, Any], Any], **more: Any) -> tuple[Any, Any, Any, Any]:
+    """A sum over `k` of something of `A`, and its schedule, in which that has a copy."""
+    a = te.placeholder((9,), "int32", name="A")
+    k = te.reduce_axis((0, 3), name="k")
+    b = te.compute((8,), lambda i: te.sum(element(a, i, k), axis=k, **more), name="B")
+    s = te.create_schedule(b.op)
+    return a, b, s, s.cache_access(a, "global", b)
+
+
+def test_cache_access_at_an_edge(golden: Golden) -> None:
+    """The choice at the edge is made once, for the copy."""
+    a, b, s, _ = windows(
+        lambda a, i, k: te.if_then_else(te.all(i + k >= 1, i + k < 10), a[i + k - 1], 5)
+    )
+    golden(text(s, [a, b]))
+    check(s, [a, b], lambda x: np.convolve([5, *x, 5], [1] * 3)[2:10])
+
+
+@pytest.mark.parametrize(
+    ("element", "dimensions"),
+    [
+        (lambda a, i, k: te.if_then_else(i + k < 9, a[i + k], 0) * k, "i k"),
+        (lambda a, i, k: te.if_then_else(i < 7, te.if_then_else(k < 2, a[i + k], 1), 2), "i k"),
+        (lambda a, i, k: te.if_then_else(k <= 1, a[i], 0), "i"),  # not needed for the copy
+        (lambda a, i, k: te.if_then_else(k * i < 9, a[k * i], i), "i k"),
+        (lambda a, i, k: te.if_then_else(k >= 1, a[i + 1 - te.min(k, 1)], 0), "i k"),
+        (lambda a, i, k: te.if_then_else(k + i < 10, a[te.max(i, 2)] + a[te.max(i, 2)], 0), "i"),
+        (lambda a, i, k: te.if_then_else(i - k >= 0, 1, a[i - k + 3]), "i k"),
+        (lambda a, i, k: te.if_then_else(k == 1, a[i + 1], 0), "i"),
+        (lambda a, i, k: te.if_then_else(te.all(k == 1, i < 7), a[i + 2], 0), "i"),
+        (lambda a, i, k: te.if_then_else(i + k < 7, a[i + 2], 0), "i k"),  # another axis decides
+        (lambda a, i, k: te.if_then_else(i + k < 7, a[i + 2], a[0 * k + i + 2 - 2]), None),
+    ],
+)
+def test_cache_access_keeps_conditions(element: Any, dimensions: str | None) -> None:
+    if dimensions is None:
+        with pytest.raises(tvm.CompileError, match="expected B to read one element"):
+            windows(element)
+        return
+    a, b, s, copy = windows(element)
+    assert [axis.name for axis in copy.op.axis] == dimensions.split()
+    plain = tvm.build(te.create_schedule(b.op), [a, b], auto_schedule=False)
+
+    def expected(x: Any) -> Any:
+        made = np.empty(8, "int32")
+        plain(x, made)
+        return made
+
+    check(s, [a, b], expected)
+
+
+def test_cache_access_keeps_the_condition_of_a_reduction() -> None:
+    a = te.placeholder((9,), "int32", name="A")
+    k = te.reduce_axis((0, 3), name="k")
+    b = te.compute((8,), lambda i: te.sum(a[i - k], axis=k, where=i - k >= 0), name="B")
+    s = te.create_schedule(b.op)
+    s.cache_access(a, "global", b)
+    check(s, [a, b], lambda x: np.convolve(x, [1] * 3)[:8])
+
+
+def test_cache_access_keeps_what_data_decides() -> None:
+    a, mask = te.placeholder((9,), "int32", name="A"), te.placeholder((8,), "int32", name="M")
+    b = te.compute((8,), lambda i: te.if_then_else(mask[i] < 9, a[mask[i]], -1), name="B")
+    s = te.create_schedule(b.op)
+    s.cache_access(a, "global", b)
+    f = tvm.build(s, [a, mask, b])
+    x, m, out = np.arange(9, dtype="int32"), np.arange(2, 10, dtype="int32"), np.empty(8, "int32")
+    f(x, m, out)
+    np.testing.assert_array_equal(out, [2, 3, 4, 5, 6, 7, 8, -1])
+    m[0] = -1  # no condition says that it is none of A's
+    with pytest.raises(IndexError, match=r"index 0 must stay in \[0, 9\), got -1"):
+        f(x, m, out)
+
+
+def test_cache_access_of_uneven_sums_is_refused() -> None:
+    a = te.placeholder((9,), "int32", name="A")
+
+    def element(i: Any) -> Any:
+        k = te.reduce_axis((0, i + 1), name="k")
+        return te.sum(a[i - k], axis=k)
+
+    b = te.compute((8,), element, name="B")
+    s = te.create_schedule(b.op)
+    message = "cache_access of A: expected axes that are as long in each iteration of B, got k of i"
+    with pytest.raises(tvm.CompileError, match=message):
+        s.cache_access(a, "global", b)
+
+
 def test_several_elements_are_no_access() -> None:
     a = te.placeholder((9,), "int32", name="A")
     b = te.compute((8,), lambda i: a[i] + a[i + 1], name="B")
