@@ -36,15 +36,15 @@ def why_read_only(array: Any) -> str:
     library = _library(type(array))
     if library is not None:
         return (
-            f", whose library, {library.removesuffix('lib')}, never changes an array: pass a numpy "
-            "array (np.empty), and make an array of that"
+            f" of {library.removesuffix('lib')}, whose arrays never change: pass a numpy array "
+            "(np.empty), and make an array of that"
         )
     if _is_tensor(array) and array.requires_grad:
         return (
-            " (it requires grad): pass x.detach(), and tell autograd by "
+            ", since it requires grad: pass x.detach(), and tell autograd of the change by "
             "torch.autograd.graph.increment_version(x)"
         )
-    return ": pass a copy"
+    return ": pass a writable copy"
 
 
 def readable(array: Any) -> Any:

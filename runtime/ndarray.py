@@ -420,8 +420,11 @@ def array(
     return target
 
 
-def from_dlpack(source: Any) -> NDArray:
+def from_dlpack(source: Any, *, read_only: bool = False) -> NDArray:
     """An NDArray of the memory of `source`, an array with ``__dlpack__`` or a DLPack capsule.
+
+    It can't be written where the capsule says so, or `source` is an array of a library whose arrays
+    never change (JAX, TensorFlow). A capsule doesn't tell of which it is: there say `read_only`.
 
     Raises
     ------
@@ -439,11 +442,12 @@ def from_dlpack(source: Any) -> NDArray:
     array([9, 1, 2])
     """
     if dlpack.is_capsule(source):
-        return NDArray(*dlpack.consume(source))
+        return NDArray(*dlpack.consume(source, read_only))
     if not hasattr(source, "__dlpack__"):
         kind = type(source).__name__
         raise TypeError(f"from_dlpack: expected an array with __dlpack__ or a capsule, got {kind}")
-    return NDArray(*dlpack.consume(*dlpack.request(source)))
+    capsule, fixed = dlpack.request(source)
+    return NDArray(*dlpack.consume(capsule, read_only or fixed))
 
 
 def as_ndarray(source: Any) -> NDArray | None:
