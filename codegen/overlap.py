@@ -9,7 +9,7 @@ from typing import final
 from minitvm.codegen.llvm_text import Block, FunctionText, ModuleText, Value, integer
 from minitvm.runtime.record import record
 
-# int share_memory(DLTensor* a, DLTensor* b)
+# int share_memory(DLTensor* a, DLTensor* b): 1, 0, or -1 with an exception pending
 SHARE_MEMORY = "minitvm_share_memory"
 
 # Pairs of regions that are compared one by one.
@@ -143,6 +143,11 @@ def _check_pair(text: FunctionText, a: _Row, b: _Row, following: Block, report: 
     text.place(exact)
     share_memory = text.module.external_function(SHARE_MEMORY, "i32 (ptr, ptr)")
     answer = text.call(share_memory, "i32", [a.pointer(_TENSOR), b.pointer(_TENSOR)])
+    failed, told = text.block("failed"), text.block("told")
+    text.branch_if(text.icmp("slt", answer, integer("i32", 0)), failed, told)
+    text.place(failed)
+    text.ret(integer("i32", -1))
+    text.place(told)
     text.branch_if(text.icmp("eq", answer, integer("i32", 0)), following, shared)
     text.place(shared)
     shown = [value for each in (a, b) for value in (each.position(), each.pointer(_NAME))]

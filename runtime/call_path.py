@@ -26,6 +26,7 @@ from minitvm.runtime.call_path_text import (
 from minitvm.runtime.device import Device
 from minitvm.runtime.dlpack import DLDevice, raw_dtype
 from minitvm.runtime.dtype import DType
+from minitvm.runtime.frameworks import is_immutable
 from minitvm.runtime.native import NativeCode, increment_reference
 from minitvm.runtime.ndarray import NDArray
 from minitvm.runtime.values import ArgTypeCode
@@ -41,6 +42,7 @@ class _Row(ctypes.Structure):
         ("route", ctypes.c_int32),
         ("code", ctypes.c_int32),
         ("function", ctypes.c_void_p),
+        ("managed", ctypes.c_void_p),
     )
 
 
@@ -61,23 +63,30 @@ class CallPath:
         self._point("constants", self._constants)
         self._point("none", None)
         self._point("true", True)
+        self._point("exception", Exception)
+        self._point("attribute_error", AttributeError)
         for name in ("call_slowly", "fail", "take"):
             self._point(name, sys.intern(f"_{name}"))
         for name in ("requires_grad", "is_neg", "is_conj"):
             self._point(name, sys.intern(name))
+        self._point("current_level", sys.intern("_current_level"))
         self._add_own_routes()
 
-    def bracket(self, begin: Callable[[], object], end: Callable[[object], None]) -> None:
-        """Has `begin` called before each function that may call Python code, and `end` after it,
-        with what `begin` returned."""
-        self._point("begin", begin)
-        self._point("end", end)
+    def bracket(self, begin: int, end: int) -> None:
+        """Has ``begin_call`` and ``end_call`` of the glue, at these addresses, called around each
+        function that may call Python code."""
+        ctypes.c_void_p.from_address(self._code.data("begin")).value = begin
+        ctypes.c_void_p.from_address(self._code.data("end")).value = end
 
-    def add_route(self, kind: type, route: Route, code: int = 0, function: int = 0) -> None:
+    def add_route(
+        self, kind: type, route: Route, code: int = 0, function: int = 0, managed: int = 0
+    ) -> None:
         """Arguments whose type is exactly `kind` go by `route` from now on."""
         if len(self._types) + 1 < MOST_ROUTES:  # the last row ends the table
             self._types.append(kind)
-            self._rows[len(self._types) - 1] = _Row(id(kind), route, code, function)
+            self._rows[len(self._types) - 1] = _Row(
+                id(kind), route, code, function, managed
+            )
 
     def add_own(self, kind: type, code: ArgTypeCode) -> None:
         """Arguments of one of our own types cross under its type code."""
@@ -124,13 +133,16 @@ class CallPath:
                 return  # none of ours
 
     def _learn_type(self, kind: type) -> None:
-        function = foreign.exchange_function(kind)
-        if not function:
+        functions = foreign.exchange_functions(kind)
+        if functions is None or is_immutable(kind):
             return
+        function, managed = functions
         torch = sys.modules.get("torch")
         if torch is None or not issubclass(kind, torch.Tensor):
-            self.add_route(kind, Route.EXCHANGE, function=function)
+            self.add_route(kind, Route.EXCHANGE, function=function, managed=managed)
         elif kind in (torch.Tensor, torch.nn.Parameter):  # others may mean anything
+            self._point("forward_ad", torch.autograd.forward_ad)
+            self._point("is_grad_enabled", torch.is_grad_enabled)
             self._learn_torch(torch)
             self.add_route(kind, Route.TORCH, function=function)
 

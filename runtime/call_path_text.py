@@ -28,10 +28,9 @@ PYTHON_API = {
     "PyBytes_AsStringAndSize": "i32 (ptr, ptr, ptr)",
     "PyDict_GetItemWithError": "ptr (ptr, ptr)",
     "PyErr_Clear": "void ()",
-    "PyErr_Fetch": "void (ptr, ptr, ptr)",
+    "PyErr_ExceptionMatches": "i32 (ptr)",
     "PyErr_NoMemory": "ptr ()",
     "PyErr_Occurred": "ptr ()",
-    "PyErr_Restore": "void (ptr, ptr, ptr)",
     "PyFloat_AsDouble": "double (ptr)",
     "PyFloat_FromDouble": "ptr (double)",
     "PyLong_AsLongLong": "i64 (ptr)",
@@ -86,9 +85,10 @@ _TEXT = r"""
 ; What an NDArray stores: a DLTensor, and 1 if it is read-only, 2 if it was lent to a callback.
 %NDArray = type { %DLTensor, i64 }
 
-; The type that takes a route, the route, its type code (of STORED, ITSELF and CONSTANT), and the
-; function dltensor_from_py_object_no_sync (of EXCHANGE and TORCH).
-%Route = type { ptr, i32, i32, ptr }
+; The type that takes a route, the route, its type code (of STORED, ITSELF and CONSTANT), the
+; function dltensor_from_py_object_no_sync (of EXCHANGE and TORCH), and managed_tensor_from_py_
+; object_no_sync (of EXCHANGE).
+%Route = type { ptr, i32, i32, ptr, ptr }
 
 ; The arguments of one call, as C has them:
 ;   0 values, 1 type codes, 2 tensors (or a TVMByteArray each), 3 strides, 4 how many strides
@@ -105,10 +105,15 @@ _TEXT = r"""
 @fail = global ptr null
 @take = global ptr null
 @requires_grad = global ptr null                       ; names of attributes of torch's tensors
+@forward_ad = global ptr null                          ; torch.autograd.forward_ad
+@current_level = global ptr null                       ; the name of its attribute
+@is_grad_enabled = global ptr null                     ; torch.is_grad_enabled
 @is_neg = global ptr null
 @is_conj = global ptr null
-@begin = global ptr null                               ; packed_func.begin_call, end_call
+@begin = global ptr null                               ; begin_call and end_call of the glue
 @end = global ptr null
+@exception = global ptr null                           ; the classes Exception, AttributeError
+@attribute_error = global ptr null
 ; Of a torch tensor: where the object has its TensorImpl, and where that has its dispatch keys and
 ; its autograd state; 0: unknown. Then the keys of tensors that are plain, in and out of inference
 ; mode.
@@ -116,7 +121,8 @@ _TEXT = r"""
 @torch_plain = global [2 x i64] zeroinitializer
 
 ; ---- Arguments -------------------------------------------------------------------------------
-; Puts argument number %i into the frame. False: not by this path; no error is set.
+; Puts argument number %i into the frame. False: not by this path; an error is set only if it has
+; nothing to do with the argument, as the exception of a signal.
 define internal i1 @encode(ptr %object, i64 %i, ptr %frame, i64 %written,
                           i1 %is.foreign) {
 entry:
@@ -127,7 +133,9 @@ entry:
   %code.at = getelementptr %Frame, ptr %frame, i32 0, i32 1, i64 %i
   %tensor = getelementptr %Frame, ptr %frame, i32 0, i32 2, i64 %i
   %shifted = lshr i64 %written, %i
-  %is.written = trunc i64 %shifted to i1
+  %is.output = trunc i64 %shifted to i1
+  ; What a callback is given, it may write, unless Python code tells it not to.
+  %is.written = or i1 %is.output, %is.foreign
   %type.at = getelementptr i8, ptr %object, i64 TYPE
   %type = load ptr, ptr %type.at
   br label %look
@@ -165,10 +173,10 @@ numpy:
                                      i1 %is.foreign)
   br i1 %numpy.read, label %is.tensor, label %unknown
 exchange:
-  %exchange.read = call i1 @read_exchange(ptr %row, ptr %object, ptr %tensor)
+  %exchange.read = call i1 @read_exchange(ptr %row, ptr %object, ptr %tensor, i1 %is.written)
   br i1 %exchange.read, label %is.tensor, label %unknown
 torch:
-  %plain = call i1 @is_plain(ptr %object)
+  %plain = call i1 @is_plain(ptr %object, i1 %is.written)
   br i1 %plain, label %exchange, label %unknown
 is.tensor:
   %tensor.value = ptrtoint ptr %tensor to i64
@@ -203,7 +211,10 @@ float:
 str:
   %text = call ptr @PyUnicode_AsUTF8AndSize(ptr %object, ptr %length)
   %surrogates = icmp eq ptr %text, null
-  br i1 %surrogates, label %unknown.error, label %str.read
+  br i1 %surrogates, label %no.text, label %str.read
+no.text:
+  call void @PyErr_Clear()
+  br label %unknown
 str.read:
   %text.length = load i64, ptr %length
   %before.zero = call i64 @strlen(ptr %text)
@@ -220,7 +231,7 @@ none:
 pointer:
   %view.status = call i32 @PyObject_GetBuffer(ptr %object, ptr %view, i32 0)
   %no.view = icmp ne i32 %view.status, 0
-  br i1 %no.view, label %unknown.error, label %pointer.read
+  br i1 %no.view, label %unknown, label %pointer.read
 pointer.read:
   %content = load ptr, ptr %view
   %pointer.value = load i64, ptr %content
@@ -230,7 +241,7 @@ constant:
   %constants = load ptr, ptr @constants
   %number = call ptr @PyDict_GetItemWithError(ptr %constants, ptr %object)
   %not.met = icmp eq ptr %number, null
-  br i1 %not.met, label %unknown.error, label %constant.read
+  br i1 %not.met, label %unknown, label %constant.read
 constant.read:
   %constant.value = call i64 @PyLong_AsLongLong(ptr %number)
   br label %given
@@ -260,9 +271,6 @@ known:
   store i64 %value, ptr %value.at
   store i32 %code, ptr %code.at
   ret i1 true
-unknown.error:
-  call void @PyErr_Clear()
-  br label %unknown
 unknown:
   ret i1 false
 }
@@ -362,8 +370,35 @@ unknown:
   ret i1 false
 }
 
-; An array as its library describes it.
-define internal i1 @read_exchange(ptr %row, ptr %object, ptr %tensor) {
+; An array as its library describes it; one that is written only if the library, asked in a longer
+; way, doesn't say that it is read-only. An error is left only if it is none of the library's.
+define internal i1 @read_exchange(ptr %row, ptr %object, ptr %tensor, i1 %is.written) {
+entry:
+  %managed = alloca ptr
+  %asked.at = getelementptr %Route, ptr %row, i32 0, i32 4
+  %asked = load ptr, ptr %asked.at
+  %tells = icmp ne ptr %asked, null
+  %ask = and i1 %is.written, %tells
+  br i1 %ask, label %flags, label %read
+flags:
+  %asked.status = call i32 %asked(ptr %object, ptr %managed)
+  %not.told = icmp ne i32 %asked.status, 0
+  br i1 %not.told, label %error, label %told
+told:
+  %its = load ptr, ptr %managed
+  %flags.at = getelementptr i8, ptr %its, i64 24
+  %its.flags = load i64, ptr %flags.at
+  %deleter.at = getelementptr i8, ptr %its, i64 16
+  %deleter = load ptr, ptr %deleter.at
+  %undeleted = icmp eq ptr %deleter, null
+  br i1 %undeleted, label %judge, label %delete
+delete:
+  call void %deleter(ptr %its)
+  br label %judge
+judge:
+  %read.only = trunc i64 %its.flags to i1
+  br i1 %read.only, label %refuse, label %read
+read:
   %function.at = getelementptr %Route, ptr %row, i32 0, i32 3
   %function = load ptr, ptr %function.at
   %status = call i32 %function(ptr %object, ptr %tensor)
@@ -379,13 +414,29 @@ check:
   %good = or i1 %scalar, %has.shape
   ret i1 %good
 error:
-  call void @PyErr_Clear()
+  call void @forgive(ptr @exception)
+  br label %refuse
+refuse:
   ret i1 false
 }
 
-; Whether a torch tensor's memory holds its values, and nothing has to be recorded for gradients.
-; The exchange API tells neither: it exports lazily negated and conjugated tensors as they aren't.
-define internal i1 @is_plain(ptr %object) {
+; Clears the pending error, if it is one of that class.
+define internal void @forgive(ptr %class.at) {
+  %class = load ptr, ptr %class.at
+  %matches = call i32 @PyErr_ExceptionMatches(ptr %class)
+  %other = icmp eq i32 %matches, 0
+  br i1 %other, label %leave, label %clear
+clear:
+  call void @PyErr_Clear()
+  br label %leave
+leave:
+  ret void
+}
+
+; Whether a torch tensor's memory holds its values, and nothing has to be recorded for gradients:
+; it has no tangent, and doesn't require grad, or is only read where grad mode is off.
+; The exchange API tells none of it: it exports lazily negated and conjugated tensors as they aren't.
+define internal i1 @is_plain(ptr %object, i1 %is.written) {
   %tensor.field = load i64, ptr @torch_fields
   %known = icmp ne i64 %tensor.field, 0
   br i1 %known, label %read, label %ask
@@ -417,13 +468,39 @@ ask.conj:
   %conjugated = call i1 @has(ptr %object, ptr @is_conj, i1 true)
   br i1 %conjugated, label %no, label %last
 last:
+  %dual = call i1 @may_be_dual()
+  br i1 %dual, label %no, label %ask.gradient
+ask.gradient:
   %recorded = call i1 @has(ptr %object, ptr @requires_grad, i1 false)
-  %free = xor i1 %recorded, true
-  ret i1 %free
+  br i1 %recorded, label %ask.mode, label %yes
+ask.mode:
+  br i1 %is.written, label %no, label %mode
+mode:
+  %mode.function = load ptr, ptr @is_grad_enabled
+  %mode.object = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr %mode.function, ptr null)
+  %enabled = call i1 @is_true(ptr %mode.object)
+  br i1 %enabled, label %no, label %yes
 yes:
   ret i1 true
 no:
   ret i1 false
+}
+
+; Whether there may be dual tensors: a level of forward-mode AD is open, or it can't be told.
+define internal i1 @may_be_dual() {
+  %module = load ptr, ptr @forward_ad
+  %name = load ptr, ptr @current_level
+  %level = call ptr @PyObject_GetAttr(ptr %module, ptr %name)
+  %failed = icmp eq ptr %level, null
+  br i1 %failed, label %error, label %read
+read:
+  %number = call i64 @PyLong_AsLongLong(ptr %level)
+  call void @Py_DecRef(ptr %level)
+  %open = icmp sge i64 %number, 0
+  ret i1 %open
+error:
+  call void @forgive(ptr @attribute_error)
+  ret i1 true
 }
 
 ; Whether an attribute, or what a method without arguments returns, is true, or can't be had.
@@ -441,6 +518,12 @@ attribute:
   br label %judge
 judge:
   %value = phi ptr [ %returned, %method ], [ %got, %attribute ]
+  %yes = call i1 @is_true(ptr %value)
+  ret i1 %yes
+}
+
+; Whether an object, which is released, is true, or null.
+define internal i1 @is_true(ptr %value) {
   %failed = icmp eq ptr %value, null
   br i1 %failed, label %error, label %test
 test:
@@ -452,7 +535,7 @@ clear:
   %yes = icmp ne i32 %truth, 0
   ret i1 %yes
 error:
-  call void @PyErr_Clear()
+  call void @forgive(ptr @attribute_error)
   ret i1 true
 }
 
@@ -553,7 +636,8 @@ run:
   br i1 %is.foreign, label %begin, label %ready
 begin:
   %begin.function = load ptr, ptr @begin
-  %begun = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr %begin.function, ptr null)
+  %none = load ptr, ptr @none
+  %begun = call ptr %begin.function(ptr %none)
   %not.begun = icmp eq ptr %begun, null
   br i1 %not.begun, label %raise, label %ready
 ready:
@@ -571,7 +655,8 @@ end:
   %was.begun = icmp ne ptr %outer, null
   br i1 %was.begun, label %end.brackets, label %leave
 end.brackets:
-  call void @end_brackets(ptr %outer)
+  %end.function = load ptr, ptr @end
+  call void %end.function(ptr %outer)
   br label %leave
 leave:
   %undone = icmp eq i32 %status, VARIANT
@@ -582,6 +667,10 @@ raise:
   ret ptr null
 
 slow:
+  %pending = call ptr @PyErr_Occurred()
+  %interrupted = icmp ne ptr %pending, null
+  br i1 %interrupted, label %raise, label %hand
+hand:
   %handed = call ptr @hand_over(ptr %self, ptr %args, i64 %positional, ptr %keywords)
   ret ptr %handed
 }
@@ -689,29 +778,6 @@ ask:
   call void @Py_DecRef(ptr %number)
   br label %leave
 leave:
-  ret void
-}
-
-; Ends what `begin` began, whatever error is pending.
-define internal void @end_brackets(ptr %outer) {
-  %type = alloca ptr
-  %value = alloca ptr
-  %traceback = alloca ptr
-  call void @PyErr_Fetch(ptr %type, ptr %value, ptr %traceback)
-  %end = load ptr, ptr @end
-  %ended = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr %end, ptr %outer, ptr null)
-  call void @Py_DecRef(ptr %outer)
-  call void @PyErr_Clear()
-  %is.null = icmp eq ptr %ended, null
-  br i1 %is.null, label %restore, label %drop
-drop:
-  call void @Py_DecRef(ptr %ended)
-  br label %restore
-restore:
-  %t = load ptr, ptr %type
-  %v = load ptr, ptr %value
-  %b = load ptr, ptr %traceback
-  call void @PyErr_Restore(ptr %t, ptr %v, ptr %b)
   ret void
 }
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from minitvm.runtime.device import DEVICE_TYPES, Device
 from minitvm.runtime.dtype import BOOL, DType, TypeCode
-from minitvm.runtime.frameworks import check_readable
+from minitvm.runtime.frameworks import is_read_only, readable
 from minitvm.runtime.native import glue, increment_reference
 
 VERSION = (1, 3)
@@ -90,6 +90,20 @@ class TensorView(NamedTuple):
     strides: tuple[int, ...]
     dtype: DType
     read_only: bool = False
+
+    def span(self) -> range:
+        """The addresses from the first byte of an element to the last.
+
+        >>> TensorView(100, (2, 3), (-4, 1), DType.of("int8")).span()
+        range(96, 103)
+        """
+        if 0 in self.shape:
+            return range(0)
+        reach = [step * (extent - 1) for step, extent in zip(self.strides, self.shape, strict=True)]
+        size = self.dtype.itemsize
+        low = self.data + size * sum(step for step in reach if step < 0)
+        end = self.data + size * (sum(step for step in reach if step > 0) + 1)
+        return range(low, end)
 
 
 def compact_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -174,8 +188,9 @@ def _read_dtype(raw: DLDataType) -> DType:
     return dtype
 
 
-def request(array: Any) -> Any:
-    """The capsule that `array` hands out, versioned if it can.
+def request(array: Any) -> tuple[Any, bool]:
+    """The capsule that `array` hands out, versioned if it can, and whether the array must not be
+    written though the capsule may not say so.
 
     Raises
     ------
@@ -184,14 +199,15 @@ def request(array: Any) -> Any:
     BufferError
         When the array can't be exported as it is; frameworks raise further types of their own.
     """
-    check_readable(array)
+    fixed = is_read_only(array)
+    array = readable(array)
     where = getattr(array, "__dlpack_device__", None)
     if where is not None:
         check_device(*_device_numbers(where()))
     try:
-        return array.__dlpack__(max_version=VERSION)
+        return array.__dlpack__(max_version=VERSION), fixed
     except TypeError:  # a producer from before the keyword
-        return array.__dlpack__()
+        return array.__dlpack__(), fixed
 
 
 def _device_numbers(answer: object) -> tuple[int, int]:
@@ -203,14 +219,16 @@ def _device_numbers(answer: object) -> tuple[int, int]:
     return operator.index(numbers[0]), operator.index(numbers[1])
 
 
-def borrow(capsule: Any) -> TensorView:
-    """The tensor of an unused capsule, which stays unused: valid as long as the capsule lives."""
+def borrow(capsule: Any, read_only: bool = False) -> TensorView:
+    """The tensor of an unused capsule, which stays unused: valid as long as the capsule lives.
+    It is read-only if the capsule or the caller says so."""
     managed, versioned = _open(capsule)
-    return _read_managed(managed, versioned)
+    return _read_managed(managed, versioned, read_only)
 
 
-def consume(capsule: Any) -> tuple[TensorView, object]:
+def consume(capsule: Any, read_only: bool = False) -> tuple[TensorView, object]:
     """The tensor of an unused capsule, and the object whose end calls its deleter, once.
+    It is read-only if the capsule or the caller says so.
 
     Raises
     ------
@@ -220,11 +238,12 @@ def consume(capsule: Any) -> tuple[TensorView, object]:
         When the tensor lies on another device.
     """
     managed, versioned = _open(capsule)
-    names = glue()
-    used = names.name_used_versioned if versioned else names.name_used_legacy
+    native = glue()
+    used = native.name_used_versioned if versioned else native.name_used_legacy
+    disown = native.disown_versioned if versioned else native.disown_legacy
     _capsule_set_name(capsule, used)
-    owner = _Managed(managed, versioned)  # from here on, a refused tensor is deleted too
-    return _read_managed(managed, versioned), owner
+    owner = _capsule_new(managed, used, disown)  # from here on, a refused tensor is deleted too
+    return _read_managed(managed, versioned, read_only), owner
 
 
 def is_capsule(value: object) -> bool:
@@ -246,32 +265,16 @@ def _open(capsule: Any) -> tuple[int, bool]:
     return _capsule_get_pointer(capsule, name), name == b"dltensor_versioned"
 
 
-def _read_managed(managed: int, versioned: bool) -> TensorView:
+def _read_managed(managed: int, versioned: bool, read_only: bool) -> TensorView:
     if not versioned:
-        return read_tensor(managed + DLManagedTensor.dl_tensor.offset)
+        return read_tensor(managed + DLManagedTensor.dl_tensor.offset, read_only)
     header = DLManagedTensorVersioned.from_address(managed)
     if header.version.major != VERSION[0]:
         # By the specification nothing but the deleter may be touched in another major version.
         found = f"{header.version.major}.{header.version.minor}"
         raise BufferError(f"expected a tensor of DLPack 1.x, got version {found}")
     tensor = managed + DLManagedTensorVersioned.dl_tensor.offset
-    return read_tensor(tensor, bool(header.flags & READ_ONLY))
-
-
-class _Managed:
-    """Owns a consumed managed tensor: calls its deleter when the last user is gone."""
-
-    __slots__ = ("_deleter", "_managed")
-
-    def __init__(self, managed: int, versioned: bool) -> None:
-        struct = DLManagedTensorVersioned if versioned else DLManagedTensor
-        self._managed = managed
-        address = struct.from_address(managed).deleter
-        self._deleter = _DELETER(address) if address else None
-
-    def __del__(self) -> None:
-        if self._deleter is not None:
-            self._deleter(self._managed)
+    return read_tensor(tensor, read_only or bool(header.flags & READ_ONLY))
 
 
 # ---- Writing -------------------------------------------------------------------------------------
@@ -325,7 +328,6 @@ def export(view: TensorView, owner: object, *, versioned: bool, copied: bool = F
 
 
 # Private prototypes: the argtypes of `ctypes.pythonapi.X` itself belong to the whole process.
-_DELETER = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 _capsule_new = ctypes.PYFUNCTYPE(
     ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
 )(("PyCapsule_New", ctypes.pythonapi))

@@ -32,7 +32,8 @@ NUMPY_FIELDS = {
 
 _EXCHANGE_NAME = b"dlpack_exchange_api"
 _EXCHANGE_MAJOR = 1
-_TENSOR_FROM_OBJECT = 40  # dltensor_from_py_object_no_sync of a DLPackExchangeAPI
+# Of a DLPackExchangeAPI: managed_tensor_from_py_object_no_sync, dltensor_from_py_object_no_sync.
+_MANAGED_FROM_OBJECT, _TENSOR_FROM_OBJECT = 24, 40
 _TORCH_WORDS = 24  # of a TensorImpl, which has 208 bytes in torch 2.0 to 2.13
 
 
@@ -94,16 +95,18 @@ class _Memory:
         return struct.unpack(f"{count}q", os.read(self._out, 8 * count) if count else b"")
 
 
-def exchange_function(kind: type) -> int:
-    """The address of ``int dltensor_from_py_object_no_sync(PyObject*, DLTensor*)`` for instances of
-    a type, by its ``__dlpack_c_exchange_api__``; 0 without."""
+def exchange_functions(kind: type) -> tuple[int, int] | None:
+    """The addresses of ``int dltensor_from_py_object_no_sync(PyObject*, DLTensor*)`` and ``int
+    managed_tensor_from_py_object_no_sync(PyObject*, DLManagedTensorVersioned**)`` for instances of
+    a type, by its ``__dlpack_c_exchange_api__``; None without."""
     capsule = getattr(kind, "__dlpack_c_exchange_api__", None)
     if type(capsule).__name__ != "PyCapsule" or not _is_valid(capsule, _EXCHANGE_NAME):
-        return 0
+        return None
     api = _pointer(capsule, _EXCHANGE_NAME)
     if not api or ctypes.c_uint32.from_address(api).value != _EXCHANGE_MAJOR:
-        return 0
-    return _word(api + _TENSOR_FROM_OBJECT)
+        return None
+    tensor, managed = _word(api + _TENSOR_FROM_OBJECT), _word(api + _MANAGED_FROM_OBJECT)
+    return (tensor, managed) if tensor and managed else None
 
 
 class TorchFields(NamedTuple):

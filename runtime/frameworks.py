@@ -1,34 +1,87 @@
-"""Tensors of other frameworks whose memory doesn't hold what they stand for.
+"""Tensors of other frameworks: whose memory doesn't hold what they stand for, and which never
+change.
 
 They are known by the names of their classes, so that no framework is imported.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
+# Libraries whose arrays never change, whatever their capsules say: other arrays, and programs that
+# were compiled or recorded, rely on what is in them.
+_IMMUTABLE = ("jax", "jaxlib", "tensorflow", "pyarrow", "mlx")
 
-def check_readable(tensor: Any) -> None:
-    """Refuse a torch tensor that has no memory, or memory that means something else.
 
-    torch exports some of these without a word: one that is lazily negated as if it weren't, and a
-    fake one with a NULL address.
+def is_immutable(kind: type) -> bool:
+    """Whether arrays of a type never change, as its library, or that of a base class, has it."""
+    return _library(kind) is not None
+
+
+def _library(kind: type) -> str | None:
+    packages = (str(each.__module__).partition(".")[0] for each in kind.__mro__)
+    return next((package for package in packages if package in _IMMUTABLE), None)
+
+
+def is_read_only(array: Any) -> bool:
+    """Whether an array must not be written though its library may hand it out as if it could:
+    one that never changes, or whose changes torch would have to be told of."""
+    return is_immutable(type(array)) or (_is_tensor(array) and bool(array.requires_grad))
+
+
+def why_read_only(array: Any) -> str:
+    """What a message about a read-only array says to do."""
+    library = _library(type(array))
+    if library is not None:
+        return (
+            f" of {library.removesuffix('lib')}, whose arrays never change: pass a numpy array "
+            "(np.empty), and make an array of that"
+        )
+    if _is_tensor(array) and array.requires_grad:
+        return (
+            ", since it requires grad: pass x.detach(), and tell autograd of the change by "
+            "torch.autograd.graph.increment_version(x)"
+        )
+    return ": pass a writable copy"
+
+
+def readable(array: Any) -> Any:
+    """What to export in the place of an array: itself, or a torch tensor that requires grad
+    without its history, where grad mode is off and nothing would be recorded of it.
+
+    torch exports some tensors without a word that have no memory, or memory that means something
+    else: one that is lazily negated as if it weren't, a fake one with a NULL address, a dual one
+    without its tangent.
 
     Raises
     ------
     BufferError
-        Saying what to pass instead.
+        For such a tensor, saying what to pass instead.
     """
-    if not _is_a(tensor, "torch", "Tensor"):
-        return
+    if not _is_tensor(array):
+        return array
     for applies, message in _TORCH:
-        if applies(tensor):
-            raise BufferError(message.format(layout=tensor.layout))
+        if applies(array):
+            raise BufferError(message.format(layout=array.layout))
+    return array.detach() if array.requires_grad else array
+
+
+def _is_tensor(value: object) -> bool:
+    return _is_a(value, "torch", "Tensor")
 
 
 def _is_a(value: object, module: str, name: str) -> bool:
     return any(each.__name__ == name and each.__module__ == module for each in type(value).__mro__)
+
+
+def _is_recorded(tensor: Any) -> bool:
+    return bool(tensor.requires_grad) and bool(sys.modules["torch"].is_grad_enabled())
+
+
+def _is_dual(tensor: Any) -> bool:
+    return sys.modules["torch"].autograd.forward_ad.unpack_dual(tensor).tangent is not None
 
 
 def _is_fake(tensor: Any) -> bool:
@@ -56,8 +109,14 @@ _TORCH: tuple[tuple[Callable[[Any], bool], str], ...] = (
         "x.int_repr()",
     ),
     (
-        lambda tensor: tensor.requires_grad,
-        "expected a tensor that doesn't require grad, got one that does: pass x.detach()",
+        _is_recorded,
+        "expected a tensor that doesn't require grad, got one that does: pass x.detach(), or call "
+        "under torch.no_grad() or in the forward of a torch.autograd.Function",
+    ),
+    (
+        _is_dual,
+        "expected a tensor without a tangent, got a dual one of forward-mode AD: pass "
+        "torch.autograd.forward_ad.unpack_dual(x).primal",
     ),
     (
         lambda tensor: tensor.is_conj(),
@@ -70,3 +129,4 @@ _TORCH: tuple[tuple[Callable[[Any], bool], str], ...] = (
         "x.resolve_neg()",
     ),
 )
+

@@ -1,8 +1,10 @@
 """The runtime's own machine code: what has to run where Python code must not.
 
-Deleters and capsule destructors run in any thread and under a pending exception, and an error that
-a Python callback raises has to reach the thread state behind the back of ctypes (which would print
-it and drop it). Both are a page of LLVM IR, compiled on first use, and kept for the next process.
+Deleters and capsule destructors run in any thread and under a pending exception. And what goes
+wrong in a Python function that compiled code calls has to reach the thread, wherever it goes wrong:
+a callback of ctypes would print and drop what is raised before its first line (by a signal, or for
+want of stack), and return the 0 that says that all is well. Both are a page of LLVM IR, compiled on
+first use, and kept for the next process.
 
 The engine is never disposed of: a framework may hold one of our deleters until the process ends.
 """
@@ -27,11 +29,14 @@ _PYTHON_API = {
     "PyCapsule_IsValid": "i32 (ptr, ptr)",
     "PyErr_Fetch": "void (ptr, ptr, ptr)",
     "PyErr_Restore": "void (ptr, ptr, ptr)",
-    "PyErr_SetObject": "void (ptr, ptr)",
     "PyGILState_Ensure": "i32 ()",
     "PyGILState_Release": "void (i32)",
+    "PyLong_AsLong": "i64 (ptr)",
     "PyMem_RawFree": "void (ptr)",
-    "PyObject_Type": "ptr (ptr)",
+    "PyObject_CallFunction": "ptr (ptr, ptr, ...)",
+    "PyObject_CallFunctionObjArgs": "ptr (ptr, ...)",
+    "PyObject_GetAttr": "ptr (ptr, ptr)",
+    "PyObject_SetAttr": "i32 (ptr, ptr, ptr)",
     "Py_DecRef": "void (ptr)",
     "Py_IsInitialized": "i32 ()",
 }
@@ -109,48 +114,176 @@ leave:
   ret void
 }
 
-; ---- Calls from compiled code into Python ---------------------------------------------------
-; The ctypes callbacks that do the work; `first` is the resource or the name.
-@python_entry = global ptr null
-@global_entry = global ptr null
-
-; A callback leaves what it raised (a new reference) in *error; here it becomes the thread's
-; pending exception, the same object with the same traceback.
-define internal i32 @enter(ptr %entry, ptr %first, ptr %args, ptr %codes, i32 %count,
-                           ptr %ret, ptr %ret_code) {
-  %error = alloca ptr
-  store ptr null, ptr %error
-  %gil = call i32 @PyGILState_Ensure()
-  %status = call i32 %entry(ptr %first, ptr %args, ptr %codes, i32 %count,
-                            ptr %ret, ptr %ret_code, ptr %error)
-  %raised = load ptr, ptr %error
-  %clean = icmp eq ptr %raised, null
-  br i1 %clean, label %leave, label %set
-set:
-  %type = call ptr @PyObject_Type(ptr %raised)
-  call void @PyErr_SetObject(ptr %type, ptr %raised)
-  call void @Py_DecRef(ptr %type)
-  call void @Py_DecRef(ptr %raised)
+; The destructor of our own capsules, which own a managed tensor of another library: calls its
+; deleter, at byte %at, if there is one.
+define internal void @delete_foreign(ptr %capsule, ptr %name, i64 %at) {
+  %type = alloca ptr
+  %value = alloca ptr
+  %traceback = alloca ptr
+  call void @PyErr_Fetch(ptr %type, ptr %value, ptr %traceback)
+  %managed = call ptr @PyCapsule_GetPointer(ptr %capsule, ptr %name)
+  %deleter.at = getelementptr i8, ptr %managed, i64 %at
+  %deleter = load ptr, ptr %deleter.at
+  %none = icmp eq ptr %deleter, null
+  br i1 %none, label %leave, label %delete
+delete:
+  call void %deleter(ptr %managed)
   br label %leave
 leave:
+  %t = load ptr, ptr %type
+  %v = load ptr, ptr %value
+  %b = load ptr, ptr %traceback
+  call void @PyErr_Restore(ptr %t, ptr %v, ptr %b)
+  ret void
+}
+
+define void @disown_legacy(ptr %capsule) {
+  call void @delete_foreign(ptr %capsule, ptr @name_used_legacy, i64 56)
+  ret void
+}
+
+define void @disown_versioned(ptr %capsule) {
+  call void @delete_foreign(ptr %capsule, ptr @name_used_versioned, i64 16)
+  ret void
+}
+
+; ---- Calls from compiled code into Python ---------------------------------------------------
+; What Python fills in: the functions that do the work, the class Loan, and the place of the running
+; call: an attribute of a threading.local.
+@answer = global ptr null
+@answer_global = global ptr null
+@share_elements = global ptr null
+@loan = global ptr null
+@over = global ptr null        ; a name
+@true = global ptr null
+@thread = global ptr null
+@running = global ptr null     ; a name
+
+@of_object = internal constant [8 x i8] c"OOnninn\00"
+@of_name = internal constant [8 x i8] c"sOnninn\00"
+@of_addresses = internal constant [3 x i8] c"nn\00"
+
+; Calls a Python function that answers a packed call: entry(first, loan, args, codes, count, ret,
+; ret_code). 0 if it has returned, -1 with its exception pending if not: whatever is raised, and
+; wherever, is what this call of Python's own fails with. The arrays that were lent end with it.
+define internal i32 @enter(ptr %entry, ptr %format, ptr %first, ptr %args, ptr %codes, i32 %count,
+                           ptr %ret, ptr %ret_code) {
+  %type = alloca ptr
+  %value = alloca ptr
+  %traceback = alloca ptr
+  %gil = call i32 @PyGILState_Ensure()
+  %class = load ptr, ptr @loan
+  %lent = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr %class, ptr null)
+  %no.loan = icmp eq ptr %lent, null
+  br i1 %no.loan, label %leave, label %call
+call:
+  %result = call ptr (ptr, ptr, ...) @PyObject_CallFunction(ptr %entry, ptr %format, ptr %first,
+      ptr %lent, ptr %args, ptr %codes, i32 %count, ptr %ret, ptr %ret_code)
+  call void @PyErr_Fetch(ptr %type, ptr %value, ptr %traceback)
+  %over = load ptr, ptr @over
+  %true = load ptr, ptr @true
+  %ended = call i32 @PyObject_SetAttr(ptr %lent, ptr %over, ptr %true)
+  %t = load ptr, ptr %type
+  %v = load ptr, ptr %value
+  %b = load ptr, ptr %traceback
+  call void @PyErr_Restore(ptr %t, ptr %v, ptr %b)
+  call void @Py_DecRef(ptr %lent)
+  %failed = icmp eq ptr %result, null
+  br i1 %failed, label %leave, label %succeed
+succeed:
+  call void @Py_DecRef(ptr %result)
+  br label %leave
+leave:
+  %status = phi i32 [ -1, %0 ], [ -1, %call ], [ 0, %succeed ]
   call void @PyGILState_Release(i32 %gil)
   ret i32 %status
 }
 
+; The Python function that is the resource.
 define i32 @call_python(ptr %args, ptr %codes, i32 %count, ptr %ret, ptr %ret_code,
                         ptr %resource) {
-  %entry = load ptr, ptr @python_entry
-  %status = call i32 @enter(ptr %entry, ptr %resource, ptr %args, ptr %codes, i32 %count,
-                            ptr %ret, ptr %ret_code)
+  %entry = load ptr, ptr @answer
+  %status = call i32 @enter(ptr %entry, ptr @of_object, ptr %resource, ptr %args, ptr %codes,
+                            i32 %count, ptr %ret, ptr %ret_code)
   ret i32 %status
 }
 
+; The function that is registered under a name.
 define i32 @call_global(ptr %name, ptr %args, ptr %codes, i32 %count, ptr %ret,
                         ptr %ret_code) {
-  %entry = load ptr, ptr @global_entry
-  %status = call i32 @enter(ptr %entry, ptr %name, ptr %args, ptr %codes, i32 %count,
-                            ptr %ret, ptr %ret_code)
+  %entry = load ptr, ptr @answer_global
+  %status = call i32 @enter(ptr %entry, ptr @of_name, ptr %name, ptr %args, ptr %codes,
+                            i32 %count, ptr %ret, ptr %ret_code)
   ret i32 %status
+}
+
+; Whether two tensors share an element: 1 or 0, or -1 with an exception pending.
+define i32 @share_memory(ptr %a, ptr %b) {
+  %function = load ptr, ptr @share_elements
+  %answer = call ptr (ptr, ptr, ...) @PyObject_CallFunction(ptr %function, ptr @of_addresses,
+                                                            ptr %a, ptr %b)
+  %failed = icmp eq ptr %answer, null
+  br i1 %failed, label %fail, label %read
+read:
+  %number = call i64 @PyLong_AsLong(ptr %answer)
+  call void @Py_DecRef(ptr %answer)
+  %short = trunc i64 %number to i32
+  ret i32 %short
+fail:
+  ret i32 -1
+}
+
+; ---- The running call -----------------------------------------------------------------------
+; Makes %call the running call of this thread; returns the one before, a new reference, or null
+; with an exception pending. Neither this nor `end_call` runs Python code, which a signal could end.
+define ptr @begin_call(ptr %call) {
+  %thread = load ptr, ptr @thread
+  %name = load ptr, ptr @running
+  %outer = call ptr @PyObject_GetAttr(ptr %thread, ptr %name)
+  %unknown = icmp eq ptr %outer, null
+  br i1 %unknown, label %fail, label %set
+set:
+  %status = call i32 @PyObject_SetAttr(ptr %thread, ptr %name, ptr %call)
+  %failed = icmp ne i32 %status, 0
+  br i1 %failed, label %drop, label %leave
+drop:
+  call void @Py_DecRef(ptr %outer)
+  br label %fail
+fail:
+  ret ptr null
+leave:
+  ret ptr %outer
+}
+
+; Goes back to what `begin_call` returned, whatever error is pending.
+define void @end_call(ptr %outer) {
+  %type = alloca ptr
+  %value = alloca ptr
+  %traceback = alloca ptr
+  call void @PyErr_Fetch(ptr %type, ptr %value, ptr %traceback)
+  %thread = load ptr, ptr @thread
+  %name = load ptr, ptr @running
+  %status = call i32 @PyObject_SetAttr(ptr %thread, ptr %name, ptr %outer)
+  call void @Py_DecRef(ptr %outer)
+  %t = load ptr, ptr %type
+  %v = load ptr, ptr %value
+  %b = load ptr, ptr %traceback
+  call void @PyErr_Restore(ptr %t, ptr %v, ptr %b)
+  ret void
+}
+
+; function(), while %call is the running call.
+define ptr @call_within(ptr %call, ptr %function) {
+  %outer = call ptr @begin_call(ptr %call)
+  %failed = icmp eq ptr %outer, null
+  br i1 %failed, label %leave, label %go
+go:
+  %result = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr %function, ptr null)
+  call void @end_call(ptr %outer)
+  br label %leave
+leave:
+  %returned = phi ptr [ null, %0 ], [ %result, %go ]
+  ret ptr %returned
 }
 
 ; ---- Timing ---------------------------------------------------------------------------------
@@ -186,12 +319,29 @@ class Glue:
     delete_versioned: int
     destroy_legacy: int
     destroy_versioned: int
-    python_entry: int
-    global_entry: int
+    disown_legacy: int
+    disown_versioned: int
+    answer: int
+    answer_global: int
+    share_elements: int
+    loan: int
+    over: int
+    true: int
+    thread: int
+    running: int
     call_python: int
     call_global: int
+    share_memory: int
+    begin_call: int
+    end_call: int
+    call_within: int
     repeat: int
 
+
+# The fields that are what Python fills in.
+_POINTERS = (
+    "answer", "answer_global", "share_elements", "loan", "over", "true", "thread", "running"
+)  # fmt: skip
 
 _loaded: dict[str, Glue] = {}
 
@@ -229,7 +379,16 @@ def _load() -> Glue:
 
 
 def _is_data(field: str) -> bool:
-    return field.startswith("name_") or field.endswith("_entry")
+    return field.startswith("name_") or field in _POINTERS
+
+
+def point(field: str, value: object) -> None:
+    """Gives the glue a Python object, for as long as the process lives."""
+    assert field in _POINTERS
+    slot = ctypes.c_void_p.from_address(getattr(glue(), field))
+    if slot.value != id(value):
+        increment_reference(value)
+        slot.value = id(value)
 
 
 def native_text(text: str, needs: Mapping[str, str]) -> str:

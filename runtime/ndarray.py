@@ -288,6 +288,8 @@ class NDArray(_Storage):
     def copyfrom(self, source: Any) -> NDArray:
         """Copy the elements of an array of the same shape, converted to this dtype; returns self.
 
+        For bfloat16, an array of uint16 holds the bits, as in classic TVM.
+
         Raises
         ------
         ValueError
@@ -405,7 +407,8 @@ def array(
     device, mem_scope
         Where to; only the CPU.
     dtype
-        The dtype of the result; by default that of `arr` (of ``np.array(arr)``, for lists).
+        The dtype of the result; by default that of `arr` (of ``np.array(arr)``, for lists). For
+        bfloat16, an array of uint16 holds the bits, as in classic TVM.
 
     >>> array([1, 2], dtype="bfloat16").dtype
     DType('bfloat16')
@@ -417,8 +420,11 @@ def array(
     return target
 
 
-def from_dlpack(source: Any) -> NDArray:
+def from_dlpack(source: Any, *, read_only: bool = False) -> NDArray:
     """An NDArray of the memory of `source`, an array with ``__dlpack__`` or a DLPack capsule.
+
+    It can't be written where the capsule says so, or `source` is an array of a library whose arrays
+    never change (JAX, TensorFlow). A capsule doesn't tell of which it is: there say `read_only`.
 
     Raises
     ------
@@ -436,11 +442,12 @@ def from_dlpack(source: Any) -> NDArray:
     array([9, 1, 2])
     """
     if dlpack.is_capsule(source):
-        return NDArray(*dlpack.consume(source))
+        return NDArray(*dlpack.consume(source, read_only))
     if not hasattr(source, "__dlpack__"):
         kind = type(source).__name__
         raise TypeError(f"from_dlpack: expected an array with __dlpack__ or a capsule, got {kind}")
-    return NDArray(*dlpack.consume(dlpack.request(source)))
+    capsule, fixed = dlpack.request(source)
+    return NDArray(*dlpack.consume(capsule, read_only or fixed))
 
 
 def as_ndarray(source: Any) -> NDArray | None:
@@ -463,15 +470,10 @@ def as_ndarray(source: Any) -> NDArray | None:
     if isinstance(source, type | np.generic | bytes | bytearray):
         return None
     if hasattr(source, "__dlpack__"):
-        capsule = dlpack.request(source)
-        return NDArray(dlpack.borrow(capsule), capsule)
+        capsule, read_only = dlpack.request(source)
+        return NDArray(dlpack.borrow(capsule, read_only), capsule)
     seen = _seen_by_numpy(source)
     return None if seen is None else NDArray(_read_numpy(seen), seen)
-
-
-def lend(tensor: int, loan: Loan) -> NDArray:
-    """The array of the DLTensor at an address, valid until `loan` is over."""
-    return NDArray(dlpack.read_tensor(tensor), loan)
 
 
 def _check_place(device: Device | None, mem_scope: str | None) -> None:
@@ -605,8 +607,14 @@ def _source(value: Any) -> NDArray:
 def _assign(target: NDArray, value: Any) -> None:
     """Copy `value` into `target`: broadcast, converted as numpy's assignment converts."""
     if target.read_only:
-        raise ValueError("NDArray: expected a writable array, got a read-only one")
+        raise ValueError(
+            "NDArray: expected a writable array, got a read-only one: copy it (tvm.nd.array(x)) "
+            "and write that"
+        )
     source = _source(value)
+    is_number = isinstance(value, np.generic)
+    if target.dtype.is_bfloat16 and source.dtype == UINT16 and not is_number:
+        target = target.view(UINT16)
     if source.dtype == target.dtype:
         _raw_numpy(target)[...] = _raw_numpy(source)
     elif target.dtype.is_bfloat16:

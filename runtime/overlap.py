@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from minitvm.runtime.dlpack import TensorView, read_tensor
+from minitvm.runtime.native import glue, point
 
 # Candidate solutions that numpy may try; beyond, arrays count as sharing.
 _LIMIT: dict[str, Any] = {"max_work": 100_000}
-_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 
 
 class _Elements:
@@ -29,20 +27,17 @@ class _Elements:
         }
 
 
-def _share_memory(a: int, b: int) -> int:
-    """1 if the tensors of two ``DLTensor*`` share a byte, or if that is too hard to tell."""
+def _share_memory(a: int, b: int) -> bool:
+    """Whether the tensors of two ``DLTensor*`` share a byte, or that is too hard to tell."""
+    first, second = (np.asarray(_Elements(read_tensor(tensor))) for tensor in (a, b))
     try:
-        first, second = (np.asarray(_Elements(read_tensor(tensor))) for tensor in (a, b))
-        return int(np.shares_memory(first, second, **_LIMIT))
-    except Exception:
-        return 1
-
-
-@lru_cache(maxsize=1)
-def _callback() -> Any:
-    return _CALLBACK(_share_memory)
+        return np.shares_memory(first, second, **_LIMIT)
+    except np.exceptions.TooHardError:
+        return True
 
 
 def share_memory_address() -> int:
-    """``int share_memory(DLTensor*, DLTensor*)`` for compiled code that holds the GIL."""
-    return ctypes.cast(_callback(), ctypes.c_void_p).value or 0
+    """``int share_memory(DLTensor*, DLTensor*)`` for compiled code that holds the GIL: 1 if the
+    tensors share a byte, or if that is too hard to tell, 0 if not, -1 with an exception pending."""
+    point("share_elements", _share_memory)
+    return glue().share_memory

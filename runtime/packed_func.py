@@ -19,16 +19,19 @@ import sys
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
 from minitvm.runtime.arrangement import ASKS_FOR_VARIANT, NEEDS_VARIANT, Variants
 from minitvm.runtime.call_path import call_path
+from minitvm.runtime.dlpack import TensorView, read_tensor
 from minitvm.runtime.errors import InternalError
 from minitvm.runtime.evaluator import BenchmarkResult, check_counts, measure
+from minitvm.runtime.frameworks import why_read_only
 from minitvm.runtime.heap_types import HEADER, enable, leaf, storage
-from minitvm.runtime.native import glue, increment_reference
-from minitvm.runtime.ndarray import Loan, NDArray, array, as_ndarray, lend
+from minitvm.runtime.native import Glue, glue, point
+from minitvm.runtime.ndarray import Loan, NDArray, array, as_ndarray
 from minitvm.runtime.values import (
     ArgTypeCode,
     Encoded,
@@ -60,16 +63,7 @@ _REPEAT = ctypes.PYFUNCTYPE(
     ctypes.c_void_p,
     ctypes.c_void_p,
 )
-_ENTRY = ctypes.CFUNCTYPE(
-    ctypes.c_int,
-    ctypes.c_void_p,  # resource or name
-    ctypes.c_void_p,
-    ctypes.c_void_p,
-    ctypes.c_int,
-    ctypes.c_void_p,
-    ctypes.c_void_p,
-    ctypes.c_void_p,  # where an exception goes
-)
+_CALL_WITHIN = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.py_object)
 _ARRAYS = (ArgTypeCode.DLTENSOR_HANDLE, ArgTypeCode.NDARRAY_HANDLE)
 _OBJECTS = (ArgTypeCode.OBJECT_HANDLE, ArgTypeCode.MODULE_HANDLE)
 _POINTERS = (*_ARRAYS, *_OBJECTS, ArgTypeCode.PACKED_FUNC_HANDLE)
@@ -81,18 +75,21 @@ _NEEDS_VARIANT = object()
 class Arguments:
     """The arguments of a call as C has them, and what keeps them alive."""
 
-    __slots__ = ("codes", "count", "keep", "values")
+    __slots__ = ("codes", "count", "keep", "read_only", "values")
 
     def __init__(self, count: int) -> None:
         self.count = count
         self.values = (TVMValue * count)()
         self.codes = (ctypes.c_int * count)()
         self.keep: list[object] = []
+        self.read_only: dict[int, bool] = {}  # of the arrays, by their addresses
 
     def put(self, index: int, encoded: Encoded) -> None:
         setattr(self.values[index], encoded.field, encoded.raw)
         self.codes[index] = encoded.code
         self.keep.append(encoded.keep)
+        if encoded.code in _ARRAYS:
+            self.read_only[encoded.raw] = encoded.read_only
 
     def tensors(self) -> dict[int, int]:
         """The addresses of the arrays, by position."""
@@ -100,9 +97,29 @@ class Arguments:
         return {i: self.values[i].v_handle or 0 for i, code in codes if code in _ARRAYS}
 
 
+class _Running:
+    """What a running call and the callbacks below it know of each other: ``returned`` keeps their
+    results until it returns, by their addresses; ``read_only`` says of the arrays that it was given
+    whether nobody may write them, by their addresses too."""
+
+    __slots__ = ("read_only", "returned")
+
+    def __init__(self, read_only: Mapping[int, bool]) -> None:
+        self.read_only = read_only
+        self.returned: dict[int | None, object] = {}
+
+    def is_read_only(self, tensor: int, view: TensorView) -> bool:
+        """Whether an array for a callback, at an address, lies in memory that nobody may write."""
+        given = self.read_only.get(tensor)
+        if given is not None:
+            return given
+        fixed = (at for at, read_only in self.read_only.items() if read_only)
+        return any(view.data in read_tensor(at).span() for at in fixed)
+
+
 class _Thread(threading.local):
-    # What keeps the results of the callbacks below the running call, by their addresses.
-    returned: dict[int | None, object] | None = None
+    # None: a call without read-only arrays, none of whose callbacks has returned.
+    running: _Running | None = None
 
 
 _thread = _Thread()
@@ -182,7 +199,7 @@ class PackedFunc(HandleObject, _Storage):
             self.name = name or f"function at {function:#x}"
         elif callable(function):
             self._callable = function
-            address = _python_function()
+            address = native().call_python
             self.name = name or _name_of(function)
             resource = id(function)
         else:
@@ -193,7 +210,7 @@ class PackedFunc(HandleObject, _Storage):
         self._stored = _Stored.from_address(self.handle)
         self._stored.function, self._stored.resource = address, resource
         self._stored.calls_back = True
-        _live[self.handle] = self
+        _live.add(self)
         enable(self)
 
     @property
@@ -277,6 +294,10 @@ class PackedFunc(HandleObject, _Storage):
         With an `address`, call the variant there; with `asks`, the result is `_NEEDS_VARIANT` where
         the arrays lie otherwise than this function was compiled for.
         """
+        run = partial(self._call_once, arguments, number, address, asks)
+        return _call_within()(_Running(arguments.read_only), run)
+
+    def _call_once(self, arguments: Arguments, number: int, address: int, asks: bool) -> Any:
         address = address or self._stored.function
         ret = TVMValue()
         ret_code = ctypes.c_int(ASKS_FOR_VARIANT if asks else ArgTypeCode.NULL)
@@ -288,21 +309,17 @@ class PackedFunc(HandleObject, _Storage):
             ctypes.addressof(ret_code),
             self._stored.resource,
         )
-        outer = _begin_call()
-        try:
-            if number:
-                status = _REPEAT(glue().repeat)(address, number, *packed)
-            elif address == self._stored.function:
-                status = self._entry(*packed)
-            else:
-                status = _PACKED(address)(*packed)
-            if asks and status == NEEDS_VARIANT:
-                return _NEEDS_VARIANT
-            if status != 0:
-                self._fail(status)
-            return take_result(ret, ret_code.value, arguments.keep)
-        finally:
-            _end_call(outer)
+        if number:
+            status = _REPEAT(glue().repeat)(address, number, *packed)
+        elif address == self._stored.function:
+            status = self._entry(*packed)
+        else:
+            status = _PACKED(address)(*packed)
+        if asks and status == NEEDS_VARIANT:
+            return _NEEDS_VARIANT
+        if status != 0:
+            self._fail(status)
+        return take_result(ret, ret_code.value, arguments.keep)
 
     def _fail(self, status: int) -> NoReturn:
         raise InternalError(f"{self.name}: failed with status {status} but set no error")
@@ -313,15 +330,6 @@ class PackedFunc(HandleObject, _Storage):
         code = ctypes.c_int.from_address(result + ctypes.sizeof(TVMValue)).value
         keep = map(as_ndarray, args) if code in _ARRAYS else ()
         return take_result(ret, code, keep)
-
-
-def _begin_call() -> object:
-    outer, _thread.returned = _thread.returned, None
-    return outer
-
-
-def _end_call(outer: Any) -> None:
-    _thread.returned = outer
 
 
 _leaves: dict[type, type] = {}
@@ -335,7 +343,7 @@ def natively_called(cls: type[HandleObject]) -> type:
         return cls
     if cls not in _leaves:
         if not _leaves:
-            path.bracket(_begin_call, _end_call)
+            path.bracket(native().begin_call, native().end_call)
         made = leaf(cls, path.entries[cls._native_entry])
         if _leaves.setdefault(cls, made) is made:
             path.add_own(made, cls._type_code)
@@ -347,8 +355,32 @@ def _packed(function: Callable[..., Any], name: str) -> PackedFunc:
     return PackedFunc(function, name=name)
 
 
-# PackedFuncs by handle, so that one that went through C comes back as the same object.
-_live: weakref.WeakValueDictionary[int, PackedFunc] = weakref.WeakValueDictionary()
+class _Live:
+    """PackedFuncs by handle, so that one that went through C comes back as the same object.
+
+    Unlike a WeakValueDictionary it runs no Python code when a function ends, where the exception of
+    a signal would be lost. Those that have ended are forgotten when they are as many as the others.
+    """
+
+    def __init__(self) -> None:
+        self._references: dict[int, weakref.ref[PackedFunc]] = {}
+        self._room = 64
+
+    def add(self, function: PackedFunc) -> None:
+        references = self._references
+        references[function.handle] = weakref.ref(function)
+        if len(references) > self._room:
+            for handle, reference in list(references.items()):
+                if reference() is None and references.get(handle) is reference:
+                    references.pop(handle, None)
+            self._room = 64 + 2 * len(references)
+
+    def get(self, handle: int) -> PackedFunc | None:
+        reference = self._references.get(handle)
+        return None if reference is None else reference()
+
+
+_live = _Live()
 
 
 def convert_to_packed(function: Callable[..., Any]) -> PackedFunc:
@@ -474,7 +506,9 @@ class Function(PackedFunc):
             advice = ": pass np.asarray(x)" if isinstance(value, list | tuple) else ""
             raise TypeError(f"expected an array (numpy, DLPack...), got {kind}{advice}")
         if encoded.read_only and index in self.written:
-            raise ValueError("expected a writable array, got a read-only one")
+            raise ValueError(
+                f"expected a writable array, got a read-only one{why_read_only(value)}"
+            )
         return encoded
 
     def _argument(self, index: int) -> str:
@@ -557,10 +591,17 @@ def from_c(value: TVMValue, code: int, loan: Loan) -> Any:
     if not handle:
         raise ValueError(f"expected a handle of type code {code}, got NULL")
     if code in _ARRAYS:
-        return lend(handle, loan)
+        return _lend(handle, loan)
     if code in _OBJECTS:
         return ctypes.cast(handle, ctypes.py_object).value
     return _live.get(handle) or _function_at(handle)
+
+
+def _lend(tensor: int, loan: Loan) -> NDArray:
+    """The array of the DLTensor at an address, valid until `loan` is over."""
+    view, running = read_tensor(tensor), _thread.running
+    read_only = running is not None and running.is_read_only(tensor, view)
+    return NDArray(view._replace(read_only=read_only), loan)
 
 
 def _function_at(handle: int) -> PackedFunc:
@@ -578,7 +619,9 @@ def take_result(ret: TVMValue, code: int, keep: Iterable[object] = ()) -> Any:
     if code not in _ARRAYS:
         return from_c(ret, code, Loan())
     found = from_c(ret, code, Loan())
-    for value in (*keep, (_thread.returned or {}).get(ret.v_handle)):
+    running = _thread.running
+    returned = None if running is None else running.returned.get(ret.v_handle)
+    for value in (*keep, returned):
         if isinstance(value, NDArray) and value.same_as(found):
             return value
     return array(found)
@@ -587,32 +630,30 @@ def take_result(ret: TVMValue, code: int, keep: Iterable[object] = ()) -> Any:
 # ---- Python callbacks ----------------------------------------------------------------------------
 
 
-def python_entry(find: Callable[[int], Callable[..., Any]]) -> Any:
-    """The ctypes callback behind a native entry; `find` gets its first argument."""
-
-    def enter(
-        first: int, args: int, codes: int, count: int, ret: int, ret_code: int, error: int
-    ) -> int:
-        try:
-            _answer(find(first), args, codes, count, ret, ret_code)
-        except BaseException as raised:
-            increment_reference(raised)
-            ctypes.c_void_p.from_address(error).value = id(raised)
-            return -1
-        return 0
-
-    return _ENTRY(enter)
-
-
-def _answer(
-    function: Callable[..., Any], args: int, codes: int, count: int, ret: int, ret_code: int
+def answer(
+    function: Callable[..., Any],
+    loan: Loan,
+    args: int,
+    codes: int,
+    count: int,
+    ret: int,
+    ret_code: int,
 ) -> None:
-    """Call a Python function with the arguments that compiled code gave."""
-    loan = Loan()
-    try:
-        _call_with_loan(function, args, codes, count, ret, ret_code, loan)
-    finally:
-        loan.over = True
+    """Call a Python function with the arguments that compiled code gave.
+
+    This is what compiled code calls, through the glue: it takes what is raised here, or on the way
+    here, and ends the loan.
+    """
+    arguments = []
+    if count:
+        values = (TVMValue * count).from_address(args)
+        type_codes = (ctypes.c_int * count).from_address(codes)
+        arguments = [from_c(values[i], type_codes[i], loan) for i in range(count)]
+    result = function(*arguments)
+    arguments.clear()
+    if ret:
+        _give(function, result, ret, ret_code)
+    del result
     if loan.is_exported():
         gc.collect()  # garbage in a cycle keeps nothing on purpose
     if loan.is_exported():
@@ -622,23 +663,7 @@ def _answer(
         )
 
 
-def _call_with_loan(
-    function: Callable[..., Any],
-    args: int,
-    codes: int,
-    count: int,
-    ret: int,
-    ret_code: int,
-    loan: Loan,
-) -> None:
-    arguments = []
-    if count:
-        values = (TVMValue * count).from_address(args)
-        type_codes = (ctypes.c_int * count).from_address(codes)
-        arguments = [from_c(values[i], type_codes[i], loan) for i in range(count)]
-    result = function(*arguments)
-    if not ret:
-        return
+def _give(function: Callable[..., Any], result: Any, ret: int, ret_code: int) -> None:
     try:
         encoded = _encode_result(result)
     except Exception as error:
@@ -662,9 +687,10 @@ def _encode_result(result: Any) -> Encoded:
 
 def _remember(pointer: int | None, keep: object) -> None:
     """Keep a result until the running call returns; of very many, the latest 64."""
-    if _thread.returned is None:
-        _thread.returned = {}
-    returned = _thread.returned
+    running = _thread.running
+    if running is None:
+        running = _thread.running = _Running({})
+    returned = running.returned
     returned.pop(pointer, None)
     returned[pointer] = keep
     if len(returned) > _MAX_RETURNED:
@@ -675,19 +701,24 @@ def _name_of(function: object) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-def _callable_at(resource: int) -> Callable[..., Any]:
-    found: Callable[..., Any] = ctypes.cast(resource, ctypes.py_object).value
-    return found
+@lru_cache(maxsize=1)
+def native() -> Glue:
+    """The glue, which has been told what it calls and reads here."""
+    for field, value in (
+        ("answer", answer),
+        ("loan", Loan),
+        ("over", sys.intern("over")),
+        ("true", True),
+        ("thread", _thread),
+        ("running", sys.intern("running")),
+    ):
+        point(field, value)
+    return glue()
 
 
-_python_entry = python_entry(_callable_at)
-increment_reference(_python_entry)  # compiled code may call it until the process ends
+@lru_cache(maxsize=1)
+def _call_within() -> Callable[[_Running, Callable[[], Any]], Any]:
+    """Calls a function while a call is the running one. No signal comes between that and going back
+    to the one before, whose results compiled code may still be reading."""
+    return _CALL_WITHIN(native().call_within)
 
-
-def _python_function() -> int:
-    """The address of the C function that calls the Python callable in its resource."""
-    native = glue()
-    slot = ctypes.c_void_p.from_address(native.python_entry)
-    if not slot.value:
-        slot.value = ctypes.cast(_python_entry, ctypes.c_void_p).value
-    return native.call_python

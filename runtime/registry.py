@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import difflib
 from collections.abc import Callable
 from typing import Any, overload
 
-from minitvm.runtime.native import glue, increment_reference
-from minitvm.runtime.packed_func import PackedFunc, convert_to_packed, python_entry
+from minitvm.runtime.native import point
+from minitvm.runtime.packed_func import PackedFunc, answer, convert_to_packed, native
 
 # Single dict operations, which are atomic; no lock that a fork could leave locked.
 _functions: dict[str, PackedFunc] = {}
@@ -108,13 +107,9 @@ def remove_global_func(name: str) -> None:
         get_global_func(name)  # raises, naming the close ones
 
 
-def _callable_named(name: int) -> Callable[..., Any]:
-    function = get_global_func(ctypes.string_at(name).decode())
-    return function._callable or function
-
-
-_global_entry = python_entry(_callable_named)
-increment_reference(_global_entry)  # compiled code may call it until the process ends
+def _answer_global(name: str, *packed: Any) -> None:
+    function = get_global_func(name)
+    answer(function._callable or function, *packed)
 
 
 def call_global_address() -> int:
@@ -126,8 +121,5 @@ def call_global_address() -> int:
     >>> call_global_address() != 0
     True
     """
-    native = glue()
-    slot = ctypes.c_void_p.from_address(native.global_entry)
-    if not slot.value:
-        slot.value = ctypes.cast(_global_entry, ctypes.c_void_p).value
-    return native.call_global
+    point("answer_global", _answer_global)
+    return native().call_global

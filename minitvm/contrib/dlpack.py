@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from minitvm.runtime.frameworks import is_read_only
 from minitvm.runtime.module import Module
 from minitvm.runtime.ndarray import from_dlpack
 from minitvm.runtime.packed_func import PackedFunc
@@ -40,7 +41,7 @@ def convert_func(
         def convert(value: Any) -> Any:
             if not isinstance(value, tensor_type):
                 return value
-            return from_dlpack(to_dlpack_func(value))
+            return from_dlpack(to_dlpack_func(value), read_only=is_read_only(value))
 
         return tvm_func(*map(convert, args), **{name: convert(kwargs[name]) for name in kwargs})
 

@@ -226,8 +226,8 @@ def test_what_torch_keeps_is_found() -> None:
     assert found is not None
     assert found.plain != found.inference
     assert foreign.torch_fields(object()) is None
-    assert foreign.exchange_function(torch.Tensor) != 0
-    assert foreign.exchange_function(np.ndarray) == 0
+    assert foreign.exchange_functions(torch.Tensor)
+    assert foreign.exchange_functions(np.ndarray) is None
 
 
 # -- Where objects don't look as expected ---------------------------------------------------------
