@@ -19,7 +19,7 @@ from minitvm.stmt import Stmt
 Node = PrimExpr | Stmt
 
 _AB = ("a", "b")
-# The fields of each node that hold children: a node, a tuple of nodes, or None.
+# The fields of each node that hold children: a node, a tuple of nodes, a combiner, or None.
 CHILDREN: dict[type, tuple[str, ...]] = {
     e.Var: (),
     e.IntImm: (),
@@ -40,7 +40,7 @@ CHILDREN: dict[type, tuple[str, ...]] = {
     e.ProducerLoad: ("indices",),
     e.BufferLoad: ("indices", "predicate"),
     e.Call: ("args",),
-    e.Reduce: ("source", "condition", "init"),
+    e.Reduce: ("combiner", "source", "condition", "init"),
     s.For: ("min", "extent", "body"),
     s.While: ("condition", "body"),
     s.BufferStore: ("value", "indices", "predicate"),
@@ -72,6 +72,8 @@ def _reader(cls: type) -> Callable[[Any], tuple[Node, ...]]:
             child = getattr(node, name)
             if isinstance(child, tuple):
                 found += child
+            elif isinstance(child, e.CommReducer):
+                found += child.result + child.identity
             elif child is not None:
                 found += (child,)
         return found
@@ -145,7 +147,16 @@ class Mutator:
         return rebuild(node, changes)
 
     def _visit(self, node: Any) -> Any:
+        if isinstance(node, e.CommReducer):
+            return self._combiner(node)
         return self.expr(node) if isinstance(node, PrimExpr) else self.stmt(node)
+
+    def _combiner(self, node: e.CommReducer) -> e.CommReducer:
+        """What a reduction combines with and begins from may depend on its data axes."""
+        result, identity = tuple(map(self.expr, node.result)), tuple(map(self.expr, node.identity))
+        if not any(map(is_not, result + identity, node.result + node.identity)):
+            return node
+        return e.CommReducer(node.lhs, node.rhs, result, identity)
 
 
 def post_order_visit(node: Node, visit: Callable[[Any], None]) -> None:
@@ -261,4 +272,5 @@ def free_vars(node: Node) -> list[Var]:
             bound.add(each.loop_var)
         elif isinstance(each, e.Reduce):
             bound.update(axis.var for axis in each.axis)
+            bound.update(each.combiner.lhs + each.combiner.rhs)
     return [var for var in found if var not in bound]

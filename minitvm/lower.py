@@ -212,6 +212,7 @@ def _from_schedule(
     """The function, and one for each argument that is computed ahead."""
     if args is None or not isinstance(args, (list, tuple)):
         raise CompileError(f"{name}: expected a list of arguments, such as [A, B, C], got {args!r}")
+    _check_ahead(schedule, args, name)
     schedule, ahead = schedule.without_ahead()
     for source in ahead:
         if source in binds:
@@ -234,6 +235,19 @@ def _from_schedule(
         parts.append(made)
     attrs = {**func.attrs, PREPACKED: prepacked} if prepacked else func.attrs
     return [PrimFunc(func.params, func.body, func.buffer_map, name, attrs), *parts]
+
+
+def _check_ahead(schedule: Schedule, args: Sequence[Any], name: str) -> None:
+    """What is computed before the call is no result of it."""
+    for stage in schedule.stages:
+        for each in schedule.before(stage)[1:] if stage.is_ahead else []:
+            for position, arg in enumerate(args):
+                if isinstance(arg, Tensor) and schedule.stage_map.get(arg.op) is each:
+                    raise CompileError(
+                        f"{name}: argument {position} {arg.name}: expected a tensor that the "
+                        f"function computes, found it computed ahead for {stage.name}: leave it "
+                        "out of the arguments, or compute it at the root"
+                    )
 
 
 def _loops(

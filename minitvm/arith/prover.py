@@ -146,11 +146,24 @@ class Prover:
         self._learn([[at_most(low, form)]])
         self._learn([[at_most(form, high)]])
         self._learn([[extent - 1]])
-        # A product of sizes is at least 1 only if each of them is.
-        if len(extent.terms) == 1 and extent.constant == 0:
-            for factor in self._factors.get(next(iter(extent.terms)), ()):
-                if self._atom_interval(factor)[0] >= 0:
-                    self._learn([[Affine.of_atom(factor) - 1]])
+        # What is at least 1 has no factor 0.
+        for factor in self._factors_in(size):
+            if not factor.same_as(extent) and self.proves(factor):
+                self._learn([[factor - 1]])
+
+    def _factors_in(self, size: PrimExpr) -> Iterator[Affine]:
+        """The factors of a product, which can't be seen any more once it is multiplied out."""
+        match size:
+            case e.Mul(a, b):
+                yield from self._factors_in(a)
+                yield from self._factors_in(b)
+            case e.Cast(_, value) if self._index_like(value):
+                yield from self._factors_in(value)
+            case _:
+                form = self.affine(size)
+                atom = _only_atom(form)
+                factors = () if atom is None else self._factors.get(atom, ())
+                yield from map(Affine.of_atom, factors) if factors else (form,)
 
     def _learn(self, alternatives: Alternatives) -> None:
         if len(alternatives) != 1:

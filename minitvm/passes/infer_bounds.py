@@ -10,16 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import permutations
 from typing import cast, final
 
 from minitvm import expr as e
+from minitvm.arith.coverage import Coverage, Read
 from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
 from minitvm.arith.regions import Span, Spans
 from minitvm.expr import BufferLoad, IterType, IterVar, PrimExpr, Range, Var, const
 from minitvm.functor import Node, substitute, walk_once
 from minitvm.passes.scans import Scans
+from minitvm.runtime.dtype import INT64
 from minitvm.runtime.errors import CompileError
+from minitvm.runtime.record import record
+from minitvm.stmt import ForKind
 from minitvm.te.dataflow import root_axes
 from minitvm.te.relation import Fuse, Rebase, Singleton, Split, guards_of, ranges_of, values_of
 from minitvm.te.schedule import Schedule
@@ -47,6 +52,8 @@ class Bounds:
         everything is.
     shape
         Of the memory for these elements; None where it is that of the tensor.
+    partial
+        The dimensions along which the memory has more than an iteration around computes.
     is_padded
         Whether the memory holds what the guards of data axes keep from being computed, too.
     names
@@ -59,17 +66,32 @@ class Bounds:
     guards: dict[IterVar, list[PrimExpr]]
     begins: tuple[PrimExpr, ...] | None = None
     shape: tuple[PrimExpr, ...] | None = None
+    partial: tuple[int, ...] = ()
     is_padded: bool = False
     names: list[tuple[Var, PrimExpr]] = field(default_factory=list)
 
 
 @final
+@record()
+class _Room:
+    """Memory along one axis: from which element on, for how many, whether those are all that the
+    loops may reach, and whether they are only those that one iteration around computes."""
+
+    begin: PrimExpr
+    extent: PrimExpr
+    is_enough: bool = True
+    is_exact: bool = True
+
+
+@final
 @dataclass(slots=True)
 class Inferred:
-    """What bound inference found: the bounds of each stage, and where it is placed."""
+    """What bound inference found: the bounds of each stage, and where it is placed; for an argument
+    the extents without which no loop computes it, though it may have elements."""
 
     bounds: dict[Stage, Bounds] = field(default_factory=dict)
     places: dict[Stage, Loop] = field(default_factory=dict)
+    wanted: dict[Stage, list[PrimExpr]] = field(default_factory=dict)
 
 
 @final
@@ -89,6 +111,8 @@ class BoundInference:
         Whether a read is one of a stage's tensors.
     internal
         Whether a stage's memory is the program's own.
+    is_argument
+        Whether the caller gets what a stage computes.
     scans
         The scans, and what is inside of them.
     read
@@ -100,9 +124,12 @@ class BoundInference:
     readers: Callable[[Stage], list[Stage]]
     is_of: Callable[[BufferLoad, Stage], bool]
     internal: Callable[[Stage], bool]
+    is_argument: Callable[[Stage], bool]
     scans: Scans
     read: Callable[[PrimExpr], PrimExpr]
     _found: Inferred = field(default_factory=Inferred, init=False)
+    # For each stage that has a place, what one iteration there computes.
+    _regions: dict[Stage, list[Span | None]] = field(default_factory=dict, init=False)
 
     def run(self) -> Inferred:
         """What each stage computes.
@@ -110,7 +137,8 @@ class BoundInference:
         Raises
         ------
         CompileError
-            When a stage is placed where not all of its readers are.
+            When a stage is placed where not all of its readers are, or an argument where not all
+            of its elements are computed.
         """
         for stage in reversed(self.schedule.stages):
             if stage not in self.reads:
@@ -120,7 +148,32 @@ class BoundInference:
                 self._check_place(stage, place)
                 self._found.places[stage] = place
             self._found.bounds[stage] = self._bounds(stage, place)
+            if place is not None and self.is_argument(stage):
+                self._check_argument(stage, place)
+        found = self._found.bounds.items()
+        growing = [each for each, of in found if of.partial or isinstance(each.op, ScanOp)]
+        for stage, bounds in found if growing else []:
+            bounds.is_padded = bounds.is_padded and not self._reads_unwritten(stage, growing)
         return self._found
+
+    def _reads_unwritten(self, stage: Stage, growing: Sequence[Stage]) -> bool:
+        """Whether padding would be computed from elements that no iteration has computed yet, of
+        tensors whose memory is for more than one computes."""
+        guards = self._found.bounds[stage].guards
+        guarded = {axis.var for axis in root_axes(stage.op) if guards[axis]}
+        return any(
+            not guarded.isdisjoint(walk_once(load.indices[i]))
+            for load in self.reads[stage]
+            for source in growing
+            if self.is_of(load, source)
+            for i in self._incomplete(source, stage)
+        )
+
+    def _incomplete(self, stage: Stage, reader: Stage) -> tuple[int, ...]:
+        """The dimensions along which a stage has memory for elements that aren't computed yet when
+        `reader` reads it."""
+        is_state = self.scans.inside.get(reader) is stage
+        return (0,) if is_state else self._found.bounds[stage].partial  # 0 is time
 
     def _bounds(self, stage: Stage, place: Loop | None) -> Bounds:
         """The bounds of a stage whose readers' are known."""
@@ -142,6 +195,7 @@ class BoundInference:
         regions = [self._clamped(prover, spans[i], axis) for i, axis in enumerate(op.axis)]
         if steps is not None:
             regions[0] = _of_time(prover, regions[0], steps)
+        self._regions[stage] = regions
         domains = self._domains(stage)
         roots = dict(domains)
         names: list[tuple[Var, PrimExpr]] = []
@@ -159,13 +213,16 @@ class BoundInference:
                 _guard(prover, made, axis, region, axis.dom)
         if steps is not None and regions[0] is not None:
             _guard(prover, made, op.axis[0], regions[0], steps)
+        rooms = [self._room(prover, stage, made, axis, domains[axis], around) for axis in op.axis]
         if self.internal(stage):
-            rooms = [
-                self._room(prover, stage, made, axis, domains[axis], around) for axis in op.axis
-            ]
-            made.begins = tuple(room[0] for room in rooms)
-            made.shape = tuple(room[1] for room in rooms)
-            made.is_padded = all(room[2] for room in rooms) and not _fuses_data(stage)
+            made.begins = tuple(room.begin for room in rooms)
+            made.shape = tuple(room.extent for room in rooms)
+            made.is_padded = all(room.is_enough for room in rooms) and not _fuses_data(stage)
+        made.partial = tuple(
+            i
+            for i, region in enumerate(regions)
+            if region is not None and not (self.internal(stage) and rooms[i].is_exact)
+        )
         return made
 
     def _of_loops(self, stage: Stage, roots: dict[IterVar, Range], prover: Prover) -> Bounds:
@@ -248,6 +305,141 @@ class BoundInference:
                     f"read by {reader.name}, too, which is outside of that loop: compute it at the "
                     f"root, or compute {reader.name} inside of that loop"
                 )
+
+    # -- Arguments --------------------------------------------------------------------------------
+
+    def _check_argument(self, stage: Stage, place: Loop) -> None:
+        """The caller gets all elements of an argument, each computed by one thread."""
+        where = f"{stage.name}: computed at loop {place[1].name} of {place[0].name}"
+        advice = f"compute it at the root, or leave {stage.name} out of the arguments"
+        coverage = self._coverage(stage)
+        if not self._is_whole(stage, coverage):
+            raise CompileError(
+                f"{where}: expected all elements of an argument to be computed, but that loop may "
+                f"need only some of them: {advice}"
+            )
+        self._found.wanted[stage] = coverage.wanted
+        for parent, loop in self._path(stage):
+            kind = parent.attrs_of(loop).kind
+            if kind in (ForKind.SERIAL, ForKind.UNROLLED) or self._is_apart(stage, loop):
+                continue
+            raise CompileError(
+                f"{where}: expected the iterations of the {kind.name.lower()} loop {loop.name} of "
+                f"{parent.name} to compute different elements of an argument, but several may "
+                f"compute the same: {advice}"
+            )
+
+    def _coverage(self, stage: Stage) -> Coverage:
+        """What is known where a tensor has elements."""
+        prover = self._knowing_sizes()
+        for i, size in enumerate(stage.op.output(0).shape):
+            prover.bind(Var(f"element.{i}", size.dtype), Range(0, size))
+        return Coverage(prover)
+
+    def _knowing_sizes(self) -> Prover:
+        prover = Prover()
+        for each in self.schedule.stages:
+            for size in each.op.output(0).shape:
+                prover.bind_size(size)
+        return prover
+
+    def _is_whole(self, stage: Stage, coverage: Coverage) -> bool:
+        """Whether all elements of a stage are surely computed: those that are read by a stage that
+        is computed whole, or all in each iteration of a loop that has one."""
+        if stage not in self._found.places or stage in self.scans.updates:
+            return True
+        if stage in self.scans.inside:
+            return False  # it has no elements at the first time steps
+        regions = self._regions.get(stage, [])
+        partial = [i for i, region in enumerate(regions) if region is not None]
+        if partial:
+            domains = [*self._domains(stage).values()]
+            reads = self._whole_reads(stage, partial, coverage)
+            if not coverage.reach_all([domains[i] for i in partial], reads):
+                return False
+        for range_, leaf in self._ranges_around(stage):
+            if not coverage.is_nonempty(range_.extent):
+                return False
+            coverage.prover.bind(leaf.var, range_)
+        return True
+
+    def _whole_reads(
+        self, stage: Stage, dimensions: Sequence[int], coverage: Coverage
+    ) -> list[Read]:
+        """The reads of some dimensions of a stage by stages that are computed whole."""
+        found = []
+        for reader in self.readers(stage):
+            if not self._is_whole(reader, coverage):
+                continue
+            ranges = {axis.var: range_ for axis, range_ in self._domains(reader).items()}
+            times = self.scans.times.get(reader)
+            if times is not None:
+                ranges[root_axes(reader.op)[0].var] = times
+            found += [
+                Read(tuple(load.indices[i] for i in dimensions), ranges)
+                for load in self.reads[reader]
+                if self.is_of(load, stage)
+            ]
+        return found
+
+    def _ranges_around(self, stage: Stage) -> list[tuple[Range, IterVar]]:
+        """The loops around a stage and their ranges, in terms of those further out."""
+        found: list[tuple[Range, IterVar]] = []
+        for parent, leaf in self._path(stage):
+            range_ = self._found.bounds[parent].ranges[leaf]
+            extent = self._spelt_out(stage, range_.extent)
+            found.append((Range.from_min_extent(range_.min, extent), leaf))
+        return found
+
+    def _spelt_out(self, stage: Stage, value: PrimExpr) -> PrimExpr:
+        """A value in terms of the loops around a stage, without names for parts of it."""
+        for parent in reversed(dict.fromkeys(parent for parent, _ in self._path(stage))):
+            for var, meaning in reversed(self._found.bounds[parent].names):
+                value = substitute(value, {var: meaning})
+        return value
+
+    def _is_apart(self, stage: Stage, loop: IterVar) -> bool:
+        """Whether no two iterations of a loop around a stage compute the same element of it."""
+        prover = self._knowing_sizes()
+        spans = Spans(prover)
+        around = self._ranges_around(stage)
+        place = [leaf for _, leaf in around].index(loop)
+        for range_, leaf in around[: place + 1]:
+            prover.bind(leaf.var, range_)
+        for range_, leaf in around[place + 1 :]:
+            prover.bind(leaf.var, range_)
+            spans.let(leaf.var, _all_of(spans, range_, leaf))
+        later = Var(loop.name, loop.var.dtype, axis=True)
+        extent = around[place][0].extent
+        prover.bind(later, Range.from_min_extent(loop.var + 1, extent - loop.var - 1))
+
+        def at(form: Affine, low: bool) -> Affine | None:
+            span = spans.of(self._spelt_out(stage, prover.expression(form, INT64)))
+            return None if span is None else span.low if low else span.high
+
+        def moved(form: Affine) -> Affine:
+            return prover.affine(substitute(prover.expression(form, INT64), {loop.var: later}))
+
+        reached: list[tuple[Affine, Affine, PrimExpr]] = []
+        for region, size in zip(self._regions[stage], stage.op.output(0).shape, strict=True):
+            span = Span(Affine(), prover.affine(size) - 1) if region is None else region
+            low, high = at(span.low, True), at(span.high, False)
+            if low is None or high is None:
+                return False
+            if prover.proves(moved(low) - high - 1) or prover.proves(low - moved(high) - 1):
+                return True
+            reached.append((low, high, size))
+        # The digits of fused loops are apart when they are put together again, in some order.
+        for order in permutations(reached) if len(reached) < 5 else []:
+            first, last = Affine(), Affine()
+            for low, high, size in order:
+                first, last = (
+                    prover.affine(prover.expression(each, INT64) * size) + end
+                    for each, end in ((first, low), (last, high))
+                )
+            if prover.proves(moved(first) - last - 1):
+                return True
+        return False
 
     def _spans_inside(self, stage: Stage, place: Loop, prover: Prover) -> list[Span | None]:
         """For each dimension what all readers read in one iteration of the loop `place`."""
@@ -341,9 +533,8 @@ class BoundInference:
         axis: IterVar,
         whole: Range,
         around: Sequence[Loop],
-    ) -> tuple[PrimExpr, PrimExpr, bool]:
-        """The first element that is kept along an axis, whose domain is `whole`, how many are, and
-        whether these are all that the loops may reach."""
+    ) -> _Room:
+        """What is kept along an axis, whose domain is `whole`."""
         begin, dtype = made.ranges[axis].min, axis.var.dtype
         covered = _covered(stage, made, axis)
         outer = dict.fromkeys(parent for parent, _ in around)
@@ -352,7 +543,7 @@ class BoundInference:
             covered = substitute(covered, {var: value})
         form = prover.affine(covered)
         if not form.terms:
-            return begin, const(form.constant, dtype), True
+            return _Room(begin, const(form.constant, dtype))
         # Memory has one size for all iterations around it.
         loops = {leaf.var for _, leaf in around}
         variables = {node for node in walk_once(*form.terms) if isinstance(node, Var)}
@@ -361,12 +552,12 @@ class BoundInference:
         if most is None:
             most = dtype.max() - 1  # that of the type says nothing
         if variables <= self._counted(around) and isinstance(high, int) and high <= most:
-            return begin, const(max(high, 0), dtype), True
+            return _Room(begin, const(max(high, 0), dtype))
         if not variables.isdisjoint(loops):
-            return whole.min, whole.extent, not made.guards[axis]
+            return _Room(whole.min, whole.extent, not made.guards[axis], is_exact=False)
         needed = prover.expression(form, dtype)
         known = prover.proves(form)
-        return begin, needed if known else e.maximum(needed, const(0, dtype)), True
+        return _Room(begin, needed if known else e.maximum(needed, const(0, dtype)))
 
     def _counted(self, around: Sequence[Loop]) -> set[Var]:
         """The variables of the loops whose extents are constants."""

@@ -141,6 +141,7 @@ class _Lowering:
 
     def run(self) -> PrimFunc:
         self._name_buffers()
+        self._check_arguments()
         reader = ReadBuffers(self._schedule, self._buffers)
         for stage in self._stages:
             self._bodies[stage] = body_of(stage, reader, self._buffers)
@@ -150,10 +151,47 @@ class _Lowering:
         for stage, nest in zip(self._stages, checked, strict=True):
             self._learn_checks(stage, nest)
         self._infer(reader.expr)
-        body = at_entry(self._with_factors_checked(self.placed(None, _NOTHING)))
+        body = self._with_arguments_computed(self.placed(None, _NOTHING))
+        body = at_entry(self._with_factors_checked(body))
         func = self._func
         attrs = {**func.attrs, "knows_layout": True} if self.knows_layout else func.attrs
         return PrimFunc(func.params, body, func.buffer_map, func.name, attrs)
+
+    def _check_arguments(self) -> None:
+        """What is an argument is computed, in the caller's memory."""
+        for stage in self._schedule.stages:
+            if isinstance(stage.op, PlaceholderOp) or not self._is_argument(stage):
+                continue
+            advice = f"leave {stage.name} out of the arguments"
+            if stage.inlined:
+                readers = ", ".join(each.name for each in self._schedule.readers(stage))
+                raise CompileError(
+                    f"{self._func.name}: argument {stage.name}: expected a stage that is computed, "
+                    f"found it inlined into {readers}: compute it at the root, or {advice}"
+                )
+            if stage.is_double_buffered:
+                raise CompileError(
+                    f"{self._func.name}: argument {stage.name}: expected memory of the program's "
+                    f"own to keep twice, found it double-buffered: {advice}"
+                )
+
+    def _with_arguments_computed(self, body: Stmt) -> Stmt:
+        """`body` where the loops that compute an argument have iterations, if it has elements."""
+        for stage, extents in self._inferred.wanted.items():
+            place = self._inferred.places[stage]
+            shape = stage.op.output(0).shape
+            empty = [e.less(size, 1) for size in shape if e.const_int(size) is None]
+            for extent in extents:
+                message = (
+                    f"{self._func.name}: {stage.name}: computed at loop {place[1].name} of "
+                    f"{place[0].name}: expected {extent} >= 1, since argument {stage.name} isn't "
+                    "computed otherwise, got {}"
+                )
+                held: PrimExpr = e.greater_equal(extent, 1)
+                for each in empty:
+                    held = e.logical_or(each, held)
+                body = AssertStmt(held, message, body, (extent,), "ValueError")
+        return body
 
     def _with_factors_checked(self, body: Stmt) -> Stmt:
         """`body` where every part of a split that the caller says has an iteration at least."""
@@ -254,6 +292,7 @@ class _Lowering:
             readers.__getitem__,
             lambda load, stage: makes.get(load.buffer) is stage,
             self._is_internal,
+            self._is_argument,
             self._scans,
             read,
         ).run()
@@ -270,6 +309,9 @@ class _Lowering:
                 if bounds.shape is not None or strides:
                     begins = bounds.begins or tuple(const(0, d.dtype) for d in shape)
                     self._moved[plain] = _Moved(_sized(plain, shape, strides), begins)
+
+    def _is_argument(self, stage: Stage) -> bool:
+        return any(each in self._given for each in stage.op.outputs)
 
     def _is_internal(self, stage: Stage) -> bool:
         return not any(each in self._given or each in self._shared for each in stage.op.outputs)

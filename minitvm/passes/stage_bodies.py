@@ -152,14 +152,15 @@ def _reduction(
         var: BufferLoad(buffer, indices) for var, buffer in zip(combiner.lhs, outputs, strict=True)
     }
     bound: list[tuple[Var, PrimExpr]] = []
+    combined = tuple(read.expr(result) for result in combiner.result)
     for var, source in zip(combiner.rhs, reduce.source, strict=True):
         value = read.expr(source)
-        if _uses(combiner.result, var) > 1:  # a source is computed once
+        if _uses(combined, var) > 1:  # a source is computed once
             name = Var(var.name, var.dtype)
             bound.append((name, value))
             value = name
         mapping[var] = value
-    results = [cast(PrimExpr, substitute(result, mapping)) for result in combiner.result]
+    results = [cast(PrimExpr, substitute(result, mapping)) for result in combined]
     update = _store_all(outputs, results, indices)
     for name, value in reversed(bound):
         update = LetStmt(name, value, update)

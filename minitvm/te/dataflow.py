@@ -88,26 +88,20 @@ def reading(op: Operation, others: Mapping[Tensor, Tensor]) -> Operation:
 
 def map_body(body: tuple[PrimExpr, ...], mutator: Mutator) -> tuple[PrimExpr, ...]:
     """A computation's body, rewritten; the results of one reduction stay that."""
-    first = body[0]
+    first = mutator.expr(body[0])
     if not isinstance(first, Reduce):
-        return tuple(mutator.expr(each) for each in body)
-    source = tuple(mutator.expr(each) for each in first.source)
-    condition = mutator.expr(first.condition)
-    init = tuple(mutator.expr(each) for each in first.init)
-    return reductions(first, source, first.axis, condition, init)
+        return (first, *map(mutator.expr, body[1:]))
+    return _results(first)
 
 
-def reductions(
-    reduce: Reduce,
-    source: tuple[PrimExpr, ...],
-    axis: tuple[IterVar, ...],
-    condition: PrimExpr,
-    init: tuple[PrimExpr, ...],
-) -> tuple[PrimExpr, ...]:
-    """All results of one reduction with the combiner of `reduce`."""
-    return tuple(
-        Reduce(reduce.combiner, source, axis, condition, i, init) for i in range(len(source))
-    )
+def _results(reduce: Reduce) -> tuple[PrimExpr, ...]:
+    """All results of the reduction of which `reduce` is one."""
+    return tuple(replace(reduce, value_index=i) for i in range(len(reduce.source)))
+
+
+def _reduced(body: tuple[PrimExpr, ...]) -> tuple[IterVar, ...]:
+    """The axes that a body reduces over."""
+    return body[0].axis if isinstance(body[0], Reduce) else ()
 
 
 # -- cache_read -----------------------------------------------------------------------------------
@@ -148,7 +142,8 @@ def read_by_axes(tensor: Tensor, reader: ComputeOp, name: str) -> tuple[Tensor, 
     which it depends, and `reader` reading that."""
     op = replace(reader, body=map_body(reader.body, _SpellOut()))
     element = element_of(op, tensor)
-    _check_apart(tensor, op, element.axes)
+    for axis in element.axes:
+        _check_fixed(f"cache_access of {tensor.name}", op, axis, "use cache_read")
     names = [axis.name for axis in element.axes]
     own = data_axes(names, [_range(axis).extent for axis in element.axes])
     shift = {old.var: _range(old).min + new.var for old, new in zip(element.axes, own, strict=True)}
@@ -157,18 +152,6 @@ def read_by_axes(tensor: Tensor, reader: ComputeOp, name: str) -> tuple[Tensor, 
     at = tuple(axis.var - _range(axis).min for axis in element.axes)
     body = map_body(op.body, _ReadAt(element.value, ProducerLoad(copy, at)))
     return copy, replace(op, body=body)
-
-
-def _check_apart(tensor: Tensor, op: ComputeOp, axes: Sequence[IterVar]) -> None:
-    """The dimensions of a copy are as long whatever the indices are."""
-    own = {axis.var for axis in (*op.axis, *op.reduce_axis)}
-    for axis in axes:
-        dom = _range(axis)
-        if any(each in own or isinstance(each, ProducerLoad) for each in walk_once(dom.extent)):
-            raise CompileError(
-                f"cache_access of {tensor.name}: expected axes that are as long in each iteration "
-                f"of {op.name}, got {axis.name} of {dom.extent} iterations: use cache_read"
-            )
 
 
 # -- cache_write ----------------------------------------------------------------------------------
@@ -185,19 +168,20 @@ def written_through(
             old.var: new.var for old, new in zip(op.axis, axis, strict=True)
         }
         at: tuple[PrimExpr, ...] = tuple(each.var for each in op.axis)
-        reduced, body = _at(op, values)
+        body = _at(op, values)
     else:
-        axis, reduced, body, at = _in_layout(op, relations, leaves)
-    cache = replace(op, name=f"{op.name}.{scope}", axis=axis, reduce_axis=reduced, body=body)
+        axis, body, at = _in_layout(op, relations, leaves)
+    name = f"{op.name}.{scope}"
+    cache = replace(op, name=name, axis=axis, reduce_axis=_reduced(body), body=body)
     copied = tuple(ProducerLoad(each, at) for each in cache.outputs)
     return cache, replace(op, reduce_axis=(), body=copied)
 
 
 def _in_layout(
     op: ComputeOp, relations: Sequence[Relation], leaves: Sequence[IterVar]
-) -> tuple[tuple[IterVar, ...], tuple[IterVar, ...], tuple[PrimExpr, ...], tuple[PrimExpr, ...]]:
-    """The axes of a cache whose dimensions are the data loops, those that it reduces
-    over, its body, and where the element of the operation's own axes is."""
+) -> tuple[tuple[IterVar, ...], tuple[PrimExpr, ...], tuple[PrimExpr, ...]]:
+    """The axes of a cache whose dimensions are the data loops, its body, and where the element of
+    the operation's own axes is."""
     reduced = leaves_below(relations, op.reduce_axis)
     relations = [r for r in relations if not any(each in reduced for each in r.results)]
     ranges = ranges_of(relations, {each: _range(each) for each in op.axis})
@@ -207,26 +191,23 @@ def _in_layout(
     )
     loops: dict[IterVar, PrimExpr] = {leaf: new.var for leaf, new in zip(leaves, axis, strict=True)}
     values = values_of(relations, ranges, loops)
-    reduce_axis, body = _at(op, {each.var: values[each] for each in op.axis})
+    body = _at(op, {each.var: values[each] for each in op.axis})
     guards = [guard.condition for guard in guards_of(relations, ranges, values)]
     if guards:
         body = _all_only_where(guards, body)
     places = loops_from(relations, ranges, {each: each.var for each in op.axis})
-    return axis, reduce_axis, body, tuple(places[leaf] for leaf in leaves)
+    return axis, body, tuple(places[leaf] for leaf in leaves)
 
 
-def _at(
-    op: ComputeOp, values: Mapping[Var, PrimExpr]
-) -> tuple[tuple[IterVar, ...], tuple[PrimExpr, ...]]:
-    """The axes that an operation reduces over, whose ranges may depend on its data axes, and its
-    body, where these have some values."""
+def _at(op: ComputeOp, values: Mapping[Var, PrimExpr]) -> tuple[PrimExpr, ...]:
+    """The body of an operation where its data axes, on which the ranges of those that it reduces
+    over may depend, have some values."""
     rewrite = Substitution(values)
     body = map_body(op.body, rewrite)
     first = body[0]
     if not isinstance(first, Reduce):
-        return (), body
-    axes = tuple(_ranging(axis, rewrite) for axis in op.reduce_axis)
-    return axes, reductions(first, first.source, axes, first.condition, first.init)
+        return body
+    return _results(replace(first, axis=tuple(_ranging(axis, rewrite) for axis in first.axis)))
 
 
 def _ranging(axis: IterVar, mutator: Mutator) -> IterVar:
@@ -239,11 +220,10 @@ def _ranging(axis: IterVar, mutator: Mutator) -> IterVar:
 
 
 def _all_only_where(guards: Sequence[PrimExpr], body: tuple[PrimExpr, ...]) -> tuple[PrimExpr, ...]:
-    made = tuple(_only_where(guards, each) for each in body)
-    first = made[0]
+    first = _only_where(guards, body[0])
     if not isinstance(first, Reduce):
-        return made
-    return reductions(first, first.source, first.axis, first.condition, first.init)
+        return (first, *[_only_where(guards, each) for each in body[1:]])
+    return _results(first)
 
 
 def _only_where(guards: Sequence[PrimExpr], value: PrimExpr) -> PrimExpr:
@@ -251,10 +231,38 @@ def _only_where(guards: Sequence[PrimExpr], value: PrimExpr) -> PrimExpr:
     condition: PrimExpr = guards[0]
     for each in guards[1:]:
         condition = e.logical_and(condition, each)
-    if isinstance(value, Reduce):
-        held = e.logical_and(condition, value.condition)
-        return Reduce(value.combiner, value.source, value.axis, held, value.value_index, value.init)
+    if not isinstance(value, Reduce):
+        return _or_zero(condition, value)
+    begin = _WhereRead(condition)
+    identity = tuple(map(begin.expr, value.combiner.identity))
+    return replace(
+        value,
+        combiner=replace(value.combiner, identity=identity),
+        axis=tuple(_ranging(axis, begin) for axis in value.axis),
+        condition=e.logical_and(condition, value.condition),
+        init=tuple(map(begin.expr, value.init)),
+    )
+
+
+def _or_zero(condition: PrimExpr, value: PrimExpr) -> PrimExpr:
     return e.intrinsic("if_then_else", value.dtype, condition, value, const(0, value.dtype))
+
+
+class _WhereRead(Mutator):
+    """What reads elements of tensors is zero where a condition doesn't hold: there needn't be such
+    elements."""
+
+    def __init__(self, condition: PrimExpr) -> None:
+        super().__init__()
+        self._condition = condition
+
+    def visit_ProducerLoad(self, node: ProducerLoad) -> PrimExpr:
+        return _or_zero(self._condition, node)
+
+
+def _reads_any(value: PrimExpr) -> bool:
+    """Whether an element of a tensor is read, which needn't be there where padding is."""
+    return any(isinstance(node, ProducerLoad) for node in walk_once(value))
 
 
 # -- transform_layout -----------------------------------------------------------------------------
@@ -278,6 +286,16 @@ class _ReadLayout(Mutator):
         return ProducerLoad(other, tuple(places.expr(each) for each in self._layout.forward))
 
 
+def read_by_ranges(op: Operation) -> list[tuple[IterVar, Tensor]]:
+    """The axes of an operation whose ranges depend on elements of tensors, and those tensors."""
+    return [
+        (axis, cast(Tensor, node.producer))
+        for axis in root_axes(op)
+        for node in walk_once(_range(axis).min, _range(axis).extent)
+        if isinstance(node, ProducerLoad)
+    ]
+
+
 def in_layout(op: Operation, layout: IndexMap) -> Operation:
     """An operation whose tensors are kept in another layout; what pads it is zero, or what the
     reduction begins from."""
@@ -286,10 +304,10 @@ def in_layout(op: Operation, layout: IndexMap) -> Operation:
         return replace(op, shape=shape)
     op = cast(ComputeOp, op)
     values = {axis.var: value for axis, value in zip(op.axis, layout.backward, strict=True)}
-    reduce_axis, body = _at(op, values)
+    body = _at(op, values)
     if layout.inside:
         body = _all_only_where(layout.inside, body)
-    return replace(op, axis=layout.axis, reduce_axis=reduce_axis, body=body)
+    return replace(op, axis=layout.axis, reduce_axis=_reduced(body), body=body)
 
 
 def reading_layout(op: Operation, tensors: Mapping[Tensor, Tensor], layout: IndexMap) -> Operation:
@@ -329,12 +347,13 @@ def factored(
     at_axes = Substitution(new)
     new = {**new, **{each.var: at_axes.expr(values[each]) for each in touched}}
     rewrite = Substitution(new)
-    source = tuple(rewrite.expr(each) for each in reduce.source)
-    condition = rewrite.expr(reduce.condition)
+    moved = cast(Reduce, rewrite.expr(reduce))
+    condition = moved.condition
     for guard in guards_of(relations, ranges, values):
         condition = e.logical_and(likely(rewrite.expr(guard.condition)), condition)
     factor = own.pop(axis)
-    _check_fixed(op, factor)
+    remedy = "split it by a constant, and use rfactor over the inner"
+    _check_fixed(f"rfactor of {op.name}", op, factor, remedy)
     axes.insert(factor_axis, factor)
     reduced = tuple(
         IterVar(_ranging(each, rewrite).dom, each.var, IterType.COMM_REDUCE)
@@ -342,25 +361,24 @@ def factored(
     ) + tuple(_ranging(each, rewrite) for each in op.reduce_axis if each not in touched)
     body: tuple[PrimExpr, ...]
     if reduced:
-        body = reductions(reduce, source, reduced, condition, ())
+        body = _results(replace(moved, axis=reduced, condition=condition, init=()))
     else:
-        identity = reduce.combiner.identity
         body = tuple(
             e.intrinsic("if_then_else", each.dtype, condition, each, neutral)
-            for each, neutral in zip(source, identity, strict=True)
+            for each, neutral in zip(moved.source, moved.combiner.identity, strict=True)
         )
     partial = replace(op, name=f"{op.name}.rf", axis=tuple(axes), reduce_axis=reduced, body=body)
     return partial, _final(op, reduce, partial, factor, factor_axis)
 
 
-def _check_fixed(op: ComputeOp, factor: IterVar) -> None:
-    """The new dimension is the same for all elements."""
-    own = {axis.var for axis in (*op.axis, *op.reduce_axis)}
-    extent = _range(factor).extent
-    if any(node in own or isinstance(node, ProducerLoad) for node in walk_once(extent)):
+def _check_fixed(where: str, op: ComputeOp, axis: IterVar, remedy: str) -> None:
+    """A new dimension is the same for all elements of an operation."""
+    own = {each.var for each in (*op.axis, *op.reduce_axis)}
+    extent = _range(axis).extent
+    if any(node in own for node in walk_once(extent)) or _reads_any(extent):
         raise CompileError(
-            f"rfactor of {op.name}: expected a loop that is as long for each element, got "
-            f"{factor.name} of {extent} iterations: split it by a constant, and factor the inner"
+            f"{where}: expected a loop that is as long for each element, got {axis.name} of "
+            f"{extent} iterations: {remedy}"
         )
 
 
@@ -377,7 +395,7 @@ def _final(
     indices: list[PrimExpr] = [each.var for each in op.axis]
     indices.insert(factor_axis, last.var)
     source = tuple(ProducerLoad(each, tuple(indices)) for each in partial.outputs)
-    body = reductions(reduce, source, (last,), const(True), reduce.init)
+    body = _results(replace(reduce, source=source, axis=(last,), condition=const(True)))
     return replace(op, reduce_axis=(last,), body=body)
 
 
@@ -425,11 +443,14 @@ def padded(
         if dtype != tensor.dtype or tuple(map(e.const_int, shape)) != tuple(
             map(e.const_int, tensor.shape)
         ):
+            for index in load.indices:
+                where, remedy = f"pad_einsum of {op.name}", "give it a constant range"
+                _check_fixed(where, op, axes[cast(Var, index)], remedy)
             copies[tensor] = _padded_copy(tensor, shape, dtype)
     first = cast(Reduce, op.body[0])
     reduced = tuple(axes[axis.var] for axis in op.reduce_axis)
     source = tuple(_ReadCopies(copies).expr(each) for each in first.source)
-    body = reductions(first, source, reduced, first.condition, first.init)
+    body = _results(replace(first, source=source, axis=reduced))
     return replace(
         op, axis=tuple(axes[axis.var] for axis in op.axis), reduce_axis=reduced, body=body
     ), copies
@@ -518,7 +539,8 @@ def without_offset(op: ComputeOp, offset: Tensor) -> tuple[ComputeOp, ComputeOp,
         for old, new in zip((*used, *op.reduce_axis), (*axis, *reduced), strict=True)
     }
     value = e.cast(op.body[0].dtype, Substitution(own).expr(other))
-    sums = reductions(first, (const(128, value.dtype) * value,), reduced, const(True), ())
+    source = (const(128, value.dtype) * value,)
+    sums = _results(replace(first, source=source, axis=reduced, condition=const(True), init=()))
     excess = ComputeOp(f"{op.name}.excess", "", {}, axis, reduced, sums)
     total = replace(op, name=f"{op.name}.offset")
     taken = tuple(new.var for old, new in zip(op.axis, mine, strict=True) if old in used)

@@ -26,7 +26,7 @@ from minitvm.expr import (
     named,
     naming,
 )
-from minitvm.functor import Node, free_vars, walk_once
+from minitvm.functor import Node, children, free_vars, walk_once
 from minitvm.runtime.dtype import FLOAT32, INT32, DType, DTypeLike
 from minitvm.runtime.errors import CompileError
 from minitvm.stmt import Evaluate, Stmt
@@ -295,7 +295,7 @@ def _check_body(name: str, axis: Iterable[IterVar], body: tuple[PrimExpr, ...]) 
         )
     below: list[Node] = [each for each in body if not isinstance(each, Reduce)]
     for reduction in reductions[:1]:
-        below += [*reduction.source, reduction.condition, *reduction.init]
+        below += children(reduction)
     if any(isinstance(node, Reduce) for node in walk_once(*below)):
         raise CompileError(
             f"{name}: expected a reduction to be the whole body, found one inside an expression: "

@@ -24,6 +24,7 @@ from minitvm.expr import (
     naming,
     valued,
 )
+from minitvm.functor import walk_once
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
 
@@ -36,7 +37,8 @@ def comm_reducer(
     Parameters
     ----------
     fcombine : function of two values, or two tuples of values
-        Combines them into one; commutative and associative.
+        Combines them into one; commutative and associative. It may depend on the data axes of the
+        tensor that is computed, and so may `fidentity`.
     fidentity : function of the dtype, or of the dtypes of a tuple
         The value, or tuple of values, that combining with changes nothing.
     name : str
@@ -73,6 +75,7 @@ def comm_reducer(
         if not axes or len(set(axes)) < len(axes):
             raise CompileError(f"{name}: expected reduce axes, each once, got {list(axes)}")
         begin = () if init is None else _initial(name, as_tuple(init), sources)
+        _check_fixed(name, axes, (*combiner.result, *combiner.identity, *begin))
         results = tuple(
             Reduce(combiner, sources, axes, condition, i, begin) for i in range(len(sources))
         )
@@ -169,6 +172,18 @@ def _initial(
         _of_dtype(f"{name}: init", value, source.dtype)
         for value, source in zip(values, sources, strict=True)
     )
+
+
+def _check_fixed(name: str, axes: tuple[IterVar, ...], parts: tuple[PrimExpr, ...]) -> None:
+    """Partial results are combined in any order, and belong to no iteration of a reduce axis."""
+    for axis in axes:
+        for part in parts:
+            if any(node is axis.var for node in walk_once(part)):
+                raise CompileError(
+                    f"{name}: expected a combination, an identity and an init that are the same "
+                    f"all along {axis.name}, which is reduced over, got {part}: let the combined "
+                    f"values depend on {axis.name}"
+                )
 
 
 def _greatest(dtype: DType) -> PrimExpr:

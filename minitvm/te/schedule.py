@@ -20,6 +20,7 @@ from minitvm.te.dataflow import (
     is_offset,
     padded,
     read_by_axes,
+    read_by_ranges,
     reading,
     reading_layout,
     without_offset,
@@ -111,12 +112,18 @@ class Schedule(Traced):
 
     def readers(self, stage: Stage) -> list[Stage]:
         """The stages that read a stage's tensors."""
-        made = set(stage.op.outputs)
-        return [each for each in self.stages if not made.isdisjoint(each.op.input_tensors)]
+        # The range of an axis reads a tensor as it was at first.
+        return [
+            each
+            for each in self.stages
+            if any(self.stage_map.get(tensor.op) is stage for tensor in each.op.input_tensors)
+        ]
 
     def consumes(self, reader: Stage, stage: Stage) -> bool:
         """Whether `reader` reads `stage`, directly or through others."""
-        return reader is not stage and stage.op in in_order([reader.op])
+        if reader is stage:
+            return False
+        return any(self.stage_map.get(op) is stage for op in in_order([reader.op]))
 
     # -- Changing the graph -----------------------------------------------------------------------
 
@@ -557,6 +564,14 @@ class Schedule(Traced):
                     f"{where}: expected to be read element by element, but {reader.name} reads "
                     f"{stage.name} as a whole"
                 )
+        for reader in self.stages:
+            for axis, tensor in read_by_ranges(reader.op):
+                if self.stage_map.get(tensor.op) is stage:
+                    raise CompileError(
+                        f"{where}: expected to be read by elements of other tensors only, but the "
+                        f"range of axis {axis.name} of {reader.name} reads {stage.name}: transform "
+                        f"a copy, as s.cache_read({stage.name}, ...) makes it"
+                    )
         layout = index_map(stage.name, axes, mapping)
         old, new = stage.op, in_layout(stage.op, layout)
         tensors = dict(zip(old.outputs, new.outputs, strict=True))

@@ -10,7 +10,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 from minitvm import te, tir
-from minitvm.te.tensor import ComputeOp, Operation, Tensor
+from minitvm.arith.analyzer import Analyzer
+from minitvm.expr import const_int
+from minitvm.functor import substitute
+from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, ScanOp, Tensor
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
@@ -22,6 +25,7 @@ class Program:
     outputs: list[Operation]
     args: list[Tensor]
     sizes: dict[Any, int]
+    bounds: tuple[Tensor, ...] = ()  # whose elements are ascending and from 0 to 6
 
     def __repr__(self) -> str:
         """As text: each tensor, and what its elements are."""
@@ -47,11 +51,33 @@ class Program:
         made = []
         for tensor in self.args:
             shape = tuple(self._extent(dim) for dim in tensor.shape)
-            made.append(generator.integers(-9, 10, shape).astype(str(tensor.dtype)))
+            array = generator.integers(-9, 10, shape).astype(str(tensor.dtype))
+            made.append(np.sort(array % 7) if tensor in self.bounds else array)
         return made
 
     def _extent(self, dim: Any) -> int:
-        return self.sizes[dim] if dim in self.sizes else int(dim)
+        extent = const_int(Analyzer().simplify(substitute(dim, self.sizes)))
+        assert extent is not None
+        return int(extent)
+
+    def inside(self) -> list[Tensor]:
+        """The tensors between arguments that could be arguments, too."""
+        parts = set[Operation]()
+        found = dict[Tensor, None]()
+        waiting = [*self.outputs]
+        while waiting:
+            op = waiting.pop()
+            if isinstance(op, ScanOp):
+                parts.update(each.op for each in (*op.init, *op.update, *op.state_placeholder))
+            found.update(dict.fromkeys(op.outputs))
+            waiting += [tensor.op for tensor in op.input_tensors]
+        return [
+            tensor
+            for tensor in found
+            if not isinstance(tensor.op, PlaceholderOp)
+            and tensor.op not in parts
+            and tensor not in self.args
+        ]
 
 
 DTYPES = st.sampled_from(["int32", "int32", "int64", "float64", "float32"])
@@ -116,11 +142,11 @@ def blur_2d(draw: Draw) -> Program:
 
 
 def row_reduction(draw: Draw) -> Program:
-    size = Sizes(draw)
-    n, m, dtype = size("n"), size("m"), draw(DTYPES)
+    size, begin = Sizes(draw), draw(st.sampled_from([0, 0, 1, 2]))
+    n, m, dtype = size("n"), size("m", max(begin, 1)), draw(DTYPES)
     a = te.placeholder((n, m), dtype, name="a")
     reducer = draw(st.sampled_from([te.sum, te.max, te.min]))
-    k = te.reduce_axis((0, m), "k")
+    k = te.reduce_axis((begin, m), "k")
     r = te.compute((n,), lambda i: reducer(a[i, k], axis=k), name="r")
     if draw(st.booleans()):
         return Program([r.op], [a, r], size.values)
@@ -146,10 +172,10 @@ def argmax(draw: Draw) -> Program:
 
 
 def matmul(draw: Draw) -> Program:
-    size = Sizes(draw)
-    n, m, depth, dtype = size("n"), size("m"), size("l"), draw(DTYPES)
+    size, begin = Sizes(draw), draw(st.sampled_from([0, 0, 1, 2]))
+    n, m, depth, dtype = size("n"), size("m"), size("l", max(begin, 1)), draw(DTYPES)
     a, b = te.placeholder((n, depth), dtype, name="a"), te.placeholder((depth, m), dtype, name="b")
-    k = te.reduce_axis((0, depth), "k")
+    k = te.reduce_axis((begin, depth), "k")
     c = te.compute((n, m), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="c")
     if draw(st.booleans()):
         return Program([c.op], [a, b, c], size.values)
@@ -163,7 +189,8 @@ def convolution(draw: Draw) -> Program:
     a = te.placeholder((c, n + 2), dtype, name="a")
     w = te.placeholder((o, c, f), dtype, name="w")
     length = (n + 2 - f) // stride + 1
-    rc, rx = te.reduce_axis((0, c), "rc"), te.reduce_axis((0, f), "rx")
+    rc = te.reduce_axis((draw(st.integers(0, c - 1)), c), "rc")
+    rx = te.reduce_axis((draw(st.integers(0, f - 1)), f), "rx")
     y = te.compute(
         (o, length),
         lambda q, x: te.sum(a[rc, x * stride + rx] * w[q, rc, rx], axis=[rc, rx]),
@@ -195,12 +222,12 @@ def scan(draw: Draw) -> Program:
     depth, size = draw(st.integers(1, 3)), Sizes(draw)
     steps = size("steps", depth, 6)
     size.values = {steps: max(value, depth) for steps, value in size.values.items()}
-    n, dtype = size("n"), draw(st.sampled_from(["int32", "int64"]))
+    n, dtype = size("n"), draw(st.sampled_from(["int32", "int64", "int8", "uint16"]))
     x = te.placeholder((steps, n), dtype, name="x")
     state = te.placeholder((steps, n), dtype, name="state")
-    first = te.compute((depth, n), lambda t, i: x[t, i] + 1, name="first")
-    twice = te.compute((steps, n), lambda t, i: state[t - 1, i] * 2, name="twice")
-    given = te.compute((steps, n), lambda t, i: x[t, i] - 3, name="given")
+    first = te.compute((depth, n), lambda t, i: x[t, i] + te.const(1, dtype), name="first")
+    twice = te.compute((steps, n), lambda t, i: state[t - 1, i] * te.const(2, dtype), name="twice")
+    given = te.compute((steps, n), lambda t, i: x[t, i] - te.const(3, dtype), name="given")
     update = te.compute(
         (steps, n),
         lambda t, i: twice[t, i] + twice[t - depth + 1, n - 1 - i] + given[t, i],
@@ -211,6 +238,45 @@ def scan(draw: Draw) -> Program:
         return Program([result.op], [x, result], size.values)
     out = te.compute((steps, n), lambda t, i: result[steps - 1 - t, i] + 1, name="out")
     return Program([out.op], [x, out], size.values)
+
+
+def chosen_reducer(draw: Draw) -> Program:
+    """A reducer that depends on the element: the greatest of some rows, the least of others."""
+    size, begin = Sizes(draw), draw(st.integers(0, 2))
+    n, m, dtype = size("n"), size("m", max(begin, 1)), draw(DTYPES)
+    a, w = te.placeholder((n, m), dtype, name="a"), te.placeholder((n,), "int32", name="w")
+    k = te.reduce_axis((begin, m), "k")
+    by_tensor, starts = draw(st.booleans()), draw(st.booleans())
+
+    def row(i: Any) -> Any:
+        up = w[i] > 0 if by_tensor else i % 2 == 0
+        reducer = te.comm_reducer(
+            lambda x, y: te.if_then_else(up, te.max(x, y), te.min(x, y)),
+            lambda t: te.if_then_else(up, te.min_value(t), te.max_value(t)),
+        )
+        init = (w[i] * i).astype(dtype) if starts else None
+        return reducer(a[i, k] * 2, axis=k, init=init)
+
+    r = te.compute((n,), row, name="r")
+    out = te.compute((n, m), lambda i, j: a[i, j] + r[i] // 2, name="out")
+    return Program([out.op], [a, w, out], size.values)
+
+
+def segments(draw: Draw) -> Program:
+    """Sums of parts of a vector, which begin where data says."""
+    size = Sizes(draw)
+    n, dtype = size("n"), draw(DTYPES)
+    a = te.placeholder((6,), dtype, name="a")
+    p = te.placeholder((n + 1,), "int32", name="p")
+    q = te.compute((n + 1,), lambda i: p[i] + 0, name="q") if draw(st.booleans()) else p
+
+    def part(i: Any) -> Any:
+        k = te.reduce_axis((q[i], q[i + 1]), "k")
+        return te.sum(a[k] * 2, axis=k)
+
+    r = te.compute((n,), part, name="r")
+    out = te.compute((n,), lambda i: r[i] + p[i + 1].astype(dtype), name="out")
+    return Program([out.op], [a, p, out], size.values, (p,))
 
 
 def triangle(draw: Draw) -> Program:
@@ -291,6 +357,8 @@ PROGRAMS: list[Callable[[Draw], Program]] = [
     convolution,
     layouts,
     scan,
+    chosen_reducer,
+    segments,
     triangle,
     guarded,
     extern,

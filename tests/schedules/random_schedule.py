@@ -8,9 +8,10 @@ from itertools import pairwise
 
 from hypothesis import strategies as st
 
-from minitvm.expr import IterType, IterVar, ProducerLoad, const_int
+from minitvm.expr import Call, IterType, IterVar, PrimExpr, ProducerLoad, Range, const_int
 from minitvm.functor import free_vars, walk_once
 from minitvm.stmt import ForKind
+from minitvm.te.dataflow import read_by_ranges
 from minitvm.te.schedule import Schedule
 from minitvm.te.stage import Attachable, Stage
 from minitvm.te.tensor import ComputeOp, ScanOp, Tensor
@@ -219,6 +220,37 @@ def _is_ragged(stage: Stage) -> bool:
     return any(not own.isdisjoint(free_vars(each.dom.extent)) for each in axes if each.dom)
 
 
+def cache_access(s: Schedule, draw: Draw) -> None:
+    able = [each for each in _stages(s) if not _has_guests(s, each) and len(s.stages) < 9]
+    able = [each for each in able if all(map(_is_at_root, _inputs(s, each)))]
+    found = [
+        (tensor, reader)
+        for reader in able
+        for tensor in reader.op.input_tensors
+        if not _is_ragged(reader) and _reads_once(reader, tensor) and not s[tensor].inlined
+    ]
+    if found:
+        tensor, reader = draw(st.sampled_from(found))
+        s.cache_access(tensor, draw(st.sampled_from(["local", "global"])), reader.op)
+
+
+def _reads_once(stage: Stage, tensor: Tensor) -> bool:
+    """Whether a stage reads one element of a tensor in each iteration, whatever holds there."""
+    assert isinstance(stage.op, ComputeOp)
+    ranges = [bound for axis in stage.op.reduce_axis if axis.dom for bound in _ends(axis.dom)]
+
+    def reads(*nodes: PrimExpr) -> list[ProducerLoad]:
+        found = (each for each in walk_once(*nodes) if isinstance(each, ProducerLoad))
+        return [each for each in found if each.producer is tensor]
+
+    guarded = [x for x in walk_once(*stage.op.body) if isinstance(x, Call) and "if" in str(x.op)]
+    return len(reads(*stage.op.body)) == 1 and not reads(*ranges, *guarded)
+
+
+def _ends(dom: Range) -> tuple[PrimExpr, PrimExpr]:
+    return dom.min, dom.extent
+
+
 def rfactor(s: Schedule, draw: Draw) -> None:
     able = [
         (stage, axis)
@@ -243,6 +275,7 @@ def transform_layout(s: Schedule, draw: Draw) -> None:
         and not stage.relations  # fuse() of nothing adds its loop to all and to the leaves
         and stage.leaf_iter_vars == stage.all_iter_vars
         and all((const_int(dim) or 0) > 0 for dim in stage.op.output(0).shape)
+        and not any(s.now(t) in stage.op.outputs for x in s.stages for _, t in read_by_ranges(x.op))
     ]
     if any(isinstance(each.op, ScanOp) for each in s.stages):  # time stays the first dimension
         return
