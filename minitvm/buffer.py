@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 from minitvm.expr import Buffer, PrimExpr, Var, as_expr, as_index, cast, const, const_int
+from minitvm.indices import as_dimension
 from minitvm.runtime.dtype import HANDLE, INT32, INT64, DType, DTypeLike
 from minitvm.runtime.errors import CompileError
 
@@ -92,11 +93,19 @@ def decl_buffer(
 
 def _integers(name: str, what: str, values: Any) -> tuple[PrimExpr, ...]:
     members = values if isinstance(values, (tuple, list)) else (values,)
-    made = tuple(map(as_expr, members))
+    made = tuple([as_dimension(as_expr(each)) for each in members])
     for i, each in enumerate(made):
         if not each.dtype.is_integral or each.dtype.is_bool:
             raise CompileError(f"{name}: {what}[{i}]: expected an integer, got {each.dtype}")
     return made
+
+
+def with_layout(buffer: Buffer, shape: Sequence[PrimExpr], strides: Sequence[PrimExpr]) -> Buffer:
+    """`buffer` of another shape and other strides, in the same memory."""
+    return Buffer(
+        buffer.data, tuple(shape), buffer.dtype, buffer.name, tuple(strides), buffer.elem_offset,
+        buffer.scope, buffer.data_alignment, buffer.offset_factor, buffer.auto_broadcast,
+    )  # fmt: skip
 
 
 def size_factors(buffer: Buffer) -> tuple[PrimExpr, ...]:

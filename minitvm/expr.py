@@ -1108,6 +1108,8 @@ def _arithmetic(node: Callable[[PrimExpr, PrimExpr], PrimExpr], a: Any, b: Any) 
         )
     if not (x.dtype.is_float or x.dtype.is_integral):
         raise CompileError(f"{name}: expected numbers, got {x.dtype}")
+    if isinstance(x, IntImm) and isinstance(y, IntImm) and not _holds(x.dtype, name, x, y):
+        return node(x, y)  # as a dimension, it is more than its dtype holds
     if isinstance(x, (IntImm, FloatImm)) and isinstance(y, (IntImm, FloatImm)):
         return const(scalars.binary(name, x.dtype, x.value, y.value), x.dtype)
     if isinstance(y, IntImm):
@@ -1121,6 +1123,14 @@ def _arithmetic(node: Callable[[PrimExpr, PrimExpr], PrimExpr], a: Any, b: Any) 
         if x.value == 0 and name not in ("Min", "Max", "Sub"):
             return const(0, x.dtype)
     return node(x, y)
+
+
+def _holds(dtype: DType, name: str, x: IntImm, y: IntImm) -> bool:
+    """Whether a dtype holds what an operator makes of two constants. One that wraps, as those of
+    data do, need not."""
+    if not dtype.is_int or dtype.bits < 32:
+        return True
+    return dtype.min() <= scalars.INT_BINARY[name](x.value, y.value) <= dtype.max()
 
 
 @elementwise

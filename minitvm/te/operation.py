@@ -23,6 +23,7 @@ from minitvm.expr import (
     const_int,
 )
 from minitvm.functor import Node, free_vars, walk_once
+from minitvm.indices import as_dimension
 from minitvm.runtime.dtype import INT32, DType, DTypeLike
 from minitvm.runtime.errors import CompileError
 from minitvm.stmt import Evaluate, Stmt
@@ -119,7 +120,8 @@ def _range(name: str, dom: Any) -> Range:
 def _extent(where: str, value: Any) -> PrimExpr:
     """An integer expression; a numpy integer counts as Python's."""
     try:
-        return expr.as_index(int(value) if isinstance(value, np.integer) else value)
+        made = expr.as_index(int(value) if isinstance(value, np.integer) else value)
+        return as_dimension(made)
     except TypeError as error:
         raise CompileError(f"{where}: {error}") from None
 
