@@ -71,6 +71,7 @@ MESSAGES: dict[str, Message] = {
                      ("i32", "i64", "ptr", "i64", "ptr")),
     "extent": Message("ValueError", "shape[%d] from 0 to the largest %s, got %lld",
                       ("i32", "ptr", "i64")),
+    "size": Message("ValueError", "an array of less than 2**63 bytes, got a shape of more"),
     "strides": Message("LayoutError", "strides[%d] == %lld (elements), got %lld",
                        ("i32", "i64", "i64"), arrangement=True),
     "data": Message("ValueError", "memory for %lld elements, got a null data pointer", ("i64",)),

@@ -27,6 +27,7 @@ from minitvm.codegen.vector_folds import VectorFolds
 from minitvm.expr import Buffer, BufferStore, PrimExpr, Var
 from minitvm.functor import walk_once
 from minitvm.passes.fused_index import joined
+from minitvm.passes.widen_indices import widened
 from minitvm.runtime.dtype import INT64, DType
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
@@ -74,8 +75,10 @@ class ExpressionEmitter:
         self._contract = "" if options.strict else "contract"
         self.variables: dict[Var, Value] = {}
         self.pointers: dict[Buffer, Value] = {}
+        self.no_wrap = "nsw"  # what is known of the products of dimensions
         self.has_called_out = False  # and so may have changed anything in memory
         self._strides: dict[Buffer, list[int | None]] = {}
+        self._dimensions: dict[PrimExpr, PrimExpr] = {}
         self._changing: set[Var] = set()
         # The changing variables, and the memory of the buffers, in what is being emitted.
         self._needs: set[object] = set()
@@ -250,15 +253,15 @@ class ExpressionEmitter:
         pointer = self.pointers[buffer]
         if buffer.elem_offset is None:
             return pointer
-        offset = self.index(buffer.elem_offset)
+        offset = self.dimension(buffer.elem_offset)
         return self.text.element_pointer(memory_type(buffer.dtype), pointer, offset)
 
     def strides(self, buffer: Buffer) -> list[Value]:
         """The distances, in elements, between neighbours along each dimension, as ``i64``; 0 along
         a dimension of one element that broadcasts."""
-        extents = [self.index(extent) for extent in buffer.shape]
+        extents = [self.dimension(extent) for extent in buffer.shape]
         if buffer.strides:
-            made = [self.index(s) for s in buffer.strides]
+            made = [self.dimension(s) for s in buffer.strides]
         else:
             made = [integer("i64", 1)]
             for extent in extents[:0:-1]:
@@ -278,13 +281,21 @@ class ExpressionEmitter:
             return integer("i64", node.value)
         return self.conversions.cast(self.emit(node), node.dtype, INT64)
 
+    def dimension(self, node: PrimExpr) -> Value:
+        """The exact value of a dimension, a stride or an offset of a buffer, which no pass has
+        widened, as ``i64``."""
+        made = self._dimensions.get(node)
+        if made is None:
+            made = self._dimensions[node] = widened(node)
+        return self.index(made)
+
     def times(self, a: Value, b: Value) -> Value:
         x, y = _literal(a), _literal(b)
         if x is not None and y is not None:
             return integer("i64", x * y)
         if x in (0, 1) or y in (0, 1):
             return (b if x == 1 else a) if 1 in (x, y) else integer("i64", 0)
-        return self.text.binary("mul", a, b, "nsw")
+        return self.text.binary("mul", a, b, self.no_wrap)
 
     def _plus(self, a: Value, b: Value) -> Value:
         x, y = _literal(a), _literal(b)

@@ -17,9 +17,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
+from math import prod
 from typing import final
 
 from minitvm import expr as e
+from minitvm.arith.prover import Prover
 from minitvm.codegen import dltensor
 from minitvm.codegen.argument_errors import (
     ARRAY_CODES,
@@ -137,6 +139,7 @@ class _Entry:
         self._pays_release = pays_release(func, options.release_gil)
         self._errors = ArgumentErrors(self._text, func.name, self._names, self._text.params[4])
         self._expressions = ExpressionEmitter(self._text, options)
+        self._expressions.no_wrap = ""  # nothing is known of the sizes yet
         self._source: dict[Var, str] = {}
         # Where element 0 of a strided array is, which a negative stride puts behind others.
         self._first: dict[int, Value] = {}
@@ -319,8 +322,8 @@ class _Entry:
     def _check(self, tensor: _Tensor) -> None:
         """Shape, strides, memory and alignment."""
         text, errors, position = self._text, self._errors, tensor.position
-        buffer, index = tensor.buffer, self._expressions.index
-        expected = [index(expr) for expr in buffer.shape]
+        buffer = tensor.buffer
+        expected = [self._expressions.dimension(expr) for expr in buffer.shape]
         if expected:
             pairs = zip(tensor.extents, expected, strict=True)
             fits = _all(text, [text.icmp("eq", *pair) for pair in pairs])
@@ -328,9 +331,7 @@ class _Entry:
             found = (tensor.handle, expected, sources)
             self._require(fits, errors.report_shape, position, self._advice(position), *found)
         tensor.extents = expected
-        size = integer("i64", 1)
-        for extent in expected:
-            size = self._expressions.times(size, extent)
+        size = self._size(tensor)
         data = dltensor.load_field(text, tensor.handle, dltensor.DATA, "ptr")
         offset = dltensor.load_field(text, tensor.handle, dltensor.BYTE_OFFSET, "i64")
         tensor.data = text.element_pointer("i8", data, offset)
@@ -346,6 +347,22 @@ class _Entry:
         details = (size, data, tensor.data, alignment)
         self._require(fits, errors.report_memory, position, *details)
         self._check_strides(tensor, size, nonempty)
+
+    def _size(self, tensor: _Tensor) -> Value:
+        """How many elements an array has; more bytes than 63 bits count are no array's."""
+        text, buffer = self._text, tensor.buffer
+        most = INT64.max() // buffer.dtype.itemsize
+        largest = prod(_largest(extent) for extent in buffer.shape)
+        size = integer("i64", 1)
+        for extent in tensor.extents:
+            if largest <= most:
+                size = self._expressions.times(size, extent)
+            else:  # with any extent of 0 it is 0
+                size = text.intrinsic("smul.fix.sat", "i64", size, extent, integer("i32", 0))
+        if largest > most:
+            fits = text.icmp("sle", size, integer("i64", most))
+            self._require(fits, self._errors.report, "size", tensor.position)
+        return size
 
     def _is_not(self, value: Value, number: int) -> Value:
         """Whether a value, which may be constant, is another than a number."""
@@ -421,7 +438,7 @@ class _Entry:
                 narrow = self._stride(tensor, dim, expr, stride)
                 self._expressions.variables[expr] = narrow
             else:
-                self._require_stride(tensor, dim, self._expressions.index(expr), stride)
+                self._require_stride(tensor, dim, self._expressions.dimension(expr), stride)
             reach = text.binary("mul", stride, text.binary("sub", tensor.extents[dim], one))
             low = text.binary("add", low, text.intrinsic("smin", "i64", reach, zero))
             high = text.binary("add", high, text.intrinsic("smax", "i64", reach, zero))
@@ -560,6 +577,11 @@ class _Entry:
             text.ret(integer("i32", -1))
         text.place(gave_up)
         text.ret(integer("i32", -1))
+
+
+def _largest(extent: PrimExpr) -> float:
+    """The most that a dimension may be, as far as its dtype tells."""
+    return min(Prover().const_int_bound(extent)[1], INT64.max())
 
 
 def _all(text: FunctionText, conditions: Sequence[Value]) -> Value:

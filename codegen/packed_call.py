@@ -92,7 +92,8 @@ class PackedCalls:
         return convert(value, node.dtype, INT64), ArgTypeCode.INT
 
     def _whole(self, buffer: Buffer) -> Value:
-        return self._tensor(buffer, self._expressions.pointer(buffer), buffer.shape)
+        sizes = [self._expressions.dimension(extent) for extent in buffer.shape]
+        return self._tensor(buffer, self._expressions.pointer(buffer), sizes)
 
     def _region(self, node: e.Call) -> Value:
         reference = node.args[0]
@@ -100,16 +101,16 @@ class PackedCalls:
         buffer = reference.buffer
         begins, extents = node.args[1 : buffer.ndim + 1], node.args[buffer.ndim + 1 :]
         first = self._expressions.address(buffer, begins).pointer
-        return self._tensor(buffer, first, extents)
+        sizes = [self._expressions.index(extent) for extent in extents]
+        return self._tensor(buffer, first, sizes)
 
-    def _tensor(self, buffer: Buffer, data: Value, extents: tuple[PrimExpr, ...]) -> Value:
+    def _tensor(self, buffer: Buffer, data: Value, sizes: list[Value]) -> Value:
         """A DLTensor on the stack that describes the last dimensions of a buffer's memory."""
         text = self._text
-        ndim = len(extents)
+        ndim = len(sizes)
         tensor = text.alloca("i8", dltensor.SIZE)
         shape = text.alloca("i64", max(1, ndim))
         strides = text.alloca("i64", max(1, ndim))
-        sizes = [self._expressions.index(extent) for extent in extents]
         steps = self._expressions.strides(buffer)[buffer.ndim - ndim :]
         for where, values in ((shape, sizes), (strides, steps)):
             for position, value in enumerate(values):

@@ -393,7 +393,7 @@ class StatementEmitter:
         text = self.text
         size = integer("i64", buffer.dtype.itemsize)
         for extent in size_factors(buffer):
-            factor = text.intrinsic("smax", "i64", self.expressions.index(extent), _ZERO)
+            factor = text.intrinsic("smax", "i64", self.expressions.dimension(extent), _ZERO)
             size = text.intrinsic("smul.fix.sat", "i64", size, factor, integer("i32", 0))
         allocate = text.module.external_function(ALLOCATE_WORKSPACE, "noalias ptr (i64)")
         memory = text.call(allocate, "ptr", [size])

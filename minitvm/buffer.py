@@ -23,6 +23,7 @@ from minitvm.expr import (
     named,
     naming,
 )
+from minitvm.indices import as_dimension
 from minitvm.runtime.dtype import FLOAT32, HANDLE, INT32, INT64, DTypeLike
 from minitvm.runtime.errors import CompileError
 
@@ -126,7 +127,7 @@ def _integers(where: str, what: str, values: Any) -> tuple[PrimExpr, ...]:
     made = []
     for i, value in enumerate(as_tuple(values)):
         with naming(f"{where}: {what}[{i}]"):
-            made.append(as_size(value))
+            made.append(as_dimension(as_size(value)))
     return tuple(made)
 
 
@@ -140,6 +141,14 @@ def _integer(where: str, what: str, value: Any) -> int:
             f"{where}: expected {what} to be an integer of 32 bits, got {described(value)}"
         )
     return known
+
+
+def with_layout(buffer: Buffer, shape: Sequence[PrimExpr], strides: Sequence[PrimExpr]) -> Buffer:
+    """`buffer` of another shape and other strides, in the same memory."""
+    return Buffer(
+        buffer.data, tuple(shape), buffer.dtype, buffer.name, tuple(strides), buffer.elem_offset,
+        buffer.scope, buffer.data_alignment, buffer.offset_factor, buffer.auto_broadcast,
+    )  # fmt: skip
 
 
 def size_factors(buffer: Buffer) -> tuple[PrimExpr, ...]:

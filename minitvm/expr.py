@@ -1740,6 +1740,8 @@ def _arithmetic(node: Any, a: Any, b: Any) -> PrimExpr:
     x, y = promote(a, b)
     name: str = node.__name__
     _check_numbers(node, x.dtype)
+    if isinstance(x, IntImm) and isinstance(y, IntImm) and not _holds(x.dtype, name, x, y):
+        return node(x, y)  # type: ignore[no-any-return]  # as a dimension, more than its dtype holds
     if isinstance(x, Constant) and isinstance(y, Constant):
         return constant(scalars.binary(name, x.dtype, x.value, y.value), x.dtype)
     if isinstance(y, IntImm):
@@ -1754,6 +1756,14 @@ def _arithmetic(node: Any, a: Any, b: Any) -> PrimExpr:
             return constant(0, x.dtype)
     made: PrimExpr = node(x, y)
     return made
+
+
+def _holds(dtype: DType, name: str, x: IntImm, y: IntImm) -> bool:
+    """Whether a dtype holds what an operator makes of two constants. One that wraps, as those of
+    data do, need not."""
+    if not dtype.is_int or dtype.bits < 32:
+        return True
+    return dtype.min() <= scalars.INT_BINARY[name](x.value, y.value) <= dtype.max()
 
 
 @elementwise

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from minitvm import expr as e
-from minitvm import scalars
+from minitvm import indices, scalars
 from minitvm import stmt as s
 from minitvm.expr import Buffer, PrimExpr, Var
-from minitvm.runtime.dtype import BOOL, FLOAT32, FLOAT64, DType
+from minitvm.runtime.dtype import BOOL, FLOAT32, FLOAT64, INT64, DType
 from minitvm.runtime.errors import RAISABLE, CompileError, InternalError
 from minitvm.scalars import Scalar
 from minitvm.stmt import PrimFunc, Stmt
@@ -214,7 +214,7 @@ def _check_shape(
     compiler: _Compiler, env: Environment, where: str, buffer: Buffer, array: Any
 ) -> None:
     for i, (dimension, found) in enumerate(zip(buffer.shape, array.shape, strict=True)):
-        expected = compiler.expr(dimension)(env)
+        expected = compiler.exact(dimension)(env)
         if expected != found:
             raise ValueError(f"{where}: expected shape[{i}] == {expected}, got {found}")
 
@@ -228,15 +228,39 @@ class _Compiler:
     def __init__(self, name: str, packed: Mapping[str, Callable[..., Any]]) -> None:
         self.name = name
         self.packed = packed
+        self.data: set[Var] = set()  # names for what is no index arithmetic
         self._made: dict[PrimExpr, Evaluator] = {}
 
-    def expr(self, node: PrimExpr) -> Evaluator:
+    def exact(self, node: PrimExpr) -> Evaluator:
+        """The value of a node; of index arithmetic the exact one, which its dtype need not hold."""
         if node not in self._made:
             self._made[node] = _EXPRESSIONS[type(node)](self, node)
         return self._made[node]
 
+    def expr(self, node: PrimExpr) -> Evaluator:
+        """The value of a node as data, modulo 2**bits."""
+        value, element = self.exact(node), node.dtype.element
+        if not indices.is_wide(element) or isinstance(node, e.IntImm):
+            return value
+        into_range = _rounded(element)
+        assert into_range is not None
+        return _lifted(into_range, value, lanes=node.dtype.lanes)
+
     def exprs(self, nodes: Sequence[PrimExpr]) -> list[Evaluator]:
         return [self.expr(node) for node in nodes]
+
+    def exacts(self, nodes: Sequence[PrimExpr]) -> list[Evaluator]:
+        return [self.exact(node) for node in nodes]
+
+    def shown(self, nodes: Sequence[PrimExpr]) -> list[Evaluator]:
+        """The integers in a message, of 64 bits."""
+        return [_lifted(partial(scalars.wrap, INT64), self.exact(node), lanes=1) for node in nodes]
+
+    def bind(self, var: Var, value: PrimExpr) -> Evaluator:
+        """The value of a name, which is bound before what it is used in is compiled."""
+        if not indices.is_index_arithmetic(value, self.data):
+            self.data.add(var)
+        return self.exact(value)
 
     def stmt(self, node: Stmt) -> Runner:
         return _STATEMENTS[type(node)](self, node)
@@ -277,15 +301,22 @@ def _arithmetic(compiler: _Compiler, node: e.Arithmetic) -> Evaluator:
         scalars.FLOAT_BINARY if element.is_float else scalars.INT_BINARY
     )
     operation, into_range = table[name], _rounded(element)
-    args = compiler.exprs((node.a, node.b))
-    if into_range is None:
+    args = compiler.exacts((node.a, node.b))
+    if into_range is None or _is_exact(compiler, node):
         return _lifted(operation, *args, lanes=node.dtype.lanes)
     return _lifted(lambda a, b: into_range(operation(a, b)), *args, lanes=node.dtype.lanes)
 
 
+def _is_exact(compiler: _Compiler, node: PrimExpr) -> bool:
+    """Whether an operator on exact values gives an exact value."""
+    if not indices.is_wide(node.dtype.element):
+        return False
+    return not indices.wraps(node) or indices.is_index_arithmetic(node, compiler.data)
+
+
 def _comparison(compiler: _Compiler, node: e.Comparison) -> Evaluator:
     operation = scalars.COMPARE[type(node).__name__]
-    return _lifted(operation, *compiler.exprs((node.a, node.b)), lanes=node.dtype.lanes)
+    return _lifted(operation, *compiler.exacts((node.a, node.b)), lanes=node.dtype.lanes)
 
 
 def _not(compiler: _Compiler, node: e.Not) -> Evaluator:
@@ -293,7 +324,7 @@ def _not(compiler: _Compiler, node: e.Not) -> Evaluator:
 
 
 def _select(compiler: _Compiler, node: e.Select) -> Evaluator:
-    values = compiler.exprs((node.condition, node.true_value, node.false_value))
+    values = compiler.exacts((node.condition, node.true_value, node.false_value))
     return _lifted(_chosen, *values, lanes=node.condition.dtype.lanes)
 
 
@@ -303,11 +334,12 @@ def _chosen(condition: bool, true_value: Value, false_value: Value) -> Value:
 
 def _cast(compiler: _Compiler, node: e.Cast) -> Evaluator:
     convert = partial(scalars.cast, node.dtype.element)
-    return _lifted(convert, compiler.expr(node.value), lanes=node.dtype.lanes)
+    value = (compiler.expr if node.dtype.is_float else compiler.exact)(node.value)
+    return _lifted(convert, value, lanes=node.dtype.lanes)
 
 
 def _let(compiler: _Compiler, node: e.Let) -> Evaluator:
-    var, value, body = node.var, compiler.expr(node.value), compiler.expr(node.body)
+    var, value, body = node.var, compiler.bind(node.var, node.value), compiler.exact(node.body)
 
     def evaluate(env: Environment) -> Value:
         env[var] = value(env)
@@ -318,23 +350,25 @@ def _let(compiler: _Compiler, node: e.Let) -> Evaluator:
 
 def _ramp(compiler: _Compiler, node: e.Ramp) -> Evaluator:
     element, lanes = node.dtype.element, range(node.lanes)
+    exact = indices.is_index_arithmetic(node.base + node.stride, compiler.data)
 
     def steps(base: int, stride: int) -> Value:
-        return tuple([scalars.wrap(element, base + i * stride) for i in lanes])
+        made = [base + i * stride for i in lanes]
+        return tuple(made if exact else [scalars.wrap(element, each) for each in made])
 
-    return _lifted(steps, *compiler.exprs((node.base, node.stride)), lanes=1)
+    return _lifted(steps, *compiler.exacts((node.base, node.stride)), lanes=1)
 
 
 def _broadcast(compiler: _Compiler, node: e.Broadcast) -> Evaluator:
-    value, lanes = compiler.expr(node.value), node.lanes
+    value, lanes = compiler.exact(node.value), node.lanes
     return lambda env: (value(env),) * lanes
 
 
 def _indices(compiler: _Compiler, nodes: Sequence[PrimExpr], lanes: int) -> list[Evaluator]:
     """The indices of an access, scalars among vectors repeated."""
     if lanes == 1:
-        return compiler.exprs(nodes)
-    return compiler.exprs([n if n.dtype.lanes > 1 else e.Broadcast(n, lanes) for n in nodes])
+        return compiler.exacts(nodes)
+    return compiler.exacts([n if n.dtype.lanes > 1 else e.Broadcast(n, lanes) for n in nodes])
 
 
 def _load(compiler: _Compiler, node: e.BufferLoad) -> Evaluator:
@@ -384,22 +418,37 @@ def _call(compiler: _Compiler, node: e.Call) -> Evaluator:
         return _CALLS[node.op](compiler, node)
     if node.op not in scalars.INTRINSICS:
         raise CompileError(f"{compiler.name}: {node.op}: only compiled code gives it a meaning")
+    if node.op in _EXACT_CALLS and indices.is_exact_call(node) and _is_exact(compiler, node):
+        values = compiler.exacts(node.args)
+        return _lifted(_EXACT_CALLS[node.op], *values, lanes=node.dtype.lanes)
     meaning, element = scalars.INTRINSICS[node.op], node.args[0].dtype.element
     args = compiler.exprs(node.args)
     return _lifted(partial(meaning, element), *args, lanes=node.dtype.lanes)
 
 
+# What is index arithmetic where its arguments are.
+_EXACT_CALLS: dict[str, Callable[..., int]] = {
+    "shift_left": lambda a, b: a << b,
+    "shift_right": lambda a, b: a >> b,
+    "bitwise_and": lambda a, b: a & b,
+    "bitwise_or": lambda a, b: a | b,
+    "bitwise_xor": lambda a, b: a ^ b,
+    "bitwise_not": lambda a: ~a,
+}
+
+
 def _if_then_else(compiler: _Compiler, node: e.Call) -> Evaluator:
-    condition, true_value, false_value = compiler.exprs(node.args)
+    condition, true_value, false_value = compiler.exacts(node.args)
     return lambda env: true_value(env) if condition(env) else false_value(env)
 
 
 def _first_argument(compiler: _Compiler, node: e.Call) -> Evaluator:
-    return compiler.expr(node.args[0])
+    return compiler.exact(node.args[0])
 
 
 def _checked(compiler: _Compiler, node: e.Call) -> Evaluator:
-    condition, message, value, *shown = compiler.exprs(node.args)
+    condition, message, value = compiler.exacts(node.args[:3])
+    shown = compiler.shown(node.args[3:])
 
     def evaluate(env: Environment) -> Value:
         if not condition(env):
@@ -463,7 +512,7 @@ def _nothing_to_do(compiler: _Compiler, node: e.Call) -> Evaluator:
 
 
 def _access_ptr(compiler: _Compiler, node: e.Call) -> Evaluator:
-    memory, offset, *_ = compiler.exprs(node.args)
+    memory, offset, *_ = compiler.exacts(node.args)
     return lambda env: memory(env).address(offset(env))
 
 
@@ -471,7 +520,7 @@ def _region(compiler: _Compiler, node: e.Call) -> Evaluator:
     """A part of an array: where it begins in each dimension, and the extents of the last ones."""
     reference = node.args[0]
     assert isinstance(reference, e.BufferRef)
-    memory, *numbers = compiler.exprs(node.args)
+    memory, *numbers = compiler.exacts(node.args)
     ndim = reference.buffer.ndim
     begins, extents = numbers[:ndim], numbers[ndim:]
 
@@ -572,7 +621,7 @@ _EXPRESSIONS: dict[type, Callable[[_Compiler, Any], Evaluator]] = {
 
 
 def _for(compiler: _Compiler, node: s.For) -> Runner:
-    var, low, extent = node.loop_var, compiler.expr(node.min), compiler.expr(node.extent)
+    var, low, extent = node.loop_var, compiler.exact(node.min), compiler.exact(node.extent)
     body = compiler.stmt(node.body)
 
     def run(env: Environment) -> None:
@@ -623,7 +672,7 @@ def _store(compiler: _Compiler, node: s.BufferStore) -> Runner:
 
 def _allocate(compiler: _Compiler, node: s.Allocate) -> Runner:
     buffer, dtype = node.buffer, _numpy_dtype(node.buffer)
-    shape, body = compiler.exprs(buffer.shape), compiler.stmt(node.body)
+    shape, body = compiler.exacts(buffer.shape), compiler.stmt(node.body)
     label = f"{compiler.name}: {buffer.name}"
 
     def run(env: Environment) -> None:
@@ -639,7 +688,7 @@ _POISON = 0xFF  # in each byte of fresh memory: NaN as a float, -1 as an integer
 
 
 def _let_stmt(compiler: _Compiler, node: s.LetStmt) -> Runner:
-    var, value, body = node.var, compiler.expr(node.value), compiler.stmt(node.body)
+    var, value, body = node.var, compiler.bind(node.var, node.value), compiler.stmt(node.body)
 
     def run(env: Environment) -> None:
         env[var] = value(env)
@@ -679,7 +728,7 @@ def _evaluate(compiler: _Compiler, node: s.Evaluate) -> Runner:
 
 def _assert(compiler: _Compiler, node: s.AssertStmt) -> Runner:
     condition, body = compiler.expr(node.condition), compiler.stmt(node.body)
-    values = compiler.exprs(node.values)
+    values = compiler.shown(node.values)
 
     def run(env: Environment) -> None:
         if not condition(env):

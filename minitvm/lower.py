@@ -21,6 +21,7 @@ from minitvm.passes.compute_padding import compute_padding
 from minitvm.passes.hoist_conditions import hoist_conditions
 from minitvm.passes.inject_double_buffer import inject_double_buffer
 from minitvm.passes.inject_prefetch import inject_prefetch
+from minitvm.passes.limit_indices import limit_indices
 from minitvm.passes.partition_loops import partition_loops
 from minitvm.passes.remove_assertions import remove_assertions
 from minitvm.passes.reuse_storage import reuse_storage
@@ -70,6 +71,7 @@ def pipeline(config: PassConfig) -> tuple[Pass, ...]:
         (
             *((("reuse_storage", reuse_storage),) if config.reuse_storage else ()),
             ("widen_indices", widen_indices),
+            ("limit_indices", limit_indices),
             ("transpose_copies", transpose_copies),
             ("vectorize_loops", vectorize_loops),
         ),

@@ -10,7 +10,6 @@ import ctypes
 import sys
 import sysconfig
 import weakref
-from collections.abc import Callable
 from typing import Any, final
 
 import numpy as np

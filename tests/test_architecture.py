@@ -20,7 +20,7 @@ _IR = ("runtime", "loop IR")
 ROOMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "runtime": ("runtime", ()),
     "loop IR": (
-        "scalars expr stmt functor buffer structural_equal printer verify interpreter",
+        "scalars expr stmt functor indices buffer structural_equal printer verify interpreter",
         ("runtime",),
     ),
     "operators": ("op ir_builder", _IR),

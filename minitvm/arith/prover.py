@@ -1,10 +1,9 @@
 """What is known about the integers of a program, and what follows from it.
 
-Index arithmetic is read as arithmetic of mathematical integers: an expression is *index-like* when
-all its leaves are constants and variables (loop variables, sizes, scalar parameters) of a signed
-type of 32 bits or more, which lowering makes wide enough. Anything else is data and wraps: its
-``+ - *`` is looked into only if what is known shows that it can't wrap, and is opaque otherwise.
-So what :meth:`Prover.affine` says of an expression is true of the machine's value, too.
+Index arithmetic (:mod:`minitvm.indices`) is read as the arithmetic of mathematical integers that it
+is. Anything else is data and wraps: its ``+ - *`` is looked into only if what is known shows that
+it can't wrap, and is opaque otherwise. So what :meth:`Prover.affine` says of an expression is true
+of the machine's value, too.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ from minitvm import expr as e
 from minitvm.arith.atoms import Atoms, is_pure
 from minitvm.arith.linear import Affine, Atom, at_most, equal, is_infeasible, less
 from minitvm.expr import Buffer, Call, IntImm, PrimExpr, Range, Var, const
-from minitvm.functor import substitute, walk_once
+from minitvm.functor import substitute
+from minitvm.indices import RING, is_exact_call, is_index_arithmetic, is_wide, wraps
 from minitvm.runtime.dtype import INT64, DType
 from minitvm.runtime.record import record
 
@@ -28,6 +28,7 @@ System = list[Affine]  # all of these are at least zero
 Alternatives = list[System]  # one of these systems holds
 
 _MAX_SYSTEMS = 32
+_LARGEST = 1 << 62  # beyond it, nothing checks that 64 bits suffice
 
 
 @record()
@@ -109,7 +110,7 @@ class Prover:
         if isinstance(value, Range):
             self.bind_loop(var, value.min, value.extent)
             return
-        if not self._index_like(value):
+        if not self.is_index_arithmetic(value):
             self._data.add(var)
         if value.dtype.is_integral and not value.dtype.is_bool:
             form = self.affine(value)
@@ -119,6 +120,12 @@ class Prover:
     def bind_data(self, var: Var) -> None:
         """`var` is a value of which nothing is known: arithmetic on it may wrap."""
         self._data.add(var)
+        self.bind_unknown(var)
+
+    def bind_unknown(self, var: Var) -> None:
+        """`var` is a loop's, or a name, of which nothing is known: not even that its dtype holds
+        it."""
+        self._known.intervals[var] = _range_of_exact(var)
 
     def bind_size(self, size: PrimExpr) -> None:
         """`size`, a dimension, is zero or more."""
@@ -135,7 +142,11 @@ class Prover:
         less than :meth:`bind_loop` says, in less time."""
         low = self.affine(begin)
         high = low + self.affine(extent) - 1
-        self._known.intervals[var] = (self.interval(low)[0], self.interval(high)[1])
+        bounds = self._known.intervals[var] = (self.interval(low)[0], self.interval(high)[1])
+        if (bounds[0] < -_LARGEST or bounds[1] > _LARGEST) and not (
+            self.is_index_arithmetic(begin) and self.is_index_arithmetic(extent)
+        ):
+            self._data.add(var)  # as large as data say, so that arithmetic on it may wrap
 
     def bind_loop(self, var: Var, begin: PrimExpr, size: PrimExpr) -> None:
         """`var` counts through a loop, which is then not empty."""
@@ -157,7 +168,7 @@ class Prover:
             case e.Mul(a, b):
                 yield from self._factors_in(a)
                 yield from self._factors_in(b)
-            case e.Cast(_, value) if self._index_like(value):
+            case e.Cast(_, value) if self.is_index_arithmetic(value):
                 yield from self._factors_in(value)
             case _:
                 form = self.affine(size)
@@ -427,9 +438,9 @@ class Prover:
 
     def is_exact(self, expr: PrimExpr) -> bool:
         """Whether the ``+ - *`` at the top of `expr` surely compute what they say, unwrapped."""
-        if not isinstance(expr, e.Add | e.Sub | e.Mul):
+        if not isinstance(expr, RING):
             return True
-        if self._index_like(expr):
+        if self.is_index_arithmetic(expr):
             return True
         return self.affine(expr).terms.keys() != {self.atoms.shared(expr)}
 
@@ -459,20 +470,19 @@ class Prover:
             return total - const(-form.constant, dtype)
         return total + const(form.constant, dtype)
 
-    def _index_like(self, expr: PrimExpr) -> bool:
-        return all(
-            isinstance(each, _INDEX_NODES)
-            and (each.dtype.is_bool or (each.dtype.is_int and each.dtype.bits >= 32))
-            and each not in self._data
-            for each in walk_once(expr)
-            if isinstance(each, PrimExpr)
-        )
+    def is_index_arithmetic(self, expr: PrimExpr) -> bool:
+        """Whether `expr` is computed exactly, and not modulo 2**bits."""
+        return is_index_arithmetic(expr, self._data)
 
     def _if_it_fits(self, form: Affine, expr: PrimExpr) -> Affine:
         low, high = self.interval(form)
         if low >= expr.dtype.min() and high <= expr.dtype.max():
             return form
-        return form if self._index_like(expr) or self.fits(form, expr.dtype) else self._opaque(expr)
+        return (
+            form
+            if self.is_index_arithmetic(expr) or self.fits(form, expr.dtype)
+            else self._opaque(expr)
+        )
 
     def _ring(self, expr: e.Arithmetic) -> Affine:
         a, b = self.affine(expr.a), self.affine(expr.b)
@@ -696,13 +706,6 @@ class Prover:
         return _range_of(atom)
 
 
-# What an index-like expression is made of.
-_INDEX_NODES = (
-    Var, IntImm, e.Add, e.Sub, e.Mul, e.Div, e.Mod, e.FloorDiv, e.FloorMod, e.Min, e.Max, e.Cast,
-    e.Select, e.Comparison, e.Not,
-)  # fmt: skip
-
-
 def _shrunk(form: Affine, by: int) -> Affine:
     """``form // by``, where `by` divides all coefficients."""
     return Affine({atom: c // by for atom, c in form.terms.items()}, form.constant // by)
@@ -715,9 +718,22 @@ def _only_atom(form: Affine) -> Atom | None:
 
 
 def _range_of(atom: Atom) -> Interval:
+    exact = isinstance(atom, _EXACT) or (is_exact_call(atom) and not wraps(atom))
+    if exact or not atom.dtype.is_integral:
+        return _range_of_exact(atom)
+    return atom.dtype.min(), atom.dtype.max()
+
+
+def _range_of_exact(atom: Atom) -> Interval:
+    """The values of an operator that may be exact, or of a name for it: index arithmetic of 32 bits
+    may leave its dtype."""
     if not atom.dtype.is_integral:
         return -math.inf, math.inf
-    return atom.dtype.min(), atom.dtype.max()
+    dtype = INT64 if is_wide(atom.dtype) else atom.dtype
+    return dtype.min(), dtype.max()
+
+
+_EXACT = (e.Div, e.Mod, e.FloorDiv, e.FloorMod, e.Min, e.Max, e.Select, e.Let)
 
 
 def _atoms_of(alternatives: Alternatives) -> dict[Atom, None]:

@@ -11,6 +11,7 @@ from minitvm import stmt as s
 from minitvm.expr import Buffer, BufferLoad, BufferStore, Call, PrimExpr, Var
 from minitvm.functor import Mutator, walk_once
 from minitvm.passes.effects import calls_out
+from minitvm.passes.widen_indices import widened
 from minitvm.runtime.dtype import BOOL, INT64
 from minitvm.runtime.record import record
 from minitvm.runtime.threads import MAX_FAILURE_VALUES
@@ -62,11 +63,12 @@ class _CheckAccesses(Mutator):
         """What is allocated reaches from the first element upwards."""
         made: s.Allocate = self.descend(node)
         buffer = made.buffer
-        holds = [e.greater_equal(stride, 0) for stride in buffer.strides]
+        strides = [widened(stride) for stride in buffer.strides]
+        holds = [e.greater_equal(stride, 0) for stride in strides]
         message = _Message()
         message.add(f"{self._function}: {buffer.name}: expected a workspace without negative ")
         message.add("strides and elem_offset, got strides (")
-        for stride in buffer.strides:
+        for stride in strides:
             message.add(stride, ", ")
         message.add(")")
         if buffer.elem_offset is not None:
@@ -115,7 +117,7 @@ class _CheckAccesses(Mutator):
         for dim, (begin, size) in enumerate(zip(begins, buffer.shape, strict=True)):
             extent = extents[dim - dropped] if dim >= dropped else e.const(1, INT64)
             begin, extent = e.cast(INT64, begin), e.cast(INT64, extent)
-            for least, most in ((0, begin), (0, extent), (extent, e.cast(INT64, size) - begin)):
+            for least, most in ((0, begin), (0, extent), (extent, _exact(size) - begin)):
                 holds.append(e.less_equal(least, most))
             message.add(", " if dim else "", begin)
             if dim >= dropped:
@@ -185,7 +187,7 @@ def _access_check(
 
 
 def _is_inside(buffer: Buffer, dim: int, index: PrimExpr) -> PrimExpr:
-    extent = buffer.shape[dim]
+    extent = _exact(buffer.shape[dim])
     inside = e.logical_and(e.greater_equal(index, 0), e.less(index, extent))
     return e.logical_or(e.equal(extent, 1), inside) if buffer.auto_broadcast else inside
 
@@ -214,15 +216,20 @@ def _reach(buffer: Buffer) -> tuple[PrimExpr, PrimExpr]:
     """Which elements a buffer has, in the order of memory from its first one: from, and to before;
     a negative stride reaches to before the first one."""
     low, end = e.const(0, INT64), e.const(1, INT64)
-    extents = [e.cast(INT64, extent) for extent in buffer.shape]
+    extents = [_exact(extent) for extent in buffer.shape]
     if not buffer.strides:
         for extent in extents:
             end = end * extent
         return low, end
     for extent, stride in zip(extents, buffer.strides, strict=True):
-        last = e.maximum(extent - 1, 0) * e.cast(INT64, stride)
+        last = e.maximum(extent - 1, 0) * _exact(stride)
         low, end = low + e.minimum(last, 0), end + e.maximum(last, 0)
     return low, end
+
+
+def _exact(dimension: PrimExpr) -> PrimExpr:
+    """A dimension or a stride in 64 bits."""
+    return e.cast(INT64, widened(dimension))
 
 
 # -- Checks, and what they say --------------------------------------------------------------------
@@ -246,7 +253,8 @@ class _Message:
 
     def add_shape(self, buffer: Buffer) -> None:
         for dim, extent in enumerate(buffer.shape):
-            self.add(", " if dim else "(", extent)
+            shown = extent if isinstance(extent, Var) else _exact(extent)
+            self.add(", " if dim else "(", shown)
         self.add(",)" if buffer.ndim == 1 else ")")
 
 

@@ -167,6 +167,7 @@ class _Checker(Mutator):
             if exact:
                 self._prover.bind(node.loop_var, Range.from_min_extent(node.min, node.extent))
             else:
+                self._prover.bind_unknown(node.loop_var)
                 self._prover.forget()
             body = self.stmt(node.body)
         made = node if body is node.body else replace(node, body=body)

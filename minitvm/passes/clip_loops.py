@@ -91,17 +91,14 @@ class _ClipLoops(Mutator):
                 dropped += need.guards
         if not ends:
             return node
-        size = functools.reduce(e.minimum, ends, node.extent)
+        size = functools.reduce(_less, ends, node.extent)
         body = _Without(frozenset(dropped)).stmt(node.body)
         return s.For(var, node.min, size, node.kind, body, node.annotations)
 
     def _end(self, rest: Affine, divisor: int, var: Var) -> PrimExpr:
         """The first value of a loop's variable for which ``rest - divisor * var`` is negative."""
         dtype = max((var.dtype, *(atom.dtype for atom in rest.terms)), key=lambda each: each.bits)
-        quotient = e.floordiv(self._prover.expression(rest + divisor, dtype), const(divisor, dtype))
-        if dtype == var.dtype:
-            return quotient
-        return e.cast(var.dtype, e.maximum(quotient, const(0, dtype)))
+        return e.floordiv(self._prover.expression(rest + divisor, dtype), const(divisor, dtype))
 
     # -- What has to hold --
 
@@ -149,6 +146,14 @@ class _ClipLoops(Mutator):
         if not isinstance(inside, e.LT) or not is_pure(inside):
             return None
         return self._prover.affine(inside.b) - self._prover.affine(inside.a) - 1
+
+
+def _less(extent: PrimExpr, end: PrimExpr) -> PrimExpr:
+    """The lesser of an extent and an end, in the dtype of the extent, which holds it."""
+    if end.dtype == extent.dtype:
+        return e.minimum(extent, end)
+    inside = e.minimum(e.cast(end.dtype, extent), e.maximum(end, const(0, end.dtype)))
+    return e.cast(extent.dtype, inside)
 
 
 def _iterations(node: Stmt) -> int:

@@ -67,6 +67,8 @@ class _SimplifyStmts(Simplifier):
         with self.inside() as prover:
             if is_stable(low, node.body) and is_stable(extent, node.body):
                 prover.bind_loop(node.loop_var, low, extent)
+            else:
+                prover.bind_unknown(node.loop_var)
             body = self.stmt(node.body)
         if _is_nothing(body) and is_pure(low) and is_pure(extent):
             return _NOTHING

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from typing import cast
 
 from minitvm import expr as e
+from minitvm.buffer import with_layout
 from minitvm.expr import Buffer, BufferLoad, BufferRef, Call, Var
 from minitvm.functor import replace_buffers, walk_once
 from minitvm.passes.access import written_parameters
+from minitvm.passes.widen_indices import widened
 from minitvm.runtime.dtype import HANDLE, INT64
 from minitvm.stmt import Allocate, BufferStore, For, ForKind, PrimFunc, Stmt, seq
 
@@ -64,10 +66,7 @@ def _knows_layout(func: PrimFunc) -> bool:
 
 def _strided(buffer: Buffer) -> Buffer:
     strides = tuple(Var(f"{buffer.name}_s{dim}", INT64) for dim in range(buffer.ndim))
-    return Buffer(
-        buffer.data, buffer.shape, buffer.dtype, buffer.name, strides, buffer.elem_offset,
-        buffer.scope, buffer.data_alignment, buffer.offset_factor, buffer.auto_broadcast,
-    )  # fmt: skip
+    return with_layout(buffer, buffer.shape, strides)
 
 
 def _on_copies(func: PrimFunc, strided: Mapping[Buffer, Buffer]) -> Stmt:
@@ -95,5 +94,5 @@ def _copied(source: Buffer, target: Buffer) -> Stmt:
     indices = tuple(Var(f"i{dim}", INT64) for dim in range(source.ndim))
     body: Stmt = BufferStore(target, BufferLoad(source, indices), indices)
     for index, extent in reversed(list(zip(indices, source.shape, strict=True))):
-        body = For(index, e.const(0, INT64), e.cast(INT64, extent), ForKind.SERIAL, body)
+        body = For(index, e.const(0, INT64), e.cast(INT64, widened(extent)), ForKind.SERIAL, body)
     return body

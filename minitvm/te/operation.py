@@ -27,6 +27,7 @@ from minitvm.expr import (
     naming,
 )
 from minitvm.functor import Node, children, free_vars, walk_once
+from minitvm.indices import as_dimension
 from minitvm.runtime.dtype import FLOAT32, INT32, DType, DTypeLike
 from minitvm.runtime.errors import CompileError
 from minitvm.stmt import Evaluate, Stmt
@@ -130,7 +131,7 @@ def _range(name: str, dom: Any) -> Range:
 
 def _extent(where: str, value: Any) -> PrimExpr:
     with naming(where):
-        return expr.as_size(value)
+        return as_dimension(expr.as_size(value))
 
 
 def _shape(name: str, shape: Any) -> tuple[PrimExpr, ...]:
