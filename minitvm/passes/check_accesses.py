@@ -10,7 +10,7 @@ from minitvm import expr as e
 from minitvm import stmt as s
 from minitvm.expr import Buffer, BufferLoad, BufferStore, Call, PrimExpr, Var
 from minitvm.functor import Mutator, walk_once
-from minitvm.passes.effects import calls_out
+from minitvm.arith.effects import calls_out
 from minitvm.runtime.dtype import BOOL, INT64
 from minitvm.runtime.record import record
 from minitvm.runtime.threads import MAX_FAILURE_VALUES

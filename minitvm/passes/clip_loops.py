@@ -13,7 +13,7 @@ from minitvm.arith.prover import Prover
 from minitvm.expr import Call, PrimExpr, Var, const
 from minitvm.functor import Mutator, children, free_vars
 from minitvm.op import is_likely
-from minitvm.passes.effects import is_stable, loads
+from minitvm.arith.effects import is_stable, loads
 from minitvm.runtime.record import record
 from minitvm.stmt import ForKind, PrimFunc, Stmt, with_body
 

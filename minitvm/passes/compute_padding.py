@@ -13,7 +13,7 @@ from minitvm.arith.prover import Prover
 from minitvm.expr import Buffer, BufferLoad, PrimExpr, Var, const
 from minitvm.functor import Mutator, free_vars, walk_once
 from minitvm.op import is_likely
-from minitvm.passes.effects import is_stable
+from minitvm.arith.effects import is_stable
 from minitvm.stmt import ForKind, PrimFunc, Stmt, with_body
 
 _DIVISIONS = (e.Div, e.Mod, e.FloorDiv, e.FloorMod)

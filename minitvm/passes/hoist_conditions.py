@@ -7,7 +7,7 @@ from minitvm import stmt as s
 from minitvm.arith.atoms import is_pure, structural_key
 from minitvm.expr import PrimExpr, Var
 from minitvm.functor import Mutator, walk_once
-from minitvm.passes.effects import is_stable, loads
+from minitvm.arith.effects import is_stable, loads
 from minitvm.stmt import PrimFunc, Stmt, seq, with_body
 
 
@@ -67,8 +67,10 @@ class _Hoist(Mutator):
         outside: list[PrimExpr] = []
         inside: list[PrimExpr] = []
         while isinstance(body, s.IfThenElse) and body.else_case is None:
-            # One that loads stays behind the conditions that it stands under.
-            moves = _may_move(body.condition, made) and not (inside and loads(body.condition))
+            # One that loads stays behind the conditions that it stands under; behind one that does
+            # something, all stay.
+            behind = loads(body.condition) or not all(map(is_pure, inside))
+            moves = _may_move(body.condition, made) and not (inside and behind)
             (outside if moves else inside).append(body.condition)
             body = body.then_case
         if not outside:

@@ -14,7 +14,7 @@ from minitvm.arith.simplify import (
 )
 from minitvm.expr import IntImm, PrimExpr, Var
 from minitvm.functor import substitute, walk_once
-from minitvm.passes.effects import is_stable
+from minitvm.arith.effects import is_stable
 from minitvm.stmt import ForKind, PrimFunc, Stmt, with_body
 
 _NOTHING = s.SeqStmt(())
