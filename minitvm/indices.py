@@ -19,7 +19,7 @@ from typing import cast
 from minitvm import expr as e
 from minitvm import scalars
 from minitvm.expr import Call, IntImm, PrimExpr, Var
-from minitvm.functor import rebuild, walk_once
+from minitvm.functor import Node, rebuild, walk_once
 from minitvm.runtime.dtype import INT64, DType
 
 RING = (e.Add, e.Sub, e.Mul)  # what wraps on data
@@ -58,17 +58,17 @@ def is_index_arithmetic(node: PrimExpr, data: Container[Var] = ()) -> bool:
     >>> is_index_arithmetic(n * 4 + 1), is_index_arithmetic(u * 4)
     (True, True)
     """
-    for each in walk_once(node):
-        if not isinstance(each, PrimExpr):
-            return False
-        if isinstance(each, Var):
-            if each in data or not each.dtype.is_integral:
-                return False
-            continue
-        known = isinstance(each, _NODES) or is_exact_call(each)
-        if not known or not (is_wide(each.dtype.element) or each.dtype.is_bool):
-            return False
-    return True
+    return all(is_index_node(each, data) for each in walk_once(node))
+
+
+def is_index_node(node: Node, data: Container[Var] = ()) -> bool:
+    """Whether `node` itself is index arithmetic, where its children are."""
+    if not isinstance(node, PrimExpr):
+        return False
+    if isinstance(node, Var):
+        return node not in data and node.dtype.is_integral
+    known = isinstance(node, _NODES) or is_exact_call(node)
+    return known and (is_wide(node.dtype.element) or node.dtype.is_bool)
 
 
 def as_dimension(node: PrimExpr) -> PrimExpr:

@@ -435,8 +435,8 @@ leave:
 
 ; Whether a torch tensor's memory holds its values, and nothing has to be recorded for gradients:
 ; it has no tangent, and doesn't require grad, or is only read where grad mode is off.
-; The exchange API tells none of it: it exports tensors that are negated or conjugated lazily as they
-; aren't.
+; The exchange API tells none of it: tensors that are negated or conjugated lazily go out as if they
+; weren't.
 define internal i1 @is_plain(ptr %object, i1 %is.written) {
   %tensor.field = load i64, ptr @torch_fields
   %known = icmp ne i64 %tensor.field, 0

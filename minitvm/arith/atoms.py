@@ -16,31 +16,66 @@ _IMPURE = frozenset({
 })  # fmt: skip
 
 
+def is_impure(node: Node) -> bool:
+    """Whether `node` itself is a call that does something, or whose value may be another again."""
+    return isinstance(node, Call) and node.op in _IMPURE
+
+
 def is_pure(node: Node) -> bool:
     """Whether evaluating `node` again, or not at all, makes no difference."""
-    return not any(isinstance(each, Call) and each.op in _IMPURE for each in walk_once(node))
+    return not any(map(is_impure, walk_once(node)))
 
 
 def structural_key(node: Any) -> Hashable:
     """A key that two expressions share when they are the same term over the same variables.
 
     It identifies variables and buffers by address, so it lasts as long as they do. An impure call
-    is only ever equal to itself.
+    is only ever equal to itself. A subexpression stands in it once, however often it is shared.
     """
+    leaf = _leaf_key(node)
+    if leaf is not None:
+        return leaf
+    parts: dict[Hashable, int] = {}  # each in terms of those before it
+    _number(node, parts, {})
+    return tuple(parts)
+
+
+def _leaf_key(node: Any) -> Hashable:
     cls = type(node)
     if cls is IntImm:
         return ("int", node.dtype.code, node.dtype.bits, int(node.value))
     if cls is FloatImm:
         return ("float", node.dtype.code, node.dtype.bits, float(node.value).hex())
-    if cls is tuple:
-        return tuple([structural_key(each) for each in node])
     if cls is str or cls is int:
-        return node  # type: ignore[no-any-return]  # narrowed by its class
-    if cls is Var or cls not in CHILDREN or (cls is Call and node.op in _IMPURE):
-        return id(node)
-    names = [f.name for f in fields(cls) if f.init]
-    parts = [structural_key(getattr(node, name)) for name in names if name != "dtype"]
-    return (cls, node.dtype.code, node.dtype.bits, node.dtype.lanes, *parts)
+        return ("plain", node)
+    if cls is tuple:
+        return None
+    return id(node) if cls is Var or cls not in CHILDREN or is_impure(node) else None
+
+
+def _number(node: Any, parts: dict[Hashable, int], known: dict[int, int]) -> int:
+    """The place of `node` among the distinct parts."""
+    number = known.get(id(node))
+    if number is not None:
+        return number
+    key = _leaf_key(node)
+    if key is None:
+        if type(node) is tuple:
+            key = ("tuple", *[_number(each, parts, known) for each in node])
+        else:
+            dtype = node.dtype
+            fields_of = [_number(getattr(node, name), parts, known) for name in _FIELDS[type(node)]]
+            key = (type(node), dtype.code, dtype.bits, dtype.lanes, *fields_of)
+    number = known[id(node)] = parts.setdefault(key, len(parts))
+    return number
+
+
+# What tells one node of a class from another, besides its dtype.
+_FIELDS = {
+    cls: tuple(f.name for f in fields(cls) if f.init and f.name != "dtype")  # type: ignore[arg-type]  # nodes are dataclasses
+    for cls in CHILDREN
+    if issubclass(cls, PrimExpr)
+}
 
 
 class Atoms:

@@ -7,12 +7,15 @@ variable is exact over the integers when each pair of bounds has a "dark shadow"
 real one (Pugh, "The Omega Test", Supercomputing 1991, section 2.3); otherwise the result may hold
 too many points, so "no solution" is always a proof and "a solution" needs a witness.
 
+Each row remembers the constraints that it was made of, so that a contradiction names those that
+it follows from.
+
 Work is capped: past the cap the answer is "unknown", never a wrong proof.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from math import gcd
 from typing import final
@@ -21,6 +24,7 @@ from minitvm.expr import PrimExpr
 from minitvm.runtime.record import record
 
 _MAX_ROWS = 300
+_MAX_MADE = 1000  # rows, by one elimination after the other
 _MAX_STEPS = 2000  # of the search for a witness
 
 Atom = PrimExpr  # compared by identity: whoever makes forms shares equal atoms
@@ -112,20 +116,50 @@ def is_infeasible(constraints: Iterable[Affine]) -> bool:
     >>> is_infeasible([i * 2 - 3, i * -2 + 3])
     True
     """
-    rows, columns = _table(constraints)
-    if _contradictory(rows):
-        return True
-    for _ in columns:
+    return conflict(constraints) is not None
+
+
+def conflict(constraints: Iterable[Affine]) -> list[int] | None:
+    """The places of some among `constraints` that no integers satisfy together; None where all of
+    them may be satisfied, or it is unknown.
+
+    >>> from minitvm.expr import Var
+    >>> i, j = (Affine.of_atom(Var(name)) for name in "ij")
+    >>> conflict([i - 3, j, i * -1 + 2])
+    [0, 2]
+    """
+    forms = list(constraints)
+    places = _bounded_on_both_sides(forms)
+    rows, columns = _table([forms[place] for place in places])
+    made = 0
+    for _ in range(len(columns) + 1):
+        origin = _contradictory(rows)
+        if origin:
+            return [place for bit, place in enumerate(places) if origin >> bit & 1]
         column = _cheapest(rows, range(len(columns)))
-        if column is None:
-            return False
-        eliminated = _eliminate(rows, column)
+        eliminated = None if column is None else _eliminate(rows, column)
         if eliminated is None:
-            return False
+            return None
         rows = eliminated[0]
-        if _contradictory(rows):
-            return True
-    return False
+        made += len(rows)
+        if made > _MAX_MADE:
+            return None
+    return None
+
+
+def _bounded_on_both_sides(forms: Sequence[Affine]) -> list[int]:
+    """The places of the constraints that are left when those on an atom which nothing else bounds
+    from the other side are dropped, again and again: the atom can always satisfy them."""
+    places = list(range(len(forms)))
+    while True:
+        signs: dict[Atom, int] = {}
+        for place in places:
+            for atom, coefficient in forms[place].terms.items():
+                signs[atom] = signs.get(atom, 0) | (1 if coefficient > 0 else 2)
+        free = {atom for atom, found in signs.items() if found != 3}
+        if not free:
+            return places
+        places = [place for place in places if free.isdisjoint(forms[place].terms)]
 
 
 def project(constraints: Iterable[Affine], keep: Iterable[Atom]) -> Projection | None:
@@ -170,7 +204,7 @@ def find_witness(constraints: Iterable[Affine]) -> dict[Atom, int] | None:
     return dict(zip(columns, point, strict=True))
 
 
-# -- Rows: the coefficients of all columns, then the constant -------------------------------------
+# -- Rows: the coefficients of all columns, the constant, and a bit for each constraint in it -------
 
 _Row = tuple[int, ...]
 
@@ -184,23 +218,22 @@ def _table(constraints: Iterable[Affine]) -> tuple[list[_Row], list[Atom]]:
             position.setdefault(atom, len(position))
     rows: list[Sequence[int]] = []
     for form in forms:
-        row = [0] * (len(position) + 1)
+        row = [0] * len(position)
         for atom, coefficient in form.terms.items():
             row[position[atom]] = coefficient
-        row[-1] = form.constant
-        rows.append(row)
+        rows.append([*row, form.constant, 1 << len(rows)])
     return _tightest(rows), list(position)
 
 
 def _from_row(row: _Row, columns: Sequence[Atom]) -> Affine:
-    return Affine({atom: c for atom, c in zip(columns, row, strict=False) if c}, row[-1])
+    return Affine({atom: c for atom, c in zip(columns, row, strict=False) if c}, row[-2])
 
 
 def _tightest(rows: Iterable[Sequence[int]]) -> list[_Row]:
     """Rows divided by their common divisor; of parallel ones the strictest; none that is void."""
-    best: dict[_Row, int] = {}
+    best: dict[_Row, tuple[int, int]] = {}
     for row in rows:
-        coefficients, constant = tuple(row[:-1]), row[-1]
+        coefficients, constant = tuple(row[:-2]), row[-2]
         divisor = gcd(*coefficients)
         if divisor == 0:
             if constant >= 0:
@@ -210,24 +243,25 @@ def _tightest(rows: Iterable[Sequence[int]]) -> list[_Row]:
             coefficients = tuple([c // divisor for c in coefficients])
             constant //= divisor
         known = best.get(coefficients)
-        if known is None or constant < known:
-            best[coefficients] = constant
-    return [(*coefficients, constant) for coefficients, constant in best.items()]
+        if known is None or constant < known[0]:
+            best[coefficients] = constant, row[-1]
+    return [(*coefficients, *rest) for coefficients, rest in best.items()]
 
 
-def _contradictory(rows: list[_Row]) -> bool:
-    return any(row[-1] < 0 and not any(row[:-1]) for row in rows)
+def _contradictory(rows: list[_Row]) -> int:
+    """What a row that nothing satisfies is made of; 0 if there is none."""
+    return next((row[-1] for row in rows if row[-2] < 0 and not any(row[:-2])), 0)
 
 
-def _cheapest(rows: list[_Row], candidates: Iterable[int]) -> int | None:
+def _cheapest(rows: list[_Row], candidates: Container[int]) -> int | None:
     """The column that is best eliminated next: exactly if possible, then with the fewest pairs."""
     best, best_cost = None, (2, 0)
-    for column in candidates:
-        lowers = [row[column] for row in rows if row[column] > 0]
-        uppers = [-row[column] for row in rows if row[column] < 0]
-        if not lowers and not uppers:
+    for column, coefficients in enumerate(zip(*rows, strict=True)):
+        if column not in candidates or not any(coefficients):
             continue
-        inexact = any(c > 1 for c in lowers) and any(c > 1 for c in uppers)
+        lowers = [c for c in coefficients if c > 0]
+        uppers = [c for c in coefficients if c < 0]
+        inexact = bool(lowers and uppers) and max(lowers) > 1 and min(uppers) < -1
         cost = (int(inexact), len(lowers) * len(uppers) - len(lowers) - len(uppers))
         if cost < best_cost:
             best, best_cost = column, cost
@@ -245,10 +279,10 @@ def _eliminate(rows: list[_Row], column: int) -> tuple[list[_Row], bool] | None:
     for low in lowers:
         for high in uppers:
             a, b = low[column], -high[column]
-            row = [b * x + a * y for x, y in zip(low, high, strict=True)]
+            row = [b * x + a * y for x, y in zip(low[:-1], high[:-1], strict=True)]
             if a > 1 and b > 1 and (any(row[:-1]) or row[-1] < (a - 1) * (b - 1)):
                 exact = False
-            made.append(row)
+            made.append([*row, low[-1] | high[-1]])
     return _tightest(made), exact
 
 
@@ -263,7 +297,7 @@ def _search(
     low: int | None = None
     high: int | None = None
     for row in rows:
-        rest = sum(map(int.__mul__, row, point)) + row[-1]
+        rest = sum(map(int.__mul__, row, point)) + row[-2]
         if row[column] > 0:
             bound = -(rest // row[column])
             low = bound if low is None else max(low, bound)

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 
 from minitvm import expr as e
 from minitvm.arith.atoms import Atoms, is_pure
-from minitvm.arith.linear import Affine, Atom, at_most, equal, is_infeasible, less
+from minitvm.arith.linear import Affine, Atom, at_most, conflict, equal, less
 from minitvm.expr import Buffer, Call, IntImm, PrimExpr, Range, Var, const
-from minitvm.functor import substitute
-from minitvm.indices import RING, is_exact_call, is_index_arithmetic, is_wide, wraps
+from minitvm.functor import children, substitute
+from minitvm.indices import RING, is_exact_call, is_index_node, is_wide, wraps
 from minitvm.runtime.dtype import INT64, DType
 from minitvm.runtime.record import record
 
@@ -29,6 +29,11 @@ Alternatives = list[System]  # one of these systems holds
 
 _MAX_SYSTEMS = 32
 _LARGEST = 1 << 62  # beyond it, nothing checks that 64 bits suffice
+_MAX_ALTERNATIVES = 64  # of one condition
+_MAX_CHOICES = 24  # that one question looks at, the nearest to it
+_MAX_CHECKS = 48  # of systems, for one question
+_MAX_TERMS = 64  # of a product of sums
+_MAX_FACTORS = 16
 
 
 @record()
@@ -47,6 +52,9 @@ class _Known:
     intervals: dict[Atom, Interval] = field(default_factory=dict)
     definitions: dict[Atom, Alternatives] = field(default_factory=dict)
     complete: bool = True  # every condition on the way here is among the facts
+    # What shared expressions are read as, until more is known.
+    forms: dict[PrimExpr, Affine] = field(default_factory=dict)
+    conditions: dict[tuple[PrimExpr, bool], tuple[Alternatives, bool]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -64,8 +72,10 @@ class Prover:
         self.atoms = Atoms()
         self._known = _Known()
         self._data: set[Var] = set()
-        # By what is asked; with the rows, so that no other atom gets the address of one of theirs.
-        self._contradictions: dict[Hashable, tuple[bool, System]] = {}
+        self._indices: dict[PrimExpr, bool] = {}  # whether expressions are index-like
+        # Of systems, rows that contradict each other; with the system, so that no other atom gets
+        # the address of one of its.
+        self._conflicts: dict[Hashable, tuple[frozenset[Hashable] | None, System]] = {}
         self._factors: dict[Atom, tuple[Atom, ...]] = {}
         # Of ``x % c`` the atom ``x // c``, and x.
         self._remainders: dict[Atom, tuple[Atom, Affine]] = {}
@@ -82,6 +92,8 @@ class Prover:
             facts=list(outside.facts),
             intervals=dict(outside.intervals),
             definitions=dict(outside.definitions),
+            forms={},
+            conditions={},
         )
         try:
             yield
@@ -111,21 +123,27 @@ class Prover:
             self.bind_loop(var, value.min, value.extent)
             return
         if not self.is_index_arithmetic(value):
-            self._data.add(var)
+            self._add_data(var)
         if value.dtype.is_integral and not value.dtype.is_bool:
             form = self.affine(value)
+            self._read_anew()
             self._known.intervals[var] = self.interval(form)
             self._learn([equal(self.affine(var), form)])
 
     def bind_data(self, var: Var) -> None:
         """`var` is a value of which nothing is known: arithmetic on it may wrap."""
-        self._data.add(var)
+        self._add_data(var)
         self.bind_unknown(var)
 
     def bind_unknown(self, var: Var) -> None:
         """`var` is a loop's, or a name, of which nothing is known: not even that its dtype holds
         it."""
         self._known.intervals[var] = _range_of_exact(var)
+
+    def _add_data(self, var: Var) -> None:
+        self._data.add(var)
+        self._indices.clear()
+        self._read_anew()
 
     def bind_size(self, size: PrimExpr) -> None:
         """`size`, a dimension, is zero or more."""
@@ -142,11 +160,12 @@ class Prover:
         less than :meth:`bind_loop` says, in less time."""
         low = self.affine(begin)
         high = low + self.affine(extent) - 1
+        self._read_anew()
         bounds = self._known.intervals[var] = (self.interval(low)[0], self.interval(high)[1])
         if (bounds[0] < -_LARGEST or bounds[1] > _LARGEST) and not (
             self.is_index_arithmetic(begin) and self.is_index_arithmetic(extent)
         ):
-            self._data.add(var)  # as large as data say, so that arithmetic on it may wrap
+            self._add_data(var)  # as large as data say, so that arithmetic on it may wrap
 
     def bind_loop(self, var: Var, begin: PrimExpr, size: PrimExpr) -> None:
         """`var` counts through a loop, which is then not empty."""
@@ -176,7 +195,13 @@ class Prover:
                 factors = () if atom is None else self._factors.get(atom, ())
                 yield from map(Affine.of_atom, factors) if factors else (form,)
 
+    def _read_anew(self) -> None:
+        """More is known, so that more can be read of an expression."""
+        self._known.forms.clear()
+        self._known.conditions.clear()
+
     def _learn(self, alternatives: Alternatives) -> None:
+        self._read_anew()
         if len(alternatives) != 1:
             self._add_fact(alternatives)
             return
@@ -243,40 +268,41 @@ class Prover:
         return low, high
 
     def _refuted(self, goal: System, machine: bool = False) -> bool:
-        if any(self.interval(row)[1] < 0 for row in goal):
-            return True
-        return not self.ways(goal, machine=machine).systems
+        return any(self.interval(row)[1] < 0 for row in goal) or not self.is_possible(goal, machine)
 
-    def ways(self, goal: System, all_facts: bool = False, machine: bool = False) -> Escapes:
-        """The systems of constraints under which `goal` might hold: none is a refutation.
+    def is_possible(self, goal: System, machine: bool = False) -> bool:
+        """Whether `goal` might hold."""
+        return bool(_Systems(self, *self._question(goal, False, machine)[:2], most=1))
+
+    def ways(self, goal: System) -> Escapes:
+        """The systems of constraints under which `goal` might hold, with all that is known: none
+        is a refutation."""
+        rows, choices, complete = self._question(goal, True, False)
+        found = _Systems(self, rows, choices, most=_MAX_SYSTEMS)
+        return Escapes(found.systems, found.complete and complete and self._known.complete)
+
+    def _question(
+        self, goal: System, all_facts: bool, machine: bool
+    ) -> tuple[System, list[Alternatives], bool]:
+        """Constraints and choices between some more, and whether these are all.
 
         Facts that share no atom with the goal are left out unless `all_facts`; that atoms lie in
         the range of their dtype is left out unless `machine`.
         """
         rows, choices = self._relevant(goal, all_facts, machine)
         rows += self._products(rows)
-        if self._contradict(rows):
-            return Escapes([], True)
-        systems = [rows]
-        complete = self._known.complete
-        for choice in sorted(choices, key=len):
-            wider = [s + a for s in systems for a in choice if not self._contradict(s + a)]
-            if len(wider) > _MAX_SYSTEMS:
-                complete = False
-                continue
-            systems = wider
-        return Escapes(systems, complete)
+        nearest = sorted(choices[:_MAX_CHOICES], key=len)
+        return rows, nearest, len(nearest) == len(choices)
 
-    def _contradict(self, rows: System) -> bool:
-        """Whether no integers satisfy `rows`. Scopes side by side ask the same of the same
-        facts."""
-        key = frozenset(
-            (row.constant, frozenset((id(atom), c) for atom, c in row.terms.items()))
-            for row in rows
-        )
-        known = self._contradictions.get(key)
+    def conflict(self, rows: System, keys: list[Hashable]) -> frozenset[Hashable] | None:
+        """The keys of some of `rows` that no integers satisfy; None where all of them may be
+        satisfied. Scopes side by side ask the same of the same facts."""
+        question = frozenset(keys)
+        known = self._conflicts.get(question)
         if known is None:
-            known = self._contradictions[key] = (is_infeasible(rows), rows)
+            places = conflict(rows)
+            found = None if places is None else frozenset(keys[place] for place in places)
+            known = self._conflicts[question] = (found, rows)
         return known[0]
 
     def _relevant(
@@ -352,6 +378,12 @@ class Prover:
             return Affine({}, int(expr.value))
         if isinstance(expr, Var):
             return Affine.of_atom(self.atoms.shared(expr))
+        made = self._known.forms.get(expr)
+        if made is None:
+            made = self._known.forms[expr] = self._read(expr)
+        return made
+
+    def _read(self, expr: PrimExpr) -> Affine:
         if expr.dtype.lanes > 1:
             return self._opaque(expr)
         match expr:
@@ -390,6 +422,13 @@ class Prover:
     def alternatives(self, condition: PrimExpr, truth: bool) -> tuple[Alternatives, bool]:
         """The systems of which one holds when `condition` is `truth`, and whether that is all
         that it says."""
+        made = self._known.conditions.get((condition, truth))
+        if made is None:
+            made = self._alternatives(condition, truth)
+            self._known.conditions[condition, truth] = made
+        return made
+
+    def _alternatives(self, condition: PrimExpr, truth: bool) -> tuple[Alternatives, bool]:
         match condition:
             case IntImm(value=value):
                 return ([[]] if bool(value) is truth else []), True
@@ -404,7 +443,8 @@ class Prover:
                 right, right_complete = self.alternatives(b, truth)
                 complete = left_complete and right_complete
                 if isinstance(condition, e.And) is not truth:
-                    return left + right, complete
+                    both = left + right
+                    return (both, complete) if len(both) <= _MAX_ALTERNATIVES else ([[]], False)
                 if len(left) * len(right) > _MAX_SYSTEMS:
                     return left, False
                 return [x + y for x in left for y in right], complete
@@ -472,7 +512,13 @@ class Prover:
 
     def is_index_arithmetic(self, expr: PrimExpr) -> bool:
         """Whether `expr` is computed exactly, and not modulo 2**bits."""
-        return is_index_arithmetic(expr, self._data)
+        known = self._indices.get(expr)
+        if known is None:
+            known = self._indices[expr] = is_index_node(expr, self._data) and all(
+                self.is_index_arithmetic(each)  # type: ignore[arg-type]  # of expressions
+                for each in children(expr)
+            )
+        return known
 
     def _if_it_fits(self, form: Affine, expr: PrimExpr) -> Affine:
         low, high = self.interval(form)
@@ -487,6 +533,10 @@ class Prover:
     def _ring(self, expr: e.Arithmetic) -> Affine:
         a, b = self.affine(expr.a), self.affine(expr.b)
         if isinstance(expr, e.Mul):
+            if max(len(a.terms), 1) * max(len(b.terms), 1) > _MAX_TERMS:
+                return self._opaque(expr)
+            if self._factor_count(a) + self._factor_count(b) > _MAX_FACTORS:
+                return self._opaque(expr)
             return self._if_it_fits(self._product(a, b), expr)
         made = a + b if isinstance(expr, e.Add) else a - b
         return self._if_it_fits(self._recombined(made), expr)
@@ -504,6 +554,10 @@ class Prover:
                 parts = Affine({atom: coefficient, quotient: coefficient * int(atom.b.value)})
                 return self._recombined(form - parts + rest * coefficient)
         return form
+
+    def _factor_count(self, form: Affine) -> int:
+        """Of the product in `form` that has most of them."""
+        return max((len(self._factors.get(atom, (atom,))) for atom in form.terms), default=0)
 
     def _product(self, a: Affine, b: Affine) -> Affine:
         total = a * b.constant + Affine(b.terms) * a.constant
@@ -704,6 +758,69 @@ class Prover:
         if isinstance(atom, Var) and atom.nonnegative:
             return 0, atom.dtype.max()
         return _range_of(atom)
+
+
+class _Systems:
+    """The systems that are made of `rows` and an alternative of each choice, and that nothing
+    contradicts: `most` of them at most.
+
+    Of choices that have nothing to do with a contradiction the other alternatives are not looked
+    at: where one leads to it, so does each. Past the cap of systems looked at, the rows that all of
+    them have stand for all of them.
+    """
+
+    def __init__(
+        self, prover: Prover, rows: System, choices: list[Alternatives], most: int
+    ) -> None:
+        self.systems: Alternatives = []
+        self.complete = True
+        self.checks = 0
+        self._prover = prover
+        self._choices = choices
+        self._most = most
+        self._rows: System = []
+        self._keys: list[Hashable] = []
+        self._levels: dict[Hashable, int] = {}  # of rows, by their keys: the choices that made them
+        if self._extended(rows, 0) is None and self._search(0) is None:
+            self.complete = False
+            self.systems = [rows]
+
+    def __bool__(self) -> bool:
+        return bool(self.systems)
+
+    def _extended(self, rows: System, level: int) -> set[int] | None:
+        """The levels that contradict each other once `rows` are added; None where none do."""
+        for row in rows:
+            key = (row.constant, frozenset((id(atom), c) for atom, c in row.terms.items()))
+            self._rows.append(row)
+            self._keys.append(key)
+            self._levels.setdefault(key, level)
+        self.checks += 1
+        core = self._prover.conflict(list(self._rows), self._keys)
+        return None if core is None else {self._levels[key] for key in core}
+
+    def _search(self, depth: int) -> set[int] | None:
+        """The levels that leave no more systems from here on; None if the search was given up."""
+        if depth == len(self._choices):
+            self.systems.append(list(self._rows))
+            return set(range(depth + 1))
+        blamed: set[int] = set()
+        level, begin = depth + 1, len(self._rows)
+        for alternative in self._choices[depth]:
+            if len(self.systems) == self._most and self._most == 1:
+                return blamed
+            if self.checks > _MAX_CHECKS or len(self.systems) > self._most:
+                return None
+            levels = self._extended(alternative, level)
+            below = self._search(level) if levels is None else levels
+            for key in self._keys[begin:]:
+                if self._levels.get(key) == level:
+                    del self._levels[key]
+            del self._rows[begin:], self._keys[begin:]
+            if below is None or level not in below:
+                return below
+            blamed |= below - {level}
+        return blamed
 
 
 def _shrunk(form: Affine, by: int) -> Affine:

@@ -13,12 +13,13 @@ from math import gcd
 from typing import Any, cast
 
 from minitvm import expr as e
-from minitvm.arith.atoms import is_pure, structural_key
+from minitvm.arith.atoms import is_impure, structural_key
+from minitvm.arith.effects import is_stable
 from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
 from minitvm.arith.rules import CONSTANTS, RULES, Rule
 from minitvm.expr import BufferLoad, Call, FloatImm, IntImm, PrimExpr, Var, const
-from minitvm.functor import CHILDREN, Mutator, children, rebuild, substitute, walk
+from minitvm.functor import CHILDREN, Mutator, children, rebuild, substitute, walk_once
 from minitvm.runtime.dtype import DType
 
 
@@ -47,6 +48,9 @@ def _is_equal(a: PrimExpr, b: PrimExpr) -> bool:
     return True
 
 
+_MAX_SCOPES = 64  # past which a choice tells its values nothing: what they share is done once
+
+
 class Simplifier(Mutator):
     """Rewrites expressions to simpler ones of the same value, given what `prover` knows.
 
@@ -58,6 +62,9 @@ class Simplifier(Mutator):
         self._prover = prover
         self._done: dict[PrimExpr, PrimExpr] = {}
         self._loading: dict[PrimExpr, bool] = {}
+        self._pure: dict[PrimExpr, bool] = {}
+        self._scopes = 0  # of choices in the current one of the expression
+        self._in_choice = False
 
     def expr(self, node: PrimExpr) -> PrimExpr:
         made = self._done.get(node)
@@ -111,7 +118,7 @@ class Simplifier(Mutator):
 
     def _arithmetic(self, original: Any) -> PrimExpr:
         node = self._operands_done(original)
-        if not isinstance(node, e.Add | e.Sub | e.Mul):
+        if not isinstance(node, e.Add | e.Sub | e.Mul) or not self._is_pure(node):
             return node
         if not node.dtype.is_integral or node.dtype.lanes > 1:
             return self._by_rules(node)
@@ -204,7 +211,7 @@ class Simplifier(Mutator):
 
     def _division(self, original: Any) -> PrimExpr:
         node = self._operands_done(original)
-        if not isinstance(node, e.FloorDiv | e.FloorMod):
+        if not isinstance(node, e.FloorDiv | e.FloorMod) or not self._is_pure(node):
             return node
         divisor = e.const_int(node.b)
         if divisor is None or divisor <= 0 or node.dtype.lanes > 1:
@@ -282,7 +289,7 @@ class Simplifier(Mutator):
 
     def _comparison(self, original: Any) -> PrimExpr:
         node = self._operands_done(original)
-        if not isinstance(node, e.Comparison):
+        if not isinstance(node, e.Comparison) or not self._is_pure(node):
             return node
         made = self._by_rules(node)
         dtype = node.a.dtype
@@ -333,6 +340,15 @@ class Simplifier(Mutator):
             return self._by_rules(node)
         return self._by_rules(e.Select(condition, a, b))
 
+    def _is_pure(self, node: PrimExpr) -> bool:
+        """Whether `node` may be evaluated another number of times, and its parts in any order: a
+        call out of the program may write what is read around it."""
+        known = self._pure.get(node)
+        if known is None:
+            parts = (each for each in children(node) if isinstance(each, PrimExpr))
+            known = self._pure[node] = not is_impure(node) and all(map(self._is_pure, parts))
+        return known
+
     def _loads(self, node: PrimExpr) -> bool:
         """Whether an element of a buffer is read in `node`."""
         known = self._loading.get(node)
@@ -346,12 +362,20 @@ class Simplifier(Mutator):
     def _branches(self, condition: PrimExpr, a: PrimExpr, b: PrimExpr) -> tuple[PrimExpr, PrimExpr]:
         if condition.dtype.lanes > 1 or isinstance(condition, IntImm):
             return self.expr(a), self.expr(b)
+        return self._where(condition, a), self._where(e.logical_not(condition), b)
+
+    def _where(self, condition: PrimExpr, value: PrimExpr) -> PrimExpr:
+        """`value` where `condition` held before it."""
+        outermost = not self._in_choice
+        self._scopes = 0 if outermost else self._scopes + 1
+        if self._scopes > _MAX_SCOPES or not is_stable(condition, value):
+            return self.expr(value)
+        self._in_choice = True
         with self.inside() as prover:
             prover.assume(condition)
-            a = self.expr(a)
-        with self.inside() as prover:
-            prover.assume(e.logical_not(condition))
-            return a, self.expr(b)
+            made = self.expr(value)
+        self._in_choice = not outermost
+        return made
 
     def visit_Call(self, node: Call) -> PrimExpr:
         if node.op == "if_then_else" and len(node.args) == 3:
@@ -383,12 +407,12 @@ class Simplifier(Mutator):
         if is_trivial(value):
             return self.expr(substitute(node.body, {node.var: value}))
         with self.inside() as prover:
-            if is_pure(value):
+            if is_stable(value, node.body):
                 prover.bind(node.var, value)
             else:  # what is known of a call need not be true of its next one
                 prover.bind_data(node.var)
             body = self.expr(node.body)
-        if not any(each is node.var for each in walk(body)) and is_pure(value):
+        if not any(each is node.var for each in walk_once(body)) and self._is_pure(value):
             return body
         return node if value is node.value and body is node.body else e.Let(node.var, value, body)
 
@@ -396,6 +420,8 @@ class Simplifier(Mutator):
 
     def _by_rules(self, node: PrimExpr) -> PrimExpr:
         """`node`, or what the first rule that fits makes of it, simplified in turn."""
+        if not self._is_pure(node):
+            return node
         for rule in RULES.get(type(node), ()):
             for bound in _matches(rule.left, node, {}):
                 match = _Match(node, bound, self._prover)
@@ -432,11 +458,7 @@ class _Match:
         return self._prover.is_exact(self._made(term))
 
     def right(self, rule: Rule) -> PrimExpr | None:
-        """The right side, None where it would change the dtype or drop an effect."""
-        used = [each for each in walk(rule.right) if isinstance(each, Var)]
-        for wildcard, term in self._bound.items():
-            if sum(each is wildcard for each in used) != 1 and not is_pure(term):
-                return None
+        """The right side, None where it would change the dtype."""
         if isinstance(rule.right, IntImm):
             return const(rule.right.value, self.node.dtype)
         if isinstance(rule.right, e.Cast):
@@ -468,7 +490,7 @@ def _matches(
     """The ways in which `node` is an instance of `pattern`, given what is bound already."""
     if isinstance(pattern, Var):
         if pattern in bound:
-            if structural_key(bound[pattern]) == structural_key(node) and is_pure(node):
+            if structural_key(bound[pattern]) == structural_key(node):
                 yield bound
         elif (node.dtype.is_bool == pattern.dtype.is_bool or not pattern.dtype.is_bool) and (
             pattern not in _CONSTANT_WILDCARDS or isinstance(node, IntImm)

@@ -8,9 +8,9 @@ from typing import final
 
 from minitvm import expr as e
 from minitvm import stmt as s
+from minitvm.arith.effects import calls_out
 from minitvm.expr import Buffer, BufferLoad, BufferStore, Call, PrimExpr, Var
 from minitvm.functor import Mutator, walk_once
-from minitvm.passes.effects import calls_out
 from minitvm.passes.widen_indices import widened
 from minitvm.runtime.dtype import BOOL, INT64
 from minitvm.runtime.record import record

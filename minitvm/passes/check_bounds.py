@@ -11,13 +11,13 @@ from typing import Any, final
 from minitvm import expr as e
 from minitvm import stmt as s
 from minitvm.arith.atoms import structural_key
+from minitvm.arith.effects import calls_out, is_stable
 from minitvm.arith.linear import Affine, Atom, find_witness, is_infeasible, project
 from minitvm.arith.prover import Prover, System
 from minitvm.arith.simplify import Simplifier
 from minitvm.expr import Buffer, BufferLoad, Call, IntImm, PrimExpr, Range, Var
 from minitvm.functor import Mutator, children, free_vars, substitute, walk_once
 from minitvm.passes.check_accesses import checked_load, checked_store, is_repeatable
-from minitvm.passes.effects import calls_out, is_stable
 from minitvm.runtime.dtype import INT64
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
@@ -399,7 +399,7 @@ class _Checker(Mutator):
         which it doesn't. Raises when it surely does."""
         if self._prover.proves(-escape[0] - 1):
             return None
-        ways = self._prover.ways(escape, all_facts=True)
+        ways = self._prover.ways(escape)
         entry: list[_Check] = []
         for system in ways.systems:
             if not ways.complete or not self._is_understood(system):

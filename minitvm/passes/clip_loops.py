@@ -8,6 +8,7 @@ from typing import cast, final
 from minitvm import expr as e
 from minitvm import stmt as s
 from minitvm.arith.atoms import is_pure
+from minitvm.arith.effects import is_stable, loads
 from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
 from minitvm.expr import Call, PrimExpr, Var, const
@@ -34,8 +35,8 @@ def clip_loops(func: PrimFunc) -> PrimFunc:
                 if likely(block * 160 + p * 32 + j < n):
                     C[block * 160 + p * 32 + j] = 0.0
 
-    Loops of constant extents between others are clipped: those that a split by a constant leaves.
-    Where the guard is that of the loop's own variable, it goes. Loops in which little is done keep
+    Loops of constant extents between others are clipped: those that a split by a constant leaves;
+    by guards of what their bodies don't change. Where the guard is that of the loop's own variable, it goes. Loops in which little is done keep
     their extents: :func:`partition_loops` makes a main part of theirs, in which these are known.
     """
     return with_body(func, _ClipLoops(func).stmt(func.body))
@@ -86,6 +87,8 @@ class _ClipLoops(Mutator):
             rest = _rest(need.form, var)
             if coefficient >= 0 or not rest.terms or var in _variables(rest):
                 continue
+            if not all(is_stable(atom, node.body) for atom in rest.terms):
+                continue
             if not self._prover.proves(rest + coefficient * (extent - 1)):
                 ends.append(self._end(rest, -coefficient, var))
                 dropped += need.guards
@@ -112,11 +115,13 @@ class _ClipLoops(Mutator):
     def _find_needs(self, node: Stmt) -> list[_Need]:
         match node:
             case s.For() if is_pure(node.min) and is_pure(node.extent):
-                return self._outside(node)
+                found = self._outside(node)
+                runs = (e.const_int(node.extent) or 0) > 0
+                return found if runs else _everywhere(found)
             case s.LetStmt() if is_pure(node.value):
                 return [x for x in self._needs(node.body) if node.var not in _variables(x.form)]
             case s.IfThenElse(else_case=None) if is_likely(node.condition):
-                found = self._needs(node.then_case)
+                found = _everywhere(self._needs(node.then_case))
                 form = self._form(node.condition)
                 return found if form is None else [*found, _Need(form, (node.condition,))]
             case s.SeqStmt() if node.seq:
@@ -173,6 +178,11 @@ def _common(a: list[_Need], b: list[_Need]) -> list[_Need]:
         for y in b
         if x.form.same_as(y.form)
     ]
+
+
+def _everywhere(needs: list[_Need]) -> list[_Need]:
+    """Those that may be asked where the statement isn't reached."""
+    return [need for need in needs if not loads(*need.form.terms)]
 
 
 def _rest(form: Affine, var: Var) -> Affine:

@@ -9,6 +9,7 @@ from typing import cast, final
 from minitvm import expr as e
 from minitvm import stmt as s
 from minitvm.arith.atoms import is_pure
+from minitvm.arith.effects import is_stable
 from minitvm.arith.prover import Prover
 from minitvm.expr import Buffer, BufferLoad, PrimExpr, Var, const
 from minitvm.functor import Mutator, free_vars, walk_once
@@ -65,12 +66,16 @@ class _Compute(Mutator):
         if node.kind == ForKind.UNROLLED:
             self._written_out.add(node.loop_var)
         with self._prover.scope():
-            self._prover.bind_loop(node.loop_var, node.min, node.extent)
+            if is_stable(node.min, node.body) and is_stable(node.extent, node.body):
+                self._prover.bind_loop(node.loop_var, node.min, node.extent)
             return self.descend(node)  # type: ignore[no-any-return]  # a For again
 
     def visit_LetStmt(self, node: s.LetStmt) -> Stmt:
         with self._prover.scope():
-            self._prover.bind(node.var, node.value)
+            if is_stable(node.value, node.body):
+                self._prover.bind(node.var, node.value)
+            else:
+                self._prover.bind_data(node.var)
             return self.descend(node)  # type: ignore[no-any-return]  # a LetStmt again
 
     def visit_IfThenElse(self, node: s.IfThenElse) -> Stmt:

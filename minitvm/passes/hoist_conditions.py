@@ -5,9 +5,9 @@ from __future__ import annotations
 from minitvm import expr as e
 from minitvm import stmt as s
 from minitvm.arith.atoms import is_pure, structural_key
-from minitvm.expr import BufferLoad, PrimExpr, Var
+from minitvm.arith.effects import is_stable, loads
+from minitvm.expr import PrimExpr, Var
 from minitvm.functor import Mutator, walk_once
-from minitvm.passes.effects import is_stable
 from minitvm.stmt import PrimFunc, Stmt, seq, with_body
 
 
@@ -67,8 +67,10 @@ class _Hoist(Mutator):
         outside: list[PrimExpr] = []
         inside: list[PrimExpr] = []
         while isinstance(body, s.IfThenElse) and body.else_case is None:
-            # One that loads stays behind the conditions that it stands under.
-            moves = _may_move(body.condition, made) and not (inside and _loads(body.condition))
+            # One that loads stays behind the conditions that it stands under; behind one that does
+            # something, all stay.
+            behind = loads(body.condition) or not all(map(is_pure, inside))
+            moves = _may_move(body.condition, made) and not (inside and behind)
             (outside if moves else inside).append(body.condition)
             body = body.then_case
         if not outside:
@@ -102,14 +104,10 @@ def _joined(first: Stmt, second: Stmt) -> Stmt | None:
 def _may_move(condition: PrimExpr, node: s.For) -> bool:
     if not is_pure(condition) or _mentions(condition, node.loop_var):
         return False
-    if not _loads(condition):
+    if not loads(condition):
         return True
     runs = (e.const_int(node.extent) or 0) > 0
     return runs and is_stable(condition, node.body)
-
-
-def _loads(node: PrimExpr) -> bool:
-    return any(isinstance(each, BufferLoad) for each in walk_once(node))
 
 
 def _mentions(node: PrimExpr, var: Var) -> bool:

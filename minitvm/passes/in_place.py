@@ -332,7 +332,7 @@ class _Order:
             return not loop.is_ordered and self._is_possible([*goal, less(b, a)])
 
     def _is_possible(self, goal: list[Affine]) -> bool:
-        return bool(self._prover.ways(goal).systems)
+        return self._prover.is_possible(goal)
 
     def _instance(self, access: _Access, depth: int, outside: Mapping[Var, Var]) -> dict[Var, Var]:
         """Variables for one round of the loops around an access, of which the first `depth` have

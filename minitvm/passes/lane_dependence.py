@@ -324,7 +324,7 @@ class LaneDependence:
             ours, theirs = self._instance(access, "_1"), self._instance(access, "_2")
             goal = self._same_element(access, access, ours, theirs)
             goal.append(less(self._of(loop.loop_var, ours), self._of(loop.loop_var, theirs)))
-            return bool(self._prover.ways(goal).systems)
+            return self._prover.is_possible(goal)
 
     def _of(self, var: Var, instance: Mapping[Var, Var]) -> Affine:
         return self._prover.affine(instance[var])
@@ -344,7 +344,7 @@ class LaneDependence:
             goal.append(
                 less(self._of(self._loop.loop_var, ours), self._of(self._loop.loop_var, theirs))
             )
-            return bool(self._prover.ways(goal).systems)
+            return self._prover.is_possible(goal)
 
     def _meet_along(self, earlier: PrimExpr, later: PrimExpr) -> bool | None:
         """The same of one dimension, from the coefficients of the loop's variable alone; None where

@@ -5,6 +5,7 @@ from __future__ import annotations
 from minitvm import expr as e
 from minitvm import stmt as s
 from minitvm.arith.atoms import is_pure
+from minitvm.arith.effects import is_stable
 from minitvm.arith.prover import Prover
 from minitvm.arith.simplify import (
     Simplifier,
@@ -14,7 +15,6 @@ from minitvm.arith.simplify import (
 )
 from minitvm.expr import IntImm, PrimExpr, Var
 from minitvm.functor import substitute, walk_once
-from minitvm.passes.effects import is_stable
 from minitvm.stmt import ForKind, PrimFunc, Stmt, with_body
 
 _NOTHING = s.SeqStmt(())

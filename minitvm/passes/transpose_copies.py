@@ -10,10 +10,10 @@ from typing import cast, final
 from minitvm import expr as e
 from minitvm import stmt as s
 from minitvm.arith.atoms import is_pure
+from minitvm.arith.effects import is_stable
 from minitvm.arith.prover import Prover
 from minitvm.expr import Buffer, BufferLoad, Call, PrimExpr, Var
 from minitvm.functor import Mutator, substitute, walk_once
-from minitvm.passes.effects import is_stable
 from minitvm.passes.fused_index import joined
 from minitvm.runtime.dtype import UINT16, DType
 from minitvm.runtime.record import record

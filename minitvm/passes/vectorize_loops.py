@@ -9,11 +9,11 @@ from typing import Any, cast, final
 
 from minitvm import expr as e
 from minitvm import stmt as s
+from minitvm.arith.effects import is_stable
 from minitvm.arith.prover import Prover
 from minitvm.expr import Buffer, BufferLoad, Call, PrimExpr, Range, Var
 from minitvm.functor import Mutator, rebuild, substitute, walk_once
 from minitvm.op import is_likely
-from minitvm.passes.effects import is_stable
 from minitvm.passes.lane_dependence import Fold, LaneDependence
 from minitvm.runtime.dtype import BOOL, HANDLE, INT32, INT64, DType
 from minitvm.runtime.errors import CompileError

@@ -1,4 +1,4 @@
-"""What statements and calls may change."""
+"""What statements and calls may change, and so whether a value is the same here as there."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ _CALLS_OUT = ("call_packed", "call_extern", "call_llvm_intrin", "tvm_access_ptr"
 def calls_out(*nodes: PrimExpr | Stmt) -> bool:
     """Whether functions that aren't the program's own are called."""
     return any(isinstance(each, Call) and each.op in _CALLS_OUT for each in walk_once(*nodes))
+
+
+def loads(*nodes: PrimExpr) -> bool:
+    """Whether an element of a buffer is read. Such a value may be evaluated only where the program
+    does so: elsewhere its index may be outside."""
+    return any(isinstance(each, BufferLoad) for each in walk_once(*nodes))
 
 
 def is_stable(value: PrimExpr, body: PrimExpr | Stmt) -> bool:
