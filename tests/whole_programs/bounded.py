@@ -289,8 +289,8 @@ def _sigmoid(x: Array) -> Array:
 
 
 def _erf(x: Array) -> Array:
-    values: Array = np.array([math.erf(each) for each in x.flat], WIDE)
-    return values.reshape(x.shape)
+    values: Array = np.array([math.erf(each) for each in x.flat], WIDE).reshape(x.shape)
+    return values
 
 
 # Rising or falling all along, so that the ends of an interval tell how far the result is off.

@@ -576,10 +576,9 @@ class Drawer:
     def _reduction_stage(
         self, axes: tuple[str, ...], shape: Shape, ranges: tuple[ReduceAxis, ...], first: Value
     ) -> None:
-        grid = (*axes, *(each.name for each in ranges))
-        long = all(each.begin == number(0) for each in ranges)
-        dims = (*shape, *(each.end if long and not _varies(each) else number(0) for each in ranges))
-        leaves = self.leaves(grid, dims, first) if long else [first, first]
+        fixed = [each for each in ranges if not _varies(each)]
+        grid = (*axes, *(each.name for each in fixed))
+        leaves = self.leaves(grid, (*shape, *(each.end for each in fixed)), first)
         source = first if self.maybe(0.4) else self.body(leaves)
         self._combine(axes, shape, ranges, source, leaves)
 

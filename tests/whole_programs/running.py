@@ -77,14 +77,17 @@ def run(program: Program, setting: Setting) -> Outcome:
 
     Raises
     ------
+    Unsuitable
+        When the program is none that a user may write.
     Difference
         When a result is wrong, or memory is written that is none of an output's.
     Exception
         Whatever the build or the call raises, for a program that is right.
     """
     outcome = Outcome()
-    names = made(program)
     random = Random(setting.seed)
+    calls = [Call(program, setting, i, random) for i in range(program.calls)]
+    names = made(program)
     schedule = te.create_schedule(unique_operations(names["outputs"]))
     if setting.schedule == "random":
         schedule_randomly(schedule, random, setting.steps)
@@ -102,8 +105,8 @@ def run(program: Program, setting: Setting) -> Outcome:
         return outcome
     outcome.seconds = time.process_time() - begin
     tvm.set_num_threads(setting.threads)
-    for call in range(program.calls):
-        Call(program, setting, call, random).check(function, outcome)
+    for call in calls:
+        call.check(function, outcome)
     return outcome
 
 
