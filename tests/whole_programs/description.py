@@ -204,6 +204,7 @@ class Program:
     stages: tuple[Stage, ...]
     outputs: tuple[str, ...]
     seed: int  # of its data
+    told: bool = True  # whether the schedule is told of the outputs that others read
 
     @property
     def calls(self) -> int:
@@ -272,6 +273,18 @@ def reads(stage: Stage) -> set[str]:
     if isinstance(stage, Extern):
         found.add(stage.source)
     return found - set(names_of(stage))
+
+
+def read_by_outputs(program: Program) -> set[str]:
+    """The tensors, of all that a stage computes, that another output needs."""
+    made = {name: stage for stage in program.stages for name in names_of(stage)}
+    found: set[str] = set()
+    waiting = [reads(made[name]) for name in program.outputs]
+    while waiting:
+        for name in waiting.pop() - found:
+            found |= set(names_of(made[name]))
+            waiting.append(reads(made[name]))
+    return found
 
 
 def needed(program: Program) -> Program:

@@ -370,33 +370,41 @@ class Drawer:
         shape: list[Value] = []
         indices: list[Value] = []
         guards: list[Value] = []
+        selected: list[Value] = []
         for dim in source.shape:
-            self._place(dim, shape, indices, guards)
+            self._place(dim, shape, indices, guards, selected)
         if len(shape) > 4 or self.work(shape) > MOST_ELEMENTS:
             raise Unsuitable("too large")
         axes = self.axes(len(shape))
         first: Value = self.read(source, indices)
+        if selected:
+            first = self.guarded("select", first, selected)
         if guards:
-            first = self.guarded(first, guards)
+            first = self.guarded("if_then_else", first, guards)
         self._moved_stage(axes, tuple(shape), first)
 
-    def guarded(self, value: Value, guards: Sequence[Value]) -> Value:
+    def guarded(self, op: str, value: Value, guards: Sequence[Value]) -> Value:
         condition = guards[0] if len(guards) == 1 else apply("all", *guards)
-        return apply("if_then_else", condition, value, self.constant(value.dtype))
+        return apply(op, condition, value, self.constant(value.dtype))
 
     def _moved_stage(self, axes: tuple[str, ...], shape: Shape, first: Value) -> None:
         body = first if self.maybe(0.5) else self.body(self.leaves(axes, shape, first))
         self.add(Compute((self.name("M"),), axes, shape, (body,)))
 
     def _place(
-        self, dim: Value, shape: list[Value], indices: list[Value], guards: list[Value]
+        self,
+        dim: Value,
+        shape: list[Value],
+        indices: list[Value],
+        guards: list[Value],
+        selected: list[Value],
     ) -> None:
         """How one dimension of the source is indexed, by a new axis or an old one."""
         least = self.least(dim)
         axis = Axis(f"i{len(shape)}")
         forms = ["same"] * 5 + ["reversed", "repeat", "padded", "shifted"]
         if least >= 1:
-            forms += ["constant", "gather", "cycle", "clamp", "sub", "split"]
+            forms += ["selected", "constant", "gather", "cycle", "clamp", "sub", "split"]
         if isinstance(dim, Number) and least >= 3:
             forms += ["strided", "strided"]
         same = [i for i, each in enumerate(shape) if each == dim]
@@ -429,6 +437,11 @@ class Drawer:
                 index = arith("add", axis, number(self.choose([1, 2])))
                 indices.append(index)
                 guards.append(apply("lt", index, dim))
+            case "selected":  # both sides are evaluated: the index stays inside
+                shape.append(arith("add", dim, number(1)))
+                inside = apply("maximum", arith("subtract", axis, number(1)), number(0))
+                indices.append(inside)
+                selected.append(apply("ge", axis, number(1)))
             case "constant":
                 indices.append(number(self.random.randrange(min(least, 4))))
             case "gather":
@@ -757,31 +770,35 @@ class Drawer:
         indices.append(sum_)
 
     def pooled(self) -> None:
-        """A stencil or a pool over the last dimensions of a tensor."""
-        source = self.tensor(
-            lambda each: (
-                1 <= len(each.shape) <= 3
-                and isinstance(each.shape[-1], Number)
-                and int(each.shape[-1].value) >= 4
-            )
-        )
-        extent = int(source.shape[-1].value)  # type: ignore[union-attr]
+        """A pool over the last dimension of a tensor, padded or not, by a guard or by where=."""
+        source = self.tensor(lambda each: 1 <= len(each.shape) <= 3)
+        dim, least = source.shape[-1], self.least(source.shape[-1])
         window, stride = self.choose([2, 3]), self.choose([1, 1, 2])
         dilation = self.choose([1, 1, 2])
-        count = (extent - (window - 1) * dilation - 1) // stride + 1
-        if count < 1:
-            raise Unsuitable("no room for a window")
+        count, padding = (least - (window - 1) * dilation - 1) // stride + 1, 0
+        if not isinstance(dim, Number) or count < 1 or self.maybe(0.4):
+            count, padding = max(least, 1), self.choose([1, 2])
         shape = (*source.shape[:-1], number(count))
+        if padding and self.maybe(0.5):
+            shape = source.shape
         axes = self.axes(len(shape))
         k = self.name("k")
-        index = apply(
-            "add",
-            arith("multiply", Axis(axes[-1]), number(stride)),
-            arith("multiply", Axis(k), number(dilation)),
-        )
-        first = self.read(source, [*(Axis(each) for each in axes[:-1]), index])
+        at = arith("multiply", Axis(axes[-1]), number(stride))
+        index = apply("add", at, arith("multiply", Axis(k), number(dilation)))
+        index = arith("subtract", index, number(padding))
+        first: Value = self.read(source, [*(Axis(each) for each in axes[:-1]), index])
         ranges = (ReduceAxis(k, number(0), number(window)),)
-        self._reduction_stage(axes, shape, ranges, first)
+        if not padding:
+            self._reduction_stage(axes, shape, ranges, first)
+            return
+        inside = [apply("ge", index, number(0)), apply("lt", index, dim)]
+        if self.maybe(0.5):
+            first = self.guarded("if_then_else", first, inside)
+            self._reduction_stage(axes, shape, ranges, first)
+            return
+        kind = self.choose(["any"] if source.dtype == "bool" else ["sum", "max", "min"])
+        reduction = Reduction(kind, ranges, apply("all", *inside))
+        self.add(Compute((self.name("R"),), axes, shape, (first,), reduction))
 
     def stencil(self) -> None:
         """Neighbours added up without a reduction."""
@@ -886,7 +903,7 @@ class Drawer:
             ends = [last]
         outputs = [n for n in results if n in ends or (n in read and self.maybe(0.2))]
         program = Program(self.sizes, tuple(self.scalars), tuple(self.stages), tuple(outputs),
-                          self.random.getrandbits(30))  # fmt: skip
+                          self.random.getrandbits(30), self.maybe(0.5))  # fmt: skip
         return needed(program)
 
 

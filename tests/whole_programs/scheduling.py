@@ -73,6 +73,8 @@ def _kind(s: Any, random: Random) -> None:
 
 def _vectorize(s: Any, random: Random) -> None:
     stage = _stage(s, random)
+    if not stage.leaf_iter_vars:
+        return
     _, inner = stage.split(stage.leaf_iter_vars[-1], factor=random.choice([2, 4, 8, 16]))
     stage.vectorize(inner)
 

@@ -20,6 +20,7 @@ from tests.whole_programs.description import (
     Value,
     names_of,
     nodes,
+    read_by_outputs,
     results_of,
 )
 
@@ -232,10 +233,11 @@ def program_text(program: Program) -> str:
     lines += [f'{name} = te.var("{name}", "{dtype}")' for name, dtype, _ in program.scalars]
     for stage in program.stages:
         lines += _stage(stage)
+    inside = read_by_outputs(program) if not program.told else set()
     first = [  # one result stands for all of its stage
         next(name for name in names_of(stage) if name in program.outputs)
         for stage in program.stages
-        if set(names_of(stage)) & set(program.outputs)
+        if set(names_of(stage)) & (set(program.outputs) - inside)
     ]
     lines += [f"outputs = [{', '.join(first)}]", f"args = [{', '.join(arguments(program))}]"]
     return "\n".join(lines)
