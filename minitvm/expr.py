@@ -1861,8 +1861,10 @@ def maximum(a: Any, b: Any) -> PrimExpr:
 
 @elementwise
 def negate(a: Any) -> PrimExpr:
-    """``-a``: on floats the sign is flipped, that of zero too."""
+    """``-a``: on floats the sign is flipped, that of zero too; unsigned integers wrap."""
     x = as_expr(a)
+    if x.dtype.is_integral and not x.dtype.is_int and not x.dtype.is_bool:
+        return subtract(constant(0, x.dtype), x)
     return multiply(x, constant(-1, x.dtype))
 
 

@@ -19,6 +19,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write the golden texts instead of comparing"
     )
+    wide = parser.getgroup("whole programs", "of pytest -m wide tests/whole_programs")
+    wide.addoption("--programs", type=int, default=10_000, help="how many programs")
+    wide.addoption("--seed", type=int, default=1, help="the seed of the first")
+    wide.addoption("--jobs", type=int, default=1, help="processes at a time")
 
 
 class DroppedStrategies(logging.Handler):

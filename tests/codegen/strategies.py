@@ -97,7 +97,8 @@ def _unary(dtype: DType) -> dict[str, Any]:
     if dtype.is_float:
         return _OF_FLOAT
     clz = {"clz": te.clz} if dtype == INT32 else {}
-    return {"popcount": te.popcount, "abs": te.abs, "not": expr.bitwise_not, **clz}
+    named = {"popcount": te.popcount, "abs": te.abs, "not": expr.bitwise_not, "neg": expr.negate}
+    return {**named, **clz}
 
 
 def _constants(dtype: DType) -> st.SearchStrategy[Expression]:

@@ -98,6 +98,16 @@ def test_integer_constants_fold_as_scalars_do(data: st.DataObject) -> None:
     assert made.value == scalars.binary(name, dtype, a, b)
 
 
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_negated_integers_wrap(dtype: str) -> None:
+    of = DType.of(dtype)
+    for value in (0, 1, of.min(), of.max()):
+        made = -te.const(value, dtype)
+        assert isinstance(made, e.IntImm) and made.dtype == dtype
+        assert made.value == scalars.binary("Sub", of, 0, value)
+    assert (-te.var("x", dtype)).dtype == dtype
+
+
 @given(st.floats(width=32), st.floats(width=32))
 def test_float_constants_fold_as_scalars_do(a: float, b: float) -> None:
     x, y = te.const(a, "float32"), te.const(b, "float32")

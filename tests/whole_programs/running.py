@@ -1,0 +1,242 @@
+"""A program in one setting: built, called, and compared with what it means."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import numpy as np
+
+import minitvm as tvm
+from minitvm import te
+from tests.whole_programs import bounded
+from tests.whole_programs.arrays import LAYOUTS, Placed, numbers, place
+from tests.whole_programs.bounded import Array, Bounded
+from tests.whole_programs.description import FLOATS, Input, Program, results_of
+from tests.whole_programs.drawing import extent_of
+from tests.whole_programs.numpy_meaning import Meaning, mix
+from tests.whole_programs.scheduling import schedule_randomly
+from tests.whole_programs.te_text import MIX, arguments, program_text
+
+TARGETS = ("llvm", "llvm -mcpu=haswell", "llvm -mcpu=x86-64")
+SLOW_BUILD = 2.0  # seconds of the CPU
+
+
+class Difference(AssertionError):
+    """A result that is not what the program means."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a program is built and called."""
+
+    target: str = "llvm"
+    threads: int = 1
+    fp: str = "fast"
+    debug: str | None = None
+    schedule: str = "auto"  # "plain" loops, or a "random" one
+    steps: int = 0  # primitives of a random schedule
+    seed: int = 0  # of the schedule, the layouts and the arrays in place
+    layouts: bool = False
+    in_place: bool = False
+
+
+def draw_setting(random: Random) -> Setting:
+    return Setting(
+        random.choice(TARGETS),
+        random.choice([1, 2]),
+        random.choice(["fast", "strict"]),
+        random.choice([None] * 7 + ["bounds"]),
+        schedule := random.choice(["auto"] * 6 + ["plain"] + ["random"] * 3),
+        random.choice([1, 2, 3, 4, 6, 9]) if schedule == "random" else 0,
+        random.getrandbits(30),
+        random.random() < 0.15,
+        random.random() < 0.12,
+    )
+
+
+@dataclass
+class Outcome:
+    """What became of a program: how many elements were compared, and how many are in doubt."""
+
+    kind: str = "right"  # or "refused": a random schedule
+    seconds: float = 0.0  # of the build
+    elements: int = 0
+    doubtful: int = 0
+    calls: int = 0
+    shared: int = 0  # calls in place
+    notes: list[str] = field(default_factory=list)
+
+
+def run(program: Program, setting: Setting) -> Outcome:
+    """Builds and calls a program.
+
+    Raises
+    ------
+    Unsuitable
+        When the program is none that a user may write.
+    Difference
+        When a result is wrong, or memory is written that is none of an output's.
+    Exception
+        Whatever the build or the call raises, for a program that is right.
+    """
+    outcome = Outcome()
+    random = Random(setting.seed)
+    calls = [Call(program, setting, i, random) for i in range(program.calls)]
+    names = made(program)
+    schedule = te.create_schedule(unique_operations(names["outputs"]))
+    if setting.schedule == "random":
+        schedule_randomly(schedule, random, setting.steps)
+    begin = time.process_time()
+    try:
+        function = tvm.build(
+            schedule, names["args"], setting.target, fp=setting.fp, debug=setting.debug,
+            auto_schedule=setting.schedule != "plain",
+        )  # fmt: skip
+    except tvm.CompileError as error:
+        if not schedule.is_touched:
+            raise
+        outcome.kind = "refused"
+        outcome.notes.append(signature(error))
+        return outcome
+    outcome.seconds = time.process_time() - begin
+    tvm.set_num_threads(setting.threads)
+    for call in calls:
+        call.check(function, outcome)
+    return outcome
+
+
+def made(program: Program) -> dict[str, Any]:
+    """The names that the text of a program gives values to."""
+    tvm.register_func(MIX, mix, override=True)
+    names: dict[str, Any] = {}
+    exec(compile(program_text(program), "<program>", "exec"), names)
+    return names
+
+
+def unique_operations(outputs: list[Any]) -> list[Any]:
+    return list(dict.fromkeys(each.op for each in outputs))
+
+
+class Call:
+    """The arrays of one call, and the results that it should have."""
+
+    def __init__(self, program: Program, setting: Setting, call: int, random: Random) -> None:
+        self._program, self._setting, self._random = program, setting, random
+        self._sizes = program.sizes_at(call)
+        self._scalars = {name: value for name, _, value in program.scalars}
+        self._inputs = self._draw_inputs(Random(f"{program.seed} {call}"))
+        meaning = Meaning(program, call, self._inputs)
+        results = [r for stage in program.stages for r in results_of(stage)]
+        self._outputs: dict[str, Bounded] = {
+            r.name: meaning.tensors[r.name] for r in results if r.name in program.outputs
+        }
+
+    def _draw_inputs(self, random: Random) -> dict[str, Array]:
+        drawn: dict[str, Array] = {}
+        for stage in self._program.stages:
+            if isinstance(stage, Input):
+                shape = tuple(extent_of(dim, self._sizes) for dim in stage.shape)
+                bound = extent_of(stage.bound, self._sizes)
+                drawn[stage.name] = numbers(stage, shape, bound, random)
+        return drawn
+
+    def check(self, function: Any, outcome: Outcome) -> None:
+        layout = self._layout if self._setting.layouts else lambda: "compact"
+        self._check(function, outcome, layout, None)
+        if self._setting.in_place:
+            for source, values in self._inputs.items():
+                for target, wanted in self._outputs.items():
+                    if values.shape == wanted.exact.shape and _same_dtype(values, wanted):
+                        self._check_shared(function, outcome, source, target)
+
+    def _layout(self) -> str:
+        return self._random.choice(LAYOUTS)
+
+    def _check_shared(self, function: Any, outcome: Outcome, source: str, target: str) -> None:
+        """An output in the place of an input: refused, or as it should be."""
+        try:
+            self._check(function, outcome, lambda: "compact", (source, target))
+        except ValueError as error:
+            if "shares no memory" not in str(error):
+                raise
+        else:
+            outcome.shared += 1
+
+    def _check(
+        self,
+        function: Any,
+        outcome: Outcome,
+        layout: Callable[[], str],
+        shared: tuple[str, str] | None,
+    ) -> None:
+        placed = {name: self._input(values, layout()) for name, values in self._inputs.items()}
+        for name, wanted in self._outputs.items():
+            placed[name] = place(wanted.exact.shape, wanted.dtype, layout())
+        if shared is not None:
+            placed[shared[1]] = placed[shared[0]]
+        before = {name: each.base.tobytes() for name, each in placed.items()}
+        given = [
+            placed[name].view if name in placed else self._number(name)
+            for name in arguments(self._program)
+        ]
+        function(*given)
+        outcome.calls += 1
+        for name, each in placed.items():
+            if name in self._outputs:
+                self._compare(name, each.view, outcome)
+                continue
+            if shared is not None and name == shared[0]:
+                continue
+            if each.base.tobytes() != before[name]:
+                raise Difference(f"input {name}: written to")
+        for name in self._outputs:
+            each, old = placed[name], before[name]
+            whole = Placed(np.frombuffer(bytearray(old), each.base.dtype).reshape(each.base.shape),
+                           each.layout, each.shape)  # fmt: skip
+            if whole.holding(each.view) != each.base.tobytes():
+                raise Difference(f"output {name} ({each.layout}): written around")
+
+    def _input(self, values: Array, layout: str) -> Placed:
+        dtype = "bfloat16" if values.dtype == bounded.numpy_dtype("bfloat16") else str(values.dtype)
+        return place(values.shape, dtype, layout, values)
+
+    def _number(self, name: str) -> int | float:
+        return self._sizes[name] if name in self._sizes else self._scalars[name]
+
+    def _compare(self, name: str, got: Array, outcome: Outcome) -> None:
+        wanted = self._outputs[name]
+        certain = np.isfinite(wanted.error)
+        outcome.elements += int(certain.sum())
+        outcome.doubtful += int(certain.size - certain.sum())
+        if wanted.dtype in FLOATS:
+            found = got.astype(bounded.WIDE)
+            with np.errstate(all="ignore"):
+                right = abs(found - wanted.exact) <= wanted.error
+            right |= (found == wanted.exact) | (np.isnan(found) & np.isnan(wanted.exact))
+        else:
+            right = got == wanted.exact
+        wrong = np.argwhere(certain & ~right)
+        if len(wrong):
+            at = tuple(int(i) for i in wrong[0])
+            off = f", off by {wanted.error[at]:.3g} at most" if wanted.dtype in FLOATS else ""
+            raise Difference(
+                f"output {name}{list(at)}: expected {wanted.exact[at]}{off}, got {got[at]}: "
+                f"{len(wrong)} of {certain.size} elements"
+            )
+
+
+def _same_dtype(values: Array, wanted: Bounded) -> bool:
+    return bool(values.dtype == bounded.numpy_dtype(wanted.dtype))
+
+
+def signature(error: BaseException) -> str:
+    """What findings of one cause share: an error without its names and numbers."""
+    first = str(error).split("\n")[0]
+    plain = re.sub(r"\b[A-Z]\w*\d+\w*(\.\w+)*|\b[ik]\d+(\.\w+)*", "X", first)
+    plain = re.sub(r"-?\d+(\.\d+)?(e[-+]\d+)?", "N", plain)
+    return f"{type(error).__name__}: {plain[:150]}"

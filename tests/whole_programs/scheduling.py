@@ -1,0 +1,157 @@
+"""Random schedules through the public face: what is refused is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import minitvm as tvm
+from minitvm import te
+
+FACTORS = [1, 2, 3, 4, 5, 7, 8, 16]
+
+
+def schedule_randomly(s: Any, random: Random, steps: int) -> None:
+    """Applies some primitives to a schedule."""
+    for _ in range(steps):
+        step = random.choice(_STEPS)
+        try:
+            step(s, random)
+        except tvm.CompileError:
+            continue
+
+
+def _stages(s: Any) -> list[Any]:
+    return [each for each in s.stages if isinstance(each.op, te.ComputeOp)]
+
+
+def _stage(s: Any, random: Random) -> Any:
+    return random.choice(_stages(s) or s.stages)
+
+
+def _loop(stage: Any, random: Random) -> Any:
+    if not stage.leaf_iter_vars:
+        raise tvm.CompileError("no loop")
+    return random.choice(stage.leaf_iter_vars)
+
+
+def _split(s: Any, random: Random) -> None:
+    stage = _stage(s, random)
+    if len(stage.leaf_iter_vars) < 8:
+        how = random.choice(["factor", "factor", "nparts"])
+        stage.split(_loop(stage, random), **{how: random.choice(FACTORS)})
+
+
+def _tile(s: Any, random: Random) -> None:
+    stage = _stage(s, random)
+    if 2 <= len(stage.leaf_iter_vars) < 7:
+        a, b = random.sample(list(stage.leaf_iter_vars), 2)
+        stage.tile(a, b, random.choice(FACTORS), random.choice(FACTORS))
+
+
+def _fuse(s: Any, random: Random) -> None:
+    stage = _stage(s, random)
+    loops = stage.leaf_iter_vars
+    if len(loops) >= 2:
+        i = random.randrange(len(loops) - 1)
+        stage.fuse(loops[i], loops[i + 1])
+
+
+def _reorder(s: Any, random: Random) -> None:
+    stage = _stage(s, random)
+    loops = list(stage.leaf_iter_vars)
+    random.shuffle(loops)
+    stage.reorder(*loops)
+
+
+def _kind(s: Any, random: Random) -> None:
+    stage = _stage(s, random)
+    loop = _loop(stage, random)
+    getattr(stage, random.choice(["vectorize", "unroll", "parallel"]))(loop)
+
+
+def _vectorize(s: Any, random: Random) -> None:
+    stage = _stage(s, random)
+    if not stage.leaf_iter_vars:
+        return
+    _, inner = stage.split(stage.leaf_iter_vars[-1], factor=random.choice([2, 4, 8, 16]))
+    stage.vectorize(inner)
+
+
+def _inline(s: Any, random: Random) -> None:
+    _stage(s, random).compute_inline()
+
+
+def _compute_at(s: Any, random: Random) -> None:
+    stage = _stage(s, random)
+    readers = s.readers(stage)
+    if readers:
+        reader = random.choice(readers)
+        stage.compute_at(reader, _loop(reader, random))
+
+
+def _compute_root(s: Any, random: Random) -> None:
+    _stage(s, random).compute_root()
+
+
+def _tensor(s: Any, random: Random) -> tuple[Any, Any]:
+    stage = random.choice(s.stages)
+    return random.choice(list(stage.op.outputs)), stage
+
+
+def _cache_read(s: Any, random: Random) -> None:
+    tensor, stage = _tensor(s, random)
+    readers = [each.op for each in s.readers(stage) if tensor in each.op.input_tensors]
+    if readers and len(s.stages) < 12:
+        chosen = readers if random.random() < 0.6 else [random.choice(readers)]
+        s.cache_read(tensor, random.choice(["local", "global"]), chosen)
+
+
+def _cache_write(s: Any, random: Random) -> None:
+    if len(s.stages) < 12:
+        stage = _stage(s, random)
+        s.cache_write(list(stage.op.outputs), random.choice(["local", "global"]))
+
+
+def _rfactor(s: Any, random: Random) -> None:
+    able = [
+        (stage, axis)
+        for stage in _stages(s)
+        for axis in stage.leaf_iter_vars
+        if axis.iter_type == 2  # one that is reduced
+    ]
+    if able and len(s.stages) < 12:
+        stage, axis = random.choice(able)
+        s.rfactor(stage.op.output(0), axis, random.choice([0, 0, -1]))
+
+
+def _transform_layout(s: Any, random: Random) -> None:
+    stage = _stage(s, random)
+    if stage.is_output:  # would be another argument
+        return
+    block = random.choice([1, 2, 3, 4])
+    if stage.op.axis and random.random() < 0.7:
+        stage.transform_layout(lambda *i: [i[-1] // block, *i[:-1], i[-1] % block])
+    else:
+        stage.transform_layout(lambda *i: list(reversed(i)))
+
+
+def _storage(s: Any, random: Random) -> None:
+    stage = _stage(s, random)
+    match random.choice(["scope", "align", "twice"]):
+        case "scope":
+            stage.set_scope(random.choice(["local", "global"]))
+        case "align":
+            if stage.op.axis:
+                axis = random.choice(list(stage.op.axis))
+                stage.storage_align(axis, random.choice([1, 4, 8]), random.choice([0, 1]))
+        case "twice":
+            stage.double_buffer()
+
+
+_STEPS: list[Callable[[Any, Random], None]] = [
+    _split, _split, _split, _tile, _fuse, _reorder, _reorder, _kind, _kind, _vectorize, _inline,
+    _compute_at, _compute_at, _compute_at, _compute_root, _cache_read, _cache_write, _rfactor,
+    _transform_layout, _storage,
+]  # fmt: skip
