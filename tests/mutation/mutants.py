@@ -403,6 +403,8 @@ def _is_left_alone(node: ast.AST) -> bool:
             return name in _UNCHANGED_NAMES
         case ast.AnnAssign(_, ast.Name("TypeAlias")):
             return True
+        case ast.keyword("strict"):  # an assertion of zip
+            return True
         case ast.Call(function):  # a message
             return re.search(r"([eE]rror|Warning|warn)$", ast.unparse(function)) is not None
     return False
