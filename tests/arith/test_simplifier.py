@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from itertools import product
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -413,7 +413,8 @@ def filled(pattern: PrimExpr, given: Mapping[Var, PrimExpr], dtype: DType) -> Pr
             result = BOOL if op == "likely" else dtype
             return Call(result, op, tuple(filled(each, given, dtype) for each in args))
         case e.BinaryOp(a=a, b=b):
-            return type(pattern)(filled(a, given, dtype), filled(b, given, dtype))
+            make: Any = type(pattern)
+            return cast(PrimExpr, make(filled(a, given, dtype), filled(b, given, dtype)))
     raise AssertionError(type(pattern).__name__)
 
 

@@ -387,7 +387,7 @@ def _is_union(node: ast.BinOp) -> bool:
     )
 
 
-_TYPES = ("int", "float", "str", "bool", "bytes", "tuple", "list", "dict")
+_TYPES = ("int", "float", "str", "bool", "bytes", "tuple", "list", "dict", "type")
 
 
 def _is_left_alone(node: ast.AST) -> bool:
@@ -399,10 +399,12 @@ def _is_left_alone(node: ast.AST) -> bool:
             return name in _UNCHANGED_FUNCTIONS or overloaded
         case ast.If(ast.Name("TYPE_CHECKING")):
             return True
-        case ast.Assign([ast.Name(name)]):
-            return name in _UNCHANGED_NAMES
         case ast.AnnAssign(_, ast.Name("TypeAlias")):
             return True
+        case ast.Assign([ast.Name()], ast.Subscript(ast.Name(name))):  # a type
+            return name in _TYPES or name[0].isupper()
+        case ast.Assign([ast.Name(name)]):
+            return name in _UNCHANGED_NAMES
         case ast.keyword("strict"):  # an assertion of zip
             return True
         case ast.Call(function):  # a message
