@@ -7,6 +7,7 @@ import difflib
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -42,21 +43,21 @@ def trace(files: list[str], jobs: int) -> None:
 
 def _trace_one(file: str) -> int:
     folder = TRACES / file.replace("/", ".")
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.iterdir():
-        old.unlink()
-    texts = _keep_texts()
+    made = CACHE / f"{folder.name}.{os.getpid()}"
+    made.mkdir(parents=True)
+    (made / "texts.json").write_text(json.dumps(_keep_texts()), encoding="utf-8")
     plugins = ("-p", "tests.mutation.steady", "-p", "tests.mutation.tracing")
     subprocess.run(
         (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugins, file),
         cwd=ROOT,
-        env={**os.environ, "MUTATION_TRACE": str(folder)},
+        env={**os.environ, "MUTATION_TRACE": str(made)},
         stdout=subprocess.DEVNULL,
         check=False,
     )
-    (folder / "texts.json").write_text(json.dumps(texts), encoding="utf-8")
-    tests = folder / "tests.json"
-    return len(json.loads(tests.read_text(encoding="utf-8"))) if tests.exists() else 0
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.parent.mkdir(exist_ok=True)
+    made.rename(folder)
+    return len(json.loads((folder / "tests.json").read_text(encoding="utf-8")))
 
 
 def _keep_texts() -> dict[str, str]:
