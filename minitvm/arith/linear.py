@@ -316,8 +316,6 @@ def _search(
 
 def _candidates(low: int | None, high: int | None) -> Iterator[int]:
     """The integers in ``[low, high]``, some from the end nearest to zero, then from the other."""
-    if low is not None and high is not None and low > high:
-        return
     few = 64
     if low is not None and low >= 0:
         yield from range(low, min(low + few, high + 1 if high is not None else low + few))

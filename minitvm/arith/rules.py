@@ -121,7 +121,12 @@ def _divides(match: Matched) -> bool:
 
 def _inner_cast_is_exact(match: Matched) -> bool:
     inner: PrimExpr = getattr(match.node, "value", match.node)
-    return represents(inner.dtype.element, match[x].dtype.element)
+    outer, middle, source = (each.dtype.element for each in (match.node, inner, match[x]))
+    if not represents(middle, source):
+        return False
+    # A float that an integer doesn't hold becomes the nearest, where an integer wraps.
+    saturates = middle.is_float and outer.is_integral and source.is_integral
+    return not saturates or represents(outer, source)
 
 
 def represents(outer: DType, inner: DType) -> bool:

@@ -52,6 +52,13 @@ def test_no_integer_between_two_halves() -> None:
     assert not is_infeasible(equal(X * 2, Y * 3 + 1))
 
 
+def test_numbers_alone_are_decided() -> None:
+    assert is_infeasible([less(X, X)])
+    assert is_infeasible([Affine({}, -1), X])
+    assert not is_infeasible([at_most(X, X)])
+    assert find_witness([at_most(X, X)]) == {}
+
+
 def test_strict_cycle_is_infeasible() -> None:
     assert is_infeasible([less(X, Y), less(Y, Z), at_most(Z, X)])
     assert not is_infeasible([at_most(X, Y), at_most(Y, Z), at_most(Z, X)])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from itertools import product
+from random import Random
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 from minitvm import expr as e
 from minitvm import scalars
-from minitvm.arith import simplify
+from minitvm.arith import rules, simplify
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.rules import RULES, Rule
 from minitvm.expr import (
@@ -20,6 +22,7 @@ from minitvm.expr import (
     NE,
     Add,
     And,
+    Broadcast,
     Call,
     Cast,
     Div,
@@ -41,11 +44,24 @@ from minitvm.expr import (
     Var,
     const,
 )  # fmt: skip
-from minitvm.runtime.dtype import BOOL, FLOAT32, FLOAT64, INT8, INT32, UINT8
+from minitvm.functor import walk_once
+from minitvm.runtime.dtype import (
+    BFLOAT16,
+    BOOL,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    INT8,
+    INT32,
+    INT64,
+    UINT8,
+    UINT16,
+    DType,
+)
 from minitvm.structural_equal import structural_equal
 
 i, j, Y = Var("i"), Var("j"), Var("y")
-n, m = Var("n"), Var("m")
+n, m, K = Var("n"), Var("m"), Var("k")
 A, B = Var("a", INT8), Var("b", INT8)
 U, V = Var("u", UINT8), Var("v", UINT8)
 X = Var("x", FLOAT32)
@@ -58,20 +74,29 @@ def lazy(condition: PrimExpr, a: PrimExpr, b: PrimExpr) -> PrimExpr:
     return Call(a.dtype, "if_then_else", (condition, a, b))
 
 
+def lanes(value: PrimExpr) -> PrimExpr:
+    return Broadcast(value, 4)
+
+
 def likely(condition: PrimExpr) -> PrimExpr:
     return Call(BOOL, "likely", (condition,))
 
 
-@pytest.fixture
-def analyzer() -> Analyzer:
-    """i in [0, n), j in [0, m), y in [0, 4)."""
+def bound() -> Analyzer:
+    """i in [0, n), j in [0, m), k in [n - 1, n), y in [0, 4)."""
     made = Analyzer()
     made.bind_size(n)
     made.bind_size(m)
     made.bind(i, Range(0, n))
     made.bind(j, Range(0, m))
+    made.bind(K, Range(n - 1, n))
     made.bind(Y, Range(0, 4))
     return made
+
+
+@pytest.fixture
+def analyzer() -> Analyzer:
+    return bound()
 
 
 # What the rules of minitvm.arith.rules do, in their order.
@@ -101,28 +126,28 @@ RULE_ROWS: list[tuple[PrimExpr, PrimExpr]] = [
     (i <= n, TRUE),
     (n > i, TRUE),
     (i >= 0, TRUE),
-    (EQ(Y // 4, const(0)), TRUE),
+    (EQ(K, n - 1), TRUE),
     (NE(Y, const(4)), TRUE),
     (n < i, FALSE),
     (n <= i, FALSE),
     (i > n, FALSE),
     (Y >= 4, FALSE),
     (EQ(Y, const(4)), FALSE),
-    (NE(Y // 4, const(0)), FALSE),
+    (NE(K, n - 1), FALSE),
     (EQ(P, TRUE), P),
     (EQ(P, FALSE), Not(P)),
     (NE(P, TRUE), Not(P)),
     (NE(P, FALSE), P),
-    (And(P, TRUE), P),
-    (And(P, FALSE), FALSE),
+    (And(lanes(P), lanes(TRUE)), lanes(P)),
+    (And(lanes(P), lanes(FALSE)), lanes(FALSE)),
     (And(P, P), P),
     (And(P, Not(P)), FALSE),
     (And(P, And(P, Q)), And(P, Q)),
     (And(P, Or(P, Q)), P),
     (And(i < 8, i < 4), i < 4),
     (And(i < 4, i > 8), FALSE),
-    (Or(P, TRUE), TRUE),
-    (Or(P, FALSE), P),
+    (Or(lanes(P), lanes(TRUE)), lanes(TRUE)),
+    (Or(lanes(P), lanes(FALSE)), lanes(P)),
     (Or(P, P), P),
     (Or(P, Not(P)), TRUE),
     (Or(P, Or(P, Q)), Or(P, Q)),
@@ -171,6 +196,23 @@ def test_every_rule_has_a_row(analyzer: Analyzer) -> None:
     befores = [before for before, _ in RULE_ROWS]
     unused = [r for rules in RULES.values() for r in rules if not any(fires(r, b) for b in befores)]
     assert [f"{type(rule.left).__name__} -> {rule.right}" for rule in unused] == []
+
+
+def test_every_rule_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it, one of the rows stays as it is, or becomes something else."""
+
+    def holds(row: tuple[PrimExpr, PrimExpr]) -> bool:
+        return structural_equal(bound().simplify(row[0]), row[1])
+
+    unused = []
+    for cls, of_class in RULES.items():
+        rows = [row for row in RULE_ROWS if isinstance(row[0], cls)]
+        for rule in of_class:
+            monkeypatch.setitem(RULES, cls, tuple(each for each in of_class if each is not rule))
+            if all(map(holds, rows)):
+                unused.append(f"{rule.left} -> {rule.right}")
+        monkeypatch.undo()
+    assert unused == []
 
 
 # What the normal forms do.
@@ -258,6 +300,8 @@ def evaluate(node: Any, env: Mapping[Var, Any]) -> Any:
             return evaluate(a if evaluate(condition, env) else b, env)
         case Let(var, value, body):
             return evaluate(body, {**env, var: evaluate(value, env)})
+        case Call(op="likely", args=(condition,)):
+            return evaluate(condition, env)
         case e.BinaryOp(a=a, b=b):
             x, y = evaluate(a, env), evaluate(b, env)
             return scalars.binary(type(node).__name__, a.dtype, x, y)
@@ -326,6 +370,144 @@ def test_unsigned_data_keeps_its_values(expr: PrimExpr, data: Any) -> None:
 @settings(max_examples=200, deadline=None)
 def test_signed_data_keeps_its_values(expr: PrimExpr, data: Any) -> None:
     check(expr, {A: (-128, 127), B: (-128, 127)}, data)
+
+
+# -- Rules where they don't apply -----------------------------------------------------------------
+
+SOME_DTYPES = [INT8, UINT8, INT32, FLOAT16, BFLOAT16, FLOAT32]
+CAST_DTYPES = [*SOME_DTYPES, UINT16, INT64, FLOAT64, BOOL]
+SOME_FLOATS = [0.0, -0.0, 1.5, 1 / 3, 2.0**-130, 65504.0, 70000.0, math.inf, -math.inf, math.nan]
+
+
+def some_value(random: Random, dtype: DType) -> Any:
+    """A number at an end of the dtype, or near zero."""
+    if dtype.is_float:
+        return scalars.cast(dtype, random.choice(SOME_FLOATS))
+    if dtype.is_bool:
+        return random.randint(0, 1)
+    ends = [dtype.min(), dtype.max(), dtype.max() // 2 + 1]
+    near = random.randint(max(dtype.min(), -9), min(dtype.max(), 9))
+    return random.choice([near, near, *ends])
+
+
+def some_range(random: Random, dtype: DType) -> tuple[int, int] | None:
+    """Bounds of an index, both included, some of them negative; None: any value of the dtype."""
+    if dtype != INT32 or random.random() < 0.2:
+        return None
+    low = random.randint(-9, 9)
+    return low, low + random.randint(0, 9)
+
+
+def filled(pattern: PrimExpr, given: Mapping[Var, PrimExpr], dtype: DType) -> PrimExpr:
+    """A rule's left side as a term of `dtype`, of what its wildcards stand for."""
+    match pattern:
+        case Var():
+            return given[pattern]
+        case IntImm():
+            return pattern if pattern.dtype.is_bool else const(pattern.value, dtype)
+        case Not(a):
+            return Not(filled(a, given, dtype))
+        case Select(condition, a, b):
+            return Select(*(filled(each, given, dtype) for each in (condition, a, b)))
+        case Call(result, op, args):
+            result = BOOL if op == "likely" else dtype
+            return Call(result, op, tuple(filled(each, given, dtype) for each in args))
+        case e.BinaryOp(a=a, b=b):
+            make: Any = type(pattern)
+            return cast(PrimExpr, make(filled(a, given, dtype), filled(b, given, dtype)))
+    raise AssertionError(type(pattern).__name__)
+
+
+def instance(random: Random, rule: Rule) -> tuple[PrimExpr, dict[Var, tuple[int, int] | None]]:
+    """A term of the form of the rule's left side, and the ranges of its variables."""
+    whole = any(isinstance(each, Mod | FloorDiv | FloorMod) for each in walk_once(rule.left))
+    dtype = random.choice(SOME_DTYPES[:3] if whole else SOME_DTYPES)
+    ranges: dict[Var, tuple[int, int] | None] = {}
+
+    def term(of: DType, name: str) -> PrimExpr:
+        if random.random() < 0.4:
+            return const(some_value(random, of), of)
+        ranges[var := Var(name, of)] = some_range(random, of)
+        more = not of.is_bool and random.random() < 0.5
+        return Add(var, const(some_value(random, of), of)) if more else var
+
+    given = {}
+    for wildcard in (rules.x, rules.y, rules.z):
+        given[wildcard] = term(dtype, wildcard.name)
+    sides = [term(dtype, name) for name in "uvw"]
+    for wildcard in (rules.p, rules.q):
+        compare = random.choice([e.LT, e.LE, e.GT, e.GE, EQ, NE])
+        ranges[condition := Var(wildcard.name, BOOL)] = None
+        given[wildcard] = random.choice([condition, compare(*random.sample(sides, 2))])
+    for wildcard in rules.CONSTANTS:
+        power = 1 << random.randrange((dtype.bits if dtype.is_integral else 32) - 1)
+        given[wildcard] = const(random.choice([power, random.randint(1, 12)]), dtype)
+    return filled(rule.left, given, dtype), ranges
+
+
+def overflows(node: PrimExpr, env: Mapping[Var, Any]) -> bool:
+    """Whether arithmetic of indices leaves its dtype."""
+    for each in walk_once(node):
+        if isinstance(each, Add | Sub | Mul) and each.dtype == INT32:
+            a, b = evaluate(each.a, env), evaluate(each.b, env)
+            exact = a + b if isinstance(each, Add) else a - b if isinstance(each, Sub) else a * b
+            if not INT32.min() <= exact <= INT32.max():
+                return True
+    return False
+
+
+def same_value(dtype: DType, a: Any, b: Any) -> bool:
+    """To the bit, but for those of NaN."""
+    if not dtype.is_float:
+        return bool(a == b)
+    return scalars.to_bits(dtype, a) == scalars.to_bits(dtype, b) or (a != a and b != b)
+
+
+def check_instance(random: Random, rule: Rule) -> None:
+    before, ranges = instance(random, rule)
+    analyzer = Analyzer()
+    for var, bounds in ranges.items():
+        if bounds is not None:
+            analyzer.bind(var, Range(bounds[0], bounds[1] + 1))
+    after = analyzer.simplify(before)
+    assert after.dtype == before.dtype
+    for _ in range(4):
+        env = {
+            var: some_value(random, var.dtype) if bounds is None else random.randint(*bounds)
+            for var, bounds in ranges.items()
+        }
+        if overflows(before, env) or overflows(after, env):  # lowering widens indices
+            continue
+        expected, found = evaluate(before, env), evaluate(after, env)
+        same = same_value(before.dtype, expected, found)
+        assert same, f"{before} became {after}, which is {found}, not {expected}, where {env}"
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=20, deadline=None)
+def test_rules_keep_values_whatever_they_match(seed: int) -> None:
+    """Of values that wrap, round or lie at the ends above all, where most rules must not apply."""
+    random = Random(seed)
+    for cls, of_class in RULES.items():
+        for rule in of_class if cls is not Cast else ():
+            check_instance(random, rule)
+
+
+@pytest.mark.parametrize("inner", CAST_DTYPES, ids=str)
+def test_conversions_keep_values(inner: DType) -> None:
+    """Of every pair of conversions, at the ends of the dtypes."""
+    value = Var("v", inner)
+    if inner.is_float:
+        values = [scalars.cast(inner, each) for each in (*SOME_FLOATS, -3.7, 200.5)]
+    else:
+        near = [each for each in (-126, -1, 0, 1, 3, 200, 2**24 + 1) if inner.min() <= each]
+        values = [inner.min(), inner.max(), *(each for each in near if each <= inner.max())]
+    for middle, outer in product(CAST_DTYPES, repeat=2):
+        before = Cast(outer, Cast(middle, value))
+        after = Analyzer().simplify(before)
+        for each in values:
+            expected, found = evaluate(before, {value: each}), evaluate(after, {value: each})
+            assert same_value(outer, expected, found), f"{before}, where {value} is {each}"
 
 
 def test_float_values_are_kept_to_the_bit() -> None:

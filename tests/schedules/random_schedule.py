@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from hypothesis import strategies as st
 
-from minitvm.expr import Call, IterType, IterVar, PrimExpr, ProducerLoad, Range, const_int
+from minitvm.expr import IterType, IterVar, PrimExpr, ProducerLoad, Range, const_int
 from minitvm.functor import free_vars, walk_once
 from minitvm.stmt import ForKind
 from minitvm.te.dataflow import read_by_ranges
@@ -183,26 +183,6 @@ def cache_read(s: Schedule, draw: Draw) -> None:
         s.cache_read(tensor, "local", [each.op for each in readers])
 
 
-def cache_access(s: Schedule, draw: Draw) -> None:
-    able = [
-        (tensor, stage)
-        for stage in _stages(s)
-        if len(s.stages) < 9 and not _is_ragged(stage)
-        for tensor in stage.op.input_tensors
-        if _is_at_root(s[tensor]) and _places_read(stage, tensor) == 1
-    ]
-    if able:
-        tensor, stage = draw(st.sampled_from(able))
-        s.cache_access(tensor, "local", stage.op)
-
-
-def _places_read(stage: Stage, tensor: Tensor) -> int:
-    """How many elements of a tensor a stage may read in an iteration."""
-    body = stage.op.body if isinstance(stage.op, ComputeOp) else ()
-    loads = [each for each in walk_once(*body) if isinstance(each, ProducerLoad)]
-    return len({str(each) for each in loads if each.producer is tensor})
-
-
 def cache_write(s: Schedule, draw: Draw) -> None:
     able = [each for each in _stages(s) if not _has_guests(s, each) and len(s.stages) < 9]
     able = [each for each in able if all(map(_is_at_root, _inputs(s, each)))]
@@ -235,7 +215,7 @@ def cache_access(s: Schedule, draw: Draw) -> None:
 
 
 def _reads_once(stage: Stage, tensor: Tensor) -> bool:
-    """Whether a stage reads one element of a tensor in each iteration, whatever holds there."""
+    """Whether a stage reads one element of a tensor in each iteration, if any."""
     assert isinstance(stage.op, ComputeOp)
     ranges = [bound for axis in stage.op.reduce_axis if axis.dom for bound in _ends(axis.dom)]
 
@@ -243,8 +223,7 @@ def _reads_once(stage: Stage, tensor: Tensor) -> bool:
         found = (each for each in walk_once(*nodes) if isinstance(each, ProducerLoad))
         return [each for each in found if each.producer is tensor]
 
-    guarded = [x for x in walk_once(*stage.op.body) if isinstance(x, Call) and "if" in str(x.op)]
-    return len(reads(*stage.op.body)) == 1 and not reads(*ranges, *guarded)
+    return len({str(each) for each in reads(*stage.op.body)}) == 1 and not reads(*ranges)
 
 
 def _ends(dom: Range) -> tuple[PrimExpr, PrimExpr]:
