@@ -188,6 +188,11 @@ def request(array: Any) -> Any:
     where = getattr(array, "__dlpack_device__", None)
     if where is not None:
         check_device(*_device_numbers(where()))
+    return export_of(array)
+
+
+def export_of(array: Any) -> Any:
+    """The capsule that `array` hands out, versioned if it can; what is in it is not checked."""
     try:
         return array.__dlpack__(max_version=VERSION)
     except TypeError:  # a producer from before the keyword
@@ -207,6 +212,17 @@ def borrow(capsule: Any) -> TensorView:
     """The tensor of an unused capsule, which stays unused: valid as long as the capsule lives."""
     managed, versioned = _open(capsule)
     return _read_managed(managed, versioned)
+
+
+def lent_tensor(capsule: Any) -> tuple[DLTensor, bool]:
+    """The struct in an unused capsule, which stays unused, and whether its memory is read-only.
+
+    Nothing of it is checked but the version: that is up to who asks.
+    """
+    managed, versioned = _open(capsule)
+    if not versioned:
+        return DLManagedTensor.from_address(managed).dl_tensor, False
+    return DLManagedTensorVersioned.from_address(managed).dl_tensor, _is_read_only(managed)
 
 
 def consume(capsule: Any) -> tuple[TensorView, object]:
@@ -249,13 +265,17 @@ def _open(capsule: Any) -> tuple[int, bool]:
 def _read_managed(managed: int, versioned: bool) -> TensorView:
     if not versioned:
         return read_tensor(managed + DLManagedTensor.dl_tensor.offset)
+    tensor = managed + DLManagedTensorVersioned.dl_tensor.offset
+    return read_tensor(tensor, _is_read_only(managed))
+
+
+def _is_read_only(managed: int) -> bool:
     header = DLManagedTensorVersioned.from_address(managed)
     if header.version.major != VERSION[0]:
         # By the specification nothing but the deleter may be touched in another major version.
         found = f"{header.version.major}.{header.version.minor}"
         raise BufferError(f"expected a tensor of DLPack 1.x, got version {found}")
-    tensor = managed + DLManagedTensorVersioned.dl_tensor.offset
-    return read_tensor(tensor, bool(header.flags & READ_ONLY))
+    return bool(header.flags & READ_ONLY)
 
 
 class _Managed:
