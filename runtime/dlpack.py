@@ -188,21 +188,21 @@ def _read_dtype(raw: DLDataType) -> DType:
     return dtype
 
 
-def request(array: Any) -> tuple[Any, bool]:
+def request(array: Any, *, anywhere: bool = False) -> tuple[Any, bool]:
     """The capsule that `array` hands out, versioned if it can, and whether the array must not be
     written though the capsule may not say so.
 
     Raises
     ------
     ValueError
-        When the array lies on another device than the CPU.
+        When the array lies on another device than the CPU, unless it may lie `anywhere`.
     BufferError
         When the array can't be exported as it is; frameworks raise further types of their own.
     """
     fixed = is_read_only(array)
     array = readable(array)
     where = getattr(array, "__dlpack_device__", None)
-    if where is not None:
+    if where is not None and not anywhere:
         check_device(*_device_numbers(where()))
     try:
         return array.__dlpack__(max_version=VERSION), fixed
@@ -224,6 +224,17 @@ def borrow(capsule: Any, read_only: bool = False) -> TensorView:
     It is read-only if the capsule or the caller says so."""
     managed, versioned = _open(capsule)
     return _read_managed(managed, versioned, read_only)
+
+
+def lent_tensor(capsule: Any) -> tuple[DLTensor, bool]:
+    """The struct in an unused capsule, which stays unused, and whether its memory is read-only.
+
+    Nothing of it is checked but the version: that is up to who asks.
+    """
+    managed, versioned = _open(capsule)
+    if not versioned:
+        return DLManagedTensor.from_address(managed).dl_tensor, False
+    return DLManagedTensorVersioned.from_address(managed).dl_tensor, _is_read_only(managed)
 
 
 def consume(capsule: Any, read_only: bool = False) -> tuple[TensorView, object]:
@@ -268,13 +279,17 @@ def _open(capsule: Any) -> tuple[int, bool]:
 def _read_managed(managed: int, versioned: bool, read_only: bool) -> TensorView:
     if not versioned:
         return read_tensor(managed + DLManagedTensor.dl_tensor.offset, read_only)
+    tensor = managed + DLManagedTensorVersioned.dl_tensor.offset
+    return read_tensor(tensor, read_only or _is_read_only(managed))
+
+
+def _is_read_only(managed: int) -> bool:
     header = DLManagedTensorVersioned.from_address(managed)
     if header.version.major != VERSION[0]:
         # By the specification nothing but the deleter may be touched in another major version.
         found = f"{header.version.major}.{header.version.minor}"
         raise BufferError(f"expected a tensor of DLPack 1.x, got version {found}")
-    tensor = managed + DLManagedTensorVersioned.dl_tensor.offset
-    return read_tensor(tensor, read_only or bool(header.flags & READ_ONLY))
+    return bool(header.flags & READ_ONLY)
 
 
 # ---- Writing -------------------------------------------------------------------------------------

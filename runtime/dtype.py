@@ -32,6 +32,7 @@ CODE_NAMES: tuple[str, ...] = (
 
 MAX_LANES = (1 << 16) - 1  # a uint16 in DLPack
 _PATTERN = re.compile(r"(int|uint|float|bfloat|complex|handle|bool)(\d*)(?:x(\d+))?")
+_FLOAT8 = {name: code for code, name in enumerate(CODE_NAMES) if name.startswith("float8_")}
 _WIDTHS: dict[str, tuple[int, ...]] = {
     "int": (8, 16, 32, 64),
     "uint": (1, 8, 16, 32, 64),
@@ -180,6 +181,8 @@ _NUMPY_KINDS = (TypeCode.INT, TypeCode.UINT, TypeCode.FLOAT, TypeCode.BOOL, Type
 
 @lru_cache(maxsize=512)
 def _parse(name: str) -> DType:
+    if name in _FLOAT8:
+        return DType(_FLOAT8[name], 8)
     match = _PATTERN.fullmatch(name)
     if match is None:
         raise TypeError(f"expected the name of a dtype such as 'float32' or 'int8x4', got {name!r}")
