@@ -41,6 +41,7 @@ def check_intrinsic(name: str, type: str, args: Sequence[Value], arch: str) -> N
             f"LLVM says: {reason}"
         )
 
+
 # There are no constants of the type of a tile.
 _TILE = "%tile = call x86_amx @llvm.x86.cast.vector.to.tile.v256i32(<256 x i32> poison)"
 
