@@ -31,8 +31,8 @@ def check_intrinsic(name: str, type: str, args: Sequence[Value], arch: str) -> N
     processor = name.split(".")[1]
     if processor in _PROCESSORS and processor != arch.removesuffix("_64"):
         raise CompileError(f"{name}: expected an intrinsic for {arch}, got one for {processor}")
-    # Some arguments must be constants: a variable is a parameter here, a constant stays itself.
-    given = tuple((each.type, None if each.text[0] == "%" else each.text) for each in args)
+    # Some arguments must be constants, which stay themselves; of others only the type is asked.
+    given = tuple((each.type, "poison" if each.text[0] in "%@" else each.text) for each in args)
     reason = _refusal(name, type, given)
     if reason is not None:
         taken = ", ".join(each.type for each in args)
@@ -42,14 +42,18 @@ def check_intrinsic(name: str, type: str, args: Sequence[Value], arch: str) -> N
         )
 
 
+# There are no constants of the type of a tile.
+_TILE = "%tile = call x86_amx @llvm.x86.cast.vector.to.tile.v256i32(<256 x i32> poison)"
+
+
 @lru_cache(maxsize=256)
-def _refusal(name: str, type: str, args: tuple[tuple[str, str | None], ...]) -> str | None:
+def _refusal(name: str, type: str, args: tuple[tuple[str, str], ...]) -> str | None:
     """Why LLVM refuses a call; None where it doesn't."""
-    params = ", ".join(f"{kind} %p{i}" for i, (kind, text) in enumerate(args) if text is None)
-    passed = [f"{kind} {f'%p{i}' if text is None else text}" for i, (kind, text) in enumerate(args)]
-    call = f"call {type} @{name}({', '.join(passed)})"
+    passed = ", ".join(f"{kind} {'%tile' if kind == 'x86_amx' else text}" for kind, text in args)
+    tile = _TILE if "%tile" in passed else ""
+    body = f"{tile}\n  call {type} @{name}({passed})\n  ret void"
     try:
-        llvm.parse_assembly(f"define void @f({params}) {{\n  {call}\n  ret void\n}}").verify()
+        llvm.parse_assembly(f"define void @f() {{\n  {body}\n}}").verify()
     except RuntimeError as error:
         said = re.search(r"error: (.*)", str(error))
         return said[1] if said else str(error).splitlines()[0]

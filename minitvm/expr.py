@@ -75,7 +75,7 @@ class ExprOperators:
     __hash__ = object.__hash__
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        return _of_numpy(ufunc, method, inputs, options)
+        return _of_numpy(self, ufunc, method, inputs, options)
 
     __float__, __int__ = _no_number("__float__"), _no_number("__int__")
     __index__, __complex__ = _no_number("__index__"), _no_number("__complex__")
@@ -209,7 +209,7 @@ class WholeTensor:
     __slots__ = ()
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        return _of_numpy(ufunc, method, inputs, options)
+        return _of_numpy(self, ufunc, method, inputs, options)
 
     def __array__(self, *args: Any, **options: Any) -> NoReturn:
         raise TypeError(
@@ -275,15 +275,16 @@ def _named_error(name: str, error: CompileError) -> CompileError:
     return made
 
 
-def _of_numpy(ufunc: Any, method: str, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """A function of numpy on what is no number: Python's operators, where a numpy scalar stands on
-    the left; else an error that says what to write."""
+def _of_numpy(
+    given: Any, ufunc: Any, method: str, inputs: tuple[Any, ...], options: dict[str, Any]
+) -> Any:
+    """A function of numpy on `given`, which is no number: Python's operators, where a numpy scalar
+    stands on the left; else an error that says what to write."""
     inputs = tuple(each[()] if isinstance(each, np.ndarray) else each for each in inputs)
     arrays = [each for each in inputs if isinstance(each, np.ndarray)]  # a scalar is none
     operator = _OPERATORS_OF_NUMPY.get(ufunc.__name__)
     if operator is not None and method == "__call__" and not options and not arrays:
         return operator(*inputs)
-    given = next(each for each in inputs if isinstance(each, (ExprOperators, WholeTensor)))
     if arrays:
         raise TypeError(f"np.{ufunc.__name__} of {described(given)}: {_no_array(arrays[0])}")
     own = _NAMES_OF_NUMPY.get(ufunc.__name__, ufunc.__name__)
@@ -1625,7 +1626,7 @@ def _are_of_sizes(*exprs: PrimExpr) -> bool:
         seen.add(id(top))
         below = _operands_of(top)
         size = isinstance(top, IntImm) or (isinstance(top, Var) and not top.axis) or below
-        if not size or not top.dtype.is_integral or top.dtype.lanes > 1:
+        if not size or not _is_size(top.dtype):
             return False
         stack += below
     return True

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from minitvm import (
+    CompileError,
     KernelError,
     build,
     interpreter,
@@ -543,6 +544,34 @@ def test_call_llvm_intrin() -> None:
     build([B, C], [A, B, C], fp="strict")(a, b, c)
     np.testing.assert_array_equal(b, (a.astype("float64") ** 2 + 1).astype("float32"))
     assert c.tolist() == [i << 24 for i in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name", "args", "reason"),
+    [
+        ("float32", "llvm.expp", ("x",), r"takes \(float\) .* unknown intrinsic 'llvm.expp'"),
+        ("float32", "llvm.x86.sse.sqt", ("x",), "unknown intrinsic 'llvm.x86.sse.sqt'"),
+        ("float32", "llvm.sqrt", ("x", "x"), r"takes \(float, float\) .* invalid intrinsic"),
+        ("int32", "llvm.sqrt", ("i",), r"takes \(i32\) and returns i32: .* invalid"),
+        ("int32", "llvm.sqrt", ("x",), r"takes \(float\) and returns i32"),
+        ("int32", "llvm.ctlz", ("i", "p"), "immarg operand has non-immediate parameter"),
+        ("int32", "llvm.ctpop", (), "invalid intrinsic signature"),
+        ("int32", "llvm.hexagon.A2.abs", ("i",), "expected an intrinsic for .*, got one for h"),
+        ("int32", "llvm.x86.tilezero.internal", ("i",), "expected an intrinsic of LLVM that tak"),
+    ],
+)  # fmt: skip
+def test_intrinsics_that_llvm_does_not_have(
+    dtype: str, name: str, args: tuple[str, ...], reason: str
+) -> None:
+    A = te.placeholder((4,), name="A")
+
+    def element(i: Any) -> Any:
+        values = {"x": A[i], "i": i, "p": i > 1}
+        return tir.call_llvm_pure_intrin(dtype, name, *[values[each] for each in args])
+
+    B = te.compute((4,), element, name="B")
+    with pytest.raises(CompileError, match=f"{name}: .*{reason}"):
+        build([B], [A, B])
 
 
 def test_assertions_of_the_program() -> None:

@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minitvm import te, tir
+import minitvm as tvm
 from minitvm.ir import structural_equal
 from minitvm.runtime.errors import CompileError
+
+te: Any = tvm.te
+tir: Any = tvm.tir  # whose fields' types don't say what stands for an expression
 
 n, m, x = te.var("n"), te.var("m"), te.var("x", "float32")
 wide, byte, p = te.var("wide", "int64"), te.var("byte", "uint8"), te.var("p", "bool")
@@ -44,13 +47,13 @@ def test_literals_next_to_floats(dtype: str) -> None:
     v = te.var("v", dtype)
     for number in (4, 0.1, np.int8(4)):
         assert tir.Add(v, number).b.dtype == dtype
-    assert tir.EQ(v, np.float16(0.5)).b.value == 0.5  # type: ignore[attr-defined]  # a constant
+    assert tir.EQ(v, np.float16(0.5)).b.value == 0.5
     if dtype != "float64":
         with pytest.raises(CompileError, match=f"expected a value of {dtype}, got float64 0.1"):
             tir.Add(v, np.float64(0.1))
         with pytest.raises(CompileError, match=f"constant of dtype {dtype}: .*te.infinity"):
             tir.Add(v, 1e300)
-    assert tir.Add(v, math.inf).b.value == math.inf  # type: ignore[attr-defined]  # a constant
+    assert tir.Add(v, math.inf).b.value == math.inf
 
 
 def test_a_float_next_to_an_integer_converts_that() -> None:
@@ -81,14 +84,14 @@ MADE: list[tuple[Any, str]] = [
     (tir.For(n, 0, 4, 0, tir.Evaluate(k)), "for n in range(4):\n    k"),
     (tir.LetStmt(wide, 4, tir.Evaluate(0)), "wide = 4\n0"),
     (tir.SeqStmt([tir.Evaluate(0), tir.Evaluate(1)]), "0\n1"),
-    (tir.call_extern("int32", "f", k, np.int32(1), True), "call_extern(int32, \"f\", k, 1, True)"),
+    (tir.call_packed("f", k, np.int32(1), True), 'call_packed("f", k, 1, True)'),
     (te.if_then_else(True, k, 0.5), "float32(k)"),
     (te.reduce_axis((0, np.int64(4)), "k"), "iter_var(k, range(min=0, ext=4))"),
     (np.float32(2) * x, "2.0 * x"),
     (np.float32(2) * A[0, k], "2.0 * A[0, k]"),
     (np.array(2.0, "float32") * x, "2.0 * x"),
     (x * np.array(2.0, "float32"), "x * 2.0"),
-    (np.int64(1) < wide, "wide > 1"),
+    (np.int64(1) < wide, "1 < wide"),
     (np.float32(2) ** x, "power(2.0, x)"),
 ]  # fmt: skip
 
@@ -120,7 +123,7 @@ ADVICE: list[tuple[Callable[[], Any], str]] = [
     (lambda: np.arctan2(x, 1.0), "write te.atan2"),
     (lambda: np.maximum(x, 0.0), "write te.max"),
     (lambda: np.exp(A), "np.exp computes numbers, and Tensor.* has none .*: write te.exp"),
-    (lambda: np.add.reduce([x, x], out=x), "np.add computes|must be an array"),
+    (lambda: np.add.reduce([x, x], out=x), "np.add computes numbers"),
     (lambda: np.array(A), "has no elements while a program is written: build a function"),
     (lambda: np.arange(3.0) * x, r"got an array of shape \(3,\): pass it as a te.placeholder"),
     (lambda: x * np.arange(3.0), r"multiply: .* an array of shape \(3,\): pass it as a te.placeh"),
@@ -134,8 +137,8 @@ ADVICE: list[tuple[Callable[[], Any], str]] = [
     (lambda: float(k), r'write x.astype\("float32"\)'),
     (lambda: float(A), r'write x.astype\("float32"\)'),
     (lambda: complex(x), "there are no complex numbers"),
-    (lambda: [i for i in range(n)], "for `for i in range"),
-    (lambda: [i for i in x], "has no members: loop with an axis"),
+    (lambda: list(range(n)), "for `for i in range"),
+    (lambda: list(x), "has no members: loop with an axis"),
     (lambda: max(x, 1.0), r"for max\(a, b\), min\(a, b\): te.max, te.min"),
     (lambda: 1 if x else 2, "for `if` write te.if_then_else"),
     (lambda: x < 1 and x > 0, "for `and`, `or`, `not`: te.all, te.any, tir.Not"),
@@ -151,14 +154,15 @@ def test_what_to_write_instead(use: Callable[[], Any], text: str) -> None:
 
 
 def test_constants_are_numbers() -> None:
-    assert math.sqrt(te.const(4.0)) == 2.0 and int(te.const(2.5)) == 2  # type: ignore[arg-type]
-    assert round(te.const(2.5)) == 2 and math.floor(te.const(-2.5)) == -3  # type: ignore[call-overload]
-    assert list(range(te.const(2))) == [0, 1]  # type: ignore[arg-type]  # an IntImm has an index
+    assert math.sqrt(te.const(4.0)) == 2.0 and int(te.const(2.5)) == 2
+    assert round(te.const(2.5)) == 2 and math.floor(te.const(-2.5)) == -3
+    assert list(range(te.const(2))) == [0, 1]
 
 
 def test_dimensions_are_compared_by_identity() -> None:
     B = te.placeholder((n, m), name="B")
-    assert A.shape[0] == B.shape[0] and not A.shape[0] != B.shape[0]
+    assert A.shape[0] == B.shape[0]
+    assert bool(A.shape[0] != B.shape[0]) is False
     assert n * 2 + 1 == n * 2 + 1 and n * 2 != n * 3 and n // m != m // n
     assert n.astype("int64") == n.astype("int64") and n.astype("int64") != wide
     assert (1 if n == 1 else 2) == 2 and A.shape[1] == 4
@@ -182,16 +186,20 @@ def test_other_comparisons_have_no_truth_value(comparison: Any) -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "least"),
-    [("float16", 65520.0), ("bfloat16", 3.3961775292304e38), ("float32", 3.4028235677973366e38)],
+    [
+        ("float16", 65520.0),
+        ("bfloat16", (2 - 2.0**-8) * 2.0**127),
+        ("float32", (2 - 2.0**-24) * 2.0**127),
+    ],
 )
 def test_a_constant_beyond_its_dtype(dtype: str, least: float) -> None:
     below = math.nextafter(least, 0.0)
-    assert math.isfinite(te.const(below, dtype).value)  # type: ignore[attr-defined]  # a constant
+    assert math.isfinite(te.const(below, dtype).value)
     for number in (least, -least, 1e300):
         with pytest.raises(CompileError, match=f"const: constant of dtype {dtype}: .* te.infinity"):
             te.const(number, dtype)
     for special in (math.inf, -math.inf, math.nan):
-        value = te.const(special, dtype).value  # type: ignore[attr-defined]  # a constant
+        value = te.const(special, dtype).value
         assert value == special or (math.isnan(value) and math.isnan(special))
     with pytest.raises(CompileError, match="expected a number that a float can hold"):
         te.const(10**5000, dtype)
@@ -203,7 +211,6 @@ def test_a_constant_beyond_its_dtype(dtype: str, least: float) -> None:
         (300, "int8", "from -128 to 127, got 300"),
         (-1, "uint64", "from 0 to 18446744073709551615"),
         (2, "bool", "from 0 to 1, got 2"),
-        (10**5000, "int64", "got one of 16610 bits"),
         (0.5, "int32", "expected an integer, got 0.5"),
         (math.nan, "int32", "expected an integer, got nan"),
         (math.inf, "uint8", "expected an integer, got inf"),
@@ -217,3 +224,8 @@ def test_a_constant_beyond_its_dtype(dtype: str, least: float) -> None:
 def test_wrong_constants(value: Any, dtype: str, text: str) -> None:
     with pytest.raises(CompileError, match=f"const: .*{text}"):
         te.const(value, dtype)
+
+
+def test_a_constant_that_python_does_not_print() -> None:
+    with pytest.raises(CompileError, match=r"const: .*, got one of 16610 bits"):
+        te.const(10**5000, "int64")

@@ -7,6 +7,7 @@ import inspect
 import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -14,10 +15,13 @@ import numpy as np
 import pytest
 
 import minitvm as tvm
-from minitvm import op, te, tir
+from minitvm import op
 from minitvm.expr import IterVar
 from minitvm.ir import structural_equal
 from minitvm.runtime.errors import CompileError
+
+te: Any = tvm.te
+tir: Any = tvm.tir
 
 # Of the names in `te` and `tir`, those that no program text calls: classes of what other functions
 # make, modules, and what takes a schedule.
@@ -65,14 +69,18 @@ def surface() -> Iterator[tuple[str, Callable[..., Any]]]:
     for name in ("vload", "vstore", "access_ptr"):
         yield f"Buffer.{name}", getattr(B, name)
     for name in ("let", "allocate", "buffer_ptr", "likely", "emit"):
-        yield f"ir_builder.{name}", lambda *args, name=name: getattr(builder(), name)(*args)
+        yield f"ir_builder.{name}", partial(emitted, name)
     for name in ("for_range", "while_loop", "if_scope"):
-        yield f"ir_builder.{name}", lambda *args, name=name: entered(name, *args)
+        yield f"ir_builder.{name}", partial(entered, name)
     yield "Range.from_min_extent", tir.Range.from_min_extent
 
 
 def builder() -> Any:
     return tir.ir_builder.create()
+
+
+def emitted(name: str, *args: Any) -> Any:
+    return getattr(builder(), name)(*args)
 
 
 def entered(name: str, *args: Any) -> Any:
@@ -83,6 +91,10 @@ def entered(name: str, *args: Any) -> Any:
 
 
 SURFACE = dict(surface())
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def arguments() -> list[Callable[[], Any]]:
@@ -101,9 +113,8 @@ def arguments() -> list[Callable[[], Any]]:
         tir.ForKind.PARALLEL, te.const(0), te.const(True), te.const(2, "int64"), te.const(0.5),
         tir.Ramp(0, 1, 4), tir.Broadcast(1.0, 4), builder(), te.sum(K, axis=K), te, len,
     ]  # fmt: skip
-    made: list[Callable[[], Any]] = [lambda value=value: value for value in plain]
-    for dtype in DTYPES:
-        made.append(lambda dtype=dtype: te.var("x", dtype))
+    made: list[Callable[[], Any]] = [partial(_same, value) for value in plain]
+    made += [partial(te.var, "x", dtype) for dtype in DTYPES]
     made += [lambda: te.var("i") < 4, lambda: te.var("i") + 1, lambda: te.var("x", "float32") * 2]
     return made
 

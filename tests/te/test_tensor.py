@@ -105,7 +105,7 @@ def test_len_bool_float_iteration() -> None:
     with pytest.raises(TypeError, match="A: a tensor can't be iterated over"):
         iter(A)
     with pytest.raises(TypeError, match="no value while a program is written: for float"):
-        float(A)  # type: ignore[arg-type]  # the mistake that is tested
+        float(A)
 
 
 def test_axes_and_input_tensors() -> None:
