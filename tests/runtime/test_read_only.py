@@ -47,10 +47,9 @@ IMMUTABLE = {
     "tensorflow, versioned": foreign_class("tensorflow.python.framework.ops", versioned=True),
     "jax": foreign_class("jaxlib._jax", versioned=False),
     "pyarrow": foreign_class("pyarrow.lib", versioned=False),
-    "mlx": foreign_class("mlx.core", versioned=False),
     "derived": Derived,
 }
-MUTABLE = [foreign_class(module, False) for module in ("jax_tools", "my.tensorflow", "paddle")]
+MUTABLE = [foreign_class(module, False) for module in ("jax_tools", "my.tensorflow", "paddle", "mlx.core")]
 
 
 @functools.cache
