@@ -435,7 +435,7 @@ leave:
 
 ; Whether a torch tensor's memory holds its values, and nothing has to be recorded for gradients:
 ; it has no tangent, and doesn't require grad, or is only read where grad mode is off.
-; The exchange API tells none of it: it exports lazily negated and conjugated tensors as they aren't.
+; The exchange API tells none of it: it exports lazily negated tensors as they aren't.
 define internal i1 @is_plain(ptr %object, i1 %is.written) {
   %tensor.field = load i64, ptr @torch_fields
   %known = icmp ne i64 %tensor.field, 0

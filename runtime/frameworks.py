@@ -129,4 +129,3 @@ _TORCH: tuple[tuple[Callable[[Any], bool], str], ...] = (
         "x.resolve_neg()",
     ),
 )
-

@@ -725,4 +725,3 @@ def _call_within() -> Callable[[_Running, Callable[[], Any]], Any]:
     """Calls a function while a call is the running one. No signal comes between that and going back
     to the one before, whose results compiled code may still be reading."""
     return _CALL_WITHIN(native().call_within)
-
