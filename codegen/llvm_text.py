@@ -14,7 +14,9 @@ from contextlib import contextmanager
 from functools import cache, lru_cache
 from typing import NamedTuple, final
 
+from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
+from minitvm.runtime.values import text_for_c
 
 
 @final
@@ -103,6 +105,14 @@ def like(type: str, element: str) -> str:
     return vector_type(element, lanes_of(type))
 
 
+def _encoded(text: str) -> bytes:
+    """A name or message of the program."""
+    try:
+        return text_for_c(text)
+    except ValueError as error:
+        raise CompileError(f"name or text of the program: {error}") from None
+
+
 def _quote(text: bytes) -> str:
     plain = (chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\{b:02X}" for b in text)
     return "".join(plain)
@@ -115,7 +125,7 @@ class ModuleText:
         self.imports: list[str] = []  # LLVM IR of the user's, to be linked in
         self.has_plain_loops = False  # innermost loops of scalars, which LLVM may make vectors of
         self._header = (
-            f'source_filename = "{_quote(name.encode())}"\n'
+            f'source_filename = "{_quote(_encoded(name))}"\n'
             f'target datalayout = "{data_layout}"\n'
             f'target triple = "{triple}"\n'
         )
@@ -127,7 +137,7 @@ class ModuleText:
 
     def string(self, text: str) -> Value:
         """A pointer to a constant, zero-terminated string."""
-        data = text.encode() + b"\0"
+        data = _encoded(text) + b"\0"
         if data not in self._strings:
             name = f"@.str.{len(self._strings)}"
             self._globals.append(
@@ -174,7 +184,7 @@ class ModuleText:
 
 def symbol(name: str) -> str:
     """A name as it stands after ``@``: quoted where LLVM's grammar wants it."""
-    return name if re.fullmatch(r"[A-Za-z_.$][\w.$]*", name) else f'"{_quote(name.encode())}"'
+    return name if re.fullmatch(r"[A-Za-z_.$][\w.$]*", name) else f'"{_quote(_encoded(name))}"'
 
 
 _NOTHING: frozenset[object] = frozenset()

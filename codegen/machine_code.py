@@ -53,7 +53,7 @@ def _link(module: Any, imports: Sequence[str]) -> None:
             other.verify()
             other.triple, other.data_layout = module.triple, module.data_layout
             module.link_in(other)
-        except RuntimeError as error:
+        except (RuntimeError, UnicodeEncodeError) as error:
             raise CompileError(
                 f"pragma import_llvm: expected LLVM IR that can be linked in: {error}"
             ) from None

@@ -73,8 +73,20 @@ def prepack(function: Module | Function, argument: str, array: Any) -> NDArray:
         )
     packing = program.lowered[known[argument]]
     packed = empty(_packed_shape(packing, array), _buffers(packing)[1].dtype)
-    program.function(packing.name)(array, packed)
+    try:
+        program.function(packing.name)(array, packed)
+    except Exception as error:
+        _rename(error, packing.name, f"{func.name}: prepack")
+        raise
     return packed
+
+
+def _rename(error: Exception, packing: str, shown: str) -> None:
+    """Has an error begin with what the user called, not with the function that packs."""
+    begin, argument = f"{packing}: ", "argument 0 "
+    text = str(error)
+    if text.startswith(begin):
+        error.args = (f"{shown}: {text.removeprefix(begin).removeprefix(argument)}",)
 
 
 def _buffers(packing: PrimFunc) -> list[e.Buffer]:

@@ -83,9 +83,7 @@ class CallPath:
         """Arguments whose type is exactly `kind` go by `route` from now on."""
         if len(self._types) + 1 < MOST_ROUTES:  # the last row ends the table
             self._types.append(kind)
-            self._rows[len(self._types) - 1] = _Row(
-                id(kind), route, code, function, managed
-            )
+            self._rows[len(self._types) - 1] = _Row(id(kind), route, code, function, managed)
 
     def add_own(self, kind: type, code: ArgTypeCode) -> None:
         """Arguments of one of our own types cross under its type code."""

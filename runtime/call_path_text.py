@@ -381,11 +381,15 @@ entry:
   %ask = and i1 %is.written, %tells
   br i1 %ask, label %flags, label %read
 flags:
+  store ptr null, ptr %managed
   %asked.status = call i32 %asked(ptr %object, ptr %managed)
   %not.told = icmp ne i32 %asked.status, 0
   br i1 %not.told, label %error, label %told
 told:
   %its = load ptr, ptr %managed
+  %nothing = icmp eq ptr %its, null
+  br i1 %nothing, label %refuse, label %look
+look:
   %flags.at = getelementptr i8, ptr %its, i64 24
   %its.flags = load i64, ptr %flags.at
   %deleter.at = getelementptr i8, ptr %its, i64 16

@@ -12,7 +12,7 @@ from typing import Any
 
 # Libraries whose arrays never change, whatever their capsules say: other arrays, and programs that
 # were compiled or recorded, rely on what is in them.
-_IMMUTABLE = ("jax", "jaxlib", "tensorflow", "pyarrow", "mlx")
+_IMMUTABLE = ("jax", "jaxlib", "tensorflow", "pyarrow")
 
 
 def is_immutable(kind: type) -> bool:
@@ -129,4 +129,3 @@ _TORCH: tuple[tuple[Callable[[Any], bool], str], ...] = (
         "x.resolve_neg()",
     ),
 )
-

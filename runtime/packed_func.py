@@ -41,6 +41,7 @@ from minitvm.runtime.values import (
     encode,
     encode_plain,
     is_plain,
+    text_for_c,
 )
 
 _PACKED = ctypes.PYFUNCTYPE(
@@ -193,6 +194,8 @@ class PackedFunc(HandleObject, _Storage):
         resource: int = 0,
     ) -> None:
         self.name: str
+        if name is not None:
+            text_for_c(name)
         self._callable: Callable[..., Any] | None = None
         if isinstance(function, int):
             address = function
@@ -698,7 +701,8 @@ def _remember(pointer: int | None, keep: object) -> None:
 
 
 def _name_of(function: object) -> str:
-    return str(getattr(function, "__name__", type(function).__name__))
+    name = str(getattr(function, "__name__", type(function).__name__))
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 @lru_cache(maxsize=1)
@@ -721,4 +725,3 @@ def _call_within() -> Callable[[_Running, Callable[[], Any]], Any]:
     """Calls a function while a call is the running one. No signal comes between that and going back
     to the one before, whose results compiled code may still be reading."""
     return _CALL_WITHIN(native().call_within)
-

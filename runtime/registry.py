@@ -8,6 +8,7 @@ from typing import Any, overload
 
 from minitvm.runtime.native import point
 from minitvm.runtime.packed_func import PackedFunc, answer, convert_to_packed, native
+from minitvm.runtime.values import text_for_c
 
 # Single dict operations, which are atomic; no lock that a fork could leave locked.
 _functions: dict[str, PackedFunc] = {}
@@ -41,7 +42,7 @@ def register_func(
     Raises
     ------
     ValueError
-        When the name is taken.
+        When the name is taken, or compiled code can't have it.
 
     >>> @register_func("example.twice")
     ... def twice(x):
@@ -57,6 +58,7 @@ def register_func(
         return register_func(func_name.__name__, func_name, override)
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        _check_name(func_name)
         packed = convert_to_packed(function)
         if override:
             _functions[func_name] = packed
@@ -87,7 +89,14 @@ def get_global_func(name: str, allow_missing: bool = False) -> PackedFunc | None
         return found
     close = difflib.get_close_matches(name, list(_functions))
     hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
-    raise ValueError(f"expected the name of a registered global function, got '{name}'{hint}")
+    raise ValueError(f"expected the name of a registered global function, got {name!r}{hint}")
+
+
+def _check_name(name: str) -> None:
+    try:
+        text_for_c(name)
+    except ValueError as error:
+        raise ValueError(f"register_func: name: {error}") from None
 
 
 def list_global_func_names() -> list[str]:

@@ -145,10 +145,32 @@ def _encode_float(value: Any) -> Encoded:
     return Encoded(ArgTypeCode.FLOAT, "v_float64", float(value))
 
 
-def _encode_str(value: str) -> Encoded:
+def text_for_c(value: str) -> bytes:
+    """A string as C has it, without the zero at its end.
+
+    Raises
+    ------
+    ValueError
+        When it holds a zero, which would cut it short, or half of a surrogate pair, which has no
+        meaning in UTF-8.
+
+    >>> text_for_c("a\\ud800")
+    Traceback (most recent call last):
+    ...
+    ValueError: expected text that UTF-8 can encode, got 'a\\ud800', which holds a lone surrogate
+    """
     if "\0" in value:
         raise ValueError(f"expected a string without a zero character, got {value!r}")
-    text = value.encode()
+    try:
+        return value.encode()
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"expected text that UTF-8 can encode, got {value!r}, which holds a lone surrogate"
+        ) from None
+
+
+def _encode_str(value: str) -> Encoded:
+    text = text_for_c(value)
     return Encoded(ArgTypeCode.STR, "v_str", text, text)
 
 

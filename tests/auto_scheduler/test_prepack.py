@@ -496,3 +496,23 @@ def test_help_says_it() -> None:
     f = tvm.build([C], [A, B, C], "llvm -mcpu=haswell", name="f", prepacked=[B])
     assert re.search(r"\nB : array of float32, shape \(\d, 50, \d+\), made by minitvm.prepack\n",
                      f.__doc__ or "")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind", "text"),
+    [
+        (np.ones((8, 4), "float32"), ValueError, "expected shape[1] == 3, got 4"),
+        (np.ones((8, 3), "float64"), TypeError, "expected dtype float32, got float64"),
+        ([[1.0]], TypeError, "expected an array (numpy, DLPack...), got list"),
+        (None, TypeError, "expected an array, got None"),
+    ],
+    ids=["shape", "dtype", "list", "None"],
+)
+def test_errors_name_what_the_user_called(wrong: Any, kind: Any, text: str) -> None:
+    A, B = te.placeholder((4, 8), name="A"), te.placeholder((8, 3), name="B")
+    k = te.reduce_axis((0, 8), name="k")
+    C = te.compute((4, 3), lambda i, j: te.sum(A[i, k] * B[k, j], axis=k), name="C")
+    f = tvm.build([C], [A, B, C], name="f", prepacked=[B])
+    for _ in range(2):
+        with pytest.raises(kind, match=re.escape(f"f: prepack: 'B': {text}")):
+            tvm.prepack(f, "B", wrong)

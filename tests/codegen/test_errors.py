@@ -196,7 +196,9 @@ def test_scalars_of_the_right_kind() -> None:
 def test_read_only_outputs(add: Any) -> None:
     c = f32(2, 3)
     c.flags.writeable = False
-    text = "add: argument 2 'C': expected a writable array, got a read-only one: pass a writable copy"
+    text = (
+        "add: argument 2 'C': expected a writable array, got a read-only one: pass a writable copy"
+    )
     refused(add, (f32(2, 3), f32(3), c), ValueError, text)
 
 

@@ -397,7 +397,7 @@ def test_a_failure_ends_a_region_with_barriers() -> None:
 
 
 def test_after_a_failure_the_kernel_goes_on() -> None:
-    """What comes after the region isn't done; what is allocated around it is given back."""
+    """What comes after the region isn't done, and the next call is as good as any."""
 
     def write(ib: Any, x: Any, y: Any) -> None:
         outer = ib.allocate("float32", (n + 5000,), "outer")
@@ -604,6 +604,10 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
+def mapped_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * 4096
+
+
 @pytest.mark.parametrize("size", [10_000, 700_000])
 def test_workspaces_are_reused(size: int) -> None:
     func = built(staged, X, Y)
@@ -617,6 +621,55 @@ def test_workspaces_are_reused(size: int) -> None:
         evaluate(x, y)
     assert resident_bytes() - before < 3 * x.nbytes + 2**22
     np.testing.assert_array_equal(y, x * 2 + (np.arange(size) % 3).astype("float32"))
+
+
+def _raise(*_: object) -> None:
+    raise LookupError("of the callback")
+
+
+def _fails_in(ib: Any, where: str, i: Any, value: Any) -> None:
+    if where == "assertion":
+        ib.emit(lambda body: AssertStmt(value >= 0.0, "bad", body))
+    elif where == "callback":
+        ib.emit(tir.call_packed("parallel.raise", i))
+    else:
+        much = ib.allocate("float32", (tir.const(2**60, "int64"),), "much")
+        much[i] = value
+
+
+@pytest.mark.parametrize("where", ["assertion", "callback", "memory"])
+@pytest.mark.parametrize("kind", ["serial", "parallel"])
+def test_workspaces_are_given_back_when_a_call_fails(kind: str, where: str) -> None:
+    """What is allocated around the loop, and in it: the system has to give no more."""
+
+    def write(ib: Any, x: Any, y: Any) -> None:
+        outer = ib.allocate("float32", (n * 2,), "outer")
+        outer[0] = x[0]
+        with ib.for_range(0, 4, kind=kind) as part:
+            inner = ib.allocate("float32", (n,), "inner")
+            inner[part] = outer[0]
+            _fails_in(ib, where, part, inner[part])
+            y[part] = inner[part]
+        y[0] = outer[0]
+
+    expected = {"assertion": KernelError, "callback": LookupError, "memory": MemoryError}[where]
+    register_func("parallel.raise", _raise, override=True)
+    try:
+        kernel = build(built(write, X, Y), fp="strict")
+        x = np.full(2_000_000, -1.0, "float32")
+        y = np.zeros_like(x)
+
+        def fail(times: int) -> None:
+            for _ in range(times):
+                with pytest.raises(expected):
+                    kernel(x, y)
+
+        fail(10)
+        before = mapped_bytes()
+        fail(60)
+        assert mapped_bytes() - before < 2**28  # 60 of the smaller ones are twice as much
+    finally:
+        remove_global_func("parallel.raise")
 
 
 def test_sizes_that_change() -> None:

@@ -57,6 +57,14 @@ define i32 @return_first{_SIGNATURE} {{
   ret i32 0
 }}
 
+; The bits of args[0] as an unsigned integer.
+define i32 @unsigned{_SIGNATURE} {{
+  %value = load i64, ptr %args
+  store i64 %value, ptr %ret
+  store i32 1, ptr %ret_code
+  ret i32 0
+}}
+
 define i32 @return_count{_SIGNATURE} {{
   %count = zext i32 %n to i64
   store i64 %count, ptr %ret

@@ -375,6 +375,21 @@ def test_what_nobody_finished_goes(directory: Path) -> None:
     assert set(os.listdir(directory)) == {KEY, recent.name}
 
 
+@pytest.mark.parametrize("hours", [0, 0.9, 1.1, 30, 24 * 400, -5])
+def test_finished_entries_stay_whatever_their_age(directory: Path, hours: float) -> None:
+    """So long as there is room; and so does what an unfinished one was replaced by."""
+    old = entry_key("old")
+    write_entry(old, PAYLOAD)
+    then = time.time() - 3600 * hours
+    os.utime(directory / old, (then, then))
+    unfinished = directory / f"{old}-age.tmp"
+    unfinished.write_bytes(PAYLOAD)
+    os.utime(unfinished, (then, then))
+    write_entry(KEY, PAYLOAD)
+    assert read_entry(old) == PAYLOAD
+    assert unfinished.exists() == (hours < 1)
+
+
 # -- Processes ------------------------------------------------------------------------------------
 
 

@@ -698,6 +698,7 @@ class ExchangeAPI(ctypes.Structure):
 
 
 _FromPyObject = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)
+_Deleter = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 
 
 def _fails_silently(_: Any, __: int) -> int:
@@ -736,11 +737,16 @@ def exchanging(
     version: tuple[int, int] = (1, 3),
     function: Callable[[Any, int], int] | None = None,
     address: int | None = None,
+    managed: Callable[[Any, int], int] = _fills_nothing,
     previous: bool = False,
     capsule: Any = None,
-) -> type[Producer]:
+    base: type = Producer,
+) -> Any:
     """A class of producers that are right, with a false exchange API beside."""
     api = ExchangeAPI(version=DLPackVersion(*version))
+    whole = _FromPyObject(managed)
+    _alive.append(whole)
+    api.managed_tensor_from_py_object_no_sync = ctypes.cast(whole, ctypes.c_void_p).value
     if function is not None:
         entry = _FromPyObject(function)
         address = ctypes.cast(entry, ctypes.c_void_p).value
@@ -752,7 +758,66 @@ def exchanging(
         _alive.append(older)
     made = _CapsuleNew(ctypes.addressof(api), name, None) if capsule is None else capsule
     _alive.append((api, name))
-    return type("Exchanging", (Producer,), {"__dlpack_c_exchange_api__": made})
+    return type("Exchanging", (base,), {"__dlpack_c_exchange_api__": made})
+
+
+class OfNumpy:
+    """The memory of an array of numpy, by whose `__dlpack__` it is read-only or not."""
+
+    def __init__(self, memory: Array) -> None:
+        self.memory = memory
+
+    def __dlpack__(self, **keywords: Any) -> Any:
+        return self.memory.__dlpack__(**keywords)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+
+def _describe(source: OfNumpy, tensor: Any) -> None:
+    tensor.data, tensor.device, tensor.ndim = source.memory.ctypes.data, DLDevice(1, 0), 1
+    tensor.dtype, tensor.byte_offset, tensor.strides = DLDataType(2, 32, 1), 0, None
+    tensor.shape = ctypes.addressof(_THREE)
+
+
+@pytest.mark.parametrize("with_deleter", [False, True])
+@pytest.mark.parametrize("writeable", [False, True])
+def test_the_exchange_api_tells_what_is_read_only(writeable: bool, with_deleter: bool) -> None:
+    """The short way to a tensor doesn't say; so of outputs, and for callbacks, the long one is
+    asked, and what it makes is deleted."""
+    made: list[Any] = []
+    deleted: list[int] = []
+
+    def short(source: OfNumpy, tensor: int) -> int:
+        _describe(source, DLManagedTensor.from_address(tensor).dl_tensor)
+        return 0
+
+    def long(source: OfNumpy, out: int) -> int:
+        tensor = DLManagedTensorVersioned(version=DLPackVersion(1, 3))
+        tensor.flags = 0 if source.memory.flags.writeable else 1
+        tensor.deleter = ctypes.cast(delete, ctypes.c_void_p).value if with_deleter else None
+        _describe(source, tensor.dl_tensor)
+        made.append(tensor)
+        ctypes.c_void_p.from_address(out).value = ctypes.addressof(tensor)
+        return 0
+
+    delete = _Deleter(deleted.append)
+    kind = exchanging(function=short, managed=long, base=OfNumpy)
+    x, ones = kind(np.array([1, 2, 3], "float32")), np.ones(3, "float32")
+    x.memory.flags.writeable = writeable
+    tells = tvm.runtime.PackedFunc(lambda a: a.read_only)
+    for _ in range(4):
+        out = np.full(3, UNTOUCHED, "float32")
+        add_one()(x, out)
+        assert out.tolist() == RIGHT
+    assert not made
+    for _ in range(4):
+        assert tells(x) == (not writeable)
+        with contextlib.nullcontext() if writeable else pytest.raises(ValueError, match="writable"):
+            add_one()(ones, x)
+        assert x.memory.tolist() == ([2, 2, 2] if writeable else [1, 2, 3])
+    assert len(made) >= 4
+    assert deleted == [ctypes.addressof(each) for each in made] * with_deleter
 
 
 @pytest.mark.parametrize("case", EXCHANGE)

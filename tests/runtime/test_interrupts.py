@@ -1,6 +1,6 @@
-"""Callbacks that end before their first line, between two lines or after their last: by a signal, by
-an exception that another thread sets, or for want of stack. A call either gives the right result, and
-has run each callback, or raises what was raised: nothing is lost on the way."""
+"""Callbacks that end before their first line, between two lines or after their last: by a signal,
+by an exception that another thread sets, or for want of stack. A call either gives the right
+result, and has run each callback, or raises what was raised: nothing is lost on the way."""
 
 from __future__ import annotations
 

@@ -230,3 +230,38 @@ def test_copies_and_pickles_are_independent(duplicate: Any) -> None:
 def test_repr() -> None:
     assert repr(empty((2,), "handle")).startswith("<NDArray(shape=(2,), dtype='handle'")
     assert repr(array([1, 2])) == "<NDArray(shape=(2,), dtype='int64', device=cpu(0))>\n[1 2]"
+
+
+@pytest.mark.parametrize(
+    "fill",
+    [
+        lambda bits: empty(bits.shape, "bfloat16").copyfrom(bits),
+        lambda bits: empty(bits.shape, "bfloat16").copyfrom(array(bits)),
+        lambda bits: array(bits, dtype="bfloat16"),
+        lambda bits: array(bits).copyto(empty(bits.shape, "uint16")).view("bfloat16"),
+        lambda bits: _assigned(bits),
+    ],
+    ids=["copyfrom", "copyfrom NDArray", "array", "view", "assignment"],
+)
+def test_uint16_are_the_bits_of_bfloat16(fill: Any) -> None:
+    """As in classic TVM; all 65536, signalling NaN and subnormal numbers too."""
+    bits = np.arange(65536, dtype="uint16").reshape(256, 256)[:, ::-1]
+    np.testing.assert_array_equal(fill(bits).view("uint16").numpy(), bits)
+
+
+def _assigned(bits: Any) -> NDArray:
+    made = empty(bits.shape, "bfloat16")
+    made[...] = bits
+    return made
+
+
+def test_other_integers_are_the_numbers_of_bfloat16() -> None:
+    for source in (np.array([1, 2], "int32"), np.array([1, 2], "uint32"), [1, 2]):
+        assert empty((2,), "bfloat16").copyfrom(source).view("uint16").numpy().tolist() == [
+            0x3F80,
+            0x4000,
+        ]
+    one = empty((1,), "bfloat16")
+    one[...] = np.uint16(1)  # a number, not an array
+    assert one.item() == 1
+    assert array(array([2.5], dtype="bfloat16"), dtype="uint16").item() == 2

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from minitvm.runtime import (
+    ArgTypeCode,
     Device,
     DType,
     InternalError,
@@ -140,6 +141,45 @@ def test_arrays_come_as_lent_ndarrays(compiled: Any) -> None:
             with pytest.raises(ValueError, match="lent to a callback for one call, which has ret"):
                 access()
         assert "lent for a call that has returned" in repr(lent)
+
+
+@pytest.mark.parametrize("kind", ["callback", "compiled"])
+def test_an_array_that_was_lent_is_no_argument(compiled: Any, kind: str) -> None:
+    """By the compiled path too, which has met arrays that were lent, and its parts and views:
+    the memory may be gone."""
+    kept: list[NDArray] = []
+
+    def keep(a: NDArray) -> None:
+        take(a, a, a)  # while it is lent it is as good as any
+        kept.extend([a, a[1:], a.reshape(3, 1), a.view("int64")])
+
+    take: Any = compiled.function() if kind == "compiled" else PackedFunc(lambda *args: None)
+    text = "lent to a callback for one call, which has returned"
+    for _ in range(5):
+        kept.clear()
+        compiled.packed("forward")(keep, np.zeros(3))
+        assert take(array([1.0]), array([1.0]), array([1.0])) in (None, 3)
+        for lent in kept:
+            for position in range(3):
+                args = [lent if i == position else array([1.0]) for i in range(3)]
+                with pytest.raises(ValueError, match=rf"argument {position}.*{text}"):
+                    take(*args)
+            with pytest.raises(ValueError, match=text):
+                PackedFunc(lambda a: a)(lent)
+
+
+@pytest.mark.parametrize("value", [0, 1, 2**31, 2**63 - 1, 2**63, 2**64 - 1])
+def test_unsigned_results_and_arguments_of_other_code(compiled: Any, value: int) -> None:
+    """We write integers as signed ones; other code may say that one is unsigned."""
+    for function, given in (("return_first", ()), ("forward", (PackedFunc(lambda x: [x]),))):
+        call = compiled.packed(function)
+        arguments = call._convert((*given, 0))
+        arguments.values[len(given)].v_int64 = value
+        arguments.codes[len(given)] = ArgTypeCode.UINT
+        assert call._call(arguments) == ([value] if given else value)
+    made = compiled.packed("unsigned")
+    for _ in range(3):
+        assert made(ctypes.c_void_p(value)) == value
 
 
 def test_strided_arrays_reach_callbacks(compiled: Any) -> None:

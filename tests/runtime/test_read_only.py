@@ -1,6 +1,6 @@
-"""Arrays that nobody may write: of libraries whose arrays never change, of torch where autograd would
-not see it, and those that say so themselves. By whatever way they come, and through whatever hands,
-they stay as they are; as inputs they are as good as any."""
+"""Arrays that nobody may write: of libraries whose arrays never change, of torch where autograd
+would not see it, and those that say so themselves. By whatever way they come, and through whatever
+hands, they stay as they are; as inputs they are as good as any."""
 
 from __future__ import annotations
 
@@ -47,10 +47,11 @@ IMMUTABLE = {
     "tensorflow, versioned": foreign_class("tensorflow.python.framework.ops", versioned=True),
     "jax": foreign_class("jaxlib._jax", versioned=False),
     "pyarrow": foreign_class("pyarrow.lib", versioned=False),
-    "mlx": foreign_class("mlx.core", versioned=False),
     "derived": Derived,
 }
-MUTABLE = [foreign_class(module, False) for module in ("jax_tools", "my.tensorflow", "paddle")]
+MUTABLE = [
+    foreign_class(module, False) for module in ("jax_tools", "my.tensorflow", "paddle", "mlx.core")
+]
 
 
 @functools.cache
@@ -101,7 +102,7 @@ WRITES: dict[str, Callable[[Any], object]] = {
 def stays_as_it_is(write: Callable[[Any], object], x: Any, memory: Any) -> None:
     for _ in range(3):  # after the first call the compiled path might know the type
         with pytest.raises(
-            (ValueError, BufferError), match="read-only|output that shares no memory"
+            (ValueError, BufferError), match=r"read-only|output that shares no memory"
         ):
             write(x)
         assert list(memory) == [1, 2, 3]
@@ -146,9 +147,7 @@ def read_only(values: Any) -> Any:
     return made
 
 
-@pytest.mark.parametrize(
-    "write", [name for name in WRITES if "apsule" not in name]
-)
+@pytest.mark.parametrize("write", [name for name in WRITES if "apsule" not in name])
 def test_read_only_arrays_of_numpy_stay_so_in_all_hands(write: str) -> None:
     x = read_only([1, 2, 3])
     stays_as_it_is(WRITES[write], x, x)
@@ -200,7 +199,9 @@ def test_tensors_that_require_grad_are_inputs_where_grad_mode_is_off(mode: Any) 
     leaf = torch.ones(3, requires_grad=True)
     for x in (leaf, torch.nn.Parameter(torch.ones(3)), leaf * 1, leaf[:], leaf.reshape(3, 1)[:, 0]):
         for _ in range(3):
-            with pytest.raises(BufferError, match=r"that doesn't require grad.*x\.detach\(\).*no_g"):
+            with pytest.raises(
+                BufferError, match=r"that doesn't require grad.*x\.detach\(\).*no_g"
+            ):
                 add_one()(x, torch.zeros(3))
             with mode():
                 out = torch.zeros(3)
@@ -221,7 +222,7 @@ def test_tensors_that_require_grad_are_no_outputs(write: str) -> None:
 
 
 def test_in_the_forward_of_a_function_of_autograd() -> None:
-    class AddOne(torch.autograd.Function):
+    class AddOne(torch.autograd.Function):  # type: ignore[misc]  # mypy doesn't read torch
         @staticmethod
         def forward(ctx: Any, x: Any) -> Any:
             out = torch.empty_like(x)
@@ -250,9 +251,8 @@ def test_dual_tensors_are_refused() -> None:
         for x in (dual, dual * 2, dual[:], torch.nn.Parameter(dual)[:] * dual):
             for function in (add_one(), PackedFunc(lambda a, b: None)):
                 for args in ((x, out), (out, x), (x, x)):
-                    with pytest.raises(BufferError, match=r"dual one.*unpack_dual\(x\)\.primal"):
-                        with torch.no_grad():
-                            function(*args)
+                    with pytest.raises(BufferError, match=r"dual one.*\.primal"), torch.no_grad():
+                        function(*args)
             with pytest.raises(BufferError, match="got a dual one"), torch.no_grad():
                 from_dlpack(x)
         primal = forward_ad.unpack_dual(dual).primal
