@@ -3,7 +3,8 @@
 A stage is looked at by its expression alone: what is a sum of products over affine indices is a
 contraction, whatever it is called (:mod:`contraction`); a model of registers and caches chooses
 its tiles (:mod:`tiles`); and the schedule is written with the ordinary primitives
-(:mod:`write`), so that it prints as Python, and can be edited.
+(:mod:`write`), so that it prints as Python, and can be edited. Where that fails, it is written in
+another way (:mod:`attempts`).
 """
 
 from minitvm.auto_scheduler.write import auto_schedule, schedule_program

@@ -28,7 +28,7 @@ class Choice:
         For which stage.
     about
         What was decided: ``"form"`` (what the stage was recognised as), ``"strategy"``, ``"tile"``,
-        ``"packing"``, ``"blocks"``, ``"epilogue"``.
+        ``"packing"``, ``"blocks"``, ``"epilogue"``; ``"dropped"`` (a strategy that failed).
     text
         What was chosen and why, with the names of figures in braces.
     figures

@@ -135,21 +135,26 @@ def contraction_of(op: Operation) -> Contraction | None:
 
 
 def is_uneven(op: ComputeOp) -> bool:
-    """Whether there are sums of several lengths in a stage."""
-    bounds = [bound for axis in op.reduce_axis for bound in _bounds_of(axis)]
-    axes = {axis.var for axis in (*op.axis, *op.reduce_axis)}
-    return any(node in axes or isinstance(node, ProducerLoad) for node in walk_once(*bounds))
+    """Whether sums of a stage are as long as other axes, or data, say."""
+    return bool(uneven_axes(op) or read_by_ranges(op))
 
 
 def uneven_axes(op: ComputeOp) -> set[IterVar]:
     """The axes on which the ranges of sums depend."""
-    bounds = [bound for axis in op.reduce_axis for bound in _bounds_of(axis)]
-    used = {node for node in walk_once(*bounds) if isinstance(node, Var)}
+    used = {each for each in walk_once(*_ends(op)) if isinstance(each, Var)}
     return {axis for axis in (*op.axis, *op.reduce_axis) if axis.var in used}
 
 
-def _bounds_of(axis: IterVar) -> tuple[PrimExpr, ...]:
-    return () if axis.dom is None else (axis.dom.min, axis.dom.extent)
+def read_by_ranges(op: ComputeOp) -> set[Tensor]:
+    """The tensors that the ranges of sums read."""
+    loads = (each for each in walk_once(*_ends(op)) if isinstance(each, ProducerLoad))
+    return {each.producer for each in loads if isinstance(each.producer, Tensor)}
+
+
+def _ends(op: ComputeOp) -> Iterator[PrimExpr]:
+    for axis in op.reduce_axis:
+        assert axis.dom is not None
+        yield from (axis.dom.min, axis.dom.extent)
 
 
 def _is_sum(reduce: Reduce) -> bool:

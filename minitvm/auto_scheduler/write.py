@@ -15,6 +15,7 @@ from minitvm.auto_scheduler.contraction import (
     bytes_of,
     contraction_of,
     is_uneven,
+    read_by_ranges,
 )
 from minitvm.auto_scheduler.convolution import is_convolution, write_convolution
 from minitvm.auto_scheduler.dotted import instruction_for, write_dotted
@@ -110,6 +111,12 @@ def _check_prepacked(s: Schedule, tensor: Any) -> None:
     is_given = isinstance(tensor, Tensor) and isinstance(tensor.op, PlaceholderOp)
     if not is_given or tensor.op not in s.stage_map or s[tensor].is_output:
         raise CompileError(f"prepacked: expected placeholders that the program reads, got {tensor}")
+    for reader in s.readers(s[tensor]):
+        if isinstance(reader.op, ComputeOp) and tensor in read_by_ranges(reader.op):
+            raise CompileError(
+                f"prepacked: expected placeholders whose elements are computed with, got "
+                f"{tensor.name}, which says how long sums of {reader.name} are: leave it out"
+            )
 
 
 def _write_unpacked(s: Schedule, source: Stage, target: Target) -> None:

@@ -122,7 +122,7 @@ def around(kind: str, side: str) -> Tensors:
     depth, columns = 20, 7
     k = te.reduce_axis((0, depth), name="k")
     B = placeholder((depth, columns), "B")
-    shape, element = {
+    cases: dict[str, tuple[Any, Callable[[Any, Any], Any]]] = {
         "toeplitz": ((2 * depth - 1,), lambda A, i: A[i - k + depth - 1]),
         "hankel": ((2 * depth - 1,), lambda A, i: A[i + k]),
         "circulant": ((depth,), lambda A, i: A[(i - k) % depth]),
@@ -142,7 +142,8 @@ def around(kind: str, side: str) -> Tensors:
         "upper transposed": ((depth, depth), lambda A, i: te.if_then_else(k >= i, A[k, i], 0.0)),
         "reversed": ((depth, depth), lambda A, i: te.if_then_else(k > 0, A[depth - k, i], 0.0)),
         "halves": ((depth, depth), lambda A, i: A[i // 2, depth - 1 - k] + A[i % 2, k]),
-    }[kind]
+    }
+    shape, element = cases[kind]
     A = placeholder(shape, "A")
     if side == "left":
         return [A, B, te.compute((depth, columns), lambda i, j: te.sum(element(A, i) * B[k, j], k))]
@@ -261,6 +262,13 @@ UNEVEN = ["lower", "strictly lower", "upper", "of columns", "band", "lengths", "
 @pytest.mark.parametrize("kind", UNEVEN)
 def test_sums_of_several_lengths(kind: str) -> None:
     assert_computes(uneven(kind))
+
+
+def test_lengths_cannot_be_prepacked() -> None:
+    *inputs, lengths, pieces, Z = uneven("lengths")
+    message = "prepacked: expected placeholders whose elements are computed with, got L, which says"
+    with pytest.raises(tvm.CompileError, match=message):
+        tvm.build([Z], [*inputs, lengths, pieces, Z], prepacked=[lengths])
 
 
 def test_sums_of_several_lengths_within_sums() -> None:
