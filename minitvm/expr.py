@@ -931,14 +931,16 @@ def _describe(value: Any) -> str:
 
 
 def as_index(value: Any) -> PrimExpr:
-    """`value` as an integer expression: an index, an extent, a stride.
+    """`value` as an integer expression: an index, an extent, a stride. A quotient of integers that
+    came out even, such as ``1024 / 32``, is one.
 
     Raises
     ------
     TypeError
         When it is none.
     """
-    expr = as_expr(value)
+    even = isinstance(value, float) and value.is_integer() and abs(value) <= 2**53
+    expr = as_expr(int(value) if even else value)
     if not expr.dtype.is_integral or expr.dtype.is_bool:
         raise TypeError(f"expected an integer expression, got {expr} of dtype {expr.dtype}")
     return expr
