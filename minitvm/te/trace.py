@@ -134,7 +134,7 @@ class Trace:
             return repr(str(DType.of(value)))
         if callable(value) and not isinstance(value, type):
             return self._function(value, ndim)
-        if hasattr(value, "__index__") and not isinstance(value, bool):
+        if hasattr(value, "__index__") and not isinstance(value, (bool, type)):
             return str(operator.index(value))
         if isinstance(value, float):
             return _float(value)

@@ -115,6 +115,9 @@ PRIMITIVES: dict[str, Callable[[Chain], object]] = {
         lambda *i: [i[1] // 4, i[0], i[1] % 4]
     ),
     "layout_of_some_varargs": lambda c: c.s[c.C].transform_layout(lambda a, *i: [i[0], a]),
+    "layout_of_last_indices": lambda c: c.s[c.C].transform_layout(
+        lambda *i, n: [*i, n // 4, n % 4]
+    ),
     "layout_with_a_default": lambda c: c.s[c.C].transform_layout(
         lambda i, j, b=4: [j // b, i, j % b]
     ),
