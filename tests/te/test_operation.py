@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import minitvm as tvm
 from minitvm import expr as e
 from minitvm import te, tir
 from minitvm.runtime.errors import CompileError
@@ -268,7 +269,7 @@ def test_quotients_that_come_out_even() -> None:
     k = te.reduce_axis((0, size / block), "k")
     total = te.compute((8,), lambda i: te.sum(packed[k, 16 / 2, i], axis=k), name="total")
     s = te.create_schedule(total.op)
-    outer, inner = s[total].split(k, 8 / 2)
+    s[total].split(k, 8 / 2)
     x = np.random.default_rng(0).integers(0, 9, (size, size)).astype("float32")
     got = np.zeros(8, "float32")
     tvm.build(s, [b, total])(x, got)
