@@ -1432,14 +1432,16 @@ def _shown(value: Any) -> str:
 
 
 def as_index(value: Any) -> PrimExpr:
-    """`value` as an integer expression: an index. A numpy integer counts as Python's.
+    """`value` as an integer expression: an index. A numpy integer counts as Python's, and so does a
+    quotient of integers that came out even, such as ``1024 / 32``.
 
     Raises
     ------
     CompileError
         When it is none.
     """
-    expr = as_expr(int(value) if isinstance(value, np.integer) else value)
+    even = isinstance(value, float) and value.is_integer() and abs(value) <= 2**53
+    expr = as_expr(int(value) if even or isinstance(value, np.integer) else value)
     if not expr.dtype.is_integral or expr.dtype.is_bool:
         got = f"{_shown(expr)} of dtype {expr.dtype}"
         raise CompileError(f"expected an integer expression, got {got}")

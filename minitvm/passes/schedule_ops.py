@@ -348,15 +348,17 @@ class _Lowering:
         """What a stage does, with its checks."""
         return self._bodies[stage]
 
-    def check_initial(self, stage: Stage, init: Stmt, inside: Sequence[IterVar]) -> None:
-        """What a reduction begins from is computed before it."""
-        read = {load.buffer for load in reads_of(init)}
-        for guest, (parent, axis) in self._inferred.places.items():
-            made = any(self._buffers[tensor] in read for tensor in guest.op.outputs)
+    def check_outside(
+        self, stage: Stage, read: Stmt | PrimExpr, inside: Sequence[IterVar], what: str
+    ) -> None:
+        """What a reduction begins from, or a range depends on, is computed before the loops."""
+        buffers = {load.buffer for load in reads_of(read)}
+        for guest, (parent, axis) in self._inferred.places.items() if buffers else ():
+            made = any(self._buffers[tensor] in buffers for tensor in guest.op.outputs)
             if parent is stage and axis in inside and made:
                 raise CompileError(
                     f"{guest.name}: computed at loop {axis.name} of {stage.name}, which is inside "
-                    f"of the reduction that begins from {guest.name}: compute it further out"
+                    f"of {what} {guest.name}: compute it further out"
                 )
 
     def move(self, values: Mapping[IterVar, PrimExpr]) -> _Move:
@@ -458,7 +460,12 @@ class _Nest:
     def _initial(self) -> Stmt:
         """The initial values, in loops of their own over the data axes."""
         assert self._body.init is not None
-        self._lowering.check_initial(self._stage, self._body.init, self._leaves[self._init_at :])
+        self._lowering.check_outside(
+            self._stage,
+            self._body.init,
+            self._leaves[self._init_at :],
+            "the reduction that begins from",
+        )
         inside = [leaf for leaf in self._leaves[self._init_at :] if leaf not in self._reduced]
         own = {leaf: Var(f"{leaf.name}.init", leaf.var.dtype, axis=True) for leaf in inside}
         loops = {
@@ -613,7 +620,12 @@ class _Nest:
     ) -> PrimExpr:
         """A bound of a loop, which may depend on loops further out only."""
         made = e.cast(leaf.var.dtype, self._lowering.moved(bound, values))
-        around = self._leaves[: self._leaves.index(leaf)]
+        place = self._leaves.index(leaf)
+        around = self._leaves[:place]
+        if not isinstance(bound, e.IntImm | Var):
+            self._lowering.check_outside(
+                self._stage, bound, self._leaves[place:], f"loop {leaf.name}, whose range reads"
+            )
         inside = {each.var for each in self._leaves if each not in around}
         for node in walk_once(made):
             if isinstance(node, Var) and node in inside:

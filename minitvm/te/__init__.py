@@ -92,8 +92,9 @@ from minitvm.te.reducer import (
     prod,
     sum,
 )
+from minitvm.te.replay import replay
 from minitvm.te.scan import scan
-from minitvm.te.schedule import Schedule, create_schedule, replay
+from minitvm.te.schedule import Schedule, create_schedule
 from minitvm.te.stage import Stage
 from minitvm.te.tag import (
     tag_scope,

@@ -62,13 +62,7 @@ def index_map(name: str, axes: Sequence[IterVar], mapping: Callable[..., Any]) -
         When it takes another number of indices, or no inverse is found.
     """
     old = tuple(Var(axis.name, axis.var.dtype, axis=True) for axis in axes)
-    try:
-        inspect.signature(mapping).bind(*old)
-    except (TypeError, ValueError) as error:
-        raise CompileError(
-            f"{name}: transform_layout: expected a function of {len(old)} indices: {error}"
-        ) from None
-    result = mapping(*old)
+    result = of_indices(f"{name}: transform_layout", mapping, old)
     members = result if isinstance(result, (list, tuple)) else [result]
     with e.naming(f"{name}: transform_layout: expected the function to return indices"):
         forward = tuple(e.as_index(each) for each in members)
@@ -81,6 +75,31 @@ def index_map(name: str, axes: Sequence[IterVar], mapping: Callable[..., Any]) -
         new.append(IterVar(Range(const(0, each.dtype), size), var))
     backward, inside = _inverse(name, old, extents, new, digits)
     return IndexMap(old, tuple(new), forward, tuple(backward), tuple(inside))
+
+
+def of_indices(where: str, mapping: Callable[..., Any], indices: Sequence[Var]) -> Any:
+    """What a function makes of indices. Parameters behind ``*i`` get the last ones, as classic TVM
+    has it: ``lambda *i, n: [*i, n // 4, n % 4]``.
+
+    Raises
+    ------
+    CompileError
+        When it takes another number of indices.
+    """
+    try:
+        signature = inspect.signature(mapping)
+        last = [
+            each.name
+            for each in signature.parameters.values()
+            if each.kind is each.KEYWORD_ONLY and each.default is each.empty
+        ]
+        first, rest = indices[: len(indices) - len(last)], indices[len(indices) - len(last) :]
+        bound = signature.bind(*first, **dict(zip(last, rest, strict=False)))
+    except (TypeError, ValueError) as error:
+        raise CompileError(
+            f"{where}: expected a function of {len(indices)} indices: {error}"
+        ) from None
+    return mapping(*bound.args, **bound.kwargs)
 
 
 def _extent(axis: IterVar) -> int | PrimExpr:

@@ -17,7 +17,7 @@ def scan(
     init: Any,
     update: Any,
     state_placeholder: Any,
-    inputs: Sequence[Tensor] | None = None,
+    inputs: Tensor | Sequence[Tensor] | None = None,
     name: str = "scan",
     tag: str = "",
     attrs: Mapping[str, Any] | None = None,
@@ -32,7 +32,7 @@ def scan(
         The part at each further step, in terms of `state_placeholder` at earlier ones.
     state_placeholder : Tensor, or a list of them, of shape (steps in all, ...)
         Placeholders that stand for the result so far.
-    inputs : sequence of Tensor
+    inputs : Tensor, or a list of them
         What the update reads besides; known anyway.
     name, tag, attrs
         For messages, programs and schedules.
@@ -82,7 +82,7 @@ def scan(
         tuple(inits),
         tuple(updates),
         tuple(states),
-        tuple(inputs or ()),
+        tuple(_tensors(name, "inputs", [] if inputs is None else inputs)),
     )
     return op.output(0) if len(op.outputs) == 1 else list(op.outputs)
 

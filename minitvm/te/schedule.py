@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any, cast, final
 
 from minitvm import expr as e
-from minitvm import op as operators
 from minitvm.expr import IterVar
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
@@ -26,10 +24,7 @@ from minitvm.te.dataflow import (
     without_offset,
     written_through,
 )
-from minitvm.te.dot_product import dot_product, interleave
 from minitvm.te.layout import index_map
-from minitvm.te.matrix_product import matrix_product
-from minitvm.te.operation import thread_axis
 from minitvm.te.relation import Fuse, Rebase, Split
 from minitvm.te.stage import Group, Stage
 from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor, data_axes
@@ -77,7 +72,7 @@ class Schedule(Traced):
         """The Python calls that made this schedule, a line each.
 
         The text needs ``te``, ``tir`` and the output tensors under their names, and makes ``s``:
-        :func:`replay` runs it.
+        :func:`minitvm.te.replay` does what it says.
 
         >>> from minitvm import te
         >>> A = te.placeholder((64,), name="A")
@@ -730,54 +725,6 @@ def create_schedule(ops: Operation | Tensor | Sequence[Operation | Tensor]) -> S
     if not found:
         raise CompileError("create_schedule: expected at least one operation, got none")
     return Schedule(tuple(dict.fromkeys(found)))
-
-
-def replay(
-    text: str,
-    outputs: Operation | Tensor | Sequence[Operation | Tensor],
-    names: Mapping[str, Any] | None = None,
-) -> Schedule:
-    """The schedule that the text of :meth:`Schedule.trace` makes of a computation like the one
-    that was scheduled.
-
-    Parameters
-    ----------
-    text : str
-        Python, which is run.
-    outputs : Tensor or Operation, or a list of them
-        As for :func:`create_schedule`; the text uses them under their operations' names.
-    names : mapping
-        What else the text uses: the intrinsics of ``tensorize`` by name.
-
-    >>> from minitvm import te
-    >>> B = te.compute((64,), lambda i: i, name="B")
-    >>> s = te.create_schedule(B.op)
-    >>> outer, inner = s[B].split(B.op.axis[0], 8)
-    >>> te.replay(s.trace(), B).trace() == s.trace()
-    True
-    """
-    ops = [each.op if isinstance(each, Tensor) else each for each in _listed(outputs)]
-    given = create_schedule(ops).calls.names_of(ops)
-    te = SimpleNamespace(
-        create_schedule=create_schedule,
-        thread_axis=thread_axis,
-        all=operators.all,
-        any=operators.any,
-        max=e.maximum,
-        min=e.minimum,
-        dot_product=dot_product,
-        interleave=interleave,
-        matrix_product=matrix_product,
-    )
-    tir = SimpleNamespace(Not=e.logical_not)
-    scope: dict[str, Any] = {"te": te, "tir": tir, **given, **(names or {})}
-    if not isinstance(text, str):
-        raise CompileError(f"replay: expected the text of s.trace(), got {text!r}")
-    exec(text, scope)
-    made = scope.get("s")
-    if not isinstance(made, Schedule):
-        raise CompileError("replay: expected a text that makes a schedule s, as s.trace() does")
-    return made
 
 
 def _holds(wide: DType, narrow: DType) -> bool:

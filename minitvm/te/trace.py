@@ -5,16 +5,23 @@ from __future__ import annotations
 import functools
 import inspect
 import keyword
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from types import FunctionType, MethodType
 from typing import Any, ParamSpec, TypeVar, cast
 
+import numpy as np
+
 from minitvm import expr as e
+from minitvm import scalars
 from minitvm.expr import IterVar, PrimExpr, ProducerLoad, Var
-from minitvm.functor import Mutator
+from minitvm.functor import Mutator, substitute
+from minitvm.runtime.dtype import FLOAT32, INT32, DType
+from minitvm.runtime.errors import CompileError
+from minitvm.te.layout import of_indices
 from minitvm.te.tensor import Operation, Tensor
+from minitvm.te.tensor_intrin import TensorIntrin
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -121,11 +128,23 @@ class Trace:
             return self._names.get(value) or value.text_in(self)
         if isinstance(value, PrimExpr):
             return self._expression(value)
-        if isinstance(value, (FunctionType, MethodType, functools.partial)):
+        if isinstance(value, TensorIntrin):
+            return self._intrinsic(value)
+        if isinstance(value, np.dtype) or (isinstance(value, type) and value in _NUMPY_TYPES):
+            return repr(str(DType.of(value)))
+        if callable(value) and not isinstance(value, type):
             return self._function(value, ndim)
         if hasattr(value, "__index__") and not isinstance(value, (bool, type)):
             return str(operator.index(value))
-        return str(getattr(value, "name", None) or repr(value))
+        if isinstance(value, float):
+            return _float(value)
+        return repr(str(value)) if isinstance(value, str) else repr(value)
+
+    def _intrinsic(self, intrin: TensorIntrin) -> str:
+        """One of ours as the call that made it; another under a name that `names` has to give."""
+        if intrin.name.startswith("te."):
+            return intrin.name
+        return self._names.get(intrin) or self._name(intrin, intrin.name)
 
     def names_of(self, ops: Sequence[Operation]) -> dict[str, Tensor]:
         """The first tensors of some operations under their names."""
@@ -181,7 +200,8 @@ class Trace:
     def _root(self, axis: IterVar) -> str:
         """Where an axis of an operation is found."""
         if axis.thread_tag:
-            return f"te.thread_axis({axis.thread_tag!r})"
+            named = "" if axis.name == axis.thread_tag else f", name={axis.name!r}"
+            return f"te.thread_axis({axis.thread_tag!r}{named})"
         for known, name in self._named_tensors():
             for op, text in ((known.op, f"{name}.op"), (self._now(known).op, f"s[{name}].op")):
                 if getattr(op, "scan_axis", None) is axis:
@@ -210,20 +230,35 @@ class Trace:
 
     def _function(self, function: Callable[..., Any], ndim: int) -> str:
         """A function of `ndim` indices; one of another number is refused by who takes it."""
-        signature = inspect.signature(function)
+        try:
+            parameters = inspect.signature(function).parameters.values()
+        except ValueError:
+            return repr(function)
         named = [
             each.name
-            for each in signature.parameters.values()
+            for each in parameters
             if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
         ]
-        names = named[:ndim] + [f"i{i}" for i in range(len(named), ndim)]
+        last = [
+            each.name
+            for each in parameters
+            if each.kind is each.KEYWORD_ONLY and each.default is each.empty
+        ]
+        count = max(ndim - len(last), 0)
+        names = named[:count] + [f"i{i}" for i in range(len(named), count)] + last
+        indices = [Var(name, axis=True) for name in names]
         try:
-            signature.bind(*names)
-        except TypeError:
+            result = of_indices("trace", function, indices)
+        except CompileError:
             return repr(function)
-        result = function(*[Var(name, axis=True) for name in names])
         members = result if isinstance(result, (list, tuple)) else [result]
-        return f"lambda {', '.join(names)}: [{', '.join(map(str, members))}]"
+
+        def variable(var: Var) -> str:
+            return var.name if any(var is each for each in indices) else self._variable(var)
+
+        printed = _AsPython(variable, self.tensor)
+        texts = [str(printed.expr(e.as_expr(each))) for each in members]
+        return f"lambda {', '.join(names)}: [{', '.join(texts)}]"
 
     def _size(self, var: Var) -> str:
         """The name of a variable that is a dimension of a tensor."""
@@ -256,9 +291,26 @@ class _AsPython(Mutator):
         super().__init__()
         self._variable = variable
         self._tensor = tensor
+        self._texts: dict[str, Var] = {}  # one variable for one text, which then prints as it is
+
+    def _text(self, text: str, dtype: DType) -> PrimExpr:
+        return self._texts.setdefault(text, Var(text, dtype))
 
     def visit_Var(self, node: Var) -> PrimExpr:
-        return Var(self._variable(node), node.dtype)
+        return self._text(self._variable(node), node.dtype)
+
+    def visit_IntImm(self, node: e.IntImm) -> PrimExpr:
+        if node.dtype == INT32 or node.dtype.is_bool:
+            return node
+        return self._text(f"tir.const({int(node.value)}, '{node.dtype}')", node.dtype)
+
+    def visit_FloatImm(self, node: e.FloatImm) -> PrimExpr:
+        if node.dtype == FLOAT32 and math.isfinite(node.value):
+            return node
+        return self._text(f"tir.const({_float(node.value)}, '{node.dtype}')", node.dtype)
+
+    def visit_StringImm(self, node: e.StringImm) -> PrimExpr:
+        return self._text(repr(node.value), node.dtype)
 
     def visit_And(self, node: e.And) -> PrimExpr:
         return self._call(node, "te.all", node.a, node.b)
@@ -275,15 +327,50 @@ class _AsPython(Mutator):
     def visit_Max(self, node: e.Max) -> PrimExpr:
         return self._call(node, "te.max", node.a, node.b)
 
+    def visit_Select(self, node: e.Select) -> PrimExpr:
+        values = node.condition, node.true_value, node.false_value
+        return self._call(node, "tir.Select", *values)
+
+    def visit_Div(self, node: e.Div) -> PrimExpr:
+        if node.dtype.is_float:
+            return cast(PrimExpr, self.descend(node))
+        return self._call(node, "tir.truncdiv", node.a, node.b)
+
+    def visit_Mod(self, node: e.Mod) -> PrimExpr:
+        return self._call(node, "tir.truncmod", node.a, node.b)
+
+    def visit_Call(self, node: e.Call) -> PrimExpr:
+        if node.op in _OPERATORS:
+            return cast(PrimExpr, self.descend(node))
+        args = "".join(f", {self.expr(each)}" for each in node.args)
+        return self._text(f"tir.call_intrin('{node.dtype}', '{node.op}'{args})", node.dtype)
+
+    def visit_Let(self, node: e.Let) -> PrimExpr:
+        return self.expr(cast(PrimExpr, substitute(node.body, {node.var: node.value})))
+
     def visit_Cast(self, node: e.Cast) -> PrimExpr:
-        return Var(f"({self.expr(node.value)}).astype('{node.dtype}')", node.dtype)
+        return self._text(f"({self.expr(node.value)}).astype('{node.dtype}')", node.dtype)
 
     def visit_ProducerLoad(self, node: ProducerLoad) -> PrimExpr:
         indices = ", ".join(str(self.expr(index)) for index in node.indices)
-        return Var(f"{self._tensor(cast(Tensor, node.producer))}({indices})", node.dtype)
+        return self._text(f"{self._tensor(cast(Tensor, node.producer))}({indices})", node.dtype)
 
     def _call(self, node: PrimExpr, name: str, *args: PrimExpr) -> PrimExpr:
-        return Var(f"{name}({', '.join(str(self.expr(each)) for each in args)})", node.dtype)
+        return self._text(f"{name}({', '.join(str(self.expr(each)) for each in args)})", node.dtype)
+
+
+_NUMPY_TYPES = frozenset(np.sctypeDict.values())
+# Calls that print as operators.
+_OPERATORS = (
+    "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "shift_left", "shift_right",
+)  # fmt: skip
+PURE_CALLS = frozenset({*scalars.INTRINSICS, "if_then_else", "likely", "reinterpret"})
+"""Functions of numbers, which do nothing else."""
+
+
+def _float(value: float) -> str:
+    """Python has no literal that is infinite, but for one too large."""
+    return repr(float(value)).replace("inf", "1e999").replace("nan", "(1e999 - 1e999)")
 
 
 def primitive(method: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -296,4 +383,10 @@ def primitive(method: Callable[_P, _R]) -> Callable[_P, _R]:
             target, lambda: method(*args, **named), method.__name__, args[1:], dict(named)
         )
 
+    recorded.is_primitive = True  # type: ignore[attr-defined]  # functions have attributes
     return recorded
+
+
+def is_primitive(target: Traced, name: str) -> bool:
+    """Whether a method of `target` is one whose calls a trace prints."""
+    return hasattr(getattr(type(target), name, None), "is_primitive")

@@ -84,7 +84,9 @@ def test_what_is_proved_is_so(data: st.DataObject) -> None:
     note(f"{extents} {begins} {counts} {[[str(x) for x in r.indices] for r in reads]}")
     reached = np.zeros(extents, bool)
     for read in reads:  # an axis that no index uses need not run
-        used = [var for var in (i, j) if any(x is var for each in read.indices for x in free_vars(each))]
+        used = [
+            var for var in (i, j) if any(x is var for each in read.indices for x in free_vars(each))
+        ]
         for values in product(*(counted(ranges[var]) for var in used)):
             at = [evaluate(each, dict(zip(used, values, strict=True))) for each in read.indices]
             if all(0 <= a < extent for a, extent in zip(at, extents, strict=True)):

@@ -107,3 +107,22 @@ def test_all_sizes(subscripts: str, dtypes: str, other: bool, symbolic: str) -> 
     made += [dict(zip("bmnk", map(int, random.integers(0, 71, 4)), strict=True)) for _ in range(60)]
     for sizes in made:
         check(sizes, subscripts, dtypes, other, other, symbolic)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("reducer", ["sum", "max"])
+def test_sums_of_a_vector_that_fill_a_symbolic_tensor(reducer: str, rank: int) -> None:
+    """Fused loops of several symbolic sizes: what each iteration computes has a constant size."""
+    n = te.var("n")
+    x = te.placeholder((n,), "int32", name="x")
+    k = te.reduce_axis((0, 5), "k")
+    shape = (n + 2,) * (rank - 1) + (n,)
+    reduce = getattr(te, reducer)
+    y = te.compute(shape, lambda *i: reduce(x[i[-1]] * (k + 1), axis=k), name="y")
+    function = tvm.build(te.create_schedule(y.op), [x, y])
+    for size in (0, 1, 3, 33):
+        given = np.arange(size, dtype="int32") - 2
+        got = np.full((size + 2,) * (rank - 1) + (size,), -77, "int32")
+        function(given, got)
+        row = given * 15 if reducer == "sum" else np.maximum(given, given * 5)
+        np.testing.assert_array_equal(got, np.broadcast_to(row, got.shape))

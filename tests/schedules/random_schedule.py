@@ -8,7 +8,15 @@ from itertools import pairwise
 
 from hypothesis import strategies as st
 
-from minitvm.expr import IterType, IterVar, PrimExpr, ProducerLoad, Range, const_int
+from minitvm.expr import (
+    IterType,
+    IterVar,
+    PrimExpr,
+    ProducerLoad,
+    Range,
+    Reduce,
+    const_int,
+)
 from minitvm.functor import free_vars, walk_once
 from minitvm.stmt import ForKind
 from minitvm.te.dataflow import read_by_ranges
@@ -35,10 +43,25 @@ def _return_to_root(s: Schedule, stage: Stage) -> bool:
     placed = _placed(stage)
     if placed is None or placed.attach_stage is None or placed.attach_ivar is None:
         return False
-    if _is_around((placed.attach_stage, placed.attach_ivar), _readers(s, stage)):
+    place = placed.attach_stage, placed.attach_ivar
+    if _is_around(place, _readers(s, stage)) and not _is_in_a_started_reduction(*place):
         return False
     placed.compute_root()
     return True
+
+
+def _is_in_a_started_reduction(stage: Stage, axis: IterVar) -> bool:
+    """Whether a loop is inside of a reduction that depends on elements before it runs: by what it
+    begins from, or by its range."""
+    first = stage.op.body[0] if isinstance(stage.op, ComputeOp) else None
+    if not isinstance(first, Reduce):
+        return False
+    ranges = [bound for each in first.axis if each.dom for bound in _ends(each.dom)]
+    begins = (*first.combiner.identity, *first.init, *ranges)
+    leaves = stage.leaf_iter_vars
+    reduced = [i for i, leaf in enumerate(leaves) if leaf in stage.reduce_leaves()]
+    reads = any(isinstance(each, ProducerLoad) for each in walk_once(*begins))
+    return reads and axis in leaves[reduced[0] :]
 
 
 def _placed(stage: Stage) -> Attachable | None:

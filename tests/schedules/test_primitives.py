@@ -623,6 +623,128 @@ def test_rfactor_keeps_init_and_where() -> None:
         check(s, [a, b], lambda x: 7 + sum_rows(np.maximum(x, 0)))
 
 
+FROM_2: dict[str, Callable[[Any, Any, Any], object]] = {
+    "rfactor": lambda s, a, b: s.rfactor(b, b.op.reduce_axis[0]),
+    "rfactor_inner": lambda s, a, b: s.rfactor(b, s[b].split(b.op.reduce_axis[0], 3)[1]),
+    "rfactor_outer": lambda s, a, b: s.rfactor(b, s[b].split(b.op.reduce_axis[0], nparts=3)[0]),
+    "rfactor_twice": lambda s, a, b: (
+        s.rfactor(b, s[b].split(b.op.reduce_axis[0], 4)[0]),
+        s.rfactor(b, s[b].split(s[b].op.reduce_axis[0], 2)[1]),
+    ),
+    "cache_access": lambda s, a, b: s.cache_access(a, "global", b),
+    "cache_read": lambda s, a, b: s[s.cache_read(a, "local", [b])].compute_at(
+        s[b], s[b].split(b.op.reduce_axis[0], 3)[0]
+    ),
+    "cache_write": lambda s, a, b: s.cache_write(b, "local"),
+    "cache_write_in_layout": lambda s, a, b: (
+        s[b].split(b.op.axis[0], 3),
+        s[b].split(b.op.reduce_axis[0], 3),
+        s.cache_write(b, "local"),
+    ),
+    "tiles": lambda s, a, b: s[b].reorder(
+        *s[b].split(b.op.reduce_axis[0], 3), *s[b].split(b.op.axis[0], 2)
+    ),
+    "placed": lambda s, a, b: s[s.cache_write(b, "local")].compute_at(
+        s[b], s[b].split(b.op.axis[0], 3)[0]
+    ),
+}
+
+
+@pytest.mark.parametrize("end", [9, n], ids=str)
+@pytest.mark.parametrize("how", FROM_2)
+def test_a_reduction_that_does_not_begin_at_0(how: str, end: Any) -> None:
+    """Each element differs, so that one taken from elsewhere shows."""
+    a = te.placeholder((5, end), "int32", name="A")
+    k = te.reduce_axis((2, end), "k")
+    b: Any = te.compute((5,), lambda i: te.sum(a[i, k] * (k * k + i + 1), axis=k), name="B")
+    s: Any = te.create_schedule(b.op)
+    FROM_2[how](s, a, b)
+    function = tvm.build(s, [a, b])
+    for size in (2, 3, 9, 17) if end is n else (9,):
+        x = np.random.default_rng(0).integers(-999, 999, (5, size)).astype("int32")
+        j, i = np.arange(2, size), np.arange(5)[:, None]
+        got = np.full(5, -77, "int32")
+        function(x, got)
+        np.testing.assert_array_equal(got, (x[:, 2:] * (j * j + i + 1)).sum(axis=1))
+
+
+# -- Reducers that depend on the element ----------------------------------------------------------
+
+
+def up_or_down(kind: str) -> tuple[Any, Any, Any, Any, Any]:
+    """The greatest element of some rows, the least of others, and twice that plus 1."""
+    a, w = te.placeholder((7, 9), "int32", name="A"), te.placeholder((7,), "int32", name="W")
+    k = te.reduce_axis((1, 9), "k")
+
+    def row(i: Any) -> Any:
+        up = w[i] > 0 if kind == "tensor" else i % 2 == 0
+        reducer = te.comm_reducer(
+            lambda x, y: te.if_then_else(up, te.max(x, y), te.min(x, y)),
+            lambda t: te.if_then_else(up, te.min_value(t), te.max_value(t)),
+        )
+        return reducer(a[i, k], axis=k, init=w[i] * i if kind == "init" else None)
+
+    r = te.compute((7,), row, name="R")
+    out = te.compute((7,), lambda i: r[i] * 2 + 1, name="out")
+    return a, w, r, out, te.create_schedule(out.op)
+
+
+@pytest.mark.parametrize("kind", ["axis", "tensor", "init"])
+@pytest.mark.parametrize("how", ["none", "layout", "cache_in_layout", "copied", *FROM_2])
+def test_a_reducer_that_depends_on_the_element(how: str, kind: str) -> None:
+    a, w, r, out, s = up_or_down(kind)
+    match how:
+        case "layout":
+            s[r].transform_layout(lambda i: [i // 3, i % 3])
+        case "cache_in_layout":
+            s[s.cache_write(r, "local")].transform_layout(lambda i: [i % 3, i // 3])
+        case "copied":
+            s.cache_read(w if kind != "axis" else a, "local", [r])
+        case "none":
+            pass
+        case _:
+            FROM_2[how](s, a, r)
+    x = np.random.default_rng(0).integers(-99, 99, (7, 9)).astype("int32")
+    v = np.array([3, -1, 0, 5, -2, 7, 1], "int32")
+    got = np.full(7, -77, "int32")
+    tvm.build(s, [a, w, out])(x, v, got)
+    up = v > 0 if kind == "tensor" else np.arange(7) % 2 == 0
+    begin = [v * np.arange(7)] if kind == "init" else []
+    greatest_of = np.maximum.reduce([x[:, 1:].max(axis=1), *begin])
+    least_of = np.minimum.reduce([x[:, 1:].min(axis=1), *begin])
+    np.testing.assert_array_equal(got, np.where(up, greatest_of, least_of) * 2 + 1)
+
+
+def test_a_reducer_that_adds_the_axis() -> None:
+    """It isn't associative, so that its order counts: the primitives that keep that agree."""
+    a = te.placeholder((7, 9), "float32", name="A")
+    k = te.reduce_axis((0, 9), "k")
+
+    def row(i: Any) -> Any:
+        shifted = te.comm_reducer(
+            lambda x, y: te.max(x, y + i.astype("float32")), lambda t: te.min_value(t)
+        )
+        return shifted(a[i, k], axis=k)
+
+    r = te.compute((7,), row, name="R")
+    out: Any = te.compute((7,), lambda i: r[i] + 1.0, name="out")
+    x = np.random.default_rng(0).random((7, 9), "float32")
+    for change in (
+        lambda s: s.cache_write(r, "local"),
+        lambda s: s.rfactor(r, r.op.reduce_axis[0]),
+        lambda s: s[r].transform_layout(lambda i: [i % 4, i // 4]),
+        lambda s: (s[r].split(r.op.axis[0], 4), s.cache_write(r, "local")),
+        lambda s: s.cache_access(a, "local", r),
+        lambda s: s[r].compute_at(s[out], out.op.axis[0]),
+    ):
+        s = te.create_schedule(out.op)
+        change(s)
+        got = np.zeros(7, "float32")
+        tvm.build(s, [a, out])(x, got)
+        rows = np.arange(7, dtype="float32")
+        np.testing.assert_allclose(got, x.max(axis=1) + rows + 1.0, rtol=1e-6)
+
+
 def test_set_scope(golden: Golden) -> None:
     a, b, c, s = rows()
     s[b].set_scope("local")
@@ -845,6 +967,42 @@ def test_a_scan_computes_no_step_that_it_does_not_read(placed: Any, shape: Any) 
         found[:] = 99
         function(given, found)
         np.testing.assert_array_equal(found, expected[::-1])
+
+
+def test_a_place_in_fused_loops_of_symbolic_sizes() -> None:
+    """An iteration reads one tile, whatever the sizes: those of a loop that runs aren't 0."""
+    a = te.placeholder((n, n, m), "int32", name="A")
+    b = te.compute((n, n, m), lambda i, j, k: a[i, j, k] * 2, name="B")
+    c: Any = te.compute((n, n, m), lambda i, j, k: b[i, j, k] + 1, name="C")
+    s: Any = te.create_schedule(c.op)
+    i, j, k = c.op.axis
+    outer, inner = s[c].split(k, 4)
+    fused = s[c].fuse(i, j, outer)
+    s[b].compute_at(s[c], fused)
+    s[b].vectorize(b.op.axis[2])
+    s[c].vectorize(inner)
+    assert "B = allocate(int32[1, 1, 4])" in str(tvm.lower(s, [a, c], simple_mode=True))
+    check(s, [a, c], lambda x: x * 2 + 1)
+
+
+@pytest.mark.parametrize("factor", [1, 2, 3, 4])
+def test_padding_in_time_is_not_computed(factor: int) -> None:
+    """The steps that come beyond the scan's aren't written yet."""
+    x = te.placeholder((7, 4), "int32", name="X")
+    state = te.placeholder((7, 4), "int32", name="state")
+    first = te.compute((3, 4), lambda t, i: x[t, i], name="first")
+    twice = te.compute((7, 4), lambda t, i: state[t - 1, i] * 2, name="twice")
+    step = te.compute((7, 4), lambda t, i: twice[t, i] + twice[t - 2, 3 - i], name="step")
+    result = te.scan(first, step, state, inputs=x, name="R")
+    out = te.compute((7, 4), lambda t, i: result[t, i] + 1, name="out")
+    s: Any = te.create_schedule(out.op)
+    s[twice].split(twice.op.axis[0], factor)
+    given = np.arange(28, dtype="int32").reshape(7, 4)
+    expected, found = given.copy(), np.zeros((7, 4), "int32")
+    for t in range(3, 7):
+        expected[t] = 2 * expected[t - 1] + 2 * expected[t - 3, ::-1]
+    interpret(tvm.lower(s, [x, out])["main"], given, found)
+    np.testing.assert_array_equal(found, expected + 1)
 
 
 def test_scan_of_two_states() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 
 import minitvm as tvm
@@ -38,6 +39,11 @@ def replays(s: te.Schedule, outputs: list[Any], args: list[Any]) -> str:
     return text
 
 
+class Swap:
+    def __call__(self, i: Any, j: Any) -> Any:
+        return [j, i]
+
+
 def at_next(c: Chain) -> object:
     return c.s[c.C].compute_at(c.s[c.D], c.s[c.D].split(c.D.op.axis[0], nparts=3)[0])
 
@@ -68,12 +74,39 @@ PRIMITIVES: dict[str, Callable[[Chain], object]] = {
     "parallel": lambda c: c.s[c.C].parallel(c.i),
     "bind": lambda c: c.s[c.C].bind(c.i, te.thread_axis((0, 8), "threadIdx.x")),
     "pragma": lambda c: c.s[c.C].pragma(c.i, "auto_unroll_max_step", 16),
+    "bind_by_name": lambda c: c.s[c.C].bind(c.i, te.thread_axis("threadIdx.x", name="tx")),
+    "split_by_numpy": lambda c: c.s[c.C].split(c.i, np.int64(3)),
+    "pragma_of_a_constant": lambda c: c.s[c.C].pragma(
+        c.i, "auto_unroll_max_step", tir.const(16, "int64")
+    ),
+    "layout_of_an_object": lambda c: c.s[c.C].transform_layout(Swap()),
+    "odd_scope": lambda c: c.s[c.C].set_scope("a'b\"\n\\"),
     "prefetch": lambda c: c.s[c.C].prefetch(c.B, c.j, 1),
     "set_scope": lambda c: c.s[c.C].set_scope("local"),
     "set_store_predicate": lambda c: c.s[c.C].set_store_predicate(
         te.all(te.any(c.i < 3, c.j * 2 >= c.i), tir.Not(c.j.var.equal(2)))
     ),
     "predicate_that_reads": lambda c: c.s[c.C].set_store_predicate(c.A[c.i, 0] < 3.0),
+    "predicate_with_a_float16": lambda c: c.s[c.C].set_store_predicate(
+        c.A[c.i, 0].astype("float16") < tir.const(3.5, "float16")
+    ),
+    "predicate_with_infinity": lambda c: c.s[c.C].set_store_predicate(
+        te.all(c.A[c.i, 0] < te.infinity("float32"), c.A[c.i, 0] > -te.infinity("float32"))
+    ),
+    "predicate_with_int8": lambda c: c.s[c.C].set_store_predicate(
+        c.i.var.astype("int8") < tir.const(3, "int8")
+    ),
+    "predicate_with_functions": lambda c: c.s[c.C].set_store_predicate(
+        te.if_then_else(c.i < 3, te.exp(c.A[c.i, 0]), 1.0) < te.sqrt(c.A[c.i, 1]) / 2.0
+    ),
+    "predicate_with_select": lambda c: c.s[c.C].set_store_predicate(
+        tir.Select(c.i < 3, c.A[c.i, 0], tir.const(1.0, "float32")) < 2.0
+    ),
+    "predicate_of_bits": lambda c: c.s[c.C].set_store_predicate(
+        ((c.i.var << 2) & 12 | ~c.j.var ^ (c.j.var >> 1)) != tir.truncmod(tir.truncdiv(c.j, 2), 3)
+    ),
+    "predicate_that_repeats": lambda c: c.s[c.C].set_store_predicate(c.i * 3 + c.i < c.i + c.j),
+    "predicate_that_is_true": lambda c: c.s[c.C].set_store_predicate(True),
     "predicate_with_a_cast": lambda c: c.s[c.C].set_store_predicate(c.i.var.astype("int64") < 3),
     "storage_align": lambda c: c.s[c.C].storage_align(c.i, 16, 1),
     "double_buffer": lambda c: [at_next(c), c.s[c.C].double_buffer()],
@@ -82,6 +115,9 @@ PRIMITIVES: dict[str, Callable[[Chain], object]] = {
         lambda *i: [i[1] // 4, i[0], i[1] % 4]
     ),
     "layout_of_some_varargs": lambda c: c.s[c.C].transform_layout(lambda a, *i: [i[0], a]),
+    "layout_of_last_indices": lambda c: c.s[c.C].transform_layout(
+        lambda *i, n: [*i, n // 4, n % 4]
+    ),
     "layout_with_a_default": lambda c: c.s[c.C].transform_layout(
         lambda i, j, b=4: [j // b, i, j % b]
     ),
@@ -201,3 +237,179 @@ def test_a_copy_goes_on_by_itself() -> None:
     assert chain.s.trace() == before
     assert group.attach_stage is None
     replays(copy, [chain.D], chain.args)
+
+
+def test_dtypes_and_intrinsics() -> None:
+    a = te.placeholder((7, 5), "int8", name="A")
+    b = te.placeholder((5, 16), "int8", name="B")
+    k = te.reduce_axis((0, 5), "k")
+    c: Any = te.compute(
+        (7, 16),
+        lambda i, j: te.sum(a[i, k].astype("int32") * b[k, j].astype("int32"), axis=k),
+        name="C",
+    )
+    for dtypes in (("uint8", None), (np.int16, np.dtype("int16")), (c.dtype, None)):
+        s: Any = te.create_schedule(c.op)
+        s.pad_einsum(s.cache_write(c, "local"), [4, 4, 4], dtypes)
+        replays(s, [c], [a, b, c])
+
+    x = te.placeholder((16,), name="x")
+    y = te.compute((16,), lambda i: x[i] + 1.0, name="y")
+
+    def body(ins: Any, outs: Any) -> Any:
+        return tir.call_packed("test.add_one", ins[0], outs[0])
+
+    intrin = te.decl_tensor_intrin(y.op, body, name="add one, twice")
+    source = te.placeholder((4, 16), name="S")
+    out: Any = te.compute((4, 16), lambda i, j: source[i, j] + 1.0, name="out")
+    s = te.create_schedule(out.op)
+    s[out].tensorize(out.op.axis[1], intrin)
+    text = s.trace()
+    assert text.endswith("s[out].tensorize(j, add_one__twice)")
+    again = te.replay(text, out, {"add_one__twice": intrin})
+    assert str(tvm.lower(again, [source, out])) == str(tvm.lower(s, [source, out]))
+
+
+# -- Other texts ----------------------------------------------------------------------------------
+
+HOSTILE = [
+    "import os",
+    "from os import system",
+    "__import__('os').system('touch {0}')",
+    "x = __import__('os')",
+    "open('{0}', 'w')",
+    "s = (lambda: open('{0}', 'w'))()",
+    "exec('1')",
+    "eval('1')",
+    "print('x')",
+    "s.__class__",
+    "x = s.__class__",
+    "x = ().__class__.__bases__[0].__subclasses__()",
+    "x = D.op.__init__.__globals__['__builtins__']",
+    "x = D.__call__.__globals__",
+    "x = te.create_schedule.__globals__",
+    "x = te.__builtins__",
+    "x = tir.op",
+    "x = s.stages",
+    "s.calls.lines.clear()",
+    "s._rewrite(D)",
+    "s.normalize()",
+    "s[D].restart(D.op)",
+    "s[D].schedule.trace()",
+    "x = D.op.body",
+    "D.op.outputs",
+    "x = [y for y in D.op.axis]",
+    "x = [*D.op.axis]",
+    "s[D].split(*D.op.axis)",
+    "s[D].split(**D)",
+    "x = 1 if D else 2",
+    "x = D and D",
+    "x = 9 ** 9 ** 9",
+    "x = 1 << 10 ** 9",
+    "x = 1 << 999999999999",
+    "x = 'a' * 999999999999",
+    "x = [0] * 999999999999",
+    "x = 'a' + 'b'",
+    "x = -'a'",
+    "x = f'{{D}}'",
+    "x = b'a'",
+    "x = ...",
+    "x = 1j",
+    "x = {{}}",
+    "x = {{1}}",
+    "x = D.op.axis[:]",
+    "x = D.op.axis[-1]",
+    "x = D.op.axis[7]",
+    "x = D.op.axis['0']",
+    "x = D.op.axis[True]",
+    "x = s[s]",
+    "x = s[1, 2]",
+    "x: int = 1",
+    "x += 1",
+    "x = y = 1",
+    "(x := 1)",
+    "x = (y := 1)",
+    "x.y = 1",
+    "s[D] = 1",
+    "s[D].op = D.op",
+    "del s",
+    "a, *b = D.op.axis",
+    "a, b, c = D.op.axis",
+    "a, b = 1",
+    "(a, (b, c)) = D.op.axis",
+    "if True: x = 1",
+    "while True: pass",
+    "for x in D.op.axis: pass",
+    "with s: pass",
+    "def f(): pass",
+    "class X: pass",
+    "try: pass\nfinally: pass",
+    "assert False",
+    "raise ValueError",
+    "global x",
+    "pass",
+    "return 1",
+    "await s",
+    "yield s",
+    "lambda: 0",
+    "D",
+    "unknown",
+    "x = unknown",
+    "x = 1 < 2 < 3",
+    "x = D in D",
+    "x = D is D",
+    "x = not D",
+    "x = D @ D",
+    "x = 1 / 0",
+    "x = 1 // 0",
+    "s[D].transform_layout(lambda i, j=open('{0}', 'w'): [j, i])",
+    "s[D].transform_layout(lambda *i: i)",
+    "s[D].transform_layout(lambda i, j: [j, i].clear())",
+    "s[D].transform_layout(lambda i, j: open('{0}', 'w'))",
+    "s[D].transform_layout(open)",
+    "s[D].vectorize(var='x', nothing=1)",
+    "s[D].vectorize()",
+    "s[D].unknown(1)",
+    "s[D].pragma(D.op.axis[0], 'import_llvm', 'define void @f() {{ ret void }}')",
+    "s[D].pragma(D.op.axis[0], pragma_type='import_llvm', pragma_value='x')",
+    "s[D].set_store_predicate(tir.call_intrin('int32', 'call_extern', 'system', 'ls') == 0)",
+    "s[D].set_store_predicate(tir.call_intrin('int32', 'tir.call_extern', 'system', 'ls') == 0)",
+    "s[D].set_store_predicate(tir.call_intrin('int32', 'call_packed', 'f') == 0)",
+    "s[D].set_store_predicate(tir.call_intrin('int32', func_name='call_packed', x='f') == 0)",
+    "s[D].set_store_predicate(tir.call_packed('f') == 0)",
+    "s[D].set_store_predicate(tir.call_extern('int32', 'system', 'ls') == 0)",
+    "s[D].tensorize(D.op.axis[0], te.decl_tensor_intrin(D.op, 1))",
+    "x = te.extern((1,), [], 1)",
+    "x = te.placeholder((1,))",
+    "x = " + "-" * 100_000 + "1",
+    "x = " + "(" * 500 + ")" * 500,
+    "x = " + "1 + " * 100_000 + "1",
+    "x = 1\0",
+    "x = (",
+    "  x = 1",
+    "\ud800",
+]
+
+
+@pytest.mark.parametrize("number", range(len(HOSTILE)))
+def test_a_text_that_is_no_trace_is_refused(number: int, tmp_path: Any) -> None:
+    chain = Chain()
+    victim = tmp_path / "written"
+    text = HOSTILE[number].replace("{0}", str(victim)).replace("{{", "{").replace("}}", "}")
+    with pytest.raises(tvm.CompileError):
+        te.replay(f"s = te.create_schedule([D.op])\n{text}", [chain.D])
+    assert not victim.exists()
+
+
+def test_a_refusal_says_where() -> None:
+    chain = Chain()
+    made = "s = te.create_schedule([D.op])\n"
+    for text, match in [
+        (f"{made}\nprint(s)", r"line 3: expected a name that the text gave"),
+        (f"{made}te.sum(s)", r"line 2: expected a primitive, or a function"),
+        ("s = te.create_schedule([E.op])", r"line 1: expected a name that the text gave, or that"),
+        ("import os", r"line 1: expected a call of a primitive, or a name for its result, got imp"),
+        ("x = (", r"line 1: expected Python as s.trace\(\) prints it: '\(' was never closed"),
+    ]:
+        with pytest.raises(tvm.CompileError, match=f"^replay: {match}"):
+            te.replay(text, [chain.D])

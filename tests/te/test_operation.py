@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import minitvm as tvm
 from minitvm import expr as e
 from minitvm import te, tir
 from minitvm.runtime.errors import CompileError
@@ -255,3 +256,26 @@ def test_wrong_externs(arguments: dict[str, Any], text: str) -> None:
     given = {"inputs": [A], "fcompute": lambda ins, outs: tir.call_packed("f"), **arguments}
     with pytest.raises(CompileError, match=text):
         te.extern((4,), name="E", **given)
+
+
+def test_quotients_that_come_out_even() -> None:
+    """``N / bn`` is a float in Python, and the number of blocks where bn divides N."""
+    size, block = 64, 8
+    b = te.placeholder((size, size), name="B")
+    packed = te.compute(
+        (size / block, size, np.float64(block)), lambda x, y, z: b[y, x * block + z], name="packed"
+    )
+    assert packed.shape == (8, 64, 8)
+    k = te.reduce_axis((0, size / block), "k")
+    total = te.compute((8,), lambda i: te.sum(packed[k, 16 / 2, i], axis=k), name="total")
+    s = te.create_schedule(total.op)
+    s[total].split(k, 8 / 2)
+    x = np.random.default_rng(0).integers(0, 9, (size, size)).astype("float32")
+    got = np.zeros(8, "float32")
+    tvm.build(s, [b, total])(x, got)
+    np.testing.assert_array_equal(got, x[8].reshape(8, 8).sum(axis=0))
+    for odd in (size / 7, 0.5, float("inf"), float("nan"), 1e300):
+        with pytest.raises(
+            tvm.CompileError, match=r"shape\[0\]: expected an integer expression, g"
+        ):
+            te.compute((odd, size), lambda i, j: b[i, j])
