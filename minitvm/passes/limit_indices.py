@@ -109,7 +109,7 @@ class _Limits:
         if not var.dtype.is_integral or var.dtype.is_bool:
             return
         self._order[var] = len(self._order)
-        most = max(-var.dtype.min(), var.dtype.max())
+        most = min(max(-var.dtype.min(), var.dtype.max()), 1 << 63)  # a call passes int64
         self._bounds[var] = _Bound(most, {(var,): 1})
 
     def condition(self) -> PrimExpr | None:
@@ -165,7 +165,7 @@ class _Limits:
 
     def _data(self, node: PrimExpr) -> _Bound:
         element = node.dtype.element
-        most = max(-element.min(), element.max()) if element.is_integral else 0
+        most = max(-element.min(), element.max() + 1) if element.is_integral else 0
         return _constant(most, exact=False)
 
     def _dimensions(self, buffer: Buffer) -> None:
