@@ -16,7 +16,7 @@ Work is capped: past the cap the answer is "unknown", never a wrong proof.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import gcd
 from typing import final
 
@@ -24,7 +24,6 @@ from minitvm.expr import PrimExpr
 from minitvm.runtime.record import record
 
 _MAX_ROWS = 300
-_MAX_MADE = 1000  # rows, by one elimination after the other
 _MAX_STEPS = 2000  # of the search for a witness
 
 Atom = PrimExpr  # compared by identity: whoever makes forms shares equal atoms
@@ -96,6 +95,14 @@ def less(a: Affine, b: Affine) -> Affine:
 
 
 @final
+@dataclass(slots=True)
+class Work:
+    """How many rows may still be made to answer a question."""
+
+    rows: int
+
+
+@final
 @record()
 class Projection:
     """What is left of constraints when variables are eliminated.
@@ -119,9 +126,9 @@ def is_infeasible(constraints: Iterable[Affine]) -> bool:
     return conflict(constraints) is not None
 
 
-def conflict(constraints: Iterable[Affine]) -> list[int] | None:
+def conflict(constraints: Iterable[Affine], work: Work | None = None) -> list[int] | None:
     """The places of some among `constraints` that no integers satisfy together; None where all of
-    them may be satisfied, or it is unknown.
+    them may be satisfied, or it is unknown, as it is when there is no more `work` to be done.
 
     >>> from minitvm.expr import Var
     >>> i, j = (Affine.of_atom(Var(name)) for name in "ij")
@@ -131,7 +138,6 @@ def conflict(constraints: Iterable[Affine]) -> list[int] | None:
     forms = list(constraints)
     places = _bounded_on_both_sides(forms)
     rows, columns = _table([forms[place] for place in places])
-    made = 0
     for _ in range(len(columns) + 1):
         origin = _contradictory(rows)
         if origin:
@@ -141,9 +147,10 @@ def conflict(constraints: Iterable[Affine]) -> list[int] | None:
         if eliminated is None:
             return None
         rows = eliminated[0]
-        made += len(rows)
-        if made > _MAX_MADE:
-            return None
+        if work is not None:
+            work.rows -= len(rows)
+            if work.rows < 0:
+                return None
     return None
 
 
