@@ -16,7 +16,7 @@ Work is capped: past the cap the answer is "unknown", never a wrong proof.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import gcd
 from typing import final
 
@@ -24,8 +24,8 @@ from minitvm.expr import PrimExpr
 from minitvm.runtime.record import record
 
 _MAX_ROWS = 300
-_MAX_MADE = 1000  # rows, by one elimination after the other
 _MAX_STEPS = 2000  # of the search for a witness
+_FEW = 64  # values of a variable that are tried from an end
 
 Atom = PrimExpr  # compared by identity: whoever makes forms shares equal atoms
 
@@ -96,6 +96,14 @@ def less(a: Affine, b: Affine) -> Affine:
 
 
 @final
+@dataclass(slots=True)
+class Work:
+    """How many rows may still be made to answer a question."""
+
+    rows: int
+
+
+@final
 @record()
 class Projection:
     """What is left of constraints when variables are eliminated.
@@ -119,9 +127,9 @@ def is_infeasible(constraints: Iterable[Affine]) -> bool:
     return conflict(constraints) is not None
 
 
-def conflict(constraints: Iterable[Affine]) -> list[int] | None:
+def conflict(constraints: Iterable[Affine], work: Work | None = None) -> list[int] | None:
     """The places of some among `constraints` that no integers satisfy together; None where all of
-    them may be satisfied, or it is unknown.
+    them may be satisfied, or it is unknown, as it is when there is no more `work` to be done.
 
     >>> from minitvm.expr import Var
     >>> i, j = (Affine.of_atom(Var(name)) for name in "ij")
@@ -131,7 +139,6 @@ def conflict(constraints: Iterable[Affine]) -> list[int] | None:
     forms = list(constraints)
     places = _bounded_on_both_sides(forms)
     rows, columns = _table([forms[place] for place in places])
-    made = 0
     for _ in range(len(columns) + 1):
         origin = _contradictory(rows)
         if origin:
@@ -141,9 +148,10 @@ def conflict(constraints: Iterable[Affine]) -> list[int] | None:
         if eliminated is None:
             return None
         rows = eliminated[0]
-        made += len(rows)
-        if made > _MAX_MADE:
-            return None
+        if work is not None:
+            work.rows -= len(rows)
+            if work.rows < 0:
+                return None
     return None
 
 
@@ -188,20 +196,46 @@ def find_witness(constraints: Iterable[Affine]) -> dict[Atom, int] | None:
     Variables are kept as close to zero as the constraints allow, which reads well in a message.
     """
     rows, columns = _table(constraints)
-    stages: list[tuple[int, list[_Row]]] = []  # each column with the rows that bound it
-    while (column := _cheapest(rows, range(len(columns)))) is not None:
-        stages.append((column, [row for row in rows if row[column]]))
-        eliminated = _eliminate(rows, column)
-        if eliminated is None:
-            return None
-        rows = eliminated[0]
-    if _contradictory(rows):
+    stages = _stages(rows, len(columns))
+    if not isinstance(stages, list):
         return None
     point = [0] * len(columns)
     budget = iter(range(_MAX_STEPS))
     if not _search(stages, len(stages) - 1, point, budget):
         return None
     return dict(zip(columns, point, strict=True))
+
+
+def is_empty(constraints: Iterable[Affine]) -> bool:
+    """Whether no integers satisfy all `constraints`, as :func:`is_infeasible`, or else by trying
+    all of them, where they are few.
+
+    >>> from minitvm.expr import Var
+    >>> i, j = (Affine.of_atom(Var(name)) for name in "ij")
+    >>> is_empty([*equal(i * 3, j * 4 + 3), j * 2 - i, i, i * -1 + 3])
+    True
+    """
+    rows, columns = _table(constraints)
+    stages = _stages(rows, len(columns))
+    if not isinstance(stages, list):
+        return stages
+    tried = iter(range(_MAX_STEPS))
+    if _search(stages, len(stages) - 1, [0] * len(columns), tried, every=True):
+        return False
+    return next(tried, None) is not None
+
+
+def _stages(rows: list[_Row], columns: int) -> list[tuple[int, list[_Row]]] | bool:
+    """Each column with the rows that bound it, in the order of their elimination; True if the rows
+    contradict each other, False past the cap."""
+    stages: list[tuple[int, list[_Row]]] = []
+    while (column := _cheapest(rows, range(columns))) is not None:
+        stages.append((column, [row for row in rows if row[column]]))
+        eliminated = _eliminate(rows, column)
+        if eliminated is None:
+            return False
+        rows = eliminated[0]
+    return True if _contradictory(rows) else stages
 
 
 # -- Rows: the coefficients of all columns, the constant, and a bit for each constraint in it -------
@@ -254,7 +288,7 @@ def _contradictory(rows: list[_Row]) -> int:
 
 
 def _cheapest(rows: list[_Row], candidates: Container[int]) -> int | None:
-    """The column that is best eliminated next: exactly if possible, then with the fewest pairs."""
+    """The column that is best eliminated next: by an equality, exactly, or with the fewest pairs."""
     best, best_cost = None, (2, 0)
     for column, coefficients in enumerate(zip(*rows, strict=True)):
         if column not in candidates or not any(coefficients):
@@ -262,10 +296,23 @@ def _cheapest(rows: list[_Row], candidates: Container[int]) -> int | None:
         lowers = [c for c in coefficients if c > 0]
         uppers = [c for c in coefficients if c < 0]
         inexact = bool(lowers and uppers) and max(lowers) > 1 and min(uppers) < -1
+        if inexact and _equality(rows, column) is not None:
+            return column
         cost = (int(inexact), len(lowers) * len(uppers) - len(lowers) - len(uppers))
         if cost < best_cost:
             best, best_cost = column, cost
     return best
+
+
+def _equality(rows: list[_Row], column: int) -> tuple[_Row, _Row] | None:
+    """Two rows that together say what a column equals, an integer whatever the others are."""
+    uppers = {row[:-1]: row for row in rows if row[column] == -1}
+    for row in rows:
+        if row[column] == 1 and uppers:
+            opposite = uppers.get(tuple([-c for c in row[:-1]]))
+            if opposite is not None:
+                return row, opposite
+    return None
 
 
 def _eliminate(rows: list[_Row], column: int) -> tuple[list[_Row], bool] | None:
@@ -273,23 +320,32 @@ def _eliminate(rows: list[_Row], column: int) -> tuple[list[_Row], bool] | None:
     lowers = [row for row in rows if row[column] > 0]
     uppers = [row for row in rows if row[column] < 0]
     made: list[Sequence[int]] = [row for row in rows if not row[column]]
-    if len(made) + len(lowers) * len(uppers) > _MAX_ROWS:
+    equality = _equality(rows, column)
+    if equality is None:
+        pairs = [(low, high) for low in lowers for high in uppers]
+    else:  # it is put in place of the column
+        pairs = [(low, equality[1]) for low in lowers] + [(equality[0], high) for high in uppers]
+    if len(made) + len(pairs) > _MAX_ROWS:
         return None
     exact = True
-    for low in lowers:
-        for high in uppers:
-            a, b = low[column], -high[column]
-            row = [b * x + a * y for x, y in zip(low[:-1], high[:-1], strict=True)]
-            if a > 1 and b > 1 and (any(row[:-1]) or row[-1] < (a - 1) * (b - 1)):
-                exact = False
-            made.append([*row, low[-1] | high[-1]])
+    for low, high in pairs:
+        a, b = low[column], -high[column]
+        row = [b * x + a * y for x, y in zip(low[:-1], high[:-1], strict=True)]
+        if a > 1 and b > 1 and (any(row[:-1]) or row[-1] < (a - 1) * (b - 1)):
+            exact = False
+        made.append([*row, low[-1] | high[-1]])
     return _tightest(made), exact
 
 
 def _search(
-    stages: list[tuple[int, list[_Row]]], depth: int, point: list[int], budget: Iterator[int]
+    stages: list[tuple[int, list[_Row]]],
+    depth: int,
+    point: list[int],
+    budget: Iterator[int],
+    every: bool = False,
 ) -> bool:
-    """Chooses the columns in the reverse order of their elimination, going back when stuck."""
+    """Chooses the columns in the reverse order of their elimination, going back when stuck; where
+    `every` candidate is to be tried, those that are too many use up the budget."""
     if depth < 0:
         return True
     column, rows = stages[depth]
@@ -304,11 +360,16 @@ def _search(
         else:
             bound = rest // -row[column]
             high = bound if high is None else min(high, bound)
+    if every:
+        if low is None or high is None or high - low >= _FEW:
+            for _ in budget:
+                pass
+            return False
     for value in _candidates(low, high):
         if next(budget, None) is None:
             return False
         point[column] = value
-        if _search(stages, depth - 1, point, budget):
+        if _search(stages, depth - 1, point, budget, every):
             return True
     point[column] = 0
     return False
@@ -316,7 +377,7 @@ def _search(
 
 def _candidates(low: int | None, high: int | None) -> Iterator[int]:
     """The integers in ``[low, high]``, some from the end nearest to zero, then from the other."""
-    few = 64
+    few = _FEW
     if low is not None and low >= 0:
         yield from range(low, min(low + few, high + 1 if high is not None else low + few))
         if high is not None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from minitvm import expr as e
 from minitvm.arith.atoms import Atoms, is_pure
-from minitvm.arith.linear import Affine, Atom, at_most, conflict, equal, less
+from minitvm.arith.linear import Affine, Atom, Work, at_most, conflict, equal, less
 from minitvm.expr import Buffer, Call, IntImm, PrimExpr, Range, Var, const
 from minitvm.functor import children, substitute
 from minitvm.indices import RING, is_exact_call, is_index_node, is_wide, wraps
@@ -30,8 +30,9 @@ Alternatives = list[System]  # one of these systems holds
 _MAX_SYSTEMS = 32
 _LARGEST = 1 << 62  # beyond it, nothing checks that 64 bits suffice
 _MAX_ALTERNATIVES = 64  # of one condition
-_MAX_CHOICES = 24  # that one question looks at, the nearest to it
-_MAX_CHECKS = 48  # of systems, for one question
+_MAX_CHOICES = 8  # that one question looks at, the nearest to it
+_MAX_CHECKS = 32  # of systems, for one question
+_MAX_ROWS = 300  # made for that
 _MAX_TERMS = 64  # of a product of sums
 _MAX_FACTORS = 16
 
@@ -291,18 +292,21 @@ class Prover:
         """
         rows, choices = self._relevant(goal, all_facts, machine)
         rows += self._products(rows)
-        nearest = sorted(choices[:_MAX_CHOICES], key=len)
+        nearest = sorted(choices[: _MAX_SYSTEMS if all_facts else _MAX_CHOICES], key=len)
         return rows, nearest, len(nearest) == len(choices)
 
-    def conflict(self, rows: System, keys: list[Hashable]) -> frozenset[Hashable] | None:
+    def conflict(
+        self, rows: System, keys: list[Hashable], work: Work
+    ) -> frozenset[Hashable] | None:
         """The keys of some of `rows` that no integers satisfy; None where all of them may be
         satisfied. Scopes side by side ask the same of the same facts."""
         question = frozenset(keys)
         known = self._conflicts.get(question)
         if known is None:
-            places = conflict(rows)
-            found = None if places is None else frozenset(keys[place] for place in places)
-            known = self._conflicts[question] = (found, rows)
+            places = conflict(rows, work)
+            known = None if places is None else frozenset(keys[place] for place in places), rows
+            if work.rows >= 0:
+                self._conflicts[question] = known
         return known[0]
 
     def _relevant(
@@ -774,7 +778,8 @@ class _Systems:
     ) -> None:
         self.systems: Alternatives = []
         self.complete = True
-        self.checks = 0
+        self._checks = _MAX_CHECKS * most
+        self._work = Work(_MAX_ROWS * most)
         self._prover = prover
         self._choices = choices
         self._most = most
@@ -795,8 +800,8 @@ class _Systems:
             self._rows.append(row)
             self._keys.append(key)
             self._levels.setdefault(key, level)
-        self.checks += 1
-        core = self._prover.conflict(list(self._rows), self._keys)
+        self._checks -= 1
+        core = self._prover.conflict(list(self._rows), self._keys, self._work)
         return None if core is None else {self._levels[key] for key in core}
 
     def _search(self, depth: int) -> set[int] | None:
@@ -809,7 +814,7 @@ class _Systems:
         for alternative in self._choices[depth]:
             if len(self.systems) == self._most and self._most == 1:
                 return blamed
-            if self.checks > _MAX_CHECKS or len(self.systems) > self._most:
+            if self._checks < 0 or self._work.rows < 0 or len(self.systems) > self._most:
                 return None
             levels = self._extended(alternative, level)
             below = self._search(level) if levels is None else levels

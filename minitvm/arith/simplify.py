@@ -48,7 +48,8 @@ def _is_equal(a: PrimExpr, b: PrimExpr) -> bool:
     return True
 
 
-_MAX_SCOPES = 64  # past which a choice tells its values nothing: what they share is done once
+_MAX_FACTORS = 64  # of a product, past which it stays as it is
+_MAX_SCOPES = 6  # past which a choice tells its values nothing: what they share is done once
 
 
 class Simplifier(Mutator):
@@ -164,6 +165,8 @@ class Simplifier(Mutator):
         stack = [node]
         while stack:
             top = stack.pop()
+            if len(factors) + len(stack) > _MAX_FACTORS:
+                return Affine.of_atom(self._prover.atoms.shared(node))
             if isinstance(top, e.Mul):
                 stack += [top.b, top.a]
             elif isinstance(top, IntImm):

@@ -12,7 +12,7 @@ from minitvm import expr as e
 from minitvm import stmt as s
 from minitvm.arith.atoms import structural_key
 from minitvm.arith.effects import calls_out, is_stable
-from minitvm.arith.linear import Affine, Atom, find_witness, is_infeasible, project
+from minitvm.arith.linear import Affine, Atom, find_witness, is_empty, is_infeasible, project
 from minitvm.arith.prover import Prover, System
 from minitvm.arith.simplify import Simplifier
 from minitvm.expr import Buffer, BufferLoad, Call, IntImm, PrimExpr, Range, Var
@@ -402,6 +402,8 @@ class _Checker(Mutator):
         ways = self._prover.ways(escape)
         entry: list[_Check] = []
         for system in ways.systems:
+            if is_empty(system):
+                continue
             if not ways.complete or not self._is_understood(system):
                 return e.compare(inside, index, bound)
             check = self._at_entry(access, index, system)
