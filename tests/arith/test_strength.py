@@ -87,6 +87,9 @@ KINDS: dict[str, Callable[[Random, PrimExpr, PrimExpr], PrimExpr]] = {
     "multiple": lambda random, a, b: a * random.choice([-3, -1, 2, 4, 5]) + b,
     "product": lambda random, a, b: a * b,
     "quotient": lambda random, a, b: (a * number(random) + b) // number(random),
+    "quotient of a multiple": lambda random, a, b: (
+        (a * (c := number(random)) + (b % (c + 1))) // (c * random.choice([2, 3, 7]))
+    ),
     "remainder": lambda random, a, b: (a * number(random) + b) % number(random),
     "nested quotient": lambda random, a, b: (a // number(random) + b) // number(random),
     "nested remainder": lambda random, a, b: a % (number(random) * 4) // number(random) % 4,
@@ -205,6 +208,7 @@ LEAST: dict[str, tuple[int, int, int, int]] = {
     "multiple": (28, 15, 59, 26),
     "product": (18, 12, 56, -4),
     "quotient": (31, 9, 60, 39),
+    "quotient of a multiple": (33, 16, 60, 8),
     "remainder": (58, 31, 60, 90),
     "nested quotient": (33, 14, 60, 18),
     "nested remainder": (50, 30, 60, 89),
