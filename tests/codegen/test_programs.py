@@ -32,6 +32,7 @@ from minitvm.stmt import (
     While,
     seq,
 )
+from tests.memory.mapped import given_back
 
 n, m = te.var("n"), te.var("m")
 
@@ -498,7 +499,7 @@ def test_exceptions_cross(registered: Any, error: BaseException) -> None:
 
     def body(ins: Any, outs: Any) -> Any:
         ib = ir_builder.create()
-        T, Y = ib.allocate("float32", (100000,), name="T"), ib.buffer_ptr(outs[0])
+        T, Y = ib.allocate("float32", (1 << 24,), name="T"), ib.buffer_ptr(outs[0])
         T[0] = 1.0
         with ib.for_range(0, 4, name="i") as i:
             ib.emit(tir.call_packed(name, i))
@@ -507,12 +508,13 @@ def test_exceptions_cross(registered: Any, error: BaseException) -> None:
 
     Y = te.extern((4,), [], body, dtype="float32", name="Y")
     f = build([Y], [Y])
-    for _ in range(3):
-        y = np.zeros(4, "float32")
-        with pytest.raises(type(error)) as caught:
-            f(y)
-        assert caught.value is error
-        assert y.tolist() == [1, 1, 0, 0]
+    with given_back(1 << 28):
+        for _ in range(30):  # of 64 MiB
+            y = np.zeros(4, "float32")
+            with pytest.raises(type(error)) as caught:
+                f(y)
+            assert caught.value is error
+            assert y.tolist() == [1, 1, 0, 0]
 
 
 def test_an_unknown_packed_function() -> None:
