@@ -374,6 +374,20 @@ def test_values_used_again(body: Stmt) -> None:
     np.testing.assert_array_equal(y, expected[1])
 
 
+@pytest.mark.parametrize("extent", [1, 4, 5])
+@pytest.mark.parametrize("kind", list(ForKind)[:4])
+def test_loops_of_all_kinds_begin_anywhere(kind: ForKind, extent: int) -> None:
+    begin, y = te.var("begin"), tir.decl_buffer((9,), "int32", name="y")
+    body = For(_i, begin, te.const(extent), kind, BufferStore(y, y[_i] * 10 + _i, (_i,)))
+    func = PrimFunc((begin, y.data), body, {y.data: y}, "f")
+    for first in range(5):
+        found, expected = np.ones(9, "int32"), np.ones(9, "int32")
+        interpreter.interpret(func, first, expected)
+        build(func)(first, found)
+        assert found.tolist() == expected.tolist()
+        assert (found != 1).sum() == extent
+
+
 def test_a_function_is_called_as_often_as_it_stands(registered: Any) -> None:
     numbers = iter(range(9))
     call = tir.call_packed(registered(lambda: next(numbers)))
