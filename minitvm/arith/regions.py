@@ -101,8 +101,6 @@ class Spans:
                 return self._product(a, b)
             case e.Select(_, a, b) | Call(op="if_then_else", args=(_, a, b)):
                 return self._either(a, b)
-            case Call(op="likely", args=(a,)):
-                return self.of(a)
         return None
 
     def _quotient(self, a: PrimExpr, b: PrimExpr) -> Span | None:

@@ -7,6 +7,7 @@ import math
 import pytest
 
 from minitvm import expr as e
+from minitvm import te
 from minitvm.arith.analyzer import Analyzer
 from minitvm.expr import And, Call, Not, Or, PrimExpr, Range, Select, Var, const
 from minitvm.runtime.dtype import BOOL, INT32, UINT8, UINT32
@@ -106,6 +107,16 @@ def test_bound_value_is_the_variable(analyzer: Analyzer) -> None:
     analyzer.bind(v, k * 2)
     assert analyzer.can_prove(e.EQ(v, k + k))
     assert analyzer.const_int_bound(v) == (0, 30)
+
+
+def test_a_conversion_keeps_what_is_known_to_fit(analyzer: Analyzer) -> None:
+    kept = e.EQ(e.cast("int32", e.cast("int8", i - j)), i - j)
+    below, above = i - j < 128, i - j >= -128
+    for conditions in ([], [below], [above], [i - j < 129, above], [below, i - j >= -129]):
+        with analyzer.constraint(te.all(*conditions, const(True))):
+            assert not analyzer.can_prove(kept)
+    with analyzer.constraint(And(below, above)):
+        assert analyzer.can_prove(kept)
 
 
 def test_a_name_for_data_wraps_as_data_does(analyzer: Analyzer) -> None:

@@ -78,6 +78,10 @@ def lanes(value: PrimExpr) -> PrimExpr:
     return Broadcast(value, 4)
 
 
+def unknown(value: PrimExpr) -> PrimExpr:
+    return Call(INT32, "call_extern", (value,))
+
+
 def likely(condition: PrimExpr) -> PrimExpr:
     return Call(BOOL, "likely", (condition,))
 
@@ -245,6 +249,8 @@ FORM_ROWS: list[tuple[PrimExpr, PrimExpr]] = [
     (Cast(UINT8, Cast(INT32, U)), U),
     (Let(j, i, j + 1), i + 1),
     (Let(j, i * n, const(3)), const(3)),
+    (Let(j, unknown(i + n - i), j * 2), Let(j, unknown(n), j * 2)),
+    (Let(j, unknown(n), j + i - i), Let(j, unknown(n), j)),
     (lazy(i < 5, Min(i, const(7)), j), lazy(i < 5, i, j)),
     (Select(i < 5, Min(i, const(7)), j), Select(i < 5, i, j)),
     (Min(i + 1, i + 3), i + 1),

@@ -23,14 +23,15 @@ from minitvm.arith.linear import Affine
 from minitvm.arith.regions import Span, Spans
 from minitvm.expr import Call, PrimExpr, Range, Select, Var, const
 from minitvm.functor import walk_once
-from minitvm.runtime.dtype import BOOL, INT32
+from minitvm.runtime.dtype import BOOL, INT32, UINT32, DType
 
 Points = dict[Var, npt.NDArray[np.int64]]
 CASES = 30  # of each kind
 
-# Sizes of 0 to 5, indices below them, and a number from -3 to 7.
+# Sizes of 0 to 5, indices below them, numbers from -3 to 7, of 0 to 10, and from P to P + 2.
 N, M = Var("n"), Var("m")
 P, Q, K = Var("i"), Var("j"), Var("k")
+U, R = Var("u", UINT32), Var("r")
 
 
 def box() -> Points:
@@ -41,7 +42,8 @@ def box() -> Points:
         for k in (-3, -2, -1, 0, 1, 2, 3, 6, 7)
     ]
     columns = np.array(rows, np.int64).T
-    return dict(zip((N, M, P, Q, K), columns, strict=True))
+    points = dict(zip((N, M, P, Q, K), columns, strict=True))
+    return {**points, U: points[K] + 3, R: points[P] + points[K] % 3}
 
 
 def analyzer() -> Analyzer:
@@ -51,6 +53,8 @@ def analyzer() -> Analyzer:
     made.bind(P, Range(0, N))
     made.bind(Q, Range(0, M))
     made.bind(K, Range(-3, 8))
+    made.bind(U, Range(const(0, "uint32"), const(11, "uint32")))
+    made.bind(R, Range(P, P + 3))
     return made
 
 
@@ -87,6 +91,9 @@ KINDS: dict[str, Callable[[Random, PrimExpr, PrimExpr], PrimExpr]] = {
     "multiple": lambda random, a, b: a * random.choice([-3, -1, 2, 4, 5]) + b,
     "product": lambda random, a, b: a * b,
     "quotient": lambda random, a, b: (a * number(random) + b) // number(random),
+    "quotient of a multiple": lambda random, a, b: (
+        (a * (c := number(random)) + (b % (c + 1))) // (c * random.choice([2, 3, 7]))
+    ),
     "remainder": lambda random, a, b: (a * number(random) + b) % number(random),
     "nested quotient": lambda random, a, b: (a // number(random) + b) // number(random),
     "nested remainder": lambda random, a, b: a % (number(random) * 4) // number(random) % 4,
@@ -102,6 +109,12 @@ KINDS: dict[str, Callable[[Random, PrimExpr, PrimExpr], PrimExpr]] = {
     "shift_left": lambda random, a, b: call("shift_left", a, random.randint(0, 3)) + b,
     "shift_right": lambda random, a, b: call("shift_right", a, random.randint(0, 3)) + b,
     "bitwise_and": lambda random, a, b: call("bitwise_and", a, random.choice([1, 3, 7])) + b,
+    "unsigned": lambda random, a, b: e.cast(
+        "int32",
+        (e.cast("int64", U) * random.choice([1, 2, 3]) - e.cast("int64", a)) // number(random)
+        + e.cast("int64", b - 1) * 2
+        - e.cast("int64", U - e.cast("uint32", number(random))),
+    ),
     "cast": lambda random, a, b: e.cast("int32", e.cast("int64", a) + e.cast("int64", b)),
     "let": let,
 }  # fmt: skip
@@ -122,6 +135,11 @@ _CALLS: dict[str, Callable[..., Any]] = {
 }
 
 
+def wrapped(dtype: DType, found: Any) -> Any:
+    low = dtype.min() if dtype in (INT32, UINT32) else None
+    return found if low is None else (found - low) % (1 << 32) + low
+
+
 def values(node: PrimExpr, at: Points) -> Any:
     """The values of a term at all points."""
     match node:
@@ -129,8 +147,8 @@ def values(node: PrimExpr, at: Points) -> Any:
             return at[node]
         case e.IntImm(value=value):
             return np.int64(value)
-        case e.Cast(_, value):
-            return values(value, at)
+        case e.Cast(dtype, value):
+            return wrapped(dtype, values(value, at))
         case e.Not(a):
             return np.logical_not(values(a, at))
         case Select(chosen, a, b):
@@ -140,12 +158,12 @@ def values(node: PrimExpr, at: Points) -> Any:
         case Call(op=op, args=args):
             return _CALLS[op](*(values(each, at) for each in args))
         case e.BinaryOp(a=a, b=b):
-            return _NUMPY[type(node)](values(a, at), values(b, at))
+            return wrapped(node.dtype, _NUMPY[type(node)](values(a, at), values(b, at)))
     raise AssertionError(type(node).__name__)
 
 
 def operand(random: Random) -> PrimExpr:
-    leaf = random.choice([P, Q, K, P, Q, K, N, M])
+    leaf = random.choice([P, Q, K, P, R, K, N, M])
     choice = random.randrange(5)
     if choice == 0:
         return leaf * random.choice([2, 4, 6]) + random.randint(-2, 3)
@@ -201,27 +219,29 @@ def size(term: PrimExpr) -> int:
 
 LEAST: dict[str, tuple[int, int, int, int]] = {
     "sum": (32, 19, 60, 1),
-    "difference": (26, 19, 60, 24),
-    "multiple": (28, 15, 59, 26),
-    "product": (18, 12, 56, -4),
-    "quotient": (31, 9, 60, 39),
+    "difference": (20, 13, 60, 21),
+    "multiple": (28, 13, 59, 25),
+    "product": (18, 11, 56, -3),
+    "quotient": (31, 9, 60, 34),
+    "quotient of a multiple": (33, 15, 60, 5),
     "remainder": (58, 31, 60, 90),
-    "nested quotient": (33, 14, 60, 18),
-    "nested remainder": (50, 30, 60, 89),
-    "both parts": (34, 14, 59, 191),
+    "nested quotient": (33, 13, 60, 18),
+    "nested remainder": (50, 29, 60, 89),
+    "both parts": (34, 13, 59, 192),
     "truncated quotient": (23, 12, 46, -1),
-    "truncated remainder": (23, 13, 46, 0),
-    "symbolic quotient": (28, 6, 60, 54),
-    "symbolic remainder": (30, 14, 60, 213),
-    "minimum": (40, 25, 60, 5),
-    "maximum": (33, 22, 60, 12),
-    "select": (17, 17, 46, 57),
-    "if_then_else": (23, 15, 50, 19),
-    "shift_left": (7, 0, 34, -4),
-    "shift_right": (10, 7, 42, -3),
-    "bitwise_and": (17, 8, 41, -3),
+    "truncated remainder": (23, 12, 46, 2),
+    "symbolic quotient": (28, 6, 60, 58),
+    "symbolic remainder": (30, 12, 60, 221),
+    "minimum": (40, 26, 60, 5),
+    "maximum": (33, 21, 60, 12),
+    "select": (16, 16, 46, 53),
+    "if_then_else": (25, 16, 50, 28),
+    "shift_left": (7, 0, 34, -3),
+    "shift_right": (10, 7, 42, -2),
+    "bitwise_and": (16, 8, 41, -3),
+    "unsigned": (0, 0, 30, 8),
     "cast": (5, 1, 35, 0),
-    "let": (34, 14, 59, 20),
+    "let": (34, 12, 59, 20),
 }
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import resource
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +12,7 @@ import minitvm as tvm
 from minitvm import te
 from minitvm.runtime.errors import CompileError
 from tests.forks import in_child
+from tests.memory.mapped import mapped, needs_statm
 
 DTYPES = [
     ("float32", "float32", "float32"),
@@ -106,17 +105,13 @@ def test_constants_beyond_64_bits_are_no_sizes() -> None:
         product((1 << 63, 4, 4))
 
 
-def mapped() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-
-
 def limit_memory(more: int) -> None:
     """Lets this process have so many bytes more than it has."""
     limit = mapped() + more
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux's /proc")
+@needs_statm
 @pytest.mark.parametrize("dtypes", DTYPES[:2], ids="-".join)
 def test_memory_that_is_refused(dtypes: tuple[str, str, str]) -> None:
     """What was allocated until then is given back, and the next call goes well."""
@@ -141,7 +136,7 @@ def test_memory_that_is_refused(dtypes: tuple[str, str, str]) -> None:
     in_child(check)
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux's /proc")
+@needs_statm
 @pytest.mark.parametrize("dtypes", DTYPES[:2], ids="-".join)
 @pytest.mark.parametrize("symbolic", [False, True])
 def test_no_copy_of_a_large_factor_is_made(dtypes: tuple[str, str, str], symbolic: bool) -> None:

@@ -56,8 +56,17 @@ def telling_values(dtype: DType) -> list[Scalar]:
         small = (-7, -3, -2, -1) if dtype.is_int else ()
         # Halfway between two floats, and one beside it: of 8, 11, 24 and 53 significant bits.
         ties = [t + d for b in (8, 11, 24, 53) for t in ((1 << b) + 1,) for d in (0, 1, 2)]
+        # The same at the upper end, where the rest doesn't fit a double.
+        top = dtype.bits - 2 if dtype.is_int else dtype.bits - 1
+        ties += [
+            (1 << top) + (1 << (top - b)) + d
+            for b in (8, 11, 24, 53)
+            if b <= top
+            for d in (-1, 0, 1)
+        ]
         fitting = [t for t in (*ties, *(-t for t in ties)) if low <= t <= high]
-        return [*small, 0, 1, 2, 3, 7, 100, low, low + 1, high - 1, high, high // 2 + 1, *fitting]
+        ends = (low, low + 1, high - 1, high, high // 2 + 1)
+        return list(dict.fromkeys([*small, 0, 1, 2, 3, 7, 100, *ends, *fitting]))
     special = [0.0, -0.0, math.inf, -math.inf, math.nan, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.0]
     special += [
         7.0,

@@ -32,6 +32,7 @@ from minitvm.expr import Buffer, Var
 from minitvm.runtime.dtype import BOOL, FLOAT64, DType
 from minitvm.stmt import AssertStmt, PrimFunc
 from tests.ir.programs import built, function
+from tests.memory.mapped import given_back
 
 n, m = Var("n"), Var("m")
 X, Y = decl_buffer((n,), "float32", "X"), decl_buffer((n,), "float32", "Y")
@@ -409,11 +410,14 @@ def test_after_a_failure_the_kernel_goes_on() -> None:
 
     func = built(write, X, Y)
     kernel = build(func, fp="strict")
-    y = np.zeros(9, "float32")
-    with pytest.raises(KernelError, match="bad"):
-        kernel(np.full(9, -1.0, "float32"), y)
-    assert not y.any()
-    both(func, np.abs(f32(9)), y, kernel=kernel)
+    for size in (9, 1 << 22):
+        x, y = np.full(size, -1.0, "float32"), np.zeros(size, "float32")
+        with given_back(1 << 27):
+            for _ in range(30):  # of 16 MiB
+                with pytest.raises(KernelError, match="bad"):
+                    kernel(x, y)
+        assert not y.any()
+    both(func, np.abs(f32(9)), np.zeros(9, "float32"), kernel=kernel)
 
 
 # -- Calls ----------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from minitvm.stmt import (
     While,
     seq,
 )
+from tests.memory.mapped import given_back
 
 n, m = te.var("n"), te.var("m")
 
@@ -374,6 +375,20 @@ def test_values_used_again(body: Stmt) -> None:
     np.testing.assert_array_equal(y, expected[1])
 
 
+@pytest.mark.parametrize("extent", [1, 4, 5])
+@pytest.mark.parametrize("kind", list(ForKind)[:4])
+def test_loops_of_all_kinds_begin_anywhere(kind: ForKind, extent: int) -> None:
+    begin, y = te.var("begin"), tir.decl_buffer((9,), "int32", name="y")
+    body = For(_i, begin, te.const(extent), kind, BufferStore(y, y[_i] * 10 + _i, (_i,)))
+    func = PrimFunc((begin, y.data), body, {y.data: y}, "f")
+    for first in range(5):
+        found, expected = np.ones(9, "int32"), np.ones(9, "int32")
+        interpreter.interpret(func, first, expected)
+        build(func)(first, found)
+        assert found.tolist() == expected.tolist()
+        assert (found != 1).sum() == extent
+
+
 def test_a_function_is_called_as_often_as_it_stands(registered: Any) -> None:
     numbers = iter(range(9))
     call = tir.call_packed(registered(lambda: next(numbers)))
@@ -499,7 +514,7 @@ def test_exceptions_cross(registered: Any, error: BaseException) -> None:
 
     def body(ins: Any, outs: Any) -> Any:
         ib = ir_builder.create()
-        T, Y = ib.allocate("float32", (100000,), name="T"), ib.buffer_ptr(outs[0])
+        T, Y = ib.allocate("float32", (1 << 24,), name="T"), ib.buffer_ptr(outs[0])
         T[0] = 1.0
         with ib.for_range(0, 4, name="i") as i:
             ib.emit(tir.call_packed(name, i))
@@ -508,12 +523,13 @@ def test_exceptions_cross(registered: Any, error: BaseException) -> None:
 
     Y = te.extern((4,), [], body, dtype="float32", name="Y")
     f = build([Y], [Y])
-    for _ in range(3):
-        y = np.zeros(4, "float32")
-        with pytest.raises(type(error)) as caught:
-            f(y)
-        assert caught.value is error
-        assert y.tolist() == [1, 1, 0, 0]
+    with given_back(1 << 28):
+        for _ in range(30):  # of 64 MiB
+            y = np.zeros(4, "float32")
+            with pytest.raises(type(error)) as caught:
+                f(y)
+            assert caught.value is error
+            assert y.tolist() == [1, 1, 0, 0]
 
 
 def test_an_unknown_packed_function() -> None:

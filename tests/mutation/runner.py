@@ -27,7 +27,7 @@ class Tree:
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="minitvm-mutation-"))
-        unwanted = shutil.ignore_patterns("*pytest*.pyc", "results")
+        unwanted = shutil.ignore_patterns("results")
         for name in _COPIED:
             shutil.copytree(ROOT / name, self._folder / name, symlinks=True, ignore=unwanted)
         for name in _FILES:

@@ -95,7 +95,7 @@ class Traces:
         """The tests that may notice the change, at most `most` seconds of them (but three).
 
         Those that execute the line come before those that execute its function, and all others of
-        the room; then those near by name, one of each function first, the quick ones first.
+        the room; among those, the ones near by name, and the quick ones.
         """
         lines = self._lines_of(mutant.path)
         on_line = lines.get(mutant.line, set())
@@ -126,7 +126,8 @@ class Traces:
                 then = (TEXTS / trace.texts[path]).read_text(encoding="utf-8").splitlines()
                 moved = _moved(tuple(then), tuple(now))
                 for line, tests in trace.lines.contexts_by_lineno(str(ROOT / path)).items():
-                    found.setdefault(moved[line], set()).update(tests)
+                    place = moved[min(line, len(moved) - 1)]  # edited while it was traced
+                    found.setdefault(place, set()).update(tests)
             self._lines[path] = found
         return self._lines[path]
 
@@ -144,14 +145,14 @@ class Traces:
 
 
 def _spread(tests: set[str], seconds: dict[str, float], room: str, stem: str) -> list[str]:
-    """One test of each function first; near ones and quick ones before others."""
+    """Near ones before others, quick ones before slow ones, some of each function before all."""
     kinds: Counter[str] = Counter()
     places = {}
     for test in sorted(tests, key=lambda each: (seconds[each], each)):
         kind = test.split("[")[0]
         by_name = f"test_{stem}" in test or stem in test.split("::")[0]
         near = 0 if by_name else 1 if test.startswith(f"tests/{room}/") else 2
-        places[test] = (near + kinds[kind], seconds[test], test)
+        places[test] = (near, seconds[test] * (1 + kinds[kind] / 4), test)
         kinds[kind] += 1
     return sorted(tests, key=places.__getitem__)
 

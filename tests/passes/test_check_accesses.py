@@ -50,6 +50,7 @@ from minitvm.stmt import (
 )
 from minitvm.target import Target
 from minitvm.verify import verify
+from tests.memory.mapped import given_back
 from tests.schedules.programs import PROGRAMS, Program
 from tests.schedules.random_schedule import schedule_randomly
 
@@ -541,9 +542,10 @@ def test_the_workspace_is_given_back() -> None:
     large = buffer("T", n, 1 << 16)
     body = Allocate(large, seq(store(large, (0, 0)), store(large, (n, 0))))
     failing = compiled(check_accesses(function(body, A)))
-    for _ in range(300):
-        with pytest.raises(IndexError, match=r"f: T\[64, 0\]"):
-            failing(floats(64))
+    with given_back(1 << 26):
+        for _ in range(300):  # of 16 MiB
+            with pytest.raises(IndexError, match=r"f: T\[64, 0\]"):
+                failing(floats(64))
 
 
 QUICK = [Phase.explicit, Phase.reuse, Phase.generate]

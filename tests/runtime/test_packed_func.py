@@ -65,6 +65,26 @@ def test_numpy_scalars_cross_as_numbers(value: Any, expected: Any) -> None:
     assert PackedFunc(lambda x: x)(value) == expected
 
 
+@pytest.mark.parametrize("code", [ArgTypeCode.INT, ArgTypeCode.UINT], ids=lambda c: c.name)
+@pytest.mark.parametrize("bits", [0, 1, 2**63 - 1, 2**63, 2**64 - 1])
+def test_the_type_code_says_whether_a_number_has_a_sign(
+    compiled: Any, code: ArgTypeCode, bits: int
+) -> None:
+    signed = bits - 2**64 if bits >> 63 else bits
+    expected = bits if code is ArgTypeCode.UINT else signed
+    call = compiled.packed("return_first")
+    arguments = call._convert((signed,))
+    arguments.codes[0] = code
+    assert call._call(arguments) == expected
+
+    seen: list[int] = []
+    forward = compiled.packed("forward")
+    arguments = forward._convert((PackedFunc(seen.append), signed))
+    arguments.codes[1] = code
+    forward._call(arguments)
+    assert seen == [expected]
+
+
 @pytest.mark.parametrize(
     "make",
     [Thing, list, dict, lambda: (1, 2), lambda: Thing],
@@ -137,6 +157,9 @@ def test_arrays_come_as_lent_ndarrays(compiled: Any) -> None:
             lent.numpy, lent.__dlpack__, lambda a=lent: a[0], lambda a=lent: a.handle,
             lambda a=lent: a.data, lambda a=lent: array(a), lambda a=lent: np.asarray(a),
             lambda a=lent: a.copyfrom(x[: len(a)] if a.ndim == 2 else x[0]),
+            lambda a=lent: compiled.function()(a, out, out),
+            lambda a=lent: compiled.function()(out, out, a),
+            lambda a=lent: compiled.packed("return_count")(a),
         ):  # fmt: skip
             with pytest.raises(ValueError, match="lent to a callback for one call, which has ret"):
                 access()

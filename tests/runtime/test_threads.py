@@ -22,6 +22,7 @@ from minitvm import runtime
 from minitvm.runtime import threads, workspace
 from minitvm.runtime.native import native_text
 from tests.forks import in_child
+from tests.memory.mapped import mapped
 
 _TASK = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p
@@ -609,10 +610,6 @@ def test_sizes_that_no_memory_has() -> None:
     for size in (-1, 2**63 - 1, 2**62, 2**61, 2**50):
         assert allocate(size) is None
     give_back(None)
-
-
-def mapped() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[0]) * 4096
 
 
 def test_what_is_kept_is_bounded() -> None:

@@ -384,6 +384,21 @@ def test_create_group(golden: Golden) -> None:
     check(s, [a, d], lambda x: (x * 2 + 1) ** 2)
 
 
+def test_a_group_has_its_inputs_where_that_is_said() -> None:
+    a = te.placeholder((n,), "int32", name="A")
+    b = te.compute((n,), lambda i: a[i] * 2, name="B")
+    c = te.compute((n,), lambda i: b[i] + 1, name="C")
+    d = te.compute((n,), lambda i: c[i] * c[i], name="D")
+    for included, members in ((False, "group(C)"), (True, "group(B, C)")):
+        s = te.create_schedule(d.op)
+        group = s.create_group(outputs=c, inputs=b, include_inputs=included)
+        assert str(group) == members
+        assert s.groups == [group]
+        outer, _ = s[d].split(d.op.axis[0], 4)
+        group.compute_at(s[d], outer)
+        check(s, [a, d], lambda x: (x * 2 + 1) ** 2)
+
+
 def test_an_extern_stage_has_a_place() -> None:
     a = te.placeholder((4, 4), "int32", name="A")
 

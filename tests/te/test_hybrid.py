@@ -343,6 +343,24 @@ def swapped(a: Any) -> Any:
     return b
 
 
+@hybrid.script
+def kept_in_a_tuple(a: Any) -> Any:
+    b = output_tensor((4,), a.dtype)
+    for i in range(4):
+        b[i] = a[i]
+    pair = b[0], (b[1], b[2] + b[3])
+    b[0], b[3] = b[3], b[0]
+    for i in range(4):
+        b[i] = b[i] * 2
+    b[1] = pair[0] + pair[1][0] * 10
+    b[2] = pair[1][1]
+    return b
+
+
+def test_a_tuple_keeps_its_values() -> None:
+    check(kept_in_a_tuple, np.arange(4, dtype="int32") + 5)
+
+
 def test_swap() -> None:
     check(swapped, floats(2))
 
