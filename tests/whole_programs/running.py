@@ -90,7 +90,7 @@ def run(program: Program, setting: Setting) -> Outcome:
     names = made(program)
     schedule = te.create_schedule(unique_operations(names["outputs"]))
     if setting.schedule == "random":
-        schedule_randomly(schedule, random, setting.steps)
+        schedule_randomly(schedule, random, setting.steps, program.outputs)
     begin = time.process_time()
     try:
         function = tvm.build(
