@@ -1296,8 +1296,8 @@ class Range:
 @final
 @record(eq=False, repr=False, admission=NODES)
 class IterVar(ExprOperators):
-    """An axis: a variable, the range it runs over and its kind. Two axes are equal when they are
-    one object; in arithmetic an axis stands for its variable.
+    """An axis: a variable, the range it runs over and its kind. In arithmetic an axis stands for
+    its variable; what ``==`` of two axes asks, see :class:`AxisComparison`.
 
     `iter_type` is one of the class's constants.
     """
@@ -1308,10 +1308,12 @@ class IterVar(ExprOperators):
     thread_tag: str = ""
 
     def __eq__(self, other: Any) -> Any:
-        return self is other if isinstance(other, IterVar) else equal(self, other)
+        return AxisComparison(self, other) if isinstance(other, IterVar) else equal(self, other)
 
     def __ne__(self, other: Any) -> Any:
-        return self is not other if isinstance(other, IterVar) else not_equal(self, other)
+        if isinstance(other, IterVar):
+            return AxisComparison(self, other, negated=True)
+        return not_equal(self, other)
 
     __hash__ = object.__hash__
 
@@ -1321,6 +1323,35 @@ class IterVar(ExprOperators):
 
     def __repr__(self) -> str:
         return f"iter_var({self.var.name}, {self.dom})"
+
+
+@final
+class AxisComparison(ExprOperators):
+    """``k == l`` or ``k != l`` of two axes. In Python (``if``, ``in``) it asks whether they are one
+    axis; where an expression is expected, whether they have one value there.
+
+    >>> from minitvm import te
+    >>> A, k, l = te.placeholder((3, 3), name="A"), *(te.reduce_axis((0, 3), x) for x in "kl")
+    >>> te.compute((1,), lambda i: te.sum(A[k, l], axis=[k, l], where=k == l), name="trace")
+    Tensor(shape=[1], op.name=trace)
+    >>> bool(k == l), k in [l, k]
+    (False, True)
+    """
+
+    __slots__ = ("_a", "_b", "_negated")
+
+    def __init__(self, a: IterVar, b: IterVar, negated: bool = False) -> None:
+        self._a, self._b, self._negated = a, b, negated
+
+    def __bool__(self) -> bool:
+        return (self._a is self._b) is not self._negated
+
+    def asobject(self) -> PrimExpr:
+        """The comparison of their values."""
+        return (not_equal if self._negated else equal)(self._a.var, self._b.var)
+
+    def __repr__(self) -> str:
+        return repr(self.asobject())
 
 
 class IterType:

@@ -53,7 +53,7 @@ ROOMS: dict[str, tuple[str, tuple[str, ...]]] = {
 FACE = "minitvm"
 RUNTIME_DEPENDENCIES = {"numpy", "llvmlite"}
 # These alone may be imported inside a function, the last for type checkers, which bring it.
-OPTIONAL = {"torch", "ml_dtypes", "typing_extensions"}
+OPTIONAL = {"torch", "ml_dtypes", "google", "safetensors", "typing_extensions"}
 # The nodes' `__str__` asks the printer and their `__reduce__` the traversal, which stand above the
 # nodes; a stage knows its schedule, by its type. hashlib loads OpenSSL, and logging much, which
 # `import minitvm` does not need. `te` hands hybrid on when it is asked for, and the face explain;

@@ -35,6 +35,7 @@ _MAX_CHECKS = 32  # of systems, for one question
 _MAX_ROWS = 300  # made for that
 _MAX_TERMS = 64  # of a product of sums
 _MAX_FACTORS = 16
+_MOST = INT64.max()  # the greatest divisor of a form: forms become expressions of int64
 
 
 @record()
@@ -393,13 +394,13 @@ class Prover:
         match expr:
             case e.Add() | e.Sub() | e.Mul():
                 return self._ring(expr)
-            case e.FloorDiv(a, IntImm(value=c)) if c > 0:
+            case e.FloorDiv(a, IntImm(value=c)) if 0 < c <= _MOST:
                 return self._quotient(self.affine(a), int(c))
-            case e.FloorMod(a, IntImm(value=c)) if c > 0:
+            case e.FloorMod(a, IntImm(value=c)) if 0 < c <= _MOST:
                 return self._remainder(self.affine(a), int(c))
-            case e.Div(a, IntImm(value=c)) if c > 0 and self.proves(self.affine(a)):
+            case e.Div(a, IntImm(value=c)) if 0 < c <= _MOST and self.proves(self.affine(a)):
                 return self._quotient(self.affine(a), int(c))
-            case e.Mod(a, IntImm(value=c)) if c > 0 and self.proves(self.affine(a)):
+            case e.Mod(a, IntImm(value=c)) if 0 < c <= _MOST and self.proves(self.affine(a)):
                 return self.affine(e.FloorMod(a, expr.b))
             case e.FloorDiv() | e.FloorMod():
                 return self._symbolic_division(expr)
@@ -413,9 +414,13 @@ class Prover:
                 return self.affine(a)
             case Call(op="shift_left", args=(a, IntImm(value=c))) if 0 <= c < expr.dtype.bits:
                 return self._if_it_fits(self.affine(a) * (1 << c), expr)
-            case Call(op="shift_right", args=(a, IntImm(value=c))) if 0 <= c < expr.dtype.bits:
+            case Call(op="shift_right", args=(a, IntImm(value=c))) if (
+                0 <= c < expr.dtype.bits and 1 << c <= _MOST
+            ):
                 return self._quotient(self.affine(a), 1 << c)
-            case Call(op="bitwise_and", args=(a, IntImm(value=c))) if c > 0 and c & (c + 1) == 0:
+            case Call(op="bitwise_and", args=(a, IntImm(value=c))) if (
+                0 < c < _MOST and c & (c + 1) == 0
+            ):
                 return self._remainder(self.affine(a), int(c) + 1)
             case e.Cast(dtype, a) if a.dtype.is_integral and dtype.is_integral:
                 return self._cast(expr, a)
@@ -600,7 +605,9 @@ class Prover:
             return whole + self._quotient(_shrunk(rest, common), divisor // common)
         inner = _only_atom(rest)
         if isinstance(inner, e.FloorDiv) and isinstance(inner.b, IntImm):  # x // 4 // 3 is x // 12
-            return whole + self._quotient(self.affine(inner.a), int(inner.b.value) * divisor)
+            both = int(inner.b.value) * divisor
+            if both <= _MOST:
+                return whole + self._quotient(self.affine(inner.a), both)
         parts = self._parts(inner, divisor)
         if parts is not None:  # x % 12 // 4 is x // 4 % 3
             return whole + self._remainder(self._quotient(parts[0], divisor), parts[1])

@@ -4,6 +4,7 @@ this machine and on CPUs that lack what it has."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -245,3 +246,43 @@ def test_constants(dtype: DType) -> None:
     for value, (result,) in zip(values, found, strict=True):
         expected = value if dtype.is_bool else scalars.binary("Add", dtype, value, zero)
         assert same(result, expected), f"{value} of {dtype}: {result}"
+
+
+LARGE: dict[str, Callable[[Any, Callable[[int], Any]], Any]] = {
+    "shift": lambda x, c: (x >> c(63)) % c(7),
+    "division": lambda x, c: (x // c(2**63 - 1)) % c(7),
+    "remainder": lambda x, c: (x % c(2**63 - 1)) // c(7),
+    "mask": lambda x, c: (x & c(2**63 - 1)) % c(7),
+    "masked quotient": lambda x, c: (x & c(2**63 - 1)) // c(7),
+    "quotients of quotients": lambda x, c: x // c(2**40) // c(2**40),
+    "shifted quotient": lambda x, c: (x >> c(40)) // c(2**40),
+    "product": lambda x, c: (x % c(2)) * c(2**62) // c(3),
+}
+LARGER: dict[str, Callable[[Any, Callable[[int], Any]], Any]] = {  # than int64 holds
+    "division": lambda x, c: (x // c(2**63)) % c(7),
+    "remainder": lambda x, c: (x % c(2**63)) // c(3),
+    "remainder of a remainder": lambda x, c: (x % c(2**64 - 1)) % c(2**63),
+    "mask": lambda x, c: (x & c(2**64 - 1)) % c(7),
+    "product": lambda x, c: (x % c(2)) * c(2**63) // c(3),
+    "sum": lambda x, c: te.max(x, c(2**63)) // c(3) + x % c(3),
+}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "form"),
+    [*product(["int64", "uint64"], LARGE.values()), *product(["uint64"], LARGER.values())],
+    ids=[f"{t}-{x}" for t in ("int64", "uint64") for x in LARGE] + [f"uint64-{x}+" for x in LARGER],
+)
+def test_divisors_as_large_as_the_type(dtype: str, form: Callable[..., Any]) -> None:
+    limits = np.iinfo(dtype)
+    x = np.array([0, 5, 2**62 + 77, 2**63 - 1, limits.min, limits.max], dtype)
+    X = te.placeholder((6,), dtype, name="X")
+    Y = te.compute((6,), lambda i: form(X[i], lambda value: te.const(value, dtype)), name="Y")
+    y = np.empty(6, dtype)
+    build([Y], [X, Y])(x, y)
+    if "max" in str(Y.op.body[0]):
+        expected = np.maximum(x, np.uint64(2**63)) // np.uint64(3) + x % np.uint64(3)
+    else:
+        with np.errstate(over="ignore"):
+            expected = form(x, lambda value: np.array(value, dtype))
+    assert y.tolist() == expected.tolist()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
+import minitvm as tvm
 from minitvm import expr as e
 from minitvm import te, tir
 from minitvm.runtime.errors import CompileError
@@ -127,3 +129,30 @@ def test_wrong_reducers() -> None:
         reduced(lambda x, y: x < y, lambda t: te.const(0, t))
     with pytest.raises(CompileError, match="fidentity: expected a value of float32, got one of in"):
         reduced(lambda x, y: x + y, lambda t: te.const(0, "int32"))
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda A, k, j: te.sum(te.if_then_else(k == j, A[k, j], 0.0), axis=[k, j]),
+        lambda A, k, j: te.sum(A[k, j], axis=[k, j], where=j == k),
+        lambda A, k, j: te.sum(A[k, j] - A[k, j] * (k != j), axis=[k, j]),
+        lambda A, k, j: te.sum(A[k, j], axis=[k, j], where=te.all(k == j, k + j >= 0)),
+        lambda A, k, j: te.sum(A[k, j] * (k == j).astype("float32"), axis=[k, j]),
+        lambda A, k, j: te.sum(A[k, j], axis=[k, j], where=~(k != j)),
+    ],
+)
+def test_axes_are_compared_by_their_values(write: Any) -> None:
+    A = te.placeholder((3, 4), name="A")
+    k, j = te.reduce_axis((0, 3), name="k"), te.reduce_axis((0, 4), name="j")
+    trace = te.compute((1,), lambda i: write(A, k, j), name="trace")
+    a, found = np.arange(12, dtype="float32").reshape(3, 4), np.empty(1, "float32")
+    tvm.build([trace], [A, trace])(a, found)
+    assert found[0] == 0 + 5 + 10
+
+
+def test_an_axis_is_found_among_others() -> None:
+    k, j = te.reduce_axis((0, 3), name="k"), te.reduce_axis((0, 3), name="j")
+    assert [bool(each) for each in (k == k, k == j, k != j, k != k)] == [True, False, True, False]
+    assert k in [j, k] and k not in [j, j] and [j, k].index(k) == 1
+    assert repr(k == j) == "k == j" and repr(k != j) == "k != j"

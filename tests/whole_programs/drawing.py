@@ -332,7 +332,7 @@ class Drawer:
             if other is not None:
                 made += [other, other]
         if axes and self.maybe(0.35):
-            made.append(Axis(self.choose(axes)))
+            made += [Axis(self.choose(axes)) for _ in range(self.choose([1, 1, 2, 3]))]
         if axes and self.maybe(0.03) and self.work(shape) < 500:
             called = apply("packed", Axis(self.choose(axes)))
             made += [called, called]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -90,7 +90,7 @@ def run(program: Program, setting: Setting) -> Outcome:
     names = made(program)
     schedule = te.create_schedule(unique_operations(names["outputs"]))
     if setting.schedule == "random":
-        schedule_randomly(schedule, random, setting.steps)
+        schedule_randomly(schedule, random, setting.steps, program.outputs)
     begin = time.process_time()
     try:
         function = tvm.build(
@@ -107,6 +107,8 @@ def run(program: Program, setting: Setting) -> Outcome:
     tvm.set_num_threads(setting.threads)
     for call in calls:
         call.check(function, outcome)
+        if setting.threads > 1:
+            call.check_same_bits(function)
     return outcome
 
 
@@ -154,6 +156,37 @@ class Call:
                     if values.shape == wanted.exact.shape and _same_dtype(values, wanted):
                         self._check_shared(function, outcome, source, target)
 
+    def check_same_bits(self, function: Any) -> None:
+        """One thread computes what several do, bit for bit."""
+        found = []
+        for threads in (self._setting.threads, 1):
+            tvm.set_num_threads(threads)
+            placed = self._placed(lambda: "compact", None)
+            function(*self._given(placed))
+            found.append({name: placed[name].view.tobytes() for name in self._outputs})
+        for name in self._outputs:
+            if found[0][name] != found[1][name]:
+                raise Difference(f"output {name}: other bits on {self._setting.threads} threads")
+        tvm.set_num_threads(self._setting.threads)
+
+    def _placed(
+        self, layout: Callable[[], str], shared: tuple[str, str] | None
+    ) -> dict[str, Placed]:
+        """Memory for all arguments that are arrays."""
+        placed = {name: self._input(values, layout()) for name, values in self._inputs.items()}
+        for name, wanted in self._outputs.items():
+            placed[name] = place(wanted.exact.shape, wanted.dtype, layout())
+        if shared is not None:
+            placed[shared[1]] = placed[shared[0]]
+        return placed
+
+    def _given(self, placed: Mapping[str, Placed]) -> list[Any]:
+        """The arguments, in order."""
+        return [
+            placed[name].view if name in placed else self._number(name)
+            for name in arguments(self._program)
+        ]
+
     def _layout(self) -> str:
         return self._random.choice(LAYOUTS)
 
@@ -174,17 +207,9 @@ class Call:
         layout: Callable[[], str],
         shared: tuple[str, str] | None,
     ) -> None:
-        placed = {name: self._input(values, layout()) for name, values in self._inputs.items()}
-        for name, wanted in self._outputs.items():
-            placed[name] = place(wanted.exact.shape, wanted.dtype, layout())
-        if shared is not None:
-            placed[shared[1]] = placed[shared[0]]
+        placed = self._placed(layout, shared)
         before = {name: each.base.tobytes() for name, each in placed.items()}
-        given = [
-            placed[name].view if name in placed else self._number(name)
-            for name in arguments(self._program)
-        ]
-        function(*given)
+        function(*self._given(placed))
         outcome.calls += 1
         for name, each in placed.items():
             if name in self._outputs:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from random import Random
 from typing import Any
 
@@ -12,12 +12,15 @@ from minitvm import te
 FACTORS = [1, 2, 3, 4, 5, 7, 8, 16]
 
 
-def schedule_randomly(s: Any, random: Random, steps: int) -> None:
-    """Applies some primitives to a schedule."""
+def schedule_randomly(s: Any, random: Random, steps: int, arguments: Collection[str]) -> None:
+    """Applies some primitives to a schedule of a function with some arguments."""
     for _ in range(steps):
         step = random.choice(_STEPS)
         try:
-            step(s, random)
+            if step is _transform_layout:
+                step(s, random, arguments)
+            else:
+                step(s, random)
         except tvm.CompileError:
             continue
 
@@ -126,9 +129,9 @@ def _rfactor(s: Any, random: Random) -> None:
         s.rfactor(stage.op.output(0), axis, random.choice([0, 0, -1]))
 
 
-def _transform_layout(s: Any, random: Random) -> None:
+def _transform_layout(s: Any, random: Random, kept: Collection[str]) -> None:
     stage = _stage(s, random)
-    if stage.is_output:  # would be another argument
+    if stage.op.name in kept:  # an argument would have another shape
         return
     block = random.choice([1, 2, 3, 4])
     if stage.op.axis and random.random() < 0.7:
@@ -150,7 +153,7 @@ def _storage(s: Any, random: Random) -> None:
             stage.double_buffer()
 
 
-_STEPS: list[Callable[[Any, Random], None]] = [
+_STEPS: list[Callable[..., None]] = [
     _split, _split, _split, _tile, _fuse, _reorder, _reorder, _kind, _kind, _vectorize, _inline,
     _compute_at, _compute_at, _compute_at, _compute_root, _cache_read, _cache_write, _rfactor,
     _transform_layout, _storage,
