@@ -1515,7 +1515,7 @@ def as_dtype(dtype: DTypeLike, default: DType | None = None) -> DType:
 
 
 def as_name(name: Any) -> str:
-    """A name, which is a string, and not empty.
+    """A name, which is a string, not empty, that UTF-8 can encode.
 
     Raises
     ------
@@ -1524,6 +1524,12 @@ def as_name(name: Any) -> str:
     """
     if not isinstance(name, str) or not name:
         raise CompileError(f"expected a string as name, got {described(name)}")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise CompileError(
+            f"expected a name that UTF-8 can encode, got {name!r}, which holds a lone surrogate"
+        ) from None
     return name
 
 
