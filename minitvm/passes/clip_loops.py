@@ -36,8 +36,9 @@ def clip_loops(func: PrimFunc) -> PrimFunc:
                     C[block * 160 + p * 32 + j] = 0.0
 
     Loops of constant extents between others are clipped: those that a split by a constant leaves;
-    by guards of what their bodies don't change. Where the guard is that of the loop's own variable, it goes. Loops in which little is done keep
-    their extents: :func:`partition_loops` makes a main part of theirs, in which these are known.
+    by guards of what their bodies don't change. Where the guard is that of the loop's own variable,
+    it goes. Loops in which little is done keep their extents: :func:`partition_loops` makes a main
+    part of theirs, in which these are known.
     """
     return with_body(func, _ClipLoops(func).stmt(func.body))
 

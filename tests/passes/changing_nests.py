@@ -153,7 +153,9 @@ class ChangingNest:
         return s.seq(*made)
 
     def _around(self, names: tuple[Var, ...], depth: int) -> Stmt:
-        kinds = ["panels"] * 5 + ["loop"] * 4 + ["if"] * 3 + ["let", "let", "while", "local", "assert"]
+        kinds = (
+            ["panels"] * 5 + ["loop"] * 4 + ["if"] * 3 + ["let", "let", "while", "local", "assert"]
+        )
         match self._one(*kinds):
             case "panels":
                 return self._panels(names, depth)
