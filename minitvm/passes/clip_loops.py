@@ -71,7 +71,8 @@ class _ClipLoops(Mutator):
         clipped = self._clip(node) if self._depth else node
         self._depth += 1
         with self._prover.scope():
-            self._prover.bind_loop(clipped.loop_var, clipped.min, clipped.extent)
+            if is_stable(clipped.min, clipped.body) and is_stable(clipped.extent, clipped.body):
+                self._prover.bind_loop(clipped.loop_var, clipped.min, clipped.extent)
             made = self.descend(clipped)
         self._depth -= 1
         return made  # type: ignore[no-any-return]  # a For again
