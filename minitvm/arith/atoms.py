@@ -72,9 +72,7 @@ def _number(node: Any, parts: dict[Hashable, int], known: dict[int, int]) -> int
 
 # What tells one node of a class from another, besides its dtype.
 _FIELDS = {
-    cls: tuple(f.name for f in fields(cls) if f.init and f.name != "dtype")  # type: ignore[arg-type]  # nodes are dataclasses
-    for cls in CHILDREN
-    if issubclass(cls, PrimExpr)
+    cls: tuple(f.name for f in fields(cls) if f.init and f.name != "dtype") for cls in CHILDREN
 }
 
 

@@ -238,7 +238,7 @@ def _stages(rows: list[_Row], columns: int) -> list[tuple[int, list[_Row]]] | bo
     return True if _contradictory(rows) else stages
 
 
-# -- Rows: the coefficients of all columns, the constant, and a bit for each constraint in it -------
+# -- Rows: the coefficients of all columns, the constant, and a bit for each constraint in it ------
 
 _Row = tuple[int, ...]
 
@@ -288,7 +288,7 @@ def _contradictory(rows: list[_Row]) -> int:
 
 
 def _cheapest(rows: list[_Row], candidates: Container[int]) -> int | None:
-    """The column that is best eliminated next: by an equality, exactly, or with the fewest pairs."""
+    """The column that is best eliminated next: exactly if possible, then with the fewest pairs."""
     best, best_cost = None, (2, 0)
     for column, coefficients in enumerate(zip(*rows, strict=True)):
         if column not in candidates or not any(coefficients):
@@ -360,11 +360,10 @@ def _search(
         else:
             bound = rest // -row[column]
             high = bound if high is None else min(high, bound)
-    if every:
-        if low is None or high is None or high - low >= _FEW:
-            for _ in budget:
-                pass
-            return False
+    if every and (low is None or high is None or high - low >= _FEW):
+        for _ in budget:
+            pass
+        return False
     for value in _candidates(low, high):
         if next(budget, None) is None:
             return False

@@ -36,8 +36,9 @@ def clip_loops(func: PrimFunc) -> PrimFunc:
                     C[block * 160 + p * 32 + j] = 0.0
 
     Loops of constant extents between others are clipped: those that a split by a constant leaves;
-    by guards of what their bodies don't change. Where the guard is that of the loop's own variable, it goes. Loops in which little is done keep
-    their extents: :func:`partition_loops` makes a main part of theirs, in which these are known.
+    by guards of what their bodies don't change. Where the guard is that of the loop's own variable,
+    it goes. Loops in which little is done keep their extents: :func:`partition_loops` makes a main
+    part of theirs, in which these are known.
     """
     return with_body(func, _ClipLoops(func).stmt(func.body))
 
@@ -70,7 +71,8 @@ class _ClipLoops(Mutator):
         clipped = self._clip(node) if self._depth else node
         self._depth += 1
         with self._prover.scope():
-            self._prover.bind_loop(clipped.loop_var, clipped.min, clipped.extent)
+            if is_stable(clipped.min, clipped.body) and is_stable(clipped.extent, clipped.body):
+                self._prover.bind_loop(clipped.loop_var, clipped.min, clipped.extent)
             made = self.descend(clipped)
         self._depth -= 1
         return made  # type: ignore[no-any-return]  # a For again

@@ -7,8 +7,9 @@ from typing import final
 from minitvm import expr as e
 from minitvm import stmt as s
 from minitvm.arith.atoms import is_pure
+from minitvm.arith.effects import is_stable
 from minitvm.expr import Buffer, BufferLoad, BufferRef, Call, PrimExpr, Var, const
-from minitvm.functor import Mutator, substitute, walk_once
+from minitvm.functor import Mutator, rebuild, substitute, walk_once
 from minitvm.passes.access import written_buffers
 from minitvm.runtime.dtype import BOOL
 from minitvm.runtime.errors import CompileError
@@ -94,6 +95,16 @@ class _DoubleBuffer(Mutator):
         body = _without_scopes(made.body, ahead)
         if not ahead:
             return made
+        names = [
+            (Var(f"{made.loop_var.name}_{what}", value.dtype), value)
+            for what, value in (("begin", made.min), ("extent", made.extent))
+            if not is_stable(value, made.body)  # it is read once, before the first iteration
+        ]
+        named = {value: name for name, value in names}
+        made = rebuild(
+            made,
+            {"min": named.get(made.min, made.min), "extent": named.get(made.extent, made.extent)},
+        )
         before: list[Stmt] = []
         moved: list[Buffer] = []
         for producer in ahead:
@@ -103,6 +114,8 @@ class _DoubleBuffer(Mutator):
         result = seq(*before, self._loop(made, body))
         for buffer in reversed(moved):
             result = s.Allocate(self._halves[buffer], result)
+        for name, value in reversed(names):
+            result = s.LetStmt(name, value, result)
         return result
 
     def _run_ahead(self, node: s.For, body: Stmt, producer: s.AttrStmt) -> tuple[Stmt, Stmt]:

@@ -207,6 +207,8 @@ def _in_place(member: Stmt, dying: Buffer, born: Buffer) -> bool:
         member = member.body
     if not isinstance(member, BufferStore) or member.buffer is not born:
         return False
+    if member.predicate is not None:  # which may read the others
+        return False
     if not all(any(index is var for index in member.indices) for var in counters):
         return False
     if not is_pure(member.value):

@@ -153,7 +153,9 @@ class ChangingNest:
         return s.seq(*made)
 
     def _around(self, names: tuple[Var, ...], depth: int) -> Stmt:
-        kinds = ["panels"] * 5 + ["loop"] * 4 + ["if"] * 3 + ["let", "let", "while", "local", "assert"]
+        kinds = (
+            ["panels"] * 5 + ["loop"] * 4 + ["if"] * 3 + ["let", "let", "while", "local", "assert"]
+        )
         match self._one(*kinds):
             case "panels":
                 return self._panels(names, depth)
@@ -219,7 +221,8 @@ class ChangingNest:
         place = self._one(*names) * self._small(1, 3) + self._small(-2, 2)
         if self._small(0, 1):
             place = place + self._one(*names) * self._one(1, 4, -1)
-        return place < self._number(names, 1)
+        made: PrimExpr = place < self._number(names, 1)
+        return made
 
     def _loop(self, names: tuple[Var, ...], depth: int) -> Stmt:
         var = self._name("i")

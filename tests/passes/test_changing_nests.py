@@ -17,12 +17,23 @@ from minitvm.passes.check_bounds import check_bounds
 from minitvm.passes.clip_loops import clip_loops
 from minitvm.passes.compute_padding import compute_padding
 from minitvm.passes.hoist_conditions import hoist_conditions
+from minitvm.passes.inject_double_buffer import SCOPE, inject_double_buffer
 from minitvm.passes.partition_loops import partition_loops
 from minitvm.passes.reuse_storage import reuse_storage
 from minitvm.passes.simplify import simplify
 from minitvm.passes.unroll_loops import unroll_loops
 from minitvm.runtime.dtype import INT32
-from minitvm.stmt import AttrStmt, BufferStore, For, ForKind, IfThenElse, PrimFunc, Stmt, seq
+from minitvm.stmt import (
+    Allocate,
+    AttrStmt,
+    BufferStore,
+    For,
+    ForKind,
+    IfThenElse,
+    PrimFunc,
+    Stmt,
+    seq,
+)
 from minitvm.verify import verify
 from tests.passes.changing_nests import DOUBLE, ChangingNest, changing_nests, double
 from tests.passes.loop_nests import likely, loop
@@ -167,3 +178,14 @@ def test_a_condition_does_not_move_past_a_call() -> None:
     inner = IfThenElse(likely(o < 1), BufferStore(A, const(1.0), (i, j)))
     made = func(loop(o, 4, loop(i, 8, loop(j, 8, IfThenElse(likely(CALL < 5), inner)))))
     assert result(hoist_conditions(made), 2) == result(made, 2)
+
+
+def test_a_buffer_filled_ahead_keeps_the_bounds_of_its_loop() -> None:
+    """The extent is read once, also where filling the buffer ahead asks for it again."""
+    T = tir.decl_buffer((4,), "float32", name="T")
+    fill = AttrStmt(T, SCOPE, const(1), loop(j, 4, BufferStore(T, (i * 4 + j).astype("float32"), (j,))))
+    use = loop(j, 4, BufferStore(A, T[j], (i + 8, j)))
+    change = BufferStore(N, const(1), (const(0),))
+    nest = For(i, const(0), N[0], ForKind.SERIAL, Allocate(T, seq(fill, use, change)))
+    made = func(nest)
+    assert result(inject_double_buffer(made), 4) == result(made, 4)
