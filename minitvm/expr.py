@@ -36,6 +36,7 @@ from minitvm.runtime.dtype import (
 )
 from minitvm.runtime.errors import CompileError, InternalError
 from minitvm.runtime.record import record
+from minitvm.runtime.values import text_for_c
 
 # What to write in place of what Python would compute now, of a value known when a kernel runs.
 _NO_TRUTH = (
@@ -1515,7 +1516,7 @@ def as_dtype(dtype: DTypeLike, default: DType | None = None) -> DType:
 
 
 def as_name(name: Any) -> str:
-    """A name, which is a string, not empty, that UTF-8 can encode.
+    """A name, which is a string, not empty, and can be one of C's.
 
     Raises
     ------
@@ -1525,11 +1526,9 @@ def as_name(name: Any) -> str:
     if not isinstance(name, str) or not name:
         raise CompileError(f"expected a string as name, got {described(name)}")
     try:
-        name.encode()
-    except UnicodeEncodeError:
-        raise CompileError(
-            f"expected a name that UTF-8 can encode, got {name!r}, which holds a lone surrogate"
-        ) from None
+        text_for_c(name)
+    except ValueError as error:
+        raise CompileError(f"name: {error}") from None
     return name
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -148,12 +150,41 @@ _DEBUG_MODES = (None, "bounds")
 _MAX_DEPTH = 10_000
 
 
+class _Depth:
+    """Python's recursion limit, which is one for all threads: raised by the first that comes, and
+    put back by the last that goes."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside, self._usual = 0, 0
+        if hasattr(os, "register_at_fork"):
+            lock = self._lock
+            os.register_at_fork(
+                before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
+            )
+
+    def enter(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._usual = sys.getrecursionlimit()
+                sys.setrecursionlimit(max(self._usual, _MAX_DEPTH))
+            self._inside += 1
+
+    def leave(self) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                sys.setrecursionlimit(self._usual)
+
+
+_depth = _Depth()
+
+
 @contextmanager
 def deep_expressions(name: str) -> Iterator[None]:
     """Where expressions may be nested deeper than Python's usual recursion limit, and where one
     that is deeper still is the user's error, not ours."""
-    usual = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(usual, _MAX_DEPTH))
+    _depth.enter()
     try:
         yield
     except RecursionError:
@@ -162,7 +193,7 @@ def deep_expressions(name: str) -> Iterator[None]:
             f"{_MAX_DEPTH} Python frames: sum with te.sum, or compute parts in stages of their own"
         ) from None
     finally:
-        sys.setrecursionlimit(usual)
+        _depth.leave()
 
 
 def _lower(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import sys
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 import minitvm as tvm
 from minitvm import te
+from minitvm.lower import deep_expressions
 
 
 def test_a_sum_of_a_thousand_written_terms_builds() -> None:
@@ -84,3 +86,18 @@ def test_memory_that_is_not_to_be_had_is_an_error() -> None:
     huge = np.broadcast_to(np.float32(1.0), (1 << 40,))
     with pytest.raises(MemoryError, match="MIDDLE: expected 9223372036854775807 bytes of memory"):
         kernel(huge, np.zeros(1, np.float32))
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_the_recursion_limit_is_put_back_by_the_last_thread(first: int) -> None:
+    """Two threads lower side by side: whoever ends first, a recursion without end is an error
+    afterwards, not the end of the process."""
+    usual = sys.getrecursionlimit()
+    inside = [deep_expressions("f"), deep_expressions("g")]
+    for each in inside:
+        each.__enter__()
+    assert sys.getrecursionlimit() > usual
+    inside[first].__exit__(None, None, None)
+    assert sys.getrecursionlimit() > usual
+    inside[1 - first].__exit__(None, None, None)
+    assert sys.getrecursionlimit() == usual
