@@ -75,7 +75,8 @@ def element_of(op: ComputeOp, tensor: Tensor) -> Element:
     for guard in reversed(_guards_needed(op, load, value, known)):
         zero = e.const(0, value.dtype)
         copied = e.intrinsic("if_then_else", value.dtype, known.simplify(guard), copied, zero)
-    return Element(value, copied, _axes_in(op, copied))
+    # Also where no element is inside, the copy has the dimensions that its readers expect.
+    return Element(value, copied, _axes_in(op, copied, *map(known.simplify, load.indices)))
 
 
 def conjuncts(condition: PrimExpr) -> Iterator[PrimExpr]:

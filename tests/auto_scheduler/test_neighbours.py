@@ -112,6 +112,12 @@ def test_padding_of_other_windows(step: int, apart: int, before: int) -> None:
     assert_computes(padded(5, step=step, apart=apart, before=before))
 
 
+def test_padding_alone() -> None:
+    """No element is read at all."""
+    assert_computes(padded(5, before=40))
+    assert_computes(padded(16, before=40))
+
+
 @pytest.mark.parametrize("size", [0, 1, 20])
 def test_padding_of_symbolic_sizes(size: int) -> None:
     assert_computes(padded(5, length=n), size)
