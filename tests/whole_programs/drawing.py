@@ -333,7 +333,7 @@ class Drawer:
                 made += [other, other]
         if axes and self.maybe(0.35):
             made += [Axis(self.choose(axes)) for _ in range(self.choose([1, 1, 2, 3]))]
-        if axes and self.maybe(0.03) and self.work(shape) < 500:
+        if axes and self.maybe(0.1) and self.work(shape) < 500:
             called = apply("packed", Axis(self.choose(axes)))
             made += [called, called]
         return made
@@ -593,6 +593,8 @@ class Drawer:
         grid = (*axes, *(each.name for each in fixed))
         leaves = self.leaves(grid, (*shape, *(each.end for each in fixed)), first)
         source = first if self.maybe(0.4) else self.body(leaves)
+        if self.maybe(0.06):
+            source = self.condition(leaves, 2)
         self._combine(axes, shape, ranges, source, leaves)
 
     def _combine(
