@@ -12,7 +12,7 @@ from minitvm import expr as e
 from minitvm import stmt as s
 from minitvm.expr import Buffer, Call, PrimExpr, Var
 from minitvm.functor import children
-from minitvm.indices import is_exact_call, is_wide, wraps
+from minitvm.indices import is_exact_call, is_index_arithmetic, is_wide, wraps
 from minitvm.runtime.dtype import FLOAT64
 from minitvm.runtime.record import record
 from minitvm.runtime.threads import MAX_FAILURE_VALUES
@@ -207,7 +207,7 @@ class _Limits:
             case e.IntImm(value=value):
                 return _constant(abs(int(value)))
             case e.Cast(value=value) if value.dtype.is_bool:
-                return _constant(1)
+                return _constant(1, exact=is_index_arithmetic(value))
             case e.Cast(value=value) if value.dtype.is_integral:
                 return self._cast(node, self.of(value))
             case e.Ramp(base, stride, lanes):

@@ -307,3 +307,13 @@ def test_drawn_programs_agree_with_integers() -> None:
 @pytest.mark.parametrize("seed", range(1000, 11000, 500))
 def test_more_drawn_programs_agree_with_integers(seed: int) -> None:
     try_programs(seed, 500)
+
+
+def test_conditions_on_data_are_data() -> None:
+    """What is made of them wraps, and limits no size."""
+    X = te.placeholder((3,), "int64", name="X")
+    large = te.const(2**62, "int64")
+    Y = te.compute((3,), lambda i: ((X[i] > 0).astype("int64") * large + large) // 3, name="Y")
+    y = np.empty(3, "int64")
+    tvm.build([Y], [X, Y])(np.array([-1, 0, 1]), y)
+    assert y.tolist() == [2**62 // 3, 2**62 // 3, -(2**63) // 3]

@@ -271,14 +271,15 @@ class Drawer:
                 op = self.choose(["floordiv", "floormod", "truncdiv", "truncmod"])
                 divisor: Value = Number(self.choose([1, 2, 3, 4, 7, 8, 56, 100]), dtype)
                 if self.maybe(0.3):
-                    divisor = self.leaf(leaves, dtype)
+                    drawn = self.leaf(leaves, dtype)
+                    divisor = drawn if _has_data(drawn) else divisor  # no 0 that is written
                 return apply(op, a, divisor)
             case "shift":
-                by: Value = Number(self.choose([0, 1, 2, 3, bits(dtype) - 1]), dtype)
+                most = bits(dtype) - 1 if _has_data(a) else 2  # indices don't wrap
+                by: Value = Number(self.choose([0, 1, 2, 3, most]), dtype)
                 if self.maybe(0.3):
                     by = self.leaf([each for each in leaves if each.dtype != "bool"], dtype)
-                    if not any(isinstance(node, (Load, Axis)) for node in nodes(by)):
-                        by = Number(1, dtype)
+                    by = by if _has_data(by) else Number(1, dtype)
                 return apply(self.choose(["shift_left", "shift_right"]), a, by)
             case "bits":
                 if self.maybe(0.3):
@@ -333,7 +334,7 @@ class Drawer:
                 made += [other, other]
         if axes and self.maybe(0.35):
             made += [Axis(self.choose(axes)) for _ in range(self.choose([1, 1, 2, 3]))]
-        if axes and self.maybe(0.03) and self.work(shape) < 500:
+        if axes and self.maybe(0.1) and self.work(shape) < 500:
             called = apply("packed", Axis(self.choose(axes)))
             made += [called, called]
         return made
@@ -593,6 +594,8 @@ class Drawer:
         grid = (*axes, *(each.name for each in fixed))
         leaves = self.leaves(grid, (*shape, *(each.end for each in fixed)), first)
         source = first if self.maybe(0.4) else self.body(leaves)
+        if self.maybe(0.06):
+            source = self.condition(leaves, 2)
         self._combine(axes, shape, ranges, source, leaves)
 
     def _combine(
@@ -910,6 +913,10 @@ class Drawer:
 def meet(a: str, b: str) -> bool:
     """Whether an operator takes the two types: float16 and bfloat16 don't meet."""
     return {a, b} != {"float16", "bfloat16"}
+
+
+def _has_data(value: Value) -> bool:
+    return any(isinstance(node, Load) for node in nodes(value))
 
 
 def _varies(axis: ReduceAxis) -> bool:

@@ -28,6 +28,7 @@ from tests.whole_programs.description import (
     Stage,
     Value,
     cast,
+    nodes,
     promoted,
 )
 
@@ -357,4 +358,24 @@ def _applied(value: Apply, scope: Scope) -> Bounded:
     if len(args) == 1:
         return bounded.unary(op, evaluate(args[0], scope))
     a, b = (evaluate(cast(each, value.dtype), scope) for each in args)
+    if op in _RING and value.dtype in _MOST_INDEX and not _has_data(value):
+        _check_index_arithmetic(op, value.dtype, a, b)
     return bounded.binary(op, value.dtype, a, b)
+
+
+_RING = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply, "shift_left": np.ldexp}
+_MOST_INDEX = {"int32": 2.0**31, "int64": 2.0**62}
+
+
+def _has_data(value: Value) -> bool:
+    return any(
+        isinstance(node, Load) or (isinstance(node, Apply) and node.op == "packed")
+        for node in nodes(value)
+    )
+
+
+def _check_index_arithmetic(op: str, dtype: str, a: Bounded, b: Bounded) -> None:
+    """docs/bounds.md: what is made of sizes and axes alone is exact, and does not wrap."""
+    size = _RING[op](abs(a.exact.astype("float64")), abs(b.exact.astype("int64")))
+    if np.any(abs(size) >= _MOST_INDEX[dtype]):
+        raise Unsuitable("index arithmetic beyond its type")
