@@ -104,16 +104,21 @@ KINDS: dict[str, Callable[[Random, PrimExpr, PrimExpr], PrimExpr]] = {
     "symbolic remainder": lambda random, a, b: (a * M + Q) % e.maximum(M, 1) + b,
     "minimum": lambda random, a, b: e.minimum(a, b),
     "maximum": lambda random, a, b: e.maximum(a, b),
+    "extremum of others": lambda random, a, b: random.choice([e.minimum, e.maximum])(
+        call("shift_left", a, 1), call("if_then_else", condition(random, a, b), b, a)
+    ),
+    "product of others": lambda random, a, b: (
+        call("shift_left", a, 1) * random.choice([b, e.minimum(a, b), e.truncmod(b, 3)])
+    ),
     "select": lambda random, a, b: Select(condition(random, a, b), a, b),
     "if_then_else": lambda random, a, b: call("if_then_else", condition(random, a, b), a, b),
     "shift_left": lambda random, a, b: call("shift_left", a, random.randint(0, 3)) + b,
     "shift_right": lambda random, a, b: call("shift_right", a, random.randint(0, 3)) + b,
     "bitwise_and": lambda random, a, b: call("bitwise_and", a, random.choice([1, 3, 7])) + b,
-    "unsigned": lambda random, a, b: e.cast(
-        "int32",
+    "unsigned": lambda random, a, b: (
         (e.cast("int64", U) * random.choice([1, 2, 3]) - e.cast("int64", a)) // number(random)
         + e.cast("int64", b - 1) * 2
-        - e.cast("int64", U - e.cast("uint32", number(random))),
+        - e.cast("int64", U - e.cast("uint32", number(random)))
     ),
     "cast": lambda random, a, b: e.cast("int32", e.cast("int64", a) + e.cast("int64", b)),
     "let": let,
@@ -193,7 +198,7 @@ def counted(kind: str) -> tuple[int, int, int, int]:
         for _ in range(6):
             end = const(int(random.choice([found.min(), found.max()])))
             compare = random.choice([e.LT, e.LE, e.GT, e.GE, e.NE])
-            statement = compare(term, random.choice([operand(random), end]))
+            statement = compare(term, e.cast(term.dtype, random.choice([operand(random), end])))
             if known.can_prove(statement):
                 assert np.all(values(statement, at)), statement
                 proved += 1
@@ -234,6 +239,8 @@ LEAST: dict[str, tuple[int, int, int, int]] = {
     "symbolic remainder": (30, 12, 60, 221),
     "minimum": (40, 26, 60, 5),
     "maximum": (33, 21, 60, 12),
+    "extremum of others": (12, 5, 48, 30),
+    "product of others": (5, 3, 42, 0),
     "select": (16, 16, 46, 53),
     "if_then_else": (25, 16, 50, 28),
     "shift_left": (7, 0, 34, -3),
