@@ -23,7 +23,7 @@ from minitvm.arith.linear import Affine
 from minitvm.arith.regions import Span, Spans
 from minitvm.expr import Call, PrimExpr, Range, Select, Var, const
 from minitvm.functor import walk_once
-from minitvm.runtime.dtype import BOOL, INT32, UINT32, DType
+from minitvm.runtime.dtype import BOOL, INT32, INT64, UINT32, DType
 
 Points = dict[Var, npt.NDArray[np.int64]]
 CASES = 30  # of each kind
@@ -211,8 +211,8 @@ def counted(kind: str) -> tuple[int, int, int, int]:
         spans.let(K, Span(Affine({}, -3), Affine({}, 7)))
         span = spans.of(term)
         if span is not None:
-            least = values(spans.expression(span.low, INT32), at)
-            greatest = values(spans.expression(span.high, INT32), at)
+            least = values(spans.expression(span.low, INT64), at)
+            greatest = values(spans.expression(span.high, INT64), at)
             assert np.all(least <= found) and np.all(found <= greatest), term
             taken += bool(np.any(least == found)) + bool(np.any(greatest == found))
     return tight, proved, taken, saved
@@ -246,7 +246,7 @@ LEAST: dict[str, tuple[int, int, int, int]] = {
     "shift_left": (7, 0, 34, -3),
     "shift_right": (10, 7, 42, -2),
     "bitwise_and": (16, 8, 41, -3),
-    "unsigned": (0, 0, 30, 8),
+    "unsigned": (0, 1, 58, 8),
     "cast": (5, 1, 35, 0),
     "let": (34, 12, 59, 20),
 }
