@@ -68,6 +68,9 @@ def test_unbounded_witness_stays_near_zero() -> None:
     assert find_witness([X - 3, less(X, Y)]) == {ATOMS[0]: 3, ATOMS[1]: 4}
     assert find_witness([-X - 2]) == {ATOMS[0]: -2}
     assert find_witness([less(X, X)]) is None
+    for sign in (1, -1):  # at the far end of a long range
+        far = [*equal(X * sign, Y * 100 + 1), X * sign + 199, X * -sign - 100]
+        assert find_witness(far) == {ATOMS[0]: -199 * sign, ATOMS[1]: -2}
 
 
 def test_projection_keeps_what_is_left() -> None:

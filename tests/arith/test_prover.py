@@ -109,6 +109,36 @@ def test_bound_value_is_the_variable(analyzer: Analyzer) -> None:
     assert analyzer.const_int_bound(v) == (0, 30)
 
 
+def test_a_loop_over_a_product_needs_each_factor() -> None:
+    made, v, w = Analyzer(), Var("v"), Var("w")
+    for size in (n, m):
+        made.bind_size(size)
+    with made.scope():
+        made.bind(v, Range(0, n * m))
+        assert made.can_prove(n >= 1) and made.can_prove(m >= 1)
+    with made.scope():
+        made.bind(w, Range(0, n * m + 1))
+        assert not made.can_prove(n >= 1) and not made.can_prove(m >= 1)
+    made.bind(w, Range(0, n * (k - 3)))
+    assert not made.can_prove(k >= 4)
+
+
+@pytest.mark.parametrize(
+    "term",
+    [
+        k + n, k - n, k * n, e.truncdiv(k, n), e.truncmod(k, n), k // n, k % n, e.minimum(k, n),
+        e.maximum(k, n), e.cast("int32", e.cast("int64", k)), Select(Not(k < n), k, n),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_arithmetic_of_indices_does_not_wrap(term: PrimExpr) -> None:
+    made = Analyzer()
+    assert made.can_prove(term + 1 > term)
+    assert made.can_prove(term * 2 - term <= term)
+    with_data = term + COUNT
+    assert not made.can_prove(with_data + 1 > with_data)
+
+
 def test_a_conversion_keeps_what_is_known_to_fit(analyzer: Analyzer) -> None:
     kept = e.EQ(e.cast("int32", e.cast("int8", i - j)), i - j)
     below, above = i - j < 128, i - j >= -128

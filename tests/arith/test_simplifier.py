@@ -446,7 +446,7 @@ def instance(random: Random, rule: Rule) -> tuple[PrimExpr, dict[Var, tuple[int,
         ranges[condition := Var(wildcard.name, BOOL)] = None
         given[wildcard] = random.choice([condition, compare(*random.sample(sides, 2))])
     for wildcard in rules.CONSTANTS:
-        power = 1 << random.randrange((dtype.bits if dtype.is_integral else 32) - 1)
+        power = 1 << random.randrange(dtype.bits - 1 if dtype.is_integral else 10)
         given[wildcard] = const(random.choice([power, random.randint(1, 12)]), dtype)
     return filled(rule.left, given, dtype), ranges
 

@@ -23,7 +23,7 @@ from minitvm.arith.linear import Affine
 from minitvm.arith.regions import Span, Spans
 from minitvm.expr import Call, PrimExpr, Range, Select, Var, const
 from minitvm.functor import walk_once
-from minitvm.runtime.dtype import BOOL, INT32, UINT32, DType
+from minitvm.runtime.dtype import BOOL, INT32, INT64, UINT32, DType
 
 Points = dict[Var, npt.NDArray[np.int64]]
 CASES = 30  # of each kind
@@ -104,16 +104,21 @@ KINDS: dict[str, Callable[[Random, PrimExpr, PrimExpr], PrimExpr]] = {
     "symbolic remainder": lambda random, a, b: (a * M + Q) % e.maximum(M, 1) + b,
     "minimum": lambda random, a, b: e.minimum(a, b),
     "maximum": lambda random, a, b: e.maximum(a, b),
+    "extremum of others": lambda random, a, b: random.choice([e.minimum, e.maximum])(
+        call("shift_left", a, 1), call("if_then_else", condition(random, a, b), b, a)
+    ),
+    "product of others": lambda random, a, b: (
+        call("shift_left", a, 1) * random.choice([b, e.minimum(a, b), e.truncmod(b, 3)])
+    ),
     "select": lambda random, a, b: Select(condition(random, a, b), a, b),
     "if_then_else": lambda random, a, b: call("if_then_else", condition(random, a, b), a, b),
     "shift_left": lambda random, a, b: call("shift_left", a, random.randint(0, 3)) + b,
     "shift_right": lambda random, a, b: call("shift_right", a, random.randint(0, 3)) + b,
     "bitwise_and": lambda random, a, b: call("bitwise_and", a, random.choice([1, 3, 7])) + b,
-    "unsigned": lambda random, a, b: e.cast(
-        "int32",
+    "unsigned": lambda random, a, b: (
         (e.cast("int64", U) * random.choice([1, 2, 3]) - e.cast("int64", a)) // number(random)
         + e.cast("int64", b - 1) * 2
-        - e.cast("int64", U - e.cast("uint32", number(random))),
+        - e.cast("int64", U - e.cast("uint32", number(random)))
     ),
     "cast": lambda random, a, b: e.cast("int32", e.cast("int64", a) + e.cast("int64", b)),
     "let": let,
@@ -193,7 +198,7 @@ def counted(kind: str) -> tuple[int, int, int, int]:
         for _ in range(6):
             end = const(int(random.choice([found.min(), found.max()])))
             compare = random.choice([e.LT, e.LE, e.GT, e.GE, e.NE])
-            statement = compare(term, random.choice([operand(random), end]))
+            statement = compare(term, e.cast(term.dtype, random.choice([operand(random), end])))
             if known.can_prove(statement):
                 assert np.all(values(statement, at)), statement
                 proved += 1
@@ -206,8 +211,8 @@ def counted(kind: str) -> tuple[int, int, int, int]:
         spans.let(K, Span(Affine({}, -3), Affine({}, 7)))
         span = spans.of(term)
         if span is not None:
-            least = values(spans.expression(span.low, INT32), at)
-            greatest = values(spans.expression(span.high, INT32), at)
+            least = values(spans.expression(span.low, INT64), at)
+            greatest = values(spans.expression(span.high, INT64), at)
             assert np.all(least <= found) and np.all(found <= greatest), term
             taken += bool(np.any(least == found)) + bool(np.any(greatest == found))
     return tight, proved, taken, saved
@@ -234,12 +239,14 @@ LEAST: dict[str, tuple[int, int, int, int]] = {
     "symbolic remainder": (30, 12, 60, 221),
     "minimum": (40, 26, 60, 5),
     "maximum": (33, 21, 60, 12),
+    "extremum of others": (12, 5, 48, 30),
+    "product of others": (5, 3, 42, 0),
     "select": (16, 16, 46, 53),
     "if_then_else": (25, 16, 50, 28),
     "shift_left": (7, 0, 34, -3),
     "shift_right": (10, 7, 42, -2),
     "bitwise_and": (16, 8, 41, -3),
-    "unsigned": (0, 0, 30, 8),
+    "unsigned": (0, 1, 58, 8),
     "cast": (5, 1, 35, 0),
     "let": (34, 12, 59, 20),
 }
