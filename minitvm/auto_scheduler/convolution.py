@@ -29,6 +29,7 @@ from minitvm.auto_scheduler.choice import choose, choose_tile
 from minitvm.auto_scheduler.contraction import (
     Contraction,
     Factor,
+    all_loads,
     contraction_of,
     extent_of,
     loads_of,
@@ -132,6 +133,11 @@ def _channel(contraction: Contraction, target: Target) -> int | None:
     channels, neighbours = extent_of(row), extent_of(columns[-1])
     if channels is None or neighbours is None or all(extent_of(axis) == 1 for axis in columns):
         return None
+    summed = {axis.var for axis in contraction.op.reduce_axis}
+    for load in all_loads(contraction.op):
+        used = {*walk_once(load)}
+        if load.producer is not contraction.a.tensor and row.var in used and used & summed:
+            return None  # the image's factor has weights of its own
     is_full = channels % lanes == 0 or channels * 2 == lanes
     are_few = neighbours % max(1, lanes // 4) != 0 and channels * 2 > lanes
     return axes.index(row) if is_full or are_few else None

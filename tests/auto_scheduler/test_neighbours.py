@@ -237,6 +237,18 @@ def test_such_factors_of_odd_sizes(sizes: tuple[int, int, int]) -> None:
             tvm.lower(tvm.auto_schedule(Y, target), [*Y.op.input_tensors, Y])
 
 
+def test_weights_in_the_factor_of_the_image() -> None:
+    """Of three factors the second alone has most of the axes, rows among them."""
+    B, A, T = placeholder((12, 67), "B"), placeholder((16, 24, 5), "A"), placeholder((16,), "T")
+    k = te.reduce_axis((0, 11), name="k")
+    Y = te.compute(
+        (5, 16, 67),
+        lambda b, i, j: te.sum(B[k + 1, j] * A[i, k * 2, b] * T[15 - i], axis=k),
+        name="Y",
+    )
+    assert_computes([B, A, T, Y])
+
+
 # -- Sums of several lengths ----------------------------------------------------------------------
 
 
