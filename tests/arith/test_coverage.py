@@ -40,7 +40,7 @@ def index(draw: Draw, depth: int = 2) -> PrimExpr:
     c = draw(st.integers(1, 4))
     match draw(st.integers(0, 7)):
         case 0 | 1:
-            return a * draw(st.sampled_from([-1, 2, 3, 4]))
+            return multiply(a, draw(st.sampled_from([-1, 2, 3, 4])))
         case 2 | 3:
             return a + index(draw, depth - 1)
         case 4:
@@ -49,7 +49,7 @@ def index(draw: Draw, depth: int = 2) -> PrimExpr:
             return floormod(a, const(c))
         case 6:
             return minimum(a, const(c)) if draw(st.booleans()) else maximum(a, const(c))
-    return a - c
+    return subtract(a, c)
 
 
 def counted(values: Range) -> range:

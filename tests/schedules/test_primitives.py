@@ -727,7 +727,8 @@ def test_a_reducer_that_depends_on_the_element(how: str, kind: str) -> None:
     begin = [v * np.arange(7)] if kind == "init" else []
     greatest_of = np.maximum.reduce([x[:, 1:].max(axis=1), *begin])
     least_of = np.minimum.reduce([x[:, 1:].min(axis=1), *begin])
-    np.testing.assert_array_equal(got, np.where(up, greatest_of, least_of) * 2 + 1)
+    expected: Any = np.where(up, greatest_of, least_of)
+    np.testing.assert_array_equal(got, expected * 2 + 1)
 
 
 def test_a_reducer_that_adds_the_axis() -> None:

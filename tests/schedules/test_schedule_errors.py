@@ -428,7 +428,7 @@ MADE: dict[str, tuple[Callable[..., object], str]] = {
     "dtype": (lambda f, u, s: te.scan(te.compute((1, 4), lambda i, j: i, name="f"), u, s), "scan: expected one dtype, got init of int32, update of float32"),
     "update_dtype": (lambda f, u, s: te.scan(f, te.compute(u.shape, lambda i, j: i, name="u"), s), "scan: expected one dtype, got init of float32, update of int32, state_placeholder of float32"),
     "state_dtype": (lambda f, u, s: te.scan(f, u, te.placeholder(s.shape, "int32", name="s")), "scan: expected one dtype, got init of float32, update of float32, state_placeholder of int32"),
-    "inputs": (lambda f, u, s: te.scan(f, u, s, inputs=[1]), "scan: inputs: expected tensors, got 1"),
+    "inputs": (lambda f, u, s: te.scan(f, u, s, inputs=cast(Any, [1])), "scan: inputs: expected tensors, got 1"),
     "shape": (lambda f, u, s: te.scan(f, te.compute((5, 4), lambda i, j: 1.0, name="u"), s), r"scan: expected update of the shape of its state \(6, 4\), got \(5, 4\)"),
     "init": (lambda f, u, s: te.scan(te.compute((1, 5), lambda i, j: 1.0, name="f"), u, s), r"scan: expected init of the shape of its state \(6, 4\), but for the first dimension, time, got \(1, 5\)"),
 }  # fmt: skip
