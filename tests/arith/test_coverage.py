@@ -24,6 +24,8 @@ from minitvm.expr import (
     floormod,
     maximum,
     minimum,
+    multiply,
+    subtract,
 )
 from minitvm.functor import free_vars, substitute
 
