@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 import minitvm as tvm
 from minitvm import te, tir
-from minitvm.arith import linear, prover
+from minitvm.arith import linear
 
 MOST_SYSTEMS = 4_000
 MOST_ROWS = 120_000
@@ -126,8 +127,12 @@ def padded(rank: int) -> Program:
 
 def apart(count: int) -> Program:
     """Guards of two cases each."""
-    cases = [lambda i, j=j: te.any(i < j * 3, i > j * 5 + n) for j in range(1, count + 1)]
-    return of_row(lambda i: te.if_then_else(te.all(*[case(i) for case in cases]), A[i], A[0 * i]))
+
+    def element(i: Any) -> Any:
+        cases = [te.any(i < j * 3, i > j * 5 + n) for j in range(1, count + 1)]
+        return te.if_then_else(te.all(*cases), A[i], A[0 * i])
+
+    return of_row(element)
 
 
 def sum_of_products(count: int) -> Program:
@@ -142,8 +147,8 @@ def sum_of_products(count: int) -> Program:
 
 
 PROGRAMS: dict[str, Callable[[], Program]] = {
-    **{f"broadcast, rank {r}": lambda r=r: broadcast(r) for r in (1, 3, 5)},
-    **{f"both broadcast, rank {r}": lambda r=r: broadcast(r, both=True) for r in (2, 4)},
+    **{f"broadcast, rank {r}": partial(broadcast, r) for r in (1, 3, 5)},
+    **{f"both broadcast, rank {r}": partial(broadcast, r, both=True) for r in (2, 4)},
     "nested selects": lambda: repeated(
         lambda x, k: tir.Select(te.floormod(x, k + 2).equal(0), x + 1, te.max(x - k, 0)), 5
     ),
@@ -157,7 +162,7 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
     "shared sums": lambda: repeated(lambda x, k: x + x, 24),
     "shared products": lambda: repeated(lambda x, k: x * x, 24),
     "shared maxima": lambda: repeated(lambda x, k: te.max(x // 2, x - 1), 16),
-    **{f"padded convolutions, {k}": lambda k=k: convolutions(k) for k in (1, 2)},
+    **{f"padded convolutions, {k}": partial(convolutions, k) for k in (1, 2)},
     "concatenated": lambda: concatenated(5),
     "padded, rank 6": lambda: padded(6),
     "guards of two cases": lambda: apart(6),
@@ -168,7 +173,7 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_cases_do_not_multiply(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at: list[int] = []
-    eliminate, conflict = linear._eliminate, prover.conflict
+    eliminate, conflict = linear._eliminate, linear.conflict
     made = 0
 
     def counted(rows: Any, column: int) -> Any:
@@ -182,7 +187,7 @@ def test_cases_do_not_multiply(name: str, monkeypatch: pytest.MonkeyPatch) -> No
         return conflict(rows, work)
 
     monkeypatch.setattr(linear, "_eliminate", counted)
-    monkeypatch.setattr(prover, "conflict", counted_conflict)
+    monkeypatch.setattr("minitvm.arith.prover.conflict", counted_conflict)
     schedule, arguments, binds = PROGRAMS[name]()
     tvm.lower(schedule, arguments, binds=binds)
     assert len(looked_at) <= MOST_SYSTEMS

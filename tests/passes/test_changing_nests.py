@@ -183,7 +183,9 @@ def test_a_condition_does_not_move_past_a_call() -> None:
 def test_a_buffer_filled_ahead_keeps_the_bounds_of_its_loop() -> None:
     """The extent is read once, also where filling the buffer ahead asks for it again."""
     T = tir.decl_buffer((4,), "float32", name="T")
-    fill = AttrStmt(T, SCOPE, const(1), loop(j, 4, BufferStore(T, (i * 4 + j).astype("float32"), (j,))))
+    fill = AttrStmt(
+        T, SCOPE, const(1), loop(j, 4, BufferStore(T, (i * 4 + j).astype("float32"), (j,)))
+    )
     use = loop(j, 4, BufferStore(A, T[j], (i + 8, j)))
     change = BufferStore(N, const(1), (const(0),))
     nest = For(i, const(0), N[0], ForKind.SERIAL, Allocate(T, seq(fill, use, change)))
