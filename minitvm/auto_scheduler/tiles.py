@@ -150,8 +150,9 @@ def blocks_of(
 
     >>> geometry = Geometry((2048,), 2048, (2048,), (), DType.of("float32"), 4, 4 * 2048, 4)
     >>> znver4 = Target("llvm -mtriple=x86_64-linux-gnu -mcpu=znver4 -num-cores=2")
-    >>> blocks_of(geometry, Tile(8, 32), znver4)
-    Blocks(rows=None, columns=128, depth=1024, strip=None)
+    >>> made = blocks_of(geometry, Tile(8, 32), znver4)
+    >>> made.columns * made.depth * 4 <= znver4.cache_bytes(2) // 2
+    True
     """
     itemsize = geometry.itemsize
     inner = prod(each or _USUAL for each in geometry.steps[1:])
