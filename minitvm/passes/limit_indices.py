@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from functools import reduce
-from math import prod
 from typing import final
 
 from minitvm import expr as e
@@ -54,7 +53,14 @@ def limit_indices(func: PrimFunc) -> PrimFunc:
     return with_body(func, checked)
 
 
-_Product = tuple[Var, ...]  # of variables that are known at entry, sorted by when they were met
+# A product of powers: variables that are known at entry, in the order in which they were met, each
+# with what its absolute value is taken to be at least, 0 or 1, and its exponent.
+_Product = tuple[tuple[Var, int, int], ...]
+
+# A factor or a power beyond these is too large whatever it is, or it is one of 0 or 1.
+_MOST_FACTOR = 1 << 64
+_MOST_POWER = 63
+_MOST_TERMS = 32  # that are told apart
 
 
 @final
@@ -65,25 +71,39 @@ class _Bound:
 
     most: int
     terms: Mapping[_Product, int]
-    exact: bool = True
+    exact: bool
 
 
 def _constant(most: int, *, exact: bool = True) -> _Bound:
-    return _Bound(most, {(): most}, exact)
+    return _bound(most, {(): most}, exact)
 
 
 def _sum(a: _Bound, b: _Bound) -> _Bound:
     terms = Counter(a.terms)
     for product, factor in b.terms.items():
         terms[product] += factor
-    return _Bound(a.most + b.most, terms, a.exact and b.exact)
+    return _bound(a.most + b.most, terms, a.exact and b.exact)
 
 
 def _greater(a: _Bound, b: _Bound) -> _Bound:
     terms = dict(a.terms)
     for product, factor in b.terms.items():
         terms[product] = max(factor, terms.get(product, 0))
-    return _Bound(max(a.most, b.most), terms, a.exact and b.exact)
+    return _bound(max(a.most, b.most), terms, a.exact and b.exact)
+
+
+def _bound(most: int, terms: Mapping[_Product, int], exact: bool) -> _Bound:
+    """A bound whose numbers stay small: where there are many terms, one that is at least as large
+    as each stands for all."""
+    if len(terms) > _MOST_TERMS:
+        powers: dict[Var, int] = {}
+        for product in terms:
+            for var, _, power in product:
+                powers[var] = max(power, powers.get(var, 0))
+        whole = tuple((var, 1, power) for var, power in powers.items())
+        terms = {whole: sum(terms.values())}
+    small = {product: min(factor, _MOST_FACTOR) for product, factor in terms.items()}
+    return _Bound(min(most, _MOST_FACTOR), small, exact)
 
 
 class _Limits:
@@ -110,7 +130,7 @@ class _Limits:
             return
         self._order[var] = len(self._order)
         most = min(max(-var.dtype.min(), var.dtype.max()), 1 << 63)  # a call passes int64
-        self._bounds[var] = _Bound(most, {(var,): 1})
+        self._bounds[var] = _bound(most, {((var, 0, 1),): 1}, exact=True)
 
     def condition(self) -> PrimExpr | None:
         """What has to hold, None where it always does."""
@@ -119,9 +139,9 @@ class _Limits:
         used: dict[Var, None] = {}
         terms: list[PrimExpr] = []
         for product, factor in self._needed.terms.items():
-            used.update(dict.fromkeys(product))
-            values = [e.absolute(e.cast(FLOAT64, var)) for var in product]
-            terms.append(reduce(e.multiply, values, e.const(float(factor), FLOAT64)))
+            used.update(dict.fromkeys(var for var, _, _ in product))
+            powers = [_power(_absolute(var, least), power) for var, least, power in product]
+            terms.append(reduce(e.multiply, powers, e.const(float(factor), FLOAT64)))
         self.variables = list(used)
         return e.less_equal(reduce(e.add, terms), e.const(float(LARGEST), FLOAT64))
 
@@ -149,7 +169,7 @@ class _Limits:
         bound = _sum(self.of(node.min), self.of(node.extent))
         if bound.most > LARGEST and not bound.exact:
             return self._data(node.loop_var)
-        return _Bound(bound.most, bound.terms)
+        return _Bound(bound.most, bound.terms, exact=True)
 
     def _name(self, var: Var, value: PrimExpr) -> None:
         if var.dtype.is_integral and var.dtype.lanes == 1:
@@ -266,8 +286,25 @@ def _product(a: _Bound, b: _Bound, order: Mapping[Var, int]) -> _Bound:
     terms: Counter[_Product] = Counter()
     for x, x_factor in a.terms.items():
         for y, y_factor in b.terms.items():
-            terms[tuple(sorted(x + y, key=order.__getitem__))] += x_factor * y_factor
-    return _Bound(prod((a.most, b.most)), terms, a.exact and b.exact)
+            powers: Counter[tuple[Var, int]] = Counter()
+            for var, least, power in (*x, *y):
+                powers[var, least] += power
+            found = sorted(powers, key=lambda each: (order[each[0]], each[1]))
+            merged = tuple((*each, min(powers[each], _MOST_POWER)) for each in found)
+            terms[merged] += x_factor * y_factor
+    return _bound(a.most * b.most, terms, a.exact and b.exact)
+
+
+def _absolute(var: Var, least: int) -> PrimExpr:
+    value = e.absolute(e.cast(FLOAT64, var))
+    return e.maximum(value, e.const(1.0, FLOAT64)) if least else value
+
+
+def _power(value: PrimExpr, exponent: int) -> PrimExpr:
+    if exponent == 1:
+        return value
+    half = _power(value, exponent // 2)
+    return half * half * value if exponent % 2 else half * half
 
 
 def _layout(buffer: Buffer) -> tuple[PrimExpr, ...]:
