@@ -160,7 +160,8 @@ def _common_places(readers: list[Stage]) -> list[tuple[Stage, IterVar]]:
     """The loops that are around all of some stages."""
     inside = [_places(reader) for reader in readers]
     own = [(reader, axis) for reader in readers for axis in reader.leaf_iter_vars]
-    return [place for place in [*own, *inside[0]] if _is_around(place, readers)]
+    around = inside[0] if inside else []
+    return [place for place in [*own, *around] if _is_around(place, readers)]
 
 
 def _is_around(place: tuple[Stage, IterVar], stages: list[Stage]) -> bool:
