@@ -705,7 +705,9 @@ def up_or_down(kind: str) -> tuple[Any, Any, Any, Any, Any]:
 
 
 @pytest.mark.parametrize("kind", ["axis", "tensor", "init"])
-@pytest.mark.parametrize("how", ["none", "layout", "cache_in_layout", "copied", *FROM_2])
+@pytest.mark.parametrize(
+    "how", ["none", "layout", "cache_in_layout", "copied", "copied_by_axes", *FROM_2]
+)
 def test_a_reducer_that_depends_on_the_element(how: str, kind: str) -> None:
     a, w, r, out, s = up_or_down(kind)
     match how:
@@ -715,6 +717,9 @@ def test_a_reducer_that_depends_on_the_element(how: str, kind: str) -> None:
             s[s.cache_write(r, "local")].transform_layout(lambda i: [i % 3, i // 3])
         case "copied":
             s.cache_read(w if kind != "axis" else a, "local", [r])
+        case "copied_by_axes":
+            if kind != "axis":
+                s.cache_access(w, "global", r)
         case "none":
             pass
         case _:
