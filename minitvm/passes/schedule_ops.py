@@ -633,7 +633,19 @@ class _Nest:
                     f"{self._stage.name}: loop {leaf.name}: expected its range to depend on loops "
                     f"around it only, found {node.name} in {made}: reorder them"
                 )
-        return made
+        return self._where_inside(made, inside) if reads_of(made) else made
+
+    def _where_inside(self, bound: PrimExpr, inside: set[Var]) -> PrimExpr:
+        """A bound that is read from tensors, or 0 where the loops around are beyond the domain:
+        there needn't be such elements."""
+        for axis, guards in self._bounds.guards.items():
+            for guard in guards if axis not in self._op.reduce_axis else []:
+                held = self._condition(guard, self._bounds.values, None)
+                if inside.isdisjoint(walk_once(held)):
+                    bound = e.intrinsic(
+                        "if_then_else", bound.dtype, held, bound, const(0, bound.dtype)
+                    )
+        return bound
 
     def _guarded(
         self,

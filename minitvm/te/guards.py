@@ -213,7 +213,7 @@ def _below(node: Node, guards: Guards) -> Iterator[tuple[Node, Guards]]:
         yield node.condition, guards
         always = e.const_int(node.condition) == 1
         where = guards if always else (*guards, *conjuncts(node.condition))
-        yield from ((each, where) for each in node.source)
-        yield from ((each, guards) for each in node.init)
+        yield from ((each, where) for each in (*node.source, *node.combiner.result))
+        yield from ((each, guards) for each in (*node.init, *node.combiner.identity))
     else:
         yield from ((each, guards) for each in children(node))

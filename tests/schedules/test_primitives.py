@@ -705,7 +705,9 @@ def up_or_down(kind: str) -> tuple[Any, Any, Any, Any, Any]:
 
 
 @pytest.mark.parametrize("kind", ["axis", "tensor", "init"])
-@pytest.mark.parametrize("how", ["none", "layout", "cache_in_layout", "copied", *FROM_2])
+@pytest.mark.parametrize(
+    "how", ["none", "layout", "cache_in_layout", "copied", "copied_by_axes", *FROM_2]
+)
 def test_a_reducer_that_depends_on_the_element(how: str, kind: str) -> None:
     a, w, r, out, s = up_or_down(kind)
     match how:
@@ -715,6 +717,9 @@ def test_a_reducer_that_depends_on_the_element(how: str, kind: str) -> None:
             s[s.cache_write(r, "local")].transform_layout(lambda i: [i % 3, i // 3])
         case "copied":
             s.cache_read(w if kind != "axis" else a, "local", [r])
+        case "copied_by_axes":
+            if kind != "axis":
+                s.cache_access(w, "global", r)
         case "none":
             pass
         case _:
@@ -999,6 +1004,33 @@ def test_a_place_in_fused_loops_of_symbolic_sizes() -> None:
     s[c].vectorize(inner)
     assert "B = allocate(int32[1, 1, 4])" in str(tvm.lower(s, [a, c], simple_mode=True))
     check(s, [a, c], lambda x: x * 2 + 1)
+
+
+@pytest.mark.parametrize("placed", [False, True])
+def test_a_range_is_not_read_beyond_the_domain(placed: bool) -> None:
+    """Where a split has a remainder, the last iterations have no element to read a range for."""
+    a, p = te.placeholder((40,), "int32", name="A"), te.placeholder((n + 1,), "int32", name="P")
+    q = te.compute((n + 1,), lambda i: p[i] + 0, name="Q")
+
+    def part(i: Any) -> Any:
+        k = te.reduce_axis((q[i], q[i + 1]), "k")
+        return te.sum(a[k], axis=k)
+
+    r = te.compute((n,), part, name="R")
+    out: Any = te.compute((n,), lambda i: r[i] + 1, name="out")
+    s: Any = te.create_schedule(out.op)
+    if placed:
+        s[r].compute_at(s[out], s[out].split(out.op.axis[0], nparts=3)[1])
+    else:
+        s[r].split(r.op.axis[0], 3)
+    lowered = tvm.lower(s, [a, p, out])["main"]
+    x = np.arange(40, dtype="int32")
+    for size in (1, 7, 8):
+        ends = np.arange(size + 1, dtype="int32") * 4
+        found = np.zeros(size, "int32")
+        interpret(lowered, x, ends, found)
+        expected = [x[i * 4 : i * 4 + 4].sum() + 1 for i in range(size)]
+        np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("factor", [1, 2, 3, 4])

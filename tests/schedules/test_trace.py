@@ -147,7 +147,7 @@ def test_a_trace_replays(name: str) -> None:
 
 @pytest.mark.parametrize(
     "names",
-    ["x x x x", "lambda te s tir", "i.j 1 2.a ..", "² x² é ﬁ", "i_outer i i_1 None", "\" \0 ' \n"],
+    ["x x x x", "lambda te s tir", "i.j 1 2.a ..", "² x² é ﬁ", "i_outer i i_1 None", "\" \t ' \n"],
 )
 def test_any_names(names: str) -> None:
     chain = Chain(names)
