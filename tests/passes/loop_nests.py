@@ -150,10 +150,10 @@ def guarded_panels(draw: st.DrawFn) -> Nest:
     names = [*(var for var, _ in loops), *(var for var, _ in lets.values())]
     guards = []
     for _ in range(draw(st.integers(1, 2))):
-        place = const(draw(st.integers(-3, 12)))
+        total: PrimExpr = const(draw(st.integers(-3, 12)))
         for name in names:
-            place = place + name * draw(step)
-        guards.append(place < draw(st.sampled_from([n, m, n * 2 - m, const(9)])))
+            total = total + name * draw(step)
+        guards.append(total < draw(st.sampled_from([n, m, n * 2 - m, const(9)])))
     seen = trace[0]
     for name in names:
         seen = seen * 7 + name

@@ -167,10 +167,12 @@ CALL = Call(INT32, "call_packed", (StringImm(DOUBLE), BufferRef(N)))
      te.if_then_else(N[0] < 4, CALL + te.if_then_else(N[0] < 4, 1, 2), 0), (CALL * 8 + 3) % 4,
      tir.Let(j, N[0], CALL + N[0] - j), tir.Select((CALL * 2).equal(5), const(1), N[0]),
      CALL * 0, 0 * (CALL + 1), 0 // CALL, 0 % CALL, CALL % 1, CALL // 2**30, tir.truncmod(CALL, 1),
-     CALL * 0 + N[0], N[0] * 0 * CALL, tir.Select(N[0] < 4, CALL * 0, 0), te.min(CALL * 0, 0),
+     CALL * 0 + N[0], N[0] * 0 * CALL, tir.Select(N[0] < 4, CALL * 0, const(0)),
+     te.min(CALL * 0, 0),
      te.all(CALL < 9, False), te.all(False, CALL < 9), te.any(CALL < 9, True),
      te.any(True, CALL < 9),
-     te.any(CALL * 0 < 1, N[0] < 4), tir.Select(True, N[0], CALL), (CALL * 0).astype("int64") * 0,
+     te.any(CALL * 0 < 1, N[0] < 4), tir.Select(const(True), N[0], CALL),
+     (CALL * 0).astype("int64") * 0,
      te.const(0) * te.const(2) * CALL * N[0]],
 )  # fmt: skip
 def test_a_call_is_done_once_and_changes_what_follows(value: tir.PrimExpr) -> None:
