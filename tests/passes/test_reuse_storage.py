@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minitvm import tir
-from minitvm.expr import Buffer, PrimExpr, Var, const
+from minitvm.expr import Buffer, BufferRef, Call, PrimExpr, StringImm, Var, const
 from minitvm.functor import walk
 from minitvm.interpreter import interpret
 from minitvm.passes.reuse_storage import reuse_storage
-from minitvm.stmt import Allocate, BufferStore, ForKind, IfThenElse, PrimFunc, Stmt, seq
+from minitvm.runtime.dtype import FLOAT32, HANDLE, INT32
+from minitvm.stmt import Allocate, BufferStore, Evaluate, ForKind, IfThenElse, PrimFunc, Stmt, seq
 from tests.passes.loop_nests import loop
 
 i, j, k, n = (Var(name) for name in "ijkn")
@@ -95,10 +96,13 @@ def test_a_buffer_of_fewer_dimensions_is_not_in_place() -> None:
     [
         temporary("V", n, dtype="int32"),
         temporary("V", n, scope="local"),
+        Buffer(Var("V", HANDLE), (n,), FLOAT32, "V", data_alignment=128),
+        Buffer(Var("V", HANDLE), (n,), FLOAT32, "V", elem_offset=const(0)),
+        Buffer(Var("V", HANDLE), (n,), FLOAT32, "V", (const(2),)),
         temporary("V", n + 1),
         temporary("V", n, 1),
     ],
-    ids=["dtype", "scope", "size", "shape"],
+    ids=["dtype", "scope", "alignment", "offset", "strides", "size", "shape"],
 )
 def test_what_does_not_fit_has_its_own(other: Buffer) -> None:
     place = (i, const(0)) if other.ndim == 2 else (i,)
@@ -106,6 +110,41 @@ def test_what_does_not_fit_has_its_own(other: Buffer) -> None:
     last = loop(i, n, BufferStore(B, other[place].astype("float32"), (i,)))
     body = seq(stage(T, A[i]), stage(B, T[i]), use, last)
     assert names(allocated(body, T, other)) == ["T", "V"]
+
+
+def test_what_is_aligned_for_less_fits() -> None:
+    aligned = Buffer(Var("W", HANDLE), (n,), FLOAT32, "W", data_alignment=128)
+    body = seq(stage(aligned, A[i]), stage(U, aligned[LAST]), stage(V, U[LAST]), stage(B, V[i]))
+    assert names(allocated(body, aligned, U, V)) == ["W", "U"]
+
+
+def test_an_array_that_a_call_sees_keeps_its_own() -> None:
+    """The callee sees its shape, so that a larger buffer doesn't stand for it."""
+    for call in ("call_packed", "call_extern"):
+        seen = Evaluate(Call(INT32, call, (StringImm("g"), BufferRef(V))))
+        body = seq(stage(T, A[i]), stage(B, T[i]), seen, stage(B, V[i]))
+        assert names(allocated(body, T, V)) == ["T", "V"]
+
+
+CALLED = Call(FLOAT32, "call_packed", (StringImm("g"), T[i]))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        stage(U, T[i] + CALLED),  # which may run another kernel over the same memory
+        loop(i, n, BufferStore(U, T[i], (i,), T[LAST] > 0.0)),
+        loop(i, T[LAST].astype("int32"), BufferStore(U, T[i], (i,))),
+        stage(U, T[i] + U[LAST]),
+        loop(i, n, BufferStore(U, T[i], (LAST,))),
+        loop(i, n, IfThenElse(T[LAST] > 0.0, BufferStore(U, T[i], (i,)))),
+        loop(i, n, seq(BufferStore(U, T[i], (i,)), BufferStore(B, T[i], (i,)))),
+    ],
+    ids=["call", "predicate", "extent", "born", "elsewhere", "condition", "two"],
+)
+def test_what_is_not_in_place(made: Stmt) -> None:
+    body = seq(stage(T, A[i]), made, stage(B, U[i]))
+    assert names(allocated(body, T, U)) == ["T", "U"]
 
 
 def test_a_smaller_constant_one_fits() -> None:

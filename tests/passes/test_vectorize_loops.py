@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from minitvm.stmt import BufferStore, ForKind, PrimFunc, Stmt, seq
 from minitvm.verify import verify
 from tests.codegen.kernels import DTYPES, array_of, equal, telling_values, values_of
 from tests.codegen.test_dtypes import TARGETS
-from tests.passes.programs_in_lanes import ROWS, SIZE, Program
+from tests.passes.programs_in_lanes import ROWS, SIZE, NearProgram, Program
 
 N, X = Var("n"), Var("x", FLOAT32)
 i, j, k, v = (Var(name) for name in "ijkv")
@@ -487,6 +488,34 @@ def test_enough_programs_are_vectors() -> None:
 @given(data=st.data())
 def test_programs_widely(target: str, data: st.DataObject) -> None:
     check_program(data, target)
+
+
+def check_near_lanes(first: int, count: int) -> int:
+    """Programs whose lanes meet often do in vectors what they do in turn, or are refused; how many
+    are vectors."""
+    vectors = 0
+    for seed in range(first, first + count):
+        program = NearProgram(Random(seed))
+        try:
+            made = vectorize_loops(program.func)
+        except CompileError:
+            continue
+        vectors += "ramp(" in str(made)
+        expected, found = program.arguments(), program.arguments()
+        interpret(program.func, *expected)
+        interpret(made, *found)
+        for x, y in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(x, y, f"{seed}: {program.func}\n{made}")
+    return vectors
+
+
+def test_lanes_that_meet() -> None:
+    assert check_near_lanes(0, 1000) > 100
+
+
+@pytest.mark.wide
+def test_lanes_that_meet_widely() -> None:
+    check_near_lanes(1000, 60_000)
 
 
 def test_lanes_that_a_guard_excludes_are_left_out() -> None:
