@@ -123,6 +123,8 @@ class Traces:
             found: dict[int, set[str]] = {}
             now = (ROOT / path).read_text(encoding="utf-8").splitlines()
             for trace in self._traces:
+                if path not in trace.texts:  # it is new since then
+                    continue
                 then = (TEXTS / trace.texts[path]).read_text(encoding="utf-8").splitlines()
                 moved = _moved(tuple(then), tuple(now))
                 for line, tests in trace.lines.contexts_by_lineno(str(ROOT / path)).items():
@@ -171,7 +173,8 @@ def _moved(then: tuple[str, ...], now: tuple[str, ...]) -> list[int]:
 
 
 def _read() -> Iterator[_Trace]:
-    for folder in sorted(TRACES.glob("*")):
+    for file in test_files():
+        folder = TRACES / file.replace("/", ".")
         if all((folder / name).exists() for name in ("tests.json", "texts.json", "lines.sqlite")):
             lines = coverage.CoverageData(str(folder / "lines.sqlite"))
             lines.read()
