@@ -69,6 +69,44 @@ def text(body: Stmt) -> str:
 # -- What loops become ----------------------------------------------------------------------------
 
 
+FLAGS = decl_buffer((64,), "bool", name="F")
+FOLDED: dict[str, tuple[str, Callable[[Any, Any], PrimExpr], Buffer]] = {
+    "sum": ("vector_reduce_add", e.add, P),
+    "difference": ("vector_reduce_add", e.subtract, P),
+    "product": ("vector_reduce_mul", e.multiply, P),
+    "minimum": ("vector_reduce_min", e.minimum, P),
+    "maximum": ("vector_reduce_max", e.maximum, P),
+    "all": ("vector_reduce_and", e.logical_and, FLAGS),
+    "any": ("vector_reduce_or", e.logical_or, FLAGS),
+    "bitwise_and": ("vector_reduce_and", e.bitwise_and, P),
+    "bitwise_or": ("vector_reduce_or", e.bitwise_or, P),
+    "bitwise_xor": ("vector_reduce_xor", e.bitwise_xor, P),
+}
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+@pytest.mark.parametrize("name", FOLDED)
+def test_what_is_folded(name: str, mirrored: bool) -> None:
+    """Into one element, which is either operand; ``C[8] = value - C[8]`` is no fold."""
+    fold, operator, buffer = FOLDED[name]
+    operands = (buffer[8], buffer[v + 16])
+    step = store(buffer, operator(*(operands[::-1] if mirrored else operands)), 8)
+    params = {buffer.data: buffer}
+    func = PrimFunc((buffer.data,), vectorized(4, step), params, "f")
+    if name == "difference" and mirrored:
+        with pytest.raises(CompileError):
+            vectorize_loops(func)
+        return
+    made = vectorize_loops(func)
+    assert f"= {fold}({buffer.name}[8]" in str(made.body)
+    generator = np.random.default_rng(0)
+    found = generator.integers(0, 2 if buffer is FLAGS else 99, 64).astype(str(buffer.dtype))
+    expected = found.copy()
+    interpret(func, expected)
+    interpret(made, found)
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_saxpy(golden: Callable[[str], None]) -> None:
     at = i * 16 + v
     body = s.IfThenElse(likely(at < N), store(B, A[at] * X + B[at], at))
