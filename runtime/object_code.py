@@ -38,7 +38,6 @@ def target_machine(triple: str, cpu: str, features: str, level: int = 2) -> Any:
     machine = llvm.Target.from_triple(triple).create_target_machine(
         cpu=cpu, features=features, opt=level, reloc="pic", codemodel="small"
     )
-    machine.set_asm_verbosity(False)
     return machine
 
 
