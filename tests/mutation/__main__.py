@@ -85,10 +85,8 @@ def _noticed() -> dict[tuple[str, ...], dict[str, Any]]:
     found: dict[tuple[str, ...], dict[str, Any]] = {}
     for line in RESULTS.read_text(encoding="utf-8").splitlines() if RESULTS.exists() else ():
         record = json.loads(line)
-        if record["state"] in ("caught", "timed out"):
-            key = record["path"], record["function"], record["before"], record["after"]
-            found[key] = record
-    return found
+        found[record["path"], record["function"], record["before"], record["after"]] = record
+    return {key: each for key, each in found.items() if each["state"] in ("caught", "timed out")}
 
 
 def _run(
@@ -111,8 +109,7 @@ def _run(
             trees.put(stack.enter_context(Tree()))
         with ThreadPoolExecutor(options.jobs) as pool:
             for mutant, record in zip(mutants, pool.map(judge, mutants), strict=True):
-                with RESULTS.open("a", encoding="utf-8") as results:
-                    results.write(json.dumps(record) + "\n")
+                _note(record)
                 if record["state"] == "survived":
                     print(_shown(mutant), flush=True)
                 records.append(record)
@@ -120,8 +117,14 @@ def _run(
     for mutant, record in zip(mutants, records, strict=True):
         if set(record["by"]) & failing:
             record["state"] = "unsure"
+            _note(record)
             print(f"fails without the change: {record['by'][0]}\n{_shown(mutant)}")
         yield mutant, record
+
+
+def _note(record: dict[str, Any]) -> None:
+    with RESULTS.open("a", encoding="utf-8") as results:
+        results.write(json.dumps(record) + "\n")
 
 
 def _failing(tree: Tree, records: list[dict[str, Any]], traces: Traces) -> set[str]:
