@@ -24,6 +24,7 @@ from tests.mutation.sources import CACHE, ROOMS, ROOT
 
 TRACES = CACHE / "traces"
 TEXTS = CACHE / "texts"  # the traced sources, by their digests
+FAILING = CACHE / "failing"  # tests that have come to fail by themselves since they were traced
 # Of no use here: they build packages, read sources or measure.
 LEFT_OUT = ("test_packaging.py", "test_benchmarks.py", "test_architecture.py", "test_examples.py")
 
@@ -36,6 +37,7 @@ def test_files() -> list[str]:
 
 def trace(files: list[str], jobs: int) -> None:
     """Runs `files` of tests, each in a process, and notes the lines of each test."""
+    FAILING.unlink(missing_ok=True)
     with ThreadPoolExecutor(jobs) as pool:
         for name, passed in zip(files, pool.map(_trace_one, files), strict=True):
             print(f"traced {name}: {passed} tests", flush=True)
@@ -87,7 +89,10 @@ class Traces:
 
     def __init__(self) -> None:
         self._traces = list(_read())
-        self._seconds = {t: s for trace in self._traces for t, s in trace.tests.items()}
+        failing = FAILING.read_text(encoding="utf-8").split("\0") if FAILING.exists() else ()
+        self._seconds = {
+            t: s for trace in self._traces for t, s in trace.tests.items() if t not in failing
+        }
         self._lines: dict[str, dict[int, set[str]]] = {}
         self._functions: dict[str, ast.Module] = {}
 
