@@ -63,10 +63,10 @@ def test_steps_of_any_size(dtype: str) -> None:
         for across in (0, 1, 5, 64):
             strides = (step * memory.itemsize, across * memory.itemsize)
             array = np.lib.stride_tricks.as_strided(memory, (3, 4), strides, writeable=False)
-            for given in (array, array[::-1], array[:, ::-1], array.T):
-                result = np.zeros(given.shape, dtype)
-                f(given, result)
-                np.testing.assert_array_equal(result, given)
+            for view in (array, array[::-1], array[:, ::-1], array.T):
+                result = np.zeros(view.shape, dtype)
+                f(view, result)
+                np.testing.assert_array_equal(result, view)
 
 
 def test_given_strides() -> None:
