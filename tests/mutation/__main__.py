@@ -24,7 +24,7 @@ from tests.mutation.equal import EQUAL
 from tests.mutation.mutants import Mutant, mutants_of, sampled
 from tests.mutation.runner import Tree, judged
 from tests.mutation.sources import CACHE, ROOMS, ROOT
-from tests.mutation.traces import FAILING, Traces, test_files, trace
+from tests.mutation.traces import Traces, known_failing, note_failing, test_files, trace
 
 RESULTS = CACHE / "results.jsonl"
 STATES = ("caught", "timed out", "survived", "equal", "unsure")
@@ -114,9 +114,7 @@ def _run(
                     print(_shown(mutant), flush=True)
                 records.append(record)
         failing = _failing(trees.get(), records, traces)
-    if failing:
-        with FAILING.open("a", encoding="utf-8") as known:
-            known.write("".join(f"{test}\0" for test in sorted(failing)))
+    note_failing(known_failing() | failing)
     for mutant, record in zip(mutants, records, strict=True):
         if set(record["by"]) & failing:
             record["state"] = "unsure"

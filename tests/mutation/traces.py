@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -24,7 +24,7 @@ from tests.mutation.sources import CACHE, ROOMS, ROOT
 
 TRACES = CACHE / "traces"
 TEXTS = CACHE / "texts"  # the traced sources, by their digests
-FAILING = CACHE / "failing"  # tests that have come to fail by themselves since they were traced
+FAILING = CACHE / "failing"
 # Of no use here: they build packages, read sources or measure.
 LEFT_OUT = ("test_packaging.py", "test_benchmarks.py", "test_architecture.py", "test_examples.py")
 
@@ -35,9 +35,20 @@ def test_files() -> list[str]:
     return [str(path.relative_to(ROOT)) for path in found if path.name not in LEFT_OUT]
 
 
+def known_failing() -> set[str]:
+    """The tests that have failed without a change since they were traced."""
+    return set(FAILING.read_text(encoding="utf-8").split("\0")) if FAILING.exists() else set()
+
+
+def note_failing(tests: Iterable[str]) -> None:
+    """From now on these are known to fail by themselves."""
+    CACHE.mkdir(exist_ok=True)
+    FAILING.write_text("\0".join(sorted(tests)), encoding="utf-8")
+
+
 def trace(files: list[str], jobs: int) -> None:
     """Runs `files` of tests, each in a process, and notes the lines of each test."""
-    FAILING.unlink(missing_ok=True)
+    note_failing(test for test in known_failing() if test.split("::")[0] not in files)
     with ThreadPoolExecutor(jobs) as pool:
         for name, passed in zip(files, pool.map(_trace_one, files), strict=True):
             print(f"traced {name}: {passed} tests", flush=True)
@@ -89,7 +100,7 @@ class Traces:
 
     def __init__(self) -> None:
         self._traces = list(_read())
-        failing = FAILING.read_text(encoding="utf-8").split("\0") if FAILING.exists() else ()
+        failing = known_failing()
         self._seconds = {
             t: s for trace in self._traces for t, s in trace.tests.items() if t not in failing
         }
