@@ -346,6 +346,29 @@ REFUSED: dict[str, tuple[Stmt, str]] = {
 }
 
 
+W = Var("w", FLOAT32)
+# Where a value may stand that reads an element.
+READ: dict[str, Callable[[PrimExpr], Stmt]] = {
+    "operand": lambda value: store(C, value * 2.0, v + 1),
+    "let": lambda value: store(C, e.Let(W, value, W * W), v + 1),
+    "body of a let": lambda value: store(C, e.Let(W, X, value + W), v + 1),
+    "let statement": lambda value: s.LetStmt(W, value, store(C, W, v + 1)),
+    "condition": lambda value: s.IfThenElse(value > 0.0, store(C, 1.0, v + 1)),
+    "choice": lambda value: store(C, e.Select(value > 0.0, X, X * X), v + 1),
+    "lazy choice": lambda value: store(
+        C, Call(FLOAT32, "if_then_else", (X > 0.0, value, X)), v + 1
+    ),
+}
+
+
+@pytest.mark.parametrize("place", READ)
+def test_what_another_iteration_writes_is_seen_wherever_it_is_read(place: str) -> None:
+    with pytest.raises(CompileError, match=r"writes C\[v \+ 1\] while another reads C\[v\]"):
+        vectorize_loops(func(vectorized(8, READ[place](C[v])), X))
+    text_of_other = str(vectorize_loops(func(vectorized(8, READ[place](A[v])), X)).body)
+    assert "for v" not in text_of_other
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name: str) -> None:
     body, message = REFUSED[name]
