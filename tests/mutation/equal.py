@@ -113,6 +113,12 @@ EQUAL: dict[tuple[str, str, str, str], str] = {
         "values[digit] = value if weight == 0 else e.floordiv(value, weight)",
     ): "dividing by 1 is simplified away",
     (
+        "minitvm/te/tensor.py",
+        "broadcast_shapes",
+        "dims = [_common_extent(a, b) for a, b in pairs]",
+        "dims = [_common_extent(b, a) for a, b in pairs]",
+    ): "where neither is 1 both are the same",
+    (
         "runtime/foreign.py",
         "_Memory.integers",
         "return struct.unpack(f\"{count}q\", os.read(self._out, 8 * count) if count else b\""
