@@ -168,7 +168,7 @@ def _spread(tests: set[str], seconds: dict[str, float], room: str, stem: str) ->
     places = {}
     for test in sorted(tests, key=lambda each: (seconds[each], each)):
         kind = test.split("[")[0]
-        by_name = f"test_{stem}" in test or stem in test.split("::")[0]
+        by_name = test.split("::")[0].endswith(f"/test_{stem}.py")
         near = 0 if by_name else 1 if test.startswith(f"tests/{room}/") else 2
         places[test] = (near, seconds[test] * (1 + kinds[kind] / 4), test)
         kinds[kind] += 1
