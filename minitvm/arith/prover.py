@@ -410,8 +410,6 @@ class Prover:
                 return self._choice(expr, condition, a, b)
             case Call(op="if_then_else", args=(condition, a, b)):
                 return self._choice(expr, condition, a, b)
-            case Call(op="likely", args=(a,)):
-                return self.affine(a)
             case Call(op="shift_left", args=(a, IntImm(value=c))) if 0 <= c < expr.dtype.bits:
                 return self._if_it_fits(self.affine(a) * (1 << c), expr)
             case Call(op="shift_right", args=(a, IntImm(value=c))) if (

@@ -47,6 +47,7 @@ def names(body: Stmt) -> list[str]:
     return [node.buffer.name for node in walk(made) if isinstance(node, Allocate)]
 
 
+STRIDES = [(), (), [const(2)]]
 T, U, V = (temporary(name) for name in "TUV")
 LAST = n - 1 - i
 
@@ -80,6 +81,9 @@ def test_only_the_same_index_is_in_place() -> None:
     assert names(allocated(body, T, U)) == ["T", "U"]
     twice = loop(k, 2, stage(U, T[i] * 2.0))
     body = seq(stage(T, A[i]), twice, stage(B, U[i]))
+    assert names(allocated(body, T, U)) == ["T", "U"]
+    elsewhere = tir.call_extern("float32", "read", T.data, i)
+    body = seq(stage(T, A[i]), stage(U, T[i] + elsewhere), stage(B, U[i]))
     assert names(allocated(body, T, U)) == ["T", "U"]
 
 
@@ -147,6 +151,13 @@ def test_what_is_not_in_place(made: Stmt) -> None:
     assert names(allocated(body, T, U)) == ["T", "U"]
 
 
+def test_what_is_not_used_or_is_passed_to_a_call_has_its_own() -> None:
+    body = seq(stage(T, A[i]), stage(B, T[i]), stage(U, A[i]), stage(B, U[i]))
+    assert names(allocated(body, V, T, U)) == ["V", "T"]
+    seen = Evaluate(tir.call_packed("see", BufferRef(U)))
+    assert names(allocated(seq(body, seen), T, U)) == ["T", "U"]
+
+
 def test_a_smaller_constant_one_fits() -> None:
     large, small = temporary("L", 8, 4), temporary("S", 6, 4)
     body = seq(
@@ -182,22 +193,37 @@ def test_a_large_buffer_is_allocated_once_around_serial_loops() -> None:
     assert reuse_storage(kept) is kept
 
 
+def end_of(values: Any, place: int) -> int:
+    return int(values[len(values) - 1 - place])
+
+
 @settings(deadline=None)
 @given(st.data())
 def test_chains_of_stages(data: st.DataObject) -> None:
-    """Each stage reads some earlier ones, straight or backwards."""
-    stages = [temporary(f"T{place}") for place in range(data.draw(st.integers(1, 6)))]
+    """Each stage reads some earlier ones, straight or backwards, or through a call that gets the
+    whole; in their own loops or several in one, in buffers that lie closely or apart."""
+    stages = [
+        tir.decl_buffer((n,), "float32", f"T{place}", strides=data.draw(st.sampled_from(STRIDES)))
+        for place in range(data.draw(st.integers(1, 6)))
+    ]
     known, members = [A], []
     for buffer in (*stages, B):
         sources = data.draw(st.lists(st.sampled_from(known), min_size=1, max_size=2))
         value: PrimExpr = const(1.0)
         for source in sources:
-            value = value + source[data.draw(st.sampled_from([i, LAST]))]
+            index = data.draw(st.sampled_from([i, i, LAST, LAST, None]))
+            if index is None:
+                read = tir.call_packed("end_of", BufferRef(source), i).astype("float32")
+            else:
+                read = source[index]
+            value = value + read
         members.append(stage(buffer, value))
+        if data.draw(st.integers(0, 3)) == 0:
+            members[-1] = loop(k, 2, members[-1])
         known.append(buffer)
     before = func(allocated(seq(*members), *stages))
     a = np.arange(5, dtype=np.float32)
     expected, found = np.empty_like(a), np.empty_like(a)
-    interpret(before, a, expected)
-    interpret(reuse_storage(before), a, found)
+    interpret(before, a, expected, packed={"end_of": end_of})
+    interpret(reuse_storage(before), a, found, packed={"end_of": end_of})
     np.testing.assert_array_equal(found, expected)

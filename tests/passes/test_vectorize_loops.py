@@ -70,6 +70,44 @@ def text(body: Stmt) -> str:
 # -- What loops become ----------------------------------------------------------------------------
 
 
+FLAGS = decl_buffer((64,), "bool", name="F")
+FOLDED: dict[str, tuple[str, Callable[[Any, Any], PrimExpr], Buffer]] = {
+    "sum": ("vector_reduce_add", e.add, P),
+    "difference": ("vector_reduce_add", e.subtract, P),
+    "product": ("vector_reduce_mul", e.multiply, P),
+    "minimum": ("vector_reduce_min", e.minimum, P),
+    "maximum": ("vector_reduce_max", e.maximum, P),
+    "all": ("vector_reduce_and", e.logical_and, FLAGS),
+    "any": ("vector_reduce_or", e.logical_or, FLAGS),
+    "bitwise_and": ("vector_reduce_and", e.bitwise_and, P),
+    "bitwise_or": ("vector_reduce_or", e.bitwise_or, P),
+    "bitwise_xor": ("vector_reduce_xor", e.bitwise_xor, P),
+}
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+@pytest.mark.parametrize("name", FOLDED)
+def test_what_is_folded(name: str, mirrored: bool) -> None:
+    """Into one element, which is either operand; ``C[8] = value - C[8]`` is no fold."""
+    fold, operator, buffer = FOLDED[name]
+    operands = (buffer[8], buffer[v + 16])
+    step = store(buffer, operator(*(operands[::-1] if mirrored else operands)), 8)
+    params = {buffer.data: buffer}
+    func = PrimFunc((buffer.data,), vectorized(4, step), params, "f")
+    if name == "difference" and mirrored:
+        with pytest.raises(CompileError):
+            vectorize_loops(func)
+        return
+    made = vectorize_loops(func)
+    assert f"= {fold}({buffer.name}[8]" in str(made.body)
+    generator = np.random.default_rng(0)
+    found = generator.integers(0, 2 if buffer is FLAGS else 99, 64).astype(str(buffer.dtype))
+    expected = found.copy()
+    interpret(func, expected)
+    interpret(made, found)
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_saxpy(golden: Callable[[str], None]) -> None:
     at = i * 16 + v
     body = s.IfThenElse(likely(at < N), store(B, A[at] * X + B[at], at))
@@ -307,6 +345,29 @@ REFUSED: dict[str, tuple[Stmt, str]] = {
         "^f: loop v: expected a constant extent to vectorize, got n: split it by a constant and",
     ),
 }
+
+
+W = Var("w", FLOAT32)
+# Where a value may stand that reads an element.
+READ: dict[str, Callable[[PrimExpr], Stmt]] = {
+    "operand": lambda value: store(C, value * 2.0, v + 1),
+    "let": lambda value: store(C, e.Let(W, value, W * W), v + 1),
+    "body of a let": lambda value: store(C, e.Let(W, X, value + W), v + 1),
+    "let statement": lambda value: s.LetStmt(W, value, store(C, W, v + 1)),
+    "condition": lambda value: s.IfThenElse(value > 0.0, store(C, 1.0, v + 1)),
+    "choice": lambda value: store(C, e.Select(value > 0.0, X, X * X), v + 1),
+    "lazy choice": lambda value: store(
+        C, Call(FLOAT32, "if_then_else", (X > 0.0, value, X)), v + 1
+    ),
+}
+
+
+@pytest.mark.parametrize("place", READ)
+def test_what_another_iteration_writes_is_seen_wherever_it_is_read(place: str) -> None:
+    with pytest.raises(CompileError, match=r"writes C\[v \+ 1\] while another reads C\[v\]"):
+        vectorize_loops(func(vectorized(8, READ[place](C[v])), X))
+    text_of_other = str(vectorize_loops(func(vectorized(8, READ[place](A[v])), X)).body)
+    assert "for v" not in text_of_other
 
 
 @pytest.mark.parametrize("name", REFUSED)
