@@ -225,6 +225,17 @@ def test_a_condition_does_not_move_past_a_call() -> None:
     assert result(hoist_conditions(made), 2) == result(made, 2)
 
 
+def test_a_guard_does_not_move_past_a_call() -> None:
+    """The call is done in iterations too in which the guard behind it fails."""
+    inner = IfThenElse(likely(i * 2 < N[1] % 3), BufferStore(A, const(1.0), (i, j)))
+    called = IfThenElse(likely(CALL < 5), inner)
+    made = func(loop(o, 4, loop(i, 8, loop(j, 32, called))))
+    assert result(clip_loops(made), 2) == result(made, 2)
+    between = IfThenElse(likely(CALL < 5), loop(j, 32, inner))
+    made = func(loop(o, 4, loop(i, 8, between)))
+    assert result(clip_loops(made), 2) == result(made, 2)
+
+
 def test_a_buffer_filled_ahead_keeps_the_bounds_of_its_loop() -> None:
     """The extent is read once, also where filling the buffer ahead asks for it again."""
     T = tir.decl_buffer((4,), "float32", name="T")
