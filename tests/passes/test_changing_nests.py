@@ -227,7 +227,7 @@ def test_a_condition_does_not_move_past_a_call() -> None:
 
 def test_a_guard_does_not_move_past_a_call() -> None:
     """The call is done in iterations too in which the guard behind it fails."""
-    inner = IfThenElse(likely(i * 2 < N[1] % 3), BufferStore(A, const(1.0), (i, j)))
+    inner = IfThenElse(likely(i * 2 < o % 3), BufferStore(A, const(1.0), (i, j)))
     called = IfThenElse(likely(CALL < 5), inner)
     made = func(loop(o, 4, loop(i, 8, loop(j, 32, called))))
     assert result(clip_loops(made), 2) == result(made, 2)
