@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 
 import numpy as np
 import pytest
@@ -234,6 +235,7 @@ def test_a_guard_does_not_move_past_a_call() -> None:
     between = IfThenElse(likely(CALL < 5), loop(j, 32, inner))
     made = func(loop(o, 4, loop(i, 8, between)))
     assert result(clip_loops(made), 2) == result(made, 2)
+    check_passes(ChangingNest(Random(190209)))
 
 
 def test_a_buffer_filled_ahead_keeps_the_bounds_of_its_loop() -> None:
