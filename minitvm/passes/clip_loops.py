@@ -122,10 +122,12 @@ class _ClipLoops(Mutator):
                 return found if runs else _everywhere(found)
             case s.LetStmt() if is_pure(node.value):
                 return [x for x in self._needs(node.body) if node.var not in _variables(x.form)]
-            case s.IfThenElse(else_case=None) if is_likely(node.condition):
+            case s.IfThenElse(condition, else_case=None) if is_likely(condition):
+                if not is_pure(condition):  # which does something where the rest fails
+                    return []
                 found = _everywhere(self._needs(node.then_case))
-                form = self._form(node.condition)
-                return found if form is None else [*found, _Need(form, (node.condition,))]
+                form = self._form(condition)
+                return found if form is None else [*found, _Need(form, (condition,))]
             case s.SeqStmt() if node.seq:
                 return functools.reduce(_common, map(self._needs, node.seq))
             case s.AttrStmt() | s.Allocate():
@@ -150,7 +152,7 @@ class _ClipLoops(Mutator):
 
     def _form(self, condition: PrimExpr) -> Affine | None:
         (inside,) = cast(Call, condition).args
-        if not isinstance(inside, e.LT) or not is_pure(inside):
+        if not isinstance(inside, e.LT):
             return None
         return self._prover.affine(inside.b) - self._prover.affine(inside.a) - 1
 

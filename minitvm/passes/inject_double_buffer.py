@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import final
 
 from minitvm import expr as e
@@ -15,6 +16,7 @@ from minitvm.runtime.dtype import BOOL
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
 from minitvm.stmt import BufferStore, ForKind, PrimFunc, Stmt, seq, with_body
+from minitvm.structural_equal import structural_equal
 
 SCOPE = "double_buffer_scope"
 
@@ -60,7 +62,9 @@ def inject_double_buffer(func: PrimFunc, options: DoubleBufferOptions | None = N
     ------
     CompileError
         When the loop is parallel or vectorised, or filling the buffer depends on, or changes,
-        anything else that the loop writes: it can't run ahead then.
+        anything else that the loop writes: it can't run ahead then. When the buffer holds what an
+        earlier iteration, or another part of the program, left there: one that is allocated around
+        the loop is filled as a whole, and accessed in the loop only.
     """
     options = options or DoubleBufferOptions()
     if options.split_loop != 1 and options.split_loop % 2:
@@ -86,6 +90,11 @@ class _DoubleBuffer(Mutator):
         made: s.Allocate = self.descend(node)
         buffer = made.buffer
         if buffer in self._halves:  # its loop is inside
+            if any(getattr(each, "buffer", None) is buffer for each in walk_once(made.body)):
+                raise CompileError(
+                    f"double_buffer of {buffer.name}: expected accesses in its loop, found one "
+                    "outside of it: copy what is to stay into another buffer"
+                )
             return s.Allocate(self._halves[buffer], made.body)
         return made
 
@@ -252,22 +261,61 @@ def _check(node: s.For, body: Stmt, producer: s.AttrStmt) -> None:
             f"{where}: expected a serial loop, found {node.kind.name.lower()}: its iterations have "
             "no order in which one could run ahead"
         )
-    if any(isinstance(each, BufferRef) and each.buffer is buffer for each in walk_once(body)):
+    for each in walk_once(body):
+        if not isinstance(each, BufferLoad | BufferStore | BufferRef):
+            continue
+        if each.buffer.data is buffer.data and (
+            each.buffer is not buffer or isinstance(each, BufferRef)
+        ):
+            raise CompileError(
+                f"{where}: expected accesses of its elements by its own name, found the whole "
+                f"buffer passed to a call or its memory under the name {each.buffer.name}"
+            )
+    is_fresh = any(
+        isinstance(each, s.Allocate) and each.buffer is buffer for each in walk_once(body)
+    )
+    if not is_fresh and not _is_filled(fill, buffer):
         raise CompileError(
-            f"{where}: expected accesses of elements, found the whole buffer passed to a call"
+            f"{where}: expected plain loops that fill all of it first, since it is allocated "
+            "around the loop and would keep elements of an earlier iteration: allocate it in "
+            "the loop"
         )
-    inside = {each.buffer for each in walk_once(fill) if isinstance(each, s.Allocate)}
+    inside = {each.buffer.data for each in walk_once(fill) if isinstance(each, s.Allocate)}
     rest = _Drop(fill).stmt(body)
-    filled = written_buffers(fill) - inside
-    read = {each.buffer for each in walk_once(fill) if isinstance(each, BufferLoad)}
-    used = {each.buffer for each in walk_once(rest) if isinstance(each, BufferLoad)}
-    clash = (read & written_buffers(rest)) | ((filled - {buffer}) & (used | written_buffers(rest)))
+    filled, changed = _memory(written_buffers(fill)) - inside, _memory(written_buffers(rest))
+    read = _memory(each.buffer for each in walk_once(fill) if isinstance(each, BufferLoad))
+    used = _memory(each.buffer for each in walk_once(rest) if isinstance(each, BufferLoad))
+    clash = (read & changed) | ((filled - {buffer.data}) & (used | changed))
     if clash or not is_pure(fill):
         names = ", ".join(sorted(each.name for each in clash)) or "a call with effects"
         raise CompileError(
             f"{where}: expected it to be filled independently of the rest of the loop, found both "
             f"to use {names}"
         )
+
+
+def _memory(buffers: Iterable[Buffer]) -> set[Var]:
+    return {each.data for each in buffers}
+
+
+def _is_filled(node: Stmt, buffer: Buffer) -> bool:
+    """Whether a statement begins with loops that store to each element of `buffer`, and load
+    none."""
+    while isinstance(node, s.SeqStmt) and node.seq:
+        node = node.seq[0]
+    extents: dict[Var, PrimExpr] = {}
+    while isinstance(node, s.For) and e.const_int(node.min) == 0:
+        extents[node.loop_var] = node.extent
+        node = node.body
+    if not isinstance(node, BufferStore) or node.buffer is not buffer or node.predicate is not None:
+        return False
+    if any(isinstance(each, BufferLoad) and each.buffer is buffer for each in walk_once(node)):
+        return False
+    counted = [index for index in node.indices if isinstance(index, Var) and index in extents]
+    return len(set(counted)) == buffer.ndim and all(
+        structural_equal(extents[index], extent)
+        for index, extent in zip(counted, buffer.shape, strict=True)
+    )
 
 
 class _Drop(Mutator):

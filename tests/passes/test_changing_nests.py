@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 
 import numpy as np
 import pytest
@@ -144,18 +145,25 @@ def e_max(value: tir.PrimExpr) -> tir.PrimExpr:
     return made
 
 
-def test_padding_is_computed_only_where_it_is_known_to_be_there() -> None:
-    """A loop's bound and a name, of which nothing is known once they are written."""
+@pytest.mark.parametrize("changes", [True, False], ids=["changes", "stays"])
+@pytest.mark.parametrize("named", [True, False], ids=["name", "bound"])
+def test_padding_is_computed_only_where_it_is_known_to_be_there(named: bool, changes: bool) -> None:
+    """A loop's bound and a name, of which nothing is known once they are written: `i` is less than
+    8 where ``N[0]`` is, as long as the loop ends at ``N[0]``."""
     S = tir.decl_buffer((8,), "float32", name="S")
-    padded = AttrStmt(S, "padded_buffer", const(1), IfThenElse(
-        likely(i < N[0]), BufferStore(S, A[i, 0], (te.min(i, 7),))
-    ))  # fmt: skip
-    body = seq(BufferStore(N, const(64), (const(0),)), padded)
-    nest = For(i, const(0), N[0] * 0 + N[1], ForKind.SERIAL, body)
+    body: Stmt = BufferStore(S, A[i, 0], (i,))
+    for guard in (i < 8, N[0] < 8, N[0] >= 0):
+        body = IfThenElse(likely(guard), body)
+    body = AttrStmt(S, "padded_buffer", const(1), body)
+    if changes:
+        body = seq(BufferStore(N, const(1), (const(0),)), body)
+    nest = LetStmt(i, N[0], body) if named else For(i, const(0), N[0], ForKind.SERIAL, body)
     made = PrimFunc(
         (A.data, N.data, S.data), nest, {A.data: A, N.data: N, S.data: S}, "f"
     )  # fmt: skip
-    assert compute_padding(made) is made
+    assert (compute_padding(made) is made) == changes
+    a, n = np.ones((64, 32), "float32"), np.full(4, 9 if changes else 7, "int32")
+    interpret(compute_padding(made), a, n, np.zeros(8, "float32"))
 
 
 CALL = Call(INT32, "call_packed", (StringImm(DOUBLE), BufferRef(N)))
@@ -216,6 +224,18 @@ def test_a_condition_does_not_move_past_a_call() -> None:
     inner = IfThenElse(likely(o < 1), BufferStore(A, const(1.0), (i, j)))
     made = func(loop(o, 4, loop(i, 8, loop(j, 8, IfThenElse(likely(CALL < 5), inner)))))
     assert result(hoist_conditions(made), 2) == result(made, 2)
+
+
+def test_a_guard_does_not_move_past_a_call() -> None:
+    """The call is done in iterations too in which the guard behind it fails."""
+    inner = IfThenElse(likely(i * 2 < o % 3), BufferStore(A, const(1.0), (i, j)))
+    called = IfThenElse(likely(CALL < 5), inner)
+    made = func(loop(o, 4, loop(i, 8, loop(j, 32, called))))
+    assert result(clip_loops(made), 2) == result(made, 2)
+    between = IfThenElse(likely(CALL < 5), loop(j, 32, inner))
+    made = func(loop(o, 4, loop(i, 8, between)))
+    assert result(clip_loops(made), 2) == result(made, 2)
+    check_passes(ChangingNest(Random(190209)))
 
 
 def test_a_buffer_filled_ahead_keeps_the_bounds_of_its_loop() -> None:

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 import minitvm as tvm
 from minitvm import te, tir
 from minitvm.error import TVMError
-from minitvm.expr import PrimExpr, Var, as_expr, const
+from minitvm.expr import Buffer, PrimExpr, Var, as_expr, const
 from minitvm.interpreter import interpret
 from minitvm.passes.inject_double_buffer import SCOPE, DoubleBufferOptions, inject_double_buffer
+from minitvm.runtime.dtype import FLOAT32
 from minitvm.stmt import (
     Allocate,
     AttrStmt,
@@ -91,6 +92,8 @@ def test_without_a_loop_there_is_nothing_to_run_ahead_of() -> None:
     np.testing.assert_array_equal(b, 1.0)
 
 
+SAME_AS_B = Buffer(B.data, B.shape, FLOAT32, "other")
+SAME_AS_T = Buffer(T.data, T.shape, FLOAT32, "other")
 CALL = Evaluate(tir.call_packed("f", T))
 WRITES_B = AttrStmt(T, SCOPE, const(1), use(A[i, j]))
 
@@ -102,11 +105,41 @@ WRITES_B = AttrStmt(T, SCOPE, const(1), use(A[i, j]))
         (seq(ahead(T, B[i, j]), use(T[j])), ForKind.SERIAL, "found both to use B"),
         (seq(ahead(T, A[i, j]), CALL), ForKind.SERIAL, "found the whole buffer passed to a call"),
         (seq(WRITES_B, use(T[j])), ForKind.SERIAL, "found both to use B"),
+        (seq(ahead(T, SAME_AS_B[i, j]), use(T[j])), ForKind.SERIAL, "found both to use "),
+        (seq(ahead(T, A[i, j]), use(SAME_AS_T[j])), ForKind.SERIAL, "under the name other"),
     ],
 )
 def test_errors(body: Stmt, kind: ForKind, message: str) -> None:
     with pytest.raises(TVMError, match=rf"double_buffer of T in loop i: .*{message}"):
         inject_double_buffer(func(rows(Allocate(T, body), kind=kind)))
+
+
+LOW = AttrStmt(T, SCOPE, const(1), loop(j, 3, BufferStore(T, A[i, j], (j,))))
+SAME = AttrStmt(T, SCOPE, const(1), loop(j, 4, BufferStore(T, A[i, j], (const(0),))))
+SUM = ahead(T, T[j] + A[i, j])
+
+
+@pytest.mark.parametrize("fill", [LOW, SAME, SUM])
+def test_a_buffer_around_the_loop_is_filled_as_a_whole(fill: Stmt) -> None:
+    """Each half would keep what every second iteration leaves."""
+    with pytest.raises(TVMError, match="double_buffer of T in loop i: expected plain loops that"):
+        inject_double_buffer(func(Allocate(T, rows(seq(fill, use(T[j]))))))
+
+
+def test_sums_fill_a_buffer_around_the_loop() -> None:
+    zero = loop(j, 4, BufferStore(T, const(0.0), (j,)))
+    total = loop(k, 2, loop(j, 4, BufferStore(T, T[j] + A[i, j], (j,))))
+    fill = AttrStmt(T, SCOPE, const(1), seq(zero, total))
+    before = func(Allocate(T, rows(seq(fill, use(T[j])))))
+    a, b = np.ones((5, 4), np.float32), np.zeros((5, 4), np.float32)
+    interpret(inject_double_buffer(before), a, b)
+    np.testing.assert_array_equal(b, 2.0)
+
+
+def test_a_buffer_that_is_read_after_its_loop() -> None:
+    last = loop(j, 4, BufferStore(B, T[j], (const(0), j)))
+    with pytest.raises(TVMError, match="double_buffer of T: expected accesses in its loop"):
+        inject_double_buffer(func(Allocate(T, seq(rows(seq(ahead(T, A[i, j]), use(T[j]))), last))))
 
 
 def test_split_by_an_odd_number() -> None:
