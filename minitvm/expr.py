@@ -1767,6 +1767,21 @@ def cast(dtype: DTypeLike, value: Any) -> PrimExpr:
     return Cast(wanted, expr)
 
 
+# Calls whose value does not depend on their arguments alone, or that do something.
+IMPURE_CALLS = frozenset({
+    "call_packed", "call_extern", "call_llvm_intrin", "tvm_access_ptr", "tvm_stack_make_array",
+    "checked",
+})  # fmt: skip
+
+
+def _may_go(value: PrimExpr) -> bool:
+    """Whether `value` need not be evaluated where its number doesn't matter."""
+    from minitvm.functor import walk_once  # the traversal stands above the nodes it visits
+
+    calls = (each.op for each in walk_once(value) if isinstance(each, Call))
+    return IMPURE_CALLS.isdisjoint(calls)
+
+
 _ZERO_RIGHT = ("Add", "Sub")  # x op 0 is x
 _ONE_RIGHT = ("Mul", "Div", "FloorDiv")  # x op 1 is x
 
@@ -1774,7 +1789,8 @@ _ONE_RIGHT = ("Mul", "Div", "FloorDiv")  # x op 1 is x
 def _arithmetic(node: Any, a: Any, b: Any) -> PrimExpr:
     """The node on promoted operands, folded where they are constants or an identity holds.
 
-    Identities are those that hold for every float, NaN, infinities and signed zeros included.
+    Identities are those that hold for every float, NaN, infinities and signed zeros included. What
+    calls out of the program stays, whatever it is multiplied by.
     """
     x, y = promote(a, b)
     name: str = node.__name__
@@ -1786,12 +1802,12 @@ def _arithmetic(node: Any, a: Any, b: Any) -> PrimExpr:
     if isinstance(y, IntImm):
         if (y.value == 0 and name in _ZERO_RIGHT) or (y.value == 1 and name in _ONE_RIGHT):
             return x
-        if y.value == 0 and name not in ("Min", "Max"):
+        if y.value == 0 and name not in ("Min", "Max") and _may_go(x):
             return constant(0, x.dtype)  # x * 0, and by definition x / 0 and x % 0
     if isinstance(x, IntImm):
         if (x.value == 0 and name == "Add") or (x.value == 1 and name == "Mul"):
             return y
-        if x.value == 0 and name not in ("Min", "Max", "Sub"):
+        if x.value == 0 and name not in ("Min", "Max", "Sub") and _may_go(y):
             return constant(0, x.dtype)
     made: PrimExpr = node(x, y)
     return made
@@ -1983,9 +1999,9 @@ def as_condition(value: Any) -> PrimExpr:
 def logical_and(a: Any, b: Any) -> PrimExpr:
     """Both of two conditions."""
     x, y = _match(as_condition(a), as_condition(b))
-    if isinstance(x, IntImm):
+    if isinstance(x, IntImm) and (x.value or _may_go(y)):
         return y if x.value else x
-    if isinstance(y, IntImm):
+    if isinstance(y, IntImm) and (y.value or _may_go(x)):
         return x if y.value else y
     return And(x, y)
 
@@ -1994,9 +2010,9 @@ def logical_and(a: Any, b: Any) -> PrimExpr:
 def logical_or(a: Any, b: Any) -> PrimExpr:
     """Either of two conditions."""
     x, y = _match(as_condition(a), as_condition(b))
-    if isinstance(x, IntImm):
+    if isinstance(x, IntImm) and (not x.value or _may_go(y)):
         return x if x.value else y
-    if isinstance(y, IntImm):
+    if isinstance(y, IntImm) and (not y.value or _may_go(x)):
         return y if y.value else x
     return Or(x, y)
 

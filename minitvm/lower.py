@@ -39,7 +39,7 @@ from minitvm.runtime.errors import CompileError
 from minitvm.stmt import ORIGIN, IRModule, PrimFunc, seq
 from minitvm.te.origin import origin_of
 from minitvm.te.schedule import Schedule, create_schedule, is_input
-from minitvm.te.tensor import Tensor
+from minitvm.te.tensor import PlaceholderOp, Tensor
 from minitvm.verify import check_written
 
 PREPACKED = "prepacked"
@@ -245,6 +245,7 @@ def _from_schedule(
     """The function, and one for each argument that is computed ahead."""
     if args is None or not isinstance(args, (list, tuple)):
         raise CompileError(f"{name}: expected a list of arguments, such as [A, B, C], got {args!r}")
+    _check_computed(schedule, args, name)
     _check_ahead(schedule, args, name)
     schedule, ahead = schedule.without_ahead()
     for source in ahead:
@@ -268,6 +269,21 @@ def _from_schedule(
         parts.append(made)
     attrs = {**func.attrs, PREPACKED: prepacked} if prepacked else func.attrs
     return [PrimFunc(func.params, func.body, func.buffer_map, name, attrs), *parts]
+
+
+def _check_computed(schedule: Schedule, args: Sequence[Any], name: str) -> None:
+    """An argument that is no input is written: some stage computes it."""
+    for position, arg in enumerate(args):
+        if not isinstance(arg, Tensor) or isinstance(arg.op, PlaceholderOp):
+            continue
+        if arg.op not in schedule.stage_map:
+            outputs = ", ".join(each.name for each in schedule.outputs)
+            listed = ", ".join(f"{each.name}.op" for each in (*schedule.outputs, arg.op))
+            raise CompileError(
+                f"{name}: argument {position} {arg.name}: expected a placeholder, or a tensor that "
+                f"the schedule computes, got one that {outputs} does not read: have it computed, "
+                f"as in te.create_schedule([{listed}]), or leave it out of the arguments"
+            )
 
 
 def _check_ahead(schedule: Schedule, args: Sequence[Any], name: str) -> None:

@@ -35,11 +35,9 @@ def target_machine(triple: str, cpu: str, features: str, level: int = 2) -> Any:
     else:
         llvm.initialize_all_targets()
         llvm.initialize_all_asmprinters()
-    machine = llvm.Target.from_triple(triple).create_target_machine(
+    return llvm.Target.from_triple(triple).create_target_machine(
         cpu=cpu, features=features, opt=level, reloc="pic", codemodel="small"
     )
-    machine.set_asm_verbosity(False)
-    return machine
 
 
 def host_machine(level: int = 2) -> Any:

@@ -54,16 +54,17 @@ FACE = "minitvm"
 RUNTIME_DEPENDENCIES = {"numpy", "llvmlite"}
 # These alone may be imported inside a function, the last for type checkers, which bring it.
 OPTIONAL = {"torch", "ml_dtypes", "google", "safetensors", "typing_extensions"}
-# The nodes' `__str__` asks the printer and their `__reduce__` the traversal, which stand above the
-# nodes; a stage knows its schedule, by its type. hashlib loads OpenSSL, and logging much, which
-# `import minitvm` does not need. `te` hands hybrid on when it is asked for, and the face explain;
-# both import them for type checkers alone.
+# The nodes' `__str__` asks the printer, their `__reduce__` and the folding of constants the
+# traversal, which stand above the nodes; a stage knows its schedule, by its type. hashlib loads
+# OpenSSL, and logging much, which `import minitvm` does not need. `te` hands hybrid on when it is
+# asked for, and the face explain; both import them for type checkers alone.
 IMPORTED_INSIDE = {
     ("minitvm", "minitvm.explanation.explain"),
     ("minitvm.auto_scheduler.attempts", "logging"),
     ("minitvm.runtime.code_cache", "hashlib"),
     ("minitvm.te", "minitvm.te.hybrid"),
     ("minitvm.te.stage", "minitvm.te.schedule"),
+    ("minitvm.expr", "minitvm.functor"),
     ("minitvm.expr", "minitvm.printer"),
     ("minitvm.stmt", "minitvm.printer"),
     ("minitvm.stmt", "minitvm.functor"),

@@ -6,19 +6,13 @@ from collections.abc import Hashable
 from dataclasses import fields
 from typing import Any
 
-from minitvm.expr import Call, FloatImm, IntImm, PrimExpr, Var
+from minitvm.expr import IMPURE_CALLS, Call, FloatImm, IntImm, PrimExpr, Var
 from minitvm.functor import CHILDREN, Node, walk_once
-
-# Calls whose value does not depend on their arguments alone, or that do something.
-_IMPURE = frozenset({
-    "call_packed", "call_extern", "call_llvm_intrin", "tvm_access_ptr", "tvm_stack_make_array",
-    "checked",
-})  # fmt: skip
 
 
 def is_impure(node: Node) -> bool:
     """Whether `node` itself is a call that does something, or whose value may be another again."""
-    return isinstance(node, Call) and node.op in _IMPURE
+    return isinstance(node, Call) and node.op in IMPURE_CALLS
 
 
 def is_pure(node: Node) -> bool:

@@ -32,7 +32,7 @@ _LARGEST = 1 << 62  # beyond it, nothing checks that 64 bits suffice
 _MAX_ALTERNATIVES = 64  # of one condition
 _MAX_CHOICES = 8  # that one question looks at, the nearest to it
 _MAX_CHECKS = 32  # of systems, for one question
-_MAX_ROWS = 300  # made for that
+_MAX_ROWS = 2400  # made for that
 _MAX_TERMS = 64  # of a product of sums
 _MAX_FACTORS = 16
 _MOST = INT64.max()  # the greatest divisor of a form: forms become expressions of int64
@@ -410,8 +410,6 @@ class Prover:
                 return self._choice(expr, condition, a, b)
             case Call(op="if_then_else", args=(condition, a, b)):
                 return self._choice(expr, condition, a, b)
-            case Call(op="likely", args=(a,)):
-                return self.affine(a)
             case Call(op="shift_left", args=(a, IntImm(value=c))) if 0 <= c < expr.dtype.bits:
                 return self._if_it_fits(self.affine(a) * (1 << c), expr)
             case Call(op="shift_right", args=(a, IntImm(value=c))) if (

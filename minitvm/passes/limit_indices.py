@@ -269,11 +269,11 @@ class _Limits:
         if isinstance(node, e.Min | e.Max):
             return _greater(a, b)
         if isinstance(node, e.Mod | e.FloorMod):
-            return b if b.most else _constant(0)
+            return _Bound(b.most, b.terms, a.exact and b.exact)
         if isinstance(node, e.Div | e.FloorDiv) or (
             isinstance(node, Call) and node.op == "shift_right"
         ):
-            return a
+            return _Bound(a.most, a.terms, a.exact and b.exact)
         return _sum(_sum(a, b), _sum(_constant(1), _greater(a, b)))  # of bits
 
     def _needed_of(self, bound: _Bound) -> _Bound:

@@ -56,7 +56,8 @@ class _SimplifyStmts(Simplifier):
     def visit_For(self, node: s.For) -> Stmt:
         low, extent = self.expr(node.min), self.expr(node.extent)
         if self._prover.proves(-self._prover.affine(extent)):
-            return _NOTHING
+            calls = [s.Evaluate(each) for each in (low, extent) if not is_pure(each)]
+            return s.seq(*calls)
         keep = (
             self._keep
             or node.kind == ForKind.THREAD_BINDING
@@ -86,7 +87,9 @@ class _SimplifyStmts(Simplifier):
         made: s.BufferStore = self.descend(node)
         if made.predicate is None or (known := constant_in_all_lanes(made.predicate)) is None:
             return made
-        return s.BufferStore(made.buffer, made.value, made.indices) if known else _NOTHING
+        if known:
+            return s.BufferStore(made.buffer, made.value, made.indices)
+        return _NOTHING if is_pure(made.value) else s.Evaluate(made.value)
 
     def visit_While(self, node: s.While) -> Stmt:
         condition = self.expr(node.condition)

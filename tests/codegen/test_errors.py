@@ -573,3 +573,22 @@ def test_names_with_percent_signs() -> None:
     refused(f, (), TypeError, "f%n: expected 2 arguments (100%s, B%d), got 0")
     text = "f%n: argument 0 '100%s': expected shape[0] == 2, got 3"
     refused(f, (f32(3), f32(2)), ValueError, text)
+
+
+@pytest.mark.parametrize("schedule", [lambda C: create_schedule(C.op), lambda C: [C]])
+@pytest.mark.parametrize(
+    "body", [lambda A, B: A + 1.0, lambda A, B: A + te.if_then_else(te.const(False), B, 1.0)]
+)
+def test_an_argument_that_nothing_computes_is_refused(schedule: Any, body: Any) -> None:
+    """Neither the output reads it, nor does what is left of an expression once it is folded."""
+    A = te.placeholder((4,), name="A")
+    B = te.compute((4,), lambda i: A[i] * 2.0, name="B")
+    C = te.compute((4,), lambda i: body(A[i], B[i]), name="C")
+    text = (
+        "f: argument 1 B: expected a placeholder, or a tensor that the schedule computes, got one "
+        "that C does not read: have it computed, as in te.create_schedule([C.op, B.op]), or leave "
+        "it out of the arguments"
+    )
+    with pytest.raises(CompileError, match=f"^{re.escape(text)}$"):
+        build(schedule(C), [A, B, C], name="f")
+    build(create_schedule([C.op, B.op]), [A, B, C], name="f")

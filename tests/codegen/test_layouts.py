@@ -49,6 +49,26 @@ def test_strides_from_the_array(array: Array) -> None:
     call(np.broadcast_to(array[:1], (4, 3)), strides=[te.var("s0", "int64"), te.var("s1")])
 
 
+@pytest.mark.parametrize(
+    "dtype", ["bool", "int8", "uint16", "float16", "int32", "float32", "int64", "float64"]
+)
+def test_steps_of_any_size(dtype: str) -> None:
+    """Powers of two of bytes, and others; backwards; elements that overlap not at all."""
+    n, m = te.var("n"), te.var("m")
+    x = te.placeholder((n, m), dtype, name="X")
+    y = te.compute((n, m), lambda i, j: x[i, j], name="Y")
+    f = tvm.build(te.create_schedule(y.op), [x, y], name="f")
+    memory = np.arange(1 << 14).astype(dtype)
+    for step in (1, 2, 3, 4, 8, 16, 32, 64, 128, 256, 257, 512, 1000, 1024, 2048, 4096):
+        for across in (0, 1, 5, 64):
+            strides = (step * memory.itemsize, across * memory.itemsize)
+            array = np.lib.stride_tricks.as_strided(memory, (3, 4), strides, writeable=False)
+            for view in (array, array[::-1], array[:, ::-1], array.T):
+                result = np.zeros(view.shape, dtype)
+                f(view, result)
+                np.testing.assert_array_equal(result, view)
+
+
 def test_given_strides() -> None:
     call(rows_of_8, strides=[8, 1])
     with pytest.raises(ValueError, match=r"argument 0 'A': expected strides\[0\] == 8 .*, got 3"):

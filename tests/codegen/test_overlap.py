@@ -33,6 +33,18 @@ def test_interleaved_views_are_apart() -> None:
     np.testing.assert_array_equal(pixels[..., 1:], np.zeros((5, 7, 2)))
 
 
+def test_what_is_too_hard_to_tell_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.zeros((4, 6), np.float32)
+    INC(x[:, ::2], x[:, 1::2])
+
+    def give_up(*args: object, **limit: object) -> bool:
+        raise np.exceptions.TooHardError
+
+    monkeypatch.setattr(np, "shares_memory", give_up)
+    with pytest.raises(ValueError, match="memory"):
+        INC(x[:, ::2], x[:, 1::2])
+
+
 @settings(deadline=None)  # the first call of a kind compiles a variant
 @given(st.data())
 def test_views_of_one_array(data: st.DataObject) -> None:

@@ -107,7 +107,8 @@ def test_one_element(dtype: DType) -> None:
     assert values_of(dtype, y_found) == [one, one]
 
 
-def test_constant_predicates_leave_no_trace() -> None:
+@pytest.mark.parametrize("disabled", [[], ["simplify"]], ids=str)
+def test_constant_predicates_leave_no_trace(disabled: list[str]) -> None:
     x, y = decl_buffer((64,), name="X"), decl_buffer((64,), name="Y")
     index = Ramp(const(0), const(1), 16)
     always, never = (e.Broadcast(const(value), 16) for value in (True, False))
@@ -118,7 +119,8 @@ def test_constant_predicates_leave_no_trace() -> None:
             BufferStore(y, BufferLoad(x, (index,)), (Ramp(const(32), const(1), 16),), never),
         )
     )
-    kernel = build(function(body, x, y))
+    with PassContext(disabled_pass=disabled):
+        kernel = build(function(body, x, y))
     assert "masked" not in kernel.get_source("ll")
     found = np.ones(64, np.float32)
     kernel(np.arange(64, dtype=np.float32), found)

@@ -13,7 +13,7 @@ from minitvm import te, tir
 from minitvm.arith import linear
 
 MOST_SYSTEMS = 4_000
-MOST_ROWS = 120_000
+MOST_ROWS = 200_000
 
 Program = tuple[te.Schedule, list[Any], dict[Any, Any]]
 n = te.var("n")

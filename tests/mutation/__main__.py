@@ -24,7 +24,7 @@ from tests.mutation.equal import EQUAL
 from tests.mutation.mutants import Mutant, mutants_of, sampled
 from tests.mutation.runner import Tree, judged
 from tests.mutation.sources import CACHE, ROOMS, ROOT
-from tests.mutation.traces import Traces, test_files, trace
+from tests.mutation.traces import Traces, known_failing, note_failing, test_files, trace
 
 RESULTS = CACHE / "results.jsonl"
 STATES = ("caught", "timed out", "survived", "equal", "unsure")
@@ -46,9 +46,11 @@ def main() -> None:
         for mutant in mutants:
             print(_shown(mutant))
         return
-    known = {} if options.fresh else _noticed()
-    left = [m for m in mutants if m.key not in known and m.key not in EQUAL]
-    known |= {mutant.key: record for mutant, record in _run(left, options)}
+    known = {} if options.fresh else _known()
+    if not options.known:
+        noticed = {key for key, each in known.items() if each["state"] in ("caught", "timed out")}
+        left = [m for m in mutants if m.key not in noticed and m.key not in EQUAL]
+        known |= {mutant.key: record for mutant, record in _run(left, options)}
     equal = [{"room": m.room, "state": "equal"} for m in mutants if m.key in EQUAL]
     records = [known[m.key] for m in mutants if m.key in known and m.key not in EQUAL] + equal
     print(table(records))
@@ -66,6 +68,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--near", type=float, default=4, help="seconds of tests for each change")
     parser.add_argument("--far", type=float, default=40, help="and for those that survive them")
     parser.add_argument("--fresh", action="store_true", help="also what was caught last time")
+    parser.add_argument("--known", action="store_true", help="the table of earlier runs alone")
     parser.add_argument("--list", action="store_true", help="show the changes and run nothing")
     return parser.parse_args()
 
@@ -80,14 +83,12 @@ def _room(room: str, only: str) -> list[Mutant]:
     return [m for path in paths if only in str(path) for m in mutants_of(path)]
 
 
-def _noticed() -> dict[tuple[str, ...], dict[str, Any]]:
-    """What earlier runs have noticed, by the changes' keys."""
+def _known() -> dict[tuple[str, ...], dict[str, Any]]:
+    """What became of changes in earlier runs, by their keys."""
     found: dict[tuple[str, ...], dict[str, Any]] = {}
     for line in RESULTS.read_text(encoding="utf-8").splitlines() if RESULTS.exists() else ():
         record = json.loads(line)
-        if record["state"] in ("caught", "timed out"):
-            key = record["path"], record["function"], record["before"], record["after"]
-            found[key] = record
+        found[record["path"], record["function"], record["before"], record["after"]] = record
     return found
 
 
@@ -111,17 +112,23 @@ def _run(
             trees.put(stack.enter_context(Tree()))
         with ThreadPoolExecutor(options.jobs) as pool:
             for mutant, record in zip(mutants, pool.map(judge, mutants), strict=True):
-                with RESULTS.open("a", encoding="utf-8") as results:
-                    results.write(json.dumps(record) + "\n")
+                _note(record)
                 if record["state"] == "survived":
                     print(_shown(mutant), flush=True)
                 records.append(record)
         failing = _failing(trees.get(), records, traces)
+    note_failing(known_failing() | failing)
     for mutant, record in zip(mutants, records, strict=True):
         if set(record["by"]) & failing:
             record["state"] = "unsure"
+            _note(record)
             print(f"fails without the change: {record['by'][0]}\n{_shown(mutant)}")
         yield mutant, record
+
+
+def _note(record: dict[str, Any]) -> None:
+    with RESULTS.open("a", encoding="utf-8") as results:
+        results.write(json.dumps(record) + "\n")
 
 
 def _failing(tree: Tree, records: list[dict[str, Any]], traces: Traces) -> set[str]:

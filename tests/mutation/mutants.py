@@ -12,7 +12,7 @@ import hashlib
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,8 +115,12 @@ class Mutant:
 
 def mutants_of(path: Path) -> list[Mutant]:
     """Every change of the file."""
-    source = path.read_bytes()
-    return list(_Finder(str(path.relative_to(ROOT)), source).changes(ast.parse(source)))
+    return mutants_in(str(path.relative_to(ROOT)), path.read_bytes())
+
+
+def mutants_in(name: str, source: bytes) -> list[Mutant]:
+    """Every change of the source of a file."""
+    return list(_Finder(name, source).changes(ast.parse(source)))
 
 
 def compiles(mutant: Mutant) -> bool:
@@ -129,7 +133,12 @@ def compiles(mutant: Mutant) -> bool:
     return ast.dump(changed) != ast.dump(ast.parse(source))
 
 
-def sampled(mutants: list[Mutant], count: int, seed: int) -> list[Mutant]:
+def sampled(
+    mutants: list[Mutant],
+    count: int,
+    seed: int,
+    compiles: Callable[[Mutant], bool] = compiles,
+) -> list[Mutant]:
     """`count` of them, at most one a line; a change elsewhere in the files draws the same."""
     repeated: Counter[tuple[str, ...]] = Counter()
     order = []
@@ -193,7 +202,7 @@ class _Finder:
 
     def _mutant(self, line: int, start: int, end: int, kind: str, new: str) -> Mutant:
         first = self._source.rfind(b"\n", 0, start) + 1
-        last = self._source.find(b"\n", end)
+        last = self._source.find(b"\n", end) % (len(self._source) + 1)  # -1: the last line
         before = self._source[first:last]
         after = self._source[first:start] + new.encode() + self._source[end:last]
         function = ".".join(self._scope)

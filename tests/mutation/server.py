@@ -24,6 +24,7 @@ _IMPORTED_ONCE = ("numpy", "torch", "hypothesis", "llvmlite.binding", "ml_dtypes
 _MOST_MEMORY = 3 << 30  # resident bytes of a child: there are others on the machine
 _BROKEN = 99
 _PATIENCE = 12  # wall seconds to a second of the processor, on a machine that others use
+_LONGEST_PAUSE = 60  # wall seconds in which a child and what it has waited for do nothing
 
 
 class _Chosen:
@@ -64,11 +65,16 @@ def _run(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _wait(child: int, deadline: float) -> str:
+    spent, paused = -1, time.monotonic()
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             break
-        if time.monotonic() > deadline or _resident(child) > _MOST_MEMORY:
+        now = time.monotonic()
+        if spent != (spent := _ticks(child)):
+            paused = now
+        idle = now - paused > _LONGEST_PAUSE
+        if idle or now > deadline or _resident(child) > _MOST_MEMORY:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             return "timed out"
@@ -85,6 +91,15 @@ def _resident(process: int) -> int:
         return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * resource.getpagesize()
     except (OSError, IndexError):
         return 0
+
+
+def _ticks(process: int) -> int:
+    """The processor's time of a child and of those of its own that have ended."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
+    except (OSError, IndexError):
+        return 0
+    return sum(map(int, fields[11:15]))
 
 
 def _test(tests: list[str], limit: float, output: Path, all_of_them: bool) -> NoReturn:

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -24,6 +24,7 @@ from tests.mutation.sources import CACHE, ROOMS, ROOT
 
 TRACES = CACHE / "traces"
 TEXTS = CACHE / "texts"  # the traced sources, by their digests
+FAILING = CACHE / "failing"
 # Of no use here: they build packages, read sources or measure.
 LEFT_OUT = ("test_packaging.py", "test_benchmarks.py", "test_architecture.py", "test_examples.py")
 
@@ -34,8 +35,20 @@ def test_files() -> list[str]:
     return [str(path.relative_to(ROOT)) for path in found if path.name not in LEFT_OUT]
 
 
+def known_failing() -> set[str]:
+    """The tests that have failed without a change since they were traced."""
+    return set(FAILING.read_text(encoding="utf-8").split("\0")) if FAILING.exists() else set()
+
+
+def note_failing(tests: Iterable[str]) -> None:
+    """From now on these are known to fail by themselves."""
+    CACHE.mkdir(exist_ok=True)
+    FAILING.write_text("\0".join(sorted(tests)), encoding="utf-8")
+
+
 def trace(files: list[str], jobs: int) -> None:
     """Runs `files` of tests, each in a process, and notes the lines of each test."""
+    note_failing(test for test in known_failing() if test.split("::")[0] not in files)
     with ThreadPoolExecutor(jobs) as pool:
         for name, passed in zip(files, pool.map(_trace_one, files), strict=True):
             print(f"traced {name}: {passed} tests", flush=True)
@@ -87,7 +100,10 @@ class Traces:
 
     def __init__(self) -> None:
         self._traces = list(_read())
-        self._seconds = {t: s for trace in self._traces for t, s in trace.tests.items()}
+        failing = known_failing()
+        self._seconds = {
+            t: s for trace in self._traces for t, s in trace.tests.items() if t not in failing
+        }
         self._lines: dict[str, dict[int, set[str]]] = {}
         self._functions: dict[str, ast.Module] = {}
 
@@ -123,6 +139,8 @@ class Traces:
             found: dict[int, set[str]] = {}
             now = (ROOT / path).read_text(encoding="utf-8").splitlines()
             for trace in self._traces:
+                if path not in trace.texts:  # it is new since then
+                    continue
                 then = (TEXTS / trace.texts[path]).read_text(encoding="utf-8").splitlines()
                 moved = _moved(tuple(then), tuple(now))
                 for line, tests in trace.lines.contexts_by_lineno(str(ROOT / path)).items():
@@ -150,7 +168,7 @@ def _spread(tests: set[str], seconds: dict[str, float], room: str, stem: str) ->
     places = {}
     for test in sorted(tests, key=lambda each: (seconds[each], each)):
         kind = test.split("[")[0]
-        by_name = f"test_{stem}" in test or stem in test.split("::")[0]
+        by_name = test.split("::")[0].endswith(f"/test_{stem}.py")
         near = 0 if by_name else 1 if test.startswith(f"tests/{room}/") else 2
         places[test] = (near, seconds[test] * (1 + kinds[kind] / 4), test)
         kinds[kind] += 1
@@ -171,7 +189,8 @@ def _moved(then: tuple[str, ...], now: tuple[str, ...]) -> list[int]:
 
 
 def _read() -> Iterator[_Trace]:
-    for folder in sorted(TRACES.glob("*")):
+    for file in test_files():
+        folder = TRACES / file.replace("/", ".")
         if all((folder / name).exists() for name in ("tests.json", "texts.json", "lines.sqlite")):
             lines = coverage.CoverageData(str(folder / "lines.sqlite"))
             lines.read()

@@ -14,7 +14,7 @@ from minitvm.expr import Buffer, Call, PrimExpr, Var, const
 from minitvm.functor import substitute
 from minitvm.interpreter import interpret
 from minitvm.runtime.dtype import BOOL
-from minitvm.stmt import BufferStore, For, ForKind, IfThenElse, PrimFunc, Stmt, seq
+from minitvm.stmt import BufferStore, For, ForKind, IfThenElse, LetStmt, PrimFunc, Stmt, seq
 from minitvm.verify import verify
 
 SIZES = st.integers(0, 9)
@@ -129,6 +129,43 @@ def loop_nests(draw: st.DrawFn, *, parallel: bool = True) -> Nest:
             body = seq(body, BufferStore(trace, trace[0] * 5 + 1, (const(0),)))
     params = {buffer.data: buffer for buffer in (a, b, trace)}
     return Nest(PrimFunc(tuple(params), body, params, "nest"), shape)
+
+
+@st.composite
+def guarded_panels(draw: st.DrawFn) -> Nest:
+    """Loops of constant extents around ``likely`` guards of sums in which each of them counts up,
+    down or not at all; lets between the loops, of which the guards speak too."""
+    rows, columns = draw(st.integers(0, 30)), draw(st.integers(0, 30))
+    n, m = te.var("n"), te.var("m")
+    a, b = (tir.decl_buffer((n, m), name=name) for name in "AB")
+    trace = tir.decl_buffer((1,), "int32", name="T")
+    extents = [*draw(st.permutations([2, 3, 5])), draw(st.sampled_from([2, 32]))]
+    loops = [(Var(f"i{place}"), extent) for place, extent in enumerate(extents)]
+    step = st.sampled_from([-4, -1, 0, 1, 3, 8])
+    lets: dict[int, tuple[Var, PrimExpr]] = {}
+    for place in draw(st.sets(st.integers(0, 3))):
+        around = [var for var, _ in loops[: place + 1]]
+        value = draw(st.sampled_from([around[-1] * 3, n - around[-1], around[0] % 2 + m]))
+        lets[place] = (Var(f"x{place}"), value)
+    names = [*(var for var, _ in loops), *(var for var, _ in lets.values())]
+    guards = []
+    for _ in range(draw(st.integers(1, 2))):
+        total: PrimExpr = const(draw(st.integers(-3, 12)))
+        for name in names:
+            total = total + name * draw(step)
+        guards.append(total < draw(st.sampled_from([n, m, n * 2 - m, const(9)])))
+    seen = trace[0]
+    for name in names:
+        seen = seen * 7 + name
+    body: Stmt = BufferStore(trace, seen, (const(0),))
+    for guard in guards:
+        body = IfThenElse(likely(guard), body)
+    for place, (var, extent) in reversed(list(enumerate(loops))):
+        if place in lets:
+            body = LetStmt(*lets[place], body)
+        body = loop(var, extent, body)
+    params = {buffer.data: buffer for buffer in (a, b, trace)}
+    return Nest(PrimFunc(tuple(params), body, params, "nest"), (rows, columns))
 
 
 def _body(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
+import numpy as np
 from hypothesis import strategies as st
 
 from minitvm import expr as e
@@ -177,3 +179,78 @@ class Program:
         """Holds, as P does not exceed 3."""
         holds = e.Or(self._condition(), self.p[self.lane] < 4)
         return s.AssertStmt(holds, "{}", self._statement(depth - 1), (self.lane + 1,))
+
+
+NEAR = 64  # elements of Y, few enough for lanes and rounds to meet
+LANES, ROUNDS = 6, 3  # at most
+
+
+class NearProgram:
+    """Draws a vectorized loop whose lanes meet often: loops inside it, and one after the other, at
+    sums of the lane and the rounds, whose bounds and guards may read what the loop writes.
+
+    Parameters are Y, and P of integers in ``[0, ROUNDS]``.
+    """
+
+    def __init__(self, numbers: Random) -> None:
+        self._numbers = numbers
+        self._count = 0
+        self.y, self.p = decl_buffer((NEAR,), "int32", "Y"), decl_buffer((4,), "int32", "P")
+        self._lane, self._outer = Var("v"), Var("i")
+        self._around: tuple[Var, ...] = ()
+        lanes = numbers.randint(2, LANES)
+        body = self._block(2)
+        loop = s.For(self._lane, const(0), const(lanes), ForKind.VECTORIZED, body)
+        nest = s.For(self._outer, const(0), const(2), ForKind.SERIAL, loop)
+        buffers = {each.data: each for each in (self.y, self.p)}
+        self.func = PrimFunc(tuple(buffers), nest, buffers, "near")
+
+    def arguments(self) -> list[Any]:
+        return [np.arange(NEAR, dtype="int32"), np.array([2, 0, 3, 1], "int32")]
+
+    def _one(self, *choices: Any) -> Any:
+        return choices[self._numbers.randrange(len(choices))]
+
+    def _name(self, name: str) -> Var:
+        self._count += 1
+        return Var(f"{name}{self._count}")
+
+    def _place(self) -> PrimExpr:
+        """An index of Y."""
+        lane = self._one(self._lane, self._lane, self._lane, self._lane // 2, self._lane % 3)
+        step = self._one(1, 1, 2, ROUNDS, -1, 0)
+        place, lowest = lane * step, min(step, 0) * (LANES - 1)
+        for var in (*self._around, self._outer):
+            step = self._one(0, 1, 1, LANES, -1)
+            place, lowest = place + var * step, lowest + min(step, 0) * (ROUNDS - 1)
+        return place + (self._one(0, 0, 0, 1, 2, LANES) - lowest)  # type: ignore[no-any-return]
+
+    def _number(self) -> PrimExpr:
+        loads = self.y[self._place()], self.y[self._place()]
+        return self._one(*loads, loads[0] + loads[1] * 3, self._lane, self.p[self._lane % 4])  # type: ignore[no-any-return]
+
+    def _block(self, depth: int) -> Stmt:
+        return s.seq(*[self._statement(depth) for _ in range(self._numbers.randint(1, 2))])
+
+    def _statement(self, depth: int) -> Stmt:
+        match self._one("loop", "loop", "if", "let", "store", "store") if depth else "store":
+            case "loop":
+                var, outside = self._name("k"), self._around
+                extent = self._one(const(2), const(ROUNDS), self.p[self._one(0, 1, 2)])
+                self._around = (*outside, var)
+                body = self._block(depth - 1)
+                self._around = outside
+                return s.For(var, const(0), extent, ForKind.SERIAL, body)
+            case "if":
+                below = self._one(const(1), const(3), self.p[1], *self._around)
+                return s.IfThenElse(self._lane < below, self._block(depth - 1))
+            case "let":
+                var = self._name("x")
+                body = s.seq(self._block(depth - 1), BufferStore(self.y, var, (self._place(),)))
+                return s.LetStmt(var, self._number(), body)
+        if self._one(*[False] * 5, True):
+            value = e.floormod(self._number(), ROUNDS + 1)
+            return BufferStore(self.p, value, (self._one(const(0), const(1), self._lane % 4),))
+        place = self._place()
+        value = self._one(self._number(), self.y[place] + self._number())
+        return BufferStore(self.y, value, (place,))

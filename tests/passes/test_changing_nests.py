@@ -27,9 +27,11 @@ from minitvm.stmt import (
     Allocate,
     AttrStmt,
     BufferStore,
+    Evaluate,
     For,
     ForKind,
     IfThenElse,
+    LetStmt,
     PrimFunc,
     Stmt,
     seq,
@@ -163,7 +165,15 @@ CALL = Call(INT32, "call_packed", (StringImm(DOUBLE), BufferRef(N)))
     "value",
     [CALL % 5 // 8, N[0] - (CALL + N[0]), te.min(N[0], CALL + N[0]) % 1,
      te.if_then_else(N[0] < 4, CALL + te.if_then_else(N[0] < 4, 1, 2), 0), (CALL * 8 + 3) % 4,
-     tir.Let(j, N[0], CALL + N[0] - j), tir.Select((CALL * 2).equal(5), const(1), N[0])],
+     tir.Let(j, N[0], CALL + N[0] - j), tir.Select((CALL * 2).equal(5), const(1), N[0]),
+     CALL * 0, 0 * (CALL + 1), 0 // CALL, 0 % CALL, CALL % 1, CALL // 2**30, tir.truncmod(CALL, 1),
+     CALL * 0 + N[0], N[0] * 0 * CALL, tir.Select(N[0] < 4, CALL * 0, const(0)),
+     te.min(CALL * 0, 0),
+     te.all(CALL < 9, False), te.all(False, CALL < 9), te.any(CALL < 9, True),
+     te.any(True, CALL < 9),
+     te.any(CALL * 0 < 1, N[0] < 4), tir.Select(const(True), N[0], CALL),
+     (CALL * 0).astype("int64") * 0,
+     te.const(0) * te.const(2) * CALL * N[0]],
 )  # fmt: skip
 def test_a_call_is_done_once_and_changes_what_follows(value: tir.PrimExpr) -> None:
     made = func(BufferStore(A, value.astype("float32"), (const(0), const(0))))
@@ -172,6 +182,34 @@ def test_a_call_is_done_once_and_changes_what_follows(value: tir.PrimExpr) -> No
     assert sum(calls) == 1
     for start in (1, 3, 5):
         assert result(simple, start) == result(made, start)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [loop(i, CALL * 0, BufferStore(A, const(1.0), (i, i))),
+     loop(i, te.min(CALL, 0), BufferStore(A, const(1.0), (i, i))),
+     For(i, CALL, const(0), ForKind.SERIAL, BufferStore(A, const(1.0), (i, i))),
+     For(i, CALL, const(1), ForKind.SERIAL, BufferStore(A, const(1.0), (i, i))),
+     BufferStore(A, CALL.astype("float32"), (const(0), const(0)), const(False, "bool")),
+     BufferStore(A, const(1.0), (CALL * 0, const(0))),
+     IfThenElse(CALL * 0 > 0, BufferStore(A, const(1.0), (const(0), const(0)))),
+     IfThenElse(te.any(CALL > 0, True), seq()),
+     Evaluate(CALL * 0), LetStmt(i, CALL * 0, seq())],
+)  # fmt: skip
+def test_a_statement_that_does_nothing_calls_all_the_same(statement: Stmt) -> None:
+    made = func(seq(statement, BufferStore(A, N[0].astype("float32"), (const(1), const(1)))))
+    simple = simplify(made)
+    calls = (isinstance(each, Call) and each.op == "call_packed" for each in walk(simple.body))
+    assert sum(calls) == 1
+    tvm.register_func(DOUBLE, double, override=True)
+    kernel = tvm.build(made, name="f")
+    for start in (1, 3, 5):
+        expected = result(made, start)
+        assert result(simple, start) == expected
+        a, n = np.zeros((64, 32), "float32"), np.full(4, start, "int32")
+        kernel(a, n)
+        assert [*a.reshape(-1).tolist(), *n.tolist()] == expected
+        assert n[0] == start * 2 % 7 + 1  # once
 
 
 def test_a_condition_does_not_move_past_a_call() -> None:

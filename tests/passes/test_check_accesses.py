@@ -43,6 +43,7 @@ from minitvm.stmt import (
     ForKind,
     IfThenElse,
     IRModule,
+    LetStmt,
     PrimFunc,
     Stmt,
     While,
@@ -535,6 +536,30 @@ def test_the_first_iteration_that_fails_is_named(kind: ForKind) -> None:
     for _ in range(5):
         with pytest.raises(IndexError, match=r"f: A\[10\]: expected an index inside shape \(8,\)"):
             checked(floats(8), places, np.empty(1_000_000, "float32"))
+
+
+@pytest.mark.parametrize("place", ["then", "else", "both", "body", "let"])
+def test_accesses_under_conditions_are_checked(place: str) -> None:
+    index, out = buffer("I", n, dtype="int32"), buffer("O", n)
+    checked, plain = store(out, i, A8[index[i]]), store(out, i, -1.0)
+    cases = {
+        "then": (A[i] > 0.0, checked, plain),
+        "else": (A[i] <= 0.0, plain, checked),
+        "both": (index[i] >= 0, checked, checked),
+    }
+    body: Stmt = checked
+    if place in cases:
+        body = IfThenElse(*cases[place])
+    if place == "let":
+        body = LetStmt(V := Var("v"), index[i], store(out, i, A8[V]))
+    func = compiled(check_accesses(function(loop(i, n, body), A, A8, index, out)))
+    for bad in (8, -1, 1 << 30):
+        places, result = np.arange(6, dtype="int32"), np.zeros(6, "float32")
+        func(np.ones(6, "float32"), floats(8), places, result)
+        np.testing.assert_array_equal(result, floats(6))
+        places[4] = bad
+        with pytest.raises(IndexError, match=rf"f: A\[{bad}\]: expected an index inside"):
+            func(np.ones(6, "float32"), floats(8), places, result)
 
 
 def test_the_workspace_is_given_back() -> None:

@@ -11,7 +11,7 @@ from minitvm import te, tir
 from minitvm.expr import Var, const
 from minitvm.passes.clip_loops import clip_loops
 from minitvm.stmt import BufferStore, IfThenElse, IRModule, PrimFunc, seq
-from tests.passes.loop_nests import Nest, likely, loop, loop_nests, same_effect
+from tests.passes.loop_nests import Nest, guarded_panels, likely, loop, loop_nests, same_effect
 
 
 def clipped(s: te.Schedule, arguments: list[te.Tensor]) -> str:
@@ -89,6 +89,31 @@ def test_what_also_does_something_else_stays() -> None:
 @given(loop_nests())
 def test_nothing_changes_but_the_ends(nest: Nest) -> None:
     same_effect(nest, clip_loops(nest.func))
+
+
+@settings(deadline=None)
+@given(guarded_panels())
+def test_panels_of_any_direction(nest: Nest) -> None:
+    same_effect(nest, clip_loops(nest.func))
+
+
+@pytest.mark.wide
+@settings(deadline=None, max_examples=3000)
+@given(guarded_panels())
+def test_panels_of_any_direction_at_length(nest: Nest) -> None:
+    same_effect(nest, clip_loops(nest.func))
+
+
+def test_the_last_round_of_a_loop_that_counts_down_may_still_run() -> None:
+    """``i`` ends where its guard fails for the last ``j``, which is the least element."""
+    n, o, i, j = te.var("n"), Var("o"), Var("i"), Var("j")
+    A = tir.decl_buffer((n,), name="A")
+    guarded = IfThenElse(
+        likely(i * 32 + 31 - j < n), BufferStore(A, const(1.0), (i * 32 + 31 - j,))
+    )
+    nest = loop(o, 2, loop(i, 8, loop(j, 32, guarded)))
+    text = str(clip_loops(PrimFunc((A.data,), nest, {A.data: A}, "f")))
+    assert "in range(min(8, (n + 31) // 32)):" in text
 
 
 @pytest.mark.parametrize("n", [1, 31, 32, 33, 159, 160, 161, 192, 193, 900])

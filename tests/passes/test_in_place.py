@@ -221,6 +221,14 @@ def test_one_statement_at_two_places() -> None:
 def test_memory_that_is_passed_on_is_refused() -> None:
     passed = s.Evaluate(Call(INT32, "call_packed", (e.StringImm("g"), e.BufferRef(A))))
     assert not can_run_in_place(func(seq(passed, loop(i, SIZE, store(A[i], i)))), 1, 0)
+    for buffer in (A, B):  # a C function, which gets the address of the data alone
+        for reference in (e.BufferRef(buffer), buffer.data):
+            extern = s.Evaluate(Call(INT32, "call_extern", (e.StringImm("g"), reference)))
+            assert not can_run_in_place(func(seq(extern, loop(i, SIZE, store(A[i], i)))), 1, 0)
+        pointer = s.Evaluate(Call(INT32, "call_extern", (e.StringImm("g"), buffer.access_ptr("r"))))
+        assert not can_run_in_place(func(seq(loop(i, SIZE, store(A[i], i)), pointer)), 1, 0)
+    unrelated = s.Evaluate(Call(INT32, "call_extern", (e.StringImm("g"), P.data)))
+    assert can_run_in_place(func(seq(unrelated, loop(i, SIZE, store(A[i], i)))), 1, 0)
     other = Buffer(A.data, (const(SIZE),), FLOAT32, "other")
     assert not can_run_in_place(func(loop(i, SIZE, store(other[i] + A[i], i))), 1, 0)
 

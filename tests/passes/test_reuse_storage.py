@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minitvm import tir
-from minitvm.expr import Buffer, PrimExpr, Var, const
+from minitvm.expr import Buffer, BufferRef, Call, PrimExpr, StringImm, Var, const
 from minitvm.functor import walk
 from minitvm.interpreter import interpret
 from minitvm.passes.reuse_storage import reuse_storage
-from minitvm.stmt import Allocate, BufferStore, ForKind, IfThenElse, PrimFunc, Stmt, seq
+from minitvm.runtime.dtype import FLOAT32, HANDLE, INT32
+from minitvm.stmt import Allocate, BufferStore, Evaluate, ForKind, IfThenElse, PrimFunc, Stmt, seq
 from tests.passes.loop_nests import loop
 
 i, j, k, n = (Var(name) for name in "ijkn")
@@ -46,6 +47,7 @@ def names(body: Stmt) -> list[str]:
     return [node.buffer.name for node in walk(made) if isinstance(node, Allocate)]
 
 
+STRIDES = [(), (), [const(2)]]
 T, U, V = (temporary(name) for name in "TUV")
 LAST = n - 1 - i
 
@@ -80,6 +82,9 @@ def test_only_the_same_index_is_in_place() -> None:
     twice = loop(k, 2, stage(U, T[i] * 2.0))
     body = seq(stage(T, A[i]), twice, stage(B, U[i]))
     assert names(allocated(body, T, U)) == ["T", "U"]
+    elsewhere = tir.call_extern("float32", "read", T.data, i)
+    body = seq(stage(T, A[i]), stage(U, T[i] + elsewhere), stage(B, U[i]))
+    assert names(allocated(body, T, U)) == ["T", "U"]
 
 
 def test_a_buffer_of_fewer_dimensions_is_not_in_place() -> None:
@@ -95,10 +100,13 @@ def test_a_buffer_of_fewer_dimensions_is_not_in_place() -> None:
     [
         temporary("V", n, dtype="int32"),
         temporary("V", n, scope="local"),
+        Buffer(Var("V", HANDLE), (n,), FLOAT32, "V", data_alignment=128),
+        Buffer(Var("V", HANDLE), (n,), FLOAT32, "V", elem_offset=const(0)),
+        Buffer(Var("V", HANDLE), (n,), FLOAT32, "V", (const(2),)),
         temporary("V", n + 1),
         temporary("V", n, 1),
     ],
-    ids=["dtype", "scope", "size", "shape"],
+    ids=["dtype", "scope", "alignment", "offset", "strides", "size", "shape"],
 )
 def test_what_does_not_fit_has_its_own(other: Buffer) -> None:
     place = (i, const(0)) if other.ndim == 2 else (i,)
@@ -106,6 +114,48 @@ def test_what_does_not_fit_has_its_own(other: Buffer) -> None:
     last = loop(i, n, BufferStore(B, other[place].astype("float32"), (i,)))
     body = seq(stage(T, A[i]), stage(B, T[i]), use, last)
     assert names(allocated(body, T, other)) == ["T", "V"]
+
+
+def test_what_is_aligned_for_less_fits() -> None:
+    aligned = Buffer(Var("W", HANDLE), (n,), FLOAT32, "W", data_alignment=128)
+    body = seq(stage(aligned, A[i]), stage(U, aligned[LAST]), stage(V, U[LAST]), stage(B, V[i]))
+    assert names(allocated(body, aligned, U, V)) == ["W", "U"]
+
+
+def test_an_array_that_a_call_sees_keeps_its_own() -> None:
+    """The callee sees its shape, so that a larger buffer doesn't stand for it."""
+    for call in ("call_packed", "call_extern"):
+        seen = Evaluate(Call(INT32, call, (StringImm("g"), BufferRef(V))))
+        body = seq(stage(T, A[i]), stage(B, T[i]), seen, stage(B, V[i]))
+        assert names(allocated(body, T, V)) == ["T", "V"]
+
+
+CALLED = Call(FLOAT32, "call_packed", (StringImm("g"), T[i]))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        stage(U, T[i] + CALLED),  # which may run another kernel over the same memory
+        loop(i, n, BufferStore(U, T[i], (i,), T[LAST] > 0.0)),
+        loop(i, T[LAST].astype("int32"), BufferStore(U, T[i], (i,))),
+        stage(U, T[i] + U[LAST]),
+        loop(i, n, BufferStore(U, T[i], (LAST,))),
+        loop(i, n, IfThenElse(T[LAST] > 0.0, BufferStore(U, T[i], (i,)))),
+        loop(i, n, seq(BufferStore(U, T[i], (i,)), BufferStore(B, T[i], (i,)))),
+    ],
+    ids=["call", "predicate", "extent", "born", "elsewhere", "condition", "two"],
+)
+def test_what_is_not_in_place(made: Stmt) -> None:
+    body = seq(stage(T, A[i]), made, stage(B, U[i]))
+    assert names(allocated(body, T, U)) == ["T", "U"]
+
+
+def test_what_is_not_used_or_is_passed_to_a_call_has_its_own() -> None:
+    body = seq(stage(T, A[i]), stage(B, T[i]), stage(U, A[i]), stage(B, U[i]))
+    assert names(allocated(body, V, T, U)) == ["V", "T"]
+    seen = Evaluate(tir.call_packed("see", BufferRef(U)))
+    assert names(allocated(seq(body, seen), T, U)) == ["T", "U"]
 
 
 def test_a_smaller_constant_one_fits() -> None:
@@ -143,22 +193,37 @@ def test_a_large_buffer_is_allocated_once_around_serial_loops() -> None:
     assert reuse_storage(kept) is kept
 
 
+def end_of(values: Any, place: int) -> int:
+    return int(values[len(values) - 1 - place])
+
+
 @settings(deadline=None)
 @given(st.data())
 def test_chains_of_stages(data: st.DataObject) -> None:
-    """Each stage reads some earlier ones, straight or backwards."""
-    stages = [temporary(f"T{place}") for place in range(data.draw(st.integers(1, 6)))]
+    """Each stage reads some earlier ones, straight or backwards, or through a call that gets the
+    whole; in their own loops or several in one, in buffers that lie closely or apart."""
+    stages = [
+        tir.decl_buffer((n,), "float32", f"T{place}", strides=data.draw(st.sampled_from(STRIDES)))
+        for place in range(data.draw(st.integers(1, 6)))
+    ]
     known, members = [A], []
     for buffer in (*stages, B):
         sources = data.draw(st.lists(st.sampled_from(known), min_size=1, max_size=2))
         value: PrimExpr = const(1.0)
         for source in sources:
-            value = value + source[data.draw(st.sampled_from([i, LAST]))]
+            index = data.draw(st.sampled_from([i, i, LAST, LAST, None]))
+            if index is None:
+                read = tir.call_packed("end_of", BufferRef(source), i).astype("float32")
+            else:
+                read = source[index]
+            value = value + read
         members.append(stage(buffer, value))
+        if data.draw(st.integers(0, 3)) == 0:
+            members[-1] = loop(k, 2, members[-1])
         known.append(buffer)
     before = func(allocated(seq(*members), *stages))
     a = np.arange(5, dtype=np.float32)
     expected, found = np.empty_like(a), np.empty_like(a)
-    interpret(before, a, expected)
-    interpret(reuse_storage(before), a, found)
+    interpret(before, a, expected, packed={"end_of": end_of})
+    interpret(reuse_storage(before), a, found, packed={"end_of": end_of})
     np.testing.assert_array_equal(found, expected)

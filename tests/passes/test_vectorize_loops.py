@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from minitvm.stmt import BufferStore, ForKind, PrimFunc, Stmt, seq
 from minitvm.verify import verify
 from tests.codegen.kernels import DTYPES, array_of, equal, telling_values, values_of
 from tests.codegen.test_dtypes import TARGETS
-from tests.passes.programs_in_lanes import ROWS, SIZE, Program
+from tests.passes.programs_in_lanes import ROWS, SIZE, NearProgram, Program
 
 N, X = Var("n"), Var("x", FLOAT32)
 i, j, k, v = (Var(name) for name in "ijkv")
@@ -67,6 +68,44 @@ def text(body: Stmt) -> str:
 
 
 # -- What loops become ----------------------------------------------------------------------------
+
+
+FLAGS = decl_buffer((64,), "bool", name="F")
+FOLDED: dict[str, tuple[str, Callable[[Any, Any], PrimExpr], Buffer]] = {
+    "sum": ("vector_reduce_add", e.add, P),
+    "difference": ("vector_reduce_add", e.subtract, P),
+    "product": ("vector_reduce_mul", e.multiply, P),
+    "minimum": ("vector_reduce_min", e.minimum, P),
+    "maximum": ("vector_reduce_max", e.maximum, P),
+    "all": ("vector_reduce_and", e.logical_and, FLAGS),
+    "any": ("vector_reduce_or", e.logical_or, FLAGS),
+    "bitwise_and": ("vector_reduce_and", e.bitwise_and, P),
+    "bitwise_or": ("vector_reduce_or", e.bitwise_or, P),
+    "bitwise_xor": ("vector_reduce_xor", e.bitwise_xor, P),
+}
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+@pytest.mark.parametrize("name", FOLDED)
+def test_what_is_folded(name: str, mirrored: bool) -> None:
+    """Into one element, which is either operand; ``C[8] = value - C[8]`` is no fold."""
+    fold, operator, buffer = FOLDED[name]
+    operands = (buffer[8], buffer[v + 16])
+    step = store(buffer, operator(*(operands[::-1] if mirrored else operands)), 8)
+    params = {buffer.data: buffer}
+    func = PrimFunc((buffer.data,), vectorized(4, step), params, "f")
+    if name == "difference" and mirrored:
+        with pytest.raises(CompileError):
+            vectorize_loops(func)
+        return
+    made = vectorize_loops(func)
+    assert f"= {fold}({buffer.name}[8]" in str(made.body)
+    generator = np.random.default_rng(0)
+    found = generator.integers(0, 2 if buffer is FLAGS else 99, 64).astype(str(buffer.dtype))
+    expected = found.copy()
+    interpret(func, expected)
+    interpret(made, found)
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_saxpy(golden: Callable[[str], None]) -> None:
@@ -308,6 +347,29 @@ REFUSED: dict[str, tuple[Stmt, str]] = {
 }
 
 
+W = Var("w", FLOAT32)
+# Where a value may stand that reads an element.
+READ: dict[str, Callable[[PrimExpr], Stmt]] = {
+    "operand": lambda value: store(C, value * 2.0, v + 1),
+    "let": lambda value: store(C, e.Let(W, value, W * W), v + 1),
+    "body of a let": lambda value: store(C, e.Let(W, X, value + W), v + 1),
+    "let statement": lambda value: s.LetStmt(W, value, store(C, W, v + 1)),
+    "condition": lambda value: s.IfThenElse(value > 0.0, store(C, 1.0, v + 1)),
+    "choice": lambda value: store(C, e.Select(value > 0.0, X, X * X), v + 1),
+    "lazy choice": lambda value: store(
+        C, Call(FLOAT32, "if_then_else", (X > 0.0, value, X)), v + 1
+    ),
+}
+
+
+@pytest.mark.parametrize("place", READ)
+def test_what_another_iteration_writes_is_seen_wherever_it_is_read(place: str) -> None:
+    with pytest.raises(CompileError, match=r"writes C\[v \+ 1\] while another reads C\[v\]"):
+        vectorize_loops(func(vectorized(8, READ[place](C[v])), X))
+    text_of_other = str(vectorize_loops(func(vectorized(8, READ[place](A[v])), X)).body)
+    assert "for v" not in text_of_other
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name: str) -> None:
     body, message = REFUSED[name]
@@ -487,6 +549,34 @@ def test_enough_programs_are_vectors() -> None:
 @given(data=st.data())
 def test_programs_widely(target: str, data: st.DataObject) -> None:
     check_program(data, target)
+
+
+def check_near_lanes(first: int, count: int) -> int:
+    """Programs whose lanes meet often do in vectors what they do in turn, or are refused; how many
+    are vectors."""
+    vectors = 0
+    for seed in range(first, first + count):
+        program = NearProgram(Random(seed))
+        try:
+            made = vectorize_loops(program.func)
+        except CompileError:
+            continue
+        vectors += "ramp(" in str(made)
+        expected, found = program.arguments(), program.arguments()
+        interpret(program.func, *expected)
+        interpret(made, *found)
+        for x, y in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(x, y, f"{seed}: {program.func}\n{made}")
+    return vectors
+
+
+def test_lanes_that_meet() -> None:
+    assert check_near_lanes(0, 1000) > 100
+
+
+@pytest.mark.wide
+def test_lanes_that_meet_widely() -> None:
+    check_near_lanes(1000, 60_000)
 
 
 def test_lanes_that_a_guard_excludes_are_left_out() -> None:

@@ -483,6 +483,48 @@ def test_which_zeros_can_be_seen() -> None:
 
 
 @hybrid.script
+def reads_elsewhere(a: Any, kind: Any) -> Any:
+    b = output_tensor((4, 4), a.dtype)
+    c = output_tensor((4, 4), a.dtype)
+    for i in range(4):
+        for j in range(4):
+            b[i, j] = a[i, j]
+            if kind == 0:
+                c[i, j] = b[i, 3 - j]
+            elif kind == 1:
+                c[i, j] = b[3 - i, j]
+            elif kind == 2:
+                c[i, j] = b[j, i]
+            elif kind == 3:
+                c[i, j] = b[j, j]
+            else:
+                c[i, j] = b[i, j]
+    return b, c
+
+
+@pytest.mark.parametrize("kind", range(5))
+def test_what_is_read_before_it_is_stored_is_zero(kind: int) -> None:
+    module = check(reads_elsewhere, np.arange(1, 17, dtype="int32").reshape(4, 4), kind)
+    assert ("z0" in str(module)) == (kind != 4)
+
+
+@hybrid.script
+def writes_a_parameter(pair: Any) -> Any:
+    b = output_tensor((1,), "float32")
+    first, (second, number) = pair
+    second[0] = number
+    b[0] = first[0]
+    return b
+
+
+def test_parameters_are_not_written_in_tuples_either() -> None:
+    a = np.arange(2, dtype="float32")
+    with pytest.raises(ValueError, match="read-only"):
+        writes_a_parameter((a, (a, 2)))
+    assert a.tolist() == [0, 1]
+
+
+@hybrid.script
 def accumulate(a: Any, b: Any) -> Any:
     out = output_tensor((a.shape[0],), a.dtype)
     for i in range(a.shape[0]):

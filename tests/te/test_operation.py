@@ -40,7 +40,7 @@ def test_placeholder() -> None:
     ("shape", "text"),
     [
         ((4, -1), r"P: shape\[1\]: expected no negative extent, got -1"),
-        ((4.0,), r"P: shape\[0\]: expected an integer expression, got 4.0 of dtype float32"),
+        ((4.5,), r"P: shape\[0\]: expected an integer expression, got 4.5 of dtype float32"),
         ((True,), r"P: shape\[0\]: expected an integer expression"),
         ((None,), r"P: shape\[0\]: expected an expression or a number, got NoneType None"),
     ],
@@ -276,6 +276,6 @@ def test_quotients_that_come_out_even() -> None:
     np.testing.assert_array_equal(got, x[8].reshape(8, 8).sum(axis=0))
     for odd in (size / 7, 0.5, float("inf"), float("nan"), 1e300):
         with pytest.raises(
-            tvm.CompileError, match=r"shape\[0\]: expected an integer expression, g"
+            tvm.CompileError, match=r"shape\[0\]: (expected an integer expr|.* got 1e\+300)"
         ):
             te.compute((odd, size), lambda i, j: b[i, j])

@@ -32,6 +32,7 @@ from tests.whole_programs.shrinking import Case, shrink
 from tests.whole_programs.te_text import arguments, program_text
 
 CHUNK = 40  # programs of a child
+EVERY = 500  # programs from one word of progress to the next
 PATIENCE = 120.0  # seconds for one program
 _FORK = multiprocessing.get_context("fork")
 Message: TypeAlias = "tuple[str, int, Any]"
@@ -172,6 +173,7 @@ def sweep(count: int, seed: int, jobs: int, say: Callable[[str], None] = lambda 
     end = seed + count
     waiting = [range(at, min(at + CHUNK, end)) for at in range(seed, end, CHUNK)][::-1]
     children: list[_Child] = []
+    told = 0
     while waiting or children:
         while waiting and len(children) < jobs:
             children.append(_Child(waiting.pop()))
@@ -183,6 +185,9 @@ def sweep(count: int, seed: int, jobs: int, say: Callable[[str], None] = lambda 
                 if rest:
                     waiting.append(rest)
         report.seconds = time.monotonic() - begin
+        if report.programs // EVERY > told:
+            told = report.programs // EVERY
+            report.news.append("so far")
         for line in report.news:
             say(f"{report.seconds:.0f} s, {report.programs} of {count}: {line}")
         report.news.clear()
