@@ -255,7 +255,7 @@ def test_any_arguments_of_any_program(make: Any, data: st.DataObject) -> None:
 
 def _binds_its_sizes(tensor: Tensor) -> bool:
     """Whether a tensor's shape alone tells the sizes in it."""
-    return all(free_vars(dim) <= set(tensor.shape) for dim in tensor.shape)
+    return all(set(free_vars(dim)) <= set(tensor.shape) for dim in tensor.shape)
 
 
 def _lengths(op: Operation) -> Iterator[ProducerLoad]:
