@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from minitvm.codegen.llvm_text import FunctionText, Value, integer
-from minitvm.runtime.dtype import DType
 
 SIZE = 48
 # Byte offsets of the fields.
@@ -29,8 +28,3 @@ def store_field(text: FunctionText, tensor: Value, offset: int, value: Value) ->
     """Sets the field of `tensor` at a byte offset."""
     address = text.element_pointer("i8", tensor, integer("i64", offset))
     text.store(value, address, 8 if value.type in ("ptr", "i64") else 4)
-
-
-def dtype_word(dtype: DType) -> int:
-    """``DLDataType`` {u8 code, u8 bits, u16 lanes} as one little-endian word."""
-    return dtype.code | dtype.bits << 8 | dtype.lanes << 16

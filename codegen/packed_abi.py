@@ -41,6 +41,7 @@ from minitvm.lower import PREPACKED
 from minitvm.passes.access import written_parameters
 from minitvm.passes.in_place import IN_PLACE
 from minitvm.runtime.device import DEVICE_TYPES
+from minitvm.runtime.dlpack import dtype_word
 from minitvm.runtime.dtype import FLOAT64, INT64, DType
 from minitvm.runtime.threads import MAX_FAILURE_VALUES
 from minitvm.runtime.values import ArgTypeCode
@@ -236,7 +237,7 @@ class _Entry:
     def _tensor(self, position: int, buffer: Buffer, code: Value, where: Value) -> _Tensor:
         text, errors = self._text, self._errors
         handle = text.load("ptr", where, 8)
-        ndim, dtype = integer("i32", buffer.ndim), integer("i32", dltensor.dtype_word(buffer.dtype))
+        ndim, dtype = integer("i32", buffer.ndim), integer("i32", dtype_word(buffer.dtype))
         known, right, wrong = (text.block(hint) for hint in ("known", "right", "wrong"))
         is_array = text.binary(
             "and", self._is_one_of(code, ARRAY_CODES), text.icmp("ne", handle, NULL)

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from minitvm import expr as e
 from minitvm.codegen import dltensor
 from minitvm.codegen.expression import ExpressionEmitter
-from minitvm.codegen.llvm_text import NULL, Value, floating, integer
+from minitvm.codegen.llvm_text import NULL, Value, integer
 from minitvm.expr import Buffer, PrimExpr
 from minitvm.runtime.device import DEVICE_TYPES
+from minitvm.runtime.dlpack import dtype_word
 from minitvm.runtime.dtype import FLOAT64, INT64
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.values import ArgTypeCode
@@ -31,7 +32,18 @@ class PackedCalls:
         self._fail_unless = fail_unless
 
     def emit(self, node: e.Call) -> Value:
-        """The call, and its result as the integer that the node's dtype says."""
+        """The call, and its result, a number of the node's dtype or a handle."""
+        if node.dtype.is_handle:
+            return self._text.convert("inttoptr", self.run(node, ArgTypeCode.NULL), "ptr")
+        bits = self.run(node, ~dtype_word(node.dtype))
+        convert = self._expressions.conversions.cast
+        if node.dtype.is_float:
+            return convert(self._text.convert("bitcast", bits, "double"), FLOAT64, node.dtype)
+        return convert(bits, INT64, node.dtype)
+
+    def run(self, node: e.Call, asked: int = ArgTypeCode.NULL) -> Value:
+        """The call, and the 8 bytes of its result. `asked` is what ``call_global`` finds as the
+        result's type code."""
         name = node.args[0] if node.args else None
         if not isinstance(name, e.StringImm):
             raise CompileError(f"call_packed: expected the name of a function first, got {name}")
@@ -46,7 +58,7 @@ class PackedCalls:
             text.store(integer("i32", code), where, 4)
         result, result_code = text.alloca("i64"), text.alloca("i32", align=4)
         text.store(integer("i64", 0), result, 8)
-        text.store(integer("i32", ArgTypeCode.NULL), result_code, 4)
+        text.store(integer("i32", asked), result_code, 4)
         function = text.module.external_function(CALL_GLOBAL, "i32 (ptr, ptr, ptr, i32, ptr, ptr)")
         count = integer("i32", len(arguments))
         status = text.call(
@@ -56,22 +68,7 @@ class PackedCalls:
         )
         text.forget()  # it may have written what was read before
         self._fail_unless(text.icmp("eq", status, integer("i32", 0)), -1)
-        return self._result(node, result, result_code)
-
-    def _result(self, node: e.Call, result: Value, code: Value) -> Value:
-        """The returned number in the node's dtype; anything that isn't a number counts as 0."""
-        text, convert = self._text, self._expressions.conversions.cast
-        given = text.load("i32", code, 4)
-        bits = text.load("i64", result, 8)
-        number = text.convert("bitcast", bits, "double")
-        is_int = text.icmp("eq", given, integer("i32", ArgTypeCode.INT))
-        is_float = text.icmp("eq", given, integer("i32", ArgTypeCode.FLOAT))
-        if node.dtype.is_handle:
-            return text.convert("inttoptr", bits, "ptr")
-        from_int = convert(bits, INT64, node.dtype)
-        from_float = convert(number, FLOAT64, node.dtype)
-        nothing = floating(from_int.type, 0.0) if node.dtype.is_float else integer(from_int.type, 0)
-        return text.select(is_int, from_int, text.select(is_float, from_float, nothing))
+        return text.load("i64", result, 8)
 
     def _argument(self, node: PrimExpr) -> tuple[Value, int]:
         """A value of 8 bytes and its type code."""
@@ -115,7 +112,7 @@ class PackedCalls:
         for where, values in ((shape, sizes), (strides, steps)):
             for position, value in enumerate(values):
                 text.store(value, text.element_pointer("i64", where, integer("i64", position)), 8)
-        word = dltensor.dtype_word(buffer.dtype)
+        word = dtype_word(buffer.dtype)
         fields: tuple[tuple[int, Value], ...] = (
             (dltensor.DATA, data),
             (dltensor.DEVICE_TYPE, integer("i32", DEVICE_TYPES["cpu"])),

@@ -92,8 +92,8 @@ class StatementEmitter:
         self._cleanup_code: list[tuple[Block, Value, Block]] = []
         self._status = text.alloca("i32", align=4)
         self._give_up = text.block("give_up")
-        packed = PackedCalls(self.expressions, self.fail_unless)
-        self.expressions.calls["call_packed"] = packed.emit
+        self._packed = PackedCalls(self.expressions, self.fail_unless)
+        self.expressions.calls["call_packed"] = self._packed.emit
         self.expressions.calls["checked"] = self._emit_checked
         self._table: dict[type, Callable[[Any], None]] = {
             s.For: self._emit_for,
@@ -149,7 +149,10 @@ class StatementEmitter:
             self.emit(child)
 
     def _emit_evaluate(self, node: s.Evaluate) -> None:
-        self.expressions.emit(node.value)
+        if isinstance(node.value, e.Call) and node.value.op == "call_packed":
+            self._packed.run(node.value)  # whatever it returns
+        else:
+            self.expressions.emit(node.value)
 
     def _emit_let(self, node: s.LetStmt) -> None:
         self.expressions.bind_anew(node.var, self.expressions.emit(node.value))

@@ -24,6 +24,7 @@ from minitvm import stmt as s
 from minitvm.expr import Buffer, PrimExpr, Var
 from minitvm.runtime.dtype import BOOL, FLOAT32, FLOAT64, INT64, DType
 from minitvm.runtime.errors import RAISABLE, CompileError, InternalError
+from minitvm.runtime.values import number_as
 from minitvm.scalars import Scalar
 from minitvm.stmt import PrimFunc, Stmt
 from minitvm.verify import verify
@@ -43,8 +44,8 @@ def interpret(
         (for ``bfloat16`` of numpy's ``uint16``, holding the bit patterns, or of an extension dtype
         of that name); for a scalar a Python or numpy number.
     packed : mapping of str to callable
-        What ``call_packed`` calls. A buffer arrives as a numpy array. A result is converted to the
-        dtype of the call; ``None`` is 0.
+        What ``call_packed`` calls. A buffer arrives as a numpy array. A result that is read is a
+        number which the dtype of the call holds.
 
     Raises
     ------
@@ -536,6 +537,11 @@ def _region(compiler: _Compiler, node: e.Call) -> Evaluator:
 
 
 def _call_packed(compiler: _Compiler, node: e.Call) -> Evaluator:
+    run = _run_packed(compiler, node)
+    return lambda env: number_as(node.dtype, run(env))
+
+
+def _run_packed(compiler: _Compiler, node: e.Call) -> Callable[[Environment], Any]:
     name = str(compiler.expr(node.args[0])({}))
     function = compiler.packed.get(name)
     if function is None:
@@ -543,13 +549,7 @@ def _call_packed(compiler: _Compiler, node: e.Call) -> Evaluator:
         raise ValueError(f"{compiler.name}: expected {name!r} in packed, found {known}")
     args = compiler.exprs(node.args[1:])
 
-    def call(env: Environment) -> Value:
-        result = function(*[_passed(arg(env)) for arg in args])
-        if isinstance(result, np.generic):
-            result = result.item()
-        return scalars.cast(node.dtype, 0 if result is None else result)
-
-    return call
+    return lambda env: function(*[_passed(arg(env)) for arg in args])
 
 
 def _passed(value: Value) -> Any:
@@ -718,7 +718,8 @@ def _seq(compiler: _Compiler, node: s.SeqStmt) -> Runner:
 
 
 def _evaluate(compiler: _Compiler, node: s.Evaluate) -> Runner:
-    value = compiler.expr(node.value)
+    called = isinstance(node.value, e.Call) and node.value.op == "call_packed"
+    value = _run_packed(compiler, node.value) if called else compiler.expr(node.value)  # type: ignore[arg-type]  # a Call
 
     def run(env: Environment) -> None:
         value(env)

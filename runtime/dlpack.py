@@ -301,6 +301,20 @@ def raw_dtype(dtype: DType) -> DLDataType:
     return DLDataType(dtype.code, dtype.bits, dtype.lanes)
 
 
+def dtype_word(dtype: DType) -> int:
+    """``DLDataType`` {u8 code, u8 bits, u16 lanes} as one little-endian word."""
+    return dtype.code | dtype.bits << 8 | dtype.lanes << 16
+
+
+def dtype_of_word(word: int) -> DType:
+    """The dtype of such a word.
+
+    >>> dtype_of_word(dtype_word(DType.of("int32"))) == "int32"
+    True
+    """
+    return DType(word & 0xFF, word >> 8 & 0xFF, word >> 16)
+
+
 def fill_tensor(tensor: DLTensor, view: TensorView, dims: int) -> None:
     """Write `view` into `tensor`; at `dims` is room for shape and strides, 2 * ndim int64."""
     ndim = len(view.shape)

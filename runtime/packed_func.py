@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, final
 from minitvm.runtime.arrangement import ASKS_FOR_VARIANT, NEEDS_VARIANT, Variants
 from minitvm.runtime.call_path import call_path
 from minitvm.runtime.dlpack import TensorView, read_tensor
+from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import InternalError
 from minitvm.runtime.evaluator import BenchmarkResult, check_counts, measure
 from minitvm.runtime.frameworks import why_read_only
@@ -41,6 +42,7 @@ from minitvm.runtime.values import (
     encode,
     encode_plain,
     is_plain,
+    number_as,
     text_for_c,
 )
 
@@ -641,8 +643,10 @@ def answer(
     count: int,
     ret: int,
     ret_code: int,
+    reader: DType | None = None,
 ) -> None:
-    """Call a Python function with the arguments that compiled code gave.
+    """Call a Python function with the arguments that compiled code gave, which may read its result
+    as a number of one dtype.
 
     This is what compiled code calls, through the glue: it takes what is raised here, or on the way
     here, and ends the loan.
@@ -655,7 +659,7 @@ def answer(
     result = function(*arguments)
     arguments.clear()
     if ret:
-        _give(function, result, ret, ret_code)
+        _give(function, result, reader, ret, ret_code)
     del result
     if loan.is_exported():
         gc.collect()  # garbage in a cycle keeps nothing on purpose
@@ -666,9 +670,11 @@ def answer(
         )
 
 
-def _give(function: Callable[..., Any], result: Any, ret: int, ret_code: int) -> None:
+def _give(
+    function: Callable[..., Any], result: Any, reader: DType | None, ret: int, ret_code: int
+) -> None:
     try:
-        encoded = _encode_result(result)
+        encoded = _encode_result(result if reader is None else number_as(reader, result))
     except Exception as error:
         _add_context(error, f"{_name_of(function)}: result")
         raise

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import difflib
 from collections.abc import Callable
 from typing import Any, overload
 
+from minitvm.runtime.dlpack import dtype_of_word
 from minitvm.runtime.native import point
+from minitvm.runtime.ndarray import Loan
 from minitvm.runtime.packed_func import PackedFunc, answer, convert_to_packed, native
 from minitvm.runtime.values import text_for_c
 
@@ -116,16 +119,22 @@ def remove_global_func(name: str) -> None:
         get_global_func(name)  # raises, naming the close ones
 
 
-def _answer_global(name: str, *packed: Any) -> None:
+def _answer_global(
+    name: str, loan: Loan, args: int, codes: int, count: int, ret: int, ret_code: int
+) -> None:
     function = get_global_func(name)
-    answer(function._callable or function, *packed)
+    asked = ctypes.c_int.from_address(ret_code).value
+    reader = dtype_of_word(~asked) if asked < 0 else None
+    answer(function._callable or function, loan, args, codes, count, ret, ret_code, reader)
 
 
 def call_global_address() -> int:
     """The address of the C function by which compiled code calls a global function.
 
     ``int call_global(const char* name, TVMValue* args, int* type_codes, int num_args,
-    TVMValue* ret, int* ret_type_code)``: 0, or -1 with a Python exception pending.
+    TVMValue* ret, int* ret_type_code)``: 0, or -1 with a Python exception pending. Who reads the
+    result as a number puts its dtype into ``ret_type_code``, as ``~word``, where others have a
+    type code: what isn't such a number is an error then.
 
     >>> call_global_address() != 0
     True

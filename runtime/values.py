@@ -145,6 +145,35 @@ def _encode_float(value: Any) -> Encoded:
     return Encoded(ArgTypeCode.FLOAT, "v_float64", float(value))
 
 
+def number_as(dtype: DType, value: Any) -> int | float:
+    """What a callback returned, where compiled code reads it as a number.
+
+    Raises
+    ------
+    TypeError
+        When it is no number.
+    ValueError
+        When it is one that `dtype` doesn't hold: too large, or with a fraction.
+
+    >>> number_as(DType.of("int32"), 2.0)
+    2
+    >>> number_as(DType.of("int32"), 1 << 31)
+    Traceback (most recent call last):
+    ...
+    ValueError: expected a number that int32 holds, got 2147483648
+    """
+    plain = value.item() if isinstance(value, np.generic) else value
+    if not isinstance(plain, int | float):
+        raise TypeError(f"expected a number of dtype {dtype}, got {type(value).__name__}")
+    if dtype.is_float:
+        return float(plain)
+    if isinstance(plain, float) and not plain.is_integer():
+        raise ValueError(f"expected a number that {dtype} holds, got {plain}")
+    if not dtype.min() <= plain <= dtype.max():
+        raise ValueError(f"expected a number that {dtype} holds, got {int(plain)}")
+    return int(plain)
+
+
 def text_for_c(value: str) -> bytes:
     """A string as C has it, without the zero at its end.
 

@@ -449,15 +449,6 @@ def _store(out: Any, value: Any) -> Any:
     return ib.get()
 
 
-@pytest.mark.parametrize("result", [None, 3, True, 2.75, np.int64(9)])
-def test_results_of_call_packed(registered: Any, result: Any) -> None:
-    name = registered(lambda: result)
-    B = te.compute((1,), lambda i: tir.call_packed(name), name="B")
-    b = np.ones(1, "int32")
-    build([B], [B])(b)
-    assert b[0] == int(result or 0)
-
-
 SCHEDULED: dict[str, Callable[[te.Schedule, Any, Any], object]] = {
     "plain": lambda s, T, B: s[T].compute_inline(),
     "computed where it is read": lambda s, T, B: s[T].compute_at(s[B], B.op.axis[0]),

@@ -423,18 +423,18 @@ def test_assertions() -> None:
 
 def test_packed_calls() -> None:
     x, out = decl_buffer((2, 2), "float32", "x"), decl_buffer((2,), "int32", "out")
-    calls = (op.call_packed("add", x, 3, "text"), op.call_packed("none"))
-    body = s.seq(*[s.BufferStore(out, call, (const(i),)) for i, call in enumerate(calls)])
+    added = s.BufferStore(out, op.call_packed("add", x, 3, "text"), (const(0),))
+    body = s.seq(added, s.Evaluate(op.call_packed("none")))
     array, found = np.zeros((3, 3), "float32")[:2, :2], np.ones(2, "int32")
 
     def add(given_array: Any, number: int, text: str) -> Any:
         given_array += number
-        return np.float32(len(text) + 0.5)
+        return np.float32(len(text))
 
     packed: dict[str, Callable[..., Any]] = {"add": add, "none": lambda: None}
     interpret(function("f", x, out, body=body), array, found, packed=packed)
     assert array.tolist() == [[3, 3], [3, 3]]
-    assert found.tolist() == [4, 0]
+    assert found.tolist() == [4, 1]
     with pytest.raises(ValueError, match="f: expected 'h' in packed, found add, none"):
         interpret(function("f", body=s.Evaluate(op.call_packed("h"))), packed=packed)
 

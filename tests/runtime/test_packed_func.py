@@ -5,15 +5,20 @@ from __future__ import annotations
 import ctypes
 import functools
 import gc
+import math
 import sys
 import threading
 import tracemalloc
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
+import minitvm as tvm
+from minitvm import te, tir
+from minitvm.interpreter import interpret
 from minitvm.runtime import (
     ArgTypeCode,
     Device,
@@ -617,3 +622,67 @@ def test_a_hundred_thousand_calls_leak_nothing(compiled: Any) -> None:
     growth = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     assert growth < 20_000
+
+
+# -- Results that a program reads ------------------------------------------------------------------
+
+
+def reads(result: Any) -> tuple[Callable[[], int], Callable[[], int]]:
+    """What a compiled program reads of a callback's result, and what the interpreter reads."""
+    place = te.compute((1,), lambda i: tvm.call_packed("test.give", i), name="P")
+    function = tvm.lower([place], [place])["main"]
+
+    def compiled() -> int:
+        tvm.register_func("test.give", lambda _: result, override=True)
+        out = np.zeros(1, "int32")
+        tvm.build([place], [place])(out)
+        return int(out[0])
+
+    def interpreted() -> int:
+        out = np.zeros(1, "int32")
+        interpret(function, out, packed={"test.give": lambda _: result})
+        return int(out[0])
+
+    return compiled, interpreted
+
+
+@pytest.mark.parametrize("result", [7, -(2**31), 2**31 - 1, True, 3.0, np.int64(5), np.float32(2)])
+def test_numbers_that_a_program_reads(result: Any) -> None:
+    for read in reads(result):
+        assert read() == int(result)
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        (2**31, "expected a number that int32 holds, got 2147483648"),
+        (-(2**31) - 1, "expected a number that int32 holds, got -2147483649"),
+        (2.5, "expected a number that int32 holds, got 2.5"),
+        (math.nan, "expected a number that int32 holds, got nan"),
+        (math.inf, "expected a number that int32 holds, got inf"),
+        (None, "expected a number of dtype int32, got NoneType"),
+        ("7", "expected a number of dtype int32, got str"),
+        ([7], "expected a number of dtype int32, got list"),
+        (np.zeros(1, "int32"), "expected a number of dtype int32, got ndarray"),
+    ],
+)
+def test_what_a_program_cannot_read(result: Any, text: str) -> None:
+    for read in reads(result):
+        with pytest.raises((TypeError, ValueError), match=text):
+            read()
+
+
+@pytest.mark.parametrize("result", [None, "text", 2**40, [1]])
+def test_results_of_statements_are_nobodys(result: Any) -> None:
+    def say(ins: Any, outs: Any) -> Any:
+        ib = tir.ir_builder.create()
+        ib.emit(tvm.call_packed("test.say"))
+        ib.buffer_ptr(outs[0])[0] = 1
+        return ib.get()
+
+    tvm.register_func("test.say", lambda: result, override=True)
+    out = te.extern((1,), [], say, dtype="int32", name="S")
+    got, wanted = np.zeros(1, "int32"), np.zeros(1, "int32")
+    tvm.build([out], [out])(got)
+    interpret(tvm.lower([out], [out])["main"], wanted, packed={"test.say": lambda: result})
+    assert got[0] == wanted[0] == 1
