@@ -22,6 +22,8 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 NOT_RUN = {"sh", "text", "c"}  # commands, pictures and declarations
 MODULES = sorted(each.name for each in pkgutil.walk_packages(minitvm.__path__, "minitvm."))
 LINK = re.compile(r"\]\(([^)#:]+)\)")
+PROMISE = re.compile(r"^\| (?!promise \||---)(.*) \| (.*) \|$", re.M)
+TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 
 def _line(text: str, position: int) -> int:
@@ -62,6 +64,16 @@ def test_the_links_lead_somewhere(page: Path) -> None:
 def test_the_readme_links_every_page() -> None:
     linked = LINK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
     assert {f"docs/{page.name}" for page in PAGES[1:]} <= set(linked)
+
+
+def test_each_promise_has_its_tests() -> None:
+    promises = PROMISE.findall((ROOT / "docs/promises.md").read_text(encoding="utf-8"))
+    assert len(promises) > 20
+    for promise, tests in promises:
+        found = TEST.findall(tests)
+        assert found, promise
+        for path, name in found:
+            assert f"\ndef {name}(" in (ROOT / path).read_text(encoding="utf-8"), f"{path}::{name}"
 
 
 @pytest.mark.parametrize("name", ["minitvm", *MODULES])
