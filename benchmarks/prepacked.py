@@ -4,6 +4,7 @@ what torch makes of weights that are packed once, and of those that aren't."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -95,12 +96,13 @@ def _floats(rows: int, inputs: Sequence[Any]) -> dict[str, Call]:
     if torch is None:
         return {}
     x, w = contraction.tensors(inputs)
-    packed = torch.ops.mkldnn._reorder_linear_weight(w, rows)
-    linear = torch.ops.mkldnn._linear_pointwise
     found: dict[str, Call] = {
         "torch": partial(torch.mm, x, w.T, out=torch.empty(rows, len(w), dtype=x.dtype)),
-        "torch oneDNN packed": partial(linear, x, packed, None, "none", [], ""),
     }
+    with suppress(RuntimeError):  # of bfloat16, on a processor that has no instructions for it
+        packed = torch.ops.mkldnn._reorder_linear_weight(w, rows)
+        linear = torch.ops.mkldnn._linear_pointwise
+        found["torch oneDNN packed"] = partial(linear, x, packed, None, "none", [], "")
     if torch.backends.mkl.is_available() and x.dtype == torch.float32:
         packed_by_mkl = torch.ops.mkl._mkl_reorder_linear_weight(w, rows)
         mkl = torch.ops.mkl._mkl_linear

@@ -312,7 +312,8 @@ class StatementEmitter:
         share = share_of(team, self.text, begin, extent, strided=strided)
         wide = Var(node.loop_var.name, INT64)
         narrow = s.LetStmt(node.loop_var, e.cast(node.loop_var.dtype, wide), node.body)
-        loop = s.For(wide, node.min, node.extent, ForKind.SERIAL, narrow)
+        first, count = e.cast(INT64, node.min), e.cast(INT64, node.extent)
+        loop = s.For(wide, first, count, ForKind.SERIAL, narrow)
         self._team = None
         self._emit_loop(loop, share.begin, share.end, share.step, signed=True, runs=False)
         self._team = team

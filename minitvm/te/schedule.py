@@ -116,9 +116,11 @@ class Schedule(Traced):
 
     def consumes(self, reader: Stage, stage: Stage) -> bool:
         """Whether `reader` reads `stage`, directly or through others."""
-        if reader is stage:
-            return False
-        return any(self.stage_map.get(op) is stage for op in in_order([reader.op]))
+        found = {stage}
+        for each in self.stages:  # what is read stands before what reads it
+            if any(self.stage_map.get(tensor.op) in found for tensor in each.op.input_tensors):
+                found.add(each)
+        return reader is not stage and reader in found
 
     # -- Changing the graph -----------------------------------------------------------------------
 

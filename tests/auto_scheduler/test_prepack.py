@@ -229,7 +229,7 @@ def test_any_arguments_of_any_program(make: Any, data: st.DataObject) -> None:
     expected = program.arrays(seed=0)
     interpret(tvm.lower(te.create_schedule(program.outputs), program.args)["main"], *expected)
     known = {stage.op for stage in te.create_schedule(program.outputs).stages}
-    known -= {load.producer.op for op in known for load in _lengths(op)}
+    known -= {tensor.op for op in known for tensor in _lengths(op)}
     inputs = [
         each
         for each in program.args
@@ -258,13 +258,13 @@ def _binds_its_sizes(tensor: Tensor) -> bool:
     return all(set(free_vars(dim)) <= set(tensor.shape) for dim in tensor.shape)
 
 
-def _lengths(op: Operation) -> Iterator[ProducerLoad]:
+def _lengths(op: Operation) -> Iterator[Tensor]:
     """What is read to tell how long sums are, which isn't packed."""
     for axis in op.reduce_axis if isinstance(op, ComputeOp) else ():
         assert axis.dom is not None
         for each in walk_once(axis.dom.min, axis.dom.extent):
-            if isinstance(each, ProducerLoad):
-                yield each
+            if isinstance(each, ProducerLoad) and isinstance(each.producer, Tensor):
+                yield each.producer
 
 
 # -- What is packed -------------------------------------------------------------------------------

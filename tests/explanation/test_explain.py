@@ -25,6 +25,7 @@ from minitvm.runtime import object_code
 from minitvm.runtime.workspace import workspaces
 from minitvm.stmt import ORIGIN, PrimFunc
 from minitvm.structural_equal import structural_equal
+from minitvm.target import Target
 from tests.explanation.programs import (
     AARCH64,
     HASWELL,
@@ -288,7 +289,10 @@ REASONS: dict[str, tuple[Programs, tuple[str, ...]]] = {
     ),
     "tiled, in place": (
         lambda: product(64, 64, 64, ZNVER4),
-        ("B is not packed: 16384 bytes are fast to read as they lie, as up to 524288 are",),
+        (
+            "B is not packed: 16384 bytes are fast to read as they lie, as up to "
+            f"{Target().cache_bytes(2) // 2} are",
+        ),
     ),
     "tiled, few rows": (
         lambda: product(16, 64, 64, ZNVER4),

@@ -10,7 +10,8 @@ import sys
 import threading
 import tracemalloc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -627,15 +628,24 @@ def test_a_hundred_thousand_calls_leak_nothing(compiled: Any) -> None:
 # -- Results that a program reads ------------------------------------------------------------------
 
 
+@contextmanager
+def registered(name: str, function: Callable[..., Any]) -> Iterator[None]:
+    tvm.register_func(name, function)
+    try:
+        yield
+    finally:
+        tvm.remove_global_func(name)
+
+
 def reads(result: Any) -> tuple[Callable[[], int], Callable[[], int]]:
     """What a compiled program reads of a callback's result, and what the interpreter reads."""
     place = te.compute((1,), lambda i: tvm.call_packed("test.give", i), name="P")
     function = tvm.lower([place], [place])["main"]
 
     def compiled() -> int:
-        tvm.register_func("test.give", lambda _: result, override=True)
         out = np.zeros(1, "int32")
-        tvm.build([place], [place])(out)
+        with registered("test.give", lambda _: result):
+            tvm.build([place], [place])(out)
         return int(out[0])
 
     def interpreted() -> int:
@@ -680,9 +690,9 @@ def test_results_of_statements_are_nobodys(result: Any) -> None:
         ib.buffer_ptr(outs[0])[0] = 1
         return ib.get()
 
-    tvm.register_func("test.say", lambda: result, override=True)
     out = te.extern((1,), [], say, dtype="int32", name="S")
     got, wanted = np.zeros(1, "int32"), np.zeros(1, "int32")
-    tvm.build([out], [out])(got)
+    with registered("test.say", lambda: result):
+        tvm.build([out], [out])(got)
     interpret(tvm.lower([out], [out])["main"], wanted, packed={"test.say": lambda: result})
     assert got[0] == wanted[0] == 1

@@ -150,10 +150,17 @@ def compute_at(s: Schedule, draw: Draw) -> None:
         if not _is_movable(s, stage) or stage.group is not None:
             continue
         if not _is_read_as_a_whole(s, stage):
-            able += [(stage, *place) for place in _common_places(_readers(s, stage))]
+            places = _common_places(_readers(s, stage))
+            able += [(stage, *place) for place in places if not _needs_for_ranges(s, *place, stage)]
     if able:
         stage, reader, axis = draw(st.sampled_from(able))
         stage.compute_at(reader, axis)
+
+
+def _needs_for_ranges(s: Schedule, reader: Stage, _: IterVar, stage: Stage) -> bool:
+    """Whether the loops of `reader` are as long as what is made of `stage` says."""
+    lengths = [s[s.now(tensor)] for _, tensor in read_by_ranges(reader.op)]
+    return any(each is stage or s.consumes(each, stage) for each in lengths)
 
 
 def _common_places(readers: list[Stage]) -> list[tuple[Stage, IterVar]]:
