@@ -19,6 +19,8 @@ def _import(name: str) -> tuple[Any, str]:
         return None, f"not installed ({error})"
     if name == "torch":
         module.set_num_threads(1)
+    if name == "jax":
+        module.config.update("jax_enable_x64", True)  # float64 is float32 without
     return module, ""
 
 

@@ -80,7 +80,8 @@ def test_every_family_of_contractions_is_built_and_right(
     assert {"float32/squares", "float32/TT", "int8/squares", "fused/gelu"} <= families
     assert {"bfloat16/squares", "conv/layers", "conv/depthwise"} <= families
     assert "FAILED" not in out
-    assert "WRONG" not in out
+    assert "minitvm: WRONG" not in out  # a peer may be, on a processor that it doesn't know
+    assert all("minitvm" in row for row in rows)
     assert "Slower than 0.95 of the best peer" in out
 
 
