@@ -7,7 +7,7 @@ changed comes back as the same object, so "did it change" is an ``is``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from operator import attrgetter, is_not
 from typing import Any, ClassVar, cast
 
@@ -44,7 +44,7 @@ CHILDREN: dict[type, tuple[str, ...]] = {
     s.For: ("min", "extent", "body"),
     s.While: ("condition", "body"),
     s.BufferStore: ("value", "indices", "predicate"),
-    s.Allocate: ("body",),
+    s.Allocate: ("buffer", "body"),  # of the buffer, its shape and its strides
     s.LetStmt: ("value", "body"),
     s.IfThenElse: ("condition", "then_case", "else_case"),
     s.SeqStmt: ("seq",),
@@ -61,7 +61,8 @@ def _reader(cls: type) -> Callable[[Any], tuple[Node, ...]]:
     """What reads the children of a node of a class."""
     names = CHILDREN[cls]
     types = {f.name: str(f.type) for f in fields(cls)}
-    if len(names) > 1 and not any("tuple" in types[n] or "None" in types[n] for n in names):
+    single = not any(kind in types[n] for n in names for kind in ("tuple", "None", "Buffer"))
+    if len(names) > 1 and single:
         return cast(Callable[[Any], tuple[Node, ...]], attrgetter(*names))
     if len(names) == 1 and types[names[0]].startswith("tuple"):
         return cast(Callable[[Any], tuple[Node, ...]], attrgetter(*names))
@@ -74,6 +75,8 @@ def _reader(cls: type) -> Callable[[Any], tuple[Node, ...]]:
                 found += child
             elif isinstance(child, e.CommReducer):
                 found += child.result + child.identity
+            elif isinstance(child, Buffer):
+                found += child.shape + child.strides
             elif child is not None:
                 found += (child,)
         return found
@@ -144,12 +147,23 @@ class Mutator:
                 new = self._visit(old)
                 if new is not old:
                     changes[name] = new
-        return rebuild(node, changes)
+        made = rebuild(node, changes)
+        if "buffer" in changes:
+            return s.Allocate(made.buffer, replace_buffers(made.body, {node.buffer: made.buffer}))
+        return made
 
     def _visit(self, node: Any) -> Any:
         if isinstance(node, e.CommReducer):
             return self._combiner(node)
+        if isinstance(node, Buffer):
+            return self._allocated(node)
         return self.expr(node) if isinstance(node, PrimExpr) else self.stmt(node)
+
+    def _allocated(self, buffer: Buffer) -> Buffer:
+        shape, strides = tuple(map(self.expr, buffer.shape)), tuple(map(self.expr, buffer.strides))
+        if not any(map(is_not, shape + strides, buffer.shape + buffer.strides)):
+            return buffer
+        return replace(buffer, shape=shape, strides=strides)
 
     def _combiner(self, node: e.CommReducer) -> e.CommReducer:
         """What a reduction combines with and begins from may depend on its data axes."""

@@ -151,6 +151,8 @@ class _Verifier:
             child = getattr(node, name)
             if name == "body":
                 steps += self._scoped(node, child)
+            elif isinstance(child, Buffer):
+                steps += _layout(child)
             else:
                 steps += child if isinstance(child, tuple) else [child] * (child is not None)
         return steps
@@ -163,7 +165,7 @@ class _Verifier:
         if isinstance(node, s.Allocate):
             buffer = node.buffer
             inside = self._around(self._variables, buffer.data, node, body)
-            return [*_layout(buffer), *self._around(self._buffers, buffer, node, *inside)]
+            return self._around(self._buffers, buffer, node, *inside)
         return [body]
 
     def _around(

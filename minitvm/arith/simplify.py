@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import gcd
+from operator import is_
 from typing import Any, cast
 
 from minitvm import expr as e
@@ -19,7 +20,7 @@ from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
 from minitvm.arith.rules import CONSTANTS, RULES, Rule
 from minitvm.expr import BufferLoad, Call, FloatImm, IntImm, PrimExpr, Var, const
-from minitvm.functor import CHILDREN, Mutator, children, rebuild, substitute, walk_once
+from minitvm.functor import CHILDREN, Mutator, children, substitute, walk_once
 from minitvm.runtime.dtype import DType
 
 
@@ -78,19 +79,8 @@ class Simplifier(Mutator):
 
     def descend(self, node: Any) -> Any:
         """`node` of simple children, then by the rules."""
-        changes = {}
-        for name in _children_of(node):
-            old = getattr(node, name)
-            made = tuple(map(self._visit, old)) if isinstance(old, tuple) else self._visit(old)
-            if not _same(old, made):
-                changes[name] = made
-        node = rebuild(node, changes)
+        node = super().descend(node)
         return self._by_rules(node) if isinstance(node, PrimExpr) else node
-
-    def _visit(self, node: Any) -> Any:
-        if node is None:
-            return None
-        return self.expr(node) if isinstance(node, PrimExpr) else self.stmt(node)
 
     def _operands_done(self, node: Any) -> PrimExpr:
         """`node` of simple operands, folded where they are constants or an identity holds."""
@@ -386,7 +376,7 @@ class Simplifier(Mutator):
             args: tuple[PrimExpr, ...] = (condition, *self._branches(condition, *node.args[1:]))
         else:
             args = tuple(map(self.expr, node.args))
-        if _same(node.args, args):
+        if all(map(is_, node.args, args)):
             return self._by_rules(node)
         made = e.intrinsic(node.op, node.dtype, *args)
         return self._by_rules(made)
@@ -529,7 +519,7 @@ def _match_all(
 def _operands(node: Any) -> tuple[PrimExpr, ...]:
     if isinstance(node, Call):
         return node.args
-    return tuple([getattr(node, name) for name in _children_of(node)])
+    return tuple([getattr(node, name) for name in CHILDREN[type(node)]])
 
 
 def _is_constant(node: PrimExpr, value: int, is_bool: bool) -> bool:
@@ -579,16 +569,6 @@ def _plus_constant(total: PrimExpr | None, constant: int, dtype: DType) -> PrimE
     if constant < 0 and -constant <= dtype.max():
         return e.Sub(total, const(-constant, dtype))
     return e.add(total, const(constant, dtype))
-
-
-def _same(old: Any, made: Any) -> bool:
-    if isinstance(old, tuple):
-        return all(a is b for a, b in zip(old, made, strict=True))
-    return old is made
-
-
-def _children_of(node: Any) -> tuple[str, ...]:
-    return CHILDREN[type(node)]
 
 
 def _divide(a: PrimExpr, b: PrimExpr) -> PrimExpr:

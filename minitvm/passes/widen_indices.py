@@ -7,7 +7,7 @@ from typing import cast as typed
 
 from minitvm import expr as e
 from minitvm import stmt as s
-from minitvm.arith.prover import Prover
+from minitvm.arith.prover import Interval, Prover
 from minitvm.buffer import with_layout
 from minitvm.expr import PrimExpr, Var, cast
 from minitvm.functor import Mutator, children, free_vars, rebuild, replace_buffers
@@ -53,12 +53,17 @@ def _is_narrow(dtype: DType) -> bool:
 
 class _Widen(Mutator):
     """Rewrites values, which :meth:`expr` does, to values modulo 2**bits; :meth:`index` rewrites
-    to exact ones."""
+    to exact ones.
+
+    What an expression becomes depends on the bounds of the variables in it. Copies of a loop bind
+    one variable in several places, each with bounds of its own: see :meth:`_bound_anew`.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._prover = Prover()  # of which just the bounds of variables are asked
         self._wide: dict[Var, Var] = {}
+        self._bindings: dict[Var, tuple[Interval, bool]] = {}
         self._indices_made: dict[PrimExpr, PrimExpr] = {}
         self._leaves: dict[PrimExpr, bool] = {}
 
@@ -179,15 +184,29 @@ class _Widen(Mutator):
             if not self._prover.is_index_arithmetic(node.value):
                 self._prover.bind_data(node.var)
             self._prover.bind_interval(node.var, node.value, e.const(1, node.var.dtype))
-        if node.var in self._wide or self._may_leave(node.value):
-            return self._wide_of(node.var), self.index(node.value)
-        return node.var, self.expr(node.value)
+        if self._may_leave(node.value):
+            made = self._wide_of(node.var), self.index(node.value)
+        else:
+            made = node.var, self.expr(node.value)
+            self._wide.pop(node.var, None)
+        self._bound_anew(node.var)
+        return made
 
     def _wide_of(self, narrow: Var) -> Var:
         wide = self._wide.get(narrow)  # of another loop beside this one, whose copy it may be
         if wide is None:
             wide = self._wide[narrow] = Var(narrow.name, INT64, axis=narrow.axis)
         return wide
+
+    def _bound_anew(self, var: Var) -> None:
+        """Forgets what was made of expressions where `var` was bound before, if it is another now:
+        of other bounds, or wide and no longer so."""
+        binding = self._prover.const_int_bound(var), var in self._wide
+        if self._bindings.setdefault(var, binding) != binding:
+            self._bindings[var] = binding
+            self._made.clear()
+            self._indices_made.clear()
+            self._leaves.clear()
 
     # -- Where indices stand --
 
@@ -243,6 +262,7 @@ class _Widen(Mutator):
             return self.descend(node)  # type: ignore[no-any-return]  # a For again
         begin, extent = self.index(node.min), self.index(node.extent)
         wide = self._wide_of(node.loop_var)
+        self._bound_anew(node.loop_var)
         return s.For(wide, begin, extent, node.kind, self.stmt(node.body), node.annotations)
 
     def _compare(self, node: Any) -> PrimExpr:

@@ -319,3 +319,17 @@ def test_an_empty_output_may_have_any_strides() -> None:
         KERNELS["product"].functions[0](
             np.zeros((shape[0], 2), np.float32), np.zeros((2, shape[1]), np.float32), y
         )
+
+
+def test_workspaces_whose_size_is_read_from_an_array_of_any_strides() -> None:
+    count = te.placeholder((2,), "int32", name="count")
+    x = te.placeholder((5,), name="x")
+    twice = te.compute((5,), lambda i: x[i] * 2, name="twice")
+    k = te.reduce_axis((0, count[0]), name="k")
+    total = te.compute((2,), lambda i: te.sum(twice[k], axis=k), name="total")
+    s = te.create_schedule(total.op)
+    s[twice].compute_at(s[total], total.op.axis[0])
+    f = tvm.build(s, [count, x, total])
+    found = np.zeros(2, np.float32)
+    f(np.array([4, 9, 1, 9], np.int32)[::2], base[1:6], found)
+    assert found.tolist() == [20, 20]

@@ -7,7 +7,8 @@ import numpy as np
 import minitvm as tvm
 from minitvm import te, tir
 from minitvm.passes.widen_indices import widen_indices
-from minitvm.stmt import BufferStore, For, ForKind, PrimFunc
+from minitvm.stmt import BufferStore, For, ForKind, LetStmt, PrimFunc
+from minitvm.verify import verify
 
 
 def store_loop() -> PrimFunc:
@@ -68,6 +69,42 @@ def test_loops_side_by_side_share_a_variable() -> None:
     found = np.zeros(8, np.float32)
     tvm.build(twice)(found)
     assert found.tolist() == [2] * 8
+
+
+def test_a_loop_beside_it_has_bounds_of_its_own() -> None:
+    """Copies of a loop share its variable and its expressions: in one of them they fit int32."""
+    p = te.placeholder((1000,), "int32", name="P")
+    c = te.compute(
+        (1000,),
+        lambda i: te.if_then_else(i < 104, p[i] * 2, 7) + (i * (1 << 22)) // 1000003,
+        name="C",
+    )
+    s = te.create_schedule(c.op)
+    s[c].split(c.op.axis[0], 8)
+    assert str(tvm.lower(s, [p, c])).count("i.outer in range(") == 2
+    given, found, x = np.arange(1000, dtype=np.int32), np.zeros(1000, np.int32), np.arange(1000)
+    tvm.build(s, [p, c])(given, found)
+    expected = np.where(x < 104, x * 2, 7) + x * (1 << 22) // 1000003
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_name_beside_it_has_bounds_of_its_own() -> None:
+    """As loops do: where 32 bits hold its value it stays of 32, though it was wide before."""
+    a, i, name = tir.decl_buffer((8,), "int64", name="A"), te.var("i"), te.var("name")
+    reads = BufferStore(a, te.cast("int64", name * 1024 // 3), (i,))
+
+    def around(begin: int, end: int, factor: int) -> For:
+        body = LetStmt(name, i * factor, reads)
+        return For(i, te.const(begin), te.const(end - begin), ForKind.SERIAL, body)
+
+    loops = tir.SeqStmt((around(0, 2, 1), around(2, 4, 1 << 30), around(4, 6, 2), around(6, 8, 4)))
+    func = PrimFunc((a.data,), loops, {a.data: a}, "f")
+    verify(widen_indices(func))
+    found = np.zeros(8, np.int64)
+    tvm.build(func)(found)
+    assert found.tolist() == [
+        i * factor * 1024 // 3 for i, factor in enumerate([1, 1, 1 << 30, 1 << 30, 2, 2, 4, 4])
+    ]
 
 
 def test_offsets_of_pointers() -> None:
