@@ -147,6 +147,10 @@ class ReduceAxis:
     begin: Value
     end: Value
 
+    @property
+    def dtype(self) -> str:
+        return promoted(self.begin.dtype, self.end.dtype)
+
 
 @dataclass(frozen=True)
 class Reduction:

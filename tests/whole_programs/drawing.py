@@ -628,7 +628,7 @@ class Drawer:
                 ),
             )
         elif kind == "argmax":
-            bodies = (Axis(ranges[0].name), source)
+            bodies = (Axis(ranges[0].name, ranges[0].dtype), source)
         elif kind in ("sum_and_max", "sums"):
             bodies = (source, self.body(leaves, dtype))
         elif kind in ("modular", "capped"):

@@ -117,7 +117,7 @@ class Meaning:
             first = int(begin.min(initial=0)) if begin.size else 0
             last = int(end.max(initial=first)) if end.size else first
             at = grid(each.name, len(shape) + i, rank, first, last)
-            names[each.name] = bounded.known("int32", at)
+            names[each.name] = bounded.known(each.dtype, at)
             used = used & (at >= begin) & (at < end)
             extents.append(last - first)
         if np.prod(extents) > MOST_WORK:
