@@ -1,6 +1,7 @@
 """Golden texts: what a test prints, kept in ``tests/golden/<test module>/<test>.txt``; a cache of
-machine code of the tests' own; and an alarm for strategies of the auto-scheduler that fail, which
-nothing but the speed of a program shows."""
+machine code of the tests' own; an alarm for strategies of the auto-scheduler that fail, which
+nothing but the speed of a program shows; and random tests that draw the same in every run, but for
+those marked wide."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -40,7 +42,12 @@ DROPPED = DroppedStrategies(logging.INFO)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Before any test is imported: no test finds what another session has cached, or adds to it."""
+    """Before any test is imported: no test finds what another session has cached, or adds to it;
+    and what an ordinary run draws depends on the tests alone, so that a failure stays until it is
+    mended. Sweeps draw anew in each run."""
+    if config.option.markexpr != "wide" and settings.get_current_profile_name() == "default":
+        settings.register_profile("ordinary", derandomize=True)
+        settings.load_profile("ordinary")
     logger = logging.getLogger("minitvm.auto_scheduler")
     logger.setLevel(logging.INFO)
     logger.addHandler(DROPPED)
