@@ -16,6 +16,7 @@ from minitvm.arith.prover import Prover
 from minitvm.expr import IterVar, PrimExpr, ProducerLoad, Reduce, Var
 from minitvm.functor import walk_once
 from minitvm.runtime.record import record
+from minitvm.te.dataflow import read_by_ranges
 from minitvm.te.tensor import ComputeOp, Operation, Tensor
 
 FAR = 1 << 20  # a distance that is not known when building: elements in different lines
@@ -143,12 +144,6 @@ def uneven_axes(op: ComputeOp) -> set[IterVar]:
     """The axes on which the ranges of sums depend."""
     used = {each for each in walk_once(*_ends(op)) if isinstance(each, Var)}
     return {axis for axis in (*op.axis, *op.reduce_axis) if axis.var in used}
-
-
-def read_by_ranges(op: ComputeOp) -> set[Tensor]:
-    """The tensors that the ranges of sums read."""
-    loads = (each for each in walk_once(*_ends(op)) if isinstance(each, ProducerLoad))
-    return {each.producer for each in loads if isinstance(each.producer, Tensor)}
 
 
 def _ends(op: ComputeOp) -> Iterator[PrimExpr]:

@@ -15,7 +15,6 @@ from minitvm.auto_scheduler.contraction import (
     bytes_of,
     contraction_of,
     is_uneven,
-    read_by_ranges,
 )
 from minitvm.auto_scheduler.convolution import is_convolution, write_convolution
 from minitvm.auto_scheduler.dotted import instruction_for, write_dotted
@@ -27,6 +26,7 @@ from minitvm.auto_scheduler.tiled import can_be_packed, write_tiled
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
 from minitvm.target import Target
+from minitvm.te.dataflow import read_by_ranges
 from minitvm.te.schedule import Schedule
 from minitvm.te.stage import Stage
 from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, ScanOp, Tensor
@@ -112,7 +112,7 @@ def _check_prepacked(s: Schedule, tensor: Any) -> None:
     if not is_given or tensor.op not in s.stage_map or s[tensor].is_output:
         raise CompileError(f"prepacked: expected placeholders that the program reads, got {tensor}")
     for reader in s.readers(s[tensor]):
-        if isinstance(reader.op, ComputeOp) and tensor in read_by_ranges(reader.op):
+        if any(tensor is read for _, read in read_by_ranges(reader.op)):
             raise CompileError(
                 f"prepacked: expected placeholders whose elements are computed with, got "
                 f"{tensor.name}, which says how long sums of {reader.name} are: leave it out"
