@@ -626,18 +626,19 @@ class ExpressionEmitter:
 
     def _emit_llvm_intrinsic(self, node: e.Call) -> Value:
         name = _string_argument(node)
-        lacking = _FEATURES.get(name, frozenset()) - self._target.features
+        of_tiles = name.startswith("llvm.x86.") and name.endswith(".internal")
+        lacking = _FEATURES.get(name, _AMX if of_tiles else frozenset()) - self._target.features
         if lacking:
             raise CompileError(
                 f"{name}: expected a target with {', '.join(sorted(lacking))}, got "
                 f"{str(self._target)!r}: another tensor intrinsic, or another -mcpu or -mattr"
             )
-        if name.startswith("llvm.x86.") and name.endswith(".internal"):
+        if of_tiles:
             return self._emit_of_tiles(name, node)
         emit = self._emit_bits if name.startswith(_OF_TARGETS) else self.emit
         args = [emit(a) for a in node.args[1:]]
         if name not in _FEATURES:
-            check_intrinsic(name, register_type(node.dtype), args, self._target.arch)
+            check_intrinsic(name, register_type(node.dtype), args, self._target)
         result = self.text.call(Value("ptr", f"@{name}"), register_type(node.dtype), args)
         return self.conversions.round(result, node.dtype) if node.dtype.is_float else result
 
@@ -653,7 +654,7 @@ class ExpressionEmitter:
             args.append(value)
         function = Value("ptr", f"@{name}")
         type = "x86_amx" if register_type(node.dtype) == _TILE else "void"
-        check_intrinsic(name, type, args, self._target.arch)
+        check_intrinsic(name, type, args, self._target)
         tile = text.call(function, type, args)
         if type == "void":
             return integer(register_type(node.dtype), 0)
@@ -706,6 +707,7 @@ def _is_never(predicate: PrimExpr) -> bool:
 
 # What the intrinsics of tensor intrinsics need of a target: without it LLVM ends the process.
 _FEATURES = {each.llvm: each.features for each in (*DOT_PRODUCTS, *MATRIX_PRODUCTS)}
+_AMX = frozenset({"amx-tile"})
 _TILE = "<256 x i32>"  # a tile of AMX
 _OF_TARGETS = ("llvm.x86.", "llvm.aarch64.")  # how the names of their own intrinsics begin
 _ZERO_INDEX = integer("i64", 0)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Sequence
 from functools import lru_cache
+from pathlib import Path
 
+import llvmlite
 import llvmlite.binding as llvm
 
 from minitvm.codegen.llvm_text import Value
 from minitvm.runtime.errors import CompileError
+from minitvm.target import Target
 
 # Intrinsics of one kind of processor, by what follows "llvm." in their names: LLVM reads them for
 # any target, and ends the process where it can't make code of them.
@@ -18,19 +23,30 @@ _PROCESSORS = frozenset((
     "riscv", "s390", "spv", "ve", "wasm", "x86", "xcore",
 ))  # fmt: skip
 
+# Of these every target makes code.
+_EVERYWHERE = frozenset((
+    "abs", "bitreverse", "bswap", "ceil", "copysign", "cos", "ctlz", "ctpop", "cttz", "exp",
+    "exp10", "exp2", "fabs", "floor", "fma", "fmuladd", "fshl", "fshr", "log", "log10", "log2",
+    "maximum", "maxnum", "minimum", "minnum", "nearbyint", "pow", "powi", "rint", "round",
+    "roundeven", "sin", "smax", "smin", "sqrt", "trunc", "uadd", "umax", "umin",
+))  # fmt: skip
 
-def check_intrinsic(name: str, type: str, args: Sequence[Value], arch: str) -> None:
-    """Asks LLVM whether it has an intrinsic of that name for a processor of `arch`, with such
-    arguments and result.
+
+def check_intrinsic(name: str, type: str, args: Sequence[Value], target: Target) -> None:
+    """Asks LLVM whether it has an intrinsic of that name for a target, with such arguments and
+    result.
 
     Raises
     ------
     CompileError
-        When it has none, with LLVM's own words, or it is one of another kind of processor.
+        When it has none, with LLVM's own words, or it is one of another kind of processor, or the
+        target lacks its instruction.
     """
     processor = name.split(".")[1]
-    if processor in _PROCESSORS and processor != arch.removesuffix("_64"):
-        raise CompileError(f"{name}: expected an intrinsic for {arch}, got one for {processor}")
+    if processor in _PROCESSORS and processor != target.arch.removesuffix("_64"):
+        raise CompileError(
+            f"{name}: expected an intrinsic for {target.arch}, got one for {processor}"
+        )
     # Some arguments must be constants, which stay themselves; of others only the type is asked.
     given = tuple((each.type, "poison" if each.text[0] in "%@" else each.text) for each in args)
     reason = _refusal(name, type, given)
@@ -40,6 +56,13 @@ def check_intrinsic(name: str, type: str, args: Sequence[Value], arch: str) -> N
             f"{name}: expected an intrinsic of LLVM that takes ({taken}) and returns {type}: "
             f"LLVM says: {reason}"
         )
+    if processor not in _EVERYWHERE and "x86_amx" not in (type, *(each.type for each in args)):
+        reason = _end(name, type, given, (target.triple, target.mcpu, target.feature_string))
+        if reason is not None:
+            raise CompileError(
+                f"{name}: expected a target that has its instruction, got {str(target)!r}: another "
+                f"intrinsic, or another -mcpu or -mattr (LLVM says: {reason})"
+            )
 
 
 # There are no constants of the type of a tile.
@@ -58,3 +81,49 @@ def _refusal(name: str, type: str, args: tuple[tuple[str, str], ...]) -> str | N
         said = re.search(r"error: (.*)", str(error))
         return said[1] if said else str(error).splitlines()[0]
     return None
+
+
+# Run by a process of its own, since LLVM ends the process that asks for an instruction that isn't
+# there: it reads a module, and makes code of it.
+_MAKE_CODE = """
+import resource, sys
+packages, triple, cpu, features = sys.argv[1:]
+sys.path.append(packages)
+import llvmlite.binding as llvm
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+llvm.initialize_all_targets()
+llvm.initialize_all_asmprinters()
+machine = llvm.Target.from_triple(triple).create_target_machine(cpu=cpu, features=features, opt=2)
+machine.emit_object(llvm.parse_assembly(sys.stdin.read()))
+"""
+_PATIENCE = 60.0  # seconds
+
+
+@lru_cache(maxsize=256)
+def _end(
+    name: str, type: str, args: tuple[tuple[str, str], ...], machine: tuple[str, str, str]
+) -> str | None:
+    """What LLVM says at its end when it makes code of a call; None where it makes it, or where no
+    process can be asked."""
+    if not sys.executable:
+        return None
+    texts = [f"%a{i}" if text == "poison" else text for i, (_, text) in enumerate(args)]
+    passed = [f"{kind} {text}" for (kind, _), text in zip(args, texts, strict=True)]
+    taken = ", ".join(each for each in passed if "%a" in each)
+    result, back = ("%made = ", f"{type} %made") if type != "void" else ("", "void")
+    call = f"{result}call {type} @{name}({', '.join(passed)})"
+    text = f"define {type} @f({taken}) {{\n  {call}\n  ret {back}\n}}"
+    packages = str(Path(llvmlite.__file__).parents[1])
+    try:
+        done = subprocess.run(
+            (sys.executable, "-I", "-c", _MAKE_CODE, packages, *machine), input=text,
+            capture_output=True, text=True, timeout=_PATIENCE, check=False,
+        )  # fmt: skip
+    except OSError:
+        return None
+    except subprocess.TimeoutExpired:
+        return "nothing, for a minute"
+    said = re.search(r"LLVM ERROR: (.*)", done.stderr)
+    if said is None and done.returncode >= 0:  # it isn't LLVM that ended
+        return None
+    return said[1].rstrip(": ") if said else f"nothing, with signal {-done.returncode}"

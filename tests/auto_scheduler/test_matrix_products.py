@@ -307,7 +307,7 @@ def test_targets_that_lack_an_instruction() -> None:
     """LLVM would end the process."""
     v4 = "llvm -mtriple=x86_64-linux-gnu -mcpu=x86-64-v4"
     tensors = product(64, 64, 64, ("int8", "int8", "int32"))
-    expected = "tdpbssd.* expected a target with amx-int8, amx-tile, got 'llvm .*v4'"
+    expected = "expected a target with amx-tile, got 'llvm .*v4'"
     with pytest.raises(CompileError, match=expected):
         tvm.build(auto_schedule(tensors[2], AMX), tensors, v4)
     vnni = auto_schedule(tensors[2], f"{v4} -mattr=+avx512vnni")

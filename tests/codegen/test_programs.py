@@ -564,7 +564,7 @@ def test_call_llvm_intrin() -> None:
         ("int32", "llvm.ctlz", ("i", "p"), "immarg operand has non-immediate parameter"),
         ("int32", "llvm.ctpop", (), "invalid intrinsic signature"),
         ("int32", "llvm.hexagon.A2.abs", ("i",), "expected an intrinsic for .*, got one for h"),
-        ("int32", "llvm.x86.tilezero.internal", ("i",), "expected an intrinsic of LLVM that tak"),
+        ("int32", "llvm.x86.tilezero.internal", ("i",), "expected an? (target with amx|intrinsic of)"),
     ],
 )  # fmt: skip
 def test_intrinsics_that_llvm_does_not_have(
@@ -579,6 +579,36 @@ def test_intrinsics_that_llvm_does_not_have(
     B = te.compute((4,), element, name="B")
     with pytest.raises(CompileError, match=f"{name}: .*{reason}"):
         build([B], [A, B])
+
+
+LANES = tir.decl_buffer((16,), name="A")
+
+
+@pytest.mark.parametrize(
+    ("name", "lanes", "more", "cpu", "reason"),
+    [
+        ("llvm.x86.avx.rsqrt.ps.256", 8, (), "x86-64", "expected a target that has its instr"),
+        ("llvm.x86.avx512.max.ps.512", 16, (0, 4), "haswell", r"or another -mcpu .* \(LLVM says: "),
+        ("llvm.x86.avx512.max.ps.512", 16, (0, 4), "skylake-avx512", None),
+        ("llvm.x86.sse.rsqrt.ps", 4, (), "x86-64", None),
+        ("llvm.coro.promise", 0, (), "x86-64", "takes .* invalid intrinsic signature"),
+    ],
+)
+def test_intrinsics_that_a_target_does_not_have(
+    name: str, lanes: int, more: tuple[int, ...], cpu: str, reason: str | None
+) -> None:
+    """LLVM would end the process."""
+    place = tir.Ramp(te.const(0), te.const(1), lanes) if lanes else te.const(0)
+    load = tir.BufferLoad(LANES, (place,))
+    args = [load, *([load, te.const(more[1])] if more else [])]
+    body = tir.BufferStore(LANES, tir.call_llvm_pure_intrin(load.dtype, name, *args), (place,))
+    func = tir.PrimFunc((LANES.data,), body, {LANES.data: LANES}, "f")
+    target = f"llvm -mtriple=x86_64-linux-gnu -mcpu={cpu}"
+    if reason is None:
+        assert build(func, target=target).get_source("asm")
+        return
+    with pytest.raises(CompileError, match=f"{name}: .*{reason}"):
+        build(func, target=target)
 
 
 def test_assertions_of_the_program() -> None:
