@@ -5,7 +5,9 @@ The meaning is that of :func:`minitvm.scalars.cast`.
 
 from __future__ import annotations
 
-from minitvm.codegen.llvm_text import FunctionText, Value, floating, integer, like
+from collections.abc import Callable
+
+from minitvm.codegen.llvm_text import FunctionText, Value, floating, integer, lanes_of, like
 from minitvm.runtime.dtype import FLOAT64, DType
 
 
@@ -65,7 +67,7 @@ class Conversions:
             return text.convert("bitcast", shifted, "float")
         if self._has_float16:
             return text.convert("fpext", text.convert("bitcast", value, "half"), "float")
-        return self._float16_to_float32(value)
+        return self._emulated("float16_to_float32", "float", value, _float16_to_float32)
 
     def to_memory(self, value: Value, dtype: DType, *, rounded: bool = True) -> Value:
         """The memory form of a value about to be stored. `rounded`: `dtype` holds it exactly. What
@@ -82,7 +84,7 @@ class Conversions:
             return self._float32_to_bfloat16(value, rounded)
         if self._has_float16:
             return text.convert("bitcast", text.convert("fptrunc", value, "half"), "i16")
-        return self._float32_to_float16(value)
+        return self._emulated("float32_to_float16", "i16", value, _float32_to_float16)
 
     # -- integers --
 
@@ -161,49 +163,53 @@ class Conversions:
         is_nan = text.fcmp("uno", value, value)
         return text.convert("trunc", text.select(is_nan, quiet, nearest), "i16")
 
-    def _float16_to_float32(self, value: Value) -> Value:
-        """Without an instruction: the exponent is rebiased by a multiplication, which is exact
-        and takes care of subnormals."""
-        text = self._text
-        wide = text.convert("zext", value, "i32")
-        type = wide.type
-        magnitude = text.binary("and", wide, integer(type, 0x7FFF))
-        sign = text.binary(
-            "shl", text.binary("and", wide, integer(type, 0x8000)), integer(type, 16)
-        )
-        shifted = text.binary("shl", magnitude, integer(type, 13))
-        small = text.convert("bitcast", shifted, "float")
-        scaled = text.binary("fmul", small, floating(small.type, 2.0**112))
-        finite = text.convert("bitcast", scaled, "i32")
-        special = text.binary("or", finite, integer(type, 0x7F800000))
-        is_special = text.icmp("uge", magnitude, integer(type, 0x7C00))
-        unsigned = text.select(is_special, special, finite)
-        return text.convert("bitcast", text.binary("or", unsigned, sign), "float")
+    def _emulated(
+        self, name: str, result: str, value: Value, emit: Callable[[FunctionText, Value], Value]
+    ) -> Value:
+        """What takes many instructions; of vectors in a function of its own, since unrolled code
+        has hundreds of them, on which LLVM would work for seconds."""
+        lanes = lanes_of(value.type)
+        if lanes == 1:
+            return emit(self._text, value)
+        return self._text.outlined(f"{name}.{lanes}", like(value.type, result), value, emit)
 
-    def _float32_to_float16(self, value: Value) -> Value:
-        """Without an instruction: subnormal results are rounded by adding 0.5, whose last bit is
-        theirs; normal ones by the carry of an integer addition."""
-        text = self._text
-        bits = text.convert("bitcast", value, "i32")
-        type = bits.type
-        magnitude = text.binary("and", bits, integer(type, 0x7FFFFFFF))
-        sign = text.binary(
-            "and", text.binary("lshr", bits, integer(type, 16)), integer(type, 0x8000)
-        )
-        small = text.convert("bitcast", magnitude, "float")
-        with_half = text.binary("fadd", small, floating(small.type, 0.5))
-        subnormal = text.binary(
-            "sub", text.convert("bitcast", with_half, "i32"), integer(type, 0x3F000000)
-        )
-        lowest = text.binary(
-            "and", text.binary("lshr", magnitude, integer(type, 13)), integer(type, 1)
-        )
-        rebias = text.binary("add", lowest, integer(type, ((15 - 127) << 23) + 0xFFF))
-        normal = text.binary("lshr", text.binary("add", magnitude, rebias), integer(type, 13))
-        is_nan = text.icmp("ugt", magnitude, integer(type, 0x7F800000))
-        special = text.select(is_nan, integer(type, 0x7E00), integer(type, 0x7C00))
-        is_subnormal = text.icmp("ult", magnitude, integer(type, 0x38800000))
-        is_special = text.icmp("uge", magnitude, integer(type, 0x47800000))
-        finite = text.select(is_subnormal, subnormal, normal)
-        result = text.binary("or", text.select(is_special, special, finite), sign)
-        return text.convert("trunc", result, "i16")
+
+def _float16_to_float32(text: FunctionText, value: Value) -> Value:
+    """Without an instruction: the exponent is rebiased by a multiplication, which is exact
+    and takes care of subnormals."""
+    wide = text.convert("zext", value, "i32")
+    type = wide.type
+    magnitude = text.binary("and", wide, integer(type, 0x7FFF))
+    sign = text.binary("shl", text.binary("and", wide, integer(type, 0x8000)), integer(type, 16))
+    shifted = text.binary("shl", magnitude, integer(type, 13))
+    small = text.convert("bitcast", shifted, "float")
+    scaled = text.binary("fmul", small, floating(small.type, 2.0**112))
+    finite = text.convert("bitcast", scaled, "i32")
+    special = text.binary("or", finite, integer(type, 0x7F800000))
+    is_special = text.icmp("uge", magnitude, integer(type, 0x7C00))
+    unsigned = text.select(is_special, special, finite)
+    return text.convert("bitcast", text.binary("or", unsigned, sign), "float")
+
+
+def _float32_to_float16(text: FunctionText, value: Value) -> Value:
+    """Without an instruction: subnormal results are rounded by adding 0.5, whose last bit is
+    theirs; normal ones by the carry of an integer addition."""
+    bits = text.convert("bitcast", value, "i32")
+    type = bits.type
+    magnitude = text.binary("and", bits, integer(type, 0x7FFFFFFF))
+    sign = text.binary("and", text.binary("lshr", bits, integer(type, 16)), integer(type, 0x8000))
+    small = text.convert("bitcast", magnitude, "float")
+    with_half = text.binary("fadd", small, floating(small.type, 0.5))
+    subnormal = text.binary(
+        "sub", text.convert("bitcast", with_half, "i32"), integer(type, 0x3F000000)
+    )
+    lowest = text.binary("and", text.binary("lshr", magnitude, integer(type, 13)), integer(type, 1))
+    rebias = text.binary("add", lowest, integer(type, ((15 - 127) << 23) + 0xFFF))
+    normal = text.binary("lshr", text.binary("add", magnitude, rebias), integer(type, 13))
+    is_nan = text.icmp("ugt", magnitude, integer(type, 0x7F800000))
+    special = text.select(is_nan, integer(type, 0x7E00), integer(type, 0x7C00))
+    is_subnormal = text.icmp("ult", magnitude, integer(type, 0x38800000))
+    is_special = text.icmp("uge", magnitude, integer(type, 0x47800000))
+    finite = text.select(is_subnormal, subnormal, normal)
+    result = text.binary("or", text.select(is_special, special, finite), sign)
+    return text.convert("trunc", result, "i16")

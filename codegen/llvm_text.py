@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache
 from typing import NamedTuple, final
@@ -458,6 +458,19 @@ class FunctionText:
             self._lines.append(f"  {text}")
             return Value("void", "")
         return self._define(type, text)
+
+    def outlined(
+        self, name: str, result: str, value: Value, emit: Callable[[FunctionText, Value], Value]
+    ) -> Value:
+        """A pure function of `value`, by a call of it: the first call in the module defines it."""
+        if self.module.claim(name):
+            function = FunctionText(
+                self.module, name, result, [(value.type, "value")], linkage="internal",
+                attributes="noinline nounwind willreturn memory(none) ",
+            )  # fmt: skip
+            function.ret(emit(function, function.params[0]))
+            function.finish()
+        return self._pure(result, f"call {result} @{symbol(name)}({value})")
 
     def _name(self, type: str) -> Value:
         self._counter += 1
