@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,6 +47,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def pytest_sessionfinish() -> None:
     """Writes both files of the folder."""
     _coverage.stop()
-    _coverage.save()
+    with warnings.catch_warnings():  # one that says that a file of tests runs none of the lines
+        warnings.simplefilter("ignore", coverage.exceptions.CoverageWarning)
+        _coverage.save()
     passed = {test: spent for test, spent in _spent.items() if test not in _failed}
     (FOLDER / "tests.json").write_text(json.dumps(passed), encoding="utf-8")
