@@ -197,8 +197,6 @@ def _without_allocations(node: Stmt, buffers: set[Buffer], found: list[Buffer]) 
 
 
 def _guarded(condition: PrimExpr, body: Stmt) -> Stmt:
-    if isinstance(condition, e.IntImm):
-        return body if condition.value else seq()
     return s.IfThenElse(Call(BOOL, "likely", (condition,)), body)
 
 

@@ -13,8 +13,8 @@ from minitvm.arith.simplify import (
     is_constant,
     is_trivial,
 )
-from minitvm.expr import IntImm, PrimExpr, Var
-from minitvm.functor import substitute, walk_once
+from minitvm.expr import IntImm, PrimExpr
+from minitvm.functor import substitute
 from minitvm.stmt import ForKind, PrimFunc, Stmt, with_body
 
 _NOTHING = s.SeqStmt(())
@@ -140,7 +140,7 @@ class _SimplifyStmts(Simplifier):
 
     def visit_LetStmt(self, node: s.LetStmt) -> Stmt:
         value = self.expr(node.value)
-        if is_trivial(value) and not _is_size(node.var, node.body):
+        if is_trivial(value):
             return self.stmt(substitute(node.body, {node.var: value}))
         with self.inside() as prover:
             if is_stable(value, node.body):
@@ -178,14 +178,3 @@ def _is_nothing(node: Stmt) -> bool:
 
 def _same(node: s.While | s.AssertStmt, condition: PrimExpr, body: Stmt) -> bool:
     return condition is node.condition and body is node.body
-
-
-def _is_size(var: Var, body: Stmt) -> bool:
-    """Whether buffers of `body` are as large as it says: substitution leaves their shapes alone."""
-    return any(
-        each is var
-        for node in walk_once(body)
-        if isinstance(node, s.Allocate)
-        for extent in (*node.buffer.shape, *node.buffer.strides)
-        for each in walk_once(extent)
-    )

@@ -460,7 +460,7 @@ def factors_of(op: Operation) -> list[ProducerLoad]:
     """What a sum of products of two elements reads, each at indices that are axes; nothing if `op`
     is no such sum."""
     first = op.body[0] if isinstance(op, ComputeOp) else None
-    if not isinstance(first, Reduce) or len(first.source) != 1 or first.init:
+    if not isinstance(first, Reduce) or first.init:
         return []
     combiner, source = first.combiner, first.source[0]
     result, always = combiner.result[0], e.const_int(first.condition) == 1

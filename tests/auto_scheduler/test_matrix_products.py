@@ -277,6 +277,20 @@ def by_hand(
 
 
 @pytest.mark.usefixtures("anywhere")
+def test_what_instructions_take() -> None:
+    """As their names say: of AMX, s and u are the signs of both factors."""
+    signs = {"s": "int8", "u": "uint8"}
+    for by in MATRIX_PRODUCTS:
+        assert by.name.split("_")[0] in by.llvm
+        assert by.sum == ("int32" if by.a.endswith("int8") else "float32")
+        assert by.a == by.b or {by.a, by.b} == {"int8", "uint8"}
+        if by.name.startswith("tdpb") and by.sum == "int32":
+            assert (by.a, by.b) == (signs[by.name[4]], signs[by.name[5]])
+            assert by.features == {"amx-tile", "amx-int8"}
+        elif by.a == by.b != "float16":
+            assert find_matrix_product(by.a, by.b, by.sum, by.features) == by
+
+
 @pytest.mark.parametrize("by", MATRIX_PRODUCTS, ids=[each.name for each in MATRIX_PRODUCTS])
 def test_instructions(by: MatrixProduct) -> None:
     """In pieces of the sum, so that sums are also taken from memory."""

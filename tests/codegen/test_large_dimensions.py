@@ -281,6 +281,21 @@ def test_a_loop_over_a_product_beyond_64_bits() -> None:
     assert found[0] == 24
 
 
+@pytest.mark.parametrize("data_first", [True, False])
+def test_data_in_an_index_limit_no_size(data_first: bool) -> None:
+    """Arithmetic on data wraps, whatever it is combined with."""
+    data = te.placeholder((4,), "int64", name="data")
+
+    def place(i: Any) -> Any:
+        return data[i] * n.astype("int64") if data_first else n.astype("int64") * data[i]
+
+    B = te.compute((4,), lambda i: A[te.floormod(place(i), n.astype("int64"))], name="B")
+    f = build(B, [A, data, B])
+    found = np.zeros(4, "int8")
+    f(np.arange(5, dtype="int8") + 7, np.array([0, 1, -3, 2**40], "int64"), found)
+    assert found.tolist() == [7] * 4
+
+
 def test_what_fits_anyway_is_not_limited() -> None:
     """A call pays for nothing where int32 sizes can't get near 64 bits."""
     B = te.compute((n, m), lambda i, j: A[i] + M[j], name="B")

@@ -13,7 +13,7 @@ rows = tir.decl_buffer((sizes[0] + i, 2), name="rows", strides=(i * 2, 1))
 
 def filled() -> Stmt:
     """A workspace whose layout depends on a variable and on data, and a loop that fills it."""
-    store = BufferStore(rows, te.const(0.0), (j, 0))
+    store = BufferStore(rows, te.const(0.0), (j, te.const(0)))
     return Allocate(rows, For(j, te.const(0), i, ForKind.SERIAL, store))
 
 

@@ -336,6 +336,17 @@ def test_strides_and_offsets_are_no_matter() -> None:
     assert memory.sum() == floats(6, 8).sum() + floats(6, 8)[::-2, 1:5].sum()
 
 
+def test_each_index_of_data_is_its_own() -> None:
+    rows, columns = buffer("R", 4, dtype="int32"), buffer("C", 4, dtype="int32")
+    table = buffer("T", 4, 5)
+    body = loop(i, 4, store(table, (rows[i], columns[i]), table[rows[i], columns[i]] + 1.0))
+    where = np.array([3, 1, 0, 2], "int32"), np.array([4, 0, 1, 3], "int32")
+    found = run(function(body, table, rows, columns), np.zeros((4, 5), "float32"), *where)[0]
+    expected = np.zeros((4, 5), "float32")
+    expected[where] = 1
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_an_index_is_evaluated_once() -> None:
     """Also one that a function returns, which might return another the second time."""
     calls: list[int] = []

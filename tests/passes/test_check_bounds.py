@@ -297,6 +297,14 @@ def test_what_depends_on_data_is_checked_there(name: str) -> None:
         assert len(each.values) == 2
 
 
+@pytest.mark.parametrize("both", [True, False])
+def test_a_case_of_two_is_checked_alone(both: bool) -> None:
+    """Where the other needs no check, too."""
+    first = store(Bn, i, Am[INDEX]) if both else store(Bn, i)
+    made = check_bounds(func(loop(i, n, IfThenElse(i > 3, first, store(Bn, i, Am[INDEX + 1])))))
+    assert len(list(asserts(made.body))) == 1 + both
+
+
 def test_a_check_stands_before_its_statement() -> None:
     made = check_bounds(func(loop(i, n, store(Bn, i, Am[INDEX]))))
     assert isinstance(made.body, For)

@@ -85,6 +85,18 @@ def test_the_same_values(size: int, split: int, begin: int, outside: bool) -> No
         np.testing.assert_array_equal(compiled, expected)
 
 
+@pytest.mark.parametrize("outside", [True, False])
+def test_a_buffer_of_another_kind_beside_it(outside: bool) -> None:
+    """Inside or outside of the one that is doubled."""
+    plain = loop(j, 4, BufferStore(U, A[i, j] * 3.0, (j,)))
+    body = seq(ahead(T, A[i, j] * 2.0), plain, use(T[j] + U[j]))
+    first, second = (U, T) if outside else (T, U)
+    made = func(rows(Allocate(first, Allocate(second, body))))
+    a, found = np.random.default_rng(0).random((5, 4), "float32"), np.zeros((5, 4), "float32")
+    tvm.build(made)(a, found)
+    np.testing.assert_allclose(found, a * 5, rtol=1e-6)
+
+
 def test_without_a_loop_there_is_nothing_to_run_ahead_of() -> None:
     body = Allocate(T, seq(ahead(T, const(1.0)), loop(j, 4, BufferStore(B, T[j], (const(0), j)))))
     a, b = np.zeros((2, 1, 4), np.float32)

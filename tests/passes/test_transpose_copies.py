@@ -31,7 +31,8 @@ B, C, P = (decl_buffer((64, 64), "float64", name) for name in "BCP")
 FLAT = decl_buffer((4096,), "float64", name="F")
 PLACES = decl_buffer((64,), "int32", name="I")
 DEEP = decl_buffer((64, 7, 3, 3), "float64", name="D")
-TENSORS = (B, C, P, FLAT, PLACES, DEEP)
+COLUMN = decl_buffer((64, 64, 1), "float64", name="L")
+TENSORS = (B, C, P, FLAT, PLACES, DEEP, COLUMN)
 
 
 def loop(var: Var, extent: Any, body: Stmt, kind: ForKind = ForKind.SERIAL) -> For:
@@ -143,6 +144,7 @@ MORE: dict[str, Stmt] = {
         store(P, DEEP[j, k // 9, k // 3 % 3, k % 3], k, j), lanes=10, steps=N
     ),
     "rows through two": nest(store(P, DEEP[j, 2, k // 3, k % 3], k, j), lanes=9, steps=9),
+    "rows of a last dimension of one": nest(store(P, COLUMN[j, k, 0], k, j)),
     "rows that data choose": nest(store(P, B[PLACES[j], k], k, j)),
     "stored where data say": nest(store(P, B[j, k], PLACES[k], j + 7)),
     "stored in one place": nest(store(P, B[j, k], k // 5, j), steps=19),
@@ -168,6 +170,7 @@ def test_other_forms(name: str) -> None:
     start += [numbers.integers(-99, 99, 4096).astype("float64")]
     start += [numbers.integers(0, 64, 64).astype("int32")]
     start += [numbers.integers(-99, 99, (64, 7, 3, 3)).astype("float64")]
+    start += [numbers.integers(-99, 99, (64, 64, 1)).astype("float64")]
     kernel = build(plain)
     runs: list[Callable[..., Any]] = [lambda *args: interpret(made, *args), kernel]
     for size in (0, 4, 30):

@@ -158,6 +158,15 @@ def test_any_names(names: str) -> None:
     replays(chain.s, [chain.D], chain.args)
 
 
+def test_names_count_from_one() -> None:
+    c = Chain()
+    c.s[c.C].unroll(c.i)
+    c.s[c.D].unroll(c.D.op.axis[0])
+    c.s[c.B].unroll(c.B.op.axis[0])
+    lines = replays(c.s, [c.D], c.args).splitlines()
+    assert [each.split(" = ")[0] for each in lines if ".op.axis[0]" in each] == ["i", "i_1", "i_2"]
+
+
 def test_sizes() -> None:
     n = te.size_var("n")
     for factor in (n, (n + 3) // 4):
