@@ -7,6 +7,7 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minitvm.arith import linear
 from minitvm.arith.linear import (
     Affine,
     Atom,
@@ -111,3 +112,21 @@ def test_projections_agree_with_enumeration(rows: list[Affine]) -> None:
     assert shadow <= found
     if made.exact:
         assert shadow == found
+
+
+@given(st.tuples(*[st.one_of(st.none(), st.integers(-90, 90))] * 2))
+def test_candidates(ends: tuple[int | None, int | None]) -> None:
+    """Integers between both ends, each once, from the one nearest to zero on, the ends among
+    them."""
+    low, high = ends
+    found = list(linear._candidates(low, high))
+    assert len(set(found)) == len(found)
+    assert all((low is None or low <= x) and (high is None or x <= high) for x in found)
+    if low is not None and high is not None and low > high:
+        assert not found
+        return
+    nearest = max(low or 0, 0) if high is None or high >= 0 else high
+    if low is not None and low > 0:
+        nearest = low
+    assert found[0] == nearest
+    assert {end for end in ends if end is not None} <= set(found)

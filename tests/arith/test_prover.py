@@ -9,6 +9,7 @@ import pytest
 from minitvm import expr as e
 from minitvm import te
 from minitvm.arith.analyzer import Analyzer
+from minitvm.arith.prover import Prover
 from minitvm.expr import And, Call, Not, Or, PrimExpr, Range, Select, Var, const
 from minitvm.runtime.dtype import BOOL, INT32, UINT8, UINT32
 
@@ -189,3 +190,12 @@ def test_impure_calls_are_not_equal() -> None:
         return Call(INT32, "call_extern", (e.StringImm("rand"),))
 
     assert not analyzer.can_prove(e.EQ(call(), call()))
+
+
+def test_what_becomes_data_is_no_index_arithmetic() -> None:
+    """Also where it was asked before."""
+    prover = Prover()
+    assert prover.is_index_arithmetic(i * 4 + 1)
+    prover.bind_data(i)
+    assert not prover.is_index_arithmetic(i * 4 + 1)
+    assert prover.is_index_arithmetic(j * 4 + 1)

@@ -142,3 +142,15 @@ def test_sizes_of_the_caller() -> None:
         b = np.empty_like(a)
         f(a, b)
         np.testing.assert_array_equal(b, a + 1)
+
+
+def test_a_loop_around_all_stays_wherever_it_stands() -> None:
+    """Its guard is split off by loop partitioning."""
+    n, i, j = te.var("n"), te.var("i"), te.var("j")
+    A = tir.decl_buffer((n,), name="A")
+    nests = [
+        loop(var, 64, IfThenElse(likely(var < n), BufferStore(A, const(1.0), (var,))))
+        for var in (i, j)
+    ]
+    func = PrimFunc((A.data,), seq(*nests), {A.data: A}, "f")
+    assert str(clip_loops(func)) == str(func)

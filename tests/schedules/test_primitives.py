@@ -809,6 +809,9 @@ def test_what_only_speeds_up_keeps_what_is_computed() -> None:
     s[b].double_buffer()
     s[c].prefetch(b, c.op.axis[1], 1)
     s[b].prefetch(a, b.op.axis[1], 2)
+    lowered = str(tvm.lower(s, [a, c]))
+    assert "prefetch(A[" in lowered
+    assert "prefetch(B[" in lowered
     check(s, [a, c], twice_and_one)
 
 

@@ -878,6 +878,10 @@ WRONG = [
         ONCE.format("s = 0.0\nfor i in parallel(4):\n    s += a[i]"),
         "s is from outside of a parallel or vectorized loop .line 7.",
     ),
+    (
+        ONCE.format("s = int32(0)\nfor i in range(4):\n    s = s + 0.5"),
+        "expected a value of int32 for s, got one of float32: cast it",
+    ),
     (ONCE.format("s = 0\nfor i in range(4):\n    s = 0.5"), "s begins as an integer at line 7"),
     (
         ONCE.format("s = a[0]\nfor i in range(4):\n    s = float64(a[i])"),
