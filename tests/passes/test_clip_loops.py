@@ -10,7 +10,7 @@ import minitvm as tvm
 from minitvm import te, tir
 from minitvm.expr import Var, const
 from minitvm.passes.clip_loops import clip_loops
-from minitvm.stmt import BufferStore, IfThenElse, IRModule, PrimFunc, seq
+from minitvm.stmt import BufferStore, IfThenElse, IRModule, PrimFunc, Stmt, seq
 from tests.passes.loop_nests import Nest, guarded_panels, likely, loop, loop_nests, same_effect
 
 
@@ -146,11 +146,14 @@ def test_sizes_of_the_caller() -> None:
 
 def test_a_loop_around_all_stays_wherever_it_stands() -> None:
     """Its guard is split off by loop partitioning."""
-    n, i, j = te.var("n"), te.var("i"), te.var("j")
-    A = tir.decl_buffer((n,), name="A")
-    nests = [
-        loop(var, 64, IfThenElse(likely(var < n), BufferStore(A, const(1.0), (var,))))
-        for var in (i, j)
-    ]
+    n, i, j, k = te.var("n"), te.var("i"), te.var("j"), te.var("k")
+    A = tir.decl_buffer((n, 640), name="A")
+
+    def row(var: Var) -> Stmt:
+        return loop(k, 640, BufferStore(A, const(1.0), (var, k)))
+
+    nests = [loop(var, 64, IfThenElse(likely(var < n), row(var))) for var in (i, j)]
     func = PrimFunc((A.data,), seq(*nests), {A.data: A}, "f")
     assert str(clip_loops(func)) == str(func)
+    inside = PrimFunc((A.data,), loop(te.var("o"), 2, nests[0]), {A.data: A}, "f")
+    assert str(clip_loops(inside)) != str(inside)
