@@ -284,13 +284,15 @@ def test_a_loop_over_a_product_beyond_64_bits() -> None:
 @pytest.mark.parametrize("data_first", [True, False])
 def test_data_in_an_index_limit_no_size(data_first: bool) -> None:
     """Arithmetic on data wraps, whatever it is combined with."""
+    wide = te.var("n", "int64")
+    table = te.placeholder((wide,), "int8", name="table")
     data = te.placeholder((4,), "int64", name="data")
 
     def place(i: Any) -> Any:
-        return data[i] * n.astype("int64") if data_first else n.astype("int64") * data[i]
+        return data[i] * wide if data_first else wide * data[i]
 
-    B = te.compute((4,), lambda i: A[te.floormod(place(i), n.astype("int64"))], name="B")
-    f = build(B, [A, data, B])
+    B = te.compute((4,), lambda i: table[te.floormod(place(i), wide)], name="B")
+    f = build(B, [table, data, B])
     found = np.zeros(4, "int8")
     f(np.arange(5, dtype="int8") + 7, np.array([0, 1, -3, 2**40], "int64"), found)
     assert found.tolist() == [7] * 4
