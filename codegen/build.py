@@ -41,6 +41,7 @@ from minitvm.runtime.record import record
 from minitvm.runtime.version import VERSION
 from minitvm.stmt import IRModule, PrimFunc
 from minitvm.target import Target, create
+from minitvm.te.dataflow import in_order
 from minitvm.te.row_major import in_row_major
 from minitvm.te.schedule import Schedule
 from minitvm.te.tensor import Operation, Tensor
@@ -173,6 +174,7 @@ class _RowMajor:
     args: Sequence[Any]
     binds: Mapping[Tensor, Buffer]
     declared: Mapping[Buffer, Buffer]
+    names: frozenset[str]  # of the tensors that are in reverse order
 
 
 def _in_row_major(
@@ -186,16 +188,22 @@ def _in_row_major(
         if buffer.layout == "left" and (tensor in given or buffer in given)
     ]
     ops = [each.op if isinstance(each, Tensor) else each for each in outputs]
+    kept = {*(each for each in args if isinstance(each, Tensor)), *binds}
+    if not left:
+        return None
+    if all(tensor in left for tensor in kept if tensor.ndim > 1):  # and what lies between them
+        left += [t for op in in_order(ops) for t in op.outputs if t not in kept]
     ops, now, turned = in_row_major(ops, left)
     if not turned:
         return None
-    reversed_ = {tensor: reversed_buffer(binds[tensor]) for tensor in turned}
+    reversed_ = {tensor: reversed_buffer(binds[tensor]) for tensor in turned if tensor in binds}
     buffers = {binds[tensor]: buffer for tensor, buffer in reversed_.items()}
     return _RowMajor(
         ops,
         [now.get(arg, arg) if isinstance(arg, Tensor) else buffers.get(arg, arg) for arg in args],
         {now.get(tensor, tensor): reversed_.get(tensor, b) for tensor, b in binds.items()},
         {buffer: each for each, buffer in buffers.items()},
+        frozenset(tensor.name for tensor in turned),
     )
 
 
@@ -211,7 +219,7 @@ def _built_in_row_major(
 
     def made(schedule: Schedule) -> Module:
         lowered = lower(schedule, program.args, name, program.binds, debug=debug)
-        shows.append(shows_indices(lowered[name], program.declared))
+        shows.append(shows_indices(lowered[name], program.names))
         func = in_column_major(lowered[name], program.declared)
         return compile_module(IRModule({**lowered.functions, name: func}), options)
 

@@ -3,7 +3,7 @@ with their dimensions in reverse order (:mod:`minitvm.te.row_major`)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
@@ -37,9 +37,9 @@ def in_column_major(func: PrimFunc, declared: Mapping[Buffer, Buffer]) -> PrimFu
     return PrimFunc(func.params, body, buffers, func.name, attrs)
 
 
-def shows_indices(func: PrimFunc, declared: Mapping[Buffer, Buffer]) -> bool:
-    """Whether a message of the function shows indices of a parameter, in the order in which nobody
-    wrote them."""
+def shows_indices(func: PrimFunc, names: Collection[str]) -> bool:
+    """Whether a message of the function shows indices of a tensor of some names, in the order in
+    which nobody wrote them."""
     messages = []
     for node in walk_once(func.body):
         match node:
@@ -47,7 +47,7 @@ def shows_indices(func: PrimFunc, declared: Mapping[Buffer, Buffer]) -> bool:
                 messages.append(message)
             case Call(op="checked", args=(_, StringImm(message), *_)):
                 messages.append(message)
-    return any(f"{buffer.name}[" in message for buffer in declared for message in messages)
+    return any(f"{name}[" in message for name in names for message in messages)
 
 
 class _Reverse(Mutator):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import pickle
+import re
 from typing import Any
 
 import numpy as np
@@ -217,6 +219,78 @@ def test_the_interpreter_and_a_schedule_by_hand() -> None:
         result = np.zeros((17, 9), "float32", order="F")
         run(big, result)
         np.testing.assert_array_equal(result, 2 * big)
+
+
+def test_an_untouched_program_walks_by_columns() -> None:
+    """Neighbours in memory are neighbours in a vector, as of row-major arrays."""
+    source = te.placeholder((64, 48), name="X")
+    between = te.compute((64, 48), lambda i, j: te.exp(source[i, j]), name="E")
+    target = te.compute((64, 48), lambda i, j: between[i, j] * 2.0, name="Y")
+    binds = {t: tir.decl_buffer(t.shape, t.dtype, t.name, layout="left")
+             for t in (source, target)}  # fmt: skip
+    f = tvm.build(te.create_schedule(target.op), [source, target], name="f", binds=binds)
+    assert re.search(r"Y\[ramp\([^]]*, 1, \d+\)[^]]*\] = ", f.get_source("tir"))
+    value = np.asfortranarray(np.random.default_rng(0).random((64, 48), dtype="float32"))
+    result = np.zeros((64, 48), "float32", order="F")
+    f(value, result)
+    np.testing.assert_allclose(result, 2 * np.exp(value), rtol=1e-5)
+    assert "X : array of float32, shape (64, 48)" in (f.__doc__ or "")
+
+
+def test_softmax_and_other_stages() -> None:
+    """Several stages, for each choice of which arguments are column-major."""
+    n, m = te.var("n"), te.var("m")
+    source, weights = te.placeholder((n, m), name="X"), te.placeholder((n, m), name="W")
+    k, q = te.reduce_axis((0, m), name="k"), te.reduce_axis((0, m), name="q")
+    most = te.compute((n,), lambda i: te.max(source[i, k], axis=k), name="M")
+    power = te.compute((n, m), lambda i, j: te.exp(source[i, j] - most[i]), name="E")
+    total = te.compute((n,), lambda i: te.sum(power[i, q], axis=q), name="T")
+    soft = te.compute((n, m), lambda i, j: power[i, j] / total[i] * weights[i, j], name="S")
+    args = [source, weights, soft]
+    rng = np.random.default_rng(0)
+    x, w = rng.random((2, 37, 21), dtype="float32")
+    expected = np.exp(x) / np.exp(x).sum(1, keepdims=True) * w
+    for number in range(8):
+        left = [each for bit, each in enumerate(args) if number >> bit & 1]
+        binds = {t: tir.decl_buffer(t.shape, t.dtype, t.name, layout="left") for t in left}
+        f = tvm.build(te.create_schedule(soft.op), args, name="f", binds=binds)
+        arrays = [np.array(a, order="F" if t in left else "C")
+                  for a, t in zip((x, w, 0 * x), args, strict=True)]  # fmt: skip
+        f(*arrays)
+        np.testing.assert_allclose(arrays[2], expected, rtol=1e-4)
+
+
+def test_messages_keep_the_order_of_the_program() -> None:
+    rows = te.placeholder((5,), "int32", name="R")
+    source = te.placeholder((7, 3), name="X")
+    target = te.compute((5, 3), lambda i, j: source[rows[i], j], name="Y")
+    binds = {t: tir.decl_buffer(t.shape, t.dtype, t.name, layout="left")
+             for t in (source, target)}  # fmt: skip
+    f = tvm.build(te.create_schedule(target.op), [rows, source, target], name="f", binds=binds)
+    value = np.asfortranarray(np.arange(21, dtype="float32").reshape(7, 3))
+    result = np.zeros((5, 3), "float32", order="F")
+    picked = np.array([6, 0, 3, 3, 1], "int32")
+    f(picked, value, result)
+    np.testing.assert_array_equal(result, value[picked])
+    picked[2] = 9
+    with pytest.raises(IndexError, match=r"f: X\[R\[i\], j\]: index 0 must stay in \[0, 7\), got 9"):
+        f(picked, value, result)
+    n, m = te.var("n"), te.var("m")
+    source = te.placeholder((n, m), name="X")
+    target = te.compute((n, m), lambda i, j: source[i + 1, j], name="Y")
+    binds = {t: tir.decl_buffer(t.shape, t.dtype, t.name, layout="left")
+             for t in (source, target)}  # fmt: skip
+    with pytest.raises(CompileError, match=r"X\[i \+ 1, j\]"):
+        tvm.build(te.create_schedule(target.op), [source, target], name="f", binds=binds)
+
+
+def test_pickles() -> None:
+    f = pickle.loads(pickle.dumps(_pair("left", "left")))
+    result = np.zeros((3, 4), "float32", order="F")
+    f(np.asfortranarray(x), result)
+    np.testing.assert_array_equal(result, 2 * x)
+    with pytest.raises(ValueError, match="layout_left"):
+        f(x, result)
 
 
 @pytest.mark.parametrize(
