@@ -81,8 +81,8 @@ def decl_buffer(
 
     >>> decl_buffer((4, 3), name="A")
     Buffer(A: float32[4, 3])
-    >>> decl_buffer((4, 3), name="A", layout="left")
-    Buffer(A: float32[4, 3] strides=[1, 4])
+    >>> decl_buffer((4, 3), name="A", layout="left").strides
+    (1, 4)
     """
     where = as_name(name)
     extents = _integers(where, "shape", shape)
