@@ -273,7 +273,9 @@ def test_messages_keep_the_order_of_the_program() -> None:
     f(picked, value, result)
     np.testing.assert_array_equal(result, value[picked])
     picked[2] = 9
-    with pytest.raises(IndexError, match=r"f: X\[R\[i\], j\]: index 0 must stay in \[0, 7\), got 9"):
+    with pytest.raises(
+        IndexError, match=r"f: X\[R\[i\], j\]: index 0 must stay in \[0, 7\), got 9"
+    ):
         f(picked, value, result)
     n, m = te.var("n"), te.var("m")
     source = te.placeholder((n, m), name="X")
