@@ -187,10 +187,10 @@ def _in_row_major(
         for tensor, buffer in binds.items()
         if buffer.layout == "left" and (tensor in given or buffer in given)
     ]
-    ops = [each.op if isinstance(each, Tensor) else each for each in outputs]
-    kept = {*(each for each in args if isinstance(each, Tensor)), *binds}
     if not left:
         return None
+    ops = [each.op if isinstance(each, Tensor) else each for each in outputs]
+    kept = {*(each for each in args if isinstance(each, Tensor)), *binds}
     if all(tensor in left for tensor in kept if tensor.ndim > 1):  # and what lies between them
         left += [t for op in in_order(ops) for t in op.outputs if t not in kept]
     ops, now, turned = in_row_major(ops, left)

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import minitvm as tvm
 from minitvm import te
@@ -88,9 +90,12 @@ def build_multiply() -> tvm.runtime.Module:
     return tvm.build(te.create_schedule(z.op), [x, y, z], name="multiply", auto_schedule=False)
 
 
+ANY = build_multiply()
+
+
 @pytest.fixture(scope="module")
 def multiply() -> tvm.runtime.Module:
-    return build_multiply()
+    return ANY
 
 
 def _operands() -> tuple[Any, Any, Any]:
@@ -174,6 +179,51 @@ def test_many_threads_of_python(caller: ctypes.CDLL, multiply: tvm.runtime.Modul
     for each in threads:
         each.join()
     assert not wrong
+
+
+_MEMORY = np.zeros(4096, "float32")
+
+
+@given(st.data())
+@settings(deadline=None)
+def test_any_fields_at_all(data: st.DataObject) -> None:
+    """A status, and with -1 a text: whatever the fields hold, as long as addresses that aren't NULL
+    lead to memory that strides stay in."""
+    f = ANY.c_function
+    tensors, kept = [], []
+    for _ in range(3):
+        pairs = st.sampled_from([*[[4, 4]] * 6, [4, 1], [4, 1], [1, 4], [0, 4], [-1, 4], None])
+        shape, strides = data.draw(pairs), data.draw(pairs)
+        if strides is None and shape is not None and data.draw(st.booleans()):
+            strides = data.draw(st.lists(st.integers(-20, 20), min_size=2, max_size=2))
+        dims = [None if each is None else (ctypes.c_int64 * 2)(*each) for each in (shape, strides)]
+        at = [None if each is None else ctypes.addressof(each) for each in dims]
+        place = data.draw(st.sampled_from([*[4096 + 512 * i for i in range(12)], 4098, None]))
+        tensors.append(
+            dlpack.DLTensor(
+                None if place is None else _MEMORY.ctypes.data + place,
+                dlpack.DLDevice(data.draw(st.sampled_from([1, 1, 1, 2])), 0),
+                data.draw(st.sampled_from([2, 2, 2, 2, 0, 1, -1])),
+                dlpack.DLDataType(2, data.draw(st.sampled_from([32, 32, 32, 64, 0])), 1),
+                *at,
+                data.draw(st.sampled_from([0, 0, 0, 4, 3])),
+            )
+        )
+        kept.append(dims)
+    given_values = (TVMValue * 3)()
+    codes = (ctypes.c_int * 3)()
+    for i, tensor in enumerate(tensors):
+        codes[i] = data.draw(st.sampled_from([7, 7, 7, 13, *range(-2, 16)]))
+        is_there = data.draw(st.sampled_from([True, True, True, False]))
+        given_values[i].v_handle = ctypes.addressof(tensor) if is_there else None
+    entry = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 2, ctypes.c_int,
+                             *[ctypes.c_void_p] * 3)  # fmt: skip
+    count = data.draw(st.sampled_from([3, 3, 3, 3, 2, 0, -1, 4]))
+    tables = [data.draw(st.sampled_from([ctypes.addressof(each)] * 6 + [None]))
+              for each in (given_values, codes)]  # fmt: skip
+    status = entry(f.call)(*tables, count, None, None, f.resource)
+    text = ctypes.CFUNCTYPE(ctypes.c_char_p)(f.last_error)() or b""
+    assert status == 0 or (status == -1 and b"Error: multiply: " in text), text
 
 
 # -- Python functions behind the same entry -------------------------------------------------------
