@@ -99,6 +99,7 @@ def test_compiled(square: Any, dynamic: bool | None) -> None:
 
 
 @pytest.mark.wide
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own
 def test_compiled_by_inductor(square: Any) -> None:
     f = torch.compile(lambda x: square(x.relu(), 3.0) + 1, fullgraph=True)
     x = torch.rand(6)
