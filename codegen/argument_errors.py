@@ -74,6 +74,12 @@ MESSAGES: dict[str, Message] = {
     "size": Message("ValueError", "an array of less than 2**63 bytes, got a shape of more"),
     "strides": Message("LayoutError", "strides[%d] == %lld (elements), got %lld",
                        ("i32", "i64", "i64"), arrangement=True),
+    "declared": Message("LayoutError", "strides[%d] == %lld (elements, layout_%s), got %lld%s",
+                        ("i32", "i64", "ptr", "i64", "ptr")),
+    "positive": Message("LayoutError", "strides[%d] of at least 1 (elements, layout_stride), got "
+                        "%lld: pass a copy", ("i32", "i64")),
+    "no_strides": Message("LayoutError", "strides (layout_%s), got a null pointer", ("ptr",),
+                          arrangement=True),
     "data": Message("ValueError", "memory for %lld elements, got a null data pointer", ("i64",)),
     "alignment": Message("ValueError", "data aligned to %d bytes, got address %p", ("i32", "ptr")),
     "overlap": Message(

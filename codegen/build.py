@@ -29,18 +29,22 @@ from minitvm.codegen.packed_abi import arg_names, emit_function, packed_symbol
 from minitvm.expr import Buffer
 from minitvm.lower import deep_expressions, lower
 from minitvm.passes.access import written_parameters
+from minitvm.passes.column_major import in_column_major, reversed_buffer, shows_indices
 from minitvm.passes.in_place import can_run_in_place, run_in_place
-from minitvm.passes.strided import accept_strides
+from minitvm.passes.strided import accept_strides, is_free
 from minitvm.runtime.arrangement import Arrangement, Compiled, Variants
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.module import Module
 from minitvm.runtime.object_code import LoadedCode
 from minitvm.runtime.packed_func import Function, PackedFunc, Program
+from minitvm.runtime.record import record
 from minitvm.runtime.version import VERSION
 from minitvm.stmt import IRModule, PrimFunc
 from minitvm.target import Target, create
+from minitvm.te.dataflow import in_order
+from minitvm.te.row_major import in_row_major
 from minitvm.te.schedule import Schedule
-from minitvm.te.tensor import Tensor
+from minitvm.te.tensor import Operation, Tensor
 
 _FP_MODES = ("fast", "strict")
 
@@ -131,8 +135,10 @@ def build(
         _target(target, target_host), strict=fp == "strict", release_gil=release_gil
     )
 
+    called = name or "default_function"
+
     def made(program: Any) -> Module:
-        lowered = lower(program, args, name or "default_function", binds, debug=debug)
+        lowered = lower(program, args, called, binds, debug=debug)
         if name is not None and isinstance(program, PrimFunc):
             (func,) = lowered.functions.values()
             lowered = IRModule(
@@ -149,9 +155,80 @@ def build(
             )
         return made(inputs)
     kept = [each for each in args or () if isinstance(each, Tensor)]
-    return schedule_program(
-        outputs, options.target, kept, made, strict=options.strict, prepacked=prepacked
+    write = partial(schedule_program, target=options.target, strict=options.strict)
+    turned = None if prepacked else _in_row_major(outputs, args or (), binds or {})
+    if turned is not None:
+        module = _built_in_row_major(turned, called, debug, options, write)
+        if module is not None:
+            return module
+    return write(outputs, arguments=kept, use=made, prepacked=prepacked)
+
+
+@final
+@record(eq=False)
+class _RowMajor:
+    """A program in which arguments that are declared column-major are row-major ones in reverse
+    order, which auto_schedule knows how to walk; `declared` is what they have to become again."""
+
+    outputs: Sequence[Operation]
+    args: Sequence[Any]
+    binds: Mapping[Tensor, Buffer]
+    declared: Mapping[Buffer, Buffer]
+    names: frozenset[str]  # of the tensors that are in reverse order
+
+
+def _in_row_major(
+    outputs: Sequence[Any], args: Sequence[Any], binds: Mapping[Tensor, Buffer]
+) -> _RowMajor | None:
+    """The program for its columns' sake; None where nothing changes."""
+    given = {each for each in args if isinstance(each, Tensor | Buffer)}
+    left = [
+        tensor
+        for tensor, buffer in binds.items()
+        if buffer.layout == "left" and (tensor in given or buffer in given)
+    ]
+    if not left:
+        return None
+    ops = [each.op if isinstance(each, Tensor) else each for each in outputs]
+    kept = {*(each for each in args if isinstance(each, Tensor)), *binds}
+    if all(tensor in left for tensor in kept if tensor.ndim > 1):  # and what lies between them
+        left += [t for op in in_order(ops) for t in op.outputs if t not in kept]
+    ops, now, turned = in_row_major(ops, left)
+    if not turned:
+        return None
+    reversed_ = {tensor: reversed_buffer(binds[tensor]) for tensor in turned if tensor in binds}
+    buffers = {binds[tensor]: buffer for tensor, buffer in reversed_.items()}
+    return _RowMajor(
+        ops,
+        [now.get(arg, arg) if isinstance(arg, Tensor) else buffers.get(arg, arg) for arg in args],
+        {now.get(tensor, tensor): reversed_.get(tensor, b) for tensor, b in binds.items()},
+        {buffer: each for each, buffer in buffers.items()},
+        frozenset(tensor.name for tensor in turned),
     )
+
+
+def _built_in_row_major(
+    program: _RowMajor,
+    name: str,
+    debug: str | None,
+    options: CodegenOptions,
+    write: Callable[..., Module],
+) -> Module | None:
+    """The module of such a program; None where a message would show indices in reverse order."""
+    shows = []
+
+    def made(schedule: Schedule) -> Module:
+        lowered = lower(schedule, program.args, name, program.binds, debug=debug)
+        shows.append(shows_indices(lowered[name], program.names))
+        func = in_column_major(lowered[name], program.declared)
+        return compile_module(IRModule({**lowered.functions, name: func}), options)
+
+    kept = [each for each in program.args if isinstance(each, Tensor)]
+    try:
+        module = write(program.outputs, arguments=kept, use=made)
+    except CompileError:
+        return None  # the program as it was written says it in its own words
+    return None if shows[-1] else module
 
 
 def _unscheduled(inputs: Any, args: Sequence[Any] | None) -> Sequence[Any]:
@@ -290,6 +367,10 @@ def _function(program: CompiledProgram, code: LoadedCode, name: str) -> Function
     written = written_parameters(func)
     positions = [i for i, p in enumerate(func.params) if func.buffer_map.get(p) in written]
 
+    free = frozenset(
+        i for i, p in enumerate(func.params) if p in func.buffer_map and is_free(func.buffer_map[p])
+    )
+
     symbol = packed_symbol(func.name)
     base = Compiled(code.address(symbol), code)
 
@@ -318,7 +399,7 @@ def _function(program: CompiledProgram, code: LoadedCode, name: str) -> Function
         written=positions,
         calls_back=needs_the_gil(func.body),
         doc=partial(describe, func),
-        variants=Variants(base, frozenset(positions), allowed, make),
+        variants=Variants(base, frozenset(positions), free, allowed, make),
     )
 
 

@@ -42,7 +42,8 @@ def describe(func: PrimFunc) -> str:
         if buffer is None:
             lines.append(f"{name} : {param.dtype}")
         else:
-            end = ", written" if buffer in written else ""
+            end = f", layout_{buffer.layout}" if buffer.layout else ""
+            end += ", written" if buffer in written else ""
             end += ", made by minitvm.prepack" if position in prepacked else ""
             lines.append(f"{name} : array of {buffer.dtype}, shape {_shape(buffer)}{end}")
     return "\n".join(lines)

@@ -40,6 +40,7 @@ from minitvm.expr import Buffer, PrimExpr, Var
 from minitvm.lower import PREPACKED
 from minitvm.passes.access import written_parameters
 from minitvm.passes.in_place import IN_PLACE
+from minitvm.runtime.arrangement import ASKS_FOR_VARIANT
 from minitvm.runtime.device import DEVICE_TYPES
 from minitvm.runtime.dlpack import dtype_word
 from minitvm.runtime.dtype import FLOAT64, INT64, DType
@@ -381,13 +382,15 @@ class _Entry:
         dimensions of one element don't matter, nor does any in an empty array."""
         text, buffer = self._text, tensor.buffer
         itemsize = integer("i64", buffer.dtype.itemsize)
+        if buffer.layout and buffer.ndim:
+            self._check_layout(tensor)
         if buffer.strides:
             self._bind_strides(tensor)
             return
         tensor.end = text.element_pointer(
             "i8", self._data(tensor), text.binary("mul", size, itemsize)
         )
-        if not buffer.ndim:
+        if not buffer.ndim or buffer.layout:
             return
         strides = dltensor.load_field(text, tensor.handle, dltensor.STRIDES, "ptr")
         given, done = text.block("strided"), text.block("compact")
@@ -406,6 +409,54 @@ class _Entry:
             self._require(_all(text, fits), report, tensor.position, tensor.handle, expected)
             text.branch(done)
         text.place(done)
+
+    def _check_layout(self, tensor: _Tensor) -> None:
+        """What a declared layout asks, as :mod:`minitvm.runtime.mdspan` does of a tensor: also of
+        dimensions of one element and of none, whose strides lead nowhere."""
+        text, layout = self._text, tensor.buffer.layout
+        if layout == "stride_relaxed":
+            return
+        self._require_given(tensor)
+        strides = self._given_strides(tensor)
+        expected = self._declared_strides(tensor)
+        for dim in range(tensor.buffer.ndim):
+            stride, position = self._element(strides, dim), tensor.position
+            if layout == "stride":
+                fits = text.icmp("sgt", stride, integer("i64", 0))
+                self._require(fits, self._errors.report, "positive", position, dim, stride)
+                continue
+            fits = text.icmp("eq", stride, expected[dim])
+            order = "F" if layout == "left" else "C"
+            advice = f": pass np.array(x, order='{order}')"
+            found = (dim, expected[dim], layout, stride, advice)
+            self._require(fits, self._errors.report, "declared", position, *found)
+
+    def _require_given(self, tensor: _Tensor) -> None:
+        """The strides must be there where row-major ones would be wrong; and the caller who can ask
+        is asked for them where numpy calls an array compact that has strides of its own: along a
+        dimension of one element, or where there is no element."""
+        text, layout = self._text, tensor.buffer.layout
+        strides = dltensor.load_field(text, tensor.handle, dltensor.STRIDES, "ptr")
+        known = text.icmp("ne", strides, NULL)
+        if layout != "left" or tensor.buffer.ndim == 1:
+            code = text.load("i32", text.params[4], 4)
+            known = text.binary(
+                "or", known, text.icmp("ne", code, integer("i32", ASKS_FOR_VARIANT))
+            )
+            one = integer("i64", 1)
+            several = _all(text, [text.icmp("sgt", each, one) for each in tensor.extents])
+            known = text.binary("or", known, several)
+        self._require(known, self._errors.report, "no_strides", tensor.position, layout)
+
+    def _declared_strides(self, tensor: _Tensor) -> list[Value]:
+        """The strides of a row-major or column-major array; what int64 doesn't hold is no array's,
+        and so the largest there is."""
+        text = self._text
+        inside = tensor.extents if tensor.buffer.layout == "left" else tensor.extents[::-1]
+        made = [integer("i64", 1)]
+        for extent in inside[:-1]:
+            made.append(text.intrinsic("smul.fix.sat", "i64", made[-1], extent, integer("i32", 0)))
+        return made if tensor.buffer.layout == "left" else made[::-1]
 
     def _fits_stride(self, tensor: _Tensor, dim: int, expected: Value, stride: Value) -> Value:
         """Whether a dimension of more than one element has the stride expected."""
@@ -438,7 +489,7 @@ class _Entry:
             if isinstance(expr, Var) and expr not in self._expressions.variables:
                 narrow = self._stride(tensor, dim, expr, stride)
                 self._expressions.variables[expr] = narrow
-            else:
+            elif not buffer.layout:
                 self._require_stride(tensor, dim, self._expressions.dimension(expr), stride)
             reach = text.binary("mul", stride, text.binary("sub", tensor.extents[dim], one))
             low = text.binary("add", low, text.intrinsic("smin", "i64", reach, zero))

@@ -13,6 +13,7 @@ array([2., 2., 2.], dtype=float32)
 """
 
 import importlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minitvm import contrib, error, ir, nd, runtime, target, te, tir, transform
@@ -59,6 +60,15 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def get_include() -> str:
+    """The folder for a C compiler's ``-I``, where ``minitvm/c_runtime_api.h`` is.
+
+    >>> (Path(get_include()) / "minitvm" / "c_runtime_api.h").is_file()
+    True
+    """
+    return str(Path(__file__).parent / "include")
+
+
 __version__ = VERSION
 __all__ = [
     *_te_names,
@@ -87,6 +97,7 @@ __all__ = [
     "error",
     "explain",
     "get_global_func",
+    "get_include",
     "ir",
     "list_global_func_names",
     "lower",

@@ -26,6 +26,7 @@ from minitvm.expr import (
 from minitvm.indices import as_dimension
 from minitvm.runtime.dtype import FLOAT32, HANDLE, INT32, INT64, DTypeLike
 from minitvm.runtime.errors import CompileError
+from minitvm.runtime.mdspan import LayoutPolicy
 
 
 @named
@@ -40,6 +41,7 @@ def decl_buffer(
     data_alignment: int = -1,
     offset_factor: int = 0,
     buffer_type: str = "",
+    layout: LayoutPolicy | str | None = None,
 ) -> Buffer:
     """A region of memory seen as a tensor.
 
@@ -65,15 +67,22 @@ def decl_buffer(
         `elem_offset` is a multiple of it.
     buffer_type : ``""`` or ``"auto_broadcast"``
         Whether a dimension of extent 1 stands for any extent.
+    layout : ``"right"``, ``"left"``, ``"stride"`` or ``"stride_relaxed"``
+        How the array that is passed for it lies, in place of `strides`, by the layouts of mdspan:
+        row-major, column-major, any strides of at least 1, any strides. An argument that lies
+        otherwise is refused; see docs/interop.md.
 
     Raises
     ------
     CompileError
         When `strides` are not as many as the dimensions, a dimension is no integer, an alignment is
-        no power of two, or `elem_offset` is no multiple of `offset_factor`.
+        no power of two, `elem_offset` is no multiple of `offset_factor`, or a `layout` is unknown
+        or comes beside `strides`.
 
     >>> decl_buffer((4, 3), name="A")
     Buffer(A: float32[4, 3])
+    >>> decl_buffer((4, 3), name="A", layout="left").strides
+    (1, 4)
     """
     where = as_name(name)
     extents = _integers(where, "shape", shape)
@@ -88,6 +97,12 @@ def decl_buffer(
         raise CompileError(
             f"{where}: expected buffer_type '' or 'auto_broadcast', got {described(buffer_type)}"
         )
+    declared = _layout_of(where, layout)
+    if declared:
+        if strides is not None or buffer_type == "auto_broadcast":
+            other = "buffer_type" if strides is None else "strides"
+            raise CompileError(f"{where}: expected a layout or {other}, got both")
+        steps = _strides_of(where, declared, extents)
     alignment = _integer(where, "data_alignment", data_alignment)
     if alignment > 0 and alignment & (alignment - 1):
         raise CompileError(f"{where}: expected data_alignment a power of 2, got {alignment}")
@@ -120,7 +135,36 @@ def decl_buffer(
             data_alignment=max(alignment, 0),
             offset_factor=factor,
             auto_broadcast=buffer_type == "auto_broadcast",
+            layout=declared,
         )
+
+
+_LAYOUTS = {policy.value.removeprefix("layout_"): policy for policy in LayoutPolicy}
+
+
+def _layout_of(where: str, layout: LayoutPolicy | str | None) -> str:
+    """The name of a layout, without the ``layout_`` of C++."""
+    if layout is None:
+        return ""
+    name = layout.value if isinstance(layout, LayoutPolicy) else layout
+    short = name.removeprefix("layout_") if isinstance(name, str) else ""
+    if short not in _LAYOUTS:
+        names = ", ".join(map(repr, _LAYOUTS))
+        raise CompileError(f"{where}: expected a layout among {names}, got {described(layout)}")
+    return short
+
+
+def _strides_of(where: str, layout: str, extents: tuple[PrimExpr, ...]) -> tuple[PrimExpr, ...]:
+    if layout == "right":
+        return ()  # as without a layout
+    if layout != "left":
+        return tuple(Var(f"{where}_s{dim}", INT64) for dim in range(len(extents)))
+    step: PrimExpr = const(1, extents[0].dtype if extents else INT32)
+    steps = []
+    for extent in extents:
+        steps.append(step)
+        step = extent if const_int(step) == 1 else step * extent
+    return tuple(steps)
 
 
 def _integers(where: str, what: str, values: Any) -> tuple[PrimExpr, ...]:
@@ -148,6 +192,7 @@ def with_layout(buffer: Buffer, shape: Sequence[PrimExpr], strides: Sequence[Pri
     return Buffer(
         buffer.data, tuple(shape), buffer.dtype, buffer.name, tuple(strides), buffer.elem_offset,
         buffer.scope, buffer.data_alignment, buffer.offset_factor, buffer.auto_broadcast,
+        buffer.layout,
     )  # fmt: skip
 
 

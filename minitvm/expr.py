@@ -1011,6 +1011,7 @@ class Buffer:
 
     `strides` counts elements; ``()`` on a buffer of rank 1 or more means compact, row-major.
     Element ``[i, ...]`` is at ``data + (elem_offset + sum(i * stride)) * dtype.itemsize``.
+    `layout` is how it was declared to lie (``decl_buffer``), which an argument is held to, or "".
     """
 
     data: Var
@@ -1023,6 +1024,7 @@ class Buffer:
     data_alignment: int = 0
     offset_factor: int = 0
     auto_broadcast: bool = False
+    layout: str = ""
 
     READ: ClassVar[int] = 1
     WRITE: ClassVar[int] = 2

@@ -59,6 +59,8 @@ class Variants:
         The function for :data:`COMPACT`.
     written
         The positions of the outputs.
+    free
+        The positions of the arrays that may lie otherwise in a variant.
     allowed
         The nearest arrangement to one given for which the program has a meaning: an output that
         the program can't compute in the place of an input has no part in it.
@@ -66,21 +68,23 @@ class Variants:
         Compiles for an arrangement that is allowed.
     """
 
-    __slots__ = ("_allowed", "_free", "_make", "_table", "_written", "made")
+    __slots__ = ("_allowed", "_free", "_make", "_slots", "_table", "_written", "made")
 
     def __init__(
         self,
         base: Compiled,
         written: Collection[int],
+        free: Collection[int],
         allowed: Callable[[Arrangement], Arrangement],
         make: Callable[[Arrangement], Compiled],
     ) -> None:
         self._written = written
+        self._free = free
         self._allowed = allowed
         self._make = make
         self.made = {COMPACT: base}
         self._table = (ctypes.c_void_p * _TABLE_SIZE)(base.address)
-        self._free = itertools.count(1)
+        self._slots = itertools.count(1)
 
     @property
     def table(self) -> int:
@@ -99,7 +103,7 @@ class Variants:
             The addresses of the ``DLTensor`` arguments by position.
         """
         views = {position: read_tensor(address) for position, address in tensors.items()}
-        arrangement = self._allowed(arrangement_of(views, self._written))
+        arrangement = self._allowed(arrangement_of(views, self._written, self._free))
         made = self.made.get(arrangement)
         return self._add(arrangement) if made is None else made
 
@@ -107,21 +111,24 @@ class Variants:
         compiled = self._make(arrangement)
         made = self.made.setdefault(arrangement, compiled)
         if made is compiled:
-            slot = next(self._free)
+            slot = next(self._slots)
             if slot < _TABLE_SIZE - 1:
                 self._table[slot] = made.address
         return made
 
 
-def arrangement_of(tensors: Mapping[int, TensorView], written: Collection[int]) -> Arrangement:
-    """How arrays lie, given by their positions among the arguments.
+def arrangement_of(
+    tensors: Mapping[int, TensorView], written: Collection[int], free: Collection[int]
+) -> Arrangement:
+    """How arrays lie, given by their positions among the arguments; those that are not `free` lie
+    as they were declared.
 
     >>> import numpy as np
     >>> from minitvm.runtime.ndarray import from_dlpack
     >>> x = np.zeros((4, 4), "float32")
     >>> arrays = [from_dlpack(a) for a in (x, x[0], x)]
     >>> tensors = {position: read_tensor(a.handle) for position, a in enumerate(arrays)}
-    >>> arrangement_of(tensors, written={2})
+    >>> arrangement_of(tensors, written={2}, free={0, 1, 2})
     Arrangement(strided=False, same=frozenset({(2, 0)}))
     """
     same = frozenset(
@@ -130,7 +137,8 @@ def arrangement_of(tensors: Mapping[int, TensorView], written: Collection[int]) 
         for position, view in tensors.items()
         if position not in written and _are_same(tensors[output], view)
     )
-    return Arrangement(not all(map(_is_compact, tensors.values())), same)
+    compact = (_is_compact(view) for position, view in tensors.items() if position in free)
+    return Arrangement(not all(compact), same)
 
 
 def _is_compact(view: TensorView) -> bool:

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, final
 
+from minitvm.runtime.c_function import CFunction
 from minitvm.runtime.device import Device, cpu
 from minitvm.runtime.evaluator import BenchmarkResult
 from minitvm.runtime.heap_types import HEADER, enable, storage
@@ -69,6 +70,11 @@ class Module(HandleObject, _Storage):
     def entry_func(self) -> PackedFunc:
         """The function that calling the module calls."""
         return self._functions[self.entry_name]
+
+    @property
+    def c_function(self) -> CFunction:
+        """The entry function for C code, see :attr:`PackedFunc.c_function`."""
+        return self.entry_func.c_function
 
     def implements_function(self, name: str, query_imports: bool = False) -> bool:
         """Whether there is a function of that name."""

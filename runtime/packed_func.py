@@ -19,11 +19,12 @@ import sys
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
 from minitvm.runtime.arrangement import ASKS_FOR_VARIANT, NEEDS_VARIANT, Variants
+from minitvm.runtime.c_function import CFunction
 from minitvm.runtime.call_path import call_path
 from minitvm.runtime.dlpack import TensorView, read_tensor
 from minitvm.runtime.dtype import DType
@@ -70,6 +71,8 @@ _CALL_WITHIN = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.py_o
 _ARRAYS = (ArgTypeCode.DLTENSOR_HANDLE, ArgTypeCode.NDARRAY_HANDLE)
 _OBJECTS = (ArgTypeCode.OBJECT_HANDLE, ArgTypeCode.MODULE_HANDLE)
 _POINTERS = (*_ARRAYS, *_OBJECTS, ArgTypeCode.PACKED_FUNC_HANDLE)
+_NEVER_NULL = (*_POINTERS, ArgTypeCode.STR, ArgTypeCode.BYTES)
+_CODES = frozenset(map(int, ArgTypeCode))
 _MAX_RETURNED = 64
 _NEEDS_VARIANT = object()
 
@@ -220,8 +223,24 @@ class PackedFunc(HandleObject, _Storage):
 
     @property
     def handle(self) -> int:
-        """The address of ``{function, resource}``, valid as long as this object."""
+        """The address of ``{function, resource}``, valid as long as this object. It is what an
+        argument that is a function is for compiled code; C code takes :attr:`c_function`."""
         return id(self) + HEADER
+
+    @property
+    def c_function(self) -> CFunction:
+        """The function for C code: a struct ``MiniTVMFunction`` of ``minitvm/c_runtime_api.h``,
+        which keeps it alive. See docs/c.md.
+
+        >>> f = PackedFunc(lambda x: x + 1)
+        >>> entry = ctypes.cast(f.c_function.call, _PACKED)
+        >>> args, codes = (TVMValue * 1)(TVMValue(v_int64=41)), (ctypes.c_int * 1)(ArgTypeCode.INT)
+        >>> value, code = TVMValue(), ctypes.c_int()
+        >>> at = [ctypes.addressof(each) for each in (args, codes, value, code)]
+        >>> entry(*at[:2], 1, *at[2:], f.c_function.resource), value.v_int64
+        (0, 42)
+        """
+        return CFunction(self, native().begin_call, native().end_call)
 
     @property
     def program(self) -> Program | None:
@@ -328,6 +347,49 @@ class PackedFunc(HandleObject, _Storage):
 
     def _fail(self, status: int) -> NoReturn:
         raise InternalError(f"{self.name}: failed with status {status} but set no error")
+
+    def _resolve(self, args: int, codes: int, count: int) -> int:
+        """The address of the code that takes what C code has passed, where compiled code couldn't
+        say.
+
+        Raises
+        ------
+        ValueError
+            When pointers are missing.
+        """
+        if count < 0:
+            raise ValueError(f"{self.name}: expected a count of arguments, got {count}")
+        for what, address in (("arguments", args), ("type codes", codes)):
+            if count and not address:
+                raise ValueError(f"{self.name}: expected {count} {what}, got a null pointer")
+        if not count:
+            return self._address_for((), ())
+        values = (TVMValue * count).from_address(args)
+        return self._address_for(tuple(values), tuple((ctypes.c_int * count).from_address(codes)))
+
+    def _address_for(self, values: Sequence[TVMValue], codes: Sequence[int]) -> int:
+        self._tensors(values, codes)
+        return self._stored.function or 0
+
+    def _tensors(self, values: Sequence[TVMValue], codes: Sequence[int]) -> dict[int, int]:
+        """The addresses of the arrays, by position, each of which can be read."""
+        found = {}
+        for index, (value, code) in enumerate(zip(values, codes, strict=True)):
+            if code in _ARRAYS and value.v_handle:
+                try:
+                    read_tensor(value.v_handle)
+                except Exception as error:
+                    _add_context(error, f"{self.name}: {self._argument(index)}")
+                    raise
+                found[index] = value.v_handle
+        return found
+
+    def _refuse_result(self, code: int) -> NoReturn:
+        kind = ArgTypeCode(code).name if code in _CODES else f"type code {code}"
+        raise TypeError(
+            f"{self.name}: result: expected a number or None for C, which could own nothing else, "
+            f"got {kind}"
+        )
 
     def _take(self, result: int, *args: Any) -> Any:
         """The result at an address, of a compiled call with these arguments."""
@@ -504,6 +566,12 @@ class Function(PackedFunc):
         address = self.variants.find(arguments.tensors()).address
         return self._call(arguments, address=address), address
 
+    def _address_for(self, values: Sequence[TVMValue], codes: Sequence[int]) -> int:
+        tensors = self._tensors(values, codes)
+        if self.variants is None:
+            return self._stored.function or 0
+        return self.variants.find(tensors).address
+
     def _encode(self, index: int, value: Any) -> Encoded:
         encoded = to_c(value)
         if encoded.code == ArgTypeCode.OBJECT_HANDLE:
@@ -588,13 +656,14 @@ def from_c(value: TVMValue, code: int, loan: Loan) -> Any:
     ValueError
         For an unknown type code or a NULL handle.
     """
-    if is_plain(code):
-        return decode(value, code)
-    if code not in _POINTERS:
+    plain = is_plain(code)
+    if not plain and code not in _POINTERS:
         raise ValueError(f"expected a type code of the packed ABI, got {code}")
-    handle = value.v_handle
-    if not handle:
+    if code in _NEVER_NULL and not value.v_handle:
         raise ValueError(f"expected a handle of type code {code}, got NULL")
+    if plain:
+        return decode(value, code)
+    handle = value.v_handle
     if code in _ARRAYS:
         return _lend(handle, loan)
     if code in _OBJECTS:
@@ -612,7 +681,12 @@ def _lend(tensor: int, loan: Loan) -> NDArray:
 def _function_at(handle: int) -> PackedFunc:
     """A function that other code made; that code keeps it alive."""
     function, resource = (ctypes.c_void_p * 2).from_address(handle)
-    return PackedFunc(function or 0, resource=resource or 0)
+    if not function:
+        raise ValueError(
+            "expected a function's handle, the address of {function, resource}, got "
+            "one whose function is NULL"
+        )
+    return PackedFunc(function, resource=resource or 0)
 
 
 def take_result(ret: TVMValue, code: int, keep: Iterable[object] = ()) -> Any:

@@ -273,6 +273,8 @@ def is_plain(code: int) -> bool:
 
 def _decode_bytes(value: TVMValue) -> bytes:
     array = TVMByteArray.from_address(value.v_handle)
+    if array.size and not array.data:
+        raise ValueError(f"expected {array.size} bytes, got a null pointer")
     return ctypes.string_at(array.data, array.size) if array.size else b""
 
 

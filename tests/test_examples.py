@@ -45,7 +45,9 @@ runpy.run_path({path!r}, run_name="__main__")
 """
 
 
-@pytest.mark.parametrize("name", ["quickstart", "fused_operator", "literature_matmul"])
+@pytest.mark.parametrize(
+    "name", ["quickstart", "fused_operator", "literature_matmul", "one_tensor_seven_views"]
+)
 def test_runs_without_torch(name: str, tmp_path: Path) -> None:
     script = tmp_path / "without_torch.py"
     script.write_text(HIDE_TORCH.format(path=str(ROOT / "examples" / f"{name}.py")))

@@ -43,6 +43,13 @@ def _sources() -> list[str]:
     return sorted(found)
 
 
+def _data() -> list[str]:
+    """What a package has besides modules."""
+    headers = (ROOT / "minitvm" / "include").rglob("*")
+    files = [path.relative_to(ROOT).as_posix() for path in headers if path.is_file()]
+    return ["minitvm/py.typed", *files]
+
+
 def _python(*arguments: str, cwd: Path, path: Path | None = None) -> str:
     """What an interpreter prints that sees `path`, and of the repository nothing."""
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -122,7 +129,7 @@ def test_the_wheel_has_every_module(wheel: Path) -> None:
     assert wheel.name.endswith("-py3-none-any.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if ".dist-info/" not in name]
-    assert sorted(names) == sorted([*_sources(), "minitvm/py.typed"])
+    assert sorted(names) == sorted([*_sources(), *_data()])
 
 
 def test_the_wheel_runs_by_itself(wheel: Path, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from minitvm.explanation.work import (
 )
 from minitvm.expr import Buffer, PrimExpr, Var
 from minitvm.lower import deep_expressions
+from minitvm.runtime.dlpack import TensorView, compact_strides
 from minitvm.runtime.errors import KernelError
 from minitvm.runtime.ndarray import NDArray, array, as_ndarray
 from minitvm.runtime.packed_func import Function, PackedFunc
@@ -181,9 +182,14 @@ def _constant_shape(buffer: Buffer) -> tuple[int, ...] | None:
 
 
 def _array(buffer: Buffer, shape: tuple[int, ...]) -> NDArray:
-    """Floats at random; integers, which may be indices, are zero."""
-    random = np.random.default_rng(0).random(shape, np.float32)
-    return array(random if buffer.dtype.is_float else np.zeros(shape), dtype=buffer.dtype)
+    """Floats at random; integers, which may be indices, are zero. It lies as it is declared to."""
+    is_left = buffer.layout == "left"
+    outermost = shape[::-1] if is_left else shape
+    random = np.random.default_rng(0).random(outermost, np.float32)
+    made = array(random if buffer.dtype.is_float else np.zeros(outermost), dtype=buffer.dtype)
+    if not is_left:
+        return made
+    return NDArray(TensorView(made.data, shape, compact_strides(outermost)[::-1], made.dtype), made)
 
 
 # -- Measuring ------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from minitvm.structural_equal import structural_equal
 
 
 def joined(buffer: Buffer, indices: tuple[PrimExpr, ...]) -> list[tuple[PrimExpr, int]]:
-    """The indices of an access to a compact buffer, each with the dimension whose stride it
+    """The indices of an access to a buffer without gaps, each with the dimension whose stride it
     takes, where a loop that was fused from several dimensions stands for all of them.
 
     Before, of a buffer of shape (n, m)::
@@ -20,15 +20,19 @@ def joined(buffer: Buffer, indices: tuple[PrimExpr, ...]) -> list[tuple[PrimExpr
     After::
 
         [(x, 1)]
+
+    Of a column-major buffer the first dimension is the innermost.
     """
     apart = [(index, dim) for dim, index in enumerate(indices)]
-    if buffer.strides or buffer.auto_broadcast:
+    if buffer.layout == "left":
+        apart.reverse()
+    elif buffer.strides or buffer.auto_broadcast:
         return apart
     made = apart[-1:]
     below: PrimExpr | None = None  # how many elements of dimension made[0][1] there are below
-    for index, dim in reversed(apart[:-1]):
+    for (index, dim), (_, inside) in zip(apart[-2::-1], apart[:0:-1], strict=True):
         low, position = made[0]
-        extent = buffer.shape[dim + 1] if below is None else below
+        extent = buffer.shape[inside] if below is None else below
         whole = _join(index, low, extent)
         if whole is None:
             made.insert(0, (index, dim))

@@ -39,7 +39,7 @@ def accept_strides(func: PrimFunc) -> PrimFunc:
     replaced = {
         buffer: _strided(buffer)
         for buffer in func.buffer_map.values()
-        if buffer.ndim and not buffer.strides and not (on_copies and buffer.elem_offset is not None)
+        if is_free(buffer) and not (on_copies and buffer.elem_offset is not None)
     }
     if on_copies:
         body = _on_copies(func, replaced)
@@ -52,10 +52,16 @@ def accept_strides(func: PrimFunc) -> PrimFunc:
     return PrimFunc(func.params, body, buffers, func.name, attrs)
 
 
+def is_free(buffer: Buffer) -> bool:
+    """Whether a parameter's array may lie otherwise in a variant: nothing was said of its layout
+    where it was declared."""
+    return bool(buffer.ndim) and not buffer.strides and not buffer.layout
+
+
 def _knows_layout(func: PrimFunc) -> bool:
     """Whether a function holds for compact arrays only: where the address of a parameter that is
     declared compact goes to C or LLVM; or where the attribute ``knows_layout`` says so."""
-    compact = {b for b in func.buffer_map.values() if b.ndim and not b.strides}
+    compact = {b for b in func.buffer_map.values() if is_free(b)}
     return bool(func.attrs.get("knows_layout")) or any(
         isinstance(node, Call)
         and node.op not in ("call_packed", "tvm_stack_make_array")

@@ -258,7 +258,11 @@ def test_the_table_lists_what_was_made(add: Module) -> None:
 def test_the_table_ends_and_the_variants_go_on() -> None:
     addresses = iter(range(101, 200))
     variants = Variants(
-        Compiled(100, None), {0}, lambda wanted: wanted, lambda _: Compiled(next(addresses), None)
+        Compiled(100, None),
+        {0},
+        range(12),
+        lambda wanted: wanted,
+        lambda _: Compiled(next(addresses), None),
     )
     wanted = [Arrangement(False, frozenset({(0, i)})) for i in range(1, 12)]
     found = [variants._add(each).address for each in wanted]

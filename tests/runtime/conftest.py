@@ -157,6 +157,7 @@ class Compiled:
             variants = Variants(
                 Variant(self.address(name), self.engine),
                 written,
+                range(len(arg_names)),
                 lambda wanted: wanted,
                 lambda _: Variant(strided(), self.engine),
             )

@@ -1,14 +1,22 @@
-"""The classic wrappers for other libraries' tensors."""
+"""Wrappers for other libraries' tensors. Those of JAX: jax_arrays.py; of TensorFlow, Paddle and
+MXNet: `tests/frameworks/run`."""
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from minitvm.contrib.dlpack import convert_func, to_numpy_func, to_pytorch_func
+import minitvm as tvm
+import minitvm.contrib
+from minitvm import te
+from minitvm.contrib import convert_func, to_numpy_func, to_pytorch_func
+from minitvm.contrib.results import results_of
 from minitvm.runtime import NDArray
+from tests.frameworks import programs
 
 
 def add_one(a: NDArray, out: NDArray, by: int = 1) -> None:
@@ -46,3 +54,57 @@ def test_convert_func_converts_through_capsules() -> None:
     converted = convert_func(add_one, Tensor, lambda t: t.content.__dlpack__())
     converted(tensor, tensor)
     assert tensor.content.tolist() == [1, 1, 1]
+
+
+def test_convert_func_returns_what_is_written() -> None:
+    f = convert_func(programs.parts(), np.ndarray, lambda x: x, lambda made: made.numpy())
+    x = np.arange(6, dtype="float32").reshape(2, 3)
+    y, z = f(x)
+    np.testing.assert_array_equal(y, x + 1)
+    assert z.tolist() == [3, 12]
+    assert f(x[:, ::-1])[1].tolist() == [3, 12]
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "jax", "tensorflow", "mxnet", "paddle", "cupy"])
+def test_a_framework_that_is_missing(monkeypatch: pytest.MonkeyPatch, framework: str) -> None:
+    module = {"pytorch": "torch"}.get(framework, framework)
+    monkeypatch.setitem(sys.modules, module, None)
+    wrap = getattr(minitvm.contrib, f"to_{framework}_func")
+    text = f"to_{framework}_func: expected {module} to be installed, got: "
+    with pytest.raises(ImportError, match=text) as error:
+        wrap(programs.add_one)
+    assert error.value.name == module
+
+
+def test_cupy_has_memory_of_gpus_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Array:
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return 2, 0
+
+        def __dlpack__(self, **kwargs: Any) -> Any:
+            raise AssertionError
+
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(ndarray=Array))
+    for function in (programs.add_one, programs.scaled()):
+        with pytest.raises(ValueError, match=r"expected memory of cpu\(0\), got cuda\(0\)"):
+            minitvm.contrib.to_cupy_func(function)(Array(), 1.0, Array())
+
+
+def test_shapes_of_results() -> None:
+    n, m = te.var("n"), te.var("m")
+    x = te.placeholder((n * 2, m), name="X")
+    w = te.placeholder((n,), name="W")
+    y = te.compute((n, (m + 1) // 2 + n % 3), lambda i, j: w[i], name="Y")
+    f = tvm.build(te.create_schedule(y.op), [x, w, y], name="f")
+    results = results_of(f)
+    assert (results.inputs, results.outputs) == ((0, 1), (2,))
+    assert results.shapes([np.zeros((8, 5)), np.zeros(4)]) == [(4, 4)]
+
+
+def test_a_shape_that_inputs_do_not_tell() -> None:
+    n = te.var("n")
+    x = te.placeholder((4,), name="X")
+    y = te.compute((n,), lambda i: x[0] * 2.0, name="Y")
+    results = results_of(tvm.build(te.create_schedule(y.op), [x, y], name="f"))
+    with pytest.raises(ValueError, match=r"f: output 1 'Y': expected a shape that follows .*got n"):
+        results.shapes([np.zeros(4)])

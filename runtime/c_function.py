@@ -1,0 +1,384 @@
+"""Functions for C: an entry that needs no GIL, leaves no exception, and can be given anything.
+
+A packed function is called with the GIL held and leaves a Python exception where it fails. C code
+that knows nothing of Python calls :data:`CFunction.call` instead, declared in
+``minitvm/c_runtime_api.h``: it takes the GIL, looks at the pointers, finds the variant for the
+arrays, and turns an exception into the text that ``last_error`` gives.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from functools import lru_cache
+from typing import Any, final
+
+from minitvm.runtime.arrangement import ASKS_FOR_VARIANT, NEEDS_VARIANT
+from minitvm.runtime.heap_types import HEADER
+from minitvm.runtime.native import NativeCode, increment_reference
+from minitvm.runtime.values import ArgTypeCode
+
+_NEEDS = {
+    "PyBytes_AsString": "ptr (ptr)",
+    "PyErr_Clear": "void ()",
+    "PyErr_Fetch": "void (ptr, ptr, ptr)",
+    "PyErr_NormalizeException": "void (ptr, ptr, ptr)",
+    "PyErr_Occurred": "ptr ()",
+    "PyErr_Restore": "void (ptr, ptr, ptr)",
+    "PyGILState_Ensure": "i32 ()",
+    "PyGILState_Release": "void (i32)",
+    "PyLong_AsVoidPtr": "ptr (ptr)",
+    "PyObject_CallFunctionObjArgs": "ptr (ptr, ...)",
+    "PyObject_CallMethod": "ptr (ptr, ptr, ptr, ...)",
+    "PyTuple_Size": "i64 (ptr)",
+    "Py_DecRef": "void (ptr)",
+    "Py_IncRef": "void (ptr)",
+    "Py_IsInitialized": "i32 ()",
+    "free": "void (ptr)",
+    "malloc": "ptr (i64)",
+    "pthread_getspecific": "ptr (i64)",
+    "pthread_key_create": "i32 (ptr, ptr)",
+    "pthread_setspecific": "i32 (i64, ptr)",
+    "strlen": "i64 (ptr)",
+}
+
+_TEXT = r"""
+; What a PackedFunc stores (packed_func._Stored): 0 the packed function, 1 its resource, 2 null or
+; the variants made so far, up to a null, 3 null or the tuple of the arguments' names, 5 whether
+; Python functions may be called.
+%PackedFunc = type { ptr, ptr, ptr, ptr, i64, i64 }
+
+; ---- What Python fills in --------------------------------------------------------------------
+@describe = global ptr null    ; the text of an exception, as bytes
+@none = global ptr null
+@begin = global ptr null       ; begin_call and end_call of the glue
+@end = global ptr null
+
+; ---- The error of each thread ------------------------------------------------------------------
+@key = internal global i64 0
+@empty = internal constant [1 x i8] zeroinitializer
+@after_the_end = internal constant [46 x i8] c"minitvm: expected Python to run, it has ended\00"
+@nameless = internal constant [33 x i8] c"minitvm: an error without a text\00"
+
+define i32 @open_errors() {
+  %status = call i32 @pthread_key_create(ptr @key, ptr @free)
+  ret i32 %status
+}
+
+define ptr @last_error() {
+  %key = load i64, ptr @key
+  %text = call ptr @pthread_getspecific(i64 %key)
+  %none = icmp eq ptr %text, null
+  %found = select i1 %none, ptr @empty, ptr %text
+  ret ptr %found
+}
+
+define internal void @set_error(ptr %text) {
+  %length = call i64 @strlen(ptr %text)
+  %size = add i64 %length, 1
+  %copy = call ptr @malloc(i64 %size)
+  %no.memory = icmp eq ptr %copy, null
+  br i1 %no.memory, label %leave, label %keep
+keep:
+  call void @llvm.memcpy.p0.p0.i64(ptr %copy, ptr %text, i64 %size, i1 false)
+  %key = load i64, ptr @key
+  %old = call ptr @pthread_getspecific(i64 %key)
+  %status = call i32 @pthread_setspecific(i64 %key, ptr %copy)
+  call void @free(ptr %old)
+  br label %leave
+leave:
+  ret void
+}
+
+; ---- Calls -------------------------------------------------------------------------------------
+@of_resolve = internal constant [9 x i8] c"_resolve\00"
+@of_fail = internal constant [6 x i8] c"_fail\00"
+@of_result = internal constant [15 x i8] c"_refuse_result\00"
+@of_arguments = internal constant [4 x i8] c"nni\00"
+@of_number = internal constant [2 x i8] c"i\00"
+
+; Whether the pointers that a packed function takes on trust are there. With another count than the
+; function's own, which it says itself, nothing is read.
+define internal i1 @is_sound(ptr %packed, ptr %args, ptr %codes, i32 %count) {
+entry:
+  %n = sext i32 %count to i64
+  %names.at = getelementptr %PackedFunc, ptr %packed, i32 0, i32 3
+  %names = load ptr, ptr %names.at
+  %counted = icmp ne ptr %names, null
+  br i1 %counted, label %compare, label %look
+compare:
+  %expected = call i64 @PyTuple_Size(ptr %names)
+  %other = icmp ne i64 %expected, %n
+  br i1 %other, label %sound, label %look
+look:
+  %positive = icmp sgt i32 %count, 0
+  br i1 %positive, label %tables, label %no.arguments
+no.arguments:
+  %none = icmp eq i32 %count, 0
+  ret i1 %none
+tables:
+  %no.args = icmp eq ptr %args, null
+  %no.codes = icmp eq ptr %codes, null
+  %no.tables = or i1 %no.args, %no.codes
+  br i1 %no.tables, label %unsound, label %next
+next:
+  %i = phi i64 [ 0, %tables ], [ %i.next, %fine ]
+  %code.at = getelementptr i32, ptr %codes, i64 %i
+  %code = load i32, ptr %code.at
+  switch i32 %code, label %fine [ i32 CODE_DLTENSOR_HANDLE, label %array
+                                  i32 CODE_NDARRAY_HANDLE, label %array ]
+array:
+  %tensor.at = getelementptr ptr, ptr %args, i64 %i
+  %tensor = load ptr, ptr %tensor.at
+  %missing = icmp eq ptr %tensor, null
+  br i1 %missing, label %fine, label %dims
+dims:
+  %ndim.at = getelementptr i8, ptr %tensor, i64 16
+  %ndim = load i32, ptr %ndim.at
+  %shape.at = getelementptr i8, ptr %tensor, i64 24
+  %shape = load ptr, ptr %shape.at
+  %scalar = icmp eq i32 %ndim, 0
+  %shaped = icmp ne ptr %shape, null
+  %there = or i1 %scalar, %shaped
+  br i1 %there, label %fine, label %unsound
+fine:
+  %i.next = add i64 %i, 1
+  %last = icmp eq i64 %i.next, %n
+  br i1 %last, label %sound, label %next
+sound:
+  ret i1 true
+unsound:
+  ret i1 false
+}
+
+; The packed function, or the variant of it that takes these arrays: 0, or something else with or
+; without an exception pending.
+define internal i32 @attempt(ptr %self, ptr %packed, ptr %args, ptr %codes, i32 %count, ptr %value,
+                             ptr %code) {
+entry:
+  %function = load ptr, ptr %packed
+  %resource.at = getelementptr %PackedFunc, ptr %packed, i32 0, i32 1
+  %resource = load ptr, ptr %resource.at
+  %variants.at = getelementptr %PackedFunc, ptr %packed, i32 0, i32 2
+  %variants = load ptr, ptr %variants.at
+  %sound = call i1 @is_sound(ptr %packed, ptr %args, ptr %codes, i32 %count)
+  br i1 %sound, label %choose, label %resolve
+choose:
+  %only = icmp eq ptr %variants, null
+  br i1 %only, label %run, label %try
+try:
+  %at = phi ptr [ %variants, %choose ], [ %at.next, %again ]
+  %variant = load ptr, ptr %at
+  %last = icmp eq ptr %variant, null
+  br i1 %last, label %resolve, label %ask
+ask:
+  store i32 ASKS, ptr %code
+  %asked = call i32 %variant(ptr %args, ptr %codes, i32 %count, ptr %value, ptr %code,
+                             ptr %resource)
+  %refused = icmp eq i32 %asked, VARIANT
+  br i1 %refused, label %again, label %leave
+again:
+  %at.next = getelementptr ptr, ptr %at, i64 1
+  br label %try
+resolve:
+  %found = call ptr (ptr, ptr, ptr, ...) @PyObject_CallMethod(ptr %self, ptr @of_resolve,
+      ptr @of_arguments, ptr %args, ptr %codes, i32 %count)
+  %nothing = icmp eq ptr %found, null
+  br i1 %nothing, label %leave, label %read
+read:
+  %address = call ptr @PyLong_AsVoidPtr(ptr %found)
+  call void @Py_DecRef(ptr %found)
+  br label %run
+run:
+  %chosen = phi ptr [ %function, %choose ], [ %address, %read ]
+  store i32 CODE_NULL, ptr %code
+  %run.status = call i32 %chosen(ptr %args, ptr %codes, i32 %count, ptr %value, ptr %code,
+                                 ptr %resource)
+  br label %leave
+leave:
+  %status = phi i32 [ %asked, %ask ], [ -1, %resolve ], [ %run.status, %run ]
+  ret i32 %status
+}
+
+; As `attempt`, as a call of its own to the callbacks below it. A result that is a pointer would
+; have no owner.
+define internal i32 @run(ptr %self, ptr %args, ptr %codes, i32 %count, ptr %value, ptr %code) {
+entry:
+  %packed = getelementptr i8, ptr %self, i64 HEADER
+  %foreign.at = getelementptr %PackedFunc, ptr %packed, i32 0, i32 5
+  %foreign = load i64, ptr %foreign.at
+  %is.foreign = icmp ne i64 %foreign, 0
+  br i1 %is.foreign, label %begin, label %go
+begin:
+  %begin.function = load ptr, ptr @begin
+  %none = load ptr, ptr @none
+  %begun = call ptr %begin.function(ptr %none)
+  %not.begun = icmp eq ptr %begun, null
+  br i1 %not.begun, label %fail, label %go
+go:
+  %outer = phi ptr [ null, %entry ], [ %begun, %begin ]
+  %status = call i32 @attempt(ptr %self, ptr %packed, ptr %args, ptr %codes, i32 %count,
+                              ptr %value, ptr %code)
+  %was.begun = icmp ne ptr %outer, null
+  br i1 %was.begun, label %end, label %look
+end:
+  %end.function = load ptr, ptr @end
+  call void %end.function(ptr %outer)
+  br label %look
+look:
+  %done = icmp eq i32 %status, 0
+  br i1 %done, label %result, label %failed
+result:
+  %kind = load i32, ptr %code
+  %plain = icmp ule i32 %kind, CODE_DEVICE
+  br i1 %plain, label %leave, label %refuse
+refuse:
+  %refused = call ptr (ptr, ptr, ptr, ...) @PyObject_CallMethod(ptr %self, ptr @of_result,
+      ptr @of_number, i32 %kind)
+  br label %fail
+failed:
+  %pending = call ptr @PyErr_Occurred()
+  %silent = icmp eq ptr %pending, null
+  br i1 %silent, label %explain, label %fail
+explain:
+  %explained = call ptr (ptr, ptr, ptr, ...) @PyObject_CallMethod(ptr %self, ptr @of_fail,
+      ptr @of_number, i32 %status)
+  br label %fail
+fail:
+  ret i32 -1
+leave:
+  ret i32 0
+}
+
+; The pending exception becomes the thread's text.
+define internal void @keep_error() {
+  %type = alloca ptr
+  %exception = alloca ptr
+  %traceback = alloca ptr
+  call void @PyErr_Fetch(ptr %type, ptr %exception, ptr %traceback)
+  call void @PyErr_NormalizeException(ptr %type, ptr %exception, ptr %traceback)
+  %describe = load ptr, ptr @describe
+  %error = load ptr, ptr %exception
+  %text = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr %describe, ptr %error, ptr null)
+  %t = load ptr, ptr %type
+  call void @Py_DecRef(ptr %t)
+  call void @Py_DecRef(ptr %error)
+  %b = load ptr, ptr %traceback
+  call void @Py_DecRef(ptr %b)
+  %failed = icmp eq ptr %text, null
+  br i1 %failed, label %unknown, label %known
+unknown:
+  call void @PyErr_Clear()
+  call void @set_error(ptr @nameless)
+  ret void
+known:
+  %characters = call ptr @PyBytes_AsString(ptr %text)
+  call void @set_error(ptr %characters)
+  call void @Py_DecRef(ptr %text)
+  ret void
+}
+
+; The packed signature, with the PackedFunc as the resource.
+define i32 @call_from_c(ptr %args, ptr %codes, i32 %count, ptr %ret, ptr %ret_code, ptr %self) {
+entry:
+  %value = alloca i64
+  %code = alloca i32
+  %type = alloca ptr
+  %exception = alloca ptr
+  %traceback = alloca ptr
+  store i64 0, ptr %value
+  store i32 CODE_NULL, ptr %code
+  %initialized = call i32 @Py_IsInitialized()
+  %finalized = icmp eq i32 %initialized, 0
+  br i1 %finalized, label %gone, label %take
+gone:
+  call void @set_error(ptr @after_the_end)
+  ret i32 -1
+take:
+  %gil = call i32 @PyGILState_Ensure()
+  call void @PyErr_Fetch(ptr %type, ptr %exception, ptr %traceback)
+  call void @Py_IncRef(ptr %self)
+  %status = call i32 @run(ptr %self, ptr %args, ptr %codes, i32 %count, ptr %value, ptr %code)
+  %failed = icmp ne i32 %status, 0
+  br i1 %failed, label %fail, label %leave
+fail:
+  call void @keep_error()
+  store i64 0, ptr %value
+  store i32 CODE_NULL, ptr %code
+  br label %leave
+leave:
+  call void @Py_DecRef(ptr %self)
+  %t = load ptr, ptr %type
+  %e = load ptr, ptr %exception
+  %b = load ptr, ptr %traceback
+  call void @PyErr_Restore(ptr %t, ptr %e, ptr %b)
+  call void @PyGILState_Release(i32 %gil)
+  %no.value = icmp eq ptr %ret, null
+  br i1 %no.value, label %give.code, label %give.value
+give.value:
+  %v = load i64, ptr %value
+  store i64 %v, ptr %ret
+  br label %give.code
+give.code:
+  %no.code = icmp eq ptr %ret_code, null
+  br i1 %no.code, label %return, label %give
+give:
+  %c = load i32, ptr %code
+  store i32 %c, ptr %ret_code
+  br label %return
+return:
+  ret i32 %status
+}
+"""
+
+
+@final
+class CFunction(ctypes.Structure):
+    """``MiniTVMFunction`` of the header: a function as C calls it.
+
+    It keeps the function alive, and has to live as long as C uses it. Give C its address:
+    ``ctypes.byref(f.c_function)``.
+
+    >>> from minitvm.runtime import PackedFunc
+    >>> twice = PackedFunc(lambda x: 2 * x).c_function
+    >>> bool(twice.call and twice.resource and twice.last_error)
+    True
+    """
+
+    _fields_ = (
+        ("call", ctypes.c_void_p),
+        ("resource", ctypes.c_void_p),
+        ("last_error", ctypes.c_void_p),
+    )
+
+    def __init__(self, function: Any, begin: int, end: int) -> None:
+        """Of a PackedFunc; `begin` and `end` are ``begin_call`` and ``end_call`` of the glue."""
+        code = _code(begin, end)
+        super().__init__(code.function("call_from_c"), id(function), code.function("last_error"))
+        self.function = function
+
+
+@lru_cache(maxsize=1)
+def _code(begin: int, end: int) -> NativeCode:
+    words = {
+        "ASKS": ASKS_FOR_VARIANT,
+        "HEADER": HEADER,
+        "VARIANT": NEEDS_VARIANT,
+        **{f"CODE_{code.name}": int(code) for code in ArgTypeCode},
+    }
+    text = re.sub(r"\b[A-Z][A-Z_]+\b", lambda word: str(words.get(word[0], word[0])), _TEXT)
+    code = NativeCode(text, _NEEDS, ctypes.pythonapi)
+    for name, value in (("describe", _describe), ("none", None)):
+        increment_reference(value)
+        ctypes.c_void_p.from_address(code.data(name)).value = id(value)
+    for name, address in (("begin", begin), ("end", end)):
+        ctypes.c_void_p.from_address(code.data(name)).value = address
+    if ctypes.PYFUNCTYPE(ctypes.c_int)(code.function("open_errors"))():
+        raise MemoryError("c_function: expected a key for the errors of threads, got none")
+    return code
+
+
+def _describe(error: BaseException) -> bytes:
+    """What C gets to read of an exception."""
+    text = f"{type(error).__name__}: {error}".replace("\0", "\\0")
+    return text.encode("utf-8", "backslashreplace")
