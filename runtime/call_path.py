@@ -14,6 +14,7 @@ from typing import Any, final
 
 import numpy as np
 
+import minitvm.runtime.exchange as exchange
 import minitvm.runtime.foreign as foreign
 from minitvm.runtime.call_path_text import (
     DTYPE_NUMBERS,
@@ -130,10 +131,10 @@ class CallPath:
                 return  # none of ours
 
     def _learn_type(self, kind: type) -> None:
-        functions = foreign.exchange_functions(kind)
-        if functions is None or is_immutable(kind):
+        functions = exchange.functions_of(kind)
+        if functions is None or not functions.tensor or is_immutable(kind):
             return
-        function, managed = functions
+        function, managed = functions.tensor, functions.managed
         torch = sys.modules.get("torch")
         if torch is None or not issubclass(kind, torch.Tensor):
             self.add_route(kind, Route.EXCHANGE, function=function, managed=managed)
