@@ -23,6 +23,7 @@ HEADER = object.__basicsize__  # bytes of an object before its own fields
 _TPFLAGS_DEFAULT = 1 << 18
 _TPFLAGS_BASETYPE = 1 << 10
 _TPFLAGS_HAVE_VECTORCALL = 1 << 11
+_SLOT_GET_BUFFER = 1
 _SLOT_CALL = 50
 _SLOT_MEMBERS = 72
 # structmember.h
@@ -57,18 +58,37 @@ class _Spec(ctypes.Structure):
 _from_spec = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object)(
     ("PyType_FromSpecWithBases", ctypes.pythonapi)
 )
+# A function of CPython that only raises TypeError for objects without a `fileno`, and returns -1.
+_no_buffer = ctypes.cast(ctypes.pythonapi.PyObject_AsFileDescriptor, ctypes.c_void_p).value
 _kept: list[object] = []  # what CPython goes on reading: names, members
 
 
-def storage(name: str, size: int) -> Any:
+def storage(name: str, size: int, *, shows_buffers: bool = False) -> Any:
     """A type to derive from, of a dotted name, whose instances have `size` bytes at :data:`HEADER`,
-    zero at first.
+    zero at first. If it `shows_buffers`, :func:`show_buffers` makes it do so.
 
     >>> pair = storage("example.Pair", 16)()
     >>> ctypes.c_int64.from_address(id(pair) + HEADER).value
     0
     """
-    return _make(name, object, HEADER + size, _TPFLAGS_BASETYPE, [])
+    slots: list[tuple[int, int | None]] = []
+    if shows_buffers:
+        slots.append((_SLOT_GET_BUFFER, _no_buffer))
+    return _make(name, object, HEADER + size, _TPFLAGS_BASETYPE, slots)
+
+
+def show_buffers(kind: type, get_buffer: int) -> None:
+    """Has instances of a type, whose base is a storage, show their memory by compiled code: ``int
+    (PyObject*, Py_buffer*, int)``.
+
+    The code takes a while to load, so that this is done when there is the first instance. The type
+    says in one place which function is called, where nothing but an error stood so far.
+    """
+    metaclass: Any = type(kind)
+    words = (ctypes.c_void_p * (metaclass.__basicsize__ // 8)).from_address(id(kind))
+    places = [at for at, word in enumerate(words) if word == _no_buffer]
+    if len(places) == 1:
+        words[places[0]] = get_buffer
 
 
 def leaf(base: type, vectorcall: int) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import operator
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from functools import lru_cache
@@ -26,7 +27,8 @@ from minitvm.runtime.dlpack import (
 )
 from minitvm.runtime.dtype import UINT16, DType, DTypeLike
 from minitvm.runtime.errors import NotExportable, StreamError
-from minitvm.runtime.heap_types import HEADER, storage
+from minitvm.runtime.heap_types import HEADER, show_buffers, storage
+from minitvm.runtime.native import glue, point
 from minitvm.runtime.sub_byte import read_codes, write_codes
 
 _CPU = cpu(0)
@@ -68,7 +70,11 @@ if TYPE_CHECKING:
 else:
     # A DLTensor, and flags for compiled code: 1 read-only, 2 to be left to Python code, as arrays
     # that were lent, and those that a DLTensor can't tell from others; 4 empty.
-    _Storage = storage("minitvm.runtime.ndarray.Storage", ctypes.sizeof(DLTensor) + 8)
+    _Storage = storage(
+        "minitvm.runtime.ndarray.Storage",
+        ctypes.sizeof(DLTensor) + 8,
+        shows_buffers=sys.version_info < (3, 12),
+    )
 
 
 @final
@@ -90,6 +96,8 @@ class NDArray(_Storage):
 
     def __init__(self, view: TensorView, owner: object) -> None:
         """A tensor in memory that `owner` keeps alive; for other rooms, not for users."""
+        if _to_do:
+            _show_buffers()
         self._view = view
         self._owner = owner
         self._dims = (ctypes.c_int64 * (2 * len(view.shape)))()
@@ -456,6 +464,17 @@ class NDArray(_Storage):
                 raise ValueError(f"NDArray: can't give {self.dtype} as {np.dtype(dtype)} uncopied")
             return values.astype(dtype)
         return values.copy() if copy else values
+
+    def __buffer__(self, flags: int) -> memoryview:
+        """The buffer protocol: ``memoryview(a)`` shows the memory.
+
+        Raises
+        ------
+        BufferError
+            When the protocol has no format for the dtype.
+        """
+        shown: Any = _shown_in_place(self)
+        return memoryview(shown)
 
     def _export_owner(self) -> object:
         self._check_loan()
@@ -842,6 +861,25 @@ def _bytes(source: NDArray) -> np.ndarray[Any, Any]:
     span, owner = source._view.span(), source._export_owner()
     kind = np.dtype(np.uint8)
     return _in_place(span.start, (len(span),), (1,), kind, source.read_only, owner)
+
+
+def _shown_in_place(source: NDArray) -> np.ndarray[Any, Any]:
+    """The memory as a numpy array of a dtype that the buffer protocol has a format for."""
+    if _numpy_of(source.dtype.element) is None:
+        raise BufferError(
+            f"NDArray: a memoryview has no format for {source.dtype.element}: a.view('uint8') has"
+        )
+    return _raw_numpy(source)
+
+
+# Before Python 3.12, `__buffer__` says nothing to CPython.
+_to_do = ["show buffers"] if sys.version_info < (3, 12) else []
+
+
+def _show_buffers() -> None:
+    point("show", _shown_in_place)
+    show_buffers(NDArray, glue().get_buffer)
+    _to_do.clear()
 
 
 def _values(source: NDArray) -> np.ndarray[Any, Any]:
