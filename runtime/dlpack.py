@@ -373,7 +373,7 @@ class Taken(NamedTuple):
 
 def consume(capsule: Any, read_only: bool = False) -> Taken:
     """The tensor of an unused capsule, which is used from here on.
-    It is read-only if the capsule says so, or the caller, of memory that others have too.
+    It is read-only if the capsule says so, or the caller, of memory that is no copy.
 
     Raises
     ------

@@ -591,33 +591,33 @@ def from_dlpack(
     """
     if device is not None:
         _check_place(find_device(device) if isinstance(device, str) else device, None)
-    taken = _take(source, device is not None, copy, read_only)
+    taken = _take(source, device is not None, copy)
     if copy is not None and not copy and taken.copied:
         raise ValueError("from_dlpack: expected shared memory, got a copy, with copy=False")
-    made = NDArray(taken.view, taken.owner)
+    fixed = taken.view.read_only or read_only
+    made = NDArray(taken.view._replace(read_only=fixed), taken.owner)
     return array(made) if copy and (made.read_only or not taken.copied) else made
 
 
-def _take(source: Any, move: bool, copy: bool | None, read_only: bool) -> Taken:
+def _take(source: Any, move: bool, copy: bool | None) -> Taken:
     """The tensor of an array or capsule, of which a copy may be all that can be had."""
     if dlpack.is_capsule(source):
-        return dlpack.consume(source, read_only)
+        return dlpack.consume(source)
     if not hasattr(source, "__dlpack__"):
         kind = type(source).__name__
         raise NotExportable(
             f"from_dlpack: expected an array with __dlpack__ or a capsule, got {kind}"
         )
     if type(source) is np.ndarray and source.dtype.isbuiltin == _ADDED:
-        view = _read_numpy(source)  # which numpy itself doesn't export
-        return Taken(view._replace(read_only=view.read_only or read_only), source, False)
+        return Taken(_read_numpy(source), source, False)  # which numpy itself doesn't export
     if not move:
         managed, fixed = exchange.request(source)
         if managed:
-            return dlpack.adopt(managed, True, read_only or fixed)
+            return dlpack.adopt(managed, True, fixed)
     # Of True, we make the copy: what a library makes of it, not all of them say.
     asked = False if copy is not None and not copy else None
     capsule, fixed = dlpack.request(source, move=move, copy=asked)
-    return dlpack.consume(capsule, read_only or fixed)
+    return dlpack.consume(capsule, fixed)
 
 
 def _export_managed(exported: object) -> int:
