@@ -27,8 +27,9 @@ from minitvm.runtime.device import Device
 from minitvm.runtime.dlpack import DLDevice, raw_dtype
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.frameworks import is_immutable
+from minitvm.runtime.heap_types import function
 from minitvm.runtime.native import NativeCode, increment_reference
-from minitvm.runtime.ndarray import NDArray
+from minitvm.runtime.ndarray import NDArray, array_of_address, take_quickly
 from minitvm.runtime.values import ArgTypeCode
 
 _MOST_CONSTANTS = 256
@@ -70,6 +71,8 @@ class CallPath:
         for name in ("requires_grad", "is_neg", "is_conj"):
             self._point(name, sys.intern(name))
         self._point("current_level", sys.intern("_current_level"))
+        ctypes.c_void_p.from_address(code.data("array_of")).value = array_of_address()
+        take_quickly(function("from_dlpack", code.function("import")))
         self._add_own_routes()
 
     def bracket(self, begin: int, end: int) -> None:
@@ -134,15 +137,18 @@ class CallPath:
         functions = exchange.functions_of(kind)
         if functions is None or not functions.tensor or is_immutable(kind):
             return
-        function, managed = functions.tensor, functions.managed
         torch = sys.modules.get("torch")
         if torch is None or not issubclass(kind, torch.Tensor):
-            self.add_route(kind, Route.EXCHANGE, function=function, managed=managed)
+            self.add_route(
+                kind, Route.EXCHANGE, function=functions.tensor, managed=functions.managed
+            )
         elif kind in (torch.Tensor, torch.nn.Parameter):  # others may mean anything
             self._point("forward_ad", torch.autograd.forward_ad)
             self._point("is_grad_enabled", torch.is_grad_enabled)
             self._learn_torch(torch)
-            self.add_route(kind, Route.TORCH, function=function)
+            managed = ctypes.c_void_p.from_address(self._code.data("torch_managed"))
+            managed.value = functions.managed
+            self.add_route(kind, Route.TORCH, function=functions.tensor)
 
     def _learn_torch(self, torch: Any) -> None:
         found = foreign.torch_fields(torch)

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import ctypes
 import re
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from minitvm.runtime.dlpack import (
     ALIGNMENT,
+    IS_COPIED,
     MAX_NDIM,
     READ_ONLY,
     VERSION,
@@ -25,11 +27,12 @@ from minitvm.runtime.dlpack import (
 )
 from minitvm.runtime.dtype import DType, TypeCode
 from minitvm.runtime.frameworks import is_read_only, readable
-from minitvm.runtime.heap_types import HEADER
+from minitvm.runtime.heap_types import HEADER, method
 from minitvm.runtime.native import NativeCode, glue, increment_reference
 
 _ATTRIBUTE = "__dlpack_c_exchange_api__"
 _NAME = b"dlpack_exchange_api"
+_SIGNATURE = "($self, /, *, stream=None, max_version=None, dl_device=None, copy=None)"
 _MOST_VERSIONS = 16  # that an API leads to
 
 # ---- Of other libraries --------------------------------------------------------------------------
@@ -106,15 +109,23 @@ _managed_from_object = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.
 # ---- Ours ----------------------------------------------------------------------------------------
 
 _PYTHON_API = {
+    "PyCapsule_New": "ptr (ptr, ptr, ptr)",
+    "PyErr_Clear": "void ()",
     "PyErr_NoMemory": "ptr ()",
     "PyGILState_Ensure": "i32 ()",
     "PyGILState_Release": "void (i32)",
+    "PyLong_AsLong": "i64 (ptr)",
     "PyLong_AsVoidPtr": "ptr (ptr)",
     "PyLong_FromVoidPtr": "ptr (ptr)",
     "PyMem_RawFree": "void (ptr)",
     "PyMem_RawMalloc": "ptr (i64)",
     "PyObject_CallFunctionObjArgs": "ptr (ptr, ...)",
+    "PyObject_SetAttr": "i32 (ptr, ptr, ptr)",
     "PyObject_Type": "ptr (ptr)",
+    "PyObject_Vectorcall": "ptr (ptr, ptr, i64, ptr)",
+    "PyTuple_GetItem": "ptr (ptr, i64)",
+    "PyTuple_Size": "i64 (ptr)",
+    "PyType_GenericAlloc": "ptr (ptr, i64)",
     "Py_DecRef": "void (ptr)",
     "Py_IncRef": "void (ptr)",
 }
@@ -126,10 +137,20 @@ _TEXT = r"""
 
 @name = constant [20 x i8] c"dlpack_exchange_api\00"
 @kind = global ptr null        ; what Python fills in: the type NDArray,
-@delete = global ptr null      ; the deleter of what holds an object,
-@export = global ptr null      ; and the functions for what is rare
+@export = global ptr null      ; the functions for what is rare,
 @adopt = global ptr null
 @lend = global ptr null
+@dlpack_slowly = global ptr null
+@none = global ptr null
+@tuple = global ptr null       ; the type
+@max_version = global ptr null ; the names of an argument, and of the attribute for the owner,
+@owner = global ptr null
+@delete = global ptr null      ; of the glue: the deleter of what holds an object,
+@destroy = global ptr null     ; the destructors of a capsule that we hand out, and of our own,
+@disown = global ptr null
+@name_unused = global ptr null ; and their names
+@name_used = global ptr null
+@dtypes = global [USUAL_DTYPES x i32] zeroinitializer  ; the usual ones, up to one that is 0
 
 TEXTS
 ; What an NDArray stores (its %DLTensor, and what is unusual about it); null for other objects.
@@ -180,8 +201,13 @@ make:
 fill:
   %shape.at = getelementptr %DLTensor, ptr %tensor, i32 0, i32 5
   %shape = load ptr, ptr %shape.at
-  %its.dims = getelementptr i8, ptr %managed, i64 MANAGED_SIZE
-  call void @llvm.memcpy.p0.p0.i64(ptr %its.dims, ptr %shape, i64 %dims.bytes, i1 false)
+  %strides.at = getelementptr %DLTensor, ptr %tensor, i32 0, i32 6
+  %strides = load ptr, ptr %strides.at
+  %half = mul i64 %dims, 8
+  %its.shape = getelementptr i8, ptr %managed, i64 MANAGED_SIZE
+  %its.strides = getelementptr i64, ptr %its.shape, i64 %dims
+  call void @llvm.memcpy.p0.p0.i64(ptr %its.shape, ptr %shape, i64 %half, i1 false)
+  call void @llvm.memcpy.p0.p0.i64(ptr %its.strides, ptr %strides, i64 %half, i1 false)
   %its.tensor = getelementptr %Managed, ptr %managed, i32 0, i32 4
   call void @llvm.memcpy.p0.p0.i64(ptr %its.tensor, ptr %tensor, i64 48, i1 false)
   call void @begin_managed(ptr %managed, ptr %object, ptr @delete, i64 %state, i64 %dims)
@@ -224,21 +250,265 @@ define internal void @begin_managed(ptr %managed, ptr %context, ptr %deleter.at,
 define i32 @managed_to_object(ptr %managed, ptr %out) {
   store ptr null, ptr %out
   %gil = call i32 @PyGILState_Ensure()
-  %address = call ptr @PyLong_FromVoidPtr(ptr %managed)
-  %none = icmp eq ptr %address, null
-  br i1 %none, label %leave, label %go
-go:
-  %function = load ptr, ptr @adopt
-  %made = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr %function, ptr %address, ptr null)
-  call void @Py_DecRef(ptr %address)
-  store ptr %made, ptr %out
-  br label %leave
-leave:
-  %object = phi ptr [ null, %0 ], [ %made, %go ]
+  %object = call ptr @array_of(ptr %managed)
+  store ptr %object, ptr %out
   call void @PyGILState_Release(i32 %gil)
   %failed = icmp eq ptr %object, null
   %status = select i1 %failed, i32 -1, i32 0
   ret i32 %status
+}
+
+; PyObject* array_of(DLManagedTensorVersioned*): an NDArray that owns it. What is usual and without
+; doubt right is made here, the rest by Python code.
+define ptr @array_of(ptr %managed) {
+entry:
+  %usual = call i1 @is_usual(ptr %managed)
+  br i1 %usual, label %own, label %slow
+own:
+  %name = load ptr, ptr @name_used
+  %disown = load ptr, ptr @disown
+  %capsule = call ptr @PyCapsule_New(ptr %managed, ptr %name, ptr %disown)
+  %no.capsule = icmp eq ptr %capsule, null
+  br i1 %no.capsule, label %forget, label %make
+forget:
+  call void @PyErr_Clear()
+  br label %slow
+make:
+  %kind = load ptr, ptr @kind
+  %array = call ptr @PyType_GenericAlloc(ptr %kind, i64 0)
+  %no.array = icmp eq ptr %array, null
+  br i1 %no.array, label %fail, label %fill
+fill:
+  %tensor = getelementptr i8, ptr %array, i64 HEADER
+  %given = getelementptr %Managed, ptr %managed, i32 0, i32 4
+  call void @llvm.memcpy.p0.p0.i64(ptr %tensor, ptr %given, i64 48, i1 false)
+  %data = load i64, ptr %tensor
+  %offset.at = getelementptr %DLTensor, ptr %tensor, i32 0, i32 7
+  %offset = load i64, ptr %offset.at
+  %first = add i64 %data, %offset
+  store i64 %first, ptr %tensor
+  store i64 0, ptr %offset.at
+  %flags.at = getelementptr %Managed, ptr %managed, i32 0, i32 3
+  %flags = load i64, ptr %flags.at
+  %state = and i64 %flags, READ_ONLY
+  %state.at = getelementptr i8, ptr %tensor, i64 48
+  store i64 %state, ptr %state.at
+  %owner = load ptr, ptr @owner
+  %status = call i32 @PyObject_SetAttr(ptr %array, ptr %owner, ptr %capsule)
+  call void @Py_DecRef(ptr %capsule)
+  %failed = icmp ne i32 %status, 0
+  br i1 %failed, label %drop, label %leave
+leave:
+  ret ptr %array
+drop:
+  call void @Py_DecRef(ptr %array)
+  ret ptr null
+fail:
+  call void @Py_DecRef(ptr %capsule)
+  ret ptr null
+
+slow:
+  %address = call ptr @PyLong_FromVoidPtr(ptr %managed)
+  %no.address = icmp eq ptr %address, null
+  br i1 %no.address, label %none, label %ask
+ask:
+  %function = load ptr, ptr @adopt
+  %made = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr %function, ptr %address, ptr null)
+  call void @Py_DecRef(ptr %address)
+  ret ptr %made
+none:
+  ret ptr null
+}
+
+; Whether a managed tensor is one of DLPack 1.x with elements, of a usual dtype, on the CPU, of few
+; axes, strides of at least 0, and far from all limits of addresses.
+define internal i1 @is_usual(ptr %managed) {
+entry:
+  %major = load i32, ptr %managed
+  %flags.at = getelementptr %Managed, ptr %managed, i32 0, i32 3
+  %flags = load i64, ptr %flags.at
+  %same = icmp eq i32 %major, MAJOR
+  %plain = icmp ule i64 %flags, KNOWN_FLAGS
+  %ours = and i1 %same, %plain
+  br i1 %ours, label %read, label %no
+read:
+  %tensor = getelementptr %Managed, ptr %managed, i32 0, i32 4
+  %data = load i64, ptr %tensor
+  %device.at = getelementptr %DLTensor, ptr %tensor, i32 0, i32 1
+  %device = load i64, ptr %device.at
+  %ndim.at = getelementptr %DLTensor, ptr %tensor, i32 0, i32 3
+  %ndim = load i32, ptr %ndim.at
+  %dtype.at = getelementptr %DLTensor, ptr %tensor, i32 0, i32 4
+  %dtype = load i32, ptr %dtype.at
+  %shape.at = getelementptr %DLTensor, ptr %tensor, i32 0, i32 5
+  %shape = load ptr, ptr %shape.at
+  %strides.at = getelementptr %DLTensor, ptr %tensor, i32 0, i32 6
+  %strides = load ptr, ptr %strides.at
+  %offset.at = getelementptr %DLTensor, ptr %tensor, i32 0, i32 7
+  %offset = load i64, ptr %offset.at
+  %here = icmp eq i64 %device, 1  ; type 1, id 0
+  %few = icmp ule i32 %ndim, 8
+  %shaped = icmp ne ptr %shape, null
+  %strided = icmp ne ptr %strides, null
+  %there = icmp ne i64 %data, 0
+  %low = icmp ult i64 %data, 72057594037927936    ; 2**56
+  %near = icmp ult i64 %offset, 72057594037927936
+  %a = and i1 %here, %few
+  %b = and i1 %shaped, %strided
+  %c = and i1 %low, %near
+  %d = and i1 %a, %b
+  %e = and i1 %c, %there
+  %good = and i1 %d, %e
+  br i1 %good, label %find, label %no
+find:
+  %at = phi ptr [ @dtypes, %read ], [ %at.next, %other ]
+  %known = load i32, ptr %at
+  %found = icmp eq i32 %known, %dtype
+  br i1 %found, label %sizes, label %other
+other:
+  %at.next = getelementptr i32, ptr %at, i64 1
+  %end = icmp eq i32 %known, 0
+  br i1 %end, label %no, label %find
+sizes:
+  %count = zext i32 %ndim to i64
+  br label %next
+next:
+  %axis = phi i64 [ 0, %sizes ], [ %axis.next, %fits ]
+  %size = phi i64 [ 1, %sizes ], [ %size.next, %fits ]
+  %over = icmp eq i64 %axis, %count
+  br i1 %over, label %yes, label %one
+one:
+  %extent.at = getelementptr i64, ptr %shape, i64 %axis
+  %extent = load i64, ptr %extent.at
+  %stride.at = getelementptr i64, ptr %strides, i64 %axis
+  %stride = load i64, ptr %stride.at
+  %axis.next = add i64 %axis, 1
+  %less = sub i64 %extent, 1
+  %some = icmp ult i64 %less, 1099511627776       ; an extent of 1 to 2**40
+  %short = icmp ult i64 %stride, 1099511627776
+  %small = and i1 %some, %short
+  br i1 %small, label %reach, label %no
+reach:
+  %far = call { i64, i1 } @llvm.umul.with.overflow.i64(i64 %less, i64 %stride)
+  %size.far = call { i64, i1 } @llvm.umul.with.overflow.i64(i64 %size, i64 %extent)
+  %reach.value = extractvalue { i64, i1 } %far, 0
+  %reach.over = extractvalue { i64, i1 } %far, 1
+  %size.next = extractvalue { i64, i1 } %size.far, 0
+  %size.over = extractvalue { i64, i1 } %size.far, 1
+  %reach.fits = icmp ult i64 %reach.value, 1125899906842624  ; 2**50
+  %size.fits = icmp ult i64 %size.next, 1125899906842624
+  %both.over = or i1 %reach.over, %size.over
+  %both.fit = and i1 %reach.fits, %size.fits
+  %within = xor i1 %both.over, true
+  %right = and i1 %both.fit, %within
+  br i1 %right, label %fits, label %no
+fits:
+  br label %next
+yes:
+  ret i1 true
+no:
+  ret i1 false
+}
+
+; ---- __dlpack__ ------------------------------------------------------------------------------
+; PyObject* dlpack(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* keywords): a
+; capsule, where nothing but a max_version of 1.0 or more is asked for.
+define ptr @dlpack(ptr %self, ptr %args, i64 %count, ptr %keywords) {
+entry:
+  %out = alloca ptr
+  %without = icmp eq ptr %keywords, null
+  %positional = icmp ne i64 %count, 0
+  %other = or i1 %without, %positional
+  br i1 %other, label %slow, label %look
+look:
+  %named = call i64 @PyTuple_Size(ptr %keywords)
+  %wanted = load ptr, ptr @max_version
+  %none = load ptr, ptr @none
+  br label %next
+next:
+  %i = phi i64 [ 0, %look ], [ %i.next, %take ], [ %i.next, %ignore ]
+  %version = phi ptr [ null, %look ], [ %argument, %take ], [ %version, %ignore ]
+  %over = icmp eq i64 %i, %named
+  br i1 %over, label %judge, label %one
+one:
+  %i.next = add i64 %i, 1
+  %argument.at = getelementptr ptr, ptr %args, i64 %i
+  %argument = load ptr, ptr %argument.at
+  %name = call ptr @PyTuple_GetItem(ptr %keywords, i64 %i)
+  %is.version = icmp eq ptr %name, %wanted
+  br i1 %is.version, label %take, label %rest
+take:
+  br label %next
+rest:
+  %nothing = icmp eq ptr %argument, %none
+  br i1 %nothing, label %ignore, label %slow
+ignore:
+  br label %next
+judge:
+  %unsaid = icmp eq ptr %version, null
+  br i1 %unsaid, label %slow, label %type
+type:
+  %type.found = call ptr @PyObject_Type(ptr %version)
+  call void @Py_DecRef(ptr %type.found)
+  %tuple = load ptr, ptr @tuple
+  %is.tuple = icmp eq ptr %type.found, %tuple
+  br i1 %is.tuple, label %size, label %slow
+size:
+  %parts = call i64 @PyTuple_Size(ptr %version)
+  %pair = icmp eq i64 %parts, 2
+  br i1 %pair, label %major, label %slow
+major:
+  %major.object = call ptr @PyTuple_GetItem(ptr %version, i64 0)
+  %major.value = call i64 @PyLong_AsLong(ptr %major.object)
+  %minor.object = call ptr @PyTuple_GetItem(ptr %version, i64 1)
+  %odd.major = icmp slt i64 %major.value, MAJOR
+  br i1 %odd.major, label %forget, label %minor
+minor:
+  %minor.value = call i64 @PyLong_AsLong(ptr %minor.object)
+  %odd.minor = icmp slt i64 %minor.value, 0
+  br i1 %odd.minor, label %forget, label %make
+make:
+  %status = call i32 @managed_from_object(ptr %self, ptr %out)
+  %failed = icmp ne i32 %status, 0
+  br i1 %failed, label %fail, label %wrap
+wrap:
+  %managed = load ptr, ptr %out
+  %capsule.name = load ptr, ptr @name_unused
+  %destroy = load ptr, ptr @destroy
+  %capsule = call ptr @PyCapsule_New(ptr %managed, ptr %capsule.name, ptr %destroy)
+  %no.capsule = icmp eq ptr %capsule, null
+  br i1 %no.capsule, label %delete, label %leave
+delete:
+  %deleter = load ptr, ptr @delete
+  call void %deleter(ptr %managed)
+  ret ptr null
+leave:
+  ret ptr %capsule
+fail:
+  ret ptr null
+
+forget:
+  call void @PyErr_Clear()
+  br label %slow
+slow:
+  %names = phi i64 [ 0, %entry ], [ %named, %rest ], [ %named, %judge ], [ %named, %type ],
+                   [ %named, %size ], [ %named, %forget ]
+  %returned = call ptr @ask_slowly(ptr %self, ptr %args, i64 %count, i64 %names, ptr %keywords)
+  ret ptr %returned
+}
+
+define internal ptr @ask_slowly(ptr %self, ptr %args, i64 %count, i64 %named, ptr %keywords) {
+  %given = add i64 %count, %named
+  %room = add i64 %given, 1
+  %all = alloca ptr, i64 %room
+  store ptr %self, ptr %all
+  %rest = getelementptr ptr, ptr %all, i64 1
+  %bytes = mul i64 %given, 8
+  call void @llvm.memcpy.p0.p0.i64(ptr %rest, ptr %args, i64 %bytes, i1 false)
+  %function = load ptr, ptr @dlpack_slowly
+  %positional = add i64 %count, 1
+  %returned = call ptr @PyObject_Vectorcall(ptr %function, ptr %all, i64 %positional, ptr %keywords)
+  ret ptr %returned
 }
 
 ; int dltensor_from_py_object_no_sync(PyObject*, DLTensor*)
@@ -415,6 +685,16 @@ _MESSAGES = {
 }
 
 
+_USUAL = tuple(
+    DType.of(name)
+    for name in (
+        "float32", "float64", "int32", "int64", "uint8", "int8", "bool", "float16", "bfloat16",
+        "int16", "uint16", "uint32", "uint64", "complex64", "complex128", "float8_e4m3fn",
+        "float8_e5m2",
+    )
+)  # fmt: skip
+
+
 def exchange_text() -> str:
     """The LLVM IR of our exchange API."""
     texts = (
@@ -424,6 +704,8 @@ def exchange_text() -> str:
     words = {
         "ALIGNMENT_MASK": ALIGNMENT - 1,
         "HEADER": HEADER,
+        "KNOWN_FLAGS": READ_ONLY | IS_COPIED,
+        "MAJOR": VERSION[0],
         "MANAGED_SIZE": ctypes.sizeof(DLManagedTensorVersioned),
         "MAX_CODE": max(TypeCode),
         "MAX_NDIM": MAX_NDIM,
@@ -431,45 +713,77 @@ def exchange_text() -> str:
         "READ_ONLY": READ_ONLY,
         "ROOM": ctypes.sizeof(DLManagedTensorVersioned) + ALIGNMENT,
         "TEXTS": "\n".join(texts),
+        "USUAL_DTYPES": len(_USUAL) + 1,
         "VERSION_WORD": VERSION[0] | VERSION[1] << 32,
     }
     return re.sub(r"\b[A-Z][A-Z_]+\b", lambda word: str(words.get(word[0], word[0])), _TEXT)
 
 
-class API:
-    """The exchange API of a type, made when it is first asked for: the capsule takes the place of
-    this attribute then.
+class Rare(NamedTuple):
+    """What compiled code leaves to Python functions."""
 
-    Parameters
-    ----------
-    export
-        The address of a new managed tensor of an array, for arrays that are unusual.
-    adopt
-        An array of the managed tensor at an address, which it owns, even if it fails.
-    lend
-        The address of an array's ``DLTensor``.
+    export: Callable[[Any], int]  # the address of a new managed tensor of an array
+    adopt: Callable[[int], object]  # an array that owns the managed tensor at an address
+    lend: Callable[[Any], int]  # the address of an array's ``DLTensor``
+
+
+class Exchange:
+    """The exchange API of a type, as its attribute, which makes it when it is first asked for.
+
+    Then the capsule takes its place, and compiled code the place of ``__dlpack__``.
     """
 
-    def __init__(
-        self,
-        export: Callable[[Any], int],
-        adopt: Callable[[int], object],
-        lend: Callable[[Any], int],
-    ) -> None:
-        self._functions = {"export": export, "adopt": adopt, "lend": lend}
+    def __init__(self, rare: Rare) -> None:
+        self._rare = rare
 
     def __get__(self, instance: object, kind: type) -> object:
-        capsule = _make(kind, self._functions)
-        setattr(kind, _ATTRIBUTE, capsule)
-        return capsule
+        return loaded(kind, self._rare).capsule
 
 
-def _make(kind: type, functions: dict[str, Callable[..., Any]]) -> object:
-    code = NativeCode(exchange_text(), _PYTHON_API, ctypes.pythonapi)
-    for name, value in {"kind": kind, **functions}.items():
+class Loaded(NamedTuple):
+    """The compiled code of an exchange API."""
+
+    capsule: object
+    array_of: int  # the address of ``PyObject* array_of(DLManagedTensorVersioned*)``
+
+
+_loaded: dict[type, Loaded] = {}
+
+
+def loaded(kind: type, rare: Rare) -> Loaded:
+    """The compiled code of a type's API, made once."""
+    if kind not in _loaded:
+        # Without a lock, which a fork could leave locked: the first one is everybody's.
+        _loaded.setdefault(kind, _load(kind, rare))
+    return _loaded[kind]
+
+
+def loaded_for(kind: type) -> Loaded:
+    """The compiled code of a type whose API was asked for."""
+    return _loaded[kind]
+
+
+def _load(kind: type, rare: Rare) -> Loaded:
+    code, native = NativeCode(exchange_text(), _PYTHON_API, ctypes.pythonapi), glue()
+    slowly = vars(kind)["__dlpack__"]
+    objects = {
+        "kind": kind, **rare._asdict(), "dlpack_slowly": slowly, "none": None, "tuple": tuple,
+        "max_version": sys.intern("max_version"), "owner": sys.intern("_owner"),
+    }  # fmt: skip
+    addresses = {
+        "delete": native.delete_versioned,
+        "destroy": native.destroy_versioned,
+        "disown": native.disown_versioned,
+        "name_unused": native.name_versioned,
+        "name_used": native.name_used_versioned,
+    }
+    for name, value in objects.items():
         increment_reference(value)  # the API lives as long as the process
-        ctypes.c_void_p.from_address(code.data(name)).value = id(value)
-    ctypes.c_void_p.from_address(code.data("delete")).value = glue().delete_versioned
+        addresses[name] = id(value)
+    for name, address in addresses.items():
+        ctypes.c_void_p.from_address(code.data(name)).value = address
+    usual = (ctypes.c_int32 * len(_USUAL)).from_address(code.data("dtypes"))
+    usual[:] = [dtype_word(dtype) for dtype in _USUAL]
     api = DLPackExchangeAPI(
         version=DLPackVersion(*VERSION),
         managed_tensor_allocator=code.function("allocate"),
@@ -479,7 +793,12 @@ def _make(kind: type, functions: dict[str, Callable[..., Any]]) -> object:
         current_work_stream=code.function("current_stream"),
     )
     increment_reference(api)
-    return _capsule_new(ctypes.addressof(api), code.data("name"), None)
+    capsule = _capsule_new(ctypes.addressof(api), code.data("name"), None)
+    setattr(kind, _ATTRIBUTE, capsule)
+    text = f"__dlpack__{_SIGNATURE}\n--\n\n{slowly.__doc__}"
+    compiled: Any = kind
+    compiled.__dlpack__ = method(kind, "__dlpack__", code.function("dlpack"), text)
+    return Loaded(capsule, code.function("array_of"))
 
 
 # Private prototypes: the argtypes of `ctypes.pythonapi.X` itself belong to the whole process.

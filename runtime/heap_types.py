@@ -6,8 +6,8 @@ The memory of a *storage* type's instance begins at a known distance from the ad
 compiled code (PEP 590).
 
 Types live as long as the process. Their layout is CPython's: ``PyType_FromSpecWithBases``,
-``PyType_Spec``, ``PyType_Slot`` and ``PyMemberDef`` (object.h, structmember.h), which are the same
-from 3.10 on.
+``PyType_Spec``, ``PyType_Slot``, ``PyMemberDef`` and ``PyMethodDef`` (object.h, structmember.h,
+methodobject.h), which are the same from 3.10 on.
 """
 
 from __future__ import annotations
@@ -26,6 +26,10 @@ _TPFLAGS_HAVE_VECTORCALL = 1 << 11
 _SLOT_GET_BUFFER = 1
 _SLOT_CALL = 50
 _SLOT_MEMBERS = 72
+# methodobject.h
+_METH_KEYWORDS = 2
+_METH_O = 8
+_METH_FASTCALL = 128
 # structmember.h
 _MEMBER_PYSSIZET = 19
 _MEMBER_READONLY = 1
@@ -55,8 +59,23 @@ class _Spec(ctypes.Structure):
     )
 
 
+class _MethodDef(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
 _from_spec = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object)(
     ("PyType_FromSpecWithBases", ctypes.pythonapi)
+)
+_new_function = ctypes.PYFUNCTYPE(
+    ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
+)(("PyCFunction_NewEx", ctypes.pythonapi))
+_new_method = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.c_void_p)(
+    ("PyDescr_NewMethod", ctypes.pythonapi)
 )
 # A function of CPython that only raises TypeError for objects without a `fileno`, and returns -1.
 _no_buffer = ctypes.cast(ctypes.pythonapi.PyObject_AsFileDescriptor, ctypes.c_void_p).value
@@ -109,6 +128,24 @@ def leaf(base: type, vectorcall: int) -> Any:
     made.__doc__ = base.__dict__["__doc__"]
     _vectorcalls[made] = vectorcall
     return made
+
+
+def function(name: str, code: int) -> Any:
+    """A function of one argument that is compiled code: ``PyObject* (PyObject*, PyObject*)``, whose
+    first is NULL."""
+    return _new_function(_method(name, code, _METH_O, None), None, None)
+
+
+def method(kind: type, name: str, code: int, doc: str) -> Any:
+    """A method of a type that is compiled code: ``PyObject* (PyObject* self, PyObject* const*,
+    Py_ssize_t, PyObject* keywords)``."""
+    return _new_method(kind, _method(name, code, _METH_FASTCALL | _METH_KEYWORDS, doc))
+
+
+def _method(name: str, code: int, flags: int, doc: str | None) -> int:
+    made = _MethodDef(name.encode(), code, flags, None if doc is None else doc.encode())
+    _kept.append(made)
+    return ctypes.addressof(made)
 
 
 _vectorcalls: dict[type, int] = {}

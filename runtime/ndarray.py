@@ -92,20 +92,30 @@ class NDArray(_Storage):
            [6., 5., 4.]], dtype=float32)
     """
 
-    __slots__ = ("__weakref__", "_dims", "_owner", "_view")
+    __slots__ = ("__weakref__", "_dims", "_owner", "_seen")
 
     def __init__(self, view: TensorView, owner: object) -> None:
         """A tensor in memory that `owner` keeps alive; for other rooms, not for users."""
         if _to_do:
             _show_buffers()
-        self._view = view
-        self._owner = owner
+        self._seen = view
+        self._owner: object = owner
         self._dims = (ctypes.c_int64 * (2 * len(view.shape)))()
         tensor = DLTensor.from_address(id(self) + HEADER)
         dlpack.fill_tensor(tensor, view, ctypes.addressof(self._dims))
         flags = ctypes.c_int64.from_address(id(self) + HEADER + ctypes.sizeof(DLTensor))
         unusual = self.is_lent or not view.is_plain
         flags.value = view.read_only | 2 * unusual | 4 * (0 in view.shape)
+
+    @property
+    def _view(self) -> TensorView:
+        try:
+            return self._seen
+        except AttributeError:  # compiled code made the array
+            tensor = id(self) + HEADER
+            state = ctypes.c_int64.from_address(tensor + ctypes.sizeof(DLTensor)).value
+            self._seen = dlpack.read_tensor(tensor, bool(state & dlpack.READ_ONLY))
+            return self._seen
 
     # ---- What it is ------------------------------------------------------------------------------
 
@@ -423,6 +433,7 @@ class NDArray(_Storage):
             For a stream, another device, or a read-only array where the consumer asks for a
             capsule that can't say so; and where only a copy could be exported, with ``copy=False``.
         """
+        _ = NDArray.__dlpack_c_exchange_api__  # has compiled code in the place of this from now on
         if stream is not None:
             raise StreamError(f"NDArray: expected stream=None on the CPU, got {stream!r}")
         if dl_device is not None and _pair("dl_device", dl_device) != self.__dlpack_device__():
@@ -448,10 +459,12 @@ class NDArray(_Storage):
     def __dlpack_device__(self) -> tuple[int, int]:
         return _CPU.device_type, _CPU.device_id
 
-    __dlpack_c_exchange_api__: object = exchange.API(
-        export=lambda array: _export_managed(array),
-        adopt=lambda managed: _adopt_managed(managed),
-        lend=lambda array: _lent_tensor(array),
+    __dlpack_c_exchange_api__: object = exchange.Exchange(
+        exchange.Rare(
+            export=lambda exported: _export_managed(exported),
+            adopt=lambda managed: _adopt_managed(managed),
+            lend=lambda lent: _lent_tensor(lent),
+        )
     )
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
@@ -477,8 +490,9 @@ class NDArray(_Storage):
         return memoryview(shown)
 
     def _export_owner(self) -> object:
+        """What others have to hold for as long as they use the memory."""
         self._check_loan()
-        return self._owner.token() if isinstance(self._owner, Loan) else self._owner
+        return self._owner.token() if isinstance(self._owner, Loan) else self
 
     def _check_loan(self) -> None:
         if isinstance(self._owner, Loan) and self._owner.over:
@@ -589,14 +603,42 @@ def from_dlpack(
     >>> a.numpy(), b.numpy()
     (array([9, 1, 2]), array([0, 1, 2]))
     """
+    if device is None and copy is None and not read_only:
+        known: NDArray | None = _quickly[0](source)
+        if known is not None:
+            return known
     if device is not None:
         _check_place(find_device(device) if isinstance(device, str) else device, None)
     taken = _take(source, device is not None, copy)
     if copy is not None and not copy and taken.copied:
         raise ValueError("from_dlpack: expected shared memory, got a copy, with copy=False")
-    fixed = taken.view.read_only or read_only
-    made = NDArray(taken.view._replace(read_only=fixed), taken.owner)
+    view = taken.view._replace(read_only=True) if read_only else taken.view
+    made = NDArray(view, taken.owner)
     return array(made) if copy and (made.read_only or not taken.copied) else made
+
+
+# The array that compiled code makes of a tensor of a type that it has learnt, or None.
+_quickly: list[Callable[[Any], Any]] = [lambda source: None]
+
+
+def take_quickly(function: Callable[[Any], Any]) -> None:
+    """Has :func:`from_dlpack` ask a function first, which returns None for what it doesn't know."""
+    _quickly[0] = function
+
+
+def _learn(source: object) -> None:
+    from minitvm.runtime.call_path import call_path
+
+    path = call_path()
+    if path is not None:
+        path.learn(source)
+
+
+def array_of_address() -> int:
+    """``PyObject* array_of(DLManagedTensorVersioned*)``: an NDArray that owns it, even if that
+    fails, for compiled code that holds the GIL."""
+    _ = NDArray.__dlpack_c_exchange_api__
+    return exchange.loaded_for(NDArray).array_of
 
 
 def _take(source: Any, move: bool, copy: bool | None) -> Taken:
@@ -613,6 +655,7 @@ def _take(source: Any, move: bool, copy: bool | None) -> Taken:
     if not move:
         managed, fixed = exchange.request(source)
         if managed:
+            _learn(source)
             return dlpack.adopt(managed, True, fixed)
     # Of True, we make the copy: what a library makes of it, not all of them say.
     asked = False if copy is not None and not copy else None

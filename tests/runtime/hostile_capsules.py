@@ -16,6 +16,7 @@ import pytest
 from minitvm.runtime import NDArray, PackedFunc, array, from_dlpack
 from minitvm.runtime.dlpack import DLDataType, DLDevice
 from tests.runtime.test_dlpack import LEGACY, VERSIONED, CapsuleName, CapsuleNew, Producer
+from tests.runtime.test_exchange import imported
 
 I64 = 2**63
 COUNT = np.arange(6, dtype="int32")
@@ -164,6 +165,7 @@ def ways(made: Producer) -> dict[str, Callable[[], NDArray]]:
         "copy": lambda: from_dlpack(made, copy=True),
         "no copy": lambda: from_dlpack(made, copy=False),
         "device": lambda: from_dlpack(made, device="cpu"),
+        **({"exchange API": lambda: imported(made.managed)} if made.name == VERSIONED else {}),
     }
 
 

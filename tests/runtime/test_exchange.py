@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import inspect
 import sys
 import threading
 import weakref
@@ -183,6 +184,78 @@ def test_a_tensor_that_is_refused_is_deleted() -> None:
             imported(producer.managed)
         gc.collect()
         assert producer.deleted == 1
+
+
+@pytest.mark.parametrize("count", [1, 2, 8, 9])
+def test_what_is_usual_is_read_by_compiled_code(count: int) -> None:
+    """The rest by Python code; both find the same."""
+    shape = (2, 3, *(1 for _ in range(count - 2)))[:count]
+    x = np.arange(np.prod(shape), dtype="int16").reshape(shape)
+    for a in (array(x), array(x).T, array(x)[1:], array(x)[::-1], from_dlpack(x, read_only=True)):
+        made = imported(exported(a))
+        quick = count <= 8 and min(a.strides) > 0
+        assert hasattr(made, "_seen") is not quick
+        assert made.same_as(a)
+        assert (made.read_only, made.shape, made.strides) == (a.read_only, a.shape, a.strides)
+        assert ctypes.string_at(made.handle, 24) == ctypes.string_at(a.handle, 24)
+        again = imported(exported(made))  # whose shape and strides lie apart
+        assert again.same_as(a)
+        np.testing.assert_array_equal(again.numpy(), a.numpy())
+
+
+def test_the_method_is_compiled_code_and_says_what_it_takes() -> None:
+    a = array([1, 2])
+    for _ in range(2):  # Python code at first
+        names = ["self", "stream", "max_version", "dl_device", "copy"]
+        assert list(inspect.signature(NDArray.__dlpack__).parameters) == names
+        assert "A DLPack capsule of this memory" in str(NDArray.__dlpack__.__doc__)
+        for options in ({}, {"max_version": (1, 0)}, {"max_version": (0, 9), "copy": None}):
+            assert from_dlpack(a.__dlpack__(**options)).data == a.data
+        with pytest.raises(TypeError, match="positional argument"):
+            a.__dlpack__(None)  # type: ignore[call-arg]  # that is the point
+        with pytest.raises(TypeError, match="unexpected keyword argument 'Stream'"):
+            a.__dlpack__(Stream=None)  # type: ignore[call-arg]  # that is the point
+        with pytest.raises(TypeError, match="integer"):
+            a.__dlpack__(max_version=(1, "0"))  # type: ignore[arg-type]  # that is the point
+
+
+def test_torch_tensors_come_by_it() -> None:
+    torch = pytest.importorskip("torch")
+    t = torch.arange(6.0).reshape(2, 3)
+    from_dlpack(t)  # learns of the type
+    a = from_dlpack(t)
+    assert not hasattr(a, "_seen")
+    assert (a.data, a.shape, a.strides, a.dtype) == (t.data_ptr(), (2, 3), (3, 1), "float32")
+    alive = weakref.ref(t)
+    del t
+    gc.collect()
+    a[0, 0] = 5
+    assert a.numpy()[0, 0] == 5
+    assert alive() is None or a.data  # the storage is kept, whatever becomes of the tensor
+    fixed = torch.ones(3, requires_grad=True)
+    with torch.no_grad():
+        assert from_dlpack(fixed).read_only
+    with pytest.raises(BufferError, match="doesn't require grad"):
+        from_dlpack(fixed)
+    with pytest.raises(BufferError, match="conjugate bit"):
+        from_dlpack(torch.ones(3, dtype=torch.cfloat).conj())
+    assert from_dlpack(torch.ones(3), read_only=True).read_only
+
+
+def test_imports_leak_nothing() -> None:
+    torch = pytest.importorskip("torch")
+    t = torch.arange(3)
+    before = sys.getrefcount(t), sys.getrefcount(NDArray)
+    for step in range(3000):
+        if step == 1000:
+            gc.collect()
+            blocks = sys.getallocatedblocks()
+        from_dlpack(t)
+        torch.from_dlpack(from_dlpack(t))
+    gc.collect()
+    assert sys.getallocatedblocks() - blocks < 100
+    assert abs(sys.getrefcount(t) - before[0]) < 3
+    assert abs(sys.getrefcount(NDArray) - before[1]) < 10
 
 
 def test_there_are_no_streams() -> None:
