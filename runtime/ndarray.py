@@ -32,6 +32,7 @@ from minitvm.runtime.native import glue, point
 from minitvm.runtime.sub_byte import read_codes, write_codes
 
 _CPU = cpu(0)
+_PLACE = (_CPU.device_type, _CPU.device_id)
 _FIRST_VERSIONED = (1, 0)  # the DLPack whose capsules have a version and flags
 _ADDED = 2  # what `isbuiltin` says of dtypes that others have added to numpy
 
@@ -457,7 +458,7 @@ class NDArray(_Storage):
         )
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return _CPU.device_type, _CPU.device_id
+        return _PLACE
 
     __dlpack_c_exchange_api__: object = exchange.Exchange(
         exchange.Rare(
