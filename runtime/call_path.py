@@ -29,7 +29,7 @@ from minitvm.runtime.dtype import DType
 from minitvm.runtime.frameworks import is_immutable
 from minitvm.runtime.heap_types import function
 from minitvm.runtime.native import NativeCode, increment_reference
-from minitvm.runtime.ndarray import NDArray, array_of_address, take_quickly
+from minitvm.runtime.ndarray import NDArray
 from minitvm.runtime.values import ArgTypeCode
 
 _MOST_CONSTANTS = 256
@@ -71,8 +71,6 @@ class CallPath:
         for name in ("requires_grad", "is_neg", "is_conj"):
             self._point(name, sys.intern(name))
         self._point("current_level", sys.intern("_current_level"))
-        ctypes.c_void_p.from_address(code.data("array_of")).value = array_of_address()
-        take_quickly(function("from_dlpack", code.function("import")))
         self._add_own_routes()
 
     def bracket(self, begin: int, end: int) -> None:
@@ -80,6 +78,12 @@ class CallPath:
         function that may call Python code."""
         ctypes.c_void_p.from_address(self._code.data("begin")).value = begin
         ctypes.c_void_p.from_address(self._code.data("end")).value = end
+
+    def importer(self, array_of: int) -> Any:
+        """A function of an array: an NDArray of its memory, made by the function ``array_of`` of
+        our exchange API, or None, for Python code to make one."""
+        ctypes.c_void_p.from_address(self._code.data("array_of")).value = array_of
+        return function("from_dlpack", self._code.function("import"))
 
     def add_route(
         self, kind: type, route: Route, code: int = 0, function: int = 0, managed: int = 0

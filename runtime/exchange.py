@@ -122,7 +122,7 @@ _PYTHON_API = {
     "PyObject_CallFunctionObjArgs": "ptr (ptr, ...)",
     "PyObject_SetAttr": "i32 (ptr, ptr, ptr)",
     "PyObject_Type": "ptr (ptr)",
-    "PyObject_Vectorcall": "ptr (ptr, ptr, i64, ptr)",
+    "PyObject_VectorcallMethod": "ptr (ptr, ptr, i64, ptr)",
     "PyTuple_GetItem": "ptr (ptr, i64)",
     "PyTuple_Size": "i64 (ptr)",
     "PyType_GenericAlloc": "ptr (ptr, i64)",
@@ -140,7 +140,7 @@ _TEXT = r"""
 @export = global ptr null      ; the functions for what is rare,
 @adopt = global ptr null
 @lend = global ptr null
-@dlpack_slowly = global ptr null
+@dlpack_slowly = global ptr null  ; the name of a method
 @none = global ptr null
 @tuple = global ptr null       ; the type
 @max_version = global ptr null ; the names of an argument, and of the attribute for the owner,
@@ -505,9 +505,10 @@ define internal ptr @ask_slowly(ptr %self, ptr %args, i64 %count, i64 %named, pt
   %rest = getelementptr ptr, ptr %all, i64 1
   %bytes = mul i64 %given, 8
   call void @llvm.memcpy.p0.p0.i64(ptr %rest, ptr %args, i64 %bytes, i1 false)
-  %function = load ptr, ptr @dlpack_slowly
+  %name = load ptr, ptr @dlpack_slowly
   %positional = add i64 %count, 1
-  %returned = call ptr @PyObject_Vectorcall(ptr %function, ptr %all, i64 %positional, ptr %keywords)
+  %returned = call ptr @PyObject_VectorcallMethod(ptr %name, ptr %all, i64 %positional,
+                                                  ptr %keywords)
   ret ptr %returned
 }
 
@@ -707,7 +708,7 @@ def exchange_text() -> str:
         "KNOWN_FLAGS": READ_ONLY | IS_COPIED,
         "MAJOR": VERSION[0],
         "MANAGED_SIZE": ctypes.sizeof(DLManagedTensorVersioned),
-        "MAX_CODE": max(TypeCode),
+        "MAX_CODE": int(max(TypeCode)),
         "MAX_NDIM": MAX_NDIM,
         "OLD_BOOL": dtype_word(DType(TypeCode.UINT, 1)),
         "READ_ONLY": READ_ONLY,
@@ -730,14 +731,15 @@ class Rare(NamedTuple):
 class Exchange:
     """The exchange API of a type, as its attribute, which makes it when it is first asked for.
 
-    Then the capsule takes its place, and compiled code the place of ``__dlpack__``.
+    Then the capsule takes its place, and compiled code the place of ``__dlpack__``, which asks the
+    Python method ``_dlpack_slowly`` for what is rare.
     """
 
-    def __init__(self, rare: Rare) -> None:
+    def __init__(self, rare: Callable[[], Rare]) -> None:
         self._rare = rare
 
     def __get__(self, instance: object, kind: type) -> object:
-        return loaded(kind, self._rare).capsule
+        return loaded(kind, self._rare()).capsule
 
 
 class Loaded(NamedTuple):
@@ -758,18 +760,16 @@ def loaded(kind: type, rare: Rare) -> Loaded:
     return _loaded[kind]
 
 
-def loaded_for(kind: type) -> Loaded:
-    """The compiled code of a type whose API was asked for."""
-    return _loaded[kind]
-
-
 def _load(kind: type, rare: Rare) -> Loaded:
     code, native = NativeCode(exchange_text(), _PYTHON_API, ctypes.pythonapi), glue()
-    slowly = vars(kind)["__dlpack__"]
+    names = {"dlpack_slowly": "_dlpack_slowly", "max_version": "max_version", "owner": "_owner"}
     objects = {
-        "kind": kind, **rare._asdict(), "dlpack_slowly": slowly, "none": None, "tuple": tuple,
-        "max_version": sys.intern("max_version"), "owner": sys.intern("_owner"),
-    }  # fmt: skip
+        "kind": kind,
+        **rare._asdict(),
+        "none": None,
+        "tuple": tuple,
+        **{name: sys.intern(text) for name, text in names.items()},
+    }
     addresses = {
         "delete": native.delete_versioned,
         "destroy": native.destroy_versioned,
@@ -795,8 +795,8 @@ def _load(kind: type, rare: Rare) -> Loaded:
     increment_reference(api)
     capsule = _capsule_new(ctypes.addressof(api), code.data("name"), None)
     setattr(kind, _ATTRIBUTE, capsule)
-    text = f"__dlpack__{_SIGNATURE}\n--\n\n{slowly.__doc__}"
     compiled: Any = kind
+    text = f"__dlpack__{_SIGNATURE}\n--\n\n{compiled._dlpack_slowly.__doc__}"
     compiled.__dlpack__ = method(kind, "__dlpack__", code.function("dlpack"), text)
     return Loaded(capsule, code.function("array_of"))
 

@@ -457,16 +457,12 @@ class NDArray(_Storage):
             source._view, source._export_owner(), versioned=versioned, copied=source is not self
         )
 
+    _dlpack_slowly = __dlpack__
+
     def __dlpack_device__(self) -> tuple[int, int]:
         return _PLACE
 
-    __dlpack_c_exchange_api__: object = exchange.Exchange(
-        exchange.Rare(
-            export=lambda exported: _export_managed(exported),
-            adopt=lambda managed: _adopt_managed(managed),
-            lend=lambda lent: _lent_tensor(lent),
-        )
-    )
+    __dlpack_c_exchange_api__: object = exchange.Exchange(lambda: _RARE)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         """numpy's protocol: ``np.asarray(a)`` shares the memory."""
@@ -605,7 +601,7 @@ def from_dlpack(
     (array([9, 1, 2]), array([0, 1, 2]))
     """
     if device is None and copy is None and not read_only:
-        known: NDArray | None = _quickly[0](source)
+        known = _quickly[0](source)
         if known is not None:
             return known
     if device is not None:
@@ -618,28 +614,20 @@ def from_dlpack(
     return array(made) if copy and (made.read_only or not taken.copied) else made
 
 
-# The array that compiled code makes of a tensor of a type that it has learnt, or None.
-_quickly: list[Callable[[Any], Any]] = [lambda source: None]
-
-
-def take_quickly(function: Callable[[Any], Any]) -> None:
-    """Has :func:`from_dlpack` ask a function first, which returns None for what it doesn't know."""
-    _quickly[0] = function
+# Makes an array of a tensor of a type that compiled code has learnt; None for others.
+_quickly: list[Callable[[Any], NDArray | None]] = [lambda source: None]
 
 
 def _learn(source: object) -> None:
+    """Lets tensors like `source` come by compiled code the next time, if they can."""
     from minitvm.runtime.call_path import call_path
 
     path = call_path()
     if path is not None:
         path.learn(source)
-
-
-def array_of_address() -> int:
-    """``PyObject* array_of(DLManagedTensorVersioned*)``: an NDArray that owns it, even if that
-    fails, for compiled code that holds the GIL."""
-    _ = NDArray.__dlpack_c_exchange_api__
-    return exchange.loaded_for(NDArray).array_of
+        array_of = exchange.loaded(NDArray, _RARE).array_of
+        if len(_quickly) == 1:
+            _quickly.insert(0, path.importer(array_of))
 
 
 def _take(source: Any, move: bool, copy: bool | None) -> Taken:
@@ -692,6 +680,9 @@ def _own(value: object) -> NDArray:
         kind = type(value).__name__
         raise TypeError(f"expected an NDArray, whose exchange API this is, got {kind}")
     return value
+
+
+_RARE: exchange.Rare = exchange.Rare(_export_managed, _adopt_managed, _lent_tensor)
 
 
 def as_ndarray(source: Any) -> NDArray | None:
