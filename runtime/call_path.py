@@ -24,11 +24,11 @@ from minitvm.runtime.call_path_text import (
     call_path_text,
 )
 from minitvm.runtime.device import Device
-from minitvm.runtime.dlpack import DLDevice, raw_dtype
+from minitvm.runtime.dlpack import VERSION, DLDevice, raw_dtype
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.frameworks import is_immutable
 from minitvm.runtime.heap_types import function
-from minitvm.runtime.native import NativeCode, increment_reference
+from minitvm.runtime.native import NativeCode, glue, increment_reference
 from minitvm.runtime.ndarray import NDArray
 from minitvm.runtime.values import ArgTypeCode
 
@@ -82,7 +82,17 @@ class CallPath:
     def importer(self, array_of: int) -> Any:
         """A function of an array: an NDArray of its memory, made by the function ``array_of`` of
         our exchange API, or None, for Python code to make one."""
-        ctypes.c_void_p.from_address(self._code.data("array_of")).value = array_of
+        self._point("dlpack", sys.intern("__dlpack__"))
+        self._point("version", VERSION)
+        self._point("keywords", (sys.intern("max_version"),))
+        native = glue()
+        addresses = {
+            "array_of": array_of,
+            "name_unused": native.name_versioned,
+            "name_used": native.name_used_versioned,
+        }
+        for name, address in addresses.items():
+            ctypes.c_void_p.from_address(self._code.data(name)).value = address
         return function("from_dlpack", self._code.function("import"))
 
     def add_route(

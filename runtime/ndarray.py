@@ -649,6 +649,8 @@ def _take(source: Any, move: bool, copy: bool | None) -> Taken:
     # Of True, we make the copy: what a library makes of it, not all of them say.
     asked = False if copy is not None and not copy else None
     capsule, fixed = dlpack.request(source, move=move, copy=asked)
+    if type(source) is np.ndarray:
+        _learn(source)
     return dlpack.consume(capsule, fixed)
 
 
