@@ -462,7 +462,7 @@ class NDArray(_Storage):
     def __dlpack_device__(self) -> tuple[int, int]:
         return _PLACE
 
-    __dlpack_c_exchange_api__: object = exchange.Exchange(lambda: _RARE)
+    __dlpack_c_exchange_api__: object = exchange.Exchange(lambda: _rare())
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         """numpy's protocol: ``np.asarray(a)`` shares the memory."""
@@ -625,7 +625,7 @@ def _learn(source: object) -> None:
     path = call_path()
     if path is not None:
         path.learn(source)
-        array_of = exchange.loaded(NDArray, _RARE).array_of
+        array_of = exchange.loaded(NDArray, _rare()).array_of
         if len(_quickly) == 1:
             _quickly.insert(0, path.importer(array_of))
 
@@ -684,7 +684,11 @@ def _own(value: object) -> NDArray:
     return value
 
 
-_RARE: exchange.Rare = exchange.Rare(_export_managed, _adopt_managed, _lent_tensor)
+def _rare() -> exchange.Rare:
+    """What compiled code, which from now on makes arrays by itself, leaves to Python functions."""
+    if _to_do:
+        _show_buffers()
+    return exchange.Rare(_export_managed, _adopt_managed, _lent_tensor)
 
 
 def as_ndarray(source: Any) -> NDArray | None:
