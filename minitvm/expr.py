@@ -1510,7 +1510,8 @@ def as_dtype(dtype: DTypeLike, default: DType | None = None) -> DType:
         made = None if dtype is None else DType.of(dtype)
     except (TypeError, ValueError) as error:
         raise CompileError(str(error)) from None
-    if made is None or not (made.is_float or made.is_integral or made.is_handle):
+    computes = made is not None and (made.is_float or made.is_integral or made.is_handle)
+    if made is None or not computes or made.bits < 8:
         raise CompileError(
             f"expected a dtype of the language, such as 'float32', got {described(dtype)}"
         )

@@ -3,7 +3,7 @@
 import importlib
 from typing import Any
 
-from minitvm.runtime.device import Device, cpu, device
+from minitvm.runtime.device import Device, DeviceType, cpu, device
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.dtype import DType as DataType
 from minitvm.runtime.dtype import TypeCode as DataTypeCode
@@ -53,6 +53,7 @@ __all__ = [
     "DataType",
     "DataTypeCode",
     "Device",
+    "DeviceType",
     "Function",
     "InternalError",
     "KernelError",

@@ -14,6 +14,7 @@ from typing import Any, final
 
 import numpy as np
 
+import minitvm.runtime.exchange as exchange
 import minitvm.runtime.foreign as foreign
 from minitvm.runtime.call_path_text import (
     DTYPE_NUMBERS,
@@ -23,10 +24,11 @@ from minitvm.runtime.call_path_text import (
     call_path_text,
 )
 from minitvm.runtime.device import Device
-from minitvm.runtime.dlpack import DLDevice, raw_dtype
+from minitvm.runtime.dlpack import VERSION, DLDevice, raw_dtype
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.frameworks import is_immutable
-from minitvm.runtime.native import NativeCode, increment_reference
+from minitvm.runtime.heap_types import function
+from minitvm.runtime.native import NativeCode, glue, increment_reference
 from minitvm.runtime.ndarray import NDArray
 from minitvm.runtime.values import ArgTypeCode
 
@@ -76,6 +78,22 @@ class CallPath:
         function that may call Python code."""
         ctypes.c_void_p.from_address(self._code.data("begin")).value = begin
         ctypes.c_void_p.from_address(self._code.data("end")).value = end
+
+    def importer(self, array_of: int) -> Any:
+        """A function of an array: an NDArray of its memory, made by the function ``array_of`` of
+        our exchange API, or None, for Python code to make one."""
+        self._point("dlpack", sys.intern("__dlpack__"))
+        self._point("version", VERSION)
+        self._point("keywords", (sys.intern("max_version"),))
+        native = glue()
+        addresses = {
+            "array_of": array_of,
+            "name_unused": native.name_versioned,
+            "name_used": native.name_used_versioned,
+        }
+        for name, address in addresses.items():
+            ctypes.c_void_p.from_address(self._code.data(name)).value = address
+        return function("from_dlpack", self._code.function("import"))
 
     def add_route(
         self, kind: type, route: Route, code: int = 0, function: int = 0, managed: int = 0
@@ -130,18 +148,21 @@ class CallPath:
                 return  # none of ours
 
     def _learn_type(self, kind: type) -> None:
-        functions = foreign.exchange_functions(kind)
-        if functions is None or is_immutable(kind):
+        functions = exchange.functions_of(kind)
+        if functions is None or not functions.tensor or is_immutable(kind):
             return
-        function, managed = functions
         torch = sys.modules.get("torch")
         if torch is None or not issubclass(kind, torch.Tensor):
-            self.add_route(kind, Route.EXCHANGE, function=function, managed=managed)
+            self.add_route(
+                kind, Route.EXCHANGE, function=functions.tensor, managed=functions.managed
+            )
         elif kind in (torch.Tensor, torch.nn.Parameter):  # others may mean anything
             self._point("forward_ad", torch.autograd.forward_ad)
             self._point("is_grad_enabled", torch.is_grad_enabled)
             self._learn_torch(torch)
-            self.add_route(kind, Route.TORCH, function=function)
+            managed = ctypes.c_void_p.from_address(self._code.data("torch_managed"))
+            managed.value = functions.managed
+            self.add_route(kind, Route.TORCH, function=functions.tensor)
 
     def _learn_torch(self, torch: Any) -> None:
         found = foreign.torch_fields(torch)

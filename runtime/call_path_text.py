@@ -26,6 +26,9 @@ DTYPE_NUMBERS = 1024  # numpy's dtypes; those that libraries add begin at 256
 PYTHON_API = {
     "PyBuffer_Release": "void (ptr)",
     "PyBytes_AsStringAndSize": "i32 (ptr, ptr, ptr)",
+    "PyCapsule_GetPointer": "ptr (ptr, ptr)",
+    "PyCapsule_IsValid": "i32 (ptr, ptr)",
+    "PyCapsule_SetName": "i32 (ptr, ptr)",
     "PyDict_GetItemWithError": "ptr (ptr, ptr)",
     "PyErr_Clear": "void ()",
     "PyErr_ExceptionMatches": "i32 (ptr)",
@@ -112,6 +115,13 @@ _TEXT = r"""
 @is_conj = global ptr null
 @begin = global ptr null                               ; begin_call and end_call of the glue
 @end = global ptr null
+@torch_managed = global ptr null                       ; of torch: managed_tensor_from_py_object_...
+@array_of = global ptr null                            ; PyObject* (DLManagedTensorVersioned*)
+@dlpack = global ptr null                              ; the name of a method, its argument, and the
+@version = global ptr null                             ; tuple of the name of that,
+@keywords = global ptr null
+@name_unused = global ptr null                         ; what a capsule is called before it is used,
+@name_used = global ptr null                           ; and then
 @exception = global ptr null                           ; the classes Exception, AttributeError
 @attribute_error = global ptr null
 ; Of a torch tensor: where the object has its TensorImpl, and where that has its dispatch keys and
@@ -422,6 +432,110 @@ error:
   br label %refuse
 refuse:
   ret i1 false
+}
+
+; The managed tensor in the capsule that an array's `__dlpack__` hands out, which is used from here
+; on; null for any other answer.
+define internal ptr @consume(ptr %object) {
+  %args = alloca [2 x ptr]
+  store ptr %object, ptr %args
+  %version.at = getelementptr ptr, ptr %args, i64 1
+  %version = load ptr, ptr @version
+  store ptr %version, ptr %version.at
+  %method = load ptr, ptr @dlpack
+  %keywords = load ptr, ptr @keywords
+  %capsule = call ptr @PyObject_VectorcallMethod(ptr %method, ptr %args, i64 1, ptr %keywords)
+  %failed = icmp eq ptr %capsule, null
+  br i1 %failed, label %error, label %check
+check:
+  %name = load ptr, ptr @name_unused
+  %valid = call i32 @PyCapsule_IsValid(ptr %capsule, ptr %name)
+  %other = icmp eq i32 %valid, 0
+  br i1 %other, label %drop, label %use
+use:
+  %managed = call ptr @PyCapsule_GetPointer(ptr %capsule, ptr %name)
+  %used = load ptr, ptr @name_used
+  %ignored = call i32 @PyCapsule_SetName(ptr %capsule, ptr %used)
+  call void @Py_DecRef(ptr %capsule)
+  ret ptr %managed
+drop:
+  call void @Py_DecRef(ptr %capsule)
+  ret ptr null
+error:
+  call void @forgive(ptr @exception)
+  ret ptr null
+}
+
+; PyObject* import(NULL, PyObject*): an NDArray of the memory of an array whose exchange API tells
+; all of it; None where it doesn't, and for other objects.
+define ptr @import(ptr %ignored, ptr %object) {
+entry:
+  %managed = alloca ptr
+  store ptr null, ptr %managed
+  %type.at = getelementptr i8, ptr %object, i64 TYPE
+  %type = load ptr, ptr %type.at
+  br label %look
+look:
+  %row = phi ptr [ @routes, %entry ], [ %row.next, %other ]
+  %row.type = load ptr, ptr %row
+  %found = icmp eq ptr %row.type, %type
+  br i1 %found, label %route, label %other
+other:
+  %row.next = getelementptr %Route, ptr %row, i64 1
+  %last = icmp eq ptr %row.type, null
+  br i1 %last, label %unknown, label %look
+route:
+  %kind.at = getelementptr %Route, ptr %row, i32 0, i32 1
+  %kind = load i32, ptr %kind.at
+  switch i32 %kind, label %unknown [
+    i32 ROUTE_EXCHANGE, label %exchange
+    i32 ROUTE_TORCH, label %torch
+    i32 ROUTE_NUMPY, label %numpy
+  ]
+numpy:
+  %from.numpy = call ptr @consume(ptr %object)
+  %not.consumed = icmp eq ptr %from.numpy, null
+  br i1 %not.consumed, label %odd, label %make
+torch:
+  %plain = call i1 @is_plain(ptr %object, i1 true)
+  br i1 %plain, label %torch.known, label %odd
+odd:
+  %pending = call ptr @PyErr_Occurred()
+  %interrupted = icmp ne ptr %pending, null
+  br i1 %interrupted, label %fail, label %unknown
+torch.known:
+  %torch.function = load ptr, ptr @torch_managed
+  br label %ask
+exchange:
+  %function.at = getelementptr %Route, ptr %row, i32 0, i32 4
+  %its.function = load ptr, ptr %function.at
+  br label %ask
+ask:
+  %function = phi ptr [ %torch.function, %torch.known ], [ %its.function, %exchange ]
+  %missing = icmp eq ptr %function, null
+  br i1 %missing, label %unknown, label %call
+call:
+  %status = call i32 %function(ptr %object, ptr %managed)
+  %failed = icmp ne i32 %status, 0
+  br i1 %failed, label %error, label %take
+error:
+  call void @forgive(ptr @exception)
+  br label %odd
+take:
+  %given = load ptr, ptr %managed
+  %nothing = icmp eq ptr %given, null
+  br i1 %nothing, label %unknown, label %make
+make:
+  %its = phi ptr [ %from.numpy, %numpy ], [ %given, %take ]
+  %array.of = load ptr, ptr @array_of
+  %made = call ptr %array.of(ptr %its)
+  ret ptr %made
+unknown:
+  %none = load ptr, ptr @none
+  call void @Py_IncRef(ptr %none)
+  ret ptr %none
+fail:
+  ret ptr null
 }
 
 ; Clears the pending error, if it is one of that class.

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import final
 
 from minitvm.runtime.record import record
 
-# DLDeviceType of DLPack 1.3 (dlpack.h).
-DEVICE_TYPES: dict[str, int] = {
-    "cpu": 1, "cuda": 2, "cuda_host": 3, "opencl": 4, "vulkan": 7, "metal": 8, "vpi": 9,
-    "rocm": 10, "rocm_host": 11, "ext_dev": 12, "cuda_managed": 13, "oneapi": 14, "webgpu": 15,
-    "hexagon": 16, "maia": 17, "trn": 18,
-}  # fmt: skip
+
+class DeviceType(IntEnum):
+    """``DLDeviceType`` of DLPack 1.3 (dlpack.h)."""
+
+    CPU = 1
+    CUDA = 2
+    CUDA_HOST = 3
+    OPENCL = 4
+    VULKAN = 7
+    METAL = 8
+    VPI = 9
+    ROCM = 10
+    ROCM_HOST = 11
+    EXT_DEV = 12
+    CUDA_MANAGED = 13
+    ONEAPI = 14
+    WEBGPU = 15
+    HEXAGON = 16
+    MAIA = 17
+    TRN = 18
+
+
+DEVICE_TYPES: dict[str, int] = {kind.name.lower(): int(kind) for kind in DeviceType}
 _NAMES = {number: name for name, number in DEVICE_TYPES.items()}
 _ALIASES = {"llvm": "cpu", "c": "cpu", "gpu": "cuda", "nvptx": "cuda", "cl": "opencl"}
 

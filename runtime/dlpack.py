@@ -12,7 +12,7 @@ import operator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from minitvm.runtime.device import DEVICE_TYPES, Device
+from minitvm.runtime.device import Device, DeviceType
 from minitvm.runtime.dtype import BOOL, DType, TypeCode
 from minitvm.runtime.frameworks import is_read_only, readable
 from minitvm.runtime.native import glue, increment_reference
@@ -21,8 +21,24 @@ VERSION = (1, 3)
 READ_ONLY = 1
 IS_COPIED = 2
 IS_SUBBYTE_TYPE_PADDED = 4
+ALIGNMENT = 256  # bytes, of memory that we allocate: every vector unit and framework is content
 MAX_NDIM = 64  # numpy's limit, and far above anybody's need
-_CPU = DEVICE_TYPES["cpu"]
+_TOO_MANY_BYTES = 1 << 63
+_CPU = DeviceType.CPU
+# The bits that elements of a code have; others are not specified, and so refused.
+_BITS: dict[int, tuple[int, ...]] = {
+    TypeCode.BFLOAT: (16,),
+    TypeCode.BOOL: (8,),
+    **dict.fromkeys(range(TypeCode.FLOAT8_E3M4, TypeCode.FLOAT6_E2M3FN), (8,)),
+    TypeCode.FLOAT6_E2M3FN: (6,),
+    TypeCode.FLOAT6_E3M2FN: (6,),
+    TypeCode.FLOAT4_E2M1FN: (4,),
+    TypeCode.INT: (*range(1, 8), *range(8, 256, 8)),
+    TypeCode.UINT: (*range(1, 8), *range(8, 256, 8)),
+    TypeCode.FLOAT: tuple(range(16, 256, 8)),
+    TypeCode.COMPLEX: tuple(range(32, 256, 16)),
+    TypeCode.HANDLE: tuple(range(8, 256, 8)),
+}
 
 
 class DLDevice(ctypes.Structure):
@@ -79,7 +95,58 @@ class DLManagedTensorVersioned(ctypes.Structure):
     )
 
 
+class DLPackExchangeAPI(ctypes.Structure):
+    """``DLPackExchangeAPI``: 56 bytes, what the capsule ``__dlpack_c_exchange_api__`` of a type
+    points to. The functions are plain addresses here."""
+
+    _fields_ = (
+        ("version", DLPackVersion),
+        ("prev_api", ctypes.c_void_p),
+        ("managed_tensor_allocator", ctypes.c_void_p),
+        ("managed_tensor_from_py_object_no_sync", ctypes.c_void_p),
+        ("managed_tensor_to_py_object_no_sync", ctypes.c_void_p),
+        ("dltensor_from_py_object_no_sync", ctypes.c_void_p),
+        ("current_work_stream", ctypes.c_void_p),
+    )
+
+
 _CPU_DEVICE = DLDevice(_CPU, 0)
+
+
+def data_size(tensor: DLTensor, flags: int = 0) -> int:
+    """The bytes that the elements of a compact tensor take: DLPack's ``GetDataSize``.
+
+    Elements of fewer bits than a byte are packed, unless :data:`IS_SUBBYTE_TYPE_PADDED` is among
+    the flags, with which each begins a byte.
+
+    Raises
+    ------
+    BufferError
+        When the tensor has no such size: it has 2**63 bytes or more, or contradicts itself.
+
+    >>> shape = (ctypes.c_int64 * 1)(5)
+    >>> tensor = DLTensor(ndim=1, dtype=DLDataType(TypeCode.FLOAT4_E2M1FN, 4, 1))
+    >>> tensor.shape = ctypes.addressof(shape)
+    >>> data_size(tensor), data_size(tensor, IS_SUBBYTE_TYPE_PADDED)
+    (3, 5)
+    """
+    return size_of(
+        _read_shape(tensor), _read_dtype(tensor.dtype), bool(flags & IS_SUBBYTE_TYPE_PADDED)
+    )
+
+
+def size_of(shape: tuple[int, ...], dtype: DType, padded: bool = False) -> int:
+    """The bytes of a compact array.
+
+    Raises
+    ------
+    BufferError
+        When it has 2**63 of them or more, or would have, were its empty dimensions of one element.
+    """
+    bits = 8 * dtype.itemsize if padded else dtype.bits * dtype.lanes
+    if (math.prod(max(extent, 1) for extent in shape) * bits + 7) // 8 >= _TOO_MANY_BYTES:
+        raise BufferError(f"expected less than 2**63 bytes, got the shape {shape} of {dtype}")
+    return (math.prod(shape) * bits + 7) // 8
 
 
 class TensorView(NamedTuple):
@@ -90,6 +157,24 @@ class TensorView(NamedTuple):
     strides: tuple[int, ...]
     dtype: DType
     read_only: bool = False
+    padded: bool = False  # elements of fewer bits than a byte begin one each
+    bit: int = 0  # of the first byte, where a part of packed elements begins
+
+    @property
+    def element_bits(self) -> int:
+        """The distance between neighbours at stride 1."""
+        dtype = self.dtype
+        return 8 * dtype.itemsize if self.padded else dtype.bits * dtype.lanes
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether elements, or their lanes, begin within a byte, where nothing can point to."""
+        return self.dtype.bits % 8 != 0 and (self.dtype.lanes > 1 or not self.padded)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a DLTensor says all of it."""
+        return not self.padded and not self.bit
 
     def span(self) -> range:
         """The addresses from the first byte of an element to the last.
@@ -100,10 +185,10 @@ class TensorView(NamedTuple):
         if 0 in self.shape:
             return range(0)
         reach = [step * (extent - 1) for step, extent in zip(self.strides, self.shape, strict=True)]
-        size = self.dtype.itemsize
-        low = self.data + size * sum(step for step in reach if step < 0)
-        end = self.data + size * (sum(step for step in reach if step > 0) + 1)
-        return range(low, end)
+        bits = self.element_bits
+        low = self.bit + bits * sum(step for step in reach if step < 0)
+        end = self.bit + bits * (sum(step for step in reach if step > 0) + 1)
+        return range(self.data + low // 8, self.data + (end + 7) // 8)
 
 
 def compact_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -134,7 +219,7 @@ def lead_alike(shape: tuple[int, ...], a: tuple[int, ...], b: tuple[int, ...]) -
 # ---- Reading -------------------------------------------------------------------------------------
 
 
-def read_tensor(address: int, read_only: bool = False) -> TensorView:
+def read_tensor(address: int, read_only: bool = False, padded: bool = False) -> TensorView:
     """The checked contents of the DLTensor at `address`.
 
     Missing strides are filled in, the byte offset goes into the address, and the one-bit unsigned
@@ -150,6 +235,30 @@ def read_tensor(address: int, read_only: bool = False) -> TensorView:
     tensor = DLTensor.from_address(address)
     check_device(tensor.device.device_type, tensor.device.device_id)
     dtype = _read_dtype(tensor.dtype)
+    shape = _read_shape(tensor)
+    padded = padded and dtype.is_sub_byte
+    nbytes = size_of(shape, dtype, padded)
+    ndim = len(shape)
+    if ndim and tensor.strides:
+        strides = tuple((ctypes.c_int64 * ndim).from_address(tensor.strides))
+    else:
+        strides = compact_strides(shape)
+    if not nbytes:
+        return TensorView(0, shape, strides, dtype, read_only, padded)
+    if not tensor.data:
+        raise BufferError(f"expected memory for the shape {shape}, got a NULL address")
+    view = TensorView(tensor.data + tensor.byte_offset, shape, strides, dtype, read_only, padded)
+    span = view.span()
+    if span.start <= 0 or span.stop > _TOO_MANY_BYTES:
+        raise BufferError(
+            f"expected elements at addresses from 1 to 2**63, got the bytes {span.start:#x} to "
+            f"{span.stop:#x}, of the shape {shape}, strides {strides} and byte offset "
+            f"{tensor.byte_offset}"
+        )
+    return view
+
+
+def _read_shape(tensor: DLTensor) -> tuple[int, ...]:
     ndim = tensor.ndim
     if not 0 <= ndim <= MAX_NDIM:
         raise BufferError(f"expected a DLTensor of 0 to {MAX_NDIM} dimensions, got ndim {ndim}")
@@ -158,17 +267,7 @@ def read_tensor(address: int, read_only: bool = False) -> TensorView:
     shape = tuple((ctypes.c_int64 * ndim).from_address(tensor.shape)) if ndim else ()
     if min(shape, default=0) < 0:
         raise BufferError(f"expected extents of at least 0, got the shape {shape}")
-    size = math.prod(shape)
-    if size * dtype.itemsize >= 1 << 63:
-        raise BufferError(f"expected less than 2**63 bytes, got the shape {shape} of {dtype}")
-    if ndim and tensor.strides:
-        strides = tuple((ctypes.c_int64 * ndim).from_address(tensor.strides))
-    else:
-        strides = compact_strides(shape)
-    if size and not tensor.data:
-        raise BufferError(f"expected memory for the shape {shape}, got a NULL address")
-    data = (tensor.data or 0) + tensor.byte_offset if size else 0
-    return TensorView(data, shape, strides, dtype, read_only)
+    return shape
 
 
 def check_device(device_type: int, device_id: int) -> None:
@@ -183,30 +282,55 @@ def _read_dtype(raw: DLDataType) -> DType:
     if (code, bits, lanes) == (TypeCode.UINT, 1, 1):
         return BOOL  # how DLPack said bool before it had a code for it; a byte each
     dtype = DType(code, bits, lanes)
-    if lanes == 0 or bits == 0 or bits % 8:
-        raise BufferError(f"expected elements of whole bytes, got {bits} bits, {lanes} lanes")
+    check_dtype(dtype)
     return dtype
 
 
-def request(array: Any, *, anywhere: bool = False) -> tuple[Any, bool]:
+@lru_cache(maxsize=256)
+def check_dtype(dtype: DType) -> None:
+    """Raise BufferError unless the dtype is one of DLPack 1.3, of a width that has a meaning."""
+    widths = _BITS.get(dtype.code)
+    if widths is None:
+        last = max(TypeCode)
+        raise BufferError(f"expected a type code of DLPack 1.3, 0 to {last}, got {dtype.code}")
+    if dtype.bits not in widths:
+        kind = TypeCode(dtype.code).name.lower()
+        few = ", ".join(map(str, widths)) if len(widths) < 3 else "whole bytes of"
+        raise BufferError(f"expected elements of {few} bits for {kind}, got {dtype.bits} bits")
+    if dtype.lanes == 0:
+        raise BufferError(f"expected at least one lane, got {dtype.bits} bits, 0 lanes")
+
+
+def request(
+    array: Any,
+    *,
+    anywhere: bool = False,
+    move: bool = False,
+    copy: bool | None = None,
+) -> tuple[Any, bool]:
     """The capsule that `array` hands out, versioned if it can, and whether the array must not be
     written though the capsule may not say so.
 
     Raises
     ------
     ValueError
-        When the array lies on another device than the CPU, unless it may lie `anywhere`.
+        When the array lies on another device than the CPU, unless it may lie `anywhere`, or its
+        library may `move` it to the CPU.
     BufferError
         When the array can't be exported as it is; frameworks raise further types of their own.
     """
     fixed = is_read_only(array)
     array = readable(array)
+    options: dict[str, Any] = {} if copy is None else {"copy": copy}
     where = getattr(array, "__dlpack_device__", None)
     if where is not None and not anywhere:
-        check_device(*_device_numbers(where()))
+        found = _device_numbers(where())
+        if move and copy is not False and found != (_CPU, 0):
+            return array.__dlpack__(max_version=VERSION, dl_device=(_CPU, 0), **options), fixed
+        check_device(*found)
     try:
-        return array.__dlpack__(max_version=VERSION), fixed
-    except TypeError:  # a producer from before the keyword
+        return array.__dlpack__(max_version=VERSION, **options), fixed
+    except TypeError:  # a producer from before the keywords
         return array.__dlpack__(), fixed
 
 
@@ -234,12 +358,22 @@ def lent_tensor(capsule: Any) -> tuple[DLTensor, bool]:
     managed, versioned = _open(capsule)
     if not versioned:
         return DLManagedTensor.from_address(managed).dl_tensor, False
-    return DLManagedTensorVersioned.from_address(managed).dl_tensor, _is_read_only(managed)
+    return DLManagedTensorVersioned.from_address(managed).dl_tensor, bool(
+        _flags(managed) & READ_ONLY
+    )
 
 
-def consume(capsule: Any, read_only: bool = False) -> tuple[TensorView, object]:
-    """The tensor of an unused capsule, and the object whose end calls its deleter, once.
-    It is read-only if the capsule or the caller says so.
+class Taken(NamedTuple):
+    """A tensor of another library that is ours to delete."""
+
+    view: TensorView
+    owner: object  # its end calls the deleter, once
+    copied: bool  # whether nobody else has the memory
+
+
+def consume(capsule: Any, read_only: bool = False) -> Taken:
+    """The tensor of an unused capsule, which is used from here on.
+    It is read-only if the capsule says so, or the caller, of memory that is no copy.
 
     Raises
     ------
@@ -250,11 +384,20 @@ def consume(capsule: Any, read_only: bool = False) -> tuple[TensorView, object]:
     """
     managed, versioned = _open(capsule)
     native = glue()
-    used = native.name_used_versioned if versioned else native.name_used_legacy
-    disown = native.disown_versioned if versioned else native.disown_legacy
-    _capsule_set_name(capsule, used)
-    owner = _capsule_new(managed, used, disown)  # from here on, a refused tensor is deleted too
-    return _read_managed(managed, versioned, read_only), owner
+    _capsule_set_name(capsule, native.name_used_versioned if versioned else native.name_used_legacy)
+    return adopt(managed, versioned, read_only)
+
+
+def adopt(managed: int, versioned: bool, read_only: bool = False) -> Taken:
+    """The managed tensor at an address, which is deleted even if it is refused."""
+    native = glue()
+    if versioned:
+        owner = _capsule_new(managed, native.name_used_versioned, native.disown_versioned)
+    else:
+        owner = _capsule_new(managed, native.name_used_legacy, native.disown_legacy)
+    flags = _flags(managed) if versioned else 0
+    copied = bool(flags & IS_COPIED)
+    return Taken(_read_managed(managed, versioned, read_only and not copied), owner, copied)
 
 
 def is_capsule(value: object) -> bool:
@@ -279,17 +422,21 @@ def _open(capsule: Any) -> tuple[int, bool]:
 def _read_managed(managed: int, versioned: bool, read_only: bool) -> TensorView:
     if not versioned:
         return read_tensor(managed + DLManagedTensor.dl_tensor.offset, read_only)
-    tensor = managed + DLManagedTensorVersioned.dl_tensor.offset
-    return read_tensor(tensor, read_only or _is_read_only(managed))
+    flags = _flags(managed)
+    return read_tensor(
+        managed + DLManagedTensorVersioned.dl_tensor.offset,
+        read_only or bool(flags & READ_ONLY),
+        bool(flags & IS_SUBBYTE_TYPE_PADDED),
+    )
 
 
-def _is_read_only(managed: int) -> bool:
+def _flags(managed: int) -> int:
     header = DLManagedTensorVersioned.from_address(managed)
     if header.version.major != VERSION[0]:
         # By the specification nothing but the deleter may be touched in another major version.
         found = f"{header.version.major}.{header.version.minor}"
         raise BufferError(f"expected a tensor of DLPack 1.x, got version {found}")
-    return bool(header.flags & READ_ONLY)
+    return int(header.flags)
 
 
 # ---- Writing -------------------------------------------------------------------------------------
@@ -330,7 +477,16 @@ def fill_tensor(tensor: DLTensor, view: TensorView, dims: int) -> None:
 
 
 def export(view: TensorView, owner: object, *, versioned: bool, copied: bool = False) -> Any:
-    """A fresh capsule of `view`; `owner` keeps the memory and lives until the consumer lets go.
+    """A fresh capsule of `view`; `owner` keeps the memory and lives until the consumer lets go."""
+    native = glue()
+    block = write_managed(view, owner, versioned=versioned, copied=copied)
+    if not versioned:
+        return _capsule_new(block, native.name_legacy, native.destroy_legacy)
+    return _capsule_new(block, native.name_versioned, native.destroy_versioned)
+
+
+def write_managed(view: TensorView, owner: object, *, versioned: bool, copied: bool = False) -> int:
+    """The address of a new managed tensor; its deleter lets go of `owner`.
 
     What all consumers read right: no byte offset, strides always there, neither the context nor
     the deleter NULL, and a NULL address exactly where there is no element.
@@ -338,7 +494,7 @@ def export(view: TensorView, owner: object, *, versioned: bool, copied: bool = F
     native = glue()
     struct = DLManagedTensorVersioned if versioned else DLManagedTensor
     header = ctypes.sizeof(struct)
-    block = _raw_malloc(header + 16 * len(view.shape))
+    block: int | None = _raw_malloc(header + 16 * len(view.shape))
     if not block:
         raise MemoryError
     managed = struct.from_address(block)
@@ -349,11 +505,13 @@ def export(view: TensorView, owner: object, *, versioned: bool, copied: bool = F
     managed.manager_ctx = id(owner)
     if not versioned:
         managed.deleter = native.delete_legacy
-        return _capsule_new(block, native.name_legacy, native.destroy_legacy)
+        return block
     managed.version = DLPackVersion(*VERSION)
-    managed.flags = READ_ONLY * view.read_only | IS_COPIED * copied
+    managed.flags = (
+        READ_ONLY * view.read_only | IS_COPIED * copied | IS_SUBBYTE_TYPE_PADDED * view.padded
+    )
     managed.deleter = native.delete_versioned
-    return _capsule_new(block, native.name_versioned, native.destroy_versioned)
+    return block
 
 
 # Private prototypes: the argtypes of `ctypes.pythonapi.X` itself belong to the whole process.

@@ -11,38 +11,50 @@ import numpy as np
 
 
 class TypeCode(IntEnum):
-    """``DLDataTypeCode`` of DLPack 1.3 (dlpack.h), the codes that computation uses."""
+    """``DLDataTypeCode`` of DLPack 1.3 (dlpack.h). Programs compute with those up to BOOL; arrays
+    hold all."""
 
     INT = 0
     UINT = 1
     FLOAT = 2
-    HANDLE = 3
+    HANDLE = 3  # kDLOpaqueHandle
     BFLOAT = 4
     COMPLEX = 5
     BOOL = 6
+    FLOAT8_E3M4 = 7
+    FLOAT8_E4M3 = 8
+    FLOAT8_E4M3B11FNUZ = 9
+    FLOAT8_E4M3FN = 10
+    FLOAT8_E4M3FNUZ = 11
+    FLOAT8_E5M2 = 12
+    FLOAT8_E5M2FNUZ = 13
+    FLOAT8_E8M0FNU = 14
+    FLOAT6_E2M3FN = 15
+    FLOAT6_E3M2FN = 16
+    FLOAT4_E2M1FN = 17
 
 
-# Names of all DLPack 1.3 codes, for messages about arrays that minitvm can't compute with.
-CODE_NAMES: tuple[str, ...] = (
-    "int", "uint", "float", "handle", "bfloat", "complex", "bool",
-    "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz",
-    "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float6_e2m3fn", "float6_e3m2fn",
-    "float4_e2m1fn",
-)  # fmt: skip
+CODE_NAMES: tuple[str, ...] = tuple(code.name.lower() for code in TypeCode)
 
 MAX_LANES = (1 << 16) - 1  # a uint16 in DLPack
-_PATTERN = re.compile(r"(int|uint|float|bfloat|complex|handle|bool)(\d*)(?:x(\d+))?")
-_FLOAT8 = {name: code for code, name in enumerate(CODE_NAMES) if name.startswith("float8_")}
+# The bits of those codes that have one width, which is then no part of the name.
+_SMALL_FLOATS = {name: int(name[5]) for name in CODE_NAMES[TypeCode.FLOAT8_E3M4 :]}
+_PATTERN = re.compile(
+    rf"({'|'.join(_SMALL_FLOATS)}|int|uint|float|bfloat|complex|handle|bool)(\d*)(?:x(\d+))?"
+)
 _WIDTHS: dict[str, tuple[int, ...]] = {
-    "int": (8, 16, 32, 64),
-    "uint": (1, 8, 16, 32, 64),
+    "int": (2, 4, 8, 16, 32, 64),
+    "uint": (1, 2, 4, 8, 16, 32, 64),
     "float": (16, 32, 64),
     "bfloat": (16,),
     "complex": (64, 128),
     "handle": (64,),
     "bool": (8,),
+    **{name: (bits,) for name, bits in _SMALL_FLOATS.items()},
 }
-_DEFAULT_WIDTH = {"int": 32, "uint": 32, "float": 32, "bfloat": 16, "handle": 64, "bool": 8}
+_DEFAULT_WIDTH = {
+    "int": 32, "uint": 32, "float": 32, "bfloat": 16, "handle": 64, "bool": 8, **_SMALL_FLOATS
+}  # fmt: skip
 
 
 @final
@@ -132,6 +144,15 @@ class DType(str):
         return (self.bits * self.lanes + 7) // 8
 
     @property
+    def is_sub_byte(self) -> bool:
+        """Whether neighbours that are packed share a byte.
+
+        >>> DType.of("float4_e2m1fn").is_sub_byte, DType.of("float4_e2m1fnx2").is_sub_byte
+        (True, False)
+        """
+        return self.bits * self.lanes % 8 != 0
+
+    @property
     def element(self) -> DType:
         """The type of one lane."""
         return self if self.lanes == 1 else DType(self.code, self.bits)
@@ -157,7 +178,7 @@ class DType(str):
         TypeError
             For types that numpy does not have: ``bfloat16``, handles, vectors.
         """
-        if self.lanes == 1 and self.code in _NUMPY_KINDS:
+        if self.lanes == 1 and self.code in _NUMPY_KINDS and self.bits in _NUMPY_KINDS[self.code]:
             return np.dtype(str(self))
         raise TypeError(f"dtype {self}: numpy has no such type")
 
@@ -169,20 +190,26 @@ def _name(code: int, bits: int, lanes: int) -> str:
     suffix = "" if lanes == 1 else f"x{lanes}"
     if code >= len(CODE_NAMES):
         return f"code{code}_{bits}{suffix}"
-    if code in (TypeCode.HANDLE, TypeCode.BOOL) or code > TypeCode.BOOL:
-        return CODE_NAMES[code] + suffix
-    return f"{CODE_NAMES[code]}{bits}{suffix}"
+    name = CODE_NAMES[code]
+    has_one = code in (TypeCode.HANDLE, TypeCode.BOOL) or code > TypeCode.BOOL
+    if has_one and bits == _DEFAULT_WIDTH[name]:
+        return name + suffix
+    return f"{name}{bits}{suffix}"
 
 
 _dtypes: dict[tuple[int, int, int], DType] = {}  # one object for each
 DTypeLike = DType | str | type | np.dtype[Any] | Any
-_NUMPY_KINDS = (TypeCode.INT, TypeCode.UINT, TypeCode.FLOAT, TypeCode.BOOL, TypeCode.COMPLEX)
+_NUMPY_KINDS: dict[int, tuple[int, ...]] = {
+    TypeCode.INT: (8, 16, 32, 64),
+    TypeCode.UINT: (8, 16, 32, 64),
+    TypeCode.FLOAT: (16, 32, 64),
+    TypeCode.BOOL: (8,),
+    TypeCode.COMPLEX: (64, 128),
+}
 
 
 @lru_cache(maxsize=512)
 def _parse(name: str) -> DType:
-    if name in _FLOAT8:
-        return DType(_FLOAT8[name], 8)
     match = _PATTERN.fullmatch(name)
     if match is None:
         raise TypeError(f"expected the name of a dtype such as 'float32' or 'int8x4', got {name!r}")

@@ -43,6 +43,16 @@ class LayoutError(ValueError):
     """
 
 
+class StreamError(BufferError, RuntimeError):
+    """A stream is given for memory of the CPU, which has none. The array API standard has
+    ``BufferError`` for what can't be exported, numpy ``RuntimeError``."""
+
+
+class NotExportable(TypeError, AttributeError):
+    """An object is no array that can be exported. The array API standard has ``AttributeError``,
+    since it lacks ``__dlpack__``."""
+
+
 class InternalError(TVMError):
     """A bug of minitvm, not of its user. Please report it with the program that shows it."""
 

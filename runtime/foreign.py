@@ -1,8 +1,8 @@
 """Where other people's objects keep what we read in place, found out before it is relied on.
 
-Nothing here is in a published interface, apart from DLPack's exchange API: so each distance is
-compared with what the library itself says of telling objects, and where they differ the compiled
-call path leaves such objects to Python code.
+Nothing here is in a published interface: so each distance is compared with what the library itself
+says of telling objects, and where they differ the compiled call path leaves such objects to Python
+code.
 """
 
 from __future__ import annotations
@@ -30,10 +30,6 @@ NUMPY_FIELDS = {
     "type_num": HEADER + 12,
 }
 
-_EXCHANGE_NAME = b"dlpack_exchange_api"
-_EXCHANGE_MAJOR = 1
-# Of a DLPackExchangeAPI: managed_tensor_from_py_object_no_sync, dltensor_from_py_object_no_sync.
-_MANAGED_FROM_OBJECT, _TENSOR_FROM_OBJECT = 24, 40
 _TORCH_WORDS = 24  # of a TensorImpl, which has 208 bytes in torch 2.0 to 2.13
 
 
@@ -93,20 +89,6 @@ class _Memory:
         if count and _write(self._in, address, 8 * count) != 8 * count:
             return None
         return struct.unpack(f"{count}q", os.read(self._out, 8 * count) if count else b"")
-
-
-def exchange_functions(kind: type) -> tuple[int, int] | None:
-    """The addresses of ``int dltensor_from_py_object_no_sync(PyObject*, DLTensor*)`` and ``int
-    managed_tensor_from_py_object_no_sync(PyObject*, DLManagedTensorVersioned**)`` for instances of
-    a type, by its ``__dlpack_c_exchange_api__``; None without."""
-    capsule = getattr(kind, "__dlpack_c_exchange_api__", None)
-    if type(capsule).__name__ != "PyCapsule" or not _is_valid(capsule, _EXCHANGE_NAME):
-        return None
-    api = _pointer(capsule, _EXCHANGE_NAME)
-    if not api or ctypes.c_uint32.from_address(api).value != _EXCHANGE_MAJOR:
-        return None
-    tensor, managed = _word(api + _TENSOR_FROM_OBJECT), _word(api + _MANAGED_FROM_OBJECT)
-    return (tensor, managed) if tensor and managed else None
 
 
 class TorchFields(NamedTuple):
@@ -176,13 +158,7 @@ def _word(address: int) -> int:
     return ctypes.c_uint64.from_address(address).value
 
 
-# Private prototypes: the argtypes of `ctypes.pythonapi.X` itself belong to the whole process.
-_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(
-    ("PyCapsule_IsValid", ctypes.pythonapi)
-)
+# A private prototype: the argtypes of an attribute of a library belong to the whole process.
 _write = ctypes.CFUNCTYPE(ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)(
     ("write", ctypes.CDLL(None))
-)
-_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
-    ("PyCapsule_GetPointer", ctypes.pythonapi)
 )

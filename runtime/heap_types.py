@@ -6,8 +6,8 @@ The memory of a *storage* type's instance begins at a known distance from the ad
 compiled code (PEP 590).
 
 Types live as long as the process. Their layout is CPython's: ``PyType_FromSpecWithBases``,
-``PyType_Spec``, ``PyType_Slot`` and ``PyMemberDef`` (object.h, structmember.h), which are the same
-from 3.10 on.
+``PyType_Spec``, ``PyType_Slot``, ``PyMemberDef`` and ``PyMethodDef`` (object.h, structmember.h,
+methodobject.h), which are the same from 3.10 on.
 """
 
 from __future__ import annotations
@@ -23,8 +23,13 @@ HEADER = object.__basicsize__  # bytes of an object before its own fields
 _TPFLAGS_DEFAULT = 1 << 18
 _TPFLAGS_BASETYPE = 1 << 10
 _TPFLAGS_HAVE_VECTORCALL = 1 << 11
+_SLOT_GET_BUFFER = 1
 _SLOT_CALL = 50
 _SLOT_MEMBERS = 72
+# methodobject.h
+_METH_KEYWORDS = 2
+_METH_O = 8
+_METH_FASTCALL = 128
 # structmember.h
 _MEMBER_PYSSIZET = 19
 _MEMBER_READONLY = 1
@@ -54,21 +59,55 @@ class _Spec(ctypes.Structure):
     )
 
 
+class _MethodDef(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
 _from_spec = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object)(
     ("PyType_FromSpecWithBases", ctypes.pythonapi)
 )
+_new_function = ctypes.PYFUNCTYPE(
+    ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
+)(("PyCFunction_NewEx", ctypes.pythonapi))
+_new_method = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.c_void_p)(
+    ("PyDescr_NewMethod", ctypes.pythonapi)
+)
+# A function of CPython that only raises TypeError for objects without a `fileno`, and returns -1.
+_no_buffer = ctypes.cast(ctypes.pythonapi.PyObject_AsFileDescriptor, ctypes.c_void_p).value
 _kept: list[object] = []  # what CPython goes on reading: names, members
 
 
-def storage(name: str, size: int) -> Any:
+def storage(name: str, size: int, *, shows_buffers: bool = False) -> Any:
     """A type to derive from, of a dotted name, whose instances have `size` bytes at :data:`HEADER`,
-    zero at first.
+    zero at first. If it `shows_buffers`, :func:`show_buffers` makes it do so.
 
     >>> pair = storage("example.Pair", 16)()
     >>> ctypes.c_int64.from_address(id(pair) + HEADER).value
     0
     """
-    return _make(name, object, HEADER + size, _TPFLAGS_BASETYPE, [])
+    slots: list[tuple[int, int | None]] = []
+    if shows_buffers:
+        slots.append((_SLOT_GET_BUFFER, _no_buffer))
+    return _make(name, object, HEADER + size, _TPFLAGS_BASETYPE, slots)
+
+
+def show_buffers(kind: type, get_buffer: int) -> None:
+    """Has instances of a type, whose base is a storage, show their memory by compiled code: ``int
+    (PyObject*, Py_buffer*, int)``.
+
+    The code takes a while to load, so that this is done when there is the first instance. The type
+    says in one place which function is called, where nothing but an error stood so far.
+    """
+    metaclass: Any = type(kind)
+    words = (ctypes.c_void_p * (metaclass.__basicsize__ // 8)).from_address(id(kind))
+    places = [at for at, word in enumerate(words) if word == _no_buffer]
+    if len(places) == 1:
+        words[places[0]] = get_buffer
 
 
 def leaf(base: type, vectorcall: int) -> Any:
@@ -89,6 +128,24 @@ def leaf(base: type, vectorcall: int) -> Any:
     made.__doc__ = base.__dict__["__doc__"]
     _vectorcalls[made] = vectorcall
     return made
+
+
+def function(name: str, code: int) -> Any:
+    """A function of one argument that is compiled code: ``PyObject* (PyObject*, PyObject*)``, whose
+    first is NULL."""
+    return _new_function(_method(name, code, _METH_O, None), None, None)
+
+
+def method(kind: type, name: str, code: int, doc: str) -> Any:
+    """A method of a type that is compiled code: ``PyObject* (PyObject* self, PyObject* const*,
+    Py_ssize_t, PyObject* keywords)``."""
+    return _new_method(kind, _method(name, code, _METH_FASTCALL | _METH_KEYWORDS, doc))
+
+
+def _method(name: str, code: int, flags: int, doc: str | None) -> int:
+    made = _MethodDef(name.encode(), code, flags, None if doc is None else doc.encode())
+    _kept.append(made)
+    return ctypes.addressof(made)
 
 
 _vectorcalls: dict[type, int] = {}

@@ -36,6 +36,7 @@ _PYTHON_API = {
     "PyObject_CallFunction": "ptr (ptr, ptr, ...)",
     "PyObject_CallFunctionObjArgs": "ptr (ptr, ...)",
     "PyObject_GetAttr": "ptr (ptr, ptr)",
+    "PyObject_GetBuffer": "i32 (ptr, ptr, i32)",
     "PyObject_SetAttr": "i32 (ptr, ptr, ptr)",
     "Py_DecRef": "void (ptr)",
     "Py_IsInitialized": "i32 ()",
@@ -233,6 +234,25 @@ fail:
   ret i32 -1
 }
 
+; ---- Buffers --------------------------------------------------------------------------------
+; What shows the memory of an NDArray by the buffer protocol: the function gives a numpy array.
+@show = global ptr null
+
+define i32 @get_buffer(ptr %object, ptr %view, i32 %flags) {
+  %object.at = getelementptr i8, ptr %view, i64 8  ; of a Py_buffer: NULL, unless all went well
+  store ptr null, ptr %object.at
+  %function = load ptr, ptr @show
+  %array = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr %function, ptr %object, ptr null)
+  %failed = icmp eq ptr %array, null
+  br i1 %failed, label %fail, label %get
+get:
+  %status = call i32 @PyObject_GetBuffer(ptr %array, ptr %view, i32 %flags)
+  call void @Py_DecRef(ptr %array)
+  ret i32 %status
+fail:
+  ret i32 -1
+}
+
 ; ---- The running call -----------------------------------------------------------------------
 ; Makes %call the running call of this thread; returns the one before, a new reference, or null
 ; with an exception pending. Neither this nor `end_call` runs Python code, which a signal could end.
@@ -332,6 +352,8 @@ class Glue:
     call_python: int
     call_global: int
     share_memory: int
+    show: int
+    get_buffer: int
     begin_call: int
     end_call: int
     call_within: int
@@ -340,7 +362,7 @@ class Glue:
 
 # The fields that are what Python fills in.
 _POINTERS = (
-    "answer", "answer_global", "share_elements", "loan", "over", "true", "thread", "running"
+    "answer", "answer_global", "share_elements", "loan", "over", "show", "true", "thread", "running"
 )  # fmt: skip
 
 _loaded: dict[str, Glue] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import operator
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from functools import lru_cache
@@ -13,13 +14,27 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 import minitvm.runtime.dlpack as dlpack
+import minitvm.runtime.exchange as exchange
 from minitvm.runtime.device import Device, cpu
-from minitvm.runtime.dlpack import DLTensor, TensorView, compact_strides, lead_alike
-from minitvm.runtime.dtype import UINT16, DType, DTypeLike, TypeCode
-from minitvm.runtime.heap_types import HEADER, storage
+from minitvm.runtime.device import device as find_device
+from minitvm.runtime.dlpack import (
+    ALIGNMENT,
+    DLTensor,
+    Taken,
+    TensorView,
+    compact_strides,
+    lead_alike,
+)
+from minitvm.runtime.dtype import UINT16, DType, DTypeLike
+from minitvm.runtime.errors import NotExportable, StreamError
+from minitvm.runtime.heap_types import HEADER, show_buffers, storage
+from minitvm.runtime.native import glue, point
+from minitvm.runtime.sub_byte import read_codes, write_codes
 
-ALIGNMENT = 256  # bytes, of memory that we allocate: every vector unit and framework is content
 _CPU = cpu(0)
+_PLACE = (_CPU.device_type, _CPU.device_id)
+_FIRST_VERSIONED = (1, 0)  # the DLPack whose capsules have a version and flags
+_ADDED = 2  # what `isbuiltin` says of dtypes that others have added to numpy
 
 
 class _Token:
@@ -54,8 +69,13 @@ class Loan:
 if TYPE_CHECKING:
     _Storage = object
 else:
-    # A DLTensor, and flags for the compiled call path: 1 read-only, 2 lent.
-    _Storage = storage("minitvm.runtime.ndarray.Storage", ctypes.sizeof(DLTensor) + 8)
+    # A DLTensor, and flags for compiled code: 1 read-only, 2 to be left to Python code, as arrays
+    # that were lent, and those that a DLTensor can't tell from others; 4 empty.
+    _Storage = storage(
+        "minitvm.runtime.ndarray.Storage",
+        ctypes.sizeof(DLTensor) + 8,
+        shows_buffers=sys.version_info < (3, 12),
+    )
 
 
 @final
@@ -73,17 +93,30 @@ class NDArray(_Storage):
            [6., 5., 4.]], dtype=float32)
     """
 
-    __slots__ = ("__weakref__", "_dims", "_owner", "_view")
+    __slots__ = ("__weakref__", "_dims", "_owner", "_seen")
 
     def __init__(self, view: TensorView, owner: object) -> None:
         """A tensor in memory that `owner` keeps alive; for other rooms, not for users."""
-        self._view = view
-        self._owner = owner
+        if _to_do:
+            _show_buffers()
+        self._seen = view
+        self._owner: object = owner
         self._dims = (ctypes.c_int64 * (2 * len(view.shape)))()
         tensor = DLTensor.from_address(id(self) + HEADER)
         dlpack.fill_tensor(tensor, view, ctypes.addressof(self._dims))
         flags = ctypes.c_int64.from_address(id(self) + HEADER + ctypes.sizeof(DLTensor))
-        flags.value = view.read_only | 2 * self.is_lent
+        unusual = self.is_lent or not view.is_plain
+        flags.value = view.read_only | 2 * unusual | 4 * (0 in view.shape)
+
+    @property
+    def _view(self) -> TensorView:
+        try:
+            return self._seen
+        except AttributeError:  # compiled code made the array
+            tensor = id(self) + HEADER
+            state = ctypes.c_int64.from_address(tensor + ctypes.sizeof(DLTensor)).value
+            self._seen = dlpack.read_tensor(tensor, bool(state & dlpack.READ_ONLY))
+            return self._seen
 
     # ---- What it is ------------------------------------------------------------------------------
 
@@ -112,7 +145,7 @@ class NDArray(_Storage):
     @property
     def nbytes(self) -> int:
         """The bytes of all elements, gaps between them not counted."""
-        return self.size * self.dtype.itemsize
+        return dlpack.size_of(self.shape, self.dtype, self.padded)
 
     @property
     def device(self) -> Device:
@@ -123,6 +156,18 @@ class NDArray(_Storage):
     @property
     def read_only(self) -> bool:
         return self._view.read_only
+
+    @property
+    def padded(self) -> bool:
+        """Whether elements of fewer bits than a byte have one each, as numpy's do, and aren't
+        packed, as ours are and DLPack's by default."""
+        return self._view.padded
+
+    @property
+    def needs_packing(self) -> bool:
+        """Whether a DLTensor alone can't say how the elements lie: they are padded, or packed and
+        begin within a byte."""
+        return not self._view.is_plain
 
     @property
     def is_contiguous(self) -> bool:
@@ -148,7 +193,9 @@ class NDArray(_Storage):
 
     def same_as(self, other: object) -> bool:
         """Whether `other` is the same tensor: equal address, shape, strides and dtype."""
-        return isinstance(other, NDArray) and self._view[:4] == other._view[:4]
+        if not isinstance(other, NDArray):
+            return False
+        return self._view._replace(read_only=False) == other._view._replace(read_only=False)
 
     def __len__(self) -> int:
         if not self.shape:
@@ -159,8 +206,7 @@ class NDArray(_Storage):
         head = f"NDArray(shape={self.shape}, dtype='{self.dtype}', device={self.device})"
         if isinstance(self._owner, Loan) and self._owner.over:
             return f"<{head}, lent for a call that has returned>"
-        plain = self.dtype.code <= TypeCode.BOOL and not self.dtype.is_handle
-        return f"<{head}>\n{_values(self) if plain else _raw_numpy(self)}"
+        return f"<{head}>\n{_shown(self)}"
 
     # ---- Parts -----------------------------------------------------------------------------------
 
@@ -185,10 +231,7 @@ class NDArray(_Storage):
                 raise TypeError(f"NDArray: expected integers and slices as indices, got {kind}")
         if not any(part is Ellipsis for part in keys):
             keys = (*keys, Ellipsis)  # numpy then answers with an array, never with a scalar
-        raw = _raw_numpy(self)
-        if self.dtype.lanes > 1:
-            keys = (*keys, slice(None))
-        return self._part(raw[keys])
+        return self._arranged(_offsets(self)[keys])
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """Copy `value` into the part at `key`; broadcasts and converts as numpy does.
@@ -204,43 +247,95 @@ class NDArray(_Storage):
     def __iter__(self) -> Iterator[NDArray]:
         return (self[index] for index in range(len(self)))
 
-    def reshape(self, *shape: int | tuple[int, ...]) -> NDArray:
-        """A view with another shape; one extent may be -1.
+    def reshape(self, *shape: int | tuple[int, ...], copy: bool | None = None) -> NDArray:
+        """The same elements, row after row, in another shape; one extent may be -1.
+
+        Parameters
+        ----------
+        shape
+            The extents.
+        copy
+            By default the result is a view where the strides allow that, and else a copy; False
+            refuses to copy, True always copies.
 
         Raises
         ------
         ValueError
-            When the sizes differ, or the array isn't contiguous.
+            When the sizes differ, or only a copy could have the shape, with ``copy=False``.
+
+        >>> array([[1, 2, 3], [4, 5, 6]]).reshape(3, -1).numpy()
+        array([[1, 2],
+               [3, 4],
+               [5, 6]])
         """
         extents = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
-        if not self.is_contiguous:
-            raise ValueError(f"NDArray: reshape needs a contiguous array, got {self.strides=}")
         # numpy does the arithmetic of -1, on an array that takes no memory.
         wanted = np.broadcast_to(np.int8(0), self.shape).reshape(extents).shape
-        view = self._view._replace(shape=wanted, strides=compact_strides(wanted))
-        return NDArray(view, self._owner)
+        source = array(self) if copy else self
+        try:
+            return source._arranged(_offsets(source).reshape(wanted, copy=False))
+        except ValueError:
+            if copy is False:
+                raise ValueError(
+                    f"NDArray: reshape to {wanted} needs a copy of an array with {self.strides=}"
+                ) from None
+        return array(self).reshape(wanted)
+
+    def transpose(self, *axes: int | tuple[int, ...]) -> NDArray:
+        """A view with the axes in another order, by default the contrary one.
+
+        >>> array([[1, 2, 3], [4, 5, 6]]).transpose(1, 0).shape
+        (3, 2)
+        """
+        order = axes[0] if len(axes) == 1 and isinstance(axes[0], tuple) else axes
+        offsets = _offsets(self)
+        return self._arranged(offsets.transpose(*order) if order else offsets.T)
+
+    @property
+    def T(self) -> NDArray:
+        """A view with the axes in the contrary order."""
+        return self.transpose()
 
     def view(self, dtype: DTypeLike) -> NDArray:
-        """The same bytes as elements of another dtype of equal size.
+        """The same bytes as elements of another dtype. Where its size is another, the last axis,
+        which has to be without gaps, has more elements or fewer.
+
+        Raises
+        ------
+        ValueError
+            When the bytes of the last axis are no whole elements of the dtype.
 
         >>> array([1.0], dtype="float32").view("int32").numpy()
         array([1065353216], dtype=int32)
+        >>> array([[1, 2, 3, 4]], dtype="uint8").view("uint16").shape
+        (1, 2)
         """
         target = DType.of(dtype)
-        if target.itemsize != self.dtype.itemsize:
+        changed = self._view._replace(dtype=target, padded=self.padded and target.is_sub_byte)
+        old, new = self._view.element_bits, changed.element_bits
+        if old == new:
+            return NDArray(changed, self._owner)
+        if self._view.bit or not self.shape or self.strides[-1] != 1 or self.shape[-1] * old % new:
             raise ValueError(
-                f"NDArray: view expected a dtype of {self.dtype.itemsize} bytes, got {target}"
+                f"NDArray: view expected a dtype of {old} bits, or a last axis without gaps of "
+                f"whole elements, got {target} of {new} bits for {self.shape=}, {self.strides=}"
             )
-        return NDArray(self._view._replace(dtype=target), self._owner)
+        if any(step * old % new for step in self.strides[:-1]):
+            raise ValueError(
+                f"NDArray: view expected strides of whole {target}, got {self.strides=}"
+            )
+        strides = (*(step * old // new for step in self.strides[:-1]), 1)
+        shape = (*self.shape[:-1], self.shape[-1] * old // new)
+        return NDArray(changed._replace(shape=shape, strides=strides), self._owner)
 
-    def _part(self, part: np.ndarray[Any, Any]) -> NDArray:
-        lanes = 1 if self.dtype.lanes > 1 else 0
-        axes = part.ndim - lanes
-        itemsize = self.dtype.itemsize
-        strides = tuple(step // itemsize for step in part.strides[:axes])
-        view = TensorView(
-            part.ctypes.data, part.shape[:axes], strides, self.dtype, self._view.read_only
-        )
+    def _arranged(self, offsets: np.ndarray[Any, Any]) -> NDArray:
+        """Those of the elements, in that order, whose offsets are in an array of
+        :func:`_offsets`."""
+        self._check_loan()
+        view = self._view._replace(shape=offsets.shape, strides=offsets.strides)
+        first = self._view.bit + (offsets.ctypes.data - _NOWHERE) * self._view.element_bits
+        if offsets.size:
+            view = view._replace(data=self._view.data + first // 8, bit=first % 8)
         return NDArray(view, self._owner)
 
     # ---- Copies ----------------------------------------------------------------------------------
@@ -303,8 +398,11 @@ class NDArray(_Storage):
         _assign(self, values)
         return self
 
-    def __reduce__(self) -> tuple[Callable[..., NDArray], tuple[bytes, tuple[int, ...], str]]:
-        return _from_bytes, (_raw_numpy(self).tobytes(), self.shape, str(self.dtype))
+    def __reduce__(self) -> tuple[Callable[..., NDArray], tuple[bytes, tuple[int, ...], DType]]:
+        self._check_loan()
+        compact = array(self) if self.needs_packing or not self.is_contiguous else self
+        content = ctypes.string_at(compact.data, compact.nbytes)
+        return _from_bytes, (content, self.shape, self.dtype)
 
     # ---- Other libraries -------------------------------------------------------------------------
 
@@ -316,42 +414,82 @@ class NDArray(_Storage):
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """A DLPack capsule of this memory (of a copy, with ``copy=True``).
+        """A DLPack capsule of this memory, or of a copy.
+
+        Parameters
+        ----------
+        stream
+            None, as the CPU has no streams.
+        max_version
+            The newest DLPack that the consumer reads, (major, minor). Without, or before 1.0, the
+            capsule is one of the old kind, which can't say that memory is read-only.
+        dl_device
+            Where the consumer wants it; only the CPU, (1, 0).
+        copy
+            True makes a copy, which belongs to the consumer alone; False never does.
 
         Raises
         ------
         BufferError
             For a stream, another device, or a read-only array where the consumer asks for a
-            capsule that can't say so.
+            capsule that can't say so; and where only a copy could be exported, with ``copy=False``.
         """
+        _ = NDArray.__dlpack_c_exchange_api__  # has compiled code in the place of this from now on
         if stream is not None:
-            raise BufferError(f"NDArray: expected stream=None on the CPU, got {stream!r}")
-        if dl_device is not None and tuple(dl_device) != (_CPU.device_type, 0):
-            wanted = Device(*map(int, dl_device))
+            raise StreamError(f"NDArray: expected stream=None on the CPU, got {stream!r}")
+        if dl_device is not None and _pair("dl_device", dl_device) != self.__dlpack_device__():
+            wanted = Device(*_pair("dl_device", dl_device))
             raise BufferError(f"NDArray: can't export memory of {self.device} as {wanted}")
-        versioned = max_version is not None and max_version[0] >= dlpack.VERSION[0]
-        source = array(self) if copy else self
+        versioned = (
+            max_version is not None and _pair("max_version", max_version) >= _FIRST_VERSIONED
+        )
+        # Padding is told of by a flag, a beginning within a byte by nothing.
+        repacked = self.needs_packing and not (versioned and self.padded)
+        if repacked and copy is not None and not copy:
+            raise BufferError(
+                f"NDArray: expected packed {self.dtype} from the beginning of a byte, got padded "
+                "elements or a part, which need a copy"
+            )
+        source = array(self) if copy or repacked else self
         if source.read_only and not versioned:
             raise BufferError("NDArray: read-only memory needs a consumer of DLPack 1.0 or newer")
         return dlpack.export(
-            source._view, source._export_owner(), versioned=versioned, copied=bool(copy)
+            source._view, source._export_owner(), versioned=versioned, copied=source is not self
         )
 
+    _dlpack_slowly = __dlpack__
+
     def __dlpack_device__(self) -> tuple[int, int]:
-        return _CPU.device_type, _CPU.device_id
+        return _PLACE
+
+    __dlpack_c_exchange_api__: object = exchange.Exchange(lambda: _rare())
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         """numpy's protocol: ``np.asarray(a)`` shares the memory."""
         values = _typed_numpy(self)
+        if copy is False and self._view.is_packed:
+            raise ValueError(f"NDArray: can't give packed {self.dtype} to numpy uncopied")
         if dtype is not None and np.dtype(dtype) != values.dtype:
             if copy is False:
                 raise ValueError(f"NDArray: can't give {self.dtype} as {np.dtype(dtype)} uncopied")
             return values.astype(dtype)
         return values.copy() if copy else values
 
+    def __buffer__(self, flags: int) -> memoryview:
+        """The buffer protocol: ``memoryview(a)`` shows the memory.
+
+        Raises
+        ------
+        BufferError
+            When the protocol has no format for the dtype.
+        """
+        shown: Any = _shown_in_place(self)
+        return memoryview(shown)
+
     def _export_owner(self) -> object:
+        """What others have to hold for as long as they use the memory."""
         self._check_loan()
-        return self._owner.token() if isinstance(self._owner, Loan) else self._owner
+        return self._owner.token() if isinstance(self._owner, Loan) else self
 
     def _check_loan(self) -> None:
         if isinstance(self._owner, Loan) and self._owner.over:
@@ -386,7 +524,8 @@ def empty(
     if min(dims, default=0) < 0 or len(dims) > dlpack.MAX_NDIM:
         raise ValueError(f"NDArray: expected extents of at least 0, got the shape {dims}")
     kind = DType.of(dtype)
-    nbytes = math.prod(dims) * kind.itemsize
+    dlpack.check_dtype(kind)
+    nbytes = dlpack.size_of(dims, kind)
     memory = np.empty(nbytes + ALIGNMENT, np.uint8)
     data = -(-memory.ctypes.data // ALIGNMENT) * ALIGNMENT
     return NDArray(TensorView(data, dims, compact_strides(dims), kind), memory)
@@ -420,34 +559,136 @@ def array(
     return target
 
 
-def from_dlpack(source: Any, *, read_only: bool = False) -> NDArray:
+def from_dlpack(
+    source: Any,
+    device: Device | str | None = None,
+    copy: bool | None = None,
+    *,
+    read_only: bool = False,
+) -> NDArray:
     """An NDArray of the memory of `source`, an array with ``__dlpack__`` or a DLPack capsule.
 
     It can't be written where the capsule says so, or `source` is an array of a library whose arrays
     never change (JAX, TensorFlow). A capsule doesn't tell of which it is: there say `read_only`.
 
+    Parameters
+    ----------
+    source
+        The array. Where its type has DLPack's C exchange API, that is what is asked.
+    device
+        Where the result lies: only the CPU. By default it lies where `source` does; with it, the
+        library of `source` is asked to copy what lies elsewhere.
+    copy
+        By default memory is shared. True makes a copy, which can be written; False refuses memory
+        that had to be copied.
+    read_only
+        The memory must not be written.
+
     Raises
     ------
     TypeError
-        When `source` is neither.
+        When `source` is neither (an ``AttributeError`` too, as the array API standard has it).
     BufferError
-        When its memory can't be shared.
+        When its memory can't be shared; libraries raise errors of their own, too.
     ValueError
-        When it isn't on the CPU.
+        When it isn't on the CPU, or had to be copied with ``copy=False``.
 
     >>> x = np.arange(3)
     >>> a = from_dlpack(x)
+    >>> b = from_dlpack(x, copy=True)
     >>> x[0] = 9
-    >>> a.numpy()
-    array([9, 1, 2])
+    >>> a.numpy(), b.numpy()
+    (array([9, 1, 2]), array([0, 1, 2]))
     """
+    if device is None and copy is None and not read_only:
+        known = _quickly[0](source)
+        if known is not None:
+            return known
+    if device is not None:
+        _check_place(find_device(device) if isinstance(device, str) else device, None)
+    taken = _take(source, device is not None, copy)
+    if copy is not None and not copy and taken.copied:
+        raise ValueError("from_dlpack: expected shared memory, got a copy, with copy=False")
+    view = taken.view._replace(read_only=True) if read_only else taken.view
+    made = NDArray(view, taken.owner)
+    return array(made) if copy and (made.read_only or not taken.copied) else made
+
+
+# Makes an array of a tensor of a type that compiled code has learnt; None for others.
+_quickly: list[Callable[[Any], NDArray | None]] = [lambda source: None]
+
+
+def _learn(source: object) -> None:
+    """Lets tensors like `source` come by compiled code the next time, if they can."""
+    from minitvm.runtime.call_path import call_path
+
+    path = call_path()
+    if path is not None:
+        path.learn(source)
+        array_of = exchange.loaded(NDArray, _rare()).array_of
+        if len(_quickly) == 1:
+            _quickly.insert(0, path.importer(array_of))
+
+
+def _take(source: Any, move: bool, copy: bool | None) -> Taken:
+    """The tensor of an array or capsule, of which a copy may be all that can be had."""
     if dlpack.is_capsule(source):
-        return NDArray(*dlpack.consume(source, read_only))
+        return dlpack.consume(source)
     if not hasattr(source, "__dlpack__"):
         kind = type(source).__name__
-        raise TypeError(f"from_dlpack: expected an array with __dlpack__ or a capsule, got {kind}")
-    capsule, fixed = dlpack.request(source)
-    return NDArray(*dlpack.consume(capsule, read_only or fixed))
+        raise NotExportable(
+            f"from_dlpack: expected an array with __dlpack__ or a capsule, got {kind}"
+        )
+    if type(source) is np.ndarray and source.dtype.isbuiltin == _ADDED:
+        return Taken(_read_numpy(source), source, False)  # which numpy itself doesn't export
+    if not move:
+        managed, fixed = exchange.request(source)
+        if managed:
+            _learn(source)
+            return dlpack.adopt(managed, True, fixed)
+    # Of True, we make the copy: what a library makes of it, not all of them say.
+    asked = False if copy is not None and not copy else None
+    capsule, fixed = dlpack.request(source, move=move, copy=asked)
+    if type(source) is np.ndarray:
+        _learn(source)
+    return dlpack.consume(capsule, fixed)
+
+
+def _export_managed(exported: object) -> int:
+    found = _own(exported)
+    source = found if found.padded or not found.needs_packing else array(found)
+    return dlpack.write_managed(
+        source._view, source._export_owner(), versioned=True, copied=source is not found
+    )
+
+
+def _adopt_managed(managed: int) -> NDArray:
+    taken = dlpack.adopt(managed, True)
+    return NDArray(taken.view, taken.owner)
+
+
+def _lent_tensor(lent: object) -> int:
+    found = _own(lent)
+    if found.needs_packing:
+        raise BufferError(
+            f"NDArray: expected packed {found.dtype} from the beginning of a byte, got padded "
+            "elements or a part: pass tvm.nd.array(x)"
+        )
+    return found.handle
+
+
+def _own(value: object) -> NDArray:
+    if not isinstance(value, NDArray):
+        kind = type(value).__name__
+        raise TypeError(f"expected an NDArray, whose exchange API this is, got {kind}")
+    return value
+
+
+def _rare() -> exchange.Rare:
+    """What compiled code, which from now on makes arrays by itself, leaves to Python functions."""
+    if _to_do:
+        _show_buffers()
+    return exchange.Rare(_export_managed, _adopt_managed, _lent_tensor)
 
 
 def as_ndarray(source: Any) -> NDArray | None:
@@ -476,6 +717,12 @@ def as_ndarray(source: Any) -> NDArray | None:
     return None if seen is None else NDArray(_read_numpy(seen), seen)
 
 
+def _pair(name: str, value: Any) -> tuple[int, int]:
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        raise TypeError(f"NDArray: expected {name} to be a pair of integers, got {value!r}")
+    return operator.index(value[0]), operator.index(value[1])
+
+
 def _check_place(device: Device | None, mem_scope: str | None) -> None:
     if device is not None and device != _CPU:
         raise ValueError(f"NDArray: expected the device cpu(0), got {device}")
@@ -483,7 +730,7 @@ def _check_place(device: Device | None, mem_scope: str | None) -> None:
         raise ValueError(f"NDArray: expected the memory scope 'global', got {mem_scope!r}")
 
 
-def _from_bytes(content: bytes, shape: tuple[int, ...], dtype: str) -> NDArray:
+def _from_bytes(content: bytes, shape: tuple[int, ...], dtype: DType) -> NDArray:
     made = empty(shape, dtype)
     ctypes.memmove(made.data, content, len(content))
     return made
@@ -514,7 +761,8 @@ def _read_numpy(source: np.ndarray[Any, Any]) -> TensorView:
     if any(step % itemsize for step in strides) and source.size:
         raise ValueError(f"expected strides of whole {itemsize}-byte elements, got {strides} bytes")
     steps = tuple(step // itemsize for step in strides)
-    return TensorView(source.ctypes.data, source.shape, steps, dtype, not source.flags.writeable)
+    fixed = not source.flags.writeable
+    return TensorView(source.ctypes.data, source.shape, steps, dtype, fixed, dtype.is_sub_byte)
 
 
 def _seen_by_numpy(source: object) -> np.ndarray[Any, Any] | None:
@@ -544,46 +792,135 @@ class _Interface:
         self._owner = owner
 
 
+_NOWHERE = 1 << 61
+
+
+def _offsets(source: NDArray) -> np.ndarray[Any, Any]:
+    """An array of numpy that lies nowhere, where a byte stands for each element: numpy does the
+    arithmetic of parts and shapes on it, and nobody may read it."""
+    interface = {
+        "version": 3,
+        "shape": source.shape,
+        "strides": source.strides,
+        "typestr": "|V1",
+        "data": (_NOWHERE, True),
+    }
+    return np.asarray(_Interface(interface, None))
+
+
 def _raw_numpy(source: NDArray) -> np.ndarray[Any, Any]:
-    """The memory as a numpy array of a dtype of the same size; a last axis for the lanes."""
+    """The memory as a numpy array of a dtype of the same size; a last axis for the lanes. Not of
+    packed elements."""
     owner = source._export_owner()
     dtype = source.dtype
     element = dtype.element
-    shape, strides = source.shape, tuple(step * dtype.itemsize for step in source.strides)
+    # The stride of a single element says nothing, and may be beyond all bounds.
+    strides = tuple(
+        (1 if extent == 1 else step) * dtype.itemsize
+        for extent, step in zip(source.shape, source.strides, strict=True)
+    )
+    shape = source.shape
     if dtype.lanes > 1:
         shape, strides = (*shape, dtype.lanes), (*strides, element.itemsize)
-    if element.code <= TypeCode.BOOL and not (element.is_handle or element.is_bfloat16):
-        kind = np.dtype(str(element))
-    else:
+    kind = _numpy_of(element)
+    if kind is None:
         kind = np.dtype(f"V{element.itemsize}")
-    if source.size == 0:
+    return _in_place(source.data, shape, strides, kind, source.read_only, owner)
+
+
+def _in_place(
+    data: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    kind: np.dtype[Any],
+    read_only: bool,
+    owner: object,
+) -> np.ndarray[Any, Any]:
+    if 0 in shape:
         return np.empty(shape, kind)
     interface = {
         "version": 3,
         "shape": shape,
         "strides": strides,
         "typestr": kind.str,
-        "data": (source.data, source.read_only),
+        "data": (data, read_only),
     }
     return np.asarray(_Interface(interface, owner))
 
 
-def _typed_numpy(source: NDArray) -> np.ndarray[Any, Any]:
-    """The memory as a numpy array of the array's own dtype."""
-    raw = _raw_numpy(source)
-    if raw.dtype.kind != "V":
-        return raw
-    name = str(source.dtype.element)
+@lru_cache(maxsize=256)
+def _numpy_of(dtype: DType) -> np.dtype[Any] | None:
+    """The dtype that numpy has itself; None without."""
+    try:
+        return dtype.to_numpy()
+    except TypeError:
+        return None
+
+
+def _added_to_numpy(dtype: DType) -> np.dtype[Any]:
+    """The dtype that ml_dtypes adds to numpy.
+
+    Raises
+    ------
+    TypeError
+        When there is none.
+    """
+    name = str(dtype)
     try:
         import ml_dtypes
     except ImportError:
         ml_dtypes = None
-    if not hasattr(ml_dtypes, name):
-        hint = f"a.view('uint{8 * raw.itemsize}').numpy() gives the bits"
-        if source.dtype.is_bfloat16:
-            hint = "install ml_dtypes, or " + hint
-        raise TypeError(f"NDArray: numpy has no dtype {name}: {hint}")
-    return raw.view(getattr(ml_dtypes, name))
+    if hasattr(ml_dtypes, name):
+        kind: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return kind
+    bits = dtype.bits if dtype.bits in (16, 32, 64) else 8
+    hint = f"a.view('uint{bits}').numpy() gives the bits"
+    if ml_dtypes is None and not dtype.is_handle:
+        hint = "install ml_dtypes, or " + hint
+    raise TypeError(f"NDArray: numpy has no dtype {name}: {hint}")
+
+
+def _typed_numpy(source: NDArray) -> np.ndarray[Any, Any]:
+    """The elements as a numpy array of the array's own dtype: its memory, or a copy of packed
+    elements."""
+    element = source.dtype.element
+    if _numpy_of(element) is not None:
+        return _raw_numpy(source)
+    kind = _added_to_numpy(element)
+    return (_codes(source) if source._view.is_packed else _raw_numpy(source)).view(kind)
+
+
+def _codes(source: NDArray) -> np.ndarray[Any, Any]:
+    """The bits of elements of fewer bits than a byte: a byte for each, in a new array."""
+    if not source._view.is_packed:
+        return np.array(_raw_numpy(source).view(np.uint8))
+    return read_codes(source._view, _bytes(source))
+
+
+def _bytes(source: NDArray) -> np.ndarray[Any, Any]:
+    """All bytes from the first element to the last."""
+    span, owner = source._view.span(), source._export_owner()
+    kind = np.dtype(np.uint8)
+    return _in_place(span.start, (len(span),), (1,), kind, source.read_only, owner)
+
+
+def _shown_in_place(source: NDArray) -> np.ndarray[Any, Any]:
+    """The memory as a numpy array of a dtype that the buffer protocol has a format for."""
+    if _numpy_of(source.dtype.element) is None:
+        raise BufferError(
+            f"NDArray: a memoryview has no format for {source.dtype.element}: a.view('uint8') has"
+        )
+    return _raw_numpy(source)
+
+
+# Before Python 3.12, `__buffer__` says nothing to CPython.
+_to_do = ["show buffers"] if sys.version_info < (3, 12) else []
+
+
+def _show_buffers() -> None:
+    point("show", _shown_in_place)
+    show_buffers(NDArray, glue().get_buffer)
+    _to_do.clear()
 
 
 def _values(source: NDArray) -> np.ndarray[Any, Any]:
@@ -592,6 +929,14 @@ def _values(source: NDArray) -> np.ndarray[Any, Any]:
         return _typed_numpy(source)
     bits = _raw_numpy(source).view(np.uint16)
     return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def _shown(source: NDArray) -> np.ndarray[Any, Any]:
+    """What to print: the elements, or their bits, where numpy has no such dtype."""
+    try:
+        return _values(source)
+    except TypeError:
+        return _codes(source) if source._view.is_packed else _raw_numpy(source)
 
 
 def _source(value: Any) -> NDArray:
@@ -615,13 +960,32 @@ def _assign(target: NDArray, value: Any) -> None:
     is_number = isinstance(value, np.generic)
     if target.dtype.is_bfloat16 and source.dtype == UINT16 and not is_number:
         target = target.view(UINT16)
-    if source.dtype == target.dtype:
+    if target._view.is_packed or (source.dtype == target.dtype and source._view.is_packed):
+        _assign_codes(target, _codes_as(target.dtype, source))
+    elif source.dtype == target.dtype:
         _raw_numpy(target)[...] = _raw_numpy(source)
     elif target.dtype.is_bfloat16:
         rounded = _round_to_bfloat16(_values(source))
         _raw_numpy(target.view(UINT16))[...] = rounded
     else:
         _typed_numpy(target)[...] = _values(source)
+
+
+def _codes_as(dtype: DType, source: NDArray) -> np.ndarray[Any, Any]:
+    """The elements of `source` as bits of another dtype, of fewer bits than a byte."""
+    if source.dtype == dtype:
+        return _codes(source)
+    return _values(source).astype(_added_to_numpy(dtype.element)).view(np.uint8)
+
+
+def _assign_codes(target: NDArray, codes: np.ndarray[Any, Any]) -> None:
+    if not target._view.is_packed:
+        _raw_numpy(target)[...] = codes.view(f"V{target.dtype.itemsize}")
+        return
+    lanes = target.dtype.lanes
+    shape = target.shape if lanes == 1 else (*target.shape, lanes)
+    if target.size:
+        write_codes(target._view, _bytes(target), np.broadcast_to(codes, shape))
 
 
 def _round_to_bfloat16(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

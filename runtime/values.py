@@ -228,6 +228,11 @@ def _encode_device(value: Device) -> Encoded:
 
 
 def _encode_ndarray(value: NDArray) -> Encoded:
+    if value.needs_packing:
+        raise ValueError(
+            f"expected packed {value.dtype} from the beginning of a byte, got padded elements or "
+            "a part: pass tvm.nd.array(x)"
+        )
     return Encoded(ArgTypeCode.NDARRAY_HANDLE, "v_handle", value.handle, value, value.read_only)
 
 

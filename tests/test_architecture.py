@@ -57,11 +57,13 @@ OPTIONAL = {"torch", "ml_dtypes", "google", "safetensors", "typing_extensions"}
 # The nodes' `__str__` asks the printer, their `__reduce__` and the folding of constants the
 # traversal, which stand above the nodes; a stage knows its schedule, by its type. hashlib loads
 # OpenSSL, and logging much, which `import minitvm` does not need. `te` hands hybrid on when it is
-# asked for, and the face explain; both import them for type checkers alone.
+# asked for, and the face explain; both import them for type checkers alone. An array learns of the
+# call path, which knows arrays, when the first tensor of a type comes.
 IMPORTED_INSIDE = {
     ("minitvm", "minitvm.explanation.explain"),
     ("minitvm.auto_scheduler.attempts", "logging"),
     ("minitvm.runtime.code_cache", "hashlib"),
+    ("minitvm.runtime.ndarray", "minitvm.runtime.call_path"),
     ("minitvm.te", "minitvm.te.hybrid"),
     ("minitvm.te.stage", "minitvm.te.schedule"),
     ("minitvm.expr", "minitvm.functor"),

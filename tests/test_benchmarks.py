@@ -118,6 +118,17 @@ def test_calls_of_every_kind_are_measured(quick: tuple[str, dict[str, Any]]) -> 
     assert rows["of it, the compiled function"]["peers"] == {}
 
 
+def test_exchange_is_measured_both_ways(quick: tuple[str, dict[str, Any]]) -> None:
+    _, found = quick
+    rows = {row["name"]: row for row in found["groups"]["exchange"]}
+    assert "numpy" in rows["np.from_dlpack of an array"]["peers"]
+    if peers.peer("torch") is not None:
+        assert {"tensor.numpy()", "np.from_dlpack"} <= set(
+            rows["from_dlpack of a tensor of torch"]["peers"]
+        )
+        assert {"numpy", "torch.from_numpy"} <= set(rows["torch.from_dlpack of an array"]["peers"])
+
+
 def test_callers_are_measured_alone_and_together(quick: tuple[str, dict[str, Any]]) -> None:
     _, found = quick
     rows = {row["name"]: row for row in found["groups"]["threads"]}

@@ -18,6 +18,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import minitvm.runtime.exchange as exchange
 import minitvm.runtime.foreign as foreign
 from minitvm import build, nd, te
 from minitvm.contrib.dlpack import to_numpy_func, to_pytorch_func
@@ -226,8 +227,8 @@ def test_what_torch_keeps_is_found() -> None:
     assert found is not None
     assert found.plain != found.inference
     assert foreign.torch_fields(object()) is None
-    assert foreign.exchange_functions(torch.Tensor)
-    assert foreign.exchange_functions(np.ndarray) is None
+    assert exchange.functions_of(torch.Tensor)
+    assert exchange.functions_of(np.ndarray) is None
 
 
 # -- Where objects don't look as expected ---------------------------------------------------------

@@ -18,10 +18,12 @@ from minitvm.runtime.dlpack import (
     DLDevice,
     DLManagedTensor,
     DLManagedTensorVersioned,
+    DLPackExchangeAPI,
     DLPackVersion,
     DLTensor,
     borrow,
     compact_strides,
+    data_size,
     is_capsule,
 )
 from minitvm.runtime.native import glue, glue_text
@@ -43,7 +45,7 @@ def offsets(struct: Any) -> dict[str, int]:
 def test_layouts_are_those_of_the_header() -> None:
     sizes = {
         DLDevice: 8, DLDataType: 4, DLPackVersion: 8, DLTensor: 48, DLManagedTensor: 64,
-        DLManagedTensorVersioned: 80,
+        DLManagedTensorVersioned: 80, DLPackExchangeAPI: 56,
     }  # fmt: skip
     assert {struct: ctypes.sizeof(struct) for struct in sizes} == sizes
     assert offsets(DLTensor) == {
@@ -55,6 +57,49 @@ def test_layouts_are_those_of_the_header() -> None:
         "version": 0, "manager_ctx": 8, "deleter": 16, "flags": 24, "dl_tensor": 32,
     }  # fmt: skip
     assert offsets(DLDataType) == {"code": 0, "bits": 1, "lanes": 2}
+    assert offsets(DLDevice) == {"device_type": 0, "device_id": 4}
+    assert offsets(DLPackVersion) == {"major": 0, "minor": 4}
+    assert offsets(DLPackExchangeAPI) == {
+        "version": 0, "prev_api": 8, "managed_tensor_allocator": 16,
+        "managed_tensor_from_py_object_no_sync": 24, "managed_tensor_to_py_object_no_sync": 32,
+        "dltensor_from_py_object_no_sync": 40, "current_work_stream": 48,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "packed", "padded"),
+    [
+        ((), (0, 32, 1), 4, 4),
+        ((2, 3), (0, 32, 1), 24, 24),
+        ((2, 0), (2, 64, 1), 0, 0),
+        ((3,), (2, 16, 3), 18, 18),
+        ((5,), (17, 4, 1), 3, 5),
+        ((5,), (17, 4, 2), 5, 5),
+        ((5,), (17, 4, 3), 8, 10),
+        ((3, 3), (15, 6, 1), 7, 9),
+        ((9,), (1, 1, 3), 4, 9),
+        ((9,), (1, 1, 1), 9, 9),  # bool, as it was
+        ((1 << 62,), (0, 8, 1), 1 << 62, 1 << 62),
+        ((1 << 62, 2), (1, 2, 1), 1 << 61, None),
+        ((1 << 63 - 1,), (0, 16, 1), None, None),
+        ((1 << 32, 1 << 32), (0, 8, 1), None, None),
+        ((0, 1 << 62, 1 << 62), (0, 8, 1), None, None),
+        ((-1,), (0, 8, 1), None, None),
+        ((2,), (0, 8, 0), None, None),
+        ((2,), (4, 8, 1), None, None),
+    ],
+)
+def test_data_size(shape: Any, dtype: Any, packed: int | None, padded: int | None) -> None:
+    dims = (ctypes.c_int64 * len(shape))(*shape)
+    tensor = DLTensor(
+        ndim=len(shape), dtype=DLDataType(*dtype), shape=ctypes.addressof(dims), data=1
+    )
+    for flags, expected in ((0, packed), (3, packed), (4, padded)):
+        if expected is None:
+            with pytest.raises(BufferError, match="expected"):
+                data_size(tensor, flags)
+        else:
+            assert data_size(tensor, flags) == expected
 
 
 def test_glue_is_valid_and_compiled_once() -> None:
@@ -163,8 +208,9 @@ HOSTILE: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"ndim": 1_000_000}, BufferError, "got ndim 1000000"),
     ({"shape": None}, BufferError, "expected a DLTensor with a shape, got NULL and ndim 2"),
     ({"data": None}, BufferError, r"expected memory for the shape \(2, 3\), got a NULL address"),
-    ({"dtype": DLDataType(2, 32, 0)}, BufferError, "whole bytes, got 32 bits, 0 lanes"),
-    ({"dtype": DLDataType(17, 4, 1)}, BufferError, "whole bytes, got 4 bits, 1 lanes"),
+    ({"dtype": DLDataType(2, 32, 0)}, BufferError, "at least one lane, got 32 bits, 0 lanes"),
+    ({"dtype": DLDataType(17, 8, 1)}, BufferError, "of 4 bits for float4_e2m1fn, got 8 bits"),
+    ({"dtype": DLDataType(18, 8, 1)}, BufferError, r"DLPack 1\.3, 0 to 17, got 18"),
     ({"device": DLDevice(2, 1)}, ValueError, r"expected memory of cpu\(0\), got cuda\(1\)"),
     ({"version": (2, 0)}, BufferError, "expected a tensor of DLPack 1.x, got version 2.0"),
     ({"version": (0, 9)}, BufferError, "got version 0.9"),

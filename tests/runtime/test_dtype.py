@@ -9,14 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from minitvm import te
 from minitvm.runtime import dtype, host
-from minitvm.runtime.device import DEVICE_TYPES, Device, cpu, device
+from minitvm.runtime.device import DEVICE_TYPES, Device, DeviceType, cpu, device
 from minitvm.runtime.dlpack import IS_COPIED, IS_SUBBYTE_TYPE_PADDED, READ_ONLY
 from minitvm.runtime.dtype import CODE_NAMES, DType, TypeCode
+from minitvm.runtime.errors import CompileError
 
 WIDTHS = {
-    "int": (8, 16, 32, 64), "uint": (8, 16, 32, 64), "float": (16, 32, 64), "bfloat": (16,),
-    "complex": (64, 128), "handle": (64,), "bool": (8,),
+    "int": (2, 4, 8, 16, 32, 64), "uint": (2, 4, 8, 16, 32, 64),
+    "float": (16, 32, 64), "bfloat": (16,), "complex": (64, 128), "handle": (64,), "bool": (8,),
 }  # fmt: skip
 LANES = (1, 2, 16, 65535)
 
@@ -31,15 +33,19 @@ def test_every_name_is_that_of_its_dtype(kind: str) -> None:
         assert DType.of(str(made)) is made
         assert pickle.loads(pickle.dumps(made)) is made
         assert (made.code, made.bits, made.lanes) == (code, bits, lanes)
-        assert made.itemsize == bits * lanes // 8
+        assert made.itemsize == -(-bits * lanes // 8)
         assert made.element is DType(code, bits) and made.element.with_lanes(lanes) is made
 
 
 @pytest.mark.parametrize("code", range(7, len(CODE_NAMES)))
 def test_small_floats_are_named_without_their_bits(code: int) -> None:
     bits = int(CODE_NAMES[code][5])
-    assert str(DType(code, bits)) == CODE_NAMES[code]
-    assert str(DType(code, bits, 4)) == f"{CODE_NAMES[code]}x4"
+    for lanes in (1, 2, 3, 65535):
+        made = DType(code, bits, lanes)
+        assert str(made) == (CODE_NAMES[code] if lanes == 1 else f"{CODE_NAMES[code]}x{lanes}")
+        assert DType.of(str(made)) is made
+        assert made.is_sub_byte == (bits * lanes % 8 > 0)
+    assert DType(code, bits + 1) != DType(code, bits)  # one name, one dtype
     assert str(DType(len(CODE_NAMES), 12)) == f"code{len(CODE_NAMES)}_12"
 
 
@@ -83,9 +89,28 @@ def test_ends_of_integers_are_those_of_numpy(code: TypeCode, bits: int) -> None:
 def test_numbers_of_dlpack() -> None:
     """Those of dlpack.h."""
     assert (READ_ONLY, IS_COPIED, IS_SUBBYTE_TYPE_PADDED) == (1, 2, 4)
-    assert [DEVICE_TYPES[name] for name in ("cpu", "cuda", "vulkan", "metal", "rocm")] == [
-        1, 2, 7, 8, 10,
-    ]  # fmt: skip
+    assert {kind.name: int(kind) for kind in DeviceType} == {
+        "CPU": 1, "CUDA": 2, "CUDA_HOST": 3, "OPENCL": 4, "VULKAN": 7, "METAL": 8, "VPI": 9,
+        "ROCM": 10, "ROCM_HOST": 11, "EXT_DEV": 12, "CUDA_MANAGED": 13, "ONEAPI": 14, "WEBGPU": 15,
+        "HEXAGON": 16, "MAIA": 17, "TRN": 18,
+    }  # fmt: skip
+    assert {name.lower(): number for name, number in DeviceType.__members__.items()} == DEVICE_TYPES
+    assert list(enumerate(CODE_NAMES)) == list(enumerate((
+        "int", "uint", "float", "handle", "bfloat", "complex", "bool", "float8_e3m4",
+        "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2",
+        "float8_e5m2fnuz", "float8_e8m0fnu", "float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn",
+    )))  # fmt: skip
+    assert [code.name.lower() for code in TypeCode] == list(CODE_NAMES)
+
+
+@pytest.mark.parametrize(
+    "name", ["int4", "uint2x4", "float4_e2m1fn", "float8_e5m2x2", "float6_e3m2fn"]
+)
+def test_programs_do_not_compute_with_small_types(name: str) -> None:
+    with pytest.raises(CompileError, match="expected a dtype of the language, such as 'float32'"):
+        te.placeholder((4,), name)
+    with pytest.raises(CompileError, match="expected a dtype of the language, such as 'float32'"):
+        te.var("n").astype(name)
 
 
 @pytest.mark.parametrize("name", DEVICE_TYPES)

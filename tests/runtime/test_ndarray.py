@@ -135,12 +135,45 @@ def test_views() -> None:
     assert a.reshape(2, 3).shape == a.reshape((2, -1)).shape == (2, 3)
     assert a.reshape(2, 3)[1, 0].item() == 3.0
     assert a.view("int32")[1].item() == 0x3F800000
-    with pytest.raises(ValueError, match="reshape needs a contiguous array"):
-        a[::2].reshape(3, 1)
+    assert a[::2].reshape(3, 1).strides[0] == 2
+    turned = a.reshape(2, 3).T
+    with pytest.raises(ValueError, match=r"reshape to \(6,\) needs a copy of an array with"):
+        turned.reshape(6, copy=False)
     with pytest.raises(ValueError, match="cannot reshape array of size 6"):
         a.reshape(4)
-    with pytest.raises(ValueError, match="expected a dtype of 4 bytes, got float64"):
-        a.view("float64")
+    assert a.view("float64").shape == (3,)
+    with pytest.raises(ValueError, match=r"expected a dtype of 32 bits, or a last axis without"):
+        a[::2].view("float64")
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_shapes_and_orders_are_numpys(data: st.DataObject) -> None:
+    """Of any part: a view where numpy has one, and else a copy."""
+    shape = data.draw(hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4))
+    x = np.arange(np.prod(shape, dtype=int)).reshape(shape)
+    basic: Any = data.draw(hnp.basic_indices(shape, allow_newaxis=True, allow_ellipsis=False))
+    key = (*basic, ...) if isinstance(basic, tuple) else (basic, ...)
+    order = data.draw(st.permutations(range(x[key].ndim)))
+    expected, found = x[key].transpose(order), array(x)[key].transpose(*order)
+    np.testing.assert_array_equal(found.numpy(), expected, strict=True)
+    np.testing.assert_array_equal(found.T.numpy(), expected.T, strict=True)
+    extents = data.draw(st.permutations(expected.shape))
+    if data.draw(st.booleans()) and 0 not in extents and extents:
+        extents[-1] = -1
+    flat = found.reshape(*extents)
+    np.testing.assert_array_equal(flat.numpy(), expected.reshape(extents), strict=True)
+    try:
+        shared = expected.reshape(extents, copy=False).size > 0
+    except ValueError:
+        shared = False
+        with pytest.raises(ValueError, match="needs a copy"):
+            found.reshape(*extents, copy=False)
+    assert shared == (flat.size > 0 and np.shares_memory(np.asarray(flat), np.asarray(found)))
+    assert not np.shares_memory(np.asarray(found.reshape(*extents, copy=True)), np.asarray(found))
+    target = empty(expected.T.shape, "int64").T
+    assert found.copyto(target) is target
+    np.testing.assert_array_equal(target.numpy(), expected)
 
 
 def test_assignment_and_copies() -> None:

@@ -1,0 +1,813 @@
+"""DLPack's C exchange API, in both directions: tensors at the speed of C, without capsules.
+
+The API of a type is a :class:`DLPackExchangeAPI` in a capsule, its attribute
+``__dlpack_c_exchange_api__``. Ours is a page of LLVM IR: other libraries call it without a lock of
+Python's, or with an exception pending. What is rare it leaves to Python functions.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from minitvm.runtime.dlpack import (
+    ALIGNMENT,
+    IS_COPIED,
+    MAX_NDIM,
+    READ_ONLY,
+    VERSION,
+    DLManagedTensorVersioned,
+    DLPackExchangeAPI,
+    DLPackVersion,
+    dtype_word,
+)
+from minitvm.runtime.dtype import DType, TypeCode
+from minitvm.runtime.frameworks import is_read_only, readable
+from minitvm.runtime.heap_types import HEADER, method
+from minitvm.runtime.native import NativeCode, glue, increment_reference
+
+_ATTRIBUTE = "__dlpack_c_exchange_api__"
+_NAME = b"dlpack_exchange_api"
+_SIGNATURE = "($self, /, *, stream=None, max_version=None, dl_device=None, copy=None)"
+_MOST_VERSIONS = 16  # that an API leads to
+
+# ---- Of other libraries --------------------------------------------------------------------------
+
+
+class Functions(NamedTuple):
+    """The addresses of ``int dltensor_from_py_object_no_sync(PyObject*, DLTensor*)``, 0 without,
+    and ``int managed_tensor_from_py_object_no_sync(PyObject*, DLManagedTensorVersioned**)``."""
+
+    tensor: int
+    managed: int
+
+
+def functions_of(kind: type) -> Functions | None:
+    """The functions for instances of a type, by its exchange API; None without, or where a class
+    between has a ``__dlpack__`` of its own."""
+    if kind not in _known:
+        _known[kind] = _find(kind)
+    return _known[kind]
+
+
+_known: weakref.WeakKeyDictionary[type, Functions | None] = weakref.WeakKeyDictionary()
+
+
+def _find(kind: type) -> Functions | None:
+    for each in kind.__mro__:
+        if _ATTRIBUTE in vars(each):
+            return _read(getattr(kind, _ATTRIBUTE))
+        if "__dlpack__" in vars(each):
+            return None
+    return None
+
+
+def _read(capsule: object) -> Functions | None:
+    if type(capsule).__name__ != "PyCapsule" or not _is_valid(capsule, _NAME):
+        return None
+    address: int | None = _pointer(capsule, _NAME)
+    for _ in range(_MOST_VERSIONS):
+        if not address:
+            return None
+        # The version and the address of an older API stand first in all versions.
+        api = DLPackExchangeAPI.from_address(address)
+        if api.version.major == VERSION[0]:
+            managed = api.managed_tensor_from_py_object_no_sync
+            return Functions(api.dltensor_from_py_object_no_sync or 0, managed) if managed else None
+        address = api.prev_api
+    return None
+
+
+def request(array: Any) -> tuple[int, bool]:
+    """The address of the managed tensor, ours to delete, that the exchange API of an array gives,
+    and whether the array must not be written though that may not say so. 0 without an API.
+
+    Raises
+    ------
+    BufferError
+        When the array can't be exported; libraries raise errors of their own, too.
+    """
+    functions = functions_of(type(array))
+    if functions is None:
+        return 0, False
+    fixed = is_read_only(array)
+    array = readable(array)
+    found = ctypes.c_void_p()
+    status = _managed_from_object(functions.managed)(array, ctypes.byref(found))
+    if status or not found.value:
+        kind = type(array).__name__
+        raise BufferError(f"expected the exchange API of {kind} to give a tensor, got {status}")
+    return found.value, fixed
+
+
+_managed_from_object = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)
+
+# ---- Ours ----------------------------------------------------------------------------------------
+
+_PYTHON_API = {
+    "PyCapsule_New": "ptr (ptr, ptr, ptr)",
+    "PyErr_Clear": "void ()",
+    "PyErr_NoMemory": "ptr ()",
+    "PyGILState_Ensure": "i32 ()",
+    "PyGILState_Release": "void (i32)",
+    "PyLong_AsLong": "i64 (ptr)",
+    "PyLong_AsVoidPtr": "ptr (ptr)",
+    "PyLong_FromVoidPtr": "ptr (ptr)",
+    "PyMem_RawFree": "void (ptr)",
+    "PyMem_RawMalloc": "ptr (i64)",
+    "PyObject_CallFunctionObjArgs": "ptr (ptr, ...)",
+    "PyObject_SetAttr": "i32 (ptr, ptr, ptr)",
+    "PyObject_Type": "ptr (ptr)",
+    "PyObject_VectorcallMethod": "ptr (ptr, ptr, i64, ptr)",
+    "PyTuple_GetItem": "ptr (ptr, i64)",
+    "PyTuple_Size": "i64 (ptr)",
+    "PyType_GenericAlloc": "ptr (ptr, i64)",
+    "Py_DecRef": "void (ptr)",
+    "Py_IncRef": "void (ptr)",
+}
+
+_TEXT = r"""
+%DLTensor = type { ptr, i32, i32, i32, i32, ptr, ptr, i64 }
+; version, manager_ctx, deleter, flags, dl_tensor
+%Managed = type { i64, ptr, ptr, i64, %DLTensor }
+
+@name = constant [20 x i8] c"dlpack_exchange_api\00"
+@kind = global ptr null        ; what Python fills in: the type NDArray,
+@export = global ptr null      ; the functions for what is rare,
+@adopt = global ptr null
+@lend = global ptr null
+@dlpack_slowly = global ptr null  ; the name of a method
+@none = global ptr null
+@tuple = global ptr null       ; the type
+@max_version = global ptr null ; the names of an argument, and of the attribute for the owner,
+@owner = global ptr null
+@delete = global ptr null      ; of the glue: the deleter of what holds an object,
+@destroy = global ptr null     ; the destructors of a capsule that we hand out, and of our own,
+@disown = global ptr null
+@name_unused = global ptr null ; and their names
+@name_used = global ptr null
+@dtypes = global [USUAL_DTYPES x i32] zeroinitializer  ; the usual ones, up to one that is 0
+
+TEXTS
+; What an NDArray stores (its %DLTensor, and what is unusual about it); null for other objects.
+define internal ptr @stored(ptr %object) {
+  %type = call ptr @PyObject_Type(ptr %object)
+  call void @Py_DecRef(ptr %type)
+  %kind = load ptr, ptr @kind
+  %ours = icmp eq ptr %type, %kind
+  %at = getelementptr i8, ptr %object, i64 HEADER
+  %found = select i1 %ours, ptr %at, ptr null
+  ret ptr %found
+}
+
+; What a Python function says of an object: an address, or null with an exception pending.
+define internal ptr @ask(ptr %function.at, ptr %object) noinline {
+  %function = load ptr, ptr %function.at
+  %answer = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr %function, ptr %object, ptr null)
+  %failed = icmp eq ptr %answer, null
+  br i1 %failed, label %fail, label %read
+read:
+  %address = call ptr @PyLong_AsVoidPtr(ptr %answer)
+  call void @Py_DecRef(ptr %answer)
+  ret ptr %address
+fail:
+  ret ptr null
+}
+
+; int managed_tensor_from_py_object_no_sync(PyObject*, DLManagedTensorVersioned**)
+define i32 @managed_from_object(ptr %object, ptr %out) {
+  store ptr null, ptr %out
+  %tensor = call ptr @stored(ptr %object)
+  %other = icmp eq ptr %tensor, null
+  br i1 %other, label %slow, label %look
+look:
+  %state.at = getelementptr i8, ptr %tensor, i64 48
+  %state = load i64, ptr %state.at
+  %unusual = icmp ugt i64 %state, READ_ONLY
+  br i1 %unusual, label %slow, label %make
+make:
+  %ndim.at = getelementptr %DLTensor, ptr %tensor, i32 0, i32 3
+  %ndim = load i32, ptr %ndim.at
+  %dims = zext i32 %ndim to i64
+  %dims.bytes = mul i64 %dims, 16
+  %bytes = add i64 %dims.bytes, MANAGED_SIZE
+  %managed = call ptr @PyMem_RawMalloc(i64 %bytes)
+  %none = icmp eq ptr %managed, null
+  br i1 %none, label %no.memory, label %fill
+fill:
+  %shape.at = getelementptr %DLTensor, ptr %tensor, i32 0, i32 5
+  %shape = load ptr, ptr %shape.at
+  %strides.at = getelementptr %DLTensor, ptr %tensor, i32 0, i32 6
+  %strides = load ptr, ptr %strides.at
+  %half = mul i64 %dims, 8
+  %its.shape = getelementptr i8, ptr %managed, i64 MANAGED_SIZE
+  %its.strides = getelementptr i64, ptr %its.shape, i64 %dims
+  call void @llvm.memcpy.p0.p0.i64(ptr %its.shape, ptr %shape, i64 %half, i1 false)
+  call void @llvm.memcpy.p0.p0.i64(ptr %its.strides, ptr %strides, i64 %half, i1 false)
+  %its.tensor = getelementptr %Managed, ptr %managed, i32 0, i32 4
+  call void @llvm.memcpy.p0.p0.i64(ptr %its.tensor, ptr %tensor, i64 48, i1 false)
+  call void @begin_managed(ptr %managed, ptr %object, ptr @delete, i64 %state, i64 %dims)
+  call void @Py_IncRef(ptr %object)
+  store ptr %managed, ptr %out
+  ret i32 0
+slow:
+  %made = call ptr @ask(ptr @export, ptr %object)
+  store ptr %made, ptr %out
+  %failed = icmp eq ptr %made, null
+  %status = select i1 %failed, i32 -1, i32 0
+  ret i32 %status
+no.memory:
+  %never = call ptr @PyErr_NoMemory()
+  ret i32 -1
+}
+
+; Fills in what isn't the tensor's own; after the struct lie shape and strides.
+define internal void @begin_managed(ptr %managed, ptr %context, ptr %deleter.at, i64 %flags,
+                                    i64 %ndim) {
+  store i64 VERSION_WORD, ptr %managed
+  %context.at = getelementptr %Managed, ptr %managed, i32 0, i32 1
+  store ptr %context, ptr %context.at
+  %deleter = load ptr, ptr %deleter.at
+  %its.deleter = getelementptr %Managed, ptr %managed, i32 0, i32 2
+  store ptr %deleter, ptr %its.deleter
+  %flags.at = getelementptr %Managed, ptr %managed, i32 0, i32 3
+  store i64 %flags, ptr %flags.at
+  %shape = getelementptr i8, ptr %managed, i64 MANAGED_SIZE
+  %strides = getelementptr i64, ptr %shape, i64 %ndim
+  %shape.at = getelementptr %Managed, ptr %managed, i32 0, i32 4, i32 5
+  store ptr %shape, ptr %shape.at
+  %strides.at = getelementptr %Managed, ptr %managed, i32 0, i32 4, i32 6
+  store ptr %strides, ptr %strides.at
+  ret void
+}
+
+; int managed_tensor_to_py_object_no_sync(DLManagedTensorVersioned*, PyObject**), which owns the
+; tensor from here on, even if it fails.
+define i32 @managed_to_object(ptr %managed, ptr %out) {
+  store ptr null, ptr %out
+  %gil = call i32 @PyGILState_Ensure()
+  %object = call ptr @array_of(ptr %managed)
+  store ptr %object, ptr %out
+  call void @PyGILState_Release(i32 %gil)
+  %failed = icmp eq ptr %object, null
+  %status = select i1 %failed, i32 -1, i32 0
+  ret i32 %status
+}
+
+; PyObject* array_of(DLManagedTensorVersioned*): an NDArray that owns it. What is usual and without
+; doubt right is made here, the rest by Python code.
+define ptr @array_of(ptr %managed) {
+entry:
+  %usual = call i1 @is_usual(ptr %managed)
+  br i1 %usual, label %own, label %slow
+own:
+  %name = load ptr, ptr @name_used
+  %disown = load ptr, ptr @disown
+  %capsule = call ptr @PyCapsule_New(ptr %managed, ptr %name, ptr %disown)
+  %no.capsule = icmp eq ptr %capsule, null
+  br i1 %no.capsule, label %forget, label %make
+forget:
+  call void @PyErr_Clear()
+  br label %slow
+make:
+  %kind = load ptr, ptr @kind
+  %array = call ptr @PyType_GenericAlloc(ptr %kind, i64 0)
+  %no.array = icmp eq ptr %array, null
+  br i1 %no.array, label %fail, label %fill
+fill:
+  %tensor = getelementptr i8, ptr %array, i64 HEADER
+  %given = getelementptr %Managed, ptr %managed, i32 0, i32 4
+  call void @llvm.memcpy.p0.p0.i64(ptr %tensor, ptr %given, i64 48, i1 false)
+  %data = load i64, ptr %tensor
+  %offset.at = getelementptr %DLTensor, ptr %tensor, i32 0, i32 7
+  %offset = load i64, ptr %offset.at
+  %first = add i64 %data, %offset
+  store i64 %first, ptr %tensor
+  store i64 0, ptr %offset.at
+  %flags.at = getelementptr %Managed, ptr %managed, i32 0, i32 3
+  %flags = load i64, ptr %flags.at
+  %state = and i64 %flags, READ_ONLY
+  %state.at = getelementptr i8, ptr %tensor, i64 48
+  store i64 %state, ptr %state.at
+  %owner = load ptr, ptr @owner
+  %status = call i32 @PyObject_SetAttr(ptr %array, ptr %owner, ptr %capsule)
+  call void @Py_DecRef(ptr %capsule)
+  %failed = icmp ne i32 %status, 0
+  br i1 %failed, label %drop, label %leave
+leave:
+  ret ptr %array
+drop:
+  call void @Py_DecRef(ptr %array)
+  ret ptr null
+fail:
+  call void @Py_DecRef(ptr %capsule)
+  ret ptr null
+
+slow:
+  %address = call ptr @PyLong_FromVoidPtr(ptr %managed)
+  %no.address = icmp eq ptr %address, null
+  br i1 %no.address, label %none, label %ask
+ask:
+  %function = load ptr, ptr @adopt
+  %made = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr %function, ptr %address, ptr null)
+  call void @Py_DecRef(ptr %address)
+  ret ptr %made
+none:
+  ret ptr null
+}
+
+; Whether a managed tensor is one of DLPack 1.x with elements, of a usual dtype, on the CPU, of few
+; axes, strides of at least 0, and far from all limits of addresses.
+define internal i1 @is_usual(ptr %managed) {
+entry:
+  %major = load i32, ptr %managed
+  %flags.at = getelementptr %Managed, ptr %managed, i32 0, i32 3
+  %flags = load i64, ptr %flags.at
+  %same = icmp eq i32 %major, MAJOR
+  %plain = icmp ule i64 %flags, KNOWN_FLAGS
+  %ours = and i1 %same, %plain
+  br i1 %ours, label %read, label %no
+read:
+  %tensor = getelementptr %Managed, ptr %managed, i32 0, i32 4
+  %data = load i64, ptr %tensor
+  %device.at = getelementptr %DLTensor, ptr %tensor, i32 0, i32 1
+  %device = load i64, ptr %device.at
+  %ndim.at = getelementptr %DLTensor, ptr %tensor, i32 0, i32 3
+  %ndim = load i32, ptr %ndim.at
+  %dtype.at = getelementptr %DLTensor, ptr %tensor, i32 0, i32 4
+  %dtype = load i32, ptr %dtype.at
+  %shape.at = getelementptr %DLTensor, ptr %tensor, i32 0, i32 5
+  %shape = load ptr, ptr %shape.at
+  %strides.at = getelementptr %DLTensor, ptr %tensor, i32 0, i32 6
+  %strides = load ptr, ptr %strides.at
+  %offset.at = getelementptr %DLTensor, ptr %tensor, i32 0, i32 7
+  %offset = load i64, ptr %offset.at
+  %here = icmp eq i64 %device, 1  ; type 1, id 0
+  %few = icmp ule i32 %ndim, 8
+  %shaped = icmp ne ptr %shape, null
+  %strided = icmp ne ptr %strides, null
+  %there = icmp ne i64 %data, 0
+  %low = icmp ult i64 %data, 72057594037927936    ; 2**56
+  %near = icmp ult i64 %offset, 72057594037927936
+  %a = and i1 %here, %few
+  %b = and i1 %shaped, %strided
+  %c = and i1 %low, %near
+  %d = and i1 %a, %b
+  %e = and i1 %c, %there
+  %good = and i1 %d, %e
+  br i1 %good, label %find, label %no
+find:
+  %at = phi ptr [ @dtypes, %read ], [ %at.next, %other ]
+  %known = load i32, ptr %at
+  %found = icmp eq i32 %known, %dtype
+  br i1 %found, label %sizes, label %other
+other:
+  %at.next = getelementptr i32, ptr %at, i64 1
+  %end = icmp eq i32 %known, 0
+  br i1 %end, label %no, label %find
+sizes:
+  %count = zext i32 %ndim to i64
+  br label %next
+next:
+  %axis = phi i64 [ 0, %sizes ], [ %axis.next, %fits ]
+  %size = phi i64 [ 1, %sizes ], [ %size.next, %fits ]
+  %over = icmp eq i64 %axis, %count
+  br i1 %over, label %yes, label %one
+one:
+  %extent.at = getelementptr i64, ptr %shape, i64 %axis
+  %extent = load i64, ptr %extent.at
+  %stride.at = getelementptr i64, ptr %strides, i64 %axis
+  %stride = load i64, ptr %stride.at
+  %axis.next = add i64 %axis, 1
+  %less = sub i64 %extent, 1
+  %some = icmp ult i64 %less, 1099511627776       ; an extent of 1 to 2**40
+  %short = icmp ult i64 %stride, 1099511627776
+  %small = and i1 %some, %short
+  br i1 %small, label %reach, label %no
+reach:
+  %far = call { i64, i1 } @llvm.umul.with.overflow.i64(i64 %less, i64 %stride)
+  %size.far = call { i64, i1 } @llvm.umul.with.overflow.i64(i64 %size, i64 %extent)
+  %reach.value = extractvalue { i64, i1 } %far, 0
+  %reach.over = extractvalue { i64, i1 } %far, 1
+  %size.next = extractvalue { i64, i1 } %size.far, 0
+  %size.over = extractvalue { i64, i1 } %size.far, 1
+  %reach.fits = icmp ult i64 %reach.value, 1125899906842624  ; 2**50
+  %size.fits = icmp ult i64 %size.next, 1125899906842624
+  %both.over = or i1 %reach.over, %size.over
+  %both.fit = and i1 %reach.fits, %size.fits
+  %within = xor i1 %both.over, true
+  %right = and i1 %both.fit, %within
+  br i1 %right, label %fits, label %no
+fits:
+  br label %next
+yes:
+  ret i1 true
+no:
+  ret i1 false
+}
+
+; ---- __dlpack__ ------------------------------------------------------------------------------
+; PyObject* dlpack(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* keywords): a
+; capsule, where nothing but a max_version of 1.0 or more is asked for.
+define ptr @dlpack(ptr %self, ptr %args, i64 %count, ptr %keywords) {
+entry:
+  %out = alloca ptr
+  %without = icmp eq ptr %keywords, null
+  %positional = icmp ne i64 %count, 0
+  %other = or i1 %without, %positional
+  br i1 %other, label %slow, label %look
+look:
+  %named = call i64 @PyTuple_Size(ptr %keywords)
+  %wanted = load ptr, ptr @max_version
+  %none = load ptr, ptr @none
+  br label %next
+next:
+  %i = phi i64 [ 0, %look ], [ %i.next, %take ], [ %i.next, %ignore ]
+  %version = phi ptr [ null, %look ], [ %argument, %take ], [ %version, %ignore ]
+  %over = icmp eq i64 %i, %named
+  br i1 %over, label %judge, label %one
+one:
+  %i.next = add i64 %i, 1
+  %argument.at = getelementptr ptr, ptr %args, i64 %i
+  %argument = load ptr, ptr %argument.at
+  %name = call ptr @PyTuple_GetItem(ptr %keywords, i64 %i)
+  %is.version = icmp eq ptr %name, %wanted
+  br i1 %is.version, label %take, label %rest
+take:
+  br label %next
+rest:
+  %nothing = icmp eq ptr %argument, %none
+  br i1 %nothing, label %ignore, label %slow
+ignore:
+  br label %next
+judge:
+  %unsaid = icmp eq ptr %version, null
+  br i1 %unsaid, label %slow, label %type
+type:
+  %type.found = call ptr @PyObject_Type(ptr %version)
+  call void @Py_DecRef(ptr %type.found)
+  %tuple = load ptr, ptr @tuple
+  %is.tuple = icmp eq ptr %type.found, %tuple
+  br i1 %is.tuple, label %size, label %slow
+size:
+  %parts = call i64 @PyTuple_Size(ptr %version)
+  %pair = icmp eq i64 %parts, 2
+  br i1 %pair, label %major, label %slow
+major:
+  %major.object = call ptr @PyTuple_GetItem(ptr %version, i64 0)
+  %major.value = call i64 @PyLong_AsLong(ptr %major.object)
+  %minor.object = call ptr @PyTuple_GetItem(ptr %version, i64 1)
+  %odd.major = icmp slt i64 %major.value, MAJOR
+  br i1 %odd.major, label %forget, label %minor
+minor:
+  %minor.value = call i64 @PyLong_AsLong(ptr %minor.object)
+  %odd.minor = icmp slt i64 %minor.value, 0
+  br i1 %odd.minor, label %forget, label %make
+make:
+  %status = call i32 @managed_from_object(ptr %self, ptr %out)
+  %failed = icmp ne i32 %status, 0
+  br i1 %failed, label %fail, label %wrap
+wrap:
+  %managed = load ptr, ptr %out
+  %capsule.name = load ptr, ptr @name_unused
+  %destroy = load ptr, ptr @destroy
+  %capsule = call ptr @PyCapsule_New(ptr %managed, ptr %capsule.name, ptr %destroy)
+  %no.capsule = icmp eq ptr %capsule, null
+  br i1 %no.capsule, label %delete, label %leave
+delete:
+  %deleter = load ptr, ptr @delete
+  call void %deleter(ptr %managed)
+  ret ptr null
+leave:
+  ret ptr %capsule
+fail:
+  ret ptr null
+
+forget:
+  call void @PyErr_Clear()
+  br label %slow
+slow:
+  %names = phi i64 [ 0, %entry ], [ %named, %rest ], [ %named, %judge ], [ %named, %type ],
+                   [ %named, %size ], [ %named, %forget ]
+  %returned = call ptr @ask_slowly(ptr %self, ptr %args, i64 %count, i64 %names, ptr %keywords)
+  ret ptr %returned
+}
+
+define internal ptr @ask_slowly(ptr %self, ptr %args, i64 %count, i64 %named, ptr %keywords) {
+  %given = add i64 %count, %named
+  %room = add i64 %given, 1
+  %all = alloca ptr, i64 %room
+  store ptr %self, ptr %all
+  %rest = getelementptr ptr, ptr %all, i64 1
+  %bytes = mul i64 %given, 8
+  call void @llvm.memcpy.p0.p0.i64(ptr %rest, ptr %args, i64 %bytes, i1 false)
+  %name = load ptr, ptr @dlpack_slowly
+  %positional = add i64 %count, 1
+  %returned = call ptr @PyObject_VectorcallMethod(ptr %name, ptr %all, i64 %positional,
+                                                  ptr %keywords)
+  ret ptr %returned
+}
+
+; int dltensor_from_py_object_no_sync(PyObject*, DLTensor*)
+define i32 @tensor_from_object(ptr %object, ptr %out) {
+  %tensor = call ptr @stored(ptr %object)
+  %other = icmp eq ptr %tensor, null
+  br i1 %other, label %slow, label %look
+look:
+  %state.at = getelementptr i8, ptr %tensor, i64 48
+  %state = load i64, ptr %state.at
+  %unusual = icmp ugt i64 %state, READ_ONLY
+  br i1 %unusual, label %slow, label %copy
+slow:
+  %lent = call ptr @ask(ptr @lend, ptr %object)
+  %failed = icmp eq ptr %lent, null
+  br i1 %failed, label %fail, label %copy
+copy:
+  %from = phi ptr [ %tensor, %look ], [ %lent, %slow ]
+  call void @llvm.memcpy.p0.p0.i64(ptr %out, ptr %from, i64 48, i1 false)
+  ret i32 0
+fail:
+  ret i32 -1
+}
+
+; int current_work_stream(DLDeviceType, int32_t, void**)
+define i32 @current_stream(i32 %type, i32 %id, ptr %out) {
+  store ptr null, ptr %out
+  ret i32 0
+}
+
+; int managed_tensor_allocator(DLTensor*, DLManagedTensorVersioned**, void*, void (*)(void*, const
+; char*, const char*)): one block, with the data at its end. It needs no lock of Python's.
+define i32 @allocate(ptr %prototype, ptr %out, ptr %context, ptr %set.error) {
+entry:
+  store ptr null, ptr %out
+  %device.at = getelementptr %DLTensor, ptr %prototype, i32 0, i32 1
+  %device = load i64, ptr %device.at
+  %elsewhere = icmp ne i64 %device, 1  ; type 1, id 0
+  br i1 %elsewhere, label %refuse.device, label %look
+look:
+  %ndim.at = getelementptr %DLTensor, ptr %prototype, i32 0, i32 3
+  %ndim = load i32, ptr %ndim.at
+  %strange = icmp ugt i32 %ndim, MAX_NDIM
+  %shape.at = getelementptr %DLTensor, ptr %prototype, i32 0, i32 5
+  %shape = load ptr, ptr %shape.at
+  %shapeless = icmp eq ptr %shape, null
+  %scalar = icmp eq i32 %ndim, 0
+  %vector = xor i1 %scalar, true
+  %missing = and i1 %shapeless, %vector
+  %bad.shape = or i1 %strange, %missing
+  br i1 %bad.shape, label %refuse.shape, label %typed
+typed:
+  %dtype.at = getelementptr %DLTensor, ptr %prototype, i32 0, i32 4
+  %dtype = load i32, ptr %dtype.at
+  %code = and i32 %dtype, 255
+  %bits.shifted = lshr i32 %dtype, 8
+  %bits = and i32 %bits.shifted, 255
+  %lanes = lshr i32 %dtype, 16
+  %width = mul i32 %bits, %lanes
+  %old.bool = icmp eq i32 %dtype, OLD_BOOL
+  %step = select i1 %old.bool, i32 8, i32 %width
+  %step.wide = zext i32 %step to i64
+  %nothing = icmp eq i32 %step, 0
+  %unknown = icmp ugt i32 %code, MAX_CODE
+  %bad.dtype = or i1 %nothing, %unknown
+  br i1 %bad.dtype, label %refuse.dtype, label %sizes
+sizes:
+  %count = zext i32 %ndim to i64
+  %dims.bytes = mul i64 %count, 16
+  br label %next
+next:
+  %axis = phi i64 [ 0, %sizes ], [ %axis.next, %fits ]
+  %all.bits = phi i64 [ %step.wide, %sizes ], [ %all.bits.next, %fits ]
+  %is.empty = phi i1 [ false, %sizes ], [ %is.empty.next, %fits ]
+  %over = icmp eq i64 %axis, %count
+  br i1 %over, label %room, label %one
+one:
+  %extent.at = getelementptr i64, ptr %shape, i64 %axis
+  %extent = load i64, ptr %extent.at
+  %negative = icmp slt i64 %extent, 0
+  br i1 %negative, label %refuse.shape, label %grow
+grow:
+  %zero = icmp eq i64 %extent, 0
+  %is.empty.next = or i1 %is.empty, %zero
+  %factor = select i1 %zero, i64 1, i64 %extent
+  %product = call { i64, i1 } @llvm.smul.with.overflow.i64(i64 %all.bits, i64 %factor)
+  %all.bits.next = extractvalue { i64, i1 } %product, 0
+  %overflow = extractvalue { i64, i1 } %product, 1
+  %axis.next = add i64 %axis, 1
+  br i1 %overflow, label %refuse.size, label %fits
+fits:
+  br label %next
+room:
+  %rounded = add i64 %all.bits, 7
+  %full = lshr i64 %rounded, 3
+  %bytes = select i1 %is.empty, i64 0, i64 %full
+  %head = add i64 %dims.bytes, ROOM
+  %total = add i64 %head, %bytes
+  %managed = call ptr @PyMem_RawMalloc(i64 %total)
+  %none = icmp eq ptr %managed, null
+  br i1 %none, label %refuse.memory, label %fill
+fill:
+  %its.tensor = getelementptr %Managed, ptr %managed, i32 0, i32 4
+  call void @llvm.memcpy.p0.p0.i64(ptr %its.tensor, ptr %prototype, i64 48, i1 false)
+  call void @begin_managed(ptr %managed, ptr %managed, ptr @free_at, i64 0, i64 %count)
+  %dims = getelementptr i8, ptr %managed, i64 MANAGED_SIZE
+  %dims.half = mul i64 %count, 8
+  call void @llvm.memcpy.p0.p0.i64(ptr %dims, ptr %shape, i64 %dims.half, i1 false)
+  %strides = getelementptr i64, ptr %dims, i64 %count
+  %after = getelementptr i8, ptr %dims, i64 %dims.bytes
+  %after.number = ptrtoint ptr %after to i64
+  %beyond = add i64 %after.number, ALIGNMENT_MASK
+  %low = and i64 %beyond, ALIGNMENT_MASK
+  %aligned = sub i64 %beyond, %low
+  %data.number = select i1 %is.empty, i64 0, i64 %aligned
+  store i64 %data.number, ptr %its.tensor
+  %offset.at = getelementptr %Managed, ptr %managed, i32 0, i32 4, i32 7
+  store i64 0, ptr %offset.at
+  br label %stride
+stride:
+  %left = phi i64 [ %count, %fill ], [ %this, %set ]
+  %distance = phi i64 [ 1, %fill ], [ %distance.next, %set ]
+  %finished = icmp eq i64 %left, 0
+  br i1 %finished, label %leave, label %set
+set:
+  %this = sub i64 %left, 1
+  %this.at = getelementptr i64, ptr %strides, i64 %this
+  store i64 %distance, ptr %this.at
+  %that.at = getelementptr i64, ptr %dims, i64 %this
+  %that = load i64, ptr %that.at
+  %that.zero = icmp eq i64 %that, 0
+  %that.factor = select i1 %that.zero, i64 1, i64 %that
+  %distance.next = mul i64 %distance, %that.factor
+  br label %stride
+leave:
+  store ptr %managed, ptr %out
+  ret i32 0
+refuse.device:
+  br label %refuse
+refuse.shape:
+  br label %refuse
+refuse.dtype:
+  br label %refuse
+refuse.size:
+  br label %refuse
+refuse.memory:
+  br label %refuse
+refuse:
+  %error = phi ptr [ @buffer_error, %refuse.device ], [ @buffer_error, %refuse.shape ],
+                   [ @buffer_error, %refuse.dtype ], [ @buffer_error, %refuse.size ],
+                   [ @memory_error, %refuse.memory ]
+  %message = phi ptr [ @no_device, %refuse.device ], [ @no_shape, %refuse.shape ],
+                     [ @no_dtype, %refuse.dtype ], [ @no_size, %refuse.size ],
+                     [ @no_memory, %refuse.memory ]
+  call void %set.error(ptr %context, ptr %error, ptr %message)
+  ret i32 -1
+}
+
+@free_at = internal constant ptr @free
+define internal void @free(ptr %managed) {
+  call void @PyMem_RawFree(ptr %managed)
+  ret void
+}
+"""
+
+_MESSAGES = {
+    "buffer_error": "BufferError",
+    "memory_error": "MemoryError",
+    "no_device": "NDArray: expected a prototype in memory of cpu(0), got another device",
+    "no_dtype": f"NDArray: expected a dtype of DLPack {VERSION[0]}.{VERSION[1]} of at least a bit",
+    "no_memory": "NDArray: no memory for the tensor",
+    "no_shape": f"NDArray: expected 0 to {MAX_NDIM} dimensions, of extents of at least 0",
+    "no_size": "NDArray: expected a tensor of less than 2**60 bytes",
+}
+
+
+_USUAL = tuple(
+    DType.of(name)
+    for name in (
+        "float32", "float64", "int32", "int64", "uint8", "int8", "bool", "float16", "bfloat16",
+        "int16", "uint16", "uint32", "uint64", "complex64", "complex128", "float8_e4m3fn",
+        "float8_e5m2",
+    )
+)  # fmt: skip
+
+
+def exchange_text() -> str:
+    """The LLVM IR of our exchange API."""
+    texts = (
+        f'@{name} = internal constant [{len(text) + 1} x i8] c"{text}\\00"'
+        for name, text in _MESSAGES.items()
+    )
+    words = {
+        "ALIGNMENT_MASK": ALIGNMENT - 1,
+        "HEADER": HEADER,
+        "KNOWN_FLAGS": READ_ONLY | IS_COPIED,
+        "MAJOR": VERSION[0],
+        "MANAGED_SIZE": ctypes.sizeof(DLManagedTensorVersioned),
+        "MAX_CODE": int(max(TypeCode)),
+        "MAX_NDIM": MAX_NDIM,
+        "OLD_BOOL": dtype_word(DType(TypeCode.UINT, 1)),
+        "READ_ONLY": READ_ONLY,
+        "ROOM": ctypes.sizeof(DLManagedTensorVersioned) + ALIGNMENT,
+        "TEXTS": "\n".join(texts),
+        "USUAL_DTYPES": len(_USUAL) + 1,
+        "VERSION_WORD": VERSION[0] | VERSION[1] << 32,
+    }
+    return re.sub(r"\b[A-Z][A-Z_]+\b", lambda word: str(words.get(word[0], word[0])), _TEXT)
+
+
+class Rare(NamedTuple):
+    """What compiled code leaves to Python functions."""
+
+    export: Callable[[Any], int]  # the address of a new managed tensor of an array
+    adopt: Callable[[int], object]  # an array that owns the managed tensor at an address
+    lend: Callable[[Any], int]  # the address of an array's ``DLTensor``
+
+
+class Exchange:
+    """The exchange API of a type, as its attribute, which makes it when it is first asked for.
+
+    Then the capsule takes its place, and compiled code the place of ``__dlpack__``, which asks the
+    Python method ``_dlpack_slowly`` for what is rare.
+    """
+
+    def __init__(self, rare: Callable[[], Rare]) -> None:
+        self._rare = rare
+
+    def __get__(self, instance: object, kind: type) -> object:
+        return loaded(kind, self._rare()).capsule
+
+
+class Loaded(NamedTuple):
+    """The compiled code of an exchange API."""
+
+    capsule: object
+    array_of: int  # the address of ``PyObject* array_of(DLManagedTensorVersioned*)``
+
+
+_loaded: dict[type, Loaded] = {}
+
+
+def loaded(kind: type, rare: Rare) -> Loaded:
+    """The compiled code of a type's API, made once."""
+    if kind not in _loaded:
+        # Without a lock, which a fork could leave locked: the first one is everybody's.
+        _loaded.setdefault(kind, _load(kind, rare))
+    return _loaded[kind]
+
+
+def _load(kind: type, rare: Rare) -> Loaded:
+    code, native = NativeCode(exchange_text(), _PYTHON_API, ctypes.pythonapi), glue()
+    names = {"dlpack_slowly": "_dlpack_slowly", "max_version": "max_version", "owner": "_owner"}
+    objects = {
+        "kind": kind,
+        **rare._asdict(),
+        "none": None,
+        "tuple": tuple,
+        **{name: sys.intern(text) for name, text in names.items()},
+    }
+    addresses = {
+        "delete": native.delete_versioned,
+        "destroy": native.destroy_versioned,
+        "disown": native.disown_versioned,
+        "name_unused": native.name_versioned,
+        "name_used": native.name_used_versioned,
+    }
+    for name, value in objects.items():
+        increment_reference(value)  # the API lives as long as the process
+        addresses[name] = id(value)
+    for name, address in addresses.items():
+        ctypes.c_void_p.from_address(code.data(name)).value = address
+    usual = (ctypes.c_int32 * len(_USUAL)).from_address(code.data("dtypes"))
+    usual[:] = [dtype_word(dtype) for dtype in _USUAL]
+    api = DLPackExchangeAPI(
+        version=DLPackVersion(*VERSION),
+        managed_tensor_allocator=code.function("allocate"),
+        managed_tensor_from_py_object_no_sync=code.function("managed_from_object"),
+        managed_tensor_to_py_object_no_sync=code.function("managed_to_object"),
+        dltensor_from_py_object_no_sync=code.function("tensor_from_object"),
+        current_work_stream=code.function("current_stream"),
+    )
+    increment_reference(api)
+    capsule = _capsule_new(ctypes.addressof(api), code.data("name"), None)
+    setattr(kind, _ATTRIBUTE, capsule)
+    compiled: Any = kind
+    text = f"__dlpack__{_SIGNATURE}\n--\n\n{compiled._dlpack_slowly.__doc__}"
+    compiled.__dlpack__ = method(kind, "__dlpack__", code.function("dlpack"), text)
+    return Loaded(capsule, code.function("array_of"))
+
+
+# Private prototypes: the argtypes of `ctypes.pythonapi.X` itself belong to the whole process.
+_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_IsValid", ctypes.pythonapi)
+)
+_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+_capsule_new = ctypes.PYFUNCTYPE(
+    ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
+)(("PyCapsule_New", ctypes.pythonapi))
