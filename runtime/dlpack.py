@@ -335,7 +335,10 @@ def request(
 
 
 def _device_numbers(answer: object) -> tuple[int, int]:
+    """A device's type and number. Paddle (3.3) has no number for the CPU."""
     numbers = answer if isinstance(answer, tuple | list) else ()
+    if len(numbers) == 2 and numbers[1] is None:
+        numbers = (numbers[0], 0)
     if len(numbers) != 2 or not all(hasattr(each, "__index__") for each in numbers):
         raise BufferError(
             f"expected __dlpack_device__() to be (device type, device id), got {answer!r}"

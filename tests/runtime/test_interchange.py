@@ -242,15 +242,25 @@ def test_the_cpu_is_the_only_device() -> None:
 class Copies(Producer):
     """Copies when it is asked, and says so; lies on a GPU, but can hand itself to the CPU."""
 
-    place = (1, 0)
+    place: Any = (1, 0)
 
     def __dlpack__(self, **options: Any) -> Any:
         self.options = options
         self.managed.flags = IS_COPIED * (options.get("copy") is True or self.place != (1, 0))
         return self.capsule()
 
-    def __dlpack_device__(self) -> tuple[int, int]:
+    def __dlpack_device__(self) -> Any:
         return self.place
+
+
+def test_a_cpu_without_a_number_is_the_first() -> None:
+    """As Paddle has it."""
+    producer = Copies()
+    producer.place = (1, None)
+    assert from_dlpack(producer).data == producer.managed.dl_tensor.data
+    producer.place = (2, None)
+    with pytest.raises(ValueError, match=r"expected memory of cpu\(0\), got cuda\(0\)"):
+        from_dlpack(producer)
 
 
 def test_a_copy_of_the_producers_is_not_copied_again() -> None:
