@@ -16,7 +16,7 @@ from minitvm import te
 from minitvm.contrib import convert_func, to_numpy_func, to_pytorch_func
 from minitvm.contrib.results import results_of
 from minitvm.runtime import NDArray
-from tests.frameworks import programs
+from tests.frameworks import matrix, programs
 
 
 def add_one(a: NDArray, out: NDArray, by: int = 1) -> None:
@@ -108,3 +108,13 @@ def test_a_shape_that_inputs_do_not_tell() -> None:
     results = results_of(tvm.build(te.create_schedule(y.op), [x, y], name="f"))
     with pytest.raises(ValueError, match=r"f: output 1 'Y': expected a shape that follows .*got n"):
         results.shapes([np.zeros(4)])
+
+
+def test_who_reads_and_writes_what() -> None:
+    """The table of docs/interop.md, of the framework that every environment has."""
+    rows = [line.split(" | ") for line in matrix.table(["numpy"]).splitlines()[2:]]
+    found = {name.strip("| "): (reads, writes.strip(" |")) for name, reads, writes in rows}
+    assert set(found) == set(matrix.DTYPES)
+    native = ("bool", *matrix.INTEGERS, *(x for x in matrix.FLOATS if x != "bfloat16"))
+    assert all(found[name] == ("shared", "shared") for name in native)
+    assert "other" not in str(found)
