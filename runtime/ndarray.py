@@ -277,7 +277,8 @@ class NDArray(_Storage):
         except ValueError:
             if copy is False:
                 raise ValueError(
-                    f"NDArray: reshape to {wanted} needs a copy of an array with {self.strides=}"
+                    f"NDArray: reshape to {wanted}: expected copy=None or True, as strides "
+                    f"{self.strides} need a copy, got copy=False"
                 ) from None
         return array(self).reshape(wanted)
 
@@ -318,11 +319,12 @@ class NDArray(_Storage):
         if self._view.bit or not self.shape or self.strides[-1] != 1 or self.shape[-1] * old % new:
             raise ValueError(
                 f"NDArray: view expected a dtype of {old} bits, or a last axis without gaps of "
-                f"whole elements, got {target} of {new} bits for {self.shape=}, {self.strides=}"
+                f"whole elements, got {target} of {new} bits for shape {self.shape}, strides "
+                f"{self.strides}"
             )
         if any(step * old % new for step in self.strides[:-1]):
             raise ValueError(
-                f"NDArray: view expected strides of whole {target}, got {self.strides=}"
+                f"NDArray: view expected strides of whole {target}, got strides {self.strides}"
             )
         strides = (*(step * old // new for step in self.strides[:-1]), 1)
         shape = (*self.shape[:-1], self.shape[-1] * old // new)
