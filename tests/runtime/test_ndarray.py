@@ -137,7 +137,7 @@ def test_views() -> None:
     assert a.view("int32")[1].item() == 0x3F800000
     assert a[::2].reshape(3, 1).strides[0] == 2
     turned = a.reshape(2, 3).T
-    with pytest.raises(ValueError, match="as strides .* need a copy, got copy=False"):
+    with pytest.raises(ValueError, match=r"as strides .* need a copy, got copy=False"):
         turned.reshape(6, copy=False)
     with pytest.raises(ValueError, match="cannot reshape array of size 6"):
         a.reshape(4)
