@@ -117,7 +117,7 @@ def to_paddle_func(tvm_func: Callable[..., Any]) -> Callable[..., Any]:
         When paddle isn't installed.
     """
     paddle = imported("paddle", "to_paddle_func")
-    # A capsule, since what the tensor says of its device has no number (Paddle 3.3).
+    # A capsule, since Paddle's exchange API (3.3) gives tensors that take part in gradients.
     return convert_func(tvm_func, paddle.Tensor, lambda tensor: tensor.__dlpack__())
 
 
