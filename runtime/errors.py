@@ -1,8 +1,9 @@
-"""The three families of error, and the table that carries them across the C boundary.
+"""The four families of error, and the table that carries them across the C boundary.
 
 * The user's mistake: :class:`CompileError` while a program is written or built; the builtin
   ``TypeError``, ``ValueError``, ``BufferError``... when a function is called.
 * A kernel's failure while it runs: :class:`KernelError`.
+* A device's failure: :class:`DeviceError`.
 * A bug of minitvm: :class:`InternalError`.
 """
 
@@ -33,6 +34,19 @@ class KernelError(TVMError):
     """A kernel found, while it ran, that it can't go on: an assertion of the program does not hold.
     Its outputs are then unspecified. (An index read from data that leaves its tensor is an
     ``IndexError``.)"""
+
+
+class DeviceError(TVMError):
+    """A device failed, or lacks a function that nothing can stand in for. The message names the
+    device and the function."""
+
+
+class UnsupportedByDevice(DeviceError, NotImplementedError):
+    """A device lacks a function that nothing can stand in for."""
+
+
+class DeviceMemoryError(DeviceError, MemoryError):
+    """A device has no memory left, or no more than its limit."""
 
 
 class LayoutError(ValueError):

@@ -1,0 +1,339 @@
+"""DeviceInterface: what a device can do, and what somebody who adds one writes.
+
+The functions are those of PaddlePaddle's custom devices (``phi/backends/device_ext.h``) under the
+same names, where a result is returned and a failure raised. `launch` is ours: that interface has no
+kernels.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from minitvm.runtime.device import Device
+
+Handle: TypeAlias = Any
+"""What a device calls a stream or an event: any object of its own, an address for plugins in C."""
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class MemoryStats(NamedTuple):
+    """The memory of a device, in bytes."""
+
+    total: int
+    free: int
+
+
+class Kernel(Protocol):
+    """Compiled code that a device launches."""
+
+    name: str
+
+    def __call__(self, address_of: Callable[[int, int], int]) -> None:
+        """Run it, on the thread that calls. ``address_of(address, size)`` is where the bytes at an
+        address of the device lie for the CPU."""
+
+
+def optional(function: _F) -> _F:
+    """Marks a function that a device may lack."""
+    function.is_optional = True  # type: ignore[attr-defined]  # a function has room for marks
+    return function
+
+
+class DeviceInterface(ABC):
+    """What a device can do: derive from it, and give it to :func:`register_device`.
+
+    Two functions are required. An optional one is there if the class overrides it; what stands in
+    for those that are missing is in :class:`minitvm.runtime.device_api.driver.Driver`, by which
+    everything else calls a device. Addresses and sizes are integers, of bytes. A function may be
+    called from any thread, and reports a failure by an exception; one without a result may return a
+    status of the C interface instead (0 or None is success). No function is called with 0 bytes.
+
+    >>> import ctypes
+    >>> class Plain(DeviceInterface):  # memory of the host
+    ...     def device_memory_allocate(self, device, size):
+    ...         return ctypes.pythonapi.PyMem_RawMalloc(size)
+    ...     def device_memory_deallocate(self, device, address, size):
+    ...         ctypes.pythonapi.PyMem_RawFree(address)
+    >>> Plain().provides("device_memory_allocate"), Plain().provides("memory_copy_h2d")
+    (True, False)
+    """
+
+    def provides(self, name: str) -> bool:
+        """Whether the device has an optional function itself."""
+        return getattr(type(self), name) is not getattr(DeviceInterface, name)
+
+    # ---- Memory of the device --------------------------------------------------------------------
+
+    @abstractmethod
+    def device_memory_allocate(self, device: Device, size: int) -> int:
+        """The address of `size` new bytes; 0, or MemoryError, where there are none."""
+
+    @abstractmethod
+    def device_memory_deallocate(self, device: Device, address: int, size: int) -> None:
+        """Take back what `device_memory_allocate` gave for that size."""
+
+    @optional
+    def device_memory_set(self, device: Device, address: int, value: int, size: int) -> None:
+        """Write a byte's value to `size` bytes of the device."""
+        raise NotImplementedError
+
+    @optional
+    def device_memory_stats(self, device: Device) -> MemoryStats:
+        """How much memory the device has, and how much of that is free."""
+        raise NotImplementedError
+
+    # ---- Memory of the host ----------------------------------------------------------------------
+
+    @optional
+    def host_memory_allocate(self, device: Device, size: int) -> int:
+        """The address of `size` bytes of the host that are pinned for copies."""
+        raise NotImplementedError
+
+    @optional
+    def host_memory_deallocate(self, device: Device, address: int, size: int) -> None:
+        """Take back what `host_memory_allocate` gave."""
+        raise NotImplementedError
+
+    @optional
+    def unified_memory_allocate(self, device: Device, size: int) -> int:
+        """The address of `size` bytes that host and device both read and write."""
+        raise NotImplementedError
+
+    @optional
+    def unified_memory_deallocate(self, device: Device, address: int, size: int) -> None:
+        """Take back what `unified_memory_allocate` gave."""
+        raise NotImplementedError
+
+    # ---- Copies: done when they return -----------------------------------------------------------
+
+    @optional
+    def memory_copy_h2d(self, device: Device, target: int, source: int, size: int) -> None:
+        """Copy bytes of the host to the device."""
+        raise NotImplementedError
+
+    @optional
+    def memory_copy_d2h(self, device: Device, target: int, source: int, size: int) -> None:
+        """Copy bytes of the device to the host."""
+        raise NotImplementedError
+
+    @optional
+    def memory_copy_d2d(self, device: Device, target: int, source: int, size: int) -> None:
+        """Copy bytes within a device."""
+        raise NotImplementedError
+
+    @optional
+    def memory_copy_p2p(
+        self, target_device: Device, source_device: Device, target: int, source: int, size: int
+    ) -> None:
+        """Copy bytes to another device of the same type."""
+        raise NotImplementedError
+
+    # ---- Copies on a stream: in its order, done when it has come so far --------------------------
+
+    @optional
+    def async_memory_copy_h2d(
+        self, device: Device, stream: Handle, target: int, source: int, size: int
+    ) -> None:
+        """`memory_copy_h2d` on a stream."""
+        raise NotImplementedError
+
+    @optional
+    def async_memory_copy_d2h(
+        self, device: Device, stream: Handle, target: int, source: int, size: int
+    ) -> None:
+        """`memory_copy_d2h` on a stream."""
+        raise NotImplementedError
+
+    @optional
+    def async_memory_copy_d2d(
+        self, device: Device, stream: Handle, target: int, source: int, size: int
+    ) -> None:
+        """`memory_copy_d2d` on a stream."""
+        raise NotImplementedError
+
+    @optional
+    def async_memory_copy_p2p(
+        self,
+        target_device: Device,
+        source_device: Device,
+        stream: Handle,
+        target: int,
+        source: int,
+        size: int,
+    ) -> None:
+        """`memory_copy_p2p` on a stream of the target's device."""
+        raise NotImplementedError
+
+    # ---- Sizes that the allocator goes by --------------------------------------------------------
+
+    @optional
+    def device_min_chunk_size(self, device: Device) -> int:
+        """What sizes of allocations are rounded up to a multiple of."""
+        raise NotImplementedError
+
+    @optional
+    def device_max_chunk_size(self, device: Device) -> int:
+        """The largest allocation that comes out of a larger block; others are the device's own."""
+        raise NotImplementedError
+
+    @optional
+    def device_max_alloc_size(self, device: Device) -> int:
+        """The most that `device_memory_allocate` can be asked for at once."""
+        raise NotImplementedError
+
+    @optional
+    def device_extra_padding_size(self, device: Device) -> int:
+        """How many bytes after each allocation have to be there, too."""
+        raise NotImplementedError
+
+    @optional
+    def device_init_alloc_size(self, device: Device) -> int:
+        """How much the allocator asks for the first time."""
+        raise NotImplementedError
+
+    @optional
+    def device_realloc_size(self, device: Device) -> int:
+        """How much the allocator asks for, when that is used up."""
+        raise NotImplementedError
+
+    # ---- Devices ---------------------------------------------------------------------------------
+
+    @optional
+    def initialize(self) -> None:
+        """Called once, before anything else."""
+        raise NotImplementedError
+
+    @optional
+    def finalize(self) -> None:
+        """Called once, after everything else."""
+        raise NotImplementedError
+
+    @optional
+    def init_device(self, device: Device) -> None:
+        """Called once for each device, before it is used."""
+        raise NotImplementedError
+
+    @optional
+    def deinit_device(self, device: Device) -> None:
+        """Called once for each device, after it has been used."""
+        raise NotImplementedError
+
+    @optional
+    def set_device(self, device: Device) -> None:
+        """Makes a device the current one of the calling thread."""
+        raise NotImplementedError
+
+    @optional
+    def get_device(self) -> int:
+        """The id of the current device of the calling thread."""
+        raise NotImplementedError
+
+    @optional
+    def get_device_count(self) -> int:
+        """How many devices of the type there are."""
+        raise NotImplementedError
+
+    @optional
+    def get_device_list(self) -> Sequence[int]:
+        """The ids of the devices."""
+        raise NotImplementedError
+
+    @optional
+    def get_device_properties(self, device: Device) -> Mapping[str, object]:
+        """What is known of a device, by names of its maker's."""
+        raise NotImplementedError
+
+    @optional
+    def get_compute_capability(self) -> int:
+        """The version of the instructions."""
+        raise NotImplementedError
+
+    @optional
+    def get_runtime_version(self) -> int:
+        """The version of the maker's library."""
+        raise NotImplementedError
+
+    @optional
+    def get_driver_version(self) -> int:
+        """The version of the maker's driver."""
+        raise NotImplementedError
+
+    @optional
+    def synchronize_device(self, device: Device) -> None:
+        """Wait until all streams of a device are done; what failed on them is raised."""
+        raise NotImplementedError
+
+    # ---- Streams and events ----------------------------------------------------------------------
+
+    @optional
+    def create_stream(self, device: Device) -> Handle:
+        """A new stream: an order in which things are done, beside other streams."""
+        raise NotImplementedError
+
+    @optional
+    def destroy_stream(self, device: Device, stream: Handle) -> None:
+        """Take a stream back, when it is done."""
+        raise NotImplementedError
+
+    @optional
+    def query_stream(self, device: Device, stream: Handle) -> bool:
+        """Whether a stream is done."""
+        raise NotImplementedError
+
+    @optional
+    def synchronize_stream(self, device: Device, stream: Handle) -> None:
+        """Wait until a stream is done; what failed on it is raised."""
+        raise NotImplementedError
+
+    @optional
+    def stream_add_callback(
+        self, device: Device, stream: Handle, callback: Callable[[], None]
+    ) -> None:
+        """Call a function when a stream has come so far."""
+        raise NotImplementedError
+
+    @optional
+    def stream_wait_event(self, device: Device, stream: Handle, event: Handle) -> None:
+        """Let a stream wait until an event has happened."""
+        raise NotImplementedError
+
+    @optional
+    def create_event(self, device: Device) -> Handle:
+        """A new event: a place in a stream."""
+        raise NotImplementedError
+
+    @optional
+    def record_event(self, device: Device, stream: Handle, event: Handle) -> None:
+        """Make the place, where a stream is now, the event's."""
+        raise NotImplementedError
+
+    @optional
+    def destroy_event(self, device: Device, event: Handle) -> None:
+        """Take an event back."""
+        raise NotImplementedError
+
+    @optional
+    def query_event(self, device: Device, event: Handle) -> bool:
+        """Whether an event has happened."""
+        raise NotImplementedError
+
+    @optional
+    def synchronize_event(self, device: Device, event: Handle) -> None:
+        """Wait until an event has happened; what failed before it is raised."""
+        raise NotImplementedError
+
+    # ---- Kernels ---------------------------------------------------------------------------------
+
+    @optional
+    def launch(self, device: Device, stream: Handle, kernel: Kernel) -> None:
+        """Run code that was compiled for the CPU on a stream, with the device's memory."""
+        raise NotImplementedError
+
+
+OPTIONAL = tuple(
+    name for name, each in vars(DeviceInterface).items() if getattr(each, "is_optional", False)
+)
+REQUIRED = ("device_memory_allocate", "device_memory_deallocate")
