@@ -223,7 +223,6 @@ failure
         with self._lock:
             found = tuple(self._memory.allocations())
             host = (PINNED, UNIFIED)
-            streams = (*self._defaults.values(), *self._streams.values(), *self._orphans)
             return Usage(
                 sum(each.kind not in host for each in found),
                 sum(each.size for each in found if each.kind not in host),
@@ -231,7 +230,7 @@ failure
                 sum(each.size for each in found if each.kind == UNIFIED),
                 len(self._streams),
                 len(self._events),
-                sum(each.is_working for each in streams),
+                sum(each.is_working for each in self._streams_of()),
             )
 
     # ---- Every call ------------------------------------------------------------------------------
@@ -457,7 +456,7 @@ failure
         """Wait for all streams, and end their threads; memory stays until it is deallocated."""
         call = self._enter("finalize")
         refuse_on_worker(call.where)
-        self._rest((*self._defaults.values(), *self._streams.values()))
+        self._rest(self._streams_of())
         call.fail()
 
     def init_device(self, device: Device) -> None:
@@ -510,9 +509,11 @@ failure
     def synchronize_device(self, device: Device) -> None:
         call = self._enter("synchronize_device", device)
         refuse_on_worker(call.where)
-        self._wait(self._streams_of(device))
-        with self._lock:
-            self._orphans = [each for each in self._orphans if each.is_working or each.untold]
+        streams = self._streams_of(device)
+        for each in streams:
+            if each in self._orphans:
+                _end(each)
+        self._wait(streams)
 
     # ---- Streams ---------------------------------------------------------------------------------
 
@@ -530,11 +531,11 @@ failure
             if stream in _DEFAULT:
                 raise DeviceError(f"{call.where}: expected a stream that was created, got {stream}")
             del self._streams[found.handle]
-            worker = found.close()
+            found.close()
             if isinstance(threading.current_thread(), Worker):
                 self._orphans.append(found)
         if found not in self._orphans:
-            _end(found, worker)
+            _end(found)
             self._wait([found])
         call.fail()
 
@@ -598,10 +599,13 @@ failure
         self._last_handle = next(self._handles)
         return self._last_handle
 
-    def _streams_of(self, device: Device) -> list[Stream]:
+    def _streams_of(self, device: Device | None = None) -> list[Stream]:
+        """The streams of a device, or of all."""
         with self._lock:
-            found = (*self._defaults.values(), *self._streams.values(), *self._orphans)
-            return [each for each in found if each.device.device_id == device.device_id]
+            found = [*self._defaults.values(), *self._streams.values(), *self._orphans]
+        return [
+            each for each in found if device is None or each.device.device_id == device.device_id
+        ]
 
     def _wait(self, streams: Sequence[Stream]) -> None:
         """Wait until streams have done what is on them by now, and raise what failed there."""
@@ -612,6 +616,7 @@ failure
                 stream.wait(number)
             for stream, number in zip(streams, numbers, strict=True):
                 failures += stream.tell(number)
+            self._orphans = [each for each in self._orphans if each.is_working or each.untold]
         error = failed(failures)
         if error is not None:
             raise error
@@ -619,9 +624,7 @@ failure
     def _rest(self, streams: Sequence[Stream]) -> None:
         """Wait for streams, and end their threads."""
         for stream in streams:
-            with self._lock:
-                worker = stream.retire()
-            _end(stream, worker)
+            _end(stream)
         self._wait(streams)
 
     # ---- Events ----------------------------------------------------------------------------------
@@ -706,7 +709,7 @@ failure
 
     def _after_fork_in_child(self) -> None:
         self._lock = threading.RLock()
-        for stream in (*self._defaults.values(), *self._streams.values(), *self._orphans):
+        for stream in self._streams_of():
             stream.drop("it was pending when the process was forked, and isn't done in the child")
             stream.renew(self._lock)
         for allocation in self._memory.allocations():
@@ -715,8 +718,7 @@ failure
     def _stop(self) -> None:
         """Drop what is pending, and wait until copies are over that run."""
         with self._lock:
-            streams = (*self._defaults.values(), *self._streams.values(), *self._orphans)
-            for stream in [each for each in streams if each.stop()]:
+            for stream in [each for each in self._streams_of() if each.stop()]:
                 stream.wait(stream.queued)
 
 
@@ -754,9 +756,10 @@ def _meet(fate: Fate, stream: Stream, action: Callable[[], None]) -> None:
     action()
 
 
-def _end(stream: Stream, worker: Worker | None) -> None:
-    """Wait until a thread, which retires, is gone."""
+def _end(stream: Stream) -> None:
+    """Wait until a stream is done, and its thread gone."""
     with stream.lock:
+        worker = stream.retire()
         stream.outlive(worker)
     if worker is not None:
         worker.join()

@@ -311,10 +311,10 @@ class Stream:
         self._changed.notify_all()
         return self._worker
 
-    def close(self) -> Worker | None:
+    def close(self) -> None:
         """Take nothing more, and retire."""
         self._is_closed = True
-        return self.retire()
+        self.retire()
 
     def outlive(self, worker: Worker | None) -> None:
         """Wait until a thread of it has worked all off."""
