@@ -9,10 +9,11 @@ from __future__ import annotations
 import ctypes
 import math
 import operator
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from minitvm.runtime.device import Device, DeviceType
+from minitvm.runtime.device import Device, DeviceType, cpu
 from minitvm.runtime.dtype import BOOL, DType, TypeCode
 from minitvm.runtime.frameworks import is_read_only, readable
 from minitvm.runtime.native import glue, increment_reference
@@ -25,6 +26,7 @@ ALIGNMENT = 256  # bytes, of memory that we allocate: every vector unit and fram
 MAX_NDIM = 64  # numpy's limit, and far above anybody's need
 _TOO_MANY_BYTES = 1 << 63
 _CPU = DeviceType.CPU
+_HOST = cpu(0)
 # The bits that elements of a code have; others are not specified, and so refused.
 _BITS: dict[int, tuple[int, ...]] = {
     TypeCode.BFLOAT: (16,),
@@ -39,6 +41,11 @@ _BITS: dict[int, tuple[int, ...]] = {
     TypeCode.COMPLEX: tuple(range(32, 256, 16)),
     TypeCode.HANDLE: tuple(range(8, 256, 8)),
 }
+
+
+def is_host(device: Device) -> bool:
+    """Whether the device is the CPU, which reads a tensor as it is."""
+    return device == _HOST
 
 
 class DLDevice(ctypes.Structure):
@@ -110,9 +117,6 @@ class DLPackExchangeAPI(ctypes.Structure):
     )
 
 
-_CPU_DEVICE = DLDevice(_CPU, 0)
-
-
 def data_size(tensor: DLTensor, flags: int = 0) -> int:
     """The bytes that the elements of a compact tensor take: DLPack's ``GetDataSize``.
 
@@ -159,6 +163,12 @@ class TensorView(NamedTuple):
     read_only: bool = False
     padded: bool = False  # elements of fewer bits than a byte begin one each
     bit: int = 0  # of the first byte, where a part of packed elements begins
+    device: Device = _HOST
+
+    @property
+    def is_on_host(self) -> bool:
+        """Whether the CPU can read it."""
+        return self.device.device_type == _CPU
 
     @property
     def element_bits(self) -> int:
@@ -219,8 +229,13 @@ def lead_alike(shape: tuple[int, ...], a: tuple[int, ...], b: tuple[int, ...]) -
 # ---- Reading -------------------------------------------------------------------------------------
 
 
-def read_tensor(address: int, read_only: bool = False, padded: bool = False) -> TensorView:
-    """The checked contents of the DLTensor at `address`.
+def read_tensor(
+    address: int,
+    read_only: bool = False,
+    padded: bool = False,
+    accepts: Callable[[Device], bool] = is_host,
+) -> TensorView:
+    """The checked contents of the DLTensor at `address`; on a device that the caller `accepts`.
 
     Missing strides are filled in, the byte offset goes into the address, and the one-bit unsigned
     integer of old producers becomes bool.
@@ -233,7 +248,8 @@ def read_tensor(address: int, read_only: bool = False, padded: bool = False) -> 
         When it lies on another device.
     """
     tensor = DLTensor.from_address(address)
-    check_device(tensor.device.device_type, tensor.device.device_id)
+    device = Device(tensor.device.device_type, tensor.device.device_id)
+    check_device(device, accepts)
     dtype = _read_dtype(tensor.dtype)
     shape = _read_shape(tensor)
     padded = padded and dtype.is_sub_byte
@@ -244,10 +260,11 @@ def read_tensor(address: int, read_only: bool = False, padded: bool = False) -> 
     else:
         strides = compact_strides(shape)
     if not nbytes:
-        return TensorView(0, shape, strides, dtype, read_only, padded)
+        return TensorView(0, shape, strides, dtype, read_only, padded, 0, device)
     if not tensor.data:
         raise BufferError(f"expected memory for the shape {shape}, got a NULL address")
-    view = TensorView(tensor.data + tensor.byte_offset, shape, strides, dtype, read_only, padded)
+    data = tensor.data + tensor.byte_offset
+    view = TensorView(data, shape, strides, dtype, read_only, padded, 0, device)
     span = view.span()
     if span.start <= 0 or span.stop > _TOO_MANY_BYTES:
         raise BufferError(
@@ -270,10 +287,9 @@ def _read_shape(tensor: DLTensor) -> tuple[int, ...]:
     return shape
 
 
-def check_device(device_type: int, device_id: int) -> None:
-    """Raise ValueError unless the device is the CPU."""
-    if (device_type, device_id) != (_CPU, 0):
-        found = Device(device_type, device_id)
+def check_device(found: Device, accepts: Callable[[Device], bool]) -> None:
+    """Raise ValueError unless the device is one that the caller accepts."""
+    if not accepts(found):
         raise ValueError(f"expected memory of cpu(0), got {found}: copy it to the CPU first")
 
 
@@ -304,7 +320,7 @@ def check_dtype(dtype: DType) -> None:
 def request(
     array: Any,
     *,
-    anywhere: bool = False,
+    accepts: Callable[[Device], bool] = is_host,
     move: bool = False,
     copy: bool | None = None,
 ) -> tuple[Any, bool]:
@@ -314,8 +330,8 @@ def request(
     Raises
     ------
     ValueError
-        When the array lies on another device than the CPU, unless it may lie `anywhere`, or its
-        library may `move` it to the CPU.
+        When the array lies on a device that the caller doesn't accept, unless its library may
+        `move` it to the CPU.
     BufferError
         When the array can't be exported as it is; frameworks raise further types of their own.
     """
@@ -323,11 +339,11 @@ def request(
     array = readable(array)
     options: dict[str, Any] = {} if copy is None else {"copy": copy}
     where = getattr(array, "__dlpack_device__", None)
-    if where is not None and not anywhere:
-        found = _device_numbers(where())
-        if move and copy is not False and found != (_CPU, 0):
+    if where is not None:
+        found = Device(*_device_numbers(where()))
+        if move and copy is not False and found != _HOST:
             return array.__dlpack__(max_version=VERSION, dl_device=(_CPU, 0), **options), fixed
-        check_device(*found)
+        check_device(found, accepts)
     try:
         return array.__dlpack__(max_version=VERSION, **options), fixed
     except TypeError:  # a producer from before the keywords
@@ -346,11 +362,13 @@ def _device_numbers(answer: object) -> tuple[int, int]:
     return operator.index(numbers[0]), operator.index(numbers[1])
 
 
-def borrow(capsule: Any, read_only: bool = False) -> TensorView:
+def borrow(
+    capsule: Any, read_only: bool = False, accepts: Callable[[Device], bool] = is_host
+) -> TensorView:
     """The tensor of an unused capsule, which stays unused: valid as long as the capsule lives.
     It is read-only if the capsule or the caller says so."""
     managed, versioned = _open(capsule)
-    return _read_managed(managed, versioned, read_only)
+    return _read_managed(managed, versioned, read_only, accepts)
 
 
 def lent_tensor(capsule: Any) -> tuple[DLTensor, bool]:
@@ -374,7 +392,9 @@ class Taken(NamedTuple):
     copied: bool  # whether nobody else has the memory
 
 
-def consume(capsule: Any, read_only: bool = False) -> Taken:
+def consume(
+    capsule: Any, read_only: bool = False, accepts: Callable[[Device], bool] = is_host
+) -> Taken:
     """The tensor of an unused capsule, which is used from here on.
     It is read-only if the capsule says so, or the caller, of memory that is no copy.
 
@@ -388,10 +408,15 @@ def consume(capsule: Any, read_only: bool = False) -> Taken:
     managed, versioned = _open(capsule)
     native = glue()
     _capsule_set_name(capsule, native.name_used_versioned if versioned else native.name_used_legacy)
-    return adopt(managed, versioned, read_only)
+    return adopt(managed, versioned, read_only, accepts)
 
 
-def adopt(managed: int, versioned: bool, read_only: bool = False) -> Taken:
+def adopt(
+    managed: int,
+    versioned: bool,
+    read_only: bool = False,
+    accepts: Callable[[Device], bool] = is_host,
+) -> Taken:
     """The managed tensor at an address, which is deleted even if it is refused."""
     native = glue()
     if versioned:
@@ -400,7 +425,8 @@ def adopt(managed: int, versioned: bool, read_only: bool = False) -> Taken:
         owner = _capsule_new(managed, native.name_used_legacy, native.disown_legacy)
     flags = _flags(managed) if versioned else 0
     copied = bool(flags & IS_COPIED)
-    return Taken(_read_managed(managed, versioned, read_only and not copied), owner, copied)
+    view = _read_managed(managed, versioned, read_only and not copied, accepts)
+    return Taken(view, owner, copied)
 
 
 def is_capsule(value: object) -> bool:
@@ -422,14 +448,18 @@ def _open(capsule: Any) -> tuple[int, bool]:
     return _capsule_get_pointer(capsule, name), name == b"dltensor_versioned"
 
 
-def _read_managed(managed: int, versioned: bool, read_only: bool) -> TensorView:
+def _read_managed(
+    managed: int, versioned: bool, read_only: bool, accepts: Callable[[Device], bool]
+) -> TensorView:
     if not versioned:
-        return read_tensor(managed + DLManagedTensor.dl_tensor.offset, read_only)
+        tensor = managed + DLManagedTensor.dl_tensor.offset
+        return read_tensor(tensor, read_only, accepts=accepts)
     flags = _flags(managed)
     return read_tensor(
         managed + DLManagedTensorVersioned.dl_tensor.offset,
         read_only or bool(flags & READ_ONLY),
         bool(flags & IS_SUBBYTE_TYPE_PADDED),
+        accepts,
     )
 
 
@@ -471,7 +501,7 @@ def fill_tensor(tensor: DLTensor, view: TensorView, dims: int) -> None:
     if ndim:
         (ctypes.c_int64 * (2 * ndim)).from_address(dims)[:] = [*view.shape, *view.strides]
     tensor.data = view.data
-    tensor.device = _CPU_DEVICE
+    tensor.device = DLDevice(view.device.device_type, view.device.device_id)
     tensor.ndim = ndim
     tensor.dtype = raw_dtype(view.dtype)
     tensor.shape = dims

@@ -506,7 +506,7 @@ def _tensor_of(source: Any) -> tuple[DLTensor, bool, object]:
     if dlpack.is_capsule(source):
         return *dlpack.lent_tensor(source), source
     if not isinstance(source, NDArray | np.ndarray) and hasattr(source, "__dlpack__"):
-        capsule, fixed = dlpack.request(source, anywhere=True)
+        capsule, fixed = dlpack.request(source, accepts=lambda device: True)
         tensor, read_only = dlpack.lent_tensor(capsule)
         return tensor, read_only or fixed, capsule
     array = as_ndarray(source)

@@ -13,12 +13,16 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+import minitvm.runtime.device_api.copies as copies
 import minitvm.runtime.dlpack as dlpack
 import minitvm.runtime.exchange as exchange
 from minitvm.runtime.device import Device, cpu
 from minitvm.runtime.device import device as find_device
+from minitvm.runtime.device_api import registry
+from minitvm.runtime.device_api.allocator import Block
+from minitvm.runtime.device_api.managed import ManagedDevice
+from minitvm.runtime.device_api.streams import Stream, stream_of
 from minitvm.runtime.dlpack import (
-    ALIGNMENT,
     DLTensor,
     Taken,
     TensorView,
@@ -32,7 +36,6 @@ from minitvm.runtime.native import glue, point
 from minitvm.runtime.sub_byte import read_codes, write_codes
 
 _CPU = cpu(0)
-_PLACE = (_CPU.device_type, _CPU.device_id)
 _FIRST_VERSIONED = (1, 0)  # the DLPack whose capsules have a version and flags
 _ADDED = 2  # what `isbuiltin` says of dtypes that others have added to numpy
 
@@ -105,7 +108,7 @@ class NDArray(_Storage):
         tensor = DLTensor.from_address(id(self) + HEADER)
         dlpack.fill_tensor(tensor, view, ctypes.addressof(self._dims))
         flags = ctypes.c_int64.from_address(id(self) + HEADER + ctypes.sizeof(DLTensor))
-        unusual = self.is_lent or not view.is_plain
+        unusual = self.is_lent or not view.is_plain or not view.is_on_host
         flags.value = view.read_only | 2 * unusual | 4 * (0 in view.shape)
 
     @property
@@ -149,7 +152,7 @@ class NDArray(_Storage):
 
     @property
     def device(self) -> Device:
-        return _CPU
+        return self._view.device
 
     ctx = device  # the name up to TVM 0.7
 
@@ -206,7 +209,7 @@ class NDArray(_Storage):
         head = f"NDArray(shape={self.shape}, dtype='{self.dtype}', device={self.device})"
         if isinstance(self._owner, Loan) and self._owner.over:
             return f"<{head}, lent for a call that has returned>"
-        return f"<{head}>\n{_shown(self)}"
+        return f"<{head}>\n{_shown(_on_host(self))}"
 
     # ---- Parts -----------------------------------------------------------------------------------
 
@@ -343,7 +346,8 @@ class NDArray(_Storage):
     # ---- Copies ----------------------------------------------------------------------------------
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """The elements as a new numpy array.
+        """The elements as a new numpy array; of an array on a device, when it has done all that it
+        was asked for.
 
         Raises
         ------
@@ -351,7 +355,7 @@ class NDArray(_Storage):
             When numpy has no such dtype. ``bfloat16`` needs the package ml_dtypes; without it,
             ``a.view("uint16").numpy()`` gives the bits.
         """
-        return np.array(_typed_numpy(self), order="C")
+        return np.array(_typed_numpy(_on_host(self)), order="C")
 
     asnumpy = numpy
 
@@ -359,18 +363,32 @@ class NDArray(_Storage):
         """The only element as a Python number."""
         if self.size != 1:
             raise ValueError(f"NDArray: item expected one element, got the shape {self.shape}")
-        return _values(self).item()
+        return _values(_on_host(self)).item()
 
-    def copyto(self, target: NDArray | Device) -> NDArray:
+    def copyto(self, target: NDArray | Device, stream: Stream | None = None) -> NDArray:
         """Copy the elements into `target`, or into a new array on that device; returns it.
+
+        Parameters
+        ----------
+        target
+            An array of this shape and dtype, on any device, or a device.
+        stream
+            Of the device of either array: the copy is done in the order of that stream, perhaps
+            after this returns. Both arrays stay as they are until then; nobody writes the one or
+            reads the other. By default the copy comes after all that the devices were asked for
+            before, and is done when this returns.
 
         Raises
         ------
         ValueError
-            When shape or dtype differ, the target is read-only, or the device isn't the CPU.
+            When shape or dtype differ, the target is read-only, or the stream is another device's.
+        DeviceError
+            When a device fails; or has failed on a stream, and nobody knows that yet.
         """
         if isinstance(target, Device):
-            return array(self, target)
+            made = empty(self.shape, self.dtype, target)
+            _assign(made, self, stream)
+            return made
         if not hasattr(target, "copyfrom"):
             kind = type(target).__name__
             raise TypeError(f"NDArray: copyto expected an NDArray or a Device, got {kind}")
@@ -379,13 +397,14 @@ class NDArray(_Storage):
                 f"NDArray: copyto expected a target of shape {self.shape} and dtype {self.dtype}, "
                 f"got {target.shape} and {target.dtype}"
             )
-        _assign(target, self)
+        _assign(target, self, stream)
         return target
 
-    def copyfrom(self, source: Any) -> NDArray:
+    def copyfrom(self, source: Any, stream: Stream | None = None) -> NDArray:
         """Copy the elements of an array of the same shape, converted to this dtype; returns self.
 
-        For bfloat16, an array of uint16 holds the bits, as in classic TVM.
+        For bfloat16, an array of uint16 holds the bits, as in classic TVM. For `stream`, see
+        :meth:`copyto`.
 
         Raises
         ------
@@ -397,14 +416,16 @@ class NDArray(_Storage):
             raise ValueError(
                 f"NDArray: copyfrom expected a source of shape {self.shape}, got {values.shape}"
             )
-        _assign(self, values)
+        _assign(self, values, stream)
         return self
 
-    def __reduce__(self) -> tuple[Callable[..., NDArray], tuple[bytes, tuple[int, ...], DType]]:
+    def __reduce__(self) -> tuple[Callable[..., NDArray], tuple[Any, ...]]:
         self._check_loan()
-        compact = array(self) if self.needs_packing or not self.is_contiguous else self
+        source = _on_host(self)
+        compact = array(source) if self.needs_packing or not source.is_contiguous else source
         content = ctypes.string_at(compact.data, compact.nbytes)
-        return _from_bytes, (content, self.shape, self.dtype)
+        state = (content, self.shape, self.dtype)
+        return _from_bytes, state if source is self else (*state, self.device)
 
     # ---- Other libraries -------------------------------------------------------------------------
 
@@ -421,12 +442,14 @@ class NDArray(_Storage):
         Parameters
         ----------
         stream
-            None, as the CPU has no streams.
+            Of an array on a device: where the consumer will use it, a stream of ours or a handle of
+            the device's, which then waits for what the device was asked for; -1 to wait for
+            nothing; None waits here until it is done. None on the CPU, which has no streams.
         max_version
             The newest DLPack that the consumer reads, (major, minor). Without, or before 1.0, the
             capsule is one of the old kind, which can't say that memory is read-only.
         dl_device
-            Where the consumer wants it; only the CPU, (1, 0).
+            Where the consumer wants it: where it is, or on the CPU, (1, 0), as a copy.
         copy
             True makes a copy, which belongs to the consumer alone; False never does.
 
@@ -437,11 +460,15 @@ class NDArray(_Storage):
             capsule that can't say so; and where only a copy could be exported, with ``copy=False``.
         """
         _ = NDArray.__dlpack_c_exchange_api__  # has compiled code in the place of this from now on
-        if stream is not None:
+        on_host = self._view.is_on_host
+        if stream is not None and on_host:
             raise StreamError(f"NDArray: expected stream=None on the CPU, got {stream!r}")
-        if dl_device is not None and _pair("dl_device", dl_device) != self.__dlpack_device__():
-            wanted = Device(*_pair("dl_device", dl_device))
+        wanted = self.device if dl_device is None else Device(*_pair("dl_device", dl_device))
+        moved = wanted != self.device
+        if moved and (wanted != _CPU or (copy is not None and not copy)):
             raise BufferError(f"NDArray: can't export memory of {self.device} as {wanted}")
+        if not on_host and not moved:
+            _wait_for_consumer(registry.managed(self.device), stream)
         versioned = (
             max_version is not None and _pair("max_version", max_version) >= _FIRST_VERSIONED
         )
@@ -452,7 +479,7 @@ class NDArray(_Storage):
                 f"NDArray: expected packed {self.dtype} from the beginning of a byte, got padded "
                 "elements or a part, which need a copy"
             )
-        source = array(self) if copy or repacked else self
+        source = array(self, wanted) if copy or repacked or moved else self
         if source.read_only and not versioned:
             raise BufferError("NDArray: read-only memory needs a consumer of DLPack 1.0 or newer")
         return dlpack.export(
@@ -462,7 +489,7 @@ class NDArray(_Storage):
     _dlpack_slowly = __dlpack__
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return _PLACE
+        return (self.device.device_type, self.device.device_id)
 
     __dlpack_c_exchange_api__: object = exchange.Exchange(lambda: _rare())
 
@@ -507,20 +534,32 @@ class NDArray(_Storage):
 def empty(
     shape: int | tuple[int, ...],
     dtype: DTypeLike = "float32",
-    device: Device | None = None,
+    device: Device | str | None = None,
     mem_scope: str | None = None,
 ) -> NDArray:
-    """A new array with unspecified elements, in memory aligned to 256 bytes.
+    """A new array with unspecified elements, on the CPU in memory aligned to 256 bytes.
+
+    Parameters
+    ----------
+    shape, dtype
+        Of the array.
+    device
+        Where it is: the CPU by default. Its memory comes from the device's cache
+        (docs/device_memory.md), with ``with stream:`` in the order of that stream.
+    mem_scope
+        Classic; only "global".
 
     Raises
     ------
     ValueError
-        For a negative extent, a device other than the CPU, or a memory scope.
+        For a negative extent, a device that isn't there, or a memory scope.
+    DeviceMemoryError
+        When the device has no memory left.
 
     >>> empty((2, 3)).shape
     (2, 3)
     """
-    _check_place(device, mem_scope)
+    place = _place(device, mem_scope)
     extents = shape if isinstance(shape, tuple | list) else (shape,)
     dims = tuple(operator.index(extent) for extent in extents)
     if min(dims, default=0) < 0 or len(dims) > dlpack.MAX_NDIM:
@@ -528,14 +567,15 @@ def empty(
     kind = DType.of(dtype)
     dlpack.check_dtype(kind)
     nbytes = dlpack.size_of(dims, kind)
-    memory = np.empty(nbytes + ALIGNMENT, np.uint8)
-    data = -(-memory.ctypes.data // ALIGNMENT) * ALIGNMENT
-    return NDArray(TensorView(data, dims, compact_strides(dims), kind), memory)
+    block = place.allocate(nbytes) if nbytes else None
+    data = 0 if block is None else block.address
+    view = TensorView(data, dims, compact_strides(dims), kind, device=place.device)
+    return NDArray(view, block)
 
 
 def array(
     arr: Any,
-    device: Device | None = None,
+    device: Device | str | None = None,
     mem_scope: str | None = None,
     dtype: DTypeLike | None = None,
 ) -> NDArray:
@@ -544,9 +584,9 @@ def array(
     Parameters
     ----------
     arr
-        The elements.
+        The elements, on any device.
     device, mem_scope
-        Where to; only the CPU.
+        Where to: the CPU by default.
     dtype
         The dtype of the result; by default that of `arr` (of ``np.array(arr)``, for lists). For
         bfloat16, an array of uint16 holds the bits, as in classic TVM.
@@ -554,9 +594,9 @@ def array(
     >>> array([1, 2], dtype="bfloat16").dtype
     DType('bfloat16')
     """
-    _check_place(device, mem_scope)
+    _place(device, mem_scope)
     source = _source(arr)
-    target = empty(source.shape, source.dtype if dtype is None else dtype)
+    target = empty(source.shape, source.dtype if dtype is None else dtype, device)
     _assign(target, source)
     return target
 
@@ -578,8 +618,8 @@ def from_dlpack(
     source
         The array. Where its type has DLPack's C exchange API, that is what is asked.
     device
-        Where the result lies: only the CPU. By default it lies where `source` does; with it, the
-        library of `source` is asked to copy what lies elsewhere.
+        Where the result lies. By default it lies where `source` does, on the CPU or a device that
+        is there; with the CPU, the library of `source` is asked to copy what lies elsewhere.
     copy
         By default memory is shared. True makes a copy, which can be written; False refuses memory
         that had to be copied.
@@ -593,7 +633,7 @@ def from_dlpack(
     BufferError
         When its memory can't be shared; libraries raise errors of their own, too.
     ValueError
-        When it isn't on the CPU, or had to be copied with ``copy=False``.
+        When it is on a device that isn't there, or had to be copied with ``copy=False``.
 
     >>> x = np.arange(3)
     >>> a = from_dlpack(x)
@@ -606,14 +646,16 @@ def from_dlpack(
         known = _quickly[0](source)
         if known is not None:
             return known
-    if device is not None:
-        _check_place(find_device(device) if isinstance(device, str) else device, None)
-    taken = _take(source, device is not None, copy)
-    if copy is not None and not copy and taken.copied:
+    place = None if device is None else _place(device, None).device
+    taken = _take(source, place == _CPU, copy)
+    moved = place not in (None, taken.view.device)
+    if copy is not None and not copy and (taken.copied or moved):
         raise ValueError("from_dlpack: expected shared memory, got a copy, with copy=False")
     view = taken.view._replace(read_only=True) if read_only else taken.view
     made = NDArray(view, taken.owner)
-    return array(made) if copy and (made.read_only or not taken.copied) else made
+    if moved or (copy and (made.read_only or not taken.copied)):
+        return array(made, made.device if place is None else place)
+    return made
 
 
 # Makes an array of a tensor of a type that compiled code has learnt; None for others.
@@ -635,7 +677,7 @@ def _learn(source: object) -> None:
 def _take(source: Any, move: bool, copy: bool | None) -> Taken:
     """The tensor of an array or capsule, of which a copy may be all that can be had."""
     if dlpack.is_capsule(source):
-        return dlpack.consume(source)
+        return dlpack.consume(source, accepts=registry.exists)
     if not hasattr(source, "__dlpack__"):
         kind = type(source).__name__
         raise NotExportable(
@@ -647,13 +689,27 @@ def _take(source: Any, move: bool, copy: bool | None) -> Taken:
         managed, fixed = exchange.request(source)
         if managed:
             _learn(source)
-            return dlpack.adopt(managed, True, fixed)
+            taken = dlpack.adopt(managed, True, fixed, accepts=registry.exists)
+            if not taken.view.is_on_host:
+                taken.view.device.sync()  # which this way of asking leaves to us
+            return taken
     # Of True, we make the copy: what a library makes of it, not all of them say.
     asked = False if copy is not None and not copy else None
-    capsule, fixed = dlpack.request(source, move=move, copy=asked)
+    capsule, fixed = dlpack.request(source, accepts=registry.exists, move=move, copy=asked)
     if type(source) is np.ndarray:
         _learn(source)
-    return dlpack.consume(capsule, fixed)
+    return dlpack.consume(capsule, fixed, accepts=registry.exists)
+
+
+def _wait_for_consumer(place: ManagedDevice, stream: Any) -> None:
+    """The part of a producer in DLPack's protocol of streams."""
+    if stream is None or not place.driver.has_streams:
+        place.synchronize()
+    elif isinstance(stream, Stream):
+        stream_of(place.device, stream, "NDArray: __dlpack__").wait(place.current_stream.record())
+    elif stream != -1:
+        event = place.current_stream.record()
+        place.driver.stream_wait_event(place.device, stream, event.handle, place.device)
 
 
 def _export_managed(exported: object) -> int:
@@ -713,8 +769,8 @@ def as_ndarray(source: Any) -> NDArray | None:
     if isinstance(source, type | np.generic | bytes | bytearray):
         return None
     if hasattr(source, "__dlpack__"):
-        capsule, read_only = dlpack.request(source)
-        return NDArray(dlpack.borrow(capsule, read_only), capsule)
+        capsule, read_only = dlpack.request(source, accepts=registry.exists)
+        return NDArray(dlpack.borrow(capsule, read_only, registry.exists), capsule)
     seen = _seen_by_numpy(source)
     return None if seen is None else NDArray(_read_numpy(seen), seen)
 
@@ -725,17 +781,38 @@ def _pair(name: str, value: Any) -> tuple[int, int]:
     return operator.index(value[0]), operator.index(value[1])
 
 
-def _check_place(device: Device | None, mem_scope: str | None) -> None:
-    if device is not None and device != _CPU:
-        raise ValueError(f"NDArray: expected the device cpu(0), got {device}")
+def _place(device: Device | str | None, mem_scope: str | None) -> ManagedDevice:
+    """The device where memory is asked for."""
     if mem_scope not in (None, "", "global"):
         raise ValueError(f"NDArray: expected the memory scope 'global', got {mem_scope!r}")
+    if device is None:
+        return registry.CPU
+    found: object = find_device(device) if isinstance(device, str) else device
+    if not isinstance(found, Device):
+        kind = type(device).__name__
+        raise TypeError(f"NDArray: expected a device such as tvm.cpu(0), got {kind}")
+    try:
+        return registry.managed(found)
+    except ValueError as error:
+        error.args = (f"NDArray: {error}",)
+        raise
 
 
-def _from_bytes(content: bytes, shape: tuple[int, ...], dtype: DType) -> NDArray:
+def _on_host(source: NDArray) -> NDArray:
+    """The array, or, where it is on a device, a copy on the CPU that lies alike."""
+    if source._view.is_on_host:
+        return source
+    source._check_loan()
+    view, owner = copies.fetch(source._view)
+    return NDArray(view, owner)
+
+
+def _from_bytes(
+    content: bytes, shape: tuple[int, ...], dtype: DType, device: Device = _CPU
+) -> NDArray:
     made = empty(shape, dtype)
     ctypes.memmove(made.data, content, len(content))
-    return made
+    return made if device == _CPU else made.copyto(device)
 
 
 # ---- Between numpy and us ------------------------------------------------------------------------
@@ -813,7 +890,7 @@ def _offsets(source: NDArray) -> np.ndarray[Any, Any]:
 def _raw_numpy(source: NDArray) -> np.ndarray[Any, Any]:
     """The memory as a numpy array of a dtype of the same size; a last axis for the lanes. Not of
     packed elements."""
-    owner = source._export_owner()
+    owner = _owner_on_host(source)
     dtype = source.dtype
     element = dtype.element
     # The stride of a single element says nothing, and may be beyond all bounds.
@@ -828,6 +905,16 @@ def _raw_numpy(source: NDArray) -> np.ndarray[Any, Any]:
     if kind is None:
         kind = np.dtype(f"V{element.itemsize}")
     return _in_place(source.data, shape, strides, kind, source.read_only, owner)
+
+
+def _owner_on_host(source: NDArray) -> object:
+    """What numpy has to hold for as long as it uses the memory."""
+    if not source._view.is_on_host:
+        raise BufferError(
+            f"NDArray: expected memory of the CPU, got an array on {source.device}: a.numpy() and "
+            "a.copyto(tvm.cpu(0)) copy it"
+        )
+    return source._export_owner()
 
 
 def _in_place(
@@ -901,7 +988,7 @@ def _codes(source: NDArray) -> np.ndarray[Any, Any]:
 
 def _bytes(source: NDArray) -> np.ndarray[Any, Any]:
     """All bytes from the first element to the last."""
-    span, owner = source._view.span(), source._export_owner()
+    span, owner = source._view.span(), _owner_on_host(source)
     kind = np.dtype(np.uint8)
     return _in_place(span.start, (len(span),), (1,), kind, source.read_only, owner)
 
@@ -951,7 +1038,7 @@ def _source(value: Any) -> NDArray:
     return NDArray(_read_numpy(made), made)
 
 
-def _assign(target: NDArray, value: Any) -> None:
+def _assign(target: NDArray, value: Any, stream: Stream | None = None) -> None:
     """Copy `value` into `target`: broadcast, converted as numpy's assignment converts."""
     if target.read_only:
         raise ValueError(
@@ -959,7 +1046,17 @@ def _assign(target: NDArray, value: Any) -> None:
             "and write that"
         )
     source = _source(value)
-    is_number = isinstance(value, np.generic)
+    if stream is not None:
+        _check_stream(stream, target, source)
+    if not (target._view.is_on_host and source._view.is_on_host):
+        _assign_across(target, source, value, stream)
+        return
+    if stream is not None:
+        stream.synchronize()
+    _assign_on_host(target, source, isinstance(value, np.generic))
+
+
+def _assign_on_host(target: NDArray, source: NDArray, is_number: bool) -> None:
     if target.dtype.is_bfloat16 and source.dtype == UINT16 and not is_number:
         target = target.view(UINT16)
     if target._view.is_packed or (source.dtype == target.dtype and source._view.is_packed):
@@ -971,6 +1068,68 @@ def _assign(target: NDArray, value: Any) -> None:
         _raw_numpy(target.view(UINT16))[...] = rounded
     else:
         _typed_numpy(target)[...] = _values(source)
+
+
+def _assign_across(
+    target: NDArray, source: NDArray, value: Any, stream: Stream | None = None
+) -> None:
+    """Where one of the two is on a device. The elements come as they are; the CPU converts,
+    broadcasts, and brings together what lies scattered."""
+    for each in (target, source):
+        each._check_loan()
+    if target.shape == source.shape and copies.are_alike(target._view, source._view):
+        used = _used_on(stream, target, source)
+        copies.copy(target._view, source._view, stream)
+        if stream is not None:
+            stream.keep(*used)
+        return
+    if stream is not None:
+        stream.synchronize()
+    known = source if source._view.is_on_host else _on_host(source)
+    is_number = isinstance(value, np.generic)
+    if target._view.is_on_host:
+        _assign_on_host(target, known, is_number)
+    elif target._view.is_packed:
+        fetched = _on_host(target)
+        _assign_on_host(fetched, known, is_number)
+        copies.write_back(target._view, fetched._view)
+    else:
+        staged = _empty_like(target)
+        _assign_on_host(staged, known, is_number)
+        copies.copy(target._view, staged._view)
+
+
+def _empty_like(target: NDArray) -> NDArray:
+    """A compact array of the CPU, whose elements have as many bytes."""
+    memory = np.empty(dlpack.size_of(target.shape, target.dtype, target.padded), np.uint8)
+    view = target._view._replace(
+        data=memory.ctypes.data, strides=compact_strides(target.shape), device=_CPU
+    )
+    return NDArray(view, memory)
+
+
+def _used_on(stream: Stream | None, *arrays: NDArray) -> list[object]:
+    """Makes known that a stream is about to use arrays; what it has to keep meanwhile."""
+    if stream is None:
+        return []
+    used: list[object] = []
+    for each in arrays:
+        owner = each._owner
+        if isinstance(owner, Block) and each.device == stream.device:
+            registry.managed(each.device).use_on(owner, stream)
+        else:
+            used.append(owner)
+    return used
+
+
+def _check_stream(stream: Any, target: NDArray, source: NDArray) -> None:
+    devices = [each.device for each in (target, source)]
+    if isinstance(stream, Stream) and stream.device in devices:
+        return
+    listed = " or ".join(dict.fromkeys(map(str, devices)))
+    found = f"one of {stream.device}" if isinstance(stream, Stream) else type(stream).__name__
+    kind = ValueError if isinstance(stream, Stream) else TypeError
+    raise kind(f"NDArray: expected a stream of {listed}, got {found}")
 
 
 def _codes_as(dtype: DType, source: NDArray) -> np.ndarray[Any, Any]:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, final
 from minitvm.runtime.arrangement import ASKS_FOR_VARIANT, NEEDS_VARIANT, Variants
 from minitvm.runtime.c_function import CFunction
 from minitvm.runtime.call_path import call_path
+from minitvm.runtime.device_api.registry import exists
 from minitvm.runtime.dlpack import TensorView, read_tensor
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import InternalError
@@ -120,7 +121,7 @@ class _Running:
         if given is not None:
             return given
         fixed = (at for at, read_only in self.read_only.items() if read_only)
-        return any(view.data in read_tensor(at).span() for at in fixed)
+        return any(view.data in read_tensor(at, accepts=exists).span() for at in fixed)
 
 
 class _Thread(threading.local):
@@ -673,7 +674,7 @@ def from_c(value: TVMValue, code: int, loan: Loan) -> Any:
 
 def _lend(tensor: int, loan: Loan) -> NDArray:
     """The array of the DLTensor at an address, valid until `loan` is over."""
-    view, running = read_tensor(tensor), _thread.running
+    view, running = read_tensor(tensor, accepts=exists), _thread.running
     read_only = running is not None and running.is_read_only(tensor, view)
     return NDArray(view._replace(read_only=read_only), loan)
 

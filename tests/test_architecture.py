@@ -58,11 +58,13 @@ OPTIONAL = {"torch", "ml_dtypes", "google", "safetensors", "typing_extensions"}
 # traversal, which stand above the nodes; a stage knows its schedule, by its type. hashlib loads
 # OpenSSL, and logging much, which `import minitvm` does not need. `te` hands hybrid on when it is
 # asked for, and the face explain; both import them for type checkers alone. An array learns of the
-# call path, which knows arrays, when the first tensor of a type comes.
+# call path, which knows arrays, when the first tensor of a type comes. A device's methods ask the
+# registry of devices, which knows Device.
 IMPORTED_INSIDE = {
     ("minitvm", "minitvm.explanation.explain"),
     ("minitvm.auto_scheduler.attempts", "logging"),
     ("minitvm.runtime.code_cache", "hashlib"),
+    ("minitvm.runtime.device", "minitvm.runtime.device_api.registry"),
     ("minitvm.runtime.ndarray", "minitvm.runtime.call_path"),
     ("minitvm.te", "minitvm.te.hybrid"),
     ("minitvm.te.stage", "minitvm.te.schedule"),

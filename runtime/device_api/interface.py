@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from minitvm.runtime.device import Device
@@ -17,6 +18,16 @@ Handle: TypeAlias = Any
 """What a device calls a stream or an event: any object of its own, an address for plugins in C."""
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class Status(IntEnum):
+    """``C_Status`` of the C interface."""
+
+    SUCCESS = 0
+    WARNING = 1
+    FAILED = 2
+    ERROR = 3
+    INTERNAL_ERROR = 4
 
 
 class MemoryStats(NamedTuple):
@@ -72,11 +83,11 @@ class DeviceInterface(ABC):
         """The address of `size` new bytes; 0, or MemoryError, where there are none."""
 
     @abstractmethod
-    def device_memory_deallocate(self, device: Device, address: int, size: int) -> None:
+    def device_memory_deallocate(self, device: Device, address: int, size: int) -> int | None:
         """Take back what `device_memory_allocate` gave for that size."""
 
     @optional
-    def device_memory_set(self, device: Device, address: int, value: int, size: int) -> None:
+    def device_memory_set(self, device: Device, address: int, value: int, size: int) -> int | None:
         """Write a byte's value to `size` bytes of the device."""
         raise NotImplementedError
 
@@ -93,7 +104,7 @@ class DeviceInterface(ABC):
         raise NotImplementedError
 
     @optional
-    def host_memory_deallocate(self, device: Device, address: int, size: int) -> None:
+    def host_memory_deallocate(self, device: Device, address: int, size: int) -> int | None:
         """Take back what `host_memory_allocate` gave."""
         raise NotImplementedError
 
@@ -103,31 +114,31 @@ class DeviceInterface(ABC):
         raise NotImplementedError
 
     @optional
-    def unified_memory_deallocate(self, device: Device, address: int, size: int) -> None:
+    def unified_memory_deallocate(self, device: Device, address: int, size: int) -> int | None:
         """Take back what `unified_memory_allocate` gave."""
         raise NotImplementedError
 
     # ---- Copies: done when they return -----------------------------------------------------------
 
     @optional
-    def memory_copy_h2d(self, device: Device, target: int, source: int, size: int) -> None:
+    def memory_copy_h2d(self, device: Device, target: int, source: int, size: int) -> int | None:
         """Copy bytes of the host to the device."""
         raise NotImplementedError
 
     @optional
-    def memory_copy_d2h(self, device: Device, target: int, source: int, size: int) -> None:
+    def memory_copy_d2h(self, device: Device, target: int, source: int, size: int) -> int | None:
         """Copy bytes of the device to the host."""
         raise NotImplementedError
 
     @optional
-    def memory_copy_d2d(self, device: Device, target: int, source: int, size: int) -> None:
+    def memory_copy_d2d(self, device: Device, target: int, source: int, size: int) -> int | None:
         """Copy bytes within a device."""
         raise NotImplementedError
 
     @optional
     def memory_copy_p2p(
         self, target_device: Device, source_device: Device, target: int, source: int, size: int
-    ) -> None:
+    ) -> int | None:
         """Copy bytes to another device of the same type."""
         raise NotImplementedError
 
@@ -136,21 +147,21 @@ class DeviceInterface(ABC):
     @optional
     def async_memory_copy_h2d(
         self, device: Device, stream: Handle, target: int, source: int, size: int
-    ) -> None:
+    ) -> int | None:
         """`memory_copy_h2d` on a stream."""
         raise NotImplementedError
 
     @optional
     def async_memory_copy_d2h(
         self, device: Device, stream: Handle, target: int, source: int, size: int
-    ) -> None:
+    ) -> int | None:
         """`memory_copy_d2h` on a stream."""
         raise NotImplementedError
 
     @optional
     def async_memory_copy_d2d(
         self, device: Device, stream: Handle, target: int, source: int, size: int
-    ) -> None:
+    ) -> int | None:
         """`memory_copy_d2d` on a stream."""
         raise NotImplementedError
 
@@ -163,7 +174,7 @@ class DeviceInterface(ABC):
         target: int,
         source: int,
         size: int,
-    ) -> None:
+    ) -> int | None:
         """`memory_copy_p2p` on a stream of the target's device."""
         raise NotImplementedError
 
@@ -202,27 +213,27 @@ class DeviceInterface(ABC):
     # ---- Devices ---------------------------------------------------------------------------------
 
     @optional
-    def initialize(self) -> None:
+    def initialize(self) -> int | None:
         """Called once, before anything else."""
         raise NotImplementedError
 
     @optional
-    def finalize(self) -> None:
+    def finalize(self) -> int | None:
         """Called once, after everything else."""
         raise NotImplementedError
 
     @optional
-    def init_device(self, device: Device) -> None:
+    def init_device(self, device: Device) -> int | None:
         """Called once for each device, before it is used."""
         raise NotImplementedError
 
     @optional
-    def deinit_device(self, device: Device) -> None:
+    def deinit_device(self, device: Device) -> int | None:
         """Called once for each device, after it has been used."""
         raise NotImplementedError
 
     @optional
-    def set_device(self, device: Device) -> None:
+    def set_device(self, device: Device) -> int | None:
         """Makes a device the current one of the calling thread."""
         raise NotImplementedError
 
@@ -262,7 +273,7 @@ class DeviceInterface(ABC):
         raise NotImplementedError
 
     @optional
-    def synchronize_device(self, device: Device) -> None:
+    def synchronize_device(self, device: Device) -> int | None:
         """Wait until all streams of a device are done; what failed on them is raised."""
         raise NotImplementedError
 
@@ -274,7 +285,7 @@ class DeviceInterface(ABC):
         raise NotImplementedError
 
     @optional
-    def destroy_stream(self, device: Device, stream: Handle) -> None:
+    def destroy_stream(self, device: Device, stream: Handle) -> int | None:
         """Take a stream back, when it is done."""
         raise NotImplementedError
 
@@ -284,19 +295,19 @@ class DeviceInterface(ABC):
         raise NotImplementedError
 
     @optional
-    def synchronize_stream(self, device: Device, stream: Handle) -> None:
+    def synchronize_stream(self, device: Device, stream: Handle) -> int | None:
         """Wait until a stream is done; what failed on it is raised."""
         raise NotImplementedError
 
     @optional
     def stream_add_callback(
         self, device: Device, stream: Handle, callback: Callable[[], None]
-    ) -> None:
+    ) -> int | None:
         """Call a function when a stream has come so far."""
         raise NotImplementedError
 
     @optional
-    def stream_wait_event(self, device: Device, stream: Handle, event: Handle) -> None:
+    def stream_wait_event(self, device: Device, stream: Handle, event: Handle) -> int | None:
         """Let a stream wait until an event has happened."""
         raise NotImplementedError
 
@@ -306,12 +317,12 @@ class DeviceInterface(ABC):
         raise NotImplementedError
 
     @optional
-    def record_event(self, device: Device, stream: Handle, event: Handle) -> None:
+    def record_event(self, device: Device, stream: Handle, event: Handle) -> int | None:
         """Make the place, where a stream is now, the event's."""
         raise NotImplementedError
 
     @optional
-    def destroy_event(self, device: Device, event: Handle) -> None:
+    def destroy_event(self, device: Device, event: Handle) -> int | None:
         """Take an event back."""
         raise NotImplementedError
 
@@ -321,14 +332,14 @@ class DeviceInterface(ABC):
         raise NotImplementedError
 
     @optional
-    def synchronize_event(self, device: Device, event: Handle) -> None:
+    def synchronize_event(self, device: Device, event: Handle) -> int | None:
         """Wait until an event has happened; what failed before it is raised."""
         raise NotImplementedError
 
     # ---- Kernels ---------------------------------------------------------------------------------
 
     @optional
-    def launch(self, device: Device, stream: Handle, kernel: Kernel) -> None:
+    def launch(self, device: Device, stream: Handle, kernel: Kernel) -> int | None:
         """Run code that was compiled for the CPU on a stream, with the device's memory."""
         raise NotImplementedError
 

@@ -226,12 +226,12 @@ def test_copy_is_none_true_or_false() -> None:
     assert fixed[0] == 0
 
 
-def test_the_cpu_is_the_only_device() -> None:
+def test_devices_that_are_not_there() -> None:
     x = np.arange(5)
     for place in (None, "cpu", cpu(0), device("llvm")):
         assert np.may_share_memory(x, np.asarray(from_dlpack(x, device=place)))
         assert not np.may_share_memory(x, np.asarray(from_dlpack(x, place, True)))
-    with pytest.raises(ValueError, match=r"expected the device cpu\(0\), got cuda\(0\)"):
+    with pytest.raises(ValueError, match=r"expected a device that is there .*, got cuda\(0\)"):
         from_dlpack(x, device="gpu")
     with pytest.raises(ValueError, match=r"expected the device cpu\(0\), got cpu\(1\)"):
         from_dlpack(x, device=cpu(1))

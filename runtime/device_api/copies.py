@@ -1,0 +1,161 @@
+"""Copies of tensors between devices, and between a device and the CPU.
+
+A device copies runs of bytes. Elements that don't lie together are copied run by run; where they
+come from a device in runs of a few bytes, all bytes between the first and the last come, and the
+CPU picks those out.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from minitvm.runtime.device import Device, cpu
+from minitvm.runtime.device_api.registry import managed
+from minitvm.runtime.device_api.streams import Stream
+from minitvm.runtime.dlpack import TensorView, compact_strides, lead_alike
+
+_SHORT = 4096  # bytes: of shorter runs, a device copies many in one go faster than one by one
+_FEW = 16  # times the bytes of the elements, at most, come where runs are short
+_PIECE = 1 << 22  # bytes at a time, from one kind of device to another
+_HOST = cpu(0)
+
+
+def copy(target: TensorView, source: TensorView, stream: Stream | None = None) -> None:
+    """Copy the bytes of `source` to `target`, of the same shape and dtype, one of them on a device.
+
+    Without a stream, everything that the devices were asked for before is done first, and the copy
+    is done when this returns. With one, of either device, it is done in the order of that stream.
+    """
+    if 0 in target.shape:
+        return
+    if stream is not None and not _is_direct(stream, target, source):
+        stream.synchronize()
+        stream = None
+    if stream is None:
+        for view in (target, source):
+            if not view.is_on_host:
+                managed(view.device).synchronize()
+    runs = _runs(target, source)
+    for to, start in zip(runs.targets, runs.sources, strict=True):
+        _move(target.device, source.device, to, start, runs.size, stream)
+
+
+def fetch(source: TensorView) -> tuple[TensorView, object]:
+    """The elements of a tensor on a device in new memory of the CPU, and what keeps that memory."""
+    needed = (source.element_bits * math.prod(source.shape) + 7) // 8
+    span = source.span()
+    few = len(span) <= _FEW * needed
+    if source.element_bits % 8 or (few and _runs(source, source, spread=False).size < _SHORT):
+        host = np.empty(len(span), np.uint8)
+        if host.size:
+            managed(source.device).synchronize()
+            _move(_HOST, source.device, host.ctypes.data, span.start, host.size, None)
+        shift = host.ctypes.data - span.start
+        return source._replace(data=source.data + shift, device=_HOST, read_only=False), host
+    host = np.empty(needed, np.uint8)
+    compact = source._replace(
+        data=host.ctypes.data,
+        strides=compact_strides(source.shape),
+        device=_HOST,
+        read_only=False,
+    )
+    copy(compact, source)
+    return compact, host
+
+
+def write_back(target: TensorView, fetched: TensorView) -> None:
+    """Copy all bytes between the first and the last element, which `fetch` gave, back: elements of
+    which several share a byte."""
+    span = target.span()
+    if len(span):
+        _move(target.device, _HOST, span.start, fetched.span().start, len(span), None)
+
+
+def are_alike(target: TensorView, source: TensorView) -> bool:
+    """Whether the elements of two tensors of the same shape are the same bytes in the same order,
+    without gaps."""
+    return (target.dtype, target.padded) == (source.dtype, source.padded) and all(
+        not view.bit and lead_alike(view.shape, view.strides, compact_strides(view.shape))
+        for view in (target, source)
+    )
+
+
+class _Runs(NamedTuple):
+    """Runs of bytes: how long each is, and where they begin."""
+
+    size: int
+    targets: list[int]
+    sources: list[int]
+
+
+def _runs(target: TensorView, source: TensorView, spread: bool = True) -> _Runs:
+    """The runs that both tensors have in common; only their size, if not `spread`."""
+    if are_alike(target, source):
+        bits = target.element_bits * math.prod(target.shape)
+        return _Runs((bits + 7) // 8, [target.data], [source.data])
+    assert target.element_bits % 8 == 0
+    size = target.element_bits // 8
+    dims = [
+        (extent, to * size, start * size)
+        for extent, to, start in zip(target.shape, target.strides, source.strides, strict=True)
+        if extent != 1
+    ]
+    while dims and dims[-1][1:] == (size, size):
+        size *= dims.pop()[0]
+    if not spread:
+        return _Runs(size, [], [])
+    targets = sources = np.zeros(1, np.int64)
+    for extent, to, start in dims:
+        steps = np.arange(extent, dtype=np.int64)
+        targets = np.add.outer(targets, steps * to).ravel()
+        sources = np.add.outer(sources, steps * start).ravel()
+    return _Runs(size, (targets + target.data).tolist(), (sources + source.data).tolist())
+
+
+def _is_direct(stream: Stream, target: TensorView, source: TensorView) -> bool:
+    """Whether a device copies that on the stream."""
+    if target.is_on_host or source.is_on_host:
+        return True
+    return target.device.device_type == source.device.device_type and stream.device == target.device
+
+
+def _move(
+    to: Device, start: Device, target: int, source: int, size: int, stream: Stream | None
+) -> None:
+    """Copy bytes, on a stream, or now."""
+    device = start if to == _HOST else to
+    driver = managed(device).driver
+    if start == _HOST:
+        if stream is None:
+            driver.memory_copy_h2d(device, target, source, size)
+        else:
+            driver.async_memory_copy_h2d(device, stream.handle, target, source, size)
+    elif to == _HOST:
+        if stream is None:
+            driver.memory_copy_d2h(device, target, source, size)
+        else:
+            driver.async_memory_copy_d2h(device, stream.handle, target, source, size)
+    elif to == start:
+        if stream is None:
+            driver.memory_copy_d2d(device, target, source, size)
+        else:
+            driver.async_memory_copy_d2d(device, stream.handle, target, source, size)
+    elif to.device_type == start.device_type:
+        if stream is None:
+            driver.memory_copy_p2p(to, start, target, source, size)
+        else:
+            driver.async_memory_copy_p2p(to, start, stream.handle, target, source, size)
+    else:
+        _move_through_host(to, start, target, source, size)
+
+
+def _move_through_host(to: Device, start: Device, target: int, source: int, size: int) -> None:
+    buffer = ctypes.create_string_buffer(min(size, _PIECE))
+    for offset in range(0, size, _PIECE):
+        count, at = min(_PIECE, size - offset), ctypes.addressof(buffer)
+        managed(start).driver.memory_copy_d2h(start, at, source + offset, count)
+        managed(to).driver.memory_copy_h2d(to, target + offset, at, count)

@@ -1,0 +1,79 @@
+"""ManagedDevice: one device, with its memory and its streams."""
+
+from __future__ import annotations
+
+import weakref
+from typing import final
+
+from minitvm.runtime.device import Device
+from minitvm.runtime.device_api.allocator import Allocator, Block, Statistics
+from minitvm.runtime.device_api.driver import Driver
+from minitvm.runtime.device_api.streams import Event, Stream, innermost_stream, stream_of
+
+
+@final
+class ManagedDevice:
+    """What the arrays and kernels of one device share."""
+
+    def __init__(self, driver: Driver, device: Device) -> None:
+        self.driver = driver
+        self.device = device
+        self.allocator = Allocator(driver, device)
+        self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
+        self._default: list[Stream] = []
+
+    def create_stream(self) -> Stream:
+        stream = Stream(self.driver, self.device)
+        self._streams.add(stream)
+        return stream
+
+    def create_event(self) -> Event:
+        return Event(self.driver, self.device)
+
+    @property
+    def current_stream(self) -> Stream:
+        """The stream on which kernels of this thread run: that of the ``with stream:`` around, or
+        one that the device has for all threads."""
+        found = innermost_stream(self.device)
+        if found is not None:
+            return found
+        if not self._default:
+            self._default.append(self.create_stream())  # of two at once, the first is everybody's
+        return self._default[0]
+
+    def allocate(self, size: int) -> Block:
+        """New memory; with a ``with stream:`` around, to be used on that stream first."""
+        stream = innermost_stream(self.device)
+        return self.allocator.allocate(size, None if stream is None else stream.handle)
+
+    def use_on(self, block: Block, stream: Stream) -> None:
+        """Makes known that a stream of the device is about to use a block."""
+        if block.stream is not None and block.stream != stream.handle:
+            event = self.create_event()
+            self.driver.record_event(self.device, block.stream, event.handle)
+            event.is_recorded = True
+            stream.wait(event)
+        block.record_stream(stream.handle)
+
+    def synchronize(self, stream: Stream | None = None) -> None:
+        """Wait until all of the device, or what is on a stream, is done."""
+        if stream is not None:
+            stream_of(self.device, stream, "sync").synchronize()
+            return
+        if not self.driver.has_streams and not self.driver.provides("synchronize_device"):
+            return
+        self.driver.synchronize_device(self.device)
+        for each in tuple(self._streams):
+            each.forget()
+
+    def properties(self) -> dict[str, object]:
+        return dict(self.driver.get_device_properties(self.device))
+
+    def memory_stats(self) -> Statistics:
+        return self.allocator.stats()
+
+    def close(self) -> None:
+        """Give back what the device gave; it isn't used any longer."""
+        self._default.clear()
+        self.allocator.empty_cache()
+        self.driver.deinit_device(self.device)

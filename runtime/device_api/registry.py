@@ -1,0 +1,178 @@
+"""The devices of this process: which kinds there are, and what each device has."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+
+from minitvm.runtime.device import DEVICE_TYPES, Device, DeviceType, cpu, name_device_type
+from minitvm.runtime.device_api.cpu import HostMemory
+from minitvm.runtime.device_api.driver import Driver
+from minitvm.runtime.device_api.interface import REQUIRED, DeviceInterface
+from minitvm.runtime.device_api.managed import ManagedDevice
+from minitvm.runtime.errors import DeviceError
+
+_drivers = {
+    int(DeviceType.CPU): Driver("cpu", DeviceType.CPU, HostMemory()),
+}
+_managed: dict[Device, ManagedDevice] = {}
+
+
+class _Lock:
+    """Held while a device is made ready; a forked child has a new one."""
+
+    def __init__(self) -> None:
+        self.renew()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self.renew)
+
+    def renew(self) -> None:
+        self.held = threading.RLock()
+
+
+_lock = _Lock()
+
+
+def register_device(
+    name: str, interface: DeviceInterface, *, device_type: int | None = None
+) -> int:
+    """Adds a kind of device: ``tvm.device(name, 0)`` then is one, with arrays and streams.
+
+    Parameters
+    ----------
+    name
+        Of the kind.
+    interface
+        What it can do: see :class:`DeviceInterface` and docs/devices.md.
+    device_type
+        Its number in DLPack, by which others know it; by default a free one from 256 on.
+
+    Returns
+    -------
+    int
+        The number.
+
+    Raises
+    ------
+    TypeError
+        When `interface` is none, or lacks a required function.
+    ValueError
+        When the name or the number is taken.
+    DeviceError
+        When it can't be initialised; nothing is registered then.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"register_device: expected a name first, got {type(name).__name__}")
+    if isinstance(interface, type) and issubclass(interface, DeviceInterface):
+        raise TypeError(
+            f"register_device: {name}: expected an instance, got the class "
+            f"{interface.__name__}: pass {interface.__name__}()"
+        )
+    missing = [each for each in REQUIRED if not callable(getattr(interface, each, None))]
+    if not isinstance(interface, DeviceInterface) or missing:
+        lacking = f" without {', '.join(missing)}" if missing else ""
+        raise TypeError(
+            f"register_device: {name}: expected a DeviceInterface, got "
+            f"{type(interface).__name__}{lacking}: derive it from DeviceInterface"
+        )
+    with _lock.held:
+        number = name_device_type(name, device_type)
+        driver = Driver(name, number, interface)
+        try:
+            driver.initialize()
+        except BaseException:
+            del DEVICE_TYPES[name]
+            raise
+        _drivers[number] = driver
+    return number
+
+
+def unregister_device(name: str) -> None:
+    """Ends a kind of device that was registered.
+
+    Raises
+    ------
+    ValueError
+        When there is none of that name, or arrays of it live.
+    """
+    number = DEVICE_TYPES.get(name)
+    if number is None or number not in _drivers or number in list(DeviceType):
+        raise ValueError(f"unregister_device: expected a device that was registered, got {name!r}")
+    with _lock.held:
+        mine = [device for device in _managed if device.device_type == number]
+        for device in mine:
+            used = _managed[device].memory_stats().allocated
+            if used:
+                raise ValueError(
+                    f"unregister_device: {device}: expected no array to live there, found {used} "
+                    "bytes of them"
+                )
+        _close(mine)
+        _drivers.pop(number).finalize()
+        del DEVICE_TYPES[name]
+
+
+def driver_of(device: Device) -> Driver | None:
+    """The driver of a device's kind, if there is one."""
+    return _drivers.get(device.device_type)
+
+
+def exists(device: Device) -> bool:
+    """Whether a device is there."""
+    if device in _managed:
+        return True
+    driver = driver_of(device)
+    try:
+        return driver is not None and device.device_id in driver.get_device_list()
+    except DeviceError:
+        return False
+
+
+def managed(device: Device) -> ManagedDevice:
+    """What a device has, made ready if it is used for the first time.
+
+    Raises
+    ------
+    ValueError
+        When there is no such device.
+    """
+    found = _managed.get(device)
+    return _make_ready(device) if found is None else found
+
+
+def _make_ready(device: Device) -> ManagedDevice:
+    with _lock.held:
+        if device in _managed:
+            return _managed[device]
+        driver = driver_of(device)
+        if driver is None or device.device_id not in driver.get_device_list():
+            there = (
+                Device(number, each)
+                for number, driver in _drivers.items()
+                for each in driver.get_device_list()
+            )
+            raise ValueError(
+                f"expected a device that is there ({', '.join(map(str, there))}), got {device}: "
+                "minitvm.register_device and load_device_plugin add some"
+            )
+        driver.init_device(device)
+        return _managed.setdefault(device, ManagedDevice(driver, device))
+
+
+def _close(devices: list[Device]) -> None:
+    for device in devices:
+        _managed.pop(device).close()
+
+
+CPU = managed(cpu(0))
+
+
+@atexit.register
+def _close_all() -> None:
+    """The end of the process: memory that arrays still have is left to the system."""
+    with _lock.held:
+        for number, driver in list(_drivers.items()):
+            if number not in list(DeviceType):
+                _close([device for device in _managed if device.device_type == number])
+                driver.finalize()

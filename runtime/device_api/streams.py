@@ -1,0 +1,190 @@
+"""Streams and events of a device: what is done in which order.
+
+A device does what is put on one stream in that order, and what is on two streams side by side. An
+event is a place in a stream. What fails on a stream is raised when somebody waits for it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, final
+
+from minitvm.runtime.device import Device
+from minitvm.runtime.device_api.driver import Driver
+from minitvm.runtime.device_api.interface import Handle
+
+_MOST_KEPT = 64  # objects that a stream keeps before it asks which of them it needs no more
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.streams: list[Stream] = []  # of the `with stream:` around, the innermost last
+
+
+_thread = _Thread()
+
+
+def innermost_stream(device: Device) -> Stream | None:
+    """The stream of the innermost ``with stream:`` of this thread that is one of the device."""
+    return next((each for each in reversed(_thread.streams) if each.device == device), None)
+
+
+@final
+class Stream:
+    """An order of copies and kernels of one device: ``device.create_stream()``.
+
+    With ``with stream:``, it is the one on which the kernels of this thread run. A device without
+    streams does everything at once, and its streams are content.
+    """
+
+    __slots__ = ("__weakref__", "_driver", "_kept", "device", "handle")
+
+    def __init__(self, driver: Driver, device: Device) -> None:
+        self.device = device
+        self._driver = driver
+        self._kept: list[tuple[Event, object]] = []
+        self.handle: Handle = driver.create_stream(device)
+
+    def synchronize(self) -> None:
+        """Wait until everything on the stream is done.
+
+        Raises
+        ------
+        DeviceError
+            When something failed; what failed in a kernel has the type that a call would raise.
+        """
+        try:
+            self._driver.synchronize_stream(self.device, self.handle)
+        finally:
+            self._kept.clear()
+
+    def query(self) -> bool:
+        """Whether everything on the stream is done."""
+        return self._driver.query_stream(self.device, self.handle)
+
+    def record(self, event: Event | None = None) -> Event:
+        """Make this place of the stream the event's, or a new event's; returns the event."""
+        recorded = Event(self._driver, self.device) if event is None else event
+        recorded.record(self)
+        return recorded
+
+    def wait(self, event: Event) -> None:
+        """Let what is put on the stream from now on wait until an event has happened.
+
+        Raises
+        ------
+        TypeError
+            When it is no event.
+        """
+        if not isinstance(event, Event):
+            raise TypeError(f"{self}: expected an event to wait for, got {type(event).__name__}")
+        if event.device.device_type != self.device.device_type:
+            event.synchronize()  # nothing that either of the devices knows
+        elif event.is_recorded:
+            self._driver.stream_wait_event(self.device, self.handle, event.handle, event.device)
+
+    def add_callback(self, callback: Callable[[], None]) -> None:
+        """Call a function, in a thread of the device's, when the stream has come so far.
+
+        Raises
+        ------
+        TypeError
+            When it can't be called.
+        """
+        if not callable(callback):
+            raise TypeError(f"{self}: expected a function, got {type(callback).__name__}")
+        self._driver.stream_add_callback(self.device, self.handle, callback)
+
+    def keep(self, *objects: object) -> None:
+        """Keep objects until what is on the stream by now is done."""
+        if not self._driver.has_streams:
+            return
+        if len(self._kept) >= _MOST_KEPT:
+            done = 0
+            while done < len(self._kept) and self._kept[done][0].query():
+                done += 1
+            del self._kept[:done]
+        self._kept.append((self.record(), objects))
+
+    def forget(self) -> None:
+        """Nothing is kept any longer: somebody has waited for all of the device."""
+        self._kept.clear()
+
+    def __enter__(self) -> Stream:
+        _thread.streams.append(self)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        _thread.streams.remove(self)
+
+    def __repr__(self) -> str:
+        return f"<Stream of {self.device}>"
+
+    def __del__(self) -> None:
+        if hasattr(self, "handle"):
+            self._driver.destroy_stream(self.device, self.handle)
+
+
+@final
+class Event:
+    """A place in a stream: ``stream.record()``, or ``device.create_event()`` to record later."""
+
+    __slots__ = ("__weakref__", "_driver", "device", "handle", "is_recorded")
+
+    def __init__(self, driver: Driver, device: Device) -> None:
+        self.device = device
+        self._driver = driver
+        self.is_recorded = False
+        self.handle: Handle = driver.create_event(device)
+
+    def record(self, stream: Stream) -> None:
+        """Make the place, where a stream is now, the event's.
+
+        Raises
+        ------
+        ValueError
+            When the stream is another device's.
+        """
+        if stream.device != self.device:
+            raise ValueError(f"{self}: expected a stream of {self.device}, got {stream}")
+        self._driver.record_event(self.device, stream.handle, self.handle)
+        self.is_recorded = True
+
+    def query(self) -> bool:
+        """Whether it has happened; one that was never recorded has."""
+        return not self.is_recorded or self._driver.query_event(self.device, self.handle)
+
+    def synchronize(self) -> None:
+        """Wait until it has happened.
+
+        Raises
+        ------
+        DeviceError
+            When something before it on its stream failed.
+        """
+        if self.is_recorded:
+            self._driver.synchronize_event(self.device, self.handle)
+
+    def __repr__(self) -> str:
+        return f"<Event of {self.device}>"
+
+    def __del__(self) -> None:
+        if hasattr(self, "handle"):
+            self._driver.destroy_event(self.device, self.handle)
+
+
+def stream_of(device: Device, stream: Any, what: str) -> Stream:
+    """`stream`, which has to be one of the device.
+
+    Raises
+    ------
+    TypeError, ValueError
+        When it is none, or another device's.
+    """
+    if not isinstance(stream, Stream):
+        kind = type(stream).__name__
+        raise TypeError(f"{what}: expected a stream of {device}, got {kind}")
+    if stream.device != device:
+        raise ValueError(f"{what}: expected a stream of {device}, got one of {stream.device}")
+    return stream
