@@ -74,6 +74,7 @@ class TestPlugin:
         shutil.copy(compiled, self.path)
         self.library = ctypes.CDLL(str(self.path))
         self.set_text("plugin_type", self.name.encode())
+        self.left_out: set[str] = set()
 
     def set_text(self, name: str, value: bytes) -> None:
         (ctypes.c_char * 64).in_dll(self.library, name).value = value
@@ -84,6 +85,7 @@ class TestPlugin:
     def leave_out(self, *functions: str) -> None:
         for each in functions:
             assert self.library.plugin_leave_out(each.encode()) == 0, each
+            self.left_out.add(each)
 
     def fail(self, function: str, status: int, after: int = 0, later: bool = False) -> None:
         assert self.library.plugin_fail(function.encode(), status, after, later) == 0, function

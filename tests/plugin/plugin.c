@@ -384,7 +384,7 @@ typedef struct Stream {
   struct Stream* next;
   pthread_t thread;
   Task *first, *last;
-  int device, busy, ends;
+  int device, busy, ends, waiting; /* `waiting` threads look at it */
   C_Status failed; /* the first failure since it was told */
 } Stream;
 
@@ -565,6 +565,7 @@ static C_Status destroy_stream(C_Device device, C_Stream handle) {
   pthread_mutex_unlock(&lock);
   pthread_join(stream->thread, NULL);
   pthread_mutex_lock(&lock);
+  while (stream->waiting) pthread_cond_wait(&changed, &lock);
   for (each = &streams; *each != stream; each = &(*each)->next) {
   }
   *each = stream->next;
@@ -588,7 +589,10 @@ static C_Status query_stream(C_Device device, C_Stream handle) {
 /* With the lock: until a stream has nothing to do, and what failed on it. */
 static C_Status drain(Stream* stream) {
   C_Status status;
+  stream->waiting++;
   while (stream->busy || stream->first) pthread_cond_wait(&changed, &lock);
+  stream->waiting--;
+  pthread_cond_broadcast(&changed);
   status = stream->failed;
   stream->failed = C_SUCCESS;
   return status;
