@@ -1,0 +1,360 @@
+"""Streams of a simulated device: each is a queue, and a thread that works it off.
+
+What fails leaves its stream failed: operations behind it are not run, and events behind it fail, as
+does a stream that waits for one of them. Somebody who waits is told of it, and then what is put on
+the stream runs again::
+
+    copy A    fails
+    kernel B  not run
+    event E   happens, failed
+              synchronize_event(E) raises: copy A failed, 1 operation behind it was not run
+    kernel C  runs
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import final
+
+from minitvm.runtime.device import Device
+from minitvm.runtime.device_api.ext_memory import Allocation
+from minitvm.runtime.errors import DeviceError
+
+
+@final
+class Failure:
+    """What failed on a stream, and how many operations behind it were not run."""
+
+    def __init__(self, what: str, error: BaseException) -> None:
+        self.what = what
+        self.error = error
+        self.skipped = 0
+
+    def __str__(self) -> str:
+        if not self.skipped:
+            return self.what
+        behind = "operations behind it were" if self.skipped > 1 else "operation behind it was"
+        return f"{self.what}; {self.skipped} {behind} not run"
+
+
+@final
+@dataclass(eq=False, slots=True)
+class Untold:
+    """A failure that nobody has been told of, which struck the items from `first` to `last`."""
+
+    failure: Failure
+    first: int
+    last: int
+
+
+@final
+class Operation:
+    """Work on a stream, with the allocations that it needs while it waits and runs."""
+
+    __slots__ = ("action", "is_copy", "is_over", "name", "used")
+
+    def __init__(self, name: str, action: Callable[[], None], *, is_copy: bool = False) -> None:
+        self.name = name
+        self.action = action
+        self.is_copy = is_copy
+        self.is_over = False
+        self.used: list[Allocation] = []
+
+    def use(self, allocation: Allocation | None) -> None:
+        """Bytes that nobody may take back until it is over."""
+        if allocation is not None:
+            self.used.append(allocation)
+            allocation.users.append(self.name)
+
+    def release(self) -> None:
+        for each in self.used:
+            if self.name in each.users:  # a forked child forgets what its parent's streams use
+                each.users.remove(self.name)
+        self.used = []
+        self.action = _nothing
+        self.is_over = True
+
+
+def _nothing() -> None:
+    """What an operation that is over still does."""
+
+
+@final
+class Point:
+    """A place in a stream, by how many items are before it; done when they are."""
+
+    __slots__ = ("failure", "is_done", "number", "stream")
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.number = stream.queued + 1
+        self.is_done = False
+        self.failure: Failure | None = None
+
+
+@final
+@dataclass(frozen=True, eq=False, slots=True)
+class Recovery:
+    """The place from which on a stream isn't failed any longer."""
+
+    failure: Failure
+
+
+Item = Operation | Point | Recovery
+
+
+class Worker(threading.Thread):
+    """The thread of a stream."""
+
+    def __init__(self, stream: Stream) -> None:
+        super().__init__(name=f"minitvm {stream.name}", daemon=True)
+        self._stream = stream
+
+    def run(self) -> None:
+        while self._stream.step(self):
+            pass
+
+
+def refuse_on_worker(where: str) -> None:
+    """What waits for streams may not be called by what runs on one, which could wait for itself."""
+    if isinstance(threading.current_thread(), Worker):
+        raise DeviceError(
+            f"{where}: expected a thread of the host, got one of a stream: kernels and callbacks "
+            "may put something on a stream, but not wait for one"
+        )
+
+
+@final
+class Stream:
+    """An order of operations. Who calls holds the lock, but for what the stream's thread calls."""
+
+    def __init__(self, lock: threading.RLock, device: Device, handle: int) -> None:
+        self.device = device
+        self.handle = handle
+        self.name = f"stream {handle} of {device}" if handle else f"default stream of {device}"
+        self.queued = 0  # items so far
+        self.finished = 0
+        self.untold: list[Untold] = []
+        self._poison: Failure | None = None
+        self._is_closed = False
+        self._is_stopped = False
+        self._is_retired = False
+        self._worker: Worker | None = None
+        self.renew(lock)
+
+    def renew(self, lock: threading.RLock) -> None:
+        """Have another lock, and no thread, as in a forked child."""
+        self._items: deque[Item] = deque()
+        self._changed = threading.Condition(lock)
+        self._worker = None
+
+    @property
+    def lock(self) -> AbstractContextManager[object]:
+        return self._changed
+
+    @property
+    def is_working(self) -> bool:
+        """Whether its thread lives."""
+        return self._worker is not None
+
+    # ---- What is put on it -----------------------------------------------------------------------
+
+    def put(self, item: Item) -> None:
+        """Put an item behind the others."""
+        if self._is_closed:
+            raise DeviceError(f"{self.name}: expected one that lives, got one that was destroyed")
+        if self._is_stopped:  # no thread can be started when the interpreter ends
+            self.queued += 1
+            self._finish(item, self._run(item))
+            return
+        if self._worker is None:
+            self._start()
+        self._append(item)
+
+    def _append(self, item: Item) -> None:
+        self._items.append(item)
+        self.queued += 1
+        self._changed.notify_all()
+
+    def _start(self) -> None:
+        self._is_retired = False
+        self._worker = Worker(self)
+        try:
+            self._worker.start()
+        except BaseException as error:
+            self._worker = None
+            if isinstance(error, RuntimeError):
+                raise DeviceError(f"{self.name}: no thread could be started: {error}") from error
+            raise
+
+    # ---- The thread ------------------------------------------------------------------------------
+
+    def step(self, worker: Worker) -> bool:
+        """Work one item off, on the stream's thread; whether there may be more."""
+        with self.lock:
+            while self._worker is worker and not self._items and not self._is_retired:
+                self._changed.wait()
+            if self._worker is not worker:
+                return False
+            if not self._items:
+                self._worker = None
+                self._changed.notify_all()
+                return False
+            item = self._items[0]
+        error = self._run(item)
+        with self.lock:
+            if self._worker is not worker:  # in a child that the item forked
+                return False
+            self._items.popleft()
+            self._finish(item, error)
+            self._changed.notify_all()
+        error = None  # whose traceback holds this frame
+        return True
+
+    def _run(self, item: Item) -> BaseException | None:
+        """Run an operation, unless the stream has failed; what it raises."""
+        if not isinstance(item, Operation) or self._poison is not None:
+            return None
+        try:
+            item.action()
+        except BaseException as error:
+            return error
+        return None
+
+    def _finish(self, item: Item, error: BaseException | None) -> None:
+        self.finished += 1
+        match item:
+            case Point():
+                item.failure = self._poison
+                item.is_done = True
+            case Recovery():
+                if self._poison is item.failure:
+                    self._poison = None
+            case Operation():
+                item.release()
+                if self._poison is not None:
+                    self._poison.skipped += 1
+                    self._strike(self._poison)
+                elif error is not None:
+                    self._poison = self._failure(item.name, error)
+                    self._strike(self._poison)
+
+    def _failure(self, name: str, error: BaseException) -> Failure:
+        on = f"stream {self.handle}" if self.handle else "the default stream"
+        said = f"{error}" if isinstance(error, DeviceError) else f"{type(error).__name__}: {error}"
+        return Failure(f"{self.device}: {name} on {on} failed: {said}", error)
+
+    def _strike(self, failure: Failure) -> None:
+        if not self.untold or self.untold[-1].failure is not failure:
+            self.untold.append(Untold(failure, self.finished, self.finished))
+        self.untold[-1].last = self.finished
+
+    # ---- Waiting, and telling --------------------------------------------------------------------
+
+    def wait(self, number: int) -> None:
+        """Wait until so many items are finished."""
+        while self.finished < number:
+            self._changed.wait()
+
+    def wait_for(self, point: Point) -> None:
+        """Wait, on this stream's thread, until another's place is done; fail as it has."""
+        with self.lock:
+            while not (point.is_done or self._is_stopped):
+                point.stream._changed.wait()
+            if not point.is_done:
+                raise DeviceError("the interpreter ends")
+            if point.failure is not None:
+                raise DeviceError(f"the event is behind a failure: {point.failure}")
+
+    def rest(self, seconds: float) -> None:
+        """Wait for a time, or until the interpreter ends."""
+        until = time.monotonic() + seconds
+        with self.lock:
+            while not self._is_stopped and (left := until - time.monotonic()) > 0:
+                self._changed.wait(left)
+
+    def tell(self, number: int) -> list[Failure]:
+        """The failures up to an item, which then are told; what is put on it from now on runs."""
+        found = [each for each in self.untold if each.first <= number]
+        for each in found:
+            each.first = number + 1
+            self._recover(each.failure)
+        self.untold = [each for each in self.untold if each.first <= each.last]
+        return [each.failure for each in found]
+
+    def tell_of(self, point: Point) -> list[Failure]:
+        """The failure before a place, however often it is asked for."""
+        told = self.tell(point.number)
+        if point.failure is None:
+            return told
+        self._recover(point.failure)
+        return [point.failure, *told]
+
+    def _recover(self, failure: Failure) -> None:
+        if self._poison is not failure:
+            return
+        if self._items:
+            self._append(Recovery(failure))
+        else:
+            self._poison = None
+
+    # ---- The end ---------------------------------------------------------------------------------
+
+    def retire(self) -> Worker | None:
+        """Have its thread end when it has worked all off; the thread."""
+        self._is_retired = True
+        self._changed.notify_all()
+        return self._worker
+
+    def close(self) -> None:
+        """Take nothing more, and retire."""
+        self._is_closed = True
+        self.retire()
+
+    def outlive(self, worker: Worker | None) -> None:
+        """Wait until a thread of it has worked all off."""
+        while worker is not None and self._worker is worker:
+            self._changed.wait()
+
+    def drop(self, reason: str) -> None:
+        """Forget what is not yet done; places fail for a reason."""
+        items, self._items = self._items, deque()
+        failure = Failure(f"{self.name}: {reason}", DeviceError(reason))
+        self.finished = self.queued
+        for item in items:
+            match item:
+                case Operation():
+                    item.release()
+                    self._strike(failure)
+                case Point():
+                    item.failure = failure
+                    item.is_done = True
+                case Recovery():
+                    pass
+        self._poison = None
+
+    def stop(self) -> bool:
+        """Drop what waits, as the interpreter ends; whether a copy still runs."""
+        running = self._items.popleft() if self._worker is not None and self._items else None
+        self._is_stopped = self._is_retired = True
+        self.drop("it was not done when the interpreter ended")
+        if running is not None:
+            self._items.append(running)
+            self.finished -= 1
+        self._changed.notify_all()
+        return isinstance(running, Operation) and running.is_copy
+
+
+def failed(failures: Iterable[Failure]) -> DeviceError | None:
+    """The error to raise for failures, if there are any."""
+    found = list(dict.fromkeys(failures))
+    if not found:
+        return None
+    error = DeviceError("; ".join(map(str, found)))
+    error.__cause__ = found[0].error
+    return error
