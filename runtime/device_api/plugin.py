@@ -472,11 +472,10 @@ def _text(path: Path | str, field: str, found: bytes | None) -> str:
 def _functions_of(table: ctypes.Array[ctypes.c_char], abi: ABI) -> dict[str, Any]:
     """The functions of a table that are there and called, as functions of ctypes: they run without
     the GIL."""
-    members = abi.table.from_buffer(table)
     return {
         name: ctypes.CFUNCTYPE(ctypes.c_int, *arguments)(address)
         for name, arguments in abi.functions.items()
-        for address in (getattr(members, name),)
+        for address in (ctypes.c_void_p.from_buffer(table, abi.offsets[name]).value,)
         if address
     }
 

@@ -69,12 +69,14 @@ _TABLES = {
 }
 
 
-def _structure(name: str, members: str) -> type[ctypes.Structure]:
-    fields: list[tuple[str, Any]] = [("size", c_size_t)]
-    for member in members.split():
-        field, _, count = member.partition(":")
-        fields.append((field, c_void_p * int(count) if count else c_void_p))
-    return type(name, (ctypes.Structure,), {"_fields_": fields})
+def _offsets(members: str) -> dict[str, int]:
+    """Of each member from the beginning of the table, and its ``sizeof``: all are of one size."""
+    found, at = {}, 0
+    for member in f"size {members}".split():
+        name, _, count = member.partition(":")
+        found[name] = at
+        at += ctypes.sizeof(c_void_p) * int(count or 1)
+    return found | {"sizeof": at}
 
 
 class CustomRuntimeVersion(ctypes.Structure):
@@ -178,20 +180,20 @@ class ABI(NamedTuple):
     """One layout of the table."""
 
     name: str
-    table: type[ctypes.Structure]
+    offsets: dict[str, int]
     params_size: int
     functions: dict[str, tuple[Any, ...]]
     """The functions that are called, with the types of their arguments."""
 
     @property
     def table_size(self) -> int:
-        return ctypes.sizeof(self.table)
+        return self.offsets["sizeof"]
 
 
 ABIS = tuple(
     ABI(
         name,
-        _structure(f"C_DeviceInterface_{name}", members),
+        _offsets(members),
         88 if name == "2.6" else ctypes.sizeof(CustomRuntimeParams),
         _COMMON_FUNCTIONS | _OWN_FUNCTIONS[name],
     )
