@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -23,7 +26,7 @@ from minitvm.runtime.device_api.plugin import fill, load_device_plugin
 from minitvm.runtime.device_api.plugin_abi import ABI, ABIS, REQUIRED
 from minitvm.runtime.errors import DeviceError, DeviceMemoryError, UnsupportedByDevice
 from tests.forks import in_child
-from tests.plugin import DEVICES, SOURCE, TestPlugin, compile_c, compile_for_paddle
+from tests.plugin import DEVICES, FOLDER, SOURCE, TestPlugin, compile_c, compile_for_paddle
 
 LAYOUTS: dict[str, Callable[[Path], Path]] = {
     "3.3": lambda made: compile_c(SOURCE, made),
@@ -752,6 +755,31 @@ def test_entries_that_check_sizes(
     assert found.abi == (None if check == "the parameters'" else abi)
 
 
+def test_the_documented_plugin(tmp_path: Path) -> None:
+    """The C code of docs/device_plugins.md, and its commands."""
+    if not all(map(shutil.which, ("sh", "cc"))):
+        pytest.skip("needs a C compiler")
+    page = (FOLDER.parent.parent / "docs" / "device_plugins.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```c\n(.*?)^```$", page, re.M | re.S)
+    (commands,) = re.findall(r"^```sh\n(.*?)^```$", page, re.M | re.S)
+    source = tmp_path / "simple.c"
+    source.write_text(code)
+    compile_c(source, tmp_path / "checked.so")  # without warnings
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["sh", "-euc", commands],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+    )
+    (said,) = re.findall(r"# (.*)", commands)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{said}\n", "")
+
+
 def test_a_plugin_is_finalized_at_the_end(plugin: TestPlugin) -> None:
     """Also with arrays and streams that live until then."""
     code = f"""
@@ -760,8 +788,7 @@ library = ctypes.CDLL({str(plugin.path)!r})
 ends = b"deinit_device", b"finalize"
 atexit.register(lambda: print([library.plugin_calls(each) for each in ends]))
 import numpy as np, minitvm as tvm
-from minitvm.runtime.device_api.plugin import load_device_plugin
-device = tvm.device(load_device_plugin({str(plugin.path)!r}), 1)
+device = tvm.device(tvm.load_device_plugin({str(plugin.path)!r}), 1)
 kept = [tvm.nd.array(np.ones(3), device), device.create_stream(), device.create_event()]
 kept.append(kept)
 """
