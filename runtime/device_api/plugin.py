@@ -67,6 +67,7 @@ class PluginInterface(DeviceInterface):
         self.path = str(path)
         self.name = filled.device_type
         self.abi = filled.abi
+        self.handle = library._handle
         self._kept = library, filled.table  # a plugin may keep the address of its table
         self._about: dict[str, object] = {
             "plugin": self.path,
@@ -482,8 +483,8 @@ def _functions_of(table: ctypes.Array[ctypes.c_char], abi: ABI) -> dict[str, Any
 
 # ---- Loading -------------------------------------------------------------------------------------
 
-# By the handles that the system gives: one library has one, whatever it is called.
-_loaded: dict[int, PluginInterface] = {}
+# Of the devices, by the handles that the system gives: one library has one, whatever its path.
+_names: dict[int, str] = {}
 
 
 def load_device_plugin(path: str | os.PathLike[str]) -> str:
@@ -518,15 +519,16 @@ def load_device_plugin(path: str | os.PathLike[str]) -> str:
     FileNotFoundError: load_device_plugin: expected a library, found no file nowhere/libnpu.so
     """
     library, where = _open(path)
-    interface = _loaded.get(library._handle)
-    if interface is not None and _is_registered(interface):
-        return interface.name
+    known = _names.get(library._handle)
+    if known is not None and _brings(library, known):
+        return known
     interface = PluginInterface(where, library)
     try:
         registry.register_device(interface.name, interface)
     except ValueError as error:
-        raise ValueError(f"{where}: device_type {interface.name!r}: {error}") from None
-    _loaded[library._handle] = interface
+        if not _brings(library, interface.name):  # as it does if another thread was faster
+            raise ValueError(f"{where}: device_type {interface.name!r}: {error}") from None
+    _names[library._handle] = interface.name
     return interface.name
 
 
@@ -550,7 +552,9 @@ def _open(path: str | os.PathLike[str]) -> tuple[ctypes.CDLL, str]:
         ) from error
 
 
-def _is_registered(interface: PluginInterface) -> bool:
-    number = DEVICE_TYPES.get(interface.name)
+def _brings(library: ctypes.CDLL, name: str) -> bool:
+    """Whether a kind of device is there, by this library."""
+    number = DEVICE_TYPES.get(name)
     driver = None if number is None else registry.driver_of(Device(number))
-    return driver is not None and driver.interface is interface
+    interface = None if driver is None else driver.interface
+    return isinstance(interface, PluginInterface) and interface.handle == library._handle

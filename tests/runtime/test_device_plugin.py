@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -337,6 +338,7 @@ def test_handles_that_are_not_written(plugins: Plugins, plugin: TestPlugin) -> N
     plugin.set("plugin_leaves_handles", 1)
     driver = plugins.load(plugin)
     assert exercise(driver, devices(plugin)) == expected()
+    assert exercise_arrays(devices(plugin)) == expected_arrays()
 
 
 def test_an_event_comes_after_what_was_before_it(plugins: Plugins, plugin: TestPlugin) -> None:
@@ -689,6 +691,19 @@ def test_the_same_library_is_the_same_device(plugins: Plugins, plugin: TestPlugi
     for path in (plugin.path, str(plugin.path), link):
         assert load_device_plugin(path) == plugin.name
     assert registry.driver_of(tvm.device(plugin.name, 0)) is driver
+    assert plugin.calls("initialize") == 1
+
+
+def test_threads_load_a_library_at_once(plugins: Plugins, plugin: TestPlugin) -> None:
+    barrier = threading.Barrier(8)
+
+    def load(_: int) -> str:
+        barrier.wait()
+        return load_device_plugin(plugin.path)
+
+    with ThreadPoolExecutor(8) as threads:
+        assert set(threads.map(load, range(8))) == {plugin.name}
+    plugins.load(plugin)
     assert plugin.calls("initialize") == 1
 
 
