@@ -125,10 +125,11 @@ class _Managed:
 
     _pool: Pool
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, pool: Pool, limit: int | None) -> None:
         self.device = device
+        self._pool = pool
         self._limit: int | None = None
-        self.set_limit(limit_of_environment())
+        self.set_limit(limit)
 
     @property
     def limit(self) -> int | None:
@@ -342,8 +343,8 @@ class Allocator(_Managed):
         self._lock = threading.RLock()
         self._is_settling = False
         self.device = device
-        self._pool = Pool(self._sizes().unit)
-        super().__init__(device)
+        limit = limit_of_environment()
+        super().__init__(device, Pool(self._sizes().unit), limit)
         _allocators.add(self)
 
     # ---- Giving out ------------------------------------------------------------------------------
@@ -675,10 +676,11 @@ class CPUAllocator(_Managed):
     _pool: CPUPool
 
     def __init__(self) -> None:
-        self._pool = CPUPool(self._refuse)
-        self._allocate: Callable[[int], Any] = self._pool.allocate
-        self._pool.block_type.record_stream = _record_nothing
-        super().__init__(cpu(0))
+        limit = limit_of_environment()
+        pool = CPUPool(self._refuse)
+        pool.block_type.record_stream = _record_nothing
+        self._allocate: Callable[[int], Any] = pool.allocate
+        super().__init__(cpu(0), pool, limit)
 
     def allocate(self, size: int, stream: Hashable | None = None) -> Block:
         """Memory of at least `size` bytes, at an address that 256 divides.

@@ -43,6 +43,9 @@ _COUNTERS = (
     "ALLOCATIONS", "OBTAINED",
 )  # fmt: skip
 _POOL = ("LOCK", *_COUNTERS, "LIMIT", "SPARES", "SLABS", "EVERYBODYS")
+_FRONT = ("HELD", "ASKED_HELD", "RETURNED", "GIVEN", "FOLLOWING", "LISTS")
+_FRONT_SIZE = 16 * 1024
+_FRONT_MOST = 128 * 1024
 _SLAB = 64  # blocks that are made at a time
 
 C_LIBRARY = {
@@ -57,6 +60,9 @@ C_LIBRARY = {
     "calloc": "ptr (i64, i64)",
     "free": "void (ptr)",
     "madvise": "i32 (ptr, i64, i32)",
+    "pthread_getspecific": "ptr (i64)",
+    "pthread_key_create": "i32 (ptr, ptr)",
+    "pthread_setspecific": "i32 (i64, ptr)",
     "sched_yield": "i32 ()",
 }
 
@@ -134,7 +140,18 @@ define internal void @count_most(ptr %pool, i64 %field, i64 %more, i64 %most) al
 
 ; ---- The lock -------------------------------------------------------------------------------
 ; Whoever has it is soon done; unless the system has taken the CPU away, which is yielded then.
-define void @lock(ptr %pool) {
+define internal void @lock(ptr %pool) alwaysinline {
+  %swap = cmpxchg ptr %pool, i32 0, i32 1 acquire monotonic, align 4
+  %locked = extractvalue { i32, i1 } %swap, 1
+  br i1 %locked, label %leave, label %wait
+wait:
+  call void @wait_for_lock(ptr %pool)
+  br label %leave
+leave:
+  ret void
+}
+
+define internal void @wait_for_lock(ptr %pool) noinline {
 entry:
   br label %try
 try:
@@ -153,15 +170,14 @@ leave:
   ret void
 }
 
-define void @unlock(ptr %pool) {
+define internal void @unlock(ptr %pool) alwaysinline {
   store atomic i32 0, ptr %pool release, align 4
   ret void
 }
 
 ; Locks the pool when it has two spare blocks, what any function takes at most. False, and not
 ; locked, if there is no memory for them.
-define internal i1 @lock_with_spares(ptr %pool) {
-entry:
+define internal i1 @lock_with_spares(ptr %pool) alwaysinline {
   call void @lock(ptr %pool)
   %first = call ptr @pointer(ptr %pool, i64 SPARES)
   %none = icmp eq ptr %first, null
@@ -171,6 +187,14 @@ look:
   %single = icmp eq ptr %second, null
   br i1 %single, label %make, label %good
 make:
+  %made = call i1 @make_spares(ptr %pool)
+  ret i1 %made
+good:
+  ret i1 true
+}
+
+define internal i1 @make_spares(ptr %pool) noinline {
+entry:
   call void @unlock(ptr %pool)
   %slab = call ptr @calloc(i64 SLAB, i64 BLOCK)
   %failed = icmp eq ptr %slab, null
@@ -793,20 +817,195 @@ leave:
 @cpu = internal global ptr null    ; the pool; everybody's bins are for large blocks
 @small = internal global ptr null  ; the bins of small ones
 
-define void @start(ptr %pool, ptr %small) {
+@key = internal global i64 0       ; of a thread's front; of 32 bits on Linux, 64 on macOS
+@fronts = internal global ptr null ; all of them, by FOLLOWING
+
+; A front is what a thread keeps at hand, so that small blocks need no lock: up to FRONT_MOST bytes
+; in blocks of up to FRONT_SIZE. For the pool these are in use. By what it counts too much, and
+; ALLOCATIONS too little, is counted here:
+;
+;   HELD, ASKED_HELD   the bytes at hand, and what users asked for
+;   RETURNED, GIVEN    the blocks that came, and that were given out
+;   FOLLOWING          another front, or null
+;   LISTS              the blocks, a list for each multiple of 256
+define internal ptr @front() {
+  %key = load i64, ptr @key
+  %known = call ptr @pthread_getspecific(i64 %key)
+  %fresh = icmp eq ptr %known, null
+  br i1 %fresh, label %make, label %leave
+make:
+  %made = call ptr @new_front()
+  ret ptr %made
+leave:
+  ret ptr %known
+}
+
+define internal ptr @new_front() noinline {
+  %front = call ptr @calloc(i64 1, i64 FRONT)
+  %failed = icmp eq ptr %front, null
+  br i1 %failed, label %leave, label %enter
+enter:
+  %pool = load ptr, ptr @cpu
+  call void @lock(ptr %pool)
+  %first = load ptr, ptr @fronts
+  call void @point(ptr %front, i64 FOLLOWING, ptr %first)
+  store ptr %front, ptr @fronts
+  call void @unlock(ptr %pool)
+  %key = load i64, ptr @key
+  %ignored = call i32 @pthread_setspecific(i64 %key, ptr %front)
+  br label %leave
+leave:
+  ret ptr %front
+}
+
+; A front gets `size` bytes, of which somebody asked for `requested`; or loses them.
+define internal void @hold(ptr %front, i64 %size, i64 %requested) alwaysinline {
+  %1 = call i64 @count(ptr %front, i64 HELD, i64 %size)
+  %2 = call i64 @count(ptr %front, i64 ASKED_HELD, i64 %requested)
+  ret void
+}
+
+define internal void @lose(ptr %front, i64 %size, i64 %requested) alwaysinline {
+  %less = sub i64 0, %size
+  %fewer = sub i64 0, %requested
+  call void @hold(ptr %front, i64 %less, i64 %fewer)
+  ret void
+}
+
+; Gives the pool what a front holds.
+define internal void @empty_front(ptr %front) {
+entry:
+  %pool = load ptr, ptr @cpu
+  %bins = load ptr, ptr @small
+  br label %next
+next:
+  %offset = phi i64 [ LISTS, %entry ], [ %offset, %give ], [ %following, %on ]
+  %list = getelementptr i8, ptr %front, i64 %offset
+  %block = load ptr, ptr %list
+  %none = icmp eq ptr %block, null
+  br i1 %none, label %on, label %give
+give:
+  %rest = call ptr @pointer(ptr %block, i64 NEXT)
+  store ptr %rest, ptr %list
+  %size = call i64 @number(ptr %block, i64 SIZE)
+  %requested = call i64 @number(ptr %block, i64 REQUESTED)
+  call void @lose(ptr %front, i64 %size, i64 %requested)
+  %fewer = call i64 @count(ptr %front, i64 RETURNED, i64 -1)
+  call void @give_back(ptr %pool, ptr %block, ptr %bins, i64 0)
+  br label %next
+on:
+  %following = add i64 %offset, 8
+  %over = icmp eq i64 %following, FRONT
+  br i1 %over, label %leave, label %next
+leave:
+  ret void
+}
+
+; Of a thread that ends. What its front has counted is the pool's.
+define internal void @end_front(ptr %front) {
+entry:
+  call void @empty_front(ptr %front)
+  %pool = load ptr, ptr @cpu
+  %after = call ptr @pointer(ptr %front, i64 FOLLOWING)
+  %counters = getelementptr i8, ptr %pool, i64 ALLOCATED
+  call void @lock(ptr %pool)
+  call void @add_front(ptr %counters, ptr %front)
+  br label %next
+next:
+  %link = phi ptr [ @fronts, %entry ], [ %further, %on ]
+  %each = load ptr, ptr %link
+  %found = icmp eq ptr %each, %front
+  br i1 %found, label %leave, label %on
+on:
+  %further = getelementptr i8, ptr %each, i64 FOLLOWING
+  br label %next
+leave:
+  store ptr %after, ptr %link
+  call void @unlock(ptr %pool)
+  call void @free(ptr %front)
+  ret void
+}
+
+; Adds what a front counts to counters of a pool.
+define internal void @add_front(ptr %counters, ptr %front) {
+  %pool = getelementptr i8, ptr %counters, i64 -ALLOCATED  ; as if it were one
+  %held = call i64 @number(ptr %front, i64 HELD)
+  %less = sub i64 0, %held
+  %1 = call i64 @count(ptr %pool, i64 ALLOCATED, i64 %less)
+  %asked = call i64 @number(ptr %front, i64 ASKED_HELD)
+  %less.asked = sub i64 0, %asked
+  %2 = call i64 @count(ptr %pool, i64 ASKED, i64 %less.asked)
+  %given = call i64 @number(ptr %front, i64 GIVEN)
+  %3 = call i64 @count(ptr %pool, i64 ALLOCATIONS, i64 %given)
+  %returned = call i64 @number(ptr %front, i64 RETURNED)
+  %more = sub i64 %given, %returned
+  %4 = call i64 @count(ptr %pool, i64 BLOCKS, i64 %more)
+  ret void
+}
+
+; Of the CPU's pool, whose counters have been copied.
+define void @add_fronts(ptr %counters) {
+entry:
+  %pool = load ptr, ptr @cpu
+  call void @lock(ptr %pool)
+  %first = load ptr, ptr @fronts
+  br label %next
+next:
+  %front = phi ptr [ %first, %entry ], [ %following, %add ]
+  %over = icmp eq ptr %front, null
+  br i1 %over, label %leave, label %add
+add:
+  call void @add_front(ptr %counters, ptr %front)
+  %following = call ptr @pointer(ptr %front, i64 FOLLOWING)
+  br label %next
+leave:
+  call void @unlock(ptr %pool)
+  ret void
+}
+
+define i32 @start(ptr %pool, ptr %small) {
   store ptr %pool, ptr @cpu
   store ptr %small, ptr @small
-  ret void
+  %status = call i32 @pthread_key_create(ptr @key, ptr @end_front)
+  ret i32 %status
 }
 
 ; A block of the CPU's memory, or null. The machine's memory counts, since a system that hands out
 ; more than that ends the process when it is touched.
 define ptr @take_here(i64 %requested) {
   %possible = icmp ule i64 %requested, MEMORY
-  br i1 %possible, label %look, label %bad
-look:
+  br i1 %possible, label %round, label %bad
+round:
   %more = add i64 %requested, 255
   %size = and i64 %more, -256
+  %little = icmp ule i64 %size, FRONT_SIZE
+  br i1 %little, label %quick, label %look
+quick:
+  %front = call ptr @front()
+  %no.front = icmp eq ptr %front, null
+  br i1 %no.front, label %look, label %at.hand
+at.hand:
+  %place = lshr i64 %size, 5
+  %list = getelementptr i8, ptr %front, i64 %place
+  %list.at = getelementptr i8, ptr %list, i64 LISTS
+  %kept = load ptr, ptr %list.at
+  %no.kept = icmp eq ptr %kept, null
+  br i1 %no.kept, label %look, label %pop
+pop:
+  %rest = call ptr @pointer(ptr %kept, i64 NEXT)
+  store ptr %rest, ptr %list.at
+  call void @note(ptr %kept, i64 REQUESTED, i64 %requested)
+  call void @lose(ptr %front, i64 %size, i64 %requested)
+  %given = call i64 @count(ptr %front, i64 GIVEN, i64 1)
+  ret ptr %kept
+look:
+  %block = tail call ptr @take_from_pool(i64 %size, i64 %requested)
+  ret ptr %block
+bad:
+  ret ptr null
+}
+
+define internal ptr @take_from_pool(i64 %size, i64 %requested) noinline {
   %pool = load ptr, ptr @cpu
   %small.bins = load ptr, ptr @small
   %large.bins = getelementptr i8, ptr %pool, i64 EVERYBODYS
@@ -835,13 +1034,11 @@ again:
   call void @release(ptr %pool, ptr %small.bins)
   %second = call ptr @grow(ptr %pool, i64 %size, i64 %size, i64 %requested, ptr %bins)
   ret ptr %second
-bad:
-  ret ptr null
 }
 
 ; The first block of a new chunk of the CPU's; from 2 MiB on of huge pages (14 is MADV_HUGEPAGE), if
 ; there are.
-define internal ptr @grow(ptr %pool, i64 %wish, i64 %size, i64 %requested, ptr %bins) {
+define internal ptr @grow(ptr %pool, i64 %wish, i64 %size, i64 %requested, ptr %bins) noinline {
   %large = icmp uge i64 %wish, HUGE
   %page = select i1 %large, i64 HUGE, i64 4096
   %most = sub i64 %page, 1
@@ -879,7 +1076,7 @@ bad:
 }
 
 ; Gives the chunks that are free to the C library.
-define internal void @release(ptr %pool, ptr %bins) {
+define internal void @release(ptr %pool, ptr %bins) noinline {
 entry:
   br label %next
 next:
@@ -896,6 +1093,13 @@ leave:
 }
 
 define void @release_here() {
+  %front = call ptr @front()
+  %no.front = icmp eq ptr %front, null
+  br i1 %no.front, label %chunks, label %at.hand
+at.hand:
+  call void @empty_front(ptr %front)
+  br label %chunks
+chunks:
   %pool = load ptr, ptr @cpu
   %small = load ptr, ptr @small
   %large = getelementptr i8, ptr %pool, i64 EVERYBODYS
@@ -907,6 +1111,34 @@ define void @release_here() {
 ; Takes back what `take_here` gave. If very much is free, a chunk goes to the C library with its
 ; last block.
 define void @give_back_here(ptr %block) {
+  %size = call i64 @number(ptr %block, i64 SIZE)
+  %little = icmp ule i64 %size, FRONT_SIZE
+  br i1 %little, label %quick, label %give
+quick:
+  %front = call ptr @front()
+  %no.front = icmp eq ptr %front, null
+  br i1 %no.front, label %give, label %at.hand
+at.hand:
+  %held = call i64 @number(ptr %front, i64 HELD)
+  %full = icmp uge i64 %held, FRONT_MOST
+  br i1 %full, label %give, label %push
+push:
+  %place = lshr i64 %size, 5
+  %list = getelementptr i8, ptr %front, i64 %place
+  %list.at = getelementptr i8, ptr %list, i64 LISTS
+  %first = load ptr, ptr %list.at
+  call void @point(ptr %block, i64 NEXT, ptr %first)
+  store ptr %block, ptr %list.at
+  %its.requested = call i64 @number(ptr %block, i64 REQUESTED)
+  call void @hold(ptr %front, i64 %size, i64 %its.requested)
+  %returned = call i64 @count(ptr %front, i64 RETURNED, i64 1)
+  ret void
+give:
+  tail call void @give_pool_back(ptr %block)
+  ret void
+}
+
+define internal void @give_pool_back(ptr %block) noinline {
   %pool = load ptr, ptr @cpu
   %small.bins = load ptr, ptr @small
   %large.bins = getelementptr i8, ptr %pool, i64 EVERYBODYS
@@ -953,7 +1185,7 @@ define void @after_fork() {
 ; ---- Workspaces -----------------------------------------------------------------------------
 ; In front of a workspace lies the address of its block.
 define ptr @allocate_workspace(i64 %size) {
-  %whole = add i64 %size, HEAD
+  %whole = call i64 @llvm.uadd.sat.i64(i64 %size, i64 HEAD)
   %block = call ptr @take_here(i64 %whole)
   %none = icmp eq ptr %block, null
   br i1 %none, label %leave, label %give
@@ -1094,7 +1326,8 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "set_limit": (None, _P, _N),
     "largest": (_N, _P, _P),
     "release_here": (None,),
-    "start": (None, _P, _P),
+    "start": (ctypes.c_int, _P, _P),
+    "add_fronts": (None, _P),
 }
 _loaded: dict[str, NativeCode] = {}
 _functions: dict[str, Callable[..., Any]] = {}
@@ -1104,6 +1337,7 @@ def pool_text() -> str:
     """The LLVM IR of the pools."""
     places = {name: 8 * index for index, name in enumerate(_BLOCK)}
     places |= {name: 8 * index for index, name in enumerate(_POOL)}
+    places |= {name: 8 * index for index, name in enumerate(_FRONT)}
     places |= {"WORDS": 8 * _BINS, "FURTHER": 8 * (_BINS + 8), "LEAST": 8 * (_BINS + 9)}
     bins = 8 * (_BINS + 10)
     sizes = {
@@ -1111,6 +1345,9 @@ def pool_text() -> str:
         "BINS_SIZE": bins,
         "POOL": places["EVERYBODYS"] + bins,
         "COUNTERS": 8 * len(_COUNTERS),
+        "FRONT_SIZE": _FRONT_SIZE,
+        "FRONT_MOST": _FRONT_MOST,
+        "FRONT": places["LISTS"] + 8 * (_FRONT_SIZE // UNIT + 1),
         "SLAB": _SLAB,
         "SMALL": _SMALL,
         "SMALL_CHUNK": _SMALL_CHUNK,
@@ -1281,7 +1518,10 @@ class CPUPool(Pool):
         super().__init__(_SMALL)
         code = _code()
         self.small = self.new_bins(UNIT)
-        _call("start", self._pool, self.small)
+        if _call("start", self._pool, self.small) != 0:
+            raise MemoryError(
+                "the CPU's memory: expected a key for data of a thread, found none left"
+            )
         _at_fork(code)
         self.allocate_workspace = code.function("allocate_workspace")
         self.give_back_workspace = code.function("give_back_workspace")
@@ -1297,6 +1537,14 @@ class CPUPool(Pool):
             increment_reference(value)
             ctypes.c_void_p.from_address(code.data(name)).value = id(value)
         self.allocate: Callable[[int], Any] = function("allocate", code.function("make_object"))
+
+    def counters(self) -> Counters:
+        """What has been counted, with what threads keep at hand as free, but for the greatest
+        values."""
+        found = (ctypes.c_int64 * len(_COUNTERS))()
+        _call("read", self._pool, ctypes.addressof(found))
+        _call("add_fronts", ctypes.addressof(found))
+        return Counters(*found)
 
     def release(self) -> None:
         """Gives the C library what nobody uses."""
