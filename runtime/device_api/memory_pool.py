@@ -37,15 +37,16 @@ _SMALL_CHUNK = 4 * 1024 * 1024
 
 _BINS = 512
 # Where the fields lie, in bytes; what they are stands at the head of the text.
-_BLOCK = ("ADDRESS", "SIZE", "BEFORE", "AFTER", "LINK", "NEXT", "BINS", "EPOCH", "REQUESTED")
+_BLOCK = (
+    "ADDRESS", "SIZE", "BEFORE", "AFTER", "LINK", "NEXT", "BINS", "EPOCH", "REQUESTED", "HOME",
+)  # fmt: skip
 _COUNTERS = (
     "ALLOCATED", "ASKED", "RESERVED", "MOST_ALLOCATED", "MOST_RESERVED", "BLOCKS", "CHUNKS",
     "ALLOCATIONS", "OBTAINED",
 )  # fmt: skip
 _POOL = ("LOCK", *_COUNTERS, "LIMIT", "SPARES", "SLABS", "EVERYBODYS")
 _FRONT = ("HELD", "ASKED_HELD", "RETURNED", "GIVEN", "FOLLOWING", "LISTS")
-_FRONT_SIZE = 16 * 1024
-_FRONT_MOST = 128 * 1024
+_FRONT_MOST = 1024 * 1024
 _SLAB = 64  # blocks that are made at a time
 
 C_LIBRARY = {
@@ -80,6 +81,7 @@ _TEXT = r"""
 ;   LINK, NEXT      in a list of the bins: the place that points to it, and the block after it
 ;   EPOCH           the time of its stream when it was freed
 ;   REQUESTED       the bytes that its user asked for
+;   HOME            the bins that it was taken from
 ;
 ; Bins are free blocks by size:
 ;
@@ -153,19 +155,23 @@ leave:
 
 define internal void @wait_for_lock(ptr %pool) noinline {
 entry:
-  br label %try
+  br label %look
+look:
+  %tries = phi i64 [ 0, %entry ], [ %more, %wait ], [ 0, %yield ], [ %tries, %try ]
+  %held = load atomic i32, ptr %pool monotonic, align 4
+  %free = icmp eq i32 %held, 0
+  br i1 %free, label %try, label %wait
 try:
-  %tries = phi i64 [ 0, %entry ], [ %more, %wait ], [ 0, %yield ]
   %swap = cmpxchg ptr %pool, i32 0, i32 1 acquire monotonic, align 4
   %locked = extractvalue { i32, i1 } %swap, 1
-  br i1 %locked, label %leave, label %wait
+  br i1 %locked, label %leave, label %look
 wait:
   %more = add i64 %tries, 1
-  %long = icmp ugt i64 %more, 100
-  br i1 %long, label %yield, label %try
+  %long = icmp ugt i64 %more, 200
+  br i1 %long, label %yield, label %look
 yield:
   %ignored = call i32 @sched_yield()
-  br label %try
+  br label %look
 leave:
   ret void
 }
@@ -432,6 +438,7 @@ split:
 enter:
   %taken = call i64 @number(ptr %block, i64 SIZE)
   call void @note(ptr %block, i64 REQUESTED, i64 %requested)
+  call void @point(ptr %block, i64 HOME, ptr %bins)
   call void @count_most(ptr %pool, i64 ALLOCATED, i64 %taken, i64 MOST_ALLOCATED)
   %1 = call i64 @count(ptr %pool, i64 ASKED, i64 %requested)
   %2 = call i64 @count(ptr %pool, i64 BLOCKS, i64 1)
@@ -820,9 +827,9 @@ leave:
 @key = internal global i64 0       ; of a thread's front; of 32 bits on Linux, 64 on macOS
 @fronts = internal global ptr null ; all of them, by FOLLOWING
 
-; A front is what a thread keeps at hand, so that small blocks need no lock: up to FRONT_MOST bytes
-; in blocks of up to FRONT_SIZE. For the pool these are in use. By what it counts too much, and
-; ALLOCATIONS too little, is counted here:
+; A front is what a thread keeps at hand, so that small blocks need no lock. It takes another one
+; while it holds less than FRONT_MOST bytes. For the pool these blocks are in use. What that has
+; counted too much is counted here, and ALLOCATIONS of which it doesn't know:
 ;
 ;   HELD, ASKED_HELD   the bytes at hand, and what users asked for
 ;   RETURNED, GIVEN    the blocks that came, and that were given out
@@ -872,11 +879,26 @@ define internal void @lose(ptr %front, i64 %size, i64 %requested) alwaysinline {
   ret void
 }
 
+; This thread's front, if it is full, is emptied: it had not what was wanted.
+define internal void @change_front() {
+  %front = call ptr @front()
+  %none = icmp eq ptr %front, null
+  br i1 %none, label %leave, label %look
+look:
+  %held = call i64 @number(ptr %front, i64 HELD)
+  %full = icmp uge i64 %held, FRONT_MOST
+  br i1 %full, label %empty, label %leave
+empty:
+  call void @empty_front(ptr %front)
+  br label %leave
+leave:
+  ret void
+}
+
 ; Gives the pool what a front holds.
-define internal void @empty_front(ptr %front) {
+define internal void @empty_front(ptr %front) noinline {
 entry:
   %pool = load ptr, ptr @cpu
-  %bins = load ptr, ptr @small
   br label %next
 next:
   %offset = phi i64 [ LISTS, %entry ], [ %offset, %give ], [ %following, %on ]
@@ -891,6 +913,7 @@ give:
   %requested = call i64 @number(ptr %block, i64 REQUESTED)
   call void @lose(ptr %front, i64 %size, i64 %requested)
   %fewer = call i64 @count(ptr %front, i64 RETURNED, i64 -1)
+  %bins = call ptr @pointer(ptr %block, i64 HOME)
   call void @give_back(ptr %pool, ptr %block, ptr %bins, i64 0)
   br label %next
 on:
@@ -978,7 +1001,7 @@ define ptr @take_here(i64 %requested) {
 round:
   %more = add i64 %requested, 255
   %size = and i64 %more, -256
-  %little = icmp ule i64 %size, FRONT_SIZE
+  %little = icmp ule i64 %size, SMALL
   br i1 %little, label %quick, label %look
 quick:
   %front = call ptr @front()
@@ -1010,6 +1033,11 @@ define internal ptr @take_from_pool(i64 %size, i64 %requested) noinline {
   %small.bins = load ptr, ptr @small
   %large.bins = getelementptr i8, ptr %pool, i64 EVERYBODYS
   %small = icmp ule i64 %size, SMALL
+  br i1 %small, label %change, label %search
+change:
+  call void @change_front()
+  br label %search
+search:
   %bins = select i1 %small, ptr %small.bins, ptr %large.bins
   %block = call ptr @take(ptr %pool, i64 %size, i64 %requested, ptr %bins)
   %missed = icmp eq ptr %block, null
@@ -1033,7 +1061,13 @@ again:
   call void @release(ptr %pool, ptr %large.bins)
   call void @release(ptr %pool, ptr %small.bins)
   %second = call ptr @grow(ptr %pool, i64 %size, i64 %size, i64 %requested, ptr %bins)
+  %refused.again = icmp eq ptr %second, null
+  br i1 %refused.again, label %last, label %at.last
+at.last:
   ret ptr %second
+last:
+  %third = call ptr @take(ptr %pool, i64 %size, i64 %requested, ptr %large.bins)
+  ret ptr %third
 }
 
 ; The first block of a new chunk of the CPU's; from 2 MiB on of huge pages (14 is MADV_HUGEPAGE), if
@@ -1112,7 +1146,7 @@ chunks:
 ; last block.
 define void @give_back_here(ptr %block) {
   %size = call i64 @number(ptr %block, i64 SIZE)
-  %little = icmp ule i64 %size, FRONT_SIZE
+  %little = icmp ule i64 %size, SMALL
   br i1 %little, label %quick, label %give
 quick:
   %front = call ptr @front()
@@ -1140,13 +1174,9 @@ give:
 
 define internal void @give_pool_back(ptr %block) noinline {
   %pool = load ptr, ptr @cpu
-  %small.bins = load ptr, ptr @small
-  %large.bins = getelementptr i8, ptr %pool, i64 EVERYBODYS
+  %bins = call ptr @pointer(ptr %block, i64 HOME)
   call void @lock(ptr %pool)
   call void @count_out(ptr %pool, ptr %block)
-  %requested = call i64 @number(ptr %block, i64 REQUESTED)
-  %small = icmp ule i64 %requested, SMALL
-  %bins = select i1 %small, ptr %small.bins, ptr %large.bins
   %merged = call ptr @put(ptr %pool, ptr %block, ptr %bins)
   %reserved = call i64 @number(ptr %pool, i64 RESERVED)
   %allocated = call i64 @number(ptr %pool, i64 ALLOCATED)
@@ -1345,9 +1375,8 @@ def pool_text() -> str:
         "BINS_SIZE": bins,
         "POOL": places["EVERYBODYS"] + bins,
         "COUNTERS": 8 * len(_COUNTERS),
-        "FRONT_SIZE": _FRONT_SIZE,
         "FRONT_MOST": _FRONT_MOST,
-        "FRONT": places["LISTS"] + 8 * (_FRONT_SIZE // UNIT + 1),
+        "FRONT": places["LISTS"] + 8 * (_SMALL // UNIT + 1),
         "SLAB": _SLAB,
         "SMALL": _SMALL,
         "SMALL_CHUNK": _SMALL_CHUNK,

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import itertools
+import sys
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from minitvm.runtime.device import Device
-from minitvm.runtime.device_api.allocator import Allocator, Block, limit_of_environment
+from minitvm.runtime.device_api.allocator import (
+    Allocator,
+    AllocatorStats,
+    Block,
+    CPUAllocator,
+    cpu_allocator,
+    limit_of_environment,
+)
 from minitvm.runtime.device_api.interface import MemoryStats
 from minitvm.runtime.errors import DeviceError, DeviceMemoryError
+from minitvm.runtime.workspace import workspaces
+from tests.forks import in_child
 from tests.runtime.simulated_memory import SimulatedMemory
 
 DEVICE = Device(12, 3)
@@ -595,3 +607,181 @@ def test_each_call_of_the_device_in_turn_fails() -> None:
     }  # fmt: skip
     assert set(driver.calls) == expected
     assert number > 25
+
+
+# ---- The CPU -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def here() -> Iterator[CPUAllocator]:
+    found = cpu_allocator()
+    found.empty_cache()
+    yield found
+    found.set_limit(None)
+
+
+@pytest.mark.parametrize("size", [1, 255, 256, 257, 5000, MB, MB + 1, 2 * MB - 1, 2 * MB, 9 * MB])
+def test_blocks_of_the_cpu(here: CPUAllocator, size: int) -> None:
+    before = here.stats()
+    block = here.allocate(size)
+    assert block.size == size and block.address % 256 == 0
+    ctypes.memset(block.address, 1, size)
+    now = here.stats()
+    # A whole chunk is given out where the rest would be of no use.
+    assert size <= now.allocated - before.allocated < size + (256 if size <= MB else 2 * MB)
+    assert now.requested - before.requested == size
+    assert (now.blocks - before.blocks, now.allocations - before.allocations) == (1, 1)
+    address = block.address
+    block.record_stream("s")
+    block.free()
+    block.free()
+    assert (block.address, block.size) == (0, size)
+    assert here.stats().allocated == before.allocated
+    assert here.stats().requested == before.requested
+    again = here.allocate(size)
+    assert again.address == address
+    del again
+    assert here.stats().blocks == before.blocks
+
+
+def test_no_bytes_of_the_cpu(here: CPUAllocator) -> None:
+    before = here.stats()
+    block = here.allocate(0)
+    assert (block.address, block.size) == (0, 0)
+    block.free()
+    del block
+    assert here.stats() == before
+
+
+def test_what_the_cpu_does_not_give(here: CPUAllocator) -> None:
+    before = here.stats()
+    with pytest.raises(ValueError, match=r"cpu\(0\): expected a size of at least 0 bytes, got -3"):
+        here.allocate(-3)
+    with pytest.raises(TypeError):
+        here.allocate(1.5)  # type: ignore[arg-type]
+    for size in (1 << 50, sys.maxsize):
+        with pytest.raises(DeviceMemoryError, match=rf"cpu\(0\): expected {size} bytes of memory"):
+            here.allocate(size)
+    with pytest.raises(OverflowError):
+        here.allocate(1 << 64)
+    with pytest.raises(TypeError, match="cannot create"):
+        type(here.allocate(1))()
+    assert here.stats()[:2] == before[:2]
+
+
+def test_the_limit_goes_for_arrays_and_workspaces(here: CPUAllocator) -> None:
+    allocate = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int64)(workspaces().allocate)
+    give_back = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(workspaces().give_back)
+    before = here.stats()
+    here.set_limit(before.reserved + 8 * MB)
+    block = here.allocate(4 * MB)
+    assert allocate(8 * MB) is None
+    with pytest.raises(DeviceMemoryError, match=rf"a limit of {before.reserved + 8 * MB}"):
+        here.allocate(8 * MB)
+    workspace = allocate(3 * MB)
+    assert workspace
+    assert here.stats().requested - before.requested == 7 * MB + 64
+    block.free()
+    give_back(workspace)
+    workspace = allocate(6 * MB)  # for which the others went
+    assert workspace
+    give_back(workspace)
+
+
+def test_a_limit_that_allows_no_chunk_for_small_blocks(here: CPUAllocator) -> None:
+    large = here.allocate(5 * MB)
+    chunk = range(large.address, large.address + 6 * MB)
+    here.set_limit(here.stats().reserved)
+    blocks = []
+    with pytest.raises(DeviceMemoryError, match="a limit of"):
+        while True:
+            blocks.append(here.allocate(50_000))
+    large.free()
+    reserved = here.stats().reserved
+    small = [here.allocate(50_000) for _ in range(60)]  # of what is for large ones
+    assert any(each.address in chunk for each in small)
+    assert here.stats().reserved == reserved
+    del blocks, small
+    here.set_limit(None)
+    assert here.allocate(5 * MB).address == chunk.start  # whole again
+
+
+def test_small_blocks_leave_large_chunks_whole(here: CPUAllocator) -> None:
+    large = here.allocate(50 * MB)
+    address = large.address
+    large.free()
+    small = [here.allocate(200_000) for _ in range(100)]
+    assert here.allocate(50 * MB).address == address
+    assert not any(address <= each.address < address + 50 * MB for each in small)
+
+
+def test_what_a_thread_has_at_hand_is_free(here: CPUAllocator) -> None:
+    """Blocks that one thread takes and another frees, of sizes that are never wanted again."""
+    before = here.stats()
+    blocks = [here.allocate(100 + 300 * index) for index in range(1000)]
+    at_hand: list[AllocatorStats] = []
+
+    def free() -> None:
+        while blocks:
+            blocks.pop()
+        at_hand.append(here.stats())
+
+    thread = threading.Thread(target=free)
+    thread.start()
+    thread.join()
+    for now in (*at_hand, here.stats()):
+        assert (now.allocated, now.requested, now.blocks) == (
+            before.allocated, before.requested, before.blocks
+        )  # fmt: skip
+        assert now.allocations - before.allocations == 1000
+
+
+def test_emptying_the_cpu_s_cache(here: CPUAllocator) -> None:
+    reserved = here.stats().reserved
+    for size in (100, 100_000, 100 * MB):
+        here.allocate(size).free()
+    assert here.stats().reserved >= reserved + 100 * MB
+    here.empty_cache()
+    assert here.stats().reserved <= reserved
+    here.reset_peak()
+    assert here.stats().peak_reserved == here.stats().reserved
+
+
+def test_a_forked_child_has_blocks_of_its_own(here: CPUAllocator) -> None:
+    held = here.allocate(5 * MB)
+
+    def check() -> bool:
+        mine = [here.allocate(size) for size in (100, 100_000, 5 * MB)]
+        for each in mine:
+            ctypes.memset(each.address, 1, each.size)
+        return all(each.address != held.address for each in mine)
+
+    in_child(check)
+    driver, allocator = made()
+    allocator._lock.acquire()  # as another thread would have it, that the child lacks
+    in_child(lambda: allocator.allocate(100).size == 100)
+    allocator._lock.release()
+    assert not driver.calls
+
+
+def test_a_fork_while_threads_are_at_the_pool() -> None:
+    """The child finds nobody in the pool, and what it notes whole."""
+    allocate, give_back = workspaces().allocate, workspaces().give_back
+    take = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int64)(allocate)
+    back = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(give_back)
+    over = threading.Event()
+
+    def work() -> None:
+        while not over.is_set():
+            back(take(2 * MB))  # without the GIL
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for each in threads:
+        each.start()
+    try:
+        for _ in range(20):
+            in_child(lambda: cpu_allocator().allocate(3 * MB).size == 3 * MB)
+    finally:
+        over.set()
+        for each in threads:
+            each.join()
