@@ -6,6 +6,7 @@ event is a place in a stream. What fails on a stream is raised when somebody wai
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any, final
@@ -52,7 +53,7 @@ class Stream:
         Raises
         ------
         DeviceError
-            When something failed; what failed in a kernel has the type that a call would raise.
+            When something failed; of a kernel, its cause is the error that a call would raise.
         """
         try:
             self._driver.synchronize_stream(self.device, self.handle)
@@ -122,7 +123,7 @@ class Stream:
         return f"<Stream of {self.device}>"
 
     def __del__(self) -> None:
-        if hasattr(self, "handle"):
+        if hasattr(self, "handle") and not sys.is_finalizing():
             self._driver.destroy_stream(self.device, self.handle)
 
 
@@ -170,7 +171,7 @@ class Event:
         return f"<Event of {self.device}>"
 
     def __del__(self) -> None:
-        if hasattr(self, "handle"):
+        if hasattr(self, "handle") and not sys.is_finalizing():
             self._driver.destroy_event(self.device, self.handle)
 
 

@@ -60,7 +60,7 @@ class Plugins:
     def load(self, plugin: TestPlugin) -> Driver:
         assert load_device_plugin(plugin.path) == plugin.name
         self.loaded.append(plugin)
-        driver = registry.driver_of(tvm.device(plugin.name, 0))
+        driver = registry.driver_of(tvm.device(plugin.name, 0).device_type)
         assert driver is not None
         return driver
 
@@ -690,7 +690,7 @@ def test_the_same_library_is_the_same_device(plugins: Plugins, plugin: TestPlugi
     link.symlink_to(plugin.path)
     for path in (plugin.path, str(plugin.path), link):
         assert load_device_plugin(path) == plugin.name
-    assert registry.driver_of(tvm.device(plugin.name, 0)) is driver
+    assert registry.driver_of(tvm.device(plugin.name, 0).device_type) is driver
     assert plugin.calls("initialize") == 1
 
 
@@ -832,7 +832,10 @@ def test_a_forked_child_has_no_devices(plugins: Plugins, plugin: TestPlugin) -> 
     driver.destroy_stream(first, stream)
 
 
-def test_threads_have_a_current_device_each(plugins: Plugins, plugin: TestPlugin) -> None:
+@pytest.mark.parametrize("missing", [(), ("synchronize_device",), ("stream_wait_event",)])
+def test_threads(plugins: Plugins, plugin: TestPlugin, missing: tuple[str, ...]) -> None:
+    """Each has its current device, and streams that others don't wait for after their end."""
+    plugin.leave_out(*missing)
     plugins.load(plugin)
     mine = devices(plugin)
     with ThreadPoolExecutor(8) as threads:
