@@ -463,7 +463,6 @@ SITES = [
     "async_memory_copy_h2d",
     "create_event",
     "create_stream",
-    "device_memory_allocate",
     "memory_copy_d2d",
     "memory_copy_d2h",
     "memory_copy_h2d",
@@ -517,8 +516,25 @@ def test_memory_that_is_used_up(plugins: Plugins, plugin: TestPlugin) -> None:
     plugin.set("plugin_gives_null", 1)
     with pytest.raises(DeviceMemoryError, match=r"\(0\): device_memory_allocate: no memory for 64"):
         driver.device_memory_allocate(first, 64)
+    for each in devices(plugin):
+        each.empty_cache()
+    with pytest.raises(DeviceMemoryError, match=rf"{plugin.name}\(0\)"):
+        exercise_arrays(devices(plugin))
     plugin.set("plugin_gives_null", 0)
     assert exercise(driver, devices(plugin)) == expected()
+    assert exercise_arrays(devices(plugin)) == expected_arrays()
+
+
+@pytest.mark.parametrize("status", STATUSES)
+def test_an_allocation_that_fails_once(plugins: Plugins, plugin: TestPlugin, status: int) -> None:
+    """Less is asked for, or the cache given back, and then it works."""
+    plugins.load(plugin)
+    mine = devices(plugin)
+    for after in range(3):
+        for each in mine:
+            each.empty_cache()
+        plugin.fail("device_memory_allocate", status, after)
+        assert exercise_arrays(mine) == expected_arrays()
 
 
 def test_a_warning_is_one(plugins: Plugins, plugin: TestPlugin) -> None:
