@@ -620,6 +620,17 @@ def test_a_table_of_an_unknown_size(plugin: TestPlugin, size: int) -> None:
     refuses(plugin, f"at most 1128 bytes of its table, found {min(size, 1128 + 4096)} written")
 
 
+def test_parameters_of_an_unknown_size(tmp_path: Path) -> None:
+    source = tmp_path / "entry.c"
+    source.write_text(
+        "#include <minitvm/device_plugin.h>\n#include <string.h>\n"
+        "void InitPlugin(CustomRuntimeParams* params) { memset((char*)params + 96, 0, 8); }\n"
+    )
+    made = compile_c(source, tmp_path / "entry.so")
+    with pytest.raises(DeviceError, match="at most 96 bytes of its parameters, found 104 written"):
+        load_device_plugin(made)
+
+
 @pytest.mark.parametrize("version", [(0, 0, 0), (0, 1, 0), (0, 0, 9)])
 def test_an_old_version(plugin: TestPlugin, version: tuple[int, ...]) -> None:
     for number, value in enumerate(version):
@@ -781,7 +792,7 @@ def test_entries_that_check_sizes(
         """
     )
     made = compile_c(source, tmp_path / "entry.so")
-    found = fill(made, ctypes.CDLL(str(made)).InitPlugin)
+    found = fill(str(made), ctypes.CDLL(str(made)).InitPlugin)
     assert found.device_type == "never_registered"
     assert found.abi == (None if check == "the parameters'" else abi)
 
