@@ -194,11 +194,10 @@ class PluginInterface(DeviceInterface):
     def deinit_device(self, device: Device) -> None:
         if "deinit_device" in self._functions:
             self._release("deinit_device", device, self._at(device))
-        self._ready = [each for each in self._ready if each != device.device_id]
-        self._devices[device.device_id] = CDevice(device.device_id)
 
     def set_device(self, device: Device) -> None:
-        self._call("set_device", device, self._at(device))
+        # For another function, which tells if the devices are not here.
+        self._release("set_device", device, self._at(device))
 
     def get_device(self) -> int:
         found = CDevice(-1)

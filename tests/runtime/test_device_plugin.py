@@ -20,6 +20,7 @@ import pytest
 import minitvm as tvm
 from minitvm import te
 from minitvm.runtime.device import Device
+from minitvm.runtime.device_api import plugin as plugin_module
 from minitvm.runtime.device_api import registry
 from minitvm.runtime.device_api.driver import Driver
 from minitvm.runtime.device_api.interface import Handle, MemoryStats
@@ -240,7 +241,7 @@ def test_everything_works_in_each_layout(plugins: Plugins, layout: str) -> None:
 def test_the_layouts_are_told_apart(plugins: Plugins, layout: str) -> None:
     plugin = plugins.new(layout)
     driver = plugins.load(plugin)
-    properties = mine.properties if (mine := devices(plugin)[1]) else {}
+    properties = tvm.device(plugin.name, 1).properties  # the other devices were not used
     is_new = layout != "3.0"
     assert properties["plugin_abi"] == ("3.3" if is_new else "3.0")
     assert properties["plugin_version"] == "0.1.1"
@@ -715,10 +716,32 @@ def test_the_same_library_is_the_same_device(plugins: Plugins, plugin: TestPlugi
     driver = plugins.load(plugin)
     link = plugin.path.with_name("other_name.so")
     link.symlink_to(plugin.path)
+    plugin.set("plugin_fills_nothing", 1)
     for path in (plugin.path, str(plugin.path), link):
         assert load_device_plugin(path) == plugin.name
     assert registry.driver_of(tvm.device(plugin.name, 0).device_type) is driver
     assert plugin.calls("initialize") == 1
+
+
+def test_a_library_that_another_thread_loads(
+    plugins: Plugins, plugin: TestPlugin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was not there when this thread looked, and is when it is registered."""
+    plugins.load(plugin)
+    monkeypatch.setattr(plugin_module, "_names", {})
+    assert load_device_plugin(plugin.path) == plugin.name
+
+
+def test_what_is_left_of_a_device_that_has_ended(plugins: Plugins, plugin: TestPlugin) -> None:
+    driver = plugins.load(plugin)
+    first = devices(plugin)[0]
+    stream, event = first.create_stream(), first.create_event()
+    plugins.loaded.clear()
+    registry.unregister_device(plugin.name)
+    with pytest.raises(DeviceError, match=r"stream: expected .*, found that its device has ended"):
+        driver.query_stream(first, stream.handle)
+    del stream, event
+    assert [plugin.calls(each) for each in ("destroy_stream", "destroy_event")] == [0, 0]
 
 
 def test_threads_load_a_library_at_once(plugins: Plugins, plugin: TestPlugin) -> None:
