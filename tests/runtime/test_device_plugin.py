@@ -16,6 +16,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import minitvm as tvm
 from minitvm import te
@@ -44,6 +46,7 @@ OPTIONAL = sorted(
     }
     - {*REQUIRED, "get_max_threads_per_mp", "get_max_threads_per_block"}
 )
+ONLY_3_3 = {"get_multi_process", "is_float16_supported", "is_bfloat16_supported"}
 STATUSES = {2: "C_FAILED", 3: "C_ERROR", 4: "C_INTERNAL_ERROR", 77: "77"}
 
 
@@ -65,6 +68,16 @@ class Plugins:
         assert driver is not None
         return driver
 
+    def end(self) -> None:
+        """Nothing lives on the devices any longer."""
+        while self.loaded:
+            plugin = self.loaded.pop()
+            registry.unregister_device(plugin.name)
+            live = plugin.live()
+            if "destroy_stream" in plugin.left_out:
+                del live["streams"]
+            assert not any(live.values()), live
+
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
@@ -82,12 +95,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 def plugins(compiled: Callable[[str], Path], tmp_path: Path) -> Iterator[Plugins]:
     made = Plugins(compiled, tmp_path)
     yield made
-    for each in made.loaded:
-        registry.unregister_device(each.name)
-        live = each.live()
-        if "destroy_stream" in each.left_out:
-            del live["streams"]
-        assert not any(live.values()), live
+    made.end()
 
 
 @pytest.fixture
@@ -264,6 +272,25 @@ def test_each_optional_function_can_be_missing(plugins: Plugins, name: str) -> N
     assert plugin.calls(name) == 0
 
 
+@given(st.sets(st.sampled_from(OPTIONAL)), st.sampled_from(["3.3", "3.0"]))
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_any_optional_functions_can_be_missing(
+    plugins: Plugins, names: set[str], layout: str
+) -> None:
+    missing = names - (ONLY_3_3 if layout == "3.0" else set())
+    for name in COPIES:
+        if {name, f"async_{name}"} <= missing or {name, "create_stream"} <= missing:
+            missing.remove(name)
+    plugin = plugins.new(layout)
+    plugin.leave_out(*missing)
+    driver = plugins.load(plugin)
+    assert exercise(driver, devices(plugin)) == expected()
+    assert exercise_arrays(devices(plugin)) == expected_arrays()
+    plugins.end()
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("copies", [COPIES, tuple(f"async_{each}" for each in COPIES)])
 def test_the_fewest_functions_that_copy(
@@ -271,8 +298,7 @@ def test_the_fewest_functions_that_copy(
 ) -> None:
     plugin = plugins.new(layout)
     kept = {*copies, *(("create_stream",) if "async" in copies[0] else ())}
-    absent = {"get_multi_process", "is_float16_supported", "is_bfloat16_supported"}
-    there = set(OPTIONAL) - (absent if layout == "3.0" else set())
+    there = set(OPTIONAL) - (ONLY_3_3 if layout == "3.0" else set())
     plugin.leave_out(*(there - kept))
     driver = plugins.load(plugin)
     assert exercise(driver, devices(plugin)) == expected()
@@ -760,8 +786,7 @@ def test_threads_load_a_library_at_once(plugins: Plugins, plugin: TestPlugin) ->
 def test_a_library_is_loaded_again_after_its_end(plugins: Plugins, plugin: TestPlugin) -> None:
     plugins.load(plugin)
     assert exercise_arrays(devices(plugin)) == expected_arrays()
-    plugins.loaded.clear()
-    registry.unregister_device(plugin.name)
+    plugins.end()
     ends = ("deinit_device", "finalize")
     assert [plugin.calls(each) for each in ends] == [DEVICES, 1]
     plugins.load(plugin)
