@@ -26,6 +26,7 @@ from minitvm.runtime.device_api.ext_memory import (
     UNIFIED,
     Memory,
     Place,
+    Where,
     integer,
 )
 from minitvm.runtime.device_api.ext_streams import (
@@ -81,7 +82,7 @@ class _Event:
 class _Call(NamedTuple):
     """A call of a function, by the words that begin its errors, and its fate."""
 
-    where: str
+    where: Where
     fate: Fate
 
     def fail(self) -> None:
@@ -237,7 +238,7 @@ failure
 
     def _enter(self, function: str, device: Device | None = None) -> _Call:
         """Count a call, and let it meet its fate; one that takes back fails at its end."""
-        where = f"ext_dev: {function}" if device is None else f"{device}: {function}"
+        where = Where(device, function)
         with self._lock:
             fate = self._faults.meet(function)
         call = _Call(where, fate)
@@ -385,14 +386,14 @@ failure
     ) -> Operation:
         """A copy between two ends, each an address of a device or of the host (None)."""
         with self._lock:
-            to = self._place(f"{call.where}: target", *target, size)
-            start = self._place(f"{call.where}: source", *source, size)
+            to = self._place(call.where._replace(part="target"), *target, size)
+            start = self._place(call.where._replace(part="source"), *source, size)
             copy = Operation(name, lambda: _move(to.address, start.address, size), is_copy=True)
             copy.use(to.allocation)
             copy.use(start.allocation)
         return copy
 
-    def _place(self, where: str, device: Device | None, address: int, size: int) -> Place:
+    def _place(self, where: object, device: Device | None, address: int, size: int) -> Place:
         if device is None:
             return self._memory.on_host(where, address, size)
         return self._memory.on_device(where, device, address, size)
@@ -401,7 +402,9 @@ failure
         """Run an operation here, when the default streams of some devices are done."""
         try:
             refuse_on_worker(call.where)
-            self._wait([self._default(each) for each in devices])
+            defaults = [self._default(each) for each in devices]
+            if not all(each.is_clear for each in defaults):
+                self._wait(defaults)
             operation.action()
         finally:
             with self._lock:
@@ -577,7 +580,7 @@ failure
                 found = self._defaults[device.device_id] = Stream(self._lock, device, 0)
             return found
 
-    def _stream(self, where: str, device: Device, handle: Handle) -> Stream:
+    def _stream(self, where: object, device: Device, handle: Handle) -> Stream:
         if handle in _DEFAULT:
             return self._default(device)
         found = self._streams.get(handle) if isinstance(handle, int) else None
@@ -670,7 +673,7 @@ failure
         if error is not None:
             raise error
 
-    def _event(self, where: str, handle: Handle, device: Device | None = None) -> _Event:
+    def _event(self, where: object, handle: Handle, device: Device | None = None) -> _Event:
         """An event, of a device or of any."""
         found = self._events.get(handle) if isinstance(handle, int) else None
         if found is None:
@@ -689,7 +692,7 @@ failure
         operation = Operation(f"kernel {kernel.name!r}", lambda: kernel(address_of))
 
         def address_of(address: int, size: int) -> int:
-            where = f"{call.where}: {operation.name}"
+            where = call.where._replace(part=operation.name)
             with self._lock:
                 if operation.is_over:
                     raise DeviceError(f"{where}: expected a kernel that runs, it has ended")

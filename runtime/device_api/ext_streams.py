@@ -120,7 +120,7 @@ class Worker(threading.Thread):
             pass
 
 
-def refuse_on_worker(where: str) -> None:
+def refuse_on_worker(where: object) -> None:
     """What waits for streams may not be called by what runs on one, which could wait for itself."""
     if isinstance(threading.current_thread(), Worker):
         raise DeviceError(
@@ -161,6 +161,11 @@ class Stream:
     def is_working(self) -> bool:
         """Whether its thread lives."""
         return self._worker is not None
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether there is nothing to wait for, and nothing to tell."""
+        return self.finished == self.queued and not self.untold
 
     # ---- What is put on it -----------------------------------------------------------------------
 
