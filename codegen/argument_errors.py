@@ -26,7 +26,7 @@ from minitvm.codegen.dltensor import (
 )
 from minitvm.codegen.llvm_text import NULL, FunctionText, ModuleText, Value, integer
 from minitvm.codegen.overlap import Region, emit_overlap_check, table_of
-from minitvm.runtime.arrangement import ASKS_FOR_VARIANT, NEEDS_VARIANT
+from minitvm.runtime.arrangement import ASKS_FOR_VARIANT, ASKS_TO_CHECK, NEEDS_VARIANT
 from minitvm.runtime.device import DEVICE_TYPES
 from minitvm.runtime.dtype import CODE_NAMES, TypeCode
 from minitvm.runtime.record import record
@@ -382,10 +382,16 @@ _SEARCHES: dict[str, tuple[Sequence[tuple[str, str]], Callable[..., None]]] = {
 }
 
 
+def asks_for_variant(text: FunctionText, code: Value) -> Value:
+    """Whether a caller asks for another variant, by its ``*ret_type_code``."""
+    either = text.binary("or", code, integer("i32", ASKS_FOR_VARIANT ^ ASKS_TO_CHECK))
+    return text.icmp("eq", either, integer("i32", ASKS_TO_CHECK))
+
+
 def _return_if_asked(text: FunctionText, ret_type_code: Value) -> None:
     code = text.load("i32", ret_type_code, 4)
     asked, raises = text.block("asked"), text.block("raises")
-    text.branch_if(text.icmp("eq", code, integer("i32", ASKS_FOR_VARIANT)), asked, raises)
+    text.branch_if(asks_for_variant(text, code), asked, raises)
     text.place(asked)
     text.ret(integer("i32", NEEDS_VARIANT))
     text.place(raises)

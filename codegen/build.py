@@ -33,6 +33,8 @@ from minitvm.passes.column_major import in_column_major, reversed_buffer, shows_
 from minitvm.passes.in_place import can_run_in_place, run_in_place
 from minitvm.passes.strided import accept_strides, is_free
 from minitvm.runtime.arrangement import Arrangement, Compiled, Variants
+from minitvm.runtime.device import DeviceType
+from minitvm.runtime.device_function import DeviceFunction
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.module import Module
 from minitvm.runtime.object_code import LoadedCode
@@ -311,9 +313,15 @@ class CompiledProgram(Program):
         """The function of a name: one object, as long as that lives."""
         found = self._functions.get(name)
         if found is None:
-            made = _refusing(self, name) if self.code is None else _function(self, self.code, name)
-            found = self._functions.setdefault(name, made)
+            found = self._functions.setdefault(name, self._made(name))
         return found
+
+    def _made(self, name: str) -> PackedFunc:
+        if self.code is None:
+            return _refusing(self, name)
+        made = _function(self, self.code, name)
+        device_type = self.options.target.device_type
+        return made if device_type == DeviceType.CPU else DeviceFunction(made, device_type)
 
     def source(self, kind: str) -> str:
         """The text of a kind: "tir" (the loop IR), "ll" (optimised LLVM IR) or "asm"."""

@@ -26,6 +26,7 @@ from minitvm.codegen import dltensor
 from minitvm.codegen.argument_errors import (
     ARRAY_CODES,
     ArgumentErrors,
+    asks_for_variant,
     percent_escaped,
     raise_error,
 )
@@ -40,7 +41,7 @@ from minitvm.expr import Buffer, PrimExpr, Var
 from minitvm.lower import PREPACKED
 from minitvm.passes.access import written_parameters
 from minitvm.passes.in_place import IN_PLACE
-from minitvm.runtime.arrangement import ASKS_FOR_VARIANT
+from minitvm.runtime.arrangement import ASKS_TO_CHECK
 from minitvm.runtime.device import DEVICE_TYPES
 from minitvm.runtime.dlpack import dtype_word
 from minitvm.runtime.dtype import FLOAT64, INT64, DType
@@ -141,6 +142,7 @@ class _Entry:
         self._pays_release = pays_release(func, options.release_gil)
         self._errors = ArgumentErrors(self._text, func.name, self._names, self._text.params[4])
         self._expressions = ExpressionEmitter(self._text, options)
+        self._checks_alone = options.target.device_type != DEVICE_TYPES["cpu"]
         self._expressions.no_wrap = ""  # nothing is known of the sizes yet
         self._source: dict[Var, str] = {}
         # Where element 0 of a strided array is, which a negative stride puts behind others.
@@ -166,8 +168,20 @@ class _Entry:
         for tensor in tensors:
             self._check(tensor)
         self._check_overlaps(tensors)
+        if self._checks_alone:
+            self._return_if_checked(ret_code)
         self._call(tensors, assertions, ret_code)
         text.finish()
+
+    def _return_if_checked(self, ret_code: Value) -> None:
+        """Whoever launches the function asks first whether its arguments are right."""
+        text = self._text
+        checked, go_on = text.block("checked"), text.block("go_on")
+        code = text.load("i32", ret_code, 4)
+        text.branch_if(text.icmp("eq", code, integer("i32", ASKS_TO_CHECK)), checked, go_on)
+        text.place(checked)
+        text.ret(integer("i32", 0))
+        text.place(go_on)
 
     def _require(self, holds: Value, report: Callable[..., Value], *details: object) -> None:
         """Returns what ``report(*details)`` does unless `holds`."""
@@ -440,9 +454,8 @@ class _Entry:
         known = text.icmp("ne", strides, NULL)
         if layout != "left" or tensor.buffer.ndim == 1:
             code = text.load("i32", text.params[4], 4)
-            known = text.binary(
-                "or", known, text.icmp("ne", code, integer("i32", ASKS_FOR_VARIANT))
-            )
+            unasked = text.binary("xor", asks_for_variant(text, code), Value("i1", "true"))
+            known = text.binary("or", known, unasked)
             one = integer("i64", 1)
             several = _all(text, [text.icmp("sgt", each, one) for each in tensor.extents])
             known = text.binary("or", known, several)

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import InitVar, dataclass, field
 from typing import Any, final
 
+from minitvm.runtime.device import device
+from minitvm.runtime.device_api.registry import launching_kinds
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.host import cache_sizes, host
@@ -52,14 +54,13 @@ CPUS: dict[str, dict[str, frozenset[str]]] = {
 _ARCH_ALIASES = {"amd64": "x86_64", "x86-64": "x86_64", "arm64": "aarch64"}
 # Features by which LLVM tunes, such as prefer-256-bit; it lists them nowhere.
 _TUNING_PREFIXES = ("prefer-", "fast-", "slow-")
-_KINDS = ("llvm",)
 _OPTIONS = ("mcpu", "mattr", "mtriple", "keys", "device", "model", "num-cores", "opt-level")
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class TargetKind:
-    """Which code generator a target is for."""
+    """What a target is for: ``llvm``, or a kind of device that launches code of the CPU."""
 
     name: str
 
@@ -74,8 +75,9 @@ class Target:
 
     ``llvm`` alone is this machine with all its features. ``-mcpu=NAME`` names a CPU,
     ``-mattr=+a,-b`` adds and removes features, ``-mtriple=ARCH-VENDOR-OS`` says another
-    architecture or system. A dict of these options does as well, and so does another target.
-    `host` is classic: the CPU that calls is the one that computes, so it is only checked.
+    architecture or system. In the place of ``llvm``, the name of a device that launches kernels,
+    such as ``ext_dev``, makes code for its arrays (docs/devices.md). A dict of these options does as
+    well, and so does another target. `host` is classic: the CPU that calls is the one that computes, so it is only checked.
 
     Raises
     ------
@@ -93,10 +95,11 @@ class Target:
     feature_string: str = field(init=False)
     features: frozenset[str] = field(init=False)
     given_cores: int | None = field(init=False)
+    kind: TargetKind = field(init=False)
 
     def __post_init__(self, host_target: Any) -> None:
         text = _text(self.target)
-        options = _parse(text)
+        kind, options = _parse(text)
         if host_target is not None:
             _parse(_text(host_target))
         triple = options.get("mtriple", host().triple)
@@ -116,13 +119,18 @@ class Target:
             ("feature_string", ",".join(filter(None, (string, *marks)))),
             ("features", (features | added) - removed),
             ("given_cores", _cores(options)),
+            ("kind", TargetKind(kind)),
         ):
             object.__setattr__(self, name, value)
 
     @property
-    def kind(self) -> TargetKind:
-        """The code generator; its ``name`` is ``llvm``."""
-        return TargetKind(_KINDS[0])
+    def device_type(self) -> int:
+        """The kind of device whose memory the code works on, as DLPack numbers it.
+
+        >>> Target("ext_dev").device_type
+        12
+        """
+        return device("cpu" if self.kind.name == "llvm" else self.kind.name).device_type
 
     @property
     def arch(self) -> str:
@@ -258,12 +266,13 @@ def _text(target: Any) -> str:
     return " ".join((str(target.get("kind", "")), *parts))
 
 
-def _parse(text: str) -> dict[str, str]:
-    """The options of a target's text."""
+def _parse(text: str) -> tuple[str, dict[str, str]]:
+    """The kind and the options of a target's text."""
     words = shlex.split(text)
-    if not words or words[0] not in _KINDS:
+    kinds = ("llvm", *launching_kinds())
+    if not words or words[0] not in kinds:
         found = repr(words[0]) if words else "an empty text"
-        raise CompileError(f"target: expected a kind among {', '.join(_KINDS)}, got {found}")
+        raise CompileError(f"target: expected a kind among {', '.join(kinds)}, got {found}")
     options: dict[str, str] = {}
     for word in words[1:]:
         name, equals, value = word.lstrip("-").partition("=")
@@ -271,7 +280,7 @@ def _parse(text: str) -> dict[str, str]:
             listed = ", ".join(f"-{option}=" for option in _OPTIONS)
             raise CompileError(f"target {text!r}: expected options among {listed}, got {word!r}")
         options[name] = value
-    return options
+    return words[0], options
 
 
 def _attributes(text: str, arch: str) -> tuple[frozenset[str], frozenset[str]]:

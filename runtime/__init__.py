@@ -3,11 +3,27 @@
 import importlib
 from typing import Any
 
-from minitvm.runtime.device import Device, DeviceType, cpu, device
+from minitvm.runtime.device import Device, DeviceType, cpu, device, ext_dev
+from minitvm.runtime.device_api.interface import DeviceInterface
+from minitvm.runtime.device_api.registry import (
+    launching_kinds,
+    register_device,
+    unregister_device,
+)
+from minitvm.runtime.device_api.streams import Event, Stream
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.dtype import DType as DataType
 from minitvm.runtime.dtype import TypeCode as DataTypeCode
-from minitvm.runtime.errors import CompileError, InternalError, KernelError, LayoutError, TVMError
+from minitvm.runtime.errors import (
+    CompileError,
+    DeviceError,
+    DeviceMemoryError,
+    InternalError,
+    KernelError,
+    LayoutError,
+    TVMError,
+    UnsupportedByDevice,
+)
 from minitvm.runtime.evaluator import BenchmarkResult
 from minitvm.runtime.module import Module
 from minitvm.runtime.ndarray import NDArray, array, empty, from_dlpack
@@ -34,7 +50,8 @@ def enabled(target: str) -> bool:
     >>> enabled("llvm"), enabled("cuda")
     (True, False)
     """
-    return target.split(" ")[0] in ("llvm", "cpu")
+    kind = target.split(" ")[0]
+    return kind in ("llvm", "cpu") or kind in launching_kinds()
 
 
 def __getattr__(name: str) -> Any:
@@ -53,7 +70,11 @@ __all__ = [
     "DataType",
     "DataTypeCode",
     "Device",
+    "DeviceError",
+    "DeviceInterface",
+    "DeviceMemoryError",
     "DeviceType",
+    "Event",
     "Function",
     "InternalError",
     "KernelError",
@@ -61,21 +82,26 @@ __all__ = [
     "Module",
     "NDArray",
     "PackedFunc",
+    "Stream",
     "TVMArgs",
     "TVMByteArray",
     "TVMError",
     "TVMValue",
+    "UnsupportedByDevice",
     "array",
     "convert_to_packed",
     "cpu",
     "device",
     "empty",
     "enabled",
+    "ext_dev",
     "from_dlpack",
     "get_global_func",
     "list_global_func_names",
     "num_threads",
+    "register_device",
     "register_func",
     "remove_global_func",
     "set_num_threads",
+    "unregister_device",
 ]

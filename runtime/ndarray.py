@@ -1078,7 +1078,7 @@ def _assign_across(
     for each in (target, source):
         each._check_loan()
     if target.shape == source.shape and copies.are_alike(target._view, source._view):
-        used = _used_on(stream, target, source)
+        used = used_on(stream, target, source)
         copies.copy(target._view, source._view, stream)
         if stream is not None:
             stream.keep(*used)
@@ -1108,8 +1108,9 @@ def _empty_like(target: NDArray) -> NDArray:
     return NDArray(view, memory)
 
 
-def _used_on(stream: Stream | None, *arrays: NDArray) -> list[object]:
-    """Makes known that a stream is about to use arrays; what it has to keep meanwhile."""
+def used_on(stream: Stream | None, *arrays: NDArray) -> list[object]:
+    """Makes known that a stream is about to use arrays; what it has to keep meanwhile. For other
+    rooms, not for users."""
     if stream is None:
         return []
     used: list[object] = []

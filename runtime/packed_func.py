@@ -23,7 +23,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
-from minitvm.runtime.arrangement import ASKS_FOR_VARIANT, NEEDS_VARIANT, Variants
+from minitvm.runtime.arrangement import (
+    ASKS_FOR_VARIANT,
+    ASKS_TO_CHECK,
+    NEEDS_VARIANT,
+    Variants,
+)
 from minitvm.runtime.c_function import CFunction
 from minitvm.runtime.call_path import call_path
 from minitvm.runtime.device_api.registry import exists
@@ -312,20 +317,20 @@ class PackedFunc(HandleObject, _Storage):
         return f"argument {index}"
 
     def _call(
-        self, arguments: Arguments, number: int = 0, *, address: int = 0, asks: bool = False
+        self, arguments: Arguments, number: int = 0, *, address: int = 0, asks: int = 0
     ) -> Any:
         """Call once, or `number` times; the result of the last call.
 
-        With an `address`, call the variant there; with `asks`, the result is `_NEEDS_VARIANT` where
-        the arrays lie otherwise than this function was compiled for.
+        With an `address`, call the variant there; with ``asks=ASKS_FOR_VARIANT``, the result is
+        `_NEEDS_VARIANT` where the arrays lie otherwise than this function was compiled for.
         """
         run = partial(self._call_once, arguments, number, address, asks)
         return _call_within()(_Running(arguments.read_only), run)
 
-    def _call_once(self, arguments: Arguments, number: int, address: int, asks: bool) -> Any:
+    def _call_once(self, arguments: Arguments, number: int, address: int, asks: int) -> Any:
         address = address or self._stored.function
         ret = TVMValue()
-        ret_code = ctypes.c_int(ASKS_FOR_VARIANT if asks else ArgTypeCode.NULL)
+        ret_code = ctypes.c_int(asks or ArgTypeCode.NULL)
         packed = (
             ctypes.addressof(arguments.values),
             ctypes.addressof(arguments.codes),
@@ -344,6 +349,8 @@ class PackedFunc(HandleObject, _Storage):
             return _NEEDS_VARIANT
         if status != 0:
             self._fail(status)
+        if asks == ASKS_TO_CHECK:
+            return None
         return take_result(ret, ret_code.value, arguments.keep)
 
     def _fail(self, status: int) -> NoReturn:
@@ -561,11 +568,21 @@ class Function(PackedFunc):
         """Call; the result, and the address of the variant that took these arrays."""
         if self.variants is None:
             return self._call(arguments), self._stored.function
-        result = self._call(arguments, asks=True)
+        result = self._call(arguments, asks=ASKS_FOR_VARIANT)
         if result is not _NEEDS_VARIANT:
             return result, self._stored.function
         address = self.variants.find(arguments.tensors()).address
         return self._call(arguments, address=address), address
+
+    def _checked(self, arguments: Arguments) -> int:
+        """The address of the variant that takes arguments, which are checked, of code that devices
+        launch."""
+        found = self._call(arguments, asks=ASKS_TO_CHECK)
+        if found is not _NEEDS_VARIANT or self.variants is None:
+            return self._stored.function or 0
+        address = self.variants.find(arguments.tensors()).address
+        self._call(arguments, address=address, asks=ASKS_TO_CHECK)
+        return address
 
     def _address_for(self, values: Sequence[TVMValue], codes: Sequence[int]) -> int:
         tensors = self._tensors(values, codes)

@@ -59,12 +59,15 @@ OPTIONAL = {"torch", "ml_dtypes", "google", "safetensors", "typing_extensions"}
 # OpenSSL, and logging much, which `import minitvm` does not need. `te` hands hybrid on when it is
 # asked for, and the face explain; both import them for type checkers alone. An array learns of the
 # call path, which knows arrays, when the first tensor of a type comes. A device's methods ask the
-# registry of devices, which knows Device.
+# registry of devices, which knows Device; three more are of its types alone.
 IMPORTED_INSIDE = {
     ("minitvm", "minitvm.explanation.explain"),
     ("minitvm.auto_scheduler.attempts", "logging"),
     ("minitvm.runtime.code_cache", "hashlib"),
+    ("minitvm.runtime.device", "minitvm.runtime.device_api.allocator"),
+    ("minitvm.runtime.device", "minitvm.runtime.device_api.managed"),
     ("minitvm.runtime.device", "minitvm.runtime.device_api.registry"),
+    ("minitvm.runtime.device", "minitvm.runtime.device_api.streams"),
     ("minitvm.runtime.ndarray", "minitvm.runtime.call_path"),
     ("minitvm.te", "minitvm.te.hybrid"),
     ("minitvm.te.stage", "minitvm.te.schedule"),

@@ -118,6 +118,15 @@ def driver_of(device: Device) -> Driver | None:
     return _drivers.get(device.device_type)
 
 
+def launching_kinds() -> list[str]:
+    """The names of the devices, besides the CPU, that launch code which was compiled for it."""
+    return [
+        driver.name
+        for number, driver in _drivers.items()
+        if number != DeviceType.CPU and driver.provides("launch")
+    ]
+
+
 def exists(device: Device) -> bool:
     """Whether a device is there."""
     if device in _managed:

@@ -233,7 +233,7 @@ def test_devices_that_are_not_there() -> None:
         assert not np.may_share_memory(x, np.asarray(from_dlpack(x, place, True)))
     with pytest.raises(ValueError, match=r"expected a device that is there .*, got cuda\(0\)"):
         from_dlpack(x, device="gpu")
-    with pytest.raises(ValueError, match=r"expected the device cpu\(0\), got cpu\(1\)"):
+    with pytest.raises(ValueError, match=r"expected a device that is there .*, got cpu\(1\)"):
         from_dlpack(x, device=cpu(1))
     with pytest.raises(ValueError, match="expected a device among cpu, cuda"):
         from_dlpack(x, device="abacus")

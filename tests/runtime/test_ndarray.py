@@ -69,7 +69,7 @@ def test_array_refuses() -> None:
         array(np.zeros(2, [("x", "i4")]))
     with pytest.raises(ValueError, match=r"expected a device that is there .*, got cuda\(0\)"):
         array([1], device("cuda"))
-    with pytest.raises(ValueError, match=r"expected the device cpu\(0\), got cpu\(1\)"):
+    with pytest.raises(ValueError, match=r"expected a device that is there .*, got cpu\(1\)"):
         empty((1,), "int32", cpu(1))
     with pytest.raises(ValueError, match="expected the memory scope 'global', got 'shared'"):
         empty((1,), mem_scope="shared")

@@ -1,0 +1,177 @@
+"""DeviceFunction: a compiled function whose arrays are on a device, launched on a stream."""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+from collections.abc import Callable
+from typing import Any, final
+
+from minitvm.runtime.device import Device, cpu
+from minitvm.runtime.device_api.managed import ManagedDevice
+from minitvm.runtime.device_api.registry import managed
+from minitvm.runtime.dlpack import DLTensor, fill_tensor
+from minitvm.runtime.evaluator import BenchmarkResult, check_counts, measure
+from minitvm.runtime.ndarray import NDArray, used_on
+from minitvm.runtime.packed_func import Arguments, Function, PackedFunc
+
+_HOST = cpu(0)
+
+
+@final
+class DeviceFunction(PackedFunc):
+    """A function compiled for the CPU that runs on another device, against its memory.
+
+    A call looks at its arguments, puts the kernel on the stream of the ``with stream:`` around, or
+    on the device's own, and returns. What goes wrong in the kernel is raised when somebody waits
+    for that stream: ``device.sync()``, ``a.numpy()``.
+
+    Parameters
+    ----------
+    host
+        The function, whose arrays are looked at, and run, as arrays of the CPU.
+    device_type
+        The number of the kind of device.
+    """
+
+    __slots__ = ("_host", "arg_names", "device_type")
+
+    def __init__(self, host: Function, device_type: int) -> None:
+        super().__init__(self._launch, name=host.name, owner=host.program)
+        self._host = host
+        self.arg_names = host.arg_names
+        self.device_type = device_type
+
+    @property
+    def _doc(self) -> str | None:
+        return self._host._doc
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self._host)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        self._prepare(self._host._bind(args, kwargs)).go()
+
+    _call_slowly = __call__
+
+    def time_evaluator(
+        self, number: int = 10, repeat: int = 1, min_repeat_ms: float = 0
+    ) -> Callable[..., BenchmarkResult]:
+        """A function of the same arguments that measures instead, as :meth:`Function.time_evaluator`
+        says: launches, until all of them are done."""
+        check_counts(number, repeat, min_repeat_ms)
+
+        def evaluate(*args: Any, **kwargs: Any) -> BenchmarkResult:
+            launch = self._prepare(self._host._bind(args, kwargs))
+
+            def run(number: int) -> None:
+                for _ in range(number):
+                    launch.go()
+                launch.place.synchronize()
+
+            run(1)
+            return measure(run, number, repeat, min_repeat_ms)
+
+        return evaluate
+
+    def _launch(self, *args: Any) -> None:
+        self._prepare(args).go()
+
+    def _prepare(self, args: tuple[Any, ...]) -> _Launch:
+        """A call whose arguments are right.
+
+        Raises
+        ------
+        TypeError, ValueError, BufferError
+            When they aren't.
+        """
+        arguments = self._host._convert(args)
+        arrays = {position: arguments.keep[position] for position in arguments.tensors()}
+        place = self._place(arrays)
+        return _Launch(self._host, place, arrays, arguments)
+
+    def _place(self, arrays: dict[int, Any]) -> ManagedDevice:
+        """The one device where all arrays are."""
+        first: int | None = None
+        for position, array in arrays.items():
+            found = array.device
+            if found.device_type == self.device_type and first is None:
+                first = position
+            if first is None or found != arrays[first].device:
+                expected = Device(self.device_type)
+                wanted = expected.name if first is None else str(arrays[first].device)
+                because = "" if first is None else f", as {self._host._argument(first)} is"
+                to = expected if first is None else arrays[first].device
+                raise ValueError(
+                    f"{self.name}: {self._host._argument(position)}: expected an array on {wanted}"
+                    f"{because}, got one on {found}: copy it: tvm.nd.array(x, tvm.{to})"
+                )
+        if first is None:
+            raise ValueError(f"{self.name}: expected an array, by which to know the device")
+        return managed(arrays[first].device)
+
+
+@final
+class _Launch:
+    """One call: arguments that have been checked, and the code that takes them."""
+
+    def __init__(
+        self, host: Function, place: ManagedDevice, arrays: dict[int, NDArray], arguments: Arguments
+    ) -> None:
+        self.place = place
+        self._host = host
+        self._arrays = arrays
+        self._arguments = arguments
+        self._views = {position: array._view for position, array in arrays.items()}
+        shown, self._keep = self._as_of_host(lambda address, size: address)
+        self._address = host._checked(shown)
+
+    @property
+    def name(self) -> str:
+        return self._host.name
+
+    def go(self) -> None:
+        """Put the kernel on the current stream."""
+        stream = self.place.current_stream
+        used = used_on(stream, *self._arrays.values())
+        kernel = _Kernel(self.name, self._run)
+        self.place.driver.launch(self.place.device, stream.handle, kernel)
+        stream.keep(*used)
+        if any(array.is_lent for array in self._arrays.values()):
+            stream.synchronize()  # the memory is another's again when the callback returns
+
+    def _run(self, address_of: Callable[[int, int], int]) -> None:
+        arguments, keep = self._as_of_host(address_of)
+        self._host._call(arguments, address=self._address)
+        del keep
+
+    def _as_of_host(self, address_of: Callable[[int, int], int]) -> tuple[Arguments, object]:
+        """The arguments with arrays of the CPU, at other addresses."""
+        given = self._arguments
+        made, keep = Arguments(given.count), []
+        ctypes.memmove(made.values, given.values, ctypes.sizeof(made.values))
+        ctypes.memmove(made.codes, given.codes, ctypes.sizeof(made.codes))
+        made.keep = [None if i in self._views else each for i, each in enumerate(given.keep)]
+        for position, view in self._views.items():
+            span = view.span()
+            shift = address_of(span.start, len(span)) - span.start if len(span) else 0
+            tensor, dims = DLTensor(), (ctypes.c_int64 * (2 * len(view.shape)))()
+            moved = view._replace(data=view.data + shift, device=_HOST)
+            fill_tensor(tensor, moved, ctypes.addressof(dims))
+            made.values[position].v_handle = ctypes.addressof(tensor)
+            made.read_only[ctypes.addressof(tensor)] = view.read_only
+            keep.append((tensor, dims))
+        return made, keep
+
+
+@final
+class _Kernel:
+    """What a device is given to run."""
+
+    def __init__(self, name: str, run: Callable[[Callable[[int, int], int]], None]) -> None:
+        self.name = name
+        self._run = run
+
+    def __call__(self, address_of: Callable[[int, int], int]) -> None:
+        self._run(address_of)
