@@ -23,7 +23,7 @@ from typing import final
 
 from minitvm.runtime.device import Device
 from minitvm.runtime.device_api.ext_memory import Allocation
-from minitvm.runtime.errors import DeviceError
+from minitvm.runtime.errors import DeviceError, device_failure
 
 
 @final
@@ -360,6 +360,4 @@ def failed(failures: Iterable[Failure]) -> DeviceError | None:
     found = list(dict.fromkeys(failures))
     if not found:
         return None
-    error = DeviceError("; ".join(map(str, found)))
-    error.__cause__ = found[0].error
-    return error
+    return device_failure(found[0].error, "; ".join(map(str, found)))
