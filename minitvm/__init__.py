@@ -61,12 +61,18 @@ from minitvm.tir import Select, call_extern, call_llvm_intrin, call_packed
 
 if TYPE_CHECKING:
     from minitvm.explanation.explain import explain as explain
+    from minitvm.runtime.device_api.plugin import load_device_plugin as load_device_plugin
+
+_ON_DEMAND = {
+    "explain": "minitvm.explanation.explain",
+    "load_device_plugin": "minitvm.runtime.device_api.plugin",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """``explain`` is imported when it is asked for: a program that runs needs none."""
-    if name == "explain":
-        return importlib.import_module("minitvm.explanation.explain").explain
+    """What few programs need is imported when it is asked for."""
+    if name in _ON_DEMAND:
+        return getattr(importlib.import_module(_ON_DEMAND[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -118,6 +124,7 @@ __all__ = [
     "get_include",
     "ir",
     "list_global_func_names",
+    "load_device_plugin",
     "lower",
     "nd",
     "num_threads",

@@ -10,7 +10,7 @@ from dataclasses import InitVar, dataclass, field
 from typing import Any, final
 
 from minitvm.runtime.device import device
-from minitvm.runtime.device_api.registry import launching_kinds
+from minitvm.runtime.device_api.registry import kinds, launches
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.host import cache_sizes, host
@@ -76,8 +76,9 @@ class Target:
     ``llvm`` alone is this machine with all its features. ``-mcpu=NAME`` names a CPU,
     ``-mattr=+a,-b`` adds and removes features, ``-mtriple=ARCH-VENDOR-OS`` says another
     architecture or system. In the place of ``llvm``, the name of a device that launches kernels,
-    such as ``ext_dev``, makes code for its arrays (docs/devices.md). A dict of these options does as
-    well, and so does another target. `host` is classic: the CPU that calls is the one that computes, so it is only checked.
+    such as ``ext_dev``, makes code for its arrays (docs/devices.md). A dict of these options does
+    as well, and so does another target. `host` is classic: the CPU that calls is the one that
+    computes, so it is only checked.
 
     Raises
     ------
@@ -269,10 +270,10 @@ def _text(target: Any) -> str:
 def _parse(text: str) -> tuple[str, dict[str, str]]:
     """The kind and the options of a target's text."""
     words = shlex.split(text)
-    kinds = ("llvm", *launching_kinds())
-    if not words or words[0] not in kinds:
+    if not words or (words[0] != "llvm" and not launches(words[0])):
         found = repr(words[0]) if words else "an empty text"
-        raise CompileError(f"target: expected a kind among {', '.join(kinds)}, got {found}")
+        known = ", ".join(("llvm", *filter(launches, kinds())))
+        raise CompileError(f"target: expected a kind among {known}, got {found}")
     options: dict[str, str] = {}
     for word in words[1:]:
         name, equals, value = word.lstrip("-").partition("=")

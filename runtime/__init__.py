@@ -6,7 +6,7 @@ from typing import Any
 from minitvm.runtime.device import Device, DeviceType, cpu, device, ext_dev
 from minitvm.runtime.device_api.interface import DeviceInterface
 from minitvm.runtime.device_api.registry import (
-    launching_kinds,
+    launches,
     register_device,
     unregister_device,
 )
@@ -51,7 +51,7 @@ def enabled(target: str) -> bool:
     (True, False)
     """
     kind = target.split(" ")[0]
-    return kind in ("llvm", "cpu") or kind in launching_kinds()
+    return kind in ("llvm", "cpu") or launches(kind)
 
 
 def __getattr__(name: str) -> Any:

@@ -81,7 +81,7 @@ class Device:
         Raises
         ------
         DeviceError
-            For what failed there since the last time; the error of a kernel under its own type.
+            For what failed there since the last time; of a kernel, its cause is what it raised.
         """
         self._managed.synchronize(stream)
 

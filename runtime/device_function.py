@@ -58,8 +58,8 @@ class DeviceFunction(PackedFunc):
     def time_evaluator(
         self, number: int = 10, repeat: int = 1, min_repeat_ms: float = 0
     ) -> Callable[..., BenchmarkResult]:
-        """A function of the same arguments that measures instead, as :meth:`Function.time_evaluator`
-        says: launches, until all of them are done."""
+        """A function of the same arguments that measures instead, as that of a :class:`Function`
+        does: launches, until all of them are done."""
         check_counts(number, repeat, min_repeat_ms)
 
         def evaluate(*args: Any, **kwargs: Any) -> BenchmarkResult:
@@ -87,11 +87,12 @@ class DeviceFunction(PackedFunc):
             When they aren't.
         """
         arguments = self._host._convert(args)
-        arrays = {position: arguments.keep[position] for position in arguments.tensors()}
+        kept = ((position, arguments.keep[position]) for position in arguments.tensors())
+        arrays = {position: array for position, array in kept if isinstance(array, NDArray)}
         place = self._place(arrays)
         return _Launch(self._host, place, arrays, arguments)
 
-    def _place(self, arrays: dict[int, Any]) -> ManagedDevice:
+    def _place(self, arrays: dict[int, NDArray]) -> ManagedDevice:
         """The one device where all arrays are."""
         first: int | None = None
         for position, array in arrays.items():

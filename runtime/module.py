@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, final
 
 from minitvm.runtime.c_function import CFunction
-from minitvm.runtime.device import Device, cpu
+from minitvm.runtime.device import Device
+from minitvm.runtime.device_function import DeviceFunction
 from minitvm.runtime.evaluator import BenchmarkResult
 from minitvm.runtime.heap_types import HEADER, enable, storage
 from minitvm.runtime.packed_func import Function, InstanceDoc, PackedFunc, natively_called
@@ -153,7 +154,7 @@ class Module(HandleObject, _Storage):
         Raises
         ------
         ValueError
-            For counts below 1 and for a device other than the CPU.
+            For counts below 1, and a device of another kind than the function is for.
         TypeError
             For a function that isn't compiled.
         """
@@ -162,13 +163,16 @@ class Module(HandleObject, _Storage):
                 f"time_evaluator: expected a function's name first, got {func_name!r}: give counts "
                 "by name, as in time_evaluator(number=100)"
             )
-        if dev is not None and dev != cpu(0):
-            raise ValueError(f"time_evaluator: expected the device cpu(0), got {dev}")
         function = self.get_function(func_name or self.entry_name, query_imports=True)
-        if not isinstance(function, Function):
+        if not isinstance(function, Function | DeviceFunction):
             kind = type(function).__name__
             raise TypeError(
                 f"time_evaluator: {func_name}: expected a compiled Function, got {kind}"
+            )
+        if dev is not None and dev.device_type != function.device_type:
+            expected = Device(function.device_type).name
+            raise ValueError(
+                f"time_evaluator: {function.name}: expected a device of {expected}, got {dev}"
             )
         return function.time_evaluator(number, repeat, min_repeat_ms)
 

@@ -31,6 +31,7 @@ from minitvm.runtime.arrangement import (
 )
 from minitvm.runtime.c_function import CFunction
 from minitvm.runtime.call_path import call_path
+from minitvm.runtime.device import DeviceType
 from minitvm.runtime.device_api.registry import exists
 from minitvm.runtime.dlpack import TensorView, read_tensor
 from minitvm.runtime.dtype import DType
@@ -499,6 +500,7 @@ class Function(PackedFunc):
 
     __slots__ = ("_describe", "arg_names", "variants", "written")
     _native_entry = "call"
+    device_type = int(DeviceType.CPU)
     __doc__ = InstanceDoc(__doc__)
 
     def __init__(

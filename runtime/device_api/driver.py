@@ -88,7 +88,7 @@ class Driver:
     def _ask(self, name: str, device: Device | None, *args: Any, on: Device | None = None) -> Any:
         """The result of a function that the device has; `on` is the device it is current for."""
         where = device or on
-        if name != "set_device":
+        if name not in ("set_device", "init_device"):
             self._set_current(where)
         try:
             function = getattr(self.interface, name)

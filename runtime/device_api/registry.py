@@ -113,25 +113,34 @@ def unregister_device(name: str) -> None:
         del DEVICE_TYPES[name]
 
 
-def driver_of(device: Device) -> Driver | None:
-    """The driver of a device's kind, if there is one."""
-    return _drivers.get(device.device_type)
+def driver_of(device_type: int) -> Driver | None:
+    """The driver of a kind of device, if there is one."""
+    if device_type == DeviceType.EXT_DEV and device_type not in _drivers:
+        # Most programs need no simulated device, nor its code.
+        from minitvm.runtime.device_api.ext_dev import ExtDev
+
+        _drivers.setdefault(device_type, Driver("ext_dev", device_type, ExtDev()))
+    return _drivers.get(device_type)
 
 
-def launching_kinds() -> list[str]:
-    """The names of the devices, besides the CPU, that launch code which was compiled for it."""
-    return [
-        driver.name
-        for number, driver in _drivers.items()
-        if number != DeviceType.CPU and driver.provides("launch")
-    ]
+def launches(name: str) -> bool:
+    """Whether a kind of device, besides the CPU, launches code that was compiled for the CPU."""
+    number = DEVICE_TYPES.get(name, DeviceType.CPU)
+    driver = None if number == DeviceType.CPU else driver_of(number)
+    return driver is not None and driver.provides("launch")
+
+
+def kinds() -> list[str]:
+    """The names of the kinds of devices that are there."""
+    driver_of(DeviceType.EXT_DEV)
+    return [driver.name for driver in _drivers.values()]
 
 
 def exists(device: Device) -> bool:
     """Whether a device is there."""
     if device in _managed:
         return True
-    driver = driver_of(device)
+    driver = driver_of(device.device_type)
     try:
         return driver is not None and device.device_id in driver.get_device_list()
     except DeviceError:
@@ -154,7 +163,7 @@ def _make_ready(device: Device) -> ManagedDevice:
     with _lock.held:
         if device in _managed:
             return _managed[device]
-        driver = driver_of(device)
+        driver = driver_of(device.device_type)
         if driver is None or device.device_id not in driver.get_device_list():
             there = (
                 Device(number, each)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any, final
@@ -69,7 +70,7 @@ class Stream:
         Raises
         ------
         DeviceError
-            When something failed; what failed in a kernel has the type that a call would raise.
+            When something failed; of a kernel, its cause is the error that a call would raise.
         """
         kept = self.kept
         try:
@@ -157,7 +158,7 @@ class Stream:
         return f"<Stream of {self.device}>"
 
     def __del__(self) -> None:
-        if hasattr(self, "handle"):
+        if hasattr(self, "handle") and not sys.is_finalizing():
             _left.extend(self._kept)
             self._driver.destroy_stream(self.device, self.handle)
             _forget_left()
@@ -218,7 +219,7 @@ class Event:
         return f"<Event of {self.device}>"
 
     def __del__(self) -> None:
-        if hasattr(self, "handle"):
+        if hasattr(self, "handle") and not sys.is_finalizing():
             self._driver.destroy_event(self.device, self.handle)
 
 

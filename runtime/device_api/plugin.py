@@ -1,0 +1,560 @@
+"""Plugins: devices that a shared library brings, by the C interface of PaddlePaddle's.
+
+A library exports ``InitPlugin``, which fills a table of functions in. It is asked with
+different sizes until it does; 0 is a size that nothing has::
+
+    params.size   table.size
+    0             0              it checks nothing
+    0             1128 920 912   PaddlePaddle's check, which passes if one of both sizes is right
+    96            0              it checks the first size
+    96            1128 920       it checks both
+    88            0
+    88            912
+
+Where it answers to 0, its table may be of any layout, and what differs between them isn't called.
+The memory behind a table is marked, which shows one that is larger than any known.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+from minitvm.runtime.device import DEVICE_TYPES, Device
+from minitvm.runtime.device_api import registry
+from minitvm.runtime.device_api.interface import DeviceInterface, Handle, MemoryStats, Status
+from minitvm.runtime.device_api.plugin_abi import (
+    ABI,
+    ABIS,
+    COMMON_ABI,
+    FLAG_PROPERTIES,
+    MINIMUM_VERSION,
+    REQUIRED,
+    SIZE_PROPERTIES,
+    CDevice,
+    CustomRuntimeParams,
+)
+from minitvm.runtime.errors import DeviceError, DeviceMemoryError
+
+_ENTRY = "InitPlugin"
+_LARGEST = max(abi.table_size for abi in ABIS)
+_MARKED = 4096  # bytes behind a table, and behind the parameters
+_ENDED = 0  # no process's number
+_MARK = b"\xa5"
+_MOST_DEVICES = 1 << 16
+# Not called: get_device_properties fills in a C++ class. stream_add_callback takes user_data for a
+# std::function of PaddlePaddle's in some libraries, which they call and delete.
+_NOT_CALLED = ("get_device_properties", "stream_add_callback")
+
+
+@final
+class PluginInterface(DeviceInterface):
+    """The device of a library, filled in by its ``InitPlugin``."""
+
+    def __init__(self, path: Path | str, library: ctypes.CDLL) -> None:
+        entry = getattr(library, _ENTRY, None)
+        if entry is None:
+            raise DeviceError(
+                f"{path}: expected a device plugin, a library that exports {_ENTRY}, found none in "
+                "it"
+            )
+        filled = fill(path, entry)
+        self.path = str(path)
+        self.name = filled.device_type
+        self.abi = filled.abi
+        self.handle = library._handle
+        self._kept = library, filled.table  # a plugin may keep the address of its table
+        self._about: dict[str, object] = {
+            "plugin": self.path,
+            "plugin_version": ".".join(map(str, filled.version)),
+            "plugin_abi": None if filled.abi is None else filled.abi.name,
+            "sub_device_type": filled.sub_device_type,
+        }
+        self._functions = _functions_of(filled.table, filled.abi or COMMON_ABI)
+        missing = [name for name in REQUIRED if name not in self._functions]
+        if missing:
+            raise DeviceError(
+                f"{path}: {self.name}: expected a plugin with {', '.join(REQUIRED)}, "
+                f"found NULL for {', '.join(missing)}"
+            )
+        self._devices: dict[int, CDevice] = {}
+        self._ready: list[int] = []
+        self._process = os.getpid()
+
+    def provides(self, name: str) -> bool:
+        return name in self._functions or name in ("initialize", "finalize", *_OURS)
+
+    # ---- Calls -----------------------------------------------------------------------------------
+
+    @property
+    def _is_here(self) -> bool:
+        """Whether the devices are this process's, until their end."""
+        return os.getpid() == self._process
+
+    def _status(self, name: str, of: Device | None, *arguments: Any) -> int:
+        if not self._is_here:
+            ended = "that its device has ended"
+            forked = (
+                "one forked from it: start it with the method 'spawn', and load the plugin there"
+            )
+            raise DeviceError(
+                f"{of or self.name}: {name}: expected the process that loaded the plugin, found "
+                f"{ended if self._process == _ENDED else forked}"
+            )
+        return int(self._functions[name](*arguments))
+
+    def _check(self, name: str, of: Device | None, status: int) -> None:
+        if status == Status.SUCCESS:
+            return
+        said = f"{of or self.name}: {name}: {_said(status)}, in {self.path}"
+        if status == Status.WARNING:
+            warnings.warn(said, RuntimeWarning, stacklevel=4)
+        elif name.endswith("_allocate"):
+            raise DeviceMemoryError(said)
+        else:
+            raise DeviceError(said)
+
+    def _call(self, name: str, of: Device | None, *arguments: Any) -> None:
+        self._check(name, of, self._status(name, of, *arguments))
+
+    def _release(self, name: str, of: Device | None, *arguments: Any) -> None:
+        """Give something back. What a forked child has is its parent's, who does that; and when
+        the device has ended, nothing is left."""
+        if self._is_here:
+            self._call(name, of, *arguments)
+
+    def _is_done(self, name: str, of: Device, *arguments: Any) -> bool:
+        status = self._status(name, of, *arguments)
+        if status == Status.FAILED:
+            return False
+        self._check(name, of, status)
+        return True
+
+    def _new(self, name: str, of: Device, *arguments: Any) -> int:
+        """The address or handle that a function writes; 0 if it writes none."""
+        found = ctypes.c_void_p()
+        self._call(name, of, self._at(of), found, *arguments)
+        return found.value or 0
+
+    def _number(self, name: str, of: Device) -> int:
+        found = ctypes.c_size_t()
+        self._call(name, of, self._at(of), found)
+        return found.value
+
+    def _at(self, device: Device) -> CDevice:
+        try:
+            return self._devices[device.device_id]
+        except KeyError:
+            listed = ", ".join(map(str, self._devices)) or "none"
+            raise DeviceError(
+                f"{device}: expected a device that the plugin lists, one of {listed}"
+            ) from None
+
+    # ---- Devices ---------------------------------------------------------------------------------
+
+    def initialize(self) -> None:
+        if "initialize" in self._functions:
+            self._call("initialize", None)
+        try:
+            self._devices = {each: CDevice(each) for each in self._listed()}
+        except BaseException:
+            self.finalize()
+            raise
+
+    def _listed(self) -> list[int]:
+        count = ctypes.c_size_t()
+        self._call("get_device_count", None, count)
+        if count.value > _MOST_DEVICES:
+            raise DeviceError(
+                f"{self.name}: get_device_count: expected at most {_MOST_DEVICES}, got "
+                f"{count.value}, in {self.path}"
+            )
+        ids = (ctypes.c_size_t * max(1, count.value))()
+        if count.value:
+            self._call("get_device_list", None, ids)
+        found = list(ids[: count.value])
+        if len(set(found)) < len(found) or max(found, default=0) > 2**31 - 1:
+            raise DeviceError(
+                f"{self.name}: get_device_list: expected ids of 31 bits, each once, got {found}, "
+                f"in {self.path}"
+            )
+        return found
+
+    def finalize(self) -> None:
+        if "finalize" in self._functions:
+            self._release("finalize", None)
+        self._process = _ENDED
+
+    def init_device(self, device: Device) -> None:
+        if "init_device" in self._functions:
+            self._call("init_device", device, self._at(device))
+        self._ready.append(device.device_id)
+
+    def deinit_device(self, device: Device) -> None:
+        if "deinit_device" in self._functions:
+            self._release("deinit_device", device, self._at(device))
+        self._ready = [each for each in self._ready if each != device.device_id]
+        self._devices[device.device_id] = CDevice(device.device_id)
+
+    def set_device(self, device: Device) -> None:
+        self._call("set_device", device, self._at(device))
+
+    def get_device(self) -> int:
+        found = CDevice(-1)
+        self._call("get_device", None, found)
+        known = (number for number, each in self._devices.items() if each.id == found.id)
+        current = next(known, None)
+        if current is None:
+            raise DeviceError(
+                f"{self.name}: get_device: expected a device that the plugin lists, got "
+                f"{found.id}, in {self.path}"
+            )
+        return current
+
+    def get_device_count(self) -> int:
+        return len(self._devices)
+
+    def get_device_list(self) -> Sequence[int]:
+        return list(self._devices)
+
+    def get_device_properties(self, device: Device) -> Mapping[str, object]:
+        found = dict(self._about)
+        for name in SIZE_PROPERTIES:
+            if name in self._functions:
+                found[name.removeprefix("get_")] = self._number(name, device)
+        for name in FLAG_PROPERTIES:
+            if name in self._functions:
+                flag = ctypes.c_bool()
+                self._call(name, device, self._at(device), flag)
+                found[name] = flag.value
+        return found
+
+    def get_compute_capability(self) -> int:
+        return self._version("get_compute_capability")
+
+    def get_runtime_version(self) -> int:
+        return self._version("get_runtime_version")
+
+    def get_driver_version(self) -> int:
+        return self._version("get_driver_version")
+
+    def _version(self, name: str) -> int:
+        found = ctypes.c_size_t()
+        devices = (self._devices[each] for each in (*self._ready, *self._devices))
+        takes_device = len(self._functions[name].argtypes) == 2
+        self._call(name, None, *((next(devices),) if takes_device else ()), found)
+        return found.value
+
+    def synchronize_device(self, device: Device) -> None:
+        self._call("synchronize_device", device, self._at(device))
+
+    # ---- Memory ----------------------------------------------------------------------------------
+
+    def device_memory_allocate(self, device: Device, size: int) -> int:
+        return self._new("device_memory_allocate", device, size)
+
+    def device_memory_deallocate(self, device: Device, address: int, size: int) -> None:
+        self._release("device_memory_deallocate", device, self._at(device), address, size)
+
+    def host_memory_allocate(self, device: Device, size: int) -> int:
+        return self._new("host_memory_allocate", device, size)
+
+    def host_memory_deallocate(self, device: Device, address: int, size: int) -> None:
+        self._release("host_memory_deallocate", device, self._at(device), address, size)
+
+    def unified_memory_allocate(self, device: Device, size: int) -> int:
+        return self._new("unified_memory_allocate", device, size)
+
+    def unified_memory_deallocate(self, device: Device, address: int, size: int) -> None:
+        self._release("unified_memory_deallocate", device, self._at(device), address, size)
+
+    def device_memory_set(self, device: Device, address: int, value: int, size: int) -> None:
+        self._call("device_memory_set", device, self._at(device), address, value, size)
+
+    def device_memory_stats(self, device: Device) -> MemoryStats:
+        total, free = ctypes.c_size_t(), ctypes.c_size_t()
+        self._call("device_memory_stats", device, self._at(device), total, free)
+        return MemoryStats(total.value, free.value)
+
+    def device_min_chunk_size(self, device: Device) -> int:
+        return self._number("device_min_chunk_size", device)
+
+    def device_max_chunk_size(self, device: Device) -> int:
+        return self._number("device_max_chunk_size", device)
+
+    def device_max_alloc_size(self, device: Device) -> int:
+        return self._number("device_max_alloc_size", device)
+
+    def device_extra_padding_size(self, device: Device) -> int:
+        return self._number("device_extra_padding_size", device)
+
+    def device_init_alloc_size(self, device: Device) -> int:
+        return self._number("device_init_alloc_size", device)
+
+    def device_realloc_size(self, device: Device) -> int:
+        return self._number("device_realloc_size", device)
+
+    # ---- Copies ----------------------------------------------------------------------------------
+
+    def memory_copy_h2d(self, device: Device, target: int, source: int, size: int) -> None:
+        self._call("memory_copy_h2d", device, self._at(device), target, source, size)
+
+    def memory_copy_d2h(self, device: Device, target: int, source: int, size: int) -> None:
+        self._call("memory_copy_d2h", device, self._at(device), target, source, size)
+
+    def memory_copy_d2d(self, device: Device, target: int, source: int, size: int) -> None:
+        self._call("memory_copy_d2d", device, self._at(device), target, source, size)
+
+    def memory_copy_p2p(
+        self, target_device: Device, source_device: Device, target: int, source: int, size: int
+    ) -> None:
+        devices = self._at(target_device), self._at(source_device)
+        self._call("memory_copy_p2p", target_device, *devices, target, source, size)
+
+    def async_memory_copy_h2d(
+        self, device: Device, stream: Handle, target: int, source: int, size: int
+    ) -> None:
+        where = self._at(device), stream
+        self._call("async_memory_copy_h2d", device, *where, target, source, size)
+
+    def async_memory_copy_d2h(
+        self, device: Device, stream: Handle, target: int, source: int, size: int
+    ) -> None:
+        where = self._at(device), stream
+        self._call("async_memory_copy_d2h", device, *where, target, source, size)
+
+    def async_memory_copy_d2d(
+        self, device: Device, stream: Handle, target: int, source: int, size: int
+    ) -> None:
+        where = self._at(device), stream
+        self._call("async_memory_copy_d2d", device, *where, target, source, size)
+
+    def async_memory_copy_p2p(
+        self,
+        target_device: Device,
+        source_device: Device,
+        stream: Handle,
+        target: int,
+        source: int,
+        size: int,
+    ) -> None:
+        where = self._at(target_device), self._at(source_device), stream
+        self._call("async_memory_copy_p2p", target_device, *where, target, source, size)
+
+    # ---- Streams and events ----------------------------------------------------------------------
+
+    def create_stream(self, device: Device) -> Handle:
+        return self._new("create_stream", device)
+
+    def destroy_stream(self, device: Device, stream: Handle) -> None:
+        self._release("destroy_stream", device, self._at(device), stream)
+
+    def query_stream(self, device: Device, stream: Handle) -> bool:
+        return self._is_done("query_stream", device, self._at(device), stream)
+
+    def synchronize_stream(self, device: Device, stream: Handle) -> None:
+        self._call("synchronize_stream", device, self._at(device), stream)
+
+    def stream_wait_event(self, device: Device, stream: Handle, event: Handle) -> None:
+        self._call("stream_wait_event", device, self._at(device), stream, event)
+
+    def create_event(self, device: Device) -> Handle:
+        return self._new("create_event", device)
+
+    def record_event(self, device: Device, stream: Handle, event: Handle) -> None:
+        self._call("record_event", device, self._at(device), stream, event)
+
+    def destroy_event(self, device: Device, event: Handle) -> None:
+        self._release("destroy_event", device, self._at(device), event)
+
+    def query_event(self, device: Device, event: Handle) -> bool:
+        return self._is_done("query_event", device, self._at(device), event)
+
+    def synchronize_event(self, device: Device, event: Handle) -> None:
+        self._call("synchronize_event", device, self._at(device), event)
+
+
+# What a plugin has by us: its devices are made ready here, and their properties told.
+_OURS = ("init_device", "deinit_device", "get_device_properties")
+
+
+def _said(status: int) -> str:
+    names = {each.value: f"C_{each.name}" for each in Status}
+    return f"failed with status {status}" + (f" ({names[status]})" if status in names else "")
+
+
+# ---- The entry of a library ----------------------------------------------------------------------
+
+
+class Filled(NamedTuple):
+    """What an ``InitPlugin`` has filled in."""
+
+    device_type: str
+    sub_device_type: str
+    version: tuple[int, int, int]
+    table: ctypes.Array[ctypes.c_char]
+    abi: ABI | None
+    """None where it may be any."""
+
+
+def fill(path: Path | str, entry: Any) -> Filled:
+    """Asks an ``InitPlugin`` to fill a table in, with sizes that it takes."""
+    entry.restype = None
+    offers: list[tuple[int, ABI | None]] = []
+    for params_size in (0, *dict.fromkeys(abi.params_size for abi in ABIS)):
+        fitting = [abi for abi in ABIS if params_size in (0, abi.params_size)]
+        offers += [(params_size, abi) for abi in (None, *fitting)]
+    for params_size, abi in offers:
+        found = _ask(path, entry, params_size, abi)
+        if found is not None:
+            return found
+    tables = ", ".join(f"{abi.table_size} ({abi.name})" for abi in ABIS)
+    raise DeviceError(
+        f"{path}: {_ENTRY}: expected it to fill in a table of one of the known sizes, {tables}, "
+        "found that it fills in nothing"
+    )
+
+
+def _ask(path: Path | str, entry: Any, params_size: int, abi: ABI | None) -> Filled | None:
+    """What the entry fills in for these sizes, if it does; `abi` None is a table of size 0."""
+    table_size = abi.table_size if abi else 0
+    room = abi.table_size if abi else _LARGEST
+    table = _marked(table_size.to_bytes(8, sys.byteorder) + bytes(room - 8))
+    params_room = ctypes.sizeof(CustomRuntimeParams)
+    memory = _marked(bytes(params_room))
+    params = CustomRuntimeParams.from_buffer(memory)
+    params.size = params_size
+    params.interface = ctypes.addressof(table)
+    entry(ctypes.byref(params))
+    for what, buffer, limit in (("table", table, room), ("parameters", memory, params_room)):
+        written = len(buffer.raw.rstrip(_MARK))
+        if written > limit:
+            raise DeviceError(
+                f"{path}: {_ENTRY}: expected it to write at most {limit} bytes of its {what}, "
+                f"found {written} written: it was made for a newer interface than minitvm knows"
+            )
+    if params.device_type is None and not any(table[8:room]):
+        return None
+    version = params.version.major, params.version.minor, params.version.patch
+    if version < MINIMUM_VERSION:
+        raise DeviceError(
+            f"{path}: {_ENTRY}: expected version {_dotted(MINIMUM_VERSION)} or a later one, found "
+            f"{_dotted(version)}"
+        )
+    device_type = _text(path, "device_type", params.device_type)
+    if not device_type:
+        raise DeviceError(f"{path}: {_ENTRY}: expected a device_type, found none")
+    sub_device_type = _text(path, "sub_device_type", params.sub_device_type)
+    return Filled(device_type, sub_device_type, version, table, abi)
+
+
+def _marked(content: bytes) -> ctypes.Array[ctypes.c_char]:
+    return ctypes.create_string_buffer(content + _MARK * _MARKED, len(content) + _MARKED)
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
+def _text(path: Path | str, field: str, found: bytes | None) -> str:
+    try:
+        return (found or b"").decode()
+    except UnicodeDecodeError:
+        raise DeviceError(
+            f"{path}: {_ENTRY}: expected {field} to be UTF-8, found {found!r}"
+        ) from None
+
+
+def _functions_of(table: ctypes.Array[ctypes.c_char], abi: ABI) -> dict[str, Any]:
+    """The functions of a table that are there and called, as functions of ctypes: they run without
+    the GIL."""
+    return {
+        name: ctypes.CFUNCTYPE(ctypes.c_int, *arguments)(address)
+        for name, arguments in abi.functions.items()
+        for address in (ctypes.c_void_p.from_buffer(table, abi.offsets[name]).value,)
+        if address
+    }
+
+
+# ---- Loading -------------------------------------------------------------------------------------
+
+# Of the devices, by the handles that the system gives: one library has one, whatever its path.
+_names: dict[int, str] = {}
+
+
+def load_device_plugin(path: str | os.PathLike[str]) -> str:
+    """Loads a library that brings a kind of device: one for PaddlePaddle's custom devices.
+
+    Parameters
+    ----------
+    path
+        Of the library; a name without a folder is searched for as the system does it, if there is
+        no such file.
+
+    Returns
+    -------
+    str
+        The kind's name: ``tvm.device(name, 0)`` is the first of its devices. A library that is
+        loaded already gives it again.
+
+    Raises
+    ------
+    FileNotFoundError
+        When there is no such file.
+    ValueError
+        When there is another kind of device of that name.
+    DeviceError
+        When it is no plugin, or none that can be used; nothing is registered then.
+
+    Examples
+    --------
+    >>> load_device_plugin("nowhere/libnpu.so")
+    Traceback (most recent call last):
+        ...
+    FileNotFoundError: load_device_plugin: expected a library, found no file nowhere/libnpu.so
+    """
+    library, where = _open(path)
+    known = _names.get(library._handle)
+    if known is not None and _brings(library, known):
+        return known
+    interface = PluginInterface(where, library)
+    try:
+        registry.register_device(interface.name, interface)
+    except ValueError as error:
+        if not _brings(library, interface.name):  # as it does if another thread was faster
+            raise ValueError(f"{where}: device_type {interface.name!r}: {error}") from None
+    _names[library._handle] = interface.name
+    return interface.name
+
+
+def _open(path: str | os.PathLike[str]) -> tuple[ctypes.CDLL, str]:
+    try:
+        given = os.fspath(path)
+    except TypeError:
+        given = b""  # type: ignore[assignment]  # what is no path at all
+    if not isinstance(given, str):
+        raise TypeError(
+            f"load_device_plugin: expected the path of a library, got {type(path).__name__}"
+        )
+    where = str(Path(given).absolute()) if Path(given).exists() else given
+    if where == given and os.path.dirname(given) and not os.path.exists(given):
+        raise FileNotFoundError(f"load_device_plugin: expected a library, found no file {given}")
+    try:
+        return ctypes.CDLL(where), where
+    except OSError as error:
+        raise DeviceError(
+            f"{given}: expected a device plugin, a library that can be loaded: {error}"
+        ) from error
+
+
+def _brings(library: ctypes.CDLL, name: str) -> bool:
+    """Whether a kind of device is there, by this library."""
+    number = DEVICE_TYPES.get(name)
+    driver = None if number is None else registry.driver_of(Device(number))
+    interface = None if driver is None else driver.interface
+    return isinstance(interface, PluginInterface) and interface.handle == library._handle
