@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 from minitvm.runtime.record import record
 
 if TYPE_CHECKING:
-    from minitvm.runtime.device_api.allocator import Statistics
+    from minitvm.runtime.device_api.allocator import AllocatorStats
     from minitvm.runtime.device_api.managed import ManagedDevice
     from minitvm.runtime.device_api.streams import Event, Stream
 
@@ -93,7 +93,7 @@ class Device:
         """A new event of this device: a place in a stream that others can wait for."""
         return self._managed.create_event()
 
-    def memory_stats(self) -> Statistics:
+    def memory_stats(self) -> AllocatorStats:
         """What is allocated, cached and free, in bytes: see docs/device_memory.md."""
         return self._managed.memory_stats()
 

@@ -13,6 +13,7 @@ methodobject.h), which are the same from 3.10 on.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping
 from typing import Any
 
 from minitvm.runtime.native import increment_reference
@@ -20,11 +21,13 @@ from minitvm.runtime.native import increment_reference
 HEADER = object.__basicsize__  # bytes of an object before its own fields
 
 # object.h and typeslots.h
+_TPFLAGS_DISALLOW_INSTANTIATION = 1 << 7
 _TPFLAGS_DEFAULT = 1 << 18
 _TPFLAGS_BASETYPE = 1 << 10
 _TPFLAGS_HAVE_VECTORCALL = 1 << 11
 _SLOT_GET_BUFFER = 1
 _SLOT_CALL = 50
+_SLOT_DEALLOC = 52
 _SLOT_MEMBERS = 72
 # methodobject.h
 _METH_KEYWORDS = 2
@@ -128,6 +131,21 @@ def leaf(base: type, vectorcall: int) -> Any:
     made.__doc__ = base.__dict__["__doc__"]
     _vectorcalls[made] = vectorcall
     return made
+
+
+def holder(name: str, size: int, dealloc: int, members: Mapping[str, int]) -> Any:
+    """A type, of a dotted name, whose instances have `size` bytes at :data:`HEADER`, and end in
+    compiled code: ``void (PyObject*)``. Compiled code makes them. `members` maps the names of
+    integers of 64 bits, which can be read, to their distances from the object's address."""
+    array = (_Member * (len(members) + 1))()
+    for index, (member, at) in enumerate(members.items()):
+        array[index] = _Member(member.encode(), _MEMBER_PYSSIZET, at, _MEMBER_READONLY, None)
+    _kept.append(array)
+    slots: list[tuple[int, int | None]] = [
+        (_SLOT_DEALLOC, dealloc),
+        (_SLOT_MEMBERS, ctypes.addressof(array)),
+    ]
+    return _make(name, object, HEADER + size, _TPFLAGS_DISALLOW_INSTANTIATION, slots)
 
 
 def function(name: str, code: int) -> Any:

@@ -19,7 +19,7 @@ import minitvm.runtime.exchange as exchange
 from minitvm.runtime.device import Device, cpu
 from minitvm.runtime.device import device as find_device
 from minitvm.runtime.device_api import registry
-from minitvm.runtime.device_api.allocator import Block
+from minitvm.runtime.device_api.allocator import DeviceBlock
 from minitvm.runtime.device_api.managed import ManagedDevice
 from minitvm.runtime.device_api.streams import Stream, stream_of
 from minitvm.runtime.dlpack import (
@@ -1116,7 +1116,7 @@ def used_on(stream: Stream | None, *arrays: NDArray) -> list[object]:
     used: list[object] = []
     for each in arrays:
         owner = each._owner
-        if isinstance(owner, Block) and each.device == stream.device:
+        if isinstance(owner, DeviceBlock) and each.device == stream.device:
             registry.managed(each.device).use_on(owner, stream)
         else:
             used.append(owner)

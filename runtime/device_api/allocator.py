@@ -1,56 +1,769 @@
-"""Allocator: the memory of a device, straight from it."""
+"""Allocator: the memory of a device, asked for in chunks and given out in blocks.
+
+Which blocks are given out is the business of :mod:`minitvm.runtime.device_api.memory_pool`. Here
+stands when a device is asked for memory, and how much; and when what was freed may be used again,
+where work of streams may still be under way on it.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple, final
+import math
+import operator
+import os
+import re
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from typing import Any, NamedTuple, Protocol, final
 
-from minitvm.runtime.device import Device
-from minitvm.runtime.device_api.driver import Driver
-from minitvm.runtime.device_api.interface import Handle
+from minitvm.runtime.device import Device, cpu
+from minitvm.runtime.device_api.interface import Handle, MemoryStats
+from minitvm.runtime.device_api.memory_pool import LEAST_UNIT, NO_LIMIT, UNIT, CPUPool, Pool
+from minitvm.runtime.errors import DeviceError, DeviceMemoryError
+
+LIMIT_VARIABLE = "MINITVM_DEVICE_MEMORY_LIMIT"
+# The chunks of a device that doesn't say how large they should be: each is twice the last one.
+_FIRST_CHUNK = 4 * 1024 * 1024
+_LAST_CHUNK = 64 * 1024 * 1024
 
 
-class Statistics(NamedTuple):
-    """Bytes."""
+class MemoryDriver(Protocol):
+    """What an allocator needs of a device."""
+
+    @property
+    def has_streams(self) -> bool:
+        """Whether it has streams and events."""
+
+    def device_memory_allocate(self, device: Device, size: int) -> int:
+        """New memory; DeviceMemoryError where there is none."""
+
+    def device_memory_deallocate(self, device: Device, address: int, size: int) -> None:
+        """Takes it back."""
+
+    def device_memory_stats(self, device: Device) -> MemoryStats | None:
+        """How much there is."""
+
+    def device_min_chunk_size(self, device: Device) -> int | None:
+        """What sizes are multiples of."""
+
+    def device_max_chunk_size(self, device: Device) -> int | None:
+        """The most that comes out of a chunk."""
+
+    def device_max_alloc_size(self, device: Device) -> int | None:
+        """The most to be had at once."""
+
+    def device_extra_padding_size(self, device: Device) -> int | None:
+        """What has to be there behind each block."""
+
+    def device_init_alloc_size(self, device: Device) -> int | None:
+        """The first chunk."""
+
+    def device_realloc_size(self, device: Device) -> int | None:
+        """Further chunks."""
+
+    def create_event(self, device: Device) -> Handle:
+        """A new event."""
+
+    def record_event(self, device: Device, stream: Handle, event: Handle) -> None:
+        """Makes it the place where the stream is."""
+
+    def query_event(self, device: Device, event: Handle) -> bool:
+        """Whether it has happened."""
+
+    def synchronize_event(self, device: Device, event: Handle) -> None:
+        """Waits until it has."""
+
+    def destroy_event(self, device: Device, event: Handle) -> None:
+        """Takes it back."""
+
+
+class Block(Protocol):
+    """Memory in use, until `free` is called, or the last reference to it goes."""
+
+    @property
+    def address(self) -> int:
+        """Where it begins; 0, if it has no bytes."""
+
+    @property
+    def size(self) -> int:
+        """The bytes that were asked for."""
+
+    def free(self) -> None:
+        """Gives it back; the second time does nothing."""
+
+    @property
+    def stream(self) -> Hashable | None:
+        """The stream that it was allocated for; None: it is for all uses."""
+
+    def is_recorded(self, stream: Hashable | None) -> bool:
+        """Whether that stream is known to use it."""
+
+    def record_stream(self, stream: Hashable | None) -> None:
+        """Work of that stream uses it, too: once it is free, nobody gets it before that is done."""
+
+
+class AllocatorStats(NamedTuple):
+    """What an allocator has given out and keeps, in bytes where it isn't said otherwise.
+
+    `allocated` is in blocks in use, for which users asked for `requested`; `reserved` is in chunks,
+    of which nobody uses `cached`. `blocks` and `chunks` count those that there are, `allocations`
+    and `device_allocations` how many were made so far. `fragmentation` is the part of `cached` that
+    is outside the largest free block.
+    """
 
     allocated: int
+    requested: int
+    reserved: int
+    cached: int
+    peak_allocated: int
+    peak_reserved: int
+    blocks: int
+    chunks: int
+    allocations: int
+    device_allocations: int
+    largest_free: int
+    fragmentation: float
 
 
-@final
-class Block:
-    """Memory of a device, given back when this ends."""
+class _Managed:
+    """A pool with a limit and statistics."""
 
-    __slots__ = ("_allocator", "address", "size", "stream")
+    _pool: Pool
 
-    def __init__(self, allocator: Allocator, address: int, size: int, stream: Handle) -> None:
-        self._allocator, self.address, self.size, self.stream = allocator, address, size, stream
+    def __init__(self, device: Device, pool: Pool, limit: int | None) -> None:
+        self.device = device
+        self._pool = pool
+        self._limit: int | None = None
+        self.set_limit(limit)
 
-    def record_stream(self, stream: Handle) -> None:
-        """Used there, too."""
-
-    def __del__(self) -> None:
-        self._allocator.driver.device_memory_deallocate(
-            self._allocator.device, self.address, self.size
-        )
-        self._allocator.allocated -= self.size
-
-
-@final
-class Allocator:
-    """The memory of a device."""
-
-    def __init__(self, driver: Driver, device: Device) -> None:
-        self.driver, self.device, self.allocated = driver, device, 0
-
-    def allocate(self, size: int, stream: Handle = None) -> Block:
-        address = self.driver.device_memory_allocate(self.device, size)
-        self.allocated += size
-        return Block(self, address, size, stream)
-
-    def empty_cache(self) -> None:
-        """Nothing."""
+    @property
+    def limit(self) -> int | None:
+        """The most bytes that are asked of the device, where there is a limit."""
+        return self._limit
 
     def set_limit(self, limit: int | None) -> None:
-        """Nothing."""
+        """Has at most that many bytes asked of the device; None: as many as it has. What is in use
+        stays so; of the rest, what is beyond goes back.
 
-    def stats(self) -> Statistics:
-        return Statistics(self.allocated)
+        Raises
+        ------
+        ValueError
+            For a negative limit.
+        """
+        if limit is not None:
+            limit = operator.index(limit)
+            if limit < 0:
+                raise ValueError(
+                    f"{self.device}: expected a limit of at least 0 bytes, or None for none, got "
+                    f"{limit}"
+                )
+        self._pool.set_limit(NO_LIMIT if limit is None else min(limit, NO_LIMIT))
+        self._limit = limit
+        if limit is not None and self._pool.counters().reserved > limit:
+            self.empty_cache()
+
+    def empty_cache(self) -> None:
+        """Gives the device all chunks of which nobody uses a part."""
+        raise NotImplementedError
+
+    def reset_peak(self) -> None:
+        """What was used most is what is used now."""
+        self._pool.reset_most()
+
+    def stats(self) -> AllocatorStats:
+        """What has been given out, and what is kept."""
+        found = self._pool.counters()
+        cached = found.reserved - found.allocated
+        largest = max(map(self._pool.largest, self._all_bins()))
+        return AllocatorStats(
+            allocated=found.allocated,
+            requested=found.requested,
+            reserved=found.reserved,
+            cached=cached,
+            peak_allocated=found.most_allocated,
+            peak_reserved=found.most_reserved,
+            blocks=found.blocks,
+            chunks=found.chunks,
+            allocations=found.allocations,
+            device_allocations=found.chunks_so_far,
+            largest_free=largest,
+            fragmentation=1 - largest / cached if cached else 0.0,
+        )
+
+    def _all_bins(self) -> list[int]:
+        return [self._pool.everybodys]
+
+    def _refusal(self, size: int, why: str, memory: MemoryStats | None) -> DeviceMemoryError:
+        s = self.stats()
+        limit = "no limit" if self._limit is None else f"a limit of {self._limit}"
+        has = f"; the device has {memory.total}, {memory.free} free" if memory is not None else ""
+        return DeviceMemoryError(
+            f"{self.device}: expected {size} bytes of memory, {why}: allocated {s.allocated}, "
+            f"cached {s.cached} (largest free block {s.largest_free}, fragmentation "
+            f"{s.fragmentation:.0%}), peak {s.peak_allocated}, reserved {s.reserved}, {limit}"
+            f"{has}: free arrays, or raise the limit"
+        )
+
+
+def limit_of_environment() -> int | None:
+    """What ``MINITVM_DEVICE_MEMORY_LIMIT`` says: bytes, or with K, M or G, of 1024, 1024**2 and
+    1024**3.
+
+    Raises
+    ------
+    ValueError
+        For anything else.
+    """
+    text = os.environ.get(LIMIT_VARIABLE, "").strip()
+    if not text:
+        return None
+    found = re.fullmatch(r"([0-9]+)\s*([KMG]?)", text, re.ASCII | re.IGNORECASE)
+    if found is None:
+        raise ValueError(
+            f"{LIMIT_VARIABLE}: expected a number of bytes, as 4000000, 512M or 2G, got {text!r}"
+        )
+    return int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2].upper()]
+
+
+# ---- Devices -------------------------------------------------------------------------------------
+
+
+@final
+class _Stream:
+    """What was freed on a stream, and the events that tell when it may be used elsewhere.
+
+    `epoch` counts what was freed; `marked` is the epoch of the last event.
+    """
+
+    __slots__ = ("bins", "epoch", "events", "handle", "is_over", "marked")
+
+    def __init__(self, handle: Handle, bins: int) -> None:
+        self.handle = handle
+        self.bins = bins
+        self.epoch = 0
+        self.marked = 0
+        self.events: deque[tuple[int, Handle]] = deque()
+        self.is_over = False
+
+
+@final
+class _Retired:
+    """A block that nobody holds any more, but that work of streams may still use; or that goes back
+    to the device by itself. `owing` are streams where no event could be recorded so far."""
+
+    __slots__ = ("block", "events", "is_chunk", "owing")
+
+    def __init__(self, block: int, owing: list[_Stream], is_chunk: bool) -> None:
+        self.block = block
+        self.owing = owing
+        self.events: list[Handle] = []
+        self.is_chunk = is_chunk
+
+
+@final
+class DeviceBlock:
+    """A :class:`Block` of a device's memory."""
+
+    __slots__ = ("_allocated_for", "_allocator", "_block", "_is_chunk", "_streams", "address",
+                 "size")  # fmt: skip
+
+    def __init__(
+        self,
+        allocator: Allocator,
+        block: int,
+        size: int,
+        streams: tuple[_Stream, ...],
+        is_chunk: bool,
+    ) -> None:
+        self._allocator = allocator
+        self._block = block
+        self._streams = streams
+        self._allocated_for = streams[0] if streams else None
+        self._is_chunk = is_chunk
+        self.address = Pool.address(block) if block else 0
+        self.size = size
+
+    def free(self) -> None:
+        """Gives it back; the second time does nothing."""
+        block, self._block, self.address = self._block, 0, 0
+        if block:
+            self._allocator._free(block, self._streams, self._is_chunk)
+
+    @property
+    def stream(self) -> Hashable | None:
+        """The stream that it was allocated for, as long as that lives; None: it is for all uses."""
+        made_for = self._allocated_for
+        return None if made_for is None or made_for.is_over else made_for.handle
+
+    def is_recorded(self, stream: Hashable | None) -> bool:
+        """Whether that stream is known to use it."""
+        return any(each.handle == stream for each in self._streams)
+
+    def record_stream(self, stream: Hashable | None) -> None:
+        """Work of that stream uses it, too: once it is free, nobody gets it before that is done."""
+        if self._block and stream is not None:
+            used = self._allocator._stream(stream)
+            if used is not None and used not in self._streams:
+                self._streams = (*self._streams, used)
+
+    def __del__(self) -> None:
+        if self._block:
+            self._allocator._collect(self._block, self._streams, self._is_chunk)
+
+    def __repr__(self) -> str:
+        return f"<{self.size} bytes of {self._allocator.device} at {self.address:#x}>"
+
+
+class _Sizes(NamedTuple):
+    """What a device says of its memory; None: nobody knows."""
+
+    unit: int
+    padding: int
+    most_in_chunk: int | None
+    most_at_once: int | None
+    first_chunk: int | None
+    next_chunk: int | None
+
+
+@final
+class Allocator(_Managed):
+    """The memory of one device.
+
+    A request is rounded up to what the device wants, and comes out of a chunk; above the device's
+    largest size for those it is the device's own. Of free blocks the smallest that fits is given
+    out, and what is too much of it split off; a block that comes back is merged with its free
+    neighbours. All functions may be called from any thread.
+
+    Parameters
+    ----------
+    driver
+        The device's functions.
+    device
+        Which device.
+
+    Raises
+    ------
+    ValueError
+        When the environment asks for a limit that is no number.
+    """
+
+    def __init__(self, driver: MemoryDriver, device: Device) -> None:
+        self._driver = driver
+        self._known: _Sizes | None = None
+        self._grown = 0  # how many chunks there were so far
+        self._streams: dict[Hashable, _Stream] = {}
+        self._retired: list[_Retired] = []
+        self._events: list[Handle] = []  # that nobody waits for
+        # What was freed where the lock was taken, perhaps by the same thread, whose garbage was
+        # collected meanwhile.
+        self._freed: deque[tuple[int, tuple[_Stream, ...], bool]] = deque()
+        self._lock = threading.RLock()
+        self._is_settling = False
+        self.device = device
+        limit = limit_of_environment()
+        super().__init__(device, Pool(self._sizes().unit), limit)
+        _allocators.add(self)
+
+    # ---- Giving out ------------------------------------------------------------------------------
+
+    def allocate(self, size: int, stream: Hashable | None = None) -> Block:
+        """Memory of at least `size` bytes, for work of a stream, or for all uses.
+
+        Raises
+        ------
+        DeviceMemoryError
+            When the device has no such memory, or the limit doesn't allow it.
+        DeviceError
+            When the device fails.
+        ValueError
+            For a negative size.
+        """
+        size = operator.index(size)
+        if size < 0:
+            raise ValueError(f"{self.device}: expected a size of at least 0 bytes, got {size}")
+        used = self._stream(stream) if stream is not None else None
+        streams = () if used is None else (used,)
+        if size == 0:
+            return DeviceBlock(self, 0, 0, streams, False)
+        sizes = self._sizes()
+        needed = _rounded(size + sizes.padding, sizes.unit)
+        is_chunk = sizes.most_in_chunk is not None and needed > sizes.most_in_chunk
+        bins = self._pool.everybodys if used is None else used.bins
+        block = 0 if is_chunk else self._pool.take(needed, size, bins)
+        if not block:
+            with self._lock:
+                block = self._miss(needed, size, bins, is_chunk)
+            self._tidy()
+        return DeviceBlock(self, block, size, streams, is_chunk)
+
+    def _miss(self, needed: int, size: int, bins: int, is_chunk: bool) -> int:
+        """A block that has to be waited for, or asked of the device, from what costs least on."""
+        pool, sizes = self._pool, self._sizes()
+        if sizes.most_at_once is not None and needed > sizes.most_at_once:
+            why = f"{needed} with what the device wants, which gives {sizes.most_at_once} at once"
+            raise self._refusal(size, why, self._memory())
+        if is_chunk:
+            wishes = [needed]
+        else:
+            self._settle()
+            if block := pool.take(needed, size, bins):
+                return block
+            wishes = [self._wish(needed), needed]
+        for whole in dict.fromkeys(wishes):
+            if block := self._obtain(whole, needed, size, bins):
+                self._grown += not is_chunk
+                return block
+        for wait in (False, True):
+            self._settle(wait)
+            if not is_chunk and (block := pool.take(needed, size, bins)):
+                return block
+            self._release_idle()
+            if block := self._obtain(needed, needed, size, bins):
+                return block
+        raise self._refusal(size, "found none", self._memory())
+
+    def _obtain(self, whole: int, needed: int, size: int, bins: int) -> int:
+        """The first block of a new chunk; 0 if the device or the limit refuses it."""
+        pool = self._pool
+        if not pool.reserve(whole):
+            return 0
+        try:
+            address = self._driver.device_memory_allocate(self.device, whole)
+        except MemoryError:
+            pool.cancel(whole)
+            return 0
+        except BaseException:
+            pool.cancel(whole)
+            raise
+        block = pool.add(address, whole, needed, size, bins)
+        if not block:
+            pool.cancel(whole)
+            self._driver.device_memory_deallocate(self.device, address, whole)
+            raise MemoryError(f"{self.device}: expected some kilobytes of the host, found none")
+        return block
+
+    def _wish(self, needed: int) -> int:
+        """The bytes of the next chunk, out of which `needed` bytes are to come."""
+        sizes = self._sizes()
+        stated = sizes.next_chunk if self._grown else sizes.first_chunk
+        wish = min(_FIRST_CHUNK << self._grown, _LAST_CHUNK) if stated is None else stated
+        if sizes.most_at_once is not None:
+            wish = min(wish, sizes.most_at_once)
+        return max(wish // sizes.unit * sizes.unit, needed)
+
+    def _sizes(self) -> _Sizes:
+        if self._known is None:
+            driver, device = self._driver, self.device
+            least = driver.device_min_chunk_size(device) or 1
+            self._known = _Sizes(
+                # Where the device wants nothing, what arrays of the CPU have.
+                unit=least if least >= LEAST_UNIT else math.lcm(least, UNIT),
+                padding=driver.device_extra_padding_size(device) or 0,
+                most_in_chunk=driver.device_max_chunk_size(device),
+                most_at_once=driver.device_max_alloc_size(device),
+                first_chunk=driver.device_init_alloc_size(device),
+                next_chunk=driver.device_realloc_size(device),
+            )
+        return self._known
+
+    def _memory(self) -> MemoryStats | None:
+        """What the device says of its memory, for a message."""
+        try:
+            return self._driver.device_memory_stats(self.device)
+        except DeviceError:
+            return None
+
+    # ---- Taking back -----------------------------------------------------------------------------
+
+    def _free(self, block: int, streams: tuple[_Stream, ...], is_chunk: bool) -> None:
+        """A block isn't in use any more. Nobody waits here, as it may be a collected one."""
+        if streams or is_chunk:
+            self._freed.append((block, streams, is_chunk))
+            self._tidy()
+        else:
+            self._pool.give_back(block, self._pool.everybodys)
+
+    def _collect(self, block: int, streams: tuple[_Stream, ...], is_chunk: bool) -> None:
+        """Frees a block that was forgotten. What a device fails to do then, it is asked for again
+        when memory is needed."""
+        with suppress(DeviceError):
+            self._free(block, streams, is_chunk)
+
+    def _tidy(self) -> None:
+        """Frees what was left to whoever has the lock next."""
+        while self._freed and self._lock.acquire(blocking=False):
+            try:
+                if self._is_settling:
+                    return
+                self._is_settling = True
+                try:
+                    self._release_freed()
+                finally:
+                    self._is_settling = False
+            finally:
+                self._lock.release()
+
+    def _release_freed(self) -> None:
+        while self._freed:
+            block, used, is_chunk = self._freed.popleft()
+            streams = [each for each in used if not each.is_over]
+            if is_chunk or len(streams) > 1:
+                self._pool.retire(block)
+                retired = _Retired(block, streams, is_chunk)
+                self._retired.append(retired)
+                self._finish(retired)
+            elif streams:
+                (stream,) = streams
+                stream.epoch += 1
+                self._pool.give_back(block, stream.bins, stream.epoch)
+                self._mark(stream)
+            else:
+                self._pool.give_back(block, self._pool.everybodys)
+
+    def _finish(self, retired: _Retired, wait: bool = False) -> None:
+        """Lets a retired block be free, if all its streams are done with it."""
+        while retired.owing:
+            stream = retired.owing[-1]
+            if not stream.is_over:
+                retired.events.append(self._record(stream))
+            retired.owing.pop()
+        while retired.events:
+            if not self._has_happened(retired.events[-1], wait):
+                return
+            self._events.append(retired.events.pop())
+        if retired.is_chunk:
+            self._deallocate(retired.block)
+            self._pool.drop(retired.block)
+        else:
+            self._pool.restore(retired.block)
+        self._retired.remove(retired)
+
+    # ---- Streams ---------------------------------------------------------------------------------
+
+    def release_stream(self, stream: Hashable) -> None:
+        """Waits for what was freed on a stream, which is to be destroyed: nothing is recorded on it
+        from now on. Blocks that were allocated for it are then free for everybody when freed."""
+        with self._lock:
+            found = self._streams.get(stream)
+            if found is None:
+                return
+            self._settle()
+            for retired in list(self._retired):
+                self._finish(retired)
+            self._settle_stream(found, wait=True)
+            found.is_over = True
+            del self._streams[stream]
+            self._pool.delete_bins(found.bins)
+
+    def _stream(self, stream: Hashable) -> _Stream | None:
+        """What is known of a stream; None where work is done at once."""
+        known = self._streams.get(stream)
+        if known is not None or not self._driver.has_streams:
+            return known
+        with self._lock:
+            if stream not in self._streams:
+                bins = self._pool.new_bins(self._sizes().unit, self._pool.everybodys)
+                self._streams[stream] = _Stream(stream, bins)
+            return self._streams[stream]
+
+    def _record(self, stream: _Stream) -> Handle:
+        """An event, which happens when the stream has come so far."""
+        event = self._events.pop() if self._events else self._driver.create_event(self.device)
+        try:
+            self._driver.record_event(self.device, stream.handle, event)
+        except BaseException:
+            self._events.append(event)
+            raise
+        return event
+
+    def _has_happened(self, event: Handle, wait: bool) -> bool:
+        if wait:
+            self._driver.synchronize_event(self.device, event)
+            return True
+        return bool(self._driver.query_event(self.device, event))
+
+    def _mark(self, stream: _Stream) -> None:
+        """Records how much was freed on a stream so far."""
+        epoch = stream.epoch
+        stream.events.append((epoch, self._record(stream)))
+        stream.marked = epoch
+        if len(stream.events) > _MANY_EVENTS:
+            self._settle_stream(stream)
+
+    def _settle(self, wait: bool = False) -> None:
+        """Has everybody get what was freed on streams and isn't used there any more; after a
+        `wait`, all of it."""
+        if self._is_settling:  # by this thread, whose garbage was collected meanwhile
+            return
+        self._is_settling = True
+        try:
+            self._release_freed()
+            for stream in list(self._streams.values()):
+                self._settle_stream(stream, wait)
+            for retired in list(self._retired):
+                self._finish(retired, wait)
+        finally:
+            self._is_settling = False
+
+    def _settle_stream(self, stream: _Stream, wait: bool = False) -> None:
+        if stream.marked < stream.epoch:
+            self._mark(stream)
+        settled = 0
+        try:
+            while stream.events and self._has_happened(stream.events[0][1], wait):
+                settled, event = stream.events.popleft()
+                self._events.append(event)
+        finally:
+            if settled:
+                self._pool.settle(stream.bins, settled)
+
+    # ---- The cache -------------------------------------------------------------------------------
+
+    def empty_cache(self) -> None:
+        """Gives the device all chunks of which nobody uses a part. What streams may still use is
+        left alone."""
+        with self._lock:
+            self._settle()
+            self._release_idle()
+        self._tidy()
+
+    def close(self) -> None:
+        """Waits for the streams, and gives the device what nobody uses: chunks and events."""
+        with self._lock:
+            self._settle(wait=True)
+            self._release_idle()
+            while self._events:
+                self._driver.destroy_event(self.device, self._events[-1])
+                self._events.pop()
+        self._tidy()
+
+    def _release_idle(self) -> None:
+        while chunk := self._pool.claim_chunk():
+            try:
+                self._deallocate(chunk)
+            except BaseException:
+                self._pool.restore(chunk)
+                raise
+            self._pool.drop(chunk)
+
+    def _deallocate(self, block: int) -> None:
+        address, size = self._pool.address(block), self._pool.size(block)
+        self._driver.device_memory_deallocate(self.device, address, size)
+
+    def stats(self) -> AllocatorStats:
+        """What has been given out, and what is kept."""
+        self._tidy()
+        return super().stats()
+
+    def _all_bins(self) -> list[int]:
+        return [self._pool.everybodys, *(each.bins for each in list(self._streams.values()))]
+
+    def _after_fork(self) -> None:
+        """In the child, which lacks the thread that had the lock."""
+        self._lock = threading.RLock()
+        self._is_settling = False
+
+
+_MANY_EVENTS = 16  # of a stream, after which one looks whether the first has happened
+
+
+def _rounded(size: int, unit: int) -> int:
+    return -(-size // unit) * unit
+
+
+_allocators: weakref.WeakSet[Allocator] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for each in list(_allocators):
+        each._after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+# ---- The CPU -------------------------------------------------------------------------------------
+
+
+@final
+class CPUAllocator(_Managed):
+    """The memory of the CPU: of arrays, and of the workspaces of compiled kernels."""
+
+    _pool: CPUPool
+
+    def __init__(self) -> None:
+        limit = limit_of_environment()
+        pool = CPUPool(self._refuse)
+        pool.block_type.record_stream = _record_nothing
+        self._allocate: Callable[[int], Any] = pool.allocate
+        super().__init__(cpu(0), pool, limit)
+
+    def allocate(self, size: int, stream: Hashable | None = None) -> Block:
+        """Memory of at least `size` bytes, at an address that 256 divides.
+
+        Raises
+        ------
+        DeviceMemoryError
+            When there is no such memory, or the limit doesn't allow it.
+        ValueError
+            For a negative size.
+        """
+        block: Block = self._allocate(size)
+        return block
+
+    def empty_cache(self) -> None:
+        """Gives the system all chunks of which nobody uses a part."""
+        self._pool.release()
+
+    def workspace_functions(self) -> tuple[int, int]:
+        """The addresses of ``void* allocate(int64_t size)``, which gives NULL where there is no
+        memory, and ``void give_back(void*)``. They need no GIL."""
+        return self._pool.allocate_workspace, self._pool.give_back_workspace
+
+    def _all_bins(self) -> list[int]:
+        return [self._pool.everybodys, self._pool.small]
+
+    def _refuse(self, size: int) -> None:
+        if size < 0:
+            raise ValueError(f"{self.device}: expected a size of at least 0 bytes, got {size}")
+        raise self._refusal(size, "found none", _memory_of_machine())
+
+
+def _record_nothing(block: object, stream: Hashable | None) -> None:
+    """Work of that stream uses it, too; the CPU has none."""
+
+
+def _memory_of_machine() -> MemoryStats | None:
+    names = ("SC_PHYS_PAGES", "SC_AVPHYS_PAGES")
+    if not set(names) <= set(getattr(os, "sysconf_names", ())):
+        return None
+    page = os.sysconf("SC_PAGE_SIZE")
+    total, free = (os.sysconf(name) * page for name in names)
+    return MemoryStats(total, free)
+
+
+_cpu: list[CPUAllocator] = []
+_starting = threading.Lock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_starting.acquire,
+        after_in_parent=_starting.release,
+        after_in_child=_starting.release,
+    )
+
+
+def cpu_allocator() -> CPUAllocator:
+    """The allocator of this process's memory.
+
+    >>> block = cpu_allocator().allocate(1000)
+    >>> block.size, block.address % 256
+    (1000, 0)
+    """
+    if not _cpu:
+        with _starting:
+            if not _cpu:
+                _cpu.append(CPUAllocator())
+    return _cpu[0]

@@ -5,9 +5,17 @@ from __future__ import annotations
 import weakref
 from typing import final
 
-from minitvm.runtime.device import Device
-from minitvm.runtime.device_api.allocator import Allocator, Block, Statistics
+from minitvm.runtime.device import Device, DeviceType
+from minitvm.runtime.device_api.allocator import (
+    Allocator,
+    AllocatorStats,
+    Block,
+    CPUAllocator,
+    DeviceBlock,
+    cpu_allocator,
+)
 from minitvm.runtime.device_api.driver import Driver
+from minitvm.runtime.device_api.interface import Handle
 from minitvm.runtime.device_api.streams import Event, Stream, innermost_stream, stream_of
 
 
@@ -18,14 +26,21 @@ class ManagedDevice:
     def __init__(self, driver: Driver, device: Device) -> None:
         self.driver = driver
         self.device = device
-        self.allocator = Allocator(driver, device)
+        on_host = device.device_type == DeviceType.CPU
+        self.allocator: Allocator | CPUAllocator = (
+            cpu_allocator() if on_host else Allocator(driver, device)
+        )
         self._streams: weakref.WeakValueDictionary[int, Stream] = weakref.WeakValueDictionary()
         self._default: list[Stream] = []
 
     def create_stream(self) -> Stream:
-        stream = Stream(self.driver, self.device)
+        stream = Stream(self.driver, self.device, self._release_stream)
         self._streams[id(stream)] = stream
         return stream
+
+    def _release_stream(self, handle: Handle) -> None:
+        if isinstance(self.allocator, Allocator):
+            self.allocator.release_stream(handle)
 
     def create_event(self) -> Event:
         return Event(self.driver, self.device)
@@ -46,12 +61,13 @@ class ManagedDevice:
         stream = innermost_stream(self.device)
         return self.allocator.allocate(size, None if stream is None else stream.handle)
 
-    def use_on(self, block: Block, stream: Stream) -> None:
+    def use_on(self, block: DeviceBlock, stream: Stream) -> None:
         """Makes known that a stream of the device is about to use a block."""
-        if block.stream is not None and block.stream != stream.handle:
+        if block.is_recorded(stream.handle):
+            return
+        if block.stream is not None:  # on which others may have used these bytes until now
             event = self.create_event()
-            self.driver.record_event(self.device, block.stream, event.handle)
-            event.is_recorded = True
+            event.record_handle(block.stream)
             stream.wait(event)
         block.record_stream(stream.handle)
 
@@ -76,11 +92,12 @@ class ManagedDevice:
     def properties(self) -> dict[str, object]:
         return dict(self.driver.get_device_properties(self.device))
 
-    def memory_stats(self) -> Statistics:
+    def memory_stats(self) -> AllocatorStats:
         return self.allocator.stats()
 
     def close(self) -> None:
         """Give back what the device gave; it isn't used any longer."""
         self._default.clear()
-        self.allocator.empty_cache()
+        if isinstance(self.allocator, Allocator):
+            self.allocator.close()
         self.driver.deinit_device(self.device)

@@ -555,6 +555,6 @@ def _open(path: str | os.PathLike[str]) -> tuple[ctypes.CDLL, str]:
 def _brings(library: ctypes.CDLL, name: str) -> bool:
     """Whether a kind of device is there, by this library."""
     number = DEVICE_TYPES.get(name)
-    driver = None if number is None else registry.driver_of(Device(number))
+    driver = None if number is None else registry.driver_of(number)
     interface = None if driver is None else driver.interface
     return isinstance(interface, PluginInterface) and interface.handle == library._handle

@@ -56,11 +56,13 @@ class Stream:
     streams does everything at once, and its streams are content.
     """
 
-    __slots__ = ("__weakref__", "_driver", "_kept", "device", "handle")
+    __slots__ = ("__weakref__", "_driver", "_kept", "_release", "device", "handle")
 
-    def __init__(self, driver: Driver, device: Device) -> None:
+    def __init__(self, driver: Driver, device: Device, release: Callable[[Handle], None]) -> None:
+        """For other rooms, not for users: `release` is called with the handle before its end."""
         self.device = device
         self._driver = driver
+        self._release = release
         self._kept: list[_Kept] = []
         self.handle: Handle = driver.create_stream(device)
 
@@ -160,8 +162,11 @@ class Stream:
     def __del__(self) -> None:
         if hasattr(self, "handle") and not sys.is_finalizing():
             _left.extend(self._kept)
-            self._driver.destroy_stream(self.device, self.handle)
-            _forget_left()
+            try:
+                self._release(self.handle)
+            finally:
+                self._driver.destroy_stream(self.device, self.handle)
+                _forget_left()
 
 
 # What streams kept that were destroyed: not every device waits until they are done.
@@ -197,7 +202,11 @@ class Event:
         """
         if stream.device != self.device:
             raise ValueError(f"{self}: expected a stream of {self.device}, got {stream}")
-        self._driver.record_event(self.device, stream.handle, self.handle)
+        self.record_handle(stream.handle)
+
+    def record_handle(self, stream: Handle) -> None:
+        """As :meth:`record`, of a stream by its handle; for other rooms, not for users."""
+        self._driver.record_event(self.device, stream, self.handle)
         self.is_recorded = True
 
     def query(self) -> bool:

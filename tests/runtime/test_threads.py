@@ -20,6 +20,7 @@ import pytest
 import minitvm
 from minitvm import runtime
 from minitvm.runtime import threads, workspace
+from minitvm.runtime.device_api import memory_pool
 from minitvm.runtime.native import native_text
 from tests.forks import in_child
 from tests.memory.mapped import mapped
@@ -518,7 +519,7 @@ def test_the_code_is_right_for_every_machine(machine: str) -> None:
     target = llvm.Target.from_triple(f"{machine}-unknown-linux-gnu").create_target_machine()
     for text in (
         native_text(threads.pool_text(machine), threads.C_LIBRARY),
-        native_text(workspace.workspace_text(), workspace.C_LIBRARY),
+        native_text(memory_pool.pool_text(), memory_pool.C_LIBRARY),
     ):
         module = llvm.parse_assembly(text)
         module.verify()
@@ -526,8 +527,9 @@ def test_the_code_is_right_for_every_machine(machine: str) -> None:
 
 
 def test_nothing_is_compiled_before_it_is_needed() -> None:
-    code = "import minitvm\nfrom minitvm.runtime import threads, workspace\n"
-    code += "minitvm.runtime.num_threads()\nassert not threads._pool and not workspace._workspaces"
+    code = "import minitvm\nfrom minitvm.runtime import threads\n"
+    code += "from minitvm.runtime.device_api import memory_pool\n"
+    code += "minitvm.runtime.num_threads()\nassert not threads._pool and not memory_pool._loaded"
     run_python(code)
 
 
@@ -546,7 +548,7 @@ def give_back(address: int | None) -> None:
 
 
 def in_fresh_thread(check: Callable[[], None]) -> None:
-    """`check` in a thread that keeps no workspace yet."""
+    """`check` in a thread that has nothing at hand yet."""
     failed: list[BaseException] = []
 
     def run() -> None:
@@ -577,20 +579,6 @@ def test_a_workspace_is_given_out_again() -> None:
     in_fresh_thread(check)
 
 
-def test_the_smallest_that_fits_is_given() -> None:
-    def check() -> None:
-        sizes = (1000, 50_000, 3_000_000)
-        blocks = [allocate(size) for size in sizes]
-        assert len(set(blocks)) == 3
-        for order in ([0, 1, 2], [2, 1, 0], [1, 0, 2], [2, 0, 1]):
-            for i in order:
-                give_back(blocks[i])
-            for i in reversed(order):
-                assert allocate(sizes[i] - 10) == blocks[i]
-
-    in_fresh_thread(check)
-
-
 def test_nested_ones_are_apart() -> None:
     def check() -> None:
         held: list[tuple[int, int]] = []
@@ -615,12 +603,12 @@ def test_sizes_that_no_memory_has() -> None:
 def test_what_is_kept_is_bounded() -> None:
     def check() -> None:
         before = mapped()
-        size = workspace.MOST_KEPT // 4
+        size = memory_pool.MOST_KEPT // 4
         blocks = [allocate(size) for _ in range(8)]
         assert mapped() - before > 7 * size
         for block in blocks:
             give_back(block)
-        assert mapped() - before < workspace.MOST_KEPT + size
+        assert mapped() - before < memory_pool.MOST_KEPT + size
 
     in_fresh_thread(check)
 
@@ -635,8 +623,7 @@ def test_what_is_too_small_goes_when_more_is_needed() -> None:
     in_fresh_thread(check)
 
 
-def test_a_thread_gives_back_what_it_kept() -> None:
-    in_fresh_thread(lambda: give_back(allocate(1000)))
+def test_threads_share_what_is_kept() -> None:
     before = mapped()
     for _ in range(20):
         in_fresh_thread(lambda: give_back(allocate(100_000_000)))
