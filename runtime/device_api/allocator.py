@@ -579,10 +579,12 @@ class Allocator(_Managed):
         return event
 
     def _has_happened(self, event: Handle, wait: bool) -> bool:
-        if wait:
+        # One behind a failure has happened, too; to wait for it raises that.
+        happened = bool(self._driver.query_event(self.device, event))
+        if wait and not happened:
             self._driver.synchronize_event(self.device, event)
             return True
-        return bool(self._driver.query_event(self.device, event))
+        return happened
 
     def _mark(self, stream: _Stream) -> None:
         """Records how much was freed on a stream so far."""

@@ -103,10 +103,11 @@ class ExtDev(DeviceInterface):
     for an event behind the failure, or for the device. What was put behind the failure is not run;
     what comes after it was told, is. Functions that copy at once wait for the default stream (0 or
     None) of the device first, and so do they raise what failed there. ``destroy_stream`` waits
-    until the stream is done, and raises what nobody has been told. Kernels and callbacks may put
-    something on streams, but not wait; when they destroy a stream, the device tells of its
-    failures. An event that was never recorded has happened. In a forked child nothing runs that was
-    pending; to wait for it is an error. When the interpreter ends, what is pending is dropped.
+    until the stream is done, and raises what nobody has been told, by another stream either.
+    Kernels and callbacks may put something on streams, but not wait; when they destroy a stream,
+    the device tells of its failures. An event that was never recorded has happened. In a forked
+    child nothing runs that was pending; to wait for it is an error. When the interpreter ends, what
+    is pending is dropped.
 
     *Faults.* See :meth:`inject`.
 
@@ -539,7 +540,10 @@ failure
                 self._orphans.append(found)
         if found not in self._orphans:
             _end(found)
-            self._wait([found])
+            with self._lock:
+                error = failed(each for each in found.tell(found.queued) if not each.is_told)
+            if error is not None:
+                raise error
         call.fail()
 
     def query_stream(self, device: Device, stream: Handle) -> bool:

@@ -16,6 +16,7 @@ from typing import Any, final
 from minitvm.runtime.device import Device
 from minitvm.runtime.device_api.driver import Driver
 from minitvm.runtime.device_api.interface import Handle
+from minitvm.runtime.errors import DeviceError
 
 _MOST_KEPT = 64  # objects that a stream keeps before it asks which of them it needs no more
 
@@ -162,11 +163,21 @@ class Stream:
     def __del__(self) -> None:
         if hasattr(self, "handle") and not sys.is_finalizing():
             _left.extend(self._kept)
-            try:
-                self._release(self.handle)
-            finally:
-                self._driver.destroy_stream(self.device, self.handle)
-                _forget_left()
+            self._end()
+            _forget_left()
+
+    def _end(self) -> None:
+        """Give the stream back, when no memory depends on it any longer; what fails meanwhile is
+        raised then."""
+        failure: DeviceError | None = None
+        try:
+            self._release(self.handle)
+        except DeviceError as error:  # which has been told then
+            failure = error
+            self._release(self.handle)
+        self._driver.destroy_stream(self.device, self.handle)
+        if failure is not None:
+            raise failure
 
 
 # What streams kept that were destroyed: not every device waits until they are done.

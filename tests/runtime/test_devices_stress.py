@@ -7,6 +7,7 @@ import functools
 import gc
 import itertools
 import signal
+import sys
 import threading
 import time
 import weakref
@@ -40,7 +41,6 @@ def simulated(capacity: int = 1 << 28) -> Iterator[Simulated]:
     ext, name = ExtDev(capacity=capacity), f"simulated{next(_numbers)}"
     number = register_device(name, ext)
     yield Simulated(ext, Device(number, 0), Device(number, 1))
-    gc.collect()
     unregister_device(name)
     assert ext.usage() == Usage()
 
@@ -210,3 +210,124 @@ def test_what_a_stream_needs_is_kept_though_no_event_can_be_recorded(devices: Si
         target.copyfrom(source, stream=stream)
     assert stream.query()
     assert (target.numpy() == 1).all()
+
+
+# ---- A fault at every call -----------------------------------------------------------------------
+
+VALUES = np.arange(24, dtype=np.int32).reshape(4, 6)
+
+
+def there_and_back(devices: Simulated) -> None:
+    """Copies of every kind, at once."""
+    a = tvm.nd.array(VALUES, devices.first)
+    b = tvm.nd.empty(VALUES.shape, "int32", devices.first)
+    a.copyto(b)
+    c = b.copyto(devices.second)
+    c[1:3] = VALUES[:2]
+    expected = VALUES.copy()
+    expected[1:3] = VALUES[:2]
+    np.testing.assert_array_equal(c.numpy(), expected)
+    np.testing.assert_array_equal(a.T.numpy(), VALUES.T)
+    np.testing.assert_array_equal(tvm.nd.array(a[:, ::2], tvm.cpu(0)).numpy(), VALUES[:, ::2])
+
+
+def on_streams(devices: Simulated) -> None:
+    """Copies of every kind, on streams that wait for one another."""
+    np.testing.assert_array_equal(transfer(devices, VALUES), VALUES)
+
+
+def in_order(devices: Simulated) -> None:
+    """Memory that is used on a stream, and ends while it is."""
+    with devices.first.create_stream() as stream:
+        for _ in range(3):
+            a = tvm.nd.empty(VALUES.shape, "int32", devices.first)
+            a.copyfrom(VALUES, stream=stream)
+            b = tvm.nd.empty(VALUES.shape, "int32", devices.first)
+            a.copyto(b, stream=stream)
+            del a
+        out = b.copyto(tvm.nd.empty(VALUES.shape, "int32"), stream=stream)
+        stream.synchronize()
+    np.testing.assert_array_equal(out.numpy(), VALUES)
+
+
+def with_events(devices: Simulated) -> None:
+    """Events that are recorded again, asked and waited for; a callback."""
+    stream, event, seen = devices.first.create_stream(), devices.first.create_event(), list[int]()
+    a = tvm.nd.array(VALUES, devices.first)
+    for _ in range(2):
+        stream.add_callback(lambda: seen.append(1))
+        stream.record(event)
+        event.synchronize()
+    assert event.query()
+    assert stream.query()
+    assert seen == [1, 1]
+    devices.first.sync()
+    np.testing.assert_array_equal(a.numpy(), VALUES)
+
+
+SCENARIOS = [there_and_back, on_streams, in_order, with_events]
+
+
+class Outcome(NamedTuple):
+    """What was raised, also where nobody could catch it."""
+
+    raised: list[BaseException]
+
+
+@contextlib.contextmanager
+def outcome() -> Iterator[Outcome]:
+    raised: list[BaseException] = []
+    before = sys.unraisablehook
+    sys.unraisablehook = lambda found: raised.append(found.exc_value or KeyError())
+    try:
+        yield Outcome(raised)
+    except DeviceError as error:
+        raised.append(error.with_traceback(None))
+    finally:
+        sys.unraisablehook = before
+
+
+def sweep(scenario: Callable[[Simulated], None], *, on_stream: bool) -> int:
+    """Run a scenario with a fault at its first call, at its second...; how many there are.
+
+    It ends with an error, or with the right values, as where memory is asked for once more.
+    """
+    gc.collect()
+    gc.freeze()  # what there is by now needn't be looked through every time
+    try:
+        for n in itertools.count():
+            with simulated() as devices:
+                with devices.ext.inject(after=n, on_stream=on_stream) as fault, outcome() as found:
+                    scenario(devices)
+                check(found)
+                with outcome() as later:  # what nobody has been told of yet
+                    devices.first.sync()
+                    devices.second.sync()
+                check(later)
+                scenario(devices)
+                del found, later
+                gc.collect()
+            if not fault.hits:
+                return n
+    finally:
+        gc.unfreeze()
+    raise AssertionError
+
+
+def check(found: Outcome) -> None:
+    for each in found.raised:
+        assert "injected failure" in str(each)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_fault_at_every_call_is_an_error_and_leaves_nothing(
+    scenario: Callable[[Simulated], None],
+) -> None:
+    assert sweep(scenario, on_stream=False) > 10
+
+
+@pytest.mark.parametrize("scenario", [on_streams, in_order, with_events])
+def test_a_fault_at_every_place_of_a_stream_is_an_error_and_leaves_nothing(
+    scenario: Callable[[Simulated], None],
+) -> None:
+    assert sweep(scenario, on_stream=True) > 1
