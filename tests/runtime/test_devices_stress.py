@@ -18,13 +18,14 @@ import numpy as np
 import pytest
 
 import minitvm as tvm
+from minitvm import te
 from minitvm.runtime.device import Device
 from minitvm.runtime.device_api.ext_dev import ExtDev, Usage
 from minitvm.runtime.device_api.registry import register_device, unregister_device
 from minitvm.runtime.device_api.streams import Stream
 from minitvm.runtime.errors import DeviceError
 
-_numbers = itertools.count()
+_NAME, _NUMBER = "simulated", 300
 
 
 class Simulated(NamedTuple):
@@ -38,10 +39,10 @@ class Simulated(NamedTuple):
 @contextlib.contextmanager
 def simulated(capacity: int = 1 << 28) -> Iterator[Simulated]:
     """In the end nothing is left of what was taken."""
-    ext, name = ExtDev(capacity=capacity), f"simulated{next(_numbers)}"
-    number = register_device(name, ext)
-    yield Simulated(ext, Device(number, 0), Device(number, 1))
-    unregister_device(name)
+    ext = ExtDev(capacity=capacity)
+    register_device(_NAME, ext, device_type=_NUMBER)
+    yield Simulated(ext, Device(_NUMBER, 0), Device(_NUMBER, 1))
+    unregister_device(_NAME)
     assert ext.usage() == Usage()
 
 
@@ -54,8 +55,17 @@ def devices() -> Iterator[Simulated]:
 # ---- Load ----------------------------------------------------------------------------------------
 
 
+@functools.cache
+def minus() -> Any:
+    """A kernel, which may write where it reads."""
+    n, m = te.var("n"), te.var("m")
+    x = te.placeholder((n, m), "int32", name="X")
+    y = te.compute((n, m), lambda i, j: -x[i, j], name="Y")
+    return tvm.build(te.create_schedule(y.op), [x, y], target=_NAME, name="minus")
+
+
 def transfer(devices: Simulated, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """`values`, by streams and events from device to device and back."""
+    """`values`, by streams, events and kernels from device to device and back."""
     first, second, third = (
         device.create_stream() for device in (devices.first, devices.first, devices.second)
     )
@@ -64,8 +74,12 @@ def transfer(devices: Simulated, values: np.ndarray[Any, Any]) -> np.ndarray[Any
     c = tvm.nd.empty(values.shape, values.dtype.name, devices.second)
     out = tvm.nd.empty(values.shape, values.dtype.name)
     a.copyfrom(values.copy(), stream=first)
+    with first:
+        minus()(a, a)
     second.wait(first.record())
     a.copyto(b, stream=second)
+    with second:
+        minus()(b, b)
     third.wait(second.record())
     b.copyto(c, stream=third)
     c.copyto(out, stream=third)
