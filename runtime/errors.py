@@ -83,3 +83,25 @@ RAISABLE: dict[str, type[Exception]] = {
     "LayoutError": LayoutError,
     "InternalError": InternalError,
 }
+
+_DEVICE_KINDS: dict[type, type[DeviceError]] = {
+    MemoryError: DeviceMemoryError,
+    **{
+        kind: type(f"Device{kind.__name__}", (DeviceError, kind), {})
+        for kind in RAISABLE.values()
+        if kind is not MemoryError
+    },
+}
+
+
+def device_failure(error: BaseException, message: str) -> DeviceError:
+    """The DeviceError for what was raised on a device, of the kind that a compiled function raises
+    as well.
+
+    >>> isinstance(device_failure(IndexError("i"), "kernel 'f' failed: i"), IndexError)
+    True
+    """
+    known = (_DEVICE_KINDS[each] for each in type(error).__mro__ if each in _DEVICE_KINDS)
+    failure = next(known, DeviceError)(message)
+    failure.__cause__ = error
+    return failure

@@ -151,6 +151,18 @@ class Driver:
             current.pop(self.name, None)
             self.set_device(device)
 
+    def _take_back(self, name: str, device: Device, *args: Any) -> None:
+        """Call a function that takes something back: it is called though the device could not be
+        made current at once, which then is raised."""
+        failure: DeviceError | None = None
+        try:
+            self._set_current(device)
+        except DeviceError as error:
+            failure = error
+        self._do(name, device, *args)
+        if failure is not None:
+            raise failure
+
     # ---- Devices ---------------------------------------------------------------------------------
 
     def initialize(self) -> None:
@@ -227,7 +239,7 @@ class Driver:
         return self._allocate("device_memory_allocate", device, size)
 
     def device_memory_deallocate(self, device: Device, address: int, size: int) -> None:
-        self._do("device_memory_deallocate", device, address, size)
+        self._take_back("device_memory_deallocate", device, address, size)
 
     def host_memory_allocate(self, device: Device, size: int) -> int:
         return self._allocate("host_memory_allocate", device, size)
@@ -235,7 +247,7 @@ class Driver:
     def host_memory_deallocate(self, device: Device, address: int, size: int) -> None:
         if not self.provides("host_memory_deallocate"):
             raise self._lacks("host_memory_deallocate", device)
-        self._do("host_memory_deallocate", device, address, size)
+        self._take_back("host_memory_deallocate", device, address, size)
 
     def unified_memory_allocate(self, device: Device, size: int) -> int:
         return self._allocate("unified_memory_allocate", device, size)
@@ -243,7 +255,7 @@ class Driver:
     def unified_memory_deallocate(self, device: Device, address: int, size: int) -> None:
         if not self.provides("unified_memory_deallocate"):
             raise self._lacks("unified_memory_deallocate", device)
-        self._do("unified_memory_deallocate", device, address, size)
+        self._take_back("unified_memory_deallocate", device, address, size)
 
     def _allocate(self, name: str, device: Device, size: int) -> int:
         if not self.provides(name):
@@ -432,7 +444,7 @@ class Driver:
                 device, stream = self._leaving.pop()
             except IndexError:
                 return  # another thread's
-            self._do("destroy_stream", device, stream)
+            self._take_back("destroy_stream", device, stream)
 
     def query_stream(self, device: Device, stream: Handle) -> bool:
         if self.has_streams and self.provides("query_stream"):
@@ -497,7 +509,7 @@ class Driver:
 
     def destroy_event(self, device: Device, event: Handle) -> None:
         if self._has_events and self.provides("destroy_event"):
-            self._do("destroy_event", device, event)
+            self._take_back("destroy_event", device, event)
 
     def record_event(self, device: Device, stream: Handle, event: Handle) -> None:
         if self._has_events:

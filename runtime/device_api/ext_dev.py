@@ -26,6 +26,7 @@ from minitvm.runtime.device_api.ext_memory import (
     UNIFIED,
     Memory,
     Place,
+    Where,
     integer,
 )
 from minitvm.runtime.device_api.ext_streams import (
@@ -81,7 +82,7 @@ class _Event:
 class _Call(NamedTuple):
     """A call of a function, by the words that begin its errors, and its fate."""
 
-    where: str
+    where: Where
     fate: Fate
 
     def fail(self) -> None:
@@ -102,10 +103,11 @@ class ExtDev(DeviceInterface):
     for an event behind the failure, or for the device. What was put behind the failure is not run;
     what comes after it was told, is. Functions that copy at once wait for the default stream (0 or
     None) of the device first, and so do they raise what failed there. ``destroy_stream`` waits
-    until the stream is done, and raises what nobody has been told. Kernels and callbacks may put
-    something on streams, but not wait; when they destroy a stream, the device tells of its
-    failures. An event that was never recorded has happened. In a forked child nothing runs that was
-    pending; to wait for it is an error. When the interpreter ends, what is pending is dropped.
+    until the stream is done, and raises what nobody has been told, by another stream either.
+    Kernels and callbacks may put something on streams, but not wait; when they destroy a stream,
+    the device tells of its failures. An event that was never recorded has happened. In a forked
+    child nothing runs that was pending; to wait for it is an error. When the interpreter ends, what
+    is pending is dropped.
 
     *Faults.* See :meth:`inject`.
 
@@ -237,7 +239,7 @@ failure
 
     def _enter(self, function: str, device: Device | None = None) -> _Call:
         """Count a call, and let it meet its fate; one that takes back fails at its end."""
-        where = f"ext_dev: {function}" if device is None else f"{device}: {function}"
+        where = Where(device, function)
         with self._lock:
             fate = self._faults.meet(function)
         call = _Call(where, fate)
@@ -385,14 +387,14 @@ failure
     ) -> Operation:
         """A copy between two ends, each an address of a device or of the host (None)."""
         with self._lock:
-            to = self._place(f"{call.where}: target", *target, size)
-            start = self._place(f"{call.where}: source", *source, size)
+            to = self._place(call.where._replace(part="target"), *target, size)
+            start = self._place(call.where._replace(part="source"), *source, size)
             copy = Operation(name, lambda: _move(to.address, start.address, size), is_copy=True)
             copy.use(to.allocation)
             copy.use(start.allocation)
         return copy
 
-    def _place(self, where: str, device: Device | None, address: int, size: int) -> Place:
+    def _place(self, where: object, device: Device | None, address: int, size: int) -> Place:
         if device is None:
             return self._memory.on_host(where, address, size)
         return self._memory.on_device(where, device, address, size)
@@ -401,7 +403,9 @@ failure
         """Run an operation here, when the default streams of some devices are done."""
         try:
             refuse_on_worker(call.where)
-            self._wait([self._default(each) for each in devices])
+            defaults = [self._default(each) for each in devices]
+            if not all(each.is_clear for each in defaults):
+                self._wait(defaults)
             operation.action()
         finally:
             with self._lock:
@@ -536,7 +540,10 @@ failure
                 self._orphans.append(found)
         if found not in self._orphans:
             _end(found)
-            self._wait([found])
+            with self._lock:
+                error = failed(each for each in found.tell(found.queued) if not each.is_told)
+            if error is not None:
+                raise error
         call.fail()
 
     def query_stream(self, device: Device, stream: Handle) -> bool:
@@ -577,7 +584,7 @@ failure
                 found = self._defaults[device.device_id] = Stream(self._lock, device, 0)
             return found
 
-    def _stream(self, where: str, device: Device, handle: Handle) -> Stream:
+    def _stream(self, where: object, device: Device, handle: Handle) -> Stream:
         if handle in _DEFAULT:
             return self._default(device)
         found = self._streams.get(handle) if isinstance(handle, int) else None
@@ -670,7 +677,7 @@ failure
         if error is not None:
             raise error
 
-    def _event(self, where: str, handle: Handle, device: Device | None = None) -> _Event:
+    def _event(self, where: object, handle: Handle, device: Device | None = None) -> _Event:
         """An event, of a device or of any."""
         found = self._events.get(handle) if isinstance(handle, int) else None
         if found is None:
@@ -689,7 +696,7 @@ failure
         operation = Operation(f"kernel {kernel.name!r}", lambda: kernel(address_of))
 
         def address_of(address: int, size: int) -> int:
-            where = f"{call.where}: {operation.name}"
+            where = call.where._replace(part=operation.name)
             with self._lock:
                 if operation.is_over:
                     raise DeviceError(f"{where}: expected a kernel that runs, it has ended")

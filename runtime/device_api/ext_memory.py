@@ -31,13 +31,25 @@ _GAP = 1 << 16  # between allocations, so that one byte too many is never the ne
 _MOST_FREED = 1024  # of which an error can say that they were deallocated
 
 
-def check_size(where: str, size: int) -> None:
+class Where(NamedTuple):
+    """The call that an error is about: the words that its message begins with."""
+
+    device: Device | None
+    function: str
+    part: str = ""
+
+    def __str__(self) -> str:
+        whose = "ext_dev" if self.device is None else f"{self.device}"
+        return ": ".join(filter(None, (whose, self.function, self.part)))
+
+
+def check_size(where: object, size: int) -> None:
     """`size` is a number of bytes, and not 0."""
     if not isinstance(size, int) or size <= 0:
         raise DeviceError(f"{where}: expected a positive number of bytes, got {size!r}")
 
 
-def integer(where: str, what: str, value: object) -> int:
+def integer(where: object, what: str, value: object) -> int:
     """An address, or a byte's value, as an integer."""
     try:
         return operator.index(value)  # type: ignore[arg-type]  # the question is whether it is one
@@ -150,7 +162,7 @@ class Memory:
 
     # ---- Allocate and deallocate -----------------------------------------------------------------
 
-    def allocate(self, where: str, device: Device, size: int) -> int:
+    def allocate(self, where: object, device: Device, size: int) -> int:
         """The address of new bytes of a device."""
         check_size(where, size)
         used = self.used(device)
@@ -168,22 +180,22 @@ class Memory:
         self._devices[device.device_id].add(allocation)
         return address
 
-    def allocate_host(self, where: str, kind: str, size: int) -> int:
+    def allocate_host(self, where: object, kind: str, size: int) -> int:
         """The address of new bytes of the host, of a kind: pinned or unified."""
         check_size(where, size)
         allocation = _new(where, None, size, kind)
         self._host.add(allocation)
         return allocation.address
 
-    def deallocate(self, where: str, device: Device, address: int, size: int) -> None:
+    def deallocate(self, where: object, device: Device, address: int, size: int) -> None:
         """Take back bytes of a device."""
         self._take_back(where, self._devices[device.device_id], f"{device}", address, size)
 
-    def deallocate_host(self, where: str, kind: str, address: int, size: int) -> None:
+    def deallocate_host(self, where: object, kind: str, address: int, size: int) -> None:
         """Take back bytes of the host."""
         self._take_back(where, self._host, kind, address, size)
 
-    def _take_back(self, where: str, table: _Table, kind: str, address: int, size: int) -> None:
+    def _take_back(self, where: object, table: _Table, kind: str, address: int, size: int) -> None:
         address = integer(where, "the address", address)
         found = table.live.get(address)
         if found is None or found.kind != kind:
@@ -205,7 +217,7 @@ class Memory:
 
     # ---- What addresses mean ---------------------------------------------------------------------
 
-    def on_device(self, where: str, device: Device, address: int, size: int) -> Place:
+    def on_device(self, where: object, device: Device, address: int, size: int) -> Place:
         """Bytes at an address of a device, or of unified memory."""
         check_size(where, size)
         address = integer(where, "an address", address)
@@ -216,7 +228,7 @@ class Memory:
                 found = None
         return self._within(where, f"of {device}", found, address, size)
 
-    def on_host(self, where: str, address: int, size: int) -> Place:
+    def on_host(self, where: object, address: int, size: int) -> Place:
         """Bytes at an address of the host."""
         check_size(where, size)
         address = integer(where, "an address", address)
@@ -232,7 +244,7 @@ class Memory:
         return Place(address, None)
 
     def _within(
-        self, where: str, whose: str, found: Allocation | None, address: int, size: int
+        self, where: object, whose: str, found: Allocation | None, address: int, size: int
     ) -> Place:
         if found is None:
             raise DeviceError(
@@ -279,7 +291,7 @@ PINNED = "pinned memory of the host"
 UNIFIED = "unified memory"
 
 
-def _new(where: str, address: int | None, size: int, kind: str) -> Allocation:
+def _new(where: object, address: int | None, size: int, kind: str) -> Allocation:
     try:
         return Allocation(address, size, kind)
     except (MemoryError, ValueError) as error:

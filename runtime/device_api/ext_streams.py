@@ -23,7 +23,7 @@ from typing import final
 
 from minitvm.runtime.device import Device
 from minitvm.runtime.device_api.ext_memory import Allocation
-from minitvm.runtime.errors import DeviceError
+from minitvm.runtime.errors import DeviceError, device_failure
 
 
 @final
@@ -34,12 +34,27 @@ class Failure:
         self.what = what
         self.error = error
         self.skipped = 0
+        self.is_told = False
+
+    def tell(self) -> None:
+        """Somebody is told of it, and of what it comes from."""
+        self.is_told = True
+        if isinstance(self.error, _Behind):
+            self.error.failure.tell()
 
     def __str__(self) -> str:
         if not self.skipped:
             return self.what
         behind = "operations behind it were" if self.skipped > 1 else "operation behind it was"
         return f"{self.what}; {self.skipped} {behind} not run"
+
+
+class _Behind(DeviceError):
+    """What a stream waited for is behind a failure."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(f"the event is behind a failure: {failure}")
+        self.failure = failure
 
 
 @final
@@ -120,7 +135,7 @@ class Worker(threading.Thread):
             pass
 
 
-def refuse_on_worker(where: str) -> None:
+def refuse_on_worker(where: object) -> None:
     """What waits for streams may not be called by what runs on one, which could wait for itself."""
     if isinstance(threading.current_thread(), Worker):
         raise DeviceError(
@@ -161,6 +176,11 @@ class Stream:
     def is_working(self) -> bool:
         """Whether its thread lives."""
         return self._worker is not None
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether there is nothing to wait for, and nothing to tell."""
+        return self.finished == self.queued and not self.untold
 
     # ---- What is put on it -----------------------------------------------------------------------
 
@@ -269,7 +289,7 @@ class Stream:
             if not point.is_done:
                 raise DeviceError("the interpreter ends")
             if point.failure is not None:
-                raise DeviceError(f"the event is behind a failure: {point.failure}")
+                raise _Behind(point.failure)
 
     def rest(self, seconds: float) -> None:
         """Wait for a time, or until the interpreter ends."""
@@ -355,6 +375,6 @@ def failed(failures: Iterable[Failure]) -> DeviceError | None:
     found = list(dict.fromkeys(failures))
     if not found:
         return None
-    error = DeviceError("; ".join(map(str, found)))
-    error.__cause__ = found[0].error
-    return error
+    for each in found:
+        each.tell()
+    return device_failure(found[0].error, "; ".join(map(str, found)))

@@ -30,12 +30,12 @@ class ManagedDevice:
         self.allocator: Allocator | CPUAllocator = (
             cpu_allocator() if on_host else Allocator(driver, device)
         )
-        self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
+        self._streams: weakref.WeakValueDictionary[int, Stream] = weakref.WeakValueDictionary()
         self._default: list[Stream] = []
 
     def create_stream(self) -> Stream:
         stream = Stream(self.driver, self.device, self._release_stream)
-        self._streams.add(stream)
+        self._streams[id(stream)] = stream
         return stream
 
     def _release_stream(self, handle: Handle) -> None:
@@ -78,9 +78,16 @@ class ManagedDevice:
             return
         if not self.driver.has_streams and not self.driver.provides("synchronize_device"):
             return
-        self.driver.synchronize_device(self.device)
-        for each in tuple(self._streams):
-            each.forget()
+        streams = [each for found in self._streams.valuerefs() if (each := found()) is not None]
+        kept = [(each, each.kept) for each in streams]
+        try:
+            self.driver.synchronize_device(self.device)
+        except BaseException:
+            for each in streams:
+                each.forget_done()
+            raise
+        for each, objects in kept:
+            each.forget(objects)
 
     def properties(self) -> dict[str, object]:
         return dict(self.driver.get_device_properties(self.device))

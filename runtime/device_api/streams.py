@@ -6,14 +6,17 @@ event is a place in a stream. What fails on a stream is raised when somebody wai
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, final
 
 from minitvm.runtime.device import Device
 from minitvm.runtime.device_api.driver import Driver
 from minitvm.runtime.device_api.interface import Handle
+from minitvm.runtime.errors import DeviceError
 
 _MOST_KEPT = 64  # objects that a stream keeps before it asks which of them it needs no more
 
@@ -32,6 +35,21 @@ def innermost_stream(device: Device) -> Stream | None:
 
 
 @final
+class _Kept:
+    """Objects that a stream keeps until an event; without one, until somebody waits for it."""
+
+    __slots__ = ("objects", "until")
+
+    def __init__(self, objects: object) -> None:
+        self.objects = objects
+        self.until: Event | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self.until is not None and self.until.query()
+
+
+@final
 class Stream:
     """An order of copies and kernels of one device: ``device.create_stream()``.
 
@@ -46,7 +64,7 @@ class Stream:
         self.device = device
         self._driver = driver
         self._release = release
-        self._kept: list[tuple[Event, object]] = []
+        self._kept: list[_Kept] = []
         self.handle: Handle = driver.create_stream(device)
 
     def synchronize(self) -> None:
@@ -57,10 +75,13 @@ class Stream:
         DeviceError
             When something failed; of a kernel, its cause is the error that a call would raise.
         """
+        kept = self.kept
         try:
             self._driver.synchronize_stream(self.device, self.handle)
-        finally:
-            self._kept.clear()
+        except BaseException:
+            self.forget_done()
+            raise
+        self.forget(kept)
 
     def query(self) -> bool:
         """Whether everything on the stream is done."""
@@ -103,16 +124,31 @@ class Stream:
         """Keep objects until what is on the stream by now is done."""
         if not self._driver.has_streams:
             return
-        if len(self._kept) >= _MOST_KEPT:
-            done = 0
-            while done < len(self._kept) and self._kept[done][0].query():
-                done += 1
-            del self._kept[:done]
-        self._kept.append((self.record(), objects))
+        kept = _Kept(objects)
+        self._kept.append(kept)
+        try:
+            kept.until = self.record()
+        except BaseException:
+            self.synchronize()
+            raise
+        if len(self._kept) > _MOST_KEPT:
+            self.forget_done()
+            _forget_left()
 
-    def forget(self) -> None:
-        """Nothing is kept any longer: somebody has waited for all of the device."""
-        self._kept.clear()
+    @property
+    def kept(self) -> tuple[_Kept, ...]:
+        """What it keeps by now."""
+        return tuple(self._kept)
+
+    def forget(self, kept: Iterable[_Kept]) -> None:
+        """What was kept isn't needed any longer: somebody has waited since for the stream."""
+        for each in kept:
+            with contextlib.suppress(ValueError):  # another thread's turn
+                self._kept.remove(each)
+
+    def forget_done(self) -> None:
+        """Keep nothing that is done."""
+        self.forget(itertools.takewhile(lambda each: each.is_done, self.kept))
 
     def __enter__(self) -> Stream:
         _thread.streams.append(self)
@@ -126,8 +162,33 @@ class Stream:
 
     def __del__(self) -> None:
         if hasattr(self, "handle") and not sys.is_finalizing():
+            _left.extend(self._kept)
+            self._end()
+            _forget_left()
+
+    def _end(self) -> None:
+        """Give the stream back, when no memory depends on it any longer; what fails meanwhile is
+        raised then."""
+        failure: DeviceError | None = None
+        try:
             self._release(self.handle)
-            self._driver.destroy_stream(self.device, self.handle)
+        except DeviceError as error:  # which has been told then
+            failure = error
+            self._release(self.handle)
+        self._driver.destroy_stream(self.device, self.handle)
+        if failure is not None:
+            raise failure
+
+
+# What streams kept that were destroyed: not every device waits until they are done.
+_left: list[_Kept] = []
+
+
+def _forget_left() -> None:
+    for each in tuple(_left):
+        if each.is_done:
+            with contextlib.suppress(ValueError):
+                _left.remove(each)
 
 
 @final

@@ -701,6 +701,7 @@ def test_a_failure_is_raised_by_who_waits_and_names_the_kernel(ext: ExtDev) -> N
         ext.record_event(D0, stream, event)
         with pytest.raises(DeviceError, match=f"^{said}$") as caught:
             wait()
+        assert isinstance(caught.value, IndexError)
         assert caught.value.__cause__ is error
         if wait is not waits[-1]:
             wait_again = ext.synchronize_stream
