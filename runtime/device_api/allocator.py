@@ -412,7 +412,7 @@ class Allocator(_Managed):
                 return block
             wishes = [self._wish(needed), needed]
         for whole in dict.fromkeys(wishes):
-            if block := self._obtain(whole, needed, size, bins):
+            if block := self._obtain(whole, needed, size):
                 self._grown += not is_chunk
                 return block
         for wait in (False, True):
@@ -420,12 +420,13 @@ class Allocator(_Managed):
             if not is_chunk and (block := pool.take(needed, size, bins)):
                 return block
             self._release_idle()
-            if block := self._obtain(needed, needed, size, bins):
+            if block := self._obtain(needed, needed, size):
                 return block
         raise self._refusal(size, "found none", self._memory())
 
-    def _obtain(self, whole: int, needed: int, size: int, bins: int) -> int:
-        """The first block of a new chunk; 0 if the device or the limit refuses it."""
+    def _obtain(self, whole: int, needed: int, size: int) -> int:
+        """The first block of a new chunk, the rest of which is everybody's; 0 if the device or the
+        limit refuses it."""
         pool = self._pool
         if not pool.reserve(whole):
             return 0
@@ -437,7 +438,7 @@ class Allocator(_Managed):
         except BaseException:
             pool.cancel(whole)
             raise
-        block = pool.add(address, whole, needed, size, bins)
+        block = pool.add(address, whole, needed, size, pool.everybodys)
         if not block:
             pool.cancel(whole)
             self._driver.device_memory_deallocate(self.device, address, whole)

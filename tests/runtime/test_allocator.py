@@ -266,6 +266,14 @@ def test_others_get_it_after_the_stream_s_event(elsewhere: str | None) -> None:
     assert driver.calls["synchronize_event"] == 0
 
 
+def test_the_rest_of_a_chunk_is_everybody_s() -> None:
+    driver, allocator = made(min_chunk=512, init=4 * KB, realloc=4 * KB)
+    first = allocator.allocate(KB, "s")
+    second = allocator.allocate(3 * KB, "t")
+    assert second.address == first.address + KB
+    assert not driver.calls["query_event"]
+
+
 def test_what_was_freed_in_between_is_apart() -> None:
     """Of two neighbours one is done: merged they would not be, or only for their stream."""
     driver, allocator = made(min_chunk=512, init=4 * KB, realloc=4 * KB)
@@ -581,7 +589,7 @@ def test_each_call_of_the_device_in_turn_fails() -> None:
     number = 0
     while True:
         driver, allocator = made(
-            26 * KB, min_chunk=512, init=4 * KB, realloc=4 * KB, max_chunk=8 * KB
+            28 * KB, min_chunk=512, init=4 * KB, realloc=4 * KB, max_chunk=8 * KB
         )
         driver.fail_after(number)
         failed = []
