@@ -184,7 +184,7 @@ class _Managed:
             cached=cached,
             peak_allocated=found.most_allocated,
             peak_reserved=found.most_reserved,
-            blocks=found.blocks,
+            blocks=found.allocations - found.frees,
             chunks=found.chunks,
             allocations=found.allocations,
             device_allocations=found.chunks_so_far,

@@ -697,21 +697,25 @@ def test_the_limit_goes_for_arrays_and_workspaces(here: CPUAllocator) -> None:
 
 
 def test_a_limit_that_allows_no_chunk_for_small_blocks(here: CPUAllocator) -> None:
-    large = here.allocate(5 * MB)
-    chunk = range(large.address, large.address + 6 * MB)
+    whole = here.allocate(12 * MB)
+    start = whole.address
+    whole.free()
+    parts = [here.allocate(6 * MB), here.allocate(6 * MB)]
+    assert [each.address for each in parts] == [start, start + 6 * MB]
     here.set_limit(here.stats().reserved)
     blocks = []
     with pytest.raises(DeviceMemoryError, match="a limit of"):
         while True:
             blocks.append(here.allocate(50_000))
-    large.free()
+    parts[1].free()
     reserved = here.stats().reserved
     small = [here.allocate(50_000) for _ in range(60)]  # of what is for large ones
-    assert any(each.address in chunk for each in small)
+    assert all(start + 6 * MB <= each.address < start + 12 * MB for each in small)
     assert here.stats().reserved == reserved
-    del blocks, small
+    del small
+    parts[0].free()
     here.set_limit(None)
-    assert here.allocate(5 * MB).address == chunk.start  # whole again
+    assert here.allocate(12 * MB).address == start  # whole again
 
 
 def test_small_blocks_leave_large_chunks_whole(here: CPUAllocator) -> None:
