@@ -299,7 +299,7 @@ class DeviceBlock:
 
     def is_recorded(self, stream: Hashable | None) -> bool:
         """Whether that stream is known to use it."""
-        return any(each.handle == stream for each in self._streams)
+        return any(each.handle == stream and not each.is_over for each in self._streams)
 
     def record_stream(self, stream: Hashable | None) -> None:
         """Work of that stream uses it, too: once it is free, nobody gets it before that is done."""
@@ -356,9 +356,10 @@ class Allocator(_Managed):
         self._streams: dict[Hashable, _Stream] = {}
         self._retired: list[_Retired] = []
         self._events: list[Handle] = []  # that nobody waits for
-        # What was freed where the lock was taken, perhaps by the same thread, whose garbage was
-        # collected meanwhile.
+        # What was freed, and streams that ended, where the lock was taken: perhaps by the same
+        # thread, whose garbage was collected meanwhile.
         self._freed: deque[tuple[int, tuple[_Stream, ...], bool]] = deque()
+        self._ending: deque[tuple[Hashable, Callable[[], object] | None]] = deque()
         self._lock = threading.RLock()
         self._is_settling = False
         self.device = device
@@ -493,14 +494,15 @@ class Allocator(_Managed):
             self._free(block, streams, is_chunk)
 
     def _tidy(self) -> None:
-        """Frees what was left to whoever has the lock next."""
-        while self._freed and self._lock.acquire(blocking=False):
+        """Does what was left to whoever has the lock next."""
+        while (self._freed or self._ending) and self._lock.acquire(blocking=False):
             try:
                 if self._is_settling:
                     return
                 self._is_settling = True
                 try:
                     self._release_freed()
+                    self._end_streams()
                 finally:
                     self._is_settling = False
             finally:
@@ -543,20 +545,27 @@ class Allocator(_Managed):
 
     # ---- Streams ---------------------------------------------------------------------------------
 
-    def release_stream(self, stream: Hashable) -> None:
-        """Waits for what was freed on a stream, which is to be destroyed: nothing is recorded on it
-        from now on. Blocks that were allocated for it are then free for everybody when freed."""
-        with self._lock:
+    def release_stream(self, stream: Hashable, destroy: Callable[[], object] | None = None) -> None:
+        """Waits for what was freed on a stream, and calls `destroy`: nothing is recorded on the
+        stream from then on. Blocks that were allocated for it are free for everybody when freed.
+        Where another thread is at the allocator, it does so."""
+        self._ending.append((stream, destroy))
+        self._tidy()
+
+    def _end_streams(self) -> None:
+        while self._ending:
+            stream, destroy = self._ending[0]
             found = self._streams.get(stream)
-            if found is None:
-                return
-            self._settle()
-            for retired in list(self._retired):
-                self._finish(retired)
-            self._settle_stream(found, wait=True)
-            found.is_over = True
-            del self._streams[stream]
-            self._pool.delete_bins(found.bins)
+            if found is not None:
+                for retired in list(self._retired):
+                    self._finish(retired)
+                self._settle_stream(found, wait=True)
+                found.is_over = True
+                del self._streams[stream]
+                self._pool.delete_bins(found.bins)
+            self._ending.popleft()
+            if destroy is not None:
+                destroy()
 
     def _stream(self, stream: Hashable) -> _Stream | None:
         """What is known of a stream; None where work is done at once."""
@@ -601,6 +610,7 @@ class Allocator(_Managed):
         self._is_settling = True
         try:
             self._release_freed()
+            self._end_streams()
             for stream in list(self._streams.values()):
                 self._settle_stream(stream, wait)
             for retired in list(self._retired):

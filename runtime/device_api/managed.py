@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from functools import partial
 from typing import final
 
 from minitvm.runtime.device import Device, DeviceType
@@ -34,13 +35,16 @@ class ManagedDevice:
         self._default: list[Stream] = []
 
     def create_stream(self) -> Stream:
-        stream = Stream(self.driver, self.device, self._release_stream)
+        stream = Stream(self.driver, self.device, self._end_stream)
         self._streams.add(stream)
         return stream
 
-    def _release_stream(self, handle: Handle) -> None:
+    def _end_stream(self, handle: Handle) -> None:
+        destroy = partial(self.driver.destroy_stream, self.device, handle)
         if isinstance(self.allocator, Allocator):
-            self.allocator.release_stream(handle)
+            self.allocator.release_stream(handle, destroy)
+        else:
+            destroy()
 
     def create_event(self) -> Event:
         return Event(self.driver, self.device)

@@ -39,13 +39,13 @@ class Stream:
     streams does everything at once, and its streams are content.
     """
 
-    __slots__ = ("__weakref__", "_driver", "_kept", "_release", "device", "handle")
+    __slots__ = ("__weakref__", "_driver", "_end", "_kept", "device", "handle")
 
-    def __init__(self, driver: Driver, device: Device, release: Callable[[Handle], None]) -> None:
-        """For other rooms, not for users: `release` is called with the handle before its end."""
+    def __init__(self, driver: Driver, device: Device, end: Callable[[Handle], None]) -> None:
+        """For other rooms, not for users: `end` is called with the handle, which it destroys."""
         self.device = device
         self._driver = driver
-        self._release = release
+        self._end = end
         self._kept: list[tuple[Event, object]] = []
         self.handle: Handle = driver.create_stream(device)
 
@@ -126,8 +126,7 @@ class Stream:
 
     def __del__(self) -> None:
         if hasattr(self, "handle") and not sys.is_finalizing():
-            self._release(self.handle)
-            self._driver.destroy_stream(self.device, self.handle)
+            self._end(self.handle)
 
 
 @final
