@@ -130,18 +130,17 @@ class AllocatorStats(NamedTuple):
 class _Managed:
     """A pool with a limit and statistics."""
 
-    _pool: Pool
+    device: Device
 
-    def __init__(self, device: Device, pool: Pool, limit: int | None) -> None:
-        self.device = device
-        self._pool = pool
-        self._limit: int | None = None
-        self.set_limit(limit)
+    @property
+    def _pool(self) -> Pool:
+        raise NotImplementedError
 
     @property
     def limit(self) -> int | None:
         """The most bytes that are asked of the device, where there is a limit."""
-        return self._limit
+        limit = self._pool.limit
+        return None if limit == NO_LIMIT else limit
 
     def set_limit(self, limit: int | None) -> None:
         """Has at most that many bytes asked of the device; None: as many as it has. What is in use
@@ -159,8 +158,7 @@ class _Managed:
                     f"{self.device}: expected a limit of at least 0 bytes, or None for none, got "
                     f"{limit}"
                 )
-        self._pool.set_limit(NO_LIMIT if limit is None else min(limit, NO_LIMIT))
-        self._limit = limit
+        self._pool.limit = NO_LIMIT if limit is None else min(limit, NO_LIMIT)
         if limit is not None and self._pool.counters().reserved > limit:
             self.empty_cache()
 
@@ -197,7 +195,7 @@ class _Managed:
 
     def _refusal(self, size: int, why: str, memory: MemoryStats | None) -> DeviceMemoryError:
         s = self.stats()
-        limit = "no limit" if self._limit is None else f"a limit of {self._limit}"
+        limit = "no limit" if self.limit is None else f"a limit of {self.limit}"
         has = f"; the device has {memory.total}, {memory.free} free" if memory is not None else ""
         return DeviceMemoryError(
             f"{self.device}: expected {size} bytes of memory, {why}: allocated {s.allocated}, "
@@ -224,7 +222,7 @@ def limit_of_environment() -> int | None:
         raise ValueError(
             f"{LIMIT_VARIABLE}: expected a number of bytes, as 4000000, 512M or 2G, got {text!r}"
         )
-    return int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2].upper()]
+    return min(int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2].upper()], NO_LIMIT)
 
 
 # ---- Devices -------------------------------------------------------------------------------------
@@ -363,9 +361,12 @@ class Allocator(_Managed):
         self._lock = threading.RLock()
         self._is_settling = False
         self.device = device
-        limit = limit_of_environment()
-        super().__init__(device, Pool(self._sizes().unit), limit)
+        self._blocks = Pool(self._sizes().unit, limit_of_environment())
         _allocators.add(self)
+
+    @property
+    def _pool(self) -> Pool:
+        return self._blocks
 
     # ---- Giving out ------------------------------------------------------------------------------
 
@@ -703,14 +704,24 @@ if hasattr(os, "register_at_fork"):
 class CPUAllocator(_Managed):
     """The memory of the CPU: of arrays, and of the workspaces of compiled kernels."""
 
-    _pool: CPUPool
-
     def __init__(self) -> None:
-        limit = limit_of_environment()
-        pool = CPUPool(self._refuse)
-        pool.block_type.record_stream = _record_nothing
-        self._allocate: Callable[[int], Any] = pool.allocate
-        super().__init__(cpu(0), pool, limit)
+        self.device = cpu(0)
+        self._started: list[CPUPool] = []
+        self._allocate: Callable[[int], Any] = self._start_and_allocate
+
+    @property
+    def _pool(self) -> CPUPool:
+        if not self._started:
+            with _starting:
+                if not self._started:
+                    pool = CPUPool(self._refuse, limit_of_environment())
+                    pool.block_type.record_stream = _record_nothing
+                    self._allocate = pool.allocate
+                    self._started.append(pool)
+        return self._started[0]
+
+    def _start_and_allocate(self, size: int) -> Any:
+        return self._pool.allocate(size)
 
     def allocate(self, size: int, stream: Hashable | None = None) -> Block:
         """Memory of at least `size` bytes, at an address that 256 divides.
@@ -756,7 +767,6 @@ def _memory_of_machine() -> MemoryStats | None:
     return MemoryStats(total, free)
 
 
-_cpu: list[CPUAllocator] = []
 _starting = threading.Lock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
@@ -764,17 +774,14 @@ if hasattr(os, "register_at_fork"):
         after_in_parent=_starting.release,
         after_in_child=_starting.release,
     )
+_cpu = CPUAllocator()
 
 
 def cpu_allocator() -> CPUAllocator:
-    """The allocator of this process's memory.
+    """The allocator of this process's memory, whose code is compiled when it is used first.
 
     >>> block = cpu_allocator().allocate(1000)
     >>> block.size, block.address % 256
     (1000, 0)
     """
-    if not _cpu:
-        with _starting:
-            if not _cpu:
-                _cpu.append(CPUAllocator())
-    return _cpu[0]
+    return _cpu

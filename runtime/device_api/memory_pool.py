@@ -1425,6 +1425,8 @@ class Pool:
     ----------
     least
         The bytes from which on the rest of a block is split off; all sizes are multiples of it.
+    limit
+        The most that may be reserved, in bytes.
 
     >>> pool = Pool(256)
     >>> pool.reserve(4096)
@@ -1442,9 +1444,9 @@ class Pool:
 
     __slots__ = ("_pool", "everybodys")
 
-    def __init__(self, least: int) -> None:
+    def __init__(self, least: int, limit: int | None = None) -> None:
         self._pool = 0
-        self._pool = _made(_call("new_pool", least, NO_LIMIT))
+        self._pool = _made(_call("new_pool", least, NO_LIMIT if limit is None else limit))
         self.everybodys: int = self._pool + 8 * _POOL.index("EVERYBODYS")
 
     def __del__(self) -> None:
@@ -1523,8 +1525,13 @@ class Pool:
         """What was used most is what is used now."""
         _call("reset_most", self._pool)
 
-    def set_limit(self, limit: int) -> None:
-        """The most that may be reserved."""
+    @property
+    def limit(self) -> int:
+        """The most that may be reserved, or :data:`NO_LIMIT`."""
+        return ctypes.c_int64.from_address(self._pool + 8 * _POOL.index("LIMIT")).value
+
+    @limit.setter
+    def limit(self, limit: int) -> None:
         _call("set_limit", self._pool, limit)
 
 
@@ -1544,9 +1551,9 @@ class CPUPool(Pool):
 
     __slots__ = ("allocate", "allocate_workspace", "block_type", "give_back_workspace", "small")
 
-    def __init__(self, refuse: Callable[[int], object]) -> None:
+    def __init__(self, refuse: Callable[[int], object], limit: int | None = None) -> None:
         """`refuse` raises an error for a size that can't be had."""
-        super().__init__(_HUGE_PAGE)
+        super().__init__(_HUGE_PAGE, limit)
         code = _code()
         self.small = self.new_bins(UNIT)
         if _call("start", self._pool, self.small) != 0:

@@ -489,8 +489,9 @@ def test_each_call_fails_in_turn(plugins: Plugins, plugin: TestPlugin, name: str
     assert calls
     for after in range(calls):
         plugin.fail(name, 2, after)
-        with pytest.raises(DeviceError, match=name):
-            exercise_arrays(mine)
+        if name != "device_memory_allocate":  # which the allocator asks again, for less
+            with pytest.raises(DeviceError, match=name):
+                exercise_arrays(mine)
         assert exercise_arrays(mine) == expected_arrays()
 
 
