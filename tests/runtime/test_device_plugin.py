@@ -185,6 +185,8 @@ X = np.random.default_rng(5).random((6, 20), dtype="float32")
 def exercise_arrays(mine: list[Device]) -> list[object]:
     """What arrays hold after copies of all kinds; they are gone when it returns."""
     first, second = mine[:2]
+    for each in (first, second):
+        each.empty_cache()  # so that memory is asked for
     found = []
     a = tvm.nd.array(X, first)
     found.append(a.numpy())
@@ -513,8 +515,9 @@ def test_each_call_fails_in_turn(plugins: Plugins, plugin: TestPlugin, name: str
     assert calls
     for after in range(calls):
         plugin.fail(name, 2, after)
-        with pytest.raises(DeviceError, match=name):
-            exercise_arrays(mine)
+        if name != "device_memory_allocate":  # which the allocator asks again, for less
+            with pytest.raises(DeviceError, match=name):
+                exercise_arrays(mine)
         assert exercise_arrays(mine) == expected_arrays()
 
 
