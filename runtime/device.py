@@ -10,6 +10,7 @@ from minitvm.runtime.record import record
 
 if TYPE_CHECKING:
     from minitvm.runtime.device_api.allocator import AllocatorStats
+    from minitvm.runtime.device_api.interface import DeviceInterface
     from minitvm.runtime.device_api.managed import ManagedDevice
     from minitvm.runtime.device_api.streams import Event, Stream
 
@@ -65,6 +66,16 @@ class Device:
         return bool(_managed_devices().exists(self))
 
     @property
+    def interface(self) -> DeviceInterface:
+        """What was registered for this kind of device; of ``ext_dev``, the simulated device, which
+        fails when it is told to.
+
+        >>> ext_dev(0).interface.provides("launch")
+        True
+        """
+        return self._managed.driver.interface
+
+    @property
     def properties(self) -> dict[str, object]:
         """What the device says of itself, by names of its maker's.
 
@@ -81,7 +92,7 @@ class Device:
         Raises
         ------
         DeviceError
-            For what failed there since the last time; of a kernel, its cause is what it raised.
+            For what failed there since the last time; of a kernel, of the type that it raised, too.
         """
         self._managed.synchronize(stream)
 

@@ -59,7 +59,7 @@ OPTIONAL = {"torch", "ml_dtypes", "google", "safetensors", "typing_extensions"}
 # OpenSSL, and logging much, which `import minitvm` does not need. `te` hands hybrid on when it is
 # asked for, and the face explain and plugins; both import them for type checkers alone. An array
 # learns of the call path, which knows arrays, when the first tensor of a type comes. A device's
-# methods ask the registry of devices, which knows Device; three more are of its types alone. Most
+# methods ask the registry of devices, which knows Device; four more are of its types alone. Most
 # programs need no simulated device.
 IMPORTED_INSIDE = {
     ("minitvm", "minitvm.explanation.explain"),
@@ -67,6 +67,7 @@ IMPORTED_INSIDE = {
     ("minitvm.auto_scheduler.attempts", "logging"),
     ("minitvm.runtime.code_cache", "hashlib"),
     ("minitvm.runtime.device", "minitvm.runtime.device_api.allocator"),
+    ("minitvm.runtime.device", "minitvm.runtime.device_api.interface"),
     ("minitvm.runtime.device", "minitvm.runtime.device_api.managed"),
     ("minitvm.runtime.device", "minitvm.runtime.device_api.registry"),
     ("minitvm.runtime.device", "minitvm.runtime.device_api.streams"),

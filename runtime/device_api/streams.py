@@ -72,7 +72,7 @@ class Stream:
         Raises
         ------
         DeviceError
-            When something failed; of a kernel, its cause is the error that a call would raise.
+            When something failed; of a kernel, of the type that a call would raise, too.
         """
         kept = self.kept
         try:

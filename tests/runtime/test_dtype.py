@@ -119,7 +119,7 @@ def test_devices_have_names(name: str) -> None:
     assert made == Device(DEVICE_TYPES[name], 3) == device(DEVICE_TYPES[name], 3)
     assert str(made) == f"{name}(3)"
     assert not made.exist
-    assert device(name).exist == (name == "cpu")
+    assert device(name).exist == (name in ("cpu", "ext_dev"))
 
 
 def test_other_names_of_devices() -> None:
