@@ -170,6 +170,29 @@ def test_the_smallest_that_fits_is_given() -> None:
     assert [each.address for each in held] == [addresses[index] for index in (2, 6, 4, 0)]
 
 
+@pytest.mark.parametrize("order", [(0, 2, 4), (4, 2, 0), (2, 0, 4)])
+def test_the_smallest_of_sizes_that_are_close_is_given(order: tuple[int, ...]) -> None:
+    _, allocator = made(min_chunk=512, init=MB)
+    blocks = chunk_of(allocator, 8 * KB + 512, 512, 8 * KB, 512, 9 * KB - 512, 512)
+    smallest = blocks[2].address
+    for index in order:
+        blocks[index].free()
+    assert allocator.allocate(7 * KB + 512).address == smallest
+
+
+@pytest.mark.parametrize("of_stream", [2 * KB, 4 * KB])
+def test_the_smaller_of_a_stream_s_blocks_and_everybody_s_is_given(of_stream: int) -> None:
+    driver, allocator = made(min_chunk=512, init=16 * KB)
+    pending, between = allocator.allocate(of_stream, "s"), allocator.allocate(512)
+    free, last = allocator.allocate(3 * KB), allocator.allocate(16 * KB - 512 - of_stream - 3 * KB)
+    expected = min((of_stream, pending.address), (3 * KB, free.address))[1]
+    driver.submit("s")
+    pending.free()
+    free.free()
+    assert allocator.allocate(2 * KB, "s").address == expected
+    assert between.address and last.address
+
+
 def test_what_is_too_much_is_split_off_and_merged_again() -> None:
     driver, allocator = made(min_chunk=512, init=8 * KB, realloc=KB)
     blocks = chunk_of(allocator, KB, 2 * KB, 5 * KB)
@@ -426,12 +449,42 @@ def test_a_stream_that_is_forgotten_while_the_allocator_is_at_work() -> None:
     assert (len(held), destroyed) == (3, ["s", "t"])
 
 
+@pytest.mark.parametrize("retired", [False, True])
+def test_garbage_that_uses_the_allocator_while_it_is_at_work(retired: bool) -> None:
+    """As a finalizer may, within a call of the device."""
+    driver, allocator = made(min_chunk=512, init=4 * KB, realloc=4 * KB)
+    blocks = [allocator.allocate(4 * KB, "s") for _ in range(3)]
+    driver.submit("s")
+    for block in blocks:
+        if retired:
+            block.record_stream("t")
+        block.free()
+    driver.finish("s")
+    query = driver.query_event
+    held: list[Block] = []
+
+    def query_and_collect(device: Device, event: int) -> bool:
+        driver.query_event = query  # type: ignore[method-assign]
+        held.append(allocator.allocate(4 * KB, "u"))
+        allocator.allocate(4 * KB, "u").free()
+        allocator.empty_cache()
+        return query(device, event)
+
+    driver.query_event = query_and_collect  # type: ignore[method-assign]
+    held.append(allocator.allocate(4 * KB))
+    assert len(held) == len({each.address for each in held}) == 2
+    assert allocator.stats().blocks == 2
+    held.clear()
+    allocator.close()
+    assert not driver.chunks
+
+
 def test_a_stream_that_fails_when_it_is_waited_for() -> None:
     driver, allocator = made()
     allocator.allocate(100, "s").free()
     destroyed: list[str] = []
     driver.fail_after(0)
-    with pytest.raises(DeviceError, match="simulated: synchronize_event failed"):
+    with pytest.raises(DeviceError, match="simulated: query_event failed"):
         allocator.release_stream("s", lambda: destroyed.append("s"))
     assert not destroyed
     allocator.empty_cache()
@@ -442,6 +495,7 @@ def test_a_stream_that_fails_when_it_is_waited_for() -> None:
 def test_a_stream_that_goes_while_a_retired_block_waits_for_it() -> None:
     driver, allocator = made(min_chunk=512, init=4 * KB, realloc=4 * KB)
     block = allocator.allocate(4 * KB, "s")
+    address = block.address
     block.record_stream("t")
     driver.submit("s")
     driver.submit("t")
@@ -450,6 +504,7 @@ def test_a_stream_that_goes_while_a_retired_block_waits_for_it() -> None:
         block.free()
     allocator.release_stream("s")
     allocator.release_stream("t")
+    assert not address <= allocator.allocate(4 * KB).address < address + 4 * KB
     driver.finish("s")
     driver.finish("t")
     allocator.empty_cache()
@@ -464,6 +519,13 @@ def test_where_a_chunk_is_too_much_the_request_alone_is_asked_for() -> None:
     block = allocator.allocate(3 * KB)
     assert driver.obtained == [3 * KB]
     assert block.size == 3 * KB
+
+
+def test_a_smaller_chunk_comes_before_the_cache_goes() -> None:
+    driver, allocator = made(10 * KB, min_chunk=512, init=4 * KB, realloc=8 * KB)
+    allocator.allocate(4 * KB).free()
+    block = allocator.allocate(5 * KB)
+    assert (driver.used, block.size) == (9 * KB, 5 * KB)
 
 
 def test_the_cache_goes_before_giving_up() -> None:
@@ -702,6 +764,19 @@ def test_blocks_of_the_cpu(here: CPUAllocator, size: int) -> None:
     assert again.address == address
     del again
     assert here.stats().blocks == before.blocks
+
+
+def test_a_block_at_hand_serves_other_sizes(here: CPUAllocator) -> None:
+    before = here.stats()
+    for size in (200, 100, 250, 1):
+        block = here.allocate(size)
+        assert here.stats().requested - before.requested == size
+        block.free()
+        assert here.stats().requested == before.requested
+
+
+def test_large_blocks_begin_with_a_huge_page(here: CPUAllocator) -> None:
+    assert here.allocate(300 * MB).address % (2 * MB) == 0
 
 
 def test_no_bytes_of_the_cpu(here: CPUAllocator) -> None:

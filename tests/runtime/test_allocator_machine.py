@@ -150,11 +150,17 @@ class Model:
         assert self.limit == limit
 
     def release_stream(self, stream: str) -> None:
-        if self._try(lambda: self.allocator.release_stream(stream)):
-            # The stream is destroyed when it is done.
-            self.driver.finish(stream)
-            for live in self.live:
-                live.streams.discard(stream)
+        destroyed: list[str] = []
+
+        def destroy() -> None:
+            self.driver.finish(stream)  # which waits until it is done
+            destroyed.append(stream)
+
+        self._try(lambda: self.allocator.release_stream(stream, destroy))
+        while not destroyed:
+            self._try(self.allocator.empty_cache)  # nobody uses the stream any more
+        for live in self.live:
+            live.streams.discard(stream)
 
     def reset_peak(self) -> None:
         self.allocator.reset_peak()
