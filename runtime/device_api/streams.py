@@ -175,9 +175,12 @@ class Stream:
         except DeviceError as error:  # which has been told then
             failure = error
             self._release(self.handle)
-        self._driver.destroy_stream(self.device, self.handle)
-        if failure is not None:
-            raise failure
+        try:
+            self._driver.destroy_stream(self.device, self.handle)
+            if failure is not None:
+                raise failure
+        finally:
+            failure = None  # it refers to this frame
 
 
 # What streams kept that were destroyed: not every device waits until they are done.
