@@ -382,16 +382,17 @@ _SEARCHES: dict[str, tuple[Sequence[tuple[str, str]], Callable[..., None]]] = {
 }
 
 
-def asks_for_variant(text: FunctionText, code: Value) -> Value:
-    """Whether a caller asks for another variant, by its ``*ret_type_code``."""
-    either = text.binary("or", code, integer("i32", ASKS_FOR_VARIANT ^ ASKS_TO_CHECK))
-    return text.icmp("eq", either, integer("i32", ASKS_TO_CHECK))
+def asks(text: FunctionText, code: Value, wish: int) -> Value:
+    """Whether a caller asks for that, by ``*ret_type_code``, alone or beside the other wish."""
+    both = ASKS_FOR_VARIANT | ASKS_TO_CHECK
+    either = text.binary("or", code, integer("i32", both ^ wish))
+    return text.icmp("eq", either, integer("i32", both))
 
 
 def _return_if_asked(text: FunctionText, ret_type_code: Value) -> None:
     code = text.load("i32", ret_type_code, 4)
     asked, raises = text.block("asked"), text.block("raises")
-    text.branch_if(asks_for_variant(text, code), asked, raises)
+    text.branch_if(asks(text, code, ASKS_FOR_VARIANT), asked, raises)
     text.place(asked)
     text.ret(integer("i32", NEEDS_VARIANT))
     text.place(raises)

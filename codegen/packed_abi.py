@@ -26,7 +26,7 @@ from minitvm.codegen import dltensor
 from minitvm.codegen.argument_errors import (
     ARRAY_CODES,
     ArgumentErrors,
-    asks_for_variant,
+    asks,
     percent_escaped,
     raise_error,
 )
@@ -41,7 +41,7 @@ from minitvm.expr import Buffer, PrimExpr, Var
 from minitvm.lower import PREPACKED
 from minitvm.passes.access import written_parameters
 from minitvm.passes.in_place import IN_PLACE
-from minitvm.runtime.arrangement import ASKS_TO_CHECK
+from minitvm.runtime.arrangement import ASKS_FOR_VARIANT, ASKS_TO_CHECK
 from minitvm.runtime.device import DEVICE_TYPES
 from minitvm.runtime.dlpack import dtype_word
 from minitvm.runtime.dtype import FLOAT64, INT64, DType
@@ -178,7 +178,7 @@ class _Entry:
         text = self._text
         checked, go_on = text.block("checked"), text.block("go_on")
         code = text.load("i32", ret_code, 4)
-        text.branch_if(text.icmp("eq", code, integer("i32", ASKS_TO_CHECK)), checked, go_on)
+        text.branch_if(asks(text, code, ASKS_TO_CHECK), checked, go_on)
         text.place(checked)
         text.ret(integer("i32", 0))
         text.place(go_on)
@@ -454,7 +454,7 @@ class _Entry:
         known = text.icmp("ne", strides, NULL)
         if layout != "left" or tensor.buffer.ndim == 1:
             code = text.load("i32", text.params[4], 4)
-            unasked = text.binary("xor", asks_for_variant(text, code), Value("i1", "true"))
+            unasked = text.binary("xor", asks(text, code, ASKS_FOR_VARIANT), Value("i1", "true"))
             known = text.binary("or", known, unasked)
             one = integer("i64", 1)
             several = _all(text, [text.icmp("sgt", each, one) for each in tensor.extents])

@@ -17,9 +17,10 @@ from typing import final
 from minitvm.runtime.dlpack import TensorView, compact_strides, lead_alike, read_tensor
 from minitvm.runtime.record import record
 
-ASKS_FOR_VARIANT = 0x4C41  # no type code
-# As that, and to return 0 where all is well, with nothing done. For code that devices launch.
-ASKS_TO_CHECK = ASKS_FOR_VARIANT | 2
+# No type codes. The second asks to return 0 where all is well, with nothing done, of code that
+# devices launch; the two can be asked together.
+ASKS_FOR_VARIANT = 0x4C41
+ASKS_TO_CHECK = 0x4C42
 NEEDS_VARIANT = -2
 
 # Variants in the table that callers try in order, its end included. More than a function ever

@@ -13,7 +13,7 @@ from minitvm.runtime.device_api.registry import managed
 from minitvm.runtime.dlpack import DLTensor, fill_tensor
 from minitvm.runtime.evaluator import BenchmarkResult, check_counts, measure
 from minitvm.runtime.ndarray import NDArray, used_on
-from minitvm.runtime.packed_func import Arguments, Function, PackedFunc
+from minitvm.runtime.packed_func import Arguments, Function, InstanceDoc, PackedFunc
 
 _HOST = cpu(0)
 
@@ -35,6 +35,7 @@ class DeviceFunction(PackedFunc):
     """
 
     __slots__ = ("_host", "arg_names", "device_type")
+    __doc__ = InstanceDoc(__doc__)
 
     def __init__(self, host: Function, device_type: int) -> None:
         super().__init__(self._launch, name=host.name, owner=host.program)

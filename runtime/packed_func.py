@@ -322,8 +322,9 @@ class PackedFunc(HandleObject, _Storage):
     ) -> Any:
         """Call once, or `number` times; the result of the last call.
 
-        With an `address`, call the variant there; with ``asks=ASKS_FOR_VARIANT``, the result is
-        `_NEEDS_VARIANT` where the arrays lie otherwise than this function was compiled for.
+        With an `address`, call the variant there. What it `asks` is in
+        :mod:`minitvm.runtime.arrangement`; the result is `_NEEDS_VARIANT` where the arrays lie
+        otherwise than this function was compiled for, and it asks for that.
         """
         run = partial(self._call_once, arguments, number, address, asks)
         return _call_within()(_Running(arguments.read_only), run)
@@ -350,7 +351,7 @@ class PackedFunc(HandleObject, _Storage):
             return _NEEDS_VARIANT
         if status != 0:
             self._fail(status)
-        if asks == ASKS_TO_CHECK:
+        if asks & ASKS_TO_CHECK == ASKS_TO_CHECK:
             return None
         return take_result(ret, ret_code.value, arguments.keep)
 
@@ -579,7 +580,7 @@ class Function(PackedFunc):
     def _checked(self, arguments: Arguments) -> int:
         """The address of the variant that takes arguments, which are checked, of code that devices
         launch."""
-        found = self._call(arguments, asks=ASKS_TO_CHECK)
+        found = self._call(arguments, asks=ASKS_FOR_VARIANT | ASKS_TO_CHECK)
         if found is not _NEEDS_VARIANT or self.variants is None:
             return self._stored.function or 0
         address = self.variants.find(arguments.tensors()).address

@@ -41,7 +41,7 @@ class Temporary:
         Of the buffer.
     place
         ``"registers"`` (elements of constant indices, as far as they fit), ``"stack"`` or
-        ``"workspace"``: memory that a thread keeps from call to call.
+        ``"workspace"``: memory that is kept from call to call.
     is_per_task
         Whether each thread at work has its own, rather than a call one.
     made_of

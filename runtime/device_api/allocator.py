@@ -130,18 +130,17 @@ class AllocatorStats(NamedTuple):
 class _Managed:
     """A pool with a limit and statistics."""
 
-    _pool: Pool
+    device: Device
 
-    def __init__(self, device: Device, pool: Pool, limit: int | None) -> None:
-        self.device = device
-        self._pool = pool
-        self._limit: int | None = None
-        self.set_limit(limit)
+    @property
+    def _pool(self) -> Pool:
+        raise NotImplementedError
 
     @property
     def limit(self) -> int | None:
         """The most bytes that are asked of the device, where there is a limit."""
-        return self._limit
+        limit = self._pool.limit
+        return None if limit == NO_LIMIT else limit
 
     def set_limit(self, limit: int | None) -> None:
         """Has at most that many bytes asked of the device; None: as many as it has. What is in use
@@ -159,8 +158,7 @@ class _Managed:
                     f"{self.device}: expected a limit of at least 0 bytes, or None for none, got "
                     f"{limit}"
                 )
-        self._pool.set_limit(NO_LIMIT if limit is None else min(limit, NO_LIMIT))
-        self._limit = limit
+        self._pool.limit = NO_LIMIT if limit is None else min(limit, NO_LIMIT)
         if limit is not None and self._pool.counters().reserved > limit:
             self.empty_cache()
 
@@ -184,7 +182,7 @@ class _Managed:
             cached=cached,
             peak_allocated=found.most_allocated,
             peak_reserved=found.most_reserved,
-            blocks=found.blocks,
+            blocks=found.allocations - found.frees,
             chunks=found.chunks,
             allocations=found.allocations,
             device_allocations=found.chunks_so_far,
@@ -197,7 +195,7 @@ class _Managed:
 
     def _refusal(self, size: int, why: str, memory: MemoryStats | None) -> DeviceMemoryError:
         s = self.stats()
-        limit = "no limit" if self._limit is None else f"a limit of {self._limit}"
+        limit = "no limit" if self.limit is None else f"a limit of {self.limit}"
         has = f"; the device has {memory.total}, {memory.free} free" if memory is not None else ""
         return DeviceMemoryError(
             f"{self.device}: expected {size} bytes of memory, {why}: allocated {s.allocated}, "
@@ -224,7 +222,7 @@ def limit_of_environment() -> int | None:
         raise ValueError(
             f"{LIMIT_VARIABLE}: expected a number of bytes, as 4000000, 512M or 2G, got {text!r}"
         )
-    return int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2].upper()]
+    return min(int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2].upper()], NO_LIMIT)
 
 
 # ---- Devices -------------------------------------------------------------------------------------
@@ -299,7 +297,7 @@ class DeviceBlock:
 
     def is_recorded(self, stream: Hashable | None) -> bool:
         """Whether that stream is known to use it."""
-        return any(each.handle == stream for each in self._streams)
+        return any(each.handle == stream and not each.is_over for each in self._streams)
 
     def record_stream(self, stream: Hashable | None) -> None:
         """Work of that stream uses it, too: once it is free, nobody gets it before that is done."""
@@ -356,15 +354,19 @@ class Allocator(_Managed):
         self._streams: dict[Hashable, _Stream] = {}
         self._retired: list[_Retired] = []
         self._events: list[Handle] = []  # that nobody waits for
-        # What was freed where the lock was taken, perhaps by the same thread, whose garbage was
-        # collected meanwhile.
+        # What was freed, and streams that ended, where the lock was taken: perhaps by the same
+        # thread, whose garbage was collected meanwhile.
         self._freed: deque[tuple[int, tuple[_Stream, ...], bool]] = deque()
+        self._ending: deque[tuple[Hashable, Callable[[], object] | None]] = deque()
         self._lock = threading.RLock()
         self._is_settling = False
         self.device = device
-        limit = limit_of_environment()
-        super().__init__(device, Pool(self._sizes().unit), limit)
+        self._blocks = Pool(self._sizes().unit, limit_of_environment())
         _allocators.add(self)
+
+    @property
+    def _pool(self) -> Pool:
+        return self._blocks
 
     # ---- Giving out ------------------------------------------------------------------------------
 
@@ -395,7 +397,7 @@ class Allocator(_Managed):
         if not block:
             with self._lock:
                 block = self._miss(needed, size, bins, is_chunk)
-            self._tidy()
+            self.tidy()
         return DeviceBlock(self, block, size, streams, is_chunk)
 
     def _miss(self, needed: int, size: int, bins: int, is_chunk: bool) -> int:
@@ -482,7 +484,7 @@ class Allocator(_Managed):
         """A block isn't in use any more. Nobody waits here, as it may be a collected one."""
         if streams or is_chunk:
             self._freed.append((block, streams, is_chunk))
-            self._tidy()
+            self.tidy()
         else:
             self._pool.give_back(block, self._pool.everybodys)
 
@@ -492,15 +494,16 @@ class Allocator(_Managed):
         with suppress(DeviceError):
             self._free(block, streams, is_chunk)
 
-    def _tidy(self) -> None:
-        """Frees what was left to whoever has the lock next."""
-        while self._freed and self._lock.acquire(blocking=False):
+    def tidy(self) -> None:
+        """Does what was left to whoever has the lock next."""
+        while (self._freed or self._ending) and self._lock.acquire(blocking=False):
             try:
                 if self._is_settling:
                     return
                 self._is_settling = True
                 try:
                     self._release_freed()
+                    self._end_streams()
                 finally:
                     self._is_settling = False
             finally:
@@ -543,20 +546,27 @@ class Allocator(_Managed):
 
     # ---- Streams ---------------------------------------------------------------------------------
 
-    def release_stream(self, stream: Hashable) -> None:
-        """Waits for what was freed on a stream, which is to be destroyed: nothing is recorded on it
-        from now on. Blocks that were allocated for it are then free for everybody when freed."""
-        with self._lock:
+    def release_stream(self, stream: Hashable, destroy: Callable[[], object] | None = None) -> None:
+        """Waits for what was freed on a stream, and calls `destroy`: nothing is recorded on the
+        stream from then on. Blocks that were allocated for it are free for everybody when freed.
+        Where another thread is at the allocator, it does so."""
+        self._ending.append((stream, destroy))
+        self.tidy()
+
+    def _end_streams(self) -> None:
+        while self._ending:
+            stream, destroy = self._ending[0]
             found = self._streams.get(stream)
-            if found is None:
-                return
-            self._settle()
-            for retired in list(self._retired):
-                self._finish(retired)
-            self._settle_stream(found, wait=True)
-            found.is_over = True
-            del self._streams[stream]
-            self._pool.delete_bins(found.bins)
+            if found is not None:
+                for retired in list(self._retired):
+                    self._finish(retired)
+                self._settle_stream(found, wait=True)
+                found.is_over = True
+                del self._streams[stream]
+                self._pool.delete_bins(found.bins)
+            self._ending.popleft()
+            if destroy is not None:
+                destroy()
 
     def _stream(self, stream: Hashable) -> _Stream | None:
         """What is known of a stream; None where work is done at once."""
@@ -603,6 +613,7 @@ class Allocator(_Managed):
         self._is_settling = True
         try:
             self._release_freed()
+            self._end_streams()
             for stream in list(self._streams.values()):
                 self._settle_stream(stream, wait)
             for retired in list(self._retired):
@@ -630,7 +641,7 @@ class Allocator(_Managed):
         with self._lock:
             self._settle()
             self._release_idle()
-        self._tidy()
+        self.tidy()
 
     def close(self) -> None:
         """Waits for the streams, and gives the device what nobody uses: chunks and events."""
@@ -640,7 +651,7 @@ class Allocator(_Managed):
             while self._events:
                 self._driver.destroy_event(self.device, self._events[-1])
                 self._events.pop()
-        self._tidy()
+        self.tidy()
 
     def _release_idle(self) -> None:
         while chunk := self._pool.claim_chunk():
@@ -657,7 +668,7 @@ class Allocator(_Managed):
 
     def stats(self) -> AllocatorStats:
         """What has been given out, and what is kept."""
-        self._tidy()
+        self.tidy()
         return super().stats()
 
     def _all_bins(self) -> list[int]:
@@ -695,14 +706,24 @@ if hasattr(os, "register_at_fork"):
 class CPUAllocator(_Managed):
     """The memory of the CPU: of arrays, and of the workspaces of compiled kernels."""
 
-    _pool: CPUPool
-
     def __init__(self) -> None:
-        limit = limit_of_environment()
-        pool = CPUPool(self._refuse)
-        pool.block_type.record_stream = _record_nothing
-        self._allocate: Callable[[int], Any] = pool.allocate
-        super().__init__(cpu(0), pool, limit)
+        self.device = cpu(0)
+        self._started: list[CPUPool] = []
+        self._allocate: Callable[[int], Any] = self._start_and_allocate
+
+    @property
+    def _pool(self) -> CPUPool:
+        if not self._started:
+            with _starting:
+                if not self._started:
+                    pool = CPUPool(self._refuse, limit_of_environment())
+                    pool.block_type.record_stream = _record_nothing
+                    self._allocate = pool.allocate
+                    self._started.append(pool)
+        return self._started[0]
+
+    def _start_and_allocate(self, size: int) -> Any:
+        return self._pool.allocate(size)
 
     def allocate(self, size: int, stream: Hashable | None = None) -> Block:
         """Memory of at least `size` bytes, at an address that 256 divides.
@@ -748,7 +769,6 @@ def _memory_of_machine() -> MemoryStats | None:
     return MemoryStats(total, free)
 
 
-_cpu: list[CPUAllocator] = []
 _starting = threading.Lock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
@@ -756,17 +776,14 @@ if hasattr(os, "register_at_fork"):
         after_in_parent=_starting.release,
         after_in_child=_starting.release,
     )
+_cpu = CPUAllocator()
 
 
 def cpu_allocator() -> CPUAllocator:
-    """The allocator of this process's memory.
+    """The allocator of this process's memory, whose code is compiled when it is used first.
 
     >>> block = cpu_allocator().allocate(1000)
     >>> block.size, block.address % 256
     (1000, 0)
     """
-    if not _cpu:
-        with _starting:
-            if not _cpu:
-                _cpu.append(CPUAllocator())
-    return _cpu[0]
+    return _cpu

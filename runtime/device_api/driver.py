@@ -69,6 +69,8 @@ class Driver:
         self.device_type = device_type
         self.interface = interface
         self._streams: dict[int, list[Handle]] = {}  # of each device, those that live
+        self._waiting: list[object] = []  # who waits for all of them, in the place of the device
+        self._leaving: list[tuple[Device, Handle]] = []  # destroyed when nobody waits
         self._thread = _Thread()
 
     def provides(self, name: str) -> bool:
@@ -434,6 +436,17 @@ class Driver:
         if stream in streams:
             streams.remove(stream)
         if self.provides("destroy_stream"):
+            self._leaving.append((device, stream))
+            self._destroy_leaving()
+
+    def _destroy_leaving(self) -> None:
+        # Without a lock, which a fork could leave locked: who leaves is no stream any more that
+        # somebody who comes now would wait for.
+        while self._leaving and not self._waiting:
+            try:
+                device, stream = self._leaving.pop()
+            except IndexError:
+                return  # another thread's
             self._take_back("destroy_stream", device, stream)
 
     def query_stream(self, device: Device, stream: Handle) -> bool:
@@ -465,8 +478,14 @@ class Driver:
         if self.provides("synchronize_device"):
             self._do("synchronize_device", device)
             return
-        for stream in tuple(self._streams.get(device.device_id, ())):
-            self.synchronize_stream(device, stream)
+        me = object()
+        self._waiting.append(me)
+        try:
+            for stream in tuple(self._streams.get(device.device_id, ())):
+                self.synchronize_stream(device, stream)
+        finally:
+            self._waiting.remove(me)
+            self._destroy_leaving()
 
     def stream_add_callback(
         self, device: Device, stream: Handle, callback: Callable[[], None]

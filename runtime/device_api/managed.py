@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from functools import partial
 from typing import final
 
 from minitvm.runtime.device import Device, DeviceType
@@ -17,6 +18,7 @@ from minitvm.runtime.device_api.allocator import (
 from minitvm.runtime.device_api.driver import Driver
 from minitvm.runtime.device_api.interface import Handle
 from minitvm.runtime.device_api.streams import Event, Stream, innermost_stream, stream_of
+from minitvm.runtime.errors import DeviceError
 
 
 @final
@@ -26,21 +28,34 @@ class ManagedDevice:
     def __init__(self, driver: Driver, device: Device) -> None:
         self.driver = driver
         self.device = device
-        on_host = device.device_type == DeviceType.CPU
-        self.allocator: Allocator | CPUAllocator = (
-            cpu_allocator() if on_host else Allocator(driver, device)
-        )
         self._streams: weakref.WeakValueDictionary[int, Stream] = weakref.WeakValueDictionary()
         self._default: list[Stream] = []
+        self._allocators: list[Allocator | CPUAllocator] = []
+
+    @property
+    def allocator(self) -> Allocator | CPUAllocator:
+        """What gives out the device's memory, which begins when it is first asked for."""
+        if not self._allocators:
+            on_host = self.device.device_type == DeviceType.CPU
+            made = cpu_allocator() if on_host else Allocator(self.driver, self.device)
+            self._allocators.append(made)  # of two at once, the first is everybody's
+        return self._allocators[0]
 
     def create_stream(self) -> Stream:
-        stream = Stream(self.driver, self.device, self._release_stream)
+        stream = Stream(self.driver, self.device, self._end_stream)
         self._streams[id(stream)] = stream
         return stream
 
-    def _release_stream(self, handle: Handle) -> None:
-        if isinstance(self.allocator, Allocator):
-            self.allocator.release_stream(handle)
+    def _end_stream(self, handle: Handle) -> None:
+        destroy = partial(self.driver.destroy_stream, self.device, handle)
+        if not isinstance(self.allocator, Allocator):
+            destroy()
+            return
+        try:
+            self.allocator.release_stream(handle, destroy)
+        except DeviceError:  # of something on the stream, which now has been told
+            self.allocator.tidy()
+            raise
 
     def create_event(self) -> Event:
         return Event(self.driver, self.device)
@@ -98,6 +113,6 @@ class ManagedDevice:
     def close(self) -> None:
         """Give back what the device gave; it isn't used any longer."""
         self._default.clear()
-        if isinstance(self.allocator, Allocator):
+        if self._allocators and isinstance(self.allocator, Allocator):
             self.allocator.close()
         self.driver.deinit_device(self.device)

@@ -41,8 +41,8 @@ _BLOCK = (
     "ADDRESS", "SIZE", "BEFORE", "AFTER", "LINK", "NEXT", "BINS", "EPOCH", "REQUESTED", "HOME",
 )  # fmt: skip
 _COUNTERS = (
-    "ALLOCATED", "ASKED", "RESERVED", "MOST_ALLOCATED", "MOST_RESERVED", "BLOCKS", "CHUNKS",
-    "ALLOCATIONS", "OBTAINED",
+    "ALLOCATED", "ASKED", "RESERVED", "MOST_ALLOCATED", "MOST_RESERVED", "CHUNKS", "OBTAINED",
+    "ALLOCATIONS", "FREES",
 )  # fmt: skip
 _POOL = ("LOCK", *_COUNTERS, "LIMIT", "SPARES", "SLABS", "EVERYBODYS")
 _FRONT = ("HELD", "ASKED_HELD", "RETURNED", "GIVEN", "FOLLOWING", "LISTS")
@@ -95,7 +95,8 @@ _TEXT = r"""
 ;   LOCK            1: somebody is at it
 ;   ALLOCATED, ASKED, RESERVED             bytes: of blocks in use, as their users count, of chunks
 ;   MOST_ALLOCATED, MOST_RESERVED          the most that they have been
-;   BLOCKS, CHUNKS, ALLOCATIONS, OBTAINED  in use, there, blocks given so far, chunks so far
+;   CHUNKS, OBTAINED                       the chunks that there are, and were so far
+;   ALLOCATIONS, FREES                     the blocks that were given out and taken back so far
 ;   LIMIT           of RESERVED
 ;   SPARES, SLABS   blocks that stand for nothing, the pieces of memory that all blocks lie in
 ;   EVERYBODYS      bins
@@ -415,7 +416,8 @@ second:
 
 ; ---- Blocks ---------------------------------------------------------------------------------
 ; Makes a block that is in no bins one of `size` bytes in use. The rest goes to the bins.
-define internal void @use(ptr %pool, ptr %block, i64 %size, i64 %requested, ptr %bins) {
+define internal void @use(ptr %pool, ptr %block, i64 %size, i64 %requested,
+                          ptr %bins) alwaysinline {
   %whole = call i64 @number(ptr %block, i64 SIZE)
   %left = sub i64 %whole, %size
   %least = call i64 @number(ptr %bins, i64 LEAST)
@@ -441,8 +443,7 @@ enter:
   call void @point(ptr %block, i64 HOME, ptr %bins)
   call void @count_most(ptr %pool, i64 ALLOCATED, i64 %taken, i64 MOST_ALLOCATED)
   %1 = call i64 @count(ptr %pool, i64 ASKED, i64 %requested)
-  %2 = call i64 @count(ptr %pool, i64 BLOCKS, i64 1)
-  %3 = call i64 @count(ptr %pool, i64 ALLOCATIONS, i64 1)
+  %2 = call i64 @count(ptr %pool, i64 ALLOCATIONS, i64 1)
   ret void
 }
 
@@ -459,7 +460,7 @@ leave:
 }
 
 ; A block of at least `size` bytes, or null. Splits what is larger.
-define ptr @take(ptr %pool, i64 %size, i64 %requested, ptr %bins) {
+define ptr @take(ptr %pool, i64 %size, i64 %requested, ptr %bins) alwaysinline {
   %locked = call i1 @lock_with_spares(ptr %pool)
   br i1 %locked, label %look, label %bad
 look:
@@ -508,7 +509,7 @@ define internal void @count_out(ptr %pool, ptr %block) {
   %fewer = sub i64 0, %requested
   %1 = call i64 @count(ptr %pool, i64 ALLOCATED, i64 %less)
   %2 = call i64 @count(ptr %pool, i64 ASKED, i64 %fewer)
-  %3 = call i64 @count(ptr %pool, i64 BLOCKS, i64 -1)
+  %3 = call i64 @count(ptr %pool, i64 FREES, i64 1)
   ret void
 }
 
@@ -529,7 +530,7 @@ define internal void @merge(ptr %pool, ptr %block, ptr %after) {
 }
 
 ; A block that is in no bins is free in these; returns it with what it has been merged with.
-define internal ptr @put(ptr %pool, ptr %block, ptr %bins) {
+define internal ptr @put(ptr %pool, ptr %block, ptr %bins) alwaysinline {
   %after = call ptr @pointer(ptr %block, i64 AFTER)
   %joins.after = call i1 @lies_in(ptr %after, ptr %bins)
   br i1 %joins.after, label %append, label %look
@@ -829,7 +830,7 @@ leave:
 
 ; A front is what a thread keeps at hand, so that small blocks need no lock. It takes another one
 ; while it holds less than FRONT_MOST bytes. For the pool these blocks are in use. What that has
-; counted too much is counted here, and ALLOCATIONS of which it doesn't know:
+; counted too much is counted here, and what it doesn't know of:
 ;
 ;   HELD, ASKED_HELD   the bytes at hand, and what users asked for
 ;   RETURNED, GIVEN    the blocks that came, and that were given out
@@ -899,6 +900,7 @@ leave:
 define internal void @empty_front(ptr %front) noinline {
 entry:
   %pool = load ptr, ptr @cpu
+  %bins = load ptr, ptr @small
   br label %next
 next:
   %offset = phi i64 [ LISTS, %entry ], [ %offset, %give ], [ %following, %on ]
@@ -913,7 +915,6 @@ give:
   %requested = call i64 @number(ptr %block, i64 REQUESTED)
   call void @lose(ptr %front, i64 %size, i64 %requested)
   %fewer = call i64 @count(ptr %front, i64 RETURNED, i64 -1)
-  %bins = call ptr @pointer(ptr %block, i64 HOME)
   call void @give_back(ptr %pool, ptr %block, ptr %bins, i64 0)
   br label %next
 on:
@@ -961,8 +962,7 @@ define internal void @add_front(ptr %counters, ptr %front) {
   %given = call i64 @number(ptr %front, i64 GIVEN)
   %3 = call i64 @count(ptr %pool, i64 ALLOCATIONS, i64 %given)
   %returned = call i64 @number(ptr %front, i64 RETURNED)
-  %more = sub i64 %given, %returned
-  %4 = call i64 @count(ptr %pool, i64 BLOCKS, i64 %more)
+  %4 = call i64 @count(ptr %pool, i64 FREES, i64 %returned)
   ret void
 }
 
@@ -1145,9 +1145,10 @@ chunks:
 ; Takes back what `take_here` gave. If very much is free, a chunk goes to the C library with its
 ; last block.
 define void @give_back_here(ptr %block) {
-  %size = call i64 @number(ptr %block, i64 SIZE)
-  %little = icmp ule i64 %size, SMALL
-  br i1 %little, label %quick, label %give
+  %home = call ptr @pointer(ptr %block, i64 HOME)
+  %small = load ptr, ptr @small
+  %is.small = icmp eq ptr %home, %small
+  br i1 %is.small, label %quick, label %give
 quick:
   %front = call ptr @front()
   %no.front = icmp eq ptr %front, null
@@ -1157,6 +1158,7 @@ at.hand:
   %full = icmp uge i64 %held, FRONT_MOST
   br i1 %full, label %give, label %push
 push:
+  %size = call i64 @number(ptr %block, i64 SIZE)
   %place = lshr i64 %size, 5
   %list = getelementptr i8, ptr %front, i64 %place
   %list.at = getelementptr i8, ptr %list, i64 LISTS
@@ -1329,10 +1331,10 @@ class Counters(NamedTuple):
     reserved: int
     most_allocated: int
     most_reserved: int
-    blocks: int
     chunks: int
-    allocations: int
     chunks_so_far: int
+    allocations: int
+    frees: int
 
 
 _P, _N = ctypes.c_void_p, ctypes.c_int64
@@ -1423,6 +1425,8 @@ class Pool:
     ----------
     least
         The bytes from which on the rest of a block is split off; all sizes are multiples of it.
+    limit
+        The most that may be reserved, in bytes.
 
     >>> pool = Pool(256)
     >>> pool.reserve(4096)
@@ -1440,9 +1444,9 @@ class Pool:
 
     __slots__ = ("_pool", "everybodys")
 
-    def __init__(self, least: int) -> None:
+    def __init__(self, least: int, limit: int | None = None) -> None:
         self._pool = 0
-        self._pool = _made(_call("new_pool", least, NO_LIMIT))
+        self._pool = _made(_call("new_pool", least, NO_LIMIT if limit is None else limit))
         self.everybodys: int = self._pool + 8 * _POOL.index("EVERYBODYS")
 
     def __del__(self) -> None:
@@ -1521,8 +1525,13 @@ class Pool:
         """What was used most is what is used now."""
         _call("reset_most", self._pool)
 
-    def set_limit(self, limit: int) -> None:
-        """The most that may be reserved."""
+    @property
+    def limit(self) -> int:
+        """The most that may be reserved, or :data:`NO_LIMIT`."""
+        return ctypes.c_int64.from_address(self._pool + 8 * _POOL.index("LIMIT")).value
+
+    @limit.setter
+    def limit(self, limit: int) -> None:
         _call("set_limit", self._pool, limit)
 
 
@@ -1542,9 +1551,9 @@ class CPUPool(Pool):
 
     __slots__ = ("allocate", "allocate_workspace", "block_type", "give_back_workspace", "small")
 
-    def __init__(self, refuse: Callable[[int], object]) -> None:
+    def __init__(self, refuse: Callable[[int], object], limit: int | None = None) -> None:
         """`refuse` raises an error for a size that can't be had."""
-        super().__init__(_SMALL)
+        super().__init__(_HUGE_PAGE, limit)
         code = _code()
         self.small = self.new_bins(UNIT)
         if _call("start", self._pool, self.small) != 0:

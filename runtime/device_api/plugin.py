@@ -1,7 +1,7 @@
 """Plugins: devices that a shared library brings, by the C interface of PaddlePaddle's.
 
-A library exports ``InitPlugin``, which fills a table of functions in. It is asked with
-different sizes until it does; 0 is a size that nothing has::
+A library exports ``InitPlugin``, which fills a table of functions in. It is called with different
+sizes until it does; 0 is a size that nothing has::
 
     params.size   table.size
     0             0              it checks nothing
@@ -22,7 +22,6 @@ import os
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, final
 
 from minitvm.runtime.device import DEVICE_TYPES, Device
@@ -47,16 +46,13 @@ _MARKED = 4096  # bytes behind a table, and behind the parameters
 _ENDED = 0  # no process's number
 _MARK = b"\xa5"
 _MOST_DEVICES = 1 << 16
-# Not called: get_device_properties fills in a C++ class. stream_add_callback takes user_data for a
-# std::function of PaddlePaddle's in some libraries, which they call and delete.
-_NOT_CALLED = ("get_device_properties", "stream_add_callback")
 
 
 @final
 class PluginInterface(DeviceInterface):
     """The device of a library, filled in by its ``InitPlugin``."""
 
-    def __init__(self, path: Path | str, library: ctypes.CDLL) -> None:
+    def __init__(self, path: str, library: ctypes.CDLL) -> None:
         entry = getattr(library, _ENTRY, None)
         if entry is None:
             raise DeviceError(
@@ -64,7 +60,7 @@ class PluginInterface(DeviceInterface):
                 "it"
             )
         filled = fill(path, entry)
-        self.path = str(path)
+        self.path = path
         self.name = filled.device_type
         self.abi = filled.abi
         self.handle = library._handle
@@ -198,11 +194,10 @@ class PluginInterface(DeviceInterface):
     def deinit_device(self, device: Device) -> None:
         if "deinit_device" in self._functions:
             self._release("deinit_device", device, self._at(device))
-        self._ready = [each for each in self._ready if each != device.device_id]
-        self._devices[device.device_id] = CDevice(device.device_id)
 
     def set_device(self, device: Device) -> None:
-        self._call("set_device", device, self._at(device))
+        # For another function, which tells if the devices are not here.
+        self._release("set_device", device, self._at(device))
 
     def get_device(self) -> int:
         found = CDevice(-1)
@@ -402,7 +397,7 @@ class Filled(NamedTuple):
     """None where it may be any."""
 
 
-def fill(path: Path | str, entry: Any) -> Filled:
+def fill(path: str, entry: Any) -> Filled:
     """Asks an ``InitPlugin`` to fill a table in, with sizes that it takes."""
     entry.restype = None
     offers: list[tuple[int, ABI | None]] = []
@@ -420,7 +415,7 @@ def fill(path: Path | str, entry: Any) -> Filled:
     )
 
 
-def _ask(path: Path | str, entry: Any, params_size: int, abi: ABI | None) -> Filled | None:
+def _ask(path: str, entry: Any, params_size: int, abi: ABI | None) -> Filled | None:
     """What the entry fills in for these sizes, if it does; `abi` None is a table of size 0."""
     table_size = abi.table_size if abi else 0
     room = abi.table_size if abi else _LARGEST
@@ -461,7 +456,7 @@ def _dotted(version: tuple[int, ...]) -> str:
     return ".".join(map(str, version))
 
 
-def _text(path: Path | str, field: str, found: bytes | None) -> str:
+def _text(path: str, field: str, found: bytes | None) -> str:
     try:
         return (found or b"").decode()
     except UnicodeDecodeError:
@@ -533,17 +528,15 @@ def load_device_plugin(path: str | os.PathLike[str]) -> str:
 
 
 def _open(path: str | os.PathLike[str]) -> tuple[ctypes.CDLL, str]:
-    try:
-        given = os.fspath(path)
-    except TypeError:
-        given = b""  # type: ignore[assignment]  # what is no path at all
+    given: object = os.fspath(path) if isinstance(path, str | os.PathLike) else path
     if not isinstance(given, str):
         raise TypeError(
-            f"load_device_plugin: expected the path of a library, got {type(path).__name__}"
+            f"load_device_plugin: expected the path of a library, got {type(given).__name__}"
         )
-    where = str(Path(given).absolute()) if Path(given).exists() else given
-    if where == given and os.path.dirname(given) and not os.path.exists(given):
+    is_file = os.path.exists(given)
+    if not is_file and os.path.dirname(given):
         raise FileNotFoundError(f"load_device_plugin: expected a library, found no file {given}")
+    where = os.path.abspath(given) if is_file else given
     try:
         return ctypes.CDLL(where), where
     except OSError as error:

@@ -98,6 +98,10 @@ class CustomRuntimeParams(ctypes.Structure):
 
 
 # ---- Functions that are called, and the types of their arguments ---------------------------------
+#
+# Not among them are get_device_properties, which fills in a C++ class of PaddlePaddle's, and
+# stream_add_callback: some libraries take its user_data for a std::function of PaddlePaddle's, call
+# and delete it.
 
 _DEVICE, _HANDLE, _POINTER = POINTER(CDevice), c_void_p, c_void_p
 _SIZE, _SIZES, _FLAG = c_size_t, POINTER(c_size_t), POINTER(c_bool)

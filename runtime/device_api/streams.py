@@ -16,7 +16,6 @@ from typing import Any, final
 from minitvm.runtime.device import Device
 from minitvm.runtime.device_api.driver import Driver
 from minitvm.runtime.device_api.interface import Handle
-from minitvm.runtime.errors import DeviceError
 
 _MOST_KEPT = 64  # objects that a stream keeps before it asks which of them it needs no more
 
@@ -57,13 +56,13 @@ class Stream:
     streams does everything at once, and its streams are content.
     """
 
-    __slots__ = ("__weakref__", "_driver", "_kept", "_release", "device", "handle")
+    __slots__ = ("__weakref__", "_driver", "_end", "_kept", "device", "handle")
 
-    def __init__(self, driver: Driver, device: Device, release: Callable[[Handle], None]) -> None:
-        """For other rooms, not for users: `release` is called with the handle before its end."""
+    def __init__(self, driver: Driver, device: Device, end: Callable[[Handle], None]) -> None:
+        """For other rooms, not for users: `end` is called with the handle, which it destroys."""
         self.device = device
         self._driver = driver
-        self._release = release
+        self._end = end
         self._kept: list[_Kept] = []
         self.handle: Handle = driver.create_stream(device)
 
@@ -163,24 +162,10 @@ class Stream:
     def __del__(self) -> None:
         if hasattr(self, "handle") and not sys.is_finalizing():
             _left.extend(self._kept)
-            self._end()
-            _forget_left()
-
-    def _end(self) -> None:
-        """Give the stream back, when no memory depends on it any longer; what fails meanwhile is
-        raised then."""
-        failure: DeviceError | None = None
-        try:
-            self._release(self.handle)
-        except DeviceError as error:  # which has been told then
-            failure = error
-            self._release(self.handle)
-        try:
-            self._driver.destroy_stream(self.device, self.handle)
-            if failure is not None:
-                raise failure
-        finally:
-            failure = None  # it refers to this frame
+            try:
+                self._end(self.handle)
+            finally:
+                _forget_left()
 
 
 # What streams kept that were destroyed: not every device waits until they are done.

@@ -462,8 +462,8 @@ def test_a_reduce_axis_outside_a_reducer() -> None:
 
 
 WRONG_TARGETS = [
-    ("cuda", "target: expected a kind among llvm, got 'cuda'"),
-    ("", "target: expected a kind among llvm, got an empty text"),
+    ("cuda", "target: expected a kind among llvm, ext_dev, got 'cuda'"),
+    ("", "target: expected a kind among llvm, ext_dev, got an empty text"),
     ("llvm -mcpu=haswel -mtriple=x86_64-linux-gnu",
      "target: expected a CPU of x86_64 such as haswell"),
     ("llvm -mtriple=sparc-sun-solaris",

@@ -130,9 +130,9 @@ def test_with_all_functions_each_is_asked_itself() -> None:
         ("synchronize_stream", "create_event", "synchronize_device"),
         ("synchronize_stream", "create_event"),
         ("stream_wait_event", "synchronize_event"),
-        tuple(set(OPTIONAL) - {"memory_copy_h2d", "memory_copy_d2h", "get_device_count"}),
+        tuple(sorted({*OPTIONAL} - {"memory_copy_h2d", "memory_copy_d2h", "get_device_count"})),
     ],
-    ids=", ".join,
+    ids=lambda lacking: ", ".join(lacking[:4]),
 )
 def test_without_several_functions(lacking: tuple[str, ...]) -> None:
     assert _exercise(_driver(*lacking)) == EXPECTED

@@ -16,10 +16,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import minitvm as tvm
 from minitvm import te
 from minitvm.runtime.device import Device
+from minitvm.runtime.device_api import plugin as plugin_module
 from minitvm.runtime.device_api import registry
 from minitvm.runtime.device_api.driver import Driver
 from minitvm.runtime.device_api.interface import Handle, MemoryStats
@@ -43,6 +46,7 @@ OPTIONAL = sorted(
     }
     - {*REQUIRED, "get_max_threads_per_mp", "get_max_threads_per_block"}
 )
+ONLY_3_3 = {"get_multi_process", "is_float16_supported", "is_bfloat16_supported"}
 STATUSES = {2: "C_FAILED", 3: "C_ERROR", 4: "C_INTERNAL_ERROR", 77: "77"}
 
 
@@ -64,6 +68,16 @@ class Plugins:
         assert driver is not None
         return driver
 
+    def end(self) -> None:
+        """Nothing lives on the devices any longer."""
+        while self.loaded:
+            plugin = self.loaded.pop()
+            registry.unregister_device(plugin.name)
+            live = plugin.live()
+            if "destroy_stream" in plugin.left_out:
+                del live["streams"]
+            assert not any(live.values()), live
+
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
@@ -81,12 +95,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 def plugins(compiled: Callable[[str], Path], tmp_path: Path) -> Iterator[Plugins]:
     made = Plugins(compiled, tmp_path)
     yield made
-    for each in made.loaded:
-        registry.unregister_device(each.name)
-        live = each.live()
-        if "destroy_stream" in each.left_out:
-            del live["streams"]
-        assert not any(live.values()), live
+    made.end()
 
 
 @pytest.fixture
@@ -176,6 +185,8 @@ X = np.random.default_rng(5).random((6, 20), dtype="float32")
 def exercise_arrays(mine: list[Device]) -> list[object]:
     """What arrays hold after copies of all kinds; they are gone when it returns."""
     first, second = mine[:2]
+    for each in (first, second):
+        each.empty_cache()  # so that memory is asked for
     found = []
     a = tvm.nd.array(X, first)
     found.append(a.numpy())
@@ -240,7 +251,7 @@ def test_everything_works_in_each_layout(plugins: Plugins, layout: str) -> None:
 def test_the_layouts_are_told_apart(plugins: Plugins, layout: str) -> None:
     plugin = plugins.new(layout)
     driver = plugins.load(plugin)
-    properties = mine.properties if (mine := devices(plugin)[1]) else {}
+    properties = tvm.device(plugin.name, 1).properties  # the other devices were not used
     is_new = layout != "3.0"
     assert properties["plugin_abi"] == ("3.3" if is_new else "3.0")
     assert properties["plugin_version"] == "0.1.1"
@@ -263,6 +274,25 @@ def test_each_optional_function_can_be_missing(plugins: Plugins, name: str) -> N
     assert plugin.calls(name) == 0
 
 
+@given(st.sets(st.sampled_from(OPTIONAL)), st.sampled_from(["3.3", "3.0"]))
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_any_optional_functions_can_be_missing(
+    plugins: Plugins, names: set[str], layout: str
+) -> None:
+    missing = names - (ONLY_3_3 if layout == "3.0" else set())
+    for name in COPIES:
+        if {name, f"async_{name}"} <= missing or {name, "create_stream"} <= missing:
+            missing.remove(name)
+    plugin = plugins.new(layout)
+    plugin.leave_out(*missing)
+    driver = plugins.load(plugin)
+    assert exercise(driver, devices(plugin)) == expected()
+    assert exercise_arrays(devices(plugin)) == expected_arrays()
+    plugins.end()
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("copies", [COPIES, tuple(f"async_{each}" for each in COPIES)])
 def test_the_fewest_functions_that_copy(
@@ -270,8 +300,7 @@ def test_the_fewest_functions_that_copy(
 ) -> None:
     plugin = plugins.new(layout)
     kept = {*copies, *(("create_stream",) if "async" in copies[0] else ())}
-    absent = {"get_multi_process", "is_float16_supported", "is_bfloat16_supported"}
-    there = set(OPTIONAL) - (absent if layout == "3.0" else set())
+    there = set(OPTIONAL) - (ONLY_3_3 if layout == "3.0" else set())
     plugin.leave_out(*(there - kept))
     driver = plugins.load(plugin)
     assert exercise(driver, devices(plugin)) == expected()
@@ -463,7 +492,6 @@ SITES = [
     "async_memory_copy_h2d",
     "create_event",
     "create_stream",
-    "device_memory_allocate",
     "memory_copy_d2d",
     "memory_copy_d2h",
     "memory_copy_h2d",
@@ -487,8 +515,9 @@ def test_each_call_fails_in_turn(plugins: Plugins, plugin: TestPlugin, name: str
     assert calls
     for after in range(calls):
         plugin.fail(name, 2, after)
-        with pytest.raises(DeviceError, match=name):
-            exercise_arrays(mine)
+        if name != "device_memory_allocate":  # which the allocator asks again, for less
+            with pytest.raises(DeviceError, match=name):
+                exercise_arrays(mine)
         assert exercise_arrays(mine) == expected_arrays()
 
 
@@ -517,8 +546,25 @@ def test_memory_that_is_used_up(plugins: Plugins, plugin: TestPlugin) -> None:
     plugin.set("plugin_gives_null", 1)
     with pytest.raises(DeviceMemoryError, match=r"\(0\): device_memory_allocate: no memory for 64"):
         driver.device_memory_allocate(first, 64)
+    for each in devices(plugin):
+        each.empty_cache()
+    with pytest.raises(DeviceMemoryError, match=rf"{plugin.name}\(0\)"):
+        exercise_arrays(devices(plugin))
     plugin.set("plugin_gives_null", 0)
     assert exercise(driver, devices(plugin)) == expected()
+    assert exercise_arrays(devices(plugin)) == expected_arrays()
+
+
+@pytest.mark.parametrize("status", STATUSES)
+def test_an_allocation_that_fails_once(plugins: Plugins, plugin: TestPlugin, status: int) -> None:
+    """Less is asked for, or the cache given back, and then it works."""
+    plugins.load(plugin)
+    mine = devices(plugin)
+    for after in range(3):
+        for each in mine:
+            each.empty_cache()
+        plugin.fail("device_memory_allocate", status, after)
+        assert exercise_arrays(mine) == expected_arrays()
 
 
 def test_a_warning_is_one(plugins: Plugins, plugin: TestPlugin) -> None:
@@ -602,6 +648,17 @@ def test_an_entry_that_fills_nothing_in(plugin: TestPlugin) -> None:
 def test_a_table_of_an_unknown_size(plugin: TestPlugin, size: int) -> None:
     plugin.set("plugin_clears", size, ctypes.c_size_t)
     refuses(plugin, f"at most 1128 bytes of its table, found {min(size, 1128 + 4096)} written")
+
+
+def test_parameters_of_an_unknown_size(tmp_path: Path) -> None:
+    source = tmp_path / "entry.c"
+    source.write_text(
+        "#include <minitvm/device_plugin.h>\n#include <string.h>\n"
+        "void InitPlugin(CustomRuntimeParams* params) { memset((char*)params + 96, 0, 8); }\n"
+    )
+    made = compile_c(source, tmp_path / "entry.so")
+    with pytest.raises(DeviceError, match="at most 96 bytes of its parameters, found 104 written"):
+        load_device_plugin(made)
 
 
 @pytest.mark.parametrize("version", [(0, 0, 0), (0, 1, 0), (0, 0, 9)])
@@ -688,10 +745,32 @@ def test_the_same_library_is_the_same_device(plugins: Plugins, plugin: TestPlugi
     driver = plugins.load(plugin)
     link = plugin.path.with_name("other_name.so")
     link.symlink_to(plugin.path)
+    plugin.set("plugin_fills_nothing", 1)
     for path in (plugin.path, str(plugin.path), link):
         assert load_device_plugin(path) == plugin.name
     assert registry.driver_of(tvm.device(plugin.name, 0).device_type) is driver
     assert plugin.calls("initialize") == 1
+
+
+def test_a_library_that_another_thread_loads(
+    plugins: Plugins, plugin: TestPlugin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was not there when this thread looked, and is when it is registered."""
+    plugins.load(plugin)
+    monkeypatch.setattr(plugin_module, "_names", {})
+    assert load_device_plugin(plugin.path) == plugin.name
+
+
+def test_what_is_left_of_a_device_that_has_ended(plugins: Plugins, plugin: TestPlugin) -> None:
+    driver = plugins.load(plugin)
+    first = devices(plugin)[0]
+    stream, event = first.create_stream(), first.create_event()
+    plugins.loaded.clear()
+    registry.unregister_device(plugin.name)
+    with pytest.raises(DeviceError, match=r"stream: expected .*, found that its device has ended"):
+        driver.query_stream(first, stream.handle)
+    del stream, event
+    assert [plugin.calls(each) for each in ("destroy_stream", "destroy_event")] == [0, 0]
 
 
 def test_threads_load_a_library_at_once(plugins: Plugins, plugin: TestPlugin) -> None:
@@ -710,8 +789,7 @@ def test_threads_load_a_library_at_once(plugins: Plugins, plugin: TestPlugin) ->
 def test_a_library_is_loaded_again_after_its_end(plugins: Plugins, plugin: TestPlugin) -> None:
     plugins.load(plugin)
     assert exercise_arrays(devices(plugin)) == expected_arrays()
-    plugins.loaded.clear()
-    registry.unregister_device(plugin.name)
+    plugins.end()
     ends = ("deinit_device", "finalize")
     assert [plugin.calls(each) for each in ends] == [DEVICES, 1]
     plugins.load(plugin)
@@ -765,7 +843,7 @@ def test_entries_that_check_sizes(
         """
     )
     made = compile_c(source, tmp_path / "entry.so")
-    found = fill(made, ctypes.CDLL(str(made)).InitPlugin)
+    found = fill(str(made), ctypes.CDLL(str(made)).InitPlugin)
     assert found.device_type == "never_registered"
     assert found.abi == (None if check == "the parameters'" else abi)
 
@@ -832,7 +910,10 @@ def test_a_forked_child_has_no_devices(plugins: Plugins, plugin: TestPlugin) -> 
     driver.destroy_stream(first, stream)
 
 
-def test_threads_have_a_current_device_each(plugins: Plugins, plugin: TestPlugin) -> None:
+@pytest.mark.parametrize("missing", [(), ("synchronize_device",), ("stream_wait_event",)])
+def test_threads(plugins: Plugins, plugin: TestPlugin, missing: tuple[str, ...]) -> None:
+    """Each has its current device, and streams that others don't wait for after their end."""
+    plugin.leave_out(*missing)
     plugins.load(plugin)
     mine = devices(plugin)
     with ThreadPoolExecutor(8) as threads:
