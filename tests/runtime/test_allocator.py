@@ -431,7 +431,7 @@ def test_a_stream_that_fails_when_it_is_waited_for() -> None:
     allocator.allocate(100, "s").free()
     destroyed: list[str] = []
     driver.fail_after(0)
-    with pytest.raises(DeviceError, match="simulated: synchronize_event failed"):
+    with pytest.raises(DeviceError, match="simulated: query_event failed"):
         allocator.release_stream("s", lambda: destroyed.append("s"))
     assert not destroyed
     allocator.empty_cache()
