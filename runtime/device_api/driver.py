@@ -159,9 +159,12 @@ class Driver:
             self._set_current(device)
         except DeviceError as error:
             failure = error
-        self._do(name, device, *args)
-        if failure is not None:
-            raise failure
+        try:
+            self._do(name, device, *args)
+            if failure is not None:
+                raise failure
+        finally:
+            failure = None  # it refers to this frame
 
     # ---- Devices ---------------------------------------------------------------------------------
 

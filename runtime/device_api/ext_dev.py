@@ -35,7 +35,7 @@ from minitvm.runtime.device_api.ext_streams import (
     Point,
     Stream,
     Worker,
-    failed,
+    raise_failures,
     refuse_on_worker,
 )
 from minitvm.runtime.device_api.interface import DeviceInterface, Handle, Kernel, MemoryStats
@@ -541,9 +541,8 @@ failure
         if found not in self._orphans:
             _end(found)
             with self._lock:
-                error = failed(each for each in found.tell(found.queued) if not each.is_told)
-            if error is not None:
-                raise error
+                untold = [each for each in found.tell(found.queued) if not each.is_told]
+            raise_failures(untold)
         call.fail()
 
     def query_stream(self, device: Device, stream: Handle) -> bool:
@@ -624,9 +623,7 @@ failure
             for stream, number in zip(streams, numbers, strict=True):
                 failures += stream.tell(number)
             self._orphans = [each for each in self._orphans if each.is_working or each.untold]
-        error = failed(failures)
-        if error is not None:
-            raise error
+        raise_failures(failures)
 
     def _rest(self, streams: Sequence[Stream]) -> None:
         """Wait for streams, and end their threads."""
@@ -673,9 +670,8 @@ failure
             if point is None:
                 return
             point.stream.wait(point.number)
-            error = failed(point.stream.tell_of(point))
-        if error is not None:
-            raise error
+            failures = point.stream.tell_of(point)
+        raise_failures(failures)
 
     def _event(self, where: object, handle: Handle, device: Device | None = None) -> _Event:
         """An event, of a device or of any."""

@@ -370,11 +370,12 @@ class Stream:
         return isinstance(running, Operation) and running.is_copy
 
 
-def failed(failures: Iterable[Failure]) -> DeviceError | None:
-    """The error to raise for failures, if there are any."""
+def raise_failures(failures: Iterable[Failure]) -> None:
+    """Tell of failures, if there are any."""
     found = list(dict.fromkeys(failures))
     if not found:
-        return None
+        return
     for each in found:
         each.tell()
-    return device_failure(found[0].error, "; ".join(map(str, found)))
+    # Not by a variable, as the error would refer to itself by this frame.
+    raise device_failure(found[0].error, "; ".join(map(str, found)))

@@ -7,7 +7,6 @@ import functools
 import gc
 import itertools
 import signal
-import sys
 import threading
 import time
 import weakref
@@ -24,6 +23,7 @@ from minitvm.runtime.device_api.ext_dev import ExtDev, Usage
 from minitvm.runtime.device_api.registry import register_device, unregister_device
 from minitvm.runtime.device_api.streams import Stream
 from minitvm.runtime.errors import DeviceError
+from tests.runtime.device_faults import check, outcome
 
 _NAME, _NUMBER = "simulated", 300
 
@@ -282,25 +282,6 @@ def with_events(devices: Simulated) -> None:
 SCENARIOS = [there_and_back, on_streams, in_order, with_events]
 
 
-class Outcome(NamedTuple):
-    """What was raised, also where nobody could catch it."""
-
-    raised: list[BaseException]
-
-
-@contextlib.contextmanager
-def outcome() -> Iterator[Outcome]:
-    raised: list[BaseException] = []
-    before = sys.unraisablehook
-    sys.unraisablehook = lambda found: raised.append(found.exc_value or KeyError())
-    try:
-        yield Outcome(raised)
-    except DeviceError as error:
-        raised.append(error.with_traceback(None))
-    finally:
-        sys.unraisablehook = before
-
-
 def sweep(scenario: Callable[[Simulated], None], *, on_stream: bool) -> int:
     """Run a scenario with a fault at its first call, at its second...; how many there are.
 
@@ -326,11 +307,6 @@ def sweep(scenario: Callable[[Simulated], None], *, on_stream: bool) -> int:
     finally:
         gc.unfreeze()
     raise AssertionError
-
-
-def check(found: Outcome) -> None:
-    for each in found.raised:
-        assert "injected failure" in str(each)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
