@@ -18,6 +18,7 @@ from minitvm.codegen.parallel import BARRIER, PARALLEL_FOR
 from minitvm.codegen.statement import ALLOCATE_WORKSPACE, GIVE_BACK_WORKSPACE
 from minitvm.runtime.errors import RAISABLE, CompileError
 from minitvm.runtime.host import host
+from minitvm.runtime.native import increment_reference
 from minitvm.runtime.object_code import (
     LoadedCode,
     host_machine,
@@ -113,9 +114,12 @@ _error_slots: dict[str, ctypes.c_void_p] = {}
 
 @lru_cache(maxsize=1)
 def _messages() -> LoadedCode:
-    """The functions that report wrong arguments; they live as long as the process."""
+    """The functions that report wrong arguments. They live as long as the process, also those of a
+    thread that was second: LLVM may have been told of them."""
     text = messages_text(host().triple, str(host_machine().target_data))
-    return load(native_object(text, level=0))
+    made = load(native_object(text, level=0))
+    increment_reference(made)
+    return made
 
 
 # What the runtime provides under names of its own.

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import concurrent.futures
 import faulthandler
+import gc
 import multiprocessing
 import os
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,6 +23,7 @@ import pytest
 import minitvm
 from minitvm import build, register_func, remove_global_func, te, tir
 from minitvm.buffer import decl_buffer
+from minitvm.codegen import machine_code
 from minitvm.expr import Var
 from minitvm.stmt import PrimFunc
 from tests.forks import in_child
@@ -362,3 +365,10 @@ def test_the_interpreter_exits(then: str) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert done.stdout in ("", "True\n")
+
+
+def test_messages_of_two_threads_at_once_live_on() -> None:
+    """LLVM knows the functions of whichever of them came first."""
+    made = [weakref.ref(machine_code._messages.__wrapped__()) for _ in range(2)]
+    gc.collect()
+    assert all(each() is not None for each in made)
