@@ -26,7 +26,7 @@ from minitvm.runtime.dlpack import (
     dtype_word,
 )
 from minitvm.runtime.dtype import DType, TypeCode
-from minitvm.runtime.frameworks import is_read_only, readable
+from minitvm.runtime.frameworks import forgets_gradients, is_read_only, readable
 from minitvm.runtime.heap_types import HEADER, method
 from minitvm.runtime.native import NativeCode, glue, increment_reference
 
@@ -47,8 +47,8 @@ class Functions(NamedTuple):
 
 
 def functions_of(kind: type) -> Functions | None:
-    """The functions for instances of a type, by its exchange API; None without, or where a class
-    between has a ``__dlpack__`` of its own."""
+    """The functions for instances of a type, by its exchange API; None without, where a class
+    between has a ``__dlpack__`` of its own, or where the API says less than that."""
     if kind not in _known:
         _known[kind] = _find(kind)
     return _known[kind]
@@ -58,6 +58,8 @@ _known: weakref.WeakKeyDictionary[type, Functions | None] = weakref.WeakKeyDicti
 
 
 def _find(kind: type) -> Functions | None:
+    if forgets_gradients(kind):
+        return None
     for each in kind.__mro__:
         if _ATTRIBUTE in vars(each):
             return _read(getattr(kind, _ATTRIBUTE))

@@ -25,6 +25,12 @@ def _library(kind: type) -> str | None:
     return next((package for package in packages if package in _IMMUTABLE), None)
 
 
+def forgets_gradients(kind: type) -> bool:
+    """Whether the C exchange API of a type hands out tensors that take part in gradients as if they
+    didn't, where its ``__dlpack__`` refuses: Paddle's (3.3). Of torch's, we ask the tensor."""
+    return any(each.__module__ == "paddle" and each.__name__ == "Tensor" for each in kind.__mro__)
+
+
 def is_read_only(array: Any) -> bool:
     """Whether an array must not be written though its library may hand it out as if it could:
     one that never changes, or whose changes torch would have to be told of."""

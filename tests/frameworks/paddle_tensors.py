@@ -6,6 +6,7 @@ import numpy as np
 import paddle
 import pytest
 
+import minitvm as tvm
 from minitvm.contrib import to_paddle_func
 from tests.frameworks import programs
 
@@ -52,6 +53,9 @@ def test_what_is_refused() -> None:
     x.stop_gradient = False
     with pytest.raises(BufferError, match="requires gradients"):
         f(x, 1.0, y)
+    for plainly in (lambda: programs.scaled()(x, 1.0, y), lambda: tvm.from_dlpack(x)):
+        with pytest.raises(BufferError, match=r"requires gradient|stop_gradient"):
+            plainly()
     f(x.detach(), 1.0, y)
     assert y.tolist() == [1, 1]
     with pytest.raises(ValueError, match="argument 2 'Y': expected shape"):
