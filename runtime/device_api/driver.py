@@ -31,8 +31,11 @@ import ctypes
 import operator
 import threading
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, final
+from typing import Any, SupportsIndex, final
+
+import numpy as np
 
 from minitvm.runtime.device import Device
 from minitvm.runtime.device_api.interface import (
@@ -42,13 +45,23 @@ from minitvm.runtime.device_api.interface import (
     MemoryStats,
     Status,
 )
-from minitvm.runtime.errors import DeviceError, DeviceMemoryError, UnsupportedByDevice
+from minitvm.runtime.errors import (
+    DeviceError,
+    DeviceMemoryError,
+    UnsupportedByDevice,
+    device_failure,
+)
 
 _PIECE = 1 << 22  # bytes at a time that go through a buffer of the host
 _PATIENCE = 0.0001  # seconds between two questions
 _MOST_IDS = 1 << 16
 _MOST_BYTES = 1 << 63
 _NOTHING: Handle = None  # the stream, or event, of a device that has none
+
+
+def _index(value: object) -> int | None:
+    """An integer of any type; None of what is none."""
+    return operator.index(value) if isinstance(value, SupportsIndex) else None
 
 
 class _Thread(threading.local):
@@ -87,43 +100,41 @@ class Driver:
 
     # ---- Calls -----------------------------------------------------------------------------------
 
-    def _ask(self, name: str, device: Device | None, *args: Any, on: Device | None = None) -> Any:
-        """The result of a function that the device has; `on` is the device it is current for."""
-        where = device or on
+    def _ask(self, name: str, device: Device | None, *args: Any) -> Any:
+        """The result of a function that the device has."""
         if name not in ("set_device", "init_device"):
-            self._set_current(where)
+            self._set_current(device)
         try:
             function = getattr(self.interface, name)
             return function(*args) if device is None else function(device, *args)
         except DeviceError:
             raise
-        except MemoryError as error:
-            raise DeviceMemoryError(self._say(where, name, str(error) or "no memory")) from error
         except Exception as error:
             said = f"{type(error).__name__}: {error}"
-            raise DeviceError(self._say(where, name, said)) from error
+            if isinstance(error, MemoryError):
+                said = str(error) or "no memory"
+            raise device_failure(error, self._say(device, name, said)) from error
 
-    def _do(self, name: str, device: Device | None, *args: Any, on: Device | None = None) -> None:
+    def _do(self, name: str, device: Device | None, *args: Any) -> None:
         """Call a function without a result, which may return a status."""
-        status = self._ask(name, device, *args, on=on)
-        if status is None or (isinstance(status, int) and status == Status.SUCCESS):
+        status = self._ask(name, device, *args)
+        if status is None:
             return
-        if not isinstance(status, int):
-            found = type(status).__name__
-            raise DeviceError(
-                self._say(device or on, name, f"expected None or a status, got {found}")
-            )
-        known = f" ({Status(status).name})" if status in list(Status) else ""
-        raise DeviceError(self._say(device or on, name, f"failed with status {status}{known}"))
+        number = _index(status)
+        if number is None or isinstance(status, bool):
+            raise DeviceError(self._say(device, name, f"expected None or a status, got {status!r}"))
+        known = f" ({Status(number).name})" if number in list(Status) else ""
+        said = self._say(device, name, f"failed with status {number}{known}")
+        if number == Status.WARNING:
+            warnings.warn(said, RuntimeWarning, stacklevel=3)
+        elif number != Status.SUCCESS:
+            raise DeviceError(said)
 
     def _number(self, name: str, device: Device | None, *args: Any) -> int:
         """The size, count or address that a function returns."""
         found = self._ask(name, device, *args)
-        try:
-            number = operator.index(found)
-        except TypeError:
-            number = -1
-        if not 0 <= number < _MOST_BYTES:
+        number = _index(found)
+        if number is None or not 0 <= number < _MOST_BYTES:
             raise DeviceError(
                 self._say(device, name, f"expected an integer from 0 to 2**63, got {found!r}")
             )
@@ -131,7 +142,7 @@ class Driver:
 
     def _answer(self, name: str, device: Device, *args: Any) -> bool:
         found = self._ask(name, device, *args)
-        if not isinstance(found, int):
+        if not isinstance(found, int | np.bool_):
             raise DeviceError(self._say(device, name, f"expected True or False, got {found!r}"))
         return bool(found)
 
@@ -264,11 +275,12 @@ class Driver:
         if not self.provides(name):
             raise self._lacks(name, device)
         found = self._ask(name, device, size)
-        if found in (None, 0):
+        address = 0 if found is None else _index(found)
+        if address == 0:
             raise DeviceMemoryError(self._say(device, name, f"no memory for {size} bytes"))
-        if not isinstance(found, int) or not 0 < found < _MOST_BYTES:
+        if address is None or not 0 < address < _MOST_BYTES:
             raise DeviceError(self._say(device, name, f"expected an address, got {found!r}"))
-        return found
+        return address
 
     def device_memory_set(self, device: Device, address: int, value: int, size: int) -> None:
         if not size:

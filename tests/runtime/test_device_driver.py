@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from minitvm.runtime.device import DEVICE_TYPES, Device, name_device_type
@@ -274,8 +275,11 @@ class Wrong(DeviceInterface):
         (2, "h2d", DeviceError, r"toy\(0\): memory_copy_h2d: failed with status 2 \(FAILED\)"),
         (Status.INTERNAL_ERROR, "h2d", DeviceError, r"failed with status 4 \(INTERNAL_ERROR\)"),
         (99, "h2d", DeviceError, r"toy\(0\): memory_copy_h2d: failed with status 99$"),
-        ("no", "h2d", DeviceError, "expected None or a status, got str"),
+        ("no", "h2d", DeviceError, "expected None or a status, got 'no'"),
         (OSError("cable"), "h2d", DeviceError, r"memory_copy_h2d: OSError: cable"),
+        (True, "h2d", DeviceError, "expected None or a status, got True"),
+        (np.int64(3), "h2d", DeviceError, r"failed with status 3 \(ERROR\)"),
+        (IndexError("i"), "h2d", IndexError, r"toy\(0\): memory_copy_h2d: IndexError: i"),
         (DeviceError("its own"), "h2d", DeviceError, "^its own$"),
         (0, "allocate", DeviceMemoryError, r"toy\(0\): device_memory_allocate: no memory for 8"),
         (None, "allocate", DeviceMemoryError, "no memory for 8 bytes"),
@@ -306,6 +310,13 @@ def test_wrong_answers(answer: Any, call: str, error: type[Exception], text: str
     }
     with _named("toy", 300), pytest.raises(error, match=text):
         calls[call]()
+
+
+def test_warnings() -> None:
+    driver = Driver("toy", 300, Wrong(1))
+    with pytest.warns(RuntimeWarning, match=r"memory_copy_h2d: failed with status 1 \(WARNING\)"):
+        driver.memory_copy_h2d(Device(300, 0), 1, 1, 1)
+    assert Driver("toy", 300, Wrong(np.int64(64))).device_memory_allocate(D0, 8) == 64
 
 
 def test_interrupts_pass() -> None:
