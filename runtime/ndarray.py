@@ -1077,7 +1077,8 @@ def _assign_across(
     broadcasts, and brings together what lies scattered."""
     for each in (target, source):
         each._check_loan()
-    if target.shape == source.shape and copies.are_alike(target._view, source._view):
+    direct = target.shape == source.shape and copies.are_alike(target._view, source._view)
+    if direct and not copies.may_overlap(target._view, source._view):
         used = used_on(stream, target, source)
         copies.copy(target._view, source._view, stream)
         if stream is not None:

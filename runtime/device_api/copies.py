@@ -75,6 +75,12 @@ def write_back(target: TensorView, fetched: TensorView) -> None:
         _move(target.device, _HOST, span.start, fetched.span().start, len(span), None)
 
 
+def may_overlap(target: TensorView, source: TensorView) -> bool:
+    """Whether two tensors may share bytes: no device says in which order it copies them."""
+    a, b = target.span(), source.span()
+    return target.device == source.device and a.start < b.stop and b.start < a.stop
+
+
 def are_alike(target: TensorView, source: TensorView) -> bool:
     """Whether the elements of two tensors of the same shape are the same bytes in the same order,
     without gaps."""

@@ -88,6 +88,22 @@ def test_strided_sources_and_targets(places: list[Device], dtype: str) -> None:
             np.testing.assert_array_equal(target.numpy(), wanted)
 
 
+@pytest.mark.parametrize(
+    ("target", "source"),
+    [
+        (np.s_[1:], np.s_[:-1]), (np.s_[:-1], np.s_[1:]), (np.s_[...], np.s_[::-1]),
+        (np.s_[:, 1:], np.s_[:, :-1]), (np.s_[1:4, ::2], np.s_[:3, 1::2]), (np.s_[:], np.s_[:]),
+    ],
+)  # fmt: skip
+def test_parts_that_overlap(target: Any, source: Any) -> None:
+    x = np.arange(30, dtype="float32").reshape(5, 6)
+    for stream in (None, EXT0.create_stream()):
+        a, expected = nd.array(x, EXT0), x.copy()
+        a[source].copyto(a[target], stream=stream)
+        expected[target] = x[source]
+        np.testing.assert_array_equal(a.numpy(), expected)
+
+
 def test_large_rows_and_scattered_elements() -> None:
     x = np.random.default_rng(0).random((50, 3000))
     a = nd.array(x, EXT0)
