@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from minitvm.runtime.device import DEVICE_TYPES, Device, name_device_type
+from minitvm.runtime.device_api.cpu import HostMemory
 from minitvm.runtime.device_api.driver import Driver
 from minitvm.runtime.device_api.ext_dev import ExtDev, Sizes
 from minitvm.runtime.device_api.interface import OPTIONAL, DeviceInterface, Status
@@ -105,6 +106,42 @@ def test_without_one_function(lacking: str) -> None:
     driver = _driver(lacking)
     assert not driver.provides(lacking)
     assert _exercise(driver) == EXPECTED
+
+
+class _Runs:
+    """A kernel."""
+
+    name = "runs"
+
+    def __init__(self, run: Callable[[Callable[[int, int], int]], None]) -> None:
+        self._run = run
+
+    def __call__(self, address_of: Callable[[int, int], int]) -> None:
+        self._run(address_of)
+
+
+def test_the_cpu_is_a_device_without_streams() -> None:
+    driver, device = Driver("cpu", 1, HostMemory()), Device(1, 0)
+    content, seen = ctypes.create_string_buffer(CONTENT, SIZE), list[Any]()
+    for kind in ("device", "host", "unified"):  # which are the same memory
+        for size in (1, SIZE, 3 << 20):
+            address = getattr(driver, f"{kind}_memory_allocate")(device, size)
+            assert address % 256 == 0
+            driver.device_memory_set(device, address, 7, size)
+            assert ctypes.string_at(address, size) == b"\7" * size
+            getattr(driver, f"{kind}_memory_deallocate")(device, address, size)
+    a, b = (driver.device_memory_allocate(device, SIZE) for _ in range(2))
+    stream = driver.create_stream(device)
+    driver.async_memory_copy_h2d(device, stream, a, ctypes.addressof(content), SIZE)
+    driver.async_memory_copy_p2p(device, device, stream, b, a, SIZE)
+    driver.stream_add_callback(device, stream, lambda: seen.append(ctypes.string_at(b, SIZE)))
+    assert seen == [CONTENT]
+    driver.launch(device, stream, _Runs(lambda address_of: seen.append(address_of(a, SIZE))))
+    assert seen[1:] == [a]
+    total, free = driver.device_memory_stats(device) or (0, 0)
+    assert total >= free > 0
+    for address in (a, b):
+        driver.device_memory_deallocate(device, address, SIZE)
 
 
 def test_with_all_functions_each_is_asked_itself() -> None:
