@@ -60,8 +60,9 @@ _NOTHING: Handle = None  # the stream, or event, of a device that has none
 
 
 def _index(value: object) -> int | None:
-    """An integer of any type; None of what is none."""
-    return operator.index(value) if isinstance(value, SupportsIndex) else None
+    """An integer of any type; None of what is none, as True."""
+    is_number = isinstance(value, SupportsIndex) and not isinstance(value, bool)
+    return operator.index(value) if is_number else None  # type: ignore[arg-type]  # mypy: object
 
 
 class _Thread(threading.local):
@@ -121,7 +122,7 @@ class Driver:
         if status is None:
             return
         number = _index(status)
-        if number is None or isinstance(status, bool):
+        if number is None:
             raise DeviceError(self._say(device, name, f"expected None or a status, got {status!r}"))
         known = f" ({Status(number).name})" if number in list(Status) else ""
         said = self._say(device, name, f"failed with status {number}{known}")
@@ -136,7 +137,7 @@ class Driver:
         number = _index(found)
         if number is None or not 0 <= number < _MOST_BYTES:
             raise DeviceError(
-                self._say(device, name, f"expected an integer from 0 to 2**63, got {found!r}")
+                self._say(device, name, f"expected an integer from 0 to 2**63 - 1, got {found!r}")
             )
         return number
 

@@ -710,13 +710,18 @@ failure
     def _after_fork_in_parent(self) -> None:
         self._lock.release()
 
-    def _after_fork_in_child(self) -> None:
+    def _after_fork_in_child(self) -> list[Callable[[], None]]:
+        """The work that was pending: what that keeps may end streams, of any device, and so has to
+        stay until each of them knows that it has no thread."""
         self._lock = threading.RLock()
+        dropped = []
+        reason = "it was pending when the process was forked, and isn't done in the child"
         for stream in self._streams_of():
-            stream.drop("it was pending when the process was forked, and isn't done in the child")
+            dropped += stream.drop(reason)
             stream.renew(self._lock)
         for allocation in self._memory.allocations():
             allocation.users.clear()
+        return dropped
 
     def _stop(self) -> None:
         """Drop what is pending, and wait until copies are over that run."""
@@ -791,8 +796,10 @@ def _after_fork_in_parent() -> None:
 
 
 def _after_fork_in_child() -> None:
+    dropped = []
     while _forking:
-        _forking.pop()._after_fork_in_child()
+        dropped += _forking.pop()._after_fork_in_child()
+    dropped.clear()
 
 
 if hasattr(os, "register_at_fork"):

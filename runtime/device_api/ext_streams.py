@@ -86,13 +86,16 @@ class Operation:
             self.used.append(allocation)
             allocation.users.append(self.name)
 
-    def release(self) -> None:
+    def release(self) -> Callable[[], None]:
+        """Its allocations aren't needed any longer. The work, and what that keeps, is the caller's,
+        to let go of when objects of users may be finalised."""
         for each in self.used:
             if self.name in each.users:  # a forked child forgets what its parent's streams use
                 each.users.remove(self.name)
         self.used = []
-        self.action = _nothing
         self.is_over = True
+        action, self.action = self.action, _nothing
+        return action
 
 
 def _nothing() -> None:
@@ -341,15 +344,16 @@ class Stream:
         while worker is not None and self._worker is worker:
             self._changed.wait()
 
-    def drop(self, reason: str) -> None:
-        """Forget what is not yet done; places fail for a reason."""
+    def drop(self, reason: str) -> list[Callable[[], None]]:
+        """Forget what is not yet done; places fail for a reason. The work is the caller's."""
+        dropped = []
         items, self._items = self._items, deque()
         failure = Failure(f"{self.name}: {reason}", DeviceError(reason))
         self.finished = self.queued
         for item in items:
             match item:
                 case Operation():
-                    item.release()
+                    dropped.append(item.release())
                     self._strike(failure)
                 case Point():
                     item.failure = failure
@@ -357,6 +361,7 @@ class Stream:
                 case Recovery():
                     pass
         self._poison = None
+        return dropped
 
     def stop(self) -> bool:
         """Drop what waits, as the interpreter ends; whether a copy still runs."""

@@ -48,7 +48,7 @@ class ManagedDevice:
 
     def _end_stream(self, handle: Handle) -> None:
         destroy = partial(self.driver.destroy_stream, self.device, handle)
-        if not isinstance(self.allocator, Allocator):
+        if not self._allocators or not isinstance(self.allocator, Allocator):
             destroy()
             return
         try:
@@ -109,6 +109,11 @@ class ManagedDevice:
 
     def memory_stats(self) -> AllocatorStats:
         return self.allocator.stats()
+
+    @property
+    def used_bytes(self) -> int:
+        """The bytes of arrays that live there."""
+        return self.allocator.stats().allocated if self._allocators else 0
 
     def close(self) -> None:
         """Give back what the device gave; it isn't used any longer."""

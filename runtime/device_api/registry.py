@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
 
@@ -95,22 +96,33 @@ def unregister_device(name: str) -> None:
     ------
     ValueError
         When there is none of that name, or arrays of it live.
+    DeviceError
+        When it fails to end; it is gone nevertheless.
     """
     number = DEVICE_TYPES.get(name)
     if number is None or number not in _drivers or number in list(DeviceType):
         raise ValueError(f"unregister_device: expected a device that was registered, got {name!r}")
     with _lock.held:
-        mine = [device for device in _managed if device.device_type == number]
-        for device in mine:
-            used = _managed[device].memory_stats().allocated
-            if used:
+        mine = [each for each in _managed.values() if each.device.device_type == number]
+        for each in mine:
+            if each.used_bytes:
                 raise ValueError(
-                    f"unregister_device: {device}: expected no array to live there, found {used} "
-                    "bytes of them"
+                    f"unregister_device: {each.device}: expected no array to live there, found "
+                    f"{each.used_bytes} bytes of them"
                 )
-        _close(mine)
-        _drivers.pop(number).finalize()
-        del DEVICE_TYPES[name]
+        # Whatever fails meanwhile, the name is free then.
+        with contextlib.ExitStack() as ends:
+            ends.callback(_forget, name)
+            ends.callback(_drivers[number].finalize)
+            for each in mine:
+                ends.callback(each.close)
+
+
+def _forget(name: str) -> None:
+    number = DEVICE_TYPES.pop(name)
+    del _drivers[number]
+    for device in [device for device in _managed if device.device_type == number]:
+        del _managed[device]
 
 
 def driver_of(device_type: int) -> Driver | None:
@@ -178,11 +190,6 @@ def _make_ready(device: Device) -> ManagedDevice:
         return _managed.setdefault(device, ManagedDevice(driver, device))
 
 
-def _close(devices: list[Device]) -> None:
-    for device in devices:
-        _managed.pop(device).close()
-
-
 CPU = managed(cpu(0))
 
 
@@ -192,5 +199,7 @@ def _close_all() -> None:
     with _lock.held:
         for number, driver in list(_drivers.items()):
             if number not in list(DeviceType):
-                _close([device for device in _managed if device.device_type == number])
+                for each in _managed.values():
+                    if each.device.device_type == number:
+                        each.close()
                 driver.finalize()

@@ -429,6 +429,22 @@ def test_the_life_of_a_device() -> None:
     tvm.unregister_device("counted")
 
 
+@pytest.mark.parametrize("failing", ["device_memory_deallocate", "deinit_device", "finalize"])
+def test_a_device_that_fails_to_end_is_gone(failing: str) -> None:
+    simulated = ExtDev(devices=2)
+    for _ in range(2):
+        tvm.register_device("ending", simulated)
+        for number in range(2):
+            nd.empty((10,), device=tvm.device("ending", number))
+        with (
+            simulated.inject(failing),
+            pytest.raises(tvm.DeviceError, match=f"{failing}: injected failure"),
+        ):
+            tvm.unregister_device("ending")
+        with pytest.raises(ValueError, match="expected a device among"):
+            tvm.device("ending")
+
+
 # ---- Random --------------------------------------------------------------------------------------
 
 _PLACES = (tvm.cpu(0), EXT0, EXT1)

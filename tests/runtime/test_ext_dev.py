@@ -1132,3 +1132,37 @@ def test_the_interpreter_ends_quietly(end: str) -> None:
     )
     said = b"done\n" if "done" in program else b""
     assert (run.returncode, run.stdout, run.stderr.decode()) == (0, said, "")
+
+
+_ENDS_A_STREAM = """
+import os, time
+import minitvm as tvm
+
+device = tvm.ext_dev(0)
+with device.interface.inject("async_memory_copy_h2d", delay=0.5):
+    stream, other = device.create_stream(), device.create_stream()
+    host = tvm.nd.array([1.0])
+    a, b = (tvm.nd.empty((1,), "float64", device) for _ in range(2))
+    host.copyto(a, stream=stream)
+    host.copyto(b, stream=other)
+    stream.add_callback(lambda kept=other: None)
+    del other
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+until = time.monotonic() + 60
+while (status := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < until:
+    time.sleep(0.01)
+if status == (0, 0):
+    os.kill(child, 9)
+assert status == (child, 0), status
+device.sync()
+"""
+
+
+@needs_fork
+def test_a_child_in_which_pending_work_ends_a_stream() -> None:
+    """What was pending is dropped in the child, and with it the last reference to a stream."""
+    command = [sys.executable, "-W", "ignore", "-c", _ENDS_A_STREAM]
+    run = subprocess.run(command, capture_output=True, timeout=100)
+    assert (run.returncode, run.stderr.decode()) == (0, "")
