@@ -95,28 +95,28 @@ class DeviceFunction(PackedFunc):
 
     def _place(self, arrays: dict[int, NDArray]) -> ManagedDevice:
         """The one device where all arrays are."""
-        first: int | None = None
+        place: Device | None = None
+        because = ""
         for position, array in arrays.items():
             found = array.device
-            if found.device_type == self.device_type and first is None:
-                first = position
-            if first is None or found != arrays[first].device:
-                expected = Device(self.device_type)
-                wanted = expected.name if first is None else str(arrays[first].device)
-                because = "" if first is None else f", as {self._host._argument(first)} is"
-                to = expected if first is None else arrays[first].device
+            if place is None and found.device_type == self.device_type:
+                place, because = found, f", as {self._host._argument(position)} is"
+            if found != place:
+                to = place or Device(self.device_type)
+                wanted = to.name if place is None else to
                 raise ValueError(
                     f"{self.name}: {self._host._argument(position)}: expected an array on {wanted}"
                     f"{because}, got one on {found}: copy it: tvm.nd.array(x, tvm.{to})"
                 )
-        if first is None:
+        if place is None:
             raise ValueError(f"{self.name}: expected an array, by which to know the device")
-        return managed(arrays[first].device)
+        return managed(place)
 
 
 @final
 class _Launch:
-    """One call: arguments that have been checked, and the code that takes them."""
+    """One call: arguments that have been checked, and the code that takes them. It is the kernel
+    that the device is given to run."""
 
     def __init__(
         self, host: Function, place: ManagedDevice, arrays: dict[int, NDArray], arguments: Arguments
@@ -125,37 +125,30 @@ class _Launch:
         self._host = host
         self._arrays = arrays
         self._arguments = arguments
-        self._views = {position: array._view for position, array in arrays.items()}
-        shown, self._keep = self._as_of_host(lambda address, size: address)
-        self._address = host._checked(shown)
-
-    @property
-    def name(self) -> str:
-        return self._host.name
+        self.name = host.name
+        self._address = host._checked(self._as_of_host(lambda address, size: address))
 
     def go(self) -> None:
         """Put the kernel on the current stream."""
         stream = self.place.current_stream
         used = used_on(stream, *self._arrays.values())
-        kernel = _Kernel(self.name, self._run)
-        self.place.driver.launch(self.place.device, stream.handle, kernel)
+        self.place.driver.launch(self.place.device, stream.handle, self)
         stream.keep(*used)
         if any(array.is_lent for array in self._arrays.values()):
             stream.synchronize()  # the memory is another's again when the callback returns
 
-    def _run(self, address_of: Callable[[int, int], int]) -> None:
-        arguments, keep = self._as_of_host(address_of)
-        self._host._call(arguments, address=self._address)
-        del keep
+    def __call__(self, address_of: Callable[[int, int], int]) -> None:
+        self._host._call(self._as_of_host(address_of), address=self._address)
 
-    def _as_of_host(self, address_of: Callable[[int, int], int]) -> tuple[Arguments, object]:
+    def _as_of_host(self, address_of: Callable[[int, int], int]) -> Arguments:
         """The arguments with arrays of the CPU, at other addresses."""
         given = self._arguments
-        made, keep = Arguments(given.count), []
+        made = Arguments(given.count)
         ctypes.memmove(made.values, given.values, ctypes.sizeof(made.values))
         ctypes.memmove(made.codes, given.codes, ctypes.sizeof(made.codes))
-        made.keep = [None if i in self._views else each for i, each in enumerate(given.keep)]
-        for position, view in self._views.items():
+        made.keep = list(given.keep)
+        for position, array in self._arrays.items():
+            view = array._view
             span = view.span()
             shift = address_of(span.start, len(span)) - span.start if len(span) else 0
             tensor, dims = DLTensor(), (ctypes.c_int64 * (2 * len(view.shape)))()
@@ -163,17 +156,5 @@ class _Launch:
             fill_tensor(tensor, moved, ctypes.addressof(dims))
             made.values[position].v_handle = ctypes.addressof(tensor)
             made.read_only[ctypes.addressof(tensor)] = view.read_only
-            keep.append((tensor, dims))
-        return made, keep
-
-
-@final
-class _Kernel:
-    """What a device is given to run."""
-
-    def __init__(self, name: str, run: Callable[[Callable[[int, int], int]], None]) -> None:
-        self.name = name
-        self._run = run
-
-    def __call__(self, address_of: Callable[[int, int], int]) -> None:
-        self._run(address_of)
+            made.keep[position] = (tensor, dims)
+        return made

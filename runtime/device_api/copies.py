@@ -7,20 +7,19 @@ CPU picks those out.
 
 from __future__ import annotations
 
-import ctypes
 import math
 from typing import NamedTuple
 
 import numpy as np
 
 from minitvm.runtime.device import Device, cpu
+from minitvm.runtime.device_api.driver import copy_through_host
 from minitvm.runtime.device_api.registry import managed
 from minitvm.runtime.device_api.streams import Stream
 from minitvm.runtime.dlpack import TensorView, compact_strides, lead_alike
 
 _SHORT = 4096  # bytes: of shorter runs, a device copies many in one go faster than one by one
 _FEW = 16  # times the bytes of the elements, at most, come where runs are short
-_PIECE = 1 << 22  # bytes at a time, from one kind of device to another
 _HOST = cpu(0)
 
 
@@ -49,7 +48,7 @@ def fetch(source: TensorView) -> tuple[TensorView, object]:
     needed = (source.element_bits * math.prod(source.shape) + 7) // 8
     span = source.span()
     few = len(span) <= _FEW * needed
-    if source.element_bits % 8 or (few and _runs(source, source, spread=False).size < _SHORT):
+    if source.element_bits % 8 or (few and _common_run(source, source)[0] < _SHORT):
         host = np.empty(len(span), np.uint8)
         if host.size:
             managed(source.device).synchronize()
@@ -98,11 +97,22 @@ class _Runs(NamedTuple):
     sources: list[int]
 
 
-def _runs(target: TensorView, source: TensorView, spread: bool = True) -> _Runs:
-    """The runs that both tensors have in common; only their size, if not `spread`."""
+def _runs(target: TensorView, source: TensorView) -> _Runs:
+    """The runs that both tensors have in common."""
+    size, dims = _common_run(target, source)
+    targets = sources = np.zeros(1, np.int64)
+    for extent, to, start in dims:
+        steps = np.arange(extent, dtype=np.int64)
+        targets = np.add.outer(targets, steps * to).ravel()
+        sources = np.add.outer(sources, steps * start).ravel()
+    return _Runs(size, (targets + target.data).tolist(), (sources + source.data).tolist())
+
+
+def _common_run(target: TensorView, source: TensorView) -> tuple[int, list[tuple[int, int, int]]]:
+    """The bytes of such a run; and of each dimension of runs the extent, and the bytes from one to
+    the next in the target and in the source."""
     if are_alike(target, source):
-        bits = target.element_bits * math.prod(target.shape)
-        return _Runs((bits + 7) // 8, [target.data], [source.data])
+        return (target.element_bits * math.prod(target.shape) + 7) // 8, []
     assert target.element_bits % 8 == 0
     size = target.element_bits // 8
     dims = [
@@ -112,14 +122,7 @@ def _runs(target: TensorView, source: TensorView, spread: bool = True) -> _Runs:
     ]
     while dims and dims[-1][1:] == (size, size):
         size *= dims.pop()[0]
-    if not spread:
-        return _Runs(size, [], [])
-    targets = sources = np.zeros(1, np.int64)
-    for extent, to, start in dims:
-        steps = np.arange(extent, dtype=np.int64)
-        targets = np.add.outer(targets, steps * to).ravel()
-        sources = np.add.outer(sources, steps * start).ravel()
-    return _Runs(size, (targets + target.data).tolist(), (sources + source.data).tolist())
+    return size, dims
 
 
 def _is_direct(stream: Stream, target: TensorView, source: TensorView) -> bool:
@@ -133,35 +136,22 @@ def _move(
     to: Device, start: Device, target: int, source: int, size: int, stream: Stream | None
 ) -> None:
     """Copy bytes, on a stream, or now."""
+    if _HOST not in (to, start) and to.device_type != start.device_type:
+        copy_through_host(
+            managed(to).driver, to, managed(start).driver, start, target, source, size
+        )
+        return
     device = start if to == _HOST else to
-    driver = managed(device).driver
     if start == _HOST:
-        if stream is None:
-            driver.memory_copy_h2d(device, target, source, size)
-        else:
-            driver.async_memory_copy_h2d(device, stream.handle, target, source, size)
+        kind, devices = "h2d", [device]
     elif to == _HOST:
-        if stream is None:
-            driver.memory_copy_d2h(device, target, source, size)
-        else:
-            driver.async_memory_copy_d2h(device, stream.handle, target, source, size)
+        kind, devices = "d2h", [device]
     elif to == start:
-        if stream is None:
-            driver.memory_copy_d2d(device, target, source, size)
-        else:
-            driver.async_memory_copy_d2d(device, stream.handle, target, source, size)
-    elif to.device_type == start.device_type:
-        if stream is None:
-            driver.memory_copy_p2p(to, start, target, source, size)
-        else:
-            driver.async_memory_copy_p2p(to, start, stream.handle, target, source, size)
+        kind, devices = "d2d", [device]
     else:
-        _move_through_host(to, start, target, source, size)
-
-
-def _move_through_host(to: Device, start: Device, target: int, source: int, size: int) -> None:
-    buffer = ctypes.create_string_buffer(min(size, _PIECE))
-    for offset in range(0, size, _PIECE):
-        count, at = min(_PIECE, size - offset), ctypes.addressof(buffer)
-        managed(start).driver.memory_copy_d2h(start, at, source + offset, count)
-        managed(to).driver.memory_copy_h2d(to, target + offset, at, count)
+        kind, devices = "p2p", [to, start]
+    driver = managed(device).driver
+    if stream is None:
+        getattr(driver, f"memory_copy_{kind}")(*devices, target, source, size)
+    else:
+        getattr(driver, f"async_memory_copy_{kind}")(*devices, stream.handle, target, source, size)

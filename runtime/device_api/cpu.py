@@ -8,8 +8,8 @@ from typing import final
 
 from minitvm.runtime.device import Device
 from minitvm.runtime.device_api.interface import DeviceInterface, Kernel, MemoryStats
+from minitvm.runtime.dlpack import ALIGNMENT
 
-ALIGNMENT = 256  # bytes: every vector unit and framework is content
 _HUGE_PAGE = 1 << 21
 _MADV_HUGEPAGE = 14
 

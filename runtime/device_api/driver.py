@@ -399,22 +399,9 @@ class Driver:
             finally:
                 self.destroy_stream(device, stream)
         elif name in ("memory_copy_d2d", "memory_copy_p2p"):
-            self._copy_through_host(device, devices[-1], target, source, size)
+            copy_through_host(self, device, self, devices[-1], target, source, size)
         else:
             raise self._lacks(name, device, f", nor async_{name}")
-
-    def _copy_through_host(
-        self, target_device: Device, source_device: Device, target: int, source: int, size: int
-    ) -> None:
-        # Within a device the ranges may overlap: then all of it goes at once.
-        apart = target_device != source_device or abs(target - source) >= size
-        step = min(size, _PIECE) if apart else size
-        buffer = ctypes.create_string_buffer(step)
-        for start in range(0, size, step):
-            count = min(step, size - start)
-            at = ctypes.addressof(buffer)
-            self.memory_copy_d2h(source_device, at, source + start, count)
-            self.memory_copy_h2d(target_device, target + start, at, count)
 
     def _copy_on(
         self,
@@ -567,3 +554,24 @@ class Driver:
         if not self.provides("launch"):
             raise self._lacks("launch", device)
         self._do("launch", device, stream, kernel)
+
+
+def copy_through_host(
+    to_driver: Driver,
+    to: Device,
+    start_driver: Driver,
+    start: Device,
+    target: int,
+    source: int,
+    size: int,
+) -> None:
+    """Copy bytes from one device to another, of any kinds, by way of a buffer of the host."""
+    # Within a device the ranges may overlap: then all of it goes at once.
+    apart = to != start or abs(target - source) >= size
+    step = min(size, _PIECE) if apart else size
+    buffer = ctypes.create_string_buffer(step)
+    at = ctypes.addressof(buffer)
+    for offset in range(0, size, step):
+        count = min(step, size - offset)
+        start_driver.memory_copy_d2h(start, at, source + offset, count)
+        to_driver.memory_copy_h2d(to, target + offset, at, count)

@@ -20,10 +20,11 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple, final
 
+from minitvm.runtime.dlpack import ALIGNMENT
 from minitvm.runtime.heap_types import HEADER, function, holder, method
 from minitvm.runtime.native import NativeCode, increment_reference
 
-UNIT = 256  # bytes: what addresses and sizes of the CPU's blocks are multiples of
+UNIT = ALIGNMENT  # bytes: what addresses and sizes of the CPU's blocks are multiples of
 MOST_KEPT = 256 * 1024 * 1024  # bytes that nobody uses, in the CPU's pool
 WORKSPACE_HEAD = 64  # bytes in front of a workspace: a line of the cache
 NO_LIMIT = (1 << 63) - 1

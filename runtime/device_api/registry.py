@@ -103,7 +103,7 @@ def unregister_device(name: str) -> None:
     if number is None or number not in _drivers or number in list(DeviceType):
         raise ValueError(f"unregister_device: expected a device that was registered, got {name!r}")
     with _lock.held:
-        mine = [each for each in _managed.values() if each.device.device_type == number]
+        mine = _of_kind(number)
         for each in mine:
             if each.used_bytes:
                 raise ValueError(
@@ -121,8 +121,12 @@ def unregister_device(name: str) -> None:
 def _forget(name: str) -> None:
     number = DEVICE_TYPES.pop(name)
     del _drivers[number]
-    for device in [device for device in _managed if device.device_type == number]:
-        del _managed[device]
+    for each in _of_kind(number):
+        del _managed[each.device]
+
+
+def _of_kind(number: int) -> list[ManagedDevice]:
+    return [each for each in _managed.values() if each.device.device_type == number]
 
 
 def driver_of(device_type: int) -> Driver | None:
@@ -199,7 +203,6 @@ def _close_all() -> None:
     with _lock.held:
         for number, driver in list(_drivers.items()):
             if number not in list(DeviceType):
-                for each in _managed.values():
-                    if each.device.device_type == number:
-                        each.close()
+                for each in _of_kind(number):
+                    each.close()
                 driver.finalize()
