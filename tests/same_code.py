@@ -1,4 +1,4 @@
-"""Writes the LLVM text of many programs, to compare two trees: ``python -m tests.same_code FOLDER``.
+"""Writes the LLVM text of many programs: ``python -m tests.same_code FOLDER`` compares two trees.
 
 A change that should leave the generated code alone shows it: run this before and after, and compare
 the folders by ``diff -rq``. The programs are the examples, those that the benchmarks build, and
