@@ -14,9 +14,10 @@ import os
 import runpy
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 _ROOT = Path(__file__).resolve().parents[1]
 # The groups of the benchmarks whose programs are compared; the others measure calls and copies.
@@ -27,9 +28,10 @@ _GROUPS = ("build", "matmul", "ladder", "gemm", "conv")
 def _written(folder: Path) -> Iterator[None]:
     """Each text that is compiled meanwhile becomes a file of the folder."""
     from minitvm.codegen import machine_code
+    from minitvm.runtime import object_code
 
     folder.mkdir(parents=True)
-    parse: Callable[[str], Any] = machine_code.parse
+    parse = object_code.parse
     count = 0
 
     def recorded(text: str) -> Any:
@@ -38,11 +40,8 @@ def _written(folder: Path) -> Iterator[None]:
         count += 1
         return parse(text)
 
-    machine_code.parse = recorded
-    try:
+    with mock.patch.object(machine_code, "parse", recorded):
         yield
-    finally:
-        machine_code.parse = parse
     print(f"{folder.name}: {count} texts", flush=True)
 
 

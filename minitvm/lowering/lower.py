@@ -289,7 +289,7 @@ def _check_computed(schedule: Schedule, args: Sequence[Any], name: str) -> None:
 def _check_ahead(schedule: Schedule, args: Sequence[Any], name: str) -> None:
     """What is computed before the call is no result of it."""
     for stage in schedule.stages:
-        for each in schedule.before(stage)[1:] if stage.is_ahead else []:
+        for each in stage.stages_before()[1:] if stage.is_ahead else []:
             for position, arg in enumerate(args):
                 if isinstance(arg, Tensor) and schedule.stage_map.get(arg.op) is each:
                     raise CompileError(

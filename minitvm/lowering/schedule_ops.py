@@ -30,9 +30,10 @@ from minitvm.runtime.dtype import HANDLE, INT64
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
 from minitvm.te.schedules.graph import map_body, root_axes
+from minitvm.te.schedules.loop_nest import LoopAttrs
 from minitvm.te.schedules.relation import Split, values_of
 from minitvm.te.schedules.schedule import Schedule
-from minitvm.te.schedules.stage import LoopAttrs, Stage
+from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, PlaceholderOp, ScanOp, Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Buffer, IterVar, PrimExpr, Range, Var, const

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast, final
 
 from minitvm.runtime.dtype import DType
@@ -11,40 +11,37 @@ from minitvm.te.schedules.graph import (
     copy_of,
     factored,
     factors_of,
-    in_layout,
     in_order,
     is_offset,
     padded,
     read_by_axes,
-    read_by_ranges,
     reading,
-    reading_layout,
     without_offset,
     written_through,
 )
-from minitvm.te.schedules.index_map import index_map
 from minitvm.te.schedules.relation import Fuse, Rebase, Split
 from minitvm.te.schedules.stage import Group, Stage
+from minitvm.te.schedules.stage_graph import StageGraph
 from minitvm.te.schedules.trace import Trace, Traced, primitive
-from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor, data_axes
+from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar
 
 
 @final
-class Schedule(Traced):
+class Schedule(StageGraph[Stage], Traced):
     """The operations that `outputs` need, each behind those that it reads, and how they run.
 
     Made by :func:`create_schedule`; ``s[C]`` is the stage of a tensor or an operation.
     """
 
-    __slots__ = ("calls", "choices", "chosen_lines", "groups", "outputs", "stage_map", "stages")
+    __slots__ = ("choices", "chosen_lines", "groups")
 
     def __init__(self, outputs: tuple[Operation, ...]) -> None:
         self.outputs = outputs
         self.calls = Trace(outputs, self.now)
         self.stages = [Stage(op, self, op in outputs) for op in in_order(outputs)]
-        self.stage_map: dict[Operation, Stage] = {stage.op: stage for stage in self.stages}
+        self.stage_map = {stage.op: stage for stage in self.stages}
         self.groups: list[Group] = []
         # Why the schedule is as it is, said by auto_schedule, and the lines of the trace for which
         # that holds: not for what was done to it later.
@@ -99,28 +96,6 @@ class Schedule(Traced):
     def is_as_chosen(self) -> bool:
         """Whether `choices` say why it is as it is."""
         return self.chosen_lines == len(self.calls.lines)
-
-    def now(self, tensor: Tensor) -> Tensor:
-        """What a tensor has become by ``cache_write`` and the like."""
-        stage = self.stage_map.get(tensor.op)
-        return tensor if stage is None else stage.op.output(tensor.value_index)
-
-    def readers(self, stage: Stage) -> list[Stage]:
-        """The stages that read a stage's tensors."""
-        # The range of an axis reads a tensor as it was at first.
-        return [
-            each
-            for each in self.stages
-            if any(self.stage_map.get(tensor.op) is stage for tensor in each.op.input_tensors)
-        ]
-
-    def consumes(self, reader: Stage, stage: Stage) -> bool:
-        """Whether `reader` reads `stage`, directly or through others."""
-        found = {stage}
-        for each in self.stages:  # what is read stands before what reads it
-            if any(self.stage_map.get(tensor.op) in found for tensor in each.op.input_tensors):
-                found.add(each)
-        return reader is not stage and reader in found
 
     # -- Changing the graph -----------------------------------------------------------------------
 
@@ -223,7 +198,7 @@ class Schedule(Traced):
         name = f"{source.name}.{self._scope('cache_access', scope)}"
         copy, changed = read_by_axes(source, stage.op, name)
         made = self._insert(self.stages.index(stage), copy.op, scope, stage)
-        self._rewrite(lambda each: changed if each is stage else each.op)
+        self.rewrite(lambda each: changed if each is stage else each.op)
         return made.op.output(0)
 
     @primitive
@@ -435,13 +410,13 @@ class Schedule(Traced):
             self._insert(self.stages.index(beside) + 1, copy.op, "", beside)
         offsets = [copy for source, copy in copies.items() if is_offset(source.dtype, copy.dtype)]
         if not offsets:
-            self._rewrite(lambda each: new if each is stage else each.op)
+            self.rewrite(lambda each: new if each is stage else each.op)
             stage.restart(stage.op)
             return [stage.op.output(0), *stage.op.input_tensors]
         total, excess, difference = without_offset(new, offsets[0])
         for made, scope in ((excess, ""), (total, stage.scope)):
             self._insert(self.stages.index(stage), made, scope, stage)
-        self._rewrite(lambda each: difference if each is stage else each.op)
+        self.rewrite(lambda each: difference if each is stage else each.op)
         stage.restart(stage.op)
         stage.set_scope("")
         stage.compute_inline()
@@ -516,7 +491,7 @@ class Schedule(Traced):
         """Let `stage` compute `op`, which reads a new stage that computes `before`."""
         others = dict(zip(stage.op.outputs, op.outputs, strict=True))
         self._insert(self.stages.index(stage), before, scope, stage)
-        self._now_computes(stage, op)
+        self.now_computes(stage, op)
         stage.restart(op)
         stage.storage_alignments = {}
         self._read_others(others, [each for each in self.stages if each.op is not before])
@@ -524,63 +499,7 @@ class Schedule(Traced):
     def _read_others(self, others: Mapping[Tensor, Tensor], readers: Iterable[Stage]) -> None:
         """Let `readers` read other tensors."""
         asked = set(readers)
-        self._rewrite(lambda stage: reading(stage.op, others) if stage in asked else stage.op)
-
-    def _rewrite(self, change: Callable[[Stage], Operation]) -> None:
-        """Let each stage compute what `change` makes of it, and those that read it read that."""
-        later: dict[Tensor, Tensor] = {}
-        for stage in self.stages:
-            old = stage.op
-            new = reading(change(stage), later)
-            if new is not old:
-                self._now_computes(stage, new)
-                later.update(zip(old.outputs, new.outputs, strict=True))
-
-    def transform_layout(self, stage: Stage, mapping: Any) -> list[IterVar]:
-        """See :meth:`Stage.transform_layout`."""
-        where = f"{stage.name}: transform_layout"
-        stage.check_predicate(where)
-        if isinstance(stage.op, ComputeOp):
-            axes = stage.op.axis
-            if stage.relations or stage.leaf_iter_vars != stage.all_iter_vars:
-                raise CompileError(
-                    f"{where}: expected a stage whose loops are as they began, got "
-                    f"{', '.join(each.name for each in stage.leaf_iter_vars)}: transform first"
-                )
-        elif isinstance(stage.op, PlaceholderOp):
-            names = [f"i{i}" for i in range(stage.op.output(0).ndim)]
-            axes = data_axes(names, stage.op.shape)
-        else:
-            raise CompileError(
-                f"{where}: expected a tensor of te.compute or te.placeholder, got one of "
-                f"{type(stage.op).__name__}"
-            )
-        for reader in self.readers(stage):
-            if not isinstance(reader.op, ComputeOp):
-                raise CompileError(
-                    f"{where}: expected to be read element by element, but {reader.name} reads "
-                    f"{stage.name} as a whole"
-                )
-        for reader in self.stages:
-            for axis, tensor in read_by_ranges(reader.op):
-                if self.stage_map.get(tensor.op) is stage:
-                    raise CompileError(
-                        f"{where}: expected to be read by elements of other tensors only, but the "
-                        f"range of axis {axis.name} of {reader.name} reads {stage.name}: transform "
-                        f"a copy, as s.cache_read({stage.name}, ...) makes it"
-                    )
-        layout = index_map(stage.name, axes, mapping)
-        old, new = stage.op, in_layout(stage.op, layout)
-        tensors = dict(zip(old.outputs, new.outputs, strict=True))
-        self._rewrite(lambda reader: reading_layout(reader.op, tensors, layout))
-        self._now_computes(stage, new)
-        stage.restart(new)
-        return list(stage.leaf_iter_vars[: len(layout.axis)])
-
-    def _now_computes(self, stage: Stage, op: Operation) -> None:
-        self.outputs = tuple(op if each is stage.op else each for each in self.outputs)
-        self.stage_map[op] = stage
-        stage.op = op
+        self.rewrite(lambda stage: reading(stage.op, others) if stage in asked else stage.op)
 
     # -- For lowering -----------------------------------------------------------------------------
 
@@ -603,37 +522,6 @@ class Schedule(Traced):
                 each.attach_ivar = _loop_now(each.attach_stage, each.attach_ivar)
         return made
 
-    def before(self, stage: Stage) -> list[Stage]:
-        """A stage and those that are computed for it alone, from one placeholder, which is the
-        first: what ``compute_ahead`` takes out of the program.
-
-        Raises
-        ------
-        CompileError
-            When it isn't made so.
-        """
-        where = f"{stage.name}: compute_ahead"
-        found = [self.stage_map[op] for op in in_order([stage.op])]
-        found.sort(key=lambda each: isinstance(each.op, ComputeOp))
-        sources = [each.op for each in found if not isinstance(each.op, ComputeOp)]
-        if len(sources) != 1 or not isinstance(sources[0], PlaceholderOp):
-            listed = " and ".join(str(op) for op in sources) or "nothing"
-            raise CompileError(
-                f"{where}: expected to be computed from one placeholder, but it is from {listed}"
-            )
-        if stage.op.num_outputs > 1 or stage.group is not None:
-            what = "several" if stage.group is None else f"one of {stage.group}"
-            raise CompileError(f"{where}: expected a single tensor, got {what}")
-        for each in found[:-1]:
-            for other in (*self.readers(each), each.attach_stage or stage):
-                if other not in found:
-                    what = "computed at a loop of" if other is each.attach_stage else "read by"
-                    raise CompileError(
-                        f"{where}: expected {each.name} to be there for {stage.name} alone, but it "
-                        f"is {what} {other.name}"
-                    )
-        return found
-
     def without_ahead(self) -> tuple[Schedule, dict[Tensor, Schedule]]:
         """One in which what ``compute_ahead`` computes is an argument, and how that is computed:
         for each placeholder a schedule, whose output it is."""
@@ -641,7 +529,7 @@ class Schedule(Traced):
             return self, {}
         made, parts = self._copy(self.stages, self.outputs), {}
         for stage in [each for each in made.stages if each.is_ahead]:
-            before = made.before(stage)
+            before = stage.stages_before()
             parts[before[0].op.output(0)] = made._copy(before, (stage.op,))
             made._replace_by_argument(before)
         return made, parts
@@ -651,7 +539,7 @@ class Schedule(Traced):
         source, stage = before[0], before[-1]
         tensor = stage.op.output(0)
         given = PlaceholderOp(source.name, tensor.shape, tensor.dtype)
-        self._rewrite(lambda each: given if each is stage else each.op)
+        self.rewrite(lambda each: given if each is stage else each.op)
         stage.restart(given)
         self.stages = [each for each in self.stages if each is stage or each not in before]
         for op, each in self.stage_map.items():

@@ -2,67 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, final
+from collections.abc import Callable, Sequence
+from typing import Any, final
 
 from minitvm.runtime.errors import CompileError
-from minitvm.te.schedules.graph import root_axes
-from minitvm.te.schedules.relation import Fuse, Rebase, Relation, Singleton, Split, leaves_below
-from minitvm.te.schedules.trace import Trace, Traced, primitive
-from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, ScanOp, Tensor
-from minitvm.te.tensor_intrin import TensorIntrin
-from minitvm.tir import expr as e
-from minitvm.tir.expr import IterType, IterVar, PrimExpr, Reduce, Var
-from minitvm.tir.functor import free_vars
-from minitvm.tir.stmt import ForKind
-
-if TYPE_CHECKING:
-    from minitvm.te.schedules.schedule import Schedule
-
-PRAGMAS = (
-    "auto_unroll_max_step",
-    "debug_skip_region",
-    "import_llvm",
-    "loop_partition_hint",
-    "parallel_barrier_when_finish",
-    "parallel_launch_point",
-    "parallel_stride_pattern",
-    "unroll_explicit",
+from minitvm.te.schedules.graph import (
+    in_layout,
+    in_order,
+    read_by_ranges,
+    reading_layout,
+    root_axes,
 )
-_KIND_NAMES = {
-    ForKind.VECTORIZED: "vectorized",
-    ForKind.UNROLLED: "unrolled",
-    ForKind.PARALLEL: "parallel",
-    ForKind.THREAD_BINDING: "bound to a thread axis",
-}
-# Combinations that a vector's lanes can be reduced with.
-_LANE_REDUCERS = (e.Add, e.Mul, e.Min, e.Max, e.And, e.Or)
-
-
-@final
-@dataclass(slots=True)
-class LoopAttrs:
-    """What was said about one loop."""
-
-    kind: ForKind = ForKind.SERIAL
-    thread: IterVar | None = None
-    intrin: TensorIntrin | None = None
-    pragmas: list[tuple[str, PrimExpr]] = field(default_factory=list)
-    prefetches: list[tuple[Tensor, PrimExpr]] = field(default_factory=list)
+from minitvm.te.schedules.index_map import index_map
+from minitvm.te.schedules.loop_nest import LoopNest, names_of
+from minitvm.te.schedules.stage_graph import StageGraph
+from minitvm.te.schedules.trace import Trace, Traced, primitive
+from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, ScanOp, data_axes
+from minitvm.tir import expr as e
+from minitvm.tir.expr import IterType, IterVar, PrimExpr
+from minitvm.tir.functor import free_vars
 
 
 class Attachable(Traced):
     """What can be computed at a loop of another stage: a stage, or a group of them."""
 
     __slots__ = ("attach_ivar", "attach_stage", "group", "schedule")
-    name: str
+    schedule: StageGraph[Stage]
 
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(self, schedule: StageGraph[Stage]) -> None:
         self.schedule = schedule
         self.group: Group | None = None
         self.attach_stage: Stage | None = None
         self.attach_ivar: IterVar | None = None
+
+    @property
+    def name(self) -> str:
+        raise NotImplementedError
 
     @property
     def calls(self) -> Trace:  # type: ignore[override]  # kept by the schedule
@@ -129,7 +104,7 @@ class Attachable(Traced):
 
 
 @final
-class Stage(Attachable):
+class Stage(LoopNest, Attachable):
     """One operation of a schedule; ``s[C]``.
 
     Attributes
@@ -166,7 +141,7 @@ class Stage(Attachable):
         "store_predicate",
     )
 
-    def __init__(self, op: Operation, schedule: Schedule, is_output: bool = False) -> None:
+    def __init__(self, op: Operation, schedule: StageGraph[Stage], is_output: bool = False) -> None:
         super().__init__(schedule)
         self.origin_op = op
         self.is_output = is_output
@@ -183,12 +158,8 @@ class Stage(Attachable):
         self.op = op
         self.all_iter_vars = list(root_axes(op))
         self.leaf_iter_vars = list(self.all_iter_vars)
-        self.relations: list[Relation] = []
-        self.iter_var_attrs: dict[IterVar, LoopAttrs] = {}
-
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        return self.op.name
+        self.relations = []
+        self.iter_var_attrs = {}
 
     def text_in(self, trace: Trace) -> str:
         return f"s[{trace.tensor(self.origin_op.output(0))}]"
@@ -202,192 +173,6 @@ class Stage(Attachable):
 
     def __repr__(self) -> str:
         return f"stage({self.name})"
-
-    def attrs_of(self, axis: IterVar) -> LoopAttrs:
-        """What was said about a loop."""
-        return self.iter_var_attrs.get(axis) or LoopAttrs()
-
-    # -- Transforming loops -----------------------------------------------------------------------
-
-    @primitive
-    def split(
-        self,
-        parent: IterVar,
-        factor: Any = None,
-        nparts: Any = None,
-        inner_to_outer: bool | None = None,
-    ) -> tuple[IterVar, IterVar]:
-        """Replace a loop by two, the inner of `factor` iterations or the outer of `nparts`.
-
-        Before::
-
-            for i in range(n): C[i] = ...
-
-        After ``s[C].split(i, factor=4)``::
-
-            for i.outer in range(ceildiv(n, 4)):
-                for i.inner in range(4):
-                    if i.outer * 4 + i.inner < n: C[i.outer * 4 + i.inner] = ...
-
-        without the condition where 4 divides n.
-
-        Parameters
-        ----------
-        parent : IterVar
-            A loop of this stage.
-        factor, nparts : int or expression, at least 1
-            Exactly one of them.
-        inner_to_outer : ignored
-            Classic.
-
-        Returns
-        -------
-        (IterVar, IterVar)
-            The outer and the inner loop.
-
-        Raises
-        ------
-        CompileError
-            When `parent` is none of the loops, was vectorized, unrolled or the like already, or
-            not exactly one positive number is given.
-        """
-        place = self._plain_leaf("split", parent)
-        if (factor is None) == (nparts is None):
-            raise CompileError(
-                f"{self.name}: split of {parent.name}: expected either factor or nparts, got "
-                f"{'both' if factor is not None else 'neither'}"
-            )
-        given = {"factor": factor, "nparts": nparts}
-        parts = {key: self._part(parent, key, value) for key, value in given.items()}
-        outer, inner = (_derived(parent, f"{parent.name}.{end}") for end in ("outer", "inner"))
-        self.relations.append(Split(parent, outer, inner, **parts))
-        self.all_iter_vars += [outer, inner]
-        self.leaf_iter_vars[place : place + 1] = [outer, inner]
-        return outer, inner
-
-    def _part(self, parent: IterVar, key: str, value: Any) -> PrimExpr | None:
-        if value is None:
-            return None
-        where = f"{self.name}: split of {parent.name}: {key}"
-        with e.naming(where):
-            made = e.as_index(value)
-        known, most = e.const_int(made), 2 ** (parent.var.dtype.bits - 1) - 1
-        if known is not None and known < 1:
-            raise CompileError(f"{where}: expected 1 or more, got {known}")
-        if known is not None and known > most:
-            raise CompileError(
-                f"{where}: expected {most} at most, which {parent.name} can count, got {known}"
-            )
-        for var in free_vars(made):
-            if var.axis:
-                raise CompileError(f"{where}: expected no loop variable in it, got {var.name}")
-        return made
-
-    @primitive
-    def fuse(self, *args: Any) -> IterVar:
-        """Replace neighbouring loops by one over all their iterations.
-
-        Before::
-
-            for i in range(n):
-                for j in range(m): C[i, j] = ...
-
-        After ``s[C].fuse(i, j)``::
-
-            for i.j.fused in range(n * m): C[i.j.fused // m, i.j.fused % m] = ...
-
-        Parameters
-        ----------
-        args : IterVar, each
-            Loops of this stage, each directly inside of the one before. None makes a loop that
-            runs once, outside of all others.
-
-        Raises
-        ------
-        CompileError
-            When one is none of the loops, they aren't neighbours, or data and reduce axes are
-            mixed.
-        """
-        axes = list(args[0]) if len(args) == 1 and isinstance(args[0], (list, tuple)) else [*args]
-        if not axes:
-            if isinstance(self.op, ScanOp):
-                raise CompileError(
-                    f"{self.name}: fuse: expected a loop whose iterations may be regrouped, got "
-                    "a scan"
-                )
-            made = IterVar(None, Var("singleton", axis=True))
-            self.relations.append(Singleton(made))
-            self.all_iter_vars.append(made)
-            self.leaf_iter_vars.insert(0, made)
-            return made
-        places = [self._plain_leaf("fuse", axis) for axis in axes]
-        if places != list(range(places[0], places[0] + len(places))):
-            raise CompileError(
-                f"{self.name}: fuse: expected loops each directly inside of the one before, got "
-                f"{_names(axes)} where the loops are {_names(self.leaf_iter_vars)}: reorder first"
-            )
-        if len({axis.iter_type for axis in axes}) > 1:
-            raise CompileError(
-                f"{self.name}: fuse: expected either data axes or reduce axes, got both: "
-                f"{_names(axes)}"
-            )
-        fused: IterVar = axes[0]
-        for inner in axes[1:]:
-            fused = self._fuse_two(fused, inner)
-        return fused
-
-    def _fuse_two(self, outer: IterVar, inner: IterVar) -> IterVar:
-        place = self.leaf_iter_vars.index(outer)
-        fused = _derived(outer, f"{outer.name}.{inner.name}.fused", inner)
-        self.relations.append(Fuse(outer, inner, fused))
-        self.all_iter_vars.append(fused)
-        self.leaf_iter_vars[place : place + 2] = [fused]
-        return fused
-
-    @primitive
-    def reorder(self, *args: IterVar) -> None:
-        """Put loops in the given order, outermost first, in the places that they have together;
-        the others stay where they are.
-
-        Raises
-        ------
-        CompileError
-            When one is none of the loops, or is there twice.
-        """
-        where = f"{self.name}: reorder"
-        places = [self.leaf_index(where, axis) for axis in args]
-        repeated = [axis.name for i, axis in enumerate(args) if places[i] in places[:i]]
-        if repeated:
-            raise CompileError(f"{where}: expected each loop once, got {repeated[0]} again")
-        for place, axis in zip(sorted(places), args, strict=True):
-            self.leaf_iter_vars[place] = axis
-
-    @primitive
-    def tile(
-        self, x_parent: IterVar, y_parent: IterVar, x_factor: Any, y_factor: Any
-    ) -> tuple[IterVar, IterVar, IterVar, IterVar]:
-        """Split two loops and put the two outer ones outside: ``for x.outer: for y.outer: for
-        x.inner: for y.inner``, which are returned in this order.
-
-        Raises
-        ------
-        CompileError
-            As :meth:`split` and :meth:`reorder`.
-        """
-        if x_parent is y_parent:
-            raise CompileError(f"{self.name}: tile: expected two loops, got {x_parent.name} twice")
-        self._plain_leaf("tile", x_parent)
-        self._plain_leaf("tile", y_parent)
-        for axis, factor in ((x_parent, x_factor), (y_parent, y_factor)):
-            if factor is None:
-                raise CompileError(
-                    f"{self.name}: tile: expected a factor for {axis.name}, got None"
-                )
-            self._part(axis, "factor", factor)
-        x_outer, x_inner = self.split(x_parent, x_factor)
-        y_outer, y_inner = self.split(y_parent, y_factor)
-        self.reorder(x_outer, y_outer, x_inner, y_inner)
-        return x_outer, y_outer, x_inner, y_inner
 
     @primitive
     def compute_inline(self) -> Stage:
@@ -406,8 +191,8 @@ class Stage(Attachable):
             )
         if self.op.reduce_axis:
             raise CompileError(
-                f"{where}: expected no reduction, got one over {_names(self.op.reduce_axis)}: use "
-                "compute_at"
+                f"{where}: expected no reduction, got one over {names_of(self.op.reduce_axis)}: "
+                "use compute_at"
             )
         for reader in self.schedule.readers(self):
             if not isinstance(reader.op, ComputeOp):
@@ -447,7 +232,7 @@ class Stage(Attachable):
             element by element, or something else reads that.
         """
         self.check_movable("compute_ahead")
-        self.schedule.before(self)
+        self.stages_before()
         self.compute_root()
         self.is_ahead = True
         return self
@@ -464,161 +249,6 @@ class Stage(Attachable):
         self.is_ahead = False
         if parent is not None:
             self.inlined = False
-
-    # -- How loops run ----------------------------------------------------------------------------
-
-    @primitive
-    def vectorize(self, var: IterVar) -> None:
-        """Run the iterations of a loop as lanes of vectors. Its extent must be a constant by then.
-
-        A reduce axis becomes a reduction over lanes, for sums, products, minima and maxima.
-
-        Raises
-        ------
-        CompileError
-            When `var` is none of the loops, or a reduction over it can't be split among lanes.
-        """
-        where = f"{self.name}: vectorize"
-        self.leaf_index(where, var)
-        if var.iter_type == IterType.COMM_REDUCE and not self._reduces_lanes():
-            raise CompileError(
-                f"{where}: expected a loop over data, or a sum, product, minimum or maximum, got "
-                f"the reduction over {var.name}, which lanes can't share: use rfactor, and "
-                "vectorize the new axis"
-            )
-        self._check_unordered(where, var)
-        self._set_kind(var, ForKind.VECTORIZED)
-
-    def _reduces_lanes(self) -> bool:
-        assert isinstance(self.op, ComputeOp)
-        (first, *more) = self.op.body
-        return (
-            isinstance(first, Reduce)
-            and not more
-            and isinstance(first.combiner.result[0], _LANE_REDUCERS)
-        )
-
-    @primitive
-    def unroll(self, var: IterVar) -> None:
-        """Write out the iterations of a loop one after the other. Its extent must be a constant.
-
-        Raises
-        ------
-        CompileError
-            When `var` is none of the loops.
-        """
-        self.leaf_index(f"{self.name}: unroll", var)
-        self._set_kind(var, ForKind.UNROLLED)
-
-    @primitive
-    def parallel(self, var: IterVar) -> None:
-        """Share the iterations of a loop among threads.
-
-        Raises
-        ------
-        CompileError
-            When `var` is none of the loops, or a reduce axis: threads would race.
-        """
-        where = f"{self.name}: parallel"
-        self.leaf_index(where, var)
-        if var.iter_type == IterType.COMM_REDUCE:
-            raise CompileError(
-                f"{where}: expected a loop over data, got the reduction over {var.name}, whose "
-                "result all threads would write: use rfactor, and run the new axis in parallel"
-            )
-        self._check_unordered(where, var)
-        self._set_kind(var, ForKind.PARALLEL)
-
-    def _check_unordered(self, where: str, var: IterVar) -> None:
-        if var.iter_type == IterType.ORDERED:
-            raise CompileError(
-                f"{where}: expected a loop whose iterations are independent, got the scan over "
-                f"{var.name}: use the axes of its update"
-            )
-
-    @primitive
-    def bind(self, ivar: IterVar, thread_ivar: IterVar) -> None:
-        """Run the iterations of a loop on an axis of a device's threads. A CPU has none: building
-        for one is an error then.
-
-        Raises
-        ------
-        CompileError
-            When `ivar` is none of the loops, or `thread_ivar` no thread axis.
-        """
-        self.leaf_index(f"{self.name}: bind", ivar)
-        if not isinstance(thread_ivar, IterVar) or not thread_ivar.thread_tag:
-            raise CompileError(
-                f"{self.name}: bind: expected an axis of te.thread_axis, got {thread_ivar!r}"
-            )
-        self._set_kind(ivar, ForKind.THREAD_BINDING)
-        self._edit_attrs(ivar).thread = thread_ivar
-
-    @primitive
-    def pragma(self, var: IterVar, pragma_type: str, pragma_value: Any = None) -> None:
-        """Say something about a loop to the passes.
-
-        ``auto_unroll_max_step`` (steps), ``unroll_explicit``: how the loops inside are unrolled.
-        ``parallel_launch_point``, ``parallel_barrier_when_finish``, ``parallel_stride_pattern``:
-        how threads share loops. ``loop_partition_hint``: take conditions out of this loop.
-        ``debug_skip_region``: leave the body out, to time the rest. ``import_llvm``: LLVM IR text
-        to link in.
-
-        Raises
-        ------
-        CompileError
-            When `var` is none of the loops, or there is no such pragma.
-        """
-        self.leaf_index(f"{self.name}: pragma", var)
-        if pragma_type not in PRAGMAS:
-            raise CompileError(
-                f"{self.name}: pragma: expected one of {', '.join(PRAGMAS)}, got {pragma_type!r}"
-            )
-        with e.naming(f"{self.name}: pragma {pragma_type}"):
-            value = e.as_expr(1 if pragma_value is None else pragma_value)
-        self._edit_attrs(var).pragmas.append((pragma_type, value))
-
-    @primitive
-    def prefetch(self, tensor: Tensor, var: IterVar, offset: Any) -> None:
-        """In each iteration of a loop ask for what the iteration `offset` later reads of a tensor.
-
-        Raises
-        ------
-        CompileError
-            When `var` is none of the loops, or this stage does not read `tensor`.
-        """
-        where = f"{self.name}: prefetch"
-        self.leaf_index(where, var)
-        read = {self.schedule.now(each) for each in self.op.input_tensors}
-        if not isinstance(tensor, Tensor) or self.schedule.now(tensor) not in read:
-            raise CompileError(f"{where}: expected a tensor that {self.name} reads, got {tensor!r}")
-        with e.naming(f"{where}: offset"):
-            distance = e.as_index(offset)
-        self._edit_attrs(var).prefetches.append((tensor, distance))
-
-    @primitive
-    def tensorize(self, var: IterVar, tensor_intrin: TensorIntrin) -> None:
-        """Replace a loop and all inside of it by an intrinsic that computes the same, which is
-        checked when the schedule is lowered.
-
-        Raises
-        ------
-        CompileError
-            When `var` is none of the loops, or `tensor_intrin` is no intrinsic.
-        """
-        self.leaf_index(f"{self.name}: tensorize", var)
-        if not isinstance(tensor_intrin, TensorIntrin):
-            raise CompileError(
-                f"{self.name}: tensorize: expected what te.decl_tensor_intrin made, got "
-                f"{tensor_intrin!r}"
-            )
-        self._edit_attrs(var).intrin = tensor_intrin
-
-    def _set_kind(self, var: IterVar, kind: ForKind) -> None:
-        self._edit_attrs(var).kind = kind
-
-    def _edit_attrs(self, var: IterVar) -> LoopAttrs:
-        return self.iter_var_attrs.setdefault(var, LoopAttrs())
 
     # -- Memory -----------------------------------------------------------------------------------
 
@@ -658,7 +288,7 @@ class Stage(Attachable):
             if var.axis and var not in own:
                 raise CompileError(
                     f"{self.name}: set_store_predicate: expected a condition on the axes of "
-                    f"{self.name} ({_names(self.all_iter_vars)}), found {var.name}"
+                    f"{self.name} ({names_of(self.all_iter_vars)}), found {var.name}"
                 )
         self.store_predicate = condition
 
@@ -674,7 +304,7 @@ class Stage(Attachable):
         """
         where = f"{self.name}: storage_align"
         if not isinstance(self.op, ComputeOp) or not any(axis is own for own in self.op.axis):
-            own = _names(self.op.axis) if isinstance(self.op, ComputeOp) else "none"
+            own = names_of(self.op.axis) if isinstance(self.op, ComputeOp) else "none"
             raise CompileError(f"{where}: expected one of its data axes ({own}), got {axis!r}")
         if not isinstance(factor, int) or not isinstance(offset, int) or factor < 1:
             raise CompileError(f"{where}: expected whole numbers, got {factor!r}, {offset!r}")
@@ -724,7 +354,46 @@ class Stage(Attachable):
             When the map can't be inverted, a dimension is no constant, or loops were transformed
             already.
         """
-        return self.schedule.transform_layout(self, mapping_function)
+        where = f"{self.name}: transform_layout"
+        self.check_predicate(where)
+        layout = index_map(self.name, self._axes_to_map(where), mapping_function)
+        graph = self.schedule
+        for reader in graph.readers(self):
+            if not isinstance(reader.op, ComputeOp):
+                raise CompileError(
+                    f"{where}: expected to be read element by element, but {reader.name} reads "
+                    f"{self.name} as a whole"
+                )
+        for reader in graph.stages:
+            for axis, tensor in read_by_ranges(reader.op):
+                if graph.stage_map.get(tensor.op) is self:
+                    raise CompileError(
+                        f"{where}: expected to be read by elements of other tensors only, but the "
+                        f"range of axis {axis.name} of {reader.name} reads {self.name}: transform "
+                        f"a copy, as s.cache_read({self.name}, ...) makes it"
+                    )
+        old, new = self.op, in_layout(self.op, layout)
+        tensors = dict(zip(old.outputs, new.outputs, strict=True))
+        graph.rewrite(lambda reader: reading_layout(reader.op, tensors, layout))
+        graph.now_computes(self, new)
+        self.restart(new)
+        return list(self.leaf_iter_vars[: len(layout.axis)])
+
+    def _axes_to_map(self, where: str) -> Sequence[IterVar]:
+        """The dimensions whose layout `transform_layout` may change."""
+        if isinstance(self.op, PlaceholderOp):
+            return data_axes([f"i{i}" for i in range(self.ndim)], self.op.shape)
+        if not isinstance(self.op, ComputeOp):
+            raise CompileError(
+                f"{where}: expected a tensor of te.compute or te.placeholder, got one of "
+                f"{type(self.op).__name__}"
+            )
+        if self.relations or self.leaf_iter_vars != self.all_iter_vars:
+            raise CompileError(
+                f"{where}: expected a stage whose loops are as they began, got "
+                f"{', '.join(each.name for each in self.leaf_iter_vars)}: transform first"
+            )
+        return self.op.axis
 
     # -- Checks -----------------------------------------------------------------------------------
 
@@ -757,56 +426,9 @@ class Stage(Attachable):
                 f"{self.store_predicate}: call set_store_predicate afterwards"
             )
 
-    def leaf_index(self, where: str, axis: Any) -> int:
-        """The place of a loop among the loops.
-
-        Raises
-        ------
-        CompileError
-            When it is none of them.
-        """
-        for i, leaf in enumerate(self.leaf_iter_vars):
-            if leaf is axis:
-                return i
-        if not isinstance(axis, IterVar):
-            got = repr(axis)
-        else:
-            got = f"axis {axis.name}{self._fate(axis)}"
-        raise CompileError(
-            f"{where}: expected one of the loops of {self.name} "
-            f"({_names(self.leaf_iter_vars) or 'it has none'}), got {got}"
-        )
-
-    def _fate(self, axis: IterVar) -> str:
-        """What became of an axis that is no loop."""
-        for relation in self.relations:
-            if any(source is axis for source in relation.sources):
-                verb = {Split: "split into", Fuse: "fused into"}.get(type(relation), "now")
-                return f", which was {verb} {_names(relation.results)}"
-        for stage in self.schedule.stages:
-            if any(own is axis for own in stage.all_iter_vars):
-                return f", which is one of {stage.name}"
-        return ""
-
-    def _plain_leaf(self, what: str, axis: Any) -> int:
-        """The place of a loop of which it was not said yet how it runs."""
-        place = self.leaf_index(f"{self.name}: {what}", axis)
-        if axis.iter_type == IterType.ORDERED:
-            raise CompileError(
-                f"{self.name}: {what}: expected a loop whose iterations may be regrouped, got the "
-                f"scan over {axis.name}"
-            )
-        attrs = self.attrs_of(axis)
-        if attrs.kind != ForKind.SERIAL or attrs.intrin is not None:
-            how = "tensorized" if attrs.intrin is not None else _KIND_NAMES[attrs.kind]
-            raise CompileError(
-                f"{self.name}: {what}: axis {axis.name} is {how} already: {what} first"
-            )
-        return place
-
     # -- For lowering -----------------------------------------------------------------------------
 
-    def copy(self, schedule: Schedule) -> Stage:
+    def copy(self, schedule: StageGraph[Stage]) -> Stage:
         """This stage in a copy of its schedule, without its place."""
         made = Stage(self.op, schedule, self.is_output)
         made.origin_op = self.origin_op
@@ -821,6 +443,37 @@ class Stage(Attachable):
         made.iter_var_attrs = dict(self.iter_var_attrs)
         return made
 
+    def stages_before(self) -> list[Stage]:
+        """This stage and those that are computed for it alone, from one placeholder, which is the
+        first: what ``compute_ahead`` takes out of the program.
+
+        Raises
+        ------
+        CompileError
+            When it isn't made so.
+        """
+        where = f"{self.name}: compute_ahead"
+        found = [self.schedule.stage_map[op] for op in in_order([self.op])]
+        found.sort(key=lambda each: isinstance(each.op, ComputeOp))
+        sources = [each.op for each in found if not isinstance(each.op, ComputeOp)]
+        if len(sources) != 1 or not isinstance(sources[0], PlaceholderOp):
+            listed = " and ".join(str(op) for op in sources) or "nothing"
+            raise CompileError(
+                f"{where}: expected to be computed from one placeholder, but it is from {listed}"
+            )
+        if self.op.num_outputs > 1 or self.group is not None:
+            what = "several" if self.group is None else f"one of {self.group}"
+            raise CompileError(f"{where}: expected a single tensor, got {what}")
+        for each in found[:-1]:
+            for other in (*self.schedule.readers(each), each.attach_stage or self):
+                if other not in found:
+                    what = "computed at a loop of" if other is each.attach_stage else "read by"
+                    raise CompileError(
+                        f"{where}: expected {each.name} to be there for {self.name} alone, but it "
+                        f"is {what} {other.name}"
+                    )
+        return found
+
     def begins_elsewhere(self, axis: IterVar) -> bool:
         """Whether a root axis may begin at something other than 0."""
         placed = self.attach_stage or (self.group and self.group.attach_stage)
@@ -829,20 +482,6 @@ class Stage(Attachable):
         is_data = axis.iter_type == IterType.DATA_PAR
         return bool(is_data and placed) or (axis.dom is not None and e.const_int(axis.dom.min) != 0)
 
-    def rebase(self, axis: IterVar) -> None:
-        """Let the loop of a root axis begin at 0."""
-        made = _derived(axis, axis.name)
-        self.relations.append(Rebase(axis, made))
-        self.all_iter_vars.append(made)
-        self.leaf_iter_vars[self.leaf_iter_vars.index(axis)] = made
-        if axis in self.iter_var_attrs:
-            self.iter_var_attrs[made] = self.iter_var_attrs.pop(axis)
-
-    def reduce_leaves(self) -> set[IterVar]:
-        """The axes that come from reduce axes."""
-        roots = self.op.reduce_axis if isinstance(self.op, ComputeOp) else ()
-        return leaves_below(self.relations, roots)
-
 
 @final
 class Group(Attachable):
@@ -850,12 +489,12 @@ class Group(Attachable):
 
     __slots__ = ("stages",)
 
-    def __init__(self, schedule: Schedule, stages: Sequence[Stage]) -> None:
+    def __init__(self, schedule: StageGraph[Stage], stages: Sequence[Stage]) -> None:
         super().__init__(schedule)
         self.stages = list(stages)
 
     @property
-    def name(self) -> str:  # type: ignore[override]
+    def name(self) -> str:
         return "_".join(["group", *[stage.name for stage in self.stages]])
 
     def text_in(self, trace: Trace) -> str:
@@ -866,13 +505,3 @@ class Group(Attachable):
 
     def __repr__(self) -> str:
         return f"group({', '.join(stage.name for stage in self.stages)})"
-
-
-def _derived(source: IterVar, name: str, other: IterVar | None = None) -> IterVar:
-    dtypes = [source.var.dtype] + ([] if other is None else [other.var.dtype])
-    widest = max(dtypes, key=lambda dtype: dtype.bits)
-    return IterVar(None, Var(name, widest, axis=True), source.iter_type)
-
-
-def _names(axes: Iterable[IterVar]) -> str:
-    return ", ".join(str(getattr(axis, "name", axis)) for axis in axes)
