@@ -16,6 +16,7 @@ import itertools
 from collections.abc import Callable
 from typing import TypeGuard, final
 
+from minitvm.arith.work import estimated_work
 from minitvm.codegen.expression import ExpressionEmitter
 from minitvm.codegen.gil import needs_the_gil
 from minitvm.codegen.llvm_text import FunctionText, Value, element_type, integer, lanes_of
@@ -32,6 +33,10 @@ PARALLEL_FOR = "minitvm_parallel_for"
 # int barrier(void* region, int64_t tasks)
 BARRIER = "minitvm_barrier"
 
+# Operations from which on a parallel loop starts threads: 0.8 us of vectorised code, which is where
+# two threads that are awake begin to gain, and some 30 us of code that isn't vectorised.
+LEAST_WORK = 50_000.0
+
 LAUNCH_POINT = "pragma_parallel_launch_point"
 BARRIER_WHEN_FINISH = "pragma_parallel_barrier_when_finish"
 STRIDE_PATTERN = "pragma_parallel_stride_pattern"
@@ -43,6 +48,11 @@ _ENVIRONMENT = (
 )
 
 _Captured = tuple[Var | Buffer, Value]  # something from outside, and its value there
+
+
+def pays_threads(node: Stmt) -> PrimExpr:
+    """Whether `node` is enough work for threads: a condition on variables outside of it."""
+    return e.greater_equal(estimated_work(node), LEAST_WORK)
 
 
 @final

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import final
 
 from minitvm.codegen.gil import needs_the_gil
-from minitvm.codegen.work import pays_threads
+from minitvm.codegen.parallel import pays_threads
 from minitvm.explanation.amount import Amount, Sizes, total, value_of
 from minitvm.runtime.record import record
 from minitvm.tir import expr as e
