@@ -28,7 +28,7 @@ ROOMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "te": ("te", (*_IR, "operators", "arith")),
     "passes": ("passes", (*_IR, "operators", "arith", "te")),
     "pipeline": ("pass_config pass_context lower", (*_IR, "te", "passes")),
-    "target": ("target", ("runtime",)),
+    "target": ("target processors", ("runtime",)),
     "auto-scheduler": ("auto_scheduler", (*_IR, "arith", "te", "target")),
     "classic names": (
         "error ir nd tir transform contrib",
