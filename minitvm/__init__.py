@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from minitvm import contrib, error, ir, nd, runtime, target, te, tir, transform
 from minitvm.auto_scheduler import auto_schedule
-from minitvm.codegen.build import build
-from minitvm.codegen.prepack import prepack
+from minitvm.driver.build import build
+from minitvm.driver.prepack import prepack
 from minitvm.ir import IRModule
-from minitvm.lower import lower
-from minitvm.op import convert
+from minitvm.lowering.lower import lower
 from minitvm.runtime import (
     CompileError,
     DataType,
@@ -58,6 +57,7 @@ from minitvm.target import Target
 from minitvm.te import *  # noqa: F403  # the classic face: tvm.compute is te.compute
 from minitvm.te import __all__ as _te_names
 from minitvm.tir import Select, call_extern, call_llvm_intrin, call_packed
+from minitvm.tir.op import convert
 
 if TYPE_CHECKING:
     from minitvm.explanation.explain import explain as explain

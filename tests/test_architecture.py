@@ -74,11 +74,11 @@ IMPORTED_INSIDE = {
     ("minitvm.runtime.device_api.registry", "minitvm.runtime.device_api.ext_dev"),
     ("minitvm.runtime.ndarray", "minitvm.runtime.call_path"),
     ("minitvm.te", "minitvm.te.hybrid"),
-    ("minitvm.te.stage", "minitvm.te.schedule"),
-    ("minitvm.expr", "minitvm.functor"),
-    ("minitvm.expr", "minitvm.printer"),
-    ("minitvm.stmt", "minitvm.printer"),
-    ("minitvm.stmt", "minitvm.functor"),
+    ("minitvm.te.schedules.stage", "minitvm.te.schedules.schedule"),
+    ("minitvm.tir.expr", "minitvm.tir.functor"),
+    ("minitvm.tir.expr", "minitvm.tir.printer"),
+    ("minitvm.tir.stmt", "minitvm.tir.printer"),
+    ("minitvm.tir.stmt", "minitvm.tir.functor"),
 }
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import minitvm as tvm
 from minitvm import te
-from minitvm.codegen.build import module_text
 from minitvm.codegen.options import CodegenOptions
+from minitvm.driver.build import module_text
 from minitvm.processors import PROCESSORS
 from minitvm.runtime import host as host_module
 from minitvm.runtime.errors import CompileError
