@@ -13,6 +13,7 @@ array([2., 2., 2.], dtype=float32)
 """
 
 import importlib
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,11 +69,26 @@ _ON_DEMAND = {
     "load_device_plugin": "minitvm.runtime.device_api.plugin",
 }
 
+# Modules that have moved are importable where they were, too.
+_FORMER = {
+    "minitvm.tir": "buffer expr functor indices interpreter ir_builder op printer scalars stmt "
+    "structural_equal verify te.reducer",
+    "minitvm.transform": "pass_config pass_context",
+    "minitvm.driver": "codegen.build codegen.prepack",
+    "minitvm.te.schedules": "te.schedule te.stage",
+}
+for _room, _names in _FORMER.items():
+    for _former in _names.split():
+        _now = f"{_room}.{_former.split('.')[-1]}"
+        sys.modules[f"minitvm.{_former}"] = importlib.import_module(_now)
+
 
 def __getattr__(name: str) -> Any:
     """What few programs need is imported when it is asked for."""
     if name in _ON_DEMAND:
         return getattr(importlib.import_module(_ON_DEMAND[name]), name)
+    if f"minitvm.{name}" in sys.modules:
+        return sys.modules[f"minitvm.{name}"]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -1,4 +1,4 @@
-"""Values, tensors and calls: the floor of the house, which imports nothing of the rooms above."""
+"""Values, arrays, devices and calls: the floor of the house."""
 
 import importlib
 from typing import Any

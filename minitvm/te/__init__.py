@@ -1,4 +1,4 @@
-"""The expression language, under the names of classic TVM: ``from minitvm import te``."""
+"""The expression language and its schedules: ``from minitvm import te``."""
 
 import importlib
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,7 @@
-"""The loop IR and the functions that make it, under the names of classic TVM: ``minitvm.tir``."""
+"""Both IRs, expressions and loops: nodes, printer, verifier, interpreter, loops written by hand.
+
+The package hands on the names of classic ``tvm.tir``.
+"""
 
 from minitvm.tir import expr, ir_builder, op, stmt
 from minitvm.tir import functor as stmt_functor

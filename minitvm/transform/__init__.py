@@ -1,4 +1,4 @@
-"""The pipeline's options, under the names of classic ``tvm.transform``."""
+"""PassContext and the passes, one file each: from valid loops to valid loops."""
 
 from minitvm.transform.pass_context import PassContext
 

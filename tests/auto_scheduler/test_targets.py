@@ -16,11 +16,10 @@ import minitvm as tvm
 from minitvm import te
 from minitvm.codegen.options import CodegenOptions
 from minitvm.driver.build import module_text
-from minitvm.processors import PROCESSORS
 from minitvm.runtime import host as host_module
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.threads import available_cpus
-from minitvm.target import create
+from minitvm.target import PROCESSORS, create
 
 X86 = "llvm -mtriple=x86_64-unknown-linux-gnu"
 ARM = "llvm -mtriple=aarch64-unknown-linux-gnu"
