@@ -35,7 +35,7 @@ from minitvm.auto_scheduler.contraction import (
     loads_of,
 )
 from minitvm.auto_scheduler.loops import compute_of, fused
-from minitvm.auto_scheduler.tiles import LATENCY, Tile, balanced, rows_side_by_side
+from minitvm.auto_scheduler.tiles import Tile, balanced, rows_side_by_side
 from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import element_of
 from minitvm.te.schedules.schedule import Schedule
@@ -329,7 +329,8 @@ def _tile(
             if rest and grouped:
                 continue
             cycles = tiles * (
-                whole * _cycles(rows, vectors, is_far) + _cycles(rest, vectors, is_far)
+                whole * _cycles(rows, vectors, target, is_far)
+                + _cycles(rest, vectors, target, is_far)
             )
             cycles *= 1 + _REMAINDER * (rest > 0)
             if cycles < least:
@@ -337,12 +338,12 @@ def _tile(
     return best
 
 
-def _cycles(rows: int, vectors: int, is_far: bool) -> float:
+def _cycles(rows: int, vectors: int, target: Target, is_far: bool) -> float:
     """Of a step of a tile, in units of a vector multiply-add."""
     if not rows:
         return 0
     return (
-        max(rows * vectors, rows / 2 + vectors, LATENCY)
+        max(rows * vectors, rows / 2 + vectors, target.multiply_adds_under_way)
         + vectors / 2
         + rows * (0.25 if is_far else 0.05)
     )

@@ -258,7 +258,7 @@ def _blocks(
         made = blocks_of(geometry, tile, target, copied=widens, in_memory=in_memory, whole=in_order)
         return made if is_plain else replace(made, strip=None)
     steps = prod(each or 1 for each in geometry.steps)
-    copies = widens or (contraction.rows and is_plain and thrashes(geometry, steps))
+    copies = widens or (contraction.rows and is_plain and thrashes(geometry, steps, target))
     return Blocks(strip=strip_of(geometry, tile, steps, target) if copies else None)
 
 
