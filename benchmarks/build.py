@@ -9,8 +9,8 @@ import minitvm
 from benchmarks import fresh, small_matmul
 from benchmarks.measure import OURS, Row, Settings, calls, in_turn, interleaved
 from minitvm.codegen import machine_code
-from minitvm.codegen.build import module_text
 from minitvm.codegen.options import CodegenOptions
+from minitvm.driver.build import module_text
 from minitvm.runtime import object_code
 from minitvm.target import Target
 

@@ -11,7 +11,7 @@ import numpy as np
 import minitvm
 from benchmarks import peers
 from benchmarks.measure import OURS
-from minitvm.te.schedule import Schedule
+from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.tensor import Tensor
 
 N = 56

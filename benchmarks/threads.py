@@ -11,10 +11,11 @@ import numpy as np
 import minitvm
 from benchmarks import callers, libgomp, peers
 from benchmarks.measure import OURS, Row, Settings, Timer, calls, interleaved, kernel, on_threads
-from minitvm import ir_builder, runtime, te, tir
-from minitvm.buffer import decl_buffer
-from minitvm.expr import Var
+from minitvm import runtime, te, tir
 from minitvm.runtime.module import Module
+from minitvm.tir import ir_builder
+from minitvm.tir.buffer import decl_buffer
+from minitvm.tir.expr import Var
 
 _ONE = "one thread"
 _SERIAL = "serial loop"

@@ -1,0 +1,1 @@
+"""LLVM IR and machine code: expressions, statements, the entry that a call passes through."""

@@ -1,6 +1,6 @@
 """Conversions between dtypes, and between a value in a register and its bytes in memory.
 
-The meaning is that of :func:`minitvm.scalars.cast`.
+The meaning is that of :func:`minitvm.tir.scalars.cast`.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from minitvm.codegen.lanes import Lanes
 from minitvm.codegen.llvm_text import FunctionText, Value, element_type, lanes_of
 from minitvm.runtime.dtype import FLOAT32
 from minitvm.runtime.record import record
-from minitvm.scalars import round_float
+from minitvm.tir.scalars import round_float
 
 _LN2 = Fraction("0.693147180559945309417232121458176568075500134360255254120680009")
 _LN10 = Fraction("2.302585092994045684017991454684364207601101488628772976033327901")

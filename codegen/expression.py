@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
-from minitvm import expr as e
+from minitvm.arith.fused_index import joined
 from minitvm.codegen.conversion import Conversions
 from minitvm.codegen.integers import Integers
 from minitvm.codegen.llvm_intrinsics import check_intrinsic
@@ -24,16 +24,16 @@ from minitvm.codegen.math import MathFunctions
 from minitvm.codegen.options import CodegenOptions
 from minitvm.codegen.types import memory_type, register_type
 from minitvm.codegen.vector_folds import VectorFolds
-from minitvm.expr import Buffer, BufferStore, PrimExpr, Var
-from minitvm.functor import walk_once
-from minitvm.passes.fused_index import joined
-from minitvm.passes.widen_indices import widened
 from minitvm.runtime.dtype import INT64, DType
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
-from minitvm.scalars import INTRINSICS, VECTOR_FOLDS
-from minitvm.te.dot_product import DOT_PRODUCTS
-from minitvm.te.matrix_product import MATRIX_PRODUCTS
+from minitvm.te.intrinsics.dot_product import DOT_PRODUCTS
+from minitvm.te.intrinsics.matrix_product import MATRIX_PRODUCTS
+from minitvm.tir import expr as e
+from minitvm.tir.expr import Buffer, BufferStore, PrimExpr, Var
+from minitvm.tir.functor import walk_once
+from minitvm.tir.scalars import INTRINSICS, VECTOR_FOLDS
+from minitvm.transform.widen_indices import widened
 
 _FLOAT_BINARY = {e.Add: "fadd", e.Sub: "fsub", e.Mul: "fmul", e.Div: "fdiv"}
 _FLOAT_COMPARE = {e.EQ: "oeq", e.NE: "une", e.LT: "olt", e.LE: "ole", e.GT: "ogt", e.GE: "oge"}

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from minitvm import expr as e
 from minitvm.codegen.llvm_text import NULL, FunctionText, Value
 from minitvm.codegen.work import estimated_work
-from minitvm.expr import PrimExpr
-from minitvm.functor import walk_once
 from minitvm.runtime.errors import CompileError
-from minitvm.stmt import PrimFunc, Stmt
+from minitvm.tir import expr as e
+from minitvm.tir.expr import PrimExpr
+from minitvm.tir.functor import walk_once
+from minitvm.tir.stmt import PrimFunc, Stmt
 
 # Operations from which on a kernel releases the GIL. That costs up to 100 ns, but beside a thread
 # that is busy in Python the kernel then waits for up to 5 ms, the switch interval, to have it back.

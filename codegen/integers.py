@@ -1,6 +1,6 @@
 """Integer arithmetic with every case defined: wrapping, division by zero, shifts out of range.
 
-The meaning is that of :mod:`minitvm.scalars`. A divisor or a shift that is a constant costs no
+The meaning is that of :mod:`minitvm.tir.scalars`. A divisor or a shift that is a constant costs no
 check.
 """
 
@@ -52,7 +52,7 @@ class Integers:
         return self._floor(name, b, quotient, remainder)
 
     def intrinsic(self, name: str, dtype: DType, args: list[Value]) -> Value:
-        """An intrinsic of :data:`minitvm.scalars.INTRINSICS` on integers."""
+        """An intrinsic of :data:`minitvm.tir.scalars.INTRINSICS` on integers."""
         if name not in self._intrinsics:
             raise InternalError(f"intrinsic {name!r} of {dtype} has no lowering")
         return self._intrinsics[name](dtype, args)

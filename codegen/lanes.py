@@ -11,7 +11,7 @@ from typing import final
 from minitvm.codegen.llvm_text import FunctionText, Value, element_type, floating, integer
 from minitvm.runtime.dtype import FLOAT32
 from minitvm.runtime.record import record
-from minitvm.scalars import round_float
+from minitvm.tir.scalars import round_float
 
 
 @final

@@ -1,4 +1,4 @@
-"""The intrinsics of :data:`minitvm.scalars.INTRINSICS`, on scalars and lane by lane on vectors.
+"""The intrinsics of :data:`minitvm.tir.scalars.INTRINSICS`, on scalars and lane by lane on vectors.
 
 What LLVM does itself it is asked to do; the functions that programs spend time in are our own
 (:mod:`elementary`), unless floating point is strict or the target has no fused multiply-add; the

@@ -20,8 +20,8 @@ from functools import partial, reduce
 from math import prod
 from typing import final
 
-from minitvm import expr as e
 from minitvm.arith.prover import Prover
+from minitvm.arith.written_buffers import written_parameters
 from minitvm.codegen import dltensor
 from minitvm.codegen.argument_errors import (
     ARRAY_CODES,
@@ -37,17 +37,17 @@ from minitvm.codegen.options import CodegenOptions
 from minitvm.codegen.overlap import Region, own_elements_apart, ranges_apart
 from minitvm.codegen.statement import Assertion, StatementEmitter
 from minitvm.codegen.types import register_type
-from minitvm.expr import Buffer, PrimExpr, Var
-from minitvm.lower import PREPACKED
-from minitvm.passes.access import written_parameters
-from minitvm.passes.in_place import IN_PLACE
+from minitvm.lowering.lower import PREPACKED
 from minitvm.runtime.arrangement import ASKS_FOR_VARIANT, ASKS_TO_CHECK
 from minitvm.runtime.device import DEVICE_TYPES
 from minitvm.runtime.dlpack import dtype_word
 from minitvm.runtime.dtype import FLOAT64, INT64, DType
 from minitvm.runtime.threads import MAX_FAILURE_VALUES
 from minitvm.runtime.values import ArgTypeCode
-from minitvm.stmt import PrimFunc
+from minitvm.tir import expr as e
+from minitvm.tir.expr import Buffer, PrimExpr, Var
+from minitvm.tir.stmt import PrimFunc
+from minitvm.variants.in_place import IN_PLACE
 
 PACKED_PARAMS = (
     ("ptr", "args"), ("ptr", "type_codes"), ("i32", "num_args"),

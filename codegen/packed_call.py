@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from minitvm import expr as e
 from minitvm.codegen import dltensor
 from minitvm.codegen.expression import ExpressionEmitter
 from minitvm.codegen.llvm_text import NULL, Value, integer
-from minitvm.expr import Buffer, PrimExpr
 from minitvm.runtime.device import DEVICE_TYPES
 from minitvm.runtime.dlpack import dtype_word
 from minitvm.runtime.dtype import FLOAT64, INT64
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.values import ArgTypeCode
+from minitvm.tir import expr as e
+from minitvm.tir.expr import Buffer, PrimExpr
 
 # int call_global(const char* name, TVMValue* args, int* codes, int count,
 #                 TVMValue* ret, int* ret_code)

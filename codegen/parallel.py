@@ -16,16 +16,16 @@ import itertools
 from collections.abc import Callable
 from typing import TypeGuard, final
 
-from minitvm import expr as e
-from minitvm import stmt as s
 from minitvm.codegen.expression import ExpressionEmitter
 from minitvm.codegen.gil import needs_the_gil
 from minitvm.codegen.llvm_text import FunctionText, Value, element_type, integer, lanes_of
-from minitvm.expr import Buffer, PrimExpr, Var
-from minitvm.functor import children, free_vars, walk_once
 from minitvm.runtime.record import record
-from minitvm.scalars import INTRINSICS
-from minitvm.stmt import ForKind, Stmt
+from minitvm.tir import expr as e
+from minitvm.tir import stmt as s
+from minitvm.tir.expr import Buffer, PrimExpr, Var
+from minitvm.tir.functor import children, free_vars, walk_once
+from minitvm.tir.scalars import INTRINSICS
+from minitvm.tir.stmt import ForKind, Stmt
 
 # int parallel_for(function, void* closure, int64_t limit, int64_t* failure)
 PARALLEL_FOR = "minitvm_parallel_for"

@@ -10,9 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
-from minitvm import expr as e
-from minitvm import stmt as s
-from minitvm.buffer import constant_bytes, size_factors
 from minitvm.codegen.expression import ExpressionEmitter
 from minitvm.codegen.gil import needs_the_gil
 from minitvm.codegen.llvm_text import NULL, Block, FunctionText, Value, integer
@@ -31,15 +28,18 @@ from minitvm.codegen.parallel import (
 )
 from minitvm.codegen.types import memory_type
 from minitvm.codegen.work import pays_threads
-from minitvm.expr import Buffer, PrimExpr, Var
-from minitvm.functor import rebuild, walk_once
-from minitvm.passes.reuse_storage import STACK_BYTES
 from minitvm.runtime.dtype import INT64
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
 from minitvm.runtime.threads import MAX_FAILURE_VALUES
-from minitvm.stmt import ForKind, Stmt
-from minitvm.structural_equal import structural_equal
+from minitvm.tir import expr as e
+from minitvm.tir import stmt as s
+from minitvm.tir.buffer import constant_bytes, size_factors
+from minitvm.tir.expr import Buffer, PrimExpr, Var
+from minitvm.tir.functor import rebuild, walk_once
+from minitvm.tir.stmt import ForKind, Stmt
+from minitvm.tir.structural_equal import structural_equal
+from minitvm.transform.reuse_storage import STACK_BYTES
 
 # void* allocate(int64_t size), void give_back(void*): the workspaces of the runtime
 ALLOCATE_WORKSPACE = "minitvm_allocate_workspace"

@@ -1,4 +1,4 @@
-"""The folds of :data:`minitvm.scalars.VECTOR_FOLDS`: a vector to one value."""
+"""The folds of :data:`minitvm.tir.scalars.VECTOR_FOLDS`: a vector to one value."""
 
 from __future__ import annotations
 

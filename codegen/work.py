@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import final
 
-from minitvm import expr as e
-from minitvm import stmt as s
-from minitvm.expr import PrimExpr, Var
-from minitvm.functor import substitute, walk_once
 from minitvm.runtime.dtype import FLOAT64
-from minitvm.scalars import INTRINSICS
-from minitvm.stmt import Stmt
+from minitvm.tir import expr as e
+from minitvm.tir import stmt as s
+from minitvm.tir.expr import PrimExpr, Var
+from minitvm.tir.functor import substitute, walk_once
+from minitvm.tir.scalars import INTRINSICS
+from minitvm.tir.stmt import Stmt
 
 # Operations from which on a parallel loop starts threads: 0.8 us of vectorised code, which is where
 # two threads that are awake begin to gain, and some 30 us of code that isn't vectorised.
@@ -34,7 +34,7 @@ def estimated_work(node: Stmt) -> PrimExpr:
     An extent that depends on the loops around it counts as it is in their middle; one that is read
     from data, as 16. A C function counts as enough work for threads: nobody knows what it does.
 
-    >>> from minitvm.buffer import decl_buffer
+    >>> from minitvm.tir.buffer import decl_buffer
     >>> n, i, j = Var("n"), Var("i"), Var("j")
     >>> A = decl_buffer((n, n), "float32", "A")
     >>> store = s.BufferStore(A, A[i, j] + 1.0, (i, j))

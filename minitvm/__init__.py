@@ -13,16 +13,16 @@ array([2., 2., 2.], dtype=float32)
 """
 
 import importlib
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minitvm import contrib, error, ir, nd, runtime, target, te, tir, transform
 from minitvm.auto_scheduler import auto_schedule
-from minitvm.codegen.build import build
-from minitvm.codegen.prepack import prepack
+from minitvm.driver.build import build
+from minitvm.driver.prepack import prepack
 from minitvm.ir import IRModule
-from minitvm.lower import lower
-from minitvm.op import convert
+from minitvm.lowering.lower import lower
 from minitvm.runtime import (
     CompileError,
     DataType,
@@ -58,6 +58,7 @@ from minitvm.target import Target
 from minitvm.te import *  # noqa: F403  # the classic face: tvm.compute is te.compute
 from minitvm.te import __all__ as _te_names
 from minitvm.tir import Select, call_extern, call_llvm_intrin, call_packed
+from minitvm.tir.op import convert
 
 if TYPE_CHECKING:
     from minitvm.explanation.explain import explain as explain
@@ -68,11 +69,26 @@ _ON_DEMAND = {
     "load_device_plugin": "minitvm.runtime.device_api.plugin",
 }
 
+# Modules that have moved are importable where they were, too.
+_FORMER = {
+    "minitvm.tir": "buffer expr functor indices interpreter ir_builder op printer scalars stmt "
+    "structural_equal verify te.reducer",
+    "minitvm.transform": "pass_config pass_context",
+    "minitvm.driver": "codegen.build codegen.prepack",
+    "minitvm.te.schedules": "te.schedule te.stage",
+}
+for _room, _names in _FORMER.items():
+    for _former in _names.split():
+        _now = f"{_room}.{_former.split('.')[-1]}"
+        sys.modules[f"minitvm.{_former}"] = importlib.import_module(_now)
+
 
 def __getattr__(name: str) -> Any:
     """What few programs need is imported when it is asked for."""
     if name in _ON_DEMAND:
         return getattr(importlib.import_module(_ON_DEMAND[name]), name)
+    if f"minitvm.{name}" in sys.modules:
+        return sys.modules[f"minitvm.{name}"]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from minitvm.expr import PrimExpr, Range
-from minitvm.stmt import IRModule, PrimFunc
-from minitvm.structural_equal import structural_equal
+from minitvm.tir.expr import PrimExpr, Range
+from minitvm.tir.stmt import IRModule, PrimFunc
+from minitvm.tir.structural_equal import structural_equal
 
 
 def assert_structural_equal(lhs: Any, rhs: Any, map_free_vars: bool = False) -> None:
@@ -15,7 +15,7 @@ def assert_structural_equal(lhs: Any, rhs: Any, map_free_vars: bool = False) -> 
     ValueError
         With both texts, when they differ.
 
-    >>> from minitvm.expr import Var
+    >>> from minitvm.tir.expr import Var
     >>> i = Var("i")
     >>> assert_structural_equal(i + 1, i + 1)
     """

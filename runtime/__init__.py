@@ -1,4 +1,4 @@
-"""Values, tensors and calls: the floor of the house, which imports nothing of the rooms above."""
+"""Values, arrays, devices and calls: the floor of the house."""
 
 import importlib
 from typing import Any
@@ -57,7 +57,7 @@ def enabled(target: str) -> bool:
 def __getattr__(name: str) -> Any:
     """Classic TVM has ``convert`` here; ours needs the language, and so lives upstairs."""
     if name == "convert":
-        return importlib.import_module("minitvm.op").convert
+        return importlib.import_module("minitvm.tir.op").convert
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -1,85 +1,30 @@
-"""The arrows of import, read from the source: they go down, and in no circle."""
+"""The arrows of import, read from the source: they go down, and in no circle.
+
+A room is a folder of the package, or a module that stands beside the folders. What a room imports
+counts wherever it is written: at the top, inside a function, for type checkers alone, or as the
+name of a module that importlib is given. ``pytest tests/test_architecture.py --update-golden``
+draws the picture of the README anew.
+"""
 
 from __future__ import annotations
 
 import ast
-import re
+import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
 FOLDERS = {"minitvm": "minitvm", "minitvm.codegen": "codegen", "minitvm.runtime": "runtime"}
-
-# The rooms of the house, the floor first: what is in each, and which other rooms it may import.
-# A package stands for all its modules. The README draws the same picture.
-_IR = ("runtime", "loop IR")
-ROOMS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "runtime": ("runtime", ()),
-    "loop IR": (
-        "scalars expr stmt functor indices buffer structural_equal printer verify interpreter",
-        ("runtime",),
-    ),
-    "operators": ("op ir_builder", _IR),
-    "arith": ("arith", _IR),
-    "te": ("te", (*_IR, "operators", "arith")),
-    "passes": ("passes", (*_IR, "operators", "arith", "te")),
-    "pipeline": ("pass_config pass_context lower", (*_IR, "te", "passes")),
-    "target": ("target", ("runtime",)),
-    "auto-scheduler": ("auto_scheduler", (*_IR, "arith", "te", "target")),
-    "classic names": (
-        "error ir nd tir transform contrib",
-        (*_IR, "operators", "te", "pipeline"),
-    ),
-    "codegen": ("codegen", (*_IR, "arith", "te", "passes", "pipeline", "target", "auto-scheduler")),
-    "explanation": (
-        "explanation",
-        (
-            *_IR,
-            "operators",
-            "arith",
-            "te",
-            "passes",
-            "pipeline",
-            "target",
-            "auto-scheduler",
-            "codegen",
-        ),
-    ),
-}
 FACE = "minitvm"
 RUNTIME_DEPENDENCIES = {"numpy", "llvmlite"}
-# These alone may be imported inside a function, the last for type checkers, which bring it.
+# Imported inside functions only: the extras, what they bring, and what type checkers bring.
 OPTIONAL = {"torch", "ml_dtypes", "google", "safetensors", "typing_extensions"}
-# The nodes' `__str__` asks the printer, their `__reduce__` and the folding of constants the
-# traversal, which stand above the nodes; a stage knows its schedule, by its type. hashlib loads
-# OpenSSL, and logging much, which `import minitvm` does not need. `te` hands hybrid on when it is
-# asked for, and the face explain and plugins; both import them for type checkers alone. An array
-# learns of the call path, which knows arrays, when the first tensor of a type comes. A device's
-# methods ask the registry of devices, which knows Device; four more are of its types alone. Most
-# programs need no simulated device.
-IMPORTED_INSIDE = {
-    ("minitvm", "minitvm.explanation.explain"),
-    ("minitvm", "minitvm.runtime.device_api.plugin"),
-    ("minitvm.auto_scheduler.attempts", "logging"),
-    ("minitvm.runtime.code_cache", "hashlib"),
-    ("minitvm.runtime.device", "minitvm.runtime.device_api.allocator"),
-    ("minitvm.runtime.device", "minitvm.runtime.device_api.interface"),
-    ("minitvm.runtime.device", "minitvm.runtime.device_api.managed"),
-    ("minitvm.runtime.device", "minitvm.runtime.device_api.registry"),
-    ("minitvm.runtime.device", "minitvm.runtime.device_api.streams"),
-    ("minitvm.runtime.device_api.registry", "minitvm.runtime.device_api.ext_dev"),
-    ("minitvm.runtime.ndarray", "minitvm.runtime.call_path"),
-    ("minitvm.te", "minitvm.te.hybrid"),
-    ("minitvm.te.stage", "minitvm.te.schedule"),
-    ("minitvm.expr", "minitvm.functor"),
-    ("minitvm.expr", "minitvm.printer"),
-    ("minitvm.stmt", "minitvm.printer"),
-    ("minitvm.stmt", "minitvm.functor"),
-}
 
 
 def _modules() -> dict[str, Path]:
@@ -104,104 +49,163 @@ class Import:
 
     target: str
     line: int
-    is_star: bool
-    is_inside: bool
+    is_star: bool = False
+    is_inside: bool = False
 
 
 def _imports(name: str) -> Iterator[Import]:
     tree = ast.parse(MODULES[name].read_text(encoding="utf-8"))
     top = set(map(id, tree.body))
+    by_name = any(isinstance(n, ast.Import) and n.names[0].name == "importlib" for n in tree.body)
     for node in ast.walk(tree):
+        inside = id(node) not in top
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield Import(alias.name, node.lineno, False, id(node) not in top)
+                yield Import(alias.name, node.lineno, is_inside=inside)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{name}:{node.lineno}: expected an absolute import"
             assert node.module is not None
             for alias in node.names:
                 full = f"{node.module}.{alias.name}"
                 target = full if full in MODULES else node.module
-                yield Import(target, node.lineno, alias.name == "*", id(node) not in top)
+                yield Import(target, node.lineno, alias.name == "*", inside)
+        elif by_name and isinstance(node, ast.Constant) and node.value in MODULES:
+            yield Import(str(node.value), node.lineno, is_inside=inside)
 
 
 IMPORTS = {name: tuple(_imports(name)) for name in MODULES}
+BELOW = {
+    name: sorted({each.target for each in imports if each.target in MODULES} - {name})
+    for name, imports in IMPORTS.items()
+}
 
 
-def _room(module: str) -> str | None:
-    first = module.removeprefix("minitvm.").split(".")[0]
-    return next((room for room, (names, _) in ROOMS.items() if first in names.split()), None)
+def room_of(module: str) -> str:
+    """The room in which a module is: the first name below the package's."""
+    return module.removeprefix("minitvm.").split(".")[0]
 
 
-INSIDE = sorted(set(MODULES) - {FACE})
+def _rooms() -> dict[str, list[str]]:
+    """The rooms that each room imports; the face, which users see, is none."""
+    found: dict[str, set[str]] = {}
+    for name, targets in BELOW.items():
+        if name != FACE:
+            found.setdefault(room_of(name), set()).update(map(room_of, targets))
+    return {room: sorted(others - {room}) for room, others in found.items()}
 
 
-def test_the_walls_stand_where_they_should() -> None:
-    """The rooms are in order: each imports only rooms that stand before it."""
-    order = list(ROOMS)
-    for room, (_, below) in ROOMS.items():
-        assert all(order.index(other) < order.index(room) for other in below), room
+ROOMS = _rooms()
 
 
-@pytest.mark.parametrize("name", INSIDE)
-def test_imports_go_down(name: str) -> None:
-    room = _room(name)
-    assert room is not None, f"{name}: expected it in a room: add it to ROOMS and to the README"
-    allowed = {room, *ROOMS[room][1]}
-    for each in IMPORTS[name]:
-        if each.target.split(".")[0] != "minitvm" or (name, each.target) in IMPORTED_INSIDE:
-            continue
-        where = f"{name}:{each.line}: import of {each.target}"
-        assert each.target != FACE, f"{where}: the face is for users only"
-        assert _room(each.target) in allowed, f"{where}: {room} may import {sorted(allowed)}"
+def circle_in(graph: Mapping[str, list[str]]) -> list[str]:
+    """The nodes of a circle, each followed by one that imports it; none where there is none."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
 
 
-@pytest.mark.parametrize("name", sorted(MODULES))
-def test_no_other_distribution_is_needed(name: str) -> None:
-    for each in IMPORTS[name]:
-        root = each.target.split(".")[0]
-        known = {"minitvm", *RUNTIME_DEPENDENCIES} | sys.stdlib_module_names
-        assert root in (known | OPTIONAL if each.is_inside else known), f"{name}:{each.line}"
+def _floors() -> list[str]:
+    """The rooms, each above those that it imports; where several could be next, by name."""
+    sorter = TopologicalSorter(ROOMS)
+    sorter.prepare()
+    order: list[str] = []
+    ready: list[str] = []
+    while sorter.is_active():
+        ready = sorted([*ready, *sorter.get_ready()])
+        order.append(ready.pop(0))
+        sorter.done(order[-1])
+    return order
 
 
-@pytest.mark.parametrize("name", sorted(MODULES))
-def test_imports_inside_functions_are_of_optional_packages(name: str) -> None:
-    for each in IMPORTS[name]:
-        if each.is_inside and each.target.split(".")[0] not in OPTIONAL:
-            assert (name, each.target) in IMPORTED_INSIDE, f"{name}:{each.line}: {each.target}"
+def _purpose(room: str) -> str:
+    """What lives in a room: the first line of its own docstring."""
+    tree = ast.parse(MODULES[f"minitvm.{room}"].read_text(encoding="utf-8"))
+    lines = (ast.get_docstring(tree) or "").splitlines()
+    assert lines, f"minitvm.{room}: expected a docstring that says what lives there"
+    return lines[0].removesuffix(".")
 
 
-def test_every_exception_is_still_needed() -> None:
-    found = {(name, i.target) for name in MODULES for i in IMPORTS[name] if i.is_inside}
-    assert found >= IMPORTED_INSIDE
+def _picture() -> str:
+    """The rooms as the README draws them."""
+    rows = ["| room | what lives there | imports |", "|---|---|---|"]
+    for room in _floors():
+        is_module = MODULES[f"minitvm.{room}"].name != "__init__.py"
+        path = f"{room}.py" if is_module else f"{room}/"
+        rows.append(f"| `{path}` | {_purpose(room)} | {', '.join(ROOMS[room]) or '-'} |")
+    return "\n".join(rows)
 
 
-@pytest.mark.parametrize("name", INSIDE)
-def test_no_star_import(name: str) -> None:
-    assert not [each for each in IMPORTS[name] if each.is_star]
-
-
-def test_no_cycle() -> None:
-    below = {
-        name: sorted({i.target for i in IMPORTS[name] if not i.is_inside} & set(MODULES))
-        for name in MODULES
-    }
-    done: set[str] = set()
-
-    def visit(name: str, path: tuple[str, ...]) -> None:
-        assert name not in path, f"a circle: {' -> '.join((*path[path.index(name) :], name))}"
-        if name not in done:
-            for other in below[name]:
-                visit(other, (*path, name))
-            done.add(name)
-
-    for name in MODULES:
-        visit(name, ())
-
-
-def test_the_readme_draws_the_same_rooms() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+def _drawn(readme: str) -> str:
+    """The picture in the README's text."""
     house = readme.split("\n## The house\n")[1].split("\n## ")[0]
-    rows = [row.split(" | ") for row in house.splitlines() if row.startswith("| ")]
-    drawn = {row[0].removeprefix("| "): set(re.findall(r"`(\w+)/?`", row[1])) for row in rows[1:]}
-    assert drawn == {room: set(names.split()) for room, (names, _) in ROOMS.items()}
-    assert list(drawn) == list(ROOMS)
+    return "\n".join(line for line in house.splitlines() if line.startswith("|"))
+
+
+def test_no_circle_of_modules() -> None:
+    assert circle_in(BELOW) == []
+
+
+def test_no_circle_of_rooms() -> None:
+    assert circle_in(ROOMS) == []
+
+
+def test_a_circle_would_be_found() -> None:
+    assert set(circle_in({"a": ["b"], "b": ["c"], "c": ["b"]})) == {"b", "c"}
+
+
+def test_modules_that_importlib_is_given_count() -> None:
+    assert "minitvm.explanation.explain" in BELOW[FACE]
+
+
+def test_nothing_inside_imports_the_face() -> None:
+    assert [name for name, targets in BELOW.items() if FACE in targets] == []
+
+
+def test_the_runtime_is_the_floor() -> None:
+    assert ROOMS["runtime"] == []
+
+
+def test_no_star_import() -> None:
+    stars = [name for name, imports in IMPORTS.items() if any(each.is_star for each in imports)]
+    assert [name for name in stars if name != FACE] == []
+
+
+def test_no_other_distribution_is_needed() -> None:
+    known = {"minitvm", *RUNTIME_DEPENDENCIES} | sys.stdlib_module_names
+    others = [
+        f"{name}:{each.line}: {each.target}"
+        for name, imports in IMPORTS.items()
+        for each in imports
+        if each.target.split(".")[0] not in (known | OPTIONAL if each.is_inside else known)
+    ]
+    assert others == []
+
+
+def test_the_readme_draws_the_rooms(request: pytest.FixtureRequest) -> None:
+    readme = README.read_text(encoding="utf-8")
+    if request.config.getoption("--update-golden"):
+        readme = readme.replace(_drawn(readme), _picture())
+        README.write_text(readme, encoding="utf-8")
+    assert _drawn(readme) == _picture()
+
+
+@pytest.mark.parametrize(
+    ("former", "name"),
+    [
+        ("minitvm.expr", "Var"),
+        ("minitvm.stmt", "For"),
+        ("minitvm.op", "exp"),
+        ("minitvm.functor", "Mutator"),
+        ("minitvm.interpreter", "interpret"),
+        ("minitvm.pass_context", "PassContext"),
+        ("minitvm.te.schedule", "Schedule"),
+        ("minitvm.te.reducer", "comm_reducer"),
+        ("minitvm.codegen.build", "build"),
+        ("minitvm.codegen.prepack", "prepack"),
+    ],
+)
+def test_modules_are_importable_where_they_were(former: str, name: str) -> None:
+    assert importlib.import_module(former) is sys.modules[former]
+    assert hasattr(sys.modules[former], name)

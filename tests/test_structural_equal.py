@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from minitvm import lower, te
-from minitvm.expr import (
+from minitvm.runtime.dtype import FLOAT32, HANDLE, INT64
+from minitvm.tir.expr import (
     Add,
     Buffer,
     BufferLoad,
@@ -16,9 +17,8 @@ from minitvm.expr import (
     Var,
     const,
 )
-from minitvm.runtime.dtype import FLOAT32, HANDLE, INT64
-from minitvm.stmt import Allocate, BufferStore, For, ForKind, LetStmt, PrimFunc, SeqStmt, Stmt
-from minitvm.structural_equal import structural_equal
+from minitvm.tir.stmt import Allocate, BufferStore, For, ForKind, LetStmt, PrimFunc, SeqStmt, Stmt
+from minitvm.tir.structural_equal import structural_equal
 
 i, j = Var("i"), Var("j")
 

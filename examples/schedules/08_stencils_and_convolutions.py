@@ -12,7 +12,7 @@ import numpy as np
 
 import minitvm as tvm
 from minitvm import te
-from minitvm.interpreter import interpret
+from minitvm.tir.interpreter import interpret
 
 rng = np.random.default_rng(0)
 

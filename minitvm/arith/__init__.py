@@ -1,0 +1,1 @@
+"""What is known of integers: affine forms, proofs, simplification, and which elements are met."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from minitvm.arith.prover import Prover
 from minitvm.arith.simplify import Simplifier
-from minitvm.expr import PrimExpr
+from minitvm.tir.expr import PrimExpr
 
 
 class Analyzer(Prover):
     """Learns ranges and conditions, and simplifies and proves with them (classic
     ``tvm.arith.Analyzer``).
 
-    >>> from minitvm.expr import Range, Var
+    >>> from minitvm.tir.expr import Range, Var
     >>> analyzer = Analyzer()
     >>> i = Var("i")
     >>> analyzer.bind(i, Range(0, 4))

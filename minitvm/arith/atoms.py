@@ -6,8 +6,8 @@ from collections.abc import Hashable
 from dataclasses import fields
 from typing import Any
 
-from minitvm.expr import IMPURE_CALLS, Call, FloatImm, IntImm, PrimExpr, Var
-from minitvm.functor import CHILDREN, Node, walk_once
+from minitvm.tir.expr import IMPURE_CALLS, Call, FloatImm, IntImm, PrimExpr, Var
+from minitvm.tir.functor import CHILDREN, Node, walk_once
 
 
 def is_impure(node: Node) -> bool:

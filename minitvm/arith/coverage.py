@@ -13,14 +13,14 @@ from dataclasses import replace
 from itertools import permutations
 from typing import final
 
-from minitvm import expr as e
 from minitvm.arith.atoms import is_pure
 from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
-from minitvm.expr import PrimExpr, Range, Var
-from minitvm.functor import children, walk_once
 from minitvm.runtime.dtype import INT64
 from minitvm.runtime.record import record
+from minitvm.tir import expr as e
+from minitvm.tir.expr import PrimExpr, Range, Var
+from minitvm.tir.functor import children, walk_once
 
 
 @final

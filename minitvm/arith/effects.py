@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from minitvm.expr import BufferLoad, BufferRef, Call, PrimExpr, Var
-from minitvm.functor import walk_once
-from minitvm.stmt import BufferStore, Stmt
+from minitvm.tir.expr import BufferLoad, BufferRef, Call, PrimExpr, Var
+from minitvm.tir.functor import walk_once
+from minitvm.tir.stmt import BufferStore, Stmt
 
 _CALLS_OUT = ("call_packed", "call_extern", "call_llvm_intrin", "tvm_access_ptr")
 

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from math import gcd
 from typing import final
 
-from minitvm.expr import PrimExpr
 from minitvm.runtime.record import record
+from minitvm.tir.expr import PrimExpr
 
 _MAX_ROWS = 300
 _MAX_STEPS = 2000  # of the search for a witness
@@ -119,7 +119,7 @@ class Projection:
 def is_infeasible(constraints: Iterable[Affine]) -> bool:
     """Whether no integers satisfy all `constraints` (False: they may, or it is unknown).
 
-    >>> from minitvm.expr import Var
+    >>> from minitvm.tir.expr import Var
     >>> i = Affine.of_atom(Var("i"))
     >>> is_infeasible([i * 2 - 3, i * -2 + 3])
     True
@@ -131,7 +131,7 @@ def conflict(constraints: Iterable[Affine], work: Work | None = None) -> list[in
     """The places of some among `constraints` that no integers satisfy together; None where all of
     them may be satisfied, or it is unknown, as it is when there is no more `work` to be done.
 
-    >>> from minitvm.expr import Var
+    >>> from minitvm.tir.expr import Var
     >>> i, j = (Affine.of_atom(Var(name)) for name in "ij")
     >>> conflict([i - 3, j, i * -1 + 2])
     [0, 2]
@@ -210,7 +210,7 @@ def is_empty(constraints: Iterable[Affine]) -> bool:
     """Whether no integers satisfy all `constraints`, as :func:`is_infeasible`, or else by trying
     all of them, where they are few.
 
-    >>> from minitvm.expr import Var
+    >>> from minitvm.tir.expr import Var
     >>> i, j = (Affine.of_atom(Var(name)) for name in "ij")
     >>> is_empty([*equal(i * 3, j * 4 + 3), j * 2 - i, i, i * -1 + 3])
     True

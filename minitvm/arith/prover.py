@@ -1,9 +1,9 @@
 """What is known about the integers of a program, and what follows from it.
 
-Index arithmetic (:mod:`minitvm.indices`) is read as the arithmetic of mathematical integers that it
-is. Anything else is data and wraps: its ``+ - *`` is looked into only if what is known shows that
-it can't wrap, and is opaque otherwise. So what :meth:`Prover.affine` says of an expression is true
-of the machine's value, too.
+Index arithmetic (:mod:`minitvm.tir.indices`) is read as the arithmetic of mathematical integers
+that it is. Anything else is data and wraps: its ``+ - *`` is looked into only if what is known
+shows that it can't wrap, and is opaque otherwise. So what :meth:`Prover.affine` says of an
+expression is true of the machine's value, too.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from minitvm import expr as e
 from minitvm.arith.atoms import Atoms, is_pure
 from minitvm.arith.linear import Affine, Atom, Work, at_most, conflict, equal, less
-from minitvm.expr import Buffer, Call, IntImm, PrimExpr, Range, Var, const
-from minitvm.functor import children, substitute
-from minitvm.indices import RING, is_exact_call, is_index_node, is_wide, wraps
 from minitvm.runtime.dtype import INT64, DType
 from minitvm.runtime.record import record
+from minitvm.tir import expr as e
+from minitvm.tir.expr import Buffer, Call, IntImm, PrimExpr, Range, Var, const
+from minitvm.tir.functor import children, substitute
+from minitvm.tir.indices import RING, is_exact_call, is_index_node, is_wide, wraps
 
 Bound = int | float  # an integer, or an infinity
 Interval = tuple[Bound, Bound]

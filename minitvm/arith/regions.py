@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import final
 
-from minitvm import expr as e
 from minitvm.arith.atoms import is_pure
 from minitvm.arith.linear import Affine, Atom
 from minitvm.arith.prover import Prover
-from minitvm.expr import Call, PrimExpr, Var
-from minitvm.functor import walk_once
 from minitvm.runtime.dtype import INT64, DType
 from minitvm.runtime.record import record
+from minitvm.tir import expr as e
+from minitvm.tir.expr import Call, PrimExpr, Var
+from minitvm.tir.functor import walk_once
 
 
 @final
@@ -50,7 +50,7 @@ class Spans:
     def of(self, expr: PrimExpr) -> Span | None:
         """The span of an integer expression; None when nothing is known.
 
-        >>> from minitvm.expr import Var
+        >>> from minitvm.tir.expr import Var
         >>> i, j = Var("i"), Var("j")
         >>> spans = Spans(Prover())
         >>> spans.let(j, Span(Affine(), Affine({}, 15)))

@@ -14,7 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, final
 
-from minitvm.expr import (
+from minitvm.runtime.dtype import BOOL, INT32, DType
+from minitvm.runtime.record import record
+from minitvm.tir.expr import (
     EQ,
     GE,
     GT,
@@ -40,8 +42,6 @@ from minitvm.expr import (
     Sub,
     Var,
 )
-from minitvm.runtime.dtype import BOOL, INT32, DType
-from minitvm.runtime.record import record
 
 
 class Matched(Protocol):

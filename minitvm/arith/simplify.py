@@ -13,15 +13,15 @@ from math import gcd
 from operator import is_
 from typing import Any, cast
 
-from minitvm import expr as e
 from minitvm.arith.atoms import is_impure, structural_key
 from minitvm.arith.effects import is_stable
 from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
 from minitvm.arith.rules import CONSTANTS, RULES, Rule
-from minitvm.expr import BufferLoad, Call, FloatImm, IntImm, PrimExpr, Var, const
-from minitvm.functor import CHILDREN, Mutator, children, substitute, walk_once
 from minitvm.runtime.dtype import DType
+from minitvm.tir import expr as e
+from minitvm.tir.expr import BufferLoad, Call, FloatImm, IntImm, PrimExpr, Var, const
+from minitvm.tir.functor import CHILDREN, Mutator, children, substitute, walk_once
 
 
 def _is_equal(a: PrimExpr, b: PrimExpr) -> bool:

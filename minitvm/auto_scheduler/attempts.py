@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, TypeVar, final
 
 from minitvm.auto_scheduler.choice import choose
-from minitvm.te.schedule import Schedule, create_schedule
-from minitvm.te.stage import Stage
+from minitvm.te.schedules.schedule import Schedule, create_schedule
+from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import Operation
 
 _T = TypeVar("_T")

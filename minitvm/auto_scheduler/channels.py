@@ -24,11 +24,11 @@ from minitvm.auto_scheduler.choice import choose, choose_tile
 from minitvm.auto_scheduler.contraction import Contraction, bytes_of, contraction_of, extent_of
 from minitvm.auto_scheduler.loops import compute_of, fused
 from minitvm.auto_scheduler.tiles import LATENCY, LINE, VECTOR_LOAD, Tile
-from minitvm.expr import IterVar
 from minitvm.target import Target
-from minitvm.te.schedule import Schedule
-from minitvm.te.stage import Stage
+from minitvm.te.schedules.schedule import Schedule
+from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import Tensor
+from minitvm.tir.expr import IterVar
 
 _TASKS = 8  # tiles of channels from which on they are what threads share
 _VECTORS = 4  # of a tile at most

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from math import prod
 from typing import final
 
-from minitvm import expr as e
 from minitvm.auto_scheduler.contraction import Contraction, extent_of
 from minitvm.auto_scheduler.tiles import Blocks, Tile, rows_side_by_side
-from minitvm.expr import IterVar, PrimExpr
 from minitvm.runtime.record import record
 from minitvm.target import Target
-from minitvm.te.schedule import Schedule
+from minitvm.te.schedules.schedule import Schedule
+from minitvm.tir import expr as e
+from minitvm.tir.expr import IterVar, PrimExpr
 
 Figure = int | float | str | PrimExpr | None
 

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping
 from math import prod
 from typing import final
 
-from minitvm import expr as e
 from minitvm.arith.prover import Prover
-from minitvm.expr import IterVar, PrimExpr, ProducerLoad, Reduce, Var
-from minitvm.functor import walk_once
 from minitvm.runtime.record import record
-from minitvm.te.dataflow import read_by_ranges
+from minitvm.te.schedules.graph import read_by_ranges
 from minitvm.te.tensor import ComputeOp, Operation, Tensor
+from minitvm.tir import expr as e
+from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce, Var
+from minitvm.tir.functor import walk_once
 
 FAR = 1 << 20  # a distance that is not known when building: elements in different lines
 

@@ -22,8 +22,8 @@ from collections.abc import Collection, Sequence
 from math import gcd, prod
 from typing import Any
 
-from minitvm import expr as e
 from minitvm.arith.prover import Prover
+from minitvm.auto_scheduler.accumulators import sums_in_registers
 from minitvm.auto_scheduler.channels import flat, vectorize, write_channels
 from minitvm.auto_scheduler.choice import choose, choose_tile
 from minitvm.auto_scheduler.contraction import (
@@ -35,15 +35,15 @@ from minitvm.auto_scheduler.contraction import (
     loads_of,
 )
 from minitvm.auto_scheduler.loops import compute_of, fused
-from minitvm.auto_scheduler.sums import sums_in_registers
 from minitvm.auto_scheduler.tiles import LATENCY, Tile, balanced, rows_side_by_side
-from minitvm.expr import IterVar, Var
-from minitvm.functor import walk_once
 from minitvm.target import Target
-from minitvm.te.guards import element_of
-from minitvm.te.schedule import Schedule
-from minitvm.te.stage import Stage
+from minitvm.te.schedules.guarded_reads import element_of
+from minitvm.te.schedules.schedule import Schedule
+from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Operation, Tensor
+from minitvm.tir import expr as e
+from minitvm.tir.expr import IterVar, Var
+from minitvm.tir.functor import walk_once
 
 _TASKS = 4  # images or tiles of columns from which on they are what threads share
 _VECTORS = 7  # of a tile at most: three rows then still hide what a panel's vectors cost

@@ -18,12 +18,12 @@ from typing import Literal, TypeAlias, final
 
 from minitvm.auto_scheduler.contraction import Contraction, extent_of
 from minitvm.auto_scheduler.tiles import Blocks, Geometry, Tile
-from minitvm.expr import IterVar
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.record import record
 from minitvm.target import Target
-from minitvm.te.stage import Stage
+from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp
+from minitvm.tir.expr import IterVar
 
 Place: TypeAlias = tuple[Stage, IterVar] | Literal["ahead"] | None
 """Where a copy is made: in a loop of a stage; ahead of the call; or of all, before the loops."""

@@ -20,7 +20,7 @@ from typing import Any, cast
 
 from minitvm.auto_scheduler.choice import choose, choose_blocks
 from minitvm.auto_scheduler.contraction import Contraction, extent_of
-from minitvm.auto_scheduler.dotted import LEAST_ROWS, even_blocks, padding_of, write_panels
+from minitvm.auto_scheduler.dot_products import LEAST_ROWS, even_blocks, padding_of, write_panels
 from minitvm.auto_scheduler.loops import (
     Place,
     compute_of,
@@ -31,14 +31,14 @@ from minitvm.auto_scheduler.loops import (
     write_tiles,
 )
 from minitvm.auto_scheduler.tiles import Tile, balanced
-from minitvm.expr import IterVar, ProducerLoad, Var
 from minitvm.runtime.dtype import DType
 from minitvm.target import Target
-from minitvm.te.dataflow import factors_of
-from minitvm.te.matrix_product import MatrixProduct, find_matrix_product, matrix_product
-from minitvm.te.schedule import Schedule
-from minitvm.te.stage import Stage
+from minitvm.te.intrinsics.matrix_product import MatrixProduct, find_matrix_product, matrix_product
+from minitvm.te.schedules.graph import factors_of
+from minitvm.te.schedules.schedule import Schedule
+from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import Tensor
+from minitvm.tir.expr import IterVar, ProducerLoad, Var
 
 
 def matrix_product_for(contraction: Contraction, target: Target) -> MatrixProduct | None:

@@ -21,18 +21,18 @@ from functools import partial
 from math import prod
 from typing import final
 
-from minitvm import expr as e
 from minitvm.auto_scheduler.attempts import Attempt
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import all_loads, distances_of, extent_of, uneven_axes
 from minitvm.auto_scheduler.loops import compute_of, fused
-from minitvm.expr import IterVar, PrimExpr, ProducerLoad
-from minitvm.functor import children
 from minitvm.runtime.record import record
 from minitvm.target import Target
-from minitvm.te.schedule import Schedule
-from minitvm.te.stage import Stage
+from minitvm.te.schedules.schedule import Schedule
+from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Operation, Tensor
+from minitvm.tir import expr as e
+from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad
+from minitvm.tir.functor import children
 
 _SUMS = 4  # vectors of sums that are under way together
 

@@ -22,7 +22,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any, final
 
-from minitvm import expr as e
+from minitvm.auto_scheduler.accumulators import sums_in_registers
 from minitvm.auto_scheduler.choice import choose, choose_blocks, choose_tile
 from minitvm.auto_scheduler.contraction import Contraction, Factor, bytes_of, extent_of, loads_of
 from minitvm.auto_scheduler.loops import (
@@ -37,7 +37,6 @@ from minitvm.auto_scheduler.loops import (
     write_copy,
     write_tiles,
 )
-from minitvm.auto_scheduler.sums import sums_in_registers
 from minitvm.auto_scheduler.tiles import (
     Blocks,
     Geometry,
@@ -47,15 +46,16 @@ from minitvm.auto_scheduler.tiles import (
     thrashes,
     tile_of,
 )
-from minitvm.expr import IterVar, Var
-from minitvm.functor import walk_once
 from minitvm.runtime.record import record
-from minitvm.scalars import INTRINSICS
 from minitvm.target import Target
-from minitvm.te.dataflow import factors_of
-from minitvm.te.schedule import Schedule
-from minitvm.te.stage import Stage
+from minitvm.te.schedules.graph import factors_of
+from minitvm.te.schedules.schedule import Schedule
+from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import Tensor
+from minitvm.tir import expr as e
+from minitvm.tir.expr import IterVar, Var
+from minitvm.tir.functor import walk_once
+from minitvm.tir.scalars import INTRINSICS
 
 # Intrinsics of an instruction or a few.
 _SHORT = {"sqrt", "rsqrt", "fabs", "floor", "ceil", "trunc", "round", "nearbyint", "copysign",

@@ -17,18 +17,18 @@ from minitvm.auto_scheduler.contraction import (
     is_uneven,
 )
 from minitvm.auto_scheduler.convolution import is_convolution, write_convolution
-from minitvm.auto_scheduler.dotted import instruction_for, write_dotted
+from minitvm.auto_scheduler.dot_products import instruction_for, write_dotted
+from minitvm.auto_scheduler.few_rows import is_left_plain, is_streamed, write_streamed
 from minitvm.auto_scheduler.loops import place_copy, write_copy
 from minitvm.auto_scheduler.matrix import matrix_product_for, write_matrix
 from minitvm.auto_scheduler.rows import write_rows
-from minitvm.auto_scheduler.streamed import is_left_plain, is_streamed, write_streamed
 from minitvm.auto_scheduler.tiled import can_be_packed, write_tiled
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
 from minitvm.target import Target
-from minitvm.te.dataflow import read_by_ranges
-from minitvm.te.schedule import Schedule
-from minitvm.te.stage import Stage
+from minitvm.te.schedules.graph import read_by_ranges
+from minitvm.te.schedules.schedule import Schedule
+from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, ScanOp, Tensor
 
 _T = TypeVar("_T")

@@ -1,4 +1,4 @@
-"""Bridges to other libraries."""
+"""Bridges to frameworks: functions that take their tensors, operators of torch."""
 
 from minitvm.contrib.dlpack import (
     convert_func,

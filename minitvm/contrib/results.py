@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, final
 
-from minitvm import expr as e
-from minitvm.expr import Buffer, PrimExpr, Var
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.module import Module
 from minitvm.runtime.packed_func import Function
 from minitvm.runtime.record import record
-from minitvm.stmt import PrimFunc
+from minitvm.tir import expr as e
+from minitvm.tir.expr import Buffer, PrimExpr, Var
+from minitvm.tir.stmt import PrimFunc
 
 # Shape arithmetic on whatever numbers a framework has for extents, symbols included.
 _ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {

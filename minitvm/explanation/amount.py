@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Mapping
 from math import prod
 
-from minitvm import expr as e
 from minitvm.arith.analyzer import Analyzer
-from minitvm.expr import PrimExpr, Var
-from minitvm.functor import substitute
+from minitvm.tir import expr as e
+from minitvm.tir.expr import PrimExpr, Var
+from minitvm.tir.functor import substitute
 
 _WIDENED = re.compile(r"\bint64\((\w+)\)")  # how wide the arithmetic is doesn't matter here
 

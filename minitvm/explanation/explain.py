@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from minitvm.auto_scheduler.choice import Choice
-from minitvm.codegen.build import compiled_function, module_text
 from minitvm.codegen.machine_code import emit_assembly
+from minitvm.driver.build import compiled_function, module_text
 from minitvm.explanation.amount import Amount, Sizes, value_of
 from minitvm.explanation.assembly import inner_loops
 from minitvm.explanation.loops import ParallelLoop, parallel_loops, temporaries
@@ -23,16 +23,16 @@ from minitvm.explanation.work import (
     operations_of,
     operations_of_stage,
 )
-from minitvm.expr import Buffer, PrimExpr, Var
-from minitvm.lower import deep_expressions
+from minitvm.lowering.lower import deep_expressions
 from minitvm.runtime.dlpack import TensorView, compact_strides
 from minitvm.runtime.errors import KernelError
 from minitvm.runtime.ndarray import NDArray, array, as_ndarray
 from minitvm.runtime.packed_func import Function, PackedFunc
 from minitvm.runtime.threads import num_threads
-from minitvm.stmt import ORIGIN, IRModule, PrimFunc
 from minitvm.target import Target
-from minitvm.te.origin import Origin
+from minitvm.te.schedules.provenance import Origin
+from minitvm.tir.expr import Buffer, PrimExpr, Var
+from minitvm.tir.stmt import ORIGIN, IRModule, PrimFunc
 
 _MOST_GENERATED = 1 << 30  # bytes of arrays that are made to measure with
 

@@ -6,17 +6,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import final
 
-from minitvm import expr as e
-from minitvm import stmt as s
-from minitvm.buffer import constant_bytes, size_factors
 from minitvm.codegen.gil import needs_the_gil
 from minitvm.codegen.work import pays_threads
 from minitvm.explanation.amount import Amount, Sizes, total, value_of
-from minitvm.expr import Buffer, PrimExpr, Var
-from minitvm.functor import children, walk_once
-from minitvm.passes.reuse_storage import STACK_BYTES
 from minitvm.runtime.record import record
-from minitvm.stmt import ForKind, Stmt
+from minitvm.tir import expr as e
+from minitvm.tir import stmt as s
+from minitvm.tir.buffer import constant_bytes, size_factors
+from minitvm.tir.expr import Buffer, PrimExpr, Var
+from minitvm.tir.functor import children, walk_once
+from minitvm.tir.stmt import ForKind, Stmt
+from minitvm.transform.reuse_storage import STACK_BYTES
 
 
 @final

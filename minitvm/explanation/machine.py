@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from minitvm.codegen.build import build
-from minitvm.ir_builder import create
+from minitvm.driver.build import build
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.host import cache_sizes
 from minitvm.runtime.module import Module
@@ -21,6 +20,7 @@ from minitvm.runtime.packed_func import Function
 from minitvm.runtime.threads import num_threads
 from minitvm.target import Target
 from minitvm.te import compute, create_schedule, extern, placeholder, reduce_axis, sum, var
+from minitvm.tir.ir_builder import create
 
 _LEAST_ROUNDS, _MOST_ROUNDS = 5, 200  # measurements, of which the least counts
 _ENOUGH = 0.1  # seconds of measuring
@@ -39,7 +39,8 @@ def peak(kind: tuple[str, ...], target: Target, threads: int) -> float:
     Parameters
     ----------
     kind
-        As that of :class:`minitvm.te.origin.Work`: one dtype, or those of two factors and of sums.
+        As that of :class:`minitvm.te.schedules.provenance.Work`: one dtype, or those of two factors
+        and of sums.
     """
     most = _peak_of_chains(kind[-1], str(target), threads)
     # Narrow factors: an instruction may multiply and add several at a time.

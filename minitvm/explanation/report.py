@@ -72,7 +72,7 @@ class Explanation:
     Attributes
     ----------
     name, arguments, target, scheduled
-        Of the function; ``scheduled`` as in :class:`minitvm.te.origin.Origin`.
+        Of the function; ``scheduled`` as in :class:`minitvm.te.schedules.provenance.Origin`.
     stages
         The program as it was written.
     parallel, temporaries, inner_loops

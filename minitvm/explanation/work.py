@@ -6,16 +6,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import final
 
-from minitvm import expr as e
+from minitvm.arith.written_buffers import written_parameters
 from minitvm.codegen.work import estimated_sum
 from minitvm.explanation.amount import Amount, Sizes, total, value_of
-from minitvm.expr import Buffer, PrimExpr
-from minitvm.functor import children, walk_once
-from minitvm.passes.access import written_parameters
 from minitvm.runtime.record import record
-from minitvm.scalars import INTRINSICS
-from minitvm.stmt import ORIGIN, BufferStore, PrimFunc
-from minitvm.te.origin import Kind, Origin, StageWork, Work
+from minitvm.te.schedules.provenance import Kind, Origin, StageWork, Work
+from minitvm.tir import expr as e
+from minitvm.tir.expr import Buffer, PrimExpr
+from minitvm.tir.functor import children, walk_once
+from minitvm.tir.scalars import INTRINSICS
+from minitvm.tir.stmt import ORIGIN, BufferStore, PrimFunc
 
 
 @final

@@ -1,12 +1,40 @@
-"""The expression language, under the names of classic TVM: ``from minitvm import te``."""
+"""The expression language and its schedules: ``from minitvm import te``."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from minitvm.buffer import (
+from minitvm.te.intrinsics.dot_product import dot_product, interleave
+from minitvm.te.intrinsics.matrix_product import matrix_product
+from minitvm.te.operation import (
+    compute,
+    extern,
+    placeholder,
+    reduce_axis,
+    size_var,
+    thread_axis,
+    var,
+)
+from minitvm.te.scan import scan
+from minitvm.te.schedules.replay import replay
+from minitvm.te.schedules.schedule import Schedule, create_schedule
+from minitvm.te.schedules.stage import Stage
+from minitvm.te.tag import (
+    tag_scope,
+)
+from minitvm.te.tensor import (
+    ComputeOp,
+    ExternOp,
+    Operation,
+    PlaceholderOp,
+    ScanOp,
+    Tensor,
+    TensorSlice,
+)
+from minitvm.te.tensor_intrin import TensorIntrin, decl_tensor_intrin
+from minitvm.tir.buffer import (
     decl_buffer,
 )
-from minitvm.expr import (
+from minitvm.tir.expr import (
     add,
     cast,
     const,
@@ -18,7 +46,7 @@ from minitvm.expr import (
     truncdiv,
     truncmod,
 )
-from minitvm.op import (
+from minitvm.tir.op import (
     abs,
     acos,
     acosh,
@@ -74,41 +102,13 @@ from minitvm.op import (
     tanh,
     trunc,
 )
-from minitvm.te.dot_product import dot_product, interleave
-from minitvm.te.matrix_product import matrix_product
-from minitvm.te.operation import (
-    compute,
-    extern,
-    placeholder,
-    reduce_axis,
-    size_var,
-    thread_axis,
-    var,
-)
-from minitvm.te.reducer import (
+from minitvm.tir.reducer import (
     comm_reducer,
     max,
     min,
     prod,
     sum,
 )
-from minitvm.te.replay import replay
-from minitvm.te.scan import scan
-from minitvm.te.schedule import Schedule, create_schedule
-from minitvm.te.stage import Stage
-from minitvm.te.tag import (
-    tag_scope,
-)
-from minitvm.te.tensor import (
-    ComputeOp,
-    ExternOp,
-    Operation,
-    PlaceholderOp,
-    ScanOp,
-    Tensor,
-    TensorSlice,
-)
-from minitvm.te.tensor_intrin import TensorIntrin, decl_tensor_intrin
 
 if TYPE_CHECKING:
     from minitvm.te import hybrid as hybrid

@@ -6,9 +6,13 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from minitvm import expr
-from minitvm.buffer import decl_buffer
-from minitvm.expr import (
+from minitvm.runtime.dtype import FLOAT32, INT32, DType, DTypeLike
+from minitvm.runtime.errors import CompileError
+from minitvm.te.tag import scoped_tag
+from minitvm.te.tensor import ComputeOp, ExternOp, PlaceholderOp, Tensor, data_axes
+from minitvm.tir import expr
+from minitvm.tir.buffer import decl_buffer
+from minitvm.tir.expr import (
     Buffer,
     IterType,
     IterVar,
@@ -26,14 +30,10 @@ from minitvm.expr import (
     named,
     naming,
 )
-from minitvm.functor import Node, children, free_vars, walk_once
-from minitvm.indices import as_dimension
-from minitvm.runtime.dtype import FLOAT32, INT32, DType, DTypeLike
-from minitvm.runtime.errors import CompileError
-from minitvm.stmt import Evaluate, Stmt
-from minitvm.te.tag import scoped_tag
-from minitvm.te.tensor import ComputeOp, ExternOp, PlaceholderOp, Tensor, data_axes
-from minitvm.verify import check_body, check_calls
+from minitvm.tir.functor import Node, children, free_vars, walk_once
+from minitvm.tir.indices import as_dimension
+from minitvm.tir.stmt import Evaluate, Stmt
+from minitvm.tir.verify import check_body, check_calls
 
 # -- Variables and axes ---------------------------------------------------------------------------
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from minitvm import expr as e
 from minitvm.arith.prover import Prover
-from minitvm.expr import IterType, IterVar, PrimExpr, Range, Var
 from minitvm.runtime.errors import CompileError
 from minitvm.te.tag import scoped_tag
 from minitvm.te.tensor import ComputeOp, PlaceholderOp, ScanOp, Tensor
+from minitvm.tir import expr as e
+from minitvm.tir.expr import IterType, IterVar, PrimExpr, Range, Var
 
 
 def scan(

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from minitvm.expr import described
 from minitvm.runtime.errors import CompileError
+from minitvm.tir.expr import described
 
 _current: ContextVar[str] = ContextVar("tag", default="")
 

@@ -12,9 +12,12 @@ from dataclasses import field
 from typing import Any, final
 from typing import cast as typed
 
-from minitvm import expr
 from minitvm.arith.prover import Prover
-from minitvm.expr import (
+from minitvm.runtime.dtype import DType, DTypeLike
+from minitvm.runtime.errors import CompileError
+from minitvm.runtime.record import record
+from minitvm.tir import expr
+from minitvm.tir.expr import (
     Buffer,
     ExprOperators,
     FloatImm,
@@ -29,11 +32,8 @@ from minitvm.expr import (
     const,
     const_int,
 )
-from minitvm.functor import Node, walk_once
-from minitvm.runtime.dtype import DType, DTypeLike
-from minitvm.runtime.errors import CompileError
-from minitvm.runtime.record import record
-from minitvm.stmt import Stmt
+from minitvm.tir.functor import Node, walk_once
+from minitvm.tir.stmt import Stmt
 
 # -- Operations -----------------------------------------------------------------------------------
 

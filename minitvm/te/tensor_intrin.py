@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, final
 
 from minitvm.arith.prover import Prover
-from minitvm.buffer import decl_buffer
-from minitvm.expr import Buffer, PrimExpr, Var, equal
-from minitvm.functor import walk
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
-from minitvm.stmt import Evaluate, Stmt
 from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor
+from minitvm.tir.buffer import decl_buffer
+from minitvm.tir.expr import Buffer, PrimExpr, Var, equal
+from minitvm.tir.functor import walk
+from minitvm.tir.stmt import Evaluate, Stmt
 
 
 @final

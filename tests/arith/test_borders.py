@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minitvm import expr as e
 from minitvm.arith.analyzer import Analyzer
-from minitvm.buffer import decl_buffer
-from minitvm.expr import PrimExpr, Range, Var, const
-from minitvm.functor import substitute
-from minitvm.interpreter import interpret
-from minitvm.stmt import BufferStore, PrimFunc
+from minitvm.tir import expr as e
+from minitvm.tir.buffer import decl_buffer
+from minitvm.tir.expr import PrimExpr, Range, Var, const
+from minitvm.tir.functor import substitute
+from minitvm.tir.interpreter import interpret
+from minitvm.tir.stmt import BufferStore, PrimFunc
 
 i, r, n, y = (Var(name) for name in "irny")
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.coverage import Coverage, Read
 from minitvm.arith.prover import Prover
-from minitvm.expr import (
+from minitvm.tir.expr import (
     PrimExpr,
     Range,
     Var,
@@ -27,7 +27,7 @@ from minitvm.expr import (
     multiply,
     subtract,
 )
-from minitvm.functor import free_vars, substitute
+from minitvm.tir.functor import free_vars, substitute
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 i, j, n, m = Var("i", axis=True), Var("j", axis=True), Var("n"), Var("m")

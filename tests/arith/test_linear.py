@@ -18,7 +18,7 @@ from minitvm.arith.linear import (
     less,
     project,
 )
-from minitvm.expr import Var
+from minitvm.tir.expr import Var
 
 X, Y, Z = (Affine.of_atom(Var(name)) for name in "xyz")
 ATOMS = [next(iter(form.terms)) for form in (X, Y, Z)]

@@ -6,12 +6,12 @@ import math
 
 import pytest
 
-from minitvm import expr as e
 from minitvm import te
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.prover import Prover
-from minitvm.expr import And, Call, Not, Or, PrimExpr, Range, Select, Var, const
 from minitvm.runtime.dtype import BOOL, INT32, UINT8, UINT32
+from minitvm.tir import expr as e
+from minitvm.tir.expr import And, Call, Not, Or, PrimExpr, Range, Select, Var, const
 
 i, j, F = Var("i"), Var("j"), Var("f")
 n, m = Var("n"), Var("m")

@@ -12,12 +12,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minitvm import expr as e
-from minitvm import scalars
 from minitvm.arith import rules, simplify
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.rules import RULES, Rule
-from minitvm.expr import (
+from minitvm.runtime.dtype import (
+    BFLOAT16,
+    BOOL,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    INT8,
+    INT32,
+    INT64,
+    UINT8,
+    UINT16,
+    DType,
+)
+from minitvm.tir import expr as e
+from minitvm.tir import scalars
+from minitvm.tir.expr import (
     EQ,
     NE,
     Add,
@@ -44,21 +57,8 @@ from minitvm.expr import (
     Var,
     const,
 )  # fmt: skip
-from minitvm.functor import walk_once
-from minitvm.runtime.dtype import (
-    BFLOAT16,
-    BOOL,
-    FLOAT16,
-    FLOAT32,
-    FLOAT64,
-    INT8,
-    INT32,
-    INT64,
-    UINT8,
-    UINT16,
-    DType,
-)
-from minitvm.structural_equal import structural_equal
+from minitvm.tir.functor import walk_once
+from minitvm.tir.structural_equal import structural_equal
 
 i, j, Y = Var("i"), Var("j"), Var("y")
 n, m, K = Var("n"), Var("m"), Var("k")

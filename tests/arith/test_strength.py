@@ -17,13 +17,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from minitvm import expr as e
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.linear import Affine
 from minitvm.arith.regions import Span, Spans
-from minitvm.expr import Call, PrimExpr, Range, Select, Var, const
-from minitvm.functor import walk_once
 from minitvm.runtime.dtype import BOOL, INT32, INT64, UINT32, DType
+from minitvm.tir import expr as e
+from minitvm.tir.expr import Call, PrimExpr, Range, Select, Var, const
+from minitvm.tir.functor import walk_once
 
 Points = dict[Var, npt.NDArray[np.int64]]
 CASES = 30  # of each kind

@@ -15,10 +15,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from minitvm import expr as e
-from minitvm.expr import PrimExpr, Var
 from minitvm.runtime.dtype import DType
 from minitvm.te.tensor import ComputeOp, Tensor
+from minitvm.tir import expr as e
+from minitvm.tir.expr import PrimExpr, Var
 
 Array = np.ndarray[Any, Any]
 _FUNCTION_UNITS = 8  # ULP: more than docs/numerics.md promises of any function

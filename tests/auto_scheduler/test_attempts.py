@@ -14,8 +14,8 @@ import minitvm as tvm
 from minitvm import te
 from minitvm.auto_scheduler import attempts, rows, write
 from minitvm.auto_scheduler.write import STRATEGIES, Sums
-from minitvm.lower import lower
-from minitvm.te.schedule import Schedule
+from minitvm.lowering.lower import lower
+from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.tensor import Tensor
 from tests.auto_scheduler.contractions import contraction
 from tests.auto_scheduler.meaning import Meaning

@@ -13,9 +13,9 @@ import minitvm as tvm
 from minitvm import te
 from minitvm.auto_scheduler.contraction import contraction_of
 from minitvm.auto_scheduler.tiles import Geometry, tile_of
-from minitvm.interpreter import interpret
 from minitvm.runtime import DType
 from minitvm.target import Target
+from minitvm.tir.interpreter import interpret
 from tests.schedules.programs import PROGRAMS, Draw, Program, Sizes
 
 QUICK = [Phase.explicit, Phase.reuse, Phase.generate]

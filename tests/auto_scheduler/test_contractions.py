@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, Phase, assume, given, note, settings
 from hypothesis import strategies as st
 
 import minitvm as tvm
-from minitvm.functor import free_vars
 from minitvm.runtime.dtype import DType
 from minitvm.target import Target
 from minitvm.te.tensor import ComputeOp, PlaceholderOp, Tensor
+from minitvm.tir.functor import free_vars
 from tests.auto_scheduler.contractions import attention, contraction
 from tests.auto_scheduler.meaning import Meaning, Value
 from tests.schedules.programs import Draw, Program

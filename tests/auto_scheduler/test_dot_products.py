@@ -11,10 +11,10 @@ import pytest
 import minitvm as tvm
 from minitvm import te
 from minitvm.auto_scheduler import auto_schedule
-from minitvm.interpreter import interpret
 from minitvm.runtime.errors import CompileError
-from minitvm.te.dot_product import DOT_PRODUCTS, DotProduct, find_dot_product
-from minitvm.te.matrix_product import MatrixProduct
+from minitvm.te.intrinsics.dot_product import DOT_PRODUCTS, DotProduct, find_dot_product
+from minitvm.te.intrinsics.matrix_product import MatrixProduct
+from minitvm.tir.interpreter import interpret
 
 Array = np.ndarray[Any, Any]
 random = np.random.default_rng(5)

@@ -16,15 +16,15 @@ import pytest
 import minitvm as tvm
 from minitvm import te
 from minitvm.auto_scheduler import auto_schedule
-from minitvm.codegen import build as build_module
 from minitvm.codegen.llvm_text import ModuleText
 from minitvm.codegen.machine_code import emit_object, machine_for
-from minitvm.functor import walk_once
+from minitvm.driver import build as build_module
 from minitvm.runtime import host as host_module
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.object_code import optimise, parse
-from minitvm.stmt import Allocate
-from minitvm.te.matrix_product import MATRIX_PRODUCTS, MatrixProduct, find_matrix_product
+from minitvm.te.intrinsics.matrix_product import MATRIX_PRODUCTS, MatrixProduct, find_matrix_product
+from minitvm.tir.functor import walk_once
+from minitvm.tir.stmt import Allocate
 from tests.auto_scheduler.instructions import in_software
 from tests.auto_scheduler.test_dot_products import (
     as_given,

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 import minitvm as tvm
 from minitvm import te
-from minitvm.expr import ProducerLoad
-from minitvm.functor import free_vars, walk_once
-from minitvm.interpreter import interpret
 from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor
+from minitvm.tir.expr import ProducerLoad
+from minitvm.tir.functor import free_vars, walk_once
+from minitvm.tir.interpreter import interpret
 from tests.auto_scheduler.test_auto_schedule import QUICK, SLOW, TARGETS, contraction
 from tests.auto_scheduler.test_dot_products import product
 from tests.schedules.programs import PROGRAMS, Draw, Program

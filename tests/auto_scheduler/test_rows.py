@@ -11,8 +11,8 @@ import pytest
 
 from minitvm import build, lower, te
 from minitvm.auto_scheduler import auto_schedule
-from minitvm.expr import const_int
 from minitvm.te.tensor import Tensor
+from minitvm.tir.expr import const_int
 
 Array = np.ndarray[Any, Any]
 Program = tuple[list[Tensor], Tensor, Callable[..., Array]]

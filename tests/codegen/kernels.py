@@ -10,8 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from minitvm import build, interpreter, ir_builder, lower, scalars, te
-from minitvm.expr import Buffer, Stmt, Var, as_expr, as_tuple
+from minitvm import build, lower, te
 from minitvm.runtime.dtype import (
     BFLOAT16,
     BOOL,
@@ -28,7 +27,9 @@ from minitvm.runtime.dtype import (
     UINT64,
     DType,
 )
-from minitvm.scalars import Scalar
+from minitvm.tir import interpreter, ir_builder, scalars
+from minitvm.tir.expr import Buffer, Stmt, Var, as_expr, as_tuple
+from minitvm.tir.scalars import Scalar
 
 INTEGERS = (INT8, INT16, INT32, INT64, UINT8, UINT16, UINT32, UINT64)
 FLOATS = (FLOAT16, BFLOAT16, FLOAT32, FLOAT64)
@@ -99,7 +100,7 @@ def array_of(dtype: DType, values: Sequence[Scalar]) -> Array:
 
 
 def values_of(dtype: DType, array: Array) -> list[Scalar]:
-    """The elements of an array as the values that :mod:`minitvm.scalars` speaks of."""
+    """The elements of an array as the values that :mod:`minitvm.tir.scalars` speaks of."""
     if dtype.is_bfloat16:
         return [scalars.from_bits(dtype, int(b)) for b in array.view(np.uint16).ravel()]
     found: list[Scalar] = array.ravel().tolist()

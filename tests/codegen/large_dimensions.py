@@ -14,7 +14,7 @@ import numpy as np
 
 import minitvm as tvm
 from minitvm import CompileError, te, tir
-from minitvm.expr import PrimExpr, Var, promote
+from minitvm.tir.expr import PrimExpr, Var, promote
 
 MAP_NORESERVE = 0x4000
 MOST_MAPPED = 1 << 42

@@ -9,9 +9,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from minitvm import expr, scalars, te, tir
+from minitvm import te, tir
 from minitvm.runtime.dtype import BOOL, INT32, DType
-from minitvm.scalars import Scalar
+from minitvm.tir import expr, scalars
+from minitvm.tir.scalars import Scalar
 from tests.codegen.kernels import DTYPES, telling_values
 
 

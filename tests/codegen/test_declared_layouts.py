@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 import minitvm as tvm
 from minitvm import te, tir
-from minitvm.interpreter import interpret
 from minitvm.runtime import mdspan
 from minitvm.runtime.dlpack import DLDataType, DLDevice, DLTensor
 from minitvm.runtime.errors import CompileError
+from minitvm.tir.interpreter import interpret
 
 Array = np.ndarray[Any, Any]
 LAYOUTS = ("right", "left", "stride", "stride_relaxed")

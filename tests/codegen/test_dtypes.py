@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minitvm import CompileError, Target, build, expr, nd, scalars, te, tir
+from minitvm import CompileError, Target, build, nd, te, tir
 from minitvm.runtime.dtype import BOOL, FLOAT16, FLOAT32, INT8, INT32, INT64, DType
 from minitvm.runtime.host import host
-from minitvm.scalars import Scalar
+from minitvm.tir import expr, scalars
+from minitvm.tir.scalars import Scalar
 from tests.codegen.kernels import (
     DTYPES,
     FLOATS,

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minitvm import CompileError, Target, build, create_schedule, ir_builder, nd, te, tir
+from minitvm import CompileError, Target, build, create_schedule, nd, te, tir
 from minitvm.codegen.argument_errors import _KINDS
 from minitvm.runtime.dlpack import DLDataType, DLDevice, DLTensor
 from minitvm.runtime.packed_func import _PACKED
 from minitvm.runtime.values import ArgTypeCode, TVMValue
+from minitvm.tir import ir_builder
 
 n, m = te.var("n"), te.var("m")
 

@@ -25,11 +25,11 @@ from minitvm import (
     te,
     tir,
 )
-from minitvm.buffer import decl_buffer
-from minitvm.expr import Var
 from minitvm.runtime.errors import LayoutError
-from minitvm.stmt import AssertStmt, PrimFunc
-from tests.ir.programs import built
+from minitvm.tir.buffer import decl_buffer
+from minitvm.tir.expr import Var
+from minitvm.tir.stmt import AssertStmt, PrimFunc
+from tests.tir.programs import built
 
 n, fd = Var("n"), Var("fd")
 X, Y = decl_buffer((n,), "float32", "X"), decl_buffer((n,), "float32", "Y")

@@ -12,10 +12,8 @@ import pytest
 
 import minitvm as tvm
 from minitvm import te
-from minitvm.codegen.build import compile_module
 from minitvm.codegen.options import CodegenOptions
-from minitvm.passes.in_place import run_in_place
-from minitvm.passes.strided import accept_strides
+from minitvm.driver.build import compile_module
 from minitvm.runtime.arrangement import (
     ASKS_FOR_VARIANT,
     NEEDS_VARIANT,
@@ -25,8 +23,10 @@ from minitvm.runtime.arrangement import (
 )
 from minitvm.runtime.module import Module
 from minitvm.runtime.packed_func import _PACKED, Function
-from minitvm.stmt import IRModule
 from minitvm.target import Target
+from minitvm.tir.stmt import IRModule
+from minitvm.variants.any_strides import accept_strides
+from minitvm.variants.in_place import run_in_place
 from tests.codegen.test_errors import Raw
 
 Array = np.ndarray[Any, Any]

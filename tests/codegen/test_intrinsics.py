@@ -11,9 +11,10 @@ from typing import Any
 import mpmath
 import pytest
 
-from minitvm import expr, scalars, te
+from minitvm import te
 from minitvm.runtime.dtype import FLOAT16, FLOAT32, FLOAT64, INT32, DType
-from minitvm.scalars import INTRINSICS, Scalar
+from minitvm.tir import expr, scalars
+from minitvm.tir.scalars import INTRINSICS, Scalar
 from tests.codegen.kernels import (
     DTYPES,
     FLOATS,

@@ -13,8 +13,8 @@ import pytest
 
 import minitvm as tvm
 from minitvm import CompileError, te, tir
-from minitvm.interpreter import interpret
 from minitvm.runtime.dlpack import DLTensor
+from minitvm.tir.interpreter import interpret
 
 from .large_dimensions import as_expr, mapped, repeated
 

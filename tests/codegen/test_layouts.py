@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import minitvm as tvm
 from minitvm import te, tir
-from minitvm.interpreter import interpret
 from minitvm.runtime.errors import CompileError
+from minitvm.tir.interpreter import interpret
 
 Array = np.ndarray[Any, Any]
 A = te.placeholder((4, 3), name="A")

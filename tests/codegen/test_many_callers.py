@@ -22,12 +22,12 @@ import pytest
 
 import minitvm
 from minitvm import build, register_func, remove_global_func, te, tir
-from minitvm.buffer import decl_buffer
 from minitvm.codegen import machine_code
-from minitvm.expr import Var
-from minitvm.stmt import PrimFunc
+from minitvm.tir.buffer import decl_buffer
+from minitvm.tir.expr import Var
+from minitvm.tir.stmt import PrimFunc
 from tests.forks import in_child
-from tests.ir.programs import built
+from tests.tir.programs import built
 
 n, fd = Var("n"), Var("fd")
 X, Y = decl_buffer((n,), "float32", "X"), decl_buffer((n,), "float32", "Y")

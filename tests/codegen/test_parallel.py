@@ -14,25 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minitvm import (
-    KernelError,
-    build,
-    interpreter,
-    lower,
-    register_func,
-    remove_global_func,
-    runtime,
-    te,
-    tir,
-)
-from minitvm.buffer import decl_buffer
+from minitvm import KernelError, build, lower, register_func, remove_global_func, runtime, te, tir
 from minitvm.codegen import work
 from minitvm.codegen.parallel import BARRIER_WHEN_FINISH, LAUNCH_POINT, PARALLEL_FOR, STRIDE_PATTERN
-from minitvm.expr import Buffer, Var
 from minitvm.runtime.dtype import BOOL, FLOAT64, DType
-from minitvm.stmt import AssertStmt, PrimFunc
-from tests.ir.programs import built, function
+from minitvm.tir import interpreter
+from minitvm.tir.buffer import decl_buffer
+from minitvm.tir.expr import Buffer, Var
+from minitvm.tir.stmt import AssertStmt, PrimFunc
 from tests.memory.mapped import given_back
+from tests.tir.programs import built, function
 
 n, m = Var("n"), Var("m")
 X, Y = decl_buffer((n,), "float32", "X"), decl_buffer((n,), "float32", "Y")

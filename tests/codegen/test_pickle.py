@@ -19,11 +19,11 @@ import pytest
 
 import minitvm as tvm
 from minitvm import te, tir
-from minitvm.codegen import build as build_module
-from minitvm.codegen.build import CompiledProgram
-from minitvm.functor import walk
+from minitvm.driver import build as build_module
+from minitvm.driver.build import CompiledProgram
 from minitvm.runtime import Function, Module, PackedFunc
-from minitvm.structural_equal import structural_equal
+from minitvm.tir.functor import walk
+from minitvm.tir.structural_equal import structural_equal
 
 PROTOCOLS = range(2, pickle.HIGHEST_PROTOCOL + 1)
 Copy = Callable[[Any], Any]

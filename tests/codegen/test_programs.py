@@ -13,15 +13,14 @@ from minitvm import (
     CompileError,
     KernelError,
     build,
-    interpreter,
-    ir_builder,
     lower,
     register_func,
     remove_global_func,
     te,
     tir,
 )
-from minitvm.stmt import (
+from minitvm.tir import interpreter, ir_builder
+from minitvm.tir.stmt import (
     Allocate,
     BufferStore,
     For,

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from minitvm import build, interpreter, lower, te
+from minitvm import build, lower, te
 from minitvm.runtime.dtype import FLOAT32, FLOAT64, DType
 from minitvm.runtime.module import Module
+from minitvm.tir import interpreter
 from tests.codegen.kernels import (
     DTYPES,
     Elementwise,

@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minitvm import CompileError, build, scalars
-from minitvm import expr as e
-from minitvm import stmt as s
-from minitvm.buffer import decl_buffer
-from minitvm.expr import BufferLoad, Call, PrimExpr, Ramp, Var, const
-from minitvm.interpreter import interpret
+from minitvm import CompileError, build
 from minitvm.runtime.dtype import BOOL, FLOAT16, FLOAT32, INT8, INT32, DType
-from minitvm.stmt import BufferStore, ForKind, PrimFunc, Stmt
+from minitvm.tir import expr as e
+from minitvm.tir import scalars
+from minitvm.tir import stmt as s
+from minitvm.tir.buffer import decl_buffer
+from minitvm.tir.expr import BufferLoad, Call, PrimExpr, Ramp, Var, const
+from minitvm.tir.interpreter import interpret
+from minitvm.tir.stmt import BufferStore, ForKind, PrimFunc, Stmt
 from minitvm.transform import PassContext
 from tests.codegen.kernels import (
     DTYPES,

@@ -8,8 +8,8 @@ import numpy as np
 
 import minitvm as tvm
 from minitvm import te
-from minitvm.codegen.build import CompiledProgram
-from minitvm.expr import const_int
+from minitvm.driver.build import CompiledProgram
+from minitvm.tir.expr import const_int
 
 ZNVER4 = "llvm -mtriple=x86_64-linux-gnu -mcpu=znver4"
 HASWELL = "llvm -mtriple=x86_64-linux-gnu -mcpu=haswell"

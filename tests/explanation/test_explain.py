@@ -20,12 +20,12 @@ from minitvm.codegen.statement import ALLOCATE_WORKSPACE
 from minitvm.explanation import machine
 from minitvm.explanation.report import Explanation
 from minitvm.explanation.work import operations_of
-from minitvm.expr import const
 from minitvm.runtime import object_code
 from minitvm.runtime.workspace import workspaces
-from minitvm.stmt import ORIGIN, PrimFunc
-from minitvm.structural_equal import structural_equal
 from minitvm.target import Target
+from minitvm.tir.expr import const
+from minitvm.tir.stmt import ORIGIN, PrimFunc
+from minitvm.tir.structural_equal import structural_equal
 from tests.explanation.programs import (
     AARCH64,
     HASWELL,

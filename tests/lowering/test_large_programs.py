@@ -12,7 +12,7 @@ import pytest
 
 import minitvm as tvm
 from minitvm import te
-from minitvm.lower import deep_expressions
+from minitvm.lowering.lower import deep_expressions
 
 
 def test_a_sum_of_a_thousand_written_terms_builds() -> None:

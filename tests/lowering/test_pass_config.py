@@ -11,13 +11,13 @@ from hypothesis import given, settings
 import minitvm as tvm
 from minitvm import te, tir
 from minitvm.error import TVMError
-from minitvm.expr import Call, Var, const
-from minitvm.functor import walk
-from minitvm.pass_config import parse_config
-from minitvm.pass_context import PassInfo
-from minitvm.stmt import Allocate, AssertStmt, BufferStore, For, ForKind, PrimFunc, Stmt, seq
+from minitvm.tir.expr import Call, Var, const
+from minitvm.tir.functor import walk
+from minitvm.tir.stmt import Allocate, AssertStmt, BufferStore, For, ForKind, PrimFunc, Stmt, seq
 from minitvm.transform import PassContext
-from tests.passes.loop_nests import Nest, loop, loop_nests
+from minitvm.transform.pass_config import parse_config
+from minitvm.transform.pass_context import PassInfo
+from tests.transform.loop_nests import Nest, loop, loop_nests
 
 i, j = Var("i"), Var("j")
 A, B = tir.decl_buffer((64,), name="A"), tir.decl_buffer((64,), name="B")

@@ -28,19 +28,19 @@ EQUAL: dict[tuple[str, str, str, str], str] = {
         "if len(left) * len(right) >= _MAX_SYSTEMS:",
     ): "where a budget ends, by one",
     (
-        "minitvm/passes/check_bounds.py",
+        "minitvm/transform/check_bounds.py",
         "_Checker.__init__",
         "super().__init__()",
         "pass",
     ): "the class keeps no expression that it has made",
     (
-        "minitvm/passes/clip_loops.py",
+        "minitvm/transform/clip_loops.py",
         "_iterations",
         "statements = (each for each in children(node) if isinstance(each, Stmt))",
         "statements = (each for each in children(node) if True)",
     ): "an expression counts as one iteration, as nothing does",
     (
-        "minitvm/passes/widen_indices.py",
+        "minitvm/transform/widen_indices.py",
         "_Widen._is_exact",
         "if node.dtype.lanes > 1:",
         "if node.dtype.lanes > 0:",
@@ -127,7 +127,7 @@ EQUAL: dict[tuple[str, str, str, str], str] = {
         "(isinstance(pattern, Call) and pattern.op != node.op)",
     ): "the node has the pattern's class by then",
     (
-        "minitvm/passes/unroll_loops.py",
+        "minitvm/transform/unroll_loops.py",
         "_Unroll.__init__",
         "self._plain = 0 # and those that are not",
         "pass # and those that are not",
@@ -145,7 +145,7 @@ EQUAL: dict[tuple[str, str, str, str], str] = {
         "if (found.key in self._facts.variables):",
     ): "at the start all names are bindings: the class is asked for the type checker",
     (
-        "minitvm/te/layout.py",
+        "minitvm/te/schedules/index_map.py",
         "_inverse",
         "values[digit] = value if weight == 1 else e.floordiv(value, weight)",
         "values[digit] = value if weight == 0 else e.floordiv(value, weight)",

@@ -19,7 +19,6 @@ import pytest
 
 import minitvm as tvm
 from minitvm import te, tir
-from minitvm.interpreter import interpret
 from minitvm.runtime import (
     ArgTypeCode,
     Device,
@@ -33,6 +32,7 @@ from minitvm.runtime import (
     cpu,
     from_dlpack,
 )
+from minitvm.tir.interpreter import interpret
 
 
 class Thing:

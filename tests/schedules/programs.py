@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from minitvm import te, tir
 from minitvm.arith.analyzer import Analyzer
-from minitvm.expr import const_int
-from minitvm.functor import substitute
 from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, ScanOp, Tensor
+from minitvm.tir.expr import const_int
+from minitvm.tir.functor import substitute
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 

@@ -8,7 +8,11 @@ from itertools import pairwise
 
 from hypothesis import strategies as st
 
-from minitvm.expr import (
+from minitvm.te.schedules.graph import read_by_ranges
+from minitvm.te.schedules.schedule import Schedule
+from minitvm.te.schedules.stage import Attachable, Stage
+from minitvm.te.tensor import ComputeOp, ScanOp, Tensor
+from minitvm.tir.expr import (
     IterType,
     IterVar,
     PrimExpr,
@@ -17,12 +21,8 @@ from minitvm.expr import (
     Reduce,
     const_int,
 )
-from minitvm.functor import free_vars, walk_once
-from minitvm.stmt import ForKind
-from minitvm.te.dataflow import read_by_ranges
-from minitvm.te.schedule import Schedule
-from minitvm.te.stage import Attachable, Stage
-from minitvm.te.tensor import ComputeOp, ScanOp, Tensor
+from minitvm.tir.functor import free_vars, walk_once
+from minitvm.tir.stmt import ForKind
 from tests.schedules.programs import Draw
 
 FACTORS = st.integers(1, 6)

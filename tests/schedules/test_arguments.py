@@ -11,9 +11,9 @@ import pytest
 import minitvm as tvm
 from minitvm import te, tir
 from minitvm.arith.analyzer import Analyzer
-from minitvm.expr import const_int
-from minitvm.functor import substitute
-from minitvm.interpreter import interpret
+from minitvm.tir.expr import const_int
+from minitvm.tir.functor import substitute
+from minitvm.tir.interpreter import interpret
 
 n, m = te.var("n"), te.var("m")
 k6 = te.reduce_axis((0, 6), "k")

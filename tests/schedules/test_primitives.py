@@ -13,10 +13,10 @@ import pytest
 import minitvm as tvm
 from minitvm import te, tir
 from minitvm.arith.analyzer import Analyzer
-from minitvm.expr import const_int
-from minitvm.functor import substitute
-from minitvm.interpreter import interpret
 from minitvm.te.tensor import PlaceholderOp, Tensor
+from minitvm.tir.expr import const_int
+from minitvm.tir.functor import substitute
+from minitvm.tir.interpreter import interpret
 
 Golden = Callable[[str], None]
 Arrays = list[np.ndarray[Any, Any]]

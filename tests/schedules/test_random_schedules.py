@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import minitvm as tvm
 from minitvm import te
-from minitvm.interpreter import interpret
+from minitvm.tir.interpreter import interpret
 from tests.schedules.programs import PROGRAMS, Draw, Program
 from tests.schedules.random_schedule import schedule_randomly
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from minitvm import expr as e
 from minitvm import te, tir
 from minitvm.runtime.errors import CompileError
+from minitvm.tir import expr as e
 
 # -- Declaration ----------------------------------------------------------------------------------
 

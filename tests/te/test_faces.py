@@ -7,8 +7,9 @@ from types import ModuleType
 
 import pytest
 
-from minitvm import buffer, expr, functor, ir, ir_builder, op, te, tir
-from minitvm.te import operation, reducer, tag, tensor
+from minitvm import ir, te, tir
+from minitvm.te import operation, tag, tensor
+from minitvm.tir import buffer, expr, functor, ir_builder, op, reducer
 
 
 @pytest.mark.parametrize("face", [te, tir, ir])

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from minitvm import expr as e
-from minitvm import op, scalars, te, tir
+from minitvm import te, tir
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
+from minitvm.tir import expr as e
+from minitvm.tir import op, scalars
 
 UNARY = [
     "exp", "exp2", "exp10", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "sin", "cos", "tan",

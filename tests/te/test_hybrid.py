@@ -13,7 +13,6 @@ import pytest
 
 import minitvm as tvm
 from minitvm import te, tir
-from minitvm.interpreter import interpret
 from minitvm.runtime.errors import CompileError, KernelError
 from minitvm.te import hybrid
 from minitvm.te.hybrid import (
@@ -41,6 +40,7 @@ from minitvm.te.hybrid import (
     unroll,
     vectorize,
 )
+from minitvm.tir.interpreter import interpret
 
 Array = np.ndarray[Any, Any]
 random = np.random.default_rng(7)

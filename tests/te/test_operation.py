@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import minitvm as tvm
-from minitvm import expr as e
 from minitvm import te, tir
 from minitvm.runtime.errors import CompileError
-from minitvm.stmt import Evaluate
+from minitvm.tir import expr as e
+from minitvm.tir.stmt import Evaluate
 
 A = te.placeholder((4, 3), name="A")
 

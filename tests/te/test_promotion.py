@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minitvm import expr as e
-from minitvm import scalars, te, tir
-from minitvm.indices import exact_value, is_wide
+from minitvm import te, tir
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
+from minitvm.tir import expr as e
+from minitvm.tir import scalars
+from minitvm.tir.indices import exact_value, is_wide
 
 DTYPES = [
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16",

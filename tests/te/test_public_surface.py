@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import minitvm as tvm
-from minitvm import op
-from minitvm.expr import IterVar
 from minitvm.ir import structural_equal
 from minitvm.runtime.errors import CompileError
+from minitvm.tir import op
+from minitvm.tir.expr import IterVar
 
 te: Any = tvm.te
 tir: Any = tvm.tir

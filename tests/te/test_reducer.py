@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import minitvm as tvm
-from minitvm import expr as e
 from minitvm import te, tir
 from minitvm.runtime.errors import CompileError
+from minitvm.tir import expr as e
 
 A = te.placeholder((4, 3), name="A")
 k = te.reduce_axis((0, 3), "k")

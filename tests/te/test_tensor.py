@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minitvm import expr as e
 from minitvm import te
-from minitvm.functor import walk_once
 from minitvm.runtime.errors import CompileError
+from minitvm.tir import expr as e
+from minitvm.tir.functor import walk_once
 
 
 def matrix(name: str = "A", dtype: str = "float32") -> te.Tensor:

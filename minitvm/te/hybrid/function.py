@@ -10,12 +10,12 @@ from typing import Any, final
 
 import numpy as np
 
-from minitvm.expr import IterVar, PrimExpr
 from minitvm.runtime.errors import CompileError
 from minitvm.te.hybrid.intrinsics import INTRINSICS
 from minitvm.te.hybrid.parser import parse
 from minitvm.te.hybrid.source import ScriptedFunction
 from minitvm.te.tensor import Tensor
+from minitvm.tir.expr import IterVar, PrimExpr
 
 
 def script(pyfunc: Callable[..., Any]) -> HybridFunction:

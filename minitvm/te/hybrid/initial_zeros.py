@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from minitvm import expr as e
-from minitvm import stmt as s
 from minitvm.arith.atoms import structural_key
-from minitvm.expr import Buffer, BufferLoad, PrimExpr, Var
-from minitvm.functor import Node, walk_once
-from minitvm.stmt import BufferStore, For, ForKind, Stmt
+from minitvm.tir import expr as e
+from minitvm.tir import stmt as s
+from minitvm.tir.expr import Buffer, BufferLoad, PrimExpr, Var
+from minitvm.tir.functor import Node, walk_once
+from minitvm.tir.stmt import BufferStore, For, ForKind, Stmt
 
 # For each dimension the variable of the loop that runs over all of it; None for an extent of 1.
 _Element = tuple[Var | None, ...]

@@ -2,7 +2,7 @@
 
 A hybrid function may use them without importing them; importing them from here lets editors and
 type checkers know them. Mathematics means what it does in compiled code, as
-:mod:`minitvm.scalars` says: integers wrap, ``min`` and ``max`` keep NaN, casts saturate.
+:mod:`minitvm.tir.scalars` says: integers wrap, ``min`` and ``max`` keep NaN, casts saturate.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from minitvm import scalars
-from minitvm.expr import promoted
 from minitvm.runtime.dtype import FLOAT64, INT64, DType, DTypeLike
 from minitvm.runtime.errors import CompileError
+from minitvm.tir import scalars
+from minitvm.tir.expr import promoted
 
 # -- Loops ----------------------------------------------------------------------------------------
 

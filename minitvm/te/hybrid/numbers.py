@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
-from minitvm import expr as e
-from minitvm.expr import PrimExpr
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
 from minitvm.te.hybrid.values import is_float, shown
+from minitvm.tir import expr as e
+from minitvm.tir.expr import PrimExpr
 
 
 @final
@@ -17,7 +17,7 @@ class Numbers:
     """Which expressions are of Python's numbers alone, and so adapt: a number is firm where it has
     a dtype of its own.
 
-    >>> from minitvm.expr import Var
+    >>> from minitvm.tir.expr import Var
     >>> Numbers().made(e.add, Var("x", "float64"), 0.1)
     x + float64(0.1)
     """

@@ -21,23 +21,7 @@ from typing import Any, final
 
 import numpy as np
 
-from minitvm import expr as e
-from minitvm import op
-from minitvm.buffer import decl_buffer
-from minitvm.expr import Buffer, BufferLoad, IntImm, PrimExpr, Var
-from minitvm.functor import Node, walk_once
 from minitvm.runtime.errors import CompileError
-from minitvm.stmt import (
-    Allocate,
-    AssertStmt,
-    BufferStore,
-    For,
-    ForKind,
-    IfThenElse,
-    LetStmt,
-    Stmt,
-    While,
-)
 from minitvm.te.hybrid import intrinsics, syntax
 from minitvm.te.hybrid.initial_zeros import begin_with_zeros
 from minitvm.te.hybrid.numbers import Numbers
@@ -64,6 +48,22 @@ from minitvm.te.hybrid.values import (
 )
 from minitvm.te.tag import scoped_tag
 from minitvm.te.tensor import ExternOp, Tensor
+from minitvm.tir import expr as e
+from minitvm.tir import op
+from minitvm.tir.buffer import decl_buffer
+from minitvm.tir.expr import Buffer, BufferLoad, IntImm, PrimExpr, Var
+from minitvm.tir.functor import Node, walk_once
+from minitvm.tir.stmt import (
+    Allocate,
+    AssertStmt,
+    BufferStore,
+    For,
+    ForKind,
+    IfThenElse,
+    LetStmt,
+    Stmt,
+    While,
+)
 
 
 def parse(function: ScriptedFunction, arguments: Mapping[str, Any]) -> ExternOp:

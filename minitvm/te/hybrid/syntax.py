@@ -7,8 +7,8 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from minitvm import expr as e
-from minitvm.stmt import ForKind
+from minitvm.tir import expr as e
+from minitvm.tir.stmt import ForKind
 
 KINDS = {
     "range": ForKind.SERIAL,

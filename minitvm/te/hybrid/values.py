@@ -13,14 +13,14 @@ from typing import Any, final
 
 import numpy as np
 
-from minitvm import expr as e
 from minitvm.arith.analyzer import Analyzer
-from minitvm.expr import Buffer, BufferLoad, IntImm, IterVar, PrimExpr
-from minitvm.functor import walk_once
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.record import record
-from minitvm.stmt import ForKind, Stmt, seq
 from minitvm.te.hybrid import intrinsics
+from minitvm.tir import expr as e
+from minitvm.tir.expr import Buffer, BufferLoad, IntImm, IterVar, PrimExpr
+from minitvm.tir.functor import walk_once
+from minitvm.tir.stmt import ForKind, Stmt, seq
 
 # -- Names ----------------------------------------------------------------------------------------
 

@@ -1,0 +1,139 @@
+"""Contractions of a few rows, whose time is that of reading the columns' factor once.
+
+::
+
+    for each part of k:                              # on all threads
+        for each block of columns whose sums stay in the L1 cache:
+            for a few steps of k:                    # so many rows of B, each read in its order
+                for each vector of columns:
+                    sums[i, j] += A[i, k] * B[k, j]  # for all i, and these k
+    C[...] = all parts' sums
+
+The sums of all parts fit half of the L2 cache: there are fewer parts of wide rows. Where there are
+more cores than parts, or a sum has to be in order, they share the columns as well: of each row they
+read shorter pieces.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from minitvm.auto_scheduler.choice import choose
+from minitvm.auto_scheduler.contraction import Contraction, bytes_of, extent_of, is_uneven
+from minitvm.auto_scheduler.loops import Places, compute_of, fused, places_of
+from minitvm.target import Target
+from minitvm.te.schedules.schedule import Schedule
+from minitvm.te.schedules.stage import Stage
+from minitvm.tir.expr import IterVar
+
+_MOST_ROWS = 8
+_MOST_PLAIN_ROWS = 2
+_MOST_PARTS = 8  # of the steps
+_LEAST_STEPS = 64  # of a part
+_LEAST_VECTORS = 16  # of a block: shorter pieces of a row are slow to read
+_USUAL = 4096  # columns, where the call decides
+_STEPS = 8  # rows of B that are read side by side: streams that the prefetcher follows
+
+
+def is_streamed(contraction: Contraction, target: Target) -> bool:
+    """Whether so few rows use what is read of a large factor that a tile would wait for memory."""
+    if not _is_for_few(contraction, _MOST_ROWS) or contraction.b.along(contraction.column) != 1:
+        return False
+    if is_uneven(contraction.op):
+        return False
+    size = bytes_of(contraction.b.tensor)
+    return size is None or size > target.cache_bytes(2) // 4
+
+
+def is_left_plain(contraction: Contraction) -> bool:
+    """Whether so few rows use a factor whose elements lie side by side along the sum that the sums
+    are best computed one by one, as plain loops."""
+    across = contraction.b.along(contraction.column) != 1
+    if not across or not _is_for_few(contraction, _MOST_PLAIN_ROWS):
+        return False
+    (k,) = contraction.op.reduce_axis
+    return contraction.b.along(k) == 1 and contraction.a.along(k) <= 1
+
+
+def _is_for_few(contraction: Contraction, most: int) -> bool:
+    """Whether at most so many rows use what is read of `b`, along one axis that is summed."""
+    if contraction.a.reads(contraction.column) or len(contraction.op.reduce_axis) != 1:
+        return False
+    extents = [extent_of(axis) for axis in contraction.rows]
+    return None not in extents and prod(each or 0 for each in extents) <= most
+
+
+def write_streamed(
+    s: Schedule, contraction: Contraction, target: Target, *, in_order: bool
+) -> None:
+    """Writes that schedule. `in_order`: no part of a sum is summed by itself."""
+    op, total = contraction.op, contraction.op.output(0)
+    places = places_of(contraction)
+    lanes = target.lanes(total.dtype)
+    rows = prod(extent_of(axis) or 1 for axis in contraction.rows)
+    others = prod(extent_of(op.axis[i]) or target.num_cores for i in places.others)
+    (k,) = op.reduce_axis
+    steps, columns = extent_of(k), extent_of(contraction.column)
+    size, itemsize = bytes_of(total), total.dtype.itemsize
+    parts = 1
+    if not in_order and steps is not None and size is not None:
+        parts = _parts(steps, target.cache_bytes(2) // 2 // max(1, size))
+    vectors = max(1, target.cache_bytes(1) // 2 // (rows * itemsize * lanes))
+    if target.num_cores > others * parts:
+        share = (columns or _USUAL) * others * parts // (lanes * target.num_cores)
+        vectors = min(vectors, max(share, _LEAST_VECTORS))
+    ends_even = rows == 1 or (columns is not None and columns % lanes == 0)
+    together = _steps(None if steps is None else -(-steps // parts), ends_even)
+    choose(
+        s,
+        "strategy",
+        "{b} is read once, {steps} rows of it at a time: {rows} rows alone use it, {most} at most; "
+        "{block} columns of sums stay in the L1 cache, of {parts} parts of the steps",
+        b=contraction.b.tensor.name,
+        steps=together,
+        rows=rows,
+        most=_MOST_ROWS,
+        block=vectors * lanes,
+        parts=parts,
+    )
+    stage, tasks = s[total], list[IterVar]()
+    if parts > 1:
+        part, _ = stage.split(k, nparts=parts)
+        stage = s[s.rfactor(total, part)]
+        tasks.append(compute_of(stage).axis[0])
+        _write_total(s[total], places, lanes)
+    row_axes, other_axes, column = places.of(stage)
+    block, column = stage.split(column, factor=vectors * lanes)
+    column, lane = stage.split(column, factor=lanes)
+    step, inner = stage.split(compute_of(stage).reduce_axis[0], factor=together)
+    tasks = [*other_axes, *tasks, block]
+    stage.reorder(*tasks, step, column, *row_axes, inner, lane)
+    for axis in (*row_axes, inner):
+        stage.unroll(axis)
+    stage.vectorize(lane)
+    stage.parallel(fused(stage, tasks))
+
+
+def _write_total(stage: Stage, places: Places, lanes: int) -> None:
+    """Adds up the parts, in vectors."""
+    rows, others, column = places.of(stage)
+    column, lane = stage.split(column, factor=lanes)
+    stage.reorder(*others, *rows, column, *compute_of(stage).reduce_axis, lane)
+    stage.vectorize(lane)
+    stage.parallel(fused(stage, [*others, *rows, column]))
+
+
+def _parts(steps: int, most: int) -> int:
+    """In how many parts a sum is computed, `most` at most: the same for any number of cores, and so
+    are the bits. Rather a few less than such that leave something over."""
+    most = max(1, min(_MOST_PARTS, steps // _LEAST_STEPS, most))
+    counts = range(most, most // 2, -1)
+    return min(counts, key=lambda parts: (steps % parts > 0, steps // parts % _STEPS > 0))
+
+
+def _steps(extent: int | None, ends_even: bool) -> int:
+    """How many rows of B are read side by side: a divisor, if one is near enough. What is left over
+    otherwise costs little, unless the columns leave something over as well."""
+    sizes = range(_STEPS, _STEPS // 2 - 1, -1)
+    even = next((each for each in sizes if extent is not None and extent % each == 0), None)
+    return even or (_STEPS if ends_even or extent is None else 1)

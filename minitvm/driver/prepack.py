@@ -1,0 +1,114 @@
+"""prepack: an argument that doesn't change, made once as a function wants it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from minitvm.arith.analyzer import Analyzer
+from minitvm.codegen.packed_abi import arg_names
+from minitvm.driver.build import compiled_function
+from minitvm.lowering.lower import PREPACKED
+from minitvm.runtime.module import Module
+from minitvm.runtime.ndarray import NDArray, as_ndarray, empty
+from minitvm.runtime.packed_func import Function
+from minitvm.tir import expr as e
+from minitvm.tir.expr import PrimExpr, Var
+from minitvm.tir.functor import substitute
+from minitvm.tir.stmt import PrimFunc
+
+
+def prepack(function: Module | Function, argument: str, array: Any) -> NDArray:
+    """An array as a function wants it: what is passed for an argument that was built with
+    ``build(..., prepacked=[B])``, or that its schedule computes ahead (``compute_ahead``).
+
+    Parameters
+    ----------
+    function
+        What ``build`` returned, or one of its functions.
+    argument
+        The name of the argument.
+    array
+        What the program calls so: an array (numpy, torch, DLPack) of the shape and dtype of the
+        placeholder, of any strides. It is read, and not kept.
+
+    Returns
+    -------
+    NDArray
+        A new array. Its layout is that function's own: it depends on the program and the target,
+        so it is made where the function is, and not stored.
+
+    Raises
+    ------
+    TypeError
+        When `function` isn't compiled.
+    ValueError
+        When it has no such argument; and as calls do, for an array of another shape or dtype.
+
+    >>> import numpy as np
+    >>> import minitvm as tvm
+    >>> from minitvm import te
+    >>> A, B = te.placeholder((4, 8), name="A"), te.placeholder((8, 3), name="B")
+    >>> k = te.reduce_axis((0, 8), name="k")
+    >>> C = te.compute((4, 3), lambda i, j: te.sum(A[i, k] * B[k, j], axis=k), name="C")
+    >>> f = tvm.build([C], [A, B, C], name="f", prepacked=[B])
+    >>> packed = tvm.prepack(f, "B", np.ones((8, 3), "float32"))
+    >>> c = np.empty((4, 3), "float32")
+    >>> f(np.ones((4, 8), "float32"), packed, c)
+    >>> c[0]
+    array([8., 8., 8.], dtype=float32)
+    """
+    found = compiled_function(function)
+    if found is None:
+        raise TypeError(f"prepack: expected a function that build made, got {function!r}")
+    entry, program = found
+    func = program.lowered[entry.name]
+    names, made_by = arg_names(func), func.attrs.get(PREPACKED, {})
+    known = {names[position]: name for position, name in made_by.items()}
+    if argument not in known:
+        listed = ", ".join(map(repr, known)) or "none"
+        raise ValueError(
+            f"{func.name}: prepack: expected an argument that was built as prepacked ({listed}), "
+            f"got {argument!r}: build(..., prepacked=[...]) says which are"
+        )
+    packing = program.lowered[known[argument]]
+    packed = empty(_packed_shape(packing, array), _buffers(packing)[1].dtype)
+    try:
+        program.function(packing.name)(array, packed)
+    except Exception as error:
+        _rename(error, packing.name, f"{func.name}: prepack")
+        raise
+    return packed
+
+
+def _rename(error: Exception, packing: str, shown: str) -> None:
+    """Has an error begin with what the user called, not with the function that packs."""
+    begin, argument = f"{packing}: ", "argument 0 "
+    text = str(error)
+    if text.startswith(begin):
+        error.args = (f"{shown}: {text.removeprefix(begin).removeprefix(argument)}",)
+
+
+def _buffers(packing: PrimFunc) -> list[e.Buffer]:
+    return [packing.buffer_map[param] for param in packing.params]
+
+
+def _packed_shape(packing: PrimFunc, array: Any) -> tuple[int, ...]:
+    """The shape of what is made from an array; where that depends on it, its own shape decides."""
+    source, packed = _buffers(packing)
+    known = [e.const_int(extent) for extent in packed.shape]
+    if None in known:
+        view = as_ndarray(array)
+        found = () if view is None else view.shape
+        sizes = {
+            dim: e.const(size, dim.dtype)
+            for dim, size in zip(source.shape, found, strict=False)
+            if isinstance(dim, Var)
+        }
+        known = [_extent(extent, sizes) for extent in packed.shape]
+    return tuple(each or 0 for each in known)
+
+
+def _extent(extent: PrimExpr, sizes: Mapping[Var, PrimExpr]) -> int | None:
+    """None if an array of another number of dimensions was given, which the call then refuses."""
+    return e.const_int(Analyzer().simplify(substitute(extent, sizes)))

@@ -1,0 +1,785 @@
+"""Bound inference: what each stage of a schedule computes, and with which loops.
+
+Stages are visited consumers first. A stage at the root computes its whole domain; one that is
+placed at a loop of a consumer computes the region that one iteration of this loop reads, in terms
+of the loops around it. Ranges then flow down the relations to the loops, and what does not come out
+even leaves guards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import permutations
+from typing import cast, final
+
+from minitvm.arith.coverage import Coverage, Read
+from minitvm.arith.linear import Affine
+from minitvm.arith.prover import Prover
+from minitvm.arith.regions import Span, Spans
+from minitvm.lowering.scans import Scans
+from minitvm.runtime.dtype import INT64
+from minitvm.runtime.errors import CompileError
+from minitvm.runtime.record import record
+from minitvm.te.schedules.graph import root_axes
+from minitvm.te.schedules.relation import (
+    Fuse,
+    Rebase,
+    Singleton,
+    Split,
+    guards_of,
+    ranges_of,
+    values_of,
+)
+from minitvm.te.schedules.schedule import Schedule
+from minitvm.te.schedules.stage import Stage
+from minitvm.te.tensor import ComputeOp, ScanOp
+from minitvm.tir import expr as e
+from minitvm.tir.expr import BufferLoad, IterType, IterVar, PrimExpr, Range, Var, const
+from minitvm.tir.functor import Node, substitute, walk_once
+from minitvm.tir.stmt import ForKind
+
+Loop = tuple[Stage, IterVar]
+
+
+@final
+@dataclass(slots=True)
+class Bounds:
+    """How one stage runs.
+
+    Attributes
+    ----------
+    ranges
+        Of every axis.
+    values
+        Of every axis, in terms of the loop variables.
+    guards
+        For each root axis the conditions under which the loops are inside of its range and domain.
+    begins
+        For each dimension of its tensors the index of the first element computed; None where
+        everything is.
+    shape
+        Of the memory for these elements; None where it is that of the tensor.
+    partial
+        The dimensions along which the memory has more than an iteration around computes.
+    is_padded
+        Whether the memory holds what the guards of data axes keep from being computed, too.
+    names
+        Variables for parts of the ranges that are too long to be written out wherever they are
+        used, and their values, in terms of the loops around and of those before.
+    """
+
+    ranges: dict[IterVar, Range]
+    values: dict[IterVar, PrimExpr]
+    guards: dict[IterVar, list[PrimExpr]]
+    begins: tuple[PrimExpr, ...] | None = None
+    shape: tuple[PrimExpr, ...] | None = None
+    partial: tuple[int, ...] = ()
+    is_padded: bool = False
+    names: list[tuple[Var, PrimExpr]] = field(default_factory=list)
+
+
+@final
+@record()
+class _Room:
+    """Memory along one axis: from which element on, for how many, whether those are all that the
+    loops may reach, and whether they are only those that one iteration around computes."""
+
+    begin: PrimExpr
+    extent: PrimExpr
+    is_enough: bool = True
+    is_exact: bool = True
+
+
+@final
+@dataclass(slots=True)
+class Inferred:
+    """What bound inference found: the bounds of each stage, and where it is placed; for an argument
+    the extents without which no loop computes it, though it may have elements."""
+
+    bounds: dict[Stage, Bounds] = field(default_factory=dict)
+    places: dict[Stage, Loop] = field(default_factory=dict)
+    wanted: dict[Stage, list[PrimExpr]] = field(default_factory=dict)
+
+
+@final
+@dataclass(slots=True)
+class BoundInference:
+    """The bounds of all stages of a normalised schedule that are computed; see :meth:`run`.
+
+    Attributes
+    ----------
+    schedule
+        Normalised.
+    reads
+        What each stage reads, by indices in terms of its root axes.
+    readers
+        The stages that read one, inlining done.
+    is_of
+        Whether a read is one of a stage's tensors.
+    internal
+        Whether a stage's memory is the program's own.
+    is_argument
+        Whether the caller gets what a stage computes.
+    scans
+        The scans, and what is inside of them.
+    read
+        An expression of a range whose reads of tensors are reads of their buffers.
+    """
+
+    schedule: Schedule
+    reads: Mapping[Stage, Sequence[BufferLoad]]
+    readers: Callable[[Stage], list[Stage]]
+    is_of: Callable[[BufferLoad, Stage], bool]
+    internal: Callable[[Stage], bool]
+    is_argument: Callable[[Stage], bool]
+    scans: Scans
+    read: Callable[[PrimExpr], PrimExpr]
+    _found: Inferred = field(default_factory=Inferred, init=False)
+    # For each stage that has a place, what one iteration there computes.
+    _regions: dict[Stage, list[Span | None]] = field(default_factory=dict, init=False)
+
+    def run(self) -> Inferred:
+        """What each stage computes.
+
+        Raises
+        ------
+        CompileError
+            When a stage is placed where not all of its readers are, or an argument where not all
+            of its elements are computed.
+        """
+        for stage in reversed(self.schedule.stages):
+            if stage not in self.reads:
+                continue
+            place = place_of(stage, self.scans)
+            if place is not None:
+                self._check_place(stage, place)
+                self._found.places[stage] = place
+            self._found.bounds[stage] = self._bounds(stage, place)
+            if place is not None and self.is_argument(stage):
+                self._check_argument(stage, place)
+        found = self._found.bounds.items()
+        growing = [each for each, of in found if of.partial or isinstance(each.op, ScanOp)]
+        for stage, bounds in found if growing else []:
+            bounds.is_padded = bounds.is_padded and not self._reads_unwritten(stage, growing)
+        return self._found
+
+    def _reads_unwritten(self, stage: Stage, growing: Sequence[Stage]) -> bool:
+        """Whether padding would be computed from elements that no iteration has computed yet, of
+        tensors whose memory is for more than one computes."""
+        guards = self._found.bounds[stage].guards
+        guarded = {axis.var for axis in root_axes(stage.op) if guards[axis]}
+        return any(
+            not guarded.isdisjoint(walk_once(load.indices[i]))
+            for load in self.reads[stage]
+            for source in growing
+            if self.is_of(load, source)
+            for i in self._incomplete(source, stage)
+        )
+
+    def _incomplete(self, stage: Stage, reader: Stage) -> tuple[int, ...]:
+        """The dimensions along which a stage has memory for elements that aren't computed yet when
+        `reader` reads it."""
+        is_state = self.scans.inside.get(reader) is stage
+        return (0,) if is_state else self._found.bounds[stage].partial  # 0 is time
+
+    def _bounds(self, stage: Stage, place: Loop | None) -> Bounds:
+        """The bounds of a stage whose readers' are known."""
+        op = stage.op
+        if place is None or not isinstance(op, ComputeOp):
+            if place is not None:
+                self._check_readers(stage, place)
+            return self._of_loops(stage, self._domains(stage), Prover())
+        prover = Prover()
+        for size in stage.op.output(0).shape:
+            prover.bind_size(size)
+        around = [*self._path(place[0]), *self._loops_to(place)]
+        self._bind(prover, around)
+        steps = self.scans.read_at.get(stage)
+        spans: list[Span | None] = [None] * len(op.axis)
+        if stage not in self.scans.updates:
+            self._check_readers(stage, place)
+            spans = self._spans_inside(stage, place, prover)
+        regions = [self._clamped(prover, spans[i], axis) for i, axis in enumerate(op.axis)]
+        if steps is not None:
+            regions[0] = _of_time(prover, regions[0], steps)
+        self._regions[stage] = regions
+        domains = self._domains(stage)
+        roots = dict(domains)
+        names: list[tuple[Var, PrimExpr]] = []
+        for axis, region in zip(op.axis, regions, strict=True):
+            if region is not None:
+                roots[axis] = Range.from_min_extent(
+                    _named(prover, f"{axis.name}.begin", region.low, axis, names),
+                    _named(prover, f"{axis.name}.extent", region.extent, axis, names),
+                )
+        made = self._of_loops(stage, roots, prover)
+        made.names = names
+        for axis, region in zip(op.axis, regions, strict=True):
+            if region is not None:
+                assert axis.dom is not None
+                _guard(prover, made, axis, region, axis.dom)
+        if steps is not None and regions[0] is not None:
+            _guard(prover, made, op.axis[0], regions[0], steps)
+        rooms = [self._room(prover, stage, made, axis, domains[axis], around) for axis in op.axis]
+        if self.internal(stage):
+            made.begins = tuple(room.begin for room in rooms)
+            made.shape = tuple(room.extent for room in rooms)
+            made.is_padded = all(room.is_enough for room in rooms) and not _fuses_data(stage)
+        made.partial = tuple(
+            i
+            for i, region in enumerate(regions)
+            if region is not None and not (self.internal(stage) and rooms[i].is_exact)
+        )
+        return made
+
+    def _of_loops(self, stage: Stage, roots: dict[IterVar, Range], prover: Prover) -> Bounds:
+        """The loops over some ranges of the root axes."""
+        ranges = ranges_of(stage.relations, roots)
+        loops: dict[IterVar, PrimExpr] = {}
+        for leaf in stage.leaf_iter_vars:
+            once = e.const_int(ranges[leaf].extent) == 1 and e.const_int(ranges[leaf].min) == 0
+            loops[leaf] = const(0, leaf.var.dtype) if once else leaf.var
+        values = values_of(stage.relations, ranges, loops)
+        if any(_is_ragged(range_, roots) for range_ in roots.values()):
+            ranges, values = _resolved(ranges, values, roots)
+        made = Bounds(ranges, values, {axis: [] for axis in roots})
+        # A root axis above each axis; above a loop that fuse() of nothing made there is none.
+        above = {axis: axis for axis in roots}
+        for relation in stage.relations:
+            for source in reversed(relation.sources):
+                if source in above:
+                    above.update((result, above[source]) for result in relation.results)
+        for guard in guards_of(stage.relations, ranges, values, prover):
+            made.guards[above[guard.axis]].append(guard.condition)
+        return made
+
+    def _bind(self, prover: Prover, around: Sequence[Loop]) -> None:
+        """Let `prover` know the loops around, and what is named between them."""
+        named: set[Stage] = set()
+        for stage, leaf in around:
+            bounds = self._found.bounds[stage]
+            for var, value in () if stage in named else bounds.names:
+                prover.bind(var, value)
+            named.add(stage)
+            prover.bind(leaf.var, bounds.ranges[leaf])
+
+    def _domains(self, stage: Stage) -> dict[IterVar, Range]:
+        domains = {}
+        for axis in root_axes(stage.op):
+            assert axis.dom is not None
+            low, extent = self.read(axis.dom.min), self.read(axis.dom.extent)
+            dtype = axis.var.dtype
+            domains[axis] = Range.from_min_extent(e.cast(dtype, low), e.cast(dtype, extent))
+        return domains
+
+    # -- Regions ----------------------------------------------------------------------------------
+
+    def _path(self, stage: Stage) -> list[Loop]:
+        """The loops around the loops of a stage, the outermost first."""
+        place = self._found.places.get(stage)
+        return [] if place is None else [*self._path(place[0]), *self._loops_to(place)]
+
+    def _loops_to(self, place: Loop) -> list[Loop]:
+        stage, axis = place
+        last = stage.leaf_iter_vars.index(axis)
+        return [(stage, leaf) for leaf in stage.leaf_iter_vars[: last + 1]]
+
+    def _check_place(self, stage: Stage, place: Loop) -> None:
+        parent, axis = place
+        where = f"{stage.name}: computed at loop {axis.name} of {parent.name}"
+        if parent not in self._found.bounds:
+            raise CompileError(
+                f"{where}, which is inlined and has no loops: compute {stage.name} elsewhere, or "
+                f"{parent.name} at the root"
+            )
+        if not any(axis is leaf for leaf in parent.leaf_iter_vars):
+            loops = ", ".join(leaf.name for leaf in parent.leaf_iter_vars)
+            raise CompileError(
+                f"{where}, whose loops began anew since ({loops}): compute {stage.name} at one of "
+                "those"
+            )
+
+    def _check_readers(self, stage: Stage, place: Loop) -> None:
+        for reader in self.readers(stage):
+            if reader is place[0] and isinstance(reader.op, ScanOp):
+                raise CompileError(
+                    f"{stage.name}: computed at loop {place[1].name} of {reader.name}, which "
+                    f"begins from {stage.name}: compute it at the root"
+                )
+            if reader is not place[0] and place not in self._path(reader):
+                raise CompileError(
+                    f"{stage.name}: computed at loop {place[1].name} of {place[0].name}, but it is "
+                    f"read by {reader.name}, too, which is outside of that loop: compute it at the "
+                    f"root, or compute {reader.name} inside of that loop"
+                )
+
+    # -- Arguments --------------------------------------------------------------------------------
+
+    def _check_argument(self, stage: Stage, place: Loop) -> None:
+        """The caller gets all elements of an argument, each computed by one thread."""
+        where = f"{stage.name}: computed at loop {place[1].name} of {place[0].name}"
+        advice = f"compute it at the root, or leave {stage.name} out of the arguments"
+        coverage = self._coverage(stage)
+        if not self._is_whole(stage, coverage):
+            raise CompileError(
+                f"{where}: expected all elements of an argument to be computed, but that loop may "
+                f"need only some of them: {advice}"
+            )
+        self._found.wanted[stage] = coverage.wanted
+        for parent, loop in self._path(stage):
+            kind = parent.attrs_of(loop).kind
+            if kind in (ForKind.SERIAL, ForKind.UNROLLED) or self._is_apart(stage, loop):
+                continue
+            raise CompileError(
+                f"{where}: expected the iterations of the {kind.name.lower()} loop {loop.name} of "
+                f"{parent.name} to compute different elements of an argument, but several may "
+                f"compute the same: {advice}"
+            )
+
+    def _coverage(self, stage: Stage) -> Coverage:
+        """What is known where a tensor has elements."""
+        prover = self._knowing_sizes()
+        for i, size in enumerate(stage.op.output(0).shape):
+            prover.bind(Var(f"element.{i}", size.dtype), Range(0, size))
+        return Coverage(prover)
+
+    def _knowing_sizes(self) -> Prover:
+        prover = Prover()
+        for each in self.schedule.stages:
+            for size in each.op.output(0).shape:
+                prover.bind_size(size)
+        return prover
+
+    def _is_whole(self, stage: Stage, coverage: Coverage) -> bool:
+        """Whether all elements of a stage are surely computed: those that are read by a stage that
+        is computed whole, or all in each iteration of a loop that has one."""
+        if stage not in self._found.places or stage in self.scans.updates:
+            return True
+        if stage in self.scans.inside:
+            return False  # it has no elements at the first time steps
+        regions = self._regions.get(stage, [])
+        partial = [i for i, region in enumerate(regions) if region is not None]
+        if partial:
+            domains = [*self._domains(stage).values()]
+            reads = self._whole_reads(stage, partial, coverage)
+            if not coverage.reach_all([domains[i] for i in partial], reads):
+                return False
+        for range_, leaf in self._ranges_around(stage):
+            if not coverage.is_nonempty(range_.extent):
+                return False
+            coverage.prover.bind(leaf.var, range_)
+        return True
+
+    def _whole_reads(
+        self, stage: Stage, dimensions: Sequence[int], coverage: Coverage
+    ) -> list[Read]:
+        """The reads of some dimensions of a stage by stages that are computed whole."""
+        found = []
+        for reader in self.readers(stage):
+            if not self._is_whole(reader, coverage):
+                continue
+            ranges = {axis.var: range_ for axis, range_ in self._domains(reader).items()}
+            times = self.scans.times.get(reader)
+            if times is not None:
+                ranges[root_axes(reader.op)[0].var] = times
+            found += [
+                Read(tuple(load.indices[i] for i in dimensions), ranges)
+                for load in self.reads[reader]
+                if self.is_of(load, stage)
+            ]
+        return found
+
+    def _ranges_around(self, stage: Stage) -> list[tuple[Range, IterVar]]:
+        """The loops around a stage and their ranges, in terms of those further out."""
+        found: list[tuple[Range, IterVar]] = []
+        for parent, leaf in self._path(stage):
+            range_ = self._found.bounds[parent].ranges[leaf]
+            extent = self._spelt_out(stage, range_.extent)
+            found.append((Range.from_min_extent(range_.min, extent), leaf))
+        return found
+
+    def _spelt_out(self, stage: Stage, value: PrimExpr) -> PrimExpr:
+        """A value in terms of the loops around a stage, without names for parts of it."""
+        for parent in reversed(dict.fromkeys(parent for parent, _ in self._path(stage))):
+            for var, meaning in reversed(self._found.bounds[parent].names):
+                value = substitute(value, {var: meaning})
+        return value
+
+    def _is_apart(self, stage: Stage, loop: IterVar) -> bool:
+        """Whether no two iterations of a loop around a stage compute the same element of it."""
+        prover = self._knowing_sizes()
+        spans = Spans(prover)
+        around = self._ranges_around(stage)
+        place = [leaf for _, leaf in around].index(loop)
+        for range_, leaf in around[: place + 1]:
+            prover.bind(leaf.var, range_)
+        for range_, leaf in around[place + 1 :]:
+            prover.bind(leaf.var, range_)
+            spans.let(leaf.var, _all_of(spans, range_, leaf))
+        later = Var(loop.name, loop.var.dtype, axis=True)
+        extent = around[place][0].extent
+        prover.bind(later, Range.from_min_extent(loop.var + 1, extent - loop.var - 1))
+
+        def at(form: Affine, low: bool) -> Affine | None:
+            span = spans.of(self._spelt_out(stage, prover.expression(form, INT64)))
+            return None if span is None else span.low if low else span.high
+
+        def moved(form: Affine) -> Affine:
+            return prover.affine(substitute(prover.expression(form, INT64), {loop.var: later}))
+
+        reached: list[tuple[Affine, Affine, PrimExpr]] = []
+        for region, size in zip(self._regions[stage], stage.op.output(0).shape, strict=True):
+            span = Span(Affine(), prover.affine(size) - 1) if region is None else region
+            low, high = at(span.low, True), at(span.high, False)
+            if low is None or high is None:
+                return False
+            if prover.proves(moved(low) - high - 1) or prover.proves(low - moved(high) - 1):
+                return True
+            reached.append((low, high, size))
+        # The digits of fused loops are apart when they are put together again, in some order.
+        for order in permutations(reached) if len(reached) < 5 else []:
+            first, last = Affine(), Affine()
+            for low, high, size in order:
+                first, last = (
+                    prover.affine(prover.expression(each, INT64) * size) + end
+                    for each, end in ((first, low), (last, high))
+                )
+            if prover.proves(moved(first) - last - 1):
+                return True
+        return False
+
+    def _spans_inside(self, stage: Stage, place: Loop, prover: Prover) -> list[Span | None]:
+        """For each dimension what all readers read in one iteration of the loop `place`."""
+        ndim = stage.op.output(0).ndim
+        found: list[Span | None] = [None] * ndim
+        unknown = [False] * ndim
+        for reader in self.readers(stage):
+            with prover.scope():  # where the loops inside are not empty
+                spans = self._reader_spans(reader, place, prover)
+                loops = self._fused_loops(reader)
+                for load in self.reads[reader]:
+                    if not self.is_of(load, stage):
+                        continue
+                    for i, index in enumerate(load.indices):
+                        span = (
+                            _read(spans, index, loops) if isinstance(reader.op, ComputeOp) else None
+                        )
+                        old = found[i]
+                        unknown[i] |= span is None
+                        found[i] = span if old is None or span is None else spans.union(old, span)
+        return [None if hidden else span for span, hidden in zip(found, unknown, strict=True)]
+
+    def _fused_loops(self, reader: Stage) -> dict[Var, PrimExpr]:
+        """Of a reader whose data axes were fused, its axes in terms of the loops."""
+        if not _fuses_data(reader):
+            return {}
+        values = self._found.bounds[reader].values
+        return {axis.var: values[axis] for axis in root_axes(reader.op)}
+
+    def _reader_spans(self, reader: Stage, place: Loop, prover: Prover) -> Spans:
+        """What the root axes of a reader span in one iteration of the loop `place`."""
+        spans = Spans(prover)
+        path = self._path(reader)
+        inside = path[path.index(place) + 1 :] if place in path else []
+        fixed = set() if place in path else {loop[1] for loop in self._loops_to(place)}
+        named = {place[0]}
+        for stage, leaf in inside:
+            self._relax_names(spans, stage, named)
+            self._relax(spans, prover, self._found.bounds[stage].ranges[leaf], leaf)
+        self._relax_names(spans, reader, named)
+        bounds = self._found.bounds[reader]
+        leaves: dict[IterVar, tuple[Span, bool]] = {}
+        for leaf in reader.leaf_iter_vars:
+            if leaf in fixed:
+                leaves[leaf] = spans.point(bounds.values[leaf]), False
+            else:
+                leaves[leaf] = self._relax(spans, prover, bounds.ranges[leaf], leaf), True
+        for axis, span in axis_spans(reader, bounds, spans, leaves).items():
+            spans.let(axis.var, span)
+        return spans
+
+    def _relax_names(self, spans: Spans, stage: Stage, done: set[Stage]) -> None:
+        """Let what is named for a stage inside take all its values."""
+        for var, value in () if stage in done else self._found.bounds[stage].names:
+            span = spans.of(value)
+            if span is None:
+                raise CompileError(
+                    f"{stage.name}: expected ranges whose ends can be known, got {value}: compute "
+                    "the stages that are placed inside of it at the root"
+                )
+            spans.let(var, span)
+        done.add(stage)
+
+    def _relax(self, spans: Spans, prover: Prover, range_: Range, leaf: IterVar) -> Span:
+        """Let a loop variable take all its values, of which there is one at least."""
+        prover.bind(leaf.var, range_)
+        span = _all_of(spans, range_, leaf)
+        spans.let(leaf.var, span)
+        return span
+
+    def _clamped(self, prover: Prover, span: Span | None, axis: IterVar) -> Span | None:
+        """A region inside of the domain where that can be said in numbers; None for all of it."""
+        assert axis.dom is not None
+        first = prover.affine(axis.dom.min)
+        whole = Span(first, first + prover.affine(axis.dom.extent) - 1)
+        if span is None:
+            return None
+        if not any(f.terms for f in (span.low, span.high, whole.low, whole.high)):
+            low = max(span.low.constant, whole.low.constant)
+            high = min(span.high.constant, whole.high.constant)
+            return Span(Affine({}, low), Affine({}, max(high, low - 1)))
+        if prover.proves(span.extent - whole.extent):
+            return None  # it is no less than everything
+        return span
+
+    def _room(
+        self,
+        prover: Prover,
+        stage: Stage,
+        made: Bounds,
+        axis: IterVar,
+        whole: Range,
+        around: Sequence[Loop],
+    ) -> _Room:
+        """What is kept along an axis, whose domain is `whole`."""
+        begin, dtype = made.ranges[axis].min, axis.var.dtype
+        covered = _covered(stage, made, axis)
+        outer = dict.fromkeys(parent for parent, _ in around)
+        names = [each for parent in outer for each in self._found.bounds[parent].names]
+        for var, value in reversed([*names, *made.names]):
+            covered = substitute(covered, {var: value})
+        form = prover.affine(covered)
+        if not form.terms:
+            return _Room(begin, const(form.constant, dtype))
+        # Memory has one size for all iterations around it.
+        loops = {leaf.var for _, leaf in around}
+        variables = {node for node in walk_once(*form.terms) if isinstance(node, Var)}
+        high = prover.interval(form)[1]
+        most = e.const_int(whole.extent)
+        if most is None:
+            most = dtype.max() - 1  # that of the type says nothing
+        if variables <= self._counted(around) and isinstance(high, int) and high <= most:
+            return _Room(begin, const(max(high, 0), dtype))
+        if not variables.isdisjoint(loops):
+            return _Room(whole.min, whole.extent, not made.guards[axis], is_exact=False)
+        needed = prover.expression(form, dtype)
+        known = prover.proves(form)
+        return _Room(begin, needed if known else e.maximum(needed, const(0, dtype)))
+
+    def _counted(self, around: Sequence[Loop]) -> set[Var]:
+        """The variables of the loops whose extents are constants."""
+        ranges = [(leaf, self._found.bounds[stage].ranges[leaf]) for stage, leaf in around]
+        return {leaf.var for leaf, range_ in ranges if e.const_int(range_.extent) is not None}
+
+
+def place_of(stage: Stage, scans: Scans) -> Loop | None:
+    """The loop at which a stage is computed: its own, that of its group, or of its scan."""
+    here = stage if stage.attach_stage is not None else stage.group
+    if here is not None and here.attach_stage is not None and here.attach_ivar is not None:
+        return here.attach_stage, here.attach_ivar
+    scan = scans.inside.get(stage)
+    return None if scan is None else (scan, scan.leaf_iter_vars[0])
+
+
+def _of_time(prover: Prover, region: Span | None, steps: Range) -> Span:
+    """A region of time steps; those at which a stage is read at all where it holds them."""
+    low = prover.affine(steps.min)
+    high = low + prover.affine(steps.extent) - 1
+    if region is None or prover.proves(low - region.low, region.high - high):
+        return Span(low, high)
+    return region
+
+
+def _guard(prover: Prover, made: Bounds, axis: IterVar, region: Span, within: Range) -> None:
+    """Elements of a region that are not in a range are not computed: beyond the domain there are
+    none, and the reader guards itself."""
+    value = made.values[axis]
+    first = prover.affine(within.min)
+    end = first + prover.affine(within.extent)
+    if not prover.proves(region.low - first):
+        made.guards[axis].append(e.greater_equal(value, within.min))
+    if not prover.proves(end - region.high - 1):
+        made.guards[axis].append(e.less(value, within.min + within.extent))
+
+
+def _is_ragged(range_: Range, roots: Iterable[IterVar]) -> bool:
+    """Whether a range depends on another axis of its operation."""
+    own = {axis.var for axis in roots}
+    return any(node in own for node in walk_once(range_.min, range_.extent))
+
+
+def _resolved(
+    ranges: Mapping[IterVar, Range],
+    values: Mapping[IterVar, PrimExpr],
+    roots: Iterable[IterVar],
+) -> tuple[dict[IterVar, Range], dict[IterVar, PrimExpr]]:
+    """Ranges and values in terms of loops, where some ranges depend on root axes."""
+    made = dict(values)
+    for _ in [*roots]:  # an axis depends on those before it
+        known = {axis.var: made[axis] for axis in roots if made[axis] is not axis.var}
+        made = {axis: cast(PrimExpr, substitute(value, known)) for axis, value in values.items()}
+    known = {axis.var: made[axis] for axis in roots if made[axis] is not axis.var}
+
+    def at(bound: PrimExpr) -> PrimExpr:
+        return cast(PrimExpr, substitute(bound, known))
+
+    resolved = {
+        axis: Range.from_min_extent(at(range_.min), at(range_.extent))
+        for axis, range_ in ranges.items()
+    }
+    return resolved, made
+
+
+def _all_of(spans: Spans, range_: Range, axis: IterVar) -> Span:
+    """All values of an axis."""
+    low, extent = spans.of(range_.min), spans.of(range_.extent)
+    if low is None or extent is None:
+        raise CompileError(
+            f"loop {axis.name}: expected a range whose ends can be known, got "
+            f"{range_}: compute the stages that are placed outside of it at the root"
+        )
+    return Span(low.low, low.high + extent.high - 1)
+
+
+def axis_spans(
+    stage: Stage, bounds: Bounds, spans: Spans, leaves: Mapping[IterVar, tuple[Span, bool]]
+) -> dict[IterVar, Span]:
+    """What all axes span, given that of the loops; an axis all of whose loops run over everything
+    takes all its values, and no others."""
+    found = dict(leaves)
+
+    def all_of(axis: IterVar) -> Span:
+        return _all_of(spans, bounds.ranges[axis], axis)
+
+    def begin(axis: IterVar) -> Span:
+        first = Range.from_min_extent(bounds.ranges[axis].min, 1)
+        return _all_of(spans, first, axis)
+
+    for relation in reversed(stage.relations):
+        match relation:
+            case Split(parent, outer, inner):
+                (high, all_outer), (low, all_inner) = found[outer], found[inner]
+                factor = bounds.ranges[inner].extent
+                size = spans.of(factor)
+                if (all_outer and all_inner) or size is None or not size.is_point:
+                    found[parent] = all_of(parent), True
+                    continue
+                scaled = _scaled(spans, high, factor, outer)
+                start = begin(parent)
+                found[parent] = (
+                    Span(start.low + scaled.low + low.low, start.high + scaled.high + low.high),
+                    False,
+                )
+            case Fuse(outer, inner, fused):
+                span, complete = found[fused]
+                if complete:
+                    found[outer], found[inner] = (all_of(outer), True), (all_of(inner), True)
+                    continue
+                held = Var(fused.name, fused.var.dtype)
+                spans.let(held, span)
+                extent = bounds.ranges[inner].extent
+                for axis, part in (
+                    (outer, e.floordiv(*e.promote(held, extent))),
+                    (inner, e.floormod(*e.promote(held, extent))),
+                ):
+                    reached, start = spans.of(part), begin(axis)
+                    found[axis] = (
+                        (all_of(axis), True)
+                        if reached is None
+                        else (Span(start.low + reached.low, start.high + reached.high), False)
+                    )
+            case Rebase(parent, rebased):
+                span, complete = found[rebased]
+                start = begin(parent)
+                found[parent] = Span(start.low + span.low, start.high + span.high), complete
+            case Singleton():
+                pass
+    return {axis: span for axis, (span, _) in found.items()}
+
+
+def _read(spans: Spans, index: PrimExpr, loops: Mapping[Var, PrimExpr]) -> Span | None:
+    """What an index spans. Fused axes are looked at together, by the loop that they became: of 16
+    neighbours in it, ``y * width + x`` spans 16, while y and x by themselves span whole rows."""
+    span = spans.of(index)
+    if not loops or (span is not None and span.is_point):
+        return span
+    together = spans.of(substitute(index, loops))
+    if together is None or together.extent.terms:
+        return span
+    if span is not None and not span.extent.terms:
+        return min(span, together, key=lambda each: each.extent.constant)
+    return together
+
+
+def _scaled(spans: Spans, span: Span, factor: PrimExpr, axis: IterVar) -> Span:
+    """``span * factor``, of a factor that is at least 1."""
+    known = e.const_int(factor)
+    if known is not None:
+        return Span(span.low * known, span.high * known)
+    dtype = axis.var.dtype
+    low, high = (
+        spans.point(spans.expression(form, dtype) * factor).low for form in (span.low, span.high)
+    )
+    return Span(low, high)
+
+
+def _covered(stage: Stage, bounds: Bounds, axis: IterVar) -> PrimExpr:
+    """How far the loops go along a root axis, remainders of splits included."""
+    covers: dict[IterVar, PrimExpr] = {
+        leaf: bounds.ranges[leaf].extent for leaf in stage.leaf_iter_vars
+    }
+    for relation in reversed(stage.relations):
+        match relation:
+            case Split(parent, outer, inner):
+                # (outer - 1) whole inner extents, and what inner covers.
+                whole = (covers[outer] - 1) * bounds.ranges[inner].extent
+                covers[parent] = whole + covers[inner]
+            case Fuse(outer, inner, fused):
+                extent = bounds.ranges[inner].extent
+                covers[inner] = extent
+                if covers[fused] is bounds.ranges[fused].extent:  # with no remainder
+                    covers[outer] = bounds.ranges[outer].extent
+                else:
+                    reached = e.floordiv(*e.promote(covers[fused] + extent - 1, extent))
+                    covers[outer] = reached
+            case Rebase(parent, rebased):
+                covers[parent] = covers[rebased]
+            case Singleton():
+                pass
+    return covers[axis]
+
+
+def _fuses_data(stage: Stage) -> bool:
+    """Whether data axes were fused. Then an index is a quotient or remainder, which is simplified
+    where a guard holds, and is another element's where it does not."""
+    fused = [r.fused for r in stage.relations if isinstance(r, Fuse)]
+    return any(axis.iter_type == IterType.DATA_PAR for axis in fused)
+
+
+def _named(
+    prover: Prover,
+    name: str,
+    form: Affine,
+    axis: IterVar,
+    names: list[tuple[Var, PrimExpr]],
+) -> PrimExpr:
+    """A form as an expression; by a name when it holds more than sums of products, and the digits
+    of fused loops."""
+    value = prover.expression(form, axis.var.dtype)
+    if all(_is_plain(node) for node in walk_once(value)):
+        return value
+    var = Var(name, value.dtype)
+    prover.bind(var, value)
+    names.append((var, value))
+    return var
+
+
+# What loop variables times factors, and their sums, are made of.
+_PLAIN = (Var, e.IntImm, e.Add, e.Sub, e.Mul, e.Cast)
+
+
+def _is_plain(node: Node) -> bool:
+    if isinstance(node, e.FloorDiv | e.FloorMod):
+        return isinstance(node.a, Var | e.Cast) and isinstance(node.b, e.IntImm)
+    return isinstance(node, _PLAIN)

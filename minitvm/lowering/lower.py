@@ -1,0 +1,389 @@
+"""The pipeline, from a schedule to the loop IR that code is generated from."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from minitvm.lowering.schedule_ops import schedule_ops
+from minitvm.runtime.dtype import HANDLE
+from minitvm.runtime.errors import CompileError
+from minitvm.te.schedules.provenance import origin_of
+from minitvm.te.schedules.schedule import Schedule, create_schedule, is_input
+from minitvm.te.tensor import PlaceholderOp, Tensor
+from minitvm.tir import expr as e
+from minitvm.tir.expr import Buffer, Var
+from minitvm.tir.functor import Node, free_vars
+from minitvm.tir.stmt import ORIGIN, IRModule, PrimFunc, seq
+from minitvm.tir.verify import check_written
+from minitvm.transform.check_accesses import check_accesses
+from minitvm.transform.check_bounds import check_bounds
+from minitvm.transform.clip_loops import clip_loops
+from minitvm.transform.compute_padding import compute_padding
+from minitvm.transform.hoist_conditions import hoist_conditions
+from minitvm.transform.inject_double_buffer import inject_double_buffer
+from minitvm.transform.inject_prefetch import inject_prefetch
+from minitvm.transform.limit_indices import limit_indices
+from minitvm.transform.partition_loops import partition_loops
+from minitvm.transform.pass_config import PassConfig
+from minitvm.transform.pass_context import FIRST_STAGE, Pass, PassContext, added_pass
+from minitvm.transform.remove_assertions import remove_assertions
+from minitvm.transform.reuse_storage import reuse_storage
+from minitvm.transform.serialize_vectors import serialize_vectors
+from minitvm.transform.simplify import simplify
+from minitvm.transform.transpose_copies import transpose_copies
+from minitvm.transform.unroll_loops import unroll_loops
+from minitvm.transform.vectorize_loops import vectorize_loops
+from minitvm.transform.widen_indices import widen_indices
+
+PREPACKED = "prepacked"
+"""The attribute of a function that says which arguments another function makes: its name by their
+positions."""
+
+
+def pipeline(config: PassConfig) -> tuple[Pass, ...]:
+    """The passes, in order, each bound to its options.
+
+    Loops are partitioned before the one run of the simplifier, which clears up after it; conditions
+    move out of loops before vectors are made of those, so that only what differs from lane to lane
+    becomes a mask.
+    """
+    phases = (
+        () if config.program_assertions else (("remove_assertions", remove_assertions),),
+        (
+            ("check_bounds", check_bounds),
+            ("inject_prefetch", inject_prefetch),
+            ("inject_double_buffer", partial(inject_double_buffer, options=config.double_buffer)),
+            *(() if config.vectorize else (("serialize_vectors", serialize_vectors),)),
+        ),
+        (
+            ("clip_loops", clip_loops),
+            ("compute_padding", compute_padding),
+            ("partition_loops", partial(partition_loops, options=config.partition)),
+            ("simplify", partial(simplify, keep_trivial_loops=config.keep_trivial_loops)),
+            ("hoist_conditions", hoist_conditions),
+            ("unroll_loops", partial(unroll_loops, options=config.unroll)),
+        ),
+        (
+            *((("reuse_storage", reuse_storage),) if config.reuse_storage else ()),
+            ("widen_indices", widen_indices),
+            ("limit_indices", limit_indices),
+            ("transpose_copies", transpose_copies),
+            ("vectorize_loops", vectorize_loops),
+        ),
+    )
+    made: list[Pass] = []
+    for phase, passes in enumerate(phases):
+        made += passes
+        made += (added_pass(each) for when, each in config.added if when == phase)
+    if config.check_accesses:  # last, so that it sees what every other pass made
+        made.append(("check_accesses", check_accesses))
+    return tuple(made)
+
+
+def _as_it_is(func: PrimFunc) -> PrimFunc:
+    return func
+
+
+# Passes that have nothing to do where `schedule_ops` made the loops, and the checks of them.
+_CHECKED = {"remove_assertions": _as_it_is, "check_bounds": _as_it_is}
+
+
+def lower(
+    sch: Any,
+    args: Sequence[Any] | None = None,
+    name: str = "main",
+    binds: Mapping[Tensor, Buffer] | None = None,
+    simple_mode: bool = False,
+    *,
+    debug: str | None = None,
+) -> IRModule:
+    """The loops that a schedule stands for.
+
+    Parameters
+    ----------
+    sch
+        A schedule; or the output tensors themselves; or a ``PrimFunc`` or ``IRModule`` of loops.
+    args
+        The parameters of the function, in order: tensors, buffers, and variables for scalars. For
+        a ``PrimFunc`` they are its own.
+    name
+        Of the function.
+    binds
+        Buffers for some tensors, for strides and alignments other than the default.
+    simple_mode
+        Stop before the indices are widened to 64 bits, which reads better.
+    debug
+        ``"bounds"`` checks every access where it happens, also those that were proved; see
+        docs/bounds.md.
+
+    Raises
+    ------
+    CompileError
+        When the program has no meaning: an access that leaves its tensor, a placeholder that is no
+        argument, a variable that no argument binds.
+
+    >>> from minitvm import te
+    >>> A = te.placeholder((4,), name="A")
+    >>> B = te.compute((4,), lambda i: A[i] + 1.0, name="B")
+    >>> print(lower(te.create_schedule(B.op), [A, B], simple_mode=True))
+    def main(A: float32[4], B: float32[4]):
+        for i in range(4):
+            B[i] = A[i] + 1.0
+    """
+    if debug not in _DEBUG_MODES:
+        raise CompileError(f"{name}: expected debug to be None or 'bounds', got {debug!r}")
+    with deep_expressions(name):
+        return _lower(sch, args, name, binds or {}, simple_mode, debug)
+
+
+_DEBUG_MODES = (None, "bounds")
+
+
+# Python frames that lowering and code generation may nest: a sum of some 2,000 written-out terms.
+_MAX_DEPTH = 10_000
+
+
+class _Depth:
+    """Python's recursion limit, which is one for all threads: raised by the first that comes, and
+    put back by the last that goes."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside, self._usual = 0, 0
+        if hasattr(os, "register_at_fork"):
+            lock = self._lock
+            os.register_at_fork(
+                before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
+            )
+
+    def enter(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._usual = sys.getrecursionlimit()
+                sys.setrecursionlimit(max(self._usual, _MAX_DEPTH))
+            self._inside += 1
+
+    def leave(self) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                sys.setrecursionlimit(self._usual)
+
+
+_depth = _Depth()
+
+
+@contextmanager
+def deep_expressions(name: str) -> Iterator[None]:
+    """Where expressions may be nested deeper than Python's usual recursion limit, and where one
+    that is deeper still is the user's error, not ours."""
+    _depth.enter()
+    try:
+        yield
+    except RecursionError:
+        raise CompileError(
+            f"{name}: expected expressions nested less deeply, found one that exceeds "
+            f"{_MAX_DEPTH} Python frames: sum with te.sum, or compute parts in stages of their own"
+        ) from None
+    finally:
+        _depth.leave()
+
+
+def _lower(
+    sch: Any,
+    args: Sequence[Any] | None,
+    name: str,
+    binds: Mapping[Tensor, Buffer],
+    simple_mode: bool,
+    debug: str | None,
+) -> IRModule:
+    context = PassContext.current()
+    config = context.config
+    if debug == "bounds":
+        config = replace(config, check_accesses=True)
+    passes = pipeline(config)
+    if simple_mode:
+        passes = passes[: [each[0] for each in passes].index("widen_indices")]
+    if isinstance(sch, IRModule):
+        functions = list(sch.functions.values())
+    elif isinstance(sch, PrimFunc):
+        functions = [sch]
+    else:
+        with context.timed(FIRST_STAGE):
+            functions = _from_schedule(_as_schedule(sch), args, name, binds)
+        passes = tuple((each, _CHECKED.get(each, transform)) for each, transform in passes)
+    lowered: dict[str, PrimFunc] = {}
+    for func in functions:
+        _check_variables(func)
+        if isinstance(sch, (IRModule, PrimFunc)):
+            check_written(func)
+        lowered[func.name] = context.run(passes, func)
+    return IRModule(lowered)
+
+
+def _as_schedule(value: Any) -> Schedule:
+    if isinstance(value, Schedule):
+        return value
+    outputs = value if isinstance(value, (list, tuple)) else [value]
+    if outputs and all(isinstance(each, Tensor) for each in outputs):
+        return create_schedule([tensor.op for tensor in outputs])
+    raise CompileError(
+        f"expected a schedule (te.create_schedule(C.op)), tensors or a PrimFunc, got {value!r}"
+    )
+
+
+def _from_schedule(
+    schedule: Schedule, args: Sequence[Any] | None, name: str, binds: Mapping[Tensor, Buffer]
+) -> list[PrimFunc]:
+    """The function, and one for each argument that is computed ahead."""
+    if args is None or not isinstance(args, (list, tuple)):
+        raise CompileError(f"{name}: expected a list of arguments, such as [A, B, C], got {args!r}")
+    _check_computed(schedule, args, name)
+    _check_ahead(schedule, args, name)
+    schedule, ahead = schedule.without_ahead()
+    for source in ahead:
+        if source in binds:
+            raise CompileError(
+                f"{name}: binds: expected no buffer for {source.name}, which is computed ahead and "
+                "has a layout of its own"
+            )
+    func = _loops(schedule, args, name, binds)
+    positions = {schedule.now(arg): i for i, arg in enumerate(args) if isinstance(arg, Tensor)}
+    prepacked: dict[int, str] = {}
+    parts = []
+    for source, part in ahead.items():
+        made = _loops(part, [source, *part.outputs[0].outputs], f"{name}.prepack.{source.name}", {})
+        if made.name in prepacked.values():
+            raise CompileError(
+                f"{name}: expected names that differ of arguments that are computed ahead, got "
+                f"{source.name} twice"
+            )
+        prepacked[positions[schedule.now(source)]] = made.name
+        parts.append(made)
+    attrs = {**func.attrs, PREPACKED: prepacked} if prepacked else func.attrs
+    return [PrimFunc(func.params, func.body, func.buffer_map, name, attrs), *parts]
+
+
+def _check_computed(schedule: Schedule, args: Sequence[Any], name: str) -> None:
+    """An argument that is no input is written: some stage computes it."""
+    for position, arg in enumerate(args):
+        if not isinstance(arg, Tensor) or isinstance(arg.op, PlaceholderOp):
+            continue
+        if arg.op not in schedule.stage_map:
+            outputs = ", ".join(each.name for each in schedule.outputs)
+            listed = ", ".join(f"{each.name}.op" for each in (*schedule.outputs, arg.op))
+            raise CompileError(
+                f"{name}: argument {position} {arg.name}: expected a placeholder, or a tensor that "
+                f"the schedule computes, got one that {outputs} does not read: have it computed, "
+                f"as in te.create_schedule([{listed}]), or leave it out of the arguments"
+            )
+
+
+def _check_ahead(schedule: Schedule, args: Sequence[Any], name: str) -> None:
+    """What is computed before the call is no result of it."""
+    for stage in schedule.stages:
+        for each in stage.stages_before()[1:] if stage.is_ahead else []:
+            for position, arg in enumerate(args):
+                if isinstance(arg, Tensor) and schedule.stage_map.get(arg.op) is each:
+                    raise CompileError(
+                        f"{name}: argument {position} {arg.name}: expected a tensor that the "
+                        f"function computes, found it computed ahead for {stage.name}: leave it "
+                        "out of the arguments, or compute it at the root"
+                    )
+
+
+def _loops(
+    schedule: Schedule, args: Sequence[Any], name: str, binds: Mapping[Tensor, Buffer]
+) -> PrimFunc:
+    params: dict[Var, None] = {}
+    buffer_map: dict[Var, Buffer] = {}
+    buffers: dict[Tensor, Buffer] = {}
+    for position, arg in enumerate(args):
+        now = schedule.now(arg) if isinstance(arg, Tensor) and arg not in binds else arg
+        param, buffer = _parameter(name, position, now, binds)
+        if param in params or (isinstance(arg, Tensor) and schedule.now(arg) in buffers):
+            raise CompileError(
+                f"{name}: argument {position} {arg}: expected each once, got it again"
+            )
+        params[param] = None
+        if buffer is None:
+            continue
+        buffer_map[param] = buffer
+        tensors = [arg] if isinstance(arg, Tensor) else [t for t, b in binds.items() if b is arg]
+        buffers.update((schedule.now(tensor), buffer) for tensor in tensors)
+    _check_outputs(schedule, buffers, name)
+    outputs = frozenset(b for tensor, b in buffers.items() if not is_input(tensor.op))
+    attrs = {"outputs": outputs, ORIGIN: origin_of(schedule)}
+    shell = PrimFunc(tuple(params), seq(), buffer_map, name, attrs)
+    return schedule_ops(schedule, buffers, shell)
+
+
+def _parameter(
+    name: str, position: int, arg: Any, binds: Mapping[Tensor, Buffer]
+) -> tuple[Var, Buffer | None]:
+    """The variable of an argument, and its buffer if it is a tensor."""
+    if isinstance(arg, Var):
+        return arg, None
+    if isinstance(arg, Buffer):
+        return arg.data, arg
+    if isinstance(arg, Tensor):
+        buffer = binds.get(arg)
+        if buffer is None:
+            buffer = Buffer(Var(arg.name, HANDLE), arg.shape, arg.dtype, arg.name)
+        return buffer.data, buffer
+    raise CompileError(
+        f"{name}: argument {position}: expected a tensor, a buffer or a te.var, got {arg!r}"
+    )
+
+
+def _check_outputs(schedule: Schedule, buffers: Mapping[Tensor, Buffer], name: str) -> None:
+    """What is computed must reach the caller: for each output operation one tensor at least."""
+    for op in schedule.outputs:
+        if not is_input(op) and not any(tensor in buffers for tensor in op.outputs):
+            listed = " or ".join(tensor.name for tensor in op.outputs)
+            raise CompileError(
+                f"{name}: expected output {listed} among the arguments, found it missing: the "
+                "caller passes the arrays that are written"
+            )
+
+
+def _check_variables(func: PrimFunc) -> None:
+    """Every variable is bound: by a parameter, a plain dimension or stride, or in the body."""
+    _check_offsets(func)
+    dims = [d for b in func.buffer_map.values() for d in (*b.shape, *b.strides, *_offset(b))]
+    bound = {*func.params, *(dim for dim in dims if isinstance(dim, Var))}
+    nodes: tuple[Node, ...] = (func.body, *dims)
+    for node in nodes:
+        for var in free_vars(node):
+            if var not in bound:
+                raise CompileError(
+                    f"{func.name}: variable {var.name}: expected every variable to be an argument "
+                    f"or a plain dimension of one, found {var.name} bound by none: pass it as an "
+                    "argument, or give a tensor a dimension that is just it"
+                )
+
+
+def _check_offsets(func: PrimFunc) -> None:
+    """An array's first element is where it begins, so that is an offset of 0 from there."""
+    others = {*func.params, *(d for b in func.buffer_map.values() for d in (*b.shape, *b.strides))}
+    for buffer in func.buffer_map.values():
+        offset = buffer.elem_offset
+        if offset is None or e.const_int(offset) == 0:
+            continue
+        if not isinstance(offset, Var) or offset in others:
+            raise CompileError(
+                f"{func.name}: buffer {buffer.name}: expected the elem_offset of an argument to be "
+                f"0 or a variable of its own, got {offset}: an array is passed from its first "
+                "element on, as in x[16:]"
+            )
+
+
+def _offset(buffer: Buffer) -> tuple[e.PrimExpr, ...]:
+    return () if buffer.elem_offset is None else (buffer.elem_offset,)

@@ -1,0 +1,724 @@
+"""From a schedule to loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast, final
+
+from minitvm.arith.prover import Prover
+from minitvm.arith.regions import Span, Spans
+from minitvm.lowering.infer_bounds import (
+    BoundInference,
+    Bounds,
+    Inferred,
+    Loop,
+    axis_spans,
+)
+from minitvm.lowering.scans import find_scans
+from minitvm.lowering.stage_bodies import (
+    InlineReads,
+    ReadBuffers,
+    StageBody,
+    body_of,
+    marked_parts,
+    plain_nest,
+    reads_of,
+    without_marks,
+)
+from minitvm.lowering.tensorize import Match, Region, Tensorized, match_computation, tensorize
+from minitvm.runtime.dtype import HANDLE, INT64
+from minitvm.runtime.errors import CompileError
+from minitvm.runtime.record import record
+from minitvm.te.schedules.graph import map_body, root_axes
+from minitvm.te.schedules.loop_nest import LoopAttrs
+from minitvm.te.schedules.relation import Split, values_of
+from minitvm.te.schedules.schedule import Schedule
+from minitvm.te.schedules.stage import Stage
+from minitvm.te.tensor import ComputeOp, PlaceholderOp, ScanOp, Tensor
+from minitvm.tir import expr as e
+from minitvm.tir.expr import Buffer, IterVar, PrimExpr, Range, Var, const
+from minitvm.tir.functor import Substitution, rebuild, substitute, walk_once
+from minitvm.tir.op import likely
+from minitvm.tir.stmt import (
+    INDEPENDENT,
+    Allocate,
+    AssertStmt,
+    AttrStmt,
+    For,
+    ForKind,
+    IfThenElse,
+    LetStmt,
+    PrimFunc,
+    Stmt,
+    seq,
+)
+from minitvm.transform.check_bounds import check_statements
+
+_NOTHING = seq()
+
+
+def schedule_ops(schedule: Schedule, buffers: Mapping[Tensor, Buffer], func: PrimFunc) -> PrimFunc:
+    """`func` with the loops that a schedule stands for as its body.
+
+    `buffers` gives the memory of the tensors (as they are now) that are arguments; the others are
+    allocated around the loops that make and use them.
+
+    Before::
+
+        C = te.compute((n,), lambda i: te.sum(A[i, k], axis=k))
+        s[C].split(C.op.axis[0], factor=4)
+
+    After::
+
+        for i.outer in range(ceildiv(n, 4)):
+            for i.inner in range(4):
+                if likely(i.outer * 4 + i.inner < n):
+                    C[i.outer * 4 + i.inner] = 0.0
+                for k in range(m):
+                    if likely(i.outer * 4 + i.inner < n):
+                        C[i.outer * 4 + i.inner] = C[...] + A[i.outer * 4 + i.inner, k]
+
+    That no access can leave its tensor is proved, or checked, of the plain loops, see
+    :func:`check_bounds`: a schedule computes the same elements, and guards what it would compute
+    beyond them.
+
+    Raises
+    ------
+    CompileError
+        When a tensor that is read is neither computed nor an argument, an access leaves its
+        tensor, or a stage is placed where not all of its readers are.
+    """
+    return _Lowering(schedule.normalize(), buffers, func).run()
+
+
+@final
+@record()
+class _Moved:
+    """Where the elements of a stage's plain buffer really are."""
+
+    buffer: Buffer
+    begins: tuple[PrimExpr, ...]
+
+
+class _Move(Substitution):
+    """Accesses to plain buffers go to where the elements are, and axes to their values."""
+
+    def __init__(self, moved: Mapping[Buffer, _Moved], values: Mapping[Var, PrimExpr]) -> None:
+        super().__init__(values)
+        self._moved = moved
+
+    def _access(self, node: Any) -> Any:
+        made = self.descend(node)
+        moved = self._moved.get(made.buffer)
+        if moved is None:
+            return made
+        indices = tuple(map(e.subtract, made.indices, moved.begins))
+        return rebuild(made, {"buffer": moved.buffer, "indices": indices})
+
+    visit_BufferLoad = visit_BufferStore = _access
+
+
+class _Lowering:
+    def __init__(
+        self, schedule: Schedule, buffers: Mapping[Tensor, Buffer], func: PrimFunc
+    ) -> None:
+        self._schedule = schedule
+        self._given = dict(buffers)
+        self._func = func
+        self._stages = [
+            each
+            for each in schedule.stages
+            if not isinstance(each.op, PlaceholderOp) and not each.inlined
+        ]
+        self._buffers: dict[Tensor, Buffer] = {}  # the plain ones: arguments, or of full size
+        self._bodies: dict[Stage, StageBody] = {}
+        self._plain: dict[Stage, Stmt] = {}
+        self._inferred = Inferred()
+        self._at: dict[Loop | None, list[Stage]] = {}  # the stages of each place, in order
+        self._scans = find_scans(schedule)
+        self._shared: dict[Tensor, Tensor] = {}  # parts of scans, and the scans' results
+        self._moved: dict[Buffer, _Moved] = {}
+        self.knows_layout = False  # whether an intrinsic was given the layout of arguments
+
+    def run(self) -> PrimFunc:
+        self._name_buffers()
+        self._check_arguments()
+        reader = ReadBuffers(self._schedule, self._buffers)
+        for stage in self._stages:
+            self._bodies[stage] = body_of(stage, reader, self._buffers)
+            times = self._scans.times.get(stage)
+            self._plain[stage] = plain_nest(stage, self._bodies[stage], reader, times)
+        checked, at_entry = check_statements(self._func, self._plain.values())
+        for stage, nest in zip(self._stages, checked, strict=True):
+            self._learn_checks(stage, nest)
+        self._infer(reader.expr)
+        body = self._with_arguments_computed(self.placed(None, _NOTHING))
+        body = at_entry(self._with_factors_checked(body))
+        func = self._func
+        attrs = {**func.attrs, "knows_layout": True} if self.knows_layout else func.attrs
+        return PrimFunc(func.params, body, func.buffer_map, func.name, attrs)
+
+    def _check_arguments(self) -> None:
+        """What is an argument is computed, in the caller's memory."""
+        for stage in self._schedule.stages:
+            if isinstance(stage.op, PlaceholderOp) or not self._is_argument(stage):
+                continue
+            advice = f"leave {stage.name} out of the arguments"
+            if stage.inlined:
+                readers = ", ".join(each.name for each in self._schedule.readers(stage))
+                raise CompileError(
+                    f"{self._func.name}: argument {stage.name}: expected a stage that is computed, "
+                    f"found it inlined into {readers}: compute it at the root, or {advice}"
+                )
+            if stage.is_double_buffered:
+                raise CompileError(
+                    f"{self._func.name}: argument {stage.name}: expected memory of the program's "
+                    f"own to keep twice, found it double-buffered: {advice}"
+                )
+
+    def _with_arguments_computed(self, body: Stmt) -> Stmt:
+        """`body` where the loops that compute an argument have iterations, if it has elements."""
+        for stage, extents in self._inferred.wanted.items():
+            place = self._inferred.places[stage]
+            shape = stage.op.output(0).shape
+            empty = [e.less(size, 1) for size in shape if e.const_int(size) is None]
+            for extent in extents:
+                message = (
+                    f"{self._func.name}: {stage.name}: computed at loop {place[1].name} of "
+                    f"{place[0].name}: expected {extent} >= 1, since argument {stage.name} isn't "
+                    "computed otherwise, got {}"
+                )
+                held: PrimExpr = e.greater_equal(extent, 1)
+                for each in empty:
+                    held = e.logical_or(each, held)
+                body = AssertStmt(held, message, body, (extent,), "ValueError")
+        return body
+
+    def _with_factors_checked(self, body: Stmt) -> Stmt:
+        """`body` where every part of a split that the caller says has an iteration at least."""
+        for stage in self._stages:
+            for relation in stage.relations:
+                if not isinstance(relation, Split):
+                    continue
+                for name, part in (("factor", relation.factor), ("nparts", relation.nparts)):
+                    if part is None or e.const_int(part) is not None:
+                        continue
+                    message = (
+                        f"{self._func.name}: split of {relation.parent.name} of {stage.name}: "
+                        f"expected a {name} of 1 or more, got {part} = {{}}"
+                    )
+                    held = e.greater_equal(part, 1)
+                    body = AssertStmt(held, message, body, (part,), "ValueError")
+        return body
+
+    def _name_buffers(self) -> None:
+        for stage in self._schedule.stages:
+            for tensor in stage.op.outputs:
+                self._buffers[tensor] = self._given.get(tensor) or _allocated(tensor, stage.scope)
+        for stage in self._schedule.stages:
+            if isinstance(stage.op, ScanOp):
+                self._share_buffers(stage, stage.op)
+        for stage in self._schedule.stages:
+            if isinstance(stage.op, PlaceholderOp) and not self._is_given(stage):
+                raise CompileError(
+                    f"{stage.op.name}: expected every placeholder that is read to be an argument, "
+                    "found it missing: add it to the list of arguments"
+                )
+
+    def _share_buffers(self, scan: Stage, op: ScanOp) -> None:
+        """The states, the updates and the first parts of a scan are parts of its result."""
+        for i, tensor in enumerate(op.outputs):
+            buffer = self._buffers[tensor]
+            parts = [op.state_placeholder[i], op.update[i]]
+            if self._scans.inits.get(self._schedule[op.init[i]]) is scan:
+                parts.append(op.init[i])
+            for part in parts:
+                self._check_not_given(scan, part)
+                self._buffers[part] = buffer
+                self._shared[part] = tensor
+
+    def _check_not_given(self, scan: Stage, tensor: Tensor) -> None:
+        if tensor in self._given:
+            raise CompileError(
+                f"{scan.name}: expected {tensor.name}, which is part of a scan, to be no argument: "
+                f"pass {scan.name}"
+            )
+
+    def _is_given(self, stage: Stage) -> bool:
+        return all(each in self._given or each in self._shared for each in stage.op.outputs)
+
+    def _learn_checks(self, stage: Stage, nest: Stmt) -> None:
+        """Keep the checks that were made part of a stage's body."""
+        self._plain[stage] = nest
+        body = self._bodies[stage]
+        parts = marked_parts(nest)
+        if not parts:
+            self._bodies[stage] = StageBody(nest)
+            return
+        init = None if body.init is None else parts["init"]
+        self._bodies[stage] = StageBody(parts["update"], init, body.reduced_where)
+
+    # -- Bounds -----------------------------------------------------------------------------------
+
+    def _infer(self, read: Callable[[PrimExpr], PrimExpr]) -> None:
+        reads = {
+            stage: reads_of(
+                body.update,
+                *([] if body.init is None else [body.init]),
+                *[read(bound) for axis in root_axes(stage.op) for bound in _bounds_of(axis)],
+            )
+            for stage, body in self._bodies.items()
+        }
+        makes = {
+            self._buffers[tensor]: stage
+            for stage in self._stages
+            for tensor in stage.op.outputs
+            if tensor not in self._shared
+        }
+        readers: dict[Stage, list[Stage]] = {stage: [] for stage in self._stages}
+        for stage, loads in reads.items():
+            loaded = {makes[load.buffer] for load in loads if load.buffer in makes}
+            loaded.discard(self._scans.inside.get(stage, stage))  # a state is no reader
+            if not isinstance(stage.op, ComputeOp):
+                loaded.update(
+                    self._schedule.stage_map[each.op]
+                    for each in stage.op.input_tensors
+                    if not isinstance(each.op, PlaceholderOp)
+                )
+            for made in loaded - {stage}:
+                readers[made].append(stage)
+        self._inferred = BoundInference(
+            self._schedule,
+            reads,
+            readers.__getitem__,
+            lambda load, stage: makes.get(load.buffer) is stage,
+            self._is_internal,
+            self._is_argument,
+            self._scans,
+            read,
+        ).run()
+        for stage in self._stages:
+            self._at.setdefault(self._inferred.places.get(stage), []).append(stage)
+        for stage in self._stages:
+            bounds = self._inferred.bounds[stage]
+            if not self._is_internal(stage) or not isinstance(stage.op, ComputeOp):
+                continue
+            for tensor in stage.op.outputs:
+                plain = self._buffers[tensor]
+                shape = plain.shape if bounds.shape is None else bounds.shape
+                strides = _aligned_strides(stage, stage.op, shape)
+                if bounds.shape is not None or strides:
+                    begins = bounds.begins or tuple(const(0, d.dtype) for d in shape)
+                    self._moved[plain] = _Moved(_sized(plain, shape, strides), begins)
+
+    def _is_argument(self, stage: Stage) -> bool:
+        return any(each in self._given for each in stage.op.outputs)
+
+    def _is_internal(self, stage: Stage) -> bool:
+        return not any(each in self._given or each in self._shared for each in stage.op.outputs)
+
+    # -- Places -----------------------------------------------------------------------------------
+
+    def placed(self, place: Loop | None, body: Stmt) -> Stmt:
+        """The stages of a place before `body`, each in its memory, which lasts to the end."""
+        here = self._at.get(place, [])
+        first: dict[Buffer, Stage] = {}
+        for stage in here:
+            for tensor in stage.op.outputs:
+                if self._shared.get(tensor, tensor) not in self._given:
+                    first.setdefault(self.real(tensor), stage)
+        for stage in reversed(here):
+            body = seq(self._nest(stage), body)
+            for buffer, owner in first.items():
+                # The memory of an update is around its scan.
+                if owner is stage and stage not in self._scans.updates:
+                    body = Allocate(buffer, body)
+            for var, value in reversed(self._inferred.bounds[stage].names):
+                body = LetStmt(var, self.moved(value, {}), body)
+        return body
+
+    def real(self, tensor: Tensor) -> Buffer:
+        """The memory of a tensor."""
+        plain = self._buffers[self._schedule.now(tensor)]
+        moved = self._moved.get(plain)
+        return plain if moved is None else moved.buffer
+
+    # -- Loops ------------------------------------------------------------------------------------
+
+    def body_of(self, stage: Stage) -> StageBody:
+        """What a stage does, with its checks."""
+        return self._bodies[stage]
+
+    def check_outside(
+        self, stage: Stage, read: Stmt | PrimExpr, inside: Sequence[IterVar], what: str
+    ) -> None:
+        """What a reduction begins from, or a range depends on, is computed before the loops."""
+        buffers = {load.buffer for load in reads_of(read)}
+        for guest, (parent, axis) in self._inferred.places.items() if buffers else ():
+            made = any(self._buffers[tensor] in buffers for tensor in guest.op.outputs)
+            if parent is stage and axis in inside and made:
+                raise CompileError(
+                    f"{guest.name}: computed at loop {axis.name} of {stage.name}, which is inside "
+                    f"of {what} {guest.name}: compute it further out"
+                )
+
+    def move(self, values: Mapping[IterVar, PrimExpr]) -> _Move:
+        """What puts a body where the axes have these values."""
+        places = _Move(self._moved, {})
+        return _Move(self._moved, {axis.var: places.expr(each) for axis, each in values.items()})
+
+    def moved(self, bound: PrimExpr, values: Mapping[IterVar, PrimExpr]) -> PrimExpr:
+        """An expression of a range or guard, where the axes have these values."""
+        if isinstance(bound, e.IntImm | Var):
+            return bound
+        return self.move(values).expr(bound)
+
+    def inlined(self, op: ComputeOp) -> ComputeOp:
+        """An operation like `op` that reads no inlined one."""
+        body = map_body(op.body, InlineReads(self._schedule))
+        return ComputeOp(op.name, op.tag, op.attrs, op.axis, op.reduce_axis, body)
+
+    def in_memory(self, match: Match, outputs: tuple[Tensor, ...]) -> Match:
+        """The operands of an intrinsic, where the elements of their tensors really are."""
+        results = [
+            Region(tensor, region.begins, region.extents)
+            for tensor, region in zip(outputs, match.outputs, strict=True)
+        ]
+        return Match(
+            tuple(map(self._region, match.inputs)), tuple(map(self._region, results)), match.scalars
+        )
+
+    def _region(self, region: Region) -> Region:
+        source = region.source
+        plain = self._buffers[source] if isinstance(source, Tensor) else source
+        moved = self._moved.get(plain)
+        if moved is None:
+            return Region(plain, region.begins, region.extents)
+        begins = tuple(map(e.subtract, region.begins, moved.begins))
+        return Region(moved.buffer, begins, region.extents)
+
+    def _nest(self, stage: Stage) -> Stmt:
+        """The loops of a stage."""
+        if isinstance(stage.op, ScanOp):
+            return self._scan(stage, stage.op.scan_axis)
+        if not isinstance(stage.op, ComputeOp):
+            return _Move(self._moved, {}).stmt(self._bodies[stage].update)
+        if not _is_scheduled(stage) and not self._has_placed(stage):
+            return _Move(self._moved, {}).stmt(without_marks(self._plain[stage]))
+        made = _Nest(self, stage, self._inferred.bounds[stage]).make()
+        return (
+            AttrStmt(self.real(stage.op.output(0)), "double_buffer_scope", const(1), made)
+            if stage.is_double_buffered
+            else made
+        )
+
+    def _scan(self, stage: Stage, axis: IterVar) -> Stmt:
+        """What is copied at first, and the loop over time, in which all is placed."""
+        range_ = self._inferred.bounds[stage].ranges[axis]
+        attrs = stage.attrs_of(axis)
+        low, extent = self.moved(range_.min, {}), self.moved(range_.extent, {})
+        steps = For(axis.var, low, extent, attrs.kind, self.placed((stage, axis), _NOTHING))
+        return seq(self._bodies[stage].update, steps)
+
+    def _has_placed(self, stage: Stage) -> bool:
+        return any(place[0] is stage for place in self._inferred.places.values()) or (
+            stage in self._inferred.places
+        )
+
+
+class _Nest:
+    """The loops of one stage that computes elements."""
+
+    def __init__(self, lowering: _Lowering, stage: Stage, bounds: Bounds) -> None:
+        self._lowering = lowering
+        self._stage = stage
+        self._bounds = bounds
+        self._body = lowering.body_of(stage)
+        self._op = cast(ComputeOp, stage.op)
+        self._leaves = stage.leaf_iter_vars
+        self._reduced = stage.reduce_leaves()
+        reduces = [i for i, leaf in enumerate(self._leaves) if leaf in self._reduced]
+        self._init_at = reduces[0] if reduces else len(self._leaves)
+
+    def make(self) -> Stmt:
+        return self._from(0)
+
+    def _from(self, position: int) -> Stmt:
+        """The loops from a position on."""
+        if position == self._init_at and self._body.init is not None:
+            return seq(self._initial(), self._loops_from(position))
+        return self._loops_from(position)
+
+    def _loops_from(self, position: int) -> Stmt:
+        if position == len(self._leaves):
+            return self._guarded(self._body.update, self._bounds.values, with_reduction=True)
+        leaf = self._leaves[position]
+        if self._stage.attrs_of(leaf).intrin is not None:
+            return self._tensorized(position)
+        body = self._lowering.placed((self._stage, leaf), self._from(position + 1))
+        return self._loop(leaf, leaf.var, self._bounds.values, body)
+
+    def _initial(self) -> Stmt:
+        """The initial values, in loops of their own over the data axes."""
+        assert self._body.init is not None
+        self._lowering.check_outside(
+            self._stage,
+            self._body.init,
+            self._leaves[self._init_at :],
+            "the reduction that begins from",
+        )
+        inside = [leaf for leaf in self._leaves[self._init_at :] if leaf not in self._reduced]
+        own = {leaf: Var(f"{leaf.name}.init", leaf.var.dtype, axis=True) for leaf in inside}
+        loops = {
+            leaf: self._bounds.values[leaf] if leaf not in own or self._is_once(leaf) else own[leaf]
+            for leaf in self._leaves
+            if leaf not in self._reduced
+        }
+        values = values_of(self._stage.relations, self._bounds.ranges, loops)
+        renamed: dict[Var, PrimExpr] = {leaf.var: var for leaf, var in own.items()}
+        replaced = [
+            i
+            for i, leaf in enumerate(self._leaves)
+            if self._stage.attrs_of(leaf).intrin is not None
+        ]
+        if replaced:
+            if replaced[0] <= self._init_at:
+                return _NOTHING  # the intrinsic does it
+            body = self._reset(replaced[0], values)
+            inside = [leaf for leaf in inside if self._leaves.index(leaf) < replaced[0]]
+        else:
+            body = self._guarded(self._body.init, values, with_reduction=False, renamed=renamed)
+        for leaf in reversed(inside):
+            body = self._loop(leaf, own[leaf], values, body)
+        return body
+
+    # -- Tensor intrinsics ------------------------------------------------------------------------
+
+    def _tensorized(self, position: int) -> Stmt:
+        """The intrinsic that computes what the loops from a position on would."""
+        made = self._intrinsic(position, self._bounds.values)
+        outside = [leaf for leaf in self._leaves[:position] if leaf in self._reduced]
+        if not outside:
+            return self._outer_guarded(position, made.body, self._bounds.values)
+        if made.reduce_update is None:
+            raise CompileError(
+                f"{self._where(position)}: expected an intrinsic with an update, since the "
+                f"reduction over {outside[0].name} is outside of it: return (body, reset, update) "
+                "from its fcompute"
+            )
+        return self._outer_guarded(position, made.reduce_update, self._bounds.values)
+
+    def _reset(self, position: int, values: Mapping[IterVar, PrimExpr]) -> Stmt:
+        made = self._intrinsic(position, values)
+        if made.reduce_init is None:
+            raise CompileError(
+                f"{self._where(position)}: expected an intrinsic with a reset, since a reduction "
+                "is outside of it: return (body, reset, update) from its fcompute"
+            )
+        return self._outer_guarded(position, made.reduce_init, values)
+
+    def _intrinsic(self, position: int, values: Mapping[IterVar, PrimExpr]) -> Tensorized:
+        leaf = self._leaves[position]
+        intrin = self._stage.attrs_of(leaf).intrin
+        assert intrin is not None
+        inside = self._leaves[position:]
+        for each in inside:
+            if self._lowering.placed((self._stage, each), _NOTHING) is not _NOTHING:
+                raise CompileError(
+                    f"{self._where(position)}: expected no stage computed inside of it, found one "
+                    f"at loop {each.name}"
+                )
+        if any(isinstance(node, AssertStmt) for node in walk_once(self._body.update)):
+            raise CompileError(
+                f"{self._where(position)}: expected accesses that are inside of their tensors for "
+                "all sizes, found one that is checked while the program runs"
+            )
+        domain = self._domain(inside, values)
+        op = self._lowering.inlined(self._op)
+        match = match_computation(intrin, op, domain, self._stage.name, leaf.name)
+        made = tensorize(
+            intrin,
+            self._lowering.in_memory(match, self._op.outputs),
+            {},
+            self._stage.name,
+            leaf.name,
+        )
+        self._lowering.knows_layout |= made.knows_layout
+        return made
+
+    def _domain(
+        self, inside: list[IterVar], values: Mapping[IterVar, PrimExpr]
+    ) -> dict[IterVar, Range]:
+        """What each root axis runs over inside of the intrinsic."""
+        spans = Spans(Prover())
+        leaves = {}
+        for leaf in self._leaves:
+            if leaf in inside:
+                extent = spans.point(self._bounds.ranges[leaf].extent).low
+                span = Span(spans.point(const(0)).low, extent - 1)
+                spans.let(leaf.var, span)
+                leaves[leaf] = span, True
+            else:
+                value = values.get(leaf, self._bounds.values[leaf])
+                leaves[leaf] = spans.point(value), False
+        found = axis_spans(self._stage, self._bounds, spans, leaves)
+        domain = {}
+        for axis in (*self._op.axis, *self._op.reduce_axis):
+            dtype = axis.var.dtype
+            low, extent = found[axis].low, found[axis].extent
+            domain[axis] = Range.from_min_extent(
+                spans.expression(low, dtype), spans.expression(extent, dtype)
+            )
+        return domain
+
+    def _outer_guarded(self, position: int, body: Stmt, values: Mapping[IterVar, PrimExpr]) -> Stmt:
+        """`body` where the guards hold, none of which may be about what is inside of it."""
+        inside = {leaf.var for leaf in self._leaves[position:]}
+        for guards in self._bounds.guards.values():
+            for guard in guards:
+                if any(node in inside for node in walk_once(guard)):
+                    raise CompileError(
+                        f"{self._where(position)}: expected loops that come out even, found the "
+                        f"remainder {guard}: split by a divisor, or pad the tensor"
+                    )
+                body = IfThenElse(likely(self._condition(guard, values, None)), body)
+        return body
+
+    def _where(self, position: int) -> str:
+        return f"{self._stage.name}: tensorize of {self._leaves[position].name}"
+
+    def _is_once(self, leaf: IterVar) -> bool:
+        return isinstance(self._bounds.values[leaf], e.IntImm)
+
+    def _loop(
+        self, leaf: IterVar, var: Var, values: Mapping[IterVar, PrimExpr], body: Stmt
+    ) -> Stmt:
+        attrs = self._stage.attrs_of(leaf)
+        if any(name == "debug_skip_region" for name, _ in attrs.pragmas):
+            body = seq()
+        if not self._is_once(leaf) or attrs.kind == ForKind.THREAD_BINDING:
+            range_ = self._bounds.ranges[leaf]
+            low = self._bound(range_.min, leaf, values)
+            extent = self._bound(range_.extent, leaf, values)
+            notes: dict[str, Any] = {}
+            if attrs.thread is not None:
+                notes["thread"] = attrs.thread.thread_tag
+            if attrs.kind == ForKind.VECTORIZED and leaf not in self._reduced:
+                notes[INDEPENDENT] = True
+            body = For(var, low, extent, attrs.kind, body, notes)
+        return self._annotated(leaf, attrs, body)
+
+    def _annotated(self, leaf: IterVar, attrs: LoopAttrs, loop: Stmt) -> Stmt:
+        for tensor, offset in attrs.prefetches:
+            buffer = self._lowering.real(tensor)
+            loop = AttrStmt(buffer, "prefetch_scope", offset, loop)
+        for name, value in attrs.pragmas:
+            loop = AttrStmt(leaf, f"pragma_{name}", value, loop)
+        return loop
+
+    def _bound(
+        self, bound: PrimExpr, leaf: IterVar, values: Mapping[IterVar, PrimExpr]
+    ) -> PrimExpr:
+        """A bound of a loop, which may depend on loops further out only."""
+        made = e.cast(leaf.var.dtype, self._lowering.moved(bound, values))
+        place = self._leaves.index(leaf)
+        around = self._leaves[:place]
+        if not isinstance(bound, e.IntImm | Var):
+            self._lowering.check_outside(
+                self._stage, bound, self._leaves[place:], f"loop {leaf.name}, whose range reads"
+            )
+        inside = {each.var for each in self._leaves if each not in around}
+        for node in walk_once(made):
+            if isinstance(node, Var) and node in inside:
+                raise CompileError(
+                    f"{self._stage.name}: loop {leaf.name}: expected its range to depend on loops "
+                    f"around it only, found {node.name} in {made}: reorder them"
+                )
+        return self._where_inside(made, inside) if reads_of(made) else made
+
+    def _where_inside(self, bound: PrimExpr, inside: set[Var]) -> PrimExpr:
+        """A bound that is read from tensors, or 0 where the loops around are beyond the domain:
+        there needn't be such elements."""
+        for axis, guards in self._bounds.guards.items():
+            for guard in guards if axis not in self._op.reduce_axis else []:
+                held = self._condition(guard, self._bounds.values, None)
+                if inside.isdisjoint(walk_once(held)):
+                    bound = e.intrinsic(
+                        "if_then_else", bound.dtype, held, bound, const(0, bound.dtype)
+                    )
+        return bound
+
+    def _guarded(
+        self,
+        body: Stmt,
+        values: Mapping[IterVar, PrimExpr],
+        with_reduction: bool,
+        renamed: Mapping[Var, PrimExpr] | None = None,
+    ) -> Stmt:
+        """`body` at the values of the axes, where all guards hold."""
+        move = self._lowering.move(values)
+        made = move.stmt(body)
+        data: list[PrimExpr] = []
+        reduced: list[PrimExpr] = []
+        for axis, guards in self._bounds.guards.items():
+            (reduced if axis in self._op.reduce_axis else data).extend(guards)
+        for guard in reversed(data):
+            made = IfThenElse(likely(self._condition(guard, values, renamed)), made)
+        if data and self._bounds.is_padded:
+            for tensor in self._op.outputs:
+                made = AttrStmt(self._lowering.real(tensor), "padded_buffer", const(1), made)
+        if with_reduction:
+            for guard in reversed(reduced):
+                made = IfThenElse(likely(self._condition(guard, values, renamed)), made)
+            for condition in reversed(self._body.reduced_where):
+                made = IfThenElse(move.expr(condition), made)
+        return made
+
+    def _condition(
+        self,
+        guard: PrimExpr,
+        values: Mapping[IterVar, PrimExpr],
+        renamed: Mapping[Var, PrimExpr] | None,
+    ) -> PrimExpr:
+        made = self._lowering.moved(guard, values)
+        return cast(PrimExpr, substitute(made, renamed)) if renamed else made
+
+
+def _bounds_of(axis: IterVar) -> tuple[PrimExpr, ...]:
+    """What the range of an axis depends on."""
+    return () if axis.dom is None else (axis.dom.min, axis.dom.extent)
+
+
+def _is_scheduled(stage: Stage) -> bool:
+    """Whether anything was said about the loops of a stage."""
+    return bool(stage.relations or stage.iter_var_attrs) or (
+        stage.leaf_iter_vars != stage.all_iter_vars
+    )
+
+
+def _allocated(tensor: Tensor, scope: str) -> Buffer:
+    """New memory for a tensor that is no argument."""
+    return Buffer(
+        Var(tensor.name, HANDLE), tensor.shape, tensor.dtype, tensor.name, scope=scope or "global"
+    )
+
+
+def _sized(buffer: Buffer, shape: tuple[PrimExpr, ...], strides: tuple[PrimExpr, ...]) -> Buffer:
+    data = Var(buffer.name, HANDLE)
+    return Buffer(data, shape, buffer.dtype, buffer.name, strides, scope=buffer.scope)
+
+
+def _aligned_strides(
+    stage: Stage, op: ComputeOp, shape: tuple[PrimExpr, ...]
+) -> tuple[PrimExpr, ...]:
+    """The strides that `storage_align` asks for; none where it does not."""
+    if not stage.storage_alignments:
+        return ()
+    strides: list[PrimExpr] = []
+    stride: PrimExpr = const(1, INT64)
+    for axis, extent in zip(reversed(op.axis), reversed(shape), strict=True):
+        factor, offset = stage.storage_alignments.get(axis, (1, 0))
+        stride = stride + e.floormod(factor + offset - e.floormod(stride, factor), factor)
+        strides.insert(0, stride)
+        stride = stride * e.cast(INT64, extent)
+    return tuple(strides)

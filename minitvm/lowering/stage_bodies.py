@@ -1,0 +1,294 @@
+"""What each stage does at one point of its axes, as statements, before any loop is placed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import cast, final
+
+from minitvm.runtime.errors import CompileError
+from minitvm.runtime.record import record
+from minitvm.te.schedules.guarded_reads import conjuncts
+from minitvm.te.schedules.schedule import Schedule
+from minitvm.te.schedules.stage import Stage
+from minitvm.te.tensor import ComputeOp, ExternOp, ScanOp, Tensor, data_axes
+from minitvm.tir import expr as e
+from minitvm.tir.expr import Buffer, BufferLoad, IterVar, PrimExpr, Range, Reduce, Var
+from minitvm.tir.functor import Mutator, Node, replace_buffers, substitute, walk, walk_once
+from minitvm.tir.op import is_likely
+from minitvm.tir.stmt import (
+    AttrStmt,
+    BufferStore,
+    For,
+    ForKind,
+    IfThenElse,
+    LetStmt,
+    Stmt,
+    seq,
+)
+
+
+@final
+@record()
+class StageBody:
+    """A stage at one point of its axes.
+
+    Attributes
+    ----------
+    update
+        What is done at each point of all axes.
+    init
+        What is done before, at each point of the data axes; of a reduction.
+    reduced_where
+        Conditions on the reduce axes under which `update` is done, and which only depend on loops.
+    """
+
+    update: Stmt
+    init: Stmt | None = None
+    reduced_where: tuple[PrimExpr, ...] = ()
+
+
+class InlineReads(Mutator):
+    """Reads of tensors that are inlined become their value."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        super().__init__()
+        self._schedule = schedule
+
+    def read(self, tensor: Tensor, indices: tuple[PrimExpr, ...]) -> PrimExpr:
+        """A read of a tensor that is not inlined."""
+        return e.ProducerLoad(tensor, indices)
+
+    def afresh(self) -> InlineReads:
+        """A rewriter like this one that has met nothing."""
+        return InlineReads(self._schedule)
+
+    def visit_ProducerLoad(self, node: e.ProducerLoad) -> PrimExpr:
+        indices = tuple(self.expr(i) for i in node.indices)
+        tensor = cast(Tensor, node.producer)
+        stage = self._schedule.stage_map.get(tensor.op)
+        if stage is None or not stage.inlined:
+            return self.read(tensor, indices)
+        op = cast(ComputeOp, stage.op)
+        values = {
+            axis.var: e.cast(axis.var.dtype, index)
+            for axis, index in zip(op.axis, indices, strict=True)
+        }
+        # The body stands in its own axes: a rewriter of its own, since it may be met again.
+        body = self.afresh().expr(op.body[tensor.value_index])
+        return cast(PrimExpr, substitute(body, values))
+
+
+class ReadBuffers(InlineReads):
+    """Reads of tensors become reads of their buffers; of those that are inlined, their value."""
+
+    def __init__(self, schedule: Schedule, buffers: Mapping[Tensor, Buffer]) -> None:
+        super().__init__(schedule)
+        self._buffers = buffers
+
+    def read(self, tensor: Tensor, indices: tuple[PrimExpr, ...]) -> PrimExpr:
+        # The range of an axis reads a tensor as it was at first.
+        return BufferLoad(self._buffers[self._schedule.now(tensor)], indices)
+
+    def afresh(self) -> ReadBuffers:
+        return ReadBuffers(self._schedule, self._buffers)
+
+
+def body_of(stage: Stage, read: ReadBuffers, buffers: Mapping[Tensor, Buffer]) -> StageBody:
+    """What a stage does, on `buffers`, which `read` reads.
+
+    Raises
+    ------
+    CompileError
+        When an extern operation stores to one of its inputs.
+    """
+    match stage.op:
+        case ComputeOp() as op:
+            return _compute_body(stage, op, read, buffers)
+        case ExternOp() as op:
+            return StageBody(_extern_body(op, buffers))
+        case ScanOp() as op:
+            return StageBody(_copied_inits(op, buffers))
+    raise e.unknown_node(stage.op, "stage_bodies")
+
+
+def _extern_body(op: ExternOp, buffers: Mapping[Tensor, Buffer]) -> Stmt:
+    """The operation's own statement, on the real buffers."""
+    for node in walk_once(op.body):
+        if isinstance(node, BufferStore) and node.buffer in op.input_placeholders:
+            raise CompileError(
+                f"{op.name}: expected stores to the outputs only, found one to input "
+                f"{node.buffer.name}"
+            )
+    places = (*op.input_placeholders, *op.output_placeholders)
+    tensors = (*op.inputs, *op.outputs)
+    real = {place: buffers[tensor] for place, tensor in zip(places, tensors, strict=True)}
+    return cast(Stmt, replace_buffers(op.body, real))
+
+
+def _compute_body(
+    stage: Stage, op: ComputeOp, read: ReadBuffers, buffers: Mapping[Tensor, Buffer]
+) -> StageBody:
+    outputs = tuple(buffers[tensor] for tensor in op.outputs)
+    indices = tuple(axis.var for axis in op.axis)
+    first = op.body[0]
+    if isinstance(first, Reduce):
+        made = _reduction(first, outputs, indices, read)
+    else:
+        values = [read.expr(value) for value in op.body]
+        made = StageBody(_store_all(outputs, values, indices))
+    if stage.store_predicate is None:
+        return made
+    predicate = read.expr(stage.store_predicate)
+    return StageBody(IfThenElse(predicate, made.update), made.init, made.reduced_where)
+
+
+def _reduction(
+    reduce: Reduce, outputs: tuple[Buffer, ...], indices: tuple[Var, ...], read: ReadBuffers
+) -> StageBody:
+    """The initial values, and what combines a source into them."""
+    combiner = reduce.combiner
+    start = [read.expr(value) for value in reduce.init or combiner.identity]
+    mapping: dict[Var, PrimExpr] = {
+        var: BufferLoad(buffer, indices) for var, buffer in zip(combiner.lhs, outputs, strict=True)
+    }
+    bound: list[tuple[Var, PrimExpr]] = []
+    combined = tuple(read.expr(result) for result in combiner.result)
+    for var, source in zip(combiner.rhs, reduce.source, strict=True):
+        value = read.expr(source)
+        if _uses(combined, var) > 1:  # a source is computed once
+            name = Var(var.name, var.dtype)
+            bound.append((name, value))
+            value = name
+        mapping[var] = value
+    results = [cast(PrimExpr, substitute(result, mapping)) for result in combined]
+    update = _store_all(outputs, results, indices)
+    for name, value in reversed(bound):
+        update = LetStmt(name, value, update)
+    guards: list[PrimExpr] = []
+    conditions: list[PrimExpr] = []
+    for each in conjuncts(read.expr(reduce.condition)):
+        is_guard = is_likely(each) and not reads_of(each)
+        (guards if is_guard else conditions).append(each)
+    for condition in reversed(conditions):
+        if not isinstance(condition, e.IntImm):
+            update = IfThenElse(condition, update)
+        elif not condition.value:
+            update = seq()
+    return StageBody(update, _store_all(outputs, start, indices), tuple(guards))
+
+
+def reads_of(*nodes: Stmt | PrimExpr) -> list[BufferLoad]:
+    """Every read of some statements or expressions, names inside of expressions spelt out."""
+    spelling = _SpellOut()
+    made: list[Node] = [
+        spelling.expr(node) if isinstance(node, PrimExpr) else spelling.stmt(node) for node in nodes
+    ]
+    return [node for node in walk_once(*made, *spelling.values) if isinstance(node, BufferLoad)]
+
+
+class _SpellOut(Mutator):
+    """Names inside of expressions become their values, which are kept even if nothing uses them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values: list[PrimExpr] = []
+
+    def visit_Let(self, node: e.Let) -> PrimExpr:
+        value = self.expr(node.value)
+        self.values.append(value)
+        return cast(PrimExpr, substitute(self.expr(node.body), {node.var: value}))
+
+
+def _uses(results: tuple[PrimExpr, ...], var: Var) -> int:
+    return sum(node is var for result in results for node in walk(result))
+
+
+def _store_all(
+    outputs: tuple[Buffer, ...], values: list[PrimExpr], indices: tuple[Var, ...]
+) -> Stmt:
+    """One store for each output; several values are all computed before the first is stored."""
+    if len(outputs) == 1:
+        return BufferStore(outputs[0], values[0], indices)
+    names = [Var(f"{buffer.name}.value", buffer.dtype) for buffer in outputs]
+    stores = (
+        BufferStore(buffer, name, indices) for buffer, name in zip(outputs, names, strict=True)
+    )
+    body = seq(*stores)
+    for name, value in zip(reversed(names), reversed(values), strict=True):
+        body = LetStmt(name, value, body)
+    return body
+
+
+# -- Plain loops ----------------------------------------------------------------------------------
+
+_INIT, _UPDATE = "init", "update"
+
+
+def plain_nest(
+    stage: Stage, body: StageBody, read: ReadBuffers, times: Range | None = None
+) -> Stmt:
+    """The stage in serial loops over its root axes, its two parts marked for
+    :func:`marked_parts`. `times` is what the first axis runs over in a scan."""
+    if not isinstance(stage.op, ComputeOp):
+        return body.update
+    update = body.update
+    for condition in reversed(body.reduced_where):
+        update = IfThenElse(condition, update)
+    inner = loops(stage.op.reduce_axis, _marked(_UPDATE, update), read.expr)
+    if body.init is not None:
+        inner = seq(_marked(_INIT, body.init), inner)
+    if times is None:
+        return loops(stage.op.axis, inner, read.expr)
+    inner = loops(stage.op.axis[1:], inner, read.expr)
+    time = stage.op.axis[0].var
+    return For(
+        time, e.cast(time.dtype, times.min), e.cast(time.dtype, times.extent), ForKind.SERIAL, inner
+    )
+
+
+def loops(axes: tuple[IterVar, ...], body: Stmt, made: Callable[[PrimExpr], PrimExpr]) -> Stmt:
+    """`body` in a serial loop for each axis, the first outermost."""
+    for axis in reversed(axes):
+        assert axis.dom is not None  # every operation checks that its axes have ranges
+        dtype = axis.var.dtype
+        begin, extent = made(axis.dom.min), made(axis.dom.extent)
+        body = For(axis.var, e.cast(dtype, begin), e.cast(dtype, extent), ForKind.SERIAL, body)
+    return body
+
+
+def _marked(part: str, body: Stmt) -> Stmt:
+    return AttrStmt(None, part, e.const(1), body)
+
+
+def without_marks(nest: Stmt) -> Stmt:
+    """A plain nest as it is."""
+    return _Unmark().stmt(nest)
+
+
+def _copied_inits(op: ScanOp, buffers: Mapping[Tensor, Buffer]) -> Stmt:
+    """The first parts of a scan, copied where they aren't computed in place."""
+    copies = []
+    for tensor, init in zip(op.outputs, op.init, strict=True):
+        source, target = buffers[init], buffers[tensor]
+        if source is target:
+            continue
+        axes = data_axes([f"{init.name}.i{i}" for i in range(init.ndim)], init.shape)
+        at = tuple(axis.var for axis in axes)
+        copies.append(loops(axes, BufferStore(target, BufferLoad(source, at), at), lambda x: x))
+    return seq(*copies)
+
+
+class _Unmark(Mutator):
+    def visit_AttrStmt(self, node: AttrStmt) -> Stmt:
+        if node.node is None and node.attr_key in (_INIT, _UPDATE):
+            return self.stmt(node.body)
+        return cast(Stmt, self.descend(node))
+
+
+def marked_parts(nest: Stmt) -> dict[str, Stmt]:
+    """The parts of a plain nest, with what was put around their statements since."""
+    return {
+        node.attr_key: node.body
+        for node in walk_once(nest)
+        if isinstance(node, AttrStmt) and node.node is None and node.attr_key in (_INIT, _UPDATE)
+    }

@@ -1,0 +1,372 @@
+"""Matrix-product instructions of CPUs, as tensor intrinsics.
+
+They multiply two small matrices and add the product to a third: AMX a tile of 16 rows by one of 16
+columns, in registers of 1 KB each; AArch64 two rows by two columns, in a vector register. An
+intrinsic is a block of such products over a whole sum, since the sums in between lie as the
+instruction has them: in tile registers, or as two rows and columns in each vector.
+
+As for dot products (:mod:`dot_product`), neighbouring steps of the sum lie in *groups* next to each
+other in the columns' factor, ``w[k // 4, j * 4 + k % 4]``; the rows' factor is read as it lies.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from functools import lru_cache
+from itertools import product
+from typing import Any, final
+
+from minitvm.runtime.dtype import INT64, DType
+from minitvm.runtime.errors import CompileError
+from minitvm.runtime.record import record
+from minitvm.te.operation import compute, placeholder, reduce_axis
+from minitvm.te.tensor_intrin import TensorIntrin, decl_tensor_intrin
+from minitvm.tir import expr as e
+from minitvm.tir import reducer
+from minitvm.tir.buffer import decl_buffer
+from minitvm.tir.expr import Buffer, Call, PrimExpr, Var
+from minitvm.tir.op import call_llvm_intrin, call_llvm_pure_intrin, reinterpret
+from minitvm.tir.stmt import Allocate, Evaluate, For, ForKind, LetStmt, Stmt, seq
+
+
+@final
+@record()
+class MatrixProduct:
+    """An instruction that adds a product of two matrices to one of sums.
+
+    Attributes
+    ----------
+    name
+        As :func:`matrix_product` takes it.
+    features
+        What a target must have.
+    llvm
+        LLVM's intrinsic.
+    a, b, sum
+        The dtypes of the factor that has rows, of that which has columns, and of the sums.
+    rows, columns, depth
+        Of the matrices: one of `rows` by `depth`, and one of `depth` by `columns`.
+    exact
+        Whether a block must consist of such whole matrices, or may end with fewer rows and columns.
+    group
+        How many neighbouring steps of the sum lie together in the columns' factor.
+    registers
+        How many there are for sums and factors together.
+    under_way
+        How many products must be under way at once, so that none waits for another.
+    share
+        Which part of its products must be no padding, so that it beats a dot product.
+    swapped
+        Whether the intrinsic takes its factors the other way round, and gives columns for rows.
+    """
+
+    name: str
+    features: frozenset[str]
+    llvm: str
+    a: str
+    b: str
+    sum: str
+    rows: int
+    columns: int
+    depth: int
+    exact: bool
+    group: int
+    registers: int
+    under_way: int
+    share: float
+    swapped: bool = False
+
+
+def _amx(name: str, feature: str, a: str, b: str, sum: str) -> MatrixProduct:
+    group = 32 // DType.of(a).bits
+    features = frozenset({"amx-tile", feature})
+    return MatrixProduct(
+        name, features, f"llvm.x86.{name}.internal", a, b, sum,
+        rows=16, columns=16, depth=16 * group, exact=False, group=group,
+        registers=8, under_way=4, share=0.25,
+    )  # fmt: skip
+
+
+def _neon(
+    name: str, feature: str, a: str, b: str, sum: str, llvm: str, *, swapped: bool = False
+) -> MatrixProduct:
+    group = 64 // DType.of(a).bits
+    return MatrixProduct(
+        name, frozenset({"neon", feature}), f"llvm.aarch64.neon.{llvm}", a, b, sum,
+        rows=2, columns=2, depth=group, exact=True, group=group,
+        registers=32, under_way=8, share=0.6, swapped=swapped,
+    )  # fmt: skip
+
+
+# In order of preference: of several for the same dtypes that a target has, the first.
+MATRIX_PRODUCTS = (
+    _amx("tdpbssd", "amx-int8", "int8", "int8", "int32"),
+    _amx("tdpbsud", "amx-int8", "int8", "uint8", "int32"),
+    _amx("tdpbusd", "amx-int8", "uint8", "int8", "int32"),
+    _amx("tdpbuud", "amx-int8", "uint8", "uint8", "int32"),
+    _amx("tdpbf16ps", "amx-bf16", "bfloat16", "bfloat16", "float32"),
+    _amx("tdpfp16ps", "amx-fp16", "float16", "float16", "float32"),
+    _neon("smmla", "i8mm", "int8", "int8", "int32", "smmla.v4i32.v16i8"),
+    _neon("ummla", "i8mm", "uint8", "uint8", "int32", "ummla.v4i32.v16i8"),
+    _neon("usmmla", "i8mm", "uint8", "int8", "int32", "usmmla.v4i32.v16i8"),
+    _neon("usmmla_s8u8", "i8mm", "int8", "uint8", "int32", "usmmla.v4i32.v16i8", swapped=True),
+    _neon("bfmmla", "bf16", "bfloat16", "bfloat16", "float32", "bfmmla"),
+)
+_BY_NAME = {each.name: each for each in MATRIX_PRODUCTS}
+
+
+def find_matrix_product(
+    a: str, b: str, sum: str, features: Collection[str]
+) -> MatrixProduct | None:
+    """The best instruction for some dtypes among those that a target has, or None.
+
+    >>> find_matrix_product("uint8", "int8", "int32", {"amx-tile", "amx-int8"}).name
+    'tdpbusd'
+    """
+    for each in MATRIX_PRODUCTS:
+        if (each.a, each.b, each.sum) == (a, b, sum) and each.features <= set(features):
+            return each
+    return None
+
+
+@lru_cache(maxsize=64)
+def matrix_product(name: str, rows: int, columns: int, depth: int) -> TensorIntrin:
+    """A tensor intrinsic for ``tensorize``: a block of sums by a matrix-product instruction.
+
+    It computes::
+
+        z[i, j] = sum over r < depth of
+                  a[i, r].astype(sum) * w[r // group, j * group + r % group].astype(sum)
+
+    where rows of `a` and of `w` may be apart in memory. The sums stay in registers meanwhile, if
+    the block isn't larger than they are.
+
+    Parameters
+    ----------
+    name : str
+        Of the instruction, in ``MATRIX_PRODUCTS``.
+    rows, columns, depth : int
+        The depth is a multiple of the instruction's, and of AArch64's rows and columns are as well.
+
+    Raises
+    ------
+    CompileError
+        When there is no such instruction, or the block is no multiple of what it computes.
+
+    >>> matrix_product("tdpbusd", 32, 32, 512).inputs
+    (Tensor(shape=[32, 512], op.name=a), Tensor(shape=[128, 128], op.name=w))
+    """
+    by = _BY_NAME.get(name)
+    if by is None:
+        known = ", ".join(_BY_NAME)
+        raise CompileError(f"matrix_product: expected an instruction among {known}, got {name!r}")
+    sizes = (rows, columns, depth)
+    units = (by.rows if by.exact else 1, by.columns if by.exact else 1, by.depth)
+    if any(size < 1 or size % unit for size, unit in zip(sizes, units, strict=True)):
+        raise CompileError(
+            f"matrix_product: expected rows, columns and a depth that are multiples of {units}, "
+            f"as {name} needs them, got {sizes}"
+        )
+    group = by.group
+    a = placeholder((rows, depth), by.a, "a")
+    w = placeholder((depth // group, columns * group), by.b, "w")
+    r = reduce_axis((0, depth), "r")
+
+    def element(i: Any, j: Any) -> Any:
+        mine, other = a[i, r], w[r // group, j * group + r % group]
+        return reducer.sum(mine.astype(by.sum) * other.astype(by.sum), axis=r)
+
+    z = compute((rows, columns), element, "z")
+    apart = {
+        each: decl_buffer(each.shape, each.dtype, name, strides=[Var(f"{name}_row"), e.const(1)])
+        for each, name in ((a, "a"), (w, "w"), (z, "z"))
+    }
+    text = f"te.matrix_product({name!r}, {rows}, {columns}, {depth})"
+    kind = _Pairs if by.exact else _Tiles
+    return decl_tensor_intrin(z.op, kind(by, rows, columns, depth).make, name=text, binds=apart)
+
+
+class _Block(ABC):
+    """What an instruction does to a block of sums.
+
+    A *cell* is what it computes at once, a value of the dtype `kept`. All cells, row after row, are
+    in a local buffer, which becomes registers.
+    """
+
+    kept: DType
+
+    def __init__(self, by: MatrixProduct, rows: int, columns: int, depth: int) -> None:
+        self.by = by
+        self.rows, self.columns, self.depth = rows, columns, depth
+
+    def make(self, ins: Sequence[Buffer], outs: Sequence[Buffer]) -> tuple[Stmt, Stmt, Stmt]:
+        """The body, the reset and the update."""
+        (a, w), (z,) = ins, outs
+        places = list(product(self.cell_rows(), self.cell_columns()))
+        lanes = self.kept.lanes
+        sums = decl_buffer((len(places) * lanes,), self.kept.element, "sums", scope="local")
+        held = [sums.vload(n * lanes, self.kept) for n in range(len(places))]
+
+        def stored(cells: Sequence[PrimExpr]) -> Stmt:
+            return seq(*(
+                self.store(z, *place, cell) for place, cell in zip(places, cells, strict=True)
+            ))  # fmt: skip
+
+        def block(begin: Sequence[PrimExpr]) -> Stmt:
+            begun = (sums.vstore(n * lanes, value) for n, value in enumerate(begin))
+            return Allocate(sums, seq(*begun, self._products(a, w, sums, held), stored(held)))
+
+        zeros = [self.zero(*place) for place in places]
+        return block(zeros), stored(zeros), block([self.load(z, *place) for place in places])
+
+    def _products(self, a: Buffer, w: Buffer, sums: Buffer, held: list[PrimExpr]) -> Stmt:
+        """The loop over the sum: factors are loaded once, and each of the rows' multiplied with
+        each of the columns'."""
+        k = Var("k")
+        row_values = {row: self.load_a(a, row, k) for row in self.cell_rows()}
+        column_values = {column: self.load_w(w, column, k) for column in self.cell_columns()}
+        rows = {row: Var(f"a{row}", value.dtype) for row, value in row_values.items()}
+        columns = {column: Var(f"w{column}", v.dtype) for column, v in column_values.items()}
+        stores = []
+        for n, (row, column) in enumerate(product(rows, columns)):
+            added = self.add(row, column, held[n], rows[row], columns[column])
+            stores.append(sums.vstore(n * self.kept.lanes, added))
+        body = seq(*stores)
+        for names, values in ((columns, column_values), (rows, row_values)):
+            for place in reversed(names):
+                body = LetStmt(names[place], values[place], body)
+        steps = e.const(self.depth // self.by.depth)
+        return For(k, e.const(0), steps, ForKind.SERIAL, body)
+
+    def cell_rows(self) -> range:
+        """Where cells begin."""
+        return range(0, self.rows, self.by.rows)
+
+    def cell_columns(self) -> range:
+        """Where cells begin."""
+        return range(0, self.columns, self.by.columns)
+
+    @abstractmethod
+    def zero(self, row: int, column: int) -> PrimExpr:
+        """The cell that begins there, of zeros."""
+
+    @abstractmethod
+    def load(self, z: Buffer, row: int, column: int) -> PrimExpr:
+        """The cell that begins there, from memory."""
+
+    @abstractmethod
+    def store(self, z: Buffer, row: int, column: int, cell: PrimExpr) -> Stmt:
+        """The cell that begins there, to memory."""
+
+    @abstractmethod
+    def load_a(self, a: Buffer, row: int, k: Var) -> PrimExpr:
+        """What cells at `row` take of one factor in step `k`."""
+
+    @abstractmethod
+    def load_w(self, w: Buffer, column: int, k: Var) -> PrimExpr:
+        """What cells at `column` take of the other."""
+
+    @abstractmethod
+    def add(self, row: int, column: int, cell: PrimExpr, a: PrimExpr, w: PrimExpr) -> PrimExpr:
+        """The cell that begins there, with the product of what was loaded."""
+
+
+@final
+class _Tiles(_Block):
+    """AMX: a cell is a tile of up to 16 rows of up to 64 bytes. LLVM assigns the tile registers,
+    and writes and releases their configuration."""
+
+    kept = DType.of("int32x256")
+
+    def zero(self, row: int, column: int) -> PrimExpr:
+        shape = self._rows_from(row), self._bytes_from(column)
+        return call_llvm_pure_intrin(self.kept, "llvm.x86.tilezero.internal", *shape)
+
+    def load(self, z: Buffer, row: int, column: int) -> PrimExpr:
+        shape = self._rows_from(row), self._bytes_from(column)
+        return self._load(z, row * z.strides[0] + column, *shape)
+
+    def store(self, z: Buffer, row: int, column: int, cell: PrimExpr) -> Stmt:
+        shape = self._rows_from(row), self._bytes_from(column)
+        place = z.access_ptr("w", offset=row * z.strides[0] + column)
+        name = "llvm.x86.tilestored64.internal"
+        return Evaluate(call_llvm_intrin("int32", name, *shape, place, _row_bytes(z), cell))
+
+    def load_a(self, a: Buffer, row: int, k: Var) -> PrimExpr:
+        offset = row * a.strides[0] + k * self.by.depth
+        return self._load(a, offset, self._rows_from(row), _WHOLE)
+
+    def load_w(self, w: Buffer, column: int, k: Var) -> PrimExpr:
+        offset = k * self.by.rows * w.strides[0] + column * self.by.group
+        return self._load(w, offset, _ROWS, self._bytes_from(column))
+
+    def add(self, row: int, column: int, cell: PrimExpr, a: PrimExpr, w: PrimExpr) -> PrimExpr:
+        shape = self._rows_from(row), self._bytes_from(column), _WHOLE
+        return call_llvm_pure_intrin(self.kept, self.by.llvm, *shape, cell, a, w)
+
+    def _load(
+        self, buffer: Buffer, offset: PrimExpr, rows: PrimExpr, columns: PrimExpr
+    ) -> PrimExpr:
+        place = buffer.access_ptr("r", offset=offset)
+        name = "llvm.x86.tileloadd64.internal"
+        return call_llvm_intrin(self.kept, name, rows, columns, place, _row_bytes(buffer))
+
+    def _rows_from(self, row: int) -> PrimExpr:
+        return e.const(min(self.by.rows, self.rows - row), "int16")
+
+    def _bytes_from(self, column: int) -> PrimExpr:
+        return e.const(4 * min(self.by.columns, self.columns - column), "int16")
+
+
+_ROWS, _WHOLE = e.const(16, "int16"), e.const(64, "int16")  # of a whole tile: rows, bytes of a row
+
+
+def _row_bytes(buffer: Buffer) -> PrimExpr:
+    return e.cast(INT64, buffer.strides[0]) * buffer.dtype.itemsize
+
+
+@final
+class _Pairs(_Block):
+    """AArch64: a cell is a vector of two rows by two columns, ``[z00, z01, z10, z11]``. Of each
+    factor 16 bytes are loaded: the next steps of two rows, or columns."""
+
+    def __init__(self, by: MatrixProduct, rows: int, columns: int, depth: int) -> None:
+        super().__init__(by, rows, columns, depth)
+        self.kept = DType.of(by.sum).with_lanes(4)
+
+    def zero(self, row: int, column: int) -> PrimExpr:
+        return e.const(0, self.kept)
+
+    def load(self, z: Buffer, row: int, column: int) -> PrimExpr:
+        upper, lower = (z.vload((row + i, column), self.kept.with_lanes(2)) for i in range(2))
+        return _shuffle(upper, lower, (0, 2, 1, 3) if self.by.swapped else range(4))
+
+    def store(self, z: Buffer, row: int, column: int, cell: PrimExpr) -> Stmt:
+        orders = ((0, 2), (1, 3)) if self.by.swapped else ((0, 1), (2, 3))
+        return seq(*(
+            z.vstore((row + i, column), _shuffle(cell, cell, order))
+            for i, order in enumerate(orders)
+        ))  # fmt: skip
+
+    def load_a(self, a: Buffer, row: int, k: Var) -> PrimExpr:
+        steps = a.dtype.with_lanes(self.by.depth)
+        bits = DType.of(f"int{a.dtype.bits}").with_lanes(self.by.depth)
+        upper, lower = (
+            reinterpret(bits, a.vload((row + i, k * self.by.depth), steps)) for i in range(2)
+        )
+        both = _shuffle(upper, lower, range(2 * self.by.depth))
+        made: PrimExpr = reinterpret(a.dtype.with_lanes(2 * self.by.depth), both)
+        return made
+
+    def load_w(self, w: Buffer, column: int, k: Var) -> PrimExpr:
+        return w.vload((k, column * self.by.group), w.dtype.with_lanes(2 * self.by.group))
+
+    def add(self, row: int, column: int, cell: PrimExpr, a: PrimExpr, w: PrimExpr) -> PrimExpr:
+        factors = (w, a) if self.by.swapped else (a, w)
+        return call_llvm_pure_intrin(self.kept, self.by.llvm, cell, *factors)
+
+
+def _shuffle(a: PrimExpr, b: PrimExpr, lanes: Sequence[int]) -> PrimExpr:
+    chosen = (e.const(lane) for lane in lanes)
+    return Call(a.dtype.with_lanes(len(lanes)), "vector_shuffle", (a, b, *chosen))

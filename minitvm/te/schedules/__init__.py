@@ -1,0 +1,1 @@
+"""Schedules: stages, their loops, the primitives, and the trace of what was applied."""

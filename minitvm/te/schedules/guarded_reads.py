@@ -1,0 +1,219 @@
+"""What a stage reads of a tensor, and under which conditions: a copy is made under the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias, cast, final
+
+from minitvm.arith.analyzer import Analyzer
+from minitvm.arith.atoms import is_pure
+from minitvm.runtime.errors import CompileError
+from minitvm.runtime.record import record
+from minitvm.te.tensor import ComputeOp, Tensor
+from minitvm.tir import expr as e
+from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce, Var
+from minitvm.tir.functor import Node, children, walk_once
+from minitvm.tir.structural_equal import structural_equal
+
+Guards: TypeAlias = tuple[PrimExpr, ...]
+"""Conditions that hold together, of which one may read what is there where those before it hold."""
+
+
+@final
+@record()
+class Element:
+    """What a stage reads of a tensor in each of its iterations.
+
+    Attributes
+    ----------
+    value
+        The read as it stands, or the lazy choice of that and a number.
+    copied
+        The same where it is inside of the tensor, and zero elsewhere.
+    axes
+        Those of the stage on which that depends.
+    """
+
+    value: PrimExpr
+    copied: PrimExpr
+    axes: tuple[IterVar, ...]
+
+
+def element_of(op: ComputeOp, tensor: Tensor) -> Element:
+    """The one element of a tensor that a stage reads in an iteration.
+
+    Raises
+    ------
+    CompileError
+        When it reads several.
+
+    >>> from minitvm import te
+    >>> A, W = te.placeholder((4,), name="A"), te.placeholder((3,), name="W")
+    >>> k = te.reduce_axis((0, 3), name="k")
+    >>> def product(i):
+    ...     return te.sum(te.if_then_else(i + k < 4, A[i + k], 0.0) * W[k], axis=k)
+    >>> found = element_of(te.compute((4,), product).op, A)
+    >>> str(found.value), [axis.name for axis in found.axes]
+    ('if_then_else(i + k < 4, A[i + k], 0.0)', ['i', 'k'])
+    """
+    loads = [each for each in walk_once(*op.body) if _reads(each, tensor)]
+    if any(not structural_equal(each, loads[0]) for each in loads):
+        elements = ", ".join(map(str, loads))
+        raise CompileError(
+            f"cache_access of {tensor.name}: expected {op.name} to read one element in each "
+            f"iteration, got {elements}"
+        )
+    load = cast(ProducerLoad, loads[0])
+    known = Analyzer()
+    for axis in (*op.axis, *op.reduce_axis):
+        assert axis.dom is not None
+        known.bind(axis.var, axis.dom)
+    value: PrimExpr = load
+    while (wider := _choice_of(op, value, known)) is not None:
+        value = wider
+    copied = known.simplify(value)
+    for guard in reversed(_guards_needed(op, load, value, known)):
+        zero = e.const(0, value.dtype)
+        copied = e.intrinsic("if_then_else", value.dtype, known.simplify(guard), copied, zero)
+    # Also where no element is inside, the copy has the dimensions that its readers expect.
+    return Element(value, copied, _axes_in(op, copied, *map(known.simplify, load.indices)))
+
+
+def conjuncts(condition: PrimExpr) -> Iterator[PrimExpr]:
+    """The conditions that hold together where one does."""
+    if isinstance(condition, e.And):
+        yield from conjuncts(condition.a)
+        yield from conjuncts(condition.b)
+    else:
+        yield condition
+
+
+def _reads(node: Node, tensor: Tensor) -> bool:
+    return isinstance(node, ProducerLoad) and node.producer is tensor
+
+
+def _axes_in(op: ComputeOp, *values: PrimExpr) -> tuple[IterVar, ...]:
+    used = {each for each in walk_once(*values) if isinstance(each, Var)}
+    return tuple(axis for axis in (*op.axis, *op.reduce_axis) if axis.var in used)
+
+
+def _choice_of(op: ComputeOp, value: PrimExpr, known: Analyzer) -> e.Call | None:
+    """The choice of a value and a number in which that stands wherever it does, and which depends
+    on no more axes; None if there is none."""
+    choices = (each for each in walk_once(*op.body) if isinstance(each, e.Call) and is_lazy(each))
+    found = next((each for each in choices if structural_equal(each.args[1], value)), None)
+    if found is None:
+        return None
+    condition, _, other = found.args
+    is_number = isinstance(other, e.IntImm | e.FloatImm)
+    if not is_number or not is_pure(condition) or not _has_axes_of(op, condition, value, known):
+        return None
+    outside = _evaluated(op, lambda node: structural_equal(node, found))
+    return None if any(structural_equal(node, value) for node, _ in outside) else found
+
+
+def _has_axes_of(op: ComputeOp, condition: PrimExpr, value: PrimExpr, known: Analyzer) -> bool:
+    """Whether a condition depends on no axes but those of a value."""
+    axes = _axes_in(op, known.simplify(value))
+    return {*_axes_in(op, known.simplify(condition))} <= {*axes}
+
+
+def is_lazy(node: Node) -> bool:
+    """Whether a node evaluates one of its branches alone."""
+    return isinstance(node, e.Call) and node.op == "if_then_else"
+
+
+def _guards_needed(op: ComputeOp, load: ProducerLoad, value: PrimExpr, known: Analyzer) -> Guards:
+    """Of the conditions under which a value is evaluated those that keep what it reads inside of
+    the tensor: none, those of its own axes, or all."""
+    guards = _guards_of(op, load, value)
+    if not guards:
+        return ()
+    plain = [each for each in guards if not _reads_any(each)]
+    few = tuple(each for each in plain if _has_axes_of(op, each, value, known))
+    inside: list[PrimExpr] = []
+    while isinstance(value, e.Call):
+        condition, value, _ = value.args
+        inside.append(condition)
+    for some in ((), few):
+        if _is_inside(load, (*inside, *some), known):
+            return some
+    if not all(map(is_pure, guards)):
+        raise CompileError(
+            f"cache_access of {load}: expected it to be read under conditions that can be "
+            f"evaluated again, got {', '.join(map(str, guards))}"
+        )
+    return guards
+
+
+def _guards_of(op: ComputeOp, load: ProducerLoad, value: PrimExpr) -> Guards:
+    """The conditions of evaluating a value, wherever it stands."""
+    found = [guards for node, guards in _evaluated(op) if structural_equal(node, value)]
+    first = found[0]
+    if all(structural_equal(each, first) for each in found):
+        return first
+    if any(_reads_any(*each) for each in found):
+        raise CompileError(
+            f"cache_access of {load}: expected it to be read under the same conditions wherever "
+            f"{op.name} reads it, got {' and '.join(str([*map(str, each)]) for each in found)}"
+        )
+    anywhere: PrimExpr = e.const(False)
+    for guards in found:
+        held: PrimExpr = e.const(True)
+        for each in guards:
+            held = e.logical_and(held, each)
+        anywhere = e.logical_or(anywhere, held)
+    return (anywhere,)
+
+
+def _reads_any(*values: PrimExpr) -> bool:
+    return any(isinstance(each, ProducerLoad) for each in walk_once(*values))
+
+
+def _is_inside(load: ProducerLoad, guards: Sequence[PrimExpr], known: Analyzer) -> bool:
+    """Whether an access surely stays inside of its tensor where some conditions hold."""
+    shape = cast(Tensor, load.producer).shape
+    with known.scope():
+        for extent in shape:
+            known.bind_size(extent)
+        for guard in guards:
+            known.assume(guard)
+        pairs = zip(map(known.affine, load.indices), map(known.affine, shape), strict=True)
+        return all(known.proves(index, extent - index - 1) for index, extent in pairs)
+
+
+def _evaluated(
+    op: ComputeOp, skip: Callable[[PrimExpr], bool] = lambda node: False
+) -> Iterator[tuple[PrimExpr, Guards]]:
+    """The reads and the calls of a stage, with the conditions under which they are evaluated;
+    nothing of those that are to be skipped."""
+    seen: set[tuple[int, ...]] = set()
+    waiting: list[tuple[Node, Guards]] = [(each, ()) for each in op.body]
+    while waiting:
+        node, guards = waiting.pop()
+        key = (id(node), *map(id, guards))
+        if key in seen:
+            continue
+        seen.add(key)
+        if isinstance(node, ProducerLoad | e.Call):
+            if skip(node):
+                continue
+            yield node, guards
+        waiting += _below(node, guards)
+
+
+def _below(node: Node, guards: Guards) -> Iterator[tuple[Node, Guards]]:
+    """The children of a node, with the conditions under which they are evaluated."""
+    if isinstance(node, e.Call) and is_lazy(node):
+        condition, a, b = node.args
+        yield condition, guards
+        yield a, (*guards, *conjuncts(condition))
+        yield b, (*guards, e.logical_not(condition))
+    elif isinstance(node, Reduce):
+        yield node.condition, guards
+        always = e.const_int(node.condition) == 1
+        where = guards if always else (*guards, *conjuncts(node.condition))
+        yield from ((each, where) for each in (*node.source, *node.combiner.result))
+        yield from ((each, guards) for each in (*node.init, *node.combiner.identity))
+    else:
+        yield from ((each, guards) for each in children(node))

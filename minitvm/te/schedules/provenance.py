@@ -1,0 +1,175 @@
+"""What a program was made from: the work of its stages as they were written, and the reasons of
+whoever wrote the schedule. It goes with the loops, and changes nothing of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator
+from typing import cast, final
+
+from minitvm.runtime.record import record
+from minitvm.te.schedules.graph import factors_of, in_order
+from minitvm.te.schedules.schedule import Schedule
+from minitvm.te.tensor import ComputeOp, ExternOp, Operation, PlaceholderOp
+from minitvm.tir import expr as e
+from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce, Var
+from minitvm.tir.functor import children, walk_leaves_first
+from minitvm.tir.scalars import INTRINSICS
+
+Kind = tuple[str, ...] | str
+_Extents = tuple[PrimExpr, ...]
+
+
+@final
+@record(eq=False)
+class Work:
+    """Some operations of a stage, each done once for every combination of the axes that it depends
+    on.
+
+    Attributes
+    ----------
+    kind
+        The dtypes: one for arithmetic in it, three for the products of two and their sums in the
+        third; or the name of a function such as exp.
+    number
+        How many there are for one combination.
+    extents
+        Of those axes.
+    """
+
+    kind: Kind
+    number: int
+    extents: _Extents
+
+
+@final
+@record(eq=False)
+class StageWork:
+    """What a stage computes: elements of the shape `extents`, each from steps of the shape
+    `summed`; `work` is None where that can't be read from an expression."""
+
+    name: str
+    extents: _Extents
+    summed: _Extents
+    work: tuple[Work, ...] | None
+
+
+@final
+@record(eq=False)
+class Origin:
+    """The attribute ``origin`` of a function that was made from a schedule.
+
+    Attributes
+    ----------
+    stages
+        Of the program before it was scheduled, inputs left out.
+    scheduled
+        ``"by auto_schedule"``, ``"by hand"``, or ``"not"``: plain loops.
+    choices
+        Why the schedule is as it is, where auto_schedule wrote it.
+    """
+
+    stages: tuple[StageWork, ...]
+    scheduled: str
+    choices: tuple[object, ...]
+
+
+def origin_of(schedule: Schedule) -> Origin:
+    """What the loops of a schedule are made from."""
+    stages = stage_works(schedule.calls.outputs)
+    if schedule.is_as_chosen:
+        return Origin(stages, "by auto_schedule", tuple(schedule.choices))
+    return Origin(stages, "by hand" if schedule.is_touched else "not", ())
+
+
+def stage_works(outputs: Iterable[Operation]) -> tuple[StageWork, ...]:
+    """The work of all stages that `outputs` need.
+
+    >>> from minitvm import te
+    >>> A, B = te.placeholder((8, 4), name="A"), te.placeholder((4, 16), name="B")
+    >>> k = te.reduce_axis((0, 4), name="k")
+    >>> C = te.compute((8, 16), lambda i, j: te.sum(A[i, k] * B[k, j], axis=k), name="C")
+    >>> (stage,) = stage_works([C.op])
+    >>> [(each.kind, each.number, each.extents) for each in stage.work]
+    [(('float32',), 2, (8, 16, 4))]
+    """
+    computed = (op for op in in_order(outputs) if not isinstance(op, PlaceholderOp))
+    return tuple(map(_stage_work, computed))
+
+
+def _stage_work(op: Operation) -> StageWork:
+    if isinstance(op, ComputeOp):
+        work = tuple(_work(op))
+        return StageWork(op.name, _extents(op.axis), _extents(op.reduce_axis), work)
+    # The steps of a scan are stages of their own; what an extern writes are loops.
+    return StageWork(op.name, op.output(0).shape, (), None if isinstance(op, ExternOp) else ())
+
+
+def _extents(axes: Iterable[IterVar]) -> _Extents:
+    return tuple(axis.dom.extent for axis in axes if axis.dom is not None)
+
+
+def _work(op: ComputeOp) -> Iterator[Work]:
+    """The operations of a stage, those of one kind that depend on the same axes together."""
+    axes = {axis.var: axis for axis in (*op.axis, *op.reduce_axis)}
+    counts: Counter[tuple[Kind, frozenset[Var]]] = Counter()
+    narrow = _narrow(op)
+    body = op.body
+    if isinstance(body[0], Reduce):
+        everywhere = frozenset(axes)
+        for node in _values(*body[0].combiner.result):
+            counts[narrow or _kind(node), everywhere] += node.dtype.lanes
+        body = body[0].source
+    needs = _needs(body, axes)
+    for node in _values(*body):
+        counts[narrow or _kind(node), needs[id(node)]] += node.dtype.lanes
+    for (kind, needed), number in counts.items():
+        yield Work(kind, number, _extents(axes[var] for var in axes if var in needed))
+
+
+def _needs(roots: Iterable[PrimExpr], axes: Container[Var]) -> dict[int, frozenset[Var]]:
+    """The axes that the value of each node depends on."""
+    made: dict[int, frozenset[Var]] = {}
+    for node in walk_leaves_first(*roots):
+        if isinstance(node, Var):
+            made[id(node)] = frozenset({node}) if node in axes else frozenset()
+        else:
+            made[id(node)] = frozenset().union(*(made[id(child)] for child in children(node)))
+    return made
+
+
+def _narrow(op: ComputeOp) -> tuple[str, ...] | None:
+    """The dtypes of products of two narrow elements that are summed in a wide one."""
+    dtypes = [str(load.dtype) for load in factors_of(op)]
+    total = str(op.body[0].dtype)
+    return (*dtypes, total) if dtypes and {*dtypes} != {total} else None
+
+
+def _kind(node: PrimExpr) -> Kind:
+    if not isinstance(node, e.Call):
+        return (str(node.dtype.with_lanes(1)),)
+    name = node.args[0] if node.op.startswith("call_") and node.args else None
+    return name.value if isinstance(name, e.StringImm) else node.op
+
+
+def _values(*roots: PrimExpr) -> Iterator[PrimExpr]:
+    """The operations by which a value is computed: no indices, and no conditions."""
+    waiting, seen = list(roots), set[int]()
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen or isinstance(node, (ProducerLoad, e.Comparison)):
+            continue
+        seen.add(id(node))
+        if isinstance(node, e.Arithmetic) or (isinstance(node, e.Call) and _is_function(node)):
+            yield node
+        below = list(children(node))
+        is_choice = isinstance(node, e.Select) or (
+            isinstance(node, e.Call) and node.op == "if_then_else"
+        )
+        waiting += cast("list[PrimExpr]", below[1:] if is_choice else below)
+
+
+def _is_function(call: e.Call) -> bool:
+    return call.op in ("call_extern", "call_packed") or (
+        call.op in INTRINSICS and call.dtype.is_float
+    )

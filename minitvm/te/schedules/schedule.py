@@ -1,0 +1,632 @@
+"""Schedules: how the operations of a computation are to run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast, final
+
+from minitvm.runtime.dtype import DType
+from minitvm.runtime.errors import CompileError
+from minitvm.te.schedules.graph import (
+    copy_of,
+    factored,
+    factors_of,
+    in_order,
+    is_offset,
+    padded,
+    read_by_axes,
+    reading,
+    without_offset,
+    written_through,
+)
+from minitvm.te.schedules.relation import Fuse, Rebase, Split
+from minitvm.te.schedules.stage import Group, Stage
+from minitvm.te.schedules.stage_graph import StageGraph
+from minitvm.te.schedules.trace import Trace, Traced, primitive
+from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor
+from minitvm.tir import expr as e
+from minitvm.tir.expr import IterVar
+
+
+@final
+class Schedule(StageGraph[Stage], Traced):
+    """The operations that `outputs` need, each behind those that it reads, and how they run.
+
+    Made by :func:`create_schedule`; ``s[C]`` is the stage of a tensor or an operation.
+    """
+
+    __slots__ = ("choices", "chosen_lines", "groups")
+
+    def __init__(self, outputs: tuple[Operation, ...]) -> None:
+        self.outputs = outputs
+        self.calls = Trace(outputs, self.now)
+        self.stages = [Stage(op, self, op in outputs) for op in in_order(outputs)]
+        self.stage_map = {stage.op: stage for stage in self.stages}
+        self.groups: list[Group] = []
+        # Why the schedule is as it is, said by auto_schedule, and the lines of the trace for which
+        # that holds: not for what was done to it later.
+        self.choices: list[object] = []
+        self.chosen_lines = 0
+
+    def __getitem__(self, key: Tensor | Operation) -> Stage:
+        """The stage of a tensor or an operation.
+
+        Raises
+        ------
+        CompileError
+            When the schedule has no such stage.
+        """
+        op = key.op if isinstance(key, Tensor) else key
+        if not isinstance(op, Operation) or op not in self.stage_map:
+            known = ", ".join(stage.name for stage in self.stages)
+            raise CompileError(f"schedule: expected a tensor among {known}, got {key!r}")
+        return self.stage_map[op]
+
+    def text_in(self, trace: Trace) -> str:
+        return "s"
+
+    def trace(self) -> str:
+        """The Python calls that made this schedule, a line each.
+
+        The text needs ``te``, ``tir`` and the output tensors under their names, and makes ``s``:
+        :func:`minitvm.te.schedules.replay` does what it says.
+
+        >>> from minitvm import te
+        >>> A = te.placeholder((64,), name="A")
+        >>> B = te.compute((64,), lambda i: A[i] * 2.0, name="B")
+        >>> s = te.create_schedule(B.op)
+        >>> outer, inner = s[B].split(B.op.axis[0], factor=8)
+        >>> s[B].vectorize(inner)
+        >>> print(s.trace())
+        s = te.create_schedule([B.op])
+        i = B.op.axis[0]
+        i_outer, i_inner = s[B].split(i, factor=8)
+        s[B].vectorize(i_inner)
+        """
+        return "\n".join(self.calls.lines)
+
+    # -- Questions --------------------------------------------------------------------------------
+
+    @property
+    def is_touched(self) -> bool:
+        """Whether a primitive was applied."""
+        return len(self.calls.lines) > 1
+
+    @property
+    def is_as_chosen(self) -> bool:
+        """Whether `choices` say why it is as it is."""
+        return self.chosen_lines == len(self.calls.lines)
+
+    # -- Changing the graph -----------------------------------------------------------------------
+
+    @primitive
+    def cache_read(self, tensor: Tensor, scope: str, readers: Any) -> Tensor:
+        """Let `readers` read a copy of a tensor.
+
+        Before::
+
+            for i: C[i] = A[i] + 1
+
+        After ``AA = s.cache_read(A, "local", [C])``::
+
+            for ax0: A.local[ax0] = A[ax0]
+            for i: C[i] = A.local[i] + 1
+
+        Parameters
+        ----------
+        tensor : Tensor
+            What is copied.
+        scope : str
+            Of the copy's memory: ``"global"``, or ``"local"`` for registers.
+        readers : Tensor or Operation, or a list of them
+            Those that shall read the copy.
+
+        Returns
+        -------
+        Tensor
+            The copy, a stage of its own.
+
+        Raises
+        ------
+        CompileError
+            When a reader does not read `tensor`.
+        """
+        stage = self._stage("cache_read", tensor)
+        source = self.now(tensor)
+        listed = list(readers) if isinstance(readers, (list, tuple)) else [readers]
+        stages = [self[each] for each in listed]
+        if not stages:
+            raise CompileError(f"cache_read of {source.name}: expected readers, got none")
+        for reader in stages:
+            if source not in reader.op.input_tensors:
+                known = ", ".join(each.name for each in self.readers(stage)) or "none"
+                raise CompileError(
+                    f"cache_read of {source.name}: expected stages that read it ({known}), got "
+                    f"{reader.name}"
+                )
+        copy = copy_of(source, f"{source.name}.{self._scope('cache_read', scope)}")
+        made = self._insert(self.stages.index(stage) + 1, copy.op, scope, stage)
+        self._read_others({source: copy}, stages)
+        return made.op.output(0)
+
+    @primitive
+    def cache_access(self, tensor: Tensor, scope: str, reader: Any) -> Tensor:
+        """Let a stage read a copy of a tensor in which each of its iterations has its own element.
+
+        Before::
+
+            for y: for k: C[y] += A[y * 2 + k] * W[k]
+
+        After ``AA = s.cache_access(A, "global", C)``::
+
+            for y: for k: A.global[y, k] = A[y * 2 + k]
+            for y: for k: C[y] += A.global[y, k] * W[k]
+
+        The dimensions of the copy are the axes that the indices are made of, those of the data
+        first. What is read in several iterations is copied several times: so windows become the
+        rows of a matrix. What is read under conditions that keep it inside of `tensor` is copied
+        under them, and zero elsewhere; their axes are dimensions, too.
+
+        Parameters
+        ----------
+        tensor : Tensor
+            What is copied.
+        scope : str
+            Of the copy's memory: ``"global"``, or ``"local"`` for registers.
+        reader : Tensor or Operation
+            Who shall read the copy.
+
+        Returns
+        -------
+        Tensor
+            The copy, a stage of its own.
+
+        Raises
+        ------
+        CompileError
+            When `reader` does not read `tensor`, or reads several of its elements in an iteration;
+            when such a dimension would be longer for some indices than for others.
+        """
+        self._stage("cache_access", tensor)
+        source, stage = self.now(tensor), self[reader]
+        where = f"cache_access of {source.name}"
+        if source not in stage.op.input_tensors or not isinstance(stage.op, ComputeOp):
+            raise CompileError(
+                f"{where}: expected a stage that reads its elements, got {stage.name}"
+            )
+        stage.check_predicate(where)
+        name = f"{source.name}.{self._scope('cache_access', scope)}"
+        copy, changed = read_by_axes(source, stage.op, name)
+        made = self._insert(self.stages.index(stage), copy.op, scope, stage)
+        self.rewrite(lambda each: changed if each is stage else each.op)
+        return made.op.output(0)
+
+    @primitive
+    def cache_write(self, tensor: Any, scope: str) -> Any:
+        """Compute into a cache, and copy from it.
+
+        Before::
+
+            for i: C[i] = A[i] + 1
+
+        After ``CC = s.cache_write(C, "local")``::
+
+            for i.c: C.local[i.c] = A[i.c] + 1
+            for i: C[i] = C.local[i]
+
+        Where the loops of ``s[C]`` were split or reordered before, the cache is laid out as they
+        are: its dimensions are those loops.
+
+        Parameters
+        ----------
+        tensor : Tensor, or a list of them
+            What is computed: outputs of one operation, all of them.
+        scope : str
+            Of the cache's memory: ``"global"``, or ``"local"`` for registers.
+
+        Returns
+        -------
+        Tensor, or list of Tensor as `tensor` is
+            The cache, a stage of its own, that has the computation.
+
+        Raises
+        ------
+        CompileError
+            When a tensor is not computed, or only some outputs of an operation are given.
+        """
+        tensors = list(tensor) if isinstance(tensor, (list, tuple)) else [tensor]
+        if not tensors:
+            raise CompileError("cache_write: expected a tensor, got none")
+        stage = self._stage("cache_write", tensors[0])
+        where = f"cache_write of {stage.name}"
+        stage.check_predicate(where)
+        if not isinstance(stage.op, ComputeOp):
+            raise CompileError(
+                f"{where}: expected a tensor of te.compute, got one of {type(stage.op).__name__}"
+            )
+        given = [each.value_index for each in tensors if self._stage("cache_write", each) is stage]
+        if sorted(given) != list(range(stage.op.num_outputs)) or len(given) != len(tensors):
+            names = ", ".join(each.name for each in stage.op.outputs)
+            raise CompileError(
+                f"{where}: expected all outputs of one operation ({names}), got "
+                f"{', '.join(str(getattr(each, 'name', each)) for each in tensors)}"
+            )
+        cache, copy = written_through(
+            stage.op, stage.relations, stage.leaf_iter_vars, self._scope("cache_write", scope)
+        )
+        self._replace(stage, copy, cache, scope)
+        made = [cache.output(each.value_index) for each in tensors]
+        return made if isinstance(tensor, (list, tuple)) else made[0]
+
+    @primitive
+    def rfactor(self, tensor: Tensor, axis: IterVar, factor_axis: int = 0) -> Any:
+        """Factor a reduction: partial results along one of its loops, and their reduction.
+
+        Before::
+
+            for k: B[0] += A[k]
+
+        After ``ko, ki = s[B].split(k, 4); BF = s.rfactor(B, ki)``::
+
+            for ki: for ko: B.rf[ki] += A[ko * 4 + ki]
+            for ki.v: B[0] += B.rf[ki.v]
+
+        The loops of ``s[B]`` begin anew.
+
+        Parameters
+        ----------
+        tensor : Tensor
+            Of a reduction; of several results, any of them.
+        axis : IterVar
+            A loop over a reduce axis.
+        factor_axis : int
+            The new dimension's place among those of the partial results; from the end if negative.
+
+        Returns
+        -------
+        Tensor, or list of Tensor
+            The partial results, a stage of their own.
+
+        Raises
+        ------
+        CompileError
+            When `tensor` is no reduction, `axis` no loop over a reduce axis, or there is no such
+            place.
+        """
+        stage = self._stage("rfactor", tensor)
+        where = f"rfactor of {stage.name}"
+        if not isinstance(stage.op, ComputeOp) or not stage.op.reduce_axis:
+            raise CompileError(f"{where}: expected a reduction, got {stage.name}, which has none")
+        stage.leaf_index(where, axis)
+        reduced = stage.reduce_leaves()
+        if axis not in reduced:
+            names = ", ".join(each.name for each in stage.leaf_iter_vars if each in reduced)
+            raise CompileError(
+                f"{where}: expected a loop over a reduce axis ({names}), got {axis.name}"
+            )
+        ndim = len(stage.op.axis)
+        if not isinstance(factor_axis, int) or not -ndim - 1 <= factor_axis <= ndim:
+            raise CompileError(
+                f"{where}: expected factor_axis in [{-ndim - 1}, {ndim}], got {factor_axis!r}"
+            )
+        stage.check_predicate(where)
+        place = factor_axis if factor_axis >= 0 else factor_axis + ndim + 1
+        partial, final_op = factored(stage.op, stage.relations, stage.leaf_iter_vars, axis, place)
+        self._replace(stage, final_op, partial, "")
+        return partial.output(0) if partial.num_outputs == 1 else list(partial.outputs)
+
+    @primitive
+    def pad_einsum(
+        self, tensor: Tensor, padding: Sequence[int], dtypes: Sequence[Any] = (None, None)
+    ) -> list[Tensor]:
+        """Round the loops of a sum of products up, and let it read copies that zeros pad.
+
+        Before::
+
+            for i in range(7): for k in range(5): C[i] += A[i, k] * B[k]
+
+        After ``s.pad_einsum(C, [4, 4])``, where C is no output::
+
+            for ax0 in range(8): for ax1 in range(8): A.pad[ax0, ax1] = A[ax0, ax1] or 0
+            for ax0 in range(8): B.pad[ax0] = B[ax0] or 0
+            for i in range(8): for k in range(8): C[i] += A.pad[i, k] * B.pad[k]
+
+        so that any split by 4 comes out even, as ``tensorize`` needs it. What is added to a sum is
+        zero, and nothing reads the sums that are new.
+
+        Parameters
+        ----------
+        tensor : Tensor
+            A sum, over axes of constant extents, of products of two elements (or of casts of
+            them), each at indices that are axes. It mustn't be an output: ``cache_write`` first.
+        padding : sequence of int
+            For each axis, the data axes first, of what its extent shall be a multiple.
+        dtypes : pair of dtypes or None
+            Of the copies of the two factors, where they shall differ from the tensors' own: dtypes
+            that hold all their values, or ``uint8`` for one int8 factor of sums of 16 bits or
+            more, which is then kept with 128 added: those that read the sum take the excess away,
+            which is computed for each element of the sum that the other factor distinguishes.
+
+        Returns
+        -------
+        list of Tensor
+            The padded sum, and what its two factors read now: a copy, a stage of its own, or the
+            tensor itself where nothing was to be done; and the excess, if a factor is kept with 128
+            added.
+
+        Raises
+        ------
+        CompileError
+            When `tensor` is no such sum, its loops were changed, or a dtype holds less.
+        """
+        stage = self._stage("pad_einsum", tensor)
+        where = f"pad_einsum of {stage.name}"
+        op, loads = stage.op, factors_of(stage.op)
+        if not isinstance(op, ComputeOp) or not loads:
+            raise CompileError(
+                f"{where}: expected a sum of products of two elements at indices that are axes, "
+                f"got {op}"
+            )
+        if stage.is_output or stage.relations or stage.leaf_iter_vars != stage.all_iter_vars:
+            raise CompileError(
+                f"{where}: expected a stage that is no output, whose loops are as they began: "
+                "cache_write it first"
+            )
+        axes = (*op.axis, *op.reduce_axis)
+        extents = [None if axis.dom is None else e.const_int(axis.dom.extent) for axis in axes]
+        even = [
+            each == 1 or (each > 1 and extent is not None)
+            for each, extent in zip(padding, extents, strict=False)
+        ]
+        if len(padding) != len(axes) or not all(even):
+            raise CompileError(
+                f"{where}: expected a multiple for each of {len(axes)} axes, 1 for those whose "
+                f"extents are not constant, got {list(padding)}"
+            )
+        for axis, extent, multiple in zip(axes, extents, padding, strict=True):
+            summed = axis in op.reduce_axis and extent is not None and extent % multiple
+            if summed and not all(any(x is axis.var for x in load.indices) for load in loads):
+                raise CompileError(
+                    f"{where}: expected both factors to depend on {axis.name}, which is padded"
+                )
+        if loads[0].producer is loads[1].producer:
+            raise CompileError(
+                f"{where}: expected two tensors, got {loads[0].producer.name} twice: cache_read it "
+                "for one of the factors"
+            )
+        wanted = {}
+        for load, dtype in zip(loads, dtypes, strict=True):
+            source, wide = cast(Tensor, load.producer), DType.of(dtype or load.dtype)
+            wanted[source] = wide
+            offset = is_offset(source.dtype, wide) and op.body[0].dtype.bits > 8
+            if not offset and not _holds(wide, source.dtype):
+                raise CompileError(
+                    f"{where}: expected a dtype that holds all values of {source.name}, which are "
+                    f"{source.dtype}, got {wide}"
+                )
+        new, copies = padded(op, padding, wanted)
+        for source, copy in copies.items():
+            beside = self[source]
+            self._insert(self.stages.index(beside) + 1, copy.op, "", beside)
+        offsets = [copy for source, copy in copies.items() if is_offset(source.dtype, copy.dtype)]
+        if not offsets:
+            self.rewrite(lambda each: new if each is stage else each.op)
+            stage.restart(stage.op)
+            return [stage.op.output(0), *stage.op.input_tensors]
+        total, excess, difference = without_offset(new, offsets[0])
+        for made, scope in ((excess, ""), (total, stage.scope)):
+            self._insert(self.stages.index(stage), made, scope, stage)
+        self.rewrite(lambda each: difference if each is stage else each.op)
+        stage.restart(stage.op)
+        stage.set_scope("")
+        stage.compute_inline()
+        return [total.output(0), *total.input_tensors, excess.output(0)]
+
+    @primitive
+    def create_group(self, outputs: Any, inputs: Any, include_inputs: bool = False) -> Group:
+        """The stages between some tensors, to be placed together.
+
+        Parameters
+        ----------
+        outputs, inputs : Tensor or Operation, or a list of them
+            Where the group ends, and where it begins.
+        include_inputs : bool
+            Whether `inputs` are in it.
+
+        Returns
+        -------
+        Group
+            ``group.compute_at(s[C], axis)`` places all its stages that have no place of their own.
+
+        Raises
+        ------
+        CompileError
+            When nothing is between them, or a stage is in another group.
+        """
+        ends, begins = ([self[each] for each in _listed(given)] for given in (outputs, inputs))
+        inside: list[Stage] = []
+        pending = list(ends)
+        while pending:
+            stage = pending.pop()
+            if stage in inside or (stage in begins and not include_inputs):
+                continue
+            if isinstance(stage.op, PlaceholderOp):
+                continue
+            inside.append(stage)
+            if stage not in begins:
+                pending += [self.stage_map[each.op] for each in stage.op.input_tensors]
+        if not inside:
+            raise CompileError("create_group: expected stages between inputs and outputs, got none")
+        inside.sort(key=self.stages.index)
+        for stage in inside:
+            if stage.group is not None:
+                raise CompileError(f"create_group: {stage.name} is in {stage.group} already")
+        group = Group(self, inside)
+        for stage in inside:
+            stage.group = group
+        self.groups.append(group)
+        return group
+
+    def _stage(self, what: str, tensor: Any) -> Stage:
+        if not isinstance(tensor, Tensor):
+            raise CompileError(f"{what}: expected a tensor, got {tensor!r}")
+        return self[tensor]
+
+    def _scope(self, what: str, scope: Any) -> str:
+        if not isinstance(scope, str) or not scope:
+            raise CompileError(f'{what}: expected a scope such as "local", got {scope!r}')
+        return scope
+
+    def _insert(self, place: int, op: Operation, scope: str, beside: Stage) -> Stage:
+        stage = Stage(op, self)
+        stage.scope = scope
+        stage.group = beside.group
+        if stage.group is not None:
+            stage.group.stages.append(stage)
+        self.stages.insert(place, stage)
+        self.stage_map[op] = stage
+        return stage
+
+    def _replace(self, stage: Stage, op: ComputeOp, before: ComputeOp, scope: str) -> None:
+        """Let `stage` compute `op`, which reads a new stage that computes `before`."""
+        others = dict(zip(stage.op.outputs, op.outputs, strict=True))
+        self._insert(self.stages.index(stage), before, scope, stage)
+        self.now_computes(stage, op)
+        stage.restart(op)
+        stage.storage_alignments = {}
+        self._read_others(others, [each for each in self.stages if each.op is not before])
+
+    def _read_others(self, others: Mapping[Tensor, Tensor], readers: Iterable[Stage]) -> None:
+        """Let `readers` read other tensors."""
+        asked = set(readers)
+        self.rewrite(lambda stage: reading(stage.op, others) if stage in asked else stage.op)
+
+    # -- For lowering -----------------------------------------------------------------------------
+
+    def normalize(self) -> Schedule:
+        """A copy in which every loop begins at 0 and every ``compute_at`` names a loop that is
+        there: of one that was split since, the inner; of some that were fused, the fused.
+
+        >>> from minitvm import te
+        >>> B = te.compute((8,), lambda i: i, name="B")
+        >>> te.create_schedule(B.op).normalize()[B].relations
+        []
+        """
+        made = self._copy(self.stages, self.outputs)
+        for stage in made.stages:
+            for axis in list(stage.leaf_iter_vars):
+                if axis.dom is not None and stage.begins_elsewhere(axis):
+                    stage.rebase(axis)
+        for each in [*made.stages, *made.groups]:
+            if each.attach_stage is not None and each.attach_ivar is not None:
+                each.attach_ivar = _loop_now(each.attach_stage, each.attach_ivar)
+        return made
+
+    def without_ahead(self) -> tuple[Schedule, dict[Tensor, Schedule]]:
+        """One in which what ``compute_ahead`` computes is an argument, and how that is computed:
+        for each placeholder a schedule, whose output it is."""
+        if not any(stage.is_ahead for stage in self.stages):
+            return self, {}
+        made, parts = self._copy(self.stages, self.outputs), {}
+        for stage in [each for each in made.stages if each.is_ahead]:
+            before = stage.stages_before()
+            parts[before[0].op.output(0)] = made._copy(before, (stage.op,))
+            made._replace_by_argument(before)
+        return made, parts
+
+    def _replace_by_argument(self, before: Sequence[Stage]) -> None:
+        """Let the last of some stages be an argument, which the first was."""
+        source, stage = before[0], before[-1]
+        tensor = stage.op.output(0)
+        given = PlaceholderOp(source.name, tensor.shape, tensor.dtype)
+        self.rewrite(lambda each: given if each is stage else each.op)
+        stage.restart(given)
+        self.stages = [each for each in self.stages if each is stage or each not in before]
+        for op, each in self.stage_map.items():
+            if each in before:
+                self.stage_map[op] = stage
+
+    def _copy(self, kept: Sequence[Stage], outputs: tuple[Operation, ...]) -> Schedule:
+        """A copy of some of the stages, among them all that they read."""
+        made: Schedule = object.__new__(Schedule)
+        made.outputs = outputs
+        stages = {stage: stage.copy(made) for stage in kept}
+        made.stages = list(stages.values())
+        made.stage_map = {op: stages[each] for op, each in self.stage_map.items() if each in stages}
+        groups = {
+            group: Group(made, [stages[each] for each in group.stages])
+            for group in self.groups
+            if all(each in stages for each in group.stages)
+        }
+        made.groups = list(groups.values())
+        made.calls = self.calls.copy(made.now, groups)
+        made.choices, made.chosen_lines = [*self.choices], self.chosen_lines
+        pairs: list[tuple[Any, Any]] = [*stages.items(), *groups.items()]
+        for old, new in pairs:
+            new.attach_ivar = old.attach_ivar
+            new.attach_stage = stages.get(old.attach_stage)
+            new.group = groups.get(old.group)
+        for stage in made.stages:
+            stage.is_output = stage.op in outputs
+        return made
+
+
+def _loop_now(stage: Stage, axis: IterVar) -> IterVar:
+    """The loop that stands where `axis` was."""
+    for relation in stage.relations:
+        if any(source is axis for source in relation.sources):
+            match relation:
+                case Split(inner=inner):
+                    axis = inner
+                case Fuse(fused=fused):
+                    axis = fused
+                case Rebase(rebased=rebased):
+                    axis = rebased
+    return axis
+
+
+def _listed(given: Any) -> list[Any]:
+    return list(given) if isinstance(given, (list, tuple)) else [given]
+
+
+def create_schedule(ops: Operation | Tensor | Sequence[Operation | Tensor]) -> Schedule:
+    """A schedule of what `ops` compute, on which nothing is decided yet.
+
+    Parameters
+    ----------
+    ops
+        One or several output operations (``C.op``), or their tensors.
+
+    Raises
+    ------
+    CompileError
+        When there is none, or `ops` holds something else.
+
+    >>> from minitvm import te
+    >>> A = te.placeholder((4,), name="A")
+    >>> B = te.compute((4,), lambda i: A[i] * 2.0, name="B")
+    >>> te.create_schedule(B.op).stages
+    [stage(A), stage(B)]
+    """
+    found = [each.op if isinstance(each, Tensor) else each for each in _listed(ops)]
+    for op in found:
+        if not isinstance(op, Operation):
+            raise CompileError(f"create_schedule: expected operations, got {op!r}")
+    if not found:
+        raise CompileError("create_schedule: expected at least one operation, got none")
+    return Schedule(tuple(dict.fromkeys(found)))
+
+
+def _holds(wide: DType, narrow: DType) -> bool:
+    """Whether each value of `narrow` is one of `wide`."""
+    if wide.is_float and narrow.is_float:
+        same = wide.is_bfloat16 == narrow.is_bfloat16
+        return wide.bits > narrow.bits or (wide.bits == narrow.bits and same)
+    if not (wide.is_integral and narrow.is_integral):
+        return wide == narrow
+    return int(wide.min()) <= int(narrow.min()) and int(wide.max()) >= int(narrow.max())
+
+
+def is_input(op: Operation) -> bool:
+    """Whether the operation's tensor is given rather than computed."""
+    return isinstance(op, PlaceholderOp)

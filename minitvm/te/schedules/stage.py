@@ -1,0 +1,507 @@
+"""A stage: how the elements of one operation are computed, and the primitives that decide it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+from minitvm.runtime.errors import CompileError
+from minitvm.te.schedules.graph import (
+    in_layout,
+    in_order,
+    read_by_ranges,
+    reading_layout,
+    root_axes,
+)
+from minitvm.te.schedules.index_map import index_map
+from minitvm.te.schedules.loop_nest import LoopNest, names_of
+from minitvm.te.schedules.stage_graph import StageGraph
+from minitvm.te.schedules.trace import Trace, Traced, primitive
+from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, ScanOp, data_axes
+from minitvm.tir import expr as e
+from minitvm.tir.expr import IterType, IterVar, PrimExpr
+from minitvm.tir.functor import free_vars
+
+
+class Attachable(Traced):
+    """What can be computed at a loop of another stage: a stage, or a group of them."""
+
+    __slots__ = ("attach_ivar", "attach_stage", "group", "schedule")
+    schedule: StageGraph[Stage]
+
+    def __init__(self, schedule: StageGraph[Stage]) -> None:
+        self.schedule = schedule
+        self.group: Group | None = None
+        self.attach_stage: Stage | None = None
+        self.attach_ivar: IterVar | None = None
+
+    @property
+    def name(self) -> str:
+        raise NotImplementedError
+
+    @property
+    def calls(self) -> Trace:  # type: ignore[override]  # kept by the schedule
+        return self.schedule.calls
+
+    def members(self) -> list[Stage]:
+        """The stages that this stands for."""
+        raise NotImplementedError
+
+    @primitive
+    def compute_at(self, parent: Stage, scope: IterVar) -> Attachable:
+        """Compute in each iteration of a consumer's loop just what that iteration reads.
+
+        Before::
+
+            for i: B[i] = A[i] * 2
+            for i: C[i] = B[i] + 1
+
+        After ``s[B].compute_at(s[C], i)``, with memory for one element of B::
+
+            for i:
+                B[0] = A[i] * 2
+                C[i] = B[0] + 1
+
+        Parameters
+        ----------
+        parent : Stage
+            A stage that reads this one, directly or through others.
+        scope : IterVar
+            One of its loops.
+
+        Raises
+        ------
+        CompileError
+            When `parent` does not consume this stage, `scope` is none of its loops, or this stage
+            is an output or a placeholder.
+        """
+        where = f"{self.name}: compute_at"
+        if not isinstance(parent, Stage):
+            raise CompileError(f"{where}: expected a stage such as s[C], got {parent!r}")
+        if parent.schedule is not self.schedule:
+            raise CompileError(f"{where}: expected a stage of this schedule, got another's")
+        parent.leaf_index(where, scope)
+        for member in self.members():
+            member.check_movable("compute_at")
+            if not self.schedule.consumes(parent, member):
+                readers = [each.name for each in self.schedule.readers(member)]
+                raise CompileError(
+                    f"{where}: expected a stage that reads {member.name}, directly or through "
+                    f"others, got {parent.name}, which does not: {member.name} is read by "
+                    f"{', '.join(readers) or 'none'}"
+                )
+        self._attach(parent, scope)
+        return self
+
+    @primitive
+    def compute_root(self) -> Attachable:
+        """Compute everything before the stages that read it: the default."""
+        self._attach(None, None)
+        return self
+
+    def _attach(self, parent: Stage | None, scope: IterVar | None) -> None:
+        self.attach_stage, self.attach_ivar = parent, scope
+
+
+@final
+class Stage(LoopNest, Attachable):
+    """One operation of a schedule; ``s[C]``.
+
+    Attributes
+    ----------
+    op : Operation
+        What is computed; ``cache_read``, ``cache_write`` and ``rfactor`` change it.
+    origin_op : Operation
+        What `op` was in the beginning.
+    all_iter_vars, leaf_iter_vars : list of IterVar
+        Every axis so far, and those that are loops, the outermost first.
+    relations : list
+        How the axes come about from one another.
+    iter_var_attrs : dict
+        What was said about each loop.
+    is_ahead : bool
+        Whether it is computed before the program is called.
+    scope : str
+        Of the memory: ``""`` is automatic, ``"global"``, ``"local"`` for registers.
+    """
+
+    __slots__ = (
+        "all_iter_vars",
+        "inlined",
+        "is_ahead",
+        "is_double_buffered",
+        "is_output",
+        "iter_var_attrs",
+        "leaf_iter_vars",
+        "op",
+        "origin_op",
+        "relations",
+        "scope",
+        "storage_alignments",
+        "store_predicate",
+    )
+
+    def __init__(self, op: Operation, schedule: StageGraph[Stage], is_output: bool = False) -> None:
+        super().__init__(schedule)
+        self.origin_op = op
+        self.is_output = is_output
+        self.inlined = False
+        self.is_ahead = False
+        self.scope = ""
+        self.is_double_buffered = False
+        self.storage_alignments: dict[IterVar, tuple[int, int]] = {}
+        self.store_predicate: PrimExpr | None = None
+        self.restart(op)
+
+    def restart(self, op: Operation) -> None:
+        """Compute `op`, with nothing decided about its loops."""
+        self.op = op
+        self.all_iter_vars = list(root_axes(op))
+        self.leaf_iter_vars = list(self.all_iter_vars)
+        self.relations = []
+        self.iter_var_attrs = {}
+
+    def text_in(self, trace: Trace) -> str:
+        return f"s[{trace.tensor(self.origin_op.output(0))}]"
+
+    @property
+    def ndim(self) -> int:
+        return self.op.output(0).ndim
+
+    def members(self) -> list[Stage]:
+        return [self]
+
+    def __repr__(self) -> str:
+        return f"stage({self.name})"
+
+    @primitive
+    def compute_inline(self) -> Stage:
+        """Compute each element where it is read, and keep it nowhere.
+
+        Raises
+        ------
+        CompileError
+            When this is an output, a reduction, or is read by a stage that reads whole tensors.
+        """
+        self.check_movable("compute_inline")
+        where = f"{self.name}: compute_inline"
+        if not isinstance(self.op, ComputeOp):
+            raise CompileError(
+                f"{where}: expected the elements of te.compute, got {type(self.op).__name__}"
+            )
+        if self.op.reduce_axis:
+            raise CompileError(
+                f"{where}: expected no reduction, got one over {names_of(self.op.reduce_axis)}: "
+                "use compute_at"
+            )
+        for reader in self.schedule.readers(self):
+            if not isinstance(reader.op, ComputeOp):
+                raise CompileError(
+                    f"{where}: expected to be read element by element, but {reader.name} reads "
+                    f"{self.name} as a whole"
+                )
+        self.inlined = True
+        self._attach(None, None)
+        return self
+
+    @primitive
+    def compute_ahead(self) -> Stage:
+        """Compute everything once, before the program is called: of an argument that doesn't
+        change, such as weights.
+
+        Before, where ``BB = s.cache_read(B, "global", [C])`` is kept in another layout::
+
+            def f(A, B, C):
+                for: BB[...] = B[...]
+                for: C[...] += A[...] * BB[...]
+
+        After ``s[BB].compute_ahead()``, an argument has the shape, the layout and the dtype of this
+        stage, and there is a function that makes it::
+
+            def f(A, B, C):
+                for: C[...] += A[...] * B[...]
+            def f.prepack.B(B, BB):
+                for: BB[...] = B[...]
+
+        The caller gets it from ``minitvm.prepack(f, "B", array)``.
+
+        Raises
+        ------
+        CompileError
+            When this is an output or a placeholder, is not computed from one placeholder alone,
+            element by element, or something else reads that.
+        """
+        self.check_movable("compute_ahead")
+        self.stages_before()
+        self.compute_root()
+        self.is_ahead = True
+        return self
+
+    @primitive
+    def compute_root(self) -> Stage:
+        """Compute everything before the stages that read it: the default."""
+        self.inlined = False
+        self._attach(None, None)
+        return self
+
+    def _attach(self, parent: Stage | None, scope: IterVar | None) -> None:
+        super()._attach(parent, scope)
+        self.is_ahead = False
+        if parent is not None:
+            self.inlined = False
+
+    # -- Memory -----------------------------------------------------------------------------------
+
+    @primitive
+    def set_scope(self, scope: str) -> Stage:
+        """Where the elements are kept: ``"global"`` memory, or ``"local"``: registers.
+
+        Raises
+        ------
+        CompileError
+            When `scope` is no name, or this is an output or placeholder, whose memory is given.
+        """
+        if not isinstance(scope, str):
+            raise CompileError(f"{self.name}: set_scope: expected a name, got {scope!r}")
+        if self.is_output or isinstance(self.op, PlaceholderOp):
+            raise CompileError(
+                f"{self.name}: set_scope: expected a stage inside of the program, got "
+                f"{'an output' if self.is_output else 'a placeholder'}, whose memory the caller "
+                "gives: use cache_write or cache_read"
+            )
+        self.scope = scope
+        return self
+
+    @primitive
+    def set_store_predicate(self, predicate: Any) -> None:
+        """Store only where a condition on the axes holds.
+
+        Raises
+        ------
+        CompileError
+            When `predicate` is no condition, or uses an axis that is none of this stage's.
+        """
+        with e.naming(f"{self.name}: set_store_predicate"):
+            condition = e.as_condition(predicate)
+        own = {axis.var for axis in self.all_iter_vars}
+        for var in free_vars(condition):
+            if var.axis and var not in own:
+                raise CompileError(
+                    f"{self.name}: set_store_predicate: expected a condition on the axes of "
+                    f"{self.name} ({names_of(self.all_iter_vars)}), found {var.name}"
+                )
+        self.store_predicate = condition
+
+    @primitive
+    def storage_align(self, axis: IterVar, factor: Any, offset: Any) -> None:
+        """Let the elements from one index of `axis` to the next be ``factor * k + offset``
+        apart, by padding.
+
+        Raises
+        ------
+        CompileError
+            When `axis` is none of the operation's own, or `factor` is less than 1.
+        """
+        where = f"{self.name}: storage_align"
+        if not isinstance(self.op, ComputeOp) or not any(axis is own for own in self.op.axis):
+            own = names_of(self.op.axis) if isinstance(self.op, ComputeOp) else "none"
+            raise CompileError(f"{where}: expected one of its data axes ({own}), got {axis!r}")
+        if not isinstance(factor, int) or not isinstance(offset, int) or factor < 1:
+            raise CompileError(f"{where}: expected whole numbers, got {factor!r}, {offset!r}")
+        self.storage_alignments[axis] = (factor, offset)
+
+    @primitive
+    def double_buffer(self) -> None:
+        """Keep two copies, so that one is filled while the other is read.
+
+        Raises
+        ------
+        CompileError
+            When this is an output or a placeholder.
+        """
+        self.check_movable("double_buffer")
+        self.is_double_buffered = True
+
+    @primitive
+    def transform_layout(self, mapping_function: Callable[..., Any]) -> list[IterVar]:
+        """Keep a tensor's elements in another order.
+
+        Before::
+
+            for i: for j: B[i, j] = ...                           # B has shape (16, 16)
+
+        After ``s[B].transform_layout(lambda i, j: [j // 4, i, j % 4])``, of shape (4, 16, 4)::
+
+            for ax0: for ax1: for ax2: B[ax0, ax1, ax2] = ...
+
+        An argument of the function has the new shape then: the caller passes it so. Where the map
+        needs more room than there are elements, zeros (or what a reduction begins from) pad it.
+
+        Parameters
+        ----------
+        mapping_function : function of the indices
+            Returns the list of new indices: indices, their quotients and remainders by constants,
+            and sums of them.
+
+        Returns
+        -------
+        list of IterVar
+            The loops over the new dimensions; none for a placeholder.
+
+        Raises
+        ------
+        CompileError
+            When the map can't be inverted, a dimension is no constant, or loops were transformed
+            already.
+        """
+        where = f"{self.name}: transform_layout"
+        self.check_predicate(where)
+        layout = index_map(self.name, self._axes_to_map(where), mapping_function)
+        graph = self.schedule
+        for reader in graph.readers(self):
+            if not isinstance(reader.op, ComputeOp):
+                raise CompileError(
+                    f"{where}: expected to be read element by element, but {reader.name} reads "
+                    f"{self.name} as a whole"
+                )
+        for reader in graph.stages:
+            for axis, tensor in read_by_ranges(reader.op):
+                if graph.stage_map.get(tensor.op) is self:
+                    raise CompileError(
+                        f"{where}: expected to be read by elements of other tensors only, but the "
+                        f"range of axis {axis.name} of {reader.name} reads {self.name}: transform "
+                        f"a copy, as s.cache_read({self.name}, ...) makes it"
+                    )
+        old, new = self.op, in_layout(self.op, layout)
+        tensors = dict(zip(old.outputs, new.outputs, strict=True))
+        graph.rewrite(lambda reader: reading_layout(reader.op, tensors, layout))
+        graph.now_computes(self, new)
+        self.restart(new)
+        return list(self.leaf_iter_vars[: len(layout.axis)])
+
+    def _axes_to_map(self, where: str) -> Sequence[IterVar]:
+        """The dimensions whose layout `transform_layout` may change."""
+        if isinstance(self.op, PlaceholderOp):
+            return data_axes([f"i{i}" for i in range(self.ndim)], self.op.shape)
+        if not isinstance(self.op, ComputeOp):
+            raise CompileError(
+                f"{where}: expected a tensor of te.compute or te.placeholder, got one of "
+                f"{type(self.op).__name__}"
+            )
+        if self.relations or self.leaf_iter_vars != self.all_iter_vars:
+            raise CompileError(
+                f"{where}: expected a stage whose loops are as they began, got "
+                f"{', '.join(each.name for each in self.leaf_iter_vars)}: transform first"
+            )
+        return self.op.axis
+
+    # -- Checks -----------------------------------------------------------------------------------
+
+    def check_movable(self, what: str) -> None:
+        """An error unless this stage is computed inside of the program."""
+        if isinstance(self.op, PlaceholderOp):
+            raise CompileError(
+                f"{self.name}: {what}: expected a computed tensor, got a placeholder"
+            )
+        if isinstance(self.op, ScanOp) or any(
+            isinstance(each.op, ScanOp) and self.op in {tensor.op for tensor in each.op.update}
+            for each in self.schedule.stages
+        ):
+            raise CompileError(
+                f"{self.name}: {what}: expected a stage that can be moved, got "
+                f"{'a scan' if isinstance(self.op, ScanOp) else 'the update of a scan'}, whose "
+                "place is given"
+            )
+        if self.is_output:
+            raise CompileError(
+                f"{self.name}: {what}: expected a stage that others read, got an output, which "
+                "is computed as a whole: give the cache of cache_write a place instead"
+            )
+
+    def check_predicate(self, where: str) -> None:
+        """An error where a store predicate is about axes that are to be replaced."""
+        if self.store_predicate is not None:
+            raise CompileError(
+                f"{where}: expected no store predicate, whose axes are replaced, got "
+                f"{self.store_predicate}: call set_store_predicate afterwards"
+            )
+
+    # -- For lowering -----------------------------------------------------------------------------
+
+    def copy(self, schedule: StageGraph[Stage]) -> Stage:
+        """This stage in a copy of its schedule, without its place."""
+        made = Stage(self.op, schedule, self.is_output)
+        made.origin_op = self.origin_op
+        made.inlined, made.scope = self.inlined, self.scope
+        made.is_ahead = self.is_ahead
+        made.is_double_buffered = self.is_double_buffered
+        made.storage_alignments = dict(self.storage_alignments)
+        made.store_predicate = self.store_predicate
+        made.all_iter_vars = list(self.all_iter_vars)
+        made.leaf_iter_vars = list(self.leaf_iter_vars)
+        made.relations = list(self.relations)
+        made.iter_var_attrs = dict(self.iter_var_attrs)
+        return made
+
+    def stages_before(self) -> list[Stage]:
+        """This stage and those that are computed for it alone, from one placeholder, which is the
+        first: what ``compute_ahead`` takes out of the program.
+
+        Raises
+        ------
+        CompileError
+            When it isn't made so.
+        """
+        where = f"{self.name}: compute_ahead"
+        found = [self.schedule.stage_map[op] for op in in_order([self.op])]
+        found.sort(key=lambda each: isinstance(each.op, ComputeOp))
+        sources = [each.op for each in found if not isinstance(each.op, ComputeOp)]
+        if len(sources) != 1 or not isinstance(sources[0], PlaceholderOp):
+            listed = " and ".join(str(op) for op in sources) or "nothing"
+            raise CompileError(
+                f"{where}: expected to be computed from one placeholder, but it is from {listed}"
+            )
+        if self.op.num_outputs > 1 or self.group is not None:
+            what = "several" if self.group is None else f"one of {self.group}"
+            raise CompileError(f"{where}: expected a single tensor, got {what}")
+        for each in found[:-1]:
+            for other in (*self.schedule.readers(each), each.attach_stage or self):
+                if other not in found:
+                    what = "computed at a loop of" if other is each.attach_stage else "read by"
+                    raise CompileError(
+                        f"{where}: expected {each.name} to be there for {self.name} alone, but it "
+                        f"is {what} {other.name}"
+                    )
+        return found
+
+    def begins_elsewhere(self, axis: IterVar) -> bool:
+        """Whether a root axis may begin at something other than 0."""
+        placed = self.attach_stage or (self.group and self.group.attach_stage)
+        if axis.iter_type == IterType.ORDERED:
+            return False
+        is_data = axis.iter_type == IterType.DATA_PAR
+        return bool(is_data and placed) or (axis.dom is not None and e.const_int(axis.dom.min) != 0)
+
+
+@final
+class Group(Attachable):
+    """Stages that are placed together; made by :meth:`Schedule.create_group`."""
+
+    __slots__ = ("stages",)
+
+    def __init__(self, schedule: StageGraph[Stage], stages: Sequence[Stage]) -> None:
+        super().__init__(schedule)
+        self.stages = list(stages)
+
+    @property
+    def name(self) -> str:
+        return "_".join(["group", *[stage.name for stage in self.stages]])
+
+    def text_in(self, trace: Trace) -> str:
+        return trace.name_of(self)
+
+    def members(self) -> list[Stage]:
+        return list(self.stages)
+
+    def __repr__(self) -> str:
+        return f"group({', '.join(stage.name for stage in self.stages)})"

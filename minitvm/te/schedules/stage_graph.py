@@ -1,0 +1,79 @@
+"""The stages of a schedule as a graph: which there are, who reads whom, and what each computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from minitvm.te.schedules.graph import reading
+from minitvm.te.schedules.trace import Trace
+from minitvm.te.tensor import Operation, Tensor
+
+
+class Computing(Protocol):
+    """What a stage has to say to be in the graph: the operation that it computes."""
+
+    op: Operation
+
+
+S = TypeVar("S", bound=Computing)
+
+
+class StageGraph(Generic[S]):
+    """The stages that `outputs` need, each behind those that it reads.
+
+    Attributes
+    ----------
+    outputs : tuple of Operation
+        What the program is to compute.
+    stages : list
+        The stages, each behind those that it reads.
+    stage_map : dict
+        The stage of an operation, also of what it computed before it was rewritten.
+    calls : Trace
+        The primitives that were applied.
+    """
+
+    __slots__ = ("calls", "outputs", "stage_map", "stages")
+    outputs: tuple[Operation, ...]
+    stages: list[S]
+    stage_map: dict[Operation, S]
+    calls: Trace
+
+    def now(self, tensor: Tensor) -> Tensor:
+        """What a tensor has become by ``cache_write`` and the like."""
+        stage = self.stage_map.get(tensor.op)
+        return tensor if stage is None else stage.op.output(tensor.value_index)
+
+    def readers(self, stage: S) -> list[S]:
+        """The stages that read a stage's tensors."""
+        # The range of an axis reads a tensor as it was at first.
+        return [
+            each
+            for each in self.stages
+            if any(self.stage_map.get(tensor.op) is stage for tensor in each.op.input_tensors)
+        ]
+
+    def consumes(self, reader: S, stage: S) -> bool:
+        """Whether `reader` reads `stage`, directly or through others."""
+        found = {stage}
+        for each in self.stages:  # what is read stands before what reads it
+            if any(self.stage_map.get(tensor.op) in found for tensor in each.op.input_tensors):
+                found.add(each)
+        return reader is not stage and reader in found
+
+    def rewrite(self, change: Callable[[S], Operation]) -> None:
+        """Let each stage compute what `change` makes of it, and those that read it read that."""
+        later: dict[Tensor, Tensor] = {}
+        for stage in self.stages:
+            old = stage.op
+            new = reading(change(stage), later)
+            if new is not old:
+                self.now_computes(stage, new)
+                later.update(zip(old.outputs, new.outputs, strict=True))
+
+    def now_computes(self, stage: S, op: Operation) -> None:
+        """Let a stage compute `op`."""
+        self.outputs = tuple(op if each is stage.op else each for each in self.outputs)
+        self.stage_map[op] = stage
+        stage.op = op

@@ -1,0 +1,392 @@
+"""Schedules as text: the Python calls that made one, to be read, kept and run again."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import keyword
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar, cast
+
+import numpy as np
+
+from minitvm.runtime.dtype import FLOAT32, INT32, DType
+from minitvm.runtime.errors import CompileError
+from minitvm.te.schedules.index_map import of_indices
+from minitvm.te.tensor import Operation, Tensor
+from minitvm.te.tensor_intrin import TensorIntrin
+from minitvm.tir import expr as e
+from minitvm.tir import scalars
+from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Var
+from minitvm.tir.functor import Mutator, substitute
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+class Traced:
+    """What has methods that are recorded: a schedule, a stage, a group."""
+
+    __slots__ = ()
+    calls: Trace
+
+    @property
+    def ndim(self) -> int:
+        """How many indices a function takes that is given to one of the methods."""
+        return 0
+
+    def text_in(self, trace: Trace) -> str:
+        """How a line of the trace names this object."""
+        raise NotImplementedError
+
+
+class Trace:
+    """The calls made on one schedule, each a line of Python.
+
+    The text needs ``te``, ``tir`` and the output tensors under their own names, and gives a name to
+    everything else that it uses.
+    """
+
+    def __init__(self, outputs: tuple[Operation, ...], now: Callable[[Tensor], Tensor]) -> None:
+        """`outputs`: of the program before it was scheduled; `now`: what a tensor of it has become
+        in the schedule."""
+        self.lines: list[str] = []
+        self._now = now
+        self._names: dict[object, str] = {}
+        self._taken = {"te", "tir", "s"}
+        self.outputs = outputs
+        self._depth = 0
+        for op in outputs:
+            self._name(op.output(0), op.name)
+        listed = ", ".join(f"{self._names[op.output(0)]}.op" for op in outputs)
+        self.lines.append(f"s = te.create_schedule([{listed}])")
+
+    def copy(self, now: Callable[[Tensor], Tensor], others: Mapping[Any, object]) -> Trace:
+        """A trace of a copy of the schedule, which goes on from here by itself; `others` are the
+        copies of what belongs to the schedule."""
+        made = Trace(self.outputs, now)
+        made.lines, made._taken = [*self.lines], {*self._taken}
+        made._names = {others.get(each, each): name for each, name in self._names.items()}
+        return made
+
+    # -- Recording --------------------------------------------------------------------------------
+
+    def call(
+        self,
+        target: Traced,
+        function: Callable[[], _R],
+        method: str,
+        args: tuple[Any, ...],
+        named: dict[str, Any],
+    ) -> _R:
+        """`function`, recorded as a call of `method` once it has succeeded; calls that it makes
+        itself are not."""
+        if self._depth:
+            return function()
+        before = [*self.lines], {**self._names}, {*self._taken}
+        self._depth += 1
+        try:
+            text = f"{target.text_in(self)}.{method}({self._arguments(target, args, named)})"
+            result = function()
+        except BaseException:
+            self.lines, self._names, self._taken = before
+            raise
+        finally:
+            self._depth -= 1
+        self.lines.append(text if result is target else self._results(result) + text)
+        return result
+
+    def _results(self, result: Any) -> str:
+        made = result if isinstance(result, (list, tuple)) else [result]
+        if not made or not all(isinstance(each, (IterVar, Tensor, Traced)) for each in made):
+            return ""
+        names = [self._name(each, str(getattr(each, "name", "group"))) for each in made]
+        several = isinstance(result, (list, tuple))
+        return ", ".join(names) + ("," if several and len(names) == 1 else "") + " = "
+
+    def _arguments(self, target: Traced, args: tuple[Any, ...], named: dict[str, Any]) -> str:
+        ndim = target.ndim
+        texts = [self._text(each, ndim) for each in args]
+        return ", ".join(texts + [f"{key}={self._text(each, ndim)}" for key, each in named.items()])
+
+    # -- Values as text ---------------------------------------------------------------------------
+
+    def _text(self, value: Any, ndim: int = 0) -> str:
+        if isinstance(value, (list, tuple)):
+            inside = ", ".join(map(self._text, value))
+            return f"[{inside}]" if isinstance(value, list) else f"({inside},)"
+        if isinstance(value, Tensor):
+            return self.tensor(value)
+        if isinstance(value, Operation):
+            return self._operation(value)
+        if isinstance(value, IterVar):
+            return self._axis(value)
+        if isinstance(value, Traced):
+            return self._names.get(value) or value.text_in(self)
+        if isinstance(value, PrimExpr):
+            return self._expression(value)
+        if isinstance(value, TensorIntrin):
+            return self._intrinsic(value)
+        if isinstance(value, np.dtype) or (isinstance(value, type) and value in _NUMPY_TYPES):
+            return repr(str(DType.of(value)))
+        if callable(value) and not isinstance(value, type):
+            return self._function(value, ndim)
+        if hasattr(value, "__index__") and not isinstance(value, (bool, type)):
+            return str(operator.index(value))
+        if isinstance(value, float):
+            return _float(value)
+        return repr(str(value)) if isinstance(value, str) else repr(value)
+
+    def _intrinsic(self, intrin: TensorIntrin) -> str:
+        """One of ours as the call that made it; another under a name that `names` has to give."""
+        if intrin.name.startswith("te."):
+            return intrin.name
+        return self._names.get(intrin) or self._name(intrin, intrin.name)
+
+    def names_of(self, ops: Sequence[Operation]) -> dict[str, Tensor]:
+        """The first tensors of some operations under their names."""
+        return {self._names[op.output(0)]: op.output(0) for op in ops}
+
+    def name_of(self, thing: object) -> str:
+        """The name that a result was given."""
+        return self._names[thing]
+
+    def tensor(self, tensor: Tensor) -> str:
+        """A name of the tensor, which is reached from what has a name already."""
+        if tensor in self._names:
+            return self._names[tensor]
+        for known, name in self._named_tensors():
+            if self._now(known).op is tensor.op:
+                return f"s[{name}].op.output({tensor.value_index})"
+        self._reach(tensor)
+        return self._names[tensor]
+
+    def _named_tensors(self) -> list[tuple[Tensor, str]]:
+        return [(each, name) for each, name in self._names.items() if isinstance(each, Tensor)]
+
+    def _operation(self, op: Operation) -> str:
+        for known, name in self._named_tensors():
+            if op in (known.op, self._now(known).op):
+                return f"{name}.op" if op is known.op else f"s[{name}].op"
+        return f"{self.tensor(op.output(0))}.op"
+
+    def _reach(self, tensor: Tensor) -> None:
+        path: dict[Operation, str] = {}
+        pending: list[Operation] = []
+        for known, name in self._named_tensors():
+            for op, text in ((known.op, f"{name}.op"), (self._now(known).op, f"s[{name}].op")):
+                if op not in path:
+                    path[op] = text
+                    pending.append(op)
+        while pending and tensor.op not in path:
+            op = pending.pop(0)
+            for i, each in enumerate(op.input_tensors):
+                if each.op not in path:
+                    path[each.op] = f"{path[op]}.input_tensors[{i}].op"
+                    pending.append(each.op)
+        name = self._name(tensor, tensor.name)
+        where = path.get(tensor.op, f"{name}.op")
+        self.lines.append(f"{name} = {where}.output({tensor.value_index})")
+
+    def _axis(self, axis: IterVar) -> str:
+        if axis not in self._names:
+            name = self._name(axis, axis.name)
+            self.lines.append(f"{name} = {self._root(axis)}")
+        return self._names[axis]
+
+    def _root(self, axis: IterVar) -> str:
+        """Where an axis of an operation is found."""
+        if axis.thread_tag:
+            named = "" if axis.name == axis.thread_tag else f", name={axis.name!r}"
+            return f"te.thread_axis({axis.thread_tag!r}{named})"
+        for known, name in self._named_tensors():
+            for op, text in ((known.op, f"{name}.op"), (self._now(known).op, f"s[{name}].op")):
+                if getattr(op, "scan_axis", None) is axis:
+                    return f"{text}.scan_axis"
+                for field in ("axis", "reduce_axis"):
+                    for i, each in enumerate(getattr(op, field, ())):
+                        if each is axis:
+                            return f"{text}.{field}[{i}]"
+        return axis.name
+
+    def _expression(self, value: PrimExpr) -> str:
+        return str(_AsPython(self._variable, self.tensor).expr(value))
+
+    def _variable(self, var: Var) -> str:
+        named = [each for each in self._names if isinstance(each, IterVar)]
+        for axis in [*named, *self._root_axes()]:
+            if axis.var is var:
+                return f"{self._axis(axis)}.var"
+        return self._size(var)
+
+    def _root_axes(self) -> list[IterVar]:
+        """The axes of the operations that have names."""
+        ops = [op for known, _ in self._named_tensors() for op in (known.op, self._now(known).op)]
+        fields = ("axis", "reduce_axis")
+        return [each for op in ops for field in fields for each in getattr(op, field, ())]
+
+    def _function(self, function: Callable[..., Any], ndim: int) -> str:
+        """A function of `ndim` indices; one of another number is refused by who takes it."""
+        try:
+            parameters = inspect.signature(function).parameters.values()
+        except ValueError:
+            return repr(function)
+        named = [
+            each.name
+            for each in parameters
+            if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+        ]
+        last = [
+            each.name
+            for each in parameters
+            if each.kind is each.KEYWORD_ONLY and each.default is each.empty
+        ]
+        count = max(ndim - len(last), 0)
+        names = named[:count] + [f"i{i}" for i in range(len(named), count)] + last
+        indices = [Var(name, axis=True) for name in names]
+        try:
+            result = of_indices("trace", function, indices)
+        except CompileError:
+            return repr(function)
+        members = result if isinstance(result, (list, tuple)) else [result]
+
+        def variable(var: Var) -> str:
+            return var.name if any(var is each for each in indices) else self._variable(var)
+
+        printed = _AsPython(variable, self.tensor)
+        texts = [str(printed.expr(e.as_expr(each))) for each in members]
+        return f"lambda {', '.join(names)}: [{', '.join(texts)}]"
+
+    def _size(self, var: Var) -> str:
+        """The name of a variable that is a dimension of a tensor."""
+        if var not in self._names:
+            for known, tensor in self._named_tensors():
+                for i, dim in enumerate(known.shape):
+                    if dim is var:
+                        name = self._name(var, var.name)
+                        self.lines.append(f"{name} = {tensor}.shape[{i}]")
+                        return name
+        return self._names.get(var, var.name)
+
+    def _name(self, thing: object, wanted: str) -> str:
+        base = re.sub(r"\W", "_", wanted, flags=re.ASCII) or "x"
+        if keyword.iskeyword(base) or base[0].isdigit():
+            base = f"_{base}"
+        name, count = base, 1
+        while name in self._taken:
+            name, count = f"{base}_{count}", count + 1
+        self._taken.add(name)
+        self._names[thing] = name
+        return name
+
+
+class _AsPython(Mutator):
+    """An expression that prints as Python: what is no operator there becomes a variable whose name
+    is a call."""
+
+    def __init__(self, variable: Callable[[Var], str], tensor: Callable[[Tensor], str]) -> None:
+        super().__init__()
+        self._variable = variable
+        self._tensor = tensor
+        self._texts: dict[str, Var] = {}  # one variable for one text, which then prints as it is
+
+    def _text(self, text: str, dtype: DType) -> PrimExpr:
+        return self._texts.setdefault(text, Var(text, dtype))
+
+    def visit_Var(self, node: Var) -> PrimExpr:
+        return self._text(self._variable(node), node.dtype)
+
+    def visit_IntImm(self, node: e.IntImm) -> PrimExpr:
+        if node.dtype == INT32 or node.dtype.is_bool:
+            return node
+        return self._text(f"tir.const({int(node.value)}, '{node.dtype}')", node.dtype)
+
+    def visit_FloatImm(self, node: e.FloatImm) -> PrimExpr:
+        if node.dtype == FLOAT32 and math.isfinite(node.value):
+            return node
+        return self._text(f"tir.const({_float(node.value)}, '{node.dtype}')", node.dtype)
+
+    def visit_StringImm(self, node: e.StringImm) -> PrimExpr:
+        return self._text(repr(node.value), node.dtype)
+
+    def visit_And(self, node: e.And) -> PrimExpr:
+        return self._call(node, "te.all", node.a, node.b)
+
+    def visit_Or(self, node: e.Or) -> PrimExpr:
+        return self._call(node, "te.any", node.a, node.b)
+
+    def visit_Not(self, node: e.Not) -> PrimExpr:
+        return self._call(node, "tir.Not", node.a)
+
+    def visit_Min(self, node: e.Min) -> PrimExpr:
+        return self._call(node, "te.min", node.a, node.b)
+
+    def visit_Max(self, node: e.Max) -> PrimExpr:
+        return self._call(node, "te.max", node.a, node.b)
+
+    def visit_Select(self, node: e.Select) -> PrimExpr:
+        values = node.condition, node.true_value, node.false_value
+        return self._call(node, "tir.Select", *values)
+
+    def visit_Div(self, node: e.Div) -> PrimExpr:
+        if node.dtype.is_float:
+            return cast(PrimExpr, self.descend(node))
+        return self._call(node, "tir.truncdiv", node.a, node.b)
+
+    def visit_Mod(self, node: e.Mod) -> PrimExpr:
+        return self._call(node, "tir.truncmod", node.a, node.b)
+
+    def visit_Call(self, node: e.Call) -> PrimExpr:
+        if node.op in _OPERATORS:
+            return cast(PrimExpr, self.descend(node))
+        args = "".join(f", {self.expr(each)}" for each in node.args)
+        return self._text(f"tir.call_intrin('{node.dtype}', '{node.op}'{args})", node.dtype)
+
+    def visit_Let(self, node: e.Let) -> PrimExpr:
+        return self.expr(cast(PrimExpr, substitute(node.body, {node.var: node.value})))
+
+    def visit_Cast(self, node: e.Cast) -> PrimExpr:
+        return self._text(f"({self.expr(node.value)}).astype('{node.dtype}')", node.dtype)
+
+    def visit_ProducerLoad(self, node: ProducerLoad) -> PrimExpr:
+        indices = ", ".join(str(self.expr(index)) for index in node.indices)
+        return self._text(f"{self._tensor(cast(Tensor, node.producer))}({indices})", node.dtype)
+
+    def _call(self, node: PrimExpr, name: str, *args: PrimExpr) -> PrimExpr:
+        return self._text(f"{name}({', '.join(str(self.expr(each)) for each in args)})", node.dtype)
+
+
+_NUMPY_TYPES = frozenset(np.sctypeDict.values())
+# Calls that print as operators.
+_OPERATORS = (
+    "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "shift_left", "shift_right",
+)  # fmt: skip
+PURE_CALLS = frozenset({*scalars.INTRINSICS, "if_then_else", "likely", "reinterpret"})
+"""Functions of numbers, which do nothing else."""
+
+
+def _float(value: float) -> str:
+    """Python has no literal that is infinite, but for one too large."""
+    return repr(float(value)).replace("inf", "1e999").replace("nan", "(1e999 - 1e999)")
+
+
+def primitive(method: Callable[_P, _R]) -> Callable[_P, _R]:
+    """A method of a stage or a schedule whose calls the schedule's trace records."""
+
+    @functools.wraps(method)
+    def recorded(*args: _P.args, **named: _P.kwargs) -> _R:
+        target = cast(Traced, args[0])
+        return target.calls.call(
+            target, lambda: method(*args, **named), method.__name__, args[1:], dict(named)
+        )
+
+    recorded.is_primitive = True  # type: ignore[attr-defined]  # functions have attributes
+    return recorded
+
+
+def is_primitive(target: Traced, name: str) -> bool:
+    """Whether a method of `target` is one whose calls a trace prints."""
+    return hasattr(getattr(type(target), name, None), "is_primitive")

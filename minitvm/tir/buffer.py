@@ -1,0 +1,213 @@
+"""How buffers are declared, and how large they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from minitvm.runtime.dtype import FLOAT32, HANDLE, INT32, INT64, DTypeLike
+from minitvm.runtime.errors import CompileError
+from minitvm.runtime.mdspan import LayoutPolicy
+from minitvm.tir.expr import (
+    Buffer,
+    PrimExpr,
+    Var,
+    as_dtype,
+    as_name,
+    as_size,
+    as_tuple,
+    cast,
+    const,
+    const_int,
+    described,
+    named,
+    naming,
+)
+from minitvm.tir.indices import as_dimension
+
+
+@named
+def decl_buffer(
+    shape: Any,
+    dtype: DTypeLike | None = None,
+    name: str = "buffer",
+    data: Var | None = None,
+    strides: Sequence[Any] | None = None,
+    elem_offset: Any = None,
+    scope: str = "",
+    data_alignment: int = -1,
+    offset_factor: int = 0,
+    buffer_type: str = "",
+    layout: LayoutPolicy | str | None = None,
+) -> Buffer:
+    """A region of memory seen as a tensor.
+
+    Parameters
+    ----------
+    shape : int or expression, or a tuple of them
+        Its dimensions, in elements.
+    dtype : dtype
+        Of an element; ``float32`` unless given.
+    name : str
+        How it prints.
+    data : Var of dtype handle
+        Where it begins; a variable of its own unless given.
+    strides : sequence of int or expression
+        Elements from one index of a dimension to the next; compact, row-major unless given.
+    elem_offset : int or expression
+        Elements from `data` to the first; a variable of its own when only `offset_factor` is given.
+    scope : str
+        ``"global"`` unless given.
+    data_alignment : int
+        Bytes to which `data` is aligned, a power of two; the element's own unless positive.
+    offset_factor : int
+        `elem_offset` is a multiple of it.
+    buffer_type : ``""`` or ``"auto_broadcast"``
+        Whether a dimension of extent 1 stands for any extent.
+    layout : ``"right"``, ``"left"``, ``"stride"`` or ``"stride_relaxed"``
+        How the array that is passed for it lies, in place of `strides`, by the layouts of mdspan:
+        row-major, column-major, any strides of at least 1, any strides. An argument that lies
+        otherwise is refused; see docs/interop.md.
+
+    Raises
+    ------
+    CompileError
+        When `strides` are not as many as the dimensions, a dimension is no integer, an alignment is
+        no power of two, `elem_offset` is no multiple of `offset_factor`, or a `layout` is unknown
+        or comes beside `strides`.
+
+    >>> decl_buffer((4, 3), name="A")
+    Buffer(A: float32[4, 3])
+    >>> decl_buffer((4, 3), name="A", layout="left").strides
+    (1, 4)
+    """
+    where = as_name(name)
+    extents = _integers(where, "shape", shape)
+    steps = () if strides is None else _integers(where, "strides", strides)
+    for i, extent in enumerate(extents):
+        known = const_int(extent)
+        if known is not None and known < 0:
+            raise CompileError(f"{where}: shape[{i}]: expected no negative extent, got {known}")
+    if steps and len(steps) != len(extents):
+        raise CompileError(f"{where}: expected {len(extents)} strides, got {len(steps)}")
+    if buffer_type not in ("", "default", "auto_broadcast"):
+        raise CompileError(
+            f"{where}: expected buffer_type '' or 'auto_broadcast', got {described(buffer_type)}"
+        )
+    declared = _layout_of(where, layout)
+    if declared:
+        if strides is not None or buffer_type == "auto_broadcast":
+            other = "buffer_type" if strides is None else "strides"
+            raise CompileError(f"{where}: expected a layout or {other}, got both")
+        steps = _strides_of(where, declared, extents)
+    alignment = _integer(where, "data_alignment", data_alignment)
+    if alignment > 0 and alignment & (alignment - 1):
+        raise CompileError(f"{where}: expected data_alignment a power of 2, got {alignment}")
+    factor = _integer(where, "offset_factor", offset_factor)
+    if factor < 0:
+        raise CompileError(f"{where}: expected no negative offset_factor, got {factor}")
+    offset = None if elem_offset is None else _integers(where, "elem_offset", elem_offset)[0]
+    known = const_int(offset)
+    if known is not None and factor and known % factor:
+        raise CompileError(
+            f"{where}: expected elem_offset a multiple of offset_factor {factor}, got {known}"
+        )
+    if offset is None and factor:
+        offset = Var(f"{where}_elem_offset", extents[0].dtype if extents else INT32)
+    with naming(where):
+        element = as_dtype(dtype, FLOAT32)
+        pointer = Var(where, HANDLE) if data is None else data
+        if not isinstance(pointer, Var) or not pointer.dtype.is_handle:
+            raise CompileError(
+                f"expected data to be a variable of dtype handle, got {described(data)}"
+            )
+        return Buffer(
+            data=pointer,
+            shape=extents,
+            dtype=element,
+            name=where,
+            strides=steps,
+            elem_offset=offset,
+            scope=scope or "global",
+            data_alignment=max(alignment, 0),
+            offset_factor=factor,
+            auto_broadcast=buffer_type == "auto_broadcast",
+            layout=declared,
+        )
+
+
+_LAYOUTS = {policy.value.removeprefix("layout_"): policy for policy in LayoutPolicy}
+
+
+def _layout_of(where: str, layout: LayoutPolicy | str | None) -> str:
+    """The name of a layout, without the ``layout_`` of C++."""
+    if layout is None:
+        return ""
+    name = layout.value if isinstance(layout, LayoutPolicy) else layout
+    short = name.removeprefix("layout_") if isinstance(name, str) else ""
+    if short not in _LAYOUTS:
+        names = ", ".join(map(repr, _LAYOUTS))
+        raise CompileError(f"{where}: expected a layout among {names}, got {described(layout)}")
+    return short
+
+
+def _strides_of(where: str, layout: str, extents: tuple[PrimExpr, ...]) -> tuple[PrimExpr, ...]:
+    if layout == "right":
+        return ()  # as without a layout
+    if layout != "left":
+        return tuple(Var(f"{where}_s{dim}", INT64) for dim in range(len(extents)))
+    step: PrimExpr = const(1, extents[0].dtype if extents else INT32)
+    steps = []
+    for extent in extents:
+        steps.append(step)
+        step = extent if const_int(step) == 1 else step * extent
+    return tuple(steps)
+
+
+def _integers(where: str, what: str, values: Any) -> tuple[PrimExpr, ...]:
+    made = []
+    for i, value in enumerate(as_tuple(values)):
+        with naming(f"{where}: {what}[{i}]"):
+            made.append(as_dimension(as_size(value)))
+    return tuple(made)
+
+
+def _integer(where: str, what: str, value: Any) -> int:
+    """A number that a layout is made of, which is known."""
+    known = None if isinstance(value, bool) else const_int(value)
+    if isinstance(value, np.integer):
+        known = int(value)
+    if known is None or abs(known) >> 31:
+        raise CompileError(
+            f"{where}: expected {what} to be an integer of 32 bits, got {described(value)}"
+        )
+    return known
+
+
+def with_layout(buffer: Buffer, shape: Sequence[PrimExpr], strides: Sequence[PrimExpr]) -> Buffer:
+    """`buffer` of another shape and other strides, in the same memory."""
+    return Buffer(
+        buffer.data, tuple(shape), buffer.dtype, buffer.name, tuple(strides), buffer.elem_offset,
+        buffer.scope, buffer.data_alignment, buffer.offset_factor, buffer.auto_broadcast,
+        buffer.layout,
+    )  # fmt: skip
+
+
+def size_factors(buffer: Buffer) -> tuple[PrimExpr, ...]:
+    """What the number of elements that a buffer reaches over is the product of."""
+    if not buffer.strides:
+        return buffer.shape
+    last: PrimExpr = const(0, INT64)
+    for extent, stride in zip(buffer.shape, buffer.strides, strict=True):
+        last = last + (cast(INT64, extent) - 1) * cast(INT64, stride)
+    return (last + 1,)
+
+
+def constant_bytes(buffer: Buffer) -> int | None:
+    """The bytes that a buffer reaches over, where its layout is constant."""
+    factors = [const_int(factor) for factor in size_factors(buffer)]
+    known = [factor for factor in factors if factor is not None]
+    return None if len(known) < len(factors) else prod(known) * buffer.dtype.itemsize

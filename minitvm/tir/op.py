@@ -1,0 +1,663 @@
+"""The functions of the expression language: mathematics, logic, bits, and calls out of it.
+
+Every function of numbers takes whole tensors too, and maps over their elements as Python's
+operators do; it then returns a tensor. Functions of constants are computed at once, as
+:mod:`minitvm.tir.scalars` defines them.
+
+The rules of dtype: two operands are promoted as an operator promotes them. What is only defined
+on floats refuses integers, rather than guess a width. Rounding leaves integers alone.
+
+>>> from minitvm import te
+>>> exp(te.const(0.0)), floor(te.const(3))
+(1.0, 3)
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable
+from typing import Any, TypeGuard
+
+from minitvm.runtime.dtype import BOOL, INT32, DType, DTypeLike
+from minitvm.runtime.errors import CompileError
+from minitvm.runtime.packed_func import convert_to_packed
+from minitvm.tir import scalars
+from minitvm.tir.expr import (
+    NUMBERS,
+    Buffer,
+    BufferRef,
+    Call,
+    IntImm,
+    IterVar,
+    PrimExpr,
+    Range,
+    Stmt,
+    StringImm,
+    WholeTensor,
+    absolute,
+    as_condition,
+    as_dtype,
+    as_expr,
+    as_name,
+    cast,
+    const,
+    divide,
+    elementwise,
+    floordiv,
+    floormod,
+    intrinsic,
+    logical_and,
+    logical_or,
+    named,
+    power,
+    promote,
+    truncdiv,
+    valued,
+)
+from minitvm.tir.verify import call_problems, llvm_name_problems
+
+# -- Choice and logic -----------------------------------------------------------------------------
+
+
+@elementwise
+def if_then_else(cond: Any, t: Any, f: Any, span: Any = None) -> Any:
+    """One of two values, of which only that one is evaluated: what guards a read.
+
+    Parameters
+    ----------
+    cond : condition
+        Of a number write ``x != 0``.
+    t, f : expression
+        Promoted to one dtype.
+
+    See Also
+    --------
+    minitvm.tir.expr.Select : the choice that evaluates both.
+
+    >>> from minitvm import te
+    >>> if_then_else(te.const(1) < 2, 3, 0.5)
+    3.0
+    """
+    condition = as_condition(cond)
+    true_value, false_value = promote(t, f)
+    if isinstance(condition, IntImm):
+        return true_value if condition.value else false_value
+    return Call(true_value.dtype, "if_then_else", (condition, true_value, false_value))
+
+
+@named
+def all(*args: Any, span: Any = None) -> Any:
+    """Whether all of some conditions hold; all are evaluated.
+
+    Raises
+    ------
+    CompileError
+        When there are none.
+    """
+    return _joined(logical_and, args)
+
+
+@named
+def any(*args: Any, span: Any = None) -> Any:
+    """Whether any of some conditions holds; all are evaluated.
+
+    Raises
+    ------
+    CompileError
+        When there are none.
+    """
+    return _joined(logical_or, args)
+
+
+def _joined(join: Callable[[Any, Any], Any], conditions: tuple[Any, ...]) -> Any:
+    if not conditions:
+        raise CompileError("expected at least one condition, got none")
+    made = conditions[0] if len(conditions) > 1 else as_condition(conditions[0])
+    for condition in conditions[1:]:
+        made = join(made, condition)
+    return made
+
+
+@elementwise
+def likely(cond: Any, span: Any = None) -> Any:
+    """The condition itself, marked as one that mostly holds."""
+    condition = as_condition(cond)
+    return condition if isinstance(condition, IntImm) else Call(BOOL, "likely", (condition,))
+
+
+def is_likely(condition: PrimExpr) -> TypeGuard[Call]:
+    """Whether a condition is marked by :func:`likely`."""
+    return isinstance(condition, Call) and condition.op == "likely"
+
+
+# -- Integer division -----------------------------------------------------------------------------
+
+
+@elementwise
+def div(a: Any, b: Any, span: Any = None) -> Any:
+    """``a / b`` as in C: of integers, rounded towards zero."""
+    x, y = promote(a, b)
+    return divide(x, y) if x.dtype.is_float else truncdiv(x, y)
+
+
+@named
+def indexdiv(a: Any, b: Any, span: Any = None) -> Any:
+    """The quotient of two integers that aren't negative."""
+    return floordiv(a, b)
+
+
+@named
+def indexmod(a: Any, b: Any, span: Any = None) -> Any:
+    """The remainder of two integers that aren't negative."""
+    return floormod(a, b)
+
+
+@elementwise
+def ceildiv(lhs: Any, rhs: Any, span: Any = None) -> Any:
+    """The quotient of integers rounded up.
+
+    >>> ceildiv(7, 2)
+    4
+    """
+    x, y = promote(lhs, rhs)
+    return floordiv(x + (y - 1), y)
+
+
+# -- Mathematics, of floats -----------------------------------------------------------------------
+
+
+def _floats(name: str, *args: PrimExpr) -> PrimExpr:
+    """The call of an intrinsic that is defined on floats only."""
+    dtype = args[0].dtype
+    if not dtype.is_float:
+        raise CompileError(
+            f'expected a floating-point argument, got {dtype}: cast it, as in x.astype("float32")'
+        )
+    return intrinsic(name, dtype, *args)
+
+
+@elementwise
+def exp(x: Any) -> Any:
+    """``e ** x``."""
+    return _floats("exp", as_expr(x))
+
+
+@elementwise
+def exp2(x: Any) -> Any:
+    """``2 ** x``."""
+    return _floats("exp2", as_expr(x))
+
+
+@elementwise
+def exp10(x: Any) -> Any:
+    """``10 ** x``."""
+    return _floats("exp10", as_expr(x))
+
+
+@elementwise
+def log(x: Any) -> Any:
+    """The natural logarithm; NaN below zero."""
+    return _floats("log", as_expr(x))
+
+
+@elementwise
+def log2(x: Any) -> Any:
+    """The logarithm of base 2."""
+    return _floats("log2", as_expr(x))
+
+
+@elementwise
+def log10(x: Any) -> Any:
+    """The logarithm of base 10."""
+    return _floats("log10", as_expr(x))
+
+
+@elementwise
+def log1p(x: Any) -> Any:
+    """``log(1 + x)``, exact for small `x`."""
+    return _floats("log1p", as_expr(x))
+
+
+@elementwise
+def sqrt(x: Any) -> Any:
+    """The square root; NaN below zero."""
+    return _floats("sqrt", as_expr(x))
+
+
+@elementwise
+def rsqrt(x: Any) -> Any:
+    """``1 / sqrt(x)``."""
+    return _floats("rsqrt", as_expr(x))
+
+
+@elementwise
+def sin(x: Any) -> Any:
+    """The sine of radians."""
+    return _floats("sin", as_expr(x))
+
+
+@elementwise
+def cos(x: Any) -> Any:
+    """The cosine of radians."""
+    return _floats("cos", as_expr(x))
+
+
+@elementwise
+def tan(x: Any) -> Any:
+    """The tangent of radians."""
+    return _floats("tan", as_expr(x))
+
+
+@elementwise
+def asin(x: Any) -> Any:
+    """The arc sine, in radians."""
+    return _floats("asin", as_expr(x))
+
+
+@elementwise
+def acos(x: Any) -> Any:
+    """The arc cosine, in radians."""
+    return _floats("acos", as_expr(x))
+
+
+@elementwise
+def atan(x: Any) -> Any:
+    """The arc tangent, in radians."""
+    return _floats("atan", as_expr(x))
+
+
+@elementwise
+def sinh(x: Any) -> Any:
+    """The hyperbolic sine."""
+    return _floats("sinh", as_expr(x))
+
+
+@elementwise
+def cosh(x: Any) -> Any:
+    """The hyperbolic cosine."""
+    return _floats("cosh", as_expr(x))
+
+
+@elementwise
+def tanh(x: Any) -> Any:
+    """The hyperbolic tangent."""
+    return _floats("tanh", as_expr(x))
+
+
+@elementwise
+def asinh(x: Any) -> Any:
+    """The inverse hyperbolic sine."""
+    return _floats("asinh", as_expr(x))
+
+
+@elementwise
+def acosh(x: Any) -> Any:
+    """The inverse hyperbolic cosine."""
+    return _floats("acosh", as_expr(x))
+
+
+@elementwise
+def atanh(x: Any) -> Any:
+    """The inverse hyperbolic tangent."""
+    return _floats("atanh", as_expr(x))
+
+
+@elementwise
+def erf(x: Any) -> Any:
+    """The error function."""
+    return _floats("erf", as_expr(x))
+
+
+@elementwise
+def sigmoid(x: Any) -> Any:
+    """``1 / (1 + exp(-x))``."""
+    return _floats("sigmoid", as_expr(x))
+
+
+@elementwise
+def atan2(x1: Any, x2: Any) -> Any:
+    """The angle of the point ``(x2, x1)``, in radians."""
+    return _floats("atan2", *promote(x1, x2))
+
+
+@elementwise
+def hypot(x1: Any, x2: Any) -> Any:
+    """``sqrt(x1 * x1 + x2 * x2)``."""
+    return _floats("hypot", *promote(x1, x2))
+
+
+@elementwise
+def copysign(x1: Any, x2: Any) -> Any:
+    """The magnitude of `x1` with the sign of `x2`."""
+    return _floats("copysign", *promote(x1, x2))
+
+
+@elementwise
+def nextafter(x1: Any, x2: Any) -> Any:
+    """The float next to `x1` in the direction of `x2`."""
+    return _floats("nextafter", *promote(x1, x2))
+
+
+@elementwise
+def fmod(x: Any, y: Any) -> Any:
+    """The remainder of `x` divided by `y`, with the sign of `x`.
+
+    Of integers it is ``truncmod``.
+    """
+    return _floats("fmod", *promote(x, y))
+
+
+@elementwise
+def ldexp(x1: Any, x2: Any) -> Any:
+    """``x1 * 2 ** x2``, of an integer `x2`."""
+    exponent = as_expr(x2)
+    if not exponent.dtype.is_integral:
+        raise CompileError(f"expected an integer exponent, got {exponent.dtype}")
+    x = as_expr(x1)
+    return _floats("ldexp", x, cast(INT32.with_lanes(x.dtype.lanes), exponent))
+
+
+# -- Rounding and tests, of any number ------------------------------------------------------------
+
+
+def _rounded(name: str, value: Any) -> PrimExpr:
+    x = as_expr(value)
+    return x if x.dtype.is_integral else _floats(name, x)
+
+
+@elementwise
+def floor(x: Any, span: Any = None) -> Any:
+    """The greatest integer not above `x`."""
+    return _rounded("floor", x)
+
+
+@elementwise
+def ceil(x: Any, span: Any = None) -> Any:
+    """The least integer not below `x`."""
+    return _rounded("ceil", x)
+
+
+@elementwise
+def trunc(x: Any, span: Any = None) -> Any:
+    """`x` without its fraction."""
+    return _rounded("trunc", x)
+
+
+@elementwise
+def round(x: Any, span: Any = None) -> Any:
+    """The nearest integer, halves away from zero."""
+    return _rounded("round", x)
+
+
+@elementwise
+def nearbyint(x: Any, span: Any = None) -> Any:
+    """The nearest integer, halves to even."""
+    return _rounded("nearbyint", x)
+
+
+@elementwise
+def abs(x: Any, span: Any = None) -> Any:
+    """The magnitude; the least integer stays itself."""
+    return absolute(x)
+
+
+@named
+def pow(x: Any, y: Any, span: Any = None) -> Any:
+    """``x ** y``: another name of ``power``."""
+    return power(x, y)
+
+
+def _tested(name: str, value: Any, of_integer: bool) -> PrimExpr:
+    x = as_expr(value)
+    dtype = BOOL.with_lanes(x.dtype.lanes)
+    return intrinsic(name, dtype, x) if x.dtype.is_float else const(of_integer, dtype)
+
+
+@elementwise
+def isnan(x: Any, span: Any = None) -> Any:
+    """Whether `x` is NaN."""
+    return _tested("isnan", x, of_integer=False)
+
+
+@elementwise
+def isinf(x: Any, span: Any = None) -> Any:
+    """Whether `x` is an infinity."""
+    return _tested("isinf", x, of_integer=False)
+
+
+@elementwise
+def isfinite(x: Any, span: Any = None) -> Any:
+    """Whether `x` is neither infinite nor NaN."""
+    return _tested("isfinite", x, of_integer=True)
+
+
+# -- Bits -----------------------------------------------------------------------------------------
+
+
+def _integer(value: Any) -> PrimExpr:
+    x = as_expr(value)
+    if not x.dtype.is_integral or x.dtype.is_bool:
+        raise CompileError(f"expected an integer, got {x.dtype}")
+    return x
+
+
+@elementwise
+def popcount(x: Any) -> Any:
+    """How many bits of an integer are set, in its own dtype."""
+    value = _integer(x)
+    return intrinsic("popcount", value.dtype, value)
+
+
+@elementwise
+def clz(x: Any) -> Any:
+    """How many zero bits lead an integer, as ``int32``; all of them for 0."""
+    value = _integer(x)
+    return intrinsic("clz", INT32.with_lanes(value.dtype.lanes), value)
+
+
+@elementwise
+def reinterpret(dtype: DTypeLike, value: Any) -> Any:
+    """The bits of a value as those of another type.
+
+    Raises
+    ------
+    CompileError
+        When the types differ in width.
+    """
+    wanted, x = as_dtype(dtype), as_expr(value)
+    if wanted.bits * wanted.lanes != x.dtype.bits * x.dtype.lanes:
+        raise CompileError(
+            f"expected types of one width, got {x.dtype} as {wanted}: "
+            f"{x.dtype.bits * x.dtype.lanes} and {wanted.bits * wanted.lanes} bits"
+        )
+    return x if x.dtype == wanted else Call(wanted, "reinterpret", (x,))
+
+
+# -- Limits of a type -----------------------------------------------------------------------------
+
+
+@named
+def max_value(dtype: DTypeLike, span: Any = None) -> PrimExpr:
+    """The greatest finite value of a type.
+
+    >>> max_value("int8"), max_value("float16")
+    (int8(127), float16(65504.0))
+    """
+    wanted = _number_type(dtype)
+    return const(scalars.greatest(wanted.element) if wanted.is_float else wanted.max(), wanted)
+
+
+@named
+def min_value(dtype: DTypeLike, span: Any = None) -> PrimExpr:
+    """The least finite value of a type."""
+    wanted = _number_type(dtype)
+    return const(-scalars.greatest(wanted.element) if wanted.is_float else wanted.min(), wanted)
+
+
+@named
+def infinity(dtype: DTypeLike, span: Any = None) -> PrimExpr:
+    """The positive infinity of a floating-point type."""
+    wanted = as_dtype(dtype)
+    if not wanted.is_float:
+        raise CompileError(f"expected a floating-point dtype, got {wanted}")
+    return const(math.inf, wanted)
+
+
+def _number_type(dtype: DTypeLike) -> DType:
+    wanted = as_dtype(dtype)
+    if wanted.is_handle:
+        raise CompileError(f"expected the dtype of a number, got {wanted}")
+    return wanted
+
+
+# -- Calls out of the program ---------------------------------------------------------------------
+
+
+# The calls that are no intrinsic of `scalars`: see the docstring of `Call`.
+_CALLS = ("if_then_else", "likely", "reinterpret", "isnullptr", "tvm_access_ptr", "call_packed",
+          "call_extern", "call_llvm_intrin", "call_llvm_pure_intrin")  # fmt: skip
+# Classic names of intrinsics that have another one here.
+_RENAMED = {"abs": "fabs", "pow": "power", "tvm_call_packed": "call_packed"}
+
+
+def _argument(value: Any) -> PrimExpr:
+    """An argument of a call: a number, a string, or a whole buffer."""
+    return BufferRef(value) if isinstance(value, Buffer) else as_expr(value)
+
+
+@named
+def call_packed(name: str, *args: Any, span: Any = None) -> Call:
+    """The call of a registered function: its result is an ``int32``.
+
+    Parameters
+    ----------
+    name : str
+        Under which it is registered.
+    args
+        Numbers, strings, and buffers, which arrive as tensors.
+    """
+    return Call(INT32, "call_packed", (StringImm(as_name(name)), *map(_argument, args)))
+
+
+@named
+def call_extern(dtype: DTypeLike, func_name: str, *args: Any, span: Any = None) -> Call:
+    """The call of a C function, of a symbol that the process or the linker knows.
+
+    Parameters
+    ----------
+    dtype : dtype
+        Of what it returns.
+    func_name : str
+        Its symbol.
+    args
+        Numbers and addresses (``buffer.access_ptr("r")``), each passed in its own dtype.
+    """
+    return Call(
+        as_dtype(dtype), "call_extern", (StringImm(as_name(func_name)), *map(_argument, args))
+    )
+
+
+@named
+def call_pure_extern(dtype: DTypeLike, func_name: str, *args: Any, span: Any = None) -> Call:
+    """The call of a C function without effects. See :func:`call_extern`."""
+    return call_extern(dtype, func_name, *args)
+
+
+@named
+def call_llvm_intrin(dtype: DTypeLike, name: str, *args: Any, span: Any = None) -> Call:
+    """The call of an intrinsic of LLVM that may have effects.
+
+    A first argument that is a ``uint32`` constant is dropped: in classic TVM it counts the
+    arguments that select an overload, which here their dtypes do. ``build`` asks LLVM whether
+    there is such an intrinsic, of these types.
+
+    >>> from minitvm import te
+    >>> x = te.var("x", "float32")
+    >>> len(call_llvm_intrin("float32", "llvm.sqrt", te.const(1, "uint32"), x).args)
+    2
+    """
+    return _llvm_call("call_llvm_intrin", dtype, name, args)
+
+
+@named
+def call_llvm_pure_intrin(dtype: DTypeLike, name: str, *args: Any, span: Any = None) -> Call:
+    """The call of an intrinsic of LLVM without effects. See :func:`call_llvm_intrin`."""
+    return _llvm_call("call_llvm_pure_intrin", dtype, name, args)
+
+
+def _llvm_call(op: str, dtype: DTypeLike, name: str, args: tuple[Any, ...]) -> Call:
+    for problem in llvm_name_problems(name):
+        raise CompileError(problem)
+    made = [_argument(arg) for arg in args]
+    if made and isinstance(made[0], IntImm) and made[0].dtype == "uint32":
+        made = made[1:]
+    return Call(as_dtype(dtype), op, (StringImm(name), *made))
+
+
+@named
+def call_intrin(dtype: DTypeLike, func_name: str, *args: Any, span: Any = None) -> PrimExpr:
+    """The call of an intrinsic by name: ``"exp"``, or as in classic TVM ``"tir.exp"``.
+
+    Raises
+    ------
+    CompileError
+        When there is none of that name, of such arguments.
+
+    >>> call_intrin("float32", "tir.sqrt", 4.0)
+    2.0
+    """
+    name = as_name(func_name).removeprefix("tir.")
+    name = _RENAMED.get(name, name)
+    if name not in scalars.INTRINSICS and name not in _CALLS:
+        close = difflib.get_close_matches(name, [*scalars.INTRINSICS, *_CALLS])
+        hint = f": did you mean {' or '.join(close)}?" if close else ""
+        raise CompileError(f"expected the name of an intrinsic, got {func_name!r}{hint}")
+    wanted = as_dtype(dtype)
+    firm = [_argument(arg) for arg in args if not isinstance(arg, NUMBERS)]
+    alike = firm[0].dtype if firm else wanted  # of the operands of a function of numbers
+    taken = [
+        valued(alike, arg) if isinstance(arg, NUMBERS) and name in scalars.INTRINSICS else arg
+        for arg in args
+    ]
+    made = Call(wanted, name, tuple(map(_argument, taken)))
+    for problem in call_problems(made):
+        raise CompileError(problem)
+    return intrinsic(name, wanted, *made.args)
+
+
+@named
+def isnullptr(x: Any, span: Any = None) -> Call:
+    """Whether an address is null."""
+    handle = as_expr(x)
+    if not handle.dtype.is_handle:
+        raise CompileError(f"expected a handle, got {handle.dtype}")
+    return Call(BOOL, "isnullptr", (handle,))
+
+
+# -- Conversion -----------------------------------------------------------------------------------
+
+
+@named
+def convert(value: Any, span: Any = None) -> Any:
+    """Python's value as one of the language (classic ``tvm.convert``): numbers and strings become
+    constants, callables packed functions, lists and tuples tuples of converted members; what has a
+    meaning already stays.
+
+    Raises
+    ------
+    CompileError
+        When `value` has none.
+
+    >>> convert([1, 2.5])
+    (1, 2.5)
+    """
+    if isinstance(value, (list, tuple)):
+        return tuple(convert(member) for member in value)
+    if isinstance(value, dict):
+        return {key: convert(member) for key, member in value.items()}
+    if value is None or isinstance(value, (IterVar, Range, Buffer, Stmt, WholeTensor)):
+        return value
+    if callable(value) and not hasattr(value, "asobject"):
+        return convert_to_packed(value)
+    return as_expr(value)

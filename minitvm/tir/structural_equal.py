@@ -1,0 +1,151 @@
+"""Equality of programs: the same nodes, and the same variables up to the names of bound ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any
+
+from minitvm.tir import expr as e
+from minitvm.tir import stmt as s
+from minitvm.tir.expr import Buffer, PrimExpr, Var
+from minitvm.tir.stmt import Stmt
+
+
+def structural_equal(lhs: Any, rhs: Any, map_free_vars: bool = False) -> bool:
+    """Whether two expressions, statements, functions or modules say the same.
+
+    A variable or buffer that is bound inside (by a loop, a let, an allocation, as a parameter)
+    equals the one bound at the same place; a free one equals only itself, or with `map_free_vars`
+    any one variable of its dtype, consistently. Names don't count.
+
+    >>> from minitvm.tir.expr import Var
+    >>> i, j = Var("i"), Var("j")
+    >>> structural_equal(i + 1, i + 1), structural_equal(i + 1, j + 1)
+    (True, False)
+    >>> structural_equal(i + 1, j + 1, map_free_vars=True)
+    True
+    """
+    return _Comparison(map_free_vars).same(lhs, rhs)
+
+
+class _Comparison:
+    """Walks two programs at once, knowing which variable stands for which."""
+
+    def __init__(self, map_free_vars: bool) -> None:
+        self._map_free_vars = map_free_vars
+        self._there: dict[Var | Buffer, Var | Buffer] = {}
+        self._back: dict[Var | Buffer, Var | Buffer] = {}
+
+    def same(self, a: Any, b: Any) -> bool:
+        if type(a) is not type(b):
+            return False
+        if isinstance(a, Var):
+            return self._same_var(a, b)
+        if isinstance(a, Buffer):
+            return self._same_buffer(a, b)
+        if isinstance(a, float):
+            return a.hex() == b.hex() or (math.isnan(a) and math.isnan(b))
+        if isinstance(a, (tuple, list)):
+            return len(a) == len(b) and all(map(self.same, a, b))
+        if isinstance(a, s.PrimFunc):
+            return self._same_func(a, b)
+        if isinstance(a, s.IRModule):
+            return self._same_mapping(a.functions, b.functions)
+        if isinstance(a, (PrimExpr, Stmt, e.CommReducer, e.Range, e.IterVar)):
+            return self._same_node(a, b)
+        if isinstance(a, dict):
+            return self._same_mapping(a, b)
+        if isinstance(a, frozenset):  # of buffers that are bound: a function's attribute "outputs"
+            return frozenset(self._there.get(each, each) for each in a) == frozenset(b)
+        return bool(a == b)
+
+    def _same_var(self, a: Var, b: Var) -> bool:
+        if a in self._there or b in self._back:
+            return self._there.get(a) is b and self._back.get(b) is a
+        return self._bind(a, b) if self._map_free_vars else a is b
+
+    def _bind(self, a: Var, b: Var) -> bool:
+        if a.dtype != b.dtype:
+            return False
+        self._there[a], self._back[b] = b, a
+        return True
+
+    def _same_buffer(self, a: Buffer, b: Buffer) -> bool:
+        if a in self._there or b in self._back:
+            return self._there.get(a) is b and self._back.get(b) is a
+        return self._bind_buffer(a, b) if self._map_free_vars else a is b
+
+    def _bind_buffer(self, a: Buffer, b: Buffer) -> bool:
+        """Makes `a` and `b` one, if all but their names agree. Variables in their shapes must be
+        bound, or are free."""
+        if not self._bind(a.data, b.data):
+            return False
+        names = [f.name for f in fields(Buffer) if f.name not in ("data", "name")]
+        if not self._same_fields(a, b, names):
+            return False
+        self._there[a], self._back[b] = b, a
+        return True
+
+    def _same_node(self, a: Any, b: Any) -> bool:
+        names = [f.name for f in fields(a)]
+        binder = _BINDERS.get(type(a))
+        if binder is None:
+            return self._same_fields(a, b, names)
+        outside = [n for n in names if n not in ("body", *binder)]
+        inside = [n for n in names if n == "body"]
+        return (
+            self._same_fields(a, b, outside if inside else [])
+            and all(self._bind_each(getattr(a, n), getattr(b, n)) for n in binder)
+            and self._same_fields(a, b, inside or [n for n in names if n not in binder])
+        )
+
+    def _bind_each(self, a: Any, b: Any) -> bool:
+        if isinstance(a, tuple):
+            return len(a) == len(b) and all(map(self._bind_each, a, b))
+        if isinstance(a, Buffer):
+            return self._bind_buffer(a, b)
+        if isinstance(a, e.IterVar):
+            return self.same(a.dom, b.dom) and self._bind(a.var, b.var)
+        return self._bind(a, b)
+
+    def _same_fields(self, a: Any, b: Any, names: Iterable[str]) -> bool:
+        return all(self.same(getattr(a, n), getattr(b, n)) for n in names)
+
+    def _same_mapping(self, a: Any, b: Any) -> bool:
+        return a.keys() == b.keys() and all(self.same(a[k], b[k]) for k in a)
+
+    def _same_func(self, a: s.PrimFunc, b: s.PrimFunc) -> bool:
+        if not self._bind_each(a.params, b.params):
+            return False
+        params = list(zip(a.params, b.params, strict=True))
+        if any((x in a.buffer_map) != (y in b.buffer_map) for x, y in params):
+            return False
+        pairs = [(a.buffer_map[x], b.buffer_map[y]) for x, y in params if x in a.buffer_map]
+        return (
+            all(self._bind_shape_vars(x, y) and self._bind_buffer(x, y) for x, y in pairs)
+            and self.same(a.body, b.body)
+            and self._same_mapping(*({**func.attrs, s.ORIGIN: None} for func in (a, b)))
+        )
+
+    def _bind_shape_vars(self, a: Buffer, b: Buffer) -> bool:
+        """A variable that is a dimension or stride of a parameter is bound by the call."""
+        ours, theirs = (*a.shape, *a.strides), (*b.shape, *b.strides)
+        return len(ours) == len(theirs) and all(
+            self._bind(x, y)
+            for x, y in zip(ours, theirs, strict=True)
+            if isinstance(x, Var) and isinstance(y, Var)
+            and x not in self._there and y not in self._back
+        )  # fmt: skip
+
+
+# The fields of each node that bind, over its `body` where it has one and over all of it otherwise.
+_BINDERS: dict[type, tuple[str, ...]] = {
+    e.Let: ("var",),
+    e.Reduce: ("axis",),
+    e.CommReducer: ("lhs", "rhs"),
+    s.For: ("loop_var",),
+    s.LetStmt: ("var",),
+    s.Allocate: ("buffer",),
+}

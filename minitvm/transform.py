@@ -1,5 +1,0 @@
-"""The pipeline's options, under the names of classic ``tvm.transform``."""
-
-from minitvm.pass_context import PassContext
-
-__all__ = ["PassContext"]

@@ -1,0 +1,175 @@
+"""Padding computed like everything else, where nothing keeps it from being."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import cast, final
+
+from minitvm.arith.atoms import is_pure
+from minitvm.arith.effects import is_stable
+from minitvm.arith.prover import Prover
+from minitvm.tir import expr as e
+from minitvm.tir import stmt as s
+from minitvm.tir.expr import Buffer, BufferLoad, PrimExpr, Var, const
+from minitvm.tir.functor import Mutator, free_vars, walk_once
+from minitvm.tir.op import is_likely
+from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, with_body
+
+_DIVISIONS = (e.Div, e.Mod, e.FloorDiv, e.FloorMod)
+
+
+def compute_padding(func: PrimFunc) -> PrimFunc:
+    """A guard that only keeps padding from being computed goes, if all that is read without it is
+    there.
+
+    Before, where `T` has 32 elements a row, and `S` is padded to 32::
+
+        for j in range(32):
+            with attr(S, "padded_buffer", 1):
+                if likely(jo * 32 + j < n):
+                    S[j] = S[j] + T[k, j]
+
+    After::
+
+        for j in range(32):
+            with attr(S, "padded_buffer", 1):
+                S[j] = S[j] + T[k, j]
+
+    So a tile at the edge runs the same code as all others; nothing that counts reads what is
+    computed there. What is read has to be written for that: a buffer whose own padding is left out
+    keeps the guards of those who read it.
+
+    Where a guard of unrolled rows is about a size that the call decides, the last row is read in
+    place of those that aren't there::
+
+        if likely(io * 8 + i < m): S[i, j] = S[i, j] + A[io * 8 + i, k] * T[k, j]
+
+    becomes ``S[i, j] = S[i, j] + A[min(io * 8 + i, m - 1), k] * T[k, j]``.
+    """
+    return with_body(func, _Compute(func).stmt(func.body))
+
+
+class _Compute(Mutator):
+    def __init__(self, func: PrimFunc) -> None:
+        super().__init__()
+        self._prover = Prover()
+        # Of these, guards keep some elements from being written.
+        self._left_out: set[Buffer] = set()
+        self._written_out: set[Var] = set()
+        self._prover.bind_sizes(func.buffer_map.values())
+
+    def expr(self, node: PrimExpr) -> PrimExpr:
+        return node
+
+    def visit_For(self, node: s.For) -> Stmt:
+        if node.kind == ForKind.UNROLLED:
+            self._written_out.add(node.loop_var)
+        with self._prover.scope():
+            if is_stable(node.min, node.body) and is_stable(node.extent, node.body):
+                self._prover.bind_loop(node.loop_var, node.min, node.extent)
+            return self.descend(node)  # type: ignore[no-any-return]  # a For again
+
+    def visit_LetStmt(self, node: s.LetStmt) -> Stmt:
+        with self._prover.scope():
+            if is_stable(node.value, node.body):
+                self._prover.bind(node.var, node.value)
+            else:
+                self._prover.bind_data(node.var)
+            return self.descend(node)  # type: ignore[no-any-return]  # a LetStmt again
+
+    def visit_IfThenElse(self, node: s.IfThenElse) -> Stmt:
+        if is_likely(node.condition):
+            stores = (each for each in walk_once(node) if isinstance(each, s.BufferStore))
+            self._left_out.update(store.buffer for store in stores)
+        return self.descend(node)  # type: ignore[no-any-return]  # an IfThenElse again
+
+    def visit_AttrStmt(self, node: s.AttrStmt) -> Stmt:
+        if node.attr_key != "padded_buffer":
+            return self.descend(node)  # type: ignore[no-any-return]  # an AttrStmt again
+        guards, store = _guards(node.body)
+        if not guards or not isinstance(store, s.BufferStore) or not _is_harmless(store.value):
+            return cast(Stmt, self.descend(node))
+        kept, made = list(guards), store
+        for guard in guards:
+            others = [each for each in kept if each is not guard]
+            found = self._under(made, others)
+            if found is not None:
+                kept, made = others, found
+        if kept:
+            self._left_out.add(store.buffer)
+        if len(kept) == len(guards):
+            return node
+        body: Stmt = made
+        for guard in reversed(kept):
+            body = s.IfThenElse(guard, body)
+        return s.AttrStmt(node.node, node.attr_key, node.value, body)
+
+    def _under(self, store: s.BufferStore, guards: Sequence[PrimExpr]) -> s.BufferStore | None:
+        """What may be done in place of `store` where just `guards` hold: what is written then is
+        inside of its buffer, and what is read is there. None if there is no such thing."""
+        loads = [each for each in walk_once(store.value) if isinstance(each, BufferLoad)]
+        if any(load.buffer in self._left_out for load in loads):
+            return None
+        with self._prover.scope():
+            for guard in guards:
+                self._prover.assume(guard)
+            if not all(map(self._is_inside, store.indices, store.buffer.shape)):
+                return None
+            replaced: dict[BufferLoad, BufferLoad] = {}
+            for load in loads:
+                indices = list(map(self._moved_inside, load.indices, load.buffer.shape))
+                known = [each for each in indices if each is not None]
+                if len(known) < len(indices):
+                    return None
+                if any(map(operator.is_not, known, load.indices)):
+                    replaced[load] = BufferLoad(load.buffer, tuple(known))
+        if not replaced:
+            return store
+        return s.BufferStore(store.buffer, _Replace(replaced).expr(store.value), store.indices)
+
+    def _is_inside(self, index: PrimExpr, extent: PrimExpr) -> bool:
+        at = self._prover.affine(index)
+        return self._prover.proves(at, self._prover.affine(extent) - at - 1)
+
+    def _moved_inside(self, index: PrimExpr, extent: PrimExpr) -> PrimExpr | None:
+        """`index`, or the last one if it may be greater, where that costs nothing: the call decides
+        the size, and the index is another one in each copy of an unrolled loop. None if it may be
+        outside."""
+        if self._is_inside(index, extent):
+            return index
+        if e.const_int(extent) is not None or not self._written_out & set(free_vars(index)):
+            return None
+        if not self._prover.proves(self._prover.affine(index), self._prover.affine(extent) - 1):
+            return None
+        dtype = max(index.dtype, extent.dtype, key=lambda each: each.bits)
+        return e.minimum(e.cast(dtype, index), e.cast(dtype, extent) - const(1, dtype))
+
+
+@final
+class _Replace(Mutator):
+    """Reads other elements."""
+
+    def __init__(self, loads: Mapping[BufferLoad, BufferLoad]) -> None:
+        super().__init__()
+        self._loads = loads
+
+    def visit_BufferLoad(self, node: BufferLoad) -> PrimExpr:
+        return self._loads.get(node, node)
+
+
+def _guards(node: Stmt) -> tuple[list[PrimExpr], Stmt]:
+    """The ``likely`` conditions around a statement, and that."""
+    found: list[PrimExpr] = []
+    while isinstance(node, s.IfThenElse) and node.else_case is None and is_likely(node.condition):
+        found.append(node.condition)
+        node = node.then_case
+    return found, node
+
+
+def _is_harmless(value: PrimExpr) -> bool:
+    """Whether a value can be computed from whatever its operands are."""
+    return is_pure(value) and not any(
+        isinstance(each, _DIVISIONS) and each.dtype.is_integral and e.const_int(each.b) in (None, 0)
+        for each in walk_once(value)
+    )

@@ -1,0 +1,124 @@
+"""Conditions moved out of the loops that they don't depend on."""
+
+from __future__ import annotations
+
+from minitvm.arith.atoms import is_pure, structural_key
+from minitvm.arith.effects import is_stable, loads
+from minitvm.tir import expr as e
+from minitvm.tir import stmt as s
+from minitvm.tir.expr import PrimExpr, Var
+from minitvm.tir.functor import Mutator, walk_once
+from minitvm.tir.stmt import PrimFunc, Stmt, seq, with_body
+
+
+def hoist_conditions(func: PrimFunc) -> PrimFunc:
+    """A condition is evaluated as far out as its variables allow.
+
+    Before::
+
+        for i in range(n):
+            for j in range(m):
+                if likely(j < k):
+                    if likely(i < k):
+                        B[i, j] = 0.0
+
+    After::
+
+        for i in range(n):
+            if likely(i < k):
+                for j in range(m):
+                    if likely(j < k):
+                        B[i, j] = 0.0
+
+    It moves when it is all that the loop does, when nothing in the loop changes it, and when it may
+    be evaluated even though the loop runs zero times: one that reads a buffer moves out of a loop
+    only if that surely runs. Of nested conditions each moves by itself. Neighbours under one
+    condition are joined first, so that a condition on several loops in a row moves out of the loop
+    around them.
+    """
+    return with_body(func, _Hoist().stmt(func.body))
+
+
+class _Hoist(Mutator):
+    """From the inside out."""
+
+    def expr(self, node: PrimExpr) -> PrimExpr:
+        return node
+
+    def visit_SeqStmt(self, node: s.SeqStmt) -> Stmt:
+        made = [self.stmt(each) for each in node.seq]
+        joined = made[:1]
+        for each in made[1:]:
+            both = _joined(joined[-1], each)
+            if both is None:
+                joined.append(each)
+            else:
+                joined[-1] = both
+        same = len(joined) == len(node.seq) and all(map(Stmt.same_as, joined, node.seq))
+        return node if same else seq(*joined)
+
+    def visit_For(self, node: s.For) -> Stmt:
+        made: s.For = self.descend(node)
+        if not (is_pure(node.min) and is_pure(node.extent)):
+            return made
+        body = made.body
+        if isinstance(body, s.IfThenElse) and body.else_case is not None:
+            return self._with_both_cases(made, body)
+        outside: list[PrimExpr] = []
+        inside: list[PrimExpr] = []
+        while isinstance(body, s.IfThenElse) and body.else_case is None:
+            # One that loads stays behind the conditions that it stands under; behind one that does
+            # something, all stay.
+            behind = loads(body.condition) or not all(map(is_pure, inside))
+            moves = _may_move(body.condition, made) and not (inside and behind)
+            (outside if moves else inside).append(body.condition)
+            body = body.then_case
+        if not outside:
+            return made
+        result = _loop(made, _under(inside, body))
+        return _under(outside, result)
+
+    def _with_both_cases(self, node: s.For, body: s.IfThenElse) -> Stmt:
+        assert body.else_case is not None
+        if not _may_move(body.condition, node):
+            return node
+        cases = _loop(node, body.then_case), _loop(node, body.else_case)
+        return s.IfThenElse(body.condition, *cases)
+
+
+def _joined(first: Stmt, second: Stmt) -> Stmt | None:
+    """Two statements under one condition that the first leaves as it is, under it together."""
+    if not (isinstance(first, s.IfThenElse) and isinstance(second, s.IfThenElse)):
+        return None
+    if first.else_case is not None or second.else_case is not None:
+        return None
+    condition = first.condition
+    if structural_key(condition) != structural_key(second.condition):
+        return None
+    if not (is_pure(condition) and is_stable(condition, first.then_case)):
+        return None
+    inner = _joined(first.then_case, second.then_case)
+    return s.IfThenElse(condition, inner or seq(first.then_case, second.then_case))
+
+
+def _may_move(condition: PrimExpr, node: s.For) -> bool:
+    if not is_pure(condition) or _mentions(condition, node.loop_var):
+        return False
+    if not loads(condition):
+        return True
+    runs = (e.const_int(node.extent) or 0) > 0
+    return runs and is_stable(condition, node.body)
+
+
+def _mentions(node: PrimExpr, var: Var) -> bool:
+    return any(each is var for each in walk_once(node))
+
+
+def _loop(node: s.For, body: Stmt) -> Stmt:
+    return s.For(node.loop_var, node.min, node.extent, node.kind, body, node.annotations)
+
+
+def _under(conditions: list[PrimExpr], body: Stmt) -> Stmt:
+    for condition in reversed(conditions):
+        body = s.IfThenElse(condition, body)
+    return body

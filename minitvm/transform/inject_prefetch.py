@@ -1,0 +1,148 @@
+"""Elements that a later iteration will read are asked for early."""
+
+from __future__ import annotations
+
+from minitvm.arith.atoms import structural_key
+from minitvm.arith.prover import Prover
+from minitvm.runtime.dtype import INT32
+from minitvm.runtime.errors import CompileError
+from minitvm.tir import expr as e
+from minitvm.tir import stmt as s
+from minitvm.tir.expr import Buffer, BufferLoad, Call, PrimExpr, Var, const
+from minitvm.tir.functor import Mutator, children, free_vars, substitute, walk_once
+from minitvm.tir.stmt import Evaluate, For, ForKind, PrimFunc, Stmt, seq, with_body
+
+SCOPE = "prefetch_scope"
+LINE_BYTES = 64  # of a cache line, on every target
+
+
+def inject_prefetch(func: PrimFunc) -> PrimFunc:
+    """``AttrStmt(buffer, "prefetch_scope", offset, loop)`` becomes, in each iteration of the loop,
+    requests for what the iteration `offset` further on reads of the buffer.
+
+    Before::
+
+        # attr A.prefetch_scope = 2
+        for i in range(n):
+            for j in range(64):
+                B[i, j] = A[i, j]
+
+    After::
+
+        for i in range(n):
+            for j in range(4):
+                prefetch(A[i + 2, j * 16])
+            for j in range(64):
+                B[i, j] = A[i, j]
+
+    One request is made for each cache line along the last dimension. A request changes nothing and
+    never fails, also where it lies outside of the buffer; ``prefetch`` does not read its operand.
+    Elements whose place depends on data are left out.
+
+    Raises
+    ------
+    CompileError
+        When the attribute is not around a loop.
+    """
+    data = {each.var for each in walk_once(func.body) if isinstance(each, s.LetStmt | e.Let)}
+    return with_body(func, _Inject(data).stmt(func.body))
+
+
+class _Inject(Mutator):
+    def __init__(self, data: set[Var]) -> None:
+        super().__init__()
+        self._data = data
+
+    def expr(self, node: PrimExpr) -> PrimExpr:
+        return node
+
+    def visit_AttrStmt(self, node: s.AttrStmt) -> Stmt:
+        made: s.AttrStmt = self.descend(node)
+        if made.attr_key != SCOPE:
+            return made
+        return self._ahead(made.node, made.value, made.body)
+
+    def _ahead(self, buffer: Buffer, offset: PrimExpr, node: Stmt) -> Stmt:
+        if isinstance(node, s.AttrStmt):
+            body = self._ahead(buffer, offset, node.body)
+            return s.AttrStmt(node.node, node.attr_key, node.value, body)
+        if not isinstance(node, For):
+            raise CompileError(
+                f"prefetch of {buffer.name}: expected a loop, found {type(node).__name__}: "
+                "prefetch at the variable of a loop of the stage"
+            )
+        requests = _Requests(buffer, self._data)
+        requests.gather(node.body, ())
+        var = node.loop_var
+        ahead = substitute(seq(*requests.made), {var: var + e.cast(var.dtype, offset)})
+        body = seq(ahead, node.body)
+        return For(var, node.min, node.extent, node.kind, body, node.annotations)
+
+
+class _Requests:
+    """The requests for what a statement reads of a buffer."""
+
+    def __init__(self, buffer: Buffer, data: set[Var]) -> None:
+        self.made: list[Stmt] = []
+        self._buffer = buffer
+        self._data = data
+        self._seen: set[object] = set()
+
+    def gather(self, node: Stmt, loops: tuple[For, ...]) -> None:
+        inside = (*loops, node) if isinstance(node, For) else loops
+        for child in children(node):
+            if isinstance(child, Stmt):
+                self.gather(child, inside)
+                continue
+            for each in walk_once(child):
+                if isinstance(each, BufferLoad) and each.buffer is self._buffer:
+                    self._request(each, loops)
+
+    def _request(self, load: BufferLoad, loops: tuple[For, ...]) -> None:
+        key = structural_key(load.indices)
+        if key in self._seen or any(index.dtype.lanes > 1 for index in load.indices):
+            return
+        self._seen.add(key)
+        used: list[For] = []
+        needed = _variables(*load.indices)
+        for loop in reversed(loops):
+            if loop.loop_var in needed:
+                used.append(loop)
+                needed = needed | _variables(loop.min, loop.extent)
+        expressions = [*load.indices, *(x for loop in used for x in (loop.min, loop.extent))]
+        if needed & self._data or any(
+            isinstance(each, BufferLoad | Call) for each in walk_once(*expressions)
+        ):
+            return
+        body: Stmt = Evaluate(Call(INT32, "prefetch", (load,)))
+        for loop in used:
+            body = self._loop(loop, load, body)
+        self.made.append(body)
+
+    def _loop(self, loop: For, load: BufferLoad, body: Stmt) -> Stmt:
+        """`body` for each value of a loop, or for one in each cache line."""
+        var = loop.loop_var
+        count = LINE_BYTES // self._buffer.dtype.itemsize
+        if count < 2 or not _walks_along(var, load):
+            return For(var, loop.min, loop.extent, ForKind.SERIAL, body)
+        line = const(count, var.dtype)
+        lines = e.floordiv(loop.extent + (line - const(1, var.dtype)), line)
+        body = substitute(body, {var: loop.min + var * line})
+        return For(var, const(0, var.dtype), lines, ForKind.SERIAL, body)
+
+
+def _variables(*nodes: PrimExpr) -> set[Var]:
+    return {var for node in nodes for var in free_vars(node)}
+
+
+def _walks_along(var: Var, load: BufferLoad) -> bool:
+    """Whether neighbouring values of `var` read neighbouring elements."""
+    *outer, last = load.indices or (const(0),)
+    if load.buffer.strides and e.const_int(load.buffer.strides[-1]) != 1:
+        return False
+    if any(var in _variables(index) for index in outer):
+        return False
+    form = Prover().affine(last)
+    return form.terms.get(var) == 1 and not any(
+        atom is not var and var in _variables(atom) for atom in form.terms
+    )

@@ -1,0 +1,201 @@
+"""PassContext: how the pipeline runs, and what it shows of itself."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol, final
+
+from minitvm.runtime.errors import CompileError
+from minitvm.runtime.record import record
+from minitvm.tir.stmt import PrimFunc
+from minitvm.tir.verify import verify
+from minitvm.transform.pass_config import parse_config
+
+Pass = tuple[str, Callable[[PrimFunc], PrimFunc]]
+
+# What `print_after` calls the program before the first pass.
+FIRST_STAGE = "schedule_ops"
+
+
+def added_pass(transform: Callable[[PrimFunc], PrimFunc]) -> Pass:
+    """A pass of the user's, from ``tir.add_lower_pass``."""
+    name = getattr(transform, "__name__", type(transform).__name__)
+
+    def checked(func: PrimFunc) -> PrimFunc:
+        made = transform(func)
+        if not isinstance(made, PrimFunc):
+            raise CompileError(
+                f"pass {name}: expected a PrimFunc as its result, got {type(made).__name__}: "
+                "return the function itself where there is nothing to change"
+            )
+        return made
+
+    return name, checked
+
+
+class Instrument(Protocol):
+    """Watches the passes of a context, under the names of classic ``PassInstrument``.
+
+    ``info.name`` is that of a pass, `func` the program before or after it.
+    """
+
+    def run_before_pass(self, func: PrimFunc, info: PassInfo) -> None: ...
+
+    def run_after_pass(self, func: PrimFunc, info: PassInfo) -> None: ...
+
+
+@final
+@record()
+class PassInfo:
+    """What an instrument is told of a pass."""
+
+    name: str
+
+
+@final
+class PassContext:
+    """Options of the pipeline for everything that is lowered in its ``with`` block.
+
+    Parameters
+    ----------
+    opt_level
+        Classic; kept, and changes nothing.
+    instruments
+        Objects with the methods of :class:`Instrument`, called around each pass.
+    config
+        Options by their classic names, such as ``{"tir.UnrollLoop": {"auto_max_step": 16}}``;
+        unknown names and values of another type are refused. docs/pipeline.md lists them.
+    disabled_pass
+        Names of passes to leave out, for looking at what they do. ``check_bounds`` can't be.
+    print_after
+        Names of passes after which the program is printed to standard error, ``"schedule_ops"``
+        for the loops before the first pass; True for all.
+    verify_each
+        Whether the program is verified after each pass.
+
+    Attributes
+    ----------
+    timings
+        Seconds spent in each pass so far, by name.
+
+    >>> from minitvm import te
+    >>> from minitvm.lowering.lower import lower
+    >>> A = te.placeholder((4,), name="A")
+    >>> B = te.compute((4,), lambda i: A[i] + 1.0, name="B")
+    >>> with PassContext(verify_each=True) as context:
+    ...     _ = lower(te.create_schedule(B.op), [A, B])
+    >>> "simplify" in context.timings
+    True
+    """
+
+    def __init__(
+        self,
+        opt_level: int = 2,
+        required_pass: Sequence[str] | None = None,
+        disabled_pass: Sequence[str] | None = None,
+        instruments: Sequence[Instrument] | None = None,
+        config: Mapping[str, Any] | None = None,
+        *,
+        print_after: Collection[str] | bool = (),
+        verify_each: bool = False,
+    ) -> None:
+        self.opt_level = opt_level
+        self.config = parse_config(config or {})
+        self._instruments = tuple(instruments or ())
+        self.disabled_pass = tuple(disabled_pass or ())
+        self.verify_each = verify_each
+        self.timings: dict[str, float] = {}
+        self._print_after = print_after
+        if "check_bounds" in self.disabled_pass:
+            raise CompileError("PassContext: check_bounds is what makes a kernel safe: it stays")
+
+    @staticmethod
+    def current() -> PassContext:
+        """The context of the innermost ``with``, or one with every default."""
+        stack = _stack()
+        return stack[-1] if stack else PassContext()
+
+    def __enter__(self) -> PassContext:
+        _stack().append(self)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        _stack().pop()
+
+    def run(self, passes: Sequence[Pass], func: PrimFunc) -> PrimFunc:
+        """`func` after all passes that are not left out."""
+        self._check_names(passes)
+        self._look(FIRST_STAGE, func)
+        for name, transform in passes:
+            if name in self.disabled_pass:
+                continue
+            for each in self._instruments:
+                each.run_before_pass(func, PassInfo(name))
+            with self.timed(name):
+                func = transform(func)
+            for each in self._instruments:
+                each.run_after_pass(func, PassInfo(name))
+            self._look(name, func)
+        return func
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Adds the seconds of the block to the timings."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.timings[name] = self.timings.get(name, 0.0) + time.perf_counter() - start
+
+    def _look(self, stage: str, func: PrimFunc) -> None:
+        """Verifies and prints a program where that is asked for."""
+        if self.verify_each:
+            verify(func)
+        asked = self._print_after
+        if asked is True or (asked and stage in asked):
+            print(f"# after {stage}\n{func}\n", file=sys.stderr)
+
+    def render(self) -> str:
+        """The timings as a table.
+
+        >>> context = PassContext()
+        >>> context.timings.update(simplify=0.003, check_bounds=0.001)
+        >>> print(context.render())
+        pass            ms  share
+        simplify      3.00   75 %
+        check_bounds  1.00   25 %
+        all           4.00  100 %
+        """
+        total = sum(self.timings.values())
+        rows = [(name, f"{1000 * seconds:.2f}", f"{round(100 * seconds / (total or 1))} %")
+                for name, seconds in (*self.timings.items(), ("all", total))]  # fmt: skip
+        rows.insert(0, ("pass", "ms", "share"))
+        widths = [max(len(row[column]) for row in rows) for column in range(3)]
+        lines = [
+            f"{name:<{widths[0]}}  {ms:>{widths[1]}}  {share:>{widths[2]}}"
+            for name, ms, share in rows
+        ]
+        return "\n".join(lines)
+
+    def _check_names(self, passes: Sequence[Pass]) -> None:
+        known = [FIRST_STAGE, *(name for name, _ in passes)]
+        asked = () if isinstance(self._print_after, bool) else self._print_after
+        for name in (*self.disabled_pass, *asked):
+            if name not in known:
+                raise CompileError(
+                    f"PassContext: expected a pass among {', '.join(known)}, got {name!r}"
+                )
+
+
+_contexts = threading.local()
+
+
+def _stack() -> list[PassContext]:
+    if not hasattr(_contexts, "stack"):
+        _contexts.stack = []
+    stack: list[PassContext] = _contexts.stack
+    return stack

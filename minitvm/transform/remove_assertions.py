@@ -1,0 +1,33 @@
+"""A program without the assertions that it makes itself."""
+
+from __future__ import annotations
+
+from minitvm.tir import stmt as s
+from minitvm.tir.expr import PrimExpr
+from minitvm.tir.functor import Mutator
+from minitvm.tir.stmt import PrimFunc, Stmt, with_body
+
+
+def remove_assertions(func: PrimFunc) -> PrimFunc:
+    """What the program asserts is taken for granted (``tir.disable_assert``).
+
+    Before::
+
+        assert n > 0, "expected rows"
+        B[0] = A[0]
+
+    After::
+
+        B[0] = A[0]
+
+    It runs before ``check_bounds``, whose own checks stay.
+    """
+    return with_body(func, _Remove().stmt(func.body))
+
+
+class _Remove(Mutator):
+    def expr(self, node: PrimExpr) -> PrimExpr:
+        return node
+
+    def visit_AssertStmt(self, node: s.AssertStmt) -> Stmt:
+        return self.stmt(node.body)

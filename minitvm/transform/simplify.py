@@ -1,0 +1,180 @@
+"""Simplifies expressions where they stand, and the statements around them."""
+
+from __future__ import annotations
+
+from minitvm.arith.atoms import is_pure
+from minitvm.arith.effects import is_stable
+from minitvm.arith.prover import Prover
+from minitvm.arith.simplify import (
+    Simplifier,
+    constant_in_all_lanes,
+    is_constant,
+    is_trivial,
+)
+from minitvm.tir import expr as e
+from minitvm.tir import stmt as s
+from minitvm.tir.expr import IntImm, PrimExpr
+from minitvm.tir.functor import substitute
+from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, with_body
+
+_NOTHING = s.SeqStmt(())
+
+
+def simplify(func: PrimFunc, keep_trivial_loops: bool = False) -> PrimFunc:
+    """Uses the ranges of loops, the conditions on the way and the bindings of names.
+
+    Before::
+
+        for i in range(4):
+            for j in range(1):
+                if i * 4 + j < 16:
+                    B[(i * 4 + j) // 4] = A[i + 0]
+
+    After::
+
+        for i in range(4):
+            B[i] = A[i]
+
+    Conditions that are known are decided, loops that run once become their body and loops that
+    never run disappear, as do empty statements; a name for a constant or another name is replaced
+    by it. A function in which nothing changes comes back as the same object. With
+    `keep_trivial_loops` a loop that runs once stays a loop.
+    """
+    prover = Prover()
+    prover.bind_sizes(func.buffer_map.values())
+    body = _SimplifyStmts(prover, keep_trivial_loops).stmt(func.body)
+    return with_body(func, body)
+
+
+class _SimplifyStmts(Simplifier):
+    """Goes down the statements; the base class simplifies their expressions."""
+
+    def __init__(self, prover: Prover, keep_trivial_loops: bool) -> None:
+        super().__init__(prover)
+        self._keep = keep_trivial_loops
+
+    def visit_For(self, node: s.For) -> Stmt:
+        low, extent = self.expr(node.min), self.expr(node.extent)
+        if self._prover.proves(-self._prover.affine(extent)):
+            calls = [s.Evaluate(each) for each in (low, extent) if not is_pure(each)]
+            return s.seq(*calls)
+        keep = (
+            self._keep
+            or node.kind == ForKind.THREAD_BINDING
+            or bool(node.annotations.keys() - {s.INDEPENDENT})
+        )
+        if e.const_int(extent) == 1 and not keep:
+            return self._run_once(node, low)
+        with self.inside() as prover:
+            if is_stable(low, node.body) and is_stable(extent, node.body):
+                prover.bind_loop(node.loop_var, low, extent)
+            else:
+                prover.bind_unknown(node.loop_var)
+            body = self.stmt(node.body)
+        if _is_nothing(body) and is_pure(low) and is_pure(extent):
+            return _NOTHING
+        if low is node.min and extent is node.extent and body is node.body:
+            return node
+        return s.For(node.loop_var, low, extent, node.kind, body, node.annotations)
+
+    def _run_once(self, node: s.For, low: PrimExpr) -> Stmt:
+        value = e.cast(node.loop_var.dtype, low)
+        if is_stable(value, node.body):
+            return self.stmt(substitute(node.body, {node.loop_var: value}))
+        return self.stmt(s.LetStmt(node.loop_var, value, node.body))
+
+    def visit_BufferStore(self, node: s.BufferStore) -> Stmt:
+        made: s.BufferStore = self.descend(node)
+        if made.predicate is None or (known := constant_in_all_lanes(made.predicate)) is None:
+            return made
+        if known:
+            return s.BufferStore(made.buffer, made.value, made.indices)
+        return _NOTHING if is_pure(made.value) else s.Evaluate(made.value)
+
+    def visit_While(self, node: s.While) -> Stmt:
+        condition = self.expr(node.condition)
+        if isinstance(condition, IntImm) and not condition.value:
+            return _NOTHING
+        body = self._under(condition, node.body)
+        return node if _same(node, condition, body) else s.While(condition, body)
+
+    def visit_IfThenElse(self, node: s.IfThenElse) -> Stmt:
+        condition = self.expr(node.condition)
+        if isinstance(condition, IntImm):
+            chosen = node.then_case if condition.value else node.else_case
+            return _NOTHING if chosen is None else self.stmt(chosen)
+        then_case = self._under(condition, node.then_case)
+        otherwise = self.expr(e.logical_not(condition))
+        else_case = None
+        if node.else_case is not None:
+            else_case = self._under(otherwise, node.else_case)
+            else_case = None if _is_nothing(else_case) else else_case
+        if _is_nothing(then_case):
+            if else_case is not None:
+                return s.IfThenElse(otherwise, else_case)
+            return _NOTHING if is_pure(condition) else s.Evaluate(condition)
+        if (
+            condition is node.condition
+            and then_case is node.then_case
+            and else_case is node.else_case
+        ):
+            return node
+        return s.IfThenElse(condition, then_case, else_case)
+
+    def _under(self, condition: PrimExpr, body: Stmt) -> Stmt:
+        """`body` simplified where `condition` held at its start."""
+        with self.inside() as prover:
+            if is_stable(condition, body):
+                prover.assume(condition)
+            return self.stmt(body)
+
+    def visit_AssertStmt(self, node: s.AssertStmt) -> Stmt:
+        condition = self.expr(node.condition)
+        if isinstance(condition, IntImm) and condition.value:
+            return self.stmt(node.body)
+        body = self._under(condition, node.body)
+        values = tuple(map(self.expr, node.values))
+        if _same(node, condition, body) and all(map(PrimExpr.same_as, values, node.values)):
+            return node
+        return s.AssertStmt(condition, node.message, body, values, node.kind)
+
+    def visit_LetStmt(self, node: s.LetStmt) -> Stmt:
+        value = self.expr(node.value)
+        if is_trivial(value):
+            return self.stmt(substitute(node.body, {node.var: value}))
+        with self.inside() as prover:
+            if is_stable(value, node.body):
+                prover.bind(node.var, value)
+            else:
+                prover.bind_data(node.var)
+            body = self.stmt(node.body)
+        if _is_nothing(body) and is_pure(value):
+            return _NOTHING
+        if value is node.value and body is node.body:
+            return node
+        return s.LetStmt(node.var, value, body)
+
+    def visit_SeqStmt(self, node: s.SeqStmt) -> Stmt:
+        made = [self.stmt(each) for each in node.seq]
+        flat = len(made) != 1 and not any(isinstance(each, s.SeqStmt) for each in made)
+        return node if flat and all(map(Stmt.same_as, made, node.seq)) else s.seq(*made)
+
+    def visit_Evaluate(self, node: s.Evaluate) -> Stmt:
+        value = self.expr(node.value)
+        if is_constant(value):
+            return _NOTHING
+        return node if value is node.value else s.Evaluate(value)
+
+    def _around(self, node: s.Allocate | s.AttrStmt) -> Stmt:
+        made: s.Allocate | s.AttrStmt = self.descend(node)
+        return _NOTHING if _is_nothing(made.body) else made
+
+    visit_Allocate = visit_AttrStmt = _around
+
+
+def _is_nothing(node: Stmt) -> bool:
+    return isinstance(node, s.SeqStmt) and not node.seq
+
+
+def _same(node: s.While | s.AssertStmt, condition: PrimExpr, body: Stmt) -> bool:
+    return condition is node.condition and body is node.body

@@ -1,0 +1,786 @@
+"""Vectorized loops become vector code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast, final
+
+from minitvm.arith.effects import is_stable
+from minitvm.arith.prover import Prover
+from minitvm.runtime.dtype import BOOL, HANDLE, INT32, INT64, DType
+from minitvm.runtime.errors import CompileError
+from minitvm.tir import expr as e
+from minitvm.tir import stmt as s
+from minitvm.tir.expr import Buffer, BufferLoad, Call, PrimExpr, Range, Var
+from minitvm.tir.functor import Mutator, rebuild, substitute, walk_once
+from minitvm.tir.op import is_likely
+from minitvm.tir.scalars import INTRINSICS
+from minitvm.tir.stmt import BufferStore, ForKind, PrimFunc, Stmt, with_body
+from minitvm.transform.lane_dependence import Fold, LaneDependence
+
+# A loop of more iterations becomes a loop over vectors of this many.
+MAX_LANES = 64
+# The narrowest vectors that others are put together from.
+_LEAST_STRIP = 4
+# So many are unrolled: an accumulator stays in registers only where its indices are constant.
+_FEW_STRIPS = 6
+
+
+def vectorize_loops(func: PrimFunc) -> PrimFunc:
+    """Iterations of a vectorized loop become the lanes of vectors.
+
+    Before::
+
+        for i in range((n + 15) // 16):
+            for j in vectorized(16):
+                if likely(i * 16 + j < n):
+                    B[i * 16 + j] = A[i * 16 + j] * x
+
+    After::
+
+        for i in range((n + 15) // 16):
+            mask = ramp(0, 1, 16) < broadcast(int32(min(max(n - i * 16, -1), 17)), 16)
+            B[ramp(i * 16, 1, 16), where=mask] = (
+                A[ramp(i * 16, 1, 16), where=mask] * broadcast(x, 16)
+            )
+
+    Conditions that differ between lanes become predicates of the accesses under them. A ``likely``
+    guard does not concern accesses to a ``padded_buffer``. A reduction over the lanes becomes a
+    fold of a vector (``vector_reduce_add``). A buffer allocated inside gets a dimension of lanes.
+    A failing assertion is reported for the first lane in which it fails, before any lane goes on.
+
+    A loop whose vector form would have to do lane after lane what it does becomes a serial one:
+    with calls out of the program, another vectorized or parallel loop, vectors, or a ``while``
+    inside, or an inner loop whose bounds differ between lanes.
+
+    Raises
+    ------
+    CompileError
+        When the extent of a vectorized loop is not constant, or when iterations may depend on each
+        other (:mod:`minitvm.transform.lane_dependence`).
+    """
+    loops = [each for each in walk_once(func.body) if _is_vectorized(each)]
+    if not loops:
+        return func
+    for loop in loops:
+        assert isinstance(loop, s.For)
+        if e.const_int(loop.extent) is None:
+            raise CompileError(
+                f"{func.name}: loop {loop.loop_var.name}: expected a constant extent to vectorize, "
+                f"got {loop.extent}: split it by a constant and vectorize the inner loop"
+            )
+    return with_body(func, _Loops(func).stmt(func.body))
+
+
+def _is_vectorized(node: object) -> bool:
+    return isinstance(node, s.For) and node.kind == ForKind.VECTORIZED
+
+
+class _Loops(Mutator):
+    """Goes down to the vectorized loops, knowing what holds there; inner ones first."""
+
+    def __init__(self, func: PrimFunc) -> None:
+        super().__init__()
+        self._name = func.name
+        self._prover = Prover()
+        self._padded: frozenset[Buffer] = frozenset()
+        self._prover.bind_sizes(func.buffer_map.values())
+
+    def expr(self, node: PrimExpr) -> PrimExpr:
+        return node
+
+    def visit_For(self, node: s.For) -> Stmt:
+        if node.kind == ForKind.VECTORIZED:
+            return self._vectorized(_narrowed(node))
+        with self._prover.scope():
+            self._bind_loop(node)
+            return cast(Stmt, self.descend(node))
+
+    def _bind_loop(self, node: s.For) -> None:
+        if is_stable(node.min, node.body) and is_stable(node.extent, node.body):
+            self._prover.bind(node.loop_var, Range.from_min_extent(node.min, node.extent))
+
+    def visit_LetStmt(self, node: s.LetStmt) -> Stmt:
+        if node.value.dtype.lanes > 1:  # of vectors nothing is known
+            return cast(Stmt, self.descend(node))
+        with self._prover.scope():
+            if is_stable(node.value, node.body):
+                self._prover.bind(node.var, node.value)
+            else:
+                self._prover.bind_data(node.var)
+            return cast(Stmt, self.descend(node))
+
+    def visit_IfThenElse(self, node: s.IfThenElse) -> Stmt:
+        then_case = self._under(node.condition, node.then_case)
+        else_case = node.else_case
+        if else_case is not None:
+            else_case = self._under(e.logical_not(node.condition), else_case)
+        if then_case is node.then_case and else_case is node.else_case:
+            return node
+        return s.IfThenElse(node.condition, then_case, else_case)
+
+    def _under(self, condition: PrimExpr, body: Stmt) -> Stmt:
+        with self._prover.scope():
+            if is_stable(condition, body):
+                self._prover.assume(condition)
+            return self.stmt(body)
+
+    def visit_AssertStmt(self, node: s.AssertStmt) -> Stmt:
+        return cast(Stmt, rebuild(node, {"body": self._under(node.condition, node.body)}))
+
+    def visit_AttrStmt(self, node: s.AttrStmt) -> Stmt:
+        outside = self._padded
+        if node.attr_key == "padded_buffer":
+            self._padded = outside | {node.node}
+        made = self.descend(node)
+        self._padded = outside
+        return cast(Stmt, made)
+
+    def _vectorized(self, node: s.For) -> Stmt:
+        lanes = e.const_int(node.extent)
+        assert lanes is not None
+        if lanes <= 0:
+            return s.seq()
+        if lanes == 1:
+            return self.stmt(s.LetStmt(node.loop_var, node.min, node.body))
+        if _must_stay_serial(node.body):
+            return self.stmt(_serial(node))
+        if not is_stable(node.min, node.body):  # it is read once, before the first iteration
+            begin = Var(f"{node.loop_var.name}_begin", node.loop_var.dtype)
+            rest = rebuild(node, {"min": begin})
+            return self.stmt(s.LetStmt(begin, node.min, rest))
+        width = min(MAX_LANES, _natural_width(lanes))
+        if width < lanes:
+            return self.stmt(_strips(node, lanes, width))
+        with self._prover.scope():
+            self._bind_loop(node)
+            if node.annotations.get(s.INDEPENDENT):
+                try:
+                    return _Lanes(node, self._prover, self._padded, {}).body()
+                except _StaysSerial:
+                    return self.stmt(_serial(node))
+            where = f"{self._name}: loop {node.loop_var.name} (vectorized)"
+            dependence = LaneDependence(where, node, self._prover, self._padded)
+            try:
+                made = _Lanes(node, self._prover, self._padded, dependence.folds).body()
+            except _StaysSerial:
+                return self.stmt(_serial(node))
+            dependence.check()
+            return made
+
+
+def _serial(node: s.For) -> s.For:
+    return s.For(node.loop_var, node.min, node.extent, ForKind.SERIAL, node.body, node.annotations)
+
+
+def _natural_width(lanes: int) -> int:
+    """The lanes of a vector that a machine has no trouble with: a power of two, if there is one
+    that `lanes` is a small multiple of."""
+    power = lanes & -lanes
+    return power if _LEAST_STRIP <= power < lanes <= _FEW_STRIPS * power else lanes
+
+
+def _narrowed(node: s.For) -> s.For:
+    """A loop without the lanes that a ``likely`` guard excludes from all of it, as far as the rest
+    is a power of two, and still a vector: what is left at the end of a row need not be as wide as a
+    tile."""
+    lanes, body = e.const_int(node.extent), node.body
+    around: list[s.AttrStmt] = []
+    while isinstance(body, s.AttrStmt):
+        around.append(body)
+        body = body.body
+    if lanes is None or not isinstance(body, s.IfThenElse) or body.else_case is not None:
+        return node
+    used = _lanes_below(body.condition, node)
+    if used is None or used < 1:
+        return node
+    width = 1 << max(1, (used - 1).bit_length())
+    if width >= lanes:
+        return node
+    kept: Stmt = body.then_case if width == used else body
+    for attr in reversed(around):
+        kept = cast(Stmt, rebuild(attr, {"body": kept}))
+    return cast(s.For, rebuild(node, {"extent": e.const(width, node.extent.dtype), "body": kept}))
+
+
+def _lanes_below(condition: PrimExpr, node: s.For) -> int | None:
+    """The lanes, from the first on, in which ``likely(loop_var < constant)`` holds."""
+    if not is_likely(condition) or not isinstance(condition, Call):
+        return None
+    guard, begin = condition.args[0], e.const_int(node.min)
+    if not isinstance(guard, e.LT) or guard.a is not node.loop_var or begin is None:
+        return None
+    end = e.const_int(guard.b)
+    return None if end is None else end - begin
+
+
+def _strips(node: s.For, lanes: int, width: int) -> Stmt:
+    """A loop over vectors of `width` lanes, and one vector of what remains."""
+    var, dtype = node.loop_var, node.loop_var.dtype
+    count, rest = divmod(lanes, width)
+
+    def strip(begin: PrimExpr, width: int) -> Stmt:
+        lane = Var(var.name, dtype, axis=var.axis)
+        body = substitute(node.body, {var: lane})
+        extent = e.const(width, dtype)
+        return s.For(lane, begin, extent, ForKind.VECTORIZED, body, node.annotations)
+
+    strip_var = Var(f"{var.name}_strip", dtype)
+    first = strip(node.min + strip_var * e.const(width, dtype), width)
+    kind = ForKind.UNROLLED if count <= _FEW_STRIPS else ForKind.SERIAL
+    made: Stmt = s.For(strip_var, e.const(0, dtype), e.const(count, dtype), kind, first)
+    if rest:
+        made = s.seq(made, strip(node.min + e.const(count * width, dtype), rest))
+    return made
+
+
+def _must_stay_serial(body: Stmt) -> bool:
+    return any(map(_is_only_serial, walk_once(body)))
+
+
+def _is_only_serial(node: Any) -> bool:
+    """Whether a node has no form in lanes: what it does is done lane after lane."""
+    if isinstance(node, Call) and node.op not in INTRINSICS and node.op not in _LANEWISE:
+        return True
+    if isinstance(node, s.For):
+        return node.kind not in (ForKind.SERIAL, ForKind.UNROLLED)
+    if isinstance(node, BufferLoad | BufferStore) and node.buffer.dtype.lanes > 1:
+        return True
+    return isinstance(node, s.While) or (isinstance(node, PrimExpr) and node.dtype.lanes > 1)
+
+
+_LANEWISE = ("if_then_else", "likely", "reinterpret", "isnullptr")
+
+
+class _StaysSerial(Exception):
+    """Found on the way: the loop's vector form would do lane after lane what it does."""
+
+
+@final
+@dataclass(slots=True)
+class _Region:
+    """Where some lanes are off: `mask` says which are on, `firm` the same without the ``likely``
+    guards; None for all. They are `conditions`, as far as these are scalar. `is_reached` says that
+    one lane at least is on.
+
+    `needs_a_lane` is set where something is done once for all lanes, which is wrong for none.
+    """
+
+    mask: PrimExpr | None = None
+    firm: PrimExpr | None = None
+    conditions: tuple[PrimExpr, ...] = ()
+    is_reached: bool = True
+    needs_a_lane: bool = False
+
+
+class _Lanes(Mutator):
+    """Rewrites the body of one loop. What is the same in every lane stays a scalar, what is not
+    becomes a vector; the two meet in a Broadcast."""
+
+    def __init__(
+        self,
+        loop: s.For,
+        prover: Prover,
+        padded: frozenset[Buffer],
+        folds: dict[BufferStore, Fold],
+    ) -> None:
+        super().__init__()
+        self._loop = loop
+        self._prover = prover
+        self._padded = padded
+        self._folds = folds
+        lanes = e.const_int(loop.extent)
+        assert lanes is not None
+        self._lanes = lanes
+        one = e.const(1, loop.loop_var.dtype)
+        self._vectors: dict[Var, PrimExpr] = {loop.loop_var: e.Ramp(loop.min, one, lanes)}
+        self._private: dict[Buffer, Buffer] = {}
+        self._region = _Region()
+
+    def body(self) -> Stmt:
+        """The vector form of the loop."""
+        return self.stmt(self._loop.body)
+
+    @contextmanager
+    def _apart(self) -> Iterator[None]:
+        """Where an expression may become another than outside."""
+        outside, self._made = self._made, {}
+        try:
+            yield
+        finally:
+            self._made = outside
+
+    @contextmanager
+    def _binding(self, var: Var, made: Var) -> Iterator[None]:
+        """Where `made` stands for `var`."""
+        outside, self._vectors = self._vectors, {**self._vectors, var: made}
+        try:
+            with self._apart():
+                yield
+        finally:
+            self._vectors = outside
+
+    @contextmanager
+    def _in(self, region: _Region) -> Iterator[None]:
+        outside, self._region = self._region, region
+        try:
+            with self._apart():
+                yield
+        finally:
+            self._region = outside
+
+    def _is_vector(self, node: PrimExpr) -> bool:
+        return node.dtype.lanes > 1
+
+    def _vector(self, node: PrimExpr) -> PrimExpr:
+        return node if self._is_vector(node) else e.Broadcast(node, self._lanes)
+
+    def _wide(self, dtype: DType) -> DType:
+        return dtype.with_lanes(self._lanes)
+
+    # -- Expressions ------------------------------------------------------------------------------
+
+    def visit_Var(self, node: Var) -> PrimExpr:
+        return self._vectors.get(node, node)
+
+    def _operator(self, node: e.BinaryOp) -> PrimExpr:
+        a, b = self.expr(node.a), self.expr(node.b)
+        if not self._is_vector(a) and not self._is_vector(b):
+            return cast(PrimExpr, rebuild(node, {"a": a, "b": b}))
+        return cast(PrimExpr, rebuild(node, {"a": self._vector(a), "b": self._vector(b)}))
+
+    visit_Div = visit_Mod = visit_Min = visit_Max = visit_And = visit_Or = _operator
+
+    def _ring(self, node: e.Add | e.Sub | e.Mul) -> PrimExpr:
+        """Sums of progressions are progressions, modulo 2**bits, too."""
+        made = self._operator(node)
+        if not made.dtype.is_integral or not isinstance(made, e.Add | e.Sub | e.Mul):
+            return made
+        a, b = _progression(made.a), _progression(made.b)
+        if a is None or b is None:
+            return made
+        if isinstance(made, e.Mul):
+            if not _is_zero(a[1]) and not _is_zero(b[1]):
+                return made
+            (factor, _), (base, step) = (a, b) if _is_zero(a[1]) else (b, a)
+            return self._ramp(base * factor, step * factor)
+        if isinstance(made, e.Add):
+            return self._ramp(a[0] + b[0], a[1] + b[1])
+        return self._ramp(a[0] - b[0], a[1] - b[1])
+
+    visit_Add = visit_Sub = visit_Mul = _ring
+
+    def _ramp(self, base: PrimExpr, step: PrimExpr) -> PrimExpr:
+        return base if _is_zero(step) else e.Ramp(base, step, self._lanes)
+
+    def _division(self, node: e.FloorDiv | e.FloorMod) -> PrimExpr:
+        """Where all lanes have one quotient, that is a scalar and the remainders a progression."""
+        made = self._operator(node)
+        divisor = e.const_int(node.b)
+        if divisor is None or divisor <= 0 or not isinstance(made, e.FloorDiv | e.FloorMod):
+            return made
+        progression = _progression(made.a)
+        if progression is None:
+            return made
+        base, step = progression
+        if not self._has_one_quotient(node.a, base, divisor):
+            return made
+        if isinstance(made, e.FloorDiv):
+            return e.floordiv(base, node.b)
+        return self._ramp(e.floormod(base, node.b), step)
+
+    visit_FloorDiv = visit_FloorMod = _division
+
+    def _has_one_quotient(self, dividend: PrimExpr, first: PrimExpr, divisor: int) -> bool:
+        quotients = [
+            self._prover.affine(e.FloorDiv(each, e.const(divisor, each.dtype)))
+            for each in (dividend, first)
+        ]
+        difference = quotients[0] - quotients[1]
+        return self._prover.proves(difference, -difference)
+
+    def _comparison(self, node: e.Comparison) -> PrimExpr:
+        """Of index arithmetic, by the lane numbers: a comparison of narrow integers with a constant
+        vector, which is cheap whatever the width of the indices."""
+        made = self._operator(node)
+        if not isinstance(made, e.Comparison) or not self._is_vector(made):
+            return made
+        a, b = _progression(made.a), _progression(made.b)
+        if a is None or b is None or not self._is_index(node.a) or not self._is_index(node.b):
+            return made
+        if self._prover.can_prove(node):  # in every lane
+            return e.const(True)
+        step = e.const_int(a[1] - b[1])
+        if step is None:
+            return made
+        if step == 0:
+            return e.compare(type(made), a[0], b[0])
+        distance = e.cast(INT64, b[0]) - e.cast(INT64, a[0])  # step * lane (op) distance
+        last = step * (self._lanes - 1)
+        low, high = min(0, last) - 1, max(0, last) + 1
+        if low < INT32.min() or high > INT32.max() or not self._prover.is_exact(distance):
+            return made
+        known = e.const_int(distance)
+        if known is not None and not low < known < high:
+            return e.compare(type(made), e.const(0), e.const(min(max(known, low), high)))
+        if not self._prover.proves(self._prover.affine(distance) - low):
+            distance = e.maximum(distance, e.const(low))
+        clamped = e.cast(INT32, e.minimum(distance, e.const(high)))
+        ramp = e.Ramp(e.const(0), e.const(step), self._lanes)
+        return cast(PrimExpr, type(made)(ramp, e.Broadcast(clamped, self._lanes)))  # type: ignore[call-arg]  # the concrete class
+
+    visit_EQ = visit_NE = visit_LT = visit_LE = visit_GT = visit_GE = _comparison
+
+    def _is_index(self, node: PrimExpr) -> bool:
+        """Whether arithmetic on integers of `node` can't wrap."""
+        return (
+            node.dtype.is_int
+            and node.dtype.bits >= 32
+            and all(
+                self._prover.is_exact(each)
+                for each in walk_once(node)
+                if isinstance(each, e.Add | e.Sub | e.Mul)
+            )
+        )
+
+    def visit_Not(self, node: e.Not) -> PrimExpr:
+        return e.Not(self.expr(node.a))
+
+    def visit_Select(self, node: e.Select) -> PrimExpr:
+        condition = self.expr(node.condition)
+        a, b = self.expr(node.true_value), self.expr(node.false_value)
+        if any(map(self._is_vector, (condition, a, b))):
+            return e.Select(condition, self._vector(a), self._vector(b))
+        return e.Select(condition, a, b)
+
+    def visit_Cast(self, node: e.Cast) -> PrimExpr:
+        value = self.expr(node.value)
+        if not self._is_vector(value):
+            return e.Cast(node.dtype, value)
+        source, target = node.value.dtype, node.dtype
+        to_integer = target.is_integral and not target.is_bool
+        narrower = target.bits <= source.bits  # modulo a smaller power of 2 sums stay sums
+        if not isinstance(value, e.Ramp) or not to_integer:
+            return e.Cast(self._wide(target), value)
+        if narrower or self._is_progression(node.value, value):
+            return self._ramp(e.cast(target, value.base), e.cast(target, value.stride))
+        return e.Cast(self._wide(target), value)
+
+    def _is_progression(self, node: PrimExpr, lanes: e.Ramp) -> bool:
+        """Whether `node`, which becomes `lanes`, is one in numbers, with nothing that wraps."""
+        var, step = self._loop.loop_var, e.const_int(lanes.stride)
+        form = self._prover.affine(node)
+        others = [atom for atom in form.terms if atom is not var]
+        return (
+            node.dtype.is_int
+            and form.terms.get(var) == step
+            and not any(each is var for each in walk_once(*others))
+        )
+
+    def visit_Let(self, node: e.Let) -> PrimExpr:
+        value = self.expr(node.value)
+        var = Var(node.var.name, value.dtype) if self._is_vector(value) else node.var
+        with self._binding(node.var, var), self._prover.scope():
+            self._prover.bind(node.var, node.value)
+            return e.Let(var, value, self.expr(node.body))
+
+    def visit_BufferLoad(self, node: BufferLoad) -> PrimExpr:
+        indices = self._indices(node.buffer, node.indices)
+        where = None if node.predicate is None else self.expr(node.predicate)
+        buffer = self._private.get(node.buffer, node.buffer)
+        if any(map(self._is_vector, indices)):
+            return BufferLoad(buffer, indices, self._predicate(node.buffer, where))
+        if where is not None and self._is_vector(where):
+            where = self._some_lane(where)
+        self._once()
+        return BufferLoad(buffer, indices, where)
+
+    def _indices(self, buffer: Buffer, indices: tuple[PrimExpr, ...]) -> tuple[PrimExpr, ...]:
+        made = tuple(map(self.expr, indices))
+        if buffer not in self._private:
+            return made
+        return (*made, e.Ramp(e.const(0), e.const(1), self._lanes))
+
+    def _predicate(self, buffer: Buffer, own: PrimExpr | None) -> PrimExpr | None:
+        """Which lanes of an access are done, where it has a predicate of its own or not."""
+        region = self._region
+        return self._with(region.firm if buffer in self._padded else region.mask, own)
+
+    def _with(self, mask: PrimExpr | None, own: PrimExpr | None) -> PrimExpr | None:
+        if own is None or mask is None:
+            return mask if own is None else self._vector(own)
+        return e.And(mask, self._vector(own))
+
+    def _once(self) -> None:
+        """Something is done once for all lanes that are on."""
+        self._region.needs_a_lane = self._region.needs_a_lane or not self._region.is_reached
+
+    def _some_lane(self, mask: PrimExpr) -> PrimExpr:
+        return Call(BOOL, "vector_reduce_or", (e.const(False), mask))
+
+    def visit_Call(self, node: Call) -> PrimExpr:
+        if node.op == "if_then_else":
+            return self._lazy_choice(node)
+        args = tuple(map(self.expr, node.args))
+        if not any(map(self._is_vector, args)):
+            return Call(node.dtype, node.op, args)
+        if node.op == "isnullptr":
+            raise _StaysSerial
+        return Call(self._wide(node.dtype), node.op, tuple(map(self._vector, args)))
+
+    def _lazy_choice(self, node: Call) -> PrimExpr:
+        """Between lanes both values are computed, each reading only what its lanes read."""
+        condition, a, b = node.args
+        chosen = self.expr(condition)
+        if isinstance(chosen, e.IntImm):
+            return self.expr(a if chosen.value else b)
+        if not self._is_vector(chosen):
+            a, b = self.expr(a), self.expr(b)
+            if self._is_vector(a) or self._is_vector(b):
+                a, b = self._vector(a), self._vector(b)
+            return Call(a.dtype, node.op, (chosen, a, b))
+        values = [self._under(chosen, a), self._under(e.Not(chosen), b)]
+        return e.Select(chosen, *map(self._vector, values))
+
+    def _under(self, condition: PrimExpr, value: PrimExpr) -> PrimExpr:
+        """`value` computed in the lanes where `condition` holds."""
+        outside = self._region
+        region = _Region(
+            _both(outside.mask, condition), _both(outside.firm, condition), is_reached=False
+        )
+        with self._in(region):
+            made = self.expr(value)
+        if not region.needs_a_lane:
+            return made
+        assert region.mask is not None
+        zero = e.const(0, made.dtype)
+        return Call(made.dtype, "if_then_else", (self._some_lane(region.mask), made, zero))
+
+    # -- Statements -------------------------------------------------------------------------------
+
+    def visit_BufferStore(self, node: BufferStore) -> Stmt:
+        fold = self._folds.get(node)
+        if fold is not None:
+            return self._folded(node, fold)
+        value = self.expr(node.value)
+        indices = self._indices(node.buffer, node.indices)
+        where = None if node.predicate is None else self.expr(node.predicate)
+        buffer = self._private.get(node.buffer, node.buffer)
+        differs = any(map(self._is_vector, (*indices, value)))
+        if not differs and (where is None or not self._is_vector(where)):
+            self._once()
+            return BufferStore(buffer, value, indices, where)
+        if not indices:
+            raise _StaysSerial  # no index to make a vector of
+        predicate = self._predicate(node.buffer, where)
+        if not any(map(self._is_vector, indices)):  # one element, which the last lane leaves
+            indices = (*indices[:-1], self._vector(indices[-1]))
+            predicate = self._with(self._region.mask, where)
+        return BufferStore(buffer, self._vector(value), indices, predicate)
+
+    def _folded(self, node: BufferStore, fold: Fold) -> Stmt:
+        """``C[i] = C[i] + x`` for every lane: lanes that are off add nothing."""
+        lanes = self._vector(self.expr(fold.value))
+        mask = self._region.mask
+        if mask is not None:
+            neutral = _identity(fold.name, node.value.dtype)
+            lanes = e.Select(mask, lanes, e.Broadcast(neutral, self._lanes))
+        self._once()
+        start = self.expr(fold.load)
+        indices = tuple(map(self.expr, node.indices))
+        total = Call(node.value.dtype, fold.name, (start, lanes))
+        return BufferStore(node.buffer, total, indices)
+
+    def visit_LetStmt(self, node: s.LetStmt) -> Stmt:
+        value = self.expr(node.value)
+        var = Var(node.var.name, value.dtype) if self._is_vector(value) else node.var
+        with self._binding(node.var, var), self._prover.scope():
+            if is_stable(node.value, node.body):
+                self._prover.bind(node.var, node.value)
+            else:
+                self._prover.bind_data(node.var)
+            return s.LetStmt(var, value, self.stmt(node.body))
+
+    def visit_For(self, node: s.For) -> Stmt:
+        low, extent = self.expr(node.min), self.expr(node.extent)
+        if self._is_vector(low) or self._is_vector(extent):
+            raise _StaysSerial
+        with self._binding(node.loop_var, node.loop_var), self._prover.scope():
+            if is_stable(node.min, node.body) and is_stable(node.extent, node.body):
+                self._prover.bind(node.loop_var, Range.from_min_extent(node.min, node.extent))
+            body = self.stmt(node.body)
+        return s.For(node.loop_var, low, extent, node.kind, body, node.annotations)
+
+    def visit_IfThenElse(self, node: s.IfThenElse) -> Stmt:
+        condition, likely = node.condition, is_likely(node.condition)
+        if is_likely(condition):
+            (condition,) = condition.args
+        if isinstance(condition, e.And) and node.else_case is None:
+            return self.stmt(_nested(condition, likely, node.then_case))
+        made = self.expr(condition)
+        if self._is_vector(made):
+            return self._masked(node, condition, made, likely)
+        if isinstance(made, e.IntImm):
+            chosen = node.then_case if made.value else node.else_case
+            return s.seq() if chosen is None else self.stmt(chosen)
+        then_case = self._assuming(condition, node.then_case)
+        else_case = node.else_case
+        if else_case is not None:
+            else_case = self._assuming(e.logical_not(condition), else_case)
+        if likely:
+            made = Call(BOOL, "likely", (made,))
+        return s.IfThenElse(made, then_case, else_case)
+
+    def _assuming(self, condition: PrimExpr, body: Stmt) -> Stmt:
+        with self._apart(), self._prover.scope():
+            if is_stable(condition, body):
+                self._prover.assume(condition)
+            return self.stmt(body)
+
+    def _masked(
+        self, node: s.IfThenElse, condition: PrimExpr, made: PrimExpr, likely: bool
+    ) -> Stmt:
+        """Both cases, each in its lanes. The scalar `condition` holds in the lanes of `made`."""
+        holds = Var("mask", made.dtype)
+        then_case = self._in_lanes(holds, condition, likely, node.then_case)
+        if node.else_case is None:
+            return _named(holds, made, then_case)
+        otherwise = e.Not(holds)
+        else_case = self._in_lanes(otherwise, e.logical_not(condition), likely, node.else_case)
+        return _named(holds, made, s.seq(then_case, else_case))
+
+    def _in_lanes(self, holds: PrimExpr, condition: PrimExpr, likely: bool, body: Stmt) -> Stmt:
+        outside = self._region
+        mask = _both(outside.mask, holds)
+        if likely:
+            firm = outside.firm
+        else:
+            firm = mask if outside.firm is outside.mask else _both(outside.firm, holds)
+        name = mask if isinstance(mask, Var) else Var("mask", mask.dtype)  # computed once
+        conditions = (*outside.conditions, condition)
+        is_reached = outside.is_reached and self._is_reached(conditions)
+        region = _Region(name, name if firm is mask else firm, conditions, is_reached)
+        with self._in(region):
+            made = self.stmt(body)
+        if region.needs_a_lane:
+            made = s.IfThenElse(self._some_lane(name), made)
+        return made if name is mask else _named(name, mask, made)
+
+    def _is_reached(self, conditions: tuple[PrimExpr, ...]) -> bool:
+        """Whether `conditions` surely hold in the first lane, or in the last."""
+        var, low = self._loop.loop_var, self._loop.min
+        ends = (low, low + e.const(self._lanes - 1, var.dtype))
+        return any(
+            all(self._prover.can_prove(substitute(each, {var: end})) for each in conditions)
+            for end in ends
+        )
+
+    def visit_Allocate(self, node: s.Allocate) -> Stmt:
+        """A buffer of its own for each lane, next to those of the other lanes."""
+        buffer = node.buffer
+        shape = tuple(map(self.expr, buffer.shape))
+        plain = not buffer.strides and buffer.elem_offset is None and buffer.dtype.lanes == 1
+        if not plain or any(map(self._is_vector, shape)):
+            raise _StaysSerial
+        lanes = e.const(self._lanes, shape[0].dtype if shape else INT32)
+        made = Buffer(
+            Var(buffer.data.name, HANDLE), (*shape, lanes), buffer.dtype, buffer.name,
+            scope=buffer.scope, data_alignment=buffer.data_alignment,
+        )  # fmt: skip
+        outside, self._private = self._private, {**self._private, buffer: made}
+        try:
+            with self._apart():
+                return s.Allocate(made, self.stmt(node.body))
+        finally:
+            self._private = outside
+
+    def visit_AttrStmt(self, node: s.AttrStmt) -> Stmt:
+        value = self.expr(node.value)
+        if self._is_vector(value):
+            raise _StaysSerial
+        subject = node.node
+        outside = self._padded
+        if node.attr_key == "padded_buffer":
+            self._padded = outside | {subject}
+        if isinstance(subject, Buffer):
+            subject = self._private.get(subject, subject)
+        with self._apart():
+            body = self.stmt(node.body)
+        self._padded = outside
+        return s.AttrStmt(subject, node.attr_key, value, body)
+
+    def visit_AssertStmt(self, node: s.AssertStmt) -> Stmt:
+        condition = self.expr(node.condition)
+        values = tuple(map(self.expr, node.values))
+        mask = self._region.mask
+        if mask is not None:
+            condition = e.Or(self._vector(condition), e.Not(mask))
+            body = self.stmt(node.body)
+        else:
+            body = self._assuming(node.condition, node.body)
+        if not self._is_vector(condition):
+            values = tuple([self._lane(each, e.const(0)) for each in values])
+            return s.AssertStmt(condition, node.message, body, values, node.kind)
+        lane, holds = Var("lane", INT64), Var("holds", condition.dtype)
+        check: Stmt = s.AssertStmt(
+            self._lane(holds, lane), node.message, s.seq(),
+            tuple([self._lane(each, lane) for each in values]), node.kind,
+        )  # fmt: skip
+        lanes = e.const(self._lanes, INT64)
+        check = s.For(lane, e.const(0, INT64), lanes, ForKind.SERIAL, check)
+        everywhere = Call(BOOL, "vector_reduce_and", (e.const(True), holds))
+        return s.LetStmt(holds, condition, s.seq(s.IfThenElse(e.Not(everywhere), check), body))
+
+    def _lane(self, value: PrimExpr, lane: PrimExpr) -> PrimExpr:
+        if not self._is_vector(value):
+            return value
+        return Call(value.dtype.element, "vector_extract", (value, lane))
+
+
+def _progression(node: PrimExpr) -> tuple[PrimExpr, PrimExpr] | None:
+    """The first lane of an integer vector and the step between lanes, where there is one."""
+    if isinstance(node, e.Ramp):
+        return node.base, node.stride
+    if isinstance(node, e.Broadcast):
+        return node.value, e.const(0, node.value.dtype)
+    return None
+
+
+def _named(name: Var, value: PrimExpr, body: Stmt) -> Stmt:
+    """`body` where `name` is the value, if it uses it."""
+    used = any(each is name for each in walk_once(body))
+    return s.LetStmt(name, value, body) if used else body
+
+
+def _is_zero(value: PrimExpr) -> bool:
+    return e.const_int(value) == 0
+
+
+def _both(a: PrimExpr | None, b: PrimExpr) -> PrimExpr:
+    return b if a is None else e.And(a, b)
+
+
+def _nested(condition: e.And, likely: bool, body: Stmt) -> Stmt:
+    """``if a and b`` as two conditions, of which one may be the same in all lanes."""
+    for part in (condition.b, condition.a):
+        guard = Call(BOOL, "likely", (part,)) if likely and not is_likely(part) else part
+        body = s.IfThenElse(guard, body)
+    return body
+
+
+def _identity(name: str, dtype: DType) -> PrimExpr:
+    """The value that a fold does not notice."""
+    match name:
+        case "vector_reduce_add":
+            return e.const(-0.0 if dtype.is_float else 0, dtype)
+        case "vector_reduce_mul":
+            return e.const(1.0 if dtype.is_float else 1, dtype)
+        case "vector_reduce_min":
+            return e.const(float("inf") if dtype.is_float else dtype.max(), dtype)
+        case "vector_reduce_max":
+            return e.const(float("-inf") if dtype.is_float else dtype.min(), dtype)
+        case "vector_reduce_and":
+            return e.const(dtype.max() if not dtype.is_int else -1, dtype)
+    return e.const(0, dtype)

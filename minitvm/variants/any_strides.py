@@ -1,0 +1,104 @@
+"""The variant of a function that accepts arrays of any strides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+from minitvm.arith.written_buffers import written_parameters
+from minitvm.runtime.dtype import HANDLE, INT64
+from minitvm.tir import expr as e
+from minitvm.tir.buffer import with_layout
+from minitvm.tir.expr import Buffer, BufferLoad, BufferRef, Call, Var
+from minitvm.tir.functor import replace_buffers, walk_once
+from minitvm.tir.stmt import Allocate, BufferStore, For, ForKind, PrimFunc, Stmt, seq
+from minitvm.transform.widen_indices import widened
+
+
+def accept_strides(func: PrimFunc) -> PrimFunc:
+    """`func` with a variable for each stride of its compact tensor parameters.
+
+    Before::
+
+        def f(A: float32[n, m]): ...
+
+    After::
+
+        def f(A: float32[n, m, strides=(A_s0, A_s1)]): ...
+
+    Where the function knows that they are compact, since their addresses go to C or LLVM, which see
+    memory and not its strides, it works on compact copies::
+
+        def f(A: float32[n, m, strides=(A_s0, A_s1)]):
+            A_compact = allocate(float32[n, m])
+            for i0 in range(n): for i1 in range(m): A_compact[i0, i1] = A[i0, i1]
+            ...
+            for i0 in range(n): for i1 in range(m): A[i0, i1] = A_compact[i0, i1]  # if written
+    """
+    on_copies = _knows_layout(func)
+    replaced = {
+        buffer: _strided(buffer)
+        for buffer in func.buffer_map.values()
+        if is_free(buffer) and not (on_copies and buffer.elem_offset is not None)
+    }
+    if on_copies:
+        body = _on_copies(func, replaced)
+    else:
+        body = cast(Stmt, replace_buffers(func.body, replaced))
+    buffers = {param: replaced.get(b, b) for param, b in func.buffer_map.items()}
+    attrs = dict(func.attrs)
+    if "outputs" in attrs:
+        attrs["outputs"] = frozenset(replaced.get(b, b) for b in attrs["outputs"])
+    return PrimFunc(func.params, body, buffers, func.name, attrs)
+
+
+def is_free(buffer: Buffer) -> bool:
+    """Whether a parameter's array may lie otherwise in a variant: nothing was said of its layout
+    where it was declared."""
+    return bool(buffer.ndim) and not buffer.strides and not buffer.layout
+
+
+def _knows_layout(func: PrimFunc) -> bool:
+    """Whether a function holds for compact arrays only: where the address of a parameter that is
+    declared compact goes to C or LLVM; or where the attribute ``knows_layout`` says so."""
+    compact = {b for b in func.buffer_map.values() if is_free(b)}
+    return bool(func.attrs.get("knows_layout")) or any(
+        isinstance(node, Call)
+        and node.op not in ("call_packed", "tvm_stack_make_array")
+        and any(isinstance(arg, BufferRef) and arg.buffer in compact for arg in node.args)
+        for node in walk_once(func.body)
+    )
+
+
+def _strided(buffer: Buffer) -> Buffer:
+    strides = tuple(Var(f"{buffer.name}_s{dim}", INT64) for dim in range(buffer.ndim))
+    return with_layout(buffer, buffer.shape, strides)
+
+
+def _on_copies(func: PrimFunc, strided: Mapping[Buffer, Buffer]) -> Stmt:
+    """The body of a function on compact copies of parameters, whose own arrays are `strided`."""
+    copies = {
+        buffer: Buffer(
+            Var(f"{buffer.name}_compact", HANDLE), buffer.shape, buffer.dtype,
+            f"{buffer.name}_compact",
+        )
+        for buffer in strided
+    }  # fmt: skip
+    written = written_parameters(func)
+    body = seq(
+        *(_copied(strided[buffer], copy) for buffer, copy in copies.items()),
+        cast(Stmt, replace_buffers(func.body, copies)),
+        *(_copied(copy, strided[b]) for b, copy in copies.items() if b in written),
+    )
+    for copy in copies.values():
+        body = Allocate(copy, body)
+    return body
+
+
+def _copied(source: Buffer, target: Buffer) -> Stmt:
+    """Copies all elements."""
+    indices = tuple(Var(f"i{dim}", INT64) for dim in range(source.ndim))
+    body: Stmt = BufferStore(target, BufferLoad(source, indices), indices)
+    for index, extent in reversed(list(zip(indices, source.shape, strict=True))):
+        body = For(index, e.const(0, INT64), e.cast(INT64, widened(extent)), ForKind.SERIAL, body)
+    return body

@@ -1,0 +1,159 @@
+"""Loops without the iterations in which they do nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import minitvm as tvm
+from minitvm import te, tir
+from minitvm.tir.expr import Var, const
+from minitvm.tir.stmt import BufferStore, IfThenElse, IRModule, PrimFunc, Stmt, seq
+from minitvm.transform.clip_loops import clip_loops
+from tests.transform.loop_nests import Nest, guarded_panels, likely, loop, loop_nests, same_effect
+
+
+def clipped(s: te.Schedule, arguments: list[te.Tensor]) -> str:
+    """What `clip_loops` makes of the loops that a schedule stands for."""
+    found: list[str] = []
+
+    def keep(func: tvm.tir.PrimFunc) -> tvm.tir.PrimFunc:
+        found.append(str(IRModule({"f": clip_loops(func)})))
+        return func
+
+    with tvm.transform.PassContext(config={"tir.add_lower_pass": [(0, keep)]}):
+        tvm.lower(s, arguments, name="f")
+    return found[0]
+
+
+def blocked(n: int, block: int, width: int) -> tuple[te.Schedule, list[te.Tensor]]:
+    """A row in blocks of panels of vectors."""
+    A = te.placeholder((n,), name="A")
+    B = te.compute((n,), lambda i: A[i] + 1.0, name="B")
+    s = te.create_schedule(B.op)
+    outer, inner = s[B].split(B.op.axis[0], factor=block)
+    _, lane = s[B].split(inner, factor=width)
+    s[B].vectorize(lane)
+    s[B].parallel(outer)
+    return s, [A, B]
+
+
+def test_panels_that_lie_beyond_the_end_are_not_computed() -> None:
+    text = clipped(*blocked(900, 160, 32))
+    assert "in range(min(5, (i.outer * -160 + 931) // 32)):" in text
+    assert "if likely(" in text  # of the last panel that is
+
+
+def rows(n: int, width: int) -> tuple[te.Schedule, list[te.Tensor]]:
+    """Rows of 40 elements, in blocks."""
+    A = te.placeholder((n, 40), name="A")
+    B = te.compute((n, 40), lambda i, j: A[i, j] + 1.0, name="B")
+    s = te.create_schedule(B.op)
+    s[B].split(B.op.axis[0], factor=width)
+    return s, [A, B]
+
+
+def test_a_guard_of_the_loops_own_variable_goes() -> None:
+    text = clipped(*rows(10, 4))
+    assert "in range(min(4, i.outer * -4 + 10)):" in text
+    assert "likely" not in text
+
+
+def test_loops_in_which_little_is_done_stay() -> None:
+    A = te.placeholder((10,), name="A")
+    B = te.compute((10,), lambda i: A[i] + 1.0, name="B")
+    s = te.create_schedule(B.op)
+    s[B].split(B.op.axis[0], factor=4)
+    text = clipped(s, [A, B])
+    assert "in range(4):" in text and "likely" in text
+
+
+def test_loops_that_end_with_their_block_stay() -> None:
+    text = clipped(*blocked(960, 160, 32))
+    assert "in range(5):" in text and "min(" not in text
+
+
+def test_what_also_does_something_else_stays() -> None:
+    n, io, ii = te.var("n"), Var("io"), Var("ii")
+    A, B = tir.decl_buffer((n,), name="A"), tir.decl_buffer((16,), name="B")
+    guarded = IfThenElse(likely(io * 16 + ii < n), BufferStore(A, const(0.0), (io * 16 + ii,)))
+    body = seq(guarded, BufferStore(B, const(1.0), (ii,)))
+    params = {A.data: A, B.data: B}
+    nest = loop(io, (n + 15) // 16, loop(ii, 16, body))
+    func = PrimFunc(tuple(params), nest, params, "f")
+    assert clip_loops(func) is func
+
+
+@settings(deadline=None)
+@given(loop_nests())
+def test_nothing_changes_but_the_ends(nest: Nest) -> None:
+    same_effect(nest, clip_loops(nest.func))
+
+
+@settings(deadline=None)
+@given(guarded_panels())
+def test_panels_of_any_direction(nest: Nest) -> None:
+    same_effect(nest, clip_loops(nest.func))
+
+
+@pytest.mark.wide
+@settings(deadline=None, max_examples=3000)
+@given(guarded_panels())
+def test_panels_of_any_direction_at_length(nest: Nest) -> None:
+    same_effect(nest, clip_loops(nest.func))
+
+
+def test_the_last_round_of_a_loop_that_counts_down_may_still_run() -> None:
+    """``i`` ends where its guard fails for the last ``j``, which is the least element."""
+    n, o, i, j = te.var("n"), Var("o"), Var("i"), Var("j")
+    A = tir.decl_buffer((n,), name="A")
+    guarded = IfThenElse(
+        likely(i * 32 + 31 - j < n), BufferStore(A, const(1.0), (i * 32 + 31 - j,))
+    )
+    nest = loop(o, 2, loop(i, 8, loop(j, 32, guarded)))
+    text = str(clip_loops(PrimFunc((A.data,), nest, {A.data: A}, "f")))
+    assert "in range(min(8, (n + 31) // 32)):" in text
+
+
+@pytest.mark.parametrize("n", [1, 31, 32, 33, 159, 160, 161, 192, 193, 900])
+def test_results(n: int) -> None:
+    s, arguments = blocked(n, 160, 32)
+    f = tvm.build(s, arguments, name="f")
+    a = np.arange(n, dtype="float32")
+    b = np.full(n + 8, -1, "float32")
+    f(a, b[:n])
+    np.testing.assert_array_equal(b[:n], a + 1)
+    np.testing.assert_array_equal(b[n:], -1)
+
+
+def test_sizes_of_the_caller() -> None:
+    n = te.var("n")
+    A = te.placeholder((n,), name="A")
+    B = te.compute((n,), lambda i: A[i] + 1.0, name="B")
+    s = te.create_schedule(B.op)
+    _, inner = s[B].split(B.op.axis[0], factor=160)
+    _, lane = s[B].split(inner, factor=32)
+    s[B].vectorize(lane)
+    assert "in range(min(5, " in clipped(s, [A, B])
+    f = tvm.build(s, [A, B], name="f")
+    for size in range(0, 500, 7):
+        a = np.arange(size, dtype="float32")
+        b = np.empty_like(a)
+        f(a, b)
+        np.testing.assert_array_equal(b, a + 1)
+
+
+def test_a_loop_around_all_stays_wherever_it_stands() -> None:
+    """Its guard is split off by loop partitioning."""
+    n, i, j, k = te.var("n"), te.var("i"), te.var("j"), te.var("k")
+    A = tir.decl_buffer((n, 640), name="A")
+
+    def row(var: Var) -> Stmt:
+        return loop(k, 640, BufferStore(A, const(1.0), (var, k)))
+
+    nests = [loop(var, 64, IfThenElse(likely(var < n), row(var))) for var in (i, j)]
+    func = PrimFunc((A.data,), seq(*nests), {A.data: A}, "f")
+    assert str(clip_loops(func)) == str(func)
+    inside = PrimFunc((A.data,), loop(te.var("o"), 2, nests[0]), {A.data: A}, "f")
+    assert str(clip_loops(inside)) != str(inside)

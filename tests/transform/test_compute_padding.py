@@ -1,0 +1,63 @@
+"""Padding is computed where that reads nothing that isn't there."""
+
+from __future__ import annotations
+
+import pytest
+
+from minitvm import tir
+from minitvm.tir.expr import PrimExpr, Var, const
+from minitvm.tir.stmt import (
+    Allocate,
+    AttrStmt,
+    BufferStore,
+    For,
+    ForKind,
+    IfThenElse,
+    PrimFunc,
+    Stmt,
+)  # fmt: skip
+from minitvm.tir.verify import verify
+from minitvm.transform.compute_padding import compute_padding
+
+i, j, n = Var("i"), Var("j"), Var("n")
+A = tir.decl_buffer((n,), name="A")
+P = tir.decl_buffer((32,), name="P")
+S = tir.decl_buffer((32,), name="S")
+
+
+def padded(value: PrimExpr, kind: ForKind = ForKind.UNROLLED) -> PrimFunc:
+    """S[j] = value for j < n and i < n, in loops over 32, that over i of a kind."""
+    store: Stmt = BufferStore(S, value, (j,))
+    for guard in (j < n, i < n):
+        store = IfThenElse(tir.likely(guard), store)
+    inner = For(
+        j, const(0), const(32), ForKind.VECTORIZED, AttrStmt(S, "padded_buffer", const(1), store)
+    )
+    outer = For(i, const(0), const(32), kind, inner)
+    return PrimFunc((A.data, P.data), Allocate(S, outer), {A.data: A, P.data: P}, "f")
+
+
+@pytest.mark.parametrize(
+    ("value", "kept"),
+    [
+        (P[j], ()),
+        (P[j] + P[i], ()),
+        (A[j], ("j < n",)),
+        (A[i], ("j < n",)),  # without which there might be no last element
+        (A[i] + A[j], ("j < n",)),
+        (P[j + 1], ("i < n", "j < n")),
+    ],
+)
+def test_what_is_kept(value: PrimExpr, kept: tuple[str, ...]) -> None:
+    made = compute_padding(padded(value))
+    verify(made)
+    found = tuple(guard for guard in ("i < n", "j < n") if f"likely({guard})" in str(made))
+    assert found == kept
+
+
+def test_the_last_element_is_read_where_one_is_not_there() -> None:
+    assert "S[j] = A[min(i, n - 1)]" in str(compute_padding(padded(A[i])))
+
+
+def test_a_loop_that_may_become_vectors_reads_as_before() -> None:
+    assert "min(" not in str(compute_padding(padded(A[i], ForKind.SERIAL)))

@@ -1,0 +1,76 @@
+"""What a later iteration reads is asked for, and nothing else changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import minitvm as tvm
+from minitvm import te, tir
+from minitvm.error import TVMError
+from minitvm.tir.expr import Call, PrimExpr, Var, as_expr, const
+from minitvm.tir.functor import walk
+from minitvm.tir.interpreter import interpret
+from minitvm.tir.stmt import AttrStmt, BufferStore, ForKind, LetStmt, PrimFunc, Stmt, seq
+from minitvm.transform.inject_prefetch import SCOPE, inject_prefetch
+from tests.transform.loop_nests import loop
+
+n = te.var("n")
+i, j, k = (Var(name) for name in "ijk")
+A, B = tir.decl_buffer((n, 40), name="A"), tir.decl_buffer((n, 40), name="B")
+I = tir.decl_buffer((n,), "int32", name="I")  # noqa: E741  # indices
+
+
+def func(body: Stmt, *params: Var) -> PrimFunc:
+    tensors = {buffer.data: buffer for buffer in (A, B, I)}
+    return PrimFunc((*tensors, *params), body, tensors, "f")
+
+
+def ahead(body: Stmt, offset: PrimExpr | int = 2, kind: ForKind = ForKind.SERIAL) -> Stmt:
+    return AttrStmt(A, SCOPE, as_expr(offset), loop(i, n, body, kind))
+
+
+def copy(value: PrimExpr, kind: ForKind = ForKind.SERIAL) -> Stmt:
+    return loop(j, 40, BufferStore(B, value, (i, j)), kind)
+
+
+def requests(body: Stmt) -> int:
+    made = inject_prefetch(func(body)).body
+    return sum(isinstance(each, Call) and each.op == "prefetch" for each in walk(made))
+
+
+def test_text(golden: Callable[[str], None]) -> None:
+    golden(str(inject_prefetch(func(ahead(copy(A[i, j] + A[i, j] + A[j, i]))))))
+
+
+def test_each_place_once_and_none_that_depends_on_data() -> None:
+    assert requests(ahead(copy(B[i, j]))) == 0
+    assert requests(ahead(seq(copy(A[i, j]), copy(A[i, j] * 2.0)))) == 1
+    assert requests(ahead(copy(A[I[i], j] + A[i, j]))) == 1
+    assert requests(ahead(LetStmt(k, I[i], copy(A[k, j])))) == 0
+
+
+@pytest.mark.parametrize("offset", [-100, 0, 3, 1 << 20])
+@pytest.mark.parametrize("kind", [ForKind.SERIAL, ForKind.UNROLLED])
+def test_nothing_else_changes(offset: int, kind: ForKind) -> None:
+    """Places far outside of the buffer included, in machine code and in the interpreter."""
+    before = func(ahead(copy(A[i, j] + 1.0, kind), offset))
+    a = np.random.default_rng(0).random((7, 40), np.float32)
+    rows = np.arange(7, dtype=np.int32)
+    interpreted, compiled = np.zeros_like(a), np.zeros_like(a)
+    interpret(inject_prefetch(before), a, interpreted, rows)
+    kernel = tvm.build(before)
+    kernel(a, compiled, rows)
+    np.testing.assert_array_equal(interpreted, a + np.float32(1.0))
+    np.testing.assert_array_equal(compiled, interpreted)
+    kernel(np.asfortranarray(a), compiled, rows)
+    np.testing.assert_array_equal(compiled, interpreted)
+    assert "llvm.prefetch" in kernel.get_source("ll")
+
+
+def test_the_attribute_stands_around_a_loop() -> None:
+    body = AttrStmt(A, SCOPE, const(1), BufferStore(B, A[0, 0], (const(0), const(0))))
+    with pytest.raises(TVMError, match=r"prefetch of A: expected a loop, found BufferStore"):
+        inject_prefetch(func(body))

@@ -1,0 +1,206 @@
+"""Main parts without guards, heads and tails with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from minitvm import te, tir
+from minitvm.tir import expr as e
+from minitvm.tir.expr import Var, const
+from minitvm.tir.functor import walk
+from minitvm.tir.stmt import (
+    AttrStmt,
+    BufferStore,
+    For,
+    ForKind,
+    IfThenElse,
+    LetStmt,
+    PrimFunc,
+    Stmt,
+    seq,
+)
+from minitvm.transform.partition_loops import HINT, LoopPartitionOptions, partition_loops
+from minitvm.transform.simplify import simplify
+from tests.transform.loop_nests import Nest, likely, loop, loop_nests, same_effect
+
+Golden = Callable[[str], None]
+
+n = te.var("n")
+A, B = tir.decl_buffer((n,), name="A"), tir.decl_buffer((n,), name="B")
+io, ii, i = (Var(name) for name in ("io", "ii", "i"))
+
+
+def func(body: Stmt, *buffers: Any) -> PrimFunc:
+    params = {buffer.data: buffer for buffer in (A, B, *buffers)}
+    return PrimFunc(tuple(params), body, params, "f")
+
+
+def copy(place: Any, value: Any = None) -> Stmt:
+    return BufferStore(B, A[place] if value is None else value, (place,))
+
+
+def split(kind: ForKind = ForKind.SERIAL, inner: ForKind = ForKind.SERIAL) -> PrimFunc:
+    """``B[i] = A[i]``, i split by 16."""
+    place = io * 16 + ii
+    body = loop(ii, 16, IfThenElse(likely(place < n), copy(place)), inner)
+    return func(loop(io, (n + 15) // 16, body, kind))
+
+
+@settings(deadline=None)
+@given(loop_nests())
+def test_nothing_changes_but_the_guards(nest: Nest) -> None:
+    same_effect(nest, partition_loops(nest.func))
+
+
+@settings(deadline=None, max_examples=10)
+@given(loop_nests())
+def test_simplified_afterwards(nest: Nest) -> None:
+    same_effect(nest, simplify(partition_loops(nest.func)))
+
+
+def test_split(golden: Golden) -> None:
+    golden(str(partition_loops(split())))
+
+
+def test_vectors_keep_their_mask_in_the_tail(golden: Golden) -> None:
+    golden(str(partition_loops(split(inner=ForKind.VECTORIZED))))
+
+
+def test_a_parallel_loop_stays_one_region(golden: Golden) -> None:
+    golden(str(partition_loops(split(kind=ForKind.PARALLEL))))
+
+
+jo, ji, C = Var("jo"), Var("ji"), tir.decl_buffer((20, 12), name="C")
+
+
+def tile_of_c() -> Stmt:
+    """Sets what there is of the 16 x 8 elements of C at tile (io, jo)."""
+    x, y = io * 16 + ii, jo * 8 + ji
+    store = IfThenElse(likely(y < 12), BufferStore(C, const(0.0), (x, y)))
+    return loop(ii, 16, loop(ji, 8, IfThenElse(likely(x < 20), store)))
+
+
+def test_the_rest_of_a_parallel_loop_is_its_last_iteration(golden: Golden) -> None:
+    """Where that is known, and so is partitioned as any other: its vectors are narrow ones."""
+    tiles = loop(io, 2, loop(jo, 2, tile_of_c()), ForKind.PARALLEL)
+    golden(str(simplify(partition_loops(func(tiles, C)))))
+
+
+def test_blocks_of_which_many_are_not_full(golden: Golden) -> None:
+    """The loop over tiles inside is split: only the last tile of the last block is not full."""
+    tile = Var("tile")
+    place = io * 64 + tile * 16 + ii
+    body = loop(ii, 16, IfThenElse(likely(place < 120), copy(place, const(0.0))))
+    golden(str(simplify(partition_loops(func(loop(io, 2, loop(tile, 4, body)))))))
+
+
+def test_an_iteration_that_is_left_over_is_partitioned_again(golden: Golden) -> None:
+    """So the last columns have rows without guards, too."""
+    tiles = loop(jo, 2, loop(io, 2, tile_of_c()))
+    golden(str(simplify(partition_loops(func(tiles, C)))))
+
+
+def test_a_guard_of_little_work_goes_with_the_others(golden: Golden) -> None:
+    """One that does not pay a second loop by itself, but holds wherever the other does."""
+    k = Var("k")
+    guard = likely(io * 16 + ii < n)
+    work = loop(ii, 16, loop(k, 100, IfThenElse(guard, copy(io * 16 + ii))))
+    little = loop(ii, 16, IfThenElse(guard, copy(io * 16 + ii)))
+    loops = loop(io, (n + 15) // 16, seq(work, little), ForKind.PARALLEL)
+    golden(str(simplify(partition_loops(func(loops)))))
+
+
+def test_border(golden: Golden) -> None:
+    """Zero padding, of which classic TVM makes no main part unless told to."""
+    inside = te.all(i >= 1, i < n + 1)
+    padded = tir.decl_buffer((n + 2,), name="P")
+    store = BufferStore(padded, te.if_then_else(inside, A[i - 1], 0.0), (i,))
+    golden(str(simplify(partition_loops(func(loop(i, n + 2, store), padded)))))
+
+
+def test_two_axes_make_three_copies(golden: Golden) -> None:
+    m = te.var("m")
+    c = tir.decl_buffer((n, m), name="C")
+    jo, ji = Var("jo"), Var("ji")
+    x, y = io * 4 + ii, jo * 8 + ji
+    body: Stmt = BufferStore(c, const(0.0), (x, y))
+    body = IfThenElse(likely(x < n), IfThenElse(likely(y < m), body))
+    body = loop(ii, 4, loop(ji, 8, body, ForKind.VECTORIZED), ForKind.UNROLLED)
+    body = loop(io, (n + 3) // 4, loop(jo, (m + 7) // 8, body))
+    golden(str(simplify(partition_loops(func(body, c)))))
+
+
+def test_a_fused_loop_chooses_in_each_iteration(golden: Golden) -> None:
+    x = io // 3 * 4 + ii
+    body = loop(ii, 4, IfThenElse(likely(x < 10), copy(x, const(0.0))))
+    golden(str(partition_loops(func(loop(io, 9, body)))))
+
+
+def guards(node: Stmt) -> int:
+    return sum(isinstance(each, IfThenElse) for each in walk(node))
+
+
+def test_the_main_part_compares_nothing() -> None:
+    """Constant sizes: the main part comes first, and the tail is as short as what is left."""
+    place = io * 16 + ii
+    body = loop(ii, 16, IfThenElse(likely(place < 100), copy(place, const(1.0))))
+    made = simplify(partition_loops(func(loop(io, 7, body)))).body
+    main, tail = made.seq  # type: ignore[attr-defined]  # a SeqStmt
+    assert (e.const_int(main.extent), e.const_int(tail.extent)) == (6, 4)
+    assert guards(made) == 0
+
+
+def test_with_the_hint_plain_conditions_are_partitioned() -> None:
+    plain = loop(i, n, IfThenElse(i < 5, copy(i, const(0.0)), copy(i, const(1.0))))
+    assert partition_loops(func(plain)).body is plain
+    hinted = AttrStmt(i, HINT, const(1), plain)
+    made = partition_loops(func(hinted)).body
+    main, rest = made.seq  # type: ignore[attr-defined]  # a SeqStmt
+    assert (guards(main), guards(rest)) == (0, 1)
+
+
+def test_a_hinted_loop_without_main_part_is_unrolled_on_request() -> None:
+    hinted = AttrStmt(i, HINT, const(1), loop(i, 3, copy(i, const(0.0))))
+    options = LoopPartitionOptions(unroll_loop_with_partition_hint_no_interval=True)
+    made = partition_loops(func(hinted), options).body
+    assert isinstance(made, For)
+    assert made.kind is ForKind.UNROLLED
+
+
+COUNT = tir.decl_buffer((1,), "int32", name="N")
+k = Var("k")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        loop(i, n, IfThenElse(likely(i < COUNT[0]), copy(i))),
+        loop(i, n, LetStmt(k, COUNT[0], IfThenElse(likely(i < k), copy(i)))),
+        loop(i, n, IfThenElse(likely(e.EQ(i % 3, const(0))), copy(i))),
+        loop(i, n, IfThenElse(i < 5, copy(i))),
+        loop(i, 16, IfThenElse(likely(i < n), copy(i)), ForKind.VECTORIZED),
+        loop(i, 16, IfThenElse(likely(i < n), copy(i)), ForKind.UNROLLED),
+        loop(i, n, seq(IfThenElse(likely(COUNT[0] > 0), copy(i)), copy(i))),
+    ],
+    ids=["data", "let", "equality", "no guard", "vector", "unrolled, symbolic", "invariant"],
+)
+def test_kept_as_it_is(body: Stmt) -> None:
+    before = func(body, COUNT)
+    assert partition_loops(before) is before
+
+
+def test_growth_is_bounded() -> None:
+    """A body of a thousand unrolled statements is not copied."""
+
+    def unrolled(steps: int) -> PrimFunc:
+        x = io * 16 + ii
+        body = loop(k, steps, IfThenElse(likely(x < n), copy(x)), ForKind.UNROLLED)
+        return func(loop(io, (n + 15) // 16, loop(ii, 16, body, ForKind.VECTORIZED)))
+
+    assert guards(partition_loops(unrolled(128)).body) == 1
+    large = unrolled(1128)
+    assert partition_loops(large) is large
