@@ -5,6 +5,7 @@ those marked wide."""
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import tempfile
@@ -54,6 +55,13 @@ def pytest_configure(config: pytest.Config) -> None:
     directory = tempfile.TemporaryDirectory(prefix="minitvm-cache-")
     os.environ["MINITVM_CACHE_DIR"] = directory.name
     config.add_cleanup(directory.cleanup)
+
+
+def pytest_collection_finish() -> None:
+    """What the tests' modules have imported lives as long as the session: no search for garbage,
+    of which many tests ask for hundreds, need go through torch and jax again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

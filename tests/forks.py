@@ -11,6 +11,7 @@ def in_child(check: Callable[[], bool]) -> None:
     """`check` holds in a forked child."""
     child = os.fork()
     if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(60)
         try:
             os._exit(0 if check() else 1)

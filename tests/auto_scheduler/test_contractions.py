@@ -192,7 +192,7 @@ def with_small_caches(small: bool = True) -> Any:
     return mock.patch.object(Target, "cache_bytes", made)
 
 
-@settings(max_examples=16, deadline=None, suppress_health_check=SLOW, phases=QUICK)
+@settings(max_examples=8, deadline=None, suppress_health_check=SLOW, phases=QUICK)
 @given(data=st.data())
 def test_contractions(data: st.DataObject) -> None:
     check(contraction, data.draw)

@@ -113,15 +113,31 @@ def as_given(values: Array, tensor: te.Tensor) -> Any:
 # -- By the machine --------------------------------------------------------------------------------
 
 
+SHAPES = [
+    (13, 50, 9, "NN"), (5, 33, 38, "NT"), (9, 20, 21, "TN"), (17, 35, 18, "TT"),
+    (32, 64, 64, "NN"), (2, 40, 7, "NN"), (30, 3, 5, "NT"),
+]  # fmt: skip
+
+
+def check_products(dtypes: tuple[str, str, str], target: str, shapes: Any) -> None:
+    for m, n, k, layout in shapes:
+        tensors = product(m, n, k, dtypes, layout)
+        check(tensors, auto_schedule(tensors[2], target), target, layout)
+
+
 @pytest.mark.parametrize("dtypes", DTYPES, ids="-".join)
 @pytest.mark.parametrize("target", OTHERS)
 def test_products(dtypes: tuple[str, str, str], target: str) -> None:
-    for m, n, k, layout in (
-        (13, 50, 9, "NN"), (5, 33, 38, "NT"), (9, 20, 21, "TN"), (17, 35, 18, "TT"),
-        (32, 64, 64, "NN"), (2, 40, 7, "NN"), (30, 3, 5, "NT"),
-    ):  # fmt: skip
-        tensors = product(m, n, k, dtypes, layout)
-        check(tensors, auto_schedule(tensors[2], target), target, layout)
+    """Two shapes of each type for each machine: together all shapes for each machine."""
+    number = DTYPES.index(dtypes) + OTHERS.index(target)
+    check_products(dtypes, target, [SHAPES[(number + step) % len(SHAPES)] for step in (0, 3)])
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("dtypes", DTYPES, ids="-".join)
+@pytest.mark.parametrize("target", OTHERS)
+def test_products_of_all_shapes(dtypes: tuple[str, str, str], target: str) -> None:
+    check_products(dtypes, target, SHAPES)
 
 
 @pytest.mark.parametrize("wide", ["m", "n", "k", "mnk"])

@@ -127,8 +127,17 @@ def test_sums_in_blocks_behind_which_there_is_a_stage() -> None:
             np.testing.assert_array_equal(d, a @ b + 1)
 
 
-@pytest.mark.parametrize("dtypes", SMALL, ids="-".join)
-@pytest.mark.parametrize("symbolic", ["b", "m", "bm"])
+@pytest.mark.parametrize(
+    ("symbolic", "dtypes"),
+    [
+        pytest.param(
+            symbolic, dtypes, id="-".join((symbolic, *dtypes)),
+            marks=[] if symbolic == "bm" or dtypes is SMALL[0] else pytest.mark.wide,
+        )
+        for symbolic in ("b", "m", "bm")
+        for dtypes in SMALL
+    ],
+)  # fmt: skip
 def test_the_call_decides_how_many_batches(dtypes: tuple[str, str, str], symbolic: str) -> None:
     """And rows, of which there may be tasks though the columns don't end with a tile."""
     a_dtype, b_dtype, dtype = dtypes
@@ -220,11 +229,22 @@ def test_convolutions(channels_last: bool) -> None:
     check([X, W, Y], [W])
 
 
-@settings(max_examples=5, deadline=None, suppress_health_check=SLOW, phases=QUICK)
+@settings(max_examples=2, deadline=None, suppress_health_check=SLOW, phases=QUICK)
 @pytest.mark.parametrize("make", [contraction, *PROGRAMS])
 @given(data=st.data())
 def test_any_arguments_of_any_program(make: Any, data: st.DataObject) -> None:
-    draw: Draw = data.draw
+    check_any_arguments(make, data.draw)
+
+
+@pytest.mark.wide
+@settings(max_examples=200, deadline=None, suppress_health_check=SLOW, phases=QUICK)
+@pytest.mark.parametrize("make", [contraction, *PROGRAMS])
+@given(data=st.data())
+def test_many_arguments_of_any_program(make: Any, data: st.DataObject) -> None:
+    check_any_arguments(make, data.draw)
+
+
+def check_any_arguments(make: Any, draw: Draw) -> None:
     program: Program = make(draw)
     expected = program.arrays(seed=0)
     interpret(tvm.lower(te.create_schedule(program.outputs), program.args)["main"], *expected)

@@ -368,6 +368,16 @@ def test_kernels_in_callbacks_of_kernels(callback: Any) -> None:
 # -- Ctrl-C ---------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt, though the process was started with it ignored, as
+    shells start what runs in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("asked", [True, False])
 def test_an_interrupt_waits_for_the_kernel(threads: int, asked: bool) -> None:

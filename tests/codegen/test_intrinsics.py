@@ -68,7 +68,8 @@ def function(name: str) -> Callable[..., Any]:
 def results(
     names: tuple[str, ...], dtypes: tuple[DType, ...], columns: Columns, fp: str = "strict"
 ) -> Results:
-    """What a kernel of all of some functions makes of the columns of arguments."""
+    """What a kernel of all of some functions makes of the columns of arguments: the same columns
+    for the same results, as a NaN is no other NaN."""
     kernel = Elementwise([function(name) for name in names], dtypes, fp=fp)
     found = kernel(*[array_of(d, c) for d, c in zip(dtypes, columns, strict=True)])
     return dict(zip(names, found, strict=True))
@@ -80,20 +81,30 @@ def check_exact(name: str, dtype: DType, columns: Columns, found: list[Scalar]) 
         assert same(value, expected), f"{name}{tuple(args)} of {dtype}: {value}, not {expected}"
 
 
-@pytest.mark.parametrize("name", EXACT_UNARY)
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_exact_functions_of_one_float(name: str, dtype: DType) -> None:
+@lru_cache
+def where_rounding_tells(dtype: DType) -> Columns:
     values = telling_values(dtype)
     values += [v + d for v in (2.0**10, 2.0**22) for d in (0.5, 1.5, -0.5) if dtype.bits >= 32]
     values += [0.5 - 2.0**-25, 2.0**52 + 1.0, -0.49999999999999994] if dtype.bits == 64 else []
-    columns = (tuple(values),)
+    return (tuple(values),)
+
+
+@lru_cache
+def pairs_that_tell(dtype: DType) -> Columns:
+    return pairs(telling_values(dtype), telling_values(dtype))
+
+
+@pytest.mark.parametrize("name", EXACT_UNARY)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_exact_functions_of_one_float(name: str, dtype: DType) -> None:
+    columns = where_rounding_tells(dtype)
     check_exact(name, dtype, columns, results(EXACT_UNARY, (dtype,), columns)[name])
 
 
 @pytest.mark.parametrize("name", EXACT_BINARY)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_exact_functions_of_two_floats(name: str, dtype: DType) -> None:
-    columns = pairs(telling_values(dtype), telling_values(dtype))
+    columns = pairs_that_tell(dtype)
     check_exact(name, dtype, columns, results(EXACT_BINARY, (dtype, dtype), columns)[name])
 
 
@@ -117,17 +128,33 @@ _ORACLES: dict[str, Callable[..., Any]] = {
 }
 
 
-def ulps(dtype: DType, found: float, exact: Any) -> float:
-    """The distance, in units of the last place of `exact`; beyond the greatest finite value the
-    spacing goes on, and infinity is the first value there."""
+@lru_cache(maxsize=1 << 15)
+def exactly(name: str, args: tuple[float, ...], defined: float) -> Any:
+    """What a function is, to 200 bits; `defined` where it has no value or isn't mathematical."""
+    if not all(map(math.isfinite, args)) or (name == "power" and not args[0]):
+        return mpmath.mpf(defined)
+    oracle = _ORACLES.get(name) or getattr(mpmath, name)
+    return oracle(*map(mpmath.mpf, args))
+
+
+@lru_cache
+def spacing(dtype: DType) -> tuple[int, int, Any]:
+    """The digits of a type, its least exponent, and the first value beyond the greatest."""
     digits, least = {FLOAT16: (11, -14), FLOAT32: (24, -126), FLOAT64: (53, -1022)}.get(
         dtype, (8, -126)
     )
-    end = mpmath.mpf(largest(dtype)) + mpmath.mpf(2) ** (math.frexp(largest(dtype))[1] - digits)
+    top = math.frexp(largest(dtype))[1] - digits
+    return digits, least, mpmath.mpf(largest(dtype)) + mpmath.ldexp(1, top)
+
+
+def ulps(dtype: DType, found: float, exact: Any) -> float:
+    """The distance, in units of the last place of `exact`; beyond the greatest finite value the
+    spacing goes on, and infinity is the first value there."""
+    digits, least, end = spacing(dtype)
     exact = max(min(exact, end), -end)
     value = mpmath.mpf(found) if math.isfinite(found) else mpmath.sign(found) * end
     exponent = max(int(mpmath.frexp(exact)[1]) - 1, least) if exact else least
-    return float(abs(value - exact) / mpmath.mpf(2) ** (exponent - digits + 1))
+    return float(mpmath.ldexp(abs(value - exact), digits - 1 - exponent))
 
 
 def check_within(
@@ -144,12 +171,7 @@ def check_within(
             if not math.isfinite(defined):
                 assert same(value, defined), f"{name}{tuple(args)} of {dtype}: {value}"
                 continue
-            oracle = _ORACLES.get(name) or getattr(mpmath, name)
-            exact = mpmath.mpf(defined)
-            if all(math.isfinite(float(a)) for a in args) and name != "power":
-                exact = oracle(*map(mpmath.mpf, args))
-            elif name == "power" and all(map(math.isfinite, map(float, args))) and args[0]:
-                exact = mpmath.power(*map(mpmath.mpf, args))
+            exact = exactly(name, tuple(map(float, args)), defined)
             error = ulps(dtype, value, exact)
             assert error <= bound, f"{name}{tuple(args)} of {dtype}: {value}, {error:.2f} ULP off"
 
@@ -184,13 +206,23 @@ def random_values(dtype: DType) -> list[Scalar]:
     ]
 
 
+@lru_cache
+def many_values(dtype: DType) -> Columns:
+    values = [*telling_values(dtype), *ordinary(dtype), *where_functions_turn(dtype)]
+    return (tuple(values + random_values(dtype)),)
+
+
+@lru_cache
+def many_pairs(dtype: DType) -> Columns:
+    column = [*telling_values(dtype)[:24], *ordinary(dtype)[::12], *random_values(dtype)[::40]]
+    return pairs(column, column)
+
+
 @pytest.mark.parametrize("name", [*LIBM_UNARY, *COMPOSED])
 @pytest.mark.parametrize("fp", ["strict", "fast"])
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_approximate_functions_of_one_float(name: str, fp: str, dtype: DType) -> None:
-    values = [*telling_values(dtype), *ordinary(dtype), *where_functions_turn(dtype)]
-    values += random_values(dtype)
-    columns = (tuple(values),)
+    columns = many_values(dtype)
     found = results((*LIBM_UNARY, *COMPOSED), (dtype,), columns, fp)[name]
     check_within(BOUNDS.get(name, 2.0), name, dtype, columns, found)
 
@@ -199,8 +231,7 @@ def test_approximate_functions_of_one_float(name: str, fp: str, dtype: DType) ->
 @pytest.mark.parametrize("fp", ["strict", "fast"])
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_approximate_functions_of_two_floats(name: str, fp: str, dtype: DType) -> None:
-    column = [*telling_values(dtype)[:24], *ordinary(dtype)[::12], *random_values(dtype)[::40]]
-    columns = pairs(column, column)
+    columns = many_pairs(dtype)
     found = results(LIBM_BINARY, (dtype, dtype), columns, fp)[name]
     check_within(2.0, name, dtype, columns, found)
 

@@ -74,10 +74,22 @@ def copies(dtype: DType, lanes: int, predicated: bool) -> PrimFunc:
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_accesses(dtype: DType, target: str) -> None:
+    widths = {FLOAT32: LANES[TARGETS.index(target) % 2 :: 2], INT8: (5, 16, 33)}
+    check_accesses(dtype, target, widths.get(dtype, (3, 16)))
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_accesses_of_all_widths(dtype: DType, target: str) -> None:
+    check_accesses(dtype, target, LANES)
+
+
+def check_accesses(dtype: DType, target: str, widths: tuple[int, ...]) -> None:
     values = (telling_values(dtype) * SIZE)[:SIZE]
     x = array_of(dtype, values)
     where = np.random.default_rng(0).random(SIZE) < 0.5
-    for lanes in LANES if dtype in (FLOAT32, INT8) else (3, 16):
+    for lanes in widths:
         for predicated in (True, False):
             made = copies(dtype, lanes, predicated)
             kernel = build(made, target=target)
