@@ -13,7 +13,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from minitvm.runtime.device import Device, DeviceType, cpu
+from minitvm.runtime.device import Device, cpu
+from minitvm.runtime.device_type import DeviceType
 from minitvm.runtime.dtype import BOOL, DType, TypeCode
 from minitvm.runtime.frameworks import is_read_only, readable
 from minitvm.runtime.native import glue, increment_reference
@@ -22,7 +23,6 @@ VERSION = (1, 3)
 READ_ONLY = 1
 IS_COPIED = 2
 IS_SUBBYTE_TYPE_PADDED = 4
-ALIGNMENT = 256  # bytes, of memory that we allocate: every vector unit and framework is content
 MAX_NDIM = 64  # numpy's limit, and far above anybody's need
 _TOO_MANY_BYTES = 1 << 63
 _CPU = DeviceType.CPU

@@ -14,8 +14,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from minitvm.runtime.device_api.interface import ALIGNMENT
 from minitvm.runtime.dlpack import (
-    ALIGNMENT,
     IS_COPIED,
     MAX_NDIM,
     READ_ONLY,

@@ -31,8 +31,8 @@ from minitvm.runtime.arrangement import (
 )
 from minitvm.runtime.c_function import CFunction
 from minitvm.runtime.call_path import call_path
-from minitvm.runtime.device import DeviceType
 from minitvm.runtime.device_api.registry import exists
+from minitvm.runtime.device_type import DeviceType
 from minitvm.runtime.dlpack import TensorView, read_tensor
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import InternalError

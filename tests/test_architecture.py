@@ -57,22 +57,14 @@ OPTIONAL = {"torch", "ml_dtypes", "google", "safetensors", "typing_extensions"}
 # The nodes' `__str__` asks the printer, their `__reduce__` and the folding of constants the
 # traversal, which stand above the nodes; a stage knows its schedule, by its type. hashlib loads
 # OpenSSL, and logging much, which `import minitvm` does not need. `te` hands hybrid on when it is
-# asked for, and the face explain and plugins; both import them for type checkers alone. An array
-# learns of the call path, which knows arrays, when the first tensor of a type comes. A device's
-# methods ask the registry of devices, which knows Device; four more are of its types alone. Most
+# asked for, and the face explain and plugins; both import them for type checkers alone. Most
 # programs need no simulated device.
 IMPORTED_INSIDE = {
     ("minitvm", "minitvm.explanation.explain"),
     ("minitvm", "minitvm.runtime.device_api.plugin"),
     ("minitvm.auto_scheduler.attempts", "logging"),
     ("minitvm.runtime.code_cache", "hashlib"),
-    ("minitvm.runtime.device", "minitvm.runtime.device_api.allocator"),
-    ("minitvm.runtime.device", "minitvm.runtime.device_api.interface"),
-    ("minitvm.runtime.device", "minitvm.runtime.device_api.managed"),
-    ("minitvm.runtime.device", "minitvm.runtime.device_api.registry"),
-    ("minitvm.runtime.device", "minitvm.runtime.device_api.streams"),
     ("minitvm.runtime.device_api.registry", "minitvm.runtime.device_api.ext_dev"),
-    ("minitvm.runtime.ndarray", "minitvm.runtime.call_path"),
     ("minitvm.te", "minitvm.te.hybrid"),
     ("minitvm.te.schedules.stage", "minitvm.te.schedules.schedule"),
     ("minitvm.tir.expr", "minitvm.tir.functor"),

@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple, final
 
-from minitvm.runtime.dlpack import ALIGNMENT
+from minitvm.runtime.device_api.interface import ALIGNMENT
 from minitvm.runtime.heap_types import HEADER, function, holder, method
 from minitvm.runtime.native import NativeCode, increment_reference
 
