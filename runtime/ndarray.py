@@ -30,8 +30,8 @@ from minitvm.runtime.dlpack import (
 )
 from minitvm.runtime.dtype import UINT16, DType, DTypeLike
 from minitvm.runtime.errors import StreamError
+from minitvm.runtime.glue import glue
 from minitvm.runtime.heap_types import HEADER, show_buffers, storage
-from minitvm.runtime.native import glue, point
 from minitvm.runtime.sub_byte import read_codes, write_codes
 
 _CPU = cpu(0)
@@ -906,8 +906,8 @@ _to_do = ["show buffers"] if sys.version_info < (3, 12) else []
 
 
 def _show_buffers() -> None:
-    point("show", _shown_in_place)
-    show_buffers(NDArray, glue().get_buffer)
+    glue().set_objects(show=_shown_in_place)
+    show_buffers(NDArray, glue().function("get_buffer"))
     _to_do.clear()
 
 
