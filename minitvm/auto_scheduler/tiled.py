@@ -286,7 +286,7 @@ def _packs(
     elif _axes_of(contraction, b) is None:
         packs, why = False, "it is not read by plain axes, each element once"
     elif ahead is not None and (rows is None or rows < least):
-        packs, why = False, "fewer than {least} rows use it, or the call decides how many"
+        packs, why = False, "fewer than {least} rows use it, or their number is symbolic"
     elif inline_columns:
         packs, why = True, "it is computed on the way"
     elif b.along(contraction.column) != 1:
@@ -306,7 +306,7 @@ def _packs(
 
 
 def _bytes_at_once(contraction: Contraction) -> int | None:
-    """Of the columns' factor, what the same rows use; None if the call decides."""
+    """The part of the columns' factor that the same rows use; None if an extent is symbolic."""
     size = bytes_of(contraction.b.tensor)
     batches = [axis for axis in contraction.op.axis if contraction.b.reads(axis)][:-1]
     count = prod(extent_of(axis) or 0 for axis in batches)
