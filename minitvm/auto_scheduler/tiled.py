@@ -55,11 +55,7 @@ from minitvm.te.tensor import Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, Var
 from minitvm.tir.functor import walk_once
-from minitvm.tir.scalars import INTRINSICS
-
-# Intrinsics of an instruction or a few.
-_SHORT = {"sqrt", "rsqrt", "fabs", "floor", "ceil", "trunc", "round", "nearbyint", "copysign",
-          "isnan", "isinf", "isfinite"}  # fmt: skip
+from minitvm.tir.intrinsics import INTRINSICS
 
 
 def write_tiled(
@@ -211,7 +207,7 @@ def _calls_functions(s: Schedule, stage: Stage) -> bool:
     write them out for every register of sums would take LLVM seconds."""
     op = compute_of(stage)
     calls = [n for body in op.body for n in walk_once(body) if isinstance(n, e.Call)]
-    if any(each.op in INTRINSICS and each.op not in _SHORT for each in calls):
+    if any(each.op in INTRINSICS and INTRINSICS[each.op].is_long for each in calls):
         return True
     inlined = (s[tensor] for tensor in op.input_tensors if s[tensor].inlined)
     return any(_calls_functions(s, each) for each in inlined)
