@@ -160,7 +160,7 @@ def _tile(contraction: Contraction, row: IterVar, by: DotProduct, target: Target
 
 
 def even_blocks(geometry: Geometry, tile: Tile, target: Target) -> Blocks:
-    """The blocks of which all steps are summed at once, with strips that are equal parts of one."""
+    """Blocks over the whole reduction axis, with strips that are equal parts of one."""
     blocks = blocks_of(geometry, tile, target, copied=True, whole=True)
     rows = (blocks.rows if len(geometry.rows) == 1 else None) or geometry.rows[-1]
     if rows is None:

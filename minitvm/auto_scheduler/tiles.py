@@ -31,8 +31,8 @@ _MOST_COUNTS = 256  # of parts that are tried: where there are so many, one more
 _REMAINDER = 0.01  # of the time, for rows that are left over: they are code of their own
 LINE = 64  # bytes that a cache reads at once
 _PACKING = 3  # tiles of rows that take as long as to bring a panel's part into place
-_USUAL = 4096  # an extent that the call decides
-_COLUMNS = 256  # of a block, where the call decides how many there are
+_USUAL = 4096  # a symbolic extent
+_COLUMNS = 256  # of a block, where their number is symbolic
 
 
 @final
@@ -47,10 +47,20 @@ class Tile:
 @final
 @record()
 class Geometry:
-    """What the model knows of a contraction: extents, None where the call decides, of the axes of
-    `rows`, of the `columns`, of the `steps` of the sum, and of all `others`; the `dtype` of the
-    sums; the `itemsize` of the factors, as they are packed, in bytes; and how many bytes apart the
-    rows' factor is read for neighbouring rows (`row_bytes`) and steps (`step_bytes`)."""
+    """A contraction as the model sees it.
+
+    Attributes
+    ----------
+    rows, columns, steps, others
+        The extents of the axes of each kind: of the rows' factor, of the columns' factor, of the
+        reduction, and of neither. None where an extent is symbolic.
+    dtype
+        Of the sums.
+    itemsize
+        Of an element of the packed factors, in bytes.
+    row_bytes, step_bytes
+        The distance in memory of neighbouring rows, and steps, of the rows' factor.
+    """
 
     rows: tuple[int | None, ...]
     columns: int | None

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 from collections.abc import Callable
 from typing import Any, NamedTuple, final
 
-from minitvm.runtime.dlpack import ALIGNMENT
+from minitvm.runtime.device_api.interface import ALIGNMENT
 from minitvm.runtime.heap_types import HEADER, function, holder, method
-from minitvm.runtime.native import NativeCode, increment_reference
+from minitvm.runtime.native import NativeCode, Once
+from minitvm.runtime.native_text import native_text
 
 UNIT = ALIGNMENT  # bytes: what addresses and sizes of the CPU's blocks are multiples of
 MOST_KEPT = 256 * 1024 * 1024  # bytes that nobody uses, in the CPU's pool
@@ -49,24 +49,6 @@ _POOL = ("LOCK", *_COUNTERS, "LIMIT", "SPARES", "SLABS", "EVERYBODYS")
 _FRONT = ("HELD", "ASKED_HELD", "RETURNED", "GIVEN", "FOLLOWING", "LISTS")
 _FRONT_MOST = 1024 * 1024
 _SLAB = 64  # blocks that are made at a time
-
-C_LIBRARY = {
-    "PyErr_Occurred": "ptr ()",
-    "PyLong_AsSsize_t": "i64 (ptr)",
-    "PyObject_CallFunctionObjArgs": "ptr (ptr, ...)",
-    "PyObject_Free": "void (ptr)",
-    "PyType_GenericAlloc": "ptr (ptr, i64)",
-    "Py_DecRef": "void (ptr)",
-    "Py_IncRef": "void (ptr)",
-    "aligned_alloc": "ptr (i64, i64)",
-    "calloc": "ptr (i64, i64)",
-    "free": "void (ptr)",
-    "madvise": "i32 (ptr, i64, i32)",
-    "pthread_getspecific": "ptr (i64)",
-    "pthread_key_create": "i32 (ptr, ptr)",
-    "pthread_setspecific": "i32 (i64, ptr)",
-    "sched_yield": "i32 ()",
-}
 
 _TEXT = r"""
 ; ---- What is noted --------------------------------------------------------------------------
@@ -1362,7 +1344,6 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "start": (ctypes.c_int, _P, _P),
     "add_fronts": (None, _P),
 }
-_loaded: dict[str, NativeCode] = {}
 _functions: dict[str, Callable[..., Any]] = {}
 
 
@@ -1391,8 +1372,7 @@ def pool_text() -> str:
         "ADDRESS_HELD": HEADER + 8,
         "SIZE_HELD": HEADER + 16,
     }
-    values = places | sizes
-    return re.sub(r"\b[A-Z_]+\b", lambda name: str(values.get(name[0], name[0])), _TEXT)
+    return native_text(_TEXT, places | sizes)
 
 
 def _memory() -> int:
@@ -1402,13 +1382,10 @@ def _memory() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
+@Once
 def _code() -> NativeCode:
     """The machine code of the pools, compiled on the first call."""
-    if "pools" not in _loaded:
-        # Without a lock, which a fork could leave locked: of two racing threads the first one's
-        # code is everybody's.
-        _loaded.setdefault("pools", NativeCode(pool_text(), C_LIBRARY, ctypes.pythonapi))
-    return _loaded["pools"]
+    return NativeCode(pool_text())
 
 
 def _call(name: str, *arguments: int) -> Any:
@@ -1572,9 +1549,7 @@ class CPUPool(Pool):
         )
         free = method(self.block_type, "free", code.function("free_object"), "Give it back.")
         self.block_type.free = free
-        for name, value in (("type", self.block_type), ("refuse", refuse), ("none", None)):
-            increment_reference(value)
-            ctypes.c_void_p.from_address(code.data(name)).value = id(value)
+        code.set_objects(type=self.block_type, refuse=refuse, none=None)
         self.allocate: Callable[[int], Any] = function("allocate", code.function("make_object"))
 
     def counters(self) -> Counters:

@@ -468,7 +468,7 @@ UNMEASURED: dict[str, tuple[Callable[[], Explanation], str]] = {
     "not asked for": (lambda: figures(softmax(4, 8)), "measure=False"),
     "symbolic": (
         lambda: tvm.explain(product(N, 16, 16)),
-        "the call decides sizes or numbers: give the arguments",
+        "sizes or numbers are symbolic: give the arguments",
     ),
     "another machine": (
         lambda: tvm.explain(product(64, 64, 64, AARCH64)),
