@@ -167,12 +167,12 @@ def test_nan_and_infinity(target: str) -> None:
 
 @pytest.mark.usefixtures("anywhere")
 @pytest.mark.skipif(not HAS_BMI2, reason="kernels use BMI2")
-def test_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks() -> None:
     """Of factors that don't fit the cache, blocks are packed and copied."""
-    monkeypatch.setattr(tvm.Target, "cache_bytes", lambda self, level: 32 << 10)
+    target = f"{AMX} -l1d-cache-bytes=32768 -l2-cache-bytes=32768 -l3-cache-bytes=32768"
     for layout in ("NN", "NT", "TN", "TT"):
         tensors = product(200, 300, 120, ("int8", "uint8", "int32"), layout)
-        s = auto_schedule(tensors[2], AMX)
+        s = auto_schedule(tensors[2], target)
         body = tvm.lower(s, tensors)["main"].body
         made = [each.buffer for each in walk_once(body) if isinstance(each, Allocate)]
         sizes = [each.dtype.itemsize * prod(int(str(n)) for n in each.shape) for each in made]
