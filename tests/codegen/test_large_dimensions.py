@@ -186,7 +186,7 @@ def test_a_name_for_an_index_is_exact() -> None:
     E = te.extern((3,), [Y, A], body, dtype="int32", name="E")
     y, found = mapped(2**32 + 8), np.zeros(3, "int32")
     y[-1] = 5
-    build(E, [A, Y, E])(repeated(2**30 + 2), y, found)
+    build(E, [A, Y, E])(mapped(2**30 + 2), y, found)
     assert found.tolist() == [5, 7, -(2**31) + 3]  # 2**32 + 7, and half of it, modulo 2**32
 
 
@@ -233,7 +233,7 @@ def test_pointers_and_regions_reach_beyond_int32() -> None:
     E = te.extern((2,), [Y, A], body, dtype="int8", name="E")
     y, found = mapped(2**32 + 8), np.zeros(2, "int8")
     y[-2:] = 3, 5
-    build(E, [A, Y, E])(repeated(2**30 + 2), y, found)
+    build(E, [A, Y, E])(mapped(2**30 + 2), y, found)
     assert found.tolist() == [3, 5]
 
 
