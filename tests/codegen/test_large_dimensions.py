@@ -15,6 +15,7 @@ import minitvm as tvm
 from minitvm import CompileError, te, tir
 from minitvm.runtime.dlpack import DLTensor
 from minitvm.tir.interpreter import interpret
+from tests.tir.programs import function
 
 from .large_dimensions import as_expr, mapped, repeated
 
@@ -247,7 +248,7 @@ def test_a_loop_is_clipped_in_the_wider_type() -> None:
         with b.for_range(0, 32, name="q") as q, b.if_scope(tir.likely(p * 32 + q < wide)):
             target[p, 0] = te.const(1, "int8")
     w = tir.decl_buffer((wide,), "int8", "W")
-    func = tir.PrimFunc((w.data, a.data), b.get(), {w.data: w, a.data: a}, "f")
+    func = function("f", w, a, body=b.get())
     found = np.zeros((64, 2), "int8")
     tvm.build(func)(repeated(2**37 + 40), found)
     assert found[:, 0].sum() == 64
