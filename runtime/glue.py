@@ -93,7 +93,7 @@ RUNNING_CALL = """
 
 ; Makes %call the running call of this thread; returns the one before, a new reference, or null
 ; with an exception pending. Neither this nor `end_call` runs Python code, which a signal could end.
-define internal ptr @begin_call(ptr %call) {
+define internal ptr @begin_call(ptr %call) noinline {
   %thread = load ptr, ptr @thread
   %name = load ptr, ptr @running
   %outer = call ptr @PyObject_GetAttr(ptr %thread, ptr %name)
@@ -113,7 +113,7 @@ leave:
 }
 
 ; Goes back to what `begin_call` returned, whatever error is pending.
-define internal void @end_call(ptr %outer) {
+define internal void @end_call(ptr %outer) noinline {
   %pending = alloca %Pending
   call void @set_aside(ptr %pending)
   %thread = load ptr, ptr @thread

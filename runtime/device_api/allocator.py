@@ -19,7 +19,14 @@ from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, final
 
 from minitvm.runtime.device_api.interface import Handle, MemoryStats
-from minitvm.runtime.device_api.memory_pool import LEAST_UNIT, NO_LIMIT, UNIT, CPUPool, Pool
+from minitvm.runtime.device_api.memory_pool import (
+    LEAST_UNIT,
+    NO_LIMIT,
+    UNIT,
+    CPUPool,
+    Pool,
+    memory_of_machine,
+)
 from minitvm.runtime.device_type import BareDevice, DeviceType
 from minitvm.runtime.errors import DeviceError, DeviceMemoryError
 
@@ -753,20 +760,11 @@ class CPUAllocator(_Managed):
     def _refuse(self, size: int) -> None:
         if size < 0:
             raise ValueError(f"{self.device}: expected a size of at least 0 bytes, got {size}")
-        raise self._refusal(size, "found none", _memory_of_machine())
+        raise self._refusal(size, "found none", memory_of_machine())
 
 
 def _record_nothing(block: object, stream: Hashable | None) -> None:
     """Work of that stream uses it, too; the CPU has none."""
-
-
-def _memory_of_machine() -> MemoryStats | None:
-    names = ("SC_PHYS_PAGES", "SC_AVPHYS_PAGES")
-    if not set(names) <= set(getattr(os, "sysconf_names", ())):
-        return None
-    page = os.sysconf("SC_PAGE_SIZE")
-    total, free = (os.sysconf(name) * page for name in names)
-    return MemoryStats(total, free)
 
 
 _starting = threading.Lock()

@@ -24,15 +24,15 @@ from minitvm.transform.partition_loops import LoopPartitionOptions
 from minitvm.transform.pass_config import _KEYS, PassConfig, parse_config
 from minitvm.transform.pass_context import PassInfo
 from minitvm.transform.unroll_loops import UnrollOptions
-from tests.transform.loop_nests import Nest, loop, loop_nests
+from tests.tir.programs import function, function_of, loop
+from tests.transform.loop_nests import Nest, loop_nests
 
 PAGE = Path(__file__).parents[2] / "docs" / "pipeline.md"
 i, j = Var("i"), Var("j")
 A, B = tir.decl_buffer((64,), name="A"), tir.decl_buffer((64,), name="B")
 
 
-def func(body: Stmt) -> PrimFunc:
-    return PrimFunc((A.data, B.data), body, {A.data: A, B.data: B}, "f")
+func = function_of(A, B)
 
 
 def lowered(body: Stmt, config: dict[str, Any]) -> Stmt:
@@ -74,7 +74,7 @@ def test_disable_assert() -> None:
     tensor = tir.decl_buffer((n,), name="C")
     reach = BufferStore(tensor, const(0.0), (const(9),))
     body = AssertStmt(n > 10, "expected more", reach)
-    program = PrimFunc((tensor.data,), body, {tensor.data: tensor}, "f")
+    program = function("f", tensor, body=body)
     for disabled, messages in ((False, 2), (True, 1)):
         with PassContext(config={"tir.disable_assert": disabled}):
             made = tvm.lower(program)["f"].body

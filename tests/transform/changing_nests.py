@@ -16,7 +16,7 @@ from minitvm.tir.expr import Buffer, BufferRef, Call, PrimExpr, StringImm, Var, 
 from minitvm.tir.functor import walk_once
 from minitvm.tir.interpreter import interpret
 from minitvm.tir.stmt import BufferStore, ForKind, PrimFunc, Stmt
-from tests.transform.loop_nests import likely
+from tests.tir.programs import likely
 
 ROWS, COLUMNS, NUMBERS = 6, 40, 4
 Array = np.ndarray[Any, Any]

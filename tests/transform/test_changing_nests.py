@@ -38,8 +38,8 @@ from minitvm.transform.partition_loops import partition_loops
 from minitvm.transform.reuse_storage import reuse_storage
 from minitvm.transform.simplify import simplify
 from minitvm.transform.unroll_loops import unroll_loops
+from tests.tir.programs import function_of, likely, loop
 from tests.transform.changing_nests import DOUBLE, ChangingNest, changing_nests, double
-from tests.transform.loop_nests import likely, loop
 
 PASSES: tuple[Callable[[PrimFunc], PrimFunc], ...] = (
     check_bounds, clip_loops, compute_padding, partition_loops, simplify, hoist_conditions,
@@ -102,8 +102,7 @@ A = tir.decl_buffer((64, 32), "float32", name="A")
 i, j, o = Var("i"), Var("j"), Var("o")
 
 
-def func(body: Stmt) -> PrimFunc:
-    return PrimFunc((A.data, N.data), body, {A.data: A, N.data: N}, "f")
+func = function_of(A, N)
 
 
 def result(made: PrimFunc, start: int) -> list[float]:

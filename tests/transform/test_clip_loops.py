@@ -11,7 +11,8 @@ from minitvm import te, tir
 from minitvm.tir.expr import Var, const
 from minitvm.tir.stmt import BufferStore, IfThenElse, IRModule, PrimFunc, Stmt, seq
 from minitvm.transform.clip_loops import clip_loops
-from tests.transform.loop_nests import Nest, guarded_panels, likely, loop, loop_nests, same_effect
+from tests.tir.programs import function, likely, loop
+from tests.transform.loop_nests import Nest, guarded_panels, loop_nests, same_effect
 
 
 def clipped(s: te.Schedule, arguments: list[te.Tensor]) -> str:
@@ -112,7 +113,7 @@ def test_the_last_round_of_a_loop_that_counts_down_may_still_run() -> None:
         likely(i * 32 + 31 - j < n), BufferStore(A, const(1.0), (i * 32 + 31 - j,))
     )
     nest = loop(o, 2, loop(i, 8, loop(j, 32, guarded)))
-    text = str(clip_loops(PrimFunc((A.data,), nest, {A.data: A}, "f")))
+    text = str(clip_loops(function("f", A, body=nest)))
     assert "in range(min(8, (n + 31) // 32)):" in text
 
 
@@ -153,7 +154,7 @@ def test_a_loop_around_all_stays_wherever_it_stands() -> None:
         return loop(k, 640, BufferStore(A, const(1.0), (var, k)))
 
     nests = [loop(var, 64, IfThenElse(likely(var < n), row(var))) for var in (i, j)]
-    func = PrimFunc((A.data,), seq(*nests), {A.data: A}, "f")
+    func = function("f", A, body=seq(*nests))
     assert str(clip_loops(func)) == str(func)
-    inside = PrimFunc((A.data,), loop(te.var("o"), 2, nests[0]), {A.data: A}, "f")
+    inside = function("f", A, body=loop(te.var("o"), 2, nests[0]))
     assert str(clip_loops(inside)) != str(inside)

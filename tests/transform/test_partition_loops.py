@@ -25,7 +25,8 @@ from minitvm.tir.stmt import (
 )
 from minitvm.transform.partition_loops import HINT, LoopPartitionOptions, partition_loops
 from minitvm.transform.simplify import simplify
-from tests.transform.loop_nests import Nest, likely, loop, loop_nests, same_effect
+from tests.tir.programs import function_of, likely, loop
+from tests.transform.loop_nests import Nest, loop_nests, same_effect
 
 Golden = Callable[[str], None]
 
@@ -34,9 +35,7 @@ A, B = tir.decl_buffer((n,), name="A"), tir.decl_buffer((n,), name="B")
 io, ii, i = (Var(name) for name in ("io", "ii", "i"))
 
 
-def func(body: Stmt, *buffers: Any) -> PrimFunc:
-    params = {buffer.data: buffer for buffer in (A, B, *buffers)}
-    return PrimFunc(tuple(params), body, params, "f")
+func = function_of(A, B)
 
 
 def copy(place: Any, value: Any = None) -> Stmt:

@@ -10,7 +10,8 @@ from minitvm.tir.expr import Var, const
 from minitvm.tir.stmt import BufferStore, ForKind, PrimFunc, Stmt
 from minitvm.tir.structural_equal import structural_equal
 from minitvm.transform.serialize_vectors import serialize_vectors
-from tests.transform.loop_nests import Nest, loop, loop_nests, same_effect
+from tests.tir.programs import loop
+from tests.transform.loop_nests import Nest, loop_nests, same_effect
 
 i, j = Var("i"), Var("j")
 B = tir.decl_buffer((64, 64), name="B")
