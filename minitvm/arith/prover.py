@@ -606,7 +606,7 @@ class Prover:
             both = int(inner.b.value) * divisor
             if both <= _MOST:
                 return whole + self._quotient(self.affine(inner.a), both)
-        parts = self._parts(inner, divisor)
+        parts = self._nested_remainder(inner, divisor)
         if parts is not None:  # x % 12 // 4 is x // 4 % 3
             return whole + self._remainder(self._quotient(parts[0], divisor), parts[1])
         key = (
@@ -636,7 +636,7 @@ class Prover:
         if common > 1 and rest.terms:  # (4*x + c) % 12 is (x + c // 4) % 3 * 4 + c % 4
             part = self._remainder(_shrunk(rest, common), divisor // common)
             return part * common + rest.constant % common
-        parts = self._parts(_only_atom(rest), divisor)
+        parts = self._nested_remainder(_only_atom(rest), divisor)
         if parts is not None:  # x % 12 % 4 is x % 4
             return self._remainder(parts[0], divisor)
         quotient = self._quotient(rest, divisor)
@@ -653,7 +653,7 @@ class Prover:
             self._known.intervals[atom] = (0, divisor - 1)
         return remainder
 
-    def _parts(self, atom: Atom | None, divisor: int) -> tuple[Affine, int] | None:
+    def _nested_remainder(self, atom: Atom | None, divisor: int) -> tuple[Affine, int] | None:
         """Of ``x % c``, where `divisor` divides c: x, and ``c // divisor``."""
         if not isinstance(atom, e.FloorMod) or atom not in self._remainders:
             return None

@@ -62,6 +62,7 @@ from minitvm.tir.op import erf as erf
 from minitvm.tir.op import exp as exp
 from minitvm.tir.op import exp2 as exp2
 from minitvm.tir.op import exp10 as exp10
+from minitvm.tir.op import expm1 as expm1
 from minitvm.tir.op import floor as floor
 from minitvm.tir.op import fmod as fmod
 from minitvm.tir.op import hypot as hypot

@@ -273,6 +273,11 @@ def replace_buffers(node: Any, mapping: Mapping[Buffer, Buffer]) -> Any:
     return replacer.expr(node) if isinstance(node, PrimExpr) else replacer.stmt(node)
 
 
+def mentions(var: Var, *nodes: Node) -> bool:
+    """Whether a variable is in one of some nodes."""
+    return any(each is var for each in walk_once(*nodes))
+
+
 def free_vars(node: Node) -> list[Var]:
     """The variables read but not bound in `node`, in order of first use."""
     bound: set[Var] = set()

@@ -14,7 +14,7 @@ from minitvm.runtime.errors import CompileError
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Buffer, BufferLoad, Call, PrimExpr, Range, Var
-from minitvm.tir.functor import Mutator, rebuild, substitute, walk_once
+from minitvm.tir.functor import Mutator, mentions, rebuild, substitute, walk_once
 from minitvm.tir.intrinsics import FUNCTIONS
 from minitvm.tir.op import is_likely
 from minitvm.tir.stmt import BufferStore, ForKind, PrimFunc, Stmt, with_body
@@ -470,11 +470,7 @@ class _Lanes(Mutator):
         var, step = self._loop.loop_var, e.const_int(lanes.stride)
         form = self._prover.affine(node)
         others = [atom for atom in form.terms if atom is not var]
-        return (
-            node.dtype.is_int
-            and form.terms.get(var) == step
-            and not any(each is var for each in walk_once(*others))
-        )
+        return node.dtype.is_int and form.terms.get(var) == step and not mentions(var, *others)
 
     def visit_Let(self, node: e.Let) -> PrimExpr:
         value = self.expr(node.value)
@@ -747,7 +743,7 @@ def _progression(node: PrimExpr) -> tuple[PrimExpr, PrimExpr] | None:
 
 def _named(name: Var, value: PrimExpr, body: Stmt) -> Stmt:
     """`body` where `name` is the value, if it uses it."""
-    used = any(each is name for each in walk_once(body))
+    used = mentions(name, body)
     return s.LetStmt(name, value, body) if used else body
 
 

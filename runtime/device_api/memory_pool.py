@@ -21,12 +21,13 @@ from typing import Any, NamedTuple, final
 
 from minitvm.runtime.device_api.interface import ALIGNMENT, MemoryStats
 from minitvm.runtime.heap_types import HEADER, function, holder, method
+from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.native import NativeCode, Once
 from minitvm.runtime.native_text import native_text
 
 UNIT = ALIGNMENT  # bytes: what addresses and sizes of the CPU's blocks are multiples of
 MOST_KEPT = 256 * 1024 * 1024  # bytes that nobody uses, in the CPU's pool
-WORKSPACE_HEAD = 64  # bytes in front of a workspace: a line of the cache
+WORKSPACE_HEAD = CACHE_LINE  # bytes in front of a workspace
 NO_LIMIT = (1 << 63) - 1
 _TOO_MUCH = 1 << 62  # bytes: more than any machine has
 LEAST_UNIT = 16  # bytes: there are eight bins between powers of two

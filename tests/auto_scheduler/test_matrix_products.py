@@ -22,7 +22,8 @@ from minitvm.driver import build as build_module
 from minitvm.runtime import host as host_module
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.object_code import optimise, parse
-from minitvm.te.intrinsics.matrix_product import MATRIX_PRODUCTS, MatrixProduct, find_matrix_product
+from minitvm.te.intrinsics.instruction import find_instruction
+from minitvm.te.intrinsics.matrix_product import MATRIX_PRODUCTS, MatrixProduct
 from minitvm.tir.functor import walk_once
 from minitvm.tir.stmt import Allocate
 from tests.auto_scheduler.instructions import in_software
@@ -99,7 +100,7 @@ def instruction_of(s: te.Schedule) -> str:
 @pytest.mark.usefixtures("anywhere")
 @pytest.mark.parametrize(("target", "dtypes"), CASES)
 def test_products(target: str, dtypes: tuple[str, str, str]) -> None:
-    expected = find_matrix_product(*dtypes, tvm.Target(target).features)
+    expected = find_instruction(MATRIX_PRODUCTS, *dtypes, tvm.Target(target).features)
     assert expected is not None
     for m, n, k, layout in SHAPES[target]:
         tensors = product(m, n, k, dtypes, layout)
@@ -290,7 +291,7 @@ def test_what_instructions_take() -> None:
             assert (by.a, by.b) == (signs[by.name[4]], signs[by.name[5]])
             assert by.features == {"amx-tile", "amx-int8"}
         elif by.a == by.b != "float16":
-            assert find_matrix_product(by.a, by.b, by.sum, by.features) == by
+            assert find_instruction(MATRIX_PRODUCTS, by.a, by.b, by.sum, by.features) == by
 
 
 @pytest.mark.parametrize("by", MATRIX_PRODUCTS, ids=[each.name for each in MATRIX_PRODUCTS])

@@ -205,6 +205,19 @@ def test_intrinsics_by_name() -> None:
         tir.call_intrin("float32", "zzz", x)
 
 
+@pytest.mark.parametrize("name", INTRINSICS)
+def test_a_call_by_name_takes_the_dtypes_of_its_entry(name: str) -> None:
+    known = INTRINSICS[name]
+    for dtype in map(DType.of, (*FLOATS, "int8", "uint64", "bool", "float32x4", "int32x4")):
+        args = [te.var("x", dtype), te.var("y", known.second_of(dtype))][: known.arity]
+        if known.problem(dtype) is None:
+            made = call(tir.call_intrin(known.result_of(dtype), name, *args))
+            assert (made.op, made.args) == (name, tuple(args))
+            continue
+        with pytest.raises(CompileError, match=rf"call_intrin: {name}: expected .*, got {dtype}"):
+            tir.call_intrin(known.result_of(dtype), name, *args)
+
+
 def test_isnullptr() -> None:
     assert tir.isnullptr(te.var("p", "handle")).dtype == "bool"
     with pytest.raises(CompileError, match="isnullptr: expected a handle, got int32"):

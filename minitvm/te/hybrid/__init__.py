@@ -23,6 +23,7 @@ from minitvm.te.hybrid.intrinsics import erf as erf
 from minitvm.te.hybrid.intrinsics import exp as exp
 from minitvm.te.hybrid.intrinsics import exp2 as exp2
 from minitvm.te.hybrid.intrinsics import exp10 as exp10
+from minitvm.te.hybrid.intrinsics import expm1 as expm1
 from minitvm.te.hybrid.intrinsics import float16 as float16
 from minitvm.te.hybrid.intrinsics import float32 as float32
 from minitvm.te.hybrid.intrinsics import float64 as float64
