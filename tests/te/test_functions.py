@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import minitvm as tvm
 from minitvm import te, tir
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
@@ -231,6 +232,7 @@ def test_convert() -> None:
     ]  # fmt: skip
     assert [str(each.dtype) for each in made[:3]] == ["int32", "float32", "bool"]
     A = te.placeholder((4,))
+    assert tvm.runtime.convert(A) is A and tvm.runtime.convert(3).dtype == "int32"
     assert op.convert(A) is A and value(op.convert({"x": 1})["x"]) == 1
     with pytest.raises(CompileError, match="convert: expected an expression or a number, got obj"):
         op.convert(object())
