@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import cast
 
-from minitvm.te.schedules.graph import in_order, map_body, read_by_ranges, reading
+from minitvm.te.schedules.rewrite_operations import in_order, map_body, read_by_ranges, reading
 from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, ScanOp, Tensor
 from minitvm.tir.expr import PrimExpr, ProducerLoad
 from minitvm.tir.functor import Mutator, walk_once
