@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -239,11 +240,16 @@ class Kernel:
         self.output = output
         self.expected = expected
         self.runs_in_place = not output.op.reduce_axis and output.shape[0] is p
-        self.functions = []
-        for plan in (plain, *plans):
-            s = te.create_schedule(output.op)
-            plan(s, output)
-            self.functions.append(tvm.build(s, [*inputs, output], name="f"))
+        self.plans = (plain, *plans)
+
+    @cached_property
+    def functions(self) -> list[Any]:
+        return [self._built(plan) for plan in self.plans]
+
+    def _built(self, plan: Any) -> Any:
+        s = te.create_schedule(self.output.op)
+        plan(s, self.output)
+        return tvm.build(s, [*self.inputs, self.output], name="f")
 
     def check(self, draw: Callable[[Any], Any]) -> None:
         function = draw(st.sampled_from(self.functions))
