@@ -27,7 +27,7 @@ from minitvm.codegen.dltensor import (
 from minitvm.codegen.llvm_text import NULL, FunctionText, ModuleText, Value, integer
 from minitvm.codegen.overlap import Region, emit_overlap_check, table_of
 from minitvm.runtime.arrangement import ASKS_FOR_VARIANT, ASKS_TO_CHECK, NEEDS_VARIANT
-from minitvm.runtime.device import DEVICE_TYPES
+from minitvm.runtime.device_type import DEVICE_TYPES
 from minitvm.runtime.dtype import CODE_NAMES, TypeCode
 from minitvm.runtime.record import record
 from minitvm.runtime.values import ArgTypeCode

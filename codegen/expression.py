@@ -32,7 +32,7 @@ from minitvm.te.intrinsics.matrix_product import MATRIX_PRODUCTS
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Buffer, BufferStore, PrimExpr, Var
 from minitvm.tir.functor import walk_once
-from minitvm.tir.scalars import INTRINSICS, VECTOR_FOLDS
+from minitvm.tir.intrinsics import INTRINSICS, VECTOR_FOLDS
 from minitvm.transform.widen_indices import widened
 
 _FLOAT_BINARY = {e.Add: "fadd", e.Sub: "fsub", e.Mul: "fmul", e.Div: "fdiv"}
@@ -68,7 +68,7 @@ class ExpressionEmitter:
         self.text = text
         self.conversions = Conversions(text, options.target.has_float16_conversion)
         self.integers = Integers(text)
-        self._math = MathFunctions(text, self.conversions, self.integers, options)
+        self.math = MathFunctions(text, self.conversions, self.integers, options)
         self._folds = VectorFolds(text, self.conversions, self.integers, options.strict)
         self._has_mask_registers = options.target.has_mask_registers
         self._target = options.target
@@ -547,7 +547,7 @@ class ExpressionEmitter:
     def _emit_call(self, node: e.Call) -> Value:
         if node.op in INTRINSICS:
             args = [self.emit(a) for a in node.args]
-            return self._math.emit(node.op, node.args[0].dtype.element, args)
+            return self.math.emit(node.op, node.args[0].dtype.element, args)
         if node.op not in self.calls:
             raise CompileError(f"{node.op}: expected a call that minitvm knows, found {node}")
         self.has_called_out |= node.op in _CALLS_OUT

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from minitvm.arith.work import estimated_work
 from minitvm.codegen.llvm_text import NULL, FunctionText, Value
-from minitvm.codegen.work import estimated_work
 from minitvm.runtime.errors import CompileError
 from minitvm.tir import expr as e
 from minitvm.tir.expr import PrimExpr

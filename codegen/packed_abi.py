@@ -39,7 +39,7 @@ from minitvm.codegen.statement import Assertion, StatementEmitter
 from minitvm.codegen.types import register_type
 from minitvm.lowering.lower import PREPACKED
 from minitvm.runtime.arrangement import ASKS_FOR_VARIANT, ASKS_TO_CHECK
-from minitvm.runtime.device import DEVICE_TYPES
+from minitvm.runtime.device_type import DEVICE_TYPES
 from minitvm.runtime.dlpack import dtype_word
 from minitvm.runtime.dtype import FLOAT64, INT64, DType
 from minitvm.runtime.threads import MAX_FAILURE_VALUES

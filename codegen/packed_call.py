@@ -7,7 +7,7 @@ from collections.abc import Callable
 from minitvm.codegen import dltensor
 from minitvm.codegen.expression import ExpressionEmitter
 from minitvm.codegen.llvm_text import NULL, Value, integer
-from minitvm.runtime.device import DEVICE_TYPES
+from minitvm.runtime.device_type import DEVICE_TYPES
 from minitvm.runtime.dlpack import dtype_word
 from minitvm.runtime.dtype import FLOAT64, INT64
 from minitvm.runtime.errors import CompileError

@@ -16,6 +16,7 @@ import itertools
 from collections.abc import Callable
 from typing import TypeGuard, final
 
+from minitvm.arith.work import estimated_work
 from minitvm.codegen.expression import ExpressionEmitter
 from minitvm.codegen.gil import needs_the_gil
 from minitvm.codegen.llvm_text import FunctionText, Value, element_type, integer, lanes_of
@@ -24,13 +25,17 @@ from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Buffer, PrimExpr, Var
 from minitvm.tir.functor import children, free_vars, walk_once
-from minitvm.tir.scalars import INTRINSICS
+from minitvm.tir.intrinsics import FUNCTIONS
 from minitvm.tir.stmt import ForKind, Stmt
 
 # int parallel_for(function, void* closure, int64_t limit, int64_t* failure)
 PARALLEL_FOR = "minitvm_parallel_for"
 # int barrier(void* region, int64_t tasks)
 BARRIER = "minitvm_barrier"
+
+# Operations from which on a parallel loop starts threads: 0.8 us of vectorised code, which is where
+# two threads that are awake begin to gain, and some 30 us of code that isn't vectorised.
+LEAST_WORK = 50_000.0
 
 LAUNCH_POINT = "pragma_parallel_launch_point"
 BARRIER_WHEN_FINISH = "pragma_parallel_barrier_when_finish"
@@ -43,6 +48,11 @@ _ENVIRONMENT = (
 )
 
 _Captured = tuple[Var | Buffer, Value]  # something from outside, and its value there
+
+
+def pays_threads(node: Stmt) -> PrimExpr:
+    """Whether `node` is enough work for threads: a condition on variables outside of it."""
+    return e.greater_equal(estimated_work(node), LEAST_WORK)
 
 
 @final
@@ -85,7 +95,9 @@ def can_be_shared(node: Stmt) -> bool:
         if isinstance(each, Stmt):
             if not isinstance(each, _CONTROL):
                 return False
-        elif isinstance(each, e.BufferLoad) or (isinstance(each, e.Call) and not _is_pure(each)):
+        elif isinstance(each, e.BufferLoad) or (
+            isinstance(each, e.Call) and each.op not in FUNCTIONS
+        ):
             return False
         parts = (each.min, each.extent) if _is_parallel(each) else children(each)
         stack.extend(parts)
@@ -97,10 +109,6 @@ _CONTROL = (s.For, s.LetStmt, s.IfThenElse, s.SeqStmt, s.AssertStmt, s.AttrStmt,
 
 def _is_parallel(node: Stmt | PrimExpr) -> TypeGuard[s.For]:
     return isinstance(node, s.For) and node.kind == ForKind.PARALLEL
-
-
-def _is_pure(call: e.Call) -> bool:
-    return call.op in INTRINSICS or call.op in ("likely", "if_then_else")
 
 
 def share_of(

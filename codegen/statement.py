@@ -23,11 +23,11 @@ from minitvm.codegen.parallel import (
     Team,
     can_be_shared,
     launch,
+    pays_threads,
     share_of,
     without_pragmas,
 )
 from minitvm.codegen.types import memory_type
-from minitvm.codegen.work import pays_threads
 from minitvm.runtime.dtype import INT64
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record

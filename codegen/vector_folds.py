@@ -1,4 +1,4 @@
-"""The folds of :data:`minitvm.tir.scalars.VECTOR_FOLDS`: a vector to one value."""
+"""The folds of :data:`minitvm.tir.intrinsics.VECTOR_FOLDS`: a vector to one value."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ from minitvm.codegen.conversion import Conversions
 from minitvm.codegen.integers import Integers
 from minitvm.codegen.llvm_text import FunctionText, Value, lanes_of
 from minitvm.runtime.dtype import DType
+from minitvm.tir.intrinsics import VECTOR_FOLDS
 
 _OF_FLOATS = {"vector_reduce_add": "fadd", "vector_reduce_mul": "fmul"}
 _FLOAT_EXTREMA = {"vector_reduce_min": "minimum", "vector_reduce_max": "maximum"}
 _BITWISE = {"vector_reduce_and": "and", "vector_reduce_or": "or", "vector_reduce_xor": "xor"}
-_NODES = {
-    "vector_reduce_add": "Add", "vector_reduce_mul": "Mul", "vector_reduce_min": "Min",
-    "vector_reduce_max": "Max",
-}  # fmt: skip
 
 
 class VectorFolds:
@@ -35,7 +32,7 @@ class VectorFolds:
             return self._text.binary(_BITWISE[name], start, folded)
         if not dtype.is_float:
             folded = self._folded(_integer_fold(name, dtype), start, vector)
-            return self._integers.binary(_NODES[name], dtype, start, folded)
+            return self._integers.binary(VECTOR_FOLDS[name], dtype, start, folded)
         if name in _FLOAT_EXTREMA:
             operation = _FLOAT_EXTREMA[name]
             folded = self._folded(f"f{operation}", start, vector, flags="nsz")
@@ -59,7 +56,7 @@ class VectorFolds:
 
 def _integer_fold(name: str, dtype: DType) -> str:
     if name not in _FLOAT_EXTREMA:
-        return _NODES[name].lower()
+        return VECTOR_FOLDS[name].lower()
     if dtype.is_bool:
         return "and" if name == "vector_reduce_min" else "or"
-    return ("s" if dtype.is_int else "u") + _NODES[name].lower()
+    return ("s" if dtype.is_int else "u") + VECTOR_FOLDS[name].lower()

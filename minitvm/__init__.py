@@ -53,6 +53,7 @@ from minitvm.runtime import (
     set_num_threads,
     unregister_device,
 )
+from minitvm.runtime.conversion import set_meaning
 from minitvm.runtime.version import VERSION
 from minitvm.target import Target
 from minitvm.te import *  # noqa: F403  # the classic face: tvm.compute is te.compute
@@ -90,6 +91,9 @@ def __getattr__(name: str) -> Any:
     if f"minitvm.{name}" in sys.modules:
         return sys.modules[f"minitvm.{name}"]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+set_meaning(convert)
 
 
 def get_include() -> str:

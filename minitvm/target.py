@@ -6,55 +6,136 @@ import difflib
 import shlex
 import threading
 from collections.abc import Mapping
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, dataclass, field, replace
 from typing import Any, final
 
 from minitvm.runtime.device import device
 from minitvm.runtime.device_api.registry import kinds, launches
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
-from minitvm.runtime.host import cache_sizes, host
+from minitvm.runtime.host import TYPICAL_CACHES, TYPICAL_WAYS, cache_sizes, host, l1_ways
+from minitvm.runtime.record import record
 from minitvm.runtime.threads import available_cpus
+
+_CORES = 8  # of a named CPU, of which there are models with few and with many
+
+
+@final
+@record()
+class Processor:
+    """Of a CPU: its `features`, by LLVM's names; a core's share of its data caches, in bytes, from
+    level 1 on; the ways of the L1 cache. A vector multiply-add takes `latency` cycles, and `ports`
+    of them begin in each. The defaults are those of a CPU of which no more is known.
+    """
+
+    features: frozenset[str]
+    cache_bytes: tuple[int, int, int] = TYPICAL_CACHES
+    l1_ways: int = TYPICAL_WAYS
+    latency: int = 4
+    ports: int = 2
+
+
+def _cpu(
+    features: frozenset[str],
+    l1: int,
+    l2: int,
+    l3: int = TYPICAL_CACHES[2] >> 10,
+    *,
+    ways: int = 8,
+    latency: int = 4,
+    ports: int = 2,
+) -> Processor:
+    """A CPU whose caches are given in KiB."""
+    return Processor(features, (l1 << 10, l2 << 10, l3 << 10), ways, latency, ports)
+
 
 _V2 = frozenset({"sse2", "sse4.1", "sse4.2", "popcnt"})
 _V3 = _V2 | {"avx", "avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt"}
 _V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
-_ICELAKE = _V4 | {"avx512vnni", "avx512vbmi", "avx512vbmi2", "avx512bitalg", "avx512vpopcntdq"}
+_VNNI = _V4 | {"avx512vnni"}
+_ICELAKE = _VNNI | {"avx512vbmi", "avx512vbmi2", "avx512bitalg", "avx512vpopcntdq"}
 _SAPPHIRE = _ICELAKE | {"avx512bf16", "avx512fp16", "amx-tile", "amx-bf16", "amx-int8", "avxvnni"}
+_ZEN4 = _ICELAKE | {"avx512bf16"}
 _NEON = frozenset({"neon"})
 _V82 = _NEON | {"fullfp16", "dotprod"}
 _V86 = _V82 | {"bf16", "i8mm"}
+_N2 = _V86 | {"sve", "sve2"}
 
-# CPUs by LLVM's name for them, with the features that code generation and schedules ask about
-# (LLVM 22: llvm/lib/Target/X86/X86.td, AArch64/AArch64Processors.td). LLVM itself knows the rest.
-CPUS: dict[str, dict[str, frozenset[str]]] = {
+_NEHALEM = _cpu(_V2, 32, 256, latency=3, ports=1)
+_HASWELL = _cpu(_V3, 32, 256, latency=5)
+_SKYLAKE_SERVER = _cpu(_V4, 32, 1024)
+_ICELAKE_CLIENT = _cpu(_ICELAKE, 48, 512, ways=12, ports=1)
+_SAPPHIRE_RAPIDS = _cpu(_SAPPHIRE, 48, 2048, ways=12)
+
+# By architecture and name.
+#
+# Features, as far as code generation and schedules ask about them: LLVM 22,
+# llvm/lib/Target/X86/X86.td, AArch64/AArch64Processors.td. LLVM itself knows the rest.
+#
+# Caches and arithmetic: Intel, "64 and IA-32 Architectures Optimization Reference Manual"; AMD,
+# "Software Optimization Guide" of each family (17h, 19h, 1Ah); Arm, "Software Optimization Guide"
+# and "Technical Reference Manual" of each core; Fujitsu, "A64FX Microarchitecture Manual"; Apple,
+# `sysctl hw.perflevel0`, and D. Johnson, "Apple M1 Microarchitecture Research". Of sizes that an
+# implementation may choose, a usual one. An L2 that cores share is divided among them; the L3 of a
+# Zen is that of its complex of cores, and that of others, of which there are models of many sizes,
+# the typical one. Without an instruction that multiplies and adds, the figures are the addition's.
+PROCESSORS: dict[str, dict[str, Processor]] = {
     "x86_64": {
-        "x86-64": frozenset({"sse2"}),
-        "x86-64-v2": _V2, "x86-64-v3": _V3, "x86-64-v4": _V4,
-        "nehalem": _V2, "westmere": _V2,
-        "sandybridge": _V2 | {"avx"}, "ivybridge": _V2 | {"avx", "f16c"},
-        "haswell": _V3, "core-avx2": _V3, "broadwell": _V3, "skylake": _V3,
-        "alderlake": _V3 | {"avxvnni"}, "raptorlake": _V3 | {"avxvnni"},
-        "skylake-avx512": _V4, "skx": _V4,
-        "cascadelake": _V4 | {"avx512vnni"}, "cooperlake": _V4 | {"avx512vnni", "avx512bf16"},
-        "icelake-client": _ICELAKE, "icelake-server": _ICELAKE, "tigerlake": _ICELAKE,
-        "rocketlake": _ICELAKE,
-        "sapphirerapids": _SAPPHIRE, "emeraldrapids": _SAPPHIRE,
-        "graniterapids": _SAPPHIRE | {"amx-fp16"},
-        "znver1": _V3, "znver2": _V3, "znver3": _V3,
-        "znver4": _ICELAKE | {"avx512bf16"}, "znver5": _ICELAKE | {"avx512bf16", "avxvnni"},
+        "x86-64": Processor(frozenset({"sse2"})),
+        "x86-64-v2": Processor(_V2),
+        "x86-64-v3": Processor(_V3),
+        "x86-64-v4": Processor(_V4),
+        "nehalem": _NEHALEM,
+        "westmere": _NEHALEM,
+        "sandybridge": _cpu(_V2 | {"avx"}, 32, 256, latency=3, ports=1),
+        "ivybridge": _cpu(_V2 | {"avx", "f16c"}, 32, 256, latency=3, ports=1),
+        "haswell": _HASWELL,
+        "core-avx2": _HASWELL,
+        "broadwell": _HASWELL,
+        "skylake": _cpu(_V3, 32, 256),
+        "alderlake": _cpu(_V3 | {"avxvnni"}, 48, 1280, ways=12),
+        "raptorlake": _cpu(_V3 | {"avxvnni"}, 48, 2048, ways=12),
+        "skylake-avx512": _SKYLAKE_SERVER,
+        "skx": _SKYLAKE_SERVER,
+        "cascadelake": _cpu(_VNNI, 32, 1024),
+        "cooperlake": _cpu(_VNNI | {"avx512bf16"}, 32, 1024),
+        "icelake-client": _ICELAKE_CLIENT,
+        "icelake-server": _cpu(_ICELAKE, 48, 1280, ways=12),
+        "tigerlake": _cpu(_ICELAKE, 48, 1280, ways=12, ports=1),
+        "rocketlake": _ICELAKE_CLIENT,
+        "sapphirerapids": _SAPPHIRE_RAPIDS,
+        "emeraldrapids": _SAPPHIRE_RAPIDS,
+        "graniterapids": _cpu(_SAPPHIRE | {"amx-fp16"}, 48, 2048, ways=12),
+        "znver1": _cpu(_V3, 32, 512, 8 << 10, latency=5, ports=1),
+        "znver2": _cpu(_V3, 32, 512, 16 << 10, latency=5),
+        "znver3": _cpu(_V3, 32, 512, 32 << 10),
+        "znver4": _cpu(_ZEN4, 32, 1024, 32 << 10, ports=1),
+        "znver5": _cpu(_ZEN4 | {"avxvnni"}, 48, 1024, 32 << 10, ways=12),
     },
     "aarch64": {
-        "generic": _NEON, "cortex-a53": _NEON, "cortex-a57": _NEON, "cortex-a72": _NEON,
-        "cortex-a76": _V82, "neoverse-n1": _V82, "neoverse-v1": _V86 | {"sve"},
-        "neoverse-n2": _V86 | {"sve", "sve2"}, "neoverse-v2": _V86 | {"sve", "sve2"},
-        "apple-m1": _V82, "apple-m2": _V86, "apple-m3": _V86, "a64fx": _NEON | {"sve"},
+        "generic": Processor(_NEON),
+        "cortex-a53": _cpu(_NEON, 32, 128, ways=4),
+        "cortex-a57": _cpu(_NEON, 32, 512, ways=2),
+        "cortex-a72": _cpu(_NEON, 32, 512, ways=2),
+        "cortex-a76": _cpu(_V82, 64, 512, ways=4),
+        "neoverse-n1": _cpu(_V82, 64, 1024, ways=4),
+        "neoverse-v1": _cpu(_V86 | {"sve"}, 64, 1024, ways=4, ports=4),
+        "neoverse-n2": _cpu(_N2, 64, 1024, ways=4),
+        "neoverse-v2": _cpu(_N2, 64, 1024, ways=4, ports=4),
+        "apple-m1": _cpu(_V82, 128, 3 << 10, ports=4),
+        "apple-m2": _cpu(_V86, 128, 4 << 10, ports=4),
+        "apple-m3": _cpu(_V86, 128, 4 << 10, ports=4),
+        "a64fx": _cpu(_NEON | {"sve"}, 64, 680, ways=4, latency=9),
     },
-}  # fmt: skip
+}
 _ARCH_ALIASES = {"amd64": "x86_64", "x86-64": "x86_64", "arm64": "aarch64"}
 # Features by which LLVM tunes, such as prefer-256-bit; it lists them nowhere.
 _TUNING_PREFIXES = ("prefer-", "fast-", "slow-")
-_OPTIONS = ("mcpu", "mattr", "mtriple", "keys", "device", "model", "num-cores", "opt-level")
+_CACHES = ("l1d-cache-bytes", "l2-cache-bytes", "l3-cache-bytes")
+_OPTIONS = (
+    "mcpu", "mattr", "mtriple", "num-cores", *_CACHES, "l1d-cache-ways",
+    "keys", "device", "model", "opt-level",
+)  # fmt: skip
 
 
 @final
@@ -73,9 +154,12 @@ class TargetKind:
 class Target:
     """What code is made for, in the classic notation.
 
-    ``llvm`` alone is this machine with all its features. ``-mcpu=NAME`` names a CPU,
-    ``-mattr=+a,-b`` adds and removes features, ``-mtriple=ARCH-VENDOR-OS`` says another
-    architecture or system. In the place of ``llvm``, the name of a device that launches kernels,
+    ``llvm`` alone is this machine with all its features, its caches and the cores that the process
+    may use. ``-mcpu=NAME`` names a CPU and ``-mtriple=ARCH-VENDOR-OS`` an architecture and system;
+    of these, all figures are those of a table, so that the same text makes the same program on
+    every machine. ``-mattr=+a,-b`` adds and removes features; ``-num-cores=``,
+    ``-l1d-cache-bytes=`` and the like say single figures (docs/targets.md).
+    In the place of ``llvm``, the name of a device that launches kernels,
     such as ``ext_dev``, makes code for its arrays (docs/devices.md). A dict of these options does
     as well, and so does another target. `host` is classic: the CPU that calls is the one that
     computes, so it is only checked.
@@ -94,7 +178,7 @@ class Target:
     triple: str = field(init=False)
     mcpu: str = field(init=False)
     feature_string: str = field(init=False)
-    features: frozenset[str] = field(init=False)
+    processor: Processor = field(init=False)
     given_cores: int | None = field(init=False)
     kind: TargetKind = field(init=False)
 
@@ -106,20 +190,33 @@ class Target:
         triple = options.get("mtriple", host().triple)
         cpu = options.get("mcpu", "")
         added, removed = _attributes(options.get("mattr", ""), _arch(triple))
+        cores = _number(options, "num-cores")
         if cpu in ("", "native") and "mtriple" not in options:
-            features, string = host().features, host().feature_string
-            cpu = host().cpu
+            sizes = cache_sizes()
+            found = Processor(host().features, (sizes[1], sizes[2], sizes[3]), l1_ways())
+            cpu, string = host().cpu, host().feature_string
         else:
             cpu = cpu or _baseline(triple)
-            features, string = _cpu_features(triple, cpu), ""
+            found, string = _known(triple, cpu), ""
+            cores = cores or _CORES
+        first, second, third = (
+            _number(options, name) or size
+            for name, size in zip(_CACHES, found.cache_bytes, strict=True)
+        )
+        processor = replace(
+            found,
+            features=(found.features | added) - removed,
+            cache_bytes=(first, second, third),
+            l1_ways=_number(options, "l1d-cache-ways") or found.l1_ways,
+        )
         marks = [f"+{name}" for name in sorted(added)] + [f"-{name}" for name in sorted(removed)]
         for name, value in (
             ("target", text),
             ("triple", triple),
             ("mcpu", cpu),
             ("feature_string", ",".join(filter(None, (string, *marks)))),
-            ("features", (features | added) - removed),
-            ("given_cores", _cores(options)),
+            ("processor", processor),
+            ("given_cores", cores),
             ("kind", TargetKind(kind)),
         ):
             object.__setattr__(self, name, value)
@@ -137,6 +234,11 @@ class Target:
     def arch(self) -> str:
         """``x86_64`` or ``aarch64``."""
         return _arch(self.triple)
+
+    @property
+    def features(self) -> frozenset[str]:
+        """What the CPU has, by LLVM's names."""
+        return self.processor.features
 
     @property
     def vector_registers(self) -> int:
@@ -163,12 +265,32 @@ class Target:
         return max(1, self.vector_bits // dtype.bits)
 
     def cache_bytes(self, level: int) -> int:
-        """The size of a data cache, level 1 to 3: of this machine, whatever the CPU's name."""
-        return cache_sizes()[level]
+        """A core's share of a data cache, level 1 to 3.
+
+        >>> Target("llvm -mtriple=x86_64-linux-gnu -mcpu=znver4").cache_bytes(2)
+        1048576
+        """
+        return self.processor.cache_bytes[level - 1]
+
+    @property
+    def l1_ways(self) -> int:
+        """How many lines of one set the L1 cache holds."""
+        return self.processor.l1_ways
+
+    @property
+    def multiply_adds_under_way(self) -> int:
+        """How many vector multiply-adds have to be under way at once, none waiting for another,
+        for the arithmetic units to have no rest.
+
+        >>> Target("llvm -mtriple=x86_64-linux-gnu -mcpu=haswell").multiply_adds_under_way
+        10
+        """
+        return self.processor.latency * self.processor.ports
 
     @property
     def num_cores(self) -> int:
-        """How many cores share the work: ``-num-cores=``, or those that this process may use."""
+        """How many cores share the work: ``-num-cores=``; by default those that this process may
+        use where the target is this machine, and 8 where it is another."""
         return self.given_cores or available_cpus()
 
     @property
@@ -231,12 +353,12 @@ def create(target: Any) -> Target:
     return target if isinstance(target, Target) else Target(target)
 
 
-def _cores(options: Mapping[str, str]) -> int | None:
-    text = options.get("num-cores")
+def _number(options: Mapping[str, str], name: str) -> int | None:
+    text = options.get(name)
     if text is None:
         return None
     if not text.isdecimal() or int(text) < 1:
-        raise CompileError(f"target: expected -num-cores= a number, at least 1, got {text!r}")
+        raise CompileError(f"target: expected -{name}= a number, at least 1, got {text!r}")
     return int(text)
 
 
@@ -264,7 +386,7 @@ def _text(target: Any) -> str:
         f"-{name}={','.join(value) if isinstance(value, (list, tuple)) else value}"
         for name, value in options.items()
     )
-    return " ".join((str(target.get("kind", "")), *parts))
+    return " ".join((str(target.get("kind", "")), *map(shlex.quote, parts)))
 
 
 def _parse(text: str) -> tuple[str, dict[str, str]]:
@@ -287,7 +409,7 @@ def _parse(text: str) -> tuple[str, dict[str, str]]:
 def _attributes(text: str, arch: str) -> tuple[frozenset[str], frozenset[str]]:
     """The features that ``-mattr`` adds, and those that it removes."""
     names = [name for name in text.split(",") if name]
-    known = frozenset[str]().union(*CPUS[arch].values())
+    known = frozenset[str]().union(*(each.features for each in PROCESSORS[arch].values()))
     if arch == _arch(host().triple):  # LLVM lists them all for the architecture that it runs on
         known |= host().known_features
     for name in names:
@@ -305,9 +427,9 @@ def _attributes(text: str, arch: str) -> tuple[frozenset[str], frozenset[str]]:
 def _arch(triple: str) -> str:
     arch = triple.split("-")[0]
     arch = _ARCH_ALIASES.get(arch, arch)
-    if arch not in CPUS:
+    if arch not in PROCESSORS:
         raise CompileError(
-            f"target: expected an architecture among {', '.join(CPUS)}, got {triple!r}"
+            f"target: expected an architecture among {', '.join(PROCESSORS)}, got {triple!r}"
         )
     return arch
 
@@ -323,8 +445,8 @@ def _baseline(triple: str) -> str:
     return "x86-64" if _arch(triple) == "x86_64" else "generic"
 
 
-def _cpu_features(triple: str, cpu: str) -> frozenset[str]:
-    known = CPUS[_arch(triple)]
+def _known(triple: str, cpu: str) -> Processor:
+    known = PROCESSORS[_arch(triple)]
     if cpu not in known:
         close = difflib.get_close_matches(cpu, known, n=3) or sorted(known)
         raise CompileError(

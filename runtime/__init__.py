@@ -1,9 +1,7 @@
 """Values, arrays, devices and calls: the floor of the house."""
 
-import importlib
-from typing import Any
-
-from minitvm.runtime.device import Device, DeviceType, cpu, device, ext_dev
+from minitvm.runtime.conversion import convert
+from minitvm.runtime.device import Device, cpu, device, ext_dev
 from minitvm.runtime.device_api.interface import DeviceInterface
 from minitvm.runtime.device_api.registry import (
     launches,
@@ -11,6 +9,7 @@ from minitvm.runtime.device_api.registry import (
     unregister_device,
 )
 from minitvm.runtime.device_api.streams import Event, Stream
+from minitvm.runtime.device_type import DeviceType
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.dtype import DType as DataType
 from minitvm.runtime.dtype import TypeCode as DataTypeCode
@@ -25,8 +24,9 @@ from minitvm.runtime.errors import (
     UnsupportedByDevice,
 )
 from minitvm.runtime.evaluator import BenchmarkResult
+from minitvm.runtime.interchange import from_dlpack
 from minitvm.runtime.module import Module
-from minitvm.runtime.ndarray import NDArray, array, empty, from_dlpack
+from minitvm.runtime.ndarray import NDArray, array, empty
 from minitvm.runtime.packed_func import Function, PackedFunc, convert_to_packed
 from minitvm.runtime.registry import (
     get_global_func,
@@ -52,13 +52,6 @@ def enabled(target: str) -> bool:
     """
     kind = target.split(" ")[0]
     return kind in ("llvm", "cpu") or launches(kind)
-
-
-def __getattr__(name: str) -> Any:
-    """Classic TVM has ``convert`` here; ours needs the language, and so lives upstairs."""
-    if name == "convert":
-        return importlib.import_module("minitvm.tir.op").convert
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 __all__ = [
@@ -89,6 +82,7 @@ __all__ = [
     "TVMValue",
     "UnsupportedByDevice",
     "array",
+    "convert",
     "convert_to_packed",
     "cpu",
     "device",

@@ -8,14 +8,13 @@ Python's, or with an exception pending. What is rare it leaves to Python functio
 from __future__ import annotations
 
 import ctypes
-import re
 import sys
 import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from minitvm.runtime.device_api.interface import ALIGNMENT
 from minitvm.runtime.dlpack import (
-    ALIGNMENT,
     IS_COPIED,
     MAX_NDIM,
     READ_ONLY,
@@ -27,8 +26,10 @@ from minitvm.runtime.dlpack import (
 )
 from minitvm.runtime.dtype import DType, TypeCode
 from minitvm.runtime.frameworks import forgets_gradients, is_read_only, readable
+from minitvm.runtime.glue import DELETERS
 from minitvm.runtime.heap_types import HEADER, method
-from minitvm.runtime.native import NativeCode, glue, increment_reference
+from minitvm.runtime.native import NativeCode, increment_reference
+from minitvm.runtime.native_text import STRUCTURES, native_text
 
 _ATTRIBUTE = "__dlpack_c_exchange_api__"
 _NAME = b"dlpack_exchange_api"
@@ -110,33 +111,7 @@ _managed_from_object = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.
 
 # ---- Ours ----------------------------------------------------------------------------------------
 
-_PYTHON_API = {
-    "PyCapsule_New": "ptr (ptr, ptr, ptr)",
-    "PyErr_Clear": "void ()",
-    "PyErr_NoMemory": "ptr ()",
-    "PyGILState_Ensure": "i32 ()",
-    "PyGILState_Release": "void (i32)",
-    "PyLong_AsLong": "i64 (ptr)",
-    "PyLong_AsVoidPtr": "ptr (ptr)",
-    "PyLong_FromVoidPtr": "ptr (ptr)",
-    "PyMem_RawFree": "void (ptr)",
-    "PyMem_RawMalloc": "ptr (i64)",
-    "PyObject_CallFunctionObjArgs": "ptr (ptr, ...)",
-    "PyObject_SetAttr": "i32 (ptr, ptr, ptr)",
-    "PyObject_Type": "ptr (ptr)",
-    "PyObject_VectorcallMethod": "ptr (ptr, ptr, i64, ptr)",
-    "PyTuple_GetItem": "ptr (ptr, i64)",
-    "PyTuple_Size": "i64 (ptr)",
-    "PyType_GenericAlloc": "ptr (ptr, i64)",
-    "Py_DecRef": "void (ptr)",
-    "Py_IncRef": "void (ptr)",
-}
-
 _TEXT = r"""
-%DLTensor = type { ptr, i32, i32, i32, i32, ptr, ptr, i64 }
-; version, manager_ctx, deleter, flags, dl_tensor
-%Managed = type { i64, ptr, ptr, i64, %DLTensor }
-
 @name = constant [20 x i8] c"dlpack_exchange_api\00"
 @kind = global ptr null        ; what Python fills in: the type NDArray,
 @export = global ptr null      ; the functions for what is rare,
@@ -147,23 +122,26 @@ _TEXT = r"""
 @tuple = global ptr null       ; the type
 @max_version = global ptr null ; the names of an argument, and of the attribute for the owner,
 @owner = global ptr null
-@delete = global ptr null      ; of the glue: the deleter of what holds an object,
-@destroy = global ptr null     ; the destructors of a capsule that we hand out, and of our own,
-@disown = global ptr null
-@name_unused = global ptr null ; and their names
-@name_used = global ptr null
 @dtypes = global [USUAL_DTYPES x i32] zeroinitializer  ; the usual ones, up to one that is 0
 
 TEXTS
-; What an NDArray stores (its %DLTensor, and what is unusual about it); null for other objects.
-define internal ptr @stored(ptr %object) {
+; What an NDArray stores, where its %DLTensor says all but whether it is read-only; null for other
+; NDArrays, and for other objects.
+define internal ptr @plain(ptr %object) {
   %type = call ptr @PyObject_Type(ptr %object)
   call void @Py_DecRef(ptr %type)
   %kind = load ptr, ptr @kind
   %ours = icmp eq ptr %type, %kind
-  %at = getelementptr i8, ptr %object, i64 HEADER
-  %found = select i1 %ours, ptr %at, ptr null
-  ret ptr %found
+  br i1 %ours, label %look, label %other
+look:
+  %array = getelementptr i8, ptr %object, i64 HEADER
+  %state = load %NDArray.state, ptr %array
+  %unusual = icmp ugt i64 %state, READ_ONLY
+  br i1 %unusual, label %other, label %leave
+leave:
+  ret ptr %array
+other:
+  ret ptr null
 }
 
 ; What a Python function says of an object: an address, or null with an exception pending.
@@ -183,17 +161,12 @@ fail:
 ; int managed_tensor_from_py_object_no_sync(PyObject*, DLManagedTensorVersioned**)
 define i32 @managed_from_object(ptr %object, ptr %out) {
   store ptr null, ptr %out
-  %tensor = call ptr @stored(ptr %object)
-  %other = icmp eq ptr %tensor, null
-  br i1 %other, label %slow, label %look
-look:
-  %state.at = getelementptr i8, ptr %tensor, i64 48
-  %state = load i64, ptr %state.at
-  %unusual = icmp ugt i64 %state, READ_ONLY
+  %tensor = call ptr @plain(ptr %object)
+  %unusual = icmp eq ptr %tensor, null
   br i1 %unusual, label %slow, label %make
 make:
-  %ndim.at = getelementptr %DLTensor, ptr %tensor, i32 0, i32 3
-  %ndim = load i32, ptr %ndim.at
+  %state = load %NDArray.state, ptr %tensor
+  %ndim = load %DLTensor.ndim, ptr %tensor
   %dims = zext i32 %ndim to i64
   %dims.bytes = mul i64 %dims, 16
   %bytes = add i64 %dims.bytes, MANAGED_SIZE
@@ -201,18 +174,16 @@ make:
   %none = icmp eq ptr %managed, null
   br i1 %none, label %no.memory, label %fill
 fill:
-  %shape.at = getelementptr %DLTensor, ptr %tensor, i32 0, i32 5
-  %shape = load ptr, ptr %shape.at
-  %strides.at = getelementptr %DLTensor, ptr %tensor, i32 0, i32 6
-  %strides = load ptr, ptr %strides.at
+  %shape = load %DLTensor.shape, ptr %tensor
+  %strides = load %DLTensor.strides, ptr %tensor
   %half = mul i64 %dims, 8
   %its.shape = getelementptr i8, ptr %managed, i64 MANAGED_SIZE
   %its.strides = getelementptr i64, ptr %its.shape, i64 %dims
   call void @llvm.memcpy.p0.p0.i64(ptr %its.shape, ptr %shape, i64 %half, i1 false)
   call void @llvm.memcpy.p0.p0.i64(ptr %its.strides, ptr %strides, i64 %half, i1 false)
-  %its.tensor = getelementptr %Managed, ptr %managed, i32 0, i32 4
+  %its.tensor = getelementptr %Managed.dl_tensor, ptr %managed
   call void @llvm.memcpy.p0.p0.i64(ptr %its.tensor, ptr %tensor, i64 48, i1 false)
-  call void @begin_managed(ptr %managed, ptr %object, ptr @delete, i64 %state, i64 %dims)
+  call void @begin_managed(ptr %managed, ptr %object, ptr @delete_versioned, i64 %state, i64 %dims)
   call void @Py_IncRef(ptr %object)
   store ptr %managed, ptr %out
   ret i32 0
@@ -228,21 +199,17 @@ no.memory:
 }
 
 ; Fills in what isn't the tensor's own; after the struct lie shape and strides.
-define internal void @begin_managed(ptr %managed, ptr %context, ptr %deleter.at, i64 %flags,
+define internal void @begin_managed(ptr %managed, ptr %context, ptr %deleter, i64 %flags,
                                     i64 %ndim) {
   store i64 VERSION_WORD, ptr %managed
-  %context.at = getelementptr %Managed, ptr %managed, i32 0, i32 1
-  store ptr %context, ptr %context.at
-  %deleter = load ptr, ptr %deleter.at
-  %its.deleter = getelementptr %Managed, ptr %managed, i32 0, i32 2
-  store ptr %deleter, ptr %its.deleter
-  %flags.at = getelementptr %Managed, ptr %managed, i32 0, i32 3
-  store i64 %flags, ptr %flags.at
+  store %Managed.manager_ctx %context, ptr %managed
+  store %Managed.deleter %deleter, ptr %managed
+  store %Managed.flags %flags, ptr %managed
   %shape = getelementptr i8, ptr %managed, i64 MANAGED_SIZE
   %strides = getelementptr i64, ptr %shape, i64 %ndim
-  %shape.at = getelementptr %Managed, ptr %managed, i32 0, i32 4, i32 5
+  %shape.at = getelementptr %Managed.dl_tensor, ptr %managed, i32 5
   store ptr %shape, ptr %shape.at
-  %strides.at = getelementptr %Managed, ptr %managed, i32 0, i32 4, i32 6
+  %strides.at = getelementptr %Managed.dl_tensor, ptr %managed, i32 6
   store ptr %strides, ptr %strides.at
   ret void
 }
@@ -267,9 +234,8 @@ entry:
   %usual = call i1 @is_usual(ptr %managed)
   br i1 %usual, label %own, label %slow
 own:
-  %name = load ptr, ptr @name_used
-  %disown = load ptr, ptr @disown
-  %capsule = call ptr @PyCapsule_New(ptr %managed, ptr %name, ptr %disown)
+  %capsule = call ptr @PyCapsule_New(ptr %managed, ptr @name_used_versioned,
+                                     ptr @disown_versioned)
   %no.capsule = icmp eq ptr %capsule, null
   br i1 %no.capsule, label %forget, label %make
 forget:
@@ -282,19 +248,17 @@ make:
   br i1 %no.array, label %fail, label %fill
 fill:
   %tensor = getelementptr i8, ptr %array, i64 HEADER
-  %given = getelementptr %Managed, ptr %managed, i32 0, i32 4
+  %given = getelementptr %Managed.dl_tensor, ptr %managed
   call void @llvm.memcpy.p0.p0.i64(ptr %tensor, ptr %given, i64 48, i1 false)
   %data = load i64, ptr %tensor
-  %offset.at = getelementptr %DLTensor, ptr %tensor, i32 0, i32 7
+  %offset.at = getelementptr %DLTensor.byte_offset, ptr %tensor
   %offset = load i64, ptr %offset.at
   %first = add i64 %data, %offset
   store i64 %first, ptr %tensor
   store i64 0, ptr %offset.at
-  %flags.at = getelementptr %Managed, ptr %managed, i32 0, i32 3
-  %flags = load i64, ptr %flags.at
+  %flags = load %Managed.flags, ptr %managed
   %state = and i64 %flags, READ_ONLY
-  %state.at = getelementptr i8, ptr %tensor, i64 48
-  store i64 %state, ptr %state.at
+  store %NDArray.state %state, ptr %tensor
   %owner = load ptr, ptr @owner
   %status = call i32 @PyObject_SetAttr(ptr %array, ptr %owner, ptr %capsule)
   call void @Py_DecRef(ptr %capsule)
@@ -327,27 +291,21 @@ none:
 define internal i1 @is_usual(ptr %managed) {
 entry:
   %major = load i32, ptr %managed
-  %flags.at = getelementptr %Managed, ptr %managed, i32 0, i32 3
-  %flags = load i64, ptr %flags.at
+  %flags = load %Managed.flags, ptr %managed
   %same = icmp eq i32 %major, MAJOR
   %plain = icmp ule i64 %flags, KNOWN_FLAGS
   %ours = and i1 %same, %plain
   br i1 %ours, label %read, label %no
 read:
-  %tensor = getelementptr %Managed, ptr %managed, i32 0, i32 4
+  %tensor = getelementptr %Managed.dl_tensor, ptr %managed
   %data = load i64, ptr %tensor
-  %device.at = getelementptr %DLTensor, ptr %tensor, i32 0, i32 1
+  %device.at = getelementptr %DLTensor.device_type, ptr %tensor
   %device = load i64, ptr %device.at
-  %ndim.at = getelementptr %DLTensor, ptr %tensor, i32 0, i32 3
-  %ndim = load i32, ptr %ndim.at
-  %dtype.at = getelementptr %DLTensor, ptr %tensor, i32 0, i32 4
-  %dtype = load i32, ptr %dtype.at
-  %shape.at = getelementptr %DLTensor, ptr %tensor, i32 0, i32 5
-  %shape = load ptr, ptr %shape.at
-  %strides.at = getelementptr %DLTensor, ptr %tensor, i32 0, i32 6
-  %strides = load ptr, ptr %strides.at
-  %offset.at = getelementptr %DLTensor, ptr %tensor, i32 0, i32 7
-  %offset = load i64, ptr %offset.at
+  %ndim = load %DLTensor.ndim, ptr %tensor
+  %dtype = load %DLTensor.dtype, ptr %tensor
+  %shape = load %DLTensor.shape, ptr %tensor
+  %strides = load %DLTensor.strides, ptr %tensor
+  %offset = load %DLTensor.byte_offset, ptr %tensor
   %here = icmp eq i64 %device, 1  ; type 1, id 0
   %few = icmp ule i32 %ndim, 8
   %shaped = icmp ne ptr %shape, null
@@ -475,14 +433,11 @@ make:
   br i1 %failed, label %fail, label %wrap
 wrap:
   %managed = load ptr, ptr %out
-  %capsule.name = load ptr, ptr @name_unused
-  %destroy = load ptr, ptr @destroy
-  %capsule = call ptr @PyCapsule_New(ptr %managed, ptr %capsule.name, ptr %destroy)
+  %capsule = call ptr @PyCapsule_New(ptr %managed, ptr @name_versioned, ptr @destroy_versioned)
   %no.capsule = icmp eq ptr %capsule, null
   br i1 %no.capsule, label %delete, label %leave
 delete:
-  %deleter = load ptr, ptr @delete
-  call void %deleter(ptr %managed)
+  call void @delete_versioned(ptr %managed)
   ret ptr null
 leave:
   ret ptr %capsule
@@ -516,20 +471,15 @@ define internal ptr @ask_slowly(ptr %self, ptr %args, i64 %count, i64 %named, pt
 
 ; int dltensor_from_py_object_no_sync(PyObject*, DLTensor*)
 define i32 @tensor_from_object(ptr %object, ptr %out) {
-  %tensor = call ptr @stored(ptr %object)
-  %other = icmp eq ptr %tensor, null
-  br i1 %other, label %slow, label %look
-look:
-  %state.at = getelementptr i8, ptr %tensor, i64 48
-  %state = load i64, ptr %state.at
-  %unusual = icmp ugt i64 %state, READ_ONLY
+  %tensor = call ptr @plain(ptr %object)
+  %unusual = icmp eq ptr %tensor, null
   br i1 %unusual, label %slow, label %copy
 slow:
   %lent = call ptr @ask(ptr @lend, ptr %object)
   %failed = icmp eq ptr %lent, null
   br i1 %failed, label %fail, label %copy
 copy:
-  %from = phi ptr [ %tensor, %look ], [ %lent, %slow ]
+  %from = phi ptr [ %tensor, %0 ], [ %lent, %slow ]
   call void @llvm.memcpy.p0.p0.i64(ptr %out, ptr %from, i64 48, i1 false)
   ret i32 0
 fail:
@@ -547,16 +497,14 @@ define i32 @current_stream(i32 %type, i32 %id, ptr %out) {
 define i32 @allocate(ptr %prototype, ptr %out, ptr %context, ptr %set.error) {
 entry:
   store ptr null, ptr %out
-  %device.at = getelementptr %DLTensor, ptr %prototype, i32 0, i32 1
+  %device.at = getelementptr %DLTensor.device_type, ptr %prototype
   %device = load i64, ptr %device.at
   %elsewhere = icmp ne i64 %device, 1  ; type 1, id 0
   br i1 %elsewhere, label %refuse.device, label %look
 look:
-  %ndim.at = getelementptr %DLTensor, ptr %prototype, i32 0, i32 3
-  %ndim = load i32, ptr %ndim.at
+  %ndim = load %DLTensor.ndim, ptr %prototype
   %strange = icmp ugt i32 %ndim, MAX_NDIM
-  %shape.at = getelementptr %DLTensor, ptr %prototype, i32 0, i32 5
-  %shape = load ptr, ptr %shape.at
+  %shape = load %DLTensor.shape, ptr %prototype
   %shapeless = icmp eq ptr %shape, null
   %scalar = icmp eq i32 %ndim, 0
   %vector = xor i1 %scalar, true
@@ -564,8 +512,7 @@ look:
   %bad.shape = or i1 %strange, %missing
   br i1 %bad.shape, label %refuse.shape, label %typed
 typed:
-  %dtype.at = getelementptr %DLTensor, ptr %prototype, i32 0, i32 4
-  %dtype = load i32, ptr %dtype.at
+  %dtype = load %DLTensor.dtype, ptr %prototype
   %code = and i32 %dtype, 255
   %bits.shifted = lshr i32 %dtype, 8
   %bits = and i32 %bits.shifted, 255
@@ -614,9 +561,9 @@ room:
   %none = icmp eq ptr %managed, null
   br i1 %none, label %refuse.memory, label %fill
 fill:
-  %its.tensor = getelementptr %Managed, ptr %managed, i32 0, i32 4
+  %its.tensor = getelementptr %Managed.dl_tensor, ptr %managed
   call void @llvm.memcpy.p0.p0.i64(ptr %its.tensor, ptr %prototype, i64 48, i1 false)
-  call void @begin_managed(ptr %managed, ptr %managed, ptr @free_at, i64 0, i64 %count)
+  call void @begin_managed(ptr %managed, ptr %managed, ptr @free_block, i64 0, i64 %count)
   %dims = getelementptr i8, ptr %managed, i64 MANAGED_SIZE
   %dims.half = mul i64 %count, 8
   call void @llvm.memcpy.p0.p0.i64(ptr %dims, ptr %shape, i64 %dims.half, i1 false)
@@ -628,7 +575,7 @@ fill:
   %aligned = sub i64 %beyond, %low
   %data.number = select i1 %is.empty, i64 0, i64 %aligned
   store i64 %data.number, ptr %its.tensor
-  %offset.at = getelementptr %Managed, ptr %managed, i32 0, i32 4, i32 7
+  %offset.at = getelementptr %Managed.dl_tensor, ptr %managed, i32 7
   store i64 0, ptr %offset.at
   br label %stride
 stride:
@@ -670,8 +617,7 @@ refuse:
   ret i32 -1
 }
 
-@free_at = internal constant ptr @free
-define internal void @free(ptr %managed) {
+define internal void @free_block(ptr %managed) {
   call void @PyMem_RawFree(ptr %managed)
   ret void
 }
@@ -719,7 +665,7 @@ def exchange_text() -> str:
         "USUAL_DTYPES": len(_USUAL) + 1,
         "VERSION_WORD": VERSION[0] | VERSION[1] << 32,
     }
-    return re.sub(r"\b[A-Z][A-Z_]+\b", lambda word: str(words.get(word[0], word[0])), _TEXT)
+    return native_text(STRUCTURES + DELETERS + _TEXT, words)
 
 
 class Rare(NamedTuple):
@@ -763,27 +709,16 @@ def loaded(kind: type, rare: Rare) -> Loaded:
 
 
 def _load(kind: type, rare: Rare) -> Loaded:
-    code, native = NativeCode(exchange_text(), _PYTHON_API, ctypes.pythonapi), glue()
-    names = {"dlpack_slowly": "_dlpack_slowly", "max_version": "max_version", "owner": "_owner"}
-    objects = {
-        "kind": kind,
+    code = NativeCode(exchange_text())
+    code.set_objects(
+        kind=kind,
         **rare._asdict(),
-        "none": None,
-        "tuple": tuple,
-        **{name: sys.intern(text) for name, text in names.items()},
-    }
-    addresses = {
-        "delete": native.delete_versioned,
-        "destroy": native.destroy_versioned,
-        "disown": native.disown_versioned,
-        "name_unused": native.name_versioned,
-        "name_used": native.name_used_versioned,
-    }
-    for name, value in objects.items():
-        increment_reference(value)  # the API lives as long as the process
-        addresses[name] = id(value)
-    for name, address in addresses.items():
-        ctypes.c_void_p.from_address(code.data(name)).value = address
+        none=None,
+        tuple=tuple,
+        dlpack_slowly=sys.intern("_dlpack_slowly"),
+        max_version=sys.intern("max_version"),
+        owner=sys.intern("_owner"),
+    )
     usual = (ctypes.c_int32 * len(_USUAL)).from_address(code.data("dtypes"))
     usual[:] = [dtype_word(dtype) for dtype in _USUAL]
     api = DLPackExchangeAPI(

@@ -70,7 +70,10 @@ def _ask_for_tiles() -> str:
     return f"the kernel refuses its tile registers: {os.strerror(ctypes.get_errno())}"
 
 
-_TYPICAL = {1: 32 << 10, 2: 512 << 10, 3: 8 << 20}
+TYPICAL_CACHES = (32 << 10, 512 << 10, 8 << 20)
+"""The bytes of data caches of which nothing is known, from level 1 on."""
+TYPICAL_WAYS = 8
+"""The ways of such an L1 cache."""
 _SYSTEM = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
@@ -81,20 +84,39 @@ def cache_sizes() -> dict[int, int]:
     >>> sorted(cache_sizes())
     [1, 2, 3]
     """
-    return _TYPICAL | _sizes_below(_SYSTEM)
+    found = {level: size for level, (size, _) in _caches_below(_SYSTEM).items()}
+    return dict(enumerate(TYPICAL_CACHES, 1)) | found
 
 
-def _sizes_below(folder: Path) -> dict[int, int]:
-    """The sizes that Linux tells, in a folder of folders ``index0``, ``index1``..."""
-    found: dict[int, int] = {}
+@lru_cache(maxsize=1)
+def l1_ways() -> int:
+    """The ways of this machine's L1 data cache, a typical number where it doesn't tell.
+
+    >>> l1_ways() > 0
+    True
+    """
+    _, ways = _caches_below(_SYSTEM).get(1, (0, TYPICAL_WAYS))
+    return ways
+
+
+def _caches_below(folder: Path) -> dict[int, tuple[int, int]]:
+    """The sizes and ways that Linux tells, in a folder of folders ``index0``, ``index1``..."""
+    found: dict[int, tuple[int, int]] = {}
     for cache in sorted(folder.glob("index*")):
         try:
             level, kind, size = ((cache / name).read_text().strip() for name in _FILES)
         except OSError:
             continue
         if kind != "Instruction" and size.endswith("K") and size[:-1].isdecimal():
-            found[int(level)] = int(size[:-1]) << 10
+            found[int(level)] = int(size[:-1]) << 10, _ways_of(cache)
     return found
+
+
+def _ways_of(cache: Path) -> int:
+    try:
+        return int((cache / "ways_of_associativity").read_text()) or TYPICAL_WAYS
+    except (OSError, ValueError):  # not every system tells
+        return TYPICAL_WAYS
 
 
 _FILES = ("level", "type", "size")

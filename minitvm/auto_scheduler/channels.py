@@ -23,7 +23,7 @@ from typing import Any
 from minitvm.auto_scheduler.choice import choose, choose_tile
 from minitvm.auto_scheduler.contraction import Contraction, bytes_of, contraction_of, extent_of
 from minitvm.auto_scheduler.loops import compute_of, fused
-from minitvm.auto_scheduler.tiles import LATENCY, LINE, VECTOR_LOAD, Tile
+from minitvm.auto_scheduler.tiles import LINE, VECTOR_LOAD, Tile
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
@@ -213,7 +213,7 @@ def _tile(contraction: Contraction, place: int, turned: bool, target: Target) ->
             whole, rest = divmod(all_rows, rows)
             line = 0.0
             for count, r in ((whole, rows), (1, rest)):
-                line += count * steps * _cycles(r, vectors)
+                line += count * steps * _cycles(r, vectors, target)
                 line += count * _transposition(r) * vectors * lanes if turned else 0
             cycles = passes * (lines * line + far)
             cycles *= 1 + _REMAINDER * ((rest > 0) + (all_vectors % vectors > 0))
@@ -222,11 +222,12 @@ def _tile(contraction: Contraction, place: int, turned: bool, target: Target) ->
     return best
 
 
-def _cycles(rows: int, vectors: int) -> float:
+def _cycles(rows: int, vectors: int, target: Target) -> float:
     """Of a step of a tile, in units of a vector multiply-add."""
     if not rows:
         return 0
-    return max(rows * vectors, rows + VECTOR_LOAD * vectors, LATENCY) + vectors / 2
+    least = target.multiply_adds_under_way
+    return max(rows * vectors, rows + VECTOR_LOAD * vectors, least) + vectors / 2
 
 
 def _transposition(rows: int) -> float:

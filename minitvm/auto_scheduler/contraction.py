@@ -78,7 +78,7 @@ def _column_of(op: ComputeOp) -> IterVar:
 
 
 def extent_of(axis: IterVar) -> int | None:
-    """The extent of an axis, None if the call decides."""
+    """The extent of an axis, None if it is symbolic."""
     assert axis.dom is not None
     return e.const_int(axis.dom.extent)
 
@@ -94,7 +94,7 @@ def loads_of(op: ComputeOp, tensor: Tensor) -> list[ProducerLoad]:
 
 
 def bytes_of(tensor: Tensor) -> int | None:
-    """The size of a tensor, None if the call decides."""
+    """The size of a tensor, None if it is symbolic."""
     shape = [e.const_int(extent) for extent in tensor.shape]
     return None if None in shape else prod(each or 0 for each in shape) * tensor.dtype.itemsize
 

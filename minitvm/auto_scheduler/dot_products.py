@@ -32,7 +32,7 @@ from minitvm.auto_scheduler.loops import (
     run_outermost,
     write_tiles,
 )
-from minitvm.auto_scheduler.tiles import LATENCY, Blocks, Geometry, Tile, blocks_of
+from minitvm.auto_scheduler.tiles import Blocks, Geometry, Tile, blocks_of
 from minitvm.runtime.dtype import DType
 from minitvm.target import Target
 from minitvm.te.intrinsics.dot_product import DotProduct, dot_product, find_dot_product, interleave
@@ -153,14 +153,14 @@ def _tile(contraction: Contraction, row: IterVar, by: DotProduct, target: Target
         for tile_rows in range(1, min(limit, rows) + 1):
             tiles = -(-rows // tile_rows) * -(-columns // (vectors * by.lanes))
             products = tile_rows * vectors
-            cost = tiles * (max(products, tile_rows + 2 * vectors, LATENCY))
+            cost = tiles * (max(products, tile_rows + 2 * vectors, target.multiply_adds_under_way))
             if cost < least:
                 best, least = Tile(tile_rows, vectors * by.lanes), cost
     return best
 
 
 def even_blocks(geometry: Geometry, tile: Tile, target: Target) -> Blocks:
-    """The blocks of which all steps are summed at once, with strips that are equal parts of one."""
+    """Blocks over the whole reduction axis, with strips that are equal parts of one."""
     blocks = blocks_of(geometry, tile, target, copied=True, whole=True)
     rows = (blocks.rows if len(geometry.rows) == 1 else None) or geometry.rows[-1]
     if rows is None:

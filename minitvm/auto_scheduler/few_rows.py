@@ -31,7 +31,7 @@ _MOST_PLAIN_ROWS = 2
 _MOST_PARTS = 8  # of the steps
 _LEAST_STEPS = 64  # of a part
 _LEAST_VECTORS = 16  # of a block: shorter pieces of a row are slow to read
-_USUAL = 4096  # columns, where the call decides
+_USUAL = 4096  # columns, where their number is symbolic
 _STEPS = 8  # rows of B that are read side by side: streams that the prefetcher follows
 
 

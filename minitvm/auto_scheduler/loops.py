@@ -51,7 +51,7 @@ class Places:
 @final
 @record()
 class Loop:
-    """A loop, and how often it runs; None if the call decides."""
+    """A loop, and how often it runs; None if the extent is symbolic."""
 
     axis: IterVar
     extent: int | None
@@ -175,9 +175,11 @@ def run_parallel(
 
 
 def run_outermost(stage: Stage, tiles: Tiles) -> Place:
-    """Runs the outermost loop that has several iterations on all cores. No loops are fused: that
-    the begin of a tile is that of a panel, which intrinsics need, would be hard to see. Where a
-    task packs its panels."""
+    """Runs the outermost loop of several iterations in parallel; the place where each task packs
+    its panels.
+
+    Loops are not fused: a tensor intrinsic must begin where a panel begins, and the prover would
+    not see that through the quotients and remainders of a fused index."""
     loops = [*tiles.tasks, *tiles.loops]
     outermost = next((loop for loop in loops if loop.extent != 1), loops[0])
     stage.parallel(outermost.axis)

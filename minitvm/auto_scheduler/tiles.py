@@ -26,16 +26,13 @@ from minitvm.target import Target
 
 _MOST_VECTORS = 6  # of a tile's row
 _SPARE = 2  # registers for a vector of each factor
-LATENCY = 8  # sums that are under way at once: a multiply-add takes 4 cycles, two begin in each
 VECTOR_LOAD = 3  # multiply-adds that a vector costs which comes from L2, or lies across two lines
-_WAYS = 8  # of the L1 cache
 _MOST_COUNTS = 256  # of parts that are tried: where there are so many, one more makes no difference
-_PAGE = 4096  # bytes: rows so far apart fall into the same set of L1
 _REMAINDER = 0.01  # of the time, for rows that are left over: they are code of their own
 LINE = 64  # bytes that a cache reads at once
 _PACKING = 3  # tiles of rows that take as long as to bring a panel's part into place
-_USUAL = 4096  # an extent that the call decides
-_COLUMNS = 256  # of a block, where the call decides how many there are
+_USUAL = 4096  # a symbolic extent
+_COLUMNS = 256  # of a block, where their number is symbolic
 
 
 @final
@@ -50,10 +47,20 @@ class Tile:
 @final
 @record()
 class Geometry:
-    """What the model knows of a contraction: extents, None where the call decides, of the axes of
-    `rows`, of the `columns`, of the `steps` of the sum, and of all `others`; the `dtype` of the
-    sums; the `itemsize` of the factors, as they are packed, in bytes; and how many bytes apart the
-    rows' factor is read for neighbouring rows (`row_bytes`) and steps (`step_bytes`)."""
+    """A contraction as the model sees it.
+
+    Attributes
+    ----------
+    rows, columns, steps, others
+        The extents of the axes of each kind: of the rows' factor, of the columns' factor, of the
+        reduction, and of neither. None where an extent is symbolic.
+    dtype
+        Of the sums.
+    itemsize
+        Of an element of the packed factors, in bytes.
+    row_bytes, step_bytes
+        The distance in memory of neighbouring rows, and steps, of the rows' factor.
+    """
 
     rows: tuple[int | None, ...]
     columns: int | None
@@ -104,7 +111,7 @@ def tile_of(geometry: Geometry, target: Target, *, in_panels: bool = False) -> T
         limit = (target.vector_registers - _SPARE - vectors + 1) // vectors
         for tile_rows in range(1, min(limit, most_rows, all_rows) + 1):
             computed = -(-all_columns // tile_columns) * tile_columns if in_panels else all_columns
-            cycles = _cycles(all_rows, computed, tile_rows, tile_columns, lanes)
+            cycles = _cycles(all_rows, computed, tile_rows, tile_columns, target, lanes)
             if rows is not None and rows % tile_rows:
                 cycles *= 1 + _REMAINDER
             reads_less = is_large and cycles == least and tile_columns == best.columns
@@ -115,10 +122,17 @@ def tile_of(geometry: Geometry, target: Target, *, in_panels: bool = False) -> T
 
 def rows_side_by_side(row_bytes: int, target: Target) -> int:
     """How many rows a tile may read, so many bytes apart, without one driving another out of L1."""
-    return _WAYS if row_bytes % _PAGE == 0 else target.vector_registers
+    return target.l1_ways if row_bytes % _way_bytes(target) == 0 else target.vector_registers
 
 
-def _cycles(rows: int, columns: int, tile_rows: int, tile_columns: int, lanes: int) -> float:
+def _way_bytes(target: Target) -> int:
+    """How far apart what falls into the same set of the L1 cache is."""
+    return max(LINE, target.cache_bytes(1) // target.l1_ways)
+
+
+def _cycles(
+    rows: int, columns: int, tile_rows: int, tile_columns: int, target: Target, lanes: int
+) -> float:
     """Of a step of the sum in all tiles, in units of one vector multiply-add."""
     whole_rows, rest_rows = divmod(rows, tile_rows)
     whole, rest = divmod(columns, tile_columns)
@@ -129,7 +143,7 @@ def _cycles(rows: int, columns: int, tile_rows: int, tile_columns: int, lanes: i
         for count_c, c in ((whole, max(1, tile_columns // lanes)), (1, rest_vectors)):
             if r and c:
                 loads = r + VECTOR_LOAD * c
-                total += count_r * count_c * max(r * c, loads, LATENCY)
+                total += count_r * count_c * max(r * c, loads, target.multiply_adds_under_way)
     return total
 
 
@@ -161,7 +175,11 @@ def blocks_of(
     if not whole:
         depth = _depth(geometry.steps[0], max(1, target.cache_bytes(1) // (step * inner)))
     steps = (depth or geometry.steps[0] or 1) * inner
-    strip = strip_of(geometry, tile, steps, target) if copied or thrashes(geometry, steps) else None
+    strip = (
+        strip_of(geometry, tile, steps, target)
+        if copied or thrashes(geometry, steps, target)
+        else None
+    )
     most = max(1, target.cache_bytes(2) // 2 // (steps * tile.columns * itemsize))
     width = most * tile.columns
     if geometry.columns is None:
@@ -198,13 +216,14 @@ def strip_of(geometry: Geometry, tile: Tile, steps: int, target: Target) -> int:
     return max(1, min(tiles, -(-rows // tile.rows))) * tile.rows
 
 
-def thrashes(geometry: Geometry, steps: int) -> bool:
+def thrashes(geometry: Geometry, steps: int, target: Target) -> bool:
     """Whether neighbouring steps of the sum read lines of the rows' factor that fall into so few
     sets of the L1 cache that they drive one another out."""
     if geometry.step_bytes < LINE:
         return False
-    sets = _PAGE // max(LINE, gcd(geometry.step_bytes, _PAGE))
-    return steps > 2 * sets * _WAYS
+    apart = _way_bytes(target)
+    sets = apart // max(LINE, gcd(geometry.step_bytes, apart))
+    return steps > 2 * sets * target.l1_ways
 
 
 def balanced(size: int, most: int) -> int:

@@ -29,8 +29,8 @@ from minitvm.codegen.packed_abi import arg_names, emit_function, packed_symbol
 from minitvm.driver.documentation import describe
 from minitvm.lowering.lower import deep_expressions, lower
 from minitvm.runtime.arrangement import Arrangement, Compiled, Variants
-from minitvm.runtime.device import DeviceType
 from minitvm.runtime.device_function import DeviceFunction
+from minitvm.runtime.device_type import DeviceType
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.module import Module
 from minitvm.runtime.object_code import LoadedCode

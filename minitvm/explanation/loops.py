@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import final
 
 from minitvm.codegen.gil import needs_the_gil
-from minitvm.codegen.work import pays_threads
+from minitvm.codegen.parallel import pays_threads
 from minitvm.explanation.amount import Amount, Sizes, total, value_of
 from minitvm.runtime.record import record
 from minitvm.tir import expr as e
@@ -22,8 +22,8 @@ from minitvm.transform.reuse_storage import STACK_BYTES
 @final
 @record()
 class ParallelLoop:
-    """A loop whose iterations threads share: `starts_threads` is None where the call decides
-    whether there is enough to do."""
+    """A loop whose iterations threads share: `starts_threads` is None where a
+    symbolic size decides whether there is enough to do."""
 
     name: str
     iterations: Amount

@@ -6,15 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import final
 
+from minitvm.arith.work import Kind, estimated_sum, value_operations
 from minitvm.arith.written_buffers import written_parameters
-from minitvm.codegen.work import estimated_sum
 from minitvm.explanation.amount import Amount, Sizes, total, value_of
 from minitvm.runtime.record import record
-from minitvm.te.schedules.provenance import Kind, Origin, StageWork, Work
+from minitvm.te.schedules.provenance import Origin, StageWork, Work
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Buffer, PrimExpr
-from minitvm.tir.functor import children, walk_once
-from minitvm.tir.scalars import INTRINSICS
+from minitvm.tir.functor import walk_once
 from minitvm.tir.stmt import ORIGIN, BufferStore, PrimFunc
 
 
@@ -96,26 +95,12 @@ def _loads(buffer: Buffer, func: PrimFunc) -> PrimExpr:
 
 
 def _operations_of_loops(func: PrimFunc, sizes: Sizes) -> Iterator[Operations]:
-    stores = [each for each in walk_once(func.body) if isinstance(each, BufferStore)]
-    for kind in dict.fromkeys(kind for store in stores for kind, _ in _values(store.value)):
+    stores = (each.value for each in walk_once(func.body) if isinstance(each, BufferStore))
+    for kind in dict.fromkeys(kind for kind, _ in value_operations(*stores)):
         number = estimated_sum(func.body, partial(_count, kind))
         yield Operations(kind, value_of(number, sizes))
 
 
 def _count(kind: Kind, store: BufferStore) -> float:
-    return float(sum(lanes for other, lanes in _values(store.value) if other == kind))
-
-
-def _values(root: PrimExpr) -> Iterator[tuple[Kind, int]]:
-    """The operations of a value and their lanes, indices left out."""
-    waiting, seen = [root], set[int]()
-    while waiting:
-        node = waiting.pop()
-        if id(node) in seen or isinstance(node, e.BufferLoad):
-            continue
-        seen.add(id(node))
-        if isinstance(node, e.Arithmetic):
-            yield (str(node.dtype.with_lanes(1)),), node.dtype.lanes
-        elif isinstance(node, e.Call) and node.op in INTRINSICS and node.dtype.is_float:
-            yield node.op, node.dtype.lanes
-        waiting += [each for each in children(node) if isinstance(each, PrimExpr)]
+    found = value_operations(store.value)
+    return float(sum(node.dtype.lanes for other, node in found if other == kind))

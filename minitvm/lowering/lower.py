@@ -47,17 +47,20 @@ PREPACKED = "prepacked"
 positions."""
 
 
-def pipeline(config: PassConfig) -> tuple[Pass, ...]:
-    """The passes, in order, each bound to its options.
+def pipeline(config: PassConfig, *, is_written: bool) -> tuple[Pass, ...]:
+    """The passes, in order, each bound to its options. `is_written`: the loops are the user's own;
+    those of a schedule are checked where they are made, before they are moved.
 
     Loops are partitioned before the one run of the simplifier, which clears up after it; conditions
     move out of loops before vectors are made of those, so that only what differs from lane to lane
     becomes a mask.
     """
     phases = (
-        () if config.program_assertions else (("remove_assertions", remove_assertions),),
+        (("remove_assertions", remove_assertions),)
+        if is_written and not config.program_assertions
+        else (),
         (
-            ("check_bounds", check_bounds),
+            *((("check_bounds", check_bounds),) if is_written else ()),
             ("inject_prefetch", inject_prefetch),
             ("inject_double_buffer", partial(inject_double_buffer, options=config.double_buffer)),
             *(() if config.vectorize else (("serialize_vectors", serialize_vectors),)),
@@ -85,14 +88,6 @@ def pipeline(config: PassConfig) -> tuple[Pass, ...]:
     if config.check_accesses:  # last, so that it sees what every other pass made
         made.append(("check_accesses", check_accesses))
     return tuple(made)
-
-
-def _as_it_is(func: PrimFunc) -> PrimFunc:
-    return func
-
-
-# Passes that have nothing to do where `schedule_ops` made the loops, and the checks of them.
-_CHECKED = {"remove_assertions": _as_it_is, "check_bounds": _as_it_is}
 
 
 def lower(
@@ -208,7 +203,8 @@ def _lower(
     config = context.config
     if debug == "bounds":
         config = replace(config, check_accesses=True)
-    passes = pipeline(config)
+    is_written = isinstance(sch, (IRModule, PrimFunc))
+    passes = pipeline(config, is_written=is_written)
     if simple_mode:
         passes = passes[: [each[0] for each in passes].index("widen_indices")]
     if isinstance(sch, IRModule):
@@ -218,11 +214,10 @@ def _lower(
     else:
         with context.timed(FIRST_STAGE):
             functions = _from_schedule(_as_schedule(sch), args, name, binds)
-        passes = tuple((each, _CHECKED.get(each, transform)) for each, transform in passes)
     lowered: dict[str, PrimFunc] = {}
     for func in functions:
         _check_variables(func)
-        if isinstance(sch, (IRModule, PrimFunc)):
+        if is_written:
             check_written(func)
         lowered[func.name] = context.run(passes, func)
     return IRModule(lowered)

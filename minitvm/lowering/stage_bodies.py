@@ -25,6 +25,8 @@ from minitvm.tir.stmt import (
     Stmt,
     seq,
 )
+from minitvm.transform.pass_context import PassContext
+from minitvm.transform.remove_assertions import without_assertions
 
 
 @final
@@ -122,7 +124,8 @@ def _extern_body(op: ExternOp, buffers: Mapping[Tensor, Buffer]) -> Stmt:
     places = (*op.input_placeholders, *op.output_placeholders)
     tensors = (*op.inputs, *op.outputs)
     real = {place: buffers[tensor] for place, tensor in zip(places, tensors, strict=True)}
-    return cast(Stmt, replace_buffers(op.body, real))
+    asserts = PassContext.current().config.program_assertions
+    return cast(Stmt, replace_buffers(op.body if asserts else without_assertions(op.body), real))
 
 
 def _compute_body(

@@ -20,7 +20,7 @@ from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Buffer, BufferLoad, Call, IntImm, PrimExpr, Range, Var
 from minitvm.tir.functor import Mutator, children, free_vars, substitute, walk_once
-from minitvm.tir.scalars import INTRINSICS
+from minitvm.tir.intrinsics import INTRINSICS
 from minitvm.tir.stmt import PrimFunc, Stmt, with_body
 from minitvm.transform.check_accesses import checked_load, checked_store, is_repeatable
 

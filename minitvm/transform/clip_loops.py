@@ -9,11 +9,12 @@ from minitvm.arith.atoms import is_pure
 from minitvm.arith.effects import is_stable, loads
 from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
+from minitvm.arith.work import statements_run
 from minitvm.runtime.record import record
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Call, PrimExpr, Var, const
-from minitvm.tir.functor import Mutator, children, free_vars
+from minitvm.tir.functor import Mutator, free_vars
 from minitvm.tir.op import is_likely
 from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, with_body
 
@@ -43,7 +44,7 @@ def clip_loops(func: PrimFunc) -> PrimFunc:
     return with_body(func, _ClipLoops(func).stmt(func.body))
 
 
-_MANY = 32  # iterations inside of a loop, beside which it costs little to count it
+_MANY = 32  # statements run inside of a loop, beside which it costs little to count it
 
 
 @final
@@ -81,7 +82,7 @@ class _ClipLoops(Mutator):
         extent = e.const_int(node.extent)
         if node.kind != ForKind.SERIAL or e.const_int(node.min) != 0 or extent is None:
             return node
-        if _iterations(node.body) < _MANY:
+        if statements_run(node.body) < _MANY:
             return node
         var, ends, dropped = node.loop_var, list[PrimExpr](), list[PrimExpr]()
         for need in self._needs(node.body):
@@ -163,15 +164,6 @@ def _less(extent: PrimExpr, end: PrimExpr) -> PrimExpr:
         return e.minimum(extent, end)
     inside = e.minimum(e.cast(end.dtype, extent), e.maximum(end, const(0, end.dtype)))
     return e.cast(extent.dtype, inside)
-
-
-def _iterations(node: Stmt) -> int:
-    """How often the innermost statement of the longest loops in `node` is done; of a loop whose
-    extent isn't known, many times."""
-    if isinstance(node, s.For):
-        return (e.const_int(node.extent) or _MANY) * _iterations(node.body)
-    statements = (each for each in children(node) if isinstance(each, Stmt))
-    return max((_iterations(each) for each in statements), default=1)
 
 
 def _common(a: list[_Need], b: list[_Need]) -> list[_Need]:

@@ -28,6 +28,7 @@ from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Buffer, BufferLoad, Call, PrimExpr, Range, Var
 from minitvm.tir.functor import children, substitute, walk_once
+from minitvm.tir.intrinsics import VECTOR_FOLDS
 from minitvm.tir.op import is_likely
 from minitvm.tir.stmt import BufferStore, Stmt
 from minitvm.tir.structural_equal import structural_equal
@@ -71,21 +72,15 @@ class _Alike:
 class Fold:
     """A store ``C[i] = operator(C[i], value)``, where i is the same in every lane."""
 
-    name: str  # of scalars.VECTOR_FOLDS
+    name: str  # of intrinsics.VECTOR_FOLDS
     load: PrimExpr
     value: PrimExpr
 
 
-_FOLDS: dict[type[PrimExpr] | str, str] = {
-    e.Add: "vector_reduce_add",
-    e.Mul: "vector_reduce_mul",
-    e.Min: "vector_reduce_min",
-    e.Max: "vector_reduce_max",
-    e.And: "vector_reduce_and",
-    e.Or: "vector_reduce_or",
-    "bitwise_and": "vector_reduce_and",
-    "bitwise_or": "vector_reduce_or",
-    "bitwise_xor": "vector_reduce_xor",
+# By the operator that they repeat.
+_FOLDS = {operator: name for name, operator in VECTOR_FOLDS.items()} | {
+    "And": "vector_reduce_and",
+    "Or": "vector_reduce_or",
 }
 
 
@@ -95,7 +90,7 @@ def as_fold(node: BufferStore) -> Fold | None:
     if isinstance(value, Call):
         name, operands = _FOLDS.get(value.op), value.args
     elif isinstance(value, e.BinaryOp):
-        name, operands = _FOLDS.get(type(value)), (value.a, value.b)
+        name, operands = _FOLDS.get(type(value).__name__), (value.a, value.b)
     else:
         return None
     if node.predicate is not None:

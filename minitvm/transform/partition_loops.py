@@ -11,6 +11,7 @@ from typing import final
 from minitvm.arith.atoms import is_pure, structural_key
 from minitvm.arith.linear import Affine, Atom
 from minitvm.arith.prover import Prover
+from minitvm.arith.work import code_size, iterations, statements_run
 from minitvm.runtime.dtype import BOOL, INT64, DType
 from minitvm.runtime.record import record
 from minitvm.tir import expr as e
@@ -27,7 +28,6 @@ MAX_STATEMENTS = 2048
 # A guard that is asked in less than this part of a loop's work costs less than a second loop.
 _LITTLE = 32
 _MOST = 7 / 8  # of a loop's iterations
-_USUAL = 128  # iterations of a loop of unknown extent
 
 # A greater bound is one of a dtype, and says nothing about the program.
 _LARGEST = 1 << 30
@@ -116,7 +116,7 @@ class _Partition(Mutator):
         self._prover = Prover()
         self._prover.bind_sizes(func.buffer_map.values())
         self._forms = _Forms(self._prover, func.body)
-        self._budget = MAX_STATEMENTS - _weight(func.body)
+        self._budget = MAX_STATEMENTS - code_size(func.body)
         self._hinted = False
 
     def expr(self, node: PrimExpr) -> PrimExpr:
@@ -162,10 +162,10 @@ class _Partition(Mutator):
             node.extent
         ) in (0, 1):
             return None
-        if _weight(node.body) > self._budget:
+        if code_size(node.body) > self._budget:
             return None
         region = _Region([], [], [], [], [])
-        work = _work(node.body)
+        work = statements_run(node.body)
         uses = self._forms.uses(node.body, hinted)
         for condition, use in uses.items():
             if use.work * _LITTLE > work:
@@ -217,7 +217,7 @@ class _Partition(Mutator):
         known = [e.const_int(each) for part in parts for each in part]
         if node.kind == ForKind.UNROLLED and None in known:
             return None
-        sizes = [0 if _is_empty(*part) else _weight(node.body) for part in parts]
+        sizes = [0 if _is_empty(*part) else code_size(node.body) for part in parts]
         if sum(sizes) > self._budget:
             return None
         self._budget -= sum(sizes)
@@ -271,7 +271,7 @@ class _Partition(Mutator):
         main = self._inside(node, _Hold(self._forms, region.chosen).stmt(body))
         if not region.rows:
             return main
-        self._budget -= _weight(body)
+        self._budget -= code_size(body)
         rows: list[Affine] = []
         for row in region.rows:
             if not any(row.same_as(other) for other in rows):
@@ -386,7 +386,7 @@ class _Forms:
             use = found.setdefault(condition, _Use())
             use.in_a_loop = use.in_a_loop or bool(inner)
             use.in_tiles = use.in_tiles or self._is_in_tiles(condition, inner)
-            use.work += _work(node) * prod(_iterations(loop) for loop in inner)
+            use.work += statements_run(node) * prod(iterations(loop) for loop in inner)
             use.rows.append(self._least(self.form(condition), inner))
         if not isinstance(node, s.For):
             for each in statements:
@@ -700,22 +700,3 @@ def _widest(form: Affine, dtype: DType) -> DType:
     if max(map(abs, (form.constant, *form.terms.values()))) > _LARGEST:
         return INT64
     return max((dtype, *(atom.dtype for atom in form.terms)), key=lambda each: each.bits)
-
-
-def _work(node: Stmt) -> int:
-    """About how many statements `node` runs."""
-    below = sum(_work(child) for child in children(node) if isinstance(child, Stmt))
-    return max(below, 1) * (_iterations(node) if isinstance(node, s.For) else 1)
-
-
-def _iterations(node: s.For) -> int:
-    known = e.const_int(node.extent)
-    return _USUAL if known is None else max(known, 1)
-
-
-def _weight(node: Stmt) -> int:
-    """The statements that `node` stands for in the machine code."""
-    below = sum(_weight(child) for child in children(node) if isinstance(child, Stmt))
-    if isinstance(node, s.For) and node.kind == ForKind.UNROLLED:
-        return below * max(e.const_int(node.extent) or 1, 1)
-    return max(below, 1)

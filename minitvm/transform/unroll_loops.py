@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import final
 
+from minitvm.arith.work import code_size
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
 from minitvm.tir import expr as e
@@ -69,13 +70,12 @@ def unroll_loops(func: PrimFunc, options: UnrollOptions | None = None) -> PrimFu
 
 
 class _Unroll(Mutator):
-    """Counts statements on the way up, as classic TVM does."""
+    """Counts loops on the way up, as classic TVM does."""
 
     def __init__(self, options: UnrollOptions) -> None:
         super().__init__()
         self._options = options
         self._registers: set[Buffer] = set()
-        self._steps = 0  # statements below, those of unrolled loops as often as they are written
         self._unrolled = 0  # loops below that are written out, at most one inside another
         self._plain = 0  # and those that are not
 
@@ -118,23 +118,16 @@ class _Unroll(Mutator):
         return s.IfThenElse(node.condition, *made)
 
     def _one_after_another(self, statements: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-        made, steps, unrolled, plain = [], 0, 0, 0
+        made, unrolled, plain = [], 0, 0
         for each in statements:
-            self._steps = self._unrolled = self._plain = 0
+            self._unrolled = self._plain = 0
             made.append(self.stmt(each))
-            steps += self._steps
             unrolled, plain = max(unrolled, self._unrolled), max(plain, self._plain)
-        self._steps, self._unrolled, self._plain = steps, unrolled, plain
+        self._unrolled, self._plain = unrolled, plain
         return tuple(made)
 
-    def _leaf(self, node: Stmt) -> Stmt:
-        self._steps += 1
-        return node
-
-    visit_BufferStore = visit_Evaluate = _leaf
-
     def visit_For(self, node: s.For) -> Stmt:
-        self._steps = self._unrolled = self._plain = 0
+        self._unrolled = self._plain = 0
         body = self.stmt(node.body)
         extent = e.const_int(node.extent)
         if node.kind == ForKind.UNROLLED and extent is None:
@@ -143,10 +136,9 @@ class _Unroll(Mutator):
                 f"{node.extent}: unroll the inner loop of a split by a constant, or leave it serial"
             )
         kind = node.kind
-        if kind == ForKind.SERIAL and extent is not None and self._pays(node, extent):
+        if kind == ForKind.SERIAL and extent is not None and self._pays(node, body, extent):
             kind = ForKind.UNROLLED
         if kind == ForKind.UNROLLED:
-            self._steps *= max(extent or 0, 0)
             self._unrolled += 1
         else:
             self._plain += 1
@@ -154,10 +146,10 @@ class _Unroll(Mutator):
             return node
         return s.For(node.loop_var, node.min, node.extent, kind, body, node.annotations)
 
-    def _pays(self, node: s.For, extent: int) -> bool:
+    def _pays(self, node: s.For, body: Stmt, extent: int) -> bool:
         """Whether a serial loop becomes an unrolled one."""
         options = self._options
-        steps = extent * self._steps
+        steps = extent * code_size(body)
         asked = extent <= options.auto_max_extent or (
             self._plain == 0
             and self._unrolled <= options.auto_max_depth

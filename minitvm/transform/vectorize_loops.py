@@ -15,8 +15,8 @@ from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Buffer, BufferLoad, Call, PrimExpr, Range, Var
 from minitvm.tir.functor import Mutator, rebuild, substitute, walk_once
+from minitvm.tir.intrinsics import FUNCTIONS
 from minitvm.tir.op import is_likely
-from minitvm.tir.scalars import INTRINSICS
 from minitvm.tir.stmt import BufferStore, ForKind, PrimFunc, Stmt, with_body
 from minitvm.transform.lane_dependence import Fold, LaneDependence
 
@@ -242,16 +242,13 @@ def _must_stay_serial(body: Stmt) -> bool:
 
 def _is_only_serial(node: Any) -> bool:
     """Whether a node has no form in lanes: what it does is done lane after lane."""
-    if isinstance(node, Call) and node.op not in INTRINSICS and node.op not in _LANEWISE:
+    if isinstance(node, Call) and node.op not in FUNCTIONS:
         return True
     if isinstance(node, s.For):
         return node.kind not in (ForKind.SERIAL, ForKind.UNROLLED)
     if isinstance(node, BufferLoad | BufferStore) and node.buffer.dtype.lanes > 1:
         return True
     return isinstance(node, s.While) or (isinstance(node, PrimExpr) and node.dtype.lanes > 1)
-
-
-_LANEWISE = ("if_then_else", "likely", "reinterpret", "isnullptr")
 
 
 class _StaysSerial(Exception):

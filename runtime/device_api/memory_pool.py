@@ -16,18 +16,19 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 from collections.abc import Callable
 from typing import Any, NamedTuple, final
 
-from minitvm.runtime.dlpack import ALIGNMENT
+from minitvm.runtime.device_api.interface import ALIGNMENT, MemoryStats
 from minitvm.runtime.heap_types import HEADER, function, holder, method
-from minitvm.runtime.native import NativeCode, increment_reference
+from minitvm.runtime.native import NativeCode, Once
+from minitvm.runtime.native_text import native_text
 
 UNIT = ALIGNMENT  # bytes: what addresses and sizes of the CPU's blocks are multiples of
 MOST_KEPT = 256 * 1024 * 1024  # bytes that nobody uses, in the CPU's pool
 WORKSPACE_HEAD = 64  # bytes in front of a workspace: a line of the cache
 NO_LIMIT = (1 << 63) - 1
+_TOO_MUCH = 1 << 62  # bytes: more than any machine has
 LEAST_UNIT = 16  # bytes: there are eight bins between powers of two
 
 _HUGE_PAGE = 2 * 1024 * 1024
@@ -49,24 +50,6 @@ _POOL = ("LOCK", *_COUNTERS, "LIMIT", "SPARES", "SLABS", "EVERYBODYS")
 _FRONT = ("HELD", "ASKED_HELD", "RETURNED", "GIVEN", "FOLLOWING", "LISTS")
 _FRONT_MOST = 1024 * 1024
 _SLAB = 64  # blocks that are made at a time
-
-C_LIBRARY = {
-    "PyErr_Occurred": "ptr ()",
-    "PyLong_AsSsize_t": "i64 (ptr)",
-    "PyObject_CallFunctionObjArgs": "ptr (ptr, ...)",
-    "PyObject_Free": "void (ptr)",
-    "PyType_GenericAlloc": "ptr (ptr, i64)",
-    "Py_DecRef": "void (ptr)",
-    "Py_IncRef": "void (ptr)",
-    "aligned_alloc": "ptr (i64, i64)",
-    "calloc": "ptr (i64, i64)",
-    "free": "void (ptr)",
-    "madvise": "i32 (ptr, i64, i32)",
-    "pthread_getspecific": "ptr (i64)",
-    "pthread_key_create": "i32 (ptr, ptr)",
-    "pthread_setspecific": "i32 (i64, ptr)",
-    "sched_yield": "i32 ()",
-}
 
 _TEXT = r"""
 ; ---- What is noted --------------------------------------------------------------------------
@@ -344,6 +327,35 @@ none:
   ret i64 512
 }
 
+; The block after another in the bins, list after list; after null the first of all, and null after
+; the last.
+define internal ptr @following(ptr %bins, ptr %block) {
+entry:
+  %none = icmp eq ptr %block, null
+  br i1 %none, label %list, label %look
+look:
+  %next = call ptr @pointer(ptr %block, i64 NEXT)
+  %last = icmp eq ptr %next, null
+  br i1 %last, label %further, label %found
+further:
+  %size = call i64 @number(ptr %block, i64 SIZE)
+  %its.bin = call i64 @bin_of(i64 %size)
+  %behind = add i64 %its.bin, 1
+  br label %list
+list:
+  %from = phi i64 [ 0, %entry ], [ %behind, %further ]
+  %bin = call i64 @next_bin(ptr %bins, i64 %from)
+  %over = icmp eq i64 %bin, 512
+  br i1 %over, label %found, label %head
+head:
+  %head.at = getelementptr ptr, ptr %bins, i64 %bin
+  %first = load ptr, ptr %head.at
+  br label %found
+found:
+  %after = phi ptr [ %next, %look ], [ null, %list ], [ %first, %head ]
+  ret ptr %after
+}
+
 ; The smallest block of a list that has `size` bytes, or null.
 define internal ptr @smallest(ptr %bins, i64 %bin, i64 %size) {
 entry:
@@ -596,22 +608,14 @@ define void @settle(ptr %pool, ptr %bins, i64 %epoch) {
 entry:
   %everybodys = getelementptr i8, ptr %pool, i64 EVERYBODYS
   call void @lock(ptr %pool)
-  br label %next.list
-next.list:
-  %from = phi i64 [ 0, %entry ], [ %following, %end.list ]
-  %bin = call i64 @next_bin(ptr %bins, i64 %from)
-  %done = icmp eq i64 %bin, 512
-  br i1 %done, label %leave, label %list
-list:
-  %head = getelementptr ptr, ptr %bins, i64 %bin
-  %first = load ptr, ptr %head
+  %first = call ptr @following(ptr %bins, ptr null)
   br label %next
 next:
-  %block = phi ptr [ %first, %list ], [ %after, %judge ], [ %after, %move ]
+  %block = phi ptr [ %first, %entry ], [ %after, %judge ], [ %after, %move ]
   %over = icmp eq ptr %block, null
-  br i1 %over, label %end.list, label %judge
+  br i1 %over, label %leave, label %judge
 judge:
-  %after = call ptr @pointer(ptr %block, i64 NEXT)
+  %after = call ptr @following(ptr %bins, ptr %block)
   %freed = call i64 @number(ptr %block, i64 EPOCH)
   %settled = icmp ule i64 %freed, %epoch
   br i1 %settled, label %move, label %next
@@ -619,9 +623,6 @@ move:
   call void @unlink(ptr %block)
   %ignored = call ptr @put(ptr %pool, ptr %block, ptr %everybodys)
   br label %next
-end.list:
-  %following = add i64 %bin, 1
-  br label %next.list
 leave:
   call void @unlock(ptr %pool)
   ret void
@@ -651,34 +652,21 @@ leave:
 define ptr @claim_chunk(ptr %pool, ptr %bins) {
 entry:
   call void @lock(ptr %pool)
-  br label %next.list
-next.list:
-  %from = phi i64 [ 0, %entry ], [ %following, %end.list ]
-  %bin = call i64 @next_bin(ptr %bins, i64 %from)
-  %none = icmp eq i64 %bin, 512
-  br i1 %none, label %bad, label %list
-list:
-  %head = getelementptr ptr, ptr %bins, i64 %bin
-  %first = load ptr, ptr %head
   br label %next
 next:
-  %block = phi ptr [ %first, %list ], [ %after, %judge ]
-  %over = icmp eq ptr %block, null
-  br i1 %over, label %end.list, label %judge
+  %before = phi ptr [ null, %entry ], [ %block, %judge ]
+  %block = call ptr @following(ptr %bins, ptr %before)
+  %none = icmp eq ptr %block, null
+  br i1 %none, label %leave, label %judge
 judge:
-  %after = call ptr @pointer(ptr %block, i64 NEXT)
   %whole = call i1 @is_chunk(ptr %block)
-  br i1 %whole, label %good, label %next
-end.list:
-  %following = add i64 %bin, 1
-  br label %next.list
-good:
+  br i1 %whole, label %take, label %next
+take:
   call void @unlink(ptr %block)
+  br label %leave
+leave:
   call void @unlock(ptr %pool)
   ret ptr %block
-bad:
-  call void @unlock(ptr %pool)
-  ret ptr null
 }
 
 define internal i1 @is_chunk(ptr %block) {
@@ -789,37 +777,20 @@ define void @set_limit(ptr %pool, i64 %limit) {
 define i64 @largest(ptr %pool, ptr %bins) {
 entry:
   call void @lock(ptr %pool)
-  br label %next.list
-next.list:
-  %from = phi i64 [ 0, %entry ], [ %following, %list ]
-  %last = phi i64 [ 512, %entry ], [ %bin, %list ]
-  %bin = call i64 @next_bin(ptr %bins, i64 %from)
-  %done = icmp eq i64 %bin, 512
-  br i1 %done, label %look, label %list
-list:
-  %following = add i64 %bin, 1
-  br label %next.list
-look:
-  %none = icmp eq i64 %last, 512
-  br i1 %none, label %leave, label %read
-read:
-  %head = getelementptr ptr, ptr %bins, i64 %last
-  %first = load ptr, ptr %head
   br label %next
 next:
-  %block = phi ptr [ %first, %read ], [ %after, %judge ]
-  %most = phi i64 [ 0, %read ], [ %more, %judge ]
+  %before = phi ptr [ null, %entry ], [ %block, %judge ]
+  %most = phi i64 [ 0, %entry ], [ %more, %judge ]
+  %block = call ptr @following(ptr %bins, ptr %before)
   %over = icmp eq ptr %block, null
   br i1 %over, label %leave, label %judge
 judge:
   %size = call i64 @number(ptr %block, i64 SIZE)
   %more = call i64 @llvm.umax.i64(i64 %size, i64 %most)
-  %after = call ptr @pointer(ptr %block, i64 NEXT)
   br label %next
 leave:
-  %found = phi i64 [ 0, %look ], [ %most, %next ]
   call void @unlock(ptr %pool)
-  ret i64 %found
+  ret i64 %most
 }
 
 ; ---- The CPU --------------------------------------------------------------------------------
@@ -1071,29 +1042,56 @@ last:
   ret ptr %third
 }
 
-; The first block of a new chunk of the CPU's; from 2 MiB on of huge pages (14 is MADV_HUGEPAGE), if
-; there are.
-define internal ptr @grow(ptr %pool, i64 %wish, i64 %size, i64 %requested, ptr %bins) noinline {
-  %large = icmp uge i64 %wish, HUGE
-  %page = select i1 %large, i64 HUGE, i64 4096
+; The bytes of the pages in which so many lie: from 2 MiB on, huge ones.
+define internal i64 @whole_pages(i64 %size) {
+  %large = icmp uge i64 %size, HUGE
+  %page = select i1 %large, i64 HUGE, i64 PAGE
   %most = sub i64 %page, 1
-  %padded = add i64 %wish, %most
+  %padded = add i64 %size, %most
   %mask = sub i64 0, %page
   %bytes = and i64 %padded, %mask
+  ret i64 %bytes
+}
+
+; Whole pages of the C library's, or null; huge ones, if wanted, if there are (14 is MADV_HUGEPAGE).
+define internal ptr @obtain(i64 %bytes, i1 %huge) {
+  %large = icmp uge i64 %bytes, HUGE
+  %page = select i1 %large, i64 HUGE, i64 PAGE
+  %memory = call ptr @aligned_alloc(i64 %page, i64 %bytes)
+  %there = icmp ne ptr %memory, null
+  %wanted = and i1 %huge, %large
+  %advised = and i1 %wanted, %there
+  br i1 %advised, label %advise, label %leave
+advise:
+  %ignored = call i32 @madvise(ptr %memory, i64 %bytes, i32 14)
+  br label %leave
+leave:
+  ret ptr %memory
+}
+
+; Memory outside of all pools, which `free` takes back.
+define ptr @obtain_alone(i64 %size) {
+  %bytes = call i64 @whole_pages(i64 %size)
+  %memory = call ptr @obtain(i64 %bytes, i1 true)
+  ret ptr %memory
+}
+
+define void @free_alone(ptr %memory) {
+  call void @free(ptr %memory)
+  ret void
+}
+
+; The first block of a new chunk of the CPU's.
+define internal ptr @grow(ptr %pool, i64 %wish, i64 %size, i64 %requested, ptr %bins) noinline {
+  %bytes = call i64 @whole_pages(i64 %wish)
   %less = sub i64 0, %bytes
   %allowed = call i1 @reserve(ptr %pool, i64 %bytes)
   br i1 %allowed, label %obtain, label %bad
 obtain:
-  %memory = call ptr @aligned_alloc(i64 %page, i64 %bytes)
-  %failed = icmp eq ptr %memory, null
-  br i1 %failed, label %undo, label %advise
-advise:
   %whole = icmp ugt i64 %size, SMALL
-  %of.huge = and i1 %whole, %large
-  br i1 %of.huge, label %huge, label %enter
-huge:
-  %1 = call i32 @madvise(ptr %memory, i64 %bytes, i32 14)
-  br label %enter
+  %memory = call ptr @obtain(i64 %bytes, i1 %whole)
+  %failed = icmp eq ptr %memory, null
+  br i1 %failed, label %undo, label %enter
 enter:
   %block = call ptr @add(ptr %pool, ptr %memory, i64 %bytes, i64 %size, i64 %requested, ptr %bins)
   %unnoted = icmp eq ptr %block, null
@@ -1104,7 +1102,7 @@ release:
   call void @free(ptr %memory)
   br label %undo
 undo:
-  %2 = call i1 @reserve(ptr %pool, i64 %less)
+  %1 = call i1 @reserve(ptr %pool, i64 %less)
   br label %bad
 bad:
   ret ptr null
@@ -1361,13 +1359,15 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "release_here": (None,),
     "start": (ctypes.c_int, _P, _P),
     "add_fronts": (None, _P),
+    "obtain_alone": (_P, _N),
+    "free_alone": (None, _P),
 }
-_loaded: dict[str, NativeCode] = {}
 _functions: dict[str, Callable[..., Any]] = {}
 
 
 def pool_text() -> str:
     """The LLVM IR of the pools."""
+    machine = memory_of_machine()
     places = {name: 8 * index for index, name in enumerate(_BLOCK)}
     places |= {name: 8 * index for index, name in enumerate(_POOL)}
     places |= {name: 8 * index for index, name in enumerate(_FRONT)}
@@ -1384,31 +1384,42 @@ def pool_text() -> str:
         "SMALL": _SMALL,
         "SMALL_CHUNK": _SMALL_CHUNK,
         "HUGE": _HUGE_PAGE,
+        "PAGE": 4096,
         "KEPT": MOST_KEPT,
-        "MEMORY": _memory(),
+        "MEMORY": _TOO_MUCH if machine is None else machine.total,
         "HEAD": WORKSPACE_HEAD,
         "HEADER": HEADER,
         "ADDRESS_HELD": HEADER + 8,
         "SIZE_HELD": HEADER + 16,
     }
-    values = places | sizes
-    return re.sub(r"\b[A-Z_]+\b", lambda name: str(values.get(name[0], name[0])), _TEXT)
+    return native_text(_TEXT, places | sizes)
 
 
-def _memory() -> int:
-    """The bytes of this machine's memory; where the system doesn't tell, more than there can be."""
-    if not hasattr(os, "sysconf"):
-        return 1 << 62
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+def memory_of_machine() -> MemoryStats | None:
+    """The memory of this machine, where the system tells. Of one that only tells how much there is,
+    all counts as free."""
+    if "SC_PHYS_PAGES" not in getattr(os, "sysconf_names", ()):
+        return None
+    page = os.sysconf("SC_PAGE_SIZE")
+    total = os.sysconf("SC_PHYS_PAGES") * page
+    known = "SC_AVPHYS_PAGES" in os.sysconf_names
+    return MemoryStats(total, os.sysconf("SC_AVPHYS_PAGES") * page if known else total)
 
 
+def obtain(size: int) -> int:
+    """The address of `size` new bytes of the CPU, outside of all pools; 0 where there are none."""
+    return _call("obtain_alone", size) or 0
+
+
+def give_up(address: int) -> None:
+    """Takes back what :func:`obtain` gave."""
+    _call("free_alone", address)
+
+
+@Once
 def _code() -> NativeCode:
     """The machine code of the pools, compiled on the first call."""
-    if "pools" not in _loaded:
-        # Without a lock, which a fork could leave locked: of two racing threads the first one's
-        # code is everybody's.
-        _loaded.setdefault("pools", NativeCode(pool_text(), C_LIBRARY, ctypes.pythonapi))
-    return _loaded["pools"]
+    return NativeCode(pool_text())
 
 
 def _call(name: str, *arguments: int) -> Any:
@@ -1572,9 +1583,7 @@ class CPUPool(Pool):
         )
         free = method(self.block_type, "free", code.function("free_object"), "Give it back.")
         self.block_type.free = free
-        for name, value in (("type", self.block_type), ("refuse", refuse), ("none", None)):
-            increment_reference(value)
-            ctypes.c_void_p.from_address(code.data(name)).value = id(value)
+        code.set_objects(type=self.block_type, refuse=refuse, none=None)
         self.allocate: Callable[[int], Any] = function("allocate", code.function("make_object"))
 
     def counters(self) -> Counters:

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minitvm import KernelError, build, lower, register_func, remove_global_func, runtime, te, tir
-from minitvm.codegen import work
+from minitvm.arith import work
+from minitvm.codegen import parallel
 from minitvm.codegen.parallel import BARRIER_WHEN_FINISH, LAUNCH_POINT, PARALLEL_FOR, STRIDE_PATTERN
 from minitvm.runtime.dtype import BOOL, FLOAT64, DType
 from minitvm.tir import interpreter
@@ -33,7 +34,7 @@ SIZES = [0, 1, 2, 3, 4, 5, 7, 31, 100]
 @pytest.fixture(autouse=True, params=[1, 3], ids=["alone", "three"])
 def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """Every loop is worth threads here, even those of one iteration."""
-    monkeypatch.setattr(work, "LEAST_WORK", 0.0)
+    monkeypatch.setattr(parallel, "LEAST_WORK", 0.0)
     before = runtime.num_threads()
     number: int = request.param
     runtime.set_num_threads(number)
@@ -169,7 +170,7 @@ def test_loops_in_loops() -> None:
 
 def test_a_body_that_is_written_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unrolled around: each copy has its own variables and buffers; one runs as a single task."""
-    monkeypatch.setattr(work, "LEAST_WORK", 100.0)
+    monkeypatch.setattr(parallel, "LEAST_WORK", 100.0)
 
     def write(ib: Any, a: Any) -> None:
         with ib.for_range(0, 2, kind="unroll", dtype="int64") as step:
@@ -510,7 +511,7 @@ def test_many_small_regions() -> None:
 
 
 def test_little_work_starts_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work, "LEAST_WORK", 50_000.0)
+    monkeypatch.setattr(parallel, "LEAST_WORK", 50_000.0)
 
     def write(ib: Any, y: Any, extent: int) -> None:
         with ib.for_range(0, extent, kind="parallel") as i:
@@ -524,7 +525,7 @@ def test_little_work_starts_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_little_work_is_seen_at_the_call(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
     """Below the limit the calling thread does everything."""
-    monkeypatch.setattr(work, "LEAST_WORK", 1000.0)
+    monkeypatch.setattr(parallel, "LEAST_WORK", 1000.0)
     monkeypatch.setattr(work, "_C_FUNCTION", 1.0)
     kernel = build(built(write_thread_ids, IDS))
     for size, expected in ((100, 1), (10_000, threads)):

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 from minitvm import CompileError, build
-from minitvm.runtime.dtype import BOOL, FLOAT16, FLOAT32, INT8, INT32, DType
+from minitvm.runtime.dtype import FLOAT16, FLOAT32, INT8, DType
 from minitvm.tir import expr as e
 from minitvm.tir import scalars
 from minitvm.tir import stmt as s
 from minitvm.tir.buffer import decl_buffer
 from minitvm.tir.expr import BufferLoad, Call, PrimExpr, Ramp, Var, const
 from minitvm.tir.interpreter import interpret
+from minitvm.tir.intrinsics import INTRINSICS, VECTOR_FOLDS, Domain, Intrinsic
 from minitvm.tir.stmt import BufferStore, ForKind, PrimFunc, Stmt
 from minitvm.transform import PassContext
 from tests.codegen.kernels import (
@@ -142,9 +143,9 @@ def test_constant_predicates_leave_no_trace(disabled: list[str]) -> None:
 
 def folds(dtype: DType) -> list[str]:
     if dtype.is_bool:
-        return [name for name in scalars.VECTOR_FOLDS if name[-3:] not in ("add", "mul")]
+        return [name for name in VECTOR_FOLDS if name[-3:] not in ("add", "mul")]
     bitwise = ("and", "_or", "xor")
-    return [n for n in scalars.VECTOR_FOLDS if not dtype.is_float or n[-3:] not in bitwise]
+    return [n for n in VECTOR_FOLDS if not dtype.is_float or n[-3:] not in bitwise]
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -240,11 +241,11 @@ def test_lanes_by_data_are_checked_where_they_are_on() -> None:
 
 def every_operation(dtype: DType) -> list[Callable[[PrimExpr, PrimExpr], PrimExpr]]:
     """Casts to every dtype, operators and intrinsics on two values of a type."""
-    names = [name for name in scalars.INTRINSICS if _takes(name, dtype)]
+    taken = [known for known in INTRINSICS.values() if _takes(known, dtype)]
     return [
         *[partial(_cast, each) for each in DTYPES],
         *operators(dtype).values(),
-        *[partial(_called, name) for name in names],
+        *[partial(_called, known) for known in taken],
     ]
 
 
@@ -252,26 +253,15 @@ def _cast(dtype: DType, x: PrimExpr, y: PrimExpr) -> PrimExpr:
     return e.Cast(dtype, x)
 
 
-_OF_TWO = ("atan2", "hypot", "fmod", "copysign", "nextafter", "ldexp", "power", "bitwise_and",
-           "bitwise_or", "bitwise_xor", "shift_left", "shift_right")  # fmt: skip
-_OF_ANY = ("isnan", "isinf", "isfinite", "floor", "ceil", "trunc", "round", "nearbyint", "fabs",
-           "power")  # fmt: skip
-_OF_INTEGERS = ("popcount", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not",
-                "shift_left", "shift_right")  # fmt: skip
-
-
-def _takes(name: str, dtype: DType) -> bool:
+def _takes(known: Intrinsic, dtype: DType) -> bool:
     if dtype.is_bool:
-        return name.startswith("bitwise")
-    if dtype.is_float:
-        return name not in _OF_INTEGERS and name != "clz"
-    return name in (*_OF_ANY, *_OF_INTEGERS) or (name == "clz" and dtype == INT32)
+        return known.domain is Domain.BITS
+    return known.problem(dtype) is None
 
 
-def _called(name: str, x: PrimExpr, y: PrimExpr) -> PrimExpr:
-    dtype = BOOL if name in ("isnan", "isinf", "isfinite") else x.dtype
-    second = e.cast(INT32, y) if name == "ldexp" else y
-    return Call(dtype, name, (x, second) if name in _OF_TWO else (x,))
+def _called(known: Intrinsic, x: PrimExpr, y: PrimExpr) -> PrimExpr:
+    second = e.cast(known.second_of(x.dtype), y)
+    return Call(known.result_of(x.dtype), known.name, (x, second)[: known.arity])
 
 
 @lru_cache(maxsize=1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,15 +13,17 @@ from hypothesis import given, settings
 import minitvm as tvm
 from minitvm import te, tir
 from minitvm.error import TVMError
+from minitvm.lowering.lower import pipeline
 from minitvm.tir.expr import Call, Var, const
 from minitvm.tir.functor import walk
 from minitvm.tir.stmt import Allocate, AssertStmt, BufferStore, For, ForKind, PrimFunc, Stmt, seq
 from minitvm.transform import PassContext
-from minitvm.transform.pass_config import parse_config
+from minitvm.transform.pass_config import PassConfig, parse_config
 from minitvm.transform.pass_context import PassInfo
 from tests.tir.programs import function, function_of, loop
 from tests.transform.loop_nests import Nest, loop_nests
 
+PAGE = Path(__file__).parents[2] / "docs" / "pipeline.md"
 i, j = Var("i"), Var("j")
 A, B = tir.decl_buffer((64,), name="A"), tir.decl_buffer((64,), name="B")
 
@@ -73,6 +77,54 @@ def test_disable_assert() -> None:
         kept = [node.kind for node in walk(made) if isinstance(node, AssertStmt)]
         assert len(kept) == messages or kept == ["KernelError"]
         assert ("KernelError" in kept) is not disabled
+
+
+def test_disable_assert_of_a_schedule() -> None:
+    """What `extern` and hybrid functions assert goes before accesses are proved by it."""
+    n = te.var("n")
+    X = te.placeholder((n,), name="X")
+
+    def reach(ins: Any, outs: Any) -> Stmt:
+        copy = BufferStore(outs[0], ins[0][const(9)], (const(0),))
+        return AssertStmt(ins[0].shape[0] > 10, "expected more", copy)
+
+    Y = te.extern((1,), [X], reach, name="Y", dtype="float32")
+
+    @te.hybrid.script
+    def first(x: Any) -> Any:
+        y = output_tensor((1,), "float32")  # type: ignore[name-defined]  # noqa: F821
+        assert x[0] > 0.0, "expected more"
+        y[0] = x[9]
+        return y
+
+    for out in (Y, first(X)):
+        for disabled in (False, True):
+            with PassContext(config={"tir.disable_assert": disabled}):
+                made = tvm.lower(te.create_schedule(out.op), [X, out])["main"].body
+            kinds = {node.kind for node in walk(made) if isinstance(node, AssertStmt)}
+            assert ("KernelError" in kinds) is not disabled
+            assert ("ValueError" in kinds) is (disabled or out is not Y)  # n > 9
+
+
+def test_the_page_lists_the_passes() -> None:
+    """All of them, in their order."""
+    listed = re.findall(r"^\| `(\w+)` \| .* \|$", PAGE.read_text(encoding="utf-8"), re.M)
+    config = PassConfig(program_assertions=False, vectorize=False, check_accesses=True)
+    assert listed == [name for name, _ in pipeline(config, is_written=True)]
+    usual = [name for name, _ in pipeline(PassConfig(), is_written=False)]
+    only = {"remove_assertions", "check_bounds", "serialize_vectors", "check_accesses"}
+    assert usual == [name for name in listed if name not in only]
+
+
+def test_only_loops_by_hand_pass_check_bounds() -> None:
+    """Those of a schedule are checked where they are made."""
+    with PassContext() as context:
+        tvm.lower(func(VECTOR))
+    assert "check_bounds" in context.timings
+    T = te.compute((4,), lambda i: i * 2, name="T")
+    with PassContext() as context:
+        tvm.lower(te.create_schedule(T.op), [T])
+    assert "check_bounds" not in context.timings
 
 
 def test_debug_keep_trivial_loop() -> None:

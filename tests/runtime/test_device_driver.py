@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minitvm.runtime.device import DEVICE_TYPES, Device, name_device_type
+from minitvm.runtime.device import Device
 from minitvm.runtime.device_api.cpu import HostMemory
 from minitvm.runtime.device_api.driver import Driver
 from minitvm.runtime.device_api.ext_dev import ExtDev, Sizes
 from minitvm.runtime.device_api.interface import OPTIONAL, DeviceInterface, Status
+from minitvm.runtime.device_type import DEVICE_TYPES, name_device_type
 from minitvm.runtime.errors import DeviceError, DeviceMemoryError, UnsupportedByDevice
 
 D0, D1 = Device(12, 0), Device(12, 1)

@@ -11,7 +11,8 @@ import pytest
 
 from minitvm import te
 from minitvm.runtime import dtype, host
-from minitvm.runtime.device import DEVICE_TYPES, Device, DeviceType, cpu, device
+from minitvm.runtime.device import Device, cpu, device
+from minitvm.runtime.device_type import DEVICE_TYPES, DeviceType
 from minitvm.runtime.dlpack import IS_COPIED, IS_SUBBYTE_TYPE_PADDED, READ_ONLY
 from minitvm.runtime.dtype import CODE_NAMES, DType, TypeCode
 from minitvm.runtime.errors import CompileError
@@ -134,22 +135,26 @@ def test_other_names_of_devices() -> None:
 def test_sizes_of_caches(tmp_path: Path) -> None:
     """As Linux tells them: instructions' are no data's, and what isn't plain is left out."""
     rows = [
-        ("1", "Data", "48K"), ("1", "Instruction", "64K"), ("2", "Unified", "1024K"),
-        ("3", "Unified", "32M"), ("4", "Unified", "K"),
+        ("1", "Data", "48K", "12"), ("1", "Instruction", "64K", "4"),
+        ("2", "Unified", "1024K", "0"), ("3", "Unified", "32M", "16"), ("4", "Unified", "K", "8"),
+        ("5", "Unified", "64K"),
     ]  # fmt: skip
     for number, row in enumerate(rows):
         folder = tmp_path / f"index{number}"
         folder.mkdir()
-        for name, text in zip(("level", "type", "size"), row, strict=True):
+        names = ("level", "type", "size", "ways_of_associativity")
+        for name, text in zip(names, row, strict=False):
             (folder / name).write_text(f"{text}\n")
     (tmp_path / "index9").mkdir()
-    assert host._sizes_below(tmp_path) == {1: 48 << 10, 2: 1 << 20}
-    assert host._sizes_below(tmp_path / "nowhere") == {}
+    expected = {1: (48 << 10, 12), 2: (1 << 20, 8), 5: (64 << 10, 8)}
+    assert host._caches_below(tmp_path) == expected
+    assert host._caches_below(tmp_path / "nowhere") == {}
 
 
 def test_typical_sizes_of_caches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(host, "_SYSTEM", tmp_path)
     assert host.cache_sizes.__wrapped__() == {1: 32 << 10, 2: 512 << 10, 3: 8 << 20}
+    assert host.l1_ways.__wrapped__() == 8
 
 
 def test_constants_are_what_they_are_called() -> None:

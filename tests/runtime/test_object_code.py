@@ -8,6 +8,7 @@ import pytest
 
 from minitvm.runtime.errors import InternalError
 from minitvm.runtime.native import NativeCode
+from minitvm.runtime.native_text import native_text
 
 TEXT = """
 @number = global i64 7
@@ -34,6 +35,7 @@ define void @clear(ptr %memory, i64 %size) {
 }
 """
 CALL_NOTHING = """
+declare void @no_such_function()
 define void @call() {
   call void @no_such_function()
   ret void
@@ -44,7 +46,7 @@ INT = ctypes.c_int64
 
 @pytest.fixture(scope="module")
 def code() -> NativeCode:
-    return NativeCode(TEXT, {"strlen": "i64 (ptr)"}, ctypes.CDLL(None))
+    return NativeCode(native_text(TEXT))
 
 
 def test_functions_keep_their_variables(code: NativeCode) -> None:
@@ -78,9 +80,9 @@ def test_a_name_that_is_not_there(code: NativeCode) -> None:
     with pytest.raises(InternalError, match=r"minitvm_runtime_nothing: no such symbol"):
         code.data("nothing")
     with pytest.raises(ValueError, match="no_such_function"):
-        NativeCode(CALL_NOTHING, {"no_such_function": "void ()"}, ctypes.CDLL(None))
+        NativeCode(native_text(CALL_NOTHING), ctypes.CDLL(None))
 
 
 def test_the_same_text_twice_has_variables_of_its_own(code: NativeCode) -> None:
-    other = NativeCode(TEXT, {"strlen": "i64 (ptr)"}, ctypes.CDLL(None))
+    other = NativeCode(native_text(TEXT))
     assert other.data("number") != code.data("number")

@@ -5,18 +5,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator
-from typing import cast, final
+from typing import final
 
+from minitvm.arith.work import Kind, value_operations
 from minitvm.runtime.record import record
 from minitvm.te.schedules.graph import factors_of, in_order
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.tensor import ComputeOp, ExternOp, Operation, PlaceholderOp
-from minitvm.tir import expr as e
-from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce, Var
+from minitvm.tir.expr import IterVar, PrimExpr, Reduce, Var
 from minitvm.tir.functor import children, walk_leaves_first
-from minitvm.tir.scalars import INTRINSICS
 
-Kind = tuple[str, ...] | str
 _Extents = tuple[PrimExpr, ...]
 
 
@@ -117,12 +115,12 @@ def _work(op: ComputeOp) -> Iterator[Work]:
     body = op.body
     if isinstance(body[0], Reduce):
         everywhere = frozenset(axes)
-        for node in _values(*body[0].combiner.result):
-            counts[narrow or _kind(node), everywhere] += node.dtype.lanes
+        for kind, node in value_operations(*body[0].combiner.result):
+            counts[narrow or kind, everywhere] += node.dtype.lanes
         body = body[0].source
     needs = _needs(body, axes)
-    for node in _values(*body):
-        counts[narrow or _kind(node), needs[id(node)]] += node.dtype.lanes
+    for kind, node in value_operations(*body):
+        counts[narrow or kind, needs[id(node)]] += node.dtype.lanes
     for (kind, needed), number in counts.items():
         yield Work(kind, number, _extents(axes[var] for var in axes if var in needed))
 
@@ -143,33 +141,3 @@ def _narrow(op: ComputeOp) -> tuple[str, ...] | None:
     dtypes = [str(load.dtype) for load in factors_of(op)]
     total = str(op.body[0].dtype)
     return (*dtypes, total) if dtypes and {*dtypes} != {total} else None
-
-
-def _kind(node: PrimExpr) -> Kind:
-    if not isinstance(node, e.Call):
-        return (str(node.dtype.with_lanes(1)),)
-    name = node.args[0] if node.op.startswith("call_") and node.args else None
-    return name.value if isinstance(name, e.StringImm) else node.op
-
-
-def _values(*roots: PrimExpr) -> Iterator[PrimExpr]:
-    """The operations by which a value is computed: no indices, and no conditions."""
-    waiting, seen = list(roots), set[int]()
-    while waiting:
-        node = waiting.pop()
-        if id(node) in seen or isinstance(node, (ProducerLoad, e.Comparison)):
-            continue
-        seen.add(id(node))
-        if isinstance(node, e.Arithmetic) or (isinstance(node, e.Call) and _is_function(node)):
-            yield node
-        below = list(children(node))
-        is_choice = isinstance(node, e.Select) or (
-            isinstance(node, e.Call) and node.op == "if_then_else"
-        )
-        waiting += cast("list[PrimExpr]", below[1:] if is_choice else below)
-
-
-def _is_function(call: e.Call) -> bool:
-    return call.op in ("call_extern", "call_packed") or (
-        call.op in INTRINSICS and call.dtype.is_float
-    )

@@ -14,11 +14,12 @@ from minitvm.te.intrinsics.matrix_product import matrix_product
 from minitvm.te.operation import thread_axis
 from minitvm.te.schedules.schedule import Schedule, create_schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.schedules.trace import PURE_CALLS, Traced, is_primitive
+from minitvm.te.schedules.trace import Traced, is_primitive
 from minitvm.te.tensor import Operation, Tensor
 from minitvm.tir import expr as e
 from minitvm.tir import op as operators
 from minitvm.tir.expr import IterVar, PrimExpr
+from minitvm.tir.intrinsics import FUNCTIONS
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "te.create_schedule": create_schedule,
@@ -264,7 +265,7 @@ class _Reader:
             case ast.Attribute(_, "pragma") if _holds(args, "import_llvm"):
                 raise self.refusal(node, "no code of the text's own: apply this pragma by hand")
             case ast.Attribute(_, "call_intrin"):
-                if len(args) < 2 or not isinstance(args[1], str) or args[1] not in PURE_CALLS:
+                if len(args) < 2 or not isinstance(args[1], str) or args[1] not in FUNCTIONS:
                     raise self.refusal(node, "a function of numbers: apply this primitive by hand")
 
 

@@ -1,31 +1,102 @@
-"""How much a statement computes: enough to tell whether threads pay."""
+"""How much work a piece of a program is: what counts as an operation, and what it weighs.
+
+Three measures, each for its question. `estimated_work` is a formula of what isn't known before the
+call, by which threads and the GIL are decided. `statements_run` and `code_size` are rough numbers,
+by which passes weigh a loop against its copies. `value_operations` are those by which the values
+themselves are computed, of which a report speaks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import final
+from collections.abc import Callable, Iterator
+from typing import TypeGuard, final
 
 from minitvm.runtime.dtype import FLOAT64
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import PrimExpr, Var
-from minitvm.tir.functor import substitute, walk_once
-from minitvm.tir.scalars import INTRINSICS
-from minitvm.tir.stmt import Stmt
+from minitvm.tir.functor import children, substitute, walk_once
+from minitvm.tir.intrinsics import INTRINSICS
+from minitvm.tir.stmt import ForKind, Stmt
 
-# Operations from which on a parallel loop starts threads: 0.8 us of vectorised code, which is where
-# two threads that are awake begin to gain, and some 30 us of code that isn't vectorised.
-LEAST_WORK = 50_000.0
+# What an operation is of: one dtype; three, of products of two dtypes and their sums in the third;
+# or the name of a function such as exp.
+Kind = tuple[str, ...] | str
 
-_C_FUNCTION = LEAST_WORK  # of a C function: nobody knows what it does
-_INTRINSIC = 16.0  # operations that a function such as exp counts for
-_UNKNOWN_TRIPS = 16.0  # of a loop whose extent is read from data
+_C_FUNCTION = 50_000.0  # of a C function: nobody knows what it does, so enough for threads
+_TRIPS_FROM_DATA = 16.0  # of a loop whose extent is read from data
+_USUAL_TRIPS = 128  # of a loop whose extent is no constant, where a number has to do
 _LEAVES = (e.Var, e.IntImm, e.FloatImm, e.StringImm, e.BufferRef)
 
 
-def pays_threads(node: Stmt) -> PrimExpr:
-    """Whether `node` is enough work for threads: a condition on variables outside of it."""
-    return e.greater_equal(estimated_work(node), LEAST_WORK)
+# -- The operations of values ---------------------------------------------------------------------
+
+
+def value_operations(*roots: PrimExpr) -> Iterator[tuple[Kind, PrimExpr]]:
+    """The operations by which values are computed, each with its kind: those of indices and of
+    conditions left out, equal objects once.
+
+    >>> x = Var("x", "float32")
+    >>> [kind for kind, _ in value_operations(e.Select(x + 1.0 > x, x * 2.0, x))]
+    [('float32',)]
+    """
+    waiting: list[object] = [*roots]
+    seen = set[int]()
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen or isinstance(node, (e.ProducerLoad, e.BufferLoad, e.Comparison)):
+            continue
+        seen.add(id(node))
+        if not isinstance(node, PrimExpr):
+            continue
+        if isinstance(node, e.Arithmetic) or (isinstance(node, e.Call) and _is_function(node)):
+            yield _kind(node), node
+        is_choice = isinstance(node, e.Select) or (
+            isinstance(node, e.Call) and node.op == "if_then_else"
+        )
+        waiting += [*children(node)][1 if is_choice else 0 :]
+
+
+def _is_function(call: e.Call) -> bool:
+    return call.op in ("call_extern", "call_packed") or _is_math(call)
+
+
+def _is_math(node: object) -> TypeGuard[e.Call]:
+    return isinstance(node, e.Call) and node.op in INTRINSICS and node.dtype.is_float
+
+
+def _kind(node: PrimExpr) -> Kind:
+    if not isinstance(node, e.Call):
+        return (str(node.dtype.with_lanes(1)),)
+    name = node.args[0] if node.op.startswith("call_") and node.args else None
+    return name.value if isinstance(name, e.StringImm) else node.op
+
+
+# -- Statements, as rough numbers -----------------------------------------------------------------
+
+
+def iterations(loop: s.For) -> int:
+    """How often a loop runs, at least once; of one whose extent isn't known, a usual number."""
+    known = e.const_int(loop.extent)
+    return _USUAL_TRIPS if known is None else max(known, 1)
+
+
+def statements_run(node: Stmt) -> int:
+    """About how many statements `node` runs."""
+    below = sum(statements_run(child) for child in children(node) if isinstance(child, Stmt))
+    return max(below, 1) * (iterations(node) if isinstance(node, s.For) else 1)
+
+
+def code_size(node: Stmt) -> int:
+    """The statements that `node` stands for in the machine code, where unrolled loops are written
+    out."""
+    below = sum(code_size(child) for child in children(node) if isinstance(child, Stmt))
+    if isinstance(node, s.For) and node.kind == ForKind.UNROLLED:
+        return below * max(e.const_int(node.extent) or 1, 1)
+    return max(below, 1)
+
+
+# -- Statements, as formulas ----------------------------------------------------------------------
 
 
 def estimated_work(node: Stmt) -> PrimExpr:
@@ -71,7 +142,7 @@ class _Estimate:
             case s.For():
                 begin, extent = self._outside(node.min), self._outside(node.extent)
                 middle = None
-                trips: PrimExpr = _number(_UNKNOWN_TRIPS)
+                trips: PrimExpr = _number(_TRIPS_FROM_DATA)
                 if extent is not None:
                     trips = e.cast(FLOAT64, extent)
                 if begin is not None and extent is not None:
@@ -79,7 +150,7 @@ class _Estimate:
                 self._inside[node.loop_var] = middle
                 return trips * self.of(node.body)
             case s.While():
-                return (self.of(node.body) + self._of_other(node.condition)) * _UNKNOWN_TRIPS
+                return (self.of(node.body) + self._of_other(node.condition)) * _TRIPS_FROM_DATA
             case s.SeqStmt():
                 total = _number(0.0)
                 for child in node.seq:
@@ -130,6 +201,6 @@ def _operations(*nodes: PrimExpr) -> float:
             continue
         if isinstance(each, e.Call) and each.op == "call_extern":
             return _C_FUNCTION
-        is_function = isinstance(each, e.Call) and each.op in INTRINSICS and each.dtype.is_float
-        total += (_INTRINSIC if is_function else 1.0) * each.dtype.lanes
+        cost = INTRINSICS[each.op].cost if _is_math(each) else 1.0
+        total += cost * each.dtype.lanes
     return total
