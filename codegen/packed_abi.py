@@ -20,8 +20,8 @@ from functools import partial, reduce
 from math import prod
 from typing import final
 
+from minitvm.arith.effects import written_parameters
 from minitvm.arith.prover import Prover
-from minitvm.arith.written_buffers import written_parameters
 from minitvm.codegen import dltensor
 from minitvm.codegen.argument_errors import (
     ARRAY_CODES,

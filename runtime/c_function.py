@@ -44,8 +44,7 @@ define internal void @set_error(ptr %text) {
   %length = call i64 @strlen(ptr %text)
   %size = add i64 %length, 1
   %copy = call ptr @malloc(i64 %size)
-  %no.memory = icmp eq ptr %copy, null
-  br i1 %no.memory, label %leave, label %keep
+  br icmp eq ptr %copy, null, label %leave, label %keep
 keep:
   call void @llvm.memcpy.p0.p0.i64(ptr %copy, ptr %text, i64 %size, i1 false)
   %key = load i64, ptr @key
@@ -70,15 +69,12 @@ define internal i1 @is_sound(ptr %packed, ptr %args, ptr %codes, i32 %count) {
 entry:
   %n = sext i32 %count to i64
   %names = load %PackedFunc.names, ptr %packed
-  %counted = icmp ne ptr %names, null
-  br i1 %counted, label %compare, label %look
+  br icmp ne ptr %names, null, label %compare, label %look
 compare:
   %expected = call i64 @PyTuple_Size(ptr %names)
-  %other = icmp ne i64 %expected, %n
-  br i1 %other, label %sound, label %look
+  br icmp ne i64 %expected, %n, label %sound, label %look
 look:
-  %positive = icmp sgt i32 %count, 0
-  br i1 %positive, label %tables, label %no.arguments
+  br icmp sgt i32 %count, 0, label %tables, label %no.arguments
 no.arguments:
   %none = icmp eq i32 %count, 0
   ret i1 %none
@@ -96,8 +92,7 @@ next:
 array:
   %tensor.at = getelementptr ptr, ptr %args, i64 %i
   %tensor = load ptr, ptr %tensor.at
-  %missing = icmp eq ptr %tensor, null
-  br i1 %missing, label %fine, label %dims
+  br icmp eq ptr %tensor, null, label %fine, label %dims
 dims:
   %ndim = load %DLTensor.ndim, ptr %tensor
   %shape = load %DLTensor.shape, ptr %tensor
@@ -107,8 +102,7 @@ dims:
   br i1 %there, label %fine, label %unsound
 fine:
   %i.next = add i64 %i, 1
-  %last = icmp eq i64 %i.next, %n
-  br i1 %last, label %sound, label %next
+  br icmp eq i64 %i.next, %n, label %sound, label %next
 sound:
   ret i1 true
 unsound:
@@ -124,13 +118,11 @@ entry:
   br i1 %sound, label %run, label %resolve
 run:
   %status = call i32 @run(ptr %packed, ptr %args, ptr %codes, i32 %count, ptr %value, ptr %code)
-  %undone = icmp eq i32 %status, VARIANT
-  br i1 %undone, label %resolve, label %leave
+  br icmp eq i32 %status, VARIANT, label %resolve, label %leave
 resolve:
   %found = call ptr (ptr, ptr, ptr, ...) @PyObject_CallMethod(ptr %self, ptr @of_resolve,
       ptr @of_arguments, ptr %args, ptr %codes, i32 %count)
-  %nothing = icmp eq ptr %found, null
-  br i1 %nothing, label %leave, label %read
+  br icmp eq ptr %found, null, label %leave, label %read
 read:
   %chosen = call ptr @PyLong_AsVoidPtr(ptr %found)
   call void @Py_DecRef(ptr %found)
@@ -157,20 +149,17 @@ go:
   %status = call i32 @attempt(ptr %self, ptr %packed, ptr %args, ptr %codes, i32 %count,
                               ptr %value, ptr %code)
   call void @end(ptr %outer)
-  %done = icmp eq i32 %status, 0
-  br i1 %done, label %result, label %failed
+  br icmp eq i32 %status, 0, label %result, label %failed
 result:
   %kind = load i32, ptr %code
-  %plain = icmp ule i32 %kind, CODE_DEVICE
-  br i1 %plain, label %leave, label %refuse
+  br icmp ule i32 %kind, CODE_DEVICE, label %leave, label %refuse
 refuse:
   %refused = call ptr (ptr, ptr, ptr, ...) @PyObject_CallMethod(ptr %self, ptr @of_result,
       ptr @of_number, i32 %kind)
   br label %fail
 failed:
   %pending = call ptr @PyErr_Occurred()
-  %silent = icmp eq ptr %pending, null
-  br i1 %silent, label %explain, label %fail
+  br icmp eq ptr %pending, null, label %explain, label %fail
 explain:
   %explained = call ptr (ptr, ptr, ptr, ...) @PyObject_CallMethod(ptr %self, ptr @of_fail,
       ptr @of_number, i32 %status)
@@ -196,8 +185,7 @@ define internal void @keep_error() {
   call void @Py_DecRef(ptr %error)
   %traceback = load ptr, ptr %traceback.at
   call void @Py_DecRef(ptr %traceback)
-  %failed = icmp eq ptr %text, null
-  br i1 %failed, label %unknown, label %known
+  br icmp eq ptr %text, null, label %unknown, label %known
 unknown:
   call void @PyErr_Clear()
   call void @set_error(ptr @nameless)
@@ -218,8 +206,7 @@ entry:
   store i64 0, ptr %value
   store i32 CODE_NULL, ptr %code
   %initialized = call i32 @Py_IsInitialized()
-  %finalized = icmp eq i32 %initialized, 0
-  br i1 %finalized, label %gone, label %take
+  br icmp eq i32 %initialized, 0, label %gone, label %take
 gone:
   call void @set_error(ptr @after_the_end)
   ret i32 -1
@@ -228,8 +215,7 @@ take:
   call void @set_aside(ptr %pending)
   call void @Py_IncRef(ptr %self)
   %status = call i32 @run_alone(ptr %self, ptr %args, ptr %codes, i32 %count, ptr %value, ptr %code)
-  %failed = icmp ne i32 %status, 0
-  br i1 %failed, label %fail, label %leave
+  br icmp ne i32 %status, 0, label %fail, label %leave
 fail:
   call void @keep_error()
   store i64 0, ptr %value
@@ -239,15 +225,13 @@ leave:
   call void @Py_DecRef(ptr %self)
   call void @bring_back(ptr %pending)
   call void @PyGILState_Release(i32 %gil)
-  %no.value = icmp eq ptr %ret, null
-  br i1 %no.value, label %give.code, label %give.value
+  br icmp eq ptr %ret, null, label %give.code, label %give.value
 give.value:
   %v = load i64, ptr %value
   store i64 %v, ptr %ret
   br label %give.code
 give.code:
-  %no.code = icmp eq ptr %ret_code, null
-  br i1 %no.code, label %return, label %give
+  br icmp eq ptr %ret_code, null, label %return, label %give
 give:
   %c = load i32, ptr %code
   store i32 %c, ptr %ret_code

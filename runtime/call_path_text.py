@@ -73,14 +73,12 @@ CALLS = r"""
 define internal i1 @begin(ptr %packed, ptr %outer) alwaysinline {
   store ptr null, ptr %outer
   %calls.back = load %PackedFunc.calls_back, ptr %packed
-  %none.called = icmp eq i64 %calls.back, 0
-  br i1 %none.called, label %good, label %begin
+  br icmp eq i64 %calls.back, 0, label %good, label %begin
 begin:
   %none = load ptr, ptr @none
   %before = call ptr @begin_call(ptr %none)
   store ptr %before, ptr %outer
-  %failed = icmp eq ptr %before, null
-  br i1 %failed, label %bad, label %good
+  br icmp eq ptr %before, null, label %bad, label %good
 good:
   ret i1 true
 bad:
@@ -89,8 +87,7 @@ bad:
 
 define internal void @end(ptr %outer) alwaysinline {
   %before = load ptr, ptr %outer
-  %begun = icmp ne ptr %before, null
-  br i1 %begun, label %end, label %leave
+  br icmp ne ptr %before, null, label %end, label %leave
 end:
   call void @end_call(ptr %before)
   br label %leave
@@ -104,8 +101,7 @@ define internal i32 @run(ptr %packed, ptr %args, ptr %codes, i32 %count, ptr %re
 entry:
   %resource = load %PackedFunc.resource, ptr %packed
   %variants = load %PackedFunc.variants, ptr %packed
-  %only = icmp eq ptr %variants, null
-  br i1 %only, label %one, label %try
+  br icmp eq ptr %variants, null, label %one, label %try
 one:
   %function = load %PackedFunc.function, ptr %packed
   store i32 CODE_NULL, ptr %ret_code
@@ -117,14 +113,12 @@ one:
 try:
   %at = phi ptr [ %variants, %entry ], [ %at.next, %again ]
   %variant = load ptr, ptr %at
-  %last = icmp eq ptr %variant, null
-  br i1 %last, label %leave, label %call
+  br icmp eq ptr %variant, null, label %leave, label %call
 call:
   store i32 ASKS, ptr %ret_code
   %status = call i32 %variant(ptr %args, ptr %codes, i32 %count, ptr %ret, ptr %ret_code,
                               ptr %resource)
-  %again.needed = icmp eq i32 %status, VARIANT
-  br i1 %again.needed, label %again, label %leave
+  br icmp eq i32 %status, VARIANT, label %again, label %leave
 again:
   %at.next = getelementptr ptr, ptr %at, i64 1
   br label %try
@@ -199,12 +193,10 @@ entry:
 look:
   %row = phi ptr [ @routes, %entry ], [ %row.next, %other ]
   %row.type = load %Route.type, ptr %row
-  %found = icmp eq ptr %row.type, %type
-  br i1 %found, label %leave, label %other
+  br icmp eq ptr %row.type, %type, label %leave, label %other
 other:
   %row.next = getelementptr %Route, ptr %row, i64 1
-  %last = icmp eq ptr %row.type, null
-  br i1 %last, label %none, label %look
+  br icmp eq ptr %row.type, null, label %none, label %look
 leave:
   ret ptr %row
 none:
@@ -227,8 +219,7 @@ entry:
   ; What a callback is given, it may write, unless Python code tells it not to.
   %is.written = or i1 %is.output, %is.foreign
   %row = call ptr @route_of(ptr %object)
-  %strange = icmp eq ptr %row, null
-  br i1 %strange, label %unknown, label %route
+  br icmp eq ptr %row, null, label %unknown, label %route
 route:
   %kind = load %Route.route, ptr %row
   switch i32 %kind, label %unknown [
@@ -281,16 +272,14 @@ bool:
 int:
   %int.value = call i64 @PyLong_AsLongLongAndOverflow(ptr %object, ptr %overflow)
   %over = load i32, ptr %overflow
-  %fits = icmp eq i32 %over, 0
-  br i1 %fits, label %known, label %unknown
+  br icmp eq i32 %over, 0, label %known, label %unknown
 float:
   %float.read = call double @PyFloat_AsDouble(ptr %object)
   %float.value = bitcast double %float.read to i64
   br label %known
 str:
   %text = call ptr @PyUnicode_AsUTF8AndSize(ptr %object, ptr %length)
-  %surrogates = icmp eq ptr %text, null
-  br i1 %surrogates, label %no.text, label %str.read
+  br icmp eq ptr %text, null, label %no.text, label %str.read
 no.text:
   call void @PyErr_Clear()
   br label %unknown
@@ -309,8 +298,7 @@ none:
   br label %known
 pointer:
   %view.status = call i32 @PyObject_GetBuffer(ptr %object, ptr %view, i32 0)
-  %no.view = icmp ne i32 %view.status, 0
-  br i1 %no.view, label %unknown, label %pointer.read
+  br icmp ne i32 %view.status, 0, label %unknown, label %pointer.read
 pointer.read:
   %content = load ptr, ptr %view
   %pointer.value = load i64, ptr %content
@@ -319,8 +307,7 @@ pointer.read:
 constant:
   %constants = load ptr, ptr @constants
   %number = call ptr @PyDict_GetItemWithError(ptr %constants, ptr %object)
-  %not.met = icmp eq ptr %number, null
-  br i1 %not.met, label %unknown, label %constant.read
+  br icmp eq ptr %number, null, label %unknown, label %constant.read
 constant.read:
   %constant.value = call i64 @PyLong_AsLongLong(ptr %number)
   br label %given
@@ -377,8 +364,7 @@ typed:
   %index = zext i32 %number to i64
   %dtype.at = getelementptr i32, ptr @dtypes, i64 %index
   %dtype = load i32, ptr %dtype.at
-  %known.dtype = icmp ne i32 %dtype, 0
-  br i1 %known.dtype, label %fill, label %unknown
+  br icmp ne i32 %dtype, 0, label %fill, label %unknown
 fill:
   %data.at = getelementptr i8, ptr %array, i64 NUMPY_DATA
   %data = load ptr, ptr %data.at
@@ -406,8 +392,7 @@ strided:
   %used = load i64, ptr %used.at
   %count = zext i32 %ndim to i64
   %total = add i64 %used, %count
-  %full = icmp ugt i64 %total, STRIDES
-  br i1 %full, label %unknown, label %room
+  br icmp ugt i64 %total, STRIDES, label %unknown, label %room
 room:
   store i64 %total, ptr %used.at
   %own = getelementptr %Frame.strides, ptr %frame, i64 %used
@@ -422,14 +407,12 @@ room:
   br label %next
 next:
   %dim = phi i64 [ 0, %room ], [ %dim.next, %whole ]
-  %over = icmp eq i64 %dim, %count
-  br i1 %over, label %leave, label %step
+  br icmp eq i64 %dim, %count, label %leave, label %step
 step:
   %bytes.at = getelementptr i64, ptr %strides, i64 %dim
   %bytes = load i64, ptr %bytes.at
   %rest = and i64 %bytes, %mask
-  %is.whole = icmp eq i64 %rest, 0
-  br i1 %is.whole, label %whole, label %unknown
+  br icmp eq i64 %rest, 0, label %whole, label %unknown
 whole:
   %elements = ashr exact i64 %bytes, %shift.wide
   %own.at = getelementptr i64, ptr %own, i64 %dim
@@ -454,17 +437,14 @@ entry:
 flags:
   store ptr null, ptr %managed
   %asked.status = call i32 %asked(ptr %object, ptr %managed)
-  %not.told = icmp ne i32 %asked.status, 0
-  br i1 %not.told, label %error, label %told
+  br icmp ne i32 %asked.status, 0, label %error, label %told
 told:
   %its = load ptr, ptr %managed
-  %nothing = icmp eq ptr %its, null
-  br i1 %nothing, label %refuse, label %look
+  br icmp eq ptr %its, null, label %refuse, label %look
 look:
   %its.flags = load %Managed.flags, ptr %its
   %deleter = load %Managed.deleter, ptr %its
-  %undeleted = icmp eq ptr %deleter, null
-  br i1 %undeleted, label %judge, label %delete
+  br icmp eq ptr %deleter, null, label %judge, label %delete
 delete:
   call void %deleter(ptr %its)
   br label %judge
@@ -474,8 +454,7 @@ judge:
 read:
   %function = load %Route.function, ptr %row
   %status = call i32 %function(ptr %object, ptr %tensor)
-  %failed = icmp ne i32 %status, 0
-  br i1 %failed, label %error, label %check
+  br icmp ne i32 %status, 0, label %error, label %check
 check:
   %ndim = load %DLTensor.ndim, ptr %tensor
   %scalar = icmp eq i32 %ndim, 0
@@ -501,12 +480,10 @@ define internal ptr @consume(ptr %object) {
   %method = load ptr, ptr @dlpack
   %keywords = load ptr, ptr @keywords
   %capsule = call ptr @PyObject_VectorcallMethod(ptr %method, ptr %args, i64 1, ptr %keywords)
-  %failed = icmp eq ptr %capsule, null
-  br i1 %failed, label %error, label %check
+  br icmp eq ptr %capsule, null, label %error, label %check
 check:
   %valid = call i32 @PyCapsule_IsValid(ptr %capsule, ptr @name_versioned)
-  %other = icmp eq i32 %valid, 0
-  br i1 %other, label %drop, label %use
+  br icmp eq i32 %valid, 0, label %drop, label %use
 use:
   %managed = call ptr @PyCapsule_GetPointer(ptr %capsule, ptr @name_versioned)
   %ignored = call i32 @PyCapsule_SetName(ptr %capsule, ptr @name_used_versioned)
@@ -527,8 +504,7 @@ entry:
   %managed = alloca ptr
   store ptr null, ptr %managed
   %row = call ptr @route_of(ptr %object)
-  %strange = icmp eq ptr %row, null
-  br i1 %strange, label %unknown, label %route
+  br icmp eq ptr %row, null, label %unknown, label %route
 route:
   %kind = load %Route.route, ptr %row
   switch i32 %kind, label %unknown [
@@ -538,15 +514,13 @@ route:
   ]
 numpy:
   %from.numpy = call ptr @consume(ptr %object)
-  %not.consumed = icmp eq ptr %from.numpy, null
-  br i1 %not.consumed, label %odd, label %make
+  br icmp eq ptr %from.numpy, null, label %odd, label %make
 torch:
   %plain = call i1 @is_plain(ptr %object, i1 true)
   br i1 %plain, label %torch.known, label %odd
 odd:
   %pending = call ptr @PyErr_Occurred()
-  %interrupted = icmp ne ptr %pending, null
-  br i1 %interrupted, label %fail, label %unknown
+  br icmp ne ptr %pending, null, label %fail, label %unknown
 torch.known:
   %torch.function = load ptr, ptr @torch_managed
   br label %ask
@@ -555,19 +529,16 @@ exchange:
   br label %ask
 ask:
   %function = phi ptr [ %torch.function, %torch.known ], [ %its.function, %exchange ]
-  %missing = icmp eq ptr %function, null
-  br i1 %missing, label %unknown, label %call
+  br icmp eq ptr %function, null, label %unknown, label %call
 call:
   %status = call i32 %function(ptr %object, ptr %managed)
-  %failed = icmp ne i32 %status, 0
-  br i1 %failed, label %error, label %take
+  br icmp ne i32 %status, 0, label %error, label %take
 error:
   call void @forgive(ptr @exception)
   br label %odd
 take:
   %given = load ptr, ptr %managed
-  %nothing = icmp eq ptr %given, null
-  br i1 %nothing, label %unknown, label %make
+  br icmp eq ptr %given, null, label %unknown, label %make
 make:
   %its = phi ptr [ %from.numpy, %numpy ], [ %given, %take ]
   %array.of = load ptr, ptr @array_of
@@ -585,8 +556,7 @@ fail:
 define internal void @forgive(ptr %class.at) {
   %class = load ptr, ptr %class.at
   %matches = call i32 @PyErr_ExceptionMatches(ptr %class)
-  %other = icmp eq i32 %matches, 0
-  br i1 %other, label %leave, label %clear
+  br icmp eq i32 %matches, 0, label %leave, label %clear
 clear:
   call void @PyErr_Clear()
   br label %leave
@@ -600,8 +570,7 @@ leave:
 ; weren't.
 define internal i1 @is_plain(ptr %object, i1 %is.written) {
   %tensor.field = load i64, ptr @torch_fields
-  %known = icmp ne i64 %tensor.field, 0
-  br i1 %known, label %read, label %ask
+  br icmp ne i64 %tensor.field, 0, label %read, label %ask
 read:
   %impl.at = getelementptr i8, ptr %object, i64 %tensor.field
   %impl = load ptr, ptr %impl.at
@@ -621,8 +590,7 @@ gradient:
   %autograd.field = load i64, ptr %autograd.field.at
   %autograd.at = getelementptr i8, ptr %impl, i64 %autograd.field
   %autograd = load ptr, ptr %autograd.at
-  %without = icmp eq ptr %autograd, null
-  br i1 %without, label %yes, label %last
+  br icmp eq ptr %autograd, null, label %yes, label %last
 ask:
   %negated = call i1 @has(ptr %object, ptr @is_neg, i1 true)
   br i1 %negated, label %no, label %ask.conj
@@ -653,8 +621,7 @@ define internal i1 @may_be_dual() {
   %module = load ptr, ptr @forward_ad
   %name = load ptr, ptr @current_level
   %level = call ptr @PyObject_GetAttr(ptr %module, ptr %name)
-  %failed = icmp eq ptr %level, null
-  br i1 %failed, label %error, label %read
+  br icmp eq ptr %level, null, label %error, label %read
 read:
   %number = call i64 @PyLong_AsLongLong(ptr %level)
   call void @Py_DecRef(ptr %level)
@@ -686,13 +653,11 @@ judge:
 
 ; Whether an object, which is released, is true, or null.
 define internal i1 @is_true(ptr %value) {
-  %failed = icmp eq ptr %value, null
-  br i1 %failed, label %error, label %test
+  br icmp eq ptr %value, null, label %error, label %test
 test:
   %truth = call i32 @PyObject_IsTrue(ptr %value)
   call void @Py_DecRef(ptr %value)
-  %unclear = icmp slt i32 %truth, 0
-  br i1 %unclear, label %error, label %clear
+  br icmp slt i32 %truth, 0, label %error, label %clear
 clear:
   %yes = icmp ne i32 %truth, 0
   ret i1 %yes
@@ -704,8 +669,7 @@ error:
 ; All arguments by position, in %bound; how many, or -1: the names aren't those that are missing.
 define internal i64 @bind(ptr %names, ptr %args, i64 %count, ptr %keywords, ptr %bound) {
 entry:
-  %nameless = icmp eq ptr %names, null
-  br i1 %nameless, label %refuse, label %sizes
+  br icmp eq ptr %names, null, label %refuse, label %sizes
 sizes:
   %expected = call i64 @PyTuple_Size(ptr %names)
   %named = call i64 @PyTuple_Size(ptr %keywords)
@@ -720,19 +684,16 @@ copy:
   br label %next
 next:
   %k = phi i64 [ 0, %copy ], [ %k.next, %place ]
-  %over = icmp eq i64 %k, %named
-  br i1 %over, label %leave, label %look
+  br icmp eq i64 %k, %named, label %leave, label %look
 look:
   %keyword = call ptr @PyTuple_GetItem(ptr %keywords, i64 %k)
   br label %compare
 compare:
   %j = phi i64 [ %count, %look ], [ %j.next, %differs ]
-  %beyond = icmp eq i64 %j, %expected
-  br i1 %beyond, label %refuse, label %compare.one
+  br icmp eq i64 %j, %expected, label %refuse, label %compare.one
 compare.one:
   %name = call ptr @PyTuple_GetItem(ptr %names, i64 %j)
-  %same = icmp eq ptr %name, %keyword
-  br i1 %same, label %place, label %differs
+  br icmp eq ptr %name, %keyword, label %place, label %differs
 differs:
   %j.next = add i64 %j, 1
   br label %compare
@@ -760,8 +721,7 @@ entry:
   %outer = alloca ptr
   %packed = getelementptr i8, ptr %self, i64 HEADER
   %positional = and i64 %flagged, 9223372036854775807
-  %unnamed = icmp eq ptr %keywords, null
-  br i1 %unnamed, label %count, label %bind
+  br icmp eq ptr %keywords, null, label %count, label %bind
 bind:
   %names = load %PackedFunc.names, ptr %packed
   %all = call i64 @bind(ptr %names, ptr %args, i64 %positional, ptr %keywords, ptr %bound)
@@ -769,8 +729,7 @@ bind:
 count:
   %n = phi i64 [ %positional, %entry ], [ %all, %bind ]
   %arguments = phi ptr [ %args, %entry ], [ %bound, %bind ]
-  %many = icmp ugt i64 %n, ARGUMENTS
-  br i1 %many, label %slow, label %encode
+  br icmp ugt i64 %n, ARGUMENTS, label %slow, label %encode
 encode:
   store %Frame.strides_used 0, ptr %frame
   %written = load %PackedFunc.written, ptr %packed
@@ -779,8 +738,7 @@ encode:
   br label %encode.next
 encode.next:
   %i = phi i64 [ 0, %encode ], [ %i.next, %encoded ]
-  %complete = icmp eq i64 %i, %n
-  br i1 %complete, label %run, label %encode.one
+  br icmp eq i64 %i, %n, label %run, label %encode.one
 encode.one:
   %argument.at = getelementptr ptr, ptr %arguments, i64 %i
   %argument = load ptr, ptr %argument.at
@@ -808,8 +766,7 @@ failed:
 end:
   %returned = phi ptr [ %taken, %take ], [ null, %failed ], [ null, %ready ]
   call void @end(ptr %outer)
-  %undone = icmp eq i32 %status, VARIANT
-  br i1 %undone, label %slow, label %return
+  br icmp eq i32 %status, VARIANT, label %slow, label %return
 return:
   ret ptr %returned
 raise:
@@ -817,8 +774,7 @@ raise:
 
 slow:
   %pending = call ptr @PyErr_Occurred()
-  %interrupted = icmp ne ptr %pending, null
-  br i1 %interrupted, label %raise, label %hand
+  br icmp ne ptr %pending, null, label %raise, label %hand
 hand:
   %handed = call ptr @hand_over(ptr %self, ptr %args, i64 %positional, ptr %keywords)
   ret ptr %handed
@@ -851,8 +807,7 @@ other:
   store ptr %self, ptr %method.args
   %address = ptrtoint ptr %result to i64
   %address.object = call ptr @PyLong_FromLongLong(i64 %address)
-  %no.memory = icmp eq ptr %address.object, null
-  br i1 %no.memory, label %raise, label %ask
+  br icmp eq ptr %address.object, null, label %raise, label %ask
 ask:
   %address.at = getelementptr ptr, ptr %method.args, i64 1
   store ptr %address.object, ptr %address.at
@@ -872,13 +827,11 @@ define internal void @explain(ptr %self, i32 %status) {
 entry:
   %method.args = alloca [2 x ptr]
   %pending = call ptr @PyErr_Occurred()
-  %silent = icmp eq ptr %pending, null
-  br i1 %silent, label %name, label %leave
+  br icmp eq ptr %pending, null, label %name, label %leave
 name:
   %wide = sext i32 %status to i64
   %number = call ptr @PyLong_FromLongLong(i64 %wide)
-  %no.memory = icmp eq ptr %number, null
-  br i1 %no.memory, label %leave, label %ask
+  br icmp eq ptr %number, null, label %leave, label %ask
 ask:
   store ptr %self, ptr %method.args
   %number.at = getelementptr ptr, ptr %method.args, i64 1
@@ -894,8 +847,7 @@ leave:
 ; self._call_slowly(*args, **keywords)
 define internal ptr @hand_over(ptr %self, ptr %args, i64 %positional, ptr %keywords) noinline {
 entry:
-  %unnamed = icmp eq ptr %keywords, null
-  br i1 %unnamed, label %copy, label %named
+  br icmp eq ptr %keywords, null, label %copy, label %named
 named:
   %names = call i64 @PyTuple_Size(ptr %keywords)
   br label %copy
@@ -905,8 +857,7 @@ copy:
   %room = add i64 %count, 1
   %bytes = mul i64 %room, 8
   %method.args = call ptr @PyMem_Malloc(i64 %bytes)
-  %no.memory = icmp eq ptr %method.args, null
-  br i1 %no.memory, label %fail, label %hand
+  br icmp eq ptr %method.args, null, label %fail, label %hand
 hand:
   store ptr %self, ptr %method.args
   %rest.at = getelementptr ptr, ptr %method.args, i64 1

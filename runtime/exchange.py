@@ -131,13 +131,11 @@ define internal ptr @plain(ptr %object) {
   %type = call ptr @PyObject_Type(ptr %object)
   call void @Py_DecRef(ptr %type)
   %kind = load ptr, ptr @kind
-  %ours = icmp eq ptr %type, %kind
-  br i1 %ours, label %look, label %other
+  br icmp eq ptr %type, %kind, label %look, label %other
 look:
   %array = getelementptr i8, ptr %object, i64 HEADER
   %state = load %NDArray.state, ptr %array
-  %unusual = icmp ugt i64 %state, READ_ONLY
-  br i1 %unusual, label %other, label %leave
+  br icmp ugt i64 %state, READ_ONLY, label %other, label %leave
 leave:
   ret ptr %array
 other:
@@ -148,8 +146,7 @@ other:
 define internal ptr @ask(ptr %function.at, ptr %object) noinline {
   %function = load ptr, ptr %function.at
   %answer = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr %function, ptr %object, ptr null)
-  %failed = icmp eq ptr %answer, null
-  br i1 %failed, label %fail, label %read
+  br icmp eq ptr %answer, null, label %fail, label %read
 read:
   %address = call ptr @PyLong_AsVoidPtr(ptr %answer)
   call void @Py_DecRef(ptr %answer)
@@ -162,8 +159,7 @@ fail:
 define i32 @managed_from_object(ptr %object, ptr %out) {
   store ptr null, ptr %out
   %tensor = call ptr @plain(ptr %object)
-  %unusual = icmp eq ptr %tensor, null
-  br i1 %unusual, label %slow, label %make
+  br icmp eq ptr %tensor, null, label %slow, label %make
 make:
   %state = load %NDArray.state, ptr %tensor
   %ndim = load %DLTensor.ndim, ptr %tensor
@@ -171,8 +167,7 @@ make:
   %dims.bytes = mul i64 %dims, 16
   %bytes = add i64 %dims.bytes, MANAGED_SIZE
   %managed = call ptr @PyMem_RawMalloc(i64 %bytes)
-  %none = icmp eq ptr %managed, null
-  br i1 %none, label %no.memory, label %fill
+  br icmp eq ptr %managed, null, label %no.memory, label %fill
 fill:
   %shape = load %DLTensor.shape, ptr %tensor
   %strides = load %DLTensor.strides, ptr %tensor
@@ -236,16 +231,14 @@ entry:
 own:
   %capsule = call ptr @PyCapsule_New(ptr %managed, ptr @name_used_versioned,
                                      ptr @disown_versioned)
-  %no.capsule = icmp eq ptr %capsule, null
-  br i1 %no.capsule, label %forget, label %make
+  br icmp eq ptr %capsule, null, label %forget, label %make
 forget:
   call void @PyErr_Clear()
   br label %slow
 make:
   %kind = load ptr, ptr @kind
   %array = call ptr @PyType_GenericAlloc(ptr %kind, i64 0)
-  %no.array = icmp eq ptr %array, null
-  br i1 %no.array, label %fail, label %fill
+  br icmp eq ptr %array, null, label %fail, label %fill
 fill:
   %tensor = getelementptr i8, ptr %array, i64 HEADER
   %given = getelementptr %Managed.dl_tensor, ptr %managed
@@ -262,8 +255,7 @@ fill:
   %owner = load ptr, ptr @owner
   %status = call i32 @PyObject_SetAttr(ptr %array, ptr %owner, ptr %capsule)
   call void @Py_DecRef(ptr %capsule)
-  %failed = icmp ne i32 %status, 0
-  br i1 %failed, label %drop, label %leave
+  br icmp ne i32 %status, 0, label %drop, label %leave
 leave:
   ret ptr %array
 drop:
@@ -275,8 +267,7 @@ fail:
 
 slow:
   %address = call ptr @PyLong_FromVoidPtr(ptr %managed)
-  %no.address = icmp eq ptr %address, null
-  br i1 %no.address, label %none, label %ask
+  br icmp eq ptr %address, null, label %none, label %ask
 ask:
   %function = load ptr, ptr @adopt
   %made = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr %function, ptr %address, ptr null)
@@ -323,20 +314,17 @@ read:
 find:
   %at = phi ptr [ @dtypes, %read ], [ %at.next, %other ]
   %known = load i32, ptr %at
-  %found = icmp eq i32 %known, %dtype
-  br i1 %found, label %sizes, label %other
+  br icmp eq i32 %known, %dtype, label %sizes, label %other
 other:
   %at.next = getelementptr i32, ptr %at, i64 1
-  %end = icmp eq i32 %known, 0
-  br i1 %end, label %no, label %find
+  br icmp eq i32 %known, 0, label %no, label %find
 sizes:
   %count = zext i32 %ndim to i64
   br label %next
 next:
   %axis = phi i64 [ 0, %sizes ], [ %axis.next, %fits ]
   %size = phi i64 [ 1, %sizes ], [ %size.next, %fits ]
-  %over = icmp eq i64 %axis, %count
-  br i1 %over, label %yes, label %one
+  br icmp eq i64 %axis, %count, label %yes, label %one
 one:
   %extent.at = getelementptr i64, ptr %shape, i64 %axis
   %extent = load i64, ptr %extent.at
@@ -388,54 +376,44 @@ look:
 next:
   %i = phi i64 [ 0, %look ], [ %i.next, %take ], [ %i.next, %ignore ]
   %version = phi ptr [ null, %look ], [ %argument, %take ], [ %version, %ignore ]
-  %over = icmp eq i64 %i, %named
-  br i1 %over, label %judge, label %one
+  br icmp eq i64 %i, %named, label %judge, label %one
 one:
   %i.next = add i64 %i, 1
   %argument.at = getelementptr ptr, ptr %args, i64 %i
   %argument = load ptr, ptr %argument.at
   %name = call ptr @PyTuple_GetItem(ptr %keywords, i64 %i)
-  %is.version = icmp eq ptr %name, %wanted
-  br i1 %is.version, label %take, label %rest
+  br icmp eq ptr %name, %wanted, label %take, label %rest
 take:
   br label %next
 rest:
-  %nothing = icmp eq ptr %argument, %none
-  br i1 %nothing, label %ignore, label %slow
+  br icmp eq ptr %argument, %none, label %ignore, label %slow
 ignore:
   br label %next
 judge:
-  %unsaid = icmp eq ptr %version, null
-  br i1 %unsaid, label %slow, label %type
+  br icmp eq ptr %version, null, label %slow, label %type
 type:
   %type.found = call ptr @PyObject_Type(ptr %version)
   call void @Py_DecRef(ptr %type.found)
   %tuple = load ptr, ptr @tuple
-  %is.tuple = icmp eq ptr %type.found, %tuple
-  br i1 %is.tuple, label %size, label %slow
+  br icmp eq ptr %type.found, %tuple, label %size, label %slow
 size:
   %parts = call i64 @PyTuple_Size(ptr %version)
-  %pair = icmp eq i64 %parts, 2
-  br i1 %pair, label %major, label %slow
+  br icmp eq i64 %parts, 2, label %major, label %slow
 major:
   %major.object = call ptr @PyTuple_GetItem(ptr %version, i64 0)
   %major.value = call i64 @PyLong_AsLong(ptr %major.object)
   %minor.object = call ptr @PyTuple_GetItem(ptr %version, i64 1)
-  %odd.major = icmp slt i64 %major.value, MAJOR
-  br i1 %odd.major, label %forget, label %minor
+  br icmp slt i64 %major.value, MAJOR, label %forget, label %minor
 minor:
   %minor.value = call i64 @PyLong_AsLong(ptr %minor.object)
-  %odd.minor = icmp slt i64 %minor.value, 0
-  br i1 %odd.minor, label %forget, label %make
+  br icmp slt i64 %minor.value, 0, label %forget, label %make
 make:
   %status = call i32 @managed_from_object(ptr %self, ptr %out)
-  %failed = icmp ne i32 %status, 0
-  br i1 %failed, label %fail, label %wrap
+  br icmp ne i32 %status, 0, label %fail, label %wrap
 wrap:
   %managed = load ptr, ptr %out
   %capsule = call ptr @PyCapsule_New(ptr %managed, ptr @name_versioned, ptr @destroy_versioned)
-  %no.capsule = icmp eq ptr %capsule, null
-  br i1 %no.capsule, label %delete, label %leave
+  br icmp eq ptr %capsule, null, label %delete, label %leave
 delete:
   call void @delete_versioned(ptr %managed)
   ret ptr null
@@ -472,12 +450,10 @@ define internal ptr @ask_slowly(ptr %self, ptr %args, i64 %count, i64 %named, pt
 ; int dltensor_from_py_object_no_sync(PyObject*, DLTensor*)
 define i32 @tensor_from_object(ptr %object, ptr %out) {
   %tensor = call ptr @plain(ptr %object)
-  %unusual = icmp eq ptr %tensor, null
-  br i1 %unusual, label %slow, label %copy
+  br icmp eq ptr %tensor, null, label %slow, label %copy
 slow:
   %lent = call ptr @ask(ptr @lend, ptr %object)
-  %failed = icmp eq ptr %lent, null
-  br i1 %failed, label %fail, label %copy
+  br icmp eq ptr %lent, null, label %fail, label %copy
 copy:
   %from = phi ptr [ %tensor, %0 ], [ %lent, %slow ]
   call void @llvm.memcpy.p0.p0.i64(ptr %out, ptr %from, i64 48, i1 false)
@@ -533,13 +509,11 @@ next:
   %axis = phi i64 [ 0, %sizes ], [ %axis.next, %fits ]
   %all.bits = phi i64 [ %step.wide, %sizes ], [ %all.bits.next, %fits ]
   %is.empty = phi i1 [ false, %sizes ], [ %is.empty.next, %fits ]
-  %over = icmp eq i64 %axis, %count
-  br i1 %over, label %room, label %one
+  br icmp eq i64 %axis, %count, label %room, label %one
 one:
   %extent.at = getelementptr i64, ptr %shape, i64 %axis
   %extent = load i64, ptr %extent.at
-  %negative = icmp slt i64 %extent, 0
-  br i1 %negative, label %refuse.shape, label %grow
+  br icmp slt i64 %extent, 0, label %refuse.shape, label %grow
 grow:
   %zero = icmp eq i64 %extent, 0
   %is.empty.next = or i1 %is.empty, %zero
@@ -558,8 +532,7 @@ room:
   %head = add i64 %dims.bytes, ROOM
   %total = add i64 %head, %bytes
   %managed = call ptr @PyMem_RawMalloc(i64 %total)
-  %none = icmp eq ptr %managed, null
-  br i1 %none, label %refuse.memory, label %fill
+  br icmp eq ptr %managed, null, label %refuse.memory, label %fill
 fill:
   %its.tensor = getelementptr %Managed.dl_tensor, ptr %managed
   call void @llvm.memcpy.p0.p0.i64(ptr %its.tensor, ptr %prototype, i64 48, i1 false)
@@ -581,8 +554,7 @@ fill:
 stride:
   %left = phi i64 [ %count, %fill ], [ %this, %set ]
   %distance = phi i64 [ 1, %fill ], [ %distance.next, %set ]
-  %finished = icmp eq i64 %left, 0
-  br i1 %finished, label %leave, label %set
+  br icmp eq i64 %left, 0, label %leave, label %set
 set:
   %this = sub i64 %left, 1
   %this.at = getelementptr i64, ptr %strides, i64 %this

@@ -19,8 +19,7 @@ DELETERS = (
 define internal void @release(ptr %block, ptr %owner) {
   %pending = alloca %Pending
   %initialized = call i32 @Py_IsInitialized()
-  %finalized = icmp eq i32 %initialized, 0
-  br i1 %finalized, label %leave, label %drop
+  br icmp eq i32 %initialized, 0, label %leave, label %drop
 drop:
   %gil = call i32 @PyGILState_Ensure()
   call void @set_aside(ptr %pending)
@@ -42,8 +41,7 @@ define void @delete_versioned(ptr %managed) {
 ; A capsule that nobody consumed still has its unused name; a consumed one is the consumer's.
 define internal void @destroy(ptr %capsule, ptr %name, ptr %delete) alwaysinline {
   %unused = call i32 @PyCapsule_IsValid(ptr %capsule, ptr %name)
-  %consumed = icmp eq i32 %unused, 0
-  br i1 %consumed, label %leave, label %drop
+  br icmp eq i32 %unused, 0, label %leave, label %drop
 drop:
   %managed = call ptr @PyCapsule_GetPointer(ptr %capsule, ptr %name)
   call void %delete(ptr %managed)
@@ -66,8 +64,7 @@ define internal ptr @owned(ptr %capsule, ptr %name, ptr %pending) alwaysinline {
 
 ; Calls the deleter of such a tensor, if there is one.
 define internal void @disown(ptr %managed, ptr %deleter, ptr %pending) alwaysinline {
-  %none = icmp eq ptr %deleter, null
-  br i1 %none, label %leave, label %delete
+  br icmp eq ptr %deleter, null, label %leave, label %delete
 delete:
   call void %deleter(ptr %managed)
   br label %leave
@@ -97,12 +94,10 @@ define internal ptr @begin_call(ptr %call) noinline {
   %thread = load ptr, ptr @thread
   %name = load ptr, ptr @running
   %outer = call ptr @PyObject_GetAttr(ptr %thread, ptr %name)
-  %unknown = icmp eq ptr %outer, null
-  br i1 %unknown, label %fail, label %set
+  br icmp eq ptr %outer, null, label %fail, label %set
 set:
   %status = call i32 @PyObject_SetAttr(ptr %thread, ptr %name, ptr %call)
-  %failed = icmp ne i32 %status, 0
-  br i1 %failed, label %drop, label %leave
+  br icmp ne i32 %status, 0, label %drop, label %leave
 drop:
   call void @Py_DecRef(ptr %outer)
   br label %fail
@@ -172,8 +167,7 @@ define internal i32 @enter(ptr %entry, ptr %format, ptr %first, ptr %args, ptr %
   %gil = call i32 @PyGILState_Ensure()
   %class = load ptr, ptr @loan
   %lent = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr %class, ptr null)
-  %no.loan = icmp eq ptr %lent, null
-  br i1 %no.loan, label %leave, label %call
+  br icmp eq ptr %lent, null, label %leave, label %call
 call:
   %result = call ptr (ptr, ptr, ...) @PyObject_CallFunction(ptr %entry, ptr %format, ptr %first,
       ptr %lent, ptr %args, ptr %codes, i32 %count, ptr %ret, ptr %ret_code)
@@ -183,8 +177,7 @@ call:
   %ended = call i32 @PyObject_SetAttr(ptr %lent, ptr %over, ptr %true)
   call void @bring_back(ptr %pending)
   call void @Py_DecRef(ptr %lent)
-  %failed = icmp eq ptr %result, null
-  br i1 %failed, label %leave, label %succeed
+  br icmp eq ptr %result, null, label %leave, label %succeed
 succeed:
   call void @Py_DecRef(ptr %result)
   br label %leave
@@ -217,8 +210,7 @@ define i32 @share_memory(ptr %a, ptr %b) {
   %function = load ptr, ptr @share_elements
   %answer = call ptr (ptr, ptr, ...) @PyObject_CallFunction(ptr %function, ptr @of_addresses,
                                                             ptr %a, ptr %b)
-  %failed = icmp eq ptr %answer, null
-  br i1 %failed, label %fail, label %read
+  br icmp eq ptr %answer, null, label %fail, label %read
 read:
   %number = call i64 @PyLong_AsLong(ptr %answer)
   call void @Py_DecRef(ptr %answer)
@@ -237,8 +229,7 @@ define i32 @get_buffer(ptr %object, ptr %view, i32 %flags) {
   store ptr null, ptr %object.at
   %function = load ptr, ptr @show
   %array = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr %function, ptr %object, ptr null)
-  %failed = icmp eq ptr %array, null
-  br i1 %failed, label %fail, label %get
+  br icmp eq ptr %array, null, label %fail, label %get
 get:
   %status = call i32 @PyObject_GetBuffer(ptr %array, ptr %view, i32 %flags)
   call void @Py_DecRef(ptr %array)
@@ -250,8 +241,7 @@ fail:
 ; function(), while %call is the running call.
 define ptr @call_within(ptr %call, ptr %function) {
   %outer = call ptr @begin_call(ptr %call)
-  %failed = icmp eq ptr %outer, null
-  br i1 %failed, label %leave, label %go
+  br icmp eq ptr %outer, null, label %leave, label %go
 go:
   %result = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr %function, ptr null)
   call void @end_call(ptr %outer)

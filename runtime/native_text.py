@@ -19,6 +19,10 @@ A page says what is its own. The rest has one owner each, here or in
       store %DLTensor.ndim %ndim, ptr %tensor
       %dims = getelementptr %DLTensor.shape, ptr %tensor
 
+- Comparing and branching is one line::
+
+      br icmp eq ptr %found, null, label %none, label %look
+
 - Names get a prefix, since LLVM has one table of symbols for the process.
 """
 
@@ -146,6 +150,7 @@ _FIELD = re.compile(
     r"ptr ([%@][\w.]+)",
     re.MULTILINE,
 )
+_BRANCH = re.compile(r"^  br (icmp .*?), label (.*)", re.MULTILINE)
 _COMMENT = re.compile(r";.*")
 _NAME = re.compile(r"@(?!llvm\.)(\w)")  # LLVM's intrinsics keep their names
 _USED = re.compile(r"@(\w+)")
@@ -184,7 +189,7 @@ def native_text(text: str, words: Mapping[str, object] | None = None) -> str:
         kinds = ", ".join(kind.strip() for kind, _ in fields)
         return f"%{structure[1]} = type {{ {kinds} }}"
 
-    places = 0
+    places = conditions = 0
 
     def access(found: re.Match[str]) -> str:
         nonlocal places
@@ -198,7 +203,13 @@ def native_text(text: str, words: Mapping[str, object] | None = None) -> str:
         start = f"{result} = load" if action == "load" else "store"
         return f"  {at} = {place}\n  {start}{atomic} {kind}{value}, ptr {at}"
 
-    text = _FIELD.sub(access, _STRUCTURE.sub(declare, text))
+    def branch(found: re.Match[str]) -> str:
+        nonlocal conditions
+        name = f"%condition.{conditions}"
+        conditions += 1
+        return f"  {name} = {found[1]}\n  br i1 {name}, label {found[2]}"
+
+    text = _BRANCH.sub(branch, _FIELD.sub(access, _STRUCTURE.sub(declare, text)))
     called = sorted(C_FUNCTIONS.keys() & set(_USED.findall(text)) - set(_DEFINED.findall(text)))
     declared = "".join(
         f"declare {C_FUNCTIONS[name].replace(' (', f' @{name}(', 1)}\n" for name in called

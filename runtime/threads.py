@@ -162,8 +162,7 @@ define internal i64 @now() {
 define internal i1 @is_long(i64 %start, i64 %rounds) {
   PAUSE
   %low = and i64 %rounds, 15
-  %due = icmp eq i64 %low, 15
-  br i1 %due, label %look, label %short
+  br icmp eq i64 %low, 15, label %look, label %short
 look:
   %now = call i64 @now()
   %passed = sub i64 %now, %start
@@ -181,8 +180,7 @@ entry:
 try:
   %ticket = load atomic i64, ptr %pool acquire, align 8
   %left = trunc i64 %ticket to i32
-  %none = icmp eq i32 %left, 0
-  br i1 %none, label %leave, label %take
+  br icmp eq i32 %left, 0, label %leave, label %take
 take:
   %less = sub i64 %ticket, 1
   %swap = cmpxchg ptr %pool, i64 %ticket, i64 %less acq_rel monotonic, align 8
@@ -200,14 +198,12 @@ define internal void @run_task(ptr %region, i32 %left) {
   %wide = zext i32 %left to i64
   %task = sub i64 %tasks, %wide
   %failed = load atomic %Region.first_failed, ptr %region acquire, align 8
-  %late = icmp ugt i64 %task, %failed
-  br i1 %late, label %leave, label %run
+  br icmp ugt i64 %task, %failed, label %leave, label %run
 run:
   %function = load ptr, ptr %region
   %closure = load %Region.closure, ptr %region
   %status = call i32 %function(ptr %closure, i64 %task, i64 %tasks, ptr %region, ptr %record)
-  %good = icmp eq i32 %status, 0
-  br i1 %good, label %leave, label %bad
+  br icmp eq i32 %status, 0, label %leave, label %bad
 bad:
   call void @note_failure(ptr %region, i64 %task, i32 %status, ptr %record)
   br label %leave
@@ -229,8 +225,7 @@ wait:
 compare:
   %failed.at = getelementptr %Region.first_failed, ptr %region
   %failed = load i64, ptr %failed.at
-  %first = icmp ult i64 %task, %failed
-  br i1 %first, label %keep, label %leave
+  br icmp ult i64 %task, %failed, label %keep, label %leave
 keep:
   %values = load %Region.failure, ptr %region
   %size = mul i64 RECORD, 8
@@ -247,12 +242,10 @@ leave:
 define internal void @finish(ptr %pool) {
   %pending.at = getelementptr %Pool.pending, ptr %pool
   %before = atomicrmw sub ptr %pending.at, i32 1 seq_cst, align 4
-  %last = icmp eq i32 %before, 1
-  br i1 %last, label %look, label %leave
+  br icmp eq i32 %before, 1, label %look, label %leave
 look:
   %waiting = load atomic %Pool.waiting, ptr %pool seq_cst, align 4
-  %awake = icmp eq i32 %waiting, 0
-  br i1 %awake, label %leave, label %wake
+  br icmp eq i32 %waiting, 0, label %leave, label %wake
 wake:
   %ignored = call i64 (i64, ...) @syscall(i64 FUTEX, ptr %pending.at, i32 129, i32 1)
   br label %leave
@@ -265,8 +258,7 @@ leave:
 ; than threads.
 define i32 @barrier(ptr %region, i64 %tasks) {
 entry:
-  %alone = icmp eq i64 %tasks, 1
-  br i1 %alone, label %all, label %arrive
+  br icmp eq i64 %tasks, 1, label %all, label %arrive
 arrive:
   %arrivals = getelementptr %Region.arrivals, ptr %region
   %before = atomicrmw add ptr %arrivals, i64 1 acq_rel, align 8
@@ -278,12 +270,10 @@ arrive:
 poll:
   %rounds = phi i64 [ 0, %arrive ], [ %more, %wait ], [ %more, %yield ]
   %failed = load atomic %Region.first_failed, ptr %region acquire, align 8
-  %good = icmp eq i64 %failed, -1
-  br i1 %good, label %count, label %end
+  br icmp eq i64 %failed, -1, label %count, label %end
 count:
   %arrived = load atomic i64, ptr %arrivals acquire, align 8
-  %complete = icmp uge i64 %arrived, %goal
-  br i1 %complete, label %all, label %wait
+  br icmp uge i64 %arrived, %goal, label %all, label %wait
 wait:
   %more = add i64 %rounds, 1
   %long = call i1 @is_long(i64 %start, i64 %rounds)
@@ -311,8 +301,7 @@ awake:
 poll:
   %rounds = phi i64 [ 0, %awake ], [ %more, %idle ]
   %left = call i32 @claim(ptr %pool)
-  %none = icmp eq i32 %left, 0
-  br i1 %none, label %idle, label %run
+  br icmp eq i32 %left, 0, label %idle, label %run
 run:
   %region = load %Pool.region, ptr %pool
   call void @run_task(ptr %region, i32 %left)
@@ -334,8 +323,7 @@ define internal void @sleep(ptr %pool) {
   %before = atomicrmw add ptr %sleepers, i32 1 seq_cst, align 4
   %ticket = load atomic i64, ptr %pool seq_cst, align 8
   %left = trunc i64 %ticket to i32
-  %none = icmp eq i32 %left, 0
-  br i1 %none, label %wait, label %leave
+  br icmp eq i32 %left, 0, label %wait, label %leave
 wait:
   %high = lshr i64 %ticket, 32
   %generation = trunc i64 %high to i32
@@ -366,14 +354,12 @@ entry:
   br label %next
 next:
   %workers = load i64, ptr %workers.at
-  %enough = icmp sge i64 %workers, %count
-  br i1 %enough, label %leave, label %create
+  br icmp sge i64 %workers, %count, label %leave, label %create
 create:
   %worker = getelementptr %Pool.worker, ptr %pool, i64 %workers
   %status = call i32 @pthread_create(ptr %thread, ptr %attributes, ptr @worker, ptr %worker)
   %more = add i64 %workers, 1
-  %refused = icmp ne i32 %status, 0
-  br i1 %refused, label %settle, label %created
+  br icmp ne i32 %status, 0, label %settle, label %created
 created:
   store i64 %more, ptr %workers.at
   br label %next
@@ -404,8 +390,7 @@ entry:
   %new = add i32 %cpu, 1
   %avoided.at = getelementptr %Pool.avoided, ptr %pool
   %avoided = load i32, ptr %avoided.at
-  %stays = icmp eq i32 %new, %avoided
-  br i1 %stays, label %leave, label %look
+  br icmp eq i32 %new, %avoided, label %leave, label %look
 look:
   %workers = load %Pool.workers, ptr %pool
   br label %next
@@ -422,8 +407,7 @@ move:
   br label %moved
 moved:
   %more = add i64 %index, 1
-  %over = icmp eq i64 %more, %workers
-  br i1 %over, label %note, label %next
+  br icmp eq i64 %more, %workers, label %note, label %next
 note:
   %kept = select i1 %still, i32 %new, i32 0
   store i32 %kept, ptr %avoided.at
@@ -460,8 +444,7 @@ define internal void @move(ptr %worker, i32 %number, i32 %cpu) {
   store i8 %fewer, ptr %at
   %rest = load <256 x i32>, ptr %cpus, align 4
   %united = call i32 @llvm.vector.reduce.or.v256i32(<256 x i32> %rest)
-  %none = icmp eq i32 %united, 0
-  br i1 %none, label %leave, label %set
+  br icmp eq i32 %united, 0, label %leave, label %set
 set:
   %r2 = call i64 (i64, ...) @syscall(i64 SCHED_SETAFFINITY, i32 %number, i64 1024, ptr %cpus)
   call void @llvm.memcpy.p0.p0.i64(ptr %left, ptr %cpus, i64 1024, i1 false)
@@ -503,8 +486,7 @@ entry:
   %unlimited = icmp eq i64 %own, 0
   %wanted = select i1 %unlimited, i64 %common, i64 %own
   %most = call i64 @llvm.smin.i64(i64 %limit, i64 %wanted)
-  %alone = icmp slt i64 %most, 2
-  br i1 %alone, label %inline, label %try
+  br icmp slt i64 %most, 2, label %inline, label %try
 try:
   %pool = load ptr, ptr @pool
   %lock = getelementptr %Pool.lock, ptr %pool
@@ -515,8 +497,7 @@ count:
   %workers.at = getelementptr %Pool.workers, ptr %pool
   %present = load i64, ptr %workers.at
   %needed = sub i64 %most, 1
-  %missing = icmp slt i64 %present, %needed
-  br i1 %missing, label %hire, label %size
+  br icmp slt i64 %present, %needed, label %hire, label %size
 hire:
   %want = sub i64 %wanted, 1
   call void @hire(ptr %pool, i64 %want)
@@ -525,8 +506,7 @@ size:
   %workers = load i64, ptr %workers.at
   %threads = add i64 %workers, 1
   %tasks = call i64 @llvm.smin.i64(i64 %most, i64 %threads)
-  %single = icmp slt i64 %tasks, 2
-  br i1 %single, label %unlock, label %publish
+  br icmp slt i64 %tasks, 2, label %unlock, label %publish
 unlock:
   store atomic i32 0, ptr %lock release, align 4
   br label %inline
@@ -548,8 +528,7 @@ publish:
   %new = or i64 %generation, %tasks
   store atomic i64 %new, ptr %pool seq_cst, align 8
   %sleepers = load atomic %Pool.sleepers, ptr %pool seq_cst, align 4
-  %all.awake = icmp eq i32 %sleepers, 0
-  br i1 %all.awake, label %claim, label %wake
+  br icmp eq i32 %sleepers, 0, label %claim, label %wake
 wake:
   call void @keep_off(ptr %pool)
   %generation.at = getelementptr i8, ptr %pool, i64 4
@@ -558,8 +537,7 @@ wake:
   br label %claim
 claim:
   %left = call i32 @claim(ptr %pool)
-  %none = icmp eq i32 %left, 0
-  br i1 %none, label %wait, label %run
+  br icmp eq i32 %left, 0, label %wait, label %run
 run:
   call void @run_task(ptr %region, i32 %left)
   call void @finish(ptr %pool)
@@ -577,16 +555,14 @@ entry:
   %pending.at = getelementptr %Pool.pending, ptr %pool
   %waiting.at = getelementptr %Pool.waiting, ptr %pool
   %first = load atomic i32, ptr %pending.at acquire, align 4
-  %over = icmp eq i32 %first, 0
-  br i1 %over, label %leave, label %begin
+  br icmp eq i32 %first, 0, label %leave, label %begin
 begin:
   %start = call i64 @now()
   br label %poll
 poll:
   %rounds = phi i64 [ 0, %begin ], [ %more, %next ]
   %pending = load atomic i32, ptr %pending.at acquire, align 4
-  %done = icmp eq i32 %pending, 0
-  br i1 %done, label %leave, label %next
+  br icmp eq i32 %pending, 0, label %leave, label %next
 next:
   %more = add i64 %rounds, 1
   %long = call i1 @is_long(i64 %start, i64 %rounds)
@@ -596,8 +572,7 @@ rest:
   br label %check
 check:
   %seen = load atomic i32, ptr %pending.at seq_cst, align 4
-  %finished = icmp eq i32 %seen, 0
-  br i1 %finished, label %stop, label %sleep
+  br icmp eq i32 %seen, 0, label %stop, label %sleep
 sleep:
   %ignored = call i64 (i64, ...) @syscall(i64 FUTEX, ptr %pending.at, i32 128, i32 %seen,
                                           ptr null, ptr null, i32 0)

@@ -212,11 +212,11 @@ def _affine(node: PrimExpr, axes: Mapping[Var, IterVar]) -> dict[Var, int] | Non
         case e.Mul():
             return _scaled(node.a, node.b, axes) or _scaled(node.b, node.a, axes)
         case e.FloorDiv() | e.FloorMod():
-            return _parts(node, axes)
+            return _coefficients_in_quotient(node, axes)
     return None if any(each in axes for each in _variables(node)) else {}
 
 
-def _parts(node: PrimExpr, axes: Mapping[Var, IterVar]) -> dict[Var, int]:
+def _coefficients_in_quotient(node: PrimExpr, axes: Mapping[Var, IterVar]) -> dict[Var, int]:
     """The coefficients in a quotient or remainder, such as that of a channel's group; of an axis
     that is in it otherwise, 1."""
     prover = Prover()

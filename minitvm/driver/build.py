@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 import llvmlite
 import llvmlite.binding as llvm
 
-from minitvm.arith.written_buffers import written_parameters
+from minitvm.arith.effects import written_parameters
 from minitvm.auto_scheduler import schedule_program
 from minitvm.codegen.gil import needs_the_gil
 from minitvm.codegen.llvm_text import ModuleText

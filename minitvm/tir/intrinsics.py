@@ -267,6 +267,7 @@ INTRINSICS: dict[str, Intrinsic] = {each.name: each for each in (
     _approximate("exp2", "``2 ** x``.", np.exp2, polynomial=_ALL),
     _approximate("exp10", "``10 ** x``.", lambda x: np.power(10.0, x), libm="pow",
                  composed=True, polynomial=_ALL),
+    _approximate("expm1", "``e ** x - 1``, exact for small `x`.", np.expm1),
     _approximate("log", "The natural logarithm; NaN below zero.", np.log, polynomial=_ALL),
     _approximate("log2", "The logarithm of base 2.", np.log2, polynomial=_ALL),
     _approximate("log10", "The logarithm of base 10.", np.log10, polynomial=_ALL),

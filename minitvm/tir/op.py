@@ -220,7 +220,7 @@ def _applied(known: Intrinsic, *args: PrimExpr) -> PrimExpr:
     return intrinsic(known.name, result, *args)
 
 
-exp, exp2, exp10 = map(_unary, ("exp", "exp2", "exp10"))
+exp, exp2, exp10, expm1 = map(_unary, ("exp", "exp2", "exp10", "expm1"))
 log, log2, log10, log1p = map(_unary, ("log", "log2", "log10", "log1p"))
 sqrt, rsqrt, erf, sigmoid = map(_unary, ("sqrt", "rsqrt", "erf", "sigmoid"))
 sin, cos, tan = map(_unary, ("sin", "cos", "tan"))

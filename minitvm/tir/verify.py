@@ -266,6 +266,9 @@ def call_problems(node: e.Call) -> Iterator[str]:
 
 def _intrinsic(node: e.Call, known: Intrinsic) -> Iterator[str]:
     first = node.args[0].dtype
+    problem = known.problem(first)
+    if problem is not None:
+        yield f"{node.op}: {problem}"
     yield from _expected(node.op, known.result_of(first), node)
     for other in node.args[1:]:
         yield from _expected(f"{node.op}: argument 1", known.second_of(first), other)

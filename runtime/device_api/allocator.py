@@ -18,6 +18,7 @@ from collections.abc import Callable, Hashable
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, final
 
+from minitvm.runtime.device_api.driver import Driver
 from minitvm.runtime.device_api.interface import Handle, MemoryStats
 from minitvm.runtime.device_api.memory_pool import (
     LEAST_UNIT,
@@ -34,56 +35,6 @@ LIMIT_VARIABLE = "MINITVM_DEVICE_MEMORY_LIMIT"
 # The chunks of a device that doesn't say how large they should be: each is twice the last one.
 _FIRST_CHUNK = 4 * 1024 * 1024
 _LAST_CHUNK = 64 * 1024 * 1024
-
-
-class MemoryDriver(Protocol):
-    """What an allocator needs of a device."""
-
-    @property
-    def has_streams(self) -> bool:
-        """Whether it has streams and events."""
-
-    def device_memory_allocate(self, device: BareDevice, size: int) -> int:
-        """New memory; DeviceMemoryError where there is none."""
-
-    def device_memory_deallocate(self, device: BareDevice, address: int, size: int) -> None:
-        """Takes it back."""
-
-    def device_memory_stats(self, device: BareDevice) -> MemoryStats | None:
-        """How much there is."""
-
-    def device_min_chunk_size(self, device: BareDevice) -> int | None:
-        """What sizes are multiples of."""
-
-    def device_max_chunk_size(self, device: BareDevice) -> int | None:
-        """The most that comes out of a chunk."""
-
-    def device_max_alloc_size(self, device: BareDevice) -> int | None:
-        """The most to be had at once."""
-
-    def device_extra_padding_size(self, device: BareDevice) -> int | None:
-        """What has to be there behind each block."""
-
-    def device_init_alloc_size(self, device: BareDevice) -> int | None:
-        """The first chunk."""
-
-    def device_realloc_size(self, device: BareDevice) -> int | None:
-        """Further chunks."""
-
-    def create_event(self, device: BareDevice) -> Handle:
-        """A new event."""
-
-    def record_event(self, device: BareDevice, stream: Handle, event: Handle) -> None:
-        """Makes it the place where the stream is."""
-
-    def query_event(self, device: BareDevice, event: Handle) -> bool:
-        """Whether it has happened."""
-
-    def synchronize_event(self, device: BareDevice, event: Handle) -> None:
-        """Waits until it has."""
-
-    def destroy_event(self, device: BareDevice, event: Handle) -> None:
-        """Takes it back."""
 
 
 class Block(Protocol):
@@ -354,7 +305,7 @@ class Allocator(_Managed):
         When the environment asks for a limit that is no number.
     """
 
-    def __init__(self, driver: MemoryDriver, device: BareDevice) -> None:
+    def __init__(self, driver: Driver, device: BareDevice) -> None:
         self._driver = driver
         self._known: _Sizes | None = None
         self._grown = 0  # how many chunks there were so far

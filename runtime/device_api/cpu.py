@@ -5,11 +5,9 @@ from __future__ import annotations
 import ctypes
 from typing import final
 
-from minitvm.runtime.device_api.interface import ALIGNMENT, DeviceInterface, Kernel, MemoryStats
+from minitvm.runtime.device_api.interface import DeviceInterface, Kernel, MemoryStats
 from minitvm.runtime.device_api.memory_pool import give_up, memory_of_machine, obtain
 from minitvm.runtime.device_type import BareDevice
-
-_HUGE_PAGE = 1 << 21
 
 
 @final
@@ -38,18 +36,6 @@ class HostMemory(DeviceInterface):
         ctypes.memmove(target, source, size)
 
     memory_copy_d2h = memory_copy_d2d = memory_copy_h2d
-
-    def device_min_chunk_size(self, device: BareDevice) -> int:
-        return ALIGNMENT
-
-    def device_max_chunk_size(self, device: BareDevice) -> int:
-        return 1 << 28
-
-    def device_init_alloc_size(self, device: BareDevice) -> int:
-        return _HUGE_PAGE
-
-    def device_realloc_size(self, device: BareDevice) -> int:
-        return 1 << 25
 
     def get_device_count(self) -> int:
         return 1

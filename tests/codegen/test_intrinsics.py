@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import mpmath
@@ -75,6 +77,23 @@ def test_the_tables_of_code_generation_have_the_entries_that_name_them() -> None
     }
     assert set(emitter.integers.own) == {each.name for each in _OF_INTEGERS}
     assert all(each.composed or each.llvm or each.libm for each in _OF_FLOATS)
+
+
+def test_the_page_on_numerics_states_each_error() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "numerics.md").read_text(encoding="utf-8")
+    stated: dict[str, set[tuple[float, bool]]] = {}
+    for functions, error in re.findall(r"^\| (.*) \| (.*) \|$", page, re.MULTILINE)[1:]:
+        ulps = re.search(r"(\d+) ULP", error)
+        bound = float(ulps[1]) if ulps else {"exact": 0.0}.get(error, 0.5)
+        for name in re.findall(r"`(\w+)`", functions):
+            stated.setdefault(name, set()).add((bound, "the C library's" in error))
+    assert stated == {
+        each.language_name: {
+            (each.ulps, bool(each.libm and each.ulps > 0.5) and bits not in each.polynomial)
+            for bits in (32, 64)
+        }
+        for each in _OF_FLOATS
+    }
 
 
 def function(name: str) -> Callable[..., Any]:

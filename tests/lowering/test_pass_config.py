@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,11 @@ from minitvm.tir.expr import Call, Var, const
 from minitvm.tir.functor import walk
 from minitvm.tir.stmt import Allocate, AssertStmt, BufferStore, For, ForKind, PrimFunc, Stmt, seq
 from minitvm.transform import PassContext
-from minitvm.transform.pass_config import PassConfig, parse_config
+from minitvm.transform.inject_double_buffer import DoubleBufferOptions
+from minitvm.transform.partition_loops import LoopPartitionOptions
+from minitvm.transform.pass_config import _KEYS, PassConfig, parse_config
 from minitvm.transform.pass_context import PassInfo
+from minitvm.transform.unroll_loops import UnrollOptions
 from tests.tir.programs import function, function_of, loop
 from tests.transform.loop_nests import Nest, loop_nests
 
@@ -114,6 +118,20 @@ def test_the_page_lists_the_passes() -> None:
     usual = [name for name, _ in pipeline(PassConfig(), is_written=False)]
     only = {"remove_assertions", "check_bounds", "serialize_vectors", "check_accesses"}
     assert usual == [name for name in listed if name not in only]
+
+
+def test_the_page_lists_the_options() -> None:
+    """All keys, and of those that take a dict all members."""
+    rows = re.findall(r"^\| (`tir\..*) \| (.*) \| .* \|$", PAGE.read_text(encoding="utf-8"), re.M)
+    listed = {key: value for keys, value in rows for key in re.findall(r"`([\w.]+)`", keys)}
+    assert set(listed) == set(_KEYS)
+    for key, options in (
+        ("tir.UnrollLoop", UnrollOptions),
+        ("tir.LoopPartition", LoopPartitionOptions),
+        ("tir.InjectDoubleBuffer", DoubleBufferOptions),
+    ):
+        members = re.findall(r"`(\w+)`", listed[key])
+        assert sorted(members) == sorted(each.name for each in fields(options))
 
 
 def test_only_loops_by_hand_pass_check_bounds() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
+from minitvm.runtime.device_api.allocator import Allocator
+from minitvm.runtime.device_api.driver import Driver
 from minitvm.runtime.device_api.interface import MemoryStats
 from minitvm.runtime.device_type import BareDevice
 from minitvm.runtime.errors import DeviceError, DeviceMemoryError
@@ -137,3 +139,8 @@ class SimulatedMemory:
     def destroy_event(self, device: BareDevice, event: int) -> None:
         self._called("destroy_event")
         self.events[event] = None
+
+
+def allocator_of(memory: SimulatedMemory, device: BareDevice) -> Allocator:
+    """An allocator of the memory, which has the functions of a driver that an allocator calls."""
+    return Allocator(cast(Driver, memory), device)

@@ -27,7 +27,7 @@ from minitvm.runtime.device_type import BareDevice
 from minitvm.runtime.errors import DeviceError, DeviceMemoryError
 from minitvm.runtime.workspace import workspaces
 from tests.forks import in_child
-from tests.runtime.simulated_memory import SimulatedMemory
+from tests.runtime.simulated_memory import SimulatedMemory, allocator_of
 
 DEVICE = Device(12, 3)
 KB, MB = 1 << 10, 1 << 20
@@ -35,7 +35,7 @@ KB, MB = 1 << 10, 1 << 20
 
 def made(total: int = 1 << 40, *, has_streams: bool = True, **sizes: int) -> Made:
     driver = SimulatedMemory(total, sizes, has_streams)
-    return driver, Allocator(driver, DEVICE)
+    return driver, allocator_of(driver, DEVICE)
 
 
 Made = tuple[SimulatedMemory, Allocator]

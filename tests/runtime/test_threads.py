@@ -364,7 +364,7 @@ def test_the_environment_says_how_many() -> None:
 def test_an_environment_that_makes_no_sense(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINITVM_NUM_THREADS", text)
     monkeypatch.setattr(threads, "_asked", {})
-    monkeypatch.setattr(threads, "_pool", {})
+    monkeypatch.setattr(threads._pool, "_made", [])
     with pytest.raises(ValueError, match=f"^MINITVM_NUM_THREADS: expected a number .*{text!r}"):
         runtime.num_threads()
     with pytest.raises(ValueError, match=r"^MINITVM_NUM_THREADS: expected"):

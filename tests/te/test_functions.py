@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import minitvm as tvm
 from minitvm import te, tir
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
@@ -205,6 +206,19 @@ def test_intrinsics_by_name() -> None:
         tir.call_intrin("float32", "zzz", x)
 
 
+@pytest.mark.parametrize("name", INTRINSICS)
+def test_a_call_by_name_takes_the_dtypes_of_its_entry(name: str) -> None:
+    known = INTRINSICS[name]
+    for dtype in map(DType.of, (*FLOATS, "int8", "uint64", "bool", "float32x4", "int32x4")):
+        args = [te.var("x", dtype), te.var("y", known.second_of(dtype))][: known.arity]
+        if known.problem(dtype) is None:
+            made = call(tir.call_intrin(known.result_of(dtype), name, *args))
+            assert (made.op, made.args) == (name, tuple(args))
+            continue
+        with pytest.raises(CompileError, match=rf"call_intrin: {name}: expected .*, got {dtype}"):
+            tir.call_intrin(known.result_of(dtype), name, *args)
+
+
 def test_isnullptr() -> None:
     assert tir.isnullptr(te.var("p", "handle")).dtype == "bool"
     with pytest.raises(CompileError, match="isnullptr: expected a handle, got int32"):
@@ -218,6 +232,7 @@ def test_convert() -> None:
     ]  # fmt: skip
     assert [str(each.dtype) for each in made[:3]] == ["int32", "float32", "bool"]
     A = te.placeholder((4,))
+    assert tvm.runtime.convert(A) is A and tvm.runtime.convert(3).dtype == "int32"
     assert op.convert(A) is A and value(op.convert({"x": 1})["x"]) == 1
     with pytest.raises(CompileError, match="convert: expected an expression or a number, got obj"):
         op.convert(object())
@@ -228,9 +243,9 @@ def test_every_intrinsic_has_a_function() -> None:
     for known in INTRINSICS.values():
         name = known.language_name
         function = getattr(tir, name)
-        assert name in tir.__all__ and function.__name__ == name
+        assert name in vars(tir)["__all__"] and function.__name__ == name
         if not known.operator:
-            assert name in te.__all__
-            assert name in te.hybrid.__all__ or hasattr(builtins, name)
+            assert name in vars(te)["__all__"]
+            assert name in vars(te.hybrid)["__all__"] or hasattr(builtins, name)
         if not known.operator and known.domain is not Domain.NUMBERS:
             assert function.__doc__ == known.doc

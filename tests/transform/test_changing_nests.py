@@ -138,6 +138,23 @@ def test_what_a_guard_protects_is_read_behind_it_only() -> None:
     assert result(clip_loops(nowhere), 5) == result(nowhere, 5)
 
 
+@pytest.mark.parametrize("start", [0, 7, 2**30, 2**30 + 3, 2**31 - 1, -(2**31), -(2**31) + 9])
+@pytest.mark.parametrize("transform", [clip_loops, partition_loops, simplify])
+def test_data_in_guards_wrap_as_they_did(
+    transform: Callable[[PrimFunc], PrimFunc], start: int
+) -> None:
+    """A name for data is not index arithmetic, nor is the end that a guard of data becomes."""
+    x, store = Var("x"), BufferStore(A, const(1.0), (i, j))
+    guard_of: list[tuple[tir.PrimExpr, tir.PrimExpr]] = [
+        (x * 2 + i * 4 + j, const(20)), (o * 4 + i, x), (x, i * 4 + o), (x - o * 4, i + j),
+        (x + i, const(2)), (o * 4 + i, N[0]), (N[0], i * 2 - o), (i * 8 - x, o + 20),
+    ]  # fmt: skip
+    for a, b in guard_of:
+        nest = loop(i, 16, loop(j, 32, IfThenElse(likely(a < b), store)))
+        made = func(loop(o, 4, LetStmt(x, N[0], nest)))
+        assert result(transform(made), start) == result(made, start), f"{a} < {b}"
+
+
 def e_max(value: tir.PrimExpr) -> tir.PrimExpr:
     """At least zero."""
     made: tir.PrimExpr = te.max(value, 0)

@@ -148,7 +148,7 @@ def likely(condition: Any) -> Any:
     return condition
 
 
-exp, exp2, exp10 = map(_intrinsic, ("exp", "exp2", "exp10"))
+exp, exp2, exp10, expm1 = map(_intrinsic, ("exp", "exp2", "exp10", "expm1"))
 log, log2, log10, log1p = map(_intrinsic, ("log", "log2", "log10", "log1p"))
 sqrt, rsqrt, power = map(_intrinsic, ("sqrt", "rsqrt", "power"))
 sin, cos, tan = map(_intrinsic, ("sin", "cos", "tan"))
