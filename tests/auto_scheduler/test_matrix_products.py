@@ -100,9 +100,22 @@ def instruction_of(s: te.Schedule) -> str:
 @pytest.mark.usefixtures("anywhere")
 @pytest.mark.parametrize(("target", "dtypes"), CASES)
 def test_products(target: str, dtypes: tuple[str, str, str]) -> None:
+    """Some shapes of each type: together all shapes for each machine."""
+    first = BYTES.index(dtypes[0]) if dtypes[0] in BYTES else 2
+    check_products(target, dtypes, SHAPES[target][first : first + 3])
+
+
+@pytest.mark.wide
+@pytest.mark.usefixtures("anywhere")
+@pytest.mark.parametrize(("target", "dtypes"), CASES)
+def test_products_of_all_shapes(target: str, dtypes: tuple[str, str, str]) -> None:
+    check_products(target, dtypes, SHAPES[target])
+
+
+def check_products(target: str, dtypes: tuple[str, str, str], shapes: Any) -> None:
     expected = find_instruction(MATRIX_PRODUCTS, *dtypes, tvm.Target(target).features)
     assert expected is not None
-    for m, n, k, layout in SHAPES[target]:
+    for m, n, k, layout in shapes:
         tensors = product(m, n, k, dtypes, layout)
         s = auto_schedule(tensors[2], target)
         assert expected.name in instruction_of(s)

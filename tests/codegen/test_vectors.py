@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -264,10 +264,9 @@ def _called(known: Intrinsic, x: PrimExpr, y: PrimExpr) -> PrimExpr:
     return Call(known.result_of(x.dtype), known.name, (x, second)[: known.arity])
 
 
-@pytest.mark.parametrize("target", TARGETS[:2])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_operations_on_vectors(dtype: DType, target: str) -> None:
-    """What they give is what they give on scalars, which is tested elsewhere."""
+@lru_cache(maxsize=1)
+def operations(dtype: DType) -> tuple[PrimFunc, dict[DType, e.Buffer], Any]:
+    """All operations on 19 lanes, the outputs by dtype, and a kernel that does them on scalars."""
     x, y, v = decl_buffer((19,), dtype, "X"), decl_buffer((19,), dtype, "Y"), Var("v")
     values = [operation(x[v], y[v]) for operation in every_operation(dtype)]
     rows = Counter(value.dtype for value in values)
@@ -278,9 +277,16 @@ def test_operations_on_vectors(dtype: DType, target: str) -> None:
         stores.append(BufferStore(outs[value.dtype], value, (const(rows[value.dtype]), v)))
     body = s.For(v, const(0), const(19), ForKind.VECTORIZED, s.SeqStmt(tuple(stores)))
     made = function("f", x, y, *outs.values(), body=body)
-    kernel = build(made, target=target, fp="strict")
     with PassContext(disabled_pass=["vectorize_loops"]):
-        scalar_kernel = build(made, target=target, fp="strict")
+        return made, outs, build(made, fp="strict")
+
+
+@pytest.mark.parametrize("target", TARGETS[:2])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_operations_on_vectors(dtype: DType, target: str) -> None:
+    """What they give is what they give on scalars, which is tested elsewhere."""
+    made, outs, scalar_kernel = operations(dtype)
+    kernel = build(made, target=target, fp="strict")
     random, telling = np.random.default_rng(0), telling_values(dtype)
     for _ in range(5):
         picked = random.integers(0, len(telling), (2, 19))

@@ -365,6 +365,7 @@ def test_interrupts_pass() -> None:
 
 
 def test_no_bytes_are_no_copies() -> None:
+    """The device isn't asked, as it would fail."""
     driver = Driver("toy", 300, Wrong(AssertionError()))
     device = Device(300, 0)
     driver.memory_copy_h2d(device, 0, 0, 0)

@@ -418,6 +418,8 @@ def test_a_call_may_write_what_an_index_reads(value: PrimExpr) -> None:
 
 
 def test_a_name_keeps_its_value_over_a_call() -> None:
+    """The call writes an index outside of A; the name stands for what was there before, 0, so that
+    no IndexError comes."""
     run_with(check_bounds(func(store(B4, 0, Let(k, I16[0], WRITE + A16[k])))), grow)
 
 

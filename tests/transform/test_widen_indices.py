@@ -6,6 +6,8 @@ import numpy as np
 
 import minitvm as tvm
 from minitvm import te, tir
+from minitvm.tir.expr import BufferLoad, Cast
+from minitvm.tir.functor import walk_once
 from minitvm.tir.stmt import BufferStore, For, ForKind, LetStmt, PrimFunc
 from minitvm.tir.verify import verify
 from minitvm.transform.widen_indices import widen_indices
@@ -25,11 +27,16 @@ def store_loop() -> PrimFunc:
     return function("f", n, a, b, body=loop)
 
 
-def test_text() -> None:
-    text = str(widen_indices(store_loop()))
-    assert "for i in range(int64(n)):" in text
-    assert "B[i * 4 + 1] = " in text
-    assert "float32(int32(i))" in text
+def test_dtypes() -> None:
+    """Loops and indices are of 64 bits; a value is still made of 32."""
+    made = widen_indices(store_loop())
+    for node in walk_once(made.body):
+        if isinstance(node, For):
+            assert node.loop_var.dtype == node.extent.dtype == "int64"
+        if isinstance(node, BufferStore | BufferLoad):
+            assert [index.dtype for index in node.indices] == ["int64"]
+        if isinstance(node, Cast) and node.dtype == "float32":
+            assert node.value.dtype == "int32"
 
 
 def test_a_let_may_stand_in_an_index_and_in_a_value() -> None:
