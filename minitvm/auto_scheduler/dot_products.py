@@ -36,7 +36,7 @@ from minitvm.auto_scheduler.tiles import Blocks, Geometry, Tile, blocks_of
 from minitvm.runtime.dtype import DType
 from minitvm.target import Target
 from minitvm.te.intrinsics.dot_product import DotProduct, dot_product, find_dot_product, interleave
-from minitvm.te.schedules.rewrite_operations import factors_of
+from minitvm.te.schedules.operation_graph import factors_of
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import Tensor

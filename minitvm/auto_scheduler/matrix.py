@@ -34,7 +34,7 @@ from minitvm.auto_scheduler.tiles import Tile, balanced
 from minitvm.runtime.dtype import DType
 from minitvm.target import Target
 from minitvm.te.intrinsics.matrix_product import MatrixProduct, find_matrix_product, matrix_product
-from minitvm.te.schedules.rewrite_operations import factors_of
+from minitvm.te.schedules.operation_graph import factors_of
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import Tensor

@@ -30,8 +30,9 @@ from minitvm.runtime.dtype import HANDLE, INT64
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
 from minitvm.te.schedules.loop_nest import LoopAttrs
+from minitvm.te.schedules.operation_graph import root_axes
 from minitvm.te.schedules.relation import Split, values_of
-from minitvm.te.schedules.rewrite_operations import map_body, root_axes
+from minitvm.te.schedules.rewrite_operations import map_body
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, PlaceholderOp, ScanOp, Tensor
@@ -375,7 +376,7 @@ class _Lowering:
 
     def inlined(self, op: ComputeOp) -> ComputeOp:
         """An operation like `op` that reads no inlined one."""
-        body = map_body(op.body, InlineReads(self._schedule))
+        body = map_body(op.body, InlineReads(self._schedule).expr)
         return ComputeOp(op.name, op.tag, op.attrs, op.axis, op.reduce_axis, body)
 
     def in_memory(self, match: Match, outputs: tuple[Tensor, ...]) -> Match:

@@ -8,6 +8,7 @@ from typing import cast, final
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
 from minitvm.te.schedules.guarded_reads import conjuncts
+from minitvm.te.schedules.rewrite_operations import SpellOut
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, ExternOp, ScanOp, Tensor, data_axes
@@ -182,24 +183,11 @@ def _reduction(
 
 def reads_of(*nodes: Stmt | PrimExpr) -> list[BufferLoad]:
     """Every read of some statements or expressions, names inside of expressions spelt out."""
-    spelling = _SpellOut()
+    spelling = SpellOut()
     made: list[Node] = [
         spelling.expr(node) if isinstance(node, PrimExpr) else spelling.stmt(node) for node in nodes
     ]
     return [node for node in walk_once(*made, *spelling.values) if isinstance(node, BufferLoad)]
-
-
-class _SpellOut(Mutator):
-    """Names inside of expressions become their values, which are kept even if nothing uses them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.values: list[PrimExpr] = []
-
-    def visit_Let(self, node: e.Let) -> PrimExpr:
-        value = self.expr(node.value)
-        self.values.append(value)
-        return cast(PrimExpr, substitute(self.expr(node.body), {node.var: value}))
 
 
 def _uses(results: tuple[PrimExpr, ...], var: Var) -> int:

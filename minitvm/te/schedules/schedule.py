@@ -7,12 +7,11 @@ from typing import Any, cast, final
 
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
+from minitvm.te.schedules.operation_graph import factors_of, in_order
 from minitvm.te.schedules.relation import Fuse, Rebase, Split
 from minitvm.te.schedules.rewrite_operations import (
     copy_of,
     factored,
-    factors_of,
-    in_order,
     is_offset,
     padded,
     read_by_axes,
