@@ -35,7 +35,7 @@ from minitvm.te.schedules.relation import Split, values_of
 from minitvm.te.schedules.rewrite_operations import map_body
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, PlaceholderOp, ScanOp, Tensor
+from minitvm.te.tensor import ComputeOp, PlaceholderOp, ScanOp, Tensor, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Buffer, IterVar, PrimExpr, Range, Var, const
 from minitvm.tir.functor import Substitution, rebuild, substitute, walk_once
@@ -266,7 +266,11 @@ class _Lowering:
             stage: reads_of(
                 body.update,
                 *([] if body.init is None else [body.init]),
-                *[read(bound) for axis in root_axes(stage.op) for bound in _bounds_of(axis)],
+                *[
+                    read(bound)
+                    for domain in map(domain_of, root_axes(stage.op))
+                    for bound in (domain.min, domain.extent)
+                ],
             )
             for stage, body in self._bodies.items()
         }
@@ -685,16 +689,9 @@ class _Nest:
         return cast(PrimExpr, substitute(made, renamed)) if renamed else made
 
 
-def _bounds_of(axis: IterVar) -> tuple[PrimExpr, ...]:
-    """What the range of an axis depends on."""
-    return () if axis.dom is None else (axis.dom.min, axis.dom.extent)
-
-
 def _is_scheduled(stage: Stage) -> bool:
     """Whether anything was said about the loops of a stage."""
-    return bool(stage.relations or stage.iter_var_attrs) or (
-        stage.leaf_iter_vars != stage.all_iter_vars
-    )
+    return bool(stage.iter_var_attrs) or stage.has_new_loops
 
 
 def _allocated(tensor: Tensor, scope: str) -> Buffer:

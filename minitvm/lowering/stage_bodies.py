@@ -11,7 +11,7 @@ from minitvm.te.schedules.guarded_reads import conjuncts
 from minitvm.te.schedules.rewrite_operations import SpellOut
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, ExternOp, ScanOp, Tensor, data_axes
+from minitvm.te.tensor import ComputeOp, ExternOp, ScanOp, Tensor, data_axes, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Buffer, BufferLoad, IterVar, PrimExpr, Range, Reduce, Var
 from minitvm.tir.functor import Mutator, Node, replace_buffers, substitute, walk, walk_once
@@ -240,9 +240,8 @@ def plain_nest(
 def loops(axes: tuple[IterVar, ...], body: Stmt, made: Callable[[PrimExpr], PrimExpr]) -> Stmt:
     """`body` in a serial loop for each axis, the first outermost."""
     for axis in reversed(axes):
-        assert axis.dom is not None  # every operation checks that its axes have ranges
-        dtype = axis.var.dtype
-        begin, extent = made(axis.dom.min), made(axis.dom.extent)
+        dtype, domain = axis.var.dtype, domain_of(axis)
+        begin, extent = made(domain.min), made(domain.extent)
         body = For(axis.var, e.cast(dtype, begin), e.cast(dtype, extent), ForKind.SERIAL, body)
     return body
 

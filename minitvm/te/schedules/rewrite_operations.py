@@ -18,6 +18,7 @@ from minitvm.te.schedules.relation import (
     leaves_below,
     loops_from,
     ranges_of,
+    results_of,
     roots_above,
     values_of,
 )
@@ -198,7 +199,7 @@ def _in_layout(
     """The axes of a cache whose dimensions are the data loops, its body, and where the element of
     the operation's own axes is."""
     reduced = leaves_below(relations, op.reduce_axis)
-    relations = [r for r in relations if not any(each in reduced for each in r.results)]
+    relations = [r for r in relations if not any(each in reduced for each in results_of(r))]
     ranges = ranges_of(relations, {each: domain_of(each) for each in op.axis})
     leaves = [leaf for leaf in leaves if leaf not in reduced]
     axis = tuple(
