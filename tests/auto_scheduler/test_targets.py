@@ -166,7 +166,7 @@ def test_this_machine_is_what_the_system_tells(elsewhere: Callable[[str], None])
     assert "amx-fp16" in found.features
     assert (found.cache_bytes(1), found.cache_bytes(2)) == (48 << 10, 2 << 20)
     assert found.l1_ways == 12
-    assert found.num_cores > own.num_cores
+    assert found.num_cores == available_cpus()
     elsewhere("small")
     assert tvm.Target("llvm").arch == "aarch64"
     assert tvm.Target("llvm").cache_bytes(3) == 512 << 10

@@ -20,36 +20,12 @@ from minitvm.te.hybrid.values import (
     shown,
     simple,
 )
+from minitvm.te.python_operators import BINARY, UNARY
 from minitvm.tir import expr as e
 from minitvm.tir import op
 from minitvm.tir.expr import BufferLoad, IntImm, PrimExpr
 
-# Of numbers known now, and of expressions.
-_BINARY: dict[type[ast.AST], tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]] = {
-    ast.Add: (operator.add, e.add),
-    ast.Sub: (operator.sub, e.subtract),
-    ast.Mult: (operator.mul, e.multiply),
-    ast.Div: (operator.truediv, e.divide),
-    ast.FloorDiv: (operator.floordiv, e.floordiv),
-    ast.Mod: (operator.mod, e.floormod),
-    ast.Pow: (operator.pow, e.power),
-    ast.BitAnd: (operator.and_, e.bitwise_and),
-    ast.BitOr: (operator.or_, e.bitwise_or),
-    ast.BitXor: (operator.xor, e.bitwise_xor),
-    ast.LShift: (operator.lshift, e.shift_left),
-    ast.RShift: (operator.rshift, e.shift_right),
-    ast.Lt: (operator.lt, e.less),
-    ast.LtE: (operator.le, e.less_equal),
-    ast.Gt: (operator.gt, e.greater),
-    ast.GtE: (operator.ge, e.greater_equal),
-    ast.Eq: (operator.eq, e.equal),
-    ast.NotEq: (operator.ne, e.not_equal),
-}
-_UNARY: dict[type[ast.AST], tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
-    ast.USub: (operator.neg, e.negate),
-    ast.UAdd: (operator.pos, operator.pos),
-    ast.Invert: (operator.invert, e.bitwise_not),
-}
+_BINARY = {**BINARY, ast.Pow: operator.pow}
 # Comparisons that only numbers, texts and tuples known now have.
 _KNOWN_ONLY: dict[type[ast.AST], Callable[[Any, Any], bool]] = {
     ast.Is: operator.is_,
@@ -91,11 +67,11 @@ def of_two(frame: Frame, node: ast.AST, operation: ast.AST, a: Any, b: Any) -> A
         raise frame.error(
             node, f"expected an operator on numbers, found {type(operation).__name__}"
         )
-    of_known, of_expressions = _BINARY[type(operation)]
+    function = _BINARY[type(operation)]
     if is_known(a) and is_known(b):
-        return of_known(a, b)
+        return function(a, b)
     lenient = isinstance(operation, ast.cmpop)
-    return frame.program.numbers.made(of_expressions, a, b, lenient=lenient)
+    return frame.program.numbers.made(function, a, b, lenient=lenient)
 
 
 def _unary(frame: Frame, node: ast.UnaryOp) -> Any:
@@ -103,12 +79,10 @@ def _unary(frame: Frame, node: ast.UnaryOp) -> Any:
         held = condition(frame, node.operand)
         return not held if isinstance(held, bool) else e.logical_not(held)
     value = value_of(frame, node.operand)
-    of_known, of_expressions = _UNARY[type(node.op)]
-    if is_known(value):
-        return of_known(value)
     if isinstance(node.op, ast.UAdd):
-        return value
-    return frame.program.numbers.made(of_expressions, value)
+        return +value if is_known(value) else value
+    function = UNARY[type(node.op)]
+    return function(value) if is_known(value) else frame.program.numbers.made(function, value)
 
 
 def _compare(frame: Frame, node: ast.Compare) -> Any:
