@@ -686,7 +686,7 @@ class _Nest:
         renamed: Mapping[Var, PrimExpr] | None,
     ) -> PrimExpr:
         made = self._lowering.moved(guard, values)
-        return cast(PrimExpr, substitute(made, renamed)) if renamed else made
+        return substitute(made, renamed) if renamed else made
 
 
 def _is_scheduled(stage: Stage) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
 
 from minitvm.arith.effects import written_parameters
 from minitvm.runtime.dtype import HANDLE, INT64
@@ -44,7 +43,7 @@ def accept_strides(func: PrimFunc) -> PrimFunc:
     if on_copies:
         body = _on_copies(func, replaced)
     else:
-        body = cast(Stmt, replace_buffers(func.body, replaced))
+        body = replace_buffers(func.body, replaced)
     buffers = {param: replaced.get(b, b) for param, b in func.buffer_map.items()}
     attrs = dict(func.attrs)
     if "outputs" in attrs:
@@ -87,7 +86,7 @@ def _on_copies(func: PrimFunc, strided: Mapping[Buffer, Buffer]) -> Stmt:
     written = written_parameters(func)
     body = seq(
         *(_copied(strided[buffer], copy) for buffer, copy in copies.items()),
-        cast(Stmt, replace_buffers(func.body, copies)),
+        replace_buffers(func.body, copies),
         *(_copied(copy, strided[b]) for b, copy in copies.items() if b in written),
     )
     for copy in copies.values():

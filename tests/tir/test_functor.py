@@ -34,6 +34,7 @@ def test_a_substitution_reaches_the_layout_of_an_allocation() -> None:
 def test_buffers_in_the_layout_of_an_allocation_are_replaced() -> None:
     others = tir.decl_buffer((8,), "int32", name="others")
     made = replace_buffers(filled(), {sizes: others})
+    assert isinstance(made, Allocate)
     assert str(made.buffer.shape[0]) == "others[0] + i"
     (store,) = (node for node in walk_once(made) if isinstance(node, BufferStore))
     assert store.buffer is made.buffer
