@@ -7,7 +7,7 @@ float next to an integer, the integer is converted, as operators do.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from enum import IntEnum
 from typing import Any
@@ -21,7 +21,7 @@ from minitvm.tir.conversion import NUMBERS, as_dtype, as_expr, as_size, as_tuple
 from minitvm.tir.described import described, naming
 from minitvm.tir.fields import class_of, of_annotation
 from minitvm.tir.node import PrimExpr
-from minitvm.tir.nodes import BinaryOp, BufferRef, BufferStore, IterVar, Var
+from minitvm.tir.nodes import BinaryOp, BufferRef, BufferStore, FuncAttrs, IterVar, Var
 from minitvm.tir.promotion import promote
 
 # Fields of one dtype, which a literal among them takes; those of a `BinaryOp` are its operands.
@@ -116,6 +116,11 @@ def _as_buffer(value: Any) -> Any:
     return reference.buffer if isinstance(reference, BufferRef) else value
 
 
+def _as_attrs(value: Any) -> Any:
+    known = {each.name for each in fields(FuncAttrs)}
+    return FuncAttrs(**value) if isinstance(value, Mapping) and known.issuperset(value) else value
+
+
 # What stands for a value of a class, and what a class is called.
 _CONVERTERS: dict[str, Callable[[Any], Any]] = {
     "PrimExpr": lambda value: as_expr(value),
@@ -124,6 +129,7 @@ _CONVERTERS: dict[str, Callable[[Any], Any]] = {
     "float": _as_float,
     "Var": _as_var,
     "Buffer": _as_buffer,
+    "FuncAttrs": _as_attrs,
 }
 _WORDS = {
     "PrimExpr": "an expression",
@@ -134,6 +140,7 @@ _WORDS = {
     "IterVar": "an axis",
     "Range": "a Range",
     "CommReducer": "a reducer's combination",
+    "FuncAttrs": "attributes of a function",
     "str": "a string",
     "int": "an integer",
     "float": "a number",

@@ -73,14 +73,17 @@ from minitvm.tir.nodes import Call as Call
 from minitvm.tir.nodes import Cast as Cast
 from minitvm.tir.nodes import CommReducer as CommReducer
 from minitvm.tir.nodes import Comparison as Comparison
+from minitvm.tir.nodes import Constant as Constant
 from minitvm.tir.nodes import Div as Div
 from minitvm.tir.nodes import FloatImm as FloatImm
 from minitvm.tir.nodes import FloorDiv as FloorDiv
 from minitvm.tir.nodes import FloorMod as FloorMod
+from minitvm.tir.nodes import IntegerArithmetic as IntegerArithmetic
 from minitvm.tir.nodes import IntImm as IntImm
 from minitvm.tir.nodes import IterType as IterType
 from minitvm.tir.nodes import IterVar as IterVar
 from minitvm.tir.nodes import Let as Let
+from minitvm.tir.nodes import Logic as Logic
 from minitvm.tir.nodes import Max as Max
 from minitvm.tir.nodes import Min as Min
 from minitvm.tir.nodes import Mod as Mod

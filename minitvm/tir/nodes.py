@@ -32,6 +32,7 @@ from minitvm.tir.checks import (
 from minitvm.tir.described import digits
 from minitvm.tir.fields import holding, node
 from minitvm.tir.node import ExprOperators, PrimExpr, Stmt, WholeTensor, language
+from minitvm.tir.provenance import Origin
 from minitvm.tir.tree import walk_leaves_first
 
 
@@ -893,6 +894,32 @@ class AttrStmt(Stmt):
 
 @final
 @node
+class FuncAttrs:
+    """What is known of a function besides its text.
+
+    Attributes
+    ----------
+    outputs
+        The parameters that it writes; None where its body alone says.
+    origin
+        What it was made from, which says nothing of what it does.
+    prepacked
+        Which arguments another function makes: its name by their positions.
+    in_place
+        The arguments that are one array: (position of the output, position of the input).
+    knows_layout
+        Whether an intrinsic was given the layout of arguments, so that they lie compact.
+    """
+
+    outputs: frozenset[Buffer] | None = None
+    origin: Origin | None = None
+    prepacked: Mapping[int, str] = field(default_factory=dict)
+    in_place: frozenset[tuple[int, int]] = frozenset()
+    knows_layout: bool = False
+
+
+@final
+@node
 class PrimFunc:
     """A function of the loop IR.
 
@@ -904,7 +931,7 @@ class PrimFunc:
     body: Stmt
     buffer_map: Mapping[Var, Buffer]
     name: str
-    attrs: Mapping[str, Any] = field(default_factory=dict)
+    attrs: FuncAttrs = field(default_factory=FuncAttrs)
 
     def __str__(self) -> str:
         return language().text(self)
@@ -926,7 +953,7 @@ def _prim_func(
     body: Stmt,
     buffers: tuple[tuple[Var, Buffer], ...],
     name: str,
-    attrs: Mapping[str, Any],
+    attrs: FuncAttrs,
 ) -> PrimFunc:
     """What the pickle of a function calls."""
     return PrimFunc(params, body, dict(buffers), name, attrs)

@@ -1,14 +1,21 @@
 """Statements, under the name of classic TVM: their nodes, and the functions that join them."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
 from minitvm.tir.node import Stmt as Stmt
 from minitvm.tir.nodes import INDEPENDENT as INDEPENDENT
 from minitvm.tir.nodes import Allocate as Allocate
 from minitvm.tir.nodes import AssertStmt as AssertStmt
 from minitvm.tir.nodes import AttrStmt as AttrStmt
+from minitvm.tir.nodes import Buffer
 from minitvm.tir.nodes import BufferStore as BufferStore
 from minitvm.tir.nodes import Evaluate as Evaluate
 from minitvm.tir.nodes import For as For
 from minitvm.tir.nodes import ForKind as ForKind
+from minitvm.tir.nodes import FuncAttrs as FuncAttrs
 from minitvm.tir.nodes import IfThenElse as IfThenElse
 from minitvm.tir.nodes import IRModule as IRModule
 from minitvm.tir.nodes import LetStmt as LetStmt
@@ -16,16 +23,21 @@ from minitvm.tir.nodes import PrimFunc as PrimFunc
 from minitvm.tir.nodes import SeqStmt as SeqStmt
 from minitvm.tir.nodes import While as While
 
-# The attribute of a function that was made from a schedule: an `Origin`
-# (minitvm/te/schedules/provenance.py). It says nothing of what the function does.
-ORIGIN = "origin"
-
 
 def with_body(func: PrimFunc, body: Stmt) -> PrimFunc:
     """`func` with another body; itself if it is the same one."""
     if body is func.body:
         return func
     return PrimFunc(func.params, body, func.buffer_map, func.name, func.attrs)
+
+
+def with_buffers(func: PrimFunc, body: Stmt, replaced: Mapping[Buffer, Buffer]) -> PrimFunc:
+    """`func` with another body, in which parameters are other buffers."""
+    buffers = {param: replaced.get(b, b) for param, b in func.buffer_map.items()}
+    attrs = func.attrs
+    if attrs.outputs is not None:
+        attrs = replace(attrs, outputs=frozenset(replaced.get(b, b) for b in attrs.outputs))
+    return PrimFunc(func.params, body, buffers, func.name, attrs)
 
 
 def seq(*statements: Stmt) -> Stmt:

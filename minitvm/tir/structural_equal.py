@@ -10,7 +10,6 @@ from typing import Any
 from minitvm.tir import nodes as n
 from minitvm.tir.node import PrimExpr, Stmt
 from minitvm.tir.nodes import Buffer, Var
-from minitvm.tir.stmt import ORIGIN
 
 
 def structural_equal(lhs: Any, rhs: Any, map_free_vars: bool = False) -> bool:
@@ -57,7 +56,7 @@ class _Comparison:
             return self._same_node(a, b)
         if isinstance(a, dict):
             return self._same_mapping(a, b)
-        if isinstance(a, frozenset):  # of buffers that are bound: a function's attribute "outputs"
+        if isinstance(a, frozenset):  # of buffers that are bound, as a function's outputs are
             return frozenset(self._there.get(each, each) for each in a) == frozenset(b)
         return bool(a == b)
 
@@ -126,7 +125,7 @@ class _Comparison:
         return (
             all(self._bind_shape_vars(x, y) and self._bind_buffer(x, y) for x, y in pairs)
             and self.same(a.body, b.body)
-            and self._same_mapping(*({**func.attrs, ORIGIN: None} for func in (a, b)))
+            and self._same_fields(a.attrs, b.attrs, _ATTRIBUTES)
         )
 
     def _bind_shape_vars(self, a: Buffer, b: Buffer) -> bool:
@@ -140,6 +139,8 @@ class _Comparison:
         )  # fmt: skip
 
 
+# What a function was made from is no part of what it says.
+_ATTRIBUTES = [each.name for each in fields(n.FuncAttrs) if each.name != "origin"]
 # The fields of each node that bind, over its `body` where it has one and over all of it otherwise.
 _BINDERS: dict[type, tuple[str, ...]] = {
     n.Let: ("var",),

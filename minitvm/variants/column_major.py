@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from minitvm.tir.expr import Buffer, BufferLoad, BufferStore, Call, PrimExpr, StringImm
 from minitvm.tir.functor import Mutator, rebuild, replace_buffers, walk_once
-from minitvm.tir.stmt import AssertStmt, PrimFunc, Stmt
+from minitvm.tir.stmt import AssertStmt, PrimFunc, Stmt, with_buffers
 
 _Access = TypeVar("_Access", BufferLoad, BufferStore)
 
@@ -32,11 +32,7 @@ def in_column_major(func: PrimFunc, declared: Mapping[Buffer, Buffer]) -> PrimFu
         def f(X: float32[n, m] strides=[1, n]): ... X[i, j] ...
     """
     body = replace_buffers(_Reverse(declared).stmt(func.body), declared)
-    buffers = {param: declared.get(b, b) for param, b in func.buffer_map.items()}
-    attrs = dict(func.attrs)
-    if "outputs" in attrs:
-        attrs["outputs"] = frozenset(declared.get(b, b) for b in attrs["outputs"])
-    return PrimFunc(func.params, body, buffers, func.name, attrs)
+    return with_buffers(func, body, declared)
 
 
 def shows_indices(func: PrimFunc, names: Collection[str]) -> bool:

@@ -14,9 +14,6 @@ from minitvm.tir.functor import replace_buffers, walk_once
 from minitvm.tir.stmt import BufferStore, PrimFunc
 from minitvm.tir.structural_equal import structural_equal
 
-# The attribute of a function for arrays that are the same: (output position, input position) pairs.
-IN_PLACE = "in_place"
-
 
 def run_in_place(func: PrimFunc, pairs: frozenset[tuple[int, int]]) -> PrimFunc:
     """`func` for outputs that are the same arrays as inputs: positions of parameters, for which
@@ -36,7 +33,9 @@ def run_in_place(func: PrimFunc, pairs: frozenset[tuple[int, int]]) -> PrimFunc:
     """
     same = {_parameter(func, before): _parameter(func, output) for output, before in pairs}
     body = replace_buffers(func.body, same)
-    return PrimFunc(func.params, body, func.buffer_map, func.name, {**func.attrs, IN_PLACE: pairs})
+    return PrimFunc(
+        func.params, body, func.buffer_map, func.name, replace(func.attrs, in_place=pairs)
+    )
 
 
 def can_run_in_place(func: PrimFunc, output: int, before: int) -> bool:
