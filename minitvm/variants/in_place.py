@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import final
 
 from minitvm.arith.accesses import Access, Accesses, Place, meeting, one_round
