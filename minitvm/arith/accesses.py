@@ -180,7 +180,7 @@ class Accesses:
                 case _:
                     if isinstance(node, BufferLoad):
                         yield node, where
-                    pending += [(child, where) for child in children(node)]  # type: ignore[misc]
+                    pending += [(child, where) for child in children(node)]
 
     def _note(self, node: BufferLoad | BufferStore, place: Place) -> None:
         if not self.concerns(node):

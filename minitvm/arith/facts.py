@@ -97,8 +97,7 @@ class Facts:
         known = self._indices.get(expr)
         if known is None:
             known = self._indices[expr] = is_index_node(expr, self._data) and all(
-                self.is_index_arithmetic(each)  # type: ignore[arg-type]  # of expressions
-                for each in children(expr)
+                self.is_index_arithmetic(each) for each in children(expr)
             )
         return known
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations
-from typing import cast, final
+from typing import final
 
 from minitvm.arith.coverage import Coverage, Read
 from minitvm.arith.linear import Affine
@@ -619,11 +619,11 @@ def _resolved(
     made = dict(values)
     for _ in [*roots]:  # an axis depends on those before it
         known = {axis.var: made[axis] for axis in roots if made[axis] is not axis.var}
-        made = {axis: cast(PrimExpr, substitute(value, known)) for axis, value in values.items()}
+        made = {axis: substitute(value, known) for axis, value in values.items()}
     known = {axis.var: made[axis] for axis in roots if made[axis] is not axis.var}
 
     def at(bound: PrimExpr) -> PrimExpr:
-        return cast(PrimExpr, substitute(bound, known))
+        return substitute(bound, known)
 
     resolved = {
         axis: Range.from_min_extent(at(range_.min), at(range_.extent))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast, final
 
 from minitvm.arith.prover import Prover
@@ -156,7 +157,7 @@ class _Lowering:
         body = self._with_arguments_computed(self.placed(None, _NOTHING))
         body = at_entry(self._with_factors_checked(body))
         func = self._func
-        attrs = {**func.attrs, "knows_layout": True} if self.knows_layout else func.attrs
+        attrs = replace(func.attrs, knows_layout=self.knows_layout)
         return PrimFunc(func.params, body, func.buffer_map, func.name, attrs)
 
     def _check_arguments(self) -> None:
@@ -686,7 +687,7 @@ class _Nest:
         renamed: Mapping[Var, PrimExpr] | None,
     ) -> PrimExpr:
         made = self._lowering.moved(guard, values)
-        return cast(PrimExpr, substitute(made, renamed)) if renamed else made
+        return substitute(made, renamed) if renamed else made
 
 
 def _is_scheduled(stage: Stage) -> bool:

@@ -78,7 +78,7 @@ class InlineReads(Mutator):
         }
         # The body stands in its own axes: a rewriter of its own, since it may be met again.
         body = self.afresh().expr(op.body[tensor.value_index])
-        return cast(PrimExpr, substitute(body, values))
+        return substitute(body, values)
 
 
 class ReadBuffers(InlineReads):
@@ -126,7 +126,7 @@ def _extern_body(op: ExternOp, buffers: Mapping[Tensor, Buffer]) -> Stmt:
     tensors = (*op.inputs, *op.outputs)
     real = {place: buffers[tensor] for place, tensor in zip(places, tensors, strict=True)}
     asserts = PassContext.current().config.program_assertions
-    return cast(Stmt, replace_buffers(op.body if asserts else without_assertions(op.body), real))
+    return replace_buffers(op.body if asserts else without_assertions(op.body), real)
 
 
 def _compute_body(
@@ -164,7 +164,7 @@ def _reduction(
             bound.append((name, value))
             value = name
         mapping[var] = value
-    results = [cast(PrimExpr, substitute(result, mapping)) for result in combined]
+    results = [substitute(result, mapping) for result in combined]
     update = _store_all(outputs, results, indices)
     for name, value in reversed(bound):
         update = LetStmt(name, value, update)
@@ -272,7 +272,7 @@ class _Unmark(Mutator):
     def visit_AttrStmt(self, node: AttrStmt) -> Stmt:
         if node.node is None and node.attr_key in (_INIT, _UPDATE):
             return self.stmt(node.body)
-        return cast(Stmt, self.descend(node))
+        return self.descend(node)
 
 
 def marked_parts(nest: Stmt) -> dict[str, Stmt]:

@@ -113,7 +113,7 @@ class _Matching:
                 f"{self._where}: expected {len(intrin.body)} outputs, found {len(op.body)}"
             )
         for found, expected in zip(op.body, intrin.body, strict=True):
-            self._match_body(cast(PrimExpr, substitute(found, mapping)), expected)
+            self._match_body(substitute(found, mapping), expected)
         begins = tuple(self._simple(self._domain[axis].min) for axis in op.axis)
         extents = tuple(self._simple(self._domain[axis].extent) for axis in op.axis)
         return Match(
@@ -259,7 +259,7 @@ class _Matching:
         if not any(var in self._starts for var in free_vars(begin)):
             return begin
         # Where indices have several dtypes, casts stand between terms that would cancel.
-        start = self._simple(cast(PrimExpr, substitute(begin, self._starts)))
+        start = self._simple(substitute(begin, self._starts))
         return start if self._prover.can_prove(e.equal(begin, start)) else None
 
     def _region(self, tensor: Tensor) -> Region:
@@ -418,7 +418,7 @@ class _Binding:
         if isinstance(wanted, Var) and wanted not in self._values:
             self._values[wanted] = e.cast(wanted.dtype, value)
             return True
-        known = cast(PrimExpr, substitute(wanted, self._values))
+        known = substitute(wanted, self._values)
         return Prover().can_prove(e.equal(known, value))
 
     def _bind_shape(self) -> None:

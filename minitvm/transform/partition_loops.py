@@ -132,7 +132,7 @@ class _Partition(ScopedMutator):
         if node.attr_key == HINT:
             self._hinted = e.const_int(node.value) != 0
             return self.stmt(node.body)
-        return self.descend(node)  # type: ignore[no-any-return]  # an AttrStmt again
+        return self.descend(node)
 
     def visit_For(self, node: s.For) -> Stmt:
         hinted, self._hinted = self._hinted, False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import cast, final
+from typing import final
 
 from minitvm.arith.accesses import neighbours, step_of
 from minitvm.arith.atoms import is_pure
@@ -72,7 +72,7 @@ class _Loops(Mutator):
 
     def visit_For(self, node: s.For) -> Stmt:
         copy = _copy_of(node)
-        return cast(Stmt, self.descend(node)) if copy is None else _by_blocks(copy)
+        return self.descend(node) if copy is None else _by_blocks(copy)
 
 
 # -- Which loops -----------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from minitvm.runtime.errors import CompileError
 from minitvm.te.tensor_intrin import TensorIntrin
 from minitvm.tir import expr as e
 from minitvm.tir.interpreter import interpret
-from minitvm.tir.stmt import For, ForKind, PrimFunc, Stmt, seq
+from minitvm.tir.stmt import For, ForKind, FuncAttrs, PrimFunc, Stmt, seq
 
 Array = np.ndarray[Any, Any]
 random = np.random.default_rng(3)
@@ -156,7 +156,7 @@ def function(parts: Tensorized, buffers: Mapping[te.Tensor, tir.Buffer]) -> Prim
     update = loops(parts.reduce_update, ("ko", 2))
     body = loops(seq(parts.reduce_init, update), ("i", 3), ("jo", 3))
     used = [buffers[t] for t in (A, B, C)]
-    attrs = {"outputs": frozenset(used[2:]), "knows_layout": parts.knows_layout}
+    attrs = FuncAttrs(outputs=frozenset(used[2:]), knows_layout=parts.knows_layout)
     return PrimFunc(tuple(b.data for b in used), body, {b.data: b for b in used}, "f", attrs)
 
 

@@ -139,7 +139,7 @@ class _ReadAt(Mutator):
     def _replaced(self, node: PrimExpr) -> PrimExpr:
         if structural_equal(node, self._element):
             return self._other
-        return cast(PrimExpr, self.descend(node))
+        return self.descend(node)
 
     visit_ProducerLoad = visit_Call = _replaced
 
@@ -154,7 +154,7 @@ class SpellOut(Mutator):
     def visit_Let(self, node: e.Let) -> PrimExpr:
         value = self.expr(node.value)
         self.values.append(value)
-        return cast(PrimExpr, substitute(self.expr(node.body), {node.var: value}))
+        return substitute(self.expr(node.body), {node.var: value})
 
 
 def read_by_axes(tensor: Tensor, reader: ComputeOp, name: str) -> tuple[Tensor, ComputeOp]:

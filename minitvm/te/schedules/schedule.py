@@ -25,6 +25,7 @@ from minitvm.te.schedules.trace import Trace, Traced, primitive
 from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar
+from minitvm.tir.provenance import Choice
 
 
 @final
@@ -44,7 +45,7 @@ class Schedule(StageGraph[Stage], Traced):
         self.groups: list[Group] = []
         # Why the schedule is as it is, said by auto_schedule, and the lines of the trace for which
         # that holds: not for what was done to it later.
-        self.choices: list[object] = []
+        self.choices: list[Choice] = []
         self.chosen_lines = 0
 
     def __getitem__(self, key: Tensor | Operation) -> Stage:

@@ -319,24 +319,24 @@ class _AsPython(Mutator):
         return self._text(repr(node.value), node.dtype)
 
     def _call(self, node: Any) -> PrimExpr:
-        args = ", ".join(str(self.expr(cast(PrimExpr, each))) for each in children(node))
+        args = ", ".join(str(self.expr(each)) for each in children(node))
         return self._text(f"{_FUNCTIONS[type(node)]}({args})", node.dtype)
 
     visit_And = visit_Or = visit_Not = visit_Min = visit_Max = visit_Select = visit_Mod = _call
 
     def visit_Div(self, node: e.Div) -> PrimExpr:
         if node.dtype.is_float:
-            return cast(PrimExpr, self.descend(node))
+            return self.descend(node)
         return self._call(node)
 
     def visit_Call(self, node: e.Call) -> PrimExpr:
         if node.op in INTRINSICS and INTRINSICS[node.op].operator:
-            return cast(PrimExpr, self.descend(node))
+            return self.descend(node)
         args = "".join(f", {self.expr(each)}" for each in node.args)
         return self._text(f"tir.call_intrin('{node.dtype}', '{node.op}'{args})", node.dtype)
 
     def visit_Let(self, node: e.Let) -> PrimExpr:
-        return self.expr(cast(PrimExpr, substitute(node.body, {node.var: node.value})))
+        return self.expr(substitute(node.body, {node.var: node.value}))
 
     def visit_Cast(self, node: e.Cast) -> PrimExpr:
         return self._text(f"({self.expr(node.value)}).astype('{node.dtype}')", node.dtype)
