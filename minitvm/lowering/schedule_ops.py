@@ -26,7 +26,7 @@ from minitvm.lowering.stage_bodies import (
     reads_of,
     without_marks,
 )
-from minitvm.lowering.tensorize import Match, Region, Tensorized, match_computation, tensorize
+from minitvm.lowering.tensorize import Match, Region, Tensorized, View, match_computation, tensorize
 from minitvm.runtime.dtype import HANDLE, INT64
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
@@ -384,24 +384,18 @@ class _Lowering:
         body = map_body(op.body, InlineReads(self._schedule).expr)
         return ComputeOp(op.name, op.tag, op.attrs, op.axis, op.reduce_axis, body)
 
-    def in_memory(self, match: Match, outputs: tuple[Tensor, ...]) -> Match:
+    def in_memory(self, match: Match, outputs: tuple[Tensor, ...]) -> list[View]:
         """The operands of an intrinsic, where the elements of their tensors really are."""
-        results = [
-            Region(tensor, region.begins, region.extents)
-            for tensor, region in zip(outputs, match.outputs, strict=True)
-        ]
-        return Match(
-            tuple(map(self._region, match.inputs)), tuple(map(self._region, results)), match.scalars
-        )
+        sources = [*(region.source for region in match.inputs), *outputs]
+        return list(map(self._view, sources, (*match.inputs, *match.outputs)))
 
-    def _region(self, region: Region) -> Region:
-        source = region.source
+    def _view(self, source: Tensor | Buffer, region: Region) -> View:
         plain = self._buffers[source] if isinstance(source, Tensor) else source
         moved = self._moved.get(plain)
         if moved is None:
-            return Region(plain, region.begins, region.extents)
+            return View(plain, region.begins, region.extents)
         begins = tuple(map(e.subtract, region.begins, moved.begins))
-        return Region(moved.buffer, begins, region.extents)
+        return View(moved.buffer, begins, region.extents)
 
     def _nest(self, stage: Stage) -> Stmt:
         """The loops of a stage."""
@@ -542,13 +536,8 @@ class _Nest:
         domain = self._domain(inside, values)
         op = self._lowering.inlined(self._op)
         match = match_computation(intrin, op, domain, self._stage.name, leaf.name)
-        made = tensorize(
-            intrin,
-            self._lowering.in_memory(match, self._op.outputs),
-            {},
-            self._stage.name,
-            leaf.name,
-        )
+        views = self._lowering.in_memory(match, self._op.outputs)
+        made = tensorize(intrin, views, match.scalars, self._stage.name, leaf.name)
         self._lowering.knows_layout |= made.knows_layout
         return made
 

@@ -572,10 +572,14 @@ class Tensorized:
 
 
 def tensorize(
-    intrin: TensorIntrin, match: Match, buffers: Mapping[Tensor, Buffer], stage: str, axis: str
+    intrin: TensorIntrin,
+    regions: Sequence[View],
+    scalars: Mapping[Var, PrimExpr],
+    stage: str,
+    axis: str,
 ) -> Tensorized:
-    """The statements of `intrin` on the memory that `match` found, where `buffers` gives the
-    buffer of each tensor.
+    """The statements of `intrin` on regions of memory, one for each of its buffers, and with the
+    values of its scalars.
 
     Raises
     ------
@@ -583,14 +587,10 @@ def tensorize(
         When a buffer of the intrinsic can't be the region: see :func:`bind_buffer`.
     """
     where = f"{stage}: tensorize of {axis} by {intrin.name}"
-    views: dict[Buffer, View] = {}
-    values: dict[Var, PrimExpr] = dict(match.scalars)
-    regions = (*match.inputs, *match.outputs)
-    for place, region in zip(intrin.buffers, regions, strict=True):
-        source = region.source
-        buffer = buffers[source] if isinstance(source, Tensor) else source
-        views[place] = View(buffer, region.begins, region.extents)
-        for var, value in bind_buffer(place, views[place], where).items():
+    values = dict(scalars)
+    views = dict(zip(intrin.buffers, regions, strict=True))
+    for place, region in views.items():
+        for var, value in bind_buffer(place, region, where).items():
             known = values.setdefault(var, value)
             if known is not value and not Prover().can_prove(e.equal(known, value)):
                 raise CompileError(
