@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial, reduce
 from typing import NamedTuple, final
 
 from minitvm.runtime.errors import CompileError
@@ -58,6 +58,16 @@ def floating(type: str, value: float) -> Value:
     else:
         text = f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
     return Value(type, text if element == type else f"splat ({element} {text})")
+
+
+def i32(value: int) -> Value:
+    """A constant of 32 bits."""
+    return integer("i32", value)
+
+
+def i64(value: int) -> Value:
+    """A constant of 64 bits."""
+    return integer("i64", value)
 
 
 NULL = Value("ptr", "null")
@@ -203,15 +213,16 @@ class FunctionText:
         module: ModuleText,
         name: str,
         result: str,
-        params: Sequence[tuple[str, str]],
+        params: Sequence[str],
         *,
         linkage: str = "",
         attributes: str = "",
     ) -> None:
-        """`params` pairs an LLVM type (with its attributes) and a name."""
+        """Each of `params` is an LLVM type, with its attributes, and a name."""
         self.module = module
-        self.params = tuple(Value(_without_attributes(t), f"%{name}") for t, name in params)
-        listed = ", ".join(f"{type} %{name}" for type, name in params)
+        pairs = [each.rsplit(" ", 1) for each in params]
+        self.params = tuple(Value(_without_attributes(t), f"%{name}") for t, name in pairs)
+        listed = ", ".join(f"{type} %{name}" for type, name in pairs)
         self._head = f"define {linkage} {result} @{symbol(name)}({listed}) {attributes}{{"
         self._allocas: list[str] = []
         self._lines: list[str] = []
@@ -234,6 +245,10 @@ class FunctionText:
         plain = re.sub(r"[^\w.$]", "_", hint, flags=re.ASCII)
         return Block(f"{plain}.{self._counter}")
 
+    def blocks(self, *hints: str) -> list[Block]:
+        """New blocks, not yet placed."""
+        return [self.block(hint) for hint in hints]
+
     def place(self, block: Block) -> None:
         """Goes on at the start of `block`."""
         self._lines.append(f"{block.label}:")
@@ -247,6 +262,40 @@ class FunctionText:
         yield
         self._scopes.pop()
         self._remembered.pop()
+
+    @contextmanager
+    def inside(self, block: Block, then: Block | None = None) -> Iterator[None]:
+        """A scope in a new block, which goes on to `then`, or else ends or leaves the function."""
+        self.place(block)
+        with self.scope():
+            yield
+        if then is not None:
+            self.branch(then)
+
+    @contextmanager
+    def when(self, condition: Value, block: Block, after: Block) -> Iterator[None]:
+        """What happens in `block` if a condition holds; `after` follows."""
+        self.branch_if(condition, block, after)
+        with self.inside(block, after):
+            yield
+        self.place(after)
+
+    @contextmanager
+    def unless(
+        self, holds: Value, block: Block, after: Block, *, likely: bool = False
+    ) -> Iterator[None]:
+        """What ends or leaves the function in `block` unless a condition holds; `after` follows."""
+        self.branch_if(holds, after, block, likely=likely)
+        with self.inside(block):
+            yield
+        self.place(after)
+
+    def return_if(self, condition: Value, status: Value, block: Block, after: Block) -> None:
+        """Returns `status` if a condition holds; `after` follows."""
+        self.branch_if(condition, block, after)
+        with self.inside(block):
+            self.ret(status)
+        self.place(after)
 
     def remember(self, key: object, value: Value, needs: frozenset[object] = _NOTHING) -> None:
         """Keeps what the caller computed for `key`, in this scope and until :meth:`forget`, of all
@@ -320,6 +369,14 @@ class FunctionText:
     def binary(self, opcode: str, a: Value, b: Value, flags: str = "") -> Value:
         """``opcode`` on two values of one type: ``add``, ``fmul``, ``and``..."""
         return self._pure(a.type, f"{opcode} {flags + ' ' if flags else ''}{a}, {b.text}")
+
+    def all_of(self, conditions: Iterable[Value]) -> Value:
+        """Whether all of some conditions hold."""
+        return reduce(partial(self.binary, "and"), conditions)
+
+    def any_of(self, *conditions: Value) -> Value:
+        """Whether one of some conditions holds."""
+        return reduce(partial(self.binary, "or"), conditions)
 
     def icmp(self, predicate: str, a: Value, b: Value) -> Value:
         return self._pure(like(a.type, "i1"), f"icmp {predicate} {a}, {b.text}")
@@ -408,26 +465,41 @@ class FunctionText:
         self._allocas.append(f"  {name} = alloca {type}, i32 {count}, align {align}")
         return Value("ptr", name)
 
-    def load(self, type: str, pointer: Value, align: int, metadata: str = "") -> Value:
-        return self._define(type, f"load {type}, {pointer}, align {align}{metadata}")
-
-    def store(self, value: Value, pointer: Value, align: int) -> None:
-        self._lines.append(f"  store {value}, {pointer}, align {align}")
-
-    def masked_load(self, type: str, pointer: Value, align: int, mask: Value) -> Value:
-        """A vector from neighbouring elements, 0 in the lanes that `mask` leaves out."""
+    def load(self, type: str, pointer: Value, align: int, mask: Value | None = None) -> Value:
+        """A value; of a vector 0 in the lanes that `mask` leaves out."""
+        if mask is None:
+            return self._define(type, f"load {type}, {pointer}, align {align}")
         return self._define(
             type,
             f"call {type} @llvm.masked.load({pointer.type} align {align} {pointer.text}, "
             f"{mask}, {zero(type)})",
         )
 
-    def masked_store(self, value: Value, pointer: Value, align: int, mask: Value) -> None:
-        """Writes the lanes of a vector that `mask` chooses to neighbouring elements."""
+    def store(self, value: Value, pointer: Value, align: int, mask: Value | None = None) -> None:
+        """Writes a value; of a vector the lanes that `mask` chooses."""
+        if mask is None:
+            self._lines.append(f"  store {value}, {pointer}, align {align}")
+            return
         self._lines.append(
             f"  call void @llvm.masked.store({value}, {pointer.type} align {align} "
             f"{pointer.text}, {mask})"
         )
+
+    def word(self, table: Value, position: Value | int, type: str = "i64") -> Value:
+        """A value of 8 bytes in a table of such values."""
+        where = i64(position) if isinstance(position, int) else position
+        return self.load(type, self.element_pointer("i64", table, where), 8)
+
+    def set_word(self, table: Value, position: int, value: Value) -> None:
+        """Sets a value of 8 bytes in a table of such values."""
+        self.store(value, self.element_pointer("i64", table, i64(position)), 8)
+
+    def table(self, values: Sequence[Value]) -> Value:
+        """Values of 8 bytes one after another, on the stack."""
+        table = self.alloca("i64", max(1, len(values)))
+        for position, value in enumerate(values):
+            self.set_word(table, position, value)
+        return table
 
     def gather(self, type: str, pointers: Value, align: int, mask: Value | None = None) -> Value:
         """A vector whose lanes are read from a vector of addresses, 0 in the lanes that `mask`
@@ -459,13 +531,19 @@ class FunctionText:
             return Value("void", "")
         return self._define(type, text)
 
+    def call_external(self, name: str, type: str, args: Sequence[Value]) -> Value:
+        """A call of a C function that the loader provides."""
+        params = ", ".join(arg.type for arg in args)
+        function = self.module.external_function(name, f"{type} ({params})")
+        return self.call(function, type, args)
+
     def outlined(
         self, name: str, result: str, value: Value, emit: Callable[[FunctionText, Value], Value]
     ) -> Value:
         """A pure function of `value`, by a call of it: the first call in the module defines it."""
         if self.module.claim(name):
             function = FunctionText(
-                self.module, name, result, [(value.type, "value")], linkage="internal",
+                self.module, name, result, [f"{value.type} value"], linkage="internal",
                 attributes="noinline nounwind willreturn memory(none) ",
             )  # fmt: skip
             function.ret(emit(function, function.params[0]))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from minitvm.codegen.conversion import Conversions
-from minitvm.codegen.integers import Integers
-from minitvm.codegen.llvm_text import FunctionText, Value, lanes_of
+from minitvm.codegen.emitter import Emitter
+from minitvm.codegen.llvm_text import Value, lanes_of
 from minitvm.runtime.dtype import DType
+from minitvm.tir.expr import Call
 
 _OF_FLOATS = {"vector_reduce_add": "fadd", "vector_reduce_mul": "fmul"}
 _FLOAT_EXTREMA = {"vector_reduce_min": "minimum", "vector_reduce_max": "maximum"}
@@ -16,45 +16,31 @@ _NODES = {
 }  # fmt: skip
 
 
-class VectorFolds:
-    """Emits folds into one function."""
+def emit_fold(emitter: Emitter, node: Call) -> Value:
+    """The lanes of a vector, folded into a value of the node's dtype. Where floating point is
+    strict, sums and products of floats are taken in the order of the lanes."""
+    name, dtype, text = node.op, node.dtype, emitter.text
+    start, vector = map(emitter.emit, node.args)
 
-    def __init__(
-        self, text: FunctionText, conversions: Conversions, integers: Integers, strict: bool
-    ) -> None:
-        """`strict`: sums and products of floats are taken in the order of the lanes."""
-        self._text = text
-        self._conversions = conversions
-        self._integers = integers
-        self._flags = "" if strict else "reassoc"
+    def folded(operation: str, *values: Value, flags: str = "") -> Value:
+        return text.intrinsic(f"vector.reduce.{operation}", start.type, *values, flags=flags)
 
-    def emit(self, name: str, dtype: DType, start: Value, vector: Value) -> Value:
-        """The lanes of `vector`, folded into `start`, a value of `dtype`."""
-        if name in _BITWISE:
-            folded = self._folded(_BITWISE[name], start, vector)
-            return self._text.binary(_BITWISE[name], start, folded)
-        if not dtype.is_float:
-            folded = self._folded(_integer_fold(name, dtype), start, vector)
-            return self._integers.binary(_NODES[name], dtype, start, folded)
-        if name in _FLOAT_EXTREMA:
-            operation = _FLOAT_EXTREMA[name]
-            folded = self._folded(f"f{operation}", start, vector, flags="nsz")
-            return self._text.intrinsic(operation, start.type, start, folded, flags="nsz")
-        if dtype.bits == 16:
-            return self._rounded_steps(name, dtype, start, vector)
-        operation = f"vector.reduce.{_OF_FLOATS[name]}"
-        return self._text.intrinsic(operation, start.type, start, vector, flags=self._flags)
-
-    def _folded(self, operation: str, start: Value, vector: Value, flags: str = "") -> Value:
-        return self._text.intrinsic(f"vector.reduce.{operation}", start.type, vector, flags=flags)
-
-    def _rounded_steps(self, name: str, dtype: DType, start: Value, vector: Value) -> Value:
-        """16-bit types are rounded after each step."""
-        for lane in range(lanes_of(vector.type)):
-            value = self._text.extract(vector, lane)
-            start = self._text.binary(_OF_FLOATS[name], start, value)
-            start = self._conversions.round(start, dtype)
-        return start
+    if name in _BITWISE:
+        return text.binary(_BITWISE[name], start, folded(_BITWISE[name], vector))
+    if not dtype.is_float:
+        each = folded(_integer_fold(name, dtype), vector)
+        return emitter.integers.binary(_NODES[name], dtype, start, each)
+    if name in _FLOAT_EXTREMA:
+        operation = _FLOAT_EXTREMA[name]
+        extremum = folded(f"f{operation}", vector, flags="nsz")
+        return text.intrinsic(operation, start.type, start, extremum, flags="nsz")
+    if dtype.bits != 16:
+        flags = "" if emitter.strict else "reassoc"
+        return folded(_OF_FLOATS[name], start, vector, flags=flags)
+    for lane in range(lanes_of(vector.type)):  # 16-bit types are rounded after each step
+        start = text.binary(_OF_FLOATS[name], start, text.extract(vector, lane))
+        start = emitter.conversions.round(start, dtype)
+    return start
 
 
 def _integer_fold(name: str, dtype: DType) -> str:
