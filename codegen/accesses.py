@@ -146,8 +146,8 @@ def address(emitter: Emitter, buffer: Buffer, indices: tuple[PrimExpr, ...]) -> 
         elif isinstance(node, e.Broadcast):
             first = node.value
         if first.dtype.lanes > 1:
-            each = text.splat(stride, first.dtype.lanes)
-            scaled = text.binary("mul", emitter.index(first), each)
+            index = emitter.index(first)
+            scaled = text.binary("mul", index, text.splat(stride, first.dtype.lanes))
             offsets = scaled if offsets is None else text.binary("add", offsets, scaled)
         elif factor is None:
             offset = emitter.sum(offset, emitter.product(emitter.index(first), stride))
