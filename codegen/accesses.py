@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import final
 
 from minitvm.arith.fused_index import joined
+from minitvm.codegen.conversion import memory_type
 from minitvm.codegen.emitter import Emitter, literal
 from minitvm.codegen.llvm_text import (
     FunctionText,
@@ -20,7 +21,6 @@ from minitvm.codegen.llvm_text import (
     vector_type,
     zero,
 )
-from minitvm.codegen.types import memory_type
 from minitvm.runtime.dtype import INT64, DType
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record

@@ -6,7 +6,7 @@ Each check is a comparison, a branch and the call of a report
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from math import prod
@@ -15,10 +15,10 @@ from typing import final
 from minitvm.arith.prover import Prover
 from minitvm.codegen.accesses import strides_of
 from minitvm.codegen.argument_errors import ARRAY_CODES, ArgumentErrors, asks
-from minitvm.codegen.dltensor import load_field
+from minitvm.codegen.conversion import register_type
+from minitvm.codegen.dltensor import Tensor, load_field
 from minitvm.codegen.emitter import Emitter
 from minitvm.codegen.llvm_text import NULL, FunctionText, Value, i32, i64, integer
-from minitvm.codegen.types import register_type
 from minitvm.lowering.lower import PREPACKED
 from minitvm.runtime.arrangement import ASKS_FOR_VARIANT
 from minitvm.runtime.device import DEVICE_TYPES
@@ -32,22 +32,6 @@ from minitvm.tir.stmt import PrimFunc
 
 @final
 @dataclass(slots=True)
-class Tensor:
-    """A tensor argument, as far as it is read: its bytes lie in ``[data, end)``, and element 0 is
-    at `first`, which a negative stride puts behind others."""
-
-    position: int
-    buffer: Buffer
-    handle: Value
-    extents: list[Value]
-    size: Value = NULL
-    first: Value = NULL
-    data: Value = NULL
-    end: Value = NULL
-
-
-@final
-@dataclass(slots=True)
 class Checks:
     """The checks of one function's arguments, which are called `names`."""
 
@@ -56,6 +40,7 @@ class Checks:
     names: Sequence[str]
     emitter: Emitter
     errors: ArgumentErrors
+    written: Collection[Buffer]
     # Where the value of a variable comes from, as messages say it.
     sources: dict[Var, str] = field(default_factory=dict)
 
@@ -142,7 +127,8 @@ def read_tensor(checks: Checks, position: int, buffer: Buffer, code: Value, wher
     if buffer.ndim:
         shape = load_field(text, handle, "shape")
         extents = [text.word(shape, dim) for dim in range(buffer.ndim)]
-    return Tensor(position, buffer, handle, extents)
+    name, is_output = checks.names[position], buffer in checks.written
+    return Tensor(position, name, buffer, is_output, handle, extents)
 
 
 def bind_shape(checks: Checks, tensor: Tensor) -> None:
@@ -151,9 +137,8 @@ def bind_shape(checks: Checks, tensor: Tensor) -> None:
     for dim, (expr, extent) in enumerate(zip(tensor.buffer.shape, tensor.extents, strict=True)):
         if isinstance(expr, Var) and expr not in variables:
             variables[expr] = _extent(checks, tensor, dim, expr, extent)
-            name = checks.names[tensor.position]
-            source = f" ({expr.name}, as argument {tensor.position} '{name}' has it)"
-            checks.sources[expr] = source
+            source = f"{expr.name}, as argument {tensor.position} '{tensor.name}' has it"
+            checks.sources[expr] = f" ({source})"
     offset = tensor.buffer.elem_offset
     if isinstance(offset, Var) and offset not in variables:
         # A DLTensor's offset counts bytes, and is in the pointer already.
@@ -184,17 +169,17 @@ def check_memory(checks: Checks, tensor: Tensor) -> None:
     tensor.size = size = _size(checks, tensor)
     data = load_field(text, tensor.handle, "data")
     offset = load_field(text, tensor.handle, "byte_offset")
-    tensor.first = tensor.data = text.element_pointer("i8", data, offset)
+    tensor.first = tensor.low = text.element_pointer("i8", data, offset)
     nonempty = _is_not(text, size, 0)
     fits = text.icmp("ne", data, NULL)
     if nonempty.text != "true":
         fits = text.binary("or", fits, text.icmp("eq", size, i64(0)))
     alignment = max(buffer.dtype.element.itemsize, buffer.data_alignment)
     if alignment > 1:
-        address = text.convert("ptrtoint", tensor.data, "i64")
+        address = text.convert("ptrtoint", tensor.low, "i64")
         low = text.binary("and", address, i64(alignment - 1))
         fits = text.binary("and", fits, text.icmp("eq", low, i64(0)))
-    checks.require(fits, "memory", position, size, data, tensor.data, alignment)
+    checks.require(fits, "memory", position, size, data, tensor.low, alignment)
 
 
 def _source(checks: Checks, expr: PrimExpr) -> str:
@@ -244,7 +229,7 @@ def check_strides(checks: Checks, tensor: Tensor) -> None:
         _bind_strides(checks, tensor)
         return
     size = text.binary("mul", tensor.size, i64(buffer.dtype.itemsize))
-    tensor.end = text.element_pointer("i8", tensor.data, size)
+    tensor.end = text.element_pointer("i8", tensor.low, size)
     if not buffer.ndim or buffer.layout:
         return
     strides = load_field(text, tensor.handle, "strides")
@@ -341,7 +326,7 @@ def _bind_strides(checks: Checks, tensor: Tensor) -> None:
         is_empty = text.convert("zext", text.icmp("eq", extent, zero), "i64")
         empty = text.binary("or", empty, is_empty)
     span = text.select(text.icmp("eq", empty, zero), high, low)
-    tensor.data = text.element_pointer("i8", tensor.first, text.binary("mul", low, itemsize))
+    tensor.low = text.element_pointer("i8", tensor.first, text.binary("mul", low, itemsize))
     tensor.end = text.element_pointer("i8", tensor.first, text.binary("mul", span, itemsize))
 
 

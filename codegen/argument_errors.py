@@ -15,9 +15,9 @@ from contextlib import AbstractContextManager
 from dataclasses import field
 from typing import final
 
-from minitvm.codegen.dltensor import load_field
+from minitvm.codegen.dltensor import Tensor, load_field
 from minitvm.codegen.llvm_text import NULL, FunctionText, ModuleText, Value, i32, i64
-from minitvm.codegen.overlap import Region, emit_overlap_check, table_of
+from minitvm.codegen.overlap import emit_overlap_check, table_of
 from minitvm.runtime.arrangement import ASKS_FOR_VARIANT, ASKS_TO_CHECK, NEEDS_VARIANT
 from minitvm.runtime.device import DEVICE_TYPES
 from minitvm.runtime.dtype import CODE_NAMES, TypeCode
@@ -137,10 +137,10 @@ class ArgumentErrors:
             expected += f" ({', '.join(names)})"
         self._call(_COUNT, [self._function, expected, found], ())
 
-    def overlaps(self, regions: Sequence[Region]) -> Value:
-        """The status after a report of the first of the outputs among `regions` that shares memory
+    def overlaps(self, tensors: Sequence[Tensor]) -> Value:
+        """The status after a report of the first of the outputs among `tensors` that shares memory
         with another one; 0 if there is none."""
-        table, count = table_of(self._text, regions), i64(len(regions))
+        table, count = table_of(self._text, tensors), i64(len(tensors))
         function = self._text.module.string(self._function)
         operands = [self._ret_type_code, function, table, count]
         return self._text.call_external(REPORT_PREFIX + _OVERLAPS, "i32", operands)
@@ -167,7 +167,10 @@ def messages_text(triple: str, data_layout: str) -> str:
         text = _open(module, name, [*asking, *_ARGUMENT, *shown])
         values = list(text.params)
         if message.arrangement:
-            _return_if_asked(text, values.pop(0))
+            code = text.load("i32", values.pop(0), 4)
+            asked, raises = text.blocks("asked", "raises")
+            asks_for = asks(text, code, ASKS_FOR_VARIANT)
+            text.return_if(asks_for, i32(NEEDS_VARIANT), asked, raises)
         for position, table in message.tables.items():
             at = len(_ARGUMENT) + position
             values[at] = _entry_of(text, f"{name}.{position}", table, values[at])
@@ -208,15 +211,8 @@ def _unless(text: FunctionText, holds: Value) -> AbstractContextManager[None]:
     return text.unless(holds, *text.blocks("failed", "checked"))
 
 
-def _search_array(
-    text: FunctionText,
-    advice: Value,
-    dtype: Value,
-    code: Value,
-    handle: Value,
-    ndim: Value,
-    word: Value,
-) -> None:
+def _search_array(text: FunctionText, *values: Value) -> None:
+    advice, dtype, code, handle, ndim, word = values
     a, b = (text.icmp("eq", code, i32(each)) for each in ARRAY_CODES)
     with _unless(text, text.binary("or", a, b)):
         _return_report(text, "kind", text.module.string("an array"), code)
@@ -232,9 +228,8 @@ def _search_array(
     _return_report(text, "device", *device)
 
 
-def _search_extents(
-    text: FunctionText, advice: Value, handle: Value, expected: Value, sources: Value
-) -> None:
+def _search_extents(text: FunctionText, *values: Value) -> None:
+    advice, handle, expected, sources = values
     shape = load_field(text, handle, "shape")
 
     def differs(dim: Value) -> Value:
@@ -249,9 +244,8 @@ def _search_extents(
     _return_report(text, "shape", number, wanted, text.module.string(""), found, advice)
 
 
-def _search_memory(
-    text: FunctionText, size: Value, data: Value, first: Value, alignment: Value
-) -> None:
+def _search_memory(text: FunctionText, *values: Value) -> None:
+    size, data, first, alignment = values
     empty = text.icmp("eq", size, i64(0))
     with _unless(text, text.binary("or", text.icmp("ne", data, NULL), empty)):
         _return_report(text, "data", size)
@@ -303,12 +297,6 @@ def asks(text: FunctionText, code: Value, wish: int) -> Value:
     both = ASKS_FOR_VARIANT | ASKS_TO_CHECK
     either = text.binary("or", code, i32(both ^ wish))
     return text.icmp("eq", either, i32(both))
-
-
-def _return_if_asked(text: FunctionText, ret_type_code: Value) -> None:
-    code = text.load("i32", ret_type_code, 4)
-    asked, raises = text.blocks("asked", "raises")
-    text.return_if(asks(text, code, ASKS_FOR_VARIANT), i32(NEEDS_VARIANT), asked, raises)
 
 
 def _full(format: str) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from minitvm.codegen.accesses import address, pointer_of, strides_of, unless_all
+from minitvm.codegen.conversion import memory_type, register_type
 from minitvm.codegen.emitter import Emitter
 from minitvm.codegen.llvm_intrinsics import check_intrinsic
 from minitvm.codegen.llvm_text import NULL, Value, i32, i64, integer, lanes_of
-from minitvm.codegen.types import memory_type, register_type
 from minitvm.codegen.vector_folds import emit_fold
 from minitvm.runtime.errors import CompileError
 from minitvm.te.intrinsics.dot_product import DOT_PRODUCTS

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from minitvm.codegen.llvm_text import FunctionText, Value, i64
+from dataclasses import dataclass, field
+from typing import final
+
+from minitvm.codegen.llvm_text import NULL, FunctionText, Value, i64
+from minitvm.tir.expr import Buffer
 
 SIZE = 48
 # Where each field begins, in bytes, and its type.
@@ -32,3 +36,28 @@ def store_field(text: FunctionText, tensor: Value, field: str, value: Value) -> 
 
 def _align(type: str) -> int:
     return 4 if type == "i32" else 8
+
+
+@final
+@dataclass(slots=True)
+class Tensor:
+    """A tensor argument, as far as a function has read it. Its bytes lie in ``[low, end)``, and
+    element 0 is at `first`, which a negative stride puts behind others; strides (counted in
+    elements) lead from one to the others."""
+
+    position: int
+    name: str
+    buffer: Buffer
+    is_output: bool
+    handle: Value
+    extents: list[Value]
+    strides: list[Value] = field(default_factory=list)
+    size: Value = NULL
+    first: Value = NULL
+    low: Value = NULL
+    end: Value = NULL
+
+    @property
+    def is_compact(self) -> bool:
+        """Whether it fills its range of memory."""
+        return not self.buffer.strides

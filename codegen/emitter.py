@@ -10,7 +10,7 @@ from minitvm.codegen.integers import Integers
 from minitvm.codegen.llvm_text import FunctionText, Value, i64
 from minitvm.codegen.math import MathFunctions
 from minitvm.codegen.options import CodegenOptions
-from minitvm.runtime.dtype import INT64
+from minitvm.runtime.dtype import INT64, DType
 from minitvm.runtime.errors import CompileError
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Buffer, PrimExpr, Var
@@ -88,11 +88,13 @@ class Emitter:
             self.needs.add(var)
         return self.variables[var]
 
+    def cast(self, node: PrimExpr, dtype: DType) -> Value:
+        """An expression converted to a dtype."""
+        return self.conversions.cast(self.emit(node), node.dtype, dtype)
+
     def index(self, node: PrimExpr) -> Value:
         """An integer expression as ``i64``, or a vector of it."""
-        if isinstance(node, e.IntImm):
-            return i64(node.value)
-        return self.conversions.cast(self.emit(node), node.dtype, INT64)
+        return i64(node.value) if isinstance(node, e.IntImm) else self.cast(node, INT64)
 
     def dimension(self, node: PrimExpr) -> Value:
         """The exact value of a dimension, a stride or an offset of a buffer, which no pass has

@@ -7,10 +7,10 @@ from typing import Any
 
 from minitvm.codegen.accesses import emit_load, multiples, pointer_of
 from minitvm.codegen.calls import CALLS, emit_call
+from minitvm.codegen.conversion import register_type
 from minitvm.codegen.emitter import Emitter
 from minitvm.codegen.llvm_text import FunctionText, Value, floating, i64, integer
 from minitvm.codegen.options import CodegenOptions
-from minitvm.codegen.types import register_type
 from minitvm.runtime.errors import CompileError
 from minitvm.tir import expr as e
 from minitvm.tir.expr import PrimExpr
@@ -94,21 +94,6 @@ def _emit_not(emitter: Emitter, node: e.Not) -> Value:
     return emitter.text.binary("xor", value, integer(value.type, 1))
 
 
-def _emit_logic(emitter: Emitter, node: e.And | e.Or) -> Value:
-    opcode = "and" if isinstance(node, e.And) else "or"
-    return emitter.text.binary(opcode, emitter.emit(node.a), emitter.emit(node.b))
-
-
-def _emit_select(emitter: Emitter, node: e.Select) -> Value:
-    choices = emitter.emit(node.condition), emitter.emit(node.true_value)
-    return emitter.text.select(*choices, emitter.emit(node.false_value))
-
-
-def _emit_cast(emitter: Emitter, node: e.Cast) -> Value:
-    value = emitter.emit(node.value)
-    return emitter.conversions.cast(value, node.value.dtype, node.dtype)
-
-
 def _emit_let(emitter: Emitter, node: e.Let) -> Value:
     """Lexically: where the body binds the variable again, as substitution can make it, the outer
     value comes back after."""
@@ -137,18 +122,20 @@ _NODES: dict[type, Callable[[Emitter, Any], Value]] = {
     **dict.fromkeys(_ARITHMETIC, _emit_arithmetic),
     **dict.fromkeys(_INT_COMPARE, _emit_comparison),
     e.Var: Emitter.value_of,
-    e.IntImm: lambda emitter, node: integer(register_type(node.dtype), node.value),
-    e.FloatImm: lambda emitter, node: floating(register_type(node.dtype), node.value),
-    e.StringImm: lambda emitter, node: emitter.text.module.string(node.value),
-    e.And: _emit_logic,
-    e.Or: _emit_logic,
+    e.IntImm: lambda to, node: integer(register_type(node.dtype), node.value),
+    e.FloatImm: lambda to, node: floating(register_type(node.dtype), node.value),
+    e.StringImm: lambda to, node: to.text.module.string(node.value),
+    e.And: lambda to, node: to.text.binary("and", to.emit(node.a), to.emit(node.b)),
+    e.Or: lambda to, node: to.text.binary("or", to.emit(node.a), to.emit(node.b)),
     e.Not: _emit_not,
-    e.Cast: _emit_cast,
-    e.Select: _emit_select,
+    e.Cast: lambda to, node: to.cast(node.value, node.dtype),
+    e.Select: lambda to, node: to.text.select(
+        to.emit(node.condition), to.emit(node.true_value), to.emit(node.false_value)
+    ),
     e.Let: _emit_let,
     e.Ramp: _emit_ramp,
-    e.Broadcast: lambda emitter, node: emitter.text.splat(emitter.emit(node.value), node.lanes),
+    e.Broadcast: lambda to, node: to.text.splat(to.emit(node.value), node.lanes),
     e.BufferLoad: emit_load,
-    e.BufferRef: lambda emitter, node: pointer_of(emitter, node.buffer),
+    e.BufferRef: lambda to, node: pointer_of(to, node.buffer),
     e.Call: emit_call,
 }

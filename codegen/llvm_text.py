@@ -364,6 +364,35 @@ class FunctionText:
         flag = "nsw" if signed else "nuw"
         self._lines.append(f"  {upcoming.text} = add {flag} {counter}, {step.text}")
 
+    @contextmanager
+    def rounds(
+        self,
+        blocks: Sequence[Block],
+        begin: Value,
+        end: Value,
+        step: Value,
+        *,
+        signed: bool = True,
+        runs: bool = True,
+    ) -> Iterator[Value]:
+        """A loop over each `step`-th number from `begin` to before `end`, in their type; `runs`
+        says that there is one. Of its `blocks` the body is the first; it leaves for the second,
+        which counts, and the third is what follows."""
+        before, less = self.current, "slt" if signed else "ult"
+        head, latch, done = blocks
+        if runs:
+            self.branch(head)
+        else:
+            self.branch_if(self.icmp(less, begin, end), head, done)
+        self.place(head)
+        with self.scope():
+            counter, upcoming = self.phi_open(begin, before, latch)
+            yield counter
+            self.place(latch)
+            self.count_up(upcoming, counter, step, signed=signed)
+            self.branch_if(self.icmp(less, upcoming, end), head, done)
+        self.place(done)
+
     # -- pure operations, shared --
 
     def binary(self, opcode: str, a: Value, b: Value, flags: str = "") -> Value:

@@ -20,7 +20,6 @@ from minitvm.arith.written_buffers import written_parameters
 from minitvm.codegen.accesses import strides_of
 from minitvm.codegen.argument_checks import (
     Checks,
-    Tensor,
     bind_shape,
     check_memory,
     check_strides,
@@ -28,13 +27,14 @@ from minitvm.codegen.argument_checks import (
     read_tensor,
 )
 from minitvm.codegen.argument_errors import ArgumentErrors, asks, percent_escaped, raise_error
+from minitvm.codegen.conversion import register_type
+from minitvm.codegen.dltensor import Tensor
 from minitvm.codegen.expression import expression_emitter
 from minitvm.codegen.gil import pays_release, release_gil, take_gil
 from minitvm.codegen.llvm_text import NULL, FunctionText, ModuleText, Value, i32, i64, symbol
 from minitvm.codegen.options import CodegenOptions
-from minitvm.codegen.overlap import Region, own_elements_apart, ranges_apart
+from minitvm.codegen.overlap import own_elements_apart, ranges_apart
 from minitvm.codegen.statement import Assertion, StatementEmitter
-from minitvm.codegen.types import register_type
 from minitvm.runtime.arrangement import ASKS_TO_CHECK
 from minitvm.runtime.device import DEVICE_TYPES
 from minitvm.runtime.threads import MAX_FAILURE_VALUES
@@ -123,7 +123,8 @@ def _emit_entry(
     names = arg_names(func)
     emitter = expression_emitter(text, options)
     emitter.no_wrap = ""  # nothing is known of the sizes yet
-    checks = Checks(text, func, names, emitter, ArgumentErrors(text, func.name, names, ret_code))
+    errors = ArgumentErrors(text, func.name, names, ret_code)
+    checks = Checks(text, func, names, emitter, errors, written_parameters(func))
     with checks.unless(text.icmp("eq", count, i32(len(func.params)))):
         checks.errors.report_count(count)
     tensors: dict[int, Tensor] = {}
@@ -195,31 +196,19 @@ def _check_overlaps(checks: Checks, tensors: Mapping[int, Tensor]) -> None:
     for output, before in sorted(same):
         holds = _are_same(checks, tensors[output], tensors[before])
         checks.require(holds, "same", output, before, checks.names[before])
-    covered, written = {before for _, before in same}, written_parameters(checks.func)
-    regions = [
-        Region(
-            tensor=tensor.handle,
-            low=tensor.data,
-            end=tensor.end,
-            extents=tensor.extents,
-            strides=strides_of(checks.emitter, tensor.buffer),
-            name=checks.names[position],
-            position=position,
-            is_output=tensor.buffer in written,
-            is_compact=not tensor.buffer.strides,
-        )
-        for position, tensor in tensors.items()
-        if position not in covered
-    ]
-    for region in regions:
-        if region.is_output and not region.is_compact:
-            for dim, holds in enumerate(own_elements_apart(text, region)):
-                checks.require(holds, "own_overlap", region.position, dim)
+    covered = {before for _, before in same}
+    compared = [each for position, each in tensors.items() if position not in covered]
+    for tensor in compared:
+        tensor.strides = strides_of(checks.emitter, tensor.buffer)
+    for tensor in compared:
+        if tensor.is_output and not tensor.is_compact:
+            for dim, holds in enumerate(own_elements_apart(text, tensor)):
+                checks.require(holds, "own_overlap", tensor.position, dim)
     meeting, shared, apart = text.blocks("meeting", "shared", "apart")
-    text.branch_if(ranges_apart(text, regions), apart, meeting, likely=True)
+    text.branch_if(ranges_apart(text, compared), apart, meeting, likely=True)
     text.place(meeting)
     with text.scope():
-        status = checks.errors.overlaps(regions)
+        status = checks.errors.overlaps(compared)
         text.branch_if(text.icmp("eq", status, i32(0)), apart, shared)
         text.place(shared)
         text.ret(status)

@@ -63,21 +63,19 @@ def run_packed(
 
 def _argument(emitter: Emitter, node: PrimExpr) -> tuple[Value, int]:
     """A value of 8 bytes and its type code."""
-    convert = emitter.conversions.cast
     if isinstance(node, e.BufferRef):
         return _whole(emitter, node.buffer), ArgTypeCode.DLTENSOR_HANDLE
     if isinstance(node, e.Call) and node.op == "tvm_stack_make_array":
         return _region(emitter, node), ArgTypeCode.DLTENSOR_HANDLE
-    value = emitter.emit(node)
     if isinstance(node, e.StringImm):
-        return value, ArgTypeCode.STR
+        return emitter.emit(node), ArgTypeCode.STR
     if node.dtype.lanes > 1:
         raise CompileError(f"call_packed: expected scalars and buffers, got {node}")
     if node.dtype.is_handle:
-        return value, ArgTypeCode.HANDLE
+        return emitter.emit(node), ArgTypeCode.HANDLE
     if node.dtype.is_float:
-        return convert(value, node.dtype, FLOAT64), ArgTypeCode.FLOAT
-    return convert(value, node.dtype, INT64), ArgTypeCode.INT
+        return emitter.cast(node, FLOAT64), ArgTypeCode.FLOAT
+    return emitter.cast(node, INT64), ArgTypeCode.INT
 
 
 def _whole(emitter: Emitter, buffer: Buffer) -> Value:

@@ -60,16 +60,6 @@ class Team:
     region: Value
 
 
-@final
-@record()
-class Share:
-    """The iterations of one task: from `begin` on, every `step`-th before `end`, ``i64`` each."""
-
-    begin: Value
-    end: Value
-    step: Value
-
-
 def without_pragmas(node: Stmt) -> tuple[Stmt, frozenset[str]]:
     """What stands below the pragmas around it, and their keys."""
     pragmas: set[str] = set()
@@ -110,14 +100,13 @@ def _is_pure(call: e.Call) -> bool:
 
 def share_of(
     team: Team, text: FunctionText, begin: Value, extent: Value, *, strided: bool
-) -> Share:
+) -> tuple[Value, Value, Value]:
     """What a task takes of a loop: neighbouring iterations, of which no task has two more than
-    another; or, `strided`, every so many-th."""
-    zero = i64(0)
-    count = text.intrinsic("smax", "i64", extent, zero)
+    another; or, `strided`, every so many-th. From where on, before where, and the step."""
+    count = text.intrinsic("smax", "i64", extent, i64(0))
     if strided:
         first = text.binary("add", begin, team.task)
-        return Share(first, text.binary("add", begin, count), team.tasks)
+        return first, text.binary("add", begin, count), team.tasks
     least = text.binary("sdiv", count, team.tasks)
     rest = text.binary("srem", count, team.tasks)
     before = text.binary("mul", least, team.task)
@@ -125,7 +114,7 @@ def share_of(
     more = text.convert("zext", text.icmp("slt", team.task, rest), "i64")
     first = text.binary("add", begin, before)
     last = text.binary("add", first, text.binary("add", least, more))
-    return Share(first, last, i64(1))
+    return first, last, i64(1)
 
 
 def launch(
@@ -162,9 +151,9 @@ def launch(
     task, tasks, region, _ = body.params[len(captured) :]
     emit_task(body, Team(task, tasks, region), variables, pointers)
 
-    slots = _slots(captured)
-    closure = text.alloca("i64", max(1, slots.total), 64)
-    for (_, value), slot in zip(captured, slots.first, strict=True):
+    *slots, total = _slots(captured)
+    closure = text.alloca("i64", max(1, total), 64)
+    for (_, value), slot in zip(captured, slots, strict=True):
         text.set_word(closure, slot, value)
     status = text.call_external(PARALLEL_FOR, "i32", [function, closure, limit, failure])
     text.forget()  # the tasks have written
@@ -180,7 +169,7 @@ def _emit_entry(outer: FunctionText, name: str, captured: list[_Captured]) -> Va
     closure, *environment = text.params
     loaded = [
         text.word(closure, slot, value.type)
-        for (_, value), slot in zip(captured, _slots(captured).first, strict=True)
+        for (_, value), slot in zip(captured, _slots(captured), strict=False)
     ]
     text.ret(text.call(Value("ptr", f"@{name}.body"), "i32", [*loaded, *environment]))
     text.finish()
@@ -239,18 +228,9 @@ def _is_literal(value: Value) -> bool:
     return not value.text.startswith("%")
 
 
-@final
-@record()
-class _Slots:
+def _slots(captured: list[_Captured]) -> list[int]:
     """Where in a closure of 8-byte slots each value begins, and how many there are."""
-
-    first: tuple[int, ...]
-    total: int
-
-
-def _slots(captured: list[_Captured]) -> _Slots:
-    *first, total = itertools.accumulate((_size(v.type) for _, v in captured), initial=0)
-    return _Slots(tuple(first), total)
+    return list(itertools.accumulate((_size(v.type) for _, v in captured), initial=0))
 
 
 def _size(type: str) -> int:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, final
 
 from minitvm.codegen.accesses import emit_store
+from minitvm.codegen.conversion import memory_type
 from minitvm.codegen.emitter import Emitter
 from minitvm.codegen.expression import arithmetic, expression_emitter
 from minitvm.codegen.gil import needs_the_gil
@@ -30,7 +31,6 @@ from minitvm.codegen.parallel import (
     share_of,
     without_pragmas,
 )
-from minitvm.codegen.types import memory_type
 from minitvm.runtime.dtype import INT64
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
@@ -89,7 +89,6 @@ class StatementEmitter:
         self.assertions: list[Assertion] = [] if assertions is None else assertions
         self._failure = failure
         self._options = options
-        self._strict = options.strict
         self._is_task = team is not None
         # Who shares the next parallel loop; within that loop it is None.
         self._team = team
@@ -170,22 +169,17 @@ class StatementEmitter:
             )
         if node.kind == ForKind.PARALLEL:
             self._emit_parallel(node, frozenset())
-            return
-        self._emit_serial(node)
+        else:
+            self._emit_serial(node)
 
     def _emit_serial(self, node: s.For) -> None:
         trip_count = e.const_int(node.extent)
         if trip_count is not None and trip_count <= 0:
             return
         begin, extent = self.expressions.emit(node.min), self.expressions.emit(node.extent)
-        self._emit_loop(
-            node,
-            begin,
-            self._sum(begin, extent),
-            integer(begin.type, 1),
-            signed=node.loop_var.dtype.is_int,
-            runs=trip_count is not None,
-        )
+        end = extent if begin.text == "0" else self.text.binary("add", begin, extent)
+        one, signed = integer(begin.type, 1), node.loop_var.dtype.is_int
+        self._emit_loop(node, begin, end, one, signed=signed, runs=trip_count is not None)
 
     def _emit_loop(
         self, node: s.For, begin: Value, end: Value, step: Value, *, signed: bool, runs: bool
@@ -194,29 +188,13 @@ class StatementEmitter:
         `runs` says that there is one."""
         text = self.text
         text.module.has_plain_loops |= _is_plain(node)
-        less = "slt" if signed else "ult"
         loop, done, latch = text.blocks(node.loop_var.name, "done", "next")
-        before = text.current
-        if runs:
-            text.branch(loop)
-        else:
-            text.branch_if(text.icmp(less, begin, end), loop, done)
-        text.place(loop)
-        text.forget()  # what one round writes, the next reads
-        with text.scope():
-            counter, upcoming = text.phi_open(begin, before, latch)
+        blocks = (loop, latch, done)
+        with text.rounds(blocks, begin, end, step, signed=signed, runs=runs) as counter:
+            text.forget()  # what one round writes, the next reads
             self.expressions.variables[node.loop_var] = counter
             self.emit(node.body)
             text.branch(latch)
-            text.place(latch)
-            text.count_up(upcoming, counter, step, signed=signed)
-            text.branch_if(text.icmp(less, upcoming, end), loop, done)
-        text.place(done)
-
-    def _sum(self, a: Value, b: Value) -> Value:
-        if a.text == "0":
-            return b
-        return self.text.binary("add", a, b)
 
     def _emit_unrolled(self, node: s.For) -> None:
         begin, extent = e.const_int(node.min), e.const_int(node.extent)
@@ -227,11 +205,9 @@ class StatementEmitter:
             )
         first = self.expressions.emit(node.min)
         for step in range(extent):
-            value = (
-                self.text.binary("add", first, integer(first.type, step))
-                if begin is None
-                else integer(first.type, begin + step)
-            )
+            value = integer(first.type, step if begin is None else begin + step)
+            if begin is None:
+                value = self.text.binary("add", first, value)
             self.expressions.bind_anew(node.loop_var, value)
             self.emit(node.body)
 
@@ -245,7 +221,7 @@ class StatementEmitter:
         program, pragmas = without_pragmas(node)
         launches = LAUNCH_POINT in pragmas and not self._is_task and can_be_shared(program)
         pays = pays_threads(program) if launches else None
-        if pays is not None and not _is_never(pays):
+        if pays is not None and e.const_int(pays) != 0:
             everybody = i64(INT64.max())
             self._emit_region(program, pragmas - {LAUNCH_POINT}, everybody, pays)
         elif isinstance(program, s.For) and program.kind == ForKind.PARALLEL:
@@ -265,7 +241,7 @@ class StatementEmitter:
             self._emit_share(node, pragmas, self._team)
             return
         pays = e.const(False) if self._is_task or needs_the_gil(node) else pays_threads(node)
-        if _is_never(pays):
+        if e.const_int(pays) == 0:
             self._emit_serial(node)
             return
         bounds: dict[str, Any] = {}  # evaluated once, here
@@ -306,13 +282,13 @@ class StatementEmitter:
         """The part of a parallel loop that is this task's."""
         begin, extent = self.expressions.index(node.min), self.expressions.index(node.extent)
         strided = STRIDE_PATTERN in pragmas
-        share = share_of(team, self.text, begin, extent, strided=strided)
+        part = share_of(team, self.text, begin, extent, strided=strided)
         wide = Var(node.loop_var.name, INT64)
         narrow = s.LetStmt(node.loop_var, e.cast(node.loop_var.dtype, wide), node.body)
         first, count = e.cast(INT64, node.min), e.cast(INT64, node.extent)
         loop = s.For(wide, first, count, ForKind.SERIAL, narrow)
         self._team = None
-        self._emit_loop(loop, share.begin, share.end, share.step, signed=True, runs=False)
+        self._emit_loop(loop, *part, signed=True, runs=False)
         self._team = team
         if BARRIER_WHEN_FINISH not in pragmas:
             return
@@ -354,12 +330,15 @@ class StatementEmitter:
 
     def _stored_value(self, node: s.BufferStore) -> Value:
         """The value of a store; the step of a reduction may be reassociated."""
-        value = node.value
-        if self._strict or not isinstance(value, (e.Add, e.Mul)) or not value.dtype.is_float:
-            return self.expressions.emit(value)
-        if not any(_reads_back(node, side) for side in (value.a, value.b)):
-            return self.expressions.emit(value)
-        a, b = self.expressions.emit(value.a), self.expressions.emit(value.b)
+        value, emit = node.value, self.expressions.emit
+        if (
+            self._options.strict
+            or not isinstance(value, (e.Add, e.Mul))
+            or not value.dtype.is_float
+            or not any(_reads_back(node, side) for side in (value.a, value.b))
+        ):
+            return emit(value)
+        a, b = emit(value.a), emit(value.b)
         return arithmetic(self.expressions, value, a, b, "reassoc contract")
 
     def _emit_allocate(self, node: s.Allocate) -> None:
@@ -420,8 +399,7 @@ class StatementEmitter:
 
     def _shown(self, values: Sequence[PrimExpr]) -> list[Value]:
         """The values of a message, as the failure record holds them."""
-        emit, cast = self.expressions.emit, self.expressions.conversions.cast
-        return [cast(emit(each), each.dtype, INT64) for each in values]
+        return [self.expressions.cast(each, INT64) for each in values]
 
     def _assert(self, holds: Value, message: str, values: list[Value], kind: str) -> None:
         if message.count("{}") != len(values) or len(values) > MAX_FAILURE_VALUES:
@@ -454,8 +432,3 @@ def _is_plain(loop: s.For) -> bool:
         else isinstance(each, s.While) or (isinstance(each, PrimExpr) and each.dtype.lanes > 1)
         for each in walk_once(loop.body)
     )
-
-
-def _is_never(condition: PrimExpr) -> bool:
-    """Whether it is known now that a condition doesn't hold."""
-    return e.const_int(condition) == 0
