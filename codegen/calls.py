@@ -92,7 +92,7 @@ def _emit_extract(emitter: Emitter, node: e.Call) -> Value:
     vector, lane = node.args
     if vector.dtype.lanes == 1:
         return emitter.emit(vector)
-    return emitter.text.extract_at(emitter.emit(vector), emitter.index(lane))
+    return emitter.text.extract(emitter.emit(vector), emitter.index(lane))
 
 
 def _emit_shuffle(emitter: Emitter, node: e.Call) -> Value:

@@ -45,6 +45,8 @@ class Emitter:
         self.variables: dict[Var, Value] = {}
         self.pointers: dict[Buffer, Value] = {}
         self.strides: dict[Buffer, list[int | None]] = {}  # the constant ones
+        # Ends the function with a status unless something holds, where there are statements.
+        self.fail_unless: Callable[[Value, int], None] | None = None
         self.no_wrap = "nsw"  # what is known of the products of dimensions
         self.has_called_out = False  # and so may have changed anything in memory
         # The changing variables, and the memory of the buffers, in what is being emitted.

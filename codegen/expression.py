@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from minitvm.codegen.accesses import emit_load, multiples, pointer_of
@@ -24,7 +24,7 @@ _ARITHMETIC = (e.Add, e.Sub, e.Mul, e.Div, e.Mod, e.FloorDiv, e.FloorMod, e.Min,
 def expression_emitter(
     text: FunctionText,
     options: CodegenOptions,
-    calls: dict[str, Callable[[Emitter, e.Call], Value]] | None = None,
+    calls: Mapping[str, Callable[[Emitter, e.Call], Value]] | None = None,
 ) -> Emitter:
     """What emits expressions into a function, and `calls` that only statements give a meaning."""
     return Emitter(text, options, _NODES, {**CALLS, **(calls or {})})

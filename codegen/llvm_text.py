@@ -7,6 +7,7 @@ intrinsics' overloads (``@llvm.sqrt`` on a ``float`` is ``@llvm.sqrt.f32``) and 
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -45,18 +46,18 @@ def integer(type: str, value: int) -> Value:
     >>> str(integer("<4 x i32>", 3))
     '<4 x i32> splat (i32 3)'
     """
-    element = element_type(type)
-    text = ("true" if value else "false") if element == "i1" else f"{int(value)}"  # or an IntEnum
-    return Value(type, text if element == type else f"splat ({element} {text})")
+    is_bit = element_type(type) == "i1"
+    return _splat(type, str(bool(value)).lower() if is_bit else f"{int(value)}")  # or an IntEnum
 
 
 def floating(type: str, value: float) -> Value:
     """A ``float`` or ``double`` constant, given exactly; of a vector type, in every lane."""
+    exact = math.nan if value != value else value  # of all NaN, the quiet one without payload
+    return _splat(type, f"0x{struct.unpack('<Q', struct.pack('<d', exact))[0]:016X}")
+
+
+def _splat(type: str, text: str) -> Value:
     element = element_type(type)
-    if value != value:
-        text = "0x7FF8000000000000"
-    else:
-        text = f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
     return Value(type, text if element == type else f"splat ({element} {text})")
 
 
@@ -340,9 +341,6 @@ class FunctionText:
     def ret(self, value: Value | None = None) -> None:
         self._lines.append(f"  ret {'void' if value is None else value}")
 
-    def unreachable(self) -> None:
-        self._lines.append("  unreachable")
-
     def phi(self, type: str, *incoming: tuple[Value, Block]) -> Value:
         """A value by the block that control came from."""
         listed = ", ".join(f"[ {v.text}, %{b.label} ]" for v, b in incoming)
@@ -450,15 +448,12 @@ class FunctionText:
         """The addresses of the elements at `offsets`, one a lane, from `base`."""
         return self._pure(type, f"getelementptr inbounds {element}, {base}, {offsets}")
 
-    def extract(self, vector: Value, lane: int) -> Value:
+    def extract(self, vector: Value, lane: int | Value) -> Value:
         """One lane of a vector; a scalar is its own only lane."""
         if lanes_of(vector.type) == 1:
             return vector
-        return self._pure(element_type(vector.type), f"extractelement {vector}, i32 {lane}")
-
-    def extract_at(self, vector: Value, lane: Value) -> Value:
-        """The lane of a number known at run time."""
-        return self._pure(element_type(vector.type), f"extractelement {vector}, {lane}")
+        number = i32(lane) if isinstance(lane, int) else lane
+        return self._pure(element_type(vector.type), f"extractelement {vector}, {number}")
 
     def shuffle(self, a: Value, b: Value, lanes: Sequence[int | None]) -> Value:
         """A vector of lanes by their numbers in `a` and, counted on, `b`; None for any value."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from minitvm.codegen import dltensor
 from minitvm.codegen.accesses import address, pointer_of, strides_of
 from minitvm.codegen.calls import name_called
@@ -22,27 +20,21 @@ from minitvm.tir.expr import Buffer, PrimExpr
 CALL_GLOBAL = "minitvm_call_global"
 
 
-def emit_packed(emitter: Emitter, node: e.Call, fail_unless: Callable[[Value, int], None]) -> Value:
-    """The call, and its result, a number of the node's dtype or a handle; `fail_unless(holds,
-    status)` ends the function with `status` unless `holds`."""
-    text, convert = emitter.text, emitter.conversions.cast
-    if node.dtype.is_handle:
-        bits = run_packed(emitter, node, fail_unless)
+def emit_packed(emitter: Emitter, node: e.Call) -> Value:
+    """The call, and its result, a number of the node's dtype or a handle."""
+    text, dtype = emitter.text, node.dtype
+    bits = run_packed(emitter, node, ArgTypeCode.NULL if dtype.is_handle else ~dtype_word(dtype))
+    if dtype.is_handle:
         return text.convert("inttoptr", bits, "ptr")
-    bits = run_packed(emitter, node, fail_unless, ~dtype_word(node.dtype))
-    if node.dtype.is_float:
-        return convert(text.convert("bitcast", bits, "double"), FLOAT64, node.dtype)
-    return convert(bits, INT64, node.dtype)
+    if dtype.is_float:
+        double = text.convert("bitcast", bits, "double")
+        return emitter.conversions.cast(double, FLOAT64, dtype)
+    return emitter.conversions.cast(bits, INT64, dtype)
 
 
-def run_packed(
-    emitter: Emitter,
-    node: e.Call,
-    fail_unless: Callable[[Value, int], None],
-    asked: int = ArgTypeCode.NULL,
-) -> Value:
+def run_packed(emitter: Emitter, node: e.Call, asked: int = ArgTypeCode.NULL) -> Value:
     """The call, and the 8 bytes of its result. `asked` is what ``call_global`` finds as the
-    result's type code."""
+    result's type code. Where the call fails, the function ends with -1."""
     name, text = name_called(node), emitter.text
     arguments = node.args[1:]
     values = text.alloca("i64", max(1, len(arguments)))
@@ -57,7 +49,8 @@ def run_packed(
     passed = [text.module.string(name), values, codes, i32(len(arguments)), result, result_code]
     status = text.call_external(CALL_GLOBAL, "i32", passed)
     text.forget()  # it may have written what was read before
-    fail_unless(text.icmp("eq", status, i32(0)), -1)
+    assert emitter.fail_unless is not None
+    emitter.fail_unless(text.icmp("eq", status, i32(0)), -1)
     return text.load("i64", result, 8)
 
 

@@ -8,7 +8,6 @@ touches Python, so that it can run without the GIL and on any thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, final
 
 from minitvm.codegen.accesses import emit_store
@@ -81,11 +80,9 @@ class StatementEmitter:
             The tasks, where the function is one of them.
         """
         self.text = text
-        calls: dict[str, Callable[[Emitter, e.Call], Value]] = {
-            "call_packed": partial(emit_packed, fail_unless=self.fail_unless),
-            "checked": self._emit_checked,
-        }
+        calls = {"call_packed": emit_packed, "checked": self._emit_checked}
         self.expressions = expression_emitter(text, options, calls)
+        self.expressions.fail_unless = self.fail_unless
         self.assertions: list[Assertion] = [] if assertions is None else assertions
         self._failure = failure
         self._options = options
@@ -147,7 +144,7 @@ class StatementEmitter:
 
     def _emit_evaluate(self, node: s.Evaluate) -> None:
         if isinstance(node.value, e.Call) and node.value.op == "call_packed":
-            run_packed(self.expressions, node.value, self.fail_unless)  # whatever it returns
+            run_packed(self.expressions, node.value)  # whatever it returns
         else:
             self.expressions.emit(node.value)
 
