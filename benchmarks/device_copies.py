@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from benchmarks.measure import OURS, Row, Settings, calls, interleaved
-from minitvm.runtime.device import Device, DeviceType
+from minitvm.runtime.device import Device
 from minitvm.runtime.device_api.ext_dev import ExtDev
+from minitvm.runtime.device_type import DeviceType
 
 _SIZE = 64_000_000
 _LEAST = 0.95  # of memcpy's bandwidth

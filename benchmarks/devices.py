@@ -15,6 +15,7 @@ from benchmarks import peers
 from benchmarks.measure import OURS, Row, Settings, Timer, interleaved, statement
 from minitvm.runtime.device_api.allocator import cpu_allocator
 from minitvm.runtime.native import NativeCode
+from minitvm.runtime.native_text import native_text
 
 _SIZES = {"64 B": 64, "4 KB": 4 << 10, "256 KB": 256 << 10, "16 MB": 16 << 20, "64 MB": 64 << 20}
 _NATIVE = "allocated and freed by compiled code; the target is the fastest of the others"
@@ -119,7 +120,7 @@ def _pairs(allocate: int, free: int, size: int, step: int) -> Timer:
 
 @cache
 def _loop() -> Callable[..., int]:
-    code = NativeCode(_PAIRS, {}, ctypes.pythonapi)
+    code = NativeCode(native_text(_PAIRS))
     words = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
     loop: Callable[..., int] = ctypes.CFUNCTYPE(ctypes.c_int64, *words)(code.function("pairs"))
     return loop

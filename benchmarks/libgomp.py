@@ -6,8 +6,10 @@ import ctypes
 from collections.abc import Callable
 
 from minitvm.runtime.native import NativeCode
+from minitvm.runtime.native_text import native_text
 
 _REGIONS = r"""
+declare void @GOMP_parallel(ptr, ptr, i32, i32)
 define internal void @nothing(ptr %data) {
   ret void
 }
@@ -26,7 +28,6 @@ leave:
   ret void
 }
 """
-_GOMP = {"GOMP_parallel": "void (ptr, ptr, i32, i32)"}
 
 
 def regions() -> tuple[Callable[[int], None] | None, str]:
@@ -35,5 +36,5 @@ def regions() -> tuple[Callable[[int], None] | None, str]:
         library = ctypes.CDLL("libgomp.so.1")  # torch's own copy, where that is loaded
     except OSError as error:
         return None, f"not found ({error})"
-    code = NativeCode(_REGIONS, _GOMP, library)
+    code = NativeCode(native_text(_REGIONS), library)
     return ctypes.CFUNCTYPE(None, ctypes.c_int64)(code.function("regions")), ""

@@ -21,7 +21,7 @@ from minitvm.codegen.emitter import Emitter
 from minitvm.codegen.llvm_text import NULL, FunctionText, Value, i32, i64, integer
 from minitvm.lowering.lower import PREPACKED
 from minitvm.runtime.arrangement import ASKS_FOR_VARIANT
-from minitvm.runtime.device import DEVICE_TYPES
+from minitvm.runtime.device_type import DEVICE_TYPES
 from minitvm.runtime.dlpack import dtype_word
 from minitvm.runtime.dtype import FLOAT64, INT64, DType
 from minitvm.runtime.values import ArgTypeCode

@@ -19,7 +19,7 @@ from minitvm.codegen.dltensor import Tensor, load_field
 from minitvm.codegen.llvm_text import NULL, FunctionText, ModuleText, Value, i32, i64
 from minitvm.codegen.overlap import emit_overlap_check, table_of
 from minitvm.runtime.arrangement import ASKS_FOR_VARIANT, ASKS_TO_CHECK, NEEDS_VARIANT
-from minitvm.runtime.device import DEVICE_TYPES
+from minitvm.runtime.device_type import DEVICE_TYPES
 from minitvm.runtime.dtype import CODE_NAMES, TypeCode
 from minitvm.runtime.record import record
 from minitvm.runtime.values import ArgTypeCode

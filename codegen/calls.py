@@ -9,20 +9,24 @@ from minitvm.codegen.conversion import memory_type, register_type
 from minitvm.codegen.emitter import Emitter
 from minitvm.codegen.llvm_intrinsics import check_intrinsic
 from minitvm.codegen.llvm_text import NULL, Value, i32, i64, integer, lanes_of
-from minitvm.codegen.vector_folds import emit_fold
+from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
 from minitvm.te.intrinsics.dot_product import DOT_PRODUCTS
 from minitvm.te.intrinsics.matrix_product import MATRIX_PRODUCTS
 from minitvm.tir import expr as e
 from minitvm.tir.expr import PrimExpr
 from minitvm.tir.functor import walk_once
-from minitvm.tir.scalars import INTRINSICS, VECTOR_FOLDS
+from minitvm.tir.intrinsics import INTRINSICS, VECTOR_FOLDS
 
 # What the intrinsics of tensor intrinsics need of a target: without it LLVM ends the process.
 _FEATURES = {each.llvm: each.features for each in (*DOT_PRODUCTS, *MATRIX_PRODUCTS)}
 _AMX = frozenset({"amx-tile"})
 _TILE = "<256 x i32>"  # a tile of AMX
 _OF_TARGETS = ("llvm.x86.", "llvm.aarch64.")  # how the names of their own intrinsics begin
+# How vectors are folded to one value, by the names of VECTOR_FOLDS.
+_OF_FLOATS = {"vector_reduce_add": "fadd", "vector_reduce_mul": "fmul"}
+_FLOAT_EXTREMA = {"vector_reduce_min": "minimum", "vector_reduce_max": "maximum"}
+_BITWISE = {"vector_reduce_and": "and", "vector_reduce_or": "or", "vector_reduce_xor": "xor"}
 _CALLS_OUT = ("call_packed", "call_extern", "call_llvm_intrin", "tvm_access_ptr", "prefetch")
 _CHEAP = (e.Var, e.IntImm, e.FloatImm, e.Add, e.Sub, e.Mul, e.Min, e.Max, e.Cast, e.EQ, e.NE, e.LT,
           e.LE, e.GT, e.GE, e.And, e.Or, e.Not, e.Broadcast, e.Ramp)  # fmt: skip
@@ -99,6 +103,41 @@ def _emit_shuffle(emitter: Emitter, node: e.Call) -> Value:
     a, b, *lanes = node.args
     order = [e.const_int(each) for each in lanes]
     return emitter.text.shuffle(emitter.emit(a), emitter.emit(b), order)
+
+
+def _emit_fold(emitter: Emitter, node: e.Call) -> Value:
+    """The lanes of a vector, folded into a value of the node's dtype. Where floating point is
+    strict, sums and products of floats are taken in the order of the lanes."""
+    name, dtype, text = node.op, node.dtype, emitter.text
+    start, vector = map(emitter.emit, node.args)
+
+    def folded(operation: str, *values: Value, flags: str = "") -> Value:
+        return text.intrinsic(f"vector.reduce.{operation}", start.type, *values, flags=flags)
+
+    if name in _BITWISE:
+        return text.binary(_BITWISE[name], start, folded(_BITWISE[name], vector))
+    if not dtype.is_float:
+        each = folded(_integer_fold(name, dtype), vector)
+        return emitter.integers.binary(VECTOR_FOLDS[name], dtype, start, each)
+    if name in _FLOAT_EXTREMA:
+        operation = _FLOAT_EXTREMA[name]
+        extremum = folded(f"f{operation}", vector, flags="nsz")
+        return text.intrinsic(operation, start.type, start, extremum, flags="nsz")
+    if dtype.bits != 16:
+        flags = "" if emitter.strict else "reassoc"
+        return folded(_OF_FLOATS[name], start, vector, flags=flags)
+    for lane in range(lanes_of(vector.type)):  # 16-bit types are rounded after each step
+        start = text.binary(_OF_FLOATS[name], start, text.extract(vector, lane))
+        start = emitter.conversions.round(start, dtype)
+    return start
+
+
+def _integer_fold(name: str, dtype: DType) -> str:
+    if name not in _FLOAT_EXTREMA:
+        return VECTOR_FOLDS[name].lower()
+    if dtype.is_bool:
+        return "and" if name == "vector_reduce_min" else "or"
+    return ("s" if dtype.is_int else "u") + VECTOR_FOLDS[name].lower()
 
 
 # -- memory --
@@ -202,5 +241,5 @@ CALLS: dict[str, Callable[[Emitter, e.Call], Value]] = {
     "call_extern": _emit_extern,
     "vector_extract": _emit_extract,
     "vector_shuffle": _emit_shuffle,
-    **dict.fromkeys(VECTOR_FOLDS, emit_fold),
+    **dict.fromkeys(VECTOR_FOLDS, _emit_fold),
 }

@@ -18,7 +18,7 @@ from fractions import Fraction
 from typing import final
 
 from minitvm.codegen.lanes import Lanes
-from minitvm.codegen.llvm_text import FunctionText, Value, element_type, lanes_of
+from minitvm.codegen.llvm_text import FunctionText, Value, lanes_of
 from minitvm.runtime.dtype import FLOAT32
 from minitvm.runtime.record import record
 from minitvm.tir.scalars import round_float
@@ -139,7 +139,7 @@ class ElementaryFunctions:
     ) -> None:
         self._text = text
         self._libm = libm
-        self.table: dict[str, Callable[[Lanes], Lanes]] = {
+        self.table: dict[str, Callable[..., Lanes]] = {
             **{name: self._exponential(log) for name, log in _EXPONENTIAL.items()},
             **{name: self._logarithm(log) for name, log in _LOGARITHM.items()},
             "log1p": self._log1p,
@@ -148,16 +148,12 @@ class ElementaryFunctions:
             "erf": self._erf,
             "sin": lambda x: self._unless_far("sin", x, self._sin(x)),
             "cos": lambda x: self._unless_far("cos", x, self._cos(x)),
+            "power": self._power,
         }
-
-    def knows(self, name: str, type: str) -> bool:
-        """Whether a function is among them, for arguments of an LLVM type."""
-        return name in self.table or (name == "power" and element_type(type) == "float")
 
     def emit(self, name: str, *args: Value) -> Value:
         """A function on all lanes."""
-        lanes = [Lanes(self._text, arg) for arg in args]
-        return self._power(*lanes).value if name == "power" else self.table[name](*lanes).value
+        return self.table[name](*[Lanes(self._text, arg) for arg in args]).value
 
     # -- powers: b**x = 2**n * b**r, with n the nearest integer to x * log2(b) --
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from minitvm.codegen.llvm_text import FunctionText, Value, element_type, integer, lanes_of, poison
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import InternalError
+from minitvm.tir.intrinsics import INTRINSICS, Domain
 
 
 class Integers:
@@ -18,7 +19,7 @@ class Integers:
 
     def __init__(self, text: FunctionText) -> None:
         self._text = text
-        self._intrinsics: dict[str, Callable[[DType, list[Value]], Value]] = {
+        self.own: dict[str, Callable[[DType, list[Value]], Value]] = {
             "bitwise_and": lambda dtype, args: text.binary("and", args[0], args[1]),
             "bitwise_or": lambda dtype, args: text.binary("or", args[0], args[1]),
             "bitwise_xor": lambda dtype, args: text.binary("xor", args[0], args[1]),
@@ -31,12 +32,7 @@ class Integers:
             "clz": self._clz,
             "fabs": self._abs,
             "power": self._power,
-            "isnan": lambda dtype, args: self._constant(args[0], False),
-            "isinf": lambda dtype, args: self._constant(args[0], False),
-            "isfinite": lambda dtype, args: self._constant(args[0], True),
         }
-        for name in ("floor", "ceil", "trunc", "round", "nearbyint"):
-            self._intrinsics[name] = lambda dtype, args: args[0]
 
     def binary(self, name: str, dtype: DType, a: Value, b: Value) -> Value:
         """The node `name` (``Add``, ``FloorDiv``...) on two integers of type `dtype`."""
@@ -52,10 +48,15 @@ class Integers:
         return self._floor(name, b, quotient, remainder)
 
     def intrinsic(self, name: str, dtype: DType, args: list[Value]) -> Value:
-        """An intrinsic of :data:`minitvm.tir.scalars.INTRINSICS` on integers."""
-        if name not in self._intrinsics:
+        """An intrinsic of :data:`minitvm.tir.intrinsics.INTRINSICS` on integers."""
+        known = INTRINSICS[name]
+        if known.domain is Domain.ROUNDED:
+            return args[0]
+        if known.domain is Domain.TESTED:
+            return self._constant(args[0], bool(known.meaning(dtype, 0)))
+        if name not in self.own:
             raise InternalError(f"intrinsic {name!r} of {dtype} has no lowering")
-        return self._intrinsics[name](dtype, args)
+        return self.own[name](dtype, args)
 
     def _constant(self, x: Value, value: bool) -> Value:
         lanes = lanes_of(x.type)

@@ -21,6 +21,7 @@ from minitvm.runtime.host import host
 from minitvm.runtime.native import increment_reference
 from minitvm.runtime.object_code import (
     LoadedCode,
+    by_table,
     host_machine,
     native_object,
     optimise,
@@ -50,7 +51,7 @@ def _link(module: Any, imports: Sequence[str]) -> None:
     """
     for each in imports:
         try:
-            other = llvm.parse_assembly(each)
+            other = llvm.parse_assembly(by_table(each))
             other.verify()
             other.triple, other.data_layout = module.triple, module.data_layout
             module.link_in(other)

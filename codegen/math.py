@@ -1,4 +1,4 @@
-"""The intrinsics of :data:`minitvm.tir.scalars.INTRINSICS`, on scalars and lane by lane on vectors.
+"""The functions of numbers (:mod:`minitvm.tir.intrinsics`), on scalars and lane by lane on vectors.
 
 What LLVM does itself it is asked to do; the functions that programs spend time in are our own
 (:mod:`elementary`), unless floating point is strict or the target has no fused multiply-add; the
@@ -26,24 +26,7 @@ from minitvm.codegen.llvm_text import (
 from minitvm.codegen.options import CodegenOptions
 from minitvm.runtime.dtype import FLOAT32, FLOAT64, DType
 from minitvm.runtime.errors import InternalError
-
-# LLVM intrinsics of one float, by the name of ours.
-_LLVM_UNARY = {
-    "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "round",
-    "nearbyint": "roundeven", "fabs": "fabs",
-}  # fmt: skip
-# C library functions by the name of ours; "f" is appended for float32.
-_LIBM = {
-    "exp": "exp", "exp2": "exp2", "log": "log", "log2": "log2", "log10": "log10", "log1p": "log1p",
-    "sin": "sin", "cos": "cos", "tan": "tan", "asin": "asin", "acos": "acos", "atan": "atan",
-    "sinh": "sinh", "cosh": "cosh", "tanh": "tanh", "asinh": "asinh", "acosh": "acosh",
-    "atanh": "atanh", "erf": "erf", "atan2": "atan2", "hypot": "hypot", "fmod": "fmod",
-    "power": "pow",
-}  # fmt: skip
-_ROUNDS_NOTHING = {"floor", "ceil", "trunc", "round", "nearbyint", "fabs", "copysign", "nextafter"}
-LIBM_SYMBOLS = frozenset(
-    name + suffix for name in (*_LIBM.values(), "ldexp") for suffix in ("", "f")
-)
+from minitvm.tir.intrinsics import INTRINSICS, Intrinsic
 
 
 class MathFunctions:
@@ -57,15 +40,14 @@ class MathFunctions:
         options: CodegenOptions,
     ) -> None:
         self._text = text
-        self._elementary = ElementaryFunctions(text, call_libm)
+        self.elementary = ElementaryFunctions(text, call_libm)
         self._has_elementary = not options.strict and options.target.has_fused_multiply_add
         self._conversions = conversions
         self._integers = integers
-        self._special: dict[str, Callable[[DType, list[Value]], Value]] = {
+        self.own: dict[str, Callable[[DType, list[Value]], Value]] = {
             "exp10": self._exp10,
             "rsqrt": self._rsqrt,
             "sigmoid": self._sigmoid,
-            "copysign": self._copysign,
             "nextafter": self._nextafter,
             "ldexp": self._ldexp,
             "isnan": lambda dtype, args: self._text.fcmp("uno", args[0], args[0]),
@@ -77,21 +59,20 @@ class MathFunctions:
         """Intrinsic `name` on arguments of which the first has type `dtype`."""
         if not dtype.is_float:
             return self._integers.intrinsic(name, dtype, args)
-        result = self._float(name, dtype, args)
-        if name in _ROUNDS_NOTHING or element_type(result.type) == "i1":
-            return result
-        return self._conversions.round(result, dtype)
+        known = INTRINSICS[name]
+        result = self._float(known, dtype, args)
+        return self._conversions.round(result, dtype) if known.ulps else result
 
-    def _float(self, name: str, dtype: DType, args: list[Value]) -> Value:
-        if self._has_elementary and self._elementary.knows(name, args[0].type):
-            return self._elementary.emit(name, *args)
-        if name in _LLVM_UNARY:
-            return self._text.intrinsic(_LLVM_UNARY[name], args[0].type, args[0])
-        if name in _LIBM:
-            return call_libm(self._text, _LIBM[name], *args)
-        if name in self._special:
-            return self._special[name](dtype, args)
-        raise InternalError(f"intrinsic {name!r} of {dtype} has no lowering")
+    def _float(self, known: Intrinsic, dtype: DType, args: list[Value]) -> Value:
+        if self._has_elementary and max(dtype.bits, 32) in known.polynomial:
+            return self.elementary.emit(known.name, *args)
+        if known.composed:
+            return self.own[known.name](dtype, args)
+        if known.llvm:
+            return self._text.intrinsic(known.llvm, args[0].type, *args)
+        if known.libm:
+            return call_libm(self._text, known.libm, *args)
+        raise InternalError(f"intrinsic {known.name!r} of {dtype} has no lowering")
 
     def _exp10(self, dtype: DType, args: list[Value]) -> Value:
         """``pow(10, x)``, which every C library has and which is as exact as its ``pow``."""
@@ -111,9 +92,6 @@ class MathFunctions:
         is_negative = self._text.fcmp("olt", x, floating(x.type, 0.0))
         numerator = self._text.select(is_negative, power, one)
         return self._text.binary("fdiv", numerator, self._text.binary("fadd", one, power))
-
-    def _copysign(self, dtype: DType, args: list[Value]) -> Value:
-        return self._text.intrinsic("copysign", args[0].type, *args)
 
     def _compare_with_infinity(self, predicate: str, x: Value) -> Value:
         magnitude = self._text.intrinsic("fabs", x.type, x)

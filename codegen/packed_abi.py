@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from minitvm.arith.written_buffers import written_parameters
+from minitvm.arith.effects import written_parameters
 from minitvm.codegen.accesses import strides_of
 from minitvm.codegen.argument_checks import (
     Checks,
@@ -36,7 +36,7 @@ from minitvm.codegen.options import CodegenOptions
 from minitvm.codegen.overlap import own_elements_apart, ranges_apart
 from minitvm.codegen.statement import Assertion, StatementEmitter
 from minitvm.runtime.arrangement import ASKS_TO_CHECK
-from minitvm.runtime.device import DEVICE_TYPES
+from minitvm.runtime.device_type import DEVICE_TYPES
 from minitvm.runtime.threads import MAX_FAILURE_VALUES
 from minitvm.runtime.values import ArgTypeCode
 from minitvm.tir import expr as e

@@ -7,7 +7,7 @@ from minitvm.codegen.accesses import address, pointer_of, strides_of
 from minitvm.codegen.calls import name_called
 from minitvm.codegen.emitter import Emitter
 from minitvm.codegen.llvm_text import NULL, Value, i32, i64
-from minitvm.runtime.device import DEVICE_TYPES
+from minitvm.runtime.device_type import DEVICE_TYPES
 from minitvm.runtime.dlpack import dtype_word
 from minitvm.runtime.dtype import FLOAT64, INT64
 from minitvm.runtime.errors import CompileError

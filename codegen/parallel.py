@@ -25,7 +25,7 @@ from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Buffer, PrimExpr, Var
 from minitvm.tir.functor import children, free_vars, walk_once
-from minitvm.tir.scalars import INTRINSICS
+from minitvm.tir.intrinsics import FUNCTIONS
 from minitvm.tir.stmt import ForKind, Stmt
 
 # int parallel_for(function, void* closure, int64_t limit, int64_t* failure)
@@ -80,7 +80,9 @@ def can_be_shared(node: Stmt) -> bool:
         if isinstance(each, Stmt):
             if not isinstance(each, _CONTROL):
                 return False
-        elif isinstance(each, e.BufferLoad) or (isinstance(each, e.Call) and not _is_pure(each)):
+        elif isinstance(each, e.BufferLoad) or (
+            isinstance(each, e.Call) and each.op not in FUNCTIONS
+        ):
             return False
         parts = (each.min, each.extent) if _is_parallel(each) else children(each)
         stack.extend(parts)
@@ -92,10 +94,6 @@ _CONTROL = (s.For, s.LetStmt, s.IfThenElse, s.SeqStmt, s.AssertStmt, s.AttrStmt,
 
 def _is_parallel(node: Stmt | PrimExpr) -> TypeGuard[s.For]:
     return isinstance(node, s.For) and node.kind == ForKind.PARALLEL
-
-
-def _is_pure(call: e.Call) -> bool:
-    return call.op in INTRINSICS or call.op in ("likely", "if_then_else")
 
 
 def share_of(

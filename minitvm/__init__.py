@@ -12,55 +12,65 @@
 array([2., 2., 2.], dtype=float32)
 """
 
-import importlib
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+import importlib as _importlib
+import sys as _sys
+import typing as _typing
+from pathlib import Path as _Path
 
-from minitvm import contrib, error, ir, nd, runtime, target, te, tir, transform
-from minitvm.auto_scheduler import auto_schedule
-from minitvm.driver.build import build
-from minitvm.driver.prepack import prepack
-from minitvm.ir import IRModule
-from minitvm.lowering.lower import lower
-from minitvm.runtime import (
-    CompileError,
-    DataType,
-    DataTypeCode,
-    Device,
-    DeviceError,
-    DeviceInterface,
-    DeviceMemoryError,
-    Event,
-    InternalError,
-    KernelError,
-    NDArray,
-    Stream,
-    TVMArgs,
-    TVMError,
-    TVMValue,
-    UnsupportedByDevice,
-    cpu,
-    device,
-    ext_dev,
-    from_dlpack,
-    get_global_func,
-    list_global_func_names,
-    num_threads,
-    register_device,
-    register_func,
-    remove_global_func,
-    set_num_threads,
-    unregister_device,
-)
-from minitvm.runtime.version import VERSION
-from minitvm.target import Target
+from minitvm import contrib as contrib
+from minitvm import error as error
+from minitvm import ir as ir
+from minitvm import nd as nd
+from minitvm import runtime as runtime
+from minitvm import target as target
+from minitvm import te as te
+from minitvm import tir as tir
+from minitvm import transform as transform
+from minitvm.auto_scheduler import auto_schedule as auto_schedule
+from minitvm.driver.build import build as build
+from minitvm.driver.prepack import prepack as prepack
+from minitvm.ir import IRModule as IRModule
+from minitvm.lowering.lower import lower as lower
+from minitvm.runtime import CompileError as CompileError
+from minitvm.runtime import DataType as DataType
+from minitvm.runtime import DataTypeCode as DataTypeCode
+from minitvm.runtime import Device as Device
+from minitvm.runtime import DeviceError as DeviceError
+from minitvm.runtime import DeviceInterface as DeviceInterface
+from minitvm.runtime import DeviceMemoryError as DeviceMemoryError
+from minitvm.runtime import Event as Event
+from minitvm.runtime import InternalError as InternalError
+from minitvm.runtime import KernelError as KernelError
+from minitvm.runtime import NDArray as NDArray
+from minitvm.runtime import Stream as Stream
+from minitvm.runtime import TVMArgs as TVMArgs
+from minitvm.runtime import TVMError as TVMError
+from minitvm.runtime import TVMValue as TVMValue
+from minitvm.runtime import UnsupportedByDevice as UnsupportedByDevice
+from minitvm.runtime import cpu as cpu
+from minitvm.runtime import device as device
+from minitvm.runtime import ext_dev as ext_dev
+from minitvm.runtime import from_dlpack as from_dlpack
+from minitvm.runtime import get_global_func as get_global_func
+from minitvm.runtime import list_global_func_names as list_global_func_names
+from minitvm.runtime import num_threads as num_threads
+from minitvm.runtime import register_device as register_device
+from minitvm.runtime import register_func as register_func
+from minitvm.runtime import remove_global_func as remove_global_func
+from minitvm.runtime import set_num_threads as set_num_threads
+from minitvm.runtime import unregister_device as unregister_device
+from minitvm.runtime.conversion import set_meaning as _set_meaning
+from minitvm.runtime.faces import hand_on as _hand_on
+from minitvm.runtime.version import VERSION as _VERSION
+from minitvm.target import Target as Target
 from minitvm.te import *  # noqa: F403  # the classic face: tvm.compute is te.compute
-from minitvm.te import __all__ as _te_names
-from minitvm.tir import Select, call_extern, call_llvm_intrin, call_packed
-from minitvm.tir.op import convert
+from minitvm.tir import Select as Select
+from minitvm.tir import call_extern as call_extern
+from minitvm.tir import call_llvm_intrin as call_llvm_intrin
+from minitvm.tir import call_packed as call_packed
+from minitvm.tir.op import convert as convert
 
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from minitvm.explanation.explain import explain as explain
     from minitvm.runtime.device_api.plugin import load_device_plugin as load_device_plugin
 
@@ -80,79 +90,30 @@ _FORMER = {
 for _room, _names in _FORMER.items():
     for _former in _names.split():
         _now = f"{_room}.{_former.split('.')[-1]}"
-        sys.modules[f"minitvm.{_former}"] = importlib.import_module(_now)
+        _sys.modules[f"minitvm.{_former}"] = _importlib.import_module(_now)
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> _typing.Any:
     """What few programs need is imported when it is asked for."""
     if name in _ON_DEMAND:
-        return getattr(importlib.import_module(_ON_DEMAND[name]), name)
-    if f"minitvm.{name}" in sys.modules:
-        return sys.modules[f"minitvm.{name}"]
+        return getattr(_importlib.import_module(_ON_DEMAND[name]), name)
+    if f"minitvm.{name}" in _sys.modules:
+        return _sys.modules[f"minitvm.{name}"]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+_set_meaning(convert)
 
 
 def get_include() -> str:
     """The folder for a C compiler's ``-I``, where ``minitvm/c_runtime_api.h`` is.
 
-    >>> (Path(get_include()) / "minitvm" / "c_runtime_api.h").is_file()
+    >>> (_Path(get_include()) / "minitvm" / "c_runtime_api.h").is_file()
     True
     """
-    return str(Path(__file__).parent / "include")
+    return str(_Path(__file__).parent / "include")
 
 
-__version__ = VERSION
-__all__ = [
-    *_te_names,
-    "CompileError",
-    "DataType",
-    "DataTypeCode",
-    "Device",
-    "DeviceError",
-    "DeviceInterface",
-    "DeviceMemoryError",
-    "Event",
-    "IRModule",
-    "InternalError",
-    "KernelError",
-    "NDArray",
-    "Select",
-    "Stream",
-    "TVMArgs",
-    "TVMError",
-    "TVMValue",
-    "Target",
-    "UnsupportedByDevice",
-    "auto_schedule",
-    "build",
-    "call_extern",
-    "call_llvm_intrin",
-    "call_packed",
-    "contrib",
-    "convert",
-    "cpu",
-    "device",
-    "error",
-    "explain",
-    "ext_dev",
-    "from_dlpack",
-    "get_global_func",
-    "get_include",
-    "ir",
-    "list_global_func_names",
-    "load_device_plugin",
-    "lower",
-    "nd",
-    "num_threads",
-    "prepack",
-    "register_device",
-    "register_func",
-    "remove_global_func",
-    "runtime",
-    "set_num_threads",
-    "target",
-    "te",
-    "tir",
-    "transform",
-    "unregister_device",
-]
+__version__ = _VERSION
+_MODULES = ("contrib", "error", "ir", "nd", "runtime", "target", "te", "tir", "transform")
+_hand_on(__name__, *_MODULES, *_ON_DEMAND)

@@ -1,13 +1,16 @@
 """What both IRs share, under the names of classic TVM: ``minitvm.ir``."""
 
-from typing import Any
+from typing import Any as _Any
 
-from minitvm.tir.expr import PrimExpr, Range
-from minitvm.tir.stmt import IRModule, PrimFunc
-from minitvm.tir.structural_equal import structural_equal
+from minitvm.runtime.faces import hand_on as _hand_on
+from minitvm.tir.expr import PrimExpr as PrimExpr
+from minitvm.tir.expr import Range as Range
+from minitvm.tir.stmt import IRModule as IRModule
+from minitvm.tir.stmt import PrimFunc as PrimFunc
+from minitvm.tir.structural_equal import structural_equal as structural_equal
 
 
-def assert_structural_equal(lhs: Any, rhs: Any, map_free_vars: bool = False) -> None:
+def assert_structural_equal(lhs: _Any, rhs: _Any, map_free_vars: bool = False) -> None:
     """Raises unless two programs are the same but for the names of their variables.
 
     Raises
@@ -23,11 +26,4 @@ def assert_structural_equal(lhs: Any, rhs: Any, map_free_vars: bool = False) -> 
         raise ValueError(f"expected equal programs, got\n{lhs}\nand\n{rhs}")
 
 
-__all__ = [
-    "IRModule",
-    "PrimExpr",
-    "PrimFunc",
-    "Range",
-    "assert_structural_equal",
-    "structural_equal",
-]
+_hand_on(__name__)

@@ -127,7 +127,7 @@ def arrangement_of(
     as they were declared.
 
     >>> import numpy as np
-    >>> from minitvm.runtime.ndarray import from_dlpack
+    >>> from minitvm.runtime import from_dlpack
     >>> x = np.zeros((4, 4), "float32")
     >>> arrays = [from_dlpack(a) for a in (x, x[0], x)]
     >>> tensors = {position: read_tensor(a.handle) for position, a in enumerate(arrays)}

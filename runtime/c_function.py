@@ -9,50 +9,17 @@ arrays, and turns an exception into the text that ``last_error`` gives.
 from __future__ import annotations
 
 import ctypes
-import re
-from functools import lru_cache
+from collections.abc import Mapping
 from typing import Any, final
 
-from minitvm.runtime.arrangement import ASKS_FOR_VARIANT, NEEDS_VARIANT
-from minitvm.runtime.heap_types import HEADER
-from minitvm.runtime.native import NativeCode, increment_reference
-from minitvm.runtime.values import ArgTypeCode
-
-_NEEDS = {
-    "PyBytes_AsString": "ptr (ptr)",
-    "PyErr_Clear": "void ()",
-    "PyErr_Fetch": "void (ptr, ptr, ptr)",
-    "PyErr_NormalizeException": "void (ptr, ptr, ptr)",
-    "PyErr_Occurred": "ptr ()",
-    "PyErr_Restore": "void (ptr, ptr, ptr)",
-    "PyGILState_Ensure": "i32 ()",
-    "PyGILState_Release": "void (i32)",
-    "PyLong_AsVoidPtr": "ptr (ptr)",
-    "PyObject_CallFunctionObjArgs": "ptr (ptr, ...)",
-    "PyObject_CallMethod": "ptr (ptr, ptr, ptr, ...)",
-    "PyTuple_Size": "i64 (ptr)",
-    "Py_DecRef": "void (ptr)",
-    "Py_IncRef": "void (ptr)",
-    "Py_IsInitialized": "i32 ()",
-    "free": "void (ptr)",
-    "malloc": "ptr (i64)",
-    "pthread_getspecific": "ptr (i64)",
-    "pthread_key_create": "i32 (ptr, ptr)",
-    "pthread_setspecific": "i32 (i64, ptr)",
-    "strlen": "i64 (ptr)",
-}
+from minitvm.runtime.call_path_text import CALL_WORDS, CALLS
+from minitvm.runtime.glue import RUNNING_CALL
+from minitvm.runtime.native import NativeCode, Once
+from minitvm.runtime.native_text import PENDING, STRUCTURES, native_text
 
 _TEXT = r"""
-; What a PackedFunc stores (packed_func._Stored): 0 the packed function, 1 its resource, 2 null or
-; the variants made so far, up to a null, 3 null or the tuple of the arguments' names, 5 whether
-; Python functions may be called.
-%PackedFunc = type { ptr, ptr, ptr, ptr, i64, i64 }
-
 ; ---- What Python fills in --------------------------------------------------------------------
 @describe = global ptr null    ; the text of an exception, as bytes
-@none = global ptr null
-@begin = global ptr null       ; begin_call and end_call of the glue
-@end = global ptr null
 
 ; ---- The error of each thread ------------------------------------------------------------------
 @key = internal global i64 0
@@ -77,8 +44,7 @@ define internal void @set_error(ptr %text) {
   %length = call i64 @strlen(ptr %text)
   %size = add i64 %length, 1
   %copy = call ptr @malloc(i64 %size)
-  %no.memory = icmp eq ptr %copy, null
-  br i1 %no.memory, label %leave, label %keep
+  br icmp eq ptr %copy, null, label %leave, label %keep
 keep:
   call void @llvm.memcpy.p0.p0.i64(ptr %copy, ptr %text, i64 %size, i1 false)
   %key = load i64, ptr @key
@@ -102,17 +68,13 @@ leave:
 define internal i1 @is_sound(ptr %packed, ptr %args, ptr %codes, i32 %count) {
 entry:
   %n = sext i32 %count to i64
-  %names.at = getelementptr %PackedFunc, ptr %packed, i32 0, i32 3
-  %names = load ptr, ptr %names.at
-  %counted = icmp ne ptr %names, null
-  br i1 %counted, label %compare, label %look
+  %names = load %PackedFunc.names, ptr %packed
+  br icmp ne ptr %names, null, label %compare, label %look
 compare:
   %expected = call i64 @PyTuple_Size(ptr %names)
-  %other = icmp ne i64 %expected, %n
-  br i1 %other, label %sound, label %look
+  br icmp ne i64 %expected, %n, label %sound, label %look
 look:
-  %positive = icmp sgt i32 %count, 0
-  br i1 %positive, label %tables, label %no.arguments
+  br icmp sgt i32 %count, 0, label %tables, label %no.arguments
 no.arguments:
   %none = icmp eq i32 %count, 0
   ret i1 %none
@@ -130,21 +92,17 @@ next:
 array:
   %tensor.at = getelementptr ptr, ptr %args, i64 %i
   %tensor = load ptr, ptr %tensor.at
-  %missing = icmp eq ptr %tensor, null
-  br i1 %missing, label %fine, label %dims
+  br icmp eq ptr %tensor, null, label %fine, label %dims
 dims:
-  %ndim.at = getelementptr i8, ptr %tensor, i64 16
-  %ndim = load i32, ptr %ndim.at
-  %shape.at = getelementptr i8, ptr %tensor, i64 24
-  %shape = load ptr, ptr %shape.at
+  %ndim = load %DLTensor.ndim, ptr %tensor
+  %shape = load %DLTensor.shape, ptr %tensor
   %scalar = icmp eq i32 %ndim, 0
   %shaped = icmp ne ptr %shape, null
   %there = or i1 %scalar, %shaped
   br i1 %there, label %fine, label %unsound
 fine:
   %i.next = add i64 %i, 1
-  %last = icmp eq i64 %i.next, %n
-  br i1 %last, label %sound, label %next
+  br icmp eq i64 %i.next, %n, label %sound, label %next
 sound:
   ret i1 true
 unsound:
@@ -156,90 +114,52 @@ unsound:
 define internal i32 @attempt(ptr %self, ptr %packed, ptr %args, ptr %codes, i32 %count, ptr %value,
                              ptr %code) {
 entry:
-  %function = load ptr, ptr %packed
-  %resource.at = getelementptr %PackedFunc, ptr %packed, i32 0, i32 1
-  %resource = load ptr, ptr %resource.at
-  %variants.at = getelementptr %PackedFunc, ptr %packed, i32 0, i32 2
-  %variants = load ptr, ptr %variants.at
   %sound = call i1 @is_sound(ptr %packed, ptr %args, ptr %codes, i32 %count)
-  br i1 %sound, label %choose, label %resolve
-choose:
-  %only = icmp eq ptr %variants, null
-  br i1 %only, label %run, label %try
-try:
-  %at = phi ptr [ %variants, %choose ], [ %at.next, %again ]
-  %variant = load ptr, ptr %at
-  %last = icmp eq ptr %variant, null
-  br i1 %last, label %resolve, label %ask
-ask:
-  store i32 ASKS, ptr %code
-  %asked = call i32 %variant(ptr %args, ptr %codes, i32 %count, ptr %value, ptr %code,
-                             ptr %resource)
-  %refused = icmp eq i32 %asked, VARIANT
-  br i1 %refused, label %again, label %leave
-again:
-  %at.next = getelementptr ptr, ptr %at, i64 1
-  br label %try
+  br i1 %sound, label %run, label %resolve
+run:
+  %status = call i32 @run(ptr %packed, ptr %args, ptr %codes, i32 %count, ptr %value, ptr %code)
+  br icmp eq i32 %status, VARIANT, label %resolve, label %leave
 resolve:
   %found = call ptr (ptr, ptr, ptr, ...) @PyObject_CallMethod(ptr %self, ptr @of_resolve,
       ptr @of_arguments, ptr %args, ptr %codes, i32 %count)
-  %nothing = icmp eq ptr %found, null
-  br i1 %nothing, label %leave, label %read
+  br icmp eq ptr %found, null, label %leave, label %read
 read:
-  %address = call ptr @PyLong_AsVoidPtr(ptr %found)
+  %chosen = call ptr @PyLong_AsVoidPtr(ptr %found)
   call void @Py_DecRef(ptr %found)
-  br label %run
-run:
-  %chosen = phi ptr [ %function, %choose ], [ %address, %read ]
   store i32 CODE_NULL, ptr %code
-  %run.status = call i32 %chosen(ptr %args, ptr %codes, i32 %count, ptr %value, ptr %code,
-                                 ptr %resource)
+  %resource = load %PackedFunc.resource, ptr %packed
+  %chosen.status = call i32 %chosen(ptr %args, ptr %codes, i32 %count, ptr %value, ptr %code,
+                                    ptr %resource)
   br label %leave
 leave:
-  %status = phi i32 [ %asked, %ask ], [ -1, %resolve ], [ %run.status, %run ]
-  ret i32 %status
+  %final = phi i32 [ %status, %run ], [ -1, %resolve ], [ %chosen.status, %read ]
+  ret i32 %final
 }
 
 ; As `attempt`, as a call of its own to the callbacks below it. A result that is a pointer would
 ; have no owner.
-define internal i32 @run(ptr %self, ptr %args, ptr %codes, i32 %count, ptr %value, ptr %code) {
+define internal i32 @run_alone(ptr %self, ptr %args, ptr %codes, i32 %count, ptr %value,
+                               ptr %code) {
 entry:
+  %outer = alloca ptr
   %packed = getelementptr i8, ptr %self, i64 HEADER
-  %foreign.at = getelementptr %PackedFunc, ptr %packed, i32 0, i32 5
-  %foreign = load i64, ptr %foreign.at
-  %is.foreign = icmp ne i64 %foreign, 0
-  br i1 %is.foreign, label %begin, label %go
-begin:
-  %begin.function = load ptr, ptr @begin
-  %none = load ptr, ptr @none
-  %begun = call ptr %begin.function(ptr %none)
-  %not.begun = icmp eq ptr %begun, null
-  br i1 %not.begun, label %fail, label %go
+  %begun = call i1 @begin(ptr %packed, ptr %outer)
+  br i1 %begun, label %go, label %fail
 go:
-  %outer = phi ptr [ null, %entry ], [ %begun, %begin ]
   %status = call i32 @attempt(ptr %self, ptr %packed, ptr %args, ptr %codes, i32 %count,
                               ptr %value, ptr %code)
-  %was.begun = icmp ne ptr %outer, null
-  br i1 %was.begun, label %end, label %look
-end:
-  %end.function = load ptr, ptr @end
-  call void %end.function(ptr %outer)
-  br label %look
-look:
-  %done = icmp eq i32 %status, 0
-  br i1 %done, label %result, label %failed
+  call void @end(ptr %outer)
+  br icmp eq i32 %status, 0, label %result, label %failed
 result:
   %kind = load i32, ptr %code
-  %plain = icmp ule i32 %kind, CODE_DEVICE
-  br i1 %plain, label %leave, label %refuse
+  br icmp ule i32 %kind, CODE_DEVICE, label %leave, label %refuse
 refuse:
   %refused = call ptr (ptr, ptr, ptr, ...) @PyObject_CallMethod(ptr %self, ptr @of_result,
       ptr @of_number, i32 %kind)
   br label %fail
 failed:
   %pending = call ptr @PyErr_Occurred()
-  %silent = icmp eq ptr %pending, null
-  br i1 %silent, label %explain, label %fail
+  br icmp eq ptr %pending, null, label %explain, label %fail
 explain:
   %explained = call ptr (ptr, ptr, ptr, ...) @PyObject_CallMethod(ptr %self, ptr @of_fail,
       ptr @of_number, i32 %status)
@@ -252,21 +172,20 @@ leave:
 
 ; The pending exception becomes the thread's text.
 define internal void @keep_error() {
-  %type = alloca ptr
-  %exception = alloca ptr
-  %traceback = alloca ptr
-  call void @PyErr_Fetch(ptr %type, ptr %exception, ptr %traceback)
-  call void @PyErr_NormalizeException(ptr %type, ptr %exception, ptr %traceback)
+  %pending = alloca %Pending
+  call void @set_aside(ptr %pending)
+  %value.at = getelementptr %Pending.value, ptr %pending
+  %traceback.at = getelementptr %Pending.traceback, ptr %pending
+  call void @PyErr_NormalizeException(ptr %pending, ptr %value.at, ptr %traceback.at)
   %describe = load ptr, ptr @describe
-  %error = load ptr, ptr %exception
+  %error = load ptr, ptr %value.at
   %text = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr %describe, ptr %error, ptr null)
-  %t = load ptr, ptr %type
-  call void @Py_DecRef(ptr %t)
+  %type = load %Pending.type, ptr %pending
+  call void @Py_DecRef(ptr %type)
   call void @Py_DecRef(ptr %error)
-  %b = load ptr, ptr %traceback
-  call void @Py_DecRef(ptr %b)
-  %failed = icmp eq ptr %text, null
-  br i1 %failed, label %unknown, label %known
+  %traceback = load ptr, ptr %traceback.at
+  call void @Py_DecRef(ptr %traceback)
+  br icmp eq ptr %text, null, label %unknown, label %known
 unknown:
   call void @PyErr_Clear()
   call void @set_error(ptr @nameless)
@@ -283,24 +202,20 @@ define i32 @call_from_c(ptr %args, ptr %codes, i32 %count, ptr %ret, ptr %ret_co
 entry:
   %value = alloca i64
   %code = alloca i32
-  %type = alloca ptr
-  %exception = alloca ptr
-  %traceback = alloca ptr
+  %pending = alloca %Pending
   store i64 0, ptr %value
   store i32 CODE_NULL, ptr %code
   %initialized = call i32 @Py_IsInitialized()
-  %finalized = icmp eq i32 %initialized, 0
-  br i1 %finalized, label %gone, label %take
+  br icmp eq i32 %initialized, 0, label %gone, label %take
 gone:
   call void @set_error(ptr @after_the_end)
   ret i32 -1
 take:
   %gil = call i32 @PyGILState_Ensure()
-  call void @PyErr_Fetch(ptr %type, ptr %exception, ptr %traceback)
+  call void @set_aside(ptr %pending)
   call void @Py_IncRef(ptr %self)
-  %status = call i32 @run(ptr %self, ptr %args, ptr %codes, i32 %count, ptr %value, ptr %code)
-  %failed = icmp ne i32 %status, 0
-  br i1 %failed, label %fail, label %leave
+  %status = call i32 @run_alone(ptr %self, ptr %args, ptr %codes, i32 %count, ptr %value, ptr %code)
+  br icmp ne i32 %status, 0, label %fail, label %leave
 fail:
   call void @keep_error()
   store i64 0, ptr %value
@@ -308,20 +223,15 @@ fail:
   br label %leave
 leave:
   call void @Py_DecRef(ptr %self)
-  %t = load ptr, ptr %type
-  %e = load ptr, ptr %exception
-  %b = load ptr, ptr %traceback
-  call void @PyErr_Restore(ptr %t, ptr %e, ptr %b)
+  call void @bring_back(ptr %pending)
   call void @PyGILState_Release(i32 %gil)
-  %no.value = icmp eq ptr %ret, null
-  br i1 %no.value, label %give.code, label %give.value
+  br icmp eq ptr %ret, null, label %give.code, label %give.value
 give.value:
   %v = load i64, ptr %value
   store i64 %v, ptr %ret
   br label %give.code
 give.code:
-  %no.code = icmp eq ptr %ret_code, null
-  br i1 %no.code, label %return, label %give
+  br icmp eq ptr %ret_code, null, label %return, label %give
 give:
   %c = load i32, ptr %code
   store i32 %c, ptr %ret_code
@@ -351,28 +261,23 @@ class CFunction(ctypes.Structure):
         ("last_error", ctypes.c_void_p),
     )
 
-    def __init__(self, function: Any, begin: int, end: int) -> None:
-        """Of a PackedFunc; `begin` and `end` are ``begin_call`` and ``end_call`` of the glue."""
-        code = _code(begin, end)
+    def __init__(self, function: Any, place_of_running_call: Mapping[str, object]) -> None:
+        """Of a PackedFunc; the place is as for ``CallPath.keep_running_call``."""
+        code = _code()
+        code.set_objects(**place_of_running_call)
         super().__init__(code.function("call_from_c"), id(function), code.function("last_error"))
         self.function = function
 
 
-@lru_cache(maxsize=1)
-def _code(begin: int, end: int) -> NativeCode:
-    words = {
-        "ASKS": ASKS_FOR_VARIANT,
-        "HEADER": HEADER,
-        "VARIANT": NEEDS_VARIANT,
-        **{f"CODE_{code.name}": int(code) for code in ArgTypeCode},
-    }
-    text = re.sub(r"\b[A-Z][A-Z_]+\b", lambda word: str(words.get(word[0], word[0])), _TEXT)
-    code = NativeCode(text, _NEEDS, ctypes.pythonapi)
-    for name, value in (("describe", _describe), ("none", None)):
-        increment_reference(value)
-        ctypes.c_void_p.from_address(code.data(name)).value = id(value)
-    for name, address in (("begin", begin), ("end", end)):
-        ctypes.c_void_p.from_address(code.data(name)).value = address
+def c_function_text() -> str:
+    """The LLVM IR of calls by C code."""
+    return native_text(STRUCTURES + PENDING + RUNNING_CALL + CALLS + _TEXT, CALL_WORDS)
+
+
+@Once
+def _code() -> NativeCode:
+    code = NativeCode(c_function_text())
+    code.set_objects(describe=_describe, none=None)
     if ctypes.PYFUNCTYPE(ctypes.c_int)(code.function("open_errors"))():
         raise MemoryError("c_function: expected a key for the errors of threads, got none")
     return code

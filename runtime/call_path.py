@@ -19,7 +19,6 @@ import minitvm.runtime.foreign as foreign
 from minitvm.runtime.call_path_text import (
     DTYPE_NUMBERS,
     MOST_ROUTES,
-    PYTHON_API,
     Route,
     call_path_text,
 )
@@ -28,14 +27,14 @@ from minitvm.runtime.dlpack import VERSION, DLDevice, raw_dtype
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.frameworks import is_immutable
 from minitvm.runtime.heap_types import function
-from minitvm.runtime.native import NativeCode, glue, increment_reference
+from minitvm.runtime.native import NativeCode, Once
 from minitvm.runtime.ndarray import NDArray
 from minitvm.runtime.values import ArgTypeCode
 
 _MOST_CONSTANTS = 256
 
 
-class _Row(ctypes.Structure):
+class Row(ctypes.Structure):
     """A route, as the compiled code has it."""
 
     _fields_ = (
@@ -52,47 +51,44 @@ class CallPath:
     """The compiled call path, and its tables."""
 
     def __init__(self, type_offset: int) -> None:
-        code = NativeCode(call_path_text(type_offset), PYTHON_API, ctypes.pythonapi)
+        code = NativeCode(call_path_text(type_offset))
         self.entries = {name: code.function(name) for name in ("call", "call_entry")}
         self._code = code
-        self._rows = (_Row * MOST_ROUTES).from_address(code.data("routes"))
+        self._rows = (Row * MOST_ROUTES).from_address(code.data("routes"))
         self._types: list[type] = []  # of the rows, which keeps them alive
         self._met: weakref.WeakSet[type] = weakref.WeakSet()
         self._constants: dict[object, int] = {}
         self.torch_fields = (ctypes.c_int64 * 3).from_address(code.data("torch_fields"))
         self._dtypes = (ctypes.c_int32 * DTYPE_NUMBERS).from_address(code.data("dtypes"))
-        self._point("constants", self._constants)
-        self._point("none", None)
-        self._point("true", True)
-        self._point("exception", Exception)
-        self._point("attribute_error", AttributeError)
-        for name in ("call_slowly", "fail", "take"):
-            self._point(name, sys.intern(f"_{name}"))
-        for name in ("requires_grad", "is_neg", "is_conj"):
-            self._point(name, sys.intern(name))
-        self._point("current_level", sys.intern("_current_level"))
+        code.set_objects(
+            constants=self._constants,
+            none=None,
+            true=True,
+            exception=Exception,
+            attribute_error=AttributeError,
+            call_slowly=sys.intern("_call_slowly"),
+            fail=sys.intern("_fail"),
+            take=sys.intern("_take"),
+            requires_grad=sys.intern("requires_grad"),
+            is_neg=sys.intern("is_neg"),
+            is_conj=sys.intern("is_conj"),
+            current_level=sys.intern("_current_level"),
+        )
         self._add_own_routes()
 
-    def bracket(self, begin: int, end: int) -> None:
-        """Has ``begin_call`` and ``end_call`` of the glue, at these addresses, called around each
-        function that may call Python code."""
-        ctypes.c_void_p.from_address(self._code.data("begin")).value = begin
-        ctypes.c_void_p.from_address(self._code.data("end")).value = end
+    def keep_running_call(self, **place: object) -> None:
+        """Where the running call is noted: ``thread``, and its attribute's name, ``running``."""
+        self._code.set_objects(**place)
 
     def importer(self, array_of: int) -> Any:
         """A function of an array: an NDArray of its memory, made by the function ``array_of`` of
         our exchange API, or None, for Python code to make one."""
-        self._point("dlpack", sys.intern("__dlpack__"))
-        self._point("version", VERSION)
-        self._point("keywords", (sys.intern("max_version"),))
-        native = glue()
-        addresses = {
-            "array_of": array_of,
-            "name_unused": native.name_versioned,
-            "name_used": native.name_used_versioned,
-        }
-        for name, address in addresses.items():
-            ctypes.c_void_p.from_address(self._code.data(name)).value = address
+        self._code.set_objects(
+            dlpack=sys.intern("__dlpack__"),
+            version=VERSION,
+            keywords=(sys.intern("max_version"),),
+        )
+        self._code.set_address("array_of", array_of)
         return function("from_dlpack", self._code.function("import"))
 
     def add_route(
@@ -101,7 +97,7 @@ class CallPath:
         """Arguments whose type is exactly `kind` go by `route` from now on."""
         if len(self._types) + 1 < MOST_ROUTES:  # the last row ends the table
             self._types.append(kind)
-            self._rows[len(self._types) - 1] = _Row(id(kind), route, code, function, managed)
+            self._rows[len(self._types) - 1] = Row(id(kind), route, code, function, managed)
 
     def add_own(self, kind: type, code: ArgTypeCode) -> None:
         """Arguments of one of our own types cross under its type code."""
@@ -157,11 +153,11 @@ class CallPath:
                 kind, Route.EXCHANGE, function=functions.tensor, managed=functions.managed
             )
         elif kind in (torch.Tensor, torch.nn.Parameter):  # others may mean anything
-            self._point("forward_ad", torch.autograd.forward_ad)
-            self._point("is_grad_enabled", torch.is_grad_enabled)
+            self._code.set_objects(
+                forward_ad=torch.autograd.forward_ad, is_grad_enabled=torch.is_grad_enabled
+            )
             self._learn_torch(torch)
-            managed = ctypes.c_void_p.from_address(self._code.data("torch_managed"))
-            managed.value = functions.managed
+            self._code.set_address("torch_managed", functions.managed)
             self.add_route(kind, Route.TORCH, function=functions.tensor)
 
     def _learn_torch(self, torch: Any) -> None:
@@ -172,11 +168,6 @@ class CallPath:
         plain[:] = [found.plain, found.inference]
         self.torch_fields[:] = [found.tensor, found.keys, found.autograd]
 
-    def _point(self, name: str, value: object) -> None:
-        """Gives compiled code an object, for as long as the process lives."""
-        increment_reference(value)
-        ctypes.c_void_p.from_address(self._code.data(name)).value = id(value)
-
 
 def _constant(value: DType | Device) -> int:
     """A DLDataType or DLDevice as an integer of its bytes."""
@@ -185,19 +176,10 @@ def _constant(value: DType | Device) -> int:
     return int.from_bytes(bytes(raw_dtype(value)), sys.byteorder)
 
 
-_path: dict[str, CallPath | None] = {}
-
-
+@Once
 def call_path() -> CallPath | None:
     """The compiled call path of this process, made on the first call; None where objects don't
     look as expected, or are changed by several threads at once (free-threaded Python)."""
-    if "path" not in _path:
-        # Without a lock, which a fork could leave locked: the first one is everybody's.
-        _path.setdefault("path", _make())
-    return _path["path"]
-
-
-def _make() -> CallPath | None:
     offset = foreign.type_offset()
     if offset is None or sysconfig.get_config_var("Py_GIL_DISABLED"):
         return None

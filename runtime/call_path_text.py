@@ -9,13 +9,15 @@ gives the same results, and all messages about arguments that can't be converted
 
 from __future__ import annotations
 
-import re
+import ctypes
 import sys
 from enum import IntEnum
 
 import minitvm.runtime.foreign as foreign
 from minitvm.runtime.arrangement import ASKS_FOR_VARIANT, NEEDS_VARIANT
+from minitvm.runtime.glue import RUNNING_CALL
 from minitvm.runtime.heap_types import HEADER
+from minitvm.runtime.native_text import NAMES, PENDING, STRUCTURES, native_text
 from minitvm.runtime.values import ArgTypeCode
 
 _MOST_ARGUMENTS = 24  # of a call that takes this path, and the fields of its frame
@@ -23,36 +25,19 @@ _MOST_STRIDES = 128
 MOST_ROUTES = 32
 DTYPE_NUMBERS = 1024  # numpy's dtypes; those that libraries add begin at 256
 
-PYTHON_API = {
-    "PyBuffer_Release": "void (ptr)",
-    "PyBytes_AsStringAndSize": "i32 (ptr, ptr, ptr)",
-    "PyCapsule_GetPointer": "ptr (ptr, ptr)",
-    "PyCapsule_IsValid": "i32 (ptr, ptr)",
-    "PyCapsule_SetName": "i32 (ptr, ptr)",
-    "PyDict_GetItemWithError": "ptr (ptr, ptr)",
-    "PyErr_Clear": "void ()",
-    "PyErr_ExceptionMatches": "i32 (ptr)",
-    "PyErr_NoMemory": "ptr ()",
-    "PyErr_Occurred": "ptr ()",
-    "PyFloat_AsDouble": "double (ptr)",
-    "PyFloat_FromDouble": "ptr (double)",
-    "PyLong_AsLongLong": "i64 (ptr)",
-    "PyLong_AsLongLongAndOverflow": "i64 (ptr, ptr)",
-    "PyLong_FromLongLong": "ptr (i64)",
-    "PyMem_Free": "void (ptr)",
-    "PyMem_Malloc": "ptr (i64)",
-    "PyObject_CallFunctionObjArgs": "ptr (ptr, ...)",
-    "PyObject_GetAttr": "ptr (ptr, ptr)",
-    "PyObject_GetBuffer": "i32 (ptr, ptr, i32)",
-    "PyObject_IsTrue": "i32 (ptr)",
-    "PyObject_VectorcallMethod": "ptr (ptr, ptr, i64, ptr)",
-    "PyTuple_GetItem": "ptr (ptr, i64)",
-    "PyTuple_Size": "i64 (ptr)",
-    "PyUnicode_AsUTF8AndSize": "ptr (ptr, ptr)",
-    "Py_DecRef": "void (ptr)",
-    "Py_IncRef": "void (ptr)",
-    "strlen": "i64 (ptr)",
-}
+
+class StoredFunction(ctypes.Structure):
+    """What compiled code reads of a PackedFunc, which lies in the object itself. The first two
+    fields are what a handle points to."""
+
+    _fields_ = (
+        ("function", ctypes.c_void_p),
+        ("resource", ctypes.c_void_p),
+        ("variants", ctypes.c_void_p),  # NULL, or those made so far, up to a NULL
+        ("names", ctypes.c_void_p),  # NULL, or the tuple of the arguments' names, interned
+        ("written", ctypes.c_int64),  # a bit for each argument
+        ("calls_back", ctypes.c_int64),  # whether it is not, or not only, our own code
+    )
 
 
 class Route(IntEnum):
@@ -74,35 +59,107 @@ class Route(IntEnum):
     ITSELF = 14  # the handle is the object
 
 
+# What a call by Python code and one by C code have in common.
+CALLS = r"""
+; What a PackedFunc stores (call_path_text.StoredFunction).
+%PackedFunc = type {
+  ptr function, ptr resource, ptr variants, ptr names, i64 written, i64 calls_back
+}
+
+@none = global ptr null
+
+; Has Python functions that a packed function calls work for a call of its own, if it calls any;
+; `end` goes back from that. False with an exception pending.
+define internal i1 @begin(ptr %packed, ptr %outer) alwaysinline {
+  store ptr null, ptr %outer
+  %calls.back = load %PackedFunc.calls_back, ptr %packed
+  br icmp eq i64 %calls.back, 0, label %good, label %begin
+begin:
+  %none = load ptr, ptr @none
+  %before = call ptr @begin_call(ptr %none)
+  store ptr %before, ptr %outer
+  br icmp eq ptr %before, null, label %bad, label %good
+good:
+  ret i1 true
+bad:
+  ret i1 false
+}
+
+define internal void @end(ptr %outer) alwaysinline {
+  %before = load ptr, ptr %outer
+  br icmp ne ptr %before, null, label %end, label %leave
+end:
+  call void @end_call(ptr %before)
+  br label %leave
+leave:
+  ret void
+}
+
+; The packed function, or the first variant of it that takes these arrays; VARIANT if none does.
+define internal i32 @run(ptr %packed, ptr %args, ptr %codes, i32 %count, ptr %ret,
+                         ptr %ret_code) {
+entry:
+  %resource = load %PackedFunc.resource, ptr %packed
+  %variants = load %PackedFunc.variants, ptr %packed
+  br icmp eq ptr %variants, null, label %one, label %try
+one:
+  %function = load %PackedFunc.function, ptr %packed
+  store i32 CODE_NULL, ptr %ret_code
+  %one.status = call i32 %function(ptr %args, ptr %codes, i32 %count, ptr %ret, ptr %ret_code,
+                                   ptr %resource)
+  %reserved = icmp eq i32 %one.status, VARIANT
+  %plain.status = select i1 %reserved, i32 -1, i32 %one.status
+  ret i32 %plain.status
+try:
+  %at = phi ptr [ %variants, %entry ], [ %at.next, %again ]
+  %variant = load ptr, ptr %at
+  br icmp eq ptr %variant, null, label %leave, label %call
+call:
+  store i32 ASKS, ptr %ret_code
+  %status = call i32 %variant(ptr %args, ptr %codes, i32 %count, ptr %ret, ptr %ret_code,
+                              ptr %resource)
+  br icmp eq i32 %status, VARIANT, label %again, label %leave
+again:
+  %at.next = getelementptr ptr, ptr %at, i64 1
+  br label %try
+leave:
+  %final = phi i32 [ VARIANT, %try ], [ %status, %call ]
+  ret i32 %final
+}
+"""
+
+CALL_WORDS = {
+    "ASKS": ASKS_FOR_VARIANT,
+    "HEADER": HEADER,
+    "VARIANT": NEEDS_VARIANT,
+    **{f"CODE_{code.name}": int(code) for code in ArgTypeCode},
+}
+
 _TEXT = r"""
-%DLTensor = type { ptr, i32, i32, i32, i32, ptr, ptr, i64 }
+%Result = type { i64 value, i32 code }
 
-; What a PackedFunc stores (heap_types.storage):
-;   0 the packed function, 1 its resource,
-;   2 null, or the packed functions of all variants made so far, up to a null,
-;   3 null, or the tuple of the arguments' names, which are interned,
-;   4 a bit for each argument that is written, 5 whether it is not, or not only, our own code:
-;   then results of Python functions that it calls are kept for it (begin, end)
-%PackedFunc = type { ptr, ptr, ptr, ptr, i64, i64 }
+; A route, as Python code writes it (call_path.Row).
+%Route = type {
+  ptr type,       ; that takes it
+  i32 route,
+  i32 code,       ; the type code, of STORED, ITSELF and CONSTANT
+  ptr function,   ; dltensor_from_py_object_no_sync, of EXCHANGE and TORCH
+  ptr managed     ; managed_tensor_from_py_object_no_sync, of EXCHANGE
+}
 
-; What an NDArray stores: a DLTensor, and 1 if it is read-only, 2 if it was lent to a callback.
-%NDArray = type { %DLTensor, i64 }
-
-; The type that takes a route, the route, its type code (of STORED, ITSELF and CONSTANT), the
-; function dltensor_from_py_object_no_sync (of EXCHANGE and TORCH), and managed_tensor_from_py_
-; object_no_sync (of EXCHANGE).
-%Route = type { ptr, i32, i32, ptr, ptr }
-
-; The arguments of one call, as C has them:
-;   0 values, 1 type codes, 2 tensors (or a TVMByteArray each), 3 strides, 4 how many strides
-%Frame = type { [ARGUMENTS x i64], [ARGUMENTS x i32], [ARGUMENTS x %DLTensor], [STRIDES x i64],
-                i64 }
+; The arguments of one call, as C has them.
+%Frame = type {
+  [ARGUMENTS x i64] values,
+  [ARGUMENTS x i32] codes,
+  [ARGUMENTS x %DLTensor] tensors,  ; or a TVMByteArray each
+  [STRIDES x i64] strides,
+  i64 strides_used
+}
 
 ; ---- What Python fills in --------------------------------------------------------------------
 @routes = global [ROUTES x %Route] zeroinitializer     ; up to one of no type
 @dtypes = global [DTYPES x i32] zeroinitializer        ; the DLDataType of numpy's type numbers
 @constants = global ptr null                           ; dict: DType or Device to its 8 bytes
-@none = global ptr null
 @true = global ptr null
 @call_slowly = global ptr null                         ; names of methods of PackedFunc
 @fail = global ptr null
@@ -113,15 +170,11 @@ _TEXT = r"""
 @is_grad_enabled = global ptr null                     ; torch.is_grad_enabled
 @is_neg = global ptr null
 @is_conj = global ptr null
-@begin = global ptr null                               ; begin_call and end_call of the glue
-@end = global ptr null
 @torch_managed = global ptr null                       ; of torch: managed_tensor_from_py_object_...
 @array_of = global ptr null                            ; PyObject* (DLManagedTensorVersioned*)
 @dlpack = global ptr null                              ; the name of a method, its argument, and the
 @version = global ptr null                             ; tuple of the name of that,
 @keywords = global ptr null
-@name_unused = global ptr null                         ; what a capsule is called before it is used,
-@name_used = global ptr null                           ; and then
 @exception = global ptr null                           ; the classes Exception, AttributeError
 @attribute_error = global ptr null
 ; Of a torch tensor: where the object has its TensorImpl, and where that has its dispatch keys and
@@ -131,6 +184,25 @@ _TEXT = r"""
 @torch_plain = global [2 x i64] zeroinitializer
 
 ; ---- Arguments -------------------------------------------------------------------------------
+; The row of the route that an object's type takes, or null.
+define internal ptr @route_of(ptr %object) alwaysinline {
+entry:
+  %type.at = getelementptr i8, ptr %object, i64 TYPE
+  %type = load ptr, ptr %type.at
+  br label %look
+look:
+  %row = phi ptr [ @routes, %entry ], [ %row.next, %other ]
+  %row.type = load %Route.type, ptr %row
+  br icmp eq ptr %row.type, %type, label %leave, label %other
+other:
+  %row.next = getelementptr %Route, ptr %row, i64 1
+  br icmp eq ptr %row.type, null, label %none, label %look
+leave:
+  ret ptr %row
+none:
+  ret ptr null
+}
+
 ; Puts argument number %i into the frame. False: not by this path; an error is set only if it has
 ; nothing to do with the argument, as the exception of a signal.
 define internal i1 @encode(ptr %object, i64 %i, ptr %frame, i64 %written,
@@ -139,28 +211,17 @@ entry:
   %overflow = alloca i32
   %length = alloca i64
   %view = alloca [10 x i64]  ; a Py_buffer
-  %value.at = getelementptr %Frame, ptr %frame, i32 0, i32 0, i64 %i
-  %code.at = getelementptr %Frame, ptr %frame, i32 0, i32 1, i64 %i
-  %tensor = getelementptr %Frame, ptr %frame, i32 0, i32 2, i64 %i
+  %value.at = getelementptr %Frame.values, ptr %frame, i64 %i
+  %code.at = getelementptr %Frame.codes, ptr %frame, i64 %i
+  %tensor = getelementptr %Frame.tensors, ptr %frame, i64 %i
   %shifted = lshr i64 %written, %i
   %is.output = trunc i64 %shifted to i1
   ; What a callback is given, it may write, unless Python code tells it not to.
   %is.written = or i1 %is.output, %is.foreign
-  %type.at = getelementptr i8, ptr %object, i64 TYPE
-  %type = load ptr, ptr %type.at
-  br label %look
-look:
-  %row = phi ptr [ @routes, %entry ], [ %row.next, %other ]
-  %row.type = load ptr, ptr %row
-  %found = icmp eq ptr %row.type, %type
-  br i1 %found, label %route, label %other
-other:
-  %row.next = getelementptr %Route, ptr %row, i64 1
-  %last = icmp eq ptr %row.type, null
-  br i1 %last, label %unknown, label %look
+  %row = call ptr @route_of(ptr %object)
+  br icmp eq ptr %row, null, label %unknown, label %route
 route:
-  %kind.at = getelementptr %Route, ptr %row, i32 0, i32 1
-  %kind = load i32, ptr %kind.at
+  %kind = load %Route.route, ptr %row
   switch i32 %kind, label %unknown [
     i32 ROUTE_NUMPY, label %numpy
     i32 ROUTE_NDARRAY, label %ndarray
@@ -194,8 +255,7 @@ is.tensor:
 
 ndarray:
   %array = getelementptr i8, ptr %object, i64 HEADER
-  %state.at = getelementptr %NDArray, ptr %array, i32 0, i32 1
-  %state = load i64, ptr %state.at
+  %state = load %NDArray.state, ptr %array
   %lent.bit = and i64 %state, 2
   %lent = icmp ne i64 %lent.bit, 0
   %read.only = trunc i64 %state to i1
@@ -212,16 +272,14 @@ bool:
 int:
   %int.value = call i64 @PyLong_AsLongLongAndOverflow(ptr %object, ptr %overflow)
   %over = load i32, ptr %overflow
-  %fits = icmp eq i32 %over, 0
-  br i1 %fits, label %known, label %unknown
+  br icmp eq i32 %over, 0, label %known, label %unknown
 float:
   %float.read = call double @PyFloat_AsDouble(ptr %object)
   %float.value = bitcast double %float.read to i64
   br label %known
 str:
   %text = call ptr @PyUnicode_AsUTF8AndSize(ptr %object, ptr %length)
-  %surrogates = icmp eq ptr %text, null
-  br i1 %surrogates, label %no.text, label %str.read
+  br icmp eq ptr %text, null, label %no.text, label %str.read
 no.text:
   call void @PyErr_Clear()
   br label %unknown
@@ -240,8 +298,7 @@ none:
   br label %known
 pointer:
   %view.status = call i32 @PyObject_GetBuffer(ptr %object, ptr %view, i32 0)
-  %no.view = icmp ne i32 %view.status, 0
-  br i1 %no.view, label %unknown, label %pointer.read
+  br icmp ne i32 %view.status, 0, label %unknown, label %pointer.read
 pointer.read:
   %content = load ptr, ptr %view
   %pointer.value = load i64, ptr %content
@@ -250,8 +307,7 @@ pointer.read:
 constant:
   %constants = load ptr, ptr @constants
   %number = call ptr @PyDict_GetItemWithError(ptr %constants, ptr %object)
-  %not.met = icmp eq ptr %number, null
-  br i1 %not.met, label %unknown, label %constant.read
+  br icmp eq ptr %number, null, label %unknown, label %constant.read
 constant.read:
   %constant.value = call i64 @PyLong_AsLongLong(ptr %number)
   br label %given
@@ -265,8 +321,7 @@ itself:
 given:
   %given.value = phi i64 [ %constant.value, %constant.read ], [ %stored.value, %stored ],
                          [ %itself.value, %itself ]
-  %given.code.at = getelementptr %Route, ptr %row, i32 0, i32 2
-  %given.code = load i32, ptr %given.code.at
+  %given.code = load %Route.code, ptr %row
   br label %known
 
 known:
@@ -309,8 +364,7 @@ typed:
   %index = zext i32 %number to i64
   %dtype.at = getelementptr i32, ptr @dtypes, i64 %index
   %dtype = load i32, ptr %dtype.at
-  %known.dtype = icmp ne i32 %dtype, 0
-  br i1 %known.dtype, label %fill, label %unknown
+  br icmp ne i32 %dtype, 0, label %fill, label %unknown
 fill:
   %data.at = getelementptr i8, ptr %array, i64 NUMPY_DATA
   %data = load ptr, ptr %data.at
@@ -318,20 +372,14 @@ fill:
   %ndim = load i32, ptr %ndim.at
   %shape.at = getelementptr i8, ptr %array, i64 NUMPY_SHAPE
   %shape = load ptr, ptr %shape.at
-  %its.device = getelementptr %DLTensor, ptr %tensor, i32 0, i32 1
-  %its.device.id = getelementptr %DLTensor, ptr %tensor, i32 0, i32 2
-  %its.ndim = getelementptr %DLTensor, ptr %tensor, i32 0, i32 3
-  %its.dtype = getelementptr %DLTensor, ptr %tensor, i32 0, i32 4
-  %its.shape = getelementptr %DLTensor, ptr %tensor, i32 0, i32 5
-  %its.strides = getelementptr %DLTensor, ptr %tensor, i32 0, i32 6
-  %its.offset = getelementptr %DLTensor, ptr %tensor, i32 0, i32 7
+  %its.strides = getelementptr %DLTensor.strides, ptr %tensor
   store ptr %data, ptr %tensor
-  store i32 1, ptr %its.device
-  store i32 0, ptr %its.device.id
-  store i32 %ndim, ptr %its.ndim
-  store i32 %dtype, ptr %its.dtype
-  store ptr %shape, ptr %its.shape
-  store i64 0, ptr %its.offset
+  store %DLTensor.device_type 1, ptr %tensor
+  store %DLTensor.device_id 0, ptr %tensor
+  store %DLTensor.ndim %ndim, ptr %tensor
+  store %DLTensor.dtype %dtype, ptr %tensor
+  store %DLTensor.shape %shape, ptr %tensor
+  store %DLTensor.byte_offset 0, ptr %tensor
   store ptr null, ptr %its.strides
   %compact = trunc i32 %flags to i1
   %brief = xor i1 %is.foreign, true
@@ -340,15 +388,14 @@ fill:
 strided:
   %strides.at = getelementptr i8, ptr %array, i64 NUMPY_STRIDES
   %strides = load ptr, ptr %strides.at
-  %used.at = getelementptr %Frame, ptr %frame, i32 0, i32 4
+  %used.at = getelementptr %Frame.strides_used, ptr %frame
   %used = load i64, ptr %used.at
   %count = zext i32 %ndim to i64
   %total = add i64 %used, %count
-  %full = icmp ugt i64 %total, STRIDES
-  br i1 %full, label %unknown, label %room
+  br icmp ugt i64 %total, STRIDES, label %unknown, label %room
 room:
   store i64 %total, ptr %used.at
-  %own = getelementptr %Frame, ptr %frame, i32 0, i32 3, i64 %used
+  %own = getelementptr %Frame.strides, ptr %frame, i64 %used
   store ptr %own, ptr %its.strides
   %bits = lshr i32 %dtype, 8
   %width = and i32 %bits, 255
@@ -360,14 +407,12 @@ room:
   br label %next
 next:
   %dim = phi i64 [ 0, %room ], [ %dim.next, %whole ]
-  %over = icmp eq i64 %dim, %count
-  br i1 %over, label %leave, label %step
+  br icmp eq i64 %dim, %count, label %leave, label %step
 step:
   %bytes.at = getelementptr i64, ptr %strides, i64 %dim
   %bytes = load i64, ptr %bytes.at
   %rest = and i64 %bytes, %mask
-  %is.whole = icmp eq i64 %rest, 0
-  br i1 %is.whole, label %whole, label %unknown
+  br icmp eq i64 %rest, 0, label %whole, label %unknown
 whole:
   %elements = ashr exact i64 %bytes, %shift.wide
   %own.at = getelementptr i64, ptr %own, i64 %dim
@@ -385,27 +430,21 @@ unknown:
 define internal i1 @read_exchange(ptr %row, ptr %object, ptr %tensor, i1 %is.written) {
 entry:
   %managed = alloca ptr
-  %asked.at = getelementptr %Route, ptr %row, i32 0, i32 4
-  %asked = load ptr, ptr %asked.at
+  %asked = load %Route.managed, ptr %row
   %tells = icmp ne ptr %asked, null
   %ask = and i1 %is.written, %tells
   br i1 %ask, label %flags, label %read
 flags:
   store ptr null, ptr %managed
   %asked.status = call i32 %asked(ptr %object, ptr %managed)
-  %not.told = icmp ne i32 %asked.status, 0
-  br i1 %not.told, label %error, label %told
+  br icmp ne i32 %asked.status, 0, label %error, label %told
 told:
   %its = load ptr, ptr %managed
-  %nothing = icmp eq ptr %its, null
-  br i1 %nothing, label %refuse, label %look
+  br icmp eq ptr %its, null, label %refuse, label %look
 look:
-  %flags.at = getelementptr i8, ptr %its, i64 24
-  %its.flags = load i64, ptr %flags.at
-  %deleter.at = getelementptr i8, ptr %its, i64 16
-  %deleter = load ptr, ptr %deleter.at
-  %undeleted = icmp eq ptr %deleter, null
-  br i1 %undeleted, label %judge, label %delete
+  %its.flags = load %Managed.flags, ptr %its
+  %deleter = load %Managed.deleter, ptr %its
+  br icmp eq ptr %deleter, null, label %judge, label %delete
 delete:
   call void %deleter(ptr %its)
   br label %judge
@@ -413,17 +452,13 @@ judge:
   %read.only = trunc i64 %its.flags to i1
   br i1 %read.only, label %refuse, label %read
 read:
-  %function.at = getelementptr %Route, ptr %row, i32 0, i32 3
-  %function = load ptr, ptr %function.at
+  %function = load %Route.function, ptr %row
   %status = call i32 %function(ptr %object, ptr %tensor)
-  %failed = icmp ne i32 %status, 0
-  br i1 %failed, label %error, label %check
+  br icmp ne i32 %status, 0, label %error, label %check
 check:
-  %ndim.at = getelementptr %DLTensor, ptr %tensor, i32 0, i32 3
-  %ndim = load i32, ptr %ndim.at
+  %ndim = load %DLTensor.ndim, ptr %tensor
   %scalar = icmp eq i32 %ndim, 0
-  %shape.at = getelementptr %DLTensor, ptr %tensor, i32 0, i32 5
-  %shape = load ptr, ptr %shape.at
+  %shape = load %DLTensor.shape, ptr %tensor
   %has.shape = icmp ne ptr %shape, null
   %good = or i1 %scalar, %has.shape
   ret i1 %good
@@ -445,17 +480,13 @@ define internal ptr @consume(ptr %object) {
   %method = load ptr, ptr @dlpack
   %keywords = load ptr, ptr @keywords
   %capsule = call ptr @PyObject_VectorcallMethod(ptr %method, ptr %args, i64 1, ptr %keywords)
-  %failed = icmp eq ptr %capsule, null
-  br i1 %failed, label %error, label %check
+  br icmp eq ptr %capsule, null, label %error, label %check
 check:
-  %name = load ptr, ptr @name_unused
-  %valid = call i32 @PyCapsule_IsValid(ptr %capsule, ptr %name)
-  %other = icmp eq i32 %valid, 0
-  br i1 %other, label %drop, label %use
+  %valid = call i32 @PyCapsule_IsValid(ptr %capsule, ptr @name_versioned)
+  br icmp eq i32 %valid, 0, label %drop, label %use
 use:
-  %managed = call ptr @PyCapsule_GetPointer(ptr %capsule, ptr %name)
-  %used = load ptr, ptr @name_used
-  %ignored = call i32 @PyCapsule_SetName(ptr %capsule, ptr %used)
+  %managed = call ptr @PyCapsule_GetPointer(ptr %capsule, ptr @name_versioned)
+  %ignored = call i32 @PyCapsule_SetName(ptr %capsule, ptr @name_used_versioned)
   call void @Py_DecRef(ptr %capsule)
   ret ptr %managed
 drop:
@@ -472,21 +503,10 @@ define ptr @import(ptr %ignored, ptr %object) {
 entry:
   %managed = alloca ptr
   store ptr null, ptr %managed
-  %type.at = getelementptr i8, ptr %object, i64 TYPE
-  %type = load ptr, ptr %type.at
-  br label %look
-look:
-  %row = phi ptr [ @routes, %entry ], [ %row.next, %other ]
-  %row.type = load ptr, ptr %row
-  %found = icmp eq ptr %row.type, %type
-  br i1 %found, label %route, label %other
-other:
-  %row.next = getelementptr %Route, ptr %row, i64 1
-  %last = icmp eq ptr %row.type, null
-  br i1 %last, label %unknown, label %look
+  %row = call ptr @route_of(ptr %object)
+  br icmp eq ptr %row, null, label %unknown, label %route
 route:
-  %kind.at = getelementptr %Route, ptr %row, i32 0, i32 1
-  %kind = load i32, ptr %kind.at
+  %kind = load %Route.route, ptr %row
   switch i32 %kind, label %unknown [
     i32 ROUTE_EXCHANGE, label %exchange
     i32 ROUTE_TORCH, label %torch
@@ -494,37 +514,31 @@ route:
   ]
 numpy:
   %from.numpy = call ptr @consume(ptr %object)
-  %not.consumed = icmp eq ptr %from.numpy, null
-  br i1 %not.consumed, label %odd, label %make
+  br icmp eq ptr %from.numpy, null, label %odd, label %make
 torch:
   %plain = call i1 @is_plain(ptr %object, i1 true)
   br i1 %plain, label %torch.known, label %odd
 odd:
   %pending = call ptr @PyErr_Occurred()
-  %interrupted = icmp ne ptr %pending, null
-  br i1 %interrupted, label %fail, label %unknown
+  br icmp ne ptr %pending, null, label %fail, label %unknown
 torch.known:
   %torch.function = load ptr, ptr @torch_managed
   br label %ask
 exchange:
-  %function.at = getelementptr %Route, ptr %row, i32 0, i32 4
-  %its.function = load ptr, ptr %function.at
+  %its.function = load %Route.managed, ptr %row
   br label %ask
 ask:
   %function = phi ptr [ %torch.function, %torch.known ], [ %its.function, %exchange ]
-  %missing = icmp eq ptr %function, null
-  br i1 %missing, label %unknown, label %call
+  br icmp eq ptr %function, null, label %unknown, label %call
 call:
   %status = call i32 %function(ptr %object, ptr %managed)
-  %failed = icmp ne i32 %status, 0
-  br i1 %failed, label %error, label %take
+  br icmp ne i32 %status, 0, label %error, label %take
 error:
   call void @forgive(ptr @exception)
   br label %odd
 take:
   %given = load ptr, ptr %managed
-  %nothing = icmp eq ptr %given, null
-  br i1 %nothing, label %unknown, label %make
+  br icmp eq ptr %given, null, label %unknown, label %make
 make:
   %its = phi ptr [ %from.numpy, %numpy ], [ %given, %take ]
   %array.of = load ptr, ptr @array_of
@@ -542,8 +556,7 @@ fail:
 define internal void @forgive(ptr %class.at) {
   %class = load ptr, ptr %class.at
   %matches = call i32 @PyErr_ExceptionMatches(ptr %class)
-  %other = icmp eq i32 %matches, 0
-  br i1 %other, label %leave, label %clear
+  br icmp eq i32 %matches, 0, label %leave, label %clear
 clear:
   call void @PyErr_Clear()
   br label %leave
@@ -557,8 +570,7 @@ leave:
 ; weren't.
 define internal i1 @is_plain(ptr %object, i1 %is.written) {
   %tensor.field = load i64, ptr @torch_fields
-  %known = icmp ne i64 %tensor.field, 0
-  br i1 %known, label %read, label %ask
+  br icmp ne i64 %tensor.field, 0, label %read, label %ask
 read:
   %impl.at = getelementptr i8, ptr %object, i64 %tensor.field
   %impl = load ptr, ptr %impl.at
@@ -578,8 +590,7 @@ gradient:
   %autograd.field = load i64, ptr %autograd.field.at
   %autograd.at = getelementptr i8, ptr %impl, i64 %autograd.field
   %autograd = load ptr, ptr %autograd.at
-  %without = icmp eq ptr %autograd, null
-  br i1 %without, label %yes, label %last
+  br icmp eq ptr %autograd, null, label %yes, label %last
 ask:
   %negated = call i1 @has(ptr %object, ptr @is_neg, i1 true)
   br i1 %negated, label %no, label %ask.conj
@@ -610,8 +621,7 @@ define internal i1 @may_be_dual() {
   %module = load ptr, ptr @forward_ad
   %name = load ptr, ptr @current_level
   %level = call ptr @PyObject_GetAttr(ptr %module, ptr %name)
-  %failed = icmp eq ptr %level, null
-  br i1 %failed, label %error, label %read
+  br icmp eq ptr %level, null, label %error, label %read
 read:
   %number = call i64 @PyLong_AsLongLong(ptr %level)
   call void @Py_DecRef(ptr %level)
@@ -643,13 +653,11 @@ judge:
 
 ; Whether an object, which is released, is true, or null.
 define internal i1 @is_true(ptr %value) {
-  %failed = icmp eq ptr %value, null
-  br i1 %failed, label %error, label %test
+  br icmp eq ptr %value, null, label %error, label %test
 test:
   %truth = call i32 @PyObject_IsTrue(ptr %value)
   call void @Py_DecRef(ptr %value)
-  %unclear = icmp slt i32 %truth, 0
-  br i1 %unclear, label %error, label %clear
+  br icmp slt i32 %truth, 0, label %error, label %clear
 clear:
   %yes = icmp ne i32 %truth, 0
   ret i1 %yes
@@ -661,8 +669,7 @@ error:
 ; All arguments by position, in %bound; how many, or -1: the names aren't those that are missing.
 define internal i64 @bind(ptr %names, ptr %args, i64 %count, ptr %keywords, ptr %bound) {
 entry:
-  %nameless = icmp eq ptr %names, null
-  br i1 %nameless, label %refuse, label %sizes
+  br icmp eq ptr %names, null, label %refuse, label %sizes
 sizes:
   %expected = call i64 @PyTuple_Size(ptr %names)
   %named = call i64 @PyTuple_Size(ptr %keywords)
@@ -677,19 +684,16 @@ copy:
   br label %next
 next:
   %k = phi i64 [ 0, %copy ], [ %k.next, %place ]
-  %over = icmp eq i64 %k, %named
-  br i1 %over, label %leave, label %look
+  br icmp eq i64 %k, %named, label %leave, label %look
 look:
   %keyword = call ptr @PyTuple_GetItem(ptr %keywords, i64 %k)
   br label %compare
 compare:
   %j = phi i64 [ %count, %look ], [ %j.next, %differs ]
-  %beyond = icmp eq i64 %j, %expected
-  br i1 %beyond, label %refuse, label %compare.one
+  br icmp eq i64 %j, %expected, label %refuse, label %compare.one
 compare.one:
   %name = call ptr @PyTuple_GetItem(ptr %names, i64 %j)
-  %same = icmp eq ptr %name, %keyword
-  br i1 %same, label %place, label %differs
+  br icmp eq ptr %name, %keyword, label %place, label %differs
 differs:
   %j.next = add i64 %j, 1
   br label %compare
@@ -713,34 +717,28 @@ define ptr @call(ptr %self, ptr %args, i64 %flagged, ptr %keywords) {
 entry:
   %frame = alloca %Frame
   %bound = alloca [ARGUMENTS x ptr]
-  %result = alloca { i64, i32 }
+  %result = alloca %Result
+  %outer = alloca ptr
   %packed = getelementptr i8, ptr %self, i64 HEADER
   %positional = and i64 %flagged, 9223372036854775807
-  %unnamed = icmp eq ptr %keywords, null
-  br i1 %unnamed, label %count, label %bind
+  br icmp eq ptr %keywords, null, label %count, label %bind
 bind:
-  %names.at = getelementptr %PackedFunc, ptr %packed, i32 0, i32 3
-  %names = load ptr, ptr %names.at
+  %names = load %PackedFunc.names, ptr %packed
   %all = call i64 @bind(ptr %names, ptr %args, i64 %positional, ptr %keywords, ptr %bound)
   br label %count
 count:
   %n = phi i64 [ %positional, %entry ], [ %all, %bind ]
   %arguments = phi ptr [ %args, %entry ], [ %bound, %bind ]
-  %many = icmp ugt i64 %n, ARGUMENTS
-  br i1 %many, label %slow, label %encode
+  br icmp ugt i64 %n, ARGUMENTS, label %slow, label %encode
 encode:
-  %strides.used = getelementptr %Frame, ptr %frame, i32 0, i32 4
-  store i64 0, ptr %strides.used
-  %written.at = getelementptr %PackedFunc, ptr %packed, i32 0, i32 4
-  %written = load i64, ptr %written.at
-  %foreign.at = getelementptr %PackedFunc, ptr %packed, i32 0, i32 5
-  %foreign = load i64, ptr %foreign.at
+  store %Frame.strides_used 0, ptr %frame
+  %written = load %PackedFunc.written, ptr %packed
+  %foreign = load %PackedFunc.calls_back, ptr %packed
   %is.foreign = icmp ne i64 %foreign, 0
   br label %encode.next
 encode.next:
   %i = phi i64 [ 0, %encode ], [ %i.next, %encoded ]
-  %complete = icmp eq i64 %i, %n
-  br i1 %complete, label %run, label %encode.one
+  br icmp eq i64 %i, %n, label %run, label %encode.one
 encode.one:
   %argument.at = getelementptr ptr, ptr %arguments, i64 %i
   %argument = load ptr, ptr %argument.at
@@ -752,16 +750,12 @@ encoded:
 
 run:
   %short = trunc i64 %n to i32
-  br i1 %is.foreign, label %begin, label %ready
-begin:
-  %begin.function = load ptr, ptr @begin
-  %none = load ptr, ptr @none
-  %begun = call ptr %begin.function(ptr %none)
-  %not.begun = icmp eq ptr %begun, null
-  br i1 %not.begun, label %raise, label %ready
+  %codes = getelementptr %Frame.codes, ptr %frame
+  %code = getelementptr %Result.code, ptr %result
+  %begun = call i1 @begin(ptr %packed, ptr %outer)
+  br i1 %begun, label %ready, label %raise
 ready:
-  %outer = phi ptr [ null, %run ], [ %begun, %begin ]
-  %status = call i32 @run(ptr %packed, ptr %frame, i32 %short, ptr %result)
+  %status = call i32 @run(ptr %packed, ptr %frame, ptr %codes, i32 %short, ptr %result, ptr %code)
   switch i32 %status, label %failed [ i32 0, label %take i32 VARIANT, label %end ]
 take:
   %taken = call ptr @take_result(ptr %self, ptr %arguments, i32 %short, ptr %result)
@@ -771,15 +765,8 @@ failed:
   br label %end
 end:
   %returned = phi ptr [ %taken, %take ], [ null, %failed ], [ null, %ready ]
-  %was.begun = icmp ne ptr %outer, null
-  br i1 %was.begun, label %end.brackets, label %leave
-end.brackets:
-  %end.function = load ptr, ptr @end
-  call void %end.function(ptr %outer)
-  br label %leave
-leave:
-  %undone = icmp eq i32 %status, VARIANT
-  br i1 %undone, label %slow, label %return
+  call void @end(ptr %outer)
+  br icmp eq i32 %status, VARIANT, label %slow, label %return
 return:
   ret ptr %returned
 raise:
@@ -787,55 +774,15 @@ raise:
 
 slow:
   %pending = call ptr @PyErr_Occurred()
-  %interrupted = icmp ne ptr %pending, null
-  br i1 %interrupted, label %raise, label %hand
+  br icmp ne ptr %pending, null, label %raise, label %hand
 hand:
   %handed = call ptr @hand_over(ptr %self, ptr %args, i64 %positional, ptr %keywords)
   ret ptr %handed
 }
 
-; The packed function, or the first variant of it that takes these arrays; VARIANT if none does.
-define internal i32 @run(ptr %packed, ptr %frame, i32 %n, ptr %result) {
-entry:
-  %codes = getelementptr %Frame, ptr %frame, i32 0, i32 1
-  %code.at = getelementptr { i64, i32 }, ptr %result, i32 0, i32 1
-  %resource.at = getelementptr %PackedFunc, ptr %packed, i32 0, i32 1
-  %resource = load ptr, ptr %resource.at
-  %variants.at = getelementptr %PackedFunc, ptr %packed, i32 0, i32 2
-  %variants = load ptr, ptr %variants.at
-  %only = icmp eq ptr %variants, null
-  br i1 %only, label %one, label %try
-one:
-  %function = load ptr, ptr %packed
-  store i32 CODE_NULL, ptr %code.at
-  %one.status = call i32 %function(ptr %frame, ptr %codes, i32 %n, ptr %result, ptr %code.at,
-                                   ptr %resource)
-  %reserved = icmp eq i32 %one.status, VARIANT
-  %plain.status = select i1 %reserved, i32 -1, i32 %one.status
-  ret i32 %plain.status
-try:
-  %at = phi ptr [ %variants, %entry ], [ %at.next, %again ]
-  %variant = load ptr, ptr %at
-  %last = icmp eq ptr %variant, null
-  br i1 %last, label %leave, label %call
-call:
-  store i32 ASKS, ptr %code.at
-  %status = call i32 %variant(ptr %frame, ptr %codes, i32 %n, ptr %result, ptr %code.at,
-                              ptr %resource)
-  %again.needed = icmp eq i32 %status, VARIANT
-  br i1 %again.needed, label %again, label %leave
-again:
-  %at.next = getelementptr ptr, ptr %at, i64 1
-  br label %try
-leave:
-  %final = phi i32 [ VARIANT, %try ], [ %status, %call ]
-  ret i32 %final
-}
-
 ; The result of a call that returned 0 as a Python object.
 define internal ptr @take_result(ptr %self, ptr %arguments, i32 %n, ptr %result) {
-  %code.at = getelementptr { i64, i32 }, ptr %result, i32 0, i32 1
-  %code = load i32, ptr %code.at
+  %code = load %Result.code, ptr %result
   switch i32 %code, label %other [
     i32 CODE_NULL, label %none
     i32 CODE_INT, label %int
@@ -860,8 +807,7 @@ other:
   store ptr %self, ptr %method.args
   %address = ptrtoint ptr %result to i64
   %address.object = call ptr @PyLong_FromLongLong(i64 %address)
-  %no.memory = icmp eq ptr %address.object, null
-  br i1 %no.memory, label %raise, label %ask
+  br icmp eq ptr %address.object, null, label %raise, label %ask
 ask:
   %address.at = getelementptr ptr, ptr %method.args, i64 1
   store ptr %address.object, ptr %address.at
@@ -881,13 +827,11 @@ define internal void @explain(ptr %self, i32 %status) {
 entry:
   %method.args = alloca [2 x ptr]
   %pending = call ptr @PyErr_Occurred()
-  %silent = icmp eq ptr %pending, null
-  br i1 %silent, label %name, label %leave
+  br icmp eq ptr %pending, null, label %name, label %leave
 name:
   %wide = sext i32 %status to i64
   %number = call ptr @PyLong_FromLongLong(i64 %wide)
-  %no.memory = icmp eq ptr %number, null
-  br i1 %no.memory, label %leave, label %ask
+  br icmp eq ptr %number, null, label %leave, label %ask
 ask:
   store ptr %self, ptr %method.args
   %number.at = getelementptr ptr, ptr %method.args, i64 1
@@ -903,8 +847,7 @@ leave:
 ; self._call_slowly(*args, **keywords)
 define internal ptr @hand_over(ptr %self, ptr %args, i64 %positional, ptr %keywords) noinline {
 entry:
-  %unnamed = icmp eq ptr %keywords, null
-  br i1 %unnamed, label %copy, label %named
+  br icmp eq ptr %keywords, null, label %copy, label %named
 named:
   %names = call i64 @PyTuple_Size(ptr %keywords)
   br label %copy
@@ -914,8 +857,7 @@ copy:
   %room = add i64 %count, 1
   %bytes = mul i64 %room, 8
   %method.args = call ptr @PyMem_Malloc(i64 %bytes)
-  %no.memory = icmp eq ptr %method.args, null
-  br i1 %no.memory, label %fail, label %hand
+  br icmp eq ptr %method.args, null, label %fail, label %hand
 hand:
   store ptr %self, ptr %method.args
   %rest.at = getelementptr ptr, ptr %method.args, i64 1
@@ -945,17 +887,14 @@ define ptr @call_entry(ptr %self, ptr %args, i64 %flagged, ptr %keywords) {
 def call_path_text(type_offset: int) -> str:
     """The LLVM IR of the call path, where an object's type lies `type_offset` bytes in."""
     words = {
+        **CALL_WORDS,
         "ARGUMENTS": _MOST_ARGUMENTS,
-        "ASKS": ASKS_FOR_VARIANT,
         "DTYPES": DTYPE_NUMBERS,
         "FOREIGN_ORDER": ord(">" if sys.byteorder == "little" else "<"),
-        "HEADER": HEADER,
         "ROUTES": MOST_ROUTES,
         "STRIDES": _MOST_STRIDES,
         "TYPE": type_offset,
-        "VARIANT": NEEDS_VARIANT,
-        **{f"CODE_{code.name}": int(code) for code in ArgTypeCode},
         **{f"ROUTE_{route.name}": int(route) for route in Route},
         **{f"NUMPY_{field.upper()}": at for field, at in foreign.NUMPY_FIELDS.items()},
     }
-    return re.sub(r"\b[A-Z][A-Z_]+\b", lambda word: str(words.get(word[0], word[0])), _TEXT)
+    return native_text(STRUCTURES + NAMES + PENDING + RUNNING_CALL + CALLS + _TEXT, words)

@@ -13,16 +13,17 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from minitvm.runtime.device import Device, DeviceType, cpu
+from minitvm.runtime.device import Device, cpu
+from minitvm.runtime.device_type import DeviceType
 from minitvm.runtime.dtype import BOOL, DType, TypeCode
 from minitvm.runtime.frameworks import is_read_only, readable
-from minitvm.runtime.native import glue, increment_reference
+from minitvm.runtime.glue import glue
+from minitvm.runtime.native import increment_reference
 
 VERSION = (1, 3)
 READ_ONLY = 1
 IS_COPIED = 2
 IS_SUBBYTE_TYPE_PADDED = 4
-ALIGNMENT = 256  # bytes, of memory that we allocate: every vector unit and framework is content
 MAX_NDIM = 64  # numpy's limit, and far above anybody's need
 _TOO_MANY_BYTES = 1 << 63
 _CPU = DeviceType.CPU
@@ -406,8 +407,7 @@ def consume(
         When the tensor lies on another device.
     """
     managed, versioned = _open(capsule)
-    native = glue()
-    _capsule_set_name(capsule, native.name_used_versioned if versioned else native.name_used_legacy)
+    _capsule_set_name(capsule, glue().data(f"name_used_{_kind(versioned)}"))
     return adopt(managed, versioned, read_only, accepts)
 
 
@@ -418,11 +418,10 @@ def adopt(
     accepts: Callable[[Device], bool] = is_host,
 ) -> Taken:
     """The managed tensor at an address, which is deleted even if it is refused."""
-    native = glue()
-    if versioned:
-        owner = _capsule_new(managed, native.name_used_versioned, native.disown_versioned)
-    else:
-        owner = _capsule_new(managed, native.name_used_legacy, native.disown_legacy)
+    native, kind = glue(), _kind(versioned)
+    owner = _capsule_new(
+        managed, native.data(f"name_used_{kind}"), native.function(f"disown_{kind}")
+    )
     flags = _flags(managed) if versioned else 0
     copied = bool(flags & IS_COPIED)
     view = _read_managed(managed, versioned, read_only and not copied, accepts)
@@ -511,11 +510,9 @@ def fill_tensor(tensor: DLTensor, view: TensorView, dims: int) -> None:
 
 def export(view: TensorView, owner: object, *, versioned: bool, copied: bool = False) -> Any:
     """A fresh capsule of `view`; `owner` keeps the memory and lives until the consumer lets go."""
-    native = glue()
+    native, kind = glue(), _kind(versioned)
     block = write_managed(view, owner, versioned=versioned, copied=copied)
-    if not versioned:
-        return _capsule_new(block, native.name_legacy, native.destroy_legacy)
-    return _capsule_new(block, native.name_versioned, native.destroy_versioned)
+    return _capsule_new(block, native.data(f"name_{kind}"), native.function(f"destroy_{kind}"))
 
 
 def write_managed(view: TensorView, owner: object, *, versioned: bool, copied: bool = False) -> int:
@@ -524,7 +521,6 @@ def write_managed(view: TensorView, owner: object, *, versioned: bool, copied: b
     What all consumers read right: no byte offset, strides always there, neither the context nor
     the deleter NULL, and a NULL address exactly where there is no element.
     """
-    native = glue()
     struct = DLManagedTensorVersioned if versioned else DLManagedTensor
     header = ctypes.sizeof(struct)
     block: int | None = _raw_malloc(header + 16 * len(view.shape))
@@ -536,15 +532,19 @@ def write_managed(view: TensorView, owner: object, *, versioned: bool, copied: b
     fill_tensor(managed.dl_tensor, view, block + header)
     increment_reference(owner)
     managed.manager_ctx = id(owner)
+    managed.deleter = glue().function(f"delete_{_kind(versioned)}")
     if not versioned:
-        managed.deleter = native.delete_legacy
         return block
     managed.version = DLPackVersion(*VERSION)
     managed.flags = (
         READ_ONLY * view.read_only | IS_COPIED * copied | IS_SUBBYTE_TYPE_PADDED * view.padded
     )
-    managed.deleter = native.delete_versioned
     return block
+
+
+def _kind(versioned: bool) -> str:
+    """What the glue calls managed tensors of DLPack from 1.0 on, and before."""
+    return "versioned" if versioned else "legacy"
 
 
 # Private prototypes: the argtypes of `ctypes.pythonapi.X` itself belong to the whole process.

@@ -8,14 +8,13 @@ Python's, or with an exception pending. What is rare it leaves to Python functio
 from __future__ import annotations
 
 import ctypes
-import re
 import sys
 import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from minitvm.runtime.device_api.interface import ALIGNMENT
 from minitvm.runtime.dlpack import (
-    ALIGNMENT,
     IS_COPIED,
     MAX_NDIM,
     READ_ONLY,
@@ -27,8 +26,10 @@ from minitvm.runtime.dlpack import (
 )
 from minitvm.runtime.dtype import DType, TypeCode
 from minitvm.runtime.frameworks import forgets_gradients, is_read_only, readable
+from minitvm.runtime.glue import DELETERS
 from minitvm.runtime.heap_types import HEADER, method
-from minitvm.runtime.native import NativeCode, glue, increment_reference
+from minitvm.runtime.native import NativeCode, increment_reference
+from minitvm.runtime.native_text import STRUCTURES, native_text
 
 _ATTRIBUTE = "__dlpack_c_exchange_api__"
 _NAME = b"dlpack_exchange_api"
@@ -110,33 +111,7 @@ _managed_from_object = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.
 
 # ---- Ours ----------------------------------------------------------------------------------------
 
-_PYTHON_API = {
-    "PyCapsule_New": "ptr (ptr, ptr, ptr)",
-    "PyErr_Clear": "void ()",
-    "PyErr_NoMemory": "ptr ()",
-    "PyGILState_Ensure": "i32 ()",
-    "PyGILState_Release": "void (i32)",
-    "PyLong_AsLong": "i64 (ptr)",
-    "PyLong_AsVoidPtr": "ptr (ptr)",
-    "PyLong_FromVoidPtr": "ptr (ptr)",
-    "PyMem_RawFree": "void (ptr)",
-    "PyMem_RawMalloc": "ptr (i64)",
-    "PyObject_CallFunctionObjArgs": "ptr (ptr, ...)",
-    "PyObject_SetAttr": "i32 (ptr, ptr, ptr)",
-    "PyObject_Type": "ptr (ptr)",
-    "PyObject_VectorcallMethod": "ptr (ptr, ptr, i64, ptr)",
-    "PyTuple_GetItem": "ptr (ptr, i64)",
-    "PyTuple_Size": "i64 (ptr)",
-    "PyType_GenericAlloc": "ptr (ptr, i64)",
-    "Py_DecRef": "void (ptr)",
-    "Py_IncRef": "void (ptr)",
-}
-
 _TEXT = r"""
-%DLTensor = type { ptr, i32, i32, i32, i32, ptr, ptr, i64 }
-; version, manager_ctx, deleter, flags, dl_tensor
-%Managed = type { i64, ptr, ptr, i64, %DLTensor }
-
 @name = constant [20 x i8] c"dlpack_exchange_api\00"
 @kind = global ptr null        ; what Python fills in: the type NDArray,
 @export = global ptr null      ; the functions for what is rare,
@@ -147,31 +122,31 @@ _TEXT = r"""
 @tuple = global ptr null       ; the type
 @max_version = global ptr null ; the names of an argument, and of the attribute for the owner,
 @owner = global ptr null
-@delete = global ptr null      ; of the glue: the deleter of what holds an object,
-@destroy = global ptr null     ; the destructors of a capsule that we hand out, and of our own,
-@disown = global ptr null
-@name_unused = global ptr null ; and their names
-@name_used = global ptr null
 @dtypes = global [USUAL_DTYPES x i32] zeroinitializer  ; the usual ones, up to one that is 0
 
 TEXTS
-; What an NDArray stores (its %DLTensor, and what is unusual about it); null for other objects.
-define internal ptr @stored(ptr %object) {
+; What an NDArray stores, where its %DLTensor says all but whether it is read-only; null for other
+; NDArrays, and for other objects.
+define internal ptr @plain(ptr %object) {
   %type = call ptr @PyObject_Type(ptr %object)
   call void @Py_DecRef(ptr %type)
   %kind = load ptr, ptr @kind
-  %ours = icmp eq ptr %type, %kind
-  %at = getelementptr i8, ptr %object, i64 HEADER
-  %found = select i1 %ours, ptr %at, ptr null
-  ret ptr %found
+  br icmp eq ptr %type, %kind, label %look, label %other
+look:
+  %array = getelementptr i8, ptr %object, i64 HEADER
+  %state = load %NDArray.state, ptr %array
+  br icmp ugt i64 %state, READ_ONLY, label %other, label %leave
+leave:
+  ret ptr %array
+other:
+  ret ptr null
 }
 
 ; What a Python function says of an object: an address, or null with an exception pending.
 define internal ptr @ask(ptr %function.at, ptr %object) noinline {
   %function = load ptr, ptr %function.at
   %answer = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr %function, ptr %object, ptr null)
-  %failed = icmp eq ptr %answer, null
-  br i1 %failed, label %fail, label %read
+  br icmp eq ptr %answer, null, label %fail, label %read
 read:
   %address = call ptr @PyLong_AsVoidPtr(ptr %answer)
   call void @Py_DecRef(ptr %answer)
@@ -183,36 +158,27 @@ fail:
 ; int managed_tensor_from_py_object_no_sync(PyObject*, DLManagedTensorVersioned**)
 define i32 @managed_from_object(ptr %object, ptr %out) {
   store ptr null, ptr %out
-  %tensor = call ptr @stored(ptr %object)
-  %other = icmp eq ptr %tensor, null
-  br i1 %other, label %slow, label %look
-look:
-  %state.at = getelementptr i8, ptr %tensor, i64 48
-  %state = load i64, ptr %state.at
-  %unusual = icmp ugt i64 %state, READ_ONLY
-  br i1 %unusual, label %slow, label %make
+  %tensor = call ptr @plain(ptr %object)
+  br icmp eq ptr %tensor, null, label %slow, label %make
 make:
-  %ndim.at = getelementptr %DLTensor, ptr %tensor, i32 0, i32 3
-  %ndim = load i32, ptr %ndim.at
+  %state = load %NDArray.state, ptr %tensor
+  %ndim = load %DLTensor.ndim, ptr %tensor
   %dims = zext i32 %ndim to i64
   %dims.bytes = mul i64 %dims, 16
   %bytes = add i64 %dims.bytes, MANAGED_SIZE
   %managed = call ptr @PyMem_RawMalloc(i64 %bytes)
-  %none = icmp eq ptr %managed, null
-  br i1 %none, label %no.memory, label %fill
+  br icmp eq ptr %managed, null, label %no.memory, label %fill
 fill:
-  %shape.at = getelementptr %DLTensor, ptr %tensor, i32 0, i32 5
-  %shape = load ptr, ptr %shape.at
-  %strides.at = getelementptr %DLTensor, ptr %tensor, i32 0, i32 6
-  %strides = load ptr, ptr %strides.at
+  %shape = load %DLTensor.shape, ptr %tensor
+  %strides = load %DLTensor.strides, ptr %tensor
   %half = mul i64 %dims, 8
   %its.shape = getelementptr i8, ptr %managed, i64 MANAGED_SIZE
   %its.strides = getelementptr i64, ptr %its.shape, i64 %dims
   call void @llvm.memcpy.p0.p0.i64(ptr %its.shape, ptr %shape, i64 %half, i1 false)
   call void @llvm.memcpy.p0.p0.i64(ptr %its.strides, ptr %strides, i64 %half, i1 false)
-  %its.tensor = getelementptr %Managed, ptr %managed, i32 0, i32 4
+  %its.tensor = getelementptr %Managed.dl_tensor, ptr %managed
   call void @llvm.memcpy.p0.p0.i64(ptr %its.tensor, ptr %tensor, i64 48, i1 false)
-  call void @begin_managed(ptr %managed, ptr %object, ptr @delete, i64 %state, i64 %dims)
+  call void @begin_managed(ptr %managed, ptr %object, ptr @delete_versioned, i64 %state, i64 %dims)
   call void @Py_IncRef(ptr %object)
   store ptr %managed, ptr %out
   ret i32 0
@@ -228,21 +194,17 @@ no.memory:
 }
 
 ; Fills in what isn't the tensor's own; after the struct lie shape and strides.
-define internal void @begin_managed(ptr %managed, ptr %context, ptr %deleter.at, i64 %flags,
+define internal void @begin_managed(ptr %managed, ptr %context, ptr %deleter, i64 %flags,
                                     i64 %ndim) {
   store i64 VERSION_WORD, ptr %managed
-  %context.at = getelementptr %Managed, ptr %managed, i32 0, i32 1
-  store ptr %context, ptr %context.at
-  %deleter = load ptr, ptr %deleter.at
-  %its.deleter = getelementptr %Managed, ptr %managed, i32 0, i32 2
-  store ptr %deleter, ptr %its.deleter
-  %flags.at = getelementptr %Managed, ptr %managed, i32 0, i32 3
-  store i64 %flags, ptr %flags.at
+  store %Managed.manager_ctx %context, ptr %managed
+  store %Managed.deleter %deleter, ptr %managed
+  store %Managed.flags %flags, ptr %managed
   %shape = getelementptr i8, ptr %managed, i64 MANAGED_SIZE
   %strides = getelementptr i64, ptr %shape, i64 %ndim
-  %shape.at = getelementptr %Managed, ptr %managed, i32 0, i32 4, i32 5
+  %shape.at = getelementptr %Managed.dl_tensor, ptr %managed, i32 5
   store ptr %shape, ptr %shape.at
-  %strides.at = getelementptr %Managed, ptr %managed, i32 0, i32 4, i32 6
+  %strides.at = getelementptr %Managed.dl_tensor, ptr %managed, i32 6
   store ptr %strides, ptr %strides.at
   ret void
 }
@@ -267,39 +229,33 @@ entry:
   %usual = call i1 @is_usual(ptr %managed)
   br i1 %usual, label %own, label %slow
 own:
-  %name = load ptr, ptr @name_used
-  %disown = load ptr, ptr @disown
-  %capsule = call ptr @PyCapsule_New(ptr %managed, ptr %name, ptr %disown)
-  %no.capsule = icmp eq ptr %capsule, null
-  br i1 %no.capsule, label %forget, label %make
+  %capsule = call ptr @PyCapsule_New(ptr %managed, ptr @name_used_versioned,
+                                     ptr @disown_versioned)
+  br icmp eq ptr %capsule, null, label %forget, label %make
 forget:
   call void @PyErr_Clear()
   br label %slow
 make:
   %kind = load ptr, ptr @kind
   %array = call ptr @PyType_GenericAlloc(ptr %kind, i64 0)
-  %no.array = icmp eq ptr %array, null
-  br i1 %no.array, label %fail, label %fill
+  br icmp eq ptr %array, null, label %fail, label %fill
 fill:
   %tensor = getelementptr i8, ptr %array, i64 HEADER
-  %given = getelementptr %Managed, ptr %managed, i32 0, i32 4
+  %given = getelementptr %Managed.dl_tensor, ptr %managed
   call void @llvm.memcpy.p0.p0.i64(ptr %tensor, ptr %given, i64 48, i1 false)
   %data = load i64, ptr %tensor
-  %offset.at = getelementptr %DLTensor, ptr %tensor, i32 0, i32 7
+  %offset.at = getelementptr %DLTensor.byte_offset, ptr %tensor
   %offset = load i64, ptr %offset.at
   %first = add i64 %data, %offset
   store i64 %first, ptr %tensor
   store i64 0, ptr %offset.at
-  %flags.at = getelementptr %Managed, ptr %managed, i32 0, i32 3
-  %flags = load i64, ptr %flags.at
+  %flags = load %Managed.flags, ptr %managed
   %state = and i64 %flags, READ_ONLY
-  %state.at = getelementptr i8, ptr %tensor, i64 48
-  store i64 %state, ptr %state.at
+  store %NDArray.state %state, ptr %tensor
   %owner = load ptr, ptr @owner
   %status = call i32 @PyObject_SetAttr(ptr %array, ptr %owner, ptr %capsule)
   call void @Py_DecRef(ptr %capsule)
-  %failed = icmp ne i32 %status, 0
-  br i1 %failed, label %drop, label %leave
+  br icmp ne i32 %status, 0, label %drop, label %leave
 leave:
   ret ptr %array
 drop:
@@ -311,8 +267,7 @@ fail:
 
 slow:
   %address = call ptr @PyLong_FromVoidPtr(ptr %managed)
-  %no.address = icmp eq ptr %address, null
-  br i1 %no.address, label %none, label %ask
+  br icmp eq ptr %address, null, label %none, label %ask
 ask:
   %function = load ptr, ptr @adopt
   %made = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr %function, ptr %address, ptr null)
@@ -327,27 +282,21 @@ none:
 define internal i1 @is_usual(ptr %managed) {
 entry:
   %major = load i32, ptr %managed
-  %flags.at = getelementptr %Managed, ptr %managed, i32 0, i32 3
-  %flags = load i64, ptr %flags.at
+  %flags = load %Managed.flags, ptr %managed
   %same = icmp eq i32 %major, MAJOR
   %plain = icmp ule i64 %flags, KNOWN_FLAGS
   %ours = and i1 %same, %plain
   br i1 %ours, label %read, label %no
 read:
-  %tensor = getelementptr %Managed, ptr %managed, i32 0, i32 4
+  %tensor = getelementptr %Managed.dl_tensor, ptr %managed
   %data = load i64, ptr %tensor
-  %device.at = getelementptr %DLTensor, ptr %tensor, i32 0, i32 1
+  %device.at = getelementptr %DLTensor.device_type, ptr %tensor
   %device = load i64, ptr %device.at
-  %ndim.at = getelementptr %DLTensor, ptr %tensor, i32 0, i32 3
-  %ndim = load i32, ptr %ndim.at
-  %dtype.at = getelementptr %DLTensor, ptr %tensor, i32 0, i32 4
-  %dtype = load i32, ptr %dtype.at
-  %shape.at = getelementptr %DLTensor, ptr %tensor, i32 0, i32 5
-  %shape = load ptr, ptr %shape.at
-  %strides.at = getelementptr %DLTensor, ptr %tensor, i32 0, i32 6
-  %strides = load ptr, ptr %strides.at
-  %offset.at = getelementptr %DLTensor, ptr %tensor, i32 0, i32 7
-  %offset = load i64, ptr %offset.at
+  %ndim = load %DLTensor.ndim, ptr %tensor
+  %dtype = load %DLTensor.dtype, ptr %tensor
+  %shape = load %DLTensor.shape, ptr %tensor
+  %strides = load %DLTensor.strides, ptr %tensor
+  %offset = load %DLTensor.byte_offset, ptr %tensor
   %here = icmp eq i64 %device, 1  ; type 1, id 0
   %few = icmp ule i32 %ndim, 8
   %shaped = icmp ne ptr %shape, null
@@ -365,20 +314,17 @@ read:
 find:
   %at = phi ptr [ @dtypes, %read ], [ %at.next, %other ]
   %known = load i32, ptr %at
-  %found = icmp eq i32 %known, %dtype
-  br i1 %found, label %sizes, label %other
+  br icmp eq i32 %known, %dtype, label %sizes, label %other
 other:
   %at.next = getelementptr i32, ptr %at, i64 1
-  %end = icmp eq i32 %known, 0
-  br i1 %end, label %no, label %find
+  br icmp eq i32 %known, 0, label %no, label %find
 sizes:
   %count = zext i32 %ndim to i64
   br label %next
 next:
   %axis = phi i64 [ 0, %sizes ], [ %axis.next, %fits ]
   %size = phi i64 [ 1, %sizes ], [ %size.next, %fits ]
-  %over = icmp eq i64 %axis, %count
-  br i1 %over, label %yes, label %one
+  br icmp eq i64 %axis, %count, label %yes, label %one
 one:
   %extent.at = getelementptr i64, ptr %shape, i64 %axis
   %extent = load i64, ptr %extent.at
@@ -430,59 +376,46 @@ look:
 next:
   %i = phi i64 [ 0, %look ], [ %i.next, %take ], [ %i.next, %ignore ]
   %version = phi ptr [ null, %look ], [ %argument, %take ], [ %version, %ignore ]
-  %over = icmp eq i64 %i, %named
-  br i1 %over, label %judge, label %one
+  br icmp eq i64 %i, %named, label %judge, label %one
 one:
   %i.next = add i64 %i, 1
   %argument.at = getelementptr ptr, ptr %args, i64 %i
   %argument = load ptr, ptr %argument.at
   %name = call ptr @PyTuple_GetItem(ptr %keywords, i64 %i)
-  %is.version = icmp eq ptr %name, %wanted
-  br i1 %is.version, label %take, label %rest
+  br icmp eq ptr %name, %wanted, label %take, label %rest
 take:
   br label %next
 rest:
-  %nothing = icmp eq ptr %argument, %none
-  br i1 %nothing, label %ignore, label %slow
+  br icmp eq ptr %argument, %none, label %ignore, label %slow
 ignore:
   br label %next
 judge:
-  %unsaid = icmp eq ptr %version, null
-  br i1 %unsaid, label %slow, label %type
+  br icmp eq ptr %version, null, label %slow, label %type
 type:
   %type.found = call ptr @PyObject_Type(ptr %version)
   call void @Py_DecRef(ptr %type.found)
   %tuple = load ptr, ptr @tuple
-  %is.tuple = icmp eq ptr %type.found, %tuple
-  br i1 %is.tuple, label %size, label %slow
+  br icmp eq ptr %type.found, %tuple, label %size, label %slow
 size:
   %parts = call i64 @PyTuple_Size(ptr %version)
-  %pair = icmp eq i64 %parts, 2
-  br i1 %pair, label %major, label %slow
+  br icmp eq i64 %parts, 2, label %major, label %slow
 major:
   %major.object = call ptr @PyTuple_GetItem(ptr %version, i64 0)
   %major.value = call i64 @PyLong_AsLong(ptr %major.object)
   %minor.object = call ptr @PyTuple_GetItem(ptr %version, i64 1)
-  %odd.major = icmp slt i64 %major.value, MAJOR
-  br i1 %odd.major, label %forget, label %minor
+  br icmp slt i64 %major.value, MAJOR, label %forget, label %minor
 minor:
   %minor.value = call i64 @PyLong_AsLong(ptr %minor.object)
-  %odd.minor = icmp slt i64 %minor.value, 0
-  br i1 %odd.minor, label %forget, label %make
+  br icmp slt i64 %minor.value, 0, label %forget, label %make
 make:
   %status = call i32 @managed_from_object(ptr %self, ptr %out)
-  %failed = icmp ne i32 %status, 0
-  br i1 %failed, label %fail, label %wrap
+  br icmp ne i32 %status, 0, label %fail, label %wrap
 wrap:
   %managed = load ptr, ptr %out
-  %capsule.name = load ptr, ptr @name_unused
-  %destroy = load ptr, ptr @destroy
-  %capsule = call ptr @PyCapsule_New(ptr %managed, ptr %capsule.name, ptr %destroy)
-  %no.capsule = icmp eq ptr %capsule, null
-  br i1 %no.capsule, label %delete, label %leave
+  %capsule = call ptr @PyCapsule_New(ptr %managed, ptr @name_versioned, ptr @destroy_versioned)
+  br icmp eq ptr %capsule, null, label %delete, label %leave
 delete:
-  %deleter = load ptr, ptr @delete
-  call void %deleter(ptr %managed)
+  call void @delete_versioned(ptr %managed)
   ret ptr null
 leave:
   ret ptr %capsule
@@ -516,20 +449,13 @@ define internal ptr @ask_slowly(ptr %self, ptr %args, i64 %count, i64 %named, pt
 
 ; int dltensor_from_py_object_no_sync(PyObject*, DLTensor*)
 define i32 @tensor_from_object(ptr %object, ptr %out) {
-  %tensor = call ptr @stored(ptr %object)
-  %other = icmp eq ptr %tensor, null
-  br i1 %other, label %slow, label %look
-look:
-  %state.at = getelementptr i8, ptr %tensor, i64 48
-  %state = load i64, ptr %state.at
-  %unusual = icmp ugt i64 %state, READ_ONLY
-  br i1 %unusual, label %slow, label %copy
+  %tensor = call ptr @plain(ptr %object)
+  br icmp eq ptr %tensor, null, label %slow, label %copy
 slow:
   %lent = call ptr @ask(ptr @lend, ptr %object)
-  %failed = icmp eq ptr %lent, null
-  br i1 %failed, label %fail, label %copy
+  br icmp eq ptr %lent, null, label %fail, label %copy
 copy:
-  %from = phi ptr [ %tensor, %look ], [ %lent, %slow ]
+  %from = phi ptr [ %tensor, %0 ], [ %lent, %slow ]
   call void @llvm.memcpy.p0.p0.i64(ptr %out, ptr %from, i64 48, i1 false)
   ret i32 0
 fail:
@@ -547,16 +473,14 @@ define i32 @current_stream(i32 %type, i32 %id, ptr %out) {
 define i32 @allocate(ptr %prototype, ptr %out, ptr %context, ptr %set.error) {
 entry:
   store ptr null, ptr %out
-  %device.at = getelementptr %DLTensor, ptr %prototype, i32 0, i32 1
+  %device.at = getelementptr %DLTensor.device_type, ptr %prototype
   %device = load i64, ptr %device.at
   %elsewhere = icmp ne i64 %device, 1  ; type 1, id 0
   br i1 %elsewhere, label %refuse.device, label %look
 look:
-  %ndim.at = getelementptr %DLTensor, ptr %prototype, i32 0, i32 3
-  %ndim = load i32, ptr %ndim.at
+  %ndim = load %DLTensor.ndim, ptr %prototype
   %strange = icmp ugt i32 %ndim, MAX_NDIM
-  %shape.at = getelementptr %DLTensor, ptr %prototype, i32 0, i32 5
-  %shape = load ptr, ptr %shape.at
+  %shape = load %DLTensor.shape, ptr %prototype
   %shapeless = icmp eq ptr %shape, null
   %scalar = icmp eq i32 %ndim, 0
   %vector = xor i1 %scalar, true
@@ -564,8 +488,7 @@ look:
   %bad.shape = or i1 %strange, %missing
   br i1 %bad.shape, label %refuse.shape, label %typed
 typed:
-  %dtype.at = getelementptr %DLTensor, ptr %prototype, i32 0, i32 4
-  %dtype = load i32, ptr %dtype.at
+  %dtype = load %DLTensor.dtype, ptr %prototype
   %code = and i32 %dtype, 255
   %bits.shifted = lshr i32 %dtype, 8
   %bits = and i32 %bits.shifted, 255
@@ -586,13 +509,11 @@ next:
   %axis = phi i64 [ 0, %sizes ], [ %axis.next, %fits ]
   %all.bits = phi i64 [ %step.wide, %sizes ], [ %all.bits.next, %fits ]
   %is.empty = phi i1 [ false, %sizes ], [ %is.empty.next, %fits ]
-  %over = icmp eq i64 %axis, %count
-  br i1 %over, label %room, label %one
+  br icmp eq i64 %axis, %count, label %room, label %one
 one:
   %extent.at = getelementptr i64, ptr %shape, i64 %axis
   %extent = load i64, ptr %extent.at
-  %negative = icmp slt i64 %extent, 0
-  br i1 %negative, label %refuse.shape, label %grow
+  br icmp slt i64 %extent, 0, label %refuse.shape, label %grow
 grow:
   %zero = icmp eq i64 %extent, 0
   %is.empty.next = or i1 %is.empty, %zero
@@ -611,12 +532,11 @@ room:
   %head = add i64 %dims.bytes, ROOM
   %total = add i64 %head, %bytes
   %managed = call ptr @PyMem_RawMalloc(i64 %total)
-  %none = icmp eq ptr %managed, null
-  br i1 %none, label %refuse.memory, label %fill
+  br icmp eq ptr %managed, null, label %refuse.memory, label %fill
 fill:
-  %its.tensor = getelementptr %Managed, ptr %managed, i32 0, i32 4
+  %its.tensor = getelementptr %Managed.dl_tensor, ptr %managed
   call void @llvm.memcpy.p0.p0.i64(ptr %its.tensor, ptr %prototype, i64 48, i1 false)
-  call void @begin_managed(ptr %managed, ptr %managed, ptr @free_at, i64 0, i64 %count)
+  call void @begin_managed(ptr %managed, ptr %managed, ptr @free_block, i64 0, i64 %count)
   %dims = getelementptr i8, ptr %managed, i64 MANAGED_SIZE
   %dims.half = mul i64 %count, 8
   call void @llvm.memcpy.p0.p0.i64(ptr %dims, ptr %shape, i64 %dims.half, i1 false)
@@ -628,14 +548,13 @@ fill:
   %aligned = sub i64 %beyond, %low
   %data.number = select i1 %is.empty, i64 0, i64 %aligned
   store i64 %data.number, ptr %its.tensor
-  %offset.at = getelementptr %Managed, ptr %managed, i32 0, i32 4, i32 7
+  %offset.at = getelementptr %Managed.dl_tensor, ptr %managed, i32 7
   store i64 0, ptr %offset.at
   br label %stride
 stride:
   %left = phi i64 [ %count, %fill ], [ %this, %set ]
   %distance = phi i64 [ 1, %fill ], [ %distance.next, %set ]
-  %finished = icmp eq i64 %left, 0
-  br i1 %finished, label %leave, label %set
+  br icmp eq i64 %left, 0, label %leave, label %set
 set:
   %this = sub i64 %left, 1
   %this.at = getelementptr i64, ptr %strides, i64 %this
@@ -670,8 +589,7 @@ refuse:
   ret i32 -1
 }
 
-@free_at = internal constant ptr @free
-define internal void @free(ptr %managed) {
+define internal void @free_block(ptr %managed) {
   call void @PyMem_RawFree(ptr %managed)
   ret void
 }
@@ -719,7 +637,7 @@ def exchange_text() -> str:
         "USUAL_DTYPES": len(_USUAL) + 1,
         "VERSION_WORD": VERSION[0] | VERSION[1] << 32,
     }
-    return re.sub(r"\b[A-Z][A-Z_]+\b", lambda word: str(words.get(word[0], word[0])), _TEXT)
+    return native_text(STRUCTURES + DELETERS + _TEXT, words)
 
 
 class Rare(NamedTuple):
@@ -763,27 +681,16 @@ def loaded(kind: type, rare: Rare) -> Loaded:
 
 
 def _load(kind: type, rare: Rare) -> Loaded:
-    code, native = NativeCode(exchange_text(), _PYTHON_API, ctypes.pythonapi), glue()
-    names = {"dlpack_slowly": "_dlpack_slowly", "max_version": "max_version", "owner": "_owner"}
-    objects = {
-        "kind": kind,
+    code = NativeCode(exchange_text())
+    code.set_objects(
+        kind=kind,
         **rare._asdict(),
-        "none": None,
-        "tuple": tuple,
-        **{name: sys.intern(text) for name, text in names.items()},
-    }
-    addresses = {
-        "delete": native.delete_versioned,
-        "destroy": native.destroy_versioned,
-        "disown": native.disown_versioned,
-        "name_unused": native.name_versioned,
-        "name_used": native.name_used_versioned,
-    }
-    for name, value in objects.items():
-        increment_reference(value)  # the API lives as long as the process
-        addresses[name] = id(value)
-    for name, address in addresses.items():
-        ctypes.c_void_p.from_address(code.data(name)).value = address
+        none=None,
+        tuple=tuple,
+        dlpack_slowly=sys.intern("_dlpack_slowly"),
+        max_version=sys.intern("max_version"),
+        owner=sys.intern("_owner"),
+    )
     usual = (ctypes.c_int32 * len(_USUAL)).from_address(code.data("dtypes"))
     usual[:] = [dtype_word(dtype) for dtype in _USUAL]
     api = DLPackExchangeAPI(

@@ -13,6 +13,8 @@ import llvmlite.binding as llvm
 
 from minitvm.runtime.record import record
 
+CACHE_LINE = 64  # bytes, of every CPU that code is made for
+
 
 @final
 @record()

@@ -18,7 +18,7 @@ from typing import Any, final
 import numpy as np
 
 import minitvm.runtime.dlpack as dlpack
-from minitvm.runtime.device import DEVICE_TYPES
+from minitvm.runtime.device_type import DEVICE_TYPES
 from minitvm.runtime.dlpack import DLDevice, DLTensor, TensorView
 from minitvm.runtime.dtype import DType, DTypeLike, TypeCode
 from minitvm.runtime.ndarray import NDArray, as_ndarray

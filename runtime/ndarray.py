@@ -24,20 +24,19 @@ from minitvm.runtime.device_api.managed import ManagedDevice
 from minitvm.runtime.device_api.streams import Stream, stream_of
 from minitvm.runtime.dlpack import (
     DLTensor,
-    Taken,
     TensorView,
     compact_strides,
     lead_alike,
 )
 from minitvm.runtime.dtype import UINT16, DType, DTypeLike
-from minitvm.runtime.errors import NotExportable, StreamError
+from minitvm.runtime.errors import StreamError
+from minitvm.runtime.glue import glue
 from minitvm.runtime.heap_types import HEADER, show_buffers, storage
-from minitvm.runtime.native import glue, point
 from minitvm.runtime.sub_byte import read_codes, write_codes
 
 _CPU = cpu(0)
+_HOST = registry.managed(_CPU)
 _FIRST_VERSIONED = (1, 0)  # the DLPack whose capsules have a version and flags
-_ADDED = 2  # what `isbuiltin` says of dtypes that others have added to numpy
 
 
 class _Token:
@@ -491,7 +490,7 @@ class NDArray(_Storage):
     def __dlpack_device__(self) -> tuple[int, int]:
         return (self.device.device_type, self.device.device_id)
 
-    __dlpack_c_exchange_api__: object = exchange.Exchange(lambda: _rare())
+    __dlpack_c_exchange_api__: object = exchange.Exchange(lambda: rare())
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         """numpy's protocol: ``np.asarray(a)`` shares the memory."""
@@ -559,7 +558,7 @@ def empty(
     >>> empty((2, 3)).shape
     (2, 3)
     """
-    place = _place(device, mem_scope)
+    place = place_of(device, mem_scope)
     extents = shape if isinstance(shape, tuple | list) else (shape,)
     dims = tuple(operator.index(extent) for extent in extents)
     if min(dims, default=0) < 0 or len(dims) > dlpack.MAX_NDIM:
@@ -594,111 +593,11 @@ def array(
     >>> array([1, 2], dtype="bfloat16").dtype
     DType('bfloat16')
     """
-    _place(device, mem_scope)
+    place_of(device, mem_scope)
     source = _source(arr)
     target = empty(source.shape, source.dtype if dtype is None else dtype, device)
     _assign(target, source)
     return target
-
-
-def from_dlpack(
-    source: Any,
-    device: Device | str | None = None,
-    copy: bool | None = None,
-    *,
-    read_only: bool = False,
-) -> NDArray:
-    """An NDArray of the memory of `source`, an array with ``__dlpack__`` or a DLPack capsule.
-
-    It can't be written where the capsule says so, or `source` is an array of a library whose arrays
-    never change (JAX, TensorFlow). A capsule doesn't tell of which it is: there say `read_only`.
-
-    Parameters
-    ----------
-    source
-        The array. Where its type has DLPack's C exchange API, that is what is asked.
-    device
-        Where the result lies. By default it lies where `source` does, on the CPU or a device that
-        is there; with the CPU, the library of `source` is asked to copy what lies elsewhere.
-    copy
-        By default memory is shared. True makes a copy, which can be written; False refuses memory
-        that had to be copied.
-    read_only
-        The memory must not be written.
-
-    Raises
-    ------
-    TypeError
-        When `source` is neither (an ``AttributeError`` too, as the array API standard has it).
-    BufferError
-        When its memory can't be shared; libraries raise errors of their own, too.
-    ValueError
-        When it is on a device that isn't there, or had to be copied with ``copy=False``.
-
-    >>> x = np.arange(3)
-    >>> a = from_dlpack(x)
-    >>> b = from_dlpack(x, copy=True)
-    >>> x[0] = 9
-    >>> a.numpy(), b.numpy()
-    (array([9, 1, 2]), array([0, 1, 2]))
-    """
-    if device is None and copy is None and not read_only:
-        known = _quickly[0](source)
-        if known is not None:
-            return known
-    place = None if device is None else _place(device, None).device
-    taken = _take(source, place == _CPU, copy)
-    moved = place not in (None, taken.view.device)
-    if copy is not None and not copy and (taken.copied or moved):
-        raise ValueError("from_dlpack: expected shared memory, got a copy, with copy=False")
-    view = taken.view._replace(read_only=True) if read_only else taken.view
-    made = NDArray(view, taken.owner)
-    if moved or (copy and (made.read_only or not taken.copied)):
-        return array(made, made.device if place is None else place)
-    return made
-
-
-# Makes an array of a tensor of a type that compiled code has learnt; None for others.
-_quickly: list[Callable[[Any], NDArray | None]] = [lambda source: None]
-
-
-def _learn(source: object) -> None:
-    """Lets tensors like `source` come by compiled code the next time, if they can."""
-    from minitvm.runtime.call_path import call_path
-
-    path = call_path()
-    if path is not None:
-        path.learn(source)
-        array_of = exchange.loaded(NDArray, _rare()).array_of
-        if len(_quickly) == 1:
-            _quickly.insert(0, path.importer(array_of))
-
-
-def _take(source: Any, move: bool, copy: bool | None) -> Taken:
-    """The tensor of an array or capsule, of which a copy may be all that can be had."""
-    if dlpack.is_capsule(source):
-        return dlpack.consume(source, accepts=registry.exists)
-    if not hasattr(source, "__dlpack__"):
-        kind = type(source).__name__
-        raise NotExportable(
-            f"from_dlpack: expected an array with __dlpack__ or a capsule, got {kind}"
-        )
-    if type(source) is np.ndarray and source.dtype.isbuiltin == _ADDED:
-        return Taken(_read_numpy(source), source, False)  # which numpy itself doesn't export
-    if not move:
-        managed, fixed = exchange.request(source)
-        if managed:
-            _learn(source)
-            taken = dlpack.adopt(managed, True, fixed, accepts=registry.exists)
-            if not taken.view.is_on_host:
-                taken.view.device.sync()  # which this way of asking leaves to us
-            return taken
-    # Of True, we make the copy: what a library makes of it, not all of them say.
-    asked = False if copy is not None and not copy else None
-    capsule, fixed = dlpack.request(source, accepts=registry.exists, move=move, copy=asked)
-    if type(source) is np.ndarray:
-        _learn(source)
-    return dlpack.consume(capsule, fixed, accepts=registry.exists)
 
 
 def _wait_for_consumer(place: ManagedDevice, stream: Any) -> None:
@@ -742,7 +641,7 @@ def _own(value: object) -> NDArray:
     return value
 
 
-def _rare() -> exchange.Rare:
+def rare() -> exchange.Rare:
     """What compiled code, which from now on makes arrays by itself, leaves to Python functions."""
     if _to_do:
         _show_buffers()
@@ -765,14 +664,14 @@ def as_ndarray(source: Any) -> NDArray | None:
     if isinstance(source, NDArray):
         return source
     if isinstance(source, np.ndarray):
-        return NDArray(_read_numpy(source), source)
+        return NDArray(read_numpy(source), source)
     if isinstance(source, type | np.generic | bytes | bytearray):
         return None
     if hasattr(source, "__dlpack__"):
         capsule, read_only = dlpack.request(source, accepts=registry.exists)
         return NDArray(dlpack.borrow(capsule, read_only, registry.exists), capsule)
     seen = _seen_by_numpy(source)
-    return None if seen is None else NDArray(_read_numpy(seen), seen)
+    return None if seen is None else NDArray(read_numpy(seen), seen)
 
 
 def _pair(name: str, value: Any) -> tuple[int, int]:
@@ -781,12 +680,12 @@ def _pair(name: str, value: Any) -> tuple[int, int]:
     return operator.index(value[0]), operator.index(value[1])
 
 
-def _place(device: Device | str | None, mem_scope: str | None) -> ManagedDevice:
+def place_of(device: Device | str | None, mem_scope: str | None) -> ManagedDevice:
     """The device where memory is asked for."""
     if mem_scope not in (None, "", "global"):
         raise ValueError(f"NDArray: expected the memory scope 'global', got {mem_scope!r}")
     if device is None:
-        return registry.CPU
+        return _HOST
     found: object = find_device(device) if isinstance(device, str) else device
     if not isinstance(found, Device):
         kind = type(device).__name__
@@ -831,7 +730,7 @@ def _dtype_of_numpy(dtype: np.dtype[Any]) -> DType:
         raise TypeError(f"expected elements of a dtype that minitvm has, got {dtype}") from None
 
 
-def _read_numpy(source: np.ndarray[Any, Any]) -> TensorView:
+def read_numpy(source: np.ndarray[Any, Any]) -> TensorView:
     if type(source) is not np.ndarray and isinstance(source, np.ma.MaskedArray):
         raise TypeError("expected an array without a mask, got a masked array: pass x.filled(...)")
     dtype = _dtype_of_numpy(source.dtype)
@@ -1007,8 +906,8 @@ _to_do = ["show buffers"] if sys.version_info < (3, 12) else []
 
 
 def _show_buffers() -> None:
-    point("show", _shown_in_place)
-    show_buffers(NDArray, glue().get_buffer)
+    glue().set_objects(show=_shown_in_place)
+    show_buffers(NDArray, glue().function("get_buffer"))
     _to_do.clear()
 
 
@@ -1035,7 +934,7 @@ def _source(value: Any) -> NDArray:
     made = np.asarray(value)
     if made.dtype.kind == "O":
         raise TypeError(f"NDArray: expected an array or numbers, got {type(value).__name__}")
-    return NDArray(_read_numpy(made), made)
+    return NDArray(read_numpy(made), made)
 
 
 def _assign(target: NDArray, value: Any, stream: Stream | None = None) -> None:

@@ -19,7 +19,7 @@ from llvmlite.binding.newpassmanagers import NewPassManager
 from minitvm.runtime.code_cache import entry_key, read_entry, write_entry
 from minitvm.runtime.errors import InternalError
 from minitvm.runtime.host import host
-from minitvm.runtime.object_file import undefined_symbols
+from minitvm.runtime.object_file import calls_through_stubs, undefined_symbols
 from minitvm.runtime.version import VERSION
 
 # What LLVM calls where a program does the same by itself.
@@ -50,10 +50,24 @@ def _initialise() -> None:
     llvm.initialize_native_asmprinter()
 
 
+_DECLARED = re.compile(r"^declare .*\)(?: (?:local_)?unnamed_addr)?", re.MULTILINE)
+# Of a module: functions of the C library that LLVM itself calls are called so, too.
+_LIBRARY_BY_TABLE = """
+!llvm.module.flags = !{!1000000000}
+!1000000000 = !{i32 7, !"RtLibUseGOT", i32 1}
+"""
+
+
+def by_table(text: str) -> str:
+    """LLVM IR that calls functions from outside by the table of their addresses (the GOT), and not
+    through stubs, for which LLVM's loader would need memory that it doesn't count beforehand."""
+    return _DECLARED.sub(r"\g<0> nonlazybind", text) + _LIBRARY_BY_TABLE
+
+
 def parse(text: str) -> Any:
     """LLVM's module of a text, verified."""
     try:
-        module = llvm.parse_assembly(text)
+        module = llvm.parse_assembly(by_table(text))
         module.verify()
     except RuntimeError as error:
         raise InternalError(f"LLVM refuses the generated code: {error}") from error
@@ -110,7 +124,7 @@ def native_object(text: str, level: int = 2) -> bytes:
         0 leaves the text as it is, which is for code that seldom runs; 2 optimises.
     """
     key = entry_key(
-        text,
+        by_table(text),
         str(level),
         host().cpu,
         host().feature_string,
@@ -164,7 +178,10 @@ class LoadedCode:
         _initialise()
         empty = llvm.parse_assembly("")
         empty.triple = host().triple
-        engine = llvm.create_mcjit_compiler(empty, _loader_machine())
+        # Sections refer to each other by 32 bits. llvmlite's own memory manager puts them side by
+        # side, wherever in the address space there is room; but it has to know their sizes.
+        together = None if calls_through_stubs(object_code) else True
+        engine = llvm.create_mcjit_compiler(empty, _loader_machine(), use_lmm=together)
         engine.remove_module(empty)
         # The engine uses the file's own memory: it must not be freed before the engine.
         self._object = llvm.ObjectFileRef.from_data(object_code)

@@ -1,4 +1,4 @@
-"""What an object file needs from outside.
+"""What an object file needs from outside, and how it gets there.
 
 LLVM's loader calls address 0 where a symbol is missing, so they are checked beforehand.
 """
@@ -6,13 +6,19 @@ LLVM's loader calls address 0 where a symbol is missing, so they are checked bef
 from __future__ import annotations
 
 import struct
+from typing import NamedTuple
 
-# System V ABI, "Object Files": Elf64_Ehdr, Elf64_Shdr, Elf64_Sym.
+import numpy as np
+
+# System V ABI, "Object Files": Elf64_Ehdr, Elf64_Shdr, Elf64_Sym, Elf64_Rela.
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _SYMBOL_TABLE = 2  # SHT_SYMTAB
+_RELOCATIONS = 4  # SHT_RELA
 _UNDEFINED = 0  # SHN_UNDEF
+_X86_64 = 62  # EM_X86_64
+_PLT32 = 4  # R_X86_64_PLT32
 
 
 def undefined_symbols(data: bytes) -> tuple[str, ...]:
@@ -24,18 +30,51 @@ def undefined_symbols(data: bytes) -> tuple[str, ...]:
     data
         The object file.
     """
-    if data[:6] != b"\x7fELF\x02\x01":
-        return ()
-    header = _HEADER.unpack_from(data)
-    offset, size, count = header[6], header[11], header[12]
-    sections = [_SECTION.unpack_from(data, offset + i * size) for i in range(count)]
     names: dict[str, None] = {}
-    for _, kind, _, _, start, length, link, *_ in sections:
-        if kind != _SYMBOL_TABLE:
+    sections = _sections(data)
+    for table in sections:
+        if table.kind != _SYMBOL_TABLE:
             continue
-        strings = sections[link][4]
-        for name, _, _, section, _, _ in _SYMBOL.iter_unpack(data[start : start + length]):
+        strings = sections[table.link].offset
+        for name, _, _, section, _, _ in _SYMBOL.iter_unpack(table.content(data)):
             if section == _UNDEFINED and name:
                 end = data.index(b"\0", strings + name)
                 names[data[strings + name : end].decode()] = None
     return tuple(n for n in names if n != "_GLOBAL_OFFSET_TABLE_")
+
+
+def calls_through_stubs(data: bytes) -> bool:
+    """Whether an x86-64 ELF object calls functions from outside in a way for which a loader has to
+    write stubs; also of an object of another machine or format, of which that isn't known."""
+    sections = _sections(data)
+    if not sections or _HEADER.unpack_from(data)[2] != _X86_64:
+        return True
+    for table in sections:
+        if table.kind == _RELOCATIONS:
+            symbols = sections[table.link].offset
+            targets = np.frombuffer(table.content(data), "<u8")[1::3]
+            called = targets[targets & 0xFFFFFFFF == _PLT32] >> 32
+            for index in set(called.tolist()):
+                if _SYMBOL.unpack_from(data, symbols + index * _SYMBOL.size)[3] == _UNDEFINED:
+                    return True
+    return False
+
+
+class _Section(NamedTuple):
+    kind: int
+    offset: int
+    size: int
+    link: int
+
+    def content(self, data: bytes) -> bytes:
+        return data[self.offset : self.offset + self.size]
+
+
+def _sections(data: bytes) -> list[_Section]:
+    """Of a 64-bit little-endian ELF object; none of another format."""
+    if data[:6] != b"\x7fELF\x02\x01":
+        return []
+    header = _HEADER.unpack_from(data)
+    offset, size, count = header[6], header[11], header[12]
+    found = (_SECTION.unpack_from(data, offset + i * size) for i in range(count))
+    return [_Section(each[1], each[4], each[5], each[6]) for each in found]

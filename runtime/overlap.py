@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from minitvm.runtime.dlpack import TensorView, read_tensor
-from minitvm.runtime.native import glue, point
+from minitvm.runtime.glue import glue
 
 # Candidate solutions that numpy may try; beyond, arrays count as sharing.
 _LIMIT: dict[str, Any] = {"max_work": 100_000}
@@ -39,5 +39,5 @@ def _share_memory(a: int, b: int) -> bool:
 def share_memory_address() -> int:
     """``int share_memory(DLTensor*, DLTensor*)`` for compiled code that holds the GIL: 1 if the
     tensors share a byte, or if that is too hard to tell, 0 if not, -1 with an exception pending."""
-    point("share_elements", _share_memory)
-    return glue().share_memory
+    glue().set_objects(share_elements=_share_memory)
+    return glue().function("share_memory")

@@ -20,7 +20,7 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
 from minitvm.runtime.arrangement import (
@@ -31,15 +31,17 @@ from minitvm.runtime.arrangement import (
 )
 from minitvm.runtime.c_function import CFunction
 from minitvm.runtime.call_path import call_path
-from minitvm.runtime.device import DeviceType
+from minitvm.runtime.call_path_text import StoredFunction
 from minitvm.runtime.device_api.registry import exists
+from minitvm.runtime.device_type import DeviceType
 from minitvm.runtime.dlpack import TensorView, read_tensor
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import InternalError
 from minitvm.runtime.evaluator import BenchmarkResult, check_counts, measure
 from minitvm.runtime.frameworks import why_read_only
+from minitvm.runtime.glue import glue
 from minitvm.runtime.heap_types import HEADER, enable, leaf, storage
-from minitvm.runtime.native import Glue, glue, point
+from minitvm.runtime.native import NativeCode, Once
 from minitvm.runtime.ndarray import Loan, NDArray, array, as_ndarray
 from minitvm.runtime.values import (
     ArgTypeCode,
@@ -138,24 +140,10 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-class _Stored(ctypes.Structure):
-    """What the compiled call path reads of a PackedFunc, which lies in the object itself. The first
-    two fields are what a handle points to."""
-
-    _fields_ = (
-        ("function", ctypes.c_void_p),
-        ("resource", ctypes.c_void_p),
-        ("variants", ctypes.c_void_p),
-        ("names", ctypes.c_void_p),
-        ("written", ctypes.c_int64),
-        ("calls_back", ctypes.c_int64),
-    )
-
-
 if TYPE_CHECKING:
     _Storage = object
 else:
-    _Storage = storage("minitvm.runtime.packed_func.Storage", ctypes.sizeof(_Stored))
+    _Storage = storage("minitvm.runtime.packed_func.Storage", ctypes.sizeof(StoredFunction))
 
 
 class Program(ABC):
@@ -214,7 +202,7 @@ class PackedFunc(HandleObject, _Storage):
             self.name = name or f"function at {function:#x}"
         elif callable(function):
             self._callable = function
-            address = native().call_python
+            address = native().function("call_python")
             self.name = name or _name_of(function)
             resource = id(function)
         else:
@@ -222,7 +210,7 @@ class PackedFunc(HandleObject, _Storage):
             raise TypeError(f"PackedFunc: expected a callable or an address, got {kind}")
         self._owner = owner
         self._entry = _PACKED(address)
-        self._stored = _Stored.from_address(self.handle)
+        self._stored = StoredFunction.from_address(self.handle)
         self._stored.function, self._stored.resource = address, resource
         self._stored.calls_back = True
         _live.add(self)
@@ -247,7 +235,7 @@ class PackedFunc(HandleObject, _Storage):
         >>> entry(*at[:2], 1, *at[2:], f.c_function.resource), value.v_int64
         (0, 42)
         """
-        return CFunction(self, native().begin_call, native().end_call)
+        return CFunction(self, _place_of_the_running_call())
 
     @property
     def program(self) -> Program | None:
@@ -342,7 +330,7 @@ class PackedFunc(HandleObject, _Storage):
             self._stored.resource,
         )
         if number:
-            status = _REPEAT(glue().repeat)(address, number, *packed)
+            status = _REPEAT(glue().function("repeat"))(address, number, *packed)
         elif address == self._stored.function:
             status = self._entry(*packed)
         else:
@@ -420,7 +408,7 @@ def natively_called(cls: type[HandleObject]) -> type:
         return cls
     if cls not in _leaves:
         if not _leaves:
-            path.bracket(native().begin_call, native().end_call)
+            path.keep_running_call(**_place_of_the_running_call())
         made = leaf(cls, path.entries[cls._native_entry])
         if _leaves.setdefault(cls, made) is made:
             path.add_own(made, cls._type_code)
@@ -806,23 +794,27 @@ def _name_of(function: object) -> str:
     return name.encode("utf-8", "backslashreplace").decode()
 
 
-@lru_cache(maxsize=1)
-def native() -> Glue:
+def _place_of_the_running_call() -> dict[str, object]:
+    """What compiled code reads it by."""
+    return {"thread": _thread, "running": sys.intern("running")}
+
+
+@Once
+def native() -> NativeCode:
     """The glue, which has been told what it calls and reads here."""
-    for field, value in (
-        ("answer", answer),
-        ("loan", Loan),
-        ("over", sys.intern("over")),
-        ("true", True),
-        ("thread", _thread),
-        ("running", sys.intern("running")),
-    ):
-        point(field, value)
-    return glue()
+    code = glue()
+    code.set_objects(
+        answer=answer,
+        loan=Loan,
+        over=sys.intern("over"),
+        true=True,
+        **_place_of_the_running_call(),
+    )
+    return code
 
 
-@lru_cache(maxsize=1)
+@Once
 def _call_within() -> Callable[[_Running, Callable[[], Any]], Any]:
     """Calls a function while a call is the running one. No signal comes between that and going back
     to the one before, whose results compiled code may still be reading."""
-    return _CALL_WITHIN(native().call_within)
+    return _CALL_WITHIN(native().function("call_within"))

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any, overload
 
 from minitvm.runtime.dlpack import dtype_of_word
-from minitvm.runtime.native import point
 from minitvm.runtime.ndarray import Loan
 from minitvm.runtime.packed_func import PackedFunc, answer, convert_to_packed, native
 from minitvm.runtime.values import text_for_c
@@ -139,5 +138,5 @@ def call_global_address() -> int:
     >>> call_global_address() != 0
     True
     """
-    point("answer_global", _answer_global)
-    return native().call_global
+    native().set_objects(answer_global=_answer_global)
+    return native().function("call_global")

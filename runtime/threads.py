@@ -27,20 +27,21 @@ from typing import final, overload
 
 import llvmlite.binding as llvm
 
-from minitvm.runtime.native import NativeCode
+from minitvm.runtime.native import NativeCode, Once
+from minitvm.runtime.native_text import native_text
 from minitvm.runtime.record import record
 
 MAX_FAILURE_VALUES = 8  # of a failed assertion, 64 bits each: the size of a failure record
 
 _MOST_THREADS = 1024
-# What the text's words in capitals stand for; by LLVM's name of the machine, the numbers of system
-# calls, and how a loop that waits spares the other thread of its core.
-_CONSTANTS = {
-    "SPIN": "200000",  # ns: four times what waking a sleeper costs
-    "RECORD": str(MAX_FAILURE_VALUES),
-    "WORKERS": str(_MOST_THREADS - 1),
-    "SIZE": str(2**21),  # bytes, which the pool fits
+_CONSTANTS: dict[str, object] = {
+    "SPIN": 200_000,  # ns: four times what waking a sleeper costs
+    "RECORD": MAX_FAILURE_VALUES,
+    "WORKERS": _MOST_THREADS - 1,
+    "SIZE": 2**21,  # bytes, which the pool fits
 }
+# By LLVM's name of the machine: the numbers of system calls, and how a loop that waits spares the
+# other thread of its core.
 _MACHINES = {
     "x86_64": {
         "FUTEX": "202",
@@ -61,48 +62,49 @@ _MACHINES = {
 }
 _ELSEWHERE = dict.fromkeys(_MACHINES["x86_64"], "0") | {"PAUSE": ""}
 
-C_LIBRARY = {
-    "clock_gettime": "i32 (i32, ptr)",
-    "madvise": "i32 (ptr, i64, i32)",
-    "mmap": "ptr (ptr, i64, i32, i32, i32, i64)",
-    "pthread_attr_destroy": "i32 (ptr)",
-    "pthread_attr_init": "i32 (ptr)",
-    "pthread_attr_setdetachstate": "i32 (ptr, i32)",
-    "pthread_attr_setstacksize": "i32 (ptr, i64)",
-    "pthread_create": "i32 (ptr, ptr, ptr, ptr)",
-    "pthread_getspecific": "ptr (i64)",
-    "pthread_key_create": "i32 (ptr, ptr)",
-    "pthread_setspecific": "i32 (i64, ptr)",
-    "pthread_sigmask": "i32 (i32, ptr, ptr)",
-    "sched_yield": "i32 ()",
-    "sigfillset": "i32 (ptr)",
-    "syscall": "i64 (i64, ...)",
-}
-
 _STATUS = ctypes.CFUNCTYPE(ctypes.c_int)
 
 _TEXT = r"""
 ; ---- What the threads share ------------------------------------------------------------------
-; The pool is memory that is all zeros at the start, and again in a forked child. Each line of the
-; cache has what the same threads write:
-;   0 ticket: the generation of the region (32 bits) and its tasks that nobody has claimed yet
-;   2 tasks that are not finished, 3 whether somebody sleeps until they are
-;   5 the lock of whoever has the workers, 7 how many workers there are
-;   9 the region
-;   11 how many workers sleep
-;   13 the CPU that all workers keep off, plus one; 0: none
-;   14 the workers
 %CPUs = type [1024 x i8]  ; a bit for each; Linux can be built for 8192
-; 0 its number in the system, 1 the CPU that was taken from it, plus one, 2 those it was left with
-%Worker = type { i32, i32, %CPUs }
-%Pool = type { i64, [56 x i8], i32, i32, [56 x i8], i32, i32, i64, [48 x i8], ptr, [56 x i8], i32,
-               [60 x i8], i32, [WORKERS x %Worker] }
 
-; On the stack of the thread that started it:
-;   0 function, 1 closure, 2 number of tasks, 3 where the values of a failure go,
-;   4 the first task that failed (all ones: none), 5 arrivals at barriers,
-;   6 its status, 7 the lock of what a failing task writes
-%Region = type { ptr, ptr, i64, ptr, i64, i64, i32, i32 }
+%Worker = type {
+  i32 number,        ; in the system
+  i32 taken,         ; the CPU that was taken from it, plus one
+  %CPUs cpus         ; those that it was left with
+}
+
+; The pool is memory that is all zeros at the start, and again in a forked child. Each line of the
+; cache has what the same threads write.
+%Pool = type {
+  i64 ticket,        ; the generation of the region (32 bits), and its tasks that nobody has claimed
+  [56 x i8] _,
+  i32 pending,       ; tasks that are not finished
+  i32 waiting,       ; whether somebody sleeps until they are
+  [56 x i8] _,
+  i32 lock,          ; of whoever has the workers
+  i32 _,
+  i64 workers,       ; how many there are
+  [48 x i8] _,
+  ptr region,
+  [56 x i8] _,
+  i32 sleepers,      ; how many workers sleep
+  [60 x i8] _,
+  i32 avoided,       ; the CPU that all workers keep off, plus one; 0: none
+  [WORKERS x %Worker] worker
+}
+
+; On the stack of the thread that started it.
+%Region = type {
+  ptr function,
+  ptr closure,
+  i64 tasks,         ; how many
+  ptr failure,       ; where the values of a failure go
+  i64 first_failed,  ; the first task that failed; all ones: none
+  i64 arrivals,      ; at barriers
+  i32 status,
+  i32 lock           ; of what a failing task writes
+}
 
 @pool = internal global ptr null
 @wanted = global i64 1      ; threads of a region, the one that starts it included
@@ -160,8 +162,7 @@ define internal i64 @now() {
 define internal i1 @is_long(i64 %start, i64 %rounds) {
   PAUSE
   %low = and i64 %rounds, 15
-  %due = icmp eq i64 %low, 15
-  br i1 %due, label %look, label %short
+  br icmp eq i64 %low, 15, label %look, label %short
 look:
   %now = call i64 @now()
   %passed = sub i64 %now, %start
@@ -179,8 +180,7 @@ entry:
 try:
   %ticket = load atomic i64, ptr %pool acquire, align 8
   %left = trunc i64 %ticket to i32
-  %none = icmp eq i32 %left, 0
-  br i1 %none, label %leave, label %take
+  br icmp eq i32 %left, 0, label %leave, label %take
 take:
   %less = sub i64 %ticket, 1
   %swap = cmpxchg ptr %pool, i64 %ticket, i64 %less acq_rel monotonic, align 8
@@ -194,21 +194,16 @@ leave:
 ; of the first task counts, which is the one that the serial loop would meet.
 define internal void @run_task(ptr %region, i32 %left) {
   %record = alloca [RECORD x i64]
-  %tasks.at = getelementptr %Region, ptr %region, i32 0, i32 2
-  %tasks = load i64, ptr %tasks.at
+  %tasks = load %Region.tasks, ptr %region
   %wide = zext i32 %left to i64
   %task = sub i64 %tasks, %wide
-  %failed.at = getelementptr %Region, ptr %region, i32 0, i32 4
-  %failed = load atomic i64, ptr %failed.at acquire, align 8
-  %late = icmp ugt i64 %task, %failed
-  br i1 %late, label %leave, label %run
+  %failed = load atomic %Region.first_failed, ptr %region acquire, align 8
+  br icmp ugt i64 %task, %failed, label %leave, label %run
 run:
   %function = load ptr, ptr %region
-  %closure.at = getelementptr %Region, ptr %region, i32 0, i32 1
-  %closure = load ptr, ptr %closure.at
+  %closure = load %Region.closure, ptr %region
   %status = call i32 %function(ptr %closure, i64 %task, i64 %tasks, ptr %region, ptr %record)
-  %good = icmp eq i32 %status, 0
-  br i1 %good, label %leave, label %bad
+  br icmp eq i32 %status, 0, label %leave, label %bad
 bad:
   call void @note_failure(ptr %region, i64 %task, i32 %status, ptr %record)
   br label %leave
@@ -218,7 +213,7 @@ leave:
 
 define internal void @note_failure(ptr %region, i64 %task, i32 %status, ptr %record) {
 entry:
-  %lock = getelementptr %Region, ptr %region, i32 0, i32 7
+  %lock = getelementptr %Region.lock, ptr %region
   br label %try
 try:
   %swap = cmpxchg ptr %lock, i32 0, i32 1 acquire monotonic, align 4
@@ -228,17 +223,14 @@ wait:
   PAUSE
   br label %try
 compare:
-  %failed.at = getelementptr %Region, ptr %region, i32 0, i32 4
+  %failed.at = getelementptr %Region.first_failed, ptr %region
   %failed = load i64, ptr %failed.at
-  %first = icmp ult i64 %task, %failed
-  br i1 %first, label %keep, label %leave
+  br icmp ult i64 %task, %failed, label %keep, label %leave
 keep:
-  %values.at = getelementptr %Region, ptr %region, i32 0, i32 3
-  %values = load ptr, ptr %values.at
+  %values = load %Region.failure, ptr %region
   %size = mul i64 RECORD, 8
   call void @llvm.memcpy.p0.p0.i64(ptr %values, ptr %record, i64 %size, i1 false)
-  %status.at = getelementptr %Region, ptr %region, i32 0, i32 6
-  store i32 %status, ptr %status.at
+  store %Region.status %status, ptr %region
   store atomic i64 %task, ptr %failed.at release, align 8
   br label %leave
 leave:
@@ -248,15 +240,12 @@ leave:
 
 ; One task fewer to wait for; the last one wakes the thread that waits.
 define internal void @finish(ptr %pool) {
-  %pending.at = getelementptr %Pool, ptr %pool, i32 0, i32 2
+  %pending.at = getelementptr %Pool.pending, ptr %pool
   %before = atomicrmw sub ptr %pending.at, i32 1 seq_cst, align 4
-  %last = icmp eq i32 %before, 1
-  br i1 %last, label %look, label %leave
+  br icmp eq i32 %before, 1, label %look, label %leave
 look:
-  %waiting.at = getelementptr %Pool, ptr %pool, i32 0, i32 3
-  %waiting = load atomic i32, ptr %waiting.at seq_cst, align 4
-  %awake = icmp eq i32 %waiting, 0
-  br i1 %awake, label %leave, label %wake
+  %waiting = load atomic %Pool.waiting, ptr %pool seq_cst, align 4
+  br icmp eq i32 %waiting, 0, label %leave, label %wake
 wake:
   %ignored = call i64 (i64, ...) @syscall(i64 FUTEX, ptr %pending.at, i32 129, i32 1)
   br label %leave
@@ -269,11 +258,9 @@ leave:
 ; than threads.
 define i32 @barrier(ptr %region, i64 %tasks) {
 entry:
-  %alone = icmp eq i64 %tasks, 1
-  br i1 %alone, label %all, label %arrive
+  br icmp eq i64 %tasks, 1, label %all, label %arrive
 arrive:
-  %arrivals = getelementptr %Region, ptr %region, i32 0, i32 5
-  %failed.at = getelementptr %Region, ptr %region, i32 0, i32 4
+  %arrivals = getelementptr %Region.arrivals, ptr %region
   %before = atomicrmw add ptr %arrivals, i64 1 acq_rel, align 8
   %round = udiv i64 %before, %tasks
   %next = add i64 %round, 1
@@ -282,13 +269,11 @@ arrive:
   br label %poll
 poll:
   %rounds = phi i64 [ 0, %arrive ], [ %more, %wait ], [ %more, %yield ]
-  %failed = load atomic i64, ptr %failed.at acquire, align 8
-  %good = icmp eq i64 %failed, -1
-  br i1 %good, label %count, label %end
+  %failed = load atomic %Region.first_failed, ptr %region acquire, align 8
+  br icmp eq i64 %failed, -1, label %count, label %end
 count:
   %arrived = load atomic i64, ptr %arrivals acquire, align 8
-  %complete = icmp uge i64 %arrived, %goal
-  br i1 %complete, label %all, label %wait
+  br icmp uge i64 %arrived, %goal, label %all, label %wait
 wait:
   %more = add i64 %rounds, 1
   %long = call i1 @is_long(i64 %start, i64 %rounds)
@@ -316,11 +301,9 @@ awake:
 poll:
   %rounds = phi i64 [ 0, %awake ], [ %more, %idle ]
   %left = call i32 @claim(ptr %pool)
-  %none = icmp eq i32 %left, 0
-  br i1 %none, label %idle, label %run
+  br icmp eq i32 %left, 0, label %idle, label %run
 run:
-  %region.at = getelementptr %Pool, ptr %pool, i32 0, i32 9
-  %region = load ptr, ptr %region.at
+  %region = load %Pool.region, ptr %pool
   call void @run_task(ptr %region, i32 %left)
   call void @finish(ptr %pool)
   br label %awake
@@ -336,12 +319,11 @@ rest:
 ; Until the generation changes. Whoever publishes a region writes the ticket and then reads the
 ; number of sleepers; here it is the other way round, so that one of the two sees the other.
 define internal void @sleep(ptr %pool) {
-  %sleepers = getelementptr %Pool, ptr %pool, i32 0, i32 11
+  %sleepers = getelementptr %Pool.sleepers, ptr %pool
   %before = atomicrmw add ptr %sleepers, i32 1 seq_cst, align 4
   %ticket = load atomic i64, ptr %pool seq_cst, align 8
   %left = trunc i64 %ticket to i32
-  %none = icmp eq i32 %left, 0
-  br i1 %none, label %wait, label %leave
+  br icmp eq i32 %left, 0, label %wait, label %leave
 wait:
   %high = lshr i64 %ticket, 32
   %generation = trunc i64 %high to i32
@@ -362,25 +344,22 @@ entry:
   %attributes = alloca [16 x i64]
   %all = alloca [16 x i64]
   %old = alloca [16 x i64]
-  %workers.at = getelementptr %Pool, ptr %pool, i32 0, i32 7
+  %workers.at = getelementptr %Pool.workers, ptr %pool
   %r1 = call i32 @pthread_attr_init(ptr %attributes)
   %r2 = call i32 @pthread_attr_setdetachstate(ptr %attributes, i32 1)
   %r3 = call i32 @pthread_attr_setstacksize(ptr %attributes, i64 8388608)
   %r4 = call i32 @sigfillset(ptr %all)
   %r5 = call i32 @pthread_sigmask(i32 0, ptr %all, ptr %old)
-  %avoided.at = getelementptr %Pool, ptr %pool, i32 0, i32 13
-  store i32 0, ptr %avoided.at
+  store %Pool.avoided 0, ptr %pool
   br label %next
 next:
   %workers = load i64, ptr %workers.at
-  %enough = icmp sge i64 %workers, %count
-  br i1 %enough, label %leave, label %create
+  br icmp sge i64 %workers, %count, label %leave, label %create
 create:
-  %worker = getelementptr %Pool, ptr %pool, i32 0, i32 14, i64 %workers
+  %worker = getelementptr %Pool.worker, ptr %pool, i64 %workers
   %status = call i32 @pthread_create(ptr %thread, ptr %attributes, ptr @worker, ptr %worker)
   %more = add i64 %workers, 1
-  %refused = icmp ne i32 %status, 0
-  br i1 %refused, label %settle, label %created
+  br icmp ne i32 %status, 0, label %settle, label %created
 created:
   store i64 %more, ptr %workers.at
   br label %next
@@ -409,18 +388,16 @@ entry:
   %r1 = call i64 (i64, ...) @syscall(i64 GETCPU, ptr %cpu.at, ptr null, ptr null)
   %cpu = load i32, ptr %cpu.at
   %new = add i32 %cpu, 1
-  %avoided.at = getelementptr %Pool, ptr %pool, i32 0, i32 13
+  %avoided.at = getelementptr %Pool.avoided, ptr %pool
   %avoided = load i32, ptr %avoided.at
-  %stays = icmp eq i32 %new, %avoided
-  br i1 %stays, label %leave, label %look
+  br icmp eq i32 %new, %avoided, label %leave, label %look
 look:
-  %workers.at = getelementptr %Pool, ptr %pool, i32 0, i32 7
-  %workers = load i64, ptr %workers.at
+  %workers = load %Pool.workers, ptr %pool
   br label %next
 next:
   %index = phi i64 [ 0, %look ], [ %more, %moved ]
   %all = phi i1 [ true, %look ], [ %still, %moved ]
-  %worker = getelementptr %Pool, ptr %pool, i32 0, i32 14, i64 %index
+  %worker = getelementptr %Pool.worker, ptr %pool, i64 %index
   %number = load atomic i32, ptr %worker acquire, align 4
   %begun = icmp ne i32 %number, 0
   %still = and i1 %all, %begun
@@ -430,8 +407,7 @@ move:
   br label %moved
 moved:
   %more = add i64 %index, 1
-  %over = icmp eq i64 %more, %workers
-  br i1 %over, label %note, label %next
+  br icmp eq i64 %more, %workers, label %note, label %next
 note:
   %kept = select i1 %still, i32 %new, i32 0
   store i32 %kept, ptr %avoided.at
@@ -446,12 +422,12 @@ define internal void @move(ptr %worker, i32 %number, i32 %cpu) {
   %cpus = alloca %CPUs, align 8
   call void @llvm.memset.p0.i64(ptr %cpus, i8 0, i64 1024, i1 false)
   %r1 = call i64 (i64, ...) @syscall(i64 SCHED_GETAFFINITY, i32 %number, i64 1024, ptr %cpus)
-  %left = getelementptr %Worker, ptr %worker, i32 0, i32 2
+  %left = getelementptr %Worker.cpus, ptr %worker
   %has = load <256 x i32>, ptr %cpus, align 4
   %had = load <256 x i32>, ptr %left, align 4
   %differ = icmp ne <256 x i32> %has, %had
   %decided = call i1 @llvm.vector.reduce.or.v256i1(<256 x i1> %differ)
-  %taken.at = getelementptr %Worker, ptr %worker, i32 0, i32 1
+  %taken.at = getelementptr %Worker.taken, ptr %worker
   %before = load i32, ptr %taken.at
   %taken = select i1 %decided, i32 0, i32 %before
   %old.at = call ptr @byte_of(ptr %cpus, i32 %taken)
@@ -468,8 +444,7 @@ define internal void @move(ptr %worker, i32 %number, i32 %cpu) {
   store i8 %fewer, ptr %at
   %rest = load <256 x i32>, ptr %cpus, align 4
   %united = call i32 @llvm.vector.reduce.or.v256i32(<256 x i32> %rest)
-  %none = icmp eq i32 %united, 0
-  br i1 %none, label %leave, label %set
+  br icmp eq i32 %united, 0, label %leave, label %set
 set:
   %r2 = call i64 (i64, ...) @syscall(i64 SCHED_SETAFFINITY, i32 %number, i64 1024, ptr %cpus)
   call void @llvm.memcpy.p0.p0.i64(ptr %left, ptr %cpus, i64 1024, i1 false)
@@ -511,20 +486,18 @@ entry:
   %unlimited = icmp eq i64 %own, 0
   %wanted = select i1 %unlimited, i64 %common, i64 %own
   %most = call i64 @llvm.smin.i64(i64 %limit, i64 %wanted)
-  %alone = icmp slt i64 %most, 2
-  br i1 %alone, label %inline, label %try
+  br icmp slt i64 %most, 2, label %inline, label %try
 try:
   %pool = load ptr, ptr @pool
-  %lock = getelementptr %Pool, ptr %pool, i32 0, i32 5
+  %lock = getelementptr %Pool.lock, ptr %pool
   %swap = cmpxchg ptr %lock, i32 0, i32 1 acquire monotonic, align 4
   %locked = extractvalue { i32, i1 } %swap, 1
   br i1 %locked, label %count, label %inline
 count:
-  %workers.at = getelementptr %Pool, ptr %pool, i32 0, i32 7
+  %workers.at = getelementptr %Pool.workers, ptr %pool
   %present = load i64, ptr %workers.at
   %needed = sub i64 %most, 1
-  %missing = icmp slt i64 %present, %needed
-  br i1 %missing, label %hire, label %size
+  br icmp slt i64 %present, %needed, label %hire, label %size
 hire:
   %want = sub i64 %wanted, 1
   call void @hire(ptr %pool, i64 %want)
@@ -533,8 +506,7 @@ size:
   %workers = load i64, ptr %workers.at
   %threads = add i64 %workers, 1
   %tasks = call i64 @llvm.smin.i64(i64 %most, i64 %threads)
-  %single = icmp slt i64 %tasks, 2
-  br i1 %single, label %unlock, label %publish
+  br icmp slt i64 %tasks, 2, label %unlock, label %publish
 unlock:
   store atomic i32 0, ptr %lock release, align 4
   br label %inline
@@ -548,19 +520,15 @@ publish:
   %with.tasks = insertvalue %Region %with.closure, i64 %tasks, 2
   %complete = insertvalue %Region %with.tasks, ptr %failure, 3
   store %Region %complete, ptr %region
-  %region.at = getelementptr %Pool, ptr %pool, i32 0, i32 9
-  store ptr %region, ptr %region.at
-  %pending.at = getelementptr %Pool, ptr %pool, i32 0, i32 2
+  store %Pool.region %region, ptr %pool
   %pending = trunc i64 %tasks to i32
-  store atomic i32 %pending, ptr %pending.at monotonic, align 4
+  store atomic %Pool.pending %pending, ptr %pool monotonic, align 4
   %ticket = load atomic i64, ptr %pool monotonic, align 8
   %generation = add i64 %ticket, 4294967296
   %new = or i64 %generation, %tasks
   store atomic i64 %new, ptr %pool seq_cst, align 8
-  %sleepers.at = getelementptr %Pool, ptr %pool, i32 0, i32 11
-  %sleepers = load atomic i32, ptr %sleepers.at seq_cst, align 4
-  %all.awake = icmp eq i32 %sleepers, 0
-  br i1 %all.awake, label %claim, label %wake
+  %sleepers = load atomic %Pool.sleepers, ptr %pool seq_cst, align 4
+  br icmp eq i32 %sleepers, 0, label %claim, label %wake
 wake:
   call void @keep_off(ptr %pool)
   %generation.at = getelementptr i8, ptr %pool, i64 4
@@ -569,8 +537,7 @@ wake:
   br label %claim
 claim:
   %left = call i32 @claim(ptr %pool)
-  %none = icmp eq i32 %left, 0
-  br i1 %none, label %wait, label %run
+  br icmp eq i32 %left, 0, label %wait, label %run
 run:
   call void @run_task(ptr %region, i32 %left)
   call void @finish(ptr %pool)
@@ -578,27 +545,24 @@ run:
 wait:
   call void @await(ptr %pool)
   store atomic i32 0, ptr %lock release, align 4
-  %status.at = getelementptr %Region, ptr %region, i32 0, i32 6
-  %status = load i32, ptr %status.at
+  %status = load %Region.status, ptr %region
   ret i32 %status
 }
 
 ; Until no task is pending.
 define internal void @await(ptr %pool) {
 entry:
-  %pending.at = getelementptr %Pool, ptr %pool, i32 0, i32 2
-  %waiting.at = getelementptr %Pool, ptr %pool, i32 0, i32 3
+  %pending.at = getelementptr %Pool.pending, ptr %pool
+  %waiting.at = getelementptr %Pool.waiting, ptr %pool
   %first = load atomic i32, ptr %pending.at acquire, align 4
-  %over = icmp eq i32 %first, 0
-  br i1 %over, label %leave, label %begin
+  br icmp eq i32 %first, 0, label %leave, label %begin
 begin:
   %start = call i64 @now()
   br label %poll
 poll:
   %rounds = phi i64 [ 0, %begin ], [ %more, %next ]
   %pending = load atomic i32, ptr %pending.at acquire, align 4
-  %done = icmp eq i32 %pending, 0
-  br i1 %done, label %leave, label %next
+  br icmp eq i32 %pending, 0, label %leave, label %next
 next:
   %more = add i64 %rounds, 1
   %long = call i1 @is_long(i64 %start, i64 %rounds)
@@ -608,8 +572,7 @@ rest:
   br label %check
 check:
   %seen = load atomic i32, ptr %pending.at seq_cst, align 4
-  %finished = icmp eq i32 %seen, 0
-  br i1 %finished, label %stop, label %sleep
+  br icmp eq i32 %seen, 0, label %stop, label %sleep
 sleep:
   %ignored = call i64 (i64, ...) @syscall(i64 FUTEX, ptr %pending.at, i32 128, i32 %seen,
                                           ptr null, ptr null, i32 0)
@@ -635,9 +598,8 @@ class _Pool:
     set_own_threads: Callable[[int], None]
 
 
-# Without locks, which a fork could leave locked: of two racing threads the first one's entry is
+# Without a lock, which a fork could leave locked: of two racing threads the first one's entry is
 # everybody's.
-_pool: dict[str, _Pool] = {}
 _asked: dict[str, int] = {}
 
 
@@ -664,8 +626,8 @@ def num_threads(number: int | None = None) -> int | AbstractContextManager[None]
     """
     if number is not None:
         return _in_this_thread(_checked("num_threads", number))
-    if "pool" in _pool:
-        pool = _pool["pool"]
+    if _pool.is_made:
+        pool = _pool()
         return pool.own_threads() or int(pool.wanted.value)
     if "threads" not in _asked:
         _asked.setdefault("threads", _threads_at_start())
@@ -674,7 +636,7 @@ def num_threads(number: int | None = None) -> int | AbstractContextManager[None]
 
 @contextmanager
 def _in_this_thread(number: int) -> Iterator[None]:
-    pool = _started()
+    pool = _pool()
     before = pool.own_threads()
     pool.set_own_threads(number)
     try:
@@ -695,8 +657,8 @@ def set_num_threads(number: int) -> None:
     """
     number = _checked("set_num_threads", number)
     _asked["threads"] = number
-    if "pool" in _pool:
-        _pool["pool"].wanted.value = number
+    if _pool.is_made:
+        _pool().wanted.value = number
 
 
 def _checked(function: str, number: int) -> int:
@@ -716,32 +678,24 @@ def parallel_for_address() -> int:
     most `limit` and may be 1. Returns 0 or the status of the first task whose status isn't 0; what
     that task wrote to its `failure`, of :data:`MAX_FAILURE_VALUES` values, is then in `failure`.
     """
-    return _started().parallel_for
+    return _pool().parallel_for
 
 
 def barrier_address() -> int:
     """``int barrier(void* region, int64_t tasks)``: 0 when each task of a region has called it;
     otherwise a task has failed, and the caller has to end."""
-    return _started().barrier
-
-
-def _started() -> _Pool:
-    if "pool" not in _pool:
-        _pool.setdefault("pool", _start())
-    return _pool["pool"]
+    return _pool().barrier
 
 
 def pool_text(machine: str) -> str:
     """The LLVM IR of the pool for a machine, by the name that LLVM gives it."""
-    text = _TEXT
-    for word, value in (_CONSTANTS | _MACHINES.get(machine, _ELSEWHERE)).items():
-        text = text.replace(word, value)
-    return text
+    return native_text(_TEXT, _CONSTANTS | _MACHINES.get(machine, _ELSEWHERE))
 
 
-def _start() -> _Pool:
+@Once
+def _pool() -> _Pool:
     threads = num_threads()  # first: it may refuse
-    code = NativeCode(pool_text(_machine()), C_LIBRARY, ctypes.CDLL(None))
+    code = NativeCode(pool_text(_machine()))
     wanted = ctypes.c_int64.from_address(code.data("wanted"))
     if _STATUS(code.function("start"))() != 0:
         raise MemoryError("threads: expected a key for data of a thread, found none left")

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import final
 
 from minitvm.runtime.device_api.allocator import cpu_allocator
+from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
 
-ALIGNMENT = 64  # of a workspace, in bytes: a line of the cache
+ALIGNMENT = CACHE_LINE  # of a workspace
 
 
 @final

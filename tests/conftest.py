@@ -11,6 +11,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -55,6 +56,17 @@ def pytest_configure(config: pytest.Config) -> None:
     directory = tempfile.TemporaryDirectory(prefix="minitvm-cache-")
     os.environ["MINITVM_CACHE_DIR"] = directory.name
     config.add_cleanup(directory.cleanup)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Of several processes each takes a run of neighbouring tests, which share what they build,
+    and the first that is done takes from another's end."""
+    if config.option.dist != "load":
+        return None
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log)
 
 
 def pytest_collection_finish() -> None:

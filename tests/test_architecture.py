@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -124,7 +125,8 @@ def _purpose(room: str) -> str:
     tree = ast.parse(MODULES[f"minitvm.{room}"].read_text(encoding="utf-8"))
     lines = (ast.get_docstring(tree) or "").splitlines()
     assert lines, f"minitvm.{room}: expected a docstring that says what lives there"
-    return lines[0].removesuffix(".")
+    plain = re.sub(r":\w+:`minitvm\.([\w.]+)`", r"`\1`", lines[0].removesuffix("."))
+    return plain.replace("``", "`")
 
 
 def _picture() -> str:

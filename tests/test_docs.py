@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import minitvm
+from minitvm.transform.pass_config import _KEYS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -23,6 +24,13 @@ NOT_RUN = {"sh", "text", "c"}  # commands, pictures and declarations
 MODULES = sorted(each.name for each in pkgutil.walk_packages(minitvm.__path__, "minitvm."))
 LINK = re.compile(r"\]\(([^)#:]+)\)")
 PROMISE = re.compile(r"^\| (?!promise \||---)(.*) \| (.*) \|$", re.M)
+NAME = re.compile(r"(?<![\w./-])(?:tvm|minitvm|te|tir)(?:\.[A-Za-z_]\w*)+")
+PATH = re.compile(
+    r"(?<![\w./-])(?:minitvm|codegen|runtime|tests|docs|examples|benchmarks)/[\w./]+\b"
+)
+VARIABLE = re.compile(r"\bMINITVM_(?!PLUGIN_ABI)[A-Z_]+\b")
+# Options of a PassContext, and what a page says is not there.
+NO_NAMES = {*_KEYS, "te.hybrid.parse", "te.hybrid.build"}
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 
@@ -59,6 +67,49 @@ def test_the_code_runs(page: Path) -> None:
 def test_the_links_lead_somewhere(page: Path) -> None:
     for target in LINK.findall(page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_names_and_paths_are_there(page: Path) -> None:
+    """What a page calls by its full name, or by its path in the repository."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    for code in re.findall(r"`([^`\n]+)`", text):
+        for name in NAME.findall(code):
+            assert name in NO_NAMES or _is_there(name), f"{page.name}: {name}"
+        for path in PATH.findall(code):
+            places = ROOT / path, ROOT / "minitvm/include" / path
+            assert any(each.exists() for each in places), f"{page.name}: {path}"
+
+
+def _is_there(name: str) -> bool:
+    first, *rest = name.split(".")
+    found: Any = minitvm if first in ("tvm", "minitvm") else getattr(minitvm, first)
+    path = "minitvm" if first in ("tvm", "minitvm") else f"minitvm.{first}"
+    for each in rest:
+        path += f".{each}"
+        if path in MODULES:
+            importlib.import_module(path)
+        if not hasattr(found, each):
+            return False
+        found = getattr(found, each)
+    return True
+
+
+def test_each_environment_variable_is_told() -> None:
+    """And what is told is read."""
+    read = {
+        name
+        for folder in ("minitvm", "codegen", "runtime")
+        for path in (ROOT / folder).rglob("*.py")
+        for name in VARIABLE.findall(path.read_text(encoding="utf-8"))
+    }
+    told = {name for page in PAGES for name in VARIABLE.findall(page.read_text(encoding="utf-8"))}
+    assert told == read
+
+
+def test_what_a_call_costs_is_said_once() -> None:
+    """Among the README's figures, with the machine that they were measured on."""
+    assert not re.search(r"\b\d+ ns\b", (ROOT / "docs/calling.md").read_text(encoding="utf-8"))
 
 
 def test_the_readme_links_every_page() -> None:

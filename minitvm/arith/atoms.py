@@ -6,8 +6,9 @@ from collections.abc import Hashable
 from dataclasses import fields
 from typing import Any
 
-from minitvm.tir.expr import IMPURE_CALLS, Call, FloatImm, IntImm, PrimExpr, Var
+from minitvm.tir.expr import Call, FloatImm, IntImm, PrimExpr, Var
 from minitvm.tir.functor import CHILDREN, Node, walk_once
+from minitvm.tir.intrinsics import IMPURE_CALLS
 
 
 def is_impure(node: Node) -> bool:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from minitvm.tir.expr import BufferLoad, BufferRef, Call, PrimExpr, Var
+from minitvm.tir.expr import Buffer, BufferLoad, BufferRef, Call, PrimExpr, Var, const_int
 from minitvm.tir.functor import walk_once
-from minitvm.tir.stmt import BufferStore, Stmt
+from minitvm.tir.stmt import BufferStore, PrimFunc, Stmt
 
 _CALLS_OUT = ("call_packed", "call_extern", "call_llvm_intrin", "tvm_access_ptr")
 
@@ -38,3 +38,29 @@ def _may_write(node: object, read: set[Var]) -> bool:
     if isinstance(node, BufferStore | BufferRef):
         return node.buffer.data in read
     return isinstance(node, Call) and node.op in _CALLS_OUT
+
+
+def written_buffers(body: Stmt) -> frozenset[Buffer]:
+    """The buffers that `body` may write: those stored to, and those passed to packed or C
+    functions unless by a pointer that says it is only read."""
+    written: set[Buffer] = set()
+    read_only: set[int] = set()
+    for node in walk_once(body):
+        if isinstance(node, BufferStore):
+            written.add(node.buffer)
+        elif isinstance(node, Call) and node.op == "tvm_access_ptr":
+            reference, mask = node.args[0], const_int(node.args[3])
+            if mask is not None and not mask & Buffer.WRITE:
+                read_only.add(id(reference))
+        elif isinstance(node, BufferRef) and id(node) not in read_only:
+            written.add(node.buffer)
+    return frozenset(written)
+
+
+def written_parameters(func: PrimFunc) -> frozenset[Buffer]:
+    """The parameters that a function may write: those that its attribute ``outputs`` lists, or
+    else those that its body may."""
+    outputs = func.attrs.get("outputs")
+    if outputs is None:
+        outputs = written_buffers(func.body)
+    return frozenset(b for b in func.buffer_map.values() if b in outputs)

@@ -53,6 +53,7 @@ class _Known:
     facts: list[_Fact] = field(default_factory=list)
     intervals: dict[Atom, Interval] = field(default_factory=dict)
     definitions: dict[Atom, Alternatives] = field(default_factory=dict)
+    determined: set[Atom] = field(default_factory=set)  # the variables of which all is known
     complete: bool = True  # every condition on the way here is among the facts
     # What shared expressions are read as, until more is known.
     forms: dict[PrimExpr, Affine] = field(default_factory=dict)
@@ -94,6 +95,7 @@ class Prover:
             facts=list(outside.facts),
             intervals=dict(outside.intervals),
             definitions=dict(outside.definitions),
+            determined=set(outside.determined),
             forms={},
             conditions={},
         )
@@ -124,9 +126,10 @@ class Prover:
         if isinstance(value, Range):
             self.bind_loop(var, value.min, value.extent)
             return
+        self._known.determined.add(var)
         if not self.is_index_arithmetic(value):
             self._add_data(var)
-        if value.dtype.is_integral and not value.dtype.is_bool:
+        if value.dtype.is_integral and not value.dtype.is_bool and value.dtype.lanes == 1:
             form = self.affine(value)
             self._read_anew()
             self._known.intervals[var] = self.interval(form)
@@ -140,6 +143,7 @@ class Prover:
     def bind_unknown(self, var: Var) -> None:
         """`var` is a loop's, or a name, of which nothing is known: not even that its dtype holds
         it."""
+        self._known.determined.discard(var)
         self._known.intervals[var] = _range_of_exact(var)
 
     def _add_data(self, var: Var) -> None:
@@ -172,6 +176,7 @@ class Prover:
     def bind_loop(self, var: Var, begin: PrimExpr, size: PrimExpr) -> None:
         """`var` counts through a loop, which is then not empty."""
         self.bind_interval(var, begin, size)
+        self._known.determined.add(var)
         low, extent = self.affine(begin), self.affine(size)
         high = low + extent - 1
         form = self.affine(var)
@@ -493,6 +498,8 @@ class Prover:
 
     def is_determined(self, atom: Atom) -> bool:
         """Whether the systems that hold `atom` say all about it, given its operands."""
+        if isinstance(atom, Var):
+            return atom in self._known.determined
         return atom in self._defined and atom in self._known.definitions
 
     def meaning(self, atom: Atom) -> System:
@@ -606,7 +613,7 @@ class Prover:
             both = int(inner.b.value) * divisor
             if both <= _MOST:
                 return whole + self._quotient(self.affine(inner.a), both)
-        parts = self._parts(inner, divisor)
+        parts = self._nested_remainder(inner, divisor)
         if parts is not None:  # x % 12 // 4 is x // 4 % 3
             return whole + self._remainder(self._quotient(parts[0], divisor), parts[1])
         key = (
@@ -636,7 +643,7 @@ class Prover:
         if common > 1 and rest.terms:  # (4*x + c) % 12 is (x + c // 4) % 3 * 4 + c % 4
             part = self._remainder(_shrunk(rest, common), divisor // common)
             return part * common + rest.constant % common
-        parts = self._parts(_only_atom(rest), divisor)
+        parts = self._nested_remainder(_only_atom(rest), divisor)
         if parts is not None:  # x % 12 % 4 is x % 4
             return self._remainder(parts[0], divisor)
         quotient = self._quotient(rest, divisor)
@@ -653,7 +660,7 @@ class Prover:
             self._known.intervals[atom] = (0, divisor - 1)
         return remainder
 
-    def _parts(self, atom: Atom | None, divisor: int) -> tuple[Affine, int] | None:
+    def _nested_remainder(self, atom: Atom | None, divisor: int) -> tuple[Affine, int] | None:
         """Of ``x % c``, where `divisor` divides c: x, and ``c // divisor``."""
         if not isinstance(atom, e.FloorMod) or atom not in self._remainders:
             return None

@@ -8,7 +8,6 @@ data, too. Quotients and comparisons look into a sum only where it can't wrap
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from math import gcd
 from operator import is_
 from typing import Any, cast
@@ -18,10 +17,11 @@ from minitvm.arith.effects import is_stable
 from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
 from minitvm.arith.rules import CONSTANTS, RULES, Rule
+from minitvm.arith.scopes import ScopedMutator
 from minitvm.runtime.dtype import DType
 from minitvm.tir import expr as e
 from minitvm.tir.expr import BufferLoad, Call, FloatImm, IntImm, PrimExpr, Var, const
-from minitvm.tir.functor import CHILDREN, Mutator, children, substitute, walk_once
+from minitvm.tir.functor import CHILDREN, children, substitute, walk_once, with_fields
 
 
 def _is_equal(a: PrimExpr, b: PrimExpr) -> bool:
@@ -53,28 +53,26 @@ _MAX_FACTORS = 64  # of a product, past which it stays as it is
 _MAX_SCOPES = 6  # past which a choice tells its values nothing: what they share is done once
 
 
-class Simplifier(Mutator):
+class Simplifier(ScopedMutator):
     """Rewrites expressions to simpler ones of the same value, given what `prover` knows.
 
     An expression that is simple already comes back as the same object.
     """
 
     def __init__(self, prover: Prover) -> None:
-        super().__init__()
-        self._prover = prover
-        self._done: dict[PrimExpr, PrimExpr] = {}
+        super().__init__(prover)
         self._loading: dict[PrimExpr, bool] = {}
         self._pure: dict[PrimExpr, bool] = {}
         self._scopes = 0  # of choices in the current one of the expression
         self._in_choice = False
 
     def expr(self, node: PrimExpr) -> PrimExpr:
-        made = self._done.get(node)
+        made = self._made.get(node)
         if made is None:
             made = self._methods[type(node)](self, node)
             if made is not node and not made.dtype.is_float and _is_equal(made, node):
                 made = node
-            self._done[node] = self._done[made] = made
+            self._made[node] = self._made[made] = made
         return made
 
     def descend(self, node: Any) -> Any:
@@ -94,16 +92,6 @@ class Simplifier(Mutator):
         return self._by_rules(self._operands_done(node))
 
     visit_Min = visit_Max = visit_And = visit_Or = visit_Div = visit_Mod = _binary
-
-    @contextmanager
-    def inside(self) -> Iterator[Prover]:
-        """A scope of knowledge, to be filled through the prover."""
-        done, self._done = self._done, {}
-        try:
-            with self._prover.scope():
-                yield self._prover
-        finally:
-            self._done = done
 
     # -- Sums -------------------------------------------------------------------------------------
 
@@ -364,8 +352,7 @@ class Simplifier(Mutator):
         if self._scopes > _MAX_SCOPES or not is_stable(condition, value):
             return self.expr(value)
         self._in_choice = True
-        with self.inside() as prover:
-            prover.assume(condition)
+        with self.assuming(condition, value):
             made = self.expr(value)
         self._in_choice = not outermost
         return made
@@ -399,15 +386,11 @@ class Simplifier(Mutator):
         value = self.expr(node.value)
         if is_trivial(value):
             return self.expr(substitute(node.body, {node.var: value}))
-        with self.inside() as prover:
-            if is_stable(value, node.body):
-                prover.bind(node.var, value)
-            else:  # what is known of a call need not be true of its next one
-                prover.bind_data(node.var)
+        with self.binding(node.var, value, node.body):
             body = self.expr(node.body)
         if not any(each is node.var for each in walk_once(body)) and self._is_pure(value):
             return body
-        return node if value is node.value and body is node.body else e.Let(node.var, value, body)
+        return with_fields(node, value=value, body=body)
 
     # -- Rules ------------------------------------------------------------------------------------
 

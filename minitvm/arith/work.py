@@ -9,14 +9,14 @@ themselves are computed, of which a report speaks.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import final
+from typing import TypeGuard, final
 
 from minitvm.runtime.dtype import FLOAT64
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import PrimExpr, Var
 from minitvm.tir.functor import children, substitute, walk_once
-from minitvm.tir.scalars import INTRINSICS
+from minitvm.tir.intrinsics import INTRINSICS
 from minitvm.tir.stmt import ForKind, Stmt
 
 # What an operation is of: one dtype; three, of products of two dtypes and their sums in the third;
@@ -24,7 +24,6 @@ from minitvm.tir.stmt import ForKind, Stmt
 Kind = tuple[str, ...] | str
 
 _C_FUNCTION = 50_000.0  # of a C function: nobody knows what it does, so enough for threads
-_INTRINSIC = 16.0  # operations that a function such as exp counts for
 _TRIPS_FROM_DATA = 16.0  # of a loop whose extent is read from data
 _USUAL_TRIPS = 128  # of a loop whose extent is no constant, where a number has to do
 _LEAVES = (e.Var, e.IntImm, e.FloatImm, e.StringImm, e.BufferRef)
@@ -62,7 +61,7 @@ def _is_function(call: e.Call) -> bool:
     return call.op in ("call_extern", "call_packed") or _is_math(call)
 
 
-def _is_math(node: object) -> bool:
+def _is_math(node: object) -> TypeGuard[e.Call]:
     return isinstance(node, e.Call) and node.op in INTRINSICS and node.dtype.is_float
 
 
@@ -202,5 +201,6 @@ def _operations(*nodes: PrimExpr) -> float:
             continue
         if isinstance(each, e.Call) and each.op == "call_extern":
             return _C_FUNCTION
-        total += (_INTRINSIC if _is_math(each) else 1.0) * each.dtype.lanes
+        cost = INTRINSICS[each.op].cost if _is_math(each) else 1.0
+        total += cost * each.dtype.lanes
     return total

@@ -7,6 +7,8 @@ its tiles (:mod:`tiles`); and the schedule is written with the ordinary primitiv
 another way (:mod:`attempts`).
 """
 
-from minitvm.auto_scheduler.write import auto_schedule, schedule_program
+from minitvm.auto_scheduler.write import auto_schedule as auto_schedule
+from minitvm.auto_scheduler.write import schedule_program as schedule_program
+from minitvm.runtime.faces import hand_on as _hand_on
 
-__all__ = ["auto_schedule", "schedule_program"]
+_hand_on(__name__)

@@ -23,7 +23,8 @@ from typing import Any
 from minitvm.auto_scheduler.choice import choose, choose_tile
 from minitvm.auto_scheduler.contraction import Contraction, bytes_of, contraction_of, extent_of
 from minitvm.auto_scheduler.loops import compute_of, fused
-from minitvm.auto_scheduler.tiles import LINE, VECTOR_LOAD, Tile
+from minitvm.auto_scheduler.tiles import VECTOR_LOAD, Tile
+from minitvm.runtime.host import CACHE_LINE
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
@@ -199,7 +200,7 @@ def _tile(contraction: Contraction, place: int, turned: bool, target: Target) ->
     all_rows = extent_of(axes[place]) or registers
     all_vectors = -(-(extent_of(contraction.column) or lanes) // lanes)
     image = bytes_of(contraction.a.tensor) or 0
-    far = image // LINE * _FAR if image > target.cache_bytes(2) // 2 else 0
+    far = image // CACHE_LINE * _FAR if image > target.cache_bytes(2) // 2 else 0
     best, least = Tile(1, lanes), float("inf")
     for vectors in range(1, min(_VECTORS, all_vectors) + 1):
         panel = steps * vectors * lanes * dtype.itemsize

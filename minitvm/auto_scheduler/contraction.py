@@ -13,7 +13,7 @@ from typing import final
 
 from minitvm.arith.prover import Prover
 from minitvm.runtime.record import record
-from minitvm.te.schedules.graph import read_by_ranges
+from minitvm.te.schedules.rewrite_operations import read_by_ranges
 from minitvm.te.tensor import ComputeOp, Operation, Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce, Var
@@ -78,7 +78,7 @@ def _column_of(op: ComputeOp) -> IterVar:
 
 
 def extent_of(axis: IterVar) -> int | None:
-    """The extent of an axis, None if the call decides."""
+    """The extent of an axis, None if it is symbolic."""
     assert axis.dom is not None
     return e.const_int(axis.dom.extent)
 
@@ -94,7 +94,7 @@ def loads_of(op: ComputeOp, tensor: Tensor) -> list[ProducerLoad]:
 
 
 def bytes_of(tensor: Tensor) -> int | None:
-    """The size of a tensor, None if the call decides."""
+    """The size of a tensor, None if it is symbolic."""
     shape = [e.const_int(extent) for extent in tensor.shape]
     return None if None in shape else prod(each or 0 for each in shape) * tensor.dtype.itemsize
 
@@ -212,11 +212,11 @@ def _affine(node: PrimExpr, axes: Mapping[Var, IterVar]) -> dict[Var, int] | Non
         case e.Mul():
             return _scaled(node.a, node.b, axes) or _scaled(node.b, node.a, axes)
         case e.FloorDiv() | e.FloorMod():
-            return _parts(node, axes)
+            return _coefficients_in_quotient(node, axes)
     return None if any(each in axes for each in _variables(node)) else {}
 
 
-def _parts(node: PrimExpr, axes: Mapping[Var, IterVar]) -> dict[Var, int]:
+def _coefficients_in_quotient(node: PrimExpr, axes: Mapping[Var, IterVar]) -> dict[Var, int]:
     """The coefficients in a quotient or remainder, such as that of a channel's group; of an axis
     that is in it otherwise, 1."""
     prover = Prover()

@@ -1,8 +1,8 @@
 """Convolutions: contractions whose columns' factor is read through windows.
 
 Where the channels that are computed fill vectors, they are the columns: :mod:`channels`. Where they
-don't, they are rows, and use each window again: it is a matrix product of the weights and a matrix
-of windows, of which a panel as wide as a tile is made at a time::
+don't, they are rows, and use each window again: a matrix product of the weights and a matrix of
+windows. The matrix is never there as a whole: each tile has a panel of it::
 
     for each tile of columns (neighbours in the flattened image):
         panel[k, j] = data[window k of column j]     # left out where windows are single elements
@@ -197,9 +197,9 @@ def _rows(contraction: Contraction) -> IterVar | None:
 
 
 def _split_groups(s: Schedule, sums: Tensor) -> list[int | None]:
-    """Lets groups of channels, which are read by ``channel // size``, be an axis; the size of the
-    groups for each axis that there was. Channels are what both factors read, and in whole groups;
-    pixels of which several read the same are not."""
+    """Makes groups of channels, which are read by ``channel // size``, an axis of their own; for
+    each axis before, the size of its groups. An axis is one of channels if both factors read it,
+    and its extent is a multiple of the size; neighbouring pixels that read one pixel are none."""
     contraction = contraction_of(s[sums].op)
     assert contraction is not None
     op, sizes = contraction.op, dict[Var, int]()

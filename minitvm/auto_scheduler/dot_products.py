@@ -35,8 +35,9 @@ from minitvm.auto_scheduler.loops import (
 from minitvm.auto_scheduler.tiles import Blocks, Geometry, Tile, blocks_of
 from minitvm.runtime.dtype import DType
 from minitvm.target import Target
-from minitvm.te.intrinsics.dot_product import DotProduct, dot_product, find_dot_product, interleave
-from minitvm.te.schedules.graph import factors_of
+from minitvm.te.intrinsics.dot_product import DOT_PRODUCTS, DotProduct, dot_product, interleave
+from minitvm.te.intrinsics.instruction import find_instruction
+from minitvm.te.schedules.rewrite_operations import factors_of
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import Tensor
@@ -85,7 +86,11 @@ def instruction_for(
 
 
 def _find(a: str | None, b: str | None, sum: DType, target: Target) -> DotProduct | None:
-    return None if a is None or b is None else find_dot_product(a, b, str(sum), target.features)
+    return (
+        None
+        if a is None or b is None
+        else find_instruction(DOT_PRODUCTS, a, b, str(sum), target.features)
+    )
 
 
 def write_dotted(
@@ -160,7 +165,7 @@ def _tile(contraction: Contraction, row: IterVar, by: DotProduct, target: Target
 
 
 def even_blocks(geometry: Geometry, tile: Tile, target: Target) -> Blocks:
-    """The blocks of which all steps are summed at once, with strips that are equal parts of one."""
+    """Blocks over the whole reduction axis, with strips that are equal parts of one."""
     blocks = blocks_of(geometry, tile, target, copied=True, whole=True)
     rows = (blocks.rows if len(geometry.rows) == 1 else None) or geometry.rows[-1]
     if rows is None:

@@ -31,7 +31,7 @@ _MOST_PLAIN_ROWS = 2
 _MOST_PARTS = 8  # of the steps
 _LEAST_STEPS = 64  # of a part
 _LEAST_VECTORS = 16  # of a block: shorter pieces of a row are slow to read
-_USUAL = 4096  # columns, where the call decides
+_USUAL = 4096  # columns, where their number is symbolic
 _STEPS = 8  # rows of B that are read side by side: streams that the prefetcher follows
 
 
@@ -77,7 +77,7 @@ def write_streamed(
     size, itemsize = bytes_of(total), total.dtype.itemsize
     parts = 1
     if not in_order and steps is not None and size is not None:
-        parts = _parts(steps, target.cache_bytes(2) // 2 // max(1, size))
+        parts = _parts_of_sum(steps, target.cache_bytes(2) // 2 // max(1, size))
     vectors = max(1, target.cache_bytes(1) // 2 // (rows * itemsize * lanes))
     if target.num_cores > others * parts:
         share = (columns or _USUAL) * others * parts // (lanes * target.num_cores)
@@ -123,7 +123,7 @@ def _write_total(stage: Stage, places: Places, lanes: int) -> None:
     stage.parallel(fused(stage, [*others, *rows, column]))
 
 
-def _parts(steps: int, most: int) -> int:
+def _parts_of_sum(steps: int, most: int) -> int:
     """In how many parts a sum is computed, `most` at most: the same for any number of cores, and so
     are the bits. Rather a few less than such that leave something over."""
     most = max(1, min(_MOST_PARTS, steps // _LEAST_STEPS, most))

@@ -51,7 +51,7 @@ class Places:
 @final
 @record()
 class Loop:
-    """A loop, and how often it runs; None if the call decides."""
+    """A loop, and how often it runs; None if the extent is symbolic."""
 
     axis: IterVar
     extent: int | None
@@ -109,16 +109,16 @@ def write_tiles(
     """The loops over tasks, over blocks of the sum and over tiles."""
     tasks, rows, column = write_blocks(stage, places, blocks)
     outer, inner = stage.split(column.axis, factor=tile.columns)
-    tiles, tile_row = [Loop(outer, _parts(column.extent, tile.columns))], None
+    tiles, tile_row = [Loop(outer, _trip_count(column.extent, tile.columns))], None
     if rows:
         *before, row = rows
         if blocks.strip is not None:
             strips, inside_strip = stage.split(row.axis, factor=blocks.strip)
-            before.append(Loop(strips, _parts(row.extent, blocks.strip)))
+            before.append(Loop(strips, _trip_count(row.extent, blocks.strip)))
             row = Loop(inside_strip, blocks.strip)
         row_outer, tile_row = stage.split(row.axis, factor=tile.rows)
         # A tile of rows stays in L1 while all columns are read from L2.
-        tiles = [*before, Loop(row_outer, _parts(row.extent, tile.rows)), *tiles]
+        tiles = [*before, Loop(row_outer, _trip_count(row.extent, tile.rows)), *tiles]
     summed = [] if steps is None else [steps]
     inside = [inner] if tile_row is None else [tile_row, inner]
     loops = [each.axis for each in tasks], [each.axis for each in tiles]
@@ -142,17 +142,17 @@ def write_blocks(
     column = Loop(last, extent_of(last))
     if blocks.columns is not None:
         outer, inner = stage.split(last, factor=blocks.columns)
-        tasks.append(Loop(outer, _parts(column.extent, blocks.columns)))
+        tasks.append(Loop(outer, _trip_count(column.extent, blocks.columns)))
         column = Loop(inner, blocks.columns)
     inside = [Loop(axis, extent_of(axis)) for axis in rows]
     if blocks.rows is not None:
         outer, inner = stage.split(rows[0], factor=blocks.rows)
-        tasks.append(Loop(outer, _parts(inside[0].extent, blocks.rows)))
+        tasks.append(Loop(outer, _trip_count(inside[0].extent, blocks.rows)))
         inside[0] = Loop(inner, blocks.rows)
     return tasks, inside, column
 
 
-def _parts(extent: int | None, factor: int) -> int | None:
+def _trip_count(extent: int | None, factor: int) -> int | None:
     return None if extent is None else -(-extent // factor)
 
 
@@ -175,9 +175,11 @@ def run_parallel(
 
 
 def run_outermost(stage: Stage, tiles: Tiles) -> Place:
-    """Runs the outermost loop that has several iterations on all cores. No loops are fused: that
-    the begin of a tile is that of a panel, which intrinsics need, would be hard to see. Where a
-    task packs its panels."""
+    """Runs the outermost loop of several iterations in parallel; the place where each task packs
+    its panels.
+
+    Loops are not fused: a tensor intrinsic must begin where a panel begins, and the prover would
+    not see that through the quotients and remainders of a fused index."""
     loops = [*tiles.tasks, *tiles.loops]
     outermost = next((loop for loop in loops if loop.extent != 1), loops[0])
     stage.parallel(outermost.axis)

@@ -33,8 +33,9 @@ from minitvm.auto_scheduler.loops import (
 from minitvm.auto_scheduler.tiles import Tile, balanced
 from minitvm.runtime.dtype import DType
 from minitvm.target import Target
-from minitvm.te.intrinsics.matrix_product import MatrixProduct, find_matrix_product, matrix_product
-from minitvm.te.schedules.graph import factors_of
+from minitvm.te.intrinsics.instruction import find_instruction
+from minitvm.te.intrinsics.matrix_product import MATRIX_PRODUCTS, MatrixProduct, matrix_product
+from minitvm.te.schedules.rewrite_operations import factors_of
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import Tensor
@@ -63,7 +64,7 @@ def matrix_product_for(contraction: Contraction, target: Target) -> MatrixProduc
     if not (a.reads(k) and b.reads(k)) or contraction.rows[-1:] != op.axis[-2:-1]:
         return None
     dtypes = (str(a.tensor.dtype), str(b.tensor.dtype), str(op.output(0).dtype))
-    found = find_matrix_product(*dtypes, target.features)
+    found = find_instruction(MATRIX_PRODUCTS, *dtypes, target.features)
     if found is None or any(extent_of(axis) is None for axis in (*op.axis, k)):
         return None
     tile, (rows, columns, depth) = _tile(contraction, found), _sizes(contraction)

@@ -49,8 +49,8 @@ class _Place:
 def write_rows(
     attempt: Attempt, stages: Sequence[Stage], target: Target, kept: Container[Operation]
 ) -> None:
-    """Schedules `stages`, of which only later ones read a stage. Those of `kept` are computed as a
-    whole."""
+    """Schedules `stages`, in an order in which readers come after what they read. Stages of `kept`
+    are computed as a whole."""
     s = attempt.schedule
     places: dict[Stage, _Place] = {}
     members: dict[Stage, list[Stage]] = {}

@@ -48,18 +48,14 @@ from minitvm.auto_scheduler.tiles import (
 )
 from minitvm.runtime.record import record
 from minitvm.target import Target
-from minitvm.te.schedules.graph import factors_of
+from minitvm.te.schedules.rewrite_operations import factors_of
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, Var
 from minitvm.tir.functor import walk_once
-from minitvm.tir.scalars import INTRINSICS
-
-# Intrinsics of an instruction or a few.
-_SHORT = {"sqrt", "rsqrt", "fabs", "floor", "ceil", "trunc", "round", "nearbyint", "copysign",
-          "isnan", "isinf", "isfinite"}  # fmt: skip
+from minitvm.tir.intrinsics import INTRINSICS
 
 
 def write_tiled(
@@ -211,7 +207,7 @@ def _calls_functions(s: Schedule, stage: Stage) -> bool:
     write them out for every register of sums would take LLVM seconds."""
     op = compute_of(stage)
     calls = [n for body in op.body for n in walk_once(body) if isinstance(n, e.Call)]
-    if any(each.op in INTRINSICS and each.op not in _SHORT for each in calls):
+    if any(each.op in INTRINSICS and INTRINSICS[each.op].is_long for each in calls):
         return True
     inlined = (s[tensor] for tensor in op.input_tensors if s[tensor].inlined)
     return any(_calls_functions(s, each) for each in inlined)
@@ -286,7 +282,7 @@ def _packs(
     elif _axes_of(contraction, b) is None:
         packs, why = False, "it is not read by plain axes, each element once"
     elif ahead is not None and (rows is None or rows < least):
-        packs, why = False, "fewer than {least} rows use it, or the call decides how many"
+        packs, why = False, "fewer than {least} rows use it, or their number is symbolic"
     elif inline_columns:
         packs, why = True, "it is computed on the way"
     elif b.along(contraction.column) != 1:
@@ -306,7 +302,7 @@ def _packs(
 
 
 def _bytes_at_once(contraction: Contraction) -> int | None:
-    """Of the columns' factor, what the same rows use; None if the call decides."""
+    """The part of the columns' factor that the same rows use; None if an extent is symbolic."""
     size = bytes_of(contraction.b.tensor)
     batches = [axis for axis in contraction.op.axis if contraction.b.reads(axis)][:-1]
     count = prod(extent_of(axis) or 0 for axis in batches)

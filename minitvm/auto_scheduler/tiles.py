@@ -21,6 +21,7 @@ from math import gcd, prod
 from typing import final
 
 from minitvm.runtime.dtype import DType
+from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
 from minitvm.target import Target
 
@@ -29,10 +30,9 @@ _SPARE = 2  # registers for a vector of each factor
 VECTOR_LOAD = 3  # multiply-adds that a vector costs which comes from L2, or lies across two lines
 _MOST_COUNTS = 256  # of parts that are tried: where there are so many, one more makes no difference
 _REMAINDER = 0.01  # of the time, for rows that are left over: they are code of their own
-LINE = 64  # bytes that a cache reads at once
 _PACKING = 3  # tiles of rows that take as long as to bring a panel's part into place
-_USUAL = 4096  # an extent that the call decides
-_COLUMNS = 256  # of a block, where the call decides how many there are
+_USUAL = 4096  # a symbolic extent
+_COLUMNS = 256  # of a block, where their number is symbolic
 
 
 @final
@@ -47,10 +47,20 @@ class Tile:
 @final
 @record()
 class Geometry:
-    """What the model knows of a contraction: extents, None where the call decides, of the axes of
-    `rows`, of the `columns`, of the `steps` of the sum, and of all `others`; the `dtype` of the
-    sums; the `itemsize` of the factors, as they are packed, in bytes; and how many bytes apart the
-    rows' factor is read for neighbouring rows (`row_bytes`) and steps (`step_bytes`)."""
+    """A contraction as the model sees it.
+
+    Attributes
+    ----------
+    rows, columns, steps, others
+        The extents of the axes of each kind: of the rows' factor, of the columns' factor, of the
+        reduction, and of neither. None where an extent is symbolic.
+    dtype
+        Of the sums.
+    itemsize
+        Of an element of the packed factors, in bytes.
+    row_bytes, step_bytes
+        The distance in memory of neighbouring rows, and steps, of the rows' factor.
+    """
 
     rows: tuple[int | None, ...]
     columns: int | None
@@ -117,7 +127,7 @@ def rows_side_by_side(row_bytes: int, target: Target) -> int:
 
 def _way_bytes(target: Target) -> int:
     """How far apart what falls into the same set of the L1 cache is."""
-    return max(LINE, target.cache_bytes(1) // target.l1_ways)
+    return max(CACHE_LINE, target.cache_bytes(1) // target.l1_ways)
 
 
 def _cycles(
@@ -160,7 +170,9 @@ def blocks_of(
     """
     itemsize = geometry.itemsize
     inner = prod(each or _USUAL for each in geometry.steps[1:])
-    step = max(tile.rows * itemsize, LINE if geometry.step_bytes >= LINE and not copied else 0)
+    step = max(
+        tile.rows * itemsize, CACHE_LINE if geometry.step_bytes >= CACHE_LINE and not copied else 0
+    )
     depth = None
     if not whole:
         depth = _depth(geometry.steps[0], max(1, target.cache_bytes(1) // (step * inner)))
@@ -179,7 +191,7 @@ def blocks_of(
     unit = tile.rows if len(geometry.rows) == 1 else 1
     outermost = -(-(geometry.rows[0] or _USUAL) // unit)
     most_row_parts = 1 if geometry.rows[0] is None else outermost
-    column_parts, row_parts = _parts(
+    column_parts, row_parts = _parts_for_cores(
         panels, row_tiles, most, most_row_parts, geometry.others, target.num_cores
     )
     if column_parts > 1:
@@ -209,10 +221,10 @@ def strip_of(geometry: Geometry, tile: Tile, steps: int, target: Target) -> int:
 def thrashes(geometry: Geometry, steps: int, target: Target) -> bool:
     """Whether neighbouring steps of the sum read lines of the rows' factor that fall into so few
     sets of the L1 cache that they drive one another out."""
-    if geometry.step_bytes < LINE:
+    if geometry.step_bytes < CACHE_LINE:
         return False
     apart = _way_bytes(target)
-    sets = apart // max(LINE, gcd(geometry.step_bytes, apart))
+    sets = apart // max(CACHE_LINE, gcd(geometry.step_bytes, apart))
     return steps > 2 * sets * target.l1_ways
 
 
@@ -232,7 +244,7 @@ def _depth(steps: int | None, most: int) -> int | None:
     return even or -(-steps // -(-steps // most))
 
 
-def _parts(
+def _parts_for_cores(
     panels: int,
     row_tiles: int,
     most_panels: int,

@@ -16,8 +16,9 @@ import numpy as np
 from minitvm.contrib.imported import imported
 from minitvm.contrib.results import Results, results_of
 from minitvm.runtime.frameworks import is_read_only
+from minitvm.runtime.interchange import from_dlpack
 from minitvm.runtime.module import Module
-from minitvm.runtime.ndarray import NDArray, empty, from_dlpack
+from minitvm.runtime.ndarray import NDArray, empty
 from minitvm.runtime.packed_func import PackedFunc
 
 

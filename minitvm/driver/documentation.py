@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minitvm.arith.written_buffers import written_parameters
+from minitvm.arith.effects import written_parameters
 from minitvm.codegen.packed_abi import arg_names
 from minitvm.lowering.lower import PREPACKED
 from minitvm.tir.expr import Buffer

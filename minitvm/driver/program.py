@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 import llvmlite
 import llvmlite.binding as llvm
 
-from minitvm.arith.written_buffers import written_parameters
+from minitvm.arith.effects import written_parameters
 from minitvm.codegen.gil import needs_the_gil
 from minitvm.codegen.llvm_text import ModuleText
 from minitvm.codegen.machine_code import (
@@ -28,8 +28,8 @@ from minitvm.codegen.packed_abi import arg_names, emit_function, packed_symbol
 from minitvm.driver.documentation import describe
 from minitvm.lowering.lower import deep_expressions
 from minitvm.runtime.arrangement import Arrangement, Compiled, Variants
-from minitvm.runtime.device import DeviceType
 from minitvm.runtime.device_function import DeviceFunction
+from minitvm.runtime.device_type import DeviceType
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.module import Module
 from minitvm.runtime.object_code import LoadedCode

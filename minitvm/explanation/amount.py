@@ -1,4 +1,4 @@
-"""Amounts: numbers where the sizes are known, the text of an expression where the call decides."""
+"""Amounts: numbers where the sizes are known, the text of an expression where one is symbolic."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def _arguments(
     buffers = [func.buffer_map.get(param) for param in func.params]
     shapes = [None if buffer is None else _constant_shape(buffer) for buffer in buffers]
     if None in shapes:
-        return (), "the call decides sizes or numbers: give the arguments"
+        return (), "sizes or numbers are symbolic: give the arguments"
     made = list(zip(buffers, shapes, strict=True))
     total = sum(prod(shape or ()) * buffer.dtype.itemsize for buffer, shape in made if buffer)
     if total > _MOST_GENERATED:

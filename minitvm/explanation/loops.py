@@ -22,8 +22,8 @@ from minitvm.transform.reuse_storage import STACK_BYTES
 @final
 @record()
 class ParallelLoop:
-    """A loop whose iterations threads share: `starts_threads` is None where the call decides
-    whether there is enough to do."""
+    """A loop whose iterations threads share: `starts_threads` is None where a
+    symbolic size decides whether there is enough to do."""
 
     name: str
     iterations: Amount

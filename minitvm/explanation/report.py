@@ -67,7 +67,7 @@ class Roofline:
 @record(repr=False)
 class Explanation:
     """What :func:`explain` finds; its ``str`` is a page of text. Amounts are integers, or the text
-    of an expression where the call decides.
+    of an expression where a size is symbolic.
 
     Attributes
     ----------

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import final
 
+from minitvm.arith.effects import written_parameters
 from minitvm.arith.work import Kind, estimated_sum, value_operations
-from minitvm.arith.written_buffers import written_parameters
 from minitvm.explanation.amount import Amount, Sizes, total, value_of
 from minitvm.runtime.record import record
 from minitvm.te.schedules.provenance import Origin, StageWork, Work

@@ -21,7 +21,6 @@ from minitvm.lowering.scans import Scans
 from minitvm.runtime.dtype import INT64
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
-from minitvm.te.schedules.graph import root_axes
 from minitvm.te.schedules.relation import (
     Fuse,
     Rebase,
@@ -31,6 +30,7 @@ from minitvm.te.schedules.relation import (
     ranges_of,
     values_of,
 )
+from minitvm.te.schedules.rewrite_operations import root_axes
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, ScanOp

@@ -29,9 +29,9 @@ from minitvm.lowering.tensorize import Match, Region, Tensorized, match_computat
 from minitvm.runtime.dtype import HANDLE, INT64
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
-from minitvm.te.schedules.graph import map_body, root_axes
 from minitvm.te.schedules.loop_nest import LoopAttrs
 from minitvm.te.schedules.relation import Split, values_of
+from minitvm.te.schedules.rewrite_operations import map_body, root_axes
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, PlaceholderOp, ScanOp, Tensor

@@ -3,291 +3,147 @@
 The package hands on the names of classic ``tvm.tir``.
 """
 
-from minitvm.tir import expr, ir_builder, op, stmt
-from minitvm.tir import functor as stmt_functor
-from minitvm.tir.buffer import (
-    decl_buffer,
-)
-from minitvm.tir.expr import (
-    EQ,
-    GE,
-    GT,
-    LE,
-    LT,
-    NE,
-    Add,
-    And,
-    Broadcast,
-    Buffer,
-    BufferLoad,
-    BufferRef,
-    BufferStore,
-    Call,
-    Cast,
-    CommReducer,
-    Div,
-    FloatImm,
-    FloorDiv,
-    FloorMod,
-    IntImm,
-    IterVar,
-    Let,
-    Max,
-    Min,
-    Mod,
-    Mul,
-    Not,
-    Or,
-    PrimExpr,
-    ProducerLoad,
-    Ramp,
-    Range,
-    Reduce,
-    Select,
-    Stmt,
-    StringImm,
-    Sub,
-    Var,
-    add,
-    bitwise_and,
-    bitwise_not,
-    bitwise_or,
-    bitwise_xor,
-    cast,
-    const,
-    floordiv,
-    floormod,
-    multiply,
-    power,
-    shift_left,
-    shift_right,
-    subtract,
-    truncdiv,
-    truncmod,
-)
-from minitvm.tir.op import (
-    abs,
-    acos,
-    acosh,
-    all,
-    any,
-    asin,
-    asinh,
-    atan,
-    atan2,
-    atanh,
-    call_extern,
-    call_intrin,
-    call_llvm_intrin,
-    call_llvm_pure_intrin,
-    call_packed,
-    call_pure_extern,
-    ceil,
-    ceildiv,
-    clz,
-    convert,
-    copysign,
-    cos,
-    cosh,
-    div,
-    erf,
-    exp,
-    exp2,
-    exp10,
-    floor,
-    fmod,
-    hypot,
-    if_then_else,
-    indexdiv,
-    indexmod,
-    infinity,
-    isfinite,
-    isinf,
-    isnan,
-    isnullptr,
-    ldexp,
-    likely,
-    log,
-    log1p,
-    log2,
-    log10,
-    max_value,
-    min_value,
-    nearbyint,
-    nextafter,
-    popcount,
-    pow,
-    reinterpret,
-    round,
-    rsqrt,
-    sigmoid,
-    sin,
-    sinh,
-    sqrt,
-    tan,
-    tanh,
-    trunc,
-)
-from minitvm.tir.reducer import (
-    comm_reducer,
-    max,
-    min,
-    prod,
-    sum,
-)
-from minitvm.tir.stmt import (
-    Allocate,
-    AssertStmt,
-    AttrStmt,
-    Evaluate,
-    For,
-    ForKind,
-    IfThenElse,
-    IRModule,
-    LetStmt,
-    PrimFunc,
-    SeqStmt,
-    While,
-)
+from minitvm.runtime.faces import hand_on as _hand_on
+from minitvm.tir import expr as expr
+from minitvm.tir import functor as _functor
+from minitvm.tir import ir_builder as ir_builder
+from minitvm.tir import op as op
+from minitvm.tir import stmt as stmt
+from minitvm.tir.buffer import decl_buffer as decl_buffer
+from minitvm.tir.expr import EQ as EQ
+from minitvm.tir.expr import GE as GE
+from minitvm.tir.expr import GT as GT
+from minitvm.tir.expr import LE as LE
+from minitvm.tir.expr import LT as LT
+from minitvm.tir.expr import NE as NE
+from minitvm.tir.expr import Add as Add
+from minitvm.tir.expr import And as And
+from minitvm.tir.expr import Broadcast as Broadcast
+from minitvm.tir.expr import Buffer as Buffer
+from minitvm.tir.expr import BufferLoad as BufferLoad
+from minitvm.tir.expr import BufferRef as BufferRef
+from minitvm.tir.expr import BufferStore as BufferStore
+from minitvm.tir.expr import Call as Call
+from minitvm.tir.expr import Cast as Cast
+from minitvm.tir.expr import CommReducer as CommReducer
+from minitvm.tir.expr import Div as Div
+from minitvm.tir.expr import FloatImm as FloatImm
+from minitvm.tir.expr import FloorDiv as FloorDiv
+from minitvm.tir.expr import FloorMod as FloorMod
+from minitvm.tir.expr import IntImm as IntImm
+from minitvm.tir.expr import IterVar as IterVar
+from minitvm.tir.expr import Let as Let
+from minitvm.tir.expr import Max as Max
+from minitvm.tir.expr import Min as Min
+from minitvm.tir.expr import Mod as Mod
+from minitvm.tir.expr import Mul as Mul
+from minitvm.tir.expr import Not as Not
+from minitvm.tir.expr import Or as Or
+from minitvm.tir.expr import PrimExpr as PrimExpr
+from minitvm.tir.expr import ProducerLoad as ProducerLoad
+from minitvm.tir.expr import Ramp as Ramp
+from minitvm.tir.expr import Range as Range
+from minitvm.tir.expr import Reduce as Reduce
+from minitvm.tir.expr import Select as Select
+from minitvm.tir.expr import Stmt as Stmt
+from minitvm.tir.expr import StringImm as StringImm
+from minitvm.tir.expr import Sub as Sub
+from minitvm.tir.expr import Var as Var
+from minitvm.tir.expr import add as add
+from minitvm.tir.expr import bitwise_and as bitwise_and
+from minitvm.tir.expr import bitwise_not as bitwise_not
+from minitvm.tir.expr import bitwise_or as bitwise_or
+from minitvm.tir.expr import bitwise_xor as bitwise_xor
+from minitvm.tir.expr import cast as cast
+from minitvm.tir.expr import const as const
+from minitvm.tir.expr import floordiv as floordiv
+from minitvm.tir.expr import floormod as floormod
+from minitvm.tir.expr import multiply as multiply
+from minitvm.tir.expr import power as power
+from minitvm.tir.expr import shift_left as shift_left
+from minitvm.tir.expr import shift_right as shift_right
+from minitvm.tir.expr import subtract as subtract
+from minitvm.tir.expr import truncdiv as truncdiv
+from minitvm.tir.expr import truncmod as truncmod
+from minitvm.tir.op import abs as abs
+from minitvm.tir.op import acos as acos
+from minitvm.tir.op import acosh as acosh
+from minitvm.tir.op import all as all
+from minitvm.tir.op import any as any
+from minitvm.tir.op import asin as asin
+from minitvm.tir.op import asinh as asinh
+from minitvm.tir.op import atan as atan
+from minitvm.tir.op import atan2 as atan2
+from minitvm.tir.op import atanh as atanh
+from minitvm.tir.op import call_extern as call_extern
+from minitvm.tir.op import call_intrin as call_intrin
+from minitvm.tir.op import call_llvm_intrin as call_llvm_intrin
+from minitvm.tir.op import call_llvm_pure_intrin as call_llvm_pure_intrin
+from minitvm.tir.op import call_packed as call_packed
+from minitvm.tir.op import call_pure_extern as call_pure_extern
+from minitvm.tir.op import ceil as ceil
+from minitvm.tir.op import ceildiv as ceildiv
+from minitvm.tir.op import clz as clz
+from minitvm.tir.op import convert as convert
+from minitvm.tir.op import copysign as copysign
+from minitvm.tir.op import cos as cos
+from minitvm.tir.op import cosh as cosh
+from minitvm.tir.op import div as div
+from minitvm.tir.op import erf as erf
+from minitvm.tir.op import exp as exp
+from minitvm.tir.op import exp2 as exp2
+from minitvm.tir.op import exp10 as exp10
+from minitvm.tir.op import expm1 as expm1
+from minitvm.tir.op import floor as floor
+from minitvm.tir.op import fmod as fmod
+from minitvm.tir.op import hypot as hypot
+from minitvm.tir.op import if_then_else as if_then_else
+from minitvm.tir.op import indexdiv as indexdiv
+from minitvm.tir.op import indexmod as indexmod
+from minitvm.tir.op import infinity as infinity
+from minitvm.tir.op import isfinite as isfinite
+from minitvm.tir.op import isinf as isinf
+from minitvm.tir.op import isnan as isnan
+from minitvm.tir.op import isnullptr as isnullptr
+from minitvm.tir.op import ldexp as ldexp
+from minitvm.tir.op import likely as likely
+from minitvm.tir.op import log as log
+from minitvm.tir.op import log1p as log1p
+from minitvm.tir.op import log2 as log2
+from minitvm.tir.op import log10 as log10
+from minitvm.tir.op import max_value as max_value
+from minitvm.tir.op import min_value as min_value
+from minitvm.tir.op import nearbyint as nearbyint
+from minitvm.tir.op import nextafter as nextafter
+from minitvm.tir.op import popcount as popcount
+from minitvm.tir.op import pow as pow
+from minitvm.tir.op import reinterpret as reinterpret
+from minitvm.tir.op import round as round
+from minitvm.tir.op import rsqrt as rsqrt
+from minitvm.tir.op import sigmoid as sigmoid
+from minitvm.tir.op import sin as sin
+from minitvm.tir.op import sinh as sinh
+from minitvm.tir.op import sqrt as sqrt
+from minitvm.tir.op import tan as tan
+from minitvm.tir.op import tanh as tanh
+from minitvm.tir.op import trunc as trunc
+from minitvm.tir.reducer import comm_reducer as comm_reducer
+from minitvm.tir.reducer import max as max
+from minitvm.tir.reducer import min as min
+from minitvm.tir.reducer import prod as prod
+from minitvm.tir.reducer import sum as sum
+from minitvm.tir.stmt import Allocate as Allocate
+from minitvm.tir.stmt import AssertStmt as AssertStmt
+from minitvm.tir.stmt import AttrStmt as AttrStmt
+from minitvm.tir.stmt import Evaluate as Evaluate
+from minitvm.tir.stmt import For as For
+from minitvm.tir.stmt import ForKind as ForKind
+from minitvm.tir.stmt import IfThenElse as IfThenElse
+from minitvm.tir.stmt import IRModule as IRModule
+from minitvm.tir.stmt import LetStmt as LetStmt
+from minitvm.tir.stmt import PrimFunc as PrimFunc
+from minitvm.tir.stmt import SeqStmt as SeqStmt
+from minitvm.tir.stmt import While as While
 
-__all__ = [
-    "EQ",
-    "GE",
-    "GT",
-    "LE",
-    "LT",
-    "NE",
-    "Add",
-    "Allocate",
-    "And",
-    "AssertStmt",
-    "AttrStmt",
-    "Broadcast",
-    "Buffer",
-    "BufferLoad",
-    "BufferRef",
-    "BufferStore",
-    "Call",
-    "Cast",
-    "CommReducer",
-    "Div",
-    "Evaluate",
-    "FloatImm",
-    "FloorDiv",
-    "FloorMod",
-    "For",
-    "ForKind",
-    "IRModule",
-    "IfThenElse",
-    "IntImm",
-    "IterVar",
-    "Let",
-    "LetStmt",
-    "Max",
-    "Min",
-    "Mod",
-    "Mul",
-    "Not",
-    "Or",
-    "PrimExpr",
-    "PrimFunc",
-    "ProducerLoad",
-    "Ramp",
-    "Range",
-    "Reduce",
-    "Select",
-    "SeqStmt",
-    "Stmt",
-    "StringImm",
-    "Sub",
-    "Var",
-    "While",
-    "abs",
-    "acos",
-    "acosh",
-    "add",
-    "all",
-    "any",
-    "asin",
-    "asinh",
-    "atan",
-    "atan2",
-    "atanh",
-    "bitwise_and",
-    "bitwise_not",
-    "bitwise_or",
-    "bitwise_xor",
-    "call_extern",
-    "call_intrin",
-    "call_llvm_intrin",
-    "call_llvm_pure_intrin",
-    "call_packed",
-    "call_pure_extern",
-    "cast",
-    "ceil",
-    "ceildiv",
-    "clz",
-    "comm_reducer",
-    "const",
-    "convert",
-    "copysign",
-    "cos",
-    "cosh",
-    "decl_buffer",
-    "div",
-    "erf",
-    "exp",
-    "exp2",
-    "exp10",
-    "expr",
-    "floor",
-    "floordiv",
-    "floormod",
-    "fmod",
-    "hypot",
-    "if_then_else",
-    "indexdiv",
-    "indexmod",
-    "infinity",
-    "ir_builder",
-    "isfinite",
-    "isinf",
-    "isnan",
-    "isnullptr",
-    "ldexp",
-    "likely",
-    "log",
-    "log1p",
-    "log2",
-    "log10",
-    "max",
-    "max_value",
-    "min",
-    "min_value",
-    "multiply",
-    "nearbyint",
-    "nextafter",
-    "op",
-    "popcount",
-    "pow",
-    "power",
-    "prod",
-    "reinterpret",
-    "round",
-    "rsqrt",
-    "shift_left",
-    "shift_right",
-    "sigmoid",
-    "sin",
-    "sinh",
-    "sqrt",
-    "stmt",
-    "stmt_functor",
-    "subtract",
-    "sum",
-    "tan",
-    "tanh",
-    "trunc",
-    "truncdiv",
-    "truncmod",
-]
+stmt_functor = _functor
+_hand_on(__name__, "expr", "ir_builder", "op", "stmt", "stmt_functor")

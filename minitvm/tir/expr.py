@@ -37,6 +37,7 @@ from minitvm.runtime.errors import CompileError, InternalError
 from minitvm.runtime.record import record
 from minitvm.runtime.values import text_for_c
 from minitvm.tir import scalars
+from minitvm.tir.intrinsics import IMPURE_CALLS, INTRINSICS
 
 # What to write in place of what Python would compute now, of a value known when a kernel runs.
 _NO_TRUTH = (
@@ -288,9 +289,8 @@ def _of_numpy(
         return operator(*inputs)
     if arrays:
         raise TypeError(f"np.{ufunc.__name__} of {described(given)}: {_no_array(arrays[0])}")
-    own = _NAMES_OF_NUMPY.get(ufunc.__name__, ufunc.__name__)
-    known = own in scalars.INTRINSICS or own in _NAMES_OF_NUMPY.values()
-    advice = f"write te.{own}" if known else "write it with the functions of te"
+    own = _NAMES_OF_NUMPY.get(ufunc.__name__)
+    advice = f"write te.{own}" if own else "write it with the functions of te"
     raise TypeError(
         f"np.{ufunc.__name__} computes numbers, and {described(given)} has none while a program "
         f"is written: {advice}"
@@ -1247,7 +1247,7 @@ class Call(PrimExpr):
     where it doesn't, as in an ``AssertStmt``); or one of vectors: ``vector_extract``
     (one lane, by its number), ``vector_shuffle`` (``vector_shuffle(a, b, 0, 4, 1, 5)``: lanes by
     their numbers in a and, counted on, in b) and the folds of
-    :data:`minitvm.tir.scalars.VECTOR_FOLDS` (``vector_reduce_add(start, vector)``).
+    :data:`minitvm.tir.intrinsics.VECTOR_FOLDS` (``vector_reduce_add(start, vector)``).
     """
 
     dtype: DType
@@ -1770,13 +1770,6 @@ def cast(dtype: DTypeLike, value: Any) -> PrimExpr:
     return Cast(wanted, expr)
 
 
-# Calls whose value does not depend on their arguments alone, or that do something.
-IMPURE_CALLS = frozenset({
-    "call_packed", "call_extern", "call_llvm_intrin", "tvm_access_ptr", "tvm_stack_make_array",
-    "checked",
-})  # fmt: skip
-
-
 def _may_go(value: PrimExpr) -> bool:
     """Whether `value` need not be evaluated where its number doesn't matter."""
     from minitvm.tir.functor import walk_once  # the traversal stands above the nodes it visits
@@ -2087,10 +2080,10 @@ def shift_right(a: Any, b: Any) -> PrimExpr:
 
 
 def intrinsic(name: str, dtype: DType, *args: PrimExpr) -> PrimExpr:
-    """A call of an intrinsic of :data:`minitvm.tir.scalars.INTRINSICS`, folded on constants."""
-    if name in scalars.INTRINSICS and all(isinstance(a, Constant) for a in args):
+    """A call of an intrinsic of :data:`minitvm.tir.intrinsics.INTRINSICS`, folded on constants."""
+    if name in INTRINSICS and all(isinstance(a, Constant) for a in args):
         values = [a.value for a in args if isinstance(a, Constant)]
-        return constant(scalars.INTRINSICS[name](args[0].dtype, *values), dtype)
+        return constant(INTRINSICS[name].meaning(args[0].dtype, *values), dtype)
     return Call(dtype, name, args)
 
 
@@ -2127,24 +2120,17 @@ _OPERATORS_OF_NUMPY: dict[str, Callable[[Any, Any], Any]] = {
     "equal": equal,
     "not_equal": not_equal,
 }
-# Those that have another name here.
+# What te calls them.
 _NAMES_OF_NUMPY = {
-    "absolute": "abs",
-    "arccos": "acos",
-    "arccosh": "acosh",
-    "arcsin": "asin",
-    "arcsinh": "asinh",
-    "arctan": "atan",
-    "arctan2": "atan2",
-    "arctanh": "atanh",
-    "fabs": "abs",
-    "float_power": "power",
     "fmax": "max",
     "fmin": "min",
     "logical_and": "all",
     "logical_or": "any",
     "maximum": "max",
     "minimum": "min",
-    "rint": "nearbyint",
-    "square": "power",
+    **{
+        name: each.language_name
+        for each in INTRINSICS.values()
+        for name in (each.name, *each.numpy)
+    },
 }

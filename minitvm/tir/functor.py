@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from operator import attrgetter, is_not
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
@@ -17,6 +17,7 @@ from minitvm.tir.expr import Buffer, PrimExpr, Var
 from minitvm.tir.stmt import Stmt
 
 Node = PrimExpr | Stmt
+_N = TypeVar("_N", bound=Node)
 
 _AB = ("a", "b")
 # The fields of each node that hold children: a node, a tuple of nodes, a combiner, or None.
@@ -98,6 +99,18 @@ def rebuild(node: Any, changes: Mapping[str, Any]) -> Any:
         return node
     cls = type(node)
     return cls(*[changes[n] if n in changes else getattr(node, n) for n in _INIT_FIELDS[cls]])
+
+
+def with_fields(node: _N, **values: Any) -> _N:
+    """`node` with other values of some fields; `node` itself where they are the same."""
+    changes = {n: value for n, value in values.items() if not _is_same(value, getattr(node, n))}
+    return cast(_N, rebuild(node, changes))
+
+
+def _is_same(new: Any, old: Any) -> bool:
+    if isinstance(new, tuple):
+        return len(new) == len(old) and not any(map(is_not, new, old))
+    return new is old
 
 
 _LEAVES = (e.Var, e.IntImm, e.FloatImm, e.StringImm, e.BufferRef)
@@ -271,6 +284,11 @@ def replace_buffers(node: Any, mapping: Mapping[Buffer, Buffer]) -> Any:
     subject of an attribute."""
     replacer = _ReplaceBuffers(mapping)
     return replacer.expr(node) if isinstance(node, PrimExpr) else replacer.stmt(node)
+
+
+def mentions(var: Var, *nodes: Node) -> bool:
+    """Whether a variable is in one of some nodes."""
+    return any(each is var for each in walk_once(*nodes))
 
 
 def free_vars(node: Node) -> list[Var]:

@@ -25,6 +25,7 @@ from minitvm.tir import expr as e
 from minitvm.tir import indices, scalars
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Buffer, PrimExpr, Var
+from minitvm.tir.intrinsics import INTRINSICS, VECTOR_FOLDS, fold
 from minitvm.tir.scalars import Scalar
 from minitvm.tir.stmt import PrimFunc, Stmt
 from minitvm.tir.verify import verify
@@ -417,12 +418,12 @@ def _buffer_ref(compiler: _Compiler, node: e.BufferRef) -> Evaluator:
 def _call(compiler: _Compiler, node: e.Call) -> Evaluator:
     if node.op in _CALLS:
         return _CALLS[node.op](compiler, node)
-    if node.op not in scalars.INTRINSICS:
+    if node.op not in INTRINSICS:
         raise CompileError(f"{compiler.name}: {node.op}: only compiled code gives it a meaning")
     if node.op in _EXACT_CALLS and indices.is_exact_call(node) and _is_exact(compiler, node):
         values = compiler.exacts(node.args)
         return _lifted(_EXACT_CALLS[node.op], *values, lanes=node.dtype.lanes)
-    meaning, element = scalars.INTRINSICS[node.op], node.args[0].dtype.element
+    meaning, element = INTRINSICS[node.op].meaning, node.args[0].dtype.element
     args = compiler.exprs(node.args)
     return _lifted(partial(meaning, element), *args, lanes=node.dtype.lanes)
 
@@ -505,7 +506,7 @@ def _shuffle(compiler: _Compiler, node: e.Call) -> Evaluator:
 
 def _fold(compiler: _Compiler, node: e.Call) -> Evaluator:
     name, dtype, (start, vector) = node.op, node.dtype, compiler.exprs(node.args)
-    return lambda env: scalars.fold(name, dtype, start(env), vector(env))
+    return lambda env: fold(name, dtype, start(env), vector(env))
 
 
 def _nothing_to_do(compiler: _Compiler, node: e.Call) -> Evaluator:
@@ -595,7 +596,7 @@ _CALLS: dict[str, Callable[[_Compiler, e.Call], Evaluator]] = {
     "call_extern": _call_extern,
     "vector_extract": _extract,
     "vector_shuffle": _shuffle,
-    **dict.fromkeys(scalars.VECTOR_FOLDS, _fold),
+    **dict.fromkeys(VECTOR_FOLDS, _fold),
 }
 
 _EXPRESSIONS: dict[type, Callable[[_Compiler, Any], Evaluator]] = {

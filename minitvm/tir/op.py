@@ -17,7 +17,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable
-from typing import Any, TypeGuard
+from typing import Any, Protocol, TypeGuard, TypeVar
 
 from minitvm.runtime.dtype import BOOL, INT32, DType, DTypeLike
 from minitvm.runtime.errors import CompileError
@@ -55,6 +55,7 @@ from minitvm.tir.expr import (
     truncdiv,
     valued,
 )
+from minitvm.tir.intrinsics import CALLS, INTRINSICS, Domain, Intrinsic
 from minitvm.tir.verify import call_problems, llvm_name_problems
 
 # -- Choice and logic -----------------------------------------------------------------------------
@@ -164,188 +165,79 @@ def ceildiv(lhs: Any, rhs: Any, span: Any = None) -> Any:
     return floordiv(x + (y - 1), y)
 
 
-# -- Mathematics, of floats -----------------------------------------------------------------------
+# -- Intrinsics -----------------------------------------------------------------------------------
 
 
-def _floats(name: str, *args: PrimExpr) -> PrimExpr:
-    """The call of an intrinsic that is defined on floats only."""
+class _Unary(Protocol):
+    def __call__(self, x: Any, span: Any = None) -> Any:
+        """See the entry of :data:`minitvm.tir.intrinsics.INTRINSICS`."""
+
+
+class _Binary(Protocol):
+    def __call__(self, x1: Any, x2: Any, span: Any = None) -> Any:
+        """See the entry of :data:`minitvm.tir.intrinsics.INTRINSICS`."""
+
+
+def _unary(name: str) -> _Unary:
+    known = INTRINSICS[name]
+
+    def function(x: Any, span: Any = None) -> Any:
+        return _applied(known, as_expr(x))
+
+    return elementwise(_documented(function, known))
+
+
+def _binary(name: str) -> _Binary:
+    known = INTRINSICS[name]
+
+    def function(x1: Any, x2: Any, span: Any = None) -> Any:
+        return _applied(known, *promote(x1, x2))
+
+    return elementwise(_documented(function, known))
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def _documented(function: _Function, known: Intrinsic) -> _Function:
+    function.__name__ = function.__qualname__ = known.language_name
+    function.__doc__ = known.doc
+    return function
+
+
+def _applied(known: Intrinsic, *args: PrimExpr) -> PrimExpr:
+    """An intrinsic of operands of the dtypes that it takes; without a call where it needs none."""
     dtype = args[0].dtype
-    if not dtype.is_float:
-        raise CompileError(
-            f'expected a floating-point argument, got {dtype}: cast it, as in x.astype("float32")'
-        )
-    return intrinsic(name, dtype, *args)
+    problem = known.problem(dtype)
+    if problem is not None:
+        advice = ', as in x.astype("float32")' if known.domain is Domain.FLOATS else ""
+        raise CompileError(problem + advice)
+    if dtype.is_integral and known.domain is Domain.ROUNDED:
+        return args[0]
+    result = known.result_of(dtype)
+    if dtype.is_integral and known.domain is Domain.TESTED:
+        return const(known.meaning(dtype, 0), result)
+    return intrinsic(known.name, result, *args)
 
 
-@elementwise
-def exp(x: Any) -> Any:
-    """``e ** x``."""
-    return _floats("exp", as_expr(x))
-
-
-@elementwise
-def exp2(x: Any) -> Any:
-    """``2 ** x``."""
-    return _floats("exp2", as_expr(x))
-
-
-@elementwise
-def exp10(x: Any) -> Any:
-    """``10 ** x``."""
-    return _floats("exp10", as_expr(x))
-
-
-@elementwise
-def log(x: Any) -> Any:
-    """The natural logarithm; NaN below zero."""
-    return _floats("log", as_expr(x))
-
-
-@elementwise
-def log2(x: Any) -> Any:
-    """The logarithm of base 2."""
-    return _floats("log2", as_expr(x))
-
-
-@elementwise
-def log10(x: Any) -> Any:
-    """The logarithm of base 10."""
-    return _floats("log10", as_expr(x))
-
-
-@elementwise
-def log1p(x: Any) -> Any:
-    """``log(1 + x)``, exact for small `x`."""
-    return _floats("log1p", as_expr(x))
-
-
-@elementwise
-def sqrt(x: Any) -> Any:
-    """The square root; NaN below zero."""
-    return _floats("sqrt", as_expr(x))
-
-
-@elementwise
-def rsqrt(x: Any) -> Any:
-    """``1 / sqrt(x)``."""
-    return _floats("rsqrt", as_expr(x))
-
-
-@elementwise
-def sin(x: Any) -> Any:
-    """The sine of radians."""
-    return _floats("sin", as_expr(x))
-
-
-@elementwise
-def cos(x: Any) -> Any:
-    """The cosine of radians."""
-    return _floats("cos", as_expr(x))
-
-
-@elementwise
-def tan(x: Any) -> Any:
-    """The tangent of radians."""
-    return _floats("tan", as_expr(x))
-
-
-@elementwise
-def asin(x: Any) -> Any:
-    """The arc sine, in radians."""
-    return _floats("asin", as_expr(x))
-
-
-@elementwise
-def acos(x: Any) -> Any:
-    """The arc cosine, in radians."""
-    return _floats("acos", as_expr(x))
-
-
-@elementwise
-def atan(x: Any) -> Any:
-    """The arc tangent, in radians."""
-    return _floats("atan", as_expr(x))
-
-
-@elementwise
-def sinh(x: Any) -> Any:
-    """The hyperbolic sine."""
-    return _floats("sinh", as_expr(x))
-
-
-@elementwise
-def cosh(x: Any) -> Any:
-    """The hyperbolic cosine."""
-    return _floats("cosh", as_expr(x))
-
-
-@elementwise
-def tanh(x: Any) -> Any:
-    """The hyperbolic tangent."""
-    return _floats("tanh", as_expr(x))
-
-
-@elementwise
-def asinh(x: Any) -> Any:
-    """The inverse hyperbolic sine."""
-    return _floats("asinh", as_expr(x))
-
-
-@elementwise
-def acosh(x: Any) -> Any:
-    """The inverse hyperbolic cosine."""
-    return _floats("acosh", as_expr(x))
-
-
-@elementwise
-def atanh(x: Any) -> Any:
-    """The inverse hyperbolic tangent."""
-    return _floats("atanh", as_expr(x))
-
-
-@elementwise
-def erf(x: Any) -> Any:
-    """The error function."""
-    return _floats("erf", as_expr(x))
-
-
-@elementwise
-def sigmoid(x: Any) -> Any:
-    """``1 / (1 + exp(-x))``."""
-    return _floats("sigmoid", as_expr(x))
-
-
-@elementwise
-def atan2(x1: Any, x2: Any) -> Any:
-    """The angle of the point ``(x2, x1)``, in radians."""
-    return _floats("atan2", *promote(x1, x2))
-
-
-@elementwise
-def hypot(x1: Any, x2: Any) -> Any:
-    """``sqrt(x1 * x1 + x2 * x2)``."""
-    return _floats("hypot", *promote(x1, x2))
-
-
-@elementwise
-def copysign(x1: Any, x2: Any) -> Any:
-    """The magnitude of `x1` with the sign of `x2`."""
-    return _floats("copysign", *promote(x1, x2))
-
-
-@elementwise
-def nextafter(x1: Any, x2: Any) -> Any:
-    """The float next to `x1` in the direction of `x2`."""
-    return _floats("nextafter", *promote(x1, x2))
+exp, exp2, exp10, expm1 = map(_unary, ("exp", "exp2", "exp10", "expm1"))
+log, log2, log10, log1p = map(_unary, ("log", "log2", "log10", "log1p"))
+sqrt, rsqrt, erf, sigmoid = map(_unary, ("sqrt", "rsqrt", "erf", "sigmoid"))
+sin, cos, tan = map(_unary, ("sin", "cos", "tan"))
+asin, acos, atan = map(_unary, ("asin", "acos", "atan"))
+sinh, cosh, tanh = map(_unary, ("sinh", "cosh", "tanh"))
+asinh, acosh, atanh = map(_unary, ("asinh", "acosh", "atanh"))
+floor, ceil, trunc = map(_unary, ("floor", "ceil", "trunc"))
+round, nearbyint = map(_unary, ("round", "nearbyint"))
+isnan, isinf, isfinite = map(_unary, ("isnan", "isinf", "isfinite"))
+popcount, clz = map(_unary, ("popcount", "clz"))
+atan2, hypot, copysign, nextafter = map(_binary, ("atan2", "hypot", "copysign", "nextafter"))
 
 
 @elementwise
 def fmod(x: Any, y: Any) -> Any:
-    """The remainder of `x` divided by `y`, with the sign of `x`.
-
-    Of integers it is ``truncmod``.
-    """
-    return _floats("fmod", *promote(x, y))
+    """The remainder of `x` divided by `y`, with the sign of `x`."""
+    return _applied(INTRINSICS["fmod"], *promote(x, y))
 
 
 @elementwise
@@ -354,46 +246,8 @@ def ldexp(x1: Any, x2: Any) -> Any:
     exponent = as_expr(x2)
     if not exponent.dtype.is_integral:
         raise CompileError(f"expected an integer exponent, got {exponent.dtype}")
-    x = as_expr(x1)
-    return _floats("ldexp", x, cast(INT32.with_lanes(x.dtype.lanes), exponent))
-
-
-# -- Rounding and tests, of any number ------------------------------------------------------------
-
-
-def _rounded(name: str, value: Any) -> PrimExpr:
-    x = as_expr(value)
-    return x if x.dtype.is_integral else _floats(name, x)
-
-
-@elementwise
-def floor(x: Any, span: Any = None) -> Any:
-    """The greatest integer not above `x`."""
-    return _rounded("floor", x)
-
-
-@elementwise
-def ceil(x: Any, span: Any = None) -> Any:
-    """The least integer not below `x`."""
-    return _rounded("ceil", x)
-
-
-@elementwise
-def trunc(x: Any, span: Any = None) -> Any:
-    """`x` without its fraction."""
-    return _rounded("trunc", x)
-
-
-@elementwise
-def round(x: Any, span: Any = None) -> Any:
-    """The nearest integer, halves away from zero."""
-    return _rounded("round", x)
-
-
-@elementwise
-def nearbyint(x: Any, span: Any = None) -> Any:
-    """The nearest integer, halves to even."""
-    return _rounded("nearbyint", x)
+    x, known = as_expr(x1), INTRINSICS["ldexp"]
+    return _applied(known, x, cast(known.second_of(x.dtype), exponent))
 
 
 @elementwise
@@ -408,52 +262,7 @@ def pow(x: Any, y: Any, span: Any = None) -> Any:
     return power(x, y)
 
 
-def _tested(name: str, value: Any, of_integer: bool) -> PrimExpr:
-    x = as_expr(value)
-    dtype = BOOL.with_lanes(x.dtype.lanes)
-    return intrinsic(name, dtype, x) if x.dtype.is_float else const(of_integer, dtype)
-
-
-@elementwise
-def isnan(x: Any, span: Any = None) -> Any:
-    """Whether `x` is NaN."""
-    return _tested("isnan", x, of_integer=False)
-
-
-@elementwise
-def isinf(x: Any, span: Any = None) -> Any:
-    """Whether `x` is an infinity."""
-    return _tested("isinf", x, of_integer=False)
-
-
-@elementwise
-def isfinite(x: Any, span: Any = None) -> Any:
-    """Whether `x` is neither infinite nor NaN."""
-    return _tested("isfinite", x, of_integer=True)
-
-
 # -- Bits -----------------------------------------------------------------------------------------
-
-
-def _integer(value: Any) -> PrimExpr:
-    x = as_expr(value)
-    if not x.dtype.is_integral or x.dtype.is_bool:
-        raise CompileError(f"expected an integer, got {x.dtype}")
-    return x
-
-
-@elementwise
-def popcount(x: Any) -> Any:
-    """How many bits of an integer are set, in its own dtype."""
-    value = _integer(x)
-    return intrinsic("popcount", value.dtype, value)
-
-
-@elementwise
-def clz(x: Any) -> Any:
-    """How many zero bits lead an integer, as ``int32``; all of them for 0."""
-    value = _integer(x)
-    return intrinsic("clz", INT32.with_lanes(value.dtype.lanes), value)
 
 
 @elementwise
@@ -514,11 +323,10 @@ def _number_type(dtype: DTypeLike) -> DType:
 # -- Calls out of the program ---------------------------------------------------------------------
 
 
-# The calls that are no intrinsic of `scalars`: see the docstring of `Call`.
-_CALLS = ("if_then_else", "likely", "reinterpret", "isnullptr", "tvm_access_ptr", "call_packed",
-          "call_extern", "call_llvm_intrin", "call_llvm_pure_intrin")  # fmt: skip
-# Classic names of intrinsics that have another one here.
-_RENAMED = {"abs": "fabs", "pow": "power", "tvm_call_packed": "call_packed"}
+# Classic names of calls that have another one here.
+_RENAMED = {"pow": "power", "tvm_call_packed": "call_packed"} | {
+    each.function: each.name for each in INTRINSICS.values() if each.function
+}
 
 
 def _argument(value: Any) -> PrimExpr:
@@ -609,15 +417,15 @@ def call_intrin(dtype: DTypeLike, func_name: str, *args: Any, span: Any = None) 
     """
     name = as_name(func_name).removeprefix("tir.")
     name = _RENAMED.get(name, name)
-    if name not in scalars.INTRINSICS and name not in _CALLS:
-        close = difflib.get_close_matches(name, [*scalars.INTRINSICS, *_CALLS])
+    if name not in INTRINSICS and name not in CALLS:
+        close = difflib.get_close_matches(name, [*INTRINSICS, *CALLS])
         hint = f": did you mean {' or '.join(close)}?" if close else ""
         raise CompileError(f"expected the name of an intrinsic, got {func_name!r}{hint}")
     wanted = as_dtype(dtype)
     firm = [_argument(arg) for arg in args if not isinstance(arg, NUMBERS)]
     alike = firm[0].dtype if firm else wanted  # of the operands of a function of numbers
     taken = [
-        valued(alike, arg) if isinstance(arg, NUMBERS) and name in scalars.INTRINSICS else arg
+        valued(alike, arg) if isinstance(arg, NUMBERS) and name in INTRINSICS else arg
         for arg in args
     ]
     made = Call(wanted, name, tuple(map(_argument, taken)))

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FunctionType
 from typing import Any, NoReturn
 
-from minitvm.runtime.dtype import BOOL, HANDLE, INT32, DType
+from minitvm.runtime.dtype import BOOL, HANDLE, DType
 from minitvm.runtime.errors import RAISABLE, CompileError, InternalError, TVMError
 from minitvm.tir import expr as e
-from minitvm.tir import scalars
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Buffer, PrimExpr, Var
 from minitvm.tir.functor import CHILDREN, free_vars, walk_once
+from minitvm.tir.intrinsics import CALLS, INTRINSICS, VECTOR_FOLDS, Intrinsic
 from minitvm.tir.stmt import PrimFunc, Stmt
 
 
@@ -240,28 +240,6 @@ def _left_over(node: e.ProducerLoad | e.Reduce) -> Iterator[str]:
 
 # -- Calls ----------------------------------------------------------------------------------------
 
-_TWO_OPERANDS = frozenset((
-    "atan2", "hypot", "fmod", "copysign", "nextafter", "ldexp", "power", "bitwise_and",
-    "bitwise_or", "bitwise_xor", "shift_left", "shift_right",
-))  # fmt: skip
-_TESTS = frozenset(("isnan", "isinf", "isfinite"))
-# Calls that are no intrinsic of `scalars`, and how many arguments they have. None: the name of what
-# is called, and any number.
-_CALLS: dict[str, int | None] = {
-    "if_then_else": 3,
-    "likely": 1,
-    "prefetch": 1,
-    "reinterpret": 1,
-    "isnullptr": 1,
-    "tvm_access_ptr": 4,
-    "call_packed": None,
-    "call_extern": None,
-    "call_llvm_intrin": None,
-    "call_llvm_pure_intrin": None,
-    "vector_extract": 2,
-    **dict.fromkeys(scalars.VECTOR_FOLDS, 2),
-}
-
 
 def llvm_name_problems(name: Any) -> Iterator[str]:
     """What is wrong with a name in the place of that of an intrinsic of LLVM."""
@@ -274,38 +252,33 @@ def llvm_name_problems(name: Any) -> Iterator[str]:
 
 def call_problems(node: e.Call) -> Iterator[str]:
     """What is wrong with the name, the arguments and the dtype of a call."""
-    if node.op in _CALLS_OF_ANY_LENGTH:
-        yield from _CALLS_OF_ANY_LENGTH[node.op](node)
-        return
-    intrinsic = node.op in scalars.INTRINSICS
-    if not intrinsic and node.op not in _CALLS:
+    known = INTRINSICS.get(node.op) or CALLS.get(node.op)
+    if known is None:
         yield f"call: expected the name of an intrinsic, got {node.op!r}"
-        return
-    arity = 1 + (node.op in _TWO_OPERANDS) if intrinsic else _CALLS[node.op]
-    if arity is None:
-        if not node.args or not isinstance(node.args[0], e.StringImm):
-            yield f"{node.op}: expected the name of a function first, found none"
-        elif node.op in ("call_llvm_intrin", "call_llvm_pure_intrin"):
-            yield from llvm_name_problems(node.args[0].value)
-    elif len(node.args) != arity:
-        yield f"{node.op}: expected {arity} arguments, got {len(node.args)}"
-    elif intrinsic:
-        yield from _intrinsic(node)
+    elif known.arity is not None and len(node.args) != known.arity:
+        yield f"{node.op}: expected {known.arity} arguments, got {len(node.args)}"
+    elif isinstance(known, Intrinsic):
+        yield from _intrinsic(node, known)
     else:
         problems: Callable[[e.Call], Iterator[str]] = _CALL_PROBLEMS.get(node.op, _nothing)
         yield from problems(node)
 
 
-def _intrinsic(node: e.Call) -> Iterator[str]:
+def _intrinsic(node: e.Call, known: Intrinsic) -> Iterator[str]:
     first = node.args[0].dtype
-    if node.op in _TESTS:
-        wanted = BOOL.with_lanes(first.lanes)
-    else:
-        wanted = INT32.with_lanes(first.lanes) if node.op == "clz" else first
-    yield from _expected(node.op, wanted, node)
+    problem = known.problem(first)
+    if problem is not None:
+        yield f"{node.op}: {problem}"
+    yield from _expected(node.op, known.result_of(first), node)
     for other in node.args[1:]:
-        second = INT32.with_lanes(first.lanes) if node.op == "ldexp" else first
-        yield from _expected(f"{node.op}: argument 1", second, other)
+        yield from _expected(f"{node.op}: argument 1", known.second_of(first), other)
+
+
+def _call_by_name(node: e.Call) -> Iterator[str]:
+    if not node.args or not isinstance(node.args[0], e.StringImm):
+        yield f"{node.op}: expected the name of a function first, found none"
+    elif node.op in ("call_llvm_intrin", "call_llvm_pure_intrin"):
+        yield from llvm_name_problems(node.args[0].value)
 
 
 def _checked(node: e.Call) -> Iterator[str]:
@@ -361,7 +334,7 @@ def _fold(node: e.Call) -> Iterator[str]:
     start, vector = node.args
     yield from _expected(f"{node.op}: argument 0", vector.dtype.element, start)
     yield from _expected(node.op, start.dtype, node)
-    bitwise = scalars.VECTOR_FOLDS[node.op] in scalars.INTRINSICS
+    bitwise = VECTOR_FOLDS[node.op] in INTRINSICS
     if bitwise and not start.dtype.is_integral:
         yield f"{node.op}: expected integers or bools, got {start.dtype}"
     if start.dtype.is_bool and node.op in ("vector_reduce_add", "vector_reduce_mul"):
@@ -402,13 +375,13 @@ _CALL_PROBLEMS: dict[str, Callable[[e.Call], Iterator[str]]] = {
     "isnullptr": _isnullptr,
     "tvm_access_ptr": _takes_buffer,
     "vector_extract": _extract,
-    **dict.fromkeys(scalars.VECTOR_FOLDS, _fold),
-}
-
-_CALLS_OF_ANY_LENGTH: dict[str, Callable[[e.Call], Iterator[str]]] = {
+    "vector_shuffle": _shuffle,
     "tvm_stack_make_array": _region,
     "checked": _checked,
-    "vector_shuffle": _shuffle,
+    **dict.fromkeys(VECTOR_FOLDS, _fold),
+    **dict.fromkeys(
+        ("call_packed", "call_extern", "call_llvm_intrin", "call_llvm_pure_intrin"), _call_by_name
+    ),
 }
 
 _PROBLEMS: dict[type, Callable[[Any], Iterator[str]]] = {

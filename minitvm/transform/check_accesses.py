@@ -14,7 +14,7 @@ from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Buffer, BufferLoad, BufferStore, Call, PrimExpr, Var
 from minitvm.tir.functor import Mutator, walk_once
-from minitvm.tir.scalars import INTRINSICS, VECTOR_FOLDS
+from minitvm.tir.intrinsics import FUNCTIONS
 from minitvm.tir.stmt import PrimFunc, Stmt, with_body
 from minitvm.transform.widen_indices import widened
 
@@ -321,12 +321,6 @@ def is_repeatable(value: PrimExpr, *, may_read: bool = False) -> bool:
     for each in walk_once(value):
         if isinstance(each, BufferLoad) and not may_read:
             return False
-        if isinstance(each, Call) and each.op not in INTRINSICS and each.op not in _REPEATABLE:
+        if isinstance(each, Call) and each.op not in FUNCTIONS and each.op != "checked":
             return False
     return True
-
-
-_REPEATABLE = frozenset({
-    "if_then_else", "likely", "checked", "reinterpret", "vector_extract", "vector_shuffle",
-    *VECTOR_FOLDS,
-})  # fmt: skip

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from enum import Enum
 from typing import Any, final
 
 from minitvm.arith.atoms import structural_key
-from minitvm.arith.effects import calls_out, is_stable
+from minitvm.arith.effects import calls_out
 from minitvm.arith.linear import Affine, Atom, find_witness, is_empty, is_infeasible, project
 from minitvm.arith.prover import Prover, System
+from minitvm.arith.scopes import ScopedMutator, prover_of
 from minitvm.arith.simplify import Simplifier
 from minitvm.runtime.dtype import INT64
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
-from minitvm.tir.expr import Buffer, BufferLoad, Call, IntImm, PrimExpr, Range, Var
-from minitvm.tir.functor import Mutator, children, free_vars, substitute, walk_once
-from minitvm.tir.scalars import INTRINSICS
+from minitvm.tir.expr import Buffer, BufferLoad, Call, IntImm, PrimExpr, Var
+from minitvm.tir.functor import (
+    Mutator,
+    children,
+    free_vars,
+    substitute,
+    walk_once,
+    with_fields,
+)
+from minitvm.tir.intrinsics import INTRINSICS
 from minitvm.tir.stmt import PrimFunc, Stmt, with_body
 from minitvm.transform.check_accesses import checked_load, checked_store, is_repeatable
 
@@ -132,55 +139,36 @@ class _Verdict(Enum):
     AT_ACCESS = 2
 
 
-class _Checker(Mutator):
+class _Checker(ScopedMutator):
     """Goes down the statements, knowing at each access what holds there."""
 
     def __init__(self, func: PrimFunc) -> None:
-        super().__init__()
+        super().__init__(prover_of(func))
         self.at_entry: list[_Check] = []
         self.in_place: set[BufferLoad | s.BufferStore] = set()  # what is to be checked there
         self._name = func.name
-        self._prover = Prover()
         self._sizes: set[Var] = set()
         self._inputs = set(func.params)  # all that is known at entry
-        self._known: set[Var] = set()  # variables of which the prover knows all
         self._values: dict[Var, PrimExpr] = {}  # of the lets inside of the current expression
         self._scanned: set[PrimExpr] = set()  # in the current expression, here or further out
         self._calls_out = False  # whether the current statement does: it may write any memory
         for buffer in func.buffer_map.values():
-            self._learn_sizes(buffer)
-
-    def _learn_sizes(self, buffer: Buffer) -> None:
-        for size in buffer.shape:
-            self._prover.bind_size(size)
-            self._sizes.update(free_vars(size))
-        offset = () if buffer.elem_offset is None else (buffer.elem_offset,)
-        for each in (*buffer.shape, *buffer.strides, *offset):
-            self._inputs.update(free_vars(each))
+            offset = () if buffer.elem_offset is None else (buffer.elem_offset,)
+            self._sizes.update(*map(free_vars, buffer.shape))
+            self._inputs.update(*map(free_vars, (*buffer.shape, *buffer.strides, *offset)))
 
     # -- Statements -------------------------------------------------------------------------------
 
     def visit_For(self, node: s.For) -> Stmt:
-        checks = self._checks(node.min, node.extent)
-        exact = is_stable(node.min, node.body) and is_stable(node.extent, node.body)
-        with self._inside(node.loop_var, exact):
-            if exact:
-                self._prover.bind(node.loop_var, Range.from_min_extent(node.min, node.extent))
-            else:
-                self._prover.bind_unknown(node.loop_var)
-                self._prover.forget()
-            body = self.stmt(node.body)
-        made = node if body is node.body else replace(node, body=body)
-        return _checked(checks, made)
+        return _checked(self._checks(node.min, node.extent), super().visit_For(node))
 
     def visit_While(self, node: s.While) -> Stmt:
         """The condition is evaluated before each round, so its checks are made there, too."""
         checks = self._checks(node.condition)
-        body = self._under(node.condition, node.body)
+        body = self.under(node.condition, node.body)
         if checks:
             body = s.seq(body, _checked(checks, _NOTHING))
-        made = node if body is node.body else s.While(node.condition, body)
-        return _checked(checks, made)
+        return _checked(checks, with_fields(node, body=body))
 
     def visit_BufferStore(self, node: s.BufferStore) -> Stmt:
         where = () if node.predicate is None else (node.predicate,)
@@ -189,64 +177,19 @@ class _Checker(Mutator):
         return _checked(checks, node)
 
     def visit_LetStmt(self, node: s.LetStmt) -> Stmt:
-        checks = self._checks(node.value)
-        exact = is_stable(node.value, node.body)
-        with self._inside(node.var, exact):
-            if exact:
-                self._prover.bind(node.var, node.value)
-            else:
-                self._prover.bind_data(node.var)
-            body = self.stmt(node.body)
-        made = node if body is node.body else s.LetStmt(node.var, node.value, body)
-        return _checked(checks, made)
+        return _checked(self._checks(node.value), super().visit_LetStmt(node))
 
     def visit_IfThenElse(self, node: s.IfThenElse) -> Stmt:
-        checks = self._checks(node.condition)
-        then_case = self._under(node.condition, node.then_case)
-        else_case = node.else_case
-        if else_case is not None:
-            else_case = self._under(e.logical_not(node.condition), else_case)
-        if then_case is not node.then_case or else_case is not node.else_case:
-            node = s.IfThenElse(node.condition, then_case, else_case)
-        return _checked(checks, node)
+        return _checked(self._checks(node.condition), super().visit_IfThenElse(node))
 
     def visit_AssertStmt(self, node: s.AssertStmt) -> Stmt:
-        checks = self._checks(node.condition, *node.values)
-        body = self._under(node.condition, node.body)
-        made = node if body is node.body else replace(node, body=body)
-        return _checked(checks, made)
+        return _checked(self._checks(node.condition, *node.values), super().visit_AssertStmt(node))
 
     def visit_AttrStmt(self, node: s.AttrStmt) -> Stmt:
         return _checked(self._checks(node.value), self.descend(node))
 
     def visit_Evaluate(self, node: s.Evaluate) -> Stmt:
         return _checked(self._checks(node.value), node)
-
-    def _under(self, condition: PrimExpr, body: Stmt) -> Stmt:
-        """`body` checked where `condition` held at its start."""
-        with self._where(condition, stable=is_stable(condition, body)):
-            return self.stmt(body)
-
-    @contextmanager
-    def _where(self, condition: PrimExpr, *, stable: bool) -> Iterator[None]:
-        """Where `condition` held at the start, and still does if it is `stable`."""
-        with self._prover.scope():
-            if stable:
-                self._prover.assume(condition)
-            else:
-                self._prover.forget()
-            yield
-
-    @contextmanager
-    def _inside(self, var: Var, exact: bool) -> Iterator[None]:
-        """Where `var` is visible; `exact` says that the prover is told all about it."""
-        known = self._known
-        self._known = known | {var} if exact else known - {var}
-        try:
-            with self._prover.scope():
-                yield
-        finally:
-            self._known = known
 
     # -- Expressions ------------------------------------------------------------------------------
 
@@ -274,12 +217,10 @@ class _Checker(Mutator):
         if isinstance(node, e.Let):
             checks = self._scan(node.value, guards)
             self._values[node.var] = substitute(node.value, self._values)
-            exact = not self._calls_out or is_stable(node.value, node.body)
-            with self._inside(node.var, exact), self._scanning_apart(set()):
-                if exact:
-                    self._prover.bind(node.var, node.value)
-                else:
-                    self._prover.bind_data(node.var)
+            with (
+                self.binding(node.var, node.value, node.body),
+                self._scanning_apart(set()),
+            ):
                 return checks + self._scan(node.body, guards)
         checks = []
         for child in children(node):
@@ -303,8 +244,7 @@ class _Checker(Mutator):
         condition, a, b = node.args
         checks = self._scan(condition, guards)
         for branch, holds in ((a, condition), (b, e.logical_not(condition))):
-            stable = not self._calls_out or is_stable(holds, branch)
-            with self._where(holds, stable=stable), self._scanning_apart(set(self._scanned)):
+            with self.assuming(holds, branch), self._scanning_apart(set(self._scanned)):
                 guard = substitute(holds, self._values)
                 checks += self._scan(branch, (*guards, guard))
         return checks
@@ -416,7 +356,7 @@ class _Checker(Mutator):
     def _is_understood(self, system: System) -> bool:
         """Whether the system's solutions are just the ways in which the program gets there."""
         return all(
-            atom in self._known or self._is_input(atom) or self._prover.is_determined(atom)
+            self._is_input(atom) or self._prover.is_determined(atom)
             for row in system
             for atom in row.terms
         )

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import cast, final
 
 from minitvm.arith.atoms import is_pure
-from minitvm.arith.effects import is_stable
+from minitvm.arith.guards import guards_around
 from minitvm.arith.prover import Prover
+from minitvm.arith.scopes import ScopedMutator, prover_of
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
-from minitvm.tir.expr import Buffer, BufferLoad, PrimExpr, Var, const
-from minitvm.tir.functor import Mutator, free_vars, walk_once
+from minitvm.tir.expr import Buffer, BufferLoad, Call, PrimExpr, Var, const
+from minitvm.tir.functor import Mutator, free_vars, walk_once, with_fields
 from minitvm.tir.op import is_likely
 from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, with_body
 
@@ -47,47 +48,31 @@ def compute_padding(func: PrimFunc) -> PrimFunc:
 
     becomes ``S[i, j] = S[i, j] + A[min(io * 8 + i, m - 1), k] * T[k, j]``.
     """
-    return with_body(func, _Compute(func).stmt(func.body))
+    return with_body(func, _Compute(prover_of(func)).stmt(func.body))
 
 
-class _Compute(Mutator):
-    def __init__(self, func: PrimFunc) -> None:
-        super().__init__()
-        self._prover = Prover()
+class _Compute(ScopedMutator):
+    def __init__(self, prover: Prover) -> None:
+        super().__init__(prover)
         # Of these, guards keep some elements from being written.
         self._left_out: set[Buffer] = set()
         self._written_out: set[Var] = set()
-        self._prover.bind_sizes(func.buffer_map.values())
-
-    def expr(self, node: PrimExpr) -> PrimExpr:
-        return node
 
     def visit_For(self, node: s.For) -> Stmt:
         if node.kind == ForKind.UNROLLED:
             self._written_out.add(node.loop_var)
-        with self._prover.scope():
-            if is_stable(node.min, node.body) and is_stable(node.extent, node.body):
-                self._prover.bind_loop(node.loop_var, node.min, node.extent)
-            return self.descend(node)  # type: ignore[no-any-return]  # a For again
-
-    def visit_LetStmt(self, node: s.LetStmt) -> Stmt:
-        with self._prover.scope():
-            if is_stable(node.value, node.body):
-                self._prover.bind(node.var, node.value)
-            else:
-                self._prover.bind_data(node.var)
-            return self.descend(node)  # type: ignore[no-any-return]  # a LetStmt again
+        return super().visit_For(node)
 
     def visit_IfThenElse(self, node: s.IfThenElse) -> Stmt:
         if is_likely(node.condition):
             stores = (each for each in walk_once(node) if isinstance(each, s.BufferStore))
             self._left_out.update(store.buffer for store in stores)
-        return self.descend(node)  # type: ignore[no-any-return]  # an IfThenElse again
+        return super().visit_IfThenElse(node)
 
     def visit_AttrStmt(self, node: s.AttrStmt) -> Stmt:
         if node.attr_key != "padded_buffer":
             return self.descend(node)  # type: ignore[no-any-return]  # an AttrStmt again
-        guards, store = _guards(node.body)
+        guards, store = guards_around(node.body)
         if not guards or not isinstance(store, s.BufferStore) or not _is_harmless(store.value):
             return cast(Stmt, self.descend(node))
         kept, made = list(guards), store
@@ -102,8 +87,8 @@ class _Compute(Mutator):
             return node
         body: Stmt = made
         for guard in reversed(kept):
-            body = s.IfThenElse(guard, body)
-        return s.AttrStmt(node.node, node.attr_key, node.value, body)
+            body = s.IfThenElse(Call(guard.dtype, "likely", (guard,)), body)
+        return with_fields(node, body=body)
 
     def _under(self, store: s.BufferStore, guards: Sequence[PrimExpr]) -> s.BufferStore | None:
         """What may be done in place of `store` where just `guards` hold: what is written then is
@@ -156,15 +141,6 @@ class _Replace(Mutator):
 
     def visit_BufferLoad(self, node: BufferLoad) -> PrimExpr:
         return self._loads.get(node, node)
-
-
-def _guards(node: Stmt) -> tuple[list[PrimExpr], Stmt]:
-    """The ``likely`` conditions around a statement, and that."""
-    found: list[PrimExpr] = []
-    while isinstance(node, s.IfThenElse) and node.else_case is None and is_likely(node.condition):
-        found.append(node.condition)
-        node = node.then_case
-    return found, node
 
 
 def _is_harmless(value: PrimExpr) -> bool:

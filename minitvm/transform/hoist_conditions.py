@@ -6,8 +6,8 @@ from minitvm.arith.atoms import is_pure, structural_key
 from minitvm.arith.effects import is_stable, loads
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
-from minitvm.tir.expr import PrimExpr, Var
-from minitvm.tir.functor import Mutator, walk_once
+from minitvm.tir.expr import PrimExpr
+from minitvm.tir.functor import Mutator, mentions
 from minitvm.tir.stmt import PrimFunc, Stmt, seq, with_body
 
 
@@ -102,16 +102,12 @@ def _joined(first: Stmt, second: Stmt) -> Stmt | None:
 
 
 def _may_move(condition: PrimExpr, node: s.For) -> bool:
-    if not is_pure(condition) or _mentions(condition, node.loop_var):
+    if not is_pure(condition) or mentions(node.loop_var, condition):
         return False
     if not loads(condition):
         return True
     runs = (e.const_int(node.extent) or 0) > 0
     return runs and is_stable(condition, node.body)
-
-
-def _mentions(node: PrimExpr, var: Var) -> bool:
-    return any(each is var for each in walk_once(node))
 
 
 def _loop(node: s.For, body: Stmt) -> Stmt:

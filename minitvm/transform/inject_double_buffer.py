@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from typing import final
 
 from minitvm.arith.atoms import is_pure
-from minitvm.arith.effects import is_stable
-from minitvm.arith.written_buffers import written_buffers
+from minitvm.arith.effects import is_stable, written_buffers
 from minitvm.runtime.dtype import BOOL
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record

@@ -6,6 +6,7 @@ from minitvm.arith.atoms import structural_key
 from minitvm.arith.prover import Prover
 from minitvm.runtime.dtype import INT32
 from minitvm.runtime.errors import CompileError
+from minitvm.runtime.host import CACHE_LINE
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Buffer, BufferLoad, Call, PrimExpr, Var, const
@@ -13,7 +14,6 @@ from minitvm.tir.functor import Mutator, children, free_vars, substitute, walk_o
 from minitvm.tir.stmt import Evaluate, For, ForKind, PrimFunc, Stmt, seq, with_body
 
 SCOPE = "prefetch_scope"
-LINE_BYTES = 64  # of a cache line, on every target
 
 
 def inject_prefetch(func: PrimFunc) -> PrimFunc:
@@ -122,7 +122,7 @@ class _Requests:
     def _loop(self, loop: For, load: BufferLoad, body: Stmt) -> Stmt:
         """`body` for each value of a loop, or for one in each cache line."""
         var = loop.loop_var
-        count = LINE_BYTES // self._buffer.dtype.itemsize
+        count = CACHE_LINE // self._buffer.dtype.itemsize
         if count < 2 or not _walks_along(var, load):
             return For(var, loop.min, loop.extent, ForKind.SERIAL, body)
         line = const(count, var.dtype)

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import isfinite, prod
 from typing import final
 
-from minitvm.arith.atoms import is_pure, structural_key
+from minitvm.arith.atoms import is_pure
+from minitvm.arith.guards import (
+    LARGEST,
+    Without,
+    clipped,
+    conjuncts,
+    form_of,
+    limits,
+    quotient,
+    widest,
+)
 from minitvm.arith.linear import Affine, Atom
 from minitvm.arith.prover import Prover
+from minitvm.arith.scopes import ScopedMutator, prover_of
 from minitvm.arith.work import code_size, iterations, statements_run
-from minitvm.runtime.dtype import BOOL, INT64, DType
+from minitvm.runtime.dtype import BOOL
 from minitvm.runtime.record import record
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
-from minitvm.tir.expr import Call, IntImm, PrimExpr, Var, const
-from minitvm.tir.functor import Mutator, children, free_vars, substitute, walk_once
+from minitvm.tir.expr import Call, IntImm, PrimExpr, Var
+from minitvm.tir.functor import Mutator, children, free_vars, substitute, walk_once, with_fields
 from minitvm.tir.op import is_likely
 from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, seq, with_body
 
@@ -28,9 +39,6 @@ MAX_STATEMENTS = 2048
 # A guard that is asked in less than this part of a loop's work costs less than a second loop.
 _LITTLE = 32
 _MOST = 7 / 8  # of a loop's iterations
-
-# A greater bound is one of a dtype, and says nothing about the program.
-_LARGEST = 1 << 30
 
 HINT = "pragma_loop_partition_hint"
 
@@ -107,20 +115,18 @@ class _Region:
     rows: list[Affine]
 
 
-class _Partition(Mutator):
+class _Partition(ScopedMutator):
     """Goes down the loops, the outermost first."""
 
     def __init__(self, func: PrimFunc, options: LoopPartitionOptions) -> None:
-        super().__init__()
+        super().__init__(prover_of(func))
         self._options = options
-        self._prover = Prover()
-        self._prover.bind_sizes(func.buffer_map.values())
-        self._forms = _Forms(self._prover, func.body)
+        self._forms = _Forms(self._prover)
+        for each in walk_once(func.body):
+            if isinstance(each, e.Let | s.LetStmt):  # seen from outside of it
+                self._prover.bind_data(each.var)
         self._budget = MAX_STATEMENTS - code_size(func.body)
         self._hinted = False
-
-    def expr(self, node: PrimExpr) -> PrimExpr:
-        return node
 
     def visit_AttrStmt(self, node: s.AttrStmt) -> Stmt:
         if node.attr_key == HINT:
@@ -130,29 +136,30 @@ class _Partition(Mutator):
 
     def visit_For(self, node: s.For) -> Stmt:
         hinted, self._hinted = self._hinted, False
-        clipped = self._forms.clip(node)
-        if clipped is not node:
-            return self.stmt(clipped)
-        with self._prover.scope():
-            region = self._region(node, hinted) if self._forms.bind(node) else None
+        shorter = _clipped(self._prover, node)
+        if shorter is not node:
+            return self.stmt(shorter)
+        region = None
+        if all(map(self._prover.is_index_arithmetic, (node.min, node.extent))):
+            with self.in_loop(node):
+                region = self._region(node, hinted)
         made = None if region is None else self._partition(node, region)
         return self._whole(node, hinted) if made is None else made
 
     def _whole(self, node: s.For, hinted: bool) -> Stmt:
-        body = self._inside(node, node.body)
         unrolls = hinted and self._options.unroll_loop_with_partition_hint_no_interval
         unrolls = unrolls and e.const_int(node.extent) is not None
-        return _loop(node, node.min, node.extent, body, ForKind.UNROLLED if unrolls else node.kind)
+        kind = ForKind.UNROLLED if unrolls else node.kind
+        return with_fields(node, body=self._inside(node, node.body), kind=kind)
 
     def _inside(self, node: s.For, body: Stmt) -> Stmt:
-        with self._prover.scope():
-            self._forms.bind(node)
+        with self.in_loop(node):
             return self.stmt(body)
 
     def _partition(self, node: s.For, region: _Region) -> Stmt | None:
         if node.kind != ForKind.PARALLEL:
             return self._split(node, region)
-        return _loop(node, node.min, node.extent, self._choose(node, region, node.body))
+        return with_fields(node, body=self._choose(node, region, node.body))
 
     # -- Where the conditions hold --
 
@@ -224,7 +231,7 @@ class _Partition(Mutator):
         extent = e.cast(node.loop_var.dtype, last - first)
         body = self._choose(node, region, _Hold(self._forms, region.held).stmt(node.body))
         head, tail = (self._edge(node, *part) for part in parts)
-        return seq(head, _loop(node, first, extent, body), tail)
+        return seq(head, with_fields(node, min=first, extent=extent, body=body), tail)
 
     def _ends(self, node: s.For, region: _Region, end: PrimExpr) -> tuple[PrimExpr, PrimExpr]:
         """Where the main part begins and ends: inside the loop, in this order.
@@ -248,7 +255,7 @@ class _Partition(Mutator):
         """A bound, moved into the range of the loop, or just below its end."""
         form, divisor = bound
         low, high = self._prover.affine(node.min), self._prover.affine(end)
-        value = self._forms.quotient(bound, node.loop_var.dtype)
+        value = quotient(self._prover, form, divisor, node.loop_var.dtype)
         above_begin = above_begin or value.dtype != node.loop_var.dtype  # so that it fits
         if above_begin and not self._prover.proves(form - low * divisor):
             value = e.maximum(value, node.min)
@@ -264,7 +271,11 @@ class _Partition(Mutator):
         body = node.body
         if e.const_int(extent) == 1 and isinstance(begin, IntImm):
             return self._inside(node, substitute(body, {node.loop_var: begin}))
-        return _loop(node, begin, extent, _Clip(self._forms).stmt(body))
+        return with_fields(node, min=begin, extent=extent, body=self._clip_all(node, body))
+
+    def _clip_all(self, node: s.For, body: Stmt) -> Stmt:
+        with self.in_loop(node):
+            return _Clip(self._prover).stmt(body)
 
     def _choose(self, node: s.For, region: _Region, body: Stmt) -> Stmt:
         """`body` without the chosen conditions where they all hold in this iteration."""
@@ -281,7 +292,7 @@ class _Partition(Mutator):
         full = Var("full", BOOL)
         last = _only_last(node, rows)
         if last is None:
-            rest = _Clip(self._forms).stmt(body)
+            rest = self._clip_all(node, body)
         else:
             rest = self._inside(node, substitute(body, {node.loop_var: last}))
         choice = s.IfThenElse(full, main, rest)
@@ -333,36 +344,18 @@ class _Use:
     work: int = 0  # what is done where it is asked
 
 
-_Comparisons = dict[Hashable, list[PrimExpr]]  # by what they say
 _NEVER = Affine({}, -1)
-# By class, the factors of both sides and the constant of what is then at least zero.
-_SIGNS: dict[type, tuple[int, int, int]] = {
-    e.LT: (-1, 1, -1),
-    e.LE: (-1, 1, 0),
-    e.GT: (1, -1, -1),
-    e.GE: (1, -1, 0),
-}
 
 
 class _Forms:
     """Conditions as affine forms, and as expressions again."""
 
-    def __init__(self, prover: Prover, body: Stmt) -> None:
+    def __init__(self, prover: Prover) -> None:
         self._prover = prover
-        self._data = {each.var for each in walk_once(body) if isinstance(each, e.Let | s.LetStmt)}
-        self._index_like: dict[PrimExpr, bool] = {}
         self._variables: dict[PrimExpr, frozenset[Var]] = {}
         self._choices: dict[PrimExpr, list[PrimExpr]] = {}
-        self._commons: dict[Stmt, _Comparisons] = {}
 
     # -- Reading --
-
-    def bind(self, node: s.For) -> bool:
-        """Learns the range of a loop, if it is made of sizes and loop variables."""
-        if not (self._is_index(node.min) and self._is_index(node.extent)):
-            return False
-        self._prover.bind_loop(node.loop_var, node.min, node.extent)
-        return True
 
     def uses(self, body: Stmt, every: bool) -> dict[PrimExpr, _Use]:
         """The comparisons that are conditions in `body`; with `every`, of plain ifs, too."""
@@ -375,7 +368,7 @@ class _Forms:
     ) -> None:
         conditions: list[PrimExpr] = []
         if isinstance(node, s.IfThenElse) and (every or is_likely(node.condition)):
-            conditions += _comparisons(node.condition)
+            conditions += conjuncts(node.condition)
         statements: list[Stmt] = []
         for child in children(node):
             if isinstance(child, PrimExpr):
@@ -386,18 +379,17 @@ class _Forms:
             use = found.setdefault(condition, _Use())
             use.in_a_loop = use.in_a_loop or bool(inner)
             use.in_tiles = use.in_tiles or self._is_in_tiles(condition, inner)
-            use.work += statements_run(node) * prod(iterations(loop) for loop in inner)
+            use.work += statements_run(node) * prod(map(iterations, inner))
             use.rows.append(self._least(self.form(condition), inner))
-        if not isinstance(node, s.For):
+        if isinstance(node, s.For):
+            with self._prover.scope():
+                self._prover.bind_interval(node.loop_var, node.min, node.extent)
+                self._gather(node.body, (*inner, node), every, found)
+        else:
             for each in statements:
                 self._gather(each, inner, every, found)
-            return
-        with self._prover.scope():
-            if self._is_index(node.min) and self._is_index(node.extent):
-                self._prover.bind_interval(node.loop_var, node.min, node.extent)
-            self._gather(node.body, (*inner, node), every, found)
 
-    def _is_in_tiles(self, condition: PrimExpr, inner: Sequence[s.For]) -> bool:
+    def _is_in_tiles(self, condition: PrimExpr, inner: Iterable[s.For]) -> bool:
         loops = [each for each in inner if each.loop_var in self.variables(condition)]
         return len(loops) > 1 and loops[0].kind == ForKind.SERIAL
 
@@ -408,34 +400,16 @@ class _Forms:
             made = self._choices[node] = []
             for each in walk_once(node):
                 if isinstance(each, e.Select):
-                    made += _comparisons(each.condition)
+                    made += conjuncts(each.condition)
                 elif isinstance(each, Call) and each.op == "if_then_else":
-                    made += _comparisons(each.args[0])
+                    made += conjuncts(each.args[0])
         return made
 
     def form(self, condition: PrimExpr) -> Affine:
         """What is at least zero where `condition`, a comparison, holds."""
-        if not isinstance(condition, e.Comparison) or type(condition) not in _SIGNS:
+        if not self._prover.is_index_arithmetic(condition):
             return _NEVER
-        if not (self._is_index(condition.a) and self._is_index(condition.b)):
-            return _NEVER
-        of_a, of_b, constant = _SIGNS[type(condition)]
-        a, b = self._prover.affine(condition.a), self._prover.affine(condition.b)
-        return a * of_a + b * of_b + constant
-
-    def _is_index(self, node: PrimExpr) -> bool:
-        """Whether `node` is made of loop variables, sizes and numbers alone."""
-        known = self._index_like.get(node)
-        if known is None:
-            known = self._index_like[node] = all(
-                isinstance(each, _INDEX_NODES)
-                and each.dtype.is_int
-                and each.dtype.bits >= 32
-                and each.dtype.lanes == 1
-                and each not in self._data
-                for each in walk_once(node)
-            )
-        return known
+        return form_of(self._prover, condition) or _NEVER
 
     def _least(self, form: Affine, inner: Sequence[s.For]) -> Affine:
         """A form over what is known outside the loops `inner` that `form` is never less than."""
@@ -444,12 +418,12 @@ class _Forms:
             for atom in self._composites(form, var):
                 coefficient = form.terms[atom]
                 bound = self._prover.interval(Affine({atom: 1}))[coefficient < 0]
-                if not isfinite(bound) or abs(bound) > _LARGEST:
+                if not isfinite(bound) or abs(bound) > LARGEST:
                     return _NEVER
                 form = form - Affine({atom: coefficient}) + coefficient * int(bound)
             coefficient = form.terms.get(var, 0)
             if coefficient:
-                if not (self._is_index(loop.min) and self._is_index(loop.extent)):
+                if not all(map(self._prover.is_index_arithmetic, (loop.min, loop.extent))):
                     return _NEVER
                 end = self._prover.affine(loop.min)
                 if coefficient < 0:
@@ -473,208 +447,58 @@ class _Forms:
 
     # -- Writing --
 
-    def quotient(self, bound: Bound, dtype: DType) -> PrimExpr:
-        """A bound as an expression, in `dtype` or a wider one."""
-        form, divisor = bound
-        dtype = _widest(form, dtype)
-        return e.floordiv(self._prover.expression(form, dtype), const(divisor, dtype))
-
     def at_least_zero(self, form: Affine) -> PrimExpr:
         """The condition ``form >= 0``."""
-        dtype = _widest(form, next(iter(form.terms)).dtype)
+        dtype = widest(form, next(iter(form.terms)).dtype)
         more = Affine({a: c for a, c in form.terms.items() if c > 0}, max(form.constant + 1, 0))
         less = Affine({a: -c for a, c in form.terms.items() if c < 0}, max(-form.constant - 1, 0))
         return e.LT(self._prover.expression(less, dtype), self._prover.expression(more, dtype))
 
-    # -- Clipping --
 
-    def clip(self, node: s.For) -> s.For:
-        """The loop without the iterations in which it does nothing: those in which a ``likely``
-        guard around all of its body fails.
-
-        Before::
-
-            for i in range(16):
-                if likely(io * 16 + i < n):
-                    B[io * 16 + i] = 0.0
-
-        After::
-
-            for i in range(min(16, n - io * 16)):
-                B[io * 16 + i] = 0.0
-        """
-        if node.kind in (ForKind.VECTORIZED, ForKind.THREAD_BINDING):
-            return node
-        if not (self._is_index(node.min) and self._is_index(node.extent)):
-            return node
-        begin, end = node.min, node.min + node.extent
-        var, dropped = node.loop_var, []
-        for conditions in self._common(node.body).values():
-            form = self.form(conditions[0])
-            coefficient = form.terms.get(var, 0)
-            if not coefficient or self.is_composite_in(form, var):
-                continue
-            rest = form - Affine({var: coefficient})
-            dropped += conditions
-            if coefficient > 0:
-                low = self.quotient((-rest + (coefficient - 1), coefficient), var.dtype)
-                begin = self._into(e.maximum(begin, low), begin, end, var.dtype)
-            else:
-                high = self.quotient((rest - coefficient, -coefficient), var.dtype)
-                end = self._into(e.minimum(end, high), begin, end, var.dtype)
-        if not dropped:
-            return node
-        if node.kind == ForKind.UNROLLED and None in (e.const_int(begin), e.const_int(end)):
-            return node
-        return _loop(node, begin, end - begin, _Hold(self, dropped).stmt(node.body))
-
-    def _into(self, value: PrimExpr, begin: PrimExpr, end: PrimExpr, dtype: DType) -> PrimExpr:
-        """`value` as a `dtype`, which may be narrower than it."""
-        if value.dtype == dtype:
-            return value
-        return e.cast(dtype, e.minimum(e.maximum(value, begin), end))
-
-    def _common(self, node: Stmt) -> _Comparisons:
-        made = self._commons.get(node)
-        if made is None:
-            made = self._commons[node] = self._find_common(node)
-        return made
-
-    def _find_common(self, node: Stmt) -> _Comparisons:
-        """The comparisons without which `node` does nothing, equal ones together, of variables
-        that are bound outside."""
-        match node:
-            case s.For():
-                if not (is_pure(node.min) and is_pure(node.extent)):
-                    return {}
-                return self._outside(node.loop_var, self._common(node.body))
-            case s.LetStmt() if is_pure(node.value):
-                return self._outside(node.var, self._common(node.body))
-            case s.IfThenElse(else_case=None) if is_pure(node.condition):
-                found = dict(self._common(node.then_case))
-                if is_likely(node.condition):
-                    for each in _comparisons(node.condition):
-                        key = structural_key(each)
-                        found[key] = [*found.get(key, ()), each]
-                return found
-            case s.SeqStmt() if node.seq:
-                first, *others = map(self._common, node.seq)
-                for other in others:
-                    first = {key: first[key] + other[key] for key in first if key in other}
-                return first
-            case s.AttrStmt() | s.Allocate():
-                return self._common(node.body)
-        return {}
-
-    def _outside(self, var: Var, found: _Comparisons) -> _Comparisons:
-        return {key: each for key, each in found.items() if var not in self.variables(each[0])}
+def _clipped(prover: Prover, node: s.For) -> s.For:
+    """A loop without the iterations, and the guards, of what its guards say exactly."""
+    if node.kind in (ForKind.VECTORIZED, ForKind.THREAD_BINDING):
+        return node
+    if not (is_pure(node.min) and is_pure(node.extent)):
+        return node
+    exact = [limit for limit in limits(prover, node) if limit.guards]
+    return clipped(prover, node, exact)
 
 
-class _Clip(Mutator):
+class _Clip(ScopedMutator):
     """Clips every loop of a statement."""
 
-    def __init__(self, forms: _Forms) -> None:
-        super().__init__()
-        self._forms = forms
-
-    def expr(self, node: PrimExpr) -> PrimExpr:
-        return node
-
     def visit_For(self, node: s.For) -> Stmt:
-        return self.descend(self._forms.clip(node))  # type: ignore[no-any-return]  # a For again
+        return super().visit_For(_clipped(self._prover, node))
 
     def visit_AttrStmt(self, node: s.AttrStmt) -> Stmt:
         return self.stmt(node.body) if node.attr_key == HINT else self.descend(node)
 
 
-class _Hold(Mutator):
-    """Removes conditions that hold."""
+class _Hold(Without):
+    """Removes conditions that hold, from choices in expressions, too."""
 
     def __init__(self, forms: _Forms, held: Iterable[PrimExpr]) -> None:
-        super().__init__()
+        super().__init__(held)
         self._forms = forms
-        self._held = frozenset(held)
-
-    def stmt(self, node: Stmt) -> Stmt:
-        return super().stmt(node) if self._held else node
 
     def expr(self, node: PrimExpr) -> PrimExpr:
-        return super().expr(node) if self._forms.choices(node) else node
-
-    def _condition(self, node: PrimExpr) -> PrimExpr:
-        """`node` where what is held is true."""
-        if node in self._held:
-            return const(True)
-        if isinstance(node, e.And):
-            a, b = self._condition(node.a), self._condition(node.b)
-            return node if a is node.a and b is node.b else e.logical_and(a, b)
-        if is_likely(node):
-            (inside,) = node.args
-            made = self._condition(inside)
-            if made is inside or isinstance(made, IntImm):
-                return node if made is inside else made
-            return Call(node.dtype, "likely", (made,))
-        return self.expr(node)
-
-    def visit_IfThenElse(self, node: s.IfThenElse) -> Stmt:
-        condition = self._condition(node.condition)
-        if isinstance(condition, IntImm) and condition.value:
-            return self.stmt(node.then_case)
-        then_case = self.stmt(node.then_case)
-        else_case = None if node.else_case is None else self.stmt(node.else_case)
-        made = (condition, then_case, else_case)
-        old = (node.condition, node.then_case, node.else_case)
-        return node if all(x is y for x, y in zip(made, old, strict=True)) else s.IfThenElse(*made)
+        return Mutator.expr(self, node) if self._forms.choices(node) else node
 
     def visit_Select(self, node: e.Select) -> PrimExpr:
-        condition = self._condition(node.condition)
-        if isinstance(condition, IntImm) and condition.value:
-            return self.expr(node.true_value)
-        true_value, false_value = self.expr(node.true_value), self.expr(node.false_value)
-        made = (condition, true_value, false_value)
-        old = (node.condition, node.true_value, node.false_value)
-        return node if all(x is y for x, y in zip(made, old, strict=True)) else e.Select(*made)
+        condition, a = self.condition(node.condition), self.expr(node.true_value)
+        if e.const_int(condition):
+            return a
+        b = self.expr(node.false_value)
+        return with_fields(node, condition=condition, true_value=a, false_value=b)
 
     def visit_Call(self, node: Call) -> PrimExpr:
-        args = node.args
-        made: tuple[PrimExpr, ...]
-        if node.op == "if_then_else":
-            condition = self._condition(args[0])
-            if isinstance(condition, IntImm) and condition.value:
-                return self.expr(args[1])
-            made = (condition, self.expr(args[1]), self.expr(args[2]))
-        else:
-            made = tuple(map(self.expr, args))
-        same = all(x is y for x, y in zip(made, args, strict=True))
-        return node if same else Call(node.dtype, node.op, made)
-
-
-# What a condition on loop variables is made of.
-_INDEX_NODES = (
-    Var, IntImm, e.Add, e.Sub, e.Mul, e.Div, e.Mod, e.FloorDiv, e.FloorMod, e.Min, e.Max, e.Cast,
-)  # fmt: skip
-
-
-def _comparisons(condition: PrimExpr) -> list[PrimExpr]:
-    """The conditions that hold where `condition` does, and only together."""
-    if is_likely(condition):
-        return _comparisons(condition.args[0])
-    if isinstance(condition, e.And):
-        return _comparisons(condition.a) + _comparisons(condition.b)
-    return [condition]
-
-
-def _loop(
-    node: s.For, begin: PrimExpr, extent: PrimExpr, body: Stmt, kind: ForKind | None = None
-) -> s.For:
-    """`node` with another range, body and kind; itself if they are the same."""
-    kind = node.kind if kind is None else kind
-    made = (begin, extent, kind, body)
-    if all(
-        x is y for x, y in zip(made, (node.min, node.extent, node.kind, node.body), strict=True)
-    ):
-        return node
-    return s.For(node.loop_var, *made, node.annotations)
+        if node.op != "if_then_else":
+            return with_fields(node, args=tuple(map(self.expr, node.args)))
+        condition, a = self.condition(node.args[0]), self.expr(node.args[1])
+        if e.const_int(condition):
+            return a
+        return with_fields(node, args=(condition, a, self.expr(node.args[2])))
 
 
 def _add(bounds: list[Bound], bound: Bound, keep: int) -> None:
@@ -693,10 +517,3 @@ def _is_empty(begin: PrimExpr, end: PrimExpr) -> bool:
     """Whether the range is known to be empty."""
     low, high = e.const_int(begin), e.const_int(end)
     return begin is end or (low is not None and high is not None and low >= high)
-
-
-def _widest(form: Affine, dtype: DType) -> DType:
-    """A type for the arithmetic of `form`, no narrower than `dtype`."""
-    if max(map(abs, (form.constant, *form.terms.values()))) > _LARGEST:
-        return INT64
-    return max((dtype, *(atom.dtype for atom in form.terms)), key=lambda each: each.bits)

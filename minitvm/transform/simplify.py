@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from minitvm.arith.atoms import is_pure
 from minitvm.arith.effects import is_stable
-from minitvm.arith.prover import Prover
+from minitvm.arith.scopes import prover_of
 from minitvm.arith.simplify import (
     Simplifier,
     constant_in_all_lanes,
@@ -14,7 +14,7 @@ from minitvm.arith.simplify import (
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import IntImm, PrimExpr
-from minitvm.tir.functor import substitute
+from minitvm.tir.functor import substitute, with_fields
 from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, with_body
 
 _NOTHING = s.SeqStmt(())
@@ -40,17 +40,14 @@ def simplify(func: PrimFunc, keep_trivial_loops: bool = False) -> PrimFunc:
     by it. A function in which nothing changes comes back as the same object. With
     `keep_trivial_loops` a loop that runs once stays a loop.
     """
-    prover = Prover()
-    prover.bind_sizes(func.buffer_map.values())
-    body = _SimplifyStmts(prover, keep_trivial_loops).stmt(func.body)
-    return with_body(func, body)
+    return with_body(func, _SimplifyStmts(func, keep_trivial_loops).stmt(func.body))
 
 
 class _SimplifyStmts(Simplifier):
     """Goes down the statements; the base class simplifies their expressions."""
 
-    def __init__(self, prover: Prover, keep_trivial_loops: bool) -> None:
-        super().__init__(prover)
+    def __init__(self, func: PrimFunc, keep_trivial_loops: bool) -> None:
+        super().__init__(prover_of(func))
         self._keep = keep_trivial_loops
 
     def visit_For(self, node: s.For) -> Stmt:
@@ -65,17 +62,12 @@ class _SimplifyStmts(Simplifier):
         )
         if e.const_int(extent) == 1 and not keep:
             return self._run_once(node, low)
-        with self.inside() as prover:
-            if is_stable(low, node.body) and is_stable(extent, node.body):
-                prover.bind_loop(node.loop_var, low, extent)
-            else:
-                prover.bind_unknown(node.loop_var)
+        node = with_fields(node, min=low, extent=extent)
+        with self.in_loop(node):
             body = self.stmt(node.body)
         if _is_nothing(body) and is_pure(low) and is_pure(extent):
             return _NOTHING
-        if low is node.min and extent is node.extent and body is node.body:
-            return node
-        return s.For(node.loop_var, low, extent, node.kind, body, node.annotations)
+        return with_fields(node, body=body)
 
     def _run_once(self, node: s.For, low: PrimExpr) -> Stmt:
         value = e.cast(node.loop_var.dtype, low)
@@ -95,64 +87,42 @@ class _SimplifyStmts(Simplifier):
         condition = self.expr(node.condition)
         if isinstance(condition, IntImm) and not condition.value:
             return _NOTHING
-        body = self._under(condition, node.body)
-        return node if _same(node, condition, body) else s.While(condition, body)
+        return with_fields(node, condition=condition, body=self.under(condition, node.body))
 
     def visit_IfThenElse(self, node: s.IfThenElse) -> Stmt:
         condition = self.expr(node.condition)
         if isinstance(condition, IntImm):
             chosen = node.then_case if condition.value else node.else_case
             return _NOTHING if chosen is None else self.stmt(chosen)
-        then_case = self._under(condition, node.then_case)
+        then_case = self.under(condition, node.then_case)
         otherwise = self.expr(e.logical_not(condition))
         else_case = None
         if node.else_case is not None:
-            else_case = self._under(otherwise, node.else_case)
+            else_case = self.under(otherwise, node.else_case)
             else_case = None if _is_nothing(else_case) else else_case
         if _is_nothing(then_case):
             if else_case is not None:
                 return s.IfThenElse(otherwise, else_case)
             return _NOTHING if is_pure(condition) else s.Evaluate(condition)
-        if (
-            condition is node.condition
-            and then_case is node.then_case
-            and else_case is node.else_case
-        ):
-            return node
-        return s.IfThenElse(condition, then_case, else_case)
-
-    def _under(self, condition: PrimExpr, body: Stmt) -> Stmt:
-        """`body` simplified where `condition` held at its start."""
-        with self.inside() as prover:
-            if is_stable(condition, body):
-                prover.assume(condition)
-            return self.stmt(body)
+        return with_fields(node, condition=condition, then_case=then_case, else_case=else_case)
 
     def visit_AssertStmt(self, node: s.AssertStmt) -> Stmt:
         condition = self.expr(node.condition)
         if isinstance(condition, IntImm) and condition.value:
             return self.stmt(node.body)
-        body = self._under(condition, node.body)
+        body = self.under(condition, node.body)
         values = tuple(map(self.expr, node.values))
-        if _same(node, condition, body) and all(map(PrimExpr.same_as, values, node.values)):
-            return node
-        return s.AssertStmt(condition, node.message, body, values, node.kind)
+        return with_fields(node, condition=condition, body=body, values=values)
 
     def visit_LetStmt(self, node: s.LetStmt) -> Stmt:
         value = self.expr(node.value)
         if is_trivial(value):
             return self.stmt(substitute(node.body, {node.var: value}))
-        with self.inside() as prover:
-            if is_stable(value, node.body):
-                prover.bind(node.var, value)
-            else:
-                prover.bind_data(node.var)
+        with self.binding(node.var, value, node.body):
             body = self.stmt(node.body)
         if _is_nothing(body) and is_pure(value):
             return _NOTHING
-        if value is node.value and body is node.body:
-            return node
-        return s.LetStmt(node.var, value, body)
+        return with_fields(node, value=value, body=body)
 
     def visit_SeqStmt(self, node: s.SeqStmt) -> Stmt:
         made = [self.stmt(each) for each in node.seq]
@@ -163,7 +133,7 @@ class _SimplifyStmts(Simplifier):
         value = self.expr(node.value)
         if is_constant(value):
             return _NOTHING
-        return node if value is node.value else s.Evaluate(value)
+        return with_fields(node, value=value)
 
     def _around(self, node: s.Allocate | s.AttrStmt) -> Stmt:
         made: s.Allocate | s.AttrStmt = self.descend(node)
@@ -174,7 +144,3 @@ class _SimplifyStmts(Simplifier):
 
 def _is_nothing(node: Stmt) -> bool:
     return isinstance(node, s.SeqStmt) and not node.seq
-
-
-def _same(node: s.While | s.AssertStmt, condition: PrimExpr, body: Stmt) -> bool:
-    return condition is node.condition and body is node.body

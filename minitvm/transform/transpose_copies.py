@@ -12,18 +12,18 @@ from minitvm.arith.effects import is_stable
 from minitvm.arith.fused_index import joined
 from minitvm.arith.prover import Prover
 from minitvm.runtime.dtype import UINT16, DType
+from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Buffer, BufferLoad, Call, PrimExpr, Var
-from minitvm.tir.functor import Mutator, substitute, walk_once
+from minitvm.tir.functor import Mutator, mentions, substitute, walk_once
 from minitvm.tir.stmt import BufferStore, ForKind, PrimFunc, Stmt, with_body
 
 # Rows and columns of a block, by the bytes of an element: that many vectors are in registers at
 # once, of which the smallest targets have 16, and a vector of them is 16 or 32 bytes long.
 _BLOCK = {1: 16, 2: 8, 4: 8, 8: 4}
 _LEAST = 4  # a smaller block saves nothing
-_LINE = 64  # bytes: what is read of a row at once, so that its cache line need not stay
 _PART = 128  # bits within which an instruction takes lanes of two vectors in turn
 
 
@@ -101,7 +101,7 @@ def _copy_of(along: s.For) -> _Copy | None:
         return None
     k, j = along.loop_var, across.loop_var
     place = _neighbours(store.buffer, store.indices, j)
-    if store.predicate is not None or place is None or _mentions(store.indices[place], k):
+    if store.predicate is not None or place is None or mentions(k, store.indices[place]):
         return None
     if not _is_row(store.value, k) or not _is_scattered(store.value, j):
         return None
@@ -127,7 +127,7 @@ def _block_size(dtype: DType, along: s.For, across: s.For) -> int | None:
 def _neighbours(buffer: Buffer, indices: Sequence[PrimExpr], var: Var) -> int | None:
     """The dimension in which steps of `var` are steps from neighbour to neighbour, if `var` is
     used in no other."""
-    places = [i for i, index in enumerate(indices) if _mentions(index, var)]
+    places = [i for i, index in enumerate(indices) if mentions(var, index)]
     if len(places) != 1 or buffer.dtype.lanes != 1:
         return None
     (place,) = places
@@ -139,11 +139,7 @@ def _step(index: PrimExpr, var: Var) -> int | None:
     """By how much `index` grows with `var`, where that is always the same."""
     terms = dict(Prover().affine(index).terms)
     step = terms.pop(var, 0)
-    return None if any(_mentions(atom, var) for atom in terms) else int(step)
-
-
-def _mentions(node: PrimExpr, var: Var) -> bool:
-    return any(each is var for each in walk_once(node))
+    return None if mentions(var, *terms) else int(step)
 
 
 def _is_row(value: PrimExpr, k: Var) -> bool:
@@ -154,7 +150,7 @@ def _is_row(value: PrimExpr, k: Var) -> bool:
         case e.Cast(value=inner):
             return not inner.dtype.is_bool and _is_row(inner, k)
         case Call(op="if_then_else", args=(condition, a, b)):
-            return not _mentions(condition, k) and _is_row(a, k) and _is_row(b, k)
+            return not mentions(k, condition) and _is_row(a, k) and _is_row(b, k)
         case BufferLoad(buffer, indices, None):
             return _is_line(buffer, indices, k)
     return False
@@ -163,7 +159,7 @@ def _is_row(value: PrimExpr, k: Var) -> bool:
 def _is_line(buffer: Buffer, indices: Sequence[PrimExpr], var: Var) -> bool:
     """Whether steps of `var` are steps from neighbour to neighbour, from one dimension to the next
     as well."""
-    found = [(i, dim) for i, dim in joined(buffer, tuple(indices)) if _mentions(i, var)]
+    found = [(i, dim) for i, dim in joined(buffer, tuple(indices)) if mentions(var, i)]
     if len(found) != 1 or buffer.dtype.lanes != 1:
         return False
     ((index, dim),) = found
@@ -176,16 +172,14 @@ def _is_scattered(value: PrimExpr, j: Var) -> bool:
     """Whether elements for successive `j` are neither the same nor neighbours."""
     loads = [each for each in walk_once(value) if isinstance(each, BufferLoad)]
     return any(
-        any(_mentions(index, j) for index in load.indices)
-        and not _is_near(load.buffer, load.indices, j)
-        for load in loads
+        mentions(j, *load.indices) and not _is_near(load.buffer, load.indices, j) for load in loads
     )
 
 
 def _is_near(buffer: Buffer, indices: Sequence[PrimExpr], j: Var) -> bool:
     """Whether a step of `j` is one to a neighbour, forwards or backwards."""
     return _neighbours(buffer, indices, j) is not None or (
-        _step(indices[-1], j) == -1 and not any(_mentions(index, j) for index in indices[:-1])
+        _step(indices[-1], j) == -1 and not mentions(j, *indices[:-1])
     )
 
 
@@ -198,7 +192,8 @@ def _by_blocks(copy: _Copy) -> Stmt:
     along, across, size = copy.along, copy.across, copy.size
     steps, lanes = e.const_int(along.extent), e.const_int(across.extent)
     assert lanes is not None
-    parts = max(1, _LINE // (size * copy.store.buffer.dtype.itemsize))
+    # Of each row a cache line at once, which so need not stay.
+    parts = max(1, CACHE_LINE // (size * copy.store.buffer.dtype.itemsize))
     if steps is not None:
         parts = min(parts, steps // size)
 
@@ -295,7 +290,7 @@ def _in_lanes(index: PrimExpr, along: _Begin, size: int) -> PrimExpr:
     """`index` for the first `size` values of a variable: neighbours, or quotients and remainders
     of neighbours."""
     var, begin = along
-    if not _mentions(index, var):
+    if not mentions(var, index):
         return index
     if _step(index, var) == 1:
         return e.Ramp(substitute(index, {var: begin}), e.const(1, index.dtype), size)
@@ -307,7 +302,7 @@ def _moved(node: PrimExpr, place: _Begin, size: int) -> list[PrimExpr]:
     """`node` for the first `size` values of a variable: from one index on by constants, where that
     can be said, so that an address is computed once."""
     var, begin = place
-    if not _mentions(node, var):
+    if not mentions(var, node):
         return [node] * size
     step = _step(node, var) if node.dtype.is_int else None
     if step is None:

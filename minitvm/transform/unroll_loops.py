@@ -13,8 +13,8 @@ from minitvm.runtime.record import record
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.buffer import constant_bytes
-from minitvm.tir.expr import Buffer, BufferLoad, PrimExpr, Var
-from minitvm.tir.functor import Mutator, walk_once
+from minitvm.tir.expr import Buffer, BufferLoad, PrimExpr
+from minitvm.tir.functor import Mutator, mentions, walk_once
 from minitvm.tir.stmt import BufferStore, ForKind, PrimFunc, Stmt, with_body
 
 # The largest register file of the targets: 32 vectors of 64 bytes. A larger buffer stays in memory.
@@ -163,10 +163,6 @@ class _Unroll(Mutator):
         return bool(self._registers) and any(
             isinstance(each, BufferLoad | BufferStore)
             and each.buffer in self._registers
-            and _mentions(each.indices, node.loop_var)
+            and mentions(node.loop_var, *each.indices)
             for each in walk_once(node.body)
         )
-
-
-def _mentions(indices: tuple[PrimExpr, ...], var: Var) -> bool:
-    return any(each is var for each in walk_once(*indices))

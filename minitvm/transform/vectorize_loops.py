@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, cast, final
 
 from minitvm.arith.effects import is_stable
+from minitvm.arith.guards import Without, limits
 from minitvm.arith.prover import Prover
+from minitvm.arith.scopes import ScopedMutator, assuming, binding, in_loop, prover_of
 from minitvm.runtime.dtype import BOOL, HANDLE, INT32, INT64, DType
 from minitvm.runtime.errors import CompileError
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
-from minitvm.tir.expr import Buffer, BufferLoad, Call, PrimExpr, Range, Var
-from minitvm.tir.functor import Mutator, rebuild, substitute, walk_once
+from minitvm.tir.expr import Buffer, BufferLoad, Call, PrimExpr, Var
+from minitvm.tir.functor import Mutator, mentions, rebuild, substitute, walk_once, with_fields
+from minitvm.tir.intrinsics import FUNCTIONS
 from minitvm.tir.op import is_likely
-from minitvm.tir.scalars import INTRINSICS
 from minitvm.tir.stmt import BufferStore, ForKind, PrimFunc, Stmt, with_body
 from minitvm.transform.lane_dependence import Fold, LaneDependence
 
@@ -78,57 +81,18 @@ def _is_vectorized(node: object) -> bool:
     return isinstance(node, s.For) and node.kind == ForKind.VECTORIZED
 
 
-class _Loops(Mutator):
+class _Loops(ScopedMutator):
     """Goes down to the vectorized loops, knowing what holds there; inner ones first."""
 
     def __init__(self, func: PrimFunc) -> None:
-        super().__init__()
+        super().__init__(prover_of(func))
         self._name = func.name
-        self._prover = Prover()
         self._padded: frozenset[Buffer] = frozenset()
-        self._prover.bind_sizes(func.buffer_map.values())
-
-    def expr(self, node: PrimExpr) -> PrimExpr:
-        return node
 
     def visit_For(self, node: s.For) -> Stmt:
         if node.kind == ForKind.VECTORIZED:
-            return self._vectorized(_narrowed(node))
-        with self._prover.scope():
-            self._bind_loop(node)
-            return cast(Stmt, self.descend(node))
-
-    def _bind_loop(self, node: s.For) -> None:
-        if is_stable(node.min, node.body) and is_stable(node.extent, node.body):
-            self._prover.bind(node.loop_var, Range.from_min_extent(node.min, node.extent))
-
-    def visit_LetStmt(self, node: s.LetStmt) -> Stmt:
-        if node.value.dtype.lanes > 1:  # of vectors nothing is known
-            return cast(Stmt, self.descend(node))
-        with self._prover.scope():
-            if is_stable(node.value, node.body):
-                self._prover.bind(node.var, node.value)
-            else:
-                self._prover.bind_data(node.var)
-            return cast(Stmt, self.descend(node))
-
-    def visit_IfThenElse(self, node: s.IfThenElse) -> Stmt:
-        then_case = self._under(node.condition, node.then_case)
-        else_case = node.else_case
-        if else_case is not None:
-            else_case = self._under(e.logical_not(node.condition), else_case)
-        if then_case is node.then_case and else_case is node.else_case:
-            return node
-        return s.IfThenElse(node.condition, then_case, else_case)
-
-    def _under(self, condition: PrimExpr, body: Stmt) -> Stmt:
-        with self._prover.scope():
-            if is_stable(condition, body):
-                self._prover.assume(condition)
-            return self.stmt(body)
-
-    def visit_AssertStmt(self, node: s.AssertStmt) -> Stmt:
-        return cast(Stmt, rebuild(node, {"body": self._under(node.condition, node.body)}))
+            return self._vectorized(_narrowed(node, self._prover))
+        return super().visit_For(node)
 
     def visit_AttrStmt(self, node: s.AttrStmt) -> Stmt:
         outside = self._padded
@@ -154,8 +118,7 @@ class _Loops(Mutator):
         width = min(MAX_LANES, _natural_width(lanes))
         if width < lanes:
             return self.stmt(_strips(node, lanes, width))
-        with self._prover.scope():
-            self._bind_loop(node)
+        with self.in_loop(node):
             if node.annotations.get(s.INDEPENDENT):
                 try:
                     return _Lanes(node, self._prover, self._padded, {}).body()
@@ -182,38 +145,22 @@ def _natural_width(lanes: int) -> int:
     return power if _LEAST_STRIP <= power < lanes <= _FEW_STRIPS * power else lanes
 
 
-def _narrowed(node: s.For) -> s.For:
-    """A loop without the lanes that a ``likely`` guard excludes from all of it, as far as the rest
-    is a power of two, and still a vector: what is left at the end of a row need not be as wide as a
-    tile."""
-    lanes, body = e.const_int(node.extent), node.body
-    around: list[s.AttrStmt] = []
-    while isinstance(body, s.AttrStmt):
-        around.append(body)
-        body = body.body
-    if lanes is None or not isinstance(body, s.IfThenElse) or body.else_case is not None:
+def _narrowed(node: s.For, prover: Prover) -> s.For:
+    """A loop without the lanes that guards exclude from all of it, as far as the rest is a power of
+    two, and still a vector: what is left at the end of a row need not be as wide as a tile."""
+    lanes, begin = e.const_int(node.extent), e.const_int(node.min)
+    if lanes is None or begin is None:
         return node
-    used = _lanes_below(body.condition, node)
-    if used is None or used < 1:
+    constant = [each for each in limits(prover, node) if each.factor < 0 and not each.rest.terms]
+    used = [each.rest.constant // -each.factor + 1 - begin for each in constant]
+    if not used or min(used) < 1:
         return node
-    width = 1 << max(1, (used - 1).bit_length())
+    width = 1 << max(1, (min(used) - 1).bit_length())
     if width >= lanes:
         return node
-    kept: Stmt = body.then_case if width == used else body
-    for attr in reversed(around):
-        kept = cast(Stmt, rebuild(attr, {"body": kept}))
-    return cast(s.For, rebuild(node, {"extent": e.const(width, node.extent.dtype), "body": kept}))
-
-
-def _lanes_below(condition: PrimExpr, node: s.For) -> int | None:
-    """The lanes, from the first on, in which ``likely(loop_var < constant)`` holds."""
-    if not is_likely(condition) or not isinstance(condition, Call):
-        return None
-    guard, begin = condition.args[0], e.const_int(node.min)
-    if not isinstance(guard, e.LT) or guard.a is not node.loop_var or begin is None:
-        return None
-    end = e.const_int(guard.b)
-    return None if end is None else end - begin
+    held = [limit.guards for limit, end in zip(constant, used, strict=True) if end >= width]
+    body = Without(chain.from_iterable(held)).stmt(node.body)
+    return with_fields(node, extent=e.const(width, node.extent.dtype), body=body)
 
 
 def _strips(node: s.For, lanes: int, width: int) -> Stmt:
@@ -242,16 +189,13 @@ def _must_stay_serial(body: Stmt) -> bool:
 
 def _is_only_serial(node: Any) -> bool:
     """Whether a node has no form in lanes: what it does is done lane after lane."""
-    if isinstance(node, Call) and node.op not in INTRINSICS and node.op not in _LANEWISE:
+    if isinstance(node, Call) and node.op not in FUNCTIONS:
         return True
     if isinstance(node, s.For):
         return node.kind not in (ForKind.SERIAL, ForKind.UNROLLED)
     if isinstance(node, BufferLoad | BufferStore) and node.buffer.dtype.lanes > 1:
         return True
     return isinstance(node, s.While) or (isinstance(node, PrimExpr) and node.dtype.lanes > 1)
-
-
-_LANEWISE = ("if_then_else", "likely", "reinterpret", "isnullptr")
 
 
 class _StaysSerial(Exception):
@@ -473,17 +417,13 @@ class _Lanes(Mutator):
         var, step = self._loop.loop_var, e.const_int(lanes.stride)
         form = self._prover.affine(node)
         others = [atom for atom in form.terms if atom is not var]
-        return (
-            node.dtype.is_int
-            and form.terms.get(var) == step
-            and not any(each is var for each in walk_once(*others))
-        )
+        return node.dtype.is_int and form.terms.get(var) == step and not mentions(var, *others)
 
     def visit_Let(self, node: e.Let) -> PrimExpr:
         value = self.expr(node.value)
         var = Var(node.var.name, value.dtype) if self._is_vector(value) else node.var
-        with self._binding(node.var, var), self._prover.scope():
-            self._prover.bind(node.var, node.value)
+        scope = binding(self._prover, node.var, node.value, node.body)
+        with self._binding(node.var, var), scope:
             return e.Let(var, value, self.expr(node.body))
 
     def visit_BufferLoad(self, node: BufferLoad) -> PrimExpr:
@@ -596,20 +536,15 @@ class _Lanes(Mutator):
     def visit_LetStmt(self, node: s.LetStmt) -> Stmt:
         value = self.expr(node.value)
         var = Var(node.var.name, value.dtype) if self._is_vector(value) else node.var
-        with self._binding(node.var, var), self._prover.scope():
-            if is_stable(node.value, node.body):
-                self._prover.bind(node.var, node.value)
-            else:
-                self._prover.bind_data(node.var)
+        scope = binding(self._prover, node.var, node.value, node.body)
+        with self._binding(node.var, var), scope:
             return s.LetStmt(var, value, self.stmt(node.body))
 
     def visit_For(self, node: s.For) -> Stmt:
         low, extent = self.expr(node.min), self.expr(node.extent)
         if self._is_vector(low) or self._is_vector(extent):
             raise _StaysSerial
-        with self._binding(node.loop_var, node.loop_var), self._prover.scope():
-            if is_stable(node.min, node.body) and is_stable(node.extent, node.body):
-                self._prover.bind(node.loop_var, Range.from_min_extent(node.min, node.extent))
+        with self._binding(node.loop_var, node.loop_var), in_loop(self._prover, node):
             body = self.stmt(node.body)
         return s.For(node.loop_var, low, extent, node.kind, body, node.annotations)
 
@@ -634,9 +569,7 @@ class _Lanes(Mutator):
         return s.IfThenElse(made, then_case, else_case)
 
     def _assuming(self, condition: PrimExpr, body: Stmt) -> Stmt:
-        with self._apart(), self._prover.scope():
-            if is_stable(condition, body):
-                self._prover.assume(condition)
+        with self._apart(), assuming(self._prover, condition, body):
             return self.stmt(body)
 
     def _masked(
@@ -750,7 +683,7 @@ def _progression(node: PrimExpr) -> tuple[PrimExpr, PrimExpr] | None:
 
 def _named(name: Var, value: PrimExpr, body: Stmt) -> Stmt:
     """`body` where `name` is the value, if it uses it."""
-    used = any(each is name for each in walk_once(body))
+    used = mentions(name, body)
     return s.LetStmt(name, value, body) if used else body
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
-from minitvm.arith.written_buffers import written_parameters
+from minitvm.arith.effects import written_parameters
 from minitvm.runtime.dtype import HANDLE, INT64
 from minitvm.tir import expr as e
 from minitvm.tir.buffer import with_layout

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, cast, final
 
 from minitvm.runtime.record import record
-from minitvm.te.schedules.graph import in_order, map_body, read_by_ranges, reading
+from minitvm.te.schedules.rewrite_operations import in_order, map_body, read_by_ranges, reading
 from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, ScanOp, Tensor
 from minitvm.tir.expr import (
     Buffer,

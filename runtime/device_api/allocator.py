@@ -18,65 +18,23 @@ from collections.abc import Callable, Hashable
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, final
 
-from minitvm.runtime.device import Device, cpu
+from minitvm.runtime.device_api.driver import Driver
 from minitvm.runtime.device_api.interface import Handle, MemoryStats
-from minitvm.runtime.device_api.memory_pool import LEAST_UNIT, NO_LIMIT, UNIT, CPUPool, Pool
+from minitvm.runtime.device_api.memory_pool import (
+    LEAST_UNIT,
+    NO_LIMIT,
+    UNIT,
+    CPUPool,
+    Pool,
+    memory_of_machine,
+)
+from minitvm.runtime.device_type import BareDevice, DeviceType
 from minitvm.runtime.errors import DeviceError, DeviceMemoryError
 
 LIMIT_VARIABLE = "MINITVM_DEVICE_MEMORY_LIMIT"
 # The chunks of a device that doesn't say how large they should be: each is twice the last one.
 _FIRST_CHUNK = 4 * 1024 * 1024
 _LAST_CHUNK = 64 * 1024 * 1024
-
-
-class MemoryDriver(Protocol):
-    """What an allocator needs of a device."""
-
-    @property
-    def has_streams(self) -> bool:
-        """Whether it has streams and events."""
-
-    def device_memory_allocate(self, device: Device, size: int) -> int:
-        """New memory; DeviceMemoryError where there is none."""
-
-    def device_memory_deallocate(self, device: Device, address: int, size: int) -> None:
-        """Takes it back."""
-
-    def device_memory_stats(self, device: Device) -> MemoryStats | None:
-        """How much there is."""
-
-    def device_min_chunk_size(self, device: Device) -> int | None:
-        """What sizes are multiples of."""
-
-    def device_max_chunk_size(self, device: Device) -> int | None:
-        """The most that comes out of a chunk."""
-
-    def device_max_alloc_size(self, device: Device) -> int | None:
-        """The most to be had at once."""
-
-    def device_extra_padding_size(self, device: Device) -> int | None:
-        """What has to be there behind each block."""
-
-    def device_init_alloc_size(self, device: Device) -> int | None:
-        """The first chunk."""
-
-    def device_realloc_size(self, device: Device) -> int | None:
-        """Further chunks."""
-
-    def create_event(self, device: Device) -> Handle:
-        """A new event."""
-
-    def record_event(self, device: Device, stream: Handle, event: Handle) -> None:
-        """Makes it the place where the stream is."""
-
-    def query_event(self, device: Device, event: Handle) -> bool:
-        """Whether it has happened."""
-
-    def synchronize_event(self, device: Device, event: Handle) -> None:
-        """Waits until it has."""
-
-    def destroy_event(self, device: Device, event: Handle) -> None:
-        """Takes it back."""
 
 
 class Block(Protocol):
@@ -130,7 +88,7 @@ class AllocatorStats(NamedTuple):
 class _Managed:
     """A pool with a limit and statistics."""
 
-    device: Device
+    device: BareDevice
 
     @property
     def _pool(self) -> Pool:
@@ -347,7 +305,7 @@ class Allocator(_Managed):
         When the environment asks for a limit that is no number.
     """
 
-    def __init__(self, driver: MemoryDriver, device: Device) -> None:
+    def __init__(self, driver: Driver, device: BareDevice) -> None:
         self._driver = driver
         self._known: _Sizes | None = None
         self._grown = 0  # how many chunks there were so far
@@ -707,7 +665,7 @@ class CPUAllocator(_Managed):
     """The memory of the CPU: of arrays, and of the workspaces of compiled kernels."""
 
     def __init__(self) -> None:
-        self.device = cpu(0)
+        self.device = BareDevice(DeviceType.CPU)
         self._started: list[CPUPool] = []
         self._allocate: Callable[[int], Any] = self._start_and_allocate
 
@@ -753,20 +711,11 @@ class CPUAllocator(_Managed):
     def _refuse(self, size: int) -> None:
         if size < 0:
             raise ValueError(f"{self.device}: expected a size of at least 0 bytes, got {size}")
-        raise self._refusal(size, "found none", _memory_of_machine())
+        raise self._refusal(size, "found none", memory_of_machine())
 
 
 def _record_nothing(block: object, stream: Hashable | None) -> None:
     """Work of that stream uses it, too; the CPU has none."""
-
-
-def _memory_of_machine() -> MemoryStats | None:
-    names = ("SC_PHYS_PAGES", "SC_AVPHYS_PAGES")
-    if not set(names) <= set(getattr(os, "sysconf_names", ())):
-        return None
-    page = os.sysconf("SC_PAGE_SIZE")
-    total, free = (os.sysconf(name) * page for name in names)
-    return MemoryStats(total, free)
 
 
 _starting = threading.Lock()

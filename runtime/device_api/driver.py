@@ -37,7 +37,6 @@ from typing import Any, SupportsIndex, final
 
 import numpy as np
 
-from minitvm.runtime.device import Device
 from minitvm.runtime.device_api.interface import (
     DeviceInterface,
     Handle,
@@ -45,6 +44,7 @@ from minitvm.runtime.device_api.interface import (
     MemoryStats,
     Status,
 )
+from minitvm.runtime.device_type import BareDevice
 from minitvm.runtime.errors import (
     DeviceError,
     DeviceMemoryError,
@@ -84,7 +84,7 @@ class Driver:
         self.interface = interface
         self._streams: dict[int, list[Handle]] = {}  # of each device, those that live
         self._waiting: list[object] = []  # who waits for all of them, in the place of the device
-        self._leaving: list[tuple[Device, Handle]] = []  # destroyed when nobody waits
+        self._leaving: list[tuple[BareDevice, Handle]] = []  # destroyed when nobody waits
         self._thread = _Thread()
 
     def provides(self, name: str) -> bool:
@@ -101,7 +101,7 @@ class Driver:
 
     # ---- Calls -----------------------------------------------------------------------------------
 
-    def _ask(self, name: str, device: Device | None, *args: Any) -> Any:
+    def _ask(self, name: str, device: BareDevice | None, *args: Any) -> Any:
         """The result of a function that the device has."""
         if name not in ("set_device", "init_device"):
             self._set_current(device)
@@ -116,7 +116,7 @@ class Driver:
                 said = str(error) or "no memory"
             raise device_failure(error, self._say(device, name, said)) from error
 
-    def _do(self, name: str, device: Device | None, *args: Any) -> None:
+    def _do(self, name: str, device: BareDevice | None, *args: Any) -> None:
         """Call a function without a result, which may return a status."""
         status = self._ask(name, device, *args)
         if status is None:
@@ -131,7 +131,7 @@ class Driver:
         elif number != Status.SUCCESS:
             raise DeviceError(said)
 
-    def _number(self, name: str, device: Device | None, *args: Any) -> int:
+    def _number(self, name: str, device: BareDevice | None, *args: Any) -> int:
         """The size, count or address that a function returns."""
         found = self._ask(name, device, *args)
         number = _index(found)
@@ -141,21 +141,23 @@ class Driver:
             )
         return number
 
-    def _answer(self, name: str, device: Device, *args: Any) -> bool:
+    def _answer(self, name: str, device: BareDevice, *args: Any) -> bool:
         found = self._ask(name, device, *args)
         if not isinstance(found, int | np.bool_):
             raise DeviceError(self._say(device, name, f"expected True or False, got {found!r}"))
         return bool(found)
 
-    def _say(self, device: Device | None, name: str, text: str) -> str:
+    def _say(self, device: BareDevice | None, name: str, text: str) -> str:
         return f"{self.name if device is None else device}: {name}: {text}"
 
-    def _lacks(self, name: str, device: Device | None, instead: str = "") -> UnsupportedByDevice:
+    def _lacks(
+        self, name: str, device: BareDevice | None, instead: str = ""
+    ) -> UnsupportedByDevice:
         return UnsupportedByDevice(
             self._say(device, name, f"expected a device that has it, {self.name} has not{instead}")
         )
 
-    def _set_current(self, device: Device | None) -> None:
+    def _set_current(self, device: BareDevice | None) -> None:
         if device is None or not self.provides("set_device"):
             return
         current = self._thread.current
@@ -163,7 +165,7 @@ class Driver:
             current.pop(self.name, None)
             self.set_device(device)
 
-    def _take_back(self, name: str, device: Device, *args: Any) -> None:
+    def _take_back(self, name: str, device: BareDevice, *args: Any) -> None:
         """Call a function that takes something back: it is called though the device could not be
         made current at once, which then is raised."""
         failure: DeviceError | None = None
@@ -188,15 +190,15 @@ class Driver:
         if self.provides("finalize"):
             self._do("finalize", None)
 
-    def init_device(self, device: Device) -> None:
+    def init_device(self, device: BareDevice) -> None:
         if self.provides("init_device"):
             self._do("init_device", device)
 
-    def deinit_device(self, device: Device) -> None:
+    def deinit_device(self, device: BareDevice) -> None:
         if self.provides("deinit_device"):
             self._do("deinit_device", device)
 
-    def set_device(self, device: Device) -> None:
+    def set_device(self, device: BareDevice) -> None:
         if self.provides("set_device"):
             self._do("set_device", device)
         self._thread.current[self.name] = device.device_id
@@ -225,7 +227,7 @@ class Driver:
             )
         return ids
 
-    def get_device_properties(self, device: Device) -> Mapping[str, object]:
+    def get_device_properties(self, device: BareDevice) -> Mapping[str, object]:
         known: dict[str, object] = {}
         for name in ("get_compute_capability", "get_runtime_version", "get_driver_version"):
             if self.provides(name):
@@ -250,29 +252,29 @@ class Driver:
 
     # ---- Memory ----------------------------------------------------------------------------------
 
-    def device_memory_allocate(self, device: Device, size: int) -> int:
+    def device_memory_allocate(self, device: BareDevice, size: int) -> int:
         return self._allocate("device_memory_allocate", device, size)
 
-    def device_memory_deallocate(self, device: Device, address: int, size: int) -> None:
+    def device_memory_deallocate(self, device: BareDevice, address: int, size: int) -> None:
         self._take_back("device_memory_deallocate", device, address, size)
 
-    def host_memory_allocate(self, device: Device, size: int) -> int:
+    def host_memory_allocate(self, device: BareDevice, size: int) -> int:
         return self._allocate("host_memory_allocate", device, size)
 
-    def host_memory_deallocate(self, device: Device, address: int, size: int) -> None:
+    def host_memory_deallocate(self, device: BareDevice, address: int, size: int) -> None:
         if not self.provides("host_memory_deallocate"):
             raise self._lacks("host_memory_deallocate", device)
         self._take_back("host_memory_deallocate", device, address, size)
 
-    def unified_memory_allocate(self, device: Device, size: int) -> int:
+    def unified_memory_allocate(self, device: BareDevice, size: int) -> int:
         return self._allocate("unified_memory_allocate", device, size)
 
-    def unified_memory_deallocate(self, device: Device, address: int, size: int) -> None:
+    def unified_memory_deallocate(self, device: BareDevice, address: int, size: int) -> None:
         if not self.provides("unified_memory_deallocate"):
             raise self._lacks("unified_memory_deallocate", device)
         self._take_back("unified_memory_deallocate", device, address, size)
 
-    def _allocate(self, name: str, device: Device, size: int) -> int:
+    def _allocate(self, name: str, device: BareDevice, size: int) -> int:
         if not self.provides(name):
             raise self._lacks(name, device)
         found = self._ask(name, device, size)
@@ -283,7 +285,7 @@ class Driver:
             raise DeviceError(self._say(device, name, f"expected an address, got {found!r}"))
         return address
 
-    def device_memory_set(self, device: Device, address: int, value: int, size: int) -> None:
+    def device_memory_set(self, device: BareDevice, address: int, value: int, size: int) -> None:
         if not size:
             return
         if self.provides("device_memory_set"):
@@ -294,7 +296,7 @@ class Driver:
             count = min(_PIECE, size - start)
             self.memory_copy_h2d(device, address + start, ctypes.addressof(piece), count)
 
-    def device_memory_stats(self, device: Device) -> MemoryStats | None:
+    def device_memory_stats(self, device: BareDevice) -> MemoryStats | None:
         """How much memory there is and how much is free; None if the device doesn't say."""
         if not self.provides("device_memory_stats"):
             return None
@@ -311,70 +313,75 @@ class Driver:
 
     # ---- Sizes -----------------------------------------------------------------------------------
 
-    def device_min_chunk_size(self, device: Device) -> int:
+    def device_min_chunk_size(self, device: BareDevice) -> int:
         found = self._size("device_min_chunk_size", device)
         return 1 if found is None else max(1, found)
 
-    def device_extra_padding_size(self, device: Device) -> int:
+    def device_extra_padding_size(self, device: BareDevice) -> int:
         return self._size("device_extra_padding_size", device) or 0
 
-    def device_max_chunk_size(self, device: Device) -> int | None:
+    def device_max_chunk_size(self, device: BareDevice) -> int | None:
         found = self._size("device_max_chunk_size", device)
         return self.device_max_alloc_size(device) if found is None else found
 
-    def device_max_alloc_size(self, device: Device) -> int | None:
+    def device_max_alloc_size(self, device: BareDevice) -> int | None:
         found = self._size("device_max_alloc_size", device)
         if found is not None:
             return found
         stats = self.device_memory_stats(device)
         return None if stats is None else stats.free
 
-    def device_init_alloc_size(self, device: Device) -> int | None:
+    def device_init_alloc_size(self, device: BareDevice) -> int | None:
         found = self._size("device_init_alloc_size", device)
         return self._size("device_max_alloc_size", device) if found is None else found
 
-    def device_realloc_size(self, device: Device) -> int | None:
+    def device_realloc_size(self, device: BareDevice) -> int | None:
         found = self._size("device_realloc_size", device)
         return self._size("device_max_alloc_size", device) if found is None else found
 
-    def _size(self, name: str, device: Device) -> int | None:
+    def _size(self, name: str, device: BareDevice) -> int | None:
         return self._number(name, device) if self.provides(name) else None
 
     # ---- Copies ----------------------------------------------------------------------------------
 
-    def memory_copy_h2d(self, device: Device, target: int, source: int, size: int) -> None:
+    def memory_copy_h2d(self, device: BareDevice, target: int, source: int, size: int) -> None:
         self._copy("memory_copy_h2d", (device,), target, source, size)
 
-    def memory_copy_d2h(self, device: Device, target: int, source: int, size: int) -> None:
+    def memory_copy_d2h(self, device: BareDevice, target: int, source: int, size: int) -> None:
         self._copy("memory_copy_d2h", (device,), target, source, size)
 
-    def memory_copy_d2d(self, device: Device, target: int, source: int, size: int) -> None:
+    def memory_copy_d2d(self, device: BareDevice, target: int, source: int, size: int) -> None:
         self._copy("memory_copy_d2d", (device,), target, source, size)
 
     def memory_copy_p2p(
-        self, target_device: Device, source_device: Device, target: int, source: int, size: int
+        self,
+        target_device: BareDevice,
+        source_device: BareDevice,
+        target: int,
+        source: int,
+        size: int,
     ) -> None:
         self._copy("memory_copy_p2p", (target_device, source_device), target, source, size)
 
     def async_memory_copy_h2d(
-        self, device: Device, stream: Handle, target: int, source: int, size: int
+        self, device: BareDevice, stream: Handle, target: int, source: int, size: int
     ) -> None:
         self._copy_on(stream, "memory_copy_h2d", (device,), target, source, size)
 
     def async_memory_copy_d2h(
-        self, device: Device, stream: Handle, target: int, source: int, size: int
+        self, device: BareDevice, stream: Handle, target: int, source: int, size: int
     ) -> None:
         self._copy_on(stream, "memory_copy_d2h", (device,), target, source, size)
 
     def async_memory_copy_d2d(
-        self, device: Device, stream: Handle, target: int, source: int, size: int
+        self, device: BareDevice, stream: Handle, target: int, source: int, size: int
     ) -> None:
         self._copy_on(stream, "memory_copy_d2d", (device,), target, source, size)
 
     def async_memory_copy_p2p(
         self,
-        target_device: Device,
-        source_device: Device,
+        target_device: BareDevice,
+        source_device: BareDevice,
         stream: Handle,
         target: int,
         source: int,
@@ -384,7 +391,7 @@ class Driver:
         self._copy_on(stream, "memory_copy_p2p", devices, target, source, size)
 
     def _copy(
-        self, name: str, devices: tuple[Device, ...], target: int, source: int, size: int
+        self, name: str, devices: tuple[BareDevice, ...], target: int, source: int, size: int
     ) -> None:
         if not size:
             return
@@ -407,7 +414,7 @@ class Driver:
         self,
         stream: Handle,
         name: str,
-        devices: tuple[Device, ...],
+        devices: tuple[BareDevice, ...],
         target: int,
         source: int,
         size: int,
@@ -422,14 +429,14 @@ class Driver:
 
     # ---- Streams ---------------------------------------------------------------------------------
 
-    def create_stream(self, device: Device) -> Handle:
+    def create_stream(self, device: BareDevice) -> Handle:
         if not self.has_streams:
             return _NOTHING
         stream = self._ask("create_stream", device)
         self._streams.setdefault(device.device_id, []).append(stream)
         return stream
 
-    def destroy_stream(self, device: Device, stream: Handle) -> None:
+    def destroy_stream(self, device: BareDevice, stream: Handle) -> None:
         if not self.has_streams:
             return
         streams = self._streams.get(device.device_id, [])
@@ -449,13 +456,13 @@ class Driver:
                 return  # another thread's
             self._take_back("destroy_stream", device, stream)
 
-    def query_stream(self, device: Device, stream: Handle) -> bool:
+    def query_stream(self, device: BareDevice, stream: Handle) -> bool:
         if self.has_streams and self.provides("query_stream"):
             return self._answer("query_stream", device, stream)
         self.synchronize_stream(device, stream)
         return True
 
-    def synchronize_stream(self, device: Device, stream: Handle) -> None:
+    def synchronize_stream(self, device: BareDevice, stream: Handle) -> None:
         if not self.has_streams:
             return
         if self.provides("synchronize_stream"):
@@ -474,7 +481,7 @@ class Driver:
         else:
             raise self._lacks("synchronize_stream", device)
 
-    def synchronize_device(self, device: Device) -> None:
+    def synchronize_device(self, device: BareDevice) -> None:
         if self.provides("synchronize_device"):
             self._do("synchronize_device", device)
             return
@@ -488,7 +495,7 @@ class Driver:
             self._destroy_leaving()
 
     def stream_add_callback(
-        self, device: Device, stream: Handle, callback: Callable[[], None]
+        self, device: BareDevice, stream: Handle, callback: Callable[[], None]
     ) -> None:
         if self.has_streams and self.provides("stream_add_callback"):
             self._do("stream_add_callback", device, stream, callback)
@@ -507,26 +514,26 @@ class Driver:
             self.has_streams and all(map(self.provides, known)) and any(map(self.provides, waits))
         )
 
-    def create_event(self, device: Device) -> Handle:
+    def create_event(self, device: BareDevice) -> Handle:
         return self._ask("create_event", device) if self._has_events else _NOTHING
 
-    def destroy_event(self, device: Device, event: Handle) -> None:
+    def destroy_event(self, device: BareDevice, event: Handle) -> None:
         if self._has_events and self.provides("destroy_event"):
             self._take_back("destroy_event", device, event)
 
-    def record_event(self, device: Device, stream: Handle, event: Handle) -> None:
+    def record_event(self, device: BareDevice, stream: Handle, event: Handle) -> None:
         if self._has_events:
             self._do("record_event", device, stream, event)
         else:
             self.synchronize_stream(device, stream)
 
-    def query_event(self, device: Device, event: Handle) -> bool:
+    def query_event(self, device: BareDevice, event: Handle) -> bool:
         if self._has_events and self.provides("query_event"):
             return self._answer("query_event", device, event)
         self.synchronize_event(device, event)
         return True
 
-    def synchronize_event(self, device: Device, event: Handle) -> None:
+    def synchronize_event(self, device: BareDevice, event: Handle) -> None:
         if not self._has_events:
             return
         if self.provides("synchronize_event"):
@@ -535,7 +542,7 @@ class Driver:
             self._wait(lambda: self._answer("query_event", device, event))
 
     def stream_wait_event(
-        self, device: Device, stream: Handle, event: Handle, event_device: Device
+        self, device: BareDevice, stream: Handle, event: Handle, event_device: BareDevice
     ) -> None:
         """Let a stream wait for an event, which may be another device's of the kind."""
         if self._has_events and self.provides("stream_wait_event"):
@@ -550,7 +557,7 @@ class Driver:
 
     # ---- Kernels ---------------------------------------------------------------------------------
 
-    def launch(self, device: Device, stream: Handle, kernel: Kernel) -> None:
+    def launch(self, device: BareDevice, stream: Handle, kernel: Kernel) -> None:
         if not self.provides("launch"):
             raise self._lacks("launch", device)
         self._do("launch", device, stream, kernel)
@@ -558,9 +565,9 @@ class Driver:
 
 def copy_through_host(
     to_driver: Driver,
-    to: Device,
+    to: BareDevice,
     start_driver: Driver,
-    start: Device,
+    start: BareDevice,
     target: int,
     source: int,
     size: int,

@@ -18,7 +18,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, final
 
-from minitvm.runtime.device import Device
 from minitvm.runtime.device_api.ext_faults import ON_STREAMS, Error, Fate, Fault, Faults, injected
 from minitvm.runtime.device_api.ext_memory import (
     MOST_DEVICES,
@@ -39,6 +38,7 @@ from minitvm.runtime.device_api.ext_streams import (
     refuse_on_worker,
 )
 from minitvm.runtime.device_api.interface import DeviceInterface, Handle, Kernel, MemoryStats
+from minitvm.runtime.device_type import BareDevice
 from minitvm.runtime.errors import DeviceError
 
 _FIRST_HANDLE = 16  # 0, 1 and 2 are default streams by DLPack's protocol
@@ -74,7 +74,7 @@ class Usage(NamedTuple):
 class _Event:
     """An event, and where it was recorded last."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: BareDevice) -> None:
         self.device = device
         self.point: Point | None = None
 
@@ -120,11 +120,11 @@ class ExtDev(DeviceInterface):
     sizes
         What they ask of an allocator.
 
-    >>> ext, device = ExtDev(capacity=1 << 20), Device(12, 1)
+    >>> ext, device = ExtDev(capacity=1 << 20), BareDevice(12, 1)
     >>> address = ext.device_memory_allocate(device, 256)
     >>> ext.device_memory_stats(device)
     MemoryStats(total=1048576, free=1048320)
-    >>> ext.memory_copy_h2d(Device(12, 0), address, id(ext), 16)
+    >>> ext.memory_copy_h2d(BareDevice(12, 0), address, id(ext), 16)
     Traceback (most recent call last):
         ...
     minitvm.runtime.errors.DeviceError: ext_dev(0): memory_copy_h2d: target: expected 16 bytes of \
@@ -194,7 +194,7 @@ ext_dev(0), got 0x4081000000010000, byte 0 of 256 of an allocation (ext_dev(1))
         Fault
             With ``remove()``; as a context manager, it is removed at its end.
 
-        >>> ext, device = ExtDev(), Device(12)
+        >>> ext, device = ExtDev(), BareDevice(12)
         >>> with ext.inject("device_memory_allocate", after=1) as fault:
         ...     first = ext.device_memory_allocate(device, 8)
         ...     second = ext.device_memory_allocate(device, 8)
@@ -237,7 +237,7 @@ failure
 
     # ---- Every call ------------------------------------------------------------------------------
 
-    def _enter(self, function: str, device: Device | None = None) -> _Call:
+    def _enter(self, function: str, device: BareDevice | None = None) -> _Call:
         """Count a call, and let it meet its fate; one that takes back fails at its end."""
         where = Where(device, function)
         with self._lock:
@@ -255,18 +255,18 @@ failure
 
     # ---- Memory ----------------------------------------------------------------------------------
 
-    def device_memory_allocate(self, device: Device, size: int) -> int:
+    def device_memory_allocate(self, device: BareDevice, size: int) -> int:
         call = self._enter("device_memory_allocate", device)
         with self._lock:
             return self._memory.allocate(call.where, device, size)
 
-    def device_memory_deallocate(self, device: Device, address: int, size: int) -> None:
+    def device_memory_deallocate(self, device: BareDevice, address: int, size: int) -> None:
         call = self._enter("device_memory_deallocate", device)
         with self._lock:
             self._memory.deallocate(call.where, device, address, size)
         call.fail()
 
-    def device_memory_set(self, device: Device, address: int, value: int, size: int) -> None:
+    def device_memory_set(self, device: BareDevice, address: int, value: int, size: int) -> None:
         call = self._enter("device_memory_set", device)
         value = integer(call.where, "a byte's value", value)
         if not 0 <= value < 256:
@@ -277,31 +277,31 @@ failure
             fill.use(place.allocation)
         self._run_now(call, (device,), fill)
 
-    def device_memory_stats(self, device: Device) -> MemoryStats:
+    def device_memory_stats(self, device: BareDevice) -> MemoryStats:
         self._enter("device_memory_stats", device)
         with self._lock:
             capacity = self._memory.capacity
             return MemoryStats(capacity, capacity - self._memory.used(device))
 
-    def host_memory_allocate(self, device: Device, size: int) -> int:
+    def host_memory_allocate(self, device: BareDevice, size: int) -> int:
         return self._allocate_host("host_memory_allocate", device, PINNED, size)
 
-    def host_memory_deallocate(self, device: Device, address: int, size: int) -> None:
+    def host_memory_deallocate(self, device: BareDevice, address: int, size: int) -> None:
         self._deallocate_host("host_memory_deallocate", device, PINNED, address, size)
 
-    def unified_memory_allocate(self, device: Device, size: int) -> int:
+    def unified_memory_allocate(self, device: BareDevice, size: int) -> int:
         return self._allocate_host("unified_memory_allocate", device, UNIFIED, size)
 
-    def unified_memory_deallocate(self, device: Device, address: int, size: int) -> None:
+    def unified_memory_deallocate(self, device: BareDevice, address: int, size: int) -> None:
         self._deallocate_host("unified_memory_deallocate", device, UNIFIED, address, size)
 
-    def _allocate_host(self, function: str, device: Device, kind: str, size: int) -> int:
+    def _allocate_host(self, function: str, device: BareDevice, kind: str, size: int) -> int:
         call = self._enter(function, device)
         with self._lock:
             return self._memory.allocate_host(call.where, kind, size)
 
     def _deallocate_host(
-        self, function: str, device: Device, kind: str, address: int, size: int
+        self, function: str, device: BareDevice, kind: str, address: int, size: int
     ) -> None:
         call = self._enter(function, device)
         with self._lock:
@@ -310,23 +310,28 @@ failure
 
     # ---- Copies ----------------------------------------------------------------------------------
 
-    def memory_copy_h2d(self, device: Device, target: int, source: int, size: int) -> None:
+    def memory_copy_h2d(self, device: BareDevice, target: int, source: int, size: int) -> None:
         call = self._enter("memory_copy_h2d", device)
         copy = self._copy("memory_copy_h2d", call, (device, target), (None, source), size)
         self._run_now(call, (device,), copy)
 
-    def memory_copy_d2h(self, device: Device, target: int, source: int, size: int) -> None:
+    def memory_copy_d2h(self, device: BareDevice, target: int, source: int, size: int) -> None:
         call = self._enter("memory_copy_d2h", device)
         copy = self._copy("memory_copy_d2h", call, (None, target), (device, source), size)
         self._run_now(call, (device,), copy)
 
-    def memory_copy_d2d(self, device: Device, target: int, source: int, size: int) -> None:
+    def memory_copy_d2d(self, device: BareDevice, target: int, source: int, size: int) -> None:
         call = self._enter("memory_copy_d2d", device)
         copy = self._copy("memory_copy_d2d", call, (device, target), (device, source), size)
         self._run_now(call, (device,), copy)
 
     def memory_copy_p2p(
-        self, target_device: Device, source_device: Device, target: int, source: int, size: int
+        self,
+        target_device: BareDevice,
+        source_device: BareDevice,
+        target: int,
+        source: int,
+        size: int,
     ) -> None:
         call = self._enter_p2p("memory_copy_p2p", target_device, source_device)
         ends = (target_device, target), (source_device, source)
@@ -334,21 +339,21 @@ failure
         self._run_now(call, (target_device, source_device), copy)
 
     def async_memory_copy_h2d(
-        self, device: Device, stream: Handle, target: int, source: int, size: int
+        self, device: BareDevice, stream: Handle, target: int, source: int, size: int
     ) -> None:
         call = self._enter("async_memory_copy_h2d", device)
         copy = self._copy("async_memory_copy_h2d", call, (device, target), (None, source), size)
         self._put(call, device, stream, copy)
 
     def async_memory_copy_d2h(
-        self, device: Device, stream: Handle, target: int, source: int, size: int
+        self, device: BareDevice, stream: Handle, target: int, source: int, size: int
     ) -> None:
         call = self._enter("async_memory_copy_d2h", device)
         copy = self._copy("async_memory_copy_d2h", call, (None, target), (device, source), size)
         self._put(call, device, stream, copy)
 
     def async_memory_copy_d2d(
-        self, device: Device, stream: Handle, target: int, source: int, size: int
+        self, device: BareDevice, stream: Handle, target: int, source: int, size: int
     ) -> None:
         call = self._enter("async_memory_copy_d2d", device)
         copy = self._copy("async_memory_copy_d2d", call, (device, target), (device, source), size)
@@ -356,8 +361,8 @@ failure
 
     def async_memory_copy_p2p(
         self,
-        target_device: Device,
-        source_device: Device,
+        target_device: BareDevice,
+        source_device: BareDevice,
         stream: Handle,
         target: int,
         source: int,
@@ -368,7 +373,7 @@ failure
         copy = self._copy("async_memory_copy_p2p", call, *ends, size)
         self._put(call, target_device, stream, copy)
 
-    def _enter_p2p(self, function: str, target: Device, source: Device) -> _Call:
+    def _enter_p2p(self, function: str, target: BareDevice, source: BareDevice) -> _Call:
         call = self._enter(function, target)
         if not 0 <= source.device_id < self._count or source.device_type != target.device_type:
             raise DeviceError(
@@ -381,8 +386,8 @@ failure
         self,
         name: str,
         call: _Call,
-        target: tuple[Device | None, int],
-        source: tuple[Device | None, int],
+        target: tuple[BareDevice | None, int],
+        source: tuple[BareDevice | None, int],
         size: int,
     ) -> Operation:
         """A copy between two ends, each an address of a device or of the host (None)."""
@@ -394,12 +399,12 @@ failure
             copy.use(start.allocation)
         return copy
 
-    def _place(self, where: object, device: Device | None, address: int, size: int) -> Place:
+    def _place(self, where: object, device: BareDevice | None, address: int, size: int) -> Place:
         if device is None:
             return self._memory.on_host(where, address, size)
         return self._memory.on_device(where, device, address, size)
 
-    def _run_now(self, call: _Call, devices: Iterable[Device], operation: Operation) -> None:
+    def _run_now(self, call: _Call, devices: Iterable[BareDevice], operation: Operation) -> None:
         """Run an operation here, when the default streams of some devices are done."""
         try:
             refuse_on_worker(call.where)
@@ -411,7 +416,7 @@ failure
             with self._lock:
                 operation.release()
 
-    def _put(self, call: _Call, device: Device, handle: Handle, operation: Operation) -> None:
+    def _put(self, call: _Call, device: BareDevice, handle: Handle, operation: Operation) -> None:
         """Put an operation on a stream, and there what shall become of it."""
         action, fate = operation.action, call.fate
         try:
@@ -427,27 +432,27 @@ failure
 
     # ---- Sizes that the allocator goes by --------------------------------------------------------
 
-    def device_min_chunk_size(self, device: Device) -> int:
+    def device_min_chunk_size(self, device: BareDevice) -> int:
         self._enter("device_min_chunk_size", device)
         return self._sizes.min_chunk
 
-    def device_max_chunk_size(self, device: Device) -> int:
+    def device_max_chunk_size(self, device: BareDevice) -> int:
         self._enter("device_max_chunk_size", device)
         return self._sizes.max_chunk
 
-    def device_max_alloc_size(self, device: Device) -> int:
+    def device_max_alloc_size(self, device: BareDevice) -> int:
         self._enter("device_max_alloc_size", device)
         return self._memory.capacity
 
-    def device_extra_padding_size(self, device: Device) -> int:
+    def device_extra_padding_size(self, device: BareDevice) -> int:
         self._enter("device_extra_padding_size", device)
         return self._sizes.extra_padding
 
-    def device_init_alloc_size(self, device: Device) -> int:
+    def device_init_alloc_size(self, device: BareDevice) -> int:
         self._enter("device_init_alloc_size", device)
         return self._sizes.init_alloc
 
-    def device_realloc_size(self, device: Device) -> int:
+    def device_realloc_size(self, device: BareDevice) -> int:
         self._enter("device_realloc_size", device)
         return self._sizes.realloc
 
@@ -463,17 +468,17 @@ failure
         self._rest(self._streams_of())
         call.fail()
 
-    def init_device(self, device: Device) -> None:
+    def init_device(self, device: BareDevice) -> None:
         self._enter("init_device", device)
 
-    def deinit_device(self, device: Device) -> None:
+    def deinit_device(self, device: BareDevice) -> None:
         """Wait for the streams of a device, and end their threads."""
         call = self._enter("deinit_device", device)
         refuse_on_worker(call.where)
         self._rest(self._streams_of(device))
         call.fail()
 
-    def set_device(self, device: Device) -> None:
+    def set_device(self, device: BareDevice) -> None:
         self._enter("set_device", device)
         self._current.id = device.device_id
 
@@ -490,7 +495,7 @@ failure
         self._enter("get_device_list")
         return range(self._count)
 
-    def get_device_properties(self, device: Device) -> Mapping[str, object]:
+    def get_device_properties(self, device: BareDevice) -> Mapping[str, object]:
         self._enter("get_device_properties", device)
         return {
             "name": "simulated device",
@@ -510,7 +515,7 @@ failure
         self._enter("get_driver_version")
         return _VERSION
 
-    def synchronize_device(self, device: Device) -> None:
+    def synchronize_device(self, device: BareDevice) -> None:
         call = self._enter("synchronize_device", device)
         refuse_on_worker(call.where)
         streams = self._streams_of(device)
@@ -521,14 +526,14 @@ failure
 
     # ---- Streams ---------------------------------------------------------------------------------
 
-    def create_stream(self, device: Device) -> int:
+    def create_stream(self, device: BareDevice) -> int:
         self._enter("create_stream", device)
         with self._lock:
             handle = self._new_handle()
             self._streams[handle] = Stream(self._lock, device, handle)
         return handle
 
-    def destroy_stream(self, device: Device, stream: Handle) -> None:
+    def destroy_stream(self, device: BareDevice, stream: Handle) -> None:
         call = self._enter("destroy_stream", device)
         with self._lock:
             found = self._stream(call.where, device, stream)
@@ -545,13 +550,13 @@ failure
             raise_failures(untold)
         call.fail()
 
-    def query_stream(self, device: Device, stream: Handle) -> bool:
+    def query_stream(self, device: BareDevice, stream: Handle) -> bool:
         call = self._enter("query_stream", device)
         with self._lock:
             found = self._stream(call.where, device, stream)
             return found.finished == found.queued
 
-    def synchronize_stream(self, device: Device, stream: Handle) -> None:
+    def synchronize_stream(self, device: BareDevice, stream: Handle) -> None:
         call = self._enter("synchronize_stream", device)
         refuse_on_worker(call.where)
         with self._lock:
@@ -559,13 +564,13 @@ failure
         self._wait([found])
 
     def stream_add_callback(
-        self, device: Device, stream: Handle, callback: Callable[[], None]
+        self, device: BareDevice, stream: Handle, callback: Callable[[], None]
     ) -> None:
         call = self._enter("stream_add_callback", device)
         name = getattr(callback, "__qualname__", type(callback).__name__)
         self._put(call, device, stream, Operation(f"callback {name!r}", callback))
 
-    def stream_wait_event(self, device: Device, stream: Handle, event: Handle) -> None:
+    def stream_wait_event(self, device: BareDevice, stream: Handle, event: Handle) -> None:
         call = self._enter("stream_wait_event", device)
         with self._lock:
             waiting = self._stream(call.where, device, stream)
@@ -576,14 +581,14 @@ failure
                 wait = Operation("stream_wait_event", _nothing)
             self._put(call, device, stream, wait)
 
-    def _default(self, device: Device) -> Stream:
+    def _default(self, device: BareDevice) -> Stream:
         with self._lock:
             found = self._defaults.get(device.device_id)
             if found is None:
                 found = self._defaults[device.device_id] = Stream(self._lock, device, 0)
             return found
 
-    def _stream(self, where: object, device: Device, handle: Handle) -> Stream:
+    def _stream(self, where: object, device: BareDevice, handle: Handle) -> Stream:
         if handle in _DEFAULT:
             return self._default(device)
         found = self._streams.get(handle) if isinstance(handle, int) else None
@@ -605,7 +610,7 @@ failure
         self._last_handle = next(self._handles)
         return self._last_handle
 
-    def _streams_of(self, device: Device | None = None) -> list[Stream]:
+    def _streams_of(self, device: BareDevice | None = None) -> list[Stream]:
         """The streams of a device, or of all."""
         with self._lock:
             found = [*self._defaults.values(), *self._streams.values(), *self._orphans]
@@ -633,21 +638,21 @@ failure
 
     # ---- Events ----------------------------------------------------------------------------------
 
-    def create_event(self, device: Device) -> int:
+    def create_event(self, device: BareDevice) -> int:
         self._enter("create_event", device)
         with self._lock:
             handle = self._new_handle()
             self._events[handle] = _Event(device)
         return handle
 
-    def destroy_event(self, device: Device, event: Handle) -> None:
+    def destroy_event(self, device: BareDevice, event: Handle) -> None:
         call = self._enter("destroy_event", device)
         with self._lock:
             self._event(call.where, event, device)
             del self._events[event]
         call.fail()
 
-    def record_event(self, device: Device, stream: Handle, event: Handle) -> None:
+    def record_event(self, device: BareDevice, stream: Handle, event: Handle) -> None:
         call = self._enter("record_event", device)
         with self._lock:
             found = self._event(call.where, event, device)
@@ -656,13 +661,13 @@ failure
             recorded.put(point)
             found.point = point
 
-    def query_event(self, device: Device, event: Handle) -> bool:
+    def query_event(self, device: BareDevice, event: Handle) -> bool:
         call = self._enter("query_event", device)
         with self._lock:
             point = self._event(call.where, event, device).point
             return point is None or point.is_done
 
-    def synchronize_event(self, device: Device, event: Handle) -> None:
+    def synchronize_event(self, device: BareDevice, event: Handle) -> None:
         call = self._enter("synchronize_event", device)
         refuse_on_worker(call.where)
         with self._lock:
@@ -673,7 +678,7 @@ failure
             failures = point.stream.tell_of(point)
         raise_failures(failures)
 
-    def _event(self, where: object, handle: Handle, device: Device | None = None) -> _Event:
+    def _event(self, where: object, handle: Handle, device: BareDevice | None = None) -> _Event:
         """An event, of a device or of any."""
         found = self._events.get(handle) if isinstance(handle, int) else None
         if found is None:
@@ -687,7 +692,7 @@ failure
 
     # ---- Kernels ---------------------------------------------------------------------------------
 
-    def launch(self, device: Device, stream: Handle, kernel: Kernel) -> None:
+    def launch(self, device: BareDevice, stream: Handle, kernel: Kernel) -> None:
         call = self._enter("launch", device)
         operation = Operation(f"kernel {kernel.name!r}", lambda: kernel(address_of))
 

@@ -10,7 +10,8 @@ from typing import NamedTuple, final
 
 import numpy as np
 
-from minitvm.runtime.device import Device
+from minitvm.runtime.device_api.interface import ALIGNMENT
+from minitvm.runtime.device_type import BareDevice
 from minitvm.runtime.errors import DeviceError, DeviceMemoryError
 
 # An address of a device has bits 62 and 55, the device's id in bits 48 to 54, and 48 for bytes:
@@ -26,7 +27,6 @@ _BYTE_BITS = 48
 _SPAN = 1 << _BYTE_BITS
 _END = _MARK + (_SPAN << _ID_BITS)
 MOST_DEVICES = 1 << _ID_BITS
-_ALIGNMENT = 256
 _GAP = 1 << 16  # between allocations, so that one byte too many is never the next one's
 _MOST_FREED = 1024  # of which an error can say that they were deallocated
 
@@ -34,7 +34,7 @@ _MOST_FREED = 1024  # of which an error can say that they were deallocated
 class Where(NamedTuple):
     """The call that an error is about: the words that its message begins with."""
 
-    device: Device | None
+    device: BareDevice | None
     function: str
     part: str = ""
 
@@ -78,8 +78,8 @@ class Allocation:
     __slots__ = ("_memory", "address", "kind", "place", "size", "users")
 
     def __init__(self, address: int | None, size: int, kind: str) -> None:
-        self._memory = np.empty(size + _ALIGNMENT, np.uint8)
-        self.place = -(-self._memory.ctypes.data // _ALIGNMENT) * _ALIGNMENT
+        self._memory = np.empty(size + ALIGNMENT, np.uint8)
+        self.place = -(-self._memory.ctypes.data // ALIGNMENT) * ALIGNMENT
         self.address = self.place if address is None else address
         self.size = size
         self.kind = kind
@@ -151,7 +151,7 @@ class Memory:
         self._next = [_MARK + (each << _BYTE_BITS) + _GAP for each in range(devices)]
         self._host = _Table()
 
-    def used(self, device: Device) -> int:
+    def used(self, device: BareDevice) -> int:
         """How many bytes of a device are allocated."""
         return self._devices[device.device_id].used
 
@@ -162,7 +162,7 @@ class Memory:
 
     # ---- Allocate and deallocate -----------------------------------------------------------------
 
-    def allocate(self, where: object, device: Device, size: int) -> int:
+    def allocate(self, where: object, device: BareDevice, size: int) -> int:
         """The address of new bytes of a device."""
         check_size(where, size)
         used = self.used(device)
@@ -187,7 +187,7 @@ class Memory:
         self._host.add(allocation)
         return allocation.address
 
-    def deallocate(self, where: object, device: Device, address: int, size: int) -> None:
+    def deallocate(self, where: object, device: BareDevice, address: int, size: int) -> None:
         """Take back bytes of a device."""
         self._take_back(where, self._devices[device.device_id], f"{device}", address, size)
 
@@ -217,7 +217,7 @@ class Memory:
 
     # ---- What addresses mean ---------------------------------------------------------------------
 
-    def on_device(self, where: object, device: Device, address: int, size: int) -> Place:
+    def on_device(self, where: object, device: BareDevice, address: int, size: int) -> Place:
         """Bytes at an address of a device, or of unified memory."""
         check_size(where, size)
         address = integer(where, "an address", address)

@@ -21,8 +21,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import final
 
-from minitvm.runtime.device import Device
 from minitvm.runtime.device_api.ext_memory import Allocation
+from minitvm.runtime.device_type import BareDevice
 from minitvm.runtime.errors import DeviceError, device_failure
 
 
@@ -151,7 +151,7 @@ def refuse_on_worker(where: object) -> None:
 class Stream:
     """An order of operations. Who calls holds the lock, but for what the stream's thread calls."""
 
-    def __init__(self, lock: threading.RLock, device: Device, handle: int) -> None:
+    def __init__(self, lock: threading.RLock, device: BareDevice, handle: int) -> None:
         self.device = device
         self.handle = handle
         self.name = f"stream {handle} of {device}" if handle else f"default stream of {device}"

@@ -12,8 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from minitvm.runtime.device import Device
+ALIGNMENT = 256  # bytes, of memory that we allocate: every vector unit and framework is content
 
+Device: TypeAlias = Any
+"""A :class:`minitvm.runtime.Device`, which asks interfaces, and so stands above them. An interface
+declares what it names."""
 Handle: TypeAlias = Any
 """What a device calls a stream or an event: any object of its own, an address for plugins in C."""
 

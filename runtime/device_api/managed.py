@@ -6,7 +6,6 @@ import weakref
 from functools import partial
 from typing import final
 
-from minitvm.runtime.device import Device, DeviceType
 from minitvm.runtime.device_api.allocator import (
     Allocator,
     AllocatorStats,
@@ -16,8 +15,9 @@ from minitvm.runtime.device_api.allocator import (
     cpu_allocator,
 )
 from minitvm.runtime.device_api.driver import Driver
-from minitvm.runtime.device_api.interface import Handle
+from minitvm.runtime.device_api.interface import Device, Handle
 from minitvm.runtime.device_api.streams import Event, Stream, innermost_stream, stream_of
+from minitvm.runtime.device_type import BareDevice, DeviceType
 from minitvm.runtime.errors import DeviceError
 
 
@@ -25,9 +25,9 @@ from minitvm.runtime.errors import DeviceError
 class ManagedDevice:
     """What the arrays and kernels of one device share."""
 
-    def __init__(self, driver: Driver, device: Device) -> None:
+    def __init__(self, driver: Driver, device: BareDevice) -> None:
         self.driver = driver
-        self.device = device
+        self.device: Device = device
         self._streams: weakref.WeakValueDictionary[int, Stream] = weakref.WeakValueDictionary()
         self._default: list[Stream] = []
         self._allocators: list[Allocator | CPUAllocator] = []

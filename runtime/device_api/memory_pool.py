@@ -16,18 +16,20 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 from collections.abc import Callable
 from typing import Any, NamedTuple, final
 
-from minitvm.runtime.dlpack import ALIGNMENT
+from minitvm.runtime.device_api.interface import ALIGNMENT, MemoryStats
 from minitvm.runtime.heap_types import HEADER, function, holder, method
-from minitvm.runtime.native import NativeCode, increment_reference
+from minitvm.runtime.host import CACHE_LINE
+from minitvm.runtime.native import NativeCode, Once
+from minitvm.runtime.native_text import native_text
 
 UNIT = ALIGNMENT  # bytes: what addresses and sizes of the CPU's blocks are multiples of
 MOST_KEPT = 256 * 1024 * 1024  # bytes that nobody uses, in the CPU's pool
-WORKSPACE_HEAD = 64  # bytes in front of a workspace: a line of the cache
+WORKSPACE_HEAD = CACHE_LINE  # bytes in front of a workspace
 NO_LIMIT = (1 << 63) - 1
+_TOO_MUCH = 1 << 62  # bytes: more than any machine has
 LEAST_UNIT = 16  # bytes: there are eight bins between powers of two
 
 _HUGE_PAGE = 2 * 1024 * 1024
@@ -49,24 +51,6 @@ _POOL = ("LOCK", *_COUNTERS, "LIMIT", "SPARES", "SLABS", "EVERYBODYS")
 _FRONT = ("HELD", "ASKED_HELD", "RETURNED", "GIVEN", "FOLLOWING", "LISTS")
 _FRONT_MOST = 1024 * 1024
 _SLAB = 64  # blocks that are made at a time
-
-C_LIBRARY = {
-    "PyErr_Occurred": "ptr ()",
-    "PyLong_AsSsize_t": "i64 (ptr)",
-    "PyObject_CallFunctionObjArgs": "ptr (ptr, ...)",
-    "PyObject_Free": "void (ptr)",
-    "PyType_GenericAlloc": "ptr (ptr, i64)",
-    "Py_DecRef": "void (ptr)",
-    "Py_IncRef": "void (ptr)",
-    "aligned_alloc": "ptr (i64, i64)",
-    "calloc": "ptr (i64, i64)",
-    "free": "void (ptr)",
-    "madvise": "i32 (ptr, i64, i32)",
-    "pthread_getspecific": "ptr (i64)",
-    "pthread_key_create": "i32 (ptr, ptr)",
-    "pthread_setspecific": "i32 (i64, ptr)",
-    "sched_yield": "i32 ()",
-}
 
 _TEXT = r"""
 ; ---- What is noted --------------------------------------------------------------------------
@@ -161,16 +145,14 @@ entry:
 look:
   %tries = phi i64 [ 0, %entry ], [ %more, %wait ], [ 0, %yield ], [ %tries, %try ]
   %held = load atomic i32, ptr %pool monotonic, align 4
-  %free = icmp eq i32 %held, 0
-  br i1 %free, label %try, label %wait
+  br icmp eq i32 %held, 0, label %try, label %wait
 try:
   %swap = cmpxchg ptr %pool, i32 0, i32 1 acquire monotonic, align 4
   %locked = extractvalue { i32, i1 } %swap, 1
   br i1 %locked, label %leave, label %look
 wait:
   %more = add i64 %tries, 1
-  %long = icmp ugt i64 %more, 200
-  br i1 %long, label %yield, label %look
+  br icmp ugt i64 %more, 200, label %yield, label %look
 yield:
   %ignored = call i32 @sched_yield()
   br label %look
@@ -188,12 +170,10 @@ define internal void @unlock(ptr %pool) alwaysinline {
 define internal i1 @lock_with_spares(ptr %pool) alwaysinline {
   call void @lock(ptr %pool)
   %first = call ptr @pointer(ptr %pool, i64 SPARES)
-  %none = icmp eq ptr %first, null
-  br i1 %none, label %make, label %look
+  br icmp eq ptr %first, null, label %make, label %look
 look:
   %second = call ptr @pointer(ptr %first, i64 NEXT)
-  %single = icmp eq ptr %second, null
-  br i1 %single, label %make, label %good
+  br icmp eq ptr %second, null, label %make, label %good
 make:
   %made = call i1 @make_spares(ptr %pool)
   ret i1 %made
@@ -205,8 +185,7 @@ define internal i1 @make_spares(ptr %pool) noinline {
 entry:
   call void @unlock(ptr %pool)
   %slab = call ptr @calloc(i64 SLAB, i64 BLOCK)
-  %failed = icmp eq ptr %slab, null
-  br i1 %failed, label %bad, label %enter
+  br icmp eq ptr %slab, null, label %bad, label %enter
 enter:
   call void @lock(ptr %pool)
   ; Its first block is the link to the other slabs.
@@ -220,8 +199,7 @@ next:
   %block = getelementptr i8, ptr %slab, i64 %offset
   call void @spare(ptr %pool, ptr %block)
   %following = add i64 %index, 1
-  %over = icmp eq i64 %following, SLAB
-  br i1 %over, label %good, label %next
+  br icmp eq i64 %following, SLAB, label %good, label %next
 good:
   ret i1 true
 bad:
@@ -277,8 +255,7 @@ define internal void @link(ptr %bins, ptr %block) {
   call void @point(ptr %block, i64 BINS, ptr %bins)
   call void @point(ptr %block, i64 LINK, ptr %list)
   call void @point(ptr %block, i64 NEXT, ptr %first)
-  %empty = icmp eq ptr %first, null
-  br i1 %empty, label %mark, label %behind
+  br icmp eq ptr %first, null, label %mark, label %behind
 mark:
   call void @turn(ptr %bins, i64 %bin)
   ret void
@@ -294,15 +271,13 @@ define internal void @unlink(ptr %block) {
   %bins = call ptr @pointer(ptr %block, i64 BINS)
   store ptr %next, ptr %link
   call void @point(ptr %block, i64 BINS, ptr null)
-  %last = icmp eq ptr %next, null
-  br i1 %last, label %look, label %behind
+  br icmp eq ptr %next, null, label %look, label %behind
 look:
   %size = call i64 @number(ptr %block, i64 SIZE)
   %bin = call i64 @bin_of(i64 %size)
   %list = getelementptr ptr, ptr %bins, i64 %bin
   %first = load ptr, ptr %list
-  %empty = icmp eq ptr %first, null
-  br i1 %empty, label %mark, label %leave
+  br icmp eq ptr %first, null, label %mark, label %leave
 mark:
   call void @turn(ptr %bins, i64 %bin)
   br label %leave
@@ -323,15 +298,13 @@ entry:
 look:
   %word = phi i64 [ %first, %entry ], [ %following, %on ]
   %mask = phi i64 [ %upper, %entry ], [ -1, %on ]
-  %over = icmp eq i64 %word, 8
-  br i1 %over, label %none, label %read
+  br icmp eq i64 %word, 8, label %none, label %read
 read:
   %offset = shl i64 %word, 3
   %at = add i64 %offset, WORDS
   %bits = call i64 @number(ptr %bins, i64 %at)
   %left = and i64 %bits, %mask
-  %empty = icmp eq i64 %left, 0
-  br i1 %empty, label %on, label %found
+  br icmp eq i64 %left, 0, label %on, label %found
 on:
   %following = add i64 %word, 1
   br label %look
@@ -344,6 +317,32 @@ none:
   ret i64 512
 }
 
+; The block after another in the bins, list after list; after null the first of all, and null after
+; the last.
+define internal ptr @following(ptr %bins, ptr %block) {
+entry:
+  br icmp eq ptr %block, null, label %list, label %look
+look:
+  %next = call ptr @pointer(ptr %block, i64 NEXT)
+  br icmp eq ptr %next, null, label %further, label %found
+further:
+  %size = call i64 @number(ptr %block, i64 SIZE)
+  %its.bin = call i64 @bin_of(i64 %size)
+  %behind = add i64 %its.bin, 1
+  br label %list
+list:
+  %from = phi i64 [ 0, %entry ], [ %behind, %further ]
+  %bin = call i64 @next_bin(ptr %bins, i64 %from)
+  br icmp eq i64 %bin, 512, label %found, label %head
+head:
+  %head.at = getelementptr ptr, ptr %bins, i64 %bin
+  %first = load ptr, ptr %head.at
+  br label %found
+found:
+  %after = phi ptr [ %next, %look ], [ null, %list ], [ %first, %head ]
+  ret ptr %after
+}
+
 ; The smallest block of a list that has `size` bytes, or null.
 define internal ptr @smallest(ptr %bins, i64 %bin, i64 %size) {
 entry:
@@ -354,8 +353,7 @@ look:
   %block = phi ptr [ %first, %entry ], [ %next, %judge ]
   %best = phi ptr [ null, %entry ], [ %better, %judge ]
   %best.size = phi i64 [ -1, %entry ], [ %better.size, %judge ]
-  %over = icmp eq ptr %block, null
-  br i1 %over, label %leave, label %judge
+  br icmp eq ptr %block, null, label %leave, label %judge
 judge:
   %its.size = call i64 @number(ptr %block, i64 SIZE)
   %next = call ptr @pointer(ptr %block, i64 NEXT)
@@ -364,8 +362,7 @@ judge:
   %good = and i1 %fits, %smaller
   %better = select i1 %good, ptr %block, ptr %best
   %better.size = select i1 %good, i64 %its.size, i64 %best.size
-  %exact = icmp eq i64 %its.size, %size
-  br i1 %exact, label %leave, label %look
+  br icmp eq i64 %its.size, %size, label %leave, label %look
 leave:
   %found = phi ptr [ %best, %look ], [ %block, %judge ]
   ret ptr %found
@@ -375,15 +372,13 @@ leave:
 define internal ptr @find(ptr %bins, i64 %size) {
   %bin = call i64 @bin_of(i64 %size)
   %near = call ptr @smallest(ptr %bins, i64 %bin, i64 %size)
-  %missed = icmp eq ptr %near, null
-  br i1 %missed, label %above, label %good
+  br icmp eq ptr %near, null, label %above, label %good
 good:
   ret ptr %near
 above:
   %from = add i64 %bin, 1
   %larger = call i64 @next_bin(ptr %bins, i64 %from)
-  %none = icmp eq i64 %larger, 512
-  br i1 %none, label %bad, label %look
+  br icmp eq i64 %larger, 512, label %bad, label %look
 look:
   %far = call ptr @smallest(ptr %bins, i64 %larger, i64 0)
   ret ptr %far
@@ -395,20 +390,16 @@ bad:
 define internal ptr @find_anywhere(ptr %bins, i64 %size) {
   %own = call ptr @find(ptr %bins, i64 %size)
   %further = call ptr @pointer(ptr %bins, i64 FURTHER)
-  %alone = icmp eq ptr %further, null
-  br i1 %alone, label %first, label %both
+  br icmp eq ptr %further, null, label %first, label %both
 both:
   %other = call ptr @find(ptr %further, i64 %size)
-  %no.other = icmp eq ptr %other, null
-  br i1 %no.other, label %first, label %compare
+  br icmp eq ptr %other, null, label %first, label %compare
 compare:
-  %no.own = icmp eq ptr %own, null
-  br i1 %no.own, label %second, label %sizes
+  br icmp eq ptr %own, null, label %second, label %sizes
 sizes:
   %own.size = call i64 @number(ptr %own, i64 SIZE)
   %other.size = call i64 @number(ptr %other, i64 SIZE)
-  %smaller = icmp ult i64 %other.size, %own.size
-  br i1 %smaller, label %second, label %first
+  br icmp ult i64 %other.size, %own.size, label %second, label %first
 first:
   ret ptr %own
 second:
@@ -422,8 +413,7 @@ define internal void @use(ptr %pool, ptr %block, i64 %size, i64 %requested,
   %whole = call i64 @number(ptr %block, i64 SIZE)
   %left = sub i64 %whole, %size
   %least = call i64 @number(ptr %bins, i64 LEAST)
-  %much = icmp uge i64 %left, %least
-  br i1 %much, label %split, label %enter
+  br icmp uge i64 %left, %least, label %split, label %enter
 split:
   %rest = call ptr @spared(ptr %pool)
   %address = call ptr @pointer(ptr %block, i64 ADDRESS)
@@ -451,8 +441,7 @@ enter:
 ; Two neighbours; the second may be null.
 define internal void @chain(ptr %block, ptr %after) {
   call void @point(ptr %block, i64 AFTER, ptr %after)
-  %none = icmp eq ptr %after, null
-  br i1 %none, label %leave, label %back
+  br icmp eq ptr %after, null, label %leave, label %back
 back:
   call void @point(ptr %after, i64 BEFORE, ptr %block)
   br label %leave
@@ -466,8 +455,7 @@ define ptr @take(ptr %pool, i64 %size, i64 %requested, ptr %bins) alwaysinline {
   br i1 %locked, label %look, label %bad
 look:
   %block = call ptr @find_anywhere(ptr %bins, i64 %size)
-  %missed = icmp eq ptr %block, null
-  br i1 %missed, label %miss, label %found
+  br icmp eq ptr %block, null, label %miss, label %found
 found:
   %its.bins = call ptr @pointer(ptr %block, i64 BINS)
   call void @unlink(ptr %block)
@@ -554,8 +542,7 @@ enter:
 }
 
 define internal i1 @lies_in(ptr %block, ptr %bins) {
-  %none = icmp eq ptr %block, null
-  br i1 %none, label %no, label %look
+  br icmp eq ptr %block, null, label %no, label %look
 look:
   %its.bins = call ptr @pointer(ptr %block, i64 BINS)
   %same = icmp eq ptr %its.bins, %bins
@@ -596,32 +583,19 @@ define void @settle(ptr %pool, ptr %bins, i64 %epoch) {
 entry:
   %everybodys = getelementptr i8, ptr %pool, i64 EVERYBODYS
   call void @lock(ptr %pool)
-  br label %next.list
-next.list:
-  %from = phi i64 [ 0, %entry ], [ %following, %end.list ]
-  %bin = call i64 @next_bin(ptr %bins, i64 %from)
-  %done = icmp eq i64 %bin, 512
-  br i1 %done, label %leave, label %list
-list:
-  %head = getelementptr ptr, ptr %bins, i64 %bin
-  %first = load ptr, ptr %head
+  %first = call ptr @following(ptr %bins, ptr null)
   br label %next
 next:
-  %block = phi ptr [ %first, %list ], [ %after, %judge ], [ %after, %move ]
-  %over = icmp eq ptr %block, null
-  br i1 %over, label %end.list, label %judge
+  %block = phi ptr [ %first, %entry ], [ %after, %judge ], [ %after, %move ]
+  br icmp eq ptr %block, null, label %leave, label %judge
 judge:
-  %after = call ptr @pointer(ptr %block, i64 NEXT)
+  %after = call ptr @following(ptr %bins, ptr %block)
   %freed = call i64 @number(ptr %block, i64 EPOCH)
-  %settled = icmp ule i64 %freed, %epoch
-  br i1 %settled, label %move, label %next
+  br icmp ule i64 %freed, %epoch, label %move, label %next
 move:
   call void @unlink(ptr %block)
   %ignored = call ptr @put(ptr %pool, ptr %block, ptr %everybodys)
   br label %next
-end.list:
-  %following = add i64 %bin, 1
-  br label %next.list
 leave:
   call void @unlock(ptr %pool)
   ret void
@@ -651,34 +625,20 @@ leave:
 define ptr @claim_chunk(ptr %pool, ptr %bins) {
 entry:
   call void @lock(ptr %pool)
-  br label %next.list
-next.list:
-  %from = phi i64 [ 0, %entry ], [ %following, %end.list ]
-  %bin = call i64 @next_bin(ptr %bins, i64 %from)
-  %none = icmp eq i64 %bin, 512
-  br i1 %none, label %bad, label %list
-list:
-  %head = getelementptr ptr, ptr %bins, i64 %bin
-  %first = load ptr, ptr %head
   br label %next
 next:
-  %block = phi ptr [ %first, %list ], [ %after, %judge ]
-  %over = icmp eq ptr %block, null
-  br i1 %over, label %end.list, label %judge
+  %before = phi ptr [ null, %entry ], [ %block, %judge ]
+  %block = call ptr @following(ptr %bins, ptr %before)
+  br icmp eq ptr %block, null, label %leave, label %judge
 judge:
-  %after = call ptr @pointer(ptr %block, i64 NEXT)
   %whole = call i1 @is_chunk(ptr %block)
-  br i1 %whole, label %good, label %next
-end.list:
-  %following = add i64 %bin, 1
-  br label %next.list
-good:
+  br i1 %whole, label %take, label %next
+take:
   call void @unlink(ptr %block)
+  br label %leave
+leave:
   call void @unlock(ptr %pool)
   ret ptr %block
-bad:
-  call void @unlock(ptr %pool)
-  ret ptr null
 }
 
 define internal i1 @is_chunk(ptr %block) {
@@ -711,8 +671,7 @@ define internal void @count_gone(ptr %pool, ptr %block) {
 ; A pool, whose blocks are split where `least` bytes are left; null if there is no memory.
 define ptr @new_pool(i64 %least, i64 %limit) {
   %pool = call ptr @calloc(i64 1, i64 POOL)
-  %failed = icmp eq ptr %pool, null
-  br i1 %failed, label %leave, label %fill
+  br icmp eq ptr %pool, null, label %leave, label %fill
 fill:
   call void @note(ptr %pool, i64 LIMIT, i64 %limit)
   %bins = getelementptr i8, ptr %pool, i64 EVERYBODYS
@@ -725,8 +684,7 @@ leave:
 ; Bins of a pool. Those of a stream have everybody's as further ones.
 define ptr @new_bins(i64 %least, ptr %further) {
   %bins = call ptr @calloc(i64 1, i64 BINS_SIZE)
-  %failed = icmp eq ptr %bins, null
-  br i1 %failed, label %leave, label %fill
+  br icmp eq ptr %bins, null, label %leave, label %fill
 fill:
   call void @note(ptr %bins, i64 LEAST, i64 %least)
   call void @point(ptr %bins, i64 FURTHER, ptr %further)
@@ -742,8 +700,7 @@ entry:
   br label %next
 next:
   %slab = phi ptr [ %first, %entry ], [ %following, %release ]
-  %over = icmp eq ptr %slab, null
-  br i1 %over, label %leave, label %release
+  br icmp eq ptr %slab, null, label %leave, label %release
 release:
   %following = call ptr @pointer(ptr %slab, i64 NEXT)
   call void @free(ptr %slab)
@@ -789,37 +746,19 @@ define void @set_limit(ptr %pool, i64 %limit) {
 define i64 @largest(ptr %pool, ptr %bins) {
 entry:
   call void @lock(ptr %pool)
-  br label %next.list
-next.list:
-  %from = phi i64 [ 0, %entry ], [ %following, %list ]
-  %last = phi i64 [ 512, %entry ], [ %bin, %list ]
-  %bin = call i64 @next_bin(ptr %bins, i64 %from)
-  %done = icmp eq i64 %bin, 512
-  br i1 %done, label %look, label %list
-list:
-  %following = add i64 %bin, 1
-  br label %next.list
-look:
-  %none = icmp eq i64 %last, 512
-  br i1 %none, label %leave, label %read
-read:
-  %head = getelementptr ptr, ptr %bins, i64 %last
-  %first = load ptr, ptr %head
   br label %next
 next:
-  %block = phi ptr [ %first, %read ], [ %after, %judge ]
-  %most = phi i64 [ 0, %read ], [ %more, %judge ]
-  %over = icmp eq ptr %block, null
-  br i1 %over, label %leave, label %judge
+  %before = phi ptr [ null, %entry ], [ %block, %judge ]
+  %most = phi i64 [ 0, %entry ], [ %more, %judge ]
+  %block = call ptr @following(ptr %bins, ptr %before)
+  br icmp eq ptr %block, null, label %leave, label %judge
 judge:
   %size = call i64 @number(ptr %block, i64 SIZE)
   %more = call i64 @llvm.umax.i64(i64 %size, i64 %most)
-  %after = call ptr @pointer(ptr %block, i64 NEXT)
   br label %next
 leave:
-  %found = phi i64 [ 0, %look ], [ %most, %next ]
   call void @unlock(ptr %pool)
-  ret i64 %found
+  ret i64 %most
 }
 
 ; ---- The CPU --------------------------------------------------------------------------------
@@ -840,8 +779,7 @@ leave:
 define internal ptr @front() {
   %key = load i64, ptr @key
   %known = call ptr @pthread_getspecific(i64 %key)
-  %fresh = icmp eq ptr %known, null
-  br i1 %fresh, label %make, label %leave
+  br icmp eq ptr %known, null, label %make, label %leave
 make:
   %made = call ptr @new_front()
   ret ptr %made
@@ -851,8 +789,7 @@ leave:
 
 define internal ptr @new_front() noinline {
   %front = call ptr @calloc(i64 1, i64 FRONT)
-  %failed = icmp eq ptr %front, null
-  br i1 %failed, label %leave, label %enter
+  br icmp eq ptr %front, null, label %leave, label %enter
 enter:
   %pool = load ptr, ptr @cpu
   call void @lock(ptr %pool)
@@ -884,12 +821,10 @@ define internal void @lose(ptr %front, i64 %size, i64 %requested) alwaysinline {
 ; This thread's front, if it is full, is emptied: it had not what was wanted.
 define internal void @change_front() {
   %front = call ptr @front()
-  %none = icmp eq ptr %front, null
-  br i1 %none, label %leave, label %look
+  br icmp eq ptr %front, null, label %leave, label %look
 look:
   %held = call i64 @number(ptr %front, i64 HELD)
-  %full = icmp uge i64 %held, FRONT_MOST
-  br i1 %full, label %empty, label %leave
+  br icmp uge i64 %held, FRONT_MOST, label %empty, label %leave
 empty:
   call void @empty_front(ptr %front)
   br label %leave
@@ -907,8 +842,7 @@ next:
   %offset = phi i64 [ LISTS, %entry ], [ %offset, %give ], [ %following, %on ]
   %list = getelementptr i8, ptr %front, i64 %offset
   %block = load ptr, ptr %list
-  %none = icmp eq ptr %block, null
-  br i1 %none, label %on, label %give
+  br icmp eq ptr %block, null, label %on, label %give
 give:
   %rest = call ptr @pointer(ptr %block, i64 NEXT)
   store ptr %rest, ptr %list
@@ -920,8 +854,7 @@ give:
   br label %next
 on:
   %following = add i64 %offset, 8
-  %over = icmp eq i64 %following, FRONT
-  br i1 %over, label %leave, label %next
+  br icmp eq i64 %following, FRONT, label %leave, label %next
 leave:
   ret void
 }
@@ -939,8 +872,7 @@ entry:
 next:
   %link = phi ptr [ @fronts, %entry ], [ %further, %on ]
   %each = load ptr, ptr %link
-  %found = icmp eq ptr %each, %front
-  br i1 %found, label %leave, label %on
+  br icmp eq ptr %each, %front, label %leave, label %on
 on:
   %further = getelementptr i8, ptr %each, i64 FOLLOWING
   br label %next
@@ -976,8 +908,7 @@ entry:
   br label %next
 next:
   %front = phi ptr [ %first, %entry ], [ %following, %add ]
-  %over = icmp eq ptr %front, null
-  br i1 %over, label %leave, label %add
+  br icmp eq ptr %front, null, label %leave, label %add
 add:
   call void @add_front(ptr %counters, ptr %front)
   %following = call ptr @pointer(ptr %front, i64 FOLLOWING)
@@ -997,24 +928,20 @@ define i32 @start(ptr %pool, ptr %small) {
 ; A block of the CPU's memory, or null. The machine's memory counts, since a system that hands out
 ; more than that ends the process when it is touched.
 define ptr @take_here(i64 %requested) {
-  %possible = icmp ule i64 %requested, MEMORY
-  br i1 %possible, label %round, label %bad
+  br icmp ule i64 %requested, MEMORY, label %round, label %bad
 round:
   %more = add i64 %requested, 255
   %size = and i64 %more, -256
-  %little = icmp ule i64 %size, SMALL
-  br i1 %little, label %quick, label %look
+  br icmp ule i64 %size, SMALL, label %quick, label %look
 quick:
   %front = call ptr @front()
-  %no.front = icmp eq ptr %front, null
-  br i1 %no.front, label %look, label %at.hand
+  br icmp eq ptr %front, null, label %look, label %at.hand
 at.hand:
   %place = lshr i64 %size, 5
   %list = getelementptr i8, ptr %front, i64 %place
   %list.at = getelementptr i8, ptr %list, i64 LISTS
   %kept = load ptr, ptr %list.at
-  %no.kept = icmp eq ptr %kept, null
-  br i1 %no.kept, label %look, label %pop
+  br icmp eq ptr %kept, null, label %look, label %pop
 pop:
   %rest = call ptr @pointer(ptr %kept, i64 NEXT)
   store ptr %rest, ptr %list.at
@@ -1041,8 +968,7 @@ change:
 search:
   %bins = select i1 %small, ptr %small.bins, ptr %large.bins
   %block = call ptr @take(ptr %pool, i64 %size, i64 %requested, ptr %bins)
-  %missed = icmp eq ptr %block, null
-  br i1 %missed, label %miss, label %good
+  br icmp eq ptr %block, null, label %miss, label %good
 good:
   ret ptr %block
 miss:
@@ -1054,16 +980,14 @@ shed:
 grow:
   %wish = select i1 %small, i64 SMALL_CHUNK, i64 %size
   %first = call ptr @grow(ptr %pool, i64 %wish, i64 %size, i64 %requested, ptr %bins)
-  %refused = icmp eq ptr %first, null
-  br i1 %refused, label %again, label %grown
+  br icmp eq ptr %first, null, label %again, label %grown
 grown:
   ret ptr %first
 again:
   call void @release(ptr %pool, ptr %large.bins)
   call void @release(ptr %pool, ptr %small.bins)
   %second = call ptr @grow(ptr %pool, i64 %size, i64 %size, i64 %requested, ptr %bins)
-  %refused.again = icmp eq ptr %second, null
-  br i1 %refused.again, label %last, label %at.last
+  br icmp eq ptr %second, null, label %last, label %at.last
 at.last:
   ret ptr %second
 last:
@@ -1071,40 +995,65 @@ last:
   ret ptr %third
 }
 
-; The first block of a new chunk of the CPU's; from 2 MiB on of huge pages (14 is MADV_HUGEPAGE), if
-; there are.
-define internal ptr @grow(ptr %pool, i64 %wish, i64 %size, i64 %requested, ptr %bins) noinline {
-  %large = icmp uge i64 %wish, HUGE
-  %page = select i1 %large, i64 HUGE, i64 4096
+; The bytes of the pages in which so many lie: from 2 MiB on, huge ones.
+define internal i64 @whole_pages(i64 %size) {
+  %large = icmp uge i64 %size, HUGE
+  %page = select i1 %large, i64 HUGE, i64 PAGE
   %most = sub i64 %page, 1
-  %padded = add i64 %wish, %most
+  %padded = add i64 %size, %most
   %mask = sub i64 0, %page
   %bytes = and i64 %padded, %mask
+  ret i64 %bytes
+}
+
+; Whole pages of the C library's, or null; huge ones, if wanted, if there are (14 is MADV_HUGEPAGE).
+define internal ptr @obtain(i64 %bytes, i1 %huge) {
+  %large = icmp uge i64 %bytes, HUGE
+  %page = select i1 %large, i64 HUGE, i64 PAGE
+  %memory = call ptr @aligned_alloc(i64 %page, i64 %bytes)
+  %there = icmp ne ptr %memory, null
+  %wanted = and i1 %huge, %large
+  %advised = and i1 %wanted, %there
+  br i1 %advised, label %advise, label %leave
+advise:
+  %ignored = call i32 @madvise(ptr %memory, i64 %bytes, i32 14)
+  br label %leave
+leave:
+  ret ptr %memory
+}
+
+; Memory outside of all pools, which `free` takes back.
+define ptr @obtain_alone(i64 %size) {
+  %bytes = call i64 @whole_pages(i64 %size)
+  %memory = call ptr @obtain(i64 %bytes, i1 true)
+  ret ptr %memory
+}
+
+define void @free_alone(ptr %memory) {
+  call void @free(ptr %memory)
+  ret void
+}
+
+; The first block of a new chunk of the CPU's.
+define internal ptr @grow(ptr %pool, i64 %wish, i64 %size, i64 %requested, ptr %bins) noinline {
+  %bytes = call i64 @whole_pages(i64 %wish)
   %less = sub i64 0, %bytes
   %allowed = call i1 @reserve(ptr %pool, i64 %bytes)
   br i1 %allowed, label %obtain, label %bad
 obtain:
-  %memory = call ptr @aligned_alloc(i64 %page, i64 %bytes)
-  %failed = icmp eq ptr %memory, null
-  br i1 %failed, label %undo, label %advise
-advise:
   %whole = icmp ugt i64 %size, SMALL
-  %of.huge = and i1 %whole, %large
-  br i1 %of.huge, label %huge, label %enter
-huge:
-  %1 = call i32 @madvise(ptr %memory, i64 %bytes, i32 14)
-  br label %enter
+  %memory = call ptr @obtain(i64 %bytes, i1 %whole)
+  br icmp eq ptr %memory, null, label %undo, label %enter
 enter:
   %block = call ptr @add(ptr %pool, ptr %memory, i64 %bytes, i64 %size, i64 %requested, ptr %bins)
-  %unnoted = icmp eq ptr %block, null
-  br i1 %unnoted, label %release, label %good
+  br icmp eq ptr %block, null, label %release, label %good
 good:
   ret ptr %block
 release:
   call void @free(ptr %memory)
   br label %undo
 undo:
-  %2 = call i1 @reserve(ptr %pool, i64 %less)
+  %1 = call i1 @reserve(ptr %pool, i64 %less)
   br label %bad
 bad:
   ret ptr null
@@ -1116,8 +1065,7 @@ entry:
   br label %next
 next:
   %block = call ptr @claim_chunk(ptr %pool, ptr %bins)
-  %none = icmp eq ptr %block, null
-  br i1 %none, label %leave, label %free
+  br icmp eq ptr %block, null, label %leave, label %free
 free:
   %memory = call ptr @pointer(ptr %block, i64 ADDRESS)
   call void @drop(ptr %pool, ptr %block)
@@ -1129,8 +1077,7 @@ leave:
 
 define void @release_here() {
   %front = call ptr @front()
-  %no.front = icmp eq ptr %front, null
-  br i1 %no.front, label %chunks, label %at.hand
+  br icmp eq ptr %front, null, label %chunks, label %at.hand
 at.hand:
   call void @empty_front(ptr %front)
   br label %chunks
@@ -1148,16 +1095,13 @@ chunks:
 define void @give_back_here(ptr %block) {
   %home = call ptr @pointer(ptr %block, i64 HOME)
   %small = load ptr, ptr @small
-  %is.small = icmp eq ptr %home, %small
-  br i1 %is.small, label %quick, label %give
+  br icmp eq ptr %home, %small, label %quick, label %give
 quick:
   %front = call ptr @front()
-  %no.front = icmp eq ptr %front, null
-  br i1 %no.front, label %give, label %at.hand
+  br icmp eq ptr %front, null, label %give, label %at.hand
 at.hand:
   %held = call i64 @number(ptr %front, i64 HELD)
-  %full = icmp uge i64 %held, FRONT_MOST
-  br i1 %full, label %give, label %push
+  br icmp uge i64 %held, FRONT_MOST, label %give, label %push
 push:
   %size = call i64 @number(ptr %block, i64 SIZE)
   %place = lshr i64 %size, 5
@@ -1184,8 +1128,7 @@ define internal void @give_pool_back(ptr %block) noinline {
   %reserved = call i64 @number(ptr %pool, i64 RESERVED)
   %allocated = call i64 @number(ptr %pool, i64 ALLOCATED)
   %free = sub i64 %reserved, %allocated
-  %much = icmp sgt i64 %free, KEPT
-  br i1 %much, label %look, label %leave
+  br icmp sgt i64 %free, KEPT, label %look, label %leave
 look:
   %whole = call i1 @is_chunk(ptr %merged)
   br i1 %whole, label %release, label %leave
@@ -1220,8 +1163,7 @@ define void @after_fork() {
 define ptr @allocate_workspace(i64 %size) {
   %whole = call i64 @llvm.uadd.sat.i64(i64 %size, i64 HEAD)
   %block = call ptr @take_here(i64 %whole)
-  %none = icmp eq ptr %block, null
-  br i1 %none, label %leave, label %give
+  br icmp eq ptr %block, null, label %leave, label %give
 give:
   %memory = call ptr @pointer(ptr %block, i64 ADDRESS)
   store ptr %block, ptr %memory
@@ -1232,8 +1174,7 @@ leave:
 }
 
 define void @give_back_workspace(ptr %memory) {
-  %nothing = icmp eq ptr %memory, null
-  br i1 %nothing, label %leave, label %give
+  br icmp eq ptr %memory, null, label %leave, label %give
 give:
   %head = getelementptr i8, ptr %memory, i64 -HEAD
   %block = load ptr, ptr %head
@@ -1252,26 +1193,21 @@ leave:
 
 define ptr @make_object(ptr %self, ptr %number) {
   %size = call i64 @PyLong_AsSsize_t(ptr %number)
-  %positive = icmp sgt i64 %size, 0
-  br i1 %positive, label %take, label %other
+  br icmp sgt i64 %size, 0, label %take, label %other
 take:
   %block = call ptr @take_here(i64 %size)
-  %none = icmp eq ptr %block, null
-  br i1 %none, label %refuse, label %make
+  br icmp eq ptr %block, null, label %refuse, label %make
 other:
-  %zero = icmp eq i64 %size, 0
-  br i1 %zero, label %make, label %refuse
+  br icmp eq i64 %size, 0, label %make, label %refuse
 make:
   %held = phi ptr [ %block, %take ], [ null, %other ]
   %type = load ptr, ptr @type
   %object = call ptr @PyType_GenericAlloc(ptr %type, i64 0)
-  %failed = icmp eq ptr %object, null
-  br i1 %failed, label %undo, label %fill
+  br icmp eq ptr %object, null, label %undo, label %fill
 fill:
   call void @point(ptr %object, i64 HEADER, ptr %held)
   call void @note(ptr %object, i64 SIZE_HELD, i64 %size)
-  %empty = icmp eq ptr %held, null
-  br i1 %empty, label %leave, label %point
+  br icmp eq ptr %held, null, label %leave, label %point
 point:
   %address = call ptr @pointer(ptr %held, i64 ADDRESS)
   call void @point(ptr %object, i64 ADDRESS_HELD, ptr %address)
@@ -1283,8 +1219,7 @@ undo:
   ret ptr null
 refuse:
   %error = call ptr @PyErr_Occurred()
-  %raised = icmp ne ptr %error, null
-  br i1 %raised, label %bad, label %raise
+  br icmp ne ptr %error, null, label %bad, label %raise
 raise:
   %function = load ptr, ptr @refuse
   %nothing = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr %function, ptr %number, ptr null)
@@ -1294,8 +1229,7 @@ bad:
 }
 
 define internal void @let_go(ptr %block) {
-  %none = icmp eq ptr %block, null
-  br i1 %none, label %leave, label %give
+  br icmp eq ptr %block, null, label %leave, label %give
 give:
   call void @give_back_here(ptr %block)
   br label %leave
@@ -1361,13 +1295,15 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "release_here": (None,),
     "start": (ctypes.c_int, _P, _P),
     "add_fronts": (None, _P),
+    "obtain_alone": (_P, _N),
+    "free_alone": (None, _P),
 }
-_loaded: dict[str, NativeCode] = {}
 _functions: dict[str, Callable[..., Any]] = {}
 
 
 def pool_text() -> str:
     """The LLVM IR of the pools."""
+    machine = memory_of_machine()
     places = {name: 8 * index for index, name in enumerate(_BLOCK)}
     places |= {name: 8 * index for index, name in enumerate(_POOL)}
     places |= {name: 8 * index for index, name in enumerate(_FRONT)}
@@ -1384,31 +1320,42 @@ def pool_text() -> str:
         "SMALL": _SMALL,
         "SMALL_CHUNK": _SMALL_CHUNK,
         "HUGE": _HUGE_PAGE,
+        "PAGE": 4096,
         "KEPT": MOST_KEPT,
-        "MEMORY": _memory(),
+        "MEMORY": _TOO_MUCH if machine is None else machine.total,
         "HEAD": WORKSPACE_HEAD,
         "HEADER": HEADER,
         "ADDRESS_HELD": HEADER + 8,
         "SIZE_HELD": HEADER + 16,
     }
-    values = places | sizes
-    return re.sub(r"\b[A-Z_]+\b", lambda name: str(values.get(name[0], name[0])), _TEXT)
+    return native_text(_TEXT, places | sizes)
 
 
-def _memory() -> int:
-    """The bytes of this machine's memory; where the system doesn't tell, more than there can be."""
-    if not hasattr(os, "sysconf"):
-        return 1 << 62
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+def memory_of_machine() -> MemoryStats | None:
+    """The memory of this machine, where the system tells. Of one that only tells how much there is,
+    all counts as free."""
+    if "SC_PHYS_PAGES" not in getattr(os, "sysconf_names", ()):
+        return None
+    page = os.sysconf("SC_PAGE_SIZE")
+    total = os.sysconf("SC_PHYS_PAGES") * page
+    known = "SC_AVPHYS_PAGES" in os.sysconf_names
+    return MemoryStats(total, os.sysconf("SC_AVPHYS_PAGES") * page if known else total)
 
 
+def obtain(size: int) -> int:
+    """The address of `size` new bytes of the CPU, outside of all pools; 0 where there are none."""
+    return _call("obtain_alone", size) or 0
+
+
+def give_up(address: int) -> None:
+    """Takes back what :func:`obtain` gave."""
+    _call("free_alone", address)
+
+
+@Once
 def _code() -> NativeCode:
     """The machine code of the pools, compiled on the first call."""
-    if "pools" not in _loaded:
-        # Without a lock, which a fork could leave locked: of two racing threads the first one's
-        # code is everybody's.
-        _loaded.setdefault("pools", NativeCode(pool_text(), C_LIBRARY, ctypes.pythonapi))
-    return _loaded["pools"]
+    return NativeCode(pool_text())
 
 
 def _call(name: str, *arguments: int) -> Any:
@@ -1572,9 +1519,7 @@ class CPUPool(Pool):
         )
         free = method(self.block_type, "free", code.function("free_object"), "Give it back.")
         self.block_type.free = free
-        for name, value in (("type", self.block_type), ("refuse", refuse), ("none", None)):
-            increment_reference(value)
-            ctypes.c_void_p.from_address(code.data(name)).value = id(value)
+        code.set_objects(type=self.block_type, refuse=refuse, none=None)
         self.allocate: Callable[[int], Any] = function("allocate", code.function("make_object"))
 
     def counters(self) -> Counters:

@@ -24,7 +24,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, final
 
-from minitvm.runtime.device import DEVICE_TYPES, Device
+from minitvm.runtime.device import Device
 from minitvm.runtime.device_api import registry
 from minitvm.runtime.device_api.interface import DeviceInterface, Handle, MemoryStats, Status
 from minitvm.runtime.device_api.plugin_abi import (
@@ -38,6 +38,7 @@ from minitvm.runtime.device_api.plugin_abi import (
     CDevice,
     CustomRuntimeParams,
 )
+from minitvm.runtime.device_type import DEVICE_TYPES
 from minitvm.runtime.errors import DeviceError, DeviceMemoryError
 
 _ENTRY = "InitPlugin"

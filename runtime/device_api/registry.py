@@ -7,17 +7,17 @@ import contextlib
 import os
 import threading
 
-from minitvm.runtime.device import DEVICE_TYPES, Device, DeviceType, cpu, name_device_type
 from minitvm.runtime.device_api.cpu import HostMemory
 from minitvm.runtime.device_api.driver import Driver
 from minitvm.runtime.device_api.interface import REQUIRED, DeviceInterface
 from minitvm.runtime.device_api.managed import ManagedDevice
+from minitvm.runtime.device_type import DEVICE_TYPES, BareDevice, DeviceType, name_device_type
 from minitvm.runtime.errors import DeviceError
 
 _drivers = {
     int(DeviceType.CPU): Driver("cpu", DeviceType.CPU, HostMemory()),
 }
-_managed: dict[Device, ManagedDevice] = {}
+_managed: dict[BareDevice, ManagedDevice] = {}
 
 
 class _Lock:
@@ -152,7 +152,7 @@ def kinds() -> list[str]:
     return [driver.name for driver in _drivers.values()]
 
 
-def exists(device: Device) -> bool:
+def exists(device: BareDevice) -> bool:
     """Whether a device is there."""
     if device in _managed:
         return True
@@ -163,7 +163,7 @@ def exists(device: Device) -> bool:
         return False
 
 
-def managed(device: Device) -> ManagedDevice:
+def managed(device: BareDevice) -> ManagedDevice:
     """What a device has, made ready if it is used for the first time.
 
     Raises
@@ -175,14 +175,14 @@ def managed(device: Device) -> ManagedDevice:
     return _make_ready(device) if found is None else found
 
 
-def _make_ready(device: Device) -> ManagedDevice:
+def _make_ready(device: BareDevice) -> ManagedDevice:
     with _lock.held:
         if device in _managed:
             return _managed[device]
         driver = driver_of(device.device_type)
         if driver is None or device.device_id not in driver.get_device_list():
             there = (
-                Device(number, each)
+                BareDevice(number, each)
                 for number, driver in _drivers.items()
                 for each in driver.get_device_list()
             )
@@ -192,9 +192,6 @@ def _make_ready(device: Device) -> ManagedDevice:
             )
         driver.init_device(device)
         return _managed.setdefault(device, ManagedDevice(driver, device))
-
-
-CPU = managed(cpu(0))
 
 
 @atexit.register

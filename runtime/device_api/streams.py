@@ -13,9 +13,9 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any, final
 
-from minitvm.runtime.device import Device
 from minitvm.runtime.device_api.driver import Driver
-from minitvm.runtime.device_api.interface import Handle
+from minitvm.runtime.device_api.interface import Device, Handle
+from minitvm.runtime.device_type import BareDevice
 
 _MOST_KEPT = 64  # objects that a stream keeps before it asks which of them it needs no more
 
@@ -28,7 +28,7 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-def innermost_stream(device: Device) -> Stream | None:
+def innermost_stream(device: BareDevice) -> Stream | None:
     """The stream of the innermost ``with stream:`` of this thread that is one of the device."""
     return next((each for each in reversed(_thread.streams) if each.device == device), None)
 
@@ -58,9 +58,9 @@ class Stream:
 
     __slots__ = ("__weakref__", "_driver", "_end", "_kept", "device", "handle")
 
-    def __init__(self, driver: Driver, device: Device, end: Callable[[Handle], None]) -> None:
+    def __init__(self, driver: Driver, device: BareDevice, end: Callable[[Handle], None]) -> None:
         """For other rooms, not for users: `end` is called with the handle, which it destroys."""
-        self.device = device
+        self.device: Device = device
         self._driver = driver
         self._end = end
         self._kept: list[_Kept] = []
@@ -185,8 +185,8 @@ class Event:
 
     __slots__ = ("__weakref__", "_driver", "device", "handle", "is_recorded")
 
-    def __init__(self, driver: Driver, device: Device) -> None:
-        self.device = device
+    def __init__(self, driver: Driver, device: BareDevice) -> None:
+        self.device: Device = device
         self._driver = driver
         self.is_recorded = False
         self.handle: Handle = driver.create_event(device)
@@ -231,7 +231,7 @@ class Event:
             self._driver.destroy_event(self.device, self.handle)
 
 
-def stream_of(device: Device, stream: Any, what: str) -> Stream:
+def stream_of(device: BareDevice, stream: Any, what: str) -> Stream:
     """`stream`, which has to be one of the device.
 
     Raises

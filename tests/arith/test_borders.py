@@ -14,7 +14,8 @@ from minitvm.tir.buffer import decl_buffer
 from minitvm.tir.expr import PrimExpr, Range, Var, const
 from minitvm.tir.functor import substitute
 from minitvm.tir.interpreter import interpret
-from minitvm.tir.stmt import BufferStore, PrimFunc
+from minitvm.tir.stmt import BufferStore
+from tests.tir.programs import function
 
 i, r, n, y = (Var(name) for name in "irny")
 
@@ -23,7 +24,7 @@ def value_of(value: PrimExpr, inputs: Any, loaded: Any, dtype: str) -> float:
     """A value that reads `inputs`, as the interpreter computes it."""
     out = decl_buffer((1,), dtype, "out")
     body = BufferStore(out, value, (const(0),))
-    func = PrimFunc((inputs.data, out.data), body, {inputs.data: inputs, out.data: out}, "f")
+    func = function("f", inputs, out, body=body)
     result = np.zeros(1, dtype)
     interpret(func, loaded, result)
     return float(result[0])

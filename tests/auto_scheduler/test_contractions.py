@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import product
 from math import prod
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 
 import minitvm as tvm
 from minitvm.runtime.dtype import DType
-from minitvm.target import Target
 from minitvm.te.tensor import ComputeOp, PlaceholderOp, Tensor
 from minitvm.tir.functor import free_vars
 from tests.auto_scheduler.contractions import attention, contraction
@@ -25,7 +23,8 @@ Array = np.ndarray[Any, Any]
 QUICK = [Phase.explicit, Phase.reuse, Phase.generate]
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 TARGETS = ["llvm", "llvm", "llvm -mcpu=haswell", "llvm -mcpu=x86-64"]
-SMALL_CACHES = {1: 1 << 11, 2: 1 << 13, 3: 1 << 15}  # bytes: small programs are blocked, too
+# Bytes: small programs are blocked, too.
+SMALL_CACHES = "-l1d-cache-bytes=2048 -l2-cache-bytes=8192 -l3-cache-bytes=32768"
 MOST_WORK = 600_000  # elements or products of a stage
 AROUND = 67  # elements of rubbish before and after what a function may touch
 
@@ -135,21 +134,19 @@ def assert_means(tensor: Tensor, got: Array, expected: Value) -> None:
 def check(make: Any, draw: Draw) -> None:
     program: Program = draw(st.composite(make)())
     assume(all(work_of(op.output(0), program.sizes) <= MOST_WORK for op in program.outputs))
-    target = draw(st.sampled_from(TARGETS))
-    small = draw(st.booleans())
-    note(f"{target}, small caches: {small}, sizes: {program.sizes}")
+    target = with_caches(draw(st.sampled_from(TARGETS)), small=draw(st.booleans()))
+    note(f"{target}, sizes: {program.sizes}")
     calls = [program.sizes]
     for _ in range(3 if program.sizes else 0):  # the same function, called with other sizes
         calls.append(other_sizes(draw, program, least=1 if make is attention else 0))
     outputs = [op.output(0) for op in program.outputs]
-    with with_small_caches(small):
-        note(tvm.auto_schedule(program.outputs, target).trace())
-        options = {
-            "debug": draw(st.sampled_from([None, None, None, "bounds"])),
-            "fp": draw(st.sampled_from(["fast", "fast", "fast", "strict"])),
-        }
-        note(str(options))
-        scheduled = tvm.build(outputs, program.args, target, name="scheduled", **options)
+    note(tvm.auto_schedule(program.outputs, target).trace())
+    options = {
+        "debug": draw(st.sampled_from([None, None, None, "bounds"])),
+        "fp": draw(st.sampled_from(["fast", "fast", "fast", "strict"])),
+    }
+    note(str(options))
+    scheduled = tvm.build(outputs, program.args, target, name="scheduled", **options)
     plain = tvm.build(outputs, program.args, target, auto_schedule=False, name="plain")
     for number, sizes in enumerate(calls):
         given = inputs(program, sizes, number, whole=number % 2 == 0 and draw(st.booleans()))
@@ -186,10 +183,9 @@ def work_of(tensor: Tensor, sizes: dict[Any, int]) -> int:
     return max([own, *(work_of(each, sizes) for each in op.input_tensors)])
 
 
-def with_small_caches(small: bool = True) -> Any:
-    """Makes schedules as for a machine whose caches hold little."""
-    made = (lambda self, level: SMALL_CACHES[level]) if small else Target.cache_bytes
-    return mock.patch.object(Target, "cache_bytes", made)
+def with_caches(target: str, *, small: bool) -> str:
+    """A target, or one like it whose caches hold little."""
+    return f"{target} {SMALL_CACHES}" if small else target
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=SLOW, phases=QUICK)

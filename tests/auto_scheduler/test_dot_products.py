@@ -12,7 +12,8 @@ import minitvm as tvm
 from minitvm import te
 from minitvm.auto_scheduler import auto_schedule
 from minitvm.runtime.errors import CompileError
-from minitvm.te.intrinsics.dot_product import DOT_PRODUCTS, DotProduct, find_dot_product
+from minitvm.te.intrinsics.dot_product import DOT_PRODUCTS, DotProduct
+from minitvm.te.intrinsics.instruction import find_instruction
 from minitvm.te.intrinsics.matrix_product import MatrixProduct
 from minitvm.tir.interpreter import interpret
 
@@ -293,9 +294,11 @@ def test_no_saturation() -> None:
         assert (c == -128 * 255 * 64).all()
 
 
-def test_find_dot_product() -> None:
-    assert find_dot_product("int8", "int8", "int32", {"avx2"}) is None
-    best = find_dot_product("int8", "int8", "int32", {"avx2", "avxvnni", "avxvnniint8"})
+def test_find_instruction() -> None:
+    assert find_instruction(DOT_PRODUCTS, "int8", "int8", "int32", {"avx2"}) is None
+    best = find_instruction(
+        DOT_PRODUCTS, "int8", "int8", "int32", {"avx2", "avxvnni", "avxvnniint8"}
+    )
     assert best is not None and best.name == "vpdpbssd_256"
 
 

@@ -22,7 +22,8 @@ from minitvm.driver import program as program_module
 from minitvm.runtime import host as host_module
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.object_code import optimise, parse
-from minitvm.te.intrinsics.matrix_product import MATRIX_PRODUCTS, MatrixProduct, find_matrix_product
+from minitvm.te.intrinsics.instruction import find_instruction
+from minitvm.te.intrinsics.matrix_product import MATRIX_PRODUCTS, MatrixProduct
 from minitvm.tir.functor import walk_once
 from minitvm.tir.stmt import Allocate
 from tests.auto_scheduler.instructions import in_software
@@ -99,9 +100,22 @@ def instruction_of(s: te.Schedule) -> str:
 @pytest.mark.usefixtures("anywhere")
 @pytest.mark.parametrize(("target", "dtypes"), CASES)
 def test_products(target: str, dtypes: tuple[str, str, str]) -> None:
-    expected = find_matrix_product(*dtypes, tvm.Target(target).features)
+    """Some shapes of each type: together all shapes for each machine."""
+    first = BYTES.index(dtypes[0]) if dtypes[0] in BYTES else 2
+    check_products(target, dtypes, SHAPES[target][first : first + 3])
+
+
+@pytest.mark.wide
+@pytest.mark.usefixtures("anywhere")
+@pytest.mark.parametrize(("target", "dtypes"), CASES)
+def test_products_of_all_shapes(target: str, dtypes: tuple[str, str, str]) -> None:
+    check_products(target, dtypes, SHAPES[target])
+
+
+def check_products(target: str, dtypes: tuple[str, str, str], shapes: Any) -> None:
+    expected = find_instruction(MATRIX_PRODUCTS, *dtypes, tvm.Target(target).features)
     assert expected is not None
-    for m, n, k, layout in SHAPES[target]:
+    for m, n, k, layout in shapes:
         tensors = product(m, n, k, dtypes, layout)
         s = auto_schedule(tensors[2], target)
         assert expected.name in instruction_of(s)
@@ -167,12 +181,12 @@ def test_nan_and_infinity(target: str) -> None:
 
 @pytest.mark.usefixtures("anywhere")
 @pytest.mark.skipif(not HAS_BMI2, reason="kernels use BMI2")
-def test_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks() -> None:
     """Of factors that don't fit the cache, blocks are packed and copied."""
-    monkeypatch.setattr(tvm.Target, "cache_bytes", lambda self, level: 32 << 10)
+    target = f"{AMX} -l1d-cache-bytes=32768 -l2-cache-bytes=32768 -l3-cache-bytes=32768"
     for layout in ("NN", "NT", "TN", "TT"):
         tensors = product(200, 300, 120, ("int8", "uint8", "int32"), layout)
-        s = auto_schedule(tensors[2], AMX)
+        s = auto_schedule(tensors[2], target)
         body = tvm.lower(s, tensors)["main"].body
         made = [each.buffer for each in walk_once(body) if isinstance(each, Allocate)]
         sizes = [each.dtype.itemsize * prod(int(str(n)) for n in each.shape) for each in made]
@@ -290,7 +304,7 @@ def test_what_instructions_take() -> None:
             assert (by.a, by.b) == (signs[by.name[4]], signs[by.name[5]])
             assert by.features == {"amx-tile", "amx-int8"}
         elif by.a == by.b != "float16":
-            assert find_matrix_product(by.a, by.b, by.sum, by.features) == by
+            assert find_instruction(MATRIX_PRODUCTS, by.a, by.b, by.sum, by.features) == by
 
 
 @pytest.mark.parametrize("by", MATRIX_PRODUCTS, ids=[each.name for each in MATRIX_PRODUCTS])

@@ -14,7 +14,7 @@ import minitvm as tvm
 from minitvm import te
 from minitvm.te.tensor import Tensor
 from tests.auto_scheduler.meaning import Meaning
-from tests.auto_scheduler.test_contractions import numpy_dtype, shape_of, with_small_caches
+from tests.auto_scheduler.test_contractions import numpy_dtype, shape_of, with_caches
 
 Array = np.ndarray[Any, Any]
 OTHERS = ["llvm -mcpu=haswell", "llvm -mcpu=x86-64"]
@@ -139,8 +139,8 @@ def built(name: str, target: str = "llvm") -> tuple[Any, list[Tensor], Tensor]:
     """The function of a kind, its inputs and its output."""
     kind = KINDS[name]
     tensors, output = kind.program()
-    with with_small_caches(kind.small_caches):
-        return tvm.build(output, [*tensors, output], target), tensors, output
+    target = with_caches(target, small=kind.small_caches)
+    return tvm.build(output, [*tensors, output], target), tensors, output
 
 
 def arguments(tensors: list[Tensor], numbers: Numbers) -> dict[Tensor, Array]:
@@ -241,10 +241,10 @@ def test_strict_sums_are_in_order(name: str) -> None:
     tensors, output = KINDS[name].program()
     given = list(arguments(tensors, of_all_sizes).values())
     results = []
+    target = with_caches("llvm", small=KINDS[name].small_caches)
     for auto_schedule in (False, True):
-        with with_small_caches(KINDS[name].small_caches):
-            args = [*tensors, output]
-            f = tvm.build(output, args, fp="strict", auto_schedule=auto_schedule)
+        args = [*tensors, output]
+        f = tvm.build(output, args, target, fp="strict", auto_schedule=auto_schedule)
         got = np.empty(shape_of(output, {}), numpy_dtype(output.dtype))
         f(*given, got)
         results.append(got)

@@ -13,7 +13,7 @@ import pytest
 import minitvm as tvm
 from minitvm import te
 from minitvm.runtime.dtype import DType
-from tests.auto_scheduler.test_contractions import numpy_dtype, with_small_caches
+from tests.auto_scheduler.test_contractions import numpy_dtype, with_caches
 
 DTYPES = {
     "float32": ("float32", "float32", "float32"),
@@ -48,8 +48,7 @@ def built(subscripts: str, dtypes: str, symbolic: str, epilogue: bool, small: bo
 
     C = te.compute([extent[x] for x in c], element, name="C")
     D = te.compute(C.shape, lambda *i: C(*i) * 2 + 1, name="D") if epilogue else C
-    with with_small_caches(small):
-        return tvm.build(D, [A, B, D], name="f")
+    return tvm.build(D, [A, B, D], with_caches("llvm", small=small), name="f")
 
 
 def check(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from minitvm.driver.program import module_text
 from minitvm.runtime import host as host_module
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.threads import available_cpus
-from minitvm.target import PROCESSORS, create
+from minitvm.target import _OPTIONS, PROCESSORS, create
 
 X86 = "llvm -mtriple=x86_64-unknown-linux-gnu"
 ARM = "llvm -mtriple=aarch64-unknown-linux-gnu"
@@ -29,6 +30,9 @@ TARGETS = [
     f"{ARM} -mattr=+i8mm,+dotprod", f"{X86} -mcpu=znver4 -l2-cache-bytes=65536", X86,
     f"{ARM} -mcpu=neoverse-v1 -l1d-cache-bytes=16384 -l1d-cache-ways=2",
 ]  # fmt: skip
+FOUND_ONCE = (
+    host_module.host, host_module.cache_sizes, host_module.l1_ways, available_cpus,
+)  # fmt: skip
 # Other machines: LLVM's triple, the CPU's name, what it has, L1, L2, L3, ways, CPUs.
 MACHINES = {
     "large": ("x86_64-unknown-linux-gnu", "graniterapids", "graniterapids",
@@ -116,7 +120,7 @@ def elsewhere(
     """Lets this process believe that it runs on another machine, until the test ends."""
 
     def forget() -> None:
-        for each in (host_module.host, host_module.cache_sizes, host_module.l1_ways):
+        for each in FOUND_ONCE:
             each.cache_clear()
 
     def move(machine: str) -> None:
@@ -162,6 +166,7 @@ def test_this_machine_is_what_the_system_tells(elsewhere: Callable[[str], None])
     assert "amx-fp16" in found.features
     assert (found.cache_bytes(1), found.cache_bytes(2)) == (48 << 10, 2 << 20)
     assert found.l1_ways == 12
+    assert found.num_cores == available_cpus()
     elsewhere("small")
     assert tvm.Target("llvm").arch == "aarch64"
     assert tvm.Target("llvm").cache_bytes(3) == 512 << 10
@@ -268,6 +273,12 @@ def test_caches_that_are_said_decide() -> None:
     """With a small L2 cache, a large product is computed in more blocks."""
     small, large = (f"{X86} -mcpu=znver4 -l2-cache-bytes={size}" for size in (1 << 16, 1 << 24))
     assert made("large product", small)[0] != made("large product", large)[0]
+
+
+def test_the_page_lists_the_options() -> None:
+    page = Path(__file__).parents[2] / "docs" / "targets.md"
+    listed = re.findall(r"`-([\w-]+)(?:=[^`]*)?`", page.read_text(encoding="utf-8"))
+    assert set(listed) == set(_OPTIONS)
 
 
 @pytest.mark.parametrize("target", TARGETS[:4])

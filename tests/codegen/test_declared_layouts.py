@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import pickle
 import re
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ Array = np.ndarray[Any, Any]
 LAYOUTS = ("right", "left", "stride", "stride_relaxed")
 
 
+@cache
 def _copy_of(ndim: int, layout: str, *, output: bool = False) -> tvm.runtime.Module:
     """A function that copies an array, the source or the target of which is declared."""
     shape = tuple(te.var(f"n{i}") for i in range(ndim))
@@ -31,9 +33,6 @@ def _copy_of(ndim: int, layout: str, *, output: bool = False) -> tvm.runtime.Mod
     declared = y if output else x
     buffer = tir.decl_buffer(shape, "float32", declared.name, layout=layout)
     return tvm.build(te.create_schedule(y.op), [x, y], name="f", binds={declared: buffer})
-
-
-COPIES = {(n, layout): _copy_of(n, layout) for n in (1, 2, 3) for layout in LAYOUTS}
 
 
 def _arrays(data: st.DataObject) -> Array:
@@ -75,7 +74,7 @@ def _says(array: Array, layout: str) -> str | None:
 def test_the_rules_are_those_of_mdspan(data: st.DataObject, layout: str) -> None:
     array = _arrays(data)
     result = np.zeros(array.shape, "float32")
-    f = COPIES[array.ndim, layout]
+    f = _copy_of(array.ndim, layout)
     if _says(array, layout) is None:
         f(array, result)
         np.testing.assert_array_equal(result, array + 1)
@@ -104,13 +103,13 @@ x = np.arange(12, dtype="float32").reshape(3, 4)
 def test_what_is_refused(layout: str, array: Array, text: str) -> None:
     result = np.full(array.shape, 7, "float32")
     with pytest.raises(ValueError, match=f"^f: argument 0 'X': expected {text}"):
-        COPIES[2, layout](array, result)
+        _copy_of(2, layout)(array, result)
     assert (result == 7).all()
 
 
 def test_without_strides() -> None:
     """DLTensors of before DLPack 1.2: row-major, which column-major can't be."""
-    f = {layout: COPIES[2, layout].entry_func for layout in LAYOUTS}
+    f = {layout: _copy_of(2, layout).entry_func for layout in LAYOUTS}
     shape = (ctypes.c_int64 * 2)(3, 4)
     z = np.zeros((3, 4), "float32")
     source, target = (

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import mpmath
 import pytest
 
-from minitvm import te
+from minitvm import te, tir
+from minitvm.codegen.expression import expression_emitter
+from minitvm.codegen.llvm_text import FunctionText, ModuleText
+from minitvm.codegen.options import CodegenOptions
 from minitvm.runtime.dtype import FLOAT16, FLOAT32, FLOAT64, INT32, DType
+from minitvm.target import Target
 from minitvm.tir import expr, scalars
-from minitvm.tir.scalars import INTRINSICS, Scalar
+from minitvm.tir.intrinsics import INTRINSICS, Domain, Intrinsic
+from minitvm.tir.scalars import Scalar
 from tests.codegen.kernels import (
     DTYPES,
     FLOATS,
@@ -27,25 +34,28 @@ from tests.codegen.kernels import (
     telling_values,
 )
 
+_OF_FLOATS = [each for each in INTRINSICS.values() if each.problem(FLOAT32) is None]
+_OF_INTEGERS = [
+    each
+    for each in INTRINSICS.values()
+    if each.problem(INT32) is None and each.domain not in (Domain.ROUNDED, Domain.TESTED)
+]
+
+
+def _of(domain: Domain) -> list[str]:
+    return [each.name for each in INTRINSICS.values() if each.domain is domain]
+
+
+def _names(known: Iterable[Intrinsic], arity: int) -> tuple[str, ...]:
+    return tuple(each.name for each in known if each.arity == arity and each.second is None)
+
+
 # Results that no rounding touches, or exactly one.
-EXACT_UNARY = ("sqrt", "floor", "ceil", "trunc", "round", "nearbyint", "fabs", "isnan", "isinf",
-               "isfinite")  # fmt: skip
-EXACT_BINARY = ("fmod", "copysign", "nextafter")
-# With fp="strict" the C library's functions: glibc's manual, "Errors in Math Functions", has none
-# of these above 2 ULP on x86-64 and aarch64; `exp10` is `pow`, also within 2. Otherwise some are
-# our own; of every 257th float32 argument they are 1.6 ULP off at most, `tanh` 2.4.
-LIBM_UNARY = ("exp", "exp2", "exp10", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin",
-              "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
-              "erf")  # fmt: skip
-LIBM_BINARY = ("atan2", "hypot", "power")
-# Of several roundings: the root (0.5 ULP, halved or doubled by the quotient) and the quotient
-# (0.5); an exponential (2, of at most half of the sum), its sum (0.5) and the quotient (0.5),
-# where an ULP of the sum may be two of the quotient.
-COMPOSED = {"rsqrt": 2.0, "sigmoid": 4.0}
-BOUNDS = {**COMPOSED, "tanh": 3.0}
-INTEGER_UNARY = ("popcount", "clz", "bitwise_not", "fabs")
-INTEGER_BINARY = ("bitwise_and", "bitwise_or", "bitwise_xor", "shift_left", "shift_right", "power")
-ON_FLOATS_ONLY = {"ldexp", *EXACT_UNARY, *EXACT_BINARY, *LIBM_UNARY, *LIBM_BINARY, *COMPOSED}
+_EXACT = [each for each in _OF_FLOATS if each.ulps <= 0.5]
+EXACT_UNARY, EXACT_BINARY = _names(_EXACT, 1), _names(_EXACT, 2)
+_APPROXIMATE = [each for each in _OF_FLOATS if each.ulps > 0.5]
+APPROXIMATE_UNARY, APPROXIMATE_BINARY = _names(_APPROXIMATE, 1), _names(_APPROXIMATE, 2)
+INTEGER_UNARY, INTEGER_BINARY = _names(_OF_INTEGERS, 1), _names(_OF_INTEGERS, 2)
 
 
 Columns = tuple[Sequence[Scalar], ...]
@@ -53,14 +63,42 @@ Results = dict[str, list[Scalar]]
 
 
 def test_none_is_left_out() -> None:
-    assert {*ON_FLOATS_ONLY, *INTEGER_UNARY, *INTEGER_BINARY} == set(INTRINSICS)
+    tested = (*EXACT_UNARY, *EXACT_BINARY, *APPROXIMATE_UNARY, *APPROXIMATE_BINARY)
+    assert {"ldexp", *tested, *INTEGER_UNARY, *INTEGER_BINARY} == set(INTRINSICS)
+
+
+def test_the_tables_of_code_generation_have_the_entries_that_name_them() -> None:
+    emitter = expression_emitter(
+        FunctionText(ModuleText("m", "", ""), "f", "void", []), CodegenOptions(Target("llvm"))
+    )
+    assert set(emitter.math.own) == {each.name for each in _OF_FLOATS if each.composed}
+    assert set(emitter.math.elementary.table) == {
+        each.name for each in _OF_FLOATS if each.polynomial
+    }
+    assert set(emitter.integers.own) == {each.name for each in _OF_INTEGERS}
+    assert all(each.composed or each.llvm or each.libm for each in _OF_FLOATS)
+
+
+def test_the_page_on_numerics_states_each_error() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "numerics.md").read_text(encoding="utf-8")
+    stated: dict[str, set[tuple[float, bool]]] = {}
+    for functions, error in re.findall(r"^\| (.*) \| (.*) \|$", page, re.MULTILINE)[1:]:
+        ulps = re.search(r"(\d+) ULP", error)
+        bound = float(ulps[1]) if ulps else {"exact": 0.0}.get(error, 0.5)
+        for name in re.findall(r"`(\w+)`", functions):
+            stated.setdefault(name, set()).add((bound, "the C library's" in error))
+    assert stated == {
+        each.language_name: {
+            (each.ulps, bool(each.libm and each.ulps > 0.5) and bits not in each.polynomial)
+            for bits in (32, 64)
+        }
+        for each in _OF_FLOATS
+    }
 
 
 def function(name: str) -> Callable[..., Any]:
     """What a user calls for an intrinsic."""
-    made: Callable[..., Any] = getattr(te, {"fabs": "abs"}.get(name, name), None) or getattr(
-        expr, name
-    )
+    made: Callable[..., Any] = getattr(tir, INTRINSICS[name].language_name)
     return made
 
 
@@ -77,7 +115,7 @@ def results(
 
 def check_exact(name: str, dtype: DType, columns: Columns, found: list[Scalar]) -> None:
     for *args, value in zip(*columns, found, strict=True):
-        expected = INTRINSICS[name](dtype, *args)
+        expected = INTRINSICS[name].meaning(dtype, *args)
         assert same(value, expected), f"{name}{tuple(args)} of {dtype}: {value}, not {expected}"
 
 
@@ -166,7 +204,7 @@ def check_within(
     with mpmath.workprec(200):
         for *args, value in zip(*columns, found, strict=True):
             assert isinstance(value, float)
-            defined = INTRINSICS[name](FLOAT64, *args)
+            defined = INTRINSICS[name].meaning(FLOAT64, *args)
             assert isinstance(defined, float)
             if not math.isfinite(defined):
                 assert same(value, defined), f"{name}{tuple(args)} of {dtype}: {value}"
@@ -174,6 +212,12 @@ def check_within(
             exact = exactly(name, tuple(map(float, args)), defined)
             error = ulps(dtype, value, exact)
             assert error <= bound, f"{name}{tuple(args)} of {dtype}: {value}, {error:.2f} ULP off"
+
+
+def bound(name: str, fp: str) -> float:
+    known = INTRINSICS[name]
+    strict = fp == "strict" and known.strict_ulps is not None
+    return known.strict_ulps if strict else known.ulps  # type: ignore[return-value]
 
 
 def ordinary(dtype: DType) -> list[Scalar]:
@@ -218,22 +262,22 @@ def many_pairs(dtype: DType) -> Columns:
     return pairs(column, column)
 
 
-@pytest.mark.parametrize("name", [*LIBM_UNARY, *COMPOSED])
+@pytest.mark.parametrize("name", APPROXIMATE_UNARY)
 @pytest.mark.parametrize("fp", ["strict", "fast"])
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_approximate_functions_of_one_float(name: str, fp: str, dtype: DType) -> None:
     columns = many_values(dtype)
-    found = results((*LIBM_UNARY, *COMPOSED), (dtype,), columns, fp)[name]
-    check_within(BOUNDS.get(name, 2.0), name, dtype, columns, found)
+    found = results(APPROXIMATE_UNARY, (dtype,), columns, fp)[name]
+    check_within(bound(name, fp), name, dtype, columns, found)
 
 
-@pytest.mark.parametrize("name", LIBM_BINARY)
+@pytest.mark.parametrize("name", APPROXIMATE_BINARY)
 @pytest.mark.parametrize("fp", ["strict", "fast"])
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_approximate_functions_of_two_floats(name: str, fp: str, dtype: DType) -> None:
     columns = many_pairs(dtype)
-    found = results(LIBM_BINARY, (dtype, dtype), columns, fp)[name]
-    check_within(2.0, name, dtype, columns, found)
+    found = results(APPROXIMATE_BINARY, (dtype, dtype), columns, fp)[name]
+    check_within(bound(name, fp), name, dtype, columns, found)
 
 
 # -- Integers -------------------------------------------------------------------------------------
@@ -277,7 +321,7 @@ def test_bools() -> None:
     assert found == [not each for each in a]
 
 
-@pytest.mark.parametrize("name", sorted({"floor", "ceil", "trunc", "round", "nearbyint"}))
+@pytest.mark.parametrize("name", _of(Domain.ROUNDED))
 def test_rounding_leaves_integers_alone(name: str) -> None:
     def called(x: Any) -> Any:
         return expr.Call(INT32, name, (x,))
@@ -287,7 +331,7 @@ def test_rounding_leaves_integers_alone(name: str) -> None:
     assert kernel(array_of(INT32, values)) == [values, values]
 
 
-@pytest.mark.parametrize("name", ["isnan", "isinf", "isfinite"])
+@pytest.mark.parametrize("name", _of(Domain.TESTED))
 def test_tests_of_integers(name: str) -> None:
     def called(x: Any) -> Any:
         return expr.Call(DTYPES[0], name, (x,))
@@ -296,10 +340,8 @@ def test_tests_of_integers(name: str) -> None:
     assert found == [name == "isfinite"] * 2
 
 
-@pytest.mark.parametrize("name", sorted(ON_FLOATS_ONLY - {"fabs", "isnan", "isinf", "isfinite",
-    "power", "floor", "ceil", "trunc", "round", "nearbyint"}))  # fmt: skip
+@pytest.mark.parametrize("name", _of(Domain.FLOATS))
 def test_functions_of_floats_refuse_integers(name: str) -> None:
     x = te.var("x", "int32")
-    takes_two = name in (*EXACT_BINARY, *LIBM_BINARY, "ldexp")
     with pytest.raises(ValueError, match=f"{name}: expected a floating-point argument, got int32"):
-        function(name)(*[x] * (1 + takes_two))
+        function(name)(*[x] * INTRINSICS[name].arity)

@@ -15,6 +15,7 @@ import minitvm as tvm
 from minitvm import CompileError, te, tir
 from minitvm.runtime.dlpack import DLTensor
 from minitvm.tir.interpreter import interpret
+from tests.tir.programs import function
 
 from .large_dimensions import as_expr, mapped, repeated
 
@@ -186,7 +187,7 @@ def test_a_name_for_an_index_is_exact() -> None:
     E = te.extern((3,), [Y, A], body, dtype="int32", name="E")
     y, found = mapped(2**32 + 8), np.zeros(3, "int32")
     y[-1] = 5
-    build(E, [A, Y, E])(repeated(2**30 + 2), y, found)
+    build(E, [A, Y, E])(mapped(2**30 + 2), y, found)
     assert found.tolist() == [5, 7, -(2**31) + 3]  # 2**32 + 7, and half of it, modulo 2**32
 
 
@@ -233,7 +234,7 @@ def test_pointers_and_regions_reach_beyond_int32() -> None:
     E = te.extern((2,), [Y, A], body, dtype="int8", name="E")
     y, found = mapped(2**32 + 8), np.zeros(2, "int8")
     y[-2:] = 3, 5
-    build(E, [A, Y, E])(repeated(2**30 + 2), y, found)
+    build(E, [A, Y, E])(mapped(2**30 + 2), y, found)
     assert found.tolist() == [3, 5]
 
 
@@ -247,7 +248,7 @@ def test_a_loop_is_clipped_in_the_wider_type() -> None:
         with b.for_range(0, 32, name="q") as q, b.if_scope(tir.likely(p * 32 + q < wide)):
             target[p, 0] = te.const(1, "int8")
     w = tir.decl_buffer((wide,), "int8", "W")
-    func = tir.PrimFunc((w.data, a.data), b.get(), {w.data: w, a.data: a}, "f")
+    func = function("f", w, a, body=b.get())
     found = np.zeros((64, 2), "int8")
     tvm.build(func)(repeated(2**37 + 40), found)
     assert found[:, 0].sum() == 64

@@ -97,6 +97,7 @@ def test_names_that_c_cannot_have_are_refused(place: str, text: str) -> None:
 @pytest.mark.parametrize("text", GOOD, ids=ascii)
 @pytest.mark.parametrize("place", PLACES)
 def test_all_other_names_are_names(place: str, text: str) -> None:
+    """Nothing is raised, and what a place does with its name is right."""
     PLACES[place](text)
 
 

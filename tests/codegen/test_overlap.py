@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -103,6 +105,7 @@ COUNT = 9
 N = te.var("n")
 
 
+@cache
 def many() -> tvm.runtime.Module:
     inputs = [te.placeholder((N,), name=f"x{i}") for i in range(COUNT)]
     outputs = [
@@ -113,14 +116,11 @@ def many() -> tvm.runtime.Module:
     return tvm.build(s, [*inputs, *outputs], name="many")
 
 
-MANY = many()
-
-
 @pytest.mark.parametrize("step", [1, 2, -1])
 def test_many_arguments(step: int) -> None:
     """Each output is compared with each argument, and none is forgotten."""
     arrays = [np.zeros(8, np.float32)[::step] for _ in range(2 * COUNT)]
-    MANY(*arrays)
+    many()(*arrays)
     for p, written in enumerate(arrays[COUNT:]):
         np.testing.assert_array_equal(written, np.full_like(written, p))
     memory = np.zeros(24, np.float32)
@@ -132,14 +132,14 @@ def test_many_arguments(step: int) -> None:
                 wrong[second] = memory[2:10][::step]
             output, other = (first, second) if first >= COUNT else (second, first)
             with pytest.raises(ValueError, match=rf"argument {output} .* memory with .* {other} "):
-                MANY(*wrong)
+                many()(*wrong)
     assert not memory.any()
 
 
 def test_many_arguments_interleaved_and_in_place() -> None:
     memory = np.zeros((6, 2 * COUNT), np.float32)
-    MANY(*memory.T)
+    many()(*memory.T)
     np.testing.assert_array_equal(memory, np.tile([0.0] * COUNT + [*range(COUNT)], (6, 1)))
     same = np.ones((COUNT, 6), np.float32)
-    MANY(*same, *same)
+    many()(*same, *same)
     np.testing.assert_array_equal(same, np.tile(np.arange(1, COUNT + 1)[:, None], (1, 6)))

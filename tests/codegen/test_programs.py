@@ -27,12 +27,12 @@ from minitvm.tir.stmt import (
     ForKind,
     IfThenElse,
     LetStmt,
-    PrimFunc,
     Stmt,
     While,
     seq,
 )
 from tests.memory.mapped import given_back
+from tests.tir.programs import function
 
 n, m = te.var("n"), te.var("m")
 
@@ -365,7 +365,7 @@ AGAIN: dict[str, Stmt] = {
 @pytest.mark.parametrize("body", AGAIN.values(), ids=AGAIN.keys())
 def test_values_used_again(body: Stmt) -> None:
     """Code that shares what was computed sees each change of it."""
-    func = PrimFunc((X.data, Y.data), body, {X.data: X, Y.data: Y}, "f")
+    func = function("f", X, Y, body=body)
     x, y = np.array([1.0, 2.0, 3.0, 4.0], "float32"), np.zeros(4, "float32")
     expected = x.copy(), y.copy()
     interpreter.interpret(func, *expected)
@@ -379,7 +379,7 @@ def test_values_used_again(body: Stmt) -> None:
 def test_loops_of_all_kinds_begin_anywhere(kind: ForKind, extent: int) -> None:
     begin, y = te.var("begin"), tir.decl_buffer((9,), "int32", name="y")
     body = For(_i, begin, te.const(extent), kind, BufferStore(y, y[_i] * 10 + _i, (_i,)))
-    func = PrimFunc((begin, y.data), body, {y.data: y}, "f")
+    func = function("f", begin, y, body=body)
     for first in range(5):
         found, expected = np.ones(9, "int32"), np.ones(9, "int32")
         interpreter.interpret(func, first, expected)
@@ -394,7 +394,7 @@ def test_a_function_is_called_as_often_as_it_stands(registered: Any) -> None:
     y = tir.decl_buffer((4,), "int32", name="y")
     body = seq(_for(ForKind.UNROLLED, _put(y, _i, call)), _put(y, 0, call))
     result = np.zeros(4, "int32")
-    build(PrimFunc((y.data,), body, {y.data: y}, "f"))(result)
+    build(function("f", y, body=body))(result)
     assert result.tolist() == [4, 1, 2, 3]
 
 
@@ -601,7 +601,7 @@ def test_intrinsics_that_a_target_does_not_have(
     load = tir.BufferLoad(LANES, (place,))
     args = [load, *([load, te.const(more[1])] if more else [])]
     body = tir.BufferStore(LANES, tir.call_llvm_pure_intrin(load.dtype, name, *args), (place,))
-    func = tir.PrimFunc((LANES.data,), body, {LANES.data: LANES}, "f")
+    func = function("f", LANES, body=body)
     target = f"llvm -mtriple=x86_64-linux-gnu -mcpu={cpu}"
     if reason is None:
         assert build(func, target=target).get_source("asm")
@@ -613,7 +613,7 @@ def test_intrinsics_that_a_target_does_not_have(
 def test_assertions_of_the_program() -> None:
     x = te.var("x")
     body = tir.AssertStmt(x < 5, "x {} of 100%", tir.Evaluate(te.const(0)), (x,))
-    f = build(tir.PrimFunc((x,), body, {}, "f"))
+    f = build(function("f", x, body=body))
     f(4)
     with pytest.raises(KernelError, match=r"^x 5 of 100%$"):
         f(5)

@@ -5,20 +5,21 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 from minitvm import CompileError, build
-from minitvm.runtime.dtype import BOOL, FLOAT16, FLOAT32, INT8, INT32, DType
+from minitvm.runtime.dtype import FLOAT16, FLOAT32, INT8, DType
 from minitvm.tir import expr as e
 from minitvm.tir import scalars
 from minitvm.tir import stmt as s
 from minitvm.tir.buffer import decl_buffer
 from minitvm.tir.expr import BufferLoad, Call, PrimExpr, Ramp, Var, const
 from minitvm.tir.interpreter import interpret
+from minitvm.tir.intrinsics import INTRINSICS, VECTOR_FOLDS, Domain, Intrinsic
 from minitvm.tir.stmt import BufferStore, ForKind, PrimFunc, Stmt
 from minitvm.transform import PassContext
 from tests.codegen.kernels import (
@@ -32,6 +33,7 @@ from tests.codegen.kernels import (
     values_of,
 )
 from tests.codegen.test_dtypes import TARGETS, operators
+from tests.tir.programs import function
 
 LANES = (2, 3, 5, 8, 16, 17, 32, 33)
 SIZE = 170
@@ -52,10 +54,6 @@ INDICES: dict[str, Callable[[int], PrimExpr]] = {
 }
 
 
-def function(body: Stmt, *buffers: e.Buffer) -> PrimFunc:
-    return PrimFunc(tuple(b.data for b in buffers), body, {b.data: b for b in buffers}, "f")
-
-
 def copies(dtype: DType, lanes: int, predicated: bool) -> PrimFunc:
     """Row r of Y is written through the r-th index, from X through each: B says where."""
     x = decl_buffer((SIZE,), dtype, "X")
@@ -68,7 +66,7 @@ def copies(dtype: DType, lanes: int, predicated: bool) -> PrimFunc:
         stores.append(BufferStore(y, BufferLoad(x, (unit,)), (const(2 * row), index), mask))
         read = BufferLoad(x, (index,), mask)
         stores.append(BufferStore(y, read, (const(2 * row + 1), unit)))
-    return function(s.SeqStmt(tuple(stores)), x, y, b)
+    return function("f", x, y, b, body=s.SeqStmt(tuple(stores)))
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -111,7 +109,7 @@ def test_one_element(dtype: DType) -> None:
     both = [BufferStore(y, BufferLoad(x, first, b[k]), (const(k),), b[k]) for k in range(2)]
     nothing = BufferStore(y, BufferLoad(x, first, b[0]), (const(1),), e.Not(b[1]))
     body = s.SeqStmt((*both, nothing))
-    kernel = build(function(body, x, y, b))
+    kernel = build(function("f", x, y, b, body=body))
     one = scalars.cast(dtype, 1)
     y_found = array_of(dtype, [one, one])
     kernel(array_of(dtype, []), y_found, np.array([False, False]))
@@ -133,7 +131,7 @@ def test_constant_predicates_leave_no_trace(disabled: list[str]) -> None:
         )
     )
     with PassContext(disabled_pass=disabled):
-        kernel = build(function(body, x, y))
+        kernel = build(function("f", x, y, body=body))
     assert "masked" not in kernel.get_source("ll")
     found = np.ones(64, np.float32)
     kernel(np.arange(64, dtype=np.float32), found)
@@ -145,9 +143,9 @@ def test_constant_predicates_leave_no_trace(disabled: list[str]) -> None:
 
 def folds(dtype: DType) -> list[str]:
     if dtype.is_bool:
-        return [name for name in scalars.VECTOR_FOLDS if name[-3:] not in ("add", "mul")]
+        return [name for name in VECTOR_FOLDS if name[-3:] not in ("add", "mul")]
     bitwise = ("and", "_or", "xor")
-    return [n for n in scalars.VECTOR_FOLDS if not dtype.is_float or n[-3:] not in bitwise]
+    return [n for n in VECTOR_FOLDS if not dtype.is_float or n[-3:] not in bitwise]
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -162,7 +160,7 @@ def test_folds(dtype: DType, target: str) -> None:
             vector = BufferLoad(x, (INDICES["unit"](lanes),))
             total = Call(dtype, name, (x[0], vector))
             body.append(BufferStore(y, total, (const(row), const(column))))
-    made = function(s.SeqStmt(tuple(body)), x, y)
+    made = function("f", x, y, body=s.SeqStmt(tuple(body)))
     kernel = build(made, target=target, fp="strict")
     telling = telling_values(dtype)
     finite = [v for v in telling if not isinstance(v, float) or math.isfinite(v)]
@@ -181,7 +179,7 @@ def test_folds(dtype: DType, target: str) -> None:
 def test_fast_sums_may_be_reordered(dtype: DType) -> None:
     x, y = decl_buffer((SIZE,), dtype, "X"), decl_buffer((1,), dtype, "Y")
     total = Call(dtype, "vector_reduce_add", (y[0], BufferLoad(x, (INDICES["unit"](32),))))
-    made = function(BufferStore(y, total, (const(0),)), x, y)
+    made = function("f", x, y, body=BufferStore(y, total, (const(0),)))
     array = np.random.default_rng(0).random(SIZE).astype(dtype.to_numpy())
     found = np.ones(1, dtype.to_numpy())
     build(made)(array, found)
@@ -194,7 +192,7 @@ def test_a_lane() -> None:
     x, y, n = decl_buffer((8,), "float16", "X"), decl_buffer((1,), "float16", "Y"), Var("n")
     lane = Call(FLOAT16, "vector_extract", (BufferLoad(x, (Ramp(const(0), const(1), 8),)), n))
     body = BufferStore(y, lane, (const(0),))
-    kernel = build(PrimFunc((n, x.data, y.data), body, {x.data: x, y.data: y}, "f"))
+    kernel = build(function("f", n, x, y, body=body))
     found = np.zeros(1, np.float16)
     for k in range(8):
         kernel(k, np.arange(8).astype(np.float16), found)
@@ -210,7 +208,7 @@ ALL = Ramp(const(0), const(1), 16)
 
 def test_lanes_that_are_off_cannot_leave_the_tensor() -> None:
     mask = e.LT(ALL, e.Broadcast(const(8), 16))
-    kernel = build(function(BufferStore(Y, BufferLoad(X, (ALL,), mask), (ALL,)), X, Y))
+    kernel = build(function("f", X, Y, body=BufferStore(Y, BufferLoad(X, (ALL,), mask), (ALL,))))
     found = np.ones(16, np.float32)
     kernel(np.arange(8, dtype=np.float32), found)
     assert found.tolist() == [*range(8), *[0] * 8]
@@ -218,14 +216,16 @@ def test_lanes_that_are_off_cannot_leave_the_tensor() -> None:
 
 def test_a_lane_in_the_middle_may_leave_it() -> None:
     middle = e.EQ(ALL, e.Broadcast(const(9), 16))
-    made = function(BufferStore(Y, BufferLoad(X, (ALL,), middle), (ALL,)), X, Y)
+    made = function("f", X, Y, body=BufferStore(Y, BufferLoad(X, (ALL,), middle), (ALL,)))
     with pytest.raises(CompileError, match=r"X\[.*\]: index 0 must stay in \[0, 8\), got 9"):
         build(made)
 
 
 def test_lanes_by_data_are_checked_where_they_are_on() -> None:
     mask = BufferLoad(MASKS, (ALL,))
-    made = function(BufferStore(Y, BufferLoad(X, (ALL,), mask), (ALL,), mask), X, Y, MASKS)
+    made = function(
+        "f", X, Y, MASKS, body=BufferStore(Y, BufferLoad(X, (ALL,), mask), (ALL,), mask)
+    )
     kernel: Any = build(made)
     x, y, masks = np.arange(8, dtype=np.float32), np.ones(16, np.float32), np.zeros(16, bool)
     masks[:7] = True
@@ -241,11 +241,11 @@ def test_lanes_by_data_are_checked_where_they_are_on() -> None:
 
 def every_operation(dtype: DType) -> list[Callable[[PrimExpr, PrimExpr], PrimExpr]]:
     """Casts to every dtype, operators and intrinsics on two values of a type."""
-    names = [name for name in scalars.INTRINSICS if _takes(name, dtype)]
+    taken = [known for known in INTRINSICS.values() if _takes(known, dtype)]
     return [
         *[partial(_cast, each) for each in DTYPES],
         *operators(dtype).values(),
-        *[partial(_called, name) for name in names],
+        *[partial(_called, known) for known in taken],
     ]
 
 
@@ -253,32 +253,20 @@ def _cast(dtype: DType, x: PrimExpr, y: PrimExpr) -> PrimExpr:
     return e.Cast(dtype, x)
 
 
-_OF_TWO = ("atan2", "hypot", "fmod", "copysign", "nextafter", "ldexp", "power", "bitwise_and",
-           "bitwise_or", "bitwise_xor", "shift_left", "shift_right")  # fmt: skip
-_OF_ANY = ("isnan", "isinf", "isfinite", "floor", "ceil", "trunc", "round", "nearbyint", "fabs",
-           "power")  # fmt: skip
-_OF_INTEGERS = ("popcount", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not",
-                "shift_left", "shift_right")  # fmt: skip
-
-
-def _takes(name: str, dtype: DType) -> bool:
+def _takes(known: Intrinsic, dtype: DType) -> bool:
     if dtype.is_bool:
-        return name.startswith("bitwise")
-    if dtype.is_float:
-        return name not in _OF_INTEGERS and name != "clz"
-    return name in (*_OF_ANY, *_OF_INTEGERS) or (name == "clz" and dtype == INT32)
+        return known.domain is Domain.BITS
+    return known.problem(dtype) is None
 
 
-def _called(name: str, x: PrimExpr, y: PrimExpr) -> PrimExpr:
-    dtype = BOOL if name in ("isnan", "isinf", "isfinite") else x.dtype
-    second = e.cast(INT32, y) if name == "ldexp" else y
-    return Call(dtype, name, (x, second) if name in _OF_TWO else (x,))
+def _called(known: Intrinsic, x: PrimExpr, y: PrimExpr) -> PrimExpr:
+    second = e.cast(known.second_of(x.dtype), y)
+    return Call(known.result_of(x.dtype), known.name, (x, second)[: known.arity])
 
 
-@pytest.mark.parametrize("target", TARGETS[:2])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_operations_on_vectors(dtype: DType, target: str) -> None:
-    """What they give is what they give on scalars, which is tested elsewhere."""
+@lru_cache(maxsize=1)
+def operations(dtype: DType) -> tuple[PrimFunc, dict[DType, e.Buffer], Any]:
+    """All operations on 19 lanes, the outputs by dtype, and a kernel that does them on scalars."""
     x, y, v = decl_buffer((19,), dtype, "X"), decl_buffer((19,), dtype, "Y"), Var("v")
     values = [operation(x[v], y[v]) for operation in every_operation(dtype)]
     rows = Counter(value.dtype for value in values)
@@ -288,10 +276,17 @@ def test_operations_on_vectors(dtype: DType, target: str) -> None:
         rows[value.dtype] -= 1
         stores.append(BufferStore(outs[value.dtype], value, (const(rows[value.dtype]), v)))
     body = s.For(v, const(0), const(19), ForKind.VECTORIZED, s.SeqStmt(tuple(stores)))
-    made = function(body, x, y, *outs.values())
-    kernel = build(made, target=target, fp="strict")
+    made = function("f", x, y, *outs.values(), body=body)
     with PassContext(disabled_pass=["vectorize_loops"]):
-        scalar_kernel = build(made, target=target, fp="strict")
+        return made, outs, build(made, fp="strict")
+
+
+@pytest.mark.parametrize("target", TARGETS[:2])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_operations_on_vectors(dtype: DType, target: str) -> None:
+    """What they give is what they give on scalars, which is tested elsewhere."""
+    made, outs, scalar_kernel = operations(dtype)
+    kernel = build(made, target=target, fp="strict")
     random, telling = np.random.default_rng(0), telling_values(dtype)
     for _ in range(5):
         picked = random.integers(0, len(telling), (2, 19))

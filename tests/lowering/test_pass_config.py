@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +19,20 @@ from minitvm.tir.expr import Call, Var, const
 from minitvm.tir.functor import walk
 from minitvm.tir.stmt import Allocate, AssertStmt, BufferStore, For, ForKind, PrimFunc, Stmt, seq
 from minitvm.transform import PassContext
-from minitvm.transform.pass_config import PassConfig, parse_config
+from minitvm.transform.inject_double_buffer import DoubleBufferOptions
+from minitvm.transform.partition_loops import LoopPartitionOptions
+from minitvm.transform.pass_config import _KEYS, PassConfig, parse_config
 from minitvm.transform.pass_context import PassInfo
-from tests.transform.loop_nests import Nest, loop, loop_nests
+from minitvm.transform.unroll_loops import UnrollOptions
+from tests.tir.programs import function, function_of, loop
+from tests.transform.loop_nests import Nest, loop_nests
 
 PAGE = Path(__file__).parents[2] / "docs" / "pipeline.md"
 i, j = Var("i"), Var("j")
 A, B = tir.decl_buffer((64,), name="A"), tir.decl_buffer((64,), name="B")
 
 
-def func(body: Stmt) -> PrimFunc:
-    return PrimFunc((A.data, B.data), body, {A.data: A, B.data: B}, "f")
+func = function_of(A, B)
 
 
 def lowered(body: Stmt, config: dict[str, Any]) -> Stmt:
@@ -70,7 +74,7 @@ def test_disable_assert() -> None:
     tensor = tir.decl_buffer((n,), name="C")
     reach = BufferStore(tensor, const(0.0), (const(9),))
     body = AssertStmt(n > 10, "expected more", reach)
-    program = PrimFunc((tensor.data,), body, {tensor.data: tensor}, "f")
+    program = function("f", tensor, body=body)
     for disabled, messages in ((False, 2), (True, 1)):
         with PassContext(config={"tir.disable_assert": disabled}):
             made = tvm.lower(program)["f"].body
@@ -114,6 +118,20 @@ def test_the_page_lists_the_passes() -> None:
     usual = [name for name, _ in pipeline(PassConfig(), is_written=False)]
     only = {"remove_assertions", "check_bounds", "serialize_vectors", "check_accesses"}
     assert usual == [name for name in listed if name not in only]
+
+
+def test_the_page_lists_the_options() -> None:
+    """All keys, and of those that take a dict all members."""
+    rows = re.findall(r"^\| (`tir\..*) \| (.*) \| .* \|$", PAGE.read_text(encoding="utf-8"), re.M)
+    listed = {key: value for keys, value in rows for key in re.findall(r"`([\w.]+)`", keys)}
+    assert set(listed) == set(_KEYS)
+    for key, options in (
+        ("tir.UnrollLoop", UnrollOptions),
+        ("tir.LoopPartition", LoopPartitionOptions),
+        ("tir.InjectDoubleBuffer", DoubleBufferOptions),
+    ):
+        members = re.findall(r"`(\w+)`", listed[key])
+        assert sorted(members) == sorted(each.name for each in fields(options))
 
 
 def test_only_loops_by_hand_pass_check_bounds() -> None:

@@ -1,6 +1,6 @@
 """Makes small wrong changes and counts those that no test notices.
 
-python -m tests.mutation --sample 200 --seed 1 --rooms passes,arith --jobs 2   (docs/testing.md)
+python -m tests.mutation --sample 200 --seed 1 --rooms transform,arith --jobs 2   (docs/testing.md)
 
 Libraries for this (mutmut, cosmic-ray) run all tests, or those that call the changed function; they
 change functions without decorators alone or start a process for each change, and know nothing of a

@@ -134,16 +134,10 @@ EQUAL: dict[tuple[str, str, str, str], str] = {
     ): "the counts are set before each statement: the line declares the field",
     (
         "minitvm/te/hybrid/parser.py",
-        "_Parser._for",
+        "_loop_over",
         "span = extent if loop.step > 0 else loop.begin - loop.end",
         "span = extent if loop.step >= 0 else loop.begin - loop.end",
     ): "a step of 0 is refused before",
-    (
-        "minitvm/te/hybrid/parser.py",
-        "_Parser._run",
-        "if isinstance(found, Binding) and found.key in self._facts.variables:",
-        "if (found.key in self._facts.variables):",
-    ): "at the start all names are bindings: the class is asked for the type checker",
     (
         "minitvm/te/schedules/index_map.py",
         "_inverse",

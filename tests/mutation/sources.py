@@ -8,7 +8,10 @@ ROOT = Path(__file__).parent.parent.parent
 CACHE = ROOT / ".mutation_cache"  # git ignores it
 
 ROOMS = {
-    "passes": "minitvm/passes",
+    "transform": "minitvm/transform",
+    "lowering": "minitvm/lowering",
+    "variants": "minitvm/variants",
+    "tir": "minitvm/tir",
     "arith": "minitvm/arith",
     "te": "minitvm/te",
     "codegen": "codegen",

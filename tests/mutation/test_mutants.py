@@ -7,7 +7,15 @@ from textwrap import dedent
 
 import pytest
 
+from tests.mutation.equal import EQUAL
 from tests.mutation.mutants import Mutant, mutants_in, sampled
+from tests.mutation.sources import ROOMS, ROOT
+
+
+def test_the_files_are_there() -> None:
+    """Of the rooms that are changed, and of the changes that change nothing."""
+    assert all(any((ROOT / folder).rglob("*.py")) for folder in ROOMS.values())
+    assert all((ROOT / path).is_file() for path, *_ in EQUAL)
 
 
 def made(source: str) -> list[Mutant]:

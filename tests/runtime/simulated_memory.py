@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
-from minitvm.runtime.device import Device
+from minitvm.runtime.device_api.allocator import Allocator
+from minitvm.runtime.device_api.driver import Driver
 from minitvm.runtime.device_api.interface import MemoryStats
+from minitvm.runtime.device_type import BareDevice
 from minitvm.runtime.errors import DeviceError, DeviceMemoryError
 
 BASE = 1 << 40  # no address of the host's
@@ -72,7 +74,7 @@ class SimulatedMemory:
             self.failing.discard(number)
             raise DeviceError(f"simulated: {name} failed")
 
-    def device_memory_allocate(self, device: Device, size: int) -> int:
+    def device_memory_allocate(self, device: BareDevice, size: int) -> int:
         self._called("device_memory_allocate")
         assert size > 0
         if self.used + size > self.total:
@@ -84,56 +86,61 @@ class SimulatedMemory:
         self.obtained.append(size)
         return address
 
-    def device_memory_deallocate(self, device: Device, address: int, size: int) -> None:
+    def device_memory_deallocate(self, device: BareDevice, address: int, size: int) -> None:
         self._called("device_memory_deallocate")
         assert self.chunks[address] == size
         del self.chunks[address]
 
-    def device_memory_stats(self, device: Device) -> MemoryStats | None:
+    def device_memory_stats(self, device: BareDevice) -> MemoryStats | None:
         return MemoryStats(self.total, self.total - self.used) if self.tells else None
 
-    def device_min_chunk_size(self, device: Device) -> int:
+    def device_min_chunk_size(self, device: BareDevice) -> int:
         return self.sizes.get("min_chunk", 1)
 
-    def device_max_chunk_size(self, device: Device) -> int | None:
+    def device_max_chunk_size(self, device: BareDevice) -> int | None:
         return self.sizes.get("max_chunk")
 
-    def device_max_alloc_size(self, device: Device) -> int | None:
+    def device_max_alloc_size(self, device: BareDevice) -> int | None:
         return self.sizes.get("max_alloc")
 
-    def device_extra_padding_size(self, device: Device) -> int:
+    def device_extra_padding_size(self, device: BareDevice) -> int:
         return self.sizes.get("padding", 0)
 
-    def device_init_alloc_size(self, device: Device) -> int | None:
+    def device_init_alloc_size(self, device: BareDevice) -> int | None:
         return self.sizes.get("init")
 
-    def device_realloc_size(self, device: Device) -> int | None:
+    def device_realloc_size(self, device: BareDevice) -> int | None:
         return self.sizes.get("realloc")
 
-    def create_event(self, device: Device) -> int:
+    def create_event(self, device: BareDevice) -> int:
         self._called("create_event")
         event = len(self.events) + 1
         self.events[event] = None
         return event
 
-    def record_event(self, device: Device, stream: Any, event: int) -> None:
+    def record_event(self, device: BareDevice, stream: Any, event: int) -> None:
         self._called("record_event")
         assert event in self.events
         found = self.stream(stream)
         self.events[event] = (found, found.given)
 
-    def query_event(self, device: Device, event: int) -> bool:
+    def query_event(self, device: BareDevice, event: int) -> bool:
         self._called("query_event")
         place = self.events[event]
         assert place is not None
         return place[0].done >= place[1]
 
-    def synchronize_event(self, device: Device, event: int) -> None:
+    def synchronize_event(self, device: BareDevice, event: int) -> None:
         self._called("synchronize_event")
         place = self.events[event]
         assert place is not None
         place[0].done = max(place[0].done, place[1])
 
-    def destroy_event(self, device: Device, event: int) -> None:
+    def destroy_event(self, device: BareDevice, event: int) -> None:
         self._called("destroy_event")
         self.events[event] = None
+
+
+def allocator_of(memory: SimulatedMemory, device: BareDevice) -> Allocator:
+    """An allocator of the memory, which has the functions of a driver that an allocator calls."""
+    return Allocator(cast(Driver, memory), device)

@@ -23,10 +23,11 @@ from minitvm.runtime.device_api.allocator import (
     limit_of_environment,
 )
 from minitvm.runtime.device_api.interface import MemoryStats
+from minitvm.runtime.device_type import BareDevice
 from minitvm.runtime.errors import DeviceError, DeviceMemoryError
 from minitvm.runtime.workspace import workspaces
 from tests.forks import in_child
-from tests.runtime.simulated_memory import SimulatedMemory
+from tests.runtime.simulated_memory import SimulatedMemory, allocator_of
 
 DEVICE = Device(12, 3)
 KB, MB = 1 << 10, 1 << 20
@@ -34,7 +35,7 @@ KB, MB = 1 << 10, 1 << 20
 
 def made(total: int = 1 << 40, *, has_streams: bool = True, **sizes: int) -> Made:
     driver = SimulatedMemory(total, sizes, has_streams)
-    return driver, Allocator(driver, DEVICE)
+    return driver, allocator_of(driver, DEVICE)
 
 
 Made = tuple[SimulatedMemory, Allocator]
@@ -436,7 +437,7 @@ def test_a_stream_that_is_forgotten_while_the_allocator_is_at_work() -> None:
     query = driver.query_event
     during: list[int] = []
 
-    def query_and_collect(device: Device, event: int) -> bool:
+    def query_and_collect(device: BareDevice, event: int) -> bool:
         if not during:
             during.append(event)
             for name in "st":
@@ -463,7 +464,7 @@ def test_garbage_that_uses_the_allocator_while_it_is_at_work(retired: bool) -> N
     query = driver.query_event
     held: list[Block] = []
 
-    def query_and_collect(device: Device, event: int) -> bool:
+    def query_and_collect(device: BareDevice, event: int) -> bool:
         driver.query_event = query  # type: ignore[method-assign]
         held.append(allocator.allocate(4 * KB, "u"))
         allocator.allocate(4 * KB, "u").free()
@@ -561,7 +562,7 @@ def test_the_message_says_what_there_is() -> None:
 def test_a_device_that_cannot_say_how_much_it_has() -> None:
     driver, allocator = made(0)
 
-    def fail(device: Device) -> MemoryStats | None:
+    def fail(device: BareDevice) -> MemoryStats | None:
         raise DeviceError("no such function")
 
     driver.device_memory_stats = fail  # type: ignore[method-assign]

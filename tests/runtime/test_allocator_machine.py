@@ -23,9 +23,9 @@ from hypothesis.stateful import (
 )
 
 from minitvm.runtime.device import Device
-from minitvm.runtime.device_api.allocator import Allocator, Block, cpu_allocator
+from minitvm.runtime.device_api.allocator import Block, cpu_allocator
 from minitvm.runtime.errors import DeviceError, DeviceMemoryError
-from tests.runtime.simulated_memory import SimulatedMemory
+from tests.runtime.simulated_memory import SimulatedMemory, allocator_of
 
 DEVICE = Device(12, 0)
 STREAMS = (None, "s", "t", "u")
@@ -63,7 +63,7 @@ class Model:
 
     def __init__(self, total: int, sizes: Sizes, has_streams: bool) -> None:
         self.driver = SimulatedMemory(total, sizes, has_streams)
-        self.allocator = Allocator(self.driver, DEVICE)
+        self.allocator = allocator_of(self.driver, DEVICE)
         least = sizes.get("min_chunk", 1)
         self.unit = least if least >= 16 else 256
         self.live: list[Live] = []
@@ -419,7 +419,7 @@ def at_once(work: Callable[[int, Callable[[], bool]], None], seconds: float) -> 
 def on_a_device(seconds: float) -> None:
     sizes = {"min_chunk": 512, "max_chunk": 30_000, "init": 100_000, "realloc": 50_000}
     driver = SimulatedMemory(600_000, sizes)
-    allocator = Allocator(driver, DEVICE)
+    allocator = allocator_of(driver, DEVICE)
     owners: dict[int, int] = {}  # of each unit
 
     def work(number: int, goes_on: Callable[[], bool]) -> None:

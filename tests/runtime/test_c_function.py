@@ -21,7 +21,7 @@ import minitvm as tvm
 from minitvm import te
 from minitvm.runtime import dlpack, values
 from minitvm.runtime.c_function import CFunction
-from minitvm.runtime.device import DEVICE_TYPES
+from minitvm.runtime.device_type import DEVICE_TYPES
 from minitvm.runtime.dtype import TypeCode
 from minitvm.runtime.packed_func import PackedFunc
 from minitvm.runtime.values import ArgTypeCode, TVMByteArray, TVMValue

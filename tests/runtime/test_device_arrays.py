@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 import minitvm as tvm
 from minitvm import nd
-from minitvm.runtime.device import DEVICE_TYPES, Device
+from minitvm.runtime.device import Device
 from minitvm.runtime.device_api import registry
 from minitvm.runtime.device_api.ext_dev import ExtDev
+from minitvm.runtime.device_type import DEVICE_TYPES
 from minitvm.runtime.dlpack import IS_COPIED
 
 EXT0, EXT1 = tvm.ext_dev(0), tvm.ext_dev(1)

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minitvm.runtime.device import DEVICE_TYPES, Device, name_device_type
+from minitvm.runtime.device import Device
 from minitvm.runtime.device_api.cpu import HostMemory
 from minitvm.runtime.device_api.driver import Driver
 from minitvm.runtime.device_api.ext_dev import ExtDev, Sizes
 from minitvm.runtime.device_api.interface import OPTIONAL, DeviceInterface, Status
+from minitvm.runtime.device_type import DEVICE_TYPES, name_device_type
 from minitvm.runtime.errors import DeviceError, DeviceMemoryError, UnsupportedByDevice
 
 D0, D1 = Device(12, 0), Device(12, 1)
@@ -364,6 +365,7 @@ def test_interrupts_pass() -> None:
 
 
 def test_no_bytes_are_no_copies() -> None:
+    """The device isn't asked, as it would fail."""
     driver = Driver("toy", 300, Wrong(AssertionError()))
     device = Device(300, 0)
     driver.memory_copy_h2d(device, 0, 0, 0)

@@ -67,6 +67,7 @@ def assertions(abi: str) -> str:
 
 @pytest.mark.parametrize("name", ABI_NAMES)
 def test_the_header_has_the_offsets(name: str, tmp_path: Path) -> None:
+    """C's compiler agrees with the table."""
     source = tmp_path / "offsets.c"
     source.write_text(f"#include <minitvm/device_plugin.h>\n{assertions(name)}\n")
     compile_c(source, tmp_path / "offsets.so", f"-DMINITVM_PLUGIN_ABI={name.replace('.', '0')}")
@@ -81,6 +82,7 @@ def test_the_header_knows_no_other_layout(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("standard", ["c++11", "c++20"])
 def test_the_header_is_cpp_too(tmp_path: Path, standard: str) -> None:
+    """C++'s compiler has nothing to say of it."""
     compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         pytest.skip("needs a C++ compiler")
@@ -92,6 +94,7 @@ def test_the_header_is_cpp_too(tmp_path: Path, standard: str) -> None:
 
 @pytest.mark.parametrize("name", ABI_NAMES)
 def test_the_offsets_are_those_of_paddlepaddle(name: str, tmp_path: Path) -> None:
+    """The table agrees with PaddlePaddle's own header, where that is installed."""
     compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
     include = paddle_include()
     if compiler is None or include is None:

@@ -8,7 +8,6 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
@@ -26,7 +25,7 @@ from minitvm.runtime.dlpack import (
     data_size,
     is_capsule,
 )
-from minitvm.runtime.native import glue, glue_text
+from minitvm.runtime.glue import glue
 
 CapsuleNew = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
     ("PyCapsule_New", ctypes.pythonapi)
@@ -102,8 +101,7 @@ def test_data_size(shape: Any, dtype: Any, packed: int | None, padded: int | Non
             assert data_size(tensor, flags) == expected
 
 
-def test_glue_is_valid_and_compiled_once() -> None:
-    llvm.parse_assembly(glue_text()).verify()
+def test_glue_is_compiled_once() -> None:
     assert glue() is glue()
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from minitvm import te
 from minitvm.runtime import dtype, host
-from minitvm.runtime.device import DEVICE_TYPES, Device, DeviceType, cpu, device
+from minitvm.runtime.device import Device, cpu, device
+from minitvm.runtime.device_type import DEVICE_TYPES, DeviceType
 from minitvm.runtime.dlpack import IS_COPIED, IS_SUBBYTE_TYPE_PADDED, READ_ONLY
 from minitvm.runtime.dtype import CODE_NAMES, DType, TypeCode
 from minitvm.runtime.errors import CompileError

@@ -10,7 +10,6 @@ import threading
 import weakref
 from typing import Any
 
-import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
@@ -25,8 +24,7 @@ from minitvm.runtime.dlpack import (
     DLPackExchangeAPI,
     DLTensor,
 )
-from minitvm.runtime.exchange import _PYTHON_API, exchange_text, functions_of
-from minitvm.runtime.native import native_text
+from minitvm.runtime.exchange import functions_of
 from tests.runtime.test_dlpack import Producer
 
 # With the GIL, and an exception that is set is raised.
@@ -75,10 +73,6 @@ def imported(managed: Any) -> NDArray:
     ctypes.pythonapi.Py_DecRef(ctypes.py_object(value))  # the reference that we were given
     assert isinstance(value, NDArray)
     return value
-
-
-def test_the_text_is_valid() -> None:
-    llvm.parse_assembly(native_text(exchange_text(), _PYTHON_API)).verify()
 
 
 def test_it_stands_on_the_type_and_stays() -> None:

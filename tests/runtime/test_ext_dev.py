@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minitvm.runtime.device import Device, DeviceType
+from minitvm.runtime.device import Device
 from minitvm.runtime.device_api import ext_faults
 from minitvm.runtime.device_api.ext_dev import ExtDev, Sizes, Usage
 from minitvm.runtime.device_api.interface import (
@@ -28,6 +28,7 @@ from minitvm.runtime.device_api.interface import (
     Kernel,
     MemoryStats,
 )
+from minitvm.runtime.device_type import DeviceType
 from minitvm.runtime.errors import DeviceError, DeviceMemoryError
 from tests.forks import in_child
 

@@ -300,6 +300,7 @@ def test_a_buffer_is_let_go_after_the_call() -> None:
     numbers = array.array("f", [1, 2, 3])
     add_one()(numbers, np.empty(3, "float32"))
     numbers.append(4)  # a BufferError if anybody still held it
+    assert len(numbers) == 4
 
 
 @pytest.mark.parametrize(

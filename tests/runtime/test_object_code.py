@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
+import sys
 
+import llvmlite.binding as llvm
 import pytest
 
 from minitvm.runtime.errors import InternalError
 from minitvm.runtime.native import NativeCode
+from minitvm.runtime.native_text import native_text
+from minitvm.runtime.object_code import parse
+from minitvm.runtime.object_file import calls_through_stubs
 
 TEXT = """
 @number = global i64 7
@@ -34,6 +40,7 @@ define void @clear(ptr %memory, i64 %size) {
 }
 """
 CALL_NOTHING = """
+declare void @no_such_function()
 define void @call() {
   call void @no_such_function()
   ret void
@@ -44,7 +51,7 @@ INT = ctypes.c_int64
 
 @pytest.fixture(scope="module")
 def code() -> NativeCode:
-    return NativeCode(TEXT, {"strlen": "i64 (ptr)"}, ctypes.CDLL(None))
+    return NativeCode(native_text(TEXT))
 
 
 def test_functions_keep_their_variables(code: NativeCode) -> None:
@@ -78,9 +85,92 @@ def test_a_name_that_is_not_there(code: NativeCode) -> None:
     with pytest.raises(InternalError, match=r"minitvm_runtime_nothing: no such symbol"):
         code.data("nothing")
     with pytest.raises(ValueError, match="no_such_function"):
-        NativeCode(CALL_NOTHING, {"no_such_function": "void ()"}, ctypes.CDLL(None))
+        NativeCode(native_text(CALL_NOTHING), ctypes.CDLL(None))
 
 
 def test_the_same_text_twice_has_variables_of_its_own(code: NativeCode) -> None:
-    other = NativeCode(TEXT, {"strlen": "i64 (ptr)"}, ctypes.CDLL(None))
+    other = NativeCode(native_text(TEXT))
     assert other.data("number") != code.data("number")
+
+
+# A process whose free addresses are holes of a page each, 4 GiB apart, and a gigabyte far away.
+SCATTERED = """
+import ctypes, sys
+import numpy as np
+import minitvm as tvm
+from minitvm import te
+
+def kernel(factor):
+    A = te.placeholder((64,), name="A")
+    root = lambda i: tvm.tir.call_pure_extern("float32", "sqrtf", A[i])
+    B = te.compute((64,), lambda i: te.exp(A[i]) + root(i) * factor, name="B")
+    return tvm.build(te.create_schedule(B.op), [A, B])
+
+kernel(1.0)
+c = ctypes.CDLL(None)
+c.mmap.restype = ctypes.c_void_p
+c.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
+c.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+NONE, SCARCE, REFUSED = 0, 0x4022, ctypes.c_void_p(-1).value
+taken = []
+for size in (1 << power for power in range(46, 11, -1)):
+    while (at := c.mmap(None, size, NONE, SCARCE, -1, 0)) != REFUSED:
+        taken.append((at, size))
+large = [each for each in taken if each[1] >= 1 << 40]
+if len(large) < 2:
+    sys.exit("no room")
+at, size = large[0]
+for hole in range(1, 200):
+    c.munmap(at + size - (hole << 32), 4096)
+c.munmap(large[-1][0], 1 << 30)
+x, y = np.ones(64, "float32"), np.zeros(64, "float32")
+for factor in (2.0, 3.0):
+    kernel(factor)(x, y)
+    np.testing.assert_allclose(y, np.e + factor, rtol=1e-6)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="maps memory as Linux does")
+def test_code_loads_where_free_addresses_are_scattered() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path[:0] = {sys.path!r}\n{SCATTERED}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    if done.stderr.strip() == "no room":
+        pytest.skip("the address space of a process is limited here")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        "declare double @outside(double)",
+        "declare double @outside(double) #0",
+        "declare double @outside(double) local_unnamed_addr #0",
+        "declare double @outside(double) unnamed_addr addrspace(0) nounwind",
+        'declare noundef double @outside(double noundef) memory(none) gc "statepoint-example"',
+        "declare double @outside(double) ; (of the C library)",
+    ],
+)
+def test_calls_go_by_the_table_of_addresses(declared: str) -> None:
+    text = f"""
+{declared}
+declare double @llvm.pow.f64(double, double)
+define double @f(double %x) {{
+  %a = call double @outside(double %x)
+  %b = call double @llvm.pow.f64(double %a, double %x)
+  ret double %b
+}}
+attributes #0 = {{ nounwind }}
+"""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    target = llvm.Target.from_triple("x86_64-unknown-linux-gnu")
+    machine = target.create_target_machine(reloc="pic", codemodel="small")
+    assert calls_through_stubs(machine.emit_object(llvm.parse_assembly(text)))
+    by_stubs = "(of" in declared  # of a comment nothing is known
+    assert calls_through_stubs(machine.emit_object(parse(text))) == by_stubs
+    assert calls_through_stubs(b"not ELF at all")

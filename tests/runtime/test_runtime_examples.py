@@ -40,7 +40,8 @@ def test_imports_go_down(name: str) -> None:
 def test_import_is_light() -> None:
     code = (
         "import sys, minitvm.runtime, minitvm.nd, minitvm.contrib.dlpack\n"
-        "assert not {'torch', 'ml_dtypes', 'numpy.ma'} & set(sys.modules)\n"
-        "assert not minitvm.runtime.native._loaded\n"
+        "print({'torch', 'ml_dtypes', 'numpy.ma'} & set(sys.modules))\n"
+        "print(minitvm.runtime.glue.glue.is_made)\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["set()", "False"]

@@ -14,14 +14,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import llvmlite.binding as llvm
 import pytest
 
 import minitvm
 from minitvm import runtime
 from minitvm.runtime import threads, workspace
 from minitvm.runtime.device_api import memory_pool
-from minitvm.runtime.native import native_text
 from tests.forks import in_child
 from tests.memory.mapped import mapped
 
@@ -366,7 +364,7 @@ def test_the_environment_says_how_many() -> None:
 def test_an_environment_that_makes_no_sense(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINITVM_NUM_THREADS", text)
     monkeypatch.setattr(threads, "_asked", {})
-    monkeypatch.setattr(threads, "_pool", {})
+    monkeypatch.setattr(threads._pool, "_made", [])
     with pytest.raises(ValueError, match=f"^MINITVM_NUM_THREADS: expected a number .*{text!r}"):
         runtime.num_threads()
     with pytest.raises(ValueError, match=r"^MINITVM_NUM_THREADS: expected"):
@@ -513,24 +511,11 @@ def test_quota(tmp_path: Path, membership: str, files: dict[str, str], cpus: flo
 # -- The machine code -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-def test_the_code_is_right_for_every_machine(machine: str) -> None:
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
-    target = llvm.Target.from_triple(f"{machine}-unknown-linux-gnu").create_target_machine()
-    for text in (
-        native_text(threads.pool_text(machine), threads.C_LIBRARY),
-        native_text(memory_pool.pool_text(), memory_pool.C_LIBRARY),
-    ):
-        module = llvm.parse_assembly(text)
-        module.verify()
-        assert "minitvm_runtime_" in target.emit_assembly(module)
-
-
 def test_nothing_is_compiled_before_it_is_needed() -> None:
     code = "import minitvm\nfrom minitvm.runtime import threads\n"
     code += "from minitvm.runtime.device_api import memory_pool\n"
-    code += "minitvm.runtime.num_threads()\nassert not threads._pool and not memory_pool._loaded"
+    code += "minitvm.runtime.num_threads()\n"
+    code += "assert not threads._pool.is_made and not memory_pool._code.is_made"
     run_python(code)
 
 

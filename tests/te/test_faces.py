@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
+import inspect
 from types import ModuleType
 
 import pytest
 
-from minitvm import ir, te, tir
+import minitvm
+from minitvm import auto_scheduler, contrib, error, ir, nd, runtime, te, tir, transform
 from minitvm.te import operation, tag, tensor
 from minitvm.tir import buffer, expr, functor, ir_builder, op, reducer
+
+IMPORTS = (ast.Import, ast.ImportFrom)
+
+
+FACES = [
+    minitvm, te, te.hybrid, tir, ir, error, nd, runtime, transform, contrib, auto_scheduler,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("face", FACES, ids=lambda face: face.__name__)
+def test_names_are_handed_on_alike(face: ModuleType) -> None:
+    """By the form of import that type checkers know; what isn't public has a name that says so."""
+    tree = ast.parse(inspect.getsource(face))
+    said = [alias for node in ast.walk(tree) if isinstance(node, IMPORTS) for alias in node.names]
+    public = [alias for alias in said if not (alias.asname or alias.name).startswith("_")]
+    public = [alias for alias in public if alias.name != "*"]
+    assert all(alias.asname == alias.name for alias in public)
+    names = [alias.name for alias in public]
+    assert len(names) == len(set(names))
+    assert set(names) - {"hybrid"} <= set(face.__all__)
+    assert not {"Any", "importlib", "annotations", "typing"} & set(face.__all__)
 
 
 @pytest.mark.parametrize("face", [te, tir, ir])

@@ -1,32 +1,48 @@
-"""Loop IR for the tests of this folder, built by hand."""
+"""Loop IR for tests, built by hand: functions, loops, stores and guards."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from minitvm.runtime.dtype import HANDLE
+from minitvm.runtime.dtype import BOOL
 from minitvm.tir import ir_builder
 from minitvm.tir.buffer import decl_buffer
-from minitvm.tir.expr import Buffer, Var, const
-from minitvm.tir.stmt import For, ForKind, PrimFunc, Stmt, seq
+from minitvm.tir.expr import Buffer, Call, PrimExpr, Var, as_expr, cast
+from minitvm.tir.stmt import BufferStore, For, ForKind, PrimFunc, Stmt, seq
 
 
 def function(name: str, *params: Buffer | Var, body: Stmt | None = None) -> PrimFunc:
-    """A function of tensors and scalars."""
-    made: list[Var] = []
-    buffer_map: dict[Var, Buffer] = {}
-    for param in params:
-        if isinstance(param, Buffer):
-            buffer_map[handle := Var(f"{param.name}_handle", HANDLE)] = param
-            param = handle
-        made.append(param)
-    return PrimFunc(tuple(made), seq() if body is None else body, buffer_map, name)
+    """A function of tensors, which it takes by their data, and scalars."""
+    made = tuple(each.data if isinstance(each, Buffer) else each for each in params)
+    buffer_map = {each.data: each for each in params if isinstance(each, Buffer)}
+    return PrimFunc(made, seq() if body is None else body, buffer_map, name)
 
 
-def loop(var: Var, extent: Any, body: Stmt, kind: ForKind = ForKind.SERIAL) -> For:
-    """``for var in [0, extent)``."""
-    return For(var, const(0, var.dtype), const(extent, var.dtype), kind, body)
+def function_of(*params: Buffer | Var) -> Callable[..., PrimFunc]:
+    """Makes functions ``f`` of these tensors and scalars, and more, if given, of their bodies."""
+    return lambda body, *more: function("f", *params, *more, body=body)
+
+
+def loop(var: Var, extent: Any, body: Stmt, kind: ForKind = ForKind.SERIAL, begin: Any = 0) -> For:
+    """``for var in [begin, begin + extent)``."""
+    return For(var, cast(var.dtype, begin), cast(var.dtype, extent), kind, body)
+
+
+def store(buffer: Buffer, value: Any, *indices: Any) -> BufferStore:
+    """``buffer[indices] = value``, of any number of lanes."""
+    return BufferStore(buffer, value, indices)
+
+
+def likely(condition: PrimExpr) -> PrimExpr:
+    """The guard of an imperfect split."""
+    return Call(BOOL, "likely", (condition,))
+
+
+def lazily(condition: Any, value: Any, other: Any = 0.0) -> PrimExpr:
+    """A choice that evaluates what is chosen alone."""
+    chosen = as_expr(value)
+    return Call(chosen.dtype, "if_then_else", (as_expr(condition), chosen, as_expr(other)))
 
 
 def built(write: Callable[..., None], *buffers: Buffer) -> PrimFunc:

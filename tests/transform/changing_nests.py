@@ -16,10 +16,12 @@ from minitvm.tir.expr import Buffer, BufferRef, Call, PrimExpr, StringImm, Var, 
 from minitvm.tir.functor import walk_once
 from minitvm.tir.interpreter import interpret
 from minitvm.tir.stmt import BufferStore, ForKind, PrimFunc, Stmt
-from tests.transform.loop_nests import likely
+from tests.tir.programs import likely
 
 ROWS, COLUMNS, NUMBERS = 6, 40, 4
 Array = np.ndarray[Any, Any]
+# Of which sums and products wrap.
+_EXTREME = (-(2**31), -(2**31) + 5, -(2**30), 2**30, 2**30 + 3, 2**31 - 3, 2**31 - 1)
 DOUBLE = "tests.double"  # a packed function that doubles, and counts up, what it is given
 
 
@@ -47,7 +49,7 @@ class ChangingNest:
         body = self._block((), self._small(3, 5))
         buffers = {each.data: each for each in (self.a, self.n, self.w)}
         self.func = PrimFunc(tuple(buffers), body, buffers, "changing")
-        self.start = [self._small(-1, 9) for _ in range(NUMBERS)]
+        self.start = [self._one(*[*range(-1, 10)] * 2, *_EXTREME) for _ in range(NUMBERS)]
 
     def __repr__(self) -> str:
         return f"{self.start}:\n{self.func}"

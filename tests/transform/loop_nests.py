@@ -9,26 +9,16 @@ import numpy as np
 from hypothesis import strategies as st
 
 from minitvm import te, tir
-from minitvm.runtime.dtype import BOOL
 from minitvm.tir import expr as e
-from minitvm.tir.expr import Buffer, Call, PrimExpr, Var, const
+from minitvm.tir.expr import Buffer, PrimExpr, Var, const
 from minitvm.tir.functor import substitute
 from minitvm.tir.interpreter import interpret
-from minitvm.tir.stmt import BufferStore, For, ForKind, IfThenElse, LetStmt, PrimFunc, Stmt, seq
+from minitvm.tir.stmt import BufferStore, ForKind, IfThenElse, LetStmt, PrimFunc, Stmt, seq
 from minitvm.tir.verify import verify
+from tests.tir.programs import likely, loop
 
 SIZES = st.integers(0, 9)
 Array = np.ndarray[Any, Any]
-
-
-def likely(condition: PrimExpr) -> PrimExpr:
-    """The guard of an imperfect split."""
-    return Call(BOOL, "likely", (condition,))
-
-
-def loop(var: Var, extent: Any, body: Stmt, kind: ForKind = ForKind.SERIAL) -> For:
-    """``for var in [0, extent)``."""
-    return For(var, const(0), e.as_expr(extent), kind, body)
 
 
 class Nest:

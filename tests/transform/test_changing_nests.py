@@ -38,8 +38,8 @@ from minitvm.transform.partition_loops import partition_loops
 from minitvm.transform.reuse_storage import reuse_storage
 from minitvm.transform.simplify import simplify
 from minitvm.transform.unroll_loops import unroll_loops
+from tests.tir.programs import function_of, likely, loop
 from tests.transform.changing_nests import DOUBLE, ChangingNest, changing_nests, double
-from tests.transform.loop_nests import likely, loop
 
 PASSES: tuple[Callable[[PrimFunc], PrimFunc], ...] = (
     check_bounds, clip_loops, compute_padding, partition_loops, simplify, hoist_conditions,
@@ -102,8 +102,7 @@ A = tir.decl_buffer((64, 32), "float32", name="A")
 i, j, o = Var("i"), Var("j"), Var("o")
 
 
-def func(body: Stmt) -> PrimFunc:
-    return PrimFunc((A.data, N.data), body, {A.data: A, N.data: N}, "f")
+func = function_of(A, N)
 
 
 def result(made: PrimFunc, start: int) -> list[float]:
@@ -137,6 +136,23 @@ def test_what_a_guard_protects_is_read_behind_it_only() -> None:
     assert result(clip_loops(behind), 5) == result(behind, 5)
     nowhere = func(loop(o, 9, loop(i, 64, loop(Var("k"), e_max(4 - o), loop(j, 32, inner)))))
     assert result(clip_loops(nowhere), 5) == result(nowhere, 5)
+
+
+@pytest.mark.parametrize("start", [0, 7, 2**30, 2**30 + 3, 2**31 - 1, -(2**31), -(2**31) + 9])
+@pytest.mark.parametrize("transform", [clip_loops, partition_loops, simplify])
+def test_data_in_guards_wrap_as_they_did(
+    transform: Callable[[PrimFunc], PrimFunc], start: int
+) -> None:
+    """A name for data is not index arithmetic, nor is the end that a guard of data becomes."""
+    x, store = Var("x"), BufferStore(A, const(1.0), (i, j))
+    guard_of: list[tuple[tir.PrimExpr, tir.PrimExpr]] = [
+        (x * 2 + i * 4 + j, const(20)), (o * 4 + i, x), (x, i * 4 + o), (x - o * 4, i + j),
+        (x + i, const(2)), (o * 4 + i, N[0]), (N[0], i * 2 - o), (i * 8 - x, o + 20),
+    ]  # fmt: skip
+    for a, b in guard_of:
+        nest = loop(i, 16, loop(j, 32, IfThenElse(likely(a < b), store)))
+        made = func(loop(o, 4, LetStmt(x, N[0], nest)))
+        assert result(transform(made), start) == result(made, start), f"{a} < {b}"
 
 
 def e_max(value: tir.PrimExpr) -> tir.PrimExpr:

@@ -54,6 +54,7 @@ from minitvm.transform.check_accesses import check_accesses
 from tests.memory.mapped import given_back
 from tests.schedules.programs import PROGRAMS, Draw, Program
 from tests.schedules.random_schedule import schedule_randomly
+from tests.tir.programs import function, lazily, loop
 
 Array = np.ndarray[Any, Any]
 
@@ -76,14 +77,6 @@ def fenced(array: Array) -> tuple[Array, Callable[[], None]]:
 
 def buffer(name: str, *shape: Any, dtype: str = "float32", **layout: Any) -> Buffer:
     return tir.decl_buffer(shape, dtype, name, **layout)
-
-
-def function(body: Stmt, *buffers: Buffer) -> PrimFunc:
-    return PrimFunc(tuple(b.data for b in buffers), body, {b.data: b for b in buffers}, "f")
-
-
-def loop(var: Var, extent: Any, body: Stmt, kind: ForKind = ForKind.SERIAL) -> Stmt:
-    return For(var, const(0, var.dtype), e.cast(var.dtype, extent), kind, body)
 
 
 def store(target: Buffer, indices: Any, value: Any = 1.0, predicate: Any = None) -> Stmt:
@@ -130,10 +123,6 @@ def refuse(func: PrimFunc, *arrays: Array) -> str:
 
 def floats(*shape: int) -> Array:
     return np.arange(np.prod(shape), dtype="float32").reshape(shape)
-
-
-def lazy(condition: Any, a: Any, b: Any) -> PrimExpr:
-    return Call(as_expr(a).dtype, "if_then_else", (as_expr(condition), as_expr(a), as_expr(b)))
 
 
 A, B = buffer("A", n), buffer("B", n)
@@ -240,14 +229,14 @@ def test_refused(name: str) -> None:
     arrays = arguments(buffers)
     if name == "gather":
         arrays[-1][1] = 1
-    assert refuse(function(body, *buffers), *arrays) == message
+    assert refuse(function("f", *buffers, body=body), *arrays) == message
 
 
 @pytest.mark.parametrize("layout", [{"elem_offset": 3}, {"strides": (-1,)}])
 def test_a_workspace_reaches_upwards_from_its_first_element(layout: Any) -> None:
     """More isn't allocated, so an index inside of the shape would leave the memory."""
     work = buffer("T", 8, **layout)
-    message = refuse(function(Allocate(work, store(work, 7)), A8), floats(8))
+    message = refuse(function("f", A8, body=Allocate(work, store(work, 7))), floats(8))
     assert message.startswith("f: T: expected a workspace without negative strides and elem_offset")
 
 
@@ -259,7 +248,7 @@ def test_a_message_holds_as_many_values_as_a_failure_can() -> None:
     body = store(tensor, tuple(indices))
     for index, size in zip(indices, sizes, strict=True):
         body = loop(index, size + (index is indices[4]), body)
-    message = refuse(function(body, tensor), floats(2, 2, 2, 2, 2))
+    message = refuse(function("f", tensor, body=body), floats(2, 2, 2, 2, 2))
     assert message == "f: W[0, 0, 0, 0, 2]: expected an index inside shape (2, 2, 2, n3, n4)"
 
 
@@ -267,7 +256,7 @@ def test_a_message_holds_as_many_values_as_a_failure_can() -> None:
 
 ACCEPTED: dict[str, tuple[Stmt, tuple[Buffer, ...]]] = {
     "guarded by if_then_else": (
-        loop(i, 8, store(A8, i, lazy(i < 7, B8[i + 1], 0.0))),
+        loop(i, 8, store(A8, i, lazily(i < 7, B8[i + 1], 0.0))),
         (A8, B8),
     ),
     "guarded by if": (loop(i, 100, IfThenElse(i < 8, store(A8, i, B8[i]))), (A8, B8)),
@@ -314,12 +303,12 @@ def test_accepted(name: str) -> None:
         arrays[2][1] = 1
     if name == "masked by NaN":
         arrays[1][5:] = np.nan
-    run(function(body, *buffers), *arrays)
+    run(function("f", *buffers, body=body), *arrays)
 
 
 def test_a_dimension_of_one_that_broadcasts_takes_any_index() -> None:
     wide = buffer("R", n, m, buffer_type="auto_broadcast")
-    program = function(loop(i, 8, store(A8, i, wide[i, i])), A8, wide)
+    program = function("f", A8, wide, body=loop(i, 8, store(A8, i, wide[i, i])))
     assert run(program, floats(8), floats(1, 8))[0].tolist() == list(range(8))
     message = refuse(program, floats(8), floats(1, 7))
     assert message == "f: R[7, 7]: expected an index inside shape (1, 7)"
@@ -329,7 +318,7 @@ def test_strides_and_offsets_are_no_matter() -> None:
     """An index is inside by shape, wherever its element is."""
     strided = buffer("S", n, m, strides=(Var("s0"), Var("s1")), elem_offset=Var("first"))
     body = loop(i, n, loop(j, m, store(strided, (i, j), strided[i, j] * 2.0)))
-    checked = check_accesses(function(body, strided))
+    checked = check_accesses(function("f", strided, body=body))
     memory = floats(6, 8)
     compiled(checked)(memory[::-2, 1:5])
     assert (memory[::-2, 1:5] == floats(6, 8)[::-2, 1:5] * 2).all()
@@ -341,7 +330,9 @@ def test_each_index_of_data_is_its_own() -> None:
     table = buffer("T", 4, 5)
     body = loop(i, 4, store(table, (rows[i], columns[i]), table[rows[i], columns[i]] + 1.0))
     where = np.array([3, 1, 0, 2], "int32"), np.array([4, 0, 1, 3], "int32")
-    found = run(function(body, table, rows, columns), np.zeros((4, 5), "float32"), *where)[0]
+    found = run(
+        function("f", table, rows, columns, body=body), np.zeros((4, 5), "float32"), *where
+    )[0]
     expected = np.zeros((4, 5), "float32")
     expected[where] = 1
     np.testing.assert_array_equal(found, expected)
@@ -357,7 +348,7 @@ def test_an_index_is_evaluated_once() -> None:
 
     following = Call(INT32, "call_packed", (StringImm("check_accesses.next"),))
     again = Call(INT32, "call_packed", (StringImm("check_accesses.next"),))
-    checked = check_accesses(function(store(A8, following, B8[again]), A8, B8))
+    checked = check_accesses(function("f", A8, B8, body=store(A8, following, B8[again])))
     verify(checked)
     interpreted = np.zeros(8, "float32")
     interpret(checked, interpreted, floats(8), packed={"check_accesses.next": count_up})
@@ -393,10 +384,11 @@ def test_pointers(offset: int, extent: int, message: str | None) -> None:
     call = Call(INT32, "call_extern", (StringImm("memcmp"), pointer, pointer, const(0, INT64)))
     body = seq(Evaluate(call), store(square, (0, 0)))
     if message is None:
-        run(function(body, square), floats(8, 8))
+        run(function("f", square, body=body), floats(8, 8))
     else:
         assert (
-            refuse(function(body, square), floats(8, 8)) == f"f: Q: expected a pointer to {message}"
+            refuse(function("f", square, body=body), floats(8, 8))
+            == f"f: Q: expected a pointer to {message}"
         )
 
 
@@ -406,7 +398,7 @@ def test_pointers_into_strided_memory() -> None:
     for offset, inside in ((0, True), (-21, True), (1, True), (-22, False), (2, False)):
         pointer = column.access_ptr("r", offset=const(offset, INT64))
         call = Call(INT32, "call_extern", (StringImm("memcmp"), pointer, pointer, const(0, INT64)))
-        function_ = compiled(check_accesses(function(Evaluate(call), column)))
+        function_ = compiled(check_accesses(function("f", column, body=Evaluate(call))))
         argument = floats(24)[23::-3]
         if inside:
             function_(argument)
@@ -435,7 +427,7 @@ def test_regions(numbers: tuple[int, ...], found: str | None) -> None:
     region = Call(HANDLE, "tvm_stack_make_array",
                   (BufferRef(square), *[const(x, INT64) for x in numbers]))  # fmt: skip
     call = Call(INT32, "call_packed", (StringImm("check_accesses.look"), region))
-    checked = check_accesses(function(Evaluate(call), square))
+    checked = check_accesses(function("f", square, body=Evaluate(call)))
     verify(checked)
     look = {"check_accesses.look": lambda array: seen.append(array.shape)}
     try:
@@ -541,7 +533,7 @@ def test_the_first_iteration_that_fails_is_named(kind: ForKind) -> None:
     index = buffer("I", n, dtype="int32")
     out = buffer("O", n)
     body = loop(i, n, store(out, i, A8[index[i]]), kind)
-    checked = compiled(check_accesses(function(body, A8, index, out)))
+    checked = compiled(check_accesses(function("f", A8, index, out, body=body)))
     places = np.zeros(1_000_000, "int32")
     places[[300_001, 300_000, 900_000, 700_000]] = [11, 10, 90, 70]
     for _ in range(5):
@@ -563,7 +555,7 @@ def test_accesses_under_conditions_are_checked(place: str) -> None:
         body = IfThenElse(*cases[place])
     if place == "let":
         body = LetStmt(V := Var("v"), index[i], store(out, i, A8[V]))
-    func = compiled(check_accesses(function(loop(i, n, body), A, A8, index, out)))
+    func = compiled(check_accesses(function("f", A, A8, index, out, body=loop(i, n, body))))
     for bad in (8, -1, 1 << 30):
         places, result = np.arange(6, dtype="int32"), np.zeros(6, "float32")
         func(np.ones(6, "float32"), floats(8), places, result)
@@ -577,7 +569,7 @@ def test_the_workspace_is_given_back() -> None:
     """A failure goes out through the blocks that free what is allocated."""
     large = buffer("T", n, 1 << 16)
     body = Allocate(large, seq(store(large, (0, 0)), store(large, (n, 0))))
-    failing = compiled(check_accesses(function(body, A)))
+    failing = compiled(check_accesses(function("f", A, body=body)))
     with given_back(1 << 26):
         for _ in range(300):  # of 16 MiB
             with pytest.raises(IndexError, match=r"f: T\[64, 0\]"):
@@ -685,5 +677,5 @@ def _outcome(attempt: Callable[[], None]) -> type[Exception] | None:
 
 def test_a_program_without_indices_stays_the_same() -> None:
     scalar = buffer("S")
-    func = function(store(scalar, (), BufferLoad(scalar, ()) + 1.0), scalar)
+    func = function("f", scalar, body=store(scalar, (), BufferLoad(scalar, ()) + 1.0))
     assert check_accesses(func) is func

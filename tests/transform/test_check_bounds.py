@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minitvm.arith.analyzer import Analyzer
-from minitvm.runtime.dtype import BOOL, HANDLE, INT32, INT64, UINT32, DType
+from minitvm.runtime.dtype import HANDLE, INT32, INT64, UINT32, DType
 from minitvm.runtime.errors import CompileError
 from minitvm.tir import expr as e
 from minitvm.tir.expr import (
@@ -41,7 +41,6 @@ from minitvm.tir.stmt import (
     BufferStore,
     Evaluate,
     For,
-    ForKind,
     IfThenElse,
     LetStmt,
     PrimFunc,
@@ -51,6 +50,7 @@ from minitvm.tir.stmt import (
 )  # fmt: skip
 from minitvm.tir.verify import verify
 from minitvm.transform.check_bounds import check_bounds
+from tests.tir.programs import function, likely, loop
 
 i, j, k, n, m = (Var(name) for name in "ijknm")
 ZERO = const(0.0)
@@ -64,13 +64,7 @@ def func(body: Stmt, *scalars: Var) -> PrimFunc:
     """A function of every buffer that is used and not allocated in `body`."""
     allocated = {each.buffer for each in walk(body) if isinstance(each, Allocate)}
     used = dict.fromkeys(e.buffer for e in walk(body) if isinstance(e, BufferStore | BufferLoad))
-    tensors = {Var(b.name + "_p", HANDLE): b for b in used if b not in allocated}
-    return PrimFunc((*tensors, *scalars), body, tensors, "f")
-
-
-def loop(var: Var, extent: Any, body: Stmt, begin: Any = 0) -> Stmt:
-    low = e.cast(var.dtype, begin)
-    return For(var, low, e.cast(var.dtype, extent), ForKind.SERIAL, body)
+    return function("f", *(b for b in used if b not in allocated), *scalars, body=body)
 
 
 def store(target: Buffer, indices: Any, value: Any = 0.0) -> Stmt:
@@ -84,10 +78,6 @@ def store(target: Buffer, indices: Any, value: Any = 0.0) -> Stmt:
 
 def lazy(condition: Any, a: PrimExpr, b: PrimExpr = ZERO) -> PrimExpr:
     return Call(a.dtype, "if_then_else", (condition, a, b))
-
-
-def likely(condition: PrimExpr) -> PrimExpr:
-    return Call(BOOL, "likely", (condition,))
 
 
 A16, B16, B4, S = buffer("A", 16), buffer("B", 16), buffer("B", 4), buffer("S")
@@ -428,6 +418,8 @@ def test_a_call_may_write_what_an_index_reads(value: PrimExpr) -> None:
 
 
 def test_a_name_keeps_its_value_over_a_call() -> None:
+    """The call writes an index outside of A; the name stands for what was there before, 0, so that
+    no IndexError comes."""
     run_with(check_bounds(func(store(B4, 0, Let(k, I16[0], WRITE + A16[k])))), grow)
 
 

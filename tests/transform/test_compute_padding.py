@@ -18,6 +18,7 @@ from minitvm.tir.stmt import (
 )  # fmt: skip
 from minitvm.tir.verify import verify
 from minitvm.transform.compute_padding import compute_padding
+from tests.tir.programs import function
 
 i, j, n = Var("i"), Var("j"), Var("n")
 A = tir.decl_buffer((n,), name="A")
@@ -34,7 +35,7 @@ def padded(value: PrimExpr, kind: ForKind = ForKind.UNROLLED) -> PrimFunc:
         j, const(0), const(32), ForKind.VECTORIZED, AttrStmt(S, "padded_buffer", const(1), store)
     )
     outer = For(i, const(0), const(32), kind, inner)
-    return PrimFunc((A.data, P.data), Allocate(S, outer), {A.data: A, P.data: P}, "f")
+    return function("f", A, P, body=Allocate(S, outer))
 
 
 @pytest.mark.parametrize(

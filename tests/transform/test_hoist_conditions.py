@@ -12,15 +12,15 @@ from minitvm.tir.expr import Var, const
 from minitvm.tir.stmt import BufferStore, ForKind, IfThenElse, PrimFunc, Stmt, seq
 from minitvm.tir.structural_equal import structural_equal
 from minitvm.transform.hoist_conditions import hoist_conditions
-from tests.transform.loop_nests import Nest, likely, loop, loop_nests, same_effect
+from tests.tir.programs import function_of, likely, loop
+from tests.transform.loop_nests import Nest, loop_nests, same_effect
 
 i, j, k, n = (Var(name) for name in "ijkn")
 B = tir.decl_buffer((64, 64), name="B")
 COUNT = tir.decl_buffer((64,), "int32", name="N")
 
 
-def func(body: Stmt) -> PrimFunc:
-    return PrimFunc((n, k, B.data, COUNT.data), body, {B.data: B, COUNT.data: COUNT}, "f")
+func = function_of(n, k, B, COUNT)
 
 
 def fill(value: float = 0.0) -> Stmt:

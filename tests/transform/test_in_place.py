@@ -28,7 +28,7 @@ from minitvm.variants.any_strides import accept_strides
 from minitvm.variants.in_place import IN_PLACE, can_run_in_place, run_in_place
 from tests.schedules.programs import PROGRAMS
 from tests.schedules.random_schedule import schedule_randomly
-from tests.transform.loop_nests import loop
+from tests.tir.programs import loop
 from tests.transform.programs_in_lanes import ROWS
 from tests.transform.programs_in_lanes import SIZE as SIZE_IN_LANES
 from tests.transform.programs_in_lanes import Program as ProgramInLanes

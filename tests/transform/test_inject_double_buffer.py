@@ -23,12 +23,11 @@ from minitvm.tir.stmt import (
     Evaluate,
     For,
     ForKind,
-    PrimFunc,
     Stmt,
     seq,
 )
 from minitvm.transform.inject_double_buffer import SCOPE, DoubleBufferOptions, inject_double_buffer
-from tests.transform.loop_nests import loop
+from tests.tir.programs import function_of, loop
 
 n = te.var("n")
 i, j, k = (Var(name) for name in "ijk")
@@ -36,8 +35,7 @@ A, B = tir.decl_buffer((n, 4), name="A"), tir.decl_buffer((n, 4), name="B")
 T, U = tir.decl_buffer((4,), name="T"), tir.decl_buffer((4,), name="U")
 
 
-def func(body: Stmt) -> PrimFunc:
-    return PrimFunc((A.data, B.data), body, {A.data: A, B.data: B}, "f")
+func = function_of(A, B)
 
 
 def ahead(buffer: Any, value: PrimExpr) -> Stmt:

@@ -13,9 +13,9 @@ from minitvm.error import TVMError
 from minitvm.tir.expr import Call, PrimExpr, Var, as_expr, const
 from minitvm.tir.functor import walk
 from minitvm.tir.interpreter import interpret
-from minitvm.tir.stmt import AttrStmt, BufferStore, ForKind, LetStmt, PrimFunc, Stmt, seq
+from minitvm.tir.stmt import AttrStmt, BufferStore, ForKind, LetStmt, Stmt, seq
 from minitvm.transform.inject_prefetch import SCOPE, inject_prefetch
-from tests.transform.loop_nests import loop
+from tests.tir.programs import function_of, loop
 
 n = te.var("n")
 i, j, k = (Var(name) for name in "ijk")
@@ -23,9 +23,7 @@ A, B = tir.decl_buffer((n, 40), name="A"), tir.decl_buffer((n, 40), name="B")
 I = tir.decl_buffer((n,), "int32", name="I")  # noqa: E741  # indices
 
 
-def func(body: Stmt, *params: Var) -> PrimFunc:
-    tensors = {buffer.data: buffer for buffer in (A, B, I)}
-    return PrimFunc((*tensors, *params), body, tensors, "f")
+func = function_of(A, B, I)
 
 
 def ahead(body: Stmt, offset: PrimExpr | int = 2, kind: ForKind = ForKind.SERIAL) -> Stmt:

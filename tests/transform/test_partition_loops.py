@@ -25,7 +25,8 @@ from minitvm.tir.stmt import (
 )
 from minitvm.transform.partition_loops import HINT, LoopPartitionOptions, partition_loops
 from minitvm.transform.simplify import simplify
-from tests.transform.loop_nests import Nest, likely, loop, loop_nests, same_effect
+from tests.tir.programs import function_of, likely, loop
+from tests.transform.loop_nests import Nest, loop_nests, same_effect
 
 Golden = Callable[[str], None]
 
@@ -34,9 +35,7 @@ A, B = tir.decl_buffer((n,), name="A"), tir.decl_buffer((n,), name="B")
 io, ii, i = (Var(name) for name in ("io", "ii", "i"))
 
 
-def func(body: Stmt, *buffers: Any) -> PrimFunc:
-    params = {buffer.data: buffer for buffer in (A, B, *buffers)}
-    return PrimFunc(tuple(params), body, params, "f")
+func = function_of(A, B)
 
 
 def copy(place: Any, value: Any = None) -> Stmt:
@@ -173,24 +172,38 @@ def test_a_hinted_loop_without_main_part_is_unrolled_on_request() -> None:
 
 COUNT = tir.decl_buffer((1,), "int32", name="N")
 k = Var("k")
+CHANGE = BufferStore(COUNT, i, (const(0),))
 
 
 @pytest.mark.parametrize(
     "body",
     [
-        loop(i, n, IfThenElse(likely(i < COUNT[0]), copy(i))),
         loop(i, n, LetStmt(k, COUNT[0], IfThenElse(likely(i < k), copy(i)))),
+        loop(i, n, seq(IfThenElse(likely(i < COUNT[0]), copy(i)), CHANGE)),
+        loop(i, n, IfThenElse(likely(i < COUNT[0]), seq(copy(i), CHANGE))),
         loop(i, n, IfThenElse(likely(e.EQ(i % 3, const(0))), copy(i))),
         loop(i, n, IfThenElse(i < 5, copy(i))),
         loop(i, 16, IfThenElse(likely(i < n), copy(i)), ForKind.VECTORIZED),
         loop(i, 16, IfThenElse(likely(i < n), copy(i)), ForKind.UNROLLED),
         loop(i, n, seq(IfThenElse(likely(COUNT[0] > 0), copy(i)), copy(i))),
     ],
-    ids=["data", "let", "equality", "no guard", "vector", "unrolled, symbolic", "invariant"],
-)
+    ids=[
+        "let", "not all", "changed", "equality", "no guard", "vector", "unrolled, symbolic",
+        "invariant",
+    ],
+)  # fmt: skip
 def test_kept_as_it_is(body: Stmt) -> None:
     before = func(body, COUNT)
     assert partition_loops(before) is before
+
+
+def test_a_loop_ends_where_data_say_that_stay_as_they_are() -> None:
+    guarded = IfThenElse(likely(i < COUNT[0]), copy(i))
+    made = partition_loops(func(loop(i, n, guarded), COUNT)).body
+    assert guards(made) == 0 and "in range(min(n, N[0]))" in str(made)
+    named = LetStmt(k, COUNT[0], loop(i, n, IfThenElse(likely(i < k), copy(i))))
+    made = partition_loops(func(named, COUNT)).body
+    assert guards(made) == 0 and "in range(min(n, k))" in str(made)
 
 
 def test_growth_is_bounded() -> None:

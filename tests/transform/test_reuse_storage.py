@@ -21,19 +21,17 @@ from minitvm.tir.stmt import (
     Evaluate,
     ForKind,
     IfThenElse,
-    PrimFunc,
     Stmt,
     seq,
 )
 from minitvm.transform.reuse_storage import reuse_storage
-from tests.transform.loop_nests import loop
+from tests.tir.programs import function_of, loop
 
 i, j, k, n = (Var(name) for name in "ijkn")
 A, B = tir.decl_buffer((n,), name="A"), tir.decl_buffer((n,), name="B")
 
 
-def func(body: Stmt) -> PrimFunc:
-    return PrimFunc((A.data, B.data), body, {A.data: A, B.data: B}, "f")
+func = function_of(A, B)
 
 
 def temporary(name: str, *shape: Any, dtype: str = "float32", scope: str = "") -> Buffer:

@@ -9,7 +9,7 @@ import pytest
 
 import minitvm as tvm
 from minitvm import te, tir
-from minitvm.arith.written_buffers import written_parameters
+from minitvm.arith.effects import written_parameters
 from minitvm.variants.any_strides import accept_strides
 
 Golden = Callable[[str], None]

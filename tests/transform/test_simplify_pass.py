@@ -19,13 +19,13 @@ from minitvm.tir.stmt import (
     ForKind,
     IfThenElse,
     LetStmt,
-    PrimFunc,
     SeqStmt,
     Stmt,
     While,
 )  # fmt: skip
 from minitvm.tir.structural_equal import structural_equal
 from minitvm.transform.simplify import simplify
+from tests.tir.programs import function_of, loop
 
 i, j, k, n = (Var(name) for name in "ijkn")
 flag = Var("flag", BOOL)
@@ -37,17 +37,12 @@ def buffer(name: str, *shape: Any, dtype: DType = FLOAT32) -> Buffer:
 
 A, B = buffer("A", n), buffer("B", n)
 COUNT = buffer("C", 1, dtype=INT32)
-TENSORS = {Var(tensor.name + "_p", HANDLE): tensor for tensor in (A, B, COUNT)}
+TENSORS = (A, B, COUNT)
 NOTHING = SeqStmt(())
 CALL = Call(INT32, "call_packed", (StringImm("f"),))
 
 
-def func(body: Stmt) -> PrimFunc:
-    return PrimFunc((*TENSORS, flag), body, TENSORS, "f")
-
-
-def loop(var: Var, extent: Any, body: Stmt, begin: Any = 0, kind: ForKind = ForKind.SERIAL) -> Stmt:
-    return For(var, as_expr(begin), as_expr(extent), kind, body)
+func = function_of(*TENSORS, flag)
 
 
 def set_b(index: Any, value: PrimExpr) -> Stmt:

@@ -15,7 +15,7 @@ from minitvm.auto_scheduler import auto_schedule
 from minitvm.runtime.dtype import BOOL, DType
 from minitvm.tir import expr as e
 from minitvm.tir.buffer import decl_buffer
-from minitvm.tir.expr import Buffer, BufferLoad, Call, PrimExpr, Var, as_expr, const
+from minitvm.tir.expr import BufferLoad, Call, PrimExpr, Var, const
 from minitvm.tir.interpreter import interpret
 from minitvm.tir.stmt import BufferStore, For, ForKind, IfThenElse, PrimFunc, Stmt, seq
 from minitvm.tir.structural_equal import structural_equal
@@ -24,6 +24,7 @@ from minitvm.transform.transpose_copies import transpose_copies
 from minitvm.transform.vectorize_loops import vectorize_loops
 from tests.codegen.kernels import DTYPES, array_of, numpy_dtype, telling_values, values_of
 from tests.codegen.test_dtypes import TARGETS
+from tests.tir.programs import function_of, lazily, loop, store
 
 N = Var("n")
 i, j, k, o = (Var(name) for name in "ijko")
@@ -35,26 +36,12 @@ COLUMN = decl_buffer((64, 64, 1), "float64", name="L")
 TENSORS = (B, C, P, FLAT, PLACES, DEEP, COLUMN)
 
 
-def loop(var: Var, extent: Any, body: Stmt, kind: ForKind = ForKind.SERIAL) -> For:
-    return For(var, const(0), as_expr(extent), kind, body)
-
-
-def store(buffer: Buffer, value: Any, *indices: Any) -> Stmt:
-    return BufferStore(buffer, value, indices)
-
-
-def func(body: Stmt) -> PrimFunc:
-    params = (N, *[each.data for each in TENSORS])
-    return PrimFunc(params, body, {each.data: each for each in TENSORS}, "f")
+func = function_of(N, *TENSORS)
 
 
 def nest(body: Stmt, lanes: Any = 8, steps: Any = 16, kind: ForKind = ForKind.SERIAL) -> Stmt:
     """Rows are read along k; the lanes of what is stored are along j."""
     return loop(k, steps, loop(j, lanes, body, ForKind.VECTORIZED), kind)
-
-
-def lazily(condition: PrimExpr, value: PrimExpr, other: Any) -> PrimExpr:
-    return Call(value.dtype, "if_then_else", (condition, value, as_expr(other)))
 
 
 # -- What becomes of them --------------------------------------------------------------------------

@@ -10,9 +10,9 @@ from minitvm import tir
 from minitvm.error import TVMError
 from minitvm.tir.expr import Buffer, Var, const
 from minitvm.tir.functor import walk
-from minitvm.tir.stmt import Allocate, AttrStmt, BufferStore, For, ForKind, PrimFunc, Stmt, seq
+from minitvm.tir.stmt import Allocate, AttrStmt, BufferStore, For, ForKind, Stmt, seq
 from minitvm.transform.unroll_loops import REGISTER_BYTES, UnrollOptions, unroll_loops
-from tests.transform.loop_nests import loop
+from tests.tir.programs import function, loop
 
 i, j, k, n = (Var(name) for name in "ijkn")
 B = tir.decl_buffer((64, 64), name="B")
@@ -20,7 +20,7 @@ B = tir.decl_buffer((64, 64), name="B")
 
 def kinds(body: Stmt, options: UnrollOptions | None = None) -> str:
     """The loops of the result, in order: ``u`` if unrolled, else the first letter of the kind."""
-    func = unroll_loops(PrimFunc((n, B.data), body, {B.data: B}, "f"), options)
+    func = unroll_loops(function("f", n, B, body=body), options)
     found = [node for node in walk(func.body) if isinstance(node, For)]
     return "".join(node.kind.name[0].lower() for node in found)
 

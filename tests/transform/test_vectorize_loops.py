@@ -14,20 +14,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from minitvm import CompileError, build, lower, transform
-from minitvm.runtime.dtype import BOOL, FLOAT32, HANDLE, INT32, DType
+from minitvm.runtime.dtype import FLOAT32, HANDLE, INT32, DType
 from minitvm.runtime.errors import KernelError
 from minitvm.tir import expr as e
 from minitvm.tir import scalars
 from minitvm.tir import stmt as s
 from minitvm.tir.buffer import decl_buffer
-from minitvm.tir.expr import Buffer, Call, PrimExpr, Var, as_expr, const
+from minitvm.tir.expr import Buffer, Call, PrimExpr, Var, const
 from minitvm.tir.interpreter import interpret
-from minitvm.tir.stmt import BufferStore, ForKind, PrimFunc, Stmt, seq
+from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, seq
 from minitvm.tir.verify import verify
 from minitvm.transform.vectorize_loops import MAX_LANES, vectorize_loops
 from minitvm.transform.widen_indices import widen_indices
 from tests.codegen.kernels import DTYPES, array_of, equal, telling_values, values_of
 from tests.codegen.test_dtypes import TARGETS
+from tests.tir.programs import function_of, likely, loop, store
 from tests.transform.programs_in_lanes import ROWS, SIZE, NearProgram, Program
 
 N, X = Var("n"), Var("x", FLOAT32)
@@ -40,25 +41,11 @@ E = decl_buffer((4, N), name="E")
 TENSORS = (A, B, C, D, P, E)
 
 
-def func(body: Stmt, *scalars: Var) -> PrimFunc:
-    params = (*scalars, *[each.data for each in TENSORS])
-    return PrimFunc(params, body, {each.data: each for each in TENSORS}, "f")
-
-
-def loop(var: Var, extent: Any, body: Stmt, kind: ForKind = ForKind.SERIAL) -> Stmt:
-    return s.For(var, const(0), as_expr(extent), kind, body)
+func = function_of(*TENSORS)
 
 
 def vectorized(extent: Any, body: Stmt, var: Var = v) -> Stmt:
     return loop(var, extent, body, ForKind.VECTORIZED)
-
-
-def store(buffer: Buffer, value: Any, *indices: Any) -> Stmt:
-    return BufferStore(buffer, as_expr(value), tuple(map(as_expr, indices)))
-
-
-def likely(condition: PrimExpr) -> PrimExpr:
-    return Call(BOOL, "likely", (condition,))
 
 
 def text(body: Stmt) -> str:
@@ -612,8 +599,9 @@ def test_lanes_that_a_guard_excludes_are_left_out() -> None:
 
 
 def test_lanes_that_are_no_power_of_two() -> None:
-    made = text(vectorized(48, store(A, B[v], v)))
-    assert "for v_strip in unrolled(3):\n    A[ramp(v_strip * 16, 1, 16)] = B[" in made
-    made = text(vectorized(40, store(A, B[v], v)))
-    assert "for v_strip in unrolled(5):\n    A[ramp(v_strip * 8, 1, 8)] = B[" in made
+    for extent, strips, lanes in ((48, 3, 16), (40, 5, 8)):
+        loop = vectorize_loops(func(vectorized(extent, store(A, B[v], v)))).body
+        assert isinstance(loop, s.For) and isinstance(loop.body, s.BufferStore)
+        assert loop.kind is ForKind.UNROLLED and e.const_int(loop.extent) == strips
+        assert loop.body.value.dtype.lanes == lanes
     assert "A[ramp(0, 1, 7)]" in text(vectorized(7, store(A, B[v], v)))

@@ -6,9 +6,12 @@ import numpy as np
 
 import minitvm as tvm
 from minitvm import te, tir
+from minitvm.tir.expr import BufferLoad, Cast
+from minitvm.tir.functor import walk_once
 from minitvm.tir.stmt import BufferStore, For, ForKind, LetStmt, PrimFunc
 from minitvm.tir.verify import verify
 from minitvm.transform.widen_indices import widen_indices
+from tests.tir.programs import function
 
 
 def store_loop() -> PrimFunc:
@@ -21,14 +24,19 @@ def store_loop() -> PrimFunc:
     value = a[shared] + te.cast("float32", shared) + te.cast("float32", i)
     body = BufferStore(b, value, (i * 4 + 1,))
     loop = For(i, te.const(0), n, ForKind.SERIAL, body)
-    return PrimFunc((n, a.data, b.data), loop, {a.data: a, b.data: b}, "f")
+    return function("f", n, a, b, body=loop)
 
 
-def test_text() -> None:
-    text = str(widen_indices(store_loop()))
-    assert "for i in range(int64(n)):" in text
-    assert "B[i * 4 + 1] = " in text
-    assert "float32(int32(i))" in text
+def test_dtypes() -> None:
+    """Loops and indices are of 64 bits; a value is still made of 32."""
+    made = widen_indices(store_loop())
+    for node in walk_once(made.body):
+        if isinstance(node, For):
+            assert node.loop_var.dtype == node.extent.dtype == "int64"
+        if isinstance(node, BufferStore | BufferLoad):
+            assert [index.dtype for index in node.indices] == ["int64"]
+        if isinstance(node, Cast) and node.dtype == "float32":
+            assert node.value.dtype == "int32"
 
 
 def test_a_let_may_stand_in_an_index_and_in_a_value() -> None:
@@ -57,7 +65,7 @@ def test_predicates_stay() -> None:
     a, i, n = tir.decl_buffer((8,), name="A"), te.var("i"), te.var("n")
     read = tir.BufferLoad(a, (i,), i < n)
     loop = For(i, te.const(0), te.const(8), ForKind.SERIAL, BufferStore(a, read, (i,), i < n))
-    made = str(widen_indices(PrimFunc((n, a.data), loop, {a.data: a}, "f")))
+    made = str(widen_indices(function("f", n, a, body=loop)))
     assert "A[i, where=i < int64(n)] = A[i, where=i < int64(n)]" in made
 
 
@@ -65,7 +73,7 @@ def test_loops_side_by_side_share_a_variable() -> None:
     a, i = tir.decl_buffer((8,), name="A"), te.var("i")
     store = BufferStore(a, a[i] + 1.0, (i,))
     loop = For(i, te.const(0), te.const(8), ForKind.SERIAL, store)
-    twice = PrimFunc((a.data,), tir.SeqStmt((loop, loop)), {a.data: a}, "f")
+    twice = function("f", a, body=tir.SeqStmt((loop, loop)))
     found = np.zeros(8, np.float32)
     tvm.build(twice)(found)
     assert found.tolist() == [2] * 8
@@ -98,7 +106,7 @@ def test_a_name_beside_it_has_bounds_of_its_own() -> None:
         return For(i, te.const(begin), te.const(end - begin), ForKind.SERIAL, body)
 
     loops = tir.SeqStmt((around(0, 2, 1), around(2, 4, 1 << 30), around(4, 6, 2), around(6, 8, 4)))
-    func = PrimFunc((a.data,), loops, {a.data: a}, "f")
+    func = function("f", a, body=loops)
     verify(widen_indices(func))
     found = np.zeros(8, np.int64)
     tvm.build(func)(found)
@@ -113,5 +121,5 @@ def test_offsets_of_pointers() -> None:
     pointer = a.access_ptr("r", offset=i * 65536 + 1)
     body = tir.Evaluate(tir.call_extern("int32", "function", pointer))
     loop = For(i, te.const(0), te.const(1 << 17), ForKind.SERIAL, body)
-    made = str(widen_indices(PrimFunc((a.data,), loop, {a.data: a}, "f")))
+    made = str(widen_indices(function("f", a, body=loop)))
     assert "tvm_access_ptr(A, i * 65536 + 1, " in made

@@ -15,8 +15,10 @@ import numpy as np
 
 from minitvm.runtime.dtype import FLOAT64, INT64, DType, DTypeLike
 from minitvm.runtime.errors import CompileError
+from minitvm.tir import intrinsics as tir
 from minitvm.tir import scalars
 from minitvm.tir.expr import promoted
+from minitvm.tir.intrinsics import Domain
 
 # -- Loops ----------------------------------------------------------------------------------------
 
@@ -72,12 +74,6 @@ def output_tensor(shape: Any, dtype: DTypeLike = "float32") -> Any:
 
 # -- Mathematics ----------------------------------------------------------------------------------
 
-OF_FLOATS = (
-    "exp", "exp2", "exp10", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "sin", "cos", "tan",
-    "asin", "acos", "atan", "sinh", "cosh", "tanh", "erf", "sigmoid", "atan2", "hypot",
-)  # fmt: skip
-OF_NUMBERS = ("power", "floor", "ceil", "trunc", "round")
-OF_INTEGERS = ("popcount", "clz")
 CASTS = (
     "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32",
     "float64",
@@ -92,19 +88,22 @@ def _common_dtype(args: tuple[Any, ...]) -> DType | None:
 
 
 def _intrinsic(name: str) -> Callable[..., Any]:
-    meaning = scalars.INTRINSICS[name]
+    known = tir.INTRINSICS[name]
 
     def run(*args: Any) -> Any:
         dtype = _common_dtype(args)
-        floats = name in OF_FLOATS or any(isinstance(arg, float) for arg in args)
-        if dtype is not None and dtype.is_integral and name in OF_FLOATS:
-            raise CompileError(f"{name}: expected a floating-point argument, got {dtype}: cast it")
+        problem = None if dtype is None else known.problem(dtype)
+        if problem is not None:
+            raise CompileError(f"{name}: {problem}")
+        floats = known.domain is Domain.FLOATS or any(isinstance(arg, float) for arg in args)
         computed = dtype or (FLOAT64 if floats else INT64)
-        result = meaning(computed, *[scalars.cast(computed, _number(arg)) for arg in args])
-        return result if dtype is None else dtype.to_numpy().type(result)
+        dtypes = (computed, known.second_of(computed))
+        values = [scalars.cast(of, _number(arg)) for of, arg in zip(dtypes, args, strict=False)]
+        result = known.meaning(computed, *values)
+        return result if dtype is None else known.result_of(dtype).to_numpy().type(result)
 
     run.__name__ = run.__qualname__ = name
-    run.__doc__ = f"``te.{name}`` of numbers."
+    run.__doc__ = known.doc
     return run
 
 
@@ -149,23 +148,38 @@ def likely(condition: Any) -> Any:
     return condition
 
 
-exp, exp2, exp10, log, log2, log10, log1p = map(_intrinsic, OF_FLOATS[:7])
-sqrt, rsqrt, sin, cos, tan, asin, acos, atan = map(_intrinsic, OF_FLOATS[7:15])
-sinh, cosh, tanh, erf, sigmoid, atan2, hypot = map(_intrinsic, OF_FLOATS[15:])
-power, floor, ceil, trunc, round = map(_intrinsic, OF_NUMBERS)
-popcount, clz = map(_intrinsic, OF_INTEGERS)
+exp, exp2, exp10, expm1 = map(_intrinsic, ("exp", "exp2", "exp10", "expm1"))
+log, log2, log10, log1p = map(_intrinsic, ("log", "log2", "log10", "log1p"))
+sqrt, rsqrt, power = map(_intrinsic, ("sqrt", "rsqrt", "power"))
+sin, cos, tan = map(_intrinsic, ("sin", "cos", "tan"))
+asin, acos, atan, atan2 = map(_intrinsic, ("asin", "acos", "atan", "atan2"))
+sinh, cosh, tanh = map(_intrinsic, ("sinh", "cosh", "tanh"))
+asinh, acosh, atanh = map(_intrinsic, ("asinh", "acosh", "atanh"))
+erf, sigmoid, hypot, fmod = map(_intrinsic, ("erf", "sigmoid", "hypot", "fmod"))
+copysign, nextafter, ldexp = map(_intrinsic, ("copysign", "nextafter", "ldexp"))
+floor, ceil, trunc = map(_intrinsic, ("floor", "ceil", "trunc"))
+round, nearbyint = map(_intrinsic, ("round", "nearbyint"))
+isnan, isinf, isfinite = map(_intrinsic, ("isnan", "isinf", "isfinite"))
+popcount, clz = map(_intrinsic, ("popcount", "clz"))
 int8, int16, int32, int64, uint8, uint16, uint32, uint64 = map(_cast, CASTS[:8])
 float16, float32, float64 = map(_cast, CASTS[8:])
 min, max = _extremum("min"), _extremum("max")
 
-# By name: what a hybrid function sees without importing it, as Python runs it.
+# By name: what a hybrid function sees without importing it, as Python runs it. Of the intrinsics
+# these are all but those that are written as operators, and `fabs`, which is Python's `abs`.
 INTRINSICS: dict[str, Callable[..., Any]] = {
     each.__name__: each
     for each in (
         serial, parallel, vectorize, unroll, const_range, bind, max_num_threads,
         allocate, output_tensor, ceil_div, likely, min, max,
     )
-} | {name: globals()[name] for name in (*OF_FLOATS, *OF_NUMBERS, *OF_INTEGERS, *CASTS)}  # fmt: skip
+} | {
+    name: globals()[name]
+    for name in (
+        *CASTS,
+        *(each.name for each in tir.INTRINSICS.values() if not each.operator and not each.function),
+    )
+}  # fmt: skip
 # Of Python's own functions, those that a hybrid function may use.
 BUILTINS: dict[str, Callable[..., Any]] = {
     each.__name__: each for each in (range, len, abs, int, float, bool)

@@ -77,6 +77,11 @@ class Part:
     buffer: Buffer
     indices: tuple[Any, ...]
 
+    @property
+    def shape(self) -> tuple[PrimExpr, ...]:
+        """The dimensions that are left."""
+        return self.buffer.shape[len(self.indices) :]
+
 
 @final
 @record(eq=False)
@@ -122,12 +127,20 @@ def plain(value: Any) -> Any:
     return NO_VALUE
 
 
+def as_part(value: Any) -> Part | None:
+    """A buffer, or a part of one, as a part; None for others."""
+    if isinstance(value, Buffer):
+        return Part(value, ())
+    return value if isinstance(value, Part) else None
+
+
 def buffers_in(values: tuple[Any, ...]) -> Iterator[Buffer]:
     for value in values:
-        if isinstance(value, tuple):
+        part = as_part(value)
+        if part is not None:
+            yield part.buffer
+        elif isinstance(value, tuple):
             yield from buffers_in(value)
-        elif isinstance(value, (Buffer, Part)):
-            yield value if isinstance(value, Buffer) else value.buffer
 
 
 def is_intrinsic(value: Any) -> bool:

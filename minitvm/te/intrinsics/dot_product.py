@@ -11,13 +11,14 @@ exact: its one overflow, of two products of -32768, wraps as 32-bit additions do
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, final
 
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
+from minitvm.te.intrinsics.instruction import instruction_named
 from minitvm.te.operation import compute, placeholder, reduce_axis
 from minitvm.te.tensor_intrin import TensorIntrin, decl_tensor_intrin
 from minitvm.tir import expr as e
@@ -99,19 +100,6 @@ DOT_PRODUCTS = (
     DotProduct("usdot_s8u8", _on("neon", "i8mm"), f"{_NEON}.usdot.v4i32.v16i8",
                "int8", "uint8", "int32", 4, 4, "b, a"),
 )  # fmt: skip
-_BY_NAME = {each.name: each for each in DOT_PRODUCTS}
-
-
-def find_dot_product(a: str, b: str, sum: str, features: Collection[str]) -> DotProduct | None:
-    """The best instruction for some dtypes among those that a target has, or None.
-
-    >>> find_dot_product("uint8", "int8", "int32", {"avx2", "avx512vnni"}).name
-    'vpdpbusd_512'
-    """
-    for each in DOT_PRODUCTS:
-        if (each.a, each.b, each.sum) == (a, b, sum) and each.features <= set(features):
-            return each
-    return None
 
 
 @lru_cache(maxsize=64)
@@ -140,10 +128,7 @@ def dot_product(name: str, columns: int, same: int | None = None) -> TensorIntri
     >>> dot_product("vpdpbusd_512", 32, same=128).inputs
     (Tensor(shape=[128], op.name=w),)
     """
-    instruction = _BY_NAME.get(name)
-    if instruction is None:
-        known = ", ".join(_BY_NAME)
-        raise CompileError(f"dot_product: expected an instruction among {known}, got {name!r}")
+    instruction = instruction_named(DOT_PRODUCTS, name, "dot_product")
     if columns < 1 or columns % instruction.lanes:
         raise CompileError(
             f"dot_product: expected columns that are a multiple of {instruction.lanes}, the lanes "

@@ -12,7 +12,7 @@ other in the columns' factor, ``w[k // 4, j * 4 + k % 4]``; the rows' factor is 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import product
 from typing import Any, final
@@ -20,6 +20,7 @@ from typing import Any, final
 from minitvm.runtime.dtype import INT64, DType
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
+from minitvm.te.intrinsics.instruction import instruction_named
 from minitvm.te.operation import compute, placeholder, reduce_axis
 from minitvm.te.tensor_intrin import TensorIntrin, decl_tensor_intrin
 from minitvm.tir import expr as e
@@ -113,21 +114,6 @@ MATRIX_PRODUCTS = (
     _neon("usmmla_s8u8", "i8mm", "int8", "uint8", "int32", "usmmla.v4i32.v16i8", swapped=True),
     _neon("bfmmla", "bf16", "bfloat16", "bfloat16", "float32", "bfmmla"),
 )
-_BY_NAME = {each.name: each for each in MATRIX_PRODUCTS}
-
-
-def find_matrix_product(
-    a: str, b: str, sum: str, features: Collection[str]
-) -> MatrixProduct | None:
-    """The best instruction for some dtypes among those that a target has, or None.
-
-    >>> find_matrix_product("uint8", "int8", "int32", {"amx-tile", "amx-int8"}).name
-    'tdpbusd'
-    """
-    for each in MATRIX_PRODUCTS:
-        if (each.a, each.b, each.sum) == (a, b, sum) and each.features <= set(features):
-            return each
-    return None
 
 
 @lru_cache(maxsize=64)
@@ -157,10 +143,7 @@ def matrix_product(name: str, rows: int, columns: int, depth: int) -> TensorIntr
     >>> matrix_product("tdpbusd", 32, 32, 512).inputs
     (Tensor(shape=[32, 512], op.name=a), Tensor(shape=[128, 128], op.name=w))
     """
-    by = _BY_NAME.get(name)
-    if by is None:
-        known = ", ".join(_BY_NAME)
-        raise CompileError(f"matrix_product: expected an instruction among {known}, got {name!r}")
+    by = instruction_named(MATRIX_PRODUCTS, name, "matrix_product")
     sizes = (rows, columns, depth)
     units = (by.rows if by.exact else 1, by.columns if by.exact else 1, by.depth)
     if any(size < 1 or size % unit for size, unit in zip(sizes, units, strict=True)):

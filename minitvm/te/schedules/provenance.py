@@ -9,7 +9,7 @@ from typing import final
 
 from minitvm.arith.work import Kind, value_operations
 from minitvm.runtime.record import record
-from minitvm.te.schedules.graph import factors_of, in_order
+from minitvm.te.schedules.rewrite_operations import factors_of, in_order
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.tensor import ComputeOp, ExternOp, Operation, PlaceholderOp
 from minitvm.tir.expr import IterVar, PrimExpr, Reduce, Var

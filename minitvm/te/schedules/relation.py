@@ -158,7 +158,7 @@ def values_of(
             case Fuse(outer, inner, fused):
                 if fused in values:
                     extent = ranges[inner].extent
-                    high, low = _parts(values[fused], extent, ranges[outer].extent)
+                    high, low = _unfused(values[fused], extent, ranges[outer].extent)
                     values[outer] = _from(ranges[outer], high, outer)
                     values[inner] = _from(ranges[inner], low, inner)
             case Rebase(parent, rebased):
@@ -238,7 +238,9 @@ def _from(dom: Range, offset: PrimExpr, axis: IterVar) -> PrimExpr:
     return e.cast(axis.var.dtype, dom.min + offset)
 
 
-def _parts(fused: PrimExpr, extent: PrimExpr, outer_extent: PrimExpr) -> tuple[PrimExpr, PrimExpr]:
+def _unfused(
+    fused: PrimExpr, extent: PrimExpr, outer_extent: PrimExpr
+) -> tuple[PrimExpr, PrimExpr]:
     if const_int(extent) == 1:
         return fused, const(0, fused.dtype)
     if const_int(outer_extent) == 1:

@@ -12,13 +12,15 @@ from minitvm.runtime.errors import CompileError
 from minitvm.te.intrinsics.dot_product import dot_product, interleave
 from minitvm.te.intrinsics.matrix_product import matrix_product
 from minitvm.te.operation import thread_axis
+from minitvm.te.python_operators import BINARY, UNARY
 from minitvm.te.schedules.schedule import Schedule, create_schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.schedules.trace import PURE_CALLS, Traced, is_primitive
+from minitvm.te.schedules.trace import Traced, is_primitive
 from minitvm.te.tensor import Operation, Tensor
 from minitvm.tir import expr as e
 from minitvm.tir import op as operators
 from minitvm.tir.expr import IterVar, PrimExpr
+from minitvm.tir.intrinsics import FUNCTIONS
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "te.create_schedule": create_schedule,
@@ -44,26 +46,7 @@ _ATTRIBUTES: dict[type, tuple[str, ...]] = {
     IterVar: ("var",),
 }
 _METHODS: dict[type, tuple[str, ...]] = {Operation: ("output",), PrimExpr: ("astype",)}
-_UNARY: dict[type, Callable[[Any], Any]] = {ast.USub: operator.neg, ast.Invert: operator.invert}
-_BINARY: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.BitAnd: operator.and_,
-    ast.BitOr: operator.or_,
-    ast.BitXor: operator.xor,
-    ast.LShift: operator.lshift,
-    ast.RShift: operator.rshift,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.Eq: e.equal,
-    ast.NotEq: e.not_equal,
-}
+_BINARY = {**BINARY, ast.Eq: e.equal, ast.NotEq: e.not_equal}  # of numbers, too
 
 
 def replay(
@@ -162,8 +145,8 @@ class _Reader:
             case ast.Tuple(members) | ast.List(members):
                 values = [self._value(member) for member in members]
                 return values if isinstance(node, ast.List) else tuple(values)
-            case ast.UnaryOp(by, operand) if type(by) in _UNARY:
-                return _UNARY[type(by)](self._number(operand))
+            case ast.UnaryOp(by, operand) if type(by) in UNARY:
+                return UNARY[type(by)](self._number(operand))
             case ast.BinOp(left, by, right) | ast.Compare(left, [by], [right]):
                 if type(by) not in _BINARY:
                     raise self.refusal(node, "an operator that a trace prints")
@@ -264,7 +247,7 @@ class _Reader:
             case ast.Attribute(_, "pragma") if _holds(args, "import_llvm"):
                 raise self.refusal(node, "no code of the text's own: apply this pragma by hand")
             case ast.Attribute(_, "call_intrin"):
-                if len(args) < 2 or not isinstance(args[1], str) or args[1] not in PURE_CALLS:
+                if len(args) < 2 or not isinstance(args[1], str) or args[1] not in FUNCTIONS:
                     raise self.refusal(node, "a function of numbers: apply this primitive by hand")
 
 

@@ -7,7 +7,8 @@ from typing import Any, cast, final
 
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
-from minitvm.te.schedules.graph import (
+from minitvm.te.schedules.relation import Fuse, Rebase, Split
+from minitvm.te.schedules.rewrite_operations import (
     copy_of,
     factored,
     factors_of,
@@ -19,7 +20,6 @@ from minitvm.te.schedules.graph import (
     without_offset,
     written_through,
 )
-from minitvm.te.schedules.relation import Fuse, Rebase, Split
 from minitvm.te.schedules.stage import Group, Stage
 from minitvm.te.schedules.stage_graph import StageGraph
 from minitvm.te.schedules.trace import Trace, Traced, primitive

@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from minitvm.runtime.errors import CompileError
-from minitvm.te.schedules.graph import (
+from minitvm.te.schedules.index_map import index_map
+from minitvm.te.schedules.loop_nest import LoopNest, names_of
+from minitvm.te.schedules.rewrite_operations import (
     in_layout,
     in_order,
     read_by_ranges,
     reading_layout,
     root_axes,
 )
-from minitvm.te.schedules.index_map import index_map
-from minitvm.te.schedules.loop_nest import LoopNest, names_of
 from minitvm.te.schedules.stage_graph import StageGraph
 from minitvm.te.schedules.trace import Trace, Traced, primitive
 from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, ScanOp, data_axes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from minitvm.te.schedules.graph import reading
+from minitvm.te.schedules.rewrite_operations import reading
 from minitvm.te.schedules.trace import Trace
 from minitvm.te.tensor import Operation, Tensor
 

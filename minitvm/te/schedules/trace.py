@@ -19,9 +19,9 @@ from minitvm.te.schedules.index_map import of_indices
 from minitvm.te.tensor import Operation, Tensor
 from minitvm.te.tensor_intrin import TensorIntrin
 from minitvm.tir import expr as e
-from minitvm.tir import scalars
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Var
 from minitvm.tir.functor import Mutator, substitute
+from minitvm.tir.intrinsics import INTRINSICS
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -340,7 +340,7 @@ class _AsPython(Mutator):
         return self._call(node, "tir.truncmod", node.a, node.b)
 
     def visit_Call(self, node: e.Call) -> PrimExpr:
-        if node.op in _OPERATORS:
+        if node.op in INTRINSICS and INTRINSICS[node.op].operator:
             return cast(PrimExpr, self.descend(node))
         args = "".join(f", {self.expr(each)}" for each in node.args)
         return self._text(f"tir.call_intrin('{node.dtype}', '{node.op}'{args})", node.dtype)
@@ -360,12 +360,6 @@ class _AsPython(Mutator):
 
 
 _NUMPY_TYPES = frozenset(np.sctypeDict.values())
-# Calls that print as operators.
-_OPERATORS = (
-    "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "shift_left", "shift_right",
-)  # fmt: skip
-PURE_CALLS = frozenset({*scalars.INTRINSICS, "if_then_else", "likely", "reinterpret"})
-"""Functions of numbers, which do nothing else."""
 
 
 def _float(value: float) -> str:

@@ -1,0 +1,283 @@
+"""What must hold for a statement to do anything: the ``likely`` guards of all that it does.
+
+A statement is guarded by a condition without which it changes nothing. So a loop may leave out the
+iterations in which its guards fail, as long as nothing in it changes what they read.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import final
+
+from minitvm.arith.atoms import is_pure
+from minitvm.arith.effects import is_stable, loads
+from minitvm.arith.linear import Affine
+from minitvm.arith.prover import Prover
+from minitvm.arith.scopes import binding
+from minitvm.runtime.dtype import INT64, DType
+from minitvm.runtime.record import record
+from minitvm.tir import expr as e
+from minitvm.tir import stmt as s
+from minitvm.tir.expr import IntImm, PrimExpr, Var, const
+from minitvm.tir.functor import Mutator, free_vars, with_fields
+from minitvm.tir.op import is_likely
+from minitvm.tir.stmt import ForKind, Stmt
+
+# A greater bound is one of a dtype, and says nothing about the program.
+LARGEST = 1 << 30
+_MOST = 1 << 62
+
+
+@final
+@record()
+class Limit:
+    """``factor * var + rest`` is at least zero in each iteration in which a loop does anything.
+
+    `rest` stays the same while the loop runs. `guards` are the comparisons that say just that, in
+    guards of all that the loop does; none where each says less.
+    """
+
+    factor: int
+    rest: Affine
+    guards: tuple[PrimExpr, ...]
+
+
+def limits(prover: Prover, loop: s.For) -> list[Limit]:
+    """What guards say of the variable of a loop."""
+    found: list[Limit] = []
+    with prover.scope():
+        prover.bind_interval(loop.loop_var, loop.min, loop.extent)
+        needs = _needs(prover, loop.body)
+    for need in needs:
+        factor, rest = _apart(need.form, loop.loop_var)
+        if (
+            factor
+            and loop.loop_var not in variables(rest)
+            and all(is_stable(atom, loop.body) for atom in rest.terms)
+            and _is_computable(prover, rest)
+        ):
+            found.append(Limit(factor, rest, need.guards))
+    return found
+
+
+def _is_computable(prover: Prover, form: Affine) -> bool:
+    """Whether 64 bits hold the value of a form and some more, also where data are in it."""
+    if all(map(prover.is_index_arithmetic, form.terms)):
+        return True
+    low, high = prover.interval(form)
+    return low >= -_MOST and high <= _MOST
+
+
+def clipped(prover: Prover, loop: s.For, found: Sequence[Limit]) -> s.For:
+    """A loop without the iterations in which it does nothing, and without the guards that are
+    known to hold then.
+
+    Before::
+
+        for i in range(16):
+            if likely(io * 16 + i < n):
+                B[io * 16 + i] = 0.0
+
+    After::
+
+        for i in range(min(16, n - io * 16)):
+            B[io * 16 + i] = 0.0
+    """
+    begin, end = loop.min, loop.min + loop.extent
+    dtype = loop.loop_var.dtype
+    for limit in found:
+        if limit.factor > 0:
+            low = quotient(prover, -limit.rest + (limit.factor - 1), limit.factor, dtype)
+            begin = e.maximum(begin, low)
+            if low.dtype != dtype:  # which may not hold it
+                begin = e.cast(dtype, e.minimum(begin, end))
+        else:
+            high = quotient(prover, limit.rest - limit.factor, -limit.factor, dtype)
+            end = e.minimum(end, high if high.dtype == dtype else e.maximum(high, begin))
+            end = e.cast(dtype, end)
+    if not found or (loop.kind == ForKind.UNROLLED and None in map(e.const_int, (begin, end))):
+        return loop
+    body = Without(guard for limit in found for guard in limit.guards).stmt(loop.body)
+    return with_fields(loop, min=begin, extent=end - begin, body=body)
+
+
+def quotient(prover: Prover, form: Affine, divisor: int, dtype: DType) -> PrimExpr:
+    """``form // divisor`` as an expression, in `dtype` or a wider one: where data are in it, in one
+    in which that doesn't wrap."""
+    dtype = widest(form, dtype)
+    is_index = all(map(prover.is_index_arithmetic, form.terms))
+    if not is_index and not prover.fits(form, dtype):
+        dtype = INT64
+    return e.floordiv(prover.expression(form, dtype), const(divisor, dtype))
+
+
+def widest(form: Affine, dtype: DType) -> DType:
+    """A type for the arithmetic of `form`, no narrower than `dtype`."""
+    if max(map(abs, (form.constant, *form.terms.values()))) > LARGEST:
+        return INT64
+    return max((dtype, *(atom.dtype for atom in form.terms)), key=lambda each: each.bits)
+
+
+def conjuncts(condition: PrimExpr) -> Iterator[PrimExpr]:
+    """The conditions that hold where `condition` does, and only together."""
+    if is_likely(condition):
+        yield from conjuncts(condition.args[0])
+    elif isinstance(condition, e.And):
+        yield from conjuncts(condition.a)
+        yield from conjuncts(condition.b)
+    else:
+        yield condition
+
+
+def form_of(prover: Prover, condition: PrimExpr) -> Affine | None:
+    """What is at least zero where, and only where, `condition` holds; None if there is no such
+    form."""
+    systems, is_complete = prover.alternatives(condition, True)
+    if not is_complete or [len(system) for system in systems] != [1]:
+        return None
+    return systems[0][0]
+
+
+def variables(form: Affine) -> set[Var]:
+    """The variables in a form."""
+    return set[Var]().union(*(free_vars(atom) for atom in form.terms))
+
+
+def guards_around(node: Stmt) -> tuple[list[PrimExpr], Stmt]:
+    """The guards directly around a statement, and that statement."""
+    found: list[PrimExpr] = []
+    while isinstance(node, s.IfThenElse) and _is_guard(node):
+        found += conjuncts(node.condition)
+        node = node.then_case
+    return found, node
+
+
+def _is_guard(node: s.IfThenElse) -> bool:
+    return node.else_case is None and is_likely(node.condition) and is_pure(node.condition)
+
+
+# -- From the inside out ---------------------------------------------------------------------------
+
+
+@final
+@record()
+class _Need:
+    """A form that is at least zero wherever a statement does anything; `guards` as in a limit."""
+
+    form: Affine
+    guards: tuple[PrimExpr, ...]
+
+
+def _needs(prover: Prover, node: Stmt) -> list[_Need]:
+    """What must hold before `node` for it to do anything, of variables that are bound outside.
+
+    Where it fails, nothing is written on the way to the next guard, which fails for the same
+    reason. So nothing must be known of what `node` writes.
+    """
+    match node:
+        case s.For(var, begin, extent, body=body) if is_pure(begin) and is_pure(extent):
+            with prover.scope():
+                prover.bind_interval(var, begin, extent)
+                found = _needs(prover, body)
+            found = list(_outside(prover, node, found))
+            return found if (e.const_int(extent) or 0) > 0 else _everywhere(found)
+        case s.LetStmt(var, value, body) if is_pure(value):
+            with binding(prover, var, value, body):
+                found = _needs(prover, body)
+            return [need for need in found if var not in variables(need.form)]
+        case s.IfThenElse(condition, then_case, None) if is_pure(condition):
+            found = _everywhere(_needs(prover, then_case))
+            if is_likely(condition):
+                forms = ((form_of(prover, each), each) for each in conjuncts(condition))
+                own = [_Need(form, (each,)) for form, each in forms if form is not None]
+                return _merged([*found, *own])
+            return found
+        case s.SeqStmt(statements) if statements:
+            return functools.reduce(_common, (_needs(prover, each) for each in statements))
+        case s.AttrStmt() | s.Allocate():
+            return _needs(prover, node.body)
+    return []
+
+
+def _outside(prover: Prover, loop: s.For, found: Sequence[_Need]) -> Iterator[_Need]:
+    """What a loop needs, of what its body does: in the iteration that needs least."""
+    begin, extent = prover.affine(loop.min), prover.affine(loop.extent)
+    for need in found:
+        factor, rest = _apart(need.form, loop.loop_var)
+        if loop.loop_var in variables(rest):
+            continue
+        if not factor:
+            yield need
+        else:
+            least = begin + extent - 1 if factor > 0 else begin
+            yield _Need(rest + least * factor, ())
+
+
+def _everywhere(needs: Sequence[_Need]) -> list[_Need]:
+    """Those that may be asked where the statement isn't reached: they read nothing."""
+    return [need for need in needs if not loads(*need.form.terms)]
+
+
+def _merged(needs: Sequence[_Need]) -> list[_Need]:
+    """The same, each form once."""
+    made: list[_Need] = []
+    for need in needs:
+        same = next((each for each in made if each.form.same_as(need.form)), None)
+        if same is not None:
+            made.remove(same)
+            need = _Need(need.form, same.guards + need.guards)
+        made.append(need)
+    return made
+
+
+def _common(a: Sequence[_Need], b: Sequence[_Need]) -> list[_Need]:
+    """What is in both, with the guards of both, if both have some."""
+    return [
+        _Need(x.form, x.guards + y.guards if x.guards and y.guards else ())
+        for x in a
+        for y in b
+        if x.form.same_as(y.form)
+    ]
+
+
+def _apart(form: Affine, var: Var) -> tuple[int, Affine]:
+    """The coefficient of a variable in a form, and the rest."""
+    factor = form.terms.get(var, 0)
+    return factor, form - Affine({var: factor}) if factor else form
+
+
+class Without(Mutator):
+    """Removes conditions that hold from the guards."""
+
+    def __init__(self, held: Iterable[PrimExpr]) -> None:
+        super().__init__()
+        self._held = frozenset(held)
+
+    def stmt(self, node: Stmt) -> Stmt:
+        return super().stmt(node) if self._held else node
+
+    def expr(self, node: PrimExpr) -> PrimExpr:
+        return node
+
+    def condition(self, node: PrimExpr) -> PrimExpr:
+        """`node` where what is held is true."""
+        if node in self._held:
+            return const(True)
+        if isinstance(node, e.And):
+            a, b = self.condition(node.a), self.condition(node.b)
+            return node if a is node.a and b is node.b else e.logical_and(a, b)
+        if is_likely(node):
+            made = self.condition(node.args[0])
+            if isinstance(made, IntImm):
+                return made
+            return with_fields(node, args=(made,))
+        return self.expr(node)
+
+    def visit_IfThenElse(self, node: s.IfThenElse) -> Stmt:
+        condition = self.condition(node.condition)
+        then_case = self.stmt(node.then_case)
+        if e.const_int(condition):
+            return then_case
+        else_case = None if node.else_case is None else self.stmt(node.else_case)
+        return with_fields(node, condition=condition, then_case=then_case, else_case=else_case)

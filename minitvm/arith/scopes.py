@@ -1,0 +1,129 @@
+"""What is known on the way down a program: in a loop, behind a name, under a condition.
+
+A fact ends where what it reads may be written: of what a body may change, nothing is known in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+from minitvm.arith.effects import is_stable
+from minitvm.arith.prover import Prover
+from minitvm.tir import expr as e
+from minitvm.tir import stmt as s
+from minitvm.tir.expr import PrimExpr, Var
+from minitvm.tir.functor import Mutator, with_fields
+from minitvm.tir.stmt import PrimFunc, Stmt
+
+
+def prover_of(func: PrimFunc) -> Prover:
+    """What is known where a function begins: no dimension is negative."""
+    prover = Prover()
+    prover.bind_sizes(func.buffer_map.values())
+    return prover
+
+
+@contextmanager
+def in_loop(prover: Prover, loop: s.For) -> Iterator[None]:
+    """In an iteration of a loop."""
+    with prover.scope():
+        if is_stable(loop.min, loop.body) and is_stable(loop.extent, loop.body):
+            prover.bind_loop(loop.loop_var, loop.min, loop.extent)
+        else:
+            prover.bind_unknown(loop.loop_var)
+            prover.forget()
+        yield
+
+
+@contextmanager
+def binding(prover: Prover, var: Var, value: PrimExpr, body: PrimExpr | Stmt) -> Iterator[None]:
+    """In `body`, where `var` is a name for the value that `value` had before it."""
+    with prover.scope():
+        if is_stable(value, body):
+            prover.bind(var, value)
+        else:
+            prover.bind_data(var)
+        yield
+
+
+@contextmanager
+def assuming(prover: Prover, condition: PrimExpr, body: PrimExpr | Stmt) -> Iterator[None]:
+    """In `body`, before which `condition` held."""
+    with prover.scope():
+        if is_stable(condition, body):
+            prover.assume(condition)
+        else:
+            prover.forget()
+        yield
+
+
+class ScopedMutator(Mutator):
+    """Rebuilds statements from the outside in, with a prover that knows what holds at each.
+
+    A subclass whose own ``visit_For`` or the like goes on below opens the same scope: `in_loop`,
+    `binding`, `assuming`. Expressions stay as they are unless a subclass has an :meth:`expr`.
+    """
+
+    def __init__(self, prover: Prover) -> None:
+        super().__init__()
+        self._prover = prover
+
+    def expr(self, node: PrimExpr) -> PrimExpr:
+        return node
+
+    def in_loop(self, loop: s.For) -> AbstractContextManager[None]:
+        """See :func:`in_loop`."""
+        return self._apart(in_loop(self._prover, loop))
+
+    def binding(
+        self, var: Var, value: PrimExpr, body: PrimExpr | Stmt
+    ) -> AbstractContextManager[None]:
+        """See :func:`binding`."""
+        return self._apart(binding(self._prover, var, value, body))
+
+    def assuming(self, condition: PrimExpr, body: PrimExpr | Stmt) -> AbstractContextManager[None]:
+        """See :func:`assuming`."""
+        return self._apart(assuming(self._prover, condition, body))
+
+    @contextmanager
+    def _apart(self, scope: AbstractContextManager[None]) -> Iterator[None]:
+        """In a scope, where an expression may become another than outside."""
+        outside, self._made = self._made, {}
+        try:
+            with scope:
+                yield
+        finally:
+            self._made = outside
+
+    def under(self, condition: PrimExpr, body: Stmt) -> Stmt:
+        """What replaces `body`, before which `condition` held."""
+        with self.assuming(condition, body):
+            return self.stmt(body)
+
+    def visit_For(self, node: s.For) -> Stmt:
+        begin, extent = self.expr(node.min), self.expr(node.extent)
+        with self.in_loop(node):
+            body = self.stmt(node.body)
+        return with_fields(node, min=begin, extent=extent, body=body)
+
+    def visit_LetStmt(self, node: s.LetStmt) -> Stmt:
+        value = self.expr(node.value)
+        with self.binding(node.var, node.value, node.body):
+            return with_fields(node, value=value, body=self.stmt(node.body))
+
+    def visit_IfThenElse(self, node: s.IfThenElse) -> Stmt:
+        condition = self.expr(node.condition)
+        then_case, else_case = self.under(node.condition, node.then_case), node.else_case
+        if else_case is not None:
+            else_case = self.under(e.logical_not(node.condition), else_case)
+        return with_fields(node, condition=condition, then_case=then_case, else_case=else_case)
+
+    def visit_While(self, node: s.While) -> Stmt:
+        condition = self.expr(node.condition)
+        return with_fields(node, condition=condition, body=self.under(node.condition, node.body))
+
+    def visit_AssertStmt(self, node: s.AssertStmt) -> Stmt:
+        condition, values = self.expr(node.condition), tuple(map(self.expr, node.values))
+        body = self.under(node.condition, node.body)
+        return with_fields(node, condition=condition, body=body, values=values)

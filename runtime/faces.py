@@ -1,0 +1,27 @@
+"""Faces: modules that hand on names of others, each said once."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+
+def hand_on(face: str, *others: str) -> None:
+    """Gives a module its ``__all__``: what it imports or defines, which is said where it is.
+
+    A face imports what it hands on in the form ``from x import name as name``, by which type
+    checkers and editors know it, and its own helpers under names that begin with ``_``. Modules
+    below a face are names in it as soon as they are imported; they count only among `others`, as
+    does what the face makes when it is asked for.
+
+    >>> from minitvm import nd
+    >>> nd.__all__
+    ['Device', 'NDArray', 'array', 'cpu', 'device', 'empty', 'ext_dev', 'from_dlpack']
+    """
+    module = sys.modules[face]
+    names = {
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and not isinstance(value, ModuleType)
+    }
+    vars(module)["__all__"] = sorted(names.union(others))

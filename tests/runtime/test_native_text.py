@@ -1,0 +1,118 @@
+"""The runtime's LLVM assembly: every page is right for every machine, its structures lie as C's."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import llvmlite.binding as llvm
+import pytest
+
+import minitvm.runtime
+from minitvm.runtime import c_function, call_path, exchange, glue, threads
+from minitvm.runtime.call_path_text import StoredFunction, call_path_text
+from minitvm.runtime.device_api import memory_pool
+from minitvm.runtime.dlpack import DLManagedTensor, DLManagedTensorVersioned, DLTensor
+from minitvm.runtime.native_text import STRUCTURES, native_text
+
+MACHINES = ("x86_64", "aarch64")
+# The texts of each module that holds some, for a machine.
+TEXTS: dict[str, Callable[[str], str]] = {
+    "c_function": lambda machine: c_function.c_function_text(),
+    "call_path_text": lambda machine: call_path_text(8),
+    "device_api.memory_pool": lambda machine: memory_pool.pool_text(),
+    "exchange": lambda machine: exchange.exchange_text(),
+    "glue": lambda machine: glue.glue_text(),
+    "native_text": lambda machine: native_text(STRUCTURES),
+    "threads": threads.pool_text,
+}
+
+
+def test_all_texts_are_known() -> None:
+    folder = Path(minitvm.runtime.__file__).parent
+    found = {
+        ".".join(path.relative_to(folder).with_suffix("").parts)
+        for path in folder.rglob("*.py")
+        if "\ndefine " in path.read_text(encoding="utf-8")
+    }
+    assert found == set(TEXTS)
+
+
+@pytest.mark.parametrize("machine", [*MACHINES, "riscv64"])
+@pytest.mark.parametrize("name", TEXTS)
+def test_the_text_is_valid(name: str, machine: str) -> None:
+    text = TEXTS[name](machine)
+    module = llvm.parse_assembly(text)
+    module.verify()
+    if machine in MACHINES:
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
+        target = llvm.Target.from_triple(f"{machine}-unknown-linux-gnu").create_target_machine()
+        assert target.emit_assembly(module)
+
+
+def _layout(name: str) -> tuple[list[int], int]:
+    """Where the fields of a structure of the call path lie, and its size."""
+    text = call_path_text(8) + f"@some = global %{name} zeroinitializer\n"
+    module = llvm.parse_assembly(text)
+    kind = module.get_global_variable("some").global_value_type
+    data = llvm.create_target_data("e-m:e-i64:64-n8:16:32:64")
+    offsets = [data.get_element_offset(kind, index) for index in range(len(list(kind.elements)))]
+    return offsets, data.get_abi_size(kind)
+
+
+@pytest.mark.parametrize(
+    ("name", "structure"),
+    [
+        ("Managed", DLManagedTensorVersioned),
+        ("LegacyManaged", DLManagedTensor),
+        ("PackedFunc", StoredFunction),
+        ("Route", call_path.Row),
+    ],
+)
+def test_structures_lie_as_those_of_ctypes(name: str, structure: Any) -> None:
+    expected = [getattr(structure, each).offset for each, *_ in structure._fields_]
+    assert _layout(name) == (expected, ctypes.sizeof(structure))
+
+
+def test_a_tensor_lies_as_that_of_dlpack() -> None:
+    device = DLTensor.device.offset
+    names = ("ndim", "dtype", "shape", "strides", "byte_offset")
+    rest = [getattr(DLTensor, each).offset for each in names]
+    expected = [DLTensor.data.offset, device, device + 4, *rest]
+    assert _layout("DLTensor") == (expected, ctypes.sizeof(DLTensor))
+
+
+def test_fields_and_words() -> None:
+    text = native_text(
+        """
+%Pair = type {
+  i32 first,       ; of two, as it happens
+  [COUNT x ptr] rest
+}
+define internal void @swap(ptr %a) {
+  %x = load atomic %Pair.first, ptr %a acquire, align 4
+  store atomic %Pair.first 7, ptr %a release, align 4
+  %one = getelementptr %Pair.rest, ptr %a, i64 1
+  store ptr null, ptr %one
+  call void @free(ptr %a)
+  ret void
+}
+define void @free_all() {
+  call void @swap(ptr null)
+  ret void
+}
+""",
+        {"COUNT": 3},
+    )
+    llvm.parse_assembly(text).verify()
+    assert "%Pair = type { i32, [3 x ptr] }" in text
+    assert "%x = load atomic i32, ptr %place.0 acquire, align 4" in text
+    assert "store atomic i32 7, ptr %place.1 release, align 4" in text
+    assert "%one = getelementptr %Pair, ptr %a, i32 0, i32 1, i64 1" in text
+    assert "declare void @minitvm_runtime_free(ptr)" in text
+    assert "define internal void" in text and "define dso_local void" in text
+    with pytest.raises(KeyError, match="second"):
+        native_text("%Pair = type { i32 first }\n  %x = load %Pair.second, ptr %a\n")
