@@ -68,7 +68,9 @@ class Conversions:
         if source == target:
             return value
         if target.is_bool:
-            return self.is_nonzero(value, source)
+            if source.is_float:  # NaN differs from zero
+                return self._text.fcmp("une", value, floating(value.type, 0.0))
+            return self._text.icmp("ne", value, integer(value.type, 0))
         if source.is_float:
             if target.is_float:
                 return self._float_to_float(value, source, target)
@@ -76,14 +78,6 @@ class Conversions:
         if target.is_float:
             return self._int_to_float(value, source, target)
         return self._int_to_int(value, source, target)
-
-    def is_nonzero(self, value: Value, dtype: DType) -> Value:
-        """Whether each lane differs from zero; NaN does."""
-        if dtype.is_bool:
-            return value
-        if dtype.is_float:
-            return self._text.fcmp("une", value, floating(value.type, 0.0))
-        return self._text.icmp("ne", value, integer(value.type, 0))
 
     def round(self, value: Value, dtype: DType) -> Value:
         """A ``float`` result of an operation on `dtype`, rounded to what `dtype` holds."""
