@@ -30,11 +30,12 @@ from minitvm.runtime.dtype import HANDLE, INT64
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
 from minitvm.te.schedules.loop_nest import LoopAttrs
+from minitvm.te.schedules.operation_graph import root_axes
 from minitvm.te.schedules.relation import Split, values_of
-from minitvm.te.schedules.rewrite_operations import map_body, root_axes
+from minitvm.te.schedules.rewrite_operations import map_body
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, PlaceholderOp, ScanOp, Tensor
+from minitvm.te.tensor import ComputeOp, PlaceholderOp, ScanOp, Tensor, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Buffer, IterVar, PrimExpr, Range, Var, const
 from minitvm.tir.functor import Substitution, rebuild, substitute, walk_once
@@ -265,7 +266,11 @@ class _Lowering:
             stage: reads_of(
                 body.update,
                 *([] if body.init is None else [body.init]),
-                *[read(bound) for axis in root_axes(stage.op) for bound in _bounds_of(axis)],
+                *[
+                    read(bound)
+                    for domain in map(domain_of, root_axes(stage.op))
+                    for bound in (domain.min, domain.extent)
+                ],
             )
             for stage, body in self._bodies.items()
         }
@@ -375,7 +380,7 @@ class _Lowering:
 
     def inlined(self, op: ComputeOp) -> ComputeOp:
         """An operation like `op` that reads no inlined one."""
-        body = map_body(op.body, InlineReads(self._schedule))
+        body = map_body(op.body, InlineReads(self._schedule).expr)
         return ComputeOp(op.name, op.tag, op.attrs, op.axis, op.reduce_axis, body)
 
     def in_memory(self, match: Match, outputs: tuple[Tensor, ...]) -> Match:
@@ -684,16 +689,9 @@ class _Nest:
         return cast(PrimExpr, substitute(made, renamed)) if renamed else made
 
 
-def _bounds_of(axis: IterVar) -> tuple[PrimExpr, ...]:
-    """What the range of an axis depends on."""
-    return () if axis.dom is None else (axis.dom.min, axis.dom.extent)
-
-
 def _is_scheduled(stage: Stage) -> bool:
     """Whether anything was said about the loops of a stage."""
-    return bool(stage.relations or stage.iter_var_attrs) or (
-        stage.leaf_iter_vars != stage.all_iter_vars
-    )
+    return bool(stage.iter_var_attrs) or stage.has_new_loops
 
 
 def _allocated(tensor: Tensor, scope: str) -> Buffer:

@@ -8,9 +8,10 @@ from typing import cast, final
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
 from minitvm.te.schedules.guarded_reads import conjuncts
+from minitvm.te.schedules.rewrite_operations import SpellOut
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, ExternOp, ScanOp, Tensor, data_axes
+from minitvm.te.tensor import ComputeOp, ExternOp, ScanOp, Tensor, data_axes, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Buffer, BufferLoad, IterVar, PrimExpr, Range, Reduce, Var
 from minitvm.tir.functor import Mutator, Node, replace_buffers, substitute, walk, walk_once
@@ -182,24 +183,11 @@ def _reduction(
 
 def reads_of(*nodes: Stmt | PrimExpr) -> list[BufferLoad]:
     """Every read of some statements or expressions, names inside of expressions spelt out."""
-    spelling = _SpellOut()
+    spelling = SpellOut()
     made: list[Node] = [
         spelling.expr(node) if isinstance(node, PrimExpr) else spelling.stmt(node) for node in nodes
     ]
     return [node for node in walk_once(*made, *spelling.values) if isinstance(node, BufferLoad)]
-
-
-class _SpellOut(Mutator):
-    """Names inside of expressions become their values, which are kept even if nothing uses them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.values: list[PrimExpr] = []
-
-    def visit_Let(self, node: e.Let) -> PrimExpr:
-        value = self.expr(node.value)
-        self.values.append(value)
-        return cast(PrimExpr, substitute(self.expr(node.body), {node.var: value}))
 
 
 def _uses(results: tuple[PrimExpr, ...], var: Var) -> int:
@@ -252,9 +240,8 @@ def plain_nest(
 def loops(axes: tuple[IterVar, ...], body: Stmt, made: Callable[[PrimExpr], PrimExpr]) -> Stmt:
     """`body` in a serial loop for each axis, the first outermost."""
     for axis in reversed(axes):
-        assert axis.dom is not None  # every operation checks that its axes have ranges
-        dtype = axis.var.dtype
-        begin, extent = made(axis.dom.min), made(axis.dom.extent)
+        dtype, domain = axis.var.dtype, domain_of(axis)
+        begin, extent = made(domain.min), made(domain.extent)
         body = For(axis.var, e.cast(dtype, begin), e.cast(dtype, extent), ForKind.SERIAL, body)
     return body
 

@@ -10,7 +10,7 @@ from minitvm.arith.simplify import Simplifier
 from minitvm.runtime.dtype import HANDLE
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
-from minitvm.te.tensor import ComputeOp, Tensor
+from minitvm.te.tensor import ComputeOp, Tensor, domain_of
 from minitvm.te.tensor_intrin import TensorIntrin
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Buffer, BufferLoad, Call, IterVar, PrimExpr, Range, Reduce, Var
@@ -100,9 +100,8 @@ class _Matching:
         self._scalars: dict[Var, PrimExpr] = {}
         self._prover = Prover()
         for each in (*intrin.op.axis, *intrin.op.reduce_axis):
-            assert each.dom is not None  # every operation checks that its axes have ranges
-            self._prover.bind(each.var, each.dom)
-            self._starts[each.var] = each.dom.min
+            self._prover.bind(each.var, domain_of(each))
+            self._starts[each.var] = domain_of(each).min
         self._simplifier = Simplifier(self._prover)
 
     def run(self) -> Match:
@@ -141,7 +140,7 @@ class _Matching:
         for position, axis in enumerate(axes):
             dom = self._domain[axis]
             target = wanted[position - extra] if position >= extra else None
-            needed = e.const(1) if target is None else cast(Range, target.dom).extent
+            needed = e.const(1) if target is None else domain_of(target).extent
             if not self._prover.can_prove(e.equal(dom.extent, needed)):
                 like = "" if target is None else f", as {target.name} of the intrinsic does"
                 raise CompileError(
@@ -152,7 +151,7 @@ class _Matching:
             begin = e.cast(axis.var.dtype, dom.min)
             made[axis.var] = begin
             if target is not None:
-                start = cast(Range, target.dom).min
+                start = domain_of(target).min
                 made[axis.var] = begin + e.cast(axis.var.dtype, target.var - start)
         return made
 

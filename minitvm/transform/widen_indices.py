@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 from typing import cast as typed
 
-from minitvm.arith.prover import Interval, Prover
+from minitvm.arith.facts import Interval
+from minitvm.arith.prover import Prover
 from minitvm.runtime.dtype import INT32, INT64, DType
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s

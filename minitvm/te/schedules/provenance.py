@@ -9,9 +9,9 @@ from typing import final
 
 from minitvm.arith.work import Kind, value_operations
 from minitvm.runtime.record import record
-from minitvm.te.schedules.rewrite_operations import factors_of, in_order
+from minitvm.te.schedules.operation_graph import factors_of, in_order
 from minitvm.te.schedules.schedule import Schedule
-from minitvm.te.tensor import ComputeOp, ExternOp, Operation, PlaceholderOp
+from minitvm.te.tensor import ComputeOp, ExternOp, Operation, PlaceholderOp, domain_of
 from minitvm.tir.expr import IterVar, PrimExpr, Reduce, Var
 from minitvm.tir.functor import children, walk_leaves_first
 
@@ -104,7 +104,7 @@ def _stage_work(op: Operation) -> StageWork:
 
 
 def _extents(axes: Iterable[IterVar]) -> _Extents:
-    return tuple(axis.dom.extent for axis in axes if axis.dom is not None)
+    return tuple(domain_of(axis).extent for axis in axes)
 
 
 def _work(op: ComputeOp) -> Iterator[Work]:
