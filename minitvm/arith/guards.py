@@ -44,13 +44,16 @@ class Limit:
 
 
 def limits(prover: Prover, loop: s.For) -> list[Limit]:
-    """What guards say of the variable of a loop."""
+    """What guards say of the variable of a loop. Limits are computed ahead of the loop, so they read
+    data only where the loop surely has an iteration, which reads the same."""
     if not _is_guarded(loop.body):
         return []
     found: list[Limit] = []
     with prover.scope():
         prover.bind_interval(loop.loop_var, loop.min, loop.extent)
         needs = _needs(prover, loop.body)
+    if not prover.proves(prover.affine(loop.extent) - 1):
+        needs = _everywhere(needs)
     for need in needs:
         factor, rest = _apart(need.form, loop.loop_var)
         if (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 
@@ -12,6 +13,7 @@ from minitvm import te, tir
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Var, const
 from minitvm.tir.functor import walk
+from minitvm.tir.interpreter import interpret
 from minitvm.tir.stmt import (
     AttrStmt,
     BufferStore,
@@ -199,11 +201,21 @@ def test_kept_as_it_is(body: Stmt) -> None:
 
 def test_a_loop_ends_where_data_say_that_stay_as_they_are() -> None:
     guarded = IfThenElse(likely(i < COUNT[0]), copy(i))
-    made = partition_loops(func(loop(i, n, guarded), COUNT)).body
-    assert guards(made) == 0 and "in range(min(n, N[0]))" in str(made)
+    made = partition_loops(func(loop(i, 16, guarded), COUNT)).body
+    assert guards(made) == 0 and "in range(min(16, N[0]))" in str(made)
     named = LetStmt(k, COUNT[0], loop(i, n, IfThenElse(likely(i < k), copy(i))))
     made = partition_loops(func(named, COUNT)).body
     assert guards(made) == 0 and "in range(min(n, k))" in str(made)
+
+
+def test_data_are_read_ahead_of_a_loop_only_where_it_has_an_iteration() -> None:
+    m = te.var("m")
+    counts = tir.decl_buffer((m,), "int32", name="counts")
+    guarded = IfThenElse(likely(i < counts[0]), copy(i, const(1.0)))
+    before = func(loop(i, n, guarded), counts, m)
+    assert guards(partition_loops(before).body) == 1
+    nothing = np.empty(0, "float32"), np.empty(0, "float32"), np.empty(0, "int32")
+    interpret(partition_loops(before), *nothing, 0)  # would read counts[0]
 
 
 def test_growth_is_bounded() -> None:
