@@ -472,7 +472,7 @@ class _Clip(Mutator):
         return node
 
     def visit_For(self, node: s.For) -> Stmt:
-        return self.descend(_clipped(self._prover, node))  # type: ignore[no-any-return]  # a For again
+        return self.descend(_clipped(self._prover, node))
 
     def visit_AttrStmt(self, node: s.AttrStmt) -> Stmt:
         return self.stmt(node.body) if node.attr_key == HINT else self.descend(node)
