@@ -44,8 +44,10 @@ class Limit:
 
 
 def limits(prover: Prover, loop: s.For) -> list[Limit]:
-    """What guards say of the variable of a loop. Limits are computed ahead of the loop, so they read
-    data only where the loop surely has an iteration, which reads the same."""
+    """The limits that guards set to the variable of a loop.
+
+    A limit is computed ahead of the loop. So it reads data only where the loop surely has an
+    iteration, which reads the same."""
     if not _is_guarded(loop.body):
         return []
     found: list[Limit] = []
