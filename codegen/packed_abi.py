@@ -37,7 +37,6 @@ from minitvm.codegen.options import CodegenOptions
 from minitvm.codegen.overlap import Region, own_elements_apart, ranges_apart
 from minitvm.codegen.statement import Assertion, StatementEmitter
 from minitvm.codegen.types import register_type
-from minitvm.lowering.lower import PREPACKED
 from minitvm.runtime.arrangement import ASKS_FOR_VARIANT, ASKS_TO_CHECK
 from minitvm.runtime.device_type import DEVICE_TYPES
 from minitvm.runtime.dlpack import dtype_word
@@ -47,7 +46,6 @@ from minitvm.runtime.values import ArgTypeCode
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Buffer, PrimExpr, Var
 from minitvm.tir.stmt import PrimFunc
-from minitvm.variants.in_place import IN_PLACE
 
 PACKED_PARAMS = (
     ("ptr", "args"), ("ptr", "type_codes"), ("i32", "num_args"),
@@ -281,7 +279,7 @@ class _Entry:
 
     def _advice(self, position: int) -> str:
         """What to do about an argument of another shape."""
-        if position not in self._func.attrs.get(PREPACKED, ()):
+        if position not in self._func.attrs.prepacked:
             return ""
         name = self._names[position]
         return f": pack it with minitvm.prepack({self._func.name}, '{name}', array)"
@@ -535,7 +533,7 @@ class _Entry:
         """Each output against each other argument, and against itself. An input in whose place an
         output is has the output's memory, which is enough to look at."""
         by_position = {tensor.position: tensor for tensor in tensors}
-        same = self._func.attrs.get(IN_PLACE, frozenset())
+        same = self._func.attrs.in_place
         for output, before in sorted(same):
             holds = self._are_same(by_position[output], by_position[before])
             names = before, self._names[before]

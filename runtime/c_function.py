@@ -143,7 +143,9 @@ define internal i32 @run_alone(ptr %self, ptr %args, ptr %codes, i32 %count, ptr
 entry:
   %outer = alloca ptr
   %packed = getelementptr i8, ptr %self, i64 HEADER
-  %begun = call i1 @begin(ptr %packed, ptr %outer)
+  %foreign = load %PackedFunc.calls_back, ptr %packed
+  %is.foreign = icmp ne i64 %foreign, 0
+  %begun = call i1 @begin(i1 %is.foreign, ptr %outer)
   br i1 %begun, label %go, label %fail
 go:
   %status = call i32 @attempt(ptr %self, ptr %packed, ptr %args, ptr %codes, i32 %count,

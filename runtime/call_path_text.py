@@ -70,10 +70,9 @@ CALLS = r"""
 
 ; Has Python functions that a packed function calls work for a call of its own, if it calls any;
 ; `end` goes back from that. False with an exception pending.
-define internal i1 @begin(ptr %packed, ptr %outer) alwaysinline {
+define internal i1 @begin(i1 %calls.back, ptr %outer) alwaysinline {
   store ptr null, ptr %outer
-  %calls.back = load %PackedFunc.calls_back, ptr %packed
-  br icmp eq i64 %calls.back, 0, label %good, label %begin
+  br i1 %calls.back, label %begin, label %good
 begin:
   %none = load ptr, ptr @none
   %before = call ptr @begin_call(ptr %none)
@@ -752,7 +751,7 @@ run:
   %short = trunc i64 %n to i32
   %codes = getelementptr %Frame.codes, ptr %frame
   %code = getelementptr %Result.code, ptr %result
-  %begun = call i1 @begin(ptr %packed, ptr %outer)
+  %begun = call i1 @begin(i1 %is.foreign, ptr %outer)
   br i1 %begun, label %ready, label %raise
 ready:
   %status = call i32 @run(ptr %packed, ptr %frame, ptr %codes, i32 %short, ptr %result, ptr %code)

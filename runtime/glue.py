@@ -276,7 +276,7 @@ leave:
 def glue_text() -> str:
     """The LLVM IR of the glue.
 
-    >>> "define dso_local i32 @minitvm_runtime_repeat" in glue_text()
+    >>> "define i32 @minitvm_runtime_repeat" in glue_text()
     True
     """
     return native_text(_TEXT)

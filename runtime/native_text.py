@@ -155,7 +155,6 @@ _COMMENT = re.compile(r";.*")
 _NAME = re.compile(r"@(?!llvm\.)(\w)")  # LLVM's intrinsics keep their names
 _USED = re.compile(r"@(\w+)")
 _DEFINED = re.compile(r"^define [^@]*@(\w+)", re.MULTILINE)
-_OWN = re.compile(r"^(@\w+ =|define) (?!internal)", re.MULTILINE)
 
 
 def native_text(text: str, words: Mapping[str, object] | None = None) -> str:
@@ -170,7 +169,7 @@ def native_text(text: str, words: Mapping[str, object] | None = None) -> str:
     ... '''))
     <BLANKLINE>
     %Pair = type { i32, i64 }
-    define dso_local i64 @minitvm_runtime_second(ptr %pair) {
+    define i64 @minitvm_runtime_second(ptr %pair) {
       %place.0 = getelementptr %Pair, ptr %pair, i32 0, i32 1
       %found = load i64, ptr %place.0
       ret i64 %found
@@ -214,4 +213,4 @@ def native_text(text: str, words: Mapping[str, object] | None = None) -> str:
     declared = "".join(
         f"declare {C_FUNCTIONS[name].replace(' (', f' @{name}(', 1)}\n" for name in called
     )
-    return _NAME.sub(rf"@{PREFIX}\1", _OWN.sub(r"\1 dso_local ", text) + declared)
+    return _NAME.sub(rf"@{PREFIX}\1", text + declared)

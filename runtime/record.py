@@ -12,7 +12,8 @@ from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from typing_extensions import dataclass_transform  # a part of typing from Python 3.11 on
+    # A part of typing from Python 3.11 on.
+    from typing_extensions import dataclass_transform as dataclass_transform
 else:
 
     def dataclass_transform(**_: Any) -> Any:
@@ -59,7 +60,8 @@ def record(
         own = set(vars(cls))
         made: Any = dataclass(init=False, repr=False, eq=False, slots=True)(cls)
         methods = dict(_METHODS)
-        if "__init__" not in own:
+        is_like_its_base = hasattr(cls, "__dataclass_fields__") and "__annotations__" not in own
+        if "__init__" not in own and not is_like_its_base:
             methods["__init__"] = _initialiser(made, admission)
         if repr:
             methods["__repr__"] = _repr
@@ -116,11 +118,11 @@ def _admitted(cls: Any, admission: Admission, scope: dict[str, Any]) -> list[str
             tests.append(f"({skip}{test})")
     if not names:
         return []
-    scope["_admit"], scope["_class"] = admission.admit, cls
+    scope["_admit"] = admission.admit
     given = ", ".join(f"{name!r}: {name}" for name in names)
     return [
         f"if not ({' and '.join(tests)}):",
-        f"    {', '.join(names)}, = _admit(_class, {{{given}}}).values()",
+        f"    {', '.join(names)}, = _admit(type(self), {{{given}}}).values()",
     ]
 
 

@@ -1,7 +1,8 @@
 """Golden texts: what a test prints, kept in ``tests/golden/<test module>/<test>.txt``; a cache of
 machine code of the tests' own; an alarm for strategies of the auto-scheduler that fail, which
-nothing but the speed of a program shows; and random tests that draw the same in every run, but for
-those marked wide."""
+nothing but the speed of a program shows; random tests that draw the same in every run, but for
+those marked wide; and what keeps the run short: garbage is searched for among what tests make, and
+neighbouring tests run in one process."""
 
 from __future__ import annotations
 

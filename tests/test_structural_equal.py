@@ -17,7 +17,17 @@ from minitvm.tir.expr import (
     Var,
     const,
 )
-from minitvm.tir.stmt import Allocate, BufferStore, For, ForKind, LetStmt, PrimFunc, SeqStmt, Stmt
+from minitvm.tir.stmt import (
+    Allocate,
+    BufferStore,
+    For,
+    ForKind,
+    FuncAttrs,
+    LetStmt,
+    PrimFunc,
+    SeqStmt,
+    Stmt,
+)
 from minitvm.tir.structural_equal import structural_equal
 
 i, j = Var("i"), Var("j")
@@ -119,6 +129,6 @@ def test_functions_made_twice_of_one_schedule() -> None:
     b = te.compute((n,), lambda i: a[i] + 1.0, name="B")
     first, second = (lower([b], [a, b])["main"] for _ in range(2))
     assert structural_equal(first, second)
-    all_written = {"outputs": frozenset(second.buffer_map.values())}
+    all_written = FuncAttrs(outputs=frozenset(second.buffer_map.values()))
     other = PrimFunc(second.params, second.body, second.buffer_map, second.name, all_written)
     assert not structural_equal(first, other)

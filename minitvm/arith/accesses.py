@@ -1,4 +1,4 @@
-"""Which accesses a statement makes, and when two of them may be at one element."""
+"""Which accesses a statement makes, and which are at one element, or at neighbours."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from minitvm.runtime.record import record
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Buffer, BufferLoad, Call, PrimExpr, Range, Var
-from minitvm.tir.functor import Mutator, children, substitute, walk_once
+from minitvm.tir.functor import Mutator, children, mentions, substitute, walk_once
 from minitvm.tir.op import is_likely
 from minitvm.tir.stmt import BufferStore, ForKind, Stmt
 from minitvm.tir.structural_equal import structural_equal
@@ -180,7 +180,7 @@ class Accesses:
                 case _:
                     if isinstance(node, BufferLoad):
                         yield node, where
-                    pending += [(child, where) for child in children(node)]  # type: ignore[misc]
+                    pending += [(child, where) for child in children(node)]
 
     def _note(self, node: BufferLoad | BufferStore, place: Place) -> None:
         if not self.concerns(node):
@@ -235,6 +235,27 @@ class _InLane(Mutator):
 
 
 _LANE_BY_LANE = (e.Ramp, e.Broadcast, e.Cast, e.Select, e.BinaryOp, e.Not)
+
+
+# -- Neighbours ------------------------------------------------------------------------------------
+
+
+def neighbours(buffer: Buffer, indices: Sequence[PrimExpr], var: Var) -> int | None:
+    """The dimension in which steps of `var` are steps from neighbour to neighbour, if `var` is
+    used in no other."""
+    places = [i for i, index in enumerate(indices) if mentions(var, index)]
+    if len(places) != 1:
+        return None
+    (place,) = places
+    step = e.const_int(buffer.strides[place]) if buffer.strides else int(place == len(indices) - 1)
+    return place if step == 1 and step_of(indices[place], var) == 1 else None
+
+
+def step_of(index: PrimExpr, var: Var) -> int | None:
+    """By how much `index` grows with `var`, where that is always the same."""
+    terms = dict(Prover().affine(index).terms)
+    step = terms.pop(var, 0)
+    return None if mentions(var, *terms) else int(step)
 
 
 # -- Which of them may meet ------------------------------------------------------------------------

@@ -60,7 +60,7 @@ def written_buffers(body: Stmt) -> frozenset[Buffer]:
 def written_parameters(func: PrimFunc) -> frozenset[Buffer]:
     """The parameters that a function may write: those that its attribute ``outputs`` lists, or
     else those that its body may."""
-    outputs = func.attrs.get("outputs")
+    outputs = func.attrs.outputs
     if outputs is None:
         outputs = written_buffers(func.body)
     return frozenset(b for b in func.buffer_map.values() if b in outputs)

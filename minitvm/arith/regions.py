@@ -15,7 +15,7 @@ from minitvm.arith.prover import Prover
 from minitvm.runtime.dtype import INT64, DType
 from minitvm.runtime.record import record
 from minitvm.tir import expr as e
-from minitvm.tir.expr import Call, PrimExpr, Var
+from minitvm.tir.expr import Call, PrimExpr, Range, Var
 from minitvm.tir.functor import walk_once
 
 
@@ -58,6 +58,11 @@ class Spans:
         16
         """
         return self._of_form(self._prover.affine(expr))
+
+    def of_range(self, range_: Range) -> Span | None:
+        """All values in a range; None when nothing is known of its ends."""
+        low, extent = self.of(range_.min), self.of(range_.extent)
+        return None if low is None or extent is None else Span(low.low, low.high + extent.high - 1)
 
     def point(self, expr: PrimExpr) -> Span:
         """The span of an expression in which nothing runs."""

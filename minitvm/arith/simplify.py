@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from math import gcd
 from operator import is_
-from typing import Any, cast
+from typing import Any
 
 from minitvm.arith.atoms import is_impure, structural_key
 from minitvm.arith.effects import is_stable
@@ -80,11 +80,11 @@ class Simplifier(ScopedMutator):
         node = super().descend(node)
         return self._by_rules(node) if isinstance(node, PrimExpr) else node
 
-    def _operands_done(self, node: Any) -> PrimExpr:
+    def _operands_done(self, node: e.BinaryOp) -> PrimExpr:
         """`node` of simple operands, folded where they are constants or an identity holds."""
         a, b = self.expr(node.a), self.expr(node.b)
         if a is node.a and b is node.b and not (is_constant(a) and is_constant(b)):
-            return cast(PrimExpr, node)
+            return node
         fold = _FOLD.get(type(node))
         return fold(a, b) if fold else e.compare(type(node), a, b)
 
@@ -287,7 +287,7 @@ class Simplifier(ScopedMutator):
         form = a - b
         if not form.terms:
             return node
-        cls: type[PrimExpr] = type(node)
+        cls: type[e.BinaryOp] = type(node)
         if all(c < 0 for c in form.terms.values()):
             cls, form = _MIRRORED[cls], -form
         common = gcd(*form.terms.values())
@@ -560,7 +560,7 @@ def _divide(a: PrimExpr, b: PrimExpr) -> PrimExpr:
 
 _COMMUTATIVE = (e.Add, e.Mul, e.Min, e.Max, e.EQ, e.NE, e.And, e.Or)
 _CONSTANT_WILDCARDS = frozenset(CONSTANTS)
-_MIRRORED: dict[type[PrimExpr], type[PrimExpr]] = {
+_MIRRORED: dict[type[e.BinaryOp], type[e.BinaryOp]] = {
     e.LT: e.GT, e.GT: e.LT, e.LE: e.GE, e.GE: e.LE, e.EQ: e.EQ, e.NE: e.NE,
 }  # fmt: skip
 # How a node is made again from new operands, constants folded.

@@ -17,11 +17,8 @@ from minitvm.tir import stmt as s
 from minitvm.tir.expr import PrimExpr, Var
 from minitvm.tir.functor import children, substitute, walk_once
 from minitvm.tir.intrinsics import INTRINSICS
+from minitvm.tir.provenance import Kind
 from minitvm.tir.stmt import ForKind, Stmt
-
-# What an operation is of: one dtype; three, of products of two dtypes and their sums in the third;
-# or the name of a function such as exp.
-Kind = tuple[str, ...] | str
 
 _C_FUNCTION = 50_000.0  # of a C function: nobody knows what it does, so enough for threads
 _TRIPS_FROM_DATA = 16.0  # of a loop whose extent is read from data

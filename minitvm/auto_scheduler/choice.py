@@ -2,56 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from math import prod
-from typing import final
 
 from minitvm.auto_scheduler.contraction import Contraction, extent_of
 from minitvm.auto_scheduler.tiles import Blocks, Tile, rows_side_by_side
-from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, PrimExpr
-
-Figure = int | float | str | PrimExpr | None
-
-
-@final
-@record(eq=False)
-class Choice:
-    """One decision.
-
-    Attributes
-    ----------
-    stage
-        For which stage.
-    about
-        What was decided: ``"form"`` (what the stage was recognised as), ``"strategy"``, ``"tile"``,
-        ``"packing"``, ``"blocks"``, ``"epilogue"``; ``"dropped"`` (a strategy that failed).
-    text
-        What was chosen and why, with the names of figures in braces.
-    figures
-        The figures that decided.
-
-    >>> print(Choice("C", "tile", "{rows} x {columns}", {"rows": 14, "columns": 32}))
-    14 x 32
-    """
-
-    stage: str
-    about: str
-    text: str
-    figures: Mapping[str, Figure]
-
-    def __str__(self) -> str:
-        return self.text.format_map(self.figures)
+from minitvm.tir.provenance import Choice, Figure
 
 
 def choose(s: Schedule, about: str, text: str, *, stage: str = "", **figures: Figure) -> None:
     """Notes a decision for a stage; by default for that of the last one."""
     if not stage:
         (*_, last) = s.choices
-        assert isinstance(last, Choice)
         stage = last.stage
     s.choices.append(Choice(stage, about, text, figures))
 

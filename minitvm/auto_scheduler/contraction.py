@@ -13,7 +13,7 @@ from typing import final
 
 from minitvm.arith.prover import Prover
 from minitvm.runtime.record import record
-from minitvm.te.schedules.rewrite_operations import read_by_ranges
+from minitvm.te.schedules.operation_graph import read_by_ranges
 from minitvm.te.tensor import ComputeOp, Operation, Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce, Var

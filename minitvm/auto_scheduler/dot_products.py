@@ -37,7 +37,7 @@ from minitvm.runtime.dtype import DType
 from minitvm.target import Target
 from minitvm.te.intrinsics.dot_product import DOT_PRODUCTS, DotProduct, dot_product, interleave
 from minitvm.te.intrinsics.instruction import find_instruction
-from minitvm.te.schedules.rewrite_operations import factors_of
+from minitvm.te.schedules.operation_graph import factors_of
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import Tensor

@@ -35,7 +35,7 @@ from minitvm.runtime.dtype import DType
 from minitvm.target import Target
 from minitvm.te.intrinsics.instruction import find_instruction
 from minitvm.te.intrinsics.matrix_product import MATRIX_PRODUCTS, MatrixProduct, matrix_product
-from minitvm.te.schedules.rewrite_operations import factors_of
+from minitvm.te.schedules.operation_graph import factors_of
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import Tensor

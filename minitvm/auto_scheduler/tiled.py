@@ -48,7 +48,7 @@ from minitvm.auto_scheduler.tiles import (
 )
 from minitvm.runtime.record import record
 from minitvm.target import Target
-from minitvm.te.schedules.rewrite_operations import factors_of
+from minitvm.te.schedules.operation_graph import factors_of
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import Tensor

@@ -38,7 +38,7 @@ from minitvm.runtime.packed_func import Function, PackedFunc, Program
 from minitvm.runtime.record import record
 from minitvm.runtime.version import VERSION
 from minitvm.target import Target, create
-from minitvm.te.schedules.rewrite_operations import in_order
+from minitvm.te.schedules.operation_graph import in_order
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.tensor import Operation, Tensor
 from minitvm.tir.expr import Buffer

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from minitvm.arith.effects import written_parameters
 from minitvm.codegen.packed_abi import arg_names
-from minitvm.lowering.lower import PREPACKED
 from minitvm.tir.expr import Buffer
 from minitvm.tir.stmt import PrimFunc
 
@@ -36,7 +35,6 @@ def describe(func: PrimFunc) -> str:
         "Parameters",
         "----------",
     ]
-    prepacked = func.attrs.get(PREPACKED, ())
     for position, (name, param) in enumerate(zip(names, func.params, strict=True)):
         buffer = func.buffer_map.get(param)
         if buffer is None:
@@ -44,7 +42,7 @@ def describe(func: PrimFunc) -> str:
         else:
             end = f", layout_{buffer.layout}" if buffer.layout else ""
             end += ", written" if buffer in written else ""
-            end += ", made by minitvm.prepack" if position in prepacked else ""
+            end += ", made by minitvm.prepack" if position in func.attrs.prepacked else ""
             lines.append(f"{name} : array of {buffer.dtype}, shape {_shape(buffer)}{end}")
     return "\n".join(lines)
 

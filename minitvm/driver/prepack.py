@@ -8,7 +8,6 @@ from typing import Any
 from minitvm.arith.analyzer import Analyzer
 from minitvm.codegen.packed_abi import arg_names
 from minitvm.driver.build import compiled_function
-from minitvm.lowering.lower import PREPACKED
 from minitvm.runtime.module import Module
 from minitvm.runtime.ndarray import NDArray, as_ndarray, empty
 from minitvm.runtime.packed_func import Function
@@ -63,7 +62,7 @@ def prepack(function: Module | Function, argument: str, array: Any) -> NDArray:
         raise TypeError(f"prepack: expected a function that build made, got {function!r}")
     entry, program = found
     func = program.lowered[entry.name]
-    names, made_by = arg_names(func), func.attrs.get(PREPACKED, {})
+    names, made_by = arg_names(func), func.attrs.prepacked
     known = {names[position]: name for position, name in made_by.items()}
     if argument not in known:
         listed = ", ".join(map(repr, known)) or "none"

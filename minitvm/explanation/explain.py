@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from minitvm.auto_scheduler.choice import Choice
 from minitvm.codegen.machine_code import emit_assembly
 from minitvm.driver.build import compiled_function, module_text
 from minitvm.explanation.amount import Amount, Sizes, value_of
@@ -30,9 +29,9 @@ from minitvm.runtime.ndarray import NDArray, array, as_ndarray
 from minitvm.runtime.packed_func import Function, PackedFunc
 from minitvm.runtime.threads import num_threads
 from minitvm.target import Target
-from minitvm.te.schedules.provenance import Origin
 from minitvm.tir.expr import Buffer, PrimExpr, Var
-from minitvm.tir.stmt import ORIGIN, IRModule, PrimFunc
+from minitvm.tir.provenance import Origin
+from minitvm.tir.stmt import IRModule, PrimFunc
 
 _MOST_GENERATED = 1 << 30  # bytes of arrays that are made to measure with
 
@@ -77,7 +76,7 @@ def explain(function: Any, *args: Any, measure: bool = True) -> Explanation:
     with deep_expressions(func.name):
         assembly = emit_assembly(module_text(IRModule({func.name: func}), options), options.target)
         sizes = _sizes(func, args)
-        origin: Origin | None = func.attrs.get(ORIGIN)
+        origin = func.attrs.origin
         parallel = parallel_loops(func.body, sizes)
         operations, size = operations_of(func, sizes), bytes_of_arguments(func, sizes)
         given, unmeasured = _arguments(called, func, args, measure)
@@ -120,14 +119,13 @@ def _stages(origin: Origin, sizes: Sizes) -> tuple[ExplainedStage, ...]:
     def values(extents: Sequence[PrimExpr]) -> tuple[Amount, ...]:
         return tuple(value_of(extent, sizes) for extent in extents)
 
-    choices = [each for each in origin.choices if isinstance(each, Choice)]
     return tuple(
         ExplainedStage(
             stage.name,
             values(stage.extents),
             values(stage.summed),
             operations_of_stage(stage, sizes),
-            tuple(each for each in choices if each.stage == stage.name),
+            tuple(each for each in origin.choices if each.stage == stage.name),
         )
         for stage in origin.stages
     )

@@ -6,12 +6,12 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import final
 
-from minitvm.auto_scheduler.choice import Choice
 from minitvm.explanation.amount import Amount, sum_of
 from minitvm.explanation.assembly import InnerLoop
 from minitvm.explanation.loops import ParallelLoop, Temporary
 from minitvm.explanation.work import Operations
 from minitvm.runtime.record import record
+from minitvm.tir.provenance import Choice
 
 _INDENT = "    "
 _WIDTH = 100  # of the text
@@ -72,7 +72,7 @@ class Explanation:
     Attributes
     ----------
     name, arguments, target, scheduled
-        Of the function; ``scheduled`` as in :class:`minitvm.te.schedules.provenance.Origin`.
+        Of the function; ``scheduled`` as in :class:`minitvm.tir.provenance.Origin`.
     stages
         The program as it was written.
     parallel, temporaries, inner_loops

@@ -7,14 +7,14 @@ from functools import partial
 from typing import final
 
 from minitvm.arith.effects import written_parameters
-from minitvm.arith.work import Kind, estimated_sum, value_operations
+from minitvm.arith.work import estimated_sum, value_operations
 from minitvm.explanation.amount import Amount, Sizes, total, value_of
 from minitvm.runtime.record import record
-from minitvm.te.schedules.provenance import Origin, StageWork, Work
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Buffer, PrimExpr
 from minitvm.tir.functor import walk_once
-from minitvm.tir.stmt import ORIGIN, BufferStore, PrimFunc
+from minitvm.tir.provenance import Kind, Origin, StageWork, Work
+from minitvm.tir.stmt import BufferStore, PrimFunc
 
 
 @final
@@ -38,7 +38,7 @@ def operations_of_stage(stage: StageWork, sizes: Sizes) -> tuple[Operations, ...
 
 def operations_of(func: PrimFunc, sizes: Sizes) -> tuple[Operations, ...]:
     """What a function computes: as it was written where that is known, else as its loops do."""
-    origin: Origin | None = func.attrs.get(ORIGIN)
+    origin = func.attrs.origin
     if origin is None or not is_written(origin):
         return tuple(_operations_of_loops(func, sizes))
     return _by_kind((work for stage in origin.stages for work in stage.work or ()), sizes)

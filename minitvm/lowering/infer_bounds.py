@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations
-from typing import cast, final
+from typing import final
 
 from minitvm.arith.coverage import Coverage, Read
 from minitvm.arith.linear import Affine
@@ -21,6 +21,7 @@ from minitvm.lowering.scans import Scans
 from minitvm.runtime.dtype import INT64
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
+from minitvm.te.schedules.operation_graph import root_axes
 from minitvm.te.schedules.relation import (
     Fuse,
     Rebase,
@@ -28,12 +29,13 @@ from minitvm.te.schedules.relation import (
     Split,
     guards_of,
     ranges_of,
+    results_of,
+    sources_of,
     values_of,
 )
-from minitvm.te.schedules.rewrite_operations import root_axes
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, ScanOp
+from minitvm.te.tensor import ComputeOp, ScanOp, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import BufferLoad, IterType, IterVar, PrimExpr, Range, Var, const
 from minitvm.tir.functor import Node, substitute, walk_once
@@ -217,8 +219,7 @@ class BoundInference:
         made.names = names
         for axis, region in zip(op.axis, regions, strict=True):
             if region is not None:
-                assert axis.dom is not None
-                _guard(prover, made, axis, region, axis.dom)
+                _guard(prover, made, axis, region, domain_of(axis))
         if steps is not None and regions[0] is not None:
             _guard(prover, made, op.axis[0], regions[0], steps)
         rooms = [self._room(prover, stage, made, axis, domains[axis], around) for axis in op.axis]
@@ -247,9 +248,9 @@ class BoundInference:
         # A root axis above each axis; above a loop that fuse() of nothing made there is none.
         above = {axis: axis for axis in roots}
         for relation in stage.relations:
-            for source in reversed(relation.sources):
+            for source in reversed(sources_of(relation)):
                 if source in above:
-                    above.update((result, above[source]) for result in relation.results)
+                    above.update((result, above[source]) for result in results_of(relation))
         for guard in guards_of(stage.relations, ranges, values, prover):
             made.guards[above[guard.axis]].append(guard.condition)
         return made
@@ -267,8 +268,8 @@ class BoundInference:
     def _domains(self, stage: Stage) -> dict[IterVar, Range]:
         domains = {}
         for axis in root_axes(stage.op):
-            assert axis.dom is not None
-            low, extent = self.read(axis.dom.min), self.read(axis.dom.extent)
+            domain = domain_of(axis)
+            low, extent = self.read(domain.min), self.read(domain.extent)
             dtype = axis.var.dtype
             domains[axis] = Range.from_min_extent(e.cast(dtype, low), e.cast(dtype, extent))
         return domains
@@ -520,11 +521,11 @@ class BoundInference:
 
     def _clamped(self, prover: Prover, span: Span | None, axis: IterVar) -> Span | None:
         """A region inside of the domain where that can be said in numbers; None for all of it."""
-        assert axis.dom is not None
-        first = prover.affine(axis.dom.min)
-        whole = Span(first, first + prover.affine(axis.dom.extent) - 1)
         if span is None:
             return None
+        domain = domain_of(axis)
+        first = prover.affine(domain.min)
+        whole = Span(first, first + prover.affine(domain.extent) - 1)
         if not any(f.terms for f in (span.low, span.high, whole.low, whole.high)):
             low = max(span.low.constant, whole.low.constant)
             high = min(span.high.constant, whole.high.constant)
@@ -618,11 +619,11 @@ def _resolved(
     made = dict(values)
     for _ in [*roots]:  # an axis depends on those before it
         known = {axis.var: made[axis] for axis in roots if made[axis] is not axis.var}
-        made = {axis: cast(PrimExpr, substitute(value, known)) for axis, value in values.items()}
+        made = {axis: substitute(value, known) for axis, value in values.items()}
     known = {axis.var: made[axis] for axis in roots if made[axis] is not axis.var}
 
     def at(bound: PrimExpr) -> PrimExpr:
-        return cast(PrimExpr, substitute(bound, known))
+        return substitute(bound, known)
 
     resolved = {
         axis: Range.from_min_extent(at(range_.min), at(range_.extent))
@@ -633,13 +634,13 @@ def _resolved(
 
 def _all_of(spans: Spans, range_: Range, axis: IterVar) -> Span:
     """All values of an axis."""
-    low, extent = spans.of(range_.min), spans.of(range_.extent)
-    if low is None or extent is None:
+    span = spans.of_range(range_)
+    if span is None:
         raise CompileError(
             f"loop {axis.name}: expected a range whose ends can be known, got "
             f"{range_}: compute the stages that are placed outside of it at the root"
         )
-    return Span(low.low, low.high + extent.high - 1)
+    return span
 
 
 def axis_spans(

@@ -20,7 +20,7 @@ from minitvm.te.tensor import PlaceholderOp, Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Buffer, Var
 from minitvm.tir.functor import Node, free_vars
-from minitvm.tir.stmt import ORIGIN, IRModule, PrimFunc, seq
+from minitvm.tir.stmt import FuncAttrs, IRModule, PrimFunc, seq
 from minitvm.tir.verify import check_written
 from minitvm.transform.check_accesses import check_accesses
 from minitvm.transform.check_bounds import check_bounds
@@ -41,10 +41,6 @@ from minitvm.transform.transpose_copies import transpose_copies
 from minitvm.transform.unroll_loops import unroll_loops
 from minitvm.transform.vectorize_loops import vectorize_loops
 from minitvm.transform.widen_indices import widen_indices
-
-PREPACKED = "prepacked"
-"""The attribute of a function that says which arguments another function makes: its name by their
-positions."""
 
 
 def pipeline(config: PassConfig, *, is_written: bool) -> tuple[Pass, ...]:
@@ -262,7 +258,7 @@ def _from_schedule(
             )
         prepacked[positions[schedule.now(source)]] = made.name
         parts.append(made)
-    attrs = {**func.attrs, PREPACKED: prepacked} if prepacked else func.attrs
+    attrs = replace(func.attrs, prepacked=prepacked)
     return [PrimFunc(func.params, func.body, func.buffer_map, name, attrs), *parts]
 
 
@@ -315,7 +311,7 @@ def _loops(
         buffers.update((schedule.now(tensor), buffer) for tensor in tensors)
     _check_outputs(schedule, buffers, name)
     outputs = frozenset(b for tensor, b in buffers.items() if not is_input(tensor.op))
-    attrs = {"outputs": outputs, ORIGIN: origin_of(schedule)}
+    attrs = FuncAttrs(outputs=outputs, origin=origin_of(schedule))
     shell = PrimFunc(tuple(params), seq(), buffer_map, name, attrs)
     return schedule_ops(schedule, buffers, shell)
 

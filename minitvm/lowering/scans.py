@@ -10,7 +10,7 @@ from minitvm.arith.regions import Span, Spans
 from minitvm.runtime.errors import CompileError
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, ScanOp, Tensor
+from minitvm.te.tensor import ComputeOp, ScanOp, Tensor, domain_of
 from minitvm.tir.expr import Let, ProducerLoad, Range
 from minitvm.tir.functor import walk_once
 
@@ -113,9 +113,8 @@ def _check_inside(schedule: Schedule, scan: Stage, stage: Stage, outside: list[S
 def _find_times(schedule: Schedule, scan: Stage, op: ScanOp, found: Scans) -> None:
     """At which steps each stage inside is computed: where its readers, consumers first, read it."""
     axis = op.scan_axis
-    assert axis.dom is not None
     prover = Prover()
-    prover.bind(axis.var, axis.dom)
+    prover.bind(axis.var, domain_of(axis))
     now = prover.affine(axis.var)
     # The steps at which a stage is read while the scan is at one step.
     read_at = {stage: Span(now, now) for stage, of in found.updates.items() if of is scan}
@@ -159,10 +158,9 @@ def _spans_of_axes(prover: Prover, compute: ComputeOp, steps: Span) -> Spans:
     spans = Spans(prover)
     spans.let(compute.axis[0].var, steps)
     for axis in (*compute.axis[1:], *compute.reduce_axis):
-        assert axis.dom is not None
-        low, extent = spans.of(axis.dom.min), spans.of(axis.dom.extent)
-        if low is not None and extent is not None:
-            spans.let(axis.var, Span(low.low, low.high + extent.high - 1))
+        span = spans.of_range(domain_of(axis))
+        if span is not None:
+            spans.let(axis.var, span)
     return spans
 
 
@@ -176,11 +174,10 @@ def _is_fixed(span: Span, compute: ComputeOp) -> bool:
 
 def _always(prover: Prover, op: ScanOp, read_at: Span) -> Span:
     """All steps at which something is read that is read at `read_at` while the scan runs."""
-    dom = op.scan_axis.dom
-    assert dom is not None
-    first = prover.affine(dom.min)
     everything = Spans(prover)
-    everything.let(op.scan_axis.var, Span(first, first + prover.affine(dom.extent) - 1))
+    whole = everything.of_range(domain_of(op.scan_axis))
+    assert whole is not None
+    everything.let(op.scan_axis.var, whole)
     dtype = op.scan_axis.var.dtype
     low = everything.of(prover.expression(read_at.low, dtype))
     high = everything.of(prover.expression(read_at.high, dtype))

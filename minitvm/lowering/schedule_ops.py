@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast, final
 
 from minitvm.arith.prover import Prover
@@ -25,16 +26,17 @@ from minitvm.lowering.stage_bodies import (
     reads_of,
     without_marks,
 )
-from minitvm.lowering.tensorize import Match, Region, Tensorized, match_computation, tensorize
+from minitvm.lowering.tensorize import Match, Region, Tensorized, View, match_computation, tensorize
 from minitvm.runtime.dtype import HANDLE, INT64
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
 from minitvm.te.schedules.loop_nest import LoopAttrs
+from minitvm.te.schedules.operation_graph import root_axes
 from minitvm.te.schedules.relation import Split, values_of
-from minitvm.te.schedules.rewrite_operations import map_body, root_axes
+from minitvm.te.schedules.rewrite_operations import map_body
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, PlaceholderOp, ScanOp, Tensor
+from minitvm.te.tensor import ComputeOp, PlaceholderOp, ScanOp, Tensor, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Buffer, IterVar, PrimExpr, Range, Var, const
 from minitvm.tir.functor import Substitution, rebuild, substitute, walk_once
@@ -155,7 +157,7 @@ class _Lowering:
         body = self._with_arguments_computed(self.placed(None, _NOTHING))
         body = at_entry(self._with_factors_checked(body))
         func = self._func
-        attrs = {**func.attrs, "knows_layout": True} if self.knows_layout else func.attrs
+        attrs = replace(func.attrs, knows_layout=self.knows_layout)
         return PrimFunc(func.params, body, func.buffer_map, func.name, attrs)
 
     def _check_arguments(self) -> None:
@@ -265,7 +267,11 @@ class _Lowering:
             stage: reads_of(
                 body.update,
                 *([] if body.init is None else [body.init]),
-                *[read(bound) for axis in root_axes(stage.op) for bound in _bounds_of(axis)],
+                *[
+                    read(bound)
+                    for domain in map(domain_of, root_axes(stage.op))
+                    for bound in (domain.min, domain.extent)
+                ],
             )
             for stage, body in self._bodies.items()
         }
@@ -375,27 +381,21 @@ class _Lowering:
 
     def inlined(self, op: ComputeOp) -> ComputeOp:
         """An operation like `op` that reads no inlined one."""
-        body = map_body(op.body, InlineReads(self._schedule))
+        body = map_body(op.body, InlineReads(self._schedule).expr)
         return ComputeOp(op.name, op.tag, op.attrs, op.axis, op.reduce_axis, body)
 
-    def in_memory(self, match: Match, outputs: tuple[Tensor, ...]) -> Match:
+    def in_memory(self, match: Match, outputs: tuple[Tensor, ...]) -> list[View]:
         """The operands of an intrinsic, where the elements of their tensors really are."""
-        results = [
-            Region(tensor, region.begins, region.extents)
-            for tensor, region in zip(outputs, match.outputs, strict=True)
-        ]
-        return Match(
-            tuple(map(self._region, match.inputs)), tuple(map(self._region, results)), match.scalars
-        )
+        sources = [*(region.source for region in match.inputs), *outputs]
+        return list(map(self._view, sources, (*match.inputs, *match.outputs)))
 
-    def _region(self, region: Region) -> Region:
-        source = region.source
+    def _view(self, source: Tensor | Buffer, region: Region) -> View:
         plain = self._buffers[source] if isinstance(source, Tensor) else source
         moved = self._moved.get(plain)
         if moved is None:
-            return Region(plain, region.begins, region.extents)
+            return View(plain, region.begins, region.extents)
         begins = tuple(map(e.subtract, region.begins, moved.begins))
-        return Region(moved.buffer, begins, region.extents)
+        return View(moved.buffer, begins, region.extents)
 
     def _nest(self, stage: Stage) -> Stmt:
         """The loops of a stage."""
@@ -536,13 +536,8 @@ class _Nest:
         domain = self._domain(inside, values)
         op = self._lowering.inlined(self._op)
         match = match_computation(intrin, op, domain, self._stage.name, leaf.name)
-        made = tensorize(
-            intrin,
-            self._lowering.in_memory(match, self._op.outputs),
-            {},
-            self._stage.name,
-            leaf.name,
-        )
+        views = self._lowering.in_memory(match, self._op.outputs)
+        made = tensorize(intrin, views, match.scalars, self._stage.name, leaf.name)
         self._lowering.knows_layout |= made.knows_layout
         return made
 
@@ -681,19 +676,12 @@ class _Nest:
         renamed: Mapping[Var, PrimExpr] | None,
     ) -> PrimExpr:
         made = self._lowering.moved(guard, values)
-        return cast(PrimExpr, substitute(made, renamed)) if renamed else made
-
-
-def _bounds_of(axis: IterVar) -> tuple[PrimExpr, ...]:
-    """What the range of an axis depends on."""
-    return () if axis.dom is None else (axis.dom.min, axis.dom.extent)
+        return substitute(made, renamed) if renamed else made
 
 
 def _is_scheduled(stage: Stage) -> bool:
     """Whether anything was said about the loops of a stage."""
-    return bool(stage.relations or stage.iter_var_attrs) or (
-        stage.leaf_iter_vars != stage.all_iter_vars
-    )
+    return bool(stage.iter_var_attrs) or stage.has_new_loops
 
 
 def _allocated(tensor: Tensor, scope: str) -> Buffer:

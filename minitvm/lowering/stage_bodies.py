@@ -8,9 +8,10 @@ from typing import cast, final
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
 from minitvm.te.schedules.guarded_reads import conjuncts
+from minitvm.te.schedules.rewrite_operations import SpellOut
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, ExternOp, ScanOp, Tensor, data_axes
+from minitvm.te.tensor import ComputeOp, ExternOp, ScanOp, Tensor, data_axes, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Buffer, BufferLoad, IterVar, PrimExpr, Range, Reduce, Var
 from minitvm.tir.functor import Mutator, Node, replace_buffers, substitute, walk, walk_once
@@ -77,7 +78,7 @@ class InlineReads(Mutator):
         }
         # The body stands in its own axes: a rewriter of its own, since it may be met again.
         body = self.afresh().expr(op.body[tensor.value_index])
-        return cast(PrimExpr, substitute(body, values))
+        return substitute(body, values)
 
 
 class ReadBuffers(InlineReads):
@@ -125,7 +126,7 @@ def _extern_body(op: ExternOp, buffers: Mapping[Tensor, Buffer]) -> Stmt:
     tensors = (*op.inputs, *op.outputs)
     real = {place: buffers[tensor] for place, tensor in zip(places, tensors, strict=True)}
     asserts = PassContext.current().config.program_assertions
-    return cast(Stmt, replace_buffers(op.body if asserts else without_assertions(op.body), real))
+    return replace_buffers(op.body if asserts else without_assertions(op.body), real)
 
 
 def _compute_body(
@@ -163,7 +164,7 @@ def _reduction(
             bound.append((name, value))
             value = name
         mapping[var] = value
-    results = [cast(PrimExpr, substitute(result, mapping)) for result in combined]
+    results = [substitute(result, mapping) for result in combined]
     update = _store_all(outputs, results, indices)
     for name, value in reversed(bound):
         update = LetStmt(name, value, update)
@@ -182,24 +183,11 @@ def _reduction(
 
 def reads_of(*nodes: Stmt | PrimExpr) -> list[BufferLoad]:
     """Every read of some statements or expressions, names inside of expressions spelt out."""
-    spelling = _SpellOut()
+    spelling = SpellOut()
     made: list[Node] = [
         spelling.expr(node) if isinstance(node, PrimExpr) else spelling.stmt(node) for node in nodes
     ]
     return [node for node in walk_once(*made, *spelling.values) if isinstance(node, BufferLoad)]
-
-
-class _SpellOut(Mutator):
-    """Names inside of expressions become their values, which are kept even if nothing uses them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.values: list[PrimExpr] = []
-
-    def visit_Let(self, node: e.Let) -> PrimExpr:
-        value = self.expr(node.value)
-        self.values.append(value)
-        return cast(PrimExpr, substitute(self.expr(node.body), {node.var: value}))
 
 
 def _uses(results: tuple[PrimExpr, ...], var: Var) -> int:
@@ -252,9 +240,8 @@ def plain_nest(
 def loops(axes: tuple[IterVar, ...], body: Stmt, made: Callable[[PrimExpr], PrimExpr]) -> Stmt:
     """`body` in a serial loop for each axis, the first outermost."""
     for axis in reversed(axes):
-        assert axis.dom is not None  # every operation checks that its axes have ranges
-        dtype = axis.var.dtype
-        begin, extent = made(axis.dom.min), made(axis.dom.extent)
+        dtype, domain = axis.var.dtype, domain_of(axis)
+        begin, extent = made(domain.min), made(domain.extent)
         body = For(axis.var, e.cast(dtype, begin), e.cast(dtype, extent), ForKind.SERIAL, body)
     return body
 
@@ -285,7 +272,7 @@ class _Unmark(Mutator):
     def visit_AttrStmt(self, node: AttrStmt) -> Stmt:
         if node.node is None and node.attr_key in (_INIT, _UPDATE):
             return self.stmt(node.body)
-        return cast(Stmt, self.descend(node))
+        return self.descend(node)
 
 
 def marked_parts(nest: Stmt) -> dict[str, Stmt]:

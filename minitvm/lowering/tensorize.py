@@ -10,7 +10,7 @@ from minitvm.arith.simplify import Simplifier
 from minitvm.runtime.dtype import HANDLE
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
-from minitvm.te.tensor import ComputeOp, Tensor
+from minitvm.te.tensor import ComputeOp, Tensor, domain_of
 from minitvm.te.tensor_intrin import TensorIntrin
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Buffer, BufferLoad, Call, IterVar, PrimExpr, Range, Reduce, Var
@@ -100,9 +100,8 @@ class _Matching:
         self._scalars: dict[Var, PrimExpr] = {}
         self._prover = Prover()
         for each in (*intrin.op.axis, *intrin.op.reduce_axis):
-            assert each.dom is not None  # every operation checks that its axes have ranges
-            self._prover.bind(each.var, each.dom)
-            self._starts[each.var] = each.dom.min
+            self._prover.bind(each.var, domain_of(each))
+            self._starts[each.var] = domain_of(each).min
         self._simplifier = Simplifier(self._prover)
 
     def run(self) -> Match:
@@ -114,7 +113,7 @@ class _Matching:
                 f"{self._where}: expected {len(intrin.body)} outputs, found {len(op.body)}"
             )
         for found, expected in zip(op.body, intrin.body, strict=True):
-            self._match_body(cast(PrimExpr, substitute(found, mapping)), expected)
+            self._match_body(substitute(found, mapping), expected)
         begins = tuple(self._simple(self._domain[axis].min) for axis in op.axis)
         extents = tuple(self._simple(self._domain[axis].extent) for axis in op.axis)
         return Match(
@@ -141,7 +140,7 @@ class _Matching:
         for position, axis in enumerate(axes):
             dom = self._domain[axis]
             target = wanted[position - extra] if position >= extra else None
-            needed = e.const(1) if target is None else cast(Range, target.dom).extent
+            needed = e.const(1) if target is None else domain_of(target).extent
             if not self._prover.can_prove(e.equal(dom.extent, needed)):
                 like = "" if target is None else f", as {target.name} of the intrinsic does"
                 raise CompileError(
@@ -152,7 +151,7 @@ class _Matching:
             begin = e.cast(axis.var.dtype, dom.min)
             made[axis.var] = begin
             if target is not None:
-                start = cast(Range, target.dom).min
+                start = domain_of(target).min
                 made[axis.var] = begin + e.cast(axis.var.dtype, target.var - start)
         return made
 
@@ -260,7 +259,7 @@ class _Matching:
         if not any(var in self._starts for var in free_vars(begin)):
             return begin
         # Where indices have several dtypes, casts stand between terms that would cancel.
-        start = self._simple(cast(PrimExpr, substitute(begin, self._starts)))
+        start = self._simple(substitute(begin, self._starts))
         return start if self._prover.can_prove(e.equal(begin, start)) else None
 
     def _region(self, tensor: Tensor) -> Region:
@@ -419,7 +418,7 @@ class _Binding:
         if isinstance(wanted, Var) and wanted not in self._values:
             self._values[wanted] = e.cast(wanted.dtype, value)
             return True
-        known = cast(PrimExpr, substitute(wanted, self._values))
+        known = substitute(wanted, self._values)
         return Prover().can_prove(e.equal(known, value))
 
     def _bind_shape(self) -> None:
@@ -573,10 +572,14 @@ class Tensorized:
 
 
 def tensorize(
-    intrin: TensorIntrin, match: Match, buffers: Mapping[Tensor, Buffer], stage: str, axis: str
+    intrin: TensorIntrin,
+    regions: Sequence[View],
+    scalars: Mapping[Var, PrimExpr],
+    stage: str,
+    axis: str,
 ) -> Tensorized:
-    """The statements of `intrin` on the memory that `match` found, where `buffers` gives the
-    buffer of each tensor.
+    """The statements of `intrin` on regions of memory, one for each of its buffers, and with the
+    values of its scalars.
 
     Raises
     ------
@@ -584,14 +587,10 @@ def tensorize(
         When a buffer of the intrinsic can't be the region: see :func:`bind_buffer`.
     """
     where = f"{stage}: tensorize of {axis} by {intrin.name}"
-    views: dict[Buffer, View] = {}
-    values: dict[Var, PrimExpr] = dict(match.scalars)
-    regions = (*match.inputs, *match.outputs)
-    for place, region in zip(intrin.buffers, regions, strict=True):
-        source = region.source
-        buffer = buffers[source] if isinstance(source, Tensor) else source
-        views[place] = View(buffer, region.begins, region.extents)
-        for var, value in bind_buffer(place, views[place], where).items():
+    values = dict(scalars)
+    views = dict(zip(intrin.buffers, regions, strict=True))
+    for place, region in views.items():
+        for var, value in bind_buffer(place, region, where).items():
             known = values.setdefault(var, value)
             if known is not value and not Prover().can_prove(e.equal(known, value)):
                 raise CompileError(

@@ -107,7 +107,7 @@ class ComputeOp(Operation):
     input_tensors: tuple[Tensor, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        domains = [_domain(axis) for axis in (*self.axis, *self.reduce_axis)]
+        domains = [domain_of(axis) for axis in (*self.axis, *self.reduce_axis)]
         bounds = [bound for dom in domains for bound in (dom.min, dom.extent)]
         shape = tuple(dom.extent for dom in domains[: len(self.axis)])
         outputs = tuple(Tensor(self, i, shape, e.dtype) for i, e in enumerate(self.body))
@@ -167,7 +167,8 @@ class ScanOp(Operation):
         _set(self, outputs=outputs, input_tensors=tuple(dict.fromkeys(read)))
 
 
-def _domain(axis: IterVar) -> Range:
+def domain_of(axis: IterVar) -> Range:
+    """What an axis runs over; an error for an axis that is not an operation's."""
     if axis.dom is None:
         raise CompileError(f"axis {axis.name}: expected a range, got an axis without one")
     return axis.dom

@@ -65,6 +65,8 @@ from minitvm.tir.expr import shift_right as shift_right
 from minitvm.tir.expr import subtract as subtract
 from minitvm.tir.expr import truncdiv as truncdiv
 from minitvm.tir.expr import truncmod as truncmod
+from minitvm.tir.language import LANGUAGE as _LANGUAGE
+from minitvm.tir.node import hand_over as _hand_over
 from minitvm.tir.op import abs as abs
 from minitvm.tir.op import acos as acos
 from minitvm.tir.op import acosh as acosh
@@ -144,6 +146,8 @@ from minitvm.tir.stmt import LetStmt as LetStmt
 from minitvm.tir.stmt import PrimFunc as PrimFunc
 from minitvm.tir.stmt import SeqStmt as SeqStmt
 from minitvm.tir.stmt import While as While
+
+_hand_over(_LANGUAGE)  # what the methods of nodes call
 
 stmt_functor = _functor
 _hand_on(__name__, "expr", "ir_builder", "op", "stmt", "stmt_functor")

@@ -1,4 +1,4 @@
-"""How buffers are declared, and how large they are."""
+"""How buffers are declared, how their elements are accessed, and how large they are."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from typing import Any
 
 import numpy as np
 
-from minitvm.runtime.dtype import FLOAT32, HANDLE, INT32, INT64, DTypeLike
+from minitvm.runtime.dtype import FLOAT32, HANDLE, INT32, INT64, DType, DTypeLike
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.mdspan import LayoutPolicy
-from minitvm.tir.expr import (
-    Buffer,
-    PrimExpr,
-    Var,
+from minitvm.tir.conversion import (
     as_dtype,
+    as_index,
     as_name,
     as_size,
     as_tuple,
-    cast,
     const,
     const_int,
-    described,
-    named,
-    naming,
+    constant,
+    valued,
 )
+from minitvm.tir.described import described, naming
+from minitvm.tir.elementwise import named
 from minitvm.tir.indices import as_dimension
+from minitvm.tir.node import PrimExpr
+from minitvm.tir.nodes import Buffer, BufferLoad, BufferRef, BufferStore, Call, Ramp, Var
+from minitvm.tir.promotion import cast
 
 
 @named
@@ -185,6 +186,58 @@ def _integer(where: str, what: str, value: Any) -> int:
             f"{where}: expected {what} to be an integer of 32 bits, got {described(value)}"
         )
     return known
+
+
+# -- Access: the methods of Buffer ----------------------------------------------------------------
+
+
+def load(buffer: Buffer, begin: Any, dtype: DTypeLike | None = None) -> PrimExpr:
+    """See :meth:`minitvm.tir.nodes.Buffer.vload`."""
+    with naming(buffer.name):
+        lanes = 1 if dtype is None else _lanes_of(buffer, as_dtype(dtype))
+        return BufferLoad(buffer, _vector_indices(begin, lanes))
+
+
+def store(buffer: Buffer, begin: Any, value: Any) -> BufferStore:
+    """See :meth:`minitvm.tir.nodes.Buffer.vstore`."""
+    with naming(buffer.name):
+        expr = valued(buffer.dtype, value)
+        return BufferStore(buffer, expr, _vector_indices(begin, _lanes_of(buffer, expr.dtype)))
+
+
+def _lanes_of(buffer: Buffer, wanted: DType) -> int:
+    """How many elements a value of a dtype spans."""
+    if wanted.element != buffer.dtype.element or wanted.lanes % buffer.dtype.lanes:
+        raise CompileError(f"expected a value of {buffer.dtype}, got {wanted}")
+    return wanted.lanes // buffer.dtype.lanes
+
+
+def _vector_indices(begin: Any, lanes: int) -> tuple[PrimExpr, ...]:
+    """Index expressions, of which the last becomes a ramp of `lanes` neighbours."""
+    begin = begin if isinstance(begin, (tuple, list)) else (begin,)
+    indices = tuple(as_index(i) for i in begin)
+    if lanes == 1 or not indices:
+        return indices
+    last = indices[-1]
+    return (*indices[:-1], Ramp(last, constant(1, last.dtype), lanes))
+
+
+def access_ptr(buffer: Buffer, access_mask: str | int, offset: Any, extent: Any) -> Call:
+    """See :meth:`minitvm.tir.nodes.Buffer.access_ptr`."""
+    masks = {"r": Buffer.READ, "w": Buffer.WRITE, "rw": Buffer.READ | Buffer.WRITE}
+    masks["wr"] = masks["rw"]
+    mask = masks.get(access_mask, access_mask) if isinstance(access_mask, str) else access_mask
+    if type(mask) is not int or mask not in masks.values():
+        raise CompileError(
+            f"{buffer.name}: expected access_mask 'r', 'w' or 'rw', got {described(access_mask)}"
+        )
+    with naming(buffer.name):
+        count = constant(-1) if extent is None else as_size(extent)
+        args = (BufferRef(buffer), as_size(offset), count, constant(mask))
+    return Call(HANDLE, "tvm_access_ptr", args)
+
+
+# -- Layout and size ------------------------------------------------------------------------------
 
 
 def with_layout(buffer: Buffer, shape: Sequence[PrimExpr], strides: Sequence[PrimExpr]) -> Buffer:

@@ -1,119 +1,34 @@
-"""Traversal of both IRs: the one place that knows the children of a node.
+"""Traversal of both IRs: rebuilding a tree, and the questions asked of one.
 
-:class:`Mutator` rebuilds a tree; :func:`post_order_visit` looks at one. A subtree in which nothing
-changed comes back as the same object, so "did it change" is an ``is``.
+:class:`Mutator` rebuilds a tree; the walks of :mod:`minitvm.tir.tree`, handed on here, look at one.
+A subtree in which nothing changed comes back as the same object, so "did it change" is an ``is``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, replace
-from operator import attrgetter, is_not
-from typing import Any, ClassVar, TypeVar, cast
+from collections.abc import Callable, Mapping
+from operator import is_not
+from typing import Any, ClassVar, TypeVar, overload
 
-from minitvm.tir import expr as e
-from minitvm.tir import stmt as s
-from minitvm.tir.expr import Buffer, PrimExpr, Var
-from minitvm.tir.stmt import Stmt
+from minitvm.tir import nodes as n
+from minitvm.tir.conversion import as_expr
+from minitvm.tir.fields import CHILDREN as CHILDREN
+from minitvm.tir.fields import HELD
+from minitvm.tir.node import Node as Node
+from minitvm.tir.node import PrimExpr, Stmt
+from minitvm.tir.nodes import Buffer, Var
+from minitvm.tir.tree import children as children
+from minitvm.tir.tree import post_order_visit as post_order_visit
+from minitvm.tir.tree import rebuild as rebuild
+from minitvm.tir.tree import walk as walk
+from minitvm.tir.tree import walk_leaves_first as walk_leaves_first
+from minitvm.tir.tree import walk_once as walk_once
+from minitvm.tir.tree import with_fields as with_fields
 
-Node = PrimExpr | Stmt
-_N = TypeVar("_N", bound=Node)
+_Any = TypeVar("_Any")
+_Node = TypeVar("_Node", PrimExpr, Stmt)
 
-_AB = ("a", "b")
-# The fields of each node that hold children: a node, a tuple of nodes, a combiner, or None.
-CHILDREN: dict[type, tuple[str, ...]] = {
-    e.Var: (),
-    e.IntImm: (),
-    e.FloatImm: (),
-    e.StringImm: (),
-    e.BufferRef: (),
-    **dict.fromkeys(
-        (e.Add, e.Sub, e.Mul, e.Div, e.Mod, e.FloorDiv, e.FloorMod, e.Min, e.Max, e.EQ, e.NE, e.LT,
-         e.LE, e.GT, e.GE, e.And, e.Or),
-        _AB,
-    ),
-    e.Not: ("a",),
-    e.Select: ("condition", "true_value", "false_value"),
-    e.Cast: ("value",),
-    e.Let: ("value", "body"),
-    e.Ramp: ("base", "stride"),
-    e.Broadcast: ("value",),
-    e.ProducerLoad: ("indices",),
-    e.BufferLoad: ("indices", "predicate"),
-    e.Call: ("args",),
-    e.Reduce: ("combiner", "source", "condition", "init"),
-    s.For: ("min", "extent", "body"),
-    s.While: ("condition", "body"),
-    s.BufferStore: ("value", "indices", "predicate"),
-    s.Allocate: ("buffer", "body"),  # of the buffer, its shape and its strides
-    s.LetStmt: ("value", "body"),
-    s.IfThenElse: ("condition", "then_case", "else_case"),
-    s.SeqStmt: ("seq",),
-    s.Evaluate: ("value",),
-    s.AssertStmt: ("condition", "values", "body"),
-    s.AttrStmt: ("value", "body"),
-}  # fmt: skip
-_INIT_FIELDS: dict[type, tuple[str, ...]] = {
-    cls: tuple(f.name for f in fields(cls) if f.init) for cls in CHILDREN
-}
-
-
-def _reader(cls: type) -> Callable[[Any], tuple[Node, ...]]:
-    """What reads the children of a node of a class."""
-    names = CHILDREN[cls]
-    types = {f.name: str(f.type) for f in fields(cls)}
-    single = not any(kind in types[n] for n in names for kind in ("tuple", "None", "Buffer"))
-    if len(names) > 1 and single:
-        return cast(Callable[[Any], tuple[Node, ...]], attrgetter(*names))
-    if len(names) == 1 and types[names[0]].startswith("tuple"):
-        return cast(Callable[[Any], tuple[Node, ...]], attrgetter(*names))
-
-    def read(node: Any) -> tuple[Node, ...]:
-        found: tuple[Node, ...] = ()
-        for name in names:
-            child = getattr(node, name)
-            if isinstance(child, tuple):
-                found += child
-            elif isinstance(child, e.CommReducer):
-                found += child.result + child.identity
-            elif isinstance(child, Buffer):
-                found += child.shape + child.strides
-            elif child is not None:
-                found += (child,)
-        return found
-
-    return read
-
-
-_READERS = {cls: _reader(cls) for cls in CHILDREN}
-
-
-def children(node: Node) -> tuple[Node, ...]:
-    """The direct children of a node, in order of evaluation."""
-    return _READERS[type(node)](node)
-
-
-def rebuild(node: Any, changes: Mapping[str, Any]) -> Any:
-    """A copy of `node` with some fields replaced; `node` itself when there are none."""
-    if not changes:
-        return node
-    cls = type(node)
-    return cls(*[changes[n] if n in changes else getattr(node, n) for n in _INIT_FIELDS[cls]])
-
-
-def with_fields(node: _N, **values: Any) -> _N:
-    """`node` with other values of some fields; `node` itself where they are the same."""
-    changes = {n: value for n, value in values.items() if not _is_same(value, getattr(node, n))}
-    return cast(_N, rebuild(node, changes))
-
-
-def _is_same(new: Any, old: Any) -> bool:
-    if isinstance(new, tuple):
-        return len(new) == len(old) and not any(map(is_not, new, old))
-    return new is old
-
-
-_LEAVES = (e.Var, e.IntImm, e.FloatImm, e.StringImm, e.BufferRef)
+_LEAVES = (n.Var, n.IntImm, n.FloatImm, n.StringImm, n.BufferRef)
 
 
 class Mutator:
@@ -137,7 +52,8 @@ class Mutator:
     def expr(self, node: PrimExpr) -> PrimExpr:
         """The expression that replaces `node`."""
         if type(node) in _LEAVES:
-            return cast(PrimExpr, self._methods[type(node)](self, node))
+            leaf: PrimExpr = self._methods[type(node)](self, node)
+            return leaf
         made = self._made.get(node)
         if made is None:
             made = self._made[node] = self._methods[type(node)](self, node)
@@ -145,95 +61,43 @@ class Mutator:
 
     def stmt(self, node: Stmt) -> Stmt:
         """The statement that replaces `node`."""
-        return cast(Stmt, self._methods[type(node)](self, node))
+        made: Stmt = self._methods[type(node)](self, node)
+        return made
 
-    def descend(self, node: Any) -> Any:
-        """`node` with its children replaced."""
+    @overload
+    def node(self, node: PrimExpr) -> PrimExpr: ...
+    @overload
+    def node(self, node: Stmt) -> Stmt: ...
+    def node(self, node: Node) -> Node:
+        """The expression or statement that replaces `node`."""
+        return self.expr(node) if isinstance(node, PrimExpr) else self.stmt(node)
+
+    def descend(self, node: _Any) -> _Any:
+        """`node` with its children replaced: a node of its class."""
+        cls = type(node)
+        held = HELD[cls]
         changes: dict[str, Any] = {}
-        for name in CHILDREN[type(node)]:
+        for name in CHILDREN[cls]:
             old = getattr(node, name)
             if isinstance(old, tuple):
-                made = tuple([self._visit(child) for child in old])
+                made = tuple([self.node(child) for child in old])
                 if any(map(is_not, made, old)):
                     changes[name] = made
             elif old is not None:
-                new = self._visit(old)
+                new = self._rebuilt_holder(old, held[name]) if name in held else self.node(old)
                 if new is not old:
                     changes[name] = new
-        made = rebuild(node, changes)
-        if "buffer" in changes:
-            return s.Allocate(made.buffer, replace_buffers(made.body, {node.buffer: made.buffer}))
-        return made
+        if isinstance(node, n.Allocate) and "buffer" in changes:
+            body = changes.get("body", node.body)
+            changes["body"] = replace_buffers(body, {node.buffer: changes["buffer"]})
+        return rebuild(node, changes)
 
-    def _visit(self, node: Any) -> Any:
-        if isinstance(node, e.CommReducer):
-            return self._combiner(node)
-        if isinstance(node, Buffer):
-            return self._allocated(node)
-        return self.expr(node) if isinstance(node, PrimExpr) else self.stmt(node)
-
-    def _allocated(self, buffer: Buffer) -> Buffer:
-        shape, strides = tuple(map(self.expr, buffer.shape)), tuple(map(self.expr, buffer.strides))
-        if not any(map(is_not, shape + strides, buffer.shape + buffer.strides)):
-            return buffer
-        return replace(buffer, shape=shape, strides=strides)
-
-    def _combiner(self, node: e.CommReducer) -> e.CommReducer:
-        """What a reduction combines with and begins from may depend on its data axes."""
-        result, identity = tuple(map(self.expr, node.result)), tuple(map(self.expr, node.identity))
-        if not any(map(is_not, result + identity, node.result + node.identity)):
-            return node
-        return e.CommReducer(node.lhs, node.rhs, result, identity)
-
-
-def post_order_visit(node: Node, visit: Callable[[Any], None]) -> None:
-    """Calls `visit` on every node below `node`, children first, then on `node`.
-
-    A shared subtree is visited as often as it occurs.
-    """
-    for child in children(node):
-        post_order_visit(child, visit)
-    visit(node)
-
-
-def walk(node: Node) -> Iterator[Node]:
-    """Every node of the tree, parents before children."""
-    stack: list[Node] = [node]
-    while stack:
-        top = stack.pop()
-        yield top
-        stack.extend(children(top)[::-1])
-
-
-def walk_once(*roots: Node) -> Iterator[Node]:
-    """Every distinct node of some trees, once, parents before children.
-
-    An expression may share subtrees, so that its tree is exponentially larger than its graph.
-    """
-    seen: set[int] = set()
-    stack = list(reversed(roots))
-    while stack:
-        top = stack.pop()
-        if id(top) not in seen:
-            seen.add(id(top))
-            yield top
-            below = _READERS[type(top)](top)
-            if below:
-                stack.extend(below[::-1])
-
-
-def walk_leaves_first(*roots: Node) -> Iterator[Node]:
-    """Every distinct node of some trees, once, children before parents, however deep they are."""
-    seen: set[int] = set()
-    stack = [(root, False) for root in reversed(roots)]
-    while stack:
-        node, follows_children = stack.pop()
-        if follows_children:
-            yield node
-        elif id(node) not in seen:
-            seen.add(id(node))
-            stack.append((node, True))
-            stack.extend([(child, False) for child in children(node)[::-1]])
+    def _rebuilt_holder(self, value: Any, names: tuple[str, ...]) -> Any:
+        """What holds children of a node in fields, with these replaced."""
+        olds = {name: getattr(value, name) for name in names}
+        made = {name: tuple(map(self.expr, old)) for name, old in olds.items()}
+        is_new = any(any(map(is_not, made[name], olds[name])) for name in names)
+        return rebuild(value, made if is_new else {})
 
 
 class Substitution(Mutator):
@@ -247,7 +111,7 @@ class Substitution(Mutator):
         return self._mapping.get(node, node)
 
 
-def substitute(node: Any, mapping: Mapping[Var, Any]) -> Any:
+def substitute(node: _Node, mapping: Mapping[Var, Any]) -> _Node:
     """`node` with variables replaced by expressions (axes and numbers are taken as such).
 
     >>> from minitvm.tir.expr import Var
@@ -257,8 +121,7 @@ def substitute(node: Any, mapping: Mapping[Var, Any]) -> Any:
     """
     if not mapping:
         return node
-    replacer = Substitution({var: e.as_expr(value) for var, value in mapping.items()})
-    return replacer.expr(node) if isinstance(node, PrimExpr) else replacer.stmt(node)
+    return Substitution({var: as_expr(value) for var, value in mapping.items()}).node(node)
 
 
 class _ReplaceBuffers(Mutator):
@@ -273,17 +136,16 @@ class _ReplaceBuffers(Mutator):
 
     visit_BufferLoad = visit_BufferStore = visit_BufferRef = visit_Allocate = _replace
 
-    def visit_AttrStmt(self, node: s.AttrStmt) -> Stmt:
-        made: s.AttrStmt = self.descend(node)
+    def visit_AttrStmt(self, node: n.AttrStmt) -> Stmt:
+        made = self.descend(node)
         new = self._mapping.get(made.node) if isinstance(made.node, Buffer) else None
-        return made if new is None else cast(Stmt, rebuild(made, {"node": new}))
+        return made if new is None else rebuild(made, {"node": new})
 
 
-def replace_buffers(node: Any, mapping: Mapping[Buffer, Buffer]) -> Any:
+def replace_buffers(node: _Node, mapping: Mapping[Buffer, Buffer]) -> _Node:
     """`node` with buffers exchanged wherever they are read, written, passed on, allocated or the
     subject of an attribute."""
-    replacer = _ReplaceBuffers(mapping)
-    return replacer.expr(node) if isinstance(node, PrimExpr) else replacer.stmt(node)
+    return _ReplaceBuffers(mapping).node(node)
 
 
 def mentions(var: Var, *nodes: Node) -> bool:
@@ -296,13 +158,13 @@ def free_vars(node: Node) -> list[Var]:
     bound: set[Var] = set()
     found: dict[Var, None] = {}
     for each in walk_once(node):
-        if isinstance(each, e.Var):
+        if isinstance(each, n.Var):
             found[each] = None
-        elif isinstance(each, e.Let | s.LetStmt):
+        elif isinstance(each, n.Let | n.LetStmt):
             bound.add(each.var)
-        elif isinstance(each, s.For):
+        elif isinstance(each, n.For):
             bound.add(each.loop_var)
-        elif isinstance(each, e.Reduce):
+        elif isinstance(each, n.Reduce):
             bound.update(axis.var for axis in each.axis)
             bound.update(each.combiner.lhs + each.combiner.rhs)
     return [var for var in found if var not in bound]

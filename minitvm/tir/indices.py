@@ -14,7 +14,6 @@ where a function is entered (:mod:`minitvm.transform.limit_indices`).
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import cast
 
 from minitvm.runtime.dtype import INT64, DType
 from minitvm.tir import expr as e
@@ -91,7 +90,7 @@ def as_dimension(node: PrimExpr) -> PrimExpr:
     if is_wide(node.dtype) or not isinstance(node, e.Arithmetic):
         return node
     a, b = (e.cast(INT64, as_dimension(each)) for each in (node.a, node.b))
-    return cast(PrimExpr, rebuild(node, {"a": a, "b": b}))
+    return rebuild(node, {"a": a, "b": b})
 
 
 def exact_value(node: PrimExpr) -> int | None:

@@ -18,12 +18,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from minitvm.runtime.dtype import FLOAT32, INT32, INT64, DType
-from minitvm.tir import expr as e
+from minitvm.tir import nodes as n
 from minitvm.tir import scalars
-from minitvm.tir import stmt as s
-from minitvm.tir.expr import Buffer, DataProducer, PrimExpr, Var
-from minitvm.tir.stmt import ForKind, PrimFunc, Stmt
+from minitvm.tir.conversion import const_int
+from minitvm.tir.node import PrimExpr, Stmt, WholeTensor
+from minitvm.tir.nodes import Buffer, ForKind, PrimFunc, Var
 from minitvm.tir.structural_equal import structural_equal
+
+
+def text(node: PrimExpr | Stmt | PrimFunc) -> str:
+    """The text of a node."""
+    if isinstance(node, PrimExpr):
+        return expr_text(node)
+    return func_text(node) if isinstance(node, PrimFunc) else stmt_text(node)
 
 
 def expr_text(node: PrimExpr) -> str:
@@ -92,7 +99,7 @@ class _Printer:
         self._taken: set[str] = set()
         self._next_suffix: dict[str, int] = {}
 
-    def name_of(self, entity: Var | Buffer | DataProducer) -> str:
+    def name_of(self, entity: Var | Buffer | WholeTensor) -> str:
         """The unique name of an entity. A buffer's pointer is named after it."""
         if entity in self._names:
             return self._names[entity]
@@ -182,18 +189,18 @@ def _function(name: str) -> Callable[[_Printer, Any], Form]:
     return lambda printer, node: _call_form(name, node.a, node.b)
 
 
-def _div(printer: _Printer, node: e.Div) -> Form:
+def _div(printer: _Printer, node: n.Div) -> Form:
     if node.dtype.is_float:
         return _infix("/", _PRODUCT, node.a, node.b)
     return _call_form("truncdiv", node.a, node.b)
 
 
-def _int_imm(printer: _Printer, node: e.IntImm) -> Form:
+def _int_imm(printer: _Printer, node: n.IntImm) -> Form:
     plain = node.dtype in (INT32, INT64) or node.dtype.is_bool
     return _ATOM, [str(node.value) if plain else f"{node.dtype}({node.value})"]
 
 
-def _float_imm(printer: _Printer, node: e.FloatImm) -> Form:
+def _float_imm(printer: _Printer, node: n.FloatImm) -> Form:
     digits = _shortest(node.dtype, node.value)
     return _ATOM, [digits if node.dtype == FLOAT32 else f"{node.dtype}({digits})"]
 
@@ -206,11 +213,11 @@ def _shortest(dtype: DType, value: float) -> str:
     return repr(next(c for c in candidates if scalars.round_float(dtype, c) == value))
 
 
-def _select(printer: _Printer, node: e.Select) -> Form:
+def _select(printer: _Printer, node: n.Select) -> Form:
     return _call_form("select", node.condition, node.true_value, node.false_value)
 
 
-def _let(printer: _Printer, node: e.Let) -> Form:
+def _let(printer: _Printer, node: n.Let) -> Form:
     name = printer.name_of(node.var)
     return _ANY, (f"let {name} = ", (node.value, _OR), " in ", (node.body, _ANY))
 
@@ -231,7 +238,7 @@ _BINARY_CALLS = {
 _TYPED_CALLS = ("reinterpret", "call_extern", "call_llvm_intrin", "call_llvm_pure_intrin")
 
 
-def _call(printer: _Printer, node: e.Call) -> Form:
+def _call(printer: _Printer, node: n.Call) -> Form:
     if node.op in _BINARY_CALLS and len(node.args) == 2:
         return _infix(*_BINARY_CALLS[node.op], *node.args)
     if node.op == "bitwise_not" and len(node.args) == 1:
@@ -241,10 +248,10 @@ def _call(printer: _Printer, node: e.Call) -> Form:
     return _call_form(node.op, *node.args)
 
 
-_REDUCTIONS: dict[type, str] = {e.Add: "sum", e.Mul: "prod", e.Min: "min", e.Max: "max"}
+_REDUCTIONS: dict[type, str] = {n.Add: "sum", n.Mul: "prod", n.Min: "min", n.Max: "max"}
 
 
-def _reduce(printer: _Printer, node: e.Reduce) -> Form:
+def _reduce(printer: _Printer, node: n.Reduce) -> Form:
     combiner = node.combiner
     name = _reduction_name(combiner)
     pieces: list[Piece] = [f"{name or 'reduce'}("]
@@ -253,17 +260,17 @@ def _reduce(printer: _Printer, node: e.Reduce) -> Form:
         pieces += [*_tuple(combiner.result), ", identity=", *_tuple(combiner.identity), ", "]
     axes = ", ".join(printer.name_of(axis.var) for axis in node.axis)
     pieces += [*_tuple(node.source), f", axis=[{axes}]"]
-    if e.const_int(node.condition) != 1:
+    if const_int(node.condition) != 1:
         pieces += [", where=", (node.condition, _ANY)]
     if node.init:
         pieces += [", init=", *_tuple(node.init)]
     return _ATOM, [*pieces, ")" if len(node.source) == 1 else f")[{node.value_index}]"]
 
 
-def _reduction_name(combiner: e.CommReducer) -> str | None:
+def _reduction_name(combiner: n.CommReducer) -> str | None:
     """The name of a combination that is one operator on its two sides."""
     result = combiner.result[0]
-    if len(combiner.result) != 1 or not isinstance(result, e.Add | e.Mul | e.Min | e.Max):
+    if len(combiner.result) != 1 or not isinstance(result, n.Add | n.Mul | n.Min | n.Max):
         return None
     direct = result.a is combiner.lhs[0] and result.b is combiner.rhs[0]
     return _REDUCTIONS[type(result)] if direct else None
@@ -275,42 +282,42 @@ def _unknown(printer: _Printer, node: Any) -> Form:
 
 
 _FORMS: dict[type, Callable[[_Printer, Any], Form]] = {
-    e.Var: lambda printer, node: (_ATOM, [printer.name_of(node)]),
-    e.IntImm: _int_imm,
-    e.FloatImm: _float_imm,
-    e.StringImm: lambda printer, node: (_ATOM, [_quoted(node.value)]),
-    e.Add: _operator("+", _SUM),
-    e.Sub: _operator("-", _SUM),
-    e.Mul: _operator("*", _PRODUCT),
-    e.Div: _div,
-    e.Mod: _function("truncmod"),
-    e.FloorDiv: _operator("//", _PRODUCT),
-    e.FloorMod: _operator("%", _PRODUCT),
-    e.Min: _function("min"),
-    e.Max: _function("max"),
-    e.EQ: _operator("==", _COMPARE),
-    e.NE: _operator("!=", _COMPARE),
-    e.LT: _operator("<", _COMPARE),
-    e.LE: _operator("<=", _COMPARE),
-    e.GT: _operator(">", _COMPARE),
-    e.GE: _operator(">=", _COMPARE),
-    e.And: _operator("and", _AND),
-    e.Or: _operator("or", _OR),
-    e.Not: lambda printer, node: (_NOT, ("not ", (node.a, _NOT))),
-    e.Select: _select,
-    e.Cast: lambda printer, node: _call_form(str(node.dtype), node.value),
-    e.Let: _let,
-    e.Ramp: lambda printer, node: _call_form(
+    n.Var: lambda printer, node: (_ATOM, [printer.name_of(node)]),
+    n.IntImm: _int_imm,
+    n.FloatImm: _float_imm,
+    n.StringImm: lambda printer, node: (_ATOM, [_quoted(node.value)]),
+    n.Add: _operator("+", _SUM),
+    n.Sub: _operator("-", _SUM),
+    n.Mul: _operator("*", _PRODUCT),
+    n.Div: _div,
+    n.Mod: _function("truncmod"),
+    n.FloorDiv: _operator("//", _PRODUCT),
+    n.FloorMod: _operator("%", _PRODUCT),
+    n.Min: _function("min"),
+    n.Max: _function("max"),
+    n.EQ: _operator("==", _COMPARE),
+    n.NE: _operator("!=", _COMPARE),
+    n.LT: _operator("<", _COMPARE),
+    n.LE: _operator("<=", _COMPARE),
+    n.GT: _operator(">", _COMPARE),
+    n.GE: _operator(">=", _COMPARE),
+    n.And: _operator("and", _AND),
+    n.Or: _operator("or", _OR),
+    n.Not: lambda printer, node: (_NOT, ("not ", (node.a, _NOT))),
+    n.Select: _select,
+    n.Cast: lambda printer, node: _call_form(str(node.dtype), node.value),
+    n.Let: _let,
+    n.Ramp: lambda printer, node: _call_form(
         "ramp", node.base, node.stride, last=f", {node.lanes}"
     ),
-    e.Broadcast: lambda printer, node: _call_form("broadcast", node.value, last=f", {node.lanes}"),
-    e.ProducerLoad: lambda printer, node: _access(printer.name_of(node.producer), node.indices),
-    e.BufferLoad: lambda printer, node: _access(
+    n.Broadcast: lambda printer, node: _call_form("broadcast", node.value, last=f", {node.lanes}"),
+    n.ProducerLoad: lambda printer, node: _access(printer.name_of(node.producer), node.indices),
+    n.BufferLoad: lambda printer, node: _access(
         printer.name_of(node.buffer), node.indices, node.predicate
     ),
-    e.Call: _call,
-    e.BufferRef: lambda printer, node: (_ATOM, [printer.name_of(node.buffer)]),
-    e.Reduce: _reduce,
+    n.Call: _call,
+    n.BufferRef: lambda printer, node: (_ATOM, [printer.name_of(node.buffer)]),
+    n.Reduce: _reduce,
 }
 
 
@@ -327,12 +334,12 @@ _LOOPS = {
 }
 
 
-def _for(printer: _Printer, node: s.For) -> Block:
+def _for(printer: _Printer, node: n.For) -> Block:
     bounds: list[Piece] = [(node.extent, _ANY)]
-    if e.const_int(node.min) != 0:
+    if const_int(node.min) != 0:
         bounds = [(node.min, _ANY), ", ", *_loop_end(node)]
     notes = ", ".join(
-        f"{key} = {value}" for key, value in node.annotations.items() if key != s.INDEPENDENT
+        f"{key} = {value}" for key, value in node.annotations.items() if key != n.INDEPENDENT
     )
     header = printer.join(
         [f"for {printer.name_of(node.loop_var)} in {_LOOPS[node.kind]}(", *bounds, "):"]
@@ -340,46 +347,46 @@ def _for(printer: _Printer, node: s.For) -> Block:
     return [(0, header + (f"  # {notes}" if notes else "")), (1, node.body)]
 
 
-def _loop_end(node: s.For) -> list[Piece]:
-    begin, extent = e.const_int(node.min), e.const_int(node.extent)
+def _loop_end(node: n.For) -> list[Piece]:
+    begin, extent = const_int(node.min), const_int(node.extent)
     if begin is not None and extent is not None:
         return [str(begin + extent)]
-    if isinstance(node.extent, e.Sub) and structural_equal(node.extent.b, node.min):
+    if isinstance(node.extent, n.Sub) and structural_equal(node.extent.b, node.min):
         return [(node.extent.a, _ANY)]
     return [(node.min, _SUM), " + ", (node.extent, _PRODUCT)]
 
 
-def _while(printer: _Printer, node: s.While) -> Block:
+def _while(printer: _Printer, node: n.While) -> Block:
     return [(0, f"while {printer.expr(node.condition)}:"), (1, node.body)]
 
 
-def _store(printer: _Printer, node: s.BufferStore) -> Block:
+def _store(printer: _Printer, node: n.BufferStore) -> Block:
     _, target = _access(printer.name_of(node.buffer), node.indices, node.predicate)
     return [(0, printer.join([*target, " = ", (node.value, _ANY)]))]
 
 
-def _allocate(printer: _Printer, node: s.Allocate) -> Block:
+def _allocate(printer: _Printer, node: n.Allocate) -> Block:
     buffer = node.buffer
     scope = f", {_quoted(buffer.scope)}" if buffer.scope != "global" else ""
     line = f"{printer.name_of(buffer)} = allocate({_buffer_type(printer, buffer)}{scope})"
     return [(0, line), (0, node.body)]
 
 
-def _let_stmt(printer: _Printer, node: s.LetStmt) -> Block:
+def _let_stmt(printer: _Printer, node: n.LetStmt) -> Block:
     return [(0, f"{printer.name_of(node.var)} = {printer.expr(node.value)}"), (0, node.body)]
 
 
-def _if(printer: _Printer, node: s.IfThenElse) -> Block:
+def _if(printer: _Printer, node: n.IfThenElse) -> Block:
     block: Block = []
     case: Stmt | None = node
-    while isinstance(case, s.IfThenElse):
+    while isinstance(case, n.IfThenElse):
         word = "elif" if block else "if"
         block += [(0, f"{word} {printer.expr(case.condition)}:"), (1, case.then_case)]
         case = case.else_case
     return block if case is None else [*block, (0, "else:"), (1, case)]
 
 
-def _assert(printer: _Printer, node: s.AssertStmt) -> Block:
+def _assert(printer: _Printer, node: n.AssertStmt) -> Block:
     message = _quoted(node.message)
     if node.values:
         message += printer.join([".format(", *_listed(node.values), ")"])
@@ -388,14 +395,14 @@ def _assert(printer: _Printer, node: s.AssertStmt) -> Block:
     return [(0, f"assert {printer.expr(node.condition)}, {message}"), (0, node.body)]
 
 
-def _attr(printer: _Printer, node: s.AttrStmt) -> Block:
+def _attr(printer: _Printer, node: n.AttrStmt) -> Block:
     subject = "" if node.node is None else f"{_subject_text(printer, node.node)}, "
     value = printer.expr(node.value)
     return [(0, f"with attr({subject}{_quoted(node.attr_key)}, {value}):"), (1, node.body)]
 
 
 def _subject_text(printer: _Printer, subject: Any) -> str:
-    if isinstance(subject, e.IterVar):
+    if isinstance(subject, n.IterVar):
         return printer.name_of(subject.var)
     if isinstance(subject, Buffer):
         return printer.name_of(subject)
@@ -403,16 +410,16 @@ def _subject_text(printer: _Printer, subject: Any) -> str:
 
 
 _BLOCKS: dict[type, Callable[[_Printer, Any], Block]] = {
-    s.For: _for,
-    s.While: _while,
-    s.BufferStore: _store,
-    s.Allocate: _allocate,
-    s.LetStmt: _let_stmt,
-    s.IfThenElse: _if,
-    s.SeqStmt: lambda printer, node: [(0, each) for each in node.seq] or [(0, "pass")],
-    s.Evaluate: lambda printer, node: [(0, printer.expr(node.value))],
-    s.AssertStmt: _assert,
-    s.AttrStmt: _attr,
+    n.For: _for,
+    n.While: _while,
+    n.BufferStore: _store,
+    n.Allocate: _allocate,
+    n.LetStmt: _let_stmt,
+    n.IfThenElse: _if,
+    n.SeqStmt: lambda printer, node: [(0, each) for each in node.seq] or [(0, "pass")],
+    n.Evaluate: lambda printer, node: [(0, printer.expr(node.value))],
+    n.AssertStmt: _assert,
+    n.AttrStmt: _attr,
 }
 
 

@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
 
-from minitvm.tir import expr as e
-from minitvm.tir import stmt as s
-from minitvm.tir.expr import Buffer, PrimExpr, Var
-from minitvm.tir.stmt import Stmt
+from minitvm.tir import nodes as n
+from minitvm.tir.node import PrimExpr, Stmt
+from minitvm.tir.nodes import Buffer, Var
 
 
 def structural_equal(lhs: Any, rhs: Any, map_free_vars: bool = False) -> bool:
@@ -49,15 +48,15 @@ class _Comparison:
             return a.hex() == b.hex() or (math.isnan(a) and math.isnan(b))
         if isinstance(a, (tuple, list)):
             return len(a) == len(b) and all(map(self.same, a, b))
-        if isinstance(a, s.PrimFunc):
+        if isinstance(a, n.PrimFunc):
             return self._same_func(a, b)
-        if isinstance(a, s.IRModule):
+        if isinstance(a, n.IRModule):
             return self._same_mapping(a.functions, b.functions)
-        if isinstance(a, (PrimExpr, Stmt, e.CommReducer, e.Range, e.IterVar)):
+        if isinstance(a, (PrimExpr, Stmt, n.CommReducer, n.Range, n.IterVar)):
             return self._same_node(a, b)
         if isinstance(a, dict):
             return self._same_mapping(a, b)
-        if isinstance(a, frozenset):  # of buffers that are bound: a function's attribute "outputs"
+        if isinstance(a, frozenset):  # of buffers that are bound, as a function's outputs are
             return frozenset(self._there.get(each, each) for each in a) == frozenset(b)
         return bool(a == b)
 
@@ -106,7 +105,7 @@ class _Comparison:
             return len(a) == len(b) and all(map(self._bind_each, a, b))
         if isinstance(a, Buffer):
             return self._bind_buffer(a, b)
-        if isinstance(a, e.IterVar):
+        if isinstance(a, n.IterVar):
             return self.same(a.dom, b.dom) and self._bind(a.var, b.var)
         return self._bind(a, b)
 
@@ -116,7 +115,7 @@ class _Comparison:
     def _same_mapping(self, a: Any, b: Any) -> bool:
         return a.keys() == b.keys() and all(self.same(a[k], b[k]) for k in a)
 
-    def _same_func(self, a: s.PrimFunc, b: s.PrimFunc) -> bool:
+    def _same_func(self, a: n.PrimFunc, b: n.PrimFunc) -> bool:
         if not self._bind_each(a.params, b.params):
             return False
         params = list(zip(a.params, b.params, strict=True))
@@ -126,7 +125,7 @@ class _Comparison:
         return (
             all(self._bind_shape_vars(x, y) and self._bind_buffer(x, y) for x, y in pairs)
             and self.same(a.body, b.body)
-            and self._same_mapping(*({**func.attrs, s.ORIGIN: None} for func in (a, b)))
+            and self._same_fields(a.attrs, b.attrs, _ATTRIBUTES)
         )
 
     def _bind_shape_vars(self, a: Buffer, b: Buffer) -> bool:
@@ -140,12 +139,14 @@ class _Comparison:
         )  # fmt: skip
 
 
+# What a function was made from is no part of what it says.
+_ATTRIBUTES = [each.name for each in fields(n.FuncAttrs) if each.name != "origin"]
 # The fields of each node that bind, over its `body` where it has one and over all of it otherwise.
 _BINDERS: dict[type, tuple[str, ...]] = {
-    e.Let: ("var",),
-    e.Reduce: ("axis",),
-    e.CommReducer: ("lhs", "rhs"),
-    s.For: ("loop_var",),
-    s.LetStmt: ("var",),
-    s.Allocate: ("buffer",),
+    n.Let: ("var",),
+    n.Reduce: ("axis",),
+    n.CommReducer: ("lhs", "rhs"),
+    n.For: ("loop_var",),
+    n.LetStmt: ("var",),
+    n.Allocate: ("buffer",),
 }

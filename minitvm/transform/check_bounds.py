@@ -9,8 +9,9 @@ from typing import Any, final
 
 from minitvm.arith.atoms import structural_key
 from minitvm.arith.effects import calls_out
+from minitvm.arith.facts import System
 from minitvm.arith.linear import Affine, Atom, find_witness, is_empty, is_infeasible, project
-from minitvm.arith.prover import Prover, System
+from minitvm.arith.prover import Prover
 from minitvm.arith.scopes import ScopedMutator, prover_of
 from minitvm.arith.simplify import Simplifier
 from minitvm.runtime.dtype import INT64

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from typing import cast, final
+from typing import final
 
 from minitvm.arith.atoms import is_pure
 from minitvm.arith.guards import guards_around
@@ -71,10 +71,10 @@ class _Compute(ScopedMutator):
 
     def visit_AttrStmt(self, node: s.AttrStmt) -> Stmt:
         if node.attr_key != "padded_buffer":
-            return self.descend(node)  # type: ignore[no-any-return]  # an AttrStmt again
+            return self.descend(node)
         guards, store = guards_around(node.body)
         if not guards or not isinstance(store, s.BufferStore) or not _is_harmless(store.value):
-            return cast(Stmt, self.descend(node))
+            return self.descend(node)
         kept, made = list(guards), store
         for guard in guards:
             others = [each for each in kept if each is not guard]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from minitvm.arith.accesses import neighbours
 from minitvm.arith.atoms import structural_key
-from minitvm.arith.prover import Prover
 from minitvm.runtime.dtype import INT32
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.host import CACHE_LINE
@@ -123,7 +123,7 @@ class _Requests:
         """`body` for each value of a loop, or for one in each cache line."""
         var = loop.loop_var
         count = CACHE_LINE // self._buffer.dtype.itemsize
-        if count < 2 or not _walks_along(var, load):
+        if count < 2 or neighbours(load.buffer, load.indices, var) is None:
             return For(var, loop.min, loop.extent, ForKind.SERIAL, body)
         line = const(count, var.dtype)
         lines = e.floordiv(loop.extent + (line - const(1, var.dtype)), line)
@@ -133,16 +133,3 @@ class _Requests:
 
 def _variables(*nodes: PrimExpr) -> set[Var]:
     return {var for node in nodes for var in free_vars(node)}
-
-
-def _walks_along(var: Var, load: BufferLoad) -> bool:
-    """Whether neighbouring values of `var` read neighbouring elements."""
-    *outer, last = load.indices or (const(0),)
-    if load.buffer.strides and e.const_int(load.buffer.strides[-1]) != 1:
-        return False
-    if any(var in _variables(index) for index in outer):
-        return False
-    form = Prover().affine(last)
-    return form.terms.get(var) == 1 and not any(
-        atom is not var and var in _variables(atom) for atom in form.terms
-    )

@@ -12,8 +12,8 @@ from minitvm.arith.atoms import is_pure
 from minitvm.arith.guards import (
     LARGEST,
     Without,
+    bare_conjuncts,
     clipped,
-    conjuncts,
     form_of,
     limits,
     quotient,
@@ -132,7 +132,7 @@ class _Partition(ScopedMutator):
         if node.attr_key == HINT:
             self._hinted = e.const_int(node.value) != 0
             return self.stmt(node.body)
-        return self.descend(node)  # type: ignore[no-any-return]  # an AttrStmt again
+        return self.descend(node)
 
     def visit_For(self, node: s.For) -> Stmt:
         hinted, self._hinted = self._hinted, False
@@ -368,7 +368,7 @@ class _Forms:
     ) -> None:
         conditions: list[PrimExpr] = []
         if isinstance(node, s.IfThenElse) and (every or is_likely(node.condition)):
-            conditions += conjuncts(node.condition)
+            conditions += bare_conjuncts(node.condition)
         statements: list[Stmt] = []
         for child in children(node):
             if isinstance(child, PrimExpr):
@@ -400,9 +400,9 @@ class _Forms:
             made = self._choices[node] = []
             for each in walk_once(node):
                 if isinstance(each, e.Select):
-                    made += conjuncts(each.condition)
+                    made += bare_conjuncts(each.condition)
                 elif isinstance(each, Call) and each.op == "if_then_else":
-                    made += conjuncts(each.args[0])
+                    made += bare_conjuncts(each.args[0])
         return made
 
     def form(self, condition: PrimExpr) -> Affine:

@@ -76,7 +76,7 @@ class _OneAllocationEach(Mutator):
             own = replace(buffer, data=Var(buffer.data.name, buffer.data.dtype))
             node = s.Allocate(own, replace_buffers(node.body, {buffer: own}))
         self._met.add(node.buffer)
-        return self.descend(node)  # type: ignore[no-any-return]  # an Allocate again
+        return self.descend(node)
 
 
 # -- Out of loops ---------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ class _HoistAllocations(Mutator):
     def visit_Allocate(self, node: s.Allocate) -> Stmt:
         size = constant_bytes(node.buffer)
         if not self._in_serial_loop or size is None or size <= STACK_BYTES:
-            return self.descend(node)  # type: ignore[no-any-return]  # an Allocate again
+            return self.descend(node)
         self._moving[node.buffer] = None  # copies of a loop's body share it
         return self.stmt(node.body)
 

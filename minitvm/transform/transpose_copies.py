@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import cast, final
+from typing import final
 
+from minitvm.arith.accesses import neighbours, step_of
 from minitvm.arith.atoms import is_pure
 from minitvm.arith.effects import is_stable
 from minitvm.arith.fused_index import joined
-from minitvm.arith.prover import Prover
 from minitvm.runtime.dtype import UINT16, DType
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
@@ -72,7 +72,7 @@ class _Loops(Mutator):
 
     def visit_For(self, node: s.For) -> Stmt:
         copy = _copy_of(node)
-        return cast(Stmt, self.descend(node)) if copy is None else _by_blocks(copy)
+        return self.descend(node) if copy is None else _by_blocks(copy)
 
 
 # -- Which loops -----------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ def _copy_of(along: s.For) -> _Copy | None:
     if across.kind != ForKind.VECTORIZED or not isinstance(store, BufferStore):
         return None
     k, j = along.loop_var, across.loop_var
-    place = _neighbours(store.buffer, store.indices, j)
+    place = neighbours(store.buffer, store.indices, j)
     if store.predicate is not None or place is None or mentions(k, store.indices[place]):
         return None
     if not _is_row(store.value, k) or not _is_scattered(store.value, j):
@@ -122,24 +122,6 @@ def _block_size(dtype: DType, along: s.For, across: s.For) -> int | None:
     while size > min(lanes, size if steps is None else steps):
         size //= 2
     return size if size >= _LEAST else None
-
-
-def _neighbours(buffer: Buffer, indices: Sequence[PrimExpr], var: Var) -> int | None:
-    """The dimension in which steps of `var` are steps from neighbour to neighbour, if `var` is
-    used in no other."""
-    places = [i for i, index in enumerate(indices) if mentions(var, index)]
-    if len(places) != 1 or buffer.dtype.lanes != 1:
-        return None
-    (place,) = places
-    step = e.const_int(buffer.strides[place]) if buffer.strides else int(place == len(indices) - 1)
-    return place if step == 1 and _step(indices[place], var) == 1 else None
-
-
-def _step(index: PrimExpr, var: Var) -> int | None:
-    """By how much `index` grows with `var`, where that is always the same."""
-    terms = dict(Prover().affine(index).terms)
-    step = terms.pop(var, 0)
-    return None if mentions(var, *terms) else int(step)
 
 
 def _is_row(value: PrimExpr, k: Var) -> bool:
@@ -165,7 +147,7 @@ def _is_line(buffer: Buffer, indices: Sequence[PrimExpr], var: Var) -> bool:
     ((index, dim),) = found
     inside = [e.const_int(extent) or 0 for extent in buffer.shape[dim + 1 :]]
     stride = e.const_int(buffer.strides[dim]) if buffer.strides else prod(inside)
-    return stride == 1 and _step(index, var) == 1
+    return stride == 1 and step_of(index, var) == 1
 
 
 def _is_scattered(value: PrimExpr, j: Var) -> bool:
@@ -178,8 +160,8 @@ def _is_scattered(value: PrimExpr, j: Var) -> bool:
 
 def _is_near(buffer: Buffer, indices: Sequence[PrimExpr], j: Var) -> bool:
     """Whether a step of `j` is one to a neighbour, forwards or backwards."""
-    return _neighbours(buffer, indices, j) is not None or (
-        _step(indices[-1], j) == -1 and not mentions(j, *indices[:-1])
+    return neighbours(buffer, indices, j) is not None or (
+        step_of(indices[-1], j) == -1 and not mentions(j, *indices[:-1])
     )
 
 
@@ -292,7 +274,7 @@ def _in_lanes(index: PrimExpr, along: _Begin, size: int) -> PrimExpr:
     var, begin = along
     if not mentions(var, index):
         return index
-    if _step(index, var) == 1:
+    if step_of(index, var) == 1:
         return e.Ramp(substitute(index, {var: begin}), e.const(1, index.dtype), size)
     assert isinstance(index, e.FloorDiv | e.FloorMod)
     return type(index)(_in_lanes(index.a, along, size), e.Broadcast(index.b, size))
@@ -304,7 +286,7 @@ def _moved(node: PrimExpr, place: _Begin, size: int) -> list[PrimExpr]:
     var, begin = place
     if not mentions(var, node):
         return [node] * size
-    step = _step(node, var) if node.dtype.is_int else None
+    step = step_of(node, var) if node.dtype.is_int else None
     if step is None:
         return [substitute(node, {var: begin + i}) for i in range(size)]
     first = substitute(node, {var: begin})

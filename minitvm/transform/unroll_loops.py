@@ -96,7 +96,7 @@ class _Unroll(Mutator):
         elif value is not None and node.attr_key == "pragma_unroll_explicit":
             options = replace(options, explicit_unroll=bool(value))
         else:
-            return self.descend(node)  # type: ignore[no-any-return]  # an AttrStmt again
+            return self.descend(node)
         with self._with(options):
             return self.stmt(node.body)
 
@@ -104,7 +104,7 @@ class _Unroll(Mutator):
         size = constant_bytes(node.buffer)
         if node.buffer.scope == "local" and size is not None and size <= REGISTER_BYTES:
             self._registers.add(node.buffer)
-        return self.descend(node)  # type: ignore[no-any-return]  # an Allocate again
+        return self.descend(node)
 
     def visit_SeqStmt(self, node: s.SeqStmt) -> Stmt:
         made = self._one_after_another(node.seq)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, cast, final
+from typing import Any, final
 
 from minitvm.arith.effects import is_stable
 from minitvm.arith.guards import Without, limits
@@ -100,7 +100,7 @@ class _Loops(ScopedMutator):
             self._padded = outside | {node.node}
         made = self.descend(node)
         self._padded = outside
-        return cast(Stmt, made)
+        return made
 
     def _vectorized(self, node: s.For) -> Stmt:
         lanes = e.const_int(node.extent)
@@ -292,8 +292,8 @@ class _Lanes(Mutator):
     def _operator(self, node: e.BinaryOp) -> PrimExpr:
         a, b = self.expr(node.a), self.expr(node.b)
         if not self._is_vector(a) and not self._is_vector(b):
-            return cast(PrimExpr, rebuild(node, {"a": a, "b": b}))
-        return cast(PrimExpr, rebuild(node, {"a": self._vector(a), "b": self._vector(b)}))
+            return rebuild(node, {"a": a, "b": b})
+        return rebuild(node, {"a": self._vector(a), "b": self._vector(b)})
 
     visit_Div = visit_Mod = visit_Min = visit_Max = visit_And = visit_Or = _operator
 
@@ -373,7 +373,7 @@ class _Lanes(Mutator):
             distance = e.maximum(distance, e.const(low))
         clamped = e.cast(INT32, e.minimum(distance, e.const(high)))
         ramp = e.Ramp(e.const(0), e.const(step), self._lanes)
-        return cast(PrimExpr, type(made)(ramp, e.Broadcast(clamped, self._lanes)))  # type: ignore[call-arg]  # the concrete class
+        return type(made)(ramp, e.Broadcast(clamped, self._lanes))
 
     visit_EQ = visit_NE = visit_LT = visit_LE = visit_GT = visit_GE = _comparison
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from typing import Any
-from typing import cast as typed
 
-from minitvm.arith.prover import Interval, Prover
+from minitvm.arith.facts import Interval
+from minitvm.arith.prover import Prover
 from minitvm.runtime.dtype import INT32, INT64, DType
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
@@ -101,7 +101,7 @@ class _Widen(Mutator):
             case _ if wraps(node) and not self._is_exact(node):
                 return cast(wide, self.expr(node))
             case _ if isinstance(node, _ARITHMETIC):
-                return rebuild(node, {"a": self.index(node.a), "b": self.index(node.b)})  # type: ignore[no-any-return]  # the same class again
+                return rebuild(node, {"a": self.index(node.a), "b": self.index(node.b)})
             case e.Call() if is_exact_call(node):
                 return e.Call(wide, node.op, tuple(map(self.index, node.args)))
             case _:
@@ -150,7 +150,7 @@ class _Widen(Mutator):
 
     def _of_exact(self, node: Any) -> PrimExpr:
         """An operator on exact values, where it makes a difference that they are."""
-        if any(self._may_leave(typed(PrimExpr, operand)) for operand in children(node)):
+        if any(self._may_leave(operand) for operand in children(node)):
             return cast(node.dtype, self.index(node))
         return self.descend(node)  # type: ignore[no-any-return]  # the same class again
 
@@ -162,7 +162,7 @@ class _Widen(Mutator):
             self._may_leave(node.value)
         ):
             return cast(node.dtype, self.index(node.value))
-        return self.descend(node)  # type: ignore[no-any-return]  # a Cast again
+        return self.descend(node)
 
     def visit_Let(self, node: e.Let) -> PrimExpr:
         return self._let(node, self.expr)
@@ -234,7 +234,7 @@ class _Widen(Mutator):
             case e.Call(op="shift_right") if is_exact_call(node):
                 return self._of_exact(node)
             case _:
-                return self.descend(node)  # type: ignore[no-any-return]  # a Call again
+                return self.descend(node)
         return e.Call(node.dtype, node.op, args)
 
     def _shown(self, values: Any) -> tuple[PrimExpr, ...]:
@@ -253,13 +253,13 @@ class _Widen(Mutator):
             return node if body is node.body else s.Allocate(buffer, body)
         layout = (self._indices(buffer.shape), self._indices(buffer.strides))
         wide = with_layout(buffer, *layout)
-        return s.Allocate(wide, typed(Stmt, replace_buffers(body, {buffer: wide})))
+        return s.Allocate(wide, replace_buffers(body, {buffer: wide}))
 
     def visit_For(self, node: s.For) -> Stmt:
         if node.loop_var.dtype.is_integral:
             self._prover.bind_interval(node.loop_var, node.min, node.extent)
         if not _is_narrow(node.loop_var.dtype):
-            return self.descend(node)  # type: ignore[no-any-return]  # a For again
+            return self.descend(node)
         begin, extent = self.index(node.min), self.index(node.extent)
         wide = self._wide_of(node.loop_var)
         self._bound_anew(node.loop_var)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
 
 from minitvm.arith.effects import written_parameters
 from minitvm.runtime.dtype import HANDLE, INT64
@@ -11,7 +10,7 @@ from minitvm.tir import expr as e
 from minitvm.tir.buffer import with_layout
 from minitvm.tir.expr import Buffer, BufferLoad, BufferRef, Call, Var
 from minitvm.tir.functor import replace_buffers, walk_once
-from minitvm.tir.stmt import Allocate, BufferStore, For, ForKind, PrimFunc, Stmt, seq
+from minitvm.tir.stmt import Allocate, BufferStore, For, ForKind, PrimFunc, Stmt, seq, with_buffers
 from minitvm.transform.widen_indices import widened
 
 
@@ -44,12 +43,8 @@ def accept_strides(func: PrimFunc) -> PrimFunc:
     if on_copies:
         body = _on_copies(func, replaced)
     else:
-        body = cast(Stmt, replace_buffers(func.body, replaced))
-    buffers = {param: replaced.get(b, b) for param, b in func.buffer_map.items()}
-    attrs = dict(func.attrs)
-    if "outputs" in attrs:
-        attrs["outputs"] = frozenset(replaced.get(b, b) for b in attrs["outputs"])
-    return PrimFunc(func.params, body, buffers, func.name, attrs)
+        body = replace_buffers(func.body, replaced)
+    return with_buffers(func, body, replaced)
 
 
 def is_free(buffer: Buffer) -> bool:
@@ -62,7 +57,7 @@ def _knows_layout(func: PrimFunc) -> bool:
     """Whether a function holds for compact arrays only: where the address of a parameter that is
     declared compact goes to C or LLVM; or where the attribute ``knows_layout`` says so."""
     compact = {b for b in func.buffer_map.values() if is_free(b)}
-    return bool(func.attrs.get("knows_layout")) or any(
+    return func.attrs.knows_layout or any(
         isinstance(node, Call)
         and node.op not in ("call_packed", "tvm_stack_make_array")
         and any(isinstance(arg, BufferRef) and arg.buffer in compact for arg in node.args)
@@ -87,7 +82,7 @@ def _on_copies(func: PrimFunc, strided: Mapping[Buffer, Buffer]) -> Stmt:
     written = written_parameters(func)
     body = seq(
         *(_copied(strided[buffer], copy) for buffer, copy in copies.items()),
-        cast(Stmt, replace_buffers(func.body, copies)),
+        replace_buffers(func.body, copies),
         *(_copied(copy, strided[b]) for b, copy in copies.items() if b in written),
     )
     for copy in copies.values():

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import TypeVar
 
 from minitvm.tir.expr import Buffer, BufferLoad, BufferStore, Call, PrimExpr, StringImm
 from minitvm.tir.functor import Mutator, rebuild, replace_buffers, walk_once
-from minitvm.tir.stmt import AssertStmt, PrimFunc, Stmt
+from minitvm.tir.stmt import AssertStmt, PrimFunc, Stmt, with_buffers
+
+_Access = TypeVar("_Access", BufferLoad, BufferStore)
 
 
 def reversed_buffer(buffer: Buffer) -> Buffer:
@@ -29,12 +31,8 @@ def in_column_major(func: PrimFunc, declared: Mapping[Buffer, Buffer]) -> PrimFu
 
         def f(X: float32[n, m] strides=[1, n]): ... X[i, j] ...
     """
-    body = cast(Stmt, replace_buffers(_Reverse(declared).stmt(func.body), declared))
-    buffers = {param: declared.get(b, b) for param, b in func.buffer_map.items()}
-    attrs = dict(func.attrs)
-    if "outputs" in attrs:
-        attrs["outputs"] = frozenset(declared.get(b, b) for b in attrs["outputs"])
-    return PrimFunc(func.params, body, buffers, func.name, attrs)
+    body = replace_buffers(_Reverse(declared).stmt(func.body), declared)
+    return with_buffers(func, body, declared)
 
 
 def shows_indices(func: PrimFunc, names: Collection[str]) -> bool:
@@ -55,14 +53,14 @@ class _Reverse(Mutator):
         super().__init__()
         self._declared = declared
 
-    def _reversed(self, node: Any) -> Any:
+    def _reversed(self, node: _Access) -> _Access:
         made = self.descend(node)
         if made.buffer not in self._declared:
             return made
         return rebuild(made, {"buffer": self._declared[made.buffer], "indices": made.indices[::-1]})
 
     def visit_BufferLoad(self, node: BufferLoad) -> PrimExpr:
-        return cast(PrimExpr, self._reversed(node))
+        return self._reversed(node)
 
     def visit_BufferStore(self, node: BufferStore) -> Stmt:
-        return cast(Stmt, self._reversed(node))
+        return self._reversed(node)

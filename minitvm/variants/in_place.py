@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import cast, final
+from dataclasses import replace
+from typing import final
 
 from minitvm.arith.accesses import Access, Accesses, Place, meeting, one_round
 from minitvm.arith.effects import written_buffers, written_parameters
@@ -11,11 +12,8 @@ from minitvm.arith.prover import Prover
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Buffer, BufferLoad, BufferRef, Var
 from minitvm.tir.functor import replace_buffers, walk_once
-from minitvm.tir.stmt import BufferStore, PrimFunc, Stmt
+from minitvm.tir.stmt import BufferStore, PrimFunc
 from minitvm.tir.structural_equal import structural_equal
-
-# The attribute of a function for arrays that are the same: (output position, input position) pairs.
-IN_PLACE = "in_place"
 
 
 def run_in_place(func: PrimFunc, pairs: frozenset[tuple[int, int]]) -> PrimFunc:
@@ -35,8 +33,10 @@ def run_in_place(func: PrimFunc, pairs: frozenset[tuple[int, int]]) -> PrimFunc:
                 Y[i] = Y[i] * 2.0
     """
     same = {_parameter(func, before): _parameter(func, output) for output, before in pairs}
-    body = cast(Stmt, replace_buffers(func.body, same))
-    return PrimFunc(func.params, body, func.buffer_map, func.name, {**func.attrs, IN_PLACE: pairs})
+    body = replace_buffers(func.body, same)
+    return PrimFunc(
+        func.params, body, func.buffer_map, func.name, replace(func.attrs, in_place=pairs)
+    )
 
 
 def can_run_in_place(func: PrimFunc, output: int, before: int) -> bool:

@@ -7,10 +7,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import cast
 
-from minitvm.te.schedules.rewrite_operations import in_order, map_body, read_by_ranges, reading
+from minitvm.te.schedules.operation_graph import in_order, read_by_ranges
+from minitvm.te.schedules.rewrite_operations import ReadOthers, map_body, reading
 from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, ScanOp, Tensor
 from minitvm.tir.expr import PrimExpr, ProducerLoad
-from minitvm.tir.functor import Mutator, walk_once
+from minitvm.tir.functor import walk_once
 
 
 def in_row_major(
@@ -78,18 +79,9 @@ def _rewritten(
         return reading(op, now)
     if not is_turned and not any(tensor in now for tensor in op.input_tensors):
         return op
+
+    def place(tensor: Tensor, indices: tuple[PrimExpr, ...]) -> tuple[PrimExpr, ...]:
+        return indices[::-1] if tensor in turned else indices
+
     axis = op.axis[::-1] if is_turned else op.axis
-    return replace(op, axis=axis, body=map_body(op.body, _ReadTurned(now, turned)))
-
-
-class _ReadTurned(Mutator):
-    def __init__(self, now: Mapping[Tensor, Tensor], turned: Collection[Tensor]) -> None:
-        super().__init__()
-        self._now = now
-        self._turned = turned
-
-    def visit_ProducerLoad(self, node: ProducerLoad) -> PrimExpr:
-        indices = tuple(self.expr(index) for index in node.indices)
-        producer = cast(Tensor, node.producer)
-        at = indices[::-1] if producer in self._turned else indices
-        return ProducerLoad(self._now.get(producer, producer), at)
+    return replace(op, axis=axis, body=map_body(op.body, ReadOthers(now, place).expr))

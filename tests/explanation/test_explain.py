@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from minitvm.explanation.work import operations_of
 from minitvm.runtime import object_code
 from minitvm.runtime.workspace import workspaces
 from minitvm.tir.expr import const
-from minitvm.tir.stmt import ORIGIN, PrimFunc
+from minitvm.tir.stmt import PrimFunc
 from minitvm.tir.structural_equal import structural_equal
 from tests.explanation.programs import (
     AARCH64,
@@ -160,7 +161,7 @@ def test_expressions_and_plain_loops_count_alike() -> None:
     C = te.compute((12, 20), lambda i, j: te.sum(A[i, k] * B[k, j], axis=k), name="C")
     D = te.compute((12, 20), lambda i, j: te.tanh(C[i, j]) - 1.0, name="D")
     (func,) = tvm.lower(te.create_schedule(D.op), [A, B, D]).functions.values()
-    attrs = {key: value for key, value in func.attrs.items() if key != ORIGIN}
+    attrs = replace(func.attrs, origin=None)
     bare = PrimFunc(func.params, func.body, func.buffer_map, func.name, attrs)
     assert set(operations_of(bare, {})) == set(operations_of(func, {}))
 

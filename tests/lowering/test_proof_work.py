@@ -187,7 +187,7 @@ def test_cases_do_not_multiply(name: str, monkeypatch: pytest.MonkeyPatch) -> No
         return conflict(rows, work)
 
     monkeypatch.setattr(linear, "_eliminate", counted)
-    monkeypatch.setattr("minitvm.arith.prover.conflict", counted_conflict)
+    monkeypatch.setattr("minitvm.arith.proofs.conflict", counted_conflict)
     schedule, arguments, binds = PROGRAMS[name]()
     tvm.lower(schedule, arguments, binds=binds)
     assert len(looked_at) <= MOST_SYSTEMS

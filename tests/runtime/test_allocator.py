@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import itertools
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from functools import partial
 import pytest
 
 from minitvm.runtime.device import Device
+from minitvm.runtime.device_api import memory_pool
 from minitvm.runtime.device_api.allocator import (
     Allocator,
     AllocatorStats,
@@ -22,7 +24,10 @@ from minitvm.runtime.device_api.allocator import (
     cpu_allocator,
     limit_of_environment,
 )
+from minitvm.runtime.device_api.cpu import HostMemory
+from minitvm.runtime.device_api.driver import Driver
 from minitvm.runtime.device_api.interface import MemoryStats
+from minitvm.runtime.device_api.memory_pool import memory_of_machine
 from minitvm.runtime.device_type import BareDevice
 from minitvm.runtime.errors import DeviceError, DeviceMemoryError
 from minitvm.runtime.workspace import workspaces
@@ -557,6 +562,20 @@ def test_the_message_says_what_there_is() -> None:
     with pytest.raises(MemoryError, match="reserved 5120, a limit of 6144: free arrays"):
         allocator.allocate(5000)
     assert small.address and allocator.stats().allocated == 4608
+
+
+def test_the_memory_of_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def known(**names: int) -> MemoryStats | None:
+        monkeypatch.setattr(os, "sysconf_names", names)
+        return memory_of_machine()
+
+    total, free = memory_of_machine() or (0, 0)
+    assert total >= free > 0
+    assert known(SC_PHYS_PAGES=1) == (total, total)  # of which a system doesn't say what is free
+    assert known() is None
+    assert "MEMORY" not in memory_pool.pool_text() and str(1 << 62) in memory_pool.pool_text()
+    with pytest.raises(DeviceError, match="the system doesn't tell how much memory there is"):
+        Driver("cpu", 1, HostMemory()).device_memory_stats(Device(1))
 
 
 def test_a_device_that_cannot_say_how_much_it_has() -> None:

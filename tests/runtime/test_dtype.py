@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import FrozenInstanceError
 from itertools import product
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from minitvm import te
 from minitvm.runtime import dtype, host
 from minitvm.runtime.device import Device, cpu, device
-from minitvm.runtime.device_type import DEVICE_TYPES, DeviceType
+from minitvm.runtime.device_type import DEVICE_TYPES, BareDevice, DeviceType
 from minitvm.runtime.dlpack import IS_COPIED, IS_SUBBYTE_TYPE_PADDED, READ_ONLY
 from minitvm.runtime.dtype import CODE_NAMES, DType, TypeCode
 from minitvm.runtime.errors import CompileError
@@ -130,6 +131,16 @@ def test_other_names_of_devices() -> None:
     for unknown in ("", " ", "tpu", "CPU"):
         with pytest.raises(ValueError, match=r"expected a device among cpu, cuda, .*, got '"):
             device(unknown)
+
+
+def test_a_bare_device_is_the_device_of_its_type_and_id() -> None:
+    bare, made = BareDevice(1, 2), Device(1, 2)
+    assert bare == made and made == bare and hash(bare) == hash(made) and len({bare, made}) == 1
+    assert bare != Device(2, 2) and bare != Device(1, 1) and made != (1, 2)
+    assert (str(bare), repr(made)) == ("cpu(2)", "cpu(2)")
+    assert type(pickle.loads(pickle.dumps(made))) is Device
+    with pytest.raises(FrozenInstanceError):
+        made.device_id = 3  # type: ignore[misc]  # what is refused
 
 
 def test_sizes_of_caches(tmp_path: Path) -> None:

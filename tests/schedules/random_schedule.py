@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from hypothesis import strategies as st
 
-from minitvm.te.schedules.rewrite_operations import read_by_ranges
+from minitvm.te.schedules.operation_graph import read_by_ranges
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Attachable, Stage
 from minitvm.te.tensor import ComputeOp, ScanOp, Tensor

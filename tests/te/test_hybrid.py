@@ -13,6 +13,7 @@ import pytest
 
 import minitvm as tvm
 from minitvm import te, tir
+from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError, KernelError
 from minitvm.te import hybrid
 from minitvm.te.hybrid import (
@@ -40,7 +41,9 @@ from minitvm.te.hybrid import (
     unroll,
     vectorize,
 )
+from minitvm.te.hybrid import intrinsics as hybrid_intrinsics
 from minitvm.tir.interpreter import interpret
+from minitvm.tir.intrinsics import INTRINSICS, Intrinsic
 
 Array = np.ndarray[Any, Any]
 random = np.random.default_rng(7)
@@ -635,6 +638,48 @@ def float_mathematics(a: Any) -> Any:
 def test_mathematics() -> None:
     check(float_mathematics, floats(8))
     check(small_mathematics, np.array([114514, 100, -17, 5], "int32"))
+
+
+def applied(known: Intrinsic, dtype: DType) -> Any:
+    """A hybrid function that applies an intrinsic to each element, and to that at the other end."""
+    function, result = hybrid_intrinsics.INTRINSICS[known.name], str(known.result_of(dtype))
+
+    @hybrid.script
+    def of_one(a: Any) -> Any:
+        b = output_tensor(a.shape, result)
+        for i in range(a.shape[0]):
+            b[i] = function(a[i])
+        return b
+
+    @hybrid.script
+    def of_two(a: Any) -> Any:
+        b = output_tensor(a.shape, result)
+        for i in range(a.shape[0]):
+            b[i] = function(a[i], a[a.shape[0] - 1 - i])
+        return b
+
+    @hybrid.script
+    def of_an_exponent(a: Any) -> Any:
+        b = output_tensor(a.shape, result)
+        for i in range(a.shape[0]):
+            b[i] = function(a[i], int32(i))
+        return b
+
+    if known.second is not None:
+        return of_an_exponent
+    return of_one if known.arity == 1 else of_two
+
+
+@pytest.mark.parametrize("name", [n for n in INTRINSICS if n in hybrid_intrinsics.INTRINSICS])
+def test_each_intrinsic(name: str) -> None:
+    known = INTRINSICS[name]
+    for values in (floats(6), np.array([5, -1, 0, 1000], "int32")):
+        dtype = DType.of(values.dtype)
+        if known.problem(dtype) is None:
+            check(applied(known, dtype), values)
+        else:
+            with pytest.raises(CompileError, match=f"expected .*, got {dtype}"):
+                applied(known, dtype)(values)
 
 
 @hybrid.script

@@ -9,7 +9,8 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    "name", ["expr", "stmt", "functor", "scalars", "printer", "verify", "interpreter"]
+    "name",
+    ["conversion", "promotion", "nodes", "functor", "scalars", "printer", "verify", "interpreter"],
 )
 def test_examples(name: str) -> None:
-    assert doctest.testmod(importlib.import_module(f"minitvm.{name}")).failed == 0
+    assert doctest.testmod(importlib.import_module(f"minitvm.tir.{name}")).failed == 0

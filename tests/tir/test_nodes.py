@@ -46,6 +46,8 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: tir.IntImm("int32", 1.5), "IntImm: value: expected an integer"),
     (lambda: tir.IntImm("float32", 1), "IntImm: expected the dtype of an integer"),
     (lambda: tir.FloatImm("int32", 1.0), "FloatImm: expected the dtype of a float"),
+    (lambda: tir.PrimFunc((), PASS, {}, "f", {"out": 1}), "PrimFunc: attrs: expected attributes o"),
+    (lambda: tir.PrimFunc((), PASS, {}, "f", {"outputs": [A]}), "FuncAttrs: outputs: expected"),
     # conditions
     (lambda: s.IfThenElse(N, PASS), f"IfThenElse: expected a bool condition, got n of .*{WRITE}"),
     (lambda: s.While(N, PASS), f"While: expected a bool condition, got n of int32: {WRITE}"),
@@ -161,3 +163,9 @@ def test_statements_are_checked_where_they_become_stages() -> None:
     ):
         with pytest.raises(CompileError, match=f"S: {text}"):
             te.extern((4,), [], lambda i, o, body=body: body, dtype="float32", name="S")
+
+
+def test_attributes_of_a_function_may_be_given_as_a_mapping() -> None:
+    made = tir.PrimFunc((), PASS, {}, "f", {"outputs": frozenset(), "knows_layout": True})
+    assert made.attrs.outputs == frozenset() and made.attrs.knows_layout
+    assert tir.PrimFunc((), PASS, {}, "f").attrs.outputs is None

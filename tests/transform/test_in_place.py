@@ -21,11 +21,11 @@ from minitvm.tir import stmt as s
 from minitvm.tir.expr import Buffer, BufferLoad, Call, PrimExpr, Var, const
 from minitvm.tir.functor import Mutator, substitute, walk
 from minitvm.tir.interpreter import interpret
-from minitvm.tir.stmt import BufferStore, ForKind, PrimFunc, Stmt, seq
+from minitvm.tir.stmt import BufferStore, ForKind, FuncAttrs, PrimFunc, Stmt, seq
 from minitvm.tir.verify import verify
 from minitvm.transform.vectorize_loops import vectorize_loops
 from minitvm.variants.any_strides import accept_strides
-from minitvm.variants.in_place import IN_PLACE, can_run_in_place, run_in_place
+from minitvm.variants.in_place import can_run_in_place, run_in_place
 from tests.schedules.programs import PROGRAMS
 from tests.schedules.random_schedule import schedule_randomly
 from tests.tir.programs import loop
@@ -171,7 +171,7 @@ P = tir.decl_buffer((SIZE,), "int32", name="P")
 def func(body: Stmt) -> PrimFunc:
     buffers = (A, B, P)
     params = {b.data: b for b in buffers}
-    return PrimFunc(tuple(params), body, params, "f", {"outputs": frozenset({B})})
+    return PrimFunc(tuple(params), body, params, "f", FuncAttrs(outputs=frozenset({B})))
 
 
 def store(value: Any, *index: Any) -> Stmt:
@@ -260,9 +260,9 @@ def test_one_name_for_one_memory() -> None:
     made = run_in_place(func(loop(i, SIZE, store(A[i] + B[i], i))), frozenset({(1, 0)}))
     verify(made)
     assert {b.name for b in map(_buffer, walk(made.body)) if b is not None} == {"B"}
-    assert made.attrs[IN_PLACE] == {(1, 0)}
+    assert made.attrs.in_place == {(1, 0)}
     verify(accept_strides(made))
-    assert accept_strides(made).attrs[IN_PLACE] == {(1, 0)}
+    assert accept_strides(made).attrs.in_place == {(1, 0)}
 
 
 def _buffer(node: Any) -> Buffer | None:

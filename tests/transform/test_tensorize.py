@@ -24,7 +24,7 @@ from minitvm.runtime.errors import CompileError
 from minitvm.te.tensor_intrin import TensorIntrin
 from minitvm.tir import expr as e
 from minitvm.tir.interpreter import interpret
-from minitvm.tir.stmt import For, ForKind, PrimFunc, Stmt, seq
+from minitvm.tir.stmt import For, ForKind, FuncAttrs, PrimFunc, Stmt, seq
 
 Array = np.ndarray[Any, Any]
 random = np.random.default_rng(3)
@@ -156,7 +156,7 @@ def function(parts: Tensorized, buffers: Mapping[te.Tensor, tir.Buffer]) -> Prim
     update = loops(parts.reduce_update, ("ko", 2))
     body = loops(seq(parts.reduce_init, update), ("i", 3), ("jo", 3))
     used = [buffers[t] for t in (A, B, C)]
-    attrs = {"outputs": frozenset(used[2:]), "knows_layout": parts.knows_layout}
+    attrs = FuncAttrs(outputs=frozenset(used[2:]), knows_layout=parts.knows_layout)
     return PrimFunc(tuple(b.data for b in used), body, {b.data: b for b in used}, "f", attrs)
 
 
@@ -164,10 +164,21 @@ def compact() -> dict[te.Tensor, tir.Buffer]:
     return {t: tir.decl_buffer(t.shape, t.dtype, t.name) for t in (A, B, C)}
 
 
+def on_memory(
+    intrin: TensorIntrin, match: Match, buffers: Mapping[te.Tensor, tir.Buffer]
+) -> Tensorized:
+    """The statements of an intrinsic on the buffers of the tensors that were found."""
+    views = []
+    for region in (*match.inputs, *match.outputs):
+        assert isinstance(region.source, te.Tensor)
+        views.append(View(buffers[region.source], region.begins, region.extents))
+    return tensorize(intrin, views, match.scalars, "C", "j.inner")
+
+
 @pytest.mark.parametrize("fcompute", [in_loops, in_vectors, in_python])
 def test_tiles_of_a_product(fcompute: Fcompute) -> None:
     intrin, buffers = gemv(fcompute), compact()
-    parts = tensorize(intrin, matched(intrin), buffers, "C", "j.inner")
+    parts = on_memory(intrin, matched(intrin), buffers)
     func = function(parts, buffers)
     a, b = (random.random(shape, dtype="float32") for shape in ((3, 16), (12, 16)))
     compiled, interpreted = np.empty((2, 3, 12), "float32")
@@ -193,7 +204,7 @@ def test_the_match() -> None:
 
 def test_on_views_as_text() -> None:
     intrin, buffers = gemv(), compact()
-    parts = tensorize(intrin, matched(intrin), buffers, "C", "j.inner")
+    parts = on_memory(intrin, matched(intrin), buffers)
     assert str(parts.reduce_update) == (
         "for row in range(4):\n"
         "    for column in range(8):\n"
@@ -210,7 +221,7 @@ def test_a_statement_that_asks_for_the_layout() -> None:
         return made, None, made
 
     intrin, buffers = gemv(with_stride, offset_factor=8), compact()
-    parts = tensorize(intrin, matched(intrin), buffers, "C", "j.inner")
+    parts = on_memory(intrin, matched(intrin), buffers)
     assert parts.knows_layout and parts.reduce_init is None
     assert str(parts.body) == (
         'call_packed("gemv", tvm_access_ptr(B, jo * 64 + ko * 8 + 1, -1, 1), '
@@ -242,7 +253,7 @@ def test_addresses() -> None:
     intrin = copy(8, offset_factor=8)
     found = match_computation(intrin, Y.op, domain, "Y", "j")
     buffers = {t: tir.decl_buffer(t.shape, t.dtype, t.name) for t in (X, Y)}
-    parts = tensorize(intrin, found, buffers, "Y", "j")
+    parts = on_memory(intrin, found, buffers)
     assert parts.knows_layout
     body = loops(parts.body, ("i", 5))
     used = [buffers[X], buffers[Y]]
@@ -494,7 +505,7 @@ def test_one_variable_for_two_buffers() -> None:
     regions = [Region(t, zero, two) for t in (P, Q)]
     buffers = {t: tir.decl_buffer(t.shape, t.dtype, t.name) for t in (P, Q)}
     with pytest.raises(CompileError, match=r"variable ld .*: expected one value, found 4 and 3"):
-        tensorize(intrin, Match((regions[0],), (regions[1],), {}), buffers, "Q", "i")
+        on_memory(intrin, Match((regions[0],), (regions[1],), {}), buffers)
 
 
 # -- Declaration -----------------------------------------------------------------------------------

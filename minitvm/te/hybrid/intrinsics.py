@@ -91,7 +91,7 @@ def _intrinsic(name: str) -> Callable[..., Any]:
     known = tir.INTRINSICS[name]
 
     def run(*args: Any) -> Any:
-        dtype = _common_dtype(args)
+        dtype = _common_dtype(args if known.second is None else args[:1])
         problem = None if dtype is None else known.problem(dtype)
         if problem is not None:
             raise CompileError(f"{name}: {problem}")

@@ -18,7 +18,7 @@ from typing import Any, final
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
-from minitvm.te.intrinsics.instruction import instruction_named
+from minitvm.te.intrinsics.instruction import Instruction, instruction_named
 from minitvm.te.operation import compute, placeholder, reduce_axis
 from minitvm.te.tensor_intrin import TensorIntrin, decl_tensor_intrin
 from minitvm.tir import expr as e
@@ -31,19 +31,13 @@ from minitvm.tir.stmt import Stmt, seq
 
 @final
 @record()
-class DotProduct:
+class DotProduct(Instruction):
     """An instruction that adds to each of `lanes` sums the products of a group of neighbours.
 
     Attributes
     ----------
-    name
-        As :func:`dot_product` takes it.
-    features
-        What a target must have.
-    llvm
-        LLVM's intrinsic.
-    a, b, sum
-        The dtypes of the operand that is the same in every lane, of the other, and of the sums.
+    a, b
+        The dtypes of the operand that is the same in every lane, and of the other.
     lanes, group
         How many sums there are, and how many products are added to each.
     form
@@ -51,12 +45,6 @@ class DotProduct:
         round; ``"add"`` as ``sums + f(a, b)``.
     """
 
-    name: str
-    features: frozenset[str]
-    llvm: str
-    a: str
-    b: str
-    sum: str
     lanes: int
     group: int
     form: str = "a, b"

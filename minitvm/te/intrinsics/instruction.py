@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from minitvm.runtime.errors import CompileError
+from minitvm.runtime.record import record
 
 
-class Instruction(Protocol):
-    """What the tables of instructions have in common."""
+@record()
+class Instruction:
+    """What the tables of instructions have in common.
 
-    @property
-    def name(self) -> str:
-        """As the tensor intrinsic takes it."""
+    Attributes
+    ----------
+    name
+        As the tensor intrinsic takes it.
+    features
+        What a target must have.
+    llvm
+        LLVM's intrinsic.
+    a, b, sum
+        The dtypes of two factors, and of the sums of their products.
+    """
 
-    @property
-    def features(self) -> frozenset[str]:
-        """What a target must have."""
-
-    @property
-    def a(self) -> str:
-        """The dtype of one factor."""
-
-    @property
-    def b(self) -> str:
-        """The dtype of the other factor."""
-
-    @property
-    def sum(self) -> str:
-        """The dtype of the sums."""
+    name: str
+    features: frozenset[str]
+    llvm: str
+    a: str
+    b: str
+    sum: str
 
 
 _Instruction = TypeVar("_Instruction", bound=Instruction)

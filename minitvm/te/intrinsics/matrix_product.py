@@ -20,7 +20,7 @@ from typing import Any, final
 from minitvm.runtime.dtype import INT64, DType
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
-from minitvm.te.intrinsics.instruction import instruction_named
+from minitvm.te.intrinsics.instruction import Instruction, instruction_named
 from minitvm.te.operation import compute, placeholder, reduce_axis
 from minitvm.te.tensor_intrin import TensorIntrin, decl_tensor_intrin
 from minitvm.tir import expr as e
@@ -33,19 +33,13 @@ from minitvm.tir.stmt import Allocate, Evaluate, For, ForKind, LetStmt, Stmt, se
 
 @final
 @record()
-class MatrixProduct:
+class MatrixProduct(Instruction):
     """An instruction that adds a product of two matrices to one of sums.
 
     Attributes
     ----------
-    name
-        As :func:`matrix_product` takes it.
-    features
-        What a target must have.
-    llvm
-        LLVM's intrinsic.
-    a, b, sum
-        The dtypes of the factor that has rows, of that which has columns, and of the sums.
+    a, b
+        The dtypes of the factor that has rows, and of that which has columns.
     rows, columns, depth
         Of the matrices: one of `rows` by `depth`, and one of `depth` by `columns`.
     exact
@@ -62,12 +56,6 @@ class MatrixProduct:
         Whether the intrinsic takes its factors the other way round, and gives columns for rows.
     """
 
-    name: str
-    features: frozenset[str]
-    llvm: str
-    a: str
-    b: str
-    sum: str
     rows: int
     columns: int
     depth: int

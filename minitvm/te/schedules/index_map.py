@@ -13,6 +13,7 @@ from typing import Any, final
 from minitvm.arith.prover import Prover
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
+from minitvm.te.tensor import domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, PrimExpr, Range, Var, const, const_int
 
@@ -104,9 +105,9 @@ def of_indices(where: str, mapping: Callable[..., Any], indices: Sequence[Var]) 
 
 def _extent(axis: IterVar) -> int | PrimExpr:
     """The extent of an axis, as a number if it is known."""
-    assert axis.dom is not None
-    known = const_int(axis.dom.extent)
-    return axis.dom.extent if known is None else known
+    extent = domain_of(axis).extent
+    known = const_int(extent)
+    return extent if known is None else known
 
 
 def _size(digits: Sequence[tuple[int, _Digit]], extents: Mapping[Var, int | PrimExpr]) -> PrimExpr:

@@ -7,7 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any, final
 
 from minitvm.runtime.errors import CompileError
-from minitvm.te.schedules.relation import Fuse, Rebase, Relation, Singleton, Split, leaves_below
+from minitvm.te.schedules.relation import (
+    Fuse,
+    Rebase,
+    Relation,
+    Singleton,
+    Split,
+    leaves_below,
+    results_of,
+    sources_of,
+)
 from minitvm.te.schedules.stage_graph import StageGraph
 from minitvm.te.schedules.trace import Traced, primitive
 from minitvm.te.tensor import ComputeOp, Operation, ScanOp, Tensor
@@ -75,6 +84,11 @@ class LoopNest(Traced):
     @property
     def name(self) -> str:
         return self.op.name
+
+    @property
+    def has_new_loops(self) -> bool:
+        """Whether its loops are others, or in another order, than those of the operation."""
+        return bool(self.relations) or self.leaf_iter_vars != self.all_iter_vars
 
     def attrs_of(self, axis: IterVar) -> LoopAttrs:
         """What was said about a loop."""
@@ -299,7 +313,7 @@ class LoopNest(Traced):
                 "vectorize the new axis"
             )
         self._check_unordered(where, var)
-        self._set_kind(var, ForKind.VECTORIZED)
+        self._edit_attrs(var).kind = ForKind.VECTORIZED
 
     def _reduces_lanes(self) -> bool:
         assert isinstance(self.op, ComputeOp)
@@ -320,7 +334,7 @@ class LoopNest(Traced):
             When `var` is none of the loops.
         """
         self.leaf_index(f"{self.name}: unroll", var)
-        self._set_kind(var, ForKind.UNROLLED)
+        self._edit_attrs(var).kind = ForKind.UNROLLED
 
     @primitive
     def parallel(self, var: IterVar) -> None:
@@ -339,7 +353,7 @@ class LoopNest(Traced):
                 "result all threads would write: use rfactor, and run the new axis in parallel"
             )
         self._check_unordered(where, var)
-        self._set_kind(var, ForKind.PARALLEL)
+        self._edit_attrs(var).kind = ForKind.PARALLEL
 
     def _check_unordered(self, where: str, var: IterVar) -> None:
         if var.iter_type == IterType.ORDERED:
@@ -363,8 +377,8 @@ class LoopNest(Traced):
             raise CompileError(
                 f"{self.name}: bind: expected an axis of te.thread_axis, got {thread_ivar!r}"
             )
-        self._set_kind(ivar, ForKind.THREAD_BINDING)
-        self._edit_attrs(ivar).thread = thread_ivar
+        attrs = self._edit_attrs(ivar)
+        attrs.kind, attrs.thread = ForKind.THREAD_BINDING, thread_ivar
 
     @primitive
     def pragma(self, var: IterVar, pragma_type: str, pragma_value: Any = None) -> None:
@@ -426,9 +440,6 @@ class LoopNest(Traced):
             )
         self._edit_attrs(var).intrin = tensor_intrin
 
-    def _set_kind(self, var: IterVar, kind: ForKind) -> None:
-        self._edit_attrs(var).kind = kind
-
     def _edit_attrs(self, var: IterVar) -> LoopAttrs:
         return self.iter_var_attrs.setdefault(var, LoopAttrs())
 
@@ -457,9 +468,9 @@ class LoopNest(Traced):
     def _fate(self, axis: IterVar) -> str:
         """What became of an axis that is no loop."""
         for relation in self.relations:
-            if any(source is axis for source in relation.sources):
+            if any(source is axis for source in sources_of(relation)):
                 verb = {Split: "split into", Fuse: "fused into"}.get(type(relation), "now")
-                return f", which was {verb} {names_of(relation.results)}"
+                return f", which was {verb} {names_of(results_of(relation))}"
         for stage in self.schedule.stages:
             if any(own is axis for own in stage.all_iter_vars):
                 return f", which is one of {stage.name}"

@@ -1,75 +1,19 @@
-"""What a program was made from: the work of its stages as they were written, and the reasons of
-whoever wrote the schedule. It goes with the loops, and changes nothing of them."""
+"""What a function is made from: the records of :mod:`minitvm.tir.provenance`, from a schedule."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator
-from typing import final
 
-from minitvm.arith.work import Kind, value_operations
-from minitvm.runtime.record import record
-from minitvm.te.schedules.rewrite_operations import factors_of, in_order
+from minitvm.arith.work import value_operations
+from minitvm.te.schedules.operation_graph import factors_of, in_order
 from minitvm.te.schedules.schedule import Schedule
-from minitvm.te.tensor import ComputeOp, ExternOp, Operation, PlaceholderOp
+from minitvm.te.tensor import ComputeOp, ExternOp, Operation, PlaceholderOp, domain_of
 from minitvm.tir.expr import IterVar, PrimExpr, Reduce, Var
 from minitvm.tir.functor import children, walk_leaves_first
+from minitvm.tir.provenance import Kind, Origin, StageWork, Work
 
 _Extents = tuple[PrimExpr, ...]
-
-
-@final
-@record(eq=False)
-class Work:
-    """Some operations of a stage, each done once for every combination of the axes that it depends
-    on.
-
-    Attributes
-    ----------
-    kind
-        The dtypes: one for arithmetic in it, three for the products of two and their sums in the
-        third; or the name of a function such as exp.
-    number
-        How many there are for one combination.
-    extents
-        Of those axes.
-    """
-
-    kind: Kind
-    number: int
-    extents: _Extents
-
-
-@final
-@record(eq=False)
-class StageWork:
-    """What a stage computes: elements of the shape `extents`, each from steps of the shape
-    `summed`; `work` is None where that can't be read from an expression."""
-
-    name: str
-    extents: _Extents
-    summed: _Extents
-    work: tuple[Work, ...] | None
-
-
-@final
-@record(eq=False)
-class Origin:
-    """The attribute ``origin`` of a function that was made from a schedule.
-
-    Attributes
-    ----------
-    stages
-        Of the program before it was scheduled, inputs left out.
-    scheduled
-        ``"by auto_schedule"``, ``"by hand"``, or ``"not"``: plain loops.
-    choices
-        Why the schedule is as it is, where auto_schedule wrote it.
-    """
-
-    stages: tuple[StageWork, ...]
-    scheduled: str
-    choices: tuple[object, ...]
 
 
 def origin_of(schedule: Schedule) -> Origin:
@@ -104,7 +48,7 @@ def _stage_work(op: Operation) -> StageWork:
 
 
 def _extents(axes: Iterable[IterVar]) -> _Extents:
-    return tuple(axis.dom.extent for axis in axes if axis.dom is not None)
+    return tuple(domain_of(axis).extent for axis in axes)
 
 
 def _work(op: ComputeOp) -> Iterator[Work]:

@@ -29,14 +29,6 @@ class Split:
     factor: PrimExpr | None
     nparts: PrimExpr | None
 
-    @property
-    def sources(self) -> tuple[IterVar, ...]:
-        return (self.parent,)
-
-    @property
-    def results(self) -> tuple[IterVar, ...]:
-        return (self.outer, self.inner)
-
 
 @final
 @record(eq=False)
@@ -47,14 +39,6 @@ class Fuse:
     inner: IterVar
     fused: IterVar
 
-    @property
-    def sources(self) -> tuple[IterVar, ...]:
-        return (self.outer, self.inner)
-
-    @property
-    def results(self) -> tuple[IterVar, ...]:
-        return (self.fused,)
-
 
 @final
 @record(eq=False)
@@ -64,14 +48,6 @@ class Rebase:
     parent: IterVar
     rebased: IterVar
 
-    @property
-    def sources(self) -> tuple[IterVar, ...]:
-        return (self.parent,)
-
-    @property
-    def results(self) -> tuple[IterVar, ...]:
-        return (self.rebased,)
-
 
 @final
 @record(eq=False)
@@ -80,16 +56,28 @@ class Singleton:
 
     iter: IterVar
 
-    @property
-    def sources(self) -> tuple[IterVar, ...]:
-        return ()
-
-    @property
-    def results(self) -> tuple[IterVar, ...]:
-        return (self.iter,)
-
 
 Relation = Split | Fuse | Rebase | Singleton
+
+
+def sources_of(relation: Relation) -> tuple[IterVar, ...]:
+    """The axes that a relation replaces."""
+    match relation:
+        case Split(parent) | Rebase(parent):
+            return (parent,)
+        case Fuse(outer, inner):
+            return outer, inner
+        case Singleton():
+            return ()
+
+
+def results_of(relation: Relation) -> tuple[IterVar, ...]:
+    """The axes that take their place."""
+    match relation:
+        case Split(_, outer, inner):
+            return outer, inner
+        case Fuse(fused=axis) | Rebase(rebased=axis) | Singleton(axis):
+            return (axis,)
 
 
 def ranges_of(
@@ -252,8 +240,8 @@ def leaves_below(relations: Iterable[Relation], axes: Iterable[IterVar]) -> set[
     """Every axis that comes, in any number of steps, from one of `axes`, and those themselves."""
     below = set(axes)
     for relation in relations:
-        if any(source in below for source in relation.sources):
-            below.update(relation.results)
+        if any(source in below for source in sources_of(relation)):
+            below.update(results_of(relation))
     return below
 
 
@@ -261,6 +249,6 @@ def roots_above(relations: Sequence[Relation], axes: Iterable[IterVar]) -> set[I
     """Every axis that one of `axes` comes from, in any number of steps, and those themselves."""
     above = set(axes)
     for relation in reversed(relations):
-        if any(result in above for result in relation.results):
-            above.update(relation.sources)
+        if any(result in above for result in results_of(relation)):
+            above.update(sources_of(relation))
     return above

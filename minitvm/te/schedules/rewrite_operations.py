@@ -1,9 +1,9 @@
-"""The graph of a schedule's operations: who reads whom, and graphs in which tensors are read
-through, or written through, other tensors."""
+"""Operations in place of others: that read copies, compute into caches, keep their tensors in other
+layouts, reduce in two steps, or are padded."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -11,12 +11,14 @@ from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
 from minitvm.te.schedules.guarded_reads import element_of
 from minitvm.te.schedules.index_map import IndexMap
+from minitvm.te.schedules.operation_graph import factors_of, root_axes
 from minitvm.te.schedules.relation import (
     Relation,
     guards_of,
     leaves_below,
     loops_from,
     ranges_of,
+    results_of,
     roots_above,
     values_of,
 )
@@ -28,43 +30,43 @@ from minitvm.te.tensor import (
     ScanOp,
     Tensor,
     data_axes,
+    domain_of,
 )
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterType, IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var, const
 from minitvm.tir.functor import Mutator, Substitution, substitute, walk_once
+from minitvm.tir.op import all as all_of
 from minitvm.tir.op import likely
 from minitvm.tir.structural_equal import structural_equal
-
-
-def in_order(outputs: Iterable[Operation]) -> list[Operation]:
-    """Every operation that `outputs` need, after its inputs. Keeps its own stack: chains of
-    thousands of operations are no problem."""
-    done: dict[Operation, None] = {}
-    stack: list[tuple[Operation, bool]] = [(op, False) for op in reversed(list(outputs))]
-    while stack:
-        op, inputs_done = stack.pop()
-        if op in done:
-            continue
-        if inputs_done:
-            done[op] = None
-            continue
-        stack.append((op, True))
-        stack.extend((tensor.op, False) for tensor in reversed(op.input_tensors))
-    return list(done)
-
 
 # -- Reading other tensors ------------------------------------------------------------------------
 
 
-class _ReadOthers(Mutator):
-    def __init__(self, others: Mapping[Tensor, Tensor]) -> None:
+_Indices = tuple[PrimExpr, ...]
+
+
+def _same_place(tensor: Tensor, indices: _Indices) -> _Indices:
+    return indices
+
+
+class ReadOthers(Mutator):
+    """Reads of some tensors become reads of others, where `place` says that the element is."""
+
+    def __init__(
+        self,
+        others: Mapping[Tensor, Tensor],
+        place: Callable[[Tensor, _Indices], _Indices] = _same_place,
+    ) -> None:
         super().__init__()
         self._others = others
+        self._place = place
 
     def visit_ProducerLoad(self, node: ProducerLoad) -> PrimExpr:
-        indices = tuple(self.expr(index) for index in node.indices)
-        producer = cast(Tensor, node.producer)
-        return ProducerLoad(self._others.get(producer, producer), indices)
+        indices = tuple(map(self.expr, node.indices))
+        tensor = cast(Tensor, node.producer)
+        if tensor not in self._others:
+            return ProducerLoad(tensor, indices)
+        return ProducerLoad(self._others[tensor], self._place(tensor, indices))
 
 
 def reading(op: Operation, others: Mapping[Tensor, Tensor]) -> Operation:
@@ -77,8 +79,7 @@ def reading(op: Operation, others: Mapping[Tensor, Tensor]) -> Operation:
 
     match op:
         case ComputeOp():
-            body = map_body(op.body, _ReadOthers(others))
-            return replace(op, body=body)
+            return replace(op, body=map_body(op.body, ReadOthers(others).expr))
         case ExternOp():
             return replace(op, inputs=now(op.inputs))
         case ScanOp():
@@ -86,12 +87,12 @@ def reading(op: Operation, others: Mapping[Tensor, Tensor]) -> Operation:
     raise e.unknown_node(op, "a schedule")
 
 
-def map_body(body: tuple[PrimExpr, ...], mutator: Mutator) -> tuple[PrimExpr, ...]:
+def map_body(
+    body: tuple[PrimExpr, ...], function: Callable[[PrimExpr], PrimExpr]
+) -> tuple[PrimExpr, ...]:
     """A computation's body, rewritten; the results of one reduction stay that."""
-    first = mutator.expr(body[0])
-    if not isinstance(first, Reduce):
-        return (first, *map(mutator.expr, body[1:]))
-    return _results(first)
+    first = function(body[0])
+    return _results(first) if isinstance(first, Reduce) else (first, *map(function, body[1:]))
 
 
 def _results(reduce: Reduce) -> tuple[PrimExpr, ...]:
@@ -110,8 +111,21 @@ def _reduced(body: tuple[PrimExpr, ...]) -> tuple[IterVar, ...]:
 def copy_of(tensor: Tensor, name: str) -> Tensor:
     """An operation that copies a tensor."""
     axis = data_axes([f"ax{i}" for i in range(tensor.ndim)], tensor.shape)
-    body = ProducerLoad(tensor, tuple(each.var for each in axis))
-    return ComputeOp(name, "", {}, axis, (), (body,)).output(0)
+    return _computed(name, axis, ProducerLoad(tensor, _places(axis))).output(0)
+
+
+def _computed(name: str, axis: tuple[IterVar, ...], value: PrimExpr) -> ComputeOp:
+    return ComputeOp(name, "", {}, axis, (), (value,))
+
+
+def _places(axes: Iterable[IterVar]) -> _Indices:
+    """The element at some axes."""
+    return tuple(axis.var for axis in axes)
+
+
+def _becoming(old: Iterable[IterVar], new: Iterable[IterVar]) -> dict[Var, PrimExpr]:
+    """What puts axes in the place of others."""
+    return {a.var: b.var for a, b in zip(old, new, strict=True)}
 
 
 class _ReadAt(Mutator):
@@ -125,33 +139,39 @@ class _ReadAt(Mutator):
     def _replaced(self, node: PrimExpr) -> PrimExpr:
         if structural_equal(node, self._element):
             return self._other
-        return cast(PrimExpr, self.descend(node))
+        return self.descend(node)
 
     visit_ProducerLoad = visit_Call = _replaced
 
 
-class _SpellOut(Mutator):
-    """Names inside of expressions become their values."""
+class SpellOut(Mutator):
+    """Names inside of expressions become their values, which are kept even if nothing uses them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values: list[PrimExpr] = []
 
     def visit_Let(self, node: e.Let) -> PrimExpr:
-        return cast(PrimExpr, substitute(self.expr(node.body), {node.var: self.expr(node.value)}))
+        value = self.expr(node.value)
+        self.values.append(value)
+        return substitute(self.expr(node.body), {node.var: value})
 
 
 def read_by_axes(tensor: Tensor, reader: ComputeOp, name: str) -> tuple[Tensor, ComputeOp]:
     """A copy of what `reader` reads of a tensor, that has a dimension for each axis of `reader` on
     which it depends, and `reader` reading that."""
-    op = replace(reader, body=map_body(reader.body, _SpellOut()))
+    op = replace(reader, body=map_body(reader.body, SpellOut().expr))
     element = element_of(op, tensor)
     for axis in element.axes:
         _check_fixed(f"cache_access of {tensor.name}", op, axis, "use cache_read")
-    names = [axis.name for axis in element.axes]
-    own = data_axes(names, [_range(axis).extent for axis in element.axes])
-    shift = {old.var: _range(old).min + new.var for old, new in zip(element.axes, own, strict=True)}
-    copied = Substitution(shift).expr(element.copied)
-    copy = ComputeOp(name, "", {}, own, (), (copied,)).output(0)
-    at = tuple(axis.var - _range(axis).min for axis in element.axes)
-    body = map_body(op.body, _ReadAt(element.value, ProducerLoad(copy, at)))
-    return copy, replace(op, body=body)
+    domains = [domain_of(axis) for axis in element.axes]
+    own = data_axes([axis.name for axis in element.axes], [each.extent for each in domains])
+    pairs = [*zip(element.axes, own, domains, strict=True)]
+    shift = Substitution({axis.var: domain.min + new.var for axis, new, domain in pairs})
+    copy = _computed(name, own, shift.expr(element.copied)).output(0)
+    at = tuple(axis.var - domain.min for axis, _, domain in pairs)
+    read = _ReadAt(element.value, ProducerLoad(copy, at))
+    return copy, replace(op, body=map_body(op.body, read.expr))
 
 
 # -- cache_write ----------------------------------------------------------------------------------
@@ -164,11 +184,7 @@ def written_through(
     its loops, `leaves`, were split or reordered, they are the layout of the cache."""
     if not relations and tuple(leaves) == root_axes(op):
         axis = tuple(_clone(each, f"{each.name}.c") for each in op.axis)
-        values: dict[Var, PrimExpr] = {
-            old.var: new.var for old, new in zip(op.axis, axis, strict=True)
-        }
-        at: tuple[PrimExpr, ...] = tuple(each.var for each in op.axis)
-        body = _at(op, values)
+        body, at = _at(op, _becoming(op.axis, axis)), _places(op.axis)
     else:
         axis, body, at = _in_layout(op, relations, leaves)
     name = f"{op.name}.{scope}"
@@ -179,12 +195,12 @@ def written_through(
 
 def _in_layout(
     op: ComputeOp, relations: Sequence[Relation], leaves: Sequence[IterVar]
-) -> tuple[tuple[IterVar, ...], tuple[PrimExpr, ...], tuple[PrimExpr, ...]]:
+) -> tuple[tuple[IterVar, ...], tuple[PrimExpr, ...], _Indices]:
     """The axes of a cache whose dimensions are the data loops, its body, and where the element of
     the operation's own axes is."""
     reduced = leaves_below(relations, op.reduce_axis)
-    relations = [r for r in relations if not any(each in reduced for each in r.results)]
-    ranges = ranges_of(relations, {each: _range(each) for each in op.axis})
+    relations = [r for r in relations if not any(each in reduced for each in results_of(r))]
+    ranges = ranges_of(relations, {each: domain_of(each) for each in op.axis})
     leaves = [leaf for leaf in leaves if leaf not in reduced]
     axis = tuple(
         IterVar(ranges[leaf], Var(f"{leaf.name}.c", leaf.var.dtype, axis=True)) for leaf in leaves
@@ -193,8 +209,7 @@ def _in_layout(
     values = values_of(relations, ranges, loops)
     body = _at(op, {each.var: values[each] for each in op.axis})
     guards = [guard.condition for guard in guards_of(relations, ranges, values)]
-    if guards:
-        body = _all_only_where(guards, body)
+    body = _only_where(guards, body)
     places = loops_from(relations, ranges, {each: each.var for each in op.axis})
     return axis, body, tuple(places[leaf] for leaf in leaves)
 
@@ -203,45 +218,45 @@ def _at(op: ComputeOp, values: Mapping[Var, PrimExpr]) -> tuple[PrimExpr, ...]:
     """The body of an operation where its data axes, on which the ranges of those that it reduces
     over may depend, have some values."""
     rewrite = Substitution(values)
-    body = map_body(op.body, rewrite)
-    first = body[0]
-    if not isinstance(first, Reduce):
-        return body
-    return _results(replace(first, axis=tuple(_ranging(axis, rewrite) for axis in first.axis)))
+
+    def at(value: PrimExpr) -> PrimExpr:
+        made = rewrite.expr(value)
+        if not isinstance(made, Reduce):
+            return made
+        return replace(made, axis=tuple(_ranging(axis, rewrite) for axis in made.axis))
+
+    return map_body(op.body, at)
 
 
 def _ranging(axis: IterVar, mutator: Mutator) -> IterVar:
     """An axis over the range that `mutator` makes of its own."""
-    dom = _range(axis)
+    dom = domain_of(axis)
     low, extent = mutator.expr(dom.min), mutator.expr(dom.extent)
     if low is dom.min and extent is dom.extent:
         return axis
     return IterVar(Range.from_min_extent(low, extent), axis.var, axis.iter_type)
 
 
-def _all_only_where(guards: Sequence[PrimExpr], body: tuple[PrimExpr, ...]) -> tuple[PrimExpr, ...]:
-    first = _only_where(guards, body[0])
-    if not isinstance(first, Reduce):
-        return (first, *[_only_where(guards, each) for each in body[1:]])
-    return _results(first)
-
-
-def _only_where(guards: Sequence[PrimExpr], value: PrimExpr) -> PrimExpr:
-    """`value` where all guards hold, and something harmless elsewhere."""
-    condition: PrimExpr = guards[0]
-    for each in guards[1:]:
-        condition = e.logical_and(condition, each)
-    if not isinstance(value, Reduce):
-        return _or_zero(condition, value)
+def _only_where(guards: Sequence[PrimExpr], body: tuple[PrimExpr, ...]) -> tuple[PrimExpr, ...]:
+    """A body where all guards hold, and something harmless elsewhere."""
+    if not guards:
+        return body
+    condition = all_of(*guards)
     begin = _WhereRead(condition)
-    identity = tuple(map(begin.expr, value.combiner.identity))
-    return replace(
-        value,
-        combiner=replace(value.combiner, identity=identity),
-        axis=tuple(_ranging(axis, begin) for axis in value.axis),
-        condition=e.logical_and(condition, value.condition),
-        init=tuple(map(begin.expr, value.init)),
-    )
+
+    def guarded(value: PrimExpr) -> PrimExpr:
+        if not isinstance(value, Reduce):
+            return _or_zero(condition, value)
+        identity = tuple(map(begin.expr, value.combiner.identity))
+        return replace(
+            value,
+            combiner=replace(value.combiner, identity=identity),
+            axis=tuple(_ranging(axis, begin) for axis in value.axis),
+            condition=e.logical_and(condition, value.condition),
+            init=tuple(map(begin.expr, value.init)),
+        )
+
+    return map_body(body, guarded)
 
 
 def _or_zero(condition: PrimExpr, value: PrimExpr) -> PrimExpr:
@@ -268,45 +283,15 @@ def _reads_any(value: PrimExpr) -> bool:
 # -- transform_layout -----------------------------------------------------------------------------
 
 
-class _ReadLayout(Mutator):
-    """Reads of tensors go to where a layout keeps their elements."""
-
-    def __init__(self, tensors: Mapping[Tensor, Tensor], layout: IndexMap) -> None:
-        super().__init__()
-        self._tensors = tensors
-        self._layout = layout
-
-    def visit_ProducerLoad(self, node: ProducerLoad) -> PrimExpr:
-        indices = tuple(self.expr(index) for index in node.indices)
-        other = self._tensors.get(cast(Tensor, node.producer))
-        if other is None:
-            return ProducerLoad(node.producer, indices)
-        at = dict(zip(self._layout.old, indices, strict=True))
-        places = Substitution(at)
-        return ProducerLoad(other, tuple(places.expr(each) for each in self._layout.forward))
-
-
-def read_by_ranges(op: Operation) -> list[tuple[IterVar, Tensor]]:
-    """The axes of an operation whose ranges depend on elements of tensors, and those tensors."""
-    return [
-        (axis, cast(Tensor, node.producer))
-        for axis in root_axes(op)
-        for node in walk_once(_range(axis).min, _range(axis).extent)
-        if isinstance(node, ProducerLoad)
-    ]
-
-
 def in_layout(op: Operation, layout: IndexMap) -> Operation:
     """An operation whose tensors are kept in another layout; what pads it is zero, or what the
     reduction begins from."""
     if isinstance(op, PlaceholderOp):
-        shape = tuple(_range(axis).extent for axis in layout.axis)
+        shape = tuple(domain_of(axis).extent for axis in layout.axis)
         return replace(op, shape=shape)
     op = cast(ComputeOp, op)
     values = {axis.var: value for axis, value in zip(op.axis, layout.backward, strict=True)}
-    body = _at(op, values)
-    if layout.inside:
-        body = _all_only_where(layout.inside, body)
+    body = _only_where(layout.inside, _at(op, values))
     return replace(op, axis=layout.axis, reduce_axis=_reduced(body), body=body)
 
 
@@ -315,8 +300,12 @@ def reading_layout(op: Operation, tensors: Mapping[Tensor, Tensor], layout: Inde
     if not any(tensor in tensors for tensor in op.input_tensors):
         return op
     op = cast(ComputeOp, op)
-    body = map_body(op.body, _ReadLayout(tensors, layout))
-    return replace(op, body=body)
+
+    def place(_: Tensor, indices: _Indices) -> _Indices:
+        moved = Substitution(dict(zip(layout.old, indices, strict=True)))
+        return tuple(map(moved.expr, layout.forward))
+
+    return replace(op, body=map_body(op.body, ReadOthers(tensors, place).expr))
 
 
 # -- rfactor --------------------------------------------------------------------------------------
@@ -332,7 +321,7 @@ def factored(
     """A reduction in two: one that keeps the loop `axis`, of `leaves`, as a new dimension
     `factor_axis` of partial results, and one that reduces that."""
     reduce = cast(Reduce, op.body[0])
-    ranges = ranges_of(relations, {each: _range(each) for each in root_axes(op)})
+    ranges = ranges_of(relations, {each: domain_of(each) for each in root_axes(op)})
     touched = roots_above(relations, [axis]) & set(op.reduce_axis)
     # The loops over the touched axes are axes of the new operation, by themselves.
     own = {
@@ -343,10 +332,9 @@ def factored(
     loops = {leaf: ranges[leaf].min + made.var for leaf, made in own.items()}
     values = values_of(relations, ranges, loops)
     axes = [_clone(each, each.name) for each in op.axis]
-    new: dict[Var, PrimExpr] = {old.var: made.var for old, made in zip(op.axis, axes, strict=True)}
+    new = _becoming(op.axis, axes)
     at_axes = Substitution(new)
-    new = {**new, **{each.var: at_axes.expr(values[each]) for each in touched}}
-    rewrite = Substitution(new)
+    rewrite = Substitution(new | {each.var: at_axes.expr(values[each]) for each in touched})
     moved = cast(Reduce, rewrite.expr(reduce))
     condition = moved.condition
     for guard in guards_of(relations, ranges, values):
@@ -374,7 +362,7 @@ def factored(
 def _check_fixed(where: str, op: ComputeOp, axis: IterVar, remedy: str) -> None:
     """A new dimension is the same for all elements of an operation."""
     own = {each.var for each in (*op.axis, *op.reduce_axis)}
-    extent = _range(axis).extent
+    extent = domain_of(axis).extent
     if any(node in own for node in walk_once(extent)) or _reads_any(extent):
         raise CompileError(
             f"{where}: expected a loop that is as long for each element, got {axis.name} of "
@@ -386,39 +374,16 @@ def _final(
     op: ComputeOp, reduce: Reduce, partial: ComputeOp, factor: IterVar, factor_axis: int
 ) -> ComputeOp:
     """The reduction over the dimension of partial results."""
-    assert factor.dom is not None
-    last = IterVar(
-        factor.dom,
-        Var(f"{factor.name}.v", factor.var.dtype, axis=True),
-        IterType.COMM_REDUCE,
-    )
-    indices: list[PrimExpr] = [each.var for each in op.axis]
-    indices.insert(factor_axis, last.var)
-    source = tuple(ProducerLoad(each, tuple(indices)) for each in partial.outputs)
+    last = replace(_clone(factor, f"{factor.name}.v"), iter_type=IterType.COMM_REDUCE)
+    at = _places(op.axis)
+    at = (*at[:factor_axis], last.var, *at[factor_axis:])
+    source = tuple(ProducerLoad(each, at) for each in partial.outputs)
     body = _results(replace(reduce, source=source, axis=(last,), condition=const(True)))
     return replace(op, reduce_axis=(last,), body=body)
 
 
-def root_axes(op: Operation) -> tuple[IterVar, ...]:
-    """The axes of an operation from which its loops begin."""
-    match op:
-        case ComputeOp():
-            return op.axis + op.reduce_axis
-        case ScanOp():
-            return (op.scan_axis,)
-        case PlaceholderOp() | ExternOp():
-            return ()
-    raise e.unknown_node(op, "a schedule")
-
-
 def _clone(axis: IterVar, name: str) -> IterVar:
     return IterVar(axis.dom, Var(name, axis.var.dtype, axis=True), axis.iter_type)
-
-
-def _range(axis: IterVar) -> Range:
-    if axis.dom is None:
-        raise CompileError(f"axis {axis.name}: expected a range, got an axis without one")
-    return axis.dom
 
 
 # -- pad_einsum -----------------------------------------------------------------------------------
@@ -431,14 +396,14 @@ def padded(
     copies that it reads, by what they are copies of: zero where there was no element before, of
     other `dtypes`."""
     axes = {
-        axis.var: IterVar(Range(0, _rounded_up(_range(axis).extent, multiple)), axis.var,
+        axis.var: IterVar(Range(0, _rounded_up(domain_of(axis).extent, multiple)), axis.var,
                           axis.iter_type)
         for axis, multiple in zip((*op.axis, *op.reduce_axis), multiples, strict=True)
     }  # fmt: skip
     copies: dict[Tensor, Tensor] = {}
     for load in factors_of(op):
         tensor = cast(Tensor, load.producer)
-        shape = tuple(_range(axes[cast(Var, index)]).extent for index in load.indices)
+        shape = tuple(domain_of(axes[cast(Var, index)]).extent for index in load.indices)
         dtype = dtypes.get(tensor, tensor.dtype)
         if dtype != tensor.dtype or tuple(map(e.const_int, shape)) != tuple(
             map(e.const_int, tensor.shape)
@@ -449,34 +414,12 @@ def padded(
             copies[tensor] = _padded_copy(tensor, shape, dtype)
     first = cast(Reduce, op.body[0])
     reduced = tuple(axes[axis.var] for axis in op.reduce_axis)
-    source = tuple(_ReadCopies(copies).expr(each) for each in first.source)
-    body = _results(replace(first, source=source, axis=reduced))
+    product = cast(e.Mul, first.source[0])
+    a, b = (_of_copy(each, copies) for each in (product.a, product.b))
+    body = _results(replace(first, source=(replace(product, a=a, b=b),), axis=reduced))
     return replace(
         op, axis=tuple(axes[axis.var] for axis in op.axis), reduce_axis=reduced, body=body
     ), copies
-
-
-def factors_of(op: Operation) -> list[ProducerLoad]:
-    """What a sum of products of two elements reads, each at indices that are axes; nothing if `op`
-    is no such sum."""
-    first = op.body[0] if isinstance(op, ComputeOp) else None
-    if not isinstance(first, Reduce) or first.init:
-        return []
-    combiner, source = first.combiner, first.source[0]
-    result, always = combiner.result[0], e.const_int(first.condition) == 1
-    if not isinstance(result, e.Add) or {result.a, result.b} != {*combiner.lhs, *combiner.rhs}:
-        return []
-    if not isinstance(source, e.Mul) or not always:
-        return []
-    known = {axis.var for axis in (*cast(ComputeOp, op).axis, *first.axis)}
-    loads = [each.value if isinstance(each, e.Cast) else each for each in (source.a, source.b)]
-    if not all(
-        isinstance(load, ProducerLoad)
-        and all(isinstance(index, Var) and index in known for index in load.indices)
-        for load in loads
-    ):
-        return []
-    return [cast(ProducerLoad, load) for load in loads]
 
 
 def _rounded_up(extent: PrimExpr, multiple: int) -> PrimExpr:
@@ -488,36 +431,23 @@ def _rounded_up(extent: PrimExpr, multiple: int) -> PrimExpr:
 
 def _padded_copy(tensor: Tensor, shape: tuple[PrimExpr, ...], dtype: DType) -> Tensor:
     axis = data_axes([f"ax{i}" for i in range(tensor.ndim)], shape)
-    value = e.cast(dtype, ProducerLoad(tensor, tuple(each.var for each in axis)))
+    value = e.cast(dtype, ProducerLoad(tensor, _places(axis)))
     if is_offset(tensor.dtype, dtype):
         value = value ^ const(128, dtype)
     inside = [
         e.less(each.var, extent)
         for each, extent in zip(axis, tensor.shape, strict=True)
-        if e.const_int(extent) != e.const_int(_range(each).extent)
+        if e.const_int(extent) != e.const_int(domain_of(each).extent)
     ]
-    body = _only_where(inside, value) if inside else value
-    return ComputeOp(f"{tensor.name}.pad", "", {}, axis, (), (body,)).output(0)
+    (value,) = _only_where(inside, (value,))
+    return _computed(f"{tensor.name}.pad", axis, value).output(0)
 
 
-class _ReadCopies(Mutator):
-    """Reads copies, of perhaps wider dtypes."""
-
-    def __init__(self, copies: Mapping[Tensor, Tensor]) -> None:
-        super().__init__()
-        self._copies = copies
-
-    def visit_Cast(self, node: e.Cast) -> PrimExpr:
-        if isinstance(node.value, ProducerLoad) and node.value.producer in self._copies:
-            return self._value(node.value, node.dtype)
-        return cast(PrimExpr, self.descend(node))
-
-    def visit_ProducerLoad(self, node: ProducerLoad) -> PrimExpr:
-        return self._value(node, node.dtype) if node.producer in self._copies else node
-
-    def _value(self, node: ProducerLoad, dtype: DType) -> PrimExpr:
-        copy = self._copies[cast(Tensor, node.producer)]
-        return e.cast(dtype, ProducerLoad(copy, node.indices))
+def _of_copy(factor: PrimExpr, copies: Mapping[Tensor, Tensor]) -> PrimExpr:
+    """A factor read from the copy of its tensor, of perhaps a wider dtype."""
+    load = cast(ProducerLoad, factor.value if isinstance(factor, e.Cast) else factor)
+    copy = copies.get(cast(Tensor, load.producer))
+    return factor if copy is None else e.cast(factor.dtype, ProducerLoad(copy, load.indices))
 
 
 def without_offset(op: ComputeOp, offset: Tensor) -> tuple[ComputeOp, ComputeOp, ComputeOp]:
@@ -534,19 +464,14 @@ def without_offset(op: ComputeOp, offset: Tensor) -> tuple[ComputeOp, ComputeOp,
     axis, reduced, mine = (
         tuple(_clone(each, each.name) for each in axes) for axes in (used, op.reduce_axis, op.axis)
     )
-    own: dict[Var, PrimExpr] = {
-        old.var: new.var
-        for old, new in zip((*used, *op.reduce_axis), (*axis, *reduced), strict=True)
-    }
-    value = e.cast(op.body[0].dtype, Substitution(own).expr(other))
+    own = Substitution(_becoming((*used, *op.reduce_axis), (*axis, *reduced)))
+    value = e.cast(op.body[0].dtype, own.expr(other))
     source = (const(128, value.dtype) * value,)
     sums = _results(replace(first, source=source, axis=reduced, condition=const(True), init=()))
     excess = ComputeOp(f"{op.name}.excess", "", {}, axis, reduced, sums)
     total = replace(op, name=f"{op.name}.offset")
     taken = tuple(new.var for old, new in zip(op.axis, mine, strict=True) if old in used)
-    body = ProducerLoad(total.output(0), tuple(each.var for each in mine)) - ProducerLoad(
-        excess.output(0), taken
-    )
+    body = ProducerLoad(total.output(0), _places(mine)) - ProducerLoad(excess.output(0), taken)
     return total, excess, replace(op, axis=mine, reduce_axis=(), body=(body,))
 
 

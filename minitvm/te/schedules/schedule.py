@@ -7,12 +7,11 @@ from typing import Any, cast, final
 
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
-from minitvm.te.schedules.relation import Fuse, Rebase, Split
+from minitvm.te.schedules.operation_graph import factors_of, in_order
+from minitvm.te.schedules.relation import Fuse, Rebase, Split, sources_of
 from minitvm.te.schedules.rewrite_operations import (
     copy_of,
     factored,
-    factors_of,
-    in_order,
     is_offset,
     padded,
     read_by_axes,
@@ -23,9 +22,10 @@ from minitvm.te.schedules.rewrite_operations import (
 from minitvm.te.schedules.stage import Group, Stage
 from minitvm.te.schedules.stage_graph import StageGraph
 from minitvm.te.schedules.trace import Trace, Traced, primitive
-from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor
+from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar
+from minitvm.tir.provenance import Choice
 
 
 @final
@@ -45,7 +45,7 @@ class Schedule(StageGraph[Stage], Traced):
         self.groups: list[Group] = []
         # Why the schedule is as it is, said by auto_schedule, and the lines of the trace for which
         # that holds: not for what was done to it later.
-        self.choices: list[object] = []
+        self.choices: list[Choice] = []
         self.chosen_lines = 0
 
     def __getitem__(self, key: Tensor | Operation) -> Stage:
@@ -367,13 +367,13 @@ class Schedule(StageGraph[Stage], Traced):
                 f"{where}: expected a sum of products of two elements at indices that are axes, "
                 f"got {op}"
             )
-        if stage.is_output or stage.relations or stage.leaf_iter_vars != stage.all_iter_vars:
+        if stage.is_output or stage.has_new_loops:
             raise CompileError(
                 f"{where}: expected a stage that is no output, whose loops are as they began: "
                 "cache_write it first"
             )
         axes = (*op.axis, *op.reduce_axis)
-        extents = [None if axis.dom is None else e.const_int(axis.dom.extent) for axis in axes]
+        extents = [e.const_int(domain_of(axis).extent) for axis in axes]
         even = [
             each == 1 or (each > 1 and extent is not None)
             for each, extent in zip(padding, extents, strict=False)
@@ -574,7 +574,7 @@ class Schedule(StageGraph[Stage], Traced):
 def _loop_now(stage: Stage, axis: IterVar) -> IterVar:
     """The loop that stands where `axis` was."""
     for relation in stage.relations:
-        if any(source is axis for source in relation.sources):
+        if any(source is axis for source in sources_of(relation)):
             match relation:
                 case Split(inner=inner):
                     axis = inner

@@ -8,13 +8,8 @@ from typing import Any, final
 from minitvm.runtime.errors import CompileError
 from minitvm.te.schedules.index_map import index_map
 from minitvm.te.schedules.loop_nest import LoopNest, names_of
-from minitvm.te.schedules.rewrite_operations import (
-    in_layout,
-    in_order,
-    read_by_ranges,
-    reading_layout,
-    root_axes,
-)
+from minitvm.te.schedules.operation_graph import in_order, read_by_ranges, root_axes
+from minitvm.te.schedules.rewrite_operations import in_layout, reading_layout
 from minitvm.te.schedules.stage_graph import StageGraph
 from minitvm.te.schedules.trace import Trace, Traced, primitive
 from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, ScanOp, data_axes
@@ -194,12 +189,7 @@ class Stage(LoopNest, Attachable):
                 f"{where}: expected no reduction, got one over {names_of(self.op.reduce_axis)}: "
                 "use compute_at"
             )
-        for reader in self.schedule.readers(self):
-            if not isinstance(reader.op, ComputeOp):
-                raise CompileError(
-                    f"{where}: expected to be read element by element, but {reader.name} reads "
-                    f"{self.name} as a whole"
-                )
+        self._check_read_by_element(where)
         self.inlined = True
         self._attach(None, None)
         return self
@@ -357,13 +347,8 @@ class Stage(LoopNest, Attachable):
         where = f"{self.name}: transform_layout"
         self.check_predicate(where)
         layout = index_map(self.name, self._axes_to_map(where), mapping_function)
+        self._check_read_by_element(where)
         graph = self.schedule
-        for reader in graph.readers(self):
-            if not isinstance(reader.op, ComputeOp):
-                raise CompileError(
-                    f"{where}: expected to be read element by element, but {reader.name} reads "
-                    f"{self.name} as a whole"
-                )
         for reader in graph.stages:
             for axis, tensor in read_by_ranges(reader.op):
                 if graph.stage_map.get(tensor.op) is self:
@@ -388,7 +373,7 @@ class Stage(LoopNest, Attachable):
                 f"{where}: expected a tensor of te.compute or te.placeholder, got one of "
                 f"{type(self.op).__name__}"
             )
-        if self.relations or self.leaf_iter_vars != self.all_iter_vars:
+        if self.has_new_loops:
             raise CompileError(
                 f"{where}: expected a stage whose loops are as they began, got "
                 f"{', '.join(each.name for each in self.leaf_iter_vars)}: transform first"
@@ -417,6 +402,14 @@ class Stage(LoopNest, Attachable):
                 f"{self.name}: {what}: expected a stage that others read, got an output, which "
                 "is computed as a whole: give the cache of cache_write a place instead"
             )
+
+    def _check_read_by_element(self, where: str) -> None:
+        for reader in self.schedule.readers(self):
+            if not isinstance(reader.op, ComputeOp):
+                raise CompileError(
+                    f"{where}: expected to be read element by element, but {reader.name} reads "
+                    f"{self.name} as a whole"
+                )
 
     def check_predicate(self, where: str) -> None:
         """An error where a store predicate is about axes that are to be replaced."""

@@ -20,7 +20,7 @@ from minitvm.te.tensor import Operation, Tensor
 from minitvm.te.tensor_intrin import TensorIntrin
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Var
-from minitvm.tir.functor import Mutator, substitute
+from minitvm.tir.functor import Mutator, children, substitute
 from minitvm.tir.intrinsics import INTRINSICS
 
 _P = ParamSpec("_P")
@@ -167,20 +167,27 @@ class Trace:
     def _named_tensors(self) -> list[tuple[Tensor, str]]:
         return [(each, name) for each, name in self._names.items() if isinstance(each, Tensor)]
 
+    def _named_operations(self) -> list[tuple[Operation, str]]:
+        """The operations of the tensors that have names: as they were, and as they are."""
+        return [
+            pair
+            for each, name in self._named_tensors()
+            for pair in ((each.op, f"{name}.op"), (self._now(each).op, f"s[{name}].op"))
+        ]
+
     def _operation(self, op: Operation) -> str:
-        for known, name in self._named_tensors():
-            if op in (known.op, self._now(known).op):
-                return f"{name}.op" if op is known.op else f"s[{name}].op"
+        for known, text in self._named_operations():
+            if op is known:
+                return text
         return f"{self.tensor(op.output(0))}.op"
 
     def _reach(self, tensor: Tensor) -> None:
         path: dict[Operation, str] = {}
         pending: list[Operation] = []
-        for known, name in self._named_tensors():
-            for op, text in ((known.op, f"{name}.op"), (self._now(known).op, f"s[{name}].op")):
-                if op not in path:
-                    path[op] = text
-                    pending.append(op)
+        for op, text in self._named_operations():
+            if op not in path:
+                path[op] = text
+                pending.append(op)
         while pending and tensor.op not in path:
             op = pending.pop(0)
             for i, each in enumerate(op.input_tensors):
@@ -202,14 +209,13 @@ class Trace:
         if axis.thread_tag:
             named = "" if axis.name == axis.thread_tag else f", name={axis.name!r}"
             return f"te.thread_axis({axis.thread_tag!r}{named})"
-        for known, name in self._named_tensors():
-            for op, text in ((known.op, f"{name}.op"), (self._now(known).op, f"s[{name}].op")):
-                if getattr(op, "scan_axis", None) is axis:
-                    return f"{text}.scan_axis"
-                for field in ("axis", "reduce_axis"):
-                    for i, each in enumerate(getattr(op, field, ())):
-                        if each is axis:
-                            return f"{text}.{field}[{i}]"
+        for op, text in self._named_operations():
+            if getattr(op, "scan_axis", None) is axis:
+                return f"{text}.scan_axis"
+            for field in ("axis", "reduce_axis"):
+                for i, each in enumerate(getattr(op, field, ())):
+                    if each is axis:
+                        return f"{text}.{field}[{i}]"
         return axis.name
 
     def _expression(self, value: PrimExpr) -> str:
@@ -224,9 +230,9 @@ class Trace:
 
     def _root_axes(self) -> list[IterVar]:
         """The axes of the operations that have names."""
-        ops = [op for known, _ in self._named_tensors() for op in (known.op, self._now(known).op)]
         fields = ("axis", "reduce_axis")
-        return [each for op in ops for field in fields for each in getattr(op, field, ())]
+        ops = self._named_operations()
+        return [each for op, _ in ops for field in fields for each in getattr(op, field, ())]
 
     def _function(self, function: Callable[..., Any], ndim: int) -> str:
         """A function of `ndim` indices; one of another number is refused by who takes it."""
@@ -312,41 +318,25 @@ class _AsPython(Mutator):
     def visit_StringImm(self, node: e.StringImm) -> PrimExpr:
         return self._text(repr(node.value), node.dtype)
 
-    def visit_And(self, node: e.And) -> PrimExpr:
-        return self._call(node, "te.all", node.a, node.b)
+    def _call(self, node: Any) -> PrimExpr:
+        args = ", ".join(str(self.expr(each)) for each in children(node))
+        return self._text(f"{_FUNCTIONS[type(node)]}({args})", node.dtype)
 
-    def visit_Or(self, node: e.Or) -> PrimExpr:
-        return self._call(node, "te.any", node.a, node.b)
-
-    def visit_Not(self, node: e.Not) -> PrimExpr:
-        return self._call(node, "tir.Not", node.a)
-
-    def visit_Min(self, node: e.Min) -> PrimExpr:
-        return self._call(node, "te.min", node.a, node.b)
-
-    def visit_Max(self, node: e.Max) -> PrimExpr:
-        return self._call(node, "te.max", node.a, node.b)
-
-    def visit_Select(self, node: e.Select) -> PrimExpr:
-        values = node.condition, node.true_value, node.false_value
-        return self._call(node, "tir.Select", *values)
+    visit_And = visit_Or = visit_Not = visit_Min = visit_Max = visit_Select = visit_Mod = _call
 
     def visit_Div(self, node: e.Div) -> PrimExpr:
         if node.dtype.is_float:
-            return cast(PrimExpr, self.descend(node))
-        return self._call(node, "tir.truncdiv", node.a, node.b)
-
-    def visit_Mod(self, node: e.Mod) -> PrimExpr:
-        return self._call(node, "tir.truncmod", node.a, node.b)
+            return self.descend(node)
+        return self._call(node)
 
     def visit_Call(self, node: e.Call) -> PrimExpr:
         if node.op in INTRINSICS and INTRINSICS[node.op].operator:
-            return cast(PrimExpr, self.descend(node))
+            return self.descend(node)
         args = "".join(f", {self.expr(each)}" for each in node.args)
         return self._text(f"tir.call_intrin('{node.dtype}', '{node.op}'{args})", node.dtype)
 
     def visit_Let(self, node: e.Let) -> PrimExpr:
-        return self.expr(cast(PrimExpr, substitute(node.body, {node.var: node.value})))
+        return self.expr(substitute(node.body, {node.var: node.value}))
 
     def visit_Cast(self, node: e.Cast) -> PrimExpr:
         return self._text(f"({self.expr(node.value)}).astype('{node.dtype}')", node.dtype)
@@ -355,10 +345,18 @@ class _AsPython(Mutator):
         indices = ", ".join(str(self.expr(index)) for index in node.indices)
         return self._text(f"{self._tensor(cast(Tensor, node.producer))}({indices})", node.dtype)
 
-    def _call(self, node: PrimExpr, name: str, *args: PrimExpr) -> PrimExpr:
-        return self._text(f"{name}({', '.join(str(self.expr(each)) for each in args)})", node.dtype)
 
-
+# What prints as a call of a function.
+_FUNCTIONS: dict[type, str] = {
+    e.And: "te.all",
+    e.Or: "te.any",
+    e.Not: "tir.Not",
+    e.Min: "te.min",
+    e.Max: "te.max",
+    e.Select: "tir.Select",
+    e.Div: "tir.truncdiv",
+    e.Mod: "tir.truncmod",
+}
 _NUMPY_TYPES = frozenset(np.sctypeDict.values())
 
 

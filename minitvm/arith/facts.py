@@ -1,0 +1,259 @@
+"""What is known at one point of a program: constraints on atoms, their ranges, what they are.
+
+An atom is a term that is looked into no further. A fact is a choice between systems of constraints,
+each an affine form that is at least zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from minitvm.arith.atoms import Atoms
+from minitvm.arith.linear import Affine, Atom
+from minitvm.runtime.dtype import INT64
+from minitvm.runtime.record import record
+from minitvm.tir import expr as e
+from minitvm.tir.expr import PrimExpr, Var
+from minitvm.tir.functor import children
+from minitvm.tir.indices import is_exact_call, is_index_node, is_wide, wraps
+
+Bound = int | float  # an integer, or an infinity
+Interval = tuple[Bound, Bound]
+System = list[Affine]  # all of these are at least zero
+Alternatives = list[System]  # one of these systems holds
+
+
+@record()
+class _Fact:
+    """One of these systems holds; it says something about these atoms."""
+
+    alternatives: Alternatives
+    atoms: Mapping[Atom, None]
+
+
+@dataclass(slots=True)
+class _Known:
+    """What holds at one point of a program."""
+
+    facts: list[_Fact] = field(default_factory=list)
+    intervals: dict[Atom, Interval] = field(default_factory=dict)
+    definitions: dict[Atom, Alternatives] = field(default_factory=dict)
+    determined: set[Atom] = field(default_factory=set)  # the variables of which all is known
+    complete: bool = True  # every condition on the way here is among the facts
+    # What shared expressions are read as, until more is known.
+    forms: dict[PrimExpr, Affine] = field(default_factory=dict)
+    conditions: dict[tuple[PrimExpr, bool], tuple[Alternatives, bool]] = field(default_factory=dict)
+
+
+class Facts:
+    """Facts in nested scopes."""
+
+    def __init__(self) -> None:
+        self.atoms = Atoms()
+        self._known = _Known()
+        self._data: set[Var] = set()
+        self._indices: dict[PrimExpr, bool] = {}  # whether expressions are index-like
+        self._factors: dict[Atom, tuple[Atom, ...]] = {}
+        self._defined: set[Atom] = set()  # whose definitions determine them
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """What is learnt inside is forgotten at the end."""
+        outside = self._known
+        self._known = replace(
+            outside,
+            facts=list(outside.facts),
+            intervals=dict(outside.intervals),
+            definitions=dict(outside.definitions),
+            determined=set(outside.determined),
+            forms={},
+            conditions={},
+        )
+        try:
+            yield
+        finally:
+            self._known = outside
+
+    def forget(self) -> None:
+        """Something holds here that could not be said."""
+        self._known.complete = False
+
+    def is_determined(self, atom: Atom) -> bool:
+        """Whether the systems that hold `atom` say all about it, given its operands."""
+        if isinstance(atom, Var):
+            return atom in self._known.determined
+        return atom in self._defined and atom in self._known.definitions
+
+    def meaning(self, atom: Atom) -> System:
+        """The constraints that define `atom`, where it has no cases."""
+        definition = self._known.definitions.get(atom, [])
+        return self._interval_rows(atom) + (definition[0] if len(definition) == 1 else [])
+
+    def is_index_arithmetic(self, expr: PrimExpr) -> bool:
+        """Whether `expr` is computed exactly, and not modulo 2**bits."""
+        known = self._indices.get(expr)
+        if known is None:
+            known = self._indices[expr] = is_index_node(expr, self._data) and all(
+                self.is_index_arithmetic(each) for each in children(expr)
+            )
+        return known
+
+    # -- Learning ---------------------------------------------------------------------------------
+
+    def _add_data(self, var: Var) -> None:
+        self._data.add(var)
+        self._indices.clear()
+        self._read_anew()
+
+    def _read_anew(self) -> None:
+        """More is known, so that more can be read of an expression."""
+        self._known.forms.clear()
+        self._known.conditions.clear()
+
+    def _learn(self, alternatives: Alternatives) -> None:
+        self._read_anew()
+        if len(alternatives) != 1:
+            self._add_fact(alternatives)
+            return
+        for row in alternatives[0]:
+            if row.terms:
+                self._add_fact([[row]])
+                self._narrow_by(row)
+            elif row.constant < 0:
+                self._add_fact([])  # nothing gets here
+
+    def _add_fact(self, alternatives: Alternatives) -> None:
+        """A fact about ``x % 2`` is one about x, too."""
+        atoms = atoms_of(alternatives)
+        pending = list(atoms)
+        while pending:
+            definition = self._known.definitions.get(pending.pop(), [])
+            fresh = [atom for atom in atoms_of(definition) if atom not in atoms]
+            atoms.update(dict.fromkeys(fresh))
+            pending += fresh
+        self._known.facts.append(_Fact(alternatives, atoms))
+
+    def _narrow_by(self, row: Affine) -> None:
+        """A constraint on one atom is its interval, too."""
+        if len(row.terms) != 1:
+            return
+        ((atom, coefficient),) = row.terms.items()
+        if coefficient > 0:
+            self._narrow(Affine.of_atom(atom), -(row.constant // coefficient))
+        else:
+            low, high = self._atom_interval(atom)
+            self._known.intervals[atom] = (low, min(high, row.constant // -coefficient))
+
+    def _narrow(self, form: Affine, at_least: int) -> None:
+        (atom,) = form.terms
+        low, high = self._atom_interval(atom)
+        self._known.intervals[atom] = (max(low, at_least), high)
+
+    def _define(self, atom: Atom, alternatives: Alternatives) -> None:
+        self._known.definitions[atom] = alternatives
+        self._defined.add(atom)
+
+    # -- Ranges -----------------------------------------------------------------------------------
+
+    def interval(self, form: Affine) -> Interval:
+        """The bounds of `form` that follow from those of its atoms one by one."""
+        low: Bound = form.constant
+        high: Bound = form.constant
+        for atom, coefficient in form.terms.items():
+            least, greatest = self._atom_interval(atom)
+            if coefficient < 0:
+                least, greatest = greatest, least
+            low += coefficient * least
+            high += coefficient * greatest
+        return low, high
+
+    def _atom_interval(self, atom: Atom) -> Interval:
+        known = self._known.intervals.get(atom)
+        if known is not None:
+            return known
+        factors = self._factors.get(atom)
+        if factors is not None:
+            return _interval_product([self._atom_interval(factor) for factor in factors])
+        if isinstance(atom, Var) and atom.nonnegative:
+            return 0, atom.dtype.max()
+        return _range_of(atom)
+
+    def _interval_rows(self, atom: Atom, machine: bool = False) -> System:
+        """The bounds of an atom that no fact or definition gives; with `machine`, all of them.
+
+        That a 32-bit size ends at 2**31 - 1 is true but says nothing about a program, and would
+        show up in every condition on sizes.
+        """
+        low, high = self._atom_interval(atom)
+        form = Affine.of_atom(atom)
+        rows = []
+        narrow = machine or atom.dtype.bits < 32
+        if isinstance(low, int) and (narrow or low == 0):
+            rows.append(form - low)
+        if isinstance(high, int) and narrow:
+            rows.append(-form + high)
+        return rows
+
+    # -- Products ---------------------------------------------------------------------------------
+
+    def _factor_count(self, form: Affine) -> int:
+        """Of the product in `form` that has most of them."""
+        return max((len(self._factors.get(atom, (atom,))) for atom in form.terms), default=0)
+
+    def _product(self, a: Affine, b: Affine) -> Affine:
+        total = a * b.constant + Affine(b.terms) * a.constant
+        for x, x_coefficient in a.terms.items():
+            for y, y_coefficient in b.terms.items():
+                total += Affine.of_atom(self._monomial(x, y)) * (x_coefficient * y_coefficient)
+        return total
+
+    def _monomial(self, x: Atom, y: Atom) -> Atom:
+        factors = [*self._factors.get(x, (x,)), *self._factors.get(y, (y,))]
+        factors.sort(key=self.atoms.order)
+        key = ("product", *map(id, factors))
+        atom = self.atoms.find(key)
+        if atom is None:
+            made = factors[0]
+            for factor in factors[1:]:
+                made = made * factor
+            atom = self.atoms.shared(made, key)
+            self._factors[atom] = tuple(factors)
+        return atom
+
+
+def _range_of(atom: Atom) -> Interval:
+    exact = isinstance(atom, _EXACT) or (is_exact_call(atom) and not wraps(atom))
+    if exact or not atom.dtype.is_integral:
+        return range_of_exact(atom)
+    return atom.dtype.min(), atom.dtype.max()
+
+
+def range_of_exact(atom: Atom) -> Interval:
+    """The values of an operator that may be exact, or of a name for it: index arithmetic of 32 bits
+    may leave its dtype."""
+    if not atom.dtype.is_integral:
+        return -math.inf, math.inf
+    dtype = INT64 if is_wide(atom.dtype) else atom.dtype
+    return dtype.min(), dtype.max()
+
+
+_EXACT = (e.Div, e.Mod, e.FloorDiv, e.FloorMod, e.Min, e.Max, e.Select, e.Let)
+
+
+def atoms_of(alternatives: Alternatives) -> dict[Atom, None]:
+    return {atom: None for system in alternatives for row in system for atom in row.terms}
+
+
+def _interval_product(intervals: list[Interval]) -> Interval:
+    low, high = intervals[0]
+    for least, greatest in intervals[1:]:
+        corners = [_times(x, y) for x in (low, high) for y in (least, greatest)]
+        low, high = min(corners), max(corners)
+    return low, high
+
+
+def _times(x: Bound, y: Bound) -> Bound:
+    return x * y if x and y else 0

@@ -1,0 +1,201 @@
+"""What follows from the facts: a goal that contradicts all of them can't hold."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+
+from minitvm.arith.facts import Alternatives, Facts, System, atoms_of
+from minitvm.arith.linear import Affine, Atom, Work, conflict
+from minitvm.runtime.dtype import DType
+
+_MAX_SYSTEMS = 32  # that a question is answered with
+_MAX_CHOICES = 8  # that one question looks at, the nearest to it
+_MAX_CHECKS = 32  # of systems, for one question
+_MAX_ROWS = 2400  # made for that
+
+
+@dataclass(slots=True)
+class Escapes:
+    """The ways left to satisfy a goal. With `complete`, the systems say all that is known."""
+
+    systems: Alternatives
+    complete: bool
+
+
+class Proofs(Facts):
+    """Questions about constraints."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Of systems, rows that contradict each other; with the system, so that no other atom gets
+        # the address of one of its.
+        self._conflicts: dict[Hashable, tuple[frozenset[Hashable] | None, System]] = {}
+
+    def proves(self, *rows: Affine) -> bool:
+        """Whether each of `rows` is surely at least zero."""
+        return all(self.interval(row)[0] >= 0 or self._refuted([-row - 1]) for row in rows)
+
+    def fits(self, form: Affine, dtype: DType) -> bool:
+        """Whether `dtype` surely holds the value of `form`."""
+        low, high = self.interval(form)
+        if low >= dtype.min() and high <= dtype.max():
+            return True
+        outside = (-form + (dtype.min() - 1), form - (dtype.max() + 1))
+        return all(self._refuted([row], machine=True) for row in outside)
+
+    def is_possible(self, goal: System, machine: bool = False) -> bool:
+        """Whether `goal` might hold."""
+        return bool(_Systems(self, *self._question(goal, False, machine)[:2], most=1))
+
+    def ways(self, goal: System) -> Escapes:
+        """The systems of constraints under which `goal` might hold, with all that is known: none
+        is a refutation."""
+        rows, choices, complete = self._question(goal, True, False)
+        found = _Systems(self, rows, choices, most=_MAX_SYSTEMS)
+        return Escapes(found.systems, found.complete and complete and self._known.complete)
+
+    def _refuted(self, goal: System, machine: bool = False) -> bool:
+        return any(self.interval(row)[1] < 0 for row in goal) or not self.is_possible(goal, machine)
+
+    def _question(
+        self, goal: System, all_facts: bool, machine: bool
+    ) -> tuple[System, list[Alternatives], bool]:
+        """Constraints and choices between some more, and whether these are all.
+
+        Facts that share no atom with the goal are left out unless `all_facts`; that atoms lie in
+        the range of their dtype is left out unless `machine`.
+        """
+        rows, choices = self._relevant(goal, all_facts, machine)
+        rows += self._products(rows)
+        nearest = sorted(choices[: _MAX_SYSTEMS if all_facts else _MAX_CHOICES], key=len)
+        return rows, nearest, len(nearest) == len(choices)
+
+    def conflict(
+        self, rows: System, keys: list[Hashable], work: Work
+    ) -> frozenset[Hashable] | None:
+        """The keys of some of `rows` that no integers satisfy; None where all of them may be
+        satisfied. Scopes side by side ask the same of the same facts."""
+        question = frozenset(keys)
+        known = self._conflicts.get(question)
+        if known is None:
+            places = conflict(rows, work)
+            known = None if places is None else frozenset(keys[place] for place in places), rows
+            if work.rows >= 0:
+                self._conflicts[question] = known
+        return known[0]
+
+    def _relevant(
+        self, goal: System, all_facts: bool, machine: bool
+    ) -> tuple[System, list[Alternatives]]:
+        """The goal, and all facts and definitions that say something about its atoms."""
+        rows: System = []
+        choices: list[Alternatives] = []
+        seen: dict[Atom, None] = {}
+        pending = [] if all_facts else self._known.facts
+        fresh: list[Alternatives] = [[goal]]
+        if all_facts:
+            fresh += [fact.alternatives for fact in self._known.facts]
+        while fresh:
+            added: list[Atom] = []
+            for alternatives in fresh:
+                if len(alternatives) == 1:
+                    rows += alternatives[0]
+                else:
+                    choices.append(alternatives)
+                for atom in atoms_of(alternatives):
+                    added += [a for a in (atom, *self._factors.get(atom, ())) if a not in seen]
+                    seen.update(dict.fromkeys(added))
+            fresh = []
+            for atom in dict.fromkeys(added):
+                rows += self._interval_rows(atom, machine)
+                if atom in self._known.definitions:
+                    fresh.append(self._known.definitions[atom])
+            apart = [bool(f.atoms) and seen.keys().isdisjoint(f.atoms) for f in pending]
+            fresh += [f.alternatives for f, alone in zip(pending, apart, strict=True) if not alone]
+            pending = [f for f, alone in zip(pending, apart, strict=True) if alone]
+        return rows, choices
+
+    def _products(self, rows: System) -> System:
+        """Products of constraints: from ``x <= n - 1`` and ``y >= 0`` follows ``x*y <= n*y - y``,
+        which linear elimination can't find by itself."""
+        made: System = []
+        pairs = {
+            (x, y)
+            for row in rows
+            for atom in row.terms
+            for x, y in _ordered_pairs(self._factors.get(atom, ()))
+        }
+        for x, y in sorted(pairs, key=lambda p: (self.atoms.order(p[0]), self.atoms.order(p[1]))):
+            if self._atom_interval(y)[0] < 0:
+                continue
+            for row in rows:
+                if abs(row.terms.get(x, 0)) == 1 and y not in row.terms:
+                    made.append(self._product(row, Affine.of_atom(y)))
+        return made
+
+
+class _Systems:
+    """The systems that are made of `rows` and an alternative of each choice, and that nothing
+    contradicts: `most` of them at most.
+
+    Of choices that have nothing to do with a contradiction the other alternatives are not looked
+    at: where one leads to it, so does each. Past the cap of systems looked at, the rows that all of
+    them have stand for all of them.
+    """
+
+    def __init__(self, facts: Proofs, rows: System, choices: list[Alternatives], most: int) -> None:
+        self.systems: Alternatives = []
+        self.complete = True
+        self._checks = _MAX_CHECKS * most
+        self._work = Work(_MAX_ROWS * most)
+        self._facts = facts
+        self._choices = choices
+        self._most = most
+        self._rows: System = []
+        self._keys: list[Hashable] = []
+        self._levels: dict[Hashable, int] = {}  # of rows, by their keys: the choices that made them
+        if self._extended(rows, 0) is None and self._search(0) is None:
+            self.complete = False
+            self.systems = [rows]
+
+    def __bool__(self) -> bool:
+        return bool(self.systems)
+
+    def _extended(self, rows: System, level: int) -> set[int] | None:
+        """The levels that contradict each other once `rows` are added; None where none do."""
+        for row in rows:
+            key = (row.constant, frozenset((id(atom), c) for atom, c in row.terms.items()))
+            self._rows.append(row)
+            self._keys.append(key)
+            self._levels.setdefault(key, level)
+        self._checks -= 1
+        core = self._facts.conflict(list(self._rows), self._keys, self._work)
+        return None if core is None else {self._levels[key] for key in core}
+
+    def _search(self, depth: int) -> set[int] | None:
+        """The levels that leave no more systems from here on; None if the search was given up."""
+        if depth == len(self._choices):
+            self.systems.append(list(self._rows))
+            return set(range(depth + 1))
+        blamed: set[int] = set()
+        level, begin = depth + 1, len(self._rows)
+        for alternative in self._choices[depth]:
+            if len(self.systems) == self._most and self._most == 1:
+                return blamed
+            if self._checks < 0 or self._work.rows < 0 or len(self.systems) > self._most:
+                return None
+            levels = self._extended(alternative, level)
+            below = self._search(level) if levels is None else levels
+            for key in self._keys[begin:]:
+                if self._levels.get(key) == level:
+                    del self._levels[key]
+            del self._rows[begin:], self._keys[begin:]
+            if below is None or level not in below:
+                return below
+            blamed |= below - {level}
+        return blamed
+
+
+def _ordered_pairs(factors: tuple[Atom, ...]) -> Iterable[tuple[Atom, Atom]]:
+    return ((factors[0], factors[1]), (factors[1], factors[0])) if len(factors) == 2 else ()

@@ -1,0 +1,81 @@
+"""The operations of a program as a graph: their order, their axes, and what they read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import cast
+
+from minitvm.te.tensor import (
+    ComputeOp,
+    ExternOp,
+    Operation,
+    PlaceholderOp,
+    ScanOp,
+    Tensor,
+    domain_of,
+)
+from minitvm.tir import expr as e
+from minitvm.tir.expr import IterVar, ProducerLoad, Reduce, Var
+from minitvm.tir.functor import walk_once
+
+
+def in_order(outputs: Iterable[Operation]) -> list[Operation]:
+    """Every operation that `outputs` need, after its inputs. Keeps its own stack: chains of
+    thousands of operations are no problem."""
+    done: dict[Operation, None] = {}
+    stack: list[tuple[Operation, bool]] = [(op, False) for op in reversed(list(outputs))]
+    while stack:
+        op, inputs_done = stack.pop()
+        if op in done:
+            continue
+        if inputs_done:
+            done[op] = None
+            continue
+        stack.append((op, True))
+        stack.extend((tensor.op, False) for tensor in reversed(op.input_tensors))
+    return list(done)
+
+
+def root_axes(op: Operation) -> tuple[IterVar, ...]:
+    """The axes of an operation from which its loops begin."""
+    match op:
+        case ComputeOp():
+            return op.axis + op.reduce_axis
+        case ScanOp():
+            return (op.scan_axis,)
+        case PlaceholderOp() | ExternOp():
+            return ()
+    raise e.unknown_node(op, "a schedule")
+
+
+def read_by_ranges(op: Operation) -> list[tuple[IterVar, Tensor]]:
+    """The axes of an operation whose ranges depend on elements of tensors, and those tensors."""
+    return [
+        (axis, cast(Tensor, node.producer))
+        for axis in root_axes(op)
+        for node in walk_once(domain_of(axis).min, domain_of(axis).extent)
+        if isinstance(node, ProducerLoad)
+    ]
+
+
+def factors_of(op: Operation) -> list[ProducerLoad]:
+    """What a sum of products of two elements reads, each at indices that are axes; nothing if `op`
+    is no such sum."""
+    first = op.body[0] if isinstance(op, ComputeOp) else None
+    if not isinstance(first, Reduce) or first.init:
+        return []
+    combiner, source = first.combiner, first.source[0]
+    result, always = combiner.result[0], e.const_int(first.condition) == 1
+    if not isinstance(result, e.Add) or {result.a, result.b} != {*combiner.lhs, *combiner.rhs}:
+        return []
+    if not isinstance(source, e.Mul) or not always:
+        return []
+    known = {axis.var for axis in (*cast(ComputeOp, op).axis, *first.axis)}
+    loads = [each.value if isinstance(each, e.Cast) else each for each in (source.a, source.b)]
+    if not all(
+        isinstance(load, ProducerLoad)
+        and all(isinstance(index, Var) and index in known for index in load.indices)
+        for load in loads
+    ):
+        return []
+    return [cast(ProducerLoad, load) for load in loads]

@@ -1,0 +1,75 @@
+"""Nodes on promoted operands, folded where these are constants or an identity holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minitvm.runtime.dtype import BOOL, DType
+from minitvm.tir import scalars
+from minitvm.tir.checks import check_numbers
+from minitvm.tir.conversion import constant
+from minitvm.tir.intrinsics import IMPURE_CALLS, INTRINSICS
+from minitvm.tir.node import PrimExpr
+from minitvm.tir.nodes import Arithmetic, BinaryOp, Call, Constant, IntImm
+from minitvm.tir.promotion import promote
+from minitvm.tir.tree import walk_once
+
+
+def may_go(value: PrimExpr) -> bool:
+    """Whether `value` need not be evaluated where its number doesn't matter."""
+    calls = (each.op for each in walk_once(value) if isinstance(each, Call))
+    return IMPURE_CALLS.isdisjoint(calls)
+
+
+_ZERO_RIGHT = ("Add", "Sub")  # x op 0 is x
+_ONE_RIGHT = ("Mul", "Div", "FloorDiv")  # x op 1 is x
+
+
+def arithmetic(node: type[Arithmetic], a: Any, b: Any) -> PrimExpr:
+    """The node on promoted operands, folded where they are constants or an identity holds.
+
+    Identities are those that hold for every float, NaN, infinities and signed zeros included. What
+    calls out of the program stays, whatever it is multiplied by.
+    """
+    x, y = promote(a, b)
+    name = node.__name__
+    check_numbers(x.dtype, node.takes_bools)
+    if isinstance(x, IntImm) and isinstance(y, IntImm) and not _holds(x.dtype, name, x, y):
+        return node(x, y)  # as a dimension, more than its dtype holds
+    if isinstance(x, Constant) and isinstance(y, Constant):
+        return constant(scalars.binary(name, x.dtype, x.value, y.value), x.dtype)
+    if isinstance(y, IntImm):
+        if (y.value == 0 and name in _ZERO_RIGHT) or (y.value == 1 and name in _ONE_RIGHT):
+            return x
+        if y.value == 0 and name not in ("Min", "Max") and may_go(x):
+            return constant(0, x.dtype)  # x * 0, and by definition x / 0 and x % 0
+    if isinstance(x, IntImm):
+        if (x.value == 0 and name == "Add") or (x.value == 1 and name == "Mul"):
+            return y
+        if x.value == 0 and name not in ("Min", "Max", "Sub") and may_go(y):
+            return constant(0, x.dtype)
+    return node(x, y)
+
+
+def _holds(dtype: DType, name: str, x: IntImm, y: IntImm) -> bool:
+    """Whether a dtype holds what an operator makes of two constants. One that wraps, as those of
+    data do, need not."""
+    if not dtype.is_int or dtype.bits < 32:
+        return True
+    return dtype.min() <= scalars.INT_BINARY[name](x.value, y.value) <= dtype.max()
+
+
+def compare(node: type[BinaryOp], a: Any, b: Any) -> PrimExpr:
+    """A comparison of promoted operands, folded where both are constants."""
+    x, y = promote(a, b)
+    if isinstance(x, Constant) and isinstance(y, Constant):
+        return constant(scalars.COMPARE[node.__name__](x.value, y.value), BOOL)
+    return node(x, y)
+
+
+def intrinsic(name: str, dtype: DType, *args: PrimExpr) -> PrimExpr:
+    """A call of an intrinsic of :data:`minitvm.tir.intrinsics.INTRINSICS`, folded on constants."""
+    if name in INTRINSICS and all(isinstance(a, Constant) for a in args):
+        values = [a.value for a in args if isinstance(a, Constant)]
+        return constant(INTRINSICS[name].meaning(args[0].dtype, *values), dtype)
+    return Call(dtype, name, args)

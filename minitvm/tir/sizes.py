@@ -1,0 +1,59 @@
+"""Comparisons of dimensions, which have a truth value while a program is written."""
+
+from __future__ import annotations
+
+from minitvm.runtime.errors import CompileError
+from minitvm.tir.checks import is_size
+from minitvm.tir.described import shown
+from minitvm.tir.node import NO_TRUTH, PrimExpr
+from minitvm.tir.nodes import EQ, NE, BinaryOp, Cast, IntImm, Var
+
+
+def is_same_size(comparison: EQ | NE) -> bool:
+    """Whether both sides of a comparison of dimensions are one and the same expression, which is
+    what ``if A.shape[0] == B.shape[0]`` asks while a program is written: n is n, whatever it is at
+    the call, and not 1, though it may be at the call.
+
+    Raises
+    ------
+    CompileError
+        When a side is no expression of dimensions: it has other values than the program's text.
+    """
+    pairs = [(comparison.a, comparison.b)]
+    if not _are_of_sizes(*pairs[0]):
+        raise CompileError(f"{shown(comparison)} has {NO_TRUTH}")
+    seen = set()
+    while pairs:
+        a, b = pairs.pop()
+        if a is b or (id(a), id(b)) in seen:
+            continue
+        seen.add((id(a), id(b)))
+        below = _operands_of(a), _operands_of(b)
+        numbers = isinstance(a, IntImm) and isinstance(b, IntImm) and a.value == b.value
+        if type(a) is not type(b) or a.dtype is not b.dtype or not (all(below) or numbers):
+            return False
+        pairs += zip(*below, strict=True)
+    return True
+
+
+def _operands_of(expr: PrimExpr) -> tuple[PrimExpr, ...]:
+    """Below what expressions of dimensions are made of."""
+    if isinstance(expr, BinaryOp):
+        return expr.a, expr.b
+    return (expr.value,) if isinstance(expr, Cast) else ()
+
+
+def _are_of_sizes(*exprs: PrimExpr) -> bool:
+    """Whether expressions are made of dimensions and integers alone."""
+    stack, seen = list(exprs), set()
+    while stack:
+        top = stack.pop()
+        if id(top) in seen:
+            continue
+        seen.add(id(top))
+        below = _operands_of(top)
+        size = isinstance(top, IntImm) or (isinstance(top, Var) and not top.axis) or below
+        if not size or not is_size(top.dtype):
+            return False
+        stack += below
+    return True

@@ -1,0 +1,145 @@
+"""Trees of nodes: the children of a node, a node with others, and walks over all that is below."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
+from operator import attrgetter, is_not
+from typing import Any, TypeVar, overload
+
+from minitvm.runtime.errors import InternalError
+from minitvm.tir.fields import CHILDREN, CONSTRUCTED_OF, HELD
+from minitvm.tir.node import Node, PrimExpr
+
+_Any = TypeVar("_Any")
+_Reader = Callable[[Any], tuple[Any, ...]]
+
+
+class _Readers(dict[type, _Reader]):
+    """What reads the children of a node of each class, made when the first is read."""
+
+    def __missing__(self, cls: type) -> _Reader:
+        made = self[cls] = _reader(cls)
+        return made
+
+
+def _reader(cls: type) -> _Reader:
+    if cls not in CHILDREN:
+        raise InternalError(f"children: no case for {cls.__name__}")
+    names = CHILDREN[cls]
+    annotations = {each.name: str(each.type) for each in fields(cls)}
+    plain = all(annotations[name] in ("PrimExpr", "Stmt") for name in names)
+    alone = len(names) == 1 and annotations[names[0]].startswith("tuple")
+    if alone or (plain and len(names) > 1):
+        return attrgetter(*names)  # which is fast
+
+    def read(node: Any) -> tuple[Any, ...]:
+        found: tuple[Any, ...] = ()
+        for name in names:
+            child = getattr(node, name)
+            if isinstance(child, tuple):
+                found += child
+            elif name in HELD[cls]:
+                found += sum((getattr(child, held) for held in HELD[cls][name]), ())
+            elif child is not None:
+                found += (child,)
+        return found
+
+    return read
+
+
+_READERS = _Readers()
+
+
+@overload
+def children(node: PrimExpr) -> tuple[PrimExpr, ...]: ...
+@overload
+def children(node: Node) -> tuple[Node, ...]: ...
+def children(node: Node) -> tuple[Node, ...]:
+    """The direct children of a node, in order of evaluation."""
+    return _READERS[type(node)](node)
+
+
+def rebuild(node: _Any, changes: Mapping[str, Any]) -> _Any:
+    """A copy of a node, or of a part of one, with some fields replaced; `node` itself when there
+    are none."""
+    if not changes:
+        return node
+    cls: Callable[..., _Any] = type(node)
+    names = CONSTRUCTED_OF[type(node)]
+    return cls(*[changes[n] if n in changes else getattr(node, n) for n in names])
+
+
+def with_fields(node: _Any, **values: Any) -> _Any:
+    """`node` with other values of some fields; `node` itself where they are the same."""
+    return rebuild(
+        node, {n: value for n, value in values.items() if not _is_same(value, getattr(node, n))}
+    )
+
+
+def _is_same(new: Any, old: Any) -> bool:
+    if isinstance(new, tuple):
+        return len(new) == len(old) and not any(map(is_not, new, old))
+    return new is old
+
+
+def post_order_visit(node: Node, visit: Callable[[Any], None]) -> None:
+    """Calls `visit` on every node below `node`, children first, then on `node`.
+
+    A shared subtree is visited as often as it occurs.
+    """
+    for child in children(node):
+        post_order_visit(child, visit)
+    visit(node)
+
+
+@overload
+def walk(node: PrimExpr) -> Iterator[PrimExpr]: ...
+@overload
+def walk(node: Node) -> Iterator[Node]: ...
+def walk(node: Node) -> Iterator[Node]:
+    """Every node of the tree, parents before children."""
+    stack: list[Node] = [node]
+    while stack:
+        top = stack.pop()
+        yield top
+        stack.extend(children(top)[::-1])
+
+
+@overload
+def walk_once(*roots: PrimExpr) -> Iterator[PrimExpr]: ...
+@overload
+def walk_once(*roots: Node) -> Iterator[Node]: ...
+def walk_once(*roots: Node) -> Iterator[Node]:
+    """Every distinct node of some trees, once, parents before children.
+
+    An expression may share subtrees, so that its tree is exponentially larger than its graph.
+    """
+    seen: set[int] = set()
+    stack = list(reversed(roots))
+    while stack:
+        top = stack.pop()
+        if id(top) not in seen:
+            seen.add(id(top))
+            yield top
+            below = _READERS[type(top)](top)
+            if below:
+                stack.extend(below[::-1])
+
+
+@overload
+def walk_leaves_first(*roots: PrimExpr) -> Iterator[PrimExpr]: ...
+@overload
+def walk_leaves_first(*roots: Node) -> Iterator[Node]: ...
+def walk_leaves_first(*roots: Node) -> Iterator[Node]:
+    """Every distinct node of some trees, once, children before parents, however deep they are."""
+    seen: set[int] = set()
+    stack = [(root, False) for root in reversed(roots)]
+    while stack:
+        node, follows_children = stack.pop()
+        if follows_children:
+            yield node
+        elif id(node) not in seen:
+            seen.add(id(node))
+            stack.append((node, True))
+            stack.extend([(child, False) for child in children(node)[::-1]])
