@@ -10,7 +10,7 @@ from benchmarks import fresh, small_matmul
 from benchmarks.measure import OURS, Row, Settings, calls, in_turn, interleaved
 from minitvm.codegen import machine_code
 from minitvm.codegen.options import CodegenOptions
-from minitvm.driver.build import module_text
+from minitvm.driver.program import module_text
 from minitvm.runtime import object_code
 from minitvm.target import Target
 

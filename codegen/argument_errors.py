@@ -2,30 +2,22 @@
 
 A check in a function's entry is a comparison, a branch and a call of one of the functions made
 here, which finds out what is wrong where several things may be. They are the same for every kernel,
-so one module of them is compiled once a process, without
-optimisation: they run only when something is wrong. They set a Python error, which needs the GIL,
+so one module of them is compiled once a process, without optimisation: they run only when something
+is wrong. They set a Python error, which needs the GIL,
 and return -1. Where what is wrong is how the arrays lie, and the caller asks for the variant that
 takes them (:mod:`minitvm.runtime.arrangement`), they only say so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import field
 from typing import final
 
-from minitvm.codegen.dltensor import (
-    DEVICE_ID,
-    DEVICE_TYPE,
-    DTYPE,
-    NDIM,
-    SHAPE,
-    STRIDES,
-    load_field,
-)
-from minitvm.codegen.llvm_text import NULL, FunctionText, ModuleText, Value, integer
-from minitvm.codegen.overlap import Region, emit_overlap_check, table_of
+from minitvm.codegen.dltensor import Tensor, load_field
+from minitvm.codegen.llvm_text import NULL, FunctionText, ModuleText, Value, i32, i64
+from minitvm.codegen.overlap import emit_overlap_check, table_of
 from minitvm.runtime.arrangement import ASKS_FOR_VARIANT, ASKS_TO_CHECK, NEEDS_VARIANT
 from minitvm.runtime.device_type import DEVICE_TYPES
 from minitvm.runtime.dtype import CODE_NAMES, TypeCode
@@ -104,8 +96,7 @@ MESSAGES: dict[str, Message] = {
     ),
     "scalar": Message("ValueError", "a value of dtype %s, got %lld", ("ptr", "i64")),
 }  # fmt: skip
-_ARGUMENT = (("ptr", "function"), ("i32", "position"), ("ptr", "name"))
-_ASKING = ("ptr", "ret_type_code")
+_ARGUMENT = ("ptr function", "i32 position", "ptr name")
 _COUNT = "count"
 _OVERLAPS = "overlaps"
 
@@ -130,105 +121,56 @@ class ArgumentErrors:
         self._function = function
         self._arg_names = arg_names
 
-    def report(self, message: str, position: int, *values: int | str | Value) -> Value:
-        """Reports a message of :data:`MESSAGES` about an argument; the result is the status."""
-        name = self._arg_names[position]
-        shown = MESSAGES[message].types
-        asking = [self._ret_type_code] if MESSAGES[message].arrangement else []
-        return self._call(message, [*asking, self._function, position, name, *values], shown)
+    def report(self, name: str, position: int, *values: int | str | Value) -> None:
+        """Reports a message of :data:`MESSAGES` about an argument, or the first that fits, by a
+        function of :data:`SEARCHES`; ends the function with the status."""
+        message = MESSAGES.get(name)
+        asking = [self._ret_type_code] if message is not None and message.arrangement else []
+        operands = [*asking, self._function, position, self._arg_names[position], *values]
+        self._call(name, operands, () if message is None else message.types)
 
-    def report_array(self, position: int, advice: str, dtype: str, *found: Value) -> Value:
-        """Reports what is wrong with an argument that should be an array on the CPU. `found` are
-        its type code and its ``DLTensor*``, the ndim and the word of the dtype expected; `advice`
-        is what to do about another ndim."""
-        return self._report_first("array", position, advice, dtype, *found)
-
-    def report_shape(
-        self,
-        position: int,
-        advice: str,
-        handle: Value,
-        expected: Sequence[Value],
-        sources: Sequence[str],
-    ) -> Value:
-        """Reports the first extent of an array that is not as `expected`, where in the text of the
-        program that comes from, and what to do."""
-        strings = [self._text.module.string(source) for source in sources]
-        tables = self._table(expected), self._table(strings) if any(sources) else NULL
-        return self._report_first("extents", position, advice, handle, *tables)
-
-    def report_memory(
-        self, position: int, size: Value, data: Value, first: Value, alignment: int
-    ) -> Value:
-        """Reports that an array of `size` elements has no memory, or is not aligned."""
-        return self._report_first("memory", position, size, data, first, alignment)
-
-    def report_strides(self, position: int, handle: Value, expected: Sequence[Value]) -> Value:
-        """Reports the first stride of an array that is not as `expected`."""
-        details = (handle, self._table(expected))
-        return self._report_first("layout", position, self._ret_type_code, *details)
-
-    def _table(self, values: Sequence[Value]) -> Value:
-        """Values of 8 bytes one after another in memory."""
-        table = self._text.alloca("i64", len(values))
-        for place, value in enumerate(values):
-            where = self._text.element_pointer("i64", table, integer("i64", place))
-            self._text.store(value, where, 8)
-        return table
-
-    def _report_first(self, report: str, position: int, *details: int | str | Value) -> Value:
-        """Reports the first message that fits, by a function of :data:`_SEARCHES`."""
-        name = self._arg_names[position]
-        return self._call(report, [self._function, position, name, *details], ())
-
-    def report_overlaps(self, regions: Sequence[Region]) -> Value:
-        """Reports the first of the outputs among `regions` that shares memory with another one;
-        the result is the status, 0 if there is none."""
-        module = self._text.module
-        check = module.external_function(REPORT_PREFIX + _OVERLAPS, "i32 (ptr, ptr, ptr, i64)")
-        table, count = table_of(self._text, regions), integer("i64", len(regions))
-        function = module.string(self._function)
-        return self._text.call(check, "i32", [self._ret_type_code, function, table, count])
-
-    def report_count(self, found: Value) -> Value:
-        """Reports a wrong number of arguments; the result is -1."""
+    def report_count(self, found: Value) -> None:
+        """Reports a wrong number of arguments, and ends the function."""
         names = self._arg_names
         expected = f"{len(names)} argument{'' if len(names) == 1 else 's'}"
         if names:
             expected += f" ({', '.join(names)})"
-        return self._call(_COUNT, [self._function, expected, found], ())
+        self._call(_COUNT, [self._function, expected, found], ())
 
-    def _call(
-        self, message: str, values: Sequence[int | str | Value], shown: tuple[str, ...]
-    ) -> Value:
+    def overlaps(self, tensors: Sequence[Tensor]) -> Value:
+        """The status after a report of the first of the outputs among `tensors` that shares memory
+        with another one; 0 if there is none."""
+        table, count = table_of(self._text, tensors), i64(len(tensors))
+        function = self._text.module.string(self._function)
+        operands = [self._ret_type_code, function, table, count]
+        return self._text.call_external(REPORT_PREFIX + _OVERLAPS, "i32", operands)
+
+    def _call(self, name: str, values: Sequence[int | str | Value], shown: tuple[str, ...]) -> None:
         """`shown` are the types of the last of `values`."""
-        module = self._text.module
+        string = self._text.module.string
         operands = [
-            module.string(v)
-            if isinstance(v, str)
-            else integer("i32", v)
-            if isinstance(v, int)
-            else v
-            for v in values
+            string(v) if isinstance(v, str) else i32(v) if isinstance(v, int) else v for v in values
         ]
         assert not shown or shown == tuple(v.type for v in operands[-len(shown) :])
-        params = ", ".join(operand.type for operand in operands)
-        function = module.external_function(REPORT_PREFIX + message, f"i32 ({params})")
-        return self._text.call(function, "i32", operands)
+        self._text.ret(self._text.call_external(REPORT_PREFIX + name, "i32", operands))
 
 
 def messages_text(triple: str, data_layout: str) -> str:
     """The LLVM IR of the functions that report."""
     module = ModuleText("messages", triple, data_layout)
-    count = _open(module, _COUNT, (("ptr", "function"), ("ptr", "expected"), ("i32", "found")))
+    count = _open(module, _COUNT, ("ptr function", "ptr expected", "i32 found"))
     raise_error(count, "TypeError", module.string("%s: expected %s, got %d"), count.params)
     _close(count)
     for name, message in MESSAGES.items():
-        params = (*_ARGUMENT, *((type, f"value{i}") for i, type in enumerate(message.types)))
-        text = _open(module, name, (_ASKING, *params) if message.arrangement else params)
+        asking = ["ptr ret_type_code"] if message.arrangement else []
+        shown = (f"{type} value{i}" for i, type in enumerate(message.types))
+        text = _open(module, name, [*asking, *_ARGUMENT, *shown])
         values = list(text.params)
         if message.arrangement:
-            _return_if_asked(text, values.pop(0))
+            code = text.load("i32", values.pop(0), 4)
+            asked, raises = text.blocks("asked", "raises")
+            asks_for = asks(text, code, ASKS_FOR_VARIANT)
+            text.return_if(asks_for, i32(NEEDS_VARIANT), asked, raises)
         for position, table in message.tables.items():
             at = len(_ARGUMENT) + position
             values[at] = _entry_of(text, f"{name}.{position}", table, values[at])
@@ -238,7 +180,7 @@ def messages_text(triple: str, data_layout: str) -> str:
             values += parts
         raise_error(text, message.kind, format, values)
         _close(text)
-    for search, (details, emit) in _SEARCHES.items():
+    for search, (details, emit) in SEARCHES.items():
         text = _open(module, search, (*_ARGUMENT, *details))
         emit(text, *text.params[len(_ARGUMENT) :])
         text.finish()
@@ -246,12 +188,12 @@ def messages_text(triple: str, data_layout: str) -> str:
     return str(module)
 
 
-def _open(module: ModuleText, name: str, params: Sequence[tuple[str, str]]) -> FunctionText:
+def _open(module: ModuleText, name: str, params: Sequence[str]) -> FunctionText:
     return FunctionText(module, REPORT_PREFIX + name, "i32", params)
 
 
 def _close(text: FunctionText) -> None:
-    text.ret(integer("i32", -1))
+    text.ret(i32(-1))
     text.finish()
 
 
@@ -264,138 +206,97 @@ def _return_report(
     text.ret(text.call(reporter, "i32", arguments))
 
 
-@contextmanager
-def _unless(text: FunctionText, holds: Value) -> Iterator[None]:
+def _unless(text: FunctionText, holds: Value) -> AbstractContextManager[None]:
     """Where a condition doesn't hold; the function ends there."""
-    failed, go_on = text.block("failed"), text.block("checked")
-    text.branch_if(holds, go_on, failed)
-    text.place(failed)
-    with text.scope():
-        yield
-    text.place(go_on)
+    return text.unless(holds, *text.blocks("failed", "checked"))
 
 
-def _search_array(
-    text: FunctionText,
-    advice: Value,
-    dtype: Value,
-    code: Value,
-    handle: Value,
-    ndim: Value,
-    word: Value,
-) -> None:
-    a, b = (text.icmp("eq", code, integer("i32", each)) for each in ARRAY_CODES)
+def _search_array(text: FunctionText, *values: Value) -> None:
+    advice, dtype, code, handle, ndim, word = values
+    a, b = (text.icmp("eq", code, i32(each)) for each in ARRAY_CODES)
     with _unless(text, text.binary("or", a, b)):
         _return_report(text, "kind", text.module.string("an array"), code)
     with _unless(text, text.icmp("ne", handle, NULL)):
         _return_report(text, "null")
-    found = load_field(text, handle, NDIM, "i32")
+    found = load_field(text, handle, "ndim")
     with _unless(text, text.icmp("eq", found, ndim)):
         _return_report(text, "ndim", ndim, found, advice)
-    found = load_field(text, handle, DTYPE, "i32")
+    found = load_field(text, handle, "dtype")
     with _unless(text, text.icmp("eq", found, word)):
         _return_report(text, "dtype", dtype, found)
-    device = [load_field(text, handle, field, "i32") for field in (DEVICE_TYPE, DEVICE_ID)]
+    device = [load_field(text, handle, field) for field in ("device_type", "device_id")]
     _return_report(text, "device", *device)
 
 
-def _search_extents(
-    text: FunctionText, advice: Value, handle: Value, expected: Value, sources: Value
-) -> None:
-    shape = load_field(text, handle, SHAPE, "ptr")
+def _search_extents(text: FunctionText, *values: Value) -> None:
+    advice, handle, expected, sources = values
+    shape = load_field(text, handle, "shape")
 
     def differs(dim: Value) -> Value:
-        return text.icmp("ne", _word(text, shape, dim), _word(text, expected, dim))
+        return text.icmp("ne", text.word(shape, dim), text.word(expected, dim))
 
     dim = _first(text, differs)
-    found, wanted = _word(text, shape, dim), _word(text, expected, dim)
+    found, wanted = text.word(shape, dim), text.word(expected, dim)
     number = text.convert("trunc", dim, "i32")
     with _unless(text, text.icmp("eq", sources, NULL)):
-        source = _word(text, sources, dim, "ptr")
+        source = text.word(sources, dim, "ptr")
         _return_report(text, "shape", number, wanted, source, found, advice)
     _return_report(text, "shape", number, wanted, text.module.string(""), found, advice)
 
 
-def _search_memory(
-    text: FunctionText, size: Value, data: Value, first: Value, alignment: Value
-) -> None:
-    empty = text.icmp("eq", size, integer("i64", 0))
+def _search_memory(text: FunctionText, *values: Value) -> None:
+    size, data, first, alignment = values
+    empty = text.icmp("eq", size, i64(0))
     with _unless(text, text.binary("or", text.icmp("ne", data, NULL), empty)):
         _return_report(text, "data", size)
     _return_report(text, "alignment", alignment, first)
 
 
 def _search_layout(text: FunctionText, asking: Value, handle: Value, expected: Value) -> None:
-    shape, strides = (load_field(text, handle, field, "ptr") for field in (SHAPE, STRIDES))
+    shape, strides = (load_field(text, handle, field) for field in ("shape", "strides"))
 
     def differs(dim: Value) -> Value:
-        several = text.icmp("sgt", _word(text, shape, dim), integer("i64", 1))
-        other = text.icmp("ne", _word(text, strides, dim), _word(text, expected, dim))
+        several = text.icmp("sgt", text.word(shape, dim), i64(1))
+        other = text.icmp("ne", text.word(strides, dim), text.word(expected, dim))
         return text.binary("and", several, other)
 
     dim = _first(text, differs)
     number = text.convert("trunc", dim, "i32")
-    found, wanted = _word(text, strides, dim), _word(text, expected, dim)
+    found, wanted = text.word(strides, dim), text.word(expected, dim)
     _return_report(text, "strides", number, wanted, found, asking=[asking])
 
 
 def _first(text: FunctionText, found: Callable[[Value], Value]) -> Value:
     """The first number for which a condition holds; there is one."""
-    before, search, done = text.current, text.block("search"), text.block("found")
+    before = text.current
+    search, done = text.blocks("search", "found")
     text.branch(search)
     text.place(search)
-    number, upcoming = text.phi_open(integer("i64", 0), before, search)
-    text.count_up(upcoming, number, integer("i64", 1), signed=True)
+    number, upcoming = text.phi_open(i64(0), before, search)
+    text.count_up(upcoming, number, i64(1), signed=True)
     with text.scope():
         text.branch_if(found(number), done, search)
     text.place(done)
     return number
 
 
-def _word(text: FunctionText, table: Value, position: Value, type: str = "i64") -> Value:
-    """A value of 8 bytes in a table."""
-    return text.load(type, text.element_pointer("i64", table, position), 8)
-
-
 # Which message about an argument it is: the parameters after those of _ARGUMENT, and the search.
-_SEARCHES: dict[str, tuple[Sequence[tuple[str, str]], Callable[..., None]]] = {
+SEARCHES: dict[str, tuple[Sequence[str], Callable[..., None]]] = {
     "array": (
-        (
-            ("ptr", "advice"),
-            ("ptr", "dtype"),
-            ("i32", "code"),
-            ("ptr", "handle"),
-            ("i32", "ndim"),
-            ("i32", "word"),
-        ),
+        ("ptr advice", "ptr dtype", "i32 code", "ptr handle", "i32 ndim", "i32 word"),
         _search_array,
     ),
-    "extents": (
-        (("ptr", "advice"), ("ptr", "handle"), ("ptr", "expected"), ("ptr", "sources")),
-        _search_extents,
-    ),
-    "memory": (
-        (("i64", "size"), ("ptr", "data"), ("ptr", "first"), ("i32", "alignment")),
-        _search_memory,
-    ),
-    "layout": ((("ptr", "asking"), ("ptr", "handle"), ("ptr", "expected")), _search_layout),
+    "extents": (("ptr advice", "ptr handle", "ptr expected", "ptr sources"), _search_extents),
+    "memory": (("i64 size", "ptr data", "ptr first", "i32 alignment"), _search_memory),
+    "layout": (("ptr asking", "ptr handle", "ptr expected"), _search_layout),
 }
 
 
 def asks(text: FunctionText, code: Value, wish: int) -> Value:
     """Whether a caller asks for that, by ``*ret_type_code``, alone or beside the other wish."""
     both = ASKS_FOR_VARIANT | ASKS_TO_CHECK
-    either = text.binary("or", code, integer("i32", both ^ wish))
-    return text.icmp("eq", either, integer("i32", both))
-
-
-def _return_if_asked(text: FunctionText, ret_type_code: Value) -> None:
-    code = text.load("i32", ret_type_code, 4)
-    asked, raises = text.block("asked"), text.block("raises")
-    text.branch_if(asks(text, code, ASKS_FOR_VARIANT), asked, raises)
-    text.place(asked)
-    text.ret(integer("i32", NEEDS_VARIANT))
-    text.place(raises)
+    either = text.binary("or", code, i32(both ^ wish))
+    return text.icmp("eq", either, i32(both))
 
 
 def _full(format: str) -> str:
@@ -404,8 +305,8 @@ def _full(format: str) -> str:
 
 def _entry_of(text: FunctionText, name: str, table: tuple[str, ...], number: Value) -> Value:
     """The entry of a table of names, or "unknown"."""
-    known = text.icmp("ult", number, integer("i32", len(table)))
-    index = text.select(known, number, integer("i32", len(table)))
+    known = text.icmp("ult", number, i32(len(table)))
+    index = text.select(known, number, i32(len(table)))
     pointers = text.module.string_table(name, (*table, "unknown"))
     entry = text.element_pointer("ptr", pointers, text.convert("zext", index, "i64"))
     return text.load("ptr", entry, 8)
@@ -416,16 +317,16 @@ def _found_dtype(text: FunctionText, format: str, word: Value) -> tuple[Value, l
 
     Only int, uint, float, bfloat and complex are named together with their bits.
     """
-    one_byte = integer("i32", 255)
+    one_byte = i32(255)
     code = text.binary("and", word, one_byte)
-    bits = text.binary("and", text.binary("lshr", word, integer("i32", 8)), one_byte)
-    lanes = text.binary("lshr", word, integer("i32", 16))
-    bare = text.icmp("ugt", code, integer("i32", TypeCode.COMPLEX))
-    bare = text.binary("or", bare, text.icmp("eq", code, integer("i32", TypeCode.HANDLE)))
+    bits = text.binary("and", text.binary("lshr", word, i32(8)), one_byte)
+    lanes = text.binary("lshr", word, i32(16))
+    bare = text.icmp("ugt", code, i32(TypeCode.COMPLEX))
+    bare = text.binary("or", bare, text.icmp("eq", code, i32(TypeCode.HANDLE)))
     name, scalar, vector = (
         text.module.string(_full(format + rest)) for rest in ("", "%d", "%dx%d")
     )
-    several = text.icmp("ne", lanes, integer("i32", 1))
+    several = text.icmp("ne", lanes, i32(1))
     chosen = text.select(several, vector, text.select(bare, name, scalar))
     return chosen, [_entry_of(text, "dtype.names", CODE_NAMES, code), bits, lanes]
 

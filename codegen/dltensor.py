@@ -2,29 +2,62 @@
 
 from __future__ import annotations
 
-from minitvm.codegen.llvm_text import FunctionText, Value, integer
+from dataclasses import dataclass, field
+from typing import final
+
+from minitvm.codegen.llvm_text import NULL, FunctionText, Value, i64
+from minitvm.tir.expr import Buffer
 
 SIZE = 48
-# Byte offsets of the fields.
-DATA, DEVICE_TYPE, DEVICE_ID, NDIM, DTYPE, SHAPE, STRIDES, BYTE_OFFSET = (
-    0,
-    8,
-    12,
-    16,
-    20,
-    24,
-    32,
-    40,
-)
+# Where each field begins, in bytes, and its type.
+_FIELDS = {
+    "data": (0, "ptr"),
+    "device_type": (8, "i32"),
+    "device_id": (12, "i32"),
+    "ndim": (16, "i32"),
+    "dtype": (20, "i32"),
+    "shape": (24, "ptr"),
+    "strides": (32, "ptr"),
+    "byte_offset": (40, "i64"),
+}
 
 
-def load_field(text: FunctionText, tensor: Value, offset: int, type: str) -> Value:
-    """The field of `tensor` at a byte offset."""
-    address = text.element_pointer("i8", tensor, integer("i64", offset))
-    return text.load(type, address, 8 if type in ("ptr", "i64") else 4)
+def load_field(text: FunctionText, tensor: Value, field: str) -> Value:
+    """A field of `tensor`."""
+    offset, type = _FIELDS[field]
+    return text.load(type, text.element_pointer("i8", tensor, i64(offset)), _align(type))
 
 
-def store_field(text: FunctionText, tensor: Value, offset: int, value: Value) -> None:
-    """Sets the field of `tensor` at a byte offset."""
-    address = text.element_pointer("i8", tensor, integer("i64", offset))
-    text.store(value, address, 8 if value.type in ("ptr", "i64") else 4)
+def store_field(text: FunctionText, tensor: Value, field: str, value: Value) -> None:
+    """Sets a field of `tensor`."""
+    offset, type = _FIELDS[field]
+    text.store(value, text.element_pointer("i8", tensor, i64(offset)), _align(type))
+
+
+def _align(type: str) -> int:
+    return 4 if type == "i32" else 8
+
+
+@final
+@dataclass(slots=True)
+class Tensor:
+    """A tensor argument, as far as a function has read it. Its bytes lie in ``[low, end)``, and
+    element 0 is at `first`, which a negative stride puts behind others; strides (counted in
+    elements) lead from one to the others."""
+
+    position: int
+    name: str
+    buffer: Buffer
+    is_output: bool
+    handle: Value
+    extents: list[Value]
+    strides: list[Value] = field(default_factory=list)
+    size: Value = NULL
+    first: Value = NULL
+    low: Value = NULL
+    end: Value = NULL
+
+    @property
+    def is_compact(self) -> bool:
+        """Whether it fills its range of memory."""
+        return not self.buffer.strides

@@ -279,7 +279,7 @@ class ElementaryFunctions:
         symbol = f"minitvm.{name}.{''.join(c if c.isalnum() else '_' for c in type)}"
         if self._text.module.claim(symbol):
             text = FunctionText(
-                self._text.module, symbol, type, [(type, "x")],
+                self._text.module, symbol, type, [f"{type} x"],
                 linkage="internal", attributes="noinline cold ",
             )  # fmt: skip
             text.ret(self._libm(text, name, text.params[0]))

@@ -74,22 +74,15 @@ def pays_release(func: PrimFunc, asked: bool | None) -> PrimExpr:
 
 def release_gil(text: FunctionText, pays: Value) -> Value:
     """Releases the GIL if `pays`; what :func:`take_gil` needs to take it again."""
-    before, release, go_on = text.current, text.block("release"), text.block("run")
-    text.branch_if(pays, release, go_on)
-    text.place(release)
-    save = text.module.external_function("PyEval_SaveThread", "ptr ()")
-    state = text.call(save, "ptr", [])
-    text.branch(go_on)
-    text.place(go_on)
+    before = text.current
+    release, go_on = text.blocks("release", "run")
+    with text.when(pays, release, go_on):
+        state = text.call_external("PyEval_SaveThread", "ptr", [])
     return text.phi("ptr", (state, release), (NULL, before))
 
 
 def take_gil(text: FunctionText, state: Value) -> None:
     """Takes the GIL if it was released."""
-    take, go_on = text.block("take"), text.block("returned")
-    text.branch_if(text.icmp("ne", state, NULL), take, go_on)
-    text.place(take)
-    restore = text.module.external_function("PyEval_RestoreThread", "void (ptr)")
-    text.call(restore, "void", [state])
-    text.branch(go_on)
-    text.place(go_on)
+    take, go_on = text.blocks("take", "returned")
+    with text.when(text.icmp("ne", state, NULL), take, go_on):
+        text.call_external("PyEval_RestoreThread", "void", [state])

@@ -157,7 +157,7 @@ def _power_function(caller: FunctionText, dtype: DType) -> Value:
     if not caller.module.claim(name):
         return Value("ptr", f"@{name}")
     text = FunctionText(
-        caller.module, name, type, [(type, "base"), (type, "exponent")], linkage="internal"
+        caller.module, name, type, [f"{type} base", f"{type} exponent"], linkage="internal"
     )
     base, exponent = text.params
     zero, one = integer(type, 0), integer(type, 1)

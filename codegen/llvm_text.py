@@ -7,11 +7,12 @@ intrinsics' overloads (``@llvm.sqrt`` on a ``float`` is ``@llvm.sqrt.f32``) and 
 
 from __future__ import annotations
 
+import math
 import re
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial, reduce
 from typing import NamedTuple, final
 
 from minitvm.runtime.errors import CompileError
@@ -45,19 +46,29 @@ def integer(type: str, value: int) -> Value:
     >>> str(integer("<4 x i32>", 3))
     '<4 x i32> splat (i32 3)'
     """
-    element = element_type(type)
-    text = ("true" if value else "false") if element == "i1" else f"{int(value)}"  # or an IntEnum
-    return Value(type, text if element == type else f"splat ({element} {text})")
+    is_bit = element_type(type) == "i1"
+    return _splat(type, str(bool(value)).lower() if is_bit else f"{int(value)}")  # or an IntEnum
 
 
 def floating(type: str, value: float) -> Value:
     """A ``float`` or ``double`` constant, given exactly; of a vector type, in every lane."""
+    exact = math.nan if value != value else value  # of all NaN, the quiet one without payload
+    return _splat(type, f"0x{struct.unpack('<Q', struct.pack('<d', exact))[0]:016X}")
+
+
+def _splat(type: str, text: str) -> Value:
     element = element_type(type)
-    if value != value:
-        text = "0x7FF8000000000000"
-    else:
-        text = f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
     return Value(type, text if element == type else f"splat ({element} {text})")
+
+
+def i32(value: int) -> Value:
+    """A constant of 32 bits."""
+    return integer("i32", value)
+
+
+def i64(value: int) -> Value:
+    """A constant of 64 bits."""
+    return integer("i64", value)
 
 
 NULL = Value("ptr", "null")
@@ -203,15 +214,16 @@ class FunctionText:
         module: ModuleText,
         name: str,
         result: str,
-        params: Sequence[tuple[str, str]],
+        params: Sequence[str],
         *,
         linkage: str = "",
         attributes: str = "",
     ) -> None:
-        """`params` pairs an LLVM type (with its attributes) and a name."""
+        """Each of `params` is an LLVM type, with its attributes, and a name."""
         self.module = module
-        self.params = tuple(Value(_without_attributes(t), f"%{name}") for t, name in params)
-        listed = ", ".join(f"{type} %{name}" for type, name in params)
+        pairs = [each.rsplit(" ", 1) for each in params]
+        self.params = tuple(Value(_without_attributes(t), f"%{name}") for t, name in pairs)
+        listed = ", ".join(f"{type} %{name}" for type, name in pairs)
         self._head = f"define {linkage} {result} @{symbol(name)}({listed}) {attributes}{{"
         self._allocas: list[str] = []
         self._lines: list[str] = []
@@ -234,6 +246,10 @@ class FunctionText:
         plain = re.sub(r"[^\w.$]", "_", hint, flags=re.ASCII)
         return Block(f"{plain}.{self._counter}")
 
+    def blocks(self, *hints: str) -> list[Block]:
+        """New blocks, not yet placed."""
+        return [self.block(hint) for hint in hints]
+
     def place(self, block: Block) -> None:
         """Goes on at the start of `block`."""
         self._lines.append(f"{block.label}:")
@@ -247,6 +263,40 @@ class FunctionText:
         yield
         self._scopes.pop()
         self._remembered.pop()
+
+    @contextmanager
+    def inside(self, block: Block, then: Block | None = None) -> Iterator[None]:
+        """A scope in a new block, which goes on to `then`, or else ends or leaves the function."""
+        self.place(block)
+        with self.scope():
+            yield
+        if then is not None:
+            self.branch(then)
+
+    @contextmanager
+    def when(self, condition: Value, block: Block, after: Block) -> Iterator[None]:
+        """What happens in `block` if a condition holds; `after` follows."""
+        self.branch_if(condition, block, after)
+        with self.inside(block, after):
+            yield
+        self.place(after)
+
+    @contextmanager
+    def unless(
+        self, holds: Value, block: Block, after: Block, *, likely: bool = False
+    ) -> Iterator[None]:
+        """What ends or leaves the function in `block` unless a condition holds; `after` follows."""
+        self.branch_if(holds, after, block, likely=likely)
+        with self.inside(block):
+            yield
+        self.place(after)
+
+    def return_if(self, condition: Value, status: Value, block: Block, after: Block) -> None:
+        """Returns `status` if a condition holds; `after` follows."""
+        self.branch_if(condition, block, after)
+        with self.inside(block):
+            self.ret(status)
+        self.place(after)
 
     def remember(self, key: object, value: Value, needs: frozenset[object] = _NOTHING) -> None:
         """Keeps what the caller computed for `key`, in this scope and until :meth:`forget`, of all
@@ -291,9 +341,6 @@ class FunctionText:
     def ret(self, value: Value | None = None) -> None:
         self._lines.append(f"  ret {'void' if value is None else value}")
 
-    def unreachable(self) -> None:
-        self._lines.append("  unreachable")
-
     def phi(self, type: str, *incoming: tuple[Value, Block]) -> Value:
         """A value by the block that control came from."""
         listed = ", ".join(f"[ {v.text}, %{b.label} ]" for v, b in incoming)
@@ -315,11 +362,48 @@ class FunctionText:
         flag = "nsw" if signed else "nuw"
         self._lines.append(f"  {upcoming.text} = add {flag} {counter}, {step.text}")
 
+    @contextmanager
+    def rounds(
+        self,
+        blocks: Sequence[Block],
+        begin: Value,
+        end: Value,
+        step: Value,
+        *,
+        signed: bool = True,
+        runs: bool = True,
+    ) -> Iterator[Value]:
+        """A loop over each `step`-th number from `begin` to before `end`, in their type; `runs`
+        says that there is one. Of its `blocks` the body is the first; it leaves for the second,
+        which counts, and the third is what follows."""
+        before, less = self.current, "slt" if signed else "ult"
+        head, latch, done = blocks
+        if runs:
+            self.branch(head)
+        else:
+            self.branch_if(self.icmp(less, begin, end), head, done)
+        self.place(head)
+        with self.scope():
+            counter, upcoming = self.phi_open(begin, before, latch)
+            yield counter
+            self.place(latch)
+            self.count_up(upcoming, counter, step, signed=signed)
+            self.branch_if(self.icmp(less, upcoming, end), head, done)
+        self.place(done)
+
     # -- pure operations, shared --
 
     def binary(self, opcode: str, a: Value, b: Value, flags: str = "") -> Value:
         """``opcode`` on two values of one type: ``add``, ``fmul``, ``and``..."""
         return self._pure(a.type, f"{opcode} {flags + ' ' if flags else ''}{a}, {b.text}")
+
+    def all_of(self, conditions: Iterable[Value]) -> Value:
+        """Whether all of some conditions hold."""
+        return reduce(partial(self.binary, "and"), conditions)
+
+    def any_of(self, *conditions: Value) -> Value:
+        """Whether one of some conditions holds."""
+        return reduce(partial(self.binary, "or"), conditions)
 
     def icmp(self, predicate: str, a: Value, b: Value) -> Value:
         return self._pure(like(a.type, "i1"), f"icmp {predicate} {a}, {b.text}")
@@ -364,15 +448,12 @@ class FunctionText:
         """The addresses of the elements at `offsets`, one a lane, from `base`."""
         return self._pure(type, f"getelementptr inbounds {element}, {base}, {offsets}")
 
-    def extract(self, vector: Value, lane: int) -> Value:
+    def extract(self, vector: Value, lane: int | Value) -> Value:
         """One lane of a vector; a scalar is its own only lane."""
         if lanes_of(vector.type) == 1:
             return vector
-        return self._pure(element_type(vector.type), f"extractelement {vector}, i32 {lane}")
-
-    def extract_at(self, vector: Value, lane: Value) -> Value:
-        """The lane of a number known at run time."""
-        return self._pure(element_type(vector.type), f"extractelement {vector}, {lane}")
+        number = i32(lane) if isinstance(lane, int) else lane
+        return self._pure(element_type(vector.type), f"extractelement {vector}, {number}")
 
     def shuffle(self, a: Value, b: Value, lanes: Sequence[int | None]) -> Value:
         """A vector of lanes by their numbers in `a` and, counted on, `b`; None for any value."""
@@ -408,26 +489,41 @@ class FunctionText:
         self._allocas.append(f"  {name} = alloca {type}, i32 {count}, align {align}")
         return Value("ptr", name)
 
-    def load(self, type: str, pointer: Value, align: int, metadata: str = "") -> Value:
-        return self._define(type, f"load {type}, {pointer}, align {align}{metadata}")
-
-    def store(self, value: Value, pointer: Value, align: int) -> None:
-        self._lines.append(f"  store {value}, {pointer}, align {align}")
-
-    def masked_load(self, type: str, pointer: Value, align: int, mask: Value) -> Value:
-        """A vector from neighbouring elements, 0 in the lanes that `mask` leaves out."""
+    def load(self, type: str, pointer: Value, align: int, mask: Value | None = None) -> Value:
+        """A value; of a vector 0 in the lanes that `mask` leaves out."""
+        if mask is None:
+            return self._define(type, f"load {type}, {pointer}, align {align}")
         return self._define(
             type,
             f"call {type} @llvm.masked.load({pointer.type} align {align} {pointer.text}, "
             f"{mask}, {zero(type)})",
         )
 
-    def masked_store(self, value: Value, pointer: Value, align: int, mask: Value) -> None:
-        """Writes the lanes of a vector that `mask` chooses to neighbouring elements."""
+    def store(self, value: Value, pointer: Value, align: int, mask: Value | None = None) -> None:
+        """Writes a value; of a vector the lanes that `mask` chooses."""
+        if mask is None:
+            self._lines.append(f"  store {value}, {pointer}, align {align}")
+            return
         self._lines.append(
             f"  call void @llvm.masked.store({value}, {pointer.type} align {align} "
             f"{pointer.text}, {mask})"
         )
+
+    def word(self, table: Value, position: Value | int, type: str = "i64") -> Value:
+        """A value of 8 bytes in a table of such values."""
+        where = i64(position) if isinstance(position, int) else position
+        return self.load(type, self.element_pointer("i64", table, where), 8)
+
+    def set_word(self, table: Value, position: int, value: Value) -> None:
+        """Sets a value of 8 bytes in a table of such values."""
+        self.store(value, self.element_pointer("i64", table, i64(position)), 8)
+
+    def table(self, values: Sequence[Value]) -> Value:
+        """Values of 8 bytes one after another, on the stack."""
+        table = self.alloca("i64", max(1, len(values)))
+        for position, value in enumerate(values):
+            self.set_word(table, position, value)
+        return table
 
     def gather(self, type: str, pointers: Value, align: int, mask: Value | None = None) -> Value:
         """A vector whose lanes are read from a vector of addresses, 0 in the lanes that `mask`
@@ -459,13 +555,19 @@ class FunctionText:
             return Value("void", "")
         return self._define(type, text)
 
+    def call_external(self, name: str, type: str, args: Sequence[Value]) -> Value:
+        """A call of a C function that the loader provides."""
+        params = ", ".join(arg.type for arg in args)
+        function = self.module.external_function(name, f"{type} ({params})")
+        return self.call(function, type, args)
+
     def outlined(
         self, name: str, result: str, value: Value, emit: Callable[[FunctionText, Value], Value]
     ) -> Value:
         """A pure function of `value`, by a call of it: the first call in the module defines it."""
         if self.module.claim(name):
             function = FunctionText(
-                self.module, name, result, [(value.type, "value")], linkage="internal",
+                self.module, name, result, [f"{value.type} value"], linkage="internal",
                 attributes="noinline nounwind willreturn memory(none) ",
             )  # fmt: skip
             function.ret(emit(function, function.params[0]))

@@ -4,86 +4,65 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import final
+from itertools import chain
 
-from minitvm.codegen.llvm_text import Block, FunctionText, ModuleText, Value, integer
-from minitvm.runtime.record import record
+from minitvm.codegen.dltensor import Tensor
+from minitvm.codegen.llvm_text import Block, FunctionText, ModuleText, Value, i32, i64, integer
 
 # int share_memory(DLTensor* a, DLTensor* b): 1, 0, or -1 with an exception pending
 SHARE_MEMORY = "minitvm_share_memory"
 
-# Pairs of regions that are compared one by one.
+# Pairs of tensors that are compared one by one.
 _FEW_PAIRS = 32
 
-# A row of the table of regions: {DLTensor*, low, end, name, position, is_output, is_compact}.
+# A row of the table of tensors: {DLTensor*, low, end, name, position, is_output, is_compact}.
 _WORDS = 7
 _TENSOR, _LOW, _END, _NAME, _POSITION, _IS_OUTPUT, _IS_COMPACT = range(_WORDS)
 
 
-@final
-@record()
-class Region:
-    """The memory of the array of a ``DLTensor*``: its bytes lie in ``[low, end)``, and strides
-    (counted in elements) lead from one to the others. `is_compact`: it fills the range."""
-
-    tensor: Value
-    low: Value
-    end: Value
-    extents: list[Value]
-    strides: list[Value]
-    name: str
-    position: int
-    is_output: bool
-    is_compact: bool
-
-
-def ranges_apart(text: FunctionText, regions: Sequence[Region]) -> Value:
-    """Whether no output's range of memory meets that of another region."""
+def ranges_apart(text: FunctionText, tensors: Sequence[Tensor]) -> Value:
+    """Whether no output's range of memory meets that of another tensor."""
     pairs = [
         (a, b)
-        for later, b in enumerate(regions)
-        for a in regions[:later]
+        for later, b in enumerate(tensors)
+        for a in tensors[:later]
         if a.is_output or b.is_output
     ]
     if len(pairs) > _FEW_PAIRS:
-        return _ranges_apart_in_loops(text, regions)
-    result = integer("i1", 1)
-    for a, b in pairs:
-        result = text.binary("and", result, _are_apart(text, a.low, a.end, b.low, b.end))
-    return result
+        return _ranges_apart_in_loops(text, tensors)
+    apart = (_are_apart(text, a.low, a.end, b.low, b.end) for a, b in pairs)
+    return text.all_of(chain([integer("i1", 1)], apart))
 
 
-def _ranges_apart_in_loops(text: FunctionText, regions: Sequence[Region]) -> Value:
+def _ranges_apart_in_loops(text: FunctionText, tensors: Sequence[Tensor]) -> Value:
     """The same by loops, which LLVM vectorizes: written out, hundreds of pairs take it seconds."""
-    outputs_first = sorted(regions, key=lambda region: not region.is_output)
-    lows, ends = (text.alloca("i64", len(regions)) for _ in range(2))
-    for position, region in enumerate(outputs_first):
-        for array, value in ((lows, region.low), (ends, region.end)):
-            at = text.element_pointer("i64", array, integer("i64", position))
-            text.store(value, at, 8)
+    outputs_first = sorted(tensors, key=lambda tensor: not tensor.is_output)
+    lows, ends = (text.alloca("i64", len(tensors)) for _ in range(2))
+    for position, tensor in enumerate(outputs_first):
+        for array, value in ((lows, tensor.low), (ends, tensor.end)):
+            text.set_word(array, position, value)
 
     def range_of(position: Value) -> list[Value]:
         places = [text.element_pointer("i64", array, position) for array in (lows, ends)]
         return [text.load("i64", place, 8) for place in places]
 
     meeting = text.alloca("i64")
-    text.store(integer("i64", 0), meeting, 8)
-    outputs = sum(region.is_output for region in regions)
-    with _each(text, integer("i64", outputs)) as (i, next_output):
+    text.store(i64(0), meeting, 8)
+    outputs = sum(tensor.is_output for tensor in tensors)
+    with _each(text, i64(outputs)) as (i, next_output):
         low, end = range_of(i)
-        with _each(text, integer("i64", len(regions))) as (j, following):
+        with _each(text, i64(len(tensors))) as (j, following):
             fine = text.icmp("eq", i, j)
             fine = text.binary("or", fine, _are_apart(text, low, end, *range_of(j)))
             met = text.convert("zext", text.icmp("eq", fine, integer("i1", 0)), "i64")
             text.store(text.binary("or", text.load("i64", meeting, 8), met), meeting, 8)
             text.branch(following)
         text.branch(next_output)
-    return text.icmp("eq", text.load("i64", meeting, 8), integer("i64", 0))
+    return text.icmp("eq", text.load("i64", meeting, 8), i64(0))
 
 
 def _are_apart(text: FunctionText, a: Value, a_end: Value, b: Value, b_end: Value) -> Value:
-    return _any(
-        text,
+    return text.any_of(
         text.icmp("ule", a_end, b),
         text.icmp("ule", b_end, a),
         text.icmp("eq", a, a_end),  # empty
@@ -91,16 +70,15 @@ def _are_apart(text: FunctionText, a: Value, a_end: Value, b: Value, b_end: Valu
     )
 
 
-def table_of(text: FunctionText, regions: Sequence[Region]) -> Value:
-    """The regions as :func:`emit_overlap_check` reads them."""
-    table = text.alloca("i64", _WORDS * len(regions))
-    for row, region in enumerate(regions):
-        numbers = (region.position, region.is_output, region.is_compact)
-        words = (region.tensor, region.low, region.end, text.module.string(region.name),
-                 *(integer("i64", number) for number in numbers))  # fmt: skip
+def table_of(text: FunctionText, tensors: Sequence[Tensor]) -> Value:
+    """The tensors as :func:`emit_overlap_check` reads them."""
+    table = text.alloca("i64", _WORDS * len(tensors))
+    for row, tensor in enumerate(tensors):
+        numbers = (tensor.position, tensor.is_output, tensor.is_compact)
+        words = (tensor.handle, tensor.low, tensor.end, text.module.string(tensor.name),
+                 *(i64(number) for number in numbers))  # fmt: skip
         for word, value in enumerate(words):
-            where = text.element_pointer("i64", table, integer("i64", _WORDS * row + word))
-            text.store(value, where, 8)
+            text.set_word(table, _WORDS * row + word, value)
     return table
 
 
@@ -112,14 +90,14 @@ def emit_overlap_check(module: ModuleText, name: str, report: str) -> None:
     without that, when arrays interleave as the columns of a matrix do. The runtime tells, which is
     not cheap.
     """
-    params = (("ptr", "ret_type_code"), ("ptr", "function"), ("ptr", "table"), ("i64", "count"))
+    params = ("ptr ret_type_code", "ptr function", "ptr table", "i64 count")
     text = FunctionText(module, name, "i32", params)
     *_, table, count = text.params
     with _each(text, count) as (i, next_row):
         with _each(text, count) as (j, following):
             _check_pair(text, _Row(text, table, i), _Row(text, table, j), following, report)
         text.branch(next_row)
-    text.ret(integer("i32", 0))
+    text.ret(i32(0))
     text.finish()
 
 
@@ -127,48 +105,38 @@ def _check_pair(text: FunctionText, a: _Row, b: _Row, following: Block, report: 
     """Reports that output `a` shares memory with `b`, or goes on to `following`."""
     ret_type_code, function, *_ = text.params
     checked_before = text.binary("and", b.is_set(_IS_OUTPUT), text.icmp("slt", b.row, a.row))
-    passed_over = _any(
-        text,
+    passed_over = text.any_of(
         text.icmp("eq", a.row, b.row),
         checked_before,
-        text.icmp("eq", a.word(_IS_OUTPUT), integer("i64", 0)),
+        text.icmp("eq", a.word(_IS_OUTPUT), i64(0)),
         _are_apart(text, *(each.pointer(w) for each in (a, b) for w in (_LOW, _END))),
     )
-    meeting, exact, shared = (text.block(hint) for hint in ("meeting", "exact", "shared"))
+    meeting, exact, shared = text.blocks("meeting", "exact", "shared")
     text.branch_if(passed_over, following, meeting)
     text.place(meeting)
     compact = text.binary("and", a.is_set(_IS_COMPACT), b.is_set(_IS_COMPACT))
     share_lowest = text.icmp("eq", a.word(_LOW), b.word(_LOW))  # which is an element of both
     text.branch_if(text.binary("or", compact, share_lowest), shared, exact)
     text.place(exact)
-    share_memory = text.module.external_function(SHARE_MEMORY, "i32 (ptr, ptr)")
-    answer = text.call(share_memory, "i32", [a.pointer(_TENSOR), b.pointer(_TENSOR)])
-    failed, told = text.block("failed"), text.block("told")
-    text.branch_if(text.icmp("slt", answer, integer("i32", 0)), failed, told)
-    text.place(failed)
-    text.ret(integer("i32", -1))
-    text.place(told)
-    text.branch_if(text.icmp("eq", answer, integer("i32", 0)), following, shared)
+    tensors = [a.pointer(_TENSOR), b.pointer(_TENSOR)]
+    answer = text.call_external(SHARE_MEMORY, "i32", tensors)
+    failed, told = text.blocks("failed", "told")
+    text.return_if(text.icmp("slt", answer, i32(0)), i32(-1), failed, told)
+    text.branch_if(text.icmp("eq", answer, i32(0)), following, shared)
     text.place(shared)
-    shown = [value for each in (a, b) for value in (each.position(), each.pointer(_NAME))]
-    reporter = Value("ptr", f"@{report}")
-    text.ret(text.call(reporter, "i32", [ret_type_code, function, *shown]))
+    shown = [ret_type_code, function]
+    for each in (a, b):
+        shown += (text.convert("trunc", each.word(_POSITION), "i32"), each.pointer(_NAME))
+    text.ret(text.call(Value("ptr", f"@{report}"), "i32", shown))
 
 
 @contextmanager
 def _each(text: FunctionText, count: Value) -> Iterator[tuple[Value, Block]]:
     """A loop over the numbers below `count`, which is not 0: the number, and where the body goes
     for the next, as it must in the end."""
-    before, head, latch, done = text.current, *(text.block(h) for h in ("each", "next", "done"))
-    text.branch(head)
-    text.place(head)
-    with text.scope():
-        number, upcoming = text.phi_open(integer("i64", 0), before, latch)
+    head, latch, done = text.blocks("each", "next", "done")
+    with text.rounds((head, latch, done), i64(0), count, i64(1)) as number:
         yield number, latch
-        text.place(latch)
-        text.count_up(upcoming, number, integer("i64", 1), signed=True)
-        text.branch_if(text.icmp("slt", upcoming, count), head, done)
-    text.place(done)
 
 
 class _Row:
@@ -177,34 +145,30 @@ class _Row:
     def __init__(self, text: FunctionText, table: Value, row: Value) -> None:
         self.row = row
         self._text = text
-        begin = text.binary("mul", row, integer("i64", _WORDS))
+        begin = text.binary("mul", row, i64(_WORDS))
         self._begin = text.element_pointer("i64", table, begin)
 
     def word(self, word: int, type: str = "i64") -> Value:
-        where = self._text.element_pointer("i64", self._begin, integer("i64", word))
-        return self._text.load(type, where, 8)
+        return self._text.word(self._begin, word, type)
 
     def pointer(self, word: int) -> Value:
         return self.word(word, "ptr")
 
-    def position(self) -> Value:
-        return self._text.convert("trunc", self.word(_POSITION), "i32")
-
     def is_set(self, word: int) -> Value:
-        return self._text.icmp("ne", self.word(word), integer("i64", 0))
+        return self._text.icmp("ne", self.word(word), i64(0))
 
 
-def own_elements_apart(text: FunctionText, region: Region) -> list[Value]:
+def own_elements_apart(text: FunctionText, tensor: Tensor) -> list[Value]:
     """For each dimension, whether its stride steps over all that smaller strides reach. If all do,
     no two elements share an address, as those of a broadcast array would. Those of an empty array
     don't."""
-    zero, one = integer("i64", 0), integer("i64", 1)
-    strides = [text.intrinsic("abs", "i64", s, integer("i1", 0)) for s in region.strides]
+    zero, one = i64(0), i64(1)
+    strides = [text.intrinsic("abs", "i64", s, integer("i1", 0)) for s in tensor.strides]
     spans = [
         text.binary("mul", stride, text.binary("sub", extent, one))
-        for stride, extent in zip(strides, region.extents, strict=True)
+        for stride, extent in zip(strides, tensor.extents, strict=True)
     ]
-    empty = text.icmp("eq", region.low, region.end)
+    empty = text.icmp("eq", tensor.low, tensor.end)
     found: list[Value] = []
     for dim, stride in enumerate(strides):
         reach = zero
@@ -215,12 +179,6 @@ def own_elements_apart(text: FunctionText, region: Region) -> list[Value]:
             smaller = text.icmp("sle" if other > dim else "slt", strides[other], stride)
             counted = text.binary("and", smaller, text.icmp("sgt", span, zero))
             reach = text.binary("add", reach, text.select(counted, span, zero))
-        single = text.icmp("sle", region.extents[dim], one)
-        found.append(_any(text, text.icmp("sgt", stride, reach), single, empty))
+        single = text.icmp("sle", tensor.extents[dim], one)
+        found.append(text.any_of(text.icmp("sgt", stride, reach), single, empty))
     return found
-
-
-def _any(text: FunctionText, first: Value, *others: Value) -> Value:
-    for other in others:
-        first = text.binary("or", first, other)
-    return first

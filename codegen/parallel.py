@@ -17,9 +17,9 @@ from collections.abc import Callable
 from typing import TypeGuard, final
 
 from minitvm.arith.work import estimated_work
-from minitvm.codegen.expression import ExpressionEmitter
+from minitvm.codegen.emitter import Emitter
 from minitvm.codegen.gil import needs_the_gil
-from minitvm.codegen.llvm_text import FunctionText, Value, element_type, integer, lanes_of
+from minitvm.codegen.llvm_text import FunctionText, Value, element_type, i64, lanes_of
 from minitvm.runtime.record import record
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
@@ -40,12 +40,7 @@ LEAST_WORK = 50_000.0
 LAUNCH_POINT = "pragma_parallel_launch_point"
 BARRIER_WHEN_FINISH = "pragma_parallel_barrier_when_finish"
 STRIDE_PATTERN = "pragma_parallel_stride_pattern"
-_ENVIRONMENT = (
-    ("i64", "task"),
-    ("i64", "tasks"),
-    ("ptr", "region"),
-    ("ptr noalias", "failure"),
-)
+_ENVIRONMENT = ("i64 task", "i64 tasks", "ptr region", "ptr noalias failure")
 
 _Captured = tuple[Var | Buffer, Value]  # something from outside, and its value there
 
@@ -63,16 +58,6 @@ class Team:
     task: Value
     tasks: Value
     region: Value
-
-
-@final
-@record()
-class Share:
-    """The iterations of one task: from `begin` on, every `step`-th before `end`, ``i64`` each."""
-
-    begin: Value
-    end: Value
-    step: Value
 
 
 def without_pragmas(node: Stmt) -> tuple[Stmt, frozenset[str]]:
@@ -113,14 +98,13 @@ def _is_parallel(node: Stmt | PrimExpr) -> TypeGuard[s.For]:
 
 def share_of(
     team: Team, text: FunctionText, begin: Value, extent: Value, *, strided: bool
-) -> Share:
+) -> tuple[Value, Value, Value]:
     """What a task takes of a loop: neighbouring iterations, of which no task has two more than
-    another; or, `strided`, every so many-th."""
-    zero = integer("i64", 0)
-    count = text.intrinsic("smax", "i64", extent, zero)
+    another; or, `strided`, every so many-th. From where on, before where, and the step."""
+    count = text.intrinsic("smax", "i64", extent, i64(0))
     if strided:
         first = text.binary("add", begin, team.task)
-        return Share(first, text.binary("add", begin, count), team.tasks)
+        return first, text.binary("add", begin, count), team.tasks
     least = text.binary("sdiv", count, team.tasks)
     rest = text.binary("srem", count, team.tasks)
     before = text.binary("mul", least, team.task)
@@ -128,12 +112,12 @@ def share_of(
     more = text.convert("zext", text.icmp("slt", team.task, rest), "i64")
     first = text.binary("add", begin, before)
     last = text.binary("add", first, text.binary("add", least, more))
-    return Share(first, last, integer("i64", 1))
+    return first, last, i64(1)
 
 
 def launch(
     node: Stmt,
-    outer: ExpressionEmitter,
+    outer: Emitter,
     limit: Value,
     failure: Value,
     emit_task: Callable[[FunctionText, Team, dict[Var, Value], dict[Buffer, Value]], None],
@@ -165,12 +149,11 @@ def launch(
     task, tasks, region, _ = body.params[len(captured) :]
     emit_task(body, Team(task, tasks, region), variables, pointers)
 
-    slots = _slots(captured)
-    closure = text.alloca("i64", max(1, slots.total), 64)
-    for (_, value), slot in zip(captured, slots.first, strict=True):
-        text.store(value, text.element_pointer("i64", closure, integer("i64", slot)), 8)
-    parallel_for = text.module.external_function(PARALLEL_FOR, "i32 (ptr, ptr, i64, ptr)")
-    status = text.call(parallel_for, "i32", [function, closure, limit, failure])
+    *slots, total = _slots(captured)
+    closure = text.alloca("i64", max(1, total), 64)
+    for (_, value), slot in zip(captured, slots, strict=True):
+        text.set_word(closure, slot, value)
+    status = text.call_external(PARALLEL_FOR, "i32", [function, closure, limit, failure])
     text.forget()  # the tasks have written
     return status
 
@@ -178,17 +161,13 @@ def launch(
 def _emit_entry(outer: FunctionText, name: str, captured: list[_Captured]) -> Value:
     """The function that the runtime calls, which takes from the closure what its body needs."""
     text = FunctionText(
-        outer.module,
-        name,
-        "i32",
-        [("ptr", "closure"), *_ENVIRONMENT],
-        linkage="internal",
+        outer.module, name, "i32", ["ptr closure", *_ENVIRONMENT], linkage="internal",
         attributes="nounwind ",
-    )
+    )  # fmt: skip
     closure, *environment = text.params
     loaded = [
-        text.load(value.type, text.element_pointer("i64", closure, integer("i64", slot)), 8)
-        for (_, value), slot in zip(captured, _slots(captured).first, strict=True)
+        text.word(closure, slot, value.type)
+        for (_, value), slot in zip(captured, _slots(captured), strict=False)
     ]
     text.ret(text.call(Value("ptr", f"@{name}.body"), "i32", [*loaded, *environment]))
     text.finish()
@@ -202,10 +181,10 @@ def _body_function(
     that came through memory is still known to be the only way to its buffer. Not where others
     write to the buffer in between, at a barrier."""
     addresses = [value.text for _, value in captured]
-    params: list[tuple[str, str]] = []
+    params: list[str] = []
     for position, (key, value) in enumerate(captured):
         alone = isinstance(key, Buffer) and addresses.count(value.text) == 1 and not has_barrier
-        params.append((f"{value.type} noalias" if alone else value.type, f"p{position}"))
+        params.append(f"{value.type}{' noalias' if alone else ''} p{position}")
     params += _ENVIRONMENT
     return FunctionText(
         outer.module, name, "i32", params, linkage="internal", attributes="nounwind "
@@ -220,7 +199,7 @@ def _has_barrier(node: Stmt) -> bool:
     )
 
 
-def _captured(node: Stmt, outer: ExpressionEmitter) -> list[_Captured]:
+def _captured(node: Stmt, outer: Emitter) -> list[_Captured]:
     """The buffers and variables from outside that `node` uses, but for constants."""
     buffers: dict[Buffer, None] = {}
     inside: set[Buffer | Var] = set()
@@ -247,18 +226,9 @@ def _is_literal(value: Value) -> bool:
     return not value.text.startswith("%")
 
 
-@final
-@record()
-class _Slots:
+def _slots(captured: list[_Captured]) -> list[int]:
     """Where in a closure of 8-byte slots each value begins, and how many there are."""
-
-    first: tuple[int, ...]
-    total: int
-
-
-def _slots(captured: list[_Captured]) -> _Slots:
-    *first, total = itertools.accumulate((_size(v.type) for _, v in captured), initial=0)
-    return _Slots(tuple(first), total)
+    return list(itertools.accumulate((_size(v.type) for _, v in captured), initial=0))
 
 
 def _size(type: str) -> int:

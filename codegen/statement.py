@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
-from minitvm.codegen.expression import ExpressionEmitter
+from minitvm.codegen.accesses import emit_store
+from minitvm.codegen.conversion import memory_type
+from minitvm.codegen.emitter import Emitter
+from minitvm.codegen.expression import arithmetic, expression_emitter
 from minitvm.codegen.gil import needs_the_gil
-from minitvm.codegen.llvm_text import NULL, Block, FunctionText, Value, integer
+from minitvm.codegen.llvm_text import NULL, Block, FunctionText, Value, i32, i64, integer
 from minitvm.codegen.options import CodegenOptions
-from minitvm.codegen.packed_call import PackedCalls
+from minitvm.codegen.packed_call import emit_packed, run_packed
 from minitvm.codegen.parallel import (
     BARRIER,
     BARRIER_WHEN_FINISH,
@@ -27,7 +30,6 @@ from minitvm.codegen.parallel import (
     share_of,
     without_pragmas,
 )
-from minitvm.codegen.types import memory_type
 from minitvm.runtime.dtype import INT64
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
@@ -44,7 +46,6 @@ from minitvm.transform.reuse_storage import STACK_BYTES
 # void* allocate(int64_t size), void give_back(void*): the workspaces of the runtime
 ALLOCATE_WORKSPACE = "minitvm_allocate_workspace"
 GIVE_BACK_WORKSPACE = "minitvm_give_back_workspace"
-_ZERO = integer("i64", 0)
 
 
 @final
@@ -79,11 +80,12 @@ class StatementEmitter:
             The tasks, where the function is one of them.
         """
         self.text = text
-        self.expressions = ExpressionEmitter(text, options)
+        calls = {"call_packed": emit_packed, "checked": self._emit_checked}
+        self.expressions = expression_emitter(text, options, calls)
+        self.expressions.fail_unless = self.fail_unless
         self.assertions: list[Assertion] = [] if assertions is None else assertions
         self._failure = failure
         self._options = options
-        self._strict = options.strict
         self._is_task = team is not None
         # Who shares the next parallel loop; within that loop it is None.
         self._team = team
@@ -92,9 +94,6 @@ class StatementEmitter:
         self._cleanup_code: list[tuple[Block, Value, Block]] = []
         self._status = text.alloca("i32", align=4)
         self._give_up = text.block("give_up")
-        self._packed = PackedCalls(self.expressions, self.fail_unless)
-        self.expressions.calls["call_packed"] = self._packed.emit
-        self.expressions.calls["checked"] = self._emit_checked
         self._table: dict[type, Callable[[Any], None]] = {
             s.For: self._emit_for,
             s.While: self._emit_while,
@@ -120,7 +119,7 @@ class StatementEmitter:
     def finish(self) -> None:
         """Ends the function with status 0, and writes the ways out for failures."""
         text = self.text
-        text.ret(integer("i32", 0))
+        text.ret(i32(0))
         for block, memory, further in self._cleanup_code:
             text.place(block)
             self._free(memory)
@@ -132,17 +131,12 @@ class StatementEmitter:
     def fail_unless(self, holds: Value, status: int | Value, values: Sequence[Value] = ()) -> None:
         """Returns `status` unless `holds`, leaving `values` in the failure record, through the
         blocks that free what is allocated here."""
-        returned = integer("i32", status) if isinstance(status, int) else status
-        failed, go_on = self.text.block("failed"), self.text.block("checked")
-        self.text.branch_if(holds, go_on, failed, likely=True)
-        self.text.place(failed)
-        with self.text.scope():
+        text, returned = self.text, i32(status) if isinstance(status, int) else status
+        with text.unless(holds, *text.blocks("failed", "checked"), likely=True):
             for position, value in enumerate(values):
-                slot = self.text.element_pointer("i64", self._failure, integer("i64", position))
-                self.text.store(value, slot, 8)
-        self.text.store(returned, self._status, 4)
-        self.text.branch(self._cleanups[-1] if self._cleanups else self._give_up)
-        self.text.place(go_on)
+                text.set_word(self._failure, position, value)
+            text.store(returned, self._status, 4)
+            text.branch(self._cleanups[-1] if self._cleanups else self._give_up)
 
     def _emit_seq(self, node: s.SeqStmt) -> None:
         for child in node.seq:
@@ -150,7 +144,7 @@ class StatementEmitter:
 
     def _emit_evaluate(self, node: s.Evaluate) -> None:
         if isinstance(node.value, e.Call) and node.value.op == "call_packed":
-            self._packed.run(node.value)  # whatever it returns
+            run_packed(self.expressions, node.value)  # whatever it returns
         else:
             self.expressions.emit(node.value)
 
@@ -172,22 +166,17 @@ class StatementEmitter:
             )
         if node.kind == ForKind.PARALLEL:
             self._emit_parallel(node, frozenset())
-            return
-        self._emit_serial(node)
+        else:
+            self._emit_serial(node)
 
     def _emit_serial(self, node: s.For) -> None:
         trip_count = e.const_int(node.extent)
         if trip_count is not None and trip_count <= 0:
             return
         begin, extent = self.expressions.emit(node.min), self.expressions.emit(node.extent)
-        self._emit_loop(
-            node,
-            begin,
-            self._sum(begin, extent),
-            integer(begin.type, 1),
-            signed=node.loop_var.dtype.is_int,
-            runs=trip_count is not None,
-        )
+        end = extent if begin.text == "0" else self.text.binary("add", begin, extent)
+        one, signed = integer(begin.type, 1), node.loop_var.dtype.is_int
+        self._emit_loop(node, begin, end, one, signed=signed, runs=trip_count is not None)
 
     def _emit_loop(
         self, node: s.For, begin: Value, end: Value, step: Value, *, signed: bool, runs: bool
@@ -196,30 +185,13 @@ class StatementEmitter:
         `runs` says that there is one."""
         text = self.text
         text.module.has_plain_loops |= _is_plain(node)
-        less = "slt" if signed else "ult"
-        loop, done = text.block(node.loop_var.name), text.block("done")
-        latch = text.block("next")
-        before = text.current
-        if runs:
-            text.branch(loop)
-        else:
-            text.branch_if(text.icmp(less, begin, end), loop, done)
-        text.place(loop)
-        text.forget()  # what one round writes, the next reads
-        with text.scope():
-            counter, upcoming = text.phi_open(begin, before, latch)
+        loop, done, latch = text.blocks(node.loop_var.name, "done", "next")
+        blocks = (loop, latch, done)
+        with text.rounds(blocks, begin, end, step, signed=signed, runs=runs) as counter:
+            text.forget()  # what one round writes, the next reads
             self.expressions.variables[node.loop_var] = counter
             self.emit(node.body)
             text.branch(latch)
-            text.place(latch)
-            text.count_up(upcoming, counter, step, signed=signed)
-            text.branch_if(text.icmp(less, upcoming, end), loop, done)
-        text.place(done)
-
-    def _sum(self, a: Value, b: Value) -> Value:
-        if a.text == "0":
-            return b
-        return self.text.binary("add", a, b)
 
     def _emit_unrolled(self, node: s.For) -> None:
         begin, extent = e.const_int(node.min), e.const_int(node.extent)
@@ -230,11 +202,9 @@ class StatementEmitter:
             )
         first = self.expressions.emit(node.min)
         for step in range(extent):
-            value = (
-                self.text.binary("add", first, integer(first.type, step))
-                if begin is None
-                else integer(first.type, begin + step)
-            )
+            value = integer(first.type, step if begin is None else begin + step)
+            if begin is None:
+                value = self.text.binary("add", first, value)
             self.expressions.bind_anew(node.loop_var, value)
             self.emit(node.body)
 
@@ -248,8 +218,8 @@ class StatementEmitter:
         program, pragmas = without_pragmas(node)
         launches = LAUNCH_POINT in pragmas and not self._is_task and can_be_shared(program)
         pays = pays_threads(program) if launches else None
-        if pays is not None and not _is_never(pays):
-            everybody = integer("i64", INT64.max())
+        if pays is not None and e.const_int(pays) != 0:
+            everybody = i64(INT64.max())
             self._emit_region(program, pragmas - {LAUNCH_POINT}, everybody, pays)
         elif isinstance(program, s.For) and program.kind == ForKind.PARALLEL:
             self._emit_parallel(program, pragmas)
@@ -268,7 +238,7 @@ class StatementEmitter:
             self._emit_share(node, pragmas, self._team)
             return
         pays = e.const(False) if self._is_task or needs_the_gil(node) else pays_threads(node)
-        if _is_never(pays):
+        if e.const_int(pays) == 0:
             self._emit_serial(node)
             return
         bounds: dict[str, Any] = {}  # evaluated once, here
@@ -285,7 +255,7 @@ class StatementEmitter:
     ) -> None:
         """`node` by the threads of the pool, at most `limit`; or by this one alone, where it does
         not pay."""
-        limit = self.text.select(self.expressions.emit(pays), limit, integer("i64", 1))
+        limit = self.text.select(self.expressions.emit(pays), limit, i64(1))
 
         def emit_task(
             text: FunctionText,
@@ -303,31 +273,30 @@ class StatementEmitter:
             task.finish()
 
         status = launch(node, self.expressions, limit, self._failure, emit_task)
-        self.fail_unless(self.text.icmp("eq", status, integer("i32", 0)), status)
+        self.fail_unless(self.text.icmp("eq", status, i32(0)), status)
 
     def _emit_share(self, node: s.For, pragmas: frozenset[str], team: Team) -> None:
         """The part of a parallel loop that is this task's."""
         begin, extent = self.expressions.index(node.min), self.expressions.index(node.extent)
         strided = STRIDE_PATTERN in pragmas
-        share = share_of(team, self.text, begin, extent, strided=strided)
+        part = share_of(team, self.text, begin, extent, strided=strided)
         wide = Var(node.loop_var.name, INT64)
         narrow = s.LetStmt(node.loop_var, e.cast(node.loop_var.dtype, wide), node.body)
         first, count = e.cast(INT64, node.min), e.cast(INT64, node.extent)
         loop = s.For(wide, first, count, ForKind.SERIAL, narrow)
         self._team = None
-        self._emit_loop(loop, share.begin, share.end, share.step, signed=True, runs=False)
+        self._emit_loop(loop, *part, signed=True, runs=False)
         self._team = team
         if BARRIER_WHEN_FINISH not in pragmas:
             return
-        barrier = self.text.module.external_function(BARRIER, "i32 (ptr, i64)")
-        status = self.text.call(barrier, "i32", [team.region, team.tasks])
+        status = self.text.call_external(BARRIER, "i32", [team.region, team.tasks])
         self.text.forget()  # the other tasks have written
         # Another task has failed, and has said so; this one has nothing to add.
-        self.fail_unless(self.text.icmp("eq", status, integer("i32", 0)), 0)
+        self.fail_unless(self.text.icmp("eq", status, i32(0)), 0)
 
     def _emit_while(self, node: s.While) -> None:
         text = self.text
-        head, body, done = (text.block(name) for name in ("while", "body", "done"))
+        head, body, done = text.blocks("while", "body", "done")
         text.branch(head)
         text.place(head)
         text.forget()
@@ -341,33 +310,33 @@ class StatementEmitter:
 
     def _emit_if(self, node: s.IfThenElse) -> None:
         text = self.text
-        then, otherwise, join = (text.block(name) for name in ("then", "else", "endif"))
+        then, otherwise, join = text.blocks("then", "else", "endif")
         condition = self.expressions.emit(node.condition)
         text.branch_if(condition, then, join if node.else_case is None else otherwise)
         for block, case in ((then, node.then_case), (otherwise, node.else_case)):
-            if case is None:
-                continue
-            text.place(block)
-            with text.scope():
-                self.emit(case)
-            text.branch(join)
+            if case is not None:
+                with text.inside(block, join):
+                    self.emit(case)
         text.place(join)
 
     # -- memory --
 
     def _emit_store(self, node: s.BufferStore) -> None:
-        self.expressions.store(node, self._stored_value(node))
+        emit_store(self.expressions, node, self._stored_value(node))
         self.text.forget(node.buffer.data)
 
     def _stored_value(self, node: s.BufferStore) -> Value:
         """The value of a store; the step of a reduction may be reassociated."""
-        value = node.value
-        if self._strict or not isinstance(value, (e.Add, e.Mul)) or not value.dtype.is_float:
-            return self.expressions.emit(value)
-        if not any(_reads_back(node, side) for side in (value.a, value.b)):
-            return self.expressions.emit(value)
-        a, b = self.expressions.emit(value.a), self.expressions.emit(value.b)
-        return self.expressions.arithmetic(value, a, b, "reassoc contract")
+        value, emit = node.value, self.expressions.emit
+        if (
+            self._options.strict
+            or not isinstance(value, (e.Add, e.Mul))
+            or not value.dtype.is_float
+            or not any(_reads_back(node, side) for side in (value.a, value.b))
+        ):
+            return emit(value)
+        a, b = emit(value.a), emit(value.b)
+        return arithmetic(self.expressions, value, a, b, "reassoc contract")
 
     def _emit_allocate(self, node: s.Allocate) -> None:
         size = constant_bytes(node.buffer)
@@ -395,10 +364,10 @@ class StatementEmitter:
     def _allocate(self, buffer: Buffer) -> Value:
         """A workspace, aligned to a cache line. A size beyond 63 bits saturates, and is refused."""
         text = self.text
-        size = integer("i64", buffer.dtype.itemsize)
+        size = i64(buffer.dtype.itemsize)
         for extent in size_factors(buffer):
-            factor = text.intrinsic("smax", "i64", self.expressions.dimension(extent), _ZERO)
-            size = text.intrinsic("smul.fix.sat", "i64", size, factor, integer("i32", 0))
+            factor = text.intrinsic("smax", "i64", self.expressions.dimension(extent), i64(0))
+            size = text.intrinsic("smul.fix.sat", "i64", size, factor, i32(0))
         allocate = text.module.external_function(ALLOCATE_WORKSPACE, "noalias ptr (i64)")
         memory = text.call(allocate, "ptr", [size])
         message = (
@@ -409,8 +378,7 @@ class StatementEmitter:
         return memory
 
     def _free(self, memory: Value) -> None:
-        give_back = self.text.module.external_function(GIVE_BACK_WORKSPACE, "void (ptr)")
-        self.text.call(give_back, "void", [memory])
+        self.text.call_external(GIVE_BACK_WORKSPACE, "void", [memory])
 
     # -- assertions --
 
@@ -419,17 +387,16 @@ class StatementEmitter:
         self._assert(self.expressions.emit(node.condition), node.message, values, node.kind)
         self.emit(node.body)
 
-    def _emit_checked(self, node: e.Call) -> Value:
+    def _emit_checked(self, emitter: Emitter, node: e.Call) -> Value:
         condition, message, value, *shown = node.args
         assert isinstance(message, e.StringImm)
-        holds, values = self.expressions.emit(condition), self._shown(shown)
+        holds, values = emitter.emit(condition), self._shown(shown)
         self._assert(holds, message.value, values, "IndexError")
-        return self.expressions.emit(value)
+        return emitter.emit(value)
 
     def _shown(self, values: Sequence[PrimExpr]) -> list[Value]:
         """The values of a message, as the failure record holds them."""
-        emit, cast = self.expressions.emit, self.expressions.conversions.cast
-        return [cast(emit(each), each.dtype, INT64) for each in values]
+        return [self.expressions.cast(each, INT64) for each in values]
 
     def _assert(self, holds: Value, message: str, values: list[Value], kind: str) -> None:
         if message.count("{}") != len(values) or len(values) > MAX_FAILURE_VALUES:
@@ -462,8 +429,3 @@ def _is_plain(loop: s.For) -> bool:
         else isinstance(each, s.While) or (isinstance(each, PrimExpr) and each.dtype.lanes > 1)
         for each in walk_once(loop.body)
     )
-
-
-def _is_never(condition: PrimExpr) -> bool:
-    """Whether it is known now that a condition doesn't hold."""
-    return e.const_int(condition) == 0

@@ -45,6 +45,8 @@ class Limit:
 
 def limits(prover: Prover, loop: s.For) -> list[Limit]:
     """What guards say of the variable of a loop."""
+    if not _is_guarded(loop.body):
+        return []
     found: list[Limit] = []
     with prover.scope():
         prover.bind_interval(loop.loop_var, loop.min, loop.extent)
@@ -155,6 +157,18 @@ def guards_around(node: Stmt) -> tuple[list[PrimExpr], Stmt]:
 
 def _is_guard(node: s.IfThenElse) -> bool:
     return node.else_case is None and is_likely(node.condition) and is_pure(node.condition)
+
+
+def _is_guarded(node: Stmt) -> bool:
+    """Whether all that a statement does is behind guards, which is quick to see."""
+    match node:
+        case s.IfThenElse(condition, then_case, None):
+            return is_likely(condition) or _is_guarded(then_case)
+        case s.SeqStmt(statements):
+            return bool(statements) and all(map(_is_guarded, statements))
+        case s.For() | s.LetStmt() | s.AttrStmt() | s.Allocate():
+            return _is_guarded(node.body)
+    return False
 
 
 # -- From the inside out ---------------------------------------------------------------------------

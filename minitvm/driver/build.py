@@ -1,52 +1,30 @@
-"""build: from a schedule to a function that can be called."""
+"""build: from a program to a function that can be called.
+
+::
+
+    a program  ->  a schedule  ->  loop IR  ->  LLVM IR  ->  machine code  ->  a Module
+        schedule_program         lower     (compile_module)
+"""
 
 from __future__ import annotations
 
-import sys
-import zlib
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
-from pickle import UnpicklingError
-from typing import Any, final
-from weakref import WeakValueDictionary
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
-import llvmlite
-import llvmlite.binding as llvm
-
-from minitvm.arith.effects import written_parameters
 from minitvm.auto_scheduler import schedule_program
-from minitvm.codegen.gil import needs_the_gil
-from minitvm.codegen.llvm_text import ModuleText
-from minitvm.codegen.machine_code import (
-    emit_assembly,
-    emit_object,
-    load,
-    machine_for,
-    optimised,
-)
 from minitvm.codegen.options import CodegenOptions
-from minitvm.codegen.packed_abi import arg_names, emit_function, packed_symbol
-from minitvm.driver.documentation import describe
-from minitvm.lowering.lower import deep_expressions, lower
-from minitvm.runtime.arrangement import Arrangement, Compiled, Variants
-from minitvm.runtime.device_function import DeviceFunction
-from minitvm.runtime.device_type import DeviceType
+from minitvm.driver.program import compile_module
+from minitvm.lowering.lower import lower
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.module import Module
-from minitvm.runtime.object_code import LoadedCode
-from minitvm.runtime.packed_func import Function, PackedFunc, Program
-from minitvm.runtime.record import record
-from minitvm.runtime.version import VERSION
 from minitvm.target import Target, create
-from minitvm.te.schedules.operation_graph import in_order
 from minitvm.te.schedules.schedule import Schedule
-from minitvm.te.tensor import Operation, Tensor
+from minitvm.te.tensor import Tensor
 from minitvm.tir.expr import Buffer
 from minitvm.tir.stmt import IRModule, PrimFunc
-from minitvm.variants.any_strides import accept_strides, is_free
-from minitvm.variants.column_major import in_column_major, reversed_buffer, shows_indices
-from minitvm.variants.in_place import can_run_in_place, run_in_place
-from minitvm.variants.row_major import in_row_major
+from minitvm.variants.column_major import RowMajor, in_column_major, in_row_major, shows_indices
 
 _FP_MODES = ("fast", "strict")
 
@@ -136,17 +114,15 @@ def build(
     options = CodegenOptions(
         _target(target, target_host), strict=fp == "strict", release_gil=release_gil
     )
-
     called = name or "default_function"
+    lowered = partial(lower, name=called, debug=debug)
 
-    def made(program: Any) -> Module:
-        lowered = lower(program, args, called, binds, debug=debug)
+    def compiled(program: Any) -> Module:
+        made = lowered(program, args, binds=binds)
         if name is not None and isinstance(program, PrimFunc):
-            (func,) = lowered.functions.values()
-            lowered = IRModule(
-                {name: PrimFunc(func.params, func.body, func.buffer_map, name, func.attrs)}
-            )
-        return compile_module(lowered, options)
+            (func,) = made.functions.values()
+            made = IRModule({name: replace(func, name=name)})
+        return compile_module(made, options)
 
     outputs = _unscheduled(inputs, args) if auto_schedule else ()
     if not outputs:
@@ -155,82 +131,42 @@ def build(
                 "build: expected prepacked only where nothing is scheduled, got a program that is: "
                 "say s[packed].compute_ahead() in its schedule"
             )
-        return made(inputs)
-    kept = [each for each in args or () if isinstance(each, Tensor)]
-    write = partial(schedule_program, target=options.target, strict=options.strict)
-    turned = None if prepacked else _in_row_major(outputs, args or (), binds or {})
-    if turned is not None:
-        module = _built_in_row_major(turned, called, debug, options, write)
+        return compiled(inputs)
+    scheduled = partial(schedule_program, target=options.target, strict=options.strict)
+    row_major = None if prepacked else in_row_major(outputs, args or (), binds or {})
+    if row_major is not None:
+        module = _built_in_row_major(row_major, called, lowered, options, scheduled)
         if module is not None:
             return module
-    return write(outputs, arguments=kept, use=made, prepacked=prepacked)
-
-
-@final
-@record(eq=False)
-class _RowMajor:
-    """A program in which arguments that are declared column-major are row-major ones in reverse
-    order, which auto_schedule knows how to walk; `declared` is what they have to become again."""
-
-    outputs: Sequence[Operation]
-    args: Sequence[Any]
-    binds: Mapping[Tensor, Buffer]
-    declared: Mapping[Buffer, Buffer]
-    names: frozenset[str]  # of the tensors that are in reverse order
-
-
-def _in_row_major(
-    outputs: Sequence[Any], args: Sequence[Any], binds: Mapping[Tensor, Buffer]
-) -> _RowMajor | None:
-    """The program for its columns' sake; None where nothing changes."""
-    given = {each for each in args if isinstance(each, Tensor | Buffer)}
-    left = [
-        tensor
-        for tensor, buffer in binds.items()
-        if buffer.layout == "left" and (tensor in given or buffer in given)
-    ]
-    if not left:
-        return None
-    ops = [each.op if isinstance(each, Tensor) else each for each in outputs]
-    kept = {*(each for each in args if isinstance(each, Tensor)), *binds}
-    if all(tensor in left for tensor in kept if tensor.ndim > 1):  # and what lies between them
-        left += [t for op in in_order(ops) for t in op.outputs if t not in kept]
-    ops, now, turned = in_row_major(ops, left)
-    if not turned:
-        return None
-    reversed_ = {tensor: reversed_buffer(binds[tensor]) for tensor in turned if tensor in binds}
-    buffers = {binds[tensor]: buffer for tensor, buffer in reversed_.items()}
-    return _RowMajor(
-        ops,
-        [now.get(arg, arg) if isinstance(arg, Tensor) else buffers.get(arg, arg) for arg in args],
-        {now.get(tensor, tensor): reversed_.get(tensor, b) for tensor, b in binds.items()},
-        {buffer: each for each, buffer in buffers.items()},
-        frozenset(tensor.name for tensor in turned),
-    )
+    return scheduled(outputs, arguments=_tensors(args), use=compiled, prepacked=prepacked)
 
 
 def _built_in_row_major(
-    program: _RowMajor,
+    program: RowMajor,
     name: str,
-    debug: str | None,
+    lowered: Callable[..., IRModule],
     options: CodegenOptions,
-    write: Callable[..., Module],
+    scheduled: Callable[..., Module],
 ) -> Module | None:
-    """The module of such a program; None where a message would show indices in reverse order."""
+    """The module of a program whose column-major arguments are walked as row-major ones; None where
+    a message would show indices in reverse order."""
     shows = []
 
-    def made(schedule: Schedule) -> Module:
-        lowered = lower(schedule, program.args, name, program.binds, debug=debug)
-        shows.append(shows_indices(lowered[name], program.names))
-        func = in_column_major(lowered[name], program.declared)
-        return compile_module(IRModule({**lowered.functions, name: func}), options)
+    def compiled(schedule: Schedule) -> Module:
+        made = lowered(schedule, program.args, binds=program.binds)
+        shows.append(shows_indices(made[name], program.names))
+        func = in_column_major(made[name], program.declared)
+        return compile_module(IRModule({**made.functions, name: func}), options)
 
-    kept = [each for each in program.args if isinstance(each, Tensor)]
     try:
-        module = write(program.outputs, arguments=kept, use=made)
+        module = scheduled(program.outputs, arguments=_tensors(program.args), use=compiled)
     except CompileError:
         return None  # the program as it was written says it in its own words
     return None if shows[-1] else module
+
+
+def _tensors(args: Sequence[Any] | None) -> list[Tensor]:
+    return [each for each in args or () if isinstance(each, Tensor)]
 
 
 def _unscheduled(inputs: Any, args: Sequence[Any] | None) -> Sequence[Any]:
@@ -249,173 +185,3 @@ def _target(target: str | Target | None, target_host: str | Target | None) -> Ta
     if target is not None:
         return create(target)
     return host or Target.current() or Target("llvm")
-
-
-def compile_module(lowered: IRModule, options: CodegenOptions) -> Module:
-    """The functions of lowered loop IR as machine code."""
-    if not lowered.functions:
-        raise CompileError("build: expected at least one function, got none")
-    program = CompiledProgram(lowered, options)
-    return Module(
-        {name: program.function(name) for name in lowered.functions},
-        sources={kind: partial(program.source, kind) for kind in ("ll", "asm", "tir")},
-    )
-
-
-def module_text(lowered: IRModule, options: CodegenOptions) -> ModuleText:
-    """The LLVM IR of lowered loop IR, not yet optimised."""
-    machine = machine_for(options.target)
-    module = ModuleText("minitvm", options.target.triple, str(machine.target_data))
-    for func in lowered.functions.values():
-        if not isinstance(func.name, str) or not func.name or "\0" in func.name:
-            raise CompileError(f"build: expected a name such as 'fmm', got {func.name!r}")
-        emit_function(module, func, options)
-    return module
-
-
-def compiled_function(function: Any) -> tuple[PackedFunc, CompiledProgram] | None:
-    """A function that `build` made, of a module its first one, and its program; None of anything
-    else."""
-    called = function.entry_func if isinstance(function, Module) else function
-    program = called.program if isinstance(called, PackedFunc) else None
-    return (called, program) if isinstance(program, CompiledProgram) else None
-
-
-@final
-class CompiledProgram(Program):
-    """Lowered loop IR and its machine code: what a module and its functions share.
-
-    Other texts are made again when they are asked for, which is rare. A pickle holds the loop IR,
-    the text of the target, and the object file. That is loaded where compiling would give the same
-    one; elsewhere the loop IR is compiled again.
-
-    Parameters
-    ----------
-    lowered, options
-        The program, and how it is compiled.
-    object_code
-        What compiling gives, if that is known.
-    """
-
-    __slots__ = ("_functions", "_object_code", "code", "lowered", "options")
-
-    def __init__(
-        self, lowered: IRModule, options: CodegenOptions, object_code: bytes | None = None
-    ) -> None:
-        self.lowered = lowered
-        self.options = options
-        self._object_code = object_code or _compile(lowered, options)
-        missing = options.target.missing_on_host
-        self.code = None if missing else load(self._object_code)
-        self._functions: WeakValueDictionary[str, PackedFunc] = WeakValueDictionary()
-
-    def function(self, name: str) -> PackedFunc:
-        """The function of a name: one object, as long as that lives."""
-        found = self._functions.get(name)
-        if found is None:
-            found = self._functions.setdefault(name, self._made(name))
-        return found
-
-    def _made(self, name: str) -> PackedFunc:
-        if self.code is None:
-            return _refusing(self, name)
-        made = _function(self, self.code, name)
-        device_type = self.options.target.device_type
-        return made if device_type == DeviceType.CPU else DeviceFunction(made, device_type)
-
-    def source(self, kind: str) -> str:
-        """The text of a kind: "tir" (the loop IR), "ll" (optimised LLVM IR) or "asm"."""
-        with deep_expressions("get_source"):
-            if kind == "tir":
-                return str(self.lowered)
-            text = module_text(self.lowered, self.options)
-        target = self.options.target
-        return emit_assembly(text, target) if kind == "asm" else str(optimised(text, target))
-
-    def __reduce__(self) -> tuple[Callable[..., CompiledProgram], tuple[Any, ...]]:
-        code, target = self._object_code, self.options.target
-        return _unpickled, (self.lowered, self.options, code, _digest(code), _made_by(target))
-
-
-def _unpickled(
-    lowered: IRModule,
-    options: CodegenOptions,
-    object_code: bytes,
-    digest: int,
-    made_by: tuple[object, ...],
-) -> CompiledProgram:
-    """What the pickle of a program calls."""
-    if _digest(object_code) != digest:  # LLVM's loader would crash
-        names = ", ".join(lowered.functions)
-        raise UnpicklingError(f"{names}: expected the machine code as it was pickled, got another")
-    is_current = made_by == _made_by(options.target)
-    return CompiledProgram(lowered, options, object_code if is_current else None)
-
-
-def _digest(object_code: bytes) -> int:
-    return zlib.crc32(object_code)
-
-
-def _made_by(target: Target) -> tuple[object, ...]:
-    """All that decides, besides the program, what machine code it becomes."""
-    versions = (VERSION, llvmlite.__version__, llvm.llvm_version_info, sys.implementation.cache_tag)
-    return (*versions, target.triple, target.mcpu, target.feature_string)
-
-
-def _compile(lowered: IRModule, options: CodegenOptions) -> bytes:
-    """The object file of a program."""
-    with deep_expressions(next(iter(lowered.functions))):
-        text = module_text(lowered, options)
-    return emit_object(text, options.target)
-
-
-def _function(program: CompiledProgram, code: LoadedCode, name: str) -> Function:
-    func, options = program.lowered[name], program.options
-    names = arg_names(func)
-    written = written_parameters(func)
-    positions = [i for i, p in enumerate(func.params) if func.buffer_map.get(p) in written]
-
-    free = frozenset(
-        i for i, p in enumerate(func.params) if p in func.buffer_map and is_free(func.buffer_map[p])
-    )
-
-    symbol = packed_symbol(func.name)
-    base = Compiled(code.address(symbol), code)
-
-    @cache
-    def accepts_same(output: int, before: int) -> bool:
-        with deep_expressions(func.name):
-            return can_run_in_place(func, output, before)
-
-    def allowed(wanted: Arrangement) -> Arrangement:
-        same = frozenset(pair for pair in wanted.same if accepts_same(*pair))
-        return Arrangement(wanted.strided, same)
-
-    def make(arrangement: Arrangement) -> Compiled:
-        with deep_expressions(func.name):
-            variant = run_in_place(func, arrangement.same)
-            if arrangement.strided:
-                variant = accept_strides(variant)
-        made = load(_compile(IRModule({func.name: variant}), options))
-        return Compiled(made.address(symbol), made)
-
-    return Function(
-        base.address,
-        owner=program,
-        name=func.name,
-        arg_names=names,
-        written=positions,
-        calls_back=needs_the_gil(func.body),
-        doc=partial(describe, func),
-        variants=Variants(base, frozenset(positions), free, allowed, make),
-    )
-
-
-def _refusing(program: CompiledProgram, name: str) -> PackedFunc:
-    """What stands for a function that this machine can't run."""
-    target, missing = str(program.options.target), program.options.target.missing_on_host
-
-    def refuse(*args: Any) -> None:
-        raise ValueError(f"{name}: built for {target!r}, which this machine can't run: {missing}")
-
-    return PackedFunc(refuse, name=name, owner=program)

@@ -7,7 +7,7 @@ from typing import Any
 
 from minitvm.arith.analyzer import Analyzer
 from minitvm.codegen.packed_abi import arg_names
-from minitvm.driver.build import compiled_function
+from minitvm.driver.program import compiled_function
 from minitvm.runtime.module import Module
 from minitvm.runtime.ndarray import NDArray, as_ndarray, empty
 from minitvm.runtime.packed_func import Function

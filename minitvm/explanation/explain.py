@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from minitvm.codegen.machine_code import emit_assembly
-from minitvm.driver.build import compiled_function, module_text
+from minitvm.driver.program import compiled_function, module_text
 from minitvm.explanation.amount import Amount, Sizes, value_of
 from minitvm.explanation.assembly import inner_loops
 from minitvm.explanation.loops import ParallelLoop, parallel_loops, temporaries

@@ -7,6 +7,7 @@ from minitvm.arith.scopes import ScopedMutator, prover_of
 from minitvm.arith.work import statements_run
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
+from minitvm.tir.functor import children
 from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, with_body
 
 
@@ -44,6 +45,8 @@ class _ClipLoops(ScopedMutator):
     def visit_For(self, node: s.For) -> Stmt:
         if self._depth:
             node = self._clip(node)
+        if not _has_loop(node.body):
+            return node
         self._depth += 1
         made = super().visit_For(node)
         self._depth -= 1
@@ -63,3 +66,9 @@ class _ClipLoops(ScopedMutator):
             and not self._prover.proves(limit.rest + limit.factor * (extent - 1))
         ]
         return clipped(self._prover, node, ends)
+
+
+def _has_loop(node: Stmt) -> bool:
+    return isinstance(node, s.For) or any(
+        _has_loop(each) for each in children(node) if isinstance(each, Stmt)
+    )

@@ -18,7 +18,7 @@ from minitvm import te
 from minitvm.auto_scheduler import auto_schedule
 from minitvm.codegen.llvm_text import ModuleText
 from minitvm.codegen.machine_code import emit_object, machine_for
-from minitvm.driver import build as build_module
+from minitvm.driver import program as program_module
 from minitvm.runtime import host as host_module
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.object_code import optimise, parse
@@ -84,7 +84,7 @@ def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
         optimise(module, machine)
         return bytes(machine.emit_object(module))
 
-    monkeypatch.setattr(build_module, "emit_object", emit_for_here)
+    monkeypatch.setattr(program_module, "emit_object", emit_for_here)
     monkeypatch.setattr(tvm.Target, "missing_on_host", "")
 
 

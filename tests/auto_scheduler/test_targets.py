@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import minitvm as tvm
 from minitvm import te
 from minitvm.codegen.options import CodegenOptions
-from minitvm.driver.build import module_text
+from minitvm.driver.program import module_text
 from minitvm.runtime import host as host_module
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.threads import available_cpus

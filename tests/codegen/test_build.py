@@ -12,7 +12,7 @@ import pytest
 
 from minitvm import IRModule, Target, build, create_schedule, lower, te, tir, transform
 from minitvm.codegen.options import CodegenOptions
-from minitvm.driver.build import CompiledProgram, compile_module
+from minitvm.driver.program import CompiledProgram, compile_module
 from minitvm.runtime.errors import InternalError
 from minitvm.runtime.object_code import LoadedCode, parse
 from minitvm.runtime.packed_func import Function

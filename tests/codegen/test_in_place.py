@@ -13,7 +13,7 @@ import pytest
 import minitvm as tvm
 from minitvm import te
 from minitvm.codegen.options import CodegenOptions
-from minitvm.driver.build import compile_module
+from minitvm.driver.program import compile_module
 from minitvm.runtime.arrangement import (
     ASKS_FOR_VARIANT,
     NEEDS_VARIANT,

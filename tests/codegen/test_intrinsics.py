@@ -14,7 +14,7 @@ import mpmath
 import pytest
 
 from minitvm import te, tir
-from minitvm.codegen.expression import ExpressionEmitter
+from minitvm.codegen.expression import expression_emitter
 from minitvm.codegen.llvm_text import FunctionText, ModuleText
 from minitvm.codegen.options import CodegenOptions
 from minitvm.runtime.dtype import FLOAT16, FLOAT32, FLOAT64, INT32, DType
@@ -68,7 +68,7 @@ def test_none_is_left_out() -> None:
 
 
 def test_the_tables_of_code_generation_have_the_entries_that_name_them() -> None:
-    emitter = ExpressionEmitter(
+    emitter = expression_emitter(
         FunctionText(ModuleText("m", "", ""), "f", "void", []), CodegenOptions(Target("llvm"))
     )
     assert set(emitter.math.own) == {each.name for each in _OF_FLOATS if each.composed}

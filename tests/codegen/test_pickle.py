@@ -19,8 +19,8 @@ import pytest
 
 import minitvm as tvm
 from minitvm import te, tir
-from minitvm.driver import build as build_module
-from minitvm.driver.build import CompiledProgram
+from minitvm.driver import program as program_module
+from minitvm.driver.program import CompiledProgram
 from minitvm.runtime import Function, Module, PackedFunc
 from minitvm.tir.functor import walk
 from minitvm.tir.structural_equal import structural_equal
@@ -40,7 +40,7 @@ def sent(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Cop
     def send(value: Any) -> Any:
         pickled = pickle.dumps(value)
         if request.param == "another machine":
-            monkeypatch.setattr(build_module, "VERSION", "another")
+            monkeypatch.setattr(program_module, "VERSION", "another")
         return pickle.loads(pickled)
 
     return send
@@ -216,13 +216,13 @@ def test_a_shared_expression_is_pickled_once() -> None:
 
 def test_code_for_this_machine_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
     pickled = pickle.dumps(_square())
-    compile_again = Mock(wraps=build_module.module_text)
-    monkeypatch.setattr(build_module, "module_text", compile_again)
+    compile_again = Mock(wraps=program_module.module_text)
+    monkeypatch.setattr(program_module, "module_text", compile_again)
     loaded = pickle.loads(pickled)
     compile_again.assert_not_called()
     _check_square(loaded)
     compile_again.assert_called_once()  # for the variant for strides
-    monkeypatch.setattr(build_module, "VERSION", "another")
+    monkeypatch.setattr(program_module, "VERSION", "another")
     pickle.loads(pickled)
     assert compile_again.call_count == 2
 

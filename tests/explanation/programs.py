@@ -8,7 +8,7 @@ import numpy as np
 
 import minitvm as tvm
 from minitvm import te
-from minitvm.driver.build import CompiledProgram
+from minitvm.driver.program import CompiledProgram
 from minitvm.tir.expr import const_int
 
 ZNVER4 = "llvm -mtriple=x86_64-linux-gnu -mcpu=znver4"

@@ -14,7 +14,7 @@ import pytest
 
 import minitvm as tvm
 from minitvm import te
-from minitvm.driver.build import CompiledProgram
+from minitvm.driver.program import CompiledProgram
 from minitvm.runtime.object_code import LoadedCode
 from tests.memory.calls import bad_calls, fail, good_calls, look, make, registered, torch_calls
 

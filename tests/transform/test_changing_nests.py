@@ -265,3 +265,12 @@ def test_a_buffer_filled_ahead_keeps_the_bounds_of_its_loop() -> None:
     nest = For(i, const(0), N[0], ForKind.SERIAL, Allocate(T, seq(fill, use, change)))
     made = func(nest)
     assert result(inject_double_buffer(made), 4) == result(made, 4)
+
+
+def test_a_guard_that_calls_stays_around_padding() -> None:
+    S = tir.decl_buffer((32,), "float32", name="S")
+    guarded = IfThenElse(likely(CALL < 9), BufferStore(S, const(1.0), (j,)))
+    body = AttrStmt(S, "padded_buffer", const(1), guarded)
+    params = {S.data: S, N.data: N}
+    made = PrimFunc(tuple(params), loop(j, 4, body), params, "f")
+    assert compute_padding(made) is made

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import minitvm as tvm
 from minitvm import te, tir
 from minitvm.codegen.options import CodegenOptions
-from minitvm.driver.build import compile_module
+from minitvm.driver.program import compile_module
 from minitvm.runtime.dtype import HANDLE, INT32, INT64
 from minitvm.runtime.errors import CompileError, InternalError
 from minitvm.target import Target

@@ -1,0 +1,352 @@
+"""What a compiled function checks of its arguments, one by one: kind, shape, memory and strides.
+
+Each check is a comparison, a branch and the call of a report
+(:mod:`minitvm.codegen.argument_errors`). On the way the variables among the dimensions get values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from math import prod
+from typing import final
+
+from minitvm.arith.prover import Prover
+from minitvm.codegen.accesses import strides_of
+from minitvm.codegen.argument_errors import ARRAY_CODES, ArgumentErrors, asks
+from minitvm.codegen.conversion import register_type
+from minitvm.codegen.dltensor import Tensor, load_field
+from minitvm.codegen.emitter import Emitter
+from minitvm.codegen.llvm_text import NULL, FunctionText, Value, i32, i64, integer
+from minitvm.runtime.arrangement import ASKS_FOR_VARIANT
+from minitvm.runtime.device_type import DEVICE_TYPES
+from minitvm.runtime.dlpack import dtype_word
+from minitvm.runtime.dtype import FLOAT64, INT64, DType
+from minitvm.runtime.values import ArgTypeCode
+from minitvm.tir import expr as e
+from minitvm.tir.expr import Buffer, PrimExpr, Var
+from minitvm.tir.stmt import PrimFunc
+
+
+@final
+@dataclass(slots=True)
+class Checks:
+    """The checks of one function's arguments, which are called `names`."""
+
+    text: FunctionText
+    func: PrimFunc
+    names: Sequence[str]
+    emitter: Emitter
+    errors: ArgumentErrors
+    written: Collection[Buffer]
+    # Where the value of a variable comes from, as messages say it.
+    sources: dict[Var, str] = field(default_factory=dict)
+
+    def unless(self, holds: Value) -> AbstractContextManager[None]:
+        """Where something is wrong; the function ends there."""
+        return self.text.unless(holds, *self.text.blocks("wrong", "right"), likely=True)
+
+    def require(
+        self, holds: Value, message: str, position: int, *values: int | str | Value
+    ) -> None:
+        """Reports a message about an argument unless a condition holds."""
+        with self.unless(holds):
+            self.errors.report(message, position, *values)
+
+    def advice(self, position: int) -> str:
+        """What to do about an argument of another shape."""
+        if position not in self.func.attrs.prepacked:
+            return ""
+        name = self.names[position]
+        return f": pack it with minitvm.prepack({self.func.name}, '{name}', array)"
+
+
+# -- scalars --
+
+
+def read_scalar(checks: Checks, position: int, param: Var, code: Value, where: Value) -> Value:
+    """The value of a scalar argument."""
+    text, dtype = checks.text, param.dtype
+    if dtype.is_handle:
+        accepted = _is_one_of(text, code, (ArgTypeCode.HANDLE, ArgTypeCode.NULL))
+        checks.require(accepted, "kind", position, "an opaque pointer", code)
+        return text.load("ptr", where, 8)
+    if dtype.is_float:
+        return _float_scalar(checks, position, dtype, code, where)
+    accepted = _is_one_of(text, code, (ArgTypeCode.INT,))
+    checks.require(accepted, "kind", position, "an integer", code)
+    value = text.load("i64", where, 8)
+    if dtype != INT64:
+        low, high = i64(dtype.min()), i64(min(dtype.max(), INT64.max()))
+        fits = text.binary("and", text.icmp("sge", value, low), text.icmp("sle", value, high))
+        checks.require(fits, "scalar", position, str(dtype), value)
+    return checks.emitter.conversions.cast(value, INT64, dtype)
+
+
+def _float_scalar(checks: Checks, position: int, dtype: DType, code: Value, where: Value) -> Value:
+    text, cast = checks.text, checks.emitter.conversions.cast
+    accepted = _is_one_of(text, code, (ArgTypeCode.FLOAT, ArgTypeCode.INT))
+    checks.require(accepted, "kind", position, "a number", code)
+    from_float = cast(text.load("double", where, 8), FLOAT64, dtype)
+    from_int = cast(text.load("i64", where, 8), INT64, dtype)
+    is_int = text.icmp("eq", code, i32(ArgTypeCode.INT))
+    return text.select(is_int, from_int, from_float)
+
+
+def _is_one_of(text: FunctionText, code: Value, accepted: Sequence[ArgTypeCode]) -> Value:
+    return text.any_of(*[text.icmp("eq", code, i32(each)) for each in accepted])
+
+
+# -- arrays: what they are, and their sizes --
+
+
+def read_tensor(checks: Checks, position: int, buffer: Buffer, code: Value, where: Value) -> Tensor:
+    """An array argument of the right kind, rank, dtype and device, with its extents read."""
+    text = checks.text
+    handle = text.load("ptr", where, 8)
+    ndim, dtype = i32(buffer.ndim), i32(dtype_word(buffer.dtype))
+    known, right, wrong = text.blocks("known", "right", "wrong")
+    is_array = _is_one_of(text, code, ARRAY_CODES)
+    is_array = text.binary("and", is_array, text.icmp("ne", handle, NULL))
+    text.branch_if(is_array, known, wrong, likely=True)
+    text.place(known)
+    with text.scope():
+        fields = {"ndim": ndim, "dtype": dtype, "device_type": i32(DEVICE_TYPES["cpu"])}
+        fits = [
+            text.icmp("eq", load_field(text, handle, field), expected)
+            for field, expected in fields.items()
+        ]
+        text.branch_if(text.all_of(fits), right, wrong, likely=True)
+    text.place(wrong)
+    wanted = checks.advice(position), str(buffer.dtype)
+    checks.errors.report("array", position, *wanted, code, handle, ndim, dtype)
+    text.place(right)
+    extents: list[Value] = []
+    if buffer.ndim:
+        shape = load_field(text, handle, "shape")
+        extents = [text.word(shape, dim) for dim in range(buffer.ndim)]
+    name, is_output = checks.names[position], buffer in checks.written
+    return Tensor(position, name, buffer, is_output, handle, extents)
+
+
+def bind_shape(checks: Checks, tensor: Tensor) -> None:
+    """Gives the variables among the dimensions their values."""
+    variables = checks.emitter.variables
+    for dim, (expr, extent) in enumerate(zip(tensor.buffer.shape, tensor.extents, strict=True)):
+        if isinstance(expr, Var) and expr not in variables:
+            variables[expr] = _extent(checks, tensor, dim, expr, extent)
+            source = f"{expr.name}, as argument {tensor.position} '{tensor.name}' has it"
+            checks.sources[expr] = f" ({source})"
+    offset = tensor.buffer.elem_offset
+    if isinstance(offset, Var) and offset not in variables:
+        # A DLTensor's offset counts bytes, and is in the pointer already.
+        variables[offset] = integer(register_type(offset.dtype), 0)
+
+
+def _extent(checks: Checks, tensor: Tensor, dim: int, var: Var, extent: Value) -> Value:
+    """An extent as a variable's value: not negative, and not more than it holds."""
+    fits = checks.text.icmp("ule", extent, i64(min(var.dtype.max(), INT64.max())))
+    checks.require(fits, "extent", tensor.position, dim, str(var.dtype), extent)
+    return checks.emitter.conversions.cast(extent, INT64, var.dtype)
+
+
+def check_memory(checks: Checks, tensor: Tensor) -> None:
+    """Shape, memory and alignment."""
+    text, position, buffer = checks.text, tensor.position, tensor.buffer
+    expected = [checks.emitter.dimension(expr) for expr in buffer.shape]
+    if expected:
+        pairs = zip(tensor.extents, expected, strict=True)
+        fits = text.all_of([text.icmp("eq", *pair) for pair in pairs])
+        sources = [_source(checks, expr) for expr in buffer.shape]
+        with checks.unless(fits):
+            strings = [text.module.string(source) for source in sources]
+            tables = text.table(expected), text.table(strings) if any(sources) else NULL
+            advice = checks.advice(position)
+            checks.errors.report("extents", position, advice, tensor.handle, *tables)
+    tensor.extents = expected
+    tensor.size = size = _size(checks, tensor)
+    data = load_field(text, tensor.handle, "data")
+    offset = load_field(text, tensor.handle, "byte_offset")
+    tensor.first = tensor.low = text.element_pointer("i8", data, offset)
+    nonempty = _is_not(text, size, 0)
+    fits = text.icmp("ne", data, NULL)
+    if nonempty.text != "true":
+        fits = text.binary("or", fits, text.icmp("eq", size, i64(0)))
+    alignment = max(buffer.dtype.element.itemsize, buffer.data_alignment)
+    if alignment > 1:
+        address = text.convert("ptrtoint", tensor.low, "i64")
+        low = text.binary("and", address, i64(alignment - 1))
+        fits = text.binary("and", fits, text.icmp("eq", low, i64(0)))
+    checks.require(fits, "memory", position, size, data, tensor.low, alignment)
+
+
+def _source(checks: Checks, expr: PrimExpr) -> str:
+    """Where an extent that is expected comes from."""
+    if isinstance(expr, Var):
+        return checks.sources.get(expr, f" ({expr.name})")
+    return "" if e.const_int(expr) is not None else f" ({expr})"
+
+
+def _size(checks: Checks, tensor: Tensor) -> Value:
+    """How many elements an array has; more bytes than 63 bits count are no array's."""
+    text, most = checks.text, INT64.max() // tensor.buffer.dtype.itemsize
+    largest = prod(_largest(extent) for extent in tensor.buffer.shape)
+    size = i64(1)
+    for extent in tensor.extents:
+        if largest <= most:
+            size = checks.emitter.product(size, extent)
+        else:  # with any extent of 0 it is 0
+            size = text.intrinsic("smul.fix.sat", "i64", size, extent, i32(0))
+    if largest > most:
+        checks.require(text.icmp("sle", size, i64(most)), "size", tensor.position)
+    return size
+
+
+def _largest(extent: PrimExpr) -> float:
+    """The most that a dimension may be, as far as its dtype tells."""
+    return min(Prover().const_int_bound(extent)[1], INT64.max())
+
+
+def _is_not(text: FunctionText, value: Value, number: int) -> Value:
+    """Whether a value, which may be constant, is another than a number."""
+    if value.text.isdigit():
+        return integer("i1", int(value.text) != number)
+    return text.icmp("ne", value, i64(number))
+
+
+# -- arrays: their strides --
+
+
+def check_strides(checks: Checks, tensor: Tensor) -> None:
+    """A compact array's strides must be so; a strided buffer's are bound. Strides of dimensions of
+    one element don't matter, nor does any in an empty array."""
+    text, buffer = checks.text, tensor.buffer
+    if buffer.layout and buffer.ndim:
+        _check_layout(checks, tensor)
+    if buffer.strides:
+        _bind_strides(checks, tensor)
+        return
+    size = text.binary("mul", tensor.size, i64(buffer.dtype.itemsize))
+    tensor.end = text.element_pointer("i8", tensor.low, size)
+    if not buffer.ndim or buffer.layout:
+        return
+    strides = load_field(text, tensor.handle, "strides")
+    given, done = text.blocks("strided", "compact")
+    has_strides, nonempty = text.icmp("ne", strides, NULL), _is_not(text, tensor.size, 0)
+    if nonempty.text != "true":
+        has_strides = text.binary("and", has_strides, nonempty)
+    with text.when(has_strides, given, done):
+        expected = strides_of(checks.emitter, buffer)
+        fits = [
+            _fits_stride(text, tensor, dim, step, text.word(strides, dim))
+            for dim, step in enumerate(expected)
+        ]
+        with checks.unless(text.all_of(fits)):
+            found = text.params[4], tensor.handle, text.table(expected)
+            checks.errors.report("layout", tensor.position, *found)
+
+
+def _fits_stride(
+    text: FunctionText, tensor: Tensor, dim: int, expected: Value, stride: Value
+) -> Value:
+    """Whether a dimension of more than one element has the stride expected."""
+    fits = text.icmp("eq", stride, expected)
+    if _is_not(text, tensor.extents[dim], 1).text == "true":
+        return fits
+    return text.binary("or", fits, text.icmp("sle", tensor.extents[dim], i64(1)))
+
+
+def _check_layout(checks: Checks, tensor: Tensor) -> None:
+    """What a declared layout asks, as :mod:`minitvm.runtime.mdspan` does of a tensor: also of
+    dimensions of one element and of none, whose strides lead nowhere."""
+    text, layout, position = checks.text, tensor.buffer.layout, tensor.position
+    if layout == "stride_relaxed":
+        return
+    _require_given(checks, tensor)
+    strides = _given_strides(checks, tensor)
+    expected = _declared_strides(text, tensor)
+    for dim in range(tensor.buffer.ndim):
+        stride = text.word(strides, dim)
+        if layout == "stride":
+            checks.require(text.icmp("sgt", stride, i64(0)), "positive", position, dim, stride)
+            continue
+        fits = text.icmp("eq", stride, expected[dim])
+        advice = f": pass np.array(x, order='{'F' if layout == 'left' else 'C'}')"
+        found = (dim, expected[dim], layout, stride, advice)
+        checks.require(fits, "declared", position, *found)
+
+
+def _require_given(checks: Checks, tensor: Tensor) -> None:
+    """The strides must be there where row-major ones would be wrong; and the caller who can ask is
+    asked for them where numpy calls an array compact that has strides of its own: along a dimension
+    of one element, or where there is no element."""
+    text, layout = checks.text, tensor.buffer.layout
+    known = text.icmp("ne", load_field(text, tensor.handle, "strides"), NULL)
+    if layout != "left" or tensor.buffer.ndim == 1:
+        code = text.load("i32", text.params[4], 4)
+        unasked = text.binary("xor", asks(text, code, ASKS_FOR_VARIANT), integer("i1", 1))
+        known = text.binary("or", known, unasked)
+        several = text.all_of([text.icmp("sgt", each, i64(1)) for each in tensor.extents])
+        known = text.binary("or", known, several)
+    checks.require(known, "no_strides", tensor.position, layout)
+
+
+def _declared_strides(text: FunctionText, tensor: Tensor) -> list[Value]:
+    """The strides of a row-major or column-major array; what int64 doesn't hold is no array's, and
+    so the largest there is."""
+    order = 1 if tensor.buffer.layout == "left" else -1
+    made = [i64(1)]
+    for extent in tensor.extents[::order][:-1]:
+        made.append(text.intrinsic("smul.fix.sat", "i64", made[-1], extent, i32(0)))
+    return made[::order]
+
+
+def _bind_strides(checks: Checks, tensor: Tensor) -> None:
+    """Binds stride variables, checks other stride expressions, and finds the memory's extent: a
+    negative stride reaches below the first element."""
+    text, buffer, variables = checks.text, tensor.buffer, checks.emitter.variables
+    strides = _given_strides(checks, tensor)
+    zero, one, itemsize = i64(0), i64(1), i64(buffer.dtype.itemsize)
+    low, high = zero, one
+    for dim, expr in enumerate(buffer.strides):
+        stride = text.word(strides, dim)
+        if isinstance(expr, Var) and expr not in variables:
+            variables[expr] = _stride(checks, tensor, dim, expr, stride)
+        elif not buffer.layout:
+            expected = checks.emitter.dimension(expr)
+            fits = _fits_stride(text, tensor, dim, expected, stride)
+            checks.require(fits, "strides", tensor.position, dim, expected, stride)
+        reach = text.binary("mul", stride, text.binary("sub", tensor.extents[dim], one))
+        low = text.binary("add", low, text.intrinsic("smin", "i64", reach, zero))
+        high = text.binary("add", high, text.intrinsic("smax", "i64", reach, zero))
+    empty = zero
+    for extent in tensor.extents:
+        is_empty = text.convert("zext", text.icmp("eq", extent, zero), "i64")
+        empty = text.binary("or", empty, is_empty)
+    span = text.select(text.icmp("eq", empty, zero), high, low)
+    tensor.low = text.element_pointer("i8", tensor.first, text.binary("mul", low, itemsize))
+    tensor.end = text.element_pointer("i8", tensor.first, text.binary("mul", span, itemsize))
+
+
+def _stride(checks: Checks, tensor: Tensor, dim: int, var: Var, stride: Value) -> Value:
+    """A stride as a variable's value, which may be negative."""
+    cast = checks.emitter.conversions.cast
+    narrow = cast(stride, INT64, var.dtype)
+    if var.dtype.bits < 64:
+        back = cast(narrow, var.dtype, INT64)
+        fits = checks.text.icmp("eq", back, stride)
+        checks.require(fits, "strides", tensor.position, dim, back, stride)
+    return narrow
+
+
+def _given_strides(checks: Checks, tensor: Tensor) -> Value:
+    """The address of the strides; DLPack lets a compact array have none."""
+    text = checks.text
+    strides = load_field(text, tensor.handle, "strides")
+    compact = text.alloca("i64", tensor.buffer.ndim)
+    step = i64(1)
+    for dim in reversed(range(tensor.buffer.ndim)):
+        text.set_word(compact, dim, step)
+        step = checks.emitter.product(step, tensor.extents[dim])
+    return text.select(text.icmp("eq", strides, NULL), compact, strides)
