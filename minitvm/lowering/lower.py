@@ -43,8 +43,7 @@ from minitvm.transform.vectorize_loops import vectorize_loops
 from minitvm.transform.widen_indices import widen_indices
 
 PREPACKED = "prepacked"
-"""The attribute of a function that says which arguments another function makes: its name by their
-positions."""
+"""The function attribute that names, by the position of an argument, the function that makes it."""
 
 
 def pipeline(config: PassConfig, *, is_written: bool) -> tuple[Pass, ...]:
