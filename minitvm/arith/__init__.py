@@ -1,1 +1,1 @@
-"""What is known of integers: affine forms, proofs, simplification, and which elements are met."""
+"""Arithmetic on integers: affine forms, facts, proofs, simplification, and memory accesses."""

@@ -1,4 +1,4 @@
-"""Which accesses a statement makes, and which are at one element, or at neighbours."""
+"""The accesses of a statement, and whether two of them are at one element, or at neighbours."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Loop:
 class Access:
     """A load or a store: the loops around it, outermost first, and the conditions on it.
 
-    With `is_known` the indices are made of what the program doesn't change, names resolved. Of two
-    accesses in one round of all common loops that with the lesser `position` comes first.
+    `is_known`: the indices, names resolved, don't depend on memory that the program writes. Of two
+    accesses in one round of all common loops, the one with the lesser `position` comes first.
     """
 
     node: BufferLoad | BufferStore
@@ -63,8 +63,8 @@ class Access:
 @final
 @record()
 class Place:
-    """What is around a statement: loops; conditions, of which `firm` are no ``likely`` guards; and
-    the values of names, None where the program may change them."""
+    """The surroundings of a statement: loops; conditions, `firm` ones being no ``likely`` guards;
+    and the values of names, None where the program may change them."""
 
     loops: tuple[Loop, ...] = ()
     conditions: tuple[PrimExpr, ...] = ()
@@ -78,8 +78,8 @@ class Place:
 class Accesses:
     """Gathers the accesses below a statement that :meth:`concerns` asks for.
 
-    `written` is the memory that the program writes: what is read of it isn't known. A ``likely``
-    guard doesn't concern the buffers `padded`.
+    `written` is the memory that the program writes: values read from it are unknown. Accesses to
+    the buffers `padded` ignore ``likely`` guards.
     """
 
     def __init__(self, written: frozenset[Var], padded: frozenset[Buffer] = frozenset()) -> None:
@@ -89,11 +89,11 @@ class Accesses:
         self._position = 0
 
     def concerns(self, node: BufferLoad | BufferStore) -> bool:
-        """Whether an access is one of those that are gathered."""
+        """Whether an access is gathered."""
         raise NotImplementedError
 
     def collect(self, node: Stmt, place: Place) -> None:
-        """Gathers what `node` does, in the order of the text."""
+        """Gathers the accesses of `node`, in the order of the text."""
         match node:
             case BufferStore():
                 self.store(node, node.value, place)
@@ -134,8 +134,8 @@ class Accesses:
     def resolved(
         self, exprs: Sequence[PrimExpr], place: Place
     ) -> tuple[tuple[PrimExpr, ...], bool]:
-        """Expressions without names, and whether these are known and nothing in them is written or
-        called."""
+        """Expressions with names resolved, and whether they are known: no unknown name, no read of
+        written memory, no call."""
         mapping = {var: value for var, value in place.values.items() if value is not None}
         made: tuple[PrimExpr, ...] = tuple([substitute(each, mapping) for each in exprs])
         is_known = all(map(is_pure, made)) and not any(
@@ -158,13 +158,13 @@ class Accesses:
         return replace(place, conditions=(*place.conditions, made), firm=firm)
 
     def _read(self, place: Place, *exprs: PrimExpr | None) -> None:
-        """Notes what expressions load, all before what follows."""
+        """Notes the loads of some expressions; later accesses come after all of them."""
         for load, where in self._loads(place, [each for each in exprs if each is not None]):
             self._note(load, where)
         self._position += 1
 
     def _loads(self, place: Place, exprs: Sequence[PrimExpr]) -> Iterator[tuple[BufferLoad, Place]]:
-        """The loads below some expressions, and what is around them."""
+        """The loads in some expressions, and their surroundings."""
         seen: set[PrimExpr] = set()
         pending = [(each, place) for each in exprs]
         while pending:
@@ -204,7 +204,7 @@ class Accesses:
 
 
 def _in_lane(nodes: tuple[PrimExpr, ...], lane: Var) -> tuple[PrimExpr, ...] | None:
-    """What vectors of integers or conditions are in one lane; None where that is not known."""
+    """One lane of some vectors of integers or conditions, as scalars; None where it isn't known."""
     in_lane = _InLane(lane)
     made = tuple(map(in_lane.expr, nodes))
     return made if in_lane.is_known else None
@@ -241,8 +241,8 @@ _LANE_BY_LANE = (e.Ramp, e.Broadcast, e.Cast, e.Select, e.BinaryOp, e.Not)
 
 
 def neighbours(buffer: Buffer, indices: Sequence[PrimExpr], var: Var) -> int | None:
-    """The dimension in which steps of `var` are steps from neighbour to neighbour, if `var` is
-    used in no other."""
+    """The dimension in which a step of `var` is a step to the neighbour, if `var` is used in no
+    other dimension."""
     places = [i for i, index in enumerate(indices) if mentions(var, index)]
     if len(places) != 1:
         return None
@@ -252,22 +252,22 @@ def neighbours(buffer: Buffer, indices: Sequence[PrimExpr], var: Var) -> int | N
 
 
 def step_of(index: PrimExpr, var: Var) -> int | None:
-    """By how much `index` grows with `var`, where that is always the same."""
+    """The change of `index` in a step of `var`, if it is constant."""
     terms = dict(Prover().affine(index).terms)
     step = terms.pop(var, 0)
     return None if mentions(var, *terms) else int(step)
 
 
-# -- Which of them may meet ------------------------------------------------------------------------
+# -- Accesses to one element -----------------------------------------------------------------------
 
 Round = Mapping[Var, Var]
-"""Variables that stand for those of loops in one of their rounds."""
+"""For the variables of some loops, variables that stand for their values in one round."""
 
 
 def one_round(
     prover: Prover, loops: Sequence[Loop], conditions: Sequence[PrimExpr], outside: Round
 ) -> Round:
-    """One round of loops in one of `outside`, in which some conditions hold."""
+    """One round of some loops within the round `outside`, in which some conditions hold."""
     made = dict(outside)
     for loop in loops:
         if loop.var is None:
@@ -283,7 +283,7 @@ def one_round(
 
 
 def meeting(prover: Prover, a: Access, ours: Round, b: Access, theirs: Round) -> list[Affine]:
-    """The constraints that say that two accesses to one buffer are at one element."""
+    """The constraints under which two accesses to one buffer are at one element."""
     for extent in a.buffer.shape:  # an access stays inside, so there is an inside
         prover.assume(e.greater_equal(extent, 1))
     xs = [substitute(x, ours) for x in a.indices]
@@ -291,10 +291,10 @@ def meeting(prover: Prover, a: Access, ours: Round, b: Access, theirs: Round) ->
 
 
 def _same_element(prover: Prover, xs: Sequence[PrimExpr], ys: Sequence[PrimExpr]) -> list[Affine]:
-    """The constraints that say that two indices of one buffer are equal in every dimension.
+    """The constraints under which two indices of one buffer are equal in every dimension.
 
-    Where two of the pairs are the quotient and the remainder of one number, the number is equal,
-    too: so axes that were fused are seen through.
+    Two pairs that are the quotient and the remainder of one number give the equality of the number
+    as well: so the indices of fused loops are understood.
     """
     pairs = list(zip(xs, ys, strict=True))
     for x, y in pairs:  # and those added on the way

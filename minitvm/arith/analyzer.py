@@ -1,4 +1,4 @@
-"""The face of this package: what is known about a program's integers, in the classic shape."""
+"""The analyzer of classic TVM, the public face of this package."""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ from minitvm.tir.intrinsics import IMPURE_CALLS
 
 
 def is_impure(node: Node) -> bool:
-    """Whether `node` itself is a call that does something, or whose value may be another again."""
+    """Whether `node` itself is a call with an effect, or one that may return another value when it
+    is repeated."""
     return isinstance(node, Call) and node.op in IMPURE_CALLS
 
 
@@ -24,8 +25,8 @@ def is_pure(node: Node) -> bool:
 def structural_key(node: Any) -> Hashable:
     """A key that two expressions share when they are the same term over the same variables.
 
-    It identifies variables and buffers by address, so it lasts as long as they do. An impure call
-    is only ever equal to itself. A subexpression stands in it once, however often it is shared.
+    The key identifies variables and buffers by address, so it is valid as long as they live. An
+    impure call equals itself alone. A shared subexpression stands in the key once.
     """
     leaf = _leaf_key(node)
     if leaf is not None:
@@ -65,7 +66,7 @@ def _number(node: Any, parts: dict[Hashable, int], known: dict[int, int]) -> int
     return number
 
 
-# What tells one node of a class from another, besides its dtype.
+# The fields that distinguish the nodes of a class, besides dtype and children.
 _FIELDS = {
     cls: tuple(f.name for f in fields(cls) if f.init and f.name != "dtype") for cls in CHILDREN
 }
@@ -79,7 +80,7 @@ class Atoms:
         self._order: dict[PrimExpr, int] = {}
 
     def shared(self, term: PrimExpr, key: Hashable = None) -> PrimExpr:
-        """The first term equal to `term`; a `key` says what "equal" means here."""
+        """The first term equal to `term`: with the same `key`, structural by default."""
         if isinstance(term, Var):
             self._order.setdefault(term, len(self._order))
             return term

@@ -1,9 +1,9 @@
-"""Whether reads of a tensor, all together, reach each of its elements.
+"""Proves that reads of a tensor together reach each of its elements.
 
-A read at ``[i * 2 + k, j]`` reaches a box while its axes run: along each dimension a comb, of teeth
-``i * 2`` that are as wide as k runs. A comb whose teeth touch is an interval, boxes that lie side
-by side are one, and in the end one box must hold the tensor. The axes ``i // 4`` and ``i % 4`` of a
-reshaped tensor count as two, the digits of i.
+While its axes run, a read at ``[i * 2 + k, j]`` reaches a box: along each dimension a comb, with
+teeth at ``i * 2`` that are as wide as the extent of k. A comb whose teeth touch is an interval.
+Boxes side by side are joined; in the end one box must hold the tensor. ``i // 4`` and ``i % 4``, in
+reads of a reshaped tensor, count as two axes, the digits of i.
 """
 
 from __future__ import annotations
@@ -47,15 +47,14 @@ _Box = tuple[_Comb, ...]
 
 
 class Coverage:
-    """What is known of sizes, and proofs from it.
+    """Proofs of coverage from facts about sizes.
 
     Attributes
     ----------
     prover
         Knows the sizes.
     wanted
-        Extents of axes that must be at least 1, though nothing says so: a proof holds where they
-        are.
+        Extents of axes that the proofs assume to be at least 1, without being able to prove it.
     """
 
     def __init__(self, prover: Prover) -> None:
@@ -108,7 +107,7 @@ class Coverage:
         return tuple(map(self._clip, box, whole))
 
     def _clip(self, comb: _Comb, whole: _Comb) -> _Comb:
-        """An interval without what surely sticks out of the domain, if it meets that."""
+        """An interval cut to the domain, if the two surely overlap."""
         if not _is_one(comb.teeth):
             return comb
         begin, end = comb.begin, comb.begin + comb.width
@@ -122,7 +121,7 @@ class Coverage:
         return replace(comb, begin=begin, width=end - begin)
 
     def _one_joined(self, boxes: Sequence[_Box], whole: Sequence[_Comb]) -> list[_Box] | None:
-        """`boxes` of which two that lie side by side, or overlap, have become one."""
+        """`boxes` with two that touch or overlap joined to one; None if there are none."""
         for one, other in permutations(boxes, 2):
             apart = [
                 i for i, pair in enumerate(zip(one, other, strict=True)) if not self._same(*pair)
@@ -148,7 +147,7 @@ class Coverage:
         return a.same_as(b) or self.prover.proves(a - b, b - a)
 
     def _joined(self, low: _Comb, high: _Comb) -> _Comb | None:
-        """Both, where `high` begins in `low` or right behind it, tooth by tooth."""
+        """The union, where `high` begins in `low` or right behind it, tooth by tooth."""
         if not self._same_form(low.step, high.step) or not self._same_form(low.teeth, high.teeth):
             return None
         offset = high.begin - low.begin
@@ -170,7 +169,7 @@ class Coverage:
     # -- Indices ----------------------------------------------------------------------------------
 
     def _box(self, read: Read) -> _Box | None:
-        """What a read reaches; None where that can't be said, or may be nothing."""
+        """The box that a read reaches; None where it is unknown, or may be empty."""
         indices = _Indices(self, read)
         combs = []
         for index in read.indices:
@@ -190,14 +189,15 @@ class Coverage:
 
 
 class _Indices:
-    """The indices of one read. Each axis moves one of them, or is taken apart into digits that do:
-    the box is all that the combs span together."""
+    """The indices of one read. Each axis, or each digit of an axis, is used by one index alone: so
+    the read reaches every element of the box that the indices' combs span."""
 
     def __init__(self, coverage: Coverage, read: Read) -> None:
         self._coverage = coverage
         self._prover = coverage.prover
         self._running = set(read.ranges)
-        # The axes that no index has used yet, and digits of those, by what they are in the indices.
+        # The ranges of the axes that no index has used yet, and of their digits as the indices
+        # contain them.
         self._left: dict[int, Range] = {}
         uses: dict[Var, list[_Digit]] = {}
         for digit in self._digits(read.indices):
@@ -206,7 +206,7 @@ class _Indices:
             self._left.update(self._taken_apart(read.ranges[axis], digits))
 
     def comb(self, index: PrimExpr) -> _Comb | None:
-        """What an index reaches."""
+        """The values that an index takes; None where they are unknown."""
         terms: list[tuple[Affine, Affine, Affine]] = []
         base = self._gather(index, Affine({}, 1), terms)
         if base is None:
@@ -237,8 +237,8 @@ class _Indices:
     def _gather(
         self, index: PrimExpr, factor: Affine, terms: list[tuple[Affine, Affine, Affine]]
     ) -> Affine | None:
-        """Adds the parts of an index that run to `terms`, as factor, least value and count; the sum
-        of the others."""
+        """Adds the moving parts of an index to `terms`, as factor, least value and count; returns
+        the sum of the other parts."""
         times = self._coverage.times
         if id(index) not in self._left:
             if self._stands_still(index):
@@ -262,8 +262,8 @@ class _Indices:
         return Affine()
 
     def _interval(self, index: PrimExpr) -> tuple[Affine, Affine] | None:
-        """The least value and the number of values of something that takes all from one to
-        another."""
+        """The least value and the number of values of an index part that takes every value
+        between its bounds."""
         range_ = self._left.pop(id(index), None)
         if range_ is not None:
             if not self._coverage.is_nonempty(range_.extent):
@@ -310,7 +310,7 @@ class _Indices:
     # -- Digits -----------------------------------------------------------------------------------
 
     def _digits(self, indices: Sequence[PrimExpr]) -> Iterator[_Digit]:
-        """The largest digits of axes in some indices, each as often as it is there."""
+        """The largest digits of axes in some indices, each as often as it occurs."""
         waiting = list(indices)
         while waiting:
             index = waiting.pop()
@@ -337,8 +337,7 @@ class _Indices:
         return None
 
     def _taken_apart(self, range_: Range, digits: Sequence[_Digit]) -> dict[int, Range]:
-        """What each digit of an axis runs over while the others are anything; nothing where they
-        depend on one another."""
+        """The range of each digit of an axis, if the digits are independent; else an empty mapping."""
         if len(digits) == 1:
             return {id(digits[0].axis): range_}
         if self._prover.affine(range_.min).terms or e.const_int(range_.min) != 0:

@@ -1,4 +1,4 @@
-"""What statements and calls may change, and so whether a value is the same here as there."""
+"""The effects of statements and calls, and so whether a value is stable across them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ _CALLS_OUT = ("call_packed", "call_extern", "call_llvm_intrin", "tvm_access_ptr"
 
 
 def calls_out(*nodes: PrimExpr | Stmt) -> bool:
-    """Whether functions that aren't the program's own are called."""
+    """Whether functions outside of the program are called."""
     return any(isinstance(each, Call) and each.op in _CALLS_OUT for each in walk_once(*nodes))
 
 
 def loads(*nodes: PrimExpr) -> bool:
-    """Whether an element of a buffer is read. Such a value may be evaluated only where the program
-    does so: elsewhere its index may be outside."""
+    """Whether an element of a buffer is read. Such a value may only be evaluated where the program
+    evaluates it: elsewhere its index may be outside of the buffer."""
     return any(isinstance(each, BufferLoad) for each in walk_once(*nodes))
 
 
 def is_stable(value: PrimExpr, body: PrimExpr | Stmt) -> bool:
-    """Whether `value` surely stays the same while `body` runs: nothing that it loads is written.
+    """Whether `value` surely stays the same while `body` runs: `body` writes nothing it loads.
 
     A fact about ``A[i]`` ends at a store to A.
     """
@@ -41,8 +41,8 @@ def _may_write(node: object, read: set[Var]) -> bool:
 
 
 def written_buffers(body: Stmt) -> frozenset[Buffer]:
-    """The buffers that `body` may write: those stored to, and those passed to packed or C
-    functions unless by a pointer that says it is only read."""
+    """The buffers that `body` may write: those stored to, and those passed to packed or C functions
+    other than by a read-only pointer."""
     written: set[Buffer] = set()
     read_only: set[int] = set()
     for node in walk_once(body):

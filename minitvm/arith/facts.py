@@ -1,7 +1,7 @@
-"""What is known at one point of a program: constraints on atoms, their ranges, what they are.
+"""The facts at one point of a program: constraints on atoms, their ranges, their definitions.
 
-An atom is a term that is looked into no further. A fact is a choice between systems of constraints,
-each an affine form that is at least zero.
+An atom is a term that arithmetic doesn't look into. A fact is a choice between systems of
+constraints. A constraint is an affine form that is at least zero.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Alternatives = list[System]  # one of these systems holds
 
 @record()
 class _Fact:
-    """One of these systems holds; it says something about these atoms."""
+    """One of the systems holds; `atoms` are those that occur in them."""
 
     alternatives: Alternatives
     atoms: Mapping[Atom, None]
@@ -36,14 +36,14 @@ class _Fact:
 
 @dataclass(slots=True)
 class _Known:
-    """What holds at one point of a program."""
+    """The facts at one point of a program."""
 
     facts: list[_Fact] = field(default_factory=list)
     intervals: dict[Atom, Interval] = field(default_factory=dict)
     definitions: dict[Atom, Alternatives] = field(default_factory=dict)
-    determined: set[Atom] = field(default_factory=set)  # the variables of which all is known
+    determined: set[Atom] = field(default_factory=set)  # variables whose facts are complete
     complete: bool = True  # every condition on the way here is among the facts
-    # What shared expressions are read as, until more is known.
+    # The forms of shared expressions, until another fact is learnt.
     forms: dict[PrimExpr, Affine] = field(default_factory=dict)
     conditions: dict[tuple[PrimExpr, bool], tuple[Alternatives, bool]] = field(default_factory=dict)
 
@@ -57,11 +57,11 @@ class Facts:
         self._data: set[Var] = set()
         self._indices: dict[PrimExpr, bool] = {}  # whether expressions are index-like
         self._factors: dict[Atom, tuple[Atom, ...]] = {}
-        self._defined: set[Atom] = set()  # whose definitions determine them
+        self._defined: set[Atom] = set()  # atoms that their definitions determine
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """What is learnt inside is forgotten at the end."""
+        """Facts learnt inside are forgotten at the end."""
         outside = self._known
         self._known = replace(
             outside,
@@ -78,22 +78,22 @@ class Facts:
             self._known = outside
 
     def forget(self) -> None:
-        """Something holds here that could not be said."""
+        """Notes that the facts are incomplete: a condition here has no systems."""
         self._known.complete = False
 
     def is_determined(self, atom: Atom) -> bool:
-        """Whether the systems that hold `atom` say all about it, given its operands."""
+        """Whether the systems determine the value of `atom`, given its operands."""
         if isinstance(atom, Var):
             return atom in self._known.determined
         return atom in self._defined and atom in self._known.definitions
 
     def meaning(self, atom: Atom) -> System:
-        """The constraints that define `atom`, where it has no cases."""
+        """The constraints that define `atom`, unless its definition has cases."""
         definition = self._known.definitions.get(atom, [])
         return self._interval_rows(atom) + (definition[0] if len(definition) == 1 else [])
 
     def is_index_arithmetic(self, expr: PrimExpr) -> bool:
-        """Whether `expr` is computed exactly, and not modulo 2**bits."""
+        """Whether `expr` is computed exactly, not modulo 2**bits."""
         known = self._indices.get(expr)
         if known is None:
             known = self._indices[expr] = is_index_node(expr, self._data) and all(
@@ -109,7 +109,7 @@ class Facts:
         self._read_anew()
 
     def _read_anew(self) -> None:
-        """More is known, so that more can be read of an expression."""
+        """Forgets the forms of expressions: with a new fact they may be more precise."""
         self._known.forms.clear()
         self._known.conditions.clear()
 
@@ -123,10 +123,10 @@ class Facts:
                 self._add_fact([[row]])
                 self._narrow_by(row)
             elif row.constant < 0:
-                self._add_fact([])  # nothing gets here
+                self._add_fact([])  # this point is never reached
 
     def _add_fact(self, alternatives: Alternatives) -> None:
-        """A fact about ``x % 2`` is one about x, too."""
+        """Adds a fact. It concerns the operands of its atoms, too: one about ``x % 2``, x."""
         atoms = atoms_of(alternatives)
         pending = list(atoms)
         while pending:
@@ -137,7 +137,7 @@ class Facts:
         self._known.facts.append(_Fact(alternatives, atoms))
 
     def _narrow_by(self, row: Affine) -> None:
-        """A constraint on one atom is its interval, too."""
+        """Narrows an atom's interval by a constraint on that atom alone."""
         if len(row.terms) != 1:
             return
         ((atom, coefficient),) = row.terms.items()
@@ -182,10 +182,11 @@ class Facts:
         return _range_of(atom)
 
     def _interval_rows(self, atom: Atom, machine: bool = False) -> System:
-        """The bounds of an atom that no fact or definition gives; with `machine`, all of them.
+        """The bounds of an atom that no fact or definition implies; with `machine`, those of its
+        dtype, too.
 
-        That a 32-bit size ends at 2**31 - 1 is true but says nothing about a program, and would
-        show up in every condition on sizes.
+        The bound 2**31 - 1 of a 32-bit size is true, but no property of the program, and would show
+        up in every condition on sizes.
         """
         low, high = self._atom_interval(atom)
         form = Affine.of_atom(atom)
@@ -200,7 +201,7 @@ class Facts:
     # -- Products ---------------------------------------------------------------------------------
 
     def _factor_count(self, form: Affine) -> int:
-        """Of the product in `form` that has most of them."""
+        """The number of factors of the longest product in `form`."""
         return max((len(self._factors.get(atom, (atom,))) for atom in form.terms), default=0)
 
     def _product(self, a: Affine, b: Affine) -> Affine:
@@ -232,7 +233,7 @@ def _range_of(atom: Atom) -> Interval:
 
 
 def range_of_exact(atom: Atom) -> Interval:
-    """The values of an operator that may be exact, or of a name for it: index arithmetic of 32 bits
+    """The range of an operator that may be exact, or of a name for it. Index arithmetic of 32 bits
     may leave its dtype."""
     if not atom.dtype.is_integral:
         return -math.inf, math.inf

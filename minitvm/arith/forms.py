@@ -1,4 +1,4 @@
-"""What expressions say: of integers an affine form, of conditions systems of constraints."""
+"""Reads expressions: integers as affine forms, conditions as systems of constraints."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Forms(Proofs):
 
     def __init__(self) -> None:
         super().__init__()
-        # Of ``x % c`` the atom ``x // c``, and x.
+        # For the atom ``x % c``: the atom ``x // c``, and x.
         self._remainders: dict[Atom, tuple[Atom, Affine]] = {}
 
     def affine(self, expr: PrimExpr) -> Affine:
@@ -41,8 +41,8 @@ class Forms(Proofs):
         return made
 
     def alternatives(self, condition: PrimExpr, truth: bool) -> tuple[Alternatives, bool]:
-        """The systems of which one holds when `condition` is `truth`, and whether that is all
-        that it says."""
+        """Alternative systems, one of which holds when `condition` is `truth`; and whether they are
+        equivalent to it."""
         made = self._known.conditions.get((condition, truth))
         if made is None:
             made = self._alternatives(condition, truth)
@@ -50,7 +50,7 @@ class Forms(Proofs):
         return made
 
     def is_exact(self, expr: PrimExpr) -> bool:
-        """Whether the ``+ - *`` at the top of `expr` surely compute what they say, unwrapped."""
+        """Whether the ``+ - *`` at the top of `expr` surely don't wrap."""
         if not isinstance(expr, RING):
             return True
         if self.is_index_arithmetic(expr):
@@ -197,7 +197,7 @@ class Forms(Proofs):
     # -- Quotients and remainders -----------------------------------------------------------------
 
     def _quotient(self, form: Affine, divisor: int) -> Affine:
-        """``form // divisor``: what divides is divided, the rest becomes an atom."""
+        """``form // divisor``: terms that `divisor` divides are divided, the rest becomes an atom."""
         whole = Affine(
             {a: c // divisor for a, c in form.terms.items() if c % divisor == 0},
             form.constant // divisor,
@@ -240,7 +240,7 @@ class Forms(Proofs):
         return whole + Affine.of_atom(atom)
 
     def _remainder(self, form: Affine, divisor: int) -> Affine:
-        """``form % divisor``: an atom of its own, whose bounds are then plain to see."""
+        """``form % divisor``, as an atom with known bounds."""
         rest = Affine({a: c for a, c in form.terms.items() if c % divisor}, form.constant % divisor)
         common = math.gcd(divisor, *rest.terms.values())
         if common > 1 and rest.terms:  # (4*x + c) % 12 is (x + c // 4) % 3 * 4 + c % 4
@@ -264,7 +264,7 @@ class Forms(Proofs):
         return remainder
 
     def _nested_remainder(self, atom: Atom | None, divisor: int) -> tuple[Affine, int] | None:
-        """Of ``x % c``, where `divisor` divides c: x, and ``c // divisor``."""
+        """For an atom ``x % c`` where `divisor` divides c: x, and ``c // divisor``."""
         if not isinstance(atom, e.FloorMod) or atom not in self._remainders:
             return None
         assert isinstance(atom.b, IntImm)
@@ -272,7 +272,7 @@ class Forms(Proofs):
         return None if rest else (self._remainders[atom][1], parts)
 
     def _symbolic_division(self, expr: e.FloorDiv | e.FloorMod) -> Affine:
-        """Division by something that is at least 1, where only bounds of the result are affine."""
+        """Division by a symbolic divisor that is at least 1: an atom with affine bounds."""
         atom = self.atoms.shared(expr)
         result = Affine.of_atom(atom)
         if atom in self._known.definitions:
@@ -293,7 +293,7 @@ class Forms(Proofs):
         return result
 
     def _upper_bounds(self, form: Affine) -> list[Affine]:
-        """What the facts say that `form` is at most, and itself."""
+        """`form`, and its upper bounds by the facts."""
         if len(form.terms) != 1 or form.constant or next(iter(form.terms.values())) != 1:
             return [form]
         (atom,) = form.terms
@@ -369,7 +369,7 @@ def _shrunk(form: Affine, by: int) -> Affine:
 
 
 def only_atom(form: Affine) -> Atom | None:
-    """The atom that a form is, if it is one."""
+    """The atom of a form that is just one atom; None for others."""
     ((atom, coefficient),) = form.terms.items() if len(form.terms) == 1 else ((None, 0),)
     return atom if coefficient == 1 and form.constant == 0 else None
 

@@ -2,8 +2,8 @@
 
 Stages are visited consumers first. A stage at the root computes its whole domain; one that is
 placed at a loop of a consumer computes the region that one iteration of this loop reads, in terms
-of the loops around it. Ranges then flow down the relations to the loops, and what does not come out
-even leaves guards.
+of the loops around it. Ranges then flow down the relations to the loops; a split that leaves a
+remainder makes a guard.
 """
 
 from __future__ import annotations
@@ -56,19 +56,20 @@ class Bounds:
     values
         Of every axis, in terms of the loop variables.
     guards
-        For each root axis the conditions under which the loops are inside of its range and domain.
+        For each root axis, the conditions under which the loops are inside of its range and domain.
     begins
-        For each dimension of its tensors the index of the first element computed; None where
-        everything is.
+        For each dimension of its tensors, the index of the first element computed; None where all
+        elements are.
     shape
-        Of the memory for these elements; None where it is that of the tensor.
+        The shape of the memory for these elements; None where it is the tensor's.
     partial
-        The dimensions along which the memory has more than an iteration around computes.
+        The dimensions along which the memory holds more elements than one iteration of the loops
+        around computes.
     is_padded
-        Whether the memory holds what the guards of data axes keep from being computed, too.
+        Whether the memory also holds the elements that guards of data axes leave out.
     names
-        Variables for parts of the ranges that are too long to be written out wherever they are
-        used, and their values, in terms of the loops around and of those before.
+        Variables for parts of the ranges that are too long to be repeated at each use, and their
+        values in terms of the loops around and of earlier variables.
     """
 
     ranges: dict[IterVar, Range]
@@ -84,8 +85,9 @@ class Bounds:
 @final
 @record()
 class _Room:
-    """Memory along one axis: from which element on, for how many, whether those are all that the
-    loops may reach, and whether they are only those that one iteration around computes."""
+    """Memory along one axis: its first element, the number of elements, whether it holds all that
+    the loops may reach, and whether it holds only what one iteration of the loops around computes.
+    """
 
     begin: PrimExpr
     extent: PrimExpr
@@ -96,8 +98,8 @@ class _Room:
 @final
 @dataclass(slots=True)
 class Inferred:
-    """What bound inference found: the bounds of each stage, and where it is placed; for an argument
-    the extents without which no loop computes it, though it may have elements."""
+    """The bounds and the place of each stage; for an argument, the extents that must be at least 1
+    for its elements to be computed."""
 
     bounds: dict[Stage, Bounds] = field(default_factory=dict)
     places: dict[Stage, Loop] = field(default_factory=dict)
@@ -114,7 +116,7 @@ class BoundInference:
     schedule
         Normalised.
     reads
-        What each stage reads, by indices in terms of its root axes.
+        The reads of each stage, with indices in terms of its root axes.
     readers
         The stages that read one, inlining done.
     is_of
@@ -126,7 +128,7 @@ class BoundInference:
     scans
         The scans, and what is inside of them.
     read
-        An expression of a range whose reads of tensors are reads of their buffers.
+        Turns reads of tensors in the expression of a range into reads of their buffers.
     """
 
     schedule: Schedule
@@ -138,11 +140,11 @@ class BoundInference:
     scans: Scans
     read: Callable[[PrimExpr], PrimExpr]
     _found: Inferred = field(default_factory=Inferred, init=False)
-    # For each stage that has a place, what one iteration there computes.
+    # For each stage that has a place, the region that one iteration there computes.
     _regions: dict[Stage, list[Span | None]] = field(default_factory=dict, init=False)
 
     def run(self) -> Inferred:
-        """What each stage computes.
+        """The bounds of each stage.
 
         Raises
         ------
@@ -167,8 +169,8 @@ class BoundInference:
         return self._found
 
     def _reads_unwritten(self, stage: Stage, growing: Sequence[Stage]) -> bool:
-        """Whether padding would be computed from elements that no iteration has computed yet, of
-        tensors whose memory is for more than one computes."""
+        """Whether padding would be computed from elements that are not computed yet, because the
+        tensor's memory holds more than one iteration computes."""
         guards = self._found.bounds[stage].guards
         guarded = {axis.var for axis in root_axes(stage.op) if guards[axis]}
         return any(
@@ -186,7 +188,7 @@ class BoundInference:
         return (0,) if is_state else self._found.bounds[stage].partial  # 0 is time
 
     def _bounds(self, stage: Stage, place: Loop | None) -> Bounds:
-        """The bounds of a stage whose readers' are known."""
+        """The bounds of a stage, given those of its readers."""
         op = stage.op
         if place is None or not isinstance(op, ComputeOp):
             if place is not None:
@@ -245,7 +247,7 @@ class BoundInference:
         if any(_is_ragged(range_, roots) for range_ in roots.values()):
             ranges, values = _resolved(ranges, values, roots)
         made = Bounds(ranges, values, {axis: [] for axis in roots})
-        # A root axis above each axis; above a loop that fuse() of nothing made there is none.
+        # A root axis above each axis; a loop that fuse() of no axes made has none.
         above = {axis: axis for axis in roots}
         for relation in stage.relations:
             for source in reversed(sources_of(relation)):
@@ -256,7 +258,7 @@ class BoundInference:
         return made
 
     def _bind(self, prover: Prover, around: Sequence[Loop]) -> None:
-        """Let `prover` know the loops around, and what is named between them."""
+        """Let `prover` know the loops around and the names between them."""
         named: set[Stage] = set()
         for stage, leaf in around:
             bounds = self._found.bounds[stage]
@@ -339,7 +341,7 @@ class BoundInference:
             )
 
     def _coverage(self, stage: Stage) -> Coverage:
-        """What is known where a tensor has elements."""
+        """The proofs that may assume that a stage's tensor has elements."""
         prover = self._knowing_sizes()
         for i, size in enumerate(stage.op.output(0).shape):
             prover.bind(Var(f"element.{i}", size.dtype), Range(0, size))
@@ -353,8 +355,8 @@ class BoundInference:
         return prover
 
     def _is_whole(self, stage: Stage, coverage: Coverage) -> bool:
-        """Whether all elements of a stage are surely computed: those that are read by a stage that
-        is computed whole, or all in each iteration of a loop that has one."""
+        """Whether all elements of a stage are surely computed: read by a stage that is computed
+        whole, or computed in each iteration of a loop that surely has one."""
         if stage not in self._found.places or stage in self.scans.updates:
             return True
         if stage in self.scans.inside:
@@ -408,7 +410,7 @@ class BoundInference:
         return value
 
     def _is_apart(self, stage: Stage, loop: IterVar) -> bool:
-        """Whether no two iterations of a loop around a stage compute the same element of it."""
+        """Whether the iterations of a loop around a stage all compute different elements of it."""
         prover = self._knowing_sizes()
         spans = Spans(prover)
         around = self._ranges_around(stage)
@@ -438,7 +440,7 @@ class BoundInference:
             if prover.proves(moved(low) - high - 1) or prover.proves(low - moved(high) - 1):
                 return True
             reached.append((low, high, size))
-        # The digits of fused loops are apart when they are put together again, in some order.
+        # The digits of fused loops are apart when together they make the fused index, in any order.
         for order in permutations(reached) if len(reached) < 5 else []:
             first, last = Affine(), Affine()
             for low, high, size in order:
@@ -451,7 +453,7 @@ class BoundInference:
         return False
 
     def _spans_inside(self, stage: Stage, place: Loop, prover: Prover) -> list[Span | None]:
-        """For each dimension what all readers read in one iteration of the loop `place`."""
+        """For each dimension, the span of all reads in one iteration of the loop `place`."""
         ndim = stage.op.output(0).ndim
         found: list[Span | None] = [None] * ndim
         unknown = [False] * ndim
@@ -472,7 +474,7 @@ class BoundInference:
         return [None if hidden else span for span, hidden in zip(found, unknown, strict=True)]
 
     def _fused_loops(self, reader: Stage) -> dict[Var, PrimExpr]:
-        """Of a reader whose data axes were fused, its axes in terms of the loops."""
+        """The axes of a reader whose data axes were fused, in terms of its loops."""
         if not _fuses_data(reader):
             return {}
         values = self._found.bounds[reader].values
@@ -501,7 +503,7 @@ class BoundInference:
         return spans
 
     def _relax_names(self, spans: Spans, stage: Stage, done: set[Stage]) -> None:
-        """Let what is named for a stage inside take all its values."""
+        """Let the names of a stage inside take all their values."""
         for var, value in () if stage in done else self._found.bounds[stage].names:
             span = spans.of(value)
             if span is None:
@@ -513,14 +515,14 @@ class BoundInference:
         done.add(stage)
 
     def _relax(self, spans: Spans, prover: Prover, range_: Range, leaf: IterVar) -> Span:
-        """Let a loop variable take all its values, of which there is one at least."""
+        """Let a loop variable take all its values; it has at least one."""
         prover.bind(leaf.var, range_)
         span = _all_of(spans, range_, leaf)
         spans.let(leaf.var, span)
         return span
 
     def _clamped(self, prover: Prover, span: Span | None, axis: IterVar) -> Span | None:
-        """A region inside of the domain where that can be said in numbers; None for all of it."""
+        """A region cut to the domain, where its bounds are known; None for the whole domain."""
         if span is None:
             return None
         domain = domain_of(axis)
@@ -531,7 +533,7 @@ class BoundInference:
             high = min(span.high.constant, whole.high.constant)
             return Span(Affine({}, low), Affine({}, max(high, low - 1)))
         if prover.proves(span.extent - whole.extent):
-            return None  # it is no less than everything
+            return None  # the region is the whole domain
         return span
 
     def _room(
@@ -543,7 +545,7 @@ class BoundInference:
         whole: Range,
         around: Sequence[Loop],
     ) -> _Room:
-        """What is kept along an axis, whose domain is `whole`."""
+        """The memory along an axis with the domain `whole`."""
         begin, dtype = made.ranges[axis].min, axis.var.dtype
         covered = _covered(stage, made, axis)
         outer = dict.fromkeys(parent for parent, _ in around)
@@ -559,7 +561,7 @@ class BoundInference:
         high = prover.interval(form)[1]
         most = e.const_int(whole.extent)
         if most is None:
-            most = dtype.max() - 1  # that of the type says nothing
+            most = dtype.max() - 1  # the dtype's own maximum says nothing
         if variables <= self._counted(around) and isinstance(high, int) and high <= most:
             return _Room(begin, const(max(high, 0), dtype))
         if not variables.isdisjoint(loops):
@@ -569,13 +571,13 @@ class BoundInference:
         return _Room(begin, needed if known else e.maximum(needed, const(0, dtype)))
 
     def _counted(self, around: Sequence[Loop]) -> set[Var]:
-        """The variables of the loops whose extents are constants."""
+        """The variables of the loops with constant extents."""
         ranges = [(leaf, self._found.bounds[stage].ranges[leaf]) for stage, leaf in around]
         return {leaf.var for leaf, range_ in ranges if e.const_int(range_.extent) is not None}
 
 
 def place_of(stage: Stage, scans: Scans) -> Loop | None:
-    """The loop at which a stage is computed: its own, that of its group, or of its scan."""
+    """The loop at which a stage is computed: its own place, its group's, or its scan's."""
     here = stage if stage.attach_stage is not None else stage.group
     if here is not None and here.attach_stage is not None and here.attach_ivar is not None:
         return here.attach_stage, here.attach_ivar
@@ -584,7 +586,7 @@ def place_of(stage: Stage, scans: Scans) -> Loop | None:
 
 
 def _of_time(prover: Prover, region: Span | None, steps: Range) -> Span:
-    """A region of time steps; those at which a stage is read at all where it holds them."""
+    """A region of time steps, or `steps` where the region surely contains all of them."""
     low = prover.affine(steps.min)
     high = low + prover.affine(steps.extent) - 1
     if region is None or prover.proves(low - region.low, region.high - high):
@@ -593,8 +595,8 @@ def _of_time(prover: Prover, region: Span | None, steps: Range) -> Span:
 
 
 def _guard(prover: Prover, made: Bounds, axis: IterVar, region: Span, within: Range) -> None:
-    """Elements of a region that are not in a range are not computed: beyond the domain there are
-    none, and the reader guards itself."""
+    """Adds the guards that keep `axis` inside of `within`, where its region may leave it. The
+    elements left out need no value: they don't exist, or the reader guards its reads."""
     value = made.values[axis]
     first = prover.affine(within.min)
     end = first + prover.affine(within.extent)
@@ -615,7 +617,7 @@ def _resolved(
     values: Mapping[IterVar, PrimExpr],
     roots: Iterable[IterVar],
 ) -> tuple[dict[IterVar, Range], dict[IterVar, PrimExpr]]:
-    """Ranges and values in terms of loops, where some ranges depend on root axes."""
+    """Ranges and values in terms of the loops alone, where some ranges depend on root axes."""
     made = dict(values)
     for _ in [*roots]:  # an axis depends on those before it
         known = {axis.var: made[axis] for axis in roots if made[axis] is not axis.var}
@@ -646,8 +648,8 @@ def _all_of(spans: Spans, range_: Range, axis: IterVar) -> Span:
 def axis_spans(
     stage: Stage, bounds: Bounds, spans: Spans, leaves: Mapping[IterVar, tuple[Span, bool]]
 ) -> dict[IterVar, Span]:
-    """What all axes span, given that of the loops; an axis all of whose loops run over everything
-    takes all its values, and no others."""
+    """The spans of all axes, given those of the loops. An axis whose loops all run over their whole
+    ranges takes exactly the values of its own range."""
     found = dict(leaves)
 
     def all_of(axis: IterVar) -> Span:
@@ -700,8 +702,8 @@ def axis_spans(
 
 
 def _read(spans: Spans, index: PrimExpr, loops: Mapping[Var, PrimExpr]) -> Span | None:
-    """What an index spans. Fused axes are looked at together, by the loop that they became: of 16
-    neighbours in it, ``y * width + x`` spans 16, while y and x by themselves span whole rows."""
+    """The span of an index. Fused axes are taken together, as the loop that they became: over 16
+    of its iterations ``y * width + x`` spans 16, while y and x one by one span whole rows."""
     span = spans.of(index)
     if not loops or (span is not None and span.is_point):
         return span
@@ -714,7 +716,7 @@ def _read(spans: Spans, index: PrimExpr, loops: Mapping[Var, PrimExpr]) -> Span 
 
 
 def _scaled(spans: Spans, span: Span, factor: PrimExpr, axis: IterVar) -> Span:
-    """``span * factor``, of a factor that is at least 1."""
+    """``span * factor``; the factor is at least 1."""
     known = e.const_int(factor)
     if known is not None:
         return Span(span.low * known, span.high * known)
@@ -733,7 +735,7 @@ def _covered(stage: Stage, bounds: Bounds, axis: IterVar) -> PrimExpr:
     for relation in reversed(stage.relations):
         match relation:
             case Split(parent, outer, inner):
-                # (outer - 1) whole inner extents, and what inner covers.
+                # (outer - 1) whole inner extents, and those iterations that inner covers.
                 whole = (covers[outer] - 1) * bounds.ranges[inner].extent
                 covers[parent] = whole + covers[inner]
             case Fuse(outer, inner, fused):
@@ -752,8 +754,8 @@ def _covered(stage: Stage, bounds: Bounds, axis: IterVar) -> PrimExpr:
 
 
 def _fuses_data(stage: Stage) -> bool:
-    """Whether data axes were fused. Then an index is a quotient or remainder, which is simplified
-    where a guard holds, and is another element's where it does not."""
+    """Whether data axes were fused. Then an index is a quotient or remainder: simplified under a
+    guard, it would be another element's index outside of it."""
     fused = [r.fused for r in stage.relations if isinstance(r, Fuse)]
     return any(axis.iter_type == IterType.DATA_PAR for axis in fused)
 
@@ -765,8 +767,8 @@ def _named(
     axis: IterVar,
     names: list[tuple[Var, PrimExpr]],
 ) -> PrimExpr:
-    """A form as an expression; by a name when it holds more than sums of products, and the digits
-    of fused loops."""
+    """A form as an expression, or a name for it when it holds more than sums of products and the
+    digits of fused loops."""
     value = prover.expression(form, axis.var.dtype)
     if all(_is_plain(node) for node in walk_once(value)):
         return value
@@ -776,7 +778,7 @@ def _named(
     return var
 
 
-# What loop variables times factors, and their sums, are made of.
+# The nodes of which sums of products of loop variables consist.
 _PLAIN = (Var, e.IntImm, e.Add, e.Sub, e.Mul, e.Cast)
 
 

@@ -1,4 +1,4 @@
-"""Which stages run inside of which scan, and at which time steps."""
+"""The stages that run inside of each scan, and their time steps."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Scans:
     Attributes
     ----------
     updates, inits
-        The scan of each stage that computes its further or its first parts. An init that is an
-        argument, or is read by others, is copied instead.
+        For each stage that computes the further or the first parts of a scan, that scan. An init
+        that is an argument, or that other stages read, is copied instead.
     inside
-        The scan of each stage that is computed anew at every time step: those between a state and
-        an update, and the updates.
+        For each stage that is computed anew at every time step, its scan: the stages between a
+        state and an update, and the updates.
     read_at
-        The time steps at which each of these is read while its scan is at one, in terms of the
-        scan's axis. Others are not computed: a state there may not be written yet.
+        The time steps at which each of these is read during one step of its scan, in terms of the
+        scan's axis. No others are computed: the state may not be written there yet.
     times
         All time steps at which each of these is computed.
     """
@@ -111,7 +111,8 @@ def _check_inside(schedule: Schedule, scan: Stage, stage: Stage, outside: list[S
 
 
 def _find_times(schedule: Schedule, scan: Stage, op: ScanOp, found: Scans) -> None:
-    """At which steps each stage inside is computed: where its readers, consumers first, read it."""
+    """Finds the steps at which each stage inside is computed: those at which its readers read it.
+    Consumers come first."""
     axis = op.scan_axis
     prover = Prover()
     prover.bind(axis.var, domain_of(axis))
@@ -142,7 +143,7 @@ def _find_times(schedule: Schedule, scan: Stage, op: ScanOp, found: Scans) -> No
             if span is None or not (
                 prover.proves(now - span.high - 1) if is_state else _is_fixed(span, compute)
             ):
-                what = "before that which is computed" if is_state else "that is known"
+                what = "before the one that is computed" if is_state else "that is known"
                 raise CompileError(
                     f"{stage.name}: expected to read {tensor.name} at a time step {what}, such as "
                     f"{tensor.name}[{compute.axis[0].name} - 1, ...], got time "
@@ -154,7 +155,7 @@ def _find_times(schedule: Schedule, scan: Stage, op: ScanOp, found: Scans) -> No
 
 
 def _spans_of_axes(prover: Prover, compute: ComputeOp, steps: Span) -> Spans:
-    """What the axes of an operation take, the first of which is time."""
+    """The spans of an operation's axes, where the first axis is time and runs over `steps`."""
     spans = Spans(prover)
     spans.let(compute.axis[0].var, steps)
     for axis in (*compute.axis[1:], *compute.reduce_axis):
@@ -165,7 +166,7 @@ def _spans_of_axes(prover: Prover, compute: ComputeOp, steps: Span) -> Spans:
 
 
 def _is_fixed(span: Span, compute: ComputeOp) -> bool:
-    """Whether a span depends on nothing that an operation's own body says."""
+    """Whether a span depends on no axis, name or read of an operation's own body."""
     own = {axis.var for axis in (*compute.axis, *compute.reduce_axis)}
     own.update(node.var for node in walk_once(*compute.body) if isinstance(node, Let))
     parts = walk_once(*span.low.terms, *span.high.terms)
@@ -173,7 +174,7 @@ def _is_fixed(span: Span, compute: ComputeOp) -> bool:
 
 
 def _always(prover: Prover, op: ScanOp, read_at: Span) -> Span:
-    """All steps at which something is read that is read at `read_at` while the scan runs."""
+    """The union of the steps `read_at` over all steps of the scan."""
     everything = Spans(prover)
     whole = everything.of_range(domain_of(op.scan_axis))
     assert whole is not None

@@ -62,8 +62,8 @@ _NOTHING = seq()
 def schedule_ops(schedule: Schedule, buffers: Mapping[Tensor, Buffer], func: PrimFunc) -> PrimFunc:
     """`func` with the loops that a schedule stands for as its body.
 
-    `buffers` gives the memory of the tensors (as they are now) that are arguments; the others are
-    allocated around the loops that make and use them.
+    `buffers` gives the memory of the tensors that are arguments; the others are allocated around
+    the loops that write and read them.
 
     Before::
 
@@ -80,9 +80,8 @@ def schedule_ops(schedule: Schedule, buffers: Mapping[Tensor, Buffer], func: Pri
                     if likely(i.outer * 4 + i.inner < n):
                         C[i.outer * 4 + i.inner] = C[...] + A[i.outer * 4 + i.inner, k]
 
-    That no access can leave its tensor is proved, or checked, of the plain loops, see
-    :func:`check_bounds`: a schedule computes the same elements, and guards what it would compute
-    beyond them.
+    :func:`check_bounds` proves, or makes the program check, that no access of the plain loops
+    leaves its tensor. The scheduled loops compute the same elements; guards leave out all others.
 
     Raises
     ------
@@ -96,7 +95,7 @@ def schedule_ops(schedule: Schedule, buffers: Mapping[Tensor, Buffer], func: Pri
 @final
 @record()
 class _Moved:
-    """Where the elements of a stage's plain buffer really are."""
+    """The buffer that holds the elements of a stage's plain buffer, and where."""
 
     buffer: Buffer
     begins: tuple[PrimExpr, ...]
@@ -161,7 +160,7 @@ class _Lowering:
         return PrimFunc(func.params, body, func.buffer_map, func.name, attrs)
 
     def _check_arguments(self) -> None:
-        """What is an argument is computed, in the caller's memory."""
+        """Every argument that a stage makes is computed, in the caller's memory."""
         for stage in self._schedule.stages:
             if isinstance(stage.op, PlaceholderOp) or not self._is_argument(stage):
                 continue
@@ -179,7 +178,8 @@ class _Lowering:
                 )
 
     def _with_arguments_computed(self, body: Stmt) -> Stmt:
-        """`body` where the loops that compute an argument have iterations, if it has elements."""
+        """`body` behind the assertions that the loops around an argument have iterations, if it
+        has elements."""
         for stage, extents in self._inferred.wanted.items():
             place = self._inferred.places[stage]
             shape = stage.op.output(0).shape
@@ -197,7 +197,7 @@ class _Lowering:
         return body
 
     def _with_factors_checked(self, body: Stmt) -> Stmt:
-        """`body` where every part of a split that the caller says has an iteration at least."""
+        """`body` behind the assertions that symbolic factors of splits are at least 1."""
         for stage in self._stages:
             for relation in stage.relations:
                 if not isinstance(relation, Split):
@@ -326,7 +326,7 @@ class _Lowering:
     # -- Places -----------------------------------------------------------------------------------
 
     def placed(self, place: Loop | None, body: Stmt) -> Stmt:
-        """The stages of a place before `body`, each in its memory, which lasts to the end."""
+        """The stages of a place, then `body`, inside of the allocations for these stages."""
         here = self._at.get(place, [])
         first: dict[Buffer, Stage] = {}
         for stage in here:
@@ -352,13 +352,13 @@ class _Lowering:
     # -- Loops ------------------------------------------------------------------------------------
 
     def body_of(self, stage: Stage) -> StageBody:
-        """What a stage does, with its checks."""
+        """The statements of a stage, with its checks."""
         return self._bodies[stage]
 
     def check_outside(
         self, stage: Stage, read: Stmt | PrimExpr, inside: Sequence[IterVar], what: str
     ) -> None:
-        """What a reduction begins from, or a range depends on, is computed before the loops."""
+        """The init of a reduction, or a range, reads only what is computed before the loops."""
         buffers = {load.buffer for load in reads_of(read)}
         for guest, (parent, axis) in self._inferred.places.items() if buffers else ():
             made = any(self._buffers[tensor] in buffers for tensor in guest.op.outputs)
@@ -369,12 +369,12 @@ class _Lowering:
                 )
 
     def move(self, values: Mapping[IterVar, PrimExpr]) -> _Move:
-        """What puts a body where the axes have these values."""
+        """The substitution that gives the axes these values."""
         places = _Move(self._moved, {})
         return _Move(self._moved, {axis.var: places.expr(each) for axis, each in values.items()})
 
     def moved(self, bound: PrimExpr, values: Mapping[IterVar, PrimExpr]) -> PrimExpr:
-        """An expression of a range or guard, where the axes have these values."""
+        """An expression of a range or guard, for these values of the axes."""
         if isinstance(bound, e.IntImm | Var):
             return bound
         return self.move(values).expr(bound)
@@ -413,7 +413,7 @@ class _Lowering:
         )
 
     def _scan(self, stage: Stage, axis: IterVar) -> Stmt:
-        """What is copied at first, and the loop over time, in which all is placed."""
+        """The copies of the first parts, and the loop over time with the stages placed in it."""
         range_ = self._inferred.bounds[stage].ranges[axis]
         attrs = stage.attrs_of(axis)
         low, extent = self.moved(range_.min, {}), self.moved(range_.extent, {})
@@ -495,7 +495,7 @@ class _Nest:
     # -- Tensor intrinsics ------------------------------------------------------------------------
 
     def _tensorized(self, position: int) -> Stmt:
-        """The intrinsic that computes what the loops from a position on would."""
+        """The intrinsic that replaces the loops from a position on."""
         made = self._intrinsic(position, self._bounds.values)
         outside = [leaf for leaf in self._leaves[:position] if leaf in self._reduced]
         if not outside:
@@ -544,7 +544,7 @@ class _Nest:
     def _domain(
         self, inside: list[IterVar], values: Mapping[IterVar, PrimExpr]
     ) -> dict[IterVar, Range]:
-        """What each root axis runs over inside of the intrinsic."""
+        """The range of each root axis inside of the intrinsic."""
         spans = Spans(Prover())
         leaves = {}
         for leaf in self._leaves:
@@ -567,7 +567,7 @@ class _Nest:
         return domain
 
     def _outer_guarded(self, position: int, body: Stmt, values: Mapping[IterVar, PrimExpr]) -> Stmt:
-        """`body` where the guards hold, none of which may be about what is inside of it."""
+        """`body` under the guards; none of them may depend on the loops inside of `body`."""
         inside = {leaf.var for leaf in self._leaves[position:]}
         for guards in self._bounds.guards.values():
             for guard in guards:
@@ -614,7 +614,7 @@ class _Nest:
     def _bound(
         self, bound: PrimExpr, leaf: IterVar, values: Mapping[IterVar, PrimExpr]
     ) -> PrimExpr:
-        """A bound of a loop, which may depend on loops further out only."""
+        """A bound of a loop; it may depend on loops further out only."""
         made = e.cast(leaf.var.dtype, self._lowering.moved(bound, values))
         place = self._leaves.index(leaf)
         around = self._leaves[:place]
@@ -632,8 +632,8 @@ class _Nest:
         return self._where_inside(made, inside) if reads_of(made) else made
 
     def _where_inside(self, bound: PrimExpr, inside: set[Var]) -> PrimExpr:
-        """A bound that is read from tensors, or 0 where the loops around are beyond the domain:
-        there needn't be such elements."""
+        """A bound that is read from tensors, or 0 where the loops around are beyond the domain and
+        the elements read may not exist."""
         for axis, guards in self._bounds.guards.items():
             for guard in guards if axis not in self._op.reduce_axis else []:
                 held = self._condition(guard, self._bounds.values, None)
@@ -680,7 +680,7 @@ class _Nest:
 
 
 def _is_scheduled(stage: Stage) -> bool:
-    """Whether anything was said about the loops of a stage."""
+    """Whether a primitive was applied to the loops of a stage."""
     return bool(stage.iter_var_attrs) or stage.has_new_loops
 
 

@@ -1,4 +1,4 @@
-"""What each stage does at one point of its axes, as statements, before any loop is placed."""
+"""The statements of each stage at one point of its axes, before any loop is placed."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class StageBody:
     Attributes
     ----------
     update
-        What is done at each point of all axes.
+        The statement at each point of all axes.
     init
-        What is done before, at each point of the data axes; of a reduction.
+        For a reduction, the statement before it at each point of the data axes.
     reduced_where
-        Conditions on the reduce axes under which `update` is done, and which only depend on loops.
+        The conditions on the reduce axes that guard `update` and depend on loops alone.
     """
 
     update: Stmt
@@ -51,7 +51,7 @@ class StageBody:
 
 
 class InlineReads(Mutator):
-    """Reads of tensors that are inlined become their value."""
+    """Replaces reads of inlined tensors by their values."""
 
     def __init__(self, schedule: Schedule) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class InlineReads(Mutator):
         return e.ProducerLoad(tensor, indices)
 
     def afresh(self) -> InlineReads:
-        """A rewriter like this one that has met nothing."""
+        """A rewriter like this one, with an empty memory."""
         return InlineReads(self._schedule)
 
     def visit_ProducerLoad(self, node: e.ProducerLoad) -> PrimExpr:
@@ -82,7 +82,7 @@ class InlineReads(Mutator):
 
 
 class ReadBuffers(InlineReads):
-    """Reads of tensors become reads of their buffers; of those that are inlined, their value."""
+    """Replaces reads of tensors by reads of their buffers, and of inlined tensors by values."""
 
     def __init__(self, schedule: Schedule, buffers: Mapping[Tensor, Buffer]) -> None:
         super().__init__(schedule)
@@ -97,7 +97,7 @@ class ReadBuffers(InlineReads):
 
 
 def body_of(stage: Stage, read: ReadBuffers, buffers: Mapping[Tensor, Buffer]) -> StageBody:
-    """What a stage does, on `buffers`, which `read` reads.
+    """The statements of a stage on `buffers`; `read` rewrites its reads.
 
     Raises
     ------
@@ -149,7 +149,7 @@ def _compute_body(
 def _reduction(
     reduce: Reduce, outputs: tuple[Buffer, ...], indices: tuple[Var, ...], read: ReadBuffers
 ) -> StageBody:
-    """The initial values, and what combines a source into them."""
+    """The initial values, and the statement that combines a source into them."""
     combiner = reduce.combiner
     start = [read.expr(value) for value in reduce.init or combiner.identity]
     mapping: dict[Var, PrimExpr] = {
@@ -182,7 +182,7 @@ def _reduction(
 
 
 def reads_of(*nodes: Stmt | PrimExpr) -> list[BufferLoad]:
-    """Every read of some statements or expressions, names inside of expressions spelt out."""
+    """Every read of some statements or expressions, with names replaced by their values."""
     spelling = SpellOut()
     made: list[Node] = [
         spelling.expr(node) if isinstance(node, PrimExpr) else spelling.stmt(node) for node in nodes
@@ -219,7 +219,7 @@ def plain_nest(
     stage: Stage, body: StageBody, read: ReadBuffers, times: Range | None = None
 ) -> Stmt:
     """The stage in serial loops over its root axes, its two parts marked for
-    :func:`marked_parts`. `times` is what the first axis runs over in a scan."""
+    :func:`marked_parts`. `times` is the range of the first axis in a scan."""
     if not isinstance(stage.op, ComputeOp):
         return body.update
     update = body.update
@@ -251,7 +251,7 @@ def _marked(part: str, body: Stmt) -> Stmt:
 
 
 def without_marks(nest: Stmt) -> Stmt:
-    """A plain nest as it is."""
+    """A plain nest without the marks around its parts."""
     return _Unmark().stmt(nest)
 
 
@@ -276,7 +276,7 @@ class _Unmark(Mutator):
 
 
 def marked_parts(nest: Stmt) -> dict[str, Stmt]:
-    """The parts of a plain nest, with what was put around their statements since."""
+    """The marked parts of a plain nest, with the checks that were put around their statements."""
     return {
         node.attr_key: node.body
         for node in walk_once(nest)

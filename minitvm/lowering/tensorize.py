@@ -34,7 +34,7 @@ class Region:
 @final
 @record(eq=False)
 class Match:
-    """What the buffers and scalars of an intrinsic are in a computation."""
+    """The regions and values that stand for the buffers and scalars of an intrinsic."""
 
     inputs: tuple[Region, ...]
     outputs: tuple[Region, ...]
@@ -49,12 +49,12 @@ def match_computation(
     Parameters
     ----------
     intrin : TensorIntrin
-        What replaces it.
+        The intrinsic.
     op : ComputeOp
         The computation of the stage.
     domain : mapping of IterVar to Range
-        For each axis and reduce axis of `op` what it runs over inside of the part that is
-        replaced: a begin in terms of what is outside, and a constant extent.
+        For each axis and reduce axis of `op`, its range inside of the part that is replaced: a
+        begin in terms of the loops outside, and a constant extent.
     stage, axis : str
         Their names, for messages.
 
@@ -70,7 +70,7 @@ def match_computation(
     Raises
     ------
     CompileError
-        When the part is not what `intrin` computes. The text shows both.
+        When the part computes something else than `intrin`. The text shows both.
     """
     return _Matching(intrin, op, domain, f"{stage}: tensorize of {axis} by {intrin.name}").run()
 
@@ -86,7 +86,7 @@ class _Difference(Exception):
 
 
 class _Matching:
-    """One attempt; the operands found so far."""
+    """One attempt to match, with the operands found so far."""
 
     def __init__(
         self, intrin: TensorIntrin, op: ComputeOp, domain: Mapping[IterVar, Range], where: str
@@ -128,8 +128,8 @@ class _Matching:
     def _aligned(
         self, what: str, axes: Sequence[IterVar], wanted: Sequence[IterVar]
     ) -> dict[Var, PrimExpr]:
-        """Each axis of the stage in terms of the intrinsic's, the last of one being the last of
-        the other; those before must stand still."""
+        """Each axis of the stage in terms of the intrinsic's axes, matched from the last one
+        backwards; the stage's further axes must have extent 1."""
         extra = len(axes) - len(wanted)
         if extra < 0:
             raise CompileError(
@@ -258,12 +258,13 @@ class _Matching:
         begin = self._simple(distance)
         if not any(var in self._starts for var in free_vars(begin)):
             return begin
-        # Where indices have several dtypes, casts stand between terms that would cancel.
+        # Where indices have several dtypes, casts keep equal terms from cancelling.
         start = self._simple(substitute(begin, self._starts))
         return start if self._prover.can_prove(e.equal(begin, start)) else None
 
     def _region(self, tensor: Tensor) -> Region:
-        """What the intrinsic reads as `tensor`. It must be all of it, since it may touch all."""
+        """The region that the intrinsic reads as `tensor`: all of `tensor`, since it may touch
+        every element."""
         self._check_coverage(tensor)
         source, begins = self._begins[tensor]
         ones = (e.const(1),) * (len(begins) - tensor.ndim)
@@ -334,9 +335,9 @@ def bind_buffer(place: Buffer, view: View, where: str) -> dict[Var, PrimExpr]:
     """The values of the variables in the layout of an intrinsic's buffer, when it is a region of
     an actual buffer.
 
-    Variables that are the dimensions, strides or the offset of `place` get the region's. Whatever
-    else `place` says of its memory must hold. Dimensions of extent 1 before those of `place` are
-    dropped.
+    Variables that are the dimensions, strides or the offset of `place` get the region's values. All
+    other properties that `place` states of its memory must hold. Dimensions of extent 1 before
+    those of `place` are dropped.
 
     Raises
     ------
@@ -382,7 +383,7 @@ def _simple(value: PrimExpr) -> PrimExpr:
 
 
 class _Binding:
-    """The values bound so far, of one buffer."""
+    """The values bound so far for one buffer."""
 
     def __init__(self, place: Buffer, view: View, where: str) -> None:
         self._place = place
@@ -455,7 +456,7 @@ class _Binding:
     def _bind_offset(self) -> None:
         place, view = self._place, self._view
         if place.elem_offset is None:
-            return  # nothing is said of it, and every access is moved to where the region is
+            return  # any offset fits: every access is moved into the region
         offset = region_offset(view)
         if view.buffer.elem_offset is not None:
             offset = _simple(offset + view.buffer.elem_offset)
@@ -526,7 +527,7 @@ class _OnViews(Substitution):
         return Call(node.dtype, node.op, tuple(args))
 
     def _access_ptr(self, buffer: Buffer, *given: PrimExpr) -> PrimExpr:
-        """The address of an element of a buffer; of its first unless more is `given`."""
+        """The address of an element of a buffer: the first one unless an offset is `given`."""
         offset, extent, mask = map(self.expr, given or _WHOLE)
         view = self._views.get(buffer)
         if view is not None:
@@ -562,7 +563,7 @@ def _plus(index: PrimExpr, begin: PrimExpr) -> PrimExpr:
 @final
 @record(eq=False)
 class Tensorized:
-    """The statements of an intrinsic on actual memory, and whether they know its layout, so that
+    """The statements of an intrinsic on actual memory, and whether they contain its layout: then
     they hold for compact parameters only."""
 
     body: Stmt

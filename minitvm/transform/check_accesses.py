@@ -1,4 +1,4 @@
-"""Checks every access where it happens, whatever was proved of it."""
+"""Checks every access where it happens, proved or not."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from minitvm.transform.widen_indices import widened
 
 
 def check_accesses(func: PrimFunc) -> PrimFunc:
-    """No access leaves its buffer, even if a pass or a proof before this one was wrong: it ends the
-    function with an ``IndexError``.
+    """Makes an access that leaves its buffer end the function with an ``IndexError``, even if a
+    proof or a pass before this one was wrong.
 
     Before::
 
@@ -34,10 +34,10 @@ def check_accesses(func: PrimFunc) -> PrimFunc:
             assert 0 <= i and i < 4, IndexError("f: B[{}]: expected an index inside shape (4,)", i)
             B[i] = checked(0 <= i + k and i + k < 4, "f: A[{}]: ...", A[i + k], i + k)
 
-    A load is checked as a part of its expression, so under just the conditions under which it is
-    done. What lanes are masked out doesn't count. Of memory passed on to other functions, its place
-    in the buffer is checked. An index that is read from data, or comes from a call, is evaluated
-    once, for the check and the access.
+    A load is checked as a part of its expression, so under the conditions of the load itself.
+    Masked lanes are not checked. Memory passed to other functions is checked to lie inside of its
+    buffer. An index that is read from data, or comes from a call, is evaluated once, for the check
+    and the access.
     """
     return with_body(func, _CheckAccesses(func.name).stmt(func.body))
 
@@ -46,8 +46,8 @@ _Named = tuple[tuple[Var, PrimExpr], ...]  # variables and their values, in orde
 
 
 class _CheckAccesses(Mutator):
-    """What becomes of an access doesn't depend on where it stands: all that decides whether it is
-    done stands around it still."""
+    """Rewrites each access without its surroundings: the conditions that decide whether it is done
+    stay around it."""
 
     def __init__(self, function: str) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class _CheckAccesses(Mutator):
         return checked_store(self._function, self.descend(node))
 
     def visit_Allocate(self, node: s.Allocate) -> Stmt:
-        """What is allocated reaches from the first element upwards."""
+        """Strides of an allocation must not be negative: its memory begins at the first element."""
         made: s.Allocate = self.descend(node)
         buffer = made.buffer
         strides = [widened(stride) for stride in buffer.strides]
@@ -165,7 +165,7 @@ def checked_store(function: str, node: BufferStore) -> Stmt:
 def _access_check(
     function: str, buffer: Buffer, indices: tuple[PrimExpr, ...], predicate: PrimExpr | None
 ) -> _Check:
-    """That all of some indices are inside, in the lanes that `predicate` leaves."""
+    """The check that all indices are inside, in the lanes that `predicate` leaves on."""
     inside = _all(_is_inside(buffer, dim, index) for dim, index in enumerate(indices))
     named: list[tuple[Var, PrimExpr]] = []
     lanes = inside.dtype.lanes
@@ -213,8 +213,8 @@ def _lane(index: PrimExpr, lane: PrimExpr) -> PrimExpr:
 
 
 def _reach(buffer: Buffer) -> tuple[PrimExpr, PrimExpr]:
-    """Which elements a buffer has, in the order of memory from its first one: from, and to before;
-    a negative stride reaches to before the first one."""
+    """The memory of a buffer, in elements from its first one: begin and end. With a negative stride
+    the begin is negative."""
     low, end = e.const(0, INT64), e.const(1, INT64)
     extents = [_exact(extent) for extent in buffer.shape]
     if not buffer.strides:
@@ -232,12 +232,12 @@ def _exact(dimension: PrimExpr) -> PrimExpr:
     return e.cast(INT64, widened(dimension))
 
 
-# -- Checks, and what they say --------------------------------------------------------------------
+# -- Checks and their messages --------------------------------------------------------------------
 
 
 class _Message:
-    """A message that is put together of texts and of values filled in when it is raised: so many as
-    a failure can hold, and the names of others."""
+    """A message of texts and of values that are filled in when it is raised. Values beyond the
+    number that a failure can hold are shown by name."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -261,7 +261,7 @@ class _Message:
 @final
 @record()
 class _Check:
-    """What must hold, or else is said; `named` are the values of variables in it."""
+    """A condition, and the message of its failure; `named` are the values of variables in it."""
 
     holds: PrimExpr
     message: _Message
@@ -272,7 +272,7 @@ class _Check:
         return isinstance(self.holds, e.IntImm) and bool(self.holds.value)
 
     def of(self, value: PrimExpr) -> PrimExpr:
-        """`value`, evaluated once that holds."""
+        """`value`, evaluated after the check."""
         if self._is_certain:
             return value
         text = e.StringImm(self.message.text)
@@ -302,8 +302,9 @@ def _named_places(
 def _named(
     name: str, values: Sequence[PrimExpr], *, may_read: bool = False
 ) -> tuple[tuple[PrimExpr, ...], _Named]:
-    """Values of which those that might differ when evaluated again are variables, and what these
-    stand for. With `may_read`, memory doesn't count: nothing writes it in between."""
+    """`values`, where a variable replaces each one that might differ when evaluated again; and the
+    values of these variables. `may_read`: loads are repeatable, since nothing writes memory in
+    between."""
     named: list[tuple[Var, PrimExpr]] = []
     made: list[PrimExpr] = []
     for value in values:
@@ -316,8 +317,8 @@ def _named(
 
 
 def is_repeatable(value: PrimExpr, *, may_read: bool = False) -> bool:
-    """Whether a value surely stays the same when it is evaluated again, whatever happens
-    in between."""
+    """Whether a value surely stays the same when it is evaluated again, even after writes to
+    memory (unless `may_read`)."""
     for each in walk_once(value):
         if isinstance(each, BufferLoad) and not may_read:
             return False

@@ -36,11 +36,11 @@ _NOTHING = s.SeqStmt(())
 
 
 def check_bounds(func: PrimFunc) -> PrimFunc:
-    """Afterwards, no access can leave its tensor unnoticed.
+    """Makes sure that no access can leave its tensor unnoticed.
 
-    What is proved inside costs nothing. What depends on sizes and scalar parameters alone is
-    checked once, at entry (``ValueError``); what depends on data is checked where it happens
-    (``IndexError``). An index that calls a function, or is read around a call, may be another one
+    An access that is proved inside costs nothing. One that depends on sizes and scalar parameters
+    alone is checked once, at entry (``ValueError``); one that depends on data is checked where it
+    happens (``IndexError``). An index that calls a function, or is read around a call, may change
     when it is evaluated again: it is evaluated once, for the check and the access.
 
     Before::
@@ -70,8 +70,8 @@ def check_bounds(func: PrimFunc) -> PrimFunc:
 def check_statements(
     func: PrimFunc, statements: Iterable[Stmt]
 ) -> tuple[list[Stmt], Callable[[Stmt], Stmt]]:
-    """Statements with the checks that they need where they stand, and what puts around a body
-    those that are made once, at the entry of `func`."""
+    """Statements with the checks that stand at their accesses; and a function that puts the checks
+    at the entry of `func` around a body."""
     checker = _Checker(func)
     checked = [checker.stmt(each) for each in statements]
     if checker.in_place:
@@ -89,7 +89,7 @@ def check_statements(
 @final
 @record()
 class _Check:
-    """An assertion to be made, under the conditions of the lazy choices that it is in."""
+    """An assertion, and the conditions of the lazy choices around its access."""
 
     condition: PrimExpr
     message: str
@@ -146,7 +146,7 @@ class _Checker(ScopedMutator):
     def __init__(self, func: PrimFunc) -> None:
         super().__init__(prover_of(func))
         self.at_entry: list[_Check] = []
-        self.in_place: set[BufferLoad | s.BufferStore] = set()  # what is to be checked there
+        self.in_place: set[BufferLoad | s.BufferStore] = set()  # accesses to be checked there
         self._name = func.name
         self._sizes: set[Var] = set()
         self._inputs = set(func.params)  # all that is known at entry
@@ -205,7 +205,8 @@ class _Checker(ScopedMutator):
         return made
 
     def _scan(self, node: PrimExpr, guards: tuple[PrimExpr, ...]) -> list[_Check]:
-        """The checks that an expression needs, unless it stood where no more was known before."""
+        """The checks that an expression needs, unless it was already scanned with the same facts or
+        fewer."""
         if node in self._scanned:
             return []
         checks = self._scan_new(node, guards)
@@ -233,8 +234,8 @@ class _Checker(ScopedMutator):
 
     @contextmanager
     def _scanning_apart(self, scanned: set[PrimExpr]) -> Iterator[None]:
-        """Where more is known than further out, so that what is scanned here is not scanned there;
-        `scanned` is what need not be scanned here."""
+        """Inside, more facts hold: expressions scanned inside still need a scan outside. `scanned`
+        are those that need none inside."""
         outer, self._scanned = self._scanned, scanned
         try:
             yield
@@ -355,7 +356,7 @@ class _Checker(ScopedMutator):
         return None
 
     def _is_understood(self, system: System) -> bool:
-        """Whether the system's solutions are just the ways in which the program gets there."""
+        """Whether each solution of the system is a way in which the program gets there."""
         return all(
             self._is_input(atom) or self._prover.is_determined(atom)
             for row in system
@@ -386,7 +387,7 @@ class _Checker(ScopedMutator):
     def _entry_check(self, access: _Access, escape: Sequence[Affine]) -> list[_Check] | None:
         if not escape:
             return None
-        first, *others = sorted(escape, key=lambda row: -len(row.terms))  # what matters most
+        first, *others = sorted(escape, key=lambda row: -len(row.terms))  # most terms first
         condition = _holds(-first - 1)
         for row in others:
             condition = e.logical_or(condition, _holds(-row - 1))
@@ -461,7 +462,7 @@ def _checked(checks: Sequence[_Check], body: Stmt) -> Stmt:
 
 
 def _is_tight(index: PrimExpr, low: float, high: float) -> bool:
-    """Whether the bounds say something that the index doesn't."""
+    """Whether the bounds are tighter than those of the index's dtype."""
     return low > index.dtype.min() and high < index.dtype.max() // 2
 
 
@@ -480,7 +481,7 @@ def _atoms(system: System) -> Iterator[Atom]:
 
 
 def _holds(row: Affine) -> PrimExpr:
-    """The condition ``row >= 0``, with nothing but sums on both sides: ``n + 1 <= m``."""
+    """The condition ``row >= 0`` with sums on both sides: ``n + 1 <= m``."""
     less = {a: -c for a, c in row.terms.items() if c < 0}
     more = {a: c for a, c in row.terms.items() if c > 0}
     strict = row.constant == -1 and bool(less) and bool(more)
@@ -512,7 +513,7 @@ def _sides(left: Affine, right: Affine) -> tuple[PrimExpr, PrimExpr]:
 
 
 def _extreme_lanes(index: PrimExpr) -> list[PrimExpr]:
-    """Lanes of an index between which all the others lie."""
+    """Lanes of an index that bound all the others."""
     lanes = index.dtype.lanes
     if lanes == 1:
         return [index]
@@ -554,5 +555,5 @@ def _lane(node: Any, k: int) -> Any:
     return Call(node.dtype.element, "vector_extract", (node, e.const(k)))
 
 
-# Calls of which a lane is the call of the lanes.
+# Calls that are elementwise: lane k of the result is the call on lane k of the operands.
 _LANEWISE = frozenset({*INTRINSICS, "likely"})

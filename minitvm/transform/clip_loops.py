@@ -12,7 +12,7 @@ from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, with_body
 
 
 def clip_loops(func: PrimFunc) -> PrimFunc:
-    """A loop ends where all that it does is behind ``likely`` guards that fail from there on.
+    """Ends a loop where the ``likely`` guards around all its statements fail from there on.
 
     Before, where blocks of 5 panels of 32 columns are computed::
 
@@ -28,15 +28,15 @@ def clip_loops(func: PrimFunc) -> PrimFunc:
                 if likely(block * 160 + p * 32 + j < n):
                     C[block * 160 + p * 32 + j] = 0.0
 
-    Loops of constant extents between others are clipped: those that a split by a constant leaves;
-    by guards of what their bodies don't change. Where the guard is that of the loop's own variable,
-    it goes. Loops in which little is done keep their extents: :func:`partition_loops` makes a main
-    part of theirs, in which these are known.
+    The loops clipped are those of constant extent between others, as a split by a constant leaves
+    them. The guards must be stable in the loop. A guard on the loop's own variable alone is
+    removed. Loops with little work keep their extents: :func:`partition_loops` makes a main part in
+    which these are constants.
     """
     return with_body(func, _ClipLoops(prover_of(func)).stmt(func.body))
 
 
-_MANY = 32  # statements run inside of a loop, beside which it costs little to count it
+_MANY = 32  # statements run in an iteration, beside which the loop's counter costs little
 
 
 class _ClipLoops(ScopedMutator):

@@ -1,4 +1,4 @@
-"""Padding computed like everything else, where nothing keeps it from being."""
+"""Computes padding like other elements, where that is harmless, instead of guarding it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _DIVISIONS = (e.Div, e.Mod, e.FloorDiv, e.FloorMod)
 
 
 def compute_padding(func: PrimFunc) -> PrimFunc:
-    """A guard that only keeps padding from being computed goes, if all that is read without it is
-    there.
+    """Removes a guard that only keeps padding from being computed, if all elements that are read
+    without it exist.
 
     Before, where `T` has 32 elements a row, and `S` is padded to 32::
 
@@ -37,12 +37,12 @@ def compute_padding(func: PrimFunc) -> PrimFunc:
             with attr(S, "padded_buffer", 1):
                 S[j] = S[j] + T[k, j]
 
-    So a tile at the edge runs the same code as all others; nothing that counts reads what is
-    computed there. What is read has to be written for that: a buffer whose own padding is left out
-    keeps the guards of those who read it.
+    So a tile at the edge runs the same code as all others; no element of the result depends on
+    padding. The elements read must have been written: readers of a buffer whose own padding is
+    left out keep their guards.
 
-    Where a guard of unrolled rows is about a size that the call decides, the last row is read in
-    place of those that aren't there::
+    Where the guard of unrolled rows has a symbolic size, the last row is read in place of rows that
+    don't exist::
 
         if likely(io * 8 + i < m): S[i, j] = S[i, j] + A[io * 8 + i, k] * T[k, j]
 
@@ -54,7 +54,7 @@ def compute_padding(func: PrimFunc) -> PrimFunc:
 class _Compute(ScopedMutator):
     def __init__(self, prover: Prover) -> None:
         super().__init__(prover)
-        # Of these, guards keep some elements from being written.
+        # Buffers with elements that guards leave unwritten.
         self._left_out: set[Buffer] = set()
         self._written_out: set[Var] = set()
 
@@ -91,8 +91,8 @@ class _Compute(ScopedMutator):
         return with_fields(node, body=body)
 
     def _under(self, store: s.BufferStore, guards: Sequence[PrimExpr]) -> s.BufferStore | None:
-        """What may be done in place of `store` where just `guards` hold: what is written then is
-        inside of its buffer, and what is read is there. None if there is no such thing."""
+        """`store`, or one in its place, that is safe where only `guards` hold: it writes inside of
+        its buffer, and reads elements that exist. None if there is none."""
         loads = [each for each in walk_once(store.value) if isinstance(each, BufferLoad)]
         if any(load.buffer in self._left_out for load in loads):
             return None
@@ -118,9 +118,9 @@ class _Compute(ScopedMutator):
         return self._prover.proves(at, self._prover.affine(extent) - at - 1)
 
     def _moved_inside(self, index: PrimExpr, extent: PrimExpr) -> PrimExpr | None:
-        """`index`, or the last one if it may be greater, where that costs nothing: the call decides
-        the size, and the index is another one in each copy of an unrolled loop. None if it may be
-        outside."""
+        """`index` where it is surely inside. Where it may exceed a symbolic extent, and differs
+        between the copies of an unrolled loop, so that a minimum costs nothing: ``min(index,
+        extent - 1)``. None otherwise."""
         if self._is_inside(index, extent):
             return index
         if e.const_int(extent) is not None or not self._written_out & set(free_vars(index)):
@@ -133,7 +133,7 @@ class _Compute(ScopedMutator):
 
 @final
 class _Replace(Mutator):
-    """Reads other elements."""
+    """Replaces some loads by others."""
 
     def __init__(self, loads: Mapping[BufferLoad, BufferLoad]) -> None:
         super().__init__()
@@ -144,7 +144,7 @@ class _Replace(Mutator):
 
 
 def _is_harmless(value: PrimExpr) -> bool:
-    """Whether a value can be computed from whatever its operands are."""
+    """Whether a value can be computed from any operands, garbage included."""
     return is_pure(value) and not any(
         isinstance(each, _DIVISIONS) and each.dtype.is_integral and e.const_int(each.b) in (None, 0)
         for each in walk_once(value)

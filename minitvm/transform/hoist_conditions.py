@@ -67,8 +67,8 @@ class _Hoist(Mutator):
         outside: list[PrimExpr] = []
         inside: list[PrimExpr] = []
         while isinstance(body, s.IfThenElse) and body.else_case is None:
-            # One that loads stays behind the conditions that it stands under; behind one that does
-            # something, all stay.
+            # A condition that loads stays under the conditions around it; all conditions stay
+            # under an impure one.
             behind = loads(body.condition) or not all(map(is_pure, inside))
             moves = _may_move(body.condition, made) and not (inside and behind)
             (outside if moves else inside).append(body.condition)

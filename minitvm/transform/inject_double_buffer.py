@@ -24,7 +24,7 @@ SCOPE = "double_buffer_scope"
 @record()
 class DoubleBufferOptions:
     """``tir.InjectDoubleBuffer`` of classic TVM: `split_loop`, 1 or even, is the number of
-    iterations that are written out one after the other, so that which half a statement uses is
+    iterations that are written out one after the other, so that the half a statement uses is
     known when code is generated. 0 leaves the loop as it is."""
 
     split_loop: int = 0

@@ -1,15 +1,15 @@
 """Whether the iterations of a loop may run side by side, one a lane of vectors.
 
-The vector form of a loop runs statement by statement, each for all lanes, where the loop runs
-iteration by iteration. Both give the same result unless two different iterations meet at one
-element, one of them writing it, and the vector form turns the order of the two accesses around:
+A loop runs iteration by iteration; its vector form runs statement by statement, each for all lanes.
+Both give the same result unless two iterations access one element, one of them writes it, and the
+vector form swaps the order of the two accesses:
 
-* of two statements that follow each other, the first is then done for all lanes before the second,
-  which is wrong only for an earlier lane's second against a later lane's first;
+* of two statements in a row, the first runs for all lanes before the second: this swaps an
+  earlier lane's second statement with a later lane's first;
 * within one store, all lanes are read before any is written, and lanes are written in order;
 * inside an inner loop any order is possible, so the lanes must not meet at all.
 
-That they don't meet is proved, or the loop is refused.
+The loop is refused unless the proof succeeds that no such pair exists.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from minitvm.tir.structural_equal import structural_equal
 @final
 @dataclass(slots=True)
 class _Alike:
-    """Accesses of one form: one of them, and the positions of the first and the last."""
+    """Accesses with the same indices: one of them, and the positions of the first and the last."""
 
     access: Access
     begin: int
@@ -52,7 +52,7 @@ class Fold:
     value: PrimExpr
 
 
-# By the operator that they repeat.
+# The folds, by the operator that they repeat.
 _FOLDS = {operator: name for name, operator in VECTOR_FOLDS.items()} | {
     "And": "vector_reduce_and",
     "Or": "vector_reduce_or",
@@ -106,11 +106,11 @@ def _is_element(side: PrimExpr, store: BufferStore) -> bool:
 
 @final
 class LaneDependence(Accesses):
-    """The accesses of a loop's body, and which of its stores are folds over the lanes."""
+    """The accesses of a loop's body, and those of its stores that are folds over the lanes."""
 
     def __init__(self, where: str, loop: s.For, prover: Prover, padded: frozenset[Buffer]) -> None:
-        """`where` names the loop in messages; `padded` are the buffers whose stores take no notice
-        of ``likely`` guards."""
+        """`where` names the loop in messages; stores to the buffers `padded` ignore ``likely``
+        guards."""
         nodes = list(walk_once(loop.body))
         written = (each.buffer.data for each in nodes if isinstance(each, BufferStore))
         super().__init__(frozenset(written), padded)
@@ -120,7 +120,7 @@ class LaneDependence(Accesses):
         self._lanes = Loop(loop.loop_var, (loop.min, loop.extent))
         self._prover = prover
         self._private = {each.buffer for each in nodes if isinstance(each, s.Allocate)}
-        self._moving: set[Var] = set()  # what differs between lanes or rounds of inner loops
+        self._moving: set[Var] = set()  # variables that differ between lanes or inner iterations
         self._forms: dict[PrimExpr, Affine | None] = {}
         self.collect(loop.body, Place())
 
@@ -137,21 +137,21 @@ class LaneDependence(Accesses):
         super().store(node, value, place)
 
     def _fold_of(self, access: Access) -> str | None:
-        """The operator of a store that combines a value with the very element that it replaces."""
+        """The operator of a store that combines a value with the element that it replaces."""
         fold = self.folds.get(access.node) if isinstance(access.node, BufferStore) else None
         return fold and fold.name
 
     def _varies(self, index: PrimExpr) -> bool:
         return any(each is self._loop.loop_var for each in walk_once(index))
 
-    # -- Which of them meet -----------------------------------------------------------------------
+    # -- Accesses to one element ------------------------------------------------------------------
 
     def check(self) -> None:
         """
         Raises
         ------
         CompileError
-            Unless the vector form of the loop surely does what the loop does.
+            Unless the vector form of the loop surely gives the same result.
         """
         loops = [self._lanes, *(loop for access in self.found for loop in access.loops)]
         self._moving = {loop.var for loop in loops if loop.var is not None}
@@ -171,7 +171,8 @@ class LaneDependence(Accesses):
         return key, id(access.buffer), access.is_store, fold, loops, conditions
 
     def _alike_by_memory(self) -> list[list[_Alike]]:
-        """The accesses to each memory, those of one form together: an unrolled body has many."""
+        """The accesses to each memory, those with the same indices together: an unrolled body has
+        many."""
         found: dict[Var, dict[object, _Alike]] = {}
         for access in self.found:  # in the order of their positions
             alike = found.setdefault(access.buffer.data, {})
@@ -180,7 +181,8 @@ class LaneDependence(Accesses):
         return [list(alike.values()) for alike in found.values()]
 
     def _check_alone(self, store: Access) -> None:
-        """A store in two lanes, which it reaches in their order unless an inner loop is around."""
+        """A store against itself in another lane. Lanes are stored in order, unless an inner loop
+        is around."""
         if self._fold_of(store) is not None:
             self._check_fold(store)
         elif store.loops and self._may_meet(store, store):
@@ -193,8 +195,8 @@ class LaneDependence(Accesses):
             self._refuse(first, second)
 
     def _check_fold(self, access: Access) -> None:
-        """A sum of floats is taken in the order of the lanes for each element: the inner loops must
-        not come back to an element, unless the order doesn't matter."""
+        """A fold adds to each element in the order of the lanes: inner loops must not come back to
+        an element, unless the order doesn't matter, as for integers."""
         ordered = access.buffer.dtype.is_float and self._fold_of(access) in (
             "vector_reduce_add",
             "vector_reduce_mul",
@@ -230,8 +232,8 @@ class LaneDependence(Accesses):
         return self._is_possible(earlier, later, self._lanes)
 
     def _meet_along(self, earlier: PrimExpr, later: PrimExpr) -> bool | None:
-        """The same of one dimension, from the coefficients of the loop's variable alone; None where
-        that doesn't tell."""
+        """:meth:`_may_meet` for one dimension, from the coefficients of the loop's variable alone;
+        None where they don't decide it."""
         a, b = self._affine_of(earlier), self._affine_of(later)
         if a is None or b is None:
             return None
@@ -249,8 +251,8 @@ class LaneDependence(Accesses):
         return rest == 0 and 1 <= k < lanes
 
     def _affine_of(self, index: PrimExpr) -> Affine | None:
-        """The form of an index in which all but the loop's own variable is the same in every lane
-        and round; None of any other index."""
+        """The form of an index whose only term that differs between lanes and rounds is the loop's
+        own variable; None for any other index."""
         if index not in self._forms:
             form = self._prover.affine(index)
             atoms = [atom for atom in form.terms if atom is not self._loop.loop_var]

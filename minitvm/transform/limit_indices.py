@@ -1,4 +1,4 @@
-"""Sizes with which 64 bits suffice for index arithmetic."""
+"""Restricts sizes to those for which 64 bits suffice for index arithmetic."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from minitvm.tir.functor import children
 from minitvm.tir.indices import is_exact_call, is_index_arithmetic, is_wide, wraps
 from minitvm.tir.stmt import PrimFunc, Stmt, with_body
 
-LARGEST = 1 << 62  # half of what 64 bits hold: what later passes add is far less
+LARGEST = 1 << 62  # half the range of 64 bits: later passes add far less than the other half
 
 
 def limit_indices(func: PrimFunc) -> PrimFunc:
-    """Index arithmetic of 64 bits never overflows: where it might, for sizes and scalar parameters
-    that are large enough, the function refuses them (``ValueError``) before it does anything.
+    """Makes a function refuse (``ValueError``, at entry) the sizes and scalar parameters for which
+    index arithmetic of 64 bits might overflow.
 
     Before::
 
@@ -35,8 +35,8 @@ def limit_indices(func: PrimFunc) -> PrimFunc:
         for x in range(int64(n) * int64(m) * int64(k)):
             ...
 
-    It asks for bounds that are easy to compute, of sums and products of the greatest absolute
-    values, which are never less than the true ones: 2**62 leaves room.
+    The bounds are sums and products of the greatest absolute values. They are easy to compute, and
+    never less than the true ones; 2**62 leaves room.
     """
     limits = _Limits(func)
     limits.statement(func.body)
@@ -53,21 +53,21 @@ def limit_indices(func: PrimFunc) -> PrimFunc:
     return with_body(func, checked)
 
 
-# A product of powers: variables that are known at entry, in the order in which they were met, each
-# with what its absolute value is taken to be at least, 0 or 1, and its exponent.
+# A product of powers of variables that are known at entry, in the order in which they were met.
+# Each has a lower bound that its absolute value is raised to, 0 or 1, and its exponent.
 _Product = tuple[tuple[Var, int, int], ...]
 
-# A factor or a power beyond these is too large whatever it is, or it is one of 0 or 1.
+# Beyond these a factor or a power is too large for any value but 0 and 1.
 _MOST_FACTOR = 1 << 64
 _MOST_POWER = 63
-_MOST_TERMS = 32  # that are told apart
+_MOST_TERMS = 32  # of a bound; further ones are merged
 
 
 @final
 @record()
 class _Bound:
-    """What an absolute value is at most: a number, and a sum of products of those of variables.
-    `exact`: it is that of index arithmetic."""
+    """An upper bound of an absolute value: a number, and a sum of products of variables' absolute
+    values. `exact`: the value is index arithmetic."""
 
     most: int
     terms: Mapping[_Product, int]
@@ -93,8 +93,8 @@ def _greater(a: _Bound, b: _Bound) -> _Bound:
 
 
 def _bound(most: int, terms: Mapping[_Product, int], exact: bool) -> _Bound:
-    """A bound whose numbers stay small: where there are many terms, one that is at least as large
-    as each stands for all."""
+    """A bound with few terms: where there are too many, one term that is at least as large as each
+    stands for all."""
     if len(terms) > _MOST_TERMS:
         powers: dict[Var, int] = {}
         for product in terms:
@@ -107,7 +107,7 @@ def _bound(most: int, terms: Mapping[_Product, int], exact: bool) -> _Bound:
 
 
 class _Limits:
-    """Gathers the bounds of what may be too large."""
+    """Gathers the bounds of the values that may be too large."""
 
     def __init__(self, func: PrimFunc) -> None:
         self.variables: list[Var] = []
@@ -133,7 +133,7 @@ class _Limits:
         self._bounds[var] = _bound(most, {((var, 0, 1),): 1}, exact=True)
 
     def condition(self) -> PrimExpr | None:
-        """What has to hold, None where it always does."""
+        """The condition on sizes and parameters; None where it always holds."""
         if self._needed is None:
             return None
         used: dict[Var, None] = {}
@@ -177,7 +177,7 @@ class _Limits:
             self._bind(var, bound if bound.exact else self._data(var))
 
     def _bind(self, var: Var, bound: _Bound) -> None:
-        """Copies of a loop share its variable: what is known of the first isn't of the next."""
+        """Binds a variable anew: copies of a loop share it, and have bounds of their own."""
         if var in self._bounds:
             self._bounds = {x: b for x, b in self._bounds.items() if isinstance(x, Var)}
             self._seen.clear()
@@ -197,7 +197,7 @@ class _Limits:
                 self.of(node)
 
     def _value(self, node: PrimExpr) -> None:
-        """Looks for index arithmetic in a value, which itself may wrap."""
+        """Looks for index arithmetic in a value that may itself wrap."""
         if id(node) in self._seen:
             return
         self._seen.add(id(node))
@@ -216,7 +216,7 @@ class _Limits:
     # -- Bounds --
 
     def of(self, node: PrimExpr) -> _Bound:
-        """The bound of an exact value; it is needed that it isn't too large."""
+        """The bound of an exact value, which the condition keeps from being too large."""
         known = self._bounds.get(node)
         if known is None:
             known = self._bounds[node] = self._of(node)
@@ -274,7 +274,7 @@ class _Limits:
             isinstance(node, Call) and node.op == "shift_right"
         ):
             return _Bound(a.most, a.terms, a.exact and b.exact)
-        return _sum(_sum(a, b), _sum(_constant(1), _greater(a, b)))  # of bits
+        return _sum(_sum(a, b), _sum(_constant(1), _greater(a, b)))  # bitwise operators
 
     def _needed_of(self, bound: _Bound) -> _Bound:
         if bound.most > LARGEST and bound.exact:

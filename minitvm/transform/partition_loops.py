@@ -1,4 +1,4 @@
-"""Loops split where their guards begin or cease to hold."""
+"""Splits loops where their guards begin or cease to hold."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from minitvm.tir.functor import Mutator, children, free_vars, substitute, walk_o
 from minitvm.tir.op import is_likely
 from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, seq, with_body
 
-# Statements that a function may grow to, those of unrolled loops counted as often as they stand in
-# the machine code. Past it guards stay where they are: right, and slower.
+# The most statements that a function may grow to, copies in unrolled loops included. Past it guards
+# stay where they are: correct, and slower.
 MAX_STATEMENTS = 2048
 
-# A guard that is asked in less than this part of a loop's work costs less than a second loop.
+# A guard around less than this part of a loop's work costs less than a second loop.
 _LITTLE = 32
 _MOST = 7 / 8  # of a loop's iterations
 
@@ -60,7 +60,7 @@ class LoopPartitionOptions:
 
 
 def partition_loops(func: PrimFunc, options: LoopPartitionOptions | None = None) -> PrimFunc:
-    """The iterations in which a guard surely holds run without it.
+    """Runs the iterations in which a guard surely holds without it.
 
     Before::
 
@@ -82,16 +82,16 @@ def partition_loops(func: PrimFunc, options: LoopPartitionOptions | None = None)
     with ``pragma_loop_partition_hint`` every condition. They are linear comparisons of loop
     variables and sizes; all others stay untouched.
 
-    Each loop gets at most one main part: what is left over at its ends is not partitioned again,
-    only clipped, so that k nested loops make k + 1 copies rather than 2**k; but for a single
-    iteration whose number is known, in which more is constant. A PARALLEL loop is not
-    split, since two regions would be forked and joined, the second with less work than threads: it
-    chooses between both copies in each iteration, as does a loop whose guard is no linear function
-    of its variable (that of fused loops). Where only the last iteration is left for the second
-    copy, its number stands there, and the loops inside are partitioned as any others.
+    Each loop gets at most one main part. The head and the tail are not partitioned again, only
+    clipped, so that k nested loops make k + 1 copies rather than 2**k. The exception is a tail of
+    a single iteration with a known number, in which more is constant. A PARALLEL loop is not split:
+    a second region would be forked and joined, with less work than threads. It chooses between
+    both copies in each iteration, as does a loop whose guard is not linear in its variable (that of
+    fused loops). Where only the last iteration needs the second copy, its number stands there, and
+    the loops inside are partitioned as any others.
 
-    A loop over blocks of tiles stays whole if a guard fails in several of its blocks: the loop over
-    tiles inside is split, of which fewer are left over.
+    A loop over blocks of tiles stays whole if a guard fails in several of its blocks. The loop over
+    tiles inside is split instead: its tail is shorter.
     """
     return with_body(func, _Partition(func, options or LoopPartitionOptions()).stmt(func.body))
 
@@ -123,7 +123,7 @@ class _Partition(ScopedMutator):
         self._options = options
         self._forms = _Forms(self._prover)
         for each in walk_once(func.body):
-            if isinstance(each, e.Let | s.LetStmt):  # seen from outside of it
+            if isinstance(each, e.Let | s.LetStmt):  # names are unknown outside of their scope
                 self._prover.bind_data(each.var)
         self._budget = MAX_STATEMENTS - code_size(func.body)
         self._hinted = False
@@ -177,7 +177,7 @@ class _Partition(ScopedMutator):
         for condition, use in uses.items():
             if use.work * _LITTLE > work:
                 self._classify(node, condition, use, region)
-        # What holds with the others, too, costs nothing more.
+        # A condition that follows from the others costs nothing more.
         region.chosen.extend(
             condition
             for condition, use in uses.items()
@@ -197,7 +197,7 @@ class _Partition(ScopedMutator):
             return  # it belongs to another loop
         mostly = not any(composite) and all(_mostly_holds(node, row) for row in rows)
         if use.in_tiles and not mostly:
-            return  # the loop over tiles is split: less is left over there
+            return  # the loop over tiles is split: its tail is shorter
         if any(composite) or (rows and node.kind == ForKind.PARALLEL):
             if use.in_a_loop:  # which is then free of the condition
                 region.chosen.append(condition)
@@ -296,14 +296,14 @@ class _Partition(ScopedMutator):
 
 
 def _follows(row: Affine, rows: Sequence[Affine]) -> bool:
-    """Whether a form is at least zero where `rows` are."""
+    """Whether a form is surely at least zero where all `rows` are."""
     differences = (row - other for other in rows)
     return any(not each.terms and each.constant >= 0 for each in differences)
 
 
 def _mostly_holds(node: s.For, row: Affine) -> bool:
-    """Whether a form, which is linear in the loop's variable, is at least zero in most iterations,
-    as far as that is known."""
+    """Whether a form that is linear in the loop's variable is at least zero in most iterations, as
+    far as that is known."""
     begin, extent = e.const_int(node.min), e.const_int(node.extent)
     if begin is None or extent is None or set(row.terms) != {node.loop_var}:
         return True
@@ -331,13 +331,13 @@ def _only_last(node: s.For, rows: Sequence[Affine]) -> IntImm | None:
 @final
 @dataclass(slots=True)
 class _Use:
-    """What says that a condition holds wherever it stands in the body of a loop: `rows`, over
-    what is known outside the loops in that body, are all at least zero."""
+    """The uses of a condition in the body of a loop. It holds at all of them if the `rows` are at
+    least zero, forms over variables from outside of the loops in that body."""
 
     rows: list[Affine] = field(default_factory=list)
     in_a_loop: bool = False
-    in_tiles: bool = False  # of which a loop in that body has some, that hold it or do not
-    work: int = 0  # what is done where it is asked
+    in_tiles: bool = False  # it holds for some tiles of a loop in that body, and fails for others
+    work: int = 0  # the work under it
 
 
 _NEVER = Affine({}, -1)
@@ -402,13 +402,13 @@ class _Forms:
         return made
 
     def form(self, condition: PrimExpr) -> Affine:
-        """What is at least zero where `condition`, a comparison, holds."""
+        """The form that is at least zero where `condition`, a comparison, holds."""
         if not self._prover.is_index_arithmetic(condition):
             return _NEVER
         return form_of(self._prover, condition) or _NEVER
 
     def _least(self, form: Affine, inner: Sequence[s.For]) -> Affine:
-        """A form over what is known outside the loops `inner` that `form` is never less than."""
+        """A lower bound of `form`, over variables from outside of the loops `inner`."""
         for loop in reversed(inner):
             var = loop.loop_var
             for atom in self._composites(form, var):
@@ -431,7 +431,7 @@ class _Forms:
         return [a for a in form.terms if a is not var and var in self.variables(a)]
 
     def is_composite_in(self, form: Affine, var: Var) -> bool:
-        """Whether `var` is in `form` in a way that is not linear."""
+        """Whether `var` occurs inside of an atom of `form`, so that the form is not linear in it."""
         return bool(self._composites(form, var))
 
     def variables(self, node: PrimExpr) -> frozenset[Var]:
@@ -452,7 +452,7 @@ class _Forms:
 
 
 def _clipped(prover: Prover, node: s.For) -> s.For:
-    """A loop without the iterations, and the guards, of what its guards say exactly."""
+    """A loop cut by the limits that its guards state exactly, and without these guards."""
     if node.kind in (ForKind.VECTORIZED, ForKind.THREAD_BINDING):
         return node
     if not (is_pure(node.min) and is_pure(node.extent)):
@@ -505,7 +505,7 @@ class _Hold(Without):
 
 
 def _add(bounds: list[Bound], bound: Bound, keep: int) -> None:
-    """Adds a bound; of two that differ by a number, the greater is kept for 1, the less for -1."""
+    """Adds a bound; of two that differ by a constant, `keep` 1 keeps the greater, -1 the lesser."""
     form, divisor = bound
     for place, (other, its_divisor) in enumerate(bounds):
         difference = form - other

@@ -37,7 +37,7 @@ class SimplifyOptions:
 @final
 @record()
 class PassConfig:
-    """What the passes are told. One field for each key that means something here."""
+    """The options of the passes, a field for each key with an effect."""
 
     partition: LoopPartitionOptions = field(default_factory=LoopPartitionOptions)
     unroll: UnrollOptions = field(default_factory=UnrollOptions)
@@ -165,7 +165,7 @@ _KEYS: dict[str, Setter] = {
     "tir.detect_global_barrier": _flag(),  # of GPUs
     "tir.merge_static_smem": _flag(),  # of GPUs
 }
-# Keys that would change what a program does, by how they begin, and why they can't be honoured.
+# Prefixes of keys that would change what a program does, and why they can't be honoured.
 _REFUSED = {
     "tir.usmp.": "expected none: memory planning for microcontrollers is not part of minitvm",
     "relay.": "expected none: there are no graphs of operators here, only tensor expressions",

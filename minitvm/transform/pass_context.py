@@ -1,4 +1,4 @@
-"""PassContext: how the pipeline runs, and what it shows of itself."""
+"""PassContext: the options of the pipeline, its instruments and its timings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from minitvm.transform.pass_config import parse_config
 
 Pass = tuple[str, Callable[[PrimFunc], PrimFunc]]
 
-# What `print_after` calls the program before the first pass.
+# The name by which `print_after` knows the program before the first pass.
 FIRST_STAGE = "schedule_ops"
 
 
@@ -51,7 +51,7 @@ class Instrument(Protocol):
 @final
 @record()
 class PassInfo:
-    """What an instrument is told of a pass."""
+    """The description of a pass that instruments get."""
 
     name: str
 
@@ -152,7 +152,7 @@ class PassContext:
             self.timings[name] = self.timings.get(name, 0.0) + time.perf_counter() - start
 
     def _look(self, stage: str, func: PrimFunc) -> None:
-        """Verifies and prints a program where that is asked for."""
+        """Verifies and prints a program where the options ask for it."""
         if self.verify_each:
             verify(func)
         asked = self._print_after

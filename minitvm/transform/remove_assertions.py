@@ -9,7 +9,7 @@ from minitvm.tir.stmt import PrimFunc, Stmt, with_body
 
 
 def remove_assertions(func: PrimFunc) -> PrimFunc:
-    """What the program asserts is taken for granted (``tir.disable_assert``).
+    """Removes the program's own assertions (``tir.disable_assert``).
 
     Before::
 

@@ -1,4 +1,4 @@
-"""Allocations that share memory, and allocations out of loops."""
+"""Lets allocations share memory, and moves them out of loops."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from minitvm.tir.functor import Mutator, replace_buffers, walk_once
 from minitvm.tir.stmt import BufferStore, ForKind, PrimFunc, Stmt, seq, with_body
 from minitvm.tir.structural_equal import structural_equal
 
-# Bytes up to which code generation keeps an allocation on the stack, where it costs nothing.
+# Up to so many bytes, code generation keeps an allocation on the stack, where it costs nothing.
 STACK_BYTES = 16 * 1024
 
 
 def reuse_storage(func: PrimFunc) -> PrimFunc:
-    """Buffers that are never in use at once share one allocation, and large ones of constant size
-    are allocated once around serial loops instead of in each iteration.
+    """Lets buffers that are never in use at once share one allocation, and allocates large buffers
+    of constant size once around serial loops instead of in each iteration.
 
     Before::
 
@@ -60,8 +60,8 @@ def reuse_storage(func: PrimFunc) -> PrimFunc:
 
 
 class _OneAllocationEach(Mutator):
-    """Copies of a loop's body allocate buffers of their own, since one may come to stand around
-    another."""
+    """Gives each copy of a loop's body buffers of its own, since one copy's allocation may come to
+    stand around another's."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,7 +122,8 @@ def _allocated(buffers: Sequence[Buffer] | dict[Buffer, None], body: Stmt) -> St
 
 
 class _Reuse(Mutator):
-    """Level by level, the innermost first; a level is what runs in the same loops."""
+    """Shares memory level by level, the innermost first; a level is the statements and allocations
+    that run in the same loops."""
 
     def expr(self, node: PrimExpr) -> PrimExpr:
         return node
@@ -155,7 +156,7 @@ def _flatten(node: Stmt, buffers: list[Buffer], members: list[Stmt]) -> None:
 def _sharing(buffers: list[Buffer], members: list[Stmt]) -> dict[Buffer, Buffer]:
     """For each buffer that needs no memory of its own, the one whose memory it takes."""
     uses: dict[Buffer, list[int]] = {buffer: [] for buffer in buffers}
-    whole: set[Buffer] = set()  # passed to calls, which see the shape
+    whole: set[Buffer] = set()  # buffers passed to calls, which see the shape
     for place, member in enumerate(members):
         for each in walk_once(member):
             if isinstance(each, BufferLoad | BufferStore | BufferRef) and each.buffer in uses:
@@ -165,7 +166,7 @@ def _sharing(buffers: list[Buffer], members: list[Stmt]) -> dict[Buffer, Buffer]
     order = [each for each in buffers if uses[each] and each not in whole and not each.strides]
     order.sort(key=lambda each: min(uses[each]))
     replaced: dict[Buffer, Buffer] = {}
-    ends: dict[Buffer, tuple[int, Buffer]] = {}  # the last use of what lives there, and what it is
+    ends: dict[Buffer, tuple[int, Buffer]] = {}  # by memory: its present buffer's last use, and it
     for buffer in order:
         first, last = min(uses[buffer]), max(uses[buffer])
         for owner, (end, tenant) in ends.items():
@@ -197,8 +198,8 @@ def _fits(buffer: Buffer, owner: Buffer) -> bool:
 
 
 def _in_place(member: Stmt, dying: Buffer, born: Buffer) -> bool:
-    """Whether `member` makes each element of `born` once, and reads `dying` only at the same
-    indices to do so: loops, in each of which one index counts, around one store."""
+    """Whether `member` stores each element of `born` once, and reads `dying` only at the same
+    indices for it: loops around one store, where each index is the variable of one loop."""
     counters: list[Var] = []
     while isinstance(member, s.For):
         if any(isinstance(each, BufferLoad) for each in walk_once(member.min, member.extent)):

@@ -9,7 +9,7 @@ from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, with_body
 
 
 def serialize_vectors(func: PrimFunc) -> PrimFunc:
-    """No loop is VECTORIZED any more (``tir.disable_vectorize``).
+    """Makes VECTORIZED loops serial (``tir.disable_vectorize``).
 
     Before::
 

@@ -21,7 +21,7 @@ _NOTHING = s.SeqStmt(())
 
 
 def simplify(func: PrimFunc, keep_trivial_loops: bool = False) -> PrimFunc:
-    """Uses the ranges of loops, the conditions on the way and the bindings of names.
+    """Simplifies by the ranges of loops, the conditions around a statement and the values of names.
 
     Before::
 

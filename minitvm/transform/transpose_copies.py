@@ -1,4 +1,4 @@
-"""Copies that transpose go through vector registers, block by block."""
+"""Transposes in vector registers, block by block, in loops that copy."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from minitvm.tir.expr import Buffer, BufferLoad, Call, PrimExpr, Var
 from minitvm.tir.functor import Mutator, mentions, substitute, walk_once
 from minitvm.tir.stmt import BufferStore, ForKind, PrimFunc, Stmt, with_body
 
-# Rows and columns of a block, by the bytes of an element: that many vectors are in registers at
-# once, of which the smallest targets have 16, and a vector of them is 16 or 32 bytes long.
+# Rows and columns of a block, by the bytes of an element. So many vectors are in registers at once;
+# the smallest targets have 16 registers, and a vector is 16 or 32 bytes long.
 _BLOCK = {1: 16, 2: 8, 4: 8, 8: 4}
 _LEAST = 4  # a smaller block saves nothing
 _PART = 128  # bits within which an instruction takes lanes of two vectors in turn
 
 
 def transpose_copies(func: PrimFunc) -> PrimFunc:
-    """A vectorized loop that reads elements that are far apart, around which a serial loop goes to
-    their neighbours, reads the neighbours as vectors and transposes those in registers.
+    """Finds a vectorized loop that reads elements far apart, inside of a serial loop that steps to
+    their neighbours; reads the neighbours as vectors, and transposes the vectors in registers.
 
     Before::
 
@@ -55,11 +55,11 @@ def transpose_copies(func: PrimFunc) -> PrimFunc:
         else:
             ...  # as before
 
-    The last block ends where the loop does, and copies again what the one before it may have
-    copied. A row may go on from one dimension to the next, as of ``B[j, k // m, k % m]``. The value
-    may be cast, and chosen by ``if_then_else`` under a condition that is the same for all of a row,
-    as at the end of a padded layout. The two loops must be directly inside each other, with a
-    single store in them.
+    The last block ends where the loop does, so it may copy elements of the block before it again.
+    A row may go on from one dimension to the next, as in ``B[j, k // m, k % m]``. The value may be
+    cast, and may be chosen by ``if_then_else`` under a condition that is the same along the row, as
+    at the end of a padded layout. The two loops must be directly inside each other, around a single
+    store.
     """
     if not any(isinstance(each, s.For) and _copy_of(each) for each in walk_once(func.body)):
         return func
@@ -90,7 +90,7 @@ class _Copy:
 
 
 def _copy_of(along: s.For) -> _Copy | None:
-    """The transposing copy that a loop is; None if it is none."""
+    """A loop as a transposing copy; None if it is none."""
     across = along.body
     if along.kind != ForKind.SERIAL or not isinstance(across, s.For):
         return None
@@ -114,7 +114,8 @@ def _copy_of(along: s.For) -> _Copy | None:
 
 
 def _block_size(dtype: DType, along: s.For, across: s.For) -> int | None:
-    """The size of blocks of which both loops have one at least, as far as that is known."""
+    """The size of the blocks, such that each loop has at least one block where its extent is known;
+    None if there is no such size."""
     lanes, begin, steps = (e.const_int(each) for each in (across.extent, across.min, along.extent))
     if lanes is None or begin is None or dtype.is_bool or dtype.lanes != 1:
         return None
@@ -139,8 +140,8 @@ def _is_row(value: PrimExpr, k: Var) -> bool:
 
 
 def _is_line(buffer: Buffer, indices: Sequence[PrimExpr], var: Var) -> bool:
-    """Whether steps of `var` are steps from neighbour to neighbour, from one dimension to the next
-    as well."""
+    """Whether a step of `var` is a step to the neighbour in memory, from one dimension on to the
+    next included."""
     found = [(i, dim) for i, dim in joined(buffer, tuple(indices)) if mentions(var, i)]
     if len(found) != 1 or buffer.dtype.lanes != 1:
         return False
@@ -165,7 +166,7 @@ def _is_near(buffer: Buffer, indices: Sequence[PrimExpr], j: Var) -> bool:
     )
 
 
-# -- What becomes of them --------------------------------------------------------------------------
+# -- Blocks ----------------------------------------------------------------------------------------
 
 _Begin = tuple[Var, PrimExpr]  # the variable of a loop, and its value where a block begins
 
@@ -174,7 +175,7 @@ def _by_blocks(copy: _Copy) -> Stmt:
     along, across, size = copy.along, copy.across, copy.size
     steps, lanes = e.const_int(along.extent), e.const_int(across.extent)
     assert lanes is not None
-    # Of each row a cache line at once, which so need not stay.
+    # A cache line of each row at once, so that it need not stay in the cache.
     parts = max(1, CACHE_LINE // (size * copy.store.buffer.dtype.itemsize))
     if steps is not None:
         parts = min(parts, steps // size)
@@ -197,7 +198,8 @@ def _by_blocks(copy: _Copy) -> Stmt:
 
 
 def _blocks(loop: s.For, size: int, body: Callable[[PrimExpr], Stmt]) -> Stmt:
-    """`body` of where each block of `size` iterations of `loop` begins; the last ends with it."""
+    """A loop over blocks of `size` iterations of `loop`. `body` gets the begin of a block; the last
+    block ends where `loop` does."""
     name, dtype, steps = loop.loop_var.name, loop.loop_var.dtype, e.const_int(loop.extent)
 
     def block(number: PrimExpr) -> Stmt:
@@ -281,8 +283,8 @@ def _in_lanes(index: PrimExpr, along: _Begin, size: int) -> PrimExpr:
 
 
 def _moved(node: PrimExpr, place: _Begin, size: int) -> list[PrimExpr]:
-    """`node` for the first `size` values of a variable: from one index on by constants, where that
-    can be said, so that an address is computed once."""
+    """`node` for the first `size` values of a variable; where possible as one index plus constants,
+    so that the address is computed once."""
     var, begin = place
     if not mentions(var, node):
         return [node] * size
@@ -294,7 +296,7 @@ def _moved(node: PrimExpr, place: _Begin, size: int) -> list[PrimExpr]:
 
 
 def _shuffled_as(row: PrimExpr) -> PrimExpr:
-    """Floats of 16 bits are shuffled as the bits that they are in memory."""
+    """A row as it is shuffled: floats of 16 bits as integers with the same bits."""
     if not row.dtype.is_float or row.dtype.bits != 16:
         return row
     bits = UINT16.with_lanes(row.dtype.lanes)
@@ -328,8 +330,8 @@ class _Network:
 def _transposed(rows: list[PrimExpr], network: _Network) -> list[PrimExpr]:
     """The columns of a square of as many rows as lanes.
 
-    Two stages, whose steps are one instruction a vector. Within the parts of vectors, the lanes of
-    two rows half a part apart are taken in turn, until lane i of a part holds what row i holds::
+    There are two stages; a step takes one instruction a vector. Within the parts of vectors, the
+    lanes of two rows half a part apart are taken in turn, until lane i of a part comes from row i::
 
         a0 a1 a2 a3    c0 c1 c2 c3    ->    a0 c0 a1 c1    a2 c2 a3 c3
 

@@ -1,4 +1,4 @@
-"""Which loops are written out."""
+"""Decides which loops are written out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from minitvm.tir.stmt import BufferStore, ForKind, PrimFunc, Stmt, with_body
 
 # The largest register file of the targets: 32 vectors of 64 bytes. A larger buffer stays in memory.
 REGISTER_BYTES = 32 * 64
-# Statements up to which loops over a buffer in registers are written out.
+# Loops over a buffer in registers are written out up to so many statements.
 REGISTER_STATEMENTS = 64
 
 
@@ -76,8 +76,8 @@ class _Unroll(Mutator):
         super().__init__()
         self._options = options
         self._registers: set[Buffer] = set()
-        self._unrolled = 0  # loops below that are written out, at most one inside another
-        self._plain = 0  # and those that are not
+        self._unrolled = 0  # the depth of nested loops below that are written out
+        self._plain = 0  # and of those that are not
 
     def expr(self, node: PrimExpr) -> PrimExpr:
         return node

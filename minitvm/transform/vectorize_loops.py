@@ -1,4 +1,4 @@
-"""Vectorized loops become vector code."""
+"""Turns vectorized loops into vector code."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from minitvm.tir.op import is_likely
 from minitvm.tir.stmt import BufferStore, ForKind, PrimFunc, Stmt, with_body
 from minitvm.transform.lane_dependence import Fold, LaneDependence
 
-# A loop of more iterations becomes a loop over vectors of this many.
+# A loop of more iterations becomes a loop over vectors with so many lanes.
 MAX_LANES = 64
-# The narrowest vectors that others are put together from.
+# The narrowest vectors from which wider ones are put together.
 _LEAST_STRIP = 4
-# So many are unrolled: an accumulator stays in registers only where its indices are constant.
+# So many vectors are unrolled: an accumulator stays in registers only if its indices are constant.
 _FEW_STRIPS = 6
 
 
 def vectorize_loops(func: PrimFunc) -> PrimFunc:
-    """Iterations of a vectorized loop become the lanes of vectors.
+    """Turns the iterations of a vectorized loop into lanes of vectors.
 
     Before::
 
@@ -49,14 +49,14 @@ def vectorize_loops(func: PrimFunc) -> PrimFunc:
                 A[ramp(i * 16, 1, 16), where=mask] * broadcast(x, 16)
             )
 
-    Conditions that differ between lanes become predicates of the accesses under them. A ``likely``
-    guard does not concern accesses to a ``padded_buffer``. A reduction over the lanes becomes a
-    fold of a vector (``vector_reduce_add``). A buffer allocated inside gets a dimension of lanes.
-    A failing assertion is reported for the first lane in which it fails, before any lane goes on.
+    Conditions that differ between lanes become masks of the accesses under them. Accesses to a
+    ``padded_buffer`` ignore ``likely`` guards. A reduction over the lanes becomes a fold of a
+    vector (``vector_reduce_add``). A buffer allocated inside gets a dimension of lanes. A failing
+    assertion is reported for the first lane in which it fails, before any lane goes on.
 
-    A loop whose vector form would have to do lane after lane what it does becomes a serial one:
-    with calls out of the program, another vectorized or parallel loop, vectors, or a ``while``
-    inside, or an inner loop whose bounds differ between lanes.
+    A loop whose body has no vector form becomes a serial one: a body with calls out of the program,
+    another vectorized or parallel loop, vectors, a ``while``, or an inner loop whose bounds differ
+    between lanes.
 
     Raises
     ------
@@ -139,15 +139,15 @@ def _serial(node: s.For) -> s.For:
 
 
 def _natural_width(lanes: int) -> int:
-    """The lanes of a vector that a machine has no trouble with: a power of two, if there is one
-    that `lanes` is a small multiple of."""
+    """The lanes of a vector that suits the machine: a power of two, if `lanes` is a small multiple
+    of one."""
     power = lanes & -lanes
     return power if _LEAST_STRIP <= power < lanes <= _FEW_STRIPS * power else lanes
 
 
 def _narrowed(node: s.For, prover: Prover) -> s.For:
-    """A loop without the lanes that guards exclude from all of it, as far as the rest is a power of
-    two, and still a vector: what is left at the end of a row need not be as wide as a tile."""
+    """A loop with fewer lanes, where guards exclude the others from its whole body: the tail of a
+    row need not be as wide as a tile. The lanes left are a power of two, and at least a vector."""
     lanes, begin = e.const_int(node.extent), e.const_int(node.min)
     if lanes is None or begin is None:
         return node
@@ -164,7 +164,7 @@ def _narrowed(node: s.For, prover: Prover) -> s.For:
 
 
 def _strips(node: s.For, lanes: int, width: int) -> Stmt:
-    """A loop over vectors of `width` lanes, and one vector of what remains."""
+    """A loop over vectors of `width` lanes, and one vector of the remaining lanes."""
     var, dtype = node.loop_var, node.loop_var.dtype
     count, rest = divmod(lanes, width)
 
@@ -188,7 +188,7 @@ def _must_stay_serial(body: Stmt) -> bool:
 
 
 def _is_only_serial(node: Any) -> bool:
-    """Whether a node has no form in lanes: what it does is done lane after lane."""
+    """Whether a node has no vector form, so that it must run lane after lane."""
     if isinstance(node, Call) and node.op not in FUNCTIONS:
         return True
     if isinstance(node, s.For):
@@ -199,17 +199,17 @@ def _is_only_serial(node: Any) -> bool:
 
 
 class _StaysSerial(Exception):
-    """Found on the way: the loop's vector form would do lane after lane what it does."""
+    """Raised where the loop's body turns out to have no vector form."""
 
 
 @final
 @dataclass(slots=True)
 class _Region:
-    """Where some lanes are off: `mask` says which are on, `firm` the same without the ``likely``
-    guards; None for all. They are `conditions`, as far as these are scalar. `is_reached` says that
-    one lane at least is on.
+    """A part of the body where some lanes are off. `mask` has the lanes that are on, `firm` those
+    without regard to ``likely`` guards; None for all. `conditions` are the mask's conditions in
+    scalar form, where they have one. `is_reached`: at least one lane is on.
 
-    `needs_a_lane` is set where something is done once for all lanes, which is wrong for none.
+    `needs_a_lane` is set where a statement runs once for all lanes: wrong if no lane is on.
     """
 
     mask: PrimExpr | None = None
@@ -220,8 +220,8 @@ class _Region:
 
 
 class _Lanes(Mutator):
-    """Rewrites the body of one loop. What is the same in every lane stays a scalar, what is not
-    becomes a vector; the two meet in a Broadcast."""
+    """Rewrites the body of one loop. A value that is the same in every lane stays a scalar, any
+    other becomes a vector; a Broadcast joins the two."""
 
     def __init__(
         self,
@@ -249,7 +249,7 @@ class _Lanes(Mutator):
 
     @contextmanager
     def _apart(self) -> Iterator[None]:
-        """Where an expression may become another than outside."""
+        """A scope in which an expression may be rewritten in another way than outside."""
         outside, self._made = self._made, {}
         try:
             yield
@@ -258,7 +258,7 @@ class _Lanes(Mutator):
 
     @contextmanager
     def _binding(self, var: Var, made: Var) -> Iterator[None]:
-        """Where `made` stands for `var`."""
+        """A scope in which `made` stands for `var`."""
         outside, self._vectors = self._vectors, {**self._vectors, var: made}
         try:
             with self._apart():
@@ -320,7 +320,8 @@ class _Lanes(Mutator):
         return base if _is_zero(step) else e.Ramp(base, step, self._lanes)
 
     def _division(self, node: e.FloorDiv | e.FloorMod) -> PrimExpr:
-        """Where all lanes have one quotient, that is a scalar and the remainders a progression."""
+        """A quotient that is the same in all lanes is a scalar; the remainders then are a
+        progression."""
         made = self._operator(node)
         divisor = e.const_int(node.b)
         if divisor is None or divisor <= 0 or not isinstance(made, e.FloorDiv | e.FloorMod):
@@ -346,8 +347,8 @@ class _Lanes(Mutator):
         return self._prover.proves(difference, -difference)
 
     def _comparison(self, node: e.Comparison) -> PrimExpr:
-        """Of index arithmetic, by the lane numbers: a comparison of narrow integers with a constant
-        vector, which is cheap whatever the width of the indices."""
+        """Compares index arithmetic by the lane numbers: narrow integers with a constant vector,
+        which is cheap for any width of the indices."""
         made = self._operator(node)
         if not isinstance(made, e.Comparison) or not self._is_vector(made):
             return made
@@ -413,7 +414,7 @@ class _Lanes(Mutator):
         return e.Cast(self._wide(target), value)
 
     def _is_progression(self, node: PrimExpr, lanes: e.Ramp) -> bool:
-        """Whether `node`, which becomes `lanes`, is one in numbers, with nothing that wraps."""
+        """Whether the lanes of `node`, rewritten as `lanes`, are a progression without wrapping."""
         var, step = self._loop.loop_var, e.const_int(lanes.stride)
         form = self._prover.affine(node)
         others = [atom for atom in form.terms if atom is not var]
@@ -444,7 +445,7 @@ class _Lanes(Mutator):
         return (*made, e.Ramp(e.const(0), e.const(1), self._lanes))
 
     def _predicate(self, buffer: Buffer, own: PrimExpr | None) -> PrimExpr | None:
-        """Which lanes of an access are done, where it has a predicate of its own or not."""
+        """The mask of an access, `own` predicate included; None for all lanes."""
         region = self._region
         return self._with(region.firm if buffer in self._padded else region.mask, own)
 
@@ -454,7 +455,7 @@ class _Lanes(Mutator):
         return e.And(mask, self._vector(own))
 
     def _once(self) -> None:
-        """Something is done once for all lanes that are on."""
+        """Notes that a statement runs once for all lanes that are on."""
         self._region.needs_a_lane = self._region.needs_a_lane or not self._region.is_reached
 
     def _some_lane(self, mask: PrimExpr) -> PrimExpr:
@@ -471,7 +472,7 @@ class _Lanes(Mutator):
         return Call(self._wide(node.dtype), node.op, tuple(map(self._vector, args)))
 
     def _lazy_choice(self, node: Call) -> PrimExpr:
-        """Between lanes both values are computed, each reading only what its lanes read."""
+        """A choice that differs between lanes computes both values, each under its own mask."""
         condition, a, b = node.args
         chosen = self.expr(condition)
         if isinstance(chosen, e.IntImm):
@@ -575,7 +576,7 @@ class _Lanes(Mutator):
     def _masked(
         self, node: s.IfThenElse, condition: PrimExpr, made: PrimExpr, likely: bool
     ) -> Stmt:
-        """Both cases, each in its lanes. The scalar `condition` holds in the lanes of `made`."""
+        """Both cases, each under its mask; `made` is the mask of the scalar `condition`."""
         holds = Var("mask", made.dtype)
         then_case = self._in_lanes(holds, condition, likely, node.then_case)
         if node.else_case is None:
@@ -611,7 +612,7 @@ class _Lanes(Mutator):
         )
 
     def visit_Allocate(self, node: s.Allocate) -> Stmt:
-        """A buffer of its own for each lane, next to those of the other lanes."""
+        """Gives each lane a buffer of its own, next to those of the other lanes."""
         buffer = node.buffer
         shape = tuple(map(self.expr, buffer.shape))
         plain = not buffer.strides and buffer.elem_offset is None and buffer.dtype.lanes == 1
@@ -696,7 +697,7 @@ def _both(a: PrimExpr | None, b: PrimExpr) -> PrimExpr:
 
 
 def _nested(condition: e.And, likely: bool, body: Stmt) -> Stmt:
-    """``if a and b`` as two conditions, of which one may be the same in all lanes."""
+    """``if a and b`` as two nested conditions: one of them may be the same in all lanes."""
     for part in (condition.b, condition.a):
         guard = Call(BOOL, "likely", (part,)) if likely and not is_likely(part) else part
         body = s.IfThenElse(guard, body)
@@ -704,7 +705,7 @@ def _nested(condition: e.And, likely: bool, body: Stmt) -> Stmt:
 
 
 def _identity(name: str, dtype: DType) -> PrimExpr:
-    """The value that a fold does not notice."""
+    """The identity of a fold."""
     match name:
         case "vector_reduce_add":
             return e.const(-0.0 if dtype.is_float else 0, dtype)

@@ -19,9 +19,9 @@ _ARITHMETIC = (e.Add, e.Sub, e.Mul, e.Div, e.Mod, e.FloorDiv, e.FloorMod, e.Min,
 
 
 def widen_indices(func: PrimFunc) -> PrimFunc:
-    """Loops count in 64 bits, and index arithmetic (:mod:`minitvm.tir.indices`) is done in them
-    where int32 might not hold what it computes: in indices, bounds of loops and conditions; in
-    values where the result would be another one. Values keep the dtype that the program gave them.
+    """Makes loops count in 64 bits, and does index arithmetic (:mod:`minitvm.tir.indices`) in 64
+    bits where int32 might overflow: in indices, bounds of loops and conditions, and in values where
+    the result would differ. Values keep the dtype that the program gave them.
 
     Before::
 
@@ -52,16 +52,15 @@ def _is_narrow(dtype: DType) -> bool:
 
 
 class _Widen(Mutator):
-    """Rewrites values, which :meth:`expr` does, to values modulo 2**bits; :meth:`index` rewrites
-    to exact ones.
+    """:meth:`expr` rewrites to values modulo 2**bits, :meth:`index` to exact values.
 
-    What an expression becomes depends on the bounds of the variables in it. Copies of a loop bind
-    one variable in several places, each with bounds of its own: see :meth:`_bound_anew`.
+    The result depends on the bounds of an expression's variables. Copies of a loop bind one
+    variable in several places, each with bounds of its own: see :meth:`_bound_anew`.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._prover = Prover()  # of which just the bounds of variables are asked
+        self._prover = Prover()  # asked for the bounds of variables alone
         self._wide: dict[Var, Var] = {}
         self._bindings: dict[Var, tuple[Interval, bool]] = {}
         self._indices_made: dict[PrimExpr, PrimExpr] = {}
@@ -115,7 +114,7 @@ class _Widen(Mutator):
         return self._prover.is_exact(node)
 
     def _may_leave(self, node: PrimExpr) -> bool:
-        """Whether the exact value of `node` may be another than that modulo 2**32."""
+        """Whether the exact value of `node` may leave 32 bits."""
         known = self._leaves.get(node)
         if known is None:
             known = self._leaves[node] = self._may_leave_new(node)
@@ -149,7 +148,7 @@ class _Widen(Mutator):
         return node if wide is None else cast(node.dtype, wide)
 
     def _of_exact(self, node: Any) -> PrimExpr:
-        """An operator on exact values, where it makes a difference that they are."""
+        """An operator whose result depends on whether its operands are exact."""
         if any(self._may_leave(operand) for operand in children(node)):
             return cast(node.dtype, self.index(node))
         return self.descend(node)  # type: ignore[no-any-return]  # the same class again
@@ -179,7 +178,7 @@ class _Widen(Mutator):
         return s.LetStmt(var, value, body)
 
     def _named(self, node: e.Let | s.LetStmt) -> tuple[Var, PrimExpr]:
-        """A name, of 64 bits where it stands for an exact value that needs them, and the value."""
+        """A name and its value; the name has 64 bits where the exact value needs them."""
         if node.var.dtype.is_integral and node.var.dtype.lanes == 1:
             if not self._prover.is_index_arithmetic(node.value):
                 self._prover.bind_data(node.var)
@@ -193,14 +192,14 @@ class _Widen(Mutator):
         return made
 
     def _wide_of(self, narrow: Var) -> Var:
-        wide = self._wide.get(narrow)  # of another loop beside this one, whose copy it may be
+        wide = self._wide.get(narrow)  # from another copy of this loop, perhaps
         if wide is None:
             wide = self._wide[narrow] = Var(narrow.name, INT64, axis=narrow.axis)
         return wide
 
     def _bound_anew(self, var: Var) -> None:
-        """Forgets what was made of expressions where `var` was bound before, if it is another now:
-        of other bounds, or wide and no longer so."""
+        """Forgets the rewritten expressions of an earlier binding of `var`, if its bounds or its
+        width differ now."""
         binding = self._prover.const_int_bound(var), var in self._wide
         if self._bindings.setdefault(var, binding) != binding:
             self._bindings[var] = binding
@@ -246,7 +245,7 @@ class _Widen(Mutator):
         return s.AssertStmt(condition, node.message, self.stmt(node.body), values, node.kind)
 
     def visit_Allocate(self, node: s.Allocate) -> Stmt:
-        """Where a dimension is made of names and loop variables that are wide now, so is it."""
+        """Widens dimensions that contain names and loop variables that are wide now."""
         body, buffer = self.stmt(node.body), node.buffer
         dims = (*buffer.shape, *buffer.strides)
         if not any(var in self._wide for dim in dims for var in free_vars(dim)):
@@ -266,7 +265,7 @@ class _Widen(Mutator):
         return s.For(wide, begin, extent, node.kind, self.stmt(node.body), node.annotations)
 
     def _compare(self, node: Any) -> PrimExpr:
-        """Comparisons of loop variables, as guards of edges are, stay in 64 bits too."""
+        """Comparisons of loop variables, such as guards, stay in 64 bits, too."""
         if _is_narrow(node.a.dtype.element) and (
             self._mentions_loop(node) or self._may_leave(node.a) or self._may_leave(node.b)
         ):
@@ -276,7 +275,7 @@ class _Widen(Mutator):
     visit_EQ = visit_NE = visit_LT = visit_LE = visit_GT = visit_GE = _compare
 
     def _mentions_loop(self, node: e.Comparison) -> bool:
-        """Whether both sides are index arithmetic, and a loop's variable is in it."""
+        """Whether both sides are index arithmetic, and contain a loop's variable."""
         found = False
         stack: list[PrimExpr] = [node.a, node.b]
         while stack:
