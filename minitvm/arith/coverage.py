@@ -337,7 +337,7 @@ class _Indices:
         return None
 
     def _taken_apart(self, range_: Range, digits: Sequence[_Digit]) -> dict[int, Range]:
-        """The range of each digit of an axis, if the digits are independent; else an empty mapping."""
+        """The range of each digit of an axis, if the digits are independent; else nothing."""
         if len(digits) == 1:
             return {id(digits[0].axis): range_}
         if self._prover.affine(range_.min).terms or e.const_int(range_.min) != 0:

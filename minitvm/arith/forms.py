@@ -197,7 +197,7 @@ class Forms(Proofs):
     # -- Quotients and remainders -----------------------------------------------------------------
 
     def _quotient(self, form: Affine, divisor: int) -> Affine:
-        """``form // divisor``: terms that `divisor` divides are divided, the rest becomes an atom."""
+        """``form // divisor``: terms that are multiples of it are divided, the rest is an atom."""
         whole = Affine(
             {a: c // divisor for a, c in form.terms.items() if c % divisor == 0},
             form.constant // divisor,

@@ -431,7 +431,7 @@ class _Forms:
         return [a for a in form.terms if a is not var and var in self.variables(a)]
 
     def is_composite_in(self, form: Affine, var: Var) -> bool:
-        """Whether `var` occurs inside of an atom of `form`, so that the form is not linear in it."""
+        """Whether `var` occurs inside an atom of `form`, so that the form is not linear in it."""
         return bool(self._composites(form, var))
 
     def variables(self, node: PrimExpr) -> frozenset[Var]:
