@@ -66,7 +66,7 @@ def _number(node: Any, parts: dict[Hashable, int], known: dict[int, int]) -> int
     return number
 
 
-# The fields that distinguish the nodes of a class, besides dtype and children.
+# The fields that distinguish the nodes of a class, besides the dtype.
 _FIELDS = {
     cls: tuple(f.name for f in fields(cls) if f.init and f.name != "dtype") for cls in CHILDREN
 }

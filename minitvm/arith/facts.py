@@ -28,7 +28,7 @@ Alternatives = list[System]  # one of these systems holds
 
 @record()
 class _Fact:
-    """One of the systems holds; `atoms` are those that occur in them."""
+    """One of the systems holds; `atoms` are those that they concern, directly or by definitions."""
 
     alternatives: Alternatives
     atoms: Mapping[Atom, None]

@@ -1,5 +1,5 @@
-"""Indices of fused loops, joined: ``x // n`` and ``x % n`` of neighbouring dimensions, of which the
-second is n long, are x counted in elements of the second."""
+"""Joins the indices of fused loops: ``x // n`` and ``x % n``, in neighbouring dimensions of which
+the second has extent n, are x in elements of the second."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from minitvm.tir.structural_equal import structural_equal
 
 
 def joined(buffer: Buffer, indices: tuple[PrimExpr, ...]) -> list[tuple[PrimExpr, int]]:
-    """The indices of an access to a buffer without gaps, each with the dimension whose stride it
-    takes, where a loop that was fused from several dimensions stands for all of them.
+    """The indices of an access to a buffer without gaps, each with the dimension whose stride
+    applies. A loop fused from several dimensions gives a single index for them.
 
     Before, of a buffer of shape (n, m)::
 
@@ -63,7 +63,7 @@ def _product(a: PrimExpr, b: PrimExpr, dtype: DType) -> PrimExpr:
 
 
 def _is_same(divisor: PrimExpr, extent: PrimExpr) -> bool:
-    """Whether both are one number, in whatever width and number of lanes."""
+    """Whether both are one number, in any width and number of lanes."""
     divisor, extent = _bare(divisor), _bare(extent)
     x, y = e.const_int(divisor), e.const_int(extent)
     if x is not None or y is not None:

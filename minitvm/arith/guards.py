@@ -1,7 +1,7 @@
-"""What must hold for a statement to do anything: the ``likely`` guards of all that it does.
+"""The guards of statements: ``likely`` conditions that must hold for a statement to have an effect.
 
-A statement is guarded by a condition without which it changes nothing. So a loop may leave out the
-iterations in which its guards fail, as long as nothing in it changes what they read.
+A guarded statement changes nothing where its guard fails. So a loop may leave out the iterations in
+which the guards of its body fail, if the guards are stable in the loop.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from minitvm.tir.functor import Mutator, free_vars, with_fields
 from minitvm.tir.op import is_likely
 from minitvm.tir.stmt import ForKind, Stmt
 
-# A greater bound is one of a dtype, and says nothing about the program.
+# A greater bound comes from a dtype, and not from the program.
 LARGEST = 1 << 30
 _MOST = 1 << 62
 
@@ -32,10 +32,10 @@ _MOST = 1 << 62
 @final
 @record()
 class Limit:
-    """``factor * var + rest`` is at least zero in each iteration in which a loop does anything.
+    """``factor * var + rest`` is at least zero in each iteration in which a loop has an effect.
 
-    `rest` stays the same while the loop runs. `guards` are the comparisons that say just that, in
-    guards of all that the loop does; none where each says less.
+    `rest` stays the same while the loop runs. `guards` are the comparisons equivalent to the limit,
+    if every statement of the loop is under one of them; otherwise it is empty.
     """
 
     factor: int
@@ -69,7 +69,7 @@ def limits(prover: Prover, loop: s.For) -> list[Limit]:
 
 
 def _is_computable(prover: Prover, form: Affine) -> bool:
-    """Whether 64 bits hold the value of a form and some more, also where data are in it."""
+    """Whether 64 bits hold the value of a form with some room, even one with data in it."""
     if all(map(prover.is_index_arithmetic, form.terms)):
         return True
     low, high = prover.interval(form)
@@ -77,8 +77,8 @@ def _is_computable(prover: Prover, form: Affine) -> bool:
 
 
 def clipped(prover: Prover, loop: s.For, found: Sequence[Limit]) -> s.For:
-    """A loop without the iterations in which it does nothing, and without the guards that are
-    known to hold then.
+    """A loop without the iterations that have no effect, and without the guards that hold in the
+    remaining ones.
 
     Before::
 
@@ -110,8 +110,8 @@ def clipped(prover: Prover, loop: s.For, found: Sequence[Limit]) -> s.For:
 
 
 def quotient(prover: Prover, form: Affine, divisor: int, dtype: DType) -> PrimExpr:
-    """``form // divisor`` as an expression, in `dtype` or a wider one: where data are in it, in one
-    in which that doesn't wrap."""
+    """``form // divisor`` as an expression, in `dtype` or a wider one; wide enough for a form with
+    data in it not to wrap."""
     dtype = widest(form, dtype)
     is_index = all(map(prover.is_index_arithmetic, form.terms))
     if not is_index and not prover.fits(form, dtype):
@@ -127,7 +127,7 @@ def widest(form: Affine, dtype: DType) -> DType:
 
 
 def bare_conjuncts(condition: PrimExpr) -> Iterator[PrimExpr]:
-    """The conditions that hold where `condition` does, and only together, without ``likely``."""
+    """The conditions whose conjunction is `condition`, without ``likely``."""
     if is_likely(condition):
         yield from bare_conjuncts(condition.args[0])
     elif isinstance(condition, e.And):
@@ -138,8 +138,7 @@ def bare_conjuncts(condition: PrimExpr) -> Iterator[PrimExpr]:
 
 
 def form_of(prover: Prover, condition: PrimExpr) -> Affine | None:
-    """What is at least zero where, and only where, `condition` holds; None if there is no such
-    form."""
+    """The form that is at least zero exactly where `condition` holds; None if there is none."""
     systems, is_complete = prover.alternatives(condition, True)
     if not is_complete or [len(system) for system in systems] != [1]:
         return None
@@ -182,17 +181,18 @@ def _is_guarded(node: Stmt) -> bool:
 @final
 @record()
 class _Need:
-    """A form that is at least zero wherever a statement does anything; `guards` as in a limit."""
+    """A form that is at least zero wherever a statement has an effect; `guards` as in a limit."""
 
     form: Affine
     guards: tuple[PrimExpr, ...]
 
 
 def _needs(prover: Prover, node: Stmt) -> list[_Need]:
-    """What must hold before `node` for it to do anything, of variables that are bound outside.
+    """The forms, over variables from outside, that must be at least zero for `node` to have an
+    effect.
 
-    Where it fails, nothing is written on the way to the next guard, which fails for the same
-    reason. So nothing must be known of what `node` writes.
+    Where one is negative, `node` writes nothing on the way to the next guard, which fails for the
+    same reason. So the memory that `node` writes doesn't matter.
     """
     match node:
         case s.For(var, begin, extent, body=body) if is_pure(begin) and is_pure(extent):
@@ -220,7 +220,7 @@ def _needs(prover: Prover, node: Stmt) -> list[_Need]:
 
 
 def _outside(prover: Prover, loop: s.For, found: Sequence[_Need]) -> Iterator[_Need]:
-    """What a loop needs, of what its body does: in the iteration that needs least."""
+    """The needs of a loop, from those of its body: in the iteration where they are weakest."""
     begin, extent = prover.affine(loop.min), prover.affine(loop.extent)
     for need in found:
         factor, rest = _apart(need.form, loop.loop_var)
@@ -234,12 +234,12 @@ def _outside(prover: Prover, loop: s.For, found: Sequence[_Need]) -> Iterator[_N
 
 
 def _everywhere(needs: Sequence[_Need]) -> list[_Need]:
-    """Those that may be asked where the statement isn't reached: they read nothing."""
+    """The needs without loads: they may be evaluated where the statement isn't reached."""
     return [need for need in needs if not loads(*need.form.terms)]
 
 
 def _merged(needs: Sequence[_Need]) -> list[_Need]:
-    """The same, each form once."""
+    """The needs, each form once, with the guards of all."""
     made: list[_Need] = []
     for need in needs:
         same = next((each for each in made if each.form.same_as(need.form)), None)
@@ -251,7 +251,7 @@ def _merged(needs: Sequence[_Need]) -> list[_Need]:
 
 
 def _common(a: Sequence[_Need], b: Sequence[_Need]) -> list[_Need]:
-    """What is in both, with the guards of both, if both have some."""
+    """The needs in both, with the guards of both, if both have some."""
     return [
         _Need(x.form, x.guards + y.guards if x.guards and y.guards else ())
         for x in a
@@ -280,7 +280,7 @@ class Without(Mutator):
         return node
 
     def condition(self, node: PrimExpr) -> PrimExpr:
-        """`node` where what is held is true."""
+        """`node` where the conditions that hold are true."""
         if node in self._held:
             return const(True)
         if isinstance(node, e.And):

@@ -1,4 +1,4 @@
-"""Affine forms over the integers, and what a set of affine constraints implies.
+"""Affine forms over the integers, and the satisfiability of sets of affine constraints.
 
 A constraint is an :class:`Affine` that must be at least zero. Sets of constraints are decided by
 Fourier-Motzkin elimination, where every row is divided by the greatest common divisor of its
@@ -7,8 +7,8 @@ variable is exact over the integers when each pair of bounds has a "dark shadow"
 real one (Pugh, "The Omega Test", Supercomputing 1991, section 2.3); otherwise the result may hold
 too many points, so "no solution" is always a proof and "a solution" needs a witness.
 
-Each row remembers the constraints that it was made of, so that a contradiction names those that
-it follows from.
+Each row remembers the constraints that it was derived from, so that a contradiction names the
+constraints that it follows from.
 
 Work is capped: past the cap the answer is "unknown", never a wrong proof.
 """
@@ -25,9 +25,9 @@ from minitvm.tir.expr import PrimExpr
 
 _MAX_ROWS = 300
 _MAX_STEPS = 2000  # of the search for a witness
-_FEW = 64  # values of a variable that are tried from an end
+_FEW = 64  # values of a variable that are tried from either end of its range
 
-Atom = PrimExpr  # compared by identity: whoever makes forms shares equal atoms
+Atom = PrimExpr  # compared by identity: the maker of forms shares equal atoms
 
 
 @final
@@ -81,7 +81,7 @@ class Affine:
 
 
 def equal(a: Affine, b: Affine) -> list[Affine]:
-    """The constraints that say ``a == b``."""
+    """The constraints ``a <= b`` and ``a >= b``."""
     return [a - b, b - a]
 
 
@@ -106,10 +106,10 @@ class Work:
 @final
 @record()
 class Projection:
-    """What is left of constraints when variables are eliminated.
+    """The constraints that remain when variables are eliminated.
 
-    `exact`: an integer point meets `constraints` if and only if it extends to a solution of the
-    original ones; otherwise only the "if it extends" direction is sure.
+    `exact`: an integer point satisfies `constraints` if and only if it extends to a solution of the
+    original ones. Otherwise only "if it extends" is sure.
     """
 
     constraints: tuple[Affine, ...]
@@ -128,8 +128,8 @@ def is_infeasible(constraints: Iterable[Affine]) -> bool:
 
 
 def conflict(constraints: Iterable[Affine], work: Work | None = None) -> list[int] | None:
-    """The places of some among `constraints` that no integers satisfy together; None where all of
-    them may be satisfied, or it is unknown, as it is when there is no more `work` to be done.
+    """The positions of some `constraints` that no integers satisfy together; None where integers
+    may satisfy all, or where the answer is unknown, as past the cap of `work`.
 
     >>> from minitvm.tir.expr import Var
     >>> i, j = (Affine.of_atom(Var(name)) for name in "ij")
@@ -156,8 +156,9 @@ def conflict(constraints: Iterable[Affine], work: Work | None = None) -> list[in
 
 
 def _bounded_on_both_sides(forms: Sequence[Affine]) -> list[int]:
-    """The places of the constraints that are left when those on an atom which nothing else bounds
-    from the other side are dropped, again and again: the atom can always satisfy them."""
+    """The positions of the constraints that may contradict each other. A constraint is dropped when
+    none bounds one of its atoms from the other side, so that the atom can satisfy it; again and
+    again."""
     places = list(range(len(forms)))
     while True:
         signs: dict[Atom, int] = {}
@@ -207,8 +208,8 @@ def find_witness(constraints: Iterable[Affine]) -> dict[Atom, int] | None:
 
 
 def is_empty(constraints: Iterable[Affine]) -> bool:
-    """Whether no integers satisfy all `constraints`, as :func:`is_infeasible`, or else by trying
-    all of them, where they are few.
+    """Whether no integers satisfy all `constraints`: by :func:`is_infeasible`, or by trying all
+    values where they are few.
 
     >>> from minitvm.tir.expr import Var
     >>> i, j = (Affine.of_atom(Var(name)) for name in "ij")
@@ -226,7 +227,7 @@ def is_empty(constraints: Iterable[Affine]) -> bool:
 
 
 def _stages(rows: list[_Row], columns: int) -> list[tuple[int, list[_Row]]] | bool:
-    """Each column with the rows that bound it, in the order of their elimination; True if the rows
+    """Each column with the rows that bound it, in the order of elimination; True if the rows
     contradict each other, False past the cap."""
     stages: list[tuple[int, list[_Row]]] = []
     while (column := _cheapest(rows, range(columns))) is not None:
@@ -238,7 +239,7 @@ def _stages(rows: list[_Row], columns: int) -> list[tuple[int, list[_Row]]] | bo
     return True if _contradictory(rows) else stages
 
 
-# -- Rows: the coefficients of all columns, the constant, and a bit for each constraint in it ------
+# -- Rows: the coefficients of all columns, the constant, a bit for each constraint it comes from --
 
 _Row = tuple[int, ...]
 
@@ -264,7 +265,7 @@ def _from_row(row: _Row, columns: Sequence[Atom]) -> Affine:
 
 
 def _tightest(rows: Iterable[Sequence[int]]) -> list[_Row]:
-    """Rows divided by their common divisor; of parallel ones the strictest; none that is void."""
+    """Rows divided by their common divisor: the strictest of parallel ones, without void ones."""
     best: dict[_Row, tuple[int, int]] = {}
     for row in rows:
         coefficients, constant = tuple(row[:-2]), row[-2]
@@ -283,7 +284,7 @@ def _tightest(rows: Iterable[Sequence[int]]) -> list[_Row]:
 
 
 def _contradictory(rows: list[_Row]) -> int:
-    """What a row that nothing satisfies is made of; 0 if there is none."""
+    """The constraints, as bits, of a row that nothing satisfies; 0 if there is no such row."""
     return next((row[-1] for row in rows if row[-2] < 0 and not any(row[:-2])), 0)
 
 
@@ -305,7 +306,8 @@ def _cheapest(rows: list[_Row], candidates: Container[int]) -> int | None:
 
 
 def _equality(rows: list[_Row], column: int) -> tuple[_Row, _Row] | None:
-    """Two rows that together say what a column equals, an integer whatever the others are."""
+    """Two rows that together are an equation for a column, with an integer value for any values of
+    the others."""
     uppers = {row[:-1]: row for row in rows if row[column] == -1}
     for row in rows:
         if row[column] == 1 and uppers:
@@ -316,14 +318,14 @@ def _equality(rows: list[_Row], column: int) -> tuple[_Row, _Row] | None:
 
 
 def _eliminate(rows: list[_Row], column: int) -> tuple[list[_Row], bool] | None:
-    """The rows that hold of the others wherever some value of `column` fits; None past the cap."""
+    """The rows without `column`, and whether they are exact; None past the cap."""
     lowers = [row for row in rows if row[column] > 0]
     uppers = [row for row in rows if row[column] < 0]
     made: list[Sequence[int]] = [row for row in rows if not row[column]]
     equality = _equality(rows, column)
     if equality is None:
         pairs = [(low, high) for low in lowers for high in uppers]
-    else:  # it is put in place of the column
+    else:  # the equation is substituted for the column
         pairs = [(low, equality[1]) for low in lowers] + [(equality[0], high) for high in uppers]
     if len(made) + len(pairs) > _MAX_ROWS:
         return None
@@ -344,8 +346,8 @@ def _search(
     budget: Iterator[int],
     every: bool = False,
 ) -> bool:
-    """Chooses the columns in the reverse order of their elimination, going back when stuck; where
-    `every` candidate is to be tried, those that are too many use up the budget."""
+    """Chooses values in the reverse order of elimination, going back when stuck. With `every`, all
+    candidates must be tried: where they are too many, the budget is used up."""
     if depth < 0:
         return True
     column, rows = stages[depth]

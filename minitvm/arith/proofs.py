@@ -1,4 +1,4 @@
-"""What follows from the facts: a goal that contradicts all of them can't hold."""
+"""Proofs from the facts: a goal that contradicts them can't hold."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_ROWS = 2400  # made for that
 
 @dataclass(slots=True)
 class Escapes:
-    """The ways left to satisfy a goal. With `complete`, the systems say all that is known."""
+    """The ways left to satisfy a goal. With `complete`, the systems contain all facts."""
 
     systems: Alternatives
     complete: bool
@@ -28,8 +28,8 @@ class Proofs(Facts):
 
     def __init__(self) -> None:
         super().__init__()
-        # Of systems, rows that contradict each other; with the system, so that no other atom gets
-        # the address of one of its.
+        # For systems, the rows that contradict each other. The system is kept with them, so that no
+        # new atom gets the address of one of its atoms.
         self._conflicts: dict[Hashable, tuple[frozenset[Hashable] | None, System]] = {}
 
     def proves(self, *rows: Affine) -> bool:
@@ -49,8 +49,8 @@ class Proofs(Facts):
         return bool(_Systems(self, *self._question(goal, False, machine)[:2], most=1))
 
     def ways(self, goal: System) -> Escapes:
-        """The systems of constraints under which `goal` might hold, with all that is known: none
-        is a refutation."""
+        """The systems of constraints under which `goal` might hold, all facts included; without any
+        system, the goal is refuted."""
         rows, choices, complete = self._question(goal, True, False)
         found = _Systems(self, rows, choices, most=_MAX_SYSTEMS)
         return Escapes(found.systems, found.complete and complete and self._known.complete)
@@ -61,10 +61,10 @@ class Proofs(Facts):
     def _question(
         self, goal: System, all_facts: bool, machine: bool
     ) -> tuple[System, list[Alternatives], bool]:
-        """Constraints and choices between some more, and whether these are all.
+        """Constraints, choices between further systems, and whether these are all facts.
 
-        Facts that share no atom with the goal are left out unless `all_facts`; that atoms lie in
-        the range of their dtype is left out unless `machine`.
+        Facts that share no atom with the goal are left out unless `all_facts`; the ranges of
+        dtypes are left out unless `machine`.
         """
         rows, choices = self._relevant(goal, all_facts, machine)
         rows += self._products(rows)
@@ -74,8 +74,8 @@ class Proofs(Facts):
     def conflict(
         self, rows: System, keys: list[Hashable], work: Work
     ) -> frozenset[Hashable] | None:
-        """The keys of some of `rows` that no integers satisfy; None where all of them may be
-        satisfied. Scopes side by side ask the same of the same facts."""
+        """The keys of some `rows` that no integers satisfy together; None where integers may
+        satisfy all. Answers are kept, since neighbouring scopes ask the same."""
         question = frozenset(keys)
         known = self._conflicts.get(question)
         if known is None:
@@ -88,7 +88,7 @@ class Proofs(Facts):
     def _relevant(
         self, goal: System, all_facts: bool, machine: bool
     ) -> tuple[System, list[Alternatives]]:
-        """The goal, and all facts and definitions that say something about its atoms."""
+        """The goal, and all facts and definitions that concern its atoms."""
         rows: System = []
         choices: list[Alternatives] = []
         seen: dict[Atom, None] = {}
@@ -136,12 +136,12 @@ class Proofs(Facts):
 
 
 class _Systems:
-    """The systems that are made of `rows` and an alternative of each choice, and that nothing
-    contradicts: `most` of them at most.
+    """The systems of `rows` and one alternative of each choice that are not contradictory: at most
+    `most` of them.
 
-    Of choices that have nothing to do with a contradiction the other alternatives are not looked
-    at: where one leads to it, so does each. Past the cap of systems looked at, the rows that all of
-    them have stand for all of them.
+    Where a choice takes no part in a contradiction, its other alternatives are skipped: each would
+    lead to the same contradiction. Past the cap, the rows common to all systems stand for all of
+    them.
     """
 
     def __init__(self, facts: Proofs, rows: System, choices: list[Alternatives], most: int) -> None:

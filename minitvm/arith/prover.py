@@ -1,9 +1,8 @@
-"""What is known about the integers of a program, and what follows from it.
+"""Learns facts about the integers of a program, and proves inequalities from them.
 
-Index arithmetic (:mod:`minitvm.tir.indices`) is read as the arithmetic of mathematical integers
-that it is. Anything else is data and wraps: its ``+ - *`` is looked into only if what is known
-shows that it can't wrap, and is opaque otherwise. So what :meth:`Prover.affine` says of an
-expression is true of the machine's value, too.
+Index arithmetic (:mod:`minitvm.tir.indices`) is exact, so it is read as arithmetic on mathematical
+integers. All other arithmetic is data and may wrap: its ``+ - *`` is an atom unless the facts prove
+that it doesn't wrap. So the form of :meth:`Prover.affine` has the value that the machine computes.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from minitvm.arith.linear import Affine, at_most, equal
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Buffer, IntImm, PrimExpr, Range, Var
 
-_LARGEST = 1 << 62  # beyond it, nothing checks that 64 bits suffice
+_LARGEST = 1 << 62  # up to it, :mod:`limit_indices` makes sure that 64 bits suffice
 
 
 class Prover(Forms):
     """Facts in nested scopes, and proofs from them. It is sound and incomplete.
 
-    It learns what holds of variables. The classes below it read expressions
-    (:mod:`minitvm.arith.forms`), answer questions (:mod:`minitvm.arith.proofs`) and keep what is
-    known (:mod:`minitvm.arith.facts`).
+    This class learns facts about variables. Its bases read expressions
+    (:mod:`minitvm.arith.forms`), prove goals (:mod:`minitvm.arith.proofs`) and keep the facts
+    (:mod:`minitvm.arith.facts`).
     """
 
     def can_prove(self, condition: PrimExpr) -> bool:
@@ -66,13 +65,12 @@ class Prover(Forms):
             self._learn([equal(self.affine(var), form)])
 
     def bind_data(self, var: Var) -> None:
-        """`var` is a value of which nothing is known: arithmetic on it may wrap."""
+        """`var` is data without known bounds: arithmetic on it may wrap."""
         self._add_data(var)
         self.bind_unknown(var)
 
     def bind_unknown(self, var: Var) -> None:
-        """`var` is a loop's, or a name, of which nothing is known: not even that its dtype holds
-        it."""
+        """`var` is a loop variable or a name without known bounds, not even those of its dtype."""
         self._known.determined.discard(var)
         self._known.intervals[var] = range_of_exact(var)
 
@@ -87,8 +85,8 @@ class Prover(Forms):
                 self.bind_size(size)
 
     def bind_interval(self, var: Var, begin: PrimExpr, extent: PrimExpr) -> None:
-        """The variable of a loop lies between the least and the greatest value that it may take:
-        less than :meth:`bind_loop` says, in less time."""
+        """The variable of a loop lies between constant bounds: weaker than :meth:`bind_loop`, and
+        faster."""
         low = self.affine(begin)
         high = low + self.affine(extent) - 1
         self._read_anew()
@@ -96,7 +94,7 @@ class Prover(Forms):
         if (bounds[0] < -_LARGEST or bounds[1] > _LARGEST) and not (
             self.is_index_arithmetic(begin) and self.is_index_arithmetic(extent)
         ):
-            self._add_data(var)  # as large as data say, so that arithmetic on it may wrap
+            self._add_data(var)  # as large as data are, so arithmetic on it may wrap
 
     def bind_loop(self, var: Var, begin: PrimExpr, size: PrimExpr) -> None:
         """`var` counts through a loop, which is then not empty."""
@@ -108,13 +106,13 @@ class Prover(Forms):
         self._learn([[at_most(low, form)]])
         self._learn([[at_most(form, high)]])
         self._learn([[extent - 1]])
-        # What is at least 1 has no factor 0.
+        # A product that is at least 1 has no factor 0.
         for factor in self._factors_in(size):
             if not factor.same_as(extent) and self.proves(factor):
                 self._learn([[factor - 1]])
 
     def _factors_in(self, size: PrimExpr) -> Iterator[Affine]:
-        """The factors of a product, which can't be seen any more once it is multiplied out."""
+        """The factors of a product, which an affine form multiplies out."""
         match size:
             case e.Mul(a, b):
                 yield from self._factors_in(a)

@@ -1,8 +1,8 @@
-"""Which values expressions take while some variables run over ranges and the others stand still.
+"""Spans: the values of expressions while some variables run over ranges and the others are fixed.
 
-A span is a pair of affine forms, the least and the greatest value, in terms of what stands still.
-Sums keep what they have in common, so that ``(i*16 + j) - i*16`` spans just what j does, and the
-extent of a span, :func:`Spans.extent`, is most often a constant.
+A span is a pair of affine forms over the fixed variables, the least and the greatest value. Equal
+terms cancel, so that ``(i*16 + j) - i*16`` has the span of j, and most spans have a constant
+extent.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Span:
 
 
 class Spans:
-    """What some variables span, as far as it is known; all others stand still."""
+    """The known spans of some variables; all other variables are fixed."""
 
     def __init__(self, prover: Prover) -> None:
         self._prover = prover
@@ -65,7 +65,7 @@ class Spans:
         return None if low is None or extent is None else Span(low.low, low.high + extent.high - 1)
 
     def point(self, expr: PrimExpr) -> Span:
-        """The span of an expression in which nothing runs."""
+        """The span of an expression without running variables."""
         form = self._prover.affine(expr)
         return Span(form, form)
 

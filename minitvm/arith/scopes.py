@@ -1,6 +1,6 @@
-"""What is known on the way down a program: in a loop, behind a name, under a condition.
+"""Scopes: the facts on the way down a program, in a loop, behind a name, under a condition.
 
-A fact ends where what it reads may be written: of what a body may change, nothing is known in it.
+A fact about memory is learnt only in a body that doesn't write that memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from minitvm.tir.stmt import PrimFunc, Stmt
 
 
 def prover_of(func: PrimFunc) -> Prover:
-    """What is known where a function begins: no dimension is negative."""
+    """A prover with the facts at the begin of a function: no dimension is negative."""
     prover = Prover()
     prover.bind_sizes(func.buffer_map.values())
     return prover
@@ -26,7 +26,7 @@ def prover_of(func: PrimFunc) -> Prover:
 
 @contextmanager
 def in_loop(prover: Prover, loop: s.For) -> Iterator[None]:
-    """In an iteration of a loop."""
+    """The scope of a loop's iteration."""
     with prover.scope():
         if is_stable(loop.min, loop.body) and is_stable(loop.extent, loop.body):
             prover.bind_loop(loop.loop_var, loop.min, loop.extent)
@@ -38,7 +38,7 @@ def in_loop(prover: Prover, loop: s.For) -> Iterator[None]:
 
 @contextmanager
 def binding(prover: Prover, var: Var, value: PrimExpr, body: PrimExpr | Stmt) -> Iterator[None]:
-    """In `body`, where `var` is a name for the value that `value` had before it."""
+    """The scope of `body`, where `var` is a name for the value of `value` before it."""
     with prover.scope():
         if is_stable(value, body):
             prover.bind(var, value)
@@ -49,7 +49,7 @@ def binding(prover: Prover, var: Var, value: PrimExpr, body: PrimExpr | Stmt) ->
 
 @contextmanager
 def assuming(prover: Prover, condition: PrimExpr, body: PrimExpr | Stmt) -> Iterator[None]:
-    """In `body`, before which `condition` held."""
+    """The scope of `body`, before which `condition` held."""
     with prover.scope():
         if is_stable(condition, body):
             prover.assume(condition)
@@ -88,7 +88,7 @@ class ScopedMutator(Mutator):
 
     @contextmanager
     def _apart(self, scope: AbstractContextManager[None]) -> Iterator[None]:
-        """In a scope, where an expression may become another than outside."""
+        """A scope in which an expression may be rewritten in another way than outside."""
         outside, self._made = self._made, {}
         try:
             with scope:
@@ -97,7 +97,7 @@ class ScopedMutator(Mutator):
             self._made = outside
 
     def under(self, condition: PrimExpr, body: Stmt) -> Stmt:
-        """What replaces `body`, before which `condition` held."""
+        """`body` rewritten in the scope of `condition`, which held before it."""
         with self.assuming(condition, body):
             return self.stmt(body)
 

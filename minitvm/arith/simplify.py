@@ -25,8 +25,8 @@ from minitvm.tir.functor import CHILDREN, children, substitute, walk_once, with_
 
 
 def _is_equal(a: PrimExpr, b: PrimExpr) -> bool:
-    """Whether two expressions are the same tree. (Only sums of integers are rebuilt as they were;
-    what is of floats changed where it is another object.)"""
+    """Whether two expressions are the same tree. Only integer expressions need the comparison:
+    those of floats changed if they are other objects."""
     seen: set[tuple[int, int]] = set()
     stack: list[tuple[Any, Any]] = [(a, b)]
     while stack:
@@ -50,7 +50,7 @@ def _is_equal(a: PrimExpr, b: PrimExpr) -> bool:
 
 
 _MAX_FACTORS = 64  # of a product, past which it stays as it is
-_MAX_SCOPES = 6  # past which a choice tells its values nothing: what they share is done once
+_MAX_SCOPES = 6  # of nested choices; in deeper ones, conditions add no facts
 
 
 class Simplifier(ScopedMutator):
@@ -63,7 +63,7 @@ class Simplifier(ScopedMutator):
         super().__init__(prover)
         self._loading: dict[PrimExpr, bool] = {}
         self._pure: dict[PrimExpr, bool] = {}
-        self._scopes = 0  # of choices in the current one of the expression
+        self._scopes = 0  # of choices around the current part of the expression
         self._in_choice = False
 
     def expr(self, node: PrimExpr) -> PrimExpr:
@@ -76,7 +76,7 @@ class Simplifier(ScopedMutator):
         return made
 
     def descend(self, node: Any) -> Any:
-        """`node` of simple children, then by the rules."""
+        """`node` with simplified children, then rewritten by the rules."""
         node = super().descend(node)
         return self._by_rules(node) if isinstance(node, PrimExpr) else node
 
@@ -109,7 +109,7 @@ class Simplifier(ScopedMutator):
     def _collect(
         self, node: PrimExpr, exact: bool, collected: dict[PrimExpr, Affine] | None = None
     ) -> Affine:
-        """`node` as coefficients of terms; with `exact`, through arithmetic that can't wrap.
+        """`node` as coefficients of terms; with `exact`, arithmetic that may wrap is a term.
         `collected` are the forms of shared subexpressions."""
         collected = {} if collected is None else collected
         form = collected.get(node)
@@ -253,8 +253,8 @@ class Simplifier(ScopedMutator):
         return self._simple_sum(self._collect(high, exact=False) * common + low, dtype)
 
     def _common(self, form: Affine, divisor: int) -> int:
-        """The greatest divisor of `divisor` that divides the terms of `form`, but for some that
-        together stay below it: ``(8*x + r) // 56`` is ``x // 7`` where r is 0 to 7."""
+        """The greatest divisor of `divisor` that divides the terms of `form`, except for terms
+        whose sum stays below it: ``(8*x + r) // 56`` is ``x // 7`` where r is 0 to 7."""
         for common in sorted({gcd(divisor, c) for c in form.terms.values()}, reverse=True):
             below = {a: c for a, c in form.terms.items() if c % common}
             low, high = self._prover.interval(Affine(below, form.constant % common))
@@ -310,8 +310,8 @@ class Simplifier(ScopedMutator):
     # -- Choices, bindings, calls -----------------------------------------------------------------
 
     def visit_Select(self, node: e.Select) -> PrimExpr:
-        """Each value matters only where the condition chooses it; but both are evaluated, so that
-        what one loads must stay inside its buffer also where the other is chosen."""
+        """Simplifies each value under the condition that chooses it, unless it loads: both values
+        are evaluated, so a load must stay inside of its buffer in either case."""
         condition = self.expr(node.condition)
         if self._loads(node):
             a, b = self.expr(node.true_value), self.expr(node.false_value)
@@ -322,8 +322,8 @@ class Simplifier(ScopedMutator):
         return self._by_rules(e.Select(condition, a, b))
 
     def _is_pure(self, node: PrimExpr) -> bool:
-        """Whether `node` may be evaluated another number of times, and its parts in any order: a
-        call out of the program may write what is read around it."""
+        """Whether `node` may be evaluated any number of times, and its parts in any order: a call
+        out of the program may write memory that is read around it."""
         known = self._pure.get(node)
         if known is None:
             parts = (each for each in children(node) if isinstance(each, PrimExpr))
@@ -369,7 +369,7 @@ class Simplifier(ScopedMutator):
         return self._by_rules(made)
 
     def visit_BufferLoad(self, node: e.BufferLoad) -> PrimExpr:
-        """A predicate that always holds goes; where it never does, what is read is 0."""
+        """Removes a predicate that always holds; a load whose predicate never holds is 0."""
         made: e.BufferLoad = self.descend(node)
         if made.predicate is None or (known := constant_in_all_lanes(made.predicate)) is None:
             return made
@@ -395,7 +395,7 @@ class Simplifier(ScopedMutator):
     # -- Rules ------------------------------------------------------------------------------------
 
     def _by_rules(self, node: PrimExpr) -> PrimExpr:
-        """`node`, or what the first rule that fits makes of it, simplified in turn."""
+        """`node`, or the simplified result of the first rule that matches."""
         if not self._is_pure(node):
             return node
         for rule in RULES.get(type(node), ()):
@@ -407,7 +407,7 @@ class Simplifier(ScopedMutator):
 
 
 class _Match:
-    """A term that matches a rule's left side, and what the wildcards stand for."""
+    """A term that matches a rule's left side, with the values of the wildcards."""
 
     def __init__(self, node: PrimExpr, bound: dict[Var, PrimExpr], prover: Prover) -> None:
         self.node = node
@@ -463,7 +463,7 @@ class _Match:
 def _matches(
     pattern: PrimExpr, node: PrimExpr, bound: dict[Var, PrimExpr]
 ) -> Iterator[dict[Var, PrimExpr]]:
-    """The ways in which `node` is an instance of `pattern`, given what is bound already."""
+    """The ways in which `node` is an instance of `pattern`, given the wildcards bound already."""
     if isinstance(pattern, Var):
         if pattern in bound:
             if structural_key(bound[pattern]) == structural_key(node):
@@ -514,7 +514,7 @@ def _is_constant(node: PrimExpr, value: int, is_bool: bool) -> bool:
 
 
 def constant_in_all_lanes(value: PrimExpr) -> int | None:
-    """The integer or bool that `value` is in every lane; None where it is none."""
+    """The integer or bool that `value` has in every lane; None where it is no such constant."""
     return e.const_int(value.value if isinstance(value, e.Broadcast) else value)
 
 
@@ -563,7 +563,7 @@ _CONSTANT_WILDCARDS = frozenset(CONSTANTS)
 _MIRRORED: dict[type[e.BinaryOp], type[e.BinaryOp]] = {
     e.LT: e.GT, e.GT: e.LT, e.LE: e.GE, e.GE: e.LE, e.EQ: e.EQ, e.NE: e.NE,
 }  # fmt: skip
-# How a node is made again from new operands, constants folded.
+# The functions that make a node from new operands, constants folded.
 _FOLD: dict[type[PrimExpr], Callable[[PrimExpr, PrimExpr], PrimExpr]] = {
     e.Add: e.add, e.Sub: e.subtract, e.Mul: e.multiply, e.FloorDiv: e.floordiv,
     e.FloorMod: e.floormod, e.Min: e.minimum, e.Max: e.maximum, e.And: e.logical_and,

@@ -1,9 +1,9 @@
-"""How much work a piece of a program is: what counts as an operation, and what it weighs.
+"""How much work a piece of a program is: the operations that count, and their weights.
 
-Three measures, each for its question. `estimated_work` is a formula of what isn't known before the
-call, by which threads and the GIL are decided. `statements_run` and `code_size` are rough numbers,
-by which passes weigh a loop against its copies. `value_operations` are those by which the values
-themselves are computed, of which a report speaks.
+There are three measures. `estimated_work` is a formula of symbolic sizes; it decides at the call
+whether threads are used and the GIL is released. `statements_run` and `code_size` are rough numbers
+by which passes weigh a loop against its copies. `value_operations` are the operations that compute
+values, without those of indices, for reports.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _LEAVES = (e.Var, e.IntImm, e.FloatImm, e.StringImm, e.BufferRef)
 
 
 def value_operations(*roots: PrimExpr) -> Iterator[tuple[Kind, PrimExpr]]:
-    """The operations by which values are computed, each with its kind: those of indices and of
-    conditions left out, equal objects once.
+    """The operations that compute values, each with its kind, and equal objects once. Those of
+    indices and of conditions are left out.
 
     >>> x = Var("x", "float32")
     >>> [kind for kind, _ in value_operations(e.Select(x + 1.0 > x, x * 2.0, x))]
@@ -73,7 +73,7 @@ def _kind(node: PrimExpr) -> Kind:
 
 
 def iterations(loop: s.For) -> int:
-    """How often a loop runs, at least once; of one whose extent isn't known, a usual number."""
+    """The iterations of a loop, at least one; a usual number for a symbolic extent."""
     known = e.const_int(loop.extent)
     return _USUAL_TRIPS if known is None else max(known, 1)
 
@@ -85,8 +85,7 @@ def statements_run(node: Stmt) -> int:
 
 
 def code_size(node: Stmt) -> int:
-    """The statements that `node` stands for in the machine code, where unrolled loops are written
-    out."""
+    """The statements of `node` in the machine code, where unrolled loops are written out."""
     below = sum(code_size(child) for child in children(node) if isinstance(child, Stmt))
     if isinstance(node, s.For) and node.kind == ForKind.UNROLLED:
         return below * max(e.const_int(node.extent) or 1, 1)
@@ -99,8 +98,8 @@ def code_size(node: Stmt) -> int:
 def estimated_work(node: Stmt) -> PrimExpr:
     """The operations of `node`, as a ``float64`` expression of the variables outside of it.
 
-    An extent that depends on the loops around it counts as it is in their middle; one that is read
-    from data, as 16. A C function counts as enough work for threads: nobody knows what it does.
+    An extent that depends on the loops around it counts as in their middle iteration; one that is
+    read from data, as 16. A C function, whose work is unknown, counts as enough for threads.
 
     >>> from minitvm.tir.buffer import decl_buffer
     >>> n, i, j = Var("n"), Var("i"), Var("j")
@@ -119,8 +118,8 @@ def estimated_sum(
     of_store: Callable[[s.BufferStore], float],
     of_other: Callable[[PrimExpr], float] = lambda other: 0.0,
 ) -> PrimExpr:
-    """As :func:`estimated_work`, where a store counts as `of_store` says, and conditions and the
-    values of names as `of_other` does."""
+    """As :func:`estimated_work`, where `of_store` gives the work of a store, and `of_other` that of
+    conditions and the values of names."""
     return _Estimate(of_store, of_other).of(node)
 
 
@@ -131,7 +130,7 @@ class _Estimate:
     ) -> None:
         self._of_store = of_store
         self._of_other = of_other
-        # What stands for a variable that is bound inside; None if that is unknown.
+        # The expression that stands for a variable bound inside; None if it is unknown.
         self._inside: dict[Var, PrimExpr | None] = {}
 
     def of(self, node: Stmt) -> PrimExpr:
@@ -170,7 +169,7 @@ class _Estimate:
         raise e.unknown_node(node, "estimated_work")
 
     def _outside(self, node: PrimExpr) -> PrimExpr | None:
-        """`node` in terms of variables from outside; None where data decides it."""
+        """`node` in terms of variables from outside; None where it depends on data."""
         if isinstance(node, e.IntImm):
             return node
         for each in walk_once(node):

@@ -1,10 +1,9 @@
 """Schedules made by the machine: the primitives that a person would write.
 
-A stage is looked at by its expression alone: what is a sum of products over affine indices is a
-contraction, whatever it is called (:mod:`contraction`); a model of registers and caches chooses
-its tiles (:mod:`tiles`); and the schedule is written with the ordinary primitives
-(:mod:`write`), so that it prints as Python, and can be edited. Where that fails, it is written in
-another way (:mod:`attempts`).
+A stage is recognised by its expression alone: a sum of products over affine indices is a
+contraction (:mod:`contraction`). A model of registers and caches chooses its tiles (:mod:`tiles`).
+The schedule is written with the ordinary primitives (:mod:`write`), so that it prints as Python,
+and can be edited. Where a strategy fails, the next one is taken (:mod:`attempts`).
 """
 
 from minitvm.auto_scheduler.write import auto_schedule as auto_schedule

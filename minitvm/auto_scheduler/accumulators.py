@@ -1,4 +1,4 @@
-"""Where the sums of a tile are kept while the sum runs."""
+"""The stage that keeps the sums of a register tile."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from minitvm.te.tensor import Tensor
 
 
 def sums_in_registers(s: Schedule, contraction: Contraction, last: Tensor) -> Tensor:
-    """The stage of a contraction's sums, in registers: where `last` takes the sums, the contraction
-    itself; where it is the contraction's own tensor, a new stage that it is copied from."""
+    """The stage that keeps a contraction's sums in registers: the contraction itself, if `last` is
+    an epilogue; otherwise a new stage, from which the contraction's tensor is copied."""
     if last.op is contraction.op:
         return s.cache_write(last, "local")  # type: ignore[no-any-return]  # of one tensor, one
     sums = contraction.op.output(0)

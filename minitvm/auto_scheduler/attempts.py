@@ -1,8 +1,8 @@
-"""Attempts at a program: where one strategy can't, the next one is taken, the plain loops last.
+"""Attempts at a schedule: where a strategy fails, the next one is taken, the plain loops last.
 
-A strategy that fails, be it when it writes its part of a schedule or when loops and machine code
-are made of that, is dropped, and the program is scheduled anew without it. What the plain loops
-fail for, too, is an error of the program.
+A strategy may fail while it writes its part of a schedule, or while loops and machine code are made
+from the schedule. It is dropped then, and the program is scheduled anew without it. If the plain
+loops fail, too, the error is the program's.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from minitvm.te.tensor import Operation
 
 _T = TypeVar("_T")
 Step: TypeAlias = tuple[Operation, str]
-"""A strategy for a stage, which is known by its operation in the program that nobody scheduled."""
+"""A strategy for a stage, which is identified by its operation in the unscheduled program."""
 LOGGER = "minitvm.auto_scheduler"
-"""Of the logger that gets a record, of the level INFO, for each strategy that is dropped."""
+"""The name of the logger that gets a record of level INFO for each strategy that is dropped."""
 
 
 @final
@@ -50,8 +50,8 @@ class Attempt:
         self._ops = {stage: stage.op for stage in self.schedule.stages}
 
     def follow(self, strategy: str, stage: Stage, write: Callable[[], _T | None]) -> _T | None:
-        """What `write` gives, which follows a strategy for a stage of the program; None, too, if
-        that was dropped. It gives None where the strategy is not for the stage."""
+        """The result of `write`, which applies a strategy to a stage of the program; None if the
+        strategy was dropped. `write` returns None where the strategy doesn't fit the stage."""
         step = self._ops[stage], strategy
         if step in self._dropped:
             text = "{strategy}: tried, and dropped since it failed: {why}"
@@ -79,7 +79,7 @@ class _StrategyFailed(Exception):
 def first_that_works(
     ops: Any, write: Callable[[Attempt], None], use: Callable[[Schedule], _T]
 ) -> _T:
-    """What `use` makes of the first schedule for which it raises nothing.
+    """The result of `use` for the first schedule for which it raises nothing.
 
     Parameters
     ----------
@@ -88,12 +88,12 @@ def first_that_works(
     write
         Writes a schedule: the same one for the same dropped strategies.
     use
-        What a schedule is for.
+        The function to call with a schedule.
 
     Raises
     ------
     Exception
-        That which `use` raises for a schedule without any strategy.
+        The exception of `use` for a schedule without any strategy.
     """
     dropped: dict[Step, str] = {}
     attempt = _written(ops, write, dropped)
@@ -106,7 +106,7 @@ def first_that_works(
 
 
 def _written(ops: Any, write: Callable[[Attempt], None], dropped: dict[Step, str]) -> Attempt:
-    """A schedule without what was `dropped`, and what fails while it is written, which is dropped
+    """A schedule without the `dropped` strategies. Those that fail while it is written are dropped
     as well."""
     while True:
         attempt = Attempt(ops, dropped)
@@ -119,7 +119,7 @@ def _written(ops: Any, write: Callable[[Attempt], None], dropped: dict[Step, str
 
 
 def _used(attempt: Attempt, use: Callable[[Schedule], _T]) -> tuple[tuple[_T] | None, str]:
-    """What `use` makes of a schedule; None if it fails, and why."""
+    """The result of `use` for a schedule; None and the reason if it fails."""
     try:
         return (use(attempt.schedule),), ""
     except Exception as error:  # whatever it is, other schedules may do
@@ -134,8 +134,8 @@ def _without(
     dropped: dict[Step, str],
     why: str,
 ) -> tuple[_T]:
-    """What `use` makes of a schedule without the strategies of one stage, or without any, where
-    it failed for the `first` one."""
+    """The result of `use` for a schedule without the strategies of one stage, or without any, after
+    it failed for the `first` schedule."""
     nothing, plain = dict(dropped), first
     while plain.taken:
         nothing.update(dict.fromkeys(plain.taken, why))

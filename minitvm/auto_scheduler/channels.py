@@ -55,9 +55,9 @@ def write_channels(
     axes
         The loops of `last`, one for each axis of the sums.
     channel
-        Which of these are the channels.
+        The position of the channels among these.
     takes_sums
-        Whether `last` does nothing but take the sums.
+        Whether `last` only copies the sums.
     """
     stage = s[last]
     turned = channel != len(axes) - 1
@@ -103,8 +103,8 @@ def write_channels(
 
 
 def _turn(s: Schedule, sums: Tensor, channel: int, takes_sums: bool) -> list[Stage]:
-    """Makes the channels the last axis of the sums. These go through memory, from where they are
-    read across: by the stage that takes them, or by a copy for one that does more than that."""
+    """Makes the channels the last axis of the sums. The sums go through memory and are read
+    transposed: by the stage that only copies them, or by a copy for an epilogue."""
     tile = _copied(s, sums)
     copies = [tile] if takes_sums else [tile, _copied(s, tile)]
     for each in (sums, tile):
@@ -118,7 +118,7 @@ def _copied(s: Schedule, tensor: Tensor) -> Tensor:
 
 
 def _row(contraction: Contraction) -> int:
-    """Which axis of the sums the rows of a tile are along: the last that the image alone reads."""
+    """The axis of the sums along which a tile has rows: the last that the image alone reads."""
     axes = contraction.op.axis
     found = [i for i, axis in enumerate(axes) if axis in contraction.rows]
     long = [i for i in found if extent_of(axes[i]) != 1]
@@ -126,7 +126,7 @@ def _row(contraction: Contraction) -> int:
 
 
 def _write_sums(inner: Stage, place: int, width: int, lanes: int) -> None:
-    """The sums of a tile: the loops over what is summed outside, a tile inside."""
+    """The sums of a tile: the reduction loops outside, a tile inside."""
     axes, reduced = compute_of(inner).axis, compute_of(inner).reduce_axis
     rest = [axis for i, axis in enumerate(axes[:-1]) if i != place]
     inner.reorder(*rest, *reduced, axes[place], axes[-1])
@@ -135,7 +135,7 @@ def _write_sums(inner: Stage, place: int, width: int, lanes: int) -> None:
 
 
 def _write_copies(copies: Sequence[Stage], place: int, channel: int) -> None:
-    """Stores a tile of sums as it is, and reads it across."""
+    """Stores a tile of sums, and reads it transposed."""
     for tile in copies[:1]:
         axes = compute_of(tile).axis
         tile.unroll(axes[place])
@@ -186,9 +186,9 @@ def flat(indices: Sequence[Any], sizes: Sequence[int]) -> Any:
 def _tile(contraction: Contraction, place: int, turned: bool, target: Target) -> Tile:
     """The tile that takes the fewest cycles; one at the edge computes all its columns.
 
-    The model of :mod:`tiles`: what arithmetic doesn't hide of loads is counted. Each pass over the
-    image computes the channels of one tile, and reads it from beyond L2 if it is large. A panel
-    stays in L2. That the code for a remainder is compiled, too, counts a little.
+    The model of :mod:`tiles` counts the loads that arithmetic doesn't hide. Each pass over the
+    image computes the channels of one tile, and reads the image from beyond L2 if it is large. A
+    panel stays in L2. Compiling the code for a remainder costs a little.
     """
     axes = contraction.op.axis
     dtype = contraction.op.output(0).dtype

@@ -1,4 +1,4 @@
-"""What the auto-scheduler says of its choices. Nothing is put into words before it is asked for."""
+"""The auto-scheduler's notes on its choices. Their texts are made on demand."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def choose(s: Schedule, about: str, text: str, *, stage: str = "", **figures: Fi
 
 
 def choose_form(s: Schedule, contraction: Contraction, name: str) -> None:
-    """Notes what a contraction was recognised as: `rows` x `columns` sums of `steps` products."""
+    """Notes the form of a contraction: `rows` x `columns` sums of `steps` products."""
     op, a, b = contraction.op, contraction.a, contraction.b
     rows: list[IterVar] = []
     columns: list[IterVar] = []

@@ -25,9 +25,9 @@ FAR = 1 << 20  # a distance that is not known when building: elements in differe
 @final
 @record()
 class Factor:
-    """One factor of the products: what it reads, and the distance in memory, in elements, of what
-    neighbours along an axis read (0: the same; :data:`FAR`: not known). Of several tensors, that
-    with the most axes counts."""
+    """One factor of the products: the tensor that it reads, and for each axis the stride, in
+    elements, of its reads along this axis (0: the same element; :data:`FAR`: not known). Of several
+    tensors, the one with the most axes counts."""
 
     tensor: Tensor
     distance: Mapping[Var, int]
@@ -46,11 +46,10 @@ class Factor:
 class Contraction:
     """A stage that sums products of two factors.
 
-    Neighbours along the last axis lie side by side in what is computed: that axis is the
-    *column*, in whose direction vectors lie, and `b` the factor that reads it. (The last one of
-    which there is more than one element, as of the result of a matrix-vector product that is
-    written as a matrix.) The axes that `a` alone reads are *rows*: along them, what `b` gives is
-    used again.
+    The last axis is the *column*: neighbours along it are neighbours in the result, vectors lie
+    along it, and `b` is the factor that reads it. (Of sums along one axis, it is the last axis with
+    more than one element, as for a matrix-vector product that is written as a matrix.) The axes
+    that `a` alone reads are *rows*: along them, elements of `b` are used again.
     """
 
     op: ComputeOp
@@ -100,8 +99,8 @@ def bytes_of(tensor: Tensor) -> int | None:
 
 
 def contraction_of(op: Operation) -> Contraction | None:
-    """The contraction that a stage is, or None. A sum for each element of products that no other
-    element uses is none: ``sum(X[i, k] * X[i, k])``.
+    """A stage as a contraction; None if it is none. Sums of products whose factors no other element
+    uses again are none: ``sum(X[i, k] * X[i, k])``.
 
     >>> from minitvm import te
     >>> A, B = te.placeholder((8, 4), name="A"), te.placeholder((4, 16), name="B")
@@ -125,7 +124,7 @@ def contraction_of(op: Operation) -> Contraction | None:
         return None  # nothing is multiplied
     a, b = _factor(source.a, axes), _factor(source.b, axes)
     if a is None or b is None or all(a.reads(axis) and b.reads(axis) for axis in op.axis):
-        return None  # of neither, anything is used again
+        return None  # no element of either factor is used again
     column = _column_of(op)
     if not b.reads(column):
         a, b = b, a
@@ -136,7 +135,7 @@ def contraction_of(op: Operation) -> Contraction | None:
 
 
 def is_uneven(op: ComputeOp) -> bool:
-    """Whether sums of a stage are as long as other axes, or data, say."""
+    """Whether the length of a stage's sums depends on other axes, or on data."""
     return bool(uneven_axes(op) or read_by_ranges(op))
 
 
@@ -168,7 +167,7 @@ def _without_casts(node: PrimExpr) -> PrimExpr:
 
 
 def _factor(node: PrimExpr, axes: Mapping[Var, IterVar]) -> Factor | None:
-    """What a factor reads; None if an index isn't affine in the axes."""
+    """A factor and its strides; None if an index isn't affine in the axes."""
     found: list[Factor] = []
     for load in walk_once(node):
         if not isinstance(load, ProducerLoad) or not isinstance(load.producer, Tensor):

@@ -1,8 +1,8 @@
-"""Convolutions: contractions whose columns' factor is read through windows.
+"""Convolutions: contractions that read the columns' factor through windows.
 
-Where the channels that are computed fill vectors, they are the columns: :mod:`channels`. Where they
-don't, they are rows, and use each window again: a matrix product of the weights and a matrix of
-windows. The matrix is never there as a whole: each tile has a panel of it::
+Where the output channels fill vectors, they are the columns: :mod:`channels`. Otherwise they are
+rows, and use each window again: a matrix product of the weights and a matrix of windows. This
+matrix is never stored as a whole: each tile has a panel of it::
 
     for each tile of columns (neighbours in the flattened image):
         panel[k, j] = data[window k of column j]     # left out where windows are single elements
@@ -12,8 +12,8 @@ windows. The matrix is never there as a whole: each tile has a panel of it::
                 sums[i, j] += weights[i, k] * panel[k, j]
             C[...] = sums
 
-Where each channel has weights of its own (depthwise), nothing but the overlap of windows is used
-again, and a tile of the image is computed from the image itself.
+Where each channel has weights of its own (depthwise), only overlaps of windows are used again, and
+a tile of the image is computed from the image itself.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ _STATEMENTS = 80  # multiply-adds of a tile that are written out: some 2000 inst
 
 
 def is_convolution(contraction: Contraction) -> bool:
-    """Whether the factor that the columns index is read through windows, or its columns are
-    several dimensions side by side; of constant sizes."""
+    """Whether the columns' factor is read through windows, or has columns of several dimensions
+    side by side; and all sizes are constant."""
     columns = _columns(contraction)
     tensor = contraction.b.tensor
     axes = (*columns, *contraction.op.reduce_axis)
@@ -72,8 +72,8 @@ def is_convolution(contraction: Contraction) -> bool:
 
 
 def _is_copied_by_its_axes(contraction: Contraction, factor: Factor) -> bool:
-    """Whether one element of a factor is read in an iteration, and a copy of what is read depends
-    on the axes of its indices alone, not on those of conditions."""
+    """Whether an iteration reads one element of a factor, and a copy of the elements read depends
+    on the axes of the indices alone, not on those of conditions."""
     op, tensor = contraction.op, factor.tensor
     return len(loads_of(op, tensor)) == 1 and all(map(factor.reads, element_of(op, tensor).axes))
 
@@ -95,8 +95,8 @@ def write_convolution(
     target: Target,
     kept: Collection[Operation],
 ) -> list[Stage]:
-    """Writes the schedule of a convolution, and of the stage of `last`, which takes its sums; the
-    stages that are scheduled now. The tensors of `kept` are arguments, and stay where they are."""
+    """Writes the schedule of a convolution and of `last`, the stage that takes its sums; returns
+    the stages that are scheduled. The tensors of `kept` are arguments, and stay where they are."""
     takes_sums = last.op is contraction.op
     sums = sums_in_registers(s, contraction, last)
     groups = _split_groups(s, sums)
@@ -121,9 +121,8 @@ def write_convolution(
 
 
 def _channel(contraction: Contraction, target: Target) -> int | None:
-    """The axis of the channels that are computed, if they are to be columns: where they are
-    neighbours, and where they fill vectors, or the windows of neighbours are too few to be copied
-    at once."""
+    """The axis of the output channels, if they are to be columns: where they are neighbours, fill
+    vectors, or the windows of neighbours are too few to be copied at once."""
     row, lanes = _rows(contraction), target.lanes(contraction.op.output(0).dtype)
     if row is None:
         return None
@@ -144,7 +143,7 @@ def _channel(contraction: Contraction, target: Target) -> int | None:
 
 
 def _is_read_through_windows(contraction: Contraction) -> bool:
-    """Whether the columns' factor is read at sums of a column and what is summed, or at every
+    """Whether the columns' factor is read at sums of a column and a reduction axis, or at every
     second column."""
     reduced = {axis.var for axis in contraction.op.reduce_axis}
     column = contraction.column.var
@@ -157,8 +156,8 @@ def _is_read_through_windows(contraction: Contraction) -> bool:
 
 
 def _pads_by_channel(s: Schedule, contraction: Contraction, image: Stage) -> bool:
-    """Whether each channel of the image is read by one channel alone: then it is padded where it
-    is read."""
+    """Whether each channel of the image is read by one channel alone: then the image is padded
+    where it is read."""
     outer = contraction.op.axis[:-2]
     return (
         len(s.readers(image)) == 1
@@ -197,9 +196,9 @@ def _rows(contraction: Contraction) -> IterVar | None:
 
 
 def _split_groups(s: Schedule, sums: Tensor) -> list[int | None]:
-    """Makes groups of channels, which are read by ``channel // size``, an axis of their own; for
-    each axis before, the size of its groups. An axis is one of channels if both factors read it,
-    and its extent is a multiple of the size; neighbouring pixels that read one pixel are none."""
+    """Splits groups of channels, read at ``channel // size``, off as an axis of their own; returns
+    the size of the groups for each previous axis. An axis has groups of channels if both factors
+    read it, and its extent is a multiple of the size."""
     contraction = contraction_of(s[sums].op)
     assert contraction is not None
     op, sizes = contraction.op, dict[Var, int]()
@@ -310,9 +309,9 @@ def _tile(
 ) -> Tile:
     """The tile that takes the fewest cycles; one at the edge computes all its columns.
 
-    A step of the sum multiplies and adds ``rows * vectors`` vectors. What isn't quite hidden by
-    that is added: the panel's vectors come from L2, and the weights from L2 or, in large layers,
-    from beyond. That the code for a remainder is compiled, too, counts a little.
+    A step of the sum multiplies and adds ``rows * vectors`` vectors. Loads that this doesn't hide
+    are added: the panel's vectors come from L2, the weights from L2 or, in large layers, from
+    beyond. Compiling the code for a remainder costs a little.
     """
     lanes = target.lanes(last.dtype)
     all_rows = extent_of(row) or target.vector_registers
@@ -364,8 +363,8 @@ def _is_flat(contraction: Contraction, columns: Sequence[IterVar]) -> bool:
 def _flatten(
     panels: Stage, contraction: Contraction, sizes: Sequence[int], columns: int
 ) -> tuple[list[IterVar], list[IterVar]]:
-    """Lays the windows out in panels, each the columns of a tile for all that is summed: the loops
-    over panels, and those inside of one."""
+    """Copies the windows into panels, each with the columns of a tile for all reduction axes;
+    returns the loops over panels, and those inside of one."""
     count = len(sizes)
     # The copy has the axes of data that the factor reads, the columns last, and then those summed.
     data = [axis for axis in contraction.op.axis if contraction.b.reads(axis)]

@@ -1,4 +1,4 @@
-"""Contractions of small numbers by dot-product instructions.
+"""Contractions of narrow numbers by dot-product instructions.
 
 As :mod:`tiled`, but a step of the sum is a group of neighbours, which an instruction multiplies and
 adds to 32-bit sums; the columns' factor is packed so that groups lie together::
@@ -43,7 +43,7 @@ from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import Tensor
 from minitvm.tir.expr import IterVar, ProducerLoad, Var
 
-LEAST_ROWS = 4  # that use what is packed
+LEAST_ROWS = 4  # that must use a packed factor
 _OFFSET = {"int8": "uint8"}  # kept with 128 added
 _WIDER = {"int8": "int16", "uint8": "int16", "int16": "int16"}
 _MOST_VECTORS = 4  # of a tile's row
@@ -52,8 +52,8 @@ _MOST_VECTORS = 4  # of a tile's row
 def instruction_for(
     contraction: Contraction, target: Target, ahead: bool = False
 ) -> DotProduct | None:
-    """The instruction that a contraction is computed by, or None. Where the columns' factor is
-    packed `ahead` of the call, a single row is enough.
+    """The instruction for a contraction, or None. Where the columns' factor is packed `ahead` of
+    the call, a single row is enough.
 
     >>> from minitvm import te
     >>> from minitvm.auto_scheduler.contraction import contraction_of
@@ -96,8 +96,8 @@ def _find(a: str | None, b: str | None, sum: DType, target: Target) -> DotProduc
 def write_dotted(
     s: Schedule, contraction: Contraction, last: Tensor, by: DotProduct, target: Target, ahead: bool
 ) -> None:
-    """Writes the schedule of a contraction by an instruction, and of the stage of `last`, which
-    takes its sums. `ahead`: the columns' factor is an argument that is packed before the call."""
+    """Writes the schedule of a contraction by an instruction, and of `last`, the stage that takes
+    its sums. `ahead`: the columns' factor is an argument that is packed before the call."""
     places = places_of(contraction)
     tile = _tile(contraction, contraction.rows[-1], by, target)
     geometry = geometry_of(contraction, places, DType.of(by.a), DType.of(by.b))
@@ -129,7 +129,7 @@ def write_dotted(
     for each in excess:
         _write_excess(s[each], tile, by)
         place_copy(s[each], task)
-        # What a tile reads of it is as wide as the tile, so that all of it is computed.
+        # A tile reads as many of its elements as it is wide, so it is computed for whole tiles.
         part = s[s.cache_read(each, "local", [stage.op for stage in s.readers(s[each])])]
         part.compute_at(s[last], tiles.loops[-1].axis)
         part.vectorize(compute_of(part).axis[-1])
@@ -137,7 +137,7 @@ def write_dotted(
 
 
 def _write_excess(stage: Stage, tile: Tile, by: DotProduct) -> None:
-    """What an offset of the rows' factor adds to the sums of a column: as if it were a row."""
+    """Computes the excess of an offset in the rows' factor, for each column, like a row of sums."""
     op = compute_of(stage)
     *others, column = op.axis
     (k,) = op.reduce_axis
@@ -148,8 +148,8 @@ def _write_excess(stage: Stage, tile: Tile, by: DotProduct) -> None:
 
 
 def _tile(contraction: Contraction, row: IterVar, by: DotProduct, target: Target) -> Tile:
-    """The tile that takes the fewest instructions, all of one size: what pads the last one is
-    computed as well."""
+    """The tile that takes the fewest instructions. All tiles have one size: the padding of the last
+    one is computed as well."""
     rows, columns = extent_of(row) or 1 << 12, cast(int, extent_of(contraction.column))
     best, least = Tile(1, by.lanes), float("inf")
     for vectors in range(1, min(_MOST_VECTORS, columns // by.lanes) + 1):
@@ -177,8 +177,8 @@ def even_blocks(geometry: Geometry, tile: Tile, target: Target) -> Blocks:
 
 
 def padding_of(contraction: Contraction, tile: Tile, blocks: Blocks, steps: int) -> list[int]:
-    """Of what each axis is made a multiple, so that all tiles are full; but for rows that the call
-    decides."""
+    """The multiples to which the axes are padded, so that all tiles are full; rows of symbolic
+    extent are not padded."""
     padding = [1] * len(contraction.op.axis)
     padding[contraction.op.axis.index(contraction.rows[0])] = blocks.rows or 1
     row = contraction.op.axis.index(contraction.rows[-1])
@@ -217,12 +217,12 @@ def write_panels(
     group: int,
     at: Place,
 ) -> bool:
-    """Brings groups of a factor together, which `load` reads, of the first of the readers. Whether
-    it is read in vectors.
+    """Puts the groups of the factor that `load` reads together in memory. Returns whether the
+    factor is read in vectors.
 
-    Rows that have them together stay as they are; all else goes into panels of `width` along the
-    axis `place` of the sums, where ``panels[..., j // width, k // group, c]`` holds the element of
-    ``c = j % width * group + k % group``.
+    Rows with their groups together stay as they are. Other factors go into panels of `width` along
+    the axis `place` of the sums, where ``panels[..., j // width, k // group, c]`` holds the element
+    with ``c = j % width * group + k % group``.
     """
     op = compute_of(s[readers[0]])
     dimension = {cast(Var, index): i for i, index in enumerate(load.indices)}

@@ -1,4 +1,4 @@
-"""Contractions of a few rows, whose time is that of reading the columns' factor once.
+"""Contractions of a few rows, which take the time to read the columns' factor once.
 
 ::
 
@@ -9,9 +9,9 @@
                     sums[i, j] += A[i, k] * B[k, j]  # for all i, and these k
     C[...] = all parts' sums
 
-The sums of all parts fit half of the L2 cache: there are fewer parts of wide rows. Where there are
-more cores than parts, or a sum has to be in order, they share the columns as well: of each row they
-read shorter pieces.
+The sums of all parts fit half of the L2 cache, so wide rows have fewer parts. Where there are more
+cores than parts, or a sum has to be in order, the cores share the columns as well, and read shorter
+pieces of each row.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _STEPS = 8  # rows of B that are read side by side: streams that the prefetcher 
 
 
 def is_streamed(contraction: Contraction, target: Target) -> bool:
-    """Whether so few rows use what is read of a large factor that a tile would wait for memory."""
+    """Whether so few rows use the elements of a large factor that a tile would wait for memory."""
     if not _is_for_few(contraction, _MOST_ROWS) or contraction.b.along(contraction.column) != 1:
         return False
     if is_uneven(contraction.op):
@@ -56,7 +56,7 @@ def is_left_plain(contraction: Contraction) -> bool:
 
 
 def _is_for_few(contraction: Contraction, most: int) -> bool:
-    """Whether at most so many rows use what is read of `b`, along one axis that is summed."""
+    """Whether at most so many rows use an element of `b`, and the sum runs along one axis."""
     if contraction.a.reads(contraction.column) or len(contraction.op.reduce_axis) != 1:
         return False
     extents = [extent_of(axis) for axis in contraction.rows]
@@ -66,7 +66,7 @@ def _is_for_few(contraction: Contraction, most: int) -> bool:
 def write_streamed(
     s: Schedule, contraction: Contraction, target: Target, *, in_order: bool
 ) -> None:
-    """Writes that schedule. `in_order`: no part of a sum is summed by itself."""
+    """Writes the schedule. `in_order`: sums are not computed in parts."""
     op, total = contraction.op, contraction.op.output(0)
     places = places_of(contraction)
     lanes = target.lanes(total.dtype)
@@ -124,16 +124,16 @@ def _write_total(stage: Stage, places: Places, lanes: int) -> None:
 
 
 def _parts_of_sum(steps: int, most: int) -> int:
-    """In how many parts a sum is computed, `most` at most: the same for any number of cores, and so
-    are the bits. Rather a few less than such that leave something over."""
+    """The number of parts of a sum, at most `most`. It is the same for any number of cores, and so
+    are the bits of the result. A few parts less are better than a remainder."""
     most = max(1, min(_MOST_PARTS, steps // _LEAST_STEPS, most))
     counts = range(most, most // 2, -1)
     return min(counts, key=lambda parts: (steps % parts > 0, steps // parts % _STEPS > 0))
 
 
 def _steps(extent: int | None, ends_even: bool) -> int:
-    """How many rows of B are read side by side: a divisor, if one is near enough. What is left over
-    otherwise costs little, unless the columns leave something over as well."""
+    """The number of rows of B that are read side by side: a divisor, if one is near enough. A
+    remainder costs little, unless the columns have a remainder as well."""
     sizes = range(_STEPS, _STEPS // 2 - 1, -1)
     even = next((each for each in sizes if extent is not None and extent % each == 0), None)
     return even or (_STEPS if ends_even or extent is None else 1)

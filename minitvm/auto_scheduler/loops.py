@@ -26,16 +26,16 @@ from minitvm.te.tensor import ComputeOp
 from minitvm.tir.expr import IterVar
 
 Place: TypeAlias = tuple[Stage, IterVar] | Literal["ahead"] | None
-"""Where a copy is made: in a loop of a stage; ahead of the call; or of all, before the loops."""
+"""The place of a copy: a loop of a stage; ahead of the call; or, as a whole, before the loops."""
 
-_TASKS = 16  # for each core: more make no difference to when the last one ends
+_TASKS = 16  # for each core: with more, the last task doesn't end earlier
 
 
 @final
 @record()
 class Places:
-    """Which axes of a stage are rows, and which are neither rows nor the column. The last row is
-    the one that tiles have several of."""
+    """The positions of a stage's rows, and of the axes that are neither rows nor the column. Tiles
+    have several rows along the last of the rows' axes."""
 
     rows: tuple[int, ...]
     others: tuple[int, ...]
@@ -75,7 +75,7 @@ class Tiles:
 
 
 def places_of(contraction: Contraction) -> Places:
-    """Where a contraction has its rows."""
+    """The places of a contraction."""
     axes = contraction.op.axis
     rows = tuple(axes.index(axis) for axis in contraction.rows)
     column = axes.index(contraction.column)
@@ -84,7 +84,7 @@ def places_of(contraction: Contraction) -> Places:
 
 
 def geometry_of(contraction: Contraction, places: Places, *packed: DType) -> Geometry:
-    """What the model has to know, of factors that are packed as these dtypes."""
+    """The model's view of a contraction whose factors are packed as these dtypes."""
     op, a = contraction.op, contraction.a
     itemsize = a.tensor.dtype.itemsize
     return Geometry(
@@ -127,7 +127,7 @@ def write_tiles(
 
 
 def run_in_vectors(stage: Stage, tiles: Tiles, unroll_rows: bool = True) -> None:
-    """What a stage does with a tile is written out, row after row, in vectors."""
+    """Computes a tile of a stage row after row, written out, in vectors."""
     if tiles.row is not None and unroll_rows:
         stage.unroll(tiles.row)
     stage.vectorize(tiles.column)
@@ -136,7 +136,7 @@ def run_in_vectors(stage: Stage, tiles: Tiles, unroll_rows: bool = True) -> None
 def write_blocks(
     stage: Stage, places: Places, blocks: Blocks
 ) -> tuple[list[Loop], list[Loop], Loop]:
-    """The loops over tasks; the rows and the column of one."""
+    """Writes the loops over tasks; returns them, and the rows and the column of a task."""
     rows, others, last = places.of(stage)
     tasks = [Loop(axis, extent_of(axis)) for axis in others]
     column = Loop(last, extent_of(last))
@@ -159,8 +159,8 @@ def _trip_count(extent: int | None, factor: int) -> int | None:
 def run_parallel(
     stage: Stage, loops: Sequence[Loop], target: Target, each: int = _TASKS
 ) -> list[IterVar]:
-    """Runs the outermost of some loops on all cores, as many of them as one as make `each` tasks
-    for every core, or the same number for all; the loops as they are now."""
+    """Runs the outermost of some loops on all cores. As many loops are fused as make `each` tasks
+    for every core, or an equal number. Returns the new loops."""
     axes = [loop.axis for loop in loops]
     count, number, cores = 1, 0, target.num_cores
     while number < len(loops) and (
@@ -175,8 +175,8 @@ def run_parallel(
 
 
 def run_outermost(stage: Stage, tiles: Tiles) -> Place:
-    """Runs the outermost loop of several iterations in parallel; the place where each task packs
-    its panels.
+    """Runs the outermost loop with several iterations in parallel. Returns the place where each
+    task packs its panels.
 
     Loops are not fused: a tensor intrinsic must begin where a panel begins, and the prover would
     not see that through the quotients and remainders of a fused index."""
@@ -187,15 +187,15 @@ def run_outermost(stage: Stage, tiles: Tiles) -> Place:
 
 
 def write_copy(stage: Stage, target: Target) -> None:
-    """A copy that is padded or widened, in vectors."""
+    """Writes a padded or widened copy, in vectors."""
     lanes = target.lanes(stage.op.output(0).dtype)
     _, inner = stage.split(compute_of(stage).axis[-1], factor=lanes)
     stage.vectorize(inner)
 
 
 def make_copy(stage: Stage, in_order: bool, at: Place, target: Target) -> None:
-    """A padded copy, which is read `in_order`: in vectors, where what reads it is made, or before
-    that is made ahead. Or else element by element, on the way."""
+    """Writes a padded copy. If it is read `in_order`, it is made in vectors, at the place of its
+    reader, or before a reader that is made ahead; otherwise it is inlined."""
     if not in_order:
         stage.compute_inline()
         return
@@ -204,7 +204,7 @@ def make_copy(stage: Stage, in_order: bool, at: Place, target: Target) -> None:
 
 
 def place_copy(stage: Stage, at: Place) -> None:
-    """Lets a copy be made at a place; outside of loops on all cores."""
+    """Makes a copy at a place; in parallel where the place is outside of all loops."""
     if isinstance(at, tuple):
         stage.compute_at(*at)
         return
@@ -215,7 +215,7 @@ def place_copy(stage: Stage, at: Place) -> None:
 
 
 def fused(stage: Stage, loops: Sequence[IterVar]) -> IterVar:
-    """One loop over all of several."""
+    """Some loops, fused into one."""
     return stage.fuse(*loops) if len(loops) > 1 else loops[0]
 
 

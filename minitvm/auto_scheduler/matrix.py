@@ -1,7 +1,7 @@
-"""Contractions of small numbers by matrix-product instructions.
+"""Contractions of narrow numbers by matrix-product instructions.
 
-As :mod:`dotted`, but what is computed at once is a block of sums over all of k, in tile registers
-or in vectors of two rows and columns; where all blocks are whole it is stored to C itself::
+As :mod:`dot_products`, but an intrinsic computes a block of sums over all of k, in tile registers
+or in vectors of two rows and columns. Where all blocks are whole they are stored to C itself::
 
     for each block of columns:
         panels = B[:, block of columns]
@@ -43,8 +43,8 @@ from minitvm.tir.expr import IterVar, ProducerLoad, Var
 
 
 def matrix_product_for(contraction: Contraction, target: Target) -> MatrixProduct | None:
-    """The instruction that a contraction is computed by, or None: where the target has none, or
-    most of what it would compute were padding.
+    """The instruction for a contraction, or None: where the target has none, or most of the
+    products would be padding.
 
     >>> from minitvm import te
     >>> from minitvm.auto_scheduler.contraction import contraction_of
@@ -86,8 +86,8 @@ def write_matrix(
     target: Target,
     ahead: bool,
 ) -> None:
-    """Writes the schedule of a contraction by an instruction, and of the stage of `last`, which
-    takes its sums. `ahead`: the columns' factor is an argument that is packed before the call."""
+    """Writes the schedule of a contraction by an instruction, and of `last`, the stage that takes
+    its sums. `ahead`: the columns' factor is an argument that is packed before the call."""
     op, (_, _, steps) = contraction.op, _sizes(contraction)
     tile, depth = _tile(contraction, by), _rounded_up(steps, by.depth)
     assert tile is not None
@@ -141,9 +141,9 @@ def _sizes(contraction: Contraction) -> tuple[int, int, int]:
 
 
 def _tile(contraction: Contraction, by: MatrixProduct) -> Tile | None:
-    """The tile that takes the least time, all of one size: what pads the last one is computed as
-    well. A step loads a register for each of the rows and columns, and multiplies each of the
-    former with each of the latter. None where there is not even one of each."""
+    """The tile that takes the least time. All tiles have one size: the padding of the last one is
+    computed as well. A step loads a register for each of the rows and each of the columns, and
+    multiplies every pair. None where there is not even one of each."""
     rows, columns, _ = _sizes(contraction)
     best, least = None, (inf, inf)
     for r, c in product(range(1, by.registers), repeat=2):
@@ -161,7 +161,7 @@ def _tile(contraction: Contraction, by: MatrixProduct) -> Tile | None:
     return best
 
 
-_PANEL = 8  # columns that are brought into a panel as one vector
+_PANEL = 8  # columns that are copied into a panel as one vector
 
 
 def _rounded_up(size: int, multiple: int) -> int:
@@ -171,8 +171,8 @@ def _rounded_up(size: int, multiple: int) -> int:
 def _write_rows(
     s: Schedule, sums: Tensor, factor: Tensor, load: ProducerLoad, at: tuple[Stage, IterVar]
 ) -> bool:
-    """Lets the rows' factor be read row after row, each from its first step of the sum to its
-    last. Whether it lies so."""
+    """Lets the rows' factor be read row after row, each along the steps of the sum. Returns whether
+    it lies in memory like this."""
     op = compute_of(s[sums])
     dimension = {cast(Var, index): i for i, index in enumerate(load.indices)}
     i, k = dimension[op.axis[-2].var], dimension[op.reduce_axis[0].var]

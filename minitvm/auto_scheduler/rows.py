@@ -74,7 +74,7 @@ def write_rows(
 def _write_root(
     s: Schedule, root: Stage, inside: Sequence[tuple[Stage, int]], target: Target
 ) -> bool:
-    """Schedules a stage and those that are `inside` of its rows, each in so many at most."""
+    """Schedules a stage and the stages `inside` of its rows, with the number of rows for each."""
     choose(s, "strategy", "row by row, in vectors of what lies side by side", stage=root.name)
     if not inside:
         _write_alone(s, root, target)
@@ -89,12 +89,12 @@ def _write_root(
     return True
 
 
-# -- Which stages are computed together --
+# -- Stages that are computed together --
 
 
 def _place_of_readers(s: Schedule, stage: Stage, places: dict[Stage, _Place]) -> _Place | None:
-    """The place where all that read a stage are computed, in the rows that they have in common with
-    it; None if there is none, or they need more than its row. Sums of columns stay side by side."""
+    """The place of all readers of a stage, in the rows that they share with it; None if there is no
+    such place, or a reader needs more than one row. Sums of columns stay side by side."""
     if stage.is_output:
         return None
     op = compute_of(stage)
@@ -111,8 +111,8 @@ def _place_of_readers(s: Schedule, stage: Stage, places: dict[Stage, _Place]) ->
 
 
 def _readers(s: Schedule, stage: Stage) -> Iterator[tuple[Stage, int]]:
-    """The stages that read one, also by way of inlined ones, and by how many of its first indices
-    they read just what lies in their own row."""
+    """The readers of a stage, through inlined stages as well; for each, the number of leading
+    indices by which it reads only its own row."""
     for reader in s.readers(stage):
         rows = _rows_in_common(reader.op, stage)
         if not reader.inlined:
@@ -135,7 +135,7 @@ def _rows_in_common(reader: Operation, stage: Stage) -> int:
     return rows
 
 
-# -- The loops of one --
+# -- The loops of a stage --
 
 
 def _write_alone(s: Schedule, stage: Stage, target: Target) -> None:
@@ -184,7 +184,7 @@ def _write_sums(s: Schedule, stage: Stage, lanes: int) -> IterVar:
 
 
 def _fuse_summed(stage: Stage) -> None:
-    """Makes one loop of what is summed along one line of memory: a longer loop for vectors."""
+    """Fuses the reduction loops along one line of memory: a longer loop for vectors."""
     op = compute_of(stage)
     lines = (op.reduce_axis[i:] for i in range(len(op.reduce_axis)))
     line = next((each for each in lines if _is_line(op, each)), ())
@@ -193,18 +193,18 @@ def _fuse_summed(stage: Stage) -> None:
 
 
 def _vector(line: Sequence[IterVar], most: int) -> int:
-    """How many lanes: `most`, or as many as there are elements."""
+    """The number of lanes: `most`, or the number of elements."""
     extents = [extent_of(axis) for axis in line]
     known = prod(each or 1 for each in extents)
     return most if None in extents else max(1, min(most, known))
 
 
-# -- What lies side by side --
+# -- Neighbours in memory --
 
 
 def _runs_in_columns(op: ComputeOp) -> bool:
-    """Whether neighbours along the last axis are computed side by side: elements; sums of what
-    lies side by side along that axis, and not along one that is summed."""
+    """Whether neighbours along the last axis are computed side by side: elements; or sums whose
+    terms are neighbours in memory along that axis, and not along a reduction axis."""
     if not op.reduce_axis:
         return True
     if len(op.body) != 1 or not op.axis or op.axis[-1] in uneven_axes(op):
@@ -217,8 +217,8 @@ def _runs_in_columns(op: ComputeOp) -> bool:
 
 
 def _first_of_line(s: Schedule, stage: Stage) -> int:
-    """From which axis on all tensors are read and written as one line of memory, or not at all: as
-    one loop, these axes need no arithmetic of indices."""
+    """The first axis from which on every tensor is accessed as one line of memory, or not indexed
+    by these axes. Fused into one loop, they need no index arithmetic."""
     op = compute_of(stage)
     last = len(op.axis) - 1
     first = next((i for i in range(last) if _is_line(op, op.axis[i:])), last)

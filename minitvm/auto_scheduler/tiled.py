@@ -12,8 +12,8 @@
                         sums[i, j] += A[i, k] * panels[j // columns, k, j % columns]
                     C[...] += sums
 
-Of a small factor, nothing is packed: the tiles read it as it lies. Of an argument that is packed
-ahead of the call, the loops are the same, without the line that packs.
+A small factor is not packed: the tiles read it as it lies. For an argument that is packed ahead of
+the call, the loops are the same, without the line that packs.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ def write_tiled(
     in_order: bool,
     ahead: Tensor | None,
 ) -> None:
-    """Writes the schedule of a contraction, and of the stage of `last`, which takes its sums (the
-    contraction's own tensor, or that of an elementwise stage). `inline_columns`: the columns'
-    factor is computed element by element, for this alone, so it may be computed on the way into
-    panels. `in_order`: no part of a sum is summed by itself. `ahead`: an argument that is brought
-    into panels before the call: that factor, or what it is computed from."""
+    """Writes the schedule of a contraction, and of `last`, the stage that takes its sums (the
+    contraction itself, or an epilogue). `inline_columns`: the columns' factor is computed
+    elementwise, for this stage alone, so it may be computed while it is packed. `in_order`: sums
+    are not computed in parts. `ahead`: an argument that is packed before the call, the columns'
+    factor or the tensor from which it is computed."""
     op = contraction.op
     places = places_of(contraction)
     wide = op.output(0).dtype if _widens(contraction) else contraction.a.tensor.dtype
@@ -106,9 +106,9 @@ def write_tiled(
 @final
 @record()
 class _Made:
-    """What is written: the stage of the sums, and the stage in whose loops they are computed. Of
-    these loops, in `panels` the columns' factor is packed (None: before all), in `strips` that of
-    the rows is copied, if it is. `widened` is that copy if the sums read it already."""
+    """The written stage of the sums, and the stage in whose loops they are computed. The columns'
+    factor is packed in the loop `panels` (None: before all loops). A copy of the rows' factor is
+    made in the loop `strips`. `widened` is that copy if the sums read it already."""
 
     sums: Tensor
     stage: Stage
@@ -127,7 +127,7 @@ def _write_whole(
     in_panels: bool,
     target: Target,
 ) -> _Made:
-    """All steps of the sum in registers."""
+    """Keeps the sums in registers over all steps."""
     op, stage, copy = contraction.op, s[last], None
     in_memory = last.op is not op and _calls_functions(s, stage)
     sums = sums_in_registers(s, contraction, op.output(0) if in_memory else last)
@@ -155,8 +155,8 @@ def _write_deep(
     blocks: Blocks,
     target: Target,
 ) -> _Made:
-    """Blocks of the sum in registers, one after the other added up in memory: in the output, or in
-    a block of it from which the last stage takes the sums."""
+    """Keeps the sums in registers for a block of steps, and adds the blocks up in memory: in the
+    output, or in a block of it from which the epilogue takes the sums."""
     total, copy = contraction.op.output(0), None
     if _widens(contraction):
         if last is total:
@@ -185,8 +185,8 @@ def _write_deep(
 
 
 def _widens(contraction: Contraction) -> bool:
-    """Whether the rows' factor is of 16-bit floats, whose conversion one by one in the innermost
-    loop would take longer than the products."""
+    """Whether the rows' factor has 16-bit floats: converting them one by one in the innermost loop
+    would take longer than the products."""
     a, dtype = contraction.a.tensor, contraction.op.output(0).dtype
     is_narrow = a.dtype.is_float and a.dtype.bits == 16 and dtype == "float32"
     is_plain = bool(contraction.rows and factors_of(contraction.op))
@@ -203,8 +203,8 @@ def _widened(s: Schedule, contraction: Contraction, sums: Tensor) -> tuple[Tenso
 
 
 def _calls_functions(s: Schedule, stage: Stage) -> bool:
-    """Whether a stage, or what is inlined in it, calls functions such as exp. They are long: to
-    write them out for every register of sums would take LLVM seconds."""
+    """Whether a stage, or a stage inlined in it, calls functions such as exp. Their code is long:
+    written out for every register of sums it would take LLVM seconds."""
     op = compute_of(stage)
     calls = [n for body in op.body for n in walk_once(body) if isinstance(n, e.Call)]
     if any(each.op in INTRINSICS and INTRINSICS[each.op].is_long for each in calls):
@@ -214,7 +214,7 @@ def _calls_functions(s: Schedule, stage: Stage) -> bool:
 
 
 def _write_copy(copy: Stage, stage: Stage, at: IterVar, places: Places) -> None:
-    """Brings a tile of sums from registers to memory, where a loop can take row after row."""
+    """Copies a tile of sums from registers to memory, where a loop can take row after row."""
     copy.compute_at(stage, at)
     rows, _, column = places.of(copy)
     for axis in rows[-1:]:
@@ -223,7 +223,7 @@ def _write_copy(copy: Stage, stage: Stage, at: IterVar, places: Places) -> None:
 
 
 def _write_sums(inner: Stage, stage: Stage, at: IterVar, places: Places) -> None:
-    """The sums of a tile: the loops over what is summed outside, a tile inside."""
+    """The sums of a tile: the reduction loops outside, a tile inside."""
     inner.compute_at(stage, at)
     rows, _, column = places.of(inner)
     tile = [*rows[-1:], column]
@@ -266,12 +266,12 @@ def _packs(
     ahead: Tensor | None,
     target: Target,
 ) -> bool:
-    """Whether a call first brings the columns' factor into panels as wide as a tile."""
+    """Whether a call first packs the columns' factor into panels as wide as a tile."""
     b = contraction.b
     rows = extent_of(contraction.rows[-1]) if contraction.rows else 0
     size, at_once = bytes_of(b.tensor), _bytes_at_once(contraction)
     fast = target.cache_bytes(2) // 2
-    least = target.vector_registers * 3 // 2  # rows that make up for packing
+    least = target.vector_registers * 3 // 2  # rows for which packing pays
     if ahead is not None:
         text = "{ahead} is packed into panels of {columns} columns ahead of the call"
         choose(s, "packing", text, ahead=ahead.name, columns=tile.columns)
@@ -323,7 +323,7 @@ def _axes_of(contraction: Contraction, factor: Factor) -> list[IterVar] | None:
 
 
 def can_be_packed(contraction: Contraction) -> bool:
-    """Whether there are panels of the columns' factor, which a row of tiles reads."""
+    """Whether the columns' factor can be packed into panels that a row of tiles reads."""
     return bool(contraction.rows) and _axes_of(contraction, contraction.b) is not None
 
 
@@ -350,7 +350,8 @@ def _packed(
     reader: Tensor,
 ) -> Stage:
     """A copy in panels, ``panels[..., i // width, k..., i % width]``, that `reader` reads in place
-    of a tensor: of a factor, or of what that is computed from, which is indexed as it is."""
+    of a tensor: a factor, or a tensor from which the factor is computed, indexed like the factor.
+    """
     axes = _axes_of(contraction, factor)
     assert axes is not None
     place = axes.index(contraction.column if factor is contraction.b else contraction.rows[-1])

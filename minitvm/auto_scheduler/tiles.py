@@ -2,10 +2,10 @@
 
 The innermost loops compute a tile of ``rows`` by ``columns`` sums that stay in vector registers
 while the sum runs. A step of the sum loads ``columns / lanes`` vectors of one factor and ``rows``
-scalars of the other, and multiplies and adds ``rows * columns / lanes`` vectors. What is not hidden
-by arithmetic is counted. (The model of Low, Igual, Smith and Quintana-Orti, "Analytical Modeling Is
-Enough for High-Performance BLIS", ACM TOMS 43(2), 2016, sections 4 and 5, with loads counted
-against arithmetic for tiles at the edge.)
+scalars of the other, and multiplies and adds ``rows * columns / lanes`` vectors. Loads that the
+arithmetic doesn't hide count. (The model of Low, Igual, Smith and Quintana-Orti, "Analytical
+Modeling Is Enough for High-Performance BLIS", ACM TOMS 43(2), 2016, sections 4 and 5, with loads
+counted against arithmetic for tiles at the edge.)
 
 Blocks are for the caches: the panels of the columns' factor are read once for each tile of rows, so
 that as many of them are packed at a time as half of the L2 cache holds; with as many steps of the
@@ -30,7 +30,7 @@ _SPARE = 2  # registers for a vector of each factor
 VECTOR_LOAD = 3  # multiply-adds that a vector costs which comes from L2, or lies across two lines
 _MOST_COUNTS = 256  # of parts that are tried: where there are so many, one more makes no difference
 _REMAINDER = 0.01  # of the time, for rows that are left over: they are code of their own
-_PACKING = 3  # tiles of rows that take as long as to bring a panel's part into place
+_PACKING = 3  # tiles of rows that take as long as packing a panel's part
 _USUAL = 4096  # a symbolic extent
 _COLUMNS = 256  # of a block, where their number is symbolic
 
@@ -75,9 +75,9 @@ class Geometry:
 @final
 @record()
 class Blocks:
-    """The parts of a contraction that tasks compute, `columns`, and `rows` of the outermost axis of
-    rows; the `depth`, how many steps of the first summed axis are summed in registers at a time;
-    None: all. And of how many rows the factor is copied at a time, a `strip`; None: it isn't."""
+    """The parts of a contraction. A task computes `columns`, and `rows` of the outermost axis of
+    rows. `depth` steps of the first reduction axis are summed in registers at a time (None: all).
+    The rows' factor is copied in strips of `strip` rows (None: it isn't copied)."""
 
     rows: int | None = None
     columns: int | None = None
@@ -104,7 +104,7 @@ def tile_of(geometry: Geometry, target: Target, *, in_panels: bool = False) -> T
         widest = 1 << (all_columns.bit_length() - 1)
     best, least = Tile(1, min(lanes, widest)), float("inf")
     size = prod(each or _USUAL for each in geometry.steps) * all_columns * geometry.itemsize
-    # What the fewer tiles read, the more rows they have.
+    # Each tile of rows reads the columns' factor: with taller tiles, it is read less often.
     is_large = size > target.cache_bytes(2) // 2
     for vectors in range(1, max(1, min(_MOST_VECTORS, widest // lanes)) + 1):
         tile_columns = min(vectors * lanes, widest)
@@ -121,12 +121,12 @@ def tile_of(geometry: Geometry, target: Target, *, in_panels: bool = False) -> T
 
 
 def rows_side_by_side(row_bytes: int, target: Target) -> int:
-    """How many rows a tile may read, so many bytes apart, without one driving another out of L1."""
+    """The number of rows, `row_bytes` apart, that a tile may read without evictions from L1."""
     return target.l1_ways if row_bytes % _way_bytes(target) == 0 else target.vector_registers
 
 
 def _way_bytes(target: Target) -> int:
-    """How far apart what falls into the same set of the L1 cache is."""
+    """The distance, in bytes, of addresses in the same set of the L1 cache."""
     return max(CACHE_LINE, target.cache_bytes(1) // target.l1_ways)
 
 
@@ -212,15 +212,15 @@ def blocks_of(
 
 
 def strip_of(geometry: Geometry, tile: Tile, steps: int, target: Target) -> int:
-    """Of how many rows the factor is copied at a time, where it is: an eighth of the L2 cache."""
+    """The rows of a strip, if the rows' factor is copied: an eighth of the L2 cache."""
     tiles = target.cache_bytes(2) // 8 // (tile.rows * steps * geometry.itemsize)
     rows = geometry.rows[-1] or _USUAL
     return max(1, min(tiles, -(-rows // tile.rows))) * tile.rows
 
 
 def thrashes(geometry: Geometry, steps: int, target: Target) -> bool:
-    """Whether neighbouring steps of the sum read lines of the rows' factor that fall into so few
-    sets of the L1 cache that they drive one another out."""
+    """Whether neighbouring steps of the sum read lines of the rows' factor in so few sets of the L1
+    cache that they evict each other."""
     if geometry.step_bytes < CACHE_LINE:
         return False
     apart = _way_bytes(target)
@@ -229,13 +229,13 @@ def thrashes(geometry: Geometry, steps: int, target: Target) -> bool:
 
 
 def balanced(size: int, most: int) -> int:
-    """The size of as few equal parts as parts of `most` would be."""
+    """The size of equal parts, whose number is that of parts of size `most`."""
     return -(-size // -(-size // most))
 
 
 def _depth(steps: int | None, most: int) -> int | None:
-    """How many steps are summed at a time: all, if there are hardly more than `most`; as many in
-    each block, if possible."""
+    """The steps of a block: all, if there are hardly more than `most`; if possible the same number
+    in each block."""
     if steps is None:
         return most
     if steps <= most + most // 4:
@@ -252,8 +252,8 @@ def _parts_for_cores(
     batches: Sequence[int | None],
     cores: int,
 ) -> tuple[int, int]:
-    """In how many parts columns and rows are computed: with which the slowest core is done first,
-    each part bringing its panels into place by itself."""
+    """The numbers of parts of columns and of rows with which the slowest core is done first; each
+    part packs its own panels."""
     best, least = (1, 1), float("inf")
     fewest = -(-panels // most_panels)
     for column_parts in range(fewest, panels + 1)[:_MOST_COUNTS]:

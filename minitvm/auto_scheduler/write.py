@@ -86,9 +86,9 @@ def schedule_program(
     strict: bool = False,
     prepacked: Sequence[Tensor] = (),
 ) -> _T:
-    """What `use` makes of a schedule for outputs, as of :func:`auto_schedule`, in which no tensor
-    of `arguments` is done away with; `strict`, and floats are rounded as the program is written:
-    in order, and by no instruction that does it in its own way. Where `use` fails for a strategy,
+    """The result of `use` for a schedule of outputs, as :func:`auto_schedule` writes it. No tensor
+    of `arguments` is inlined or replaced. `strict`: floats are rounded as the program is written,
+    in order, and by no instruction with a rounding of its own. Where `use` fails for a strategy,
     the next one is taken."""
     kept = {tensor.op for tensor in arguments}
 
@@ -120,8 +120,8 @@ def _check_prepacked(s: Schedule, tensor: Any) -> None:
 
 
 def _write_unpacked(s: Schedule, source: Stage, target: Target) -> None:
-    """Lets what no schedule wants in another layout be a copy all the same, so that callers need
-    not know."""
+    """Copies a prepacked argument as it is where no schedule packs it, so that callers need not
+    know."""
     tensor = source.op.output(0)
     copy = s[s.cache_read(tensor, "global", [stage.op for stage in s.readers(source)])]
     if tensor.ndim:
@@ -168,15 +168,15 @@ class Sums:
     Attributes
     ----------
     schedule, contraction, target
-        Where, what, and for what.
+        The schedule, the contraction in it, and the target.
     kept
         The operations that stay as they are.
     strict
         Whether floats are rounded as the program is written.
     ahead
-        What of the columns' factor is packed before the call, if anything is.
+        The tensor for the columns' factor that is packed before the call, if any.
     inline_columns
-        Whether the columns' factor is computed element by element, for this alone.
+        Whether the columns' factor is computed elementwise, for this contraction alone.
     """
 
     schedule: Schedule
@@ -198,8 +198,8 @@ class Sums:
 
     @property
     def in_order(self) -> bool:
-        """Whether no part of a sum is summed by itself: floats may be rounded otherwise then, and
-        sums of several lengths have no parts in common."""
+        """Whether sums must not be computed in parts: parts may round floats in another way, and
+        sums of different lengths have no parts in common."""
         is_rounded = self.contraction.op.output(0).dtype.is_float
         return (self.strict and is_rounded) or is_uneven(self.contraction.op)
 
@@ -212,8 +212,8 @@ def _sums_of(
     strict: bool,
     prepacked: Collection[Tensor],
 ) -> Sums | None:
-    """The contraction that a stage is, of a program of which the operations `kept` stay as they
-    are; None if it is none."""
+    """A stage as a contraction to schedule, where the operations `kept` stay as they are; None if
+    it is none."""
     contraction = contraction_of(stage.op)
     if contraction is None:
         return None
@@ -225,8 +225,8 @@ def _sums_of(
 
 
 def _write_contraction(attempt: Attempt, stage: Stage, sums: Sums) -> Iterable[Stage]:
-    """Schedules a contraction by the first strategy that is for it; the stages that are scheduled
-    now."""
+    """Schedules a contraction by the first strategy that fits it; returns the stages that are
+    scheduled."""
     for name, write in STRATEGIES:
         done = attempt.follow(name, stage, partial(write, sums))
         if done is not None:
@@ -305,8 +305,8 @@ def _choose_product(sums: Sums, last: Stage) -> None:
         choose(sums.schedule, "epilogue", "{last} takes the sums in the tile", last=last.name)
 
 
-# What schedules a contraction, by name, the first that is for it: the stages that are scheduled
-# then, or None where it is not for it. What none is for is computed row by row.
+# The strategies for contractions, by name, in order of preference. Each returns the stages that it
+# scheduled, or None where it doesn't fit. A contraction that none fits is computed row by row.
 STRATEGIES: tuple[tuple[str, Callable[[Sums], Iterable[Stage] | None]], ...] = (
     ("sums one by one", _leave_plain),
     ("streamed", _write_streamed),
@@ -320,9 +320,9 @@ STRATEGIES: tuple[tuple[str, Callable[[Sums], Iterable[Stage] | None]], ...] = (
 def _ahead(
     s: Schedule, contraction: Contraction, prepacked: Collection[Tensor], inline_columns: bool
 ) -> Tensor | None:
-    """The prepacked placeholder that is the columns' factor, or that this is computed from, element
-    by element, in order; None if there is none, it has no panels, its size is decided by the call,
-    or others read it too."""
+    """The prepacked placeholder that is the columns' factor, or from which the factor is computed
+    elementwise, in order. None if there is none, it has no panels, its size is symbolic, or other
+    stages read it, too."""
     if not can_be_packed(contraction) or bytes_of(contraction.b.tensor) is None:
         return None
     stage, columns = s[contraction.op], s[contraction.b.tensor]
@@ -347,7 +347,7 @@ def _can_be_inlined(s: Schedule, stage: Stage) -> bool:
 
 
 def _reads_in_order(reader: Stage, stage: Stage) -> bool:
-    """Whether each element of the reader reads just the element of the same indices."""
+    """Whether each element of the reader reads only the element at the same indices."""
     assert isinstance(reader.op, ComputeOp)
     axes = [axis.var for axis in reader.op.axis]
     loads = [each for each in all_loads(reader.op) if each.producer in stage.op.outputs]
@@ -358,8 +358,8 @@ def _reads_in_order(reader: Stage, stage: Stage) -> bool:
 
 
 def _epilogue(s: Schedule, stage: Stage) -> Stage:
-    """The stage that takes a contraction's sums, element by element, in its own order; itself if
-    there is none."""
+    """The epilogue of a contraction: the stage that takes its sums elementwise, in order; the stage
+    itself if there is none."""
     reader = stage
     while not reader.is_output:
         readers = s.readers(reader)

@@ -1,4 +1,4 @@
-"""Scans: tensors along a time axis, each part of which is computed from those before it."""
+"""Scans: tensors along a time axis, where each part is computed from the parts before it."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ from minitvm.tir.stmt import Stmt
 
 
 class Operation:
-    """Base of the operations: a `name`, a `tag` and `attrs` for whoever schedules it, and the
-    tensors that it makes (`outputs`) and reads (`input_tensors`, in order of first use)."""
+    """Base of the operations: a `name`, a `tag` and `attrs` for schedules, and the tensors that it
+    makes (`outputs`) and reads (`input_tensors`, in order of first use)."""
 
     __slots__ = ()
     name: str
@@ -168,7 +168,7 @@ class ScanOp(Operation):
 
 
 def domain_of(axis: IterVar) -> Range:
-    """What an axis runs over; an error for an axis that is not an operation's."""
+    """The range of an axis; an error for an axis that is not an operation's."""
     if axis.dom is None:
         raise CompileError(f"axis {axis.name}: expected a range, got an axis without one")
     return axis.dom
@@ -257,7 +257,7 @@ class Tensor(WholeTensor):
             return expr.as_index(value)
 
     def asobject(self) -> PrimExpr:
-        """The only element of a tensor of rank 0: what it is as a number."""
+        """The only element of a tensor of rank 0."""
         if self.ndim:
             raise CompileError(
                 f"{self.name}: expected an element, got the whole tensor, of rank {self.ndim}: "

@@ -18,7 +18,7 @@ from minitvm.tir.stmt import Evaluate, Stmt
 @final
 @record(eq=False, repr=False)
 class TensorIntrin:
-    """A statement that does what the operation `op` does, for ``s[C].tensorize(axis, intrin)``.
+    """A statement that computes the operation `op`, for ``s[C].tensorize(axis, intrin)``.
 
     `body` reads `input_buffers`, one for each of `inputs`, and writes `output_buffers`. Of a
     reduction that is done in pieces, `reduce_init` makes the first values and `reduce_update` adds
@@ -176,7 +176,7 @@ def _checked_scalars(name: str, scalars: Any) -> tuple[Var, ...]:
 
 
 def _statements(name: str, op: ComputeOp, made: Any) -> tuple[Stmt, Stmt | None, Stmt | None]:
-    """What fcompute returned, as a body, a reset and an update."""
+    """The result of fcompute, as a body, a reset and an update."""
     members = list(made) if isinstance(made, (tuple, list)) else [made]
     if not 1 <= len(members) <= 3:
         raise CompileError(

@@ -163,7 +163,7 @@ def _range(frame: Frame, node: ast.Call, name: str, args: Sequence[Any]) -> Loop
 
 
 def _intrinsic(frame: Frame, node: ast.Call, name: str, args: Sequence[Any]) -> Any:
-    """A call of an intrinsic on arguments of which not all are known."""
+    """A call of an intrinsic on arguments, some of them expressions."""
     made = frame.program.numbers.made
     match name:
         case "const_range":

@@ -1,4 +1,4 @@
-"""What expressions of a hybrid function stand for: values known now, or expressions of loop IR."""
+"""The values of expressions in a hybrid function: known now, or expressions of loop IR."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _KNOWN_ONLY: dict[type[ast.AST], Callable[[Any, Any], bool]] = {
 
 
 def value_of(frame: Frame, node: ast.expr) -> Any:
-    """What an expression stands for."""
+    """The value of an expression."""
     made = _VALUES.get(type(node))
     if made is None:
         raise frame.unsupported(node)

@@ -52,7 +52,7 @@ class Program:
     numbers: Numbers = field(default_factory=Numbers)
     computed: set[PrimExpr] = field(default_factory=set)  # names of values of the program
     outputs: list[Buffer] = field(default_factory=list)
-    reported: list[Exception] = field(default_factory=list)  # errors that say where they are
+    reported: list[Exception] = field(default_factory=list)  # errors that have their place
 
     def emit(self, item: Stmt | Callable[[Stmt], Stmt]) -> None:
         self.blocks[-1].items.append(item)

@@ -28,7 +28,7 @@ def script(pyfunc: Callable[..., Any]) -> HybridFunction:
     ----------
     pyfunc : function
         Defined by ``def``, in a file or a notebook. It makes its outputs with ``output_tensor``,
-        and returns them. docs/hybrid.md says what it may use.
+        and returns them. docs/hybrid.md lists the constructs that it may use.
 
     Raises
     ------

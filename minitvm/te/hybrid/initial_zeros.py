@@ -96,7 +96,8 @@ def _are_same(a: _Element | None, b: _Element | None) -> bool:
 
 
 def _first_of(node: s.SeqStmt, buffer: Buffer, loops: _Loops) -> _Element | None:
-    """Of several statements: those behind the one that stores may read only what it stored."""
+    """:func:`_first_stores` of several statements; those behind the one that stores may read only
+    the elements stored."""
     statements = [each for each in node.seq if _touches(each, buffer)]
     if not statements:
         return None

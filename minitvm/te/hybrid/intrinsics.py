@@ -1,7 +1,7 @@
 """The functions of hybrid programs, as Python runs them on numpy's numbers and arrays.
 
 A hybrid function may use them without importing them; importing them from here lets editors and
-type checkers know them. Mathematics means what it does in compiled code, as
+type checkers know them. Mathematics has the same results as in compiled code, as
 :mod:`minitvm.tir.scalars` says: integers wrap, ``min`` and ``max`` keep NaN, casts saturate.
 """
 

@@ -1,4 +1,4 @@
-"""What the names of a hybrid function stand for: values, variables, and what is outside of it."""
+"""The meaning of names in a hybrid function: values, variables, and names from outside of it."""
 
 from __future__ import annotations
 

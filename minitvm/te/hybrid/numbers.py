@@ -56,7 +56,7 @@ class Numbers:
         return made
 
     def made(self, function: Callable[..., Any], *values: Any, lenient: bool = False) -> Any:
-        """`function` of numbers of which one at least is an expression."""
+        """`function` of numbers; at least one is an expression."""
         for value in values:
             if not isinstance(value, (bool, int, float, PrimExpr)):
                 raise TypeError(f"expected a number, got {shown(value)}")

@@ -21,7 +21,7 @@ class ScriptedFunction:
 @final
 @record()
 class Source:
-    """The syntax tree of a function and the lines of its text, the first of which is line
+    """The syntax tree of a function and the lines of its text, which begins at line
     `first_line` of `file`. In the tree the first line has number 2: line 1 may be an ``if`` that
     makes an indented function a program of its own."""
 

@@ -39,7 +39,7 @@ class MatrixProduct(Instruction):
     Attributes
     ----------
     a, b
-        The dtypes of the factor that has rows, and of that which has columns.
+        The dtypes of the rows' factor and of the columns' factor.
     rows, columns, depth
         Of the matrices: one of `rows` by `depth`, and one of `depth` by `columns`.
     exact
@@ -126,7 +126,7 @@ def matrix_product(name: str, rows: int, columns: int, depth: int) -> TensorIntr
     Raises
     ------
     CompileError
-        When there is no such instruction, or the block is no multiple of what it computes.
+        When there is no such instruction, or the block is no multiple of its matrices.
 
     >>> matrix_product("tdpbusd", 32, 32, 512).inputs
     (Tensor(shape=[32, 512], op.name=a), Tensor(shape=[128, 128], op.name=w))
@@ -159,10 +159,10 @@ def matrix_product(name: str, rows: int, columns: int, depth: int) -> TensorIntr
 
 
 class _Block(ABC):
-    """What an instruction does to a block of sums.
+    """The statements of an instruction on a block of sums.
 
-    A *cell* is what it computes at once, a value of the dtype `kept`. All cells, row after row, are
-    in a local buffer, which becomes registers.
+    A *cell* is the result of one instruction, a value of the dtype `kept`. All cells, row after
+    row, are in a local buffer, which becomes registers.
     """
 
     kept: DType
@@ -232,11 +232,11 @@ class _Block(ABC):
 
     @abstractmethod
     def load_a(self, a: Buffer, row: int, k: Var) -> PrimExpr:
-        """What cells at `row` take of one factor in step `k`."""
+        """The part of the rows' factor for cells at `row` in step `k`."""
 
     @abstractmethod
     def load_w(self, w: Buffer, column: int, k: Var) -> PrimExpr:
-        """What cells at `column` take of the other."""
+        """The part of the columns' factor for cells at `column` in step `k`."""
 
     @abstractmethod
     def add(self, row: int, column: int, cell: PrimExpr, a: PrimExpr, w: PrimExpr) -> PrimExpr:

@@ -1,4 +1,4 @@
-"""What a stage reads of a tensor, and under which conditions: a copy is made under the same."""
+"""The elements of a tensor that a stage reads, and their guards: a copy is made under the same."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from minitvm.tir.functor import Node, children, walk_once
 from minitvm.tir.structural_equal import structural_equal
 
 Guards: TypeAlias = tuple[PrimExpr, ...]
-"""Conditions that hold together, of which one may read what is there where those before it hold."""
+"""A conjunction of conditions; a condition may read elements that exist only where those before it
+hold."""
 
 
 @final
 @record()
 class Element:
-    """What a stage reads of a tensor in each of its iterations.
+    """The element of a tensor that a stage reads in an iteration.
 
     Attributes
     ----------
     value
         The read as it stands, or the lazy choice of that and a number.
     copied
-        The same where it is inside of the tensor, and zero elsewhere.
+        The value where it is inside of the tensor, and zero elsewhere.
     axes
-        Those of the stage on which that depends.
+        The stage's axes on which it depends.
     """
 
     value: PrimExpr
@@ -80,7 +81,7 @@ def element_of(op: ComputeOp, tensor: Tensor) -> Element:
 
 
 def conjuncts(condition: PrimExpr) -> Iterator[PrimExpr]:
-    """The conditions that hold together where one does."""
+    """The conditions whose conjunction is `condition`."""
     if isinstance(condition, e.And):
         yield from conjuncts(condition.a)
         yield from conjuncts(condition.b)
@@ -98,8 +99,8 @@ def _axes_in(op: ComputeOp, *values: PrimExpr) -> tuple[IterVar, ...]:
 
 
 def _choice_of(op: ComputeOp, value: PrimExpr, known: Analyzer) -> e.Call | None:
-    """The choice of a value and a number in which that stands wherever it does, and which depends
-    on no more axes; None if there is none."""
+    """The choice between a value and a number in which the value stands at each of its uses, if its
+    condition depends on no further axes; None if there is none."""
     choices = (each for each in walk_once(*op.body) if isinstance(each, e.Call) and is_lazy(each))
     found = next((each for each in choices if structural_equal(each.args[1], value)), None)
     if found is None:
@@ -124,8 +125,8 @@ def is_lazy(node: Node) -> bool:
 
 
 def _guards_needed(op: ComputeOp, load: ProducerLoad, value: PrimExpr, known: Analyzer) -> Guards:
-    """Of the conditions under which a value is evaluated those that keep what it reads inside of
-    the tensor: none, those of its own axes, or all."""
+    """The guards of a value that are needed to keep its load inside of the tensor: none, those on
+    the load's own axes, or all."""
     guards = _guards_of(op, load, value)
     if not guards:
         return ()
@@ -147,7 +148,7 @@ def _guards_needed(op: ComputeOp, load: ProducerLoad, value: PrimExpr, known: An
 
 
 def _guards_of(op: ComputeOp, load: ProducerLoad, value: PrimExpr) -> Guards:
-    """The conditions of evaluating a value, wherever it stands."""
+    """The conditions under which a value is evaluated at all of its uses."""
     found = [guards for node, guards in _evaluated(op) if structural_equal(node, value)]
     first = found[0]
     if all(structural_equal(each, first) for each in found):
@@ -186,7 +187,7 @@ def _evaluated(
     op: ComputeOp, skip: Callable[[PrimExpr], bool] = lambda node: False
 ) -> Iterator[tuple[PrimExpr, Guards]]:
     """The reads and the calls of a stage, with the conditions under which they are evaluated;
-    nothing of those that are to be skipped."""
+    without those inside of expressions to be skipped."""
     seen: set[tuple[int, ...]] = set()
     waiting: list[tuple[Node, Guards]] = [(each, ()) for each in op.body]
     while waiting:

@@ -46,8 +46,8 @@ class IndexMap:
 @final
 @record()
 class _Digit:
-    """``axis // low % extent``; without an `extent`, ``axis // low`` of an axis whose extent the
-    call decides."""
+    """``axis // low % extent``; without an `extent`, ``axis // low`` of an axis with a symbolic
+    extent."""
 
     axis: Var
     low: int
@@ -79,8 +79,8 @@ def index_map(name: str, axes: Sequence[IterVar], mapping: Callable[..., Any]) -
 
 
 def of_indices(where: str, mapping: Callable[..., Any], indices: Sequence[Var]) -> Any:
-    """What a function makes of indices. Parameters behind ``*i`` get the last ones, as classic TVM
-    has it: ``lambda *i, n: [*i, n // 4, n % 4]``.
+    """The result of a function for indices. Parameters behind ``*i`` get the last ones, as in
+    classic TVM: ``lambda *i, n: [*i, n // 4, n % 4]``.
 
     Raises
     ------

@@ -49,7 +49,7 @@ _LANE_REDUCERS = (e.Add, e.Mul, e.Min, e.Max, e.And, e.Or)
 @final
 @dataclass(slots=True)
 class LoopAttrs:
-    """What was said about one loop."""
+    """How one loop runs, and its pragmas, prefetches and intrinsic."""
 
     kind: ForKind = ForKind.SERIAL
     thread: IterVar | None = None
@@ -64,13 +64,13 @@ class LoopNest(Traced):
     Attributes
     ----------
     op : Operation
-        What is computed.
+        The operation that the loops compute.
     all_iter_vars, leaf_iter_vars : list of IterVar
         Every axis so far, and those that are loops, the outermost first.
     relations : list
-        How the axes come about from one another.
+        The splits, fusions and the like, from the axes of the operation to the loops.
     iter_var_attrs : dict
-        What was said about each loop.
+        How each loop runs.
     """
 
     __slots__ = ()
@@ -91,7 +91,7 @@ class LoopNest(Traced):
         return bool(self.relations) or self.leaf_iter_vars != self.all_iter_vars
 
     def attrs_of(self, axis: IterVar) -> LoopAttrs:
-        """What was said about a loop."""
+        """How a loop runs."""
         return self.iter_var_attrs.get(axis) or LoopAttrs()
 
     def reduce_leaves(self) -> set[IterVar]:
@@ -466,7 +466,7 @@ class LoopNest(Traced):
         )
 
     def _fate(self, axis: IterVar) -> str:
-        """What became of an axis that is no loop."""
+        """The primitive that replaced an axis that is no loop, for messages."""
         for relation in self.relations:
             if any(source is axis for source in sources_of(relation)):
                 verb = {Split: "split into", Fuse: "fused into"}.get(type(relation), "now")
@@ -477,7 +477,7 @@ class LoopNest(Traced):
         return ""
 
     def _plain_leaf(self, what: str, axis: Any) -> int:
-        """The place of a loop of which it was not said yet how it runs."""
+        """The place of a loop on which no ``vectorize``, ``unroll`` or the like was applied."""
         place = self.leaf_index(f"{self.name}: {what}", axis)
         if axis.iter_type == IterType.ORDERED:
             raise CompileError(

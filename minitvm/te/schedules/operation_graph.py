@@ -59,8 +59,8 @@ def read_by_ranges(op: Operation) -> list[tuple[IterVar, Tensor]]:
 
 
 def factors_of(op: Operation) -> list[ProducerLoad]:
-    """What a sum of products of two elements reads, each at indices that are axes; nothing if `op`
-    is no such sum."""
+    """The two reads of a sum of products of two elements, each at indices that are axes; nothing if
+    `op` is no such sum."""
     first = op.body[0] if isinstance(op, ComputeOp) else None
     if not isinstance(first, Reduce) or first.init:
         return []

@@ -17,7 +17,7 @@ _Extents = tuple[PrimExpr, ...]
 
 
 def origin_of(schedule: Schedule) -> Origin:
-    """What the loops of a schedule are made from."""
+    """The origin of the loops of a schedule."""
     stages = stage_works(schedule.calls.outputs)
     if schedule.is_as_chosen:
         return Origin(stages, "by auto_schedule", tuple(schedule.choices))

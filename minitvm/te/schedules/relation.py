@@ -2,7 +2,7 @@
 
 A stage begins with the axes of its operation, its roots. Each relation replaces some axes by
 others; the axes that none replaces are the loops, the leaves. Ranges flow down from the roots,
-:func:`ranges_of`; what a root's variable is in terms of the loops flows up, :func:`values_of`.
+:func:`ranges_of`; the values of the roots, in terms of the loops, flow up, :func:`values_of`.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def loops_from(
 @final
 @record(eq=False)
 class Guard:
-    """What must hold for the loops to be inside of `axis`, a parent of a split that leaves a
+    """The condition for the loops to be inside of `axis`, the parent of a split that leaves a
     remainder."""
 
     axis: IterVar

@@ -67,12 +67,12 @@ def replay(
     outputs : Tensor or Operation, or a list of them
         As for :func:`create_schedule`; the text uses them under their operations' names.
     names : mapping
-        What else the text uses: the intrinsics of ``tensorize`` by name.
+        Further names in the text: the intrinsics of ``tensorize``.
 
     Raises
     ------
     CompileError
-        When `text` is no such text, or a primitive refuses what it asks for.
+        When `text` is no trace, or a primitive refuses its arguments.
 
     >>> from minitvm import te
     >>> B = te.compute((64,), lambda i: i, name="B")
@@ -107,7 +107,7 @@ def replay(
 
 @final
 class _Reader:
-    """Does what the statements of a trace say."""
+    """Executes the statements of a trace."""
 
     def __init__(self, names: dict[str, Any]) -> None:
         self.names = names
@@ -117,7 +117,7 @@ class _Reader:
         return CompileError(f"replay: line {line}: expected {expected}, got {text}")
 
     def run(self, statement: ast.stmt) -> None:
-        """A call of a primitive, or names for what there is."""
+        """A call of a primitive, or names for tensors, axes and sizes."""
         match statement:
             case ast.Expr(ast.Call() as call):
                 self._value(call)
@@ -242,7 +242,7 @@ class _Reader:
         raise self.refusal(node, "a primitive, or a function that a trace prints")
 
     def _check_harmless(self, node: ast.Call, args: Sequence[Any]) -> None:
-        """What runs code from outside of the program is for a person to write."""
+        """Refuses primitives that run code from outside of the program."""
         match node.func:
             case ast.Attribute(_, "pragma") if _holds(args, "import_llvm"):
                 raise self.refusal(node, "no code of the text's own: apply this pragma by hand")

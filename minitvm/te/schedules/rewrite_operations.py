@@ -1,5 +1,5 @@
-"""Operations in place of others: that read copies, compute into caches, keep their tensors in other
-layouts, reduce in two steps, or are padded."""
+"""Rewritten operations: they read copies, compute into caches, keep their tensors in other layouts,
+reduce in two steps, or are padded."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _same_place(tensor: Tensor, indices: _Indices) -> _Indices:
 
 
 class ReadOthers(Mutator):
-    """Reads of some tensors become reads of others, where `place` says that the element is."""
+    """Replaces reads of some tensors by reads of others, at the indices that `place` gives."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ def map_body(
 
 
 def _results(reduce: Reduce) -> tuple[PrimExpr, ...]:
-    """All results of the reduction of which `reduce` is one."""
+    """All results of the reduction that `reduce` belongs to."""
     return tuple(replace(reduce, value_index=i) for i in range(len(reduce.source)))
 
 
@@ -124,12 +124,12 @@ def _places(axes: Iterable[IterVar]) -> _Indices:
 
 
 def _becoming(old: Iterable[IterVar], new: Iterable[IterVar]) -> dict[Var, PrimExpr]:
-    """What puts axes in the place of others."""
+    """The substitution of new axes for old ones."""
     return {a.var: b.var for a, b in zip(old, new, strict=True)}
 
 
 class _ReadAt(Mutator):
-    """An expression becomes a read, wherever it stands."""
+    """Replaces an expression by a read, wherever it stands."""
 
     def __init__(self, element: PrimExpr, other: ProducerLoad) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ class _ReadAt(Mutator):
 
 
 class SpellOut(Mutator):
-    """Names inside of expressions become their values, which are kept even if nothing uses them."""
+    """Replaces names inside of expressions by their values; unused values are kept, too."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -158,8 +158,8 @@ class SpellOut(Mutator):
 
 
 def read_by_axes(tensor: Tensor, reader: ComputeOp, name: str) -> tuple[Tensor, ComputeOp]:
-    """A copy of what `reader` reads of a tensor, that has a dimension for each axis of `reader` on
-    which it depends, and `reader` reading that."""
+    """A copy of the elements of a tensor that `reader` reads, with a dimension for each axis of
+    `reader` on which they depend; and `reader` reading the copy."""
     op = replace(reader, body=map_body(reader.body, SpellOut().expr))
     element = element_of(op, tensor)
     for axis in element.axes:
@@ -264,8 +264,8 @@ def _or_zero(condition: PrimExpr, value: PrimExpr) -> PrimExpr:
 
 
 class _WhereRead(Mutator):
-    """What reads elements of tensors is zero where a condition doesn't hold: there needn't be such
-    elements."""
+    """Makes values that read tensors zero where a condition doesn't hold: the elements may not
+    exist there."""
 
     def __init__(self, condition: PrimExpr) -> None:
         super().__init__()
@@ -276,7 +276,7 @@ class _WhereRead(Mutator):
 
 
 def _reads_any(value: PrimExpr) -> bool:
-    """Whether an element of a tensor is read, which needn't be there where padding is."""
+    """Whether an element of a tensor is read: it may not exist where padding is computed."""
     return any(isinstance(node, ProducerLoad) for node in walk_once(value))
 
 
@@ -284,8 +284,8 @@ def _reads_any(value: PrimExpr) -> bool:
 
 
 def in_layout(op: Operation, layout: IndexMap) -> Operation:
-    """An operation whose tensors are kept in another layout; what pads it is zero, or what the
-    reduction begins from."""
+    """An operation whose tensors are kept in another layout. Its padding is zero, or the identity
+    of the reduction."""
     if isinstance(op, PlaceholderOp):
         shape = tuple(domain_of(axis).extent for axis in layout.axis)
         return replace(op, shape=shape)
@@ -360,7 +360,7 @@ def factored(
 
 
 def _check_fixed(where: str, op: ComputeOp, axis: IterVar, remedy: str) -> None:
-    """A new dimension is the same for all elements of an operation."""
+    """Refuses an axis whose range differs between elements of an operation."""
     own = {each.var for each in (*op.axis, *op.reduce_axis)}
     extent = domain_of(axis).extent
     if any(node in own for node in walk_once(extent)) or _reads_any(extent):
@@ -392,9 +392,8 @@ def _clone(axis: IterVar, name: str) -> IterVar:
 def padded(
     op: ComputeOp, multiples: Sequence[int], dtypes: Mapping[Tensor, DType]
 ) -> tuple[ComputeOp, dict[Tensor, Tensor]]:
-    """A sum of products whose axes, data axes first, are rounded up to `multiples`, and the
-    copies that it reads, by what they are copies of: zero where there was no element before, of
-    other `dtypes`."""
+    """A sum of products whose axes, data axes first, are rounded up to `multiples`; and the padded
+    copies that it reads, with other `dtypes`, by the tensors copied."""
     axes = {
         axis.var: IterVar(Range(0, _rounded_up(domain_of(axis).extent, multiple)), axis.var,
                           axis.iter_type)
@@ -451,8 +450,8 @@ def _of_copy(factor: PrimExpr, copies: Mapping[Tensor, Tensor]) -> PrimExpr:
 
 
 def without_offset(op: ComputeOp, offset: Tensor) -> tuple[ComputeOp, ComputeOp, ComputeOp]:
-    """What a sum of products is where elements of one factor, `offset`, have 128 too many: the
-    sum as it is then, what is too much, and their difference, element by element::
+    """A sum of products where one factor, `offset`, is kept with 128 added to its elements: the sum
+    of these, the excess, and the difference of both, elementwise::
 
         C.offset[i, j] = sum(A.pad[i, k] * B[k, j])
         C.excess[j] = sum(128 * B[k, j])

@@ -69,7 +69,7 @@ class Schedule(StageGraph[Stage], Traced):
         """The Python calls that made this schedule, a line each.
 
         The text needs ``te``, ``tir`` and the output tensors under their names, and makes ``s``:
-        :func:`minitvm.te.schedules.replay` does what it says.
+        :func:`minitvm.te.schedules.replay` runs it.
 
         >>> from minitvm import te
         >>> A = te.placeholder((64,), name="A")
@@ -340,7 +340,7 @@ class Schedule(StageGraph[Stage], Traced):
             A sum, over axes of constant extents, of products of two elements (or of casts of
             them), each at indices that are axes. It mustn't be an output: ``cache_write`` first.
         padding : sequence of int
-            For each axis, the data axes first, of what its extent shall be a multiple.
+            For each axis, the data axes first, the number of which its extent shall be a multiple.
         dtypes : pair of dtypes or None
             Of the copies of the two factors, where they shall differ from the tensors' own: dtypes
             that hold all their values, or ``uint8`` for one int8 factor of sums of 16 bits or
@@ -350,9 +350,9 @@ class Schedule(StageGraph[Stage], Traced):
         Returns
         -------
         list of Tensor
-            The padded sum, and what its two factors read now: a copy, a stage of its own, or the
-            tensor itself where nothing was to be done; and the excess, if a factor is kept with 128
-            added.
+            The padded sum, and the tensor that each of its two factors reads now: a copy, a stage
+            of its own, or the original where no copy was needed; and the excess, if a factor is
+            kept with 128 added.
 
         Raises
         ------
@@ -523,8 +523,8 @@ class Schedule(StageGraph[Stage], Traced):
         return made
 
     def without_ahead(self) -> tuple[Schedule, dict[Tensor, Schedule]]:
-        """One in which what ``compute_ahead`` computes is an argument, and how that is computed:
-        for each placeholder a schedule, whose output it is."""
+        """A schedule with the stages of ``compute_ahead`` as arguments; and for each of these
+        arguments, the schedule that computes it."""
         if not any(stage.is_ahead for stage in self.stages):
             return self, {}
         made, parts = self._copy(self.stages, self.outputs), {}
@@ -535,7 +535,7 @@ class Schedule(StageGraph[Stage], Traced):
         return made, parts
 
     def _replace_by_argument(self, before: Sequence[Stage]) -> None:
-        """Let the last of some stages be an argument, which the first was."""
+        """Let the last of some stages be an argument in place of the first one."""
         source, stage = before[0], before[-1]
         tensor = stage.op.output(0)
         given = PlaceholderOp(source.name, tensor.shape, tensor.dtype)

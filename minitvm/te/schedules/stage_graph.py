@@ -1,4 +1,4 @@
-"""The stages of a schedule as a graph: which there are, who reads whom, and what each computes."""
+"""The stages of a schedule as a graph: their operations and their readers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from minitvm.te.tensor import Operation, Tensor
 
 
 class Computing(Protocol):
-    """What a stage has to say to be in the graph: the operation that it computes."""
+    """A node of the graph: it has the operation that it computes."""
 
     op: Operation
 
@@ -25,11 +25,11 @@ class StageGraph(Generic[S]):
     Attributes
     ----------
     outputs : tuple of Operation
-        What the program is to compute.
+        The results of the program.
     stages : list
         The stages, each behind those that it reads.
     stage_map : dict
-        The stage of an operation, also of what it computed before it was rewritten.
+        The stage of an operation, and of the operation that it computed before a rewrite.
     calls : Trace
         The primitives that were applied.
     """
@@ -41,7 +41,7 @@ class StageGraph(Generic[S]):
     calls: Trace
 
     def now(self, tensor: Tensor) -> Tensor:
-        """What a tensor has become by ``cache_write`` and the like."""
+        """The tensor that stands for `tensor` after ``cache_write`` and the like."""
         stage = self.stage_map.get(tensor.op)
         return tensor if stage is None else stage.op.output(tensor.value_index)
 
@@ -63,7 +63,7 @@ class StageGraph(Generic[S]):
         return reader is not stage and reader in found
 
     def rewrite(self, change: Callable[[S], Operation]) -> None:
-        """Let each stage compute what `change` makes of it, and those that read it read that."""
+        """Let each stage compute the result of `change`, and its readers read that."""
         later: dict[Tensor, Tensor] = {}
         for stage in self.stages:
             old = stage.op
