@@ -1,4 +1,4 @@
-"""Target: what code is made for, and what a schedule may know of it."""
+"""Target: the CPU that code is made for, with the figures that schedules use."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from minitvm.runtime.host import TYPICAL_CACHES, TYPICAL_WAYS, cache_sizes, host
 from minitvm.runtime.record import record
 from minitvm.runtime.threads import available_cpus
 
-_CORES = 8  # of a named CPU, of which there are models with few and with many
+_CORES = 8  # of a named CPU: its models have few or many
 
 
 @final
 @record()
 class Processor:
-    """Of a CPU: its `features`, by LLVM's names; a core's share of its data caches, in bytes, from
+    """A CPU: its `features`, by LLVM's names; a core's share of its data caches, in bytes, from
     level 1 on; the ways of the L1 cache. A vector multiply-add takes `latency` cycles, and `ports`
-    of them begin in each. The defaults are those of a CPU of which no more is known.
+    of them begin in each. The defaults stand for an unknown CPU.
     """
 
     features: frozenset[str]
@@ -76,9 +76,9 @@ _SAPPHIRE_RAPIDS = _cpu(_SAPPHIRE, 48, 2048, ways=12)
 # "Software Optimization Guide" of each family (17h, 19h, 1Ah); Arm, "Software Optimization Guide"
 # and "Technical Reference Manual" of each core; Fujitsu, "A64FX Microarchitecture Manual"; Apple,
 # `sysctl hw.perflevel0`, and D. Johnson, "Apple M1 Microarchitecture Research". Of sizes that an
-# implementation may choose, a usual one. An L2 that cores share is divided among them; the L3 of a
-# Zen is that of its complex of cores, and that of others, of which there are models of many sizes,
-# the typical one. Without an instruction that multiplies and adds, the figures are the addition's.
+# implementation may choose, a usual one. An L2 that cores share is divided among them. The L3 of a
+# Zen is that of its complex of cores; other CPUs have models with an L3 of many sizes, here a
+# typical one. Without an instruction that multiplies and adds, the figures are the addition's.
 PROCESSORS: dict[str, dict[str, Processor]] = {
     "x86_64": {
         "x86-64": Processor(frozenset({"sse2"})),
@@ -152,11 +152,11 @@ class TargetKind:
 @final
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What code is made for, in the classic notation.
+    """The CPU or device that code is made for, in the classic notation.
 
     ``llvm`` alone is this machine with all its features, its caches and the cores that the process
     may use. ``-mcpu=NAME`` names a CPU and ``-mtriple=ARCH-VENDOR-OS`` an architecture and system;
-    of these, all figures are those of a table, so that the same text makes the same program on
+    all their figures come from a table, so that the same text makes the same program on
     every machine. ``-mattr=+a,-b`` adds and removes features; ``-num-cores=``,
     ``-l1d-cache-bytes=`` and the like say single figures (docs/targets.md).
     In the place of ``llvm``, the name of a device that launches kernels,
@@ -237,7 +237,7 @@ class Target:
 
     @property
     def features(self) -> frozenset[str]:
-        """What the CPU has, by LLVM's names."""
+        """The CPU's features, by LLVM's names."""
         return self.processor.features
 
     @property

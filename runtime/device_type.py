@@ -1,4 +1,4 @@
-"""The kinds of devices, by name and by DLPack's number; and BareDevice, which of them one is."""
+"""The kinds of devices, by name and by DLPack's number; and BareDevice, a kind with an index."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from types import ModuleType
 
 
 def hand_on(face: str, *others: str) -> None:
-    """Gives a module its ``__all__``: what it imports or defines, which is said where it is.
+    """Gives a module its ``__all__``: the public names that it imports or defines.
 
     A face imports what it hands on in the form ``from x import name as name``, by which type
     checkers and editors know it, and its own helpers under names that begin with ``_``. Modules

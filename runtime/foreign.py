@@ -104,8 +104,8 @@ class TorchFields(NamedTuple):
 
 
 def torch_fields(torch: Any) -> TorchFields | None:
-    """Where torch keeps what its exchange API doesn't tell, by what torch says of telling tensors;
-    None where it can't be said without doubt."""
+    """The places of the fields that torch's exchange API leaves out, found by means of tensors with
+    known values; None where a place is in doubt."""
     try:
         return _torch_fields(torch)
     except (AttributeError, TypeError, RuntimeError):

@@ -3,7 +3,7 @@
 Deleters and capsule destructors run in any thread and under a pending exception. And what goes
 wrong in a Python function that compiled code calls has to reach the thread, wherever it goes wrong:
 a callback of ctypes would print and drop what is raised before its first line (by a signal, or for
-want of stack), and return the 0 that says that all is well.
+want of stack), and return 0, the status of success.
 """
 
 from __future__ import annotations

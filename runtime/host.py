@@ -73,7 +73,7 @@ def _ask_for_tiles() -> str:
 
 
 TYPICAL_CACHES = (32 << 10, 512 << 10, 8 << 20)
-"""The bytes of data caches of which nothing is known, from level 1 on."""
+"""The bytes assumed for unknown data caches, from level 1 on."""
 TYPICAL_WAYS = 8
 """The ways of such an L1 cache."""
 _SYSTEM = Path("/sys/devices/system/cpu/cpu0/cache")

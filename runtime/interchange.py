@@ -30,7 +30,7 @@ def from_dlpack(
     """An NDArray of the memory of `source`, an array with ``__dlpack__`` or a DLPack capsule.
 
     It can't be written where the capsule says so, or `source` is an array of a library whose arrays
-    never change (JAX, TensorFlow). A capsule doesn't tell of which it is: there say `read_only`.
+    never change (JAX, TensorFlow). A capsule doesn't name its library: pass `read_only` for one.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def _learn(source: object) -> None:
 
 
 def _take(source: Any, move: bool, copy: bool | None) -> Taken:
-    """The tensor of an array or capsule, of which a copy may be all that can be had."""
+    """The tensor of an array or capsule, or of a copy where nothing else can be had."""
     if dlpack.is_capsule(source):
         return dlpack.consume(source, accepts=registry.exists)
     if not hasattr(source, "__dlpack__"):

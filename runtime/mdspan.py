@@ -402,7 +402,7 @@ _DEVICES = {
 @final
 @record()
 class _Rules:
-    """What a view asks of a tensor."""
+    """The requirements of a view on a tensor."""
 
     memory: str
     element_type: DTypeLike
@@ -472,7 +472,7 @@ class _Rules:
         return tuple(self._product(extents[axis + 1 :]) for axis in range(self.rank))
 
     def _product(self, extents: Sequence[int]) -> int:
-        """The stride of an axis inside of which these lie."""
+        """The stride of an axis around axes of these extents."""
         total = 1
         for extent in extents:
             total *= extent

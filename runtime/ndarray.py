@@ -807,7 +807,7 @@ def _raw_numpy(source: NDArray) -> np.ndarray[Any, Any]:
 
 
 def _owner_on_host(source: NDArray) -> object:
-    """What numpy has to hold for as long as it uses the memory."""
+    """The object that numpy has to hold for as long as it uses the memory."""
     if not source._view.is_on_host:
         raise BufferError(
             f"NDArray: expected memory of the CPU, got an array on {source.device}: a.numpy() and "
@@ -1009,7 +1009,7 @@ def _empty_like(target: NDArray) -> NDArray:
 
 
 def used_on(stream: Stream | None, *arrays: NDArray) -> list[object]:
-    """Makes known that a stream is about to use arrays; what it has to keep meanwhile. For other
+    """Notes that a stream is about to use arrays; returns what it has to keep meanwhile. For other
     rooms, not for users."""
     if stream is None:
         return []

@@ -45,7 +45,7 @@ def undefined_symbols(data: bytes) -> tuple[str, ...]:
 
 def calls_through_stubs(data: bytes) -> bool:
     """Whether an x86-64 ELF object calls functions from outside in a way for which a loader has to
-    write stubs; also of an object of another machine or format, of which that isn't known."""
+    write stubs; True for other machines and formats, where that isn't known."""
     sections = _sections(data)
     if not sections or _HEADER.unpack_from(data)[2] != _X86_64:
         return True

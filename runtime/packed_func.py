@@ -370,7 +370,7 @@ class PackedFunc(HandleObject, _Storage):
         return self._stored.function or 0
 
     def _tensors(self, values: Sequence[TVMValue], codes: Sequence[int]) -> dict[int, int]:
-        """The addresses of the arrays, by position, each of which can be read."""
+        """The addresses of the arrays, by position; each array is checked to be readable."""
         found = {}
         for index, (value, code) in enumerate(zip(values, codes, strict=True)):
             if code in _ARRAYS and value.v_handle:
@@ -401,8 +401,8 @@ _leaves: dict[type, type] = {}
 
 
 def natively_called(cls: type[HandleObject]) -> type:
-    """The type of new instances of a class that says how compiled code calls it
-    (``_native_entry``), where that is possible. Classes that users derive stay as they are."""
+    """The type of new instances of a class with an entry for compiled code (``_native_entry``),
+    where that is possible. Classes that users derive stay as they are."""
     path = call_path() if "_native_entry" in cls.__dict__ else None
     if path is None:
         return cls
@@ -416,7 +416,7 @@ def natively_called(cls: type[HandleObject]) -> type:
 
 
 def _packed(function: Callable[..., Any], name: str) -> PackedFunc:
-    """What the pickle of a Python callable calls."""
+    """Unpickles a Python callable."""
     return PackedFunc(function, name=name)
 
 
@@ -795,13 +795,13 @@ def _name_of(function: object) -> str:
 
 
 def _place_of_the_running_call() -> dict[str, object]:
-    """What compiled code reads it by."""
+    """The objects by which compiled code reads the place of the running call."""
     return {"thread": _thread, "running": sys.intern("running")}
 
 
 @Once
 def native() -> NativeCode:
-    """The glue, which has been told what it calls and reads here."""
+    """The glue, which knows the functions that it calls and the objects that it reads."""
     code = glue()
     code.set_objects(
         answer=answer,

@@ -104,7 +104,7 @@ def save_params(path: str | os.PathLike[str], params: Mapping[str, Any]) -> None
 
 
 def load_params(path: str | os.PathLike[str]) -> dict[str, NDArray]:
-    """The named arrays of a file; what it is shows in its name, as in :func:`save_params`.
+    """The named arrays of a file, whose format follows from its name, as in :func:`save_params`.
 
     Raises
     ------

@@ -25,15 +25,15 @@ _Class = TypeVar("_Class", bound=type)
 
 
 class Admission(Protocol):
-    """What a class takes as the values of its fields."""
+    """The check of the values of a class's fields."""
 
     def test(self, cls: type, annotation: str, name: str) -> tuple[str, Mapping[str, Any]]:
         """An expression of Python that is true where the value called `name` may be stored as it
         is in a field of `cls` of that annotation, and what its names mean."""
 
     def admit(self, cls: type, values: dict[str, Any]) -> dict[str, Any]:
-        """What to store in place of `values`, of which one at least failed its test; or an error
-        that says which."""
+        """The values to store in place of `values`, where at least one failed its test; or an error
+        that names it."""
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))

@@ -77,8 +77,8 @@ def to_bytes(
     dtype
         That of the message; by default that of `values`.
     shape
-        That of the message. It may have more elements than `values`, the last of which then stands
-        for the rest.
+        That of the message. It may have more elements than `values`; the last value then stands for
+        the rest.
     content
         True writes the elements as content, as ``tf.io.serialize_tensor`` does, False in the typed
         field. By default what ``tf.make_tensor_proto`` does: content for more than one element of a

@@ -40,13 +40,13 @@ def convert_func(
         Makes of such a tensor a DLPack capsule, or an array with ``__dlpack__``.
     from_dlpack_func
         Makes a tensor of an NDArray, which it keeps. With it, the function takes its inputs alone,
-        by position or by name, and returns what it writes: one tensor, or a tuple.
+        by position or by name, and returns its outputs: one tensor, or a tuple.
 
     Raises
     ------
     TypeError
-        With `from_dlpack_func`, when `tvm_func` is no function of ``build``, which alone says what
-        it writes.
+        With `from_dlpack_func`, when `tvm_func` is no function of ``build``: others don't state
+        their outputs.
 
     >>> shape = convert_func(lambda a: a.shape, np.ndarray, lambda x: x.__dlpack__())
     >>> shape(np.zeros((2, 3)))
@@ -79,7 +79,7 @@ def _returning(
 
 
 def written(results: Results, values: Sequence[Any]) -> list[NDArray]:
-    """What a function writes for some inputs, in arrays of its own."""
+    """The outputs of a function for some inputs, in new arrays."""
     kinds = map(results.dtype, results.outputs)
     made = [empty(shape, dtype) for shape, dtype in zip(results.shapes(values), kinds, strict=True)]
     results.function(*results.arguments(values, made))
@@ -161,7 +161,7 @@ def _in_place(
 
 def to_jax_func(tvm_func: Callable[..., Any]) -> Callable[..., Any]:
     """`tvm_func`, a function of ``build``, as a function of JAX's arrays. They never change, so it
-    takes the inputs and returns what it writes, without a copy::
+    takes the inputs and returns the outputs, without a copy::
 
         add(x, y, z)  ->  z = to_jax_func(add)(x, y)
 
@@ -203,7 +203,7 @@ def to_jax_func(tvm_func: Callable[..., Any]) -> Callable[..., Any]:
 
 def to_tensorflow_func(tvm_func: Callable[..., Any]) -> Callable[..., Any]:
     """`tvm_func`, a function of ``build``, as a function of TensorFlow's tensors and variables.
-    Tensors never change, so it takes the inputs and returns what it writes, without a copy::
+    Tensors never change, so it takes the inputs and returns the outputs, without a copy::
 
         add(x, y, z)  ->  z = to_tensorflow_func(add)(x, y)
 

@@ -1,4 +1,4 @@
-"""What a built function writes, as results: their shapes and dtypes follow from the inputs."""
+"""The outputs of a built function as results: their shapes and dtypes follow from the inputs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
 @final
 @record(eq=False)
 class Results:
-    """A built function as one that returns what it writes.
+    """A built function as one that returns its outputs.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ class Results:
         return [placed[position] for position in range(len(placed))]
 
     def returned(self, outputs: Sequence[Any]) -> Any:
-        """What is returned of something for each output: it, or a tuple."""
+        """The return value for a value of each output: the only one, or a tuple."""
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def shapes(self, values: Sequence[Any]) -> list[tuple[Any, ...]]:
@@ -91,7 +91,7 @@ class Results:
         Raises
         ------
         ValueError
-            When an input has another rank, or the inputs don't say how large an output is.
+            When an input has another rank, or the inputs don't determine the size of an output.
 
         >>> from minitvm import build, te
         >>> import numpy as np
@@ -154,7 +154,7 @@ def results_of(function: Any) -> Results:
 
 
 def _value(where: str, extent: PrimExpr, sizes: Mapping[Var, Any]) -> Any:
-    """An extent in the numbers of whoever asks."""
+    """An extent, computed with the caller's numbers."""
     match extent:
         case e.IntImm(value=value):
             return value

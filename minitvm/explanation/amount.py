@@ -18,7 +18,7 @@ Sizes = Mapping[Var, int]
 
 
 def value_of(node: PrimExpr, sizes: Sizes) -> Amount:
-    """What an expression comes to.
+    """The value of an expression.
 
     >>> n = Var("n")
     >>> value_of((n + 3) // 4, {}), value_of((n + 3) // 4, {n: 5})

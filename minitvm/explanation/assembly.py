@@ -1,4 +1,4 @@
-"""What the machine code says: the innermost loops, their registers, and what they spill."""
+"""Reads the machine code: the innermost loops, their registers, and their spills."""
 
 from __future__ import annotations
 

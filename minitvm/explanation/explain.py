@@ -1,4 +1,4 @@
-"""What was chosen for a built function and why, and what it reaches of what is possible."""
+"""The schedule of a built function, the reasons for it, and its speed against the machine's."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def _sizes(func: PrimFunc, args: Sequence[Any]) -> dict[Var, int]:
 def _arguments(
     function: PackedFunc, func: PrimFunc, args: Sequence[Any], measure: bool
 ) -> tuple[Sequence[Any], str]:
-    """The arguments to measure with; or why it isn't done."""
+    """The arguments to measure with; or the reason why nothing is measured."""
     if not measure:
         return (), "measure=False"
     if not isinstance(function, Function):

@@ -1,4 +1,4 @@
-"""What the loops of a function say: which are shared among threads, and which memory they take."""
+"""Reads the loops of a function: those shared among threads, and the memory that they take."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def parallel_loops(body: Stmt, sizes: Sizes) -> tuple[ParallelLoop, ...]:
 
 
 def temporaries(body: Stmt, sizes: Sizes) -> tuple[Temporary, ...]:
-    """All that is allocated; what the parts of a loop have alike, once."""
+    """All allocations; those that the parts of a loop have in common, once."""
     made: dict[Temporary, tuple[str, ...]] = {}
     for each, inside in _statements(body):
         if isinstance(each, s.Allocate):

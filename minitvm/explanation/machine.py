@@ -1,7 +1,7 @@
-"""What this machine can do, measured by small kernels when it is asked for, once in a process.
+"""The speed of this machine, measured by small kernels on demand, once in a process.
 
 The kernels are made as any other: chains of multiply-adds in registers, a product of matrices that
-lie in the cache, and sums of what is read from memory.
+lie in the cache, and sums of arrays in memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from minitvm.target import Target
 from minitvm.te import compute, create_schedule, extern, placeholder, reduce_axis, sum, var
 from minitvm.tir.ir_builder import create
 
-_LEAST_ROUNDS, _MOST_ROUNDS = 5, 200  # measurements, of which the least counts
+_LEAST_ROUNDS, _MOST_ROUNDS = 5, 200  # measurements; the least time counts
 _ENOUGH = 0.1  # seconds of measuring
 _LEAST_MS = 0.3  # of a measurement: short, as others may compute on the same cores
 _STEPS = 2_000  # of a chain

@@ -1,4 +1,4 @@
-"""What is explained of a function, and its text."""
+"""The explanation of a function, and its text."""
 
 from __future__ import annotations
 
@@ -76,11 +76,11 @@ class Explanation:
     stages
         The program as it was written.
     parallel, temporaries, inner_loops
-        What the loops and the machine code say.
+        From the loops and the machine code.
     vector_registers
         How many the target has.
     operations
-        What is computed, as it was written; with `is_estimate`, as the loops do it.
+        The operations as they were written; with `is_estimate`, as the loops do them.
     bytes
         Of the arguments, each moved once.
     roofline, seconds

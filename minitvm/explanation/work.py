@@ -32,7 +32,7 @@ class Operations:
 
 
 def operations_of_stage(stage: StageWork, sizes: Sizes) -> tuple[Operations, ...]:
-    """What a stage computes as it was written."""
+    """The operations of a stage as it was written."""
     return _by_kind(stage.work or (), sizes)
 
 
@@ -63,7 +63,7 @@ def _by_kind(works: Iterable[Work], sizes: Sizes) -> tuple[Operations, ...]:
 
 
 def bytes_of_arguments(func: PrimFunc, sizes: Sizes) -> Amount:
-    """What is moved if each element that is used of an argument is read, or written, once."""
+    """The bytes moved if each element of an argument that is used is read, or written, once."""
     written, passed_on = written_parameters(func), _passed_on(func)
     terms: list[tuple[int, Sequence[PrimExpr]]] = []
     for buffer in func.buffer_map.values():
@@ -77,7 +77,7 @@ def bytes_of_arguments(func: PrimFunc, sizes: Sizes) -> Amount:
 
 
 def _passed_on(func: PrimFunc) -> frozenset[Buffer]:
-    """What functions and instructions get as a whole."""
+    """The buffers that functions and instructions get as a whole."""
     return frozenset(each.buffer for each in walk_once(func.body) if isinstance(each, e.BufferRef))
 
 

@@ -63,10 +63,10 @@ class Block(Protocol):
 
 
 class AllocatorStats(NamedTuple):
-    """What an allocator has given out and keeps, in bytes where it isn't said otherwise.
+    """The memory that an allocator has given out and keeps, in bytes unless stated otherwise.
 
-    `allocated` is in blocks in use, for which users asked for `requested`; `reserved` is in chunks,
-    of which nobody uses `cached`. `blocks` and `chunks` count those that there are, `allocations`
+    `allocated` is in blocks in use, for which users asked for `requested`; `reserved` is in chunks;
+    `cached` is their unused part. `blocks` and `chunks` count those that there are, `allocations`
     and `device_allocations` how many were made so far. `fragmentation` is the part of `cached` that
     is outside the largest free block.
     """
@@ -121,7 +121,7 @@ class _Managed:
             self.empty_cache()
 
     def empty_cache(self) -> None:
-        """Gives the device all chunks of which nobody uses a part."""
+        """Returns all chunks without a block in use to the device."""
         raise NotImplementedError
 
     def reset_peak(self) -> None:
@@ -273,7 +273,7 @@ class DeviceBlock:
 
 
 class _Sizes(NamedTuple):
-    """What a device says of its memory; None: nobody knows."""
+    """A device's figures on its memory; None: unknown."""
 
     unit: int
     padding: int
@@ -385,8 +385,8 @@ class Allocator(_Managed):
         raise self._refusal(size, "found none", self._memory())
 
     def _obtain(self, whole: int, needed: int, size: int) -> int:
-        """The first block of a new chunk, the rest of which is everybody's; 0 if the device or the
-        limit refuses it."""
+        """The first block of a new chunk; the rest is free for every stream. 0 if the device or the
+        limit refuses the chunk."""
         pool = self._pool
         if not pool.reserve(whole):
             return 0
@@ -406,7 +406,7 @@ class Allocator(_Managed):
         return block
 
     def _wish(self, needed: int) -> int:
-        """The bytes of the next chunk, out of which `needed` bytes are to come."""
+        """The bytes of the next chunk, which is to hold `needed` bytes at least."""
         sizes = self._sizes()
         stated = sizes.next_chunk if self._grown else sizes.first_chunk
         wish = min(_FIRST_CHUNK << self._grown, _LAST_CHUNK) if stated is None else stated
@@ -453,7 +453,7 @@ class Allocator(_Managed):
             self._free(block, streams, is_chunk)
 
     def tidy(self) -> None:
-        """Does what was left to whoever has the lock next."""
+        """Does the work that was left to the next holder of the lock."""
         while (self._freed or self._ending) and self._lock.acquire(blocking=False):
             try:
                 if self._is_settling:
@@ -594,8 +594,8 @@ class Allocator(_Managed):
     # ---- The cache -------------------------------------------------------------------------------
 
     def empty_cache(self) -> None:
-        """Gives the device all chunks of which nobody uses a part. What streams may still use is
-        left alone."""
+        """Returns all chunks without a block in use to the device. Blocks that streams may still
+        use are left alone."""
         with self._lock:
             self._settle()
             self._release_idle()
@@ -697,7 +697,7 @@ class CPUAllocator(_Managed):
         return block
 
     def empty_cache(self) -> None:
-        """Gives the system all chunks of which nobody uses a part."""
+        """Returns all chunks without a block in use to the system."""
         self._pool.release()
 
     def workspace_functions(self) -> tuple[int, int]:

@@ -86,7 +86,7 @@ class _Call(NamedTuple):
     fate: Fate
 
     def fail(self) -> None:
-        """Raise what it shall fail with."""
+        """Raise the injected error of this call, if any."""
         if self.fate.error is not None and not self.fate.is_on_stream:
             raise injected(self.fate.error, f"{self.where}: injected failure")
 
@@ -99,11 +99,12 @@ class ExtDev(DeviceInterface):
     every range has to be in one live allocation. An address is never given a second time. What an
     operation on a stream uses can't be taken back before it is over.
 
-    *Streams.* Each has a thread. What fails on one is raised by whoever waits next: for the stream,
-    for an event behind the failure, or for the device. What was put behind the failure is not run;
-    what comes after it was told, is. Functions that copy at once wait for the default stream (0 or
-    None) of the device first, and so do they raise what failed there. ``destroy_stream`` waits
-    until the stream is done, and raises what nobody has been told, by another stream either.
+    *Streams.* Each has a thread. A failure on a stream is raised by the next wait: for the stream,
+    for an event behind the failure, or for the device. Operations put behind the failure are not
+    run; operations put on the stream after it was raised are. Functions that copy at once wait for
+    the default stream (0 or None) of the device first, and raise its failures. ``destroy_stream``
+    waits until the stream is done, and raises a failure that no wait, for another stream either,
+    has raised.
     Kernels and callbacks may put something on streams, but not wait; when they destroy a stream,
     the device tells of its failures. An event that was never recorded has happened. In a forked
     child nothing runs that was pending; to wait for it is an error. When the interpreter ends, what
@@ -185,9 +186,9 @@ ext_dev(0), got 0x4081000000010000, byte 0 of 256 of an allocation (ext_dev(1))
             An exception or its class; by default DeviceError, or DeviceMemoryError of an
             allocation; none, if there is a delay.
         delay
-            Seconds that a call takes longer, or what it puts on a stream.
+            Seconds that a call, or the operation that it puts on a stream, takes longer.
         on_stream
-            Whether not the call fails, but what it puts on a stream.
+            Whether the operation that the call puts on a stream fails in place of the call.
 
         Returns
         -------
@@ -601,7 +602,7 @@ failure
         return found
 
     def _was(self, handle: Handle, others: Mapping[int, object], kind: str) -> str:
-        """What a handle is that is none."""
+        """The description of a handle that is no stream or event, for messages."""
         if not isinstance(handle, int) or not _FIRST_HANDLE <= handle <= self._last_handle:
             return ", which was never given"
         return f", {kind}" if handle in others else ", which was destroyed"
@@ -619,7 +620,7 @@ failure
         ]
 
     def _wait(self, streams: Sequence[Stream]) -> None:
-        """Wait until streams have done what is on them by now, and raise what failed there."""
+        """Wait until streams have done all operations put on them by now, and raise failures."""
         failures: list[Failure] = []
         with self._lock:
             numbers = [each.queued for each in streams]

@@ -28,7 +28,7 @@ _SPAN = 1 << _BYTE_BITS
 _END = _MARK + (_SPAN << _ID_BITS)
 MOST_DEVICES = 1 << _ID_BITS
 _GAP = 1 << 16  # between allocations, so that one byte too many is never the next one's
-_MOST_FREED = 1024  # of which an error can say that they were deallocated
+_MOST_FREED = 1024  # allocations that errors can name as deallocated
 
 
 class Where(NamedTuple):

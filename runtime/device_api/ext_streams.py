@@ -28,7 +28,7 @@ from minitvm.runtime.errors import DeviceError, device_failure
 
 @final
 class Failure:
-    """What failed on a stream, and how many operations behind it were not run."""
+    """A failure on a stream, and how many operations behind it were not run."""
 
     def __init__(self, what: str, error: BaseException) -> None:
         self.what = what
@@ -37,7 +37,7 @@ class Failure:
         self.is_told = False
 
     def tell(self) -> None:
-        """Somebody is told of it, and of what it comes from."""
+        """Notes that a waiting caller got this failure, and so the failure that caused it."""
         self.is_told = True
         if isinstance(self.error, _Behind):
             self.error.failure.tell()
@@ -50,7 +50,7 @@ class Failure:
 
 
 class _Behind(DeviceError):
-    """What a stream waited for is behind a failure."""
+    """The event that a stream waited for is behind a failure."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(f"the event is behind a failure: {failure}")
@@ -90,7 +90,7 @@ class Operation:
         """Its allocations aren't needed any longer. The work, and what that keeps, is the caller's,
         to let go of when objects of users may be finalised."""
         for each in self.used:
-            if self.name in each.users:  # a forked child forgets what its parent's streams use
+            if self.name in each.users:  # a forked child has forgotten its parent's streams
                 each.users.remove(self.name)
         self.used = []
         self.is_over = True
@@ -99,7 +99,7 @@ class Operation:
 
 
 def _nothing() -> None:
-    """What an operation that is over still does."""
+    """The effects that an operation that is over still has."""
 
 
 @final
@@ -240,7 +240,7 @@ class Stream:
         return True
 
     def _run(self, item: Item) -> BaseException | None:
-        """Run an operation, unless the stream has failed; what it raises."""
+        """Run an operation, unless the stream has failed; returns the exception that it raised."""
         if not isinstance(item, Operation) or self._poison is not None:
             return None
         try:

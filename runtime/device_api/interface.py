@@ -1,4 +1,4 @@
-"""DeviceInterface: what a device can do, and what somebody who adds one writes.
+"""DeviceInterface: the functions of a device, which the author of a new kind of device writes.
 
 The functions are those of PaddlePaddle's custom devices (``phi/backends/device_ext.h``) under the
 same names, where a result is returned and a failure raised. `launch` is ours: that interface has no
@@ -16,7 +16,7 @@ ALIGNMENT = 256  # bytes, of memory that we allocate: every vector unit and fram
 
 Device: TypeAlias = Any
 """A :class:`minitvm.runtime.Device`, which asks interfaces, and so stands above them. An interface
-declares what it names."""
+declares the types that it names."""
 Handle: TypeAlias = Any
 """What a device calls a stream or an event: any object of its own, an address for plugins in C."""
 

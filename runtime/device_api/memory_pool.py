@@ -1420,7 +1420,7 @@ class Pool:
         return ctypes.c_int64.from_address(block + 8).value
 
     def take(self, size: int, requested: int, bins: int) -> int:
-        """The smallest block that has `size` bytes, of which somebody asked for `requested`."""
+        """The smallest block of at least `size` bytes, for a request of `requested` bytes."""
         return _call("take", self._pool, size, requested, bins) or 0
 
     def reserve(self, size: int) -> bool:
@@ -1452,7 +1452,7 @@ class Pool:
         _call("restore", self._pool, block)
 
     def claim_chunk(self) -> int:
-        """A chunk of which everything is free for everybody; it isn't free any more."""
+        """Takes a chunk that is wholly free, for every stream, out of the free ones."""
         return _call("claim_chunk", self._pool, self.everybodys) or 0
 
     def drop(self, chunk: int) -> None:
@@ -1491,7 +1491,7 @@ def _made(address: int | None) -> int:
 
 @final
 class CPUPool(Pool):
-    """The pool of the CPU's memory, of which compiled kernels take their workspaces.
+    """The pool of the CPU's memory, which also gives compiled kernels their workspaces.
 
     `allocate` gives what an array needs as an object with `address`, `size` and `free`, which is
     given back with its last reference; 0 bytes have the address 0.
@@ -1531,7 +1531,7 @@ class CPUPool(Pool):
         return Counters(*found)
 
     def release(self) -> None:
-        """Gives the C library what nobody uses."""
+        """Returns unused memory to the C library."""
         _call("release_here")
 
 
@@ -1540,7 +1540,7 @@ def _at_fork(code: NativeCode) -> None:
     Python's and the fork other threads might get the GIL, and wait for the pool with it."""
     library = ctypes.CDLL(None)
     before, after = code.function("before_fork"), code.function("after_fork")
-    for name in ("pthread_atfork", "__register_atfork"):  # of which glibc exports the second alone
+    for name in ("pthread_atfork", "__register_atfork"):  # glibc exports the second alone
         register = getattr(library, name, None)
         if register is not None:
             register(*map(ctypes.c_void_p, (before, after, after, None)))

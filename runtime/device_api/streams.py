@@ -17,7 +17,7 @@ from minitvm.runtime.device_api.driver import Driver
 from minitvm.runtime.device_api.interface import Device, Handle
 from minitvm.runtime.device_type import BareDevice
 
-_MOST_KEPT = 64  # objects that a stream keeps before it asks which of them it needs no more
+_MOST_KEPT = 64  # objects that a stream keeps before it looks for those that it needs no more
 
 
 class _Thread(threading.local):
@@ -35,7 +35,7 @@ def innermost_stream(device: BareDevice) -> Stream | None:
 
 @final
 class _Kept:
-    """Objects that a stream keeps until an event; without one, until somebody waits for it."""
+    """Objects that a stream keeps until an event; without one, until a wait for the stream."""
 
     __slots__ = ("objects", "until")
 
