@@ -9,10 +9,10 @@ from types import ModuleType
 def hand_on(face: str, *others: str) -> None:
     """Gives a module its ``__all__``: the public names that it imports or defines.
 
-    A face imports what it hands on in the form ``from x import name as name``, by which type
-    checkers and editors know it, and its own helpers under names that begin with ``_``. Modules
-    below a face are names in it as soon as they are imported; they count only among `others`, as
-    does what the face makes when it is asked for.
+    A face imports public names in the form ``from x import name as name``, which type checkers and
+    editors recognise, and its own helpers under names that begin with ``_``. Modules below a face
+    are names in it as soon as they are imported; they count only among `others`, as do names that
+    the face makes on demand.
 
     >>> from minitvm import nd
     >>> nd.__all__

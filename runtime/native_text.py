@@ -1,10 +1,10 @@
-"""The LLVM assembly of the runtime: what all pages of it share, and how a page becomes LLVM IR.
+"""The LLVM assembly of the runtime: the parts that its pages share, and how a page becomes LLVM IR.
 
 Code that is made from a program is printed by one emitter (:mod:`minitvm.codegen.llvm_text`), which
 knows values and their types. The runtime's own native code is the same in every process: whole
 functions with an algorithm each, which a person writes and reads. These are *pages* of LLVM
-assembly with comments. An emitter would double their lines and hide their control flow, and what it
-guarantees LLVM's parser and verifier guarantee here, on the whole text, in a test of every page.
+assembly with comments. An emitter would double their lines and hide their control flow. Its
+guarantees come from LLVM's parser and verifier here, on the whole text, in a test of every page.
 
 A page says what is its own. The rest has one owner each, here or in
 :class:`minitvm.runtime.native.NativeCode`, which compiles, caches and loads pages:

@@ -1009,7 +1009,7 @@ def _empty_like(target: NDArray) -> NDArray:
 
 
 def used_on(stream: Stream | None, *arrays: NDArray) -> list[object]:
-    """Notes that a stream is about to use arrays; returns what it has to keep meanwhile. For other
+    """Notes that a stream is about to use arrays; returns the objects to keep meanwhile. For other
     rooms, not for users."""
     if stream is None:
         return []

@@ -29,7 +29,7 @@ class Admission(Protocol):
 
     def test(self, cls: type, annotation: str, name: str) -> tuple[str, Mapping[str, Any]]:
         """An expression of Python that is true where the value called `name` may be stored as it
-        is in a field of `cls` of that annotation, and what its names mean."""
+        is in a field of `cls` of that annotation, and the meaning of its names."""
 
     def admit(self, cls: type, values: dict[str, Any]) -> dict[str, Any]:
         """The values to store in place of `values`, where at least one failed its test; or an error

@@ -41,7 +41,7 @@ class Forms(Proofs):
         return made
 
     def alternatives(self, condition: PrimExpr, truth: bool) -> tuple[Alternatives, bool]:
-        """Alternative systems, one of which holds when `condition` is `truth`; and whether they are
+        """Alternative systems: one holds when `condition` is `truth`. And whether they are
         equivalent to it."""
         made = self._known.conditions.get((condition, truth))
         if made is None:

@@ -1,5 +1,5 @@
-"""Joins the indices of fused loops: ``x // n`` and ``x % n``, in neighbouring dimensions of which
-the second has extent n, are x in elements of the second."""
+"""Joins the indices of fused loops: ``x // n`` and ``x % n``, in neighbouring dimensions, are the
+index x in elements of the second dimension, if that has extent n."""
 
 from __future__ import annotations
 

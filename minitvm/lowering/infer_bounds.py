@@ -778,7 +778,7 @@ def _named(
     return var
 
 
-# The nodes of which sums of products of loop variables consist.
+# The nodes in sums of products of loop variables.
 _PLAIN = (Var, e.IntImm, e.Add, e.Sub, e.Mul, e.Cast)
 
 

@@ -114,8 +114,8 @@ def _copy_of(along: s.For) -> _Copy | None:
 
 
 def _block_size(dtype: DType, along: s.For, across: s.For) -> int | None:
-    """The size of the blocks, such that each loop has at least one block where its extent is known;
-    None if there is no such size."""
+    """The size of the blocks, no larger than the loops' known extents; None if it is too small to
+    pay, or there is no form for the dtype."""
     lanes, begin, steps = (e.const_int(each) for each in (across.extent, across.min, along.extent))
     if lanes is None or begin is None or dtype.is_bool or dtype.lanes != 1:
         return None

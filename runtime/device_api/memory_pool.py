@@ -2,7 +2,7 @@
 
 A pool gives out the smallest free block that fits, splits off what is too much, and merges a block
 that comes back with its free neighbours. It never touches the memory itself, which may be a
-device's; what it notes lies in memory of its own. Where chunks come from is its owner's business:
+device's; its notes lie in memory of its own. Its owner provides the chunks:
 for devices, :mod:`minitvm.runtime.device_api.allocator`. The pool of the CPU gets them from the C
 library by itself, since compiled kernels take their workspaces from it.
 

@@ -340,7 +340,7 @@ class Schedule(StageGraph[Stage], Traced):
             A sum, over axes of constant extents, of products of two elements (or of casts of
             them), each at indices that are axes. It mustn't be an output: ``cache_write`` first.
         padding : sequence of int
-            For each axis, the data axes first, the number of which its extent shall be a multiple.
+            For each axis, the data axes first, a divisor of its padded extent.
         dtypes : pair of dtypes or None
             Of the copies of the two factors, where they shall differ from the tensors' own: dtypes
             that hold all their values, or ``uint8`` for one int8 factor of sums of 16 bits or
