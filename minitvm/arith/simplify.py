@@ -81,7 +81,7 @@ class Simplifier(ScopedMutator):
         return self._by_rules(node) if isinstance(node, PrimExpr) else node
 
     def _operands_done(self, node: e.BinaryOp) -> PrimExpr:
-        """`node` of simple operands, folded where they are constants or an identity holds."""
+        """`node` with simplified operands, folded where they are constants or an identity holds."""
         a, b = self.expr(node.a), self.expr(node.b)
         if a is node.a and b is node.b and not (is_constant(a) and is_constant(b)):
             return node

@@ -20,7 +20,7 @@ from minitvm.tir.intrinsics import INTRINSICS
 from minitvm.tir.provenance import Kind
 from minitvm.tir.stmt import ForKind, Stmt
 
-_C_FUNCTION = 50_000.0  # of a C function: nobody knows what it does, so enough for threads
+_C_FUNCTION = 50_000.0  # of a C function, whose work is unknown: enough for threads
 _TRIPS_FROM_DATA = 16.0  # of a loop whose extent is read from data
 _USUAL_TRIPS = 128  # of a loop whose extent is no constant, where a number has to do
 _LEAVES = (e.Var, e.IntImm, e.FloatImm, e.StringImm, e.BufferRef)

@@ -37,7 +37,7 @@ def operations_of_stage(stage: StageWork, sizes: Sizes) -> tuple[Operations, ...
 
 
 def operations_of(func: PrimFunc, sizes: Sizes) -> tuple[Operations, ...]:
-    """What a function computes: as it was written where that is known, else as its loops do."""
+    """The operations of a function: as it was written where that is known, else by its loops."""
     origin = func.attrs.origin
     if origin is None or not is_written(origin):
         return tuple(_operations_of_loops(func, sizes))

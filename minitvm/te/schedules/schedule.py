@@ -43,8 +43,8 @@ class Schedule(StageGraph[Stage], Traced):
         self.stages = [Stage(op, self, op in outputs) for op in in_order(outputs)]
         self.stage_map = {stage.op: stage for stage in self.stages}
         self.groups: list[Group] = []
-        # Why the schedule is as it is, said by auto_schedule, and the lines of the trace for which
-        # that holds: not for what was done to it later.
+        # The reasons that auto_schedule noted, and the length of the trace that they explain: not
+        # for primitives applied later.
         self.choices: list[Choice] = []
         self.chosen_lines = 0
 
