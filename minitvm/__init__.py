@@ -81,7 +81,7 @@ _ON_DEMAND = {
 
 # Modules that have moved are importable where they were, too.
 _FORMER = {
-    "minitvm.tir": "buffer expr functor indices interpreter ir_builder op printer scalars stmt "
+    "minitvm.tir": "buffer expr functor indices ir_builder op printer scalars stmt "
     "structural_equal verify te.reducer",
     "minitvm.transform": "pass_config pass_context",
     "minitvm.driver": "codegen.build codegen.prepack",
