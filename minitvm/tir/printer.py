@@ -12,7 +12,6 @@ since error messages show it. Both walks below keep their own stack: depth is no
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -427,6 +426,8 @@ _BLOCKS: dict[type, Callable[[_Printer, Any], Block]] = {
 
 
 def _quoted(text: str) -> str:
+    import json  # 2 ms that an import needn't pay
+
     return json.dumps(text, ensure_ascii=False)
 
 
