@@ -89,16 +89,16 @@ _FORMER = {
 }
 for _room, _names in _FORMER.items():
     for _former in _names.split():
-        _now = f"{_room}.{_former.split('.')[-1]}"
-        _sys.modules[f"minitvm.{_former}"] = _importlib.import_module(_now)
+        _face, _, _name = f"minitvm.{_former}".rpartition(".")
+        _module = _importlib.import_module(f"{_room}.{_name}")
+        _sys.modules[f"{_face}.{_name}"] = _module
+        setattr(_importlib.import_module(_face), _name, _module)
 
 
 def __getattr__(name: str) -> _typing.Any:
     """What few programs need is imported when it is asked for."""
     if name in _ON_DEMAND:
         return getattr(_importlib.import_module(_ON_DEMAND[name]), name)
-    if f"minitvm.{name}" in _sys.modules:
-        return _sys.modules[f"minitvm.{name}"]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import operator
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,8 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+
+import minitvm
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"

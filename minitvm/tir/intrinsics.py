@@ -115,12 +115,12 @@ class Intrinsic:
 
     def problem(self, first: DType) -> str | None:
         """Why a first argument of a dtype is refused; None where it isn't."""
-        if self.domain is Domain.FLOATS and not first.is_float:
-            return f"expected a floating-point argument, got {first}: cast it"
-        whole = first.is_integral and not (first.is_bool and self.domain is Domain.INTEGERS)
-        if self.domain in (Domain.INTEGERS, Domain.BITS) and not whole:
-            return f"expected an integer, got {first}"
-        return None
+        if self.domain in (Domain.INTEGERS, Domain.BITS):
+            whole = first.is_integral and not (first.is_bool and self.domain is Domain.INTEGERS)
+            return None if whole else f"expected an integer, got {first}"
+        if first.is_float or (first.is_integral and self.domain is not Domain.FLOATS):
+            return None
+        return f"expected a floating-point argument, got {first}: cast it"
 
 
 # -- Meanings -------------------------------------------------------------------------------------

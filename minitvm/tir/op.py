@@ -169,16 +169,31 @@ def ceildiv(lhs: Any, rhs: Any, span: Any = None) -> Any:
 
 
 class _Unary(Protocol):
+    def __call__(self, x: Any) -> Any:
+        """See the entry of :data:`minitvm.tir.intrinsics.INTRINSICS`."""
+
+
+class _Classic(Protocol):
     def __call__(self, x: Any, span: Any = None) -> Any:
         """See the entry of :data:`minitvm.tir.intrinsics.INTRINSICS`."""
 
 
 class _Binary(Protocol):
-    def __call__(self, x1: Any, x2: Any, span: Any = None) -> Any:
+    def __call__(self, x1: Any, x2: Any) -> Any:
         """See the entry of :data:`minitvm.tir.intrinsics.INTRINSICS`."""
 
 
 def _unary(name: str) -> _Unary:
+    known = INTRINSICS[name]
+
+    def function(x: Any) -> Any:
+        return _applied(known, as_expr(x))
+
+    return elementwise(_documented(function, known))
+
+
+def _classic(name: str) -> _Classic:
+    """A function that takes a `span`, as in classic TVM, and ignores it."""
     known = INTRINSICS[name]
 
     def function(x: Any, span: Any = None) -> Any:
@@ -190,7 +205,7 @@ def _unary(name: str) -> _Unary:
 def _binary(name: str) -> _Binary:
     known = INTRINSICS[name]
 
-    def function(x1: Any, x2: Any, span: Any = None) -> Any:
+    def function(x1: Any, x2: Any) -> Any:
         return _applied(known, *promote(x1, x2))
 
     return elementwise(_documented(function, known))
@@ -210,7 +225,7 @@ def _applied(known: Intrinsic, *args: PrimExpr) -> PrimExpr:
     dtype = args[0].dtype
     problem = known.problem(dtype)
     if problem is not None:
-        advice = ', as in x.astype("float32")' if known.domain is Domain.FLOATS else ""
+        advice = ', as in x.astype("float32")' if "cast it" in problem else ""
         raise CompileError(problem + advice)
     if dtype.is_integral and known.domain is Domain.ROUNDED:
         return args[0]
@@ -227,9 +242,9 @@ sin, cos, tan = map(_unary, ("sin", "cos", "tan"))
 asin, acos, atan = map(_unary, ("asin", "acos", "atan"))
 sinh, cosh, tanh = map(_unary, ("sinh", "cosh", "tanh"))
 asinh, acosh, atanh = map(_unary, ("asinh", "acosh", "atanh"))
-floor, ceil, trunc = map(_unary, ("floor", "ceil", "trunc"))
-round, nearbyint = map(_unary, ("round", "nearbyint"))
-isnan, isinf, isfinite = map(_unary, ("isnan", "isinf", "isfinite"))
+floor, ceil, trunc = map(_classic, ("floor", "ceil", "trunc"))
+round, nearbyint = map(_classic, ("round", "nearbyint"))
+isnan, isinf, isfinite = map(_classic, ("isnan", "isinf", "isfinite"))
 popcount, clz = map(_unary, ("popcount", "clz"))
 atan2, hypot, copysign, nextafter = map(_binary, ("atan2", "hypot", "copysign", "nextafter"))
 

@@ -68,6 +68,33 @@ def test_rounding_leaves_integers_alone(name: str) -> None:
     assert call(getattr(te, name)(te.var("x", "float64"))).dtype == "float64"
 
 
+@pytest.mark.parametrize("name", [*ROUNDING, "isnan", "isinf", "isfinite"])
+def test_rounding_and_tests_refuse_what_is_no_number(name: str) -> None:
+    with pytest.raises(CompileError, match=f"{name}: expected a floating-point.*got handle: cast"):
+        getattr(te, name)("x")
+
+
+@pytest.mark.parametrize("name", UNARY)
+def test_a_function_of_one_number_refuses_two(name: str) -> None:
+    x = te.var("x", "float32")
+    with pytest.raises(TypeError, match="takes 1 positional argument but 2 were given"):
+        getattr(te, name)(x, x)
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_a_function_of_two_numbers_refuses_three(name: str) -> None:
+    x = te.var("x", "float32")
+    with pytest.raises(TypeError, match="takes 2 positional arguments but 3 were given"):
+        getattr(te, name)(x, x, x)
+
+
+def test_an_instruction_is_named_by_a_text() -> None:
+    P = te.placeholder((4,), dtype="int32", name="P")
+    for function, more in ((te.dot_product, (4,)), (te.matrix_product, (1, 1, 1))):
+        with pytest.raises(CompileError, match=r"expected an instruction among .*, got P\[0\]"):
+            function(P[0], *more)
+
+
 def test_halves() -> None:
     assert [value(te.round(x)) for x in (0.5, -2.5)] == [1.0, -3.0]
     assert [value(te.nearbyint(x)) for x in (0.5, 1.5)] == [0.0, 2.0]

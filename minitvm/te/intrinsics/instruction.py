@@ -61,7 +61,7 @@ def instruction_named(table: Sequence[_Instruction], name: str, taker: str) -> _
         When there is none.
     """
     for each in table:
-        if each.name == name:
+        if isinstance(name, str) and each.name == name:
             return each
     known = ", ".join(each.name for each in table)
     raise CompileError(f"{taker}: expected an instruction among {known}, got {name!r}")
