@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 import importlib
-import operator
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -19,8 +18,6 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
-
-import minitvm
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
