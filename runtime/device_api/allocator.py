@@ -125,7 +125,7 @@ class _Managed:
         raise NotImplementedError
 
     def reset_peak(self) -> None:
-        """What was used most is what is used now."""
+        """Sets the greatest values to the present ones."""
         self._pool.reset_most()
 
     def stats(self) -> AllocatorStats:
