@@ -1,10 +1,10 @@
-"""How the arrays of a call lie in memory, and the variants of a function for that.
+"""The arrangement of a call's arrays in memory, and the variants of a function for arrangements.
 
 A function is compiled for compact arrays that share no memory. The variant for another arrangement
-is compiled when a call first needs it. A caller finds the one that takes its arrays by asking:
-with :data:`ASKS_FOR_VARIANT` in ``*ret_type_code``, a packed function that was compiled for
-another arrangement returns :data:`NEEDS_VARIANT`, with no error set and nothing written. Without
-it, it raises.
+is compiled when a call first needs it. A caller asks for the variant by passing
+:data:`ASKS_FOR_VARIANT` in ``*ret_type_code``: a packed function that was compiled for another
+arrangement then returns :data:`NEEDS_VARIANT`, with no error set and nothing written. Unasked, it
+raises.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _TABLE_SIZE = 8
 @final
 @record()
 class Arrangement:
-    """What a variant is compiled for: whether arrays may have any strides, and which outputs are
-    the same array as an input, as pairs (position of the output, position of the input)."""
+    """The arrays that a variant takes: whether they may have any strides, and which outputs are the
+    same array as an input, as pairs (position of the output, position of the input)."""
 
     strided: bool = False
     same: frozenset[tuple[int, int]] = frozenset()
@@ -44,14 +44,14 @@ COMPACT = Arrangement()
 @final
 @record()
 class Compiled:
-    """The address of a packed C function, and what keeps the machine code alive."""
+    """The address of a packed C function, and the owner of its machine code."""
 
     address: int
     owner: object
 
 
 class Variants:
-    """The variants of one function that were compiled so far, and how to get the others.
+    """The compiled variants of one function; the others are compiled when they are first needed.
 
     Threads may use it side by side, without a lock that a fork could leave behind: at worst, two
     compile the same variant and one of them is dropped.
@@ -65,8 +65,8 @@ class Variants:
     free
         The positions of the arrays that may lie otherwise in a variant.
     allowed
-        The nearest arrangement to one given for which the program has a meaning: an output that
-        the program can't compute in the place of an input has no part in it.
+        Maps an arrangement to the nearest one for which the program has a meaning: it leaves out an
+        output that the program can't compute in the place of an input.
     make
         Compiles for an arrangement that is allowed.
     """
@@ -91,14 +91,14 @@ class Variants:
 
     @property
     def table(self) -> int:
-        """Where the addresses of the variants stand, the base first and NULL at the end. It stays
-        in its place; entries are added, and none changes."""
+        """The address of the table of the variants' addresses, the base first and NULL at the end.
+        The table stays in its place; entries are added, and none changes."""
         return ctypes.addressof(self._table)
 
     def find(self, tensors: Mapping[int, int]) -> Compiled:
         """The variant for the arguments of a call.
 
-        Call it without asking: it raises what is wrong where no variant takes these arrays.
+        Call it without asking: where no variant takes these arrays, it raises the error.
 
         Parameters
         ----------
@@ -123,8 +123,8 @@ class Variants:
 def arrangement_of(
     tensors: Mapping[int, TensorView], written: Collection[int], free: Collection[int]
 ) -> Arrangement:
-    """How arrays lie, given by their positions among the arguments; those that are not `free` lie
-    as they were declared.
+    """The arrangement of arrays, given by their positions among the arguments; arrays that are not
+    `free` lie as they were declared.
 
     >>> import numpy as np
     >>> from minitvm.runtime import from_dlpack

@@ -264,7 +264,7 @@ class CFunction(ctypes.Structure):
     )
 
     def __init__(self, function: Any, place_of_running_call: Mapping[str, object]) -> None:
-        """Of a PackedFunc; the place is as for ``CallPath.keep_running_call``."""
+        """`function` is a PackedFunc; the place is as for ``CallPath.keep_running_call``."""
         code = _code()
         code.set_objects(**place_of_running_call)
         super().__init__(code.function("call_from_c"), id(function), code.function("last_error"))
@@ -286,6 +286,6 @@ def _code() -> NativeCode:
 
 
 def _describe(error: BaseException) -> bytes:
-    """What C gets to read of an exception."""
+    """The text of an exception that ``last_error`` gives to C."""
     text = f"{type(error).__name__}: {error}".replace("\0", "\\0")
     return text.encode("utf-8", "backslashreplace")

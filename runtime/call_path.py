@@ -1,7 +1,7 @@
-"""The compiled call path of the process, and the tables that it goes by.
+"""The compiled call path of the process, and the tables that it reads.
 
-What a call does is in :mod:`minitvm.runtime.call_path_text`. Foreign objects are read in place only
-where :mod:`minitvm.runtime.foreign` has found their fields where it expects them.
+The code of a call is in :mod:`minitvm.runtime.call_path_text`. Foreign objects are read in place
+only where :mod:`minitvm.runtime.foreign` has found their fields at the expected places.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MOST_CONSTANTS = 256
 
 
 class Row(ctypes.Structure):
-    """A route, as the compiled code has it."""
+    """A row of the compiled code's table: a type and its route."""
 
     _fields_ = (
         ("type", ctypes.c_void_p),
@@ -77,12 +77,13 @@ class CallPath:
         self._add_own_routes()
 
     def keep_running_call(self, **place: object) -> None:
-        """Where the running call is noted: ``thread``, and its attribute's name, ``running``."""
+        """Sets the place that notes the running call: ``thread``, and its attribute's name,
+        ``running``."""
         self._code.set_objects(**place)
 
     def importer(self, array_of: int) -> Any:
-        """A function of an array: an NDArray of its memory, made by the function ``array_of`` of
-        our exchange API, or None, for Python code to make one."""
+        """A function that makes an NDArray of an array's memory, by the function ``array_of`` of
+        our exchange API. It gives None where Python code has to make the NDArray."""
         self._code.set_objects(
             dlpack=sys.intern("__dlpack__"),
             version=VERSION,
@@ -94,19 +95,19 @@ class CallPath:
     def add_route(
         self, kind: type, route: Route, code: int = 0, function: int = 0, managed: int = 0
     ) -> None:
-        """Arguments whose type is exactly `kind` go by `route` from now on."""
+        """Converts arguments whose type is exactly `kind` by `route` from now on."""
         if len(self._types) + 1 < MOST_ROUTES:  # the last row ends the table
             self._types.append(kind)
             self._rows[len(self._types) - 1] = Row(id(kind), route, code, function, managed)
 
     def add_own(self, kind: type, code: ArgTypeCode) -> None:
-        """Arguments of one of our own types cross under its type code."""
+        """Passes arguments of one of our own types under its type code."""
         is_function = code == ArgTypeCode.PACKED_FUNC_HANDLE
         self.add_route(kind, Route.STORED if is_function else Route.ITSELF, code)
 
     def learn(self, value: object) -> None:
-        """Lets arguments like `value`, which Python code has converted just now, go by the
-        compiled path the next time, if they can."""
+        """Lets arguments like `value`, which Python code has just converted, take the compiled path
+        the next time, if they can."""
         kind = type(value)
         if kind is np.ndarray:
             self._learn_dtype(value.dtype)  # type: ignore[attr-defined]  # mypy: object

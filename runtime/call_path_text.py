@@ -2,9 +2,9 @@
 
 ``call`` turns each argument into a ``TVMValue`` and its type code on its stack, by a *route* that
 the argument's exact type chooses from one table, calls the packed function, and turns the result
-into a Python object. It decides nothing that Python code doesn't decide too: where it meets
-anything that it doesn't know, it hands the call, untouched, to ``PackedFunc._call_slowly``, which
-gives the same results, and all messages about arguments that can't be converted.
+into a Python object. Where it meets an unknown value or type, it hands the call, untouched, to
+``PackedFunc._call_slowly``. That Python code gives the same results, and all messages about
+arguments that can't be converted.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ DTYPE_NUMBERS = 1024  # numpy's dtypes; those that libraries add begin at 256
 
 
 class StoredFunction(ctypes.Structure):
-    """What compiled code reads of a PackedFunc, which lies in the object itself. The first two
-    fields are what a handle points to."""
+    """The fields of a PackedFunc that compiled code reads, in the object itself. A handle points to
+    the first two."""
 
     _fields_ = (
         ("function", ctypes.c_void_p),
@@ -41,7 +41,7 @@ class StoredFunction(ctypes.Structure):
 
 
 class Route(IntEnum):
-    """How an argument of a type is converted."""
+    """The conversion of arguments of one type."""
 
     NUMPY = 1  # an array, read in place
     NDARRAY = 2  # ours: the DLTensor lies in the object

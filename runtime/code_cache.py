@@ -1,9 +1,9 @@
 """Machine code that is kept on disk for the next process.
 
-An entry is a file that only its owner can have written: its name says what the code was made from
-and for, and it begins with a digest of its name and contents. Entries are written beside and moved
-to their places, so that any number of processes may read and write at once, and without a lock,
-which a fork could leave locked.
+An entry is a file that only its owner can have written. Its name is a digest of the code's source
+and target, and it begins with a digest of its name and contents. Entries are written beside and
+moved to their places, so that any number of processes may read and write at once, without a lock
+that a fork could leave locked.
 
 Nothing here raises. Without a directory that can be trusted, on a full or read-only disk, with an
 entry that is damaged, the code is simply made again.
@@ -28,9 +28,9 @@ _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 
 
 def cache_directory() -> Path | None:
-    """Where machine code is kept, or None where none is.
+    """The directory of machine code, or None where none is kept.
 
-    That is ``MINITVM_CACHE_DIR``, else ``minitvm`` in the user's directory of caches. It has to
+    It is ``MINITVM_CACHE_DIR``, else ``minitvm`` in the user's directory of caches. It has to
     belong to the user, and to be closed to others (mode 700); it is made if it isn't there.
     """
     path = _wanted_directory()
@@ -47,15 +47,15 @@ def cache_directory() -> Path | None:
 
 
 def _make(path: Path) -> None:
-    """Makes a directory, if the place is the user's or the system's: what root makes in the home of
-    another, that other can't use."""
+    """Makes a directory, if the folder around it is the user's or the system's: another user
+    couldn't use a directory that root makes in that user's home."""
     around = next(folder for folder in path.parents if folder.is_dir())
     if around.stat().st_uid in (0, os.geteuid()):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def _wanted_directory() -> Path | None:
-    if not hasattr(os, "geteuid"):  # Windows doesn't say so simply whose a file is
+    if not hasattr(os, "geteuid"):  # Windows has no such simple owner of a file
         return None
     said = os.environ.get("MINITVM_CACHE_DIR")
     if said:
@@ -67,7 +67,7 @@ def _wanted_directory() -> Path | None:
 
 
 def entry_key(*parts: str) -> str:
-    """The name of the entry for what `parts` say.
+    """The name of the entry for a key of several `parts`.
 
     >>> entry_key("ab", "c") == entry_key("a", "bc")
     False
@@ -76,12 +76,12 @@ def entry_key(*parts: str) -> str:
 
 
 def read_entry(key: str) -> bytes | None:
-    """What was written under `key`, if it is whole."""
+    """The payload that was written under `key`, if it is whole."""
     directory = cache_directory()
     if directory is None:
         return None
     try:
-        # Not waiting for who writes, if somebody has put a pipe there.
+        # Not waiting for a writer, if somebody has put a pipe there.
         handle = os.open(directory / key, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | _NO_LINK)
         with open(handle, "rb") as file:
             status = os.fstat(handle)
@@ -115,7 +115,7 @@ def write_entry(key: str, payload: bytes) -> None:
 
 
 def _clean(directory: Path) -> None:
-    """Removes what writers have left unfinished, and the oldest entries that are too much."""
+    """Removes unfinished files of writers, and the oldest entries beyond the limit."""
     now, total = time.time(), 0
     with os.scandir(directory) as files:
         ours = [(each.stat(follow_symlinks=False), each) for each in files if _is_ours(each)]

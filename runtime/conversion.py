@@ -1,7 +1,7 @@
-"""convert: a value of Python as one of the language (classic ``tvm.runtime.convert``).
+"""convert: a Python value as a value of the language (classic ``tvm.runtime.convert``).
 
-Its meaning is the language's, which stands above the runtime. The face of the package knows both,
-and says it here.
+The conversion belongs to the language, which stands above the runtime. The face of the package
+knows both, and sets it here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _meanings: list[Callable[[Any, Any], Any]] = []
 
 
 def convert(value: Any, span: Any = None) -> Any:
-    """Python's value as one of the language: what ``minitvm.convert`` makes of it.
+    """A Python value as a value of the language, as ``minitvm.convert`` gives it.
 
     >>> convert([1, 2.5])
     (1, 2.5)
@@ -22,5 +22,5 @@ def convert(value: Any, span: Any = None) -> Any:
 
 
 def set_meaning(meaning: Callable[[Any, Any], Any]) -> None:
-    """Says what :func:`convert` does."""
+    """Sets the function that :func:`convert` calls."""
     _meanings.append(meaning)

@@ -25,13 +25,13 @@ class Device(BareDevice):
 
     @property
     def exist(self) -> bool:
-        """Whether there is such a device in this process: its memory can be used."""
+        """Whether the device is in this process, so that its memory can be used."""
         return registry.exists(self)
 
     @property
     def interface(self) -> DeviceInterface:
-        """What was registered for this kind of device; of ``ext_dev``, the simulated device, which
-        fails when it is told to.
+        """The interface that was registered for this kind of device; for ``ext_dev`` the simulated
+        device, which fails when it is told to.
 
         >>> ext_dev(0).interface.provides("launch")
         True
@@ -40,22 +40,23 @@ class Device(BareDevice):
 
     @property
     def properties(self) -> dict[str, object]:
-        """What the device says of itself, by names of its maker's.
+        """The device's description of itself, under its maker's names.
 
         Raises
         ------
         ValueError
-            When there is no such device; as in all that follows.
+            When there is no such device, as for all following methods.
         """
         return self._managed.properties()
 
     def sync(self, stream: Stream | None = None) -> None:
-        """Wait until the device has done all that it was asked for, or what is on a stream.
+        """Wait until the device has done all requested work, or the work on a stream.
 
         Raises
         ------
         DeviceError
-            For what failed there since the last time; of a kernel, of the type that it raised, too.
+            For a failure there since the last wait; for a kernel's failure also of the type that it
+            raised.
         """
         self._managed.synchronize(stream)
 
@@ -68,7 +69,7 @@ class Device(BareDevice):
         return self._managed.create_event()
 
     def memory_stats(self) -> AllocatorStats:
-        """What is allocated, cached and free, in bytes: see docs/device_memory.md."""
+        """The allocated, cached and free memory, in bytes: see docs/device_memory.md."""
         return self._managed.memory_stats()
 
     def empty_cache(self) -> None:

@@ -1,8 +1,8 @@
 """Allocator: the memory of a device, asked for in chunks and given out in blocks.
 
-Which blocks are given out is the business of :mod:`minitvm.runtime.device_api.memory_pool`. Here
-stands when a device is asked for memory, and how much; and when what was freed may be used again,
-where work of streams may still be under way on it.
+The choice of blocks is in :mod:`minitvm.runtime.device_api.memory_pool`. This module decides when
+to ask a device for memory, and for how much. It also decides when a freed block that work of
+streams may still use is free for others.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Block(Protocol):
 
     @property
     def address(self) -> int:
-        """Where it begins; 0, if it has no bytes."""
+        """The address of the first byte; 0, if it has no bytes."""
 
     @property
     def size(self) -> int:
@@ -56,7 +56,7 @@ class Block(Protocol):
         """The stream that it was allocated for; None: it is for all uses."""
 
     def is_recorded(self, stream: Hashable | None) -> bool:
-        """Whether that stream is known to use it."""
+        """Whether a stream is known to use the block."""
 
     def record_stream(self, stream: Hashable | None) -> None:
         """Work of that stream uses it, too: once it is free, nobody gets it before that is done."""
@@ -101,8 +101,8 @@ class _Managed:
         return None if limit == NO_LIMIT else limit
 
     def set_limit(self, limit: int | None) -> None:
-        """Has at most that many bytes asked of the device; None: as many as it has. What is in use
-        stays so; of the rest, what is beyond goes back.
+        """Limits the bytes that are asked of the device; None: as many as it has. Blocks in use
+        stay; unused memory beyond the limit goes back to the device.
 
         Raises
         ------
@@ -125,7 +125,7 @@ class _Managed:
         raise NotImplementedError
 
     def reset_peak(self) -> None:
-        """What was used most is what is used now."""
+        """Sets the greatest values to the present ones."""
         self._pool.reset_most()
 
     def stats(self) -> AllocatorStats:
@@ -164,8 +164,8 @@ class _Managed:
 
 
 def limit_of_environment() -> int | None:
-    """What ``MINITVM_DEVICE_MEMORY_LIMIT`` says: bytes, or with K, M or G, of 1024, 1024**2 and
-    1024**3.
+    """The limit in ``MINITVM_DEVICE_MEMORY_LIMIT``: bytes, or a number with K, M or G, of 1024,
+    1024**2 and 1024**3.
 
     Raises
     ------
@@ -188,9 +188,9 @@ def limit_of_environment() -> int | None:
 
 @final
 class _Stream:
-    """What was freed on a stream, and the events that tell when it may be used elsewhere.
+    """The blocks that were freed on a stream, and the events after which other uses may have them.
 
-    `epoch` counts what was freed; `marked` is the epoch of the last event.
+    `epoch` counts the freed blocks; `marked` is the epoch of the last event.
     """
 
     __slots__ = ("bins", "epoch", "events", "handle", "is_over", "marked")
@@ -287,10 +287,10 @@ class _Sizes(NamedTuple):
 class Allocator(_Managed):
     """The memory of one device.
 
-    A request is rounded up to what the device wants, and comes out of a chunk; above the device's
-    largest size for those it is the device's own. Of free blocks the smallest that fits is given
-    out, and what is too much of it split off; a block that comes back is merged with its free
-    neighbours. All functions may be called from any thread.
+    A request is rounded up to the device's granularity, and served from a chunk; above the device's
+    largest size for chunks it is an allocation of its own. The smallest free block that fits is
+    given out, and its rest split off; a block that comes back is merged with its free neighbours.
+    All functions may be called from any thread.
 
     Parameters
     ----------
@@ -312,8 +312,8 @@ class Allocator(_Managed):
         self._streams: dict[Hashable, _Stream] = {}
         self._retired: list[_Retired] = []
         self._events: list[Handle] = []  # that nobody waits for
-        # What was freed, and streams that ended, where the lock was taken: perhaps by the same
-        # thread, whose garbage was collected meanwhile.
+        # Blocks that were freed, and streams that ended, while the lock was taken: perhaps by the
+        # same thread, whose garbage was collected meanwhile.
         self._freed: deque[tuple[int, tuple[_Stream, ...], bool]] = deque()
         self._ending: deque[tuple[Hashable, Callable[[], object] | None]] = deque()
         self._lock = threading.RLock()
@@ -359,7 +359,8 @@ class Allocator(_Managed):
         return DeviceBlock(self, block, size, streams, is_chunk)
 
     def _miss(self, needed: int, size: int, bins: int, is_chunk: bool) -> int:
-        """A block that has to be waited for, or asked of the device, from what costs least on."""
+        """A block that has to be waited for, or asked of the device; the cheapest way is tried
+        first."""
         pool, sizes = self._pool, self._sizes()
         if sizes.most_at_once is not None and needed > sizes.most_at_once:
             why = f"{needed} with what the device wants, which gives {sizes.most_at_once} at once"
@@ -419,7 +420,7 @@ class Allocator(_Managed):
             driver, device = self._driver, self.device
             least = driver.device_min_chunk_size(device) or 1
             self._known = _Sizes(
-                # Where the device wants nothing, what arrays of the CPU have.
+                # Where the device asks for no alignment, that of the CPU's arrays.
                 unit=least if least >= LEAST_UNIT else math.lcm(least, UNIT),
                 padding=driver.device_extra_padding_size(device) or 0,
                 most_in_chunk=driver.device_max_chunk_size(device),
@@ -430,7 +431,7 @@ class Allocator(_Managed):
         return self._known
 
     def _memory(self) -> MemoryStats | None:
-        """What the device says of its memory, for a message."""
+        """The device's report on its memory, for a message."""
         try:
             return self._driver.device_memory_stats(self.device)
         except DeviceError:
@@ -447,7 +448,7 @@ class Allocator(_Managed):
             self._pool.give_back(block, self._pool.everybodys)
 
     def _collect(self, block: int, streams: tuple[_Stream, ...], is_chunk: bool) -> None:
-        """Frees a block that was forgotten. What a device fails to do then, it is asked for again
+        """Frees a block that was forgotten. A step that the device fails to do is asked for again
         when memory is needed."""
         with suppress(DeviceError):
             self._free(block, streams, is_chunk)
@@ -505,9 +506,9 @@ class Allocator(_Managed):
     # ---- Streams ---------------------------------------------------------------------------------
 
     def release_stream(self, stream: Hashable, destroy: Callable[[], object] | None = None) -> None:
-        """Waits for what was freed on a stream, and calls `destroy`: nothing is recorded on the
-        stream from then on. Blocks that were allocated for it are free for everybody when freed.
-        Where another thread is at the allocator, it does so."""
+        """Waits for the work on a stream's freed blocks, and calls `destroy`: nothing is recorded
+        on the stream from then on. Blocks that were allocated for it are free for everybody when
+        freed. Where another thread holds the allocator, that thread does so."""
         self._ending.append((stream, destroy))
         self.tidy()
 
@@ -527,7 +528,7 @@ class Allocator(_Managed):
                 destroy()
 
     def _stream(self, stream: Hashable) -> _Stream | None:
-        """What is known of a stream; None where work is done at once."""
+        """The record of a stream; None where work is done at once."""
         known = self._streams.get(stream)
         if known is not None or not self._driver.has_streams:
             return known
@@ -538,7 +539,7 @@ class Allocator(_Managed):
             return self._streams[stream]
 
     def _record(self, stream: _Stream) -> Handle:
-        """An event, which happens when the stream has come so far."""
+        """A new event at the present end of a stream."""
         event = self._events.pop() if self._events else self._driver.create_event(self.device)
         try:
             self._driver.record_event(self.device, stream.handle, event)
@@ -556,7 +557,7 @@ class Allocator(_Managed):
         return happened
 
     def _mark(self, stream: _Stream) -> None:
-        """Records how much was freed on a stream so far."""
+        """Records an event behind the blocks freed on a stream so far."""
         epoch = stream.epoch
         stream.events.append((epoch, self._record(stream)))
         stream.marked = epoch
@@ -564,8 +565,8 @@ class Allocator(_Managed):
             self._settle_stream(stream)
 
     def _settle(self, wait: bool = False) -> None:
-        """Has everybody get what was freed on streams and isn't used there any more; after a
-        `wait`, all of it."""
+        """Frees for everybody the blocks that were freed on streams and aren't used there any more;
+        after a `wait`, all of them."""
         if self._is_settling:  # by this thread, whose garbage was collected meanwhile
             return
         self._is_settling = True
@@ -602,7 +603,7 @@ class Allocator(_Managed):
         self.tidy()
 
     def close(self) -> None:
-        """Waits for the streams, and gives the device what nobody uses: chunks and events."""
+        """Waits for the streams, and gives unused chunks and events back to the device."""
         with self._lock:
             self._settle(wait=True)
             self._release_idle()
@@ -638,7 +639,7 @@ class Allocator(_Managed):
         self._is_settling = False
 
 
-_MANY_EVENTS = 16  # of a stream, after which one looks whether the first has happened
+_MANY_EVENTS = 16  # events of a stream, after which one looks whether the first has happened
 
 
 def _rounded(size: int, unit: int) -> int:

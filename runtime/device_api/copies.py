@@ -1,8 +1,8 @@
 """Copies of tensors between devices, and between a device and the CPU.
 
-A device copies runs of bytes. Elements that don't lie together are copied run by run; where they
-come from a device in runs of a few bytes, all bytes between the first and the last come, and the
-CPU picks those out.
+A device copies runs of bytes. Elements that don't lie together are copied run by run. Where a
+device's elements lie in runs of a few bytes, all bytes between the first and the last are copied,
+and the CPU picks the elements out.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _HOST = cpu(0)
 def copy(target: TensorView, source: TensorView, stream: Stream | None = None) -> None:
     """Copy the bytes of `source` to `target`, of the same shape and dtype, one of them on a device.
 
-    Without a stream, everything that the devices were asked for before is done first, and the copy
-    is done when this returns. With one, of either device, it is done in the order of that stream.
+    Without a stream, all earlier work of the devices is done first, and the copy is done when this
+    returns. With a stream of either device, the copy is done in the order of that stream.
     """
     if 0 in target.shape:
         return
@@ -44,7 +44,8 @@ def copy(target: TensorView, source: TensorView, stream: Stream | None = None) -
 
 
 def fetch(source: TensorView) -> tuple[TensorView, object]:
-    """The elements of a tensor on a device in new memory of the CPU, and what keeps that memory."""
+    """The elements of a tensor on a device in new memory of the CPU, and the owner of that
+    memory."""
     needed = (source.element_bits * math.prod(source.shape) + 7) // 8
     span = source.span()
     few = len(span) <= _FEW * needed
@@ -67,8 +68,8 @@ def fetch(source: TensorView) -> tuple[TensorView, object]:
 
 
 def write_back(target: TensorView, fetched: TensorView) -> None:
-    """Copy all bytes between the first and the last element, which `fetch` gave, back: elements of
-    which several share a byte."""
+    """Copy all bytes between the first and the last element, from `fetch`, back to the device. It
+    serves elements that share bytes."""
     span = target.span()
     if len(span):
         _move(target.device, _HOST, span.start, fetched.span().start, len(span), None)
@@ -109,7 +110,7 @@ def _runs(target: TensorView, source: TensorView) -> _Runs:
 
 
 def _common_run(target: TensorView, source: TensorView) -> tuple[int, list[tuple[int, int, int]]]:
-    """The bytes of such a run; and of each dimension of runs the extent, and the bytes from one to
+    """The bytes of a run; and for each dimension of runs its extent, and the bytes from one run to
     the next in the target and in the source."""
     if are_alike(target, source):
         return (target.element_bits * math.prod(target.shape) + 7) // 8, []
@@ -126,7 +127,7 @@ def _common_run(target: TensorView, source: TensorView) -> tuple[int, list[tuple
 
 
 def _is_direct(stream: Stream, target: TensorView, source: TensorView) -> bool:
-    """Whether a device copies that on the stream."""
+    """Whether a device copies directly between the two places on the stream."""
     if target.is_on_host or source.is_on_host:
         return True
     return target.device.device_type == source.device.device_type and stream.device == target.device

@@ -1,7 +1,7 @@
-"""Driver: a kind of device with everything that its interface may lack.
+"""Driver: a kind of device, complete with substitutes for the functions that its interface lacks.
 
-Whoever uses a device calls it by its driver. What a device lacks, others of its functions stand in
-for; what they can't is an error that names the device and the function::
+All users of a device call its driver. Other functions of the device stand in for a missing one;
+where they can't, the call raises an error that names the device and the function::
 
     asynchronous copy      synchronise the stream, then the synchronous copy
     synchronous copy       the asynchronous one on a stream of its own, synchronised
@@ -60,7 +60,7 @@ _NOTHING: Handle = None  # the stream, or event, of a device that has none
 
 
 def _index(value: object) -> int | None:
-    """An integer of any type; None of what is none, as True."""
+    """An integer of any type; None for other values, as True."""
     is_number = isinstance(value, SupportsIndex) and not isinstance(value, bool)
     return operator.index(value) if is_number else None  # type: ignore[arg-type]  # mypy: object
 
@@ -83,7 +83,7 @@ class Driver:
         self.device_type = device_type
         self.interface = interface
         self._streams: dict[int, list[Handle]] = {}  # of each device, those that live
-        self._waiting: list[object] = []  # who waits for all of them, in the place of the device
+        self._waiting: list[object] = []  # waiters for all of them, in the place of the device
         self._leaving: list[tuple[BareDevice, Handle]] = []  # destroyed when nobody waits
         self._thread = _Thread()
 

@@ -1,7 +1,7 @@
 """ExtDev: a whole device without any hardware, to develop and to test with.
 
 It is strict where hardware may be lenient, so that a mistake shows where it is made. Its memory is
-apart from the host's; its streams run when they like; and it fails when it is told to.
+apart from the host's. Its streams run at any time. Tests can order failures.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _VERSION = 100
 
 
 class Sizes(NamedTuple):
-    """What the device asks of an allocator, in bytes; none is more than the device has."""
+    """The sizes that an allocator goes by, in bytes; none exceeds the device's memory."""
 
     min_chunk: int = 256
     max_chunk: int = 32 << 20
@@ -58,8 +58,8 @@ class Sizes(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """What is there and wasn't taken back: allocations and bytes of the devices; bytes of pinned
-    and of unified memory; streams and events; threads of streams."""
+    """Counts of resources that weren't taken back: allocations and bytes of the devices; bytes of
+    pinned and of unified memory; streams and events; threads of streams."""
 
     allocations: int = 0
     bytes: int = 0
@@ -72,7 +72,7 @@ class Usage(NamedTuple):
 
 @final
 class _Event:
-    """An event, and where it was recorded last."""
+    """An event, and the place of its last recording."""
 
     def __init__(self, device: BareDevice) -> None:
         self.device = device
@@ -80,7 +80,7 @@ class _Event:
 
 
 class _Call(NamedTuple):
-    """A call of a function, by the words that begin its errors, and its fate."""
+    """A call of a function: the words that begin its errors, and its fate."""
 
     where: Where
     fate: Fate
@@ -96,30 +96,29 @@ class ExtDev(DeviceInterface):
     """A simulated device, of several ids: every function of the interface, and faults to order.
 
     *Memory.* An address of a device is nothing to the host, nor to another device, and the reverse;
-    every range has to be in one live allocation. An address is never given a second time. What an
-    operation on a stream uses can't be taken back before it is over.
+    every range has to be in one live allocation. An address is never given a second time. Memory
+    that an operation on a stream uses can't be taken back before the operation is over.
 
     *Streams.* Each has a thread. A failure on a stream is raised by the next wait: for the stream,
     for an event behind the failure, or for the device. Operations put behind the failure are not
     run; operations put on the stream after it was raised are. Functions that copy at once wait for
     the default stream (0 or None) of the device first, and raise its failures. ``destroy_stream``
     waits until the stream is done, and raises a failure that no wait, for another stream either,
-    has raised.
-    Kernels and callbacks may put something on streams, but not wait; when they destroy a stream,
-    the device tells of its failures. An event that was never recorded has happened. In a forked
-    child nothing runs that was pending; to wait for it is an error. When the interpreter ends, what
-    is pending is dropped.
+    has raised. Kernels and callbacks may put something on streams, but not wait; when they destroy
+    a stream, the device tells of its failures. An event that was never recorded has happened. In a
+    forked child pending operations don't run; to wait for them is an error. When the interpreter
+    ends, pending operations are dropped.
 
     *Faults.* See :meth:`inject`.
 
     Parameters
     ----------
     devices
-        How many there are.
+        The number of devices.
     capacity
         The bytes of each; memory of the host stands in for them as they are written.
     sizes
-        What they ask of an allocator.
+        The sizes that their allocators go by.
 
     >>> ext, device = ExtDev(capacity=1 << 20), BareDevice(12, 1)
     >>> address = ext.device_memory_allocate(device, 256)
@@ -177,11 +176,11 @@ ext_dev(0), got 0x4081000000010000, byte 0 of 256 of an allocation (ext_dev(1))
         Parameters
         ----------
         function
-            Of the interface; None is every one.
+            The name of a function of the interface; None is every one.
         after
-            How many calls go well before.
+            The number of calls that go well before.
         count
-            How many then are struck; None is all of them.
+            The number of calls that then fail; None is all of them.
         error
             An exception or its class; by default DeviceError, or DeviceMemoryError of an
             allocation; none, if there is a delay.
@@ -222,7 +221,7 @@ failure
             yield calls
 
     def usage(self) -> Usage:
-        """What wasn't taken back."""
+        """The resources that weren't taken back."""
         with self._lock:
             found = tuple(self._memory.allocations())
             host = (PINNED, UNIFIED)
@@ -239,7 +238,7 @@ failure
     # ---- Every call ------------------------------------------------------------------------------
 
     def _enter(self, function: str, device: BareDevice | None = None) -> _Call:
-        """Count a call, and let it meet its fate; one that takes back fails at its end."""
+        """Count a call, and apply its fate; a call that takes something back fails at its end."""
         where = Where(device, function)
         with self._lock:
             fate = self._faults.meet(function)
@@ -418,7 +417,7 @@ failure
                 operation.release()
 
     def _put(self, call: _Call, device: BareDevice, handle: Handle, operation: Operation) -> None:
-        """Put an operation on a stream, and there what shall become of it."""
+        """Put an operation on a stream, with the fate that the call gives it."""
         action, fate = operation.action, call.fate
         try:
             with self._lock:
@@ -717,8 +716,8 @@ failure
         self._lock.release()
 
     def _after_fork_in_child(self) -> list[Callable[[], None]]:
-        """The work that was pending: what that keeps may end streams, of any device, and so has to
-        stay until each of them knows that it has no thread."""
+        """The work that was pending. Objects that it keeps may end streams of any device, so they
+        have to stay until each stream knows that it has no thread."""
         self._lock = threading.RLock()
         dropped = []
         reason = "it was pending when the process was forked, and isn't done in the child"
@@ -730,7 +729,7 @@ failure
         return dropped
 
     def _stop(self) -> None:
-        """Drop what is pending, and wait until copies are over that run."""
+        """Drop pending operations, and wait for running copies."""
         with self._lock:
             for stream in [each for each in self._streams_of() if each.stop()]:
                 stream.wait(stream.queued)
@@ -750,7 +749,7 @@ _TAKING_BACK = frozenset(
 
 
 def _nothing() -> None:
-    """What a stream does that waits for its own past."""
+    """The operation of a stream that waits for its own past."""
 
 
 def _move(target: int, source: int, size: int) -> None:
@@ -762,7 +761,7 @@ def _set(target: int, value: int, size: int) -> None:
 
 
 def _meet(fate: Fate, stream: Stream, action: Callable[[], None]) -> None:
-    """What becomes of an operation on a stream."""
+    """Run an operation on a stream with its fate: a delay, an error or the action."""
     if fate.seconds:
         stream.rest(fate.seconds)
     if fate.error is not None:

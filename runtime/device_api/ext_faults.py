@@ -26,7 +26,7 @@ Error = BaseException | type[BaseException]
 
 
 class Fate(NamedTuple):
-    """What a call meets: seconds that it takes, and an error, if any."""
+    """The outcome that faults give a call: seconds that it takes, and an error, if any."""
 
     seconds: float = 0.0
     error: Error | None = None
@@ -40,7 +40,7 @@ _NONE = Fate()
 class Fault:
     """A fault of a device, until it is removed; as a context manager, until the end of the block.
 
-    `calls` is how many it has seen, `hits` how many of them it struck.
+    `calls` is the number of calls that it has seen, `hits` the number of those that it struck.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Fault:
         self.hits = 0
 
     def remove(self) -> None:
-        """The device has the fault no longer."""
+        """Removes the fault from the device."""
         self._faults.remove(self)
 
     def meet(self, function: str) -> Fate:
@@ -122,7 +122,7 @@ class Faults:
         self._faults = tuple(each for each in self._faults if each is not fault)
 
     def meet(self, function: str) -> Fate:
-        """Count a call; its fate."""
+        """Count a call; returns its fate."""
         self.calls[function] += 1
         for record in self._records:
             record.append(function)

@@ -32,7 +32,7 @@ _MOST_FREED = 1024  # allocations that errors can name as deallocated
 
 
 class Where(NamedTuple):
-    """The call that an error is about: the words that its message begins with."""
+    """The call that an error is about, as the words that begin its message."""
 
     device: BareDevice | None
     function: str
@@ -44,7 +44,7 @@ class Where(NamedTuple):
 
 
 def check_size(where: object, size: int) -> None:
-    """`size` is a number of bytes, and not 0."""
+    """Raise an error unless `size` is a number of bytes, and not 0."""
     if not isinstance(size, int) or size <= 0:
         raise DeviceError(f"{where}: expected a positive number of bytes, got {size!r}")
 
@@ -71,8 +71,8 @@ class Bytes(NamedTuple):
 class Allocation:
     """Bytes of a device, or bytes of the host that it knows of.
 
-    `address` is what they are called by, `place` where they lie for the CPU; `users` are the names
-    of the operations that need them.
+    `address` is their name to callers, `place` their address for the CPU; `users` are the names of
+    the operations that need them.
     """
 
     __slots__ = ("_memory", "address", "kind", "place", "size", "users")
@@ -135,7 +135,8 @@ class _Table:
 
 
 class Place(NamedTuple):
-    """Where bytes lie for the CPU, and the allocation that they are part of, if there is one."""
+    """The address of bytes for the CPU, and the allocation that they are part of, if there is
+    one."""
 
     address: int
     allocation: Allocation | None
@@ -143,7 +144,8 @@ class Place(NamedTuple):
 
 @final
 class Memory:
-    """The memory of all devices, and what of the host's they know of. The caller holds the lock."""
+    """The memory of all devices, and the host's memory that they know of. The caller holds the
+    lock."""
 
     def __init__(self, devices: int, capacity: int) -> None:
         self.capacity = capacity
@@ -152,11 +154,11 @@ class Memory:
         self._host = _Table()
 
     def used(self, device: BareDevice) -> int:
-        """How many bytes of a device are allocated."""
+        """The number of allocated bytes of a device."""
         return self._devices[device.device_id].used
 
     def allocations(self) -> Iterator[Allocation]:
-        """Those that live, of the devices and of the host."""
+        """The live allocations of the devices and of the host."""
         for table in (*self._devices, self._host):
             yield from tuple(table.live.values())
 
@@ -259,7 +261,7 @@ class Memory:
         return Place(found.place + start, found)
 
     def _described(self, address: int) -> str:
-        """What an address is."""
+        """The description of an address, for messages."""
         name = f"{address:#x}"
         if address == 0:
             return "a null pointer"

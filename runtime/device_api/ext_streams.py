@@ -1,8 +1,8 @@
 """Streams of a simulated device: each is a queue, and a thread that works it off.
 
-What fails leaves its stream failed: operations behind it are not run, and events behind it fail, as
-does a stream that waits for one of them. Somebody who waits is told of it, and then what is put on
-the stream runs again::
+A failed operation leaves its stream failed. Operations behind it are not run, and events behind it
+fail, as does a stream that waits for one of them. A waiting caller is told of the failure, and then
+new operations on the stream run again::
 
     copy A    fails
     kernel B  not run
@@ -81,14 +81,14 @@ class Operation:
         self.used: list[Allocation] = []
 
     def use(self, allocation: Allocation | None) -> None:
-        """Bytes that nobody may take back until it is over."""
+        """Notes an allocation that nobody may take back until the operation is over."""
         if allocation is not None:
             self.used.append(allocation)
             allocation.users.append(self.name)
 
     def release(self) -> Callable[[], None]:
-        """Its allocations aren't needed any longer. The work, and what that keeps, is the caller's,
-        to let go of when objects of users may be finalised."""
+        """Releases its allocations. The caller lets go of the work, and of the objects that it
+        keeps, when objects of users may be finalised."""
         for each in self.used:
             if self.name in each.users:  # a forked child has forgotten its parent's streams
                 each.users.remove(self.name)
@@ -99,7 +99,7 @@ class Operation:
 
 
 def _nothing() -> None:
-    """The effects that an operation that is over still has."""
+    """The work of an operation that is over: none."""
 
 
 @final
@@ -139,7 +139,8 @@ class Worker(threading.Thread):
 
 
 def refuse_on_worker(where: object) -> None:
-    """What waits for streams may not be called by what runs on one, which could wait for itself."""
+    """Raise an error on a stream's thread: an operation that waits for streams could wait for
+    itself."""
     if isinstance(threading.current_thread(), Worker):
         raise DeviceError(
             f"{where}: expected a thread of the host, got one of a stream: kernels and callbacks "
@@ -149,7 +150,7 @@ def refuse_on_worker(where: object) -> None:
 
 @final
 class Stream:
-    """An order of operations. Who calls holds the lock, but for what the stream's thread calls."""
+    """An order of operations. Callers hold the lock, except for the stream's own thread."""
 
     def __init__(self, lock: threading.RLock, device: BareDevice, handle: int) -> None:
         self.device = device
@@ -218,7 +219,7 @@ class Stream:
     # ---- The thread ------------------------------------------------------------------------------
 
     def step(self, worker: Worker) -> bool:
-        """Work one item off, on the stream's thread; whether there may be more."""
+        """Work one item off, on the stream's thread; returns whether there may be more."""
         with self.lock:
             while self._worker is worker and not self._items and not self._is_retired:
                 self._changed.wait()
@@ -302,7 +303,7 @@ class Stream:
                 self._changed.wait(left)
 
     def tell(self, number: int) -> list[Failure]:
-        """The failures up to an item, which then are told; what is put on it from now on runs."""
+        """The failures up to an item, which then are told; later items run."""
         found = [each for each in self.untold if each.first <= number]
         for each in found:
             each.first = number + 1
@@ -329,7 +330,7 @@ class Stream:
     # ---- The end ---------------------------------------------------------------------------------
 
     def retire(self) -> Worker | None:
-        """Have its thread end when it has worked all off; the thread."""
+        """Have its thread end when it has worked all off; returns the thread."""
         self._is_retired = True
         self._changed.notify_all()
         return self._worker
@@ -340,12 +341,13 @@ class Stream:
         self.retire()
 
     def outlive(self, worker: Worker | None) -> None:
-        """Wait until a thread of it has worked all off."""
+        """Wait until a thread of the stream has worked all off."""
         while worker is not None and self._worker is worker:
             self._changed.wait()
 
     def drop(self, reason: str) -> list[Callable[[], None]]:
-        """Forget what is not yet done; places fail for a reason. The work is the caller's."""
+        """Forget the items that are not yet done; places fail for a reason. The work is the
+        caller's."""
         dropped = []
         items, self._items = self._items, deque()
         failure = Failure(f"{self.name}: {reason}", DeviceError(reason))
@@ -364,7 +366,7 @@ class Stream:
         return dropped
 
     def stop(self) -> bool:
-        """Drop what waits, as the interpreter ends; whether a copy still runs."""
+        """Drop waiting items, as the interpreter ends; returns whether a copy still runs."""
         running = self._items.popleft() if self._worker is not None and self._items else None
         self._is_stopped = self._is_retired = True
         self.drop("it was not done when the interpreter ended")

@@ -1,7 +1,7 @@
 """DeviceInterface: the functions of a device, which the author of a new kind of device writes.
 
 The functions are those of PaddlePaddle's custom devices (``phi/backends/device_ext.h``) under the
-same names, where a result is returned and a failure raised. `launch` is ours: that interface has no
+same names. Here a result is returned and a failure raised. `launch` is ours: that interface has no
 kernels.
 """
 
@@ -46,8 +46,8 @@ class Kernel(Protocol):
     name: str
 
     def __call__(self, address_of: Callable[[int, int], int]) -> None:
-        """Run it, on the thread that calls. ``address_of(address, size)`` is where the bytes at an
-        address of the device lie for the CPU."""
+        """Run the kernel, on the thread that calls. ``address_of(address, size)`` maps an address
+        of bytes of the device to their address for the CPU."""
 
 
 def optional(function: _F) -> _F:
@@ -57,13 +57,13 @@ def optional(function: _F) -> _F:
 
 
 class DeviceInterface(ABC):
-    """What a device can do: derive from it, and give it to :func:`register_device`.
+    """The functions of a device: derive from it, and give the instance to :func:`register_device`.
 
-    Two functions are required. An optional one is there if the class overrides it; what stands in
-    for those that are missing is in :class:`minitvm.runtime.device_api.driver.Driver`, by which
-    everything else calls a device. Addresses and sizes are integers, of bytes. A function may be
-    called from any thread, and reports a failure by an exception; one without a result may return a
-    status of the C interface instead (0 or None is success). No function is called with 0 bytes.
+    Two functions are required. An optional one is there if the class overrides it.
+    :class:`minitvm.runtime.device_api.driver.Driver`, by which all other code calls a device,
+    stands in for missing ones. Addresses and sizes are integers, of bytes. A function may be called
+    from any thread, and reports a failure by an exception; one without a result may return a status
+    of the C interface instead (0 or None is success). No function is called with 0 bytes.
 
     >>> import ctypes
     >>> class Plain(DeviceInterface):  # memory of the host
@@ -87,7 +87,7 @@ class DeviceInterface(ABC):
 
     @abstractmethod
     def device_memory_deallocate(self, device: Device, address: int, size: int) -> int | None:
-        """Take back what `device_memory_allocate` gave for that size."""
+        """Take back memory that `device_memory_allocate` gave for that size."""
 
     @optional
     def device_memory_set(self, device: Device, address: int, value: int, size: int) -> int | None:
@@ -96,7 +96,7 @@ class DeviceInterface(ABC):
 
     @optional
     def device_memory_stats(self, device: Device) -> MemoryStats:
-        """How much memory the device has, and how much of that is free."""
+        """The device's total and free memory."""
         raise NotImplementedError
 
     # ---- Memory of the host ----------------------------------------------------------------------
@@ -108,7 +108,7 @@ class DeviceInterface(ABC):
 
     @optional
     def host_memory_deallocate(self, device: Device, address: int, size: int) -> int | None:
-        """Take back what `host_memory_allocate` gave."""
+        """Take back memory that `host_memory_allocate` gave."""
         raise NotImplementedError
 
     @optional
@@ -118,7 +118,7 @@ class DeviceInterface(ABC):
 
     @optional
     def unified_memory_deallocate(self, device: Device, address: int, size: int) -> int | None:
-        """Take back what `unified_memory_allocate` gave."""
+        """Take back memory that `unified_memory_allocate` gave."""
         raise NotImplementedError
 
     # ---- Copies: done when they return -----------------------------------------------------------
@@ -185,7 +185,7 @@ class DeviceInterface(ABC):
 
     @optional
     def device_min_chunk_size(self, device: Device) -> int:
-        """What sizes of allocations are rounded up to a multiple of."""
+        """The unit of allocations: their sizes are rounded up to a multiple of it."""
         raise NotImplementedError
 
     @optional
@@ -200,17 +200,17 @@ class DeviceInterface(ABC):
 
     @optional
     def device_extra_padding_size(self, device: Device) -> int:
-        """How many bytes after each allocation have to be there, too."""
+        """The number of bytes that have to be there after each allocation, too."""
         raise NotImplementedError
 
     @optional
     def device_init_alloc_size(self, device: Device) -> int:
-        """How much the allocator asks for the first time."""
+        """The size of the allocator's first chunk."""
         raise NotImplementedError
 
     @optional
     def device_realloc_size(self, device: Device) -> int:
-        """How much the allocator asks for, when that is used up."""
+        """The size of the allocator's further chunks."""
         raise NotImplementedError
 
     # ---- Devices ---------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ class DeviceInterface(ABC):
 
     @optional
     def get_device_count(self) -> int:
-        """How many devices of the type there are."""
+        """The number of devices of the type."""
         raise NotImplementedError
 
     @optional
@@ -257,7 +257,7 @@ class DeviceInterface(ABC):
 
     @optional
     def get_device_properties(self, device: Device) -> Mapping[str, object]:
-        """What is known of a device, by names of its maker's."""
+        """The known properties of a device, under its maker's names."""
         raise NotImplementedError
 
     @optional
@@ -277,14 +277,14 @@ class DeviceInterface(ABC):
 
     @optional
     def synchronize_device(self, device: Device) -> int | None:
-        """Wait until all streams of a device are done; what failed on them is raised."""
+        """Wait until all streams of a device are done; a failure on them is raised."""
         raise NotImplementedError
 
     # ---- Streams and events ----------------------------------------------------------------------
 
     @optional
     def create_stream(self, device: Device) -> Handle:
-        """A new stream: an order in which things are done, beside other streams."""
+        """A new stream: an order of operations, beside other streams."""
         raise NotImplementedError
 
     @optional
@@ -299,14 +299,14 @@ class DeviceInterface(ABC):
 
     @optional
     def synchronize_stream(self, device: Device, stream: Handle) -> int | None:
-        """Wait until a stream is done; what failed on it is raised."""
+        """Wait until a stream is done; a failure on it is raised."""
         raise NotImplementedError
 
     @optional
     def stream_add_callback(
         self, device: Device, stream: Handle, callback: Callable[[], None]
     ) -> int | None:
-        """Call a function when a stream has come so far."""
+        """Call a function when the stream has done all earlier operations."""
         raise NotImplementedError
 
     @optional
@@ -321,7 +321,7 @@ class DeviceInterface(ABC):
 
     @optional
     def record_event(self, device: Device, stream: Handle, event: Handle) -> int | None:
-        """Make the place, where a stream is now, the event's."""
+        """Set the event's place to the present end of a stream."""
         raise NotImplementedError
 
     @optional
@@ -336,7 +336,7 @@ class DeviceInterface(ABC):
 
     @optional
     def synchronize_event(self, device: Device, event: Handle) -> int | None:
-        """Wait until an event has happened; what failed before it is raised."""
+        """Wait until an event has happened; a failure before it is raised."""
         raise NotImplementedError
 
     # ---- Kernels ---------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from minitvm.runtime.errors import DeviceError
 
 @final
 class ManagedDevice:
-    """What the arrays and kernels of one device share."""
+    """The memory and the streams that the arrays and kernels of one device share."""
 
     def __init__(self, driver: Driver, device: BareDevice) -> None:
         self.driver = driver
@@ -34,7 +34,7 @@ class ManagedDevice:
 
     @property
     def allocator(self) -> Allocator | CPUAllocator:
-        """What gives out the device's memory, which begins when it is first asked for."""
+        """The allocator of the device's memory, made when it is first asked for."""
         if not self._allocators:
             on_host = self.device.device_type == DeviceType.CPU
             made = cpu_allocator() if on_host else Allocator(self.driver, self.device)
@@ -62,8 +62,8 @@ class ManagedDevice:
 
     @property
     def current_stream(self) -> Stream:
-        """The stream on which kernels of this thread run: that of the ``with stream:`` around, or
-        one that the device has for all threads."""
+        """The stream on which kernels of this thread run: the stream of the ``with stream:``
+        around, or one that the device has for all threads."""
         found = innermost_stream(self.device)
         if found is not None:
             return found
@@ -77,7 +77,7 @@ class ManagedDevice:
         return self.allocator.allocate(size, None if stream is None else stream.handle)
 
     def use_on(self, block: DeviceBlock, stream: Stream) -> None:
-        """Makes known that a stream of the device is about to use a block."""
+        """Notes that a stream of the device is about to use a block."""
         if block.is_recorded(stream.handle):
             return
         if block.stream is not None:  # on which others may have used these bytes until now
@@ -87,7 +87,7 @@ class ManagedDevice:
         block.record_stream(stream.handle)
 
     def synchronize(self, stream: Stream | None = None) -> None:
-        """Wait until all of the device, or what is on a stream, is done."""
+        """Wait until all work of the device, or the work on a stream, is done."""
         if stream is not None:
             stream_of(self.device, stream, "sync").synchronize()
             return
@@ -116,7 +116,7 @@ class ManagedDevice:
         return self.allocator.stats().allocated if self._allocators else 0
 
     def close(self) -> None:
-        """Give back what the device gave; it isn't used any longer."""
+        """Give the device's resources back; the device isn't used any longer."""
         self._default.clear()
         if self._allocators and isinstance(self.allocator, Allocator):
             self.allocator.close()

@@ -1,13 +1,13 @@
 """Pools: memory in chunks, given out in blocks, by compiled code that needs no GIL.
 
-A pool gives out the smallest free block that fits, splits off what is too much, and merges a block
-that comes back with its free neighbours. It never touches the memory itself, which may be a
-device's; its notes lie in memory of its own. Its owner provides the chunks:
-for devices, :mod:`minitvm.runtime.device_api.allocator`. The pool of the CPU gets them from the C
-library by itself, since compiled kernels take their workspaces from it.
+A pool gives out the smallest free block that fits, splits off its rest, and merges a block that
+comes back with its free neighbours. It never touches the memory itself, which may be a device's;
+its notes lie in memory of its own. Its owner provides the chunks: for devices,
+:mod:`minitvm.runtime.device_api.allocator`. The pool of the CPU gets them from the C library by
+itself, since compiled kernels take their workspaces from it.
 
 Free blocks lie in *bins*, by size. A pool has bins for everybody, and further ones for each stream:
-what was freed on a stream serves that stream at once, and everybody when it is *settled*.
+a block that was freed on a stream serves that stream at once, and everybody when it is *settled*.
 
 A pool is locked for some ten instructions at a time, and nothing is called meanwhile.
 """
@@ -39,7 +39,7 @@ _SMALL = 1024 * 1024
 _SMALL_CHUNK = 4 * 1024 * 1024
 
 _BINS = 512
-# Where the fields lie, in bytes; what they are stands at the head of the text.
+# The offsets of the fields, in bytes; the head of the text describes the fields.
 _BLOCK = (
     "ADDRESS", "SIZE", "BEFORE", "AFTER", "LINK", "NEXT", "BINS", "EPOCH", "REQUESTED", "HOME",
 )  # fmt: skip
@@ -1259,7 +1259,7 @@ define ptr @free_object(ptr %object, ptr %none, i64 %count, ptr %keywords) {
 
 
 class Counters(NamedTuple):
-    """What a pool counts: bytes, blocks and chunks."""
+    """The counts of a pool: bytes, blocks and chunks."""
 
     allocated: int
     requested: int
@@ -1332,8 +1332,8 @@ def pool_text() -> str:
 
 
 def memory_of_machine() -> MemoryStats | None:
-    """The memory of this machine, where the system tells. Of one that only tells how much there is,
-    all counts as free."""
+    """The memory of this machine, where the system tells. If it only tells the total, all of it
+    counts as free."""
     if "SC_PHYS_PAGES" not in getattr(os, "sysconf_names", ()):
         return None
     page = os.sysconf("SC_PAGE_SIZE")
@@ -1348,7 +1348,7 @@ def obtain(size: int) -> int:
 
 
 def give_up(address: int) -> None:
-    """Takes back what :func:`obtain` gave."""
+    """Takes back memory that :func:`obtain` gave."""
     _call("free_alone", address)
 
 
@@ -1402,16 +1402,16 @@ class Pool:
             _call("delete_pool", self._pool)
 
     def new_bins(self, least: int, further: int = 0) -> int:
-        """More bins; the blocks of further ones are given out by them as well."""
+        """New bins; they also give out the blocks of the `further` bins."""
         return _made(_call("new_bins", least, further))
 
     def delete_bins(self, bins: int) -> None:
-        """Bins in which nothing is."""
+        """Deletes empty bins."""
         _call("delete_bins", bins)
 
     @staticmethod
     def address(block: int) -> int:
-        """Where a block begins."""
+        """The address of a block's first byte."""
         return ctypes.c_int64.from_address(block).value
 
     @staticmethod
@@ -1428,7 +1428,7 @@ class Pool:
         return bool(_call("reserve", self._pool, size))
 
     def cancel(self, size: int) -> None:
-        """The chunk that was reserved doesn't come."""
+        """Takes back the reservation of a chunk that doesn't come."""
         _call("reserve", self._pool, -size)
 
     def add(self, address: int, whole: int, size: int, requested: int, bins: int) -> int:
@@ -1436,19 +1436,19 @@ class Pool:
         return _call("add", self._pool, address, whole, size, requested, bins) or 0
 
     def give_back(self, block: int, bins: int, epoch: int = 0) -> None:
-        """A block in use is free in the bins, since a time of their stream."""
+        """Frees a block in use into the bins, since a time of their stream."""
         _call("give_back", self._pool, block, bins, epoch)
 
     def settle(self, bins: int, epoch: int) -> None:
-        """What was freed in bins until a time is everybody's."""
+        """Gives everybody the blocks that were freed in bins until a time."""
         _call("settle", self._pool, bins, epoch)
 
     def retire(self, block: int) -> None:
-        """A block isn't in use any more, but isn't free yet."""
+        """Marks a block as not in use any more, but not free yet."""
         _call("retire", self._pool, block)
 
     def restore(self, block: int) -> None:
-        """A retired block, or a claimed chunk, is free for everybody."""
+        """Frees a retired block, or a claimed chunk, for everybody."""
         _call("restore", self._pool, block)
 
     def claim_chunk(self) -> int:
@@ -1456,7 +1456,8 @@ class Pool:
         return _call("claim_chunk", self._pool, self.everybodys) or 0
 
     def drop(self, chunk: int) -> None:
-        """A claimed chunk, or a retired block that is one, has gone back to where it is from."""
+        """Forgets a claimed chunk, or a retired block that is one: its memory has gone back to the
+        owner."""
         _call("drop", self._pool, chunk)
 
     def largest(self, bins: int) -> int:
@@ -1464,13 +1465,13 @@ class Pool:
         return int(_call("largest", self._pool, bins))
 
     def counters(self) -> Counters:
-        """What has been counted."""
+        """The counts so far."""
         found = (ctypes.c_int64 * len(_COUNTERS))()
         _call("read", self._pool, ctypes.addressof(found))
         return Counters(*found)
 
     def reset_most(self) -> None:
-        """What was used most is what is used now."""
+        """Sets the greatest values to the present ones."""
         _call("reset_most", self._pool)
 
     @property
@@ -1493,8 +1494,8 @@ def _made(address: int | None) -> int:
 class CPUPool(Pool):
     """The pool of the CPU's memory, which also gives compiled kernels their workspaces.
 
-    `allocate` gives what an array needs as an object with `address`, `size` and `free`, which is
-    given back with its last reference; 0 bytes have the address 0.
+    `allocate` gives the memory of an array as an object with `address`, `size` and `free`. The
+    memory is given back with the object's last reference; 0 bytes have the address 0.
     """
 
     __slots__ = ("allocate", "allocate_workspace", "block_type", "give_back_workspace", "small")
@@ -1523,8 +1524,8 @@ class CPUPool(Pool):
         self.allocate: Callable[[int], Any] = function("allocate", code.function("make_object"))
 
     def counters(self) -> Counters:
-        """What has been counted, with what threads keep at hand as free, but for the greatest
-        values."""
+        """The counts so far. Memory that threads keep at hand counts as free, except in the
+        greatest values."""
         found = (ctypes.c_int64 * len(_COUNTERS))()
         _call("read", self._pool, ctypes.addressof(found))
         _call("add_fronts", ctypes.addressof(found))

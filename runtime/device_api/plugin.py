@@ -1,7 +1,7 @@
 """Plugins: devices that a shared library brings, by the C interface of PaddlePaddle's.
 
-A library exports ``InitPlugin``, which fills a table of functions in. It is called with different
-sizes until it does; 0 is a size that nothing has::
+A library exports ``InitPlugin``, which fills in a table of functions. It is called with different
+sizes until it does; 0 is a size that no table has::
 
     params.size   table.size
     0             0              it checks nothing
@@ -11,8 +11,8 @@ sizes until it does; 0 is a size that nothing has::
     88            0
     88            912
 
-Where it answers to 0, its table may be of any layout, and what differs between them isn't called.
-The memory behind a table is marked, which shows one that is larger than any known.
+Where it answers to 0, its table may be of any layout, and the members that differ between layouts
+aren't called. The memory behind a table is marked, which shows one that is larger than any known.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class PluginInterface(DeviceInterface):
 
     @property
     def _is_here(self) -> bool:
-        """Whether the devices are this process's, until their end."""
+        """Whether the devices belong to this process and haven't ended."""
         return os.getpid() == self._process
 
     def _status(self, name: str, of: Device | None, *arguments: Any) -> int:
@@ -120,8 +120,8 @@ class PluginInterface(DeviceInterface):
         self._check(name, of, self._status(name, of, *arguments))
 
     def _release(self, name: str, of: Device | None, *arguments: Any) -> None:
-        """Give something back. What a forked child has is its parent's, who does that; and when
-        the device has ended, nothing is left."""
+        """Give something back. A forked child's resources belong to its parent, which gives them
+        back; and when the device has ended, nothing is left."""
         if self._is_here:
             self._call(name, of, *arguments)
 
@@ -375,7 +375,7 @@ class PluginInterface(DeviceInterface):
         self._call("synchronize_event", device, self._at(device), event)
 
 
-# What a plugin has by us: its devices are made ready here, and their properties told.
+# Our part of a plugin: its devices are made ready here, and their properties told.
 _OURS = ("init_device", "deinit_device", "get_device_properties")
 
 
@@ -388,7 +388,7 @@ def _said(status: int) -> str:
 
 
 class Filled(NamedTuple):
-    """What an ``InitPlugin`` has filled in."""
+    """The members that an ``InitPlugin`` has filled in."""
 
     device_type: str
     sub_device_type: str
@@ -417,7 +417,8 @@ def fill(path: str, entry: Any) -> Filled:
 
 
 def _ask(path: str, entry: Any, params_size: int, abi: ABI | None) -> Filled | None:
-    """What the entry fills in for these sizes, if it does; `abi` None is a table of size 0."""
+    """The table that the entry fills in for these sizes, if it does; `abi` None is a table of size
+    0."""
     table_size = abi.table_size if abi else 0
     room = abi.table_size if abi else _LARGEST
     table = _marked(table_size.to_bytes(8, sys.byteorder) + bytes(room - 8))
@@ -489,8 +490,8 @@ def load_device_plugin(path: str | os.PathLike[str]) -> str:
     Parameters
     ----------
     path
-        Of the library; a name without a folder is searched for as the system does it, if there is
-        no such file.
+        The path of the library; a name without a folder is searched for as the system does it, if
+        there is no such file.
 
     Returns
     -------
@@ -547,7 +548,7 @@ def _open(path: str | os.PathLike[str]) -> tuple[ctypes.CDLL, str]:
 
 
 def _brings(library: ctypes.CDLL, name: str) -> bool:
-    """Whether a kind of device is there, by this library."""
+    """Whether this library has brought the kind of device of that name."""
     number = DEVICE_TYPES.get(name)
     driver = None if number is None else registry.driver_of(number)
     interface = None if driver is None else driver.interface

@@ -1,8 +1,8 @@
 """The C structures of PaddlePaddle's custom devices, and how their functions are called.
 
 The layouts were read from ``paddle/phi/backends/device_ext.h`` of PaddlePaddle 3.0.0 and 3.3.1. All
-say that they are version 0.1.1, and are told apart by the size of the table. Of the one of 2.6.2
-the sizes are known, and that it begins as the others do.
+say that they are version 0.1.1, and are told apart by the size of the table. The layout of 2.6.2 is
+known by its sizes, and begins as the others do.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ _TABLES = {
 
 
 def _offsets(members: str) -> dict[str, int]:
-    """Of each member from the beginning of the table, and its ``sizeof``: all are of one size."""
+    """The offset of each member from the beginning of the table, and the table's ``sizeof``; all
+    members are of one size."""
     found, at = {}, 0
     for member in f"size {members}".split():
         name, _, count = member.partition(":")
@@ -84,7 +85,7 @@ class CustomRuntimeVersion(ctypes.Structure):
 
 
 class CustomRuntimeParams(ctypes.Structure):
-    """What ``InitPlugin`` takes. That of 2.6.2 lacks ``pir_default_passes``."""
+    """The parameters of ``InitPlugin``. The structure of 2.6.2 lacks ``pir_default_passes``."""
 
     _fields_ = (
         ("size", c_size_t),

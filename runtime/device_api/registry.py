@@ -1,4 +1,4 @@
-"""The devices of this process: which kinds there are, and what each device has."""
+"""The devices of this process: their kinds, and the resources of each device."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _managed: dict[BareDevice, ManagedDevice] = {}
 
 
 class _Lock:
-    """Held while a device is made ready; a forked child has a new one."""
+    """The lock that is held while a device is made ready; a forked child has a new one."""
 
     def __init__(self) -> None:
         self.renew()
@@ -43,9 +43,9 @@ def register_device(
     Parameters
     ----------
     name
-        Of the kind.
+        The name of the kind.
     interface
-        What it can do: see :class:`DeviceInterface` and docs/devices.md.
+        The functions of the device: see :class:`DeviceInterface` and docs/devices.md.
     device_type
         Its number in DLPack, by which others know it; by default a free one from 256 on.
 
@@ -110,7 +110,7 @@ def unregister_device(name: str) -> None:
                     f"unregister_device: {each.device}: expected no array to live there, found "
                     f"{each.used_bytes} bytes of them"
                 )
-        # Whatever fails meanwhile, the name is free then.
+        # The name is free then, even after a failure.
         with contextlib.ExitStack() as ends:
             ends.callback(_forget, name)
             ends.callback(_drivers[number].finalize)
@@ -164,7 +164,7 @@ def exists(device: BareDevice) -> bool:
 
 
 def managed(device: BareDevice) -> ManagedDevice:
-    """What a device has, made ready if it is used for the first time.
+    """The resources of a device, which is made ready when it is used for the first time.
 
     Raises
     ------
@@ -196,7 +196,7 @@ def _make_ready(device: BareDevice) -> ManagedDevice:
 
 @atexit.register
 def _close_all() -> None:
-    """The end of the process: memory that arrays still have is left to the system."""
+    """Ends all devices with the process; memory that arrays still have is left to the system."""
     with _lock.held:
         for number, driver in list(_drivers.items()):
             if number not in list(DeviceType):

@@ -1,7 +1,7 @@
-"""Streams and events of a device: what is done in which order.
+"""Streams and events of a device, which order its work.
 
-A device does what is put on one stream in that order, and what is on two streams side by side. An
-event is a place in a stream. What fails on a stream is raised when somebody waits for it.
+A device does the operations of one stream in order, and those of two streams side by side. An event
+is a place in a stream. A failure on a stream is raised when somebody waits for the stream.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class _Kept:
 class Stream:
     """An order of copies and kernels of one device: ``device.create_stream()``.
 
-    With ``with stream:``, it is the one on which the kernels of this thread run. A device without
-    streams does everything at once, and its streams are content.
+    With ``with stream:``, the kernels of this thread run on it. A device without streams does
+    everything at once, and its streams are always done.
     """
 
     __slots__ = ("__weakref__", "_driver", "_end", "_kept", "device", "handle")
@@ -72,7 +72,7 @@ class Stream:
         Raises
         ------
         DeviceError
-            When something failed; of a kernel, of the type that a call would raise, too.
+            When something failed; for a kernel's failure also of the type that a call would raise.
         """
         kept = self.kept
         try:
@@ -93,7 +93,7 @@ class Stream:
         return recorded
 
     def wait(self, event: Event) -> None:
-        """Let what is put on the stream from now on wait until an event has happened.
+        """Let later operations of the stream wait until an event has happened.
 
         Raises
         ------
@@ -108,7 +108,8 @@ class Stream:
             self._driver.stream_wait_event(self.device, self.handle, event.handle, event.device)
 
     def add_callback(self, callback: Callable[[], None]) -> None:
-        """Call a function, in a thread of the device's, when the stream has come so far.
+        """Call a function, in a thread of the device's, when the stream has done all earlier
+        operations.
 
         Raises
         ------
@@ -120,7 +121,7 @@ class Stream:
         self._driver.stream_add_callback(self.device, self.handle, callback)
 
     def keep(self, *objects: object) -> None:
-        """Keep objects until what is on the stream by now is done."""
+        """Keep objects until the present operations of the stream are done."""
         if not self._driver.has_streams:
             return
         kept = _Kept(objects)
@@ -136,11 +137,11 @@ class Stream:
 
     @property
     def kept(self) -> tuple[_Kept, ...]:
-        """What it keeps by now."""
+        """The objects that the stream keeps now."""
         return tuple(self._kept)
 
     def forget(self, kept: Iterable[_Kept]) -> None:
-        """What was kept isn't needed any longer: somebody has waited since for the stream."""
+        """Let go of kept objects: somebody has waited for the stream since."""
         for each in kept:
             with contextlib.suppress(ValueError):  # another thread's turn
                 self._kept.remove(each)
@@ -168,7 +169,7 @@ class Stream:
                 _forget_left()
 
 
-# What streams kept that were destroyed: not every device waits until they are done.
+# The objects kept by destroyed streams: not every device waits until those are done.
 _left: list[_Kept] = []
 
 
@@ -192,7 +193,7 @@ class Event:
         self.handle: Handle = driver.create_event(device)
 
     def record(self, stream: Stream) -> None:
-        """Make the place, where a stream is now, the event's.
+        """Set the event's place to the present end of a stream.
 
         Raises
         ------
@@ -209,7 +210,7 @@ class Event:
         self.is_recorded = True
 
     def query(self) -> bool:
-        """Whether it has happened; one that was never recorded has."""
+        """Whether the event has happened; an event that was never recorded has."""
         return not self.is_recorded or self._driver.query_event(self.device, self.handle)
 
     def synchronize(self) -> None:
