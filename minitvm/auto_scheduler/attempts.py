@@ -31,12 +31,12 @@ class Attempt:
     ops
         The outputs, as for ``te.create_schedule``.
     dropped
-        The strategies that failed, and why.
+        The strategies that failed, and the reasons.
 
     Attributes
     ----------
     schedule
-        What is written.
+        The schedule so far.
     taken
         The strategies that were followed.
     """
@@ -79,7 +79,7 @@ class _StrategyFailed(Exception):
 def first_that_works(
     ops: Any, write: Callable[[Attempt], None], use: Callable[[Schedule], _T]
 ) -> _T:
-    """The result of `use` for the first schedule for which it raises nothing.
+    """The result of `use` for the first schedule for which `use` raises no error.
 
     Parameters
     ----------
@@ -106,8 +106,8 @@ def first_that_works(
 
 
 def _written(ops: Any, write: Callable[[Attempt], None], dropped: dict[Step, str]) -> Attempt:
-    """A schedule without the `dropped` strategies. Those that fail while it is written are dropped
-    as well."""
+    """A schedule without the `dropped` strategies. Strategies that fail while it is written are
+    dropped as well."""
     while True:
         attempt = Attempt(ops, dropped)
         try:

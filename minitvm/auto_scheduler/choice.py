@@ -15,7 +15,7 @@ from minitvm.tir.provenance import Choice, Figure
 
 
 def choose(s: Schedule, about: str, text: str, *, stage: str = "", **figures: Figure) -> None:
-    """Notes a decision for a stage; by default for that of the last one."""
+    """Notes a decision for a stage; by default for the stage of the last note."""
     if not stage:
         (*_, last) = s.choices
         stage = last.stage
@@ -62,8 +62,8 @@ def choose_tile(
     by: str = "multiply-adds",
     width: int | None = None,
 ) -> None:
-    """Notes the tile of sums that is kept in registers, which `by` computes; `width` is that of
-    several columns side by side."""
+    """Notes the register tile, which the instructions `by` compute; `width` is the width of several
+    columns side by side."""
     rows = contraction.rows[-1:]
     lanes = target.lanes(contraction.op.output(0).dtype)
     row_bytes = sum(map(contraction.a.along, rows)) * contraction.a.tensor.dtype.itemsize
@@ -95,7 +95,7 @@ def choose_tile(
 
 
 def choose_blocks(s: Schedule, contraction: Contraction, blocks: Blocks) -> None:
-    """Notes the parts that are computed one after the other, or by different threads."""
+    """Notes the blocks that are computed one after the other, or by different threads."""
     sides = ["{rows} rows"] * (blocks.rows is not None)
     sides += ["{columns} columns"] * (blocks.columns is not None)
     if sides:
@@ -110,7 +110,7 @@ def choose_blocks(s: Schedule, contraction: Contraction, blocks: Blocks) -> None
 
 
 def size_of(axes: Iterable[IterVar]) -> int | PrimExpr:
-    """How many combinations of some axes there are."""
+    """The product of the extents of some axes."""
     extents = (axis.dom.extent for axis in axes if axis.dom is not None)
     size = prod(extents, start=e.const(1))
     known = e.const_int(size)

@@ -1,4 +1,4 @@
-"""Contractions of a few rows, which take the time to read the columns' factor once.
+"""Contractions of a few rows, whose time is that of reading the columns' factor once.
 
 ::
 
@@ -36,7 +36,8 @@ _STEPS = 8  # rows of B that are read side by side: streams that the prefetcher 
 
 
 def is_streamed(contraction: Contraction, target: Target) -> bool:
-    """Whether so few rows use the elements of a large factor that a tile would wait for memory."""
+    """Whether a register tile would wait for memory, since few rows use each element of a large
+    factor."""
     if not _is_for_few(contraction, _MOST_ROWS) or contraction.b.along(contraction.column) != 1:
         return False
     if is_uneven(contraction.op):
@@ -46,8 +47,8 @@ def is_streamed(contraction: Contraction, target: Target) -> bool:
 
 
 def is_left_plain(contraction: Contraction) -> bool:
-    """Whether so few rows use a factor whose elements lie side by side along the sum that the sums
-    are best computed one by one, as plain loops."""
+    """Whether plain loops, which compute one sum after the other, are best: few rows use the
+    columns' factor, and its elements lie side by side along the reduction axis."""
     across = contraction.b.along(contraction.column) != 1
     if not across or not _is_for_few(contraction, _MOST_PLAIN_ROWS):
         return False
@@ -56,7 +57,7 @@ def is_left_plain(contraction: Contraction) -> bool:
 
 
 def _is_for_few(contraction: Contraction, most: int) -> bool:
-    """Whether at most so many rows use an element of `b`, and the sum runs along one axis."""
+    """Whether at most `most` rows use an element of `b`, and there is one reduction axis."""
     if contraction.a.reads(contraction.column) or len(contraction.op.reduce_axis) != 1:
         return False
     extents = [extent_of(axis) for axis in contraction.rows]
@@ -124,8 +125,8 @@ def _write_total(stage: Stage, places: Places, lanes: int) -> None:
 
 
 def _parts_of_sum(steps: int, most: int) -> int:
-    """The number of parts of a sum, at most `most`. It is the same for any number of cores, and so
-    are the bits of the result. A few parts less are better than a remainder."""
+    """The number of parts of a sum, at most `most`. It doesn't depend on the number of cores, and
+    so the bits of the result don't either. A few parts less are better than a remainder."""
     most = max(1, min(_MOST_PARTS, steps // _LEAST_STEPS, most))
     counts = range(most, most // 2, -1)
     return min(counts, key=lambda parts: (steps % parts > 0, steps // parts % _STEPS > 0))

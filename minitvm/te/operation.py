@@ -1,4 +1,5 @@
-"""How tensors are made: given, computed element by element, or written by a statement."""
+"""The functions that make tensors: given, computed element by element, or written by a
+statement."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def var(name: str = "tindex", dtype: DTypeLike = "int32", span: Any = None) -> V
     Parameters
     ----------
     name : str
-        How it prints.
+        The name that is printed.
     dtype : dtype
         Its type, of a scalar.
     span : ignored
@@ -189,7 +190,7 @@ def compute(
     attrs: Mapping[str, Any] | None = None,
     varargs_names: Sequence[str] | None = None,
 ) -> Any:
-    """A tensor whose element at each index is what `fcompute` makes of the index.
+    """A tensor whose element at each index is the result of `fcompute` for this index.
 
     Parameters
     ----------
@@ -205,13 +206,13 @@ def compute(
     Returns
     -------
     Tensor, or tuple of Tensor
-        As `fcompute` returns an element or a tuple.
+        A tensor if `fcompute` returns an element; for a tuple, a tensor for each of its elements.
 
     Raises
     ------
     CompileError
-        When `fcompute` takes another number of indices, returns something that is no number,
-        hides a reduction inside another expression, or uses an axis outside of its loop.
+        When `fcompute` takes another number of indices, returns something that is no number, puts a
+        reduction inside another expression, or uses an axis outside of its loop.
 
     >>> from minitvm import te
     >>> A = te.placeholder((4, 3), name="A")
@@ -345,13 +346,13 @@ def extern(
     Parameters
     ----------
     shape : a shape, or a list of shapes
-        Of the one output, or of each.
+        The shape of the one output, or of each output.
     inputs : sequence of Tensor
-        What the statement reads.
+        The tensors that the statement reads.
     fcompute : function of the input buffers and the output buffers, two lists
         Returns a statement, or a call, as of ``tir.call_packed("f", ins[0], outs[0])``.
     dtype : dtype, or a list of them
-        Of the outputs; that of the inputs, where they agree, unless given.
+        The dtype of all outputs, or of each; by default that of the inputs, if they agree.
     in_buffers, out_buffers : Buffer, or a list of them
         Buffers to use in place of compact ones, as to state strides or an alignment.
 
@@ -424,7 +425,7 @@ def _named_type(name: str, dtype: Any) -> DType:
 
 
 def _given_buffers(name: str, what: str, given: Any, made: list[Buffer]) -> list[Buffer]:
-    """The buffers that the caller gave, or else those made for him."""
+    """The buffers that the caller gave, checked; or the default ones, `made`."""
     if given is None:
         return made
     buffers = list(given) if isinstance(given, (tuple, list)) else [given]

@@ -33,14 +33,14 @@ def scan(
     state_placeholder : Tensor, or a list of them, of shape (steps in all, ...)
         Placeholders that stand for the result so far.
     inputs : Tensor, or a list of them
-        What the update reads besides; known anyway.
+        Further tensors that the update reads; not needed, since the update shows them.
     name, tag, attrs
         For messages, programs and schedules.
 
     Returns
     -------
     Tensor, or list of Tensor
-        Of the shape of `state_placeholder`; its time axis is ``.op.scan_axis``.
+        The result, of the shape of `state_placeholder`; its time axis is ``.op.scan_axis``.
 
     Raises
     ------

@@ -19,7 +19,7 @@ def tag_scope(tag: str) -> Iterator[None]:
     Raises
     ------
     CompileError
-        When it is entered inside another one.
+        When the scope is entered inside another tag scope.
 
     >>> from minitvm import te
     >>> with te.tag_scope("conv"):
@@ -38,7 +38,7 @@ def tag_scope(tag: str) -> Iterator[None]:
 
 
 def scoped_tag(name: str, tag: str) -> str:
-    """The tag of the operation `name`: its own, or that of the scope that it is made in."""
+    """The tag of the operation `name`: its own, or that of the tag scope around its creation."""
     if not isinstance(tag, str):
         raise CompileError(f"{name}: expected a string as tag, got {described(tag)}")
     if tag and _current.get():

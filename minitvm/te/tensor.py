@@ -1,8 +1,8 @@
 """Tensors, and the operations that define them.
 
-An operation says how its output tensors come about: given from outside (:class:`PlaceholderOp`),
-element by element (:class:`ComputeOp`) or by a piece of loop IR (:class:`ExternOp`). Operations are
-immutable and compared by identity; :mod:`minitvm.te.operation` makes them.
+An operation defines its output tensors: given from outside (:class:`PlaceholderOp`), element by
+element (:class:`ComputeOp`) or by a piece of loop IR (:class:`ExternOp`). Operations are immutable
+and compared by identity; :mod:`minitvm.te.operation` makes them.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class ScanOp(Operation):
 
 
 def domain_of(axis: IterVar) -> Range:
-    """The range of an axis; an error for an axis that is not an operation's."""
+    """The range of an axis of an operation; raises an error for any other axis."""
     if axis.dom is None:
         raise CompileError(f"axis {axis.name}: expected a range, got an axis without one")
     return axis.dom
@@ -235,7 +235,7 @@ class Tensor(WholeTensor):
         Raises
         ------
         CompileError
-            When there are not as many as the tensor has dimensions, or one is no integer.
+            When the number of indices is not the tensor's rank, or an index is no integer.
         """
         if len(indices) != self.ndim:
             raise CompileError(f"{self.name}: expected {self.ndim} indices, got {len(indices)}")
@@ -357,7 +357,7 @@ class TensorSlice(ExprOperators):
         return self.tensor[self.indices + expr.as_tuple(indices)]
 
     def asobject(self) -> PrimExpr:
-        """The element that the indices name; an error while some are missing."""
+        """The element at the indices; raises an error while indices are missing."""
         return self.tensor(*self.indices)
 
     def __iter__(self) -> Iterator[Any]:
@@ -385,7 +385,7 @@ def broadcast_shapes(*shapes: Sequence[PrimExpr]) -> tuple[PrimExpr, ...]:
     Raises
     ------
     CompileError
-        When there is none.
+        When there is no such shape.
     """
     made = tuple(shapes[0])
     for shape in shapes[1:]:
@@ -416,7 +416,7 @@ def _text(shape: Sequence[PrimExpr]) -> str:
 
 
 def _element(tensor: Tensor, axis: tuple[IterVar, ...]) -> PrimExpr:
-    """The element of `tensor` that a broadcast puts at `axis`."""
+    """The element of `tensor` that broadcasting puts at `axis`."""
     own = axis[len(axis) - tensor.ndim :]
     return tensor(
         *[

@@ -38,7 +38,7 @@ class TensorIntrin:
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
-        """Those of the inputs, then those of the outputs (classic)."""
+        """The buffers of the inputs, then those of the outputs (classic)."""
         return self.input_buffers + self.output_buffers
 
     def __call__(self, *args: Any, **named: Any) -> NoReturn:
@@ -64,18 +64,18 @@ def decl_tensor_intrin(
     Parameters
     ----------
     op : Operation
-        The computation that it does, of placeholders, with constant extents.
+        The computation that the intrinsic does, of placeholders, with constant extents.
     fcompute : function of the input buffers and the output buffers, two lists
-        Returns the statement (or call) that does it, or the tuple ``(body, reduce_reset,
-        reduce_update)`` for a reduction that may be done in pieces. Either of the last two may be
-        None. With `scalar_params` it takes them as a third argument.
+        Returns the statement (or call) that does the computation, or the tuple ``(body,
+        reduce_reset, reduce_update)`` for a reduction that may be done in pieces. Either of the
+        last two may be None. With `scalar_params`, these are its third argument.
     name : str
         For messages.
     binds : mapping of Tensor to Buffer
-        Which memory the statement can work on: strides, alignment. A tensor that is not in it has
-        a compact buffer.
+        Buffers that describe the memory on which the statement can work: strides, alignment. A
+        tensor without one has a compact buffer.
     scalar_params : sequence of Var
-        Variables of `op` that may be any scalar of the computation that is replaced.
+        Variables of `op` that stand for scalars of the replaced computation.
     default_buffer_params : mapping
         Further arguments of ``decl_buffer`` for the buffers that are not in `binds`.
 
@@ -83,7 +83,7 @@ def decl_tensor_intrin(
     ------
     CompileError
         When `op` is no such operation, a buffer doesn't fit its tensor, or `fcompute` returns
-        something else.
+        anything else.
 
     >>> from minitvm import te, tir
     >>> x = te.placeholder((4,), name="x")

@@ -47,7 +47,7 @@ def call(
     named: Mapping[str, Any],
     target: str,
 ) -> Any:
-    """The value of a call; an array that it makes is called `target`."""
+    """The value of a call; an array that it makes gets the name `target`."""
     if isinstance(function, ScriptedFunction):
         return _inlined(frame, node, function, args, named)
     if not is_intrinsic(function):
@@ -96,7 +96,7 @@ def _inlined(
     args: Sequence[Any],
     named: Mapping[str, Any],
 ) -> Any:
-    """The value of a helper's call, whose statements go here."""
+    """The value of a helper's call, whose statements are inlined here."""
     caller: Frame | None = frame
     while caller is not None:
         if caller.function is function:

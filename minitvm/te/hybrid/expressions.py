@@ -124,7 +124,7 @@ def _truth(frame: Frame, node: ast.expr, value: Any) -> bool | PrimExpr:
 
 
 def _any_or_all(frame: Frame, node: ast.BoolOp) -> Any:
-    """As in Python, what stands right counts only where what stands left leaves it open."""
+    """As in Python, the right operand counts only where the left one doesn't decide the result."""
     decides = isinstance(node.op, ast.Or)
     join = _either if decides else _both
     made: Any = None
@@ -177,7 +177,7 @@ def _attribute(frame: Frame, node: ast.Attribute) -> Any:
 
 
 def element_of(frame: Frame, node: ast.Subscript) -> Any:
-    """An element: a load where it is a tensor's."""
+    """An element of a tensor (a load) or of a tuple."""
     owner = value_of(frame, node.value)
     index_nodes = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
     indices = [value_of(frame, each) for each in index_nodes]

@@ -44,7 +44,7 @@ _ADVICE: dict[type[ast.AST], str] = {
 @final
 @dataclass(slots=True, eq=False)
 class Program:
-    """What a function and the helpers that it calls make together."""
+    """The program of a function and the helpers that it calls."""
 
     facts: Facts
     blocks: list[Block] = field(default_factory=lambda: [Block(loop=True)])  # those that are open
@@ -61,7 +61,8 @@ class Program:
 @final
 @dataclass(slots=True, eq=False)
 class Frame:
-    """One function that is followed; a helper's has a `caller`, and a `call`: which one it is."""
+    """One function that is followed; for a helper, `caller` is the caller's frame, and `call`
+    identifies the call."""
 
     function: ScriptedFunction
     source: Source
@@ -85,7 +86,7 @@ class Frame:
         self.closure = inspect.getclosurevars(self.function.pyfunc)
 
     def key(self, name: str) -> Key:
-        """Which variable a name is here."""
+        """The key of the variable that a name stands for here."""
         return (*self.call, self.positions[-1], name)
 
     def bind(self, name: str, value: Any, node: ast.AST, is_loop: bool = False) -> None:
@@ -94,12 +95,12 @@ class Frame:
         self.names[name] = Binding(value, node, block, self.key(name), is_loop)
 
     def line_of(self, known: Binding | Variable) -> int:
-        """Where a name got its value."""
+        """The line in which a name got its value."""
         return self.source.line_of(known.node)
 
     @contextmanager
     def block(self, loop: bool) -> Iterator[Block]:
-        """A block that may not run, or run often; names that it binds end with it."""
+        """A block that may run any number of times; names bound in it end with it."""
         names, assigned = dict(self.names), set(self.assigned)
         block = Block(loop=loop)
         self.program.blocks.append(block)
@@ -126,14 +127,14 @@ class Frame:
         return error
 
     def unsupported(self, node: ast.AST) -> CompileError:
-        """The error that `node` is of a construct without a meaning here."""
+        """The error for a construct without a meaning in hybrid functions."""
         kind = type(node).__name__
         advice = _ADVICE.get(type(node), "see docs/hybrid.md for what there is")
         return self.error(node, f"expected what a hybrid function may use, found {kind}: {advice}")
 
     @contextmanager
     def located(self, node: ast.AST) -> Iterator[None]:
-        """Where an error of the language gets the place of `node`, unless it has one."""
+        """A context in which errors get the place of `node`, unless they have one."""
         try:
             yield
         except (CompileError, TypeError, ArithmeticError, ValueError) as error:

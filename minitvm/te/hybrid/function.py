@@ -19,7 +19,7 @@ from minitvm.tir.expr import IterVar, PrimExpr
 
 
 def script(pyfunc: Callable[..., Any]) -> HybridFunction:
-    """Makes a Python function a piece of tensor programs: a decorator.
+    """Decorator that makes a Python function usable as an operation of tensor programs.
 
     Called with tensors, it returns the tensors of an operation whose loops are those of its text.
     Called with numpy arrays, it runs as Python, and does the same.
@@ -33,8 +33,8 @@ def script(pyfunc: Callable[..., Any]) -> HybridFunction:
     Raises
     ------
     CompileError
-        When `pyfunc` is no such function; at a call with tensors, where it uses what a hybrid
-        function can't.
+        When `pyfunc` is no such function; at a call with tensors, when it uses an unsupported
+        construct.
 
     >>> from minitvm import te
     >>> from minitvm.te.hybrid import output_tensor
@@ -78,7 +78,7 @@ class HybridFunction(ScriptedFunction):
             return self._as_python()(*bound.args, **bound.kwargs)
 
     def _as_python(self) -> FunctionType:
-        """The function where the names of intrinsics have a meaning."""
+        """The Python function with the names of intrinsics defined."""
         given = self.pyfunc.__globals__
         mine = {name: f for name, f in INTRINSICS.items() if not _is_hybrid(given.get(name))}
         made = FunctionType(
@@ -106,7 +106,7 @@ def _is_symbolic(value: Any) -> bool:
 
 
 def _for_python(value: Any) -> Any:
-    """An argument as Python may have it: an array is a parameter, which can't be written."""
+    """An argument for a run as Python: arrays are read-only, as parameters are."""
     if isinstance(value, (tuple, list)):
         return [_for_python(member) for member in value]
     if not isinstance(value, np.ndarray):

@@ -1,4 +1,4 @@
-"""The zeros that an array of a hybrid program begins with, where they can be seen."""
+"""The zeros with which an array of a hybrid program begins, stored only where they can be read."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ _Loops = Mapping[Var, For]
 
 
 def begin_with_zeros(buffer: Buffer, body: Stmt, is_output: bool) -> Stmt:
-    """`body`, and before it loops that fill `buffer` with zeros unless nobody could see them.
+    """`body`, behind loops that fill `buffer` with zeros if the program or its caller could read
+    them.
 
-    They can't be seen where the first thing that happens to each element is a store. Of an output
-    that must hold for every element; what is allocated is only seen where it is read.
+    The zeros can't be read if every element is stored to before it is read. The caller reads all
+    elements of an output; of allocated memory, only the reads in `body` count.
 
     Before::
 
@@ -63,8 +64,8 @@ def _reads(buffer: Buffer, *nodes: Node) -> list[BufferLoad]:
 
 
 def _first_stores(node: Stmt, buffer: Buffer, loops: _Loops) -> _Element | None:
-    """The element to which `node`, inside of `loops`, stores before it reads any; so that all the
-    loops together store to every element. None when that isn't plain to see."""
+    """The element to which `node`, inside of `loops`, stores before it reads any, if all the loops
+    together then store to every element. None where this isn't certain."""
     match node:
         case BufferStore():
             return _stored_element(node, buffer, loops)
@@ -112,7 +113,7 @@ def _first_of(node: s.SeqStmt, buffer: Buffer, loops: _Loops) -> _Element | None
 
 
 def _may_be_empty(loop: For, buffer: Buffer) -> bool:
-    """Whether a loop may run no iteration although `buffer` has elements."""
+    """Whether a loop may have no iterations although `buffer` has elements."""
     extent = e.const_int(loop.extent)
     return (extent is None or extent < 1) and not any(
         _is_same(loop.extent, d) for d in buffer.shape

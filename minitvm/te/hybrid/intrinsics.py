@@ -55,7 +55,7 @@ def bind(thread: str, extent: int) -> range:
 
 
 def max_num_threads(allow_none: bool = True) -> int:
-    """How many threads of a GPU's block ``bind`` may use: 1 where there is no GPU."""
+    """The number of threads of a GPU's block that ``bind`` may use: 1 without a GPU."""
     return 1
 
 
@@ -81,8 +81,8 @@ CASTS = (
 
 
 def _common_dtype(args: tuple[Any, ...]) -> DType | None:
-    """The dtype in which an operator on numpy's numbers computes; Python's adapt. None when there
-    are none of numpy's."""
+    """The dtype in which an operator on numpy's numbers computes; Python's numbers adapt. None if
+    all are Python's."""
     found = [DType.of(arg.dtype) for arg in args if isinstance(arg, (np.generic, np.ndarray))]
     return functools.reduce(promoted, found) if found else None
 

@@ -37,7 +37,7 @@ _AT_ONCE = (ForKind.PARALLEL, ForKind.VECTORIZED)
 
 
 def read_name(frame: Frame, node: ast.Name) -> Any:
-    """What a name stands for."""
+    """The value that a name stands for."""
     name, known = node.id, frame.names.get(node.id)
     if isinstance(known, Binding):
         return known.value
@@ -115,7 +115,7 @@ def captured(frame: Frame, node: ast.AST, name: str, value: Any) -> Any:
 
 
 def assign_name(frame: Frame, node: ast.Name, value: Any) -> None:
-    """Binds a name to a value, or sets the variable that it is."""
+    """Binds a name to a value, or stores to the variable of this name."""
     name, known = node.id, frame.names.get(node.id)
     if isinstance(known, Binding) and known.is_loop:
         raise frame.error(
@@ -177,7 +177,8 @@ def _set_variable(frame: Frame, node: ast.Name, known: Variable, value: Any) -> 
 
 
 def settled(frame: Frame, name: str, value: Any) -> Any:
-    """A value that later stores can't change: what reads memory gets a name of its own."""
+    """A value that later stores can't change: an expression that reads memory is bound to a new
+    name."""
     if isinstance(value, tuple):
         return tuple(settled(frame, name, each) for each in value)
     if isinstance(value, Part):

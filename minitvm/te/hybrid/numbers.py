@@ -1,4 +1,4 @@
-"""The dtypes of numbers: Python's adapt to what they meet."""
+"""The dtypes of numbers: Python's adapt to those of the other operands."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from minitvm.tir.expr import PrimExpr
 
 @final
 class Numbers:
-    """Which expressions are of Python's numbers alone, and so adapt: a number is firm where it has
-    a dtype of its own.
+    """The expressions that consist of Python's numbers alone, and so adapt. A number is firm if it
+    has a dtype of its own.
 
     >>> from minitvm.tir.expr import Var
     >>> Numbers().made(e.add, Var("x", "float64"), 0.1)
@@ -26,7 +26,7 @@ class Numbers:
         self._adapting: dict[PrimExpr, None] = {}
 
     def let_adapt(self, value: PrimExpr) -> None:
-        """Notes that `value` is of Python's numbers alone."""
+        """Notes that `value` consists of Python's numbers alone."""
         self._adapting[value] = None
 
     def is_firm(self, value: Any) -> bool:
@@ -34,7 +34,7 @@ class Numbers:
         return isinstance(value, PrimExpr) and value not in self._adapting
 
     def adapted(self, value: Any, dtype: DType) -> Any:
-        """A number that is not firm, next to one of `dtype`."""
+        """A number that is not firm, as the operand beside a value of `dtype`."""
         if isinstance(value, bool) or dtype.is_bool:
             return e.as_expr(value)
         if is_float(value) and not dtype.is_float:
@@ -66,7 +66,7 @@ class Numbers:
         return made
 
     def converted(self, name: str, value: Any, dtype: DType) -> PrimExpr:
-        """A value as it is stored: converted where that loses no more than rounding."""
+        """A value as it is stored: converted if the conversion only rounds."""
         if not isinstance(value, (bool, int, float, PrimExpr)):
             raise CompileError(f"expected a number to store to {name}, got {shown(value)}")
         made = e.as_expr(value if self.is_firm(value) else self.adapted(value, dtype))

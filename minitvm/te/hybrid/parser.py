@@ -1,12 +1,12 @@
-"""From the syntax tree of a hybrid function to an operation of loop IR.
+"""The parser of hybrid functions: from a syntax tree to an operation of loop IR.
 
-The tree is followed as Python would run it. What is known while it is followed is computed at once,
-by Python: numbers, tuples, shapes, conditions on them. The rest becomes loop IR.
+The tree is followed as Python would run it. Python computes at once the values that are known while
+the tree is followed: numbers, tuples, shapes, conditions on them. The rest becomes loop IR.
 
 A name is bound to a value, and bound anew by each assignment in a row. Only a name that a loop or a
-branch assigns to from inside becomes a variable, a buffer of one element. That is known when the
-assignment is met, after the name's first use: so the tree is then followed again, from the start,
-with that `Facts` learned.
+branch assigns to from inside becomes a variable, a buffer of one element. The parser meets this
+assignment after the name's first use; it adds the fact to `Facts`, and follows the tree again from
+the start.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from minitvm.tir.stmt import AssertStmt, BufferStore, For, ForKind, IfThenElse, 
 
 
 def parse(function: ScriptedFunction, arguments: Mapping[str, Any]) -> ExternOp:
-    """The operation that a hybrid function stands for, called with `arguments`: tensors,
+    """The operation that a call of a hybrid function stands for. `arguments` are tensors,
     expressions, numbers and tuples of them, by the names of its parameters.
 
     Raises
     ------
     CompileError
-        Where the function uses what a hybrid function can't, with the place in its source.
+        Where the function uses an unsupported construct; the text shows the line of its source.
     """
     name, source = function.pyfunc.__name__, read_source(function.pyfunc)
     facts = Facts()
@@ -87,7 +87,7 @@ def _argument(function: str, name: str, value: Any, inputs: dict[Tensor, Buffer]
 
 
 def _outputs(frame: Frame) -> tuple[Buffer, ...]:
-    """The buffers that a function returns: all that it made by output_tensor."""
+    """The buffers that a function returns: all the buffers that it made by output_tensor."""
     returned = frame.returned if isinstance(frame.returned, tuple) else (frame.returned,)
     node, outputs = frame.source.tree.body[-1], frame.program.outputs
     for value in returned:
@@ -208,8 +208,8 @@ def _check_no_else(frame: Frame, node: ast.For | ast.While) -> None:
 
 
 def _learn_what_changes(frame: Frame, node: ast.While) -> None:
-    """Has the names be variables that the condition of a loop reads and its body assigns to:
-    the condition holds now, before the first time."""
+    """Makes variables of the names that the condition of a while loop reads and its body assigns
+    to: the condition was evaluated for the first iteration only."""
     read = set(_names_in(node.test))
     stored = (each for part in node.body for each in ast.walk(part))
     for each in stored:
@@ -240,7 +240,7 @@ def _for(frame: Frame, node: ast.For) -> None:
 
 
 def _check_loop_name(frame: Frame, node: ast.AST, name: str) -> None:
-    """A loop's variable hides no other: which one is meant around it would be a riddle."""
+    """Refuses a loop variable whose name has a value around the loop."""
     known = frame.names.get(name)
     block = frame.program.blocks[-1]
     is_free = isinstance(known, Binding) and known.block is block and not known.is_loop
@@ -253,7 +253,7 @@ def _check_loop_name(frame: Frame, node: ast.AST, name: str) -> None:
 
 
 def _write_out(frame: Frame, node: ast.For, values: Sequence[Any]) -> None:
-    """The body once for each value, which is known in it."""
+    """The body once for each value of the loop variable, a known number in it."""
     for value in values:
         _assign_to(frame, node.target, value)
         _statements(frame, node.body)

@@ -12,7 +12,7 @@ from minitvm.runtime.record import record
 
 
 class ScriptedFunction:
-    """Base of what ``te.hybrid.script`` returns: a Python function that has a second meaning, the
+    """Base of the results of ``te.hybrid.script``: a Python function that has a second meaning, the
     loops of its text."""
 
     pyfunc: Callable[..., Any]
@@ -49,7 +49,7 @@ class Source:
 
 
 def _column(line: str, offset: int) -> int:
-    """The syntax tree counts the bytes of UTF-8."""
+    """The column in characters; the syntax tree counts the bytes of UTF-8."""
     return len(line.encode()[:offset].decode())
 
 
@@ -59,7 +59,7 @@ def read_source(function: Callable[..., Any]) -> Source:
     Raises
     ------
     CompileError
-        When there is none to be read.
+        When no source can be read.
     """
     name = function.__name__
     try:

@@ -1,4 +1,4 @@
-"""What names and values are while a hybrid function is followed.
+"""The names and the values of a hybrid function while it is followed.
 
 A value that is known now is Python's own: a number, a text, a tuple, None. Others are expressions,
 buffers, parts of buffers, and functions.
@@ -30,8 +30,8 @@ Key = tuple[Any, ...]  # names a variable: the calls and the loop that it is in,
 @final
 @dataclass(slots=True)
 class Facts:
-    """What was learned about names while the tree was followed before: which are variables, and
-    the dtypes of those that begin as Python's numbers."""
+    """Facts about names, from earlier traversals of the tree: the names that are variables, and the
+    dtypes of variables that begin as Python's numbers."""
 
     variables: set[Key] = field(default_factory=set)
     dtypes: dict[Key, DType] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Facts:
 
 
 class Learned(Exception):
-    """Something was learned; the tree must be followed again."""
+    """Raised when a fact was learned: the tree must be followed again."""
 
 
 @final
@@ -60,7 +60,8 @@ class Binding:
 @final
 @record(eq=False)
 class Variable:
-    """A name whose value changes. While it has only been given Python's numbers it `adapts`."""
+    """A name whose value changes. It `adapts` as long as only Python's numbers are assigned to
+    it."""
 
     buffer: Buffer
     node: ast.AST
@@ -86,7 +87,7 @@ class Part:
 @final
 @record(eq=False)
 class Loop:
-    """What a call of ``range`` or ``parallel`` gives."""
+    """The result of a call of ``range`` or ``parallel``."""
 
     kind: ForKind
     begin: PrimExpr
@@ -97,7 +98,7 @@ class Loop:
 @final
 @dataclass(slots=True, eq=False)
 class Block:
-    """Statements, and functions that make a statement around all that follows in the block."""
+    """Statements, and functions that wrap the statements that follow in the block."""
 
     items: list[Stmt | Callable[[Stmt], Stmt]] = field(default_factory=list)
     loop: bool = False  # the body of a loop, or of the function: where variables live
@@ -152,7 +153,7 @@ def is_intrinsic(value: Any) -> bool:
 
 
 def is_known(value: Any) -> bool:
-    """Whether a value is known now."""
+    """Whether a value is known while the tree is followed."""
     if isinstance(value, tuple):
         return all(map(is_known, value))
     return value is None or isinstance(value, (bool, int, float, str, range))

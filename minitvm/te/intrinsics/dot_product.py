@@ -4,9 +4,9 @@ LLVM finds none of them in loops over single elements, since they need neighbour
 next to each other in memory: ``k`` in *groups* of 4 bytes or 2 half words, ``w[k // 4, j * 4 + k %
 4]``. An instruction is chosen by the features that it needs, never by the name of a CPU.
 
-What is left out: ``pmaddubsw``, whose sums of two products saturate at 16 bits and so are wrong for
-large operands. Without a better instruction bytes are widened to int16, for which ``pmaddwd`` is
-exact: its one overflow, of two products of -32768, wraps as 32-bit additions do.
+One instruction is left out: ``pmaddubsw``, since its sums of two products saturate at 16 bits, and
+so are wrong for large operands. Without a better instruction bytes are widened to int16, for which
+``pmaddwd`` is exact: its one overflow, of two products of -32768, wraps as 32-bit additions do.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class DotProduct(Instruction):
     Attributes
     ----------
     a, b
-        The dtypes of the operand that is the same in every lane, and of the other.
+        The dtypes of the operand that is the same in every lane, and of the other operand.
     lanes, group
-        How many sums there are, and how many products are added to each.
+        The number of sums, and the number of products added to each.
     form
         How the intrinsic is called: ``"a, b"`` as ``f(sums, a, b)``; ``"b, a"`` the other way
         round; ``"add"`` as ``sums + f(a, b)``.
@@ -95,16 +95,16 @@ def dot_product(name: str, columns: int, same: int | None = None) -> TensorIntri
     """A tensor intrinsic for ``tensorize``: a dot-product instruction on `columns` sums.
 
     It computes ``z[j] = sum over r < group of a[r].astype(sum) * w[j * group + r].astype(sum)``,
-    where `a` and `w` lie in memory of the layout that this says.
+    where `a` and `w` lie in memory as these indices say.
 
     Parameters
     ----------
     name : str
-        Of the instruction, in ``DOT_PRODUCTS``.
+        The instruction's name in ``DOT_PRODUCTS``.
     columns : int
-        A multiple of its lanes.
+        The number of sums, a multiple of the instruction's lanes.
     same : int, optional
-        What all elements of `a` are, which then isn't read.
+        The value of all elements of `a`, which then isn't read.
 
     Raises
     ------
@@ -138,7 +138,7 @@ def dot_product(name: str, columns: int, same: int | None = None) -> TensorIntri
 
 
 class _Statements:
-    """What an instruction does to vectors of sums."""
+    """The statements of an instruction on vectors of sums."""
 
     def __init__(self, instruction: DotProduct, columns: int, same: int | None) -> None:
         self._by = instruction

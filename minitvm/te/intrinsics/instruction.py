@@ -1,4 +1,4 @@
-"""Instructions of CPUs, as tables state them: found by what a target has, or by name."""
+"""Instructions of CPUs in tables: found by the features of a target, or by name."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from minitvm.runtime.record import record
 
 @record()
 class Instruction:
-    """What the tables of instructions have in common.
+    """An entry in a table of instructions.
 
     Attributes
     ----------
     name
-        As the tensor intrinsic takes it.
+        The name that the tensor intrinsic takes.
     features
-        What a target must have.
+        The features that a target must have.
     llvm
         LLVM's intrinsic.
     a, b, sum
@@ -39,8 +39,7 @@ _Instruction = TypeVar("_Instruction", bound=Instruction)
 def find_instruction(
     table: Sequence[_Instruction], a: str, b: str, sum: str, features: Collection[str]
 ) -> _Instruction | None:
-    """The best instruction for some dtypes among those that a target has, or None: of several in
-    a table, the first.
+    """The first instruction in a table for some dtypes whose features a target has, or None.
 
     >>> from minitvm.te.intrinsics.dot_product import DOT_PRODUCTS
     >>> find_instruction(DOT_PRODUCTS, "uint8", "int8", "int32", {"avx2", "avx512vnni"}).name
@@ -53,12 +52,12 @@ def find_instruction(
 
 
 def instruction_named(table: Sequence[_Instruction], name: str, taker: str) -> _Instruction:
-    """The instruction of a name, for the function `taker`.
+    """The instruction called `name`. Errors name the function `taker`.
 
     Raises
     ------
     CompileError
-        When there is none.
+        When the table has no such instruction.
     """
     for each in table:
         if isinstance(name, str) and each.name == name:

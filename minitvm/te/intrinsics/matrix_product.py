@@ -34,7 +34,7 @@ from minitvm.tir.stmt import Allocate, Evaluate, For, ForKind, LetStmt, Stmt, se
 @final
 @record()
 class MatrixProduct(Instruction):
-    """An instruction that adds a product of two matrices to one of sums.
+    """An instruction that adds the product of two matrices to a matrix of sums.
 
     Attributes
     ----------
@@ -43,15 +43,16 @@ class MatrixProduct(Instruction):
     rows, columns, depth
         Of the matrices: one of `rows` by `depth`, and one of `depth` by `columns`.
     exact
-        Whether a block must consist of such whole matrices, or may end with fewer rows and columns.
+        Whether a block must consist of whole matrices; otherwise it may end with fewer rows and
+        columns.
     group
-        How many neighbouring steps of the sum lie together in the columns' factor.
+        The number of neighbouring steps of the sum that lie together in the columns' factor.
     registers
-        How many there are for sums and factors together.
+        The number of registers for sums and factors together.
     under_way
-        How many products must be under way at once, so that none waits for another.
+        The number of products that must be under way at once, so that none waits for another.
     share
-        Which part of its products must be no padding, so that it beats a dot product.
+        The share of products that must not be padding, for the instruction to beat a dot product.
     swapped
         Whether the intrinsic takes its factors the other way round, and gives columns for rows.
     """
@@ -119,7 +120,7 @@ def matrix_product(name: str, rows: int, columns: int, depth: int) -> TensorIntr
     Parameters
     ----------
     name : str
-        Of the instruction, in ``MATRIX_PRODUCTS``.
+        The instruction's name in ``MATRIX_PRODUCTS``.
     rows, columns, depth : int
         The depth is a multiple of the instruction's, and of AArch64's rows and columns are as well.
 
@@ -192,8 +193,8 @@ class _Block(ABC):
         return block(zeros), stored(zeros), block([self.load(z, *place) for place in places])
 
     def _products(self, a: Buffer, w: Buffer, sums: Buffer, held: list[PrimExpr]) -> Stmt:
-        """The loop over the sum: factors are loaded once, and each of the rows' multiplied with
-        each of the columns'."""
+        """The loop over the sum: each part of a factor is loaded once, and each part of the rows'
+        factor multiplied by each part of the columns' factor."""
         k = Var("k")
         row_values = {row: self.load_a(a, row, k) for row in self.cell_rows()}
         column_values = {column: self.load_w(w, column, k) for column in self.cell_columns()}
@@ -220,15 +221,15 @@ class _Block(ABC):
 
     @abstractmethod
     def zero(self, row: int, column: int) -> PrimExpr:
-        """The cell that begins there, of zeros."""
+        """The cell that begins at a row and a column, of zeros."""
 
     @abstractmethod
     def load(self, z: Buffer, row: int, column: int) -> PrimExpr:
-        """The cell that begins there, from memory."""
+        """Loads the cell that begins at a row and a column."""
 
     @abstractmethod
     def store(self, z: Buffer, row: int, column: int, cell: PrimExpr) -> Stmt:
-        """The cell that begins there, to memory."""
+        """Stores the cell that begins at a row and a column."""
 
     @abstractmethod
     def load_a(self, a: Buffer, row: int, k: Var) -> PrimExpr:
@@ -240,7 +241,8 @@ class _Block(ABC):
 
     @abstractmethod
     def add(self, row: int, column: int, cell: PrimExpr, a: PrimExpr, w: PrimExpr) -> PrimExpr:
-        """The cell that begins there, with the product of what was loaded."""
+        """The cell that begins at a row and a column, with the product of the loaded parts
+        added."""
 
 
 @final

@@ -1,4 +1,4 @@
-"""The elements of a tensor that a stage reads, and their guards: a copy is made under the same."""
+"""The elements of a tensor that a stage reads, and their guards, which guard copies as well."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Element:
     Attributes
     ----------
     value
-        The read as it stands, or the lazy choice of that and a number.
+        The read as the stage has it, or the lazy choice between the read and a number.
     copied
-        The value where it is inside of the tensor, and zero elsewhere.
+        The value where the read is inside of the tensor, and zero elsewhere.
     axes
-        The stage's axes on which it depends.
+        The stage's axes on which the value depends.
     """
 
     value: PrimExpr
@@ -46,7 +46,7 @@ def element_of(op: ComputeOp, tensor: Tensor) -> Element:
     Raises
     ------
     CompileError
-        When it reads several.
+        When the stage reads several elements.
 
     >>> from minitvm import te
     >>> A, W = te.placeholder((4,), name="A"), te.placeholder((3,), name="W")
@@ -99,8 +99,8 @@ def _axes_in(op: ComputeOp, *values: PrimExpr) -> tuple[IterVar, ...]:
 
 
 def _choice_of(op: ComputeOp, value: PrimExpr, known: Analyzer) -> e.Call | None:
-    """The choice between a value and a number in which the value stands at each of its uses, if its
-    condition depends on no further axes; None if there is none."""
+    """The choice between a value and a number that surrounds each use of the value; None if there
+    is none, or its condition depends on further axes."""
     choices = (each for each in walk_once(*op.body) if isinstance(each, e.Call) and is_lazy(each))
     found = next((each for each in choices if structural_equal(each.args[1], value)), None)
     if found is None:
@@ -114,18 +114,18 @@ def _choice_of(op: ComputeOp, value: PrimExpr, known: Analyzer) -> e.Call | None
 
 
 def _has_axes_of(op: ComputeOp, condition: PrimExpr, value: PrimExpr, known: Analyzer) -> bool:
-    """Whether a condition depends on no axes but those of a value."""
+    """Whether a condition depends only on axes on which a value depends."""
     axes = _axes_in(op, known.simplify(value))
     return {*_axes_in(op, known.simplify(condition))} <= {*axes}
 
 
 def is_lazy(node: Node) -> bool:
-    """Whether a node evaluates one of its branches alone."""
+    """Whether a node evaluates only one of its branches."""
     return isinstance(node, e.Call) and node.op == "if_then_else"
 
 
 def _guards_needed(op: ComputeOp, load: ProducerLoad, value: PrimExpr, known: Analyzer) -> Guards:
-    """The guards of a value that are needed to keep its load inside of the tensor: none, those on
+    """The guards of a value that its load needs to stay inside of the tensor: none, the guards on
     the load's own axes, or all."""
     guards = _guards_of(op, load, value)
     if not guards:

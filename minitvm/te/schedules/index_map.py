@@ -1,7 +1,7 @@
 """Index maps: the layouts that ``Stage.transform_layout`` takes, and their inverses.
 
-Each new index is a sum of digits, each digit a part ``axis // low % extent`` of one old axis. From
-that an old axis is found again digit by digit; a map that leaves no way back is refused.
+Each new index is a sum of digits, each digit a part ``axis // low % extent`` of one old axis. The
+inverse reassembles each old axis from its digits; a map without an inverse is refused.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class IndexMap:
     backward
         The old indices, in terms of the variables of `axis`.
     inside
-        The conditions on the new indices under which there is such an element: none where the
+        The conditions under which new indices name an element and not padding; none where the
         layout has no padding.
     """
 
@@ -60,7 +60,7 @@ def index_map(name: str, axes: Sequence[IterVar], mapping: Callable[..., Any]) -
     Raises
     ------
     CompileError
-        When it takes another number of indices, or no inverse is found.
+        When the function takes another number of indices, or no inverse is found.
     """
     old = tuple(Var(axis.name, axis.var.dtype, axis=True) for axis in axes)
     result = of_indices(f"{name}: transform_layout", mapping, old)
@@ -111,7 +111,7 @@ def _extent(axis: IterVar) -> int | PrimExpr:
 
 
 def _size(digits: Sequence[tuple[int, _Digit]], extents: Mapping[Var, int | PrimExpr]) -> PrimExpr:
-    """One more than the largest value of a new index."""
+    """The extent of a new index: one more than its largest value."""
     if digits and digits[0][1].extent is None:  # the others are less than its weight
         weight, first = digits[0]
         return _quotient(extents[first.axis], first.low) * weight
@@ -119,7 +119,7 @@ def _size(digits: Sequence[tuple[int, _Digit]], extents: Mapping[Var, int | Prim
 
 
 def _quotient(extent: int | PrimExpr, by: int) -> PrimExpr:
-    """Rounded up."""
+    """The quotient, rounded up."""
     return e.as_expr(extent) if by == 1 else e.floordiv(extent + (by - 1), by)
 
 
@@ -163,7 +163,8 @@ def _inverse(
     new: Sequence[IterVar],
     digits: Sequence[Sequence[tuple[int, _Digit]]],
 ) -> tuple[list[PrimExpr], list[PrimExpr]]:
-    """The old indices in terms of the new ones, and where they are inside of the tensor."""
+    """The old indices in terms of the new ones, and the conditions that keep them inside of the
+    tensor."""
     values: dict[_Digit, PrimExpr] = {}
     for axis, parts in zip(new, digits, strict=True):
         above = None

@@ -66,7 +66,7 @@ class LoopNest(Traced):
     op : Operation
         The operation that the loops compute.
     all_iter_vars, leaf_iter_vars : list of IterVar
-        Every axis so far, and those that are loops, the outermost first.
+        Every axis so far, and the axes that are loops now, the outermost first.
     relations : list
         The splits, fusions and the like, from the axes of the operation to the loops.
     iter_var_attrs : dict
@@ -87,7 +87,7 @@ class LoopNest(Traced):
 
     @property
     def has_new_loops(self) -> bool:
-        """Whether its loops are others, or in another order, than those of the operation."""
+        """Whether the loops differ from the operation's axes, or from their order."""
         return bool(self.relations) or self.leaf_iter_vars != self.all_iter_vars
 
     def attrs_of(self, axis: IterVar) -> LoopAttrs:
@@ -130,14 +130,14 @@ class LoopNest(Traced):
                 for i.inner in range(4):
                     if i.outer * 4 + i.inner < n: C[i.outer * 4 + i.inner] = ...
 
-        without the condition where 4 divides n.
+        where 4 divides n, without the condition.
 
         Parameters
         ----------
         parent : IterVar
             A loop of this stage.
         factor, nparts : int or expression, at least 1
-            Exactly one of them.
+            The number of inner, or of outer iterations. Exactly one of them is given.
         inner_to_outer : ignored
             Classic.
 
@@ -149,8 +149,8 @@ class LoopNest(Traced):
         Raises
         ------
         CompileError
-            When `parent` is none of the loops, was vectorized, unrolled or the like already, or
-            not exactly one positive number is given.
+            When `parent` is none of the loops, or was vectorized, unrolled or the like already;
+            when not exactly one of `factor` and `nparts` is given, or it is not positive.
         """
         place = self._plain_leaf("split", parent)
         if (factor is None) == (nparts is None):
@@ -206,8 +206,8 @@ class LoopNest(Traced):
         Raises
         ------
         CompileError
-            When one is none of the loops, they aren't neighbours, or data and reduce axes are
-            mixed.
+            When an argument is none of the loops, they aren't neighbours, or data and reduce axes
+            are mixed.
         """
         axes = list(args[0]) if len(args) == 1 and isinstance(args[0], (list, tuple)) else [*args]
         if not axes:
@@ -248,13 +248,13 @@ class LoopNest(Traced):
 
     @primitive
     def reorder(self, *args: IterVar) -> None:
-        """Put loops in the given order, outermost first, in the places that they have together;
-        the others stay where they are.
+        """Put loops in the given order, outermost first. They share the positions that they had
+        before; the other loops stay where they are.
 
         Raises
         ------
         CompileError
-            When one is none of the loops, or is there twice.
+            When an argument is none of the loops, or is given twice.
         """
         where = f"{self.name}: reorder"
         places = [self.leaf_index(where, axis) for axis in args]
@@ -382,7 +382,7 @@ class LoopNest(Traced):
 
     @primitive
     def pragma(self, var: IterVar, pragma_type: str, pragma_value: Any = None) -> None:
-        """Say something about a loop to the passes.
+        """Annotate a loop for the passes.
 
         ``auto_unroll_max_step`` (steps), ``unroll_explicit``: how the loops inside are unrolled.
         ``parallel_launch_point``, ``parallel_barrier_when_finish``, ``parallel_stride_pattern``:
@@ -406,7 +406,8 @@ class LoopNest(Traced):
 
     @primitive
     def prefetch(self, tensor: Tensor, var: IterVar, offset: Any) -> None:
-        """In each iteration of a loop ask for what the iteration `offset` later reads of a tensor.
+        """In each iteration of a loop, prefetch the elements of a tensor that the iteration
+        `offset` later reads.
 
         Raises
         ------
@@ -424,8 +425,8 @@ class LoopNest(Traced):
 
     @primitive
     def tensorize(self, var: IterVar, tensor_intrin: TensorIntrin) -> None:
-        """Replace a loop and all inside of it by an intrinsic that computes the same, which is
-        checked when the schedule is lowered.
+        """Replace a loop and all inside of it by an intrinsic. Lowering the schedule checks that
+        the intrinsic computes the same.
 
         Raises
         ------
@@ -451,7 +452,7 @@ class LoopNest(Traced):
         Raises
         ------
         CompileError
-            When it is none of them.
+            When `axis` is none of the loops.
         """
         for i, leaf in enumerate(self.leaf_iter_vars):
             if leaf is axis:
@@ -466,7 +467,7 @@ class LoopNest(Traced):
         )
 
     def _fate(self, axis: IterVar) -> str:
-        """The primitive that replaced an axis that is no loop, for messages."""
+        """The primitive that replaced an axis that is no longer a loop, for messages."""
         for relation in self.relations:
             if any(source is axis for source in sources_of(relation)):
                 verb = {Split: "split into", Fuse: "fused into"}.get(type(relation), "now")
@@ -494,7 +495,7 @@ class LoopNest(Traced):
 
 
 def derived_axis(source: IterVar, name: str, other: IterVar | None = None) -> IterVar:
-    """A loop's axis that stands for one axis, or for two."""
+    """The axis of a new loop that comes from one axis, or from two."""
     dtypes = [source.var.dtype] + ([] if other is None else [other.var.dtype])
     widest = max(dtypes, key=lambda dtype: dtype.bits)
     return IterVar(None, Var(name, widest, axis=True), source.iter_type)

@@ -20,8 +20,8 @@ from minitvm.tir.functor import walk_once
 
 
 def in_order(outputs: Iterable[Operation]) -> list[Operation]:
-    """Every operation that `outputs` need, after its inputs. Keeps its own stack: chains of
-    thousands of operations are no problem."""
+    """Every operation that `outputs` need, each after its inputs. Chains of thousands of operations
+    are possible, since no recursion follows them."""
     done: dict[Operation, None] = {}
     stack: list[tuple[Operation, bool]] = [(op, False) for op in reversed(list(outputs))]
     while stack:
@@ -49,7 +49,7 @@ def root_axes(op: Operation) -> tuple[IterVar, ...]:
 
 
 def read_by_ranges(op: Operation) -> list[tuple[IterVar, Tensor]]:
-    """The axes of an operation whose ranges depend on elements of tensors, and those tensors."""
+    """The axes whose ranges depend on elements of tensors, each with these tensors."""
     return [
         (axis, cast(Tensor, node.producer))
         for axis in root_axes(op)
@@ -60,7 +60,7 @@ def read_by_ranges(op: Operation) -> list[tuple[IterVar, Tensor]]:
 
 def factors_of(op: Operation) -> list[ProducerLoad]:
     """The two reads of a sum of products of two elements, each at indices that are axes; nothing if
-    `op` is no such sum."""
+    `op` is another computation."""
     first = op.body[0] if isinstance(op, ComputeOp) else None
     if not isinstance(first, Reduce) or first.init:
         return []

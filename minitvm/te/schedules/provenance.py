@@ -1,4 +1,4 @@
-"""What a function is made from: the records of :mod:`minitvm.tir.provenance`, from a schedule."""
+"""The provenance of a function: the records of :mod:`minitvm.tir.provenance`, from a schedule."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def _extents(axes: Iterable[IterVar]) -> _Extents:
 
 
 def _work(op: ComputeOp) -> Iterator[Work]:
-    """The operations of a stage, those of one kind that depend on the same axes together."""
+    """The arithmetic operations of a stage, grouped by their kind and by the axes on which they
+    depend."""
     axes = {axis.var: axis for axis in (*op.axis, *op.reduce_axis)}
     counts: Counter[tuple[Kind, frozenset[Var]]] = Counter()
     narrow = _narrow(op)

@@ -1,4 +1,4 @@
-"""How the axes of a stage come about from one another.
+"""The relations between the axes of a stage: splits, fusions, and loops moved to begin at 0.
 
 A stage begins with the axes of its operation, its roots. Each relation replaces some axes by
 others; the axes that none replaces are the loops, the leaves. Ranges flow down from the roots,
@@ -52,7 +52,7 @@ class Rebase:
 @final
 @record(eq=False)
 class Singleton:
-    """`iter` runs once; what ``fuse()`` of no axes makes."""
+    """`iter` runs once; ``fuse()`` without axes makes it."""
 
     iter: IterVar
 
@@ -72,7 +72,7 @@ def sources_of(relation: Relation) -> tuple[IterVar, ...]:
 
 
 def results_of(relation: Relation) -> tuple[IterVar, ...]:
-    """The axes that take their place."""
+    """The axes that replace the sources of a relation."""
     match relation:
         case Split(_, outer, inner):
             return outer, inner
@@ -116,7 +116,7 @@ def split_extents(
 
 
 def _at_most(wanted: PrimExpr, extent: PrimExpr) -> PrimExpr:
-    """`wanted`, or a known extent that is less (but not none)."""
+    """`wanted`, or the extent if it is known, smaller and not zero."""
     whole, part = const_int(extent), const_int(wanted)
     if whole is None or part is None or whole >= part:
         return wanted
@@ -187,8 +187,8 @@ def loops_from(
 @final
 @record(eq=False)
 class Guard:
-    """The condition for the loops to be inside of `axis`, the parent of a split that leaves a
-    remainder."""
+    """The guard of a split that leaves a remainder: the condition that keeps the loops inside of
+    its parent, `axis`."""
 
     axis: IterVar
     condition: PrimExpr
@@ -200,8 +200,8 @@ def guards_of(
     values: Mapping[IterVar, PrimExpr],
     prover: Prover | None = None,
 ) -> list[Guard]:
-    """The conditions of the splits that leave a remainder, in terms of the loops. `prover` knows
-    about the loops around."""
+    """The guards of the splits that leave a remainder, in terms of the loops. `prover` knows the
+    ranges of the loops around."""
     prover = prover or Prover()
     guards = []
     for relation in relations:
@@ -237,7 +237,7 @@ def _unfused(
 
 
 def leaves_below(relations: Iterable[Relation], axes: Iterable[IterVar]) -> set[IterVar]:
-    """Every axis that comes, in any number of steps, from one of `axes`, and those themselves."""
+    """`axes`, and every axis that comes from one of them in any number of steps."""
     below = set(axes)
     for relation in relations:
         if any(source in below for source in sources_of(relation)):
@@ -246,7 +246,7 @@ def leaves_below(relations: Iterable[Relation], axes: Iterable[IterVar]) -> set[
 
 
 def roots_above(relations: Sequence[Relation], axes: Iterable[IterVar]) -> set[IterVar]:
-    """Every axis that one of `axes` comes from, in any number of steps, and those themselves."""
+    """`axes`, and every axis from which one of them comes in any number of steps."""
     above = set(axes)
     for relation in reversed(relations):
         if any(result in above for result in results_of(relation)):

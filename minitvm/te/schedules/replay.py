@@ -1,4 +1,4 @@
-"""Traces run again: the statements that a trace is made of, and no others."""
+"""Runs traces again: executes the statements that a trace consists of, and no others."""
 
 from __future__ import annotations
 
@@ -54,20 +54,21 @@ def replay(
     outputs: Operation | Tensor | Sequence[Operation | Tensor],
     names: Mapping[str, Any] | None = None,
 ) -> Schedule:
-    """The schedule that the text of :meth:`Schedule.trace` makes of a computation like the one
-    that was scheduled.
+    """The schedule of `outputs` that a trace, the text of :meth:`Schedule.trace`, describes.
 
-    The text is read, not run: a line applies a primitive, or names a tensor, an axis or a size, and
-    anything else is refused. So a text from elsewhere can make a bad schedule, and nothing worse.
+    The computation must be like the one that was scheduled. The text is parsed, not run by Python:
+    a line applies a primitive, or names a tensor, an axis or a size; any other statement is
+    refused. So a trace from elsewhere can make a bad schedule, and nothing worse.
 
     Parameters
     ----------
     text : str
         Lines as :meth:`Schedule.trace` prints them.
     outputs : Tensor or Operation, or a list of them
-        As for :func:`create_schedule`; the text uses them under their operations' names.
+        The outputs, as for :func:`create_schedule`; the text refers to them by their operations'
+        names.
     names : mapping
-        Further names in the text: the intrinsics of ``tensorize``.
+        The values of further names in the text: the intrinsics of ``tensorize``.
 
     Raises
     ------
@@ -162,7 +163,7 @@ class _Reader:
         raise self.refusal(node, "what a trace prints")
 
     def _number(self, node: ast.expr) -> Any:
-        """An expression, an axis or a number: what operators take."""
+        """The operand of an operator: an expression, an axis or a number."""
         value = self._value(node)
         if not isinstance(value, (PrimExpr, IterVar, Tensor, int, float)):
             raise self.refusal(node, "a number or an expression")

@@ -90,13 +90,13 @@ def reading(op: Operation, others: Mapping[Tensor, Tensor]) -> Operation:
 def map_body(
     body: tuple[PrimExpr, ...], function: Callable[[PrimExpr], PrimExpr]
 ) -> tuple[PrimExpr, ...]:
-    """A computation's body, rewritten; the results of one reduction stay that."""
+    """A computation's body, rewritten; results of one reduction remain results of one reduction."""
     first = function(body[0])
     return _results(first) if isinstance(first, Reduce) else (first, *map(function, body[1:]))
 
 
 def _results(reduce: Reduce) -> tuple[PrimExpr, ...]:
-    """All results of the reduction that `reduce` belongs to."""
+    """All results of the reduction of which `reduce` is one result."""
     return tuple(replace(reduce, value_index=i) for i in range(len(reduce.source)))
 
 
@@ -180,8 +180,8 @@ def read_by_axes(tensor: Tensor, reader: ComputeOp, name: str) -> tuple[Tensor, 
 def written_through(
     op: ComputeOp, relations: Sequence[Relation], leaves: Sequence[IterVar], scope: str
 ) -> tuple[ComputeOp, ComputeOp]:
-    """An operation in two: one that computes into a cache, and one that copies the cache. Where
-    its loops, `leaves`, were split or reordered, they are the layout of the cache."""
+    """An operation split in two: one computes into a cache, the other copies the cache. Where the
+    loops, `leaves`, were split or reordered, they are the dimensions of the cache."""
     if not relations and tuple(leaves) == root_axes(op):
         axis = tuple(_clone(each, f"{each.name}.c") for each in op.axis)
         body, at = _at(op, _becoming(op.axis, axis)), _places(op.axis)
@@ -196,8 +196,8 @@ def written_through(
 def _in_layout(
     op: ComputeOp, relations: Sequence[Relation], leaves: Sequence[IterVar]
 ) -> tuple[tuple[IterVar, ...], tuple[PrimExpr, ...], _Indices]:
-    """The axes of a cache whose dimensions are the data loops, its body, and where the element of
-    the operation's own axes is."""
+    """The axes of a cache whose dimensions are the data loops, its body, and the indices in the
+    cache of the element at the operation's own axes."""
     reduced = leaves_below(relations, op.reduce_axis)
     relations = [r for r in relations if not any(each in reduced for each in results_of(r))]
     ranges = ranges_of(relations, {each: domain_of(each) for each in op.axis})
@@ -215,8 +215,8 @@ def _in_layout(
 
 
 def _at(op: ComputeOp, values: Mapping[Var, PrimExpr]) -> tuple[PrimExpr, ...]:
-    """The body of an operation where its data axes, on which the ranges of those that it reduces
-    over may depend, have some values."""
+    """The body of an operation at some values of its data axes. The ranges of its reduction axes
+    may depend on these."""
     rewrite = Substitution(values)
 
     def at(value: PrimExpr) -> PrimExpr:
@@ -229,7 +229,7 @@ def _at(op: ComputeOp, values: Mapping[Var, PrimExpr]) -> tuple[PrimExpr, ...]:
 
 
 def _ranging(axis: IterVar, mutator: Mutator) -> IterVar:
-    """An axis over the range that `mutator` makes of its own."""
+    """An axis whose range `mutator` has rewritten."""
     dom = domain_of(axis)
     low, extent = mutator.expr(dom.min), mutator.expr(dom.extent)
     if low is dom.min and extent is dom.extent:
@@ -264,8 +264,8 @@ def _or_zero(condition: PrimExpr, value: PrimExpr) -> PrimExpr:
 
 
 class _WhereRead(Mutator):
-    """Makes values that read tensors zero where a condition doesn't hold: the elements may not
-    exist there."""
+    """Makes values that read tensors zero where a condition doesn't hold, since the elements may
+    not exist there."""
 
     def __init__(self, condition: PrimExpr) -> None:
         super().__init__()
@@ -276,7 +276,7 @@ class _WhereRead(Mutator):
 
 
 def _reads_any(value: PrimExpr) -> bool:
-    """Whether an element of a tensor is read: it may not exist where padding is computed."""
+    """Whether a value reads elements of tensors, which may not exist where padding is computed."""
     return any(isinstance(node, ProducerLoad) for node in walk_once(value))
 
 
@@ -318,8 +318,8 @@ def factored(
     axis: IterVar,
     factor_axis: int,
 ) -> tuple[ComputeOp, ComputeOp]:
-    """A reduction in two: one that keeps the loop `axis`, of `leaves`, as a new dimension
-    `factor_axis` of partial results, and one that reduces that."""
+    """A reduction split in two: one computes partial results, with the loop `axis` of `leaves` as
+    the new dimension `factor_axis`; the other reduces over this dimension."""
     reduce = cast(Reduce, op.body[0])
     ranges = ranges_of(relations, {each: domain_of(each) for each in root_axes(op)})
     touched = roots_above(relations, [axis]) & set(op.reduce_axis)
@@ -392,8 +392,8 @@ def _clone(axis: IterVar, name: str) -> IterVar:
 def padded(
     op: ComputeOp, multiples: Sequence[int], dtypes: Mapping[Tensor, DType]
 ) -> tuple[ComputeOp, dict[Tensor, Tensor]]:
-    """A sum of products whose axes, data axes first, are rounded up to `multiples`; and the padded
-    copies that it reads, with other `dtypes`, by the tensors copied."""
+    """A sum of products whose axes, data axes first, are rounded up to `multiples`; and for each
+    tensor that it reads through a padded copy, that copy, perhaps with another of `dtypes`."""
     axes = {
         axis.var: IterVar(Range(0, _rounded_up(domain_of(axis).extent, multiple)), axis.var,
                           axis.iter_type)
@@ -450,8 +450,8 @@ def _of_copy(factor: PrimExpr, copies: Mapping[Tensor, Tensor]) -> PrimExpr:
 
 
 def without_offset(op: ComputeOp, offset: Tensor) -> tuple[ComputeOp, ComputeOp, ComputeOp]:
-    """A sum of products where one factor, `offset`, is kept with 128 added to its elements: the sum
-    of these, the excess, and the difference of both, elementwise::
+    """A sum of products where one factor, `offset`, is kept with 128 added to its elements: three
+    operations, the sum of the larger products, the excess, and their elementwise difference::
 
         C.offset[i, j] = sum(A.pad[i, k] * B[k, j])
         C.excess[j] = sum(128 * B[k, j])

@@ -30,7 +30,7 @@ from minitvm.tir.provenance import Choice
 
 @final
 class Schedule(StageGraph[Stage], Traced):
-    """The operations that `outputs` need, each behind those that it reads, and how they run.
+    """The stages of the operations that `outputs` need, each behind the stages that it reads.
 
     Made by :func:`create_schedule`; ``s[C]`` is the stage of a tensor or an operation.
     """
@@ -94,7 +94,7 @@ class Schedule(StageGraph[Stage], Traced):
 
     @property
     def is_as_chosen(self) -> bool:
-        """Whether `choices` say why it is as it is."""
+        """Whether `choices` explain the schedule as it is now."""
         return self.chosen_lines == len(self.calls.lines)
 
     # -- Changing the graph -----------------------------------------------------------------------
@@ -119,7 +119,7 @@ class Schedule(StageGraph[Stage], Traced):
         scope : str
             Of the copy's memory: ``"global"``, or ``"local"`` for registers.
         readers : Tensor or Operation, or a list of them
-            Those that shall read the copy.
+            The operations that shall read the copy.
 
         Returns
         -------
@@ -162,10 +162,10 @@ class Schedule(StageGraph[Stage], Traced):
             for y: for k: A.global[y, k] = A[y * 2 + k]
             for y: for k: C[y] += A.global[y, k] * W[k]
 
-        The dimensions of the copy are the axes that the indices are made of, those of the data
-        first. What is read in several iterations is copied several times: so windows become the
-        rows of a matrix. What is read under conditions that keep it inside of `tensor` is copied
-        under them, and zero elsewhere; their axes are dimensions, too.
+        The dimensions of the copy are the axes on which the indices depend, data axes first. An
+        element that several iterations read is copied several times: so windows become the rows of
+        a matrix. Where guards keep a read inside of `tensor`, the copy has the same guards and is
+        zero elsewhere; the axes of the guards are dimensions, too.
 
         Parameters
         ----------
@@ -174,7 +174,7 @@ class Schedule(StageGraph[Stage], Traced):
         scope : str
             Of the copy's memory: ``"global"``, or ``"local"`` for registers.
         reader : Tensor or Operation
-            Who shall read the copy.
+            The operation that shall read the copy.
 
         Returns
         -------
@@ -185,7 +185,7 @@ class Schedule(StageGraph[Stage], Traced):
         ------
         CompileError
             When `reader` does not read `tensor`, or reads several of its elements in an iteration;
-            when such a dimension would be longer for some indices than for others.
+            when a dimension of the copy would be longer for some indices than for others.
         """
         self._stage("cache_access", tensor)
         source, stage = self.now(tensor), self[reader]
@@ -214,20 +214,20 @@ class Schedule(StageGraph[Stage], Traced):
             for i.c: C.local[i.c] = A[i.c] + 1
             for i: C[i] = C.local[i]
 
-        Where the loops of ``s[C]`` were split or reordered before, the cache is laid out as they
-        are: its dimensions are those loops.
+        Where the loops of ``s[C]`` were split or reordered before, they are the dimensions of the
+        cache.
 
         Parameters
         ----------
         tensor : Tensor, or a list of them
-            What is computed: outputs of one operation, all of them.
+            The outputs of one operation, all of them.
         scope : str
             Of the cache's memory: ``"global"``, or ``"local"`` for registers.
 
         Returns
         -------
         Tensor, or list of Tensor as `tensor` is
-            The cache, a stage of its own, that has the computation.
+            The cache, which a stage of its own computes.
 
         Raises
         ------
@@ -260,7 +260,7 @@ class Schedule(StageGraph[Stage], Traced):
 
     @primitive
     def rfactor(self, tensor: Tensor, axis: IterVar, factor_axis: int = 0) -> Any:
-        """Factor a reduction: partial results along one of its loops, and their reduction.
+        """Split a reduction in two: partial results along one of its loops, and their reduction.
 
         Before::
 
@@ -276,11 +276,11 @@ class Schedule(StageGraph[Stage], Traced):
         Parameters
         ----------
         tensor : Tensor
-            Of a reduction; of several results, any of them.
+            The result of a reduction; if it has several results, any of them.
         axis : IterVar
             A loop over a reduce axis.
         factor_axis : int
-            The new dimension's place among those of the partial results; from the end if negative.
+            The position of the new dimension in the partial results; from the end if negative.
 
         Returns
         -------
@@ -290,8 +290,8 @@ class Schedule(StageGraph[Stage], Traced):
         Raises
         ------
         CompileError
-            When `tensor` is no reduction, `axis` no loop over a reduce axis, or there is no such
-            place.
+            When `tensor` is no reduction, `axis` is no loop over a reduce axis, or `factor_axis` is
+            out of range.
         """
         stage = self._stage("rfactor", tensor)
         where = f"rfactor of {stage.name}"
@@ -331,8 +331,8 @@ class Schedule(StageGraph[Stage], Traced):
             for ax0 in range(8): B.pad[ax0] = B[ax0] or 0
             for i in range(8): for k in range(8): C[i] += A.pad[i, k] * B.pad[k]
 
-        so that any split by 4 comes out even, as ``tensorize`` needs it. What is added to a sum is
-        zero, and nothing reads the sums that are new.
+        so that any split by 4 comes out even, as ``tensorize`` needs it. The terms added to a sum
+        are zero, and nothing reads the sums of the padding.
 
         Parameters
         ----------
@@ -342,22 +342,23 @@ class Schedule(StageGraph[Stage], Traced):
         padding : sequence of int
             For each axis, the data axes first, a divisor of its padded extent.
         dtypes : pair of dtypes or None
-            Of the copies of the two factors, where they shall differ from the tensors' own: dtypes
-            that hold all their values, or ``uint8`` for one int8 factor of sums of 16 bits or
-            more, which is then kept with 128 added: those that read the sum take the excess away,
-            which is computed for each element of the sum that the other factor distinguishes.
+            The dtypes of the copies of the two factors; None keeps a tensor's own. Either a dtype
+            that holds all values of the factor; or, if sums have 16 bits or more, ``uint8`` for one
+            int8 factor, which is then kept with 128 added. The readers of the sum subtract the
+            excess, which is computed once for all elements that read the same elements of the other
+            factor.
 
         Returns
         -------
         list of Tensor
-            The padded sum, and the tensor that each of its two factors reads now: a copy, a stage
-            of its own, or the original where no copy was needed; and the excess, if a factor is
+            The padded sum; for each of the two factors the tensor that is read now, a copy (a stage
+            of its own) or the original where no copy was needed; and the excess, if a factor is
             kept with 128 added.
 
         Raises
         ------
         CompileError
-            When `tensor` is no such sum, its loops were changed, or a dtype holds less.
+            When `tensor` is no such sum, its loops were changed, or a dtype can't hold all values.
         """
         stage = self._stage("pad_einsum", tensor)
         where = f"pad_einsum of {stage.name}"
@@ -431,7 +432,7 @@ class Schedule(StageGraph[Stage], Traced):
         outputs, inputs : Tensor or Operation, or a list of them
             Where the group ends, and where it begins.
         include_inputs : bool
-            Whether `inputs` are in it.
+            Whether `inputs` are in the group.
 
         Returns
         -------
@@ -441,7 +442,7 @@ class Schedule(StageGraph[Stage], Traced):
         Raises
         ------
         CompileError
-            When nothing is between them, or a stage is in another group.
+            When no stage is between `outputs` and `inputs`, or a stage is in another group.
         """
         ends, begins = ([self[each] for each in _listed(given)] for given in (outputs, inputs))
         inside: list[Stage] = []
@@ -504,8 +505,8 @@ class Schedule(StageGraph[Stage], Traced):
     # -- For lowering -----------------------------------------------------------------------------
 
     def normalize(self) -> Schedule:
-        """A copy in which every loop begins at 0 and every ``compute_at`` names a loop that is
-        there: of one that was split since, the inner; of some that were fused, the fused.
+        """A copy in which every loop begins at 0 and every ``compute_at`` names an existing loop:
+        where its loop was split since, the inner one; where it was fused, the fused one.
 
         >>> from minitvm import te
         >>> B = te.compute((8,), lambda i: i, name="B")
@@ -590,7 +591,7 @@ def _listed(given: Any) -> list[Any]:
 
 
 def create_schedule(ops: Operation | Tensor | Sequence[Operation | Tensor]) -> Schedule:
-    """A schedule of what `ops` compute, on which nothing is decided yet.
+    """A schedule of some output operations and all that they need, without any primitive applied.
 
     Parameters
     ----------
@@ -600,7 +601,7 @@ def create_schedule(ops: Operation | Tensor | Sequence[Operation | Tensor]) -> S
     Raises
     ------
     CompileError
-        When there is none, or `ops` holds something else.
+        When `ops` is empty, or holds something else.
 
     >>> from minitvm import te
     >>> A = te.placeholder((4,), name="A")
@@ -618,7 +619,7 @@ def create_schedule(ops: Operation | Tensor | Sequence[Operation | Tensor]) -> S
 
 
 def _holds(wide: DType, narrow: DType) -> bool:
-    """Whether each value of `narrow` is one of `wide`."""
+    """Whether each value of `narrow` is a value of `wide`."""
     if wide.is_float and narrow.is_float:
         same = wide.is_bfloat16 == narrow.is_bfloat16
         return wide.bits > narrow.bits or (wide.bits == narrow.bits and same)
@@ -628,5 +629,5 @@ def _holds(wide: DType, narrow: DType) -> bool:
 
 
 def is_input(op: Operation) -> bool:
-    """Whether the operation's tensor is given rather than computed."""
+    """Whether the operation's tensor is given from outside rather than computed."""
     return isinstance(op, PlaceholderOp)

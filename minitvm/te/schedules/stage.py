@@ -19,7 +19,7 @@ from minitvm.tir.functor import free_vars
 
 
 class Attachable(Traced):
-    """What can be computed at a loop of another stage: a stage, or a group of them."""
+    """Base of the objects that ``compute_at`` places: a stage, or a group of them."""
 
     __slots__ = ("attach_ivar", "attach_stage", "group", "schedule")
     schedule: StageGraph[Stage]
@@ -39,12 +39,13 @@ class Attachable(Traced):
         return self.schedule.calls
 
     def members(self) -> list[Stage]:
-        """The stages that this stands for."""
+        """The stages that this object stands for."""
         raise NotImplementedError
 
     @primitive
     def compute_at(self, parent: Stage, scope: IterVar) -> Attachable:
-        """Compute in each iteration of a consumer's loop just what that iteration reads.
+        """Compute in each iteration of a consumer's loop just the elements that this iteration
+        reads.
 
         Before::
 
@@ -105,19 +106,19 @@ class Stage(LoopNest, Attachable):
     Attributes
     ----------
     op : Operation
-        What is computed; ``cache_read``, ``cache_write`` and ``rfactor`` change it.
+        The computation; ``cache_read``, ``cache_write`` and ``rfactor`` change it.
     origin_op : Operation
-        What `op` was in the beginning.
+        The operation at the beginning, before any rewrite.
     all_iter_vars, leaf_iter_vars : list of IterVar
-        Every axis so far, and those that are loops, the outermost first.
+        Every axis so far, and the axes that are loops now, the outermost first.
     relations : list
-        How the axes come about from one another.
+        The splits, fusions and the like, from the axes of the operation to the loops.
     iter_var_attrs : dict
-        What was said about each loop.
+        How each loop runs.
     is_ahead : bool
-        Whether it is computed before the program is called.
+        Whether the stage is computed before the program is called.
     scope : str
-        Of the memory: ``""`` is automatic, ``"global"``, ``"local"`` for registers.
+        The kind of memory: ``""`` is automatic, ``"global"``, ``"local"`` for registers.
     """
 
     __slots__ = (
@@ -171,7 +172,7 @@ class Stage(LoopNest, Attachable):
 
     @primitive
     def compute_inline(self) -> Stage:
-        """Compute each element where it is read, and keep it nowhere.
+        """Compute each element where it is read, without memory for the tensor.
 
         Raises
         ------
@@ -205,21 +206,21 @@ class Stage(LoopNest, Attachable):
                 for: BB[...] = B[...]
                 for: C[...] += A[...] * BB[...]
 
-        After ``s[BB].compute_ahead()``, an argument has the shape, the layout and the dtype of this
-        stage, and there is a function that makes it::
+        After ``s[BB].compute_ahead()``, the argument has the shape, the layout and the dtype of
+        this stage, and a second function computes it::
 
             def f(A, B, C):
                 for: C[...] += A[...] * B[...]
             def f.prepack.B(B, BB):
                 for: BB[...] = B[...]
 
-        The caller gets it from ``minitvm.prepack(f, "B", array)``.
+        The caller computes the argument by ``minitvm.prepack(f, "B", array)``.
 
         Raises
         ------
         CompileError
-            When this is an output or a placeholder, is not computed from one placeholder alone,
-            element by element, or something else reads that.
+            When this is an output or a placeholder, is not computed element by element from exactly
+            one placeholder, or anything else reads that placeholder.
         """
         self.check_movable("compute_ahead")
         self.stages_before()
@@ -244,7 +245,7 @@ class Stage(LoopNest, Attachable):
 
     @primitive
     def set_scope(self, scope: str) -> Stage:
-        """Where the elements are kept: ``"global"`` memory, or ``"local"``: registers.
+        """Keep the elements in ``"global"`` memory, or ``"local"``: in registers.
 
         Raises
         ------
@@ -284,8 +285,8 @@ class Stage(LoopNest, Attachable):
 
     @primitive
     def storage_align(self, axis: IterVar, factor: Any, offset: Any) -> None:
-        """Let the elements from one index of `axis` to the next be ``factor * k + offset``
-        apart, by padding.
+        """Pad memory so that the distance, in elements, from one index of `axis` to the next is
+        ``factor * k + offset`` for some k.
 
         Raises
         ------
@@ -324,8 +325,9 @@ class Stage(LoopNest, Attachable):
 
             for ax0: for ax1: for ax2: B[ax0, ax1, ax2] = ...
 
-        An argument of the function has the new shape then: the caller passes it so. Where the map
-        needs more room than there are elements, zeros (or what a reduction begins from) pad it.
+        If the tensor is an argument of the function, the caller passes an array of the new shape.
+        Where the new shape has room for more elements, zeros (or the identity of a reduction) pad
+        it.
 
         Parameters
         ----------
@@ -365,7 +367,7 @@ class Stage(LoopNest, Attachable):
         return list(self.leaf_iter_vars[: len(layout.axis)])
 
     def _axes_to_map(self, where: str) -> Sequence[IterVar]:
-        """The dimensions whose layout `transform_layout` may change."""
+        """The axes of the dimensions whose layout `transform_layout` may change."""
         if isinstance(self.op, PlaceholderOp):
             return data_axes([f"i{i}" for i in range(self.ndim)], self.op.shape)
         if not isinstance(self.op, ComputeOp):
@@ -383,7 +385,7 @@ class Stage(LoopNest, Attachable):
     # -- Checks -----------------------------------------------------------------------------------
 
     def check_movable(self, what: str) -> None:
-        """An error unless this stage is computed inside of the program."""
+        """Raises an error unless this stage is computed inside of the program."""
         if isinstance(self.op, PlaceholderOp):
             raise CompileError(
                 f"{self.name}: {what}: expected a computed tensor, got a placeholder"
@@ -412,7 +414,7 @@ class Stage(LoopNest, Attachable):
                 )
 
     def check_predicate(self, where: str) -> None:
-        """An error where a store predicate is about axes that are to be replaced."""
+        """Raises an error if a store predicate uses axes that are to be replaced."""
         if self.store_predicate is not None:
             raise CompileError(
                 f"{where}: expected no store predicate, whose axes are replaced, got "
@@ -437,13 +439,13 @@ class Stage(LoopNest, Attachable):
         return made
 
     def stages_before(self) -> list[Stage]:
-        """This stage and those that are computed for it alone, from one placeholder, which is the
-        first: what ``compute_ahead`` takes out of the program.
+        """The stages that ``compute_ahead`` takes out of the program: one placeholder, the stages
+        computed from it for this stage alone, and this stage, in this order.
 
         Raises
         ------
         CompileError
-            When it isn't made so.
+            When the stage isn't computed so.
         """
         where = f"{self.name}: compute_ahead"
         found = [self.schedule.stage_map[op] for op in in_order([self.op])]
@@ -468,7 +470,7 @@ class Stage(LoopNest, Attachable):
         return found
 
     def begins_elsewhere(self, axis: IterVar) -> bool:
-        """Whether a root axis may begin at something other than 0."""
+        """Whether a root axis may begin elsewhere than at 0."""
         placed = self.attach_stage or (self.group and self.group.attach_stage)
         if axis.iter_type == IterType.ORDERED:
             return False

@@ -11,7 +11,7 @@ from minitvm.te.tensor import Operation, Tensor
 
 
 class Computing(Protocol):
-    """A node of the graph: it has the operation that it computes."""
+    """A node of the graph, with the operation that it computes."""
 
     op: Operation
 
@@ -63,7 +63,8 @@ class StageGraph(Generic[S]):
         return reader is not stage and reader in found
 
     def rewrite(self, change: Callable[[S], Operation]) -> None:
-        """Let each stage compute the result of `change`, and its readers read that."""
+        """Let each stage compute the operation that `change` returns, and its readers read that
+        operation."""
         later: dict[Tensor, Tensor] = {}
         for stage in self.stages:
             old = stage.op

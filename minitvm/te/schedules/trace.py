@@ -1,4 +1,4 @@
-"""Schedules as text: the Python calls that made one, to be read, kept and run again."""
+"""Schedules as text: the Python calls that made a schedule, to be read, kept and run again."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ _R = TypeVar("_R")
 
 
 class Traced:
-    """What has methods that are recorded: a schedule, a stage, a group."""
+    """An object whose primitives are recorded: a schedule, a stage, a group."""
 
     __slots__ = ()
     calls: Trace
 
     @property
     def ndim(self) -> int:
-        """How many indices a function takes that is given to one of the methods."""
+        """The number of indices of a function that is passed to one of the methods."""
         return 0
 
     def text_in(self, trace: Trace) -> str:
-        """How a line of the trace names this object."""
+        """The name of this object in a line of the trace."""
         raise NotImplementedError
 
 
@@ -51,8 +51,8 @@ class Trace:
     """
 
     def __init__(self, outputs: tuple[Operation, ...], now: Callable[[Tensor], Tensor]) -> None:
-        """`outputs`: of the program before it was scheduled; `now`: what a tensor of it has become
-        in the schedule."""
+        """`outputs`: the outputs of the program before it was scheduled. `now`: maps a tensor of
+        that program to the tensor that stands for it in the schedule."""
         self.lines: list[str] = []
         self._now = now
         self._names: dict[object, str] = {}
@@ -65,8 +65,8 @@ class Trace:
         self.lines.append(f"s = te.create_schedule([{listed}])")
 
     def copy(self, now: Callable[[Tensor], Tensor], others: Mapping[Any, object]) -> Trace:
-        """A trace of a copy of the schedule, which goes on from here by itself; `others` are the
-        copies of what belongs to the schedule."""
+        """A trace for a copy of the schedule, independent of this one from here on. `others` maps
+        the objects of the schedule to their copies."""
         made = Trace(self.outputs, now)
         made.lines, made._taken = [*self.lines], {*self._taken}
         made._names = {others.get(each, each): name for each, name in self._names.items()}
@@ -82,8 +82,8 @@ class Trace:
         args: tuple[Any, ...],
         named: dict[str, Any],
     ) -> _R:
-        """`function`, recorded as a call of `method` once it has succeeded; calls that it makes
-        itself are not."""
+        """Calls `function`, and records a call of `method` once it has succeeded. Calls of
+        primitives inside of `function` are not recorded."""
         if self._depth:
             return function()
         before = [*self.lines], {**self._names}, {*self._taken}
@@ -141,21 +141,22 @@ class Trace:
         return repr(str(value)) if isinstance(value, str) else repr(value)
 
     def _intrinsic(self, intrin: TensorIntrin) -> str:
-        """One of ours as the call that made it; another under a name that `names` has to give."""
+        """An intrinsic of the project as the call that made it; another one as a name, which
+        `names` of ``replay`` must define."""
         if intrin.name.startswith("te."):
             return intrin.name
         return self._names.get(intrin) or self._name(intrin, intrin.name)
 
     def names_of(self, ops: Sequence[Operation]) -> dict[str, Tensor]:
-        """The first tensors of some operations under their names."""
+        """The first tensors of some operations, by the operations' names."""
         return {self._names[op.output(0)]: op.output(0) for op in ops}
 
     def name_of(self, thing: object) -> str:
-        """The name that a result was given."""
+        """The name that the trace gave to a result."""
         return self._names[thing]
 
     def tensor(self, tensor: Tensor) -> str:
-        """A name of the tensor, which is reached from what has a name already."""
+        """A name for the tensor, which is reached from objects that have names already."""
         if tensor in self._names:
             return self._names[tensor]
         for known, name in self._named_tensors():
@@ -168,7 +169,8 @@ class Trace:
         return [(each, name) for each, name in self._names.items() if isinstance(each, Tensor)]
 
     def _named_operations(self) -> list[tuple[Operation, str]]:
-        """The operations of the tensors that have names: as they were, and as they are."""
+        """The operations of the tensors that have names: the original ones, and the current
+        ones."""
         return [
             pair
             for each, name in self._named_tensors()
@@ -205,7 +207,7 @@ class Trace:
         return self._names[axis]
 
     def _root(self, axis: IterVar) -> str:
-        """Where an axis of an operation is found."""
+        """The expression that reaches an axis from a named operation."""
         if axis.thread_tag:
             named = "" if axis.name == axis.thread_tag else f", name={axis.name!r}"
             return f"te.thread_axis({axis.thread_tag!r}{named})"
@@ -235,7 +237,7 @@ class Trace:
         return [each for op, _ in ops for field in fields for each in getattr(op, field, ())]
 
     def _function(self, function: Callable[..., Any], ndim: int) -> str:
-        """A function of `ndim` indices; one of another number is refused by who takes it."""
+        """A function of `ndim` indices; the primitive refuses a function of another number."""
         try:
             parameters = inspect.signature(function).parameters.values()
         except ValueError:
@@ -290,8 +292,8 @@ class Trace:
 
 
 class _AsPython(Mutator):
-    """An expression that prints as Python: what is no operator there becomes a variable whose name
-    is a call."""
+    """An expression that prints as Python: a node that is no operator in Python becomes a variable
+    whose name is the text of a call."""
 
     def __init__(self, variable: Callable[[Var], str], tensor: Callable[[Tensor], str]) -> None:
         super().__init__()
@@ -361,7 +363,7 @@ _NUMPY_TYPES = frozenset(np.sctypeDict.values())
 
 
 def _float(value: float) -> str:
-    """Python has no literal that is infinite, but for one too large."""
+    """A float as a literal; an infinite one is a literal that is too large."""
     return repr(float(value)).replace("inf", "1e999").replace("nan", "(1e999 - 1e999)")
 
 
@@ -380,5 +382,5 @@ def primitive(method: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def is_primitive(target: Traced, name: str) -> bool:
-    """Whether a method of `target` is one whose calls a trace prints."""
+    """Whether a trace records the calls of a method of `target`."""
     return hasattr(getattr(type(target), name, None), "is_primitive")
