@@ -5,7 +5,7 @@ here, which finds the mistake where several are possible. They are the same for 
 module of them is compiled once a process, without optimisation: they run only when an argument is
 wrong. They set a Python error, which needs the GIL, and return -1. Where only the layout of the
 arrays is wrong, and the caller asks for the variant that takes it
-(:mod:`minitvm.runtime.arrangement`), they set no error.
+(:mod:`minitvm.runtime.arrangement`), they return NEEDS_VARIANT without an error.
 """
 
 from __future__ import annotations

@@ -234,7 +234,7 @@ class FunctionText:
         self.current = Block("entry")
 
     def finish(self) -> None:
-        """Hands the function to its module."""
+        """Adds the finished function to its module."""
         lines = [self._head, "entry:", *self._allocas, *self._lines, "}"]
         self.module.add_function("\n".join(lines))
 
@@ -315,8 +315,8 @@ class FunctionText:
         return None
 
     def forget(self, need: object = None) -> None:
-        """Ends what is remembered: memory may have changed since. Given a `need`, only what needs
-        that."""
+        """Drops the remembered values, since memory may have changed: all, or those that need
+        `need`."""
         if need is None:
             self._remembered = [{} for _ in self._remembered]
             self._needing.clear()
