@@ -1,4 +1,4 @@
-"""Where the elements of a buffer are, and how they are read and written.
+"""The addresses of a buffer's elements, and the instructions that read and write them.
 
 The lanes of a vector are neighbours, neighbours in reverse, one element for all, every so many-th
 element, or anywhere; each has instructions of its own.
@@ -35,7 +35,7 @@ _ZERO = {"i": "0", "f": "0.0", "d": "0.0", "p": "null"}  # by the first letter o
 @final
 @record()
 class Address:
-    """Where an access goes: a pointer, and for a vector access the step between its elements.
+    """The address of an access: a pointer, and for a vector access the step between its elements.
 
     `step` counts elements: 0 for the same in every lane, 1 for neighbours and -1 for neighbours
     from the last to the first, which is where `pointer` then is; None for one element or any
@@ -126,7 +126,7 @@ def _split(emitter: Emitter, node: PrimExpr) -> tuple[Value, int]:
 
 
 def address(emitter: Emitter, buffer: Buffer, indices: tuple[PrimExpr, ...]) -> Address:
-    """Where ``buffer[indices]`` is."""
+    """The address of ``buffer[indices]``."""
     text = emitter.text
     offset, constant, step, constant_step, lanes = _NO_OFFSET, 0, _NO_OFFSET, 0, 1
     offsets: Value | None = None
@@ -171,9 +171,9 @@ def address(emitter: Emitter, buffer: Buffer, indices: tuple[PrimExpr, ...]) -> 
 
 
 def _shifted(emitter: Emitter, element: str, pointer: Value, offset: Value, constant: int) -> Value:
-    """The element at ``offset + constant``. What is constant is added last: then unrolled loops
-    share the rest, and it is part of the instruction that reads. Without it an address may be
-    that of nothing."""
+    """The element at ``offset + constant``. The constant is added last: then unrolled loops share
+    the rest, and the constant is part of the load. Without it an address may lie outside of the
+    buffer."""
     text = emitter.text
     if constant and literal(offset) is None:
         pointer = text.element_pointer(element, pointer, offset, inbounds=False)
@@ -215,7 +215,7 @@ def emit_load(emitter: Emitter, node: e.BufferLoad) -> Value:
 
 
 def _load_if(emitter: Emitter, holds: Value, node: e.BufferLoad) -> Value:
-    """One element, read only where `holds`."""
+    """One element, read only if `holds`."""
     text, before = emitter.text, emitter.text.current
     with text.when(holds, *text.blocks("read", "endif")):
         loaded = _load(text, node.buffer.dtype, address(emitter, node.buffer, node.indices))
@@ -225,7 +225,7 @@ def _load_if(emitter: Emitter, holds: Value, node: e.BufferLoad) -> Value:
 
 
 def _load(text: FunctionText, dtype: DType, where: Address, mask: Value | None = None) -> Value:
-    """What is in memory there, of a vector 0 in the lanes that a mask leaves out."""
+    """The value in memory at an address; lanes that a mask leaves out are 0."""
     align, scalar = dtype.element.itemsize, memory_type(dtype)
     type = vector_type(scalar, where.lanes)
     if mask is None and (where.lanes == 1 or where.step == 0):
@@ -244,9 +244,9 @@ def _load(text: FunctionText, dtype: DType, where: Address, mask: Value | None =
 def _load_apart(
     text: FunctionText, type: str, pointer: Value, step: int, align: int, mask: Value | None
 ) -> Value:
-    """Every `step`-th element, picked from vectors of neighbours: no gather is as fast. What is
-    read lies between the first and the last of them, so it is the same object's; with a mask, just
-    the elements themselves are."""
+    """Every `step`-th element, picked from vectors of neighbours: no gather is as fast. The vectors
+    lie between the first and the last element, so in the same object. With a mask only the elements
+    themselves are read."""
     lanes = lanes_of(type)
     last = (lanes - 1) * step + 1 - lanes  # where the last vector begins
     made: Value | None = None
@@ -305,7 +305,7 @@ def _lane_pointers(text: FunctionText, where: Address, element: str) -> Value:
 
 
 def unless_all(predicate: PrimExpr | None) -> PrimExpr | None:
-    """`predicate`; None where it holds in every lane."""
+    """`predicate`, or None where it holds in every lane."""
     inner = predicate.value if isinstance(predicate, e.Broadcast) else predicate
     return None if isinstance(inner, e.IntImm) and inner.value else predicate
 

@@ -1,4 +1,4 @@
-"""What a compiled function checks of its arguments, one by one: kind, shape, memory and strides.
+"""The checks of each argument of a compiled function: kind, shape, memory and strides.
 
 Each check is a comparison, a branch and the call of a report
 (:mod:`minitvm.codegen.argument_errors`). On the way the variables among the dimensions get values.
@@ -40,11 +40,11 @@ class Checks:
     emitter: Emitter
     errors: ArgumentErrors
     written: Collection[Buffer]
-    # Where the value of a variable comes from, as messages say it.
+    # The source of each variable's value, in the words of messages.
     sources: dict[Var, str] = field(default_factory=dict)
 
     def unless(self, holds: Value) -> AbstractContextManager[None]:
-        """Where something is wrong; the function ends there."""
+        """Opens the block that runs unless `holds`, and that ends the function."""
         return self.text.unless(holds, *self.text.blocks("wrong", "right"), likely=True)
 
     def require(
@@ -55,7 +55,7 @@ class Checks:
             self.errors.report(message, position, *values)
 
     def advice(self, position: int) -> str:
-        """What to do about an argument of another shape."""
+        """The advice in the message about an argument of another shape."""
         if position not in self.func.attrs.prepacked:
             return ""
         name = self.names[position]
@@ -145,7 +145,7 @@ def bind_shape(checks: Checks, tensor: Tensor) -> None:
 
 
 def _extent(checks: Checks, tensor: Tensor, dim: int, var: Var, extent: Value) -> Value:
-    """An extent as a variable's value: not negative, and not more than it holds."""
+    """An extent as a variable's value: not negative, and in the range of the variable."""
     fits = checks.text.icmp("ule", extent, i64(min(var.dtype.max(), INT64.max())))
     checks.require(fits, "extent", tensor.position, dim, str(var.dtype), extent)
     return checks.emitter.conversions.cast(extent, INT64, var.dtype)
@@ -182,14 +182,14 @@ def check_memory(checks: Checks, tensor: Tensor) -> None:
 
 
 def _source(checks: Checks, expr: PrimExpr) -> str:
-    """Where an extent that is expected comes from."""
+    """The source of an expected extent, in the words of messages."""
     if isinstance(expr, Var):
         return checks.sources.get(expr, f" ({expr.name})")
     return "" if e.const_int(expr) is not None else f" ({expr})"
 
 
 def _size(checks: Checks, tensor: Tensor) -> Value:
-    """How many elements an array has; more bytes than 63 bits count are no array's."""
+    """The number of elements of an array. An array of more bytes than 63 bits count is refused."""
     text, most = checks.text, INT64.max() // tensor.buffer.dtype.itemsize
     largest = prod(_largest(extent) for extent in tensor.buffer.shape)
     size = i64(1)
@@ -204,7 +204,7 @@ def _size(checks: Checks, tensor: Tensor) -> Value:
 
 
 def _largest(extent: PrimExpr) -> float:
-    """The most that a dimension may be, as far as its dtype tells."""
+    """The largest value of a dimension, as far as its dtype tells."""
     return min(Prover().const_int_bound(extent)[1], INT64.max())
 
 
@@ -258,7 +258,7 @@ def _fits_stride(
 
 
 def _check_layout(checks: Checks, tensor: Tensor) -> None:
-    """What a declared layout asks, as :mod:`minitvm.runtime.mdspan` does of a tensor: also of
+    """Requires the strides of a declared layout, as :mod:`minitvm.runtime.mdspan` does: also in
     dimensions of one element and of none, whose strides lead nowhere."""
     text, layout, position = checks.text, tensor.buffer.layout, tensor.position
     if layout == "stride_relaxed":

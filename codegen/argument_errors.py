@@ -1,11 +1,11 @@
 """The messages of compiled functions about their arguments.
 
 A check in a function's entry is a comparison, a branch and a call of one of the functions made
-here, which finds out what is wrong where several things may be. They are the same for every kernel,
-so one module of them is compiled once a process, without optimisation: they run only when something
-is wrong. They set a Python error, which needs the GIL,
-and return -1. Where what is wrong is how the arrays lie, and the caller asks for the variant that
-takes them (:mod:`minitvm.runtime.arrangement`), they only say so.
+here, which finds the mistake where several are possible. They are the same for every kernel, so one
+module of them is compiled once a process, without optimisation: they run only when an argument is
+wrong. They set a Python error, which needs the GIL, and return -1. Where only the layout of the
+arrays is wrong, and the caller asks for the variant that takes it
+(:mod:`minitvm.runtime.arrangement`), they return NEEDS_VARIANT without an error.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _DEVICES = tuple(_DEVICE_NAMES.get(i, "unknown device") for i in range(max(_DEVI
 @record()
 class Message:
     """One message: the class of the error (a name of :data:`minitvm.runtime.errors.RAISABLE`), the
-    text for ``PyErr_Format``, and the LLVM types of what it shows; `tables` name the numbers among
-    them. `arrangement`: a variant of the function may take these arrays."""
+    text for ``PyErr_Format``, and the LLVM types of the values it shows; `tables` name the numbers
+    among them. `arrangement`: a variant of the function may take these arrays."""
 
     kind: str
     format: str
@@ -51,7 +51,7 @@ class Message:
     arrangement: bool = False
 
 
-# What is wrong with one argument. Each text follows "fmm: argument 1 'Y': expected ".
+# The mistakes in one argument. Each text follows "fmm: argument 1 'Y': expected ".
 MESSAGES: dict[str, Message] = {
     "kind": Message("TypeError", "%s, got %s", ("ptr", "i32"), {1: _KINDS}),
     "null": Message("TypeError", "an array, got a null pointer"),
@@ -200,14 +200,14 @@ def _close(text: FunctionText) -> None:
 def _return_report(
     text: FunctionText, message: str, *values: Value, asking: Sequence[Value] = ()
 ) -> None:
-    """Ends a function that has an argument's parameters with what a message's function does."""
+    """Ends a function that has an argument's parameters by a call of a message's function."""
     reporter = Value("ptr", f"@{REPORT_PREFIX}{message}")
     arguments = [*asking, *text.params[: len(_ARGUMENT)], *values]
     text.ret(text.call(reporter, "i32", arguments))
 
 
 def _unless(text: FunctionText, holds: Value) -> AbstractContextManager[None]:
-    """Where a condition doesn't hold; the function ends there."""
+    """Opens the block that runs unless a condition holds, and that ends the function."""
     return text.unless(holds, *text.blocks("failed", "checked"))
 
 
@@ -313,7 +313,7 @@ def _entry_of(text: FunctionText, name: str, table: tuple[str, ...], number: Val
 
 
 def _found_dtype(text: FunctionText, format: str, word: Value) -> tuple[Value, list[Value]]:
-    """How to show a ``DLDataType``, given as one word, and the parts to show.
+    """The format that shows a ``DLDataType``, given as one word, and the parts to show.
 
     Only int, uint, float, bfloat and complex are named together with their bits.
     """

@@ -18,12 +18,12 @@ from minitvm.tir.expr import PrimExpr
 from minitvm.tir.functor import walk_once
 from minitvm.tir.intrinsics import INTRINSICS, VECTOR_FOLDS
 
-# What the intrinsics of tensor intrinsics need of a target: without it LLVM ends the process.
+# The features that the intrinsics of tensor intrinsics need: without them LLVM ends the process.
 _FEATURES = {each.llvm: each.features for each in (*DOT_PRODUCTS, *MATRIX_PRODUCTS)}
 _AMX = frozenset({"amx-tile"})
 _TILE = "<256 x i32>"  # a tile of AMX
 _OF_TARGETS = ("llvm.x86.", "llvm.aarch64.")  # how the names of their own intrinsics begin
-# How vectors are folded to one value, by the names of VECTOR_FOLDS.
+# The functions that fold vectors to one value, by the names of VECTOR_FOLDS.
 _OF_FLOATS = {"vector_reduce_add": "fadd", "vector_reduce_mul": "fmul"}
 _FLOAT_EXTREMA = {"vector_reduce_min": "minimum", "vector_reduce_max": "maximum"}
 _BITWISE = {"vector_reduce_and": "and", "vector_reduce_or": "or", "vector_reduce_xor": "xor"}
@@ -78,8 +78,8 @@ def _is_cheap_and_safe(node: PrimExpr) -> bool:
 
 
 def _emit_reinterpret(emitter: Emitter, node: e.Call) -> Value:
-    """Through memory's form, which is the bits that the dtype says. Neighbours in memory are loaded
-    as what they are to be."""
+    """The memory form of a value, read as another dtype. Neighbours in memory are loaded in that
+    dtype at once."""
     source, wanted = node.args[0], memory_type(node.dtype)
     if isinstance(source, e.BufferLoad) and unless_all(source.predicate) is None:
         where = address(emitter, source.buffer, source.indices)
@@ -152,8 +152,8 @@ def _emit_access_ptr(emitter: Emitter, node: e.Call) -> Value:
 
 
 def _emit_prefetch(emitter: Emitter, node: e.Call) -> Value:
-    """A request to read, for all levels of the cache. Its address is an integer on the way, so that
-    it may lie outside of the buffer."""
+    """A request to read, for all levels of the cache. The address is computed as an integer, so
+    that it may lie outside of the buffer."""
     (load,) = node.args
     assert isinstance(load, e.BufferLoad)
     text, buffer, product = emitter.text, load.buffer, emitter.product

@@ -1,4 +1,4 @@
-"""How a DType is held, in a register and in memory, and conversions between these and the dtypes.
+"""The forms of a DType in a register and in memory, and conversions between forms and dtypes.
 
 A ``bool`` is an ``i1`` in a register and a byte in memory. ``float16`` and ``bfloat16`` are a
 ``float`` in a register, always one that the narrow type can represent, and two bytes in memory: an
@@ -106,8 +106,8 @@ class Conversions:
         return self._emulated("float16_to_float32", "float", value, _float16_to_float32)
 
     def to_memory(self, value: Value, dtype: DType, *, rounded: bool = True) -> Value:
-        """The memory form of a value about to be stored. `rounded`: `dtype` holds it exactly. What
-        was widened only goes back as it was, NaN with its payload too."""
+        """The memory form of a value about to be stored. `rounded`: `dtype` holds it exactly. A
+        value that was only widened goes back unchanged, a NaN with its payload."""
         if dtype.is_bool:
             return self._text.convert("zext", value, "i8")
         if not dtype.is_float or dtype.bits != 16:
@@ -202,7 +202,7 @@ class Conversions:
     def _emulated(
         self, name: str, result: str, value: Value, emit: Callable[[FunctionText, Value], Value]
     ) -> Value:
-        """What takes many instructions; of vectors in a function of its own, since unrolled code
+        """A conversion of many instructions. On vectors it is a function of its own: unrolled code
         has hundreds of them, on which LLVM would work for seconds."""
         lanes = lanes_of(value.type)
         if lanes == 1:
@@ -228,8 +228,8 @@ def _float16_to_float32(text: FunctionText, value: Value) -> Value:
 
 
 def _float32_to_float16(text: FunctionText, value: Value) -> Value:
-    """Without an instruction: subnormal results are rounded by adding 0.5, whose last bit is
-    theirs; normal ones by the carry of an integer addition."""
+    """The conversion without an instruction for it. Subnormal results are rounded by adding 0.5,
+    whose last bit is theirs; normal results by the carry of an integer addition."""
     bits = text.convert("bitcast", value, "i32")
     type = bits.type
     magnitude = text.binary("and", bits, integer(type, 0x7FFFFFFF))

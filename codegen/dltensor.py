@@ -9,7 +9,7 @@ from minitvm.codegen.llvm_text import NULL, FunctionText, Value, i64
 from minitvm.tir.expr import Buffer
 
 SIZE = 48
-# Where each field begins, in bytes, and its type.
+# The offset of each field, in bytes, and its type.
 _FIELDS = {
     "data": (0, "ptr"),
     "device_type": (8, "i32"),
@@ -59,5 +59,5 @@ class Tensor:
 
     @property
     def is_compact(self) -> bool:
-        """Whether it fills its range of memory."""
+        """Whether the elements fill the range of memory."""
         return not self.buffer.strides

@@ -124,12 +124,12 @@ _DOUBLE = _Format(
 
 
 class ElementaryFunctions:
-    """Emits them into one function.
+    """Emits elementary functions into one function.
 
     Parameters
     ----------
     text
-        Where to.
+        The function that they are emitted into.
     libm
         Emits a call of the C library on all lanes: for sines of huge arguments.
     """
@@ -210,8 +210,8 @@ class ElementaryFunctions:
         return x.where(small, x, _at_ends(total, _log_of_product(k, f, Fraction(1))))
 
     def _power(self, x: Lanes, y: Lanes) -> Lanes:
-        """``exp2(y * log2(x))`` in double, of which float needs less than half of the digits; what
-        C99 says of signs, infinities and NaN (F.9.4.4)."""
+        """``exp2(y * log2(x))`` in double, more than twice the digits that float needs. Signs,
+        infinities and NaN follow C99 (F.9.4.4)."""
         text, magnitude = self._text, abs(x)
         product = y.as_double() * self.table["log2"](magnitude.as_double())
         power = self.table["exp2"](product).as_float()
@@ -257,7 +257,7 @@ class ElementaryFunctions:
         return x.of_bits(text.binary("xor", chosen.bits, text.binary("and", sign, _sign_bit(x))))
 
     def _unless_far(self, name: str, x: Lanes, near: Lanes) -> Lanes:
-        """`near`, and in lanes whose argument is huge what the C library says."""
+        """`near`, and in lanes whose argument is huge the value of the C library."""
         text = self._text
         is_near = abs(x).compare("ult", _format(x).far)
         all_near = is_near
@@ -311,7 +311,7 @@ def _reduced(x: Lanes, step: Fraction) -> tuple[Lanes, Lanes]:
 
 
 def _power_minus_one(x: Lanes) -> Lanes:
-    """``exp(x) - 1`` for x of which 2**n is a normal number: as exact for a small x."""
+    """``exp(x) - 1`` where 2**n is a normal number: as exact for a small x."""
     n, r = _reduced(x, _LN2)
     scale = _power_of_two(n)
     return scale.times_plus(_exp_minus_one(r), scale - 1.0)
@@ -362,7 +362,7 @@ def _log_of_product(k: Lanes, f: Lanes, log_base: Fraction) -> Lanes:
 
 
 def _at_ends(x: Lanes, log: Lanes) -> Lanes:
-    """The logarithm of x, also at 0, infinity, NaN and where there is none."""
+    """The logarithm of x, also at 0, infinity, NaN and negative numbers."""
     none = x.where(x < 0.0, x.number(float("nan")), x)
     end = x.where(x.compare("oeq", 0.0), x.number(float("-inf")), none)
     is_inside = x.text.binary("and", x > 0.0, x < float("inf"))

@@ -1,4 +1,4 @@
-"""What the expressions of one function share while they become LLVM values."""
+"""The state that the expressions of one function share while they become LLVM values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LEAVES = (e.Var, e.IntImm, e.FloatImm, e.StringImm, e.BufferRef)
 class Emitter:
     """Emits expressions into one function.
 
-    `variables` and `pointers` hold what is in scope: whoever emits statements fills them.
+    `variables` and `pointers` hold the names in scope; the emitter of statements fills them.
     """
 
     def __init__(
@@ -45,11 +45,11 @@ class Emitter:
         self.variables: dict[Var, Value] = {}
         self.pointers: dict[Buffer, Value] = {}
         self.strides: dict[Buffer, list[int | None]] = {}  # the constant ones
-        # Ends the function with a status unless something holds, where there are statements.
+        # Ends the function with a status unless a condition holds; None outside of statements.
         self.fail_unless: Callable[[Value, int], None] | None = None
         self.no_wrap = "nsw"  # what is known of the products of dimensions
         self.has_called_out = False  # and so may have changed anything in memory
-        # The changing variables, and the memory of the buffers, in what is being emitted.
+        # The changing variables, and the memory of the buffers, in the expression being emitted.
         self.needs: set[object] = set()
         self._nodes = nodes
         self._dimensions: dict[PrimExpr, PrimExpr] = {}
@@ -107,7 +107,7 @@ class Emitter:
         return self.index(made)
 
     def sum(self, a: Value, b: Value, flags: str = "nsw") -> Value:
-        """``a + b`` of ``i64``, which costs nothing where that is known."""
+        """``a + b`` of ``i64``; no instruction where the sum is known."""
         x, y = literal(a), literal(b)
         if x is not None and y is not None:
             return i64(x + y)
@@ -116,7 +116,7 @@ class Emitter:
         return self.text.binary("add", a, b, flags)
 
     def product(self, a: Value, b: Value, flags: str | None = None) -> Value:
-        """``a * b`` of ``i64``, which costs nothing where that is known."""
+        """``a * b`` of ``i64``; no instruction where the product is known."""
         x, y = literal(a), literal(b)
         if x is not None and y is not None:
             return i64(x * y)

@@ -26,12 +26,13 @@ def expression_emitter(
     options: CodegenOptions,
     calls: Mapping[str, Callable[[Emitter, e.Call], Value]] | None = None,
 ) -> Emitter:
-    """What emits expressions into a function, and `calls` that only statements give a meaning."""
+    """The emitter of expressions into a function; `calls` adds calls that need statements around
+    them."""
     return Emitter(text, options, _NODES, {**CALLS, **(calls or {})})
 
 
 def arithmetic(emitter: Emitter, node: e.Arithmetic, a: Value, b: Value, flags: str) -> Value:
-    """`node` on operands already emitted, with LLVM's fast-math `flags` where it is of floats."""
+    """`node` on operands already emitted; on floats with LLVM's fast-math `flags`."""
     dtype = node.dtype
     if not dtype.is_float:
         return emitter.integers.binary(type(node).__name__, dtype.element, a, b)
@@ -95,8 +96,8 @@ def _emit_not(emitter: Emitter, node: e.Not) -> Value:
 
 
 def _emit_let(emitter: Emitter, node: e.Let) -> Value:
-    """Lexically: where the body binds the variable again, as substitution can make it, the outer
-    value comes back after."""
+    """The scope is lexical: where the body binds the variable again, as substitution can make it,
+    the outer value comes back behind it."""
     text, variables = emitter.text, emitter.variables
     value = emitter.emit(node.value)
     outer = variables.get(node.var)

@@ -52,13 +52,13 @@ def pays_release(func: PrimFunc, asked: bool | None) -> PrimExpr:
     Parameters
     ----------
     asked
-        What ``build(..., release_gil=)`` says; None where the work decides. A kernel with callbacks
-        then keeps the GIL: each of them would have to wait for it.
+        The value of ``build(..., release_gil=)``. With None the work decides, and a kernel with
+        callbacks keeps the GIL: each callback would have to wait for it.
 
     Raises
     ------
     CompileError
-        When it is asked to, and calls functions of Python's C API.
+        When `asked` is true and the kernel calls functions of Python's C API.
     """
     if not asked:
         keeps = asked is False or needs_the_gil(func.body)
@@ -73,7 +73,7 @@ def pays_release(func: PrimFunc, asked: bool | None) -> PrimExpr:
 
 
 def release_gil(text: FunctionText, pays: Value) -> Value:
-    """Releases the GIL if `pays`; what :func:`take_gil` needs to take it again."""
+    """Releases the GIL if `pays`; returns the thread state for :func:`take_gil`."""
     before = text.current
     release, go_on = text.blocks("release", "run")
     with text.when(pays, release, go_on):

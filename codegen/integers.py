@@ -129,7 +129,7 @@ class Integers:
         return self._text.intrinsic("abs", args[0].type, args[0], Value("i1", "false"))
 
     def _power(self, dtype: DType, args: list[Value]) -> Value:
-        """By squaring, in a function of its own."""
+        """A power by repeated squaring, in a function of its own."""
         function = _power_function(self._text, dtype)
         element = element_type(args[0].type)
         result = poison(args[0].type)

@@ -1,7 +1,7 @@
 """Floats in registers, one or a vector of them, with the operators of arithmetic.
 
-What a formula says is what is emitted: no operation is contracted or reordered, so that a lane of
-a vector gets the bits that a scalar gets.
+Formulas are emitted as written: no operation is contracted or reordered, so a lane of a vector gets
+the bits that a scalar gets.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What LLVM says of a call of one of its intrinsics."""
+"""The check of a call of an LLVM intrinsic, by LLVM itself."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ _TILE = "%tile = call x86_amx @llvm.x86.cast.vector.to.tile.v256i32(<256 x i32> 
 
 @lru_cache(maxsize=256)
 def _refusal(name: str, type: str, args: tuple[tuple[str, str], ...]) -> str | None:
-    """Why LLVM refuses a call; None where it doesn't."""
+    """LLVM's reason to refuse a call; None where it takes it."""
     passed = ", ".join(f"{kind} {'%tile' if kind == 'x86_amx' else text}" for kind, text in args)
     tile = _TILE if "%tile" in passed else ""
     body = f"{tile}\n  call {type} @{name}({passed})\n  ret void"
@@ -103,7 +103,7 @@ _PATIENCE = 60.0  # seconds
 def _end(
     name: str, type: str, args: tuple[tuple[str, str], ...], machine: tuple[str, str, str]
 ) -> str | None:
-    """What LLVM says at its end when it makes code of a call; None where it makes it, or where no
+    """LLVM's last message when it ends at a call; None where it makes code of the call, or where no
     process can be asked."""
     if not sys.executable:
         return None

@@ -101,7 +101,7 @@ def element_type(type: str) -> str:
 
 @cache
 def lanes_of(type: str) -> int:
-    """How many lanes a type has; a scalar has one."""
+    """The number of lanes of a type; a scalar has one."""
     match = _VECTOR.fullmatch(type)
     return int(match.group(1)) if match else 1
 
@@ -206,7 +206,7 @@ class FunctionText:
     """A function under construction: a current block, and a method for each kind of operation.
 
     Pure operations are shared: within a :meth:`scope`, and in the scopes around it, the same text
-    is emitted once. A scope must be opened wherever control may skip what is emitted.
+    is emitted once. A scope must be opened wherever control may skip the emitted code.
     """
 
     def __init__(
@@ -234,7 +234,7 @@ class FunctionText:
         self.current = Block("entry")
 
     def finish(self) -> None:
-        """Hands the function to its module."""
+        """Adds the finished function to its module."""
         lines = [self._head, "entry:", *self._allocas, *self._lines, "}"]
         self.module.add_function("\n".join(lines))
 
@@ -257,7 +257,7 @@ class FunctionText:
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """What is emitted inside is not shared with what comes after."""
+        """A scope of shared operations: code behind it doesn't reuse the values computed inside."""
         self._scopes.append({})
         self._remembered.append({})
         yield
@@ -275,7 +275,7 @@ class FunctionText:
 
     @contextmanager
     def when(self, condition: Value, block: Block, after: Block) -> Iterator[None]:
-        """What happens in `block` if a condition holds; `after` follows."""
+        """Opens `block`, which runs if a condition holds; `after` follows."""
         self.branch_if(condition, block, after)
         with self.inside(block, after):
             yield
@@ -285,7 +285,7 @@ class FunctionText:
     def unless(
         self, holds: Value, block: Block, after: Block, *, likely: bool = False
     ) -> Iterator[None]:
-        """What ends or leaves the function in `block` unless a condition holds; `after` follows."""
+        """Opens `block`, which leaves the function unless a condition holds; `after` follows."""
         self.branch_if(holds, after, block, likely=likely)
         with self.inside(block):
             yield
@@ -299,15 +299,15 @@ class FunctionText:
         self.place(after)
 
     def remember(self, key: object, value: Value, needs: frozenset[object] = _NOTHING) -> None:
-        """Keeps what the caller computed for `key`, in this scope and until :meth:`forget`, of all
-        or of something that it `needs`."""
+        """Keeps a value for `key` in this scope, until :meth:`forget` drops all values or one of
+        its `needs`."""
         known = self._remembered[-1]
         known[key] = value, needs
         for need in needs:
             self._needing.setdefault(need, []).append((known, key))
 
     def recall(self, key: object) -> tuple[Value, frozenset[object]] | None:
-        """What was kept for `key`, if anything, and what it needs."""
+        """The value kept for `key`, if any, and its needs."""
         for known in reversed(self._remembered):
             found = known.get(key)
             if found is not None:
@@ -315,8 +315,8 @@ class FunctionText:
         return None
 
     def forget(self, need: object = None) -> None:
-        """Ends what is remembered: memory may have changed since. Given a `need`, only what needs
-        that."""
+        """Drops the remembered values, since memory may have changed: all, or those that need
+        `need`."""
         if need is None:
             self._remembered = [{} for _ in self._remembered]
             self._needing.clear()

@@ -1,4 +1,4 @@
-"""From the text of a module to machine code for a target, and what it finds when it is loaded."""
+"""From the text of a module to machine code for a target, and the symbols that it links to."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _link(module: Any, imports: Sequence[str]) -> None:
 def optimised(text: ModuleText, target: Target) -> Any:
     """The optimised module of a text.
 
-    LLVM's whole pipeline takes twice the time of what it does function by function. It makes
+    LLVM's whole pipeline takes twice the time of its passes over single functions. It makes
     vectors of loops, and inlines, which pays only where a loop has no vectors yet, or where code of
     the user's is linked in.
 
@@ -83,7 +83,7 @@ def optimised(text: ModuleText, target: Target) -> Any:
 
 
 def _level(function: str) -> int:
-    """How much LLVM simplifies a function: one that only checks arguments gains little by more."""
+    """The optimisation level of a function; one that only checks arguments gains little by more."""
     return 1 if function.startswith(packed_symbol("")) else 2
 
 
@@ -123,7 +123,7 @@ def _messages() -> LoadedCode:
     return made
 
 
-# What the runtime provides under names of its own.
+# The symbols that the runtime provides under names of its own.
 _RUNTIME: dict[str, Callable[[], int]] = {
     CALL_GLOBAL: call_global_address,
     SHARE_MEMORY: share_memory_address,
@@ -155,7 +155,7 @@ def _find(name: str) -> int:
 
 @lru_cache(maxsize=1)
 def _c_libraries() -> tuple[ctypes.CDLL, ...]:
-    """What the process has loaded, and the mathematical library if that is apart."""
+    """The libraries that the process has loaded, and the mathematical library if that is apart."""
     found = [ctypes.CDLL(None)]
     for name in ("libm.so.6", "libm.dylib", "libgcc_s.so.1"):
         try:

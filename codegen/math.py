@@ -1,10 +1,10 @@
 """The functions of numbers (:mod:`minitvm.tir.intrinsics`), on scalars and lane by lane on vectors.
 
-What LLVM does itself it is asked to do; the functions that programs spend time in are our own
-(:mod:`elementary`), unless floating point is strict or the target has no fused multiply-add; the
-rest is the C library's, whose functions are within 1 ULP for float32 on glibc, and within 2 for
-float64 (glibc manual, "Errors in Math Functions").
-``float16`` and ``bfloat16`` are computed in float32 and rounded.
+LLVM computes the functions that it has itself. The functions that programs spend time in are our
+own (:mod:`elementary`), unless floating point is strict or the target has no fused multiply-add.
+The rest is the C library's, whose functions are within 1 ULP for float32 on glibc, and within 2 for
+float64 (glibc manual, "Errors in Math Functions"). ``float16`` and ``bfloat16`` are computed in
+float32 and rounded.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class MathFunctions:
         }
 
     def emit(self, name: str, dtype: DType, args: list[Value]) -> Value:
-        """Intrinsic `name` on arguments of which the first has type `dtype`."""
+        """The value of intrinsic `name`; `dtype` is the dtype of its first argument."""
         if not dtype.is_float:
             return self._integers.intrinsic(name, dtype, args)
         known = INTRINSICS[name]

@@ -1,4 +1,4 @@
-"""What the generated code may do, apart from what the program says."""
+"""The freedom that code generation has, besides the program."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from minitvm.target import Target
 @final
 @record()
 class CodegenOptions:
-    """The target, whether floating point is as written, and who releases the GIL.
+    """The target, whether floating point is as written, and whether kernels release the GIL.
 
     `strict` keeps each operation as it stands. Without it a product and a sum may be contracted to
     one fused operation, and the additions of a reduction reordered.
 
-    `release_gil` says whether kernels release the GIL; with None, those that are worth it do.
+    `release_gil` says whether kernels release the GIL; with None, those do whose work pays for it.
     """
 
     target: Target

@@ -87,8 +87,8 @@ def emit_overlap_check(module: ModuleText, name: str, report: str) -> None:
 
     For functions whose ranges meet: it tells exactly whether an output shares memory with another
     argument. Of the first that does, it returns what `report` does; else 0. Ranges may meet
-    without that, when arrays interleave as the columns of a matrix do. The runtime tells, which is
-    not cheap.
+    although no memory is shared, when arrays interleave as the columns of a matrix do. The runtime
+    decides, which is not cheap.
     """
     params = ("ptr ret_type_code", "ptr function", "ptr table", "i64 count")
     text = FunctionText(module, name, "i32", params)
@@ -132,8 +132,8 @@ def _check_pair(text: FunctionText, a: _Row, b: _Row, following: Block, report: 
 
 @contextmanager
 def _each(text: FunctionText, count: Value) -> Iterator[tuple[Value, Block]]:
-    """A loop over the numbers below `count`, which is not 0: the number, and where the body goes
-    for the next, as it must in the end."""
+    """A loop over the numbers below `count`, which is not 0: the number, and the block to which the
+    body must branch for the next."""
     head, latch, done = text.blocks("each", "next", "done")
     with text.rounds((head, latch, done), i64(0), count, i64(1)) as number:
         yield number, latch

@@ -142,7 +142,7 @@ def _emit_entry(
         check_strides(checks, tensor)
     _check_overlaps(checks, tensors)
     if options.target.device_type != DEVICE_TYPES["cpu"]:
-        # Whoever launches the function asks first whether its arguments are right.
+        # The launcher of the function first asks for a check of its arguments.
         checked, go_on = text.blocks("checked", "go_on")
         code = text.load("i32", ret_code, 4)
         text.return_if(asks(text, code, ASKS_TO_CHECK), i32(0), checked, go_on)
@@ -171,7 +171,7 @@ def _emit_entry(
 def _report_failure(
     text: FunctionText, status: Value, failure: Value, assertions: Sequence[Assertion]
 ) -> None:
-    """Raises what the assertion of number `status` says; of -1 the error is set already."""
+    """Raises the error of assertion number `status`; for -1 the callee has set the error."""
     blocks = [text.block("assertion") for _ in assertions]
     gave_up = text.block("callee_failed")
     text.switch(status, gave_up, [(i + 1, block) for i, block in enumerate(blocks)])

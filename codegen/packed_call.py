@@ -33,8 +33,8 @@ def emit_packed(emitter: Emitter, node: e.Call) -> Value:
 
 
 def run_packed(emitter: Emitter, node: e.Call, asked: int = ArgTypeCode.NULL) -> Value:
-    """The call, and the 8 bytes of its result. `asked` is what ``call_global`` finds as the
-    result's type code. Where the call fails, the function ends with -1."""
+    """The call, and the 8 bytes of its result. ``call_global`` finds `asked` as the result's type
+    code. Where the call fails, the function ends with -1."""
     name, text = name_called(node), emitter.text
     arguments = node.args[1:]
     values = text.alloca("i64", max(1, len(arguments)))

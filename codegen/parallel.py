@@ -6,8 +6,8 @@ It becomes ::
     int parallel.1(void* closure, int64_t task, int64_t tasks, void* region, int64_t* failure)
 
 which the runtime calls once for each task (:mod:`minitvm.runtime.threads`). Every task goes through
-all of the region, and of each parallel loop in it takes its part; so with one task the function is
-the serial program, and that is how a region runs that is too small for threads or inside another.
+the whole region, and takes its share of each parallel loop in it. With one task the function is the
+serial program: so runs a region that is too small for threads, or inside another.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Team:
 
 
 def without_pragmas(node: Stmt) -> tuple[Stmt, frozenset[str]]:
-    """What stands below the pragmas around it, and their keys."""
+    """The statement below its pragmas, and their keys."""
     pragmas: set[str] = set()
     while isinstance(node, s.AttrStmt) and node.attr_key.startswith("pragma_"):
         pragmas.add(node.attr_key)
@@ -71,7 +71,7 @@ def without_pragmas(node: Stmt) -> tuple[Stmt, frozenset[str]]:
 
 def can_be_shared(node: Stmt) -> bool:
     """Whether all tasks may go through `node` side by side: outside its parallel loops it neither
-    writes nor reads memory, so that each sees the same, and nothing happens once a task."""
+    writes nor reads memory, so that all tasks see the same and nothing is done once a task."""
     if needs_the_gil(node) or not any(_is_parallel(each) for each in walk_once(node)):
         return False
     stack: list[Stmt | PrimExpr] = [node]
@@ -99,8 +99,9 @@ def _is_parallel(node: Stmt | PrimExpr) -> TypeGuard[s.For]:
 def share_of(
     team: Team, text: FunctionText, begin: Value, extent: Value, *, strided: bool
 ) -> tuple[Value, Value, Value]:
-    """What a task takes of a loop: neighbouring iterations, of which no task has two more than
-    another; or, `strided`, every so many-th. From where on, before where, and the step."""
+    """The share of a loop that a task executes: its begin, its end and its step. It is neighbouring
+    iterations, at most one more than another task has; or, `strided`, iterations as far apart as
+    there are tasks."""
     count = text.intrinsic("smax", "i64", extent, i64(0))
     if strided:
         first = text.binary("add", begin, team.task)
@@ -129,9 +130,9 @@ def launch(
     node
         The program of a task.
     outer
-        What is in scope around it.
+        The emitter around it, with the names in scope.
     failure
-        Where the values of a failed assertion go.
+        The memory for the values of a failed assertion.
     emit_task
         Writes `node` into the function of a task, given the variables and pointers there.
     """
@@ -159,7 +160,7 @@ def launch(
 
 
 def _emit_entry(outer: FunctionText, name: str, captured: list[_Captured]) -> Value:
-    """The function that the runtime calls, which takes from the closure what its body needs."""
+    """The function that the runtime calls; it reads the captured values from the closure."""
     text = FunctionText(
         outer.module, name, "i32", ["ptr closure", *_ENVIRONMENT], linkage="internal",
         attributes="nounwind ",
@@ -177,9 +178,9 @@ def _emit_entry(outer: FunctionText, name: str, captured: list[_Captured]) -> Va
 def _body_function(
     outer: FunctionText, name: str, captured: list[_Captured], has_barrier: bool
 ) -> FunctionText:
-    """The function of a task with what it captured as parameters, which LLVM inlines: so a pointer
-    that came through memory is still known to be the only way to its buffer. Not where others
-    write to the buffer in between, at a barrier."""
+    """The function of a task with the captured values as parameters, which LLVM inlines: so a
+    pointer that came through memory is still known to have no alias. It may have one where other
+    tasks write to the buffer in between, at a barrier."""
     addresses = [value.text for _, value in captured]
     params: list[str] = []
     for position, (key, value) in enumerate(captured):
@@ -192,7 +193,7 @@ def _body_function(
 
 
 def _has_barrier(node: Stmt) -> bool:
-    """Whether tasks may see at the end of a loop what others wrote in it."""
+    """Whether tasks may read values that other tasks wrote in a loop that has ended."""
     return any(
         isinstance(each, s.AttrStmt) and each.attr_key == BARRIER_WHEN_FINISH
         for each in walk_once(node)
@@ -227,7 +228,7 @@ def _is_literal(value: Value) -> bool:
 
 
 def _slots(captured: list[_Captured]) -> list[int]:
-    """Where in a closure of 8-byte slots each value begins, and how many there are."""
+    """The first slot of each value in a closure of 8-byte slots, and the number of slots."""
     return list(itertools.accumulate((_size(v.type) for _, v in captured), initial=0))
 
 

@@ -1,8 +1,8 @@
 """Statements of the loop IR, as the body of an LLVM function.
 
-The body returns a status: 0; -1 when something it called failed and has set the error; or the
-number of the assertion that did not hold, whose values are then in the failure record. It never
-touches Python, so that it can run without the GIL and on any thread.
+The body returns a status: 0; -1 when a callee failed and has set the error; or the number of the
+assertion that did not hold, whose values are then in the failure record. The body never touches
+Python, so that it can run without the GIL and on any thread.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class StatementEmitter:
         Parameters
         ----------
         failure
-            Where the values of a failed assertion go, ``i64`` each.
+            The memory for the values of a failed assertion, ``i64`` each.
         assertions
             Of the whole kernel, where the function is a task of it.
         team
@@ -87,7 +87,7 @@ class StatementEmitter:
         self._failure = failure
         self._options = options
         self._is_task = team is not None
-        # Who shares the next parallel loop; within that loop it is None.
+        # The tasks that share the next parallel loop; within that loop it is None.
         self._team = team
         # The blocks that free what is allocated here and end the function, innermost last.
         self._cleanups: list[Block] = []
@@ -253,8 +253,8 @@ class StatementEmitter:
     def _emit_region(
         self, node: Stmt, pragmas: frozenset[str], limit: Value, pays: PrimExpr
     ) -> None:
-        """`node` by the threads of the pool, at most `limit`; or by this one alone, where it does
-        not pay."""
+        """Runs `node` on at most `limit` threads of the pool, or on this thread alone where threads
+        don't pay."""
         limit = self.text.select(self.expressions.emit(pays), limit, i64(1))
 
         def emit_task(
@@ -357,7 +357,7 @@ class StatementEmitter:
         self._free(memory)
 
     def _point(self, buffer: Buffer, memory: Value) -> None:
-        """Gives a buffer memory, which it may have had elsewhere in this scope."""
+        """Gives a buffer its memory. It may have had other memory in this scope."""
         self.text.forget(buffer.data)
         self.expressions.pointers[buffer] = memory
 

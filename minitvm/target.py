@@ -141,7 +141,7 @@ _OPTIONS = (
 @final
 @dataclass(frozen=True, slots=True)
 class TargetKind:
-    """What a target is for: ``llvm``, or a kind of device that launches code of the CPU."""
+    """The kind of a target: ``llvm``, or a kind of device that launches code of the CPU."""
 
     name: str
 
@@ -242,7 +242,7 @@ class Target:
 
     @property
     def vector_registers(self) -> int:
-        """How many vector registers there are: what a schedule can keep in registers.
+        """The number of vector registers, which bounds the register tiles of a schedule.
 
         >>> Target("llvm -mtriple=x86_64-linux-gnu -mcpu=znver4").vector_registers
         32
@@ -257,7 +257,7 @@ class Target:
         return 256 if "avx" in self.features else 128
 
     def lanes(self, dtype: DType) -> int:
-        """How many elements of a type a vector register holds, at least 1.
+        """The number of elements of a type in a vector register, at least 1.
 
         >>> Target("llvm -mcpu=haswell").lanes(DType.of("float32"))
         8
@@ -274,13 +274,12 @@ class Target:
 
     @property
     def l1_ways(self) -> int:
-        """How many lines of one set the L1 cache holds."""
+        """The number of lines in one set of the L1 cache."""
         return self.processor.l1_ways
 
     @property
     def multiply_adds_under_way(self) -> int:
-        """How many vector multiply-adds have to be under way at once, none waiting for another,
-        for the arithmetic units to have no rest.
+        """The number of independent vector multiply-adds that keep the arithmetic units busy.
 
         >>> Target("llvm -mtriple=x86_64-linux-gnu -mcpu=haswell").multiply_adds_under_way
         10
@@ -289,8 +288,8 @@ class Target:
 
     @property
     def num_cores(self) -> int:
-        """How many cores share the work: ``-num-cores=``; by default those that this process may
-        use where the target is this machine, and 8 where it is another."""
+        """The number of cores that share the work: ``-num-cores=``. By default it is the cores that
+        this process may use where the target is this machine, and 8 where it is another."""
         return self.given_cores or available_cpus()
 
     @property
@@ -310,7 +309,7 @@ class Target:
 
     @property
     def missing_on_host(self) -> str:
-        """What this machine lacks to run code for the target; empty if nothing."""
+        """The reason why this machine can't run code for the target; empty if it can."""
         if _arch(host().triple) != self.arch or _system(host().triple) != _system(self.triple):
             return f"it is {host().triple}, not {self.triple}"
         lacking = self.features - host().features

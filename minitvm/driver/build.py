@@ -53,7 +53,7 @@ def build(
         The parameters of the function, in order: tensors (inputs and outputs), buffers, and
         variables for scalars. Not for a ``PrimFunc`` or ``IRModule``, which have their own.
     target
-        What to compile for: ``"llvm"`` is this machine; see :class:`minitvm.target.Target`. By
+        The target: ``"llvm"`` is this machine; see :class:`minitvm.target.Target`. By
         default the innermost ``with Target(...)``, or this machine.
     target_host
         Classic; serves where `target` is not given.
@@ -69,8 +69,8 @@ def build(
         Whether other threads of Python run while the function computes. By default they do where
         its work, estimated at the call, is worth it, and it calls nothing of Python.
     auto_schedule
-        Whether a program is scheduled for the target where nothing was said of its schedule: where
-        `inputs` are tensors, or a schedule on which no primitive was applied.
+        Whether an untouched program is scheduled for the target: `inputs` are tensors, or a
+        schedule on which no primitive was applied.
     prepacked
         Placeholders that don't change from call to call, such as weights: the function takes what
         :func:`minitvm.prepack` makes of them, in the layout that the schedule wants. For programs
@@ -170,7 +170,7 @@ def _tensors(args: Sequence[Any] | None) -> list[Tensor]:
 
 
 def _unscheduled(inputs: Any, args: Sequence[Any] | None) -> Sequence[Any]:
-    """The outputs of what nobody has scheduled; none of anything else."""
+    """The outputs of an unscheduled program; none of anything else."""
     if args is None:
         return ()
     if isinstance(inputs, Schedule):

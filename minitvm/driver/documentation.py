@@ -1,4 +1,4 @@
-"""What ``help`` says of a built function: its arguments, as the program declares them."""
+"""The text of ``help`` for a built function: its arguments, as the program declares them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""prepack: an argument that doesn't change, made once as a function wants it."""
+"""prepack: an unchanging argument, converted once to the layout that a function reads."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from minitvm.tir.stmt import PrimFunc
 
 
 def prepack(function: Module | Function, argument: str, array: Any) -> NDArray:
-    """An array as a function wants it: what is passed for an argument that was built with
-    ``build(..., prepacked=[B])``, or that its schedule computes ahead (``compute_ahead``).
+    """An array in the layout that a function reads. It is passed for an argument that was built
+    with ``build(..., prepacked=[B])``, or that the schedule computes ahead (``compute_ahead``).
 
     Parameters
     ----------
     function
-        What ``build`` returned, or one of its functions.
+        The module that ``build`` returned, or one of its functions.
     argument
         The name of the argument.
     array
-        What the program calls so: an array (numpy, torch, DLPack) of the shape and dtype of the
+        The argument's value: an array (numpy, torch, DLPack) of the shape and dtype of the
         placeholder, of any strides. It is read, and not kept.
 
     Returns
@@ -81,7 +81,7 @@ def prepack(function: Module | Function, argument: str, array: Any) -> NDArray:
 
 
 def _rename(error: Exception, packing: str, shown: str) -> None:
-    """Has an error begin with what the user called, not with the function that packs."""
+    """Has an error begin with the name of the user's function, not of the packing one."""
     begin, argument = f"{packing}: ", "argument 0 "
     text = str(error)
     if text.startswith(begin):
@@ -93,7 +93,7 @@ def _buffers(packing: PrimFunc) -> list[e.Buffer]:
 
 
 def _packed_shape(packing: PrimFunc, array: Any) -> tuple[int, ...]:
-    """The shape of what is made from an array; where that depends on it, its own shape decides."""
+    """The shape of the packed array; where it is symbolic, the shape of the array binds it."""
     source, packed = _buffers(packing)
     known = [e.const_int(extent) for extent in packed.shape]
     if None in known:

@@ -1,4 +1,4 @@
-"""Lowered loop IR as machine code: what a module and its functions share."""
+"""Lowered loop IR as machine code, shared by a module and its functions."""
 
 from __future__ import annotations
 
@@ -64,8 +64,7 @@ def module_text(lowered: IRModule, options: CodegenOptions) -> ModuleText:
 
 
 def compiled_function(function: Any) -> tuple[PackedFunc, CompiledProgram] | None:
-    """A function that `build` made, of a module its first one, and its program; None of anything
-    else."""
+    """A function that `build` made (the first one of a module) and its program; else None."""
     called = function.entry_func if isinstance(function, Module) else function
     program = called.program if isinstance(called, PackedFunc) else None
     return (called, program) if isinstance(program, CompiledProgram) else None
@@ -73,7 +72,7 @@ def compiled_function(function: Any) -> tuple[PackedFunc, CompiledProgram] | Non
 
 @final
 class CompiledProgram(Program):
-    """Lowered loop IR and its machine code: what a module and its functions share.
+    """Lowered loop IR and its machine code, shared by a module and its functions.
 
     Other texts are made again when they are asked for, which is rare. A pickle holds the loop IR,
     the text of the target, and the object file. That is loaded where compiling would give the same
@@ -84,7 +83,7 @@ class CompiledProgram(Program):
     lowered, options
         The program, and how it is compiled.
     object_code
-        What compiling gives, if that is known.
+        The object file, if it is compiled already.
     """
 
     __slots__ = ("_functions", "_object_code", "code", "lowered", "options")
@@ -134,7 +133,7 @@ def _unpickled(
     digest: int,
     made_by: tuple[object, ...],
 ) -> CompiledProgram:
-    """What the pickle of a program calls."""
+    """The function that the pickle of a program calls."""
     if _digest(object_code) != digest:  # LLVM's loader would crash
         names = ", ".join(lowered.functions)
         raise UnpicklingError(f"{names}: expected the machine code as it was pickled, got another")
@@ -147,7 +146,7 @@ def _digest(object_code: bytes) -> int:
 
 
 def _made_by(target: Target) -> tuple[object, ...]:
-    """All that decides, besides the program, what machine code it becomes."""
+    """All that decides the machine code besides the program."""
     versions = (VERSION, llvmlite.__version__, llvm.llvm_version_info, sys.implementation.cache_tag)
     return (*versions, target.triple, target.mcpu, target.feature_string)
 
@@ -198,7 +197,7 @@ def _function(program: CompiledProgram, code: LoadedCode, name: str) -> Function
 
 
 def _refusing(program: CompiledProgram, name: str) -> PackedFunc:
-    """What stands for a function that this machine can't run."""
+    """The stand-in for a function that this machine can't run."""
     target, missing = str(program.options.target), program.options.target.missing_on_host
 
     def refuse(*args: Any) -> None:

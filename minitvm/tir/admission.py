@@ -1,8 +1,7 @@
-"""What the constructors of nodes take beside what they store: numbers and axes for expressions,
-lists for tuples.
+"""The values that constructors of nodes convert: numbers and axes to expressions, lists to tuples.
 
-A literal takes the dtype of the field next to it that must have the same, as in ``EQ(v, 4)``; of a
-float next to an integer, the integer is converted, as operators do.
+A literal takes the dtype of the neighbouring field that must have the same, as in ``EQ(v, 4)``.
+Next to a float an integer is converted, as operators do.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _ALIKE: dict[str, tuple[str, ...]] = {
 
 
 def admit(cls: type, values: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a node of `cls` made of what was given for them."""
+    """The fields of a node of `cls`, converted from the constructor's arguments."""
     annotations = {each.name: str(each.type) for each in fields(cls)}
     alike = ("a", "b") if issubclass(cls, BinaryOp) else _ALIKE.get(cls.__name__, ())
     if cls is BufferStore:
@@ -54,7 +53,7 @@ def admit(cls: type, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _field(cls: type, name: str, annotation: str, value: Any) -> Any:
-    """What a field of a node holds, made of `value`."""
+    """`value` converted for a field of a node."""
     kind, optional, several = of_annotation(annotation)
     if kind == "Any" or value is MISSING or (optional and value is None):
         return value
@@ -75,7 +74,7 @@ def _as_kind(taken: Any, kind: str, value: Any) -> Any:
 
 
 def _of_one_dtype(values: dict[str, Any]) -> dict[str, Any]:
-    """Expressions and literals of which each literal takes the dtype of the expressions."""
+    """Expressions and literals, each literal in the dtype of the expressions."""
     literals = [value for value in values.values() if isinstance(value, NUMBERS)]
     if not literals:
         return values
@@ -121,7 +120,7 @@ def _as_attrs(value: Any) -> Any:
     return FuncAttrs(**value) if isinstance(value, Mapping) and known.issuperset(value) else value
 
 
-# What stands for a value of a class, and what a class is called.
+# The conversions to a class, and the names of classes in messages.
 _CONVERTERS: dict[str, Callable[[Any], Any]] = {
     "PrimExpr": lambda value: as_expr(value),
     "DType": lambda value: as_dtype(value),
@@ -149,6 +148,6 @@ _WORDS = {
 
 
 def bounds(begin: Any, end: Any) -> tuple[PrimExpr, PrimExpr]:
-    """Two ends of a range, or one and its length, in one dtype."""
+    """The two ends of a range, or its begin and its length, in one dtype."""
     with naming("Range"):
         return promote(as_size(begin), as_size(end))

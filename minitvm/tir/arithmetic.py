@@ -90,7 +90,7 @@ def _integer_arithmetic(node: type[Arithmetic], a: Any, b: Any) -> PrimExpr:
 
 
 def _refuse_zero(divisor: Any) -> None:
-    """Refuses a division by zero where it is written. One that is computed has a value: 0."""
+    """Refuses a division by a literal zero. A division by a computed zero has a value: 0."""
     if type(divisor) is int and divisor == 0:
         raise CompileError("expected a divisor other than 0")
 

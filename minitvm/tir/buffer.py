@@ -1,4 +1,4 @@
-"""How buffers are declared, how their elements are accessed, and how large they are."""
+"""Buffers: their declaration, the accesses to their elements, and their sizes."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def decl_buffer(
     dtype : dtype
         Of an element; ``float32`` unless given.
     name : str
-        How it prints.
+        The name in printed programs.
     data : Var of dtype handle
-        Where it begins; a variable of its own unless given.
+        The address of its memory; a variable of its own unless given.
     strides : sequence of int or expression
         Elements from one index of a dimension to the next; compact, row-major unless given.
     elem_offset : int or expression
@@ -69,9 +69,9 @@ def decl_buffer(
     buffer_type : ``""`` or ``"auto_broadcast"``
         Whether a dimension of extent 1 stands for any extent.
     layout : ``"right"``, ``"left"``, ``"stride"`` or ``"stride_relaxed"``
-        How the array that is passed for it lies, in place of `strides`, by the layouts of mdspan:
-        row-major, column-major, any strides of at least 1, any strides. An argument that lies
-        otherwise is refused; see docs/interop.md.
+        The layout of the array that is passed for it, in place of `strides`, by the layouts of
+        mdspan: row-major, column-major, any strides of at least 1, any strides. An argument of
+        another layout is refused; see docs/interop.md.
 
     Raises
     ------
@@ -206,14 +206,14 @@ def store(buffer: Buffer, begin: Any, value: Any) -> BufferStore:
 
 
 def _lanes_of(buffer: Buffer, wanted: DType) -> int:
-    """How many elements a value of a dtype spans."""
+    """The number of elements that a value of a dtype spans."""
     if wanted.element != buffer.dtype.element or wanted.lanes % buffer.dtype.lanes:
         raise CompileError(f"expected a value of {buffer.dtype}, got {wanted}")
     return wanted.lanes // buffer.dtype.lanes
 
 
 def _vector_indices(begin: Any, lanes: int) -> tuple[PrimExpr, ...]:
-    """Index expressions, of which the last becomes a ramp of `lanes` neighbours."""
+    """Index expressions, the last one as a ramp of `lanes` neighbours."""
     begin = begin if isinstance(begin, (tuple, list)) else (begin,)
     indices = tuple(as_index(i) for i in begin)
     if lanes == 1 or not indices:
@@ -250,7 +250,7 @@ def with_layout(buffer: Buffer, shape: Sequence[PrimExpr], strides: Sequence[Pri
 
 
 def size_factors(buffer: Buffer) -> tuple[PrimExpr, ...]:
-    """What the number of elements that a buffer reaches over is the product of."""
+    """The factors of the number of elements that a buffer reaches over."""
     if not buffer.strides:
         return buffer.shape
     last: PrimExpr = const(0, INT64)

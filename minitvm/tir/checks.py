@@ -1,4 +1,4 @@
-"""What makes the fields of a node valid together."""
+"""Checks that the fields of a node are valid together."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from minitvm.tir.node import PrimExpr
 
 
 class Indexed(Protocol):
-    """What has elements: a buffer."""
+    """An object with elements: a buffer."""
 
     @property
     def name(self) -> str: ...
@@ -22,7 +22,7 @@ class Indexed(Protocol):
 
 
 def two_dtypes(made: object, a: PrimExpr, b: PrimExpr) -> CompileError:
-    """What to raise where operands are of two dtypes."""
+    """The error for operands of two dtypes."""
     return CompileError(
         f"{type(made).__name__}: expected operands of one dtype, got {a.dtype} and "
         f"{b.dtype}: the Python operators convert, these constructors don't"
@@ -40,7 +40,7 @@ def check_numbers(dtype: DType, takes_bools: bool, where: str = "") -> None:
 
 
 def no_condition(expr: PrimExpr) -> str:
-    """What to say of a number in the place of a condition."""
+    """The error for a number in the place of a condition."""
     text = shown(expr)
     return f"expected a bool condition, got {text} of {expr.dtype}: write x != 0 for a number x"
 
@@ -61,7 +61,7 @@ def check_value_of(where: str, name: str, dtype: DType, value: PrimExpr) -> None
 
 
 def check_cast(given: DType, wanted: DType, where: str = "") -> None:
-    """Refuses a conversion of what is no number, or to another number of lanes."""
+    """Refuses a conversion of a value that is no number, or to another number of lanes."""
     if given.lanes != wanted.lanes:
         raise CompileError(f"{where}expected {given.lanes} lanes, as in {given}, got {wanted}")
     for dtype in (given, wanted):

@@ -1,4 +1,4 @@
-"""What counts as an expression, a dtype, a name: Python's values as those of the language."""
+"""Python's values as expressions, dtypes and names of the language."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def as_expr(value: Any) -> PrimExpr:
 
 
 def no_array(array: Any) -> str:
-    """What to say of an array in the place of an expression."""
+    """The error for an array in the place of an expression."""
     return (
         f"expected an expression or a number, got an array of shape {array.shape}: pass it as a "
         "te.placeholder, or take one of its numbers"
@@ -171,7 +171,7 @@ def constant(value: Any, dtype: DTypeLike | None = None) -> PrimExpr:
 
 
 def valued(dtype: DType, value: Any) -> PrimExpr:
-    """`value` where one of `dtype` is wanted: a literal is taken in it, anything else as it is.
+    """A literal as a constant of `dtype`; any other value as it is.
 
     A literal is a number of Python's or numpy's. A bool is a bool, and no number is one; a number
     of numpy's must be one of `dtype` exactly.

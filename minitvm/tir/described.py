@@ -1,4 +1,4 @@
-"""How errors name values, and where they are."""
+"""The text by which errors name a value and its position."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def digits(value: int) -> str:
 
 @contextmanager
 def naming(where: str) -> Iterator[None]:
-    """Has errors begin with where they are."""
+    """Has errors begin with `where`."""
     try:
         yield
     except CompileError as error:

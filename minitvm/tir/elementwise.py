@@ -1,4 +1,4 @@
-"""What makes a function one of the language: it maps over whole tensors, and names its errors."""
+"""Decorators of the language's functions: mapping over whole tensors, and names in errors."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _R = TypeVar("_R")
 
 
 def named(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Has the errors of a function of the language begin with the name that the user wrote: that
-    of the outermost such function."""
+    """Has errors of the language begin with the name that the user wrote: the outermost
+    function's."""
     name = function.__name__
 
     @functools.wraps(function)

@@ -1,7 +1,7 @@
-"""What the fields of a node say: what its constructor takes, and which of them hold its children.
+"""The fields of a node: the values that its constructor takes, and the fields of its children.
 
 A field holds children where its annotation says ``PrimExpr`` or ``Stmt``, a tuple of them or None
-in place of one. A variable or an axis is bound there, a buffer meant: they are none.
+in place of one. A bound variable or axis and a buffer are no children.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from minitvm.tir.node import PrimExpr, Stmt, language
 
 _Class = TypeVar("_Class", bound=type)
 
-# The fields of each class of nodes that hold children, in the order of evaluation: what a
-# statement computes itself stands before the statements in it.
+# The fields of each class of nodes that hold children, in the order of evaluation: the expressions
+# of a statement stand before the statements in it.
 CHILDREN: dict[type, tuple[str, ...]] = {}
-# Of such fields in which something else holds the children, as a reducer does: its fields that do.
+# For a field whose value holds the children, such as a reducer: the fields of that value.
 HELD: dict[type, dict[str, tuple[str, ...]]] = {}
 # The fields that the constructor of a class takes, in order.
 CONSTRUCTED_OF: dict[type, tuple[str, ...]] = {}
 
 
 def holding(*names: str) -> Any:
-    """A field, in whose value the fields `names` hold children."""
+    """A field whose value holds children in its fields `names`."""
     return field(metadata={"holds": names})
 
 
 @dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(field, holding))
 def node(cls: _Class) -> _Class:
     """A class of nodes, or of their parts: a record that is compared by identity, whose constructor
-    takes whatever the annotations say and what stands for it: see :mod:`minitvm.tir.admission`."""
+    takes values of the annotated classes and converts others: see :mod:`minitvm.tir.admission`."""
     made = record(eq=False, repr=not issubclass(cls, (PrimExpr, Stmt)), admission=_NodeAdmission())(
         cls
     )
@@ -68,7 +68,7 @@ def class_of(cls: type, kind: str) -> Any:
 
 
 class _NodeAdmission:
-    """The test of what may be stored as it is. What fails it is admitted by the language."""
+    """The test of values that may be stored as they are. The language converts the others."""
 
     def test(self, cls: type, annotation: str, name: str) -> tuple[str, Mapping[str, Any]]:
         """See :class:`minitvm.runtime.record.Admission`."""

@@ -16,7 +16,7 @@ from minitvm.tir.tree import walk_once
 
 
 def may_go(value: PrimExpr) -> bool:
-    """Whether `value` need not be evaluated where its number doesn't matter."""
+    """Whether `value` need not be evaluated where its result isn't used."""
     calls = (each.op for each in walk_once(value) if isinstance(each, Call))
     return IMPURE_CALLS.isdisjoint(calls)
 
@@ -28,8 +28,8 @@ _ONE_RIGHT = ("Mul", "Div", "FloorDiv")  # x op 1 is x
 def arithmetic(node: type[Arithmetic], a: Any, b: Any) -> PrimExpr:
     """The node on promoted operands, folded where they are constants or an identity holds.
 
-    Identities are those that hold for every float, NaN, infinities and signed zeros included. What
-    calls out of the program stays, whatever it is multiplied by.
+    Identities are those that hold for every float, NaN, infinities and signed zeros included. A
+    call out of the program stays, also where it is multiplied by 0.
     """
     x, y = promote(a, b)
     name = node.__name__
@@ -52,8 +52,8 @@ def arithmetic(node: type[Arithmetic], a: Any, b: Any) -> PrimExpr:
 
 
 def _holds(dtype: DType, name: str, x: IntImm, y: IntImm) -> bool:
-    """Whether a dtype holds what an operator makes of two constants. One that wraps, as those of
-    data do, need not."""
+    """Whether a dtype holds an operator's result on two constants. Arithmetic of data wraps, so its
+    result is always held."""
     if not dtype.is_int or dtype.bits < 32:
         return True
     return dtype.min() <= scalars.INT_BINARY[name](x.value, y.value) <= dtype.max()

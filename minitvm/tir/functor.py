@@ -1,4 +1,4 @@
-"""Traversal of both IRs: rebuilding a tree, and the questions asked of one.
+"""Traversal of both IRs: the mutator that rebuilds a tree, and the walks that read one.
 
 :class:`Mutator` rebuilds a tree; the walks of :mod:`minitvm.tir.tree`, handed on here, look at one.
 A subtree in which nothing changed comes back as the same object, so "did it change" is an ``is``.
@@ -35,8 +35,8 @@ class Mutator:
     """Rebuilds a tree bottom up. A subclass gives methods named ``visit_ClassName`` for the nodes
     that it changes, and calls :meth:`descend` to go on below them.
 
-    A shared subexpression is visited once, and its replacement shared: what an expression becomes
-    must not depend on where it stands. A subclass for which it does overrides :meth:`expr`.
+    A shared subexpression is visited once, and its replacement shared: the replacement must not
+    depend on the place of the expression. A subclass for which it does overrides :meth:`expr`.
     """
 
     _methods: ClassVar[dict[type, Callable[[Any, Any], Any]]]
@@ -93,7 +93,7 @@ class Mutator:
         return rebuild(node, changes)
 
     def _rebuilt_holder(self, value: Any, names: tuple[str, ...]) -> Any:
-        """What holds children of a node in fields, with these replaced."""
+        """A field that holds children, such as a reducer, with these replaced."""
         olds = {name: getattr(value, name) for name in names}
         made = {name: tuple(map(self.expr, old)) for name, old in olds.items()}
         is_new = any(any(map(is_not, made[name], olds[name])) for name in names)
@@ -101,7 +101,7 @@ class Mutator:
 
 
 class Substitution(Mutator):
-    """Replaces variables by expressions: of several trees, what they share once."""
+    """Replaces variables by expressions in several trees; subtrees that they share stay shared."""
 
     def __init__(self, mapping: Mapping[Var, PrimExpr]) -> None:
         super().__init__()

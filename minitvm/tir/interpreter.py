@@ -45,8 +45,8 @@ def interpret(
         (for ``bfloat16`` of numpy's ``uint16``, holding the bit patterns, or of an extension dtype
         of that name); for a scalar a Python or numpy number.
     packed : mapping of str to callable
-        What ``call_packed`` calls. A buffer arrives as a numpy array. A result that is read is a
-        number which the dtype of the call holds.
+        The functions that ``call_packed`` calls. A buffer arrives as a numpy array. A result that
+        is read is a number which the dtype of the call holds.
 
     Raises
     ------
@@ -82,7 +82,7 @@ Runner = Callable[[Environment], None]
 
 
 class _Memory:
-    """The elements of a buffer: an array, and which of them have been written.
+    """The elements of a buffer: an array, and flags of the written elements.
 
     `written` is None for an argument, whose elements all count as written.
     """
@@ -115,7 +115,7 @@ class _Memory:
             self._written[index] = True
 
     def passed_on(self) -> Any:
-        """The array, for a function that may write all of it."""
+        """The array, for a callee that may write all of it."""
         if self._written is not None:
             self._written[...] = True
         return self.argument
@@ -234,7 +234,7 @@ class _Compiler:
         self._made: dict[PrimExpr, Evaluator] = {}
 
     def exact(self, node: PrimExpr) -> Evaluator:
-        """The value of a node; of index arithmetic the exact one, which its dtype need not hold."""
+        """The value of a node. The value of index arithmetic is exact, and may exceed its dtype."""
         if node not in self._made:
             self._made[node] = _EXPRESSIONS[type(node)](self, node)
         return self._made[node]
@@ -259,7 +259,7 @@ class _Compiler:
         return [_lifted(partial(scalars.wrap, INT64), self.exact(node), lanes=1) for node in nodes]
 
     def bind(self, var: Var, value: PrimExpr) -> Evaluator:
-        """The value of a name, which is bound before what it is used in is compiled."""
+        """The value of a name, which is bound before its uses are compiled."""
         if not indices.is_index_arithmetic(value, self.data):
             self.data.add(var)
         return self.exact(value)
@@ -288,7 +288,8 @@ def _variable(compiler: _Compiler, node: Var) -> Evaluator:
 
 
 def _rounded(dtype: DType) -> Callable[[Any], Scalar] | None:
-    """What brings a result into the range of a scalar type; None where nothing does."""
+    """The function that brings a result into the range of a scalar type; None where none is
+    needed."""
     if dtype.is_float:
         return None if dtype == FLOAT64 else partial(scalars.round_float, dtype)
     low, high = dtype.min(), dtype.max()
@@ -428,7 +429,7 @@ def _call(compiler: _Compiler, node: e.Call) -> Evaluator:
     return _lifted(partial(meaning, element), *args, lanes=node.dtype.lanes)
 
 
-# What is index arithmetic where its arguments are.
+# The calls that are index arithmetic where their arguments are.
 _EXACT_CALLS: dict[str, Callable[..., int]] = {
     "shift_left": lambda a, b: a << b,
     "shift_right": lambda a, b: a >> b,
@@ -519,7 +520,7 @@ def _access_ptr(compiler: _Compiler, node: e.Call) -> Evaluator:
 
 
 def _region(compiler: _Compiler, node: e.Call) -> Evaluator:
-    """A part of an array: where it begins in each dimension, and the extents of the last ones."""
+    """A part of an array: its first index in each dimension, and the extents of the last ones."""
     reference = node.args[0]
     assert isinstance(reference, e.BufferRef)
     memory, *numbers = compiler.exacts(node.args)

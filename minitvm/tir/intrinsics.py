@@ -1,11 +1,11 @@
-"""Every call that an expression may have, and what is known of it: one entry each.
+"""Every call that an expression may have, with its properties: one entry each.
 
-:data:`INTRINSICS` are functions of numbers, such as ``exp`` and ``popcount``. An entry is all that
-there is to say of one: the language's function (:mod:`minitvm.tir.op`), the folding of constants,
-the verifier, the reference interpreter, hybrid programs, schedules and code generation read it
-here. What an entry can't hold stands in a table by the same name: polynomials in
-``codegen/elementary.py``, and what neither LLVM nor the C library has in ``codegen/math.py`` and
-``codegen/integers.py``.
+:data:`INTRINSICS` are functions of numbers, such as ``exp`` and ``popcount``. An entry is the whole
+definition of one: the language's function (:mod:`minitvm.tir.op`), the folding of constants, the
+verifier, the reference interpreter, hybrid programs, schedules and code generation read it here.
+Code that an entry can't hold stands in a table by the same name: polynomials in
+``codegen/elementary.py``, and functions that neither LLVM nor the C library has in
+``codegen/math.py`` and ``codegen/integers.py``.
 
 :data:`CALLS` are all other calls: choices, vectors, memory, and functions outside of the program.
 
@@ -45,9 +45,9 @@ class Intrinsic:
     Attributes
     ----------
     name
-        As a ``Call`` has it.
+        The name in a ``Call``.
     doc
-        What the language's function says.
+        The docstring of the language's function.
     meaning
         The value: of the dtype of the first argument, and of the arguments.
     domain, arity
@@ -56,7 +56,7 @@ class Intrinsic:
     result
         The dtype of its value, if that isn't the dtype of the first argument.
     ulps
-        The error on floats, at most: 0 is exact, 0.5 correctly rounded. With ``fp="strict"`` it
+        The largest error on floats: 0 is exact, 0.5 correctly rounded. With ``fp="strict"`` it
         is `strict_ulps`, if that isn't the same.
     llvm
         LLVM's intrinsic that computes it on floats.
@@ -74,7 +74,7 @@ class Intrinsic:
     operator
         The operator by which it is written and printed.
     numpy
-        What numpy calls it, if that is another name.
+        numpy's function, if that has another name.
     """
 
     name: str
@@ -102,7 +102,7 @@ class Intrinsic:
 
     @property
     def is_long(self) -> bool:
-        """Whether the code of it is long: a polynomial or a call, no instruction or a few."""
+        """Whether its code is long: a polynomial or a call, rather than a few instructions."""
         return bool(self.libm)
 
     def result_of(self, first: DType) -> DType:
@@ -114,7 +114,7 @@ class Intrinsic:
         return first if self.second is None else self.second.with_lanes(first.lanes)
 
     def problem(self, first: DType) -> str | None:
-        """Why a first argument of a dtype is refused; None where it isn't."""
+        """The reason to refuse a first argument of a dtype; None where it is taken."""
         if self.domain in (Domain.INTEGERS, Domain.BITS):
             whole = first.is_integral and not (first.is_bool and self.domain is Domain.INTEGERS)
             return None if whole else f"expected an integer, got {first}"
@@ -339,7 +339,7 @@ INTRINSICS: dict[str, Intrinsic] = {each.name: each for each in (
 
 
 class Effect(Enum):
-    """What evaluating a call does, besides giving a value."""
+    """The effect of evaluating a call, besides its value."""
 
     NONE = auto()  # the value depends on the arguments alone
     READS = auto()  # it may read memory
@@ -351,7 +351,7 @@ class Effect(Enum):
 @record()
 class OtherCall:
     """A call that is no function of numbers: how many arguments it has, None for any number, and
-    its effect. The docstring of ``Call`` says what each means."""
+    its effect. The docstring of ``Call`` defines each."""
 
     arity: int | None
     effect: Effect = Effect.NONE
@@ -394,7 +394,7 @@ def _with(*effects: Effect) -> frozenset[str]:
 
 # Calls whose value depends on their arguments alone, and that do nothing else.
 FUNCTIONS = _with(Effect.NONE) | INTRINSICS.keys()
-# Calls that must be evaluated where they stand, once: no others may take their place.
+# Calls that must be evaluated where they stand, once: no equal call may take their place.
 IMPURE_CALLS = _with(Effect.FAILS, Effect.ACTS)
 
 

@@ -53,7 +53,7 @@ _KINDS = {
     "unroll": ForKind.UNROLLED,
     "unrolled": ForKind.UNROLLED,
 }
-# Either a statement, or what makes one around all that follows it in its block.
+# A statement, or the function that makes one around the rest of its block.
 _Item = Stmt | Callable[[Stmt], Stmt]
 
 
@@ -145,7 +145,7 @@ class IRBuilder:
 
     @contextmanager
     def _block(self, make: Callable[[Stmt], Stmt]) -> Iterator[None]:
-        """A block, of which `make` makes the statement that is emitted."""
+        """A block, from which `make` makes the emitted statement."""
         self._blocks.append([])
         try:
             yield

@@ -1,4 +1,4 @@
-"""What every node can do: the bases of expressions and statements.
+"""The methods of every node: the bases of expressions and statements.
 
 A node's class stands below the functions that make nodes: ``a + b`` makes an ``Add``, folds
 constants and knows all classes. So the methods here call a :class:`Language`, the functions above,
@@ -29,17 +29,17 @@ class Language:
     Attributes
     ----------
     functions
-        Those of :data:`minitvm.tir.arithmetic.FUNCTIONS`, by name: what Python's operators are.
+        The functions of :data:`minitvm.tir.arithmetic.FUNCTIONS`, by name: Python's operators.
     of_numpy
-        A function of numpy on what is no number.
+        A function of numpy on an expression or a tensor.
     text
-        Of an expression, a statement or a function.
+        The text of an expression, a statement or a function.
     admit
-        The fields of a node, made of what its constructor was given for them.
+        The fields of a node, converted from its constructor's arguments.
     is_same_size
         Whether both sides of a comparison are one expression.
     load, store, access_ptr
-        Those of ``Buffer``.
+        The methods of ``Buffer``.
     bounds
         Two ends of a range in one dtype.
     """
@@ -59,19 +59,19 @@ _language: Language
 
 
 def hand_over(made: Language) -> None:
-    """Gives the methods of nodes what they call."""
+    """Gives the methods of nodes their Language."""
     global _language
     _language = made
 
 
 def language() -> Language:
-    """What was handed over."""
+    """The Language that was handed over."""
     return _language
 
 
 # -- What has no value yet ------------------------------------------------------------------------
 
-# What to write in place of what Python would compute now, of a value known when a kernel runs.
+# Advice where Python would compute now with a value that is only known when a kernel runs.
 NO_TRUTH = (
     "no truth value while a program is written: for `if` write te.if_then_else(c, a, b); for "
     "`and`, `or`, `not`: te.all, te.any, tir.Not; for `a < b < c`: te.all(a < b, b < c); for "
@@ -103,7 +103,8 @@ def _no_number(name: str) -> Callable[..., Any]:
 
 
 class _Unknown:
-    """Base of what has no value while a program is written: Python's numbers and numpy learn so."""
+    """Base of objects without a value while a program is written; Python's numbers and numpy refuse
+    them."""
 
     __slots__ = ()
 
@@ -125,7 +126,7 @@ class WholeTensor(_Unknown):
 
     @property
     def name(self) -> str:
-        """How it prints."""
+        """The name in printed programs."""
         raise NotImplementedError
 
     def map_elements(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
@@ -241,5 +242,5 @@ Node = PrimExpr | Stmt
 
 
 def unknown_node(node: object, where: str) -> InternalError:
-    """What to raise at the end of a ``match`` over nodes: `where` does not know this class."""
+    """The error at the end of a ``match`` over nodes: `where` does not know this class."""
     return InternalError(f"{where}: no case for {type(node).__name__}")

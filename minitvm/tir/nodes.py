@@ -4,8 +4,8 @@ One set of nodes serves tensor expressions (where a read is a :class:`ProducerLo
 :class:`Reduce`) and the loop IR (where a read is a :class:`BufferLoad` and reductions have become
 loops). Nodes are immutable and compared by identity; ``==`` on expressions builds an :class:`EQ`.
 
-What is here is what a node consists of, and what makes it valid. The functions that make nodes are
-in the modules above, as :mod:`minitvm.tir.node` shows; traversal is in :mod:`minitvm.tir.functor`.
+This module defines the fields of each node and their validity. The functions that make nodes are in
+the modules above, as :mod:`minitvm.tir.node` shows; traversal is in :mod:`minitvm.tir.functor`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _set(made: object, name: str, value: object) -> None:
 @final
 @node
 class Var(PrimExpr):
-    """A variable: an identity, of which `name` is only how it prints. ``n = te.var("n")``.
+    """A variable: an identity, which prints as `name`. ``n = te.var("n")``.
 
     `nonnegative` marks a size (classic ``SizeVar``): never less than zero. `axis` marks the
     variable of an axis: it has a value only inside the loop of that axis.
@@ -161,7 +161,7 @@ class BinaryOp(PrimExpr):
     dtype: DType = field(init=False)
 
     def __post_init__(self) -> None:
-        """Stores the dtype of the result: what each family of operators knows."""
+        """Stores the dtype of the result, which each family of operators derives."""
         raise NotImplementedError
 
 
@@ -354,8 +354,7 @@ class Not(PrimExpr):
 @final
 @node
 class Select(PrimExpr):
-    """One of two values, both of which are evaluated. The lazy choice is the call
-    ``if_then_else``."""
+    """One of two values, after both are evaluated. The lazy choice is the call ``if_then_else``."""
 
     condition: PrimExpr
     true_value: PrimExpr
@@ -451,7 +450,7 @@ class Buffer:
 
     `strides` counts elements; ``()`` on a buffer of rank 1 or more means compact, row-major.
     Element ``[i, ...]`` is at ``data + (elem_offset + sum(i * stride)) * dtype.itemsize``.
-    `layout` is how it was declared to lie (``decl_buffer``), which an argument is held to, or "".
+    `layout` is the declared layout (``decl_buffer``), which an argument must have, or "".
     """
 
     data: Var
@@ -629,7 +628,7 @@ class Range:
 @node
 class IterVar(ExprOperators):
     """An axis: a variable, the range it runs over and its kind. In arithmetic an axis stands for
-    its variable; what ``==`` of two axes asks, see :class:`AxisComparison`.
+    its variable; for ``==`` of two axes see :class:`AxisComparison`.
 
     `iter_type` is one of the class's constants.
     """
@@ -741,7 +740,7 @@ class Reduce(PrimExpr):
 
 
 class ForKind(IntEnum):
-    """How a loop runs (classic numbering)."""
+    """The kind of a loop (classic numbering)."""
 
     SERIAL = 0
     PARALLEL = 1
@@ -750,8 +749,8 @@ class ForKind(IntEnum):
     THREAD_BINDING = 4
 
 
-# The annotation of a loop no iteration of which uses what another one writes, which whoever makes
-# the loop knows: that of a data axis of a schedule.
+# The annotation of a loop whose iterations don't read elements that other iterations write. The
+# loop's maker sets it, on the data axes of a schedule.
 INDEPENDENT = "independent"
 
 
@@ -895,16 +894,16 @@ class AttrStmt(Stmt):
 @final
 @node
 class FuncAttrs:
-    """What is known of a function besides its text.
+    """Facts about a function besides its text.
 
     Attributes
     ----------
     outputs
-        The parameters that it writes; None where its body alone says.
+        The parameters that it writes; None where only its body tells.
     origin
-        What it was made from, which says nothing of what it does.
+        The stages and the schedule that it was made from; they change nothing of its meaning.
     prepacked
-        Which arguments another function makes: its name by their positions.
+        The arguments that another function makes: its name by their positions.
     in_place
         The arguments that are one array: (position of the output, position of the input).
     knows_layout
@@ -940,9 +939,9 @@ class PrimFunc:
         return str(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A pickle names what it holds already instead of descending. With the leaves written
-        first it never descends far, so expressions may be nested as deeply as for `build`.
-        Parameters and buffers go in pairs, as joblib would sort a mapping by its keys."""
+        """A pickle refers to objects that it holds already. With the leaves written first it never
+        descends far, so expressions may be nested as deeply as for `build`. Parameters and buffers
+        go in pairs, as joblib would sort a mapping by its keys."""
         leaves_first, buffers = tuple(walk_leaves_first(self.body)), (*self.buffer_map.items(),)
         return _prim_func, (leaves_first, self.params, self.body, buffers, self.name, self.attrs)
 
@@ -955,14 +954,14 @@ def _prim_func(
     name: str,
     attrs: FuncAttrs,
 ) -> PrimFunc:
-    """What the pickle of a function calls."""
+    """The function that the pickle of a function calls."""
     return PrimFunc(params, body, dict(buffers), name, attrs)
 
 
 @final
 @node
 class IRModule:
-    """Functions by name. Prints as the program that it is."""
+    """Functions by name. Prints as a program."""
 
     functions: Mapping[str, PrimFunc]
 

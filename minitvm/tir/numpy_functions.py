@@ -1,4 +1,4 @@
-"""Functions of numpy on what has no value yet."""
+"""Functions of numpy on expressions and tensors, which have no value yet."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def of_numpy(
     )
 
 
-# Those that numpy's numbers apply where they stand on the left of an operator, and our names.
+# The functions that numpy's numbers apply on the left of an operator, and our names.
 _OPERATORS = {
     **{name: name for name in (
         "add", "subtract", "multiply", "divide", "power", "bitwise_and", "bitwise_or",
@@ -43,7 +43,7 @@ _OPERATORS = {
     "left_shift": "shift_left",
     "right_shift": "shift_right",
 }  # fmt: skip
-# What te calls them.
+# Their names in te.
 _NAMES = {
     "fmax": "max",
     "fmin": "min",

@@ -4,8 +4,8 @@ Every function of numbers takes whole tensors too, and maps over their elements 
 operators do; it then returns a tensor. Functions of constants are computed at once, as
 :mod:`minitvm.tir.scalars` defines them.
 
-The rules of dtype: two operands are promoted as an operator promotes them. What is only defined
-on floats refuses integers, rather than guess a width. Rounding leaves integers alone.
+The rules of dtype: two operands are promoted as an operator promotes them. A function that is only
+defined on floats refuses integers, rather than guess a width. Rounding leaves integers alone.
 
 >>> from minitvm import te
 >>> exp(te.const(0.0)), floor(te.const(3))
@@ -63,12 +63,12 @@ from minitvm.tir.verify import call_problems, llvm_name_problems
 
 @elementwise
 def if_then_else(cond: Any, t: Any, f: Any, span: Any = None) -> Any:
-    """One of two values, of which only that one is evaluated: what guards a read.
+    """One of two values, without evaluating the other: a guard of a read.
 
     Parameters
     ----------
     cond : condition
-        Of a number write ``x != 0``.
+        A bool; for a number write ``x != 0``.
     t, f : expression
         Promoted to one dtype.
 
@@ -356,7 +356,7 @@ def call_packed(name: str, *args: Any, span: Any = None) -> Call:
     Parameters
     ----------
     name : str
-        Under which it is registered.
+        The name under which it is registered.
     args
         Numbers, strings, and buffers, which arrive as tensors.
     """
@@ -370,7 +370,7 @@ def call_extern(dtype: DTypeLike, func_name: str, *args: Any, span: Any = None) 
     Parameters
     ----------
     dtype : dtype
-        Of what it returns.
+        The dtype of its result.
     func_name : str
         Its symbol.
     args
@@ -425,7 +425,7 @@ def call_intrin(dtype: DTypeLike, func_name: str, *args: Any, span: Any = None) 
     Raises
     ------
     CompileError
-        When there is none of that name, of such arguments.
+        When there is none of that name, or it doesn't take these arguments.
 
     >>> call_intrin("float32", "tir.sqrt", 4.0)
     2.0

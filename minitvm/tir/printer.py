@@ -81,11 +81,11 @@ def func_text(func: PrimFunc) -> str:
 _WIDTH = 100
 _INDENT = "    "
 
-# How tightly a form binds, loosest first, as in Python's grammar.
+# The precedence of each form, loosest first, as in Python's grammar.
 _ANY, _OR, _AND, _NOT, _COMPARE = range(5)
 _BIT_OR, _BIT_XOR, _BIT_AND, _SHIFT, _SUM, _PRODUCT, _UNARY, _ATOM = range(5, 13)
 
-# A piece of text, or an expression and how tightly it must bind not to be put in parentheses.
+# A piece of text, or an expression and the least precedence that needs no parentheses.
 Piece = str | tuple[PrimExpr, int]
 Form = tuple[int, Sequence[Piece]]  # how tightly the pieces bind together, and they
 
@@ -432,7 +432,7 @@ def _quoted(text: str) -> str:
 
 
 def _buffer_type(printer: _Printer, buffer: Buffer) -> str:
-    """``float32[n, 16]``, then what is not the default."""
+    """``float32[n, 16]``, then the properties that differ from their defaults."""
     text = printer.join([f"{buffer.dtype}[", *_listed(buffer.shape), "]"])
     if buffer.strides:
         text += printer.join([" strides=[", *_listed(buffer.strides), "]"])

@@ -15,7 +15,7 @@ from minitvm.tir.nodes import Broadcast, Cast, Constant
 
 
 def operands(a: Any, b: Any) -> tuple[PrimExpr, PrimExpr]:
-    """Both as expressions; a Python float next to a float64 keeps all its digits."""
+    """Both operands as expressions; a Python float next to a float64 keeps all its digits."""
     if isinstance(a, float) and not isinstance(b, (float, int)):
         b = as_expr(b)
         return constant(a, FLOAT64 if b.dtype.element == FLOAT64 else None), b

@@ -1,5 +1,5 @@
-"""What a function was made from: the work of its stages as they were written, and why its schedule
-is as it is. It changes nothing of the loops."""
+"""The origin of a function: the work of its stages as they were written, and the reasons for its
+schedule. It changes nothing of the loops."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Work:
         The dtypes: one for arithmetic in it, three for the products of two and their sums in the
         third; or the name of a function such as exp.
     number
-        How many there are for one combination.
+        The number of operations for one combination.
     extents
-        Of those axes.
+        The extents of those axes.
     """
 
     kind: Kind
@@ -40,8 +40,8 @@ class Work:
 @final
 @record(eq=False)
 class StageWork:
-    """What a stage computes: elements of the shape `extents`, each from steps of the shape
-    `summed`; `work` is None where that can't be read from an expression."""
+    """The work of a stage: elements of the shape `extents`, each from steps of the shape `summed`;
+    `work` is None where no expression tells it."""
 
     name: str
     extents: _Extents
@@ -57,12 +57,13 @@ class Choice:
     Attributes
     ----------
     stage
-        For which stage.
+        The name of the stage.
     about
-        What was decided: ``"form"`` (what the stage was recognised as), ``"strategy"``, ``"tile"``,
-        ``"packing"``, ``"blocks"``, ``"epilogue"``; ``"dropped"`` (a strategy that failed).
+        The subject of the decision: ``"form"`` (the recognised form of the stage), ``"strategy"``,
+        ``"tile"``, ``"packing"``, ``"blocks"``, ``"epilogue"``; ``"dropped"`` (a strategy that
+        failed).
     text
-        What was chosen and why, with the names of figures in braces.
+        The choice and its reason, with the names of figures in braces.
     figures
         The figures that decided.
 
@@ -82,16 +83,16 @@ class Choice:
 @final
 @record(eq=False)
 class Origin:
-    """What a function was made from: a schedule.
+    """The origin of a function: a schedule.
 
     Attributes
     ----------
     stages
-        Of the program before it was scheduled, inputs left out.
+        The stages of the program before it was scheduled, without its inputs.
     scheduled
         ``"by auto_schedule"``, ``"by hand"``, or ``"not"``: plain loops.
     choices
-        Why the schedule is as it is, where auto_schedule wrote it.
+        The reasons for the schedule, where auto_schedule wrote it.
     """
 
     stages: tuple[StageWork, ...]

@@ -1,4 +1,4 @@
-"""Reducers: how the values along a reduce axis become one."""
+"""Reducers: functions that combine the values along a reduction axis into one."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def _operands(name: str, dtypes: list[DType], several: bool) -> tuple[Var, ...]:
 
 
 def _of_dtypes(what: str, values: Any, dtypes: list[DType]) -> tuple[PrimExpr, ...]:
-    """What a function of the user's returned, checked against the dtypes that are reduced."""
+    """The result of a user's function, checked against the dtypes that are reduced."""
     made = as_tuple(values)
     if len(made) != len(dtypes):
         raise CompileError(
@@ -187,12 +187,12 @@ def _check_fixed(name: str, axes: tuple[IterVar, ...], parts: tuple[PrimExpr, ..
 
 
 def _greatest(dtype: DType) -> PrimExpr:
-    """What no value exceeds."""
+    """The greatest value of a dtype, infinity for floats."""
     return op.infinity(dtype) if dtype.is_float else op.max_value(dtype)
 
 
 def _least(dtype: DType) -> PrimExpr:
-    """What no value is below."""
+    """The least value of a dtype, minus infinity for floats."""
     return -op.infinity(dtype) if dtype.is_float else op.min_value(dtype)
 
 

@@ -1,5 +1,5 @@
-"""What each operator means on scalars: the one definition behind constant folding and the
-reference interpreter, and what compiled code is tested against.
+"""The meaning of each operator on scalars: the one definition behind constant folding and the
+reference interpreter, against which compiled code is tested.
 
 A value is a Python ``bool``, ``int`` or ``float``. Integers are always in the range of their
 dtype: arithmetic wraps. Floats are always exactly representable in theirs: an operation is
@@ -120,7 +120,7 @@ def floormod(a: int, b: int) -> int:
 
 
 def float_divide(a: float, b: float) -> float:
-    """IEEE 754 division, where Python would raise on zero."""
+    """IEEE 754 division; Python's would raise on zero."""
     if b != 0.0:
         return a / b
     if a == 0.0 or math.isnan(a):

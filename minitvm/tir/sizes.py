@@ -11,8 +11,8 @@ from minitvm.tir.nodes import EQ, NE, BinaryOp, Cast, IntImm, Var
 
 def is_same_size(comparison: EQ | NE) -> bool:
     """Whether both sides of a comparison of dimensions are one and the same expression, which is
-    what ``if A.shape[0] == B.shape[0]`` asks while a program is written: n is n, whatever it is at
-    the call, and not 1, though it may be at the call.
+    what ``if A.shape[0] == B.shape[0]`` asks while a program is written: n is n whatever its value
+    at the call, and n is not 1, although the call may bind it to 1.
 
     Raises
     ------
@@ -37,7 +37,7 @@ def is_same_size(comparison: EQ | NE) -> bool:
 
 
 def _operands_of(expr: PrimExpr) -> tuple[PrimExpr, ...]:
-    """Below what expressions of dimensions are made of."""
+    """The nodes directly below an expression of dimensions."""
     if isinstance(expr, BinaryOp):
         return expr.a, expr.b
     return (expr.value,) if isinstance(expr, Cast) else ()

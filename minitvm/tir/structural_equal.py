@@ -139,7 +139,7 @@ class _Comparison:
         )  # fmt: skip
 
 
-# What a function was made from is no part of what it says.
+# The origin of a function is no part of its meaning.
 _ATTRIBUTES = [each.name for each in fields(n.FuncAttrs) if each.name != "origin"]
 # The fields of each node that bind, over its `body` where it has one and over all of it otherwise.
 _BINDERS: dict[type, tuple[str, ...]] = {

@@ -16,7 +16,8 @@ _Reader = Callable[[Any], tuple[Any, ...]]
 
 
 class _Readers(dict[type, _Reader]):
-    """What reads the children of a node of each class, made when the first is read."""
+    """The functions that read the children of a node of each class, made at the class's first
+    node."""
 
     def __missing__(self, cls: type) -> _Reader:
         made = self[cls] = _reader(cls)

@@ -1,4 +1,4 @@
-"""The invariants of the loop IR, checked: what every pass may rely on and must keep."""
+"""Checks of the invariants of the loop IR, which every pass may rely on and must keep."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def verify(func: PrimFunc) -> None:
     * Calls have the arguments that they are defined on.
     * No node of the tensor expressions is left.
 
-    That the dtypes of operands, conditions, indices, bounds and values fit together is seen to by
-    the nodes' constructors.
+    The nodes' constructors check that the dtypes of operands, conditions, indices, bounds and
+    values fit together.
 
     Raises
     ------
     InternalError
-        When it is not, with the function's name and the text of the first node at fault.
+        When the function isn't valid, with its name and the text of the first node at fault.
 
     >>> from minitvm.tir.expr import IntImm, Var
     >>> from minitvm.tir.stmt import Evaluate, PrimFunc
@@ -67,7 +67,7 @@ def check_written(func: PrimFunc) -> None:
     Raises
     ------
     CompileError
-        Where verify would raise an InternalError.
+        When the function isn't valid.
     """
     _Verifier(func, CompileError).run()
 
@@ -199,12 +199,12 @@ _OUTSIDE = "expected a use inside the scope that defines it, found one outside"
 
 
 def _layout(buffer: Buffer) -> list[PrimExpr]:
-    """The expressions that say where a buffer's elements are."""
+    """The expressions of a buffer's shape, strides and offset."""
     offset = [] if buffer.elem_offset is None else [buffer.elem_offset]
     return [*buffer.shape, *buffer.strides, *offset]
 
 
-# -- What can be wrong with a node by itself, beyond what its constructor refuses -----------------
+# -- Mistakes in a node by itself that its constructor doesn't refuse -----------------
 
 
 def _nothing(node: Any) -> Iterator[str]:
@@ -242,7 +242,7 @@ def _left_over(node: e.ProducerLoad | e.Reduce) -> Iterator[str]:
 
 
 def llvm_name_problems(name: Any) -> Iterator[str]:
-    """What is wrong with a name in the place of that of an intrinsic of LLVM."""
+    """The mistakes in the name of an intrinsic of LLVM."""
     if not isinstance(name, str) or not re.fullmatch(r"llvm(\.\w+)+", name, re.ASCII):
         yield (
             "expected a name that starts with 'llvm.', of letters, digits, _ and dots, got "
@@ -251,7 +251,7 @@ def llvm_name_problems(name: Any) -> Iterator[str]:
 
 
 def call_problems(node: e.Call) -> Iterator[str]:
-    """What is wrong with the name, the arguments and the dtype of a call."""
+    """The mistakes in the name, the arguments and the dtype of a call."""
     known = INTRINSICS.get(node.op) or CALLS.get(node.op)
     if known is None:
         yield f"call: expected the name of an intrinsic, got {node.op!r}"

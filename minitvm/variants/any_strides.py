@@ -48,8 +48,8 @@ def accept_strides(func: PrimFunc) -> PrimFunc:
 
 
 def is_free(buffer: Buffer) -> bool:
-    """Whether a parameter's array may lie otherwise in a variant: nothing was said of its layout
-    where it was declared."""
+    """Whether a parameter's array may have another layout in a variant: its declaration names
+    none."""
     return bool(buffer.ndim) and not buffer.strides and not buffer.layout
 
 

@@ -1,7 +1,7 @@
 """Column-major arguments, as row-major ones of the same memory: their dimensions in reverse order.
 
-Who chooses loops by strides then sees them as they are. The loops become those of the declared
-arguments again when they are chosen.
+The auto-scheduler, which chooses loops by strides, then sees the strides in memory. The chosen
+loops are given the declared arguments again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _Access = TypeVar("_Access", BufferLoad, BufferStore)
 @record(eq=False)
 class RowMajor:
     """A program in which arguments that are declared column-major are row-major ones in reverse
-    order, which auto_schedule knows how to walk; `declared` is what they have to become again."""
+    order, which auto_schedule knows how to walk; `declared` maps each buffer to its declaration."""
 
     outputs: Sequence[Operation]
     args: Sequence[Any]
@@ -45,7 +45,7 @@ class RowMajor:
 def in_row_major(
     outputs: Sequence[Any], args: Sequence[Any], binds: Mapping[Tensor, Buffer]
 ) -> RowMajor | None:
-    """The program for its columns' sake; None where nothing changes."""
+    """The program with row-major arguments; None where nothing changes."""
     given = {each for each in args if isinstance(each, Tensor | Buffer)}
     left = [
         tensor
@@ -110,8 +110,8 @@ def with_reversed(
 
 
 def _reversible(ops: Collection[Operation], column_major: Collection[Tensor]) -> frozenset[Tensor]:
-    """The tensors all of whose accesses are elements of expressions, at indices that don't come
-    from data, which are looked at when they are there, and named in messages."""
+    """The tensors that only expressions access, at indices that don't come from data: those are
+    checked at run time, and named in messages."""
     if any(isinstance(op, ScanOp) or read_by_ranges(op) for op in ops):
         return frozenset()
     found = {each for each in column_major if each.ndim > 1 and each.op in ops}

@@ -18,7 +18,7 @@ from minitvm.tir.structural_equal import structural_equal
 
 def run_in_place(func: PrimFunc, pairs: frozenset[tuple[int, int]]) -> PrimFunc:
     """`func` for outputs that are the same arrays as inputs: positions of parameters, for which
-    :func:`can_run_in_place` holds. What the input's name stood for has the output's.
+    :func:`can_run_in_place` holds. Accesses to the input become accesses to the output.
 
     Before::
 
@@ -45,9 +45,9 @@ def can_run_in_place(func: PrimFunc, output: int, before: int) -> bool:
 
     It does if no element is stored before all that read it have read it, in every order in which
     the program may run. For a store and a load that are not both in some loop, the text tells the
-    order. In loops around both, an earlier round of the outermost that differs has the store
-    first, whatever stands where in the text; then the two must not be at one element. That is
-    proved, or the answer is no.
+    order. In loops around both, an earlier round of the outermost that differs has the store first,
+    whatever stands where in the text; then the two must not be at one element. Without a proof of
+    that the answer is no.
     """
     source, target = _parameter(func, before), _parameter(func, output)
     if not _are_alike(func, source, target) or _escape(func, source, target):
