@@ -225,7 +225,7 @@ def _bits_of(source: NDArray) -> np.ndarray[Any, Any]:
 
 
 def _kept(bits: np.ndarray[Any, Any], count: int, kind: _Kind) -> int:
-    """The number of values to write: the last stands for the rest, and none stand for zeros."""
+    """The number of values to write: the last stands for the rest, and an empty list for zeros."""
     raw = bits.view(f"V{bits.dtype.itemsize}")
     differ = np.flatnonzero(raw != raw[-1])
     kept = int(differ[-1]) + 2 if differ.size else 1

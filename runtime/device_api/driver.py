@@ -166,8 +166,8 @@ class Driver:
             self.set_device(device)
 
     def _take_back(self, name: str, device: BareDevice, *args: Any) -> None:
-        """Call a function that takes something back: it is called though the device could not be
-        made current at once, which then is raised."""
+        """Call a function that takes something back, even if the device couldn't be made current at
+        once. That failure is raised afterwards."""
         failure: DeviceError | None = None
         try:
             self._set_current(device)
@@ -297,7 +297,7 @@ class Driver:
             self.memory_copy_h2d(device, address + start, ctypes.addressof(piece), count)
 
     def device_memory_stats(self, device: BareDevice) -> MemoryStats | None:
-        """How much memory there is and how much is free; None if the device doesn't say."""
+        """The device's total and free memory; None if the device doesn't say."""
         if not self.provides("device_memory_stats"):
             return None
         found = self._ask("device_memory_stats", device)
@@ -544,7 +544,7 @@ class Driver:
     def stream_wait_event(
         self, device: BareDevice, stream: Handle, event: Handle, event_device: BareDevice
     ) -> None:
-        """Let a stream wait for an event, which may be another device's of the kind."""
+        """Let a stream wait for an event, which may belong to another device of the kind."""
         if self._has_events and self.provides("stream_wait_event"):
             self._do("stream_wait_event", device, stream, event)
         else:

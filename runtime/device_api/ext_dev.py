@@ -210,13 +210,13 @@ failure
 
     @property
     def calls(self) -> Counter[str]:
-        """How often each function has been called."""
+        """The number of calls of each function."""
         with self._lock:
             return Counter(self._faults.calls)
 
     @contextlib.contextmanager
     def record(self) -> Iterator[list[str]]:
-        """The names of the functions that are called in the block, in order."""
+        """A context manager: the names of the functions that are called in its block, in order."""
         with self._faults.record() as calls:
             yield calls
 
