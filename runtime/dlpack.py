@@ -308,7 +308,7 @@ def _read_dtype(raw: DLDataType) -> DType:
 
 @lru_cache(maxsize=256)
 def check_dtype(dtype: DType) -> None:
-    """Raise BufferError unless the dtype is one of DLPack 1.3, of a width that has a meaning."""
+    """Raise BufferError unless the dtype is in DLPack 1.3, with a width that has a meaning."""
     widths = _BITS.get(dtype.code)
     if widths is None:
         last = max(TypeCode)
@@ -393,7 +393,7 @@ class Taken(NamedTuple):
 
     view: TensorView
     owner: object  # its end calls the deleter, once
-    copied: bool  # whether nobody else has the memory
+    copied: bool  # whether the memory has no other user
 
 
 def consume(

@@ -11,8 +11,8 @@ import numpy as np
 
 
 class TypeCode(IntEnum):
-    """``DLDataTypeCode`` of DLPack 1.3 (dlpack.h). Programs compute with those up to BOOL; arrays
-    hold all."""
+    """``DLDataTypeCode`` of DLPack 1.3 (dlpack.h). Programs compute with the codes up to BOOL;
+    arrays hold all codes."""
 
     INT = 0
     UINT = 1

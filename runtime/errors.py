@@ -59,7 +59,7 @@ class LayoutError(ValueError):
 
 class StreamError(BufferError, RuntimeError):
     """A stream is given for memory of the CPU, which has none. The array API standard has
-    ``BufferError`` for what can't be exported, numpy ``RuntimeError``."""
+    ``BufferError`` for an array that can't be exported, numpy ``RuntimeError``."""
 
 
 class NotExportable(TypeError, AttributeError):

@@ -16,8 +16,8 @@ import numpy as np
 
 from minitvm.runtime.heap_types import HEADER
 
-# Of numpy's PyArrayObject, and, the last two, of the PyArray_Descr that its `descr` points to
-# (ndarraytypes.h), in bytes from the object's address.
+# Fields of numpy's PyArrayObject, and, the last two, of the PyArray_Descr that its `descr` points
+# to (ndarraytypes.h), in bytes from the object's address.
 NUMPY_FIELDS = {
     "data": HEADER,
     "ndim": HEADER + 8,

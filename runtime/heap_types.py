@@ -82,7 +82,7 @@ _new_method = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.c_voi
 )
 # A function of CPython that only raises TypeError for objects without a `fileno`, and returns -1.
 _no_buffer = ctypes.cast(ctypes.pythonapi.PyObject_AsFileDescriptor, ctypes.c_void_p).value
-_kept: list[object] = []  # what CPython goes on reading: names, members
+_kept: list[object] = []  # memory that CPython goes on reading: names, members
 
 
 def storage(name: str, size: int, *, shows_buffers: bool = False) -> Any:

@@ -60,8 +60,8 @@ _ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA = 158, 0x1023, 18
 def _ask_for_tiles() -> str:
     """Asks the kernel to let this process use tile registers; returns why it refuses, or nothing.
 
-    A process has to ask once before their first use. All its threads may then, those that exist
-    already as well, and so may children that it forks.
+    A process has to ask once before their first use. Then all its threads may use them, also
+    existing ones, and so may children that it forks.
     """
     if sys.platform != "linux":
         return f"how to ask {sys.platform} for its tile registers is not known"

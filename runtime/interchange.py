@@ -38,7 +38,8 @@ def from_dlpack(
         The array. If its type has DLPack's C exchange API, that API exports it.
     device
         Where the result lies. By default it lies where `source` does, on the CPU or a device that
-        is there; with the CPU, the library of `source` is asked to copy what lies elsewhere.
+        is there; with the CPU, the library of `source` is asked to copy an array that lies
+        elsewhere.
     copy
         By default memory is shared. True makes a copy, which can be written; False refuses memory
         that had to be copied.

@@ -33,7 +33,7 @@ from collections.abc import Mapping
 
 PREFIX = "minitvm_runtime_"
 
-# Of CPython and the C library: name, and the IR type of the function.
+# Functions of CPython and the C library: the name, and the IR type.
 C_FUNCTIONS = {
     "PyBuffer_Release": "void (ptr)",
     "PyBytes_AsString": "ptr (ptr)",

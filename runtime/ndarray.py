@@ -71,8 +71,8 @@ class Loan:
 if TYPE_CHECKING:
     _Storage = object
 else:
-    # A DLTensor, and flags for compiled code: 1 read-only, 2 to be left to Python code, as arrays
-    # that were lent, and those that a DLTensor can't tell from others; 4 empty.
+    # A DLTensor, and flags for compiled code: 1 read-only; 2 to be left to Python code, as are lent
+    # arrays and arrays that a DLTensor can't fully describe; 4 empty.
     _Storage = storage(
         "minitvm.runtime.ndarray.Storage",
         ctypes.sizeof(DLTensor) + 8,
@@ -371,17 +371,17 @@ class NDArray(_Storage):
         target
             An array of this shape and dtype, on any device, or a device.
         stream
-            Of the device of either array: the copy is done in the order of that stream, perhaps
-            after this returns. Both arrays stay as they are until then; nobody writes the one or
-            reads the other. By default the copy comes after all earlier work of the devices, and is
-            done when this returns.
+            A stream of either array's device: the copy is done in the order of that stream, perhaps
+            after this returns. Both arrays stay as they are until then; nobody writes the source or
+            reads the target. By default the copy comes after all earlier work of the devices, and
+            is done when this returns.
 
         Raises
         ------
         ValueError
             When shape or dtype differ, the target is read-only, or the stream is another device's.
         DeviceError
-            When a device fails; or has failed on a stream, and nobody knows that yet.
+            When a device fails, or a failure on a stream hasn't been raised yet.
         """
         if isinstance(target, Device):
             made = empty(self.shape, self.dtype, target)
@@ -1001,7 +1001,7 @@ def _assign_across(
 
 
 def _empty_like(target: NDArray) -> NDArray:
-    """A compact array of the CPU, whose elements have as many bytes."""
+    """A compact array of the CPU whose elements have the same number of bytes."""
     memory = np.empty(dlpack.size_of(target.shape, target.dtype, target.padded), np.uint8)
     view = target._view._replace(
         data=memory.ctypes.data, strides=compact_strides(target.shape), device=_CPU

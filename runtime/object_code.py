@@ -51,7 +51,7 @@ def _initialise() -> None:
 
 
 _DECLARED = re.compile(r"^declare .*\)(?: (?:local_)?unnamed_addr)?", re.MULTILINE)
-# Of a module: functions of the C library that LLVM itself calls are called so, too.
+# A flag of the module: calls by LLVM itself of functions of the C library use the table, too.
 _LIBRARY_BY_TABLE = """
 !llvm.module.flags = !{!1000000000}
 !1000000000 = !{i32 7, !"RtLibUseGOT", i32 1}

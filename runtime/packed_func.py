@@ -124,7 +124,7 @@ class _Running:
         self.returned: dict[int | None, object] = {}
 
     def is_read_only(self, tensor: int, view: TensorView) -> bool:
-        """Whether an array for a callback, at an address, lies in memory that nobody may write."""
+        """Whether an array for a callback, at an address, lies in read-only memory."""
         given = self.read_only.get(tensor)
         if given is not None:
             return given
@@ -689,7 +689,7 @@ def _lend(tensor: int, loan: Loan) -> NDArray:
 
 
 def _function_at(handle: int) -> PackedFunc:
-    """A function that other code made; that code keeps it alive."""
+    """The function at a handle that other code made and keeps alive."""
     function, resource = (ctypes.c_void_p * 2).from_address(handle)
     if not function:
         raise ValueError(

@@ -35,7 +35,7 @@ MAX_FAILURE_VALUES = 8  # of a failed assertion, 64 bits each: the size of a fai
 
 _MOST_THREADS = 1024
 _CONSTANTS: dict[str, object] = {
-    "SPIN": 200_000,  # ns: four times what waking a sleeper costs
+    "SPIN": 200_000,  # ns: four times the cost of waking a sleeper
     "RECORD": MAX_FAILURE_VALUES,
     "WORKERS": _MOST_THREADS - 1,
     "SIZE": 2**21,  # bytes, which the pool fits
@@ -746,7 +746,8 @@ def available_cpus() -> int:
 
 
 def _cgroup_quota(membership: Path, mounted: Path) -> float | None:
-    """The CPUs that the process's cgroup and those around it may use, None without a limit.
+    """The number of CPUs that the process's cgroup and the cgroups around it allow, None without a
+    limit.
 
     Parameters
     ----------

@@ -264,7 +264,7 @@ def decode(value: TVMValue, code: int) -> Any:
     Raises
     ------
     KeyError
-        When the code is that of an array or object, or unknown.
+        When the code belongs to an array or object, or is unknown.
 
     >>> decode(TVMValue(v_int64=3), ArgTypeCode.INT)
     3

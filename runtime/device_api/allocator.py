@@ -53,7 +53,7 @@ class Block(Protocol):
 
     @property
     def stream(self) -> Hashable | None:
-        """The stream that it was allocated for; None: it is for all uses."""
+        """The stream that the block was allocated for; None: for all uses."""
 
     def is_recorded(self, stream: Hashable | None) -> bool:
         """Whether a stream is known to use the block."""
@@ -206,8 +206,8 @@ class _Stream:
 
 @final
 class _Retired:
-    """A block that nobody holds any more, but that work of streams may still use; or that goes back
-    to the device by itself. `owing` are streams where no event could be recorded so far."""
+    """A released block that work of streams may still use, or that goes back to the device by
+    itself. `owing` are streams where no event could be recorded so far."""
 
     __slots__ = ("block", "events", "is_chunk", "owing")
 
@@ -249,7 +249,8 @@ class DeviceBlock:
 
     @property
     def stream(self) -> Hashable | None:
-        """The stream that it was allocated for, as long as that lives; None: it is for all uses."""
+        """The stream that the block was allocated for, as long as the stream lives; None: for all
+        uses."""
         made_for = self._allocated_for
         return None if made_for is None or made_for.is_over else made_for.handle
 

@@ -22,7 +22,7 @@ where they can't, the call raises an error that names the device and the functio
     max alloc              free memory; None if nobody knows
     init and realloc size  max alloc, if the device says it itself; else None
     device count and list  each other's; one device of id 0
-    get_device             what set_device was called with last, in this thread
+    get_device             the last argument of set_device, in this thread
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Driver:
         self.interface = interface
         self._streams: dict[int, list[Handle]] = {}  # of each device, those that live
         self._waiting: list[object] = []  # waiters for all of them, in the place of the device
-        self._leaving: list[tuple[BareDevice, Handle]] = []  # destroyed when nobody waits
+        self._leaving: list[tuple[BareDevice, Handle]] = []  # destroyed when no thread waits
         self._thread = _Thread()
 
     def provides(self, name: str) -> bool:
@@ -447,8 +447,8 @@ class Driver:
             self._destroy_leaving()
 
     def _destroy_leaving(self) -> None:
-        # Without a lock, which a fork could leave locked: who leaves is no stream any more that
-        # somebody who comes now would wait for.
+        # Without a lock, which a fork could leave locked: a thread that waits for streams from now
+        # on doesn't wait for a leaving one.
         while self._leaving and not self._waiting:
             try:
                 device, stream = self._leaving.pop()

@@ -779,7 +779,7 @@ def _end(stream: Stream) -> None:
 
 
 def _retire_all(*tables: dict[int, Stream]) -> None:
-    """End the threads of a device that nobody has any longer."""
+    """End the threads of a device without users."""
     for stream in [each for table in tables for each in table.values()]:
         with stream.lock:
             stream.retire()

@@ -237,7 +237,7 @@ class DeviceInterface(ABC):
 
     @optional
     def set_device(self, device: Device) -> int | None:
-        """Makes a device the current one of the calling thread."""
+        """Makes a device current in the calling thread."""
         raise NotImplementedError
 
     @optional

@@ -1440,7 +1440,7 @@ class Pool:
         _call("give_back", self._pool, block, bins, epoch)
 
     def settle(self, bins: int, epoch: int) -> None:
-        """Gives everybody the blocks that were freed in bins until a time."""
+        """Makes the blocks that were freed in bins until a time free for everybody."""
         _call("settle", self._pool, bins, epoch)
 
     def retire(self, block: int) -> None:
