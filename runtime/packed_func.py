@@ -770,7 +770,7 @@ def _give(
 
 
 def _encode_result(result: Any) -> Encoded:
-    """A callback's result as a TVMValue; arrays of other libraries cross as objects."""
+    """A callback's result, encoded; arrays of other libraries cross as objects."""
     if isinstance(result, NDArray) and result.is_lent:
         result = array(result)
     if isinstance(result, HandleObject):

@@ -207,4 +207,4 @@ ABIS = tuple(
 """The known layouts, the newest first."""
 
 COMMON_ABI = ABIS[-1]
-"""The members of every layout."""
+"""The oldest layout: every layout has its known members."""
