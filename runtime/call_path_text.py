@@ -55,11 +55,11 @@ class Route(IntEnum):
     NONE = 10
     POINTER = 11  # ctypes.c_void_p
     CONSTANT = 12  # a DType or Device: looked up in a dictionary of values
-    STORED = 13  # the handle is the address of what the object stores
+    STORED = 13  # the handle is the address of the object's storage
     ITSELF = 14  # the handle is the object
 
 
-# What a call by Python code and one by C code have in common.
+# The common part of a call by Python code and a call by C code.
 CALLS = r"""
 ; What a PackedFunc stores (call_path_text.StoredFunction).
 %PackedFunc = type {

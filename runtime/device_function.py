@@ -23,13 +23,13 @@ class DeviceFunction(PackedFunc):
     """A function compiled for the CPU that runs on another device, against its memory.
 
     A call looks at its arguments, puts the kernel on the stream of the ``with stream:`` around, or
-    on the device's own, and returns. What goes wrong in the kernel is raised when somebody waits
-    for that stream: ``device.sync()``, ``a.numpy()``.
+    on the device's own, and returns. A failure of the kernel is raised when somebody waits for that
+    stream: ``device.sync()``, ``a.numpy()``.
 
     Parameters
     ----------
     host
-        The function, whose arrays are looked at, and run, as arrays of the CPU.
+        The function, which checks its arrays, and runs, as if they were arrays of the CPU.
     device_type
         The number of the kind of device.
     """
@@ -59,8 +59,8 @@ class DeviceFunction(PackedFunc):
     def time_evaluator(
         self, number: int = 10, repeat: int = 1, min_repeat_ms: float = 0
     ) -> Callable[..., BenchmarkResult]:
-        """A function of the same arguments that measures instead, as that of a :class:`Function`
-        does: launches, until all of them are done."""
+        """A function of the same arguments that measures launches until all of them are done, like
+        :meth:`Function.time_evaluator`."""
         check_counts(number, repeat, min_repeat_ms)
 
         def evaluate(*args: Any, **kwargs: Any) -> BenchmarkResult:
@@ -80,7 +80,7 @@ class DeviceFunction(PackedFunc):
         self._prepare(args).go()
 
     def _prepare(self, args: tuple[Any, ...]) -> _Launch:
-        """A call whose arguments are right.
+        """A call with checked arguments.
 
         Raises
         ------
@@ -115,8 +115,8 @@ class DeviceFunction(PackedFunc):
 
 @final
 class _Launch:
-    """One call: arguments that have been checked, and the code that takes them. It is the kernel
-    that the device is given to run."""
+    """One call: checked arguments, and the code that takes them. The device gets it as the kernel
+    to run."""
 
     def __init__(
         self, host: Function, place: ManagedDevice, arrays: dict[int, NDArray], arguments: Arguments

@@ -38,8 +38,8 @@ _MOST = 2**31  # of a number of DLPack
 
 @record()
 class BareDevice:
-    """A device's type (1 is the CPU) and id, which is all that those who work for a device know of
-    it. What a device can be asked for is in :class:`minitvm.runtime.device.Device`.
+    """A device's type (1 is the CPU) and id, for code that implements devices. The methods of
+    users' devices are in :class:`minitvm.runtime.device.Device`.
 
     >>> BareDevice(1)
     cpu(0)
@@ -73,7 +73,7 @@ def name_device_type(name: str, number: int | None = None) -> int:
     Raises
     ------
     ValueError
-        When the name is none, or either is taken.
+        When the name is malformed, or name or number is taken.
     """
     if not name.isidentifier():
         raise ValueError(f"expected a name such as 'npu', got {name!r}")

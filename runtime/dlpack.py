@@ -104,8 +104,8 @@ class DLManagedTensorVersioned(ctypes.Structure):
 
 
 class DLPackExchangeAPI(ctypes.Structure):
-    """``DLPackExchangeAPI``: 56 bytes, what the capsule ``__dlpack_c_exchange_api__`` of a type
-    points to. The functions are plain addresses here."""
+    """``DLPackExchangeAPI``: 56 bytes, the struct in the capsule ``__dlpack_c_exchange_api__`` of a
+    type. The functions are plain addresses here."""
 
     _fields_ = (
         ("version", DLPackVersion),
@@ -121,8 +121,8 @@ class DLPackExchangeAPI(ctypes.Structure):
 def data_size(tensor: DLTensor, flags: int = 0) -> int:
     """The bytes that the elements of a compact tensor take: DLPack's ``GetDataSize``.
 
-    Elements of fewer bits than a byte are packed, unless :data:`IS_SUBBYTE_TYPE_PADDED` is among
-    the flags, with which each begins a byte.
+    Elements of fewer bits than a byte are packed. With the flag :data:`IS_SUBBYTE_TYPE_PADDED`,
+    each begins a byte.
 
     Raises
     ------
@@ -146,7 +146,7 @@ def size_of(shape: tuple[int, ...], dtype: DType, padded: bool = False) -> int:
     Raises
     ------
     BufferError
-        When it has 2**63 of them or more, or would have, were its empty dimensions of one element.
+        When the array has 2**63 bytes or more, counting empty dimensions as having one element.
     """
     bits = 8 * dtype.itemsize if padded else dtype.bits * dtype.lanes
     if (math.prod(max(extent, 1) for extent in shape) * bits + 7) // 8 >= _TOO_MANY_BYTES:
@@ -155,7 +155,8 @@ def size_of(shape: tuple[int, ...], dtype: DType, padded: bool = False) -> int:
 
 
 class TensorView(NamedTuple):
-    """What a DLTensor says: the address of the first element, shape and strides in elements."""
+    """The contents of a DLTensor: the address of the first element, shape and strides in
+    elements."""
 
     data: int
     shape: tuple[int, ...]
@@ -168,7 +169,7 @@ class TensorView(NamedTuple):
 
     @property
     def is_on_host(self) -> bool:
-        """Whether the CPU can read it."""
+        """Whether the CPU can read the tensor."""
         return self.device.device_type == _CPU
 
     @property
@@ -179,12 +180,13 @@ class TensorView(NamedTuple):
 
     @property
     def is_packed(self) -> bool:
-        """Whether elements, or their lanes, begin within a byte, where nothing can point to."""
+        """Whether elements, or their lanes, begin within a byte, so that no pointer can address
+        them."""
         return self.dtype.bits % 8 != 0 and (self.dtype.lanes > 1 or not self.padded)
 
     @property
     def is_plain(self) -> bool:
-        """Whether a DLTensor says all of it."""
+        """Whether a DLTensor can hold the whole description."""
         return not self.padded and not self.bit
 
     def span(self) -> range:
@@ -217,7 +219,8 @@ def compact_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def lead_alike(shape: tuple[int, ...], a: tuple[int, ...], b: tuple[int, ...]) -> bool:
-    """Whether two strides lead to the same elements: of a single one, and of none, any do.
+    """Whether two strides lead to the same elements. The stride of an axis of extent 1 doesn't
+    count, and an empty array's strides don't either.
 
     >>> lead_alike((2, 1), (1, 1), (1, 99))
     True
@@ -305,7 +308,7 @@ def _read_dtype(raw: DLDataType) -> DType:
 
 @lru_cache(maxsize=256)
 def check_dtype(dtype: DType) -> None:
-    """Raise BufferError unless the dtype is one of DLPack 1.3, of a width that has a meaning."""
+    """Raise BufferError unless the dtype is in DLPack 1.3, with a width that has a meaning."""
     widths = _BITS.get(dtype.code)
     if widths is None:
         last = max(TypeCode)
@@ -325,8 +328,8 @@ def request(
     move: bool = False,
     copy: bool | None = None,
 ) -> tuple[Any, bool]:
-    """The capsule that `array` hands out, versioned if it can, and whether the array must not be
-    written though the capsule may not say so.
+    """The capsule that `array` hands out, versioned if possible, and whether the array is read-only
+    even if the capsule doesn't say so.
 
     Raises
     ------
@@ -375,7 +378,7 @@ def borrow(
 def lent_tensor(capsule: Any) -> tuple[DLTensor, bool]:
     """The struct in an unused capsule, which stays unused, and whether its memory is read-only.
 
-    Nothing of it is checked but the version: that is up to who asks.
+    Only the version is checked; the caller checks the rest.
     """
     managed, versioned = _open(capsule)
     if not versioned:
@@ -390,14 +393,14 @@ class Taken(NamedTuple):
 
     view: TensorView
     owner: object  # its end calls the deleter, once
-    copied: bool  # whether nobody else has the memory
+    copied: bool  # whether the memory has no other user
 
 
 def consume(
     capsule: Any, read_only: bool = False, accepts: Callable[[Device], bool] = is_host
 ) -> Taken:
-    """The tensor of an unused capsule, which is used from here on.
-    It is read-only if the capsule says so, or the caller, of memory that is no copy.
+    """The tensor of an unused capsule, which is used from here on. The tensor is read-only if the
+    capsule says so, or if the caller does and the memory is no copy.
 
     Raises
     ------
@@ -486,7 +489,7 @@ def dtype_word(dtype: DType) -> int:
 
 
 def dtype_of_word(word: int) -> DType:
-    """The dtype of such a word.
+    """The dtype of a word that :func:`dtype_word` makes.
 
     >>> dtype_of_word(dtype_word(DType.of("int32"))) == "int32"
     True
@@ -518,8 +521,8 @@ def export(view: TensorView, owner: object, *, versioned: bool, copied: bool = F
 def write_managed(view: TensorView, owner: object, *, versioned: bool, copied: bool = False) -> int:
     """The address of a new managed tensor; its deleter lets go of `owner`.
 
-    What all consumers read right: no byte offset, strides always there, neither the context nor
-    the deleter NULL, and a NULL address exactly where there is no element.
+    All consumers read it right: it has no byte offset, strides are always there, neither the
+    context nor the deleter is NULL, and the address is NULL exactly where there is no element.
     """
     struct = DLManagedTensorVersioned if versioned else DLManagedTensor
     header = ctypes.sizeof(struct)
@@ -543,7 +546,7 @@ def write_managed(view: TensorView, owner: object, *, versioned: bool, copied: b
 
 
 def _kind(versioned: bool) -> str:
-    """What the glue calls managed tensors of DLPack from 1.0 on, and before."""
+    """The glue's names for managed tensors of DLPack from 1.0 on, and before."""
     return "versioned" if versioned else "legacy"
 
 

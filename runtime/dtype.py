@@ -1,4 +1,4 @@
-"""DType: what an element is, in DLPack's terms (code, bits, lanes)."""
+"""DType: the type of an element, in DLPack's terms (code, bits, lanes)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 
 
 class TypeCode(IntEnum):
-    """``DLDataTypeCode`` of DLPack 1.3 (dlpack.h). Programs compute with those up to BOOL; arrays
-    hold all."""
+    """``DLDataTypeCode`` of DLPack 1.3 (dlpack.h). Programs compute with the codes up to BOOL;
+    arrays hold all codes."""
 
     INT = 0
     UINT = 1
@@ -37,7 +37,7 @@ class TypeCode(IntEnum):
 CODE_NAMES: tuple[str, ...] = tuple(code.name.lower() for code in TypeCode)
 
 MAX_LANES = (1 << 16) - 1  # a uint16 in DLPack
-# The bits of those codes that have one width, which is then no part of the name.
+# The bits of the codes that have one width, which is then no part of the name.
 _SMALL_FLOATS = {name: int(name[5]) for name in CODE_NAMES[TypeCode.FLOAT8_E3M4 :]}
 _PATTERN = re.compile(
     rf"({'|'.join(_SMALL_FLOATS)}|int|uint|float|bfloat|complex|handle|bool)(\d*)(?:x(\d+))?"
@@ -145,7 +145,7 @@ class DType(str):
 
     @property
     def is_sub_byte(self) -> bool:
-        """Whether neighbours that are packed share a byte.
+        """Whether packed neighbours share a byte.
 
         >>> DType.of("float4_e2m1fn").is_sub_byte, DType.of("float4_e2m1fnx2").is_sub_byte
         (True, False)

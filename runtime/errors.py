@@ -50,7 +50,7 @@ class DeviceMemoryError(DeviceError, MemoryError):
 
 
 class LayoutError(ValueError):
-    """An argument's strides are not those that the compiled code was made for.
+    """An argument's strides differ from the strides that the compiled code was made for.
 
     A caller that holds a variant for strided arrays catches it; for anybody else it is the
     ``ValueError`` that it derives from.
@@ -59,7 +59,7 @@ class LayoutError(ValueError):
 
 class StreamError(BufferError, RuntimeError):
     """A stream is given for memory of the CPU, which has none. The array API standard has
-    ``BufferError`` for what can't be exported, numpy ``RuntimeError``."""
+    ``BufferError`` for an array that can't be exported, numpy ``RuntimeError``."""
 
 
 class NotExportable(TypeError, AttributeError):
@@ -71,8 +71,8 @@ class InternalError(TVMError):
     """A bug of minitvm, not of its user. Please report it with the program that shows it."""
 
 
-# What a compiled function may raise, by the name under which it asks for it. The order is part of
-# no interface: compiled code refers to the classes by name.
+# The errors that a compiled function may raise, by the name under which it asks for them. The order
+# is part of no interface: compiled code refers to the classes by name.
 RAISABLE: dict[str, type[Exception]] = {
     "TypeError": TypeError,
     "ValueError": ValueError,
@@ -95,8 +95,8 @@ _DEVICE_KINDS: dict[type, type[DeviceError]] = {
 
 
 def device_failure(error: BaseException, message: str) -> DeviceError:
-    """The DeviceError for what was raised on a device, of the kind that a compiled function raises
-    as well.
+    """The DeviceError for an error that was raised on a device; it is also of the type that a
+    compiled function raises.
 
     >>> isinstance(device_failure(IndexError("i"), "kernel 'f' failed: i"), IndexError)
     True

@@ -2,7 +2,7 @@
 
 The API of a type is a :class:`DLPackExchangeAPI` in a capsule, its attribute
 ``__dlpack_c_exchange_api__``. Ours is a page of LLVM IR: other libraries call it without a lock of
-Python's, or with an exception pending. What is rare it leaves to Python functions.
+Python's, or with an exception pending. It leaves rare cases to Python functions.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ class Functions(NamedTuple):
 
 
 def functions_of(kind: type) -> Functions | None:
-    """The functions for instances of a type, by its exchange API; None without, where a class
-    between has a ``__dlpack__`` of its own, or where the API says less than that."""
+    """The functions for instances of a type, by its exchange API. None without an API, and where a
+    class between has a ``__dlpack__`` of its own, or where ``__dlpack__`` says more than the
+    API."""
     if kind not in _known:
         _known[kind] = _find(kind)
     return _known[kind]
@@ -87,7 +88,7 @@ def _read(capsule: object) -> Functions | None:
 
 def request(array: Any) -> tuple[int, bool]:
     """The address of the managed tensor, ours to delete, that the exchange API of an array gives,
-    and whether the array must not be written though that may not say so. 0 without an API.
+    and whether the array is read-only even if the tensor doesn't say so. 0 without an API.
 
     Raises
     ------
@@ -641,7 +642,7 @@ def exchange_text() -> str:
 
 
 class Rare(NamedTuple):
-    """What compiled code leaves to Python functions."""
+    """The Python functions for the cases that compiled code leaves to them."""
 
     export: Callable[[Any], int]  # the address of a new managed tensor of an array
     adopt: Callable[[int], object]  # an array that owns the managed tensor at an address
@@ -651,8 +652,8 @@ class Rare(NamedTuple):
 class Exchange:
     """The exchange API of a type, as its attribute, which makes it when it is first asked for.
 
-    Then the capsule takes its place, and compiled code the place of ``__dlpack__``, which asks the
-    Python method ``_dlpack_slowly`` for what is rare.
+    Then the capsule takes its place, and compiled code the place of ``__dlpack__``. That code calls
+    the Python method ``_dlpack_slowly`` in rare cases.
     """
 
     def __init__(self, rare: Callable[[], Rare]) -> None:

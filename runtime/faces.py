@@ -1,4 +1,4 @@
-"""Faces: modules that hand on names of others, each said once."""
+"""Faces: modules that hand on names of other modules, with each name written once."""
 
 from __future__ import annotations
 

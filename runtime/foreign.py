@@ -1,8 +1,7 @@
-"""Where other people's objects keep what we read in place, found out before it is relied on.
+"""The offsets of fields that we read in place in other libraries' objects, checked before use.
 
-Nothing here is in a published interface: so each distance is compared with what the library itself
-says of telling objects, and where they differ the compiled call path leaves such objects to Python
-code.
+No published interface has these offsets. Each is compared with the library's own answers about test
+objects. Where they differ, the compiled call path leaves the library's objects to Python code.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ import numpy as np
 
 from minitvm.runtime.heap_types import HEADER
 
-# Of numpy's PyArrayObject, and, the last two, of the PyArray_Descr that its `descr` points to
-# (ndarraytypes.h), in bytes from the object's address.
+# Fields of numpy's PyArrayObject, and, the last two, of the PyArray_Descr that its `descr` points
+# to (ndarraytypes.h), in bytes from the object's address.
 NUMPY_FIELDS = {
     "data": HEADER,
     "ndim": HEADER + 8,
@@ -34,7 +33,7 @@ _TORCH_WORDS = 24  # of a TensorImpl, which has 208 bytes in torch 2.0 to 2.13
 
 
 def type_offset() -> int | None:
-    """Where an object has its type, or None."""
+    """The offset of an object's type, or None."""
     objects: tuple[object, ...] = (object(), 1.5, "text", b"bytes", [], {})
     found = [
         at for at in range(0, HEADER, 8) if all(_word(id(o) + at) == id(type(o)) for o in objects)
@@ -92,9 +91,9 @@ class _Memory:
 
 
 class TorchFields(NamedTuple):
-    """Of a torch tensor: where the Python object has its TensorImpl, where that has its set of
-    dispatch keys and its autograd state; and the sets that plain tensors have, made in and out of
-    inference mode."""
+    """The fields of a torch tensor: the offset of the TensorImpl in the Python object, and of the
+    set of dispatch keys and the autograd state in the TensorImpl; and the sets of plain tensors,
+    made in and out of inference mode."""
 
     tensor: int
     keys: int
@@ -104,8 +103,8 @@ class TorchFields(NamedTuple):
 
 
 def torch_fields(torch: Any) -> TorchFields | None:
-    """The places of the fields that torch's exchange API leaves out, found by means of tensors with
-    known values; None where a place is in doubt."""
+    """The offsets of the fields that torch's exchange API leaves out, found by means of tensors
+    with known values; None where an offset is in doubt."""
     try:
         return _torch_fields(torch)
     except (AttributeError, TypeError, RuntimeError):

@@ -1,5 +1,4 @@
-"""Tensors of other frameworks: whose memory doesn't hold what they stand for, and which never
-change.
+"""Tensors of other frameworks that never change, or whose memory doesn't hold their values.
 
 They are known by the names of their classes, so that no framework is imported.
 """
@@ -10,13 +9,13 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-# Libraries whose arrays never change, whatever their capsules say: other arrays, and programs that
-# were compiled or recorded, rely on what is in them.
+# Libraries whose arrays never change, even if their capsules say otherwise: other arrays, and
+# programs that were compiled or recorded, rely on their contents.
 _IMMUTABLE = ("jax", "jaxlib", "tensorflow", "pyarrow")
 
 
 def is_immutable(kind: type) -> bool:
-    """Whether arrays of a type never change, as its library, or that of a base class, has it."""
+    """Whether arrays of a type never change, by the rules of its library or of a base class's."""
     return _library(kind) is not None
 
 
@@ -26,19 +25,19 @@ def _library(kind: type) -> str | None:
 
 
 def forgets_gradients(kind: type) -> bool:
-    """Whether the C exchange API of a type hands out tensors that take part in gradients as if they
-    didn't, where its ``__dlpack__`` refuses: Paddle's (3.3). Of torch's, we ask the tensor."""
+    """Whether the C exchange API of a type hands out tensors that take part in gradients, where its
+    ``__dlpack__`` refuses: Paddle's (3.3) does. For torch, we ask the tensor."""
     return any(each.__module__ == "paddle" and each.__name__ == "Tensor" for each in kind.__mro__)
 
 
 def is_read_only(array: Any) -> bool:
-    """Whether an array must not be written though its library may hand it out as if it could:
-    one that never changes, or whose changes torch would have to be told of."""
+    """Whether an array must not be written even if its library hands it out as writable: it never
+    changes, or torch would have to be told of its changes."""
     return is_immutable(type(array)) or (_is_tensor(array) and bool(array.requires_grad))
 
 
 def why_read_only(array: Any) -> str:
-    """What a message about a read-only array says to do."""
+    """The advice in a message about a read-only array."""
     library = _library(type(array))
     if library is not None:
         return (
@@ -54,8 +53,8 @@ def why_read_only(array: Any) -> str:
 
 
 def readable(array: Any) -> Any:
-    """What to export in the place of an array: itself, or a torch tensor that requires grad
-    without its history, where grad mode is off and nothing would be recorded of it.
+    """The array to export in the place of an array: itself, or, for a torch tensor that requires
+    grad, the tensor without its history, where grad mode is off and records nothing.
 
     torch exports some tensors without a word that have no memory, or memory that means something
     else: one that is lazily negated as if it weren't, a fake one with a NULL address, a dual one

@@ -1,9 +1,9 @@
-"""The glue: machine code for what has to run where Python code must not.
+"""The glue: machine code for places where Python code must not run.
 
-Deleters and capsule destructors run in any thread and under a pending exception. And what goes
-wrong in a Python function that compiled code calls has to reach the thread, wherever it goes wrong:
-a callback of ctypes would print and drop what is raised before its first line (by a signal, or for
-want of stack), and return 0, the status of success.
+Deleters and capsule destructors run in any thread and under a pending exception. An exception in a
+Python function that compiled code calls has to reach the thread, wherever it is raised. A callback
+of ctypes would print and drop one that is raised before its first line (by a signal, or for want of
+stack), and return 0, the status of success.
 """
 
 from __future__ import annotations

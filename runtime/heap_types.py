@@ -82,7 +82,7 @@ _new_method = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.c_voi
 )
 # A function of CPython that only raises TypeError for objects without a `fileno`, and returns -1.
 _no_buffer = ctypes.cast(ctypes.pythonapi.PyObject_AsFileDescriptor, ctypes.c_void_p).value
-_kept: list[object] = []  # what CPython goes on reading: names, members
+_kept: list[object] = []  # memory that CPython goes on reading: names, members
 
 
 def storage(name: str, size: int, *, shows_buffers: bool = False) -> Any:
@@ -100,11 +100,11 @@ def storage(name: str, size: int, *, shows_buffers: bool = False) -> Any:
 
 
 def show_buffers(kind: type, get_buffer: int) -> None:
-    """Has instances of a type, whose base is a storage, show their memory by compiled code: ``int
+    """Lets compiled code show the memory of instances of a type whose base is a storage: ``int
     (PyObject*, Py_buffer*, int)``.
 
-    The code takes a while to load, so that this is done when there is the first instance. The type
-    says in one place which function is called, where nothing but an error stood so far.
+    The code takes a while to load, so this is done for the first instance. The type says in one
+    place which function is called, where nothing but an error stood so far.
     """
     metaclass: Any = type(kind)
     words = (ctypes.c_void_p * (metaclass.__basicsize__ // 8)).from_address(id(kind))
@@ -114,7 +114,7 @@ def show_buffers(kind: type, get_buffer: int) -> None:
 
 
 def leaf(base: type, vectorcall: int) -> Any:
-    """A type like `base`, which has Python code for everything, whose instances are called by the
+    """A type like `base`, which has Python code for everything. Calling its instances runs the
     compiled code at `vectorcall`: ``PyObject* (PyObject*, PyObject* const*, size_t, PyObject*)``.
     Nothing may derive from it.
 

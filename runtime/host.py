@@ -35,9 +35,9 @@ class Host:
 
 @lru_cache(maxsize=1)
 def host() -> Host:
-    """What LLVM says of this machine: the list of features counts, not the CPU's name. Where the
-    system doesn't switch registers of some kind, LLVM leaves out what needs them; but tiles it
-    counts as soon as the kernel knows them, so that one has to ask for them."""
+    """LLVM's description of this machine: the list of features counts, not the CPU's name. LLVM
+    leaves out features whose registers the system doesn't switch. But it lists tiles as soon as the
+    kernel knows them, so that one has to ask the kernel for them."""
     features = llvm.get_host_cpu_features()
     refusal = _ask_for_tiles() if features.get("amx-tile") else ""
     if refusal:
@@ -58,10 +58,10 @@ _ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA = 158, 0x1023, 18
 
 
 def _ask_for_tiles() -> str:
-    """Asks the kernel to let this process use tile registers; why it refuses, or nothing.
+    """Asks the kernel to let this process use tile registers; returns why it refuses, or nothing.
 
-    A process has to ask once before their first use. All its threads may then, those that exist
-    already as well, and so may children that it forks.
+    A process has to ask once before their first use. Then all its threads may use them, also
+    existing ones, and so may children that it forks.
     """
     if sys.platform != "linux":
         return f"how to ask {sys.platform} for its tile registers is not known"

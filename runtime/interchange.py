@@ -17,7 +17,7 @@ from minitvm.runtime.errors import NotExportable
 from minitvm.runtime.ndarray import NDArray, array, place_of, rare, read_numpy
 
 _CPU = cpu(0)
-_ADDED = 2  # what `isbuiltin` says of dtypes that others have added to numpy
+_ADDED = 2  # `isbuiltin` of dtypes that other packages have added to numpy
 
 
 def from_dlpack(
@@ -35,10 +35,11 @@ def from_dlpack(
     Parameters
     ----------
     source
-        The array. Where its type has DLPack's C exchange API, that is what is asked.
+        The array. If its type has DLPack's C exchange API, that API exports it.
     device
         Where the result lies. By default it lies where `source` does, on the CPU or a device that
-        is there; with the CPU, the library of `source` is asked to copy what lies elsewhere.
+        is there; with the CPU, the library of `source` is asked to copy an array that lies
+        elsewhere.
     copy
         By default memory is shared. True makes a copy, which can be written; False refuses memory
         that had to be copied.
@@ -82,7 +83,7 @@ _quickly: list[Callable[[Any], NDArray | None]] = [lambda source: None]
 
 
 def _learn(source: object) -> None:
-    """Lets tensors like `source` come by compiled code the next time, if they can."""
+    """Lets compiled code import tensors like `source` the next time, if it can."""
     path = call_path()
     if path is not None:
         path.learn(source)
@@ -111,7 +112,7 @@ def _take(source: Any, move: bool, copy: bool | None) -> Taken:
             if not taken.view.is_on_host:
                 taken.view.device.sync()  # which this way of asking leaves to us
             return taken
-    # Of True, we make the copy: what a library makes of it, not all of them say.
+    # For True, we make the copy: not all libraries say whether they have made one.
     asked = False if copy is not None and not copy else None
     capsule, fixed = dlpack.request(source, accepts=registry.exists, move=move, copy=asked)
     if type(source) is np.ndarray:

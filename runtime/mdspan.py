@@ -3,7 +3,7 @@
 ``std::mdspan`` (C++23, [mdspan]) is an address, extents, and a *layout mapping*: the function from
 indices to the offset of an element. CUDA's C++ library makes one of a ``DLTensor`` (libcudacxx,
 "DLPack to mdspan"). This room makes the same checks in the same order, with the same texts, so that
-Python says of an array what such a kernel in C++ would say.
+Python raises the errors of a C++ kernel for the same array.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ ELEMENT_TYPES: dict[str, DType] = _element_types()
 @final
 @record()
 class Mapping:
-    """A layout mapping: of indices to offsets, in elements.
+    """A layout mapping: from indices to offsets, in elements.
 
     >>> mapping = Mapping(layout_left, (2, 3), (1, 2))
     >>> mapping(1, 2), mapping.required_span_size(), mapping.is_exhaustive()
@@ -127,8 +127,8 @@ class Mapping:
         return self.offset + low, self.offset + high
 
     def is_unique(self) -> bool:
-        """Whether no two elements share an offset, as far as the strides show it: each is longer
-        than what all shorter ones reach together."""
+        """Whether no two elements share an offset, as far as the strides show it: each stride is
+        longer than the reach of all shorter ones together."""
         if 0 in self.extents:
             return True
         reach = 0
@@ -140,7 +140,7 @@ class Mapping:
         return True
 
     def is_exhaustive(self) -> bool:
-        """Whether every offset in the required span is that of an element."""
+        """Whether every offset in the required span belongs to an element."""
         if 0 in self.extents:
             return True
         return self._ends() == (0, math.prod(self.extents) - 1) and self.is_unique()
@@ -152,10 +152,10 @@ class Mapping:
 
 @final
 class MdSpan:
-    """A view of memory that belongs to somebody else; :func:`to_host_mdspan` and others make it.
+    """A view of another object's memory; :func:`to_host_mdspan` and others make it.
 
-    It keeps the owner alive where the array said who that is; of a bare ``DLTensor`` the memory has
-    to outlive the view, as in C++.
+    It keeps the owner alive where the array names it; the memory of a bare ``DLTensor`` has to
+    outlive the view, as in C++.
 
     >>> import numpy as np
     >>> x = np.arange(6, dtype="float32").reshape(2, 3)
@@ -295,17 +295,17 @@ def to_host_mdspan(
     tensor
         A ``DLTensor``, or any array that can be exported: NDArray, numpy, torch, capsules...
     element_type
-        What the elements are: one of :data:`ELEMENT_TYPES` by its name, or a dtype.
+        The type of the elements: the name of one of :data:`ELEMENT_TYPES`, or a dtype.
     rank
         The number of dimensions.
     layout
         The layout policy: ``layout_right``, ``layout_left``, ``layout_stride``,
         ``layout_stride_relaxed``, or its name.
     dlpack_version
-        The DLPack that the tensor was made by: before 1.2 strides may be NULL.
+        The version of DLPack that the tensor was made by: before 1.2 strides may be NULL.
     header
         A release of CCCL, to answer as its header does, defects included: ``"3.3.0"`` lets expected
-        strides wrap to negative ones. By default what exceeds int64 is refused.
+        strides wrap to negative ones. By default strides beyond int64 are refused.
 
     Raises
     ------
@@ -500,7 +500,7 @@ def _element_type_of(value: DTypeLike) -> DType:
 
 
 def _tensor_of(source: Any) -> tuple[DLTensor, bool, object]:
-    """The struct, whether its memory is read-only, and what keeps it alive."""
+    """The struct, whether its memory is read-only, and the object that keeps it alive."""
     if isinstance(source, DLTensor):
         return source, False, source
     if dlpack.is_capsule(source):

@@ -23,7 +23,7 @@ else:
 
 @final
 class Module(HandleObject, _Storage):
-    """What ``build`` returns: functions by name, the first of them called by calling the module.
+    """The result of ``build``: functions by name. Calling the module calls the first.
 
     A copy (``copy.copy``, ``copy.deepcopy``) is the module itself, as of a Python function. It is
     pickled with its functions, if they and its sources can be.
@@ -33,11 +33,11 @@ class Module(HandleObject, _Storage):
     functions
         The functions by name; at least one.
     sources
-        What ``get_source`` shows: a thunk for each kind of text ("ll", "asm"...).
+        The texts of ``get_source``: a thunk for each kind of text ("ll", "asm"...).
     imported_modules
         Modules whose functions ``get_function(name, query_imports=True)`` finds too.
     type_key
-        What made it.
+        The kind of the module's maker.
     """
 
     __slots__ = ("__weakref__", "_functions", "_sources", "entry_name", "imported_modules",
@@ -78,7 +78,7 @@ class Module(HandleObject, _Storage):
         return self.entry_func.c_function
 
     def implements_function(self, name: str, query_imports: bool = False) -> bool:
-        """Whether there is a function of that name."""
+        """Whether the module has a function of that name."""
         return self._find(name, query_imports) is not None
 
     def get_function(self, name: str, query_imports: bool = False) -> PackedFunc:
@@ -191,7 +191,7 @@ def _module(
     type_key: str,
     entry_name: str,
 ) -> Module:
-    """What the pickle of a module calls."""
+    """Unpickles a module."""
     module = Module(
         functions, sources=sources, imported_modules=imported_modules, type_key=type_key
     )

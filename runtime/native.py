@@ -1,7 +1,7 @@
 """NativeCode: a page of the runtime's LLVM assembly as machine code of this process.
 
-How a page is written is in :mod:`minitvm.runtime.native_text`. Its engine is never disposed of: a
-framework may hold one of our deleters until the process ends.
+:mod:`minitvm.runtime.native_text` describes how a page is written. Its engine is never disposed of:
+a framework may hold one of our deleters until the process ends.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ class NativeCode:
     Parameters
     ----------
     text
-        What :func:`minitvm.runtime.native_text.native_text` makes of a page. It is optimised, and
-        cached for the next process: no address may stand in it.
+        A page as :func:`minitvm.runtime.native_text.native_text` translates it. It is optimised,
+        and cached for the next process: no address may stand in it.
     library
-        Where the C functions are that it declares.
+        The library of the C functions that the page declares.
     """
 
     def __init__(self, text: str, library: ctypes.CDLL = ctypes.pythonapi) -> None:
         def find(symbol: str) -> int:
             return ctypes.addressof(ctypes.c_char.in_dll(library, symbol.removeprefix(PREFIX)))
 
-        # All: what an object needs is known of ELF files alone.
+        # All: the symbols that an object needs are known for ELF files alone.
         for name in re.findall(rf"^declare .*@({PREFIX}\w+)", text, re.MULTILINE):
             provide(name, find)
         layout = host_machine().target_data

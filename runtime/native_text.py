@@ -6,7 +6,7 @@ functions with an algorithm each, which a person writes and reads. These are *pa
 assembly with comments. An emitter would double their lines and hide their control flow. Its
 guarantees come from LLVM's parser and verifier here, on the whole text, in a test of every page.
 
-A page says what is its own. The rest has one owner each, here or in
+A page holds only its own code. Each shared part has one owner, here or in
 :class:`minitvm.runtime.native.NativeCode`, which compiles, caches and loads pages:
 
 - C functions, of CPython and the C library, stand in one table; a page that calls one has it
@@ -33,7 +33,7 @@ from collections.abc import Mapping
 
 PREFIX = "minitvm_runtime_"
 
-# Of CPython and the C library: name, and the IR type of the function.
+# Functions of CPython and the C library: the name, and the IR type.
 C_FUNCTIONS = {
     "PyBuffer_Release": "void (ptr)",
     "PyBytes_AsString": "ptr (ptr)",
@@ -158,7 +158,7 @@ _DEFINED = re.compile(r"^define [^@]*@(\w+)", re.MULTILINE)
 
 
 def native_text(text: str, words: Mapping[str, object] | None = None) -> str:
-    """A page as LLVM gets it.
+    """A page as text for LLVM.
 
     >>> print(native_text('''
     ... %Pair = type { i32 first, i64 second }

@@ -40,7 +40,7 @@ _FIRST_VERSIONED = (1, 0)  # the DLPack whose capsules have a version and flags
 
 
 class _Token:
-    """What exported memory holds on to; its end tells that the last consumer let go."""
+    """The owner that exported memory keeps; its end tells that the last consumer let go."""
 
     __slots__ = ("__weakref__",)
 
@@ -71,8 +71,8 @@ class Loan:
 if TYPE_CHECKING:
     _Storage = object
 else:
-    # A DLTensor, and flags for compiled code: 1 read-only, 2 to be left to Python code, as arrays
-    # that were lent, and those that a DLTensor can't tell from others; 4 empty.
+    # A DLTensor, and flags for compiled code: 1 read-only; 2 to be left to Python code, as are lent
+    # arrays and arrays that a DLTensor can't fully describe; 4 empty.
     _Storage = storage(
         "minitvm.runtime.ndarray.Storage",
         ctypes.sizeof(DLTensor) + 8,
@@ -161,8 +161,8 @@ class NDArray(_Storage):
 
     @property
     def padded(self) -> bool:
-        """Whether elements of fewer bits than a byte have one each, as numpy's do, and aren't
-        packed, as ours are and DLPack's by default."""
+        """Whether elements of fewer bits than a byte have a byte each, as in numpy. They are packed
+        by default, as in DLPack."""
         return self._view.padded
 
     @property
@@ -333,8 +333,7 @@ class NDArray(_Storage):
         return NDArray(changed._replace(shape=shape, strides=strides), self._owner)
 
     def _arranged(self, offsets: np.ndarray[Any, Any]) -> NDArray:
-        """Those of the elements, in that order, whose offsets are in an array of
-        :func:`_offsets`."""
+        """The elements at the offsets, an array of :func:`_offsets`, in their order."""
         self._check_loan()
         view = self._view._replace(shape=offsets.shape, strides=offsets.strides)
         first = self._view.bit + (offsets.ctypes.data - _NOWHERE) * self._view.element_bits
@@ -345,8 +344,8 @@ class NDArray(_Storage):
     # ---- Copies ----------------------------------------------------------------------------------
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """The elements as a new numpy array; of an array on a device, when it has done all that it
-        was asked for.
+        """The elements as a new numpy array. For an array on a device, the device finishes all
+        requested work first.
 
         Raises
         ------
@@ -372,17 +371,17 @@ class NDArray(_Storage):
         target
             An array of this shape and dtype, on any device, or a device.
         stream
-            Of the device of either array: the copy is done in the order of that stream, perhaps
-            after this returns. Both arrays stay as they are until then; nobody writes the one or
-            reads the other. By default the copy comes after all that the devices were asked for
-            before, and is done when this returns.
+            A stream of either array's device: the copy is done in the order of that stream, perhaps
+            after this returns. Both arrays stay as they are until then; nobody writes the source or
+            reads the target. By default the copy comes after all earlier work of the devices, and
+            is done when this returns.
 
         Raises
         ------
         ValueError
             When shape or dtype differ, the target is read-only, or the stream is another device's.
         DeviceError
-            When a device fails; or has failed on a stream, and nobody knows that yet.
+            When a device fails, or a failure on a stream hasn't been raised yet.
         """
         if isinstance(target, Device):
             made = empty(self.shape, self.dtype, target)
@@ -441,14 +440,14 @@ class NDArray(_Storage):
         Parameters
         ----------
         stream
-            Of an array on a device: where the consumer will use it, a stream of ours or a handle of
-            the device's, which then waits for what the device was asked for; -1 to wait for
-            nothing; None waits here until it is done. None on the CPU, which has no streams.
+            For an array on a device, the consumer's stream: a stream of ours or a handle of the
+            device's. It then waits for the earlier work of the device. -1 waits for nothing; None
+            waits here until the work is done. None on the CPU, which has no streams.
         max_version
             The newest DLPack that the consumer reads, (major, minor). Without, or before 1.0, the
             capsule is one of the old kind, which can't say that memory is read-only.
         dl_device
-            Where the consumer wants it: where it is, or on the CPU, (1, 0), as a copy.
+            The device that the consumer wants: the array's own, or the CPU, (1, 0), for a copy.
         copy
             True makes a copy, which belongs to the consumer alone; False never does.
 
@@ -515,7 +514,7 @@ class NDArray(_Storage):
         return memoryview(shown)
 
     def _export_owner(self) -> object:
-        """What others have to hold for as long as they use the memory."""
+        """The object that other libraries have to hold for as long as they use the memory."""
         self._check_loan()
         return self._owner.token() if isinstance(self._owner, Loan) else self
 
@@ -543,7 +542,7 @@ def empty(
     shape, dtype
         Of the array.
     device
-        Where it is: the CPU by default. Its memory comes from the device's cache
+        The array's device: the CPU by default. Its memory comes from the device's cache
         (docs/device_memory.md), with ``with stream:`` in the order of that stream.
     mem_scope
         Classic; only "global".
@@ -601,7 +600,7 @@ def array(
 
 
 def _wait_for_consumer(place: ManagedDevice, stream: Any) -> None:
-    """The part of a producer in DLPack's protocol of streams."""
+    """The producer's part of DLPack's protocol of streams."""
     if stream is None or not place.driver.has_streams:
         place.synchronize()
     elif isinstance(stream, Stream):
@@ -642,7 +641,8 @@ def _own(value: object) -> NDArray:
 
 
 def rare() -> exchange.Rare:
-    """What compiled code, which from now on makes arrays by itself, leaves to Python functions."""
+    """The Python functions for the cases that compiled code leaves to them. From now on it makes
+    arrays by itself."""
     if _to_do:
         _show_buffers()
     return exchange.Rare(_export_managed, _adopt_managed, _lent_tensor)
@@ -651,10 +651,11 @@ def rare() -> exchange.Rare:
 def as_ndarray(source: Any) -> NDArray | None:
     """`source` as it is, as an NDArray that keeps it alive; None when it is no array.
 
-    Numpy arrays are read by their own attributes, which say more than their DLPack export: they
-    may be read-only, or of a dtype that numpy doesn't export. So is what numpy can see in place:
-    objects with the buffer protocol (``memoryview``, ``array.array``, ``mmap``, arrays of ctypes)
-    or ``__array_interface__``. ``bytes`` and ``bytearray`` are none, but values of their own.
+    Numpy arrays are read by their own attributes, which say more than their DLPack export: they may
+    be read-only, or of a dtype that numpy doesn't export. Objects that numpy can see in place are
+    read so, too: those with the buffer protocol (``memoryview``, ``array.array``, ``mmap``, arrays
+    of ctypes) or ``__array_interface__``. ``bytes`` and ``bytearray`` are no arrays, but values of
+    their own.
 
     Raises
     ------
@@ -681,7 +682,7 @@ def _pair(name: str, value: Any) -> tuple[int, int]:
 
 
 def place_of(device: Device | str | None, mem_scope: str | None) -> ManagedDevice:
-    """The device where memory is asked for."""
+    """The device for new memory."""
     if mem_scope not in (None, "", "global"):
         raise ValueError(f"NDArray: expected the memory scope 'global', got {mem_scope!r}")
     if device is None:
@@ -774,7 +775,7 @@ _NOWHERE = 1 << 61
 
 
 def _offsets(source: NDArray) -> np.ndarray[Any, Any]:
-    """An array of numpy that lies nowhere, where a byte stands for each element: numpy does the
+    """A numpy array without memory, in which a byte stands for each element: numpy does the
     arithmetic of parts and shapes on it, and nobody may read it."""
     interface = {
         "version": 3,
@@ -787,7 +788,7 @@ def _offsets(source: NDArray) -> np.ndarray[Any, Any]:
 
 
 def _raw_numpy(source: NDArray) -> np.ndarray[Any, Any]:
-    """The memory as a numpy array of a dtype of the same size; a last axis for the lanes. Not of
+    """The memory as a numpy array of a dtype of the same size; a last axis for the lanes. Not for
     packed elements."""
     owner = _owner_on_host(source)
     dtype = source.dtype
@@ -920,7 +921,7 @@ def _values(source: NDArray) -> np.ndarray[Any, Any]:
 
 
 def _shown(source: NDArray) -> np.ndarray[Any, Any]:
-    """What to print: the elements, or their bits, where numpy has no such dtype."""
+    """The text to print: the elements, or their bits where numpy has no such dtype."""
     try:
         return _values(source)
     except TypeError:
@@ -972,8 +973,8 @@ def _assign_on_host(target: NDArray, source: NDArray, is_number: bool) -> None:
 def _assign_across(
     target: NDArray, source: NDArray, value: Any, stream: Stream | None = None
 ) -> None:
-    """Where one of the two is on a device. The elements come as they are; the CPU converts,
-    broadcasts, and brings together what lies scattered."""
+    """As :func:`_assign`, with one of the two on a device. The elements are copied as they are; the
+    CPU converts, broadcasts, and gathers scattered elements."""
     for each in (target, source):
         each._check_loan()
     direct = target.shape == source.shape and copies.are_alike(target._view, source._view)
@@ -1000,7 +1001,7 @@ def _assign_across(
 
 
 def _empty_like(target: NDArray) -> NDArray:
-    """A compact array of the CPU, whose elements have as many bytes."""
+    """A compact array of the CPU whose elements have the same number of bytes."""
     memory = np.empty(dlpack.size_of(target.shape, target.dtype, target.padded), np.uint8)
     view = target._view._replace(
         data=memory.ctypes.data, strides=compact_strides(target.shape), device=_CPU

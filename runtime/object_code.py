@@ -1,6 +1,6 @@
 """From LLVM IR to machine code in this process: parse, optimise, emit, load.
 
-Each loaded object has an engine of its own, which goes when its owner goes, and the code with it.
+Each loaded object has an engine of its own. The engine and its code are freed with their owner.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from minitvm.runtime.host import host
 from minitvm.runtime.object_file import calls_through_stubs, undefined_symbols
 from minitvm.runtime.version import VERSION
 
-# What LLVM calls where a program does the same by itself.
+# The functions that LLVM calls in place of a program's own loops.
 _LIBRARY_CALLS = ("bcmp", "memcmp", "memcpy", "memmove", "memset", "strlen")
 
 
@@ -51,7 +51,7 @@ def _initialise() -> None:
 
 
 _DECLARED = re.compile(r"^declare .*\)(?: (?:local_)?unnamed_addr)?", re.MULTILINE)
-# Of a module: functions of the C library that LLVM itself calls are called so, too.
+# A flag of the module: calls by LLVM itself of functions of the C library use the table, too.
 _LIBRARY_BY_TABLE = """
 !llvm.module.flags = !{!1000000000}
 !1000000000 = !{i32 7, !"RtLibUseGOT", i32 1}
@@ -190,11 +190,11 @@ class LoadedCode:
         self._engine = engine
 
     def address(self, name: str) -> int:
-        """Where a function begins."""
+        """The address of a function."""
         return _checked(name, self._engine.get_function_address(name))
 
     def data(self, name: str) -> int:
-        """Where a global variable is."""
+        """The address of a global variable."""
         return _checked(name, self._engine.get_global_value_address(name))
 
 

@@ -1,6 +1,6 @@
-"""What an object file needs from outside, and how it gets there.
+"""The outside symbols of an object file, and how its code reaches them.
 
-LLVM's loader calls address 0 where a symbol is missing, so they are checked beforehand.
+LLVM's loader calls address 0 where a symbol is missing, so symbols are checked beforehand.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PLT32 = 4  # R_X86_64_PLT32
 
 
 def undefined_symbols(data: bytes) -> tuple[str, ...]:
-    """The names that a 64-bit little-endian ELF object uses and does not define; nothing of
+    """The names that a 64-bit little-endian ELF object uses and does not define; nothing for
     another format.
 
     Parameters
@@ -44,8 +44,8 @@ def undefined_symbols(data: bytes) -> tuple[str, ...]:
 
 
 def calls_through_stubs(data: bytes) -> bool:
-    """Whether an x86-64 ELF object calls functions from outside in a way for which a loader has to
-    write stubs; True for other machines and formats, where that isn't known."""
+    """Whether a loader has to write stubs for an x86-64 ELF object's calls of outside functions.
+    True for other machines and formats, where that isn't known."""
     sections = _sections(data)
     if not sections or _HEADER.unpack_from(data)[2] != _X86_64:
         return True
@@ -71,7 +71,7 @@ class _Section(NamedTuple):
 
 
 def _sections(data: bytes) -> list[_Section]:
-    """Of a 64-bit little-endian ELF object; none of another format."""
+    """The sections of a 64-bit little-endian ELF object; none for another format."""
     if data[:6] != b"\x7fELF\x02\x01":
         return []
     header = _HEADER.unpack_from(data)

@@ -28,7 +28,8 @@ class _Elements:
 
 
 def _share_memory(a: int, b: int) -> bool:
-    """Whether the tensors of two ``DLTensor*`` share a byte, or that is too hard to tell."""
+    """Whether the tensors of two ``DLTensor*`` share a byte, or might where that is too hard to
+    tell."""
     first, second = (np.asarray(_Elements(read_tensor(tensor))) for tensor in (a, b))
     try:
         return np.shares_memory(first, second, **_LIMIT)

@@ -1,9 +1,9 @@
 """PackedFunc: one signature for every function, in C and in Python.
 
-``int f(TVMValue* args, int* type_codes, int num_args, TVMValue* ret, int* ret_type_code,
-void* resource)`` returns 0, or -1 with a Python exception pending in the calling thread. Compiled
-code is called with the GIL held, so an exception that it sets (``PyErr_Format``) simply comes out
-of the call; one that a Python callback raises below it takes the same way, as the same object.
+``int f(TVMValue* args, int* type_codes, int num_args, TVMValue* ret, int* ret_type_code, void*
+resource)`` returns 0, or -1 with a Python exception pending in the calling thread. Compiled code is
+called with the GIL held, so an exception that it sets (``PyErr_Format``) comes out of the call. An
+exception that a Python callback raises below it comes out as the same object.
 
 A *handle* of a function is the address of two pointers, ``{function, resource}``: compiled code
 loads both and calls.
@@ -88,7 +88,7 @@ _NEEDS_VARIANT = object()
 
 @final
 class Arguments:
-    """The arguments of a call as C has them, and what keeps them alive."""
+    """The arguments of a call as C has them, and the objects that keep them alive."""
 
     __slots__ = ("codes", "count", "keep", "read_only", "values")
 
@@ -113,9 +113,9 @@ class Arguments:
 
 
 class _Running:
-    """What a running call and the callbacks below it know of each other: ``returned`` keeps their
-    results until it returns, by their addresses; ``read_only`` says of the arrays that it was given
-    whether nobody may write them, by their addresses too."""
+    """The state that a running call shares with the callbacks below it. ``returned`` keeps their
+    results, by address, until the call returns. ``read_only`` tells, by address, whether an array
+    of the arguments is read-only."""
 
     __slots__ = ("read_only", "returned")
 
@@ -124,7 +124,7 @@ class _Running:
         self.returned: dict[int | None, object] = {}
 
     def is_read_only(self, tensor: int, view: TensorView) -> bool:
-        """Whether an array for a callback, at an address, lies in memory that nobody may write."""
+        """Whether an array for a callback, at an address, lies in read-only memory."""
         given = self.read_only.get(tensor)
         if given is not None:
             return given
@@ -147,13 +147,13 @@ else:
 
 
 class Program(ABC):
-    """What compiled functions come from, and by which they are pickled. It keeps their code."""
+    """The origin of compiled functions, which pickles them and keeps their code."""
 
     __slots__ = ("__weakref__",)
 
     @abstractmethod
     def function(self, name: str) -> PackedFunc:
-        """The function of a name: one object, as long as that lives."""
+        """The function of a name: the same object, as long as that object lives."""
 
 
 class PackedFunc(HandleObject, _Storage):
@@ -167,9 +167,9 @@ class PackedFunc(HandleObject, _Storage):
     function
         A Python callable, or the address of a C function of the packed signature.
     name
-        For messages; by default the callable's own.
+        The name in messages; by default the callable's own.
     owner
-        What keeps the code at that address alive.
+        The object that keeps the code at that address alive.
     resource
         The last argument of the C function, an address.
 
@@ -218,14 +218,14 @@ class PackedFunc(HandleObject, _Storage):
 
     @property
     def handle(self) -> int:
-        """The address of ``{function, resource}``, valid as long as this object. It is what an
-        argument that is a function is for compiled code; C code takes :attr:`c_function`."""
+        """The address of ``{function, resource}``, valid as long as this object. Compiled code gets
+        a function argument as its handle; C code takes :attr:`c_function`."""
         return id(self) + HEADER
 
     @property
     def c_function(self) -> CFunction:
         """The function for C code: a struct ``MiniTVMFunction`` of ``minitvm/c_runtime_api.h``,
-        which keeps it alive. See docs/c.md.
+        which keeps the function alive. See docs/c.md.
 
         >>> f = PackedFunc(lambda x: x + 1)
         >>> entry = ctypes.cast(f.c_function.call, _PACKED)
@@ -239,7 +239,7 @@ class PackedFunc(HandleObject, _Storage):
 
     @property
     def program(self) -> Program | None:
-        """The program that it was compiled from, if any."""
+        """The program that the function was compiled from, if any."""
         return self._owner if isinstance(self._owner, Program) else None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -265,8 +265,8 @@ class PackedFunc(HandleObject, _Storage):
         return _packed, (self._callable, self.name)
 
     def _call_slowly(self, *args: Any, **kwargs: Any) -> Any:
-        """A call made by Python code, which defines what a call is: the compiled path does the
-        same for the arguments that it knows."""
+        """A call made by Python code, which defines the meaning of calls: the compiled path does
+        the same for the arguments that it knows."""
         result, _ = self._run(self._convert(self._bind(args, kwargs)))
         self._learn(args, kwargs)
         return result
@@ -286,7 +286,7 @@ class PackedFunc(HandleObject, _Storage):
         return args
 
     def _run(self, arguments: Arguments) -> tuple[Any, int]:
-        """Call; the result, and the address of the code that took these arguments."""
+        """Call; returns the result, and the address of the code that took these arguments."""
         return self._call(arguments), self._stored.function
 
     def _convert(self, args: tuple[Any, ...]) -> Arguments:
@@ -308,11 +308,11 @@ class PackedFunc(HandleObject, _Storage):
     def _call(
         self, arguments: Arguments, number: int = 0, *, address: int = 0, asks: int = 0
     ) -> Any:
-        """Call once, or `number` times; the result of the last call.
+        """Call once, or `number` times; returns the result of the last call.
 
-        With an `address`, call the variant there. What it `asks` is in
-        :mod:`minitvm.runtime.arrangement`; the result is `_NEEDS_VARIANT` where the arrays lie
-        otherwise than this function was compiled for, and it asks for that.
+        With an `address`, call the variant there. The bits of `asks` are in
+        :mod:`minitvm.runtime.arrangement`. The result is `_NEEDS_VARIANT` where the call asks for
+        that and this function was compiled for another arrangement of the arrays.
         """
         run = partial(self._call_once, arguments, number, address, asks)
         return _call_within()(_Running(arguments.read_only), run)
@@ -347,8 +347,8 @@ class PackedFunc(HandleObject, _Storage):
         raise InternalError(f"{self.name}: failed with status {status} but set no error")
 
     def _resolve(self, args: int, codes: int, count: int) -> int:
-        """The address of the code that takes what C code has passed, where compiled code couldn't
-        say.
+        """The address of the code for the arguments that C code has passed, where compiled code
+        couldn't find it.
 
         Raises
         ------
@@ -421,10 +421,11 @@ def _packed(function: Callable[..., Any], name: str) -> PackedFunc:
 
 
 class _Live:
-    """PackedFuncs by handle, so that one that went through C comes back as the same object.
+    """PackedFuncs by handle, so that a PackedFunc that went through C comes back as the same
+    object.
 
     Unlike a WeakValueDictionary it runs no Python code when a function ends, where the exception of
-    a signal would be lost. Those that have ended are forgotten when they are as many as the others.
+    a signal would be lost. Ended functions are forgotten when they are as many as the live ones.
     """
 
     def __init__(self) -> None:
@@ -449,12 +450,12 @@ _live = _Live()
 
 
 def convert_to_packed(function: Callable[..., Any]) -> PackedFunc:
-    """`function` as a PackedFunc; one that is one already comes back as it is."""
+    """`function` as a PackedFunc; a PackedFunc comes back as it is."""
     return function if isinstance(function, PackedFunc) else PackedFunc(function)
 
 
 class InstanceDoc:
-    """A docstring that instances may have one of their own for, shown by ``help(instance)``."""
+    """A docstring that instances may replace by their own, shown by ``help(instance)``."""
 
     def __init__(self, class_doc: str | None) -> None:
         self._class_doc = class_doc
@@ -465,26 +466,26 @@ class InstanceDoc:
 
 @final
 class Function(PackedFunc):
-    """A compiled function with its arguments' names: what ``build`` makes of an expression.
+    """A compiled function with its arguments' names; ``build`` makes it from an expression.
 
     Parameters
     ----------
     address
-        Of a C function of the packed signature.
+        The address of a C function of the packed signature.
     owner
-        What keeps the machine code alive.
+        The object that keeps the machine code alive.
     name, arg_names
         For messages and keyword arguments.
     written
         The positions of the arguments that the function writes.
     variants
-        Of which this function is the first: those for other arrangements of the arrays.
+        The variants for other arrangements of the arrays; this function is the first.
     resource
         The last argument of the C function.
     calls_back
         Whether it may call Python functions, whose results are kept until it returns.
     doc
-        Makes what ``help`` says of it.
+        Makes the text that ``help`` shows.
     """
 
     __slots__ = ("_describe", "arg_names", "variants", "written")
@@ -556,7 +557,7 @@ class Function(PackedFunc):
         return evaluate
 
     def _run(self, arguments: Arguments) -> tuple[Any, int]:
-        """Call; the result, and the address of the variant that took these arrays."""
+        """Call; returns the result, and the address of the variant that took these arrays."""
         if self.variants is None:
             return self._call(arguments), self._stored.function
         result = self._call(arguments, asks=ASKS_FOR_VARIANT)
@@ -566,7 +567,7 @@ class Function(PackedFunc):
         return self._call(arguments, address=address), address
 
     def _checked(self, arguments: Arguments) -> int:
-        """The address of the variant that takes arguments, which are checked, of code that devices
+        """The address of the variant for the arguments, which are checked. For code that devices
         launch."""
         found = self._call(arguments, asks=ASKS_FOR_VARIANT | ASKS_TO_CHECK)
         if found is not _NEEDS_VARIANT or self.variants is None:
@@ -688,7 +689,7 @@ def _lend(tensor: int, loan: Loan) -> NDArray:
 
 
 def _function_at(handle: int) -> PackedFunc:
-    """A function that other code made; that code keeps it alive."""
+    """The function at a handle that other code made and keeps alive."""
     function, resource = (ctypes.c_void_p * 2).from_address(handle)
     if not function:
         raise ValueError(
@@ -728,10 +729,10 @@ def answer(
     ret_code: int,
     reader: DType | None = None,
 ) -> None:
-    """Call a Python function with the arguments that compiled code gave, which may read its result
-    as a number of one dtype.
+    """Call a Python function with the arguments that compiled code gave. Compiled code may read the
+    result as a number of the dtype `reader`.
 
-    This is what compiled code calls, through the glue: it takes what is raised here, or on the way
+    Compiled code calls this through the glue, which takes any exception raised here, or on the way
     here, and ends the loan.
     """
     arguments = []
@@ -769,7 +770,7 @@ def _give(
 
 
 def _encode_result(result: Any) -> Encoded:
-    """A callback's result; arrays of other libraries cross as the objects that they are."""
+    """A callback's result, encoded; arrays of other libraries cross as objects."""
     if isinstance(result, NDArray) and result.is_lent:
         result = array(result)
     if isinstance(result, HandleObject):
@@ -778,7 +779,7 @@ def _encode_result(result: Any) -> Encoded:
 
 
 def _remember(pointer: int | None, keep: object) -> None:
-    """Keep a result until the running call returns; of very many, the latest 64."""
+    """Keep a result until the running call returns; at most the latest 64."""
     running = _thread.running
     if running is None:
         running = _thread.running = _Running({})
@@ -815,6 +816,6 @@ def native() -> NativeCode:
 
 @Once
 def _call_within() -> Callable[[_Running, Callable[[], Any]], Any]:
-    """Calls a function while a call is the running one. No signal comes between that and going back
-    to the one before, whose results compiled code may still be reading."""
+    """Makes a call the running one while a function runs. No signal comes between the function's
+    end and the return to the previous call, whose results compiled code may still be reading."""
     return _CALL_WITHIN(native().function("call_within"))

@@ -44,7 +44,7 @@ def save_param_dict(params: Mapping[str, Any]) -> bytearray:
     Raises
     ------
     TypeError
-        When a name isn't a string, or a value no array.
+        When a name isn't a string, or a value isn't an array.
 
     >>> content = save_param_dict({"w": np.arange(3, dtype="float32")})
     >>> load_param_dict(content)["w"].numpy()
@@ -173,7 +173,7 @@ class _Reader:
             raise ValueError(f"load_params: expected {what} ({wanted:#x}), got {found:#x}")
 
     def count(self, size: int) -> int:
-        """How many parts follow, of at least `size` bytes each."""
+        """The number of parts that follow, of at least `size` bytes each."""
         (count,) = self.numbers("<Q")
         if count * size > self.left:
             raise ValueError(f"load_params: expected {count} parts, got {self.left} bytes")

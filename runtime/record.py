@@ -1,7 +1,7 @@
 """Classes of fields that don't change: dataclasses, made in a fifth of the time.
 
-``dataclass(frozen=True, slots=True)`` compiles six methods for each class, which is most of what
-importing a package of many small classes takes. Here ``__init__`` alone is compiled; the other
+``dataclass(frozen=True, slots=True)`` compiles six methods for each class, which is most of the
+time of importing a package of many small classes. Here ``__init__`` alone is compiled; the other
 methods read the fields, and are the same for all.
 """
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 else:
 
     def dataclass_transform(**_: Any) -> Any:
-        """Tells type checkers of a decorator that it makes dataclasses."""
+        """Tells type checkers that a decorator makes dataclasses."""
         return lambda function: function
 
 
@@ -40,8 +40,8 @@ class Admission(Protocol):
 def record(
     *, eq: bool = True, repr: bool = True, admission: Admission | None = None
 ) -> Callable[[_Class], _Class]:
-    """A class decorator: ``dataclass(frozen=True, slots=True, eq=eq, repr=repr)``, made faster.
-    With an `admission`, which says what the fields take.
+    """A class decorator: ``dataclass(frozen=True, slots=True, eq=eq, repr=repr)``, made faster. An
+    `admission` checks the fields' values.
 
     >>> @record()
     ... class Point:
@@ -107,7 +107,7 @@ def _initialiser(cls: Any, admission: Admission | None) -> Callable[..., None]:
 
 
 def _admitted(cls: Any, admission: Admission, scope: dict[str, Any]) -> list[str]:
-    """The lines that have the arguments of an ``__init__`` admitted, unless they pass the tests."""
+    """The lines of an ``__init__`` that call for admission of arguments that fail the tests."""
     names, tests = [], []
     for each in fields(cls):
         if each.init:

@@ -130,10 +130,10 @@ def _answer_global(
 def call_global_address() -> int:
     """The address of the C function by which compiled code calls a global function.
 
-    ``int call_global(const char* name, TVMValue* args, int* type_codes, int num_args,
-    TVMValue* ret, int* ret_type_code)``: 0, or -1 with a Python exception pending. Who reads the
-    result as a number puts its dtype into ``ret_type_code``, as ``~word``, where others have a
-    type code: what isn't such a number is an error then.
+    ``int call_global(const char* name, TVMValue* args, int* type_codes, int num_args, TVMValue*
+    ret, int* ret_type_code)``: 0, or -1 with a Python exception pending. A caller that reads the
+    result as a number puts the number's dtype into ``ret_type_code``, as ``~word``. A result that
+    isn't a number of that dtype is an error then.
 
     >>> call_global_address() != 0
     True

@@ -38,7 +38,8 @@ def read_codes(view: TensorView, memory: Codes) -> Codes:
 
 
 def write_codes(view: TensorView, memory: Codes, codes: Codes) -> None:
-    """The contrary: writes the bits, and no others of the bytes that they stand in."""
+    """The inverse of :func:`read_codes`: writes the elements' bits, and no others of their
+    bytes."""
     bits = np.unpackbits(memory, bitorder="little")
     width = view.dtype.bits
     bits[_places(view)] = np.unpackbits(codes[..., None], axis=-1, count=width, bitorder="little")
@@ -46,7 +47,7 @@ def write_codes(view: TensorView, memory: Codes, codes: Codes) -> None:
 
 
 def _places(view: TensorView) -> np.ndarray[Any, Any]:
-    """Where each bit of each lane of each element stands, counted from the span's first."""
+    """The place of each bit of each lane of each element, counted from the span's first bit."""
     dtype, step = view.dtype, view.element_bits
     axes = [
         (extent, stride * step) for extent, stride in zip(view.shape, view.strides, strict=True)

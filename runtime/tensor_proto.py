@@ -26,12 +26,12 @@ _STRING = 7  # DT_STRING
 @final
 @record()
 class _Kind:
-    """How one dtype is written."""
+    """The written form of one dtype."""
 
     number: int  # of the enum DataType
     field: str  # the typed field
     in_field: str  # numpy's type of a value in the field
-    by_content: bool = True  # what make_tensor_proto chooses
+    by_content: bool = True  # the choice of make_tensor_proto
 
 
 _KINDS: dict[str, _Kind] = {
@@ -75,14 +75,14 @@ def to_bytes(
         Python integers int32 where all fit and else int64. Text and ``bytes`` make a tensor of
         strings.
     dtype
-        That of the message; by default that of `values`.
+        The dtype of the message; by default that of `values`.
     shape
-        That of the message. It may have more elements than `values`; the last value then stands for
-        the rest.
+        The shape of the message. It may have more elements than `values`; the last value then
+        stands for the rest.
     content
         True writes the elements as content, as ``tf.io.serialize_tensor`` does, False in the typed
-        field. By default what ``tf.make_tensor_proto`` does: content for more than one element of a
-        type that isn't uint16, bool or complex.
+        field. By default the choice of ``tf.make_tensor_proto``: content for more than one element
+        of a type that isn't uint16, bool or complex.
     compress
         Leave out a run of equal elements at the end, where 64 elements or more take at most half of
         their bytes then.
@@ -225,7 +225,7 @@ def _bits_of(source: NDArray) -> np.ndarray[Any, Any]:
 
 
 def _kept(bits: np.ndarray[Any, Any], count: int, kind: _Kind) -> int:
-    """How many values have to be written: the last stands for the rest, nothing for zeros."""
+    """The number of values to write: the last stands for the rest, and an empty list for zeros."""
     raw = bits.view(f"V{bits.dtype.itemsize}")
     differ = np.flatnonzero(raw != raw[-1])
     kept = int(differ[-1]) + 2 if differ.size else 1
@@ -300,7 +300,7 @@ def _check_count(given: int, count: int, shape: tuple[int, ...]) -> None:
 
 
 def _room(shape: tuple[int, ...], dtype: DType) -> NDArray:
-    """An array for a shape that somebody else has written."""
+    """A new array for a shape that was read from a message."""
     if math.prod(shape) * dtype.itemsize >= 1 << 63:
         raise ValueError(f"tensor_proto: expected less than 2**63 bytes, got the shape {shape}")
     return empty(shape, dtype)

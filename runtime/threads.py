@@ -1,11 +1,11 @@
 """The one thread pool of the process, for the parallel loops of compiled code.
 
 A *region* is a parallel loop at work: a function of compiled code, called once for each of its
-tasks. One region at a time has the workers; a region that finds them taken (by another thread's, or
-by the one that it is in) runs where it is, as one task. The thread that starts a region takes part
-in it, and then waits for tasks that a worker has begun, never for one that is still asleep. Nobody
-needs the GIL. Workers keep off the CPU of the thread that wakes them, and may run on all others
-that they inherited.
+tasks. One region at a time has the workers. A region that finds them taken, by another thread's
+region or by the region around it, runs on its own thread, as one task. The thread that starts a
+region takes part in it, and then waits for tasks that a worker has begun, never for one that is
+still asleep. Nobody needs the GIL. Workers keep off the CPU of the thread that wakes them, and may
+run on all others that they inherited.
 
 Workers spin for a while before they sleep: waking one costs about 50 us. They are threads of the C
 library with all signals blocked, made when the first region wants them; Python doesn't know them,
@@ -35,7 +35,7 @@ MAX_FAILURE_VALUES = 8  # of a failed assertion, 64 bits each: the size of a fai
 
 _MOST_THREADS = 1024
 _CONSTANTS: dict[str, object] = {
-    "SPIN": 200_000,  # ns: four times what waking a sleeper costs
+    "SPIN": 200_000,  # ns: four times the cost of waking a sleeper
     "RECORD": MAX_FAILURE_VALUES,
     "WORKERS": _MOST_THREADS - 1,
     "SIZE": 2**21,  # bytes, which the pool fits
@@ -608,12 +608,12 @@ def num_threads() -> int: ...
 @overload
 def num_threads(number: int) -> AbstractContextManager[None]: ...
 def num_threads(number: int | None = None) -> int | AbstractContextManager[None]:
-    """How many threads a parallel loop may use, the calling one included; or a ``with`` block in
-    which the loops that this thread starts use `number`.
+    """The number of threads that a parallel loop may use, the calling one included; or a ``with``
+    block in which the loops that this thread starts use `number`.
 
-    That is what the innermost such block says; else what :func:`set_num_threads` said; else what
-    ``MINITVM_NUM_THREADS`` said when the pool was first asked for; else the CPUs that the process
-    may run on, by its affinity mask and its cgroup's quota.
+    The number is that of the innermost such block; else of :func:`set_num_threads`; else of
+    ``MINITVM_NUM_THREADS`` when the pool was first asked for; else the CPUs that the process may
+    run on, by its affinity mask and its cgroup's quota.
 
     Raises
     ------
@@ -662,7 +662,7 @@ def set_num_threads(number: int) -> None:
 
 
 def _checked(function: str, number: int) -> int:
-    """A number of threads that somebody asked for, as far as it makes sense."""
+    """A requested number of threads, at most the useful one."""
     if isinstance(number, bool) or not isinstance(number, int):
         raise TypeError(f"{function}: expected a number of threads, got {type(number).__name__}")
     if number < 1:
@@ -673,10 +673,11 @@ def _checked(function: str, number: int) -> int:
 def parallel_for_address() -> int:
     """``int parallel_for(function, void* closure, int64_t limit, int64_t* failure)``.
 
-    Calls ``int function(void* closure, int64_t task, int64_t tasks, void* region,
-    int64_t* failure)`` for each `task` from 0 to `tasks` - 1, at the same time, where `tasks` is at
-    most `limit` and may be 1. Returns 0 or the status of the first task whose status isn't 0; what
-    that task wrote to its `failure`, of :data:`MAX_FAILURE_VALUES` values, is then in `failure`.
+    Calls ``int function(void* closure, int64_t task, int64_t tasks, void* region, int64_t*
+    failure)`` for each `task` from 0 to `tasks` - 1, at the same time, where `tasks` is at most
+    `limit` and may be 1. Returns 0 or the status of the first task whose status isn't 0; the values
+    that this task wrote to its `failure`, of :data:`MAX_FAILURE_VALUES` values, are then in
+    `failure`.
     """
     return _pool().parallel_for
 
@@ -712,7 +713,7 @@ def _pool() -> _Pool:
 
 
 def _most_threads() -> int:
-    """More make no sense; where we don't know how to wait, there is just the caller."""
+    """The most threads of use; 1, the caller, on machines where we don't know how to wait."""
     known = sys.platform == "linux" and _machine() in _MACHINES
     return _MOST_THREADS if known else 1
 
@@ -735,8 +736,8 @@ def _threads_at_start() -> int:
 
 @lru_cache(maxsize=1)
 def available_cpus() -> int:
-    """The CPUs of the affinity mask, or the fewer whose time the cgroup's quota pays; looked at
-    once, when first asked for."""
+    """The number of CPUs of the affinity mask, or the smaller number that the cgroup's quota
+    allows; read once, when first asked for."""
     if not hasattr(os, "sched_getaffinity"):
         return os.cpu_count() or 1
     cpus = len(os.sched_getaffinity(0))
@@ -745,7 +746,8 @@ def available_cpus() -> int:
 
 
 def _cgroup_quota(membership: Path, mounted: Path) -> float | None:
-    """The CPUs that the process's cgroup and those around it may use, None without a limit.
+    """The number of CPUs that the process's cgroup and the cgroups around it allow, None without a
+    limit.
 
     Parameters
     ----------
@@ -766,8 +768,7 @@ def _cgroup_quota(membership: Path, mounted: Path) -> float | None:
 
 
 def _quotas(mounted: Path, controllers: str, group: Path) -> list[float]:
-    """The limits that a group itself has: a quota and a period, one by the other; "max" and -1 are
-    no limit."""
+    """The limits of a group itself, each a quota divided by a period; "max" and -1 are no limit."""
     if controllers:
         folders = (mounted / controllers / group, mounted / "cpu" / group)
         pairs = [

@@ -1,6 +1,6 @@
-"""TVMValue and TVMArgs: what crosses the packed C ABI, and the plain conversions both ways.
+"""TVMValue and TVMArgs: the values that cross the packed C ABI, and plain conversions both ways.
 
-Callables and objects of classes come on top in :mod:`minitvm.runtime.packed_func`.
+:mod:`minitvm.runtime.packed_func` adds callables and objects of classes.
 """
 
 from __future__ import annotations
@@ -86,12 +86,13 @@ class HandleObject:
 
     @property
     def handle(self) -> int:
-        """What compiled code gets."""
+        """The handle that compiled code gets."""
         return id(self)
 
 
 class Encoded(NamedTuple):
-    """A converted value: its code, the field of TVMValue, what to write, and what to keep alive."""
+    """A converted value: its code, the field of TVMValue, the content to write, and the object to
+    keep alive."""
 
     code: ArgTypeCode
     field: str
@@ -146,7 +147,7 @@ def _encode_float(value: Any) -> Encoded:
 
 
 def number_as(dtype: DType, value: Any) -> int | float:
-    """What a callback returned, where compiled code reads it as a number.
+    """A callback's result, where compiled code reads it as a number.
 
     Raises
     ------
@@ -263,7 +264,7 @@ def decode(value: TVMValue, code: int) -> Any:
     Raises
     ------
     KeyError
-        When the code is that of an array or object, or unknown.
+        When the code belongs to an array or object, or is unknown.
 
     >>> decode(TVMValue(v_int64=3), ArgTypeCode.INT)
     3

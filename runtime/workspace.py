@@ -1,7 +1,7 @@
 """Workspaces: the memory of a kernel's large intermediate results.
 
-They come out of the CPU's pool, which keeps what is given back: a fresh page costs about 0.9 us at
-its first touch, more than computing its contents may take. A thread needs no GIL for one.
+They come out of the CPU's pool, which keeps memory that is given back: a fresh page costs about 0.9
+us at its first touch, more than computing its contents may take. A thread needs no GIL for one.
 """
 
 from __future__ import annotations

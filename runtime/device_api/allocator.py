@@ -53,7 +53,7 @@ class Block(Protocol):
 
     @property
     def stream(self) -> Hashable | None:
-        """The stream that it was allocated for; None: it is for all uses."""
+        """The stream that the block was allocated for; None: for all uses."""
 
     def is_recorded(self, stream: Hashable | None) -> bool:
         """Whether a stream is known to use the block."""
@@ -96,7 +96,7 @@ class _Managed:
 
     @property
     def limit(self) -> int | None:
-        """The most bytes that are asked of the device, where there is a limit."""
+        """The limit on the bytes that are asked of the device; None without a limit."""
         limit = self._pool.limit
         return None if limit == NO_LIMIT else limit
 
@@ -129,7 +129,7 @@ class _Managed:
         self._pool.reset_most()
 
     def stats(self) -> AllocatorStats:
-        """What has been given out, and what is kept."""
+        """The figures of the memory that has been given out, and of the memory that is kept."""
         found = self._pool.counters()
         cached = found.reserved - found.allocated
         largest = max(map(self._pool.largest, self._all_bins()))
@@ -206,8 +206,8 @@ class _Stream:
 
 @final
 class _Retired:
-    """A block that nobody holds any more, but that work of streams may still use; or that goes back
-    to the device by itself. `owing` are streams where no event could be recorded so far."""
+    """A released block that work of streams may still use, or that goes back to the device by
+    itself. `owing` are streams where no event could be recorded so far."""
 
     __slots__ = ("block", "events", "is_chunk", "owing")
 
@@ -249,7 +249,8 @@ class DeviceBlock:
 
     @property
     def stream(self) -> Hashable | None:
-        """The stream that it was allocated for, as long as that lives; None: it is for all uses."""
+        """The stream that the block was allocated for, as long as the stream lives; None: for all
+        uses."""
         made_for = self._allocated_for
         return None if made_for is None or made_for.is_over else made_for.handle
 
@@ -302,13 +303,13 @@ class Allocator(_Managed):
     Raises
     ------
     ValueError
-        When the environment asks for a limit that is no number.
+        When the limit in the environment isn't a number.
     """
 
     def __init__(self, driver: Driver, device: BareDevice) -> None:
         self._driver = driver
         self._known: _Sizes | None = None
-        self._grown = 0  # how many chunks there were so far
+        self._grown = 0  # the number of chunks made so far
         self._streams: dict[Hashable, _Stream] = {}
         self._retired: list[_Retired] = []
         self._events: list[Handle] = []  # that nobody waits for
@@ -440,7 +441,8 @@ class Allocator(_Managed):
     # ---- Taking back -----------------------------------------------------------------------------
 
     def _free(self, block: int, streams: tuple[_Stream, ...], is_chunk: bool) -> None:
-        """A block isn't in use any more. Nobody waits here, as it may be a collected one."""
+        """Frees a block that isn't in use any more. Nobody waits here, as the block may have been
+        collected as garbage."""
         if streams or is_chunk:
             self._freed.append((block, streams, is_chunk))
             self.tidy()
@@ -626,7 +628,7 @@ class Allocator(_Managed):
         self._driver.device_memory_deallocate(self.device, address, size)
 
     def stats(self) -> AllocatorStats:
-        """What has been given out, and what is kept."""
+        """The figures of the memory that has been given out, and of the memory that is kept."""
         self.tidy()
         return super().stats()
 

@@ -22,7 +22,7 @@ where they can't, the call raises an error that names the device and the functio
     max alloc              free memory; None if nobody knows
     init and realloc size  max alloc, if the device says it itself; else None
     device count and list  each other's; one device of id 0
-    get_device             what set_device was called with last, in this thread
+    get_device             the last argument of set_device, in this thread
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Driver:
         self.interface = interface
         self._streams: dict[int, list[Handle]] = {}  # of each device, those that live
         self._waiting: list[object] = []  # waiters for all of them, in the place of the device
-        self._leaving: list[tuple[BareDevice, Handle]] = []  # destroyed when nobody waits
+        self._leaving: list[tuple[BareDevice, Handle]] = []  # destroyed when no thread waits
         self._thread = _Thread()
 
     def provides(self, name: str) -> bool:
@@ -166,8 +166,8 @@ class Driver:
             self.set_device(device)
 
     def _take_back(self, name: str, device: BareDevice, *args: Any) -> None:
-        """Call a function that takes something back: it is called though the device could not be
-        made current at once, which then is raised."""
+        """Call a function that takes something back, even if the device couldn't be made current at
+        once. That failure is raised afterwards."""
         failure: DeviceError | None = None
         try:
             self._set_current(device)
@@ -297,7 +297,7 @@ class Driver:
             self.memory_copy_h2d(device, address + start, ctypes.addressof(piece), count)
 
     def device_memory_stats(self, device: BareDevice) -> MemoryStats | None:
-        """How much memory there is and how much is free; None if the device doesn't say."""
+        """The device's total and free memory; None if the device doesn't say."""
         if not self.provides("device_memory_stats"):
             return None
         found = self._ask("device_memory_stats", device)
@@ -447,8 +447,8 @@ class Driver:
             self._destroy_leaving()
 
     def _destroy_leaving(self) -> None:
-        # Without a lock, which a fork could leave locked: who leaves is no stream any more that
-        # somebody who comes now would wait for.
+        # Without a lock, which a fork could leave locked: a thread that waits for streams from now
+        # on doesn't wait for a leaving one.
         while self._leaving and not self._waiting:
             try:
                 device, stream = self._leaving.pop()
@@ -544,7 +544,7 @@ class Driver:
     def stream_wait_event(
         self, device: BareDevice, stream: Handle, event: Handle, event_device: BareDevice
     ) -> None:
-        """Let a stream wait for an event, which may be another device's of the kind."""
+        """Let a stream wait for an event, which may belong to another device of the kind."""
         if self._has_events and self.provides("stream_wait_event"):
             self._do("stream_wait_event", device, stream, event)
         else:

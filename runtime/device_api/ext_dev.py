@@ -210,13 +210,13 @@ failure
 
     @property
     def calls(self) -> Counter[str]:
-        """How often each function has been called."""
+        """The number of calls of each function."""
         with self._lock:
             return Counter(self._faults.calls)
 
     @contextlib.contextmanager
     def record(self) -> Iterator[list[str]]:
-        """The names of the functions that are called in the block, in order."""
+        """A context manager: the names of the functions that are called in its block, in order."""
         with self._faults.record() as calls:
             yield calls
 
@@ -779,7 +779,7 @@ def _end(stream: Stream) -> None:
 
 
 def _retire_all(*tables: dict[int, Stream]) -> None:
-    """End the threads of a device that nobody has any longer."""
+    """End the threads of a device without users."""
     for stream in [each for table in tables for each in table.values()]:
         with stream.lock:
             stream.retire()

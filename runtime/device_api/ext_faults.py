@@ -144,5 +144,5 @@ class Faults:
 
 
 def injected(error: Error, text: str) -> BaseException:
-    """The error itself, or one of its class with a text."""
+    """The error to raise: the given one, or a new error of the given class with a text."""
     return error if isinstance(error, BaseException) else error(text)

@@ -60,7 +60,7 @@ class _Behind(DeviceError):
 @final
 @dataclass(eq=False, slots=True)
 class Untold:
-    """A failure that nobody has been told of, which struck the items from `first` to `last`."""
+    """A failure of the items from `first` to `last` that no caller has been told of."""
 
     failure: Failure
     first: int

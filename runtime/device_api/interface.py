@@ -18,7 +18,7 @@ Device: TypeAlias = Any
 """A :class:`minitvm.runtime.Device`, which asks interfaces, and so stands above them. An interface
 declares the types that it names."""
 Handle: TypeAlias = Any
-"""What a device calls a stream or an event: any object of its own, an address for plugins in C."""
+"""A device's name for a stream or an event: any object of its own, an address for plugins in C."""
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -237,7 +237,7 @@ class DeviceInterface(ABC):
 
     @optional
     def set_device(self, device: Device) -> int | None:
-        """Makes a device the current one of the calling thread."""
+        """Makes a device current in the calling thread."""
         raise NotImplementedError
 
     @optional

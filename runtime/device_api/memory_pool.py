@@ -25,8 +25,8 @@ from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.native import NativeCode, Once
 from minitvm.runtime.native_text import native_text
 
-UNIT = ALIGNMENT  # bytes: what addresses and sizes of the CPU's blocks are multiples of
-MOST_KEPT = 256 * 1024 * 1024  # bytes that nobody uses, in the CPU's pool
+UNIT = ALIGNMENT  # bytes: the unit of addresses and sizes of the CPU's blocks
+MOST_KEPT = 256 * 1024 * 1024  # unused bytes in the CPU's pool
 WORKSPACE_HEAD = CACHE_LINE  # bytes in front of a workspace
 NO_LIMIT = (1 << 63) - 1
 _TOO_MUCH = 1 << 62  # bytes: more than any machine has
@@ -34,7 +34,7 @@ LEAST_UNIT = 16  # bytes: there are eight bins between powers of two
 
 _HUGE_PAGE = 2 * 1024 * 1024
 # On the CPU, blocks up to SMALL bytes come from chunks for such ones alone: one of them in a large
-# chunk that is otherwise free would keep it from those who need it whole.
+# chunk that is otherwise free would keep it from requests for the whole chunk.
 _SMALL = 1024 * 1024
 _SMALL_CHUNK = 4 * 1024 * 1024
 
@@ -1440,7 +1440,7 @@ class Pool:
         _call("give_back", self._pool, block, bins, epoch)
 
     def settle(self, bins: int, epoch: int) -> None:
-        """Gives everybody the blocks that were freed in bins until a time."""
+        """Makes the blocks that were freed in bins until a time free for everybody."""
         _call("settle", self._pool, bins, epoch)
 
     def retire(self, block: int) -> None:

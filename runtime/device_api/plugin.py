@@ -480,7 +480,7 @@ def _functions_of(table: ctypes.Array[ctypes.c_char], abi: ABI) -> dict[str, Any
 
 # ---- Loading -------------------------------------------------------------------------------------
 
-# Of the devices, by the handles that the system gives: one library has one, whatever its path.
+# The devices by the system's library handles: one library has one handle under all its paths.
 _names: dict[int, str] = {}
 
 

@@ -207,4 +207,4 @@ ABIS = tuple(
 """The known layouts, the newest first."""
 
 COMMON_ABI = ABIS[-1]
-"""What all of them have."""
+"""The oldest layout: every layout has its known members."""
