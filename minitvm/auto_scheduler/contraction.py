@@ -216,8 +216,8 @@ def _affine(node: PrimExpr, axes: Mapping[Var, IterVar]) -> dict[Var, int] | Non
 
 
 def _coefficients_in_quotient(node: PrimExpr, axes: Mapping[Var, IterVar]) -> dict[Var, int]:
-    """The coefficients of the axes in a quotient or remainder, such as the group of a channel; 1 for
-    an axis inside of an atom."""
+    """The coefficients of the axes in a quotient or remainder, such as the group of a channel; 1
+    for an axis inside of an atom."""
     prover = Prover()
     for axis in axes.values():
         if axis.dom is not None:
