@@ -407,7 +407,7 @@ def _write_panels(
 
 
 def _reused(contraction: Contraction) -> IterVar | None:
-    """The last axis but the columns along which one of the factors stays the same."""
+    """The last axis, other than the columns, along which one of the factors stays the same."""
     a, b = contraction.a, contraction.b
     for axis in reversed(contraction.op.axis[:-1]):
         if extent_of(axis) != 1 and a.reads(axis) != b.reads(axis):

@@ -60,7 +60,7 @@ class Loop:
 @final
 @record()
 class Tiles:
-    """The loops over tasks; those of a task, over strips and tiles; and the axes of a tile: its
+    """The loops over tasks; the loops of a task, over strips and tiles; and the axes of a tile: its
     rows, if it has any, and its columns."""
 
     tasks: list[Loop]

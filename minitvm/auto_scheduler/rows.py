@@ -40,7 +40,7 @@ _SUMS = 4  # vectors of sums that are under way together
 @final
 @record()
 class _Place:
-    """Where a stage is computed: within the loops over the first `rows` axes of `root`."""
+    """The place of a stage: within the loops over the first `rows` axes of `root`."""
 
     root: Stage
     rows: int

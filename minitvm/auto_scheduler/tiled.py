@@ -185,7 +185,7 @@ def _write_deep(
 
 
 def _widens(contraction: Contraction) -> bool:
-    """Whether the rows' factor has 16-bit floats: converting them one by one in the innermost loop
+    """Whether the rows' factor has 16-bit floats. To convert them one by one in the innermost loop
     would take longer than the products."""
     a, dtype = contraction.a.tensor, contraction.op.output(0).dtype
     is_narrow = a.dtype.is_float and a.dtype.bits == 16 and dtype == "float32"

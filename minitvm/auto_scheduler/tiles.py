@@ -55,9 +55,9 @@ class Geometry:
         The extents of the axes of each kind: of the rows' factor, of the columns' factor, of the
         reduction, and of neither. None where an extent is symbolic.
     dtype
-        Of the sums.
+        The dtype of the sums.
     itemsize
-        Of an element of the packed factors, in bytes.
+        The size of an element of the packed factors, in bytes.
     row_bytes, step_bytes
         The distance in memory of neighbouring rows, and steps, of the rows' factor.
     """

@@ -73,7 +73,7 @@ class Explanation:
     Attributes
     ----------
     name, arguments, target, scheduled
-        Of the function; ``scheduled`` as in :class:`minitvm.tir.provenance.Origin`.
+        The function's properties; ``scheduled`` as in :class:`minitvm.tir.provenance.Origin`.
     stages
         The program as it was written.
     parallel, temporaries, inner_loops

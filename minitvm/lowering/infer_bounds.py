@@ -52,9 +52,9 @@ class Bounds:
     Attributes
     ----------
     ranges
-        Of every axis.
+        The range of every axis.
     values
-        Of every axis, in terms of the loop variables.
+        The value of every axis, in terms of the loop variables.
     guards
         For each root axis, the conditions under which the loops are inside of its range and domain.
     begins
@@ -504,7 +504,7 @@ class BoundInference:
         return spans
 
     def _relax_names(self, spans: Spans, stage: Stage, done: set[Stage]) -> None:
-        """Let the names of a stage inside take all their values."""
+        """Let the names of a stage computed inside take all their values."""
         for var, value in () if stage in done else self._found.bounds[stage].names:
             span = spans.of(value)
             if span is None:

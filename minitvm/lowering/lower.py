@@ -105,7 +105,7 @@ def lower(
         The parameters of the function, in order: tensors, buffers, and variables for scalars. For
         a ``PrimFunc`` they are its own.
     name
-        Of the function.
+        The function's name.
     binds
         Buffers for some tensors, to give strides and alignments other than the default.
     simple_mode

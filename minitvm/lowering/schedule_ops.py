@@ -462,7 +462,7 @@ class _Nest:
         return self._loop(leaf, leaf.var, self._bounds.values, body)
 
     def _initial(self) -> Stmt:
-        """The initial values, in loops of their own over the data axes."""
+        """The stores of initial values, in loops of their own over the data axes."""
         assert self._body.init is not None
         self._lowering.check_outside(
             self._stage,
