@@ -1,8 +1,8 @@
-"""Convolutions whose columns are the channels that are computed.
+"""Convolutions whose columns are the output channels.
 
-The rows of a tile are neighbours in a row of the image. Whatever the stride, the dilation and the
-size of the image, each of them reads it a constant distance from where the first one does, so the
-image is read as it lies. The weights are brought into panels as wide as a tile::
+The rows of a tile are neighbours in a row of the image. For any stride, dilation and size of the
+image, each row of the tile reads the image at a constant distance from the first row, so the image
+is read as it lies. The weights are brought into panels as wide as a tile::
 
     for each tile of channels:
         panel[k, j] = weights[j, k]                  # left out where channels are neighbours
@@ -46,12 +46,12 @@ def write_channels(
     takes_sums: bool,
     target: Target,
 ) -> list[Stage]:
-    """Writes the schedule of a convolution; the stages that are scheduled now.
+    """Writes the schedule of a convolution; returns the scheduled stages.
 
     Parameters
     ----------
     sums, last
-        The stage of the sums, in registers, and the one that takes them.
+        The stage of the sums, in registers, and the stage that reads them.
     axes
         The loops of `last`, one for each axis of the sums.
     channel
@@ -113,12 +113,12 @@ def _turn(s: Schedule, sums: Tensor, channel: int, takes_sums: bool) -> list[Sta
 
 
 def _copied(s: Schedule, tensor: Tensor) -> Tensor:
-    """A copy of a tensor, for all that read it."""
+    """A copy of a tensor, for all its readers."""
     return s.cache_read(tensor, "global", [reader.op for reader in s.readers(s[tensor])])
 
 
 def _row(contraction: Contraction) -> int:
-    """The axis of the sums along which a tile has rows: the last that the image alone reads."""
+    """The axis of the sums along which a tile has rows: the last axis that only the image reads."""
     axes = contraction.op.axis
     found = [i for i, axis in enumerate(axes) if axis in contraction.rows]
     long = [i for i in found if extent_of(axes[i]) != 1]
@@ -149,7 +149,7 @@ def _write_copies(copies: Sequence[Stage], place: int, channel: int) -> None:
 
 
 def _write_panel(s: Schedule, contraction: Contraction, sums: Tensor, tile: Tile) -> Stage | None:
-    """Brings the weights into panels ``[..., j // columns, k, j % columns]``; None where they are
+    """Copies the weights into panels ``[..., j // columns, k, j % columns]``; None where they are
     read as they lie."""
     weights, column = contraction.b, contraction.column
     extent = extent_of(column)
@@ -224,7 +224,7 @@ def _tile(contraction: Contraction, place: int, turned: bool, target: Target) ->
 
 
 def _cycles(rows: int, vectors: int, target: Target) -> float:
-    """Of a step of a tile, in units of a vector multiply-add."""
+    """The time of a step of a tile, in units of a vector multiply-add."""
     if not rows:
         return 0
     least = target.multiply_adds_under_way
@@ -232,13 +232,14 @@ def _cycles(rows: int, vectors: int, target: Target) -> float:
 
 
 def _transposition(rows: int) -> float:
-    """Of a column of a tile, in cycles: in blocks of 8 x 8, or where there are fewer rows of 4 x 4,
-    which take twice as many instructions for an element."""
+    """The cycles to transpose a column of a tile: in blocks of 8 x 8, or for fewer rows in blocks
+    of 4 x 4, which take twice as many instructions for an element."""
     return -(-rows // 8) * 4 if rows >= 8 else -(-rows // 4) * 4
 
 
 def vectorize(stage: Stage, axis: IterVar, extent: int, lanes: int) -> None:
-    """Vectors along a loop, the last of them masked: none is as long as a remainder."""
+    """Runs a loop in vectors of `lanes`; the last one is masked, and no vector has the odd length
+    of a remainder."""
     if extent % lanes and extent > lanes:
         outer, axis = stage.split(axis, factor=lanes)
         stage.unroll(outer)

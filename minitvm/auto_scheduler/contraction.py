@@ -1,8 +1,8 @@
 """Contractions: sums of products, recognised by their expression.
 
 ``C[d...] = sum over r... of f(A[...]) * g(B[...])``, where indices are affine in the axes: matrix
-products in any layout, batched or not, matrix-vector products, convolutions. What matters for a
-schedule is which axes each factor reads, and how far apart its neighbours along them lie.
+products in any layout, batched or not, matrix-vector products, convolutions. A schedule depends on
+the axes that each factor reads, and on the strides along them.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Factor:
     distance: Mapping[Var, int]
 
     def reads(self, axis: IterVar) -> bool:
-        """Whether its value depends on the axis."""
+        """Whether the factor's value depends on an axis."""
         return axis.var in self.distance
 
     def along(self, axis: IterVar) -> int:
-        """How far apart neighbours along an axis lie."""
+        """The distance of neighbours along an axis, in elements."""
         return self.distance.get(axis.var, 0)
 
 
@@ -83,12 +83,12 @@ def extent_of(axis: IterVar) -> int | None:
 
 
 def all_loads(op: ComputeOp) -> Iterator[ProducerLoad]:
-    """Where a stage reads tensors."""
+    """The reads of tensors in a stage."""
     return (each for body in op.body for each in walk_once(body) if isinstance(each, ProducerLoad))
 
 
 def loads_of(op: ComputeOp, tensor: Tensor) -> list[ProducerLoad]:
-    """Where a stage reads a tensor."""
+    """The reads of a tensor in a stage."""
     return [each for each in all_loads(op) if each.producer is tensor]
 
 
@@ -99,8 +99,8 @@ def bytes_of(tensor: Tensor) -> int | None:
 
 
 def contraction_of(op: Operation) -> Contraction | None:
-    """A stage as a contraction; None if it is none. Sums of products whose factors no other element
-    uses again are none: ``sum(X[i, k] * X[i, k])``.
+    """A stage as a contraction; None if it is none. A sum of products is none if no element of a
+    factor is used for several sums: ``sum(X[i, k] * X[i, k])``.
 
     >>> from minitvm import te
     >>> A, B = te.placeholder((8, 4), name="A"), te.placeholder((4, 16), name="B")
@@ -180,8 +180,8 @@ def _factor(node: PrimExpr, axes: Mapping[Var, IterVar]) -> Factor | None:
 
 
 def distances_of(load: ProducerLoad, axes: Mapping[Var, IterVar]) -> dict[Var, int] | None:
-    """How far apart in memory, in elements, neighbours along each axis are read; None if an index
-    isn't affine in them."""
+    """The distance in memory, in elements, of neighbouring reads along each axis; None if an index
+    isn't affine in the axes."""
     assert isinstance(load.producer, Tensor)
     distance: dict[Var, int] = {}
     step: int | None = 1
@@ -199,7 +199,7 @@ def distances_of(load: ProducerLoad, axes: Mapping[Var, IterVar]) -> dict[Var, i
 
 
 def _affine(node: PrimExpr, axes: Mapping[Var, IterVar]) -> dict[Var, int] | None:
-    """The coefficients of the axes in an index, None if it is not affine in them."""
+    """The coefficients of the axes in an index; None if the index is not affine in them."""
     match node:
         case Var():
             return {node: 1} if node in axes else {}
@@ -216,8 +216,8 @@ def _affine(node: PrimExpr, axes: Mapping[Var, IterVar]) -> dict[Var, int] | Non
 
 
 def _coefficients_in_quotient(node: PrimExpr, axes: Mapping[Var, IterVar]) -> dict[Var, int]:
-    """The coefficients in a quotient or remainder, such as that of a channel's group; of an axis
-    that is in it otherwise, 1."""
+    """The coefficients of the axes in a quotient or remainder, such as the group of a channel; 1
+    for an axis inside of an atom."""
     prover = Prover()
     for axis in axes.values():
         if axis.dom is not None:

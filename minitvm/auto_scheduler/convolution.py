@@ -1,8 +1,8 @@
 """Convolutions: contractions that read the columns' factor through windows.
 
 Where the output channels fill vectors, they are the columns: :mod:`channels`. Otherwise they are
-rows, and use each window again: a matrix product of the weights and a matrix of windows. This
-matrix is never stored as a whole: each tile has a panel of it::
+the rows of a matrix product of the weights and a matrix of windows. This matrix is never stored as
+a whole: each tile has a panel of it::
 
     for each tile of columns (neighbours in the flattened image):
         panel[k, j] = data[window k of column j]     # left out where windows are single elements
@@ -13,7 +13,7 @@ matrix is never stored as a whole: each tile has a panel of it::
             C[...] = sums
 
 Where each channel has weights of its own (depthwise), only overlaps of windows are used again, and
-a tile of the image is computed from the image itself.
+a tile reads the image itself, without panels.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ _STATEMENTS = 80  # multiply-adds of a tile that are written out: some 2000 inst
 
 
 def is_convolution(contraction: Contraction) -> bool:
-    """Whether the columns' factor is read through windows, or has columns of several dimensions
-    side by side; and all sizes are constant."""
+    """Whether all sizes are constant, and the columns' factor is read through windows or has
+    columns of several dimensions side by side."""
     columns = _columns(contraction)
     tensor = contraction.b.tensor
     axes = (*columns, *contraction.op.reduce_axis)
@@ -72,14 +72,14 @@ def is_convolution(contraction: Contraction) -> bool:
 
 
 def _is_copied_by_its_axes(contraction: Contraction, factor: Factor) -> bool:
-    """Whether an iteration reads one element of a factor, and a copy of the elements read depends
-    on the axes of the indices alone, not on those of conditions."""
+    """Whether an iteration reads one element of a factor, and a copy of these elements depends only
+    on the axes of their indices, not on further axes of guards."""
     op, tensor = contraction.op, factor.tensor
     return len(loads_of(op, tensor)) == 1 and all(map(factor.reads, element_of(op, tensor).axes))
 
 
 def _is_depthwise_by_channels(contraction: Contraction) -> bool:
-    """Whether both factors have the columns, and one of them is the same along other axes."""
+    """Whether both factors read the columns, and one factor is the same along other axes."""
     return (
         contraction.a.reads(contraction.column)
         and _reused(contraction) is not None
@@ -95,8 +95,8 @@ def write_convolution(
     target: Target,
     kept: Collection[Operation],
 ) -> list[Stage]:
-    """Writes the schedule of a convolution and of `last`, the stage that takes its sums; returns
-    the stages that are scheduled. The tensors of `kept` are arguments, and stay where they are."""
+    """Writes the schedule of a convolution and of `last`, the stage that reads its sums; returns
+    the scheduled stages. The tensors of `kept` are arguments, and stay where they are."""
     takes_sums = last.op is contraction.op
     sums = sums_in_registers(s, contraction, last)
     groups = _split_groups(s, sums)
@@ -121,8 +121,9 @@ def write_convolution(
 
 
 def _channel(contraction: Contraction, target: Target) -> int | None:
-    """The axis of the output channels, if they are to be columns: where they are neighbours, fill
-    vectors, or the windows of neighbours are too few to be copied at once."""
+    """The axis of the output channels if they are to be columns; None otherwise. They are columns
+    where they are neighbours, fill vectors, or the windows of neighbours are too few to be copied
+    at once."""
     row, lanes = _rows(contraction), target.lanes(contraction.op.output(0).dtype)
     if row is None:
         return None
@@ -156,8 +157,8 @@ def _is_read_through_windows(contraction: Contraction) -> bool:
 
 
 def _pads_by_channel(s: Schedule, contraction: Contraction, image: Stage) -> bool:
-    """Whether each channel of the image is read by one channel alone: then the image is padded
-    where it is read."""
+    """Whether each channel of the image is read by only one output channel: then the image is
+    padded where it is read."""
     outer = contraction.op.axis[:-2]
     return (
         len(s.readers(image)) == 1
@@ -180,7 +181,7 @@ def _write_image(image: Stage, target: Target) -> None:
 
 
 def _columns(contraction: Contraction) -> list[IterVar]:
-    """The last axes, as far as the columns' factor alone reads them."""
+    """The last axes, as many as only the columns' factor reads."""
     found: list[IterVar] = []
     for axis in reversed(contraction.op.axis):
         if contraction.a.reads(axis) or not contraction.b.reads(axis):
@@ -190,14 +191,14 @@ def _columns(contraction: Contraction) -> list[IterVar]:
 
 
 def _rows(contraction: Contraction) -> IterVar | None:
-    """The axis along which a tile has rows: of several elements, that `a` alone reads."""
+    """The axis along which a tile has rows: it has several elements, and only `a` reads it."""
     found = [axis for axis in contraction.rows if extent_of(axis) != 1]
     return found[-1] if found else None
 
 
 def _split_groups(s: Schedule, sums: Tensor) -> list[int | None]:
-    """Splits groups of channels, read at ``channel // size``, off as an axis of their own; returns
-    the size of the groups for each previous axis. An axis has groups of channels if both factors
+    """Splits an axis of channels read at ``channel // size`` into groups and the channels of a
+    group; returns the size of the groups for each previous axis. An axis has groups if both factors
     read it, and its extent is a multiple of the size."""
     contraction = contraction_of(s[sums].op)
     assert contraction is not None
@@ -228,7 +229,7 @@ def _split_groups(s: Schedule, sums: Tensor) -> list[int | None]:
 
 
 def _grouped(stage: Stage, groups: Sequence[int | None]) -> list[IterVar]:
-    """The loops of the stage that takes the sums, split as the sums are into groups."""
+    """The loops of the stage that reads the sums, split into groups as those of the sums."""
     made: list[IterVar] = []
     for axis, size in zip(compute_of(stage).axis, groups, strict=True):
         made += [axis] if size is None else stage.split(axis, factor=size)
@@ -295,7 +296,7 @@ def _write_product(
 
 
 def _write_sums(inner: Stage, place: int, width: int, lanes: int) -> None:
-    """The sums of a tile: one loop over all that is summed outside, a tile inside."""
+    """The sums of a tile: one loop over all reduction axes outside, a tile inside."""
     own = compute_of(inner).axis
     k = fused(inner, compute_of(inner).reduce_axis)
     rest = [axis for i, axis in enumerate(own[:-1]) if i != place]
@@ -338,7 +339,7 @@ def _tile(
 
 
 def _cycles(rows: int, vectors: int, target: Target, is_far: bool) -> float:
-    """Of a step of a tile, in units of a vector multiply-add."""
+    """The time of a step of a tile, in units of a vector multiply-add."""
     if not rows:
         return 0
     return (
@@ -364,7 +365,7 @@ def _flatten(
     panels: Stage, contraction: Contraction, sizes: Sequence[int], columns: int
 ) -> tuple[list[IterVar], list[IterVar]]:
     """Copies the windows into panels, each with the columns of a tile for all reduction axes;
-    returns the loops over panels, and those inside of one."""
+    returns the loops over panels, and the loops inside of a panel."""
     count = len(sizes)
     # The copy has the axes of data that the factor reads, the columns last, and then those summed.
     data = [axis for axis in contraction.op.axis if contraction.b.reads(axis)]
@@ -379,7 +380,7 @@ def _flatten(
 
 
 def _step(columns: Sequence[IterVar], width: int, tile: Tile, lanes: int) -> int:
-    """How many columns of a tile are surely neighbours in a row of the image."""
+    """The number of columns of a tile that are surely neighbours in a row of the image."""
     row = extent_of(columns[-1]) or 1
     return min(row, lanes) if tile.columns >= width else gcd(row, tile.columns)
 
@@ -406,7 +407,7 @@ def _write_panels(
 
 
 def _reused(contraction: Contraction) -> IterVar | None:
-    """The last axis but the columns along which one of the factors stays the same."""
+    """The last axis, other than the columns, along which one of the factors stays the same."""
     a, b = contraction.a, contraction.b
     for axis in reversed(contraction.op.axis[:-1]):
         if extent_of(axis) != 1 and a.reads(axis) != b.reads(axis):

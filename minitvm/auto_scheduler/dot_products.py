@@ -1,7 +1,7 @@
 """Contractions of narrow numbers by dot-product instructions.
 
-As :mod:`tiled`, but a step of the sum is a group of neighbours, which an instruction multiplies and
-adds to 32-bit sums; the columns' factor is packed so that groups lie together::
+As :mod:`tiled`, but an instruction multiplies a group of neighbouring steps of the sum, and adds
+the products to 32-bit sums. The columns' factor is packed so that groups lie together::
 
     for each tile of rows:
         for each tile of columns:
@@ -96,7 +96,7 @@ def _find(a: str | None, b: str | None, sum: DType, target: Target) -> DotProduc
 def write_dotted(
     s: Schedule, contraction: Contraction, last: Tensor, by: DotProduct, target: Target, ahead: bool
 ) -> None:
-    """Writes the schedule of a contraction by an instruction, and of `last`, the stage that takes
+    """Writes the schedule of a contraction by an instruction, and of `last`, the stage that reads
     its sums. `ahead`: the columns' factor is an argument that is packed before the call."""
     places = places_of(contraction)
     tile = _tile(contraction, contraction.rows[-1], by, target)
@@ -165,7 +165,7 @@ def _tile(contraction: Contraction, row: IterVar, by: DotProduct, target: Target
 
 
 def even_blocks(geometry: Geometry, tile: Tile, target: Target) -> Blocks:
-    """Blocks over the whole reduction axis, with strips that are equal parts of one."""
+    """Blocks over the whole reduction axis, divided into equal strips."""
     blocks = blocks_of(geometry, tile, target, copied=True, whole=True)
     rows = (blocks.rows if len(geometry.rows) == 1 else None) or geometry.rows[-1]
     if rows is None:

@@ -34,15 +34,15 @@ _TASKS = 16  # for each core: with more, the last task doesn't end earlier
 @final
 @record()
 class Places:
-    """The positions of a stage's rows, and of the axes that are neither rows nor the column. Tiles
-    have several rows along the last of the rows' axes."""
+    """The positions of the axes of rows, and of the axes that are neither rows nor the column.
+    Tiles have several rows along the last axis of rows."""
 
     rows: tuple[int, ...]
     others: tuple[int, ...]
     column: int
 
     def of(self, stage: Stage) -> tuple[list[IterVar], list[IterVar], IterVar]:
-        """The rows, the others and the column of a stage."""
+        """The axes of rows, the other axes and the column of a stage."""
         # A new axis may be first.
         axes = compute_of(stage).axis[-len(self.rows) - len(self.others) - 1 :]
         return [axes[i] for i in self.rows], [axes[i] for i in self.others], axes[self.column]
@@ -51,7 +51,7 @@ class Places:
 @final
 @record()
 class Loop:
-    """A loop, and how often it runs; None if the extent is symbolic."""
+    """A loop and the number of its iterations; None if the extent is symbolic."""
 
     axis: IterVar
     extent: int | None
@@ -60,7 +60,7 @@ class Loop:
 @final
 @record()
 class Tiles:
-    """The loops over tasks; those of a task, over strips and tiles; and the axes of a tile: its
+    """The loops over tasks; the loops of a task, over strips and tiles; and the axes of a tile: its
     rows, if it has any, and its columns."""
 
     tasks: list[Loop]
@@ -127,7 +127,7 @@ def write_tiles(
 
 
 def run_in_vectors(stage: Stage, tiles: Tiles, unroll_rows: bool = True) -> None:
-    """Computes a tile of a stage row after row, written out, in vectors."""
+    """Computes a tile of a stage row after row, unrolled, in vectors."""
     if tiles.row is not None and unroll_rows:
         stage.unroll(tiles.row)
     stage.vectorize(tiles.column)

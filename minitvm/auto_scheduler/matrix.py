@@ -86,7 +86,7 @@ def write_matrix(
     target: Target,
     ahead: bool,
 ) -> None:
-    """Writes the schedule of a contraction by an instruction, and of `last`, the stage that takes
+    """Writes the schedule of a contraction by an instruction, and of `last`, the stage that reads
     its sums. `ahead`: the columns' factor is an argument that is packed before the call."""
     op, (_, _, steps) = contraction.op, _sizes(contraction)
     tile, depth = _tile(contraction, by), _rounded_up(steps, by.depth)
@@ -142,8 +142,8 @@ def _sizes(contraction: Contraction) -> tuple[int, int, int]:
 
 def _tile(contraction: Contraction, by: MatrixProduct) -> Tile | None:
     """The tile that takes the least time. All tiles have one size: the padding of the last one is
-    computed as well. A step loads a register for each of the rows and each of the columns, and
-    multiplies every pair. None where there is not even one of each."""
+    computed as well. A step loads registers of rows and registers of columns, and multiplies every
+    pair. None if not even one register of each fits."""
     rows, columns, _ = _sizes(contraction)
     best, least = None, (inf, inf)
     for r, c in product(range(1, by.registers), repeat=2):
@@ -171,8 +171,8 @@ def _rounded_up(size: int, multiple: int) -> int:
 def _write_rows(
     s: Schedule, sums: Tensor, factor: Tensor, load: ProducerLoad, at: tuple[Stage, IterVar]
 ) -> bool:
-    """Lets the rows' factor be read row after row, each along the steps of the sum. Returns whether
-    it lies in memory like this."""
+    """Lets the rows' factor be read row after row, each row along the reduction axis. Returns
+    whether the factor lies in memory in this order."""
     op = compute_of(s[sums])
     dimension = {cast(Var, index): i for i, index in enumerate(load.indices)}
     i, k = dimension[op.axis[-2].var], dimension[op.reduce_axis[0].var]

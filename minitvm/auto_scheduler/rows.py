@@ -2,8 +2,8 @@
 
 Stages that meet in one row (a softmax's maximum, exponentials, sum and quotient) are computed for
 each row together, so that a row is in the cache when the next stage reads it. Data axes run in
-vectors: where what is summed lies row above row, a vector of sums stays in a register. A sum along
-neighbours is left as a plain loop, which LLVM turns into vectors of partial sums.
+vectors: where a sum runs down the columns of a matrix, a vector of sums stays in a register. A sum
+along neighbours is left as a plain loop, which LLVM turns into vectors of partial sums.
 
 ::
 
@@ -40,7 +40,7 @@ _SUMS = 4  # vectors of sums that are under way together
 @final
 @record()
 class _Place:
-    """Where a stage is computed: within the loops over the first `rows` axes of `root`."""
+    """The place of a stage: within the loops over the first `rows` axes of `root`."""
 
     root: Stage
     rows: int
@@ -49,8 +49,8 @@ class _Place:
 def write_rows(
     attempt: Attempt, stages: Sequence[Stage], target: Target, kept: Container[Operation]
 ) -> None:
-    """Schedules `stages`, in an order in which readers come after what they read. Stages of `kept`
-    are computed as a whole."""
+    """Schedules `stages`, given in an order in which each comes before its readers. Stages of
+    `kept` are computed as a whole."""
     s = attempt.schedule
     places: dict[Stage, _Place] = {}
     members: dict[Stage, list[Stage]] = {}
@@ -139,7 +139,7 @@ def _rows_in_common(reader: Operation, stage: Stage) -> int:
 
 
 def _write_alone(s: Schedule, stage: Stage, target: Target) -> None:
-    """The loops of a stage that has no others in its rows."""
+    """The loops of a stage in whose rows no other stage is computed."""
     op = compute_of(stage)
     if not op.axis:
         return
@@ -217,8 +217,8 @@ def _runs_in_columns(op: ComputeOp) -> bool:
 
 
 def _first_of_line(s: Schedule, stage: Stage) -> int:
-    """The first axis from which on every tensor is accessed as one line of memory, or not indexed
-    by these axes. Fused into one loop, they need no index arithmetic."""
+    """The first axis from which on all axes together run along one line of memory of every tensor,
+    or don't index it. Fused into one loop, these axes need no index arithmetic."""
     op = compute_of(stage)
     last = len(op.axis) - 1
     first = next((i for i in range(last) if _is_line(op, op.axis[i:])), last)

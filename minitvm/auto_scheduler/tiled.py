@@ -1,4 +1,4 @@
-"""Contractions by tiles of sums that stay in registers, of panels of one factor.
+"""Contractions by register tiles, which read panels of one factor.
 
 ::
 
@@ -68,7 +68,7 @@ def write_tiled(
     in_order: bool,
     ahead: Tensor | None,
 ) -> None:
-    """Writes the schedule of a contraction, and of `last`, the stage that takes its sums (the
+    """Writes the schedule of a contraction, and of `last`, the stage that reads its sums (the
     contraction itself, or an epilogue). `inline_columns`: the columns' factor is computed
     elementwise, for this stage alone, so it may be computed while it is packed. `in_order`: sums
     are not computed in parts. `ahead`: an argument that is packed before the call, the columns'
@@ -185,7 +185,7 @@ def _write_deep(
 
 
 def _widens(contraction: Contraction) -> bool:
-    """Whether the rows' factor has 16-bit floats: converting them one by one in the innermost loop
+    """Whether the rows' factor has 16-bit floats. To convert them one by one in the innermost loop
     would take longer than the products."""
     a, dtype = contraction.a.tensor, contraction.op.output(0).dtype
     is_narrow = a.dtype.is_float and a.dtype.bits == 16 and dtype == "float32"
@@ -266,7 +266,7 @@ def _packs(
     ahead: Tensor | None,
     target: Target,
 ) -> bool:
-    """Whether a call first packs the columns' factor into panels as wide as a tile."""
+    """Whether a call packs the columns' factor into panels as wide as a tile."""
     b = contraction.b
     rows = extent_of(contraction.rows[-1]) if contraction.rows else 0
     size, at_once = bytes_of(b.tensor), _bytes_at_once(contraction)
@@ -310,8 +310,8 @@ def _bytes_at_once(contraction: Contraction) -> int | None:
 
 
 def _axes_of(contraction: Contraction, factor: Factor) -> list[IterVar] | None:
-    """The axis by which each dimension of a factor is indexed; None if one is indexed otherwise, or
-    elements are read in several places."""
+    """The axis that indexes each dimension of a factor; None if a dimension is indexed otherwise,
+    or the factor is read at several places."""
     op, tensor = contraction.op, factor.tensor
     axes = {axis.var: axis for axis in (*op.axis, *op.reduce_axis)}
     loads = loads_of(op, tensor)

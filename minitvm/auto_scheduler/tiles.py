@@ -1,4 +1,4 @@
-"""How large the tiles and blocks of a contraction are: a model of registers, arithmetic and caches.
+"""The sizes of a contraction's tiles and blocks, from a model of registers, arithmetic and caches.
 
 The innermost loops compute a tile of ``rows`` by ``columns`` sums that stay in vector registers
 while the sum runs. A step of the sum loads ``columns / lanes`` vectors of one factor and ``rows``
@@ -7,9 +7,9 @@ arithmetic doesn't hide count. (The model of Low, Igual, Smith and Quintana-Orti
 Modeling Is Enough for High-Performance BLIS", ACM TOMS 43(2), 2016, sections 4 and 5, with loads
 counted against arithmetic for tiles at the edge.)
 
-Blocks are for the caches: the panels of the columns' factor are read once for each tile of rows, so
-that as many of them are packed at a time as half of the L2 cache holds; with as many steps of the
-sum as the rows of a tile have in the L1 cache. (The order of Goto and van de Geijn, "Anatomy of
+Blocks are for the caches. The panels of the columns' factor are read once for each tile of rows, so
+as many panels are packed at a time as fit half of the L2 cache. A block has as many steps of the
+sum as the rows of a tile may have in the L1 cache. (The order of Goto and van de Geijn, "Anatomy of
 High-Performance Matrix Multiplication", ACM TOMS 34(3), 2008, with the factors' roles exchanged: a
 tile of rows is what the innermost loop around tiles reads again.)
 """
@@ -55,9 +55,9 @@ class Geometry:
         The extents of the axes of each kind: of the rows' factor, of the columns' factor, of the
         reduction, and of neither. None where an extent is symbolic.
     dtype
-        Of the sums.
+        The dtype of the sums.
     itemsize
-        Of an element of the packed factors, in bytes.
+        The size of an element of the packed factors, in bytes.
     row_bytes, step_bytes
         The distance in memory of neighbouring rows, and steps, of the rows' factor.
     """
@@ -133,7 +133,7 @@ def _way_bytes(target: Target) -> int:
 def _cycles(
     rows: int, columns: int, tile_rows: int, tile_columns: int, target: Target, lanes: int
 ) -> float:
-    """Of a step of the sum in all tiles, in units of one vector multiply-add."""
+    """The time of a step of the sum in all tiles, in units of one vector multiply-add."""
     whole_rows, rest_rows = divmod(rows, tile_rows)
     whole, rest = divmod(columns, tile_columns)
     # What remains of a row is computed by the least power of two of lanes.
@@ -219,8 +219,8 @@ def strip_of(geometry: Geometry, tile: Tile, steps: int, target: Target) -> int:
 
 
 def thrashes(geometry: Geometry, steps: int, target: Target) -> bool:
-    """Whether neighbouring steps of the sum read lines of the rows' factor in so few sets of the L1
-    cache that they evict each other."""
+    """Whether lines of the rows' factor for neighbouring steps of the sum share so few sets of the
+    L1 cache that they evict each other."""
     if geometry.step_bytes < CACHE_LINE:
         return False
     apart = _way_bytes(target)
@@ -229,7 +229,7 @@ def thrashes(geometry: Geometry, steps: int, target: Target) -> bool:
 
 
 def balanced(size: int, most: int) -> int:
-    """The size of equal parts, whose number is that of parts of size `most`."""
+    """The size of equal parts, as many of them as there are parts of size `most`."""
     return -(-size // -(-size // most))
 
 

@@ -1,4 +1,4 @@
-"""Writes schedules: ordinary primitives, chosen by what each stage computes."""
+"""Writes schedules: ordinary primitives, chosen from the expression of each stage."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def auto_schedule(
     ops : Operation, Tensor, or a list of them
         The outputs, as for ``te.create_schedule``.
     target
-        What it is for; by default the innermost ``with Target(...)``, or this machine.
+        The target of the schedule; by default the innermost ``with Target(...)``, or this machine.
     prepacked
         Placeholders that don't change from call to call: see :func:`minitvm.prepack`.
 
@@ -120,8 +120,8 @@ def _check_prepacked(s: Schedule, tensor: Any) -> None:
 
 
 def _write_unpacked(s: Schedule, source: Stage, target: Target) -> None:
-    """Copies a prepacked argument as it is where no schedule packs it, so that callers need not
-    know."""
+    """Copies a prepacked argument as it is where no schedule packs it, so that callers can treat
+    all alike."""
     tensor = source.op.output(0)
     copy = s[s.cache_read(tensor, "global", [stage.op for stage in s.readers(source)])]
     if tensor.ndim:
@@ -193,13 +193,13 @@ class Sums:
 
     @property
     def last(self) -> Stage:
-        """The stage that takes the sums."""
+        """The stage that reads the sums."""
         return self.stage if self.stage.op in self.kept else _epilogue(self.schedule, self.stage)
 
     @property
     def in_order(self) -> bool:
-        """Whether sums must not be computed in parts: parts may round floats in another way, and
-        sums of different lengths have no parts in common."""
+        """Whether sums must not be computed in parts: parts may round floats differently, and sums
+        of different lengths can't be divided alike."""
         is_rounded = self.contraction.op.output(0).dtype.is_float
         return (self.strict and is_rounded) or is_uneven(self.contraction.op)
 
@@ -212,8 +212,7 @@ def _sums_of(
     strict: bool,
     prepacked: Collection[Tensor],
 ) -> Sums | None:
-    """A stage as a contraction to schedule, where the operations `kept` stay as they are; None if
-    it is none."""
+    """A stage as a contraction to schedule, or None. The operations of `kept` stay as they are."""
     contraction = contraction_of(stage.op)
     if contraction is None:
         return None
@@ -225,8 +224,7 @@ def _sums_of(
 
 
 def _write_contraction(attempt: Attempt, stage: Stage, sums: Sums) -> Iterable[Stage]:
-    """Schedules a contraction by the first strategy that fits it; returns the stages that are
-    scheduled."""
+    """Schedules a contraction by the first strategy that fits it; returns the scheduled stages."""
     for name, write in STRATEGIES:
         done = attempt.follow(name, stage, partial(write, sums))
         if done is not None:
@@ -321,8 +319,8 @@ def _ahead(
     s: Schedule, contraction: Contraction, prepacked: Collection[Tensor], inline_columns: bool
 ) -> Tensor | None:
     """The prepacked placeholder that is the columns' factor, or from which the factor is computed
-    elementwise, in order. None if there is none, it has no panels, its size is symbolic, or other
-    stages read it, too."""
+    elementwise, in order. None if there is none, or the placeholder has no panels, has a symbolic
+    size, or is read by other stages, too."""
     if not can_be_packed(contraction) or bytes_of(contraction.b.tensor) is None:
         return None
     stage, columns = s[contraction.op], s[contraction.b.tensor]
@@ -339,7 +337,8 @@ def _is_elementwise(op: Operation) -> bool:
 
 
 def _can_be_inlined(s: Schedule, stage: Stage) -> bool:
-    """Whether inlining computes nothing twice: elementwise stages alone read it, as it lies."""
+    """Whether inlining a stage computes nothing twice: only elementwise stages read it, in
+    order."""
     if not _is_elementwise(stage.op):
         return False
     readers = s.readers(stage)
@@ -358,8 +357,8 @@ def _reads_in_order(reader: Stage, stage: Stage) -> bool:
 
 
 def _epilogue(s: Schedule, stage: Stage) -> Stage:
-    """The epilogue of a contraction: the stage that takes its sums elementwise, in order; the stage
-    itself if there is none."""
+    """The epilogue of a contraction: the stage that reads its sums elementwise, in order. The
+    contraction's stage itself if there is no epilogue."""
     reader = stage
     while not reader.is_output:
         readers = s.readers(reader)

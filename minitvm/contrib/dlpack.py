@@ -3,7 +3,7 @@
 minitvm's own functions take any DLPack array as it is, so that for libraries whose arrays speak
 DLPack and can be written the wrapper is the function itself. The wrappers serve programs written
 for classic TVM, Python functions of NDArrays, libraries whose tensors have no ``__dlpack__``, and
-libraries whose arrays never change: for those what a function writes is returned.
+libraries whose arrays never change: for these, a function returns its outputs.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ def convert_func(
     tensor_type
         The class of the tensors to convert, or several.
     to_dlpack_func
-        Makes of such a tensor a DLPack capsule, or an array with ``__dlpack__``.
+        Converts a tensor to a DLPack capsule, or to an array with ``__dlpack__``.
     from_dlpack_func
-        Makes a tensor of an NDArray, which it keeps. With it, the function takes its inputs alone,
-        by position or by name, and returns its outputs: one tensor, or a tuple.
+        Makes a tensor from an NDArray, which the tensor keeps alive. With this argument, the
+        function takes its inputs alone, by position or by name, and returns its outputs: one
+        tensor, or a tuple.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Frameworks, which are imported when somebody asks for them."""
+"""Frameworks, which are imported when a function needs them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def imported(framework: str, function: str) -> Any:
     Raises
     ------
     ImportError
-        When it isn't installed.
+        When the framework isn't installed.
 
     >>> imported("nowhere", "to_nowhere_func")
     Traceback (most recent call last):

@@ -34,7 +34,7 @@ class Results:
     Attributes
     ----------
     name
-        Of the function.
+        The function's name.
     inputs, outputs
         The positions of its arguments that are read only, and of those that it writes.
     params
@@ -61,7 +61,7 @@ class Results:
         Raises
         ------
         TypeError
-            When they are others than the function has.
+            When the arguments don't fit the function's inputs.
         """
         names = [self.names[position] for position in self.inputs]
         for name in kwargs:
@@ -130,7 +130,7 @@ class Results:
 
 
 def results_of(function: Any) -> Results:
-    """A function that ``build`` made, of a module the first one, as one that returns.
+    """A function made by ``build`` (of a module, the first one) as one that returns its outputs.
 
     Raises
     ------

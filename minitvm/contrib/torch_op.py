@@ -18,15 +18,15 @@ def register_torch_op(
     setup_context: Callable[..., None] | None = None,
 ) -> Callable[..., Any]:
     """A built function as a custom operator of torch (``torch.library``): it takes the inputs and
-    returns what the function writes, ``add(x, y, z) -> z = op(x, y)``, also under ``torch.compile``
-    with ``fullgraph=True``.
+    returns the outputs, ``add(x, y, z) -> z = op(x, y)``, also under ``torch.compile`` with
+    ``fullgraph=True``.
 
     Parameters
     ----------
     tvm_func
         A function of ``build``.
     name
-        Of the operator, with a namespace: ``"mine::add"`` is also ``torch.ops.mine.add``.
+        The operator's name, with a namespace: ``"mine::add"`` is also ``torch.ops.mine.add``.
     backward
         ``backward(ctx, *gradients of the outputs)`` returns the gradients of the inputs, None for
         one that has none, as in ``torch.autograd.Function``. Without it, the operator can't be
@@ -43,7 +43,7 @@ def register_torch_op(
         When `tvm_func` doesn't come from ``build``.
     ValueError
         When `name` has no namespace, or an operator of the name exists; when a `setup_context`
-        comes without a `backward`; when an argument is one that torch has no type for.
+        comes without a `backward`; when torch has no type for an argument.
     """
     torch = imported("torch", "register_torch_op")
     results = results_of(tvm_func)
@@ -106,7 +106,7 @@ def _schema(results: Results) -> str:
 
 
 def _parameter(results: Results, position: int) -> str:
-    """A name that torch can parse, and that is the argument's where that is one."""
+    """A name that torch can parse: the argument's own, if all are ASCII identifiers and differ."""
     names = [results.names[each] for each in results.inputs]
     plain = all(name.isidentifier() and name.isascii() for name in names)
     return results.names[position] if plain and len(set(names)) == len(names) else f"x{position}"

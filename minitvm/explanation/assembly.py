@@ -17,19 +17,22 @@ class InnerLoop:
     Attributes
     ----------
     function
-        The symbol that it is in.
+        The symbol of the function around the loop.
     instructions
-        In one iteration.
+        The number of instructions in one iteration.
     multiply_adds, arithmetic
-        The vector instructions that multiply and add, and all that compute.
+        The number of vector instructions that multiply and add, and of all that compute.
     loads, stores
-        The instructions that read and write memory; the former may compute as well.
+        The number of instructions that read and that write memory; those that read may compute as
+        well.
     registers, tiles
-        How many vector registers it uses, or parts of them, and how many tile registers (AMX).
+        The number of vector registers used, or parts of them, and of tile registers (AMX).
     bits
-        The widest vector or tile that it computes in; of a scalar, its own width.
+        The width of the widest vector or tile that the loop computes in; of a scalar, its own
+        width.
     spills
-        The instructions that read or write a fixed place of the stack, as for want of a register.
+        The number of instructions that read or write a fixed place of the stack, as for want of
+        registers.
     """
 
     function: str
@@ -45,7 +48,7 @@ class InnerLoop:
 
 
 def inner_loops(assembly: str, arch: str) -> tuple[InnerLoop, ...]:
-    """The innermost loops that compute in vectors, for each function the one that does most.
+    """The innermost loops that compute in vectors; for each function, the one that computes most.
 
     >>> text = '''
     ... mm:
@@ -74,7 +77,7 @@ def inner_loops(assembly: str, arch: str) -> tuple[InnerLoop, ...]:
 @final
 @record()
 class _Syntax:
-    """How the assembly of an architecture reads; each instruction is a line."""
+    """The assembly syntax of an architecture; each instruction is a line."""
 
     comment: str
     register: re.Pattern[str]
@@ -137,7 +140,7 @@ def _functions(assembly: str, syntax: _Syntax) -> Iterator[tuple[str, list[str]]
 
 
 def _innermost(lines: Sequence[str]) -> Iterator[Sequence[str]]:
-    """The instructions of each loop in which there is no other."""
+    """The instructions of each loop that contains no other loop."""
     blocks, after = _blocks(lines)
     before: list[list[int]] = [[] for _ in blocks]
     for place, others in enumerate(after):
@@ -220,7 +223,7 @@ def _described(
 
 
 def _bits(line: str, syntax: _Syntax) -> int:
-    """The width of an instruction that computes."""
+    """The width, in bits, of an instruction that computes."""
     if syntax.scalar.match(line):
         return 64 if line.split()[0].endswith("d") or " d" in line else 32
     return max(syntax.bits[kind] for kind, _ in syntax.register.findall(line))

@@ -37,18 +37,18 @@ _MOST_GENERATED = 1 << 30  # bytes of arrays that are made to measure with
 
 
 def explain(function: Any, *args: Any, measure: bool = True) -> Explanation:
-    """What was chosen for a built function and why, in words and figures.
+    """The schedule of a built function and the reasons for it, in words and figures.
 
     Parameters
     ----------
     function : Module or Function
-        What ``build`` gave; of a module, its first function.
+        The result of ``build``; of a module, its first function.
     args
-        Arguments to measure with; its outputs are written. Without them arrays are made, if all
-        shapes are constant: floats at random, integers zero.
+        Arguments to measure with; the function writes its outputs. By default arrays are made, if
+        all shapes are constant: random floats, zero integers.
     measure
-        Whether to run it, and to measure what this machine can do: up to a few seconds, the
-        machine's limits once in a process.
+        Whether to time the function and this machine's limits. This takes up to a few seconds; the
+        limits are measured once in a process.
 
     Returns
     -------
@@ -135,7 +135,7 @@ def _stages(origin: Origin, sizes: Sizes) -> tuple[ExplainedStage, ...]:
 
 
 def _sizes(func: PrimFunc, args: Sequence[Any]) -> dict[Var, int]:
-    """The sizes that the arguments decide."""
+    """The values of the symbolic sizes, from the arguments."""
     sizes: dict[Var, int] = {}
     if args and len(args) != len(func.params):
         raise TypeError(f"{func.name}: expected {len(func.params)} arguments, got {len(args)}")
@@ -180,7 +180,8 @@ def _constant_shape(buffer: Buffer) -> tuple[int, ...] | None:
 
 
 def _array(buffer: Buffer, shape: tuple[int, ...]) -> NDArray:
-    """Floats at random; integers, which may be indices, are zero. It lies as it is declared to."""
+    """An array in the layout of `buffer`: random floats, or zeros for integers, which may be
+    indices."""
     is_left = buffer.layout == "left"
     outermost = shape[::-1] if is_left else shape
     random = np.random.default_rng(0).random(outermost, np.float32)
@@ -194,7 +195,7 @@ def _array(buffer: Buffer, shape: tuple[int, ...]) -> NDArray:
 
 
 def _seconds(function: PackedFunc, args: Sequence[Any], is_given: bool) -> tuple[float | None, str]:
-    """The time of a call; or why a call with made arguments fails."""
+    """The time of a call; or the reason why a call with made arguments fails."""
     assert isinstance(function, Function)
     try:
         return least_time(function, *args), ""
@@ -205,7 +206,7 @@ def _seconds(function: PackedFunc, args: Sequence[Any], is_given: bool) -> tuple
 
 
 def _threads(parallel: Sequence[ParallelLoop]) -> int:
-    """How many threads a call uses."""
+    """The number of threads that a call uses."""
     tasks = [each.iterations for each in parallel if each.starts_threads is not False]
     most = max((each for each in tasks if isinstance(each, int)), default=1)
     return min(num_threads(), most)

@@ -38,12 +38,12 @@ class Temporary:
     Attributes
     ----------
     name, dtype, shape, bytes
-        Of the buffer.
+        The properties of the buffer.
     place
         ``"registers"`` (elements of constant indices, as far as they fit), ``"stack"`` or
         ``"workspace"``: memory that is kept from call to call.
     is_per_task
-        Whether each thread at work has its own, rather than a call one.
+        Whether each thread has its own memory; otherwise there is one for a call.
     made_of
         The buffers that it is computed from.
     """
@@ -58,13 +58,13 @@ class Temporary:
 
 
 def parallel_loops(body: Stmt, sizes: Sizes) -> tuple[ParallelLoop, ...]:
-    """The parallel loops that are in no other one."""
+    """The parallel loops that are in no other parallel loop."""
     found = (each for each, inside in _statements(body) if not inside and _is_parallel(each))
     return tuple(_parallel_loop(each, sizes) for each in found if isinstance(each, s.For))
 
 
 def temporaries(body: Stmt, sizes: Sizes) -> tuple[Temporary, ...]:
-    """All allocations; those that the parts of a loop have in common, once."""
+    """All allocations; an allocation that the parts of a partitioned loop share counts once."""
     made: dict[Temporary, tuple[str, ...]] = {}
     for each, inside in _statements(body):
         if isinstance(each, s.Allocate):
@@ -112,7 +112,7 @@ def _temporary(buffer: Buffer, inside: bool, sizes: Sizes) -> Temporary:
 
 
 def _made_of(buffer: Buffer, body: Stmt) -> Iterator[str]:
-    """The buffers that stores to one read, also by way of names for values."""
+    """The buffers that the stores to `buffer` read, also by way of names for values."""
     named = {each.var: each.value for each in walk_once(body) if isinstance(each, s.LetStmt)}
     stores = (each for each in walk_once(body) if isinstance(each, s.BufferStore))
     waiting = [each.value for each in stores if each.buffer is buffer]

@@ -33,14 +33,14 @@ _LEAST_SET = 1 << 14  # bytes: below, no cache is faster
 
 
 def peak(kind: tuple[str, ...], target: Target, threads: int) -> float:
-    """Operations a second that code for a target reaches here, a multiplication and an addition
-    counted as two.
+    """The operations a second that code for a target reaches on this machine; a multiply-add counts
+    as two.
 
     Parameters
     ----------
     kind
-        As that of :class:`minitvm.te.schedules.provenance.Work`: one dtype, or those of two factors
-        and of sums.
+        The kind of operations, as in :class:`minitvm.te.schedules.provenance.Work`: one dtype, or
+        those of two factors and of sums.
     """
     most = _peak_of_chains(kind[-1], str(target), threads)
     # Narrow factors: an instruction may multiply and add several at a time.
@@ -97,8 +97,8 @@ def _peak_of_products(kind: tuple[str, ...], target: str, threads: int) -> float
 
 
 def bandwidth(size: int, threads: int) -> float:
-    """Bytes a second that `threads` read of `size` bytes, again and again: of the cache that these
-    fit into, or of memory.
+    """The bytes a second at which `threads` read `size` bytes again and again: the bandwidth of the
+    cache that these fit into, or of memory.
 
     >>> bandwidth(1 << 14, 1) > 0
     True
@@ -141,7 +141,7 @@ def _line_of_vectors() -> int:
 
 
 def least_time(f: Module | Function, *args: Any) -> float:
-    """The seconds of a call that was disturbed least."""
+    """The shortest time of a call, in seconds."""
     evaluate = f.entry_func if isinstance(f, Module) else f
     assert isinstance(evaluate, Function)
     first = evaluate.time_evaluator(number=1)(*args).min

@@ -20,7 +20,7 @@ _WIDTH = 100  # of the text
 @final
 @record()
 class ExplainedStage:
-    """A stage of the program as it was written, and what was chosen for it."""
+    """A stage of the program as it was written, and the choices for it."""
 
     name: str
     shape: tuple[Amount, ...]
@@ -32,20 +32,21 @@ class ExplainedStage:
 @final
 @record()
 class Roofline:
-    """The least time that this machine takes for so many operations and bytes, with `threads`
-    threads: that of the arithmetic, or that of reading, whichever is longer (Williams, Waterman and
+    """The least time that this machine takes for some operations and bytes, with `threads` threads:
+    the time of the arithmetic or that of reading, whichever is longer (Williams, Waterman and
     Patterson, "Roofline", CACM 52(4), 2009). Both speeds are measured.
 
     Attributes
     ----------
     threads
-        How many the function uses.
+        The number of threads that the function uses.
     arithmetic_seconds
-        Of all operations at the peak of their kinds; calls of functions such as exp count nothing.
+        The time of all operations at the peak of their kinds; calls of functions such as exp count
+        nothing.
     bandwidth
         Bytes a second, of memory or the cache that the arguments fit into.
     memory_seconds
-        Of reading as much as the arguments are.
+        The time of reading as many bytes as the arguments have.
     """
 
     threads: int
@@ -66,27 +67,27 @@ class Roofline:
 @final
 @record(repr=False)
 class Explanation:
-    """What :func:`explain` finds; its ``str`` is a page of text. Amounts are integers, or the text
-    of an expression where a size is symbolic.
+    """The result of :func:`explain`; its ``str`` is a page of text. Amounts are integers, or the
+    text of an expression where a size is symbolic.
 
     Attributes
     ----------
     name, arguments, target, scheduled
-        Of the function; ``scheduled`` as in :class:`minitvm.tir.provenance.Origin`.
+        The function's properties; ``scheduled`` as in :class:`minitvm.tir.provenance.Origin`.
     stages
         The program as it was written.
     parallel, temporaries, inner_loops
         From the loops and the machine code.
     vector_registers
-        How many the target has.
+        The number of the target's vector registers.
     operations
         The operations as they were written; with `is_estimate`, as the loops do them.
     bytes
-        Of the arguments, each moved once.
+        The bytes of the arguments, each moved once.
     roofline, seconds
         The bound on this machine, and the measured time of a call; None where not measured.
     unmeasured
-        Why not.
+        The reason why nothing was measured.
     """
 
     name: str
@@ -119,14 +120,14 @@ class Explanation:
 
     @property
     def share_of_peak(self) -> float | None:
-        """The measured speed in that of the arithmetic units."""
+        """The measured speed as a share of the speed of the arithmetic units."""
         if self.roofline is None or self.seconds is None:
             return None
         return self.roofline.arithmetic_seconds / self.seconds
 
     @property
     def share_of_bound(self) -> float | None:
-        """The measured speed in that of the bound."""
+        """The measured speed as a share of the bound's."""
         if self.roofline is None or self.seconds is None:
             return None
         return self.roofline.seconds / self.seconds

@@ -1,4 +1,4 @@
-"""How much a function computes and moves."""
+"""The operations that a function computes, and the bytes that it moves."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from minitvm.tir.stmt import BufferStore, PrimFunc
 @final
 @record()
 class Operations:
-    """Operations of one kind: of the dtypes ``kind`` (one, or those of two factors and of their
-    sums), or the calls of the function of that name."""
+    """Operations of one ``kind``: the dtypes (one, or those of two factors and of their sums), or
+    the name of a function that is called."""
 
     kind: Kind
     number: Amount
@@ -82,7 +82,7 @@ def _passed_on(func: PrimFunc) -> frozenset[Buffer]:
 
 
 def _loads(buffer: Buffer, func: PrimFunc) -> PrimExpr:
-    """How many elements of a buffer are loaded."""
+    """The number of elements of a buffer that are loaded."""
 
     def of(*roots: PrimExpr) -> float:
         found = (each for each in walk_once(*roots) if isinstance(each, e.BufferLoad))

@@ -1,9 +1,9 @@
-"""Bound inference: what each stage of a schedule computes, and with which loops.
+"""Bound inference: the elements that each stage of a schedule computes, and its loops.
 
-Stages are visited consumers first. A stage at the root computes its whole domain; one that is
-placed at a loop of a consumer computes the region that one iteration of this loop reads, in terms
-of the loops around it. Ranges then flow down the relations to the loops; a split that leaves a
-remainder makes a guard.
+Stages are visited consumers first. A stage at the root computes its whole domain. A stage placed at
+a loop of a consumer computes the region that one iteration of this loop reads, in terms of the
+loops around it. Ranges then flow down the relations to the loops; a split that leaves a remainder
+makes a guard.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ Loop = tuple[Stage, IterVar]
 @final
 @dataclass(slots=True)
 class Bounds:
-    """How one stage runs.
+    """The bounds of one stage: its ranges, guards and memory.
 
     Attributes
     ----------
     ranges
-        Of every axis.
+        The range of every axis.
     values
-        Of every axis, in terms of the loop variables.
+        The value of every axis, in terms of the loop variables.
     guards
         For each root axis, the conditions under which the loops are inside of its range and domain.
     begins
-        For each dimension of its tensors, the index of the first element computed; None where all
-        elements are.
+        For each dimension of the stage's tensors, the index of the first element computed; None
+        where all elements are computed.
     shape
-        The shape of the memory for these elements; None where it is the tensor's.
+        The shape of the memory for these elements; None where it is the tensor's shape.
     partial
         The dimensions along which the memory holds more elements than one iteration of the loops
         around computes.
@@ -85,8 +85,9 @@ class Bounds:
 @final
 @record()
 class _Room:
-    """Memory along one axis: its first element, the number of elements, whether it holds all that
-    the loops may reach, and whether it holds only what one iteration of the loops around computes.
+    """Memory along one axis: its first element, the number of elements, whether it holds all
+    elements that the loops may reach, and whether it holds only those that one iteration of the
+    loops around computes.
     """
 
     begin: PrimExpr
@@ -118,15 +119,15 @@ class BoundInference:
     reads
         The reads of each stage, with indices in terms of its root axes.
     readers
-        The stages that read one, inlining done.
+        The readers of each stage, after inlining.
     is_of
-        Whether a read is one of a stage's tensors.
+        Whether a read reads a stage's tensors.
     internal
         Whether a stage's memory is the program's own.
     is_argument
-        Whether the caller gets what a stage computes.
+        Whether the caller gets the result of a stage.
     scans
-        The scans, and what is inside of them.
+        The scans, and the stages inside of them.
     read
         Turns reads of tensors in the expression of a range into reads of their buffers.
     """
@@ -320,7 +321,7 @@ class BoundInference:
     # -- Arguments --------------------------------------------------------------------------------
 
     def _check_argument(self, stage: Stage, place: Loop) -> None:
-        """The caller gets all elements of an argument, each computed by one thread."""
+        """Checks that all elements of an argument are computed, each by one thread."""
         where = f"{stage.name}: computed at loop {place[1].name} of {place[0].name}"
         advice = f"compute it at the root, or leave {stage.name} out of the arguments"
         coverage = self._coverage(stage)
@@ -341,7 +342,7 @@ class BoundInference:
             )
 
     def _coverage(self, stage: Stage) -> Coverage:
-        """The proofs that may assume that a stage's tensor has elements."""
+        """The proofs of full coverage, which may assume that a stage's tensor has elements."""
         prover = self._knowing_sizes()
         for i, size in enumerate(stage.op.output(0).shape):
             prover.bind(Var(f"element.{i}", size.dtype), Range(0, size))
@@ -481,7 +482,7 @@ class BoundInference:
         return {axis.var: values[axis] for axis in root_axes(reader.op)}
 
     def _reader_spans(self, reader: Stage, place: Loop, prover: Prover) -> Spans:
-        """What the root axes of a reader span in one iteration of the loop `place`."""
+        """The spans of the root axes of a reader in one iteration of the loop `place`."""
         spans = Spans(prover)
         path = self._path(reader)
         inside = path[path.index(place) + 1 :] if place in path else []
@@ -503,7 +504,7 @@ class BoundInference:
         return spans
 
     def _relax_names(self, spans: Spans, stage: Stage, done: set[Stage]) -> None:
-        """Let the names of a stage inside take all their values."""
+        """Let the names of a stage computed inside take all their values."""
         for var, value in () if stage in done else self._found.bounds[stage].names:
             span = spans.of(value)
             if span is None:
@@ -635,7 +636,7 @@ def _resolved(
 
 
 def _all_of(spans: Spans, range_: Range, axis: IterVar) -> Span:
-    """All values of an axis."""
+    """The span of all values of an axis."""
     span = spans.of_range(range_)
     if span is None:
         raise CompileError(
@@ -728,7 +729,8 @@ def _scaled(spans: Spans, span: Span, factor: PrimExpr, axis: IterVar) -> Span:
 
 
 def _covered(stage: Stage, bounds: Bounds, axis: IterVar) -> PrimExpr:
-    """How far the loops go along a root axis, remainders of splits included."""
+    """The number of values that the loops cover along a root axis, remainders of splits
+    included."""
     covers: dict[IterVar, PrimExpr] = {
         leaf: bounds.ranges[leaf].extent for leaf in stage.leaf_iter_vars
     }
@@ -754,8 +756,8 @@ def _covered(stage: Stage, bounds: Bounds, axis: IterVar) -> PrimExpr:
 
 
 def _fuses_data(stage: Stage) -> bool:
-    """Whether data axes were fused. Then an index is a quotient or remainder: simplified under a
-    guard, it would be another element's index outside of it."""
+    """Whether data axes were fused. If so, an index is a quotient or remainder: simplified under a
+    guard, it would be another element's index outside of this guard."""
     fused = [r.fused for r in stage.relations if isinstance(r, Fuse)]
     return any(axis.iter_type == IterType.DATA_PAR for axis in fused)
 

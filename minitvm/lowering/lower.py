@@ -1,4 +1,4 @@
-"""The pipeline, from a schedule to the loop IR that code is generated from."""
+"""The pipeline from a schedule to the loop IR for code generation."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def pipeline(config: PassConfig, *, is_written: bool) -> tuple[Pass, ...]:
     """The passes, in order, each bound to its options. `is_written`: the loops are the user's own;
     those of a schedule are checked where they are made, before they are moved.
 
-    Loops are partitioned before the one run of the simplifier, which clears up after it; conditions
-    move out of loops before vectors are made of those, so that only what differs from lane to lane
-    becomes a mask.
+    Loops are partitioned before the one run of the simplifier, which simplifies the parts.
+    Conditions move out of loops before the loops become vectors, so that only conditions that
+    differ from lane to lane become masks.
     """
     phases = (
         (("remove_assertions", remove_assertions),)
@@ -95,7 +95,7 @@ def lower(
     *,
     debug: str | None = None,
 ) -> IRModule:
-    """The loops that a schedule stands for.
+    """The loop IR of a schedule.
 
     Parameters
     ----------
@@ -105,9 +105,9 @@ def lower(
         The parameters of the function, in order: tensors, buffers, and variables for scalars. For
         a ``PrimFunc`` they are its own.
     name
-        Of the function.
+        The function's name.
     binds
-        Buffers for some tensors, for strides and alignments other than the default.
+        Buffers for some tensors, to give strides and alignments other than the default.
     simple_mode
         Stop before the indices are widened to 64 bits, which reads better.
     debug
@@ -142,8 +142,8 @@ _MAX_DEPTH = 10_000
 
 
 class _Depth:
-    """Python's recursion limit, which is one for all threads: raised by the first that comes, and
-    put back by the last that goes."""
+    """Python's recursion limit, which all threads share: the first thread that enters raises it,
+    and the last one that leaves restores it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -173,8 +173,8 @@ _depth = _Depth()
 
 @contextmanager
 def deep_expressions(name: str) -> Iterator[None]:
-    """Where expressions may be nested deeper than Python's usual recursion limit, and where one
-    that is deeper still is the user's error, not ours."""
+    """A context in which expressions may be nested deeper than Python's usual recursion limit. An
+    expression that is deeper still is reported as the user's error."""
     _depth.enter()
     try:
         yield
@@ -233,7 +233,7 @@ def _as_schedule(value: Any) -> Schedule:
 def _from_schedule(
     schedule: Schedule, args: Sequence[Any] | None, name: str, binds: Mapping[Tensor, Buffer]
 ) -> list[PrimFunc]:
-    """The function, and one for each argument that is computed ahead."""
+    """The function, and a function for each argument that is computed ahead."""
     if args is None or not isinstance(args, (list, tuple)):
         raise CompileError(f"{name}: expected a list of arguments, such as [A, B, C], got {args!r}")
     _check_computed(schedule, args, name)
@@ -263,7 +263,7 @@ def _from_schedule(
 
 
 def _check_computed(schedule: Schedule, args: Sequence[Any], name: str) -> None:
-    """An argument that is no input is written: some stage computes it."""
+    """Checks that a stage computes each argument that is no input."""
     for position, arg in enumerate(args):
         if not isinstance(arg, Tensor) or isinstance(arg.op, PlaceholderOp):
             continue
@@ -278,7 +278,7 @@ def _check_computed(schedule: Schedule, args: Sequence[Any], name: str) -> None:
 
 
 def _check_ahead(schedule: Schedule, args: Sequence[Any], name: str) -> None:
-    """What is computed before the call is no result of it."""
+    """Checks that no stage computed ahead is a result of the call."""
     for stage in schedule.stages:
         for each in stage.stages_before()[1:] if stage.is_ahead else []:
             for position, arg in enumerate(args):
@@ -335,7 +335,7 @@ def _parameter(
 
 
 def _check_outputs(schedule: Schedule, buffers: Mapping[Tensor, Buffer], name: str) -> None:
-    """What is computed must reach the caller: for each output operation one tensor at least."""
+    """Checks that at least one tensor of each output operation is an argument."""
     for op in schedule.outputs:
         if not is_input(op) and not any(tensor in buffers for tensor in op.outputs):
             listed = " or ".join(tensor.name for tensor in op.outputs)
@@ -346,7 +346,8 @@ def _check_outputs(schedule: Schedule, buffers: Mapping[Tensor, Buffer], name: s
 
 
 def _check_variables(func: PrimFunc) -> None:
-    """Every variable is bound: by a parameter, a plain dimension or stride, or in the body."""
+    """Checks that every variable is bound: by a parameter, a plain dimension or stride, or in the
+    body."""
     _check_offsets(func)
     dims = [d for b in func.buffer_map.values() for d in (*b.shape, *b.strides, *_offset(b))]
     bound = {*func.params, *(dim for dim in dims if isinstance(dim, Var))}
@@ -362,7 +363,8 @@ def _check_variables(func: PrimFunc) -> None:
 
 
 def _check_offsets(func: PrimFunc) -> None:
-    """An array's first element is where it begins, so that is an offset of 0 from there."""
+    """Checks the offsets of the arguments' buffers, which are 0: an array begins at its first
+    element."""
     others = {*func.params, *(d for b in func.buffer_map.values() for d in (*b.shape, *b.strides))}
     for buffer in func.buffer_map.values():
         offset = buffer.elem_offset

@@ -100,7 +100,8 @@ def _find(schedule: Schedule, scan: Stage, op: ScanOp, found: Scans) -> None:
 
 
 def _check_inside(schedule: Schedule, scan: Stage, stage: Stage, outside: list[Stage]) -> None:
-    """A stage between state and update has no elements but those that the update reads."""
+    """Checks that only the update reads a stage between state and update, and that it is no
+    output."""
     readers = [each.name for each in schedule.readers(stage) if each in outside]
     if stage.is_output or readers:
         use = f"read by {readers[0]}" if readers else "an output"
@@ -111,7 +112,8 @@ def _check_inside(schedule: Schedule, scan: Stage, stage: Stage, outside: list[S
 
 
 def _find_times(schedule: Schedule, scan: Stage, op: ScanOp, found: Scans) -> None:
-    """Finds the steps at which each stage inside is computed: those at which its readers read it.
+    """Finds the steps at which each stage inside is computed: the steps at which its readers read
+    it.
     Consumers come first."""
     axis = op.scan_axis
     prover = Prover()

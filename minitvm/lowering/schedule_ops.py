@@ -60,7 +60,7 @@ _NOTHING = seq()
 
 
 def schedule_ops(schedule: Schedule, buffers: Mapping[Tensor, Buffer], func: PrimFunc) -> PrimFunc:
-    """`func` with the loops that a schedule stands for as its body.
+    """`func` with the loops of a schedule as its body.
 
     `buffers` gives the memory of the tensors that are arguments; the others are allocated around
     the loops that write and read them.
@@ -95,14 +95,15 @@ def schedule_ops(schedule: Schedule, buffers: Mapping[Tensor, Buffer], func: Pri
 @final
 @record()
 class _Moved:
-    """The buffer that holds the elements of a stage's plain buffer, and where."""
+    """The buffer that holds the elements of a stage's plain buffer, and their place in it."""
 
     buffer: Buffer
     begins: tuple[PrimExpr, ...]
 
 
 class _Move(Substitution):
-    """Accesses to plain buffers go to where the elements are, and axes to their values."""
+    """Moves accesses of plain buffers to the buffers that hold the elements, and replaces axes by
+    their values."""
 
     def __init__(self, moved: Mapping[Buffer, _Moved], values: Mapping[Var, PrimExpr]) -> None:
         super().__init__(values)
@@ -160,7 +161,7 @@ class _Lowering:
         return PrimFunc(func.params, body, func.buffer_map, func.name, attrs)
 
     def _check_arguments(self) -> None:
-        """Every argument that a stage makes is computed, in the caller's memory."""
+        """Checks that every argument made by a stage is computed, in the caller's memory."""
         for stage in self._schedule.stages:
             if isinstance(stage.op, PlaceholderOp) or not self._is_argument(stage):
                 continue
@@ -228,7 +229,8 @@ class _Lowering:
                 )
 
     def _share_buffers(self, scan: Stage, op: ScanOp) -> None:
-        """The states, the updates and the first parts of a scan are parts of its result."""
+        """Makes the states, the updates and the first parts of a scan share the memory of its
+        result."""
         for i, tensor in enumerate(op.outputs):
             buffer = self._buffers[tensor]
             parts = [op.state_placeholder[i], op.update[i]]
@@ -358,7 +360,8 @@ class _Lowering:
     def check_outside(
         self, stage: Stage, read: Stmt | PrimExpr, inside: Sequence[IterVar], what: str
     ) -> None:
-        """The init of a reduction, or a range, reads only what is computed before the loops."""
+        """Checks that the init of a reduction, or a range, reads only tensors computed before the
+        loops."""
         buffers = {load.buffer for load in reads_of(read)}
         for guest, (parent, axis) in self._inferred.places.items() if buffers else ():
             made = any(self._buffers[tensor] in buffers for tensor in guest.op.outputs)
@@ -380,12 +383,12 @@ class _Lowering:
         return self.move(values).expr(bound)
 
     def inlined(self, op: ComputeOp) -> ComputeOp:
-        """An operation like `op` that reads no inlined one."""
+        """An operation like `op` that reads no inlined operation."""
         body = map_body(op.body, InlineReads(self._schedule).expr)
         return ComputeOp(op.name, op.tag, op.attrs, op.axis, op.reduce_axis, body)
 
     def in_memory(self, match: Match, outputs: tuple[Tensor, ...]) -> list[View]:
-        """The operands of an intrinsic, where the elements of their tensors really are."""
+        """The operands of an intrinsic as regions of the buffers that hold their elements."""
         sources = [*(region.source for region in match.inputs), *outputs]
         return list(map(self._view, sources, (*match.inputs, *match.outputs)))
 
@@ -459,7 +462,7 @@ class _Nest:
         return self._loop(leaf, leaf.var, self._bounds.values, body)
 
     def _initial(self) -> Stmt:
-        """The initial values, in loops of their own over the data axes."""
+        """The stores of initial values, in loops of their own over the data axes."""
         assert self._body.init is not None
         self._lowering.check_outside(
             self._stage,
@@ -650,7 +653,7 @@ class _Nest:
         with_reduction: bool,
         renamed: Mapping[Var, PrimExpr] | None = None,
     ) -> Stmt:
-        """`body` at the values of the axes, where all guards hold."""
+        """`body` at the values of the axes, under all guards."""
         move = self._lowering.move(values)
         made = move.stmt(body)
         data: list[PrimExpr] = []
@@ -699,7 +702,7 @@ def _sized(buffer: Buffer, shape: tuple[PrimExpr, ...], strides: tuple[PrimExpr,
 def _aligned_strides(
     stage: Stage, op: ComputeOp, shape: tuple[PrimExpr, ...]
 ) -> tuple[PrimExpr, ...]:
-    """The strides that `storage_align` asks for; none where it does not."""
+    """The strides that `storage_align` asks for; none for a stage without it."""
     if not stage.storage_alignments:
         return ()
     strides: list[PrimExpr] = []

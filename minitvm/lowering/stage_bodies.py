@@ -115,7 +115,7 @@ def body_of(stage: Stage, read: ReadBuffers, buffers: Mapping[Tensor, Buffer]) -
 
 
 def _extern_body(op: ExternOp, buffers: Mapping[Tensor, Buffer]) -> Stmt:
-    """The operation's own statement, on the real buffers."""
+    """The statement of an extern operation, on the actual buffers."""
     for node in walk_once(op.body):
         if isinstance(node, BufferStore) and node.buffer in op.input_placeholders:
             raise CompileError(
@@ -182,7 +182,7 @@ def _reduction(
 
 
 def reads_of(*nodes: Stmt | PrimExpr) -> list[BufferLoad]:
-    """Every read of some statements or expressions, with names replaced by their values."""
+    """Every read in some statements or expressions, with names replaced by their values."""
     spelling = SpellOut()
     made: list[Node] = [
         spelling.expr(node) if isinstance(node, PrimExpr) else spelling.stmt(node) for node in nodes

@@ -44,7 +44,7 @@ class Match:
 def match_computation(
     intrin: TensorIntrin, op: ComputeOp, domain: Mapping[IterVar, Range], stage: str, axis: str
 ) -> Match:
-    """Where the operands of `intrin` lie in the part of `op` that it replaces.
+    """The places of the operands of `intrin` in the part of `op` that it replaces.
 
     Parameters
     ----------
@@ -76,7 +76,8 @@ def match_computation(
 
 
 class _Difference(Exception):
-    """Where two expressions first differ: the stage's part, the intrinsic's part, and how."""
+    """The first difference of two expressions: the stage's part, the intrinsic's part, and the
+    reason."""
 
     def __init__(self, found: PrimExpr, expected: PrimExpr, how: str) -> None:
         super().__init__(how)
@@ -254,7 +255,8 @@ class _Matching:
                 raise _Difference(found, expected, f"{tensor.name} began elsewhere before")
 
     def _begin(self, distance: PrimExpr) -> PrimExpr | None:
-        """How far a read is from the intrinsic's, None if that isn't the same for all its axes."""
+        """The distance of a read from the intrinsic's read; None if it isn't the same for all
+        axes."""
         begin = self._simple(distance)
         if not any(var in self._starts for var in free_vars(begin)):
             return begin
@@ -263,8 +265,8 @@ class _Matching:
         return start if self._prover.can_prove(e.equal(begin, start)) else None
 
     def _region(self, tensor: Tensor) -> Region:
-        """The region that the intrinsic reads as `tensor`: all of `tensor`, since it may touch
-        every element."""
+        """The region that the intrinsic reads as `tensor`: as large as `tensor`, since the
+        intrinsic may read every element."""
         self._check_coverage(tensor)
         source, begins = self._begins[tensor]
         ones = (e.const(1),) * (len(begins) - tensor.ndim)
@@ -305,7 +307,7 @@ def _named(axes: Sequence[IterVar]) -> str:
 
 
 def _is_index(value: PrimExpr) -> bool:
-    """Whether a value is made of axes and sizes alone."""
+    """Whether a value consists of axes and sizes alone."""
     return (
         value.dtype.is_integral
         and not value.dtype.is_bool
@@ -371,7 +373,7 @@ def region_strides(buffer: Buffer) -> tuple[PrimExpr, ...]:
 
 
 def region_offset(view: View) -> PrimExpr:
-    """How many elements a region begins after the first element of its buffer."""
+    """The offset of a region, in elements, from the first element of its buffer."""
     total: PrimExpr = e.const(0)
     for begin, stride in zip(view.begins, region_strides(view.buffer), strict=True):
         total = total + begin * stride
@@ -477,8 +479,8 @@ class _Binding:
 
 
 def on_views(stmt: Stmt, views: Mapping[Buffer, View], values: Mapping[Var, PrimExpr]) -> Stmt:
-    """A statement of an intrinsic on actual memory: its buffers replaced by regions of actual
-    buffers, its variables by what they were bound to.
+    """A statement of an intrinsic on actual memory: its buffers are replaced by regions of actual
+    buffers, and its variables by their values.
 
     Before, with ``W = B[yo * 16: +16, 0: +64]``::
 
@@ -563,8 +565,8 @@ def _plus(index: PrimExpr, begin: PrimExpr) -> PrimExpr:
 @final
 @record(eq=False)
 class Tensorized:
-    """The statements of an intrinsic on actual memory, and whether they contain its layout: then
-    they hold for compact parameters only."""
+    """The statements of an intrinsic on actual memory, and whether they contain the memory's
+    layout: if so, they are valid for compact parameters only."""
 
     body: Stmt
     reduce_init: Stmt | None
@@ -585,7 +587,7 @@ def tensorize(
     Raises
     ------
     CompileError
-        When a buffer of the intrinsic can't be the region: see :func:`bind_buffer`.
+        When a buffer of the intrinsic can't stand for its region: see :func:`bind_buffer`.
     """
     where = f"{stage}: tensorize of {axis} by {intrin.name}"
     values = dict(scalars)

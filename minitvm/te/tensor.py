@@ -143,7 +143,7 @@ class ExternOp(Operation):
 class ScanOp(Operation):
     """Tensors along whose first dimension, time, each part is computed from those before it.
 
-    ``init`` says what the first parts are, and ``update`` the part at ``scan_axis`` in terms of
+    ``init`` computes the first parts, and ``update`` the part at ``scan_axis`` in terms of
     ``state_placeholder``, which stands for the result so far. Made by ``te.scan``.
     """
 

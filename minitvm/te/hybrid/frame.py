@@ -121,7 +121,7 @@ class Frame:
     # -- Errors -----------------------------------------------------------------------------------
 
     def error(self, node: ast.AST, problem: str) -> CompileError:
-        """An error at `node`, to be raised."""
+        """The error to raise for a problem at `node`."""
         error = CompileError(self.source.message(node, problem))
         self.program.reported.append(error)
         return error

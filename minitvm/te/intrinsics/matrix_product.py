@@ -41,7 +41,7 @@ class MatrixProduct(Instruction):
     a, b
         The dtypes of the rows' factor and of the columns' factor.
     rows, columns, depth
-        Of the matrices: one of `rows` by `depth`, and one of `depth` by `columns`.
+        The sizes of the matrices: one of `rows` by `depth`, and one of `depth` by `columns`.
     exact
         Whether a block must consist of whole matrices; otherwise it may end with fewer rows and
         columns.
@@ -212,11 +212,11 @@ class _Block(ABC):
         return For(k, e.const(0), steps, ForKind.SERIAL, body)
 
     def cell_rows(self) -> range:
-        """Where cells begin."""
+        """The rows at which cells begin."""
         return range(0, self.rows, self.by.rows)
 
     def cell_columns(self) -> range:
-        """Where cells begin."""
+        """The columns at which cells begin."""
         return range(0, self.columns, self.by.columns)
 
     @abstractmethod

@@ -364,8 +364,8 @@ class LoopNest(Traced):
 
     @primitive
     def bind(self, ivar: IterVar, thread_ivar: IterVar) -> None:
-        """Run the iterations of a loop on an axis of a device's threads. A CPU has none: building
-        for one is an error then.
+        """Run the iterations of a loop on an axis of a device's threads. A CPU has no such axes:
+        building for a CPU is an error then.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""The operations of a program as a graph: their order, their axes, and what they read."""
+"""The operations of a program as a graph: their order, their axes, and their reads."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def _stage_work(op: Operation) -> StageWork:
     if isinstance(op, ComputeOp):
         work = tuple(_work(op))
         return StageWork(op.name, _extents(op.axis), _extents(op.reduce_axis), work)
-    # The steps of a scan are stages of their own; what an extern writes are loops.
+    # The steps of a scan are stages of their own; the body of an extern operation is loops.
     return StageWork(op.name, op.output(0).shape, (), None if isinstance(op, ExternOp) else ())
 
 

@@ -118,7 +118,7 @@ class _Reader:
         return CompileError(f"replay: line {line}: expected {expected}, got {text}")
 
     def run(self, statement: ast.stmt) -> None:
-        """A call of a primitive, or names for tensors, axes and sizes."""
+        """Executes a statement: a call of a primitive, or names for tensors, axes and sizes."""
         match statement:
             case ast.Expr(ast.Call() as call):
                 self._value(call)

@@ -96,7 +96,7 @@ def map_body(
 
 
 def _results(reduce: Reduce) -> tuple[PrimExpr, ...]:
-    """All results of the reduction of which `reduce` is one result."""
+    """All results of the reduction to which `reduce` belongs."""
     return tuple(replace(reduce, value_index=i) for i in range(len(reduce.source)))
 
 

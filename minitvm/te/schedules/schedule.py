@@ -115,9 +115,9 @@ class Schedule(StageGraph[Stage], Traced):
         Parameters
         ----------
         tensor : Tensor
-            What is copied.
+            The tensor to copy.
         scope : str
-            Of the copy's memory: ``"global"``, or ``"local"`` for registers.
+            The kind of the copy's memory: ``"global"``, or ``"local"`` for registers.
         readers : Tensor or Operation, or a list of them
             The operations that shall read the copy.
 
@@ -170,9 +170,9 @@ class Schedule(StageGraph[Stage], Traced):
         Parameters
         ----------
         tensor : Tensor
-            What is copied.
+            The tensor to copy.
         scope : str
-            Of the copy's memory: ``"global"``, or ``"local"`` for registers.
+            The kind of the copy's memory: ``"global"``, or ``"local"`` for registers.
         reader : Tensor or Operation
             The operation that shall read the copy.
 
@@ -222,7 +222,7 @@ class Schedule(StageGraph[Stage], Traced):
         tensor : Tensor, or a list of them
             The outputs of one operation, all of them.
         scope : str
-            Of the cache's memory: ``"global"``, or ``"local"`` for registers.
+            The kind of the cache's memory: ``"global"``, or ``"local"`` for registers.
 
         Returns
         -------

@@ -57,7 +57,7 @@ class StageGraph(Generic[S]):
     def consumes(self, reader: S, stage: S) -> bool:
         """Whether `reader` reads `stage`, directly or through others."""
         found = {stage}
-        for each in self.stages:  # what is read stands before what reads it
+        for each in self.stages:  # a stage stands before its readers
             if any(self.stage_map.get(tensor.op) in found for tensor in each.op.input_tensors):
                 found.add(each)
         return reader is not stage and reader in found
