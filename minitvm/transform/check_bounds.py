@@ -141,7 +141,7 @@ class _Verdict(Enum):
 
 
 class _Checker(ScopedMutator):
-    """Goes down the statements, knowing at each access what holds there."""
+    """Goes down the statements, with the facts that hold at each access."""
 
     def __init__(self, func: PrimFunc) -> None:
         super().__init__(prover_of(func))
@@ -235,7 +235,7 @@ class _Checker(ScopedMutator):
     @contextmanager
     def _scanning_apart(self, scanned: set[PrimExpr]) -> Iterator[None]:
         """Inside, more facts hold: expressions scanned inside still need a scan outside. `scanned`
-        are those that need none inside."""
+        are the expressions that need none inside."""
         outer, self._scanned = self._scanned, scanned
         try:
             yield

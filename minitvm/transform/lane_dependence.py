@@ -81,8 +81,8 @@ def as_fold(node: BufferStore) -> Fold | None:
 
 
 def _rest_of_sum(value: PrimExpr, store: BufferStore) -> PrimExpr | None:
-    """What a sum of integers adds to the element that `store` replaces: ``C[i] + x - y`` adds
-    ``x - y``. None where the element is no term of it."""
+    """The terms that a sum of integers adds to the element that `store` replaces: ``x - y`` of
+    ``C[i] + x - y``. None where the element is no term of the sum."""
     if _is_element(value, store):
         return e.const(0, value.dtype)
     if isinstance(value, e.Add | e.Sub):
