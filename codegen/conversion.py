@@ -80,7 +80,7 @@ class Conversions:
         return self._int_to_int(value, source, target)
 
     def round(self, value: Value, dtype: DType) -> Value:
-        """A ``float`` result of an operation on `dtype`, rounded to what `dtype` holds."""
+        """A ``float`` result of an operation on `dtype`, rounded to a value of `dtype`."""
         if dtype.bits != 16:
             return value
         return self.from_memory(self.to_memory(value, dtype, rounded=False), dtype)

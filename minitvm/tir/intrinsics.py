@@ -31,8 +31,8 @@ class Domain(Enum):
 
     FLOATS = auto()
     NUMBERS = auto()
-    ROUNDED = auto()  # numbers, of which an integer is its own result
-    TESTED = auto()  # numbers, of which integers all have the same result
+    ROUNDED = auto()  # numbers; an integer is its own result
+    TESTED = auto()  # numbers; all integers have the same result
     INTEGERS = auto()
     BITS = auto()  # integers and bools
 

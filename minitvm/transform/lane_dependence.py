@@ -9,7 +9,7 @@ vector form swaps the order of the two accesses:
 * within one store, all lanes are read before any is written, and lanes are written in order;
 * inside an inner loop any order is possible, so the lanes must not meet at all.
 
-The loop is refused unless the proof succeeds that no such pair exists.
+The loop is refused unless it is proved that no two accesses are swapped so.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _is_element(side: PrimExpr, store: BufferStore) -> bool:
 
 @final
 class LaneDependence(Accesses):
-    """The accesses of a loop's body, and those of its stores that are folds over the lanes."""
+    """The accesses of a loop's body, and its stores that are folds over the lanes."""
 
     def __init__(self, where: str, loop: s.For, prover: Prover, padded: frozenset[Buffer]) -> None:
         """`where` names the loop in messages; stores to the buffers `padded` ignore ``likely``

@@ -106,7 +106,7 @@ class _Widen(Mutator):
             case _:
                 return cast(wide, self.expr(node))
 
-    # -- What leaves its dtype --
+    # -- Arithmetic that leaves its dtype --
 
     def _is_exact(self, node: PrimExpr) -> bool:
         if node.dtype.lanes > 1:
