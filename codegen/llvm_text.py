@@ -80,7 +80,7 @@ def poison(type: str) -> Value:
 
 
 def zero(type: str) -> Value:
-    """All bits zero."""
+    """The value of a type with all bits zero."""
     return Value(type, "zeroinitializer")
 
 

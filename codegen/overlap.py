@@ -35,7 +35,8 @@ def ranges_apart(text: FunctionText, tensors: Sequence[Tensor]) -> Value:
 
 
 def _ranges_apart_in_loops(text: FunctionText, tensors: Sequence[Tensor]) -> Value:
-    """The same by loops, which LLVM vectorizes: written out, hundreds of pairs take it seconds."""
+    """The same check by loops, which LLVM vectorizes: hundreds of unrolled pairs take LLVM
+    seconds."""
     outputs_first = sorted(tensors, key=lambda tensor: not tensor.is_output)
     lows, ends = (text.alloca("i64", len(tensors)) for _ in range(2))
     for position, tensor in enumerate(outputs_first):

@@ -75,9 +75,9 @@ class StatementEmitter:
         failure
             The memory for the values of a failed assertion, ``i64`` each.
         assertions
-            Of the whole kernel, where the function is a task of it.
+            The assertions of the whole kernel, where the function is a task of it.
         team
-            The tasks, where the function is one of them.
+            The tasks that share the region, where the function is one of them.
         """
         self.text = text
         calls = {"call_packed": emit_packed, "checked": self._emit_checked}

@@ -58,7 +58,7 @@ def build(
     target_host
         Classic; serves where `target` is not given.
     name
-        Of the function, in messages and in the object code. By default ``"default_function"``.
+        The function's name in messages and in the object code. By default ``"default_function"``.
     binds
         Buffers for some tensors, for strides and alignments other than the default.
     fp

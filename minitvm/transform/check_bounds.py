@@ -296,8 +296,8 @@ class _Checker(ScopedMutator):
         predicate: PrimExpr,
         guards: tuple[PrimExpr, ...],
     ) -> list[_Check]:
-        """Lane by lane, each under its own predicate: where the outer lanes are off, an inner one
-        may still leave the tensor."""
+        """Checks lane by lane, each under its own predicate: where the outer lanes are off, an
+        inner lane may still leave the tensor."""
         checks: list[_Check] = []
         for k in range(predicate.dtype.lanes):
             holds = _lane(predicate, k)

@@ -40,7 +40,7 @@ def hoist_conditions(func: PrimFunc) -> PrimFunc:
 
 
 class _Hoist(Mutator):
-    """From the inside out."""
+    """Moves conditions out of loops, inner loops first."""
 
     def expr(self, node: PrimExpr) -> PrimExpr:
         return node
