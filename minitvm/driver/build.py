@@ -74,7 +74,7 @@ def build(
     prepacked
         Placeholders that don't change from call to call, such as weights: the function takes the
         arrays that :func:`minitvm.prepack` makes of them, in the layout that the schedule reads.
-        For programs that are scheduled here; a schedule says it by ``compute_ahead``.
+        For programs that are scheduled here; in a schedule of yours use ``compute_ahead``.
     debug
         ``"bounds"`` checks every access of memory where it happens, which is slower and leaves
         nothing to trust: an access that leaves its tensor raises an ``IndexError``, also where a
@@ -89,7 +89,7 @@ def build(
     Raises
     ------
     CompileError
-        When the program has no meaning, or not on this target.
+        When the program has no meaning, or none on this target.
 
     >>> import numpy as np
     >>> from minitvm import te

@@ -16,7 +16,7 @@ def of_numpy(
     given: Any, ufunc: Any, method: str, inputs: tuple[Any, ...], options: dict[str, Any]
 ) -> Any:
     """A function of numpy on `given`, which is no number: a Python operator where a numpy scalar
-    stands on the left; else an error that names the language's function."""
+    stands on the left; else an error with advice."""
     inputs = tuple(each[()] if isinstance(each, np.ndarray) else each for each in inputs)
     arrays = [each for each in inputs if isinstance(each, np.ndarray)]  # a scalar is none
     operator = _OPERATORS.get(ufunc.__name__)

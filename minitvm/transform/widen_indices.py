@@ -207,7 +207,7 @@ class _Widen(Mutator):
             self._indices_made.clear()
             self._leaves.clear()
 
-    # -- Where indices stand --
+    # -- Nodes that hold indices --
 
     def _indices(self, indices: tuple[PrimExpr, ...]) -> tuple[PrimExpr, ...]:
         return tuple(self.index(i) for i in indices)

@@ -98,7 +98,7 @@ def _escape(func: PrimFunc, source: Buffer, target: Buffer) -> bool:
     return False
 
 
-# -- In what order ---------------------------------------------------------------------------------
+# -- Order of execution ----------------------------------------------------------------------------
 
 
 @final
