@@ -141,8 +141,6 @@ def _each(text: FunctionText, count: Value) -> Iterator[tuple[Value, Block]]:
 
 
 class _Row:
-    """A row of the table."""
-
     def __init__(self, text: FunctionText, table: Value, row: Value) -> None:
         self.row = row
         self._text = text

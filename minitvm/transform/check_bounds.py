@@ -530,7 +530,6 @@ def _is_progression(index: PrimExpr) -> bool:
 
 
 def _lane(node: Any, k: int) -> Any:
-    """Lane `k` of a vector."""
     if node.dtype.lanes == 1:
         return node
     match node:

@@ -706,7 +706,6 @@ def _nested(condition: e.And, likely: bool, body: Stmt) -> Stmt:
 
 
 def _identity(name: str, dtype: DType) -> PrimExpr:
-    """The identity of a fold."""
     match name:
         case "vector_reduce_add":
             return e.const(-0.0 if dtype.is_float else 0, dtype)
