@@ -259,7 +259,7 @@ def _load_apart(
             part_mask = text.shuffle(mask, zero(mask.type), wanted)
         part = text.load(type, place, align, part_mask)
         places = [lane * step - begin for lane in range(lanes)]
-        chosen = [  # what came before, what is here, or what comes later
+        chosen = [  # the elements before, these, or those that come later
             lane if p < 0 else lanes + p if p < lanes else None for lane, p in enumerate(places)
         ]
         made = text.shuffle(part if made is None else made, part, chosen)

@@ -98,7 +98,7 @@ def _is_one_of(text: FunctionText, code: Value, accepted: Sequence[ArgTypeCode])
     return text.any_of(*[text.icmp("eq", code, i32(each)) for each in accepted])
 
 
-# -- arrays: what they are, and their sizes --
+# -- arrays: their kind and their sizes --
 
 
 def read_tensor(checks: Checks, position: int, buffer: Buffer, code: Value, where: Value) -> Tensor:
@@ -278,9 +278,9 @@ def _check_layout(checks: Checks, tensor: Tensor) -> None:
 
 
 def _require_given(checks: Checks, tensor: Tensor) -> None:
-    """The strides must be there where row-major ones would be wrong; and the caller who can ask is
-    asked for them where numpy calls an array compact that has strides of its own: along a dimension
-    of one element, or where there is no element."""
+    """Requires strides where row-major ones would be wrong. A caller that can ask for a variant is
+    asked for strides, too, where numpy calls an array with strides of its own compact: along a
+    dimension of one element, or where there is no element."""
     text, layout = checks.text, tensor.buffer.layout
     known = text.icmp("ne", load_field(text, tensor.handle, "strides"), NULL)
     if layout != "left" or tensor.buffer.ndim == 1:
@@ -293,8 +293,8 @@ def _require_given(checks: Checks, tensor: Tensor) -> None:
 
 
 def _declared_strides(text: FunctionText, tensor: Tensor) -> list[Value]:
-    """The strides of a row-major or column-major array; what int64 doesn't hold is no array's, and
-    so the largest there is."""
+    """The strides of a row-major or column-major array. A stride that int64 doesn't hold is no
+    array's, so it becomes the largest int64."""
     order = 1 if tensor.buffer.layout == "left" else -1
     made = [i64(1)]
     for extent in tensor.extents[::order][:-1]:

@@ -225,7 +225,7 @@ def _emit_extern(emitter: Emitter, node: e.Call) -> Value:
             )
         args.append(emitter.conversions.to_memory(emitter.emit(arg), arg.dtype))
     made = emitter.text.call_external(name, memory_type(node.dtype), args)
-    emitter.text.forget()  # it may have written what was read before
+    emitter.text.forget()  # the callee may have written memory that was read before
     return emitter.conversions.from_memory(made, node.dtype)
 
 

@@ -80,7 +80,7 @@ class Conversions:
         return self._int_to_int(value, source, target)
 
     def round(self, value: Value, dtype: DType) -> Value:
-        """A ``float`` result of an operation on `dtype`, rounded to what `dtype` holds."""
+        """A ``float`` result of an operation on `dtype`, rounded to a value of `dtype`."""
         if dtype.bits != 16:
             return value
         return self.from_memory(self.to_memory(value, dtype, rounded=False), dtype)
@@ -161,7 +161,8 @@ class Conversions:
     # -- floats --
 
     def _float_to_float(self, value: Value, source: DType, target: DType) -> Value:
-        """Through ``float`` in a register; float64 to 16 bits rounds to odd on the way."""
+        """A conversion through ``float`` in a register; float64 to 16 bits rounds to odd on the
+        way."""
         text = self._text
         if target.bits == 64:
             return text.convert("fpext", value, "double")
@@ -211,8 +212,8 @@ class Conversions:
 
 
 def _float16_to_float32(text: FunctionText, value: Value) -> Value:
-    """Without an instruction: the exponent is rebiased by a multiplication, which is exact
-    and takes care of subnormals."""
+    """The conversion without an instruction for it. A multiplication rebiases the exponent, which
+    is exact, for subnormals too."""
     wide = text.convert("zext", value, "i32")
     type = wide.type
     magnitude = text.binary("and", wide, integer(type, 0x7FFF))

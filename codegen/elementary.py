@@ -1,11 +1,11 @@
 """Elementary functions by polynomials: arithmetic alone, so that they run in the lanes of vectors.
 
-Each is the classic reduction of its argument, and a polynomial on what remains (Muller, "Elementary
+Each is the classic reduction of its argument, and a polynomial on the rest (Muller, "Elementary
 Functions", 3rd ed., 2016, chapters 3 and 11; Cody and Waite, "Software Manual for the Elementary
-Functions", 1980; for erf, ``1 - erf(x) = exp(-x * Q(x))``, where Q is smooth). The
-polynomials are minimax ones, by the algorithm of Remez at 260 bits, in the error relative to the
-function, which they add less than 2**-26 (float) or 2**-56 (double) to. The target must have fused
-multiply-add, which makes the reductions exact to the last bit that counts.
+Functions", 1980; for erf, ``1 - erf(x) = exp(-x * Q(x))``, where Q is smooth). The polynomials are
+minimax ones, by the algorithm of Remez at 260 bits, in the error relative to the function: they add
+less than 2**-26 (float) or 2**-56 (double). The target must have fused multiply-add, which makes
+the reductions exact to the last bit that counts.
 
 Every function takes all arguments, NaN, infinities, zeros and subnormals included. Errors are in
 docs/numerics.md; a scalar gets the same bits as a lane.

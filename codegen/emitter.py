@@ -47,7 +47,7 @@ class Emitter:
         self.strides: dict[Buffer, list[int | None]] = {}  # the constant ones
         # Ends the function with a status unless a condition holds; None outside of statements.
         self.fail_unless: Callable[[Value, int], None] | None = None
-        self.no_wrap = "nsw"  # what is known of the products of dimensions
+        self.no_wrap = "nsw"  # the flag of the products of dimensions
         self.has_called_out = False  # and so may have changed anything in memory
         # The changing variables, and the memory of the buffers, in the expression being emitted.
         self.needs: set[object] = set()

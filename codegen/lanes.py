@@ -73,7 +73,7 @@ class Lanes:
         return self.compare("ogt", other)
 
     def compare(self, predicate: str, other: Lanes | float) -> Value:
-        """Which lanes compare so, by LLVM's word: "oeq", "ult"..."""
+        """The mask of the lanes for which LLVM's comparison `predicate` holds: "oeq", "ult"..."""
         return self.text.fcmp(predicate, self.value, self._operand(other))
 
     def times_plus(self, factor: Lanes | float, addend: Lanes | float) -> Lanes:
@@ -90,16 +90,16 @@ class Lanes:
         return made
 
     def is_whole(self) -> Value:
-        """Which lanes are integers, or infinite."""
+        """The mask of the lanes that are integers or infinite."""
         whole = self.text.intrinsic("trunc", self.value.type, self.value)
         return self.text.fcmp("oeq", whole, self.value)
 
     def as_double(self) -> Lanes:
-        """Of a ``float``, exactly."""
+        """A ``float`` as a ``double``, exactly."""
         return Lanes(self.text, self.text.convert("fpext", self.value, "double"))
 
     def as_float(self) -> Lanes:
-        """Of a ``double``, rounded."""
+        """A ``double`` as a ``float``, rounded."""
         return Lanes(self.text, self.text.convert("fptrunc", self.value, "float"))
 
     def clamped(self, low: float, high: float) -> Lanes:
@@ -108,7 +108,7 @@ class Lanes:
         return self.where(above > high, self.number(high), above)
 
     def where(self, condition: Value, yes: Lanes, no: Lanes) -> Lanes:
-        """By lane, one or the other."""
+        """The lanes of `yes` where `condition` holds, of `no` elsewhere."""
         return Lanes(self.text, self.text.select(condition, yes.value, no.value))
 
     def with_sign_of(self, other: Lanes) -> Lanes:

@@ -16,8 +16,8 @@ from minitvm.codegen.llvm_text import Value
 from minitvm.runtime.errors import CompileError
 from minitvm.target import Target
 
-# Intrinsics of one kind of processor, by what follows "llvm." in their names: LLVM reads them for
-# any target, and ends the process where it can't make code of them.
+# Intrinsics of one kind of processor, by the word behind "llvm." in their names: LLVM reads them
+# for any target, and ends the process where it can't make code of them.
 _PROCESSORS = frozenset((
     "aarch64", "amdgcn", "arm", "bpf", "dx", "hexagon", "loongarch", "mips", "nvvm", "ppc", "r600",
     "riscv", "s390", "spv", "ve", "wasm", "x86", "xcore",
@@ -33,8 +33,8 @@ _EVERYWHERE = frozenset((
 
 
 def check_intrinsic(name: str, type: str, args: Sequence[Value], target: Target) -> None:
-    """Asks LLVM whether it has an intrinsic of that name for a target, with such arguments and
-    result.
+    """Asks LLVM whether it has an intrinsic of that name for a target, with these arguments and
+    this result.
 
     Raises
     ------

@@ -80,7 +80,7 @@ def poison(type: str) -> Value:
 
 
 def zero(type: str) -> Value:
-    """All bits zero."""
+    """The value of a type with all bits zero."""
     return Value(type, "zeroinitializer")
 
 
@@ -374,8 +374,8 @@ class FunctionText:
         runs: bool = True,
     ) -> Iterator[Value]:
         """A loop over each `step`-th number from `begin` to before `end`, in their type; `runs`
-        says that there is one. Of its `blocks` the body is the first; it leaves for the second,
-        which counts, and the third is what follows."""
+        says that there is one. Its `blocks` are the body, the block that counts, to which the body
+        branches, and the block behind the loop."""
         before, less = self.current, "slt" if signed else "ult"
         head, latch, done = blocks
         if runs:

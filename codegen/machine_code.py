@@ -115,8 +115,8 @@ _error_slots: dict[str, ctypes.c_void_p] = {}
 
 @lru_cache(maxsize=1)
 def _messages() -> LoadedCode:
-    """The functions that report wrong arguments. They live as long as the process, also those of a
-    thread that was second: LLVM may have been told of them."""
+    """The functions that report wrong arguments. They live as long as the process, also those that
+    a second thread made at the same time: LLVM may know their addresses."""
     text = messages_text(host().triple, str(host_machine().target_data))
     made = load(native_object(text, level=0))
     increment_reference(made)

@@ -98,7 +98,8 @@ class MathFunctions:
         return self._text.fcmp(predicate, magnitude, floating(x.type, float("inf")))
 
     def _ldexp(self, dtype: DType, args: list[Value]) -> Value:
-        """In double for 16-bit types, where scaling in float could round twice."""
+        """``x * 2**exponent``; in double for 16-bit types, where scaling in float could round
+        twice."""
         x, exponent = args
         if dtype.bits != 16:
             return call_libm(self._text, "ldexp", x, exponent)

@@ -35,7 +35,8 @@ def ranges_apart(text: FunctionText, tensors: Sequence[Tensor]) -> Value:
 
 
 def _ranges_apart_in_loops(text: FunctionText, tensors: Sequence[Tensor]) -> Value:
-    """The same by loops, which LLVM vectorizes: written out, hundreds of pairs take it seconds."""
+    """The same check by loops, which LLVM vectorizes: hundreds of unrolled pairs take LLVM
+    seconds."""
     outputs_first = sorted(tensors, key=lambda tensor: not tensor.is_output)
     lows, ends = (text.alloca("i64", len(tensors)) for _ in range(2))
     for position, tensor in enumerate(outputs_first):
@@ -85,10 +86,10 @@ def table_of(text: FunctionText, tensors: Sequence[Tensor]) -> Value:
 def emit_overlap_check(module: ModuleText, name: str, report: str) -> None:
     """Adds ``int name(int* ret_type_code, const char* function, Row* table, int64_t count)``.
 
-    For functions whose ranges meet: it tells exactly whether an output shares memory with another
-    argument. Of the first that does, it returns what `report` does; else 0. Ranges may meet
-    although no memory is shared, when arrays interleave as the columns of a matrix do. The runtime
-    decides, which is not cheap.
+    It serves arguments whose ranges of memory meet: it tells exactly whether an output shares
+    memory with another argument. For the first that does, it returns the result of `report`; else
+    0. Ranges may meet although no memory is shared, when arrays interleave as the columns of a
+    matrix do. The runtime decides, which is not cheap.
     """
     params = ("ptr ret_type_code", "ptr function", "ptr table", "i64 count")
     text = FunctionText(module, name, "i32", params)
@@ -140,8 +141,6 @@ def _each(text: FunctionText, count: Value) -> Iterator[tuple[Value, Block]]:
 
 
 class _Row:
-    """A row of the table."""
-
     def __init__(self, text: FunctionText, table: Value, row: Value) -> None:
         self.row = row
         self._text = text
@@ -160,8 +159,8 @@ class _Row:
 
 def own_elements_apart(text: FunctionText, tensor: Tensor) -> list[Value]:
     """For each dimension, whether its stride steps over all that smaller strides reach. If all do,
-    no two elements share an address, as those of a broadcast array would. Those of an empty array
-    don't."""
+    no two elements share an address, as elements of a broadcast array would. The elements of an
+    empty array don't."""
     zero, one = i64(0), i64(1)
     strides = [text.intrinsic("abs", "i64", s, integer("i1", 0)) for s in tensor.strides]
     spans = [

@@ -189,8 +189,8 @@ def _report_failure(
 
 
 def _check_overlaps(checks: Checks, tensors: Mapping[int, Tensor]) -> None:
-    """Each output against each other argument, and against itself. An input in whose place an
-    output is has the output's memory, which is enough to look at."""
+    """Each output against each other argument, and against itself. The input of an in-place output
+    has the output's memory, so only the output is compared."""
     text, same = checks.text, checks.func.attrs.in_place
     for output, before in sorted(same):
         holds = _are_same(checks, tensors[output], tensors[before])

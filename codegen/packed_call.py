@@ -48,7 +48,7 @@ def run_packed(emitter: Emitter, node: e.Call, asked: int = ArgTypeCode.NULL) ->
     text.store(i32(asked), result_code, 4)
     passed = [text.module.string(name), values, codes, i32(len(arguments)), result, result_code]
     status = text.call_external(CALL_GLOBAL, "i32", passed)
-    text.forget()  # it may have written what was read before
+    text.forget()  # the callee may have written memory that was read before
     assert emitter.fail_unless is not None
     emitter.fail_unless(text.icmp("eq", status, i32(0)), -1)
     return text.load("i64", result, 8)

@@ -75,9 +75,9 @@ class StatementEmitter:
         failure
             The memory for the values of a failed assertion, ``i64`` each.
         assertions
-            Of the whole kernel, where the function is a task of it.
+            The assertions of the whole kernel, where the function is a task of it.
         team
-            The tasks, where the function is one of them.
+            The tasks that share the region, where the function is one of them.
         """
         self.text = text
         calls = {"call_packed": emit_packed, "checked": self._emit_checked}
@@ -89,7 +89,7 @@ class StatementEmitter:
         self._is_task = team is not None
         # The tasks that share the next parallel loop; within that loop it is None.
         self._team = team
-        # The blocks that free what is allocated here and end the function, innermost last.
+        # The blocks that free the open allocations and end the function, innermost last.
         self._cleanups: list[Block] = []
         self._cleanup_code: list[tuple[Block, Value, Block]] = []
         self._status = text.alloca("i32", align=4)
@@ -130,7 +130,7 @@ class StatementEmitter:
 
     def fail_unless(self, holds: Value, status: int | Value, values: Sequence[Value] = ()) -> None:
         """Returns `status` unless `holds`, leaving `values` in the failure record, through the
-        blocks that free what is allocated here."""
+        blocks that free the open allocations."""
         text, returned = self.text, i32(status) if isinstance(status, int) else status
         with text.unless(holds, *text.blocks("failed", "checked"), likely=True):
             for position, value in enumerate(values):

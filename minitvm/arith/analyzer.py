@@ -22,5 +22,5 @@ class Analyzer(Prover):
     """
 
     def simplify(self, expr: PrimExpr) -> PrimExpr:
-        """A simpler expression of the same value wherever what is known holds."""
+        """A simpler expression of the same value where the known facts hold."""
         return Simplifier(self).expr(expr)

@@ -126,7 +126,8 @@ class Facts:
                 self._add_fact([])  # this point is never reached
 
     def _add_fact(self, alternatives: Alternatives) -> None:
-        """Adds a fact. It concerns the operands of its atoms, too: one about ``x % 2``, x."""
+        """Adds a fact. It concerns the operands of its atoms, too: a fact about ``x % 2`` concerns
+        x."""
         atoms = atoms_of(alternatives)
         pending = list(atoms)
         while pending:

@@ -98,7 +98,7 @@ def less(a: Affine, b: Affine) -> Affine:
 @final
 @dataclass(slots=True)
 class Work:
-    """How many rows may still be made to answer a question."""
+    """The number of rows that may still be made to answer a question."""
 
     rows: int
 

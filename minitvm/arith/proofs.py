@@ -75,7 +75,7 @@ class Proofs(Facts):
         self, rows: System, keys: list[Hashable], work: Work
     ) -> frozenset[Hashable] | None:
         """The keys of some `rows` that no integers satisfy together; None where integers may
-        satisfy all. Answers are kept, since neighbouring scopes ask the same."""
+        satisfy all. Answers are kept, since neighbouring scopes ask the same question."""
         question = frozenset(keys)
         known = self._conflicts.get(question)
         if known is None:

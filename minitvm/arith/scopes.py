@@ -59,7 +59,7 @@ def assuming(prover: Prover, condition: PrimExpr, body: PrimExpr | Stmt) -> Iter
 
 
 class ScopedMutator(Mutator):
-    """Rebuilds statements from the outside in, with a prover that knows what holds at each.
+    """Rebuilds statements from the outside in, with a prover that knows the facts at each.
 
     A subclass whose own ``visit_For`` or the like goes on below opens the same scope: `in_loop`,
     `binding`, `assuming`. Expressions stay as they are unless a subclass has an :meth:`expr`.

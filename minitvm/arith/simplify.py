@@ -26,7 +26,7 @@ from minitvm.tir.functor import CHILDREN, children, substitute, walk_once, with_
 
 def _is_equal(a: PrimExpr, b: PrimExpr) -> bool:
     """Whether two expressions are the same tree. Only integer expressions need the comparison:
-    those of floats changed if they are other objects."""
+    expressions of floats changed if they are other objects."""
     seen: set[tuple[int, int]] = set()
     stack: list[tuple[Any, Any]] = [(a, b)]
     while stack:

@@ -1,4 +1,4 @@
-"""How much work a piece of a program is: the operations that count, and their weights.
+"""The work of a piece of a program: the operations that count, and their weights.
 
 There are three measures. `estimated_work` is a formula of symbolic sizes; it decides at the call
 whether threads are used and the GIL is released. `statements_run` and `code_size` are rough numbers
@@ -118,8 +118,8 @@ def estimated_sum(
     of_store: Callable[[s.BufferStore], float],
     of_other: Callable[[PrimExpr], float] = lambda other: 0.0,
 ) -> PrimExpr:
-    """As :func:`estimated_work`, where `of_store` gives the work of a store, and `of_other` that of
-    conditions and the values of names."""
+    """As :func:`estimated_work`; `of_store` gives the work of a store, and `of_other` the work of
+    conditions and of the values of names."""
     return _Estimate(of_store, of_other).of(node)
 
 

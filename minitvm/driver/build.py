@@ -58,7 +58,7 @@ def build(
     target_host
         Classic; serves where `target` is not given.
     name
-        Of the function, in messages and in the object code. By default ``"default_function"``.
+        The function's name in messages and in the object code. By default ``"default_function"``.
     binds
         Buffers for some tensors, for strides and alignments other than the default.
     fp
@@ -72,12 +72,12 @@ def build(
         Whether an untouched program is scheduled for the target: `inputs` are tensors, or a
         schedule on which no primitive was applied.
     prepacked
-        Placeholders that don't change from call to call, such as weights: the function takes what
-        :func:`minitvm.prepack` makes of them, in the layout that the schedule wants. For programs
-        that are scheduled here; a schedule says it by ``compute_ahead``.
+        Placeholders that don't change from call to call, such as weights: the function takes the
+        arrays that :func:`minitvm.prepack` makes of them, in the layout that the schedule reads.
+        For programs that are scheduled here; in a schedule of yours use ``compute_ahead``.
     debug
         ``"bounds"`` checks every access of memory where it happens, which is slower and leaves
-        nothing to trust: one that leaves its tensor is an ``IndexError`` of the call, also where a
+        nothing to trust: an access that leaves its tensor raises an ``IndexError``, also where a
         pass of yours, or a proof, was wrong. See docs/bounds.md.
 
     Returns
@@ -89,7 +89,7 @@ def build(
     Raises
     ------
     CompileError
-        When the program has no meaning, or not on this target.
+        When the program has no meaning, or none on this target.
 
     >>> import numpy as np
     >>> from minitvm import te

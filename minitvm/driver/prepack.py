@@ -81,7 +81,7 @@ def prepack(function: Module | Function, argument: str, array: Any) -> NDArray:
 
 
 def _rename(error: Exception, packing: str, shown: str) -> None:
-    """Has an error begin with the name of the user's function, not of the packing one."""
+    """Has an error begin with the name of the user's function in place of the packing function."""
     begin, argument = f"{packing}: ", "argument 0 "
     text = str(error)
     if text.startswith(begin):

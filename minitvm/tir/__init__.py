@@ -147,7 +147,7 @@ from minitvm.tir.stmt import PrimFunc as PrimFunc
 from minitvm.tir.stmt import SeqStmt as SeqStmt
 from minitvm.tir.stmt import While as While
 
-_hand_over(_LANGUAGE)  # what the methods of nodes call
+_hand_over(_LANGUAGE)  # the functions that methods of nodes call
 
 stmt_functor = _functor
 _hand_on(__name__, "expr", "ir_builder", "op", "stmt", "stmt_functor")

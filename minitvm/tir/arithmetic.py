@@ -193,7 +193,7 @@ def not_equal(a: Any, b: Any) -> PrimExpr:
 
 @elementwise
 def logical_and(a: Any, b: Any) -> PrimExpr:
-    """Both of two conditions."""
+    """The conjunction of two conditions."""
     x, y = matched(as_condition(a), as_condition(b))
     if isinstance(x, IntImm) and (x.value or may_go(y)):
         return y if x.value else x
@@ -204,7 +204,7 @@ def logical_and(a: Any, b: Any) -> PrimExpr:
 
 @elementwise
 def logical_or(a: Any, b: Any) -> PrimExpr:
-    """Either of two conditions."""
+    """The disjunction of two conditions."""
     x, y = matched(as_condition(a), as_condition(b))
     if isinstance(x, IntImm) and (not x.value or may_go(y)):
         return x if x.value else y

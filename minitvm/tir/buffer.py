@@ -51,7 +51,7 @@ def decl_buffer(
     shape : int or expression, or a tuple of them
         Its dimensions, in elements.
     dtype : dtype
-        Of an element; ``float32`` unless given.
+        The dtype of an element; ``float32`` unless given.
     name : str
         The name in printed programs.
     data : Var of dtype handle

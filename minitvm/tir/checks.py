@@ -52,7 +52,7 @@ def check_condition(where: str, condition: PrimExpr) -> None:
 
 
 def check_value_of(where: str, name: str, dtype: DType, value: PrimExpr) -> None:
-    """Refuses a value of another dtype than that of its variable."""
+    """Refuses a value whose dtype isn't the dtype of its variable."""
     if dtype is not value.dtype:
         raise CompileError(
             f"{where} {name}: expected a value of {dtype}, got one of {value.dtype}: cast "

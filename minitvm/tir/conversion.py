@@ -93,7 +93,7 @@ def as_dtype(dtype: DTypeLike, default: DType | None = None) -> DType:
     Raises
     ------
     CompileError
-        When there is none of that name, or it isn't one of the language's.
+        When there is none of that name, or the language doesn't have it.
     """
     if dtype is None and default is not None:
         return default

@@ -1,4 +1,4 @@
-"""The fields of a node: the values that its constructor takes, and the fields of its children.
+"""The fields of a node: the values that its constructor takes, and those that hold its children.
 
 A field holds children where its annotation says ``PrimExpr`` or ``Stmt``, a tuple of them or None
 in place of one. A bound variable or axis and a buffer are no children.

@@ -1,4 +1,4 @@
-"""Index arithmetic, which is exact where that of data wraps.
+"""Index arithmetic, which is exact where arithmetic of data wraps.
 
 An integer expression of constants, sizes, scalar parameters, loop variables and names for such
 expressions alone is *index arithmetic*: its value is that of mathematical integers, however narrow
@@ -71,8 +71,8 @@ def is_index_node(node: Node, data: Container[Var] = ()) -> bool:
 
 
 def as_dimension(node: PrimExpr) -> PrimExpr:
-    """An expression as a dimension, which is exact: a constant is folded, and what would wrap as
-    the arithmetic of its dtype does is computed in 64 bits.
+    """An expression as a dimension, which is exact: a constant is folded, and arithmetic that would
+    wrap in its dtype is computed in 64 bits.
 
     Raises
     ------

@@ -1,8 +1,8 @@
 """The reference meaning of the loop IR: slow, and obviously right.
 
-:func:`interpret` runs a function on numpy arrays. Scalars mean what :mod:`minitvm.tir.scalars`
-says, on Python's ``bool``, ``int`` and ``float``; a vector is a tuple of them. Every loop runs
-serially, in order. Passes, schedules and compiled code are tested against it.
+:func:`interpret` runs a function on numpy arrays. The meaning of scalars is that of
+:mod:`minitvm.tir.scalars`, on Python's ``bool``, ``int`` and ``float``; a vector is a tuple of
+them. Every loop runs serially, in order. Passes, schedules and compiled code are tested against it.
 
 The tree is compiled once to closures: a node becomes a function of the environment, which maps
 variables to values and buffers to memory.
@@ -121,7 +121,7 @@ class _Memory:
         return self.argument
 
     def address(self, offset: int) -> int:
-        """Where the element is that stands `offset` after the first in memory."""
+        """The address of the element `offset` elements behind the first in memory."""
         return int(self.passed_on().ctypes.data + offset * self._array.itemsize)
 
     def _checked(self, index: tuple[int, ...]) -> tuple[int, ...]:
@@ -230,7 +230,7 @@ class _Compiler:
     def __init__(self, name: str, packed: Mapping[str, Callable[..., Any]]) -> None:
         self.name = name
         self.packed = packed
-        self.data: set[Var] = set()  # names for what is no index arithmetic
+        self.data: set[Var] = set()  # names for values that are no index arithmetic
         self._made: dict[PrimExpr, Evaluator] = {}
 
     def exact(self, node: PrimExpr) -> Evaluator:

@@ -31,8 +31,8 @@ class Domain(Enum):
 
     FLOATS = auto()
     NUMBERS = auto()
-    ROUNDED = auto()  # numbers, of which an integer is its own result
-    TESTED = auto()  # numbers, of which integers all have the same result
+    ROUNDED = auto()  # numbers; an integer is its own result
+    TESTED = auto()  # numbers; all integers have the same result
     INTEGERS = auto()
     BITS = auto()  # integers and bools
 
@@ -227,7 +227,7 @@ def _abs(dtype: DType, x: Scalar) -> Scalar:
 def _approximate(
     name: str, doc: str, function: Callable[..., Any], *, ulps: float = 2.0, **known: Any
 ) -> Intrinsic:
-    """A function of the C library."""
+    """The entry of a function of the C library."""
     return Intrinsic(name, doc, _via_numpy(function), **{"ulps": ulps, "libm": name, **known})
 
 

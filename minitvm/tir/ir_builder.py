@@ -171,7 +171,7 @@ class IRBuilder:
         name : str
             The variable's.
         dtype : dtype
-            The variable's; that of `begin` and `end` unless given.
+            The variable's; the dtype of `begin` and `end` unless given.
         kind : str
             ``"serial"``, ``"parallel"``, ``"vectorize"`` or ``"unroll"``.
 
@@ -237,7 +237,7 @@ class IRBuilder:
         Parameters
         ----------
         dtype : dtype
-            Of its elements.
+            The dtype of its elements.
         shape : int or expression, or a tuple of them
             Its dimensions, in elements.
         """

@@ -69,7 +69,7 @@ def language() -> Language:
     return _language
 
 
-# -- What has no value yet ------------------------------------------------------------------------
+# -- Objects without a value yet -------------------------------------------------------------------
 
 # Advice where Python would compute now with a value that is only known when a kernel runs.
 NO_TRUTH = (
@@ -103,8 +103,8 @@ def _no_number(name: str) -> Callable[..., Any]:
 
 
 class _Unknown:
-    """Base of objects without a value while a program is written; Python's numbers and numpy refuse
-    them."""
+    """Base of objects without a value while a program is written: conversions to Python's numbers
+    fail, and numpy's functions become the language's or fail."""
 
     __slots__ = ()
 

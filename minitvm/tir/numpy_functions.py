@@ -15,8 +15,8 @@ from minitvm.tir.intrinsics import INTRINSICS
 def of_numpy(
     given: Any, ufunc: Any, method: str, inputs: tuple[Any, ...], options: dict[str, Any]
 ) -> Any:
-    """A function of numpy on `given`, which is no number: Python's operators, where a numpy scalar
-    stands on the left; else an error that says what to write."""
+    """A function of numpy on `given`, which is no number: a Python operator where a numpy scalar
+    stands on the left; else an error with advice."""
     inputs = tuple(each[()] if isinstance(each, np.ndarray) else each for each in inputs)
     arrays = [each for each in inputs if isinstance(each, np.ndarray)]  # a scalar is none
     operator = _OPERATORS.get(ufunc.__name__)

@@ -464,8 +464,8 @@ def isnullptr(x: Any, span: Any = None) -> Call:
 @named
 def convert(value: Any, span: Any = None) -> Any:
     """Python's value as one of the language (classic ``tvm.convert``): numbers and strings become
-    constants, callables packed functions, lists and tuples tuples of converted members; what has a
-    meaning already stays.
+    constants, callables packed functions, lists and tuples tuples of converted members; a value of
+    the language stays.
 
     Raises
     ------

@@ -436,7 +436,7 @@ def _buffer_type(printer: _Printer, buffer: Buffer) -> str:
     text = printer.join([f"{buffer.dtype}[", *_listed(buffer.shape), "]"])
     if buffer.strides:
         text += printer.join([" strides=[", *_listed(buffer.strides), "]"])
-    if buffer.layout in ("right", "stride"):  # what the strides don't show
+    if buffer.layout in ("right", "stride"):  # a layout that the strides don't show
         text += f" layout={buffer.layout}"
     if buffer.elem_offset is not None:
         text += printer.join([" elem_offset=", (buffer.elem_offset, _ANY)])

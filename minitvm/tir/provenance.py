@@ -18,8 +18,8 @@ _Extents = tuple[PrimExpr, ...]
 @final
 @record(eq=False)
 class Work:
-    """Some operations of a stage, each done once for every combination of the axes that it depends
-    on.
+    """Some operations of a stage, each done once for every combination of the axes on which it
+    depends.
 
     Attributes
     ----------

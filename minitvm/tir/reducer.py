@@ -40,7 +40,7 @@ def comm_reducer(
         Combines them into one; commutative and associative. It may depend on the data axes of the
         tensor that is computed, and so may `fidentity`.
     fidentity : function of the dtype, or of the dtypes of a tuple
-        The value, or tuple of values, that combining with changes nothing.
+        The identity: the value, or tuple of values, with which combining changes nothing.
     name : str
         The reducer's, in messages.
 
@@ -48,9 +48,9 @@ def comm_reducer(
     -------
     function ``(expr, axis, where=None, init=None)``
         `expr` is an expression, or a tuple for a reducer of tuples, which then returns a tuple;
-        `axis` a reduce axis or a list of them; `where` says which elements count; `init` is where
-        to begin from in place of the identity. Called with expressions only, as in
-        ``te.max(a, b)``, the function combines those.
+        `axis` a reduction axis or a list of them; `where` is the condition on the elements that
+        count; `init` is the value from which it begins in place of the identity. Called with
+        expressions only, as in ``te.max(a, b)``, the function combines those.
 
     >>> from minitvm import te
     >>> mysum = comm_reducer(lambda x, y: x + y, lambda t: te.const(0, t), name="mysum")

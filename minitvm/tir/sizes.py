@@ -10,14 +10,14 @@ from minitvm.tir.nodes import EQ, NE, BinaryOp, Cast, IntImm, Var
 
 
 def is_same_size(comparison: EQ | NE) -> bool:
-    """Whether both sides of a comparison of dimensions are one and the same expression, which is
-    what ``if A.shape[0] == B.shape[0]`` asks while a program is written: n is n whatever its value
-    at the call, and n is not 1, although the call may bind it to 1.
+    """Whether both sides of a comparison of dimensions are one and the same expression. While a
+    program is written, ``if A.shape[0] == B.shape[0]`` asks this: n is n whatever its value at the
+    call, and n is not 1, although the call may bind it to 1.
 
     Raises
     ------
     CompileError
-        When a side is no expression of dimensions: it has other values than the program's text.
+        When a side is no expression of dimensions: its text doesn't stand for its value.
     """
     pairs = [(comparison.a, comparison.b)]
     if not _are_of_sizes(*pairs[0]):

@@ -204,7 +204,7 @@ def _layout(buffer: Buffer) -> list[PrimExpr]:
     return [*buffer.shape, *buffer.strides, *offset]
 
 
-# -- Mistakes in a node by itself that its constructor doesn't refuse -----------------
+# -- Mistakes in a node by itself that its constructor doesn't refuse ------------------------------
 
 
 def _nothing(node: Any) -> Iterator[str]:

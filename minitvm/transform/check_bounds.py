@@ -141,7 +141,7 @@ class _Verdict(Enum):
 
 
 class _Checker(ScopedMutator):
-    """Goes down the statements, knowing at each access what holds there."""
+    """Goes down the statements, with the facts that hold at each access."""
 
     def __init__(self, func: PrimFunc) -> None:
         super().__init__(prover_of(func))
@@ -235,7 +235,7 @@ class _Checker(ScopedMutator):
     @contextmanager
     def _scanning_apart(self, scanned: set[PrimExpr]) -> Iterator[None]:
         """Inside, more facts hold: expressions scanned inside still need a scan outside. `scanned`
-        are those that need none inside."""
+        are the expressions that need none inside."""
         outer, self._scanned = self._scanned, scanned
         try:
             yield
@@ -296,8 +296,8 @@ class _Checker(ScopedMutator):
         predicate: PrimExpr,
         guards: tuple[PrimExpr, ...],
     ) -> list[_Check]:
-        """Lane by lane, each under its own predicate: where the outer lanes are off, an inner one
-        may still leave the tensor."""
+        """Checks lane by lane, each under its own predicate: where the outer lanes are off, an
+        inner lane may still leave the tensor."""
         checks: list[_Check] = []
         for k in range(predicate.dtype.lanes):
             holds = _lane(predicate, k)
@@ -530,7 +530,6 @@ def _is_progression(index: PrimExpr) -> bool:
 
 
 def _lane(node: Any, k: int) -> Any:
-    """Lane `k` of a vector."""
     if node.dtype.lanes == 1:
         return node
     match node:

@@ -31,16 +31,16 @@ def hoist_conditions(func: PrimFunc) -> PrimFunc:
                         B[i, j] = 0.0
 
     It moves when it is all that the loop does, when nothing in the loop changes it, and when it may
-    be evaluated even though the loop runs zero times: one that reads a buffer moves out of a loop
-    only if that surely runs. Of nested conditions each moves by itself. Neighbours under one
-    condition are joined first, so that a condition on several loops in a row moves out of the loop
-    around them.
+    be evaluated even though the loop runs zero times: a condition that reads a buffer moves out of
+    a loop only if the loop surely runs. Each of several nested conditions moves by itself.
+    Neighbours under one condition are joined first, so that a condition on several loops in a row
+    moves out of the loop around them.
     """
     return with_body(func, _Hoist().stmt(func.body))
 
 
 class _Hoist(Mutator):
-    """From the inside out."""
+    """Moves conditions out of loops, inner loops first."""
 
     def expr(self, node: PrimExpr) -> PrimExpr:
         return node

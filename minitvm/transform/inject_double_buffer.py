@@ -31,8 +31,8 @@ class DoubleBufferOptions:
 
 
 def inject_double_buffer(func: PrimFunc, options: DoubleBufferOptions | None = None) -> PrimFunc:
-    """A buffer under ``double_buffer_scope`` gets two halves, and what fills it for the next
-    iteration of the loop around it runs before this one's is used.
+    """A buffer under ``double_buffer_scope`` gets two halves. The half for the next iteration of
+    the loop around it is filled before the half of this iteration is used.
 
     Before::
 
@@ -61,9 +61,9 @@ def inject_double_buffer(func: PrimFunc, options: DoubleBufferOptions | None = N
     ------
     CompileError
         When the loop is parallel or vectorised, or filling the buffer depends on, or changes,
-        anything else that the loop writes: it can't run ahead then. When the buffer holds what an
-        earlier iteration, or another part of the program, left there: one that is allocated around
-        the loop is filled as a whole, and accessed in the loop only.
+        anything else that the loop writes: it can't run ahead then. When values of an earlier
+        iteration, or of another part of the program, are read from the buffer: a buffer allocated
+        around the loop must be filled as a whole, and accessed in the loop only.
     """
     options = options or DoubleBufferOptions()
     if options.split_loop != 1 and options.split_loop % 2:
@@ -127,8 +127,8 @@ class _DoubleBuffer(Mutator):
         return result
 
     def _run_ahead(self, node: s.For, body: Stmt, producer: s.AttrStmt) -> tuple[Stmt, Stmt]:
-        """The body that fills the buffer for the next iteration, and what fills it for the
-        first."""
+        """The body that fills the buffer for the next iteration, and the statement that fills it
+        for the first."""
         buffer, fill = producer.node, producer.body
         _check(node, body, producer)
         halves = self._halves[buffer] = _two_halves(buffer)
@@ -250,7 +250,7 @@ class _Index(Mutator):
 
 
 def _check(node: s.For, body: Stmt, producer: s.AttrStmt) -> None:
-    """Filling the buffer early must make no difference to the rest of the loop, nor it to that."""
+    """Checks that filling the buffer early and the rest of the loop don't depend on each other."""
     buffer, fill = producer.node, producer.body
     where = f"double_buffer of {buffer.name} in loop {node.loop_var.name}"
     if node.kind not in (ForKind.SERIAL, ForKind.UNROLLED):

@@ -18,7 +18,7 @@ SCOPE = "prefetch_scope"
 
 def inject_prefetch(func: PrimFunc) -> PrimFunc:
     """``AttrStmt(buffer, "prefetch_scope", offset, loop)`` becomes, in each iteration of the loop,
-    requests for what the iteration `offset` further on reads of the buffer.
+    requests for the elements of the buffer that the iteration `offset` further on reads.
 
     Before::
 
@@ -37,7 +37,7 @@ def inject_prefetch(func: PrimFunc) -> PrimFunc:
 
     One request is made for each cache line along the last dimension. A request changes nothing and
     never fails, also where it lies outside of the buffer; ``prefetch`` does not read its operand.
-    Elements whose place depends on data are left out.
+    Elements at indices that depend on data are left out.
 
     Raises
     ------
@@ -80,7 +80,7 @@ class _Inject(Mutator):
 
 
 class _Requests:
-    """The requests for what a statement reads of a buffer."""
+    """The requests for the elements of a buffer that a statement reads."""
 
     def __init__(self, buffer: Buffer, data: set[Var]) -> None:
         self.made: list[Stmt] = []

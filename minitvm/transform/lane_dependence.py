@@ -9,7 +9,7 @@ vector form swaps the order of the two accesses:
 * within one store, all lanes are read before any is written, and lanes are written in order;
 * inside an inner loop any order is possible, so the lanes must not meet at all.
 
-The loop is refused unless the proof succeeds that no such pair exists.
+The loop is refused unless it is proved that no two accesses are swapped so.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def as_fold(node: BufferStore) -> Fold | None:
 
 
 def _rest_of_sum(value: PrimExpr, store: BufferStore) -> PrimExpr | None:
-    """What a sum of integers adds to the element that `store` replaces: ``C[i] + x - y`` adds
-    ``x - y``. None where the element is no term of it."""
+    """The terms that a sum of integers adds to the element that `store` replaces: ``x - y`` of
+    ``C[i] + x - y``. None where the element is no term of the sum."""
     if _is_element(value, store):
         return e.const(0, value.dtype)
     if isinstance(value, e.Add | e.Sub):
@@ -106,7 +106,7 @@ def _is_element(side: PrimExpr, store: BufferStore) -> bool:
 
 @final
 class LaneDependence(Accesses):
-    """The accesses of a loop's body, and those of its stores that are folds over the lanes."""
+    """The accesses of a loop's body, and its stores that are folds over the lanes."""
 
     def __init__(self, where: str, loop: s.For, prover: Prover, padded: frozenset[Buffer]) -> None:
         """`where` names the loop in messages; stores to the buffers `padded` ignore ``likely``

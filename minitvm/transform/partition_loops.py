@@ -102,7 +102,7 @@ Bound = tuple[Affine, int]  # floor(form / divisor)
 @final
 @record()
 class _Region:
-    """Where some conditions of a loop surely hold.
+    """The iterations of a loop in which some of its conditions surely hold.
 
     `held`: these hold from the greatest of `lows` (inclusive) to the least of `highs` (exclusive).
     `chosen`: these hold in an iteration in which `rows` are at least zero.
@@ -164,7 +164,8 @@ class _Partition(ScopedMutator):
     # -- Where the conditions hold --
 
     def _region(self, node: s.For, hinted: bool) -> _Region | None:
-        """Where conditions of the loop surely hold; None where partitioning does not pay."""
+        """The iterations in which conditions of the loop surely hold; None where partitioning
+        doesn't pay."""
         if node.kind in (ForKind.VECTORIZED, ForKind.THREAD_BINDING) or e.const_int(
             node.extent
         ) in (0, 1):
@@ -234,9 +235,9 @@ class _Partition(ScopedMutator):
         return seq(head, with_fields(node, min=first, extent=extent, body=body), tail)
 
     def _ends(self, node: s.For, region: _Region, end: PrimExpr) -> tuple[PrimExpr, PrimExpr]:
-        """Where the main part begins and ends: inside the loop, in this order.
+        """The begin and the end of the main part: inside the loop, in this order.
 
-        Of a loop of negative extent, both are one of its own ends.
+        For a loop of negative extent, both are one of its own ends.
         """
         first, last = node.min, end
         for bound in region.lows:

@@ -165,7 +165,7 @@ _KEYS: dict[str, Setter] = {
     "tir.detect_global_barrier": _flag(),  # of GPUs
     "tir.merge_static_smem": _flag(),  # of GPUs
 }
-# Prefixes of keys that would change what a program does, and why they can't be honoured.
+# Prefixes of keys that would change the meaning of a program, and the reasons to refuse them.
 _REFUSED = {
     "tir.usmp.": "expected none: memory planning for microcontrollers is not part of minitvm",
     "relay.": "expected none: there are no graphs of operators here, only tensor expressions",

@@ -70,7 +70,7 @@ class PassContext:
         Options by their classic names, such as ``{"tir.UnrollLoop": {"auto_max_step": 16}}``;
         unknown names and values of another type are refused. docs/pipeline.md lists them.
     disabled_pass
-        Names of passes to leave out, for looking at what they do. ``check_bounds`` can't be.
+        Names of passes to leave out, to study their effect. ``check_bounds`` can't be left out.
     print_after
         Names of passes after which the program is printed to standard error, ``"schedule_ops"``
         for the loops before the first pass; True for all.

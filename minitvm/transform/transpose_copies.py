@@ -90,7 +90,7 @@ class _Copy:
 
 
 def _copy_of(along: s.For) -> _Copy | None:
-    """A loop as a transposing copy; None if it is none."""
+    """A loop as a transposing copy; None for any other loop."""
     across = along.body
     if along.kind != ForKind.SERIAL or not isinstance(across, s.For):
         return None
@@ -296,7 +296,7 @@ def _moved(node: PrimExpr, place: _Begin, size: int) -> list[PrimExpr]:
 
 
 def _shuffled_as(row: PrimExpr) -> PrimExpr:
-    """A row as it is shuffled: floats of 16 bits as integers with the same bits."""
+    """A row in the dtype of its shuffles: floats of 16 bits as integers with the same bits."""
     if not row.dtype.is_float or row.dtype.bits != 16:
         return row
     bits = UINT16.with_lanes(row.dtype.lanes)

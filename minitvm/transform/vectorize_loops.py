@@ -27,7 +27,8 @@ from minitvm.transform.lane_dependence import Fold, LaneDependence
 MAX_LANES = 64
 # The narrowest vectors from which wider ones are put together.
 _LEAST_STRIP = 4
-# So many vectors are unrolled: an accumulator stays in registers only if its indices are constant.
+# The most vectors that are unrolled: an accumulator stays in registers only if its indices are
+# constant.
 _FEW_STRIPS = 6
 
 
@@ -82,7 +83,7 @@ def _is_vectorized(node: object) -> bool:
 
 
 class _Loops(ScopedMutator):
-    """Goes down to the vectorized loops, knowing what holds there; inner ones first."""
+    """Goes down to the vectorized loops, with the facts that hold there; inner loops first."""
 
     def __init__(self, func: PrimFunc) -> None:
         super().__init__(prover_of(func))
@@ -612,7 +613,7 @@ class _Lanes(Mutator):
         )
 
     def visit_Allocate(self, node: s.Allocate) -> Stmt:
-        """Gives each lane a buffer of its own, next to those of the other lanes."""
+        """Gives each lane a buffer of its own, next to the buffers of the other lanes."""
         buffer = node.buffer
         shape = tuple(map(self.expr, buffer.shape))
         plain = not buffer.strides and buffer.elem_offset is None and buffer.dtype.lanes == 1
@@ -705,7 +706,6 @@ def _nested(condition: e.And, likely: bool, body: Stmt) -> Stmt:
 
 
 def _identity(name: str, dtype: DType) -> PrimExpr:
-    """The identity of a fold."""
     match name:
         case "vector_reduce_add":
             return e.const(-0.0 if dtype.is_float else 0, dtype)

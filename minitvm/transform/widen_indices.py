@@ -106,7 +106,7 @@ class _Widen(Mutator):
             case _:
                 return cast(wide, self.expr(node))
 
-    # -- What leaves its dtype --
+    # -- Arithmetic that leaves its dtype --
 
     def _is_exact(self, node: PrimExpr) -> bool:
         if node.dtype.lanes > 1:
@@ -207,7 +207,7 @@ class _Widen(Mutator):
             self._indices_made.clear()
             self._leaves.clear()
 
-    # -- Where indices stand --
+    # -- Nodes that hold indices --
 
     def _indices(self, indices: tuple[PrimExpr, ...]) -> tuple[PrimExpr, ...]:
         return tuple(self.index(i) for i in indices)

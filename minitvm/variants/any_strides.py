@@ -91,7 +91,7 @@ def _on_copies(func: PrimFunc, strided: Mapping[Buffer, Buffer]) -> Stmt:
 
 
 def _copied(source: Buffer, target: Buffer) -> Stmt:
-    """Copies all elements."""
+    """A loop nest that copies all elements."""
     indices = tuple(Var(f"i{dim}", INT64) for dim in range(source.ndim))
     body: Stmt = BufferStore(target, BufferLoad(source, indices), indices)
     for index, extent in reversed(list(zip(indices, source.shape, strict=True))):

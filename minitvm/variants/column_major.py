@@ -110,8 +110,8 @@ def with_reversed(
 
 
 def _reversible(ops: Collection[Operation], column_major: Collection[Tensor]) -> frozenset[Tensor]:
-    """The tensors that only expressions access, at indices that don't come from data: those are
-    checked at run time, and named in messages."""
+    """The tensors that only expressions access, at indices that don't come from data: an index from
+    data is checked at run time, and messages name it."""
     if any(isinstance(op, ScanOp) or read_by_ranges(op) for op in ops):
         return frozenset()
     found = {each for each in column_major if each.ndim > 1 and each.op in ops}

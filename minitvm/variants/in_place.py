@@ -98,7 +98,7 @@ def _escape(func: PrimFunc, source: Buffer, target: Buffer) -> bool:
     return False
 
 
-# -- In what order ---------------------------------------------------------------------------------
+# -- Order of execution ----------------------------------------------------------------------------
 
 
 @final
@@ -129,8 +129,8 @@ def _may_precede(prover: Prover, store: Access, load: Access) -> bool:
 
 
 def _may_meet(prover: Prover, store: Access, load: Access, depth: int, *, differ: bool) -> bool:
-    """Whether both may be at one element in the same rounds of the first `depth` common loops
-    and, if they `differ`, in different ones of the next, where that of `store` comes first."""
+    """Whether both may be at one element in the same rounds of the first `depth` common loops. If
+    they `differ`, the rounds of the next loop are different ones, the round of `store` first."""
     with prover.scope():
         outside = one_round(prover, load.loops[:depth], (), {})
         ours, theirs = (
