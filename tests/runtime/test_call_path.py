@@ -294,7 +294,7 @@ def test_signature_and_documentation() -> None:
         assert "scale_add(X, Y, scale, Z)" in text
         assert "Z : array of float32, shape (n,), written" in text
         assert "scale : float32" in text
-    assert "What ``build`` returns" in (type(SCALE_ADD).__doc__ or "")
+    assert "The result of ``build``" in (type(SCALE_ADD).__doc__ or "")
     odd = te.placeholder((3,), name="in")
     even = te.compute((3,), lambda i: odd[i] + 1.0, name="in")
     module = build(te.create_schedule(even.op), [odd, even], name="odd")
