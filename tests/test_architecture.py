@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import operator
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,8 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+
+import minitvm
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -210,4 +213,8 @@ def test_the_readme_draws_the_rooms(request: pytest.FixtureRequest) -> None:
 def test_modules_are_importable_where_they_were(former: str, name: str) -> None:
     assert importlib.import_module(former) is sys.modules[former]
     assert hasattr(sys.modules[former], name)
+    assert operator.attrgetter(former.removeprefix("minitvm."))(minitvm) is sys.modules[former]
+
+
+def test_the_interpreter_is_importable_where_it_was() -> None:
     assert callable(importlib.import_module("minitvm.interpreter").interpret)

@@ -54,8 +54,9 @@ def limits(prover: Prover, loop: s.For) -> list[Limit]:
     with prover.scope():
         prover.bind_interval(loop.loop_var, loop.min, loop.extent)
         needs = _needs(prover, loop.body)
-    if not prover.proves(prover.affine(loop.extent) - 1):
-        needs = _everywhere(needs)
+    anywhere = _everywhere(needs)
+    if len(anywhere) < len(needs) and not prover.proves(prover.affine(loop.extent) - 1):
+        needs = anywhere
     for need in needs:
         factor, rest = _apart(need.form, loop.loop_var)
         if (
