@@ -542,33 +542,33 @@ def test_cache_read(golden: Golden) -> None:
 
 
 # Places of a copy of what the sums of segments read: by the loops at it and inside of it.
-def at_no_axis(s: te.Schedule, copy: Tensor, sums: Tensor, out: Tensor) -> None:
+def at_no_axis(s: te.Schedule, copy: Any, sums: Any, out: Any) -> None:
     s[copy].compute_at(s[sums], s[sums].fuse())
 
 
-def at_a_block_of_rows(s: te.Schedule, copy: Tensor, sums: Tensor, out: Tensor) -> None:
+def at_a_block_of_rows(s: te.Schedule, copy: Any, sums: Any, out: Any) -> None:
     outer, _ = s[sums].split(sums.op.axis[0], 2)
     s[copy].compute_at(s[sums], outer)
 
 
-def at_a_row_of_a_block(s: te.Schedule, copy: Tensor, sums: Tensor, out: Tensor) -> None:
+def at_a_row_of_a_block(s: te.Schedule, copy: Any, sums: Any, out: Any) -> None:
     outer, _ = s[out].split(out.op.axis[0], 2)
     s[sums].compute_at(s[out], outer)
     s[copy].compute_at(s[sums], sums.op.axis[0])
 
 
-def at_a_block_of_the_reader(s: te.Schedule, copy: Tensor, sums: Tensor, out: Tensor) -> None:
+def at_a_block_of_the_reader(s: te.Schedule, copy: Any, sums: Any, out: Any) -> None:
     outer, _ = s[out].split(out.op.axis[0], 2)
     s[sums].compute_at(s[out], outer)
     s[copy].compute_at(s[out], outer)
 
 
-def at_a_part_of_a_segment(s: te.Schedule, copy: Tensor, sums: Tensor, out: Tensor) -> None:
+def at_a_part_of_a_segment(s: te.Schedule, copy: Any, sums: Any, out: Any) -> None:
     outer, _ = s[sums].split(sums.op.reduce_axis[0], 2)
     s[copy].compute_at(s[sums], outer)
 
 
-def around_the_parts_of_segments(s: te.Schedule, copy: Tensor, sums: Tensor, out: Tensor) -> None:
+def around_the_parts_of_segments(s: te.Schedule, copy: Any, sums: Any, out: Any) -> None:
     s[sums].split(sums.op.reduce_axis[0], 2)
     s[copy].compute_at(s[sums], s[sums].fuse())
 
