@@ -114,7 +114,7 @@ PROCESSORS: dict[str, dict[str, Processor]] = {
     },
     "aarch64": {
         "generic": Processor(_NEON),
-        # One pipeline multiplies and adds: LLVM, AArch64SchedA53.td, AArch64SchedA57.td.
+        # At most one begins in each cycle: LLVM, AArch64SchedA53.td, AArch64SchedA57.td.
         "cortex-a53": _cpu(_NEON, 32, 128, ways=4, ports=1),
         "cortex-a57": _cpu(_NEON, 32, 512, ways=2, ports=1),
         "cortex-a72": _cpu(_NEON, 32, 512, ways=2),
