@@ -114,8 +114,9 @@ PROCESSORS: dict[str, dict[str, Processor]] = {
     },
     "aarch64": {
         "generic": Processor(_NEON),
-        "cortex-a53": _cpu(_NEON, 32, 128, ways=4),
-        "cortex-a57": _cpu(_NEON, 32, 512, ways=2),
+        # At most one begins in each cycle: LLVM, AArch64SchedA53.td, AArch64SchedA57.td.
+        "cortex-a53": _cpu(_NEON, 32, 128, ways=4, ports=1),
+        "cortex-a57": _cpu(_NEON, 32, 512, ways=2, ports=1),
         "cortex-a72": _cpu(_NEON, 32, 512, ways=2),
         "cortex-a76": _cpu(_V82, 64, 512, ways=4),
         "neoverse-n1": _cpu(_V82, 64, 1024, ways=4),
@@ -125,7 +126,7 @@ PROCESSORS: dict[str, dict[str, Processor]] = {
         "apple-m1": _cpu(_V82, 128, 3 << 10, ports=4),
         "apple-m2": _cpu(_V86, 128, 4 << 10, ports=4),
         "apple-m3": _cpu(_V86, 128, 4 << 10, ports=4),
-        "a64fx": _cpu(_NEON | {"sve"}, 64, 680, ways=4, latency=9),
+        "a64fx": _cpu(_NEON | {"fullfp16", "sve"}, 64, 680, ways=4, latency=9),
     },
 }
 _ARCH_ALIASES = {"amd64": "x86_64", "x86-64": "x86_64", "arm64": "aarch64"}

@@ -7,9 +7,19 @@ knows both, and sets it here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, final
 
-_meanings: list[Callable[[Any, Any], Any]] = []
+
+@final
+@dataclass(slots=True)
+class _Language:
+    """What the face sets: the conversion, once it is known."""
+
+    convert: Callable[[Any, Any], Any] | None = None
+
+
+_language = _Language()
 
 
 def convert(value: Any, span: Any = None) -> Any:
@@ -18,9 +28,10 @@ def convert(value: Any, span: Any = None) -> Any:
     >>> convert([1, 2.5])
     (1, 2.5)
     """
-    return _meanings[-1](value, span)
+    assert _language.convert is not None
+    return _language.convert(value, span)
 
 
 def set_meaning(meaning: Callable[[Any, Any], Any]) -> None:
     """Sets the function that :func:`convert` calls."""
-    _meanings.append(meaning)
+    _language.convert = meaning

@@ -41,10 +41,10 @@ class Spans:
 
     def __init__(self, prover: Prover) -> None:
         self._prover = prover
-        self._of: dict[Var, Span] = {}
+        self._of: dict[Var, Span | None] = {}
 
-    def let(self, var: Var, span: Span) -> None:
-        """`var` takes all values of `span`."""
+    def let(self, var: Var, span: Span | None) -> None:
+        """`var` takes all values of `span`; None: values of which nothing is known."""
         self._of[var] = span
 
     def of(self, expr: PrimExpr) -> Span | None:

@@ -420,7 +420,7 @@ class BoundInference:
             prover.bind(leaf.var, range_)
         for range_, leaf in around[place + 1 :]:
             prover.bind(leaf.var, range_)
-            spans.let(leaf.var, _all_of(spans, range_, leaf))
+            spans.let(leaf.var, spans.of_range(range_))
         later = Var(loop.name, loop.var.dtype, axis=True)
         extent = around[place][0].extent
         prover.bind(later, Range.from_min_extent(loop.var + 1, extent - loop.var - 1))
@@ -493,7 +493,7 @@ class BoundInference:
             self._relax(spans, prover, self._found.bounds[stage].ranges[leaf], leaf)
         self._relax_names(spans, reader, named)
         bounds = self._found.bounds[reader]
-        leaves: dict[IterVar, tuple[Span, bool]] = {}
+        leaves: dict[IterVar, tuple[Span | None, bool]] = {}
         for leaf in reader.leaf_iter_vars:
             if leaf in fixed:
                 leaves[leaf] = spans.point(bounds.values[leaf]), False
@@ -506,19 +506,13 @@ class BoundInference:
     def _relax_names(self, spans: Spans, stage: Stage, done: set[Stage]) -> None:
         """Let the names of a stage computed inside take all their values."""
         for var, value in () if stage in done else self._found.bounds[stage].names:
-            span = spans.of(value)
-            if span is None:
-                raise CompileError(
-                    f"{stage.name}: expected ranges whose ends can be known, got {value}: compute "
-                    "the stages that are placed inside of it at the root"
-                )
-            spans.let(var, span)
+            spans.let(var, spans.of(value))
         done.add(stage)
 
-    def _relax(self, spans: Spans, prover: Prover, range_: Range, leaf: IterVar) -> Span:
+    def _relax(self, spans: Spans, prover: Prover, range_: Range, leaf: IterVar) -> Span | None:
         """Let a loop variable take all its values; it has at least one."""
         prover.bind(leaf.var, range_)
-        span = _all_of(spans, range_, leaf)
+        span = spans.of_range(range_)
         spans.let(leaf.var, span)
         return span
 
@@ -635,30 +629,27 @@ def _resolved(
     return resolved, made
 
 
-def _all_of(spans: Spans, range_: Range, axis: IterVar) -> Span:
-    """The span of all values of an axis."""
-    span = spans.of_range(range_)
-    if span is None:
-        raise CompileError(
-            f"loop {axis.name}: expected a range whose ends can be known, got "
-            f"{range_}: compute the stages that are placed outside of it at the root"
-        )
-    return span
-
-
 def axis_spans(
-    stage: Stage, bounds: Bounds, spans: Spans, leaves: Mapping[IterVar, tuple[Span, bool]]
-) -> dict[IterVar, Span]:
-    """The spans of all axes, given those of the loops. An axis whose loops all run over their whole
-    ranges takes exactly the values of its own range."""
+    stage: Stage,
+    bounds: Bounds,
+    spans: Spans,
+    leaves: Mapping[IterVar, tuple[Span | None, bool]],
+) -> dict[IterVar, Span | None]:
+    """The spans of all axes, given those of the loops; None where data says the ends. An axis whose
+    loops all run over their whole ranges takes exactly the values of its own range."""
     found = dict(leaves)
 
-    def all_of(axis: IterVar) -> Span:
-        return _all_of(spans, bounds.ranges[axis], axis)
+    def all_of(axis: IterVar) -> tuple[Span | None, bool]:
+        return spans.of_range(bounds.ranges[axis]), True
 
-    def begin(axis: IterVar) -> Span:
-        first = Range.from_min_extent(bounds.ranges[axis].min, 1)
-        return _all_of(spans, first, axis)
+    def moved(axis: IterVar, *parts: Span | None) -> tuple[Span | None, bool]:
+        """The sum of the parts from the begin of an axis."""
+        low, high = Affine(), Affine()
+        for part in (spans.of(bounds.ranges[axis].min), *parts):
+            if part is None:
+                return None, False
+            low, high = low + part.low, high + part.high
+        return Span(low, high), False
 
     for relation in reversed(stage.relations):
         match relation:
@@ -667,18 +658,14 @@ def axis_spans(
                 factor = bounds.ranges[inner].extent
                 size = spans.of(factor)
                 if (all_outer and all_inner) or size is None or not size.is_point:
-                    found[parent] = all_of(parent), True
-                    continue
-                scaled = _scaled(spans, high, factor, outer)
-                start = begin(parent)
-                found[parent] = (
-                    Span(start.low + scaled.low + low.low, start.high + scaled.high + low.high),
-                    False,
-                )
+                    found[parent] = all_of(parent)
+                else:
+                    scaled = None if high is None else _scaled(spans, high, factor, outer)
+                    found[parent] = moved(parent, scaled, low)
             case Fuse(outer, inner, fused):
                 span, complete = found[fused]
                 if complete:
-                    found[outer], found[inner] = (all_of(outer), True), (all_of(inner), True)
+                    found[outer], found[inner] = all_of(outer), all_of(inner)
                     continue
                 held = Var(fused.name, fused.var.dtype)
                 spans.let(held, span)
@@ -687,16 +674,11 @@ def axis_spans(
                     (outer, e.floordiv(*e.promote(held, extent))),
                     (inner, e.floormod(*e.promote(held, extent))),
                 ):
-                    reached, start = spans.of(part), begin(axis)
-                    found[axis] = (
-                        (all_of(axis), True)
-                        if reached is None
-                        else (Span(start.low + reached.low, start.high + reached.high), False)
-                    )
+                    reached = spans.of(part)
+                    found[axis] = all_of(axis) if reached is None else moved(axis, reached)
             case Rebase(parent, rebased):
                 span, complete = found[rebased]
-                start = begin(parent)
-                found[parent] = Span(start.low + span.low, start.high + span.high), complete
+                found[parent] = moved(parent, span)[0], complete
             case Singleton():
                 pass
     return {axis: span for axis, (span, _) in found.items()}

@@ -161,9 +161,7 @@ def _spans_of_axes(prover: Prover, compute: ComputeOp, steps: Span) -> Spans:
     spans = Spans(prover)
     spans.let(compute.axis[0].var, steps)
     for axis in (*compute.axis[1:], *compute.reduce_axis):
-        span = spans.of_range(domain_of(axis))
-        if span is not None:
-            spans.let(axis.var, span)
+        spans.let(axis.var, spans.of_range(domain_of(axis)))
     return spans
 
 

@@ -342,8 +342,16 @@ class _Lowering:
                 if owner is stage and stage not in self._scans.updates:
                     body = Allocate(buffer, body)
             for var, value in reversed(self._inferred.bounds[stage].names):
-                body = LetStmt(var, self.moved(value, {}), body)
+                body = LetStmt(var, self._named(place, self.moved(value, {})), body)
         return body
+
+    def _named(self, place: Loop | None, value: PrimExpr) -> PrimExpr:
+        """The value of a name for a bound, where it is computed."""
+        if place is None or not reads_of(value):
+            return value
+        stage, leaf = place
+        nest = _Nest(self, stage, self._inferred.bounds[stage])
+        return nest.where_inside(value, stage.leaf_iter_vars.index(leaf) + 1)
 
     def real(self, tensor: Tensor) -> Buffer:
         """The memory of a tensor."""
@@ -536,7 +544,7 @@ class _Nest:
                 f"{self._where(position)}: expected accesses that are inside of their tensors for "
                 "all sizes, found one that is checked while the program runs"
             )
-        domain = self._domain(inside, values)
+        domain = self._domain(position, inside, values)
         op = self._lowering.inlined(self._op)
         match = match_computation(intrin, op, domain, self._stage.name, leaf.name)
         views = self._lowering.in_memory(match, self._op.outputs)
@@ -545,27 +553,32 @@ class _Nest:
         return made
 
     def _domain(
-        self, inside: list[IterVar], values: Mapping[IterVar, PrimExpr]
+        self, position: int, inside: list[IterVar], values: Mapping[IterVar, PrimExpr]
     ) -> dict[IterVar, Range]:
         """The range of each root axis inside of the intrinsic."""
         spans = Spans(Prover())
-        leaves = {}
+        leaves: dict[IterVar, tuple[Span | None, bool]] = {}
         for leaf in self._leaves:
             if leaf in inside:
                 extent = spans.point(self._bounds.ranges[leaf].extent).low
-                span = Span(spans.point(const(0)).low, extent - 1)
-                spans.let(leaf.var, span)
-                leaves[leaf] = span, True
+                every = Span(spans.point(const(0)).low, extent - 1)
+                spans.let(leaf.var, every)
+                leaves[leaf] = every, True
             else:
                 value = values.get(leaf, self._bounds.values[leaf])
                 leaves[leaf] = spans.point(value), False
         found = axis_spans(self._stage, self._bounds, spans, leaves)
         domain = {}
         for axis in (*self._op.axis, *self._op.reduce_axis):
-            dtype = axis.var.dtype
-            low, extent = found[axis].low, found[axis].extent
+            dtype, span = axis.var.dtype, found[axis]
+            if span is None:
+                raise CompileError(
+                    f"{self._where(position)}: expected axes whose ends are known before their "
+                    f"loops, found {axis.name} in {self._bounds.ranges[axis]}: tensorize "
+                    "a loop inside of those that this range depends on"
+                )
             domain[axis] = Range.from_min_extent(
-                spans.expression(low, dtype), spans.expression(extent, dtype)
+                spans.expression(span.low, dtype), spans.expression(span.extent, dtype)
             )
         return domain
 
@@ -632,18 +645,18 @@ class _Nest:
                     f"{self._stage.name}: loop {leaf.name}: expected its range to depend on loops "
                     f"around it only, found {node.name} in {made}: reorder them"
                 )
-        return self._where_inside(made, inside) if reads_of(made) else made
+        return self.where_inside(made, place) if reads_of(made) else made
 
-    def _where_inside(self, bound: PrimExpr, inside: set[Var]) -> PrimExpr:
-        """A bound that is read from tensors, or 0 where the loops around are beyond the domain and
-        the elements read may not exist."""
-        for axis, guards in self._bounds.guards.items():
-            for guard in guards if axis not in self._op.reduce_axis else []:
+    def where_inside(self, bound: PrimExpr, position: int) -> PrimExpr:
+        """A bound that is read from tensors, or 0 where the loops before `position` are beyond the
+        domain and the elements read may not exist."""
+        inside = {leaf.var for leaf in self._leaves[position:]}
+        for guards in reversed(self._bounds.guards.values()):  # those of reductions may read, too
+            for guard in guards:
                 held = self._condition(guard, self._bounds.values, None)
                 if inside.isdisjoint(walk_once(held)):
-                    bound = e.intrinsic(
-                        "if_then_else", bound.dtype, held, bound, const(0, bound.dtype)
-                    )
+                    zero = const(0, bound.dtype)
+                    bound = e.intrinsic("if_then_else", bound.dtype, held, bound, zero)
         return bound
 
     def _guarded(

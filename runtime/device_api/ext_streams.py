@@ -346,11 +346,12 @@ class Stream:
             self._changed.wait()
 
     def drop(self, reason: str) -> list[Callable[[], None]]:
-        """Forget the items that are not yet done; places fail for a reason. The work is the
-        caller's."""
+        """Forget the items that are not yet done. A wait for them fails for a reason; the end of
+        the stream says nothing of them. The work is the caller's."""
         dropped = []
         items, self._items = self._items, deque()
         failure = Failure(f"{self.name}: {reason}", DeviceError(reason))
+        failure.is_told = True
         self.finished = self.queued
         for item in items:
             match item:

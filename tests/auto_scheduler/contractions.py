@@ -470,3 +470,20 @@ def attention(draw: Draw) -> Program:
         (heads, rows, depth), lambda h, i, j: te.sum(share[h, i, n] * v(*at(h), n, j), axis=n)
     )
     return Program([out.op], [q, k, v, out], axes.sizes)
+
+
+def product(
+    m: Any, n: Any, k: Any, dtypes: tuple[str, str, str], layout: str = "NN"
+) -> list[te.Tensor]:
+    """A (m, k) times B (k, n), each stored transposed where `layout` has a T."""
+    a, b, dtype = dtypes
+    A = te.placeholder((m, k) if layout[0] == "N" else (k, m), a, name="A")
+    B = te.placeholder((k, n) if layout[1] == "N" else (n, k), b, name="B")
+    r = te.reduce_axis((0, k), name="k")
+
+    def element(i: Any, j: Any) -> Any:
+        x = A[i, r] if layout[0] == "N" else A[r, i]
+        y = B[r, j] if layout[1] == "N" else B[j, r]
+        return te.sum(x.astype(dtype) * y.astype(dtype), axis=r)
+
+    return [A, B, te.compute((m, n), element, name="C")]

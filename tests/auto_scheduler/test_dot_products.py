@@ -16,6 +16,7 @@ from minitvm.te.intrinsics.dot_product import DOT_PRODUCTS, DotProduct
 from minitvm.te.intrinsics.instruction import find_instruction
 from minitvm.te.intrinsics.matrix_product import MatrixProduct
 from minitvm.tir.interpreter import interpret
+from tests.auto_scheduler.contractions import product
 
 Array = np.ndarray[Any, Any]
 random = np.random.default_rng(5)
@@ -33,23 +34,6 @@ DTYPES = [
 OTHERS = ["llvm"]
 if HERE.arch == "x86_64":
     OTHERS += [f"llvm -mcpu={name}" for name in ("x86-64-v3", "x86-64-v2")]
-
-
-def product(
-    m: Any, n: Any, k: Any, dtypes: tuple[str, str, str], layout: str = "NN"
-) -> list[te.Tensor]:
-    """A (m, k) times B (k, n), each stored transposed where `layout` has a T."""
-    a, b, dtype = dtypes
-    A = te.placeholder((m, k) if layout[0] == "N" else (k, m), a, name="A")
-    B = te.placeholder((k, n) if layout[1] == "N" else (n, k), b, name="B")
-    r = te.reduce_axis((0, k), name="k")
-
-    def element(i: Any, j: Any) -> Any:
-        x = A[i, r] if layout[0] == "N" else A[r, i]
-        y = B[r, j] if layout[1] == "N" else B[j, r]
-        return te.sum(x.astype(dtype) * y.astype(dtype), axis=r)
-
-    return [A, B, te.compute((m, n), element, name="C")]
 
 
 def numbers(shape: tuple[int, ...], dtype: str) -> Array:

@@ -26,6 +26,7 @@ from minitvm.te.intrinsics.instruction import find_instruction
 from minitvm.te.intrinsics.matrix_product import MATRIX_PRODUCTS, MatrixProduct
 from minitvm.tir.functor import walk_once
 from minitvm.tir.stmt import Allocate
+from tests.auto_scheduler.contractions import product
 from tests.auto_scheduler.instructions import in_software
 from tests.auto_scheduler.test_dot_products import (
     as_given,
@@ -34,7 +35,6 @@ from tests.auto_scheduler.test_dot_products import (
     exactly,
     numbers,
     pack,
-    product,
     shape_of,
 )
 

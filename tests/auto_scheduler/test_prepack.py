@@ -18,8 +18,8 @@ from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor
 from minitvm.tir.expr import ProducerLoad
 from minitvm.tir.functor import free_vars, walk_once
 from minitvm.tir.interpreter import interpret
+from tests.auto_scheduler.contractions import product
 from tests.auto_scheduler.test_auto_schedule import QUICK, SLOW, TARGETS, contraction
-from tests.auto_scheduler.test_dot_products import product
 from tests.schedules.programs import PROGRAMS, Draw, Program
 
 Array = np.ndarray[Any, Any]

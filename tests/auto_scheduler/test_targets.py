@@ -21,6 +21,7 @@ from minitvm.runtime import host as host_module
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.threads import available_cpus
 from minitvm.target import _OPTIONS, PROCESSORS, create
+from tests.auto_scheduler import contractions
 
 X86 = "llvm -mtriple=x86_64-unknown-linux-gnu"
 ARM = "llvm -mtriple=aarch64-unknown-linux-gnu"
@@ -44,16 +45,7 @@ MACHINES = {
 
 def product(rows: Any, columns: Any, depth: int, layout: str = "NN", of: str = "float32") -> Any:
     to = {"int8": "int32", "bfloat16": "float32"}.get(of, of)
-    A = te.placeholder((rows, depth) if layout[0] == "N" else (depth, rows), of, name="A")
-    B = te.placeholder((depth, columns) if layout[1] == "N" else (columns, depth), of, name="B")
-    k = te.reduce_axis((0, depth), name="k")
-
-    def factor(i: Any, j: Any) -> Any:
-        a = A[i, k] if layout[0] == "N" else A[k, i]
-        b = B[k, j] if layout[1] == "N" else B[j, k]
-        return te.sum(a.astype(to) * b.astype(to), axis=k)
-
-    return A, B, te.compute((rows, columns), factor, name="C")
+    return contractions.product(rows, columns, depth, (of, of, to), layout)
 
 
 def convolution(channels: int, filters: int, size: int, stride: int = 1) -> Any:

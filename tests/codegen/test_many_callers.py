@@ -10,8 +10,6 @@ import faulthandler
 import gc
 import multiprocessing
 import os
-import subprocess
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -27,6 +25,7 @@ from minitvm.tir.buffer import decl_buffer
 from minitvm.tir.expr import Var
 from minitvm.tir.stmt import PrimFunc
 from tests.forks import in_child
+from tests.processes import run_python
 from tests.tir.programs import built
 
 n, fd = Var("n"), Var("fd")
@@ -355,13 +354,7 @@ def forever():
     ids=["spinning", "asleep", "exit", "atexit", "thread", "daemons"],
 )
 def test_the_interpreter_exits(then: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path[:0] = {sys.path!r}\n{_START}{then}"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    done = run_python(_START + then)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert done.stdout in ("", "True\n")

@@ -1163,12 +1163,9 @@ device.sync()
 
 @needs_fork
 def test_a_child_in_which_pending_work_ends_a_stream() -> None:
-    """What was pending is dropped in the child, and with it the last reference to a stream.
-
-    If the second copy had begun, the child is told that it isn't done there, when the stream ends.
-    """
+    """What was pending is dropped in the child, and with it the last reference to a stream, which
+    ends in silence: nobody in the child waits for it."""
     command = [sys.executable, "-W", "ignore", "-c", _ENDS_A_STREAM]
     run = subprocess.run(command, capture_output=True, timeout=100)
     told = run.stderr.decode()
-    assert run.returncode == 0, told
-    assert told == "" or told.endswith("when the process was forked, and isn't done in the child\n")
+    assert (run.returncode, told) == (0, "")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import subprocess
 import sys
 
 import llvmlite.binding as llvm
@@ -14,6 +13,7 @@ from minitvm.runtime.native import NativeCode
 from minitvm.runtime.native_text import native_text
 from minitvm.runtime.object_code import parse
 from minitvm.runtime.object_file import calls_through_stubs
+from tests.processes import run_python
 
 TEXT = """
 @number = global i64 7
@@ -132,13 +132,7 @@ for factor in (2.0, 3.0):
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="maps memory as Linux does")
 def test_code_loads_where_free_addresses_are_scattered() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path[:0] = {sys.path!r}\n{SCATTERED}"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    done = run_python(SCATTERED)
     if done.stderr.strip() == "no room":
         pytest.skip("the address space of a process is limited here")
     assert done.returncode == 0, done.stderr

@@ -6,8 +6,6 @@ import ctypes
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +20,7 @@ from minitvm.runtime import threads, workspace
 from minitvm.runtime.device_api import memory_pool
 from tests.forks import in_child
 from tests.memory.mapped import mapped
+from tests.processes import output_of
 
 _TASK = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p
@@ -72,20 +71,6 @@ def meet(limit: int = _MANY) -> int:
     assert region(task, limit)[0] == 0
     assert sorted(seen) == list(range(len(seen)))
     return len(seen)
-
-
-def run_python(code: str, **environment: str) -> str:
-    """The output of a process that has to end well, and soon."""
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path[:0] = {sys.path!r}\n{code}"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        env={**os.environ, **environment},
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 # -- Regions --------------------------------------------------------------------------------------
@@ -230,7 +215,7 @@ def test_workers_keep_off_the_cpu_of_who_wakes_them() -> None:
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU")
 def test_workers_stay_where_somebody_else_has_put_them() -> None:
-    run_python("""
+    output_of("""
 import contextlib
 from tests.runtime.test_threads import *
 first, second, *_ = sorted(os.sched_getaffinity(0))
@@ -302,11 +287,11 @@ assert meet() == 3
     ],
 )
 def test_the_interpreter_exits(then: str) -> None:
-    run_python(_START + then)
+    output_of(_START + then)
 
 
 def test_a_system_that_does_not_empty_pages_at_a_fork() -> None:
-    run_python("""
+    output_of("""
 from tests.runtime.test_threads import *
 wipe_on_fork = "@madvise(ptr %pages, i64 SIZE, i32 18)"
 assert wipe_on_fork in threads._TEXT
@@ -319,7 +304,7 @@ assert meet() == 3
 
 
 def test_a_system_that_has_no_threads_left() -> None:
-    found = run_python("""
+    found = output_of("""
 import resource
 from tests.runtime.test_threads import *
 assert meet(1) == 1
@@ -347,17 +332,17 @@ _PRINT = "from minitvm import runtime; print(runtime.num_threads())"
 
 
 def test_as_many_as_the_process_may_use() -> None:
-    assert 1 <= int(run_python(_PRINT)) <= len(os.sched_getaffinity(0))
+    assert 1 <= int(output_of(_PRINT)) <= len(os.sched_getaffinity(0))
     cpu = min(os.sched_getaffinity(0))
     one = f"import os; os.sched_setaffinity(0, [{cpu}]); {_PRINT}"
-    assert run_python(one) == "1\n"
+    assert output_of(one) == "1\n"
 
 
 def test_the_environment_says_how_many() -> None:
-    assert run_python(_PRINT, MINITVM_NUM_THREADS="7") == "7\n"
-    assert run_python(_PRINT, MINITVM_NUM_THREADS=" 2 ") == "2\n"
+    assert output_of(_PRINT, MINITVM_NUM_THREADS="7") == "7\n"
+    assert output_of(_PRINT, MINITVM_NUM_THREADS=" 2 ") == "2\n"
     twice = f"{_PRINT}; import os; os.environ['MINITVM_NUM_THREADS'] = '9'; print(9); {_PRINT}"
-    assert run_python(twice, MINITVM_NUM_THREADS="5") == "5\n9\n5\n"
+    assert output_of(twice, MINITVM_NUM_THREADS="5") == "5\n9\n5\n"
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "two", "", "1.5", "²"])
@@ -377,7 +362,7 @@ def test_set_num_threads() -> None:
     assert meet() == 4
     runtime.set_num_threads(1)
     assert meet() == 1
-    assert run_python(
+    assert output_of(
         "from minitvm import runtime; runtime.set_num_threads(3); print(runtime.num_threads())"
     ) == "3\n"  # fmt: skip
 
@@ -469,7 +454,7 @@ def test_a_block_is_for_its_thread() -> None:
 
 def test_a_block_before_the_pool() -> None:
     code = "from minitvm import num_threads\nwith num_threads(7): print(num_threads())\n"
-    assert run_python(code + "print(num_threads())", MINITVM_NUM_THREADS="5") == "7\n5\n"
+    assert output_of(code + "print(num_threads())", MINITVM_NUM_THREADS="5") == "7\n5\n"
 
 
 @pytest.mark.parametrize(
@@ -516,7 +501,7 @@ def test_nothing_is_compiled_before_it_is_needed() -> None:
     code += "from minitvm.runtime.device_api import memory_pool\n"
     code += "minitvm.runtime.num_threads()\n"
     code += "assert not threads._pool.is_made and not memory_pool._code.is_made"
-    run_python(code)
+    output_of(code)
 
 
 # -- Workspaces -----------------------------------------------------------------------------------

@@ -541,6 +541,71 @@ def test_cache_read(golden: Golden) -> None:
     check(s, [a, c], lambda x: x * 2 + x[::-1])
 
 
+# Places of a copy of what the sums of segments read: by the loops at it and inside of it.
+def at_no_axis(s: te.Schedule, copy: Any, sums: Any, out: Any) -> None:
+    s[copy].compute_at(s[sums], s[sums].fuse())
+
+
+def at_a_block_of_rows(s: te.Schedule, copy: Any, sums: Any, out: Any) -> None:
+    outer, _ = s[sums].split(sums.op.axis[0], 2)
+    s[copy].compute_at(s[sums], outer)
+
+
+def at_a_row_of_a_block(s: te.Schedule, copy: Any, sums: Any, out: Any) -> None:
+    outer, _ = s[out].split(out.op.axis[0], 2)
+    s[sums].compute_at(s[out], outer)
+    s[copy].compute_at(s[sums], sums.op.axis[0])
+
+
+def at_a_block_of_the_reader(s: te.Schedule, copy: Any, sums: Any, out: Any) -> None:
+    outer, _ = s[out].split(out.op.axis[0], 2)
+    s[sums].compute_at(s[out], outer)
+    s[copy].compute_at(s[out], outer)
+
+
+def at_a_part_of_a_segment(s: te.Schedule, copy: Any, sums: Any, out: Any) -> None:
+    outer, _ = s[sums].split(sums.op.reduce_axis[0], 2)
+    s[copy].compute_at(s[sums], outer)
+
+
+def around_the_parts_of_segments(s: te.Schedule, copy: Any, sums: Any, out: Any) -> None:
+    s[sums].split(sums.op.reduce_axis[0], 2)
+    s[copy].compute_at(s[sums], s[sums].fuse())
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        at_no_axis, at_a_block_of_rows, at_a_row_of_a_block, at_a_block_of_the_reader,
+        at_a_part_of_a_segment, around_the_parts_of_segments,
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("rows", [1, 4, 5])
+@pytest.mark.parametrize("computed", [False, True])
+def test_a_copy_of_segments(place: Callable[..., None], rows: int, computed: bool) -> None:
+    """Data says where a segment ends: a copy for several rows has all elements, and beyond the last
+    row no end is read."""
+    a = te.placeholder((6,), name="A")
+    p = te.placeholder((rows + 1,), "int32", name="P")
+    ends = te.compute((rows + 1,), lambda i: p[i] + 0, name="ends") if computed else p
+
+    def segment(i: Any) -> Any:
+        k = te.reduce_axis((ends[i], ends[i + 1]), "k")
+        return te.sum(a[k] * 2, axis=k)
+
+    sums = te.compute((rows,), segment, name="sums")
+    out = te.compute((rows,), lambda i: sums[i] + 1, name="out")
+    s = te.create_schedule(out.op)
+    place(s, s.cache_read(a, "local", [sums]), sums, out)
+    values, borders = np.arange(6, dtype="float32"), np.array([0, 2, 2, 3, 6, 6], "int32")
+    wanted = [values[i:j].sum() * 2 + 1 for i, j in pairwise(borders[: rows + 1])]
+    made = np.empty(rows, "float32")
+    tvm.build(s, [a, p, out])(values, borders[: rows + 1], made)
+    np.testing.assert_array_equal(made, wanted)
+    interpret(tvm.lower(s, [a, p, out])["main"], values, borders[: rows + 1], made)
+    np.testing.assert_array_equal(made, wanted)
+
+
 def test_cache_write(golden: Golden) -> None:
     a, b, s = sums()
     cache = s.cache_write(b, "local")

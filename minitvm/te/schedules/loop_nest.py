@@ -64,7 +64,7 @@ class LoopNest(Traced):
     Attributes
     ----------
     op : Operation
-        The operation that the loops compute.
+        The computation; ``cache_read``, ``cache_write`` and ``rfactor`` change it.
     all_iter_vars, leaf_iter_vars : list of IterVar
         Every axis so far, and the axes that are loops now, the outermost first.
     relations : list

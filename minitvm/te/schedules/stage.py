@@ -105,16 +105,10 @@ class Stage(LoopNest, Attachable):
 
     Attributes
     ----------
-    op : Operation
-        The computation; ``cache_read``, ``cache_write`` and ``rfactor`` change it.
+    op, all_iter_vars, leaf_iter_vars, relations, iter_var_attrs
+        The operation and its loops: see :class:`LoopNest`.
     origin_op : Operation
         The operation at the beginning, before any rewrite.
-    all_iter_vars, leaf_iter_vars : list of IterVar
-        Every axis so far, and the axes that are loops now, the outermost first.
-    relations : list
-        The splits, fusions and the like, from the axes of the operation to the loops.
-    iter_var_attrs : dict
-        How each loop runs.
     is_ahead : bool
         Whether the stage is computed before the program is called.
     scope : str
