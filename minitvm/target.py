@@ -139,7 +139,7 @@ _OPTIONS = (
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class TargetKind:
     """The kind of a target: ``llvm``, or a kind of device that launches code of the CPU."""
 
