@@ -179,8 +179,16 @@ def test_modules_on_demand_count() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["minitvm.contrib", "minitvm.explanation", "minitvm.te.hybrid"]
-    + ["decimal", "difflib", "fractions", "subprocess", "sysconfig"],
+    [
+        "minitvm.contrib",
+        "minitvm.explanation",
+        "minitvm.te.hybrid",
+        "decimal",
+        "difflib",
+        "fractions",
+        "subprocess",
+        "sysconfig",
+    ],
 )
 def test_an_import_leaves_to_others(name: str) -> None:
     assert name not in _imported_beyond_the_dependencies()
