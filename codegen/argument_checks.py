@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import final
 
@@ -23,6 +23,7 @@ from minitvm.runtime.arrangement import ASKS_FOR_VARIANT
 from minitvm.runtime.device_type import DEVICE_TYPES
 from minitvm.runtime.dlpack import dtype_word
 from minitvm.runtime.dtype import FLOAT64, INT64, DType
+from minitvm.runtime.record import record
 from minitvm.runtime.values import ArgTypeCode
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Buffer, PrimExpr, Var
@@ -30,7 +31,7 @@ from minitvm.tir.stmt import PrimFunc
 
 
 @final
-@dataclass(slots=True)
+@record(frozen=False)
 class Checks:
     """The checks of one function's arguments, which are called `names`."""
 

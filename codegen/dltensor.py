@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import final
 
 from minitvm.codegen.llvm_text import NULL, FunctionText, Value, i64
+from minitvm.runtime.record import record
 from minitvm.tir.expr import Buffer
 
 SIZE = 48
@@ -39,7 +40,7 @@ def _align(type: str) -> int:
 
 
 @final
-@dataclass(slots=True)
+@record(frozen=False)
 class Tensor:
     """A tensor argument, as far as a function has read it. Its bytes lie in ``[low, end)``, and
     element 0 is at `first`, which a negative stride puts behind others; strides (counted in

@@ -14,7 +14,6 @@ docs/numerics.md; a scalar gets the same bits as a lane.
 from __future__ import annotations
 
 from collections.abc import Callable
-from fractions import Fraction
 from typing import final
 
 from minitvm.codegen.lanes import Lanes
@@ -23,11 +22,13 @@ from minitvm.runtime.dtype import FLOAT32
 from minitvm.runtime.record import record
 from minitvm.tir.scalars import round_float
 
-_LN2 = Fraction("0.693147180559945309417232121458176568075500134360255254120680009")
-_LN10 = Fraction("2.302585092994045684017991454684364207601101488628772976033327901")
-_HALF_PI = Fraction("1.570796326794896619231321691639751442098584699687552910487472296")
-_EXPONENTIAL = {"exp": Fraction(1), "exp2": _LN2, "exp10": _LN10}  # the logarithm of the base
-_LOGARITHM = {"log": Fraction(1), "log2": _LN2, "log10": _LN10}
+# Numbers to 63 decimals, as integers: Python rounds the quotient of two integers correctly.
+_ONE = 10**63
+_LN2 = 693147180559945309417232121458176568075500134360255254120680009
+_LN10 = 2302585092994045684017991454684364207601101488628772976033327901
+_HALF_PI = 1570796326794896619231321691639751442098584699687552910487472296
+_EXPONENTIAL = {"exp": _ONE, "exp2": _LN2, "exp10": _LN10}  # the logarithm of the base
+_LOGARITHM = {"log": _ONE, "log2": _LN2, "log10": _LN10}
 
 
 @final
@@ -63,13 +64,14 @@ class _Format:
         """The bits of 1.0."""
         return self.bias << self.digits
 
-    def parts(self, number: Fraction, count: int) -> tuple[float, ...]:
-        """Floats whose sum is `number`, the largest first."""
+    def parts(self, above: int, below: int, count: int) -> tuple[float, ...]:
+        """Floats whose sum is ``above / below``, the largest first."""
         made = []
         for _ in range(count):
-            part = float(number)
+            part = above / below
             made.append(round_float(FLOAT32, part) if self.digits == 23 else part)
-            number -= Fraction(made[-1])
+            part_above, part_below = made[-1].as_integer_ratio()
+            above, below = above * part_below - part_above * below, below * part_below
         return tuple(made)
 
 
@@ -157,14 +159,14 @@ class ElementaryFunctions:
 
     # -- powers: b**x = 2**n * b**r, with n the nearest integer to x * log2(b) --
 
-    def _exponential(self, log_base: Fraction) -> Callable[[Lanes], Lanes]:
+    def _exponential(self, log_base: int) -> Callable[[Lanes], Lanes]:
         def emit(x: Lanes) -> Lanes:
             form = _format(x)
-            step = _LN2 / log_base
-            lowest, highest = -(form.bias + form.digits + 1) * step, (form.bias + 2) * step
-            n, r = _reduced(x.clamped(float(lowest), float(highest)), step)
-            if log_base != 1:
-                r = r * float(log_base)
+            lowest = -(form.bias + form.digits + 1) * _LN2 / log_base
+            highest = (form.bias + 2) * _LN2 / log_base
+            n, r = _reduced(x.clamped(lowest, highest), log_base)
+            if log_base != _ONE:
+                r = r * (log_base / _ONE)
             return _scaled(_exp_minus_one(r) + 1.0, n)
 
         return emit
@@ -187,7 +189,7 @@ class ElementaryFunctions:
 
     # -- logarithms: log(2**k * (1 + f)) = k * log(2) + log(1 + f) --
 
-    def _logarithm(self, log_base: Fraction) -> Callable[[Lanes], Lanes]:
+    def _logarithm(self, log_base: int) -> Callable[[Lanes], Lanes]:
         def emit(x: Lanes) -> Lanes:
             form = _format(x)
             is_tiny, up = x < 2.0 ** (1 - form.bias), form.digits + 1
@@ -207,7 +209,7 @@ class ElementaryFunctions:
         down = (-k).clamped(-float(_format(x).bias), 1.0)  # the error is lost in huge sums
         f = error.times_plus(_power_of_two(down), m - 1.0)
         small = abs(x) < 2.0 ** (-_format(x).digits - 2)
-        return x.where(small, x, _at_ends(total, _log_of_product(k, f, Fraction(1))))
+        return x.where(small, x, _at_ends(total, _log_of_product(k, f, _ONE)))
 
     def _power(self, x: Lanes, y: Lanes) -> Lanes:
         """``exp2(y * log2(x))`` in double, more than twice the digits that float needs. Signs,
@@ -241,10 +243,10 @@ class ElementaryFunctions:
         """The sine of ``x + turns * pi / 2``: by the number of quarter turns, a sine or a cosine of
         the rest, or the opposite."""
         text, form = self._text, _format(x)
-        shifted = x.times_plus(float(1 / _HALF_PI), form.rounder)
+        shifted = x.times_plus(_ONE / _HALF_PI, form.rounder)
         n = shifted - form.rounder
         r = x
-        for part in form.parts(_HALF_PI, 3):
+        for part in form.parts(_HALF_PI, _ONE, 3):
             r = n.times_plus(-part, r)
         z = r * r
         sine = (r * z).times_plus(z.polynomial(form.sin), r)
@@ -299,12 +301,12 @@ def _sign_bit(x: Lanes) -> Value:
     return x.integer(-(1 << (31 if x.is_single else 63)))
 
 
-def _reduced(x: Lanes, step: Fraction) -> tuple[Lanes, Lanes]:
-    """n and r with ``x = n * step + r`` and n whole."""
+def _reduced(x: Lanes, log_base: int) -> tuple[Lanes, Lanes]:
+    """n and r with ``x = n * log(2) / log_base + r`` and n whole."""
     form = _format(x)
-    n = x.times_plus(float(1 / step), form.rounder) - form.rounder
+    n = x.times_plus(log_base / _LN2, form.rounder) - form.rounder
     r = x
-    for part in form.parts(step, 2):
+    for part in form.parts(_LN2, log_base, 2):
         if part:
             r = n.times_plus(-part, r)
     return n, r
@@ -312,7 +314,7 @@ def _reduced(x: Lanes, step: Fraction) -> tuple[Lanes, Lanes]:
 
 def _power_minus_one(x: Lanes) -> Lanes:
     """``exp(x) - 1`` where 2**n is a normal number: as exact for a small x."""
-    n, r = _reduced(x, _LN2)
+    n, r = _reduced(x, _ONE)
     scale = _power_of_two(n)
     return scale.times_plus(_exp_minus_one(r), scale - 1.0)
 
@@ -349,14 +351,14 @@ def _split(x: Lanes) -> tuple[Lanes, Lanes]:
     return k, x.of_bits(text.binary("sub", bits, less))
 
 
-def _log_of_product(k: Lanes, f: Lanes, log_base: Fraction) -> Lanes:
+def _log_of_product(k: Lanes, f: Lanes, log_base: int) -> Lanes:
     """``(k * log(2) + log(1 + f)) / log_base``."""
     form = _format(f)
     small = (f * f) * f.times_plus(f.polynomial(form.log), -0.5)  # log(1 + f) - f
-    one_high, one_low = form.parts(1 / log_base, 2)
-    two_high, two_low = form.parts(_LN2 / log_base, 2)
-    low = k.times_plus(two_low, small) if log_base == 1 else k * two_low
-    if log_base != 1:
+    one_high, one_low = form.parts(_ONE, log_base, 2)
+    two_high, two_low = form.parts(_LN2, log_base, 2)
+    low = k.times_plus(two_low, small) if log_base == _ONE else k * two_low
+    if log_base != _ONE:
         low = small.times_plus(one_high, f.times_plus(one_low, low))
     return k.times_plus(two_high, f.times_plus(one_high, low))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from collections.abc import Sequence
 from functools import lru_cache
@@ -107,6 +106,8 @@ def _end(
     process can be asked."""
     if not sys.executable:
         return None
+    import subprocess  # 5 ms that an import needn't pay
+
     texts = [f"%a{i}" if text == "poison" else text for i, (_, text) in enumerate(args)]
     passed = [f"{kind} {text}" for (kind, _), text in zip(args, texts, strict=True)]
     taken = ", ".join(each for each in passed if "%a" in each)

@@ -17,7 +17,6 @@ import sys as _sys
 import typing as _typing
 from pathlib import Path as _Path
 
-from minitvm import contrib as contrib
 from minitvm import error as error
 from minitvm import ir as ir
 from minitvm import nd as nd
@@ -61,6 +60,7 @@ from minitvm.runtime import set_num_threads as set_num_threads
 from minitvm.runtime import unregister_device as unregister_device
 from minitvm.runtime.conversion import set_meaning as _set_meaning
 from minitvm.runtime.faces import hand_on as _hand_on
+from minitvm.runtime.faces import on_demand as _on_demand
 from minitvm.runtime.version import VERSION as _VERSION
 from minitvm.target import Target as Target
 from minitvm.te import *  # noqa: F403  # the classic face: tvm.compute is te.compute
@@ -71,10 +71,12 @@ from minitvm.tir import call_packed as call_packed
 from minitvm.tir.op import convert as convert
 
 if _typing.TYPE_CHECKING:
+    from minitvm import contrib as contrib
     from minitvm.explanation.explain import explain as explain
     from minitvm.runtime.device_api.plugin import load_device_plugin as load_device_plugin
 
 _ON_DEMAND = {
+    "contrib": "minitvm.contrib",
     "explain": "minitvm.explanation.explain",
     "load_device_plugin": "minitvm.runtime.device_api.plugin",
 }
@@ -95,13 +97,7 @@ for _room, _names in _FORMER.items():
         setattr(_importlib.import_module(_face), _name, _module)
 
 
-def __getattr__(name: str) -> _typing.Any:
-    """What few programs need is imported when it is asked for."""
-    if name in _ON_DEMAND:
-        return getattr(_importlib.import_module(_ON_DEMAND[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
+__getattr__ = _on_demand(__name__, _ON_DEMAND)
 _set_meaning(convert)
 
 
@@ -115,5 +111,5 @@ def get_include() -> str:
 
 
 __version__ = _VERSION
-_MODULES = ("contrib", "error", "ir", "nd", "runtime", "target", "te", "tir", "transform")
+_MODULES = ("error", "ir", "nd", "runtime", "target", "te", "tir", "transform")
 _hand_on(__name__, *_MODULES, *_ON_DEMAND)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import shlex
 import threading
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ from typing import Any, final
 from minitvm.runtime.device import device
 from minitvm.runtime.device_api.registry import kinds, launches
 from minitvm.runtime.dtype import DType
-from minitvm.runtime.errors import CompileError
+from minitvm.runtime.errors import CompileError, similar
 from minitvm.runtime.host import TYPICAL_CACHES, TYPICAL_WAYS, cache_sizes, host, l1_ways
 from minitvm.runtime.record import record
 from minitvm.runtime.threads import available_cpus
@@ -140,7 +139,7 @@ _OPTIONS = (
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@record()
 class TargetKind:
     """The kind of a target: ``llvm``, or a kind of device that launches code of the CPU."""
 
@@ -416,7 +415,7 @@ def _attributes(text: str, arch: str) -> tuple[frozenset[str], frozenset[str]]:
         if name[0] not in "+-" or len(name) == 1:
             raise CompileError(f"target: expected -mattr=+feature or -feature, got {name!r}")
         if name[1:] not in known and not name[1:].startswith(_TUNING_PREFIXES):
-            close = difflib.get_close_matches(name[1:], known, n=3) or sorted(known)
+            close = similar(name[1:], known) or sorted(known)
             raise CompileError(
                 f"target: expected features of {arch} such as {', '.join(close)}, got {name[1:]!r}"
             )
@@ -448,7 +447,7 @@ def _baseline(triple: str) -> str:
 def _known(triple: str, cpu: str) -> Processor:
     known = PROCESSORS[_arch(triple)]
     if cpu not in known:
-        close = difflib.get_close_matches(cpu, known, n=3) or sorted(known)
+        close = similar(cpu, known) or sorted(known)
         raise CompileError(
             f"target: expected a CPU of {_arch(triple)} such as {', '.join(close)}, got {cpu!r}"
         )

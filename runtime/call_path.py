@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import sys
-import sysconfig
 import weakref
 from typing import Any, final
 
@@ -182,6 +181,6 @@ def call_path() -> CallPath | None:
     """The compiled call path of this process, made on the first call; None where objects don't
     look as expected, or are changed by several threads at once (free-threaded Python)."""
     offset = foreign.type_offset()
-    if offset is None or sysconfig.get_config_var("Py_GIL_DISABLED"):
+    if offset is None or "free-threading build" in sys.version:
         return None
     return CallPath(offset)

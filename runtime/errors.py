@@ -9,6 +9,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class TVMError(RuntimeError):
     """Base of every error that minitvm itself defines (classic ``tvm.TVMError``)."""
@@ -105,3 +107,14 @@ def device_failure(error: BaseException, message: str) -> DeviceError:
     failure = next(known, DeviceError)(message)
     failure.__cause__ = error
     return failure
+
+
+def similar(name: str, known: Iterable[str]) -> list[str]:
+    """The known names, at most three, that somebody who wrote `name` may have meant.
+
+    >>> similar("sqtr", ["exp", "sqrt"])
+    ['sqrt']
+    """
+    import difflib  # 2 ms that an import needn't pay
+
+    return difflib.get_close_matches(name, list(known))

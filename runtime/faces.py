@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
+from collections.abc import Callable, Mapping
 from types import ModuleType
+from typing import Any
 
 
 def hand_on(face: str, *others: str) -> None:
@@ -25,3 +28,22 @@ def hand_on(face: str, *others: str) -> None:
         if not name.startswith("_") and not isinstance(value, ModuleType)
     }
     vars(module)["__all__"] = sorted(names.union(others))
+
+
+def on_demand(face: str, places: Mapping[str, str]) -> Callable[[str], Any]:
+    """A face's ``__getattr__``: the names that few programs need are imported, each from its place,
+    when they are asked for. A place is the module that defines the name, or the face's own module
+    of that name.
+
+    >>> from minitvm import te
+    >>> on_demand("minitvm.te", {"hybrid": "minitvm.te.hybrid"})("hybrid") is te.hybrid
+    True
+    """
+
+    def find(name: str) -> Any:
+        if name not in places:
+            raise AttributeError(f"module {face!r} has no attribute {name!r}")
+        module = importlib.import_module(places[name])
+        return module if places[name] == f"{face}.{name}" else getattr(module, name)
+
+    return find

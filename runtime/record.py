@@ -1,15 +1,15 @@
-"""Classes of fields that don't change: dataclasses, made in a fifth of the time.
+"""Classes of fields: dataclasses, made in a fraction of the time.
 
 ``dataclass(frozen=True, slots=True)`` compiles six methods for each class, which is most of the
-time of importing a package of many small classes. Here ``__init__`` alone is compiled; the other
-methods read the fields, and are the same for all.
+time of importing a package of many small classes. Here ``__init__`` alone is compiled, when it is
+first asked for; the other methods read the fields, and are the same for all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, final
 
 if TYPE_CHECKING:
     # A part of typing from Python 3.11 on.
@@ -38,10 +38,10 @@ class Admission(Protocol):
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def record(
-    *, eq: bool = True, repr: bool = True, admission: Admission | None = None
+    *, frozen: bool = True, eq: bool = True, repr: bool = True, admission: Admission | None = None
 ) -> Callable[[_Class], _Class]:
-    """A class decorator: ``dataclass(frozen=True, slots=True, eq=eq, repr=repr)``, made faster. An
-    `admission` checks the fields' values.
+    """A class decorator: ``dataclass(frozen=frozen, slots=True, eq=eq, repr=repr)``, made faster.
+    An `admission` checks the fields' values.
 
     >>> @record()
     ... class Point:
@@ -59,20 +59,38 @@ def record(
         cls.__doc__ = cls.__doc__ or cls.__name__  # which dataclass would make of the signature
         own = set(vars(cls))
         made: Any = dataclass(init=False, repr=False, eq=False, slots=True)(cls)
-        methods = dict(_METHODS)
+        methods: dict[str, Any] = dict(_METHODS)
+        if frozen:
+            methods.update(_FROZEN)
         is_like_its_base = hasattr(cls, "__dataclass_fields__") and "__annotations__" not in own
         if "__init__" not in own and not is_like_its_base:
-            methods["__init__"] = _initialiser(made, admission)
+            methods["__init__"] = _Initialiser(made, admission)
         if repr:
             methods["__repr__"] = _repr
         if eq:
-            methods["__eq__"], methods["__hash__"] = _eq, _hash
+            methods["__eq__"], methods["__hash__"] = _eq, _hash if frozen else None
         for name, method in methods.items():
             if name not in own:
                 setattr(made, name, method)
         return made  # type: ignore[no-any-return]  # the class, with slots
 
     return make
+
+
+@final
+class _Initialiser:
+    """The ``__init__`` of a class until it is asked for: many a process makes no such object."""
+
+    __slots__ = ("_admission", "_cls")
+
+    def __init__(self, cls: Any, admission: Admission | None) -> None:
+        self._cls = cls
+        self._admission = admission
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        made = _initialiser(self._cls, self._admission)
+        self._cls.__init__ = made
+        return made.__get__(instance, owner)
 
 
 def _initialiser(cls: Any, admission: Admission | None) -> Callable[..., None]:
@@ -156,9 +174,5 @@ def _set_state(self: Any, state: list[Any]) -> None:
         object.__setattr__(self, each.name, value)
 
 
-_METHODS: dict[str, Callable[..., Any]] = {
-    "__setattr__": _refuse_to_set,
-    "__delattr__": _refuse_to_delete,
-    "__getstate__": _values,
-    "__setstate__": _set_state,
-}
+_METHODS = {"__getstate__": _values, "__setstate__": _set_state}
+_FROZEN = {"__setattr__": _refuse_to_set, "__delattr__": _refuse_to_delete}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import difflib
 from collections.abc import Callable
 from typing import Any, overload
 
 from minitvm.runtime.dlpack import dtype_of_word
+from minitvm.runtime.errors import similar
 from minitvm.runtime.ndarray import Loan
 from minitvm.runtime.packed_func import PackedFunc, answer, convert_to_packed, native
 from minitvm.runtime.values import text_for_c
@@ -89,7 +89,7 @@ def get_global_func(name: str, allow_missing: bool = False) -> PackedFunc | None
     found = _functions.get(name)
     if found is not None or allow_missing:
         return found
-    close = difflib.get_close_matches(name, list(_functions))
+    close = similar(name, _functions)
     hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
     raise ValueError(f"expected the name of a registered global function, got {name!r}{hint}")
 

@@ -12,9 +12,11 @@ import ast
 import importlib
 import operator
 import re
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -60,7 +62,13 @@ class Import:
 def _imports(name: str) -> Iterator[Import]:
     tree = ast.parse(MODULES[name].read_text(encoding="utf-8"))
     top = set(map(id, tree.body))
-    by_name = any(isinstance(n, ast.Import) and n.names[0].name == "importlib" for n in tree.body)
+    named = {
+        each.name
+        for n in tree.body
+        if isinstance(n, ast.Import | ast.ImportFrom)
+        for each in n.names
+    }
+    by_name = bool(named & {"importlib", "on_demand"})
     for node in ast.walk(tree):
         inside = id(node) not in top
         if isinstance(node, ast.Import):
@@ -162,6 +170,39 @@ def test_a_circle_would_be_found() -> None:
 
 def test_modules_that_importlib_is_given_count() -> None:
     assert "minitvm.explanation.explain" in BELOW[FACE]
+
+
+def test_modules_on_demand_count() -> None:
+    found = [each.is_inside for each in IMPORTS["minitvm.te"] if each.target == "minitvm.te.hybrid"]
+    assert len(found) == 2  # for type checkers, and by name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "minitvm.contrib",
+        "minitvm.explanation",
+        "minitvm.te.hybrid",
+        "decimal",
+        "difflib",
+        "fractions",
+        "subprocess",
+        "sysconfig",
+    ],
+)
+def test_an_import_leaves_to_others(name: str) -> None:
+    assert name not in _imported_beyond_the_dependencies()
+
+
+@lru_cache
+def _imported_beyond_the_dependencies() -> frozenset[str]:
+    """The modules that ``import minitvm`` brings into a fresh process with numpy and llvmlite."""
+    program = (
+        "import sys, numpy, llvmlite.binding; known = set(sys.modules); import minitvm; "
+        "print(*set(sys.modules) - known)"
+    )
+    done = subprocess.run((sys.executable, "-c", program), capture_output=True, check=True)
+    return frozenset(done.stdout.decode().split())
 
 
 def test_nothing_inside_imports_the_face() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from minitvm.arith.atoms import Atoms
 from minitvm.arith.linear import Affine, Atom
@@ -34,7 +34,7 @@ class _Fact:
     atoms: Mapping[Atom, None]
 
 
-@dataclass(slots=True)
+@record(frozen=False)
 class _Known:
     """The facts at one point of a program."""
 

@@ -16,7 +16,7 @@ Work is capped: past the cap the answer is "unknown", never a wrong proof.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import gcd
 from typing import final
 
@@ -96,7 +96,7 @@ def less(a: Affine, b: Affine) -> Affine:
 
 
 @final
-@dataclass(slots=True)
+@record(frozen=False)
 class Work:
     """The number of rows that may still be made to answer a question."""
 

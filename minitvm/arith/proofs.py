@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
 
 from minitvm.arith.facts import Alternatives, Facts, System, atoms_of
 from minitvm.arith.linear import Affine, Atom, Work, conflict
 from minitvm.runtime.dtype import DType
+from minitvm.runtime.record import record
 
 _MAX_SYSTEMS = 32  # that a question is answered with
 _MAX_CHOICES = 8  # that one question looks at, the nearest to it
@@ -15,7 +15,7 @@ _MAX_CHECKS = 32  # of systems, for one question
 _MAX_ROWS = 2400  # made for that
 
 
-@dataclass(slots=True)
+@record(frozen=False)
 class Escapes:
     """The ways left to satisfy a goal. With `complete`, the systems contain all facts."""
 

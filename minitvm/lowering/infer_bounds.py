@@ -9,7 +9,7 @@ makes a guard.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import permutations
 from typing import final
 
@@ -45,7 +45,7 @@ Loop = tuple[Stage, IterVar]
 
 
 @final
-@dataclass(slots=True)
+@record(frozen=False)
 class Bounds:
     """The bounds of one stage: its ranges, guards and memory.
 
@@ -97,7 +97,7 @@ class _Room:
 
 
 @final
-@dataclass(slots=True)
+@record(frozen=False)
 class Inferred:
     """The bounds and the place of each stage; for an argument, the extents that must be at least 1
     for its elements to be computed."""
@@ -108,7 +108,7 @@ class Inferred:
 
 
 @final
-@dataclass(slots=True)
+@record(frozen=False)
 class BoundInference:
     """The bounds of all stages of a normalised schedule that are computed; see :meth:`run`.
 

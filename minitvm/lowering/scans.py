@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import cast, final
 
 from minitvm.arith.prover import Prover
 from minitvm.arith.regions import Span, Spans
 from minitvm.runtime.errors import CompileError
+from minitvm.runtime.record import record
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, ScanOp, Tensor, domain_of
@@ -16,7 +17,7 @@ from minitvm.tir.functor import walk_once
 
 
 @final
-@dataclass(slots=True)
+@record(frozen=False)
 class Scans:
     """The scans of a schedule.
 

@@ -1,9 +1,9 @@
 """The expression language and its schedules: ``from minitvm import te``."""
 
-import importlib as _importlib
 import typing as _typing
 
 from minitvm.runtime.faces import hand_on as _hand_on
+from minitvm.runtime.faces import on_demand as _on_demand
 from minitvm.te.intrinsics.dot_product import dot_product as dot_product
 from minitvm.te.intrinsics.dot_product import interleave as interleave
 from minitvm.te.intrinsics.matrix_product import matrix_product as matrix_product
@@ -104,12 +104,5 @@ from minitvm.tir.reducer import sum as sum
 if _typing.TYPE_CHECKING:
     from minitvm.te import hybrid as hybrid
 
-
-def __getattr__(name: str) -> _typing.Any:
-    """``te.hybrid`` is imported when it is asked for: few programs are written in it."""
-    if name == "hybrid":
-        return _importlib.import_module("minitvm.te.hybrid")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
+__getattr__ = _on_demand(__name__, {"hybrid": "minitvm.te.hybrid"})
 _hand_on(__name__)

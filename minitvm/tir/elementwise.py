@@ -33,14 +33,13 @@ def elementwise(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Lets a function of expressions take whole tensors as well, and broadcast as numpy does. Its
     errors begin with its name, as with :func:`named`."""
     of_elements: Callable[..., _R] = function
-    parameters = signature(function)
     name = function.__name__
 
     @functools.wraps(function)
     def apply(*args: Any, **keywords: Any) -> Any:
         try:
             if keywords:
-                bound = parameters.bind(*args, **keywords)
+                bound = signature(function).bind(*args, **keywords)
                 bound.apply_defaults()
                 args = bound.args
             for arg in args:

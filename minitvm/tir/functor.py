@@ -28,6 +28,7 @@ from minitvm.tir.tree import with_fields as with_fields
 _Any = TypeVar("_Any")
 _Node = TypeVar("_Node", PrimExpr, Stmt)
 
+_VISITORS = {node: f"visit_{node.__name__}" for node in CHILDREN}
 _LEAVES = (n.Var, n.IntImm, n.FloatImm, n.StringImm, n.BufferRef)
 
 
@@ -43,7 +44,7 @@ class Mutator:
 
     def __init_subclass__(cls) -> None:
         cls._methods = {
-            node: getattr(cls, f"visit_{node.__name__}", cls.descend) for node in CHILDREN
+            node: getattr(cls, visitor, cls.descend) for node, visitor in _VISITORS.items()
         }
 
     def __init__(self) -> None:

@@ -14,13 +14,12 @@ defined on floats refuses integers, rather than guess a width. Rounding leaves i
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable
 from typing import Any, Protocol, TypeGuard, TypeVar
 
 from minitvm.runtime.dtype import BOOL, INT32, DType, DTypeLike
-from minitvm.runtime.errors import CompileError
+from minitvm.runtime.errors import CompileError, similar
 from minitvm.runtime.packed_func import convert_to_packed
 from minitvm.tir import scalars
 from minitvm.tir.expr import (
@@ -433,7 +432,7 @@ def call_intrin(dtype: DTypeLike, func_name: str, *args: Any, span: Any = None) 
     name = as_name(func_name).removeprefix("tir.")
     name = _RENAMED.get(name, name)
     if name not in INTRINSICS and name not in CALLS:
-        close = difflib.get_close_matches(name, [*INTRINSICS, *CALLS])
+        close = similar(name, [*INTRINSICS, *CALLS])
         hint = f": did you mean {' or '.join(close)}?" if close else ""
         raise CompileError(f"expected the name of an intrinsic, got {func_name!r}{hint}")
     wanted = as_dtype(dtype)

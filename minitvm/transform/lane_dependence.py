@@ -14,7 +14,6 @@ The loop is refused unless it is proved that no two accesses are swapped so.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import final
 
 from minitvm.arith.accesses import Access, Accesses, Loop, Place, meeting, one_round
@@ -33,7 +32,7 @@ from minitvm.tir.structural_equal import structural_equal
 
 
 @final
-@dataclass(slots=True)
+@record(frozen=False)
 class _Alike:
     """Accesses with the same indices: one of them, and the positions of the first and the last."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import isfinite, prod
 from typing import final
 
@@ -330,7 +330,7 @@ def _only_last(node: s.For, rows: Sequence[Affine]) -> IntImm | None:
 
 
 @final
-@dataclass(slots=True)
+@record(frozen=False)
 class _Use:
     """The uses of a condition in the body of a loop. It holds at all of them if the `rows` are at
     least zero, forms over variables from outside of the loops in that body."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import final
 
@@ -312,7 +312,7 @@ def _stored_as(column: PrimExpr, store: BufferStore) -> PrimExpr:
 
 
 @final
-@dataclass(slots=True)
+@record(frozen=False)
 class _Network:
     """Vectors that are each computed once, in order."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any, final
 
@@ -14,6 +13,7 @@ from minitvm.arith.prover import Prover
 from minitvm.arith.scopes import ScopedMutator, assuming, binding, in_loop, prover_of
 from minitvm.runtime.dtype import BOOL, HANDLE, INT32, INT64, DType
 from minitvm.runtime.errors import CompileError
+from minitvm.runtime.record import record
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Buffer, BufferLoad, Call, PrimExpr, Var
@@ -204,7 +204,7 @@ class _StaysSerial(Exception):
 
 
 @final
-@dataclass(slots=True)
+@record(frozen=False)
 class _Region:
     """A part of the body where some lanes are off. `mask` has the lanes that are on, `firm` those
     without regard to ``likely`` guards; None for all. `conditions` are the mask's conditions in

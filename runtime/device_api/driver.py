@@ -33,7 +33,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, SupportsIndex, final
+from typing import Any, final
 
 import numpy as np
 
@@ -61,7 +61,7 @@ _NOTHING: Handle = None  # the stream, or event, of a device that has none
 
 def _index(value: object) -> int | None:
     """An integer of any type; None for other values, as True."""
-    is_number = isinstance(value, SupportsIndex) and not isinstance(value, bool)
+    is_number = hasattr(type(value), "__index__") and not isinstance(value, bool)
     return operator.index(value) if is_number else None  # type: ignore[arg-type]  # mypy: object
 
 

@@ -18,12 +18,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import final
 
 from minitvm.runtime.device_api.ext_memory import Allocation
 from minitvm.runtime.device_type import BareDevice
 from minitvm.runtime.errors import DeviceError, device_failure
+from minitvm.runtime.record import record
 
 
 @final
@@ -58,7 +58,7 @@ class _Behind(DeviceError):
 
 
 @final
-@dataclass(eq=False, slots=True)
+@record(frozen=False, eq=False)
 class Untold:
     """A failure of the items from `first` to `last` that no caller has been told of."""
 
@@ -116,7 +116,7 @@ class Point:
 
 
 @final
-@dataclass(frozen=True, eq=False, slots=True)
+@record(eq=False)
 class Recovery:
     """The place from which on a stream isn't failed any longer."""
 

@@ -1,9 +1,10 @@
-"""Records: what a frozen dataclass with slots is."""
+"""Records: what a dataclass with slots is, frozen or not."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import pickle
 import re
 from collections.abc import Callable
@@ -37,6 +38,17 @@ class Usual:
         object.__setattr__(self, "length", self.x + self.y)
 
 
+@record(frozen=False)
+class Open:
+    x: int
+    y: int = 5
+    tags: list[str] = field(default_factory=list)
+    length: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.length = self.x + self.y
+
+
 @record(eq=False, repr=False)
 class Plain:
     a: int
@@ -62,8 +74,40 @@ SAME: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("what", SAME.values(), ids=SAME.keys())
-def test_as_a_dataclass(what: Callable[[Any], Any]) -> None:
-    assert what(Point) == what(Usual)
+@pytest.mark.parametrize("cls", [Point, Open])
+def test_as_a_dataclass(cls: type, what: Callable[[Any], Any]) -> None:
+    assert what(cls) == what(Usual)
+
+
+def test_fields_that_change() -> None:
+    point = Open(1)
+    point.x = 2
+    del point.tags
+    assert point.x == 2
+    assert not hasattr(point, "tags")
+    with pytest.raises(TypeError, match="unhashable type: 'Open'"):
+        hash(point)
+
+
+def test_the_constructor_is_compiled_when_it_is_asked_for() -> None:
+    @record()
+    class Base:
+        a: int
+
+    @record()
+    class Same(Base):
+        pass
+
+    @record()
+    class More(Base):
+        b: int = 2
+
+    assert not inspect.isfunction(vars(Base)["__init__"])
+    assert (More(1), Same(1).a) == (More(1, 2), 1)
+    assert list(inspect.signature(Base).parameters) == ["a"]
+    assert inspect.isfunction(vars(Base)["__init__"])
+    assert Base.__init__ is vars(Base)["__init__"]
+    assert Base.__init__.__qualname__.endswith("Base.__init__")
 
 
 @pytest.mark.parametrize("cls", [Point, Usual])

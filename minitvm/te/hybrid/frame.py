@@ -6,10 +6,11 @@ import ast
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, final
 
 from minitvm.runtime.errors import CompileError
+from minitvm.runtime.record import record
 from minitvm.te.hybrid.numbers import Numbers
 from minitvm.te.hybrid.source import ScriptedFunction, Source
 from minitvm.te.hybrid.values import NO_VALUE, Binding, Block, Facts, Key, Variable
@@ -42,7 +43,7 @@ _ADVICE: dict[type[ast.AST], str] = {
 
 
 @final
-@dataclass(slots=True, eq=False)
+@record(frozen=False, eq=False)
 class Program:
     """The program of a function and the helpers that it calls."""
 
@@ -59,7 +60,7 @@ class Program:
 
 
 @final
-@dataclass(slots=True, eq=False)
+@record(frozen=False, eq=False)
 class Frame:
     """One function that is followed; for a helper, `caller` is the caller's frame, and `call`
     identifies the call."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, final
 
 import numpy as np
@@ -28,7 +28,7 @@ Key = tuple[Any, ...]  # names a variable: the calls and the loop that it is in,
 
 
 @final
-@dataclass(slots=True)
+@record(frozen=False)
 class Facts:
     """Facts about names, from earlier traversals of the tree: the names that are variables, and the
     dtypes of variables that begin as Python's numbers."""
@@ -96,7 +96,7 @@ class Loop:
 
 
 @final
-@dataclass(slots=True, eq=False)
+@record(frozen=False, eq=False)
 class Block:
     """Statements, and functions that wrap the statements that follow in the block."""
 

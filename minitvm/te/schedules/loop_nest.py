@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, final
 
 from minitvm.runtime.errors import CompileError
+from minitvm.runtime.record import record
 from minitvm.te.schedules.relation import (
     Fuse,
     Rebase,
@@ -47,7 +48,7 @@ _LANE_REDUCERS = (e.Add, e.Mul, e.Min, e.Max, e.And, e.Or)
 
 
 @final
-@dataclass(slots=True)
+@record(frozen=False)
 class LoopAttrs:
     """How one loop runs, and its pragmas, prefetches and intrinsic."""
 
