@@ -118,7 +118,8 @@ def measured(problem: Problem, settings: Settings) -> Iterator[Row]:
             if reason:
                 missing[name] = reason
             else:
-                timers[name] = _on(threads, name, calls(call))
+                timer = _on(threads, name, calls(call))
+                timers[name] = _rested(timer) if threads > 1 and settings.least else timer
         found = paced(timers, _settings(settings, threads), _BUDGET)
         about = Contraction(
             problem.family, problem.flop, problem.held_out, seconds, tuple(sorted(aside))
@@ -154,8 +155,11 @@ def _on(threads: int, name: str, timer: Timer) -> Timer:
         timer = peers.torch_on_threads(threads, timer)
     elif name.startswith("numpy") and not openblas.why_not():
         timer = openblas.on_threads(threads, timer)
-    if threads == 1:
-        return timer
+    return timer
+
+
+def _rested(timer: Timer) -> Timer:
+    """`timer` where it begins when the workers of the contender before sleep."""
 
     def rested(number: int) -> float:
         _rest()

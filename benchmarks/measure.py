@@ -33,7 +33,7 @@ class Settings:
     threads: tuple[int, ...] = (1, 2)
 
 
-QUICK = Settings(repeat=2, least=0.0, processes=1)
+QUICK = Settings(repeat=2, least=0.0, processes=0)
 
 
 @final
@@ -232,10 +232,10 @@ def _number(timer: Timer, least: float) -> int:
 def in_turn(contenders: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, Measured]:
     """Contenders that measure themselves, in processes of their own for instance.
 
-    A first round warms the disk and the byte code up, and does not count.
+    A first round warms the disk and the byte code up, and does not count where others follow.
     """
     found: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(1 + rounds):
         for name, run in contenders.items():
             found[name].append(run())
-    return {name: Measured(statistics.median(times[1:])) for name, times in found.items()}
+    return {name: Measured(statistics.median(times[1:] or times)) for name, times in found.items()}

@@ -70,9 +70,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return WorkStealingScheduling(config, log)
 
 
-def pytest_collection_finish() -> None:
-    """What the tests' modules have imported lives as long as the session: no search for garbage,
-    of which many tests ask for hundreds, need go through torch and jax again."""
+@pytest.fixture(scope="module", autouse=True)
+def _settled_heap() -> None:
+    """What lives before a module's tests begin, such as torch and what earlier tests have left in
+    caches, is left out of every search for garbage: many tests ask for hundreds."""
     gc.collect()
     gc.freeze()
 

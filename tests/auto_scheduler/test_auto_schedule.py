@@ -84,7 +84,7 @@ def check(make: Any, draw: Draw) -> None:
 
 
 @pytest.mark.parametrize("make", [contraction, *PROGRAMS])
-@settings(max_examples=3, deadline=None, suppress_health_check=SLOW, phases=QUICK)
+@settings(max_examples=2, deadline=None, suppress_health_check=SLOW, phases=QUICK)
 @given(data=st.data())
 def test_what_is_computed_stays(make: Any, data: st.DataObject) -> None:
     check(make, data.draw)

@@ -21,7 +21,7 @@ from minitvm.codegen.machine_code import emit_object, machine_for
 from minitvm.driver import program as program_module
 from minitvm.runtime import host as host_module
 from minitvm.runtime.errors import CompileError
-from minitvm.runtime.object_code import optimise, parse
+from minitvm.runtime.object_code import optimise_functions, parse
 from minitvm.te.intrinsics.instruction import find_instruction
 from minitvm.te.intrinsics.matrix_product import MATRIX_PRODUCTS, MatrixProduct
 from minitvm.tir.functor import walk_once
@@ -64,6 +64,7 @@ SHAPES = {
     ARM: [(7, 22, 15, "NN"), (12, 21, 16, "NT"), (9, 24, 22, "TN"), (6, 13, 24, "TT"),
           (16, 16, 32, "NN")],
 }  # fmt: skip
+Shapes = list[tuple[int, int, int, str]]
 random = np.random.default_rng(7)
 
 
@@ -81,7 +82,7 @@ def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
         )
         here = re.sub('target triple = ".*"', f'target triple = "{HERE.triple}"', here)
         module = parse(in_software(here))
-        optimise(module, machine)
+        optimise_functions(module, machine, lambda name: 1)
         return bytes(machine.emit_object(module))
 
     monkeypatch.setattr(program_module, "emit_object", emit_for_here)
@@ -100,9 +101,8 @@ def instruction_of(s: te.Schedule) -> str:
 @pytest.mark.usefixtures("anywhere")
 @pytest.mark.parametrize(("target", "dtypes"), CASES)
 def test_products(target: str, dtypes: tuple[str, str, str]) -> None:
-    """Some shapes of each type: together all shapes for each machine."""
-    first = BYTES.index(dtypes[0]) if dtypes[0] in BYTES else 2
-    check_products(target, dtypes, SHAPES[target][first : first + 3])
+    """Two shapes of each type: together all shapes for each machine."""
+    check_products(target, dtypes, two_of(SHAPES[target], target, dtypes))
 
 
 @pytest.mark.wide
@@ -112,7 +112,13 @@ def test_products_of_all_shapes(target: str, dtypes: tuple[str, str, str]) -> No
     check_products(target, dtypes, SHAPES[target])
 
 
-def check_products(target: str, dtypes: tuple[str, str, str], shapes: Any) -> None:
+def two_of(shapes: Shapes, target: str, dtypes: tuple[str, str, str]) -> Shapes:
+    """Neighbours among the shapes, for the next type on a machine the next ones."""
+    first = [case.values[1] for case in CASES if case.values[0] == target].index(dtypes)
+    return [shapes[(first + step) % len(shapes)] for step in range(2)]
+
+
+def check_products(target: str, dtypes: tuple[str, str, str], shapes: Shapes) -> None:
     expected = find_instruction(MATRIX_PRODUCTS, *dtypes, tvm.Target(target).features)
     assert expected is not None
     for m, n, k, layout in shapes:
@@ -126,9 +132,22 @@ def check_products(target: str, dtypes: tuple[str, str, str], shapes: Any) -> No
 @pytest.mark.parametrize(("target", "dtypes"), CASES)
 def test_prepacked_products(target: str, dtypes: tuple[str, str, str]) -> None:
     """Panels, of a padded copy or not, that the call gets."""
-    for m, n, k, layout in SHAPES[target]:
-        if layout[0] == "T":
-            continue
+    check_prepacked_products(target, dtypes, two_of(prepackable(target), target, dtypes))
+
+
+@pytest.mark.wide
+@pytest.mark.usefixtures("anywhere")
+@pytest.mark.parametrize(("target", "dtypes"), CASES)
+def test_prepacked_products_of_all_shapes(target: str, dtypes: tuple[str, str, str]) -> None:
+    check_prepacked_products(target, dtypes, prepackable(target))
+
+
+def prepackable(target: str) -> Shapes:
+    return [shape for shape in SHAPES[target] if shape[3][0] == "N"]
+
+
+def check_prepacked_products(target: str, dtypes: tuple[str, str, str], shapes: Shapes) -> None:
+    for m, n, k, layout in shapes:
         tensors = product(m, n, k, dtypes, layout)
         s = auto_schedule(tensors[2], target, prepacked=[tensors[1]])
         assert instruction_of(s)

@@ -41,17 +41,36 @@ def numbers(shape: Any, dtype: Any) -> Array:
 
 def check(args: list[te.Tensor], prepacked: list[te.Tensor], target: str = "llvm") -> Any:
     """Both functions on the same arrays; that of the packed ones."""
-    output = args[-1]
     arrays = [numbers(arg.shape, arg.dtype) for arg in args]
-    f = tvm.build([output], args, target, name="f", prepacked=prepacked)
-    g = tvm.build([output], args, target, name="g")
-    expected, found = np.empty_like(arrays[-1]), np.empty_like(arrays[-1])
+    g = tvm.build([args[-1]], args, target, name="g")
+    expected = np.empty_like(arrays[-1])
+    g(*arrays[:-1], expected)
+    return compare(args, prepacked, target, arrays[:-1], expected)
+
+
+def check_product(args: list[te.Tensor], layout: str, target: str = "llvm") -> None:
+    """The function of a packed B computes what numpy does."""
+    a, b = (numbers(arg.shape, arg.dtype) for arg in args[:2])
+    x, y = (each.astype(str(args[2].dtype)) for each in (a, b))
+    expected = (x if layout[0] == "N" else x.T) @ (y if layout[1] == "N" else y.T)
+    compare(args, [args[1]], target, [a, b], expected)
+
+
+def compare(
+    args: list[te.Tensor],
+    prepacked: list[te.Tensor],
+    target: str,
+    inputs: list[Array],
+    expected: Array,
+) -> Any:
+    """The function of the packed arguments, which gives what is expected."""
+    f = tvm.build([args[-1]], args, target, name="f", prepacked=prepacked)
     packed: list[Any] = [
         tvm.prepack(f, arg.name, x) if arg in prepacked else x
-        for arg, x in zip(args, arrays, strict=True)
+        for arg, x in zip(args[:-1], inputs, strict=True)
     ]
-    g(*arrays[:-1], expected)
-    f(*packed[:-1], found)
+    found = np.empty_like(expected)
+    f(*packed, found)
     np.testing.assert_array_equal(found, expected)
     return f
 
@@ -66,16 +85,14 @@ DTYPES = [("float32",) * 3, ("float64",) * 3, *SMALL]
 @pytest.mark.parametrize("dtypes", DTYPES, ids="-".join)
 def test_products(dtypes: tuple[str, str, str], layout: str) -> None:
     for m, n, k in SHAPES if layout == "NN" else SHAPES[:1]:
-        args = product(m, n, k, dtypes, layout)
-        check(args, [args[1]])
+        check_product(product(m, n, k, dtypes, layout), layout)
 
 
 @pytest.mark.parametrize("layout", ["TN", "TT"])
 @pytest.mark.parametrize("dtypes", DTYPES[::2], ids="-".join)
 @pytest.mark.parametrize("target", TARGETS[1:])
 def test_products_for_other_targets(dtypes: tuple[str, str, str], layout: str, target: str) -> None:
-    args = product(30, 70, 50, dtypes, layout)
-    check(args, [args[1]], target)
+    check_product(product(30, 70, 50, dtypes, layout), layout, target)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -248,9 +248,20 @@ def test_timings_as_a_table() -> None:
     assert lines[-1].endswith("100 %")
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=5)
 @given(loop_nests(parallel=False))
 def test_compiled_programs_do_what_they_did_before_all_passes(nest: Nest) -> None:
+    check_compiled(nest)
+
+
+@pytest.mark.wide
+@settings(deadline=None, max_examples=500)
+@given(loop_nests(parallel=False))
+def test_many_compiled_programs_do_what_they_did(nest: Nest) -> None:
+    check_compiled(nest)
+
+
+def check_compiled(nest: Nest) -> None:
     found = nest.arguments()
     with PassContext(config={"tir.disable_vectorize": True}):  # not all of these loops may be
         tvm.build(nest.func)(*found)

@@ -74,7 +74,7 @@ REFUSALS = (
 
 
 @pytest.mark.parametrize("make", PROGRAMS)
-@settings(max_examples=5, deadline=None, suppress_health_check=SLOW, phases=QUICK)
+@settings(max_examples=3, deadline=None, suppress_health_check=SLOW, phases=QUICK)
 @given(data=st.data())
 def test_a_schedule_keeps_what_is_computed(make: Any, data: st.DataObject) -> None:
     check(make, data.draw)
