@@ -24,7 +24,7 @@ from typing import Any, final
 
 from minitvm.auto_scheduler.accumulators import sums_in_registers
 from minitvm.auto_scheduler.choice import choose, choose_blocks, choose_tile
-from minitvm.auto_scheduler.contraction import Contraction, Factor, bytes_of, extent_of, loads_of
+from minitvm.auto_scheduler.contraction import Contraction, Factor, bytes_of, extent_of
 from minitvm.auto_scheduler.loops import (
     Places,
     compute_of,
@@ -76,7 +76,7 @@ def write_tiled(
     op = contraction.op
     places = places_of(contraction)
     wide = op.output(0).dtype if _widens(contraction) else contraction.a.tensor.dtype
-    geometry = geometry_of(contraction, places, wide, contraction.b.tensor.dtype)
+    geometry = geometry_of(contraction, places, target, wide, contraction.b.tensor.dtype)
     tile = tile_of(geometry, target, in_panels=True)
     packs = _packs(s, contraction, tile, inline_columns, ahead, target)
     in_panels = packs or ahead is not None
@@ -94,8 +94,8 @@ def write_tiled(
     if ahead is not None:
         reader = made.sums if ahead is b.tensor else b.tensor
         place_copy(_packed(s, contraction, b, tile.columns, ahead, reader), "ahead")
-    if packs:
-        panels = _packed(s, contraction, b, tile.columns, b.tensor, made.sums)
+    for factor in _beside(contraction, b, contraction.column) if packs else ():
+        panels = _packed(s, contraction, factor, tile.columns, factor.tensor, made.sums)
         place_copy(panels, None if made.panels is None else (made.stage, made.panels))
     if in_panels and inline_columns:
         s[b.tensor].compute_inline()
@@ -164,7 +164,8 @@ def _write_deep(
         total, copy = _widened(s, contraction, total)
     stage = s[total]
     steps, _ = stage.split(compute_of(stage).reduce_axis[0], factor=blocks.depth)
-    sums = s.rfactor(total, steps)
+    made = s.rfactor(total, steps)
+    sums = made[0] if isinstance(made, list) else made
     s[sums].set_scope("local")
     (steps,) = compute_of(stage).reduce_axis
     outside = blocks
@@ -314,12 +315,27 @@ def _axes_of(contraction: Contraction, factor: Factor) -> list[IterVar] | None:
     or the factor is read at several places."""
     op, tensor = contraction.op, factor.tensor
     axes = {axis.var: axis for axis in (*op.axis, *op.reduce_axis)}
-    loads = loads_of(op, tensor)
-    if len(loads) != 1:
+    if sum(each.tensor is tensor for each in contraction.factors) != 1:
         return None
-    found = [axes.get(index) for index in loads[0].indices if isinstance(index, Var)]
+    found = [axes.get(index) for index in factor.load.indices if isinstance(index, Var)]
     known = [axis for axis in found if axis is not None]
     return known if len(known) == tensor.ndim else None
+
+
+def _beside(contraction: Contraction, factor: Factor, axis: IterVar) -> list[Factor]:
+    """The factors that are packed together: `factor`, and those that read one of its axes, `axis`,
+    in the same way."""
+    return [
+        each
+        for each in contraction.factors
+        if each is factor
+        or (
+            each.reads(axis)
+            and any(map(each.reads, contraction.op.reduce_axis))
+            and all(factor.reads(other) or not each.reads(other) for other in contraction.op.axis)
+            and _axes_of(contraction, each) is not None
+        )
+    ]
 
 
 def can_be_packed(contraction: Contraction) -> bool:
@@ -333,12 +349,15 @@ def _write_strip(
     """Copies the rows' factor, a strip of rows at a time: widened as it lies, or into panels of as
     many rows as a tile has."""
     if made.widened is not None:
-        strip = s[made.widened]
-        write_copy(strip, target)
+        strips = [s[made.widened]]
+        write_copy(strips[0], target)
     else:
-        a = contraction.a
-        strip = _packed(s, contraction, a, tile.rows, a.tensor, made.sums)
-    strip.compute_at(made.stage, made.strips)
+        strips = [
+            _packed(s, contraction, each, tile.rows, each.tensor, made.sums)
+            for each in _beside(contraction, contraction.a, contraction.rows[-1])
+        ]
+    for strip in strips:
+        strip.compute_at(made.stage, made.strips)
 
 
 def _packed(
@@ -354,7 +373,8 @@ def _packed(
     """
     axes = _axes_of(contraction, factor)
     assert axes is not None
-    place = axes.index(contraction.column if factor is contraction.b else contraction.rows[-1])
+    column = contraction.column
+    place = axes.index(column if factor.reads(column) else contraction.rows[-1])
     reduced = [i for i, each in enumerate(axes) if each in contraction.op.reduce_axis]
     first = [i for i in range(len(axes)) if i not in reduced and i != place]
 
