@@ -61,9 +61,10 @@ class _ClipLoops(ScopedMutator):
         ends = [
             limit
             for limit in limits(self._prover, node)
-            if limit.factor < 0
-            and limit.rest.terms
-            and not self._prover.proves(limit.rest + limit.factor * (extent - 1))
+            if limit.rest.terms
+            and not self._prover.proves(
+                limit.rest + limit.factor * (extent - 1 if limit.factor < 0 else 0)
+            )
         ]
         return clipped(self._prover, node, ends)
 

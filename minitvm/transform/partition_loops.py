@@ -364,7 +364,7 @@ class _Forms:
         self, node: Stmt, inner: tuple[s.For, ...], every: bool, found: dict[PrimExpr, _Use]
     ) -> None:
         conditions: list[PrimExpr] = []
-        if isinstance(node, s.IfThenElse) and (every or is_likely(node.condition)):
+        if isinstance(node, s.IfThenElse) and (every or node.else_case is None):
             conditions += bare_conjuncts(node.condition)
         statements: list[Stmt] = []
         for child in children(node):

@@ -433,6 +433,8 @@ class _Lanes(Mutator):
         where = None if node.predicate is None else self.expr(node.predicate)
         buffer = self._private.get(node.buffer, node.buffer)
         if any(map(self._is_vector, indices)):
+            if where is None and buffer.scope == "local" and node.buffer in self._padded:
+                return BufferLoad(buffer, indices)
             return BufferLoad(buffer, indices, self._predicate(node.buffer, where))
         if where is not None and self._is_vector(where):
             where = self._some_lane(where)
@@ -520,6 +522,10 @@ class _Lanes(Mutator):
         if not any(map(self._is_vector, indices)):  # one element, which the last lane leaves
             indices = (*indices[:-1], self._vector(indices[-1]))
             predicate = self._with(self._region.mask, where)
+        elif predicate is not None and node.buffer in self._padded and buffer.scope == "local":
+            # Nothing else has these elements: a choice stays in registers, where a mask wouldn't.
+            value = e.Select(predicate, self._vector(value), BufferLoad(buffer, indices))
+            predicate = None
         return BufferStore(buffer, self._vector(value), indices, predicate)
 
     def _folded(self, node: BufferStore, fold: Fold) -> Stmt:
