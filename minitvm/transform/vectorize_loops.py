@@ -397,9 +397,14 @@ class _Lanes(Mutator):
     def visit_Select(self, node: e.Select) -> PrimExpr:
         condition = self.expr(node.condition)
         a, b = self.expr(node.true_value), self.expr(node.false_value)
-        if any(map(self._is_vector, (condition, a, b))):
-            return e.Select(condition, self._vector(a), self._vector(b))
-        return e.Select(condition, a, b)
+        if not any(map(self._is_vector, (condition, a, b))):
+            return e.Select(condition, a, b)
+        if isinstance(condition, e.Comparison) and any(
+            isinstance(each, BufferLoad) for each in walk_once(condition)
+        ):  # data decide, which no branch can foresee
+            sides = {"a": self._vector(condition.a), "b": self._vector(condition.b)}
+            condition = rebuild(condition, sides)
+        return e.Select(condition, self._vector(a), self._vector(b))
 
     def visit_Cast(self, node: e.Cast) -> PrimExpr:
         value = self.expr(node.value)
@@ -433,13 +438,26 @@ class _Lanes(Mutator):
         where = None if node.predicate is None else self.expr(node.predicate)
         buffer = self._private.get(node.buffer, node.buffer)
         if any(map(self._is_vector, indices)):
-            if where is None and buffer.scope == "local" and node.buffer in self._padded:
+            if where is None and self._region.mask is not None and self._is_inside(node):
                 return BufferLoad(buffer, indices)
             return BufferLoad(buffer, indices, self._predicate(node.buffer, where))
         if where is not None and self._is_vector(where):
             where = self._some_lane(where)
         self._once()
         return BufferLoad(buffer, indices, where)
+
+    def _is_inside(self, node: BufferLoad | BufferStore) -> bool:
+        """Whether an element exists in every lane, also in those that are off."""
+        if node.buffer in self._padded:
+            return True
+        for index, extent in zip(node.indices, node.buffer.shape, strict=True):
+            if not self._prover.is_index_arithmetic(index):
+                return False
+            form = self._prover.affine(index)
+            room = self._prover.affine(extent) - form - 1
+            if min(self._prover.interval(form)[0], self._prover.interval(room)[0]) < 0:
+                return False
+        return True
 
     def _indices(self, buffer: Buffer, indices: tuple[PrimExpr, ...]) -> tuple[PrimExpr, ...]:
         made = tuple(map(self.expr, indices))
@@ -522,7 +540,7 @@ class _Lanes(Mutator):
         if not any(map(self._is_vector, indices)):  # one element, which the last lane leaves
             indices = (*indices[:-1], self._vector(indices[-1]))
             predicate = self._with(self._region.mask, where)
-        elif predicate is not None and node.buffer in self._padded and buffer.scope == "local":
+        elif predicate is not None and buffer.scope == "local" and self._is_inside(node):
             # Nothing else has these elements: a choice stays in registers, where a mask wouldn't.
             value = e.Select(predicate, self._vector(value), BufferLoad(buffer, indices))
             predicate = None
