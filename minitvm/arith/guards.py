@@ -1,4 +1,4 @@
-"""The guards of statements: ``likely`` conditions that must hold for a statement to have an effect.
+"""The guards of statements: conditions that must hold for a statement to have an effect.
 
 A guarded statement changes nothing where its guard fails. So a loop may leave out the iterations in
 which the guards of its body fail, if the guards are stable in the loop.

@@ -112,7 +112,9 @@ class _Counter:
             return 0
         most, *others = sorted(map(self.registers, _operands(node)), reverse=True) or [0]
         more = max((count + 1 for count in others if count == most), default=1)
-        return max(most, more, 1) + (_FUNCTION if isinstance(node, e.Call) and _cost(node) > 4 else 0)
+        return max(most, more, 1) + (
+            _FUNCTION if isinstance(node, e.Call) and _cost(node) > 4 else 0
+        )
 
     def _depends(self, node: PrimExpr) -> tuple[bool, bool]:
         found = self._seen.get(node)
@@ -120,7 +122,9 @@ class _Counter:
             if isinstance(node, Var):
                 found = node in self._across, node in self._beside
             else:
-                each = [self._depends(child) for child in children(node) if isinstance(child, PrimExpr)]
+                each = [
+                    self._depends(child) for child in children(node) if isinstance(child, PrimExpr)
+                ]
                 found = any(a for a, _ in each), any(b for _, b in each)
             self._seen[node] = found
         return found

@@ -12,7 +12,7 @@ from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, with_body
 
 
 def clip_loops(func: PrimFunc) -> PrimFunc:
-    """Ends a loop where the ``likely`` guards around all its statements fail from there on.
+    """Leaves out the iterations at the ends of a loop in which guards of all its statements fail.
 
     Before, where blocks of 5 panels of 32 columns are computed::
 
