@@ -116,7 +116,7 @@ def contraction_of(op: Operation) -> Contraction | None:
     >>> [(f.tensor.name, f.along(i), f.along(j), f.along(k)) for f in (found.a, found.b)]
     [('A', 4, 0, 1), ('B', 0, 1, 16)]
     """
-    if not isinstance(op, ComputeOp) or not isinstance(op.body[0], Reduce) or op.body[0].init:
+    if not isinstance(op, ComputeOp) or not isinstance(op.body[0], Reduce):
         return None
     axes = (*op.axis, *op.reduce_axis)
     if not op.axis or 0 in map(extent_of, axes):
@@ -158,8 +158,10 @@ def _runs_along_sums(contraction: Contraction) -> bool:
 def factors_of(op: ComputeOp) -> list[Factor]:
     """What a reduction reads, each element once; no indices."""
     axes = {axis.var: axis for axis in (*op.axis, *op.reduce_axis)}
+    reduce = op.body[0]
+    assert isinstance(reduce, Reduce)
     found: list[Factor] = []
-    waiting: list[PrimExpr] = list(op.body[:1])
+    waiting: list[PrimExpr] = [*reduce.source, reduce.condition]
     while waiting:
         node = waiting.pop(0)
         if not isinstance(node, ProducerLoad):

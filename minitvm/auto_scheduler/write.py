@@ -27,10 +27,11 @@ from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.schedules.operation_graph import read_by_ranges
-from minitvm.te.schedules.simplify_operations import simplified
 from minitvm.te.schedules.schedule import Schedule
+from minitvm.te.schedules.simplify_operations import simplified
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, ScanOp, Tensor
+from minitvm.tir.expr import Reduce
 
 _T = TypeVar("_T")
 
@@ -211,10 +212,12 @@ class Sums:
 
     @property
     def in_order(self) -> bool:
-        """Whether sums must not be computed in parts: parts may round floats differently, and sums
-        of different lengths can't be divided alike."""
-        is_rounded = self.contraction.op.output(0).dtype.is_float
-        return (self.strict and is_rounded) or is_uneven(self.contraction.op)
+        """Whether sums must not be computed in parts: parts may round floats differently, sums of
+        different lengths can't be divided alike, and each part would begin with `init`."""
+        op = self.contraction.op
+        is_rounded = op.output(0).dtype.is_float
+        begins = isinstance(op.body[0], Reduce) and bool(op.body[0].init)
+        return (self.strict and is_rounded) or begins or is_uneven(op)
 
 
 def _sums_of(

@@ -181,8 +181,8 @@ class Stage(LoopNest, Attachable):
         simple expressions, too. An expression that doesn't get shorter stays as it is.
 
         What a reduction leaves out becomes its condition: ``sum(select(k < j, x, 0))``, and a sum
-        of `x` over `k` in ``(0, j)``, become a sum over all `k` of the `x` where ``k < j``. So loops
-        of a rectangle can be tiled; those that nothing needs are clipped later.
+        of `x` over `k` in ``(0, j)``, become a sum over all `k` of the `x` where ``k < j``. So the
+        loops can be tiled; iterations that nothing needs are clipped later.
 
         Raises
         ------
