@@ -176,7 +176,7 @@ class Forms(Proofs):
                 return self._opaque(expr)
             if self._factor_count(a) + self._factor_count(b) > _MAX_FACTORS:
                 return self._opaque(expr)
-            return self._if_it_fits(self._product(a, b), expr)
+            return self._if_it_fits(self.product(a, b), expr)
         made = a + b if isinstance(expr, e.Add) else a - b
         return self._if_it_fits(self._recombined(made), expr)
 
@@ -322,7 +322,7 @@ class Forms(Proofs):
             part = next((each for each in parts if each is not None), None)
             if part is None:
                 return None
-            whole, rest = whole + part, rest - self._product(part, divisor)
+            whole, rest = whole + part, rest - self.product(part, divisor)
         return None
 
     def _over(self, form: Affine, term: Atom, lead: Atom, by: int) -> Affine | None:
@@ -337,7 +337,7 @@ class Forms(Proofs):
             return None
         part = Affine({}, form.terms[term] // by)
         for factor in factors:
-            part = self._product(part, Affine.of_atom(factor))
+            part = self.product(part, Affine.of_atom(factor))
         return part
 
     # -- Cases ------------------------------------------------------------------------------------

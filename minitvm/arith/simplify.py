@@ -66,6 +66,11 @@ class Simplifier(ScopedMutator):
         self._scopes = 0  # of choices around the current part of the expression
         self._in_choice = False
 
+    @property
+    def prover(self) -> Prover:
+        """The facts."""
+        return self._prover
+
     def expr(self, node: PrimExpr) -> PrimExpr:
         made = self._made.get(node)
         if made is None:
@@ -256,8 +261,11 @@ class Simplifier(ScopedMutator):
         """The greatest divisor of `divisor` that divides the terms of `form`, except for terms
         whose sum stays below it: ``(8*x + r) // 56`` is ``x // 7`` where r is 0 to 7."""
         for common in sorted({gcd(divisor, c) for c in form.terms.values()}, reverse=True):
-            below = {a: c for a, c in form.terms.items() if c % common}
-            low, high = self._prover.interval(Affine(below, form.constant % common))
+            below = Affine({}, form.constant % common)
+            for atom, coefficient in form.terms.items():
+                if coefficient % common:
+                    below += self._prover.affine(atom) * coefficient
+            low, high = self._prover.interval(below)
             if low >= 0 and high < common:
                 return common
         return gcd(divisor, *form.terms.values())

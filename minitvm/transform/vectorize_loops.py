@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any, final
 
 from minitvm.arith.effects import is_stable
+from minitvm.arith.fused_index import joined
 from minitvm.arith.guards import Without, limits
 from minitvm.arith.prover import Prover
 from minitvm.arith.scopes import ScopedMutator, assuming, binding, in_loop, prover_of
@@ -441,9 +442,25 @@ class _Lanes(Mutator):
 
     def _indices(self, buffer: Buffer, indices: tuple[PrimExpr, ...]) -> tuple[PrimExpr, ...]:
         made = tuple(map(self.expr, indices))
+        if any(self._is_vector(each) and not isinstance(each, e.Ramp) for each in made):
+            alone = {dim: index for index, dim in joined(buffer, indices)}
+            made = tuple(
+                each if alone.get(dim) is index else self._digit(index)
+                for dim, (each, index) in enumerate(zip(made, indices, strict=True))
+            )
         if buffer not in self._private:
             return made
         return (*made, e.Ramp(e.const(0), e.const(1), self._lanes))
+
+    def _digit(self, node: PrimExpr) -> PrimExpr:
+        """A digit of a number that differs between lanes, as a vector: so the digits in the other
+        dimensions show that they are those of the same number."""
+        if not isinstance(node, e.FloorDiv | e.FloorMod):
+            return self.expr(node)
+        a, b = self._digit(node.a), self.expr(node.b)
+        if not self._is_vector(a):
+            return rebuild(node, {"a": a, "b": b})
+        return rebuild(node, {"a": a, "b": self._vector(b)})
 
     def _predicate(self, buffer: Buffer, own: PrimExpr | None) -> PrimExpr | None:
         """The mask of an access, `own` predicate included; None for all lanes."""
