@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
+from minitvm.arith.analyzer import Analyzer
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
 from minitvm.te.schedules.guarded_reads import element_of
@@ -103,6 +104,48 @@ def _results(reduce: Reduce) -> tuple[PrimExpr, ...]:
 def _reduced(body: tuple[PrimExpr, ...]) -> tuple[IterVar, ...]:
     """The axes that a body reduces over."""
     return body[0].axis if isinstance(body[0], Reduce) else ()
+
+
+# -- simplify -------------------------------------------------------------------------------------
+
+
+def simplified(op: ComputeOp) -> ComputeOp:
+    """An operation that computes the same elements by shorter expressions, simplified with the
+    ranges of its axes; `op` itself where none gets shorter.
+
+    >>> from minitvm import te
+    >>> n = te.var("n")
+    >>> A = te.placeholder((n, 8), name="A")
+    >>> B = te.compute((n, 8), lambda i, j: A[(i * 8 + j) // 8, te.min(j, 7)], name="B")
+    >>> str(simplified(B.op).body[0])
+    'A[i, j]'
+    """
+    known = Analyzer()
+    for tensor in (*op.outputs, *op.input_tensors):
+        for extent in tensor.shape:
+            known.bind_size(extent)
+    for axis in root_axes(op):
+        known.bind(axis.var, domain_of(axis))
+    made = map_body(map_body(op.body, known.simplify), _UncastIndices(known).expr)
+    shorter = sum(1 for _ in walk_once(*made)) < sum(1 for _ in walk_once(*op.body))
+    return replace(op, body=made) if shorter else op
+
+
+class _UncastIndices(Mutator):
+    """Removes casts of indices that don't change their value."""
+
+    def __init__(self, known: Analyzer) -> None:
+        super().__init__()
+        self._known = known
+
+    def visit_ProducerLoad(self, node: ProducerLoad) -> PrimExpr:
+        return ProducerLoad(node.producer, tuple(self._uncast(self.expr(i)) for i in node.indices))
+
+    def _uncast(self, index: PrimExpr) -> PrimExpr:
+        value, form = index, self._known.affine(index)
+        while isinstance(value, e.Cast) and value.value.dtype.is_int:
+            value = value.value
+        return value if self._known.affine(value).same_as(form) else index
 
 
 # -- cache_read -----------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from minitvm.runtime.errors import CompileError
 from minitvm.te.schedules.index_map import index_map
 from minitvm.te.schedules.loop_nest import LoopNest, names_of
 from minitvm.te.schedules.operation_graph import in_order, read_by_ranges, root_axes
-from minitvm.te.schedules.rewrite_operations import in_layout, reading_layout
+from minitvm.te.schedules.rewrite_operations import in_layout, reading_layout, simplified
 from minitvm.te.schedules.stage_graph import StageGraph
 from minitvm.te.schedules.trace import Trace, Traced, primitive
 from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, ScanOp, data_axes
@@ -163,6 +163,35 @@ class Stage(LoopNest, Attachable):
 
     def __repr__(self) -> str:
         return f"stage({self.name})"
+
+    @primitive
+    def simplify(self) -> Stage:
+        """Simplify the expressions of the stage with the ranges of its axes.
+
+        Before, of `i` and `j` below `n`::
+
+            for i: for j: B[i, j] = A[(i * n + j) // n, min(j, n - 1)]
+
+        After ``s[B].simplify()``::
+
+            for i: for j: B[i, j] = A[i, j]
+
+        Lowering simplifies as well. After this, primitives that ask what a stage reads see the
+        simple expressions, too. An expression that doesn't get shorter stays as it is.
+
+        Raises
+        ------
+        CompileError
+            When the stage computes no expressions.
+        """
+        if not isinstance(self.op, ComputeOp):
+            raise CompileError(
+                f"simplify of {self.name}: expected a tensor of te.compute, got one of "
+                f"{type(self.op).__name__}"
+            )
+        made = simplified(self.op)
+        self.schedule.rewrite(lambda each: made if each is self else each.op)
+        return self
 
     @primitive
     def compute_inline(self) -> Stage:
