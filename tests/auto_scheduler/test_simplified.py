@@ -119,3 +119,17 @@ def test_an_access_outside_is_named_as_it_is_written() -> None:
     B = te.compute((8,), lambda i: A[(i + 1) * 2 // 2 % 16], name="B")
     with pytest.raises(CompileError, match=r"A\[\(i \+ 1\) \* 2 // 2 % 16\]|% 16"):
         build(B, [A, B])
+
+
+def test_a_read_that_is_not_chosen_stays_inside() -> None:
+    """Both values of a select are computed, so the index is bounded in either case."""
+    A = te.placeholder((M,), name="A")
+
+    def element(i: Any) -> Any:
+        return tir.Select(i >= 1, A[te.max(i % (M + 1) - 1, 0)], te.const(7.0))
+
+    B = te.compute((M + 1,), element, name="B")
+    f = build(B, [A, B])
+    a, b = np.arange(5, dtype="float32"), np.empty(6, "float32")
+    f(a, b)
+    np.testing.assert_array_equal(b, [7, *a])
