@@ -288,16 +288,14 @@ def in_ranges(kind: str) -> Tensors:
     V, W = placeholder((64,), "V"), placeholder((64, 24), "W")
     L, P = placeholder((20,), "L", "int32"), placeholder((21,), "P", "int32")
 
-    def axis(begin: Any, end: Any, name: str = "k") -> Any:
-        return te.reduce_axis((begin, end), name=name)
-
     def made(
         inputs: Tensors, shape: Any, term: Callable[..., Any], *ranges: Callable[..., Any]
     ) -> Tensors:
         combine = te.max if kind.endswith("maxima") else te.sum
 
         def element(*at: Any) -> Any:
-            axes = [axis(*each(*at), name) for each, name in zip(ranges, "kq", strict=False)]
+            ends = [each(*at) for each in ranges]
+            axes = [te.reduce_axis(each, name=name) for each, name in zip(ends, "kq", strict=False)]
             return combine(term(*at, *axes), axis=axes)
 
         Y = te.compute(shape, element, name="Y")
