@@ -20,7 +20,16 @@ from minitvm.arith.rules import CONSTANTS, RULES, Rule
 from minitvm.arith.scopes import ScopedMutator
 from minitvm.runtime.dtype import DType
 from minitvm.tir import expr as e
-from minitvm.tir.expr import BufferLoad, Call, FloatImm, IntImm, PrimExpr, Var, const
+from minitvm.tir.expr import (
+    BufferLoad,
+    Call,
+    FloatImm,
+    IntImm,
+    PrimExpr,
+    ProducerLoad,
+    Var,
+    const,
+)
 from minitvm.tir.functor import CHILDREN, children, substitute, walk_once, with_fields
 
 
@@ -339,10 +348,10 @@ class Simplifier(ScopedMutator):
         return known
 
     def _loads(self, node: PrimExpr) -> bool:
-        """Whether an element of a buffer is read in `node`."""
+        """Whether an element of a buffer or a tensor is read in `node`."""
         known = self._loading.get(node)
         if known is None:
-            known = isinstance(node, BufferLoad) or any(
+            known = isinstance(node, BufferLoad | ProducerLoad) or any(
                 self._loads(each) for each in children(node) if isinstance(each, PrimExpr)
             )
             self._loading[node] = known

@@ -75,12 +75,15 @@ def test_results_of_roundabout_indices(kind: str, make: Callable[..., list[Tenso
     args = make(M, N, ROUNDABOUT[kind])
     f = build(args[-1], args)
     for m, n in ((1, 1), (5, 3), (0, 4), (3, 0), (17, 33)):
-        given = [[{M: m, N: n}.get(x, x) for x in tensor.shape] for tensor in args]
-        shapes = [[x if isinstance(x, int) else int(x.value) for x in shape] for shape in given]
+        shapes = [[size(x, m, n) for x in tensor.shape] for tensor in args]
         arrays = [np.random.default_rng(0).integers(-9, 9, s).astype("float32") for s in shapes]
         f(*arrays)
         wanted = arrays[0] @ arrays[1] if make is product else arrays[0] * 2
         np.testing.assert_array_equal(arrays[-1], wanted + 1)
+
+
+def size(extent: Any, m: int, n: int) -> int:
+    return m if extent is M else n if extent is N else int(extent.value)
 
 
 def convolution(groups: int, in_groups: bool) -> list[Tensor]:
@@ -116,3 +119,17 @@ def test_an_access_outside_is_named_as_it_is_written() -> None:
     B = te.compute((8,), lambda i: A[(i + 1) * 2 // 2 % 16], name="B")
     with pytest.raises(CompileError, match=r"A\[\(i \+ 1\) \* 2 // 2 % 16\]|% 16"):
         build(B, [A, B])
+
+
+def test_a_read_that_is_not_chosen_stays_inside() -> None:
+    """Both values of a select are computed, so the index is bounded in either case."""
+    A = te.placeholder((M,), name="A")
+
+    def element(i: Any) -> Any:
+        return tir.Select(i >= 1, A[te.max(i % (M + 1) - 1, 0)], te.const(7.0))
+
+    B = te.compute((M + 1,), element, name="B")
+    f = build(B, [A, B])
+    a, b = np.arange(5, dtype="float32"), np.empty(6, "float32")
+    f(a, b)
+    np.testing.assert_array_equal(b, [7, *a])
