@@ -27,7 +27,6 @@ from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.schedules.operation_graph import read_by_ranges
-from minitvm.te.schedules.rewrite_operations import simplified
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.simplify_operations import simplified
 from minitvm.te.schedules.stage import Stage
