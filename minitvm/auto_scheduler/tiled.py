@@ -48,10 +48,11 @@ from minitvm.auto_scheduler.tiles import (
 )
 from minitvm.runtime.record import record
 from minitvm.target import Target
+from minitvm.te.schedules.guarded_reads import is_lazy, reads_of
 from minitvm.te.schedules.operation_graph import factors_of
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import Tensor
+from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, Var
 from minitvm.tir.functor import walk_once
@@ -311,8 +312,24 @@ def _bytes_at_once(contraction: Contraction) -> int | None:
 
 
 def _axes_of(contraction: Contraction, factor: Factor) -> list[IterVar] | None:
+    """The axes of the dimensions of a copy of a factor: those of its tensor's dimensions, or else
+    those on which its elements depend, data axes first. None where a copy may have more elements
+    than the tensor, or elements are chosen by a condition."""
+    plain = _plain_axes_of(contraction, factor)
+    if plain is not None:
+        return plain
+    op = contraction.op
+    if any(isinstance(each, e.Call) and is_lazy(each) for each in walk_once(op.body[0])):
+        return None
+    axes = [axis for axis in (*op.axis, *op.reduce_axis) if factor.reads(axis)]
+    used = [{axis for axis in axes if axis.var in {*walk_once(i)}} for i in factor.load.indices]
+    once = all(len(each) <= 1 for each in used) and sum(map(len, used)) == len(axes)
+    return axes if once and {*axes} == set().union(*used) else None
+
+
+def _plain_axes_of(contraction: Contraction, factor: Factor) -> list[IterVar] | None:
     """The axis that indexes each dimension of a factor; None if a dimension is indexed otherwise,
-    or the factor is read at several places."""
+    or the tensor is read at several places."""
     op, tensor = contraction.op, factor.tensor
     axes = {axis.var: axis for axis in (*op.axis, *op.reduce_axis)}
     if sum(each.tensor is tensor for each in contraction.factors) != 1:
@@ -340,7 +357,7 @@ def _beside(contraction: Contraction, factor: Factor, axis: IterVar) -> list[Fac
 
 def can_be_packed(contraction: Contraction) -> bool:
     """Whether the columns' factor can be packed into panels that a row of tiles reads."""
-    return bool(contraction.rows) and _axes_of(contraction, contraction.b) is not None
+    return bool(contraction.rows) and _plain_axes_of(contraction, contraction.b) is not None
 
 
 def _write_strip(
@@ -382,10 +399,27 @@ def _packed(
         outer, inner = indices[place] // width, indices[place] % width
         return [*(indices[i] for i in first), outer, *(indices[i] for i in reduced), inner]
 
-    panels = s[s.cache_read(tensor, "global", [reader])]
+    if _plain_axes_of(contraction, factor) is not None:
+        panels = s[s.cache_read(tensor, "global", [reader])]
+    else:
+        which = _place_among_reads(contraction, factor, compute_of(s[reader]))
+        panels = s[s.cache_access(tensor, "global", reader, which)]
     loops = panels.transform_layout(layout)
     if first[-1:] != [len(axes) - 1]:  # elements are neighbours along the axis or along a sum
         panels.vectorize(loops[-1])
     if place == len(axes) - 1:  # row after row is read, for all panels
         panels.reorder(*loops[len(first) + 1 : -1], loops[len(first)], loops[-1])
     return panels
+
+
+def _place_among_reads(contraction: Contraction, factor: Factor, op: ComputeOp) -> int:
+    """The number of a factor among the reads of its tensor in `op`, a later form of the
+    contraction: the read that depends on the same data axes, of which new ones may be first."""
+    axes = contraction.op.axis
+    wanted = [factor.reads(axis) for axis in axes]
+    reads = reads_of(op, factor.tensor)
+    for place, load in enumerate(reads):
+        used = {*walk_once(load)}
+        if [axis.var in used for axis in op.axis[-len(axes) :]] == wanted:
+            return place
+    raise AssertionError(f"{op.name} doesn't read {factor.load}")

@@ -143,6 +143,50 @@ def test_tuples() -> None:
     np.testing.assert_array_equal(greatest, terms.max(2))
 
 
+SQUARE = te.placeholder((N, N), name="S")
+WIDE = te.placeholder((2 * N, 2 * N), name="W")
+ROWS = te.placeholder((N,), "int32", name="R")
+READS: dict[str, tuple[Element, Callable[..., Any]]] = {
+    "one matrix": (lambda i, j, k: SQUARE[i, k] * SQUARE[k, j], lambda s, w, r: s @ s),
+    "its transpose": (lambda i, j, k: SQUARE[i, k] * SQUARE[j, k], lambda s, w, r: s @ s.T),
+    "transposed first": (lambda i, j, k: SQUARE[k, i] * SQUARE[k, j], lambda s, w, r: s.T @ s),
+    "backwards": (
+        lambda i, j, k: SQUARE[i, N - 1 - k] * SQUARE[N - 1 - j, k],
+        lambda s, w, r: s[:, ::-1] @ s[::-1].T,
+    ),
+    "every second column": (
+        lambda i, j, k: SQUARE[i, k] * WIDE[k, j * 2],
+        lambda s, w, r: s @ w[:N, ::2],
+    ),
+    "rows by index": (
+        lambda i, j, k: SQUARE[i, k] * WIDE[ROWS[k], j],
+        lambda s, w, r: s @ w[r, :N],
+    ),
+    "columns by index": (
+        lambda i, j, k: SQUARE[i, k] * WIDE[k, ROWS[j]],
+        lambda s, w, r: s @ w[:N][:, r],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_factors_are_packed_however_they_are_read(name: str) -> None:
+    term, meaning = READS[name]
+    k = te.reduce_axis((0, N), name="k")
+    C = te.compute((N, N), lambda i, j: te.sum(term(i, j, k), axis=k), name="C")
+    small = TARGET + " -l2-cache-bytes=8192"  # nothing is fast to read as it lies
+    schedule = auto_schedule(C, small)
+    assert any(stage.scope == "local" for stage in schedule.stages)  # sums in registers
+    assert len(schedule.stages) > len(C.op.input_tensors) + 2  # and a copy
+    generator = np.random.default_rng(3)
+    s, w = (generator.standard_normal((n, n)).astype(np.float32) for n in (N, 2 * N))
+    r, out = generator.integers(0, 2 * N, N, "int32"), np.empty((N, N), np.float32)
+    for target in (TARGET, small):
+        build([C], [SQUARE, WIDE, ROWS, C], target)(s, w, r, out)
+        expected = meaning(s.astype(np.float64), w.astype(np.float64), r)
+        np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-4)
+
+
 def test_a_division_has_no_padding_for_a_divisor() -> None:
     """Panels are padded to whole tiles, and an integer divided by 0 would end the process."""
     a, b = te.placeholder((M, K), "int32", name="a"), te.placeholder((N, K), "int32", name="b")

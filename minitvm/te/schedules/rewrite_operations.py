@@ -157,11 +157,13 @@ class SpellOut(Mutator):
         return substitute(self.expr(node.body), {node.var: value})
 
 
-def read_by_axes(tensor: Tensor, reader: ComputeOp, name: str) -> tuple[Tensor, ComputeOp]:
+def read_by_axes(
+    tensor: Tensor, reader: ComputeOp, name: str, which: int | None
+) -> tuple[Tensor, ComputeOp]:
     """A copy of the elements of a tensor that `reader` reads, with a dimension for each axis of
     `reader` on which they depend; and `reader` reading the copy."""
     op = replace(reader, body=map_body(reader.body, SpellOut().expr))
-    element = element_of(op, tensor)
+    element = element_of(op, tensor, which)
     for axis in element.axes:
         _check_fixed(f"cache_access of {tensor.name}", op, axis, "use cache_read")
     domains = [domain_of(axis) for axis in element.axes]
