@@ -35,7 +35,7 @@ from minitvm.te.tensor import (
 )
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterType, IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var, const
-from minitvm.tir.functor import Mutator, Substitution, substitute, walk_once
+from minitvm.tir.functor import Mutator, Node, Substitution, substitute, walk, walk_once
 from minitvm.tir.op import all as all_of
 from minitvm.tir.op import likely
 from minitvm.tir.structural_equal import structural_equal
@@ -120,6 +120,8 @@ def simplified(op: ComputeOp) -> ComputeOp:
     >>> str(simplified(B.op).body[0])
     'A[i, j]'
     """
+    if all(map(_is_plain, walk_once(*op.body))):
+        return op
     known = Analyzer()
     for tensor in (*op.outputs, *op.input_tensors):
         for extent in tensor.shape:
@@ -129,6 +131,24 @@ def simplified(op: ComputeOp) -> ComputeOp:
     made = map_body(map_body(op.body, known.simplify), _UncastIndices(known).expr)
     shorter = sum(1 for _ in walk_once(*made)) < sum(1 for _ in walk_once(*op.body))
     return replace(op, body=made) if shorter else op
+
+
+# The nodes of sums and products, in which nothing depends on ranges.
+_PLAIN = (Var, e.IntImm, e.FloatImm, e.Add, e.Sub, e.Mul, Reduce)
+
+
+def _is_plain(node: Node) -> bool:
+    """Whether `node` itself is simple whatever the ranges are."""
+    if not isinstance(node, ProducerLoad):
+        return isinstance(node, _PLAIN)
+    return all(map(_reads_once, node.indices))
+
+
+def _reads_once(index: PrimExpr) -> bool:
+    """Whether each variable stands in an index once, and a number at most once."""
+    leaves = [each for each in walk(index) if isinstance(each, Var | e.IntImm)]
+    variables = [each for each in leaves if isinstance(each, Var)]
+    return len(variables) == len({*variables}) and len(leaves) <= len(variables) + 1
 
 
 class _UncastIndices(Mutator):
