@@ -7,9 +7,11 @@ Such a pair may be simplified until nothing shows that it is one: ``(8*o + l) //
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeAlias
 
 from minitvm.arith.linear import Affine
+from minitvm.arith.prover import Prover
 from minitvm.arith.simplify import Simplifier
 from minitvm.runtime.dtype import DType
 from minitvm.tir import expr as e
@@ -139,7 +141,9 @@ def _rewrite(simplifier: Simplifier, shape: Indices, indices: list[PrimExpr], en
         found = found or has_digits(index)
         if not found or not index.dtype.is_int or index.dtype.lanes > 1:
             break
-        total += prover.product(_without_remainders(simplifier, prover.affine(index)), stride)
+        total += prover.product(
+            without_remainders(prover, prover.affine(index), simplifier.expr), stride
+        )
         if dim < end - 1 and not any(map(has_digits, total.terms)):
             dtype = max((each.dtype for each in indices[dim:end]), key=lambda each: each.bits)
             number = prover.expression(total, dtype)
@@ -161,13 +165,14 @@ def _digits_of(number: PrimExpr, shape: Indices) -> list[PrimExpr]:
     return made
 
 
-def _without_remainders(simplifier: Simplifier, form: Affine) -> Affine:
-    """`form` with ``x - x // n * n`` in the place of ``x % n``."""
-    prover = simplifier.prover
+def without_remainders(
+    prover: Prover, form: Affine, simplify: Callable[[PrimExpr], PrimExpr] = lambda node: node
+) -> Affine:
+    """`form` with ``x - x // n * n``, the quotient simplified, in the place of ``x % n``."""
     while True:
         atom = next((each for each in form.terms if isinstance(each, e.FloorMod)), None)
         if atom is None:
             return form
-        whole = prover.affine(simplifier.expr(e.FloorDiv(atom.a, atom.b)))
+        whole = prover.affine(simplify(e.FloorDiv(atom.a, atom.b)))
         spelled = prover.affine(atom.a) - prover.product(whole, prover.affine(atom.b))
         form += (spelled - Affine.of_atom(atom)) * form.terms[atom]

@@ -118,7 +118,7 @@ class Spans:
         if not self._is_positive(b):
             return None
         span = self.of(a)
-        if span is not None and span.is_point:
+        if span is not None and span.is_point and e.const_int(b) is None:
             dividend = self._expression(span.low)
             return self.point(e.floormod(*e.promote(dividend, b)))
         if span is not None:

@@ -13,7 +13,7 @@ from minitvm.te.schedules.rewrite_operations import map_body, reduced
 from minitvm.te.tensor import ComputeOp, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var, const
-from minitvm.tir.functor import Mutator, free_vars, substitute, walk_once
+from minitvm.tir.functor import Mutator, Node, free_vars, substitute, walk, walk_once
 from minitvm.tir.op import all as all_of
 from minitvm.tir.structural_equal import structural_equal
 
@@ -32,6 +32,10 @@ def simplified(op: ComputeOp) -> ComputeOp:
     >>> str(simplified(B.op).body[0])
     'A[i, j]'
     """
+    own = {axis.var for axis in root_axes(op)}
+    ends = [end for dom in map(domain_of, op.reduce_axis) for end in (dom.min, dom.extent)]
+    if own.isdisjoint(walk_once(*ends)) and all(map(_is_plain, walk_once(*op.body))):
+        return op
     known = _ranges(op)
     made = map_body(map_body(op.body, known.simplify), _UncastIndices(known).expr)
     shorter = sum(1 for _ in walk_once(*made)) < sum(1 for _ in walk_once(*op.body))
@@ -42,6 +46,24 @@ def simplified(op: ComputeOp) -> ComputeOp:
         if guarded is not first:
             body = map_body(body, lambda each: guarded)
     return op if body is op.body else replace(op, body=body, reduce_axis=reduced(body))
+
+
+# The nodes of sums and products, in which nothing depends on ranges.
+_PLAIN = (Var, e.IntImm, e.FloatImm, e.Add, e.Sub, e.Mul, Reduce)
+
+
+def _is_plain(node: Node) -> bool:
+    """Whether `node` itself is simple whatever the ranges are."""
+    if not isinstance(node, ProducerLoad):
+        return isinstance(node, _PLAIN)
+    return all(map(_reads_once, node.indices))
+
+
+def _reads_once(index: PrimExpr) -> bool:
+    """Whether each variable stands in an index once, and a number at most once."""
+    leaves = [each for each in walk(index) if isinstance(each, Var | e.IntImm)]
+    variables = [each for each in leaves if isinstance(each, Var)]
+    return len(variables) == len({*variables}) and len(leaves) <= len(variables) + 1
 
 
 def _ranges(op: ComputeOp) -> Analyzer:
