@@ -205,7 +205,8 @@ class Facts:
         """The number of factors of the longest product in `form`."""
         return max((len(self._factors.get(atom, (atom,))) for atom in form.terms), default=0)
 
-    def _product(self, a: Affine, b: Affine) -> Affine:
+    def product(self, a: Affine, b: Affine) -> Affine:
+        """The product of two forms."""
         total = a * b.constant + Affine(b.terms) * a.constant
         for x, x_coefficient in a.terms.items():
             for y, y_coefficient in b.terms.items():

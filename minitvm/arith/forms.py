@@ -176,7 +176,7 @@ class Forms(Proofs):
                 return self._opaque(expr)
             if self._factor_count(a) + self._factor_count(b) > _MAX_FACTORS:
                 return self._opaque(expr)
-            return self._if_it_fits(self._product(a, b), expr)
+            return self._if_it_fits(self.product(a, b), expr)
         made = a + b if isinstance(expr, e.Add) else a - b
         return self._if_it_fits(self._recombined(made), expr)
 
@@ -293,32 +293,52 @@ class Forms(Proofs):
         return result
 
     def _upper_bounds(self, form: Affine) -> list[Affine]:
-        """`form`, and its upper bounds by the facts."""
-        if len(form.terms) != 1 or form.constant or next(iter(form.terms.values())) != 1:
+        """`form`, and its upper bounds by the facts and by its atom's definition."""
+        atom = only_atom(form)
+        if atom is None:
             return [form]
-        (atom,) = form.terms
         facts = [fact.alternatives for fact in self._known.facts]
         rows = [fact[0][0] for fact in facts if len(fact) == 1 and len(fact[0]) == 1]
-        return [form] + [row + form for row in rows if row.terms.get(atom) == -1]
+        meaning = self.meaning(atom)
+        bounds = [form] + [row + form for row in rows + meaning if row.terms.get(atom) == -1]
+        for row in meaning:
+            coefficient = -row.terms.get(atom, 0)
+            if coefficient > 1:  # of x // 8: 8 times this is at most x
+                above = self._upper_bounds(row + form * coefficient)
+                bounds += [_shrunk(x, coefficient) for x in above if _divides(coefficient, x)]
+        return bounds
 
     def _divided(self, form: Affine, divisor: Affine) -> Affine | None:
-        """An upper bound of ``form // divisor`` where `divisor` is one atom, at least 1: with
+        """An upper bound of ``form // divisor`` where `divisor` is at least 1: with
         ``form = whole * divisor + r``, it is ``whole + r`` or for negative r ``whole - 1``."""
-        if len(divisor.terms) != 1 or divisor.constant or next(iter(divisor.terms.values())) != 1:
+        if not divisor.terms:
             return None
-        (atom,) = divisor.terms
-        whole = Affine()
-        for term, coefficient in form.terms.items():
-            factors = dict(enumerate(self._factors.get(term, (term,))))
-            matching = [place for place, factor in factors.items() if factor is atom]
-            if not matching:
+        lead = max(divisor.terms, key=lambda atom: len(self._factors.get(atom, (atom,))))
+        whole, rest = Affine(), form
+        for _ in range(_MAX_FACTORS):
+            if not rest.terms:
+                return whole + max(rest.constant, -1)
+            parts = (self._over(rest, term, lead, divisor.terms[lead]) for term in rest.terms)
+            part = next((each for each in parts if each is not None), None)
+            if part is None:
                 return None
-            del factors[matching[0]]
-            part = Affine({}, 1)
-            for factor in factors.values():
-                part = self._product(part, Affine.of_atom(factor))
-            whole += part * coefficient
-        return whole + max(form.constant, -1)
+            whole, rest = whole + part, rest - self.product(part, divisor)
+        return None
+
+    def _over(self, form: Affine, term: Atom, lead: Atom, by: int) -> Affine | None:
+        """The quotient of a form's `term` by ``lead * by``; None where it has a remainder."""
+        factors = list(self._factors.get(term, (term,)))
+        for each in self._factors.get(lead, (lead,)):
+            place = next((i for i, factor in enumerate(factors) if factor is each), None)
+            if place is None:
+                return None
+            del factors[place]
+        if form.terms[term] % by:
+            return None
+        part = Affine({}, form.terms[term] // by)
+        for factor in factors:
+            part = self.product(part, Affine.of_atom(factor))
+        return part
 
     # -- Cases ------------------------------------------------------------------------------------
 
@@ -366,6 +386,11 @@ class Forms(Proofs):
 def _shrunk(form: Affine, by: int) -> Affine:
     """``form // by``, where `by` divides all coefficients."""
     return Affine({atom: c // by for atom, c in form.terms.items()}, form.constant // by)
+
+
+def _divides(divisor: int, form: Affine) -> bool:
+    """Whether `divisor` divides all coefficients."""
+    return not any(c % divisor for c in form.terms.values())
 
 
 def only_atom(form: Affine) -> Atom | None:

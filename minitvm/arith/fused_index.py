@@ -1,15 +1,28 @@
 """Joins the indices of fused loops: ``x // n`` and ``x % n``, in neighbouring dimensions, are the
-index x in elements of the second dimension, if that has extent n."""
+index x in elements of the second dimension, if that has extent n.
+
+Such a pair may be simplified until nothing shows that it is one: ``(8*o + l) // 2`` becomes
+``4*o + l // 2``. So :func:`digits` computes the index x, and writes it as a pair again.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
+from minitvm.arith.linear import Affine
+from minitvm.arith.prover import Prover
+from minitvm.arith.simplify import Simplifier
 from minitvm.runtime.dtype import DType
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Buffer, PrimExpr
+from minitvm.tir.functor import walk_once
 from minitvm.tir.structural_equal import structural_equal
 
+Indices: TypeAlias = tuple[PrimExpr, ...]
 
-def joined(buffer: Buffer, indices: tuple[PrimExpr, ...]) -> list[tuple[PrimExpr, int]]:
+
+def joined(buffer: Buffer, indices: Indices) -> list[tuple[PrimExpr, int]]:
     """The indices of an access to a buffer without gaps, each with the dimension whose stride
     applies. A loop fused from several dimensions gives a single index for them.
 
@@ -45,6 +58,9 @@ def joined(buffer: Buffer, indices: tuple[PrimExpr, ...]) -> list[tuple[PrimExpr
 
 def _join(high: PrimExpr, low: PrimExpr, extent: PrimExpr) -> PrimExpr | None:
     """``high * extent + low`` where that is simpler."""
+    if isinstance(low, e.Ramp):  # of lanes that have `high` in common
+        first = _join(high, low.base, extent)
+        return None if first is None else e.Ramp(first, low.stride, low.dtype.lanes)
     if not isinstance(low, e.FloorMod) or not _is_same(low.b, extent):
         return None
     match high:
@@ -80,3 +96,83 @@ def _bare(value: PrimExpr) -> PrimExpr:
     while isinstance(value, e.Cast | e.Broadcast):
         value = value.value
     return value
+
+
+# -- Digits ----------------------------------------------------------------------------------------
+
+_DIGITS = (e.FloorDiv, e.FloorMod)
+
+
+def has_digits(node: PrimExpr) -> bool:
+    """Whether there is a quotient or a remainder in `node`."""
+    return any(isinstance(each, _DIGITS) for each in walk_once(node))
+
+
+def digits(simplifier: Simplifier, buffer: Buffer, indices: Indices) -> Indices:
+    """The indices of an access inside of a buffer without gaps: those of neighbouring dimensions
+    that together are an index without quotients and remainders become its digits.
+
+    Before, of a buffer of shape (100, 2)::
+
+        (4*o + l // 2, l % 2)
+
+    After::
+
+        ((8*o + l) // 2, (8*o + l) % 2)
+
+    `simplifier` knows the facts with which the indices were simplified.
+    """
+    turn = -1 if buffer.layout == "left" else 1
+    made, shape = list(indices[::turn]), buffer.shape[::turn]
+    end = len(made)
+    while end:
+        end = _rewrite(simplifier, shape, made, end)
+    whole = tuple(made[::turn])
+    return whole if len(joined(buffer, whole)) < len(joined(buffer, indices)) else indices
+
+
+def _rewrite(simplifier: Simplifier, shape: Indices, indices: list[PrimExpr], end: int) -> int:
+    """Rewrites the indices of some dimensions before `end`; returns the first of them."""
+    prover = simplifier.prover
+    total, stride = Affine(), Affine({}, 1)
+    found = False
+    for dim in range(end - 1, -1, -1):
+        index = indices[dim]
+        found = found or has_digits(index)
+        if not found or not index.dtype.is_int or index.dtype.lanes > 1:
+            break
+        total += prover.product(
+            without_remainders(prover, prover.affine(index), simplifier.expr), stride
+        )
+        if dim < end - 1 and not any(map(has_digits, total.terms)):
+            dtype = max((each.dtype for each in indices[dim:end]), key=lambda each: each.bits)
+            number = prover.expression(total, dtype)
+            indices[dim:end] = _digits_of(number, shape[dim:end])
+            return dim
+        stride = prover.product(stride, prover.affine(shape[dim]))
+    return end - 1
+
+
+def _digits_of(number: PrimExpr, shape: Indices) -> list[PrimExpr]:
+    """The digits of a number, in dimensions of some extents."""
+    made: list[PrimExpr] = []
+    below: PrimExpr | None = None
+    for extent in reversed([e.cast(number.dtype, extent) for extent in shape]):
+        part = number if below is None else e.floordiv(number, below)
+        made.insert(0, e.floormod(part, extent))
+        below = extent if below is None else below * extent
+    made[0] = part  # the first digit has no end
+    return made
+
+
+def without_remainders(
+    prover: Prover, form: Affine, simplify: Callable[[PrimExpr], PrimExpr] = lambda node: node
+) -> Affine:
+    """`form` with ``x - x // n * n``, the quotient simplified, in the place of ``x % n``."""
+    while True:
+        atom = next((each for each in form.terms if isinstance(each, e.FloorMod)), None)
+        if atom is None:
+            return form
+        whole = prover.affine(simplify(e.FloorDiv(atom.a, atom.b)))
+        spelled = prover.affine(atom.a) - prover.product(whole, prover.affine(atom.b))
+        form += (spelled - Affine.of_atom(atom)) * form.terms[atom]

@@ -1,4 +1,4 @@
-"""The guards of statements: ``likely`` conditions that must hold for a statement to have an effect.
+"""The guards of statements: conditions that must hold for a statement to have an effect.
 
 A guarded statement changes nothing where its guard fails. So a loop may leave out the iterations in
 which the guards of its body fail, if the guards are stable in the loop.
@@ -168,7 +168,7 @@ def _is_guarded(node: Stmt) -> bool:
     """Whether all that a statement does is behind guards, which is quick to see."""
     match node:
         case s.IfThenElse(condition, then_case, None):
-            return is_likely(condition) or _is_guarded(then_case)
+            return is_pure(condition) or _is_guarded(then_case)
         case s.SeqStmt(statements):
             return bool(statements) and all(map(_is_guarded, statements))
         case s.For() | s.LetStmt() | s.AttrStmt() | s.Allocate():
@@ -208,11 +208,9 @@ def _needs(prover: Prover, node: Stmt) -> list[_Need]:
             return [need for need in found if var not in variables(need.form)]
         case s.IfThenElse(condition, then_case, None) if is_pure(condition):
             found = _everywhere(_needs(prover, then_case))
-            if is_likely(condition):
-                forms = ((form_of(prover, each), each) for each in bare_conjuncts(condition))
-                own = [_Need(form, (each,)) for form, each in forms if form is not None]
-                return _merged([*found, *own])
-            return found
+            forms = ((form_of(prover, each), each) for each in bare_conjuncts(condition))
+            own = [_Need(form, (each,)) for form, each in forms if form is not None]
+            return _merged([*found, *own])
         case s.SeqStmt(statements) if statements:
             return functools.reduce(_common, (_needs(prover, each) for each in statements))
         case s.AttrStmt() | s.Allocate():

@@ -131,7 +131,7 @@ class Proofs(Facts):
                 continue
             for row in rows:
                 if abs(row.terms.get(x, 0)) == 1 and y not in row.terms:
-                    made.append(self._product(row, Affine.of_atom(y)))
+                    made.append(self.product(row, Affine.of_atom(y)))
         return made
 
 

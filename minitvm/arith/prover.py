@@ -112,13 +112,16 @@ class Prover(Forms):
                 self._learn([[factor - 1]])
 
     def _factors_in(self, size: PrimExpr) -> Iterator[Affine]:
-        """The factors of a product, which an affine form multiplies out."""
+        """The factors of a product, which an affine form multiplies out, and parts of it."""
         match size:
             case e.Mul(a, b):
                 yield from self._factors_in(a)
                 yield from self._factors_in(b)
+                yield self.affine(size)
             case e.Cast(_, value) if self.is_index_arithmetic(value):
                 yield from self._factors_in(value)
+            case e.FloorDiv(e.Add(a, IntImm(value=more)), IntImm(value=by)) if 0 <= more < by:
+                yield from self._factors_in(a)  # 1 or more steps of a split
             case _:
                 form = self.affine(size)
                 atom = only_atom(form)

@@ -118,6 +118,9 @@ class Spans:
         if not self._is_positive(b):
             return None
         span = self.of(a)
+        if span is not None and span.is_point and e.const_int(b) is None:
+            dividend = self._expression(span.low)
+            return self.point(e.floormod(*e.promote(dividend, b)))
         if span is not None:
             low, high = self._divide(span.low, b), self._divide(span.high, b)
             if low.same_as(high):

@@ -20,7 +20,16 @@ from minitvm.arith.rules import CONSTANTS, RULES, Rule
 from minitvm.arith.scopes import ScopedMutator
 from minitvm.runtime.dtype import DType
 from minitvm.tir import expr as e
-from minitvm.tir.expr import BufferLoad, Call, FloatImm, IntImm, PrimExpr, Var, const
+from minitvm.tir.expr import (
+    BufferLoad,
+    Call,
+    FloatImm,
+    IntImm,
+    PrimExpr,
+    ProducerLoad,
+    Var,
+    const,
+)
 from minitvm.tir.functor import CHILDREN, children, substitute, walk_once, with_fields
 
 
@@ -65,6 +74,11 @@ class Simplifier(ScopedMutator):
         self._pure: dict[PrimExpr, bool] = {}
         self._scopes = 0  # of choices around the current part of the expression
         self._in_choice = False
+
+    @property
+    def prover(self) -> Prover:
+        """The facts."""
+        return self._prover
 
     def expr(self, node: PrimExpr) -> PrimExpr:
         made = self._made.get(node)
@@ -256,8 +270,11 @@ class Simplifier(ScopedMutator):
         """The greatest divisor of `divisor` that divides the terms of `form`, except for terms
         whose sum stays below it: ``(8*x + r) // 56`` is ``x // 7`` where r is 0 to 7."""
         for common in sorted({gcd(divisor, c) for c in form.terms.values()}, reverse=True):
-            below = {a: c for a, c in form.terms.items() if c % common}
-            low, high = self._prover.interval(Affine(below, form.constant % common))
+            below = Affine({}, form.constant % common)
+            for atom, coefficient in form.terms.items():
+                if coefficient % common:
+                    below += self._prover.affine(atom) * coefficient
+            low, high = self._prover.interval(below)
             if low >= 0 and high < common:
                 return common
         return gcd(divisor, *form.terms.values())
@@ -331,10 +348,10 @@ class Simplifier(ScopedMutator):
         return known
 
     def _loads(self, node: PrimExpr) -> bool:
-        """Whether an element of a buffer is read in `node`."""
+        """Whether an element of a buffer or a tensor is read in `node`."""
         known = self._loading.get(node)
         if known is None:
-            known = isinstance(node, BufferLoad) or any(
+            known = isinstance(node, BufferLoad | ProducerLoad) or any(
                 self._loads(each) for each in children(node) if isinstance(each, PrimExpr)
             )
             self._loading[node] = known

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TypeGuard, final
 
+from minitvm.arith.fused_index import joined
 from minitvm.runtime.dtype import FLOAT64
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
@@ -186,15 +187,24 @@ def _number(value: float) -> PrimExpr:
 
 
 def _of_store(node: s.BufferStore) -> float:
-    return float(node.value.dtype.lanes) + _operations(node.value, *node.indices)
+    indices = (index for index, _ in joined(node.buffer, node.indices))
+    return float(node.value.dtype.lanes) + _operations(node.value, *indices)
 
 
 def _operations(*nodes: PrimExpr) -> float:
-    """The operations in expressions, those of indices included."""
+    """The operations in expressions, those of indices included, as they are joined."""
     total = 0.0
-    for each in walk_once(*nodes):
-        if not isinstance(each, PrimExpr) or isinstance(each, _LEAVES):
+    waiting, seen = [*nodes], set[int]()
+    while waiting:
+        each = waiting.pop()
+        if id(each) in seen or not isinstance(each, PrimExpr) or isinstance(each, _LEAVES):
             continue
+        seen.add(id(each))
+        if isinstance(each, e.BufferLoad):
+            waiting += [index for index, _ in joined(each.buffer, each.indices)]
+            waiting += [] if each.predicate is None else [each.predicate]
+        else:
+            waiting += [child for child in children(each) if isinstance(child, PrimExpr)]
         if isinstance(each, e.Call) and each.op == "call_extern":
             return _C_FUNCTION
         cost = INTRINSICS[each.op].cost if _is_math(each) else 1.0

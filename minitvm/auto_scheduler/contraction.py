@@ -1,14 +1,16 @@
-"""Contractions: sums of products, recognised by their expression.
+"""Contractions: reductions that use what they read several times, recognised by their reads.
 
-``C[d...] = sum over r... of f(A[...]) * g(B[...])``, where indices are affine in the axes: matrix
-products in any layout, batched or not, matrix-vector products, convolutions. A schedule depends on
-the axes that each factor reads, and on the strides along them.
+``C[d...] = reduce over r... of f(A[...], B[...], ...)``: matrix products in any layout, batched or
+not, over any semiring, masked or scaled; matrix-vector products; distances; convolutions. The
+operations don't matter: a schedule depends on the axes along which each read changes, and on the
+strides along them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import prod
+from functools import partial
+from math import inf, prod
 from typing import final
 
 from minitvm.arith.prover import Prover
@@ -17,7 +19,8 @@ from minitvm.te.schedules.operation_graph import read_by_ranges
 from minitvm.te.tensor import ComputeOp, Operation, Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce, Var
-from minitvm.tir.functor import walk_once
+from minitvm.tir.functor import children, walk_once
+from minitvm.tir.structural_equal import structural_equal
 
 FAR = 1 << 20  # a distance that is not known when building: elements in different lines
 
@@ -25,11 +28,11 @@ FAR = 1 << 20  # a distance that is not known when building: elements in differe
 @final
 @record()
 class Factor:
-    """One factor of the products: the tensor that it reads, and for each axis the stride, in
-    elements, of its reads along this axis (0: the same element; :data:`FAR`: not known). Of several
-    tensors, the one with the most axes counts."""
+    """One element that each step of a reduction reads: its tensor, and for each axis the stride, in
+    elements, of its reads along this axis (0: the same element; :data:`FAR`: not known)."""
 
     tensor: Tensor
+    load: ProducerLoad
     distance: Mapping[Var, int]
 
     def reads(self, axis: IterVar) -> bool:
@@ -44,17 +47,19 @@ class Factor:
 @final
 @record()
 class Contraction:
-    """A stage that sums products of two factors.
+    """A reduction that uses the elements which it reads several times.
 
     The last axis is the *column*: neighbours along it are neighbours in the result, vectors lie
     along it, and `b` is the factor that reads it. (Of sums along one axis, it is the last axis with
     more than one element, as for a matrix-vector product that is written as a matrix.) The axes
-    that `a` alone reads are *rows*: along them, elements of `b` are used again.
+    that `a` alone reads are *rows*: along them, elements of `b` are used again. Of several factors
+    on one side, `a` and `b` are those that count most.
     """
 
     op: ComputeOp
     a: Factor
     b: Factor
+    factors: tuple[Factor, ...]
 
     @property
     def column(self) -> IterVar:
@@ -99,39 +104,77 @@ def bytes_of(tensor: Tensor) -> int | None:
 
 
 def contraction_of(op: Operation) -> Contraction | None:
-    """A stage as a contraction; None if it is none. A sum of products is none if no element of a
-    factor is used for several sums: ``sum(X[i, k] * X[i, k])``.
+    """A stage as a contraction; None if it is none: it isn't a reduction, or no element that it
+    reads is used for several results, as in ``sum(X[i, k] * X[i, k])``.
 
     >>> from minitvm import te
     >>> A, B = te.placeholder((8, 4), name="A"), te.placeholder((4, 16), name="B")
     >>> k = te.reduce_axis((0, 4), name="k")
-    >>> C = te.compute((8, 16), lambda i, j: te.sum(A[i, k] * B[k, j], axis=k), name="C")
+    >>> C = te.compute((8, 16), lambda i, j: te.min(A[i, k] + B[k, j], axis=k), name="C")
     >>> found = contraction_of(C.op)
     >>> i, j = C.op.axis
     >>> [(f.tensor.name, f.along(i), f.along(j), f.along(k)) for f in (found.a, found.b)]
     [('A', 4, 0, 1), ('B', 0, 1, 16)]
     """
-    if not isinstance(op, ComputeOp) or len(op.body) != 1:
+    if not isinstance(op, ComputeOp) or not isinstance(op.body[0], Reduce):
         return None
-    body = op.body[0]
-    if not isinstance(body, Reduce) or not _is_sum(body) or body.init:
+    axes = (*op.axis, *op.reduce_axis)
+    if not op.axis or 0 in map(extent_of, axes):
+        return None  # nothing is combined
+    column, factors = _column_of(op), factors_of(op)
+    across = [each for each in factors if each.reads(column)]
+    if not across:
         return None
-    source = _without_casts(body.source[0])
-    if not isinstance(source, e.Mul):
-        return None
-    axes = {axis.var: axis for axis in (*op.axis, *op.reduce_axis)}
-    if 0 in map(extent_of, axes.values()):
-        return None  # nothing is multiplied
-    a, b = _factor(source.a, axes), _factor(source.b, axes)
-    if a is None or b is None or all(a.reads(axis) and b.reads(axis) for axis in op.axis):
+    b = max(across, key=partial(_weight, op))
+    along = [each for each in factors if not each.reads(column)] or [
+        each for each in across if each.distance.keys() != b.distance.keys()
+    ]
+    a = max(along, key=partial(_weight, op), default=None)
+    if a is None or all(a.reads(axis) and b.reads(axis) for axis in op.axis):
         return None  # no element of either factor is used again
-    column = _column_of(op)
-    if not b.reads(column):
-        a, b = b, a
-    made = Contraction(op, a, b)
+    made = Contraction(op, a, b, tuple(factors))
     # The sums of a tile run side by side.
     is_even = {column, *made.rows[-1:]}.isdisjoint(uneven_axes(op))
-    return made if b.reads(column) and is_even else None
+    return made if is_even and not _runs_along_sums(made) else None
+
+
+def _weight(op: ComputeOp, factor: Factor) -> tuple[bool, int, float]:
+    """The rank of a factor among those of one side: one that changes from step to step, is read
+    along many axes, or is large, counts."""
+    size = bytes_of(factor.tensor)
+    steps = any(map(factor.reads, op.reduce_axis))
+    return steps, sum(map(factor.reads, op.axis)), inf if size is None else size
+
+
+def _runs_along_sums(contraction: Contraction) -> bool:
+    """Whether nothing but the rows' factor is used again, and the columns' factor lies in memory
+    along several reduction axes: it is read once, in its order."""
+    b, reduced = contraction.b, contraction.op.reduce_axis
+    across = b.along(contraction.column) != 1 and not contraction.a.reads(contraction.column)
+    in_order = len(reduced) > 1 and any(b.along(axis) == 1 for axis in reduced)
+    return across and in_order and not contraction.rows
+
+
+def factors_of(op: ComputeOp) -> list[Factor]:
+    """What a reduction reads, each element once; no indices."""
+    axes = {axis.var: axis for axis in (*op.axis, *op.reduce_axis)}
+    reduce = op.body[0]
+    assert isinstance(reduce, Reduce)
+    found: list[Factor] = []
+    waiting: list[PrimExpr] = [*reduce.source, reduce.condition]
+    while waiting:
+        node = waiting.pop(0)
+        if not isinstance(node, ProducerLoad):
+            waiting += [each for each in children(node) if isinstance(each, PrimExpr)]
+        elif isinstance(node.producer, Tensor):
+            same = (each for each in found if each.tensor is node.producer)
+            if not any(_is_read_alike(each.load, node) for each in same):
+                found.append(Factor(node.producer, node, distances_of(node, axes)))
+    return found
+
+
+def _is_read_alike(a: ProducerLoad, b: ProducerLoad) -> bool:
+    return all(map(structural_equal, a.indices, b.indices))
 
 
 def is_uneven(op: ComputeOp) -> bool:
@@ -151,48 +194,20 @@ def _ends(op: ComputeOp) -> Iterator[PrimExpr]:
         yield from (axis.dom.min, axis.dom.extent)
 
 
-def _is_sum(reduce: Reduce) -> bool:
-    combiner = reduce.combiner
-    if len(combiner.result) != 1:
-        return False
-    result = combiner.result[0]
-    pair = {combiner.lhs[0], combiner.rhs[0]}
-    return isinstance(result, e.Add) and {result.a, result.b} == pair
-
-
-def _without_casts(node: PrimExpr) -> PrimExpr:
-    while isinstance(node, e.Cast):
-        node = node.value
-    return node
-
-
-def _factor(node: PrimExpr, axes: Mapping[Var, IterVar]) -> Factor | None:
-    """A factor and its strides; None if an index isn't affine in the axes."""
-    found: list[Factor] = []
-    for load in walk_once(node):
-        if not isinstance(load, ProducerLoad) or not isinstance(load.producer, Tensor):
-            continue
-        distance = distances_of(load, axes)
-        if distance is None:
-            return None
-        found.append(Factor(load.producer, distance))
-    return max(found, key=lambda each: len(each.distance), default=None)
-
-
-def distances_of(load: ProducerLoad, axes: Mapping[Var, IterVar]) -> dict[Var, int] | None:
-    """The distance in memory, in elements, of neighbouring reads along each axis; None if an index
-    isn't affine in the axes."""
+def distances_of(load: ProducerLoad, axes: Mapping[Var, IterVar]) -> dict[Var, int]:
+    """The distance in memory, in elements, of neighbouring reads along each axis; :data:`FAR` along
+    an axis in which an index isn't affine."""
     assert isinstance(load.producer, Tensor)
     distance: dict[Var, int] = {}
     step: int | None = 1
     for index, extent in reversed(list(zip(load.indices, load.producer.shape, strict=True))):
         coefficients = _affine(index, axes)
         if coefficients is None:
-            return None
+            coefficients = {var: FAR for var in _variables(index) if var in axes}
         for var, coefficient in coefficients.items():
             if coefficient:
                 more = FAR if step is None else min(abs(coefficient) * step, FAR)
-                distance[var] = distance.get(var, 0) + more
+                distance[var] = min(distance.get(var, 0) + more, FAR)
         known = e.const_int(extent)
         step = None if step is None or known is None else step * known
     return distance

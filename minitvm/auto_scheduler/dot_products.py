@@ -100,7 +100,7 @@ def write_dotted(
     its sums. `ahead`: the columns' factor is an argument that is packed before the call."""
     places = places_of(contraction)
     tile = _tile(contraction, contraction.rows[-1], by, target)
-    geometry = geometry_of(contraction, places, DType.of(by.a), DType.of(by.b))
+    geometry = geometry_of(contraction, places, target, DType.of(by.a), DType.of(by.b))
     blocks = even_blocks(geometry, tile, target)
     choose_tile(s, contraction, tile, target, by.name)
     choose_blocks(s, contraction, replace(blocks, strip=None))

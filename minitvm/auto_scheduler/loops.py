@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Literal, TypeAlias, final
 
 from minitvm.auto_scheduler.contraction import Contraction, extent_of
+from minitvm.auto_scheduler.terms import terms_of
 from minitvm.auto_scheduler.tiles import Blocks, Geometry, Tile
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.record import record
@@ -83,7 +84,9 @@ def places_of(contraction: Contraction) -> Places:
     return Places(rows, tuple(others), column)
 
 
-def geometry_of(contraction: Contraction, places: Places, *packed: DType) -> Geometry:
+def geometry_of(
+    contraction: Contraction, places: Places, target: Target, *packed: DType
+) -> Geometry:
     """The model's view of a contraction whose factors are packed as these dtypes."""
     op, a = contraction.op, contraction.a
     itemsize = a.tensor.dtype.itemsize
@@ -96,6 +99,7 @@ def geometry_of(contraction: Contraction, places: Places, *packed: DType) -> Geo
         max(dtype.itemsize for dtype in packed),
         a.along(contraction.rows[-1]) * itemsize if contraction.rows else 0,
         a.along(op.reduce_axis[-1]) * itemsize,
+        terms_of(contraction, target),
     )
 
 

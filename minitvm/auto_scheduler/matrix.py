@@ -92,7 +92,7 @@ def write_matrix(
     tile, depth = _tile(contraction, by), _rounded_up(steps, by.depth)
     assert tile is not None
     places = places_of(contraction)
-    geometry = geometry_of(contraction, places, DType.of(by.a), DType.of(by.b))
+    geometry = geometry_of(contraction, places, target, DType.of(by.a), DType.of(by.b))
     blocks = even_blocks(geometry, tile, target)
     padding = padding_of(contraction, tile, blocks, by.depth)
     extents = map(extent_of, (*op.axis, *op.reduce_axis))

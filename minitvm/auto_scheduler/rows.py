@@ -21,6 +21,7 @@ from functools import partial
 from math import prod
 from typing import final
 
+from minitvm.arith.accesses import step_of
 from minitvm.auto_scheduler.attempts import Attempt
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import all_loads, distances_of, extent_of, uneven_axes
@@ -32,7 +33,7 @@ from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Operation, Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad
-from minitvm.tir.functor import children
+from minitvm.tir.functor import children, mentions
 
 _SUMS = 4  # vectors of sums that are under way together
 
@@ -244,13 +245,20 @@ def _is_line(op: ComputeOp, line: Sequence[IterVar]) -> bool:
 
 
 def _is_read_as_line(load: ProducerLoad, line: Sequence[IterVar]) -> bool:
-    """Whether the last indices are the axes of `line`, over all of the tensor's dimensions."""
+    """Whether the last indices are the axes of `line`, over all of the tensor's dimensions but the
+    first: along that one a window may lie anywhere."""
     if not isinstance(load.producer, Tensor) or len(load.indices) < len(line):
         return False
-    dimensions = list(zip(load.indices, load.producer.shape, strict=True))[-len(line) :]
-    return all(
-        index is axis.var and _is_same(extent, axis)
-        for (index, extent), axis in zip(dimensions, line, strict=True)
+    first, *indices = load.indices[-len(line) :]
+    extents = load.producer.shape[len(load.indices) - len(line) + 1 :]
+    along, *inside = line
+    return (
+        step_of(first, along.var) == 1
+        and not any(mentions(axis.var, first) for axis in inside)
+        and all(
+            index is axis.var and _is_same(extent, axis)
+            for index, extent, axis in zip(indices, extents, inside, strict=True)
+        )
     )
 
 

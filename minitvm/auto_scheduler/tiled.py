@@ -24,7 +24,7 @@ from typing import Any, final
 
 from minitvm.auto_scheduler.accumulators import sums_in_registers
 from minitvm.auto_scheduler.choice import choose, choose_blocks, choose_tile
-from minitvm.auto_scheduler.contraction import Contraction, Factor, bytes_of, extent_of, loads_of
+from minitvm.auto_scheduler.contraction import Contraction, Factor, bytes_of, extent_of
 from minitvm.auto_scheduler.loops import (
     Places,
     compute_of,
@@ -48,10 +48,11 @@ from minitvm.auto_scheduler.tiles import (
 )
 from minitvm.runtime.record import record
 from minitvm.target import Target
+from minitvm.te.schedules.guarded_reads import is_lazy, reads_of
 from minitvm.te.schedules.operation_graph import factors_of
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import Tensor
+from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, Var
 from minitvm.tir.functor import walk_once
@@ -76,7 +77,7 @@ def write_tiled(
     op = contraction.op
     places = places_of(contraction)
     wide = op.output(0).dtype if _widens(contraction) else contraction.a.tensor.dtype
-    geometry = geometry_of(contraction, places, wide, contraction.b.tensor.dtype)
+    geometry = geometry_of(contraction, places, target, wide, contraction.b.tensor.dtype)
     tile = tile_of(geometry, target, in_panels=True)
     packs = _packs(s, contraction, tile, inline_columns, ahead, target)
     in_panels = packs or ahead is not None
@@ -94,8 +95,8 @@ def write_tiled(
     if ahead is not None:
         reader = made.sums if ahead is b.tensor else b.tensor
         place_copy(_packed(s, contraction, b, tile.columns, ahead, reader), "ahead")
-    if packs:
-        panels = _packed(s, contraction, b, tile.columns, b.tensor, made.sums)
+    for factor in _beside(contraction, b, contraction.column) if packs else ():
+        panels = _packed(s, contraction, factor, tile.columns, factor.tensor, made.sums)
         place_copy(panels, None if made.panels is None else (made.stage, made.panels))
     if in_panels and inline_columns:
         s[b.tensor].compute_inline()
@@ -164,7 +165,8 @@ def _write_deep(
         total, copy = _widened(s, contraction, total)
     stage = s[total]
     steps, _ = stage.split(compute_of(stage).reduce_axis[0], factor=blocks.depth)
-    sums = s.rfactor(total, steps)
+    made = s.rfactor(total, steps)
+    sums = made[0] if isinstance(made, list) else made
     s[sums].set_scope("local")
     (steps,) = compute_of(stage).reduce_axis
     outside = blocks
@@ -310,21 +312,52 @@ def _bytes_at_once(contraction: Contraction) -> int | None:
 
 
 def _axes_of(contraction: Contraction, factor: Factor) -> list[IterVar] | None:
+    """The axes of the dimensions of a copy of a factor: those of its tensor's dimensions, or else
+    those on which its elements depend, data axes first. None where a copy may have more elements
+    than the tensor, or elements are chosen by a condition."""
+    plain = _plain_axes_of(contraction, factor)
+    if plain is not None:
+        return plain
+    op = contraction.op
+    if any(isinstance(each, e.Call) and is_lazy(each) for each in walk_once(op.body[0])):
+        return None
+    axes = [axis for axis in (*op.axis, *op.reduce_axis) if factor.reads(axis)]
+    used = [{axis for axis in axes if axis.var in {*walk_once(i)}} for i in factor.load.indices]
+    once = all(len(each) <= 1 for each in used) and sum(map(len, used)) == len(axes)
+    return axes if once and {*axes} == set().union(*used) else None
+
+
+def _plain_axes_of(contraction: Contraction, factor: Factor) -> list[IterVar] | None:
     """The axis that indexes each dimension of a factor; None if a dimension is indexed otherwise,
-    or the factor is read at several places."""
+    or the tensor is read at several places."""
     op, tensor = contraction.op, factor.tensor
     axes = {axis.var: axis for axis in (*op.axis, *op.reduce_axis)}
-    loads = loads_of(op, tensor)
-    if len(loads) != 1:
+    if sum(each.tensor is tensor for each in contraction.factors) != 1:
         return None
-    found = [axes.get(index) for index in loads[0].indices if isinstance(index, Var)]
+    found = [axes.get(index) for index in factor.load.indices if isinstance(index, Var)]
     known = [axis for axis in found if axis is not None]
     return known if len(known) == tensor.ndim else None
 
 
+def _beside(contraction: Contraction, factor: Factor, axis: IterVar) -> list[Factor]:
+    """The factors that are packed together: `factor`, and those that read one of its axes, `axis`,
+    in the same way."""
+    return [
+        each
+        for each in contraction.factors
+        if each is factor
+        or (
+            each.reads(axis)
+            and any(map(each.reads, contraction.op.reduce_axis))
+            and all(factor.reads(other) or not each.reads(other) for other in contraction.op.axis)
+            and _axes_of(contraction, each) is not None
+        )
+    ]
+
+
 def can_be_packed(contraction: Contraction) -> bool:
     """Whether the columns' factor can be packed into panels that a row of tiles reads."""
-    return bool(contraction.rows) and _axes_of(contraction, contraction.b) is not None
+    return bool(contraction.rows) and _plain_axes_of(contraction, contraction.b) is not None
 
 
 def _write_strip(
@@ -333,12 +366,15 @@ def _write_strip(
     """Copies the rows' factor, a strip of rows at a time: widened as it lies, or into panels of as
     many rows as a tile has."""
     if made.widened is not None:
-        strip = s[made.widened]
-        write_copy(strip, target)
+        strips = [s[made.widened]]
+        write_copy(strips[0], target)
     else:
-        a = contraction.a
-        strip = _packed(s, contraction, a, tile.rows, a.tensor, made.sums)
-    strip.compute_at(made.stage, made.strips)
+        strips = [
+            _packed(s, contraction, each, tile.rows, each.tensor, made.sums)
+            for each in _beside(contraction, contraction.a, contraction.rows[-1])
+        ]
+    for strip in strips:
+        strip.compute_at(made.stage, made.strips)
 
 
 def _packed(
@@ -354,7 +390,8 @@ def _packed(
     """
     axes = _axes_of(contraction, factor)
     assert axes is not None
-    place = axes.index(contraction.column if factor is contraction.b else contraction.rows[-1])
+    column = contraction.column
+    place = axes.index(column if factor.reads(column) else contraction.rows[-1])
     reduced = [i for i, each in enumerate(axes) if each in contraction.op.reduce_axis]
     first = [i for i in range(len(axes)) if i not in reduced and i != place]
 
@@ -362,10 +399,27 @@ def _packed(
         outer, inner = indices[place] // width, indices[place] % width
         return [*(indices[i] for i in first), outer, *(indices[i] for i in reduced), inner]
 
-    panels = s[s.cache_read(tensor, "global", [reader])]
+    if _plain_axes_of(contraction, factor) is not None:
+        panels = s[s.cache_read(tensor, "global", [reader])]
+    else:
+        which = _place_among_reads(contraction, factor, compute_of(s[reader]))
+        panels = s[s.cache_access(tensor, "global", reader, which)]
     loops = panels.transform_layout(layout)
     if first[-1:] != [len(axes) - 1]:  # elements are neighbours along the axis or along a sum
         panels.vectorize(loops[-1])
     if place == len(axes) - 1:  # row after row is read, for all panels
         panels.reorder(*loops[len(first) + 1 : -1], loops[len(first)], loops[-1])
     return panels
+
+
+def _place_among_reads(contraction: Contraction, factor: Factor, op: ComputeOp) -> int:
+    """The number of a factor among the reads of its tensor in `op`, a later form of the
+    contraction: the read that depends on the same data axes, of which new ones may be first."""
+    axes = contraction.op.axis
+    wanted = [factor.reads(axis) for axis in axes]
+    reads = reads_of(op, factor.tensor)
+    for place, load in enumerate(reads):
+        used = {*walk_once(load)}
+        if [axis.var in used for axis in op.axis[-len(axes) :]] == wanted:
+            return place
+    raise AssertionError(f"{op.name} doesn't read {factor.load}")

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from math import gcd, prod
 from typing import final
 
+from minitvm.auto_scheduler.terms import MULTIPLY_ADD, Terms
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
@@ -60,6 +61,8 @@ class Geometry:
         The size of an element of the packed factors, in bytes.
     row_bytes, step_bytes
         The distance in memory of neighbouring rows, and steps, of the rows' factor.
+    terms
+        What a step costs.
     """
 
     rows: tuple[int | None, ...]
@@ -70,6 +73,7 @@ class Geometry:
     itemsize: int
     row_bytes: int
     step_bytes: int
+    terms: Terms = MULTIPLY_ADD
 
 
 @final
@@ -93,7 +97,7 @@ def tile_of(geometry: Geometry, target: Target, *, in_panels: bool = False) -> T
     >>> tile_of(geometry, Target("llvm -mtriple=x86_64-linux-gnu -mcpu=znver4"))
     Tile(rows=6, columns=32)
     """
-    dtype, columns = geometry.dtype, geometry.columns
+    dtype, columns, terms = geometry.dtype, geometry.columns, geometry.terms
     rows = geometry.rows[-1] if geometry.rows else 1
     lanes = target.lanes(dtype)
     all_rows, all_columns = rows or 1 << 12, columns or 1 << 12
@@ -108,10 +112,11 @@ def tile_of(geometry: Geometry, target: Target, *, in_panels: bool = False) -> T
     is_large = size > target.cache_bytes(2) // 2
     for vectors in range(1, max(1, min(_MOST_VECTORS, widest // lanes)) + 1):
         tile_columns = min(vectors * lanes, widest)
-        limit = (target.vector_registers - _SPARE - vectors + 1) // vectors
+        busy = _SPARE + terms.temporaries + vectors * max(1, terms.vectors) - 1
+        limit = max(1, (target.vector_registers - busy) // (vectors * terms.results))
         for tile_rows in range(1, min(limit, most_rows, all_rows) + 1):
             computed = -(-all_columns // tile_columns) * tile_columns if in_panels else all_columns
-            cycles = _cycles(all_rows, computed, tile_rows, tile_columns, target, lanes)
+            cycles = _cycles(geometry, all_rows, computed, tile_rows, tile_columns, target)
             if rows is not None and rows % tile_rows:
                 cycles *= 1 + _REMAINDER
             reads_less = is_large and cycles == least and tile_columns == best.columns
@@ -131,9 +136,10 @@ def _way_bytes(target: Target) -> int:
 
 
 def _cycles(
-    rows: int, columns: int, tile_rows: int, tile_columns: int, target: Target, lanes: int
+    geometry: Geometry, rows: int, columns: int, tile_rows: int, tile_columns: int, target: Target
 ) -> float:
     """The time of a step of the sum in all tiles, in units of one vector multiply-add."""
+    lanes, terms = target.lanes(geometry.dtype), geometry.terms
     whole_rows, rest_rows = divmod(rows, tile_rows)
     whole, rest = divmod(columns, tile_columns)
     # What remains of a row is computed by the least power of two of lanes.
@@ -142,8 +148,9 @@ def _cycles(
     for count_r, r in ((whole_rows, tile_rows), (1, rest_rows)):
         for count_c, c in ((whole, max(1, tile_columns // lanes)), (1, rest_vectors)):
             if r and c:
-                loads = r + VECTOR_LOAD * c
-                total += count_r * count_c * max(r * c, loads, target.multiply_adds_under_way)
+                loads = terms.scalars * r + VECTOR_LOAD * terms.vectors * c + terms.both * r * c
+                busy = max(r * c, target.multiply_adds_under_way) * terms.operations
+                total += count_r * count_c * max(busy, loads)
     return total
 
 

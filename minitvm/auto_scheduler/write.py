@@ -19,7 +19,7 @@ from minitvm.auto_scheduler.contraction import (
 from minitvm.auto_scheduler.convolution import is_convolution, write_convolution
 from minitvm.auto_scheduler.dot_products import instruction_for, write_dotted
 from minitvm.auto_scheduler.few_rows import is_left_plain, is_streamed, write_streamed
-from minitvm.auto_scheduler.loops import place_copy, write_copy
+from minitvm.auto_scheduler.loops import compute_of, place_copy, write_copy
 from minitvm.auto_scheduler.matrix import matrix_product_for, write_matrix
 from minitvm.auto_scheduler.rows import write_rows
 from minitvm.auto_scheduler.tiled import can_be_packed, write_tiled
@@ -28,8 +28,10 @@ from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.schedules.operation_graph import read_by_ranges
 from minitvm.te.schedules.schedule import Schedule
+from minitvm.te.schedules.simplify_operations import simplified
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, ScanOp, Tensor
+from minitvm.tir.expr import Reduce
 
 _T = TypeVar("_T")
 
@@ -139,6 +141,9 @@ def _write_program(
     s = attempt.schedule
     stages = [stage for stage in s.stages if isinstance(stage.op, ComputeOp)]
     for stage in stages:
+        attempt.follow("simplified", stage, partial(_write_simplified, s, stage))
+    kept = {s[op].op if op in s.stage_map else op for op in kept}
+    for stage in stages:
         if stage.op not in kept and not stage.is_output:
             attempt.follow("inlining", stage, partial(_write_inlined, s, stage))
     done: set[Stage] = set()
@@ -150,6 +155,15 @@ def _write_program(
             done |= set(_write_contraction(attempt, stage, sums))
     rest = [stage for stage in stages if stage not in done and not stage.inlined]
     write_rows(attempt, rest, target, kept)
+
+
+def _write_simplified(s: Schedule, stage: Stage) -> bool | None:
+    op = compute_of(stage)
+    if simplified(op) is op:
+        return None
+    choose(s, "indices", "simplified with the ranges of their axes", stage=stage.name)
+    stage.simplify()
+    return True
 
 
 def _write_inlined(s: Schedule, stage: Stage) -> bool | None:
@@ -198,10 +212,12 @@ class Sums:
 
     @property
     def in_order(self) -> bool:
-        """Whether sums must not be computed in parts: parts may round floats differently, and sums
-        of different lengths can't be divided alike."""
-        is_rounded = self.contraction.op.output(0).dtype.is_float
-        return (self.strict and is_rounded) or is_uneven(self.contraction.op)
+        """Whether sums must not be computed in parts: parts may round floats differently, sums of
+        different lengths can't be divided alike, and each part would begin with `init`."""
+        op = self.contraction.op
+        is_rounded = op.output(0).dtype.is_float
+        begins = isinstance(op.body[0], Reduce) and bool(op.body[0].init)
+        return (self.strict and is_rounded) or begins or is_uneven(op)
 
 
 def _sums_of(

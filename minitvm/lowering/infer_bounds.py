@@ -14,6 +14,7 @@ from itertools import permutations
 from typing import final
 
 from minitvm.arith.coverage import Coverage, Read
+from minitvm.arith.fused_index import without_remainders
 from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
 from minitvm.arith.regions import Span, Spans
@@ -449,6 +450,7 @@ class BoundInference:
                     prover.affine(prover.expression(each, INT64) * size) + end
                     for each, end in ((first, low), (last, high))
                 )
+            first, last = (without_remainders(prover, each) for each in (first, last))
             if prover.proves(moved(first) - last - 1):
                 return True
         return False

@@ -29,6 +29,7 @@ from minitvm.transform.compute_padding import compute_padding
 from minitvm.transform.hoist_conditions import hoist_conditions
 from minitvm.transform.inject_double_buffer import inject_double_buffer
 from minitvm.transform.inject_prefetch import inject_prefetch
+from minitvm.transform.join_indices import join_indices
 from minitvm.transform.limit_indices import limit_indices
 from minitvm.transform.partition_loops import partition_loops
 from minitvm.transform.pass_config import PassConfig
@@ -49,7 +50,8 @@ def pipeline(config: PassConfig, *, is_written: bool) -> tuple[Pass, ...]:
 
     Loops are partitioned before the one run of the simplifier, which simplifies the parts.
     Conditions move out of loops before the loops become vectors, so that only conditions that
-    differ from lane to lane become masks.
+    differ from lane to lane become masks. Indices that are joined may hide an access outside of its
+    tensor, so they aren't where accesses are checked.
     """
     phases = (
         (("remove_assertions", remove_assertions),)
@@ -68,6 +70,7 @@ def pipeline(config: PassConfig, *, is_written: bool) -> tuple[Pass, ...]:
             ("simplify", partial(simplify, keep_trivial_loops=config.keep_trivial_loops)),
             ("hoist_conditions", hoist_conditions),
             ("unroll_loops", partial(unroll_loops, options=config.unroll)),
+            *(() if config.check_accesses else (("join_indices", join_indices),)),
         ),
         (
             *((("reuse_storage", reuse_storage),) if config.reuse_storage else ()),

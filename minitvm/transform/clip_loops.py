@@ -12,7 +12,7 @@ from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, with_body
 
 
 def clip_loops(func: PrimFunc) -> PrimFunc:
-    """Ends a loop where the ``likely`` guards around all its statements fail from there on.
+    """Leaves out the iterations at the ends of a loop in which guards of all its statements fail.
 
     Before, where blocks of 5 panels of 32 columns are computed::
 
@@ -61,9 +61,10 @@ class _ClipLoops(ScopedMutator):
         ends = [
             limit
             for limit in limits(self._prover, node)
-            if limit.factor < 0
-            and limit.rest.terms
-            and not self._prover.proves(limit.rest + limit.factor * (extent - 1))
+            if limit.rest.terms
+            and not self._prover.proves(
+                limit.rest + limit.factor * (extent - 1 if limit.factor < 0 else 0)
+            )
         ]
         return clipped(self._prover, node, ends)
 

@@ -29,7 +29,6 @@ from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Call, IntImm, PrimExpr, Var
 from minitvm.tir.functor import Mutator, children, free_vars, substitute, walk_once, with_fields
-from minitvm.tir.op import is_likely
 from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, seq, with_body
 
 # The most statements that a function may grow to, copies in unrolled loops included. Past it guards
@@ -78,9 +77,9 @@ def partition_loops(func: PrimFunc, options: LoopPartitionOptions | None = None)
             for ii in range(min(16, n - io * 16)):
                 B[io * 16 + ii] = A[io * 16 + ii]
 
-    The guards are ``likely`` conditions and those of ``if_then_else`` and ``Select``; on a loop
-    with ``pragma_loop_partition_hint`` every condition. They are linear comparisons of loop
-    variables and sizes; all others stay untouched.
+    The guards are the conditions of ifs without an else case, of ``if_then_else`` and ``Select``;
+    on a loop with ``pragma_loop_partition_hint`` every condition. They are linear comparisons of
+    loop variables and sizes; all others stay untouched.
 
     Each loop gets at most one main part. The head and the tail are not partitioned again, only
     clipped, so that k nested loops make k + 1 copies rather than 2**k. The exception is a tail of
@@ -364,7 +363,7 @@ class _Forms:
         self, node: Stmt, inner: tuple[s.For, ...], every: bool, found: dict[PrimExpr, _Use]
     ) -> None:
         conditions: list[PrimExpr] = []
-        if isinstance(node, s.IfThenElse) and (every or is_likely(node.condition)):
+        if isinstance(node, s.IfThenElse) and (every or node.else_case is None):
             conditions += bare_conjuncts(node.condition)
         statements: list[Stmt] = []
         for child in children(node):

@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any, final
 
 from minitvm.arith.effects import is_stable
+from minitvm.arith.fused_index import joined
 from minitvm.arith.guards import Without, limits
 from minitvm.arith.prover import Prover
 from minitvm.arith.scopes import ScopedMutator, assuming, binding, in_loop, prover_of
@@ -397,9 +398,14 @@ class _Lanes(Mutator):
     def visit_Select(self, node: e.Select) -> PrimExpr:
         condition = self.expr(node.condition)
         a, b = self.expr(node.true_value), self.expr(node.false_value)
-        if any(map(self._is_vector, (condition, a, b))):
-            return e.Select(condition, self._vector(a), self._vector(b))
-        return e.Select(condition, a, b)
+        if not any(map(self._is_vector, (condition, a, b))):
+            return e.Select(condition, a, b)
+        if isinstance(condition, e.Comparison) and any(
+            isinstance(each, BufferLoad) for each in walk_once(condition)
+        ):  # data decide, which no branch can foresee
+            sides = {"a": self._vector(condition.a), "b": self._vector(condition.b)}
+            condition = rebuild(condition, sides)
+        return e.Select(condition, self._vector(a), self._vector(b))
 
     def visit_Cast(self, node: e.Cast) -> PrimExpr:
         value = self.expr(node.value)
@@ -433,17 +439,48 @@ class _Lanes(Mutator):
         where = None if node.predicate is None else self.expr(node.predicate)
         buffer = self._private.get(node.buffer, node.buffer)
         if any(map(self._is_vector, indices)):
+            if where is None and self._region.mask is not None and self._is_inside(node):
+                return BufferLoad(buffer, indices)
             return BufferLoad(buffer, indices, self._predicate(node.buffer, where))
         if where is not None and self._is_vector(where):
             where = self._some_lane(where)
         self._once()
         return BufferLoad(buffer, indices, where)
 
+    def _is_inside(self, node: BufferLoad | BufferStore) -> bool:
+        """Whether an element exists in every lane, also in those that are off."""
+        if node.buffer in self._padded:
+            return True
+        for index, extent in zip(node.indices, node.buffer.shape, strict=True):
+            if not self._prover.is_index_arithmetic(index):
+                return False
+            form = self._prover.affine(index)
+            room = self._prover.affine(extent) - form - 1
+            if min(self._prover.interval(form)[0], self._prover.interval(room)[0]) < 0:
+                return False
+        return True
+
     def _indices(self, buffer: Buffer, indices: tuple[PrimExpr, ...]) -> tuple[PrimExpr, ...]:
         made = tuple(map(self.expr, indices))
+        if any(self._is_vector(each) and not isinstance(each, e.Ramp) for each in made):
+            alone = {dim: index for index, dim in joined(buffer, indices)}
+            made = tuple(
+                each if alone.get(dim) is index else self._digit(index)
+                for dim, (each, index) in enumerate(zip(made, indices, strict=True))
+            )
         if buffer not in self._private:
             return made
         return (*made, e.Ramp(e.const(0), e.const(1), self._lanes))
+
+    def _digit(self, node: PrimExpr) -> PrimExpr:
+        """A digit of a number that differs between lanes, as a vector: so the digits in the other
+        dimensions show that they are those of the same number."""
+        if not isinstance(node, e.FloorDiv | e.FloorMod):
+            return self.expr(node)
+        a, b = self._digit(node.a), self.expr(node.b)
+        if not self._is_vector(a):
+            return rebuild(node, {"a": a, "b": b})
+        return rebuild(node, {"a": a, "b": self._vector(b)})
 
     def _predicate(self, buffer: Buffer, own: PrimExpr | None) -> PrimExpr | None:
         """The mask of an access, `own` predicate included; None for all lanes."""
@@ -520,6 +557,10 @@ class _Lanes(Mutator):
         if not any(map(self._is_vector, indices)):  # one element, which the last lane leaves
             indices = (*indices[:-1], self._vector(indices[-1]))
             predicate = self._with(self._region.mask, where)
+        elif predicate is not None and buffer.scope == "local" and self._is_inside(node):
+            # Nothing else has these elements: a choice stays in registers, where a mask wouldn't.
+            value = e.Select(predicate, self._vector(value), BufferLoad(buffer, indices))
+            predicate = None
         return BufferStore(buffer, self._vector(value), indices, predicate)
 
     def _folded(self, node: BufferStore, fold: Fold) -> Stmt:

@@ -336,6 +336,7 @@ def contraction(draw: Draw) -> Program:
     ends = {name: uneven(draw, axes, kept, name, args) for name in reduced}
     others = REDUCERS if "float" in (LATER.get(dtype, dtype) if late else dtype) else WHOLE
     reducer = draw(st.sampled_from([*3 * len(others) * ["sum"], *others]))
+    combined = draw(st.sampled_from([*3 * COMBINED[:1], *COMBINED]))
     counted = None
     if draw(st.integers(0, 19)) == 19:
         counted = te.placeholder([axes.extents[reduced[0]] + 1], "bool", name="counted")
@@ -349,7 +350,7 @@ def contraction(draw: Draw) -> Program:
             least = int(begin) if isinstance(least, int) else te.max(least, int(begin))
             sums[name] = te.reduce_axis((least, end), name=name)
         at |= sums
-        value = second(at) * first(at) if swapped else first(at) * second(at)
+        value = combined(*((second(at), first(at)) if swapped else (first(at), second(at))))
         if third is not None:
             value = value * third(at)
         if late and dtype in LATER:
@@ -365,6 +366,14 @@ def contraction(draw: Draw) -> Program:
     return finished(draw, axes, args, c)
 
 
+# What is made of two factors: products, and what else uses each of them several times.
+COMBINED: list[Callable[[Any, Any], Any]] = [
+    operator.mul,
+    operator.add,
+    lambda a, b: (a - b) * (a - b),
+    te.min,
+    lambda a, b: a * b + a,
+]
 # What products are reduced by where they aren't summed: numbers, and whole numbers.
 REDUCERS = ["max", "min"]
 WHOLE = [*REDUCERS, "product", "total", "place"]

@@ -85,6 +85,11 @@ def softmax() -> Tensors:
     return [X, te.compute((5, 12), lambda i, j: E[i, j] / T[i], name="Y")]
 
 
+def roundabout() -> Tensors:
+    A = te.placeholder((7, 9), name="A")
+    return [A, te.compute((7, 9), lambda i, j: A[(i * 9 + j) // 9, j % 9] * 2.0, name="B")]
+
+
 # A program for each strategy, and the target for which it is followed.
 FAMILIES: dict[str, tuple[Callable[[], Tensors], str]] = {
     "sums one by one": (vector, "llvm"),
@@ -99,6 +104,7 @@ FAMILIES: dict[str, tuple[Callable[[], Tensors], str]] = {
         lambda: [A := te.placeholder((7, 9), name="A"), _doubled(_doubled(A, "B"), "C")],
         "llvm",
     ),
+    "simplified": (roundabout, "llvm"),
     "rows": (softmax, "llvm"),
     "rows of its readers": (softmax, "llvm"),
     "contraction": (lambda: product(20, 40, 30), "llvm"),

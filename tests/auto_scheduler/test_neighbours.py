@@ -282,6 +282,62 @@ def test_sums_of_several_lengths(kind: str) -> None:
     assert_computes(uneven(kind))
 
 
+def in_ranges(kind: str) -> Tensors:
+    """Reductions whose ranges depend on outer axes or on data, without products."""
+    A, X = placeholder((20, 20), "A"), placeholder((3, 20, 12), "X")
+    V, W = placeholder((64,), "V"), placeholder((64, 24), "W")
+    L, P = placeholder((20,), "L", "int32"), placeholder((21,), "P", "int32")
+
+    def made(
+        inputs: Tensors, shape: Any, term: Callable[..., Any], *ranges: Callable[..., Any]
+    ) -> Tensors:
+        combine = te.max if kind.endswith("maxima") else te.sum
+
+        def element(*at: Any) -> Any:
+            ends = [each(*at) for each in ranges]
+            axes = [te.reduce_axis(each, name=name) for each, name in zip(ends, "kq", strict=False)]
+            return combine(term(*at, *axes), axis=axes)
+
+        Y = te.compute(shape, element, name="Y")
+        return [*inputs, te.compute(shape, lambda *at: Y(*at) * 2.0, name="Z")]
+
+    count = te.compute((20,), lambda i: te.min(L[i] % 20 + 1, 20), name="count")
+    return {
+        "triangle": lambda: made([A], (20,), lambda i, k: A[i, k], lambda i: (0, i + 1)),
+        "triangle's maxima": lambda: made([A], (20,), lambda i, k: A[i, k], lambda i: (0, i + 1)),
+        "both axes": lambda: made(
+            [X], (3, 20, 12), lambda b, i, j, k, q: X[b, k, q],
+            lambda b, i, j: (0, i + 1), lambda b, i, j: (0, j + 1),
+        ),
+        "prefixes": lambda: made(
+            [X], (3, 20, 12), lambda b, i, j, k: X[b, k, j], lambda b, i, j: (0, i + 1)
+        ),
+        "windows at an edge": lambda: made(
+            [X], (3, 20, 12), lambda b, i, j, k, q: X[b, i + k, j + q],
+            lambda b, i, j: (0, te.min(3, 20 - i)), lambda b, i, j: (0, te.min(3, 12 - j)),
+        ),
+        "pieces": lambda: made([V, P], (20,), lambda i, k: V[k],
+                               lambda i: (P[i] % 8, P[i] % 8 + P[i + 1] % 50 + 1)),
+        "rows of pieces": lambda: made([W, P], (20, 24), lambda i, j, k: W[k, j],
+                                       lambda i, j: (P[i] % 8, P[i] % 8 + P[i + 1] % 50 + 1)),
+        "rows of pieces' maxima": lambda: made([W, P], (20, 24), lambda i, j, k: W[k, j],
+                                       lambda i, j: (P[i] % 8, P[i] % 8 + P[i + 1] % 50 + 1)),
+        "computed lengths": lambda: made([A, L], (20,), lambda i, k: A[i, k],
+                                         lambda i: (0, count[i])),
+    }[kind]()  # fmt: skip
+
+
+IN_RANGES = ["triangle", "triangle's maxima", "both axes", "prefixes", "windows at an edge",
+             "pieces", "rows of pieces", "rows of pieces' maxima", "computed lengths"]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", IN_RANGES)
+def test_reductions_over_ranges_of_their_own(kind: str) -> None:
+    tensors = in_ranges(kind)
+    assert "parallel" in tvm.auto_schedule(tensors[-1], ZNVER4).trace()
+    assert_computes(tensors)
+
+
 def test_lengths_cannot_be_prepacked() -> None:
     *inputs, lengths, pieces, Z = uneven("lengths")
     message = "prepacked: expected placeholders whose elements are computed with, got L, which says"

@@ -219,6 +219,25 @@ def test_elements_of_several_dimensions_are_one_line() -> None:
     assert text.count("for ") == 4  # lines of 196 elements: vectors, and what remains
 
 
+@pytest.mark.parametrize("channels", range(1, 9))
+def test_windows_of_pixels_are_one_line(channels: int) -> None:
+    shape = (10, 6, channels)
+    x = te.placeholder((12, 8, channels), "uint8", name="X")
+
+    def element(i: Any, j: Any, c: Any) -> Any:
+        near = [x[i + r, j + q, c].astype("int32") for r in range(3) for q in range(3)]
+        return sum(near[1:], near[0])
+
+    y = te.compute(shape, element, name="Y")
+    f = build(y, [x, y], target="llvm -mcpu=haswell", name="f")
+    assert "gather" not in f.get_source("ll") and "scatter" not in f.get_source("ll")
+    values = np.random.default_rng(0).integers(0, 256, (12, 8, channels)).astype("uint8")
+    found = np.empty(shape, "int32")
+    build(y, [x, y])(values, found)
+    near = [values[r : r + 10, q : q + 6].astype("int32") for r in range(3) for q in range(3)]
+    np.testing.assert_array_equal(found, sum(near))
+
+
 def test_sums_of_columns_stay_in_registers() -> None:
     inputs, output, _ = column_sums(100, 128)
     s = auto_schedule(output, "llvm -mcpu=haswell")

@@ -493,6 +493,20 @@ def test_cache_access_keeps_the_condition_of_a_reduction() -> None:
     check(s, [a, b], lambda x: np.convolve(x, [1] * 3)[:8])
 
 
+def test_cache_access_of_one_element_of_several() -> None:
+    a = te.placeholder((4, 5), "int32", name="A")
+    k = te.reduce_axis((0, 5), name="k")
+    b = te.compute((4, 4), lambda i, j: te.sum(a[i, k] * a[j, k], axis=k), name="B")
+    s = te.create_schedule(b.op)
+    with pytest.raises(tvm.CompileError, match=r"one element .* A\[i, k\], A\[j, k\]"):
+        s.cache_access(a, "global", b)
+    with pytest.raises(tvm.CompileError, match=r"expected B to read more than 2 elements"):
+        s.cache_access(a, "global", b, which=2)
+    rows = s.cache_access(a, "global", b, which=1)
+    assert str(s[b].op.body[0].source[0]) == f"A[i, k] * {rows.name}[j, k]"
+    check(s, [a, b], lambda x: x @ x.T)
+
+
 def test_cache_access_keeps_what_data_decides() -> None:
     a, mask = te.placeholder((9,), "int32", name="A"), te.placeholder((8,), "int32", name="M")
     b = te.compute((8,), lambda i: te.if_then_else(mask[i] < 9, a[mask[i]], -1), name="B")

@@ -184,13 +184,13 @@ CHANGE = BufferStore(COUNT, i, (const(0),))
         loop(i, n, seq(IfThenElse(likely(i < COUNT[0]), copy(i)), CHANGE)),
         loop(i, n, IfThenElse(likely(i < COUNT[0]), seq(copy(i), CHANGE))),
         loop(i, n, IfThenElse(likely(e.EQ(i % 3, const(0))), copy(i))),
-        loop(i, n, IfThenElse(i < 5, copy(i))),
+        loop(i, n, IfThenElse(i < 5, copy(i), CHANGE)),
         loop(i, 16, IfThenElse(likely(i < n), copy(i)), ForKind.VECTORIZED),
         loop(i, 16, IfThenElse(likely(i < n), copy(i)), ForKind.UNROLLED),
         loop(i, n, seq(IfThenElse(likely(COUNT[0] > 0), copy(i)), copy(i))),
     ],
     ids=[
-        "let", "not all", "changed", "equality", "no guard", "vector", "unrolled, symbolic",
+        "let", "not all", "changed", "equality", "two cases", "vector", "unrolled, symbolic",
         "invariant",
     ],
 )  # fmt: skip

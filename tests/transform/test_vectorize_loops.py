@@ -267,9 +267,9 @@ def test_the_last_lane_that_is_on_remains(build_it: bool, padded: bool) -> None:
 
 def test_many_lanes() -> None:
     wide = 2 * MAX_LANES + 3
-    made = text(vectorized(wide, s.IfThenElse(v < wide - 1, store(A, B[v], v))))
-    assert f"for v_strip in unrolled(2):\n    A[ramp(v_strip * {MAX_LANES}, 1, 64)] = B[" in made
-    assert f"where=mask] = B[ramp({2 * MAX_LANES}, 1, 3), where=mask]" in made
+    made = text(vectorized(wide, s.IfThenElse(B[v] > 0.0, store(A, B[v], v))))
+    assert f"    A[ramp(v_strip * {MAX_LANES}, 1, 64), where=mask] = B[" in made
+    assert f"where=mask_1] = B[ramp({2 * MAX_LANES}, 1, 3), where=mask_1]" in made
 
 
 def test_without_vectorized_loops_nothing_changes() -> None:
@@ -396,6 +396,8 @@ def test_one_memory_by_two_names() -> None:
 
 def test_a_guard_keeps_lanes_apart() -> None:
     body = s.IfThenElse(v < 4, store(C, C[v], v + 4))
+    assert text(vectorized(8, body)) == "C[ramp(4, 1, 4)] = C[ramp(0, 1, 4)]"
+    body = s.IfThenElse(e.And(v < 4, P[v] > 0), store(C, C[v], v + 4))
     assert "where=mask" in text(vectorized(8, body))
 
 

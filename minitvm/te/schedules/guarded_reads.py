@@ -40,13 +40,23 @@ class Element:
     axes: tuple[IterVar, ...]
 
 
-def element_of(op: ComputeOp, tensor: Tensor) -> Element:
-    """The one element of a tensor that a stage reads in an iteration.
+def reads_of(op: ComputeOp, tensor: Tensor) -> list[ProducerLoad]:
+    """The reads of a tensor in a stage, of each element once."""
+    loads: list[ProducerLoad] = []
+    for each in walk_once(*op.body):
+        if _reads(each, tensor) and not any(structural_equal(each, other) for other in loads):
+            loads.append(cast(ProducerLoad, each))
+    return loads
+
+
+def element_of(op: ComputeOp, tensor: Tensor, which: int | None = None) -> Element:
+    """The element of a tensor that a stage reads in an iteration; `which` of them, in the order in
+    which the expression has them, if it reads several.
 
     Raises
     ------
     CompileError
-        When the stage reads several elements.
+        When the stage reads several elements, and `which` isn't given; when it reads fewer.
 
     >>> from minitvm import te
     >>> A, W = te.placeholder((4,), name="A"), te.placeholder((3,), name="W")
@@ -57,14 +67,15 @@ def element_of(op: ComputeOp, tensor: Tensor) -> Element:
     >>> str(found.value), [axis.name for axis in found.axes]
     ('if_then_else(i + k < 4, A[i + k], 0.0)', ['i', 'k'])
     """
-    loads = [each for each in walk_once(*op.body) if _reads(each, tensor)]
-    if any(not structural_equal(each, loads[0]) for each in loads):
+    loads = reads_of(op, tensor)
+    if len(loads) != 1 if which is None else not 0 <= which < len(loads):
         elements = ", ".join(map(str, loads))
+        wanted = "one element" if which is None else f"more than {which} elements"
         raise CompileError(
-            f"cache_access of {tensor.name}: expected {op.name} to read one element in each "
+            f"cache_access of {tensor.name}: expected {op.name} to read {wanted} in each "
             f"iteration, got {elements}"
         )
-    load = cast(ProducerLoad, loads[0])
+    load = loads[which or 0]
     known = Analyzer()
     for axis in (*op.axis, *op.reduce_axis):
         assert axis.dom is not None

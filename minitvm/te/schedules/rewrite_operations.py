@@ -100,7 +100,7 @@ def _results(reduce: Reduce) -> tuple[PrimExpr, ...]:
     return tuple(replace(reduce, value_index=i) for i in range(len(reduce.source)))
 
 
-def _reduced(body: tuple[PrimExpr, ...]) -> tuple[IterVar, ...]:
+def reduced(body: tuple[PrimExpr, ...]) -> tuple[IterVar, ...]:
     """The axes that a body reduces over."""
     return body[0].axis if isinstance(body[0], Reduce) else ()
 
@@ -157,11 +157,13 @@ class SpellOut(Mutator):
         return substitute(self.expr(node.body), {node.var: value})
 
 
-def read_by_axes(tensor: Tensor, reader: ComputeOp, name: str) -> tuple[Tensor, ComputeOp]:
+def read_by_axes(
+    tensor: Tensor, reader: ComputeOp, name: str, which: int | None
+) -> tuple[Tensor, ComputeOp]:
     """A copy of the elements of a tensor that `reader` reads, with a dimension for each axis of
     `reader` on which they depend; and `reader` reading the copy."""
     op = replace(reader, body=map_body(reader.body, SpellOut().expr))
-    element = element_of(op, tensor)
+    element = element_of(op, tensor, which)
     for axis in element.axes:
         _check_fixed(f"cache_access of {tensor.name}", op, axis, "use cache_read")
     domains = [domain_of(axis) for axis in element.axes]
@@ -188,7 +190,7 @@ def written_through(
     else:
         axis, body, at = _in_layout(op, relations, leaves)
     name = f"{op.name}.{scope}"
-    cache = replace(op, name=name, axis=axis, reduce_axis=_reduced(body), body=body)
+    cache = replace(op, name=name, axis=axis, reduce_axis=reduced(body), body=body)
     copied = tuple(ProducerLoad(each, at) for each in cache.outputs)
     return cache, replace(op, reduce_axis=(), body=copied)
 
@@ -292,7 +294,7 @@ def in_layout(op: Operation, layout: IndexMap) -> Operation:
     op = cast(ComputeOp, op)
     values = {axis.var: value for axis, value in zip(op.axis, layout.backward, strict=True)}
     body = _only_where(layout.inside, _at(op, values))
-    return replace(op, axis=layout.axis, reduce_axis=_reduced(body), body=body)
+    return replace(op, axis=layout.axis, reduce_axis=reduced(body), body=body)
 
 
 def reading_layout(op: Operation, tensors: Mapping[Tensor, Tensor], layout: IndexMap) -> Operation:

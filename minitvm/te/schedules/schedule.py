@@ -150,7 +150,9 @@ class Schedule(StageGraph[Stage], Traced):
         return made.op.output(0)
 
     @primitive
-    def cache_access(self, tensor: Tensor, scope: str, reader: Any) -> Tensor:
+    def cache_access(
+        self, tensor: Tensor, scope: str, reader: Any, which: int | None = None
+    ) -> Tensor:
         """Let a stage read a copy of a tensor in which each of its iterations has its own element.
 
         Before::
@@ -175,6 +177,9 @@ class Schedule(StageGraph[Stage], Traced):
             The kind of the copy's memory: ``"global"``, or ``"local"`` for registers.
         reader : Tensor or Operation
             The operation that shall read the copy.
+        which : int, optional
+            The number of the element, in the order in which the expression has them, if the reader
+            reads several in an iteration: 1 is ``A[j, k]`` in ``A[i, k] * A[j, k]``.
 
         Returns
         -------
@@ -184,8 +189,9 @@ class Schedule(StageGraph[Stage], Traced):
         Raises
         ------
         CompileError
-            When `reader` does not read `tensor`, or reads several of its elements in an iteration;
-            when a dimension of the copy would be longer for some indices than for others.
+            When `reader` does not read `tensor`, or reads several of its elements in an iteration
+            and `which` is not given; when a dimension of the copy would be longer for some indices
+            than for others.
         """
         self._stage("cache_access", tensor)
         source, stage = self.now(tensor), self[reader]
@@ -196,7 +202,7 @@ class Schedule(StageGraph[Stage], Traced):
             )
         stage.check_predicate(where)
         name = f"{source.name}.{self._scope('cache_access', scope)}"
-        copy, changed = read_by_axes(source, stage.op, name)
+        copy, changed = read_by_axes(source, stage.op, name, which)
         made = self._insert(self.stages.index(stage), copy.op, scope, stage)
         self.rewrite(lambda each: changed if each is stage else each.op)
         return made.op.output(0)

@@ -10,6 +10,7 @@ from minitvm.te.schedules.index_map import index_map
 from minitvm.te.schedules.loop_nest import LoopNest, names_of
 from minitvm.te.schedules.operation_graph import in_order, read_by_ranges, root_axes
 from minitvm.te.schedules.rewrite_operations import in_layout, reading_layout
+from minitvm.te.schedules.simplify_operations import simplified
 from minitvm.te.schedules.stage_graph import StageGraph
 from minitvm.te.schedules.trace import Trace, Traced, primitive
 from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, ScanOp, data_axes
@@ -163,6 +164,49 @@ class Stage(LoopNest, Attachable):
 
     def __repr__(self) -> str:
         return f"stage({self.name})"
+
+    @primitive
+    def simplify(self) -> Stage:
+        """Simplify the expressions of the stage with the ranges of its axes.
+
+        Before, of `i` and `j` below `n`::
+
+            for i: for j: B[i, j] = A[(i * n + j) // n, min(j, n - 1)]
+
+        After ``s[B].simplify()``::
+
+            for i: for j: B[i, j] = A[i, j]
+
+        Lowering simplifies as well. After this, primitives that ask what a stage reads see the
+        simple expressions, too. An expression that doesn't get shorter stays as it is.
+
+        What a reduction leaves out becomes its condition: ``sum(select(k < j, x, 0))``, and a sum
+        of `x` over `k` in ``(0, j)``, become a sum over all `k` of the `x` where ``k < j``. So the
+        loops can be tiled; iterations that nothing needs are clipped later.
+
+        Raises
+        ------
+        CompileError
+            When the stage computes no expressions; when a range changes, and loops were scheduled
+            already.
+        """
+        if not isinstance(self.op, ComputeOp):
+            raise CompileError(
+                f"simplify of {self.name}: expected a tensor of te.compute, got one of "
+                f"{type(self.op).__name__}"
+            )
+        made = simplified(self.op)
+        is_untouched = not self.relations and not self.iter_var_attrs
+        changed = [x for x in self.op.reduce_axis if x not in made.reduce_axis]
+        if changed and not is_untouched:
+            raise CompileError(
+                f"simplify of {self.name}: expected loops as they were, since the range of "
+                f"{changed[0].name} changes, found loops that were scheduled: simplify first"
+            )
+        self.schedule.rewrite(lambda each: made if each is self else each.op)
+        if changed:
+            self.restart(self.op)
+        return self
 
     @primitive
     def compute_inline(self) -> Stage:

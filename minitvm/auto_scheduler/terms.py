@@ -1,0 +1,151 @@
+"""The cost of one step of a reduction for a vector of results: operations and registers.
+
+Operations are counted in vector multiply-adds. What changes along rows only is a scalar, and what
+changes along columns only is computed once for all rows of a tile: neither counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from typing import final
+
+from minitvm.auto_scheduler.contraction import Contraction
+from minitvm.runtime.record import record
+from minitvm.target import Target
+from minitvm.tir import expr as e
+from minitvm.tir.expr import PrimExpr, ProducerLoad, Reduce, Var
+from minitvm.tir.functor import children
+from minitvm.tir.intrinsics import INTRINSICS
+
+_CHOICE = 3  # operations of a minimum or maximum of floats, which keeps NaN
+_DIVISION = 8
+_FUNCTION = 8  # registers of a function's polynomial
+
+
+@final
+@record()
+class Terms:
+    """What a step takes: `operations` for each vector of results, and loads of `both` vectors for
+    each; loads of `scalars` for each row, and of `vectors` for each vector of columns. Next to
+    `results` registers for each vector of results it takes `temporaries`."""
+
+    operations: float
+    scalars: int
+    vectors: int
+    both: int
+    results: int
+    temporaries: int
+
+
+MULTIPLY_ADD = Terms(1.0, 1, 1, 0, 1, 0)
+
+
+def terms_of(contraction: Contraction, target: Target) -> Terms:
+    """The cost of a contraction's terms.
+
+    >>> from minitvm import te
+    >>> from minitvm.auto_scheduler.contraction import contraction_of
+    >>> A, B = te.placeholder((8, 4), name="A"), te.placeholder((4, 16), name="B")
+    >>> k = te.reduce_axis((0, 4), name="k")
+    >>> C = te.compute((8, 16), lambda i, j: te.sum(abs(A[i, k] - B[k, j]), axis=k), name="C")
+    >>> terms_of(contraction_of(C.op), Target("llvm -mcpu=haswell"))
+    Terms(operations=3.0, scalars=1, vectors=1, both=0, results=1, temporaries=1)
+    """
+    op, reduce = contraction.op, contraction.op.body[0]
+    assert isinstance(reduce, Reduce)
+    column, beside = contraction.column.var, {x.var for x in op.axis if x is not contraction.column}
+    combined = (*reduce.combiner.lhs, *reduce.combiner.rhs)
+    counter = _Counter({column, *combined}, {*beside, *combined}, target)
+    roots = (*reduce.source, reduce.condition, *reduce.combiner.result)
+    fused = _is_fused(reduce, target)
+    lanes = target.lanes(op.output(0).dtype)
+    ways = [
+        (each.reads(contraction.column), any(map(each.reads, contraction.rows)))
+        for each in contraction.factors
+    ]
+    sources = max(map(counter.registers, reduce.source))
+    combiners = max(map(counter.registers, reduce.combiner.result))
+    return Terms(
+        max(1.0, sum(map(counter.operations, roots)) - fused),
+        ways.count((False, True)),
+        ways.count((True, False)),
+        ways.count((True, True)),
+        sum(-(-body.dtype.bits * lanes // target.vector_bits) for body in op.body),
+        max(sources - fused, sources - 1 + combiners - (len(op.body) == 1), 0),
+    )
+
+
+def _is_fused(reduce: Reduce, target: Target) -> bool:
+    """Whether a step ends in one multiply-add."""
+    return (
+        target.has_fused_multiply_add
+        and reduce.dtype.is_float
+        and isinstance(reduce.combiner.result[0], e.Add)
+        and isinstance(reduce.source[0], e.Mul)
+    )
+
+
+@final
+class _Counter:
+    """Counts what has to be done for each vector of results: what depends on an axis of `across`,
+    which changes from lane to lane, and on one of `beside`, which changes from row to row."""
+
+    def __init__(self, across: Set[Var], beside: Set[Var], target: Target) -> None:
+        self._across = across
+        self._beside = beside
+        self._target = target
+        self._seen: dict[PrimExpr, tuple[bool, bool]] = {}
+        self._counted: set[PrimExpr] = set()
+
+    def operations(self, node: PrimExpr) -> float:
+        """The operations of an expression; those that were counted before are free."""
+        if node in self._counted or isinstance(node, ProducerLoad):
+            return 0.0
+        self._counted.add(node)
+        below = sum(map(self.operations, _operands(node)))
+        return below + (_operations(node) if all(self._depends(node)) else 0.0)
+
+    def registers(self, node: PrimExpr) -> int:
+        """The registers that evaluating an expression takes, beside those of what it reads
+        (Ershov's number, with leaves of none)."""
+        if isinstance(node, ProducerLoad) or not all(self._depends(node)):
+            return 0
+        most, *others = sorted(map(self.registers, _operands(node)), reverse=True) or [0]
+        more = max((count + 1 for count in others if count == most), default=1)
+        return max(most, more, 1) + (
+            _FUNCTION if isinstance(node, e.Call) and _cost(node) > 4 else 0
+        )
+
+    def _depends(self, node: PrimExpr) -> tuple[bool, bool]:
+        found = self._seen.get(node)
+        if found is None:
+            if isinstance(node, Var):
+                found = node in self._across, node in self._beside
+            else:
+                each = [
+                    self._depends(child) for child in children(node) if isinstance(child, PrimExpr)
+                ]
+                found = any(a for a, _ in each), any(b for _, b in each)
+            self._seen[node] = found
+        return found
+
+
+def _operands(node: PrimExpr) -> list[PrimExpr]:
+    return [each for each in children(node) if isinstance(each, PrimExpr)]
+
+
+def _operations(node: PrimExpr) -> float:
+    match node:
+        case e.Call():
+            return _cost(node)
+        case e.Min() | e.Max():
+            return _CHOICE if node.dtype.is_float else 1.0
+        case e.Div() | e.Mod() | e.FloorDiv() | e.FloorMod():
+            return _DIVISION
+        case Var() | e.IntImm() | e.FloatImm():
+            return 0.0
+    return 1.0
+
+
+def _cost(node: e.Call) -> float:
+    return INTRINSICS[node.op].cost if node.op in INTRINSICS else 1.0

@@ -1,0 +1,178 @@
+"""Operations that compute the same by simpler expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import cast
+
+from minitvm.arith.analyzer import Analyzer
+from minitvm.arith.linear import Affine
+from minitvm.te.schedules.operation_graph import root_axes
+from minitvm.te.schedules.rewrite_operations import map_body, reduced
+from minitvm.te.tensor import ComputeOp, domain_of
+from minitvm.tir import expr as e
+from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var, const
+from minitvm.tir.functor import Mutator, Node, free_vars, substitute, walk, walk_once
+from minitvm.tir.op import all as all_of
+from minitvm.tir.structural_equal import structural_equal
+
+
+def simplified(op: ComputeOp) -> ComputeOp:
+    """An operation that computes the same elements by simpler expressions; `op` itself where none
+    gets simpler.
+
+    Expressions are simplified with the ranges of the axes. What a reduction leaves out, by a range
+    that depends on other axes or by a choice of its identity, becomes its condition.
+
+    >>> from minitvm import te
+    >>> n = te.var("n")
+    >>> A = te.placeholder((n, 8), name="A")
+    >>> B = te.compute((n, 8), lambda i, j: A[(i * 8 + j) // 8, te.min(j, 7)], name="B")
+    >>> str(simplified(B.op).body[0])
+    'A[i, j]'
+    """
+    own = {axis.var for axis in root_axes(op)}
+    ends = [end for dom in map(domain_of, op.reduce_axis) for end in (dom.min, dom.extent)]
+    if own.isdisjoint(walk_once(*ends)) and all(map(_is_plain, walk_once(*op.body))):
+        return op
+    known = _ranges(op)
+    made = map_body(map_body(op.body, known.simplify), _UncastIndices(known).expr)
+    shorter = sum(1 for _ in walk_once(*made)) < sum(1 for _ in walk_once(*op.body))
+    body = made if shorter else op.body
+    first = body[0]
+    if isinstance(first, Reduce):
+        guarded = _choosing_nothing(_over_rectangles(op, first, known))
+        if guarded is not first:
+            body = map_body(body, lambda each: guarded)
+    return op if body is op.body else replace(op, body=body, reduce_axis=reduced(body))
+
+
+# The nodes of sums and products, in which nothing depends on ranges.
+_PLAIN = (Var, e.IntImm, e.FloatImm, e.Add, e.Sub, e.Mul, Reduce)
+
+
+def _is_plain(node: Node) -> bool:
+    """Whether `node` itself is simple whatever the ranges are."""
+    if not isinstance(node, ProducerLoad):
+        return isinstance(node, _PLAIN)
+    return all(map(_reads_once, node.indices))
+
+
+def _reads_once(index: PrimExpr) -> bool:
+    """Whether each variable stands in an index once, and a number at most once."""
+    leaves = [each for each in walk(index) if isinstance(each, Var | e.IntImm)]
+    variables = [each for each in leaves if isinstance(each, Var)]
+    return len(variables) == len({*variables}) and len(leaves) <= len(variables) + 1
+
+
+def _ranges(op: ComputeOp) -> Analyzer:
+    known = Analyzer()
+    for tensor in (*op.outputs, *op.input_tensors):
+        for extent in tensor.shape:
+            known.bind_size(extent)
+    for axis in root_axes(op):
+        known.bind(axis.var, domain_of(axis))
+    return known
+
+
+def _choosing_nothing(reduce: Reduce) -> Reduce:
+    """``sum(select(c, x, 0))`` as ``sum(x, where=c)``, where axes alone decide."""
+    choices = [_choice_of(each) for each in reduce.source]
+    if None in choices:
+        return reduce
+    conditions, values, others = zip(*filter(None, choices), strict=True)
+    if (
+        all(structural_equal(each, conditions[0]) for each in conditions)
+        and all(map(structural_equal, others, reduce.combiner.identity))
+        and not any(isinstance(each, (ProducerLoad, e.Call)) for each in walk_once(conditions[0]))
+    ):
+        condition = e.logical_and(reduce.condition, conditions[0])
+        return replace(reduce, source=values, condition=condition)
+    return reduce
+
+
+def _choice_of(node: PrimExpr) -> tuple[PrimExpr, PrimExpr, PrimExpr] | None:
+    match node:
+        case e.Select(condition, value, other):
+            return condition, value, other
+        case e.Call(op="if_then_else", args=(condition, value, other)):
+            return condition, value, other
+    return None
+
+
+def _over_rectangles(op: ComputeOp, reduce: Reduce, known: Analyzer) -> Reduce:
+    """``sum over k in (0, i + 1)`` as ``sum over k in (0, n), where=k < i + 1``, and a range that
+    begins elsewhere for each `i` as one that begins at 0."""
+    axes, conditions, begins = list[IterVar](), list[PrimExpr](), dict[Var, PrimExpr]()
+    outside = {axis.var: domain_of(axis) for axis in op.axis}
+    for axis in reduce.axis:
+        dom = domain_of(axis)
+        if not outside.keys().isdisjoint(free_vars(dom.extent)):
+            wide = _hull(dom, outside, known)
+            if wide is None:
+                return reduce
+            ends = [axis.var < dom.min + dom.extent]
+            if not known.affine(wide.min).same_as(known.affine(dom.min)):
+                ends.append(axis.var >= dom.min)
+            conditions += ends
+            axis = replace(axis, dom=wide)
+        elif not outside.keys().isdisjoint(free_vars(dom.min)):
+            begins[axis.var] = axis.var + dom.min
+            axis = replace(axis, dom=Range(const(0, dom.extent.dtype), dom.extent))
+        axes.append(axis)
+        outside[axis.var] = domain_of(axis)
+    if not conditions and not begins:
+        return reduce
+    made = replace(
+        reduce,
+        axis=tuple(axes),
+        condition=e.logical_and(reduce.condition, all_of(True, *conditions)),
+    )
+    return cast(Reduce, substitute(made, begins)) if begins else made
+
+
+def _hull(dom: Range, outside: Mapping[Var, Range], known: Analyzer) -> Range | None:
+    """A range around all those of an axis for the axes `outside`; None where an end isn't linear in
+    them."""
+    low = _extreme(known.affine(dom.min), outside, known, -1)
+    end = _extreme(known.affine(dom.min + dom.extent), outside, known, 1)
+    if low is None or end is None:
+        return None
+    dtype = dom.extent.dtype
+    begin = known.expression(low, dtype)
+    return Range(begin, known.expression(end - low, dtype))
+
+
+def _extreme(
+    form: Affine, outside: Mapping[Var, Range], known: Analyzer, sign: int
+) -> Affine | None:
+    """The greatest value of a form (by a `sign` of -1, the least)."""
+    total = Affine({}, form.constant)
+    for atom, coefficient in form.terms.items():
+        if isinstance(atom, Var) and atom in outside:
+            dom = outside[atom]
+            ends = known.affine(dom.min), known.affine(dom.min + dom.extent - 1)
+            total = total + ends[coefficient * sign > 0] * coefficient
+        elif outside.keys().isdisjoint(free_vars(atom)):
+            total = total + Affine({atom: coefficient})
+        else:
+            return None
+    return total
+
+
+class _UncastIndices(Mutator):
+    """Removes casts of indices that don't change their value."""
+
+    def __init__(self, known: Analyzer) -> None:
+        super().__init__()
+        self._known = known
+
+    def visit_ProducerLoad(self, node: ProducerLoad) -> PrimExpr:
+        return ProducerLoad(node.producer, tuple(self._uncast(self.expr(i)) for i in node.indices))
+
+    def _uncast(self, index: PrimExpr) -> PrimExpr:
+        value, form = index, self._known.affine(index)
+        while isinstance(value, e.Cast) and value.value.dtype.is_int:
+            value = value.value
+        return value if self._known.affine(value).same_as(form) else index

@@ -1,0 +1,135 @@
+"""Programs whose indices are roundabout are scheduled as those whose indices are plain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minitvm import build, lower, te, tir
+from minitvm.auto_scheduler import auto_schedule
+from minitvm.runtime.errors import CompileError
+from minitvm.te.tensor import Tensor
+
+TARGET = "llvm -mcpu=haswell -num-cores=2"
+M, N = te.var("m"), te.var("n")
+SIZES = {"constant": (12, 20), "symbolic": (M, N)}
+
+ROUNDABOUT: dict[str, Callable[[Any, Any, Any, Any, Tensor], Any]] = {
+    "remainders": lambda i, j, m, n, A: A[i % m, j % n],
+    "minima": lambda i, j, m, n, A: A[te.min(i, m - 1), te.max(te.min(j, n - 1), 0)],
+    "flattened and back": lambda i, j, m, n, A: A[(i * n + j) // n, (i * n + j) % n],
+    "transposed, flattened and back": lambda i, j, m, n, A: A[(j * m + i) % m, (j * m + i) // m],
+    "quotients that are 0": lambda i, j, m, n, A: A[j // n + i, i // m * 5 + j],
+    "select": lambda i, j, m, n, A: tir.Select(te.all(i < m, j >= 0), A[i, j], te.const(7.0)),
+    "if_then_else": lambda i, j, m, n, A: te.if_then_else(te.any(j < n, i > 3), A[i, j], 7.0),
+    "reversed twice": lambda i, j, m, n, A: A[m - 1 - (m - 1 - i), j],
+    "casts": lambda i, j, m, n, A: A[i.astype("int64"), j.astype("int64").astype("int32")],
+    "the cast of a sum": lambda i, j, m, n, A: A[i, (i.astype("int64") + j) - i],
+}
+
+
+def product(m: Any, n: Any, element: Callable[..., Any]) -> list[Tensor]:
+    """The rows of A, which are read at roundabout indices, times B; the sum in an epilogue."""
+    A, B = te.placeholder((m, n), name="A"), te.placeholder((n, 32), name="B")
+    k = te.reduce_axis((0, n), name="k")
+    C = te.compute(
+        (m, 32), lambda i, j: te.sum(element(i, k.var, m, n, A) * B[k, j], axis=k), name="C"
+    )
+    return [A, B, te.compute((m, 32), lambda i, j: C[i, j] + 1.0, name="D")]
+
+
+def elements(m: Any, n: Any, element: Callable[..., Any]) -> list[Tensor]:
+    A = te.placeholder((m, n), name="A")
+    twice = te.compute((m, n), lambda i, j: element(i, j, m, n, A) * 2.0, name="twice")
+    return [A, te.compute((m, n), lambda i, j: element(i, j, m, n, twice) + 1.0, name="C")]
+
+
+def plainly(i: Any, j: Any, m: Any, n: Any, A: Tensor) -> Any:
+    return A[i, j]
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("make", [product, elements])
+@pytest.mark.parametrize("kind", ROUNDABOUT)
+def test_roundabout_indices_are_plain_ones(
+    kind: str, make: Callable[..., list[Tensor]], sizes: str
+) -> None:
+    m, n = SIZES[sizes]
+    plain, roundabout = make(m, n, plainly), make(m, n, ROUNDABOUT[kind])
+    schedules = [auto_schedule(args[-1], TARGET) for args in (plain, roundabout)]
+    texts = [
+        str(lower(s, args, simple_mode=True))
+        for s, args in zip(schedules, (plain, roundabout), strict=True)
+    ]
+    assert texts[0] == texts[1]
+    again = te.replay(schedules[1].trace(), roundabout[-1].op)
+    assert str(lower(again, roundabout, simple_mode=True)) == texts[0]
+
+
+@pytest.mark.parametrize("make", [product, elements])
+@pytest.mark.parametrize("kind", ["minima", "flattened and back", "casts"])
+def test_results_of_roundabout_indices(kind: str, make: Callable[..., list[Tensor]]) -> None:
+    args = make(M, N, ROUNDABOUT[kind])
+    f = build(args[-1], args)
+    for m, n in ((1, 1), (5, 3), (0, 4), (3, 0), (17, 33)):
+        shapes = [[size(x, m, n) for x in tensor.shape] for tensor in args]
+        arrays = [np.random.default_rng(0).integers(-9, 9, s).astype("float32") for s in shapes]
+        f(*arrays)
+        wanted = arrays[0] @ arrays[1] if make is product else arrays[0] * 2
+        np.testing.assert_array_equal(arrays[-1], wanted + 1)
+
+
+def size(extent: Any, m: int, n: int) -> int:
+    return m if extent is M else n if extent is N else int(extent.value)
+
+
+def convolution(groups: int, in_groups: bool) -> list[Tensor]:
+    """A convolution whose text is for any number of groups, or, without them, for one."""
+    P = te.placeholder((1, 16, 16, 16), name="P")
+    W = te.placeholder((32, 16 // groups, 3, 3), name="W")
+    c, q, r = (te.reduce_axis((0, x), name=y) for x, y in ((16 // groups, "c"), (3, "q"), (3, "r")))
+
+    def element(n: Any, f: Any, y: Any, x: Any) -> Any:
+        channel = f // (32 // groups) * (16 // groups) + c if in_groups else c
+        return te.sum(P[n, channel, y + q, x + r] * W[f, c, q, r], axis=[c, q, r])
+
+    return [P, W, te.compute((1, 32, 14, 14), element, name="Y")]
+
+
+def test_one_group_is_a_convolution_without_groups() -> None:
+    plain, grouped = convolution(1, False), convolution(1, True)
+    texts = [str(lower(auto_schedule(x[-1], TARGET), x)) for x in (plain, grouped)]
+    assert texts[0] == texts[1]
+    several = convolution(4, True)
+    assert "simplify" not in auto_schedule(several[-1], TARGET).trace()
+
+
+def test_simplify_names_a_stage_without_expressions() -> None:
+    A = te.placeholder((4,), name="A")
+    s = te.create_schedule(te.compute((4,), lambda i: A[i], name="B").op)
+    with pytest.raises(CompileError, match=r"simplify of A: expected a tensor of te\.compute, got"):
+        s[A].simplify()
+
+
+def test_an_access_outside_is_named_as_it_is_written() -> None:
+    A = te.placeholder((8,), name="A")
+    B = te.compute((8,), lambda i: A[(i + 1) * 2 // 2 % 16], name="B")
+    with pytest.raises(CompileError, match=r"A\[\(i \+ 1\) \* 2 // 2 % 16\]|% 16"):
+        build(B, [A, B])
+
+
+def test_a_read_that_is_not_chosen_stays_inside() -> None:
+    """Both values of a select are computed, so the index is bounded in either case."""
+    A = te.placeholder((M,), name="A")
+
+    def element(i: Any) -> Any:
+        return tir.Select(i >= 1, A[te.max(i % (M + 1) - 1, 0)], te.const(7.0))
+
+    B = te.compute((M + 1,), element, name="B")
+    f = build(B, [A, B])
+    a, b = np.arange(5, dtype="float32"), np.empty(6, "float32")
+    f(a, b)
+    np.testing.assert_array_equal(b, [7, *a])
