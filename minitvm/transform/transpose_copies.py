@@ -149,7 +149,7 @@ def _nest_of(along: s.For, register_bytes: int) -> _Nest | None:
         return None
     if across.kind != ForKind.VECTORIZED:
         return None
-    across = narrowed(across, Prover())
+    across = narrowed(across, Prover(), exactly=True)
     store, conditions = _store_in(across.body)
     k, j = along.loop_var, across.loop_var
     if store is None or mentions(k, *conditions):
@@ -464,11 +464,12 @@ def _lane_by_lane(
             vector = column if isinstance(column, Var) else network.named("column", column)
             value = Call(part.value.dtype, "vector_extract", (vector, lane))
             mapping |= dict.fromkeys(part.places, value)
-        store = _Placed(mapping).stmt(nest.body)
+        store = _Placed(mapping).stmt(nest.store)
         stores.append(substitute(store, {nest.along.loop_var: k + step, across: j + lane}))
+    body = substitute(_Stores(s.seq(*stores)).stmt(nest.body), {across: j + lane})
     begin, size = e.const(0, lane.dtype), e.const(nest.size, lane.dtype)
     notes = {s.INDEPENDENT: True}
-    return s.For(lane, begin, size, ForKind.VECTORIZED, s.seq(*stores), notes)
+    return s.For(lane, begin, size, ForKind.VECTORIZED, body, notes)
 
 
 class _Placed(Mutator):
@@ -477,6 +478,17 @@ class _Placed(Mutator):
     def __init__(self, mapping: Mapping[PrimExpr, PrimExpr]) -> None:
         super().__init__()
         self._made.update(mapping)
+
+
+class _Stores(Mutator):
+    """Puts a statement in the place of a store."""
+
+    def __init__(self, made: Stmt) -> None:
+        super().__init__()
+        self._stores = made
+
+    def visit_BufferStore(self, node: BufferStore) -> Stmt:
+        return self._stores
 
 
 def _mixed_block(nest: _Nest, k: PrimExpr) -> Stmt:
