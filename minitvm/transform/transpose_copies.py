@@ -12,6 +12,7 @@ from minitvm.arith.accesses import neighbours, step_of
 from minitvm.arith.atoms import is_pure, structural_key
 from minitvm.arith.effects import is_stable
 from minitvm.arith.fused_index import joined
+from minitvm.arith.guards import clipped, limits
 from minitvm.arith.prover import Prover
 from minitvm.runtime.dtype import UINT16, DType
 from minitvm.runtime.host import CACHE_LINE
@@ -31,11 +32,11 @@ from minitvm.tir.functor import (
 from minitvm.tir.intrinsics import INTRINSICS
 from minitvm.tir.op import is_likely
 from minitvm.tir.stmt import BufferStore, ForKind, PrimFunc, Stmt, with_body
-from minitvm.transform.vectorize_loops import narrowed
 
 REGISTER_BYTES = 16 * 32
 """The vector registers of a common target: 16 of 32 bytes."""
 _LEAST = 4  # a smaller square saves nothing
+_ROWS = 32  # that are stored side by side: more don't stay in the cache, if they share its sets
 _FEW = range(2, 5)  # so many rows are mixed into one vector
 _NUMBERS = [e.const(lane) for lane in range(128)]  # shared by all shuffles
 _PART = 128  # bits within which an instruction takes lanes of two vectors in turn
@@ -129,8 +130,8 @@ class _Turned:
 class _Nest:
     """``for k: for j in vectorized: store``: a row lies along k and is stored along j.
 
-    `body` is the store and what is around it in the loop of j. `size` is that of a block, in both
-    directions; where rows are `mixed`, that of a row alone.
+    `across` is without guards. `body` is the store and what is around it in the loop of j. `size`
+    is that of a block, in both directions; where rows are `mixed`, that of a row alone.
     """
 
     along: s.For
@@ -149,7 +150,11 @@ def _nest_of(along: s.For, register_bytes: int) -> _Nest | None:
         return None
     if across.kind != ForKind.VECTORIZED:
         return None
-    across = narrowed(across, Prover(), exactly=True)
+    lanes = e.const_int(across.extent)
+    if lanes is None or e.const_int(across.min) is None:
+        return None
+    across = _without_guards(across)
+    lanes = min(lanes, e.const_int(across.extent) or lanes)
     store, conditions = _store_in(across.body)
     k, j = along.loop_var, across.loop_var
     if store is None or mentions(k, *conditions):
@@ -169,7 +174,7 @@ def _nest_of(along: s.For, register_bytes: int) -> _Nest | None:
     size = _row_size(turned, store, along, across, register_bytes)
     if size is not None:
         return made(size, mixed=True)
-    size = _block_size(turned, along, across, register_bytes)
+    size = _block_size(turned, along, lanes, register_bytes)
     return None if size is None else made(size, mixed=False)
 
 
@@ -186,14 +191,19 @@ def _store_in(body: Stmt) -> tuple[BufferStore | None, tuple[PrimExpr, ...]]:
     return None, ()
 
 
+def _without_guards(across: s.For) -> s.For:
+    """A vectorized loop that ends where guards exclude all further lanes."""
+    prover = Prover()
+    ends = [each for each in limits(prover, across) if each.factor < 0 and each.guards]
+    return clipped(prover, across, ends)
+
+
 def _block_size(
-    turned: Sequence[_Turned], along: s.For, across: s.For, register_bytes: int
+    turned: Sequence[_Turned], along: s.For, lanes: int, register_bytes: int
 ) -> int | None:
     """The size of the blocks, no larger than the loops' known extents; None if it is too small to
     pay."""
-    lanes, begin, steps = (e.const_int(each) for each in (across.extent, across.min, along.extent))
-    if lanes is None or begin is None:
-        return None
+    steps = e.const_int(along.extent)
     itemsize = max(each.value.dtype.itemsize for each in turned)
     most = min(lanes, lanes if steps is None else steps)
     size = _LEAST
@@ -358,10 +368,8 @@ _Begin = tuple[Var, PrimExpr]  # the variable of a loop, and its value where a b
 
 def _by_blocks(nest: _Nest) -> Stmt:
     along, across, size = nest.along, nest.across, nest.size
-    steps = e.const_int(along.extent)
     parts = 1 if nest.mixed else _parts_of_line(nest)
-    if steps is not None:
-        parts = min(parts, steps // size)
+    parts = max(1, min(parts, _most_steps(along.extent) // size))
 
     def columns(k: PrimExpr) -> Stmt:
         if nest.mixed:
@@ -377,9 +385,20 @@ def _by_blocks(nest: _Nest) -> Stmt:
         )
 
     made = _blocks(along, parts * size, columns)
-    if steps is not None:
-        return made
-    return s.IfThenElse(along.extent >= parts * size, made, along)
+    enough = [
+        extent >= least
+        for extent, least in ((along.extent, parts * size), (across.extent, size))
+        if e.const_int(extent) is None
+    ]
+    return s.IfThenElse(reduce(e.logical_and, enough), made, along) if enough else made
+
+
+def _most_steps(extent: PrimExpr) -> int:
+    """The most iterations of a loop. The last part of a loop that was split is shorter than the
+    others, where its extent isn't known."""
+    known = e.const_int(extent)
+    most = Prover().const_int_bound(extent)[1] - 1 if known is None else known
+    return int(min(most, 1 << 30))
 
 
 def _parts_of_line(nest: _Nest) -> int:
@@ -392,7 +411,7 @@ def _parts_of_line(nest: _Nest) -> int:
         for load in walk_once(each.value)
         if isinstance(load, BufferLoad) and mentions(k, *load.indices)
     )
-    return max(1, CACHE_LINE // (nest.size * itemsize))
+    return max(1, min(CACHE_LINE // itemsize, _ROWS) // nest.size)
 
 
 def _blocks(loop: s.For, size: int, body: Callable[[PrimExpr], Stmt]) -> Stmt:

@@ -93,7 +93,7 @@ class _Loops(ScopedMutator):
 
     def visit_For(self, node: s.For) -> Stmt:
         if node.kind == ForKind.VECTORIZED:
-            return self._vectorized(narrowed(node, self._prover))
+            return self._vectorized(_narrowed(node, self._prover))
         return super().visit_For(node)
 
     def visit_AttrStmt(self, node: s.AttrStmt) -> Stmt:
@@ -147,10 +147,9 @@ def _natural_width(lanes: int) -> int:
     return power if _LEAST_STRIP <= power < lanes <= _FEW_STRIPS * power else lanes
 
 
-def narrowed(node: s.For, prover: Prover, exactly: bool = False) -> s.For:
+def _narrowed(node: s.For, prover: Prover) -> s.For:
     """A loop with fewer lanes, where guards exclude the others from its whole body: the tail of a
-    row need not be as wide as a tile. The lanes left are a power of two, and at least a vector;
-    or `exactly` those that are not excluded."""
+    row need not be as wide as a tile. The lanes left are a power of two, and at least a vector."""
     lanes, begin = e.const_int(node.extent), e.const_int(node.min)
     if lanes is None or begin is None:
         return node
@@ -158,7 +157,7 @@ def narrowed(node: s.For, prover: Prover, exactly: bool = False) -> s.For:
     used = [each.rest.constant // -each.factor + 1 - begin for each in constant]
     if not used or min(used) < 1:
         return node
-    width = min(used) if exactly else 1 << max(1, (min(used) - 1).bit_length())
+    width = 1 << max(1, (min(used) - 1).bit_length())
     if width >= lanes:
         return node
     held = [limit.guards for limit, end in zip(constant, used, strict=True) if end >= width]
