@@ -262,7 +262,25 @@ class _Across:
             known = found.get(key)
             places = (place,) if known is None else (*known.places, place)
             found[key] = _Turned(places, under)
-        return tuple(found.values())
+        return self._shared(value, conditions, list(found.values()))
+
+    def _shared(
+        self, value: PrimExpr, conditions: tuple[PrimExpr, ...], found: Sequence[_Turned]
+    ) -> tuple[_Turned, ...]:
+        """The parts, where those computed anyway serve for equal ones under further conditions."""
+        always = {
+            structural_key(each.value): each for each in found if each.conditions == conditions
+        }
+        classes = {type(each.value) for each in always.values()}
+        equal: dict[Hashable, list[PrimExpr]] = {}
+        for node in walk_once(value):
+            if isinstance(node, PrimExpr) and type(node) in classes and self._is_row(node):
+                equal.setdefault(structural_key(node), []).append(node)
+        return tuple(
+            _Turned(tuple(equal[key]), conditions) if always.get(key) is each else each
+            for each in found
+            if (key := structural_key(each.value)) not in always or always[key] is each
+        )
 
     def _parts(
         self, node: PrimExpr, conditions: tuple[PrimExpr, ...]
