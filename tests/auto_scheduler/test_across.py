@@ -122,6 +122,17 @@ def test_other_stages(name: str) -> None:
     np.testing.assert_array_equal(found, expected)
 
 
+def test_channels_become_planes() -> None:
+    """The elements of all planes are picked from the same reads."""
+    X, T = permuted((5, 100, 3), (0, 2, 1))
+    s = auto_schedule(T)
+    assert "s[T].unroll(i1)" in s.trace()
+    x = np.random.default_rng(0).random((5, 100, 3), dtype="float32")
+    found = np.empty((5, 3, 100), "float32")
+    build(s, [X, T])(x, found)
+    np.testing.assert_array_equal(found, x.transpose(0, 2, 1))
+
+
 def test_through_a_stage_that_is_computed_where_it_is_read() -> None:
     A = te.placeholder((50, 40), name="A")
     B = te.compute((40, 50), lambda i, j: A[j, i] + 1.0, name="B")
