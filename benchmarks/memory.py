@@ -21,7 +21,6 @@ from benchmarks.contraction import Array, Call, Program
 from benchmarks.fused import compiled_by_torch
 from benchmarks.measure import OURS, Row, Settings, Timer, calls, paced
 
-_COPY = "copy"
 _SHARE = 0.9  # of a copy's speed
 _BUDGET = 0.5  # seconds of measuring a row
 _QUICK = 1 << 18  # bytes that a function moves, at most, in a quick run
@@ -74,8 +73,9 @@ def _measured(work: Work, settings: Settings) -> Iterator[Row]:
     contenders: dict[str, Call] = {
         OURS: partial(function, *arrays, output),
         **_peers(work, arrays, output, bool(settings.least)),
-        _COPY: _copy((sum(array.nbytes for array in arrays) + output.nbytes) // 2),
     }
+    copy, call = _copy((sum(array.nbytes for array in arrays) + output.nbytes) // 2)
+    contenders[copy] = call
     for threads in settings.threads:
         timers: dict[str, Timer] = {
             name: contraction.on(threads, name, calls(call))
@@ -83,7 +83,7 @@ def _measured(work: Work, settings: Settings) -> Iterator[Row]:
             if threads == 1 or not name.startswith(("numpy", "jax"))
         }
         found = paced(timers, settings, _BUDGET)
-        bound = found.pop(_COPY).seconds
+        bound = found.pop(copy).seconds
         number = "1 thread" if threads == 1 else f"{threads} threads"
         what = "minitvm without a schedule; the target is a copy of as many bytes, and a tenth"
         name = f"{work.family} {work.name}, {number}"
@@ -107,13 +107,13 @@ def _peers(
     return found
 
 
-def _copy(size: int) -> Call:
-    """A copy of as many bytes, by torch where it is: it can use threads."""
+def _copy(size: int) -> tuple[str, Call]:
+    """A copy of as many bytes and its name: of torch where it is, which can use threads."""
     source, target = np.zeros(size, "uint8"), np.ones(size, "uint8")
     torch = peers.peer("torch")
     if torch is None:
-        return partial(np.copyto, target, source)
-    return partial(torch.from_numpy(target).copy_, torch.from_numpy(source))
+        return "copy", partial(np.copyto, target, source)
+    return "torch copy", partial(torch.from_numpy(target).copy_, torch.from_numpy(source))
 
 
 # -- Transposes ------------------------------------------------------------------------------------
