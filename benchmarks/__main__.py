@@ -18,6 +18,7 @@ from benchmarks import (
     ladder,
     machine,
     matmul,
+    memory,
     report,
     speeds,
     start,
@@ -38,6 +39,7 @@ GROUPS: dict[str, Callable[[Settings], Iterator[Row]]] = {
     "threads": threads.rows,
     "gemm": gemm.rows,
     "conv": conv.rows,
+    "memory": memory.rows,
 }
 # Those of many shapes: a line for each as it is measured, and a summary.
 _TARGETS = {"gemm": gemm.TARGETS, "conv": conv.TARGETS}
@@ -86,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description="Measures minitvm and its peers in turn, on one thread (the groups "
-        "ladder, threads, gemm and conv: also on two). Medians; losses are "
+        "ladder, threads, gemm, conv and memory: also on two). Medians; losses are "
         "printed as wins are.",
     )
     listed = ", ".join(GROUPS)
@@ -101,10 +103,10 @@ def _parser() -> argparse.ArgumentParser:
         "--only",
         default="",
         metavar="PART",
-        help="of gemm and conv the shapes whose name contains this, as float32/squares or 'NT 64'",
+        help="of gemm, conv and memory what has this in its name, as float32/squares or 'NT 64'",
     )
     parser.add_argument(
-        "--threads", type=_positive, metavar="N", help="gemm and conv on this number alone"
+        "--threads", type=_positive, metavar="N", help="gemm, conv and memory on this number alone"
     )
     parser.add_argument("--repeat", type=_positive, metavar="N", help="rounds in one process")
     parser.add_argument(

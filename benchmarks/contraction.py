@@ -118,7 +118,7 @@ def measured(problem: Problem, settings: Settings) -> Iterator[Row]:
             if reason:
                 missing[name] = reason
             else:
-                timer = _on(threads, name, calls(call))
+                timer = on(threads, name, calls(call))
                 timers[name] = _rested(timer) if threads > 1 and settings.least else timer
         found = paced(timers, _settings(settings, threads), _BUDGET)
         about = Contraction(
@@ -147,7 +147,7 @@ def _settings(settings: Settings, threads: int) -> Settings:
 # ---- Contenders ----------------------------------------------------------------------------------
 
 
-def _on(threads: int, name: str, timer: Timer) -> Timer:
+def on(threads: int, name: str, timer: Timer) -> Timer:
     """`timer` where that contender uses that many threads."""
     if name == OURS:
         timer = on_threads(threads, timer)
@@ -195,7 +195,7 @@ def _wrong(name: str, threads: int, call: Call, output: Any, expected: Array, bo
         return 0.0
 
     try:
-        _on(threads, name, once)(1)
+        on(threads, name, once)(1)
     except Exception as error:  # of a peer, or of ours: the row names it, and the run goes on
         return f"FAILED: {_in_a_line(error)}"
     (result,) = results
@@ -230,7 +230,8 @@ def filled(shape: Sequence[int], dtype: str, seed: int) -> Array:
     if dtype in ("int8", "uint8"):
         array[...] = rng.integers(*((-128, 128) if dtype == "int8" else (0, 256)), shape, dtype)
     else:
-        array[...] = rng.random(tuple(shape), np.dtype(dtype)) * 2 - 1
+        drawn = "float64" if dtype == "float64" else "float32"
+        array[...] = rng.random(tuple(shape), np.dtype(drawn)) * 2 - 1
     return array
 
 

@@ -166,7 +166,7 @@ def _problem(
             found[f"torch eager{name}"] = lambda f=function: f(*tensors)  # type: ignore[misc]  # a closure
         if compiled:
             first = next(iter(in_torch(torch).values()))
-            fast = _compiled(torch, first)
+            fast = compiled_by_torch(torch, first)
             found["torch.compile"] = lambda: fast(*tensors)
         return found
 
@@ -183,7 +183,7 @@ def _problem(
     )
 
 
-def _compiled(torch: Any, function: Torch) -> Torch:
+def compiled_by_torch(torch: Any, function: Torch) -> Torch:
     """Compiled for these shapes alone, in this process; without a compiler of C++ its first call
     fails, and the row says so."""
     importlib.import_module("torch._inductor.config").compile_threads = 1  # type: ignore[attr-defined]  # its own

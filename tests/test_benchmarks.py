@@ -118,6 +118,15 @@ def test_calls_of_every_kind_are_measured(quick: tuple[str, dict[str, Any]]) -> 
     assert rows["of it, the compiled function"]["peers"] == {}
 
 
+def test_memory_has_the_bound_of_a_copy(quick: tuple[str, dict[str, Any]]) -> None:
+    _, found = quick
+    rows = found["groups"]["memory"]
+    assert {row["threads"] for row in rows} == {1, 2}
+    assert "transpose float32 64 x 100 by 1, 0, 1 thread" in {row["name"] for row in rows}
+    assert all(row["target"] > 0 for row in rows)
+    assert not any("copy" in peer for row in rows for peer in row["peers"])
+
+
 def test_exchange_is_measured_both_ways(quick: tuple[str, dict[str, Any]]) -> None:
     _, found = quick
     rows = {row["name"]: row for row in found["groups"]["exchange"]}

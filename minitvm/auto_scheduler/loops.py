@@ -29,7 +29,7 @@ from minitvm.tir.expr import IterVar
 Place: TypeAlias = tuple[Stage, IterVar] | Literal["ahead"] | None
 """The place of a copy: a loop of a stage; ahead of the call; or, as a whole, before the loops."""
 
-_TASKS = 16  # for each core: with more, the last task doesn't end earlier
+TASKS = 16  # for each core: with more, the last task doesn't end earlier
 
 
 @final
@@ -161,7 +161,7 @@ def _trip_count(extent: int | None, factor: int) -> int | None:
 
 
 def run_parallel(
-    stage: Stage, loops: Sequence[Loop], target: Target, each: int = _TASKS
+    stage: Stage, loops: Sequence[Loop], target: Target, each: int = TASKS
 ) -> list[IterVar]:
     """Runs the outermost of some loops on all cores. As many loops are fused as make `each` tasks
     for every core, or an equal number. Returns the new loops."""

@@ -22,6 +22,7 @@ from math import prod
 from typing import final
 
 from minitvm.arith.accesses import step_of
+from minitvm.auto_scheduler.across import write_across
 from minitvm.auto_scheduler.attempts import Attempt
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import all_loads, distances_of, extent_of, uneven_axes
@@ -66,6 +67,9 @@ def write_rows(
     for root in stages:
         if places[root].root is root:
             inside = [(stage, places[stage].rows) for stage in members.get(root, [])]
+            across = partial(write_across, s, root, target)
+            if not inside and attempt.follow("blocks across", root, across):
+                continue
             attempt.follow("rows", root, partial(_write_root, s, root, inside, target))
         else:
             choose(s, "strategy", "computed row by row within {root}",

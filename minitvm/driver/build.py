@@ -115,7 +115,8 @@ def build(
         _target(target, target_host), strict=fp == "strict", release_gil=release_gil
     )
     called = name or "default_function"
-    lowered = partial(lower, name=called, debug=debug)
+    registers = options.target.vector_registers * options.target.vector_bits // 8
+    lowered = partial(lower, name=called, debug=debug, register_bytes=registers)
 
     def compiled(program: Any) -> Module:
         made = lowered(program, args, binds=binds)

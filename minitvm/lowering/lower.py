@@ -38,13 +38,15 @@ from minitvm.transform.remove_assertions import remove_assertions
 from minitvm.transform.reuse_storage import reuse_storage
 from minitvm.transform.serialize_vectors import serialize_vectors
 from minitvm.transform.simplify import simplify
-from minitvm.transform.transpose_copies import transpose_copies
+from minitvm.transform.transpose_copies import REGISTER_BYTES, transpose_copies
 from minitvm.transform.unroll_loops import unroll_loops
 from minitvm.transform.vectorize_loops import vectorize_loops
 from minitvm.transform.widen_indices import widen_indices
 
 
-def pipeline(config: PassConfig, *, is_written: bool) -> tuple[Pass, ...]:
+def pipeline(
+    config: PassConfig, *, is_written: bool, register_bytes: int = REGISTER_BYTES
+) -> tuple[Pass, ...]:
     """The passes, in order, each bound to its options. `is_written`: the loops are the user's own;
     those of a schedule are checked where they are made, before they are moved.
 
@@ -76,7 +78,7 @@ def pipeline(config: PassConfig, *, is_written: bool) -> tuple[Pass, ...]:
             *((("reuse_storage", reuse_storage),) if config.reuse_storage else ()),
             ("widen_indices", widen_indices),
             ("limit_indices", limit_indices),
-            ("transpose_copies", transpose_copies),
+            ("transpose_copies", partial(transpose_copies, register_bytes=register_bytes)),
             ("vectorize_loops", vectorize_loops),
         ),
     )
@@ -97,6 +99,7 @@ def lower(
     simple_mode: bool = False,
     *,
     debug: str | None = None,
+    register_bytes: int = REGISTER_BYTES,
 ) -> IRModule:
     """The loop IR of a schedule.
 
@@ -116,6 +119,8 @@ def lower(
     debug
         ``"bounds"`` checks every access where it happens, also those that were proved; see
         docs/bounds.md.
+    register_bytes
+        The bytes of all vector registers of the target, for which ``build`` passes its own.
 
     Raises
     ------
@@ -134,7 +139,7 @@ def lower(
     if debug not in _DEBUG_MODES:
         raise CompileError(f"{name}: expected debug to be None or 'bounds', got {debug!r}")
     with deep_expressions(name):
-        return _lower(sch, args, name, binds or {}, simple_mode, debug)
+        return _lower(sch, args, name, binds or {}, simple_mode, debug, register_bytes)
 
 
 _DEBUG_MODES = (None, "bounds")
@@ -197,13 +202,14 @@ def _lower(
     binds: Mapping[Tensor, Buffer],
     simple_mode: bool,
     debug: str | None,
+    register_bytes: int,
 ) -> IRModule:
     context = PassContext.current()
     config = context.config
     if debug == "bounds":
         config = replace(config, check_accesses=True)
     is_written = isinstance(sch, (IRModule, PrimFunc))
-    passes = pipeline(config, is_written=is_written)
+    passes = pipeline(config, is_written=is_written, register_bytes=register_bytes)
     if simple_mode:
         passes = passes[: [each[0] for each in passes].index("widen_indices")]
     if isinstance(sch, IRModule):

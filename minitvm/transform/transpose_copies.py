@@ -1,33 +1,48 @@
-"""Transposes in vector registers, block by block, in loops that copy."""
+"""Transposes in vector registers, block by block, in loops that read across."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import field
+from functools import partial, reduce
 from math import prod
 from typing import final
 
 from minitvm.arith.accesses import neighbours, step_of
-from minitvm.arith.atoms import is_pure
+from minitvm.arith.atoms import is_pure, structural_key
 from minitvm.arith.effects import is_stable
 from minitvm.arith.fused_index import joined
+from minitvm.arith.guards import clipped, limits
+from minitvm.arith.prover import Prover
 from minitvm.runtime.dtype import UINT16, DType
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Buffer, BufferLoad, Call, PrimExpr, Var
-from minitvm.tir.functor import Mutator, mentions, substitute, walk_once
+from minitvm.tir.functor import (
+    Mutator,
+    children,
+    mentions,
+    rebuild,
+    substitute,
+    walk_once,
+    with_fields,
+)
+from minitvm.tir.intrinsics import INTRINSICS
+from minitvm.tir.op import is_likely
 from minitvm.tir.stmt import BufferStore, ForKind, PrimFunc, Stmt, with_body
 
-# Rows and columns of a block, by the bytes of an element. So many vectors are in registers at once;
-# the smallest targets have 16 registers, and a vector is 16 or 32 bytes long.
-_BLOCK = {1: 16, 2: 8, 4: 8, 8: 4}
-_LEAST = 4  # a smaller block saves nothing
+REGISTER_BYTES = 16 * 32
+"""The vector registers of a common target: 16 of 32 bytes."""
+_LEAST = 4  # a smaller square saves nothing
+_ROWS = 32  # that are stored side by side: more don't stay in the cache, if they share its sets
+_FEW = range(2, 5)  # so many rows are mixed into one vector
+_NUMBERS = [e.const(lane) for lane in range(128)]  # shared by all shuffles
 _PART = 128  # bits within which an instruction takes lanes of two vectors in turn
 
 
-def transpose_copies(func: PrimFunc) -> PrimFunc:
+def transpose_copies(func: PrimFunc, register_bytes: int = REGISTER_BYTES) -> PrimFunc:
     """Finds a vectorized loop that reads elements far apart, inside of a serial loop that steps to
     their neighbours; reads the neighbours as vectors, and transposes the vectors in registers.
 
@@ -55,24 +70,42 @@ def transpose_copies(func: PrimFunc) -> PrimFunc:
         else:
             ...  # as before
 
-    The last block ends where the loop does, so it may copy elements of the block before it again.
-    A row may go on from one dimension to the next, as in ``B[j, k // m, k % m]``. The value may be
-    cast, and may be chosen by ``if_then_else`` under a condition that is the same along the row, as
-    at the end of a padded layout. The two loops must be directly inside each other, around a single
-    store.
+    The last block ends where the loop does, so it may compute elements of the block before it
+    again. A row may go on from one dimension to the next, as in ``B[j, k // m, k % m]``. What is
+    computed of rows alone is computed before it is transposed, where that is not wider. What reads
+    neighbours along j, too, follows in vectors of the transposed lanes: of
+    ``P[k, j] = B[j, k] + C[k, j]``::
+
+        for lane in vectorized(4):
+            P[k_begin, j_begin + lane] = vector_extract(lanes_4, lane) + C[k_begin, j_begin + lane]
+            ...
+
+    Two to four rows whose columns are stored one behind the other, ``P[k, j]`` of as many columns,
+    are mixed into one vector::
+
+        P[ramp(k_begin * 2, 1, 32) // 2, ramp(k_begin * 2, 1, 32) % 2] = vector_shuffle(
+            B[0, ramp(k_begin, 1, 16)], B[1, ramp(k_begin, 1, 16)], 0, 16, 1, 17, ...
+        )
+
+    The two loops must be directly inside each other, around a single store, under conditions on the
+    lanes alone. A block takes half of the `register_bytes` of all vector registers.
     """
-    if not any(isinstance(each, s.For) and _copy_of(each) for each in walk_once(func.body)):
+    if not any(isinstance(each, s.For) and _nest_of(each, 0) for each in walk_once(func.body)):
         return func
-    return with_body(func, _Loops().stmt(func.body))
+    return with_body(func, _Loops(register_bytes).stmt(func.body))
 
 
 class _Loops(Mutator):
+    def __init__(self, register_bytes: int) -> None:
+        super().__init__()
+        self._register_bytes = register_bytes
+
     def expr(self, node: PrimExpr) -> PrimExpr:
         return node
 
     def visit_For(self, node: s.For) -> Stmt:
-        copy = _copy_of(node)
-        return self.descend(node) if copy is None else _by_blocks(copy)
+        nest = _nest_of(node, self._register_bytes)
+        return self.descend(node) if nest is None else _by_blocks(nest)
 
 
 # -- Which loops -----------------------------------------------------------------------------------
@@ -80,63 +113,251 @@ class _Loops(Mutator):
 
 @final
 @record(eq=False)
-class _Copy:
-    """``for k: for j in vectorized: store``: a row lies along k and is stored along j."""
+class _Turned:
+    """A part of the value that is computed along the rows and then transposed. `places`: the equal
+    subterms of the value that it stands for. Elements may only be read where `conditions` hold."""
+
+    places: tuple[PrimExpr, ...]
+    conditions: tuple[PrimExpr, ...]
+
+    @property
+    def value(self) -> PrimExpr:
+        return self.places[0]
+
+
+@final
+@record(eq=False)
+class _Nest:
+    """``for k: for j in vectorized: store``: a row lies along k and is stored along j.
+
+    `across` is without guards. `body` is the store and what is around it in the loop of j. `size`
+    is that of a block, in both directions; where rows are `mixed`, that of a row alone.
+    """
 
     along: s.For
     across: s.For
+    body: Stmt
     store: BufferStore
-    size: int  # of a block, in both directions
+    turned: tuple[_Turned, ...]
+    size: int
+    mixed: bool
 
 
-def _copy_of(along: s.For) -> _Copy | None:
-    """A loop as a transposing copy; None for any other loop."""
+def _nest_of(along: s.For, register_bytes: int) -> _Nest | None:
+    """A loop as a nest to go through by blocks; None for any other loop."""
     across = along.body
     if along.kind != ForKind.SERIAL or not isinstance(across, s.For):
         return None
-    store = across.body
-    if isinstance(store, s.AttrStmt) and store.attr_key == "padded_buffer":
-        store = store.body
-    if across.kind != ForKind.VECTORIZED or not isinstance(store, BufferStore):
+    if across.kind != ForKind.VECTORIZED:
         return None
+    lanes = e.const_int(across.extent)
+    if lanes is None or e.const_int(across.min) is None:
+        return None
+    across = _without_guards(across)
+    lanes = min(lanes, e.const_int(across.extent) or lanes)
+    store, conditions = _store_in(across.body)
     k, j = along.loop_var, across.loop_var
+    if store is None or mentions(k, *conditions):
+        return None
     place = neighbours(store.buffer, store.indices, j)
     if store.predicate is not None or place is None or mentions(k, store.indices[place]):
         return None
-    if not _is_row(store.value, k) or not _is_scattered(store.value, j):
-        return None
     # Stores may come in another order, and be done twice: nothing that is evaluated sees them.
-    evaluated = (along.min, along.extent, store.value, *store.indices)
+    evaluated = (along.min, along.extent, store.value, *store.indices, *conditions)
     if not all(is_pure(each) and is_stable(each, store) for each in evaluated):
         return None
-    size = _block_size(store.value.dtype, along, across)
-    return None if size is None else _Copy(along, across, store, size)
-
-
-def _block_size(dtype: DType, along: s.For, across: s.For) -> int | None:
-    """The size of the blocks, no larger than the loops' known extents; None if it is too small to
-    pay, or there is no form for the dtype."""
-    lanes, begin, steps = (e.const_int(each) for each in (across.extent, across.min, along.extent))
-    if lanes is None or begin is None or dtype.is_bool or dtype.lanes != 1:
+    turned = _Across(k, j).parts(store.value, conditions)
+    bits = [dtype for each in turned for dtype in (each.value.dtype, store.buffer.dtype)]
+    if not turned or any(each.is_bool or each.lanes != 1 for each in bits):
         return None
-    size = _BLOCK[dtype.itemsize]
-    while size > min(lanes, size if steps is None else steps):
-        size //= 2
-    return size if size >= _LEAST else None
+    made = partial(_Nest, along, across, across.body, store, turned)
+    size = _row_size(turned, store, along, across, register_bytes)
+    if size is not None:
+        return made(size, mixed=True)
+    size = _block_size(turned, along, lanes, register_bytes)
+    return None if size is None else made(size, mixed=False)
 
 
-def _is_row(value: PrimExpr, k: Var) -> bool:
-    """Whether `value` for successive `k` is read as a vector of neighbours."""
-    match value:
-        case e.IntImm() | e.FloatImm():
+def _store_in(body: Stmt) -> tuple[BufferStore | None, tuple[PrimExpr, ...]]:
+    """The only store of a loop's body, and the conditions on it."""
+    match body:
+        case BufferStore():
+            return body, ()
+        case s.AttrStmt(_, "padded_buffer", _, inner):
+            return _store_in(inner)
+        case s.IfThenElse(condition, inner, None):
+            store, conditions = _store_in(inner)
+            return store, (condition.args[0] if is_likely(condition) else condition, *conditions)
+    return None, ()
+
+
+def _without_guards(across: s.For) -> s.For:
+    """A vectorized loop that ends where guards exclude all further lanes."""
+    prover = Prover()
+    ends = [each for each in limits(prover, across) if each.factor < 0 and each.guards]
+    return clipped(prover, across, ends)
+
+
+def _block_size(
+    turned: Sequence[_Turned], along: s.For, lanes: int, register_bytes: int
+) -> int | None:
+    """The size of the blocks, no larger than the loops' known extents; None if it is too small to
+    pay."""
+    steps = e.const_int(along.extent)
+    itemsize = max(each.value.dtype.itemsize for each in turned)
+    most = min(lanes, lanes if steps is None else steps)
+    size = _LEAST
+    while 2 * size <= most and 2 * (2 * size) ** 2 * itemsize <= register_bytes:
+        size *= 2
+    return size if size <= most else None
+
+
+def _row_size(
+    turned: Sequence[_Turned],
+    store: BufferStore,
+    along: s.For,
+    across: s.For,
+    register_bytes: int,
+) -> int | None:
+    """The number of elements of each row that are mixed into one vector with those of the other
+    rows; None where there are more than a few rows, or they aren't stored in turn."""
+    k, j = along.loop_var, across.loop_var
+    lanes, begin, steps = (e.const_int(each) for each in (across.extent, across.min, along.extent))
+    if (
+        lanes is None
+        or lanes not in _FEW
+        or begin != 0
+        or across.body is not store
+        or len(store.indices) < 2
+    ):
+        return None
+    is_whole = turned[0].value is store.value and not turned[0].conditions
+    *outer, row, column = store.indices
+    is_in_turn = e.const_int(store.buffer.shape[-1]) == lanes and not store.buffer.strides
+    is_in_turn = is_in_turn and store.buffer.layout != "left" and not store.buffer.auto_broadcast
+    if not is_whole or not is_in_turn or column is not j or step_of(row, k) != 1:
+        return None
+    if mentions(k, *outer) or mentions(j, *outer, row):
+        return None
+    itemsize = store.value.dtype.itemsize
+    size = _LEAST
+    most = CACHE_LINE // itemsize if steps is None else min(CACHE_LINE // itemsize, steps)
+    while 2 * size <= most and 2 * (2 * size) * lanes * itemsize <= register_bytes:
+        size *= 2
+    return size if size <= most else None
+
+
+class _Across:
+    """Finds the parts of a value that read rows along `k`, whose neighbours along `j` are apart."""
+
+    def __init__(self, k: Var, j: Var) -> None:
+        self._k, self._j = k, j
+        self._rows: dict[PrimExpr, bool] = {}
+
+    def parts(self, value: PrimExpr, conditions: tuple[PrimExpr, ...]) -> tuple[_Turned, ...]:
+        """The largest parts that are best computed along the rows, equal ones once."""
+        found: dict[Hashable, _Turned] = {}
+        for place, under in self._parts(value, conditions):
+            key = structural_key((place, *under))
+            known = found.get(key)
+            places = (place,) if known is None else (*known.places, place)
+            found[key] = _Turned(places, under)
+        return self._shared(value, conditions, list(found.values()))
+
+    def _shared(
+        self, value: PrimExpr, conditions: tuple[PrimExpr, ...], found: Sequence[_Turned]
+    ) -> tuple[_Turned, ...]:
+        """The parts, where those computed anyway serve for equal ones under further conditions."""
+        always = {
+            structural_key(each.value): each for each in found if each.conditions == conditions
+        }
+        classes = {type(each.value) for each in always.values()}
+        equal: dict[Hashable, list[PrimExpr]] = {}
+        for node in walk_once(value):
+            if isinstance(node, PrimExpr) and type(node) in classes and self._is_row(node):
+                equal.setdefault(structural_key(node), []).append(node)
+        return tuple(
+            _Turned(tuple(equal[key]), conditions) if always.get(key) is each else each
+            for each in found
+            if (key := structural_key(each.value)) not in always or always[key] is each
+        )
+
+    def _parts(
+        self, node: PrimExpr, conditions: tuple[PrimExpr, ...]
+    ) -> Iterator[tuple[PrimExpr, tuple[PrimExpr, ...]]]:
+        if self._is_row(node):
+            loads = {structural_key(load): load for load in self._loads(node)}
+            if not loads:
+                return
+            narrow = sum(load.dtype.itemsize for load in loads.values())
+            is_whole = isinstance(node, BufferLoad) or not mentions(self._k, *conditions)
+            if is_whole and node.dtype.itemsize <= narrow:
+                yield node, conditions
+                return
+        match node:
+            case e.And() | e.Or() | e.Let() | BufferLoad():  # which may not evaluate all inside
+                return
+            case Call(op="if_then_else", args=(condition, a, b)):
+                yield from self._parts(condition, conditions)
+                if self._is_condition(condition):
+                    yield from self._parts(a, (*conditions, condition))
+                    yield from self._parts(b, (*conditions, e.Not(condition)))
+            case _:
+                for child in children(node):
+                    if isinstance(child, PrimExpr):
+                        yield from self._parts(child, conditions)
+
+    def _loads(self, node: PrimExpr) -> Iterator[BufferLoad]:
+        """The reads of rows whose neighbours along `j` are neither the same nor near."""
+        for each in walk_once(node):
+            if (
+                isinstance(each, BufferLoad)
+                and mentions(self._k, *each.indices)
+                and mentions(self._j, *each.indices)
+                and not _is_near(each.buffer, each.indices, self._j)
+            ):
+                yield each
+
+    def _is_row(self, node: PrimExpr) -> bool:
+        """Whether `node` for successive `k` is a vector computed from vectors of neighbours."""
+        found = self._rows.get(node)
+        if found is None:
+            found = self._rows[node] = self._computes_row(node)
+        return found
+
+    def _computes_row(self, node: PrimExpr) -> bool:
+        if not mentions(self._k, node):
             return True
-        case e.Cast(value=inner):
-            return not inner.dtype.is_bool and _is_row(inner, k)
-        case Call(op="if_then_else", args=(condition, a, b)):
-            return not mentions(k, condition) and _is_row(a, k) and _is_row(b, k)
-        case BufferLoad(buffer, indices, None):
-            return _is_line(buffer, indices, k)
-    return False
+        match node:
+            case e.Cast(value=inner):
+                return not inner.dtype.is_bool and self._is_row(inner)
+            case e.Arithmetic():
+                return self._is_row(node.a) and self._is_row(node.b)
+            case Call(op="if_then_else", args=(condition, a, b)):
+                is_same = not mentions(self._k, condition)
+                return is_same and self._is_row(a) and self._is_row(b)
+            case Call() if node.op in INTRINSICS:
+                return all(map(self._is_row, node.args))
+            case BufferLoad(buffer, indices, None):
+                return _is_line(buffer, indices, self._k)
+        return False
+
+    def _is_condition(self, node: PrimExpr) -> bool:
+        """Whether `node` for successive `k` is a vector of conditions."""
+        if not mentions(self._k, node):
+            return True
+        match node:
+            case e.And() | e.Or():
+                return self._is_condition(node.a) and self._is_condition(node.b)
+            case e.Not(inner):
+                return self._is_condition(inner)
+            case e.Comparison(a, b):
+                return a.dtype.is_int and all(
+                    not any(isinstance(each, BufferLoad) for each in walk_once(side))
+                    and step_of(side, self._k) is not None
+                    for side in (a, b)
+                )
+        return False
 
 
 def _is_line(buffer: Buffer, indices: Sequence[PrimExpr], var: Var) -> bool:
@@ -151,14 +372,6 @@ def _is_line(buffer: Buffer, indices: Sequence[PrimExpr], var: Var) -> bool:
     return stride == 1 and step_of(index, var) == 1
 
 
-def _is_scattered(value: PrimExpr, j: Var) -> bool:
-    """Whether elements for successive `j` are neither the same nor neighbours."""
-    loads = [each for each in walk_once(value) if isinstance(each, BufferLoad)]
-    return any(
-        mentions(j, *load.indices) and not _is_near(load.buffer, load.indices, j) for load in loads
-    )
-
-
 def _is_near(buffer: Buffer, indices: Sequence[PrimExpr], j: Var) -> bool:
     """Whether a step of `j` is one to a neighbour, forwards or backwards."""
     return neighbours(buffer, indices, j) is not None or (
@@ -171,16 +384,14 @@ def _is_near(buffer: Buffer, indices: Sequence[PrimExpr], j: Var) -> bool:
 _Begin = tuple[Var, PrimExpr]  # the variable of a loop, and its value where a block begins
 
 
-def _by_blocks(copy: _Copy) -> Stmt:
-    along, across, size = copy.along, copy.across, copy.size
-    steps, lanes = e.const_int(along.extent), e.const_int(across.extent)
-    assert lanes is not None
-    # A cache line of each row at once, so that it need not stay in the cache.
-    parts = max(1, CACHE_LINE // (size * copy.store.buffer.dtype.itemsize))
-    if steps is not None:
-        parts = min(parts, steps // size)
+def _by_blocks(nest: _Nest) -> Stmt:
+    along, across, size = nest.along, nest.across, nest.size
+    parts = 1 if nest.mixed else _parts_of_line(nest)
+    parts = max(1, min(parts, _most_steps(along.extent) // size))
 
     def columns(k: PrimExpr) -> Stmt:
+        if nest.mixed:
+            return _mixed_block(nest, k)
         return _blocks(across, size, lambda j: part(k, j))
 
     def part(k: PrimExpr, j: PrimExpr) -> Stmt:
@@ -188,13 +399,37 @@ def _by_blocks(copy: _Copy) -> Stmt:
         return _loop(
             f"{along.loop_var.name}_part",
             e.const(parts, dtype),
-            lambda number: _block(copy, k + number * size, j),
+            lambda number: _block(nest, k + number * size, j),
         )
 
     made = _blocks(along, parts * size, columns)
-    if steps is not None:
-        return made
-    return s.IfThenElse(along.extent >= parts * size, made, along)
+    enough = [
+        extent >= least
+        for extent, least in ((along.extent, parts * size), (across.extent, size))
+        if e.const_int(extent) is None
+    ]
+    return s.IfThenElse(reduce(e.logical_and, enough), made, along) if enough else made
+
+
+def _most_steps(extent: PrimExpr) -> int:
+    """The most iterations of a loop. The last part of a loop that was split is shorter than the
+    others, where its extent isn't known."""
+    known = e.const_int(extent)
+    most = Prover().const_int_bound(extent)[1] - 1 if known is None else known
+    return int(min(most, 1 << 30))
+
+
+def _parts_of_line(nest: _Nest) -> int:
+    """The number of blocks that read a cache line of each row at once, so that it need not stay in
+    the cache."""
+    k = nest.along.loop_var
+    itemsize = min(
+        load.dtype.itemsize
+        for each in nest.turned
+        for load in walk_once(each.value)
+        if isinstance(load, BufferLoad) and mentions(k, *load.indices)
+    )
+    return max(1, min(CACHE_LINE // itemsize, _ROWS) // nest.size)
 
 
 def _blocks(loop: s.For, size: int, body: Callable[[PrimExpr], Stmt]) -> Stmt:
@@ -222,50 +457,185 @@ def _loop(name: str, extent: PrimExpr, body: Callable[[PrimExpr], Stmt]) -> Stmt
     return s.For(var, e.const(0, extent.dtype), extent, ForKind.SERIAL, body(var))
 
 
-def _block(copy: _Copy, k: PrimExpr, j: PrimExpr) -> Stmt:
+def _block(nest: _Nest, k: PrimExpr, j: PrimExpr) -> Stmt:
     """One block, from registers to registers: it begins at `k` and `j`."""
-    along, across = copy.along.loop_var, copy.across.loop_var
-    store, size = copy.store, copy.size
+    along, across = (nest.along.loop_var, k), (nest.across.loop_var, j)
     network = _Network()
-    rows: list[PrimExpr] = [
-        network.named("row", _shuffled_as(row))
-        for row in _rows(store.value, (along, k), (across, j), size)
-    ]
-    places = _vectors_at(store.buffer, store.indices, (across, j), (along, k), size)
-    stores = [
-        BufferStore(store.buffer, _stored_as(column, store), place)
-        for place, column in zip(places, _transposed(rows, network), strict=True)
-    ]
-    body: Stmt = s.seq(*stores)
-    for var, value in reversed(network.values):
-        body = s.LetStmt(var, value, body)
-    return body
+    columns = []
+    for part in nest.turned:
+        rows: list[PrimExpr] = [
+            network.named("row", _shuffled_as(row))
+            for row in _rows_under(part, along, across, nest.size)
+        ]
+        dtype = part.value.dtype.with_lanes(nest.size)
+        columns.append([_as(each, dtype) for each in _transposed(rows, network)])
+    if nest.turned[0].value is nest.store.value and nest.body is nest.store:
+        store = nest.store
+        places = _vectors_at(store.buffer, store.indices, across, along, nest.size)
+        return network.around(
+            s.seq(
+                *[
+                    BufferStore(store.buffer, column, place)
+                    for place, column in zip(places, columns[0], strict=True)
+                ]
+            )
+        )
+    return network.around(_lane_by_lane(nest, columns, network, k, j))
 
 
-def _rows(value: PrimExpr, along: _Begin, across: _Begin, size: int) -> list[PrimExpr]:
+def _lane_by_lane(
+    nest: _Nest,
+    columns: Sequence[Sequence[PrimExpr]],
+    network: _Network,
+    k: PrimExpr,
+    j: PrimExpr,
+) -> Stmt:
+    """The stores of a block, with transposed vectors in the places of the parts that were turned:
+    a vectorized loop."""
+    across = nest.across.loop_var
+    lane = Var("lane", across.dtype)
+    stores = []
+    for step, parts in enumerate(zip(*columns, strict=True)):
+        mapping: dict[PrimExpr, PrimExpr] = {}
+        for part, column in zip(nest.turned, parts, strict=True):
+            vector = column if isinstance(column, Var) else network.named("column", column)
+            value = Call(part.value.dtype, "vector_extract", (vector, lane))
+            mapping |= dict.fromkeys(part.places, value)
+        store = _Placed(mapping).stmt(nest.store)
+        stores.append(substitute(store, {nest.along.loop_var: k + step, across: j + lane}))
+    body = substitute(_Stores(s.seq(*stores)).stmt(nest.body), {across: j + lane})
+    begin, size = e.const(0, lane.dtype), e.const(nest.size, lane.dtype)
+    notes = {s.INDEPENDENT: True}
+    return s.For(lane, begin, size, ForKind.VECTORIZED, body, notes)
+
+
+class _Placed(Mutator):
+    """Puts expressions in the places of others."""
+
+    def __init__(self, mapping: Mapping[PrimExpr, PrimExpr]) -> None:
+        super().__init__()
+        self._made.update(mapping)
+
+
+class _Stores(Mutator):
+    """Puts a statement in the place of a store."""
+
+    def __init__(self, made: Stmt) -> None:
+        super().__init__()
+        self._stores = made
+
+    def visit_BufferStore(self, node: BufferStore) -> Stmt:
+        return self._stores
+
+
+def _mixed_block(nest: _Nest, k: PrimExpr) -> Stmt:
+    """Some elements of few rows, stored in turn, from `k` on."""
+    store, size, across = nest.store, nest.size, nest.across
+    along = nest.along.loop_var, k
+    lanes = e.const_int(across.extent)
+    assert lanes is not None
+    network = _Network()
+    rows = _rows_under(nest.turned[0], along, (across.loop_var, across.min), lanes, size)
+    named: list[PrimExpr] = [network.named("row", _shuffled_as(row)) for row in rows]
+    *outer, row, _ = store.indices
+    begin = substitute(row, {along[0]: k}) * lanes
+    places = e.Ramp(begin, e.const(1, begin.dtype), lanes * size)
+    columns = e.Broadcast(e.const(lanes, begin.dtype), lanes * size)
+    place = (*outer, e.FloorDiv(places, columns), e.FloorMod(places, columns))
+    value = _as(_mixed(named, network), store.buffer.dtype.with_lanes(lanes * size))
+    return network.around(BufferStore(store.buffer, value, place))
+
+
+def _mixed(rows: Sequence[PrimExpr], network: _Network) -> PrimExpr:
+    """The first elements of all rows, the second ones, and so on."""
+    count, size = len(rows), rows[0].dtype.lanes
+    order = [row * size + lane for lane in range(size) for row in range(count)]
+    if count == 2:
+        return network.shuffled(rows[0], rows[1], order)
+    both = list(range(2 * size))
+    halves = network.shuffled(rows[0], rows[1], both), network.shuffled(rows[2], rows[-1], both)
+    return network.shuffled(*halves, order)
+
+
+def _rows_under(
+    part: _Turned, along: _Begin, across: _Begin, count: int, size: int | None = None
+) -> list[PrimExpr]:
+    """A part of the value as vectors of `size` lanes over the first variable, for `count` values
+    of the second; nothing is read where the part's conditions don't hold."""
+    size = size or count
+    rows = _rows(part.value, along, across, count, size)
+    if not mentions(along[0], *part.conditions):
+        for condition in reversed(part.conditions):
+            nothing = e.Broadcast(e.const(0, part.value.dtype), size)
+            rows = [
+                Call(row.dtype, "if_then_else", (holds, row, nothing))
+                for holds, row in zip(_moved(condition, across, count), rows, strict=True)
+            ]
+        return rows
+    condition = reduce(e.And, part.conditions)
+    masks = [_conditions(each, along, size) for each in _moved(condition, across, count)]
+    return [with_fields(row, predicate=mask) for row, mask in zip(rows, masks, strict=True)]
+
+
+def _rows(value: PrimExpr, along: _Begin, across: _Begin, count: int, size: int) -> list[PrimExpr]:
     """`value` as vectors over the first variable, for as many values of the second."""
+    if not mentions(along[0], value):
+        return [e.Broadcast(each, size) for each in _moved(value, across, count)]
     wide = value.dtype.with_lanes(size)
+    inner = partial(_rows, along=along, across=across, count=count, size=size)
     match value:
-        case e.IntImm() | e.FloatImm():
-            return [e.Broadcast(value, size)] * size
-        case e.Cast(value=inner):
-            return [e.Cast(wide, row) for row in _rows(inner, along, across, size)]
-        case Call(op="if_then_else", args=(condition, *values)):
-            conditions = _moved(condition, across, size)
-            branches = [_rows(each, along, across, size) for each in values]
-            return [Call(wide, value.op, args) for args in zip(conditions, *branches, strict=True)]
+        case e.Cast():
+            return [e.Cast(wide, row) for row in inner(value.value)]
+        case e.Arithmetic():
+            pairs = zip(inner(value.a), inner(value.b), strict=True)
+            return [rebuild(value, {"a": a, "b": b}) for a, b in pairs]
+        case Call(op="if_then_else", args=(condition, a, b)):
+            choices = zip(_moved(condition, across, count), inner(a), inner(b), strict=True)
+            return [Call(wide, value.op, args) for args in choices]
+        case Call():
+            return [
+                Call(wide, value.op, args) for args in zip(*map(inner, value.args), strict=True)
+            ]
         case BufferLoad(buffer, indices):
-            places = _vectors_at(buffer, indices, along, across, size)
+            places = _vectors_at(buffer, indices, along, across, count, size)
             return [BufferLoad(buffer, place) for place in places]
     raise e.unknown_node(value, "a transposing copy")
 
 
+def _conditions(node: PrimExpr, along: _Begin, size: int) -> PrimExpr:
+    """A condition for the first `size` values of a variable."""
+    if not mentions(along[0], node):
+        return e.Broadcast(node, size)
+    if isinstance(node, e.Not):
+        return e.Not(_conditions(node.a, along, size))
+    assert isinstance(node, e.BinaryOp)
+    inner = _conditions if isinstance(node, e.Logic) else _progression
+    return rebuild(node, {"a": inner(node.a, along, size), "b": inner(node.b, along, size)})
+
+
+def _progression(node: PrimExpr, along: _Begin, size: int) -> PrimExpr:
+    """An integer for the first `size` values of a variable, in which it is affine."""
+    var, begin = along
+    if not mentions(var, node):
+        return e.Broadcast(node, size)
+    step = step_of(node, var)
+    assert step is not None
+    return e.Ramp(substitute(node, {var: begin}), e.const(step, node.dtype), size)
+
+
 def _vectors_at(
-    buffer: Buffer, indices: Sequence[PrimExpr], along: _Begin, across: _Begin, size: int
+    buffer: Buffer,
+    indices: Sequence[PrimExpr],
+    along: _Begin,
+    across: _Begin,
+    count: int,
+    size: int | None = None,
 ) -> list[tuple[PrimExpr, ...]]:
-    """The indices of neighbours along the first variable, for as many values of the second."""
+    """The indices of `size` neighbours along the first variable, for `count` values of the
+    second."""
     moved = [
-        [_in_lanes(each, along, size) for each in _moved(index, across, size)] for index in indices
+        [_in_lanes(each, along, size or count) for each in _moved(index, across, count)]
+        for index in indices
     ]
     return list(zip(*moved, strict=True))
 
@@ -306,9 +676,9 @@ def _shuffled_as(row: PrimExpr) -> PrimExpr:
     return Call(bits, "reinterpret", (row,))
 
 
-def _stored_as(column: PrimExpr, store: BufferStore) -> PrimExpr:
-    wanted = store.buffer.dtype.with_lanes(column.dtype.lanes)
-    return column if column.dtype == wanted else Call(wanted, "reinterpret", (column,))
+def _as(column: PrimExpr, dtype: DType) -> PrimExpr:
+    """A column in the dtype of the value."""
+    return column if column.dtype == dtype else Call(dtype, "reinterpret", (column,))
 
 
 @final
@@ -323,8 +693,16 @@ class _Network:
         self.values.append((Var(name, value.dtype), value))
         return self.values[-1][0]
 
-    def shuffled(self, a: PrimExpr, b: PrimExpr, lanes: Sequence[PrimExpr]) -> Var:
-        return self.named("lanes", Call(a.dtype, "vector_shuffle", (a, b, *lanes)))
+    def shuffled(self, a: PrimExpr, b: PrimExpr, lanes: Sequence[int]) -> Var:
+        chosen = [_NUMBERS[lane] if lane < len(_NUMBERS) else e.const(lane) for lane in lanes]
+        made = a.dtype.with_lanes(len(lanes))
+        return self.named("lanes", Call(made, "vector_shuffle", (a, b, *chosen)))
+
+    def around(self, body: Stmt) -> Stmt:
+        """`body`, in which the variables have their values."""
+        for var, value in reversed(self.values):
+            body = s.LetStmt(var, value, body)
+        return body
 
 
 def _transposed(rows: list[PrimExpr], network: _Network) -> list[PrimExpr]:
@@ -341,10 +719,9 @@ def _transposed(rows: list[PrimExpr], network: _Network) -> list[PrimExpr]:
     """
     size = len(rows)
     part = min(size, _PART // rows[0].dtype.bits)
-    numbers = [e.const(lane) for lane in range(2 * size)]
     low, high = (
         [
-            numbers[lane]
+            lane
             for first in range(half, size, part)
             for i in range(first, first + part // 2)
             for lane in (i, size + i)
@@ -359,11 +736,7 @@ def _transposed(rows: list[PrimExpr], network: _Network) -> list[PrimExpr]:
             for lanes in (low, high)
         ]
     even, odd = (
-        [
-            numbers[i]
-            for first in range(begin, 2 * size, 2 * part)
-            for i in range(first, first + part)
-        ]
+        [i for first in range(begin, 2 * size, 2 * part) for i in range(first, first + part)]
         for begin in (0, part)
     )
     for _ in range((size // part).bit_length() - 1):

@@ -111,7 +111,7 @@ class _Loops(ScopedMutator):
             return s.seq()
         if lanes == 1:
             return self.stmt(s.LetStmt(node.loop_var, node.min, node.body))
-        if _must_stay_serial(node.body):
+        if _must_stay_serial(node):
             return self.stmt(_serial(node))
         if not is_stable(node.min, node.body):  # it is read once, before the first iteration
             begin = Var(f"{node.loop_var.name}_begin", node.loop_var.dtype)
@@ -185,8 +185,17 @@ def _strips(node: s.For, lanes: int, width: int) -> Stmt:
     return made
 
 
-def _must_stay_serial(body: Stmt) -> bool:
-    return any(map(_is_only_serial, walk_once(body)))
+def _must_stay_serial(loop: s.For) -> bool:
+    nodes = list(walk_once(loop.body))
+    lanes = {each.args[0] for each in nodes if isinstance(each, Call) and _is_own_lane(each, loop)}
+    return any(each not in lanes and _is_only_serial(each) for each in nodes)
+
+
+def _is_own_lane(node: Call, loop: s.For) -> bool:
+    """Whether a call takes the lane of a named vector that has the number of the iteration."""
+    if node.op != "vector_extract" or node.args[1] is not loop.loop_var:
+        return False
+    return isinstance(node.args[0], Var)
 
 
 def _is_only_serial(node: Any) -> bool:
@@ -502,12 +511,20 @@ class _Lanes(Mutator):
     def visit_Call(self, node: Call) -> PrimExpr:
         if node.op == "if_then_else":
             return self._lazy_choice(node)
+        if _is_own_lane(node, self._loop):
+            return self._all_lanes(node.args[0])
         args = tuple(map(self.expr, node.args))
         if not any(map(self._is_vector, args)):
             return Call(node.dtype, node.op, args)
         if node.op == "isnullptr":
             raise _StaysSerial
         return Call(self._wide(node.dtype), node.op, tuple(map(self._vector, args)))
+
+    def _all_lanes(self, vector: PrimExpr) -> PrimExpr:
+        """A vector of which each lane of the loop takes its own."""
+        if e.const_int(self._loop.min) != 0 or vector.dtype.lanes != self._lanes:
+            raise _StaysSerial
+        return vector
 
     def _lazy_choice(self, node: Call) -> PrimExpr:
         """A choice that differs between lanes computes both values, each under its own mask."""

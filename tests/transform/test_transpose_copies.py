@@ -15,7 +15,7 @@ from minitvm.auto_scheduler import auto_schedule
 from minitvm.runtime.dtype import BOOL, DType
 from minitvm.tir import expr as e
 from minitvm.tir.buffer import decl_buffer
-from minitvm.tir.expr import BufferLoad, Call, PrimExpr, Var, const
+from minitvm.tir.expr import BufferLoad, Call, PrimExpr, Select, Var, const
 from minitvm.tir.interpreter import interpret
 from minitvm.tir.stmt import BufferStore, For, ForKind, IfThenElse, PrimFunc, Stmt, seq
 from minitvm.tir.structural_equal import structural_equal
@@ -33,7 +33,9 @@ FLAT = decl_buffer((4096,), "float64", name="F")
 PLACES = decl_buffer((64,), "int32", name="I")
 DEEP = decl_buffer((64, 7, 3, 3), "float64", name="D")
 COLUMN = decl_buffer((64, 64, 1), "float64", name="L")
-TENSORS = (B, C, P, FLAT, PLACES, DEEP, COLUMN)
+ONE = const(1.0, "float64")
+PAIRS, THREES, FOURS = (decl_buffer((64, n), "float64", name=f"I{n}") for n in (2, 3, 4))
+TENSORS = (B, C, P, FLAT, PLACES, DEEP, COLUMN, PAIRS, THREES, FOURS)
 
 
 func = function_of(N, *TENSORS)
@@ -100,10 +102,13 @@ KEPT: dict[str, Stmt] = {
     "a place that depends on both": nest(store(P, B[j, k], 0, j + k)),
     "lanes stored far apart": nest(store(P, B[j, k], j, k)),
     "along a diagonal": nest(store(P, B[j, k], j, j)),
-    "a guard": nest(IfThenElse(j < N, COPY)),
+    "a guard of each element": nest(IfThenElse(j < k, COPY)),
     "two stores": nest(seq(COPY, store(C, 0.0, k, j))),
-    "a condition of every element": nest(store(P, lazily(j < k, B[j, k], 0.0), k, j)),
-    "arithmetic": nest(store(P, B[j, k] + 1.0, k, j)),
+    "a condition read from data": nest(store(P, lazily(PLACES[k] < 9, B[j, k], 0.0), k, j)),
+    "an element that is written": nest(store(P, B[j, k] + P[k, j], k, j)),
+    "an index that a name holds": nest(
+        store(P, e.Let(o, j + 1, B[o, k]), k, j)
+    ),
     "a row with holes": nest(store(P, DEEP[j, 0, k // 4, k % 4], k, j), steps=10),
     "few lanes": nest(COPY, lanes=3),
     "few steps": nest(COPY, steps=3),
@@ -141,6 +146,34 @@ MORE: dict[str, Stmt] = {
         For(j, const(2), const(8), ForKind.VECTORIZED, COPY),
     ),
     "cast twice": nest(store(P, B[j, k].astype("float32").astype("float64"), k, j)),
+    "arithmetic": nest(store(P, B[j, k] * 2.0 - B[3, k], k, j)),
+    "functions": nest(store(P, e.maximum(te.exp(B[j, k] * 0.001), B[j + 1, k]), k, j)),
+    "another tensor as it lies": nest(store(P, B[j, k] + C[k, j] * B[j, k], k, j)),
+    "another tensor from across": nest(store(P, (B[j, k] + C[j, k]) * C[k, j], k, j), steps=N),
+    "numbers of lanes and steps": nest(
+        store(P, B[j, k] + (j * k).astype("float64") + C[k, j], k, j), lanes=11, steps=13
+    ),
+    "a choice by value": nest(store(P, Select(B[j, k] > 0.0, B[j, k], C[k, j]), k, j)),
+    "a guard of the lanes": nest(IfThenElse(j + 3 < N, store(P, B[j, k], k, j))),
+    "a guard behind the lanes": nest(
+        IfThenElse(Call(BOOL, "likely", (j < N,)), store(P, B[j, k] + C[k, j], k, j)), lanes=21
+    ),
+    "a guard of few lanes": nest(IfThenElse(j < 5, store(P, B[j + 59, k], k, j)), lanes=16),
+    "a condition of every element": nest(
+        store(P, lazily(j + k * 2 < 20, B[j, k], C[k, j]), k, j), lanes=16, steps=20
+    ),
+    "conditions in each other": nest(
+        store(
+            P,
+            lazily(e.And(j > 0, k > 2), lazily(j < 60, B[j - 1, k - 3], ONE) + C[k, j], ONE), k, j
+        ),
+        lanes=16, steps=20,
+    ),
+    "two in turn": nest(store(PAIRS, B[j, k + 3], k, j), lanes=2, steps=19),
+    "three in turn": nest(
+        store(THREES, B[j * 2 + 1, k] * 2.0 + B[j, 3], k + 1, j), lanes=3, steps=N
+    ),
+    "four in turn": nest(store(FOURS, B[j, k], k, j), lanes=4, steps=33),
     "integers": nest(store(PLACES, FLAT[j * 64 + k].astype("int32"), j)),
 }  # fmt: skip
 
@@ -158,6 +191,7 @@ def test_other_forms(name: str) -> None:
     start += [numbers.integers(0, 64, 64).astype("int32")]
     start += [numbers.integers(-99, 99, (64, 7, 3, 3)).astype("float64")]
     start += [numbers.integers(-99, 99, (64, 64, 1)).astype("float64")]
+    start += [np.zeros((64, n)) for n in (2, 3, 4)]
     kernel = build(plain)
     runs: list[Callable[..., Any]] = [lambda *args: interpret(made, *args), kernel]
     for size in (0, 4, 30):

@@ -1,0 +1,172 @@
+"""Elementwise stages that read across: along the last axis, neighbours of what is read lie apart.
+
+A transpose reads rows where it writes columns. The rows lie along another axis of the result. Both
+axes are computed in blocks of whole cache lines, which are transposed in registers
+(:mod:`minitvm.transform.transpose_copies`); all other axes are outside. Every expression that
+reads a tensor so is computed so, whatever else it reads: `x` is the last axis, `y` the axis along
+which the rows lie. ::
+
+    for all other axes, and parts of y, on all threads
+        for y of a part
+            for x in vectors
+                T[y, x] = A[x, y] + B[y, x]
+
+Where y has up to four elements, which are the whole row, the elements of all rows are picked from
+the same vectors of neighbours, one y after the other::
+
+    for all other axes, and vectors of x, on all threads
+        for y, unrolled
+            T[y, x] = A[x, y]
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from math import prod
+from typing import final
+
+from minitvm.auto_scheduler.choice import choose
+from minitvm.auto_scheduler.contraction import all_loads, distances_of, extent_of
+from minitvm.auto_scheduler.loops import TASKS, compute_of, fused
+from minitvm.runtime.host import CACHE_LINE
+from minitvm.runtime.record import record
+from minitvm.target import Target
+from minitvm.te.schedules.schedule import Schedule
+from minitvm.te.schedules.stage import Stage
+from minitvm.te.tensor import ComputeOp, Tensor
+from minitvm.tir.expr import IterVar, ProducerLoad
+from minitvm.tir.functor import substitute, with_fields
+
+_NEAR = 4  # elements so far apart are picked from vectors of neighbours
+_FEW = 4  # so many rows are mixed into one vector
+_SHORT = 4  # cache lines of rows that are read as a whole
+_TASK = 4096  # elements that are worth a task
+
+
+def write_across(s: Schedule, stage: Stage, target: Target) -> bool | None:
+    """Writes a stage that reads across; None for any other stage."""
+    found = _across(s, compute_of(stage))
+    if found is None:
+        return None
+    write = _write_picked if found.apart <= _NEAR else _write_blocks
+    write(s, stage, found, target)
+    return True
+
+
+@final
+@record()
+class _Across:
+    """The axis along which rows lie that a stage reads, and the last axis, along which neighbours
+    of these reads are so many elements `apart`; and the other axes."""
+
+    y: IterVar
+    x: IterVar
+    apart: int
+    others: list[IterVar]
+
+    def parts_wanted(self, target: Target) -> int:
+        """The number of parts in which blocks are wanted, so that there are enough tasks."""
+        return -(-target.num_cores * TASKS // prod(extent_of(axis) or 1 for axis in self.others))
+
+
+def _write_blocks(s: Schedule, stage: Stage, found: _Across, target: Target) -> None:
+    """Blocks of cache lines, which are transposed."""
+    y, x, tasks = found.y, found.x, found.others
+    choose(s, "strategy", "blocks of cache lines, read along {y} and stored along {x}",
+           stage=stage.name, y=y.var.name, x=x.var.name)  # fmt: skip
+    line = _line(stage)
+    height, width, wanted = extent_of(y), extent_of(x), found.parts_wanted(target)
+    inside: list[IterVar] = []
+    if height is not None and height <= _SHORT * line and (width is None or width > height):
+        part = _SHORT * line if width is None else _part(width, line, wanted, height)
+        outer, x = stage.split(x, factor=part)
+        tasks.append(outer)
+    else:
+        if width is None:
+            outer, x = stage.split(x, factor=line)
+            inside = [outer]
+        if height is None or wanted > 1:
+            outer, y = stage.split(y, factor=_part(height, line, wanted, width))
+            tasks.append(outer)
+    stage.reorder(*tasks, *inside, y, x)
+    stage.vectorize(x)
+    stage.parallel(fused(stage, tasks))
+
+
+def _write_picked(s: Schedule, stage: Stage, found: _Across, target: Target) -> None:
+    """Vectors, whose elements for all y are picked from the same reads."""
+    y, x, tasks = found.y, found.x, found.others
+    choose(s, "strategy", "vectors along {x}, whose elements are picked from the same reads for "
+           "all {y}", stage=stage.name, y=y.var.name, x=x.var.name)  # fmt: skip
+    is_divided = extent_of(x) is None or found.parts_wanted(target) > 1
+    outer, x = stage.split(x, factor=target.lanes(stage.op.output(0).dtype))
+    stage.reorder(*tasks, outer, y, x)
+    stage.unroll(y)
+    stage.vectorize(x)
+    stage.parallel(fused(stage, [*tasks, outer] if is_divided else tasks))
+
+
+def _line(stage: Stage) -> int:
+    """The number of elements in a cache line of the result."""
+    return max(1, CACHE_LINE // stage.op.output(0).dtype.itemsize)
+
+
+def _part(extent: int | None, line: int, wanted: int, other: int | None) -> int:
+    """The length of the parts of an axis: whole lines, in about as many parts as are wanted, each
+    with work enough; no last part is shorter than a line. `other` is the extent of the other
+    axis."""
+    least = line if other is None else line * max(1, _TASK // (line * max(1, other)))
+    if extent is None:
+        return least
+    part = max(least, -(-extent // (wanted * line)) * line)
+    while part < extent and 0 < extent % part < line:
+        part += line
+    return min(part, max(1, extent))
+
+
+def _across(s: Schedule, op: ComputeOp) -> _Across | None:
+    """How a stage reads across; None where it doesn't, or has too few elements."""
+    if op.reduce_axis or len(op.body) != 1 or len(op.axis) < 2 or op.body[0].dtype.is_bool:
+        return None
+    x = op.axis[-1]
+    axes = {axis.var: axis for axis in op.axis}
+    found = [distances_of(load, axes) or {} for load in _loads(s, op)]
+    rows = Counter(
+        var
+        for each in found
+        if each.get(x.var, 0) > 1
+        for var, distance in each.items()
+        if distance == 1 and var is not x.var
+    )
+    if not rows:
+        return None
+    ((row, _),) = rows.most_common(1)
+    y, others = axes[row], [axis for axis in op.axis if axis is not x and axis.var is not row]
+    apart = max(each.get(x.var, 0) for each in found if each.get(row) == 1)
+    height, width = extent_of(y), extent_of(x)
+    if apart <= _NEAR:
+        is_enough = height is not None and 1 < height <= _NEAR and (width is None or width >= _FEW)
+    elif height is not None and height < _FEW:
+        is_enough = False
+    elif width is not None and width < _FEW:
+        is_mixed = y is op.axis[-2] and all(each.get(row, 0) in (0, 1) for each in found)
+        is_enough = is_mixed and width > 1
+    else:
+        is_enough = True
+    return _Across(y, x, apart, others) if is_enough else None
+
+
+def _loads(s: Schedule, op: ComputeOp) -> Iterator[ProducerLoad]:
+    """The reads of tensors in a stage, in terms of its axes; of tensors that are computed where
+    they are read, their reads."""
+    for load in all_loads(op):
+        tensor = load.producer
+        if not isinstance(tensor, Tensor) or not s[tensor].inlined:
+            yield load
+            continue
+        inner = compute_of(s[tensor])
+        mapping = {axis.var: i for axis, i in zip(inner.axis, load.indices, strict=True)}
+        for each in _loads(s, inner):
+            indices = tuple([substitute(index, mapping) for index in each.indices])
+            yield with_fields(each, indices=indices)

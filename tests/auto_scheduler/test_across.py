@@ -1,0 +1,271 @@
+"""What auto_schedule writes for stages that read across, and that they copy the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minitvm import build, lower, te, tir
+from minitvm.auto_scheduler import auto_schedule
+from minitvm.runtime.dtype import DType
+from minitvm.te.tensor import Tensor
+from minitvm.tir.interpreter import interpret
+from tests.codegen.kernels import DTYPES
+from tests.codegen.test_dtypes import TARGETS
+from tests.transform.test_transpose_copies import random_bits
+
+Array = np.ndarray[Any, Any]
+
+
+def permuted(
+    shape: Sequence[Any], order: Sequence[int], dtype: str = "float32"
+) -> tuple[Tensor, Tensor]:
+    """A tensor, and the same with its axes in another order."""
+    X = te.placeholder(tuple(shape), dtype, name="X")
+
+    def element(*place: Any) -> Any:
+        return X(*(place[order.index(axis)] for axis in range(len(order))))
+
+    T = te.compute(tuple(shape[axis] for axis in order), element, name="T")
+    return X, T
+
+
+def text_of(arguments: Sequence[Tensor]) -> str:
+    return str(lower(auto_schedule(arguments[-1]), list(arguments)))
+
+
+# -- Which stages ----------------------------------------------------------------------------------
+
+
+def across(element: Callable[..., Any], shape: Sequence[Any] = (40, 50)) -> list[Tensor]:
+    """A function of two matrices, the first of which is the output's transposed shape."""
+    A, B = te.placeholder((64, 64), name="A"), te.placeholder((64, 64), name="B")
+    return [A, B, te.compute(tuple(shape), lambda *i: element(A, B, *i), name="T")]
+
+
+FORMS: dict[str, list[Tensor]] = {
+    "a transpose": across(lambda a, b, i, j: a[j, i]),
+    "with another as it lies": across(lambda a, b, i, j: a[j, i] + 2.0 * b[i, j]),
+    "both from across": across(lambda a, b, i, j: a[j, i] * b[j, i]),
+    "a row of factors": across(lambda a, b, i, j: tir.max(a[j, i], 0.0) * b[0, j]),
+    "two elements of one tensor": across(lambda a, b, i, j: a[j, i] - a[j + 1, i]),
+    "a slice": across(lambda a, b, i, j: a[j + 7, i + 3]),
+    "a narrower type": across(lambda a, b, i, j: a[j, i].astype("float16")),
+    "joined along rows": across(
+        lambda a, b, i, j: te.if_then_else(i < 17, a[j, i], b[j, i - 17])
+    ),
+    "joined along columns": across(
+        lambda a, b, i, j: te.if_then_else(j < 17, a[j, i], b[j - 17, i])
+    ),
+    "padded": across(
+        lambda a, b, i, j: te.if_then_else(
+            te.all(i >= 1, i < 39, j >= 2, j < 48), a[j - 2, i - 1], 0.0
+        )
+    ),
+    "chosen by its value": across(
+        lambda a, b, i, j: te.if_then_else(a[j, i] > 0.0, a[j, i], a[j, i] * b[i, j])
+    ),
+    "a batch between": across(lambda a, b, i, n, j: a[j, i] + b[n, i], (20, 3, 30)),
+    "three planes": across(lambda a, b, i, c: a[c, i] + b[c + 3, i], (50, 3)),
+    "two planes with factors": across(lambda a, b, i, c: a[c * 9, i] * b[0, c], (50, 2)),
+}  # fmt: skip
+
+
+def expected_of(arguments: Sequence[Tensor], arrays: Sequence[Array]) -> Array:
+    """By the reference interpreter of the plain loops."""
+    made = te.create_schedule(arguments[-1].op)
+    shape = [int(extent) for extent in arguments[-1].shape]
+    found = np.zeros(shape, str(arguments[-1].dtype))
+    interpret(lower(made, list(arguments))["main"], *arrays, found)
+    return found
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_forms(name: str) -> None:
+    arguments = FORMS[name]
+    text = text_of(arguments)
+    assert "vector_shuffle" in text
+    assert "A[ramp" not in text  # nothing is gathered any more
+    numbers = np.random.default_rng(0)
+    arrays = [numbers.integers(-99, 99, (64, 64)).astype("float32") for _ in range(2)]
+    expected = expected_of(arguments, arrays)
+    found = np.zeros_like(expected)
+    build([arguments[-1]], arguments)(*arrays, found)
+    np.testing.assert_array_equal(found, expected)
+
+
+OTHERS: dict[str, list[Tensor]] = {
+    "a plain copy": across(lambda a, b, i, j: a[i, j]),
+    "one column": across(lambda a, b, i, j: a[i, 3]),
+    "few rows": across(lambda a, b, i, j: a[j, i], (3, 50)),
+    "a pair that is no plane": across(lambda a, b, i, n, c: a[c + n, i], (20, 3, 2)),
+    "every other element": across(lambda a, b, i, j: a[i, j * 2], (40, 30)),
+    "a diagonal": across(lambda a, b, i: a[i, i], (50,)),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_stages(name: str) -> None:
+    arguments = OTHERS[name]
+    assert "vector_shuffle" not in text_of(arguments)
+    numbers = np.random.default_rng(0)
+    arrays = [numbers.integers(-99, 99, (64, 64)).astype("float32") for _ in range(2)]
+    expected = expected_of(arguments, arrays)
+    found = np.zeros_like(expected)
+    build([arguments[-1]], arguments)(*arrays, found)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_channels_become_planes() -> None:
+    """The elements of all planes are picked from the same reads."""
+    X, T = permuted((5, 100, 3), (0, 2, 1))
+    s = auto_schedule(T)
+    assert "s[T].unroll(i1)" in s.trace()
+    x = np.random.default_rng(0).random((5, 100, 3), dtype="float32")
+    found = np.empty((5, 3, 100), "float32")
+    build(s, [X, T])(x, found)
+    np.testing.assert_array_equal(found, x.transpose(0, 2, 1))
+
+
+def test_through_a_stage_that_is_computed_where_it_is_read() -> None:
+    A = te.placeholder((50, 40), name="A")
+    B = te.compute((40, 50), lambda i, j: A[j, i] + 1.0, name="B")
+    C = te.compute((40, 50), lambda i, j: B[i, j] * 2.0, name="C")
+    assert "vector_shuffle" in text_of([A, C])
+    a, c = np.ones((50, 40), "float32"), np.empty((40, 50), "float32")
+    build([C], [A, C])(a, c)
+    np.testing.assert_array_equal(c, 4)
+
+
+def test_the_trace_makes_the_same_schedule() -> None:
+    X, T = permuted((3, 70, 90), (0, 2, 1))
+    s = auto_schedule(T)
+    again = te.replay(s.trace(), [T.op])
+    assert str(lower(again, [X, T])) == str(lower(s, [X, T]))
+
+
+def test_blocks_fit_the_registers() -> None:
+    X, T = permuted((64, 64), (1, 0))
+    s = auto_schedule(T)
+    for target, size in (("x86-64", 4), ("znver3", 8), ("znver4", 16)):
+        source = build(s, [X, T], target=f"llvm -mtriple=x86_64-linux-gnu -mcpu={target}")
+        assert f"float32x{size}" in source.get_source("tir") or (
+            f", 1, {size})]" in source.get_source("tir")
+        )
+
+
+# -- That they copy the same bits ------------------------------------------------------------------
+
+
+SHAPES = ((33, 70), (4, 100), (100, 4), (1, 50), (16, 16), (0, 8), (7, 5), (2, 65), (65, 3))
+
+
+def check_bits(kernel: Any, dtype: DType, shape: tuple[int, int]) -> None:
+    """Payloads of NaN, too."""
+    given_rows = random_bits(dtype, shape)
+    expected = np.ascontiguousarray(given_rows.T)
+    found = np.zeros_like(expected)
+    kernel(given_rows, found)
+    assert found.tobytes() == expected.tobytes(), shape
+
+
+@pytest.mark.parametrize("dtype", [each for each in DTYPES if not each.is_bool], ids=str)
+def test_bits(dtype: DType) -> None:
+    X, T = permuted((te.var("m"), te.var("n")), (1, 0), str(dtype))
+    kernel = build([T], [X, T])
+    for shape in SHAPES:
+        check_bits(kernel, dtype, shape)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_bits_of_known_sizes(shape: tuple[int, int]) -> None:
+    for name in ("float32", "uint8"):
+        X, T = permuted(shape, (1, 0), name)
+        check_bits(build([T], [X, T]), DType.of(name), shape)
+
+
+def test_arrays_with_strides() -> None:
+    X, T = permuted((40, 50), (1, 0))
+    kernel = build([T], [X, T])
+    whole = np.random.default_rng(0).random((80, 100), dtype="float32")
+    for x in (whole[::2, ::2], whole.T[:40, :50], whole[:40, 99:49:-1]):
+        found = np.empty((50, 40), "float32")
+        kernel(x, found)
+        np.testing.assert_array_equal(found, x.T)
+        wide = np.empty((50, 80), "float32")
+        kernel(x, wide[:, ::2])
+        np.testing.assert_array_equal(wide[:, ::2], x.T)
+
+
+ranks = st.integers(2, 4)
+
+
+def drawn(data: st.DataObject, most: int) -> None:
+    """A permutation, in an expression or alone, of any sizes, types and targets."""
+    rank = data.draw(ranks)
+    shape = tuple(data.draw(st.lists(st.integers(0, most), min_size=rank, max_size=rank)))
+    order = data.draw(st.sampled_from(list(permutations(range(rank)))))
+    dtype = data.draw(st.sampled_from(("float32", "uint8", "int16", "float64", "float16")))
+    is_symbolic = data.draw(st.lists(st.booleans(), min_size=rank, max_size=rank))
+    sizes = [te.var() if each else n for each, n in zip(is_symbolic, shape, strict=True)]
+    X, T = permuted(sizes, order, dtype)
+    outputs = [T]
+    numbers = np.random.default_rng(0)
+    x = numbers.integers(0, 9, shape).astype(dtype)
+    arrays, expected = [x], x.transpose(order)
+    form = data.draw(st.sampled_from(("plain", "with another", "joined", "padded")))
+    at = data.draw(st.integers(0, rank - 1))
+    if form == "with another":
+        Y = te.placeholder(T.shape, dtype, name="Y")
+        y = numbers.integers(0, 9, expected.shape).astype(dtype)
+        made = te.compute(T.shape, lambda *i: Y(*i) + (T(*i) + T(*i)) * Y(*i), name="Z")
+        outputs, arrays, expected = [Y, made], [x, y], y + 2 * expected * y
+    elif form != "plain":
+        Y = te.placeholder(X.shape, dtype, name="Y")
+        y = numbers.integers(0, 9, shape).astype(dtype)
+        extent = T.shape[at]
+        inverse = [order.index(axis) for axis in range(rank)]
+
+        def element(*place: Any) -> Any:
+            def read(tensor: Tensor, offset: Any) -> Any:
+                moved = [p - offset if axis == at else p for axis, p in enumerate(place)]
+                return tensor(*(moved[axis] for axis in inverse))
+
+            if form == "joined":
+                return te.if_then_else(place[at] < extent, read(X, 0), read(Y, extent))
+            inside = te.all(place[at] >= 2, place[at] < extent + 2)
+            return te.if_then_else(inside, read(X, 2), tir.const(3, dtype))
+
+        more = extent if form == "joined" else 5
+        wide = tuple(n + more if axis == at else n for axis, n in enumerate(T.shape))
+        made = te.compute(wide, element, name="Z")
+        if form == "joined":
+            outputs, arrays = [Y, made], [x, y]
+            expected = np.concatenate([expected, y.transpose(order)], at)
+        else:
+            outputs = [made]
+            around = [(2, 3) if axis == at else (0, 0) for axis in range(rank)]
+            expected = np.pad(expected, around, constant_values=3)
+    target = data.draw(st.sampled_from(TARGETS))
+    found = np.zeros(expected.shape, dtype)
+    build(outputs[-1:], [X, *outputs], target=target)(*arrays, found)
+    np.testing.assert_array_equal(found, expected)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.data())
+def test_permutations(data: st.DataObject) -> None:
+    drawn(data, 40)
+
+
+@pytest.mark.wide
+@settings(max_examples=1000, deadline=None)
+@given(st.data())
+def test_many_permutations(data: st.DataObject) -> None:
+    drawn(data, 150)
