@@ -90,9 +90,10 @@ class Origin:
     stages
         The stages of the program before it was scheduled, without its inputs.
     scheduled
-        ``"by auto_schedule"``, ``"by hand"``, or ``"not"``: plain loops.
+        ``"by auto_schedule"``, ``"by hand"``, ``"by hand, the rest by auto_schedule"``, or
+        ``"not"``: plain loops.
     choices
-        The reasons for the schedule, where auto_schedule wrote it.
+        The reasons for what auto_schedule wrote.
     """
 
     stages: tuple[StageWork, ...]

@@ -20,7 +20,12 @@ def origin_of(schedule: Schedule) -> Origin:
     """The origin of the loops of a schedule."""
     stages = stage_works(schedule.calls.outputs)
     if schedule.is_as_chosen:
-        return Origin(stages, "by auto_schedule", tuple(schedule.choices))
+        how = (
+            "by hand, the rest by auto_schedule"
+            if schedule.chosen.start > 1
+            else "by auto_schedule"
+        )
+        return Origin(stages, how, tuple(schedule.choices))
     return Origin(stages, "by hand" if schedule.is_touched else "not", ())
 
 
