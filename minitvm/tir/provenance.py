@@ -41,12 +41,14 @@ class Work:
 @record(eq=False)
 class StageWork:
     """The work of a stage: elements of the shape `extents`, each from steps of the shape `summed`;
-    `work` is None where no expression tells it."""
+    `work` is None where no expression tells it. `named` are the same operations and all others on
+    values, as ``"multiply-adds"`` or ``"comparisons"`` name them."""
 
     name: str
     extents: _Extents
     summed: _Extents
     work: tuple[Work, ...] | None
+    named: tuple[Work, ...] = ()
 
 
 @final

@@ -1,4 +1,4 @@
-"""Schedules of which a part is by hand: that stays as it is, and the rest is scheduled on request."""
+"""Schedules in part by hand: that part stays as it is, and the rest is scheduled on request."""
 
 from __future__ import annotations
 
