@@ -203,8 +203,13 @@ def _nest(found: _Found, code: NestCode, options: CodegenOptions, sizes: Sizes) 
             is_known &= isinstance(often, int)
             counts[name] += number * (often if isinstance(often, int) else 0)
     path = max((path for _, path in leaves), key=_depth)
-    dtype = found.buffers[0].dtype
-    lanes = max(1, code.bits // max(dtype.bits, 8))
+    bits = max(found.buffers[0].dtype.bits, 8)
+    in_loops = max((leaf.value.dtype.lanes for leaf, _ in leaves), default=1)
+    in_loops = min(in_loops, options.target.lanes(found.buffers[0].dtype))
+    lanes = max(1, code.bits // bits, 1 if code.bits else in_loops)
+    notes = [*dict.fromkeys(_notes(leaves, known, lanes, options))]
+    if lanes == 1 and not notes and code.bits:
+        notes = ["LLVM left it so"]
     return Nest(
         writes=tuple(each.name for each in found.buffers),
         reads=tuple(dict.fromkeys(each.name for each in found.reads)),
@@ -213,10 +218,10 @@ def _nest(found: _Found, code: NestCode, options: CodegenOptions, sizes: Sizes) 
             for each in path
             if isinstance(each, s.For)
         ),
-        operations=tuple(counts.most_common()) if is_known else (),
-        bits=code.bits,
+        operations=tuple(pair for pair in counts.most_common() if is_known and pair[1]),
+        bits=code.bits or (bits * lanes if lanes > 1 else 0),
         lanes=lanes,
-        notes=tuple(dict.fromkeys(_notes(leaves, known, lanes, options))),
+        notes=tuple(notes),
         predicted=None,
         measured=None,
     )
@@ -259,15 +264,27 @@ def _operations(leaf: Leaf, path: Path) -> Iterator[tuple[str, int, Path]]:
     stays where it is while the innermost loop runs is outside of that."""
     if isinstance(leaf, s.LetStmt) and not leaf.value.dtype.is_float and not _loads(leaf.value):
         return  # an index
+    loaded = set[tuple[Buffer, str]]()  # code generation loads equal elements once
     for name, node in named_operations(leaf.value):
         if not isinstance(node, e.BufferLoad):
             yield name, node.dtype.lanes, path
-        elif not _in_registers(node.buffer):
-            name = "gathers" if _is_scattered(node.buffer, node.indices) else "loads"
-            yield name, node.dtype.lanes, _outside(path, node.indices)
+        elif not _in_registers(node.buffer) and (node.buffer, str(node)) not in loaded:
+            loaded.add((node.buffer, str(node)))
+            around = _outside(path, node.indices)
+            yield _name_of_load(node, path), node.dtype.lanes, around
     if isinstance(leaf, s.BufferStore) and not _in_registers(leaf.buffer):
         name = "scattered stores" if _is_scattered(leaf.buffer, leaf.indices) else "stores"
         yield name, leaf.value.dtype.lanes, _outside(path, leaf.indices)
+
+
+def _name_of_load(node: e.BufferLoad, path: Path) -> str:
+    if _is_scattered(node.buffer, node.indices):
+        return "gathers"
+    loop = _innermost(path)
+    if node.dtype.lanes > 1 or loop is None:
+        return "loads"
+    step = _steps(node.buffer, node.indices, loop.loop_var)
+    return "loads apart" if step is None or abs(step) > _NEAR else "loads"
 
 
 def _loads(node: PrimExpr) -> list[e.BufferLoad]:
@@ -275,14 +292,25 @@ def _loads(node: PrimExpr) -> list[e.BufferLoad]:
 
 
 def _outside(path: Path, indices: Sequence[PrimExpr]) -> Path:
-    places = [i for i, each in enumerate(path) if isinstance(each, s.For)]
-    if not places:
+    """The statements around an access, without the innermost loop, and those unrolled inside of it,
+    if the access is the same in all of their iterations."""
+    loop = _innermost(path)
+    place = 0 if loop is None else path.index(loop)
+    names = [each.var for each in path[place:] if isinstance(each, s.LetStmt)]
+    if any(mentions(name, *indices) for name in names):
         return path
-    innermost = path[places[-1]]
-    assert isinstance(innermost, s.For)
-    names = [each.var for each in path[places[-1] :] if isinstance(each, s.LetStmt)]
-    is_still = not any(mentions(var, *indices) for var in (innermost.loop_var, *names))
-    return path[: places[-1]] if is_still else path
+    changing = [
+        each
+        for each in path[place:]
+        if not isinstance(each, s.For) or mentions(each.loop_var, *indices)
+    ]
+    return (*path[:place], *changing)
+
+
+def _innermost(path: Path) -> s.For | None:
+    """The innermost loop that the machine runs: iterations of an unrolled one are written out."""
+    loops = (each for each in path[::-1] if isinstance(each, s.For))
+    return next((each for each in loops if each.kind != ForKind.UNROLLED), None)
 
 
 def _in_registers(buffer: Buffer) -> bool:
@@ -312,7 +340,7 @@ def _places(buffer: Buffer, indices: tuple[PrimExpr, ...]) -> list[tuple[PrimExp
 
 # -- Prediction -----------------------------------------------------------------------------------
 
-_ONE_BY_ONE = ("gathers", "scattered stores")
+_ONE_BY_ONE = ("gathers", "loads apart", "scattered stores")
 _MOVES = ("loads", "stores", *_ONE_BY_ONE)
 
 
@@ -347,9 +375,9 @@ def _notes(
             yield from _apart_in_lanes(leaf)
         return
     for leaf, path in inner[:_MOST_LOOKED_AT]:
-        loops = [each for each in path if isinstance(each, s.For)]
-        if loops:
-            found = [*_obstacles(leaf, known, loops[-1], options)]
+        loop = _innermost(path)
+        if loop is not None:
+            found = [*_obstacles(leaf, known, loop, options)]
             yield from (each for each, stops in found if lanes == 1 or not stops)
 
 

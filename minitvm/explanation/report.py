@@ -199,8 +199,8 @@ def _nest(nest: Nest) -> Iterator[str]:
         if share is not None
     ]
     share = f"; of the time {', '.join(shares)}" if shares else ""
-    size = _shape([size for _, size in nest.loops]) if nest.loops else "1"
-    yield f"{', '.join(nest.writes)}{made_of}: {size} iterations{share}"
+    size = f"{_shape([size for _, size in nest.loops])} iterations" if nest.loops else "no loop"
+    yield f"{', '.join(nest.writes)}{made_of}: {size}{share}"
     at_once = f"{nest.lanes} lanes at once" if nest.lanes > 1 else "one element at a time"
     found = "".join(f"; {each}" for each in nest.notes)
     if nest.bits or nest.notes:
@@ -269,7 +269,8 @@ def _measured(of: Explanation) -> Iterator[str]:
 
 
 def _shape(shape: Sequence[Amount]) -> str:
-    return " x ".join(map(str, shape)) or "one element"
+    texts = (f"({each})" if " " in str(each) else str(each) for each in shape)
+    return " x ".join(texts) or "one element"
 
 
 def _count(number: Amount) -> str:

@@ -102,7 +102,7 @@ def _named(op: ComputeOp, needs: _Needs) -> _Counts:
         everywhere = frozenset(axis.var for axis in _axes(op))
         combiner, first = reduce.combiner, reduce.source[0]
         is_sum = len(combiner.result) == 1 and isinstance(combiner.result[0], Add)
-        if is_sum and isinstance(first, Mul) and first.dtype.is_float:
+        if is_sum and isinstance(first, Mul):
             counts["multiply-adds", everywhere] += first.dtype.lanes
             body = (first.a, first.b, reduce.condition)
         else:
