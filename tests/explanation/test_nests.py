@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 import minitvm as tvm
 from minitvm import te, tir
 from minitvm.driver.program import compiled_function
+from minitvm.explanation import machine
 from minitvm.explanation.assembly import NestCode, codes_of_nests
 from minitvm.explanation.nests import Nest
 from minitvm.explanation.report import Explanation
 from minitvm.te.tensor import Tensor
+from minitvm.tir.expr import const
 from minitvm.tir.functor import walk_once
 from minitvm.tir.stmt import BufferStore
 from tests.explanation.programs import AARCH64, HASWELL, convolution, product, softmax
@@ -133,7 +135,7 @@ def test_conditions_on_indices_are_no_comparisons() -> None:
     X = te.placeholder((64,), name="X")
     Y = te.compute((64,), lambda i: te.if_then_else(i % 3 == 0, X[i], 0.0), name="Y")
     assert written(figures(built([X, Y]))) == {"selections": 64}
-    Z = te.compute((64,), lambda i: tir.Select(X[i] > 0.5, X[i] / 3.0, 0.0), name="Z")
+    Z = te.compute((64,), lambda i: tir.Select(X[i] > 0.5, X[i] / 3.0, const(0.0)), name="Z")
     expected = {"selections": 64, "comparisons": 64, "divisions": 64}
     found = figures(built([X, Z]))
     assert written(found) == expected
@@ -275,16 +277,14 @@ def test_a_nest_by_itself_is_all_of_the_time() -> None:
 
 
 def test_made_indices_are_spread_over_what_they_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    from minitvm.explanation import explain as module
-
     given: list[Any] = []
-    timed = module.least_time
+    timed = machine.least_time
 
     def record(function: Any, *args: Any) -> float:
         given.append(args)
         return timed(function, *args)
 
-    monkeypatch.setattr(module, "least_time", record)
+    monkeypatch.setattr("minitvm.explanation.explain.least_time", record)
     found = tvm.explain(built(rows_of_table(), target="llvm"))
     rows = given[0][1].numpy()
     assert 100 < rows.max() < 1000
