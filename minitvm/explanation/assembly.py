@@ -92,15 +92,17 @@ class NestCode:
     is_loop: bool
 
 
-def definition_of_mark(nest: int) -> str:
-    """The LLVM IR of a function, ``nest.0`` and so on, whose call marks where a nest begins in
-    assembly for x86-64; that of nest -1, where one ends. It prefetches from an address that says
-    which: an instruction that changes nothing, and keeps its place."""
-    return (
+def definitions_of_marks(nests: int) -> str:
+    """The LLVM IR of functions, ``nest.0`` and so on, whose calls mark where nests begin in
+    assembly for x86-64; and of ``nest.-1``, for the end of any. Each prefetches from an address
+    that says which: an instruction that changes nothing, and keeps its place."""
+    marks = (
         f'define linkonce_odr void @"nest.{nest}"() alwaysinline nounwind {{\n'
         f"  call void @llvm.prefetch.p0(ptr inttoptr (i64 {_MARKS + nest} to ptr), i32 0, i32 0, "
-        "i32 1)\n  ret void\n}\ndeclare void @llvm.prefetch.p0(ptr, i32, i32, i32)\n"
+        "i32 1)\n  ret void\n}\n"
+        for nest in range(-1, nests)
     )
+    return "".join(marks) + "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)\n"
 
 
 def codes_of_nests(assembly: str) -> dict[int, NestCode]:

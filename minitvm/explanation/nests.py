@@ -24,7 +24,7 @@ from minitvm.codegen.machine_code import emit_assembly
 from minitvm.codegen.options import CodegenOptions
 from minitvm.driver.program import compile_module, module_text
 from minitvm.explanation.amount import Amount, Sizes, value_of
-from minitvm.explanation.assembly import NestCode, codes_of_nests, definition_of_mark
+from minitvm.explanation.assembly import NestCode, codes_of_nests, definitions_of_marks
 from minitvm.runtime.dtype import HANDLE, INT32, INT64
 from minitvm.runtime.record import record
 from minitvm.runtime.threads import num_threads
@@ -504,14 +504,13 @@ def _codes(func: PrimFunc, found: Sequence[_Found], options: CodegenOptions) -> 
     """The machine code of each nest."""
     if options.target.arch != "x86_64":
         return {}
-    texts = [definition_of_mark(i) for i in range(-1, len(found))]
+    marks = e.StringImm(definitions_of_marks(len(found)))
 
     def mark(i: int) -> Stmt:
         return s.Evaluate(e.Call(INT32, "call_extern", (e.StringImm(f"nest.{i}"),)))
 
     body = _wrapped(func, found, lambda i, node: s.seq(mark(i), node, mark(-1)))
-    for text in texts:
-        body = s.AttrStmt(None, "pragma_import_llvm", e.StringImm(text), body)
+    body = s.AttrStmt(None, "pragma_import_llvm", marks, body)
     marked = replace(func, body=body)
     module = module_text(IRModule({func.name: marked}), options)
     return codes_of_nests(emit_assembly(module, options.target))
