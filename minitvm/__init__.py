@@ -41,6 +41,7 @@ from minitvm.runtime import Event as Event
 from minitvm.runtime import InternalError as InternalError
 from minitvm.runtime import KernelError as KernelError
 from minitvm.runtime import NDArray as NDArray
+from minitvm.runtime import PerformanceWarning as PerformanceWarning
 from minitvm.runtime import Stream as Stream
 from minitvm.runtime import TVMArgs as TVMArgs
 from minitvm.runtime import TVMError as TVMError

@@ -20,6 +20,7 @@ from minitvm.runtime.errors import DeviceMemoryError as DeviceMemoryError
 from minitvm.runtime.errors import InternalError as InternalError
 from minitvm.runtime.errors import KernelError as KernelError
 from minitvm.runtime.errors import LayoutError as LayoutError
+from minitvm.runtime.errors import PerformanceWarning as PerformanceWarning
 from minitvm.runtime.errors import TVMError as TVMError
 from minitvm.runtime.errors import UnsupportedByDevice as UnsupportedByDevice
 from minitvm.runtime.evaluator import BenchmarkResult as BenchmarkResult

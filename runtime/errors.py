@@ -69,6 +69,10 @@ class NotExportable(TypeError, AttributeError):
     since it lacks ``__dlpack__``."""
 
 
+class PerformanceWarning(RuntimeWarning):
+    """A program is built as it was scheduled, and another schedule would be much faster."""
+
+
 class InternalError(TVMError):
     """A bug of minitvm, not of its user. Please report it with the program that shows it."""
 

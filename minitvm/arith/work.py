@@ -8,7 +8,7 @@ values, without those of indices, for reports.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import TypeGuard, final
 
 from minitvm.arith.fused_index import joined
@@ -22,7 +22,7 @@ from minitvm.tir.provenance import Kind
 from minitvm.tir.stmt import ForKind, Stmt
 
 _C_FUNCTION = 50_000.0  # of a C function, whose work is unknown: enough for threads
-_TRIPS_FROM_DATA = 16.0  # of a loop whose extent is read from data
+TRIPS_FROM_DATA = 16.0  # of a loop whose extent is read from data
 _USUAL_TRIPS = 128  # of a loop whose extent is no constant, where a number has to do
 _LEAVES = (e.Var, e.IntImm, e.FloatImm, e.StringImm, e.BufferRef)
 
@@ -53,6 +53,82 @@ def value_operations(*roots: PrimExpr) -> Iterator[tuple[Kind, PrimExpr]]:
             isinstance(node, e.Call) and node.op == "if_then_else"
         )
         waiting += [*children(node)][1 if is_choice else 0 :]
+
+
+def named_operations(
+    *roots: PrimExpr, values: Container[object] = ()
+) -> Iterator[tuple[str, PrimExpr]]:
+    """The operations of every kind that compute and move values, each with the name of its kind,
+    and equal objects once. Those of indices, and of conditions on indices alone, are left out, but
+    for the elements that they read. `values` are variables that are no indices.
+
+    >>> x = Var("x", "float32")
+    >>> [name for name, _ in named_operations(e.Max(x * x + 1.0, e.Cast("float32", x / x)))]
+    ['minima and maxima', 'divisions', 'multiply-adds']
+    """
+    waiting: list[tuple[object, bool]] = [(root, False) for root in roots]
+    seen = set[int]()
+    while waiting:
+        node, in_index = waiting.pop()
+        if id(node) in seen or not isinstance(node, PrimExpr):
+            continue
+        seen.add(id(node))
+        is_load = isinstance(node, (e.ProducerLoad, e.BufferLoad))
+        if isinstance(node, (e.Comparison, e.Logic)) and not in_index:
+            in_index = not any(_is_load(each) or each in values for each in walk_once(node))
+        name = "loads" if is_load else "" if in_index else _name(node)
+        if name:
+            yield name, node
+        product = _product_of(node) if name == "multiply-adds" else None
+        if product is not None:
+            seen.add(id(product))
+            waiting += [(each, False) for each in children(product)]
+        waiting += [(each, in_index or is_load) for each in children(node)]
+
+
+def _is_load(node: object) -> bool:
+    return isinstance(node, (e.ProducerLoad, e.BufferLoad))
+
+
+def _name(node: PrimExpr) -> str:
+    """The kind of an operation on values; none of a node that computes nothing."""
+    if isinstance(node, e.Call):
+        if node.op == "if_then_else":
+            return "selections"
+        if _is_function(node):
+            return str(_kind(node))
+        return node.op if node.op in INTRINSICS else ""
+    if isinstance(node, e.Cast) and node.dtype.element is node.value.dtype.element:
+        return ""
+    if _product_of(node) is not None:
+        return "multiply-adds"
+    return _NAMES.get(type(node), "")
+
+
+def _product_of(node: PrimExpr) -> e.Mul | None:
+    """The product that an addition of floats adds."""
+    if not isinstance(node, (e.Add, e.Sub)) or not node.dtype.is_float:
+        return None
+    return next((each for each in (node.a, node.b) if isinstance(each, e.Mul)), None)
+
+
+_NAMES: dict[type, str] = {
+    e.Add: "additions",
+    e.Sub: "additions",
+    e.Mul: "multiplications",
+    e.Div: "divisions",
+    e.FloorDiv: "divisions",
+    e.Mod: "remainders",
+    e.FloorMod: "remainders",
+    e.Min: "minima and maxima",
+    e.Max: "minima and maxima",
+    **dict.fromkeys((e.EQ, e.NE, e.LT, e.LE, e.GT, e.GE), "comparisons"),
+    e.And: "conditions combined",
+    e.Or: "conditions combined",
+    e.Not: "conditions combined",
+    e.Select: "selections",
+    e.Cast: "conversions",
+}
 
 
 def _is_function(call: e.Call) -> bool:
@@ -139,7 +215,7 @@ class _Estimate:
             case s.For():
                 begin, extent = self._outside(node.min), self._outside(node.extent)
                 middle = None
-                trips: PrimExpr = _number(_TRIPS_FROM_DATA)
+                trips: PrimExpr = _number(TRIPS_FROM_DATA)
                 if extent is not None:
                     trips = e.cast(FLOAT64, extent)
                 if begin is not None and extent is not None:
@@ -147,7 +223,7 @@ class _Estimate:
                 self._inside[node.loop_var] = middle
                 return trips * self.of(node.body)
             case s.While():
-                return (self.of(node.body) + self._of_other(node.condition)) * _TRIPS_FROM_DATA
+                return (self.of(node.body) + self._of_other(node.condition)) * TRIPS_FROM_DATA
             case s.SeqStmt():
                 total = _number(0.0)
                 for child in node.seq:

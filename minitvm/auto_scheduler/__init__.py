@@ -6,6 +6,7 @@ The schedule is written with the ordinary primitives (:mod:`write`), so that it 
 and can be edited. Where a strategy fails, the next one is taken (:mod:`attempts`).
 """
 
+from minitvm.auto_scheduler.left_plain import left_plain as left_plain
 from minitvm.auto_scheduler.write import auto_schedule as auto_schedule
 from minitvm.auto_scheduler.write import schedule_program as schedule_program
 from minitvm.runtime.faces import hand_on as _hand_on

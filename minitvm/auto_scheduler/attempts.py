@@ -8,16 +8,17 @@ loops fail, too, the error is the program's.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias, TypeVar, final
+from typing import TypeAlias, TypeVar, final
 
 from minitvm.auto_scheduler.choice import choose
-from minitvm.te.schedules.schedule import Schedule, create_schedule
+from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import Operation
 
 _T = TypeVar("_T")
 Step: TypeAlias = tuple[Operation, str]
-"""A strategy for a stage, which is identified by its operation in the unscheduled program."""
+"""A strategy for a stage, which is identified by its operation before the attempt."""
+Begin: TypeAlias = Callable[[], Schedule]
 LOGGER = "minitvm.auto_scheduler"
 """The name of the logger that gets a record of level INFO for each strategy that is dropped."""
 
@@ -28,8 +29,8 @@ class Attempt:
 
     Parameters
     ----------
-    ops
-        The outputs, as for ``te.create_schedule``.
+    schedule
+        The schedule to begin with.
     dropped
         The strategies that failed, and the reasons.
 
@@ -43,8 +44,8 @@ class Attempt:
 
     __slots__ = ("_dropped", "_ops", "schedule", "taken")
 
-    def __init__(self, ops: Any, dropped: Mapping[Step, str]) -> None:
-        self.schedule = create_schedule(ops)
+    def __init__(self, schedule: Schedule, dropped: Mapping[Step, str]) -> None:
+        self.schedule = schedule
         self.taken: list[Step] = []
         self._dropped = dropped
         self._ops = {stage: stage.op for stage in self.schedule.stages}
@@ -76,15 +77,23 @@ class _StrategyFailed(Exception):
         self.why = why
 
 
+def complete(s: Schedule, write: Callable[[Attempt], None]) -> None:
+    """Lets `write` write in a schedule itself; strategies that fail are dropped on a copy first."""
+    dropped: dict[Step, str] = {}
+    _written(s.copy, write, dropped)
+    write(Attempt(s, dropped))
+    _report(dropped)
+
+
 def first_that_works(
-    ops: Any, write: Callable[[Attempt], None], use: Callable[[Schedule], _T]
+    begin: Begin, write: Callable[[Attempt], None], use: Callable[[Schedule], _T]
 ) -> _T:
     """The result of `use` for the first schedule for which `use` raises no error.
 
     Parameters
     ----------
-    ops
-        The outputs of the program.
+    begin
+        Makes the schedule that each attempt begins with.
     write
         Writes a schedule: the same one for the same dropped strategies.
     use
@@ -96,20 +105,19 @@ def first_that_works(
         The exception of `use` for a schedule without any strategy.
     """
     dropped: dict[Step, str] = {}
-    attempt = _written(ops, write, dropped)
+    attempt = _written(begin, write, dropped)
     made, why = _used(attempt, use)
     if made is None:
-        made = _without(ops, write, use, attempt, dropped, why)
-    for (op, strategy), reason in dropped.items():
-        _report(f"{op.name}: {strategy} was dropped: {reason}")
+        made = _without(begin, write, use, attempt, dropped, why)
+    _report(dropped)
     return made[0]
 
 
-def _written(ops: Any, write: Callable[[Attempt], None], dropped: dict[Step, str]) -> Attempt:
+def _written(begin: Begin, write: Callable[[Attempt], None], dropped: dict[Step, str]) -> Attempt:
     """A schedule without the `dropped` strategies. Strategies that fail while it is written are
     dropped as well."""
     while True:
-        attempt = Attempt(ops, dropped)
+        attempt = Attempt(begin(), dropped)
         try:
             write(attempt)
         except _StrategyFailed as failed:
@@ -127,7 +135,7 @@ def _used(attempt: Attempt, use: Callable[[Schedule], _T]) -> tuple[tuple[_T] | 
 
 
 def _without(
-    ops: Any,
+    begin: Begin,
     write: Callable[[Attempt], None],
     use: Callable[[Schedule], _T],
     first: Attempt,
@@ -139,13 +147,13 @@ def _without(
     nothing, plain = dict(dropped), first
     while plain.taken:
         nothing.update(dict.fromkeys(plain.taken, why))
-        plain = _written(ops, write, nothing)
+        plain = _written(begin, write, nothing)
     last = (use(plain.schedule),)  # the program's own errors come out of it
     for op in dict.fromkeys(op for op, _ in first.taken):
         fewer, attempt, reason = dict(dropped), first, why
         while mine := [step for step in attempt.taken if step[0] is op]:
             fewer[mine[-1]] = reason
-            attempt = _written(ops, write, fewer)
+            attempt = _written(begin, write, fewer)
             made, reason = _used(attempt, use)
             if made is not None:
                 dropped.update(fewer)
@@ -158,7 +166,9 @@ def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _report(text: str) -> None:
-    import logging  # slow to load, and rarely needed
+def _report(dropped: Mapping[Step, str]) -> None:
+    if dropped:
+        import logging  # slow to load, and rarely needed
 
-    logging.getLogger(LOGGER).info(text)
+        for (op, strategy), reason in dropped.items():
+            logging.getLogger(LOGGER).info(f"{op.name}: {strategy} was dropped: {reason}")

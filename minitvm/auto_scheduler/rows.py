@@ -80,7 +80,9 @@ def _write_root(
     s: Schedule, root: Stage, inside: Sequence[tuple[Stage, int]], target: Target
 ) -> bool:
     """Schedules a stage and the stages `inside` of its rows, with the number of rows for each."""
-    choose(s, "strategy", "row by row, in vectors of what lies side by side", stage=root.name)
+    in_columns = _runs_in_columns(compute_of(root))
+    how = "in vectors of what lies side by side" if in_columns else "each by a plain loop"
+    choose(s, "strategy", f"row by row, {how}", stage=root.name)
     if not inside:
         _write_alone(s, root, target)
         return True

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar, final
 
-from minitvm.auto_scheduler.attempts import Attempt, first_that_works
+from minitvm.auto_scheduler.attempts import Attempt, complete, first_that_works
 from minitvm.auto_scheduler.choice import choose, choose_form
 from minitvm.auto_scheduler.contraction import (
     Contraction,
@@ -27,7 +27,7 @@ from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.schedules.operation_graph import read_by_ranges
-from minitvm.te.schedules.schedule import Schedule
+from minitvm.te.schedules.schedule import Schedule, create_schedule
 from minitvm.te.schedules.simplify_operations import simplified
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, ScanOp, Tensor
@@ -45,8 +45,10 @@ def auto_schedule(
 
     Parameters
     ----------
-    ops : Operation, Tensor, or a list of them
-        The outputs, as for ``te.create_schedule``.
+    ops : Operation, Tensor, or a list of them; or Schedule
+        The outputs, as for ``te.create_schedule``. Of a schedule, the stages to which no primitive
+        was applied, and at whose loops no other stage is computed, are scheduled in place; the
+        others stay as they are.
     target
         The target of the schedule; by default the innermost ``with Target(...)``, or this machine.
     prepacked
@@ -76,7 +78,11 @@ def auto_schedule(
     s[C_local].vectorize(j_c)
     """
     made = Target(target) if isinstance(target, str) else target or Target.current() or Target()
-    return schedule_program(ops, made, (), lambda s: s, prepacked=prepacked)
+    if not isinstance(ops, Schedule):
+        return schedule_program(ops, made, (), lambda s: s, prepacked=prepacked)
+    if not ops.is_as_chosen or prepacked:
+        complete(ops, partial(_write, target=made, arguments=(), strict=False, prepacked=prepacked))
+    return ops
 
 
 def schedule_program(
@@ -92,21 +98,42 @@ def schedule_program(
     of `arguments` is inlined or replaced. `strict`: floats are rounded as the program is written,
     in order, and by no instruction with a rounding of its own. Where `use` fails for a strategy,
     the next one is taken."""
-    kept = {tensor.op for tensor in arguments}
+    write = partial(
+        _write, target=target, arguments=[*arguments], strict=strict, prepacked=prepacked
+    )
+    return first_that_works(partial(create_schedule, ops), write, use)
 
-    def write(attempt: Attempt) -> None:
-        s = attempt.schedule
-        for each in prepacked:
-            _check_prepacked(s, each)
-        if not any(isinstance(stage.op, ScanOp) for stage in s.stages):  # steps in time's order
-            _write_program(attempt, target, kept, strict, prepacked)
-        for each in prepacked:
-            source = s[each]
-            if not any(stage.is_ahead and s.consumes(stage, source) for stage in s.stages):
-                _write_unpacked(s, source, target)
-        s.chosen_lines = len(s.calls.lines)
 
-    return first_that_works(ops, write, use)
+def _write(
+    attempt: Attempt,
+    target: Target,
+    arguments: Iterable[Tensor],
+    strict: bool,
+    prepacked: Sequence[Tensor],
+) -> None:
+    s = attempt.schedule
+    begin = len(s.calls.lines)
+    for each in prepacked:
+        _check_prepacked(s, each)
+    _write_program(attempt, target, _kept(s, arguments), strict, prepacked)
+    for each in prepacked:
+        source = s[each]
+        if not any(stage.is_ahead and s.consumes(stage, source) for stage in s.stages):
+            _write_unpacked(s, source, target)
+    s.chosen = range(begin, len(s.calls.lines))
+
+
+def stages_to_write(s: Schedule) -> list[Stage]:
+    """The stages of a schedule that are left to the auto-scheduler."""
+    if any(isinstance(stage.op, ScanOp) for stage in s.stages):  # steps in time's order
+        return []
+    return [each for each in s.stages if isinstance(each.op, ComputeOp) and not each.is_touched]
+
+
+def _kept(s: Schedule, arguments: Iterable[Tensor]) -> set[Stage]:
+    """The stages that stay stages of their own: arguments, and those a user decided about."""
+    given = {tensor.op for tensor in arguments}
+    return {each for each in s.stages if each.is_touched or each.is_named or each.op in given}
 
 
 def _check_prepacked(s: Schedule, tensor: Any) -> None:
@@ -134,27 +161,27 @@ def _write_unpacked(s: Schedule, source: Stage, target: Target) -> None:
 def _write_program(
     attempt: Attempt,
     target: Target,
-    kept: set[Operation],
+    kept: set[Stage],
     strict: bool,
     prepacked: Collection[Tensor],
 ) -> None:
     s = attempt.schedule
-    stages = [stage for stage in s.stages if isinstance(stage.op, ComputeOp)]
+    stages = stages_to_write(s)
+    by_hand = {each for each in s.stages if each.is_touched}
     for stage in stages:
         attempt.follow("simplified", stage, partial(_write_simplified, s, stage))
-    kept = {s[op].op if op in s.stage_map else op for op in kept}
     for stage in stages:
-        if stage.op not in kept and not stage.is_output:
-            attempt.follow("inlining", stage, partial(_write_inlined, s, stage))
+        if stage not in kept and not stage.is_output:
+            attempt.follow("inlining", stage, partial(_write_inlined, s, stage, by_hand))
     done: set[Stage] = set()
     for stage in stages:
-        scheduled = kept | {each.op for each in done}
-        find = partial(_sums_of, s, stage, target, scheduled, strict, prepacked)
+        scheduled = {each.op for each in kept | done}
+        find = partial(_sums_of, s, stage, target, scheduled, by_hand, strict, prepacked)
         sums = attempt.follow("contraction", stage, find)
         if sums is not None:
             done |= set(_write_contraction(attempt, stage, sums))
     rest = [stage for stage in stages if stage not in done and not stage.inlined]
-    write_rows(attempt, rest, target, kept)
+    write_rows(attempt, rest, target, {each.op for each in kept})
 
 
 def _write_simplified(s: Schedule, stage: Stage) -> bool | None:
@@ -166,8 +193,8 @@ def _write_simplified(s: Schedule, stage: Stage) -> bool | None:
     return True
 
 
-def _write_inlined(s: Schedule, stage: Stage) -> bool | None:
-    if not _can_be_inlined(s, stage):
+def _write_inlined(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool | None:
+    if not _can_be_inlined(s, stage, by_hand):
         return None
     choose(s, "strategy", "inlined where it is read", stage=stage.name)
     stage.compute_inline()
@@ -185,6 +212,8 @@ class Sums:
         The schedule, the contraction in it, and the target.
     kept
         The operations that stay as they are.
+    by_hand
+        The stages that a user scheduled.
     strict
         Whether floats are rounded as the program is written.
     ahead
@@ -197,6 +226,7 @@ class Sums:
     contraction: Contraction
     target: Target
     kept: Collection[Operation]
+    by_hand: Container[Stage]
     strict: bool
     ahead: Tensor | None
     inline_columns: bool
@@ -208,7 +238,9 @@ class Sums:
     @property
     def last(self) -> Stage:
         """The stage that reads the sums."""
-        return self.stage if self.stage.op in self.kept else _epilogue(self.schedule, self.stage)
+        if self.stage.op in self.kept:
+            return self.stage
+        return _epilogue(self.schedule, self.stage, self.by_hand)
 
     @property
     def in_order(self) -> bool:
@@ -225,6 +257,7 @@ def _sums_of(
     stage: Stage,
     target: Target,
     kept: Collection[Operation],
+    by_hand: Container[Stage],
     strict: bool,
     prepacked: Collection[Tensor],
 ) -> Sums | None:
@@ -236,7 +269,7 @@ def _sums_of(
     inline_columns = columns.op not in kept and _is_elementwise(columns.op)
     inline_columns = inline_columns and s.readers(columns) == [stage] and not columns.is_output
     ahead = _ahead(s, contraction, prepacked, inline_columns)
-    return Sums(s, contraction, target, kept, strict, ahead, inline_columns)
+    return Sums(s, contraction, target, kept, by_hand, strict, ahead, inline_columns)
 
 
 def _write_contraction(attempt: Attempt, stage: Stage, sums: Sums) -> Iterable[Stage]:
@@ -352,13 +385,24 @@ def _is_elementwise(op: Operation) -> bool:
     return isinstance(op, ComputeOp) and not op.reduce_axis and len(op.body) == 1
 
 
-def _can_be_inlined(s: Schedule, stage: Stage) -> bool:
-    """Whether inlining a stage computes nothing twice: only elementwise stages read it, in
-    order."""
+def _can_be_inlined(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool:
+    """Whether inlining a stage computes nothing twice, and in no loop by hand: only elementwise
+    stages read it, in order."""
     if not _is_elementwise(stage.op):
         return False
-    readers = s.readers(stage)
-    return all(_is_elementwise(each.op) and _reads_in_order(each, stage) for each in readers)
+    return all(
+        _is_elementwise(each.op)
+        and _reads_in_order(each, stage)
+        and not _is_by_hand(s, each, by_hand)
+        for each in s.readers(stage)
+    )
+
+
+def _is_by_hand(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool:
+    """Whether a user scheduled the loops in which a stage is computed."""
+    if stage.inlined:
+        return any(_is_by_hand(s, each, by_hand) for each in s.readers(stage))
+    return stage in by_hand
 
 
 def _reads_in_order(reader: Stage, stage: Stage) -> bool:
@@ -372,9 +416,9 @@ def _reads_in_order(reader: Stage, stage: Stage) -> bool:
     )
 
 
-def _epilogue(s: Schedule, stage: Stage) -> Stage:
-    """The epilogue of a contraction: the stage that reads its sums elementwise, in order. The
-    contraction's stage itself if there is no epilogue."""
+def _epilogue(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> Stage:
+    """The epilogue of a contraction: the stage that reads its sums elementwise, in order, unless it
+    is scheduled by hand. The contraction's stage itself if there is no epilogue."""
     reader = stage
     while not reader.is_output:
         readers = s.readers(reader)
@@ -384,5 +428,5 @@ def _epilogue(s: Schedule, stage: Stage) -> Stage:
             return stage
         reader = readers[0]
         if not reader.inlined:
-            return reader
+            return stage if reader in by_hand else reader
     return stage

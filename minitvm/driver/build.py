@@ -8,16 +8,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from minitvm.auto_scheduler import schedule_program
+from minitvm.auto_scheduler import left_plain, schedule_program
 from minitvm.codegen.options import CodegenOptions
 from minitvm.driver.program import compile_module
 from minitvm.lowering.lower import lower
-from minitvm.runtime.errors import CompileError
+from minitvm.runtime.errors import CompileError, PerformanceWarning
 from minitvm.runtime.module import Module
 from minitvm.target import Target, create
 from minitvm.te.schedules.schedule import Schedule
@@ -70,7 +71,8 @@ def build(
         its work, estimated at the call, is worth it, and it calls nothing of Python.
     auto_schedule
         Whether an untouched program is scheduled for the target: `inputs` are tensors, or a
-        schedule on which no primitive was applied.
+        schedule on which no primitive was applied. Of another schedule, which is built as it is, a
+        :class:`PerformanceWarning` names the stages left as slow plain loops, once.
     prepacked
         Placeholders that don't change from call to call, such as weights: the function takes the
         arrays that :func:`minitvm.prepack` makes of them, in the layout that the schedule reads.
@@ -132,6 +134,8 @@ def build(
                 "build: expected prepacked only where nothing is scheduled, got a program that is: "
                 "say s[packed].compute_ahead() in its schedule"
             )
+        if auto_schedule and isinstance(inputs, Schedule):
+            _warn_of_plain_loops(inputs, called, options.target)
         return compiled(inputs)
     scheduled = partial(schedule_program, target=options.target, strict=options.strict)
     row_major = None if prepacked else in_row_major(outputs, args or (), binds or {})
@@ -164,6 +168,22 @@ def _built_in_row_major(
     except CompileError:
         return None  # the program as it was written says it in its own words
     return None if shows[-1] else module
+
+
+def _warn_of_plain_loops(s: Schedule, name: str, target: Target) -> None:
+    """Says once of a schedule by hand which stages it leaves slow."""
+    if s.is_warned_of or not (stages := left_plain(s, target)):
+        return
+    s.is_warned_of = True
+    names = ", ".join(stage.name for stage in stages)
+    warnings.warn(
+        f"{name}: {names}: computed by plain loops, which can be many times slower than others: a "
+        "schedule with primitives is built as it is. Before build, minitvm.auto_schedule(s) "
+        "schedules the stages without primitives; build(..., auto_schedule=False) says that plain "
+        "loops are meant",
+        PerformanceWarning,
+        stacklevel=3,
+    )
 
 
 def _tensors(args: Sequence[Any] | None) -> list[Tensor]:

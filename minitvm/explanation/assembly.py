@@ -76,6 +76,106 @@ def inner_loops(assembly: str, arch: str) -> tuple[InnerLoop, ...]:
 
 @final
 @record()
+class NestCode:
+    """The machine code of a loop nest: its widest innermost loop, or all of it if it has none.
+
+    Attributes
+    ----------
+    bits
+        The width of the widest vector that it computes in, or else moves; of a scalar, its own
+        width, and 0 where no vector register is used.
+    is_loop
+        Whether it is a loop.
+    """
+
+    bits: int
+    is_loop: bool
+
+
+def definitions_of_marks(nests: int) -> str:
+    """The LLVM IR of functions, ``nest.0`` and so on, whose calls mark where nests begin in
+    assembly for x86-64; and of ``nest.-1``, for the end of any. Each prefetches from an address
+    that says which: an instruction that changes nothing, and keeps its place."""
+    marks = (
+        f'define linkonce_odr void @"nest.{nest}"() alwaysinline nounwind {{\n'
+        f"  call void @llvm.prefetch.p0(ptr inttoptr (i64 {_MARKS + nest} to ptr), i32 0, i32 0, "
+        "i32 1)\n  ret void\n}\n"
+        for nest in range(-1, nests)
+    )
+    return "".join(marks) + "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)\n"
+
+
+def codes_of_nests(assembly: str) -> dict[int, NestCode]:
+    """The machine code for x86-64 of the nests, each between its mark and the next one.
+
+    >>> text = '''
+    ... f:
+    ...     prefetchnta 1845493760
+    ... .LBB0_1:
+    ...     vaddps (%rax), %ymm1, %ymm1
+    ...     jne .LBB0_1
+    ...     prefetchnta 1845493759
+    ...     retq
+    ... '''
+    >>> codes_of_nests(text)[0].bits
+    256
+    """
+    syntax = _X86
+    found: dict[int, NestCode] = {}
+    for _, lines in _functions(assembly, syntax):
+        blocks, after = _blocks(lines)
+        nests = _nests(blocks, after)
+        loops = [sorted(loop) for loop in _innermost_blocks(after)]
+        for is_loop, places in [*((True, each) for each in loops), (False, range(len(blocks)))]:
+            bodies: dict[int, list[str]] = {}
+            for place in places:
+                for nest, line in zip(nests[place], blocks[place], strict=True):
+                    bodies.setdefault(nest, []).append(line)
+            for nest, body in bodies.items():
+                before = found.get(nest)
+                if before is None or not before.is_loop or is_loop:
+                    same = before is not None and before.is_loop == is_loop
+                    bits = max(_widest(body, syntax), before.bits if before and same else 0)
+                    found[nest] = NestCode(bits, is_loop)
+    found.pop(-1, None)
+    return found
+
+
+def _nests(blocks: Sequence[Sequence[str]], after: Sequence[Sequence[int]]) -> list[list[int]]:
+    """The nest of each line of each block, along the ways from the first block."""
+    made: list[list[int]] = [[] for _ in blocks]
+    begins, waiting = {0: -1}, [0]
+    while waiting:
+        place = waiting.pop()
+        nest = begins[place]
+        for line in blocks[place]:
+            mark = _MARK.match(line)
+            nest = int(mark[1]) - _MARKS if mark else nest
+            made[place].append(nest)
+        for other in after[place]:
+            if other not in begins:
+                begins[other] = nest
+                waiting.append(other)
+    for place, lines in enumerate(blocks):
+        if place not in begins:
+            made[place] = [-1] * len(lines)
+    return made
+
+
+def _widest(body: Sequence[str], syntax: _Syntax) -> int:
+    in_vectors = [line for line in body if syntax.register.search(line)]
+    computes = (syntax.multiply_add, syntax.arithmetic)
+    computing = [line for line in in_vectors if any(each.match(line) for each in computes)]
+    moving = [
+        line
+        for line in in_vectors
+        if (syntax.load.match(line) or syntax.store.match(line)) and not _MOVES_A_SCALAR.match(line)
+    ]
+    return max((_bits(line, syntax) for line in computing or moving), default=0)
+
+
+@final
+@record()
 class _Syntax:
     """The assembly syntax of an architecture; each instruction is a line."""
 
@@ -119,6 +219,9 @@ _AARCH64 = _Syntax(
     frame=re.compile(r"(mov|add) x29, sp"),
     stack_in_frame=re.compile(r"\[(sp|x29)(, #-?\d+)?\]"),
 )
+_MARKS = 0x6E000000  # the address from which the first nest's mark prefetches
+_MARK = re.compile(r"prefetchnta (\d{10})$")
+_MOVES_A_SCALAR = re.compile(r"v?mov[dq] ")
 _SYMBOL = re.compile(r"([A-Za-z_][\w.$]*|\"[^\"]+\"):")
 _LABEL = re.compile(r"(\.?L\w+):")
 _JUMP = re.compile(r"(?:j\w+|b(?:\.\w+)?|cbn?z|tbn?z) .*?(\.?L\w+)$")
@@ -142,7 +245,13 @@ def _functions(assembly: str, syntax: _Syntax) -> Iterator[tuple[str, list[str]]
 def _innermost(lines: Sequence[str]) -> Iterator[Sequence[str]]:
     """The instructions of each loop that contains no other loop."""
     blocks, after = _blocks(lines)
-    before: list[list[int]] = [[] for _ in blocks]
+    for inside in _innermost_blocks(after):
+        yield [line for block in sorted(inside) for line in blocks[block]]
+
+
+def _innermost_blocks(after: Sequence[Sequence[int]]) -> Iterator[set[int]]:
+    """The blocks of each loop that contains no other loop."""
+    before: list[list[int]] = [[] for _ in after]
     for place, others in enumerate(after):
         for other in others:
             before[other].append(place)
@@ -157,7 +266,7 @@ def _innermost(lines: Sequence[str]) -> Iterator[Sequence[str]]:
                 waiting += before[block]
     for header, inside in loops.items():
         if not any(other in inside for other in loops if other != header):
-            yield [line for block in sorted(inside) for line in blocks[block]]
+            yield inside
 
 
 def _blocks(lines: Sequence[str]) -> tuple[list[list[str]], list[list[int]]]:

@@ -8,17 +8,20 @@ from typing import Any
 
 import numpy as np
 
+from minitvm.arith.effects import written_parameters
 from minitvm.codegen.machine_code import emit_assembly
 from minitvm.driver.program import compiled_function, module_text
 from minitvm.explanation.amount import Amount, Sizes, value_of
 from minitvm.explanation.assembly import inner_loops
 from minitvm.explanation.loops import ParallelLoop, parallel_loops, temporaries
 from minitvm.explanation.machine import bandwidth, least_time, peak
+from minitvm.explanation.nests import measured, nests_of
 from minitvm.explanation.report import ExplainedStage, Explanation, Roofline
 from minitvm.explanation.work import (
     Operations,
     bytes_of_arguments,
     is_written,
+    named_operations_of,
     operations_of,
     operations_of_stage,
 )
@@ -29,7 +32,8 @@ from minitvm.runtime.ndarray import NDArray, array, as_ndarray
 from minitvm.runtime.packed_func import Function, PackedFunc
 from minitvm.runtime.threads import num_threads
 from minitvm.target import Target
-from minitvm.tir.expr import Buffer, PrimExpr, Var
+from minitvm.tir.expr import Broadcast, Buffer, BufferLoad, Cast, PrimExpr, Var, const_int
+from minitvm.tir.functor import walk_once
 from minitvm.tir.provenance import Origin
 from minitvm.tir.stmt import IRModule, PrimFunc
 
@@ -45,7 +49,8 @@ def explain(function: Any, *args: Any, measure: bool = True) -> Explanation:
         The result of ``build``; of a module, its first function.
     args
         Arguments to measure with; the function writes its outputs. By default arrays are made, if
-        all shapes are constant: random floats, zero integers.
+        all shapes are constant: random floats, random indices of the tensors that are read at them,
+        and other integers that are zero.
     measure
         Whether to time the function and this machine's limits. This takes up to a few seconds; the
         limits are measured once in a process.
@@ -80,12 +85,13 @@ def explain(function: Any, *args: Any, measure: bool = True) -> Explanation:
         parallel = parallel_loops(func.body, sizes)
         operations, size = operations_of(func, sizes), bytes_of_arguments(func, sizes)
         given, unmeasured = _arguments(called, func, args, measure)
-        seconds = roofline = None
+        nests, seconds, roofline = nests_of(func, options, sizes), None, None
         if not unmeasured:
             seconds, unmeasured = _seconds(called, given, is_given=bool(args))
         if seconds is not None:
             threads = _threads(parallel)
             roofline = _roofline(operations, size, options.target, threads)
+            nests = measured(nests, func, given, options)
         return Explanation(
             name=func.name,
             arguments=tuple(_declared(param, func.buffer_map.get(param)) for param in func.params),
@@ -94,14 +100,17 @@ def explain(function: Any, *args: Any, measure: bool = True) -> Explanation:
             stages=() if origin is None else _stages(origin, sizes),
             parallel=parallel,
             temporaries=temporaries(func.body, sizes),
+            nests=nests,
             inner_loops=inner_loops(assembly, options.target.arch),
             vector_registers=options.target.vector_registers,
             operations=operations,
+            named=named_operations_of(func, sizes),
             is_estimate=not is_written(origin),
             bytes=size,
             roofline=roofline,
             seconds=seconds,
             unmeasured=unmeasured,
+            zeros=() if args else _zeros(func),
         )
 
 
@@ -170,7 +179,27 @@ def _arguments(
     total = sum(prod(shape or ()) * buffer.dtype.itemsize for buffer, shape in made if buffer)
     if total > _MOST_GENERATED:
         return (), f"the arguments are {total} bytes large: give them"
-    return [_array(buffer, shape) for buffer, shape in made if buffer and shape is not None], ""
+    limits = _limits_of_indices(func)
+    return [
+        _array(buffer, shape, limits.get(buffer, 1))
+        for buffer, shape in made
+        if buffer and shape is not None
+    ], ""
+
+
+def _limits_of_indices(func: PrimFunc) -> dict[Buffer, int]:
+    """Below which numbers the elements of a buffer are indices, where they alone are read as
+    indices."""
+    found: dict[Buffer, int] = {}
+    for load in walk_once(func.body):
+        if isinstance(load, BufferLoad):
+            for index, extent in zip(load.indices, load.buffer.shape, strict=True):
+                while isinstance(index, (Cast, Broadcast)):
+                    index = index.value
+                size = const_int(extent)
+                if isinstance(index, BufferLoad) and size:
+                    found[index.buffer] = min(size, found.get(index.buffer, size))
+    return found
 
 
 def _constant_shape(buffer: Buffer) -> tuple[int, ...] | None:
@@ -179,13 +208,20 @@ def _constant_shape(buffer: Buffer) -> tuple[int, ...] | None:
     return known if len(known) == len(found) and buffer.dtype.lanes == 1 else None
 
 
-def _array(buffer: Buffer, shape: tuple[int, ...]) -> NDArray:
-    """An array in the layout of `buffer`: random floats, or zeros for integers, which may be
-    indices."""
+def _zeros(func: PrimFunc) -> tuple[str, ...]:
+    """The inputs that are zero where arguments are made: integers that aren't indices alone."""
+    known = {*_limits_of_indices(func), *written_parameters(func)}
+    buffers = (each for each in func.buffer_map.values() if each not in known)
+    return tuple(each.name for each in buffers if not each.dtype.is_float)
+
+
+def _array(buffer: Buffer, shape: tuple[int, ...], limit: int) -> NDArray:
+    """An array in the layout of `buffer`: random floats, or integers below a limit."""
     is_left = buffer.layout == "left"
     outermost = shape[::-1] if is_left else shape
     random = np.random.default_rng(0).random(outermost, np.float32)
-    made = array(random if buffer.dtype.is_float else np.zeros(outermost), dtype=buffer.dtype)
+    limit = min(limit, int(buffer.dtype.max()) + 1) if buffer.dtype.is_integral else limit
+    made = array(random if buffer.dtype.is_float else random * limit // 1, dtype=buffer.dtype)
     if not is_left:
         return made
     return NDArray(TensorView(made.data, shape, compact_strides(outermost)[::-1], made.dtype), made)

@@ -9,6 +9,7 @@ from typing import final
 from minitvm.explanation.amount import Amount, sum_of
 from minitvm.explanation.assembly import InnerLoop
 from minitvm.explanation.loops import ParallelLoop, Temporary
+from minitvm.explanation.nests import Nest
 from minitvm.explanation.work import Operations
 from minitvm.runtime.record import record
 from minitvm.tir.provenance import Choice
@@ -76,18 +77,23 @@ class Explanation:
         The function's properties; ``scheduled`` as in :class:`minitvm.tir.provenance.Origin`.
     stages
         The program as it was written.
-    parallel, temporaries, inner_loops
+    parallel, temporaries, nests, inner_loops
         From the loops and the machine code.
     vector_registers
         The number of the target's vector registers.
     operations
         The operations as they were written; with `is_estimate`, as the loops do them.
+    named
+        The operations on values by their names, such as ``"multiply-adds"`` and ``"comparisons"``,
+        as they were written; none where loops were.
     bytes
         The bytes of the arguments, each moved once.
     roofline, seconds
         The bound on this machine, and the measured time of a call; None where not measured.
     unmeasured
         The reason why nothing was measured.
+    zeros
+        The inputs that were made to measure with, and of which nothing better was known than zeros.
     """
 
     name: str
@@ -97,14 +103,17 @@ class Explanation:
     stages: tuple[ExplainedStage, ...]
     parallel: tuple[ParallelLoop, ...]
     temporaries: tuple[Temporary, ...]
+    nests: tuple[Nest, ...]
     inner_loops: tuple[InnerLoop, ...]
     vector_registers: int
     operations: tuple[Operations, ...]
+    named: tuple[Operations, ...]
     is_estimate: bool
     bytes: Amount
     roofline: Roofline | None
     seconds: float | None
     unmeasured: str
+    zeros: tuple[str, ...]
 
     @property
     def flop(self) -> Amount:
@@ -137,6 +146,7 @@ class Explanation:
             "Loops": map(_loop, self.parallel),
             "Memory between stages": map(_temporary, self.temporaries),
             "Machine code": (_inner_loop(each, self.vector_registers) for each in self.inner_loops),
+            "Loop nests": (line for nest in self.nests for line in _nest(nest)),
             "Work": _work(self),
             "Bound on this machine": () if self.roofline is None else _bound(self.roofline, self),
             "Measured": _measured(self),
@@ -155,7 +165,7 @@ class Explanation:
 
 
 def _wrapped(line: str) -> str:
-    indent = _INDENT if line.startswith(_INDENT) else ""
+    indent = line[: len(line) - len(line.lstrip())]
     return textwrap.fill(line, _WIDTH, subsequent_indent=indent + "  ", break_on_hyphens=False)
 
 
@@ -179,6 +189,25 @@ def _loop(loop: ParallelLoop) -> str:
         None: "shared by threads where the call has enough to do",
     }
     return f"{loop.name}: {loop.iterations} iterations, {how[loop.starts_threads]}"
+
+
+def _nest(nest: Nest) -> Iterator[str]:
+    made_of = f" of {', '.join(nest.reads)}" if nest.reads else ""
+    shares = [
+        f"{share:.0%} {how}"
+        for share, how in ((nest.predicted, "predicted"), (nest.measured, "measured"))
+        if share is not None
+    ]
+    share = f"; of the time {', '.join(shares)}" if shares else ""
+    size = f"{_shape([size for _, size in nest.loops])} iterations" if nest.loops else "no loop"
+    yield f"{', '.join(nest.writes)}{made_of}: {size}{share}"
+    at_once = f"{nest.lanes} lanes at once" if nest.lanes > 1 else "one element at a time"
+    found = "".join(f"; {each}" for each in nest.notes)
+    if nest.bits or nest.notes:
+        yield f"{_INDENT}{at_once}{found}"
+    if nest.operations:
+        listed = ", ".join(f"{_count(number)} {name}" for name, number in nest.operations)
+        yield f"{_INDENT}{listed}"
 
 
 def _temporary(buffer: Temporary) -> str:
@@ -206,6 +235,9 @@ def _work(of: Explanation) -> Iterator[str]:
         kind = " x ".join(each.kind[:2]) if each.is_arithmetic else str(each.kind)
         kind += f" to {each.kind[2]}" if each.is_arithmetic and len(each.kind) == 3 else ""
         yield f"{_count(each.number)} {unit} {kind}{', as the loops do it' * of.is_estimate}"
+    named = [f"{_count(each.number)} {each.kind}" for each in of.named]
+    if named:
+        yield f"as written: {', '.join(named)}"
     per_byte = "" if of.intensity is None else f"; {of.intensity:.3g} operations for each byte"
     yield f"{_bytes(of.bytes)} of arguments, each moved once{per_byte}"
 
@@ -223,8 +255,13 @@ def _bound(roofline: Roofline, of: Explanation) -> Iterator[str]:
 
 
 def _measured(of: Explanation) -> Iterator[str]:
-    if of.seconds is None or of.roofline is None:
+    if of.seconds is None:
         yield f"nothing: {of.unmeasured}"
+        return
+    if of.zeros:
+        yield f"with arguments that were made: all of {', '.join(of.zeros)} is zero"
+    if of.roofline is None:
+        yield f"{_time(of.seconds)} a call; data say how much is computed, so there is no bound"
         return
     rate = "" if isinstance(of.flop, str) or not of.flop else f", {_rate(of.flop / of.seconds, of)}"
     peak = f"{of.share_of_peak:.0%} of peak, " if of.share_of_peak else ""
@@ -232,7 +269,8 @@ def _measured(of: Explanation) -> Iterator[str]:
 
 
 def _shape(shape: Sequence[Amount]) -> str:
-    return " x ".join(map(str, shape)) or "one element"
+    texts = (f"({each})" if " " in str(each) else str(each) for each in shape)
+    return " x ".join(texts) or "one element"
 
 
 def _count(number: Amount) -> str:

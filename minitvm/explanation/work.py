@@ -44,6 +44,15 @@ def operations_of(func: PrimFunc, sizes: Sizes) -> tuple[Operations, ...]:
     return _by_kind((work for stage in origin.stages for work in stage.work or ()), sizes)
 
 
+def named_operations_of(func: PrimFunc, sizes: Sizes) -> tuple[Operations, ...]:
+    """The operations on values of a function by their names, as it was written; none where that
+    isn't known."""
+    origin = func.attrs.origin
+    if origin is None or not is_written(origin):
+        return ()
+    return _by_kind((work for stage in origin.stages for work in stage.named), sizes)
+
+
 def is_written(origin: Origin | None) -> bool:
     """Whether all stages are expressions, from which operations can be counted."""
     return origin is not None and all(stage.work is not None for stage in origin.stages)

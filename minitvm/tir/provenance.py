@@ -41,12 +41,14 @@ class Work:
 @record(eq=False)
 class StageWork:
     """The work of a stage: elements of the shape `extents`, each from steps of the shape `summed`;
-    `work` is None where no expression tells it."""
+    `work` is None where no expression tells it. `named` are the same operations and all others on
+    values, as ``"multiply-adds"`` or ``"comparisons"`` name them."""
 
     name: str
     extents: _Extents
     summed: _Extents
     work: tuple[Work, ...] | None
+    named: tuple[Work, ...] = ()
 
 
 @final
@@ -90,9 +92,10 @@ class Origin:
     stages
         The stages of the program before it was scheduled, without its inputs.
     scheduled
-        ``"by auto_schedule"``, ``"by hand"``, or ``"not"``: plain loops.
+        ``"by auto_schedule"``, ``"by hand"``, ``"by hand, the rest by auto_schedule"``, or
+        ``"not"``: plain loops.
     choices
-        The reasons for the schedule, where auto_schedule wrote it.
+        The reasons for what auto_schedule wrote.
     """
 
     stages: tuple[StageWork, ...]

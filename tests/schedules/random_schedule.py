@@ -38,6 +38,17 @@ def schedule_randomly(s: Schedule, draw: Draw) -> None:
         _choose_kinds(stage, draw)
 
 
+def schedule_in_part(s: Schedule, draw: Draw) -> None:
+    """Apply a few primitives to some stages of a schedule."""
+    for _ in range(draw(st.integers(1, 3))):
+        draw(st.sampled_from(STEPS))(s, draw)
+    while any(map(partial(_return_to_root, s), s.stages)):
+        pass
+    for stage in s.stages:
+        if stage.is_touched and draw(st.booleans()):
+            _choose_kinds(stage, draw)
+
+
 def _return_to_root(s: Schedule, stage: Stage) -> bool:
     """Takes a stage from a place from which a later step took a reader of it; whether it did."""
     placed = _placed(stage)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any, final
 
 from minitvm.runtime.errors import CompileError
@@ -57,6 +57,9 @@ class LoopAttrs:
     intrin: TensorIntrin | None = None
     pragmas: list[tuple[str, PrimExpr]] = field(default_factory=list)
     prefetches: list[tuple[Tensor, PrimExpr]] = field(default_factory=list)
+
+    def copy(self) -> LoopAttrs:
+        return replace(self, pragmas=[*self.pragmas], prefetches=[*self.prefetches])
 
 
 class LoopNest(Traced):

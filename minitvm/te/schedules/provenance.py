@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Sequence
 
-from minitvm.arith.work import value_operations
+from minitvm.arith.accesses import step_of
+from minitvm.arith.work import named_operations, value_operations
 from minitvm.te.schedules.operation_graph import factors_of, in_order
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.tensor import ComputeOp, ExternOp, Operation, PlaceholderOp, domain_of
-from minitvm.tir.expr import IterVar, PrimExpr, Reduce, Var
-from minitvm.tir.functor import children, walk_leaves_first
+from minitvm.tir.expr import Add, IterVar, Mul, PrimExpr, ProducerLoad, Reduce, Var, const
+from minitvm.tir.functor import children, free_vars, substitute, walk_leaves_first
 from minitvm.tir.provenance import Kind, Origin, StageWork, Work
 
 _Extents = tuple[PrimExpr, ...]
+_Counts = Counter[tuple[Kind, frozenset[Var]]]
+_Needs = dict[int, frozenset[Var]]
 
 
 def origin_of(schedule: Schedule) -> Origin:
     """The origin of the loops of a schedule."""
     stages = stage_works(schedule.calls.outputs)
     if schedule.is_as_chosen:
-        return Origin(stages, "by auto_schedule", tuple(schedule.choices))
+        how = (
+            "by hand, the rest by auto_schedule"
+            if schedule.chosen.start > 1
+            else "by auto_schedule"
+        )
+        return Origin(stages, how, tuple(schedule.choices))
     return Origin(stages, "by hand" if schedule.is_touched else "not", ())
 
 
@@ -41,8 +49,9 @@ def stage_works(outputs: Iterable[Operation]) -> tuple[StageWork, ...]:
 
 def _stage_work(op: Operation) -> StageWork:
     if isinstance(op, ComputeOp):
-        work = tuple(_work(op))
-        return StageWork(op.name, _extents(op.axis), _extents(op.reduce_axis), work)
+        needs = _needs(_sources(op), op)
+        work, named = _works(_counts(op, needs), op), _works(_named(op, needs), op)
+        return StageWork(op.name, _extents(op.axis), _extents(op.reduce_axis), work, named)
     # The steps of a scan are stages of their own; the body of an extern operation is loops.
     return StageWork(op.name, op.output(0).shape, (), None if isinstance(op, ExternOp) else ())
 
@@ -51,34 +60,105 @@ def _extents(axes: Iterable[IterVar]) -> _Extents:
     return tuple(domain_of(axis).extent for axis in axes)
 
 
-def _work(op: ComputeOp) -> Iterator[Work]:
-    """The arithmetic operations of a stage, grouped by their kind and by the axes on which they
-    depend."""
-    axes = {axis.var: axis for axis in (*op.axis, *op.reduce_axis)}
-    counts: Counter[tuple[Kind, frozenset[Var]]] = Counter()
+def _works(counts: _Counts, op: ComputeOp) -> tuple[Work, ...]:
+    """Counted operations as work, with the extents of the axes on which they depend."""
+    return tuple(
+        Work(kind, number, _repeats([axis for axis in _axes(op) if axis.var in needed]))
+        for (kind, needed), number in counts.items()
+    )
+
+
+def _axes(op: ComputeOp) -> tuple[IterVar, ...]:
+    return (*op.axis, *op.reduce_axis)
+
+
+def _sources(op: ComputeOp) -> tuple[PrimExpr, ...]:
+    """What is computed of elements, and of reductions before they are combined."""
+    first = op.body[0]
+    return (*first.source, first.condition) if isinstance(first, Reduce) else op.body
+
+
+def _counts(op: ComputeOp, needs: _Needs) -> _Counts:
+    """The arithmetic operations of a stage, by their kind and by the axes on which they depend."""
+    counts: _Counts = Counter()
     narrow = _narrow(op)
     body = op.body
     if isinstance(body[0], Reduce):
-        everywhere = frozenset(axes)
+        everywhere = frozenset(axis.var for axis in _axes(op))
         for kind, node in value_operations(*body[0].combiner.result):
             counts[narrow or kind, everywhere] += node.dtype.lanes
         body = body[0].source
-    needs = _needs(body, axes)
     for kind, node in value_operations(*body):
         counts[narrow or kind, needs[id(node)]] += node.dtype.lanes
-    for (kind, needed), number in counts.items():
-        yield Work(kind, number, _extents(axes[var] for var in axes if var in needed))
+    return counts
 
 
-def _needs(roots: Iterable[PrimExpr], axes: Container[Var]) -> dict[int, frozenset[Var]]:
-    """The axes that the value of each node depends on."""
+def _named(op: ComputeOp, needs: _Needs) -> _Counts:
+    """The operations of a stage on values, by name and by the axes on which they depend. A sum of
+    products multiplies and adds at once."""
+    counts: _Counts = Counter()
+    body, reduce = _sources(op), op.body[0]
+    if isinstance(reduce, Reduce):
+        everywhere = frozenset(axis.var for axis in _axes(op))
+        combiner, first = reduce.combiner, reduce.source[0]
+        is_sum = len(combiner.result) == 1 and isinstance(combiner.result[0], Add)
+        if is_sum and isinstance(first, Mul):
+            counts["multiply-adds", everywhere] += first.dtype.lanes
+            body = (first.a, first.b, reduce.condition)
+        else:
+            operands = frozenset((*combiner.lhs, *combiner.rhs))
+            for name, node in named_operations(*combiner.result, values=operands):
+                counts[name, everywhere] += node.dtype.lanes
+    for name, node in named_operations(*body):
+        if not isinstance(node, ProducerLoad):
+            counts[name, needs[id(node)]] += node.dtype.lanes
+    return counts
+
+
+def _needs(roots: Iterable[PrimExpr], op: ComputeOp) -> _Needs:
+    """The axes that the value of each node depends on, and those on which their ranges depend."""
+    own = [axis.var for axis in _axes(op)]
+    axes: dict[Var, frozenset[Var]] = {}
+    for axis in _axes(op):  # an outer one before those whose range it is in
+        range_ = domain_of(axis)
+        used = {*free_vars(range_.min), *free_vars(range_.extent)}
+        axes[axis.var] = frozenset({axis.var}).union(*(axes[var] for var in own if var in used))
     made: dict[int, frozenset[Var]] = {}
     for node in walk_leaves_first(*roots):
         if isinstance(node, Var):
-            made[id(node)] = frozenset({node}) if node in axes else frozenset()
+            made[id(node)] = axes.get(node, frozenset())
         else:
             made[id(node)] = frozenset().union(*(made[id(child)] for child in children(node)))
     return made
+
+
+def _repeats(axes: Sequence[IterVar]) -> _Extents:
+    """Extents whose product says for how many combinations of some axes there is something to do.
+
+    Where a range is longer by the same with each step of another axis, as ``i + 1`` is, it has the
+    mean of its first and last length; where data say how long it is, a name stands for the sum of
+    the lengths.
+    """
+    extents = {axis.var: domain_of(axis).extent for axis in axes}
+    made: list[PrimExpr] = []
+    for var in reversed(extents):
+        extent = extents[var]
+        around = [each for each in free_vars(extent) if each in extents and each is not var]
+        if not around:
+            made.append(extent)
+            continue
+        outer = around[-1]
+        size, begin = extents[outer], domain_of(next(x for x in axes if x.var is outer)).min
+        is_even = not any(isinstance(each, ProducerLoad) for each in walk_leaves_first(extent))
+        if is_even and len(around) == 1 and step_of(extent, outer) is not None:
+            ends = (begin, begin + size - 1)
+            first, last = (substitute(extent, {outer: each}) for each in ends)
+            made.append(size * (first + last) // 2)
+        else:
+            made.append(Var(f"sum over {', '.join(x.name for x in around)} of {extent}"))
+        for each in around:
+            extents[each] = const(1, each.dtype)
+    return tuple(reversed(made))
 
 
 def _narrow(op: ComputeOp) -> tuple[str, ...] | None:

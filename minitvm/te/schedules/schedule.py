@@ -35,7 +35,7 @@ class Schedule(StageGraph[Stage], Traced):
     Made by :func:`create_schedule`; ``s[C]`` is the stage of a tensor or an operation.
     """
 
-    __slots__ = ("choices", "chosen_lines", "groups")
+    __slots__ = ("choices", "chosen", "groups", "is_warned_of")
 
     def __init__(self, outputs: tuple[Operation, ...]) -> None:
         self.outputs = outputs
@@ -43,10 +43,11 @@ class Schedule(StageGraph[Stage], Traced):
         self.stages = [Stage(op, self, op in outputs) for op in in_order(outputs)]
         self.stage_map = {stage.op: stage for stage in self.stages}
         self.groups: list[Group] = []
-        # The reasons that auto_schedule noted, and the length of the trace that they explain: not
-        # for primitives applied later.
+        # The reasons that auto_schedule noted, and the lines of the trace that they explain: not
+        # those of primitives applied by hand before, or later.
         self.choices: list[Choice] = []
-        self.chosen_lines = 0
+        self.chosen = range(0)
+        self.is_warned_of = False  # whether build said that much of it is left plain
 
     def __getitem__(self, key: Tensor | Operation) -> Stage:
         """The stage of a tensor or an operation.
@@ -64,6 +65,12 @@ class Schedule(StageGraph[Stage], Traced):
 
     def text_in(self, trace: Trace) -> str:
         return "s"
+
+    def note_touched(self, things: Iterable[object]) -> None:
+        for each in things:
+            op = each.op if isinstance(each, Tensor) else each
+            if isinstance(op, Operation) and op in self.stage_map:
+                self.stage_map[op].is_named = True
 
     def trace(self) -> str:
         """The Python calls that made this schedule, a line each.
@@ -95,7 +102,12 @@ class Schedule(StageGraph[Stage], Traced):
     @property
     def is_as_chosen(self) -> bool:
         """Whether `choices` explain the schedule as it is now."""
-        return self.chosen_lines == len(self.calls.lines)
+        return self.chosen.stop == len(self.calls.lines)
+
+    def copy(self) -> Schedule:
+        """A schedule of the same program, scheduled so far in the same way: with stages of its own,
+        and the same operations and axes."""
+        return self._copy(self.stages, self.outputs)
 
     # -- Changing the graph -----------------------------------------------------------------------
 
@@ -490,6 +502,7 @@ class Schedule(StageGraph[Stage], Traced):
         stage.group = beside.group
         if stage.group is not None:
             stage.group.stages.append(stage)
+            stage.is_touched = stage.group.attach_stage is not None
         self.stages.insert(place, stage)
         self.stage_map[op] = stage
         return stage
@@ -519,7 +532,7 @@ class Schedule(StageGraph[Stage], Traced):
         >>> te.create_schedule(B.op).normalize()[B].relations
         []
         """
-        made = self._copy(self.stages, self.outputs)
+        made = self.copy()
         for stage in made.stages:
             for axis in list(stage.leaf_iter_vars):
                 if axis.dom is not None and stage.begins_elsewhere(axis):
@@ -534,7 +547,7 @@ class Schedule(StageGraph[Stage], Traced):
         arguments, the schedule that computes it."""
         if not any(stage.is_ahead for stage in self.stages):
             return self, {}
-        made, parts = self._copy(self.stages, self.outputs), {}
+        made, parts = self.copy(), {}
         for stage in [each for each in made.stages if each.is_ahead]:
             before = stage.stages_before()
             parts[before[0].op.output(0)] = made._copy(before, (stage.op,))
@@ -567,7 +580,8 @@ class Schedule(StageGraph[Stage], Traced):
         }
         made.groups = list(groups.values())
         made.calls = self.calls.copy(made.now, groups)
-        made.choices, made.chosen_lines = [*self.choices], self.chosen_lines
+        made.choices, made.chosen = [*self.choices], self.chosen
+        made.is_warned_of = self.is_warned_of
         pairs: list[tuple[Any, Any]] = [*stages.items(), *groups.items()]
         for old, new in pairs:
             new.attach_ivar = old.attach_ivar

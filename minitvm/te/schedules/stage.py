@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, final
 
 from minitvm.runtime.errors import CompileError
@@ -42,6 +42,12 @@ class Attachable(Traced):
     def members(self) -> list[Stage]:
         """The stages that this object stands for."""
         raise NotImplementedError
+
+    def note_touched(self, things: Iterable[object]) -> None:
+        for each in (self, *things):  # at a loop of another stage, say
+            if isinstance(each, Attachable):
+                for stage in each.members():
+                    stage.is_touched = True
 
     @primitive
     def compute_at(self, parent: Stage, scope: IterVar) -> Attachable:
@@ -112,6 +118,10 @@ class Stage(LoopNest, Attachable):
         The operation at the beginning, before any rewrite.
     is_ahead : bool
         Whether the stage is computed before the program is called.
+    is_touched : bool
+        Whether a primitive was applied to the stage, or another stage is computed at its loops.
+    is_named : bool
+        Whether a primitive of the schedule was given the stage's tensor, or made it.
     scope : str
         The kind of memory: ``""`` is automatic, ``"global"``, ``"local"`` for registers.
     """
@@ -121,7 +131,9 @@ class Stage(LoopNest, Attachable):
         "inlined",
         "is_ahead",
         "is_double_buffered",
+        "is_named",
         "is_output",
+        "is_touched",
         "iter_var_attrs",
         "leaf_iter_vars",
         "op",
@@ -136,6 +148,7 @@ class Stage(LoopNest, Attachable):
         super().__init__(schedule)
         self.origin_op = op
         self.is_output = is_output
+        self.is_touched = self.is_named = False
         self.inlined = False
         self.is_ahead = False
         self.scope = ""
@@ -465,6 +478,7 @@ class Stage(LoopNest, Attachable):
         """This stage in a copy of its schedule, without its place."""
         made = Stage(self.op, schedule, self.is_output)
         made.origin_op = self.origin_op
+        made.is_touched, made.is_named = self.is_touched, self.is_named
         made.inlined, made.scope = self.inlined, self.scope
         made.is_ahead = self.is_ahead
         made.is_double_buffered = self.is_double_buffered
@@ -473,7 +487,7 @@ class Stage(LoopNest, Attachable):
         made.all_iter_vars = list(self.all_iter_vars)
         made.leaf_iter_vars = list(self.leaf_iter_vars)
         made.relations = list(self.relations)
-        made.iter_var_attrs = dict(self.iter_var_attrs)
+        made.iter_var_attrs = {axis: each.copy() for axis, each in self.iter_var_attrs.items()}
         return made
 
     def stages_before(self) -> list[Stage]:

@@ -8,7 +8,7 @@ import keyword
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, cast
 
 import numpy as np
@@ -37,6 +37,11 @@ class Traced:
     def ndim(self) -> int:
         """The number of indices of a function that is passed to one of the methods."""
         return 0
+
+    def note_touched(self, things: Iterable[object]) -> None:
+        """Notes that a primitive was applied to this object: `things` are its arguments and its
+        results."""
+        raise NotImplementedError
 
     def text_in(self, trace: Trace) -> str:
         """The name of this object in a line of the trace."""
@@ -97,6 +102,7 @@ class Trace:
         finally:
             self._depth -= 1
         self.lines.append(text if result is target else self._results(result) + text)
+        target.note_touched(_flat([result, *args, *named.values()]))
         return result
 
     def _results(self, result: Any) -> str:
@@ -365,6 +371,12 @@ _NUMPY_TYPES = frozenset(np.sctypeDict.values())
 def _float(value: float) -> str:
     """A float as a literal; an infinite one is a literal that is too large."""
     return repr(float(value)).replace("inf", "1e999").replace("nan", "(1e999 - 1e999)")
+
+
+def _flat(values: Iterable[Any]) -> Iterator[object]:
+    """The values, those in lists one by one."""
+    for each in values:
+        yield from each if isinstance(each, (list, tuple)) else (each,)
 
 
 def primitive(method: Callable[_P, _R]) -> Callable[_P, _R]:

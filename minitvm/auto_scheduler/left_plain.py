@@ -1,0 +1,73 @@
+"""Stages that a schedule by hand leaves as plain loops, though another order is much faster."""
+
+from __future__ import annotations
+
+from math import prod
+
+from minitvm.arith.analyzer import Analyzer
+from minitvm.auto_scheduler.contraction import all_loads, contraction_of, distances_of
+from minitvm.auto_scheduler.few_rows import is_left_plain
+from minitvm.auto_scheduler.write import stages_to_write
+from minitvm.target import Target
+from minitvm.te.schedules.schedule import Schedule
+from minitvm.te.schedules.stage import Stage
+from minitvm.te.tensor import ComputeOp, domain_of
+from minitvm.tir import expr as e
+from minitvm.tir.expr import PrimExpr
+from minitvm.tir.functor import free_vars, substitute
+
+_LEAST_STEPS = 1 << 20  # of plain loops: about a millisecond
+_LEAST_THREADS = 4  # that make a stage much faster by themselves
+_LEAST_STEPS_FOR_THREADS = 1 << 24
+_USUAL, _USUAL_FROM_DATA = 128, 16  # of a size that calls give, of a range that data give
+
+
+def left_plain(s: Schedule, target: Target) -> list[Stage]:
+    """The stages without primitives, of a schedule by hand, that run for a millisecond or more and
+    would be much faster if they were scheduled.
+
+    >>> from minitvm import te
+    >>> A, B = te.placeholder((256, 256), name="A"), te.placeholder((256, 256), name="B")
+    >>> k = te.reduce_axis((0, 256), name="k")
+    >>> C = te.compute(A.shape, lambda i, j: te.sum(A[i, k] * B[k, j], axis=k), name="C")
+    >>> D = te.compute(A.shape, lambda i, j: C[i, j] + 1.0, name="D")
+    >>> s = te.create_schedule(D.op)
+    >>> s[D].parallel(D.op.axis[0])
+    >>> left_plain(s, Target("llvm"))
+    [stage(C)]
+    """
+    if not s.is_touched or s.chosen:
+        return []
+    return [stage for stage in stages_to_write(s) if _is_slow(stage, target)]
+
+
+def _is_slow(stage: Stage, target: Target) -> bool:
+    op = stage.op
+    assert isinstance(op, ComputeOp)
+    steps = prod(_usual(domain_of(axis).extent) for axis in (*op.axis, *op.reduce_axis))
+    if steps < _LEAST_STEPS:
+        return False
+    shares = target.num_cores >= _LEAST_THREADS and steps >= _LEAST_STEPS_FOR_THREADS
+    return shares or _waits_for_memory(op)
+
+
+def _usual(extent: PrimExpr) -> int:
+    """An extent, where every variable has a usual value."""
+    known = e.const_int(extent)
+    if known is None:
+        sizes = {var: e.const(_USUAL, var.dtype) for var in free_vars(extent)}
+        known = e.const_int(Analyzer().simplify(substitute(extent, sizes)))
+    return _USUAL_FROM_DATA if known is None else known
+
+
+def _waits_for_memory(op: ComputeOp) -> bool:
+    """Whether a plain reduction reads the same elements again and again, or elements that lie
+    apart."""
+    if not op.reduce_axis:
+        return False
+    contraction = contraction_of(op)
+    if contraction is not None:
+        return not is_left_plain(contraction)
+    axes = {axis.var: axis for axis in (*op.axis, *op.reduce_axis)}
+    distances = (distances_of(load, axes) for load in all_loads(op))
+    return any(each is None or each.get(op.reduce_axis[-1].var, 0) > 1 for each in distances)
