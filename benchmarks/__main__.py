@@ -20,6 +20,7 @@ from benchmarks import (
     matmul,
     memory,
     report,
+    semirings,
     speeds,
     start,
     threads,
@@ -40,6 +41,7 @@ GROUPS: dict[str, Callable[[Settings], Iterator[Row]]] = {
     "gemm": gemm.rows,
     "conv": conv.rows,
     "memory": memory.rows,
+    "semirings": semirings.rows,
 }
 # Those of many shapes: a line for each as it is measured, and a summary.
 _TARGETS = {"gemm": gemm.TARGETS, "conv": conv.TARGETS}

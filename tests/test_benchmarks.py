@@ -127,6 +127,13 @@ def test_memory_has_the_bound_of_a_copy(quick: tuple[str, dict[str, Any]]) -> No
     assert not any("copy" in peer for row in rows for peer in row["peers"])
 
 
+def test_semirings_are_beside_the_product(quick: tuple[str, dict[str, Any]]) -> None:
+    _, found = quick
+    rows = found["groups"]["semirings"]
+    assert "min(a + b), 256^3" in {row["name"] for row in rows}
+    assert all(set(row["peers"]) == {"the product"} and row["target"] > 0 for row in rows)
+
+
 def test_exchange_is_measured_both_ways(quick: tuple[str, dict[str, Any]]) -> None:
     _, found = quick
     rows = {row["name"]: row for row in found["groups"]["exchange"]}
