@@ -112,9 +112,7 @@ class _Counter:
             return 0
         most, *others = sorted(map(self.registers, _operands(node)), reverse=True) or [0]
         more = max((count + 1 for count in others if count == most), default=1)
-        return max(most, more, 1) + (
-            _FUNCTION if isinstance(node, e.Call) and _cost(node) > 4 else 0
-        )
+        return max(most, more, 1) + (_FUNCTION if _is_long(node) else 0)
 
     def _depends(self, node: PrimExpr) -> tuple[bool, bool]:
         found = self._seen.get(node)
@@ -136,8 +134,8 @@ def _operands(node: PrimExpr) -> list[PrimExpr]:
 
 def _operations(node: PrimExpr) -> float:
     match node:
-        case e.Call():
-            return _cost(node)
+        case e.Call() if _is_long(node) or node.op in ("sqrt", "rsqrt"):
+            return INTRINSICS[node.op].cost
         case e.Min() | e.Max():
             return _CHOICE if node.dtype.is_float else 1.0
         case e.Div() | e.Mod() | e.FloorDiv() | e.FloorMod():
@@ -147,5 +145,5 @@ def _operations(node: PrimExpr) -> float:
     return 1.0
 
 
-def _cost(node: e.Call) -> float:
-    return INTRINSICS[node.op].cost if node.op in INTRINSICS else 1.0
+def _is_long(node: PrimExpr) -> bool:
+    return isinstance(node, e.Call) and node.op in INTRINSICS and INTRINSICS[node.op].is_long

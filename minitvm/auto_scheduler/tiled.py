@@ -52,11 +52,12 @@ from minitvm.te.schedules.guarded_reads import is_lazy, reads_of
 from minitvm.te.schedules.operation_graph import factors_of
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, Tensor
+from minitvm.te.tensor import Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, Var
 from minitvm.tir.functor import walk_once
 from minitvm.tir.intrinsics import INTRINSICS
+from minitvm.tir.structural_equal import structural_equal
 
 
 def write_tiled(
@@ -87,21 +88,35 @@ def write_tiled(
     is_fused = last.op is not op
     blocks = _blocks(contraction, geometry, tile, in_panels, is_fused, in_order, target)
     choose_blocks(s, contraction, blocks)
+    b = contraction.b
+    packed = _beside(contraction, b, contraction.column) if packs else []
+    if blocks.strip is not None and not _widens(contraction):
+        packed += _beside(contraction, contraction.a, contraction.rows[-1])
+    copies = [_copied_by_axes(s, contraction, factor) for factor in packed]
     if blocks.depth is None:
         made = _write_whole(s, contraction, last, places, tile, blocks, in_panels, target)
     else:
         made = _write_deep(s, contraction, last, places, tile, blocks, target)
-    b = contraction.b
     if ahead is not None:
         reader = made.sums if ahead is b.tensor else b.tensor
-        place_copy(_packed(s, contraction, b, tile.columns, ahead, reader), "ahead")
-    for factor in _beside(contraction, b, contraction.column) if packs else ():
-        panels = _packed(s, contraction, factor, tile.columns, factor.tensor, made.sums)
-        place_copy(panels, None if made.panels is None else (made.stage, made.panels))
+        panels = s[s.cache_read(ahead, "global", [reader])]
+        _write_panels(panels, contraction, b, tile.columns)
+        place_copy(panels, "ahead")
+    if made.widened is not None:
+        write_copy(s[made.widened], target)
+        s[made.widened].compute_at(made.stage, made.strips)
+    for factor, copy in zip(packed, copies, strict=True):
+        if copy is None:
+            copy = s.cache_read(factor.tensor, "global", [made.sums])
+        panels = s[copy]
+        if factor.reads(contraction.column):
+            _write_panels(panels, contraction, factor, tile.columns)
+            place_copy(panels, None if made.panels is None else (made.stage, made.panels))
+        else:
+            _write_panels(panels, contraction, factor, tile.rows)
+            panels.compute_at(made.stage, made.strips)
     if in_panels and inline_columns:
         s[b.tensor].compute_inline()
-    if blocks.strip is not None:
-        _write_strip(s, contraction, made, tile, target)
 
 
 @final
@@ -360,34 +375,19 @@ def can_be_packed(contraction: Contraction) -> bool:
     return bool(contraction.rows) and _plain_axes_of(contraction, contraction.b) is not None
 
 
-def _write_strip(
-    s: Schedule, contraction: Contraction, made: _Made, tile: Tile, target: Target
-) -> None:
-    """Copies the rows' factor, a strip of rows at a time: widened as it lies, or into panels of as
-    many rows as a tile has."""
-    if made.widened is not None:
-        strips = [s[made.widened]]
-        write_copy(strips[0], target)
-    else:
-        strips = [
-            _packed(s, contraction, each, tile.rows, each.tensor, made.sums)
-            for each in _beside(contraction, contraction.a, contraction.rows[-1])
-        ]
-    for strip in strips:
-        strip.compute_at(made.stage, made.strips)
+def _copied_by_axes(s: Schedule, contraction: Contraction, factor: Factor) -> Tensor | None:
+    """A copy of a factor whose dimensions are axes, which the contraction reads in its place; None
+    where the tensor itself has such dimensions."""
+    if _plain_axes_of(contraction, factor) is not None:
+        return None
+    stage = s[contraction.op]
+    reads = reads_of(compute_of(stage), factor.tensor)
+    which = [structural_equal(each, factor.load) for each in reads].index(True)
+    return s.cache_access(factor.tensor, "global", stage.op, which)
 
 
-def _packed(
-    s: Schedule,
-    contraction: Contraction,
-    factor: Factor,
-    width: int,
-    tensor: Tensor,
-    reader: Tensor,
-) -> Stage:
-    """A copy in panels, ``panels[..., i // width, k..., i % width]``, that `reader` reads in place
-    of a tensor: a factor, or a tensor from which the factor is computed, indexed like the factor.
-    """
+def _write_panels(panels: Stage, contraction: Contraction, factor: Factor, width: int) -> None:
+    """Lets a copy of a factor lie in panels, ``panels[..., i // width, k..., i % width]``."""
     axes = _axes_of(contraction, factor)
     assert axes is not None
     column = contraction.column
@@ -399,27 +399,8 @@ def _packed(
         outer, inner = indices[place] // width, indices[place] % width
         return [*(indices[i] for i in first), outer, *(indices[i] for i in reduced), inner]
 
-    if _plain_axes_of(contraction, factor) is not None:
-        panels = s[s.cache_read(tensor, "global", [reader])]
-    else:
-        which = _place_among_reads(contraction, factor, compute_of(s[reader]))
-        panels = s[s.cache_access(tensor, "global", reader, which)]
     loops = panels.transform_layout(layout)
     if first[-1:] != [len(axes) - 1]:  # elements are neighbours along the axis or along a sum
         panels.vectorize(loops[-1])
     if place == len(axes) - 1:  # row after row is read, for all panels
         panels.reorder(*loops[len(first) + 1 : -1], loops[len(first)], loops[-1])
-    return panels
-
-
-def _place_among_reads(contraction: Contraction, factor: Factor, op: ComputeOp) -> int:
-    """The number of a factor among the reads of its tensor in `op`, a later form of the
-    contraction: the read that depends on the same data axes, of which new ones may be first."""
-    axes = contraction.op.axis
-    wanted = [factor.reads(axis) for axis in axes]
-    reads = reads_of(op, factor.tensor)
-    for place, load in enumerate(reads):
-        used = {*walk_once(load)}
-        if [axis.var in used for axis in op.axis[-len(axes) :]] == wanted:
-            return place
-    raise AssertionError(f"{op.name} doesn't read {factor.load}")

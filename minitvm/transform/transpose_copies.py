@@ -157,7 +157,7 @@ def _nest_of(along: s.For, register_bytes: int) -> _Nest | None:
     lanes = min(lanes, e.const_int(across.extent) or lanes)
     store, conditions = _store_in(across.body)
     k, j = along.loop_var, across.loop_var
-    if store is None or mentions(k, *conditions):
+    if store is None or mentions(k, across.min, across.extent, *conditions):
         return None
     place = neighbours(store.buffer, store.indices, j)
     if store.predicate is not None or place is None or mentions(k, store.indices[place]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -69,20 +69,29 @@ TERMS: dict[str, tuple[Any, Element, Callable[..., Any]]] = {
     ),
     "mask of data": (
         te.sum,
-        lambda i, j, k: tir.Select(CK[k, j] > 0.0, A[i, k] * B[k, j], 0.0),
+        lambda i, j, k: tir.Select(CK[k, j] > 0.0, A[i, k] * B[k, j], const(0.0)),
         lambda a, b, ck, **_: np.where(ck > 0, a * b, 0),
     ),
     "mask of axes": (
         te.sum,
-        lambda i, j, k: tir.Select(k <= i + j, A[i, k] * B[k, j], 0.0),
+        lambda i, j, k: tir.Select(k <= i + j, A[i, k] * B[k, j], const(0.0)),
         lambda a, b, i, j, k, **_: np.where(k <= i + j, a * b, 0),
     ),
 }
 
 
-def program(reducer: Any, term: Element) -> Tensor:
+FOLDS: dict[Any, Any] = {te.sum: np.sum, te.min: np.min, te.max: np.max}
+
+
+def program(reducer: Any, term: Element) -> Any:
     k = te.reduce_axis((0, K), name="k")
     return te.compute((M, N), lambda i, j: reducer(term(i, j, k), axis=k), name="C")
+
+
+def tile_of(schedule: te.Schedule) -> tuple[int, int]:
+    """The rows and columns of the first register tile."""
+    figures = next(each.figures for each in schedule.choices if each.about == "tile")
+    return cast(int, figures["rows"]), cast(int, figures["columns"])
 
 
 def arrays() -> dict[str, Any]:
@@ -108,11 +117,11 @@ def test_register_tiles(name: str) -> None:
     reducer, term, meaning = TERMS[name]
     C = program(reducer, term)
     schedule = auto_schedule(C, TARGET)
-    tiles = [each for each in schedule.choices if each.about == "tile"]
-    assert tiles and tiles[0].figures["rows"] > 1 and tiles[0].figures["columns"] >= 8
+    rows, columns = tile_of(schedule)
+    assert rows > 1 and columns >= 8
     given, out = arrays(), np.empty((M, N), np.float32)
     build([C], [*INPUTS, C], TARGET)(*(given[each.name] for each in INPUTS), out)
-    fold = {te.sum: np.sum, te.min: np.min, te.max: np.max}[reducer]
+    fold = FOLDS[reducer]
     np.testing.assert_allclose(out, fold(terms_of(given, meaning), axis=2), rtol=1e-4, atol=1e-4)
 
 
@@ -123,7 +132,7 @@ def test_nan_is_kept(name: str) -> None:
     given["A"][3, 5] = given["B"][40, 7] = np.nan
     C = program(reducer, term)
     build([C], [*INPUTS, C], TARGET)(*(given[each.name] for each in INPUTS), out)
-    fold = {te.min: np.min, te.max: np.max}[reducer]
+    fold = FOLDS[reducer]
     np.testing.assert_allclose(out, fold(terms_of(given, meaning), axis=2), rtol=1e-5)
 
 
@@ -134,7 +143,7 @@ def test_tuples() -> None:
         (M, N), lambda i, j: ARGMAX((k.var, A[i, k] + BT[j, k]), axis=k), name="C"
     )
     schedule = auto_schedule([place, value], TARGET)
-    assert any(each.about == "tile" and each.figures["rows"] > 1 for each in schedule.choices)
+    assert tile_of(schedule)[0] > 1
     given = arrays()
     where, greatest = np.empty((M, N), np.int32), np.empty((M, N), np.float32)
     build([place, value], [A, BT, place, value], TARGET)(given["A"], given["BT"], where, greatest)

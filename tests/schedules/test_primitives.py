@@ -503,7 +503,8 @@ def test_cache_access_of_one_element_of_several() -> None:
     with pytest.raises(tvm.CompileError, match=r"expected B to read more than 2 elements"):
         s.cache_access(a, "global", b, which=2)
     rows = s.cache_access(a, "global", b, which=1)
-    assert str(s[b].op.body[0].source[0]) == f"A[i, k] * {rows.name}[j, k]"
+    op: Any = s[b].op
+    assert str(op.body[0].source[0]) == f"A[i, k] * {rows.name}[j, k]"
     check(s, [a, b], lambda x: x @ x.T)
 
 

@@ -17,6 +17,7 @@ from minitvm.tir import expr as e
 from minitvm.tir.buffer import decl_buffer
 from minitvm.tir.expr import BufferLoad, Call, PrimExpr, Select, Var, const
 from minitvm.tir.interpreter import interpret
+from minitvm.tir.op import likely
 from minitvm.tir.stmt import BufferStore, For, ForKind, IfThenElse, PrimFunc, Stmt, seq
 from minitvm.tir.structural_equal import structural_equal
 from minitvm.tir.verify import verify
@@ -103,6 +104,7 @@ KEPT: dict[str, Stmt] = {
     "lanes stored far apart": nest(store(P, B[j, k], j, k)),
     "along a diagonal": nest(store(P, B[j, k], j, j)),
     "a guard of each element": nest(IfThenElse(j < k, COPY)),
+    "a likely guard of each element": nest(IfThenElse(likely(j < k), COPY)),
     "two stores": nest(seq(COPY, store(C, 0.0, k, j))),
     "a condition read from data": nest(store(P, lazily(PLACES[k] < 9, B[j, k], 0.0), k, j)),
     "an element that is written": nest(store(P, B[j, k] + P[k, j], k, j)),
