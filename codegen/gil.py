@@ -13,8 +13,6 @@ and so still pending when the thread has the GIL again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from minitvm.arith.work import estimated_work
 from minitvm.codegen.llvm_text import NULL, FunctionText, Value
 from minitvm.runtime.errors import CompileError
@@ -32,18 +30,16 @@ LEAST_WORK = 4e6
 
 def needs_the_gil(node: Stmt) -> bool:
     """Whether `node` calls Python: by a packed call, or a function of Python's C API."""
-    packed = (each.op == "call_packed" for each in walk_once(node) if isinstance(each, e.Call))
-    return any(packed) or any(_functions_of_python(node))
+    calls = (each for each in walk_once(node) if isinstance(each, e.Call))
+    return any(each.op == "call_packed" or _function_of_python(each) for each in calls)
 
 
-def _functions_of_python(node: Stmt) -> Iterator[str]:
-    """The functions of Python's C API that `node` calls; they expect that the GIL is held."""
-    for each in walk_once(node):
-        if not isinstance(each, e.Call) or each.op != "call_extern" or not each.args:
-            continue
-        name = each.args[0]
-        if isinstance(name, e.StringImm) and name.value.startswith(("Py", "_Py")):
-            yield name.value
+def _function_of_python(call: e.Call) -> str:
+    """The function of Python's C API that is called, which expects that the GIL is held; or ""."""
+    name = call.args[0] if call.op == "call_extern" and call.args else None
+    if isinstance(name, e.StringImm) and name.value.startswith(("Py", "_Py")):
+        return name.value
+    return ""
 
 
 def pays_release(func: PrimFunc, asked: bool | None) -> PrimExpr:
@@ -63,8 +59,9 @@ def pays_release(func: PrimFunc, asked: bool | None) -> PrimExpr:
     if not asked:
         keeps = asked is False or needs_the_gil(func.body)
         return e.const(False) if keeps else estimated_work(func.body) >= LEAST_WORK
-    name = next(_functions_of_python(func.body), None)
-    if name is not None:
+    calls = (each for each in walk_once(func.body) if isinstance(each, e.Call))
+    name = next(filter(None, map(_function_of_python, calls)), "")
+    if name:
         raise CompileError(
             f"{func.name}: release_gil=True: expected no call of Python's C API, which needs the "
             f"GIL, got a call of {name!r}: leave release_gil out"

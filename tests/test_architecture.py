@@ -16,7 +16,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -85,11 +85,19 @@ def _imports(name: str) -> Iterator[Import]:
             yield Import(str(node.value), node.lineno, is_inside=inside)
 
 
-IMPORTS = {name: tuple(_imports(name)) for name in MODULES}
-BELOW = {
-    name: sorted({each.target for each in imports if each.target in MODULES} - {name})
-    for name, imports in IMPORTS.items()
-}
+@cache
+def imports() -> dict[str, tuple[Import, ...]]:
+    """What each module imports; read when it is first asked for, as that takes some seconds."""
+    return {name: tuple(_imports(name)) for name in MODULES}
+
+
+@cache
+def below() -> dict[str, list[str]]:
+    """The modules of the package that each imports."""
+    return {
+        name: sorted({each.target for each in found if each.target in MODULES} - {name})
+        for name, found in imports().items()
+    }
 
 
 def room_of(module: str) -> str:
@@ -97,16 +105,14 @@ def room_of(module: str) -> str:
     return module.removeprefix("minitvm.").split(".")[0]
 
 
-def _rooms() -> dict[str, list[str]]:
+@cache
+def rooms() -> dict[str, list[str]]:
     """The rooms that each room imports; the face, which users see, is none."""
     found: dict[str, set[str]] = {}
-    for name, targets in BELOW.items():
+    for name, targets in below().items():
         if name != FACE:
             found.setdefault(room_of(name), set()).update(map(room_of, targets))
     return {room: sorted(others - {room}) for room, others in found.items()}
-
-
-ROOMS = _rooms()
 
 
 def circle_in(graph: Mapping[str, list[str]]) -> list[str]:
@@ -120,7 +126,7 @@ def circle_in(graph: Mapping[str, list[str]]) -> list[str]:
 
 def _floors() -> list[str]:
     """The rooms, each above those that it imports; where several could be next, by name."""
-    sorter = TopologicalSorter(ROOMS)
+    sorter = TopologicalSorter(rooms())
     sorter.prepare()
     order: list[str] = []
     ready: list[str] = []
@@ -146,7 +152,7 @@ def _picture() -> str:
     for room in _floors():
         is_module = MODULES[f"minitvm.{room}"].name != "__init__.py"
         path = f"{room}.py" if is_module else f"{room}/"
-        rows.append(f"| `{path}` | {_purpose(room)} | {', '.join(ROOMS[room]) or '-'} |")
+        rows.append(f"| `{path}` | {_purpose(room)} | {', '.join(rooms()[room]) or '-'} |")
     return "\n".join(rows)
 
 
@@ -157,11 +163,11 @@ def _drawn(readme: str) -> str:
 
 
 def test_no_circle_of_modules() -> None:
-    assert circle_in(BELOW) == []
+    assert circle_in(below()) == []
 
 
 def test_no_circle_of_rooms() -> None:
-    assert circle_in(ROOMS) == []
+    assert circle_in(rooms()) == []
 
 
 def test_a_circle_would_be_found() -> None:
@@ -169,11 +175,13 @@ def test_a_circle_would_be_found() -> None:
 
 
 def test_modules_that_importlib_is_given_count() -> None:
-    assert "minitvm.explanation.explain" in BELOW[FACE]
+    assert "minitvm.explanation.explain" in below()[FACE]
 
 
 def test_modules_on_demand_count() -> None:
-    found = [each.is_inside for each in IMPORTS["minitvm.te"] if each.target == "minitvm.te.hybrid"]
+    found = [
+        each.is_inside for each in imports()["minitvm.te"] if each.target == "minitvm.te.hybrid"
+    ]
     assert len(found) == 2  # for type checkers, and by name
 
 
@@ -194,7 +202,7 @@ def test_an_import_leaves_to_others(name: str) -> None:
     assert name not in _imported_beyond_the_dependencies()
 
 
-@lru_cache
+@cache
 def _imported_beyond_the_dependencies() -> frozenset[str]:
     """The modules that ``import minitvm`` brings into a fresh process with numpy and llvmlite."""
     program = (
@@ -206,15 +214,15 @@ def _imported_beyond_the_dependencies() -> frozenset[str]:
 
 
 def test_nothing_inside_imports_the_face() -> None:
-    assert [name for name, targets in BELOW.items() if FACE in targets] == []
+    assert [name for name, targets in below().items() if FACE in targets] == []
 
 
 def test_the_runtime_is_the_floor() -> None:
-    assert ROOMS["runtime"] == []
+    assert rooms()["runtime"] == []
 
 
 def test_no_star_import() -> None:
-    stars = [name for name, imports in IMPORTS.items() if any(each.is_star for each in imports)]
+    stars = [name for name, found in imports().items() if any(each.is_star for each in found)]
     assert [name for name in stars if name != FACE] == []
 
 
@@ -222,8 +230,8 @@ def test_no_other_distribution_is_needed() -> None:
     known = {"minitvm", *RUNTIME_DEPENDENCIES} | sys.stdlib_module_names
     others = [
         f"{name}:{each.line}: {each.target}"
-        for name, imports in IMPORTS.items()
-        for each in imports
+        for name, found in imports().items()
+        for each in found
         if each.target.split(".")[0] not in (known | OPTIONAL if each.is_inside else known)
     ]
     assert others == []

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from minitvm.tir.expr import Buffer, BufferLoad, BufferRef, Call, PrimExpr, Var, const_int
-from minitvm.tir.functor import walk_once
+from minitvm.tir.functor import children, walk_once
 from minitvm.tir.stmt import BufferStore, PrimFunc, Stmt
 
+_ANY = Var("any")  # the memory that a function outside of the program writes
 _CALLS_OUT = ("call_packed", "call_extern", "call_llvm_intrin", "tvm_access_ptr")
 
 
@@ -25,19 +26,49 @@ def is_stable(value: PrimExpr, body: PrimExpr | Stmt) -> bool:
 
     A fact about ``A[i]`` ends at a store to A.
     """
-    read: set[Var] = set()
-    for each in walk_once(value):
-        if isinstance(each, BufferLoad):
-            read.add(each.buffer.data)
-        elif isinstance(each, Call) and each.op in _CALLS_OUT:
-            return False
-    return not read or not any(_may_write(other, read) for other in walk_once(body))
+    return Effects().is_stable(value, body)
 
 
-def _may_write(node: object, read: set[Var]) -> bool:
-    if isinstance(node, BufferStore | BufferRef):
-        return node.buffer.data in read
-    return isinstance(node, Call) and node.op in _CALLS_OUT
+class Effects:
+    """What the parts of programs may write. Each part is looked at once, however many scopes ask
+    for it on the way down."""
+
+    def __init__(self) -> None:
+        self._memory: dict[PrimExpr | Stmt, frozenset[Var]] = {}
+
+    def is_stable(self, value: PrimExpr, body: PrimExpr | Stmt) -> bool:
+        """See :func:`is_stable`."""
+        read: set[Var] = set()
+        for each in walk_once(value):
+            if isinstance(each, BufferLoad):
+                read.add(each.buffer.data)
+            elif isinstance(each, Call) and each.op in _CALLS_OUT:
+                return False
+        if not read:
+            return True
+        written = self._written(body)
+        return _ANY not in written and read.isdisjoint(written)
+
+    def _written(self, node: PrimExpr | Stmt) -> frozenset[Var]:
+        """The memory that `node` may write, by the pointers to it; with `_ANY`, all memory."""
+        known = self._memory.get(node)
+        if known is None:
+            known = self._memory[node] = self._found(node)
+        return known
+
+    def _found(self, node: PrimExpr | Stmt) -> frozenset[Var]:
+        if isinstance(node, Stmt):
+            parts = [self._written(child) for child in children(node)]
+            if isinstance(node, BufferStore):
+                parts.append(frozenset([node.buffer.data]))
+            return frozenset().union(*parts)
+        found: set[Var] = set()
+        for each in walk_once(node):
+            if isinstance(each, BufferRef):
+                found.add(each.buffer.data)
+            elif isinstance(each, Call) and each.op in _CALLS_OUT:
+                found.add(_ANY)
+        return frozenset(found)
 
 
 def written_buffers(body: Stmt) -> frozenset[Buffer]:

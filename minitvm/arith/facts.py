@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import field, replace
+from dataclasses import field
 
 from minitvm.arith.atoms import Atoms
+from minitvm.arith.effects import Effects
 from minitvm.arith.linear import Affine, Atom
 from minitvm.runtime.dtype import INT64
 from minitvm.runtime.record import record
@@ -53,6 +54,7 @@ class Facts:
 
     def __init__(self) -> None:
         self.atoms = Atoms()
+        self.effects = Effects()
         self._known = _Known()
         self._data: set[Var] = set()
         self._indices: dict[PrimExpr, bool] = {}  # whether expressions are index-like
@@ -63,14 +65,12 @@ class Facts:
     def scope(self) -> Iterator[None]:
         """Facts learnt inside are forgotten at the end."""
         outside = self._known
-        self._known = replace(
-            outside,
-            facts=list(outside.facts),
-            intervals=dict(outside.intervals),
-            definitions=dict(outside.definitions),
-            determined=set(outside.determined),
-            forms={},
-            conditions={},
+        self._known = _Known(
+            outside.facts.copy(),
+            outside.intervals.copy(),
+            outside.definitions.copy(),
+            outside.determined.copy(),
+            outside.complete,
         )
         try:
             yield

@@ -87,24 +87,29 @@ class Prover(Forms):
     def bind_interval(self, var: Var, begin: PrimExpr, extent: PrimExpr) -> None:
         """The variable of a loop lies between constant bounds: weaker than :meth:`bind_loop`, and
         faster."""
-        low = self.affine(begin)
-        high = low + self.affine(extent) - 1
+        self._bind_between(var, begin, extent)
+
+    def _bind_between(self, var: Var, begin: PrimExpr, extent: PrimExpr) -> tuple[Affine, Affine]:
+        """See :meth:`bind_interval`. Returns the forms of `begin` and `extent`."""
+        low, count = self.affine(begin), self.affine(extent)
+        high = low + count - 1
         self._read_anew()
         bounds = self._known.intervals[var] = (self.interval(low)[0], self.interval(high)[1])
         if (bounds[0] < -_LARGEST or bounds[1] > _LARGEST) and not (
             self.is_index_arithmetic(begin) and self.is_index_arithmetic(extent)
         ):
             self._add_data(var)  # as large as data are, so arithmetic on it may wrap
+        return low, count
 
     def bind_loop(self, var: Var, begin: PrimExpr, size: PrimExpr) -> None:
         """`var` counts through a loop, which is then not empty."""
-        self.bind_interval(var, begin, size)
+        low, extent = self._bind_between(var, begin, size)
         self._known.determined.add(var)
-        low, extent = self.affine(begin), self.affine(size)
-        high = low + extent - 1
         form = self.affine(var)
         self._learn([[at_most(low, form)]])
-        self._learn([[at_most(form, high)]])
+        self._learn([[at_most(form, low + extent - 1)]])
+        if isinstance(size, IntImm) and size.value > 0:
+            return
         self._learn([[extent - 1]])
         # A product that is at least 1 has no factor 0.
         for factor in self._factors_in(size):

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from minitvm.arith.effects import is_stable
 from minitvm.arith.prover import Prover
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
@@ -28,7 +27,8 @@ def prover_of(func: PrimFunc) -> Prover:
 def in_loop(prover: Prover, loop: s.For) -> Iterator[None]:
     """The scope of a loop's iteration."""
     with prover.scope():
-        if is_stable(loop.min, loop.body) and is_stable(loop.extent, loop.body):
+        effects = prover.effects
+        if effects.is_stable(loop.min, loop.body) and effects.is_stable(loop.extent, loop.body):
             prover.bind_loop(loop.loop_var, loop.min, loop.extent)
         else:
             prover.bind_unknown(loop.loop_var)
@@ -40,7 +40,7 @@ def in_loop(prover: Prover, loop: s.For) -> Iterator[None]:
 def binding(prover: Prover, var: Var, value: PrimExpr, body: PrimExpr | Stmt) -> Iterator[None]:
     """The scope of `body`, where `var` is a name for the value of `value` before it."""
     with prover.scope():
-        if is_stable(value, body):
+        if prover.effects.is_stable(value, body):
             prover.bind(var, value)
         else:
             prover.bind_data(var)
@@ -51,7 +51,7 @@ def binding(prover: Prover, var: Var, value: PrimExpr, body: PrimExpr | Stmt) ->
 def assuming(prover: Prover, condition: PrimExpr, body: PrimExpr | Stmt) -> Iterator[None]:
     """The scope of `body`, before which `condition` held."""
     with prover.scope():
-        if is_stable(condition, body):
+        if prover.effects.is_stable(condition, body):
             prover.assume(condition)
         else:
             prover.forget()

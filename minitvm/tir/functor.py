@@ -29,7 +29,7 @@ _Any = TypeVar("_Any")
 _Node = TypeVar("_Node", PrimExpr, Stmt)
 
 _VISITORS = {node: f"visit_{node.__name__}" for node in CHILDREN}
-_LEAVES = (n.Var, n.IntImm, n.FloatImm, n.StringImm, n.BufferRef)
+_LEAVES = frozenset((n.Var, n.IntImm, n.FloatImm, n.StringImm, n.BufferRef))
 
 
 class Mutator:
@@ -76,18 +76,27 @@ class Mutator:
     def descend(self, node: _Any) -> _Any:
         """`node` with its children replaced: a node of its class."""
         cls = type(node)
+        names = CHILDREN[cls]
+        if not names:
+            return node
         held = HELD[cls]
+        expr, stmt = self.expr, self.stmt
         changes: dict[str, Any] = {}
-        for name in CHILDREN[cls]:
+        for name in names:
             old = getattr(node, name)
             if isinstance(old, tuple):
-                made = tuple([self.node(child) for child in old])
+                made = tuple([expr(x) if isinstance(x, PrimExpr) else stmt(x) for x in old])
                 if any(map(is_not, made, old)):
                     changes[name] = made
             elif old is not None:
-                new = self._rebuilt_holder(old, held[name]) if name in held else self.node(old)
+                if name in held:
+                    new = self._rebuilt_holder(old, held[name])
+                else:
+                    new = expr(old) if isinstance(old, PrimExpr) else stmt(old)
                 if new is not old:
                     changes[name] = new
+        if not changes:
+            return node
         if isinstance(node, n.Allocate) and "buffer" in changes:
             body = changes.get("body", node.body)
             changes["body"] = replace_buffers(body, {node.buffer: changes["buffer"]})

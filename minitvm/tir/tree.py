@@ -33,6 +33,11 @@ def _reader(cls: type) -> _Reader:
     alone = len(names) == 1 and annotations[names[0]].startswith("tuple")
     if alone or (plain and len(names) > 1):
         return attrgetter(*names)  # which is fast
+    if not names:
+        return lambda node: ()
+    if plain:
+        one = attrgetter(*names)
+        return lambda node: (one(node),)
 
     def read(node: Any) -> tuple[Any, ...]:
         found: tuple[Any, ...] = ()
@@ -120,12 +125,13 @@ def walk_once(*roots: Node) -> Iterator[Node]:
     stack = list(reversed(roots))
     while stack:
         top = stack.pop()
-        if id(top) not in seen:
-            seen.add(id(top))
+        key = id(top)
+        if key not in seen:
+            seen.add(key)
             yield top
             below = _READERS[type(top)](top)
             if below:
-                stack.extend(below[::-1])
+                stack += below[::-1]
 
 
 @overload

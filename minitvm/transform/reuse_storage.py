@@ -155,6 +155,8 @@ def _flatten(node: Stmt, buffers: list[Buffer], members: list[Stmt]) -> None:
 
 def _sharing(buffers: list[Buffer], members: list[Stmt]) -> dict[Buffer, Buffer]:
     """For each buffer that needs no memory of its own, the one whose memory it takes."""
+    if len(buffers) < 2:
+        return {}
     uses: dict[Buffer, list[int]] = {buffer: [] for buffer in buffers}
     whole: set[Buffer] = set()  # buffers passed to calls, which see the shape
     for place, member in enumerate(members):

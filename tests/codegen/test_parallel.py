@@ -46,13 +46,19 @@ def f32(*shape: int) -> Any:
     return np.random.default_rng(0).standard_normal(shape).astype("float32")
 
 
-def both(func: PrimFunc, *arrays: Any, kernel: Any = None) -> None:
-    """Compiled and interpreted on the same arrays: they agree to the bit."""
-    copies = [a.copy() if isinstance(a, np.ndarray) else a for a in arrays]
-    interpreter.interpret(lower(func)[func.name], *copies)
-    (kernel or build(func, fp="strict"))(*arrays)
-    for a, b in zip(arrays, copies, strict=True):
-        np.testing.assert_array_equal(a, b)
+def both(func: PrimFunc, *arrays: Any, kernel: Any = None, calls: int = 1) -> None:
+    """Compiled and interpreted on the same arrays: they agree to the bit, in every call."""
+    expected = _copied(arrays)
+    interpreter.interpret(lower(func)[func.name], *expected)
+    kernel = kernel or build(func, fp="strict")
+    for mine in [arrays, *(_copied(arrays) for _ in range(calls - 1))]:
+        kernel(*mine)
+        for a, b in zip(mine, expected, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def _copied(arrays: tuple[Any, ...]) -> list[Any]:
+    return [a.copy() if isinstance(a, np.ndarray) else a for a in arrays]
 
 
 def regions(kernel: Any) -> int:
@@ -287,8 +293,7 @@ def test_launch_point_and_barriers() -> None:
     assert regions(kernel) == 1
     assert "@minitvm_barrier(" in kernel.get_source("ll")
     for size in SIZES:
-        for _ in range(20):
-            both(func, f32(size), f32(size), kernel=kernel)
+        both(func, f32(size), f32(size), kernel=kernel, calls=20)
 
 
 def test_barriers_have_all_threads_at_once(threads: int) -> None:
@@ -613,7 +618,7 @@ def test_workspaces_are_reused(size: int) -> None:
     evaluate = kernel.time_evaluator(number=20)
     evaluate(x, y)
     before = resident_bytes()
-    for _ in range(50):
+    for _ in range(15):
         evaluate(x, y)
     assert resident_bytes() - before < 3 * x.nbytes + 2**22
     np.testing.assert_array_equal(y, x * 2 + (np.arange(size) % 3).astype("float32"))

@@ -1,7 +1,8 @@
-"""Programs that are explained."""
+"""Programs that are explained: each is built once, for all who ask of it."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ HASWELL = "llvm -mtriple=x86_64-linux-gnu -mcpu=haswell"
 AARCH64 = "llvm -mtriple=aarch64-linux-gnu"
 
 
+@cache
 def product(
     m: Any,
     n: Any,
@@ -42,6 +44,7 @@ def product(
     return tvm.build([D], [A, B, D], target, name="product")
 
 
+@cache
 def tiled_product(rows: int, columns: int, target: str) -> tvm.runtime.Module:
     """A product of 96 x 96 x 96, tiled by hand."""
     A, B = te.placeholder((96, 96), name="A"), te.placeholder((96, 96), name="B")
@@ -60,6 +63,7 @@ def tiled_product(rows: int, columns: int, target: str) -> tvm.runtime.Module:
     return tvm.build(s, [A, B, C], target, name="tiled")
 
 
+@cache
 def softmax(rows: int, columns: int) -> tvm.runtime.Module:
     X = te.placeholder((rows, columns), name="X")
     k, m = te.reduce_axis((0, columns), name="k"), te.reduce_axis((0, columns), name="m")
@@ -70,6 +74,7 @@ def softmax(rows: int, columns: int) -> tvm.runtime.Module:
     return tvm.build([Y], [X, Y], name="softmax")
 
 
+@cache
 def convolution(channels: int, features: int, groups: int = 1) -> tvm.runtime.Module:
     """3 x 3 windows of a padded image of 14 x 14."""
     inside = channels // groups
