@@ -25,8 +25,14 @@ from minitvm.arith.accesses import step_of
 from minitvm.auto_scheduler.across import write_across
 from minitvm.auto_scheduler.attempts import Attempt
 from minitvm.auto_scheduler.choice import choose
-from minitvm.auto_scheduler.contraction import all_loads, distances_of, extent_of, uneven_axes
+from minitvm.auto_scheduler.contraction import all_loads, extent_of
 from minitvm.auto_scheduler.loops import compute_of, fused
+from minitvm.auto_scheduler.reductions import (
+    is_streamed,
+    runs_in_columns,
+    write_streamed,
+    write_tile,
+)
 from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
@@ -35,8 +41,6 @@ from minitvm.te.tensor import ComputeOp, Operation, Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad
 from minitvm.tir.functor import children, mentions
-
-_SUMS = 4  # vectors of sums that are under way together
 
 
 @final
@@ -59,7 +63,7 @@ def write_rows(
     for stage in reversed(stages):
         place = None
         if stage.op not in kept:
-            find = partial(_place_of_readers, s, stage, places)
+            find = partial(_place_of_readers, s, stage, places, target)
             place = attempt.follow("rows of its readers", stage, find)
         if place is not None:
             members.setdefault(place.root, []).append(stage)
@@ -86,6 +90,9 @@ def _write_root(
     if not inside:
         _write_alone(s, root, target)
         return True
+    if len(inside) == 1 and _is_tail_of(root, inside[0][0], target):
+        root.parallel(fused(root, write_tile(s, inside[0][0], root, 0, target)))
+        return True
     rows = min(most for _, most in inside)
     _write_columns(s, root, rows, target)
     row = fused(root, compute_of(root).axis[:rows])
@@ -99,13 +106,23 @@ def _write_root(
 # -- Stages that are computed together --
 
 
-def _place_of_readers(s: Schedule, stage: Stage, places: dict[Stage, _Place]) -> _Place | None:
+def _is_tail_of(root: Stage, stage: Stage, target: Target) -> bool:
+    """Whether `root` reads elementwise what a reduction computes in columns."""
+    op, last = compute_of(stage), compute_of(root)
+    if not op.reduce_axis or last.reduce_axis or len(last.axis) != len(op.axis):
+        return False
+    return runs_in_columns(op, target) and _rows_in_common(last, stage) == len(op.axis)
+
+
+def _place_of_readers(
+    s: Schedule, stage: Stage, places: dict[Stage, _Place], target: Target
+) -> _Place | None:
     """The place of all readers of a stage, in the rows that they share with it; None if there is no
     such place, or a reader needs more than one row. Sums of columns stay side by side."""
     if stage.is_output:
         return None
     op = compute_of(stage)
-    most = len(op.axis) - bool(op.reduce_axis and _runs_in_columns(op))
+    most = len(op.axis) - bool(op.reduce_axis and runs_in_columns(op, target))
     found: list[_Place] = []
     for reader, rows in _readers(s, stage):
         if reader not in places:
@@ -148,45 +165,35 @@ def _rows_in_common(reader: Operation, stage: Stage) -> int:
 def _write_alone(s: Schedule, stage: Stage, target: Target) -> None:
     """The loops of a stage in whose rows no other stage is computed."""
     op = compute_of(stage)
-    if not op.axis:
-        return
-    rows = len(op.axis)
-    if _runs_in_columns(op):
-        rows = rows - 1 if op.reduce_axis else _first_of_line(s, stage)
-    column = _write_columns(s, stage, rows, target)
-    outer = list(compute_of(stage).axis[:rows])
-    if column is not None and (not outer or op.reduce_axis):
-        outer.append(column)
-    stage.parallel(fused(stage, outer))
+    if op.reduce_axis and runs_in_columns(op, target):
+        if is_streamed(op, target):
+            write_streamed(s, stage, target, in_order=False)
+        else:
+            stage.parallel(fused(stage, write_tile(s, stage, stage, 0, target)))
+    elif op.axis:
+        rows = len(op.axis) if op.reduce_axis else _first_of_line(s, stage)
+        column = _write_columns(s, stage, rows, target)
+        outer = list(compute_of(stage).axis[:rows])
+        if column is not None and not outer:
+            outer.append(column)
+        stage.parallel(fused(stage, outer))
 
 
 def _write_columns(s: Schedule, stage: Stage, rows: int, target: Target) -> IterVar | None:
     """The loops inside of the first `rows`: the outer loop over vectors, if there is one."""
     op = compute_of(stage)
-    if op.reduce_axis and not _runs_in_columns(op):
+    if op.reduce_axis and not runs_in_columns(op, target):
         _fuse_summed(stage)
         return None
     if rows == len(op.axis):
         return None
-    lanes = target.lanes(op.body[0].dtype)
     if op.reduce_axis:
-        return _write_sums(s, stage, lanes)
+        write_tile(s, stage, stage, rows, target)
+        return None
+    lanes = target.lanes(op.body[0].dtype)
     line = op.axis[max(rows, _first_of_line(s, stage)) :]
     outer, inner = stage.split(fused(stage, line), factor=_vector(line, lanes))
     stage.vectorize(inner)
-    return outer
-
-
-def _write_sums(s: Schedule, stage: Stage, lanes: int) -> IterVar:
-    """Sums of a few vectors of columns, over all rows, in registers."""
-    sums = s[s.cache_write(stage.op.output(0), "local")]
-    column = compute_of(stage).axis[-1]
-    outer, inner = stage.split(column, factor=_vector((column,), lanes * _SUMS))
-    stage.vectorize(inner)
-    sums.compute_at(stage, outer)
-    *others, column = compute_of(sums).axis
-    sums.reorder(*others, *compute_of(sums).reduce_axis, column)
-    sums.vectorize(column)
     return outer
 
 
@@ -207,20 +214,6 @@ def _vector(line: Sequence[IterVar], most: int) -> int:
 
 
 # -- Neighbours in memory --
-
-
-def _runs_in_columns(op: ComputeOp) -> bool:
-    """Whether neighbours along the last axis are computed side by side: elements; or sums whose
-    terms are neighbours in memory along that axis, and not along a reduction axis."""
-    if not op.reduce_axis:
-        return True
-    if len(op.body) != 1 or not op.axis or op.axis[-1] in uneven_axes(op):
-        return False
-    axes = {axis.var: axis for axis in (*op.axis, *op.reduce_axis)}
-    found = [distances_of(load, axes) or {} for load in all_loads(op)]
-    if not any(each.get(op.axis[-1].var) == 1 for each in found):
-        return False
-    return not any(each.get(axis.var) == 1 for each in found for axis in op.reduce_axis)
 
 
 def _first_of_line(s: Schedule, stage: Stage) -> int:
