@@ -1,15 +1,15 @@
 """The loops of one reduction, chosen from how far apart its reads lie along each axis.
 
 The lanes of a vector are neighbours along the last data axis, or along the reduction; the cheaper
-reads decide. Along the data axis a *tile* of results stays in registers: several vectors, and
-several rows where the windows of neighbouring rows overlap::
+reads decide. Along the data axis a
+few vectors of results stay in registers::
 
-    for each tile of rows and columns, on all threads:
-        for r, q in the window, unrolled:
-            for y in the tile's rows, unrolled:
-                for x in the tile's columns, in vectors:
-                    sums[y, x] = max(sums[y, x], X[y + r, x + q])
-        Y[tile] = sums
+    for each block of columns of each row, on all threads:
+        for r, q in the window:
+            for x in the block, in vectors:
+                largest[x] = max(largest[x], X[y + r, x + q])
+        for x in the block, in vectors:
+            Y[y, x] = largest[x]
 
 Where each step of the reduction would read a short piece of a far row, the results stay in the L1
 cache instead, and rows are read whole, a few of them side by side::
@@ -25,9 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import product
 from math import prod
-from typing import final
 
 from minitvm.auto_scheduler.contraction import (
     FAR,
@@ -39,9 +37,6 @@ from minitvm.auto_scheduler.contraction import (
     uneven_axes,
 )
 from minitvm.auto_scheduler.loops import compute_of, fused
-from minitvm.auto_scheduler.tiles import rows_side_by_side
-from minitvm.runtime.host import CACHE_LINE
-from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
@@ -53,7 +48,7 @@ from minitvm.tir.functor import walk_once
 Distances = Mapping[Var, int]
 """How far apart, in elements, the reads of neighbours along each axis lie."""
 
-_MOST_TERMS = 256  # vectors of terms in the code of a tile: more take long to compile
+_MOST_UNROLLED = 16  # steps: more take long to compile
 _SIDE_BY_SIDE = 4  # rows that are read at a time where results stay in L1
 _MOST_PARTS = 8  # of a column's terms
 _LEAST_STEPS = 64  # of a part
@@ -124,134 +119,47 @@ def lanes_of(op: ComputeOp, target: Target) -> int:
     return min(target.lanes(body.dtype) for body in op.body)
 
 
-# -- Tiles of results in registers --
+# -- Results in registers --
 
 
-@final
-@record()
-class Tile:
-    """Results that are computed together: `count` rows along the axis `row`, if any, and `columns`.
-    The loops over the reduction axes `unrolled` are written out."""
-
-    row: int | None
-    count: int
-    columns: int
-    unrolled: tuple[int, ...]
-
-
-def tile_of(op: ComputeOp, inside: int, target: Target) -> Tile:
-    """As many results as hide the latency of one. Rows, of axes from the one at `inside` on, make a
-    tile high if their windows overlap; a row of it fills whole lines of the cache."""
-    reads = [distances for _, distances in reads_of(op)]
-    lanes, most = lanes_of(op, target), _vectors_under_way(op, target)
-    extent = extent_of(op.axis[-1])
-    if extent is not None:
-        most_vectors = max(1, -(-extent // lanes))
-    else:
-        most_vectors = most
-    line = -(-CACHE_LINE * 8 // target.vector_bits)
-    row, count = None, 1
-    if window := _overlap(op, reads, range(inside, len(op.axis) - 1)):
-        row, steps, reach = window
-        bytes_apart = steps[0] * op.body[0].dtype.itemsize
-        highest = min(
-            most // min(line, most_vectors),
-            rows_side_by_side(bytes_apart, target) - reach,
-            extent_of(op.axis[row]) or most,
-        )
-        counts = [1 << i for i in range(max(1, highest).bit_length())]
-        count = min(counts, key=lambda each: _rows_read(each, *steps) / each)
-    vectors = max(1, min(most // count, most_vectors))
-    columns = vectors * lanes if extent is None else max(1, min(vectors * lanes, extent))
-    unrolled = _unrolled(op, reads, row if count > 1 else None, columns, count * vectors)
-    return Tile(row if count > 1 else None, count, columns, unrolled)
-
-
-def _vectors_under_way(op: ComputeOp, target: Target) -> int:
+def columns_of(op: ComputeOp, target: Target) -> int:
+    """The number of neighbouring results that are computed together: as many vectors as hide the
+    latency of one."""
     most = min(target.multiply_adds_under_way, target.vector_registers * 3 // 4)
-    return max(1, most // len(op.body))
+    columns = lanes_of(op, target) * max(1, most // len(op.body))
+    extent = extent_of(op.axis[-1])
+    return columns if extent is None else max(1, min(columns, extent))
 
 
-def _overlap(
-    op: ComputeOp, reads: Sequence[Distances], rows: range
-) -> tuple[int, tuple[int, int, int], int] | None:
-    """The last axis of `rows` along which windows overlap: its position; its distance, and the
-    distance and extent of the reduction axis; and by how many rows a window reaches further."""
-    for i in reversed(rows):
-        for k in op.reduce_axis:
-            extent = extent_of(k)
-            for each in reads:
-                a, b = each.get(op.axis[i].var, 0), each.get(k.var, 0)
-                if a and b and extent and _rows_read(2, a, b, extent) < 2 * extent:
-                    return i, (a, b, extent), extent * b // a
-    return None
-
-
-def _rows_read(count: int, apart: int, step: int, extent: int) -> int:
-    """The number of different rows that the windows of `count` neighbours read."""
-    return len({i * apart + k * step for i, k in product(range(count), range(extent))})
-
-
-def _unrolled(
-    op: ComputeOp, reads: Sequence[Distances], row: int | None, columns: int, vectors: int
-) -> tuple[int, ...]:
-    """The reduction axes along which the windows of a tile overlap, as many as fit."""
-    found: list[int] = []
-    for i in reversed(range(len(op.reduce_axis))):
-        k = op.reduce_axis[i]
-        extent = extent_of(k)
-        if extent and vectors * extent <= _MOST_TERMS and _is_window(op, k, reads, row, columns):
-            vectors *= extent
-            found.append(i)
-    return tuple(reversed(found))
-
-
-def _is_window(
-    op: ComputeOp, k: IterVar, reads: Sequence[Distances], row: int | None, columns: int
-) -> bool:
-    """Whether several results of a tile read an element at different steps along `k`."""
-    for each in reads:
-        step = each.get(k.var, 0)
-        across = each.get(op.axis[-1].var, 0)
-        if 0 < step < across * columns:
-            return True
-        if row is not None and step and each.get(op.axis[row].var, 0) % step == 0:
-            return True
-    return False
-
-
-def write_tile(
+def write_in_registers(
     s: Schedule, stage: Stage, last: Stage, inside: int, target: Target
 ) -> list[IterVar]:
-    """Computes a tile of results in registers, which `last` stores: the stage itself, or an
-    elementwise reader. Returns the loops over tiles."""
+    """Computes a few vectors of results in registers, from which `last` stores them: the stage
+    itself, or an elementwise reader. Returns the loops of `last` from the axis `inside` on."""
     op = compute_of(stage)
-    tile = tile_of(op, inside, target)
-    if last is stage:
-        sums = s[_cached(s, op)]
-    else:
-        sums = stage.set_scope("local")
-    axes = list(compute_of(last).axis)
-    outer, column = last.split(axes[-1], factor=tile.columns)
-    inner = [column]
-    axes[-1] = outer
-    if tile.row is not None:
-        axes[tile.row], row = last.split(axes[tile.row], factor=tile.count)
-        inner.insert(0, row)
-        last.unroll(row)
-    last.reorder(*axes[inside:], *inner)
+    columns = columns_of(op, target)
+    results = s[_cached(s, op)] if last is stage else stage.set_scope("local")
+    *outer, column = compute_of(last).axis
+    block, column = last.split(column, factor=columns)
     last.vectorize(column)
-    sums.compute_at(last, outer)
-    made = compute_of(sums)
-    unrolled = [made.reduce_axis[i] for i in tile.unrolled]
-    looped = [axis for axis in made.reduce_axis if axis not in unrolled]
-    row_axes = [] if tile.row is None else [made.axis[tile.row]]
-    others = [axis for axis in made.axis[:-1] if axis not in row_axes]
-    sums.reorder(*others, *looped, *unrolled, *row_axes, made.axis[-1])
-    for axis in (*unrolled, *row_axes):
-        sums.unroll(axis)
-    sums.vectorize(made.axis[-1])
-    return axes[inside:]
+    results.compute_at(last, block)
+    made = compute_of(results)
+    *others, column = made.axis
+    results.reorder(*others, *made.reduce_axis, column)
+    results.vectorize(column)
+    if _is_window(op, columns):
+        results.unroll(made.reduce_axis[-1])
+    return [*outer[inside:], block]
+
+
+def _is_window(op: ComputeOp, columns: int) -> bool:
+    """Whether several of the columns read the same element, at different steps along the last
+    reduction axis."""
+    column, k = op.axis[-1].var, op.reduce_axis[-1]
+    extent = extent_of(k)
+    if extent is None or extent > _MOST_UNROLLED:
+        return False
+    return any(0 < each.get(k.var, 0) < each.get(column, 0) * columns for _, each in reads_of(op))
 
 
 def _cached(s: Schedule, op: ComputeOp) -> Tensor:
@@ -265,16 +173,16 @@ def _cached(s: Schedule, op: ComputeOp) -> Tensor:
 
 
 def is_streamed(op: ComputeOp, target: Target) -> bool:
-    """Whether a tile in registers would read short pieces of far rows, from beyond the L2 cache."""
+    """Whether registers would hold the results of a short piece of each row, and rows are read from
+    beyond the L2 cache."""
     if is_uneven(op):
         return False
-    tile = tile_of(op, 0, target)
-    extent = extent_of(op.axis[-1])
-    if tile.count > 1 or tile.unrolled or (extent is not None and extent <= tile.columns):
+    columns, extent = columns_of(op, target), extent_of(op.axis[-1])
+    if extent is not None and extent <= columns:
         return False
     return any(
         each.get(op.axis[-1].var) == 1
-        and FAR > each.get(op.reduce_axis[-1].var, 0) >= (extent or tile.columns)
+        and FAR > each.get(op.reduce_axis[-1].var, 0) >= (extent or columns)
         and (bytes_of(tensor) or FAR) > target.cache_bytes(2)
         for tensor, each in reads_of(op)
     )

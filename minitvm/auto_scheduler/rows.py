@@ -26,12 +26,12 @@ from minitvm.auto_scheduler.across import write_across
 from minitvm.auto_scheduler.attempts import Attempt
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import all_loads, extent_of
-from minitvm.auto_scheduler.loops import compute_of, fused
+from minitvm.auto_scheduler.loops import Loop, compute_of, fused, run_parallel
 from minitvm.auto_scheduler.reductions import (
     is_streamed,
     runs_in_columns,
+    write_in_registers,
     write_streamed,
-    write_tile,
 )
 from minitvm.runtime.record import record
 from minitvm.target import Target
@@ -91,7 +91,7 @@ def _write_root(
         _write_alone(s, root, target)
         return True
     if len(inside) == 1 and _is_tail_of(root, inside[0][0], target):
-        root.parallel(fused(root, write_tile(s, inside[0][0], root, 0, target)))
+        _run_parallel(root, write_in_registers(s, inside[0][0], root, 0, target), target)
         return True
     rows = min(most for _, most in inside)
     _write_columns(s, root, rows, target)
@@ -169,7 +169,7 @@ def _write_alone(s: Schedule, stage: Stage, target: Target) -> None:
         if is_streamed(op, target):
             write_streamed(s, stage, target, in_order=False)
         else:
-            stage.parallel(fused(stage, write_tile(s, stage, stage, 0, target)))
+            _run_parallel(stage, write_in_registers(s, stage, stage, 0, target), target)
     elif op.axis:
         rows = len(op.axis) if op.reduce_axis else _first_of_line(s, stage)
         column = _write_columns(s, stage, rows, target)
@@ -177,6 +177,11 @@ def _write_alone(s: Schedule, stage: Stage, target: Target) -> None:
         if column is not None and not outer:
             outer.append(column)
         stage.parallel(fused(stage, outer))
+
+
+def _run_parallel(stage: Stage, loops: Sequence[IterVar], target: Target) -> None:
+    extents = [extent_of(axis) for axis in compute_of(stage).axis]
+    run_parallel(stage, list(map(Loop, loops, extents)), target)
 
 
 def _write_columns(s: Schedule, stage: Stage, rows: int, target: Target) -> IterVar | None:
@@ -188,7 +193,7 @@ def _write_columns(s: Schedule, stage: Stage, rows: int, target: Target) -> Iter
     if rows == len(op.axis):
         return None
     if op.reduce_axis:
-        write_tile(s, stage, stage, rows, target)
+        write_in_registers(s, stage, stage, rows, target)
         return None
     lanes = target.lanes(op.body[0].dtype)
     line = op.axis[max(rows, _first_of_line(s, stage)) :]
