@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import prod
+from math import isqrt, prod
 
 from minitvm.auto_scheduler.contraction import (
     FAR,
@@ -38,12 +38,14 @@ from minitvm.auto_scheduler.contraction import (
 )
 from minitvm.auto_scheduler.loops import compute_of, fused
 from minitvm.target import Target
+from minitvm.te.schedules.rewrite_operations import can_be_reordered
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir import expr as e
-from minitvm.tir.expr import IterVar, ProducerLoad, Var
-from minitvm.tir.functor import walk_once
+from minitvm.tir.commutation import is_commutative
+from minitvm.tir.expr import CommReducer, IterVar, PrimExpr, ProducerLoad, Reduce, Var
+from minitvm.tir.functor import children, walk_once
 
 Distances = Mapping[Var, int]
 """How far apart, in elements, the reads of neighbours along each axis lie."""
@@ -125,10 +127,15 @@ def lanes_of(op: ComputeOp, target: Target) -> int:
 def columns_of(op: ComputeOp, target: Target) -> int:
     """The number of neighbouring results that are computed together: as many vectors as hide the
     latency of one."""
-    most = min(target.multiply_adds_under_way, target.vector_registers * 3 // 4)
-    columns = lanes_of(op, target) * max(1, most // len(op.body))
+    columns = lanes_of(op, target) * _vectors_under_way(op, target)
     extent = extent_of(op.axis[-1])
     return columns if extent is None else max(1, min(columns, extent))
+
+
+def _vectors_under_way(op: ComputeOp, target: Target) -> int:
+    """A power of two of vectors for each of a reduction's results."""
+    most = min(target.multiply_adds_under_way, target.vector_registers * 3 // 4)
+    return 1 << (max(1, most // len(op.body)).bit_length() - 1)
 
 
 def write_in_registers(
@@ -138,7 +145,10 @@ def write_in_registers(
     itself, or an elementwise reader. Returns the loops of `last` from the axis `inside` on."""
     op = compute_of(stage)
     columns = columns_of(op, target)
-    results = s[_cached(s, op)] if last is stage else stage.set_scope("local")
+    given = op.outputs[0] if len(op.outputs) == 1 else list(op.outputs)
+    results = (
+        s[_first(s.cache_write(given, "local"))] if last is stage else stage.set_scope("local")
+    )
     *outer, column = compute_of(last).axis
     block, column = last.split(column, factor=columns)
     last.vectorize(column)
@@ -160,13 +170,6 @@ def _is_window(op: ComputeOp, columns: int) -> bool:
     if extent is None or extent > _MOST_UNROLLED:
         return False
     return any(0 < each.get(k.var, 0) < each.get(column, 0) * columns for _, each in reads_of(op))
-
-
-def _cached(s: Schedule, op: ComputeOp) -> Tensor:
-    """The first of a stage's results, in registers."""
-    if len(op.outputs) == 1:
-        return s.cache_write(op.outputs[0], "local")  # type: ignore[no-any-return]  # of one, one
-    return s.cache_write(list(op.outputs), "local")[0]  # type: ignore[no-any-return]  # of a list
 
 
 # -- Results in the L1 cache --
@@ -206,7 +209,7 @@ def write_streamed(s: Schedule, stage: Stage, target: Target, *, in_order: bool)
         part, _ = stage.split(op.reduce_axis[0], nparts=parts)
         factored = s.rfactor(op.outputs[0], part)
         write_last(stage, lanes)
-        stage = s[factored[0] if isinstance(factored, list) else factored]
+        stage = s[_first(factored)]
     elif target.num_cores > 1 and extent is not None:
         share = -(-extent // target.num_cores)
         most = min(most, max(-(-share // lanes) * lanes, 16 * lanes))
@@ -231,3 +234,161 @@ def write_last(stage: Stage, lanes: int) -> None:
     stage.reorder(*others, column, *op.reduce_axis, lane)
     stage.vectorize(lane)
     stage.parallel(fused(stage, [*others, column]))
+
+
+# -- Results along the reduction --
+
+
+def is_in_order(op: ComputeOp, strict: bool) -> bool:
+    """Whether a reduction's steps must be combined one after the other."""
+    is_rounded = any(body.dtype.is_float for body in op.body)
+    return (strict and is_rounded) or not can_be_reordered(op)
+
+
+def write_along(s: Schedule, stage: Stage, target: Target, *, in_order: bool, alone: bool) -> None:
+    """Computes one result after the other, along lines of memory. The results of a stage that is
+    `alone` run in parallel; long ones are cut into parts, the same for any number of threads."""
+    op = compute_of(stage)
+    reduced = _reduced(stage, in_order)
+    has_parts = False
+    if alone and not in_order and not is_uneven(op) and is_commutative(_combiner(op)):
+        parts = _write_parts(s, stage, reduced, target)
+        has_parts = parts is not None
+        stage = parts or stage
+    axes = compute_of(stage).axis
+    row = axes[-1] if axes else None
+    if alone and axes:
+        row = fused(stage, axes)
+        stage.parallel(row)
+    if in_order:
+        return
+    if not _is_vectorized(op):
+        _write_lanes(s, stage, row, target)
+    elif has_parts and _is_rounded(op):
+        first, _ = compute_of(stage).reduce_axis
+        _place(s, stage, s.rfactor(compute_of(stage).outputs[0], first), row)
+
+
+def _reduced(stage: Stage, in_order: bool) -> list[IterVar]:
+    """The reduction loops, the farthest outside if the order is free. Those along one line of
+    memory are fused."""
+    op = compute_of(stage)
+    axes = list(op.reduce_axis)
+    if not in_order:
+        reads = [each for _, each in reads_of(op)]
+        axes.sort(key=lambda k: -max((each.get(k.var, 0) for each in reads), default=0))
+        if axes != list(op.reduce_axis):
+            stage.reorder(*axes)
+    first = next((i for i in range(len(axes)) if is_line(op, axes[i:])), len(axes) - 1)
+    return [*axes[:first], fused(stage, axes[first:])]
+
+
+def _combiner(op: ComputeOp) -> CommReducer:
+    (reduce, *_) = op.body
+    assert isinstance(reduce, Reduce)
+    return reduce.combiner
+
+
+def _is_vectorized(op: ComputeOp) -> bool:
+    """Whether LLVM makes vectors of partial results from a plain loop."""
+    combiner = _combiner(op)
+    if len(combiner.result) != 1:
+        return False
+    (result,) = combiner.result
+    pair = {*combiner.lhs, *combiner.rhs}
+    return isinstance(result, (e.Add, e.Mul, e.Min, e.Max)) and {result.a, result.b} == pair
+
+
+def _is_rounded(op: ComputeOp) -> bool:
+    result = _combiner(op).result[0]
+    return result.dtype.is_float and not isinstance(result, (e.Min, e.Max))
+
+
+def _write_parts(
+    s: Schedule, stage: Stage, reduced: Sequence[IterVar], target: Target
+) -> Stage | None:
+    """Cuts a reduction into parts that fit the L2 cache; returns the stage of the parts. None if
+    there would be a single part."""
+    op = compute_of(stage)
+    terms = target.cache_bytes(2) // max(body.dtype.itemsize for body in op.body)
+    known = [extent_of(axis) or 1 for axis in op.reduce_axis]
+    if prod(known) < 2 * terms:
+        return None
+    block = 1 << (terms.bit_length() // 2)
+    outer = reduced[0]
+    inside = 1
+    if len(reduced) > 1:
+        inside = prod(known) // max(1, extent_of(outer) or 1)
+    else:
+        outer, _ = stage.split(outer, factor=block)
+        inside = block
+    part, _ = stage.split(outer, factor=max(1, terms // inside))
+    return s[_first(s.rfactor(op.outputs[0], part))]
+
+
+def _write_lanes(s: Schedule, stage: Stage, row: IterVar | None, target: Target) -> None:
+    """Combines the steps in the lanes of a few vectors, and then these."""
+    op = compute_of(stage)
+    lanes, k = lanes_of(op, target), op.reduce_axis[-1]
+    extent = extent_of(k)
+    width = lanes * max(1, _vectors_under_way(op, target))
+    if extent is not None:  # the lanes cost as much as the steps
+        width = min(width, 1 << (isqrt(2 * extent).bit_length() - 1 if extent else 0))
+    if width < lanes:
+        return
+    _, lane = stage.split(k, factor=width)
+    made = _place(s, stage, s.rfactor(op.outputs[0], lane, len(op.axis)), row)
+    *others, lane = compute_of(made).axis
+    made.reorder(*others, *compute_of(made).reduce_axis, lane)
+    made.vectorize(lane)
+
+
+def _place(s: Schedule, stage: Stage, made: Tensor | list[Tensor], row: IterVar | None) -> Stage:
+    """Keeps partial results in registers, computed for each row."""
+    partial = s[_first(made)].set_scope("local")
+    if row is not None:
+        partial.compute_at(stage, row)
+    return partial
+
+
+def _first(made: Tensor | list[Tensor]) -> Tensor:
+    return made[0] if isinstance(made, list) else made
+
+
+# -- Lines of memory --
+
+
+def is_line(op: ComputeOp, line: Sequence[IterVar]) -> bool:
+    """Whether some axes together run along one line of memory of every tensor, or don't index it.
+    Fused into one loop, these axes need no index arithmetic."""
+    variables = frozenset(axis.var for axis in line)
+    waiting, seen = list(op.body), set[int]()
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, e.Var) and node in variables:
+            return False
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, ProducerLoad) and _is_read_as_line(node, line):
+            waiting += node.indices[: -len(line)]
+        else:
+            waiting += [each for each in children(node) if isinstance(each, PrimExpr)]
+    return True
+
+
+def _is_read_as_line(load: ProducerLoad, line: Sequence[IterVar]) -> bool:
+    """Whether the last indices are the axes of `line`, over all of the tensor's dimensions."""
+    if not isinstance(load.producer, Tensor) or len(load.indices) < len(line):
+        return False
+    dimensions = list(zip(load.indices, load.producer.shape, strict=True))[-len(line) :]
+    return all(
+        index is axis.var and _is_same(extent, axis)
+        for (index, extent), axis in zip(dimensions, line, strict=True)
+    )
+
+
+def _is_same(extent: PrimExpr, axis: IterVar) -> bool:
+    assert axis.dom is not None
+    known = e.const_int(extent)
+    return extent is axis.dom.extent if known is None else known == extent_of(axis)

@@ -21,15 +21,17 @@ from functools import partial
 from math import prod
 from typing import final
 
-from minitvm.arith.accesses import step_of
 from minitvm.auto_scheduler.across import write_across
 from minitvm.auto_scheduler.attempts import Attempt
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import all_loads, extent_of
 from minitvm.auto_scheduler.loops import Loop, compute_of, fused, run_parallel
 from minitvm.auto_scheduler.reductions import (
+    is_in_order,
+    is_line,
     is_streamed,
     runs_in_columns,
+    write_along,
     write_in_registers,
     write_streamed,
 )
@@ -37,10 +39,8 @@ from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, Operation, Tensor
-from minitvm.tir import expr as e
-from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad
-from minitvm.tir.functor import children, mentions
+from minitvm.te.tensor import ComputeOp, Operation
+from minitvm.tir.expr import IterVar
 
 
 @final
@@ -53,10 +53,15 @@ class _Place:
 
 
 def write_rows(
-    attempt: Attempt, stages: Sequence[Stage], target: Target, kept: Container[Operation]
+    attempt: Attempt,
+    stages: Sequence[Stage],
+    target: Target,
+    kept: Container[Operation],
+    *,
+    strict: bool,
 ) -> None:
     """Schedules `stages`, given in an order in which each comes before its readers. Stages of
-    `kept` are computed as a whole."""
+    `kept` are computed as a whole. `strict`: floats are combined in order."""
     s = attempt.schedule
     places: dict[Stage, _Place] = {}
     members: dict[Stage, list[Stage]] = {}
@@ -74,31 +79,31 @@ def write_rows(
             across = partial(write_across, s, root, target)
             if not inside and attempt.follow("blocks across", root, across):
                 continue
-            attempt.follow("rows", root, partial(_write_root, s, root, inside, target))
+            attempt.follow("rows", root, partial(_write_root, s, root, inside, target, strict))
         else:
             choose(s, "strategy", "computed row by row within {root}",
                    stage=root.name, root=places[root].root.name)  # fmt: skip
 
 
 def _write_root(
-    s: Schedule, root: Stage, inside: Sequence[tuple[Stage, int]], target: Target
+    s: Schedule, root: Stage, inside: Sequence[tuple[Stage, int]], target: Target, strict: bool
 ) -> bool:
     """Schedules a stage and the stages `inside` of its rows, with the number of rows for each."""
     in_columns = _runs_in_columns(compute_of(root))
     how = "in vectors of what lies side by side" if in_columns else "each by a plain loop"
     choose(s, "strategy", f"row by row, {how}", stage=root.name)
     if not inside:
-        _write_alone(s, root, target)
+        _write_alone(s, root, target, strict)
         return True
     if len(inside) == 1 and _is_tail_of(root, inside[0][0], target):
         _run_parallel(root, write_in_registers(s, inside[0][0], root, 0, target), target)
         return True
     rows = min(most for _, most in inside)
-    _write_columns(s, root, rows, target)
+    _write_columns(s, root, rows, target, strict)
     row = fused(root, compute_of(root).axis[:rows])
     root.parallel(row)
     for stage, _ in inside:
-        _write_columns(s, stage, rows, target)
+        _write_columns(s, stage, rows, target, strict)
         stage.compute_at(root, row)
     return True
 
@@ -162,18 +167,21 @@ def _rows_in_common(reader: Operation, stage: Stage) -> int:
 # -- The loops of a stage --
 
 
-def _write_alone(s: Schedule, stage: Stage, target: Target) -> None:
+def _write_alone(s: Schedule, stage: Stage, target: Target, strict: bool) -> None:
     """The loops of a stage in whose rows no other stage is computed."""
     op = compute_of(stage)
-    if op.reduce_axis and runs_in_columns(op, target):
-        if is_streamed(op, target):
-            write_streamed(s, stage, target, in_order=False)
+    if op.reduce_axis:
+        in_order = is_in_order(op, strict)
+        if not runs_in_columns(op, target):
+            write_along(s, stage, target, in_order=in_order, alone=True)
+        elif is_streamed(op, target):
+            write_streamed(s, stage, target, in_order=in_order)
         else:
             _run_parallel(stage, write_in_registers(s, stage, stage, 0, target), target)
     elif op.axis:
-        rows = len(op.axis) if op.reduce_axis else _first_of_line(s, stage)
-        column = _write_columns(s, stage, rows, target)
-        outer = list(compute_of(stage).axis[:rows])
+        first = _first_of_line(s, stage)
+        column = _write_columns(s, stage, first, target, strict)
+        outer = list(compute_of(stage).axis[:first])
         if column is not None and not outer:
             outer.append(column)
         stage.parallel(fused(stage, outer))
@@ -184,31 +192,24 @@ def _run_parallel(stage: Stage, loops: Sequence[IterVar], target: Target) -> Non
     run_parallel(stage, list(map(Loop, loops, extents)), target)
 
 
-def _write_columns(s: Schedule, stage: Stage, rows: int, target: Target) -> IterVar | None:
-    """The loops inside of the first `rows`: the outer loop over vectors, if there is one."""
+def _write_columns(
+    s: Schedule, stage: Stage, rows: int, target: Target, strict: bool
+) -> IterVar | None:
+    """The loops inside of the first `rows`: the outer loop over vectors of an elementwise stage."""
     op = compute_of(stage)
-    if op.reduce_axis and not runs_in_columns(op, target):
-        _fuse_summed(stage)
+    if op.reduce_axis:
+        if not runs_in_columns(op, target):
+            write_along(s, stage, target, in_order=is_in_order(op, strict), alone=False)
+        elif rows < len(op.axis):
+            write_in_registers(s, stage, stage, rows, target)
         return None
     if rows == len(op.axis):
-        return None
-    if op.reduce_axis:
-        write_in_registers(s, stage, stage, rows, target)
         return None
     lanes = target.lanes(op.body[0].dtype)
     line = op.axis[max(rows, _first_of_line(s, stage)) :]
     outer, inner = stage.split(fused(stage, line), factor=_vector(line, lanes))
     stage.vectorize(inner)
     return outer
-
-
-def _fuse_summed(stage: Stage) -> None:
-    """Fuses the reduction loops along one line of memory: a longer loop for vectors."""
-    op = compute_of(stage)
-    lines = (op.reduce_axis[i:] for i in range(len(op.reduce_axis)))
-    line = next((each for each in lines if _is_line(op, each)), ())
-    if len(line) > 1:
-        stage.fuse(*line)
 
 
 def _vector(line: Sequence[IterVar], most: int) -> int:
@@ -226,47 +227,6 @@ def _first_of_line(s: Schedule, stage: Stage) -> int:
     or don't index it. Fused into one loop, these axes need no index arithmetic."""
     op = compute_of(stage)
     last = len(op.axis) - 1
-    first = next((i for i in range(last) if _is_line(op, op.axis[i:])), last)
+    first = next((i for i in range(last) if is_line(op, op.axis[i:])), last)
     inlined = [s[tensor] for tensor in op.input_tensors if s[tensor].inlined]
     return max([first, *(_first_of_line(s, each) for each in inlined)])
-
-
-def _is_line(op: ComputeOp, line: Sequence[IterVar]) -> bool:
-    variables = frozenset(axis.var for axis in line)
-    waiting, seen = list(op.body), set[int]()
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, e.Var) and node in variables:
-            return False
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        if isinstance(node, ProducerLoad) and _is_read_as_line(node, line):
-            waiting += node.indices[: -len(line)]
-        else:
-            waiting += [each for each in children(node) if isinstance(each, PrimExpr)]
-    return True
-
-
-def _is_read_as_line(load: ProducerLoad, line: Sequence[IterVar]) -> bool:
-    """Whether the last indices are the axes of `line`, over all of the tensor's dimensions but the
-    first: along that one a window may lie anywhere."""
-    if not isinstance(load.producer, Tensor) or len(load.indices) < len(line):
-        return False
-    first, *indices = load.indices[-len(line) :]
-    extents = load.producer.shape[len(load.indices) - len(line) + 1 :]
-    along, *inside = line
-    return (
-        step_of(first, along.var) == 1
-        and not any(mentions(axis.var, first) for axis in inside)
-        and all(
-            index is axis.var and _is_same(extent, axis)
-            for index, extent, axis in zip(indices, extents, inside, strict=True)
-        )
-    )
-
-
-def _is_same(extent: PrimExpr, axis: IterVar) -> bool:
-    assert axis.dom is not None
-    known = e.const_int(extent)
-    return extent is axis.dom.extent if known is None else known == extent_of(axis)
