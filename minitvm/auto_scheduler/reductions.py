@@ -250,23 +250,23 @@ def write_along(s: Schedule, stage: Stage, target: Target, *, in_order: bool, al
     `alone` run in parallel; long ones are cut into parts, the same for any number of threads."""
     op = compute_of(stage)
     reduced = _reduced(stage, in_order)
-    has_parts = False
-    if alone and not in_order and not is_uneven(op) and is_commutative(_combiner(op)):
-        parts = _write_parts(s, stage, reduced, target)
-        has_parts = parts is not None
-        stage = parts or stage
+    partial: Stage | None = None
+    if not in_order:
+        parts: Stage | None = None
+        if alone and not is_uneven(op) and is_commutative(_combiner(op)):
+            parts = _write_parts(s, stage, reduced, target)
+            stage = parts or stage
+        if not _is_vectorized(op):
+            partial = _write_lanes(s, stage, target)
+        elif parts is not None and _is_rounded(op):
+            block, _ = compute_of(stage).reduce_axis
+            partial = _partial(s, stage, block, 0)
     axes = compute_of(stage).axis
-    row = axes[-1] if axes else None
     if alone and axes:
         row = fused(stage, axes)
         stage.parallel(row)
-    if in_order:
-        return
-    if not _is_vectorized(op):
-        _write_lanes(s, stage, row, target)
-    elif has_parts and _is_rounded(op):
-        first, _ = compute_of(stage).reduce_axis
-        _place(s, stage, s.rfactor(compute_of(stage).outputs[0], first), row)
+    if partial is not None and axes:
+        partial.compute_at(stage, row if alone else axes[-1])
 
 
 def _reduced(stage: Stage, in_order: bool) -> list[IterVar]:
@@ -326,29 +326,31 @@ def _write_parts(
     return s[_first(s.rfactor(op.outputs[0], part))]
 
 
-def _write_lanes(s: Schedule, stage: Stage, row: IterVar | None, target: Target) -> None:
-    """Combines the steps in the lanes of a few vectors, and then these."""
+def _write_lanes(s: Schedule, stage: Stage, target: Target) -> Stage | None:
+    """Combines the steps in the lanes of a few vectors, and then these. Returns the stage of the
+    lanes, None if there are too few steps."""
     op = compute_of(stage)
     lanes, k = lanes_of(op, target), op.reduce_axis[-1]
     extent = extent_of(k)
-    width = lanes * max(1, _vectors_under_way(op, target))
+    width = lanes * _vectors_under_way(op, target)
     if extent is not None:  # the lanes cost as much as the steps
-        width = min(width, 1 << (isqrt(2 * extent).bit_length() - 1 if extent else 0))
+        width = min(width, 1 << (isqrt(2 * extent).bit_length() - 1) if extent else 0)
     if width < lanes:
-        return
+        return None
     _, lane = stage.split(k, factor=width)
-    made = _place(s, stage, s.rfactor(op.outputs[0], lane, len(op.axis)), row)
-    *others, lane = compute_of(made).axis
-    made.reorder(*others, *compute_of(made).reduce_axis, lane)
-    made.vectorize(lane)
-
-
-def _place(s: Schedule, stage: Stage, made: Tensor | list[Tensor], row: IterVar | None) -> Stage:
-    """Keeps partial results in registers, computed for each row."""
-    partial = s[_first(made)].set_scope("local")
-    if row is not None:
-        partial.compute_at(stage, row)
+    partial = _partial(s, stage, lane, len(op.axis))
+    *others, lane = compute_of(partial).axis
+    vector, lane = partial.split(lane, factor=lanes)
+    partial.reorder(*others, *compute_of(partial).reduce_axis, vector, lane)
+    partial.unroll(vector)
+    partial.vectorize(lane)
     return partial
+
+
+def _partial(s: Schedule, stage: Stage, axis: IterVar, place: int) -> Stage:
+    """The stage of partial results along a loop, a dimension at `place`, in registers."""
+    made = _first(s.rfactor(compute_of(stage).outputs[0], axis, place))
+    return s[made].set_scope("local")
 
 
 def _first(made: Tensor | list[Tensor]) -> Tensor:

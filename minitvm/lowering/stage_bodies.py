@@ -152,14 +152,14 @@ def _reduction(
     """The initial values, and the statement that combines a source into them."""
     combiner = reduce.combiner
     start = [read.expr(value) for value in reduce.init or combiner.identity]
-    mapping: dict[Var, PrimExpr] = {
-        var: BufferLoad(buffer, indices) for var, buffer in zip(combiner.lhs, outputs, strict=True)
-    }
+    mapping: dict[Var, PrimExpr] = {}
     bound: list[tuple[Var, PrimExpr]] = []
     combined = tuple(read.expr(result) for result in combiner.result)
-    for var, source in zip(combiner.rhs, reduce.source, strict=True):
-        value = read.expr(source)
-        if _uses(combined, var) > 1:  # a source is computed once
+    so_far = [BufferLoad(buffer, indices) for buffer in outputs]
+    sources = [read.expr(source) for source in reduce.source]
+    for var, value in zip((*combiner.lhs, *combiner.rhs), (*so_far, *sources), strict=True):
+        # An operand is computed once; what a choice may leave out is read all the same.
+        if _uses(combined, var) > 1 or any(_is_choice(result) for result in combined):
             name = Var(var.name, var.dtype)
             bound.append((name, value))
             value = name
@@ -188,6 +188,10 @@ def reads_of(*nodes: Stmt | PrimExpr) -> list[BufferLoad]:
         spelling.expr(node) if isinstance(node, PrimExpr) else spelling.stmt(node) for node in nodes
     ]
     return [node for node in walk_once(*made, *spelling.values) if isinstance(node, BufferLoad)]
+
+
+def _is_choice(result: PrimExpr) -> bool:
+    return isinstance(result, e.Call) and result.op == "if_then_else"
 
 
 def _uses(results: tuple[PrimExpr, ...], var: Var) -> int:
