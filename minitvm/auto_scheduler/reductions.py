@@ -36,7 +36,7 @@ from minitvm.auto_scheduler.contraction import (
     is_uneven,
     uneven_axes,
 )
-from minitvm.auto_scheduler.loops import compute_of, fused
+from minitvm.auto_scheduler.loops import Loop, compute_of, fused
 from minitvm.target import Target
 from minitvm.te.schedules.rewrite_operations import can_be_reordered
 from minitvm.te.schedules.schedule import Schedule
@@ -257,7 +257,9 @@ def write_along(s: Schedule, stage: Stage, target: Target, *, in_order: bool, al
             parts = _write_parts(s, stage, reduced, target)
             stage = parts or stage
         if not _is_vectorized(op):
-            partial = _write_lanes(s, stage, target)
+            (*_, last) = compute_of(stage).reduce_axis
+            innermost = reduced[-1] if parts is None else Loop(last, extent_of(last))
+            partial = _write_lanes(s, stage, innermost, target)
         elif parts is not None and _is_rounded(op):
             block, _ = compute_of(stage).reduce_axis
             partial = _partial(s, stage, block, 0)
@@ -269,7 +271,7 @@ def write_along(s: Schedule, stage: Stage, target: Target, *, in_order: bool, al
         partial.compute_at(stage, row if alone else axes[-1])
 
 
-def _reduced(stage: Stage, in_order: bool) -> list[IterVar]:
+def _reduced(stage: Stage, in_order: bool) -> list[Loop]:
     """The reduction loops, the farthest outside if the order is free. Those along one line of
     memory are fused."""
     op = compute_of(stage)
@@ -280,7 +282,10 @@ def _reduced(stage: Stage, in_order: bool) -> list[IterVar]:
         if axes != list(op.reduce_axis):
             stage.reorder(*axes)
     first = next((i for i in range(len(axes)) if is_line(op, axes[i:])), len(axes) - 1)
-    return [*axes[:first], fused(stage, axes[first:])]
+    extents = [extent_of(axis) for axis in axes]
+    line = None if None in extents[first:] else prod(each or 0 for each in extents[first:])
+    outer = map(Loop, axes[:first], extents)
+    return [*outer, Loop(fused(stage, axes[first:]), line)]
 
 
 def _combiner(op: ComputeOp) -> CommReducer:
@@ -291,8 +296,10 @@ def _combiner(op: ComputeOp) -> CommReducer:
 
 def _is_vectorized(op: ComputeOp) -> bool:
     """Whether LLVM makes vectors of partial results from a plain loop."""
-    combiner = _combiner(op)
-    if len(combiner.result) != 1:
+    reduce = op.body[0]
+    assert isinstance(reduce, Reduce)
+    combiner = reduce.combiner
+    if len(combiner.result) != 1 or not isinstance(reduce.condition, e.IntImm):
         return False
     (result,) = combiner.result
     pair = {*combiner.lhs, *combiner.rhs}
@@ -305,39 +312,35 @@ def _is_rounded(op: ComputeOp) -> bool:
 
 
 def _write_parts(
-    s: Schedule, stage: Stage, reduced: Sequence[IterVar], target: Target
+    s: Schedule, stage: Stage, reduced: Sequence[Loop], target: Target
 ) -> Stage | None:
-    """Cuts a reduction into parts that fit the L2 cache; returns the stage of the parts. None if
-    there would be a single part."""
+    """Cuts a reduction into parts that fit L2, and these into blocks. Returns the stage of
+    the parts. None if there would be a single part."""
     op = compute_of(stage)
     terms = target.cache_bytes(2) // max(body.dtype.itemsize for body in op.body)
-    known = [extent_of(axis) or 1 for axis in op.reduce_axis]
-    if prod(known) < 2 * terms:
+    outer, *inside = reduced
+    block = prod(loop.extent or 1 for loop in inside)
+    if block * (outer.extent or 1) < 2 * terms:
         return None
-    block = 1 << (terms.bit_length() // 2)
-    outer = reduced[0]
-    inside = 1
-    if len(reduced) > 1:
-        inside = prod(known) // max(1, extent_of(outer) or 1)
-    else:
-        outer, _ = stage.split(outer, factor=block)
-        inside = block
-    part, _ = stage.split(outer, factor=max(1, terms // inside))
+    axis = outer.axis
+    if not inside:
+        block = 1 << (terms.bit_length() // 2)
+        axis, _ = stage.split(axis, factor=block)
+    part, _ = stage.split(axis, factor=max(1, terms // block))
     return s[_first(s.rfactor(op.outputs[0], part))]
 
 
-def _write_lanes(s: Schedule, stage: Stage, target: Target) -> Stage | None:
+def _write_lanes(s: Schedule, stage: Stage, k: Loop, target: Target) -> Stage | None:
     """Combines the steps in the lanes of a few vectors, and then these. Returns the stage of the
     lanes, None if there are too few steps."""
     op = compute_of(stage)
-    lanes, k = lanes_of(op, target), op.reduce_axis[-1]
-    extent = extent_of(k)
+    lanes = lanes_of(op, target)
     width = lanes * _vectors_under_way(op, target)
-    if extent is not None:  # the lanes cost as much as the steps
-        width = min(width, 1 << (isqrt(2 * extent).bit_length() - 1) if extent else 0)
+    if k.extent is not None:  # the lanes cost as much as the steps
+        width = min(width, 1 << (isqrt(2 * k.extent).bit_length() - 1) if k.extent else 0)
     if width < lanes:
         return None
-    _, lane = stage.split(k, factor=width)
+    _, lane = stage.split(k.axis, factor=width)
     partial = _partial(s, stage, lane, len(op.axis))
     *others, lane = compute_of(partial).axis
     vector, lane = partial.split(lane, factor=lanes)
