@@ -96,15 +96,33 @@ def runs_in_columns(op: ComputeOp, target: Target) -> bool:
         return False
     reads = [distances for _, distances in reads_of(op)]
     lanes = lanes_of(op, target)
-    across = _cost(op.axis[-1], reads, lanes)
+    across = _cost(op.axis[-1], _extent(op.axis[-_line_of(op) :]), reads, lanes)
     one_by_one = 1.0 + len(reads)
     return across < min([one_by_one, *(_cost_along(op, k, reads, lanes) for k in op.reduce_axis)])
 
 
-def _cost(axis: IterVar, reads: Sequence[Distances], lanes: int) -> float:
+def _line_of(op: ComputeOp) -> int:
+    """The number of the last data axes that are one line of memory, or none, for every read. In a
+    window of several columns, too, only the steps of a reduction leave the line."""
+    column = op.axis[-1].var
+    reads = [each for _, each in reads_of(op)]
+    line = 1
+    while line < len(op.axis) and (below := _extent(op.axis[-line:])):
+        axis = op.axis[-line - 1].var
+        if any(each.get(axis, 0) != each.get(column, 0) * below for each in reads):
+            break
+        line += 1
+    return line
+
+
+def _extent(axes: Sequence[IterVar]) -> int | None:
+    extents = [extent_of(axis) for axis in axes]
+    return None if None in extents else prod(each or 0 for each in extents)
+
+
+def _cost(axis: IterVar, extent: int | None, reads: Sequence[Distances], lanes: int) -> float:
     """The instructions for a term of a reduction whose lanes are neighbours along an axis: loads
     and shuffles, and one to combine it."""
-    extent = extent_of(axis)
     used = lanes if extent is None else max(1, min(lanes, extent))
     loads = (max(1, min(2 * each.get(axis.var, 0) - 1, 2 * used)) for each in reads)
     return (1 + sum(loads)) / used
@@ -113,7 +131,7 @@ def _cost(axis: IterVar, reads: Sequence[Distances], lanes: int) -> float:
 def _cost_along(op: ComputeOp, k: IterVar, reads: Sequence[Distances], lanes: int) -> float:
     """The same along a reduction axis, at whose end the lanes are combined."""
     terms = prod(extent_of(axis) or FAR for axis in op.reduce_axis)
-    return _cost(k, reads, lanes) + 2 * (lanes.bit_length() - 1) / max(1, terms)
+    return _cost(k, extent_of(k), reads, lanes) + 2 * (lanes.bit_length() - 1) / max(1, terms)
 
 
 def lanes_of(op: ComputeOp, target: Target) -> int:
@@ -128,7 +146,7 @@ def columns_of(op: ComputeOp, target: Target) -> int:
     """The number of neighbouring results that are computed together: as many vectors as hide the
     latency of one."""
     columns = lanes_of(op, target) * _vectors_under_way(op, target)
-    extent = extent_of(op.axis[-1])
+    extent = _extent(op.axis[-_line_of(op) :])
     return columns if extent is None else max(1, min(columns, extent))
 
 
@@ -140,19 +158,23 @@ def _vectors_under_way(op: ComputeOp, target: Target) -> int:
 
 def write_in_registers(
     s: Schedule, stage: Stage, last: Stage, inside: int, target: Target
-) -> list[IterVar]:
+) -> list[Loop]:
     """Computes a few vectors of results in registers, from which `last` stores them: the stage
     itself, or an elementwise reader. Returns the loops of `last` from the axis `inside` on."""
     op = compute_of(stage)
     columns = columns_of(op, target)
     given = op.outputs[0] if len(op.outputs) == 1 else list(op.outputs)
-    results = (
-        s[_first(s.cache_write(given, "local"))] if last is stage else stage.set_scope("local")
-    )
-    *outer, column = compute_of(last).axis
-    block, column = last.split(column, factor=columns)
+    # Axes that are shorter than a vector are one axis of the registers.
+    line = 1 if inside or (extent_of(op.axis[-1]) or columns) >= columns else _line_of(op)
+    if line > 1:
+        _split_line(stage, line, columns)
+    is_kept = last is not stage and line == 1
+    results = stage.set_scope("local") if is_kept else s[_first(s.cache_write(given, "local"))]
+    if last is not stage and not is_kept:
+        stage.compute_inline()
+    outer, block, column = _split_line(last, line, columns)
     last.vectorize(column)
-    results.compute_at(last, block)
+    results.compute_at(last, block.axis)
     made = compute_of(results)
     *others, column = made.axis
     results.reorder(*others, *made.reduce_axis, column)
@@ -160,6 +182,16 @@ def write_in_registers(
     if _is_window(op, columns):
         results.unroll(made.reduce_axis[-1])
     return [*outer[inside:], block]
+
+
+def _split_line(stage: Stage, line: int, columns: int) -> tuple[list[Loop], Loop, IterVar]:
+    """Splits the last axes, fused into one; returns the other loops, that over blocks, and the
+    columns of a block."""
+    axes = compute_of(stage).axis
+    outer = [Loop(axis, extent_of(axis)) for axis in axes[:-line]]
+    extent = _extent(axes[-line:])
+    block, column = stage.split(fused(stage, axes[-line:]), factor=columns)
+    return outer, Loop(block, None if extent is None else -(-extent // columns)), column
 
 
 def _is_window(op: ComputeOp, columns: int) -> bool:
@@ -202,9 +234,8 @@ def write_streamed(s: Schedule, stage: Stage, target: Target, *, in_order: bool)
     results = [extent_of(axis) for axis in op.axis]
     parts = 1
     if not in_order and steps is not None and None not in results:
-        size = prod(each or 0 for each in results) * width
+        size = max(1, prod(each or 0 for each in results) * width)
         parts = max(1, min(_MOST_PARTS, steps // _LEAST_STEPS, target.cache_bytes(2) // 2 // size))
-    tasks: list[IterVar] = []
     if parts > 1:
         part, _ = stage.split(op.reduce_axis[0], nparts=parts)
         factored = s.rfactor(op.outputs[0], part)

@@ -25,7 +25,7 @@ from minitvm.auto_scheduler.across import write_across
 from minitvm.auto_scheduler.attempts import Attempt
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import all_loads, extent_of
-from minitvm.auto_scheduler.loops import Loop, compute_of, fused, run_parallel
+from minitvm.auto_scheduler.loops import compute_of, fused, run_parallel
 from minitvm.auto_scheduler.reductions import (
     is_in_order,
     is_line,
@@ -96,7 +96,7 @@ def _write_root(
         _write_alone(s, root, target, strict)
         return True
     if len(inside) == 1 and _is_tail_of(root, inside[0][0], target):
-        _run_parallel(root, write_in_registers(s, inside[0][0], root, 0, target), target)
+        run_parallel(root, write_in_registers(s, inside[0][0], root, 0, target), target)
         return True
     rows = min(most for _, most in inside)
     _write_columns(s, root, rows, target, strict)
@@ -177,7 +177,7 @@ def _write_alone(s: Schedule, stage: Stage, target: Target, strict: bool) -> Non
         elif is_streamed(op, target):
             write_streamed(s, stage, target, in_order=in_order)
         else:
-            _run_parallel(stage, write_in_registers(s, stage, stage, 0, target), target)
+            run_parallel(stage, write_in_registers(s, stage, stage, 0, target), target)
     elif op.axis:
         first = _first_of_line(s, stage)
         column = _write_columns(s, stage, first, target, strict)
@@ -185,11 +185,6 @@ def _write_alone(s: Schedule, stage: Stage, target: Target, strict: bool) -> Non
         if column is not None and not outer:
             outer.append(column)
         stage.parallel(fused(stage, outer))
-
-
-def _run_parallel(stage: Stage, loops: Sequence[IterVar], target: Target) -> None:
-    extents = [extent_of(axis) for axis in compute_of(stage).axis]
-    run_parallel(stage, list(map(Loop, loops, extents)), target)
 
 
 def _write_columns(
