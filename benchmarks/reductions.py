@@ -166,7 +166,10 @@ def _windows(made: Function) -> Iterator[Problem]:
         name = f"3 x 3 of {c} x {h} x {w}, stride {stride}"
         yield made(
             "max-pool", name, largest, inputs, output, 9 * c * out * out,
-            lambda x, s=stride: (_windows_of(x, s).max((-1, -2)), _windows_of(np.abs(x), s).max((-1, -2))),
+            lambda x, s=stride: (
+                _windows_of(x, s).max((-1, -2)),
+                _windows_of(np.abs(x), s).max((-1, -2)),
+            ),
             {
                 "torch": lambda torch, x, s=stride: torch.nn.functional.max_pool2d(x[None], 3, s),
                 "numba": partial(_max_pool, stride=stride),
@@ -188,7 +191,7 @@ def _windows(made: Function) -> Iterator[Problem]:
         return [X, te.compute((n,), lambda i: te.sum(X[i + q], axis=q), name="P")]
 
     def lines(x: Array) -> Array:
-        return np.lib.stride_tricks.sliding_window_view(x, 16)
+        return np.asarray(np.lib.stride_tricks.sliding_window_view(x, 16))
 
     yield made(
         "moving sum of 16", "2^20", moving, (((1 << 20,), "float32"),),
@@ -208,7 +211,8 @@ def _windows(made: Function) -> Iterator[Problem]:
         )]  # fmt: skip
 
     def window_last(x: Array) -> Array:
-        return np.lib.stride_tricks.sliding_window_view(x, (3, 3), (0, 1)).max((-1, -2))
+        windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), (0, 1))
+        return np.asarray(windows.max((-1, -2)))
 
     yield made(
         "max-pool", f"3 x 3 of {h} x {w} x {c}", channels_last, (((h, w, c), "float32"),),
@@ -250,17 +254,19 @@ def _gathers(made: Function) -> Iterator[Problem]:
 
     def bag(te: Any) -> list[Any]:
         W = te.placeholder((vocabulary, d), "float32", name="W")
-        I = te.placeholder((bags, items), "int64", name="I")
+        bagged = te.placeholder((bags, items), "int64", name="I")
         k = te.reduce_axis((0, items), "k")
-        return [W, I, te.compute((bags, d), lambda b, j: te.sum(W[I[b, k], j], axis=k), name="E")]
+        return [W, bagged, te.compute(
+            (bags, d), lambda b, j: te.sum(W[bagged[b, k], j], axis=k), name="E"
+        )]  # fmt: skip
 
     def weighted(te: Any) -> list[Any]:
         W = te.placeholder((vocabulary, d), "float32", name="W")
-        I = te.placeholder((bags, items), "int64", name="I")
+        bagged = te.placeholder((bags, items), "int64", name="I")
         P = te.placeholder((bags, items), "float32", name="P")
         k = te.reduce_axis((0, items), "k")
-        return [W, I, P, te.compute(
-            (bags, d), lambda b, j: te.sum(W[I[b, k], j] * P[b, k], axis=k), name="E"
+        return [W, bagged, P, te.compute(
+            (bags, d), lambda b, j: te.sum(W[bagged[b, k], j] * P[b, k], axis=k), name="E"
         )]  # fmt: skip
 
     table, indices = ((vocabulary, d), "float32"), ((bags, items), "int64")
@@ -302,8 +308,8 @@ def _arguments(made: Function) -> Iterator[Problem]:
                 lambda s, t: (te.max_value(s), te.min_value(t)),
                 name="argmax",
             )
-            I, V = te.compute((m,), lambda i: greatest((k, X[i, k]), axis=k), name="A")
-            return [X, te.compute((m,), lambda i: I[i], name="I")]
+            place, _ = te.compute((m,), lambda i: greatest((k, X[i, k]), axis=k), name="A")
+            return [X, te.compute((m,), lambda i: place[i], name="I")]
 
         def two(te: Any, m: int = m, n: int = n) -> list[Any]:
             X = te.placeholder((m, n), "float32", name="X")
@@ -340,8 +346,8 @@ def _arguments(made: Function) -> Iterator[Problem]:
             lambda s, t: (te.max_value(s), te.max_value(t)),
             name="argmin",
         )
-        I, V = te.compute((10000,), lambda p: least((k, D[p, k]), axis=k), name="A")
-        return [P, Q, te.compute((10000,), lambda p: I[p], name="I")]
+        place, _ = te.compute((10000,), lambda p: least((k, D[p, k]), axis=k), name="A")
+        return [P, Q, te.compute((10000,), lambda p: place[p], name="I")]
 
     yield made(
         "nearest centre", "10000 x 16 to 64", nearest,
@@ -385,7 +391,7 @@ _LOOPS: dict[str, Function] = {"sum": _sum, "row sums": _row_sums, "column sums"
 
 
 def _max_pool(x: Any, stride: int) -> Any:
-    c, h, w = x.shape
+    c, h, _ = x.shape
     out = (h - 3) // stride + 1
     found = np.empty((c, out, out), np.float32)
     for k in range(c):

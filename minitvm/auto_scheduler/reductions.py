@@ -27,6 +27,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import isqrt, prod
 
+from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     FAR,
     all_loads,
@@ -36,6 +37,7 @@ from minitvm.auto_scheduler.contraction import (
     is_uneven,
     uneven_axes,
 )
+from minitvm.auto_scheduler.few_rows import LEAST_VECTORS, STEPS, parts_of_sum
 from minitvm.auto_scheduler.loops import Loop, compute_of, fused
 from minitvm.target import Target
 from minitvm.te.schedules.rewrite_operations import can_be_reordered
@@ -51,9 +53,6 @@ Distances = Mapping[Var, int]
 """How far apart, in elements, the reads of neighbours along each axis lie."""
 
 _MOST_UNROLLED = 16  # steps: more take long to compile
-_SIDE_BY_SIDE = 4  # rows that are read at a time where results stay in L1
-_MOST_PARTS = 8  # of a column's terms
-_LEAST_STEPS = 64  # of a part
 
 
 # -- Reads --
@@ -164,6 +163,8 @@ def write_in_registers(
     op = compute_of(stage)
     columns = columns_of(op, target)
     given = op.outputs[0] if len(op.outputs) == 1 else list(op.outputs)
+    choose(s, "tile", "{columns} neighbouring results at a time, in registers", stage=op.name,
+           columns=columns)  # fmt: skip
     # Axes that are shorter than a vector are one axis of the registers.
     line = 1 if inside or (extent_of(op.axis[-1]) or columns) >= columns else _line_of(op)
     if line > 1:
@@ -235,7 +236,7 @@ def write_streamed(s: Schedule, stage: Stage, target: Target, *, in_order: bool)
     parts = 1
     if not in_order and steps is not None and None not in results:
         size = max(1, prod(each or 0 for each in results) * width)
-        parts = max(1, min(_MOST_PARTS, steps // _LEAST_STEPS, target.cache_bytes(2) // 2 // size))
+        parts = parts_of_sum(steps, target.cache_bytes(2) // 2 // size)
     if parts > 1:
         part, _ = stage.split(op.reduce_axis[0], nparts=parts)
         factored = s.rfactor(op.outputs[0], part)
@@ -243,13 +244,16 @@ def write_streamed(s: Schedule, stage: Stage, target: Target, *, in_order: bool)
         stage = s[_first(factored)]
     elif target.num_cores > 1 and extent is not None:
         share = -(-extent // target.num_cores)
-        most = min(most, max(-(-share // lanes) * lanes, 16 * lanes))
+        most = min(most, max(-(-share // lanes) * lanes, LEAST_VECTORS * lanes))
+    choose(s, "strategy", "rows are read whole, {steps} at a time; {block} columns of results stay "
+           "in the L1 cache, of {parts} parts of the steps", stage=op.name,
+           steps=STEPS, block=most, parts=parts)  # fmt: skip
     made = compute_of(stage)
     *others, column = made.axis
     block, column = stage.split(column, factor=most)
     column, lane = stage.split(column, factor=lanes)
     *before, k = made.reduce_axis
-    step, inner = stage.split(k, factor=_SIDE_BY_SIDE)
+    step, inner = stage.split(k, factor=STEPS)
     tasks = [*others, block]
     stage.reorder(*tasks, *before, step, column, inner, lane)
     stage.unroll(inner)
@@ -357,7 +361,10 @@ def _write_parts(
     if not inside:
         block = 1 << (terms.bit_length() // 2)
         axis, _ = stage.split(axis, factor=block)
-    part, _ = stage.split(axis, factor=max(1, terms // block))
+    steps = max(1, terms // block)
+    choose(s, "blocks", "in parts of {terms} terms, which fit the L2 cache", stage=op.name,
+           terms=steps * block)  # fmt: skip
+    part, _ = stage.split(axis, factor=steps)
     return s[_first(s.rfactor(op.outputs[0], part))]
 
 
@@ -371,6 +378,7 @@ def _write_lanes(s: Schedule, stage: Stage, k: Loop, target: Target) -> Stage | 
         width = min(width, 1 << (isqrt(2 * k.extent).bit_length() - 1) if k.extent else 0)
     if width < lanes:
         return None
+    choose(s, "tile", "{width} partial results at a time, in lanes", stage=op.name, width=width)
     _, lane = stage.split(k.axis, factor=width)
     partial = _partial(s, stage, lane, len(op.axis))
     *others, lane = compute_of(partial).axis

@@ -28,7 +28,7 @@ def built(output: Tensor, inputs: list[Tensor], values: list[Array], fp: str = "
         for extent, size in zip(tensor.shape, value.shape, strict=True)
     }
     known = ((const_int(extent), extents.get(id(extent))) for extent in output.shape)
-    shape = [symbolic if size is None else size for size, symbolic in known]
+    shape = [symbolic or 0 if size is None else size for size, symbolic in known]
     found = np.empty(shape, str(output.dtype))
     build([output], [*inputs, output], fp=fp)(*values, found)
     return found
@@ -369,7 +369,7 @@ def minus_one(dtype: Any) -> Any:
 
 
 def last_of(x: Array) -> Array:
-    return x.shape[1] - 1 - x[:, ::-1].argmax(1)
+    return np.asarray(x.shape[1] - 1 - x[:, ::-1].argmax(1))
 
 
 PLACES: dict[str, tuple[Any, Callable[[Array], Array]]] = {
