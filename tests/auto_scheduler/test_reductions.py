@@ -477,3 +477,38 @@ def test_a_sum_of_everything_is_cut_into_parts() -> None:
     output = reduced(x, (0, 1), te.sum, lambda value: value)
     made = text(output, [x])
     assert "parallel(64)" in made  # of half a megabyte: a haswell's L2 has 256 KiB
+
+
+@pytest.mark.parametrize("form", ["triangle", "reversed", "from 3", "where", "init", "all"])
+def test_places_in_other_forms(form: str) -> None:
+    n = 70
+    x = te.placeholder((n, n), name="X")
+    reducer, _ = PLACES["first"]
+    value = np.random.default_rng(0).integers(0, 9, (n, n)).astype("float32")
+    seen = np.full((n, n), True)
+
+    def element(*i: Any) -> Any:
+        low, end = (3, n) if form == "from 3" else (0, i[0] + 1 if form == "triangle" else n)
+        k = te.reduce_axis((low, end), "k")
+        if form == "all":
+            return reducer((k.var, x[5, k]), axis=k)
+        read = x[i[0], n - 1 - k] if form == "reversed" else x[i[0], k]
+        more: dict[str, Any] = {"where": read < 6} if form == "where" else {}
+        more |= {"init": (-2, 8.0)} if form == "init" else {}
+        return reducer((k.var, read), axis=k, **more)
+
+    if form == "triangle":
+        seen = np.tri(n) > 0
+    elif form == "from 3":
+        seen[:, :3] = False
+    elif form == "where":
+        seen = value < 6
+    shape = () if form == "all" else (n,)
+    rows = value[5:6] if form == "all" else value[:, ::-1] if form == "reversed" else value
+    expected = np.where(seen[: len(rows)], rows, -1).argmax(1)
+    if form == "init":
+        expected = np.where(value.max(1) > 8, expected, -2)
+    place, greatest = te.compute(shape, element, name="A")
+    places, values = np.empty(shape, "int32"), np.empty(shape, "float32")
+    build([place, greatest], [x, place, greatest])(value, places, values)
+    np.testing.assert_array_equal(places, expected.reshape(shape))
