@@ -23,17 +23,17 @@ cache instead, and rows are read whole, a few of them side by side::
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from math import isqrt, prod
 
+from minitvm.arith.accesses import step_of
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     FAR,
-    all_loads,
+    Factor,
     bytes_of,
-    distances_of,
     extent_of,
+    factors_of,
     is_uneven,
     uneven_axes,
 )
@@ -46,44 +46,10 @@ from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import is_commutative
-from minitvm.tir.expr import CommReducer, IterVar, PrimExpr, ProducerLoad, Reduce, Var
-from minitvm.tir.functor import children, walk_once
-
-Distances = Mapping[Var, int]
-"""How far apart, in elements, the reads of neighbours along each axis lie."""
+from minitvm.tir.expr import CommReducer, IterVar, PrimExpr, ProducerLoad, Reduce
+from minitvm.tir.functor import children, mentions
 
 _MOST_UNROLLED = 16  # steps: more take long to compile
-
-
-# -- Reads --
-
-
-def reads_of(op: ComputeOp) -> list[tuple[Tensor, Distances]]:
-    """The tensors that a stage reads, each with the distances of a read. What is read for an index
-    alone doesn't count; an axis that such an index depends on is far."""
-    axes = {axis.var: axis for axis in (*op.axis, *op.reduce_axis)}
-    loads = list(all_loads(op))
-    of_indices = {id(node) for load in loads for node in walk_once(*load.indices) if _is_load(node)}
-    return [
-        (load.producer, _distances(load, axes))
-        for load in loads
-        if id(load) not in of_indices and isinstance(load.producer, Tensor)
-    ]
-
-
-def _is_load(node: object) -> bool:
-    return isinstance(node, ProducerLoad)
-
-
-def _distances(load: ProducerLoad, axes: Mapping[Var, IterVar]) -> Distances:
-    is_data = [any(map(_is_load, walk_once(index))) for index in load.indices]
-    places = zip(load.indices, is_data, strict=True)
-    plain = replace(load, indices=tuple(e.const(0) if data else i for i, data in places))
-    known = distances_of(plain, axes)
-    places = zip(load.indices, is_data, strict=True)
-    unknown = [i for i, data in places if data or known is None]
-    used = (node for node in walk_once(*unknown) if isinstance(node, Var) and node in axes)
-    return dict.fromkeys(used, FAR) | dict(known or {})
 
 
 # -- Lanes --
@@ -93,7 +59,7 @@ def runs_in_columns(op: ComputeOp, target: Target) -> bool:
     """Whether the lanes of a reduction's vectors are neighbours along the last data axis."""
     if not op.axis or op.axis[-1] in uneven_axes(op):
         return False
-    reads = [distances for _, distances in reads_of(op)]
+    reads = factors_of(op)
     lanes = lanes_of(op, target)
     across = _cost(op.axis[-1], _extent(op.axis[-_line_of(op) :]), reads, lanes)
     one_by_one = 1.0 + len(reads)
@@ -103,12 +69,12 @@ def runs_in_columns(op: ComputeOp, target: Target) -> bool:
 def _line_of(op: ComputeOp) -> int:
     """The number of the last data axes that are one line of memory, or none, for every read. In a
     window of several columns, too, only the steps of a reduction leave the line."""
-    column = op.axis[-1].var
-    reads = [each for _, each in reads_of(op)]
+    column = op.axis[-1]
+    reads = factors_of(op)
     line = 1
     while line < len(op.axis) and (below := _extent(op.axis[-line:])):
-        axis = op.axis[-line - 1].var
-        if any(each.get(axis, 0) != each.get(column, 0) * below for each in reads):
+        axis = op.axis[-line - 1]
+        if any(each.along(axis) != each.along(column) * below for each in reads):
             break
         line += 1
     return line
@@ -119,15 +85,15 @@ def _extent(axes: Sequence[IterVar]) -> int | None:
     return None if None in extents else prod(each or 0 for each in extents)
 
 
-def _cost(axis: IterVar, extent: int | None, reads: Sequence[Distances], lanes: int) -> float:
+def _cost(axis: IterVar, extent: int | None, reads: Sequence[Factor], lanes: int) -> float:
     """The instructions for a term of a reduction whose lanes are neighbours along an axis: loads
     and shuffles, and one to combine it."""
     used = lanes if extent is None else max(1, min(lanes, extent))
-    loads = (max(1, min(2 * each.get(axis.var, 0) - 1, 2 * used)) for each in reads)
+    loads = (max(1, min(2 * each.along(axis) - 1, 2 * used)) for each in reads)
     return (1 + sum(loads)) / used
 
 
-def _cost_along(op: ComputeOp, k: IterVar, reads: Sequence[Distances], lanes: int) -> float:
+def _cost_along(op: ComputeOp, k: IterVar, reads: Sequence[Factor], lanes: int) -> float:
     """The same along a reduction axis, at whose end the lanes are combined."""
     terms = prod(extent_of(axis) or FAR for axis in op.reduce_axis)
     return _cost(k, extent_of(k), reads, lanes) + 2 * (lanes.bit_length() - 1) / max(1, terms)
@@ -198,11 +164,11 @@ def _split_line(stage: Stage, line: int, columns: int) -> tuple[list[Loop], Loop
 def _is_window(op: ComputeOp, columns: int) -> bool:
     """Whether several of the columns read the same element, at different steps along the last
     reduction axis."""
-    column, k = op.axis[-1].var, op.reduce_axis[-1]
+    column, k = op.axis[-1], op.reduce_axis[-1]
     extent = extent_of(k)
     if extent is None or extent > _MOST_UNROLLED:
         return False
-    return any(0 < each.get(k.var, 0) < each.get(column, 0) * columns for _, each in reads_of(op))
+    return any(0 < each.along(k) < each.along(column) * columns for each in factors_of(op))
 
 
 # -- Results in the L1 cache --
@@ -217,10 +183,10 @@ def is_streamed(op: ComputeOp, target: Target) -> bool:
     if extent is not None and extent <= columns:
         return False
     return any(
-        each.get(op.axis[-1].var) == 1
-        and FAR > each.get(op.reduce_axis[-1].var, 0) >= (extent or columns)
-        and (bytes_of(tensor) or FAR) > target.cache_bytes(2)
-        for tensor, each in reads_of(op)
+        each.along(op.axis[-1]) == 1
+        and FAR > each.along(op.reduce_axis[-1]) >= (extent or columns)
+        and (bytes_of(each.tensor) or FAR) > target.cache_bytes(2)
+        for each in factors_of(op)
     )
 
 
@@ -312,8 +278,8 @@ def _reduced(stage: Stage, in_order: bool) -> list[Loop]:
     op = compute_of(stage)
     axes = list(op.reduce_axis)
     if not in_order:
-        reads = [each for _, each in reads_of(op)]
-        axes.sort(key=lambda k: -max((each.get(k.var, 0) for each in reads), default=0))
+        reads = factors_of(op)
+        axes.sort(key=lambda k: -max((each.along(k) for each in reads), default=0))
         if axes != list(op.reduce_axis):
             stage.reorder(*axes)
     first = next((i for i in range(len(axes)) if is_line(op, axes[i:])), len(axes) - 1)
@@ -422,13 +388,20 @@ def is_line(op: ComputeOp, line: Sequence[IterVar]) -> bool:
 
 
 def _is_read_as_line(load: ProducerLoad, line: Sequence[IterVar]) -> bool:
-    """Whether the last indices are the axes of `line`, over all of the tensor's dimensions."""
+    """Whether the last indices are the axes of `line`, over all of the tensor's dimensions but the
+    first: along that one a window may lie anywhere."""
     if not isinstance(load.producer, Tensor) or len(load.indices) < len(line):
         return False
-    dimensions = list(zip(load.indices, load.producer.shape, strict=True))[-len(line) :]
-    return all(
-        index is axis.var and _is_same(extent, axis)
-        for (index, extent), axis in zip(dimensions, line, strict=True)
+    first, *indices = load.indices[-len(line) :]
+    extents = load.producer.shape[len(load.indices) - len(line) + 1 :]
+    along, *inside = line
+    return (
+        step_of(first, along.var) == 1
+        and not any(mentions(axis.var, first) for axis in inside)
+        and all(
+            index is axis.var and _is_same(extent, axis)
+            for index, extent, axis in zip(indices, extents, inside, strict=True)
+        )
     )
 
 
