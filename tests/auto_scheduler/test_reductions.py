@@ -452,6 +452,12 @@ def test_reads_of_an_index_are_no_lines() -> None:
     k = te.reduce_axis((0, 6), "k")
     output = te.compute((9, 256), lambda b, d: te.sum(table[bags[b, k], d], axis=k), name="E")
     assert 'E.local = allocate(float32[1, 64], "local")' in text(output, [table, bags])
+    weights = te.placeholder((9, 6), name="P")
+    output = te.compute(
+        (9, 256), lambda b, d: te.sum(table[bags[b, k], d] * weights[b, k], axis=k), name="E"
+    )
+    made = text(output, [table, bags, weights])
+    assert 'E.local = allocate(float32[1, 64], "local")' in made
 
 
 def test_places_are_found_in_lanes() -> None:
