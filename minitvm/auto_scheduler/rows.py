@@ -89,8 +89,9 @@ def _write_root(
     s: Schedule, root: Stage, inside: Sequence[tuple[Stage, int]], target: Target, strict: bool
 ) -> bool:
     """Schedules a stage and the stages `inside` of its rows, with the number of rows for each."""
-    in_columns = _runs_in_columns(compute_of(root))
-    how = "in vectors of what lies side by side" if in_columns else "each by a plain loop"
+    op = compute_of(root)
+    in_columns = not op.reduce_axis or runs_in_columns(op, target)
+    how = "in vectors of what lies side by side" if in_columns else "each along its line of memory"
     choose(s, "strategy", f"row by row, {how}", stage=root.name)
     if not inside:
         _write_alone(s, root, target, strict)
