@@ -19,6 +19,7 @@ from benchmarks import (
     machine,
     matmul,
     memory,
+    reductions,
     report,
     semirings,
     speeds,
@@ -41,10 +42,11 @@ GROUPS: dict[str, Callable[[Settings], Iterator[Row]]] = {
     "gemm": gemm.rows,
     "conv": conv.rows,
     "memory": memory.rows,
+    "reductions": reductions.rows,
     "semirings": semirings.rows,
 }
 # Those of many shapes: a line for each as it is measured, and a summary.
-_TARGETS = {"gemm": gemm.TARGETS, "conv": conv.TARGETS}
+_TARGETS = {"gemm": gemm.TARGETS, "conv": conv.TARGETS, "reductions": reductions.TARGETS}
 _LATEST = Path(__file__).resolve().parent / "results" / "latest.json"
 
 
