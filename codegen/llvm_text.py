@@ -167,6 +167,15 @@ class ModuleText:
             )
         return table
 
+    def constants(self, name: str, words: Sequence[int]) -> Value:
+        """A constant array of words of 64 bits."""
+        if self.claim(name):
+            listed = ", ".join(f"i64 {word}" for word in words)
+            self._globals.append(
+                f"@{symbol(name)} = private unnamed_addr constant [{len(words)} x i64] [{listed}]"
+            )
+        return Value("ptr", f"@{symbol(name)}")
+
     def external_function(self, name: str, signature: str) -> Value:
         """A function that the loader provides; `signature` is ``i32 (ptr, ...)``."""
         result, _, params = signature.partition(" (")

@@ -64,9 +64,6 @@ class Intrinsic:
         The C library's function that computes it on floats, or most of it.
     composed
         Whether code generation composes it on floats, of the C library's function or of others.
-    polynomial
-        The bits of the floats on which a polynomial computes it, unless floating point is strict.
-        16 bits count as 32.
     cost
         The additions that it counts for, on floats.
     function
@@ -89,7 +86,6 @@ class Intrinsic:
     llvm: str = ""
     libm: str = ""
     composed: bool = False
-    polynomial: tuple[int, ...] = ()
     cost: float = 16.0
     function: str = ""
     operator: str = ""
@@ -255,44 +251,41 @@ def _of_integers(
     return Intrinsic(name, doc, meaning, domain=domain, cost=1.0, **known)
 
 
-_ALL = (32, 64)
-
 # Errors: glibc's manual, "Errors in Math Functions", has none of the C library's functions above
 # 2 ULP on x86-64 and aarch64. `rsqrt` is a root (0.5 ULP, halved or doubled by the quotient) and a
 # quotient (0.5); `sigmoid` an exponential (2, of at most half of the sum), a sum (0.5) and a
 # quotient (0.5), where an ULP of the sum may be two of the quotient. Of every 257th float32 the
 # polynomials are 1.6 ULP off at most, `tanh` and `sigmoid` 2.4.
 INTRINSICS: dict[str, Intrinsic] = {each.name: each for each in (
-    _approximate("exp", "``e ** x``.", np.exp, polynomial=_ALL),
-    _approximate("exp2", "``2 ** x``.", np.exp2, polynomial=_ALL),
+    _approximate("exp", "``e ** x``.", np.exp),
+    _approximate("exp2", "``2 ** x``.", np.exp2),
     _approximate("exp10", "``10 ** x``.", lambda x: np.power(10.0, x), libm="pow",
-                 composed=True, polynomial=_ALL),
+                 composed=True),
     _approximate("expm1", "``e ** x - 1``, exact for small `x`.", np.expm1),
-    _approximate("log", "The natural logarithm; NaN below zero.", np.log, polynomial=_ALL),
-    _approximate("log2", "The logarithm of base 2.", np.log2, polynomial=_ALL),
-    _approximate("log10", "The logarithm of base 10.", np.log10, polynomial=_ALL),
-    _approximate("log1p", "``log(1 + x)``, exact for small `x`.", np.log1p, polynomial=_ALL),
+    _approximate("log", "The natural logarithm; NaN below zero.", np.log),
+    _approximate("log2", "The logarithm of base 2.", np.log2),
+    _approximate("log10", "The logarithm of base 10.", np.log10),
+    _approximate("log1p", "``log(1 + x)``, exact for small `x`.", np.log1p),
     Intrinsic("sqrt", "The square root; NaN below zero.", _via_numpy(np.sqrt), 0.5, llvm="sqrt"),
     Intrinsic("rsqrt", "``1 / sqrt(x)``.", _via_numpy(lambda x: 1.0 / np.sqrt(x)), 2.0,
               composed=True),
-    _approximate("sin", "The sine of radians.", np.sin, polynomial=_ALL),
-    _approximate("cos", "The cosine of radians.", np.cos, polynomial=_ALL),
+    _approximate("sin", "The sine of radians.", np.sin),
+    _approximate("cos", "The cosine of radians.", np.cos),
     _approximate("tan", "The tangent of radians.", np.tan),
     _approximate("asin", "The arc sine, in radians.", np.arcsin, numpy=("arcsin",)),
     _approximate("acos", "The arc cosine, in radians.", np.arccos, numpy=("arccos",)),
     _approximate("atan", "The arc tangent, in radians.", np.arctan, numpy=("arctan",)),
     _approximate("sinh", "The hyperbolic sine.", np.sinh),
     _approximate("cosh", "The hyperbolic cosine.", np.cosh),
-    _approximate("tanh", "The hyperbolic tangent.", np.tanh, ulps=3.0, strict_ulps=2.0,
-                 polynomial=_ALL),
+    _approximate("tanh", "The hyperbolic tangent.", np.tanh, ulps=3.0, strict_ulps=2.0),
     _approximate("asinh", "The inverse hyperbolic sine.", np.arcsinh, numpy=("arcsinh",)),
     _approximate("acosh", "The inverse hyperbolic cosine.", np.arccosh, numpy=("arccosh",)),
     _approximate("atanh", "The inverse hyperbolic tangent.", np.arctanh, numpy=("arctanh",)),
     _approximate("atan2", "The angle of the point ``(x2, x1)``, in radians.", np.arctan2,
                  arity=2, numpy=("arctan2",)),
-    _approximate("erf", "The error function.", math.erf, polynomial=_ALL),
+    _approximate("erf", "The error function.", math.erf),
     _approximate("sigmoid", "``1 / (1 + exp(-x))``.", _sigmoid, ulps=4.0, libm="exp",
-                 composed=True, polynomial=_ALL),
+                 composed=True),
     _approximate("hypot", "``sqrt(x1 * x1 + x2 * x2)``.", np.hypot, arity=2),
     _approximate("fmod", "The remainder of `x` divided by `y`, with the sign of `x`.", np.fmod,
                  ulps=0.0, arity=2),
@@ -303,7 +296,7 @@ INTRINSICS: dict[str, Intrinsic] = {each.name: each for each in (
     Intrinsic("ldexp", "``x1 * 2 ** x2``, of an integer `x2`.", _ldexp, 0.5, arity=2,
               second=INT32, libm="ldexp", composed=True),
     Intrinsic("power", "``x1 ** x2``.", _power, 2.0, domain=Domain.NUMBERS, arity=2, libm="pow",
-              polynomial=(32,), numpy=("float_power", "square")),
+              numpy=("float_power", "square")),
     Intrinsic("fabs", "The magnitude; the least integer stays itself.", _abs,
               domain=Domain.NUMBERS, llvm="fabs", function="abs", numpy=("absolute",)),
     _rounding("floor", "The greatest integer not above `x`.", _keep_sign(math.floor)),

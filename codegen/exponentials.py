@@ -1,0 +1,160 @@
+"""Exponentials: ``x = n * ln(2) + r``, and a polynomial of r.
+
+The reduction is Cody and Waite's ("Software Manual for the Elementary Functions", 1980).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+
+from minitvm.codegen.coefficients import Format, format_of
+from minitvm.codegen.lanes import Lanes, Pair
+
+LN2 = Fraction("0.693147180559945309417232121458176568075500134360255254120680009")
+LN10 = Fraction("2.302585092994045684017991454684364207601101488628772976033327901")
+
+
+def exponential(log_base: Fraction) -> Callable[[Lanes], Lanes]:
+    """``b**x``, by the logarithm of b: ``2**n * b**r`` with n the nearest integer to
+    ``x * log2(b)``."""
+
+    def emit(x: Lanes) -> Lanes:
+        step = LN2 / log_base
+        n, r = reduced(_clamped(x, step), step)
+        if log_base != 1:
+            r = r * float(log_base)
+        return scaled(_exp_minus_one(r) + 1.0, n)
+
+    return emit
+
+
+def exp_of_pair(x: Pair) -> Lanes:
+    """``exp`` of a sum, also where the first number overflowed, and the other is NaN."""
+    high = _clamped(x[0], LN2)
+    n, r = reduced(high, LN2)
+    low = high.where(high.equals(x[0]), x[1], 0.0)
+    return scaled(_exp_minus_one(r + low) + 1.0, n)
+
+
+def expm1(x: Lanes) -> Lanes:
+    """``(2**n - 1) + 2**n * (exp(r) - 1)``, twice the half of it, as 2**n may overflow."""
+    form = format_of(x)
+    within = x.clamped(-(form.digits + 3) * float(LN2), (form.bias + 2) * float(LN2))
+    n, r, rest = reduced_exactly(within, LN2)
+    scale = power_of_two(n - 1.0)
+    power = (r * r).times_plus(r.polynomial(form.exp), rest)
+    high, low = (scale - 0.5).plus_smaller(scale * r)
+    half = high + scale.times_plus(power, low)
+    return x.where(abs(x) < 2.0 ** (-form.digits - 1), x, half + half)
+
+
+def sinh(x: Lanes) -> Lanes:
+    """With ``p = 2**n / 2`` and ``m = 2**-n / 2``, ``(p - m) * cosh(r) + (p + m) * sinh(r)``, of
+    the magnitude; twice the half of it, as 2**n may overflow."""
+    a = abs(x)
+    p, m, sine, cosine = _hyperbolic(a)
+    half = (p - m) + (p + m).times_plus(sine, (p - m) * cosine)
+    return a.where(a < 2.0 ** -format_of(x).digits, a, half + half).with_sign_of(x)
+
+
+def cosh(x: Lanes) -> Lanes:
+    """With ``p = 2**n / 2`` and ``m = 2**-n / 2``, ``(p + m) * cosh(r) + (p - m) * sinh(r)``;
+    twice the half of it, as 2**n may overflow."""
+    p, m, sine, cosine = _hyperbolic(abs(x))
+    half = (p + m) + (p - m).times_plus(sine, (p + m) * cosine)
+    return half + half
+
+
+def _hyperbolic(a: Lanes) -> tuple[Lanes, Lanes, Lanes, Lanes]:
+    """A quarter of 2**n and of 2**-n, ``sinh(r)`` and ``cosh(r) - 1``."""
+    form = format_of(a)
+    n, r, rest = reduced_exactly(a.clamped(0.0, (form.bias + 2.4) * float(LN2)), LN2)
+    z = r * r
+    sine = (r * z).times_plus(z.polynomial(form.sinh), rest) + r
+    cosine = z * z.polynomial(form.cosh)
+    return power_of_two(n - 2.0), power_of_two((-n).clamped(-60.0, 0.0) - 2.0), sine, cosine
+
+
+def tanh(x: Lanes) -> Lanes:
+    """``t / (t + 2)`` with ``t = exp(2 * x) - 1``, of the magnitude."""
+    scale, power = _power_and_scale(abs(x + x).clamped(0.0, 2 * format_of(x).tanh_is_one))
+    t = scale.times_plus(power, scale - 1.0)
+    return (t / scale.times_plus(power, scale + 1.0)).with_sign_of(x)
+
+
+def sigmoid(x: Lanes) -> Lanes:
+    """``1 / (1 + 2**n * exp(r))`` of the opposite; for n above zero ``2**-n / (2**-n + exp(r))``,
+    as the other overflows where the result is still a number."""
+    form = format_of(x)
+    n, r = reduced(_clamped(-x, LN2), LN2)
+    grows = n > 0.0
+    down = -abs(n)
+    small = power_of_two(down.clamped(-float(form.bias - 1), 0.0))
+    power = _exp_minus_one(r)
+    total = x.where(grows, 1.0, small).times_plus(power, small + 1.0)
+    return scaled(x.number(1.0) / total, x.where(grows, down, 0.0))
+
+
+def erf(x: Lanes) -> Lanes:
+    form = format_of(x)
+    a = abs(x).clamped(0.0, form.erf_is_one)
+    scale, power = _power_and_scale(-a.times_plus(a.polynomial(form.erf), a))
+    return (-scale.times_plus(power, scale - 1.0)).with_sign_of(x)
+
+
+def reduced(x: Lanes, step: Fraction) -> tuple[Lanes, Lanes]:
+    """n and r with ``x = n * step + r`` and n whole."""
+    form = format_of(x)
+    n = _nearest(x, step, form)
+    r = x
+    for part in form.parts(step, 2):
+        if part:
+            r = n.times_plus(-part, r)
+    return n, r
+
+
+def reduced_exactly(x: Lanes, step: Fraction) -> tuple[Lanes, Lanes, Lanes]:
+    """As :func:`reduced`, and the rounding error of r."""
+    form = format_of(x)
+    n = _nearest(x, step, form)
+    first, second = form.parts(step, 2)
+    long = n.times_plus(-first, x)
+    r = n.times_plus(-second, long)
+    return n, r, n.times_plus(-second, long - r)
+
+
+def _nearest(x: Lanes, step: Fraction, form: Format) -> Lanes:
+    return x.times_plus(float(1 / step), form.rounder) - form.rounder
+
+
+def _clamped(x: Lanes, step: Fraction) -> Lanes:
+    """To where powers are infinite or zero."""
+    form = format_of(x)
+    lowest, highest = -(form.bias + form.digits + 1) * step, (form.bias + 2) * step
+    return x.clamped(float(lowest), float(highest))
+
+
+def _power_and_scale(x: Lanes) -> Pair:
+    """2**n and ``exp(r) - 1``, where 2**n is a normal number."""
+    n, r = reduced(x, LN2)
+    return power_of_two(n), _exp_minus_one(r)
+
+
+def _exp_minus_one(r: Lanes) -> Lanes:
+    return (r * r).times_plus(r.polynomial(format_of(r).exp), r)
+
+
+def power_of_two(n: Lanes) -> Lanes:
+    """2**n for a whole n, as bits of the exponent; n in the range of normal numbers."""
+    form = format_of(n)
+    biased = (n + (form.rounder + form.bias)).bits
+    return n.of_bits(n.text.binary("shl", biased, n.integer(form.digits)))
+
+
+def scaled(x: Lanes, n: Lanes) -> Lanes:
+    """``x * 2**n`` by two factors, so that subnormal results are rounded once, and great ones
+    become infinite."""
+    rounder = format_of(x).rounder
+    half = n.times_plus(0.5, rounder) - rounder
+    return x * power_of_two(half) * power_of_two(n - half)
