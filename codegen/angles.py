@@ -12,7 +12,7 @@ from fractions import Fraction
 from functools import cache
 
 from minitvm.codegen.coefficients import DOUBLE, format_of
-from minitvm.codegen.lanes import Lanes
+from minitvm.codegen.lanes import Lanes, quotient_of_pairs
 from minitvm.codegen.llvm_text import Value, i64, integer
 from minitvm.codegen.slow_lanes import guarded
 
@@ -89,12 +89,16 @@ def _tangent(angle: Angle) -> Lanes:
     quarter, r, rest = angle
     form = format_of(r)
     z = r * r
-    sine = (r * z).times_plus(z.polynomial(form.sin), rest) + r
-    straight = z.times_plus(-0.5, 1.0)
-    lost = z.times_plus(-0.5, -straight + 1.0)
-    cosine = straight + (z * z).times_plus(z.polynomial(form.cos), r.times_plus(-rest, lost))
+    sine, sine_low = r.plus_smaller((r * z).times_plus(z.polynomial(form.sin), rest))
+    straight, lost = r.number(1.0).plus_smaller(z * -0.5)
+    lost = r.times_plus(-rest, lost)
+    cosine, cosine_low = straight.plus_smaller((z * z).times_plus(z.polynomial(form.cos), lost))
     is_odd = _is_odd(quarter, r)
-    return r.where(is_odd, -cosine, sine) / r.where(is_odd, sine, cosine)
+    quotient, low = quotient_of_pairs(
+        (r.where(is_odd, -cosine, sine), r.where(is_odd, -cosine_low, sine_low)),
+        (r.where(is_odd, sine, cosine), r.where(is_odd, sine_low, cosine_low)),
+    )
+    return quotient + low
 
 
 def _is_odd(quarter: Value, r: Lanes) -> Value:
@@ -227,7 +231,7 @@ def _far_angle(x: Lanes) -> Angle:
     a, b = a * unit, b * (unit * 2.0**-53)
     big, small = DOUBLE.parts(_HALF_PI, 2)
     r, error = a.times_exactly(a.number(big))
-    error = a.times_plus(small, b.times_plus(big, error))
+    r, error = r.plus_smaller(a.times_plus(small, b.times_plus(big, error)))
     sign = text.select(is_above, i64(DOUBLE.sign), i64(0))
     sign = wide.of_bits(sign)
     r, error = _signed(r, sign), _signed(error, sign)

@@ -5,11 +5,12 @@ The reduction is Cody and Waite's ("Software Manual for the Elementary Functions
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from fractions import Fraction
 
 from minitvm.codegen.coefficients import Format, format_of
-from minitvm.codegen.lanes import Lanes, Pair
+from minitvm.codegen.lanes import Lanes, Pair, quotient_of_pairs
 
 LN2 = Fraction("0.693147180559945309417232121458176568075500134360255254120680009")
 LN10 = Fraction("2.302585092994045684017991454684364207601101488628772976033327901")
@@ -21,10 +22,14 @@ def exponential(log_base: Fraction) -> Callable[[Lanes], Lanes]:
 
     def emit(x: Lanes) -> Lanes:
         step = LN2 / log_base
-        n, r = reduced(_clamped(x, step), step)
-        if log_base != 1:
-            r = r * float(log_base)
-        return scaled(_exp_minus_one(r) + 1.0, n)
+        if log_base == 1:
+            n, r = reduced(_clamped(x, step), step)
+            return scaled(_exp_minus_one(r) + 1.0, n)
+        n, r, rest = reduced_exactly(_clamped(x, step), step)
+        high, low = format_of(x).parts(log_base, 2)
+        power = r * high
+        lost = r.times_plus(low, r.times_plus(high, -power))
+        return _of_parts(n, power, rest.times_plus(high, lost))
 
     return emit
 
@@ -32,21 +37,36 @@ def exponential(log_base: Fraction) -> Callable[[Lanes], Lanes]:
 def exp_of_pair(x: Pair) -> Lanes:
     """``exp`` of a sum, also where the first number overflowed, and the other is NaN."""
     high = _clamped(x[0], LN2)
-    n, r = reduced(high, LN2)
-    low = high.where(high.equals(x[0]), x[1], 0.0)
-    return scaled(_exp_minus_one(r + low) + 1.0, n)
+    n, r, lost = reduced_exactly(high, LN2)
+    r, rest = r.plus_smaller(high.where(high.equals(x[0]), x[1], 0.0))
+    return _of_parts(n, r, rest + lost)
+
+
+def _of_parts(n: Lanes, r: Lanes, rest: Lanes) -> Lanes:
+    """``2**n * exp(r + rest)``, of a rounding error of r."""
+    total, lost = r.number(1.0).plus_smaller(r)
+    return scaled(total + (r * r).times_plus(r.polynomial(format_of(r).exp), rest + lost), n)
 
 
 def expm1(x: Lanes) -> Lanes:
-    """``(2**n - 1) + 2**n * (exp(r) - 1)``, twice the half of it, as 2**n may overflow."""
+    """Twice the half of it, as 2**n may overflow."""
     form = format_of(x)
-    within = x.clamped(-(form.digits + 3) * float(LN2), (form.bias + 2) * float(LN2))
-    n, r, rest = reduced_exactly(within, LN2)
-    scale = power_of_two(n - 1.0)
-    power = (r * r).times_plus(r.polynomial(form.exp), rest)
-    high, low = (scale - 0.5).plus_smaller(scale * r)
-    half = high + scale.times_plus(power, low)
+    within = x.clamped(-(form.digits + 3) * float(LN2), (form.bias + 1.4) * float(LN2))
+    high, low = _less(within, 0.5)
+    half = high + low
     return x.where(abs(x) < 2.0 ** (-form.digits - 1), x, half + half)
+
+
+def _less(x: Lanes, part: float) -> Pair:
+    """``part * (exp(x) - 1)`` in a little more than the digits of the format; the first number isn't
+    the nearest. It is ``(2**n - 1) + 2**n * (exp(r) - 1)``, where 2**n is a normal number."""
+    n, r, rest = reduced_exactly(x, LN2)
+    scale = power_of_two(n if part == 1.0 else n + math.log2(part))
+    least = scale - part
+    lost = -(least - scale) - part
+    high, low = least.plus_smaller(scale * r)
+    power = (r * r).times_plus(r.polynomial(format_of(x).exp), rest.times_plus(r, rest))
+    return high, scale.times_plus(power, low + lost)
 
 
 def sinh(x: Lanes) -> Lanes:
@@ -54,7 +74,8 @@ def sinh(x: Lanes) -> Lanes:
     the magnitude; twice the half of it, as 2**n may overflow."""
     a = abs(x)
     p, m, sine, cosine = _hyperbolic(a)
-    half = (p - m) + (p + m).times_plus(sine, (p - m) * cosine)
+    c, lost = p.plus_smaller(-m)
+    half = c + (p + m).times_plus(sine, c.times_plus(cosine, lost))
     return a.where(a < 2.0 ** -format_of(x).digits, a, half + half).with_sign_of(x)
 
 
@@ -62,7 +83,8 @@ def cosh(x: Lanes) -> Lanes:
     """With ``p = 2**n / 2`` and ``m = 2**-n / 2``, ``(p + m) * cosh(r) + (p - m) * sinh(r)``;
     twice the half of it, as 2**n may overflow."""
     p, m, sine, cosine = _hyperbolic(abs(x))
-    half = (p + m) + (p - m).times_plus(sine, (p + m) * cosine)
+    c, lost = p.plus_smaller(m)
+    half = c + (p - m).times_plus(sine, c.times_plus(cosine, lost))
     return half + half
 
 
@@ -78,22 +100,28 @@ def _hyperbolic(a: Lanes) -> tuple[Lanes, Lanes, Lanes, Lanes]:
 
 def tanh(x: Lanes) -> Lanes:
     """``t / (t + 2)`` with ``t = exp(2 * x) - 1``, of the magnitude."""
-    scale, power = _power_and_scale(abs(x + x).clamped(0.0, 2 * format_of(x).tanh_is_one))
-    t = scale.times_plus(power, scale - 1.0)
-    return (t / scale.times_plus(power, scale + 1.0)).with_sign_of(x)
+    high, low = _less(abs(x + x).clamped(0.0, 2 * format_of(x).tanh_is_one), 1.0)
+    high, low = high.plus_smaller(low)
+    more, lost = high.plus_exactly(2.0)
+    quotient, rest = quotient_of_pairs((high, low), (more, lost + low))
+    return (quotient + rest).with_sign_of(x)
 
 
 def sigmoid(x: Lanes) -> Lanes:
     """``1 / (1 + 2**n * exp(r))`` of the opposite; for n above zero ``2**-n / (2**-n + exp(r))``,
     as the other overflows where the result is still a number."""
     form = format_of(x)
-    n, r = reduced(_clamped(-x, LN2), LN2)
+    end = (form.bias + form.digits + 2) * float(LN2)
+    n, r = reduced((-x).clamped(-end, end), LN2)
     grows = n > 0.0
     down = -abs(n)
     small = power_of_two(down.clamped(-float(form.bias - 1), 0.0))
     power = _exp_minus_one(r)
-    total = x.where(grows, 1.0, small).times_plus(power, small + 1.0)
-    return scaled(x.number(1.0) / total, x.where(grows, down, 0.0))
+    least, lost = x.number(1.0).plus_smaller(small)
+    total, low = least.plus_smaller(x.where(grows, 1.0, small).times_plus(power, lost))
+    y = x.number(1.0) / total
+    error = (-low).times_plus(y, (-total).times_plus(y, 1.0))
+    return scaled(y.times_plus(error, y), x.where(grows, down, 0.0))
 
 
 def erf(x: Lanes) -> Lanes:

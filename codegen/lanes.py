@@ -15,7 +15,6 @@ from minitvm.codegen.llvm_text import (
     floating,
     integer,
     lanes_of,
-    vector_type,
 )
 from minitvm.runtime.dtype import FLOAT32
 from minitvm.runtime.record import record
@@ -200,6 +199,10 @@ class Lanes:
         return self._lanes(other).value
 
 
-def words(value: Value, element: str) -> str:
-    """`element` with the lanes of a value."""
-    return vector_type(element, lanes_of(value.type))
+def quotient_of_pairs(dividend: Pair, divisor: Pair) -> Pair:
+    """The quotient of two numbers to nearly twice the digits; the first isn't quite the nearest."""
+    inverse = divisor[0].number(1.0) / divisor[0]
+    quotient = dividend[0] * inverse
+    error = (-quotient).times_plus(divisor[0], dividend[0])
+    error = (-quotient).times_plus(divisor[1], error + dividend[1])
+    return quotient, error * inverse

@@ -11,7 +11,7 @@ from fractions import Fraction
 
 from minitvm.codegen.coefficients import format_of
 from minitvm.codegen.exponentials import LN2, power_of_two
-from minitvm.codegen.lanes import Lanes, Pair
+from minitvm.codegen.lanes import Lanes, Pair, quotient_of_pairs
 
 
 def logarithm(log_base: Fraction) -> Callable[[Lanes], Lanes]:
@@ -60,11 +60,14 @@ def atanh(x: Lanes) -> Lanes:
     k, m = split(down)
     k = x.where(up > m * 2.0**0.5, -k + 1.0, -k)
     scale = power_of_two(k)
-    difference = (-scale).times_plus(down, up) + (-scale).times_plus(less, more)
-    s = difference / scale.times_plus(down, up)
+    sum_high, sum_low = up.plus_exactly(scale * down)
+    s, rest = quotient_of_pairs(
+        ((-scale).times_plus(down, up), (-scale).times_plus(less, more)),
+        (sum_high, scale.times_plus(less, more + sum_low)),
+    )
     z = s * s
     high, low = form.parts(LN2 / 2, 2)
-    rest = (s * z).times_plus(z.polynomial(form.log) * 0.5, k * low)
+    rest = (s * z).times_plus(z.polynomial(form.log) * 0.5, k.times_plus(low, rest))
     found = k.times_plus(high, s + rest)
     end = x.where(a.equals(1.0), float("inf"), float("nan"))
     return x.where(a < 1.0, found, end).with_sign_of(x)

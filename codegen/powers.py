@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from minitvm.codegen.coefficients import Format, format_of
 from minitvm.codegen.exponentials import LN2, exp_of_pair, exponential
-from minitvm.codegen.lanes import Lanes, Pair
+from minitvm.codegen.lanes import Lanes, Pair, quotient_of_pairs
 from minitvm.codegen.llvm_text import Value, element_type, i64
 from minitvm.codegen.logarithms import logarithm, split
 from minitvm.codegen.rounding import nearest_whole
@@ -14,13 +14,11 @@ from minitvm.codegen.slow_lanes import guarded
 
 
 def rsqrt(x: Lanes) -> Lanes:
-    """The quotient, and a step of Newton with the rounding errors of the root and of itself."""
-    root = x.sqrt()
-    y = x.number(1.0) / root
-    of_quotient = (-root).times_plus(y, 1.0)
-    of_root = (-root).times_plus(root, x)
-    error = (of_root * y).times_plus(y * -0.5, of_quotient)
-    refined = y.times_plus(error, y)
+    """A quotient y, and a step of Newton with ``1 - x * y * y`` in twice the digits."""
+    y = x.number(1.0) / x.sqrt()
+    root, lost = x.times_exactly(y)
+    error = (-lost).times_plus(y, (-root).times_plus(y, 1.0))
+    refined = (y * 0.5).times_plus(error, y)
     return x.where(refined.equals(refined), refined, y)  # NaN at zero and infinity
 
 
@@ -163,10 +161,7 @@ def _log_pair(x: Lanes) -> Pair:
     form = format_of(x)
     k, m = split(x)
     f = m - 1.0
-    divisor, lost = f.number(2.0).plus_smaller(f)
-    inverse = f.number(1.0) / divisor
-    s = f * inverse
-    s_low = ((-s).times_plus(lost, (-s).times_plus(divisor, f))) * inverse
+    s, s_low = quotient_of_pairs((f, f.number(0.0)), f.number(2.0).plus_smaller(f))
     z, z_low = s.times_exactly(s)
     z_low = (s + s).times_plus(s_low, z_low)
     third, third_low = form.parts(Fraction(2, 3), 2)
