@@ -169,6 +169,9 @@ class Lanes:
         product = self * other
         if self.fuses:
             return product, self.times_plus(other, -product)
+        if self.is_single:
+            exact = self.as_double() * other.as_double()
+            return product, (exact - product.as_double()).as_float()
         (a, b), (c, d) = self._halves(), other._halves()
         return product, (((a * c - product) + a * d) + b * c) + b * d
 
@@ -206,3 +209,10 @@ def quotient_of_pairs(dividend: Pair, divisor: Pair) -> Pair:
     error = (-quotient).times_plus(divisor[0], dividend[0])
     error = (-quotient).times_plus(divisor[1], error + dividend[1])
     return quotient, error * inverse
+
+
+def root_of_pair(square: Pair) -> Pair:
+    """The square root of a number to nearly twice the digits."""
+    root = square[0].sqrt()
+    error = (-root).times_plus(root, square[0]) + square[1]
+    return root, error / root.where(root.equals(0.0), 1.0, root + root)

@@ -11,7 +11,7 @@ from fractions import Fraction
 
 from minitvm.codegen.coefficients import format_of
 from minitvm.codegen.exponentials import LN2, power_of_two
-from minitvm.codegen.lanes import Lanes, Pair, quotient_of_pairs
+from minitvm.codegen.lanes import Lanes, Pair, quotient_of_pairs, root_of_pair
 
 
 def logarithm(log_base: Fraction) -> Callable[[Lanes], Lanes]:
@@ -96,10 +96,7 @@ def _split_normal(x: Lanes) -> Pair:
 def _log_of_sum_with_root(a: Lanes, square: Pair) -> Lanes:
     """``log(a + sqrt(square))``; of a huge `a` ``log(2 * a)``."""
     form = format_of(a)
-    root = square[0].sqrt()
-    twice = root + root
-    safe = root.where(root.equals(0.0), 1.0, twice)
-    low = ((-root).times_plus(root, square[0]) + square[1]) / safe
+    root, low = root_of_pair(square)
     total, error = a.plus_exactly(root)
     huge = a > 2.0 ** (form.digits // 2 + 3)
     total = a.where(huge, a, total)

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from minitvm.codegen.coefficients import Format, format_of
 from minitvm.codegen.exponentials import LN2, exp_of_pair, exponential
-from minitvm.codegen.lanes import Lanes, Pair, quotient_of_pairs
+from minitvm.codegen.lanes import Lanes, Pair, quotient_of_pairs, root_of_pair
 from minitvm.codegen.llvm_text import Value, element_type, i64
 from minitvm.codegen.logarithms import logarithm, split
 from minitvm.codegen.rounding import nearest_whole
@@ -37,7 +37,10 @@ def hypot(x: Lanes, y: Lanes) -> Lanes:
         back = a.where(is_huge, 2.0**600, a.where(is_tiny, 2.0**-600, 1.0))
         greater, less = greater * factor, less * factor
         square, rest = greater.times_exactly(greater)
-        root = (square + less.times_plus(less, rest)).sqrt() * back
+        other, lost = less.times_exactly(less)
+        total, error = square.plus_smaller(other)
+        root, low = root_of_pair((total, (rest + lost) + error))
+        root = (root + low) * back
     infinite = x.text.binary("or", a.equals(float("inf")), b.equals(float("inf")))
     return x.where(infinite, float("inf"), root)
 
