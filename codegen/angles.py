@@ -81,7 +81,9 @@ def _sine(angle: Angle, turns: int) -> Lanes:
     chosen = r.where(_is_odd(quarter, r), cosine, sine)
     half_turns = text.binary("lshr", quarter, r.integer(1))
     sign = text.binary("shl", half_turns, r.integer(form.digits + form.width))
-    return r.of_bits(text.binary("xor", chosen.bits, text.binary("and", sign, r.integer(form.sign))))
+    return r.of_bits(
+        text.binary("xor", chosen.bits, text.binary("and", sign, r.integer(form.sign)))
+    )
 
 
 def _tangent(angle: Angle) -> Lanes:
@@ -199,9 +201,7 @@ def _far_angle(x: Lanes) -> Angle:
     start = text.binary("lshr", place, i64(6))
     shift = text.binary("and", place, i64(63))
     table = text.module.constants("minitvm.two_over_pi", _two_over_pi())
-    read = [
-        text.word(table, text.binary("add", start, i64(i))) for i in range(4)
-    ]
+    read = [text.word(table, text.binary("add", start, i64(i))) for i in range(4)]
     high, middle, low = (
         text.intrinsic("fshl", "i64", read[i], read[i + 1], shift) for i in range(3)
     )

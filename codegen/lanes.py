@@ -118,9 +118,7 @@ class Lanes:
         *lower, highest = coefficients
         made = self.number(highest)
         for coefficient in reversed(lower):
-            made = (
-                made.times_plus(self, coefficient) if self.fuses else made * self + coefficient
-            )
+            made = made.times_plus(self, coefficient) if self.fuses else made * self + coefficient
         return made
 
     def as_double(self) -> Lanes:

@@ -30,6 +30,8 @@ from minitvm.runtime.dtype import FLOAT32, FLOAT64, DType
 from minitvm.runtime.errors import InternalError
 from minitvm.tir.intrinsics import INTRINSICS, Domain, Intrinsic
 
+_LONG = 64  # lines of LLVM IR
+
 
 class MathFunctions:
     """Emits intrinsics into one function."""
@@ -82,8 +84,18 @@ class MathFunctions:
         raise InternalError(f"intrinsic {known.name!r} of {dtype} has no lowering")
 
     def _elementary(self, name: str, args: list[Value]) -> Value:
-        lanes = [Lanes(self._text, arg, self._fuses) for arg in args]
-        return ELEMENTARY[name](*lanes).value
+        """By arithmetic. Long code stands in vectors once: behind that it is called, which costs
+        less time than LLVM takes to compile it. Scalars don't call, so that LLVM can make vectors
+        of their loop."""
+
+        def emit(text: FunctionText, *values: Value) -> Value:
+            return ELEMENTARY[name](*[Lanes(text, each, self._fuses) for each in values]).value
+
+        type = args[0].type
+        if lanes_of(type) == 1:
+            return emit(self._text, *args)
+        symbol = f"minitvm.{name}.{lanes_of(type)}.{element_type(type)}"
+        return self._text.inline_or_outlined(symbol, type, args, emit, _LONG)
 
     def _exp10(self, dtype: DType, args: list[Value]) -> Value:
         """``pow(10, x)``, which every C library has and which is as exact as its ``pow``."""

@@ -135,9 +135,7 @@ def power(x: Lanes, y: Lanes) -> Lanes:
     is_one = text.binary("or", x.equals(1.0), y.equals(0.0))
     found = x.where(text.binary("or", is_one, both_end), 1.0, found)
     of_whole = x.where(is_even, found, found.with_sign_of(x))
-    of_other = x.where(
-        text.binary("and", x < 0.0, x > float("-inf")), float("nan"), found
-    )
+    of_other = x.where(text.binary("and", x < 0.0, x > float("-inf")), float("nan"), found)
     return x.where(is_whole, of_whole, of_other)
 
 
@@ -187,4 +185,3 @@ def _parts_of_ln2(form: Format) -> tuple[float, float]:
     """The first so short that its product with an exponent is exact."""
     high = float(round(LN2 * 2**40)) / 2.0**40
     return high, float(LN2 - Fraction(high))
-

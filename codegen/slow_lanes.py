@@ -10,9 +10,7 @@ from minitvm.codegen.llvm_text import FunctionText, Value, element_type, poison
 Function = Callable[..., Lanes]
 
 
-def guarded(
-    name: str, is_near: Value, near: Lanes, args: Sequence[Lanes], far: Function
-) -> Lanes:
+def guarded(name: str, is_near: Value, near: Lanes, args: Sequence[Lanes], far: Function) -> Lanes:
     """`near`, and in lanes that aren't what `far` makes of single arguments: a function of its own,
     which a program without such arguments never calls."""
     text = near.text
