@@ -22,7 +22,8 @@ Function = Callable[..., Any]
 
 def _sigmoid(x: Array) -> Array:
     power = np.exp(-np.abs(x))
-    return np.where(x < 0, power, 1) / (1 + power)
+    made: Array = np.where(x < 0, power, 1) / (1 + power)
+    return made
 
 
 @cache
@@ -35,7 +36,7 @@ def _erf_of_library() -> Any:
 
 def _erf(x: Array) -> Array:
     if x.dtype == np.float64:
-        made = np.empty_like(x)
+        made: Array = np.empty_like(x)
         _erf_of_library()(x, made)
         return made
     mpmath = importlib.import_module("mpmath")
@@ -43,7 +44,8 @@ def _erf(x: Array) -> Array:
         found = [mpmath.erf(mpmath.mpf(float(each))) for each in x]
         high = [float(each) for each in found]
         low = [float(each - h) for each, h in zip(found, high, strict=True)]
-    return np.copysign(np.array(high, x.dtype) + np.array(low, x.dtype), x)
+    made = np.array(high, x.dtype) + np.array(low, x.dtype)
+    return np.copysign(made, x, out=made)
 
 
 def _power(x: Array, y: Array) -> Array:
@@ -123,4 +125,5 @@ def _spacing(exact: Array, info: Any) -> Array:
         return bits.view(np.float64)
     exponent = np.maximum(np.frexp(exact)[1] - 1, info.minexp)
     exponent[exact == 0] = info.minexp
-    return np.ldexp(exact.dtype.type(1), exponent - info.nmant)
+    made: Array = np.ldexp(exact.dtype.type(1), exponent - info.nmant)
+    return made

@@ -12,8 +12,8 @@ from fractions import Fraction
 from functools import cache
 
 from minitvm.codegen.coefficients import DOUBLE, format_of
-from minitvm.codegen.lanes import Lanes, quotient_of_pairs
-from minitvm.codegen.llvm_text import Value, i64, integer
+from minitvm.codegen.lanes import Lanes, Pair, quotient_of_pairs
+from minitvm.codegen.llvm_text import FunctionText, Value, i64, integer
 from minitvm.codegen.slow_lanes import guarded
 
 _HALF_PI = Fraction("1.570796326794896619231321691639751442098584699687552910487472296")
@@ -51,8 +51,7 @@ def _of_angle(
     found = guarded(name, a.compare("ult", form.far), near, [a], far)
     if not odd:
         return found
-    sign = x.text.binary("and", x.bits, x.integer(form.sign))
-    return found.of_bits(x.text.binary("xor", found.bits, sign))
+    return _signed(found, x.of_bits(x.text.binary("and", x.bits, x.integer(form.sign))))
 
 
 def _near_angle(x: Lanes, needs_rest: bool) -> Angle:
@@ -81,9 +80,7 @@ def _sine(angle: Angle, turns: int) -> Lanes:
     chosen = r.where(_is_odd(quarter, r), cosine, sine)
     half_turns = text.binary("lshr", quarter, r.integer(1))
     sign = text.binary("shl", half_turns, r.integer(form.digits + form.width))
-    return r.of_bits(
-        text.binary("xor", chosen.bits, text.binary("and", sign, r.integer(form.sign)))
-    )
+    return _signed(chosen, r.of_bits(text.binary("and", sign, r.integer(form.sign))))
 
 
 def _tangent(angle: Angle) -> Lanes:
@@ -188,58 +185,58 @@ def _rest_of_arc(t: Lanes) -> Lanes:
 
 
 def _far_angle(x: Lanes) -> Angle:
-    """Of one number from ``far`` on, by 192 bits of 2 / pi: those before count whole turns, and
-    those behind nothing. Infinity and NaN give NaN."""
-    text = x.text
-    wide = x.as_double() if x.is_single else x
-    bits = wide.bits
-    exponent = text.binary("lshr", bits, i64(52))
-    fraction = text.binary("and", bits, i64((1 << 52) - 1))
-    whole = text.binary("or", fraction, i64(1 << 52))
-    # x = whole * 2**(exponent - 1075): the bit of 2 / pi that counts two half turns
-    place = text.binary("sub", text.intrinsic("umax", "i64", exponent, i64(_FIRST)), i64(_FIRST))
-    start = text.binary("lshr", place, i64(6))
-    shift = text.binary("and", place, i64(63))
-    table = text.module.constants("minitvm.two_over_pi", _two_over_pi())
-    read = [text.word(table, text.binary("add", start, i64(i))) for i in range(4)]
-    high, middle, low = (
-        text.intrinsic("fshl", "i64", read[i], read[i + 1], shift) for i in range(3)
-    )
-
-    def wide_integer(value: Value) -> Value:
-        return text.convert("zext", value, "i128")
-
-    factor, half = wide_integer(whole), integer("i128", 64)
-    lowest = text.binary("lshr", text.binary("mul", factor, wide_integer(low)), half)
-    product = text.binary("add", text.binary("mul", factor, wide_integer(middle)), lowest)
-    top = text.binary("shl", text.binary("mul", factor, wide_integer(high)), half)
-    turns = text.binary("add", product, top)  # in units of 2**-126 quarter turns
+    """Of one number from ``far`` on: of infinity and NaN the rest is NaN."""
+    text, wide = x.text, x.as_double() if x.is_single else x
+    turns = _quarter_turns(text, wide.bits)
     rest = text.binary("shl", turns, integer("i128", 2))  # in units of 2**-128, signed
-    is_above = text.icmp("slt", rest, integer("i128", 0))  # beyond half of a quarter
+    is_beyond = text.icmp("slt", rest, integer("i128", 0))  # half of a quarter: the next is nearer
     quarter = text.convert("trunc", text.binary("lshr", turns, integer("i128", 126)), "i64")
-    quarter = text.binary("add", quarter, text.convert("zext", is_above, "i64"))
-    magnitude = text.intrinsic("abs", "i128", rest, integer("i1", 0))
-    zeros = text.intrinsic("ctlz", "i128", magnitude, integer("i1", 0))
-    normal = text.binary("shl", magnitude, zeros)
-    # 53 bits, then 53 more
-    first = text.convert("trunc", text.binary("lshr", normal, integer("i128", 75)), "i64")
-    second = text.convert("trunc", text.binary("lshr", normal, integer("i128", 22)), "i64")
-    second = text.binary("and", second, i64((1 << 53) - 1))
-    a, b = (wide.of(text.convert("sitofp", each, "double")) for each in (first, second))
-    biased = text.binary("sub", i64(1023 - 53), text.convert("trunc", zeros, "i64"))
-    unit = wide.of_bits(text.binary("shl", biased, i64(52)))
-    a, b = a * unit, b * (unit * 2.0**-53)
+    quarter = text.binary("add", quarter, text.convert("zext", is_beyond, "i64"))
+    high, low = _fraction(wide, text.intrinsic("abs", "i128", rest, integer("i1", 0)))
     big, small = DOUBLE.parts(_HALF_PI, 2)
-    r, error = a.times_exactly(a.number(big))
-    r, error = r.plus_smaller(a.times_plus(small, b.times_plus(big, error)))
-    sign = text.select(is_above, i64(DOUBLE.sign), i64(0))
-    sign = wide.of_bits(sign)
+    r, error = high.times_exactly(high.number(big))
+    r, error = r.plus_smaller(high.times_plus(small, low.times_plus(big, error)))
+    sign = wide.of_bits(text.select(is_beyond, i64(DOUBLE.sign), i64(0)))
     r, error = _signed(r, sign), _signed(error, sign)
     r = wide.where(wide < float("inf"), r, float("nan"))
     if not x.is_single:
         return quarter, r, error
     nearest = r.as_float()
     return text.convert("trunc", quarter, "i32"), nearest, (r - nearest.as_double()).as_float()
+
+
+def _quarter_turns(text: FunctionText, bits: Value) -> Value:
+    """Those of a ``double``, in units of ``2**-126``, without whole turns: the product of the
+    significand and of 192 bits of 2 / pi. The bits before count whole turns, those behind
+    nothing."""
+    exponent = text.binary("lshr", bits, i64(52))
+    significand = text.binary("and", bits, i64((1 << 52) - 1))
+    significand = text.binary("or", significand, i64(1 << 52))
+    place = text.binary("sub", text.intrinsic("umax", "i64", exponent, i64(_FIRST)), i64(_FIRST))
+    start, shift = text.binary("lshr", place, i64(6)), text.binary("and", place, i64(63))
+    table = text.module.constants("minitvm.two_over_pi", _two_over_pi())
+    words = [text.word(table, text.binary("add", start, i64(i))) for i in range(4)]
+    factor, word = text.convert("zext", significand, "i128"), integer("i128", 64)
+    high, middle, low = (
+        text.binary("mul", factor, text.convert("zext", each, "i128"))
+        for each in (text.intrinsic("fshl", "i64", words[i], words[i + 1], shift) for i in range(3))
+    )
+    total = text.binary("add", middle, text.binary("lshr", low, word))
+    return text.binary("add", total, text.binary("shl", high, word))
+
+
+def _fraction(like: Lanes, units: Value) -> Pair:
+    """``units * 2**-128``, of which the first 106 bits from the highest one."""
+    text = like.text
+    zeros = text.intrinsic("ctlz", "i128", units, integer("i1", 0))
+    normal = text.binary("shl", units, zeros)
+    first = text.convert("trunc", text.binary("lshr", normal, integer("i128", 75)), "i64")
+    second = text.convert("trunc", text.binary("lshr", normal, integer("i128", 22)), "i64")
+    second = text.binary("and", second, i64((1 << 53) - 1))
+    exponent = text.binary("sub", i64(DOUBLE.bias - 53), text.convert("trunc", zeros, "i64"))
+    unit = like.of_bits(text.binary("shl", exponent, i64(52)))
+    high, low = (like.of(text.convert("sitofp", each, "double")) for each in (first, second))
+    return high * unit, low * (unit * 2.0**-53)
 
 
 _FIRST = 1075 - 62  # the exponent whose bits begin where the table does

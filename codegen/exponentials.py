@@ -58,8 +58,8 @@ def expm1(x: Lanes) -> Lanes:
 
 
 def _less(x: Lanes, part: float) -> Pair:
-    """``part * (exp(x) - 1)`` in a little more than the digits of the format; the first number isn't
-    the nearest. It is ``(2**n - 1) + 2**n * (exp(r) - 1)``, where 2**n is a normal number."""
+    """``part * (exp(x) - 1)`` in a little more than the digits of the format; the first number is
+    not the nearest. It is ``(2**n - 1) + 2**n * (exp(r) - 1)``, where 2**n is a normal number."""
     n, r, rest = reduced_exactly(x, LN2)
     scale = power_of_two(n if part == 1.0 else n + math.log2(part))
     least = scale - part

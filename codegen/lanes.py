@@ -185,10 +185,12 @@ class Lanes:
         if self.is_single:
             product = self.as_double() * factor.as_double()
             return (product + addend.as_double()).as_float()
-        product, rest = self.times_exactly(factor)
-        total, error = product.plus_exactly(addend)
+        is_huge = abs(addend) > 2.0**900  # the halves of such numbers may overflow
+        down, up = (self.where(is_huge, scale, 1.0) for scale in (2.0**-200, 2.0**200))
+        product, rest = self.times_exactly(factor * down)
+        total, error = product.plus_exactly(addend * down)
         fused = total + (error + rest)
-        return self.where(fused.equals(fused), fused, total)  # NaN where `rest` overflows
+        return self.where(fused.equals(fused), fused, total) * up  # NaN where `rest` overflows
 
     def _binary(self, opcode: str, other: Lanes | float) -> Lanes:
         return self.of(self.text.binary(opcode, self.value, self._operand(other)))

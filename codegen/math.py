@@ -1,10 +1,8 @@
 """The functions of numbers (:mod:`minitvm.tir.intrinsics`), on scalars and lane by lane on vectors.
 
-LLVM computes the functions that it has itself. The functions that programs spend time in are our
-own (:mod:`elementary`), unless floating point is strict or the target has no fused multiply-add.
-The rest is the C library's, whose functions are within 1 ULP for float32 on glibc, and within 2 for
-float64 (glibc manual, "Errors in Math Functions"). ``float16`` and ``bfloat16`` are computed in
-float32 and rounded.
+LLVM computes the functions that it has instructions for. The others are our own
+(:mod:`elementary`), or with strict floating point the C library's. ``float16`` and ``bfloat16``
+are computed in float32 and rounded.
 """
 
 from __future__ import annotations

@@ -65,8 +65,8 @@ def _remainder(a: Lanes, b: Lanes, whole: Lanes) -> Lanes:
 
 
 def _fmod_of_one(a: Lanes, b: Lanes) -> Lanes:
-    """Less and less multiples ``b * 2**n`` are taken away, in ``double``: each time from half of the
-    whole numbers of the format to as many again. NaN for an infinite a, or a b of zero."""
+    """In ``double`` multiples of ``b * 2**n`` are taken away, for one n after another, so that
+    each quotient has nearly all digits. NaN for an infinite a, or a b of zero."""
     if a.is_single:
         return _fmod_of_one(a.as_double(), b.as_double()).as_float()
     text, infinity, digits = a.text, float("inf"), format_of(a).digits

@@ -3,7 +3,7 @@
 :data:`INTRINSICS` are functions of numbers, such as ``exp`` and ``popcount``. An entry is the whole
 definition of one: the language's function (:mod:`minitvm.tir.op`), the folding of constants, the
 verifier, the reference interpreter, hybrid programs, schedules and code generation read it here.
-Code that an entry can't hold stands in a table by the same name: polynomials in
+Code that an entry can't hold stands in a table by the same name: functions by arithmetic in
 ``codegen/elementary.py``, and functions that neither LLVM nor the C library has in
 ``codegen/math.py`` and ``codegen/integers.py``.
 
@@ -61,7 +61,8 @@ class Intrinsic:
     llvm
         LLVM's intrinsic that computes it on floats.
     libm
-        The C library's function that computes it on floats, or most of it.
+        The C library's function that computes it on floats, or most of it, where floating point is
+        strict. Elsewhere it is computed by arithmetic.
     composed
         Whether code generation composes it on floats, of the C library's function or of others.
     cost
@@ -98,7 +99,7 @@ class Intrinsic:
 
     @property
     def is_long(self) -> bool:
-        """Whether its code is long: a polynomial or a call, rather than a few instructions."""
+        """Whether its code is long: a function by arithmetic, or a call."""
         return bool(self.libm)
 
     def result_of(self, first: DType) -> DType:
@@ -252,12 +253,12 @@ def _of_integers(
     return Intrinsic(name, doc, meaning, domain=domain, cost=1.0, **known)
 
 
-# Errors: those of the functions by arithmetic (``codegen/elementary.py``) are bounds of what every
-# float32 and dense samples of float64 show. Strict floating point asks the C library: glibc's manual,
-# "Errors in Math Functions", has none above 2 ULP on x86-64 and aarch64. There `rsqrt` is a root (0.5
-# ULP, halved or doubled by the quotient) and a quotient (0.5); `sigmoid` an exponential (2, of at
-# most half of the sum), a sum (0.5) and a quotient (0.5), where an ULP of the sum may be two of the
-# quotient.
+# Errors: what every float32 and dense samples of float64 show of the functions by arithmetic
+# (``codegen/elementary.py``), rounded up to 1 or 2. Strict floating point asks the C library, of
+# which glibc's manual, "Errors in Math Functions", states at most 2 ULP on x86-64 and aarch64.
+# There `rsqrt` is a root (0.5 ULP, halved or doubled by the quotient) and a quotient (0.5);
+# `sigmoid` an exponential (2, of at most half of the sum), a sum (0.5) and a quotient (0.5), where
+# an ULP of the sum may be two of the quotient.
 INTRINSICS: dict[str, Intrinsic] = {each.name: each for each in (
     _approximate("exp", "``e ** x``.", np.exp),
     _approximate("exp2", "``2 ** x``.", np.exp2),
@@ -297,8 +298,8 @@ INTRINSICS: dict[str, Intrinsic] = {each.name: each for each in (
               arity=2, composed=True),
     Intrinsic("ldexp", "``x1 * 2 ** x2``, of an integer `x2`.", _ldexp, 0.5, arity=2,
               second=INT32, libm="ldexp", composed=True),
-    Intrinsic("power", "``x1 ** x2``.", _power, 1.0, strict_ulps=2.0, domain=Domain.NUMBERS, arity=2, libm="pow",
-              numpy=("float_power", "square")),
+    Intrinsic("power", "``x1 ** x2``.", _power, 1.0, strict_ulps=2.0, domain=Domain.NUMBERS,
+              arity=2, libm="pow", numpy=("float_power", "square")),
     Intrinsic("fabs", "The magnitude; the least integer stays itself.", _abs,
               domain=Domain.NUMBERS, llvm="fabs", function="abs", numpy=("absolute",)),
     _rounding("floor", "The greatest integer not above `x`.", _keep_sign(math.floor)),
