@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from fractions import Fraction
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -30,33 +32,46 @@ OF_FLOATS = [
 ]
 EXTENT = 1024
 IS_X86 = host().triple.startswith("x86_64")
-# Without fused multiply-add and rounding, with them, and all that this machine has.
-TARGETS = ["llvm", *(["llvm -mcpu=haswell", "llvm -mcpu=x86-64"] if IS_X86 else [])]
+# All that this machine has, and without fused multiply-add and rounding.
+TARGETS = ["llvm", *(["llvm -mcpu=x86-64"] if IS_X86 else [])]
 FOREIGN = [
     "llvm -mtriple=x86_64-linux-gnu -mcpu=x86-64",
-    "llvm -mtriple=x86_64-linux-gnu -mcpu=haswell",
     "llvm -mtriple=x86_64-linux-gnu -mcpu=skylake-avx512",
     "llvm -mtriple=aarch64-linux-gnu -mcpu=neoverse-v1",
 ]
 
 
-def kernel(name: str, dtype: str, lanes: int, target: str = "llvm", fp: str = "fast") -> Module:
-    """A function of each element, `lanes` of them at a time."""
-    known = INTRINSICS[name]
+def kernels(
+    names: Sequence[str], dtype: str, lanes: int, target: str = "llvm", fp: str = "fast"
+) -> Module:
+    """Functions of each element, `lanes` of them at a time: of x, of x and its reverse, of x and
+    integers."""
     x = te.placeholder((EXTENT,), dtype, name="x")
-    second = [te.placeholder((EXTENT,), "int32", name="n")] if known.second else []
-    function = getattr(te, known.language_name)
-    if second:
-        y = te.compute((EXTENT,), lambda i: function(x[i], second[0][i]), name="y")
-    elif known.arity == 2:
-        y = te.compute((EXTENT,), lambda i: function(x[i], x[EXTENT - 1 - i]), name="y")
-    else:
-        y = te.compute((EXTENT,), lambda i: function(x[i]), name="y")
-    s = te.create_schedule(y.op)
-    if lanes > 1:
-        _, inner = s[y].split(y.op.axis[0], factor=lanes)
-        s[y].vectorize(inner)
-    return build(s, [x, *second, y], target, fp=fp, auto_schedule=False)
+    n = te.placeholder((EXTENT,), "int32", name="n")
+
+    def made(name: str) -> te.Tensor:
+        known = INTRINSICS[name]
+        function = getattr(te, known.language_name)
+
+        def element(i: Any) -> Any:
+            if known.second:
+                return function(x[i], n[i])
+            return function(*(x[i], x[EXTENT - 1 - i])[: known.arity])
+
+        output: te.Tensor = te.compute((EXTENT,), element, name=f"{name}_of_x")
+        return output
+
+    results = [made(name) for name in names]
+    s = te.create_schedule([y.op for y in results])
+    for y in results:
+        if lanes > 1:
+            s[y].vectorize(s[y].split(s[y].leaf_iter_vars[0], factor=lanes)[1])
+    return build(s, [x, n, *results], target, fp=fp, auto_schedule=False)
+
+
+def kernel(name: str, dtype: str, lanes: int, target: str = "llvm", fp: str = "fast") -> Module:
+    """One function."""
+    return kernels([name], dtype, lanes, target, fp)
 
 
 def arguments(dtype: str) -> Array:
@@ -68,21 +83,32 @@ def arguments(dtype: str) -> Array:
         return made.astype(dtype)
 
 
-def run(module: Module, name: str, x: Array) -> Array:
-    """The results, of exponents about 0 for ldexp."""
-    y = np.empty_like(x)
-    second = [np.arange(-EXTENT // 2, EXTENT // 2, dtype="int32")] if name == "ldexp" else []
-    module(x, *second, y)
-    return y
+def run(module: Module, x: Array, count: int = 1) -> list[Array]:
+    """The results of the functions of a module, of exponents about 0."""
+    results = [np.empty_like(x) for _ in range(count)]
+    module(x, np.arange(-EXTENT // 2, EXTENT // 2, dtype="int32"), *results)
+    return results
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_schedule_does_not_change_results(name: str, dtype: str, target: str) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "widths", "target"),
+    [
+        ("float16", (1, 16), "llvm"),
+        ("float32", (1, 4, 16), "llvm"),
+        ("float64", (1, 4), "llvm"),
+        pytest.param("float64", (1, 2, 16), "llvm", marks=pytest.mark.wide),
+        *(("float32", (1, 4), target) for target in TARGETS[1:]),
+        *(("float64", (1, 2), target) for target in TARGETS[1:]),
+    ],
+)
+def test_a_schedule_does_not_change_results(dtype: str, widths: Sequence[int], target: str) -> None:
     x = arguments(dtype)
-    results = {run(kernel(name, dtype, n, target), name, x).tobytes() for n in (1, 4, 16)}
-    assert len(results) == 1
+    first, *others = (
+        run(kernels(FUNCTIONS, dtype, lanes, target), x, len(FUNCTIONS)) for lanes in widths
+    )
+    for other in others:
+        for name, one, another in zip(FUNCTIONS, first, other, strict=True):
+            assert one.tobytes() == another.tobytes(), name
 
 
 def undefined(assembly: str) -> set[str]:
@@ -95,12 +121,23 @@ def undefined(assembly: str) -> set[str]:
     return {each for each in called if each not in defined and "minitvm_" not in each}
 
 
-@pytest.mark.parametrize("target", FOREIGN)
-@pytest.mark.parametrize("name", OF_FLOATS)
-def test_nothing_is_called(name: str, target: str) -> None:
-    """Every function that assembly calls or jumps to is defined in it, or the runtime's."""
-    for dtype, lanes in (("float32", 16), ("float64", 1), ("float64", 8)):
-        assert undefined(kernel(name, dtype, lanes, target).get_source("asm")) == set()
+@pytest.mark.parametrize(
+    ("dtype", "lanes", "target"),
+    [
+        ("float32", 4, FOREIGN[0]),
+        ("float64", 2, FOREIGN[0]),
+        ("float32", 16, FOREIGN[1]),
+        ("float64", 2, FOREIGN[2]),
+        *(
+            pytest.param(dtype, lanes, target, marks=pytest.mark.wide)
+            for dtype in ("float16", "bfloat16", "float32", "float64")
+            for lanes in (1, 8)
+            for target in FOREIGN
+        ),
+    ],
+)
+def test_nothing_is_called(dtype: str, lanes: int, target: str) -> None:
+    assert undefined(kernels(OF_FLOATS, dtype, lanes, target).get_source("asm")) == set()
 
 
 @pytest.mark.parametrize("target", FOREIGN)
@@ -151,8 +188,7 @@ def test_huge_arguments(name: str, dtype: str, target: str) -> None:
     x[-4:] = np.inf, -np.inf, np.nan, np.finfo(dtype).max
     expected = [getattr(math, name)(v) if math.isfinite(v) else math.nan for v in x.tolist()]
     for lanes in (1, 16):
-        y = np.empty_like(x)
-        kernel(name, dtype, lanes, target)(x, y)
+        (y,) = run(kernel(name, dtype, lanes, target), x)
         np.testing.assert_allclose(y, expected, rtol=2 * float(np.finfo(dtype).eps))
 
 
@@ -167,8 +203,7 @@ def test_angles_nearest_to_quarter_turns() -> None:
     ):
         x = np.full(EXTENT, value, dtype)
         for name in ("sin", "cos", "tan"):
-            y = np.empty_like(x)
-            kernel(name, dtype, 16)(x, y)
+            (y,) = run(kernel(name, dtype, 16), x)
             with mpmath.workprec(1200):
                 error = y[0].item() / getattr(mpmath, name)(mpmath.mpf(value)) - 1
             assert abs(error) <= np.finfo(dtype).eps
@@ -195,8 +230,7 @@ def test_remainders_by_many_divisions(dtype: str, target: str) -> None:
     with np.errstate(invalid="ignore"):
         expected = np.fmod(x, x[::-1])
     for lanes in (1, 16):
-        y = np.empty_like(x)
-        kernel("fmod", dtype, lanes, target)(x, y)
+        (y,) = run(kernel("fmod", dtype, lanes, target), x)
         np.testing.assert_array_equal(y, expected)
         assert (np.signbit(y) == np.signbit(x))[~np.isnan(y)].all()
 
@@ -205,14 +239,17 @@ def test_remainders_by_many_divisions(dtype: str, target: str) -> None:
 
 
 @pytest.mark.skipif(not IS_X86, reason="of x86-64")
-@pytest.mark.parametrize("name", [n for n in OF_FLOATS if INTRINSICS[n].domain is Domain.ROUNDED])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_rounding_without_an_instruction(name: str, dtype: str) -> None:
+def test_rounding_without_an_instruction(dtype: str) -> None:
+    names = [name for name in OF_FLOATS if INTRINSICS[name].domain is Domain.ROUNDED]
     x = np.concatenate([arguments(dtype), np.arange(-64, 64, 0.25, dtype=dtype)])[-EXTENT:]
     limit = 2.0 ** np.finfo(dtype).nmant
     x[:6] = limit - 0.5, limit, limit + 1, -limit + 0.5, -0.25, 0.49999997
-    found = [run(kernel(name, dtype, n, TARGETS[i]), name, x) for i in (1, 2) for n in (1, 16)]
-    assert len({each.tobytes() for each in found}) == 1
+    expected = run(kernels(names, dtype, 1, "llvm -mcpu=haswell"), x, len(names))
+    for lanes in (1, 16):
+        found = run(kernels(names, dtype, lanes, "llvm -mcpu=x86-64"), x, len(names))
+        for name, one, another in zip(names, expected, found, strict=True):
+            assert one.tobytes() == another.tobytes(), name
 
 
 # -- coefficients --
