@@ -93,6 +93,25 @@ def has_wider(dtype: str) -> bool:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_an_error_is_a_distance_in_ulp(dtype: str) -> None:
+    if not has_wider(dtype):
+        pytest.skip("numpy's longdouble is float64")
+    info, wide = np.finfo(dtype), accuracy.wide(dtype)
+    least, most = info.smallest_subnormal, info.max
+    one = wide(1)
+    cases = [
+        (1, one, 0), (1, one + info.eps / 4, 0.25), (1, one - info.eps / 4, 0.5),
+        (2, one, 1 / info.eps),
+        (0, wide(0), 0), (-0.0, wide(least) / 4, 0.25), (least, wide(0), 1), (np.nan, one, np.inf),
+        (np.inf, wide(most), 1), (most, wide(np.inf), 0.5), (np.inf, wide(np.inf), 0),
+        (np.nan, wide(np.nan), 0), (1, wide(np.nan), np.inf),
+    ]  # fmt: skip
+    found, exact, expected = zip(*cases, strict=True)
+    errors = accuracy.errors(np.array(found, dtype), np.array(exact, wide))
+    assert errors.tolist() == list(expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", [*UNARY, *BINARY])
 def test_errors_of_a_sample(name: str, dtype: str) -> None:
     if not has_wider(dtype):
