@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks import accuracy, peers
-from benchmarks.measure import OURS, Row, Settings, Timer, calls, interleaved
+from benchmarks.measure import OURS, Row, Settings, Timer, calls, interleaved, on_threads
 from minitvm import build, te
 from minitvm.tir.intrinsics import INTRINSICS
 
@@ -97,7 +97,10 @@ def _row(name: str, dtype: str, settings: Settings) -> Row:
     case, args = CASES[name], arguments(name, dtype, _SIZE)
     outputs = [np.empty(_SIZE, dtype) for _ in range(3)]
     function = _function(name, dtype, _SIZE)
-    contenders = {OURS: calls(function, *args, outputs[0]), **_peers(case, args, outputs[1:])}
+    contenders = {
+        OURS: on_threads(1, calls(function, *args, outputs[0])),
+        **_peers(case, args, outputs[1:]),
+    }
     return Row(
         f"{name} {dtype}",
         f"{_SIZE} numbers from {case.low:g} to {case.high:g}{_error(name, dtype)}",

@@ -8,15 +8,12 @@ for trigonometric functions", 1983).
 from __future__ import annotations
 
 from collections.abc import Callable
-from fractions import Fraction
 from functools import cache
 
-from minitvm.codegen.coefficients import DOUBLE, format_of
+from minitvm.codegen.coefficients import DOUBLE, HALF_PI, ONE, format_of
 from minitvm.codegen.lanes import Lanes, Pair, quotient_of_pairs
 from minitvm.codegen.llvm_text import FunctionText, Value, i64, integer
 from minitvm.codegen.slow_lanes import guarded
-
-_HALF_PI = Fraction("1.570796326794896619231321691639751442098584699687552910487472296")
 
 Angle = tuple[Value, Lanes, Lanes]
 """The number of quarter turns, of which two bits count, and the rest with its rounding error."""
@@ -56,9 +53,9 @@ def _of_angle(
 
 def _near_angle(x: Lanes, needs_rest: bool) -> Angle:
     form = format_of(x)
-    shifted = x.times_plus(float(1 / _HALF_PI), form.rounder)
+    shifted = x.times_plus(ONE / HALF_PI, form.rounder)
     n = shifted - form.rounder
-    first, second, third = form.parts(_HALF_PI, 3)
+    first, second, third = form.parts(HALF_PI, ONE, 3)
     r = n.times_plus(-first, x)
     if not needs_rest:
         r = n.times_plus(-third, n.times_plus(-second, r))
@@ -112,7 +109,7 @@ def asin(x: Lanes) -> Lanes:
     """``pi / 2`` less twice that of ``sqrt((1 - a) / 2)``, of magnitudes beyond 1 / 2."""
     a = abs(x)
     is_great, t, rest = _arc_of_sine(a)
-    high, low = format_of(x).parts(_HALF_PI, 2)
+    high, low = format_of(x).parts(HALF_PI, ONE, 2)
     great = -((t + t) + ((rest + rest) - low)) + high
     return x.where(is_great, great, t + rest).with_sign_of(x)
 
@@ -124,7 +121,7 @@ def acos(x: Lanes) -> Lanes:
     t, rest = t.where(is_great, t + t, t), t.where(is_great, rest + rest, rest)
     is_negative = x < 0.0
     # pi / 2 - arc, pi / 2 + arc, arc, pi - arc
-    high, low = format_of(x).parts(_HALF_PI, 2)
+    high, low = format_of(x).parts(HALF_PI, ONE, 2)
     least = x.where(is_great, x.where(is_negative, 2 * high, 0.0), high)
     below = x.where(is_great, x.where(is_negative, 2 * low, 0.0), low)
     adds = x.text.binary("xor", is_great, is_negative)
@@ -152,7 +149,7 @@ def atan(x: Lanes) -> Lanes:
     is_great = a > 1.0
     t = a.where(is_great, a.number(1.0) / a, a)
     rest = _rest_of_arc(t)
-    high, low = format_of(x).parts(_HALF_PI, 2)
+    high, low = format_of(x).parts(HALF_PI, ONE, 2)
     great = -(t + (rest - low)) + high
     return x.where(is_great, great, t + rest).with_sign_of(x)
 
@@ -167,7 +164,7 @@ def atan2(y: Lanes, x: Lanes) -> Lanes:
     t = x.where(less.equals(greater), ones, less / greater)
     rest = _rest_of_arc(t)
     is_back = x.text.icmp("slt", x.bits, x.integer(0))
-    high, low = form.parts(_HALF_PI, 2)
+    high, low = form.parts(HALF_PI, ONE, 2)
     base = x.where(is_steep, high, x.where(is_back, 2 * high, 0.0))
     below = x.where(is_steep, low, x.where(is_back, 2 * low, 0.0))
     takes = x.text.binary("xor", is_steep, is_back)
@@ -193,7 +190,7 @@ def _far_angle(x: Lanes) -> Angle:
     quarter = text.convert("trunc", text.binary("lshr", turns, integer("i128", 126)), "i64")
     quarter = text.binary("add", quarter, text.convert("zext", is_beyond, "i64"))
     high, low = _fraction(wide, text.intrinsic("abs", "i128", rest, integer("i1", 0)))
-    big, small = DOUBLE.parts(_HALF_PI, 2)
+    big, small = DOUBLE.parts(HALF_PI, ONE, 2)
     r, error = high.times_exactly(high.number(big))
     r, error = r.plus_smaller(high.times_plus(small, low.times_plus(big, error)))
     sign = wide.of_bits(text.select(is_beyond, i64(DOUBLE.sign), i64(0)))

@@ -7,7 +7,6 @@ them again.
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import final
 
 from minitvm.codegen.lanes import Lanes
@@ -67,15 +66,23 @@ class Format:
         """The bits of -0.0, as a signed integer."""
         return -(2 * self.bias + 2) << self.digits
 
-    def parts(self, number: Fraction, count: int) -> tuple[float, ...]:
-        """Floats whose sum is `number`, the largest first."""
+    def parts(self, above: int, below: int, count: int) -> tuple[float, ...]:
+        """Floats whose sum is ``above / below``, the largest first. Python rounds the quotient of
+        two integers correctly."""
         made = []
         for _ in range(count):
-            part = float(number)
+            part = above / below
             made.append(round_float(FLOAT32, part) if self.digits == 23 else part)
-            number -= Fraction(made[-1])
+            part_above, part_below = made[-1].as_integer_ratio()
+            above, below = above * part_below - part_above * below, below * part_below
         return tuple(made)
 
+
+# Numbers to 63 decimals, as integers.
+ONE = 10**63
+LN2 = 693147180559945309417232121458176568075500134360255254120680009
+LN10 = 2302585092994045684017991454684364207601101488628772976033327901
+HALF_PI = 1570796326794896619231321691639751442098584699687552910487472296
 
 SINGLE = Format(
     digits=23, bias=127, far=2.0**17, tanh_is_one=9.1, erf_is_one=3.95,

@@ -9,20 +9,20 @@ are in docs/numerics.md; a scalar gets the same bits as a lane.
 from __future__ import annotations
 
 from collections.abc import Callable
-from fractions import Fraction
 
 from minitvm.codegen import angles, exponentials, logarithms, powers
+from minitvm.codegen.coefficients import LN2, LN10, ONE
 from minitvm.codegen.lanes import Lanes
 
 # The functions of floats, by the names of intrinsics.
 ELEMENTARY: dict[str, Callable[..., Lanes]] = {
-    "exp": exponentials.exponential(Fraction(1)),
-    "exp2": exponentials.exponential(exponentials.LN2),
-    "exp10": exponentials.exponential(exponentials.LN10),
+    "exp": exponentials.exponential(ONE),
+    "exp2": exponentials.exponential(LN2),
+    "exp10": exponentials.exponential(LN10),
     "expm1": exponentials.expm1,
-    "log": logarithms.logarithm(Fraction(1)),
-    "log2": logarithms.logarithm(exponentials.LN2),
-    "log10": logarithms.logarithm(exponentials.LN10),
+    "log": logarithms.logarithm(ONE),
+    "log2": logarithms.logarithm(LN2),
+    "log10": logarithms.logarithm(LN10),
     "log1p": logarithms.log1p,
     "sin": angles.sin,
     "cos": angles.cos,

@@ -7,26 +7,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from fractions import Fraction
 
-from minitvm.codegen.coefficients import Format, format_of
+from minitvm.codegen.coefficients import LN2, ONE, format_of
 from minitvm.codegen.lanes import Lanes, Pair, quotient_of_pairs
 
-LN2 = Fraction("0.693147180559945309417232121458176568075500134360255254120680009")
-LN10 = Fraction("2.302585092994045684017991454684364207601101488628772976033327901")
 
-
-def exponential(log_base: Fraction) -> Callable[[Lanes], Lanes]:
+def exponential(log_base: int) -> Callable[[Lanes], Lanes]:
     """``b**x``, by the logarithm of b: ``2**n * b**r`` with n the nearest integer to
     ``x * log2(b)``."""
 
     def emit(x: Lanes) -> Lanes:
-        step = LN2 / log_base
-        if log_base == 1:
-            n, r = reduced(_clamped(x, step), step)
+        within = _clamped(x, log_base)
+        if log_base == ONE:
+            n, r = reduced(within)
             return scaled(_exp_minus_one(r) + 1.0, n)
-        n, r, rest = reduced_exactly(_clamped(x, step), step)
-        high, low = format_of(x).parts(log_base, 2)
+        n, r, rest = reduced_exactly(within, log_base)
+        high, low = format_of(x).parts(log_base, ONE, 2)
         power = r * high
         lost = r.times_plus(low, r.times_plus(high, -power))
         return _of_parts(n, power, rest.times_plus(high, lost))
@@ -36,8 +32,8 @@ def exponential(log_base: Fraction) -> Callable[[Lanes], Lanes]:
 
 def exp_of_pair(x: Pair) -> Lanes:
     """``exp`` of a sum, also where the first number overflowed, and the other is NaN."""
-    high = _clamped(x[0], LN2)
-    n, r, lost = reduced_exactly(high, LN2)
+    high = _clamped(x[0])
+    n, r, lost = reduced_exactly(high)
     r, rest = r.plus_smaller(high.where(high.equals(x[0]), x[1], 0.0))
     return _of_parts(n, r, rest + lost)
 
@@ -51,7 +47,7 @@ def _of_parts(n: Lanes, r: Lanes, rest: Lanes) -> Lanes:
 def expm1(x: Lanes) -> Lanes:
     """Twice the half of it, as 2**n may overflow."""
     form = format_of(x)
-    within = x.clamped(-(form.digits + 3) * float(LN2), (form.bias + 1.4) * float(LN2))
+    within = x.clamped(-(form.digits + 3) * LN2 / ONE, (form.bias + 1.4) * LN2 / ONE)
     high, low = _less(within, 0.5)
     half = high + low
     return x.where(abs(x) < 2.0 ** (-form.digits - 1), x, half + half)
@@ -60,7 +56,7 @@ def expm1(x: Lanes) -> Lanes:
 def _less(x: Lanes, part: float) -> Pair:
     """``part * (exp(x) - 1)`` in a little more than the digits of the format; the first number is
     not the nearest. It is ``(2**n - 1) + 2**n * (exp(r) - 1)``, where 2**n is a normal number."""
-    n, r, rest = reduced_exactly(x, LN2)
+    n, r, rest = reduced_exactly(x)
     scale = power_of_two(n if part == 1.0 else n + math.log2(part))
     least = scale - part
     lost = -(least - scale) - part
@@ -91,7 +87,7 @@ def cosh(x: Lanes) -> Lanes:
 def _hyperbolic(a: Lanes) -> tuple[Lanes, Lanes, Lanes, Lanes]:
     """A quarter of 2**n and of 2**-n, ``sinh(r)`` and ``cosh(r) - 1``."""
     form = format_of(a)
-    n, r, rest = reduced_exactly(a.clamped(0.0, (form.bias + 2.4) * float(LN2)), LN2)
+    n, r, rest = reduced_exactly(a.clamped(0.0, (form.bias + 2.4) * LN2 / ONE))
     z = r * r
     sine = (r * z).times_plus(z.polynomial(form.sinh), rest) + r
     cosine = z * z.polynomial(form.cosh)
@@ -111,8 +107,8 @@ def sigmoid(x: Lanes) -> Lanes:
     """``1 / (1 + 2**n * exp(r))`` of the opposite; for n above zero ``2**-n / (2**-n + exp(r))``,
     as the other overflows where the result is still a number."""
     form = format_of(x)
-    end = (form.bias + form.digits + 2) * float(LN2)
-    n, r = reduced((-x).clamped(-end, end), LN2)
+    end = (form.bias + form.digits + 2) * LN2 / ONE
+    n, r = reduced((-x).clamped(-end, end))
     grows = n > 0.0
     down = -abs(n)
     small = power_of_two(down.clamped(-float(form.bias - 1), 0.0))
@@ -131,41 +127,37 @@ def erf(x: Lanes) -> Lanes:
     return (-scale.times_plus(power, scale - 1.0)).with_sign_of(x)
 
 
-def reduced(x: Lanes, step: Fraction) -> tuple[Lanes, Lanes]:
-    """n and r with ``x = n * step + r`` and n whole."""
-    form = format_of(x)
-    n = _nearest(x, step, form)
-    r = x
-    for part in form.parts(step, 2):
-        if part:
-            r = n.times_plus(-part, r)
+def reduced(x: Lanes) -> tuple[Lanes, Lanes]:
+    """n and r with ``x = n * ln(2) + r`` and n whole."""
+    n, r = _nearest(x, ONE), x
+    for part in format_of(x).parts(LN2, ONE, 2):
+        r = n.times_plus(-part, r)
     return n, r
 
 
-def reduced_exactly(x: Lanes, step: Fraction) -> tuple[Lanes, Lanes, Lanes]:
-    """As :func:`reduced`, and the rounding error of r."""
-    form = format_of(x)
-    n = _nearest(x, step, form)
-    first, second = form.parts(step, 2)
+def reduced_exactly(x: Lanes, log_base: int = ONE) -> tuple[Lanes, Lanes, Lanes]:
+    """As :func:`reduced`, of multiples of ``log_b(2)``; and the rounding error of r."""
+    n = _nearest(x, log_base)
+    first, second = format_of(x).parts(LN2, log_base, 2)
     long = n.times_plus(-first, x)
     r = n.times_plus(-second, long)
     return n, r, n.times_plus(-second, long - r)
 
 
-def _nearest(x: Lanes, step: Fraction, form: Format) -> Lanes:
-    return x.times_plus(float(1 / step), form.rounder) - form.rounder
+def _nearest(x: Lanes, log_base: int) -> Lanes:
+    rounder = format_of(x).rounder
+    return x.times_plus(log_base / LN2, rounder) - rounder
 
 
-def _clamped(x: Lanes, step: Fraction) -> Lanes:
+def _clamped(x: Lanes, log_base: int = ONE) -> Lanes:
     """To where powers are infinite or zero."""
-    form = format_of(x)
-    lowest, highest = -(form.bias + form.digits + 1) * step, (form.bias + 2) * step
-    return x.clamped(float(lowest), float(highest))
+    form, step = format_of(x), LN2 / log_base
+    return x.clamped(-(form.bias + form.digits + 1) * step, (form.bias + 2) * step)
 
 
 def _power_and_scale(x: Lanes) -> Pair:
     """2**n and ``exp(r) - 1``, where 2**n is a normal number."""
-    n, r = reduced(x, LN2)
+    n, r = reduced(x)
     return power_of_two(n), _exp_minus_one(r)
 
 

@@ -20,6 +20,9 @@ from minitvm.runtime.dtype import FLOAT32
 from minitvm.runtime.record import record
 from minitvm.tir.scalars import round_float
 
+_LONG = 8  # coefficients of a polynomial
+_EXACT = 2  # terms whose rounding errors count
+
 Pair = tuple["Lanes", "Lanes"]
 """A number as the unevaluated sum of two: the nearest float, and the rest, rounded."""
 
@@ -113,13 +116,26 @@ class Lanes:
         return self.of(self.text.intrinsic("fma", self.value.type, *operands))
 
     def polynomial(self, coefficients: tuple[float, ...]) -> Lanes:
-        """``c[0] + c[1] * x + c[2] * x**2 + ...``, by Horner's rule; without an instruction that
-        fuses with two roundings each."""
-        *lower, highest = coefficients
-        made = self.number(highest)
-        for coefficient in reversed(lower):
-            made = made.times_plus(self, coefficient) if self.fuses else made * self + coefficient
+        """``c[0] + c[1] * x + c[2] * x**2 + ...``: short ones by Horner's rule. Of long ones only
+        the first terms are, and of the others neighbours are joined in pairs again and again
+        (Estrin's scheme), which takes less steps one after another."""
+        first, rest = list(coefficients), []
+        if len(first) > _LONG:
+            first, rest = first[:_EXACT], first[_EXACT:]
+        terms, power = [self.number(each) for each in rest or first[-1:]], self
+        while len(terms) > 1:
+            pairs = zip(terms[::2], terms[1::2], strict=False)
+            odd = terms[-1:] if len(terms) % 2 else []
+            terms = [high._times_plus_about(power, low) for low, high in pairs] + odd
+            power = power * power
+        (made,) = terms
+        for coefficient in reversed(first if rest else first[:-1]):
+            made = made._times_plus_about(self, self.number(coefficient))
         return made
+
+    def _times_plus_about(self, factor: Lanes, addend: Lanes) -> Lanes:
+        """With one rounding if an instruction fuses, otherwise with two."""
+        return self.times_plus(factor, addend) if self.fuses else self * factor + addend
 
     def as_double(self) -> Lanes:
         """A ``float`` as a ``double``, exactly."""

@@ -7,14 +7,13 @@ in IEEE floating-point arithmetic", 1990, section 2).
 from __future__ import annotations
 
 from collections.abc import Callable
-from fractions import Fraction
 
-from minitvm.codegen.coefficients import format_of
-from minitvm.codegen.exponentials import LN2, power_of_two
+from minitvm.codegen.coefficients import LN2, ONE, format_of
+from minitvm.codegen.exponentials import power_of_two
 from minitvm.codegen.lanes import Lanes, Pair, quotient_of_pairs, root_of_pair
 
 
-def logarithm(log_base: Fraction) -> Callable[[Lanes], Lanes]:
+def logarithm(log_base: int) -> Callable[[Lanes], Lanes]:
     """The logarithm of a base, by the natural one of the base."""
 
     def emit(x: Lanes) -> Lanes:
@@ -66,7 +65,7 @@ def atanh(x: Lanes) -> Lanes:
         (sum_high, scale.times_plus(less, more + sum_low)),
     )
     z = s * s
-    high, low = form.parts(LN2 / 2, 2)
+    high, low = form.parts(LN2, 2 * ONE, 2)
     rest = (s * z).times_plus(z.polynomial(form.log) * 0.5, k.times_plus(low, rest))
     found = k.times_plus(high, s + rest)
     end = x.where(a.equals(1.0), float("inf"), float("nan"))
@@ -103,12 +102,12 @@ def _log_of_sum_with_root(a: Lanes, square: Pair) -> Lanes:
     error = a.where(huge, 0.0, error + low)
     k, f, rest = _parts_of_sum(total, error)
     k = a.where(huge, k + 1.0, k)
-    return a.where(a < float("inf"), _of_product(k, f, Fraction(1), rest), a)
+    return a.where(a < float("inf"), _of_product(k, f, ONE, rest), a)
 
 
 def _of_sum(total: Lanes, error: Lanes) -> Lanes:
     k, f, rest = _parts_of_sum(total, error)
-    return _of_product(k, f, Fraction(1), rest)
+    return _of_product(k, f, ONE, rest)
 
 
 def _parts_of_sum(total: Lanes, error: Lanes) -> tuple[Lanes, Lanes, Lanes]:
@@ -119,7 +118,7 @@ def _parts_of_sum(total: Lanes, error: Lanes) -> tuple[Lanes, Lanes, Lanes]:
     return k, f, rest
 
 
-def _of_product(k: Lanes, f: Lanes, log_base: Fraction, rest: Lanes | None = None) -> Lanes:
+def _of_product(k: Lanes, f: Lanes, log_base: int, rest: Lanes | None = None) -> Lanes:
     """``(k * log(2) + log(1 + f + rest)) / log_base``."""
     form = format_of(f)
     s = f / (f + 2.0)
@@ -128,10 +127,10 @@ def _of_product(k: Lanes, f: Lanes, log_base: Fraction, rest: Lanes | None = Non
     small = s.times_plus(inner, -half_square)  # log(1 + f) - f
     if rest is not None:
         small = small + rest
-    one_high, one_low = form.parts(1 / log_base, 2)
-    two_high, two_low = form.parts(LN2 / log_base, 2)
-    low = k.times_plus(two_low, small) if log_base == 1 else k * two_low
-    if log_base != 1:
+    one_high, one_low = form.parts(ONE, log_base, 2)
+    two_high, two_low = form.parts(LN2, log_base, 2)
+    low = k.times_plus(two_low, small) if log_base == ONE else k * two_low
+    if log_base != ONE:
         low = small.times_plus(one_high, f.times_plus(one_low, low))
     return k.times_plus(two_high, f.times_plus(one_high, low))
 

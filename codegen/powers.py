@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
-from minitvm.codegen.coefficients import Format, format_of
-from minitvm.codegen.exponentials import LN2, exp_of_pair, exponential
+from minitvm.codegen.coefficients import LN2, ONE, format_of
+from minitvm.codegen.exponentials import exp_of_pair, exponential
 from minitvm.codegen.lanes import Lanes, Pair, quotient_of_pairs, root_of_pair
 from minitvm.codegen.llvm_text import Value, element_type, i64
 from minitvm.codegen.logarithms import logarithm, split
@@ -165,7 +163,7 @@ def _log_pair(x: Lanes) -> Pair:
     s, s_low = quotient_of_pairs((f, f.number(0.0)), f.number(2.0).plus_smaller(f))
     z, z_low = s.times_exactly(s)
     z_low = (s + s).times_plus(s_low, z_low)
-    third, third_low = form.parts(Fraction(2, 3), 2)
+    third, third_low = form.parts(2, 3, 2)
     # 2 * s + s * z * (2 / 3 + z * tail)
     tail = z.polynomial(form.log_tail)
     c, c_low = z.number(third).plus_smaller(z * tail)
@@ -176,12 +174,12 @@ def _log_pair(x: Lanes) -> Pair:
     q_low = q_low + p_low
     log, log_low = s.times_exactly(q)
     log_low = s.times_plus(q_low, s_low.times_plus(q, log_low))
-    two, two_low = _parts_of_ln2(form)
+    two, two_low = _parts_of_ln2()
     total, lost = (k * two).plus_exactly(log)
     return total.plus_smaller(k.times_plus(two_low, lost + log_low))
 
 
-def _parts_of_ln2(form: Format) -> tuple[float, float]:
+def _parts_of_ln2() -> tuple[float, float]:
     """The first so short that its product with an exponent is exact."""
-    high = float(round(LN2 * 2**40)) / 2.0**40
-    return high, float(LN2 - Fraction(high))
+    high = (LN2 << 40) // ONE
+    return high * 2.0**-40, ((LN2 << 40) - high * ONE) / (ONE << 40)

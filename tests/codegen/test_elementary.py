@@ -272,7 +272,6 @@ def test_all_coefficients_are_those_of_the_algorithm() -> None:
 
 
 def test_parts_of_a_number() -> None:
-    third = Fraction(1, 3)
     for form in (SINGLE, DOUBLE):
-        high, low = map(Fraction, form.parts(third, 2))
-        assert abs(third - high - low) < Fraction(2) ** (-2 * form.digits - 3)
+        high, low = map(Fraction, form.parts(1, 3, 2))
+        assert abs(Fraction(1, 3) - high - low) < Fraction(2) ** (-2 * form.digits - 3)
