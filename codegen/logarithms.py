@@ -126,7 +126,7 @@ def _of_product(k: Lanes, f: Lanes, log_base: int, rest: Lanes | None = None) ->
     inner = z.times_plus(z.polynomial(form.log), half_square)
     small = s.times_plus(inner, -half_square)  # log(1 + f) - f
     if rest is not None:
-        small = small + rest
+        small = small + (-rest).times_plus(f, rest)  # the slope is 1 / (1 + f)
     one_high, one_low = form.parts(ONE, log_base, 2)
     two_high, two_low = form.parts(LN2, log_base, 2)
     low = k.times_plus(two_low, small) if log_base == ONE else k * two_low

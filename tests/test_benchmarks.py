@@ -433,9 +433,10 @@ def test_the_error_of_a_function(name: str) -> None:
 def test_a_summary_of_functions() -> None:
     rows = [_shape("a", 1.0, 4.0), _shape("b", 2.0, 1.0)]
     assert functions.summary(rows) == (
-        "In the speed of the best peer: mean 1.41, worst 0.50 (b); target 1.2, 0.9: MISSED"
+        "In the speed of the best peer: mean 1.41, worst 0.50 (b); undisturbed 1.41, 0.50 (b); "
+        "target 1.2, 0.9: MISSED"
     )
-    assert functions.summary(rows[:1]).endswith("mean 4.00, worst 4.00 (a); target 1.2, 0.9: met")
+    assert functions.summary(rows[:1]).endswith("4.00 (a); target 1.2, 0.9: met")
     assert functions.summary([]) == "no peer"
 
 
