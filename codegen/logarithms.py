@@ -129,10 +129,15 @@ def _of_product(k: Lanes, f: Lanes, log_base: int, rest: Lanes | None = None) ->
         small = small + (-rest).times_plus(f, rest)  # the slope is 1 / (1 + f)
     one_high, one_low = form.parts(ONE, log_base, 2)
     two_high, two_low = form.parts(LN2, log_base, 2)
-    low = k.times_plus(two_low, small) if log_base == ONE else k * two_low
-    if log_base != ONE:
-        low = small.times_plus(one_high, f.times_plus(one_low, low))
-    return k.times_plus(two_high, f.times_plus(one_high, low))
+    if log_base == ONE:
+        return k.times_plus(two_high, f + k.times_plus(two_low, small))
+    if log_base != LN2:
+        low = small.times_plus(one_high, f.times_plus(one_low, k * two_low))
+        return k.times_plus(two_high, f.times_plus(one_high, low))
+    product = f * one_high
+    low = small.times_plus(one_high, f.times_plus(one_low, f.times_plus(one_high, -product)))
+    total, error = k.plus_smaller(product)  # k is exact here
+    return total + (error + low)
 
 
 def _at_ends(x: Lanes, log: Lanes) -> Lanes:
