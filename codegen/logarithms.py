@@ -135,7 +135,8 @@ def _of_product(k: Lanes, f: Lanes, log_base: int, rest: Lanes | None = None) ->
         low = small.times_plus(one_high, f.times_plus(one_low, k * two_low))
         return k.times_plus(two_high, f.times_plus(one_high, low))
     product = f * one_high
-    low = small.times_plus(one_high, f.times_plus(one_low, f.times_plus(one_high, -product)))
+    lost = (f * -0.5).times_plus(f, half_square).times_plus(one_high, f * one_low)
+    low = small.times_plus(one_high, f.times_plus(one_high, -product) + lost)
     total, error = k.plus_smaller(product)  # k is exact here
     return total + (error + low)
 
