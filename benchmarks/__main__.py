@@ -14,12 +14,15 @@ from benchmarks import (
     device_copies,
     devices,
     exchange,
+    functions,
     gemm,
     ladder,
     machine,
     matmul,
     memory,
+    reductions,
     report,
+    semirings,
     speeds,
     start,
     threads,
@@ -40,9 +43,12 @@ GROUPS: dict[str, Callable[[Settings], Iterator[Row]]] = {
     "gemm": gemm.rows,
     "conv": conv.rows,
     "memory": memory.rows,
+    "reductions": reductions.rows,
+    "semirings": semirings.rows,
+    "math": functions.rows,
 }
 # Those of many shapes: a line for each as it is measured, and a summary.
-_TARGETS = {"gemm": gemm.TARGETS, "conv": conv.TARGETS}
+_TARGETS = {"gemm": gemm.TARGETS, "conv": conv.TARGETS, "reductions": reductions.TARGETS}
 _LATEST = Path(__file__).resolve().parent / "results" / "latest.json"
 
 
@@ -64,6 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         else:
             groups[name] = list(GROUPS[name](settings))
             print(f"\n{report.table(name, groups[name])}", flush=True)
+            if name == "math":
+                print(f"\n{functions.summary(groups[name])}", flush=True)
     report.write_json(options.json, report.document(described, settings, groups))
     print(f"\nJSON: {options.json}")
     if options.plot is not None:
@@ -103,7 +111,8 @@ def _parser() -> argparse.ArgumentParser:
         "--only",
         default="",
         metavar="PART",
-        help="of gemm, conv and memory what has this in its name, as float32/squares or 'NT 64'",
+        help="of gemm, conv, memory and math what has this in its name, as float32/squares or "
+        "'NT 64'",
     )
     parser.add_argument(
         "--threads", type=_positive, metavar="N", help="gemm, conv and memory on this number alone"

@@ -208,7 +208,7 @@ class Conversions:
         lanes = lanes_of(value.type)
         if lanes == 1:
             return emit(self._text, value)
-        return self._text.outlined(f"{name}.{lanes}", like(value.type, result), value, emit)
+        return self._text.outlined(f"{name}.{lanes}", like(value.type, result), [value], emit)
 
 
 def _float16_to_float32(text: FunctionText, value: Value) -> Value:

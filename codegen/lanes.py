@@ -8,10 +8,23 @@ from __future__ import annotations
 
 from typing import final
 
-from minitvm.codegen.llvm_text import FunctionText, Value, element_type, floating, integer
+from minitvm.codegen.llvm_text import (
+    FunctionText,
+    Value,
+    element_type,
+    floating,
+    integer,
+    lanes_of,
+)
 from minitvm.runtime.dtype import FLOAT32
 from minitvm.runtime.record import record
 from minitvm.tir.scalars import round_float
+
+_LONG = 8  # coefficients of a polynomial
+_EXACT = 2  # terms whose rounding errors count
+
+Pair = tuple["Lanes", "Lanes"]
+"""A number as the unevaluated sum of two: the nearest float, and the rest, rounded."""
 
 
 @final
@@ -19,40 +32,51 @@ from minitvm.tir.scalars import round_float
 class Lanes:
     """A ``float`` or ``double``, or a vector of them, in the function `text`.
 
-    The other operand of an operator may be a Python number, which is rounded to the type.
+    The other operand of an operator may be a Python number, which is rounded to the type. `fuses`
+    says that the target multiplies and adds with one rounding by an instruction.
     """
 
     text: FunctionText
     value: Value
+    fuses: bool = True
 
     @property
     def is_single(self) -> bool:
         return element_type(self.value.type) == "float"
 
     @property
+    def lanes(self) -> int:
+        """How many."""
+        return lanes_of(self.value.type)
+
+    @property
     def bits(self) -> Value:
         """The bit patterns, as integers."""
         return self.text.convert("bitcast", self.value, "i32" if self.is_single else "i64")
 
+    def of(self, value: Value) -> Lanes:
+        """Another value, in the same function."""
+        return Lanes(self.text, value, self.fuses)
+
     def of_bits(self, bits: Value) -> Lanes:
         """The floats of bit patterns."""
-        element = "float" if self.is_single else "double"
-        return Lanes(self.text, self.text.convert("bitcast", bits, element))
+        element = "double" if element_type(bits.type) == "i64" else "float"
+        return self.of(self.text.convert("bitcast", bits, element))
 
     def number(self, number: float) -> Lanes:
         """`number` in every lane."""
         rounded = round_float(FLOAT32, number) if self.is_single else number
-        return Lanes(self.text, floating(self.value.type, rounded))
+        return self.of(floating(self.value.type, rounded))
 
     def integer(self, number: int) -> Value:
         """`number` in every lane, as an integer of as many bits."""
         return integer(self.bits.type, number)
 
     def __neg__(self) -> Lanes:
-        return Lanes(self.text, self.text.fneg(self.value))
+        return self.of(self.text.fneg(self.value))
 
     def __abs__(self) -> Lanes:
-        return Lanes(self.text, self.text.intrinsic("fabs", self.value.type, self.value))
+        return self.of(self.text.intrinsic("fabs", self.value.type, self.value))
 
     def __add__(self, other: Lanes | float) -> Lanes:
         return self._binary("fadd", other)
@@ -72,51 +96,139 @@ class Lanes:
     def __gt__(self, other: Lanes | float) -> Value:
         return self.compare("ogt", other)
 
+    def equals(self, other: Lanes | float) -> Value:
+        """The mask of the lanes that are equal; NaN equals nothing."""
+        return self.compare("oeq", other)
+
     def compare(self, predicate: str, other: Lanes | float) -> Value:
         """The mask of the lanes for which LLVM's comparison `predicate` holds: "oeq", "ult"..."""
         return self.text.fcmp(predicate, self.value, self._operand(other))
 
+    def sqrt(self) -> Lanes:
+        """The square root, correctly rounded."""
+        return self.of(self.text.intrinsic("sqrt", self.value.type, self.value))
+
     def times_plus(self, factor: Lanes | float, addend: Lanes | float) -> Lanes:
         """``self * factor + addend`` with one rounding."""
+        if not self.fuses:
+            return self._fused_by_hand(self._lanes(factor), self._lanes(addend))
         operands = (self.value, self._operand(factor), self._operand(addend))
-        return Lanes(self.text, self.text.intrinsic("fma", self.value.type, *operands))
+        return self.of(self.text.intrinsic("fma", self.value.type, *operands))
 
     def polynomial(self, coefficients: tuple[float, ...]) -> Lanes:
-        """``c[0] + c[1] * x + c[2] * x**2 + ...``, by Horner's rule."""
-        *lower, highest = coefficients
-        made = self.number(highest)
-        for coefficient in reversed(lower):
-            made = made.times_plus(self, coefficient)
+        """``c[0] + c[1] * x + c[2] * x**2 + ...``: short ones by Horner's rule. Of long ones only
+        the first terms are, and of the others neighbours are joined in pairs again and again
+        (Estrin's scheme), which takes less steps one after another."""
+        first, rest = list(coefficients), []
+        if len(first) > _LONG:
+            first, rest = first[:_EXACT], first[_EXACT:]
+        terms, power = [self.number(each) for each in rest or first[-1:]], self
+        while len(terms) > 1:
+            pairs = zip(terms[::2], terms[1::2], strict=False)
+            odd = terms[-1:] if len(terms) % 2 else []
+            terms = [high._times_plus_about(power, low) for low, high in pairs] + odd
+            power = power * power
+        (made,) = terms
+        for coefficient in reversed(first if rest else first[:-1]):
+            made = made._times_plus_about(self, self.number(coefficient))
         return made
 
-    def is_whole(self) -> Value:
-        """The mask of the lanes that are integers or infinite."""
-        whole = self.text.intrinsic("trunc", self.value.type, self.value)
-        return self.text.fcmp("oeq", whole, self.value)
+    def _times_plus_about(self, factor: Lanes, addend: Lanes) -> Lanes:
+        """With one rounding if an instruction fuses, otherwise with two."""
+        return self.times_plus(factor, addend) if self.fuses else self * factor + addend
 
     def as_double(self) -> Lanes:
         """A ``float`` as a ``double``, exactly."""
-        return Lanes(self.text, self.text.convert("fpext", self.value, "double"))
+        return self.of(self.text.convert("fpext", self.value, "double"))
 
     def as_float(self) -> Lanes:
         """A ``double`` as a ``float``, rounded."""
-        return Lanes(self.text, self.text.convert("fptrunc", self.value, "float"))
+        return self.of(self.text.convert("fptrunc", self.value, "float"))
 
     def clamped(self, low: float, high: float) -> Lanes:
         """NaN stays NaN."""
         above = self.where(self < low, self.number(low), self)
         return self.where(above > high, self.number(high), above)
 
-    def where(self, condition: Value, yes: Lanes, no: Lanes) -> Lanes:
+    def where(self, condition: Value, yes: Lanes | float, no: Lanes | float) -> Lanes:
         """The lanes of `yes` where `condition` holds, of `no` elsewhere."""
-        return Lanes(self.text, self.text.select(condition, yes.value, no.value))
+        return self.of(self.text.select(condition, self._operand(yes), self._operand(no)))
 
     def with_sign_of(self, other: Lanes) -> Lanes:
         operands = (self.value, other.value)
-        return Lanes(self.text, self.text.intrinsic("copysign", self.value.type, *operands))
+        return self.of(self.text.intrinsic("copysign", self.value.type, *operands))
+
+    def is_every_lane(self, mask: Value) -> Value:
+        """Whether a mask holds in every lane."""
+        if self.lanes == 1:
+            return mask
+        return self.text.intrinsic("vector.reduce.and", "i1", mask)
+
+    # -- sums and products of two floats, exactly (Knuth, The Art of Computer Programming 2, 4.2.2;
+    # -- Dekker, A floating-point technique for extending the available precision, 1971) --
+
+    def plus_exactly(self, other: Lanes | float) -> Pair:
+        """The sum."""
+        total = self + other
+        virtual = total - self
+        return total, (self - (total - virtual)) + (self._lanes(other) - virtual)
+
+    def plus_smaller(self, other: Lanes) -> Pair:
+        """The sum, where the magnitude of `other` isn't greater."""
+        total = self + other
+        return total, other - (total - self)
+
+    def times_exactly(self, other: Lanes) -> Pair:
+        """The product, where neither it nor its rest under- or overflows."""
+        product = self * other
+        if self.fuses:
+            return product, self.times_plus(other, -product)
+        if self.is_single:
+            exact = self.as_double() * other.as_double()
+            return product, (exact - product.as_double()).as_float()
+        (a, b), (c, d) = self._halves(), other._halves()
+        return product, (((a * c - product) + a * d) + b * c) + b * d
+
+    def _halves(self) -> Pair:
+        """Two numbers of half as many digits with this sum (of a ``double``)."""
+        rounded = self.text.binary("add", self.bits, self.integer(1 << 26))
+        high = self.of_bits(self.text.binary("and", rounded, self.integer(-1 << 27)))
+        return high, self - high
+
+    def _fused_by_hand(self, factor: Lanes, addend: Lanes) -> Lanes:
+        """``self * factor + addend``: exact where the result is a float of the type, and otherwise
+        with one rounding nearly always."""
+        if self.is_single:
+            product = self.as_double() * factor.as_double()
+            return (product + addend.as_double()).as_float()
+        is_huge = abs(addend) > 2.0**900  # the halves of such numbers may overflow
+        down, up = (self.where(is_huge, scale, 1.0) for scale in (2.0**-200, 2.0**200))
+        product, rest = self.times_exactly(factor * down)
+        total, error = product.plus_exactly(addend * down)
+        fused = total + (error + rest)
+        return self.where(fused.equals(fused), fused, total) * up  # NaN where `rest` overflows
 
     def _binary(self, opcode: str, other: Lanes | float) -> Lanes:
-        return Lanes(self.text, self.text.binary(opcode, self.value, self._operand(other)))
+        return self.of(self.text.binary(opcode, self.value, self._operand(other)))
+
+    def _lanes(self, other: Lanes | float) -> Lanes:
+        return other if isinstance(other, Lanes) else self.number(other)
 
     def _operand(self, other: Lanes | float) -> Value:
-        return other.value if isinstance(other, Lanes) else self.number(other).value
+        return self._lanes(other).value
+
+
+def quotient_of_pairs(dividend: Pair, divisor: Pair) -> Pair:
+    """The quotient of two numbers to nearly twice the digits; the first isn't quite the nearest."""
+    inverse = divisor[0].number(1.0) / divisor[0]
+    quotient = dividend[0] * inverse
+    error = (-quotient).times_plus(divisor[0], dividend[0])
+    error = (-quotient).times_plus(divisor[1], error + dividend[1])
+    return quotient, error * inverse
+
+
+def root_of_pair(square: Pair) -> Pair:
+    """The square root of a number to nearly twice the digits."""
+    root = square[0].sqrt()
+    error = (-root).times_plus(root, square[0]) + square[1]
+    return root, error / root.where(root.equals(0.0), 1.0, root + root)

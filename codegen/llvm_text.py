@@ -145,6 +145,7 @@ class ModuleText:
         self._functions: list[str] = []
         self._strings: dict[bytes, Value] = {}
         self._claimed: set[str] = set()
+        self.lines_of: dict[str, int] = {}  # how long code is that has stood inline
 
     def string(self, text: str) -> Value:
         """A pointer to a constant, zero-terminated string."""
@@ -166,6 +167,15 @@ class ModuleText:
                 f"{table.text} = private unnamed_addr constant [{len(strings)} x ptr] [{line}]"
             )
         return table
+
+    def constants(self, name: str, words: Sequence[int]) -> Value:
+        """A constant array of words of 64 bits."""
+        if self.claim(name):
+            listed = ", ".join(f"i64 {word}" for word in words)
+            self._globals.append(
+                f"@{symbol(name)} = private unnamed_addr constant [{len(words)} x i64] [{listed}]"
+            )
+        return Value("ptr", f"@{symbol(name)}")
 
     def external_function(self, name: str, signature: str) -> Value:
         """A function that the loader provides; `signature` is ``i32 (ptr, ...)``."""
@@ -562,17 +572,31 @@ class FunctionText:
         return self.call(function, type, args)
 
     def outlined(
-        self, name: str, result: str, value: Value, emit: Callable[[FunctionText, Value], Value]
+        self, name: str, result: str, args: Sequence[Value], emit: Callable[..., Value]
     ) -> Value:
-        """A pure function of `value`, by a call of it: the first call in the module defines it."""
+        """A pure function of `args`, by a call of it: the first call in the module defines it.
+        `emit` is given the text of the function and its parameters."""
         if self.module.claim(name):
             function = FunctionText(
-                self.module, name, result, [f"{value.type} value"], linkage="internal",
-                attributes="noinline nounwind willreturn memory(none) ",
+                self.module, name, result, [f"{arg.type} x{i}" for i, arg in enumerate(args)],
+                linkage="internal", attributes="noinline nounwind willreturn memory(none) ",
             )  # fmt: skip
-            function.ret(emit(function, function.params[0]))
+            function.ret(emit(function, *function.params))
             function.finish()
-        return self._pure(result, f"call {result} @{symbol(name)}({value})")
+        return self._pure(result, f"call {result} @{symbol(name)}({', '.join(map(str, args))})")
+
+    def inline_or_outlined(
+        self, name: str, result: str, args: Sequence[Value], emit: Callable[..., Value], lines: int
+    ) -> Value:
+        """As :meth:`outlined`; but the code stands here where the module has none of it yet, or it
+        has no more than so many `lines`."""
+        written = self.module.lines_of.get(name, 0)
+        if written > lines:
+            return self.outlined(name, result, args, emit)
+        before = len(self._lines)
+        made = emit(self, *args)
+        self.module.lines_of[name] = max(written, len(self._lines) - before)
+        return made
 
     def _name(self, type: str) -> Value:
         self._counter += 1

@@ -1,10 +1,8 @@
 """The functions of numbers (:mod:`minitvm.tir.intrinsics`), on scalars and lane by lane on vectors.
 
-LLVM computes the functions that it has itself. The functions that programs spend time in are our
-own (:mod:`elementary`), unless floating point is strict or the target has no fused multiply-add.
-The rest is the C library's, whose functions are within 1 ULP for float32 on glibc, and within 2 for
-float64 (glibc manual, "Errors in Math Functions"). ``float16`` and ``bfloat16`` are computed in
-float32 and rounded.
+LLVM computes the functions that it has instructions for. The others are our own
+(:mod:`elementary`), or with strict floating point the C library's. ``float16`` and ``bfloat16``
+are computed in float32 and rounded.
 """
 
 from __future__ import annotations
@@ -12,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from minitvm.codegen.conversion import Conversions
-from minitvm.codegen.elementary import ElementaryFunctions
+from minitvm.codegen.elementary import ELEMENTARY
 from minitvm.codegen.integers import Integers
+from minitvm.codegen.lanes import Lanes
 from minitvm.codegen.llvm_text import (
     FunctionText,
     Value,
@@ -24,9 +23,12 @@ from minitvm.codegen.llvm_text import (
     poison,
 )
 from minitvm.codegen.options import CodegenOptions
+from minitvm.codegen.rounding import rounded
 from minitvm.runtime.dtype import FLOAT32, FLOAT64, DType
 from minitvm.runtime.errors import InternalError
-from minitvm.tir.intrinsics import INTRINSICS, Intrinsic
+from minitvm.tir.intrinsics import INTRINSICS, Domain, Intrinsic
+
+_LONG = 64  # lines of LLVM IR
 
 
 class MathFunctions:
@@ -40,8 +42,9 @@ class MathFunctions:
         options: CodegenOptions,
     ) -> None:
         self._text = text
-        self.elementary = ElementaryFunctions(text, call_libm)
-        self._has_elementary = not options.strict and options.target.has_fused_multiply_add
+        self._strict = options.strict
+        self._fuses = options.target.has_fused_multiply_add
+        self._rounds = options.target.has_rounding
         self._conversions = conversions
         self._integers = integers
         self.own: dict[str, Callable[[DType, list[Value]], Value]] = {
@@ -64,15 +67,33 @@ class MathFunctions:
         return self._conversions.round(result, dtype) if known.ulps else result
 
     def _float(self, known: Intrinsic, dtype: DType, args: list[Value]) -> Value:
-        if self._has_elementary and max(dtype.bits, 32) in known.polynomial:
-            return self.elementary.emit(known.name, *args)
+        if known.name == "ldexp":
+            return self._ldexp(dtype, args)
+        if known.name in ELEMENTARY and not self._strict:
+            return self._elementary(known.name, args)
         if known.composed:
             return self.own[known.name](dtype, args)
+        if known.domain is Domain.ROUNDED and not self._rounds:
+            return rounded(known.llvm, Lanes(self._text, args[0])).value
         if known.llvm:
             return self._text.intrinsic(known.llvm, args[0].type, *args)
         if known.libm:
             return call_libm(self._text, known.libm, *args)
         raise InternalError(f"intrinsic {known.name!r} of {dtype} has no lowering")
+
+    def _elementary(self, name: str, args: list[Value]) -> Value:
+        """By arithmetic. Long code stands in vectors once: behind that it is called, which costs
+        less time than LLVM takes to compile it. Scalars don't call, so that LLVM can make vectors
+        of their loop."""
+
+        def emit(text: FunctionText, *values: Value) -> Value:
+            return ELEMENTARY[name](*[Lanes(text, each, self._fuses) for each in values]).value
+
+        type = args[0].type
+        if lanes_of(type) == 1:
+            return emit(self._text, *args)
+        symbol = f"minitvm.{name}.{lanes_of(type)}.{element_type(type)}"
+        return self._text.inline_or_outlined(symbol, type, args, emit, _LONG)
 
     def _exp10(self, dtype: DType, args: list[Value]) -> Value:
         """``pow(10, x)``, which every C library has and which is as exact as its ``pow``."""
@@ -101,11 +122,13 @@ class MathFunctions:
         """``x * 2**exponent``; in double for 16-bit types, where scaling in float could round
         twice."""
         x, exponent = args
-        if dtype.bits != 16:
-            return call_libm(self._text, "ldexp", x, exponent)
-        wide = self._conversions.cast(x, FLOAT32, FLOAT64)
-        scaled = call_libm(self._text, "ldexp", wide, exponent)
-        return self._conversions.cast(scaled, FLOAT64, dtype)
+        if dtype.bits == 16:
+            x = self._conversions.cast(x, FLOAT32, FLOAT64)
+        if self._strict:
+            scaled = call_libm(self._text, "ldexp", x, exponent)
+        else:
+            scaled = self._elementary("ldexp", [x, exponent])
+        return self._conversions.cast(scaled, FLOAT64, dtype) if dtype.bits == 16 else scaled
 
     def _nextafter(self, dtype: DType, args: list[Value]) -> Value:
         """The neighbour by one step of the bit pattern, in the width of `dtype` itself."""

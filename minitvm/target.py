@@ -303,6 +303,11 @@ class Target:
         return self.arch == "aarch64" or "fma" in self.features
 
     @property
+    def has_rounding(self) -> bool:
+        """Whether a float is rounded to a whole number by an instruction."""
+        return self.arch == "aarch64" or "sse4.1" in self.features
+
+    @property
     def has_mask_registers(self) -> bool:
         """Whether the predicate of a vector is held as bits, one a lane."""
         return {"avx512f", "avx512bw", "avx512vl", "bmi2"} <= self.features

@@ -17,6 +17,7 @@ from benchmarks import (
     contraction,
     conv,
     elementwise,
+    functions,
     gemm,
     libgomp,
     openblas,
@@ -37,6 +38,8 @@ from benchmarks.measure import (
     statement,
 )
 from benchmarks.start import cumulative
+from minitvm.runtime.dtype import FLOAT32
+from minitvm.tir.intrinsics import INTRINSICS
 
 ROOT = Path(__file__).resolve().parents[1]
 # Makes a peer look as if it were not installed, which importing None does.
@@ -125,6 +128,13 @@ def test_memory_has_the_bound_of_a_copy(quick: tuple[str, dict[str, Any]]) -> No
     assert "transpose float32 64 x 100 by 1, 0, 1 thread" in {row["name"] for row in rows}
     assert all(row["target"] > 0 for row in rows)
     assert not any("copy" in peer for row in rows for peer in row["peers"])
+
+
+def test_semirings_are_beside_the_product(quick: tuple[str, dict[str, Any]]) -> None:
+    _, found = quick
+    rows = found["groups"]["semirings"]
+    assert "min(a + b), 256^3" in {row["name"] for row in rows}
+    assert all(set(row["peers"]) == {"the product"} and row["target"] > 0 for row in rows)
 
 
 def test_exchange_is_measured_both_ways(quick: tuple[str, dict[str, Any]]) -> None:
@@ -395,6 +405,46 @@ def test_slow_contenders_are_run_once_more_and_others_in_the_time_there_is() -> 
     assert runs["slow"] == 1
     assert set(paced({"slow": contenders["slow"]}, Settings(), 1.0)) == {"slow"}
     assert 10 <= runs["fast"] < 20
+
+
+# ---- Functions -----------------------------------------------------------------------------------
+
+
+def test_every_function_of_floats_has_a_row() -> None:
+    of_floats = {each.name for each in INTRINSICS.values() if each.problem(FLOAT32) is None}
+    assert of_floats - set(functions.CASES) == {"isnan", "isinf", "isfinite", "round"}  # no peer
+
+
+def test_functions_are_measured_with_their_errors(quick: tuple[str, dict[str, Any]]) -> None:
+    out, found = quick
+    rows = {row["name"]: row for row in found["groups"]["math"]}
+    assert {"exp float32", "exp float64", "atan2 float32"} <= set(rows)
+    assert "numpy" in rows["tan float64"]["peers"]
+    assert " ULP" in rows["exp float32"]["what"]
+    assert "In the speed of the best peer: mean " in out
+
+
+def test_functions_are_those_asked_for() -> None:
+    settings = dataclasses.replace(QUICK, only="tan float32")
+    assert [row.name for row in functions.rows(settings)] == ["tan float32"]
+
+
+@pytest.mark.parametrize("name", ["exp", "hypot"])
+def test_the_error_of_a_function(name: str) -> None:
+    error = functions.largest_error(name, "float32")
+    assert error is not None
+    assert 0.4 < error <= 1
+    assert functions.largest_error("ldexp", "float32") is None
+
+
+def test_a_summary_of_functions() -> None:
+    rows = [_shape("a", 1.0, 4.0), _shape("b", 2.0, 1.0)]
+    assert functions.summary(rows) == (
+        "In the speed of the best peer: mean 1.41, worst 0.50 (b); undisturbed 1.41, 0.50 (b); "
+        "target 1.2, 0.9: MISSED"
+    )
+    assert functions.summary(rows[:1]).endswith("4.00 (a); target 1.2, 0.9: met")
+    assert functions.summary([]) == "no peer"
 
 
 def test_threads_of_openblas(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -70,7 +70,24 @@ def _join(high: PrimExpr, low: PrimExpr, extent: PrimExpr) -> PrimExpr | None:
             return low.a
         case e.FloorMod(e.FloorDiv(a, b), c) if _is_same(b, extent) and structural_equal(a, low.a):
             return e.FloorMod(a, _product(b, c, a.dtype))
+        case e.Add(a, b):
+            whole = _join(b, low, extent)
+            return (
+                _moved(_join(a, low, extent), b, extent)
+                if whole is None
+                else _moved(whole, a, extent)
+            )
     return None
+
+
+def _moved(index: PrimExpr | None, steps: PrimExpr, extent: PrimExpr) -> PrimExpr | None:
+    """``index + steps * extent``: the place in a window of several columns."""
+    if isinstance(index, e.Ramp) and isinstance(steps, e.Broadcast):
+        moved = _moved(index.base, steps.value, extent)
+        return None if moved is None else e.Ramp(moved, index.stride, index.lanes)
+    if index is None or index.dtype.lanes > 1:
+        return None
+    return index + e.cast(index.dtype, steps) * e.cast(index.dtype, _bare(extent))
 
 
 def _product(a: PrimExpr, b: PrimExpr, dtype: DType) -> PrimExpr:

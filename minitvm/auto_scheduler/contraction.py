@@ -39,6 +39,11 @@ class Factor:
         """Whether the factor's value depends on an axis."""
         return axis.var in self.distance
 
+    @property
+    def is_gathered(self) -> bool:
+        """Whether data say which element is read."""
+        return any(isinstance(each, ProducerLoad) for each in walk_once(*self.load.indices))
+
     def along(self, axis: IterVar) -> int:
         """The distance of neighbours along an axis, in elements."""
         return self.distance.get(axis.var, 0)
@@ -135,7 +140,8 @@ def contraction_of(op: Operation) -> Contraction | None:
     made = Contraction(op, a, b, tuple(factors))
     # The sums of a tile run side by side.
     is_even = {column, *made.rows[-1:]}.isdisjoint(uneven_axes(op))
-    return made if is_even and not _runs_along_sums(made) else None
+    is_once = _runs_along_sums(made) or (b.is_gathered and not made.rows)
+    return made if is_even and not is_once else None
 
 
 def _weight(op: ComputeOp, factor: Factor) -> tuple[bool, int, float]:

@@ -30,9 +30,9 @@ _MOST_ROWS = 8
 _MOST_PLAIN_ROWS = 2
 _MOST_PARTS = 8  # of the steps
 _LEAST_STEPS = 64  # of a part
-_LEAST_VECTORS = 16  # of a block: shorter pieces of a row are slow to read
+LEAST_VECTORS = 16  # of a block: shorter pieces of a row are slow to read
 _USUAL = 4096  # columns, where their number is symbolic
-_STEPS = 8  # rows of B that are read side by side: streams that the prefetcher follows
+STEPS = 8  # rows of B that are read side by side: streams that the prefetcher follows
 
 
 def is_streamed(contraction: Contraction, target: Target) -> bool:
@@ -78,11 +78,11 @@ def write_streamed(
     size, itemsize = bytes_of(total), total.dtype.itemsize
     parts = 1
     if not in_order and steps is not None and size is not None:
-        parts = _parts_of_sum(steps, target.cache_bytes(2) // 2 // max(1, size))
+        parts = parts_of_sum(steps, target.cache_bytes(2) // 2 // max(1, size))
     vectors = max(1, target.cache_bytes(1) // 2 // (rows * itemsize * lanes))
     if target.num_cores > others * parts:
         share = (columns or _USUAL) * others * parts // (lanes * target.num_cores)
-        vectors = min(vectors, max(share, _LEAST_VECTORS))
+        vectors = min(vectors, max(share, LEAST_VECTORS))
     ends_even = rows == 1 or (columns is not None and columns % lanes == 0)
     together = _steps(None if steps is None else -(-steps // parts), ends_even)
     choose(
@@ -124,17 +124,17 @@ def _write_total(stage: Stage, places: Places, lanes: int) -> None:
     stage.parallel(fused(stage, [*others, *rows, column]))
 
 
-def _parts_of_sum(steps: int, most: int) -> int:
+def parts_of_sum(steps: int, most: int) -> int:
     """The number of parts of a sum, at most `most`. It doesn't depend on the number of cores, and
     so the bits of the result don't either. A few parts less are better than a remainder."""
     most = max(1, min(_MOST_PARTS, steps // _LEAST_STEPS, most))
     counts = range(most, most // 2, -1)
-    return min(counts, key=lambda parts: (steps % parts > 0, steps // parts % _STEPS > 0))
+    return min(counts, key=lambda parts: (steps % parts > 0, steps // parts % STEPS > 0))
 
 
 def _steps(extent: int | None, ends_even: bool) -> int:
     """The number of rows of B that are read side by side: a divisor, if one is near enough. A
     remainder costs little, unless the columns have a remainder as well."""
-    sizes = range(_STEPS, _STEPS // 2 - 1, -1)
+    sizes = range(STEPS, STEPS // 2 - 1, -1)
     even = next((each for each in sizes if extent is not None and extent % each == 0), None)
-    return even or (_STEPS if ends_even or extent is None else 1)
+    return even or (STEPS if ends_even or extent is None else 1)

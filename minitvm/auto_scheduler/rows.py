@@ -21,22 +21,26 @@ from functools import partial
 from math import prod
 from typing import final
 
-from minitvm.arith.accesses import step_of
 from minitvm.auto_scheduler.across import write_across
 from minitvm.auto_scheduler.attempts import Attempt
 from minitvm.auto_scheduler.choice import choose
-from minitvm.auto_scheduler.contraction import all_loads, distances_of, extent_of, uneven_axes
-from minitvm.auto_scheduler.loops import compute_of, fused
+from minitvm.auto_scheduler.contraction import all_loads, extent_of
+from minitvm.auto_scheduler.loops import compute_of, fused, run_parallel
+from minitvm.auto_scheduler.reductions import (
+    is_in_order,
+    is_line,
+    is_streamed,
+    runs_in_columns,
+    write_along,
+    write_in_registers,
+    write_streamed,
+)
 from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, Operation, Tensor
-from minitvm.tir import expr as e
-from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad
-from minitvm.tir.functor import children, mentions
-
-_SUMS = 4  # vectors of sums that are under way together
+from minitvm.te.tensor import ComputeOp, Operation
+from minitvm.tir.expr import IterVar
 
 
 @final
@@ -49,17 +53,22 @@ class _Place:
 
 
 def write_rows(
-    attempt: Attempt, stages: Sequence[Stage], target: Target, kept: Container[Operation]
+    attempt: Attempt,
+    stages: Sequence[Stage],
+    target: Target,
+    kept: Container[Operation],
+    *,
+    strict: bool,
 ) -> None:
     """Schedules `stages`, given in an order in which each comes before its readers. Stages of
-    `kept` are computed as a whole."""
+    `kept` are computed as a whole. `strict`: floats are combined in order."""
     s = attempt.schedule
     places: dict[Stage, _Place] = {}
     members: dict[Stage, list[Stage]] = {}
     for stage in reversed(stages):
         place = None
         if stage.op not in kept:
-            find = partial(_place_of_readers, s, stage, places)
+            find = partial(_place_of_readers, s, stage, places, target)
             place = attempt.follow("rows of its readers", stage, find)
         if place is not None:
             members.setdefault(place.root, []).append(stage)
@@ -70,28 +79,32 @@ def write_rows(
             across = partial(write_across, s, root, target)
             if not inside and attempt.follow("blocks across", root, across):
                 continue
-            attempt.follow("rows", root, partial(_write_root, s, root, inside, target))
+            attempt.follow("rows", root, partial(_write_root, s, root, inside, target, strict))
         else:
             choose(s, "strategy", "computed row by row within {root}",
                    stage=root.name, root=places[root].root.name)  # fmt: skip
 
 
 def _write_root(
-    s: Schedule, root: Stage, inside: Sequence[tuple[Stage, int]], target: Target
+    s: Schedule, root: Stage, inside: Sequence[tuple[Stage, int]], target: Target, strict: bool
 ) -> bool:
     """Schedules a stage and the stages `inside` of its rows, with the number of rows for each."""
-    in_columns = _runs_in_columns(compute_of(root))
-    how = "in vectors of what lies side by side" if in_columns else "each by a plain loop"
+    op = compute_of(root)
+    in_columns = not op.reduce_axis or runs_in_columns(op, target)
+    how = "in vectors of what lies side by side" if in_columns else "each along its line of memory"
     choose(s, "strategy", f"row by row, {how}", stage=root.name)
     if not inside:
-        _write_alone(s, root, target)
+        _write_alone(s, root, target, strict)
+        return True
+    if len(inside) == 1 and _is_tail_of(root, inside[0][0], target):
+        run_parallel(root, write_in_registers(s, inside[0][0], root, 0, target), target)
         return True
     rows = min(most for _, most in inside)
-    _write_columns(s, root, rows, target)
+    _write_columns(s, root, rows, target, strict)
     row = fused(root, compute_of(root).axis[:rows])
     root.parallel(row)
     for stage, _ in inside:
-        _write_columns(s, stage, rows, target)
+        _write_columns(s, stage, rows, target, strict)
         stage.compute_at(root, row)
     return True
 
@@ -99,13 +112,23 @@ def _write_root(
 # -- Stages that are computed together --
 
 
-def _place_of_readers(s: Schedule, stage: Stage, places: dict[Stage, _Place]) -> _Place | None:
+def _is_tail_of(root: Stage, stage: Stage, target: Target) -> bool:
+    """Whether `root` reads elementwise what a reduction computes in columns."""
+    op, last = compute_of(stage), compute_of(root)
+    if not op.reduce_axis or last.reduce_axis or len(last.axis) != len(op.axis):
+        return False
+    return runs_in_columns(op, target) and _rows_in_common(last, stage) == len(op.axis)
+
+
+def _place_of_readers(
+    s: Schedule, stage: Stage, places: dict[Stage, _Place], target: Target
+) -> _Place | None:
     """The place of all readers of a stage, in the rows that they share with it; None if there is no
     such place, or a reader needs more than one row. Sums of columns stay side by side."""
     if stage.is_output:
         return None
     op = compute_of(stage)
-    most = len(op.axis) - bool(op.reduce_axis and _runs_in_columns(op))
+    most = len(op.axis) - bool(op.reduce_axis and runs_in_columns(op, target))
     found: list[_Place] = []
     for reader, rows in _readers(s, stage):
         if reader not in places:
@@ -145,58 +168,44 @@ def _rows_in_common(reader: Operation, stage: Stage) -> int:
 # -- The loops of a stage --
 
 
-def _write_alone(s: Schedule, stage: Stage, target: Target) -> None:
+def _write_alone(s: Schedule, stage: Stage, target: Target, strict: bool) -> None:
     """The loops of a stage in whose rows no other stage is computed."""
     op = compute_of(stage)
-    if not op.axis:
-        return
-    rows = len(op.axis)
-    if _runs_in_columns(op):
-        rows = rows - 1 if op.reduce_axis else _first_of_line(s, stage)
-    column = _write_columns(s, stage, rows, target)
-    outer = list(compute_of(stage).axis[:rows])
-    if column is not None and (not outer or op.reduce_axis):
-        outer.append(column)
-    stage.parallel(fused(stage, outer))
+    if op.reduce_axis:
+        in_order = is_in_order(op, strict)
+        if not runs_in_columns(op, target):
+            write_along(s, stage, target, in_order=in_order, alone=True)
+        elif is_streamed(op, target):
+            write_streamed(s, stage, target, in_order=in_order)
+        else:
+            run_parallel(stage, write_in_registers(s, stage, stage, 0, target), target)
+    elif op.axis:
+        first = _first_of_line(s, stage)
+        column = _write_columns(s, stage, first, target, strict)
+        outer = list(compute_of(stage).axis[:first])
+        if column is not None and not outer:
+            outer.append(column)
+        stage.parallel(fused(stage, outer))
 
 
-def _write_columns(s: Schedule, stage: Stage, rows: int, target: Target) -> IterVar | None:
-    """The loops inside of the first `rows`: the outer loop over vectors, if there is one."""
+def _write_columns(
+    s: Schedule, stage: Stage, rows: int, target: Target, strict: bool
+) -> IterVar | None:
+    """The loops inside of the first `rows`: the outer loop over vectors of an elementwise stage."""
     op = compute_of(stage)
-    if op.reduce_axis and not _runs_in_columns(op):
-        _fuse_summed(stage)
+    if op.reduce_axis:
+        if not runs_in_columns(op, target):
+            write_along(s, stage, target, in_order=is_in_order(op, strict), alone=False)
+        elif rows < len(op.axis):
+            write_in_registers(s, stage, stage, rows, target)
         return None
     if rows == len(op.axis):
         return None
     lanes = target.lanes(op.body[0].dtype)
-    if op.reduce_axis:
-        return _write_sums(s, stage, lanes)
     line = op.axis[max(rows, _first_of_line(s, stage)) :]
     outer, inner = stage.split(fused(stage, line), factor=_vector(line, lanes))
     stage.vectorize(inner)
     return outer
-
-
-def _write_sums(s: Schedule, stage: Stage, lanes: int) -> IterVar:
-    """Sums of a few vectors of columns, over all rows, in registers."""
-    sums = s[s.cache_write(stage.op.output(0), "local")]
-    column = compute_of(stage).axis[-1]
-    outer, inner = stage.split(column, factor=_vector((column,), lanes * _SUMS))
-    stage.vectorize(inner)
-    sums.compute_at(stage, outer)
-    *others, column = compute_of(sums).axis
-    sums.reorder(*others, *compute_of(sums).reduce_axis, column)
-    sums.vectorize(column)
-    return outer
-
-
-def _fuse_summed(stage: Stage) -> None:
-    """Fuses the reduction loops along one line of memory: a longer loop for vectors."""
-    op = compute_of(stage)
-    lines = (op.reduce_axis[i:] for i in range(len(op.reduce_axis)))
-    line = next((each for each in lines if _is_line(op, each)), ())
-    if len(line) > 1:
-        stage.fuse(*line)
 
 
 def _vector(line: Sequence[IterVar], most: int) -> int:
@@ -209,66 +218,11 @@ def _vector(line: Sequence[IterVar], most: int) -> int:
 # -- Neighbours in memory --
 
 
-def _runs_in_columns(op: ComputeOp) -> bool:
-    """Whether neighbours along the last axis are computed side by side: elements; or sums whose
-    terms are neighbours in memory along that axis, and not along a reduction axis."""
-    if not op.reduce_axis:
-        return True
-    if len(op.body) != 1 or not op.axis or op.axis[-1] in uneven_axes(op):
-        return False
-    axes = {axis.var: axis for axis in (*op.axis, *op.reduce_axis)}
-    found = [distances_of(load, axes) or {} for load in all_loads(op)]
-    if not any(each.get(op.axis[-1].var) == 1 for each in found):
-        return False
-    return not any(each.get(axis.var) == 1 for each in found for axis in op.reduce_axis)
-
-
 def _first_of_line(s: Schedule, stage: Stage) -> int:
     """The first axis from which on all axes together run along one line of memory of every tensor,
     or don't index it. Fused into one loop, these axes need no index arithmetic."""
     op = compute_of(stage)
     last = len(op.axis) - 1
-    first = next((i for i in range(last) if _is_line(op, op.axis[i:])), last)
+    first = next((i for i in range(last) if is_line(op, op.axis[i:])), last)
     inlined = [s[tensor] for tensor in op.input_tensors if s[tensor].inlined]
     return max([first, *(_first_of_line(s, each) for each in inlined)])
-
-
-def _is_line(op: ComputeOp, line: Sequence[IterVar]) -> bool:
-    variables = frozenset(axis.var for axis in line)
-    waiting, seen = list(op.body), set[int]()
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, e.Var) and node in variables:
-            return False
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        if isinstance(node, ProducerLoad) and _is_read_as_line(node, line):
-            waiting += node.indices[: -len(line)]
-        else:
-            waiting += [each for each in children(node) if isinstance(each, PrimExpr)]
-    return True
-
-
-def _is_read_as_line(load: ProducerLoad, line: Sequence[IterVar]) -> bool:
-    """Whether the last indices are the axes of `line`, over all of the tensor's dimensions but the
-    first: along that one a window may lie anywhere."""
-    if not isinstance(load.producer, Tensor) or len(load.indices) < len(line):
-        return False
-    first, *indices = load.indices[-len(line) :]
-    extents = load.producer.shape[len(load.indices) - len(line) + 1 :]
-    along, *inside = line
-    return (
-        step_of(first, along.var) == 1
-        and not any(mentions(axis.var, first) for axis in inside)
-        and all(
-            index is axis.var and _is_same(extent, axis)
-            for index, extent, axis in zip(indices, extents, inside, strict=True)
-        )
-    )
-
-
-def _is_same(extent: PrimExpr, axis: IterVar) -> bool:
-    assert axis.dom is not None
-    known = e.const_int(extent)
-    return extent is axis.dom.extent if known is None else known == extent_of(axis)

@@ -24,7 +24,7 @@ from typing import Any, final
 
 from minitvm.auto_scheduler.accumulators import sums_in_registers
 from minitvm.auto_scheduler.choice import choose, choose_blocks, choose_tile
-from minitvm.auto_scheduler.contraction import Contraction, Factor, bytes_of, extent_of
+from minitvm.auto_scheduler.contraction import Contraction, Factor, bytes_of, extent_of, is_uneven
 from minitvm.auto_scheduler.loops import (
     Places,
     compute_of,
@@ -329,12 +329,13 @@ def _bytes_at_once(contraction: Contraction) -> int | None:
 def _axes_of(contraction: Contraction, factor: Factor) -> list[IterVar] | None:
     """The axes of the dimensions of a copy of a factor: those of its tensor's dimensions, or else
     those on which its elements depend, data axes first. None where a copy may have more elements
-    than the tensor, or elements are chosen by a condition."""
+    than the tensor, elements are chosen by a condition, or ranges differ."""
     plain = _plain_axes_of(contraction, factor)
     if plain is not None:
         return plain
     op = contraction.op
-    if any(isinstance(each, e.Call) and is_lazy(each) for each in walk_once(op.body[0])):
+    chosen = any(isinstance(each, e.Call) and is_lazy(each) for each in walk_once(op.body[0]))
+    if chosen or is_uneven(op):
         return None
     axes = [axis for axis in (*op.axis, *op.reduce_axis) if factor.reads(axis)]
     used = [{axis for axis in axes if axis.var in {*walk_once(i)}} for i in factor.load.indices]

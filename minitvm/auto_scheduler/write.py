@@ -181,7 +181,7 @@ def _write_program(
         if sums is not None:
             done |= set(_write_contraction(attempt, stage, sums))
     rest = [stage for stage in stages if stage not in done and not stage.inlined]
-    write_rows(attempt, rest, target, {each.op for each in kept})
+    write_rows(attempt, rest, target, {each.op for each in kept}, strict=strict)
 
 
 def _write_simplified(s: Schedule, stage: Stage) -> bool | None:

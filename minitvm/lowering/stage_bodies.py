@@ -152,18 +152,23 @@ def _reduction(
     """The initial values, and the statement that combines a source into them."""
     combiner = reduce.combiner
     start = [read.expr(value) for value in reduce.init or combiner.identity]
-    mapping: dict[Var, PrimExpr] = {
-        var: BufferLoad(buffer, indices) for var, buffer in zip(combiner.lhs, outputs, strict=True)
-    }
     bound: list[tuple[Var, PrimExpr]] = []
     combined = tuple(read.expr(result) for result in combiner.result)
-    for var, source in zip(combiner.rhs, reduce.source, strict=True):
-        value = read.expr(source)
-        if _uses(combined, var) > 1:  # a source is computed once
-            name = Var(var.name, var.dtype)
-            bound.append((name, value))
-            value = name
+    mapping: dict[Var, PrimExpr] = {}
+
+    def bind(var: Var, value: PrimExpr, by_name: bool) -> None:
+        if by_name:
+            bound.append((Var(var.name, var.dtype), value))
+            value = bound[-1][0]
         mapping[var] = value
+
+    # What a choice may leave out is read all the same: no read of a result so far has a guard.
+    has_choice = any(map(_is_choice, walk_once(*combined)))
+    for var, buffer in zip(combiner.lhs, outputs, strict=True):
+        bind(var, BufferLoad(buffer, indices), has_choice)
+    for var, source in zip(combiner.rhs, reduce.source, strict=True):
+        # A source is computed once.
+        bind(var, read.expr(source), has_choice or _uses(combined, var) > 1)
     results = [substitute(result, mapping) for result in combined]
     update = _store_all(outputs, results, indices)
     for name, value in reversed(bound):
@@ -188,6 +193,10 @@ def reads_of(*nodes: Stmt | PrimExpr) -> list[BufferLoad]:
         spelling.expr(node) if isinstance(node, PrimExpr) else spelling.stmt(node) for node in nodes
     ]
     return [node for node in walk_once(*made, *spelling.values) if isinstance(node, BufferLoad)]
+
+
+def _is_choice(node: object) -> bool:
+    return isinstance(node, e.Call) and node.op == "if_then_else"
 
 
 def _uses(results: tuple[PrimExpr, ...], var: Var) -> int:

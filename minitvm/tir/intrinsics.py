@@ -3,7 +3,7 @@
 :data:`INTRINSICS` are functions of numbers, such as ``exp`` and ``popcount``. An entry is the whole
 definition of one: the language's function (:mod:`minitvm.tir.op`), the folding of constants, the
 verifier, the reference interpreter, hybrid programs, schedules and code generation read it here.
-Code that an entry can't hold stands in a table by the same name: polynomials in
+Code that an entry can't hold stands in a table by the same name: functions by arithmetic in
 ``codegen/elementary.py``, and functions that neither LLVM nor the C library has in
 ``codegen/math.py`` and ``codegen/integers.py``.
 
@@ -61,12 +61,10 @@ class Intrinsic:
     llvm
         LLVM's intrinsic that computes it on floats.
     libm
-        The C library's function that computes it on floats, or most of it.
+        The C library's function that computes it on floats, or most of it, where floating point is
+        strict. Elsewhere it is computed by arithmetic.
     composed
         Whether code generation composes it on floats, of the C library's function or of others.
-    polynomial
-        The bits of the floats on which a polynomial computes it, unless floating point is strict.
-        16 bits count as 32.
     cost
         The additions that it counts for, on floats.
     function
@@ -89,7 +87,6 @@ class Intrinsic:
     llvm: str = ""
     libm: str = ""
     composed: bool = False
-    polynomial: tuple[int, ...] = ()
     cost: float = 16.0
     function: str = ""
     operator: str = ""
@@ -102,7 +99,7 @@ class Intrinsic:
 
     @property
     def is_long(self) -> bool:
-        """Whether its code is long: a polynomial or a call, rather than a few instructions."""
+        """Whether its code is long: a function by arithmetic, or a call."""
         return bool(self.libm)
 
     def result_of(self, first: DType) -> DType:
@@ -225,10 +222,11 @@ def _abs(dtype: DType, x: Scalar) -> Scalar:
 
 
 def _approximate(
-    name: str, doc: str, function: Callable[..., Any], *, ulps: float = 2.0, **known: Any
+    name: str, doc: str, function: Callable[..., Any], *, ulps: float = 1.0, **known: Any
 ) -> Intrinsic:
     """The entry of a function of the C library."""
-    return Intrinsic(name, doc, _via_numpy(function), **{"ulps": ulps, "libm": name, **known})
+    given = {"ulps": ulps, "strict_ulps": 2.0, "libm": name, **known}
+    return Intrinsic(name, doc, _via_numpy(function), **given)
 
 
 def _rounding(name: str, doc: str, function: Callable[[float], float], **known: Any) -> Intrinsic:
@@ -255,55 +253,53 @@ def _of_integers(
     return Intrinsic(name, doc, meaning, domain=domain, cost=1.0, **known)
 
 
-_ALL = (32, 64)
-
-# Errors: glibc's manual, "Errors in Math Functions", has none of the C library's functions above
-# 2 ULP on x86-64 and aarch64. `rsqrt` is a root (0.5 ULP, halved or doubled by the quotient) and a
-# quotient (0.5); `sigmoid` an exponential (2, of at most half of the sum), a sum (0.5) and a
-# quotient (0.5), where an ULP of the sum may be two of the quotient. Of every 257th float32 the
-# polynomials are 1.6 ULP off at most, `tanh` and `sigmoid` 2.4.
+# Errors: what every float32 and dense samples of float64 show of the functions by arithmetic
+# (``codegen/elementary.py``), rounded up to 1 or 2. Strict floating point asks the C library, of
+# which glibc's manual, "Errors in Math Functions", states at most 2 ULP on x86-64 and aarch64.
+# There `rsqrt` is a root (0.5 ULP, halved or doubled by the quotient) and a quotient (0.5);
+# `sigmoid` an exponential (2, of at most half of the sum), a sum (0.5) and a quotient (0.5), where
+# an ULP of the sum may be two of the quotient.
 INTRINSICS: dict[str, Intrinsic] = {each.name: each for each in (
-    _approximate("exp", "``e ** x``.", np.exp, polynomial=_ALL),
-    _approximate("exp2", "``2 ** x``.", np.exp2, polynomial=_ALL),
+    _approximate("exp", "``e ** x``.", np.exp),
+    _approximate("exp2", "``2 ** x``.", np.exp2),
     _approximate("exp10", "``10 ** x``.", lambda x: np.power(10.0, x), libm="pow",
-                 composed=True, polynomial=_ALL),
+                 composed=True),
     _approximate("expm1", "``e ** x - 1``, exact for small `x`.", np.expm1),
-    _approximate("log", "The natural logarithm; NaN below zero.", np.log, polynomial=_ALL),
-    _approximate("log2", "The logarithm of base 2.", np.log2, polynomial=_ALL),
-    _approximate("log10", "The logarithm of base 10.", np.log10, polynomial=_ALL),
-    _approximate("log1p", "``log(1 + x)``, exact for small `x`.", np.log1p, polynomial=_ALL),
+    _approximate("log", "The natural logarithm; NaN below zero.", np.log),
+    _approximate("log2", "The logarithm of base 2.", np.log2),
+    _approximate("log10", "The logarithm of base 10.", np.log10),
+    _approximate("log1p", "``log(1 + x)``, exact for small `x`.", np.log1p),
     Intrinsic("sqrt", "The square root; NaN below zero.", _via_numpy(np.sqrt), 0.5, llvm="sqrt"),
-    Intrinsic("rsqrt", "``1 / sqrt(x)``.", _via_numpy(lambda x: 1.0 / np.sqrt(x)), 2.0,
-              composed=True),
-    _approximate("sin", "The sine of radians.", np.sin, polynomial=_ALL),
-    _approximate("cos", "The cosine of radians.", np.cos, polynomial=_ALL),
-    _approximate("tan", "The tangent of radians.", np.tan),
-    _approximate("asin", "The arc sine, in radians.", np.arcsin, numpy=("arcsin",)),
-    _approximate("acos", "The arc cosine, in radians.", np.arccos, numpy=("arccos",)),
-    _approximate("atan", "The arc tangent, in radians.", np.arctan, numpy=("arctan",)),
-    _approximate("sinh", "The hyperbolic sine.", np.sinh),
-    _approximate("cosh", "The hyperbolic cosine.", np.cosh),
-    _approximate("tanh", "The hyperbolic tangent.", np.tanh, ulps=3.0, strict_ulps=2.0,
-                 polynomial=_ALL),
+    Intrinsic("rsqrt", "``1 / sqrt(x)``.", _via_numpy(lambda x: 1.0 / np.sqrt(x)), 1.0,
+              strict_ulps=2.0, composed=True),
+    _approximate("sin", "The sine of radians.", np.sin, ulps=2.0),
+    _approximate("cos", "The cosine of radians.", np.cos, ulps=2.0),
+    _approximate("tan", "The tangent of radians.", np.tan, ulps=2.0),
+    _approximate("asin", "The arc sine, in radians.", np.arcsin, numpy=("arcsin",), ulps=2.0),
+    _approximate("acos", "The arc cosine, in radians.", np.arccos, numpy=("arccos",), ulps=2.0),
+    _approximate("atan", "The arc tangent, in radians.", np.arctan, numpy=("arctan",), ulps=2.0),
+    _approximate("sinh", "The hyperbolic sine.", np.sinh, ulps=2.0),
+    _approximate("cosh", "The hyperbolic cosine.", np.cosh, ulps=2.0),
+    _approximate("tanh", "The hyperbolic tangent.", np.tanh),
     _approximate("asinh", "The inverse hyperbolic sine.", np.arcsinh, numpy=("arcsinh",)),
     _approximate("acosh", "The inverse hyperbolic cosine.", np.arccosh, numpy=("arccosh",)),
     _approximate("atanh", "The inverse hyperbolic tangent.", np.arctanh, numpy=("arctanh",)),
     _approximate("atan2", "The angle of the point ``(x2, x1)``, in radians.", np.arctan2,
-                 arity=2, numpy=("arctan2",)),
-    _approximate("erf", "The error function.", math.erf, polynomial=_ALL),
-    _approximate("sigmoid", "``1 / (1 + exp(-x))``.", _sigmoid, ulps=4.0, libm="exp",
-                 composed=True, polynomial=_ALL),
+                 arity=2, ulps=2.0, numpy=("arctan2",)),
+    _approximate("erf", "The error function.", math.erf, ulps=2.0),
+    _approximate("sigmoid", "``1 / (1 + exp(-x))``.", _sigmoid, ulps=2.0,
+                 strict_ulps=4.0, libm="exp", composed=True),
     _approximate("hypot", "``sqrt(x1 * x1 + x2 * x2)``.", np.hypot, arity=2),
     _approximate("fmod", "The remainder of `x` divided by `y`, with the sign of `x`.", np.fmod,
-                 ulps=0.0, arity=2),
+                 ulps=0.0, strict_ulps=0.0, arity=2),
     Intrinsic("copysign", "The magnitude of `x1` with the sign of `x2`.",
               _via_numpy(np.copysign), arity=2, llvm="copysign"),
     Intrinsic("nextafter", "The float next to `x1` in the direction of `x2`.", _nextafter,
               arity=2, composed=True),
     Intrinsic("ldexp", "``x1 * 2 ** x2``, of an integer `x2`.", _ldexp, 0.5, arity=2,
               second=INT32, libm="ldexp", composed=True),
-    Intrinsic("power", "``x1 ** x2``.", _power, 2.0, domain=Domain.NUMBERS, arity=2, libm="pow",
-              polynomial=(32,), numpy=("float_power", "square")),
+    Intrinsic("power", "``x1 ** x2``.", _power, 1.0, strict_ulps=2.0, domain=Domain.NUMBERS,
+              arity=2, libm="pow", numpy=("float_power", "square")),
     Intrinsic("fabs", "The magnitude; the least integer stays itself.", _abs,
               domain=Domain.NUMBERS, llvm="fabs", function="abs", numpy=("absolute",)),
     _rounding("floor", "The greatest integer not above `x`.", _keep_sign(math.floor)),

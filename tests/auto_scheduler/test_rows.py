@@ -242,7 +242,7 @@ def test_sums_of_columns_stay_in_registers() -> None:
     inputs, output, _ = column_sums(100, 128)
     s = auto_schedule(output, "llvm -mcpu=haswell")
     text = str(lower(s, [*inputs, output], simple_mode=True))
-    assert 'S.local = allocate(float32[32], "local")' in text
+    assert 'S.local = allocate(float32[64], "local")' in text
 
 
 def test_long_epilogues_are_loops_over_rows() -> None:

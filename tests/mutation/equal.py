@@ -48,12 +48,6 @@ EQUAL: dict[tuple[str, str, str, str], str] = {
          ", 13))",
     ): "a sum is symmetric",
     (
-        "codegen/elementary.py",
-        "_sign_bit",
-        "return x.integer(-(1 << (31 if x.is_single else 63)))",
-        "return x.integer((1 << (31 if x.is_single else 63)))",
-    ): "the same bits: the constant is taken modulo the width",
-    (
         "codegen/integers.py",
         "Integers.__init__",
         "\"bitwise_xor\": lambda dtype, args: text.binary(\"xor\", args[0], args[1]),",

@@ -690,6 +690,28 @@ def test_rfactor_puts_the_new_axis_anywhere(factor_axis: int) -> None:
     check(s, [a, b], sum_rows)
 
 
+@pytest.mark.parametrize("takes_first", [True, False])
+def test_rfactor_finds_the_same_of_equal_elements(takes_first: bool) -> None:
+    def better(a: Any, b: Any) -> Any:
+        return a[1] >= b[1] if takes_first else a[1] > b[1]
+
+    reducer = te.comm_reducer(
+        lambda a, b: tuple(te.if_then_else(better(a, b), a[i], b[i]) for i in range(2)),
+        lambda index, value: (te.const(-1, index), te.min_value(value)),
+        name="place",
+    )
+    x, k = te.placeholder((3, 50), name="X"), te.reduce_axis((0, 50), "k")
+    place, value = te.compute((3,), lambda i: reducer((k.var, x[i, k]), axis=k), name="A")
+    s = te.create_schedule(place.op)
+    _, inner = s[place].split(k, factor=8)
+    s.rfactor(place, inner)
+    given = np.random.default_rng(0).integers(0, 3, (3, 50)).astype("float32")
+    places, values = np.empty(3, "int32"), np.empty(3, "float32")
+    tvm.build(s, [x, place, value])(given, places, values)
+    expected = given.argmax(1) if takes_first else 49 - given[:, ::-1].argmax(1)
+    np.testing.assert_array_equal(places, expected)
+
+
 def test_rfactor_of_a_whole_axis_and_again() -> None:
     a, b, s = sums()
     s.rfactor(b, b.op.reduce_axis[0])

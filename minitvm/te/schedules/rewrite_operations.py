@@ -33,7 +33,18 @@ from minitvm.te.tensor import (
     domain_of,
 )
 from minitvm.tir import expr as e
-from minitvm.tir.expr import IterType, IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var, const
+from minitvm.tir.commutation import is_choice, is_commutative
+from minitvm.tir.expr import (
+    CommReducer,
+    IterType,
+    IterVar,
+    PrimExpr,
+    ProducerLoad,
+    Range,
+    Reduce,
+    Var,
+    const,
+)
 from minitvm.tir.functor import Mutator, Substitution, substitute, walk_once
 from minitvm.tir.op import all as all_of
 from minitvm.tir.op import likely
@@ -380,8 +391,46 @@ def _final(
     at = _places(op.axis)
     at = (*at[:factor_axis], last.var, *at[factor_axis:])
     source = tuple(ProducerLoad(each, at) for each in partial.outputs)
-    body = _results(replace(reduce, source=source, axis=(last,), condition=const(True)))
+    combiner = _in_order(reduce.combiner, _place_among(op, reduce))
+    body = _results(
+        replace(reduce, combiner=combiner, source=source, axis=(last,), condition=const(True))
+    )
     return replace(op, reduce_axis=(last,), body=body)
+
+
+def can_be_reordered(op: ComputeOp) -> bool:
+    """Whether the steps of a reduction may be combined in any order: the operands of its combiner
+    can be exchanged, or they say themselves which of them comes first."""
+    reduce = cast(Reduce, op.body[0])
+    return is_commutative(reduce.combiner) or _place_among(op, reduce) is not None
+
+
+def _place_among(op: ComputeOp, reduce: Reduce) -> int | None:
+    """The component that says which operand comes first, if the order counts: the combination is
+    one of its operands, this component is the step, and the identity comes before all steps."""
+    if len(op.reduce_axis) != 1 or reduce.init or not is_choice(reduce.combiner):
+        return None
+    axis = op.reduce_axis[0]
+    first = e.const_int(domain_of(axis).min)
+    begins = map(e.const_int, reduce.combiner.identity)
+    for i, (source, begin) in enumerate(zip(reduce.source, begins, strict=True)):
+        if source is axis.var and first is not None and begin is not None and begin <= first:
+            return None if is_commutative(reduce.combiner) else i
+    return None
+
+
+def _in_order(combiner: CommReducer, place: int | None) -> CommReducer:
+    """A combiner that exchanges its operands where the second comes first."""
+    if place is None:
+        return combiner
+    pairs = [*zip(combiner.lhs, combiner.rhs, strict=True)]
+    exchange = Substitution(dict(pairs) | {b: a for a, b in pairs})
+    is_first = combiner.lhs[place] <= combiner.rhs[place]
+    result = tuple(
+        e.intrinsic("if_then_else", each.dtype, is_first, each, exchange.expr(each))
+        for each in combiner.result
+    )
+    return replace(combiner, result=result)
 
 
 def _clone(axis: IterVar, name: str) -> IterVar:

@@ -289,7 +289,9 @@ class Schedule(StageGraph[Stage], Traced):
             for ki: for ko: B.rf[ki] += A[ko * 4 + ki]
             for ki.v: B[0] += B.rf[ki.v]
 
-        The loops of ``s[B]`` begin anew.
+        The loops of ``s[B]`` begin anew. Where a reducer chooses one of two tuples and isn't
+        commutative, but a component is the reduce axis itself, the partial results are combined in
+        the order of that component: of equal elements the same one is found.
 
         Parameters
         ----------

@@ -1,0 +1,180 @@
+"""Exponentials: ``x = n * ln(2) + r``, and a polynomial of r.
+
+The reduction is Cody and Waite's ("Software Manual for the Elementary Functions", 1980).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from minitvm.codegen.coefficients import LN2, ONE, format_of
+from minitvm.codegen.lanes import Lanes, Pair, quotient_of_pairs
+
+
+def exponential(log_base: int) -> Callable[[Lanes], Lanes]:
+    """``b**x``, by the logarithm of b: ``2**n * b**r`` with n the nearest integer to
+    ``x * log2(b)``."""
+
+    def emit(x: Lanes) -> Lanes:
+        within = _clamped(x, log_base)
+        if log_base == ONE:
+            n, r = reduced(within)
+            return scaled(_exp_minus_one(r) + 1.0, n)
+        n, r, rest = reduced_exactly(within, log_base)
+        high, low = format_of(x).parts(log_base, ONE, 2)
+        power = r * high
+        lost = r.times_plus(low, r.times_plus(high, -power))
+        return _of_parts(n, power, rest.times_plus(high, lost))
+
+    return emit
+
+
+def exp_of_pair(x: Pair) -> Lanes:
+    """``exp`` of a sum, also where the first number overflowed, and the other is NaN."""
+    high = _clamped(x[0])
+    n, r, lost = reduced_exactly(high)
+    r, rest = r.plus_smaller(high.where(high.equals(x[0]), x[1], 0.0))
+    return _of_parts(n, r, rest + lost)
+
+
+def _of_parts(n: Lanes, r: Lanes, rest: Lanes) -> Lanes:
+    """``2**n * exp(r + rest)``, of a rounding error of r."""
+    total, lost = r.number(1.0).plus_smaller(r)
+    return scaled(total + (r * r).times_plus(r.polynomial(format_of(r).exp), rest + lost), n)
+
+
+def expm1(x: Lanes) -> Lanes:
+    """Twice the half of it, as 2**n may overflow."""
+    form = format_of(x)
+    within = x.clamped(-(form.digits + 3) * LN2 / ONE, (form.bias + 1.4) * LN2 / ONE)
+    high, low = _less(within, 0.5)
+    half = high + low
+    return x.where(abs(x) < 2.0 ** (-form.digits - 1), x, half + half)
+
+
+def _less(x: Lanes, part: float) -> Pair:
+    """``part * (exp(x) - 1)`` in a little more than the digits of the format; the first number is
+    not the nearest. It is ``(2**n - 1) + 2**n * (exp(r) - 1)``, where 2**n is a normal number."""
+    n, r, rest = reduced_exactly(x)
+    scale = power_of_two(n if part == 1.0 else n + math.log2(part))
+    least = scale - part
+    lost = -(least - scale) - part
+    high, low = least.plus_smaller(scale * r)
+    power = (r * r).times_plus(r.polynomial(format_of(x).exp), rest.times_plus(r, rest))
+    return high, scale.times_plus(power, low + lost)
+
+
+def sinh(x: Lanes) -> Lanes:
+    """With ``p = 2**n / 2`` and ``m = 2**-n / 2``, ``(p - m) * cosh(r) + (p + m) * sinh(r)``, of
+    the magnitude; twice the half of it, as 2**n may overflow."""
+    a = abs(x)
+    p, m, sine, cosine = _hyperbolic(a)
+    c, lost = p.plus_smaller(-m)
+    half = c + (p + m).times_plus(sine, c.times_plus(cosine, lost))
+    return a.where(a < 2.0 ** -format_of(x).digits, a, half + half).with_sign_of(x)
+
+
+def cosh(x: Lanes) -> Lanes:
+    """With ``p = 2**n / 2`` and ``m = 2**-n / 2``, ``(p + m) * cosh(r) + (p - m) * sinh(r)``;
+    twice the half of it, as 2**n may overflow."""
+    p, m, sine, cosine = _hyperbolic(abs(x))
+    c, lost = p.plus_smaller(m)
+    half = c + (p - m).times_plus(sine, c.times_plus(cosine, lost))
+    return half + half
+
+
+def _hyperbolic(a: Lanes) -> tuple[Lanes, Lanes, Lanes, Lanes]:
+    """A quarter of 2**n and of 2**-n, ``sinh(r)`` and ``cosh(r) - 1``."""
+    form = format_of(a)
+    n, r, rest = reduced_exactly(a.clamped(0.0, (form.bias + 2.4) * LN2 / ONE))
+    z = r * r
+    sine = (r * z).times_plus(z.polynomial(form.sinh), rest) + r
+    cosine = z * z.polynomial(form.cosh)
+    return power_of_two(n - 2.0), power_of_two((-n).clamped(-60.0, 0.0) - 2.0), sine, cosine
+
+
+def tanh(x: Lanes) -> Lanes:
+    """``t / (t + 2)`` with ``t = exp(2 * x) - 1``, of the magnitude."""
+    high, low = _less(abs(x + x).clamped(0.0, 2 * format_of(x).tanh_is_one), 1.0)
+    high, low = high.plus_smaller(low)
+    more, lost = high.plus_exactly(2.0)
+    quotient, rest = quotient_of_pairs((high, low), (more, lost + low))
+    return (quotient + rest).with_sign_of(x)
+
+
+def sigmoid(x: Lanes) -> Lanes:
+    """``1 / (1 + 2**n * exp(r))`` of the opposite; for n above zero ``2**-n / (2**-n + exp(r))``,
+    as the other overflows where the result is still a number."""
+    form = format_of(x)
+    end = (form.bias + form.digits + 2) * LN2 / ONE
+    n, r = reduced((-x).clamped(-end, end))
+    grows = n > 0.0
+    down = -abs(n)
+    small = power_of_two(down.clamped(-float(form.bias - 1), 0.0))
+    power = _exp_minus_one(r)
+    least, lost = x.number(1.0).plus_smaller(small)
+    total, low = least.plus_smaller(x.where(grows, 1.0, small).times_plus(power, lost))
+    y = x.number(1.0) / total
+    error = (-low).times_plus(y, (-total).times_plus(y, 1.0))
+    return scaled(y.times_plus(error, y), x.where(grows, down, 0.0))
+
+
+def erf(x: Lanes) -> Lanes:
+    form = format_of(x)
+    a = abs(x).clamped(0.0, form.erf_is_one)
+    scale, power = _power_and_scale(-a.times_plus(a.polynomial(form.erf), a))
+    return (-scale.times_plus(power, scale - 1.0)).with_sign_of(x)
+
+
+def reduced(x: Lanes) -> tuple[Lanes, Lanes]:
+    """n and r with ``x = n * ln(2) + r`` and n whole."""
+    n, r = _nearest(x, ONE), x
+    for part in format_of(x).parts(LN2, ONE, 2):
+        r = n.times_plus(-part, r)
+    return n, r
+
+
+def reduced_exactly(x: Lanes, log_base: int = ONE) -> tuple[Lanes, Lanes, Lanes]:
+    """As :func:`reduced`, of multiples of ``log_b(2)``; and the rounding error of r."""
+    n = _nearest(x, log_base)
+    first, second = format_of(x).parts(LN2, log_base, 2)
+    long = n.times_plus(-first, x)
+    r = n.times_plus(-second, long)
+    return n, r, n.times_plus(-second, long - r)
+
+
+def _nearest(x: Lanes, log_base: int) -> Lanes:
+    rounder = format_of(x).rounder
+    return x.times_plus(log_base / LN2, rounder) - rounder
+
+
+def _clamped(x: Lanes, log_base: int = ONE) -> Lanes:
+    """To where powers are infinite or zero."""
+    form, step = format_of(x), LN2 / log_base
+    return x.clamped(-(form.bias + form.digits + 1) * step, (form.bias + 2) * step)
+
+
+def _power_and_scale(x: Lanes) -> Pair:
+    """2**n and ``exp(r) - 1``, where 2**n is a normal number."""
+    n, r = reduced(x)
+    return power_of_two(n), _exp_minus_one(r)
+
+
+def _exp_minus_one(r: Lanes) -> Lanes:
+    return (r * r).times_plus(r.polynomial(format_of(r).exp), r)
+
+
+def power_of_two(n: Lanes) -> Lanes:
+    """2**n for a whole n, as bits of the exponent; n in the range of normal numbers."""
+    form = format_of(n)
+    biased = (n + (form.rounder + form.bias)).bits
+    return n.of_bits(n.text.binary("shl", biased, n.integer(form.digits)))
+
+
+def scaled(x: Lanes, n: Lanes) -> Lanes:
+    """``x * 2**n`` by two factors, so that subnormal results are rounded once, and great ones
+    become infinite."""
+    rounder = format_of(x).rounder
+    half = n.times_plus(0.5, rounder) - rounder
+    return x * power_of_two(half) * power_of_two(n - half)

@@ -1,0 +1,147 @@
+"""Logarithms: ``x = 2**k * (1 + f)``, and ``log(1 + f) = 2 * atanh(s)`` with ``s = f / (2 + f)``.
+
+The sum that keeps f exact is that of Tang ("Table-driven implementation of the logarithm function
+in IEEE floating-point arithmetic", 1990, section 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from minitvm.codegen.coefficients import LN2, ONE, format_of
+from minitvm.codegen.exponentials import power_of_two
+from minitvm.codegen.lanes import Lanes, Pair, quotient_of_pairs, root_of_pair
+
+
+def logarithm(log_base: int) -> Callable[[Lanes], Lanes]:
+    """The logarithm of a base, by the natural one of the base."""
+
+    def emit(x: Lanes) -> Lanes:
+        k, m = split(x)
+        return _at_ends(x, _of_product(k, m - 1.0, log_base))
+
+    return emit
+
+
+def log1p(x: Lanes) -> Lanes:
+    """The logarithm of the exact sum."""
+    total, error = x.plus_exactly(1.0)
+    found = _of_sum(total, error)
+    small = abs(x) < 2.0 ** (-format_of(x).digits - 2)
+    return x.where(small, x, _at_ends(total, found))
+
+
+def asinh(x: Lanes) -> Lanes:
+    """``log(a + sqrt(a**2 + 1))`` of the magnitude; of a huge one ``log(a) + log(2)``."""
+    a = abs(x)
+    square, rest = a.times_exactly(a)
+    total, error = square.plus_exactly(1.0)
+    found = _log_of_sum_with_root(a, (total, error + rest))
+    return found.with_sign_of(x)
+
+
+def acosh(x: Lanes) -> Lanes:
+    """``log(x + sqrt(x**2 - 1))``; of a huge x ``log(x) + log(2)``."""
+    square, rest = x.times_exactly(x)
+    total, error = square.plus_exactly(-1.0)
+    found = _log_of_sum_with_root(x, (total, error + rest))
+    return x.where(x < 1.0, float("nan"), found)
+
+
+def atanh(x: Lanes) -> Lanes:
+    """Half of the logarithm of ``(1 + a) / (1 - a)``, of the magnitude, without that quotient:
+    where it is ``2**k * (1 + s) / (1 - s)``, s is ``(1 + a - 2**k * (1 - a)) / (1 + a + 2**k * (1 -
+    a))``."""
+    a, form = abs(x), format_of(x)
+    one = x.number(1.0)
+    up, more = one.plus_smaller(a)
+    down, less = one.plus_smaller(-a)
+    k, m = split(down)
+    k = x.where(up > m * 2.0**0.5, -k + 1.0, -k)
+    scale = power_of_two(k)
+    sum_high, sum_low = up.plus_exactly(scale * down)
+    s, rest = quotient_of_pairs(
+        ((-scale).times_plus(down, up), (-scale).times_plus(less, more)),
+        (sum_high, scale.times_plus(less, more + sum_low)),
+    )
+    z = s * s
+    high, low = form.parts(LN2, 2 * ONE, 2)
+    rest = (s * z).times_plus(z.polynomial(form.log) * 0.5, k.times_plus(low, rest))
+    found = k.times_plus(high, s + rest)
+    end = x.where(a.equals(1.0), float("inf"), float("nan"))
+    return x.where(a < 1.0, found, end).with_sign_of(x)
+
+
+def split(x: Lanes) -> Pair:
+    """k and m with ``x = 2**k * m`` and m in [sqrt(1/2), sqrt(2)), for positive numbers."""
+    form = format_of(x)
+    is_tiny, up = x < 2.0 ** (1 - form.bias), form.digits + 1
+    k, m = _split_normal(x.where(is_tiny, x * 2.0**up, x))
+    return x.where(is_tiny, k - float(up), k), m
+
+
+def _split_normal(x: Lanes) -> Pair:
+    text, form, bits = x.text, format_of(x), x.bits
+    digits = x.integer(form.digits)
+    root = {23: 0x3F3504F3, 52: 0x3FE6A09E667F3BCC}[form.digits]  # sqrt(1/2), rounded down
+    moved = text.binary("add", bits, x.integer(form.one - root))
+    biased = text.binary("lshr", moved, digits)  # k, biased
+    exponent = x.of_bits(text.binary("or", biased, x.number(2.0**form.digits).bits))
+    k = exponent - (2.0**form.digits + form.bias)
+    less = text.binary("sub", text.binary("shl", biased, digits), x.integer(form.one))
+    return k, x.of_bits(text.binary("sub", bits, less))
+
+
+def _log_of_sum_with_root(a: Lanes, square: Pair) -> Lanes:
+    """``log(a + sqrt(square))``; of a huge `a` ``log(2 * a)``."""
+    form = format_of(a)
+    root, low = root_of_pair(square)
+    total, error = a.plus_exactly(root)
+    huge = a > 2.0 ** (form.digits // 2 + 3)
+    total = a.where(huge, a, total)
+    error = a.where(huge, 0.0, error + low)
+    k, f, rest = _parts_of_sum(total, error)
+    k = a.where(huge, k + 1.0, k)
+    return a.where(a < float("inf"), _of_product(k, f, ONE, rest), a)
+
+
+def _of_sum(total: Lanes, error: Lanes) -> Lanes:
+    k, f, rest = _parts_of_sum(total, error)
+    return _of_product(k, f, ONE, rest)
+
+
+def _parts_of_sum(total: Lanes, error: Lanes) -> tuple[Lanes, Lanes, Lanes]:
+    """k, f and the rounding error of f with ``total + error = 2**k * (1 + f)``."""
+    k, m = _split_normal(total)
+    down = (-k).clamped(-float(format_of(total).bias), 1.0)  # the error is lost in huge sums
+    f, rest = (m - 1.0).plus_smaller(error * power_of_two(down))
+    return k, f, rest
+
+
+def _of_product(k: Lanes, f: Lanes, log_base: int, rest: Lanes | None = None) -> Lanes:
+    """``(k * log(2) + log(1 + f + rest)) / log_base``."""
+    form = format_of(f)
+    s = f / (f + 2.0)
+    z, half_square = s * s, f * 0.5 * f
+    inner = z.times_plus(z.polynomial(form.log), half_square)
+    small = s.times_plus(inner, -half_square)  # log(1 + f) - f
+    if rest is not None:
+        small = small + (-rest).times_plus(f, rest)  # the slope is 1 / (1 + f)
+    one_high, one_low = form.parts(ONE, log_base, 2)
+    two_high, two_low = form.parts(LN2, log_base, 2)
+    if log_base == ONE:
+        return k.times_plus(two_high, f + k.times_plus(two_low, small))
+    if log_base != LN2:
+        low = small.times_plus(one_high, f.times_plus(one_low, k * two_low))
+        return k.times_plus(two_high, f.times_plus(one_high, low))
+    product = f * one_high
+    lost = (f * -0.5).times_plus(f, half_square).times_plus(one_high, f * one_low)
+    low = small.times_plus(one_high, f.times_plus(one_high, -product) + lost)
+    total, error = k.plus_smaller(product)  # k is exact here
+    return total + (error + low)
+
+
+def _at_ends(x: Lanes, log: Lanes) -> Lanes:
+    """The logarithm of x, also at 0, infinity, NaN and negative numbers."""
+    below = x.where(x.equals(0.0), float("-inf"), float("nan"))
+    return x.where(x > 0.0, x.where(x < float("inf"), log, x), below)

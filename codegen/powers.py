@@ -1,0 +1,185 @@
+"""Powers and roots, and the functions that scale by powers of two or divide."""
+
+from __future__ import annotations
+
+from minitvm.codegen.coefficients import LN2, ONE, format_of
+from minitvm.codegen.exponentials import exp_of_pair, exponential
+from minitvm.codegen.lanes import Lanes, Pair, quotient_of_pairs, root_of_pair
+from minitvm.codegen.llvm_text import Value, element_type, i64
+from minitvm.codegen.logarithms import logarithm, split
+from minitvm.codegen.rounding import nearest_whole
+from minitvm.codegen.slow_lanes import guarded
+
+
+def rsqrt(x: Lanes) -> Lanes:
+    """A quotient y, and a step of Newton with ``1 - x * y * y`` in twice the digits."""
+    y = x.number(1.0) / x.sqrt()
+    root, lost = x.times_exactly(y)
+    error = (-lost).times_plus(y, (-root).times_plus(y, 1.0))
+    refined = (y * 0.5).times_plus(error, y)
+    return x.where(refined.equals(refined), refined, y)  # NaN at zero and infinity
+
+
+def hypot(x: Lanes, y: Lanes) -> Lanes:
+    """Of a ``float`` in ``double``; of a ``double`` scaled to where squares neither over- nor
+    underflow."""
+    a, b = abs(x), abs(y)
+    if x.is_single:
+        wide, other = a.as_double(), b.as_double()
+        root = wide.times_plus(wide, other * other).sqrt().as_float()
+    else:
+        swaps = b > a
+        greater, less = a.where(swaps, b, a), a.where(swaps, a, b)
+        is_huge, is_tiny = greater > 2.0**500, greater < 2.0**-450
+        factor = a.where(is_huge, 2.0**-600, a.where(is_tiny, 2.0**600, 1.0))
+        back = a.where(is_huge, 2.0**600, a.where(is_tiny, 2.0**-600, 1.0))
+        greater, less = greater * factor, less * factor
+        square, rest = greater.times_exactly(greater)
+        other, lost = less.times_exactly(less)
+        total, error = square.plus_smaller(other)
+        root, low = root_of_pair((total, (rest + lost) + error))
+        root = (root + low) * back
+    infinite = x.text.binary("or", a.equals(float("inf")), b.equals(float("inf")))
+    return x.where(infinite, float("inf"), root)
+
+
+def fmod(x: Lanes, y: Lanes) -> Lanes:
+    """By one division where the quotient is less than half of the whole numbers of the format, and
+    otherwise by several."""
+    a, b = abs(x), abs(y)
+    limit = 2.0 ** (format_of(x).digits - 1)
+    quotient = a / b
+    near = _remainder(a, b, nearest_whole(quotient))
+    # Of infinity and by zero it is NaN, by infinity the number itself.
+    near = a.where(a < b, a, near)
+    found = guarded("fmod", quotient.compare("ult", limit), near, [a, b], _fmod_of_one)
+    return found.with_sign_of(x)
+
+
+def _remainder(a: Lanes, b: Lanes, whole: Lanes) -> Lanes:
+    """``a - whole * b``, exactly, and once more b where that is below zero."""
+    rest = (-whole).times_plus(b, a)
+    return rest.where(rest < 0.0, rest + b, rest)
+
+
+def _fmod_of_one(a: Lanes, b: Lanes) -> Lanes:
+    """In ``double`` multiples of ``b * 2**n`` are taken away, for one n after another, so that
+    each quotient has nearly all digits. NaN for an infinite a, or a b of zero."""
+    if a.is_single:
+        return _fmod_of_one(a.as_double(), b.as_double()).as_float()
+    text, infinity, digits = a.text, float("inf"), format_of(a).digits
+    valid = text.all_of((a < infinity, b > 0.0))
+    a, b = a.where(valid, a, 0.0), a.where(valid, b, 1.0)
+    before, (head, done) = text.current, text.blocks("reduce", "reduced")
+    text.branch_if(a.compare("oge", b), head, done)
+    text.place(head)
+    with text.scope():
+        begun, upcoming = text.phi_open(a.value, before, head)
+        rest = a.of(begun)
+        step = b
+        for up in (2.0**1000, 2.0**80):  # where the quotient overflows
+            step = b.where((rest / step).equals(infinity), step * up, step)
+        exponent = text.binary("lshr", (rest / step).bits, i64(digits))
+        most = i64(format_of(a).bias + digits - 2)
+        over = text.intrinsic("umax", "i64", exponent, most)
+        one = text.binary("sub", over, i64(digits - 2))
+        step = step * a.of_bits(text.binary("shl", one, i64(digits)))
+        less = _remainder(rest, step, nearest_whole(rest / step))
+        text.phi_close(upcoming, less.value)
+        text.branch_if(less.compare("oge", b), head, done)
+    text.place(done)
+    found = a.of(text.phi(a.value.type, (a.value, before), (less.value, head)))
+    return a.where(valid, found, float("nan"))
+
+
+def ldexp(x: Lanes, exponent: Lanes) -> Lanes:
+    """The significand and the sum of the exponents, which two factors scale: subnormal results are
+    rounded once."""
+    text, form, a = x.text, format_of(x), abs(x)
+    up = form.digits + 1
+    is_tiny = a < 2.0 ** (1 - form.bias)
+    bits = x.where(is_tiny, x * 2.0**up, x).bits
+    type, places = bits.type, x.integer(form.digits)
+    field = x.integer(2 * form.bias + 1)
+    own = text.binary("and", text.binary("lshr", bits, places), field)
+    own = text.binary("sub", own, text.select(is_tiny, x.integer(up), x.integer(0)))
+    given = text.convert("sext", exponent.value, element_type(type))
+    given = text.intrinsic("smax", type, given, x.integer(-4 * form.bias))
+    given = text.intrinsic("smin", type, given, x.integer(4 * form.bias))
+    total = text.binary("add", own, given)  # biased
+    total = text.intrinsic("smax", type, total, x.integer(-form.digits - 2))
+    total = text.intrinsic("smin", type, total, x.integer(2 * form.bias + 2))
+    total = text.binary("add", total, x.integer(form.bias))  # of two factors
+    half = text.binary("lshr", total, x.integer(1))
+    significand = text.binary("and", bits, x.integer(~(form.one | form.one << 1)))
+    made = x.of_bits(text.binary("or", significand, x.integer(form.one)))
+    for each in (half, text.binary("sub", total, half)):
+        made = made * x.of_bits(text.binary("shl", each, places))
+    is_number = text.binary("and", a > 0.0, a < float("inf"))
+    return x.where(is_number, made, x)
+
+
+def power(x: Lanes, y: Lanes) -> Lanes:
+    """Of the magnitude ``exp(y * log(x))``, in about twice the digits of the format: of a ``float``
+    in ``double``. Signs, infinities and NaN follow C99 (F.9.4.4)."""
+    text, magnitude = x.text, abs(x)
+    if x.is_single:
+        product = y.as_double() * logarithm(LN2)(magnitude.as_double())
+        found = exponential(LN2)(product).as_float()
+    else:
+        found = _power_of_double(magnitude, y)
+    is_whole, is_even = _is_whole(y), _is_whole(y * 0.5)
+    both_end = text.binary("and", magnitude.equals(1.0), abs(y).equals(float("inf")))
+    is_one = text.binary("or", x.equals(1.0), y.equals(0.0))
+    found = x.where(text.binary("or", is_one, both_end), 1.0, found)
+    of_whole = x.where(is_even, found, found.with_sign_of(x))
+    of_other = x.where(text.binary("and", x < 0.0, x > float("-inf")), float("nan"), found)
+    return x.where(is_whole, of_whole, of_other)
+
+
+def _is_whole(y: Lanes) -> Value:
+    """The mask of the lanes that are integers or infinite."""
+    a = abs(y)
+    is_great = a.compare("oge", 2.0 ** format_of(y).digits)
+    return y.text.binary("or", nearest_whole(a).equals(a), is_great)
+
+
+def _power_of_double(x: Lanes, y: Lanes) -> Lanes:
+    high, low = _log_pair(x)
+    product, rest = high.times_exactly(y)
+    rest = y.times_plus(low, rest)
+    found = exp_of_pair((product, rest))
+    # At zero and infinity the logarithm is infinite.
+    grows = x.text.binary("xor", x < 1.0, y > 0.0)
+    end = x.where(x.compare("uno", y), x + y, x.where(grows, float("inf"), 0.0))
+    return x.where(x.text.binary("and", x > 0.0, x < float("inf")), found, end)
+
+
+def _log_pair(x: Lanes) -> Pair:
+    """The natural logarithm of a positive finite number to 66 bits or more."""
+    form = format_of(x)
+    k, m = split(x)
+    f = m - 1.0
+    s, s_low = quotient_of_pairs((f, f.number(0.0)), f.number(2.0).plus_smaller(f))
+    z, z_low = s.times_exactly(s)
+    z_low = (s + s).times_plus(s_low, z_low)
+    third, third_low = form.parts(2, 3, 2)
+    # 2 * s + s * z * (2 / 3 + z * tail)
+    tail = z.polynomial(form.log_tail)
+    c, c_low = z.number(third).plus_smaller(z * tail)
+    c_low = c_low + third_low
+    p, p_low = z.times_exactly(c)
+    p_low = z.times_plus(c_low, z_low.times_plus(c, p_low))
+    q, q_low = p.number(2.0).plus_smaller(p)
+    q_low = q_low + p_low
+    log, log_low = s.times_exactly(q)
+    log_low = s.times_plus(q_low, s_low.times_plus(q, log_low))
+    two, two_low = _parts_of_ln2()
+    total, lost = (k * two).plus_exactly(log)
+    return total.plus_smaller(k.times_plus(two_low, lost + log_low))
+
+
+def _parts_of_ln2() -> tuple[float, float]:
+    """The first so short that its product with an exponent is exact."""
+    high = (LN2 << 40) // ONE
+    return high * 2.0**-40, ((LN2 << 40) - high * ONE) / (ONE << 40)

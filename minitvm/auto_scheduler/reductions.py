@@ -1,0 +1,411 @@
+"""The loops of one reduction, chosen from how far apart its reads lie along each axis.
+
+The lanes of a vector are neighbours along the last data axis, or along the reduction; the cheaper
+reads decide. Along the data axis a
+few vectors of results stay in registers::
+
+    for each block of columns of each row, on all threads:
+        for r, q in the window:
+            for x in the block, in vectors:
+                largest[x] = max(largest[x], X[y + r, x + q])
+        for x in the block, in vectors:
+            Y[y, x] = largest[x]
+
+Where each step of the reduction would read a short piece of a far row, the results stay in the L1
+cache instead, and rows are read whole, a few of them side by side::
+
+    for each part of the rows, on all threads:
+        for a few rows of the part:
+            for x in vectors:
+                sums[part, x] += X[row, x]              # for these rows
+    Y[x] = the sums of all parts
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isqrt, prod
+
+from minitvm.arith.accesses import step_of
+from minitvm.auto_scheduler.choice import choose
+from minitvm.auto_scheduler.contraction import (
+    FAR,
+    Factor,
+    bytes_of,
+    extent_of,
+    factors_of,
+    is_uneven,
+    uneven_axes,
+)
+from minitvm.auto_scheduler.few_rows import LEAST_VECTORS, STEPS, parts_of_sum
+from minitvm.auto_scheduler.loops import Loop, compute_of, fused
+from minitvm.target import Target
+from minitvm.te.schedules.rewrite_operations import can_be_reordered
+from minitvm.te.schedules.schedule import Schedule
+from minitvm.te.schedules.stage import Stage
+from minitvm.te.tensor import ComputeOp, Tensor
+from minitvm.tir import expr as e
+from minitvm.tir.commutation import is_commutative
+from minitvm.tir.expr import CommReducer, IterVar, PrimExpr, ProducerLoad, Reduce
+from minitvm.tir.functor import children, mentions
+
+_MOST_UNROLLED = 16  # steps: more take long to compile
+
+
+# -- Lanes --
+
+
+def runs_in_columns(op: ComputeOp, target: Target) -> bool:
+    """Whether the lanes of a reduction's vectors are neighbours along the last data axis."""
+    if not op.axis or op.axis[-1] in uneven_axes(op):
+        return False
+    reads = factors_of(op)
+    lanes = lanes_of(op, target)
+    across = _cost(op.axis[-1], _extent(op.axis[-_line_of(op) :]), reads, lanes)
+    one_by_one = 1.0 + len(reads)
+    return across < min([one_by_one, *(_cost_along(op, k, reads, lanes) for k in op.reduce_axis)])
+
+
+def _line_of(op: ComputeOp) -> int:
+    """The number of the last data axes that are one line of memory, or none, for every read. In a
+    window of several columns, too, only the steps of a reduction leave the line."""
+    column = op.axis[-1]
+    reads = factors_of(op)
+    line = 1
+    while line < len(op.axis) and (below := _extent(op.axis[-line:])):
+        axis = op.axis[-line - 1]
+        if any(each.along(axis) != each.along(column) * below for each in reads):
+            break
+        line += 1
+    return line
+
+
+def _extent(axes: Sequence[IterVar]) -> int | None:
+    extents = [extent_of(axis) for axis in axes]
+    return None if None in extents else prod(each or 0 for each in extents)
+
+
+def _cost(axis: IterVar, extent: int | None, reads: Sequence[Factor], lanes: int) -> float:
+    """The instructions for a term of a reduction whose lanes are neighbours along an axis: loads
+    and shuffles, and one to combine it."""
+    used = lanes if extent is None else max(1, min(lanes, extent))
+    loads = (max(1, min(2 * each.along(axis) - 1, 2 * used)) for each in reads)
+    return (1 + sum(loads)) / used
+
+
+def _cost_along(op: ComputeOp, k: IterVar, reads: Sequence[Factor], lanes: int) -> float:
+    """The same along a reduction axis, at whose end the lanes are combined."""
+    terms = prod(extent_of(axis) or FAR for axis in op.reduce_axis)
+    return _cost(k, extent_of(k), reads, lanes) + 2 * (lanes.bit_length() - 1) / max(1, terms)
+
+
+def lanes_of(op: ComputeOp, target: Target) -> int:
+    """The number of lanes of a vector of the widest of a reduction's results."""
+    return min(target.lanes(body.dtype) for body in op.body)
+
+
+# -- Results in registers --
+
+
+def columns_of(op: ComputeOp, target: Target) -> int:
+    """The number of neighbouring results that are computed together: as many vectors as hide the
+    latency of one."""
+    columns = lanes_of(op, target) * _vectors_under_way(op, target)
+    extent = _extent(op.axis[-_line_of(op) :])
+    return columns if extent is None else max(1, min(columns, extent))
+
+
+def _vectors_under_way(op: ComputeOp, target: Target) -> int:
+    """A power of two of vectors for each of a reduction's results."""
+    most = min(target.multiply_adds_under_way, target.vector_registers * 3 // 4)
+    return 1 << (max(1, most // len(op.body)).bit_length() - 1)
+
+
+def write_in_registers(
+    s: Schedule, stage: Stage, last: Stage, inside: int, target: Target
+) -> list[Loop]:
+    """Computes a few vectors of results in registers, from which `last` stores them: the stage
+    itself, or an elementwise reader. Returns the loops of `last` from the axis `inside` on."""
+    op = compute_of(stage)
+    columns = columns_of(op, target)
+    given = op.outputs[0] if len(op.outputs) == 1 else list(op.outputs)
+    choose(s, "tile", "{columns} neighbouring results at a time, in registers", stage=op.name,
+           columns=columns)  # fmt: skip
+    # Axes that are shorter than a vector are one axis of the registers.
+    line = 1 if inside or (extent_of(op.axis[-1]) or columns) >= columns else _line_of(op)
+    if line > 1:
+        _split_line(stage, line, columns)
+    is_kept = last is not stage and line == 1
+    results = stage.set_scope("local") if is_kept else s[_first(s.cache_write(given, "local"))]
+    if last is not stage and not is_kept:
+        stage.compute_inline()
+    outer, block, column = _split_line(last, line, columns)
+    last.vectorize(column)
+    results.compute_at(last, block.axis)
+    made = compute_of(results)
+    *others, column = made.axis
+    results.reorder(*others, *made.reduce_axis, column)
+    results.vectorize(column)
+    if _is_window(op, columns):
+        results.unroll(made.reduce_axis[-1])
+    return [*outer[inside:], block]
+
+
+def _split_line(stage: Stage, line: int, columns: int) -> tuple[list[Loop], Loop, IterVar]:
+    """Splits the last axes, fused into one; returns the other loops, that over blocks, and the
+    columns of a block."""
+    axes = compute_of(stage).axis
+    outer = [Loop(axis, extent_of(axis)) for axis in axes[:-line]]
+    extent = _extent(axes[-line:])
+    block, column = stage.split(fused(stage, axes[-line:]), factor=columns)
+    return outer, Loop(block, None if extent is None else -(-extent // columns)), column
+
+
+def _is_window(op: ComputeOp, columns: int) -> bool:
+    """Whether several of the columns read the same element, at different steps along the last
+    reduction axis."""
+    column, k = op.axis[-1], op.reduce_axis[-1]
+    extent = extent_of(k)
+    if extent is None or extent > _MOST_UNROLLED:
+        return False
+    return any(0 < each.along(k) < each.along(column) * columns for each in factors_of(op))
+
+
+# -- Results in the L1 cache --
+
+
+def is_streamed(op: ComputeOp, target: Target) -> bool:
+    """Whether registers would hold the results of a short piece of each row, and rows are read from
+    beyond the L2 cache."""
+    if is_uneven(op):
+        return False
+    columns, extent = columns_of(op, target), extent_of(op.axis[-1])
+    if extent is not None and extent <= columns:
+        return False
+    return any(
+        each.along(op.axis[-1]) == 1
+        and FAR > each.along(op.reduce_axis[-1]) >= (extent or columns)
+        and (bytes_of(each.tensor) or FAR) > target.cache_bytes(2)
+        for each in factors_of(op)
+    )
+
+
+def write_streamed(s: Schedule, stage: Stage, target: Target, *, in_order: bool) -> None:
+    """Reads rows whole, a few of them at a time. `in_order`: not in parts."""
+    op = compute_of(stage)
+    lanes = lanes_of(op, target)
+    width = sum(body.dtype.itemsize for body in op.body)
+    extent = extent_of(op.axis[-1])
+    most = max(lanes, target.cache_bytes(1) // 2 // width // lanes * lanes)
+    steps = extent_of(op.reduce_axis[0])
+    results = [extent_of(axis) for axis in op.axis]
+    parts = 1
+    if not in_order and steps is not None and None not in results:
+        size = max(1, prod(each or 0 for each in results) * width)
+        parts = parts_of_sum(steps, target.cache_bytes(2) // 2 // size)
+    if parts > 1:
+        part, _ = stage.split(op.reduce_axis[0], nparts=parts)
+        factored = s.rfactor(op.outputs[0], part)
+        write_last(stage, lanes)
+        stage = s[_first(factored)]
+    elif target.num_cores > 1 and extent is not None:
+        share = -(-extent // target.num_cores)
+        most = min(most, max(-(-share // lanes) * lanes, LEAST_VECTORS * lanes))
+    choose(s, "strategy", "rows are read whole, {steps} at a time; {block} columns of results stay "
+           "in the L1 cache, of {parts} parts of the steps", stage=op.name,
+           steps=STEPS, block=most, parts=parts)  # fmt: skip
+    made = compute_of(stage)
+    *others, column = made.axis
+    block, column = stage.split(column, factor=most)
+    column, lane = stage.split(column, factor=lanes)
+    *before, k = made.reduce_axis
+    step, inner = stage.split(k, factor=STEPS)
+    tasks = [*others, block]
+    stage.reorder(*tasks, *before, step, column, inner, lane)
+    stage.unroll(inner)
+    stage.vectorize(lane)
+    stage.parallel(fused(stage, tasks))
+
+
+def write_last(stage: Stage, lanes: int) -> None:
+    """Combines the parts, in vectors."""
+    op = compute_of(stage)
+    *others, column = op.axis
+    column, lane = stage.split(column, factor=lanes)
+    stage.reorder(*others, column, *op.reduce_axis, lane)
+    stage.vectorize(lane)
+    stage.parallel(fused(stage, [*others, column]))
+
+
+# -- Results along the reduction --
+
+
+def is_in_order(op: ComputeOp, strict: bool) -> bool:
+    """Whether a reduction's steps must be combined one after the other."""
+    is_rounded = any(body.dtype.is_float for body in op.body)
+    return (strict and is_rounded) or not can_be_reordered(op)
+
+
+def write_along(s: Schedule, stage: Stage, target: Target, *, in_order: bool, alone: bool) -> None:
+    """Computes one result after the other, along lines of memory. The results of a stage that is
+    `alone` run in parallel; long ones are cut into parts, the same for any number of threads."""
+    op = compute_of(stage)
+    reduced = _reduced(stage, in_order)
+    partial: Stage | None = None
+    if not in_order:
+        parts: Stage | None = None
+        if alone and not is_uneven(op) and is_commutative(_combiner(op)):
+            parts = _write_parts(s, stage, reduced, target)
+            stage = parts or stage
+        if not _is_vectorized(op):
+            (*_, last) = compute_of(stage).reduce_axis
+            innermost = reduced[-1] if parts is None else Loop(last, extent_of(last))
+            partial = _write_lanes(s, stage, innermost, target)
+        elif parts is not None and _is_rounded(op):
+            block, _ = compute_of(stage).reduce_axis
+            partial = _partial(s, stage, block, 0)
+    axes = compute_of(stage).axis
+    if alone and axes:
+        row = fused(stage, axes)
+        stage.parallel(row)
+    if partial is not None and axes:
+        partial.compute_at(stage, row if alone else axes[-1])
+
+
+def _reduced(stage: Stage, in_order: bool) -> list[Loop]:
+    """The reduction loops, the farthest outside if the order is free. Those along one line of
+    memory are fused."""
+    op = compute_of(stage)
+    axes = list(op.reduce_axis)
+    if not in_order:
+        reads = factors_of(op)
+        axes.sort(key=lambda k: -max((each.along(k) for each in reads), default=0))
+        if axes != list(op.reduce_axis):
+            stage.reorder(*axes)
+    first = next((i for i in range(len(axes)) if is_line(op, axes[i:])), len(axes) - 1)
+    extents = [extent_of(axis) for axis in axes]
+    line = None if None in extents[first:] else prod(each or 0 for each in extents[first:])
+    outer = map(Loop, axes[:first], extents)
+    return [*outer, Loop(fused(stage, axes[first:]), line)]
+
+
+def _combiner(op: ComputeOp) -> CommReducer:
+    (reduce, *_) = op.body
+    assert isinstance(reduce, Reduce)
+    return reduce.combiner
+
+
+def _is_vectorized(op: ComputeOp) -> bool:
+    """Whether LLVM makes vectors of partial results from a plain loop."""
+    reduce = op.body[0]
+    assert isinstance(reduce, Reduce)
+    combiner = reduce.combiner
+    if len(combiner.result) != 1 or not isinstance(reduce.condition, e.IntImm):
+        return False
+    (result,) = combiner.result
+    pair = {*combiner.lhs, *combiner.rhs}
+    return isinstance(result, (e.Add, e.Mul, e.Min, e.Max)) and {result.a, result.b} == pair
+
+
+def _is_rounded(op: ComputeOp) -> bool:
+    result = _combiner(op).result[0]
+    return result.dtype.is_float and not isinstance(result, (e.Min, e.Max))
+
+
+def _write_parts(
+    s: Schedule, stage: Stage, reduced: Sequence[Loop], target: Target
+) -> Stage | None:
+    """Cuts a reduction into parts that fit L2, and these into blocks. Returns the stage of
+    the parts. None if there would be a single part."""
+    op = compute_of(stage)
+    terms = target.cache_bytes(2) // max(body.dtype.itemsize for body in op.body)
+    outer, *inside = reduced
+    block = prod(loop.extent or 1 for loop in inside)
+    if block * (outer.extent or 1) < 2 * terms:
+        return None
+    axis = outer.axis
+    if not inside:
+        block = 1 << (terms.bit_length() // 2)
+        axis, _ = stage.split(axis, factor=block)
+    steps = max(1, terms // block)
+    choose(s, "blocks", "in parts of {terms} terms, which fit the L2 cache", stage=op.name,
+           terms=steps * block)  # fmt: skip
+    part, _ = stage.split(axis, factor=steps)
+    return s[_first(s.rfactor(op.outputs[0], part))]
+
+
+def _write_lanes(s: Schedule, stage: Stage, k: Loop, target: Target) -> Stage | None:
+    """Combines the steps in the lanes of a few vectors, and then these. Returns the stage of the
+    lanes, None if there are too few steps."""
+    op = compute_of(stage)
+    lanes = lanes_of(op, target)
+    width = lanes * _vectors_under_way(op, target)
+    if k.extent is not None:  # the lanes cost as much as the steps
+        width = min(width, 1 << (isqrt(2 * k.extent).bit_length() - 1) if k.extent else 0)
+    if width < lanes:
+        return None
+    choose(s, "tile", "{width} partial results at a time, in lanes", stage=op.name, width=width)
+    _, lane = stage.split(k.axis, factor=width)
+    partial = _partial(s, stage, lane, len(op.axis))
+    *others, lane = compute_of(partial).axis
+    vector, lane = partial.split(lane, factor=lanes)
+    partial.reorder(*others, *compute_of(partial).reduce_axis, vector, lane)
+    partial.unroll(vector)
+    partial.vectorize(lane)
+    return partial
+
+
+def _partial(s: Schedule, stage: Stage, axis: IterVar, place: int) -> Stage:
+    """The stage of partial results along a loop, a dimension at `place`, in registers."""
+    made = _first(s.rfactor(compute_of(stage).outputs[0], axis, place))
+    return s[made].set_scope("local")
+
+
+def _first(made: Tensor | list[Tensor]) -> Tensor:
+    return made[0] if isinstance(made, list) else made
+
+
+# -- Lines of memory --
+
+
+def is_line(op: ComputeOp, line: Sequence[IterVar]) -> bool:
+    """Whether some axes together run along one line of memory of every tensor, or don't index it.
+    Fused into one loop, these axes need no index arithmetic."""
+    variables = frozenset(axis.var for axis in line)
+    waiting, seen = list(op.body), set[int]()
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, e.Var) and node in variables:
+            return False
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, ProducerLoad) and _is_read_as_line(node, line):
+            waiting += node.indices[: -len(line)]
+        else:
+            waiting += [each for each in children(node) if isinstance(each, PrimExpr)]
+    return True
+
+
+def _is_read_as_line(load: ProducerLoad, line: Sequence[IterVar]) -> bool:
+    """Whether the last indices are the axes of `line`, over all of the tensor's dimensions but the
+    first: along that one a window may lie anywhere."""
+    if not isinstance(load.producer, Tensor) or len(load.indices) < len(line):
+        return False
+    first, *indices = load.indices[-len(line) :]
+    extents = load.producer.shape[len(load.indices) - len(line) + 1 :]
+    along, *inside = line
+    return (
+        step_of(first, along.var) == 1
+        and not any(mentions(axis.var, first) for axis in inside)
+        and all(
+            index is axis.var and _is_same(extent, axis)
+            for index, extent, axis in zip(indices, extents, inside, strict=True)
+        )
+    )
+
+
+def _is_same(extent: PrimExpr, axis: IterVar) -> bool:
+    assert axis.dom is not None
+    known = e.const_int(extent)
+    return extent is axis.dom.extent if known is None else known == extent_of(axis)

@@ -1,0 +1,520 @@
+"""What auto_schedule writes for reductions: values against numpy, and the loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import combinations, pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minitvm import build, lower, te
+from minitvm.auto_scheduler import auto_schedule
+from minitvm.te.tensor import Tensor
+from minitvm.tir.expr import const_int
+
+Array = np.ndarray[Any, Any]
+HASWELL = "llvm -mcpu=haswell -num-cores=2"
+
+
+def built(output: Tensor, inputs: list[Tensor], values: list[Array], fp: str = "fast") -> Array:
+    """The output for some values; symbolic extents are those of the values."""
+    extents = {
+        id(extent): size
+        for tensor, value in zip(inputs, values, strict=True)
+        for extent, size in zip(tensor.shape, value.shape, strict=True)
+    }
+    known = ((const_int(extent), extents.get(id(extent))) for extent in output.shape)
+    shape = [symbolic or 0 if size is None else size for size, symbolic in known]
+    found = np.empty(shape, str(output.dtype))
+    build([output], [*inputs, output], fp=fp)(*values, found)
+    return found
+
+
+def close(found: Array, expected: Array, terms: int, magnitude: Array | float) -> None:
+    """Within the bound of a sum of `terms` in any order."""
+    unit = float(np.finfo(found.dtype).eps) if found.dtype.kind == "f" else 0.0
+    bound = (terms + 8) * unit * np.maximum(magnitude, 1e-30)
+    assert (np.abs(found.astype("float64") - expected) <= bound).all()
+
+
+def text(output: Tensor, inputs: list[Tensor], target: str = HASWELL) -> str:
+    return str(lower(auto_schedule(output, target), [*inputs, output], simple_mode=True))
+
+
+# -- Sums over any axes --
+
+LOGSUMEXP = te.comm_reducer(
+    lambda a, b: te.max(a, b) + te.log(te.exp(a - te.max(a, b)) + te.exp(b - te.max(a, b))),
+    lambda dtype: te.min_value(dtype),
+    name="logsumexp",
+)
+EITHER = te.comm_reducer(
+    lambda a, b: a + b - a * b, lambda dtype: te.const(0, dtype), name="either"
+)
+REDUCERS: dict[str, tuple[Any, Callable[[Array, tuple[int, ...]], Array]]] = {
+    "sum": (te.sum, lambda x, axes: x.sum(axes)),
+    "min": (te.min, lambda x, axes: x.min(axes)),
+    "max": (te.max, lambda x, axes: x.max(axes)),
+    "prod": (te.prod, lambda x, axes: x.prod(axes)),
+    "either": (EITHER, lambda x, axes: 1 - (1 - x).prod(axes)),
+    "logsumexp": (LOGSUMEXP, lambda x, axes: np.log(np.exp(x).sum(axes))),
+}
+
+
+def reduced(x: Tensor, axes: tuple[int, ...], reducer: Any, inner: Callable[[Any], Any]) -> Tensor:
+    steps = {axis: te.reduce_axis((0, x.shape[axis]), f"k{axis}") for axis in axes}
+    shape = [extent for axis, extent in enumerate(x.shape) if axis not in axes]
+
+    def element(*indices: Any) -> Any:
+        rest = iter(indices)
+        place = [steps[axis] if axis in axes else next(rest) for axis in range(len(x.shape))]
+        return reducer(inner(x(*place)), axis=list(steps.values()))
+
+    made: Tensor = te.compute(tuple(shape), element, name="S")
+    return made
+
+
+@st.composite
+def reductions(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], str, bool]:
+    rank = draw(st.integers(1, 3))
+    sizes = st.sampled_from([1, 2, 3, 7, 8, 16, 33, 100, 130])
+    shape = tuple(draw(sizes) for _ in range(rank))
+    several = [axes for n in range(1, rank + 1) for axes in combinations(range(rank), n)]
+    return (
+        shape,
+        draw(st.sampled_from(several)),
+        draw(st.sampled_from([*REDUCERS])),
+        draw(st.booleans()),
+    )
+
+
+@given(reductions(), st.sampled_from(["fast", "strict"]))
+@settings(max_examples=25, deadline=None)
+def test_reductions_over_any_axes(
+    drawn: tuple[tuple[int, ...], tuple[int, ...], str, bool], fp: str
+) -> None:
+    shape, axes, name, is_symbolic = drawn
+    extents = [te.var(f"n{i}") for i in range(len(shape))] if is_symbolic else shape
+    x = te.placeholder(tuple(extents), name="X")
+    reducer, exact = REDUCERS[name]
+    output = reduced(x, axes, reducer, lambda value: value)
+    value = np.random.default_rng(0).uniform(0.5, 1.0, shape).astype("float32")
+    found = built(output, [x], [value], fp)
+    expected = exact(value.astype("float64"), axes)
+    terms = int(np.prod([shape[axis] for axis in axes]))
+    close(found, expected, 4 * terms, np.maximum(np.abs(expected), 1.0))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "float16", "float64"])
+@pytest.mark.parametrize("axes", [(0,), (1,), (0, 1)], ids=str)
+def test_reductions_of_every_dtype(dtype: str, axes: tuple[int, ...]) -> None:
+    x = te.placeholder((70, 130), dtype, name="X")
+    value = np.random.default_rng(0).integers(0, 3, (70, 130)).astype(dtype)
+    for reducer, exact in (te.max, value.max(axes)), (te.min, value.min(axes)):
+        np.testing.assert_array_equal(
+            built(reduced(x, axes, reducer, lambda v: v), [x], [value]), exact
+        )
+    wide = "float64" if "float" in dtype else "int64"
+    total = reduced(x, axes, te.sum, lambda v: v.astype(wide))
+    np.testing.assert_array_equal(built(total, [x], [value]), value.astype(wide).sum(axes))
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (0, 0)], ids=str)
+@pytest.mark.parametrize("axes", [(0,), (1,), (0, 1)], ids=str)
+def test_a_reduction_of_nothing_is_the_identity(
+    shape: tuple[int, int], axes: tuple[int, ...]
+) -> None:
+    extents = (te.var("m"), te.var("n"))
+    x = te.placeholder(extents, name="X")
+    found = built(reduced(x, axes, te.sum, lambda v: v), [x], [np.empty(shape, "float32")])
+    np.testing.assert_array_equal(found, np.empty(shape).sum(axes))
+
+
+@pytest.mark.parametrize("axes", [(0,), (1,), (0, 1)], ids=str)
+@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
+def test_special_values_reach_the_result(axes: tuple[int, ...], special: float) -> None:
+    x = te.placeholder((40, 70), name="X")
+    value = np.random.default_rng(0).random((40, 70), "float32")
+    value[20, 33] = special
+    for reducer, exact in (te.max, np.max), (te.min, np.min), (te.sum, np.sum):
+        found = built(reduced(x, axes, reducer, lambda v: v), [x], [value])
+        np.testing.assert_allclose(found, exact(value, axis=axes), rtol=1e-5)
+
+
+@pytest.mark.parametrize("axes", [(0,), (1,), (0, 1), (0, 2), (1, 2)], ids=str)
+def test_masked_sums(axes: tuple[int, ...]) -> None:
+    shape = (9, 40, 70)
+    x, mask = te.placeholder(shape, name="X"), te.placeholder(shape, "bool", name="M")
+    steps = {axis: te.reduce_axis((0, shape[axis]), f"k{axis}") for axis in axes}
+
+    def element(*indices: Any) -> Any:
+        rest = iter(indices)
+        at = [steps[axis] if axis in axes else next(rest) for axis in range(3)]
+        return te.sum(x(*at), axis=list(steps.values()), where=mask(*at))
+
+    output = te.compute(tuple(shape[i] for i in range(3) if i not in axes), element, name="S")
+    rng = np.random.default_rng(0)
+    value, chosen = rng.random(shape, "float32"), rng.random(shape) < 0.5
+    found = built(output, [x, mask], [value, chosen])
+    expected = np.where(chosen, value, 0).astype("float64").sum(axes)
+    close(found, expected, 2800, expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_two_results_in_one_pass(dtype: str) -> None:
+    both = te.comm_reducer(
+        lambda a, b: (a[0] + b[0], a[1] + b[1]),
+        lambda s, t: (te.const(0, s), te.const(0, t)),
+        name="both",
+    )
+    for axis in (0, 1):
+        x = te.placeholder((60, 130), dtype, name="X")
+        k = te.reduce_axis((0, x.shape[axis]), "k")
+
+        def element(i: Any, axis: int = axis, x: Tensor = x, k: Any = k) -> Any:
+            value = x[k, i] if axis == 0 else x[i, k]
+            return both((value, value * value), axis=k)
+
+        s, q = te.compute((x.shape[1 - axis],), element, name="S")
+        value = np.random.default_rng(0).integers(-9, 9, (60, 130)).astype(dtype)
+        sums, squares = np.empty((2, 190 - 60 * (1 - axis) - 130 * axis), dtype)
+        build([s, q], [x, s, q])(value, sums, squares)
+        np.testing.assert_array_equal(sums, value.sum(axis))
+        np.testing.assert_array_equal(squares, (value**2).sum(axis))
+
+
+# -- The error of long sums --
+
+
+@pytest.mark.parametrize("make", [
+    lambda rng, n: rng.random(n, "float32"),
+    lambda rng, n: np.full(n, 0.1, "float32"),
+    lambda rng, n: rng.standard_normal(n, "float32"),
+], ids=["uniform", "constant", "normal"])  # fmt: skip
+def test_a_long_sum_is_as_exact_as_a_pairwise_one(make: Callable[..., Array]) -> None:
+    n = 10**7
+    x, k = te.placeholder((n,), name="X"), te.reduce_axis((0, n), "k")
+    s = te.compute((), lambda: te.sum(x[k], axis=k), name="S")
+    f = build([s], [x, s])
+    for seed in range(2):
+        value = make(np.random.default_rng(seed), n)
+        exact = value.astype("float64").sum()
+        magnitude = np.abs(value).astype("float64").sum()
+        found = np.empty((), "float32")
+        f(value, found)
+        # Pairwise sums of n terms round log2(n) times.
+        assert abs(float(found) - exact) <= np.log2(n) * 2.0**-24 * magnitude
+
+
+def test_results_are_the_same_for_any_number_of_threads() -> None:
+    from minitvm.runtime.threads import num_threads, set_num_threads
+
+    n = 600_000
+    x, k = te.placeholder((3, n), name="X"), te.reduce_axis((0, n), "k")
+    s = te.compute((3,), lambda i: te.sum(x[i, k], axis=k), name="S")
+    f = build([s], [x, s])
+    value = np.random.default_rng(0).random((3, n), "float32")
+    before, found = num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            set_num_threads(threads)
+            found.append(np.empty(3, "float32"))
+            f(value, found[-1])
+    finally:
+        set_num_threads(before)
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], found[2])
+
+
+# -- Windows --
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "dilation"),
+    [((3, 3), 1, 1), ((3, 3), 2, 1), ((5, 2), 1, 2), ((1, 3), 3, 2), ((17, 20), 1, 1)],
+    ids=str,
+)
+def test_windows(size: tuple[int, int], stride: int, dilation: int) -> None:
+    x = te.placeholder((3, 40, 70), name="X")
+    r, q = te.reduce_axis((0, size[0]), "r"), te.reduce_axis((0, size[1]), "q")
+    h, w = ((n - (k - 1) * dilation - 1) // stride + 1 for n, k in zip((40, 70), size, strict=True))
+
+    def place(c: Any, i: Any, j: Any) -> Any:
+        return x[c, i * stride + r * dilation, j * stride + q * dilation]
+
+    largest = te.compute((3, h, w), lambda *at: te.max(place(*at), axis=[r, q]), name="P")
+    total = te.compute((3, h, w), lambda *at: te.sum(place(*at), axis=[r, q]), name="T")
+    mean = te.compute((3, h, w), lambda *at: total(*at) * 0.5, name="Y")
+    value = np.random.default_rng(0).integers(-99, 99, (3, 40, 70)).astype("float32")
+    reach = tuple((k - 1) * dilation + 1 for k in size)
+    windows = np.lib.stride_tricks.sliding_window_view(value, reach, (1, 2))
+    windows = windows[:, ::stride, ::stride, ::dilation, ::dilation]
+    np.testing.assert_array_equal(built(largest, [x], [value]), windows.max((-1, -2)))
+    np.testing.assert_array_equal(built(mean, [x], [value]), windows.sum((-1, -2)) / 2)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4, 16])
+def test_windows_of_images_with_channels_last(channels: int) -> None:
+    x = te.placeholder((20, 50, channels), "uint8", name="X")
+    r, q = te.reduce_axis((0, 5), "r"), te.reduce_axis((0, 5), "q")
+    output = te.compute(
+        (16, 46, channels),
+        lambda i, j, c: te.sum(x[i + r, j + q, c].astype("int32"), axis=[r, q]),
+        name="P",
+    )
+    value = np.random.default_rng(0).integers(0, 256, (20, 50, channels)).astype("uint8")
+    windows = np.lib.stride_tricks.sliding_window_view(value.astype("int32"), (5, 5), (0, 1))
+    half = te.compute(output.shape, lambda i, j, c: output[i, j, c].astype("float32") / 2, name="Y")
+    np.testing.assert_array_equal(built(half, [x], [value]), windows.sum((-1, -2)) / 2)
+    width = min(46 * channels, 64)
+    assert f'allocate(int32[1, 1, {width}], "local")' in text(half, [x])
+    assert "masked.gather" not in build([half], [x, half], HASWELL).get_source("ll")
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_windows_that_reach_into_padding(symbolic: bool) -> None:
+    h, w = (te.var("h"), te.var("w")) if symbolic else (33, 50)
+    x = te.placeholder((h, w), name="X")
+    r, q = te.reduce_axis((0, 3), "r"), te.reduce_axis((0, 3), "q")
+
+    def padded(i: Any, j: Any) -> Any:
+        inside = te.all(i >= 0, i < h, j >= 0, j < w)
+        return te.if_then_else(inside, x[i, j], 0.0)
+
+    output = te.compute(
+        (h, w), lambda i, j: te.sum(padded(i + r - 1, j + q - 1), axis=[r, q]), name="P"
+    )
+    value = np.random.default_rng(0).integers(-99, 99, (33, 50)).astype("float32")
+    windows = np.lib.stride_tricks.sliding_window_view(np.pad(value, 1), (3, 3))
+    found = built(output, [x], [value])
+    np.testing.assert_array_equal(found, windows.sum((-1, -2)))
+
+
+@pytest.mark.parametrize("size", [2, 16, 50])
+def test_moving_sums(size: int) -> None:
+    x, q = te.placeholder((1000,), "int32", name="X"), te.reduce_axis((0, size), "q")
+    output = te.compute((1001 - size,), lambda i: te.sum(x[i + q], axis=q), name="P")
+    value = np.random.default_rng(0).integers(-99, 99, 1000).astype("int32")
+    windows = np.lib.stride_tricks.sliding_window_view(value, size)
+    np.testing.assert_array_equal(built(output, [x], [value]), windows.sum(-1))
+
+
+# -- Gathers --
+
+
+@pytest.mark.parametrize("width", [1, 7, 64, 100])
+@pytest.mark.parametrize("index", ["int32", "int64"])
+def test_embedding_bags(width: int, index: str) -> None:
+    table, bags = te.placeholder((50, width), name="W"), te.placeholder((9, 6), index, name="I")
+    weights, k = te.placeholder((9, 6), name="P"), te.reduce_axis((0, 6), "k")
+    plain = te.compute((9, width), lambda b, d: te.sum(table[bags[b, k], d], axis=k), name="E")
+    mean = te.compute((9, width), lambda b, d: plain[b, d] * 0.25, name="Y")
+    weighted = te.compute(
+        (9, width), lambda b, d: te.sum(table[bags[b, k], d] * weights[b, k], axis=k), name="E"
+    )
+    rng = np.random.default_rng(0)
+    w, p = (rng.integers(-9, 9, shape).astype("float32") for shape in ((50, width), (9, 6)))
+    i = rng.integers(0, 50, (9, 6)).astype(index)
+    np.testing.assert_array_equal(built(mean, [table, bags], [w, i]), w[i].sum(1) / 4)
+    np.testing.assert_array_equal(
+        built(weighted, [table, bags, weights], [w, i, p]), (w[i] * p[..., None]).sum(1)
+    )
+
+
+def test_gathers_of_one_index_for_each_element() -> None:
+    x, where = te.placeholder((70, 50), name="X"), te.placeholder((70, 6), "int32", name="I")
+    k = te.reduce_axis((0, 6), "k")
+    output = te.compute((70,), lambda i: te.sum(x[i, where[i, k]], axis=k), name="S")
+    rng = np.random.default_rng(0)
+    value, index = rng.integers(-9, 9, (70, 50)).astype("float32"), rng.integers(0, 50, (70, 6))
+    found = built(output, [x, where], [value, index.astype("int32")])
+    np.testing.assert_array_equal(found, np.take_along_axis(value, index, 1).sum(1))
+
+
+def test_segments_of_rows() -> None:
+    x, ends = te.placeholder((200, 70), name="X"), te.placeholder((11,), "int32", name="P")
+    k = te.reduce_axis((0, 200), "k")
+    output = te.compute(
+        (10, 70),
+        lambda i, j: te.sum(x[k, j], axis=k, where=te.all(k >= ends[i], k < ends[i + 1])),
+        name="S",
+    )
+    rng = np.random.default_rng(0)
+    value = rng.integers(-9, 9, (200, 70)).astype("float32")
+    found_ends = np.sort(rng.integers(0, 200, 11)).astype("int32")
+    expected = [value[a:b].sum(0) for a, b in pairwise(found_ends)]
+    np.testing.assert_array_equal(built(output, [x, ends], [value, found_ends]), expected)
+
+
+# -- The place of the greatest --
+
+
+def place_of(better: Callable[[Any, Any], Any], begin: Any, worst: Any) -> Any:
+    return te.comm_reducer(
+        lambda a, b: (
+            te.if_then_else(better(a, b), a[0], b[0]),
+            te.if_then_else(better(a, b), a[1], b[1]),
+        ),
+        lambda s, t: (begin(s), worst(t)),
+        name="place",
+    )
+
+
+def minus_one(dtype: Any) -> Any:
+    return te.const(-1, dtype)
+
+
+def last_of(x: Array) -> Array:
+    return np.asarray(x.shape[1] - 1 - x[:, ::-1].argmax(1))
+
+
+PLACES: dict[str, tuple[Any, Callable[[Array], Array]]] = {
+    "first": (place_of(lambda a, b: a[1] >= b[1], minus_one, te.min_value), lambda x: x.argmax(1)),
+    "last": (place_of(lambda a, b: a[1] > b[1], minus_one, te.min_value), last_of),
+    "least": (place_of(lambda a, b: a[1] <= b[1], minus_one, te.max_value), lambda x: x.argmin(1)),
+    "by index": (
+        place_of(
+            lambda a, b: te.any(a[1] > b[1], te.all(a[1] == b[1], a[0] < b[0])),
+            te.max_value, te.min_value,
+        ),
+        lambda x: x.argmax(1),
+    ),
+    "last, late identity": (
+        place_of(lambda a, b: a[1] > b[1], te.max_value, te.min_value), last_of
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", PLACES)
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [((5, 7), "float32"), ((3, 100), "uint8"), ((70, 33), "int32"), ((2, 3000), "float32")],
+    ids=str,
+)
+def test_places_where_several_are_equal(kind: str, shape: tuple[int, int], dtype: str) -> None:
+    reducer, exact = PLACES[kind]
+    x, k = te.placeholder(shape, dtype, name="X"), te.reduce_axis((0, shape[1]), "k")
+    place, value = te.compute((shape[0],), lambda i: reducer((k.var, x[i, k]), axis=k), name="A")
+    given_values = np.random.default_rng(0).integers(1, 5, shape).astype(dtype)
+    places, values = np.empty(shape[0], str(place.dtype)), np.empty(shape[0], dtype)
+    build([place, value], [x, place, value])(given_values, places, values)
+    expected = exact(given_values)
+    np.testing.assert_array_equal(places, expected)
+    np.testing.assert_array_equal(values, given_values[np.arange(shape[0]), expected])
+
+
+def test_a_reducer_whose_order_counts_keeps_it() -> None:
+    last = te.comm_reducer(lambda a, b: b, lambda dtype: te.const(0, dtype), name="last")
+    x, k = te.placeholder((20, 1000), name="X"), te.reduce_axis((0, 1000), "k")
+    output = te.compute((20,), lambda i: last(x[i, k], axis=k), name="L")
+    value = np.random.default_rng(0).random((20, 1000), "float32")
+    np.testing.assert_array_equal(built(output, [x], [value]), value[:, -1])
+
+
+def test_nearest_centres() -> None:
+    p, q = te.placeholder((333, 5), name="P"), te.placeholder((21, 5), name="Q")
+    d, k = te.reduce_axis((0, 5), "d"), te.reduce_axis((0, 21), "k")
+    distance = te.compute(
+        (333, 21),
+        lambda i, j: te.sum((p[i, d] - q[j, d]) * (p[i, d] - q[j, d]), axis=d),
+        name="D",
+    )
+    place, _ = te.compute(
+        (333,), lambda i: PLACES["least"][0]((k.var, distance[i, k]), axis=k), name="A"
+    )
+    nearest = te.compute((333,), lambda i: place[i], name="I")
+    rng = np.random.default_rng(0)
+    points, centres = (rng.integers(0, 9, (n, 5)).astype("float32") for n in (333, 21))
+    expected = ((points[:, None] - centres) ** 2).sum(-1).argmin(1)
+    np.testing.assert_array_equal(built(nearest, [p, q], [points, centres]), expected)
+
+
+# -- Loops --
+
+
+def test_results_of_windows_stay_in_registers() -> None:
+    x = te.placeholder((4, 40, 70), name="X")
+    r, q = te.reduce_axis((0, 3), "r"), te.reduce_axis((0, 3), "q")
+    output = te.compute(
+        (4, 38, 68), lambda c, i, j: te.max(x[c, i + r, j + q], axis=[r, q]), name="P"
+    )
+    made = text(output, [x])
+    assert 'P.local = allocate(float32[1, 1, 64], "local")' in made
+    assert "parallel(" in made
+
+
+def test_reads_of_an_index_are_no_lines() -> None:
+    table, bags = te.placeholder((50, 256), name="W"), te.placeholder((9, 6), "int32", name="I")
+    k = te.reduce_axis((0, 6), "k")
+    output = te.compute((9, 256), lambda b, d: te.sum(table[bags[b, k], d], axis=k), name="E")
+    assert 'E.local = allocate(float32[1, 64], "local")' in text(output, [table, bags])
+    weights = te.placeholder((9, 6), name="P")
+    output = te.compute(
+        (9, 256), lambda b, d: te.sum(table[bags[b, k], d] * weights[b, k], axis=k), name="E"
+    )
+    made = text(output, [table, bags, weights])
+    assert 'E.local = allocate(float32[1, 64], "local")' in made
+
+
+def test_places_are_found_in_lanes() -> None:
+    x, k = te.placeholder((9, 5000), name="X"), te.reduce_axis((0, 5000), "k")
+    reducer, _ = PLACES["first"]
+    place, value = te.compute((9,), lambda i: reducer((k.var, x[i, k]), axis=k), name="A")
+    s = auto_schedule([place, value], HASWELL)
+    made = str(lower(s, [x, place, value], simple_mode=True))
+    assert 'A.rf.v1 = allocate(float32[1, 32], "local")' in made
+    assert "parallel(9)" in made
+
+
+def test_columns_of_far_rows_are_summed_in_memory() -> None:
+    x, k = te.placeholder((4096, 1024), name="X"), te.reduce_axis((0, 4096), "k")
+    output = te.compute((1024,), lambda j: te.sum(x[k, j], axis=k), name="S")
+    made = text(output, [x])
+    assert "S.rf = allocate(float32[8, 1024])" in made
+    assert "parallel(8)" in made
+
+
+def test_a_sum_of_everything_is_cut_into_parts() -> None:
+    x = te.placeholder((4096, 1024), name="X")
+    output = reduced(x, (0, 1), te.sum, lambda value: value)
+    made = text(output, [x])
+    assert "parallel(64)" in made  # of half a megabyte: a haswell's L2 has 256 KiB
+
+
+@pytest.mark.parametrize("form", ["triangle", "reversed", "from 3", "where", "init", "all"])
+def test_places_in_other_forms(form: str) -> None:
+    n = 70
+    x = te.placeholder((n, n), name="X")
+    reducer, _ = PLACES["first"]
+    value = np.random.default_rng(0).integers(0, 9, (n, n)).astype("float32")
+    seen = np.full((n, n), True)
+
+    def element(*i: Any) -> Any:
+        low, end = (3, n) if form == "from 3" else (0, i[0] + 1 if form == "triangle" else n)
+        k = te.reduce_axis((low, end), "k")
+        if form == "all":
+            return reducer((k.var, x[5, k]), axis=k)
+        read = x[i[0], n - 1 - k] if form == "reversed" else x[i[0], k]
+        more: dict[str, Any] = {"where": read < 6} if form == "where" else {}
+        more |= {"init": (-2, 8.0)} if form == "init" else {}
+        return reducer((k.var, read), axis=k, **more)
+
+    if form == "triangle":
+        seen = np.tri(n) > 0
+    elif form == "from 3":
+        seen[:, :3] = False
+    elif form == "where":
+        seen = value < 6
+    shape = () if form == "all" else (n,)
+    rows = value[5:6] if form == "all" else value[:, ::-1] if form == "reversed" else value
+    expected = np.where(seen[: len(rows)], rows, -1).argmax(1)
+    if form == "init":
+        expected = np.where(value.max(1) > 8, expected, -2)
+    place, greatest = te.compute(shape, element, name="A")
+    places, values = np.empty(shape, "int32"), np.empty(shape, "float32")
+    build([place, greatest], [x, place, greatest])(value, places, values)
+    np.testing.assert_array_equal(places, expected.reshape(shape))
