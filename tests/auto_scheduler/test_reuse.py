@@ -293,6 +293,45 @@ def test_what_is_left_out_takes_no_time(name: str) -> None:
     np.testing.assert_allclose(out, terms.sum(2), rtol=1e-4, atol=1e-4)
 
 
+RANGES: dict[str, tuple[Element, Element]] = {
+    "after the row": (lambda i, j, n: i + 1, lambda i, j, n: n),
+    "a window": (lambda i, j, n: te.max(j, 2) - 2, lambda i, j, n: te.max(j, 2) + 1),
+    "a window that moves": (lambda i, j, n: j // 2, lambda i, j, n: j // 2 + 3),
+    "between row and column": (lambda i, j, n: i, lambda i, j, n: j),
+    "a wider one with each row": (lambda i, j, n: n - 1 - i, lambda i, j, n: n),
+    "of the sum of both": (lambda i, j, n: 3, lambda i, j, n: te.min(i + j, n)),
+}
+
+
+@pytest.mark.parametrize("name", RANGES)
+@pytest.mark.parametrize("size", [1, 7, 53])
+def test_ranges(name: str, size: int) -> None:
+    begin, end = RANGES[name]
+    n = te.var("n")
+    a, b = te.placeholder((n, n), name="a"), te.placeholder((n, n), name="b")
+    reads = ranged(begin, end)(a, b, n), ranged(begin, end)
+    for value, m in ((reads[0], n), (None, size)):
+        if value is None:
+            a, b, c = masked(reads[1], size)
+        else:
+            c = te.compute((m, m), value, name="c")
+        if size < 7 and "window" in name:
+            continue  # it would leave the tensors
+        generator = np.random.default_rng(size)
+        x, y = (generator.standard_normal((size, size)).astype(np.float32) for _ in range(2))
+        out, expected = np.empty((size, size), np.float32), np.zeros((size, size))
+        build([c], [a, b, c], TARGET)(x, y, out)
+        for i, j in np.ndindex(size, size):
+            low, high = (int(_number(each(i, j, size))) for each in (begin, end))
+            if low < high:
+                expected[i, j] = x[i, low:high].astype(np.float64) @ y[low:high, j]
+        np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-4)
+
+
+def _number(value: Any) -> int:
+    return int(getattr(value, "value", value))
+
+
 def test_a_narrow_band() -> None:
     """Of 64 steps, 5 are needed, and a tile's height more."""
     band = where(lambda i, j, k: te.all(k >= i - 2, k <= i + 2))

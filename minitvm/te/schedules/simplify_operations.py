@@ -108,6 +108,7 @@ def _over_rectangles(op: ComputeOp, reduce: Reduce, known: Analyzer) -> Reduce:
     outside = {axis.var: domain_of(axis) for axis in op.axis}
     for axis in reduce.axis:
         dom = domain_of(axis)
+        dom = Range.from_min_extent(dom.min, known.simplify(dom.extent))
         if not outside.keys().isdisjoint(free_vars(dom.extent)):
             wide = _hull(dom, outside, known)
             if wide is None:
@@ -141,7 +142,7 @@ def _hull(dom: Range, outside: Mapping[Var, Range], known: Analyzer) -> Range | 
         return None
     dtype = dom.extent.dtype
     begin = known.expression(low, dtype)
-    return Range(begin, known.expression(end - low, dtype))
+    return Range.from_min_extent(begin, known.expression(end - low, dtype))
 
 
 def _extreme(
