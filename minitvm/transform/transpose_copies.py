@@ -399,7 +399,7 @@ def _by_lines(nest: _Nest) -> Stmt:
     along, across, size = nest.along, nest.across, nest.size
     name, dtype = along.loop_var.name, along.loop_var.dtype
     blocks = _count(along, size)
-    most = max(1, min(_blocks_of_lines(nest), _most_steps(blocks)))
+    most = max(1, min(_blocks_of_lines(nest), -(-_most_steps(along.extent) // size)))
 
     def lines(number: PrimExpr) -> Stmt:
         first = number * most

@@ -101,6 +101,9 @@ def test_the_last_lines_are_only_read_once() -> None:
     assert "for k_lines in range(3):" in made
     assert "for k_block in range(min(4, 9 - k_lines * 4)):" in made
     assert "k_begin = min((k_lines * 4 + k_block) * 4, 29)" in made
+    part = e.minimum(const(16, N.dtype), N - o * 16)
+    made = str(transpose_copies(func(loop(o, (N + 15) // 16, nest(COPY, 4, part)))).body)
+    assert "for k_block in range(min(4, (min(16, n - o * 16) + 3) // 4 - k_lines * 4)):" in made
 
 
 def test_a_row_is_read_as_a_whole_or_not_at_all() -> None:
