@@ -14,6 +14,7 @@ import llvmlite.binding as llvm
 from minitvm.runtime.record import record
 
 CACHE_LINE = 64  # bytes, of every CPU that code is made for
+LINES_AT_ONCE = 2  # cache lines side by side, which CPUs fetch together
 
 
 @final

@@ -29,7 +29,7 @@ from typing import final
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import all_loads, distances_of, extent_of
 from minitvm.auto_scheduler.loops import TASKS, compute_of, fused
-from minitvm.runtime.host import CACHE_LINE
+from minitvm.runtime.host import CACHE_LINE, LINES_AT_ONCE
 from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
@@ -87,7 +87,7 @@ def _write_blocks(s: Schedule, stage: Stage, found: _Across, target: Target) -> 
             outer, x = stage.split(x, factor=line)
             inside = [outer]
         if height is None or wanted > 1:
-            outer, y = stage.split(y, factor=_part(height, line, wanted, width))
+            outer, y = stage.split(y, factor=_part(height, LINES_AT_ONCE * line, wanted, width))
             tasks.append(outer)
     stage.reorder(*tasks, *inside, y, x)
     stage.vectorize(x)

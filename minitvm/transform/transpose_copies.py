@@ -15,7 +15,7 @@ from minitvm.arith.fused_index import joined
 from minitvm.arith.guards import clipped, limits
 from minitvm.arith.prover import Prover
 from minitvm.runtime.dtype import UINT16, DType
-from minitvm.runtime.host import CACHE_LINE
+from minitvm.runtime.host import CACHE_LINE, LINES_AT_ONCE
 from minitvm.runtime.record import record
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
@@ -52,20 +52,20 @@ def transpose_copies(func: PrimFunc, register_bytes: int = REGISTER_BYTES) -> Pr
             for j in vectorized(32):
                 P[k, j] = B[j, k]
 
-    After, of float64, in blocks of 4 x 4, two for each cache line::
+    After, of float64, in blocks of 4 x 4, four for the two cache lines of each row::
 
-        if n >= 8:
-            for k_block in range((n + 7) // 8):
-                k_begin = min(k_block * 8, n - 8)
+        if n >= 4:
+            for k_lines in range(((n + 3) // 4 + 3) // 4):
                 for j_block in range(8):
                     j_begin = j_block * 4
-                    for k_part in range(2):
-                        row = B[j_begin, ramp(k_begin + k_part * 4, 1, 4)]
-                        row_1 = B[j_begin + 1, ramp(k_begin + k_part * 4, 1, 4)]
+                    for k_block in range(min(4, (n + 3) // 4 - k_lines * 4)):
+                        k_begin = min((k_lines * 4 + k_block) * 4, n - 4)
+                        row = B[j_begin, ramp(k_begin, 1, 4)]
+                        row_1 = B[j_begin + 1, ramp(k_begin, 1, 4)]
                         ...
                         lanes = vector_shuffle(row, row_1, 0, 4, 2, 6)
                         ...
-                        P[k_begin + k_part * 4, ramp(j_begin, 1, 4)] = lanes_4
+                        P[k_begin, ramp(j_begin, 1, 4)] = lanes_4
                         ...
         else:
             ...  # as before
@@ -386,29 +386,37 @@ _Begin = tuple[Var, PrimExpr]  # the variable of a loop, and its value where a b
 
 def _by_blocks(nest: _Nest) -> Stmt:
     along, across, size = nest.along, nest.across, nest.size
-    parts = 1 if nest.mixed else _parts_of_line(nest)
-    parts = max(1, min(parts, _most_steps(along.extent) // size))
+    if nest.mixed:
+        made = _blocks(along, size, partial(_mixed_block, nest))
+    else:
+        made = _by_lines(nest)
+    enough = [each.extent >= size for each in (along, across) if e.const_int(each.extent) is None]
+    return s.IfThenElse(reduce(e.logical_and, enough), made, along) if enough else made
 
-    def columns(k: PrimExpr) -> Stmt:
-        if nest.mixed:
-            return _mixed_block(nest, k)
-        return _blocks(across, size, lambda j: part(k, j))
 
-    def part(k: PrimExpr, j: PrimExpr) -> Stmt:
-        dtype = along.loop_var.dtype
-        return _loop(
-            f"{along.loop_var.name}_part",
-            e.const(parts, dtype),
-            lambda number: _block(nest, k + number * size, j),
+def _by_lines(nest: _Nest) -> Stmt:
+    """The blocks that read the same cache lines of rows, one behind the other."""
+    along, across, size = nest.along, nest.across, nest.size
+    name, dtype = along.loop_var.name, along.loop_var.dtype
+    blocks = _count(along, size)
+    most = max(1, min(_blocks_of_lines(nest), -(-_most_steps(along.extent) // size)))
+
+    def lines(number: PrimExpr) -> Stmt:
+        first = number * most
+        here: PrimExpr = e.const(most, dtype)
+        if most > 1 and (e.const_int(blocks) or 1) % most:
+            here = e.minimum(here, blocks - first)
+        return _blocks(
+            across,
+            size,
+            lambda j: _loop(
+                f"{name}_block",
+                here,
+                lambda block: _from(along, size, first + block, lambda k: _block(nest, k, j)),
+            ),
         )
 
-    made = _blocks(along, parts * size, columns)
-    enough = [
-        extent >= least
-        for extent, least in ((along.extent, parts * size), (across.extent, size))
-        if e.const_int(extent) is None
-    ]
-    return s.IfThenElse(reduce(e.logical_and, enough), made, along) if enough else made
+    return _loop(f"{name}_lines", (blocks + (most - 1)) // most, lines)
 
 
 def _most_steps(extent: PrimExpr) -> int:
@@ -419,9 +427,9 @@ def _most_steps(extent: PrimExpr) -> int:
     return int(min(most, 1 << 30))
 
 
-def _parts_of_line(nest: _Nest) -> int:
-    """The number of blocks that read a cache line of each row at once, so that it need not stay in
-    the cache."""
+def _blocks_of_lines(nest: _Nest) -> int:
+    """The number of blocks that read whole cache lines of each row at once, so that these need not
+    stay in the cache: of lines that are fetched together, or of one line, which a block fills."""
     k = nest.along.loop_var
     itemsize = min(
         load.dtype.itemsize
@@ -429,25 +437,32 @@ def _parts_of_line(nest: _Nest) -> int:
         for load in walk_once(each.value)
         if isinstance(load, BufferLoad) and mentions(k, *load.indices)
     )
-    return max(1, min(CACHE_LINE // itemsize, _ROWS) // nest.size)
+    is_filled = nest.size * itemsize >= CACHE_LINE
+    lines = CACHE_LINE if is_filled else LINES_AT_ONCE * CACHE_LINE
+    return max(1, min(lines // itemsize, _ROWS) // nest.size)
 
 
 def _blocks(loop: s.For, size: int, body: Callable[[PrimExpr], Stmt]) -> Stmt:
-    """A loop over blocks of `size` iterations of `loop`. `body` gets the begin of a block; the last
-    block ends where `loop` does."""
-    name, dtype, steps = loop.loop_var.name, loop.loop_var.dtype, e.const_int(loop.extent)
+    """A loop over blocks of `size` iterations of `loop`; `body` gets the begin of a block."""
+    name = f"{loop.loop_var.name}_block"
+    return _loop(name, _count(loop, size), lambda number: _from(loop, size, number, body))
 
-    def block(number: PrimExpr) -> Stmt:
-        begin = number * size
-        if steps is None or (steps % size and steps > size):
-            begin = e.minimum(begin, loop.extent - size)
-        begin = loop.min + begin
-        if isinstance(begin, Var | e.IntImm):
-            return body(begin)
-        var = Var(f"{name}_begin", dtype)
-        return s.LetStmt(var, begin, body(var))
 
-    return _loop(f"{name}_block", (loop.extent + (size - 1)) // size, block)
+def _count(loop: s.For, size: int) -> PrimExpr:
+    return (loop.extent + (size - 1)) // size
+
+
+def _from(loop: s.For, size: int, number: PrimExpr, body: Callable[[PrimExpr], Stmt]) -> Stmt:
+    """`body` of the begin of a block with a number; the last block ends where `loop` does."""
+    steps = e.const_int(loop.extent)
+    begin = number * size
+    if steps is None or (steps % size and steps > size):
+        begin = e.minimum(begin, loop.extent - size)
+    begin = loop.min + begin
+    if isinstance(begin, Var | e.IntImm):
+        return body(begin)
+    var = Var(f"{loop.loop_var.name}_begin", loop.loop_var.dtype)
+    return s.LetStmt(var, begin, body(var))
 
 
 def _loop(name: str, extent: PrimExpr, body: Callable[[PrimExpr], Stmt]) -> Stmt:

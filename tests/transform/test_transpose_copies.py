@@ -58,14 +58,14 @@ def test_loops_around_a_block() -> None:
     made = transpose_copies(func(nest(store(P, B[j + 3, k], k, j), lanes=10, steps=N)))
     lines = [each for each in str(made.body).splitlines() if "vector_shuffle" not in each]
     assert lines[:8] == [
-        "if n >= 8:",
-        "    for k_block in range((n + 7) // 8):",
-        "        k_begin = min(k_block * 8, n - 8)",
+        "if n >= 4:",
+        "    for k_lines in range(((n + 3) // 4 + 3) // 4):",
         "        for j_block in range(3):",
         "            j_begin = min(j_block * 4, 6)",
-        "            for k_part in range(2):",
-        "                row = B[j_begin + 3, ramp(k_begin + k_part * 4, 1, 4)]",
-        "                row_1 = B[j_begin + 3 + 1, ramp(k_begin + k_part * 4, 1, 4)]",
+        "            for k_block in range(min(4, (n + 3) // 4 - k_lines * 4)):",
+        "                k_begin = min((k_lines * 4 + k_block) * 4, n - 4)",
+        "                row = B[j_begin + 3, ramp(k_begin, 1, 4)]",
+        "                row_1 = B[j_begin + 3 + 1, ramp(k_begin, 1, 4)]",
     ]
     assert lines[-4:] == [
         "else:",
@@ -75,12 +75,43 @@ def test_loops_around_a_block() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("dtype", "register_bytes", "count"),
+    [
+        ("float64", 512, 4),  # two lines, in blocks of 4 x 4
+        ("float32", 512, 4),  # two lines, in blocks of 8 x 8
+        ("float32", 256, 8),
+        ("float64", 2048, 1),  # one line, which a block fills
+        ("float32", 2048, 1),
+        ("uint8", 512, 2),  # 32 rows are stored
+        ("uint8", 2048, 1),
+    ],
+)
+def test_blocks_read_whole_lines(dtype: str, register_bytes: int, count: int) -> None:
+    source, target = (decl_buffer((64, 64), dtype, name) for name in "GH")
+    body = nest(BufferStore(target, source[j, k], (k, j)), lanes=64, steps=64)
+    both = {each.data: each for each in (source, target)}
+    made = str(transpose_copies(PrimFunc(tuple(both), body, both, "f"), register_bytes))
+    assert ("k_block in range" in made) == (count > 1)
+    assert count == 1 or f"k_block in range({count}):" in made
+
+
+def test_the_last_lines_are_only_read_once() -> None:
+    made = str(transpose_copies(func(nest(COPY, lanes=4, steps=33))).body)
+    assert "for k_lines in range(3):" in made
+    assert "for k_block in range(min(4, 9 - k_lines * 4)):" in made
+    assert "k_begin = min((k_lines * 4 + k_block) * 4, 29)" in made
+    part = e.minimum(const(16, N.dtype), N - o * 16)
+    made = str(transpose_copies(func(loop(o, (N + 15) // 16, nest(COPY, 4, part)))).body)
+    assert "for k_block in range(min(4, (min(16, n - o * 16) + 3) // 4 - k_lines * 4)):" in made
+
+
 def test_a_row_is_read_as_a_whole_or_not_at_all() -> None:
     body = store(P, lazily(o * 8 + j < 20, B[o * 8 + j, k], 0.0), k, o * 8 + j)
     made = str(transpose_copies(func(loop(o, 3, nest(body)))))
     assert (
         "row_1 = if_then_else(o * 8 + (j_begin + 1) < 20, "
-        "B[o * 8 + j_begin + 1, ramp(k_begin + k_part * 4, 1, 4)], broadcast(0.0, 4))" in made
+        "B[o * 8 + j_begin + 1, ramp(k_begin, 1, 4)], broadcast(0.0, 4))" in made
     )
 
 
@@ -89,8 +120,8 @@ def test_16_bit_floats_are_shuffled_as_bits() -> None:
     body = nest(BufferStore(target, source[j, k], (k, j)))
     both = {each.data: each for each in (source, target)}
     made = str(transpose_copies(PrimFunc(tuple(both), body, both, "f")))
-    assert 'row = reinterpret("uint16x8", G[0, ramp(k_part * 8, 1, 8)])' in made
-    assert 'H[k_part * 8, ramp(0, 1, 8)] = reinterpret("float16x8", lanes_16)' in made
+    assert 'row = reinterpret("uint16x8", G[0, ramp(k_begin, 1, 8)])' in made
+    assert 'H[k_begin, ramp(0, 1, 8)] = reinterpret("float16x8", lanes_16)' in made
 
 
 COPY = store(P, B[j, k], k, j)
