@@ -12,10 +12,9 @@ from minitvm.codegen.slow_lanes import guarded
 
 
 def rsqrt(x: Lanes) -> Lanes:
-    """A quotient y, and a step of Newton with ``1 - x * y * y`` in twice the digits."""
+    """A quotient y, and a step of Newton, whose error is that of ``x * y``."""
     y = x.number(1.0) / x.sqrt()
-    root, lost = x.times_exactly(y)
-    error = (-lost).times_plus(y, (-root).times_plus(y, 1.0))
+    error = (-(x * y)).times_plus(y, 1.0)
     refined = (y * 0.5).times_plus(error, y)
     return x.where(refined.equals(refined), refined, y)  # NaN at zero and infinity
 

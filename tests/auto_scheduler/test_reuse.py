@@ -211,11 +211,11 @@ def test_a_division_has_no_padding_for_a_divisor() -> None:
 
 # -- What is left out -----------------------------------------------------------------------------
 
-Masked = Callable[[Tensor, Tensor, int], Element]
+Masked = Callable[[Tensor, Tensor, Any], Element]
 
 
 def ranged(begin: Element, end: Element) -> Masked:
-    def made(a: Tensor, b: Tensor, n: int) -> Element:
+    def made(a: Tensor, b: Tensor, n: Any) -> Element:
         def value(i: Any, j: Any) -> Any:
             k = te.reduce_axis((begin(i, j, n), end(i, j, n)), name="k")
             return te.sum(a[i, k] * b[k, j], axis=k)
@@ -226,7 +226,7 @@ def ranged(begin: Element, end: Element) -> Masked:
 
 
 def chosen(condition: Element, choose: Any) -> Masked:
-    def made(a: Tensor, b: Tensor, n: int) -> Element:
+    def made(a: Tensor, b: Tensor, n: Any) -> Element:
         k = te.reduce_axis((0, n), name="k")
         return lambda i, j: te.sum(choose(condition(i, j, k), a[i, k] * b[k, j], 0.0), axis=k)
 
@@ -234,7 +234,7 @@ def chosen(condition: Element, choose: Any) -> Masked:
 
 
 def where(condition: Element) -> Masked:
-    def made(a: Tensor, b: Tensor, n: int) -> Element:
+    def made(a: Tensor, b: Tensor, n: Any) -> Element:
         k = te.reduce_axis((0, n), name="k")
         return lambda i, j: te.sum(a[i, k] * b[k, j], axis=k, where=condition(i, j, k))
 
