@@ -192,10 +192,10 @@ def test_in_place() -> None:
         np.testing.assert_array_equal(array, 2 * x)
         variants = f.entry_func.variants  # type: ignore[attr-defined]  # a Function
         assert [each.strided for each in variants.made if each.same] == [False]
-    for layouts in (("left", None), (None, "left")):  # blocks are stored after they were read
+    for mixed in (("left", None), (None, "left")):  # blocks are stored after they were read
         array = np.array(x, order="F")
         with pytest.raises(ValueError, match="expected an output that shares no memory"):
-            _pair(*layouts)(array, array)
+            _pair(*mixed)(array, array)
         np.testing.assert_array_equal(array, x)
     with pytest.raises(ValueError, match=r"'X': expected strides.*layout_left"):
         row_major = x.copy()
