@@ -328,6 +328,37 @@ def test_ranges(name: str, size: int) -> None:
         np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-4)
 
 
+NESTED: dict[str, tuple[Element, Element, Element, Element]] = {
+    "up to a moved axis": (lambda i: i, lambda i: i + 3, lambda i, k: 0, lambda i, k: k),
+    "both move": (lambda i: i, lambda i: i + 3, lambda i, k: k, lambda i, k: k + 3),
+    "from a moved axis": (lambda i: i, lambda i: i + 3, lambda i, k: k, lambda i, k: i + 7),
+    "a triangle's windows": (lambda i: 0, lambda i: i + 3, lambda i, k: k, lambda i, k: k + 4),
+    "back and forth": (lambda i: i, lambda i: 2 * i + 3, lambda i, k: k - i, lambda i, k: k + 2),
+}
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_ranges_of_axes_that_moved(name: str) -> None:
+    rows, width = 5, 24
+    begin, end, inner_begin, inner_end = NESTED[name]
+    a = te.placeholder((rows, width), name="a")
+
+    def total(i: Any) -> Any:
+        k = te.reduce_axis((begin(i), end(i)), name="k")
+        m = te.reduce_axis((inner_begin(i, k), inner_end(i, k)), name="m")
+        return te.sum(a[i, k] * a[i, m] + a[i, m], axis=[k, m])
+
+    c = te.compute((rows,), total, name="c")
+    x = np.random.default_rng(0).standard_normal((rows, width)).astype(np.float32)
+    out, expected = np.empty(rows, np.float32), np.zeros(rows)
+    build([c], [a, c], TARGET)(x, out)
+    for i in range(rows):
+        for k in range(begin(i), end(i)):
+            terms = x[i, inner_begin(i, k) : inner_end(i, k)].astype(np.float64)
+            expected[i] += (x[i, k] * terms + terms).sum()
+    np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-4)
+
+
 def _number(value: Any) -> int:
     return int(getattr(value, "value", value))
 

@@ -108,7 +108,8 @@ def _over_rectangles(op: ComputeOp, reduce: Reduce, known: Analyzer) -> Reduce:
     outside = {axis.var: domain_of(axis) for axis in op.axis}
     for axis in reduce.axis:
         dom = domain_of(axis)
-        dom = Range.from_min_extent(dom.min, known.simplify(dom.extent))
+        begin, extent = substitute(dom.min, begins), substitute(dom.extent, begins)
+        dom = Range.from_min_extent(begin, known.simplify(extent))
         if not outside.keys().isdisjoint(free_vars(dom.extent)):
             wide = _hull(dom, outside, known)
             if wide is None:
@@ -119,8 +120,10 @@ def _over_rectangles(op: ComputeOp, reduce: Reduce, known: Analyzer) -> Reduce:
             conditions += ends
             axis = replace(axis, dom=wide)
         elif not outside.keys().isdisjoint(free_vars(dom.min)):
-            begins[axis.var] = axis.var + dom.min
-            axis = replace(axis, dom=Range(const(0, dom.extent.dtype), dom.extent))
+            var = Var(axis.var.name, axis.var.dtype)
+            begins[axis.var] = var + dom.min
+            axis = replace(axis, var=var, dom=Range(const(0, dom.extent.dtype), dom.extent))
+            known.bind(var, domain_of(axis))
         axes.append(axis)
         outside[axis.var] = domain_of(axis)
     if not conditions and not begins:
