@@ -518,3 +518,22 @@ def test_places_in_other_forms(form: str) -> None:
     places, values = np.empty(shape, "int32"), np.empty(shape, "float32")
     build([place, greatest], [x, place, greatest])(value, places, values)
     np.testing.assert_array_equal(places, expected.reshape(shape))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "int8"])
+@pytest.mark.parametrize("size", [5, 9, 17])
+def test_lanes_beyond_the_end_combine_nothing(dtype: str, size: int) -> None:
+    """The last vector of a row is only filled in part; its other lanes are partial results, too."""
+
+    def first(x: Any, y: Any) -> Any:
+        less = x[1] <= y[1]
+        return te.if_then_else(less, x[0], y[0]), te.if_then_else(less, x[1], y[1])
+
+    least = te.comm_reducer(first, lambda i, v: (te.const(-1, i), te.max_value(v)), name="least")
+    A, k = te.placeholder((33, 64, size), dtype, name="A"), te.reduce_axis((0, size), name="k")
+    place, value = te.compute((33, 64), lambda i, j: least((k, A[i, j, k]), axis=k), name="C")
+    x = np.random.default_rng(0).integers(0, 4, (33, 64, size)).astype(dtype)
+    where, smallest = np.empty((33, 64), np.int32), np.empty((33, 64), dtype)
+    build([place, value], [A, place, value])(x, where, smallest)
+    np.testing.assert_array_equal(where, x.argmin(-1))
+    np.testing.assert_array_equal(smallest, x.min(-1))

@@ -47,7 +47,6 @@ from minitvm.tir.expr import (
 )
 from minitvm.tir.functor import Mutator, Substitution, substitute, walk_once
 from minitvm.tir.op import all as all_of
-from minitvm.tir.op import likely
 from minitvm.tir.structural_equal import structural_equal
 
 # -- Reading other tensors ------------------------------------------------------------------------
@@ -351,7 +350,7 @@ def factored(
     moved = cast(Reduce, rewrite.expr(reduce))
     condition = moved.condition
     for guard in guards_of(relations, ranges, values):
-        condition = e.logical_and(likely(rewrite.expr(guard.condition)), condition)
+        condition = e.logical_and(rewrite.expr(guard.condition), condition)
     factor = own.pop(axis)
     remedy = "split it by a constant, and use rfactor over the inner"
     _check_fixed(f"rfactor of {op.name}", op, factor, remedy)
