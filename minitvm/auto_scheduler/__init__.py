@@ -1,6 +1,6 @@
 """Schedules made by the machine: the primitives that a person would write.
 
-A stage is recognised by its expression alone: a sum of products over affine indices is a
+A stage is recognised by what it reads alone: a reduction that uses elements several times is a
 contraction (:mod:`contraction`). A model of registers and caches chooses its tiles (:mod:`tiles`).
 The schedule is written with the ordinary primitives (:mod:`write`), so that it prints as Python,
 and can be edited. Where a strategy fails, the next one is taken (:mod:`attempts`).

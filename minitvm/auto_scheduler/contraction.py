@@ -172,15 +172,11 @@ def factors_of(op: ComputeOp) -> list[Factor]:
         node = waiting.pop(0)
         if not isinstance(node, ProducerLoad):
             waiting += [each for each in children(node) if isinstance(each, PrimExpr)]
-        elif isinstance(node.producer, Tensor):
-            same = (each for each in found if each.tensor is node.producer)
-            if not any(_is_read_alike(each.load, node) for each in same):
-                found.append(Factor(node.producer, node, distances_of(node, axes)))
+        elif isinstance(node.producer, Tensor) and not any(
+            structural_equal(each.load, node) for each in found
+        ):
+            found.append(Factor(node.producer, node, distances_of(node, axes)))
     return found
-
-
-def _is_read_alike(a: ProducerLoad, b: ProducerLoad) -> bool:
-    return all(map(structural_equal, a.indices, b.indices))
 
 
 def is_uneven(op: ComputeOp) -> bool:

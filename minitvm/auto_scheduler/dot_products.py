@@ -37,7 +37,7 @@ from minitvm.runtime.dtype import DType
 from minitvm.target import Target
 from minitvm.te.intrinsics.dot_product import DOT_PRODUCTS, DotProduct, dot_product, interleave
 from minitvm.te.intrinsics.instruction import find_instruction
-from minitvm.te.schedules.operation_graph import factors_of
+from minitvm.te.schedules.operation_graph import multiplied_reads
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import Tensor
@@ -66,7 +66,7 @@ def instruction_for(
     'vpdpbusd_512'
     """
     op = contraction.op
-    if not factors_of(op) or len(op.reduce_axis) != 1 or not contraction.rows:
+    if not multiplied_reads(op) or len(op.reduce_axis) != 1 or not contraction.rows:
         return None
     if contraction.column is not op.axis[-1]:
         return None
@@ -106,7 +106,7 @@ def write_dotted(
     choose_blocks(s, contraction, replace(blocks, strip=None))
 
     sums = sums_in_registers(s, contraction, last)
-    loads = factors_of(s[sums].op)
+    loads = multiplied_reads(s[sums].op)
     kept = [by.b if each.producer is contraction.b.tensor else by.a for each in loads]
     known = {stage.op for stage in s.stages}
     padding = padding_of(contraction, tile, blocks, by.group)

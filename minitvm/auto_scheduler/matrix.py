@@ -35,7 +35,7 @@ from minitvm.runtime.dtype import DType
 from minitvm.target import Target
 from minitvm.te.intrinsics.instruction import find_instruction
 from minitvm.te.intrinsics.matrix_product import MATRIX_PRODUCTS, MatrixProduct, matrix_product
-from minitvm.te.schedules.operation_graph import factors_of
+from minitvm.te.schedules.operation_graph import multiplied_reads
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import Tensor
@@ -58,7 +58,7 @@ def matrix_product_for(contraction: Contraction, target: Target) -> MatrixProduc
     """
     op = contraction.op
     a, b = contraction.a, contraction.b
-    if not factors_of(op) or len(op.reduce_axis) != 1 or a.tensor is b.tensor:
+    if not multiplied_reads(op) or len(op.reduce_axis) != 1 or a.tensor is b.tensor:
         return None
     (k,) = op.reduce_axis
     if not (a.reads(k) and b.reads(k)) or contraction.rows[-1:] != op.axis[-2:-1]:
@@ -104,11 +104,11 @@ def write_matrix(
 
     known = {stage.op for stage in s.stages}
     if last.op is op and is_even:
-        sums, loads = last, factors_of(op)
+        sums, loads = last, multiplied_reads(op)
         factors = [cast(Tensor, load.producer) for load in loads]
     else:
         inner = s.cache_write(last, "global") if last.op is op else op.output(0)
-        loads = factors_of(s[inner].op)
+        loads = multiplied_reads(s[inner].op)
         sums, *factors = s.pad_einsum(inner, padding)
     stage = s[last]
     tiles = write_tiles(stage, places, tile, blocks, None)

@@ -49,7 +49,7 @@ from minitvm.auto_scheduler.tiles import (
 from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import is_lazy, reads_of
-from minitvm.te.schedules.operation_graph import factors_of
+from minitvm.te.schedules.operation_graph import multiplied_reads
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import Tensor
@@ -206,14 +206,14 @@ def _widens(contraction: Contraction) -> bool:
     would take longer than the products."""
     a, dtype = contraction.a.tensor, contraction.op.output(0).dtype
     is_narrow = a.dtype.is_float and a.dtype.bits == 16 and dtype == "float32"
-    is_plain = bool(contraction.rows and factors_of(contraction.op))
+    is_plain = bool(contraction.rows and multiplied_reads(contraction.op))
     return is_narrow and is_plain and a is not contraction.b.tensor
 
 
 def _widened(s: Schedule, contraction: Contraction, sums: Tensor) -> tuple[Tensor, Tensor]:
     """The sums, reading the rows' factor from a float32 copy; and that copy."""
     op, a = contraction.op, contraction.a.tensor
-    dtypes = ["float32" if each.producer is a else None for each in factors_of(op)]
+    dtypes = ["float32" if each.producer is a else None for each in multiplied_reads(op)]
     made, *factors = s.pad_einsum(sums, [1] * (len(op.axis) + len(op.reduce_axis)), dtypes)
     (copy,) = [factor for factor, dtype in zip(factors, dtypes, strict=True) if dtype]
     return made, copy

@@ -58,7 +58,7 @@ def read_by_ranges(op: Operation) -> list[tuple[IterVar, Tensor]]:
     ]
 
 
-def factors_of(op: Operation) -> list[ProducerLoad]:
+def multiplied_reads(op: Operation) -> list[ProducerLoad]:
     """The two reads of a sum of products of two elements, each at indices that are axes; nothing if
     `op` is another computation."""
     first = op.body[0] if isinstance(op, ComputeOp) else None

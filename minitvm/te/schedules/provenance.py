@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from minitvm.arith.accesses import step_of
 from minitvm.arith.work import named_operations, value_operations
-from minitvm.te.schedules.operation_graph import factors_of, in_order
+from minitvm.te.schedules.operation_graph import in_order, multiplied_reads
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.tensor import ComputeOp, ExternOp, Operation, PlaceholderOp, domain_of
 from minitvm.tir.expr import Add, IterVar, Mul, PrimExpr, ProducerLoad, Reduce, Var, const
@@ -163,6 +163,6 @@ def _repeats(axes: Sequence[IterVar]) -> _Extents:
 
 def _narrow(op: ComputeOp) -> tuple[str, ...] | None:
     """The dtypes of products of two narrow elements that are summed in a wide one."""
-    dtypes = [str(load.dtype) for load in factors_of(op)]
+    dtypes = [str(load.dtype) for load in multiplied_reads(op)]
     total = str(op.body[0].dtype)
     return (*dtypes, total) if dtypes and {*dtypes} != {total} else None

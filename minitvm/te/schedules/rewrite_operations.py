@@ -11,7 +11,7 @@ from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
 from minitvm.te.schedules.guarded_reads import element_of
 from minitvm.te.schedules.index_map import IndexMap
-from minitvm.te.schedules.operation_graph import factors_of, root_axes
+from minitvm.te.schedules.operation_graph import multiplied_reads, root_axes
 from minitvm.te.schedules.relation import (
     Relation,
     guards_of,
@@ -450,7 +450,7 @@ def padded(
         for axis, multiple in zip((*op.axis, *op.reduce_axis), multiples, strict=True)
     }  # fmt: skip
     copies: dict[Tensor, Tensor] = {}
-    for load in factors_of(op):
+    for load in multiplied_reads(op):
         tensor = cast(Tensor, load.producer)
         shape = tuple(domain_of(axes[cast(Var, index)]).extent for index in load.indices)
         dtype = dtypes.get(tensor, tensor.dtype)
@@ -508,7 +508,7 @@ def without_offset(op: ComputeOp, offset: Tensor) -> tuple[ComputeOp, ComputeOp,
         C[i, j] = C.offset[i, j] - C.excess[j]
     """
     first = cast(Reduce, op.body[0])
-    (other,) = (load for load in factors_of(op) if load.producer is not offset)
+    (other,) = (load for load in multiplied_reads(op) if load.producer is not offset)
     used = [axis for axis in op.axis if any(index is axis.var for index in other.indices)]
     axis, reduced, mine = (
         tuple(_clone(each, each.name) for each in axes) for axes in (used, op.reduce_axis, op.axis)

@@ -7,7 +7,7 @@ from typing import Any, cast, final
 
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
-from minitvm.te.schedules.operation_graph import factors_of, in_order
+from minitvm.te.schedules.operation_graph import in_order, multiplied_reads
 from minitvm.te.schedules.relation import Fuse, Rebase, Split, sources_of
 from minitvm.te.schedules.rewrite_operations import (
     copy_of,
@@ -382,7 +382,7 @@ class Schedule(StageGraph[Stage], Traced):
         """
         stage = self._stage("pad_einsum", tensor)
         where = f"pad_einsum of {stage.name}"
-        op, loads = stage.op, factors_of(stage.op)
+        op, loads = stage.op, multiplied_reads(stage.op)
         if not isinstance(op, ComputeOp) or not loads:
             raise CompileError(
                 f"{where}: expected a sum of products of two elements at indices that are axes, "
