@@ -20,6 +20,7 @@ from benchmarks import (
     machine,
     matmul,
     memory,
+    model,
     reductions,
     report,
     semirings,
@@ -46,9 +47,11 @@ GROUPS: dict[str, Callable[[Settings], Iterator[Row]]] = {
     "reductions": reductions.rows,
     "semirings": semirings.rows,
     "math": functions.rows,
+    "model": model.rows,
 }
 # Those of many shapes: a line for each as it is measured, and a summary.
 _TARGETS = {"gemm": gemm.TARGETS, "conv": conv.TARGETS, "reductions": reductions.TARGETS}
+_SUMMARIES = {"math": functions.summary, "model": model.summary}
 _LATEST = Path(__file__).resolve().parent / "results" / "latest.json"
 
 
@@ -70,8 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         else:
             groups[name] = list(GROUPS[name](settings))
             print(f"\n{report.table(name, groups[name])}", flush=True)
-            if name == "math":
-                print(f"\n{functions.summary(groups[name])}", flush=True)
+            if name in _SUMMARIES:
+                print(f"\n{_SUMMARIES[name](groups[name])}", flush=True)
     report.write_json(options.json, report.document(described, settings, groups))
     print(f"\nJSON: {options.json}")
     if options.plot is not None:

@@ -1,4 +1,5 @@
-"""Matrix products with something before or after them, against torch eager and compiled."""
+"""Matrix products with something before or after them, and attention, against torch eager and
+compiled."""
 
 from __future__ import annotations
 
@@ -26,6 +27,17 @@ _DEQUANTISE: tuple[Shapes, Shapes] = (
     ((1, 4096, 4096), (16, 3072, 768), (128, 3072, 768)),
     ((50, 2048, 512),),
 )
+# Heads, rows, keys, depth; and whether a row sees the keys up to its own only.
+_ATTENTION: tuple[tuple[tuple[int, int, int, int, bool], ...], ...] = (
+    (
+        (8, 64, 64, 64, False),
+        (4, 512, 512, 64, False),
+        (4, 512, 512, 64, True),
+        (1, 2048, 2048, 64, True),
+        (4, 100, 700, 64, False),
+    ),
+    ((2, 1000, 1000, 80, False), (2, 1000, 1000, 80, True)),
+)
 _MORE = 16  # roundings of an epilogue, and the error of erf, in eps
 
 Torch = Callable[..., Any]
@@ -42,6 +54,8 @@ def problems(settings: Settings) -> Iterator[Problem]:
             yield _residual(*shape, compiled=compiled, held_out=held_out)
         for shape in _DEQUANTISE[held_out]:
             yield _dequantise(*shape, compiled=compiled, held_out=held_out)
+        for heads, rows, keys, depth, causal in _ATTENTION[held_out]:
+            yield _attention(heads, rows, keys, depth, causal=causal, held_out=held_out)
 
 
 def _gelu(m: int, n: int, k: int, *, compiled: bool, held_out: bool) -> Problem:
@@ -122,6 +136,80 @@ def _dequantise(m: int, n: int, k: int, *, compiled: bool, held_out: bool) -> Pr
 
     return _problem(
         "dequantise", (m, n, k), program, (n,), exact, torch_dequantise, compiled, held_out
+    )
+
+
+def _attention(
+    heads: int, rows: int, keys: int, depth: int, *, causal: bool, held_out: bool
+) -> Problem:
+    """``softmax(q @ k.T / sqrt(depth)) @ v``."""
+    scale = 1 / math.sqrt(depth)
+    shape = heads, rows, keys
+
+    def program(te: Any) -> list[Any]:
+        Q = te.placeholder((heads, rows, depth), name="Q")
+        K = te.placeholder((heads, keys, depth), name="K")
+        V = te.placeholder((heads, keys, depth), name="V")
+        d = te.reduce_axis((0, depth), name="d")
+        S = te.compute(shape, lambda h, i, j: te.sum(Q[h, i, d] * K[h, j, d], axis=d), name="S")
+        C = te.compute(shape, lambda h, i, j: S[h, i, j] * scale, name="C")
+
+        def over(combine: Any, term: Any, name: str, *more: int) -> Any:
+            def element(h: Any, i: Any, *c: Any) -> Any:
+                k = te.reduce_axis((0, i + 1 if causal else keys), name="k")
+                return combine(term(h, i, k, *c), axis=k)
+
+            return te.compute((heads, rows, *more), element, name=name)
+
+        M = over(te.max, lambda h, i, k: C[h, i, k], "M")
+        E = te.compute(shape, lambda h, i, j: te.exp(C[h, i, j] - M[h, i]), name="E")
+        T = over(te.sum, lambda h, i, k: E[h, i, k], "T")
+        P = te.compute(shape, lambda h, i, j: E[h, i, j] / T[h, i], name="P")
+        return [Q, K, V, over(te.sum, lambda h, i, k, c: P[h, i, k] * V[h, k, c], "O", depth)]
+
+    def arrays() -> list[Any]:
+        sizes = (rows, keys, keys)
+        inputs = [contraction.filled((heads, n, depth), "float32", i) for i, n in enumerate(sizes)]
+        return [*inputs, contraction.aligned((heads, rows, depth), "float32")]
+
+    def exact(q: Array, k: Array, v: Array) -> tuple[Array, Array]:
+        scores = q @ k.transpose(0, 2, 1) * scale
+        if causal:
+            scores = np.where(np.tri(rows, keys, dtype=bool), scores, -np.inf)
+        powers = np.exp(scores - scores.max(-1, keepdims=True))
+        shares = powers / powers.sum(-1, keepdims=True)
+        errors = 1 + 2 * scale * (np.abs(q) @ np.abs(k).transpose(0, 2, 1)).max()
+        return shares @ v, errors * (shares @ np.abs(v))
+
+    def calls(inputs: Sequence[Any]) -> dict[str, Call]:
+        torch = peers.peer("torch")
+        if torch is None:
+            return {}
+        q, k, v = (each[None] for each in contraction.tensors(inputs)[:3])
+        fused = torch.nn.functional.scaled_dot_product_attention
+        hidden = torch.ones(rows, keys, dtype=torch.bool).triu(1)
+
+        def plain() -> Any:
+            scores = q @ k.transpose(2, 3) * scale
+            if causal:
+                scores = scores.masked_fill(hidden, -math.inf)
+            return (torch.softmax(scores, -1) @ v)[0]
+
+        return {
+            "torch eager": plain,
+            "torch scaled_dot_product_attention": lambda: fused(q, k, v, is_causal=causal)[0],
+        }
+
+    return Problem(
+        f"fused/{'causal ' * causal}attention",
+        f"{heads} x {rows} x {keys} x {depth}",
+        4 * heads * rows * keys * depth // (2 if causal else 1),
+        program,
+        arrays,
+        exact,
+        keys + depth + _MORE,
+        calls,
+        held_out=held_out,
     )
 
 

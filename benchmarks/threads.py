@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,6 +31,7 @@ def rows(settings: Settings) -> Iterator[Row]:
     """The latency of a region, the speed-up of loops, and what callers do to each other."""
     yield from _regions(settings)
     yield from _loops(settings)
+    yield from _beside_others(settings)
     yield from callers.rows(settings)
 
 
@@ -97,6 +101,60 @@ def _loops(settings: Settings) -> Iterator[Row]:
         yield Row(name, what, interleaved(contenders, settings), threads=2)
 
 
+def _beside_others(settings: Settings) -> Iterator[Row]:
+    """A loop whose workers sleep, or share their cores with others that keep these busy."""
+    exponentials = _built(_exponentials, "parallel")
+    random = np.random.default_rng(0)
+    small, large = random.random(10_000, np.float32), random.random(1_000_000, np.float32)
+    threads = {OURS: 2, _ONE: 1}
+
+    def on_both(timer: Timer) -> dict[str, Timer]:
+        return {name: on_threads(number, timer) for name, number in threads.items()}
+
+    yield Row(
+        "exp of 10,000 elements, workers asleep",
+        "each call from Python after 2 ms of rest",
+        interleaved(on_both(_after_a_rest(exponentials, small)), settings),
+        threads=2,
+    )
+    yield Row(
+        "exp of 1,000,000 beside a process",
+        "calls from Python; another process computes all the time",
+        interleaved(on_both(_beside_a_process(calls(exponentials, large))), settings),
+        threads=2,
+    )
+    if (torch := peers.peer("torch")) is None:
+        return
+    values = torch.zeros(large.size)
+
+    def others() -> None:
+        torch.exp(values, out=values)
+
+    contenders = on_both(_after(others, exponentials, large))
+    contenders["torch"] = _after(others, others)
+    yield Row(
+        "exp of 1,000,000 after torch's",
+        "each call from Python after a parallel region of torch, whose threads spin for a while",
+        interleaved(
+            {name: peers.torch_on_threads(2, each) for name, each in contenders.items()}, settings
+        ),
+        threads=2,
+    )
+
+
+def _beside_a_process(timer: Timer) -> Timer:
+    """Times beside a process that computes."""
+
+    def timed(number: int) -> float:
+        with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
+            try:
+                return timer(number)
+            finally:
+                other.kill()
+
+    return timed
+
+
 def _built(write: Callable[[Any, Any], None], kind: str, dtype: str = "float32") -> Module:
     """A function of one array, which `write` reads and writes at an index."""
     n, handle = Var("n"), Var("y", runtime.DType.of("handle"))
@@ -140,11 +198,16 @@ def _seconds_of(repeated: Callable[[int], None]) -> Timer:
 
 def _after_a_rest(function: Callable[..., object], *args: Any) -> Timer:
     """Times calls of which each finds the workers asleep."""
+    return _after(partial(time.sleep, _ASLEEP), function, *args)
+
+
+def _after(before: Callable[[], object], function: Callable[..., object], *args: Any) -> Timer:
+    """Times calls, without what comes before each."""
 
     def timer(number: int) -> float:
         seconds = 0.0
         for _ in range(number):
-            time.sleep(_ASLEEP)
+            before()
             start = time.perf_counter()
             function(*args)
             seconds += time.perf_counter() - start

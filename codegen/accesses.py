@@ -6,19 +6,23 @@ element, or anywhere; each has instructions of its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import final
 
 from minitvm.arith.fused_index import joined
 from minitvm.codegen.conversion import memory_type
-from minitvm.codegen.emitter import Emitter, literal
+from minitvm.codegen.emitter import Emitter
 from minitvm.codegen.llvm_text import (
     FunctionText,
     Value,
     element_type,
     i64,
     lanes_of,
+    literal,
     vector_type,
+    wrapped,
     zero,
 )
 from minitvm.runtime.dtype import INT64, DType
@@ -26,9 +30,11 @@ from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Buffer, BufferStore, PrimExpr, Var
+from minitvm.transform.stream_stores import ALIGNMENT, NONTEMPORAL
 
 _NO_OFFSET = i64(0)
 _STRIDES = (2, 3, 4)  # steps that are read as neighbours
+_NEAR = 4  # vectors of neighbours from which the lanes of one are picked
 _ZERO = {"i": "0", "f": "0.0", "d": "0.0", "p": "null"}  # by the first letter of an LLVM type
 
 
@@ -40,7 +46,7 @@ class Address:
     `step` counts elements: 0 for the same in every lane, 1 for neighbours and -1 for neighbours
     from the last to the first, which is where `pointer` then is; None for one element or any
     others, whose distances from `pointer` are `offsets`, one a lane. `apart` is the step of these
-    offsets where it is constant.
+    offsets where it is constant, and `places` are the offsets where they are.
     """
 
     pointer: Value
@@ -48,6 +54,7 @@ class Address:
     step: int | None = None
     offsets: Value | None = None
     apart: int | None = None
+    places: tuple[int, ...] | None = None
 
 
 # -- where --
@@ -130,6 +137,7 @@ def address(emitter: Emitter, buffer: Buffer, indices: tuple[PrimExpr, ...]) -> 
     text = emitter.text
     offset, constant, step, constant_step, lanes = _NO_OFFSET, 0, _NO_OFFSET, 0, 1
     offsets: Value | None = None
+    places: list[int] | None = None  # the sums of constant offsets
     factors = _constant_strides(emitter, buffer)
     strides = strides_of(emitter, buffer) if None in factors else ()
     for node, dim in joined(buffer, indices):
@@ -145,6 +153,11 @@ def address(emitter: Emitter, buffer: Buffer, indices: tuple[PrimExpr, ...]) -> 
                 constant_step += apart * factor
         elif isinstance(node, e.Broadcast):
             first = node.value
+        if first.dtype.lanes > 1 and factor is not None:
+            first, constants = _with_constant_lanes(emitter, first)
+            if constants is not None:
+                before = places or [0] * lanes
+                places = [a + b * factor for a, b in zip(before, constants, strict=True)]
         if first.dtype.lanes > 1:
             index = emitter.index(first)
             scaled = text.binary("mul", index, text.splat(stride, first.dtype.lanes))
@@ -156,10 +169,20 @@ def address(emitter: Emitter, buffer: Buffer, indices: tuple[PrimExpr, ...]) -> 
             offset = emitter.sum(offset, emitter.product(value, stride, "nsw"))
             constant += more * factor
     step = emitter.sum(step, i64(constant_step))
-    element = memory_type(buffer.dtype)
+    known, element = literal(step), memory_type(buffer.dtype)
+    if places is not None and known is not None:
+        places = [place + lane * known for lane, place in enumerate(places)]
+        step, steps = _NO_OFFSET, {b - a for a, b in pairwise(places)}
+        if len(steps) == 1 and offsets is None:  # they are a ramp
+            constant, step, places = constant + places[0], i64(steps.pop()), None
     pointer = _shifted(emitter, element, pointer_of(emitter, buffer), offset, constant)
     if lanes == 1:
         return Address(pointer)
+    if places is not None and offsets is None and step == _NO_OFFSET:
+        return Address(pointer, lanes, None, _listed(places, "i64"), None, tuple(places))
+    if places is not None:
+        listed = _listed(places, "i64")
+        offsets = listed if offsets is None else text.binary("add", offsets, listed)
     apart = literal(step) if offsets is None else None
     if apart in (0, 1):
         return Address(pointer, lanes, apart)
@@ -168,6 +191,90 @@ def address(emitter: Emitter, buffer: Buffer, indices: tuple[PrimExpr, ...]) -> 
     ramp = multiples(text, step, lanes)
     all_offsets = ramp if offsets is None else text.binary("add", offsets, ramp)
     return Address(pointer, lanes, None, all_offsets, apart)
+
+
+def _with_constant_lanes(emitter: Emitter, index: PrimExpr) -> tuple[PrimExpr, list[int] | None]:
+    """An index of many lanes as one of a single lane, and what is constant in each; the index
+    itself, and None, where it isn't such a sum."""
+    constants = constant_lanes(emitter, index)
+    if constants is not None:
+        return e.const(0, index.dtype.element), constants
+    if isinstance(index, e.Broadcast):
+        return index.value, [0] * index.dtype.lanes
+    if isinstance(index, e.Ramp):
+        step = e.const_int(index.stride)
+        if step is not None:
+            return index.base, [lane * step for lane in range(index.dtype.lanes)]
+    if isinstance(index, e.Add | e.Sub):
+        (a, x), (b, y) = (_with_constant_lanes(emitter, each) for each in (index.a, index.b))
+        if x is not None and y is not None:
+            sign = 1 if isinstance(index, e.Add) else -1
+            return type(index)(a, b), [p + sign * q for p, q in zip(x, y, strict=True)]
+    if isinstance(index, e.Cast):
+        inner, constants = _with_constant_lanes(emitter, index.value)
+        if constants is not None:
+            return e.cast(index.dtype.element, inner), constants
+    return index, None
+
+
+def constant_lanes(emitter: Emitter, node: PrimExpr) -> list[int] | None:
+    """The lanes of an integer or a condition where all are constants, the variables of unrolled
+    loops included."""
+    found = None if node.dtype.is_float else _constants(emitter, node)
+    if found is None or node.dtype.is_bool:
+        return found
+    low, high = node.dtype.element.min(), node.dtype.element.max()
+    return found if all(low <= each <= high for each in found) else None
+
+
+def _constants(emitter: Emitter, node: PrimExpr) -> list[int] | None:
+    """See :func:`constant_lanes`; without bounds."""
+    lanes = node.dtype.lanes
+    match node:
+        case e.IntImm():
+            return [node.value]
+        case Var():
+            value = emitter.value_of(node)
+            number = literal(value) if lanes == 1 else None
+            return emitter.constants.get(node) if number is None else [number]
+        case e.Broadcast(value=inner):
+            found = constant_lanes(emitter, inner)
+            return found and found * lanes
+        case e.Ramp():
+            base, step = constant_lanes(emitter, node.base), e.const_int(node.stride)
+            if base is None or step is None:
+                return None
+            return [base[0] + lane * step for lane in range(lanes)]
+        case e.Cast(value=inner) if node.dtype.is_int and inner.dtype.is_int:
+            return constant_lanes(emitter, inner)
+        case e.Not(inner):
+            found = constant_lanes(emitter, inner)
+            return found and [not each for each in found]
+        case e.BinaryOp(a, b) if type(node) in _EXACT and not a.dtype.is_float:
+            x, y = constant_lanes(emitter, a), constant_lanes(emitter, b)
+            if x is None or y is None or (0 in y and isinstance(node, e.FloorDiv | e.FloorMod)):
+                return None
+            return [_EXACT[type(node)](p, q) for p, q in zip(x, y, strict=True)]
+    return None
+
+
+_EXACT: dict[type, Callable[[int, int], int]] = {
+    e.Add: operator.add,
+    e.Sub: operator.sub,
+    e.Mul: operator.mul,
+    e.FloorDiv: operator.floordiv,
+    e.FloorMod: operator.mod,
+    e.Min: min,
+    e.Max: max,
+    e.EQ: operator.eq,
+    e.NE: operator.ne,
+    e.LT: operator.lt,
+    e.LE: operator.le,
+    e.GT: operator.gt,
+    e.GE: operator.ge,
+    e.And: operator.and_,
+    e.Or: operator.or_,
+}
 
 
 def _shifted(emitter: Emitter, element: str, pointer: Value, offset: Value, constant: int) -> Value:
@@ -181,20 +288,19 @@ def _shifted(emitter: Emitter, element: str, pointer: Value, offset: Value, cons
     return text.element_pointer(element, pointer, emitter.sum(offset, i64(constant)))
 
 
-def multiples(text: FunctionText, step: Value, lanes: int) -> Value:
-    """0, `step`, twice `step`..."""
+def multiples(text: FunctionText, step: Value, lanes: int, first: int = 0) -> Value:
+    """0, `step`, twice `step`...; added to `first` where `step` is known."""
     known = literal(step)
-    numbers = range(lanes) if known is None else [lane * known for lane in range(lanes)]
-    bits = int(step.type[1:])
-    listed = ", ".join(f"{step.type} {_wrapped(number, bits)}" for number in numbers)
-    constant = Value(vector_type(step.type, lanes), f"<{listed}>")
+    numbers = range(lanes) if known is None else [first + lane * known for lane in range(lanes)]
+    constant = _listed(numbers, step.type)
     return constant if known is not None else text.binary("mul", constant, text.splat(step, lanes))
 
 
-def _wrapped(number: int, bits: int) -> int:
-    """`number` as a signed integer of as many bits."""
-    half = 1 << (bits - 1)
-    return (number + half) % (2 * half) - half
+def _listed(numbers: Sequence[int], type: str) -> Value:
+    """A constant vector."""
+    bits = int(type[1:])
+    listed = ", ".join(f"{type} {wrapped(number, bits)}" for number in numbers)
+    return Value(vector_type(type, len(numbers)), f"<{listed}>")
 
 
 # -- reading and writing --
@@ -209,8 +315,12 @@ def emit_load(emitter: Emitter, node: e.BufferLoad) -> Value:
     elif predicate is not None and predicate.dtype.lanes == 1:
         loaded = _load_if(emitter, emitter.emit(predicate), node)
     else:
-        mask = None if predicate is None else emitter.emit(predicate)
-        loaded = _load(emitter.text, dtype, address(emitter, node.buffer, node.indices), mask)
+        where = address(emitter, node.buffer, node.indices)
+        picked = _load_picked(emitter, dtype, where, predicate)
+        if picked is None:
+            mask = None if predicate is None else emitter.emit(predicate)
+            picked = _load(emitter.text, dtype, where, mask)
+        loaded = picked
     return emitter.conversions.from_memory(loaded, dtype)
 
 
@@ -239,6 +349,45 @@ def _load(text: FunctionText, dtype: DType, where: Address, mask: Value | None =
         return text.gather(type, _lane_pointers(text, where, scalar), align, mask)
     loaded = _load_apart(text, type, where.pointer, where.apart, align, mask)
     return loaded if mask is None else text.select(mask, loaded, zero(type))
+
+
+def _load_picked(
+    emitter: Emitter, dtype: DType, where: Address, predicate: PrimExpr | None
+) -> Value | None:
+    """The elements at constant places, where these are near each other, picked from vectors of
+    neighbours. The vectors lie between the first and the last element that is read, so in the same
+    object. None for other places."""
+    if where.places is None:
+        return None
+    holds = [1] * where.lanes if predicate is None else constant_lanes(emitter, predicate)
+    if holds is None:
+        return None
+    text, align, scalar = emitter.text, dtype.element.itemsize, memory_type(dtype)
+    read = [place for place, each in zip(where.places, holds, strict=True) if each]
+    if not read:
+        return zero(vector_type(scalar, where.lanes))
+    first, count = min(read), max(read) + 1 - min(read)
+    width = min(where.lanes, 1 << (count.bit_length() - 1))
+    if count > _NEAR * where.lanes:
+        return None
+    made: Value | None = None
+    for begin in (*range(0, count - width, width), count - width):
+        place = text.element_pointer(scalar, where.pointer, i64(first + begin), inbounds=False)
+        if width == 1:
+            return text.splat(text.load(scalar, place, align), where.lanes)
+        part = text.load(vector_type(scalar, width), place, align)
+        chosen = [
+            p - first - begin if each and 0 <= p - first - begin < width else None
+            for p, each in zip(where.places, holds, strict=True)
+        ]
+        here = text.shuffle(part, zero(part.type), [width if p is None else p for p in chosen])
+        if made is None:
+            made = here
+        else:
+            lanes = where.lanes
+            both = [lane if p is None else lanes + lane for lane, p in enumerate(chosen)]
+            made = text.shuffle(made, here, both)
+    return made
 
 
 def _load_apart(
@@ -280,7 +429,11 @@ def emit_store(emitter: Emitter, node: BufferStore, value: Value) -> None:
             _store(text, memory, address(emitter, node.buffer, node.indices), align)
     else:
         mask = None if predicate is None else emitter.emit(predicate)
-        _store(text, memory, address(emitter, node.buffer, node.indices), align, mask)
+        where = address(emitter, node.buffer, node.indices)
+        if node.buffer is emitter.nontemporal and where.step == 1 and mask is None:
+            text.store_past_caches(memory, where.pointer, ALIGNMENT[NONTEMPORAL])
+        else:
+            _store(text, memory, where, align, mask)
 
 
 def _store(

@@ -6,8 +6,8 @@ Each check is a comparison, a branch and the call of a report
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import field
 from math import prod
 from typing import final
@@ -44,15 +44,21 @@ class Checks:
     # The source of each variable's value, in the words of messages.
     sources: dict[Var, str] = field(default_factory=dict)
 
-    def unless(self, holds: Value) -> AbstractContextManager[None]:
-        """Opens the block that runs unless `holds`, and that ends the function."""
-        return self.text.unless(holds, *self.text.blocks("wrong", "right"), likely=True)
+    @contextmanager
+    def unless(self, conditions: Iterable[Value]) -> Iterator[None]:
+        """Opens the block that runs unless all conditions hold, and that ends the function. Each is
+        asked for where those before it hold."""
+        wrong = self.text.block("wrong")
+        for holds in conditions:
+            self.text.go_on_if(holds, wrong)
+        with self.text.aside(wrong):
+            yield
 
     def require(
         self, holds: Value, message: str, position: int, *values: int | str | Value
     ) -> None:
         """Reports a message about an argument unless a condition holds."""
-        with self.unless(holds):
+        with self.unless([holds]):
             self.errors.report(message, position, *values)
 
     def advice(self, position: int) -> str:
@@ -103,40 +109,30 @@ def _is_one_of(text: FunctionText, code: Value, accepted: Sequence[ArgTypeCode])
 
 
 def read_tensor(checks: Checks, position: int, buffer: Buffer, code: Value, where: Value) -> Tensor:
-    """An array argument of the right kind, rank, dtype and device, with its extents read."""
+    """An array argument of the right kind, rank, dtype and device."""
     text = checks.text
     handle = text.load("ptr", where, 8)
-    ndim, dtype = i32(buffer.ndim), i32(dtype_word(buffer.dtype))
-    known, right, wrong = text.blocks("known", "right", "wrong")
-    is_array = _is_one_of(text, code, ARRAY_CODES)
-    is_array = text.binary("and", is_array, text.icmp("ne", handle, NULL))
-    text.branch_if(is_array, known, wrong, likely=True)
-    text.place(known)
-    with text.scope():
-        fields = {"ndim": ndim, "dtype": dtype, "device_type": i32(DEVICE_TYPES["cpu"])}
-        fits = [
-            text.icmp("eq", load_field(text, handle, field), expected)
-            for field, expected in fields.items()
-        ]
-        text.branch_if(text.all_of(fits), right, wrong, likely=True)
-    text.place(wrong)
-    wanted = checks.advice(position), str(buffer.dtype)
-    checks.errors.report("array", position, *wanted, code, handle, ndim, dtype)
-    text.place(right)
-    extents: list[Value] = []
-    if buffer.ndim:
-        shape = load_field(text, handle, "shape")
-        extents = [text.word(shape, dim) for dim in range(buffer.ndim)]
-    name, is_output = checks.names[position], buffer in checks.written
-    return Tensor(position, name, buffer, is_output, handle, extents)
+    ndim, dtype = buffer.ndim, dtype_word(buffer.dtype)
+    wrong = text.block("wrong")
+    text.go_on_if_any((text.icmp("eq", code, i32(each)) for each in ARRAY_CODES), wrong)
+    text.go_on_if(text.icmp("ne", handle, NULL), wrong)
+    wanted = {"ndim_and_dtype": i64(ndim | dtype << 32), "device_type": i32(DEVICE_TYPES["cpu"])}
+    for name, value in wanted.items():
+        text.go_on_if(text.icmp("eq", load_field(text, handle, name), value), wrong)
+    with text.aside(wrong):
+        told = checks.advice(position), str(buffer.dtype), code, handle, i32(ndim), i32(dtype)
+        checks.errors.report("array", position, *told)
+    return Tensor(position, checks.names[position], buffer, buffer in checks.written, handle)
 
 
 def bind_shape(checks: Checks, tensor: Tensor) -> None:
     """Gives the variables among the dimensions their values."""
     variables = checks.emitter.variables
-    for dim, (expr, extent) in enumerate(zip(tensor.buffer.shape, tensor.extents, strict=True)):
+    for dim, expr in enumerate(tensor.buffer.shape):
         if isinstance(expr, Var) and expr not in variables:
+            extent = checks.text.word(load_field(checks.text, tensor.handle, "shape"), dim)
             variables[expr] = _extent(checks, tensor, dim, expr, extent)
+            tensor.bound.add(dim)
             source = f"{expr.name}, as argument {tensor.position} '{tensor.name}' has it"
             checks.sources[expr] = f" ({source})"
     offset = tensor.buffer.elem_offset
@@ -156,9 +152,10 @@ def check_memory(checks: Checks, tensor: Tensor) -> None:
     """Shape, memory and alignment."""
     text, position, buffer = checks.text, tensor.position, tensor.buffer
     expected = [checks.emitter.dimension(expr) for expr in buffer.shape]
-    if expected:
-        pairs = zip(tensor.extents, expected, strict=True)
-        fits = text.all_of([text.icmp("eq", *pair) for pair in pairs])
+    dims = [dim for dim in range(buffer.ndim) if dim not in tensor.bound]
+    if dims:
+        shape = load_field(text, tensor.handle, "shape")
+        fits = (text.icmp("eq", text.word(shape, dim), expected[dim]) for dim in dims)
         sources = [_source(checks, expr) for expr in buffer.shape]
         with checks.unless(fits):
             strings = [text.module.string(source) for source in sources]
@@ -170,16 +167,22 @@ def check_memory(checks: Checks, tensor: Tensor) -> None:
     data = load_field(text, tensor.handle, "data")
     offset = load_field(text, tensor.handle, "byte_offset")
     tensor.first = tensor.low = text.element_pointer("i8", data, offset)
-    nonempty = _is_not(text, size, 0)
-    fits = text.icmp("ne", data, NULL)
-    if nonempty.text != "true":
-        fits = text.binary("or", fits, text.icmp("eq", size, i64(0)))
     alignment = max(buffer.dtype.element.itemsize, buffer.data_alignment)
+    with checks.unless(_memory_fits(text, tensor, data, alignment)):
+        checks.errors.report("memory", position, size, data, tensor.low, alignment)
+
+
+def _memory_fits(
+    text: FunctionText, tensor: Tensor, data: Value, alignment: int
+) -> Iterator[Value]:
+    """The conditions: there is memory, or no element, and it is aligned."""
+    exists = text.icmp("ne", data, NULL)
+    if _is_not(text, tensor.size, 0).text != "true":
+        exists = text.any_of(exists, text.icmp("eq", tensor.size, i64(0)))
+    yield exists
     if alignment > 1:
         address = text.convert("ptrtoint", tensor.low, "i64")
-        low = text.binary("and", address, i64(alignment - 1))
-        fits = text.binary("and", fits, text.icmp("eq", low, i64(0)))
-    checks.require(fits, "memory", position, size, data, tensor.low, alignment)
+        yield text.icmp("eq", text.binary("and", address, i64(alignment - 1)), i64(0))
 
 
 def _source(checks: Checks, expr: PrimExpr) -> str:
@@ -228,7 +231,7 @@ def check_strides(checks: Checks, tensor: Tensor) -> None:
     if buffer.strides:
         _bind_strides(checks, tensor)
         return
-    size = text.binary("mul", tensor.size, i64(buffer.dtype.itemsize))
+    size = checks.emitter.product(tensor.size, i64(buffer.dtype.itemsize))
     tensor.end = text.element_pointer("i8", tensor.low, size)
     if not buffer.ndim or buffer.layout:
         return
@@ -239,11 +242,11 @@ def check_strides(checks: Checks, tensor: Tensor) -> None:
         has_strides = text.binary("and", has_strides, nonempty)
     with text.when(has_strides, given, done):
         expected = strides_of(checks.emitter, buffer)
-        fits = [
+        fits = (
             _fits_stride(text, tensor, dim, step, text.word(strides, dim))
             for dim, step in enumerate(expected)
-        ]
-        with checks.unless(text.all_of(fits)):
+        )
+        with checks.unless(fits):
             found = text.params[4], tensor.handle, text.table(expected)
             checks.errors.report("layout", tensor.position, *found)
 

@@ -11,7 +11,6 @@ arrays is wrong, and the caller asks for the variant that takes it
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import field
 from typing import final
 
@@ -206,23 +205,18 @@ def _return_report(
     text.ret(text.call(reporter, "i32", arguments))
 
 
-def _unless(text: FunctionText, holds: Value) -> AbstractContextManager[None]:
-    """Opens the block that runs unless a condition holds, and that ends the function."""
-    return text.unless(holds, *text.blocks("failed", "checked"))
-
-
 def _search_array(text: FunctionText, *values: Value) -> None:
     advice, dtype, code, handle, ndim, word = values
     a, b = (text.icmp("eq", code, i32(each)) for each in ARRAY_CODES)
-    with _unless(text, text.binary("or", a, b)):
+    with text.unless(text.binary("or", a, b)):
         _return_report(text, "kind", text.module.string("an array"), code)
-    with _unless(text, text.icmp("ne", handle, NULL)):
+    with text.unless(text.icmp("ne", handle, NULL)):
         _return_report(text, "null")
     found = load_field(text, handle, "ndim")
-    with _unless(text, text.icmp("eq", found, ndim)):
+    with text.unless(text.icmp("eq", found, ndim)):
         _return_report(text, "ndim", ndim, found, advice)
     found = load_field(text, handle, "dtype")
-    with _unless(text, text.icmp("eq", found, word)):
+    with text.unless(text.icmp("eq", found, word)):
         _return_report(text, "dtype", dtype, found)
     device = [load_field(text, handle, field) for field in ("device_type", "device_id")]
     _return_report(text, "device", *device)
@@ -238,7 +232,7 @@ def _search_extents(text: FunctionText, *values: Value) -> None:
     dim = _first(text, differs)
     found, wanted = text.word(shape, dim), text.word(expected, dim)
     number = text.convert("trunc", dim, "i32")
-    with _unless(text, text.icmp("eq", sources, NULL)):
+    with text.unless(text.icmp("eq", sources, NULL)):
         source = text.word(sources, dim, "ptr")
         _return_report(text, "shape", number, wanted, source, found, advice)
     _return_report(text, "shape", number, wanted, text.module.string(""), found, advice)
@@ -247,7 +241,7 @@ def _search_extents(text: FunctionText, *values: Value) -> None:
 def _search_memory(text: FunctionText, *values: Value) -> None:
     size, data, first, alignment = values
     empty = text.icmp("eq", size, i64(0))
-    with _unless(text, text.binary("or", text.icmp("ne", data, NULL), empty)):
+    with text.unless(text.binary("or", text.icmp("ne", data, NULL), empty)):
         _return_report(text, "data", size)
     _return_report(text, "alignment", alignment, first)
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from minitvm.codegen.llvm_text import (
     FunctionText,
     Value,
+    element_type,
     floating,
     integer,
     lanes_of,
@@ -155,8 +156,20 @@ class Conversions:
         return text.select(text.binary("and", large, lost), sticky, value)
 
     def _float_to_int(self, value: Value, target: DType) -> Value:
-        name = "fptosi.sat" if target.is_int else "fptoui.sat"
-        return self._text.intrinsic(name, like(value.type, f"i{target.bits}"), value)
+        """Towards zero, at most the nearest integer that `target` has, NaN as 0. Where a float
+        holds these integers and they fit 32 bits, the float is limited first: vectors of such
+        conversions have instructions."""
+        text, type = self._text, value.type
+        digits = 53 if element_type(type) == "double" else 24
+        if target.bits > min(digits, 32) or (target.is_uint and target.bits == 32):
+            name = "fptosi.sat" if target.is_int else "fptoui.sat"
+            return text.intrinsic(name, like(type, f"i{target.bits}"), value)
+        low, high = (floating(type, float(bound)) for bound in (target.min(), target.max()))
+        if target.is_int:
+            value = text.select(text.fcmp("ord", value, value), value, floating(type, 0.0))
+        limited = text.select(text.fcmp("ogt", value, low), value, low)
+        limited = text.select(text.fcmp("olt", limited, high), limited, high)
+        return text.convert("trunc", text.convert("fptosi", limited, "i32"), f"i{target.bits}")
 
     # -- floats --
 

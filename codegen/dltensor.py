@@ -17,6 +17,7 @@ _FIELDS = {
     "device_id": (12, "i32"),
     "ndim": (16, "i32"),
     "dtype": (20, "i32"),
+    "ndim_and_dtype": (16, "i64"),  # both at once: x86-64 and AArch64 are little-endian
     "shape": (24, "ptr"),
     "strides": (32, "ptr"),
     "byte_offset": (40, "i64"),
@@ -44,14 +45,16 @@ def _align(type: str) -> int:
 class Tensor:
     """A tensor argument, as far as a function has read it. Its bytes lie in ``[low, end)``, and
     element 0 is at `first`, which a negative stride puts behind others; strides (counted in
-    elements) lead from one to the others."""
+    elements) lead from one to the others. The extents of the dimensions in `bound` gave variables
+    their values."""
 
     position: int
     name: str
     buffer: Buffer
     is_output: bool
     handle: Value
-    extents: list[Value]
+    bound: set[int] = field(default_factory=set)
+    extents: list[Value] = field(default_factory=list)
     strides: list[Value] = field(default_factory=list)
     size: Value = NULL
     first: Value = NULL

@@ -7,7 +7,7 @@ from typing import Any, final
 
 from minitvm.codegen.conversion import Conversions
 from minitvm.codegen.integers import Integers
-from minitvm.codegen.llvm_text import FunctionText, Value, i64
+from minitvm.codegen.llvm_text import FunctionText, Value, i64, literal
 from minitvm.codegen.math import MathFunctions
 from minitvm.codegen.options import CodegenOptions
 from minitvm.runtime.dtype import INT64, DType
@@ -45,6 +45,8 @@ class Emitter:
         self.variables: dict[Var, Value] = {}
         self.pointers: dict[Buffer, Value] = {}
         self.strides: dict[Buffer, list[int | None]] = {}  # the constant ones
+        self.constants: dict[Var, list[int] | None] = {}  # the lanes of masks, where all are known
+        self.nontemporal: Buffer | None = None  # whose vectors are aligned, and bypass the caches
         # Ends the function with a status unless a condition holds; None outside of statements.
         self.fail_unless: Callable[[Value, int], None] | None = None
         self.no_wrap = "nsw"  # the flag of the products of dimensions
@@ -123,11 +125,3 @@ class Emitter:
         if x in (0, 1) or y in (0, 1):
             return (b if x == 1 else a) if 1 in (x, y) else i64(0)
         return self.text.binary("mul", a, b, self.no_wrap if flags is None else flags)
-
-
-def literal(value: Value) -> int | None:
-    """The number that a scalar is known to be."""
-    digits = value.text
-    if digits[0] == "%":
-        return None
-    return int(digits) if digits.lstrip("-").isdigit() else None

@@ -9,7 +9,8 @@ from minitvm.codegen.accesses import emit_load, multiples, pointer_of
 from minitvm.codegen.calls import CALLS, emit_call
 from minitvm.codegen.conversion import register_type
 from minitvm.codegen.emitter import Emitter
-from minitvm.codegen.llvm_text import FunctionText, Value, floating, i64, integer
+from minitvm.codegen.extrema import extremum, operands_of
+from minitvm.codegen.llvm_text import FunctionText, Value, floating, i64, integer, literal
 from minitvm.codegen.options import CodegenOptions
 from minitvm.runtime.errors import CompileError
 from minitvm.tir import expr as e
@@ -40,13 +41,15 @@ def arithmetic(emitter: Emitter, node: e.Arithmetic, a: Value, b: Value, flags: 
         made = emitter.text.binary(_FLOAT_BINARY[type(node)], a, b, flags)
         return emitter.conversions.round(made, dtype)
     if isinstance(node, (e.Min, e.Max)):
-        # NaN propagates; which of two zeros comes back is left open.
-        name = "minimum" if isinstance(node, e.Min) else "maximum"
-        return emitter.text.intrinsic(name, a.type, a, b, flags="nsz")
+        return extremum(emitter, type(node), [a, b])
     raise CompileError(f"{type(node).__name__}: expected integers, got {dtype}")
 
 
 def _emit_arithmetic(emitter: Emitter, node: e.Arithmetic) -> Value:
+    if isinstance(node, (e.Min, e.Max)) and node.dtype.is_float:
+        return extremum(
+            emitter, type(node), [emitter.emit(each) for each in operands_of(node, type(node))]
+        )
     flags = "" if emitter.strict else "contract"
     return arithmetic(emitter, node, emitter.emit(node.a), emitter.emit(node.b), flags)
 
@@ -113,10 +116,14 @@ def _emit_let(emitter: Emitter, node: e.Let) -> Value:
 
 
 def _emit_ramp(emitter: Emitter, node: e.Ramp) -> Value:
-    text = emitter.text
-    steps = multiples(text, emitter.emit(node.stride), node.lanes)
-    base = emitter.emit(node.base)
-    return steps if base.text == "0" else text.binary("add", text.splat(base, node.lanes), steps)
+    text, base, first = emitter.text, node.base, 0
+    stride = emitter.emit(node.stride)
+    if isinstance(base, e.Add) and literal(stride) is not None:  # progressions share what they can
+        known = literal(emitter.emit(base.b))
+        base, first = (base, 0) if known is None else (base.a, known)
+    steps = multiples(text, stride, node.lanes, first)
+    begin = emitter.emit(base)
+    return steps if begin.text == "0" else text.binary("add", text.splat(begin, node.lanes), steps)
 
 
 _NODES: dict[type, Callable[[Emitter, Any], Value]] = {

@@ -8,6 +8,7 @@ intrinsics' overloads (``@llvm.sqrt`` on a ``float`` is ``@llvm.sqrt.f32``) and 
 from __future__ import annotations
 
 import math
+import operator
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -56,9 +57,33 @@ def floating(type: str, value: float) -> Value:
     return _splat(type, f"0x{struct.unpack('<Q', struct.pack('<d', exact))[0]:016X}")
 
 
+def all_ones(type: str) -> Value:
+    """The quiet NaN whose bits are all set, in every lane of ``float`` or ``double``."""
+    return _splat(type, f"0x{'FFFFFFFFE0000000' if element_type(type) == 'float' else 'F' * 16}")
+
+
+def is_constant_number(value: Value) -> bool:
+    """Whether a float is a constant, and not NaN."""
+    return value.text[0] != "%" and "0x7FF8000000000000" not in value.text
+
+
 def _splat(type: str, text: str) -> Value:
     element = element_type(type)
     return Value(type, text if element == type else f"splat ({element} {text})")
+
+
+def literal(value: Value) -> int | None:
+    """The number that a scalar is known to be."""
+    digits = value.text
+    if digits[0] == "%":
+        return None
+    return int(digits) if digits.lstrip("-").isdigit() else None
+
+
+def wrapped(number: int, bits: int) -> int:
+    """`number` as a signed integer of as many bits."""
+    half = 1 << (bits - 1)
+    return (number + half) % (2 * half) - half
 
 
 def i32(value: int) -> Value:
@@ -208,6 +233,10 @@ def symbol(name: str) -> str:
     return name if re.fullmatch(r"[A-Za-z_.$][\w.$]*", name) else f'"{_quote(_encoded(name))}"'
 
 
+AS_IT_IS = "nounwind noinline optnone "
+"""The attributes of a function that LLVM isn't to spend time on, since it is good as it is."""
+
+_KNOWN = {"add": operator.add, "sub": operator.sub, "mul": operator.mul}  # of constants
 _NOTHING: frozenset[object] = frozenset()
 _Remembered = dict[object, tuple[Value, frozenset[object]]]  # by key, and what each needs
 
@@ -237,6 +266,7 @@ class FunctionText:
         self._head = f"define {linkage} {result} @{symbol(name)}({listed}) {attributes}{{"
         self._allocas: list[str] = []
         self._lines: list[str] = []
+        self._rare: list[str] = []  # the lines of blocks that stand at the end
         self._counter = 0
         self._scopes: list[dict[str, Value]] = [{}]
         self._remembered: list[_Remembered] = [{}]
@@ -245,7 +275,7 @@ class FunctionText:
 
     def finish(self) -> None:
         """Adds the finished function to its module."""
-        lines = [self._head, "entry:", *self._allocas, *self._lines, "}"]
+        lines = [self._head, "entry:", *self._allocas, *self._lines, *self._rare, "}"]
         self.module.add_function("\n".join(lines))
 
     # -- blocks --
@@ -284,6 +314,16 @@ class FunctionText:
             self.branch(then)
 
     @contextmanager
+    def aside(self, block: Block) -> Iterator[None]:
+        """A scope in a new block that leaves the function and seldom runs: it stands at the end, so
+        that the usual way runs straight on."""
+        usual, current, self._lines = self._lines, self.current, []
+        with self.inside(block):
+            yield
+        self._rare += self._lines
+        self._lines, self.current = usual, current
+
+    @contextmanager
     def when(self, condition: Value, block: Block, after: Block) -> Iterator[None]:
         """Opens `block`, which runs if a condition holds; `after` follows."""
         self.branch_if(condition, block, after)
@@ -292,13 +332,32 @@ class FunctionText:
         self.place(after)
 
     @contextmanager
-    def unless(
-        self, holds: Value, block: Block, after: Block, *, likely: bool = False
-    ) -> Iterator[None]:
-        """Opens `block`, which leaves the function unless a condition holds; `after` follows."""
-        self.branch_if(holds, after, block, likely=likely)
+    def unless(self, holds: Value) -> Iterator[None]:
+        """Opens a block that leaves the function, for the rare case that a condition doesn't hold;
+        what follows stands behind it."""
+        block, after = self.blocks("failed", "checked")
+        self.branch_if(holds, after, block, likely=True)
         with self.inside(block):
             yield
+        self.place(after)
+
+    def go_on_if(self, condition: Value, otherwise: Block) -> None:
+        """Goes on in a new block if a condition holds, as it nearly always does, and else in
+        `otherwise`."""
+        after = self.block("right")
+        self.branch_if(condition, after, otherwise, likely=True)
+        self.place(after)
+
+    def go_on_if_any(self, conditions: Iterable[Value], otherwise: Block) -> None:
+        """As :meth:`go_on_if`, if one of some conditions holds; each is asked for when those before
+        it don't."""
+        after = self.block("right")
+        with self.scope():
+            for condition in conditions:
+                following = self.block("or")
+                self.branch_if(condition, after, following)
+                self.place(following)
+            self.branch(otherwise)
         self.place(after)
 
     def return_if(self, condition: Value, status: Value, block: Block, after: Block) -> None:
@@ -405,6 +464,10 @@ class FunctionText:
 
     def binary(self, opcode: str, a: Value, b: Value, flags: str = "") -> Value:
         """``opcode`` on two values of one type: ``add``, ``fmul``, ``and``..."""
+        if opcode in _KNOWN:
+            x, y = literal(a), literal(b)
+            if x is not None and y is not None:
+                return integer(a.type, wrapped(_KNOWN[opcode](x, y), int(a.type[1:])))
         return self._pure(a.type, f"{opcode} {flags + ' ' if flags else ''}{a}, {b.text}")
 
     def all_of(self, conditions: Iterable[Value]) -> Value:
@@ -430,6 +493,9 @@ class FunctionText:
     def convert(self, opcode: str, value: Value, element: str) -> Value:
         """``sext``, ``fptosi``, ``bitcast``... of every lane to `element`."""
         wanted = like(value.type, element)
+        known = literal(value) if opcode in ("trunc", "sext") else None
+        if known is not None:
+            return integer(wanted, wrapped(known, int(wanted[1:])))
         return (
             value if wanted == value.type else self._pure(wanted, f"{opcode} {value} to {wanted}")
         )
@@ -518,6 +584,10 @@ class FunctionText:
             f"  call void @llvm.masked.store({value}, {pointer.type} align {align} "
             f"{pointer.text}, {mask})"
         )
+
+    def store_past_caches(self, value: Value, pointer: Value, align: int) -> None:
+        """Writes a value to memory that is not to be in the caches."""
+        self._lines.append(f"  store {value}, {pointer}, align {align}, !nontemporal !{{i32 1}}")
 
     def word(self, table: Value, position: Value | int, type: str = "i64") -> Value:
         """A value of 8 bytes in a table of such values."""

@@ -12,7 +12,6 @@ import llvmlite.binding as llvm
 from minitvm.codegen.argument_errors import ERROR_PREFIX, REPORT_PREFIX, messages_text
 from minitvm.codegen.llvm_text import ModuleText
 from minitvm.codegen.overlap import SHARE_MEMORY
-from minitvm.codegen.packed_abi import packed_symbol
 from minitvm.codegen.packed_call import CALL_GLOBAL
 from minitvm.codegen.parallel import BARRIER, PARALLEL_FOR
 from minitvm.codegen.statement import ALLOCATE_WORKSPACE, GIVE_BACK_WORKSPACE
@@ -78,13 +77,8 @@ def optimised(text: ModuleText, target: Target) -> Any:
     if text.imports or text.has_plain_loops:
         optimise(module, machine_for(target))
     else:
-        optimise_functions(module, machine_for(target), _level)
+        optimise_functions(module, machine_for(target))
     return module
-
-
-def _level(function: str) -> int:
-    """The optimisation level of a function; one that only checks arguments gains little by more."""
-    return 1 if function.startswith(packed_symbol("")) else 2
 
 
 def emit_object(text: ModuleText, target: Target) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
 
 from minitvm.codegen.dltensor import Tensor
 from minitvm.codegen.llvm_text import Block, FunctionText, ModuleText, Value, i32, i64, integer
@@ -20,8 +19,9 @@ _WORDS = 7
 _TENSOR, _LOW, _END, _NAME, _POSITION, _IS_OUTPUT, _IS_COMPACT = range(_WORDS)
 
 
-def ranges_apart(text: FunctionText, tensors: Sequence[Tensor]) -> Value:
-    """Whether no output's range of memory meets that of another tensor."""
+def go_on_if_apart(text: FunctionText, tensors: Sequence[Tensor], meeting: Block) -> None:
+    """Goes on where no output's range of memory meets that of another tensor, and else in
+    `meeting`; there, too, where an empty range lies inside of another."""
     pairs = [
         (a, b)
         for later, b in enumerate(tensors)
@@ -29,9 +29,11 @@ def ranges_apart(text: FunctionText, tensors: Sequence[Tensor]) -> Value:
         if a.is_output or b.is_output
     ]
     if len(pairs) > _FEW_PAIRS:
-        return _ranges_apart_in_loops(text, tensors)
-    apart = (_are_apart(text, a.low, a.end, b.low, b.end) for a, b in pairs)
-    return text.all_of(chain([integer("i1", 1)], apart))
+        text.go_on_if(_ranges_apart_in_loops(text, tensors), meeting)
+        return
+    for a, b in pairs:
+        apart = (text.icmp("ule", x.end, y.low) for x, y in ((a, b), (b, a)))
+        text.go_on_if_any(apart, meeting)
 
 
 def _ranges_apart_in_loops(text: FunctionText, tensors: Sequence[Tensor]) -> Value:

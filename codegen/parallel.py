@@ -8,6 +8,9 @@ It becomes ::
 which the runtime calls once for each task (:mod:`minitvm.runtime.threads`). Every task goes through
 the whole region, and takes its share of each parallel loop in it. With one task the function is the
 serial program: so runs a region that is too small for threads, or inside another.
+
+A parallel loop has several tasks for each thread, as many as its work is worth, so that a slow
+thread does fewer of them. A launch point has one for each, since tasks may wait for each other.
 """
 
 from __future__ import annotations
@@ -16,11 +19,14 @@ import itertools
 from collections.abc import Callable
 from typing import TypeGuard, final
 
+from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.work import estimated_work
 from minitvm.codegen.emitter import Emitter
 from minitvm.codegen.gil import needs_the_gil
-from minitvm.codegen.llvm_text import FunctionText, Value, element_type, i64, lanes_of
+from minitvm.codegen.llvm_text import AS_IT_IS, FunctionText, Value, element_type, i64, lanes_of
+from minitvm.runtime.dtype import INT64
 from minitvm.runtime.record import record
+from minitvm.target import Target
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Buffer, PrimExpr, Var
@@ -28,14 +34,14 @@ from minitvm.tir.functor import children, free_vars, walk_once
 from minitvm.tir.intrinsics import FUNCTIONS
 from minitvm.tir.stmt import ForKind, Stmt
 
-# int parallel_for(function, void* closure, int64_t limit, int64_t* failure)
+# int parallel_for(function, void* closure, int64_t limit, int64_t worth, int64_t each,
+#                  int64_t* failure)
 PARALLEL_FOR = "minitvm_parallel_for"
 # int barrier(void* region, int64_t tasks)
 BARRIER = "minitvm_barrier"
 
-# Operations from which on a parallel loop starts threads: 0.8 us of vectorised code, which is where
-# two threads that are awake begin to gain, and some 30 us of code that isn't vectorised.
-LEAST_WORK = 50_000.0
+# A C function may do any work: one that is counted as so many.
+_MOST_C_FUNCTIONS = 64.0
 
 LAUNCH_POINT = "pragma_parallel_launch_point"
 BARRIER_WHEN_FINISH = "pragma_parallel_barrier_when_finish"
@@ -45,9 +51,20 @@ _ENVIRONMENT = ("i64 task", "i64 tasks", "ptr region", "ptr noalias failure")
 _Captured = tuple[Var | Buffer, Value]  # something from outside, and its value there
 
 
-def pays_threads(node: Stmt) -> PrimExpr:
-    """Whether `node` is enough work for threads: a condition on variables outside of it."""
-    return e.greater_equal(estimated_work(node), LEAST_WORK)
+def tasks_worth(node: Stmt, target: Target) -> PrimExpr:
+    """The number of tasks that the work of `node` is worth, in terms of variables outside of it.
+    Threads share a loop from two tasks on."""
+    work = estimated_work(node)
+    if any(isinstance(each, e.Call) and each.op == "call_extern" for each in walk_once(node)):
+        work = work * _MOST_C_FUNCTIONS
+    worth = e.cast(INT64, work * (1.0 / target.task_operations))
+    return worth if free_vars(worth) else Analyzer().simplify(worth)
+
+
+def stays_alone(worth: PrimExpr) -> bool:
+    """Whether it is known that threads don't share work that is `worth` so many tasks."""
+    known = e.const_int(worth)
+    return known is not None and known < 2
 
 
 @final
@@ -120,10 +137,13 @@ def launch(
     node: Stmt,
     outer: Emitter,
     limit: Value,
+    worth: Value,
+    each: int,
     failure: Value,
     emit_task: Callable[[FunctionText, Team, dict[Var, Value], dict[Buffer, Value]], None],
 ) -> Value:
-    """Calls the tasks of a region, at most `limit`, and gives the status of the first that failed.
+    """Calls the tasks of a region, at most `limit` and `each` for a thread, and gives the status of
+    the first that failed.
 
     Parameters
     ----------
@@ -131,6 +151,8 @@ def launch(
         The program of a task.
     outer
         The emitter around it, with the names in scope.
+    worth
+        The number of tasks that the work is worth.
     failure
         The memory for the values of a failed assertion.
     emit_task
@@ -154,7 +176,8 @@ def launch(
     closure = text.alloca("i64", max(1, total), 64)
     for (_, value), slot in zip(captured, slots, strict=True):
         text.set_word(closure, slot, value)
-    status = text.call_external(PARALLEL_FOR, "i32", [function, closure, limit, failure])
+    arguments = [function, closure, limit, worth, i64(each), failure]
+    status = text.call_external(PARALLEL_FOR, "i32", arguments)
     text.forget()  # the tasks have written
     return status
 
@@ -163,7 +186,7 @@ def _emit_entry(outer: FunctionText, name: str, captured: list[_Captured]) -> Va
     """The function that the runtime calls; it reads the captured values from the closure."""
     text = FunctionText(
         outer.module, name, "i32", ["ptr closure", *_ENVIRONMENT], linkage="internal",
-        attributes="nounwind ",
+        attributes=AS_IT_IS,
     )  # fmt: skip
     closure, *environment = text.params
     loaded = [
@@ -178,8 +201,8 @@ def _emit_entry(outer: FunctionText, name: str, captured: list[_Captured]) -> Va
 def _body_function(
     outer: FunctionText, name: str, captured: list[_Captured], has_barrier: bool
 ) -> FunctionText:
-    """The function of a task with the captured values as parameters, which LLVM inlines: so a
-    pointer that came through memory is still known to have no alias. It may have one where other
+    """The function of a task with the captured values as parameters: so a pointer that came
+    through memory is still known to have no alias. It may have one where other
     tasks write to the buffer in between, at a barrier."""
     addresses = [value.text for _, value in captured]
     params: list[str] = []
@@ -215,7 +238,7 @@ def _captured(node: Stmt, outer: Emitter) -> list[_Captured]:
             inside.add(each.var)
     roots: list[Stmt | PrimExpr] = [node]
     for buffer in buffers:
-        roots += [d for d in (*buffer.shape, *buffer.strides, buffer.elem_offset) if d is not None]
+        roots += buffer.sizes
     variables = dict.fromkeys(var for root in roots for var in free_vars(root))
     found: list[_Captured] = []
     found += [(b, outer.pointers[b]) for b in buffers if b in outer.pointers]

@@ -8,12 +8,14 @@ Python, so that it can run without the GIL and on any thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import Any, TypeGuard, final
 
-from minitvm.codegen.accesses import emit_store
+from minitvm.arith.effects import is_stable
+from minitvm.codegen.accesses import constant_lanes, emit_store, pointer_of
 from minitvm.codegen.conversion import memory_type
 from minitvm.codegen.emitter import Emitter
 from minitvm.codegen.expression import arithmetic, expression_emitter
+from minitvm.codegen.extrema import TOGETHER, extremum
 from minitvm.codegen.gil import needs_the_gil
 from minitvm.codegen.llvm_text import NULL, Block, FunctionText, Value, i32, i64, integer
 from minitvm.codegen.options import CodegenOptions
@@ -26,22 +28,24 @@ from minitvm.codegen.parallel import (
     Team,
     can_be_shared,
     launch,
-    pays_threads,
     share_of,
+    stays_alone,
+    tasks_worth,
     without_pragmas,
 )
 from minitvm.runtime.dtype import INT64
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
-from minitvm.runtime.threads import MAX_FAILURE_VALUES
+from minitvm.runtime.threads import MAX_FAILURE_VALUES, TASKS
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.buffer import constant_bytes, size_factors
 from minitvm.tir.expr import Buffer, PrimExpr, Var
-from minitvm.tir.functor import rebuild, walk_once
+from minitvm.tir.functor import mentions, rebuild, walk_once
 from minitvm.tir.stmt import ForKind, Stmt
 from minitvm.tir.structural_equal import structural_equal
 from minitvm.transform.reuse_storage import STACK_BYTES
+from minitvm.transform.stream_stores import ALIGNMENT
 
 # void* allocate(int64_t size), void give_back(void*): the workspaces of the runtime
 ALLOCATE_WORKSPACE = "minitvm_allocate_workspace"
@@ -132,7 +136,7 @@ class StatementEmitter:
         """Returns `status` unless `holds`, leaving `values` in the failure record, through the
         blocks that free the open allocations."""
         text, returned = self.text, i32(status) if isinstance(status, int) else status
-        with text.unless(holds, *text.blocks("failed", "checked"), likely=True):
+        with text.unless(holds):
             for position, value in enumerate(values):
                 text.set_word(self._failure, position, value)
             text.store(returned, self._status, 4)
@@ -150,6 +154,9 @@ class StatementEmitter:
 
     def _emit_let(self, node: s.LetStmt) -> None:
         self.expressions.bind_anew(node.var, self.expressions.emit(node.value))
+        if node.var.dtype.is_bool and node.var.dtype.lanes > 1:
+            known = constant_lanes(self.expressions, node.value)
+            self.expressions.constants[node.var] = known
         self.emit(node.body)
 
     # -- loops --
@@ -201,12 +208,28 @@ class StatementEmitter:
                 f"got {node.extent}"
             )
         first = self.expressions.emit(node.min)
+        fold, terms = _extremum_in(node), list[Value]()
         for step in range(extent):
             value = integer(first.type, step if begin is None else begin + step)
             if begin is None:
                 value = self.text.binary("add", first, value)
             self.expressions.bind_anew(node.loop_var, value)
-            self.emit(node.body)
+            if fold is None:
+                self.emit(node.body)
+                continue
+            terms.append(self.expressions.emit(fold[1].b))
+            if len(terms) == TOGETHER or step == extent - 1:
+                self._emit_extremum(*fold, terms)
+                terms.clear()
+
+    def _emit_extremum(
+        self, store: s.BufferStore, value: e.Min | e.Max, terms: Sequence[Value]
+    ) -> None:
+        """``C[i] = min(C[i], x)`` for several x."""
+        known = self.expressions.emit(value.a)
+        made = extremum(self.expressions, type(value), [known, *terms])
+        emit_store(self.expressions, store, made)
+        self.text.forget(store.buffer.data)
 
     # -- parallel loops --
 
@@ -215,12 +238,15 @@ class StatementEmitter:
             self._import(node.value)
             self.emit(node.body)
             return
+        if node.attr_key in ALIGNMENT:
+            self._emit_nontemporal(node)
+            return
         program, pragmas = without_pragmas(node)
         launches = LAUNCH_POINT in pragmas and not self._is_task and can_be_shared(program)
-        pays = pays_threads(program) if launches else None
-        if pays is not None and e.const_int(pays) != 0:
+        worth = tasks_worth(program, self._options.target) if launches else e.const(0)
+        if not stays_alone(worth):
             everybody = i64(INT64.max())
-            self._emit_region(program, pragmas - {LAUNCH_POINT}, everybody, pays)
+            self._emit_region(program, pragmas - {LAUNCH_POINT}, everybody, worth, 1)
         elif isinstance(program, s.For) and program.kind == ForKind.PARALLEL:
             self._emit_parallel(program, pragmas)
         else:
@@ -232,13 +258,38 @@ class StatementEmitter:
         if text.value not in self.text.module.imports:
             self.text.module.imports.append(text.value)
 
+    def _emit_nontemporal(self, node: s.AttrStmt) -> None:
+        """A statement whose stores to a buffer bypass the caches where the value of the attribute
+        holds and the buffer is aligned."""
+        text, emitter = self.text, self.expressions
+        pointer = text.convert("ptrtoint", pointer_of(emitter, node.node), "i64")
+        place = text.binary("and", pointer, i64(ALIGNMENT[node.attr_key] - 1))
+        is_aligned = text.icmp("eq", place, i64(0))
+        holds = text.binary("and", is_aligned, emitter.emit(node.value))
+        past, through, join = text.blocks("past_caches", "through_caches", "endif")
+        text.branch_if(holds, past, through)
+        with text.inside(past, join):
+            emitter.nontemporal = node.node
+            self.emit(node.body)
+            self._finish_stores()
+            emitter.nontemporal = None
+        with text.inside(through, join):
+            self.emit(node.body)
+        text.place(join)
+
+    def _finish_stores(self) -> None:
+        """Waits for stores past the caches, which other stores may overtake on x86."""
+        if self.expressions.nontemporal is not None and self.expressions.target.arch == "x86_64":
+            self.text.call_external("llvm.x86.sse.sfence", "void", [])
+
     def _emit_parallel(self, node: s.For, pragmas: frozenset[str]) -> None:
         """A parallel loop: of a team, a region of its own, or serial."""
         if self._team is not None:
             self._emit_share(node, pragmas, self._team)
             return
-        pays = e.const(False) if self._is_task or needs_the_gil(node) else pays_threads(node)
-        if e.const_int(pays) == 0:
+        is_free = not self._is_task and not needs_the_gil(node)
+        worth = tasks_worth(node, self._options.target) if is_free else e.const(0)
+        if stays_alone(worth):
             self._emit_serial(node)
             return
         bounds: dict[str, Any] = {}  # evaluated once, here
@@ -248,14 +299,15 @@ class StatementEmitter:
                 bounds[name] = Var(name, bound.dtype)
                 self.expressions.variables[bounds[name]] = self.expressions.emit(bound)
         evaluated = rebuild(node, bounds)
-        self._emit_region(evaluated, pragmas, self.expressions.index(evaluated.extent), pays)
+        extent = self.expressions.index(evaluated.extent)
+        self._emit_region(evaluated, pragmas, extent, worth, TASKS)
 
     def _emit_region(
-        self, node: Stmt, pragmas: frozenset[str], limit: Value, pays: PrimExpr
+        self, node: Stmt, pragmas: frozenset[str], limit: Value, worth: PrimExpr, each: int
     ) -> None:
-        """Runs `node` on at most `limit` threads of the pool, or on this thread alone where threads
-        don't pay."""
-        limit = self.text.select(self.expressions.emit(pays), limit, i64(1))
+        """Runs `node` as tasks of the pool's threads: at most `limit`, as many as the work is
+        `worth`, and `each` for a thread. Less than two run on this thread alone."""
+        number = self.expressions.emit(worth)
 
         def emit_task(
             text: FunctionText,
@@ -266,13 +318,15 @@ class StatementEmitter:
             task = StatementEmitter(text, self._options, text.params[-1], self.assertions, team)
             task.expressions.variables.update(variables)
             task.expressions.pointers.update(pointers)
+            task.expressions.nontemporal = self.expressions.nontemporal
             if isinstance(node, s.For) and node.kind == ForKind.PARALLEL:
                 task._emit_parallel(node, pragmas)
             else:
                 task.emit(node)
+            task._finish_stores()
             task.finish()
 
-        status = launch(node, self.expressions, limit, self._failure, emit_task)
+        status = launch(node, self.expressions, limit, number, each, self._failure, emit_task)
         self.fail_unless(self.text.icmp("eq", status, i32(0)), status)
 
     def _emit_share(self, node: s.For, pragmas: frozenset[str], team: Team) -> None:
@@ -335,8 +389,10 @@ class StatementEmitter:
             or not any(_reads_back(node, side) for side in (value.a, value.b))
         ):
             return emit(value)
-        a, b = emit(value.a), emit(value.b)
-        return arithmetic(self.expressions, value, a, b, "reassoc contract")
+        a, b = value.a, value.b
+        if isinstance(value, e.Add) and _is_term_or_nothing(b):
+            return emit(e.Select(b.condition, e.Add(a, b.true_value), a))
+        return arithmetic(self.expressions, value, emit(a), emit(b), "reassoc contract")
 
     def _emit_allocate(self, node: s.Allocate) -> None:
         size = constant_bytes(node.buffer)
@@ -421,9 +477,34 @@ def _reads_back(store: s.BufferStore, side: PrimExpr) -> bool:
     )
 
 
+def _is_term_or_nothing(node: PrimExpr) -> TypeGuard[e.Select]:
+    """Whether the terms of a vector are 0 in lanes where a condition doesn't hold: there sums stay
+    as they are."""
+    if not isinstance(node, e.Select) or not isinstance(node.false_value, e.Broadcast):
+        return False
+    nothing = node.false_value.value
+    return isinstance(nothing, e.FloatImm) and nothing.value == 0.0
+
+
+def _extremum_in(loop: s.For) -> tuple[s.BufferStore, e.Min | e.Max] | None:
+    """The store of a loop whose iterations all combine one element with something by a minimum or
+    maximum of floats, and this; None for any other loop."""
+    store = loop.body
+    while isinstance(store, s.AttrStmt) and store.attr_key == "padded_buffer":
+        store = store.body
+    if not isinstance(store, s.BufferStore) or not isinstance(store.value, (e.Min, e.Max)):
+        return None
+    value = store.value
+    if not value.dtype.is_float or not _reads_back(store, value.a):
+        return None
+    place = (value.a,) if store.predicate is None else (value.a, store.predicate)
+    is_one = not mentions(loop.loop_var, *place) and is_stable(value.b, store)
+    return (store, value) if is_one else None
+
+
 def _is_plain(loop: s.For) -> bool:
-    """Whether there are neither loops nor vectors in a loop."""
-    return not any(
+    """Whether there are neither loops nor vectors in a loop, which may have many iterations."""
+    return not loop.annotations.get(s.FEW) and not any(
         each.kind != ForKind.UNROLLED
         if isinstance(each, s.For)
         else isinstance(each, s.While) or (isinstance(each, PrimExpr) and each.dtype.lanes > 1)

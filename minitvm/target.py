@@ -12,7 +12,14 @@ from minitvm.runtime.device import device
 from minitvm.runtime.device_api.registry import kinds, launches
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError, similar
-from minitvm.runtime.host import TYPICAL_CACHES, TYPICAL_WAYS, cache_sizes, host, l1_ways
+from minitvm.runtime.host import (
+    TYPICAL_BYTES_PER_CYCLE,
+    TYPICAL_CACHES,
+    TYPICAL_WAYS,
+    cache_sizes,
+    host,
+    l1_ways,
+)
 from minitvm.runtime.record import record
 from minitvm.runtime.threads import available_cpus
 
@@ -24,7 +31,9 @@ _CORES = 8  # of a named CPU: its models have few or many
 class Processor:
     """A CPU: its `features`, by LLVM's names; a core's share of its data caches, in bytes, from
     level 1 on; the ways of the L1 cache. A vector multiply-add takes `latency` cycles, and `ports`
-    of them begin in each. The defaults stand for an unknown CPU.
+    of them begin in each, `loads` loads of vectors as well. `bytes_per_cycle` come to a core from
+    the L2 cache, the L3 cache and memory. A task of a parallel loop pays from `task` cycles on. The
+    defaults stand for an unknown CPU.
     """
 
     features: frozenset[str]
@@ -32,6 +41,9 @@ class Processor:
     l1_ways: int = TYPICAL_WAYS
     latency: int = 4
     ports: int = 2
+    loads: int = 2
+    bytes_per_cycle: tuple[int, int, int] = TYPICAL_BYTES_PER_CYCLE
+    task: int = 1600
 
 
 def _cpu(
@@ -43,9 +55,12 @@ def _cpu(
     ways: int = 8,
     latency: int = 4,
     ports: int = 2,
+    loads: int = 2,
+    bytes_per_cycle: tuple[int, int, int] = TYPICAL_BYTES_PER_CYCLE,
 ) -> Processor:
     """A CPU whose caches are given in KiB."""
-    return Processor(features, (l1 << 10, l2 << 10, l3 << 10), ways, latency, ports)
+    sizes = (l1 << 10, l2 << 10, l3 << 10)
+    return Processor(features, sizes, ways, latency, ports, loads, bytes_per_cycle)
 
 
 _V2 = frozenset({"sse2", "sse4.1", "sse4.2", "popcnt"})
@@ -60,11 +75,13 @@ _V82 = _NEON | {"fullfp16", "dotprod"}
 _V86 = _V82 | {"bf16", "i8mm"}
 _N2 = _V86 | {"sve", "sve2"}
 
-_NEHALEM = _cpu(_V2, 32, 256, latency=3, ports=1)
+_SERVER = (64, 10, 5)  # bytes per cycle of Intel's meshes
+_WIDE = (64, 16, 6)
+_NEHALEM = _cpu(_V2, 32, 256, latency=3, ports=1, loads=1)
 _HASWELL = _cpu(_V3, 32, 256, latency=5)
-_SKYLAKE_SERVER = _cpu(_V4, 32, 1024)
+_SKYLAKE_SERVER = _cpu(_V4, 32, 1024, bytes_per_cycle=_SERVER)
 _ICELAKE_CLIENT = _cpu(_ICELAKE, 48, 512, ways=12, ports=1)
-_SAPPHIRE_RAPIDS = _cpu(_SAPPHIRE, 48, 2048, ways=12)
+_SAPPHIRE_RAPIDS = _cpu(_SAPPHIRE, 48, 2048, ways=12, bytes_per_cycle=_SERVER)
 
 # By architecture and name.
 #
@@ -78,6 +95,11 @@ _SAPPHIRE_RAPIDS = _cpu(_SAPPHIRE, 48, 2048, ways=12)
 # implementation may choose, a usual one. An L2 that cores share is divided among them. The L3 of a
 # Zen is that of its complex of cores; other CPUs have models with an L3 of many sizes, here a
 # typical one. Without an instruction that multiplies and adds, the figures are the addition's.
+#
+# Where LLVM's scheduling models say otherwise, measured tables decide (A. Fog, "Instruction
+# tables"; uops.info): in each cycle, one multiply-add of 512 bits begins on the client cores of Ice
+# Lake, Tiger Lake and Rocket Lake, whose port 5 has no unit for it; one of 256 bits on znver1,
+# which splits it into two halves; two on znver3.
 PROCESSORS: dict[str, dict[str, Processor]] = {
     "x86_64": {
         "x86-64": Processor(frozenset({"sse2"})),
@@ -86,8 +108,8 @@ PROCESSORS: dict[str, dict[str, Processor]] = {
         "x86-64-v4": Processor(_V4),
         "nehalem": _NEHALEM,
         "westmere": _NEHALEM,
-        "sandybridge": _cpu(_V2 | {"avx"}, 32, 256, latency=3, ports=1),
-        "ivybridge": _cpu(_V2 | {"avx", "f16c"}, 32, 256, latency=3, ports=1),
+        "sandybridge": _cpu(_V2 | {"avx"}, 32, 256, latency=3, ports=1, loads=1),
+        "ivybridge": _cpu(_V2 | {"avx", "f16c"}, 32, 256, latency=3, ports=1, loads=1),
         "haswell": _HASWELL,
         "core-avx2": _HASWELL,
         "broadwell": _HASWELL,
@@ -96,35 +118,37 @@ PROCESSORS: dict[str, dict[str, Processor]] = {
         "raptorlake": _cpu(_V3 | {"avxvnni"}, 48, 2048, ways=12),
         "skylake-avx512": _SKYLAKE_SERVER,
         "skx": _SKYLAKE_SERVER,
-        "cascadelake": _cpu(_VNNI, 32, 1024),
-        "cooperlake": _cpu(_VNNI | {"avx512bf16"}, 32, 1024),
+        "cascadelake": _cpu(_VNNI, 32, 1024, bytes_per_cycle=_SERVER),
+        "cooperlake": _cpu(_VNNI | {"avx512bf16"}, 32, 1024, bytes_per_cycle=_SERVER),
         "icelake-client": _ICELAKE_CLIENT,
-        "icelake-server": _cpu(_ICELAKE, 48, 1280, ways=12),
+        "icelake-server": _cpu(_ICELAKE, 48, 1280, ways=12, bytes_per_cycle=_SERVER),
         "tigerlake": _cpu(_ICELAKE, 48, 1280, ways=12, ports=1),
         "rocketlake": _ICELAKE_CLIENT,
         "sapphirerapids": _SAPPHIRE_RAPIDS,
         "emeraldrapids": _SAPPHIRE_RAPIDS,
-        "graniterapids": _cpu(_SAPPHIRE | {"amx-fp16"}, 48, 2048, ways=12),
-        "znver1": _cpu(_V3, 32, 512, 8 << 10, latency=5, ports=1),
+        "graniterapids": _cpu(_SAPPHIRE | {"amx-fp16"}, 48, 2048, ways=12, bytes_per_cycle=_SERVER),
+        "znver1": _cpu(_V3, 32, 512, 8 << 10, latency=5, ports=1, loads=1),
         "znver2": _cpu(_V3, 32, 512, 16 << 10, latency=5),
         "znver3": _cpu(_V3, 32, 512, 32 << 10),
-        "znver4": _cpu(_ZEN4, 32, 1024, 32 << 10, ports=1),
-        "znver5": _cpu(_ZEN4 | {"avxvnni"}, 48, 1024, 32 << 10, ways=12),
+        "znver4": _cpu(_ZEN4, 32, 1024, 32 << 10, ports=1, loads=1),
+        "znver5": _cpu(_ZEN4 | {"avxvnni"}, 48, 1024, 32 << 10, ways=12, bytes_per_cycle=_WIDE),
     },
     "aarch64": {
         "generic": Processor(_NEON),
         # At most one begins in each cycle: LLVM, AArch64SchedA53.td, AArch64SchedA57.td.
-        "cortex-a53": _cpu(_NEON, 32, 128, ways=4, ports=1),
+        "cortex-a53": _cpu(_NEON, 32, 128, ways=4, ports=1, loads=1),
         "cortex-a57": _cpu(_NEON, 32, 512, ways=2, ports=1),
         "cortex-a72": _cpu(_NEON, 32, 512, ways=2),
         "cortex-a76": _cpu(_V82, 64, 512, ways=4),
         "neoverse-n1": _cpu(_V82, 64, 1024, ways=4),
-        "neoverse-v1": _cpu(_V86 | {"sve"}, 64, 1024, ways=4, ports=4),
+        "neoverse-v1": _cpu(
+            _V86 | {"sve"}, 64, 1024, ways=4, ports=4, loads=3, bytes_per_cycle=_WIDE
+        ),
         "neoverse-n2": _cpu(_N2, 64, 1024, ways=4),
-        "neoverse-v2": _cpu(_N2, 64, 1024, ways=4, ports=4),
-        "apple-m1": _cpu(_V82, 128, 3 << 10, ports=4),
-        "apple-m2": _cpu(_V86, 128, 4 << 10, ports=4),
-        "apple-m3": _cpu(_V86, 128, 4 << 10, ports=4),
+        "neoverse-v2": _cpu(_N2, 64, 1024, ways=4, ports=4, loads=3, bytes_per_cycle=_WIDE),
+        "apple-m1": _cpu(_V82, 128, 3 << 10, ports=4, loads=3, bytes_per_cycle=_WIDE),
+        "apple-m2": _cpu(_V86, 128, 4 << 10, ports=4, loads=3, bytes_per_cycle=_WIDE),
+        "apple-m3": _cpu(_V86, 128, 4 << 10, ports=4, loads=3, bytes_per_cycle=_WIDE),
         "a64fx": _cpu(_NEON | {"fullfp16", "sve"}, 64, 680, ways=4, latency=9),
     },
 }
@@ -193,8 +217,13 @@ class Target:
         cores = _number(options, "num-cores")
         if cpu in ("", "native") and "mtriple" not in options:
             sizes = cache_sizes()
-            found = Processor(host().features, (sizes[1], sizes[2], sizes[3]), l1_ways())
             cpu, string = host().cpu, host().feature_string
+            found = replace(
+                PROCESSORS[_arch(triple)].get(cpu, Processor(frozenset())),
+                features=host().features,
+                cache_bytes=(sizes[1], sizes[2], sizes[3]),
+                l1_ways=l1_ways(),
+            )
         else:
             cpu = cpu or _baseline(triple)
             found, string = _known(triple, cpu), ""
@@ -272,6 +301,22 @@ class Target:
         """
         return self.processor.cache_bytes[level - 1]
 
+    def level_of(self, size: int) -> int:
+        """The cache that holds `size` bytes, 1 to 3; 4 where none does.
+
+        >>> Target("llvm -mcpu=haswell").level_of(100_000)
+        2
+        """
+        return next((i for i in (1, 2, 3) if size <= self.cache_bytes(i)), 4)
+
+    def bytes_per_cycle(self, level: int) -> int:
+        """The bytes that a core reads in a cycle from a cache, level 2 or 3, or from memory: 4.
+
+        >>> Target("llvm -mtriple=x86_64-linux-gnu -mcpu=znver3").bytes_per_cycle(2)
+        32
+        """
+        return self.processor.bytes_per_cycle[level - 2]
+
     @property
     def l1_ways(self) -> int:
         """The number of lines in one set of the L1 cache."""
@@ -285,6 +330,25 @@ class Target:
         10
         """
         return self.processor.latency * self.processor.ports
+
+    @property
+    def task_operations(self) -> int:
+        """The operations, in vectors, from which on a part of a parallel loop is worth a task.
+
+        >>> Target("llvm -mtriple=x86_64-linux-gnu -mcpu=haswell").task_operations
+        25600
+        """
+        return self.processor.task * self.processor.ports * self.vector_bits // 32
+
+    @property
+    def task_bytes(self) -> int:
+        """The bytes from the L2 cache that take as long as the least task.
+
+        >>> target = Target("llvm -mtriple=x86_64-linux-gnu -mcpu=haswell")
+        >>> target.task_bytes // target.bytes_per_cycle(2)
+        1600
+        """
+        return int(self.processor.task * self.bytes_per_cycle(2))
 
     @property
     def num_cores(self) -> int:
@@ -306,6 +370,11 @@ class Target:
     def has_rounding(self) -> bool:
         """Whether a float is rounded to a whole number by an instruction."""
         return self.arch == "aarch64" or "sse4.1" in self.features
+
+    @property
+    def keeps_nan(self) -> bool:
+        """Whether a minimum or maximum that is NaN where an operand is NaN is one instruction."""
+        return self.arch == "aarch64"
 
     @property
     def has_mask_registers(self) -> bool:

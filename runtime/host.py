@@ -15,6 +15,7 @@ from minitvm.runtime.record import record
 
 CACHE_LINE = 64  # bytes, of every CPU that code is made for
 LINES_AT_ONCE = 2  # cache lines side by side, which CPUs fetch together
+LINES_COMBINED = 8  # that a CPU fills side by side, part by part, before they go past the caches
 
 
 @final
@@ -77,6 +78,8 @@ TYPICAL_CACHES = (32 << 10, 512 << 10, 8 << 20)
 """The bytes assumed for unknown data caches, from level 1 on."""
 TYPICAL_WAYS = 8
 """The ways of such an L1 cache."""
+TYPICAL_BYTES_PER_CYCLE = (32, 16, 6)
+"""The bytes that a core reads in a cycle from L2, from L3 and from memory."""
 _SYSTEM = Path("/sys/devices/system/cpu/cpu0/cache")
 
 

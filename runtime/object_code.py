@@ -76,27 +76,29 @@ def parse(text: str) -> Any:
 
 def optimise(module: Any, machine: Any) -> None:
     """LLVM's own pipeline, in place. Unrolling is left to schedules: LLVM's triples the time."""
-    builder = _pass_builder(machine, 2)
+    builder = _pass_builder(machine)
     passes = builder.getModulePassManager()
     passes.run(module, builder)
     _dispose(passes)
 
 
-def optimise_functions(module: Any, machine: Any, level_of: Callable[[str], int]) -> None:
-    """LLVM's own simplifications of each function by itself, in place, at the level (1 or 2) that
-    `level_of` gives for its name."""
-    builders = {level: _pass_builder(machine, level) for level in (1, 2)}
-    passes = {level: builder.getFunctionPassManager() for level, builder in builders.items()}
+def optimise_functions(module: Any, machine: Any) -> None:
+    """LLVM's own simplifications of each function by itself, in place, except for those that are to
+    stay as they are (``optnone``)."""
+    builder = _pass_builder(machine)
+    passes = builder.getFunctionPassManager()
     for function in module.functions:
-        if not function.is_declaration:
-            level = level_of(function.name)
-            passes[level].run(function, builders[level])
-    for each in passes.values():
-        _dispose(each)
+        if not function.is_declaration and not _stays(function):
+            passes.run(function, builder)
+    _dispose(passes)
 
 
-def _pass_builder(machine: Any, level: int) -> Any:
-    options = llvm.create_pipeline_tuning_options(speed_level=level)
+def _stays(function: Any) -> bool:
+    return any(b"optnone" in each.split() for each in function.attributes)
+
+
+def _pass_builder(machine: Any) -> Any:
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
     options.loop_unrolling = False
     options.loop_interleaving = True
     options.loop_vectorization = True

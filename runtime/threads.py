@@ -3,11 +3,17 @@
 A *region* is a parallel loop at work: a function of compiled code, called once for each of its
 tasks. One region at a time has the workers. A region that finds them taken, by another thread's
 region or by the region around it, runs on its own thread, as one task. The thread that starts a
-region takes part in it, and then waits for tasks that a worker has begun, never for one that is
-still asleep. Nobody needs the GIL. Workers keep off the CPU of the thread that wakes them, and may
-run on all others that they inherited.
+region takes part in it, and then waits for tasks that a worker has begun, never for a worker that
+is late. Nobody needs the GIL. Workers keep off the CPU of the thread that wakes them, and may run
+on all others that they inherited.
 
-Workers spin for a while before they sleep: waking one costs about 50 us. They are threads of the C
+A region has *seats*: one for the thread that starts it, the others for the first workers that come.
+The tasks are shared out among the seats beforehand, in queues. A thread takes the tasks of its own
+queue one by one, and then the last ones of the others' queues: so slow threads do fewer of them,
+and neighbouring tasks mostly stay on one thread.
+
+Workers spin for a while before they sleep: waking one costs about 50 us, so they are woken only
+where the work is known, or found, to take long enough. They are threads of the C
 library with all signals blocked, made when the first region wants them; Python doesn't know them,
 and so doesn't wait for them when it exits. A forked child finds the pool's page empty: it has no
 workers, and makes its own when it needs them.
@@ -33,11 +39,17 @@ from minitvm.runtime.record import record
 
 MAX_FAILURE_VALUES = 8  # of a failed assertion, 64 bits each: the size of a failure record
 
+TASKS = 16  # of a loop for each thread: with more, the last one doesn't end earlier
+
 _MOST_THREADS = 1024
+_WAKE = 30_000  # ns, of work from which on a sleeper is worth waking
 _CONSTANTS: dict[str, object] = {
+    "WAKE": _WAKE,
+    "WORTH_WAKING": _WAKE // 500,  # tasks, each at least so many ns
     "SPIN": 200_000,  # ns: four times the cost of waking a sleeper
     "RECORD": MAX_FAILURE_VALUES,
     "WORKERS": _MOST_THREADS - 1,
+    "THREADS": _MOST_THREADS,
     "SIZE": 2**21,  # bytes, which the pool fits
 }
 # By LLVM's name of the machine: the numbers of system calls, and how a loop that waits spares the
@@ -74,24 +86,34 @@ _TEXT = r"""
   %CPUs cpus         ; those that it was left with
 }
 
+; The tasks of a seat that nobody has claimed. The seat's own thread takes the first of them, others
+; the last.
+%Queue = type {
+  i64 tasks,         ; the first, and in the upper 32 bits their end
+  [56 x i8] _
+}
+
 ; The pool is memory that is all zeros at the start, and again in a forked child. Each line of the
 ; cache has what the same threads write.
 %Pool = type {
-  i64 ticket,        ; the generation of the region (32 bits), and its tasks that nobody has claimed
+  i64 ticket,        ; the generation of the region (32 bits), and its seats that nobody has taken
   [56 x i8] _,
-  i32 pending,       ; tasks that are not finished
+  i32 pending,       ; seats of workers that are not finished
   i32 waiting,       ; whether somebody sleeps until they are
   [56 x i8] _,
   i32 lock,          ; of whoever has the workers
   i32 _,
   i64 workers,       ; how many there are
-  [48 x i8] _,
+  i64 spent,         ; ns, by regions one after the other that woke nobody
+  i64 ended,         ; when the last of them did
+  [32 x i8] _,
   ptr region,
   [56 x i8] _,
   i32 sleepers,      ; how many workers sleep
   [60 x i8] _,
   i32 avoided,       ; the CPU that all workers keep off, plus one; 0: none
-  [WORKERS x %Worker] worker
+  [WORKERS x %Worker] worker,
+  [THREADS x %Queue] queue
 }
 
 ; On the stack of the thread that started it.
@@ -99,6 +121,7 @@ _TEXT = r"""
   ptr function,
   ptr closure,
   i64 tasks,         ; how many
+  i64 threads,       ; how many may have a seat
   ptr failure,       ; where the values of a failure go
   i64 first_failed,  ; the first task that failed; all ones: none
   i64 arrivals,      ; at barriers
@@ -173,35 +196,92 @@ short:
 }
 
 ; ---- Tasks -----------------------------------------------------------------------------------
-; How many tasks were left, of which the caller has the first now; 0: none.
-define internal i32 @claim(ptr %pool) {
+; The first or the last task of a queue, which the caller has now; -1: none is left.
+define internal i64 @claim(ptr %queue, i1 %first) {
 entry:
   br label %try
 try:
-  %ticket = load atomic i64, ptr %pool acquire, align 8
-  %left = trunc i64 %ticket to i32
-  br icmp eq i32 %left, 0, label %leave, label %take
+  %tasks = load atomic i64, ptr %queue acquire, align 8
+  %begin = and i64 %tasks, 4294967295
+  %end = lshr i64 %tasks, 32
+  br icmp eq i64 %begin, %end, label %none, label %take
 take:
-  %less = sub i64 %ticket, 1
-  %swap = cmpxchg ptr %pool, i64 %ticket, i64 %less acq_rel monotonic, align 8
+  %last = sub i64 %end, 1
+  %step = select i1 %first, i64 1, i64 -4294967296
+  %fewer = add i64 %tasks, %step
+  %swap = cmpxchg ptr %queue, i64 %tasks, i64 %fewer acq_rel monotonic, align 8
   %taken = extractvalue { i64, i1 } %swap, 1
   br i1 %taken, label %leave, label %try
 leave:
-  ret i32 %left
+  %task = select i1 %first, i64 %begin, i64 %last
+  ret i64 %task
+none:
+  ret i64 -1
 }
 
-; Tasks are claimed in order. One after a task that failed has nothing left to decide: the failure
-; of the first task counts, which is the one that the serial loop would meet.
-define internal void @run_task(ptr %region, i32 %left) {
-  %record = alloca [RECORD x i64]
+; Runs the tasks of a seat's queue, and then what is left of the others'. Workers sleep `since` a
+; time (0: nobody has to be woken): what tasks take tells whether the rest is worth waking them.
+; Returns 0 if they were woken.
+define internal i64 @take_part(ptr %pool, ptr %region, i64 %seat, i64 %since) {
+entry:
+  %threads = load %Region.threads, ptr %region
+  br label %visit
+visit:
+  %index = phi i64 [ %seat, %entry ], [ %following, %advance ]
+  %visited = phi i64 [ 0, %entry ], [ %more, %advance ]
+  %asleep = phi i64 [ %since, %entry ], [ %asleep.now, %advance ]
+  %done = phi i64 [ 0, %entry ], [ %done.now, %advance ]
+  %queue = getelementptr %Pool.queue, ptr %pool, i64 %index
+  %own = icmp eq i64 %visited, 0
+  br label %next
+next:
+  %asleep.now = phi i64 [ %asleep, %visit ], [ 0, %run ], [ %still, %look ]
+  %done.now = phi i64 [ %done, %visit ], [ %another, %run ], [ %another, %look ]
+  %task = call i64 @claim(ptr %queue, i1 %own)
+  br icmp eq i64 %task, -1, label %advance, label %run
+run:
+  call void @run_task(ptr %region, i64 %task)
+  %another = add i64 %done.now, 1
+  br icmp eq i64 %asleep.now, 0, label %next, label %look
+look:
+  %still = call i64 @wake_for_the_rest(ptr %pool, ptr %region, i64 %asleep.now, i64 %another)
+  br label %next
+advance:
+  %more = add i64 %visited, 1
+  %up = add i64 %index, 1
+  %is_last = icmp eq i64 %up, %threads
+  %following = select i1 %is_last, i64 0, i64 %up
+  br icmp eq i64 %more, %threads, label %leave, label %visit
+leave:
+  ret i64 %asleep.now
+}
+
+; Wakes workers if the other tasks take long enough, as long as those `done` since the start.
+define internal i64 @wake_for_the_rest(ptr %pool, ptr %region, i64 %since, i64 %done) {
+  %now = call i64 @now()
+  %passed = sub i64 %now, %since
   %tasks = load %Region.tasks, ptr %region
-  %wide = zext i32 %left to i64
-  %task = sub i64 %tasks, %wide
+  %left = sub i64 %tasks, %done
+  %rest = mul i64 %passed, %left
+  %least = mul i64 %done, WAKE
+  br icmp slt i64 %rest, %least, label %leave, label %wake
+wake:
+  call void @wake(ptr %pool, ptr %region)
+  ret i64 0
+leave:
+  ret i64 %since
+}
+
+; A task after one that failed has nothing left to decide: the failure of the first task counts,
+; which is the one that the serial loop would meet.
+define internal void @run_task(ptr %region, i64 %task) {
+  %record = alloca [RECORD x i64]
   %failed = load atomic %Region.first_failed, ptr %region acquire, align 8
   br icmp ugt i64 %task, %failed, label %leave, label %run
 run:
   %function = load ptr, ptr %region
   %closure = load %Region.closure, ptr %region
+  %tasks = load %Region.tasks, ptr %region
   %status = call i32 %function(ptr %closure, i64 %task, i64 %tasks, ptr %region, ptr %record)
   br icmp eq i32 %status, 0, label %leave, label %bad
 bad:
@@ -238,7 +318,7 @@ leave:
   ret void
 }
 
-; One task fewer to wait for; the last one wakes the thread that waits.
+; One seat fewer to wait for; the last one wakes the thread that waits.
 define internal void @finish(ptr %pool) {
   %pending.at = getelementptr %Pool.pending, ptr %pool
   %before = atomicrmw sub ptr %pending.at, i32 1 seq_cst, align 4
@@ -288,6 +368,23 @@ end:
 }
 
 ; ---- Workers ---------------------------------------------------------------------------------
+; How many seats were left, of which the caller has one now; 0: none.
+define internal i32 @sit_down(ptr %pool) {
+entry:
+  br label %try
+try:
+  %ticket = load atomic i64, ptr %pool acquire, align 8
+  %left = trunc i64 %ticket to i32
+  br icmp eq i32 %left, 0, label %leave, label %take
+take:
+  %less = sub i64 %ticket, 1
+  %swap = cmpxchg ptr %pool, i64 %ticket, i64 %less acq_rel monotonic, align 8
+  %taken = extractvalue { i64, i1 } %swap, 1
+  br i1 %taken, label %leave, label %try
+leave:
+  ret i32 %left
+}
+
 define internal ptr @worker(ptr %self) {
 entry:
   %pool = load ptr, ptr @pool
@@ -300,11 +397,14 @@ awake:
   br label %poll
 poll:
   %rounds = phi i64 [ 0, %awake ], [ %more, %idle ]
-  %left = call i32 @claim(ptr %pool)
+  %left = call i32 @sit_down(ptr %pool)
   br icmp eq i32 %left, 0, label %idle, label %run
 run:
   %region = load %Pool.region, ptr %pool
-  call void @run_task(ptr %region, i32 %left)
+  %threads = load %Region.threads, ptr %region
+  %wide = zext i32 %left to i64
+  %seat = sub i64 %threads, %wide
+  %ignored = call i64 @take_part(ptr %pool, ptr %region, i64 %seat, i64 0)
   call void @finish(ptr %pool)
   br label %awake
 idle:
@@ -382,12 +482,18 @@ leave:
 ; are idle, and there it doesn't run before the caller has done all tasks itself. Called by whoever
 ; has the lock.
 define internal void @keep_off(ptr %pool) {
-entry:
   %cpu.at = alloca i32
   store i32 0, ptr %cpu.at
   %r1 = call i64 (i64, ...) @syscall(i64 GETCPU, ptr %cpu.at, ptr null, ptr null)
   %cpu = load i32, ptr %cpu.at
   %new = add i32 %cpu, 1
+  call void @avoid(ptr %pool, i32 %new)
+  ret void
+}
+
+; Takes out the CPU of whose number plus one we know; 0: none.
+define internal void @avoid(ptr %pool, i32 %new) {
+entry:
   %avoided.at = getelementptr %Pool.avoided, ptr %pool
   %avoided = load i32, ptr %avoided.at
   br icmp eq i32 %new, %avoided, label %leave, label %look
@@ -403,7 +509,7 @@ next:
   %still = and i1 %all, %begun
   br i1 %begun, label %move, label %moved
 move:
-  call void @move(ptr %worker, i32 %number, i32 %cpu)
+  call void @move(ptr %worker, i32 %number, i32 %new)
   br label %moved
 moved:
   %more = add i64 %index, 1
@@ -418,7 +524,7 @@ leave:
 
 ; Takes a CPU from a worker, if others are left. What was taken before goes back, unless somebody
 ; else has decided on the worker's CPUs since.
-define internal void @move(ptr %worker, i32 %number, i32 %cpu) {
+define internal void @move(ptr %worker, i32 %number, i32 %new) {
   %cpus = alloca %CPUs, align 8
   call void @llvm.memset.p0.i64(ptr %cpus, i8 0, i64 1024, i1 false)
   %r1 = call i64 (i64, ...) @syscall(i64 SCHED_GETAFFINITY, i32 %number, i64 1024, ptr %cpus)
@@ -435,7 +541,6 @@ define internal void @move(ptr %worker, i32 %number, i32 %cpu) {
   %old = load i8, ptr %old.at
   %more = or i8 %old, %old.bit
   store i8 %more, ptr %old.at
-  %new = add i32 %cpu, 1
   %at = call ptr @byte_of(ptr %cpus, i32 %new)
   %bit = call i8 @bit_of(i32 %new)
   %byte = load i8, ptr %at
@@ -476,17 +581,21 @@ define internal i8 @bit_of(i32 %next) {
 
 ; ---- Regions ---------------------------------------------------------------------------------
 ; Calls ``int function(closure, task, tasks, region, failure)`` for each task, of which there are at
-; most `limit`. Returns 0, or the status of the first task that returned another one, what it wrote
-; to `failure` being there.
-define i32 @parallel_for(ptr %function, ptr %closure, i64 %limit, ptr %failure) {
+; most `limit`, and at most `each` for a thread; the work is `worth` so many. Returns 0, or the
+; status of the first task that returned another one, what it wrote to `failure` being there.
+define i32 @parallel_for(ptr %function, ptr %closure, i64 %limit, i64 %worth, i64 %each,
+                         ptr %failure) {
 entry:
   %region = alloca %Region
+  %most = call i64 @llvm.smin.i64(i64 %limit, i64 %worth)
+  br icmp slt i64 %most, 2, label %inline, label %ask
+ask:
   %common = load atomic i64, ptr @wanted monotonic, align 8
   %own = call i64 @own_threads()
   %unlimited = icmp eq i64 %own, 0
   %wanted = select i1 %unlimited, i64 %common, i64 %own
-  %most = call i64 @llvm.smin.i64(i64 %limit, i64 %wanted)
-  br icmp slt i64 %most, 2, label %inline, label %try
+  %useful = call i64 @llvm.smin.i64(i64 %most, i64 %wanted)
+  br icmp slt i64 %useful, 2, label %inline, label %try
 try:
   %pool = load ptr, ptr @pool
   %lock = getelementptr %Pool.lock, ptr %pool
@@ -496,7 +605,7 @@ try:
 count:
   %workers.at = getelementptr %Pool.workers, ptr %pool
   %present = load i64, ptr %workers.at
-  %needed = sub i64 %most, 1
+  %needed = sub i64 %useful, 1
   br icmp slt i64 %present, %needed, label %hire, label %size
 hire:
   %want = sub i64 %wanted, 1
@@ -504,9 +613,9 @@ hire:
   br label %size
 size:
   %workers = load i64, ptr %workers.at
-  %threads = add i64 %workers, 1
-  %tasks = call i64 @llvm.smin.i64(i64 %most, i64 %threads)
-  br icmp slt i64 %tasks, 2, label %unlock, label %publish
+  %all = add i64 %workers, 1
+  %threads = call i64 @llvm.smin.i64(i64 %useful, i64 %all)
+  br icmp slt i64 %threads, 2, label %unlock, label %publish
 unlock:
   store atomic i32 0, ptr %lock release, align 4
   br label %inline
@@ -514,42 +623,125 @@ inline:
   %result = call i32 %function(ptr %closure, i64 0, i64 1, ptr null, ptr %failure)
   ret i32 %result
 publish:
-  %fresh = insertvalue %Region { ptr null, ptr null, i64 0, ptr null, i64 -1, i64 0, i32 0, i32 0 },
-                       ptr %function, 0
-  %with.closure = insertvalue %Region %fresh, ptr %closure, 1
-  %with.tasks = insertvalue %Region %with.closure, i64 %tasks, 2
-  %complete = insertvalue %Region %with.tasks, ptr %failure, 3
-  store %Region %complete, ptr %region
+  %full = mul i64 %threads, %each
+  %paid = call i64 @llvm.smin.i64(i64 %worth, i64 %full)
+  %odd = urem i64 %paid, %threads
+  %even = sub i64 %paid, %odd  ; as many for each thread
+  %tasks = call i64 @llvm.smin.i64(i64 %limit, i64 %even)
+  store %Region { ptr null, ptr null, i64 0, i64 0, ptr null, i64 -1, i64 0, i32 0, i32 0 },
+        ptr %region
+  store ptr %function, ptr %region
+  store %Region.closure %closure, ptr %region
+  store %Region.tasks %tasks, ptr %region
+  store %Region.threads %threads, ptr %region
+  store %Region.failure %failure, ptr %region
+  call void @share_out(ptr %pool, i64 %tasks, i64 %threads)
   store %Pool.region %region, ptr %pool
-  %pending = trunc i64 %tasks to i32
-  store atomic %Pool.pending %pending, ptr %pool monotonic, align 4
+  %others = sub i64 %threads, 1
+  %pending = trunc i64 %others to i32
+  %pending.at = getelementptr %Pool.pending, ptr %pool
+  store atomic i32 %pending, ptr %pending.at monotonic, align 4
   %ticket = load atomic i64, ptr %pool monotonic, align 8
   %generation = add i64 %ticket, 4294967296
-  %new = or i64 %generation, %tasks
+  %new = or i64 %generation, %others
   store atomic i64 %new, ptr %pool seq_cst, align 8
   %sleepers = load atomic %Pool.sleepers, ptr %pool seq_cst, align 4
-  br icmp eq i32 %sleepers, 0, label %claim, label %wake
-wake:
-  call void @keep_off(ptr %pool)
-  %generation.at = getelementptr i8, ptr %pool, i64 4
-  %others = sub i32 %pending, 1
-  %ignored = call i64 (i64, ...) @syscall(i64 FUTEX, ptr %generation.at, i32 129, i32 %others)
-  br label %claim
-claim:
-  %left = call i32 @claim(ptr %pool)
-  br icmp eq i32 %left, 0, label %wait, label %run
-run:
-  call void @run_task(ptr %region, i32 %left)
-  call void @finish(ptr %pool)
-  br label %claim
+  br icmp eq i32 %sleepers, 0, label %begin, label %call
+call:
+  %together = icmp eq i64 %each, 1
+  %asleep = call i64 @wake_if_worth(ptr %pool, ptr %region, i64 %worth, i1 %together)
+  br label %begin
+begin:
+  %since = phi i64 [ 0, %publish ], [ %asleep, %call ]
+  %still = call i64 @take_part(ptr %pool, ptr %region, i64 0, i64 %since)
+  br icmp eq i64 %still, 0, label %close, label %note
+note:
+  call void @note_alone(ptr %pool, i64 %still)
+  br label %close
+close:
+  %last = atomicrmw and ptr %pool, i64 -4294967296 acq_rel, align 8
+  %left = trunc i64 %last to i32
+  %before = atomicrmw sub ptr %pending.at, i32 %left seq_cst, align 4
+  br icmp eq i32 %before, %left, label %end, label %wait
 wait:
   call void @await(ptr %pool)
+  br label %end
+end:
   store atomic i32 0, ptr %lock release, align 4
   %status = load %Region.status, ptr %region
   ret i32 %status
 }
 
-; Until no task is pending.
+; Gives each seat its part of the tasks: neighbours, which are the same in each region of as many,
+; so that a thread finds in its caches what it left there.
+define internal void @share_out(ptr %pool, i64 %tasks, i64 %threads) {
+entry:
+  %least = udiv i64 %tasks, %threads
+  %rest = urem i64 %tasks, %threads
+  br label %next
+next:
+  %seat = phi i64 [ 0, %entry ], [ %following, %next ]
+  %begin = phi i64 [ 0, %entry ], [ %end, %next ]
+  %is_longer = icmp ult i64 %seat, %rest
+  %longer = zext i1 %is_longer to i64
+  %share = add i64 %least, %longer
+  %end = add i64 %begin, %share
+  %high = shl i64 %end, 32
+  %both = or i64 %high, %begin
+  %queue = getelementptr %Pool.queue, ptr %pool, i64 %seat
+  store atomic i64 %both, ptr %queue monotonic, align 8
+  %following = add i64 %seat, 1
+  br icmp eq i64 %following, %threads, label %leave, label %next
+leave:
+  ret void
+}
+
+; Wakes workers where the tasks need each other, where the work is enough at any speed, and where
+; the caller has spent as much time alone, in regions that came so fast that woken workers would
+; have stayed awake. Returns 0, or the time since which the caller goes on alone.
+define internal i64 @wake_if_worth(ptr %pool, ptr %region, i64 %worth, i1 %together) {
+  %enough = icmp sge i64 %worth, WORTH_WAKING
+  %at_once = or i1 %together, %enough
+  br i1 %at_once, label %wake, label %look
+look:
+  %now = call i64 @now()
+  %ended = load %Pool.ended, ptr %pool
+  %pause = sub i64 %now, %ended
+  %recent = icmp ult i64 %pause, SPIN
+  %before = load %Pool.spent, ptr %pool
+  %spent = select i1 %recent, i64 %before, i64 0
+  store %Pool.spent %spent, ptr %pool
+  br icmp sge i64 %spent, WAKE, label %wake, label %leave
+wake:
+  call void @wake(ptr %pool, ptr %region)
+  ret i64 0
+leave:
+  ret i64 %now
+}
+
+define internal void @note_alone(ptr %pool, i64 %since) {
+  %now = call i64 @now()
+  %passed = sub i64 %now, %since
+  %before = load %Pool.spent, ptr %pool
+  %spent = add i64 %before, %passed
+  store %Pool.spent %spent, ptr %pool
+  store %Pool.ended %now, ptr %pool
+  ret void
+}
+
+define internal void @wake(ptr %pool, ptr %region) {
+  store %Pool.spent 0, ptr %pool
+  call void @keep_off(ptr %pool)
+  %generation.at = getelementptr i8, ptr %pool, i64 4
+  %threads = load %Region.threads, ptr %region
+  %others = sub i64 %threads, 1
+  %number = trunc i64 %others to i32
+  %ignored = call i64 (i64, ...) @syscall(i64 FUTEX, ptr %generation.at, i32 129, i32 %number)
+  ret void
+}
+
+; Until no worker has a seat. Before the caller sleeps, workers may run where it did: one may have
+; to share its own CPU with another library's thread, which spins there.
 define internal void @await(ptr %pool) {
 entry:
   %pending.at = getelementptr %Pool.pending, ptr %pool
@@ -568,6 +760,7 @@ next:
   %long = call i1 @is_long(i64 %start, i64 %rounds)
   br i1 %long, label %rest, label %poll
 rest:
+  call void @avoid(ptr %pool, i32 0)
   store atomic i32 1, ptr %waiting.at seq_cst, align 4
   br label %check
 check:
@@ -671,13 +864,14 @@ def _checked(function: str, number: int) -> int:
 
 
 def parallel_for_address() -> int:
-    """``int parallel_for(function, void* closure, int64_t limit, int64_t* failure)``.
+    """``int parallel_for(function, void* closure, int64_t limit, int64_t worth, int64_t each,
+    int64_t* failure)``.
 
     Calls ``int function(void* closure, int64_t task, int64_t tasks, void* region, int64_t*
-    failure)`` for each `task` from 0 to `tasks` - 1, at the same time, where `tasks` is at most
-    `limit` and may be 1. Returns 0 or the status of the first task whose status isn't 0; the values
-    that this task wrote to its `failure`, of :data:`MAX_FAILURE_VALUES` values, are then in
-    `failure`.
+    failure)`` for each `task` from 0 to `tasks` - 1. There are at most `limit` tasks, as many as
+    the work is `worth`, and `each` for a thread; there may be one. With an `each` of 1 all run at
+    the same time. Returns 0 or the status of the first task whose status isn't 0; the values that
+    this task wrote to its `failure`, of :data:`MAX_FAILURE_VALUES` values, are then in `failure`.
     """
     return _pool().parallel_for
 

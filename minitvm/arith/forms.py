@@ -198,10 +198,7 @@ class Forms(Proofs):
 
     def _quotient(self, form: Affine, divisor: int) -> Affine:
         """``form // divisor``: terms that are multiples of it are divided, the rest is an atom."""
-        whole = Affine(
-            {a: c // divisor for a, c in form.terms.items() if c % divisor == 0},
-            form.constant // divisor,
-        )
+        whole = form.multiples(divisor)
         rest = form - whole * divisor
         low, high = self.interval(rest)
         if math.isfinite(low) and math.isfinite(high) and low // divisor == high // divisor:
@@ -210,7 +207,7 @@ class Forms(Proofs):
             return whole
         common = math.gcd(divisor, *rest.terms.values())
         if common > 1:  # (4*x + c) // 12 is (x + c // 4) // 3
-            return whole + self._quotient(_shrunk(rest, common), divisor // common)
+            return whole + self._quotient(rest.multiples(common), divisor // common)
         inner = only_atom(rest)
         if isinstance(inner, e.FloorDiv) and isinstance(inner.b, IntImm):  # x // 4 // 3 is x // 12
             both = int(inner.b.value) * divisor
@@ -244,7 +241,7 @@ class Forms(Proofs):
         rest = Affine({a: c for a, c in form.terms.items() if c % divisor}, form.constant % divisor)
         common = math.gcd(divisor, *rest.terms.values())
         if common > 1 and rest.terms:  # (4*x + c) % 12 is (x + c // 4) % 3 * 4 + c % 4
-            part = self._remainder(_shrunk(rest, common), divisor // common)
+            part = self._remainder(rest.multiples(common), divisor // common)
             return part * common + rest.constant % common
         parts = self._nested_remainder(only_atom(rest), divisor)
         if parts is not None:  # x % 12 % 4 is x % 4
@@ -305,7 +302,7 @@ class Forms(Proofs):
             coefficient = -row.terms.get(atom, 0)
             if coefficient > 1:  # of x // 8: 8 times this is at most x
                 above = self._upper_bounds(row + form * coefficient)
-                bounds += [_shrunk(x, coefficient) for x in above if _divides(coefficient, x)]
+                bounds += [x.multiples(coefficient) for x in above if _divides(coefficient, x)]
         return bounds
 
     def _divided(self, form: Affine, divisor: Affine) -> Affine | None:
@@ -381,11 +378,6 @@ class Forms(Proofs):
             return self._opaque(expr)
         form = self.affine(value)
         return form if self.fits(form, expr.dtype) else self._opaque(expr)
-
-
-def _shrunk(form: Affine, by: int) -> Affine:
-    """``form // by``, where `by` divides all coefficients."""
-    return Affine({atom: c // by for atom, c in form.terms.items()}, form.constant // by)
 
 
 def _divides(divisor: int, form: Affine) -> bool:

@@ -44,16 +44,22 @@ class Affine:
         return Affine({atom: 1})
 
     def __add__(self, other: Affine | int) -> Affine:
+        return self._plus(other, 1)
+
+    def __sub__(self, other: Affine | int) -> Affine:
+        return self._plus(other, -1)
+
+    def _plus(self, other: Affine | int, sign: int) -> Affine:
         if isinstance(other, int):
-            return Affine(self.terms, self.constant + other)
+            return Affine(self.terms, self.constant + sign * other)
         terms = dict(self.terms)
         for atom, coefficient in other.terms.items():
-            total = terms.get(atom, 0) + coefficient
+            total = terms.get(atom, 0) + sign * coefficient
             if total:
                 terms[atom] = total
             else:
                 del terms[atom]
-        return Affine(terms, self.constant + other.constant)
+        return Affine(terms, self.constant + sign * other.constant)
 
     def __mul__(self, factor: int) -> Affine:
         if factor == 0:
@@ -63,17 +69,10 @@ class Affine:
     def __neg__(self) -> Affine:
         return self * -1
 
-    def __sub__(self, other: Affine | int) -> Affine:
-        if isinstance(other, int):
-            return Affine(self.terms, self.constant - other)
-        terms = dict(self.terms)
-        for atom, coefficient in other.terms.items():
-            total = terms.get(atom, 0) - coefficient
-            if total:
-                terms[atom] = total
-            else:
-                del terms[atom]
-        return Affine(terms, self.constant - other.constant)
+    def multiples(self, divisor: int) -> Affine:
+        """The terms that are multiples of `divisor`, divided by it, and the constant's quotient."""
+        terms = {a: c // divisor for a, c in self.terms.items() if c % divisor == 0}
+        return Affine(terms, self.constant // divisor)
 
     def same_as(self, other: Affine) -> bool:
         """Whether both are one form."""

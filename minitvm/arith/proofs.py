@@ -91,7 +91,7 @@ class Proofs(Facts):
         """The goal, and all facts and definitions that concern its atoms."""
         rows: System = []
         choices: list[Alternatives] = []
-        seen: dict[Atom, None] = {}
+        seen: set[Atom] = set()
         pending = [] if all_facts else self._known.facts
         fresh: list[Alternatives] = [[goal]]
         if all_facts:
@@ -104,14 +104,16 @@ class Proofs(Facts):
                 else:
                     choices.append(alternatives)
                 for atom in atoms_of(alternatives):
-                    added += [a for a in (atom, *self._factors.get(atom, ())) if a not in seen]
-                    seen.update(dict.fromkeys(added))
+                    for each in (atom, *self._factors.get(atom, ())):
+                        if each not in seen:
+                            seen.add(each)
+                            added.append(each)
             fresh = []
-            for atom in dict.fromkeys(added):
+            for atom in added:
                 rows += self._interval_rows(atom, machine)
                 if atom in self._known.definitions:
                     fresh.append(self._known.definitions[atom])
-            apart = [bool(f.atoms) and seen.keys().isdisjoint(f.atoms) for f in pending]
+            apart = [bool(f.atoms) and seen.isdisjoint(f.atoms) for f in pending]
             fresh += [f.alternatives for f, alone in zip(pending, apart, strict=True) if not alone]
             pending = [f for f, alone in zip(pending, apart, strict=True) if alone]
         return rows, choices

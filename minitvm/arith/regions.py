@@ -7,6 +7,7 @@ extent.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import final
 
 from minitvm.arith.atoms import is_pure
@@ -58,6 +59,27 @@ class Spans:
         16
         """
         return self._of_form(self._prover.affine(expr))
+
+    def where(self, expr: PrimExpr, span: Span, forms: Iterable[Affine]) -> Span:
+        """The part of the span of an expression in which some forms are at least zero.
+
+        >>> from minitvm.tir.expr import Var
+        >>> i, k = Var("i"), Var("k")
+        >>> spans = Spans(Prover())
+        >>> spans.let(k, Span(Affine(), Affine({}, 99)))
+        >>> spans.where(k, spans.of(k), [Prover().affine(i - k)]).high.terms
+        {min(99, int64(i)): 1}
+        """
+        value = self._prover.affine(expr)
+        for form in forms:
+            shared = [form.terms.get(atom, 0) * value.terms[atom] for atom in value.terms]
+            above = self._of_form(value + form) if min(shared, default=0) < 0 else None
+            below = self._of_form(value - form) if max(shared, default=0) > 0 else None
+            if above is not None:
+                span = Span(span.low, self._least(span.high, above.high))
+            if below is not None:
+                span = Span(self._greatest(span.low, below.low), span.high)
+        return span
 
     def of_range(self, range_: Range) -> Span | None:
         """All values in a range; None when nothing is known of its ends."""

@@ -219,10 +219,7 @@ class Simplifier(ScopedMutator):
     def _divided(self, node: e.FloorDiv | e.FloorMod, divisor: int) -> PrimExpr | None:
         """``(c*x + r) // c`` is ``x + r // c`` and ``(c*x + r) % c`` is ``r % c``."""
         form = self._collect(node.a, exact=True)
-        whole = Affine(
-            {a: c // divisor for a, c in form.terms.items() if c % divisor == 0},
-            form.constant // divisor,
-        )
+        whole = form.multiples(divisor)
         rest_form = form - whole * divisor
         rest = self._sum(rest_form, node.dtype)
         if rest is None or not self._prover.is_exact(rest):
@@ -240,11 +237,7 @@ class Simplifier(ScopedMutator):
         common = self._common(rest_form, divisor)
         if not whole.terms and not whole.constant and common == 1:
             return None
-        shrunk = Affine(
-            {a: c // common for a, c in rest_form.terms.items() if c % common == 0},
-            rest_form.constant // common,
-        )
-        numerator = self._simple_sum(shrunk, node.dtype)
+        numerator = self._simple_sum(rest_form.multiples(common), node.dtype)
         if numerator is None:
             return None
         quotient = self.expr(e.floordiv(numerator, const(divisor // common, node.dtype)))
@@ -256,11 +249,7 @@ class Simplifier(ScopedMutator):
         low = Affine({a: c for a, c in form.terms.items() if c % common}, form.constant % common)
         if common == 1 or not low.terms:
             return None
-        shrunk = Affine(
-            {a: c // common for a, c in form.terms.items() if c % common == 0},
-            form.constant // common,
-        )
-        numerator = self._simple_sum(shrunk, dtype)
+        numerator = self._simple_sum(form.multiples(common), dtype)
         if numerator is None:
             return None
         high = self.expr(e.floormod(numerator, const(divisor // common, dtype)))

@@ -15,7 +15,7 @@ from minitvm.arith.fused_index import joined
 from minitvm.runtime.dtype import FLOAT64
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
-from minitvm.tir.expr import PrimExpr, Var
+from minitvm.tir.expr import Buffer, PrimExpr, Var
 from minitvm.tir.functor import children, substitute, walk_once
 from minitvm.tir.intrinsics import INTRINSICS
 from minitvm.tir.provenance import Kind
@@ -217,7 +217,9 @@ class _Estimate:
                 middle = None
                 trips: PrimExpr = _number(TRIPS_FROM_DATA)
                 if extent is not None:
-                    trips = e.cast(FLOAT64, extent)
+                    # In the middle of a loop that is cut short, a loop inside may be over.
+                    depends = extent is not node.extent
+                    trips = e.cast(FLOAT64, e.maximum(extent, 0) if depends else extent)
                 if begin is not None and extent is not None:
                     middle = begin + e.truncdiv(extent, 2)
                 self._inside[node.loop_var] = middle
@@ -230,8 +232,10 @@ class _Estimate:
                     total = total + self.of(child)
                 return total
             case s.IfThenElse():
-                branches = s.seq(node.then_case, node.else_case or s.seq())
-                return self.of(branches) + self._of_other(node.condition)
+                longer = self.of(node.then_case)
+                if node.else_case is not None:
+                    longer = e.maximum(longer, self.of(node.else_case))
+                return longer + self._of_other(node.condition)
             case s.LetStmt():
                 self._inside[node.var] = self._outside(node.value)
                 return self.of(node.body) + self._of_other(node.value)
@@ -263,26 +267,42 @@ def _number(value: float) -> PrimExpr:
 
 
 def _of_store(node: s.BufferStore) -> float:
+    if _in_registers(node.buffer):
+        return _operations(node.value)
     indices = (index for index, _ in joined(node.buffer, node.indices))
     return float(node.value.dtype.lanes) + _operations(node.value, *indices)
 
 
+def _in_registers(buffer: Buffer) -> bool:
+    return buffer.scope == "local"
+
+
 def _operations(*nodes: PrimExpr) -> float:
-    """The operations in expressions, those of indices included, as they are joined."""
+    """The operations in expressions, those of indices included, as they are joined. What is in
+    registers is there; a product that is added is one operation with the sum."""
     total = 0.0
-    waiting, seen = [*nodes], set[int]()
+    waiting = [*nodes]
+    seen: dict[int, object] = {}  # as long as they are there, no others have their addresses
     while waiting:
         each = waiting.pop()
         if id(each) in seen or not isinstance(each, PrimExpr) or isinstance(each, _LEAVES):
             continue
-        seen.add(id(each))
+        seen[id(each)] = each
         if isinstance(each, e.BufferLoad):
+            if _in_registers(each.buffer):
+                continue
             waiting += [index for index, _ in joined(each.buffer, each.indices)]
             waiting += [] if each.predicate is None else [each.predicate]
         else:
             waiting += [child for child in children(each) if isinstance(child, PrimExpr)]
         if isinstance(each, e.Call) and each.op == "call_extern":
             return _C_FUNCTION
+        if isinstance(each, (e.Ramp, e.Broadcast)):
+            continue
+        product = _product_of(each)
+        if product is not None and id(product) not in seen:
+            seen[id(product)] = product
+            waiting += children(product)
         cost = INTRINSICS[each.op].cost if _is_math(each) else 1.0
         total += cost * each.dtype.lanes
     return total

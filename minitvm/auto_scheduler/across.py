@@ -6,9 +6,9 @@ axes are computed in blocks of whole cache lines, which are transposed in regist
 reads a tensor so is computed so, whatever else it reads: `x` is the last axis, `y` the axis along
 which the rows lie. ::
 
-    for all other axes, and parts of y, on all threads
+    for all other axes, parts of x, and parts of a long y, on all threads
         for y of a part
-            for x in vectors
+            for x of a part, in vectors
                 T[y, x] = A[x, y] + B[y, x]
 
 Where y has up to four elements, which are the whole row, the elements of all rows are picked from
@@ -28,9 +28,10 @@ from typing import final
 
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import all_loads, distances_of, extent_of
-from minitvm.auto_scheduler.loops import TASKS, compute_of, fused
-from minitvm.runtime.host import CACHE_LINE, LINES_AT_ONCE
+from minitvm.auto_scheduler.loops import compute_of, fused
+from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
+from minitvm.runtime.threads import TASKS
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
@@ -40,7 +41,6 @@ from minitvm.tir.functor import substitute, with_fields
 
 _NEAR = 4  # elements so far apart are picked from vectors of neighbours
 _FEW = 4  # so many rows are mixed into one vector
-_SHORT = 4  # cache lines of rows that are read as a whole
 _TASK = 4096  # elements that are worth a task
 
 
@@ -75,23 +75,23 @@ def _write_blocks(s: Schedule, stage: Stage, found: _Across, target: Target) -> 
     y, x, tasks = found.y, found.x, found.others
     choose(s, "strategy", "blocks of cache lines, read along {y} and stored along {x}",
            stage=stage.name, y=y.var.name, x=x.var.name)  # fmt: skip
-    line = _line(stage)
-    height, width, wanted = extent_of(y), extent_of(x), found.parts_wanted(target)
-    inside: list[IterVar] = []
-    if height is not None and height <= _SHORT * line and (width is None or width > height):
-        part = _SHORT * line if width is None else _part(width, line, wanted, height)
+    line, wanted = _line(stage), found.parts_wanted(target)
+    height, width = extent_of(y), extent_of(x)
+    part = _part(width, line, wanted, height)
+    if width is None or part < width:
         outer, x = stage.split(x, factor=part)
         tasks.append(outer)
-    else:
-        if width is None:
-            outer, x = stage.split(x, factor=line)
-            inside = [outer]
-        if height is None or wanted > 1:
-            outer, y = stage.split(y, factor=_part(height, LINES_AT_ONCE * line, wanted, width))
+        wanted = max(1, wanted * part // (width or part))
+    is_cut = wanted > 1 if height is not None else width is not None
+    if is_cut:
+        part = _part(height, line, wanted, part)
+        if height is None or part < height:
+            outer, y = stage.split(y, factor=part)
             tasks.append(outer)
-    stage.reorder(*tasks, *inside, y, x)
+    stage.reorder(*tasks, y, x)
     stage.vectorize(x)
-    stage.parallel(fused(stage, tasks))
+    if tasks:
+        stage.parallel(fused(stage, tasks))
 
 
 def _write_picked(s: Schedule, stage: Stage, found: _Across, target: Target) -> None:

@@ -21,20 +21,23 @@ from math import prod
 from typing import Any
 
 from minitvm.auto_scheduler.choice import choose, choose_tile
-from minitvm.auto_scheduler.contraction import Contraction, bytes_of, contraction_of, extent_of
+from minitvm.auto_scheduler.contraction import (
+    Contraction,
+    Factor,
+    bytes_at_once,
+    contraction_of,
+    extent_of,
+)
+from minitvm.auto_scheduler.cost import Blocks, Nest, Tile, copy_cycles, cost
 from minitvm.auto_scheduler.loops import compute_of, fused
-from minitvm.auto_scheduler.tiles import VECTOR_LOAD, Tile
-from minitvm.runtime.host import CACHE_LINE
+from minitvm.auto_scheduler.tiles import best_tile, vectors
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import Tensor
+from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir.expr import IterVar
 
 _TASKS = 8  # tiles of channels from which on they are what threads share
-_VECTORS = 4  # of a tile at most
-_FAR = 40  # cycles that a line from beyond L2 costs: lines a row apart are not foreseen
-_REMAINDER = 0.1  # of the time, for which no code of a second kind of tile is made
 
 
 def write_channels(
@@ -65,8 +68,11 @@ def write_channels(
     found = contraction_of(s[sums].op)
     assert found is not None
     place = _row(found)
-    tile = _tile(found, place, turned, target)
-    choose_tile(s, found, tile, target)
+    row = found.op.axis[place]
+    rows = [axis for axis in found.op.axis[:-1] if axis is not row and found.a.reads(axis)]
+    width = extent_of(found.column) or target.lanes(last.dtype)
+    tile, _ = best_tile_of(found.op, found.a, found.b, [*rows, row], width, target, turned=turned)
+    choose_tile(s, found, tile, vectors(last.dtype, target), target)
     choose(s, "strategy", "channels are the columns of tiles, neighbours in the image their rows"
            + (", transposed on their way out" if turned else ""))  # fmt: skip
 
@@ -183,58 +189,39 @@ def flat(indices: Sequence[Any], sizes: Sequence[int]) -> Any:
     return reduce(lambda place, each: place * each[1] + each[0], pairs[1:], pairs[0][0])
 
 
-def _tile(contraction: Contraction, place: int, turned: bool, target: Target) -> Tile:
-    """The tile that takes the fewest cycles; one at the edge computes all its columns.
-
-    The model of :mod:`tiles` counts the loads that arithmetic doesn't hide. Each pass over the
-    image computes the channels of one tile, and reads the image from beyond L2 if it is large. A
-    panel stays in L2. Compiling the code for a remainder costs a little.
-    """
-    axes = contraction.op.axis
-    dtype = contraction.op.output(0).dtype
-    lanes, registers = target.lanes(dtype), target.vector_registers
-    steps = prod(extent_of(axis) or 1 for axis in contraction.op.reduce_axis)
-    lines = prod(
-        extent_of(a) or 1 for a in axes[:-1] if a is not axes[place] and contraction.a.reads(a)
+def best_tile_of(
+    op: ComputeOp,
+    a: Factor,
+    b: Factor,
+    rows: Sequence[IterVar],
+    width: int,
+    target: Target,
+    *,
+    turned: bool,
+) -> tuple[Tile, float]:
+    """The tile of a convolution that takes the fewest cycles, and these. A panel of `width` columns
+    of the factor `b` is read for all `rows`, along the last of which tiles have rows; their factor
+    `a` is read once for each panel. A tile at the edge computes all its columns. `turned`: sums are
+    transposed on their way to memory."""
+    dtype, itemsize = op.output(0).dtype, a.tensor.dtype.itemsize
+    lanes = target.lanes(dtype)
+    nest = Nest(
+        tuple(extent_of(axis) for axis in rows),
+        -(-width // lanes) * lanes,
+        tuple(extent_of(axis) for axis in op.reduce_axis),
+        (),
+        dtype,
+        itemsize,
+        a.along(rows[-1]) * itemsize,
+        a.bytes_along(op.reduce_axis),
+        vectors(dtype, target),
+        a_bytes=bytes_at_once(op, a, b),
+        pads_columns=True,
+        transposes=turned,
     )
-    all_rows = extent_of(axes[place]) or registers
-    all_vectors = -(-(extent_of(contraction.column) or lanes) // lanes)
-    image = bytes_of(contraction.a.tensor) or 0
-    far = image // CACHE_LINE * _FAR if image > target.cache_bytes(2) // 2 else 0
-    best, least = Tile(1, lanes), float("inf")
-    for vectors in range(1, min(_VECTORS, all_vectors) + 1):
-        panel = steps * vectors * lanes * dtype.itemsize
-        if vectors > 1 and panel > target.cache_bytes(2) * 3 // 4:
-            break
-        passes = -(-all_vectors // vectors)
-        # Besides the sums, registers hold vectors of the panel, and the number that these are
-        # multiplied by: AVX-512 reads that from memory.
-        most = (registers - vectors - ("avx512f" not in target.features)) // vectors
-        for rows in range(1, min(most, all_rows) + 1):
-            whole, rest = divmod(all_rows, rows)
-            line = 0.0
-            for count, r in ((whole, rows), (1, rest)):
-                line += count * steps * _cycles(r, vectors, target)
-                line += count * _transposition(r) * vectors * lanes if turned else 0
-            cycles = passes * (lines * line + far)
-            cycles *= 1 + _REMAINDER * ((rest > 0) + (all_vectors % vectors > 0))
-            if cycles < least:
-                best, least = Tile(rows, vectors * lanes), cycles
-    return best
-
-
-def _cycles(rows: int, vectors: int, target: Target) -> float:
-    """The time of a step of a tile, in units of a vector multiply-add."""
-    if not rows:
-        return 0
-    least = target.multiply_adds_under_way
-    return max(rows * vectors, rows + VECTOR_LOAD * vectors, least) + vectors / 2
-
-
-def _transposition(rows: int) -> float:
-    """The cycles to transpose a column of a tile: in blocks of 8 x 8, or for fewer rows in blocks
-    of 4 x 4, which take twice as many instructions for an element."""
-    return -(-rows // 8) * 4 if rows >= 8 else -(-rows // 4) * 4
+    tile = best_tile(nest, target, lambda tile: Blocks(columns=tile.columns))
+    copied = copy_cycles(nest.depth * width * itemsize)
+    return tile, cost(nest, tile, Blocks(columns=tile.columns), target) + copied
 
 
 def vectorize(stage: Stage, axis: IterVar, extent: int, lanes: int) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from math import prod
 
 from minitvm.auto_scheduler.contraction import Contraction, extent_of
-from minitvm.auto_scheduler.tiles import Blocks, Tile, rows_side_by_side
+from minitvm.auto_scheduler.cost import Blocks, Tile, Unit
+from minitvm.auto_scheduler.tiles import rows_side_by_side
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.tir import expr as e
@@ -58,14 +59,14 @@ def choose_tile(
     s: Schedule,
     contraction: Contraction,
     tile: Tile,
+    unit: Unit,
     target: Target,
     by: str = "multiply-adds",
     width: int | None = None,
 ) -> None:
-    """Notes the register tile, which the instructions `by` compute; `width` is the width of several
-    columns side by side."""
+    """Notes the register tile, which `unit`, the instructions `by`, computes; `width` is the width
+    of several columns side by side."""
     rows = contraction.rows[-1:]
-    lanes = target.lanes(contraction.op.output(0).dtype)
     row_bytes = sum(map(contraction.a.along, rows)) * contraction.a.tensor.dtype.itemsize
     most = rows_side_by_side(row_bytes, target)
     sizes = (extent_of(rows[0]) if rows else 1, width or extent_of(contraction.column))
@@ -74,9 +75,10 @@ def choose_tile(
         for size, part in zip(sizes, (tile.rows, tile.columns), strict=True)
         if size
     ]
+    kind = "vector registers" if unit.registers == target.vector_registers else "registers"
     text = (
         "tiles of {rows} x {columns} sums by {by}, {filled:.0%} filled, in {registers} of {there} "
-        "vector registers: the fewest cycles, loads and edges counted"
+        f"{kind}: the fewest cycles, loads and edges counted"
     )
     if rows and most < target.vector_registers:
         text += "; of {most} rows at most, which fall into the same set of the L1 cache"
@@ -88,8 +90,8 @@ def choose_tile(
         columns=tile.columns,
         by=by,
         filled=prod(filled),
-        registers=tile.rows * -(-tile.columns // lanes),
-        there=target.vector_registers,
+        registers=-(-tile.rows // unit.rows) * -(-tile.columns // unit.columns),
+        there=unit.registers,
         most=most,
     )
 

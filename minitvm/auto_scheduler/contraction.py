@@ -8,12 +8,13 @@ strides along them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from math import inf, prod
 from typing import final
 
 from minitvm.arith.prover import Prover
+from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
 from minitvm.te.schedules.operation_graph import read_by_ranges
 from minitvm.te.tensor import ComputeOp, Operation, Tensor
@@ -47,6 +48,19 @@ class Factor:
     def along(self, axis: IterVar) -> int:
         """The distance of neighbours along an axis, in elements."""
         return self.distance.get(axis.var, 0)
+
+    def bytes_along(self, axes: Sequence[IterVar]) -> int:
+        """The distance in memory of what the factor gives to one step along the innermost of some
+        axes and to the next, if that is a cache line or more; otherwise about the bytes of memory
+        that pass with each step."""
+        itemsize, near = self.tensor.dtype.itemsize, 1
+        steps = [axis for axis in reversed(axes) if extent_of(axis) != 1]
+        for axis in steps:
+            distance = self.along(axis) * itemsize
+            if distance >= CACHE_LINE:
+                return distance if near == 1 else CACHE_LINE // near
+            near *= extent_of(axis) or CACHE_LINE
+        return self.along(steps[0]) * itemsize if steps else 0
 
 
 @final
@@ -92,6 +106,12 @@ def extent_of(axis: IterVar) -> int | None:
     return e.const_int(axis.dom.extent)
 
 
+def product_of_extents(axes: Iterable[IterVar]) -> int | None:
+    """The number of iterations of some axes together, None if an extent is symbolic."""
+    extents = [extent_of(axis) for axis in axes]
+    return None if None in extents else prod(each or 0 for each in extents)
+
+
 def all_loads(op: ComputeOp) -> Iterator[ProducerLoad]:
     """The reads of tensors in a stage."""
     return (each for body in op.body for each in walk_once(body) if isinstance(each, ProducerLoad))
@@ -106,6 +126,14 @@ def bytes_of(tensor: Tensor) -> int | None:
     """The size of a tensor, None if it is symbolic."""
     shape = [e.const_int(extent) for extent in tensor.shape]
     return None if None in shape else prod(each or 0 for each in shape) * tensor.dtype.itemsize
+
+
+def bytes_at_once(op: ComputeOp, factor: Factor, other: Factor) -> int | None:
+    """The part of a factor that is used with the same part of the other one: one of a batch or of
+    groups. None if its size is symbolic."""
+    size = bytes_of(factor.tensor)
+    both = prod(extent_of(x) or 1 for x in op.axis if factor.reads(x) and other.reads(x))
+    return None if size is None else -(-size // both)
 
 
 def contraction_of(op: Operation) -> Contraction | None:
@@ -124,7 +152,8 @@ def contraction_of(op: Operation) -> Contraction | None:
     if not isinstance(op, ComputeOp) or not isinstance(op.body[0], Reduce):
         return None
     axes = (*op.axis, *op.reduce_axis)
-    if not op.axis or 0 in map(extent_of, axes):
+    extents = map(extent_of, axes)
+    if not op.axis or any(each is not None and each <= 0 for each in extents):
         return None  # nothing is combined
     column, factors = _column_of(op), factors_of(op)
     across = [each for each in factors if each.reads(column)]
@@ -154,10 +183,13 @@ def _weight(op: ComputeOp, factor: Factor) -> tuple[bool, int, float]:
 
 def _runs_along_sums(contraction: Contraction) -> bool:
     """Whether nothing but the rows' factor is used again, and the columns' factor lies in memory
-    along several reduction axes: it is read once, in its order."""
+    along several reduction axes in windows that don't overlap: it is read once, in its order."""
     b, reduced = contraction.b, contraction.op.reduce_axis
-    across = b.along(contraction.column) != 1 and not contraction.a.reads(contraction.column)
-    in_order = len(reduced) > 1 and any(b.along(axis) == 1 for axis in reduced)
+    apart = b.along(contraction.column)
+    across = apart != 1 and not contraction.a.reads(contraction.column)
+    in_order = len(reduced) > 1 and any(
+        b.along(axis) == 1 and (extent_of(axis) or FAR) <= apart for axis in reduced
+    )
     return across and in_order and not contraction.rows
 
 

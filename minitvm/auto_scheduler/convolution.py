@@ -24,18 +24,18 @@ from typing import Any
 
 from minitvm.arith.prover import Prover
 from minitvm.auto_scheduler.accumulators import sums_in_registers
-from minitvm.auto_scheduler.channels import flat, vectorize, write_channels
+from minitvm.auto_scheduler.channels import best_tile_of, flat, vectorize, write_channels
 from minitvm.auto_scheduler.choice import choose, choose_tile
 from minitvm.auto_scheduler.contraction import (
     Contraction,
     Factor,
-    all_loads,
     contraction_of,
     extent_of,
     loads_of,
 )
+from minitvm.auto_scheduler.cost import Tile
 from minitvm.auto_scheduler.loops import compute_of, fused
-from minitvm.auto_scheduler.tiles import Tile, balanced, rows_side_by_side
+from minitvm.auto_scheduler.tiles import balanced, vectors
 from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import element_of
 from minitvm.te.schedules.schedule import Schedule
@@ -46,8 +46,6 @@ from minitvm.tir.expr import IterVar, Var
 from minitvm.tir.functor import walk_once
 
 _TASKS = 4  # images or tiles of columns from which on they are what threads share
-_VECTORS = 7  # of a tile at most: three rows then still hide what a panel's vectors cost
-_REMAINDER = 0.06  # of the time, for which no code of a second kind of tile is made
 _COPIES = 9  # elements of a window that are written out: a window of 3 x 3
 _STATEMENTS = 80  # multiply-adds of a tile that are written out: some 2000 instructions
 
@@ -122,25 +120,27 @@ def write_convolution(
 
 def _channel(contraction: Contraction, target: Target) -> int | None:
     """The axis of the output channels if they are to be columns; None otherwise. They are columns
-    where they are neighbours, fill vectors, or the windows of neighbours are too few to be copied
-    at once."""
-    row, lanes = _rows(contraction), target.lanes(contraction.op.output(0).dtype)
+    where they are neighbours, or where that takes fewer cycles than panels of windows do."""
+    row = _rows(contraction)
     if row is None:
         return None
-    axes, columns = contraction.op.axis, _columns(contraction)
+    axes, reduced = contraction.op.axis, contraction.op.reduce_axis
+    columns = _columns(contraction)
     if len(columns) == 1 and not _is_read_through_windows(contraction):
         return len(axes) - 1
     channels, neighbours = extent_of(row), extent_of(columns[-1])
     if channels is None or neighbours is None or all(extent_of(axis) == 1 for axis in columns):
         return None
-    summed = {axis.var for axis in contraction.op.reduce_axis}
-    for load in all_loads(contraction.op):
-        used = {*walk_once(load)}
-        if load.producer is not contraction.a.tensor and row.var in used and used & summed:
-            return None  # the image's factor has weights of its own
-    is_full = channels % lanes == 0 or channels * 2 == lanes
-    are_few = neighbours % max(1, lanes // 4) != 0 and channels * 2 > lanes
-    return axes.index(row) if is_full or are_few else None
+    others = (each for each in contraction.factors if each.tensor is not contraction.a.tensor)
+    if any(each.reads(row) and any(map(each.reads, reduced)) for each in others):
+        return None  # the image's factor has weights of its own
+    op, weights, image = contraction.op, contraction.a, contraction.b
+    images = [axis for axis in axes if axis is not row and image.reads(axis)]
+    width = prod(extent_of(axis) or 1 for axis in columns)
+    _, as_columns = best_tile_of(op, image, weights, images, channels, target, turned=True)
+    _, as_rows = best_tile_of(op, weights, image, [row], width, target, turned=False)
+    as_rows *= prod(extent_of(axis) or 1 for axis in images) // width
+    return axes.index(row) if as_columns < as_rows else None
 
 
 def _is_read_through_windows(contraction: Contraction) -> bool:
@@ -254,8 +254,10 @@ def _write_product(
     first = len(contraction.op.axis) - len(columns)
     place = contraction.op.axis.index(row)
     lanes = target.lanes(last.dtype)
-    tile = _tile(contraction, row, width, any(groups), last, target)
-    choose_tile(s, contraction, tile, target, width=width)
+    tile, _ = best_tile_of(
+        contraction.op, contraction.a, contraction.b, [row], width, target, turned=False
+    )
+    choose_tile(s, contraction, tile, vectors(last.dtype, target), target, width=width)
     panels = None
     if width % tile.columns or not _is_flat(contraction, columns):
         choose(s, "packing", "the windows of {b} are copied into panels of "
@@ -303,50 +305,6 @@ def _write_sums(inner: Stage, place: int, width: int, lanes: int) -> None:
     inner.reorder(*rest, k, own[place], own[-1])
     inner.unroll(own[place])
     vectorize(inner, own[-1], width, lanes)
-
-
-def _tile(
-    contraction: Contraction, row: IterVar, width: int, grouped: bool, last: Tensor, target: Target
-) -> Tile:
-    """The tile that takes the fewest cycles; one at the edge computes all its columns.
-
-    A step of the sum multiplies and adds ``rows * vectors`` vectors. Loads that this doesn't hide
-    are added: the panel's vectors come from L2, the weights from L2 or, in large layers, from
-    beyond. Compiling the code for a remainder costs a little.
-    """
-    lanes = target.lanes(last.dtype)
-    all_rows = extent_of(row) or target.vector_registers
-    weights = prod(extent_of(axis) or 1 for axis in (row, *contraction.op.reduce_axis))
-    itemsize = last.dtype.itemsize
-    is_far = weights * itemsize > target.cache_bytes(2) // 2
-    best, least = Tile(1, lanes), float("inf")
-    most_rows = rows_side_by_side(contraction.a.along(row) * itemsize, target)
-    for vectors in range(1, min(_VECTORS, -(-width // lanes)) + 1):
-        tiles = -(-width // (vectors * lanes))
-        most = (target.vector_registers - 1 - vectors) // vectors
-        for rows in range(1, min(most, most_rows, all_rows) + 1):
-            whole, rest = divmod(all_rows, rows)
-            if rest and grouped:
-                continue
-            cycles = tiles * (
-                whole * _cycles(rows, vectors, target, is_far)
-                + _cycles(rest, vectors, target, is_far)
-            )
-            cycles *= 1 + _REMAINDER * (rest > 0)
-            if cycles < least:
-                best, least = Tile(rows, vectors * lanes), cycles
-    return best
-
-
-def _cycles(rows: int, vectors: int, target: Target, is_far: bool) -> float:
-    """The time of a step of a tile, in units of a vector multiply-add."""
-    if not rows:
-        return 0
-    return (
-        max(rows * vectors, rows / 2 + vectors, target.multiply_adds_under_way)
-        + vectors / 2
-        + rows * (0.25 if is_far else 0.05)
-    )
 
 
 def _is_flat(contraction: Contraction, columns: Sequence[IterVar]) -> bool:

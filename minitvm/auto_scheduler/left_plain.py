@@ -44,7 +44,8 @@ def left_plain(s: Schedule, target: Target) -> list[Stage]:
 def _is_slow(stage: Stage, target: Target) -> bool:
     op = stage.op
     assert isinstance(op, ComputeOp)
-    steps = prod(_usual(domain_of(axis).extent) for axis in (*op.axis, *op.reduce_axis))
+    axes = [*op.axis, *op.reduce_axis, *([] if stage.time is None else [stage.time])]
+    steps = prod(_usual(domain_of(axis).extent) for axis in axes)
     if steps < _LEAST_STEPS:
         return False
     shares = target.num_cores >= _LEAST_THREADS and steps >= _LEAST_STEPS_FOR_THREADS

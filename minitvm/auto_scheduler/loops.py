@@ -14,13 +14,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Literal, TypeAlias, final
 
-from minitvm.auto_scheduler.contraction import Contraction, extent_of
-from minitvm.auto_scheduler.terms import terms_of
-from minitvm.auto_scheduler.tiles import Blocks, Geometry, Tile
+from minitvm.auto_scheduler.contraction import Contraction, bytes_at_once, extent_of
+from minitvm.auto_scheduler.cost import Blocks, Nest, Tile, Unit
+from minitvm.auto_scheduler.terms import Terms, terms_of
+from minitvm.auto_scheduler.tiles import vectors
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.record import record
+from minitvm.runtime.threads import TASKS
 from minitvm.target import Target
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp
@@ -29,7 +32,7 @@ from minitvm.tir.expr import IterVar
 Place: TypeAlias = tuple[Stage, IterVar] | Literal["ahead"] | None
 """The place of a copy: a loop of a stage; ahead of the call; or, as a whole, before the loops."""
 
-TASKS = 16  # for each core: with more, the last task doesn't end earlier
+EVEN = 4  # tasks of each core, where one more makes little difference
 
 
 @final
@@ -47,6 +50,16 @@ class Places:
         # A new axis may be first.
         axes = compute_of(stage).axis[-len(self.rows) - len(self.others) - 1 :]
         return [axes[i] for i in self.rows], [axes[i] for i in self.others], axes[self.column]
+
+
+@final
+@record()
+class Part:
+    """The part of a stage that is computed at a time, with what it reads: one step of the axes
+    before `axis`, and `rows` of that axis (None: all)."""
+
+    axis: int
+    rows: int | None
 
 
 @final
@@ -84,13 +97,28 @@ def places_of(contraction: Contraction) -> Places:
     return Places(rows, tuple(others), column)
 
 
-def geometry_of(
-    contraction: Contraction, places: Places, target: Target, *packed: DType
-) -> Geometry:
+def places_of_part(places: Places, part: Part) -> Places | None:
+    """The places of a contraction that is computed in parts; None where the axes of a part are not
+    its rows and its column."""
+    rows = tuple(range(part.axis, len(places.rows) + len(places.others)))
+    if not rows or places.column <= rows[-1] or not {*rows} <= {*places.rows}:
+        return None
+    return Places(rows, tuple(range(part.axis)), places.column)
+
+
+def nest_of(
+    contraction: Contraction,
+    places: Places,
+    target: Target,
+    *packed: DType,
+    unit: Unit | None = None,
+    terms: Terms | None = None,
+    pads: bool = False,
+) -> Nest:
     """The model's view of a contraction whose factors are packed as these dtypes."""
     op, a = contraction.op, contraction.a
     itemsize = a.tensor.dtype.itemsize
-    return Geometry(
+    return Nest(
         tuple(extent_of(axis) for axis in contraction.rows),
         extent_of(contraction.column),
         tuple(extent_of(axis) for axis in op.reduce_axis),
@@ -98,8 +126,13 @@ def geometry_of(
         op.output(0).dtype,
         max(dtype.itemsize for dtype in packed),
         a.along(contraction.rows[-1]) * itemsize if contraction.rows else 0,
-        a.along(op.reduce_axis[-1]) * itemsize,
-        terms_of(contraction, target),
+        a.bytes_along(op.reduce_axis),
+        unit or vectors(op.output(0).dtype, target),
+        terms or terms_of(contraction, target),
+        bytes_at_once(op, a, contraction.b),
+        pads_rows=pads,
+        pads_columns=pads,
+        is_packed=pads,
     )
 
 
@@ -164,18 +197,46 @@ def run_parallel(
     stage: Stage, loops: Sequence[Loop], target: Target, each: int = TASKS
 ) -> list[IterVar]:
     """Runs the outermost of some loops on all cores. As many loops are fused as make `each` tasks
-    for every core, or an equal number. Returns the new loops."""
+    for every core, or an equal number. Returns the new loops. On one core, they stay."""
     axes = [loop.axis for loop in loops]
+    if target.num_cores == 1:
+        return axes
     count, number, cores = 1, 0, target.num_cores
-    while number < len(loops) and (
-        number == 0 or not (count >= each * cores or count % cores == 0)
-    ):
+    while number < len(loops) and (number == 0 or (count % cores and count // cores < each)):
         count *= loops[number].extent or 1
         number += 1
     if number:
         axes[:number] = [fused(stage, axes[:number])]
         stage.parallel(axes[0])
     return axes
+
+
+def in_tasks(
+    stage: Stage, lines: Sequence[IterVar], vectors: Loop, target: Target
+) -> list[IterVar]:
+    """The loops over tasks of an elementwise stage: over `lines`, and over blocks of the vectors of
+    a line where there are too few lines."""
+    extents = [extent_of(axis) for axis in lines]
+    if all(extent == 1 for extent in extents):
+        return [*lines, vectors.axis]
+    if None in extents or vectors.extent is None:
+        return [*lines]
+    wanted = -(-target.num_cores * TASKS // max(1, prod(each or 0 for each in extents)))
+    least = target.task_bytes * 8 // target.vector_bits
+    block = max(least, -(-vectors.extent // wanted))
+    if block >= vectors.extent:
+        return [*lines]
+    blocks, _ = stage.split(vectors.axis, factor=block)
+    return [*lines, blocks]
+
+
+def shared(stage: Stage, axes: Sequence[IterVar], target: Target) -> IterVar:
+    """Runs some loops as one on all cores; on one core, they stay. Returns the innermost loop."""
+    if target.num_cores == 1:
+        return axes[-1]
+    loop = fused(stage, axes)
+    stage.parallel(loop)
+    return loop
 
 
 def run_outermost(stage: Stage, tiles: Tiles) -> Place:
@@ -208,8 +269,9 @@ def make_copy(stage: Stage, in_order: bool, at: Place, target: Target) -> None:
 
 
 def place_copy(stage: Stage, at: Place) -> None:
-    """Makes a copy at a place; in parallel where the place is outside of all loops."""
-    if isinstance(at, tuple):
+    """Makes a copy at a place; in parallel where the place is outside of all loops, or inside of a
+    scan on whose steps the copy doesn't depend."""
+    if isinstance(at, tuple) and at[0].time is stage.time:
         stage.compute_at(*at)
         return
     if stage.op.output(0).ndim > 1:

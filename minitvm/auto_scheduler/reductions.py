@@ -35,10 +35,13 @@ from minitvm.auto_scheduler.contraction import (
     extent_of,
     factors_of,
     is_uneven,
+    product_of_extents,
     uneven_axes,
 )
 from minitvm.auto_scheduler.few_rows import LEAST_VECTORS, STEPS, parts_of_sum
 from minitvm.auto_scheduler.loops import Loop, compute_of, fused
+from minitvm.auto_scheduler.running import running_axis, write_running
+from minitvm.runtime.threads import TASKS
 from minitvm.target import Target
 from minitvm.te.schedules.rewrite_operations import can_be_reordered
 from minitvm.te.schedules.schedule import Schedule
@@ -57,13 +60,22 @@ _MOST_UNROLLED = 16  # steps: more take long to compile
 
 def runs_in_columns(op: ComputeOp, target: Target) -> bool:
     """Whether the lanes of a reduction's vectors are neighbours along the last data axis."""
-    if not op.axis or op.axis[-1] in uneven_axes(op):
+    if running_axis(op) is not None or not op.axis or op.axis[-1] in uneven_axes(op):
         return False
     reads = factors_of(op)
     lanes = lanes_of(op, target)
-    across = _cost(op.axis[-1], _extent(op.axis[-_line_of(op) :]), reads, lanes)
+    across = _cost(op.axis[-1], product_of_extents(op.axis[-_line_of(op) :]), reads, lanes)
     one_by_one = 1.0 + len(reads)
     return across < min([one_by_one, *(_cost_along(op, k, reads, lanes) for k in op.reduce_axis)])
+
+
+def rows_of(op: ComputeOp, target: Target) -> int:
+    """The number of the first axes along which a stage can be computed row by row: results that are
+    computed together, or go on from each other, stay in one row."""
+    axis = running_axis(op)
+    if axis is not None:
+        return op.axis.index(axis)
+    return len(op.axis) - bool(op.reduce_axis and runs_in_columns(op, target))
 
 
 def _line_of(op: ComputeOp) -> int:
@@ -72,17 +84,12 @@ def _line_of(op: ComputeOp) -> int:
     column = op.axis[-1]
     reads = factors_of(op)
     line = 1
-    while line < len(op.axis) and (below := _extent(op.axis[-line:])):
+    while line < len(op.axis) and (below := product_of_extents(op.axis[-line:])):
         axis = op.axis[-line - 1]
         if any(each.along(axis) != each.along(column) * below for each in reads):
             break
         line += 1
     return line
-
-
-def _extent(axes: Sequence[IterVar]) -> int | None:
-    extents = [extent_of(axis) for axis in axes]
-    return None if None in extents else prod(each or 0 for each in extents)
 
 
 def _cost(axis: IterVar, extent: int | None, reads: Sequence[Factor], lanes: int) -> float:
@@ -111,7 +118,7 @@ def columns_of(op: ComputeOp, target: Target) -> int:
     """The number of neighbouring results that are computed together: as many vectors as hide the
     latency of one."""
     columns = lanes_of(op, target) * _vectors_under_way(op, target)
-    extent = _extent(op.axis[-_line_of(op) :])
+    extent = product_of_extents(op.axis[-_line_of(op) :])
     return columns if extent is None else max(1, min(columns, extent))
 
 
@@ -122,10 +129,11 @@ def _vectors_under_way(op: ComputeOp, target: Target) -> int:
 
 
 def write_in_registers(
-    s: Schedule, stage: Stage, last: Stage, inside: int, target: Target
+    s: Schedule, stage: Stage, last: Stage, inside: int, target: Target, *, in_order: bool = True
 ) -> list[Loop]:
     """Computes a few vectors of results in registers, from which `last` stores them: the stage
-    itself, or an elementwise reader. Returns the loops of `last` from the axis `inside` on."""
+    itself, or an elementwise reader. Sums that needn't be `in_order` are sums of parts where they
+    are long. Returns the loops of `last` from the axis `inside` on."""
     op = compute_of(stage)
     columns = columns_of(op, target)
     given = op.outputs[0] if len(op.outputs) == 1 else list(op.outputs)
@@ -148,7 +156,36 @@ def write_in_registers(
     results.vectorize(column)
     if _is_window(op, columns):
         results.unroll(made.reduce_axis[-1])
+    elif not in_order and (part := _part_of_long_sum(op)):
+        _write_sums_of_parts(s, results, part)
     return [*outer[inside:], block]
+
+
+def _part_of_long_sum(op: ComputeOp) -> int | None:
+    """The steps of the last axis that are summed up one after the other: so many that rounding
+    leaves half of the digits. None where there are no more, or none is lost."""
+    extent = extent_of(op.reduce_axis[-1])
+    if len(op.body) > 1 or not _is_rounded(op) or is_uneven(op):
+        return None
+    least = 1 << (24 if op.body[0].dtype.bits < 64 else 53) // 2
+    if extent is None:
+        return least
+    return 1 << (extent.bit_length() // 2) if extent > least else None
+
+
+def _write_sums_of_parts(s: Schedule, results: Stage, part: int) -> None:
+    """Computes each part of a sum in registers of its own."""
+    choose(s, "blocks", "in parts of {terms} terms, whose sums are added up", stage=results.name,
+           terms=part)  # fmt: skip
+    outer, _ = results.split(compute_of(results).reduce_axis[-1], factor=part)
+    sums = _partial(s, results, outer, 0)
+    made, whole = compute_of(sums), compute_of(results)
+    *others, column = made.axis
+    sums.reorder(*others, *made.reduce_axis, column)
+    sums.vectorize(column)
+    *_, column = whole.axis
+    results.vectorize(column)
+    sums.compute_at(results, whole.reduce_axis[-1])
 
 
 def _split_line(stage: Stage, line: int, columns: int) -> tuple[list[Loop], Loop, IterVar]:
@@ -156,7 +193,7 @@ def _split_line(stage: Stage, line: int, columns: int) -> tuple[list[Loop], Loop
     columns of a block."""
     axes = compute_of(stage).axis
     outer = [Loop(axis, extent_of(axis)) for axis in axes[:-line]]
-    extent = _extent(axes[-line:])
+    extent = product_of_extents(axes[-line:])
     block, column = stage.split(fused(stage, axes[-line:]), factor=columns)
     return outer, Loop(block, None if extent is None else -(-extent // columns)), column
 
@@ -197,17 +234,9 @@ def write_streamed(s: Schedule, stage: Stage, target: Target, *, in_order: bool)
     width = sum(body.dtype.itemsize for body in op.body)
     extent = extent_of(op.axis[-1])
     most = max(lanes, target.cache_bytes(1) // 2 // width // lanes * lanes)
-    steps = extent_of(op.reduce_axis[0])
-    results = [extent_of(axis) for axis in op.axis]
-    parts = 1
-    if not in_order and steps is not None and None not in results:
-        size = max(1, prod(each or 0 for each in results) * width)
-        parts = parts_of_sum(steps, target.cache_bytes(2) // 2 // size)
+    parts = 1 if in_order else _parts_of_rows(op, target)
     if parts > 1:
-        part, _ = stage.split(op.reduce_axis[0], nparts=parts)
-        factored = s.rfactor(op.outputs[0], part)
-        write_last(stage, lanes)
-        stage = s[_first(factored)]
+        stage = _in_parts(s, stage, parts, lanes)
     elif target.num_cores > 1 and extent is not None:
         share = -(-extent // target.num_cores)
         most = min(most, max(-(-share // lanes) * lanes, LEAST_VECTORS * lanes))
@@ -225,6 +254,39 @@ def write_streamed(s: Schedule, stage: Stage, target: Target, *, in_order: bool)
     stage.unroll(inner)
     stage.vectorize(lane)
     stage.parallel(fused(stage, tasks))
+
+
+def in_parts(s: Schedule, stage: Stage, target: Target, *, in_order: bool) -> Stage:
+    """The stage itself; or of a long reduction with few results, which are computed in registers,
+    the stage of its parts, which threads share."""
+    op = compute_of(stage)
+    results, terms = product_of_extents(op.axis), product_of_extents([*op.axis, *op.reduce_axis])
+    if in_order or is_uneven(op) or results is None or terms is None:
+        return stage
+    is_long = terms * sum(body.dtype.itemsize for body in op.body) > 2 * target.cache_bytes(2)
+    parts = _parts_of_rows(op, target)
+    if not is_long or parts == 1 or results >= parts * columns_of(op, target):
+        return stage
+    choose(s, "blocks", "in {parts} parts of the steps", stage=op.name, parts=parts)
+    return _in_parts(s, stage, parts, lanes_of(op, target))
+
+
+def _parts_of_rows(op: ComputeOp, target: Target) -> int:
+    """The number of parts of a reduction's steps whose results fit half of the L2 cache."""
+    results, steps = product_of_extents(op.axis), extent_of(op.reduce_axis[0])
+    if results is None or steps is None:
+        return 1
+    size = max(1, results * sum(body.dtype.itemsize for body in op.body))
+    return parts_of_sum(steps, target.cache_bytes(2) // 2 // size)
+
+
+def _in_parts(s: Schedule, stage: Stage, parts: int, lanes: int) -> Stage:
+    """Combines the parts of a reduction's steps; returns the stage that computes them."""
+    op = compute_of(stage)
+    part, _ = stage.split(op.reduce_axis[0], nparts=parts)
+    factored = s.rfactor(op.outputs[0], part)
+    write_last(stage, lanes)
+    return s[_first(factored)]
 
 
 def write_last(stage: Stage, lanes: int) -> None:
@@ -250,8 +312,14 @@ def write_along(s: Schedule, stage: Stage, target: Target, *, in_order: bool, al
     """Computes one result after the other, along lines of memory. The results of a stage that is
     `alone` run in parallel; long ones are cut into parts, the same for any number of threads."""
     op = compute_of(stage)
+    axis = running_axis(op, in_order=in_order)
+    if axis is not None:
+        behind = op.axis[op.axis.index(axis) + 1 :]
+        first = next((i for i in range(len(behind)) if is_line(op, behind[i:])), -1)
+        write_running(s, stage, axis, behind[first:], target, in_order=in_order, alone=alone)
+        return
     reduced = _reduced(stage, in_order)
-    partial: Stage | None = None
+    partial: list[Stage] = []
     if not in_order:
         parts: Stage | None = None
         if alone and not is_uneven(op) and is_commutative(_combiner(op)):
@@ -263,13 +331,13 @@ def write_along(s: Schedule, stage: Stage, target: Target, *, in_order: bool, al
             partial = _write_lanes(s, stage, innermost, target)
         elif parts is not None and _is_rounded(op):
             block, _ = compute_of(stage).reduce_axis
-            partial = _partial(s, stage, block, 0)
+            partial = [_partial(s, stage, block, 0)]
     axes = compute_of(stage).axis
     if alone and axes:
         row = fused(stage, axes)
         stage.parallel(row)
-    if partial is not None and axes:
-        partial.compute_at(stage, row if alone else axes[-1])
+    for each in partial if axes else ():
+        each.compute_at(stage, row if alone else axes[-1])
 
 
 def _reduced(stage: Stage, in_order: bool) -> list[Loop]:
@@ -283,10 +351,8 @@ def _reduced(stage: Stage, in_order: bool) -> list[Loop]:
         if axes != list(op.reduce_axis):
             stage.reorder(*axes)
     first = next((i for i in range(len(axes)) if is_line(op, axes[i:])), len(axes) - 1)
-    extents = [extent_of(axis) for axis in axes]
-    line = None if None in extents[first:] else prod(each or 0 for each in extents[first:])
-    outer = map(Loop, axes[:first], extents)
-    return [*outer, Loop(fused(stage, axes[first:]), line)]
+    outer = [Loop(axis, extent_of(axis)) for axis in axes[:first]]
+    return [*outer, Loop(fused(stage, axes[first:]), product_of_extents(axes[first:]))]
 
 
 def _combiner(op: ComputeOp) -> CommReducer:
@@ -303,6 +369,8 @@ def _is_vectorized(op: ComputeOp) -> bool:
     if len(combiner.result) != 1 or not isinstance(reduce.condition, e.IntImm):
         return False
     (result,) = combiner.result
+    if result.dtype.is_float and result.dtype.bits == 16:  # converted before and after each step
+        return False
     pair = {*combiner.lhs, *combiner.rhs}
     return isinstance(result, (e.Add, e.Mul, e.Min, e.Max)) and {result.a, result.b} == pair
 
@@ -315,44 +383,54 @@ def _is_rounded(op: ComputeOp) -> bool:
 def _write_parts(
     s: Schedule, stage: Stage, reduced: Sequence[Loop], target: Target
 ) -> Stage | None:
-    """Cuts a reduction into parts that fit L2, and these into blocks. Returns the stage of
-    the parts. None if there would be a single part."""
+    """Cuts a long reduction into parts that fit L2, enough for all threads, and these into blocks.
+    Returns the stage of the parts. None if one part is enough."""
     op = compute_of(stage)
     terms = target.cache_bytes(2) // max(body.dtype.itemsize for body in op.body)
     outer, *inside = reduced
     block = prod(loop.extent or 1 for loop in inside)
-    if block * (outer.extent or 1) < 2 * terms:
+    total = block * (outer.extent or 1)
+    if total < 2 * terms:
         return None
     axis = outer.axis
     if not inside:
         block = 1 << (terms.bit_length() // 2)
         axis, _ = stage.split(axis, factor=block)
-    steps = max(1, terms // block)
+    steps = max(1, min(terms, -(-total // TASKS)) // block)
     choose(s, "blocks", "in parts of {terms} terms, which fit the L2 cache", stage=op.name,
            terms=steps * block)  # fmt: skip
     part, _ = stage.split(axis, factor=steps)
     return s[_first(s.rfactor(op.outputs[0], part))]
 
 
-def _write_lanes(s: Schedule, stage: Stage, k: Loop, target: Target) -> Stage | None:
-    """Combines the steps in the lanes of a few vectors, and then these. Returns the stage of the
-    lanes, None if there are too few steps."""
+def _write_lanes(s: Schedule, stage: Stage, k: Loop, target: Target) -> list[Stage]:
+    """Combines the steps in the lanes of a few vectors, the vectors to one, and then its lanes.
+    Returns the stages of the vectors; none if there are too few steps."""
     op = compute_of(stage)
     lanes = lanes_of(op, target)
     width = lanes * _vectors_under_way(op, target)
     if k.extent is not None:  # the lanes cost as much as the steps
-        width = min(width, 1 << (isqrt(2 * k.extent).bit_length() - 1) if k.extent else 0)
+        width = min(width, 1 << (isqrt(2 * k.extent).bit_length() - 1) if k.extent > 0 else 0)
     if width < lanes:
-        return None
+        return []
     choose(s, "tile", "{width} partial results at a time, in lanes", stage=op.name, width=width)
     _, lane = stage.split(k.axis, factor=width)
-    partial = _partial(s, stage, lane, len(op.axis))
-    *others, lane = compute_of(partial).axis
-    vector, lane = partial.split(lane, factor=lanes)
-    partial.reorder(*others, *compute_of(partial).reduce_axis, vector, lane)
-    partial.unroll(vector)
-    partial.vectorize(lane)
-    return partial
+    vectors = _partial(s, stage, lane, len(op.axis))
+    *others, lane = compute_of(vectors).axis
+    vector, lane = vectors.split(lane, factor=lanes)
+    vectors.reorder(*others, *compute_of(vectors).reduce_axis, vector, lane)
+    vectors.unroll(vector)
+    vectors.vectorize(lane)
+    if width == lanes or not is_commutative(_combiner(compute_of(stage))):
+        return [vectors]
+    vector, lane = stage.split(compute_of(stage).reduce_axis[0], factor=lanes)
+    total = _partial(s, stage, lane, len(op.axis))
+    *others, lane = compute_of(total).axis
+    (vector,) = compute_of(total).reduce_axis
+    total.reorder(*others, vector, lane)
+    total.unroll(vector)
+    total.vectorize(lane)
+    return [total, vectors]
 
 
 def _partial(s: Schedule, stage: Stage, axis: IterVar, place: int) -> Stage:

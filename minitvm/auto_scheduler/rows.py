@@ -16,20 +16,31 @@ along neighbours is left as a plain loop, which LLVM turns into vectors of parti
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import partial
-from math import prod
 from typing import final
 
 from minitvm.auto_scheduler.across import write_across
 from minitvm.auto_scheduler.attempts import Attempt
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import all_loads, extent_of
-from minitvm.auto_scheduler.loops import compute_of, fused, run_parallel
+from minitvm.auto_scheduler.digits import first_of_digits, write_line
+from minitvm.auto_scheduler.loops import (
+    Loop,
+    Part,
+    compute_of,
+    fused,
+    in_tasks,
+    run_parallel,
+    shared,
+)
+from minitvm.auto_scheduler.nontemporal import store_past_caches
 from minitvm.auto_scheduler.reductions import (
+    in_parts,
     is_in_order,
     is_line,
     is_streamed,
+    rows_of,
     runs_in_columns,
     write_along,
     write_in_registers,
@@ -57,11 +68,13 @@ def write_rows(
     stages: Sequence[Stage],
     target: Target,
     kept: Container[Operation],
+    parts: Mapping[Stage, Part | None],
     *,
     strict: bool,
-) -> None:
+) -> dict[Stage, IterVar]:
     """Schedules `stages`, given in an order in which each comes before its readers. Stages of
-    `kept` are computed as a whole. `strict`: floats are combined in order."""
+    `kept` are computed as a whole. Of `parts`, one part is computed at a time; None: in the loop of
+    another stage. Returns the loops over parts. `strict`: floats are combined in order."""
     s = attempt.schedule
     places: dict[Stage, _Place] = {}
     members: dict[Stage, list[Stage]] = {}
@@ -73,40 +86,95 @@ def write_rows(
         if place is not None:
             members.setdefault(place.root, []).append(stage)
         places[stage] = place or _Place(stage, len(compute_of(stage).axis))
+    loops: dict[Stage, IterVar] = {}
     for root in stages:
         if places[root].root is root:
             inside = [(stage, places[stage].rows) for stage in members.get(root, [])]
-            across = partial(write_across, s, root, target)
-            if not inside and attempt.follow("blocks across", root, across):
+            if root in parts:
+                write = partial(_write_part, s, root, inside, parts[root], target, strict)
+                loop = attempt.follow("rows", root, write)
+                loops |= {} if loop is None else {root: loop}
                 continue
-            attempt.follow("rows", root, partial(_write_root, s, root, inside, target, strict))
+            across = partial(write_across, s, root, target)
+            in_blocks = not inside and bool(attempt.follow("blocks across", root, across))
+            if not in_blocks:
+                attempt.follow("rows", root, partial(_write_root, s, root, inside, target, strict))
+            store_past_caches(s, root, target, in_blocks=in_blocks)
         else:
             choose(s, "strategy", "computed row by row within {root}",
                    stage=root.name, root=places[root].root.name)  # fmt: skip
+    return loops
 
 
 def _write_root(
     s: Schedule, root: Stage, inside: Sequence[tuple[Stage, int]], target: Target, strict: bool
 ) -> bool:
     """Schedules a stage and the stages `inside` of its rows, with the number of rows for each."""
-    op = compute_of(root)
-    in_columns = not op.reduce_axis or runs_in_columns(op, target)
-    how = "in vectors of what lies side by side" if in_columns else "each along its line of memory"
-    choose(s, "strategy", f"row by row, {how}", stage=root.name)
+    _choose_rows(s, root, target)
     if not inside:
         _write_alone(s, root, target, strict)
         return True
     if len(inside) == 1 and _is_tail_of(root, inside[0][0], target):
-        run_parallel(root, write_in_registers(s, inside[0][0], root, 0, target), target)
+        ((stage, _),) = inside
+        in_order = is_in_order(compute_of(stage), strict)
+        loops = write_in_registers(s, stage, root, 0, target, in_order=in_order)
+        run_parallel(root, loops, target)
         return True
     rows = min(most for _, most in inside)
     _write_columns(s, root, rows, target, strict)
     row = fused(root, compute_of(root).axis[:rows])
     root.parallel(row)
+    _write_inside(s, root, row, inside, rows, target, strict)
+    return True
+
+
+def _write_part(
+    s: Schedule,
+    root: Stage,
+    inside: Sequence[tuple[Stage, int]],
+    part: Part | None,
+    target: Target,
+    strict: bool,
+) -> IterVar:
+    """Schedules a stage that is computed in parts; returns the loop over them. With no part, one of
+    its readers is."""
+    _choose_rows(s, root, target)
+    axes = list(compute_of(root).axis)
+    alone = max(0, len(axes) - 1) if part is None else part.axis + 1
+    rows = min((most for _, most in inside), default=alone)
+    _write_columns(s, root, rows, target, strict)
+    loop = axes[0]
+    if part is not None:
+        tasks = axes[: part.axis]
+        if part.rows is not None:
+            outer, axes[part.axis] = root.split(axes[part.axis], factor=part.rows)
+            tasks.append(outer)
+        loop = shared(root, tasks, target)
+    if inside:
+        _write_inside(s, root, axes[rows - 1], inside, rows, target, strict)
+    return loop
+
+
+def _write_inside(
+    s: Schedule,
+    root: Stage,
+    row: IterVar,
+    inside: Sequence[tuple[Stage, int]],
+    rows: int,
+    target: Target,
+    strict: bool,
+) -> None:
+    """The stages that are computed in one row of another."""
     for stage, _ in inside:
         _write_columns(s, stage, rows, target, strict)
         stage.compute_at(root, row)
-    return True
+
+
+def _choose_rows(s: Schedule, root: Stage, target: Target) -> None:
+    op = compute_of(root)
+    in_columns = not op.reduce_axis or runs_in_columns(op, target)
+    how = "in vectors of what lies side by side" if in_columns else "each along its line of memory"
+    choose(s, "strategy", f"row by row, {how}", stage=root.name)
 
 
 # -- Stages that are computed together --
@@ -128,19 +196,21 @@ def _place_of_readers(
     if stage.is_output:
         return None
     op = compute_of(stage)
-    most = len(op.axis) - bool(op.reduce_axis and runs_in_columns(op, target))
+    most = rows_of(op, target)
     found: list[_Place] = []
-    for reader, rows in _readers(s, stage):
+    for reader, rows in readers_of(s, stage):
         if reader not in places:
             return None
         found.append(_Place(places[reader].root, min(rows, places[reader].rows)))
     if not found:  # ranges alone read it
         return None
     root, rows = found[0].root, min([most, *(place.rows for place in found)])
+    if all(extent_of(axis) == 1 for axis in compute_of(root).axis[:rows]):
+        return None  # a single row is shared by no threads
     return _Place(root, rows) if rows and all(place.root is root for place in found) else None
 
 
-def _readers(s: Schedule, stage: Stage) -> Iterator[tuple[Stage, int]]:
+def readers_of(s: Schedule, stage: Stage) -> Iterator[tuple[Stage, int]]:
     """The readers of a stage, through inlined stages as well; for each, the number of leading
     indices by which it reads only its own row."""
     for reader in s.readers(stage):
@@ -148,7 +218,7 @@ def _readers(s: Schedule, stage: Stage) -> Iterator[tuple[Stage, int]]:
         if not reader.inlined:
             yield reader, rows
             continue
-        for other, more in _readers(s, reader):
+        for other, more in readers_of(s, reader):
             yield other, min(rows, more)
 
 
@@ -178,19 +248,20 @@ def _write_alone(s: Schedule, stage: Stage, target: Target, strict: bool) -> Non
         elif is_streamed(op, target):
             write_streamed(s, stage, target, in_order=in_order)
         else:
-            run_parallel(stage, write_in_registers(s, stage, stage, 0, target), target)
+            stage = in_parts(s, stage, target, in_order=in_order)
+            loops = write_in_registers(s, stage, stage, 0, target, in_order=in_order)
+            run_parallel(stage, loops, target)
     elif op.axis:
-        first = _first_of_line(s, stage)
-        column = _write_columns(s, stage, first, target, strict)
-        outer = list(compute_of(stage).axis[:first])
-        if column is not None and not outer:
-            outer.append(column)
-        stage.parallel(fused(stage, outer))
+        first = first_of_digits(s, stage, _first_of_line(s, stage), target)
+        vectors = _write_columns(s, stage, first, target, strict)
+        lines = compute_of(stage).axis[:first]
+        assert vectors is not None
+        stage.parallel(fused(stage, in_tasks(stage, lines, vectors, target)))
 
 
 def _write_columns(
     s: Schedule, stage: Stage, rows: int, target: Target, strict: bool
-) -> IterVar | None:
+) -> Loop | None:
     """The loops inside of the first `rows`: the outer loop over vectors of an elementwise stage."""
     op = compute_of(stage)
     if op.reduce_axis:
@@ -201,18 +272,8 @@ def _write_columns(
         return None
     if rows == len(op.axis):
         return None
-    lanes = target.lanes(op.body[0].dtype)
-    line = op.axis[max(rows, _first_of_line(s, stage)) :]
-    outer, inner = stage.split(fused(stage, line), factor=_vector(line, lanes))
-    stage.vectorize(inner)
-    return outer
-
-
-def _vector(line: Sequence[IterVar], most: int) -> int:
-    """The number of lanes: `most`, or the number of elements."""
-    extents = [extent_of(axis) for axis in line]
-    known = prod(each or 1 for each in extents)
-    return most if None in extents else max(1, min(most, known))
+    first = first_of_digits(s, stage, _first_of_line(s, stage), target)
+    return write_line(s, stage, op.axis[max(rows, first) :], target)
 
 
 # -- Neighbours in memory --

@@ -17,7 +17,7 @@ from minitvm.tir.expr import PrimExpr, ProducerLoad, Reduce, Var
 from minitvm.tir.functor import children
 from minitvm.tir.intrinsics import INTRINSICS
 
-_CHOICE = 3  # operations of a minimum or maximum of floats, which keeps NaN
+_KEEPS_NAN = 1  # operations of a minimum or maximum of floats beside the instruction itself
 _DIVISION = 8
 _FUNCTION = 8  # registers of a function's polynomial
 
@@ -103,7 +103,7 @@ class _Counter:
             return 0.0
         self._counted.add(node)
         below = sum(map(self.operations, _operands(node)))
-        return below + (_operations(node) if all(self._depends(node)) else 0.0)
+        return below + (_operations(node, self._target) if all(self._depends(node)) else 0.0)
 
     def registers(self, node: PrimExpr) -> int:
         """The registers that evaluating an expression takes, beside those of what it reads
@@ -132,12 +132,12 @@ def _operands(node: PrimExpr) -> list[PrimExpr]:
     return [each for each in children(node) if isinstance(each, PrimExpr)]
 
 
-def _operations(node: PrimExpr) -> float:
+def _operations(node: PrimExpr, target: Target) -> float:
     match node:
         case e.Call() if _is_long(node) or node.op in ("sqrt", "rsqrt"):
             return INTRINSICS[node.op].cost
         case e.Min() | e.Max():
-            return _CHOICE if node.dtype.is_float else 1.0
+            return 1.0 + (node.dtype.is_float and not target.keeps_nan) * _KEEPS_NAN
         case e.Div() | e.Mod() | e.FloorDiv() | e.FloorMod():
             return _DIVISION
         case Var() | e.IntImm() | e.FloatImm():

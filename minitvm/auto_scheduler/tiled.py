@@ -22,15 +22,26 @@ from dataclasses import replace
 from math import prod
 from typing import Any, final
 
-from minitvm.auto_scheduler.accumulators import sums_in_registers
+from minitvm.auto_scheduler.accumulators import split_steps, sums_in_registers
 from minitvm.auto_scheduler.choice import choose, choose_blocks, choose_tile
-from minitvm.auto_scheduler.contraction import Contraction, Factor, bytes_of, extent_of, is_uneven
+from minitvm.auto_scheduler.contraction import (
+    Contraction,
+    Factor,
+    bytes_at_once,
+    bytes_of,
+    extent_of,
+    is_uneven,
+)
+from minitvm.auto_scheduler.cost import Blocks, Nest, Tile
 from minitvm.auto_scheduler.loops import (
+    EVEN,
+    Part,
     Places,
     compute_of,
-    geometry_of,
+    nest_of,
     place_copy,
     places_of,
+    places_of_part,
     run_in_vectors,
     run_parallel,
     write_blocks,
@@ -38,13 +49,10 @@ from minitvm.auto_scheduler.loops import (
     write_tiles,
 )
 from minitvm.auto_scheduler.tiles import (
-    Blocks,
-    Geometry,
-    Tile,
+    best_tile,
     blocks_of,
     strip_of,
     thrashes,
-    tile_of,
 )
 from minitvm.runtime.record import record
 from minitvm.target import Target
@@ -69,24 +77,30 @@ def write_tiled(
     inline_columns: bool,
     in_order: bool,
     ahead: Tensor | None,
-) -> None:
+    part: Part | None = None,
+) -> tuple[IterVar | None, list[tuple[Factor, Stage]]]:
     """Writes the schedule of a contraction, and of `last`, the stage that reads its sums (the
     contraction itself, or an epilogue). `inline_columns`: the columns' factor is computed
     elementwise, for this stage alone, so it may be computed while it is packed. `in_order`: sums
     are not computed in parts. `ahead`: an argument that is packed before the call, the columns'
-    factor or the tensor from which it is computed."""
+    factor or the tensor from which it is computed. `part`: what is computed at a time; the loop
+    over parts is returned, and the panels, which the caller places."""
     op = contraction.op
     places = places_of(contraction)
+    if part is not None:
+        places = places_of_part(places, part) or places
     wide = op.output(0).dtype if _widens(contraction) else contraction.a.tensor.dtype
-    geometry = geometry_of(contraction, places, target, wide, contraction.b.tensor.dtype)
-    tile = tile_of(geometry, target, in_panels=True)
+    nest = nest_of(contraction, places, target, wide, contraction.b.tensor.dtype)
+    tile = best_tile(replace(nest, is_packed=True), target)
     packs = _packs(s, contraction, tile, inline_columns, ahead, target)
     in_panels = packs or ahead is not None
     if not in_panels:
-        tile = tile_of(geometry, target)
-    choose_tile(s, contraction, tile, target)
+        tile = best_tile(nest, target)
+    choose_tile(s, contraction, tile, nest.unit, target)
     is_fused = last.op is not op
-    blocks = _blocks(contraction, geometry, tile, in_panels, is_fused, in_order, target)
+    blocks = _blocks(contraction, nest, tile, in_panels, is_fused, in_order, target)
+    if part is not None:
+        blocks = Blocks(part.rows, strip=blocks.strip)
     choose_blocks(s, contraction, blocks)
     b = contraction.b
     packed = _beside(contraction, b, contraction.column) if packs else []
@@ -94,7 +108,8 @@ def write_tiled(
         packed += _beside(contraction, contraction.a, contraction.rows[-1])
     copies = [_copied_by_axes(s, contraction, factor) for factor in packed]
     if blocks.depth is None:
-        made = _write_whole(s, contraction, last, places, tile, blocks, in_panels, target)
+        shares = in_panels or part is not None
+        made = _write_whole(s, contraction, last, places, tile, blocks, shares, target)
     else:
         made = _write_deep(s, contraction, last, places, tile, blocks, target)
     if ahead is not None:
@@ -105,18 +120,22 @@ def write_tiled(
     if made.widened is not None:
         write_copy(s[made.widened], target)
         s[made.widened].compute_at(made.stage, made.strips)
+    made_panels = list[tuple[Factor, Stage]]()
     for factor, copy in zip(packed, copies, strict=True):
         if copy is None:
             copy = s.cache_read(factor.tensor, "global", [made.sums])
         panels = s[copy]
         if factor.reads(contraction.column):
             _write_panels(panels, contraction, factor, tile.columns)
-            place_copy(panels, None if made.panels is None else (made.stage, made.panels))
+            made_panels.append((factor, panels))
+            if part is None:
+                place_copy(panels, None if made.panels is None else (made.stage, made.panels))
         else:
             _write_panels(panels, contraction, factor, tile.rows)
             panels.compute_at(made.stage, made.strips)
     if in_panels and inline_columns:
         s[b.tensor].compute_inline()
+    return made.panels, made_panels
 
 
 @final
@@ -155,10 +174,10 @@ def _write_whole(
         *_, task = run_parallel(stage, tiles.tasks, target)
         loops = [each.axis for each in tiles.loops]
     else:
-        task, loops = None, run_parallel(stage, [*tiles.tasks, *tiles.loops], target, 1)
+        task, loops = None, run_parallel(stage, [*tiles.tasks, *tiles.loops], target, EVEN)
     if in_memory:
         _write_copy(s[op.output(0)], stage, loops[-1], places)
-    _write_sums(s[sums], stage, loops[-1], places)
+    _write_sums(s[sums], stage, loops[-1], places, target)
     return _Made(sums, stage, task, loops[-3:][0], copy)
 
 
@@ -197,7 +216,7 @@ def _write_deep(
     run_in_vectors(stage, tiles)
     if s[last] is stage:
         run_parallel(stage, tiles.tasks, target)
-    _write_sums(s[sums], stage, tiles.loops[-1].axis, places)
+    _write_sums(s[sums], stage, tiles.loops[-1].axis, places, target)
     return _Made(sums, stage, steps, tiles.strip, copy)
 
 
@@ -239,15 +258,14 @@ def _write_copy(copy: Stage, stage: Stage, at: IterVar, places: Places) -> None:
     copy.vectorize(column)
 
 
-def _write_sums(inner: Stage, stage: Stage, at: IterVar, places: Places) -> None:
+def _write_sums(inner: Stage, stage: Stage, at: IterVar, places: Places, target: Target) -> None:
     """The sums of a tile: the reduction loops outside, a tile inside."""
     inner.compute_at(stage, at)
     rows, _, column = places.of(inner)
-    tile = [*rows[-1:], column]
-    op = compute_of(inner)
-    rest = [axis for axis in op.axis if axis not in tile]
-    inner.reorder(*rest, *op.reduce_axis, *tile)
-    for axis in rows[-1:]:
+    rest = [axis for axis in compute_of(inner).axis if axis not in (*rows[-1:], column)]
+    steps, together = split_steps(inner, target)
+    inner.reorder(*rest, *steps, *rows[-1:], *together, column)
+    for axis in (*rows[-1:], *together):
         inner.unroll(axis)
     inner.vectorize(column)
 
@@ -257,7 +275,7 @@ def _write_sums(inner: Stage, stage: Stage, at: IterVar, places: Places) -> None
 
 def _blocks(
     contraction: Contraction,
-    geometry: Geometry,
+    nest: Nest,
     tile: Tile,
     in_panels: bool,
     is_fused: bool,
@@ -268,11 +286,11 @@ def _blocks(
     is_plain = widens or _axes_of(contraction, contraction.a) is not None
     if in_panels:
         in_memory = is_fused or widens
-        made = blocks_of(geometry, tile, target, copied=widens, in_memory=in_memory, whole=in_order)
+        made = blocks_of(nest, tile, target, copied=widens, in_memory=in_memory, whole=in_order)
         return made if is_plain else replace(made, strip=None)
-    steps = prod(each or 1 for each in geometry.steps)
-    copies = widens or (contraction.rows and is_plain and thrashes(geometry, steps, target))
-    return Blocks(strip=strip_of(geometry, tile, steps, target) if copies else None)
+    steps = prod(each or 1 for each in nest.steps)
+    copies = widens or (contraction.rows and is_plain and thrashes(nest, steps, target))
+    return Blocks(strip=strip_of(nest, tile, steps, target) if copies else None)
 
 
 def _packs(
@@ -286,7 +304,7 @@ def _packs(
     """Whether a call packs the columns' factor into panels as wide as a tile."""
     b = contraction.b
     rows = extent_of(contraction.rows[-1]) if contraction.rows else 0
-    size, at_once = bytes_of(b.tensor), _bytes_at_once(contraction)
+    size, at_once = bytes_of(b.tensor), bytes_at_once(contraction.op, b, contraction.a)
     fast = target.cache_bytes(2) // 2
     least = target.vector_registers * 3 // 2  # rows for which packing pays
     if ahead is not None:
@@ -316,14 +334,6 @@ def _packs(
     choose(s, "packing", how + why, b=b.tensor.name, columns=tile.columns, least=least,
            bytes=size, at_once=at_once, most=fast)  # fmt: skip
     return packs
-
-
-def _bytes_at_once(contraction: Contraction) -> int | None:
-    """The part of the columns' factor that the same rows use; None if an extent is symbolic."""
-    size = bytes_of(contraction.b.tensor)
-    batches = [axis for axis in contraction.op.axis if contraction.b.reads(axis)][:-1]
-    count = prod(extent_of(axis) or 0 for axis in batches)
-    return size // count if size is not None and count else None
 
 
 def _axes_of(contraction: Contraction, factor: Factor) -> list[IterVar] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Collection, Container, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, final
 
@@ -11,27 +12,36 @@ from minitvm.auto_scheduler.attempts import Attempt, complete, first_that_works
 from minitvm.auto_scheduler.choice import choose, choose_form
 from minitvm.auto_scheduler.contraction import (
     Contraction,
+    Factor,
     all_loads,
     bytes_of,
     contraction_of,
     is_uneven,
 )
 from minitvm.auto_scheduler.convolution import is_convolution, write_convolution
-from minitvm.auto_scheduler.dot_products import instruction_for, write_dotted
 from minitvm.auto_scheduler.few_rows import is_left_plain, is_streamed, write_streamed
-from minitvm.auto_scheduler.loops import compute_of, place_copy, write_copy
-from minitvm.auto_scheduler.matrix import matrix_product_for, write_matrix
+from minitvm.auto_scheduler.fused_blocks import FusedBlocks, Product, blocks_in
+from minitvm.auto_scheduler.instructions import (
+    dot_product_for,
+    matrix_product_for,
+    write_by_instruction,
+)
+from minitvm.auto_scheduler.loops import Part, compute_of, place_copy, write_copy
 from minitvm.auto_scheduler.rows import write_rows
+from minitvm.auto_scheduler.running import running_axis
+from minitvm.auto_scheduler.scans import write_running_scans, write_steps
 from minitvm.auto_scheduler.tiled import can_be_packed, write_tiled
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
 from minitvm.target import Target
+from minitvm.te.intrinsics.dot_product import DotProduct
+from minitvm.te.intrinsics.matrix_product import MatrixProduct
 from minitvm.te.schedules.operation_graph import read_by_ranges
 from minitvm.te.schedules.schedule import Schedule, create_schedule
 from minitvm.te.schedules.simplify_operations import simplified
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, ScanOp, Tensor
-from minitvm.tir.expr import Reduce
+from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor
+from minitvm.tir.expr import IterVar, Reduce
 
 _T = TypeVar("_T")
 
@@ -62,14 +72,15 @@ def auto_schedule(
     s = te.create_schedule([C.op])
     C_local = s.cache_write(C, 'local')
     j = C.op.axis[1]
-    j_outer, j_inner = s[C].split(j, factor=16)
+    j_outer, j_inner = s[C].split(j, factor=8)
     i = C.op.axis[0]
-    i_outer, i_inner = s[C].split(i, factor=4)
+    i_outer, i_inner = s[C].split(i, factor=8)
     s[C].reorder(i_outer, j_outer, i_inner, j_inner)
     s[C].unroll(i_inner)
     s[C].vectorize(j_inner)
-    s[C].parallel(i_outer)
-    s[C_local].compute_at(s[C], j_outer)
+    i_outer_j_outer_fused = s[C].fuse(i_outer, j_outer)
+    s[C].parallel(i_outer_j_outer_fused)
+    s[C_local].compute_at(s[C], i_outer_j_outer_fused)
     k = C.op.reduce_axis[0]
     i_c = C_local.op.axis[0]
     j_c = C_local.op.axis[1]
@@ -125,8 +136,6 @@ def _write(
 
 def stages_to_write(s: Schedule) -> list[Stage]:
     """The stages of a schedule that are left to the auto-scheduler."""
-    if any(isinstance(stage.op, ScanOp) for stage in s.stages):  # steps in time's order
-        return []
     return [each for each in s.stages if isinstance(each.op, ComputeOp) and not each.is_touched]
 
 
@@ -166,6 +175,7 @@ def _write_program(
     prepacked: Collection[Tensor],
 ) -> None:
     s = attempt.schedule
+    write_running_scans(attempt, kept)
     stages = stages_to_write(s)
     by_hand = {each for each in s.stages if each.is_touched}
     for stage in stages:
@@ -173,15 +183,83 @@ def _write_program(
     for stage in stages:
         if stage not in kept and not stage.is_output:
             attempt.follow("inlining", stage, partial(_write_inlined, s, stage, by_hand))
+    stages, read = write_steps(attempt, stages, by_hand, target)
+    kept = kept | read
+    program = partial(
+        _sums_of, s, target=target, by_hand=by_hand, strict=strict, prepacked=prepacked
+    )
+    name, find_blocks = "blocks of rows", partial(_fused, s, stages, target, kept, program)
+    found = attempt.follow(name, stages[-1], find_blocks) if len(stages) > 1 else None
+    fused = found or FusedBlocks(s, ())
     done: set[Stage] = set()
     for stage in stages:
-        scheduled = {each.op for each in kept | done}
-        find = partial(_sums_of, s, stage, target, scheduled, by_hand, strict, prepacked)
+        find = partial(program, stage, kept={each.op for each in kept | done})
         sums = attempt.follow("contraction", stage, find)
-        if sums is not None:
+        if sums is not None and sums.last in fused.parts:
+            made = attempt.follow("tiles", stage, partial(_write_part, sums, fused))
+            done |= set(made or ())
+        elif sums is not None:
             done |= set(_write_contraction(attempt, stage, sums))
     rest = [stage for stage in stages if stage not in done and not stage.inlined]
-    write_rows(attempt, rest, target, {each.op for each in kept}, strict=strict)
+    ops = {each.op for each in kept}
+    fused.loops |= write_rows(attempt, rest, target, ops, fused.parts, strict=strict)
+    if found is not None:
+        attempt.follow(name, stages[-1], found.attach)
+
+
+def _fused(
+    s: Schedule,
+    stages: Sequence[Stage],
+    target: Target,
+    kept: set[Stage],
+    sums_of: Callable[..., Sums | None],
+) -> FusedBlocks | None:
+    """The stages that are computed together for blocks of rows."""
+    ops = {each.op for each in kept}
+    here = [
+        each
+        for each in stages
+        if not each.inlined and each.time is None and running_axis(compute_of(each)) is None
+    ]
+    products: dict[Stage, Product] = {}
+    for stage in here:
+        sums = sums_of(stage, kept=ops)
+        if sums is None:
+            continue
+        if _is_tiled(sums):
+            products[stage] = Product(sums.contraction, sums.last)
+        else:
+            kept = kept | {stage, sums.last}
+    free = {each for each in here if each not in kept and not each.is_output}
+    roots = [each for each in here if each in free or each.is_output or each.op in ops]
+    found = list(blocks_in(s, roots, free, products, target)) if products else []
+    return FusedBlocks(s, found) if found else None
+
+
+def _is_tiled(sums: Sums) -> bool:
+    """Whether no strategy before the tiles of sums fits a contraction."""
+    contraction, target = sums.contraction, sums.target
+    is_factor = sums.ahead is contraction.b.tensor
+    return bool(contraction.rows) and not (
+        is_left_plain(contraction)
+        or is_streamed(contraction, target)
+        or is_convolution(contraction)
+        or matrix_product_for(contraction, target) is not None
+        or dot_product_for(contraction, target, is_factor) is not None
+    )
+
+
+def _write_part(sums: Sums, fused: FusedBlocks) -> Iterable[Stage]:
+    """Schedules a contraction that is computed in parts."""
+    stage, last, part = sums.stage, sums.last, fused.parts[sums.last]
+    if part is None:
+        sums = replace(sums, target=Target(f"{sums.target} -num-cores=1"))
+    _choose_product(sums, last)
+    loop, panels = _tile(sums, part or Part(0, None))
+    if part is not None and loop is not None:
+        fused.loops[last] = loop
+    fused.panels += [(last, sums.contraction, factor, copy) for factor, copy in panels]
+    return (stage, last)
 
 
 def _write_simplified(s: Schedule, stage: Stage) -> bool | None:
@@ -255,6 +333,7 @@ class Sums:
 def _sums_of(
     s: Schedule,
     stage: Stage,
+    *,
     target: Target,
     kept: Collection[Operation],
     by_hand: Container[Stage],
@@ -263,7 +342,7 @@ def _sums_of(
 ) -> Sums | None:
     """A stage as a contraction to schedule, or None. The operations of `kept` stay as they are."""
     contraction = contraction_of(stage.op)
-    if contraction is None:
+    if contraction is None or running_axis(contraction.op) is not None:
         return None
     columns = s[contraction.b.tensor]
     inline_columns = columns.op not in kept and _is_elementwise(columns.op)
@@ -309,41 +388,42 @@ def _write_convolution(sums: Sums) -> Iterable[Stage] | None:
     return write_convolution(s, contraction, sums.last.op.output(0), sums.target, sums.kept)
 
 
-def _write_matrix(sums: Sums) -> Iterable[Stage] | None:
-    s, contraction, last = sums.schedule, sums.contraction, sums.last
-    block = matrix_product_for(contraction, sums.target)
-    if block is None or (sums.strict and block.sum == "float32"):
-        return None
-    _choose_product(sums, last)
-    is_factor = sums.ahead is contraction.b.tensor
-    write_matrix(s, contraction, last.op.output(0), block, sums.target, is_factor)
-    return (sums.stage, last)
+def _write_matrix_products(sums: Sums) -> Iterable[Stage] | None:
+    return _write_by(sums, matrix_product_for(sums.contraction, sums.target))
 
 
-def _write_dotted(sums: Sums) -> Iterable[Stage] | None:
+def _write_dot_products(sums: Sums) -> Iterable[Stage] | None:
+    is_factor = sums.ahead is sums.contraction.b.tensor
+    return _write_by(sums, dot_product_for(sums.contraction, sums.target, is_factor))
+
+
+def _write_by(sums: Sums, found: DotProduct | MatrixProduct | None) -> Iterable[Stage] | None:
     s, contraction, last = sums.schedule, sums.contraction, sums.last
-    is_factor = sums.ahead is contraction.b.tensor
-    instruction = instruction_for(contraction, sums.target, is_factor)
-    if instruction is None or (sums.strict and instruction.sum == "float32"):
+    if found is None or (sums.strict and found.sum == "float32"):
         return None
     _choose_product(sums, last)
-    write_dotted(s, contraction, last.op.output(0), instruction, sums.target, is_factor)
+    ahead = sums.ahead is contraction.b.tensor
+    write_by_instruction(s, contraction, last.op.output(0), found, sums.target, ahead=ahead)
     return (sums.stage, last)
 
 
 def _write_tiled(sums: Sums) -> Iterable[Stage]:
-    s, contraction, last = sums.schedule, sums.contraction, sums.last
-    _choose_product(sums, last)
-    write_tiled(
-        s,
-        contraction,
-        last.op.output(0),
+    _choose_product(sums, sums.last)
+    _tile(sums, None)
+    return (sums.stage, sums.last)
+
+
+def _tile(sums: Sums, part: Part | None) -> tuple[IterVar | None, list[tuple[Factor, Stage]]]:
+    return write_tiled(
+        sums.schedule,
+        sums.contraction,
+        sums.last.op.output(0),
         sums.target,
         inline_columns=sums.inline_columns,
         in_order=sums.in_order,
         ahead=sums.ahead,
+        part=part,
     )
-    return (sums.stage, last)
 
 
 def _choose_product(sums: Sums, last: Stage) -> None:
@@ -358,8 +438,8 @@ STRATEGIES: tuple[tuple[str, Callable[[Sums], Iterable[Stage] | None]], ...] = (
     ("sums one by one", _leave_plain),
     ("streamed", _write_streamed),
     ("convolution", _write_convolution),
-    ("matrix-product instructions", _write_matrix),
-    ("dot-product instructions", _write_dotted),
+    ("matrix-product instructions", _write_matrix_products),
+    ("dot-product instructions", _write_dot_products),
     ("tiles", _write_tiled),
 )
 

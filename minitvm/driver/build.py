@@ -21,11 +21,12 @@ from minitvm.lowering.lower import lower
 from minitvm.runtime.errors import CompileError, PerformanceWarning
 from minitvm.runtime.module import Module
 from minitvm.target import Target, create
-from minitvm.te.schedules.schedule import Schedule
+from minitvm.te.schedules.schedule import Schedule, create_schedule
 from minitvm.te.tensor import Tensor
 from minitvm.tir.expr import Buffer
 from minitvm.tir.stmt import IRModule, PrimFunc
 from minitvm.variants.column_major import RowMajor, in_column_major, in_row_major, shows_indices
+from minitvm.variants.in_place import needs_form_in_place, with_form_in_place
 
 _FP_MODES = ("fast", "strict")
 
@@ -117,15 +118,20 @@ def build(
         _target(target, target_host), strict=fp == "strict", release_gil=release_gil
     )
     called = name or "default_function"
-    registers = options.target.vector_registers * options.target.vector_bits // 8
-    lowered = partial(lower, name=called, debug=debug, register_bytes=registers)
+    vector_bytes = options.target.vector_bits // 8
+    lowered = partial(lower, name=called, debug=debug, vector_bytes=vector_bytes)
 
     def compiled(program: Any) -> Module:
-        made = lowered(program, args, binds=binds)
+        made = _also_in_place(lowered(program, args, binds=binds), in_place)
         if name is not None and isinstance(program, PrimFunc):
             (func,) = made.functions.values()
             made = IRModule({name: replace(func, name=name)})
         return compile_module(made, options)
+
+    def in_place() -> IRModule:
+        """The loops for calls in place: without blocks, and plain where nothing is scheduled."""
+        plain = create_schedule(outputs) if outputs else inputs
+        return lowered(plain, args, binds=binds, vector_bytes=0)
 
     outputs = _unscheduled(inputs, args) if auto_schedule else ()
     if not outputs:
@@ -140,7 +146,7 @@ def build(
     scheduled = partial(schedule_program, target=options.target, strict=options.strict)
     row_major = None if prepacked else in_row_major(outputs, args or (), binds or {})
     if row_major is not None:
-        module = _built_in_row_major(row_major, called, lowered, options, scheduled)
+        module = _built_in_row_major(row_major, called, lowered, options, scheduled, in_place)
         if module is not None:
             return module
     return scheduled(outputs, arguments=_tensors(args), use=compiled, prepacked=prepacked)
@@ -152,6 +158,7 @@ def _built_in_row_major(
     lowered: Callable[..., IRModule],
     options: CodegenOptions,
     scheduled: Callable[..., Module],
+    in_place: Callable[[], IRModule],
 ) -> Module | None:
     """The module of a program whose column-major arguments are walked as row-major ones; None where
     a message would show indices in reverse order."""
@@ -161,13 +168,25 @@ def _built_in_row_major(
         made = lowered(schedule, program.args, binds=program.binds)
         shows.append(shows_indices(made[name], program.names))
         func = in_column_major(made[name], program.declared)
-        return compile_module(IRModule({**made.functions, name: func}), options)
+        made = _also_in_place(IRModule({**made.functions, name: func}), in_place)
+        return compile_module(made, options)
 
     try:
         module = scheduled(program.outputs, arguments=_tensors(program.args), use=compiled)
     except CompileError:
         return None  # the program as it was written says it in its own words
     return None if shows[-1] else module
+
+
+def _also_in_place(made: IRModule, in_place: Callable[[], IRModule]) -> IRModule:
+    """The functions of a module; those whose loops don't do for calls in place, since the arguments
+    are declared by different layouts, with a form of other loops."""
+    names = [name for name, func in made.functions.items() if needs_form_in_place(func)]
+    if not names:
+        return made
+    forms = in_place()
+    both = {name: with_form_in_place(made[name], forms[name]) for name in names}
+    return IRModule({**made.functions, **both})
 
 
 def _warn_of_plain_loops(s: Schedule, name: str, target: Target) -> None:

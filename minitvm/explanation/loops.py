@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import final
 
 from minitvm.codegen.gil import needs_the_gil
-from minitvm.codegen.parallel import pays_threads
+from minitvm.codegen.parallel import tasks_worth
 from minitvm.explanation.amount import Amount, Sizes, total, value_of
 from minitvm.runtime.record import record
+from minitvm.target import Target
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.buffer import constant_bytes, size_factors
@@ -57,10 +58,10 @@ class Temporary:
     made_of: tuple[str, ...] = ()
 
 
-def parallel_loops(body: Stmt, sizes: Sizes) -> tuple[ParallelLoop, ...]:
+def parallel_loops(body: Stmt, sizes: Sizes, target: Target) -> tuple[ParallelLoop, ...]:
     """The parallel loops that are in no other parallel loop."""
     found = (each for each, inside in _statements(body) if not inside and _is_parallel(each))
-    return tuple(_parallel_loop(each, sizes) for each in found if isinstance(each, s.For))
+    return tuple(_parallel_loop(each, sizes, target) for each in found if isinstance(each, s.For))
 
 
 def temporaries(body: Stmt, sizes: Sizes) -> tuple[Temporary, ...]:
@@ -88,9 +89,9 @@ def _is_parallel(node: Stmt) -> bool:
     return isinstance(node, s.For) and node.kind == ForKind.PARALLEL
 
 
-def _parallel_loop(node: s.For, sizes: Sizes) -> ParallelLoop:
-    pays = value_of(e.cast("int32", pays_threads(node)), sizes)
-    starts = None if isinstance(pays, str) else bool(pays)
+def _parallel_loop(node: s.For, sizes: Sizes, target: Target) -> ParallelLoop:
+    worth = value_of(tasks_worth(node, target), sizes)
+    starts = None if isinstance(worth, str) else worth >= 2
     iterations = value_of(node.extent, sizes)
     if needs_the_gil(node) or iterations == 1:
         starts = False

@@ -15,10 +15,10 @@ from typing import final
 
 from minitvm.arith.coverage import Coverage, Read
 from minitvm.arith.fused_index import without_remainders
+from minitvm.arith.guards import bare_conjuncts, form_of
 from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
 from minitvm.arith.regions import Span, Spans
-from minitvm.lowering.scans import Scans
 from minitvm.runtime.dtype import INT64
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
@@ -34,11 +34,12 @@ from minitvm.te.schedules.relation import (
     sources_of,
     values_of,
 )
+from minitvm.te.schedules.scans import Scans
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, ScanOp, domain_of
 from minitvm.tir import expr as e
-from minitvm.tir.expr import BufferLoad, IterType, IterVar, PrimExpr, Range, Var, const
+from minitvm.tir.expr import BufferLoad, IterType, IterVar, PrimExpr, Range, Reduce, Var, const
 from minitvm.tir.functor import Node, substitute, walk_once
 from minitvm.tir.stmt import ForKind
 
@@ -131,6 +132,8 @@ class BoundInference:
         The scans, and the stages inside of them.
     read
         Turns reads of tensors in the expression of a range into reads of their buffers.
+    domain
+        The range of a root axis of a stage.
     """
 
     schedule: Schedule
@@ -141,6 +144,7 @@ class BoundInference:
     is_argument: Callable[[Stage], bool]
     scans: Scans
     read: Callable[[PrimExpr], PrimExpr]
+    domain: Callable[[Stage, IterVar], Range]
     _found: Inferred = field(default_factory=Inferred, init=False)
     # For each stage that has a place, the region that one iteration there computes.
     _regions: dict[Stage, list[Span | None]] = field(default_factory=dict, init=False)
@@ -207,6 +211,8 @@ class BoundInference:
             self._check_readers(stage, place)
             spans = self._spans_inside(stage, place, prover)
         regions = [self._clamped(prover, spans[i], axis) for i, axis in enumerate(op.axis)]
+        if stage.accumulates is not None:
+            regions[op.axis.index(stage.accumulates)] = None
         if steps is not None:
             regions[0] = _of_time(prover, regions[0], steps)
         self._regions[stage] = regions
@@ -230,7 +236,8 @@ class BoundInference:
         if self.internal(stage):
             made.begins = tuple(room.begin for room in rooms)
             made.shape = tuple(room.extent for room in rooms)
-            made.is_padded = all(room.is_enough for room in rooms) and not _fuses_data(stage)
+            is_moved = _fuses_data(stage) or _runs_backwards(stage)
+            made.is_padded = all(room.is_enough for room in rooms) and not is_moved
         made.partial = tuple(
             i
             for i, region in enumerate(regions)
@@ -272,7 +279,7 @@ class BoundInference:
     def _domains(self, stage: Stage) -> dict[IterVar, Range]:
         domains = {}
         for axis in root_axes(stage.op):
-            domain = domain_of(axis)
+            domain = self.domain(stage, axis)
             low, extent = self.read(domain.min), self.read(domain.extent)
             dtype = axis.var.dtype
             domains[axis] = Range.from_min_extent(e.cast(dtype, low), e.cast(dtype, extent))
@@ -387,7 +394,8 @@ class BoundInference:
             ranges = {axis.var: range_ for axis, range_ in self._domains(reader).items()}
             times = self.scans.times.get(reader)
             if times is not None:
-                ranges[root_axes(reader.op)[0].var] = times
+                time = root_axes(reader.op)[0] if reader.time is None else reader.time
+                ranges[time.var] = times
             found += [
                 Read(tuple(load.indices[i] for i in dimensions), ranges)
                 for load in self.reads[reader]
@@ -463,6 +471,7 @@ class BoundInference:
         for reader in self.readers(stage):
             with prover.scope():  # where the loops inside are not empty
                 spans = self._reader_spans(reader, place, prover)
+                forms = _conditions(reader, prover)
                 loops = self._fused_loops(reader)
                 for load in self.reads[reader]:
                     if not self.is_of(load, stage):
@@ -473,6 +482,8 @@ class BoundInference:
                         )
                         old = found[i]
                         unknown[i] |= span is None
+                        if span is not None:
+                            span = spans.where(index, span, forms)
                         found[i] = span if old is None or span is None else spans.union(old, span)
         return [None if hidden else span for span, hidden in zip(found, unknown, strict=True)]
 
@@ -571,6 +582,15 @@ class BoundInference:
         """The variables of the loops with constant extents."""
         ranges = [(leaf, self._found.bounds[stage].ranges[leaf]) for stage, leaf in around]
         return {leaf.var for leaf, range_ in ranges if e.const_int(range_.extent) is not None}
+
+
+def _conditions(reader: Stage, prover: Prover) -> list[Affine]:
+    """Forms that are at least zero in the steps of a reduction that read anything."""
+    first = reader.op.body[0] if isinstance(reader.op, ComputeOp) else None
+    if not isinstance(first, Reduce):
+        return []
+    forms = (form_of(prover, each) for each in bare_conjuncts(first.condition))
+    return [form for form in forms if form is not None]
 
 
 def place_of(stage: Stage, scans: Scans) -> Loop | None:
@@ -678,8 +698,14 @@ def axis_spans(
                 ):
                     reached = spans.of(part)
                     found[axis] = all_of(axis) if reached is None else moved(axis, reached)
-            case Rebase(parent, rebased):
+            case Rebase(parent, rebased, is_reversed):
                 span, complete = found[rebased]
+                if is_reversed and complete:
+                    found[parent] = all_of(parent)
+                    continue
+                if is_reversed and span is not None:
+                    end = spans.of(bounds.ranges[parent].extent - 1)
+                    span = end and Span(end.low - span.high, end.high - span.low)
                 found[parent] = moved(parent, span)[0], complete
             case Singleton():
                 pass
@@ -744,6 +770,12 @@ def _fuses_data(stage: Stage) -> bool:
     guard, it would be another element's index outside of this guard."""
     fused = [r.fused for r in stage.relations if isinstance(r, Fuse)]
     return any(axis.iter_type == IterType.DATA_PAR for axis in fused)
+
+
+def _runs_backwards(stage: Stage) -> bool:
+    """Whether an axis runs backwards. If so, iterations outside of a guard come before the first
+    element: they are no padding behind the last one."""
+    return any(isinstance(each, Rebase) and each.is_reversed for each in stage.relations)
 
 
 def _named(

@@ -38,14 +38,15 @@ from minitvm.transform.remove_assertions import remove_assertions
 from minitvm.transform.reuse_storage import reuse_storage
 from minitvm.transform.serialize_vectors import serialize_vectors
 from minitvm.transform.simplify import simplify
-from minitvm.transform.transpose_copies import REGISTER_BYTES, transpose_copies
+from minitvm.transform.stream_stores import stream_stores
+from minitvm.transform.transpose_copies import VECTOR_BYTES, transpose_copies
 from minitvm.transform.unroll_loops import unroll_loops
 from minitvm.transform.vectorize_loops import vectorize_loops
 from minitvm.transform.widen_indices import widen_indices
 
 
 def pipeline(
-    config: PassConfig, *, is_written: bool, register_bytes: int = REGISTER_BYTES
+    config: PassConfig, *, is_written: bool, vector_bytes: int = VECTOR_BYTES
 ) -> tuple[Pass, ...]:
     """The passes, in order, each bound to its options. `is_written`: the loops are the user's own;
     those of a schedule are checked where they are made, before they are moved.
@@ -78,8 +79,9 @@ def pipeline(
             *((("reuse_storage", reuse_storage),) if config.reuse_storage else ()),
             ("widen_indices", widen_indices),
             ("limit_indices", limit_indices),
-            ("transpose_copies", partial(transpose_copies, register_bytes=register_bytes)),
+            ("transpose_copies", partial(transpose_copies, vector_bytes=vector_bytes)),
             ("vectorize_loops", vectorize_loops),
+            ("stream_stores", stream_stores),
         ),
     )
     made: list[Pass] = []
@@ -99,7 +101,7 @@ def lower(
     simple_mode: bool = False,
     *,
     debug: str | None = None,
-    register_bytes: int = REGISTER_BYTES,
+    vector_bytes: int = VECTOR_BYTES,
 ) -> IRModule:
     """The loop IR of a schedule.
 
@@ -119,8 +121,8 @@ def lower(
     debug
         ``"bounds"`` checks every access where it happens, also those that were proved; see
         docs/bounds.md.
-    register_bytes
-        The bytes of all vector registers of the target, for which ``build`` passes its own.
+    vector_bytes
+        The bytes of a vector register of the target, for which ``build`` passes its own.
 
     Raises
     ------
@@ -139,7 +141,7 @@ def lower(
     if debug not in _DEBUG_MODES:
         raise CompileError(f"{name}: expected debug to be None or 'bounds', got {debug!r}")
     with deep_expressions(name):
-        return _lower(sch, args, name, binds or {}, simple_mode, debug, register_bytes)
+        return _lower(sch, args, name, binds or {}, simple_mode, debug, vector_bytes)
 
 
 _DEBUG_MODES = (None, "bounds")
@@ -202,14 +204,14 @@ def _lower(
     binds: Mapping[Tensor, Buffer],
     simple_mode: bool,
     debug: str | None,
-    register_bytes: int,
+    vector_bytes: int,
 ) -> IRModule:
     context = PassContext.current()
     config = context.config
     if debug == "bounds":
         config = replace(config, check_accesses=True)
     is_written = isinstance(sch, (IRModule, PrimFunc))
-    passes = pipeline(config, is_written=is_written, register_bytes=register_bytes)
+    passes = pipeline(config, is_written=is_written, vector_bytes=vector_bytes)
     if simple_mode:
         passes = passes[: [each[0] for each in passes].index("widen_indices")]
     if isinstance(sch, IRModule):
@@ -358,7 +360,7 @@ def _check_variables(func: PrimFunc) -> None:
     """Checks that every variable is bound: by a parameter, a plain dimension or stride, or in the
     body."""
     _check_offsets(func)
-    dims = [d for b in func.buffer_map.values() for d in (*b.shape, *b.strides, *_offset(b))]
+    dims = [d for b in func.buffer_map.values() for d in b.sizes]
     bound = {*func.params, *(dim for dim in dims if isinstance(dim, Var))}
     nodes: tuple[Node, ...] = (func.body, *dims)
     for node in nodes:
@@ -385,7 +387,3 @@ def _check_offsets(func: PrimFunc) -> None:
                 f"0 or a variable of its own, got {offset}: an array is passed from its first "
                 "element on, as in x[16:]"
             )
-
-
-def _offset(buffer: Buffer) -> tuple[e.PrimExpr, ...]:
-    return () if buffer.elem_offset is None else (buffer.elem_offset,)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast, final
 
 from minitvm.arith.prover import Prover
 from minitvm.arith.regions import Span, Spans
+from minitvm.lowering.accumulation import (
+    Onto,
+    Totals,
+    combined,
+    each_lane,
+    in_lanes,
+    totals_of,
+)
 from minitvm.lowering.infer_bounds import (
     BoundInference,
     Bounds,
@@ -15,25 +24,28 @@ from minitvm.lowering.infer_bounds import (
     Loop,
     axis_spans,
 )
-from minitvm.lowering.scans import find_scans
 from minitvm.lowering.stage_bodies import (
     InlineReads,
     ReadBuffers,
     StageBody,
+    at_step,
     body_of,
     marked_parts,
     plain_nest,
     reads_of,
+    store_all,
     without_marks,
 )
 from minitvm.lowering.tensorize import Match, Region, Tensorized, View, match_computation, tensorize
 from minitvm.runtime.dtype import HANDLE, INT64
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
+from minitvm.te.schedules.accumulation import Accumulation, checked_accumulation
 from minitvm.te.schedules.loop_nest import LoopAttrs
 from minitvm.te.schedules.operation_graph import root_axes
-from minitvm.te.schedules.relation import Split, values_of
+from minitvm.te.schedules.relation import Split, leaves_below, values_of
 from minitvm.te.schedules.rewrite_operations import map_body
+from minitvm.te.schedules.scans import find_scans
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, PlaceholderOp, ScanOp, Tensor, domain_of
@@ -140,16 +152,23 @@ class _Lowering:
         self._scans = find_scans(schedule)
         self._shared: dict[Tensor, Tensor] = {}  # parts of scans, and the scans' results
         self._moved: dict[Buffer, _Moved] = {}
+        self._grown: dict[Stage, Accumulation] = {
+            stage: checked_accumulation(stage, stage.accumulates)
+            for stage in self._stages
+            if stage.accumulates is not None
+        }
         self.knows_layout = False  # whether an intrinsic was given the layout of arguments
 
     def run(self) -> PrimFunc:
         self._name_buffers()
         self._check_arguments()
-        reader = ReadBuffers(self._schedule, self._buffers)
+        self.reader = reader = ReadBuffers(self._schedule, self._buffers)
         for stage in self._stages:
-            self._bodies[stage] = body_of(stage, reader, self._buffers)
-            times = self._scans.times.get(stage)
-            self._plain[stage] = plain_nest(stage, self._bodies[stage], reader, times)
+            grown = self._grown.get(stage)
+            condition = None if grown is None else grown.condition
+            self._bodies[stage] = body_of(stage, reader, self._buffers, condition)
+            times, domain = self._scans.times.get(stage), partial(self._domain, stage)
+            self._plain[stage] = plain_nest(stage, self._bodies[stage], reader, domain, times)
         checked, at_entry = check_statements(self._func, self._plain.values())
         for stage, nest in zip(self._stages, checked, strict=True):
             self._learn_checks(stage, nest)
@@ -159,6 +178,13 @@ class _Lowering:
         func = self._func
         attrs = replace(func.attrs, knows_layout=self.knows_layout)
         return PrimFunc(func.params, body, func.buffer_map, func.name, attrs)
+
+    def _domain(self, stage: Stage, axis: IterVar) -> Range:
+        """The range of a root axis: an element that goes on from another has one step."""
+        grown = self._grown.get(stage)
+        if grown is None or axis is not grown.step:
+            return domain_of(axis)
+        return Range.from_min_extent(grown.term, const(1, axis.var.dtype))
 
     def _check_arguments(self) -> None:
         """Checks that every argument made by a stage is computed, in the caller's memory."""
@@ -271,7 +297,7 @@ class _Lowering:
                 *([] if body.init is None else [body.init]),
                 *[
                     read(bound)
-                    for domain in map(domain_of, root_axes(stage.op))
+                    for domain in map(partial(self._domain, stage), root_axes(stage.op))
                     for bound in (domain.min, domain.extent)
                 ],
             )
@@ -304,6 +330,7 @@ class _Lowering:
             self._is_argument,
             self._scans,
             read,
+            self._domain,
         ).run()
         for stage in self._stages:
             self._at.setdefault(self._inferred.places.get(stage), []).append(stage)
@@ -365,6 +392,12 @@ class _Lowering:
         """The statements of a stage, with its checks."""
         return self._bodies[stage]
 
+    def store(self, stage: Stage, op: ComputeOp, results: list[PrimExpr]) -> Stmt:
+        """The store of an element of each output of a stage, at its axes."""
+        outputs = tuple(self._buffers[tensor] for tensor in op.outputs)
+        axes = tuple(axis.var for axis in op.axis)
+        return store_all(outputs, results, at_step(stage, outputs[0], axes))
+
     def check_outside(
         self, stage: Stage, read: Stmt | PrimExpr, inside: Sequence[IterVar], what: str
     ) -> None:
@@ -414,6 +447,8 @@ class _Lowering:
             return self._scan(stage, stage.op.scan_axis)
         if not isinstance(stage.op, ComputeOp):
             return _Move(self._moved, {}).stmt(self._bodies[stage].update)
+        if stage.accumulates is not None:
+            return _Accumulating(self, stage, self._inferred.bounds[stage]).make()
         if not _is_scheduled(stage) and not self._has_placed(stage):
             return _Move(self._moved, {}).stmt(without_marks(self._plain[stage]))
         made = _Nest(self, stage, self._inferred.bounds[stage]).make()
@@ -667,22 +702,47 @@ class _Nest:
         renamed: Mapping[Var, PrimExpr] | None = None,
     ) -> Stmt:
         """`body` at the values of the axes, under all guards."""
-        move = self._lowering.move(values)
-        made = move.stmt(body)
-        data: list[PrimExpr] = []
-        reduced: list[PrimExpr] = []
-        for axis, guards in self._bounds.guards.items():
-            (reduced if axis in self._op.reduce_axis else data).extend(guards)
-        for guard in reversed(data):
-            made = IfThenElse(likely(self._condition(guard, values, renamed)), made)
-        if data and self._bounds.is_padded:
+        made = self._lowering.move(values).stmt(body)
+        made = self._inside(made, self._op.axis, values, renamed)
+        return self._at_steps(made, values, renamed) if with_reduction else made
+
+    def _inside(
+        self,
+        made: Stmt,
+        axes: Iterable[IterVar],
+        values: Mapping[IterVar, PrimExpr],
+        renamed: Mapping[Var, PrimExpr] | None,
+    ) -> Stmt:
+        """A statement under the guards of some data axes."""
+        guarded = self._under_guards(made, axes, values, renamed)
+        if guarded is not made and self._bounds.is_padded:
             for tensor in self._op.outputs:
-                made = AttrStmt(self._lowering.real(tensor), "padded_buffer", const(1), made)
-        if with_reduction:
-            for guard in reversed(reduced):
-                made = IfThenElse(likely(self._condition(guard, values, renamed)), made)
-            for condition in reversed(self._body.reduced_where):
-                made = IfThenElse(move.expr(condition), made)
+                guarded = AttrStmt(self._lowering.real(tensor), "padded_buffer", const(1), guarded)
+        return guarded
+
+    def _at_steps(
+        self,
+        made: Stmt,
+        values: Mapping[IterVar, PrimExpr],
+        renamed: Mapping[Var, PrimExpr] | None,
+    ) -> Stmt:
+        """A statement under the guards and conditions of a reduction."""
+        made = self._under_guards(made, self._op.reduce_axis, values, renamed)
+        move = self._lowering.move(values)
+        for condition in reversed(self._body.reduced_where):
+            made = IfThenElse(move.expr(condition), made)
+        return made
+
+    def _under_guards(
+        self,
+        made: Stmt,
+        axes: Iterable[IterVar],
+        values: Mapping[IterVar, PrimExpr],
+        renamed: Mapping[Var, PrimExpr] | None,
+    ) -> Stmt:
+        guards = [guard for axis in axes for guard in self._bounds.guards[axis]]
+        for guard in reversed(guards):
+            made = IfThenElse(likely(self._condition(guard, values, renamed)), made)
         return made
 
     def _condition(
@@ -693,6 +753,106 @@ class _Nest:
     ) -> PrimExpr:
         made = self._lowering.moved(guard, values)
         return substitute(made, renamed) if renamed else made
+
+
+class _Accumulating(_Nest):
+    """The loops of a stage each of whose elements goes on from the one before along an axis: a
+    reduction along this axis, into totals of which each element takes its own."""
+
+    def __init__(self, lowering: _Lowering, stage: Stage, bounds: Bounds) -> None:
+        super().__init__(lowering, stage, bounds)
+        assert stage.accumulates is not None
+        self._along = leaves_below(stage.relations, [stage.accumulates])
+        self._reduced = {*self._reduced, *self._along}
+        self._init_at = min(i for i, leaf in enumerate(self._leaves) if leaf in self._along)
+        self._kept = [leaf for leaf in self._leaves[self._init_at :] if leaf not in self._reduced]
+        outputs = [lowering.real(tensor) for tensor in self._op.outputs]
+        extents = [(leaf, bounds.ranges[leaf].extent) for leaf in self._kept]
+        shape = tuple(self._bound(extent, leaf, bounds.values) for leaf, extent in extents)
+        self._outputs = outputs
+        self._buffers = totals_of(outputs, shape or (const(1),), "total")
+
+    def _from(self, position: int) -> Stmt:
+        made = super()._from(position)
+        return self._totals().within(made) if position == self._init_at else made
+
+    def _loops_from(self, position: int) -> Stmt:
+        leaf = self._leaves[position] if position < len(self._leaves) else None
+        if leaf in self._along and leaf is not None:
+            extent = e.const_int(self._bounds.ranges[leaf].extent)
+            is_vector = self._stage.attrs_of(leaf).kind == ForKind.VECTORIZED
+            has_guests = self._lowering.placed((self._stage, leaf), _NOTHING) is not _NOTHING
+            if is_vector and extent is not None and extent > 1 and not has_guests:
+                return self._in_lanes(leaf, extent)
+        return super()._loops_from(position)
+
+    def _totals(self, renamed: Mapping[Var, PrimExpr] | None = None) -> Totals:
+        """The totals of the element at the values of the loops."""
+        loops = [self._bounds.values[leaf] for leaf in self._kept] or [const(0)]
+        return Totals(self._buffers, tuple(substitute(each, renamed or {}) for each in loops))
+
+    def _guarded(
+        self,
+        body: Stmt,
+        values: Mapping[IterVar, PrimExpr],
+        with_reduction: bool,
+        renamed: Mapping[Var, PrimExpr] | None = None,
+    ) -> Stmt:
+        totals = self._totals(renamed)
+        made = Onto(self._outputs, totals).stmt(self._lowering.move(values).stmt(body))
+        if not with_reduction:
+            others = [axis for axis in self._op.axis if axis is not self._stage.accumulates]
+            return self._inside(made, others, values, renamed)
+        made = seq(self._at_steps(made, values, renamed), self._stored(totals.load()))
+        return self._inside(made, self._op.axis, values, renamed)
+
+    def _inside(
+        self,
+        made: Stmt,
+        axes: Iterable[IterVar],
+        values: Mapping[IterVar, PrimExpr],
+        renamed: Mapping[Var, PrimExpr] | None,
+    ) -> Stmt:
+        guarded = super()._inside(made, axes, values, renamed)
+        if guarded is not made:  # there are totals for all iterations
+            for buffer in self._buffers:
+                guarded = AttrStmt(buffer, "padded_buffer", const(1), guarded)
+        return guarded
+
+    def _stored(self, results: list[PrimExpr]) -> Stmt:
+        """Stores an element of each output."""
+        return self._lowering.move(self._bounds.values).stmt(
+            self._lowering.store(self._stage, self._op, results)
+        )
+
+    def _in_lanes(self, leaf: IterVar, width: int) -> Stmt:
+        """The elements of a vector."""
+        values, combiner = self._bounds.values, cast(e.Reduce, self._op.body[0]).combiner
+        move = self._lowering.move(values)
+
+        def read(value: PrimExpr) -> PrimExpr:
+            return move.expr(self._lowering.reader.expr(value))
+
+        lanes = Totals(totals_of(self._outputs, (const(width),), "lanes", "local"), (leaf.var,))
+        terms = Onto(self._outputs, lanes).stmt(move.stmt(self._body.update))
+        terms = self._inside(self._at_steps(terms, values, None), self._op.axis, values, None)
+        totals = self._totals()
+        results = self._stored(combined(combiner, totals.load(), lanes.load(), read))
+        last = lanes.at(const(width - 1)).load()
+        made = seq(
+            in_lanes(combiner, lanes, width, terms, read),
+            each_lane(leaf.var, width, self._inside(results, self._op.axis, values, None)),
+            totals.store(combined(combiner, totals.load(), last, read)),
+        )
+        return self._annotated(leaf, self._stage.attrs_of(leaf), lanes.within(made))
+
+    def _loop(
+        self, leaf: IterVar, var: Var, values: Mapping[IterVar, PrimExpr], body: Stmt
+    ) -> Stmt:
+        made = super()._loop(leaf, var, values, body)
+        if leaf in self._along and isinstance(made, For) and made.kind == ForKind.VECTORIZED:
+            return replace(made, kind=ForKind.SERIAL)  # lanes go on from each other
+        return made
 
 
 def _is_scheduled(stage: Stage) -> bool:

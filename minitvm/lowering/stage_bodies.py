@@ -90,14 +90,22 @@ class ReadBuffers(InlineReads):
 
     def read(self, tensor: Tensor, indices: tuple[PrimExpr, ...]) -> PrimExpr:
         # The range of an axis reads a tensor as it was at first.
-        return BufferLoad(self._buffers[self._schedule.now(tensor)], indices)
+        buffer = self._buffers[self._schedule.now(tensor)]
+        stage = self._schedule.stage_map.get(tensor.op)
+        return BufferLoad(buffer, indices if stage is None else at_step(stage, buffer, indices))
 
     def afresh(self) -> ReadBuffers:
         return ReadBuffers(self._schedule, self._buffers)
 
 
-def body_of(stage: Stage, read: ReadBuffers, buffers: Mapping[Tensor, Buffer]) -> StageBody:
-    """The statements of a stage on `buffers`; `read` rewrites its reads.
+def body_of(
+    stage: Stage,
+    read: ReadBuffers,
+    buffers: Mapping[Tensor, Buffer],
+    condition: PrimExpr | None = None,
+) -> StageBody:
+    """The statements of a stage on `buffers`; `read` rewrites its reads. `condition`: of the steps
+    of a reduction, where it isn't the reduction's own.
 
     Raises
     ------
@@ -106,7 +114,7 @@ def body_of(stage: Stage, read: ReadBuffers, buffers: Mapping[Tensor, Buffer]) -
     """
     match stage.op:
         case ComputeOp() as op:
-            return _compute_body(stage, op, read, buffers)
+            return _compute_body(stage, op, read, buffers, condition)
         case ExternOp() as op:
             return StageBody(_extern_body(op, buffers))
         case ScanOp() as op:
@@ -130,24 +138,41 @@ def _extern_body(op: ExternOp, buffers: Mapping[Tensor, Buffer]) -> Stmt:
 
 
 def _compute_body(
-    stage: Stage, op: ComputeOp, read: ReadBuffers, buffers: Mapping[Tensor, Buffer]
+    stage: Stage,
+    op: ComputeOp,
+    read: ReadBuffers,
+    buffers: Mapping[Tensor, Buffer],
+    condition: PrimExpr | None,
 ) -> StageBody:
     outputs = tuple(buffers[tensor] for tensor in op.outputs)
-    indices = tuple(axis.var for axis in op.axis)
+    indices = at_step(stage, outputs[0], tuple(axis.var for axis in op.axis))
     first = op.body[0]
     if isinstance(first, Reduce):
-        made = _reduction(first, outputs, indices, read)
+        made = _reduction(
+            first, outputs, indices, read, first.condition if condition is None else condition
+        )
     else:
         values = [read.expr(value) for value in op.body]
-        made = StageBody(_store_all(outputs, values, indices))
+        made = StageBody(store_all(outputs, values, indices))
     if stage.store_predicate is None:
         return made
     predicate = read.expr(stage.store_predicate)
     return StageBody(IfThenElse(predicate, made.update), made.init, made.reduced_where)
 
 
+def at_step(stage: Stage, buffer: Buffer, indices: tuple[PrimExpr, ...]) -> tuple[PrimExpr, ...]:
+    """The indices of an element of a stage in its buffer: all steps of an update are there."""
+    if stage.time is None or len(buffer.shape) == len(indices):
+        return indices
+    return (stage.time.var, *indices)
+
+
 def _reduction(
-    reduce: Reduce, outputs: tuple[Buffer, ...], indices: tuple[Var, ...], read: ReadBuffers
+    reduce: Reduce,
+    outputs: tuple[Buffer, ...],
+    indices: tuple[PrimExpr, ...],
+    read: ReadBuffers,
+    condition: PrimExpr,
 ) -> StageBody:
     """The initial values, and the statement that combines a source into them."""
     combiner = reduce.combiner
@@ -170,12 +195,12 @@ def _reduction(
         # A source is computed once.
         bind(var, read.expr(source), has_choice or _uses(combined, var) > 1)
     results = [substitute(result, mapping) for result in combined]
-    update = _store_all(outputs, results, indices)
+    update = store_all(outputs, results, indices)
     for name, value in reversed(bound):
         update = LetStmt(name, value, update)
     guards: list[PrimExpr] = []
     conditions: list[PrimExpr] = []
-    for each in conjuncts(read.expr(reduce.condition)):
+    for each in conjuncts(read.expr(condition)):
         is_guard = is_likely(each) and not reads_of(each)
         (guards if is_guard else conditions).append(each)
     for condition in reversed(conditions):
@@ -183,7 +208,7 @@ def _reduction(
             update = IfThenElse(condition, update)
         elif not condition.value:
             update = seq()
-    return StageBody(update, _store_all(outputs, start, indices), tuple(guards))
+    return StageBody(update, store_all(outputs, start, indices), tuple(guards))
 
 
 def reads_of(*nodes: Stmt | PrimExpr) -> list[BufferLoad]:
@@ -203,8 +228,8 @@ def _uses(results: tuple[PrimExpr, ...], var: Var) -> int:
     return sum(node is var for result in results for node in walk(result))
 
 
-def _store_all(
-    outputs: tuple[Buffer, ...], values: list[PrimExpr], indices: tuple[Var, ...]
+def store_all(
+    outputs: tuple[Buffer, ...], values: list[PrimExpr], indices: tuple[PrimExpr, ...]
 ) -> Stmt:
     """One store for each output; several values are all computed before the first is stored."""
     if len(outputs) == 1:
@@ -225,32 +250,45 @@ _INIT, _UPDATE = "init", "update"
 
 
 def plain_nest(
-    stage: Stage, body: StageBody, read: ReadBuffers, times: Range | None = None
+    stage: Stage,
+    body: StageBody,
+    read: ReadBuffers,
+    domain: Callable[[IterVar], Range],
+    times: Range | None = None,
 ) -> Stmt:
-    """The stage in serial loops over its root axes, its two parts marked for
-    :func:`marked_parts`. `times` is the range of the first axis in a scan."""
+    """The stage in serial loops over its root axes with their ranges, `domain`, its two parts
+    marked for :func:`marked_parts`. `times` is the range of time in a scan."""
     if not isinstance(stage.op, ComputeOp):
         return body.update
     update = body.update
     for condition in reversed(body.reduced_where):
         update = IfThenElse(condition, update)
-    inner = loops(stage.op.reduce_axis, _marked(_UPDATE, update), read.expr)
+    inner = loops(stage.op.reduce_axis, _marked(_UPDATE, update), read.expr, domain)
     if body.init is not None:
         inner = seq(_marked(_INIT, body.init), inner)
     if times is None:
         return loops(stage.op.axis, inner, read.expr)
-    inner = loops(stage.op.axis[1:], inner, read.expr)
-    time = stage.op.axis[0].var
+    if stage.time is None:
+        inner = loops(stage.op.axis[1:], inner, read.expr)
+        time = stage.op.axis[0].var
+    else:
+        inner = loops(stage.op.axis, inner, read.expr)
+        time = stage.time.var
     return For(
         time, e.cast(time.dtype, times.min), e.cast(time.dtype, times.extent), ForKind.SERIAL, inner
     )
 
 
-def loops(axes: tuple[IterVar, ...], body: Stmt, made: Callable[[PrimExpr], PrimExpr]) -> Stmt:
+def loops(
+    axes: tuple[IterVar, ...],
+    body: Stmt,
+    made: Callable[[PrimExpr], PrimExpr],
+    domain: Callable[[IterVar], Range] = domain_of,
+) -> Stmt:
     """`body` in a serial loop for each axis, the first outermost."""
     for axis in reversed(axes):
-        dtype, domain = axis.var.dtype, domain_of(axis)
-        begin, extent = made(domain.min), made(domain.extent)
+        dtype, range_ = axis.var.dtype, domain(axis)
+        begin, extent = made(range_.min), made(range_.extent)
         body = For(axis.var, e.cast(dtype, begin), e.cast(dtype, extent), ForKind.SERIAL, body)
     return body
 

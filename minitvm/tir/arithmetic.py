@@ -191,26 +191,28 @@ def not_equal(a: Any, b: Any) -> PrimExpr:
     return compare(NE, a, b)
 
 
+def _joined(cls: type[And | Or], neutral: bool, a: Any, b: Any) -> PrimExpr:
+    """``cls`` of two conditions; without a constant one, if nothing that must be evaluated goes."""
+    x, y = matched(as_condition(a), as_condition(b))
+    for known, other in ((x, y), (y, x)):
+        if isinstance(known, IntImm):
+            if bool(known.value) is neutral:
+                return other
+            if may_go(other):
+                return known
+    return cls(x, y)
+
+
 @elementwise
 def logical_and(a: Any, b: Any) -> PrimExpr:
     """The conjunction of two conditions."""
-    x, y = matched(as_condition(a), as_condition(b))
-    if isinstance(x, IntImm) and (x.value or may_go(y)):
-        return y if x.value else x
-    if isinstance(y, IntImm) and (y.value or may_go(x)):
-        return x if y.value else y
-    return And(x, y)
+    return _joined(And, True, a, b)
 
 
 @elementwise
 def logical_or(a: Any, b: Any) -> PrimExpr:
     """The disjunction of two conditions."""
-    x, y = matched(as_condition(a), as_condition(b))
-    if isinstance(x, IntImm) and (not x.value or may_go(y)):
-        return x if x.value else y
-    if isinstance(y, IntImm) and (not y.value or may_go(x)):
-        return y if y.value else x
-    return Or(x, y)
+    return _joined(Or, False, a, b)
 
 
 @elementwise

@@ -75,6 +75,7 @@ def interpret(
     body(_bound_arguments(compiler, func, args))
 
 
+_STORED = object()  # in an environment: the lanes that a store writes; the others read nothing
 Value = Any  # a Scalar, a tuple of them (a vector), a str, a _Memory, an address
 Environment = dict[Any, Any]  # the values of variables, and the memory of buffers
 Evaluator = Callable[[Environment], Value]
@@ -341,10 +342,12 @@ def _cast(compiler: _Compiler, node: e.Cast) -> Evaluator:
     return _lifted(convert, value, lanes=node.dtype.lanes)
 
 
-def _let(compiler: _Compiler, node: e.Let) -> Evaluator:
-    var, value, body = node.var, compiler.bind(node.var, node.value), compiler.exact(node.body)
+def _let(compiler: _Compiler, node: e.Let | s.LetStmt) -> Callable[[Environment], Any]:
+    var, value = node.var, compiler.bind(node.var, node.value)
+    body: Callable[[Environment], Any]
+    body = compiler.exact(node.body) if isinstance(node, e.Let) else compiler.stmt(node.body)
 
-    def evaluate(env: Environment) -> Value:
+    def evaluate(env: Environment) -> Any:
         env[var] = value(env)
         return body(env)
 
@@ -381,9 +384,17 @@ def _load(compiler: _Compiler, node: e.BufferLoad) -> Evaluator:
     def load(env: Environment) -> Value:
         return env[buffer].read(tuple([index(env) for index in indices]))
 
+    zero = scalars.cast(node.dtype.element, 0)
+
     def load_vector(env: Environment) -> Value:
         each_lane = zip(*[index(env) for index in indices], strict=True)
-        return tuple(map(env[buffer].read, each_lane))
+        stored = env.get(_STORED)
+        if stored is None or len(stored) != lanes:
+            return tuple(map(env[buffer].read, each_lane))
+        read = env[buffer].read
+        return tuple(
+            read(index) if on else zero for index, on in zip(each_lane, stored, strict=True)
+        )
 
     if node.predicate is not None:
         return _predicated_load(compiler, node, node.predicate)
@@ -656,9 +667,11 @@ def _store(compiler: _Compiler, node: s.BufferStore) -> Runner:
         env[buffer].write(tuple([index(env) for index in indices]), stored)
 
     def store_vector(env: Environment) -> None:
+        env[_STORED] = which = predicate(env)
         stored, memory = value(env), env[buffer]
+        del env[_STORED]
         each_lane = zip(*[index(env) for index in indices], strict=True)
-        for index, lane, holds in zip(each_lane, stored, predicate(env), strict=True):
+        for index, lane, holds in zip(each_lane, stored, which, strict=True):
             if holds:
                 memory.write(index, lane)
 
@@ -687,16 +700,6 @@ def _allocate(compiler: _Compiler, node: s.Allocate) -> Runner:
 
 
 _POISON = 0xFF  # in each byte of fresh memory: NaN as a float, -1 as an integer
-
-
-def _let_stmt(compiler: _Compiler, node: s.LetStmt) -> Runner:
-    var, value, body = node.var, compiler.bind(node.var, node.value), compiler.stmt(node.body)
-
-    def run(env: Environment) -> None:
-        env[var] = value(env)
-        body(env)
-
-    return run
 
 
 def _if(compiler: _Compiler, node: s.IfThenElse) -> Runner:
@@ -756,7 +759,7 @@ _STATEMENTS: dict[type, Callable[[_Compiler, Any], Runner]] = {
     s.While: _while,
     s.BufferStore: _store,
     s.Allocate: _allocate,
-    s.LetStmt: _let_stmt,
+    s.LetStmt: _let,
     s.IfThenElse: _if,
     s.SeqStmt: _seq,
     s.Evaluate: _evaluate,

@@ -469,8 +469,8 @@ class Buffer:
     WRITE: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
-        for size in (*self.shape, *self.strides, self.elem_offset):
-            if size is not None and not is_size(size.dtype):
+        for size in self.sizes:
+            if not is_size(size.dtype):
                 raise CompileError(
                     f"{self.name}: layout: expected a scalar integer, got {size} of {size.dtype}"
                 )
@@ -482,6 +482,12 @@ class Buffer:
     @property
     def ndim(self) -> int:
         return len(self.shape)
+
+    @property
+    def sizes(self) -> tuple[PrimExpr, ...]:
+        """The expressions of the shape, the strides and the offset."""
+        offset = () if self.elem_offset is None else (self.elem_offset,)
+        return (*self.shape, *self.strides, *offset)
 
     def vload(self, begin: Any, dtype: DTypeLike | None = None) -> PrimExpr:
         """The value at index `begin`, or with a vector `dtype` the values from there on along the
@@ -752,6 +758,8 @@ class ForKind(IntEnum):
 # The annotation of a loop whose iterations don't read elements that other iterations write. The
 # loop's maker sets it, on the data axes of a schedule.
 INDEPENDENT = "independent"
+# That of a loop of so few iterations that vectors of it aren't worth compiling.
+FEW = "few"
 
 
 @final
@@ -906,6 +914,8 @@ class FuncAttrs:
         The arguments that another function makes: its name by their positions.
     in_place
         The arguments that are one array: (position of the output, position of the input).
+    form_in_place
+        The same function for calls in place, where its own loops compute elements in blocks.
     knows_layout
         Whether an intrinsic was given the layout of arguments, so that they lie compact.
     """
@@ -914,6 +924,7 @@ class FuncAttrs:
     origin: Origin | None = None
     prepacked: Mapping[int, str] = field(default_factory=dict)
     in_place: frozenset[tuple[int, int]] = frozenset()
+    form_in_place: PrimFunc | None = None
     knows_layout: bool = False
 
 

@@ -338,7 +338,9 @@ def _for(printer: _Printer, node: n.For) -> Block:
     if const_int(node.min) != 0:
         bounds = [(node.min, _ANY), ", ", *_loop_end(node)]
     notes = ", ".join(
-        f"{key} = {value}" for key, value in node.annotations.items() if key != n.INDEPENDENT
+        f"{key} = {value}"
+        for key, value in node.annotations.items()
+        if key not in (n.FEW, n.INDEPENDENT)
     )
     header = printer.join(
         [f"for {printer.name_of(node.loop_var)} in {_LOOPS[node.kind]}(", *bounds, "):"]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from minitvm.tir.node import Stmt as Stmt
+from minitvm.tir.nodes import FEW as FEW
 from minitvm.tir.nodes import INDEPENDENT as INDEPENDENT
 from minitvm.tir.nodes import Allocate as Allocate
 from minitvm.tir.nodes import AssertStmt as AssertStmt

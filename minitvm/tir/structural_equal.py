@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from typing import Any
 
 from minitvm.tir import nodes as n
 from minitvm.tir.node import PrimExpr, Stmt
 from minitvm.tir.nodes import Buffer, Var
+
+_Entity = Var | Buffer  # which may be bound
 
 
 def structural_equal(lhs: Any, rhs: Any, map_free_vars: bool = False) -> bool:
@@ -34,16 +36,16 @@ class _Comparison:
 
     def __init__(self, map_free_vars: bool) -> None:
         self._map_free_vars = map_free_vars
-        self._there: dict[Var | Buffer, Var | Buffer] = {}
-        self._back: dict[Var | Buffer, Var | Buffer] = {}
+        self._there: dict[_Entity, _Entity] = {}
+        self._back: dict[_Entity, _Entity] = {}
 
     def same(self, a: Any, b: Any) -> bool:
         if type(a) is not type(b):
             return False
         if isinstance(a, Var):
-            return self._same_var(a, b)
+            return self._same_entity(a, b, self._bind)
         if isinstance(a, Buffer):
-            return self._same_buffer(a, b)
+            return self._same_entity(a, b, self._bind_buffer)
         if isinstance(a, float):
             return a.hex() == b.hex() or (math.isnan(a) and math.isnan(b))
         if isinstance(a, (tuple, list)):
@@ -60,21 +62,16 @@ class _Comparison:
             return frozenset(self._there.get(each, each) for each in a) == frozenset(b)
         return bool(a == b)
 
-    def _same_var(self, a: Var, b: Var) -> bool:
+    def _same_entity(self, a: _Entity, b: _Entity, bind: Callable[[Any, Any], bool]) -> bool:
         if a in self._there or b in self._back:
             return self._there.get(a) is b and self._back.get(b) is a
-        return self._bind(a, b) if self._map_free_vars else a is b
+        return bind(a, b) if self._map_free_vars else a is b
 
     def _bind(self, a: Var, b: Var) -> bool:
         if a.dtype != b.dtype:
             return False
         self._there[a], self._back[b] = b, a
         return True
-
-    def _same_buffer(self, a: Buffer, b: Buffer) -> bool:
-        if a in self._there or b in self._back:
-            return self._there.get(a) is b and self._back.get(b) is a
-        return self._bind_buffer(a, b) if self._map_free_vars else a is b
 
     def _bind_buffer(self, a: Buffer, b: Buffer) -> bool:
         """Makes `a` and `b` one, if all but their names agree. Variables in their shapes must be

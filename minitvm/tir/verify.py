@@ -84,7 +84,7 @@ def check_body(name: str, body: Stmt, buffers: Sequence[Buffer]) -> None:
     own = [node.buffer for node in walk_once(body) if isinstance(node, s.Allocate)]
     inside = {buffer.data for buffer in own}
     read: list[PrimExpr | Stmt] = [body]
-    read += [size for buffer in (*buffers, *own) for size in _layout(buffer)]
+    read += [size for buffer in (*buffers, *own) for size in buffer.sizes]
     free = dict.fromkeys(var for root in read for var in free_vars(root))
     handles = tuple(Var(buffer.name, HANDLE) for buffer in buffers)
     params = (*handles, *(var for var in free if var not in inside))
@@ -118,9 +118,9 @@ class _Verifier:
         for buffer in func.buffer_map.values():
             self._buffers.add(buffer)
             self._variables.add(buffer.data)
-            self._variables.update(d for d in _layout(buffer) if isinstance(d, Var))
+            self._variables.update(d for d in buffer.sizes if isinstance(d, Var))
         for buffer in func.buffer_map.values():
-            for dimension in _layout(buffer):
+            for dimension in buffer.sizes:
                 self._walk(dimension)
         self._walk(func.body)
 
@@ -152,7 +152,7 @@ class _Verifier:
             if name == "body":
                 steps += self._scoped(node, child)
             elif isinstance(child, Buffer):
-                steps += _layout(child)
+                steps += child.sizes
             else:
                 steps += child if isinstance(child, tuple) else [child] * (child is not None)
         return steps
@@ -196,12 +196,6 @@ class _Verifier:
 
 
 _OUTSIDE = "expected a use inside the scope that defines it, found one outside"
-
-
-def _layout(buffer: Buffer) -> list[PrimExpr]:
-    """The expressions of a buffer's shape, strides and offset."""
-    offset = [] if buffer.elem_offset is None else [buffer.elem_offset]
-    return [*buffer.shape, *buffer.strides, *offset]
 
 
 # -- Mistakes in a node by itself that its constructor doesn't refuse ------------------------------

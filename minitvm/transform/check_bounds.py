@@ -154,9 +154,8 @@ class _Checker(ScopedMutator):
         self._scanned: set[PrimExpr] = set()  # in the current expression, here or further out
         self._calls_out = False  # whether the current statement does: it may write any memory
         for buffer in func.buffer_map.values():
-            offset = () if buffer.elem_offset is None else (buffer.elem_offset,)
             self._sizes.update(*map(free_vars, buffer.shape))
-            self._inputs.update(*map(free_vars, (*buffer.shape, *buffer.strides, *offset)))
+            self._inputs.update(*map(free_vars, buffer.sizes))
 
     # -- Statements -------------------------------------------------------------------------------
 

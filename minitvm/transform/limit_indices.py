@@ -12,7 +12,7 @@ from minitvm.runtime.record import record
 from minitvm.runtime.threads import MAX_FAILURE_VALUES
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
-from minitvm.tir.expr import Buffer, Call, PrimExpr, Var
+from minitvm.tir.expr import Call, PrimExpr, Var
 from minitvm.tir.functor import children
 from minitvm.tir.indices import is_exact_call, is_index_arithmetic, is_wide, wraps
 from minitvm.tir.stmt import PrimFunc, Stmt, with_body
@@ -119,11 +119,11 @@ class _Limits:
             if param not in func.buffer_map:
                 self._input(param)
         for buffer in func.buffer_map.values():
-            for dim in _layout(buffer):
+            for dim in buffer.sizes:
                 if isinstance(dim, Var) and dim not in self._bounds:
                     self._input(dim)
         for buffer in func.buffer_map.values():
-            self._dimensions(buffer)
+            self._all_exact(buffer.sizes)
 
     def _input(self, var: Var) -> None:
         if not var.dtype.is_integral or var.dtype.is_bool:
@@ -156,7 +156,7 @@ class _Limits:
             case s.BufferStore():
                 self._all_exact(node.indices)
             case s.Allocate():
-                self._dimensions(node.buffer)
+                self._all_exact(node.buffer.sizes)
             case s.AssertStmt():
                 self._all_exact(node.values)
         for child in children(node):
@@ -187,9 +187,6 @@ class _Limits:
         element = node.dtype.element
         most = max(-element.min(), element.max() + 1) if element.is_integral else 0
         return _constant(most, exact=False)
-
-    def _dimensions(self, buffer: Buffer) -> None:
-        self._all_exact(_layout(buffer))
 
     def _all_exact(self, nodes: tuple[PrimExpr, ...]) -> None:
         for node in nodes:
@@ -305,11 +302,6 @@ def _power(value: PrimExpr, exponent: int) -> PrimExpr:
         return value
     half = _power(value, exponent // 2)
     return half * half * value if exponent % 2 else half * half
-
-
-def _layout(buffer: Buffer) -> tuple[PrimExpr, ...]:
-    offset = () if buffer.elem_offset is None else (buffer.elem_offset,)
-    return (*buffer.shape, *buffer.strides, *offset)
 
 
 def _is_operator(node: PrimExpr) -> bool:

@@ -33,16 +33,16 @@ from minitvm.tir.intrinsics import INTRINSICS
 from minitvm.tir.op import is_likely
 from minitvm.tir.stmt import BufferStore, ForKind, PrimFunc, Stmt, with_body
 
-REGISTER_BYTES = 16 * 32
-"""The vector registers of a common target: 16 of 32 bytes."""
-_LEAST = 4  # a smaller square saves nothing
-_ROWS = 32  # that are stored side by side: more don't stay in the cache, if they share its sets
+VECTOR_BYTES = 32
+"""A vector register of a common target."""
+_REGISTERS = 16  # of every target, or more
+_LEAST = 4  # a smaller block saves nothing
 _FEW = range(2, 5)  # so many rows are mixed into one vector
 _NUMBERS = [e.const(lane) for lane in range(128)]  # shared by all shuffles
-_PART = 128  # bits within which an instruction takes lanes of two vectors in turn
+_PART = 16  # bytes within which an instruction takes lanes of two vectors in turn
 
 
-def transpose_copies(func: PrimFunc, register_bytes: int = REGISTER_BYTES) -> PrimFunc:
+def transpose_copies(func: PrimFunc, vector_bytes: int = VECTOR_BYTES) -> PrimFunc:
     """Finds a vectorized loop that reads elements far apart, inside of a serial loop that steps to
     their neighbours; reads the neighbours as vectors, and transposes the vectors in registers.
 
@@ -52,24 +52,27 @@ def transpose_copies(func: PrimFunc, register_bytes: int = REGISTER_BYTES) -> Pr
             for j in vectorized(32):
                 P[k, j] = B[j, k]
 
-    After, of float64, in blocks of 4 x 4, four for the two cache lines of each row::
+    After, of float64, in blocks of 4 x 4, four for two cache lines of P::
 
         if n >= 4:
-            for k_lines in range(((n + 3) // 4 + 3) // 4):
-                for j_block in range(8):
-                    j_begin = j_block * 4
-                    for k_block in range(min(4, (n + 3) // 4 - k_lines * 4)):
-                        k_begin = min((k_lines * 4 + k_block) * 4, n - 4)
-                        row = B[j_begin, ramp(k_begin, 1, 4)]
-                        row_1 = B[j_begin + 1, ramp(k_begin, 1, 4)]
+            for j_lines in range(2):
+                for k_block in range((n + 3) // 4):
+                    k_begin = min(k_block * 4, n - 4)
+                    for j_block in range(4):
+                        j_begin = (j_lines * 4 + j_block) * 4
+                        row = B[j_begin, ramp(k_begin, 1, 2)]
+                        row_1 = B[j_begin + 1, ramp(k_begin, 1, 2)]
                         ...
-                        lanes = vector_shuffle(row, row_1, 0, 4, 2, 6)
+                        lanes = vector_shuffle(row, row_2, 0, 1, 2, 3)
+                        lanes_1 = vector_shuffle(row_1, row_3, 0, 1, 2, 3)
+                        lanes_2 = vector_shuffle(lanes, lanes_1, 0, 4, 2, 6)
                         ...
-                        P[k_begin, ramp(j_begin, 1, 4)] = lanes_4
+                        P[k_begin, ramp(j_begin, 1, 4)] = lanes_2
                         ...
         else:
-            ...  # as before
+            ...  # as before, one by one
 
+    So whole lines are stored, and the rows of a few lines are read to their ends.
     The last block ends where the loop does, so it may compute elements of the block before it
     again. A row may go on from one dimension to the next, as in ``B[j, k // m, k % m]``. What is
     computed of rows alone is computed before it is transposed, where that is not wider. What reads
@@ -77,7 +80,7 @@ def transpose_copies(func: PrimFunc, register_bytes: int = REGISTER_BYTES) -> Pr
     ``P[k, j] = B[j, k] + C[k, j]``::
 
         for lane in vectorized(4):
-            P[k_begin, j_begin + lane] = vector_extract(lanes_4, lane) + C[k_begin, j_begin + lane]
+            P[k_begin, j_begin + lane] = vector_extract(lanes_2, lane) + C[k_begin, j_begin + lane]
             ...
 
     Two to four rows whose columns are stored one behind the other, ``P[k, j]`` of as many columns,
@@ -88,23 +91,25 @@ def transpose_copies(func: PrimFunc, register_bytes: int = REGISTER_BYTES) -> Pr
         )
 
     The two loops must be directly inside each other, around a single store, under conditions on the
-    lanes alone. A block takes half of the `register_bytes` of all vector registers.
+    lanes alone. What is stored at once has `vector_bytes`; with 0 nothing changes.
     """
+    if not vector_bytes:
+        return func
     if not any(isinstance(each, s.For) and _nest_of(each, 0) for each in walk_once(func.body)):
         return func
-    return with_body(func, _Loops(register_bytes).stmt(func.body))
+    return with_body(func, _Loops(vector_bytes).stmt(func.body))
 
 
 class _Loops(Mutator):
-    def __init__(self, register_bytes: int) -> None:
+    def __init__(self, vector_bytes: int) -> None:
         super().__init__()
-        self._register_bytes = register_bytes
+        self._vector_bytes = vector_bytes
 
     def expr(self, node: PrimExpr) -> PrimExpr:
         return node
 
     def visit_For(self, node: s.For) -> Stmt:
-        nest = _nest_of(node, self._register_bytes)
+        nest = _nest_of(node, self._vector_bytes)
         return self.descend(node) if nest is None else _by_blocks(nest)
 
 
@@ -130,8 +135,9 @@ class _Turned:
 class _Nest:
     """``for k: for j in vectorized: store``: a row lies along k and is stored along j.
 
-    `across` is without guards. `body` is the store and what is around it in the loop of j. `size`
-    is that of a block, in both directions; where rows are `mixed`, that of a row alone.
+    `across` is without guards. `body` is the store and what is around it in the loop of j. A block
+    is `height` steps of k by `width` steps of j; where rows are `mixed`, it has all their columns,
+    and no width.
     """
 
     along: s.For
@@ -139,11 +145,11 @@ class _Nest:
     body: Stmt
     store: BufferStore
     turned: tuple[_Turned, ...]
-    size: int
-    mixed: bool
+    height: int
+    width: int | None
 
 
-def _nest_of(along: s.For, register_bytes: int) -> _Nest | None:
+def _nest_of(along: s.For, vector_bytes: int) -> _Nest | None:
     """A loop as a nest to go through by blocks; None for any other loop."""
     across = along.body
     if along.kind != ForKind.SERIAL or not isinstance(across, s.For):
@@ -170,12 +176,9 @@ def _nest_of(along: s.For, register_bytes: int) -> _Nest | None:
     bits = [dtype for each in turned for dtype in (each.value.dtype, store.buffer.dtype)]
     if not turned or any(each.is_bool or each.lanes != 1 for each in bits):
         return None
-    made = partial(_Nest, along, across, across.body, store, turned)
-    size = _row_size(turned, store, along, across, register_bytes)
-    if size is not None:
-        return made(size, mixed=True)
-    size = _block_size(turned, along, lanes, register_bytes)
-    return None if size is None else made(size, mixed=False)
+    mixed = _row_size(turned, store, along, across, vector_bytes)
+    size = _block_size(turned, along, lanes, vector_bytes) if mixed is None else (mixed, None)
+    return None if size is None else _Nest(along, across, across.body, store, turned, *size)
 
 
 def _store_in(body: Stmt) -> tuple[BufferStore | None, tuple[PrimExpr, ...]]:
@@ -199,17 +202,21 @@ def _without_guards(across: s.For) -> s.For:
 
 
 def _block_size(
-    turned: Sequence[_Turned], along: s.For, lanes: int, register_bytes: int
-) -> int | None:
-    """The size of the blocks, no larger than the loops' known extents; None if it is too small to
-    pay."""
+    turned: Sequence[_Turned], along: s.For, lanes: int, vector_bytes: int
+) -> tuple[int, int] | None:
+    """The height and the width of the blocks, no larger than the loops' known extents; None if it
+    is too small to pay."""
     steps = e.const_int(along.extent)
     itemsize = max(each.value.dtype.itemsize for each in turned)
-    most = min(lanes, lanes if steps is None else steps)
-    size = _LEAST
-    while 2 * size <= most and 2 * (2 * size) ** 2 * itemsize <= register_bytes:
-        size *= 2
-    return size if size <= most else None
+    height = _power_of_two(lanes, _PART // itemsize, *([] if steps is None else [steps]))
+    width = _power_of_two(lanes, vector_bytes // itemsize)
+    return None if min(height, width) < _LEAST else (height, width)
+
+
+def _power_of_two(extent: int, wanted: int, *extents: int) -> int:
+    """The greatest power of two up to extents, and up to what is wanted, if that is worth it."""
+    most = min(extent, max(wanted, _LEAST), *extents)
+    return 1 << (most.bit_length() - 1) if most > 0 else 0
 
 
 def _row_size(
@@ -217,7 +224,7 @@ def _row_size(
     store: BufferStore,
     along: s.For,
     across: s.For,
-    register_bytes: int,
+    vector_bytes: int,
 ) -> int | None:
     """The number of elements of each row that are mixed into one vector with those of the other
     rows; None where there are more than a few rows, or they aren't stored in turn."""
@@ -232,19 +239,26 @@ def _row_size(
     ):
         return None
     is_whole = turned[0].value is store.value and not turned[0].conditions
-    *outer, row, column = store.indices
     is_in_turn = e.const_int(store.buffer.shape[-1]) == lanes and not store.buffer.strides
     is_in_turn = is_in_turn and store.buffer.layout != "left" and not store.buffer.auto_broadcast
-    if not is_whole or not is_in_turn or column is not j or step_of(row, k) != 1:
+    if not is_whole or not is_in_turn or store.indices[-1] is not j:
         return None
-    if mentions(k, *outer) or mentions(j, *outer, row):
+    outer, row = _row_of(store)
+    if step_of(row, k) != 1 or mentions(k, *outer) or mentions(j, *outer, row):
         return None
     itemsize = store.value.dtype.itemsize
     size = _LEAST
     most = CACHE_LINE // itemsize if steps is None else min(CACHE_LINE // itemsize, steps)
-    while 2 * size <= most and 2 * (2 * size) * lanes * itemsize <= register_bytes:
+    while 2 * size <= most and 2 * (2 * size) * lanes * itemsize <= _REGISTERS * vector_bytes:
         size *= 2
     return size if size <= most else None
+
+
+def _row_of(store: BufferStore) -> tuple[tuple[PrimExpr, ...], PrimExpr]:
+    """The index of the row that a store's last dimension lies in, which may count on through
+    several dimensions, and the indices of the dimensions before these."""
+    *before, (row, _), _ = joined(store.buffer, store.indices)
+    return store.indices[: before[-1][1] + 1 if before else 0], row
 
 
 class _Across:
@@ -385,21 +399,29 @@ _Begin = tuple[Var, PrimExpr]  # the variable of a loop, and its value where a b
 
 
 def _by_blocks(nest: _Nest) -> Stmt:
-    along, across, size = nest.along, nest.across, nest.size
-    if nest.mixed:
-        made = _blocks(along, size, partial(_mixed_block, nest))
+    along, across = nest.along, nest.across
+    if nest.width is None:
+        made = _blocks(along, nest.height, partial(_mixed_block, nest))
     else:
-        made = _by_lines(nest)
-    enough = [each.extent >= size for each in (along, across) if e.const_int(each.extent) is None]
-    return s.IfThenElse(reduce(e.logical_and, enough), made, along) if enough else made
+        made = _by_lines(nest, nest.width)
+    enough = [
+        loop.extent >= size
+        for loop, size in ((along, nest.height), (across, nest.width))
+        if e.const_int(loop.extent) is None
+    ]
+    if not enough:
+        return made
+    few = rebuild(along.body, {"kind": ForKind.SERIAL, "annotations": {s.FEW: True}})
+    return s.IfThenElse(reduce(e.logical_and, enough), made, rebuild(along, {"body": few}))
 
 
-def _by_lines(nest: _Nest) -> Stmt:
-    """The blocks that read the same cache lines of rows, one behind the other."""
-    along, across, size = nest.along, nest.across, nest.size
-    name, dtype = along.loop_var.name, along.loop_var.dtype
-    blocks = _count(along, size)
-    most = max(1, min(_blocks_of_lines(nest), -(-_most_steps(along.extent) // size)))
+def _by_lines(nest: _Nest, width: int) -> Stmt:
+    """The blocks of the lines of the result that a CPU fetches together, and so on along rows."""
+    across = nest.across
+    name, dtype = across.loop_var.name, across.loop_var.dtype
+    blocks = _count(across, width)
+    line = LINES_AT_ONCE * CACHE_LINE // nest.store.buffer.dtype.itemsize
+    most = max(1, min(line // width, -(-_most_steps(across.extent) // width)))
 
     def lines(number: PrimExpr) -> Stmt:
         first = number * most
@@ -407,12 +429,14 @@ def _by_lines(nest: _Nest) -> Stmt:
         if most > 1 and (e.const_int(blocks) or 1) % most:
             here = e.minimum(here, blocks - first)
         return _blocks(
-            across,
-            size,
-            lambda j: _loop(
+            nest.along,
+            nest.height,
+            lambda k: _loop(
                 f"{name}_block",
                 here,
-                lambda block: _from(along, size, first + block, lambda k: _block(nest, k, j)),
+                lambda block: _from(
+                    across, width, first + block, lambda j: _block(nest, width, k, j)
+                ),
             ),
         )
 
@@ -425,21 +449,6 @@ def _most_steps(extent: PrimExpr) -> int:
     known = e.const_int(extent)
     most = Prover().const_int_bound(extent)[1] - 1 if known is None else known
     return int(min(most, 1 << 30))
-
-
-def _blocks_of_lines(nest: _Nest) -> int:
-    """The number of blocks that read whole cache lines of each row at once, so that these need not
-    stay in the cache: of lines that are fetched together, or of one line, which a block fills."""
-    k = nest.along.loop_var
-    itemsize = min(
-        load.dtype.itemsize
-        for each in nest.turned
-        for load in walk_once(each.value)
-        if isinstance(load, BufferLoad) and mentions(k, *load.indices)
-    )
-    is_filled = nest.size * itemsize >= CACHE_LINE
-    lines = CACHE_LINE if is_filled else LINES_AT_ONCE * CACHE_LINE
-    return max(1, min(lines // itemsize, _ROWS) // nest.size)
 
 
 def _blocks(loop: s.For, size: int, body: Callable[[PrimExpr], Stmt]) -> Stmt:
@@ -472,21 +481,27 @@ def _loop(name: str, extent: PrimExpr, body: Callable[[PrimExpr], Stmt]) -> Stmt
     return s.For(var, e.const(0, extent.dtype), extent, ForKind.SERIAL, body(var))
 
 
-def _block(nest: _Nest, k: PrimExpr, j: PrimExpr) -> Stmt:
+def _block(nest: _Nest, width: int, k: PrimExpr, j: PrimExpr) -> Stmt:
     """One block, from registers to registers: it begins at `k` and `j`."""
-    along, across = (nest.along.loop_var, k), (nest.across.loop_var, j)
+    across = nest.across.loop_var, j
     network = _Network()
     columns = []
     for part in nest.turned:
-        rows: list[PrimExpr] = [
-            network.named("row", _shuffled_as(row))
-            for row in _rows_under(part, along, across, nest.size)
-        ]
-        dtype = part.value.dtype.with_lanes(nest.size)
-        columns.append([_as(each, dtype) for each in _transposed(rows, network)])
+        dtype = part.value.dtype
+        steps = min(nest.height, _PART // dtype.itemsize)
+        found: list[PrimExpr] = []
+        for first in range(0, nest.height, steps):
+            along = nest.along.loop_var, k + first
+            rows: list[PrimExpr] = [
+                network.named("row", _shuffled_as(row))
+                for row in _rows_under(part, along, across, width, steps)
+            ]
+            found += _transposed(rows, network)
+        columns.append([_as(each, dtype.with_lanes(width)) for each in found])
     if nest.turned[0].value is nest.store.value and nest.body is nest.store:
         store = nest.store
-        places = _vectors_at(store.buffer, store.indices, across, along, nest.size)
+        along = nest.along.loop_var, k
+        places = _vectors_at(store.buffer, store.indices, across, along, nest.height, width)
         return network.around(
             s.seq(
                 *[
@@ -495,11 +510,12 @@ def _block(nest: _Nest, k: PrimExpr, j: PrimExpr) -> Stmt:
                 ]
             )
         )
-    return network.around(_lane_by_lane(nest, columns, network, k, j))
+    return network.around(_lane_by_lane(nest, width, columns, network, k, j))
 
 
 def _lane_by_lane(
     nest: _Nest,
+    width: int,
     columns: Sequence[Sequence[PrimExpr]],
     network: _Network,
     k: PrimExpr,
@@ -519,7 +535,7 @@ def _lane_by_lane(
         store = _Placed(mapping).stmt(nest.store)
         stores.append(substitute(store, {nest.along.loop_var: k + step, across: j + lane}))
     body = substitute(_Stores(s.seq(*stores)).stmt(nest.body), {across: j + lane})
-    begin, size = e.const(0, lane.dtype), e.const(nest.size, lane.dtype)
+    begin, size = e.const(0, lane.dtype), e.const(width, lane.dtype)
     notes = {s.INDEPENDENT: True}
     return s.For(lane, begin, size, ForKind.VECTORIZED, body, notes)
 
@@ -545,18 +561,22 @@ class _Stores(Mutator):
 
 def _mixed_block(nest: _Nest, k: PrimExpr) -> Stmt:
     """Some elements of few rows, stored in turn, from `k` on."""
-    store, size, across = nest.store, nest.size, nest.across
+    store, size, across = nest.store, nest.height, nest.across
     along = nest.along.loop_var, k
     lanes = e.const_int(across.extent)
     assert lanes is not None
     network = _Network()
     rows = _rows_under(nest.turned[0], along, (across.loop_var, across.min), lanes, size)
     named: list[PrimExpr] = [network.named("row", _shuffled_as(row)) for row in rows]
-    *outer, row, _ = store.indices
+    outer, row = _row_of(store)
     begin = substitute(row, {along[0]: k}) * lanes
-    places = e.Ramp(begin, e.const(1, begin.dtype), lanes * size)
-    columns = e.Broadcast(e.const(lanes, begin.dtype), lanes * size)
-    place = (*outer, e.FloorDiv(places, columns), e.FloorMod(places, columns))
+    rest: PrimExpr = e.Ramp(begin, e.const(1, begin.dtype), lanes * size)
+    place: tuple[PrimExpr, ...] = ()
+    for extent in reversed(store.buffer.shape[len(outer) + 1 :]):
+        count = e.Broadcast(e.cast(begin.dtype, extent), lanes * size)
+        place = (e.FloorMod(rest, count), *place)
+        rest = e.FloorDiv(rest, count)
+    place = (*outer, rest, *place)
     value = _as(_mixed(named, network), store.buffer.dtype.with_lanes(lanes * size))
     return network.around(BufferStore(store.buffer, value, place))
 
@@ -721,19 +741,19 @@ class _Network:
 
 
 def _transposed(rows: list[PrimExpr], network: _Network) -> list[PrimExpr]:
-    """The columns of a square of as many rows as lanes.
+    """The columns of a block: as many as a row has lanes.
 
-    There are two stages; a step takes one instruction a vector. Within the parts of vectors, the
-    lanes of two rows half a part apart are taken in turn, until lane i of a part comes from row i::
+    First the vectors are filled with rows, as loads do; of four rows of two lanes::
 
-        a0 a1 a2 a3    c0 c1 c2 c3    ->    a0 c0 a1 c1    a2 c2 a3 c3
+        a0 a1    b0 b1    c0 c1    d0 d1    ->    a0 a1 c0 c1    b0 b1 d0 d1
 
-    Then whole parts: the even and the odd ones of two vectors, until they stand in rows, too::
+    Then the lanes of two vectors half a part apart are taken in turn, within parts as long as rows,
+    until lane i of a part comes from the part's row i. A step takes one instruction a vector::
 
-        A0 A1 A2 A3    B0 B1 B2 B3    ->    A0 A2 B0 B2    A1 A3 B1 B3
+        a0 a1 c0 c1    b0 b1 d0 d1    ->    a0 b0 c0 d0    a1 b1 c1 d1
     """
-    size = len(rows)
-    part = min(size, _PART // rows[0].dtype.bits)
+    size, part = len(rows), rows[0].dtype.lanes
+    vectors = [_side_by_side(rows[i::part], network) for i in range(part)]
     low, high = (
         [
             lane
@@ -744,21 +764,17 @@ def _transposed(rows: list[PrimExpr], network: _Network) -> list[PrimExpr]:
         for half in (0, part // 2)
     )
     for _ in range(part.bit_length() - 1):
-        rows = [
-            network.shuffled(rows[i], rows[i + part // 2], lanes)
-            for first in range(0, size, part)
-            for i in range(first, first + part // 2)
+        vectors = [
+            network.shuffled(vectors[i], vectors[i + part // 2], lanes)
+            for i in range(part // 2)
             for lanes in (low, high)
         ]
-    even, odd = (
-        [i for first in range(begin, 2 * size, 2 * part) for i in range(first, first + part)]
-        for begin in (0, part)
-    )
-    for _ in range((size // part).bit_length() - 1):
-        rows = [
-            network.shuffled(rows[first + i], rows[first + part + i], lanes)
-            for lanes in (even, odd)
-            for first in range(0, size, 2 * part)
-            for i in range(part)
-        ]
-    return rows
+    return vectors
+
+
+def _side_by_side(parts: list[PrimExpr], network: _Network) -> PrimExpr:
+    """Vectors as one; a power of two of them."""
+    while len(parts) > 1:
+        both = range(2 * parts[0].dtype.lanes)
+        parts = [network.shuffled(a, b, both) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from itertools import chain
 from typing import Any, final
 
-from minitvm.arith.effects import is_stable
+from minitvm.arith.effects import is_stable, loads
 from minitvm.arith.fused_index import joined
 from minitvm.arith.guards import Without, limits
 from minitvm.arith.prover import Prover
@@ -19,7 +19,7 @@ from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Buffer, BufferLoad, Call, PrimExpr, Var
 from minitvm.tir.functor import Mutator, mentions, rebuild, substitute, walk_once, with_fields
-from minitvm.tir.intrinsics import FUNCTIONS
+from minitvm.tir.intrinsics import FUNCTIONS, INTRINSICS
 from minitvm.tir.op import is_likely
 from minitvm.tir.stmt import BufferStore, ForKind, PrimFunc, Stmt, with_body
 from minitvm.transform.lane_dependence import Fold, LaneDependence
@@ -90,11 +90,21 @@ class _Loops(ScopedMutator):
         super().__init__(prover_of(func))
         self._name = func.name
         self._padded: frozenset[Buffer] = frozenset()
+        self._conditions: dict[Var, PrimExpr] = {}  # by their names
 
     def visit_For(self, node: s.For) -> Stmt:
         if node.kind == ForKind.VECTORIZED:
             return self._vectorized(_narrowed(node, self._prover))
         return super().visit_For(node)
+
+    def visit_LetStmt(self, node: s.LetStmt) -> Stmt:
+        if node.value.dtype.is_bool and not loads(node.value):
+            self._conditions[node.var] = node.value
+        return super().visit_LetStmt(node)
+
+    def under(self, condition: PrimExpr, body: Stmt) -> Stmt:
+        named = self._conditions.get(condition) if isinstance(condition, Var) else None
+        return super().under(condition if named is None else named, body)
 
     def visit_AttrStmt(self, node: s.AttrStmt) -> Stmt:
         outside = self._padded
@@ -141,10 +151,14 @@ def _serial(node: s.For) -> s.For:
 
 
 def _natural_width(lanes: int) -> int:
-    """The lanes of a vector that suits the machine: a power of two, if `lanes` is a small multiple
-    of one."""
+    """The lanes of a vector that suits the machine: a power of two. Of a small multiple of one this
+    is the whole, of any other number the greatest below it."""
     power = lanes & -lanes
-    return power if _LEAST_STRIP <= power < lanes <= _FEW_STRIPS * power else lanes
+    if lanes == power or lanes < 2 * _LEAST_STRIP:
+        return lanes
+    if power >= _LEAST_STRIP and lanes <= _FEW_STRIPS * power:
+        return power
+    return 1 << (lanes.bit_length() - 1)
 
 
 def _narrowed(node: s.For, prover: Prover) -> s.For:
@@ -176,6 +190,8 @@ def _strips(node: s.For, lanes: int, width: int) -> Stmt:
         extent = e.const(width, dtype)
         return s.For(lane, begin, extent, ForKind.VECTORIZED, body, node.annotations)
 
+    if count == 1:
+        return s.seq(strip(node.min, width), strip(node.min + e.const(width, dtype), rest))
     strip_var = Var(f"{var.name}_strip", dtype)
     first = strip(node.min + strip_var * e.const(width, dtype), width)
     kind = ForKind.UNROLLED if count <= _FEW_STRIPS else ForKind.SERIAL
@@ -453,8 +469,21 @@ class _Lanes(Mutator):
             return BufferLoad(buffer, indices, self._predicate(node.buffer, where))
         if where is not None and self._is_vector(where):
             where = self._some_lane(where)
-        self._once()
+        if not self._region.is_reached and not self._exists(node):
+            self._once()
         return BufferLoad(buffer, indices, where)
+
+    def _exists(self, node: BufferLoad) -> bool:
+        """Whether an element exists whatever the conditions around it are."""
+        if node.predicate is not None:
+            return False
+        for index, extent in zip(node.indices, node.buffer.shape, strict=True):
+            if not self._prover.is_index_arithmetic(index):
+                return False
+            form = self._prover.affine(index)
+            if not self._prover.proves(form, self._prover.affine(extent) - form - 1):
+                return False
+        return True
 
     def _is_inside(self, node: BufferLoad | BufferStore) -> bool:
         """Whether an element exists in every lane, also in those that are off."""
@@ -533,12 +562,32 @@ class _Lanes(Mutator):
         if isinstance(chosen, e.IntImm):
             return self.expr(a if chosen.value else b)
         if not self._is_vector(chosen):
+            if self._is_late_choice(node):
+                return self.expr(e.Select(condition, a, b))
             a, b = self.expr(a), self.expr(b)
             if self._is_vector(a) or self._is_vector(b):
                 a, b = self._vector(a), self._vector(b)
             return Call(a.dtype, node.op, (chosen, a, b))
         values = [self._under(chosen, a), self._under(e.Not(chosen), b)]
         return e.Select(chosen, *map(self._vector, values))
+
+    def _is_late_choice(self, node: Call) -> bool:
+        """Whether data decide, which no branch can foresee, between values that are computed in
+        less time than a branch takes that was foreseen wrongly."""
+        condition, *values = node.args
+        return loads(condition) and all(map(self._is_quick, walk_once(*values)))
+
+    def _is_quick(self, node: PrimExpr) -> bool:
+        if isinstance(node, Call):
+            return node.op in INTRINSICS and not INTRINSICS[node.op].is_long
+        if not isinstance(node, BufferLoad):
+            return True
+        with self._prover.scope():
+            if mentions(self._loop.loop_var, node):  # it is read in the lanes that are on
+                for each in self._region.conditions:
+                    if not loads(each):
+                        self._prover.assume(each)
+            return self._exists(node)
 
     def _under(self, condition: PrimExpr, value: PrimExpr) -> PrimExpr:
         """`value` computed in the lanes where `condition` holds."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import final
 
 from minitvm.arith.accesses import Access, Accesses, Place, meeting, one_round
@@ -32,6 +35,8 @@ def run_in_place(func: PrimFunc, pairs: frozenset[tuple[int, int]]) -> PrimFunc:
             for i in range(n):
                 Y[i] = Y[i] * 2.0
     """
+    if pairs:
+        func = func.attrs.form_in_place or func
     same = {_parameter(func, before): _parameter(func, output) for output, before in pairs}
     body = replace_buffers(func.body, same)
     return PrimFunc(
@@ -49,15 +54,34 @@ def can_run_in_place(func: PrimFunc, output: int, before: int) -> bool:
     whatever stands where in the text; then the two must not be at one element. Without a proof of
     that the answer is no.
     """
+    func = func.attrs.form_in_place or func
     source, target = _parameter(func, before), _parameter(func, output)
     if not _are_alike(func, source, target) or _escape(func, source, target):
         return False
     accesses = _Accesses(func, source, target)
     accesses.collect(func.body, Place())
-    loads = [each for each in accesses.found if not each.is_store]
-    stores = [each for each in accesses.found if each.is_store]
+    numbered = list(_numbered(accesses.found))
+    loads = [each for each in numbered if not each[1].is_store]
+    stores = [each for each in numbered if each[1].is_store]
+    pairs = sorted(product(loads, stores), key=lambda pair: pair[0][0] + pair[1][0])
     prover = Prover()
-    return not any(_may_precede(prover, store, load) for load in loads for store in stores)
+    return not any(_may_precede(prover, store, load) for (_, load), (_, store) in pairs)
+
+
+def needs_form_in_place(func: PrimFunc) -> bool:
+    """Whether an output and an input of different declared layouts may be one array: each element
+    is the same one of both, but loops see a transpose, which is done in blocks."""
+    written = written_parameters(func)
+    return any(
+        source.layout != target.layout and _are_alike(func, source, target)
+        for target in written
+        for source in func.buffer_map.values()
+    )
+
+
+def with_form_in_place(func: PrimFunc, form: PrimFunc) -> PrimFunc:
+    """`func`, which for calls in place becomes `form`."""
+    return replace(func, attrs=replace(func.attrs, form_in_place=form))
 
 
 def _parameter(func: PrimFunc, position: int) -> Buffer:
@@ -113,6 +137,18 @@ class _Accesses(Accesses):
 
     def concerns(self, node: BufferLoad | BufferStore) -> bool:
         return node.buffer is (self._source if isinstance(node, BufferLoad) else self._target)
+
+
+def _numbered(accesses: Sequence[Access]) -> Iterator[tuple[int, Access]]:
+    """Each access with its number among those of its kind in the same loops: of the copies of an
+    unrolled body, the first ones are compared first, since the others seldom tell more."""
+    before: Counter[tuple[object, ...]] = Counter()
+    for each in accesses:
+        has_lanes = any(index.dtype.lanes > 1 for index in each.node.indices)
+        around = each.loops[:-1] if has_lanes else each.loops  # the last is over its own lanes
+        key = each.is_store, *map(id, around)
+        yield before[key], each
+        before[key] += 1
 
 
 def _may_precede(prover: Prover, store: Access, load: Access) -> bool:

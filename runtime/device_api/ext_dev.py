@@ -311,19 +311,13 @@ failure
     # ---- Copies ----------------------------------------------------------------------------------
 
     def memory_copy_h2d(self, device: BareDevice, target: int, source: int, size: int) -> None:
-        call = self._enter("memory_copy_h2d", device)
-        copy = self._copy("memory_copy_h2d", call, (device, target), (None, source), size)
-        self._run_now(call, (device,), copy)
+        self._copy("memory_copy_h2d", (device, target), (None, source), size)
 
     def memory_copy_d2h(self, device: BareDevice, target: int, source: int, size: int) -> None:
-        call = self._enter("memory_copy_d2h", device)
-        copy = self._copy("memory_copy_d2h", call, (None, target), (device, source), size)
-        self._run_now(call, (device,), copy)
+        self._copy("memory_copy_d2h", (None, target), (device, source), size)
 
     def memory_copy_d2d(self, device: BareDevice, target: int, source: int, size: int) -> None:
-        call = self._enter("memory_copy_d2d", device)
-        copy = self._copy("memory_copy_d2d", call, (device, target), (device, source), size)
-        self._run_now(call, (device,), copy)
+        self._copy("memory_copy_d2d", (device, target), (device, source), size)
 
     def memory_copy_p2p(
         self,
@@ -333,31 +327,22 @@ failure
         source: int,
         size: int,
     ) -> None:
-        call = self._enter_p2p("memory_copy_p2p", target_device, source_device)
-        ends = (target_device, target), (source_device, source)
-        copy = self._copy("memory_copy_p2p", call, *ends, size)
-        self._run_now(call, (target_device, source_device), copy)
+        self._copy("memory_copy_p2p", (target_device, target), (source_device, source), size)
 
     def async_memory_copy_h2d(
         self, device: BareDevice, stream: Handle, target: int, source: int, size: int
     ) -> None:
-        call = self._enter("async_memory_copy_h2d", device)
-        copy = self._copy("async_memory_copy_h2d", call, (device, target), (None, source), size)
-        self._put(call, device, stream, copy)
+        self._copy("async_memory_copy_h2d", (device, target), (None, source), size, [stream])
 
     def async_memory_copy_d2h(
         self, device: BareDevice, stream: Handle, target: int, source: int, size: int
     ) -> None:
-        call = self._enter("async_memory_copy_d2h", device)
-        copy = self._copy("async_memory_copy_d2h", call, (None, target), (device, source), size)
-        self._put(call, device, stream, copy)
+        self._copy("async_memory_copy_d2h", (None, target), (device, source), size, [stream])
 
     def async_memory_copy_d2d(
         self, device: BareDevice, stream: Handle, target: int, source: int, size: int
     ) -> None:
-        call = self._enter("async_memory_copy_d2d", device)
-        copy = self._copy("async_memory_copy_d2d", call, (device, target), (device, source), size)
-        self._put(call, device, stream, copy)
+        self._copy("async_memory_copy_d2d", (device, target), (device, source), size, [stream])
 
     def async_memory_copy_p2p(
         self,
@@ -368,36 +353,40 @@ failure
         source: int,
         size: int,
     ) -> None:
-        call = self._enter_p2p("async_memory_copy_p2p", target_device, source_device)
         ends = (target_device, target), (source_device, source)
-        copy = self._copy("async_memory_copy_p2p", call, *ends, size)
-        self._put(call, target_device, stream, copy)
-
-    def _enter_p2p(self, function: str, target: BareDevice, source: BareDevice) -> _Call:
-        call = self._enter(function, target)
-        if not 0 <= source.device_id < self._count or source.device_type != target.device_type:
-            raise DeviceError(
-                f"{call.where}: expected a source of {target.name}, of an id from 0 to "
-                f"{self._count - 1}, got {source}"
-            )
-        return call
+        self._copy("async_memory_copy_p2p", *ends, size, [stream])
 
     def _copy(
         self,
         name: str,
-        call: _Call,
         target: tuple[BareDevice | None, int],
         source: tuple[BareDevice | None, int],
         size: int,
-    ) -> Operation:
-        """A copy between two ends, each an address of a device or of the host (None)."""
+        stream: Sequence[Handle] = (),
+    ) -> None:
+        """A copy between two ends, each an address of a device or of the host (None): on a stream,
+        or at once."""
+        devices = [device for device, _ in (target, source) if device is not None]
+        call = self._enter(name, devices[0])
+        if name.endswith("p2p"):
+            self._check_peer(call, *devices)
         with self._lock:
             to = self._place(call.where._replace(part="target"), *target, size)
             start = self._place(call.where._replace(part="source"), *source, size)
             copy = Operation(name, lambda: _move(to.address, start.address, size), is_copy=True)
             copy.use(to.allocation)
             copy.use(start.allocation)
-        return copy
+        if stream:
+            self._put(call, devices[0], stream[0], copy)
+        else:
+            self._run_now(call, tuple(dict.fromkeys(devices)), copy)
+
+    def _check_peer(self, call: _Call, target: BareDevice, source: BareDevice) -> None:
+        if not 0 <= source.device_id < self._count or source.device_type != target.device_type:
+            raise DeviceError(
+                f"{call.where}: expected a source of {target.name}, of an id from 0 to "
+                f"{self._count - 1}, got {source}"
+            )
 
     def _place(self, where: object, device: BareDevice | None, address: int, size: int) -> Place:
         if device is None:

@@ -122,6 +122,19 @@ def test_other_stages(name: str) -> None:
     check_values(arguments)
 
 
+@pytest.mark.parametrize("size", [2048, 2049, 4096, 6000])
+@pytest.mark.parametrize("channels", [2, 3, 4])
+def test_planes_become_channels(size: int, channels: int) -> None:
+    """Also where the parts of rows for the threads are digits of one place."""
+    X, T = permuted((4, channels, size), (0, 2, 1), "uint8")
+    kernel = build([T], [X, T])
+    assert "vector_shuffle" in kernel.get_source("tir")
+    x = np.random.default_rng(0).integers(0, 255, (4, channels, size)).astype("uint8")
+    found = np.empty((4, size, channels), "uint8")
+    kernel(x, found)
+    np.testing.assert_array_equal(found, x.transpose(0, 2, 1))
+
+
 def test_channels_become_planes() -> None:
     """The elements of all planes are picked from the same reads."""
     X, T = permuted((5, 100, 3), (0, 2, 1))

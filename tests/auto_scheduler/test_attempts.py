@@ -22,6 +22,7 @@ from tests.auto_scheduler.meaning import Meaning
 from tests.auto_scheduler.test_contractions import (
     QUICK,
     SLOW,
+    SMALL_CACHES,
     assert_means,
     inputs,
     run,
@@ -85,6 +86,13 @@ def softmax() -> Tensors:
     return [X, te.compute((5, 12), lambda i, j: E[i, j] / T[i], name="Y")]
 
 
+def two_products() -> Tensors:
+    """A product of a product."""
+    (A, B, D), C = product(300, 24, 9), te.placeholder((24, 7), name="C")
+    k = te.reduce_axis((0, 24), name="k")
+    return [A, B, C, te.compute((300, 7), lambda i, j: te.sum(D[i, k] * C[k, j], axis=k), name="E")]
+
+
 def roundabout() -> Tensors:
     A = te.placeholder((7, 9), name="A")
     return [A, te.compute((7, 9), lambda i, j: A[(i * 9 + j) // 9, j % 9] * 2.0, name="B")]
@@ -108,6 +116,7 @@ FAMILIES: dict[str, tuple[Callable[[], Tensors], str]] = {
     "rows": (softmax, "llvm"),
     "rows of its readers": (softmax, "llvm"),
     "contraction": (lambda: product(20, 40, 30), "llvm"),
+    "blocks of rows": (two_products, f"llvm {SMALL_CACHES}"),
 }
 
 
@@ -265,6 +274,7 @@ def check_broken(draw: Any) -> None:
     """A random program, where strategies of one name, or of several, fail."""
     program: Program = draw(st.composite(contraction)())
     names = [*(name for name, _ in STRATEGIES), "inlining", "rows", "rows of its readers"]
+    names.append("blocks of rows")
     broken = {
         name: Broken(name, draw(st.sampled_from(["writing", "lowering"])))
         for name in draw(st.sets(st.sampled_from(names), min_size=1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 import minitvm as tvm
 from minitvm import te
 from minitvm.auto_scheduler.contraction import contraction_of
-from minitvm.auto_scheduler.tiles import Geometry, tile_of
+from minitvm.auto_scheduler.cost import Nest
+from minitvm.auto_scheduler.tiles import best_tile, vectors
 from minitvm.runtime import DType
 from minitvm.target import Target
 from minitvm.tir.interpreter import interpret
@@ -153,13 +155,14 @@ def test_what_is_no_contraction() -> None:
 def test_tiles_fit_the_registers(target: str, rows: int | None, columns: int | None) -> None:
     made = Target(target)
     for dtype in ("float32", "float64"):
-        geometry = Geometry((rows,), columns, (100,), (), DType.of(dtype), 4, 400, 4)
+        kind = DType.of(dtype)
+        nest = Nest((rows,), columns, (100,), (), kind, 4, 400, 4, vectors(kind, made))
         for in_panels in (False, True):
-            tile = tile_of(geometry, made, in_panels=in_panels)
-            vectors = -(-tile.columns * DType.of(dtype).bits // made.vector_bits)
+            tile = best_tile(replace(nest, is_packed=in_panels), made)
+            width = -(-tile.columns * DType.of(dtype).bits // made.vector_bits)
             assert tile.rows >= 1
             assert 1 <= tile.columns <= (columns or tile.columns)
-            assert tile.rows * vectors + vectors < made.vector_registers
+            assert tile.rows * width + width < made.vector_registers
 
 
 @pytest.mark.parametrize(

@@ -306,7 +306,7 @@ def test_moving_sums(size: int) -> None:
 # -- Gathers --
 
 
-@pytest.mark.parametrize("width", [1, 7, 64, 100])
+@pytest.mark.parametrize("width", [1, 7, 15, 50, 63, 64, 100])
 @pytest.mark.parametrize("index", ["int32", "int64"])
 def test_embedding_bags(width: int, index: str) -> None:
     table, bags = te.placeholder((50, width), name="W"), te.placeholder((9, 6), index, name="I")
@@ -467,7 +467,15 @@ def test_places_are_found_in_lanes() -> None:
     s = auto_schedule([place, value], HASWELL)
     made = str(lower(s, [x, place, value], simple_mode=True))
     assert 'A.rf.v1 = allocate(float32[1, 32], "local")' in made
+    assert 'A.rf.v1_1 = allocate(float32[1, 8], "local")' in made  # to which the vectors are folded
     assert "parallel(9)" in made
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_narrow_extrema_are_found_in_lanes(dtype: str) -> None:
+    x, k = te.placeholder((9, 500), dtype, name="X"), te.reduce_axis((0, 500), "k")
+    output = te.compute((9,), lambda i: te.max(x[i, k], axis=k), name="M")
+    assert f'M.rf = allocate({dtype}[1, 16], "local")' in text(output, [x])
 
 
 def test_columns_of_far_rows_are_summed_in_memory() -> None:

@@ -72,6 +72,21 @@ TERMS: dict[str, tuple[Any, Element, Callable[..., Any]]] = {
         lambda i, j, k: tir.Select(CK[k, j] > 0.0, A[i, k] * B[k, j], const(0.0)),
         lambda a, b, ck, **_: np.where(ck > 0, a * b, 0),
     ),
+    "chosen by rows": (
+        te.sum,
+        lambda i, j, k: te.if_then_else(A[i, k] > 0.0, A[i, k] * B[k, j], 0.0),
+        lambda a, b, **_: np.where(a > 0, a * b, 0),
+    ),
+    "chosen by both": (
+        te.sum,
+        lambda i, j, k: te.if_then_else(A[i, k] > B[k, j], A[i, k] * B[k, j], 0.0),
+        lambda a, b, **_: np.where(a > b, a * b, 0),
+    ),
+    "one of both": (
+        te.sum,
+        lambda i, j, k: te.if_then_else(A[i, k] > B[k, j], A[i, k], B[k, j]),
+        lambda a, b, **_: np.maximum(a, b),
+    ),
     "mask of axes": (
         te.sum,
         lambda i, j, k: tir.Select(k <= i + j, A[i, k] * B[k, j], const(0.0)),
@@ -134,6 +149,22 @@ def test_nan_is_kept(name: str) -> None:
     build([C], [*INPUTS, C], TARGET)(*(given[each.name] for each in INPUTS), out)
     fold = FOLDS[reducer]
     np.testing.assert_allclose(out, fold(terms_of(given, meaning), axis=2), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["chosen by rows", "chosen by both"])
+def test_what_is_not_chosen_does_not_count(name: str) -> None:
+    """Nor do its infinities, and no branch chooses."""
+    reducer, term, meaning = TERMS[name]
+    C = program(reducer, term)
+    made = str(lower(auto_schedule(C, TARGET), [*INPUTS, C]))
+    assert "select(" in made and "if_then_else" not in made and "vector_reduce_or" not in made
+    given, out = arrays(), np.empty((M, N), np.float32)
+    given["A"][::3] = -np.inf
+    given["B"][0, ::2] = 0.0  # times the infinity is NaN
+    build([C], [*INPUTS, C], TARGET)(*(given[each.name] for each in INPUTS), out)
+    with np.errstate(invalid="ignore"):
+        expected = terms_of(given, meaning).sum(axis=2)
+    np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_tuples() -> None:

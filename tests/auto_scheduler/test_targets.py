@@ -244,7 +244,7 @@ def test_the_text_of_a_target_is_the_target(options: dict[str, Any], kind: str) 
         assert target.cache_bytes(level) == options.get(name, again.cache_bytes(level))
 
 
-@settings(max_examples=15)
+@settings(max_examples=15, deadline=None)
 @given(CHOSEN)
 def test_any_caches_make_a_schedule(options: dict[str, Any]) -> None:
     target = create({"kind": "llvm", **options})

@@ -35,6 +35,19 @@ def test_interleaved_views_are_apart() -> None:
     np.testing.assert_array_equal(pixels[..., 1:], np.zeros((5, 7, 2)))
 
 
+def test_an_empty_array_inside_of_another() -> None:
+    n, m = te.var("n"), te.var("m")
+    a = te.placeholder((n,), name="A")
+    b = te.compute((m,), lambda i: te.if_then_else(i < n, a[i], 7.0), name="B")
+    fill = tvm.build(b, [a, b], name="fill")
+    y = np.zeros(5, np.float32)
+    fill(y[2:2], y)
+    np.testing.assert_array_equal(y, np.full(5, 7))
+    fill(y, y[2:2])
+    with pytest.raises(ValueError, match="overlapping memory"):
+        fill(y[2:3], y)
+
+
 def test_what_is_too_hard_to_tell_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.zeros((4, 6), np.float32)
     INC(x[:, ::2], x[:, 1::2])

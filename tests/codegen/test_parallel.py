@@ -14,11 +14,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minitvm import KernelError, build, lower, register_func, remove_global_func, runtime, te, tir
+from minitvm import (
+    KernelError,
+    auto_schedule,
+    build,
+    lower,
+    register_func,
+    remove_global_func,
+    runtime,
+    te,
+    tir,
+)
 from minitvm.arith import work
-from minitvm.codegen import parallel
 from minitvm.codegen.parallel import BARRIER_WHEN_FINISH, LAUNCH_POINT, PARALLEL_FOR, STRIDE_PATTERN
 from minitvm.runtime.dtype import BOOL, FLOAT64, DType
+from minitvm.target import Target
 from minitvm.tir import interpreter
 from minitvm.tir.buffer import decl_buffer
 from minitvm.tir.expr import Buffer, Var
@@ -34,12 +44,17 @@ SIZES = [0, 1, 2, 3, 4, 5, 7, 31, 100]
 @pytest.fixture(autouse=True, params=[1, 3], ids=["alone", "three"])
 def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """Every loop is worth threads here, even those of one iteration."""
-    monkeypatch.setattr(parallel, "LEAST_WORK", 0.0)
+    is_worth(monkeypatch, 1e-6)
     before = runtime.num_threads()
     number: int = request.param
     runtime.set_num_threads(number)
     yield number
     runtime.set_num_threads(before)
+
+
+def is_worth(monkeypatch: pytest.MonkeyPatch, operations: float) -> None:
+    """A task is worth its overhead from so many operations on."""
+    monkeypatch.setattr(Target, "task_operations", operations)
 
 
 def f32(*shape: int) -> Any:
@@ -176,7 +191,7 @@ def test_loops_in_loops() -> None:
 
 def test_a_body_that_is_written_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unrolled around: each copy has its own variables and buffers; one runs as a single task."""
-    monkeypatch.setattr(parallel, "LEAST_WORK", 100.0)
+    is_worth(monkeypatch, 50.0)
 
     def write(ib: Any, a: Any) -> None:
         with ib.for_range(0, 2, kind="unroll", dtype="int64") as step:
@@ -206,7 +221,7 @@ def test_a_buffer_of_a_task_is_its_own_and_in_registers() -> None:
 
     func = built(write, A, Y)
     kernel = build(func, fp="strict")
-    task = kernel.get_source("ll").split("i32 @parallel.1(")[-1].split("\n}\n")[0]
+    (task,) = re.findall(r"define .*@parallel\.1\.body\(([^}]*)", kernel.get_source("ll"))
     assert "fadd" in task
     assert "alloca" not in task
     for size in SIZES:
@@ -516,7 +531,7 @@ def test_many_small_regions() -> None:
 
 
 def test_little_work_starts_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "LEAST_WORK", 50_000.0)
+    is_worth(monkeypatch, 25_000.0)
 
     def write(ib: Any, y: Any, extent: int) -> None:
         with ib.for_range(0, extent, kind="parallel") as i:
@@ -530,7 +545,7 @@ def test_little_work_starts_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_little_work_is_seen_at_the_call(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
     """Below the limit the calling thread does everything."""
-    monkeypatch.setattr(parallel, "LEAST_WORK", 1000.0)
+    is_worth(monkeypatch, 32_000.0)
     monkeypatch.setattr(work, "_C_FUNCTION", 1.0)
     kernel = build(built(write_thread_ids, IDS))
     for size, expected in ((100, 1), (10_000, threads)):
@@ -560,6 +575,47 @@ def test_work_of_a_triangle_is_that_of_its_middle() -> None:
     assert estimate(triangle, square, 100) == 100 * 50 * 3.0
 
 
+def test_work_of_a_loop_that_is_over_in_the_middle() -> None:
+    """It isn't less than none."""
+
+    def clipped(ib: Any, a: Any) -> None:
+        with ib.for_range(0, n) as i, ib.for_range(0, 8 - i * 2) as j:
+            a[j] = te.const(1.0)
+        with ib.for_range(0, n) as i:
+            a[i] = te.const(1.0)
+
+    assert estimate(clipped, decl_buffer((n,), "float32", "A"), 6) == 6 * 2 + 6
+    assert estimate(clipped, decl_buffer((n,), "float32", "A"), 100) == 100
+
+
+def test_work_spares_what_registers_hold() -> None:
+    """And what a vector's instruction does beside: products that are added, repeated values."""
+
+    def sums(ib: Any, a: Any) -> None:
+        with ib.for_range(0, n) as i:
+            lane = tir.Ramp(i * 4, te.const(1), 4)  # 1
+            held = ib.allocate("float32", (4,), "held", scope="local")
+            held[tir.Ramp(te.const(0), te.const(1), 4)] = (
+                held[tir.Ramp(te.const(0), te.const(1), 4)]
+                + a[lane] * tir.Broadcast(a[i], 4)  # 4 + 1 + 4
+            )
+
+    assert estimate(sums, decl_buffer((n,), "float32", "A"), 7) == 7 * 10.0
+
+
+def test_work_is_the_same_each_time() -> None:
+    """It is part of the program's text, which the cache of compiled code is asked for."""
+    A, B = te.placeholder((4, 2048), name="A"), te.placeholder((2048, 4096), name="B")
+    k = te.reduce_axis((0, 2048), "k")
+    C = te.compute((4, 4096), lambda i, j: te.sum(A[i, k] * B[k, j], axis=k), name="C")
+    lowered = lower(auto_schedule(C, "llvm -mtriple=aarch64-linux-gnu"), [A, B, C])["main"]
+    kept: list[Any] = []  # so that other objects have other addresses
+    for size in range(30):
+        kept.append([object() for _ in range(size * 7)])
+        kept.append(str(work.estimated_work(lowered.body)))
+    assert len({each for each in kept if isinstance(each, str)}) == 1
+
+
 def test_work_that_data_decides() -> None:
     def rows(ib: Any, a: Any) -> None:
         with ib.for_range(0, n) as i, ib.for_range(0, a[i]) as j:
@@ -576,14 +632,14 @@ def test_work_of_every_statement() -> None:
             with ib.if_scope(i < 5):  # 1
                 scratch[0] = te.exp(a[twice])  # 1 + 1 + 16
             with ib.else_scope():
-                scratch[0] = 0.0  # 1
+                scratch[0] = 0.0  # less
             ib.emit(lambda body: AssertStmt(i < 9, "", body))  # 1
             with ib.while_loop(a[i] > 0.0):  # 16 * 2
                 a[i] = scratch[0]  # 16 * 2
             ib.emit(tir.call_extern("int32", "abs", i))
 
     monkey = work._C_FUNCTION
-    assert estimate(write, decl_buffer((n,), "float32", "A"), 7) == 7 * (86.0 + monkey)
+    assert estimate(write, decl_buffer((n,), "float32", "A"), 7) == 7 * (85.0 + monkey)
 
 
 # -- Workspaces -----------------------------------------------------------------------------------

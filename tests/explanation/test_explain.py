@@ -322,7 +322,10 @@ REASONS: dict[str, tuple[Programs, tuple[str, ...]]] = {
             "llvm -mtriple=x86_64-linux-gnu -mcpu=sapphirerapids",
             ("int8", "int8", "int32"),
         ),
-        ("sums by tdpbssd, over all steps at once", "B is packed into panels of"),
+        (
+            "tiles of 32 x 32 sums by tdpbssd, 100% filled, in 4 of 8 registers",
+            "B is packed into panels of",
+        ),
     ),
     "convolution": (
         lambda: convolution(16, 32),
@@ -332,9 +335,9 @@ REASONS: dict[str, tuple[Programs, tuple[str, ...]]] = {
         ),
     ),
     "convolution of few channels": (
-        lambda: convolution(16, 3),
+        lambda: convolution(2, 40),
         (
-            "convolution of W and padded: 3 x 196 sums of 144 products",
+            "convolution of W and padded: 40 x 196 sums of 18 products",
             "the windows of padded are copied into panels of",
         ),
     ),

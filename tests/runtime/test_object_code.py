@@ -11,7 +11,7 @@ import pytest
 from minitvm.runtime.errors import InternalError
 from minitvm.runtime.native import NativeCode
 from minitvm.runtime.native_text import native_text
-from minitvm.runtime.object_code import parse
+from minitvm.runtime.object_code import host_machine, optimise_functions, parse
 from minitvm.runtime.object_file import calls_through_stubs
 from tests.processes import run_python
 
@@ -168,3 +168,16 @@ attributes #0 = {{ nounwind }}
     by_stubs = "(of" in declared  # of a comment nothing is known
     assert calls_through_stubs(machine.emit_object(parse(text))) == by_stubs
     assert calls_through_stubs(b"not ELF at all")
+
+
+def test_functions_that_are_to_stay_as_they_are() -> None:
+    body = "(i32 %x) {attributes} {\n %y = add i32 %x, 0\n ret i32 %y\n}\n"
+    functions = {"made": "nounwind", "kept": "nounwind noinline optnone"}
+    text = "".join(
+        f"define i32 @{name}" + body.replace("{attributes}", attributes)
+        for name, attributes in functions.items()
+    )
+    module = parse(text)
+    optimise_functions(module, host_machine())
+    found = {name: "add" in str(module.get_function(name)) for name in functions}
+    assert found == {"made": False, "kept": True}

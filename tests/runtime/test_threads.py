@@ -26,7 +26,13 @@ _TASK = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p
 )
 _PARALLEL_FOR = ctypes.CFUNCTYPE(
-    ctypes.c_int, _TASK, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p
+    ctypes.c_int,
+    _TASK,
+    ctypes.c_void_p,
+    ctypes.c_int64,
+    ctypes.c_int64,
+    ctypes.c_int64,
+    ctypes.c_void_p,
 )
 _BARRIER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int64)
 _MANY = 2**40
@@ -41,9 +47,11 @@ def number_of_threads() -> Iterator[None]:
     runtime.set_num_threads(before)
 
 
-def region(function: Callable[..., int], limit: int = _MANY) -> tuple[int, list[int]]:
-    """Calls ``function(task, tasks, region, record)`` as the tasks of a region; its status, and
-    the failure record."""
+def region(
+    function: Callable[..., int], limit: int = _MANY, worth: int = _MANY, each: int = 1
+) -> tuple[int, list[int]]:
+    """Calls ``function(task, tasks, region, record)`` as the tasks of a region, at most `limit`, as
+    many as the work is `worth`, and `each` for a thread; its status, and the failure record."""
 
     def task(closure: int, number: int, tasks: int, region: int, failure: int) -> int:
         record = (ctypes.c_int64 * threads.MAX_FAILURE_VALUES).from_address(failure)
@@ -51,7 +59,7 @@ def region(function: Callable[..., int], limit: int = _MANY) -> tuple[int, list[
 
     values = (ctypes.c_int64 * threads.MAX_FAILURE_VALUES)()
     run = _PARALLEL_FOR(threads.parallel_for_address())
-    return run(_TASK(task), None, limit, ctypes.addressof(values)), list(values)
+    return run(_TASK(task), None, limit, worth, each, ctypes.addressof(values)), list(values)
 
 
 def meet(limit: int = _MANY) -> int:
@@ -88,6 +96,66 @@ def test_a_region_has_no_more_tasks_than_its_limit(limit: int, tasks: int) -> No
     assert meet(limit) == tasks
 
 
+@pytest.mark.parametrize(
+    ("limit", "worth", "each", "tasks"),
+    [
+        (100, 100, 16, 48),
+        (100, 100, 1, 3),
+        (100, 13, 16, 12),  # as many for each thread
+        (100, 5, 16, 3),
+        (13, 100, 16, 13),
+        (100, 2, 16, 2),
+        (2, 100, 16, 2),
+        (100, 1, 16, 1),
+        (100, 0, 16, 1),
+        (100, -7, 16, 1),
+        (2**62, 2**62, 16, 48),
+    ],
+)
+def test_tasks_of_a_region(limit: int, worth: int, each: int, tasks: int) -> None:
+    """At most the limit, as many as the work is worth and a thread may have, each of them once."""
+    for _ in range(20):
+        seen: list[tuple[int, int]] = []
+
+        def task(number: int, tasks: int, *_: Any, seen: list[tuple[int, int]] = seen) -> int:
+            seen.append((number, tasks))
+            return 0
+
+        assert region(task, limit, worth, each)[0] == 0
+        assert sorted(seen) == [(number, tasks) for number in range(tasks)]
+
+
+@pytest.mark.parametrize("threads", [2, 3, 5])
+def test_a_late_worker_delays_its_own_task_alone(threads: int) -> None:
+    """A worker doesn't go on with its first task before all that no worker has are done."""
+    runtime.set_num_threads(threads)
+    caller, late = threading.get_ident(), False
+    for _ in range(1000):
+        held: set[int] = set()
+        done: list[int] = []
+        finished = threading.Event()
+        lock = threading.Lock()
+
+        def task(
+            number: int, tasks: int, *_: Any,
+            held: set[int] = held, done: list[int] = done, finished: threading.Event = finished,
+            lock: threading.Lock = lock,
+        ) -> int:  # fmt: skip
+            is_late = threading.get_ident() != caller and not finished.is_set()
+            with lock:
+                (held.add if is_late else done.append)(number)
+                if len(held) + len(done) == tasks:
+                    finished.set()
+            return 0 if not is_late or finished.wait(30) else 1
+
+        assert region(task, each=16)[0] == 0
+        assert len(held) + len(done) == threads * 16
+        late = late or bool(held)
+        if late and len(done) > threads * 15:
+            return
+    assert late, "no worker took part"
+
+
 def test_a_region_in_a_region_is_one_task() -> None:
     inner: list[tuple[int, int]] = []
 
@@ -116,17 +184,19 @@ def test_a_caller_that_finds_the_workers_taken_goes_on_alone() -> None:
     assert meet() == 3
 
 
-def test_the_first_failed_task_counts() -> None:
+@pytest.mark.parametrize("each", [1, 4])
+def test_the_first_failed_task_counts(each: int) -> None:
     def task(number: int, tasks: int, region: int, record: Any) -> int:
         record[:] = [number * 10 + i for i in range(8)]
         return 100 + number if number in failing else 0
 
-    for failing in ({0}, {1}, {2}, {1, 2}, {0, 1, 2}):
+    for failing in ({0}, {1}, {2}, {1, 2}, {0, 1, 2}, {3 * each - 1}):
         for _ in range(30):
             first = min(failing)
-            assert region(task) == (100 + first, [first * 10 + i for i in range(8)])
+            expected = 100 + first, [first * 10 + i for i in range(8)]
+            assert region(task, each=each) == expected
     failing = set()
-    assert region(task) == (0, [0] * 8)
+    assert region(task, each=each) == (0, [0] * 8)
 
 
 def test_barrier() -> None:
@@ -170,6 +240,71 @@ def test_workers_take_no_signals() -> None:
     assert len(masks) >= 2  # a worker may have been faster than the caller
     assert all({signal.SIGINT, signal.SIGTERM, signal.SIGCHLD} <= mask for mask in masks)
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+
+
+# -- Whether sleepers are woken -------------------------------------------------------------------
+
+
+def asleep() -> None:
+    """Returns when all workers sleep."""
+    own = threading.get_native_id()
+    tasks = [each for each in Path("/proc/self/task").iterdir() if each.name != str(own)]
+    while any((each / "stat").read_text().rpartition(")")[2].split()[0] != "S" for each in tasks):
+        time.sleep(0.001)
+
+
+def threads_of_tasks(worth: int, wait_for: int = 1) -> int:
+    """How many threads take part in a region. After the caller's first task each waits until so
+    many have come."""
+    seen: set[int] = set()
+    enough = threading.Event()
+
+    def task(number: int, *_: Any) -> int:
+        seen.add(threading.get_ident())
+        if len(seen) >= wait_for:
+            enough.set()
+        return 0 if number == 0 or enough.wait(30) else 1
+
+    assert region(task, worth=worth, each=16)[0] == 0
+    return len(seen)
+
+
+_WITH_CONSTANTS = """
+from tests.runtime.test_threads import *
+threads._CONSTANTS |= {constants}
+runtime.set_num_threads(3)
+assert meet() == 3
+asleep()
+"""
+
+
+@pytest.mark.parametrize(
+    ("wake", "worth", "number"),
+    [(2**40, 999, 1), (2**40, 1000, 2), (0, 999, 2), (0, 6, 2)],
+    ids=["little work", "much work", "long tasks", "six long tasks"],
+)
+def test_sleepers_are_woken_where_it_pays(wake: int, worth: int, number: int) -> None:
+    """`wake` ns are worth it, and surely 1000 tasks."""
+    constants = {"WAKE": wake, "WORTH_WAKING": 1000, "SPIN": 0}
+    check = f"""
+for _ in range(20):
+    asleep()
+    found = threads_of_tasks({worth}, {number})
+    assert found == 1 if {number} == 1 else found > 1
+"""
+    output_of(_WITH_CONSTANTS.format(constants=constants) + check)
+
+
+def test_sleepers_are_woken_where_tasks_need_each_other() -> None:
+    constants = {"WAKE": 2**40, "WORTH_WAKING": 2**62, "SPIN": 0}
+    output_of(_WITH_CONSTANTS.format(constants=constants) + "assert meet() == 3\n")
+
+
+def test_sleepers_are_woken_where_small_regions_follow_each_other() -> None:
+    """For each of them alone it doesn't pay; together they take as long."""
+    constants = {"WAKE": 3_000_000, "WORTH_WAKING": 2**62, "SPIN": 50_000_000}
+    check = "while threads_of_tasks(2) == 1: pass\n"
+    output_of(_WITH_CONSTANTS.format(constants=constants) + check)
 
 
 # -- Where workers run ----------------------------------------------------------------------------

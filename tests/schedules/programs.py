@@ -240,6 +240,63 @@ def scan(draw: Draw) -> Program:
     return Program([out.op], [x, out], size.values)
 
 
+def cell(draw: Draw) -> Program:
+    """Two states, whose updates need products, a stage between, and the other update."""
+    size = Sizes(draw)
+    steps, n = draw(st.integers(1, 5)), size("n")
+    x, w = te.placeholder((steps, n), "int32", name="x"), te.placeholder((n, n), "int32", name="w")
+    a, b = (te.placeholder((steps, n), "int32", name=name) for name in ("a", "b"))
+    firsts = [te.compute((1, n), lambda t, i: x[t, i], name=f"first{each}") for each in "ab"]
+    k = te.reduce_axis((0, n), "k")
+    product = te.compute((steps, n), lambda t, i: te.sum(a[t - 1, k] * w[k, i], axis=k), name="p")
+    gate = te.compute((steps, n), lambda t, i: te.min(product[t, i], x[t, i]), name="gate")
+    kept = te.compute((steps, n), lambda t, i: b[t - 1, i] - gate[t, n - 1 - i], name="kept")
+    shown = te.compute((steps, n), lambda t, i: kept[t, n - 1 - i] * 2 + gate[t, i], name="shown")
+    one, two = te.scan(firsts, [shown, kept], [a, b], inputs=[x, w], name="result")
+    return Program([one.op], [x, w, one, two], size.values)
+
+
+def running(draw: Draw) -> Program:
+    """Reductions of all steps so far, or of all from here on, between two elementwise stages."""
+    size = Sizes(draw)
+    others = [draw(st.integers(1, 5)) for _ in range(draw(st.integers(0, 2)))]
+    shape = (*others, size("n", 1, 9))
+    dtype, place = draw(st.sampled_from(["int32", "float32"])), draw(st.integers(0, len(shape) - 1))
+    reducer = draw(st.sampled_from([te.sum, te.max, te.min]))
+    form = draw(st.sampled_from(["<", "<=", ">", ">="]))
+    a = te.placeholder(shape, dtype, name="a")
+    b = te.compute(shape, lambda *i: a(*i) * 2 + 1, name="b")
+
+    def element(*i: Any) -> Any:
+        k, j = te.reduce_axis((0, shape[place]), "k"), i[place]
+        where = {"<": k < j, "<=": k <= j, ">": k > j, ">=": k >= j}[form]
+        return reducer(b(*i[:place], k, *i[place + 1 :]), axis=k, where=where)
+
+    r = te.compute(shape, element, name="r")
+    out = te.compute(shape, lambda *i: te.min(r(*i), 100) - b(*i), name="out")
+    return Program([out.op], [a, out], size.values)
+
+
+def sums_so_far(draw: Draw) -> Program:
+    """A scan that is a running reduction, and a stage that moves its elements."""
+    size = Sizes(draw)
+    steps, n = size("steps", 2, 9), size("n")
+    size.values = {each: max(value, 1) for each, value in size.values.items()}
+    x = te.placeholder((n, steps), "int32", name="x")
+    state = te.placeholder((steps, n), "int32", name="state")
+    more = draw(st.integers(0, 1))
+    first = te.compute((1, n), lambda t, i: x[i, t] + more, name="first")
+    update = te.compute((steps, n), lambda t, i: x[i, t] + state[t - 1, i], name="update")
+    result = te.scan(first, update, state, inputs=[x], name="result")
+    if draw(st.booleans()):
+        return Program([result.op], [x, result], size.values)
+    backwards = draw(st.booleans())
+    out = te.compute(
+        (n, steps), lambda i, t: result[steps - 1 - t if backwards else t, i], name="out"
+    )
+    return Program([out.op], [x, out], size.values)
+
+
 def chosen_reducer(draw: Draw) -> Program:
     """A reducer that depends on the element: the greatest of some rows, the least of others."""
     size, begin = Sizes(draw), draw(st.integers(0, 2))
@@ -357,6 +414,9 @@ PROGRAMS: list[Callable[[Draw], Program]] = [
     convolution,
     layouts,
     scan,
+    cell,
+    running,
+    sums_so_far,
     chosen_reducer,
     segments,
     triangle,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 
 from hypothesis import strategies as st
 
+from minitvm import CompileError
+from minitvm.te.schedules.accumulation import accumulation_of
 from minitvm.te.schedules.operation_graph import read_by_ranges
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Attachable, Stage
@@ -36,6 +39,22 @@ def schedule_randomly(s: Schedule, draw: Draw) -> None:
         pass
     for stage in s.stages:
         _choose_kinds(stage, draw)
+    for stage in _stages(s):
+        _accumulate(s, stage, draw)
+
+
+def _accumulate(s: Schedule, stage: Stage, draw: Draw) -> None:
+    """Lets results go on from each other, where the loops do so in order."""
+    assert isinstance(stage.op, ComputeOp)
+    for axis in stage.op.axis:
+        if accumulation_of(stage.op, axis) is None or not draw(st.booleans()):
+            continue
+        tried = s.copy()
+        tried[stage.op].accumulate(axis)
+        with suppress(CompileError):
+            tried.normalize()
+            stage.accumulate(axis)
+            return
 
 
 def schedule_in_part(s: Schedule, draw: Draw) -> None:
@@ -340,10 +359,33 @@ def create_group(s: Schedule, draw: Draw) -> None:
         s.create_group(end.op, begins).compute_at(readers[0], axis)
 
 
+def reduce_scan(s: Schedule, draw: Draw) -> None:
+    for stage in [stage for stage in s.stages if isinstance(stage.op, ScanOp)]:
+        with suppress(CompileError):
+            s.reduce_scan(stage.op.output(0))
+
+
+def reverse_compute_inline(s: Schedule, draw: Draw) -> None:
+    for stage in _stages(s):
+        source = [s[each] for each in stage.op.input_tensors if s[each] in _stages(s)]
+        if all(map(_is_at_root, [stage, *source])) and not any(
+            _has_guests(s, each) for each in [stage, *source]
+        ):
+            with suppress(CompileError):
+                s.reverse_compute_inline(stage.op.output(0))
+                return
+
+
+def drop_time(s: Schedule, draw: Draw) -> None:
+    scans = [stage for stage in s.stages if isinstance(stage.op, ScanOp)]
+    if scans:
+        s.drop_time(draw(st.sampled_from(scans)).op.output(0))
+
+
 STEPS: list[Callable[[Schedule, Draw], None]] = [
     split, split, split, fuse, fuse_nothing, reorder, reorder, inline, compute_at, compute_at,
     compute_root, cache_read, cache_access, cache_write, rfactor, transform_layout, set_scope,
-    memory, create_group,
+    memory, create_group, drop_time, reduce_scan, reverse_compute_inline,
 ]  # fmt: skip
 
 KINDS = [ForKind.SERIAL, ForKind.SERIAL, ForKind.UNROLLED, ForKind.PARALLEL, ForKind.VECTORIZED]

@@ -70,6 +70,7 @@ REFUSALS = (
     "|expected a stage that is computed, found it inlined"
     "|to keep twice, found it double-buffered"
     "|since argument .* isn't computed otherwise"
+    "|got one that .* does not read"
 )
 
 

@@ -377,7 +377,8 @@ def test_parts_of_a_scan_are_no_arguments_and_read_by_it_only() -> None:
         tvm.lower(te.create_schedule(r.op), [x, state, r])
     both = te.compute((6, 4), lambda t, i: r[t, i] + step[t, i], name="both")
     with pytest.raises(
-        tvm.CompileError, match=r"^R: expected its update step to be read by the scan"
+        tvm.CompileError,
+        match=r"^R: expected its update step to be read by the scan and its other updates",
     ):
         tvm.lower(te.create_schedule(both.op), [x, both])
     peek = te.compute((6, 4), lambda t, i: r[t, i] + state[t, i], name="peek")

@@ -19,13 +19,13 @@ from minitvm.te.tensor import Tensor
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Buffer, BufferLoad, Call, PrimExpr, Var, const
-from minitvm.tir.functor import Mutator, substitute, walk
+from minitvm.tir.functor import Mutator, substitute, walk, with_fields
 from minitvm.tir.interpreter import interpret
 from minitvm.tir.stmt import BufferStore, ForKind, FuncAttrs, PrimFunc, Stmt, seq
 from minitvm.tir.verify import verify
 from minitvm.transform.vectorize_loops import vectorize_loops
 from minitvm.variants.any_strides import accept_strides
-from minitvm.variants.in_place import can_run_in_place, run_in_place
+from minitvm.variants.in_place import _may_precede, can_run_in_place, run_in_place
 from tests.schedules.programs import PROGRAMS
 from tests.schedules.random_schedule import schedule_randomly
 from tests.tir.programs import loop
@@ -243,6 +243,28 @@ def test_a_region_of_parallel_loops_is_refused() -> None:
 def test_prefetch_reads_nothing() -> None:
     ahead = s.Evaluate(Call(INT32, "prefetch", (A[i - 1],)))
     assert can_run_in_place(func(loop(i, SIZE, seq(ahead, store(A[i], i)))), 1, 0)
+
+
+def test_copies_of_an_unrolled_body_are_compared_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy to another layout, by blocks of 8 x 8 in registers, is refused after a few
+    comparisons."""
+    Y = te.compute((n, m), lambda i, j: X[i, j] * 2.0, name="Y")
+    binds = {X: tir.decl_buffer((n, m), "float32", "X", layout="left")}
+    built: Any = tvm.build(Y, [X, Y], "llvm -mcpu=haswell", binds=binds, name="f")
+    whole = built.entry_func.program.lowered["f"]
+    assert can_run_in_place(whole, 1, 0)  # by its form without blocks
+    func = with_fields(whole, attrs=with_fields(whole.attrs, form_in_place=None))
+    loads = [each for each in walk(func.body) if isinstance(each, BufferLoad)]
+    assert sum(each.dtype.lanes > 1 for each in loads) >= 16
+    asked: list[object] = []
+
+    def counted(*accesses: Any) -> bool:
+        asked.append(accesses)
+        return _may_precede(*accesses)
+
+    monkeypatch.setattr("minitvm.variants.in_place._may_precede", counted)
+    assert not can_run_in_place(func, 1, 0)
+    assert len(asked) < 16
 
 
 def test_inputs_and_outputs_only() -> None:

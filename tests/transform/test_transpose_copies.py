@@ -57,53 +57,56 @@ def test_a_block(golden: Callable[[str], None]) -> None:
 def test_loops_around_a_block() -> None:
     made = transpose_copies(func(nest(store(P, B[j + 3, k], k, j), lanes=10, steps=N)))
     lines = [each for each in str(made.body).splitlines() if "vector_shuffle" not in each]
-    assert lines[:8] == [
+    assert lines[:7] == [
         "if n >= 4:",
-        "    for k_lines in range(((n + 3) // 4 + 3) // 4):",
+        "    for k_block in range((n + 3) // 4):",
+        "        k_begin = min(k_block * 4, n - 4)",
         "        for j_block in range(3):",
         "            j_begin = min(j_block * 4, 6)",
-        "            for k_block in range(min(4, (n + 3) // 4 - k_lines * 4)):",
-        "                k_begin = min((k_lines * 4 + k_block) * 4, n - 4)",
-        "                row = B[j_begin + 3, ramp(k_begin, 1, 4)]",
-        "                row_1 = B[j_begin + 3 + 1, ramp(k_begin, 1, 4)]",
+        "            row = B[j_begin + 3, ramp(k_begin, 1, 2)]",
+        "            row_1 = B[j_begin + 3 + 1, ramp(k_begin, 1, 2)]",
     ]
     assert lines[-4:] == [
         "else:",
         "    for k in range(n):",
-        "        for j in vectorized(10):",
+        "        for j in range(10):",
         "            P[k, j] = B[j + 3, k]",
     ]
 
 
 @pytest.mark.parametrize(
-    ("dtype", "register_bytes", "count"),
+    ("dtype", "vector_bytes", "row", "column", "count"),
     [
-        ("float64", 512, 4),  # two lines, in blocks of 4 x 4
-        ("float32", 512, 4),  # two lines, in blocks of 8 x 8
-        ("float32", 256, 8),
-        ("float64", 2048, 1),  # one line, which a block fills
-        ("float32", 2048, 1),
-        ("uint8", 512, 2),  # 32 rows are stored
-        ("uint8", 2048, 1),
+        ("float64", 32, 2, 4, 4),  # four blocks for two lines of the result
+        ("float32", 32, 4, 8, 4),
+        ("float32", 16, 4, 4, 8),
+        ("float64", 64, 2, 8, 2),
+        ("float32", 64, 4, 16, 2),
+        ("int16", 32, 8, 16, 4),
+        ("uint8", 32, 16, 32, 2),  # all 64 columns
     ],
 )
-def test_blocks_read_whole_lines(dtype: str, register_bytes: int, count: int) -> None:
-    source, target = (decl_buffer((64, 64), dtype, name) for name in "GH")
-    body = nest(BufferStore(target, source[j, k], (k, j)), lanes=64, steps=64)
+def test_blocks_store_whole_lines(
+    dtype: str, vector_bytes: int, row: int, column: int, count: int
+) -> None:
+    source, target = (decl_buffer((256, 256), dtype, name) for name in "GH")
+    lanes = 64 if dtype == "uint8" else 256
+    body = nest(BufferStore(target, source[j, k], (k, j)), lanes=lanes, steps=256)
     both = {each.data: each for each in (source, target)}
-    made = str(transpose_copies(PrimFunc(tuple(both), body, both, "f"), register_bytes))
-    assert ("k_block in range" in made) == (count > 1)
-    assert count == 1 or f"k_block in range({count}):" in made
+    made = str(transpose_copies(PrimFunc(tuple(both), body, both, "f"), vector_bytes))
+    assert f"row = G[j_begin, ramp(k_begin, 1, {row})]" in made
+    assert f"H[k_begin, ramp(j_begin, 1, {column})] = " in made
+    assert f"for j_block in range({count}):" in made
 
 
-def test_the_last_lines_are_only_read_once() -> None:
-    made = str(transpose_copies(func(nest(COPY, lanes=4, steps=33))).body)
-    assert "for k_lines in range(3):" in made
-    assert "for k_block in range(min(4, 9 - k_lines * 4)):" in made
-    assert "k_begin = min((k_lines * 4 + k_block) * 4, 29)" in made
+def test_the_last_lines_have_fewer_blocks() -> None:
+    made = str(transpose_copies(func(nest(COPY, lanes=33, steps=4))).body)
+    assert "for j_lines in range(3):" in made
+    assert "for j_block in range(min(4, 9 - j_lines * 4)):" in made
+    assert "j_begin = min((j_lines * 4 + j_block) * 4, 29)" in made
     part = e.minimum(const(16, N.dtype), N - o * 16)
     made = str(transpose_copies(func(loop(o, (N + 15) // 16, nest(COPY, 4, part)))).body)
-    assert "for k_block in range(min(4, (min(16, n - o * 16) + 3) // 4 - k_lines * 4)):" in made
+    assert "for k_block in range((min(16, n - o * 16) + 3) // 4):" in made
 
 
 def test_a_row_is_read_as_a_whole_or_not_at_all() -> None:
@@ -111,7 +114,7 @@ def test_a_row_is_read_as_a_whole_or_not_at_all() -> None:
     made = str(transpose_copies(func(loop(o, 3, nest(body)))))
     assert (
         "row_1 = if_then_else(o * 8 + (j_begin + 1) < 20, "
-        "B[o * 8 + j_begin + 1, ramp(k_begin, 1, 4)], broadcast(0.0, 4))" in made
+        "B[o * 8 + j_begin + 1, ramp(k_begin, 1, 2)], broadcast(0.0, 2))" in made
     )
 
 

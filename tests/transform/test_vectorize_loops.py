@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from minitvm import CompileError, build, lower, transform
-from minitvm.runtime.dtype import FLOAT32, HANDLE, INT32, DType
+from minitvm.runtime.dtype import BOOL, FLOAT32, HANDLE, INT32, DType
 from minitvm.runtime.errors import KernelError
 from minitvm.tir import expr as e
 from minitvm.tir import scalars
@@ -607,3 +607,36 @@ def test_lanes_that_are_no_power_of_two() -> None:
         assert loop.kind is ForKind.UNROLLED and e.const_int(loop.extent) == strips
         assert loop.body.value.dtype.lanes == lanes
     assert "A[ramp(0, 1, 7)]" in text(vectorized(7, store(A, B[v], v)))
+
+
+def test_widths_are_put_together() -> None:
+    made = text(vectorized(50, store(C, C[v] * 2.0, v)))
+    assert "ramp(0, 1, 32)" in made and "ramp(32, 1, 16)" in made and "ramp(48, 1, 2)" in made
+
+
+def chosen(condition: PrimExpr, yes: PrimExpr, no: PrimExpr = C[v]) -> PrimExpr:
+    return e.intrinsic("if_then_else", FLOAT32, condition, yes, no)
+
+
+CHOICES: dict[str, tuple[PrimExpr, bool]] = {
+    "elements that exist": (chosen(C[0] > 0.0, D[0, v]), True),
+    "a loop decides": (chosen(i > 2, D[0, v]), False),
+    "a read that may leave": (chosen(C[0] > 0.0, A[v]), False),
+    "long to compute": (chosen(C[0] > 0.0, Call(FLOAT32, "exp", (C[v],))), False),
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_choices_by_data(name: str) -> None:
+    """What data choose is computed in any case, if that is quick and harmless."""
+    value, late = CHOICES[name]
+    made = text(loop(i, 4, vectorized(8, store(D, value, i, v))))
+    assert ("select(" in made) == late and ("if_then_else(" in made) != late
+
+
+def test_a_name_of_a_condition_tells_what_exists() -> None:
+    full, element = Var("full", BOOL), D[i * 20 + j, 0]
+    greater = chosen(element > C[v], element)
+    inner = s.IfThenElse(full, loop(j, 20, vectorized(8, store(C, greater, v))))
+    made = text(loop(i, 4, s.LetStmt(full, i < 3, inner)))
+    assert "vector_reduce_or" not in made

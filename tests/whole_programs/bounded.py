@@ -450,6 +450,16 @@ def total(terms: Bounded, used: Array, init: Bounded | None, axes: tuple[int, ..
     return Bounded(terms.dtype, value, bound)
 
 
+def of_steps(dtype: str, values: Array) -> Array:
+    """What the order of the additions may change in sums along the first axis."""
+    if dtype not in FLOATS or not len(values):
+        return np.zeros((), WIDE)
+    finite = _finite(values).astype(WIDE)
+    size = abs(np.diff(finite, axis=0, prepend=0)).cumsum(0)
+    count = np.arange(len(values)).reshape((-1,) + (1,) * (values.ndim - 1)) + 8
+    return np.asarray(np.expm1(count * np.log1p(WIDE(2.0 ** -_FORMATS[dtype].digits))) * size)
+
+
 def _finite(values: Array) -> Array:
     return np.where(np.isfinite(values), values, 0)
 

@@ -542,6 +542,22 @@ class Drawer:
         )
         self._reduction_stage(axes, shape, ranges, self.read(source, indices))
 
+    def accumulated(self) -> None:
+        """A reduction of all that lies before each element along an axis, or behind it."""
+        source = self.tensor(lambda each: len(each.shape) >= 1)
+        shape, axes = source.shape, self.axes(len(source.shape))
+        place = self.choose(range(len(shape)))
+        if self.work(shape) * max(self.extents(shape[place])) > MOST_GRID:
+            raise Unsuitable("too large")
+        here, dim, k = Axis(axes[place]), shape[place], self.name("k")
+        zero, after = number(0), arith("add", here, number(1))
+        ends: list[tuple[Value, Value]] = [(zero, after), (zero, here), (here, dim)]
+        begin, end = self.choose(ends)
+        indices: list[Value] = [Axis(each) for each in axes]
+        indices[place] = Axis(k)
+        term = self.read(source, indices)
+        self._combine(axes, shape, (ReduceAxis(k, begin, end),), term, [term])
+
     def range(self, name: str, dim: Value, axes: Sequence[str], shape: Shape) -> ReduceAxis:
         """A range within a dimension: the whole, a part, or one that reads axes or data."""
         least = self.least(dim)
@@ -878,7 +894,7 @@ class Drawer:
         recipes: list[Callable[[], None]] = [
             *[self.elementwise] * 6, *[self.moved] * 5, self.flattened, self.flattened,
             self.concatenated, *[self.reduced] * 5, *[self.contracted] * 8, *[self.pooled] * 2,
-            self.stencil, self.scanned, self.running_sums, self.softmax,
+            self.accumulated, self.stencil, self.scanned, self.running_sums, self.softmax,
         ]  # fmt: skip
         wanted = self.choose([1, 1, 2, 2, 2, 3, 3, 4, 6])
         tries = 0

@@ -147,7 +147,11 @@ class Meaning:
             first = None if init is None else init[0]
             return [reduce(filled, used, first, axes)]
         captured = None if reduction.captured is None else evaluate(reduction.captured, outer)
-        return _folded(reduction.reducer, terms, used, init, captured, len(axes))
+        made = _folded(reduction.reducer, terms, used, init, captured, len(axes))
+        for i in {"sums": (0, 1), "sum_and_max": (0,)}.get(reduction.reducer, ()):
+            first = None if init is None else init[i]
+            made[i] = bounded.total(_whole(terms[i], tuple(extents)), used, first, axes)
+        return made
 
     def _scanned(self, stage: Scan) -> Bounded:
         shape = self._shape(stage.shape)
@@ -167,7 +171,7 @@ class Meaning:
             exact[t], error[t] = part.exact[0], part.error[0]
         if shape[0] < stage.steps:
             raise Unsuitable("fewer steps than are given")
-        return Bounded(dtype, exact, error)
+        return Bounded(dtype, exact, error + bounded.of_steps(dtype, exact))
 
     def _sums(self, stage: Extern) -> Bounded:
         source = self.tensors[stage.source]

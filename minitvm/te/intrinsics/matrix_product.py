@@ -53,6 +53,8 @@ class MatrixProduct(Instruction):
         The number of products that must be under way at once, so that none waits for another.
     share
         The share of products that must not be padding, for the instruction to beat a dot product.
+    cycles
+        The cycles from one product to the next; None for as many in a cycle as of multiply-adds.
     swapped
         Whether the intrinsic takes its factors the other way round, and gives columns for rows.
     """
@@ -65,6 +67,7 @@ class MatrixProduct(Instruction):
     registers: int
     under_way: int
     share: float
+    cycles: int | None = None
     swapped: bool = False
 
 
@@ -74,7 +77,7 @@ def _amx(name: str, feature: str, a: str, b: str, sum: str) -> MatrixProduct:
     return MatrixProduct(
         name, features, f"llvm.x86.{name}.internal", a, b, sum,
         rows=16, columns=16, depth=16 * group, exact=False, group=group,
-        registers=8, under_way=4, share=0.25,
+        registers=8, under_way=4, share=0.25, cycles=16,
     )  # fmt: skip
 
 

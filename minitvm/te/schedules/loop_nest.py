@@ -17,6 +17,7 @@ from minitvm.te.schedules.relation import (
     leaves_below,
     results_of,
     sources_of,
+    with_source,
 )
 from minitvm.te.schedules.stage_graph import StageGraph
 from minitvm.te.schedules.trace import Traced, primitive
@@ -32,6 +33,7 @@ PRAGMAS = (
     "debug_skip_region",
     "import_llvm",
     "loop_partition_hint",
+    "nontemporal",
     "parallel_barrier_when_finish",
     "parallel_launch_point",
     "parallel_stride_pattern",
@@ -109,6 +111,17 @@ class LoopNest(Traced):
         self.relations.append(Rebase(axis, made))
         self.all_iter_vars.append(made)
         self.leaf_iter_vars[self.leaf_iter_vars.index(axis)] = made
+        if axis in self.iter_var_attrs:
+            self.iter_var_attrs[made] = self.iter_var_attrs.pop(axis)
+
+    def reverse(self, axis: IterVar) -> None:
+        """Let the loops of a root axis go from its end to its begin."""
+        made = derived_axis(axis, axis.name)
+        below = [with_source(relation, axis, made) for relation in self.relations]
+        self.relations[:] = [Rebase(axis, made, is_reversed=True), *below]
+        self.all_iter_vars.append(made)
+        if axis in self.leaf_iter_vars:
+            self.leaf_iter_vars[self.leaf_iter_vars.index(axis)] = made
         if axis in self.iter_var_attrs:
             self.iter_var_attrs[made] = self.iter_var_attrs.pop(axis)
 
@@ -391,6 +404,8 @@ class LoopNest(Traced):
         ``auto_unroll_max_step`` (steps), ``unroll_explicit``: how the loops inside are unrolled.
         ``parallel_launch_point``, ``parallel_barrier_when_finish``, ``parallel_stride_pattern``:
         how threads share loops. ``loop_partition_hint``: take conditions out of this loop.
+        ``nontemporal`` (bytes): vectors of an output that has as many bytes or more, and is not
+        read again, are stored past the caches.
         ``debug_skip_region``: leave the body out, to time the rest. ``import_llvm``: LLVM IR text
         to link in.
 

@@ -8,6 +8,7 @@ others; the axes that none replaces are the loops, the leaves. Ranges flow down 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import final
 
 from minitvm.arith.prover import Prover
@@ -43,10 +44,12 @@ class Fuse:
 @final
 @record(eq=False)
 class Rebase:
-    """``parent = begin(parent) + rebased``, so that the loop begins at 0."""
+    """``parent = begin(parent) + rebased``, so that the loop begins at 0; where it `is_reversed`,
+    ``parent = end(parent) - 1 - rebased``."""
 
     parent: IterVar
     rebased: IterVar
+    is_reversed: bool = False
 
 
 @final
@@ -149,9 +152,12 @@ def values_of(
                     high, low = _unfused(values[fused], extent, ranges[outer].extent)
                     values[outer] = _from(ranges[outer], high, outer)
                     values[inner] = _from(ranges[inner], low, inner)
-            case Rebase(parent, rebased):
+            case Rebase(parent, rebased, is_reversed):
                 if rebased in values:
-                    values[parent] = _from(ranges[parent], values[rebased], parent)
+                    offset = values[rebased]
+                    if is_reversed:
+                        offset = ranges[parent].extent - 1 - offset
+                    values[parent] = _from(ranges[parent], offset, parent)
             case Singleton():
                 pass
     return values
@@ -177,8 +183,9 @@ def loops_from(
                 values[inner] = e.floormod(offset(parent), extent)
             case Fuse(outer, inner, fused):
                 values[fused] = offset(outer) * ranges[inner].extent + offset(inner)
-            case Rebase(parent, rebased):
-                values[rebased] = offset(parent)
+            case Rebase(parent, rebased, is_reversed):
+                moved = offset(parent)
+                values[rebased] = ranges[parent].extent - 1 - moved if is_reversed else moved
             case Singleton(iter):
                 values[iter] = const(0, iter.var.dtype)
     return values
@@ -234,6 +241,20 @@ def _unfused(
     if const_int(outer_extent) == 1:
         return const(0, fused.dtype), fused
     return e.floordiv(fused, extent), e.floormod(fused, extent)
+
+
+def with_source(relation: Relation, old: IterVar, new: IterVar) -> Relation:
+    """A relation in which `new` replaces a source `old`."""
+    match relation:
+        case Split(parent) | Rebase(parent) if parent is old:
+            return replace(relation, parent=new)
+        case Fuse(outer, inner) if old in (outer, inner):
+            return replace(
+                relation,
+                outer=new if outer is old else outer,
+                inner=new if inner is old else inner,
+            )
+    return relation
 
 
 def leaves_below(relations: Iterable[Relation], axes: Iterable[IterVar]) -> set[IterVar]:

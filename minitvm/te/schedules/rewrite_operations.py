@@ -97,6 +97,15 @@ def reading(op: Operation, others: Mapping[Tensor, Tensor]) -> Operation:
     raise e.unknown_node(op, "a schedule")
 
 
+def reading_elsewhere(
+    op: ComputeOp, others: Mapping[Tensor, Tensor], place: Callable[[Tensor, _Indices], _Indices]
+) -> ComputeOp:
+    """`op`, or one like it that reads `others` in place of some tensors, where `place` says."""
+    if not any(tensor in others for tensor in op.input_tensors):
+        return op
+    return replace(op, body=map_body(op.body, ReadOthers(others, place).expr))
+
+
 def map_body(
     body: tuple[PrimExpr, ...], function: Callable[[PrimExpr], PrimExpr]
 ) -> tuple[PrimExpr, ...]:
@@ -196,7 +205,7 @@ def written_through(
     loops, `leaves`, were split or reordered, they are the dimensions of the cache."""
     if not relations and tuple(leaves) == root_axes(op):
         axis = tuple(_clone(each, f"{each.name}.c") for each in op.axis)
-        body, at = _at(op, _becoming(op.axis, axis)), _places(op.axis)
+        body, at = at_axes(op, _becoming(op.axis, axis)), _places(op.axis)
     else:
         axis, body, at = _in_layout(op, relations, leaves)
     name = f"{op.name}.{scope}"
@@ -219,14 +228,14 @@ def _in_layout(
     )
     loops: dict[IterVar, PrimExpr] = {leaf: new.var for leaf, new in zip(leaves, axis, strict=True)}
     values = values_of(relations, ranges, loops)
-    body = _at(op, {each.var: values[each] for each in op.axis})
+    body = at_axes(op, {each.var: values[each] for each in op.axis})
     guards = [guard.condition for guard in guards_of(relations, ranges, values)]
     body = _only_where(guards, body)
     places = loops_from(relations, ranges, {each: each.var for each in op.axis})
     return axis, body, tuple(places[leaf] for leaf in leaves)
 
 
-def _at(op: ComputeOp, values: Mapping[Var, PrimExpr]) -> tuple[PrimExpr, ...]:
+def at_axes(op: ComputeOp, values: Mapping[Var, PrimExpr]) -> tuple[PrimExpr, ...]:
     """The body of an operation at some values of its data axes. The ranges of its reduction axes
     may depend on these."""
     rewrite = Substitution(values)
@@ -303,21 +312,18 @@ def in_layout(op: Operation, layout: IndexMap) -> Operation:
         return replace(op, shape=shape)
     op = cast(ComputeOp, op)
     values = {axis.var: value for axis, value in zip(op.axis, layout.backward, strict=True)}
-    body = _only_where(layout.inside, _at(op, values))
+    body = _only_where(layout.inside, at_axes(op, values))
     return replace(op, axis=layout.axis, reduce_axis=reduced(body), body=body)
 
 
 def reading_layout(op: Operation, tensors: Mapping[Tensor, Tensor], layout: IndexMap) -> Operation:
     """`op`, or one like it that reads some tensors in a layout."""
-    if not any(tensor in tensors for tensor in op.input_tensors):
-        return op
-    op = cast(ComputeOp, op)
 
     def place(_: Tensor, indices: _Indices) -> _Indices:
         moved = Substitution(dict(zip(layout.old, indices, strict=True)))
         return tuple(map(moved.expr, layout.forward))
 
-    return replace(op, body=map_body(op.body, ReadOthers(tensors, place).expr))
+    return reading_elsewhere(cast(ComputeOp, op), tensors, place)
 
 
 # -- rfactor --------------------------------------------------------------------------------------

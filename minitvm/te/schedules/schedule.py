@@ -7,6 +7,7 @@ from typing import Any, cast, final
 
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
+from minitvm.te.schedules.accumulation import normalize_loops
 from minitvm.te.schedules.operation_graph import in_order, multiplied_reads
 from minitvm.te.schedules.relation import Fuse, Rebase, Split, sources_of
 from minitvm.te.schedules.rewrite_operations import (
@@ -19,10 +20,17 @@ from minitvm.te.schedules.rewrite_operations import (
     without_offset,
     written_through,
 )
+from minitvm.te.schedules.scans import (
+    drop_time,
+    is_of_step,
+    moved_reduction,
+    reduction_of_scan,
+    stages_of_step,
+)
 from minitvm.te.schedules.stage import Group, Stage
 from minitvm.te.schedules.stage_graph import StageGraph
 from minitvm.te.schedules.trace import Trace, Traced, primitive
-from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor, domain_of
+from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, ScanOp, Tensor, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar
 from minitvm.tir.provenance import Choice
@@ -444,6 +452,152 @@ class Schedule(StageGraph[Stage], Traced):
         return [total.output(0), *total.input_tensors, excess.output(0)]
 
     @primitive
+    def drop_time(self, scan: Tensor, stages: Sequence[Tensor] | None = None) -> None:
+        """Compute the stages inside of a scan for one step, without axes of time.
+
+        Before, in each step of a scan ``R``::
+
+            for t in range(R.idx, R.idx + 1):
+                for i: C[t, i] = R[t - 1, i] * 2
+            for t in range(R.idx, R.idx + 1):
+                for i: R[t, i] = C[t, i] + X[t, i]
+
+        After ``s.drop_time(R)``::
+
+            for i: C[i] = R[R.idx - 1, i] * 2
+            for i: R[R.idx, i] = C[i] + X[R.idx, i]
+
+        So their loops are split, fused, reordered and run in parallel as those of any other stage.
+        A stage keeps its axis of time if other steps of it are read, too, or its loops were
+        scheduled already.
+
+        Parameters
+        ----------
+        scan : Tensor
+            A result of ``te.scan``.
+        stages : list of Tensor, optional
+            The stages; all that can, unless given.
+
+        Raises
+        ------
+        CompileError
+            When `scan` is no result of a scan; when a stage that is given must keep its axis.
+        """
+        stage = self._stage("drop_time", scan)
+        if not isinstance(stage.op, ScanOp):
+            raise CompileError(
+                f"drop_time of {stage.name}: expected a result of te.scan, got one of "
+                f"{type(stage.op).__name__}"
+            )
+        able = stages_of_step(self, stage)
+        chosen = able if stages is None else [self[each] for each in stages]
+        for each in chosen:
+            if each not in able:
+                raise CompileError(
+                    f"drop_time of {stage.name}: expected stages that are computed for each step "
+                    f"itself, with loops as they began, got {each.name}"
+                )
+        drop_time(self, stage, chosen)
+
+    @primitive
+    def reduce_scan(self, scan: Tensor) -> None:
+        """Compute a scan as a reduction: each element from all terms so far.
+
+        Before::
+
+            for t in range(1, m): R[t] = R[t - 1] + X[t]
+
+        After ``s.reduce_scan(R)``, where the first element is ``X[0]``::
+
+            for t in range(m):
+                R[t] = 0
+                for k in range(m): if k <= t: R[t] = R[t] + X[k]
+
+        so that the stage can be scheduled as a reduction, above all by ``accumulate``. The scan's
+        update is no stage any more.
+
+        Parameters
+        ----------
+        scan : Tensor
+            The result of a ``te.scan`` of one state, whose update is a sum, product, minimum or
+            maximum of the state one step before, at the same place, and a term that doesn't depend
+            on the state.
+
+        Raises
+        ------
+        CompileError
+            When `scan` is no result of such a scan, or its update was scheduled already.
+        """
+        stage = self._stage("reduce_scan", scan)
+        where = f"reduce_scan of {stage.name}"
+        if not isinstance(stage.op, ScanOp):
+            raise CompileError(
+                f"{where}: expected a result of te.scan, got one of {type(stage.op).__name__}"
+            )
+        made = reduction_of_scan(self, stage)
+        update = self[stage.op.update[0]]
+        if made is None:
+            raise CompileError(
+                f"{where}: expected an update that combines the state one step before and a term, "
+                f"such as state[t - 1, i] + X[t, i], got {update.op}"
+            )
+        for each in (stage, update):
+            if each.has_new_loops or each.iter_var_attrs:
+                raise CompileError(
+                    f"{where}: expected loops as they began, found {each.name} scheduled already"
+                )
+        self._recompute(stage, made)
+
+    @primitive
+    def reverse_compute_inline(self, tensor: Tensor) -> None:
+        """Compute a reduction where a stage stores it that only moves its elements.
+
+        Before::
+
+            for i: for j: R[i, j] = sum of X[i, j, k] over k
+            for j: for i: O[j, i] = R[i, j]
+
+        After ``s.reverse_compute_inline(O)``::
+
+            for j: for i: O[j, i] = sum of X[i, j, k] over k
+
+        Parameters
+        ----------
+        tensor : Tensor
+            The tensor whose elements are those of a reduction that nothing else reads.
+
+        Raises
+        ------
+        CompileError
+            When `tensor` is no such tensor, or one of the two stages was scheduled already.
+        """
+        stage = self._stage("reverse_compute_inline", tensor)
+        where = f"reverse_compute_inline of {stage.name}"
+        made = moved_reduction(self, stage)
+        if made is None:
+            raise CompileError(
+                f"{where}: expected a tensor whose elements are those of a reduction that nothing "
+                f"else reads, got {stage.op}"
+            )
+        source = self[stage.op.input_tensors[0]]
+        for each in (stage, source):
+            if each.has_new_loops or each.iter_var_attrs or each.store_predicate is not None:
+                raise CompileError(
+                    f"{where}: expected loops as they began, found {each.name} scheduled already"
+                )
+        self._recompute(stage, made)
+
+    def _recompute(self, stage: Stage, op: ComputeOp) -> None:
+        """Lets a stage compute an operation, and drops the stages that nothing needs any more."""
+        self.rewrite(lambda each: op if each is stage else each.op)
+        stage.restart(stage.op)
+        needed = {self.stage_map[each] for each in in_order(self.outputs)}
+        self.stages = [each for each in self.stages if each in needed]
+        self.stage_map = {op: each for op, each in self.stage_map.items() if each in needed}
+        for group in self.groups:
+            group.stages[:] = [each for each in group.stages if each in needed]
+
+    @primitive
     def create_group(self, outputs: Any, inputs: Any, include_inputs: bool = False) -> Group:
         """The stages between some tensors, to be placed together.
 
@@ -501,6 +655,8 @@ class Schedule(StageGraph[Stage], Traced):
     def _insert(self, place: int, op: Operation, scope: str, beside: Stage) -> Stage:
         stage = Stage(op, self)
         stage.scope = scope
+        if beside.time is not None and is_of_step(self, op, beside.time):
+            stage.time = beside.time
         stage.group = beside.group
         if stage.group is not None:
             stage.group.stages.append(stage)
@@ -536,6 +692,8 @@ class Schedule(StageGraph[Stage], Traced):
         """
         made = self.copy()
         for stage in made.stages:
+            if stage.accumulates is not None:
+                normalize_loops(stage, stage.accumulates)
             for axis in list(stage.leaf_iter_vars):
                 if axis.dom is not None and stage.begins_elsewhere(axis):
                     stage.rebase(axis)

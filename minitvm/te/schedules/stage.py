@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, final
 
 from minitvm.runtime.errors import CompileError
+from minitvm.te.schedules.accumulation import checked_accumulation
 from minitvm.te.schedules.index_map import index_map
 from minitvm.te.schedules.loop_nest import LoopNest, names_of
 from minitvm.te.schedules.operation_graph import in_order, read_by_ranges, root_axes
@@ -122,11 +123,17 @@ class Stage(LoopNest, Attachable):
         Whether a primitive was applied to the stage, or another stage is computed at its loops.
     is_named : bool
         Whether a primitive of the schedule was given the stage's tensor, or made it.
+    time : IterVar or None
+        The axis of time of the scan for each step of which the stage is computed, if it has no axis
+        of time of its own.
+    accumulates : IterVar or None
+        The data axis along which each element goes on from the one before.
     scope : str
         The kind of memory: ``""`` is automatic, ``"global"``, ``"local"`` for registers.
     """
 
     __slots__ = (
+        "accumulates",
         "all_iter_vars",
         "inlined",
         "is_ahead",
@@ -142,6 +149,7 @@ class Stage(LoopNest, Attachable):
         "scope",
         "storage_alignments",
         "store_predicate",
+        "time",
     )
 
     def __init__(self, op: Operation, schedule: StageGraph[Stage], is_output: bool = False) -> None:
@@ -155,6 +163,7 @@ class Stage(LoopNest, Attachable):
         self.is_double_buffered = False
         self.storage_alignments: dict[IterVar, tuple[int, int]] = {}
         self.store_predicate: PrimExpr | None = None
+        self.time: IterVar | None = None
         self.restart(op)
 
     def restart(self, op: Operation) -> None:
@@ -164,6 +173,7 @@ class Stage(LoopNest, Attachable):
         self.leaf_iter_vars = list(self.all_iter_vars)
         self.relations = []
         self.iter_var_attrs = {}
+        self.accumulates: IterVar | None = None
 
     def text_in(self, trace: Trace) -> str:
         return f"s[{trace.tensor(self.origin_op.output(0))}]"
@@ -220,6 +230,49 @@ class Stage(LoopNest, Attachable):
         if changed:
             self.restart(self.op)
         return self
+
+    @primitive
+    def accumulate(self, axis: IterVar) -> None:
+        """Let each element along a data axis go on from the element before, where the reduction of
+        each has one term more.
+
+        Before, for ``te.sum(A[k], axis=k, where=k <= j)``::
+
+            for j:
+                C[j] = 0
+                for k: if k <= j: C[j] += A[k]
+
+        After ``s[C].accumulate(j)``::
+
+            total = 0
+            for j:
+                total += A[j]
+                C[j] = total
+
+        If the terms grow from the last element to the first, so do the loops. The loops along the
+        axis may be split, and the other loops may be inside of them. The innermost loop of all may
+        be vectorized: its lanes are combined in pairs of neighbours, of neighbours twice as far
+        apart, and so on. Floats are rounded as in a sum that is written out, but for those lanes.
+
+        Parameters
+        ----------
+        axis : IterVar
+            A data axis of the operation.
+
+        Raises
+        ------
+        CompileError
+            When this is no reduction whose terms grow by one from each element along `axis` to the
+            next.
+        """
+        if not isinstance(self.op, ComputeOp) or not any(axis is own for own in self.op.axis):
+            own = names_of(self.op.axis) if isinstance(self.op, ComputeOp) else "none"
+            raise CompileError(
+                f"{self.name}: accumulate: expected one of its data axes ({own}), got {axis!r}"
+            )
+        checked_accumulation(self, axis)
+        self.check_predicate(f"{self.name}: accumulate")
+        self.accumulates = axis
 
     @primitive
     def compute_inline(self) -> Stage:
@@ -323,6 +376,11 @@ class Stage(LoopNest, Attachable):
         CompileError
             When `predicate` is no condition, or uses an axis that is none of this stage's.
         """
+        if self.accumulates is not None:
+            raise CompileError(
+                f"{self.name}: set_store_predicate: expected results that are computed one by one, "
+                f"found them accumulated along {self.accumulates.name}"
+            )
         with e.naming(f"{self.name}: set_store_predicate"):
             condition = e.as_condition(predicate)
         own = {axis.var for axis in self.all_iter_vars}
@@ -480,8 +538,9 @@ class Stage(LoopNest, Attachable):
         made.origin_op = self.origin_op
         made.is_touched, made.is_named = self.is_touched, self.is_named
         made.inlined, made.scope = self.inlined, self.scope
-        made.is_ahead = self.is_ahead
+        made.is_ahead, made.time = self.is_ahead, self.time
         made.is_double_buffered = self.is_double_buffered
+        made.accumulates = self.accumulates
         made.storage_alignments = dict(self.storage_alignments)
         made.store_predicate = self.store_predicate
         made.all_iter_vars = list(self.all_iter_vars)

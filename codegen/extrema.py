@@ -1,0 +1,52 @@
+"""Minima and maxima of floats: NaN if an operand is NaN; which of two zeros comes back is open.
+
+Arm has an instruction for that. x86 has one that returns its second operand where one of the two is
+NaN. So one operand, which stays the second, needs no care. Of the others, each two are compared
+with each other, and where a comparison finds NaN, the result becomes NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial, reduce
+
+from minitvm.codegen.emitter import Emitter
+from minitvm.codegen.llvm_text import FunctionText, Value, all_ones, is_constant_number, lanes_of
+from minitvm.tir import expr as e
+from minitvm.tir.expr import PrimExpr
+
+TOGETHER = 2  # terms that share a comparison
+
+
+def operands_of(node: PrimExpr, kind: type[e.Min] | type[e.Max]) -> Iterator[PrimExpr]:
+    """What a minimum of minima, or a maximum of maxima, is taken of."""
+    if isinstance(node, kind):
+        yield from operands_of(node.a, kind)
+        yield from operands_of(node.b, kind)
+    else:
+        yield node
+
+
+def extremum(emitter: Emitter, kind: type[e.Min] | type[e.Max], values: Sequence[Value]) -> Value:
+    """The least or the greatest of some floats. LLVM makes vectors of scalars' own intrinsics."""
+    text, type = emitter.text, values[0].type
+    if emitter.target.keeps_nan or lanes_of(type) == 1:
+        name = "minimum" if kind is e.Min else "maximum"
+        return reduce(lambda a, b: text.intrinsic(name, type, a, b, flags="nsz"), values)
+    second = partial(_second_if_unordered, text, "olt" if kind is e.Min else "ogt")
+    numbers = [each for each in values if is_constant_number(each)]
+    kept, *checked = [each for each in values if each not in numbers] or [numbers.pop()]
+    others = [*checked, *numbers]
+    made = second(reduce(second, others), kept) if others else kept
+    if not checked:
+        return made
+    pairs = zip(checked[::2], [*checked[1::2], checked[-1]], strict=False)
+    is_nan = text.any_of(*[text.fcmp("uno", a, b) for a, b in pairs])
+    # All bits are NaN, too: without registers for masks, they are put in by an `or`.
+    is_one = len(checked) == 1 and emitter.target.has_mask_registers
+    return text.select(is_nan, checked[0] if is_one else all_ones(type), made)
+
+
+def _second_if_unordered(text: FunctionText, before: str, a: Value, b: Value) -> Value:
+    """`a` where it comes before `b`."""
+    return text.select(text.fcmp(before, a, b), a, b)

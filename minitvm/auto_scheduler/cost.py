@@ -1,0 +1,242 @@
+"""The time of a contraction by register tiles, in cycles of one core, from figures of the target.
+
+The innermost loops compute a tile of ``rows`` by ``columns`` sums that stay in registers while the
+sum runs. One step of the sum takes the longest of
+
+- the arithmetic: a product for each register of sums, as many in a cycle as there are ports, and no
+  faster than the latency of one lets the next step begin;
+- the loads: registers of the columns' factor, an element of the rows' factor for each row, and the
+  time in which both come from the caches that hold them: the columns' factor between two tiles of
+  rows, the rows' factor between two blocks of columns.
+
+A tile stores its sums, transposed where channels that lie apart are its columns, and begins and
+ends its loop. Rows that are padded are copied.
+
+The order of loops is that of Goto and van de Geijn, "Anatomy of High-Performance Matrix
+Multiplication", ACM TOMS 34(3), 2008, with the factors' roles exchanged: a tile of rows is what the
+innermost loop around tiles reads again. The model is that of Low, Igual, Smith and Quintana-Orti,
+"Analytical Modeling Is Enough for High-Performance BLIS", ACM TOMS 43(2), 2016, sections 4 and 5,
+with loads counted against arithmetic for tiles at the edge, and with any terms for
+multiply-adds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import final
+
+from minitvm.auto_scheduler.terms import MULTIPLY_ADD, Terms
+from minitvm.runtime.dtype import DType
+from minitvm.runtime.host import CACHE_LINE
+from minitvm.runtime.record import record
+from minitvm.target import Target
+
+USUAL = 4096  # a symbolic extent
+_SUSTAINED = 0.9  # of the loads that could begin: some lie across two lines
+_LOOP = 12  # cycles in which a loop begins and ends: its branch is foreseen wrongly once
+_COPY = 4  # bytes of a copy in another layout that are made in a cycle
+_SHARE = 4 / 3  # of what is used again, that a cache holds: other data pass through it
+
+
+@final
+@record()
+class Unit:
+    """What multiplies and adds: an instruction that computes `rows` by `columns` sums in one of
+    `registers`, for sums and factors together, from `depth` steps. A product begins every `cycles`;
+    `under_way` must run at once for none to wait. A register takes `loads` loads. Tiles have a
+    multiple of `panel` columns. `is_exact`: they consist of whole registers."""
+
+    rows: int
+    columns: int
+    depth: int
+    registers: int
+    under_way: int
+    cycles: float
+    loads: int = 1
+    panel: int = 1
+    is_exact: bool = True
+
+
+@final
+@record()
+class Tile:
+    """A tile of sums: `rows` by `columns`."""
+
+    rows: int
+    columns: int
+
+
+@final
+@record()
+class Blocks:
+    """The parts of a contraction. A task computes `columns`, and `rows` of the outermost axis of
+    rows. `depth` steps of the first reduction axis are summed in registers at a time (None: all).
+    The rows' factor is copied in strips of `strip` rows (None: it isn't copied)."""
+
+    rows: int | None = None
+    columns: int | None = None
+    depth: int | None = None
+    strip: int | None = None
+
+
+@final
+@record()
+class Nest:
+    """A contraction as the model sees it.
+
+    Attributes
+    ----------
+    rows, columns, steps, others
+        The extents of the axes of each kind: of the rows' factor, of the columns' factor, of the
+        reduction, and of neither. None where an extent is symbolic.
+    dtype
+        The dtype of the sums.
+    itemsize
+        The size of an element of the packed factors, in bytes.
+    row_bytes, step_bytes
+        The distance in memory of neighbouring rows, and steps, of the rows' factor.
+    unit
+        What computes the products.
+    terms
+        What a step costs.
+    a_bytes
+        The size of the rows' factor, of one of a batch or of groups; None if it is symbolic.
+    pads_rows, pads_columns
+        Whether tiles at the edge compute all of their rows, or columns.
+    is_packed
+        Whether the columns' factor is packed.
+    transposes
+        Whether sums are transposed on their way to memory.
+    """
+
+    rows: tuple[int | None, ...]
+    columns: int | None
+    steps: tuple[int | None, ...]
+    others: tuple[int | None, ...]
+    dtype: DType
+    itemsize: int
+    row_bytes: int
+    step_bytes: int
+    unit: Unit
+    terms: Terms = MULTIPLY_ADD
+    a_bytes: int | None = None
+    pads_rows: bool = False
+    pads_columns: bool = False
+    is_packed: bool = False
+    transposes: bool = False
+
+    @property
+    def height(self) -> int:
+        """The extent of the axis along which tiles have rows."""
+        return (self.rows[-1] if self.rows else 1) or USUAL
+
+    @property
+    def width(self) -> int:
+        return self.columns or USUAL
+
+    @property
+    def depth(self) -> int:
+        return prod(each or USUAL for each in self.steps)
+
+    @property
+    def inner(self) -> int:
+        """The steps of the sum for one of the outermost reduction axis."""
+        return prod(each or USUAL for each in self.steps[1:])
+
+
+def cost(nest: Nest, tile: Tile, blocks: Blocks, target: Target) -> float:
+    """The cycles of one core for a nest by tiles in blocks.
+
+    >>> unit = Unit(1, 8, 1, 16, 10, 0.5)
+    >>> nest = Nest((96,), 96, (96,), (), DType.of("float32"), 4, 4 * 96, 4, unit)
+    >>> haswell = Target("llvm -mtriple=x86_64-linux-gnu -mcpu=haswell")
+    >>> cost(nest, Tile(6, 16), Blocks(), haswell) < cost(nest, Tile(2, 16), Blocks(), haswell)
+    True
+    """
+    outer = prod(each or USUAL for each in (*nest.others, *nest.rows[:-1]))
+    width = min(blocks.columns or nest.width, nest.width)
+    steps = nest.depth
+    sums = steps if blocks.depth is None else blocks.depth * nest.inner
+    panel = _panel_level(nest, tile, width, sums, target)
+    moved = _rows_moved(nest, tile, -(-width // tile.columns), target)
+    total = 0.0
+    for count_r, r in _parts(nest.height, tile.rows, nest.pads_rows):
+        for count_c, c in _parts(nest.width, tile.columns, nest.pads_columns or nest.is_packed):
+            tiles = count_r * count_c
+            total += tiles * steps / nest.unit.depth * _step(nest, r, c, panel, moved, target)
+            total += tiles * -(-steps // sums) * _around(nest, r, c, target)
+    if nest.pads_rows and nest.height % tile.rows:
+        total += copy_cycles(nest.height * steps * nest.itemsize)
+    return outer * total
+
+
+def tile_cycles(nest: Nest, tile: Tile, steps: int, target: Target) -> float:
+    """The cycles of one whole tile over some steps of the sum, its panel in L2."""
+    each = _step(nest, tile.rows, tile.columns, 2, 0.0, target) / nest.unit.depth
+    return steps * each + _around(nest, tile.rows, tile.columns, target)
+
+
+def copy_cycles(size: int) -> float:
+    """The cycles in which so many bytes are copied into another layout."""
+    return size / _COPY
+
+
+def _parts(extent: int, size: int, is_padded: bool) -> Iterator[tuple[int, int]]:
+    """The numbers of whole parts and of remainders, and their sizes."""
+    if is_padded:
+        yield -(-extent // size), size
+        return
+    whole, rest = divmod(extent, size)
+    if whole:
+        yield whole, size
+    if rest:
+        yield 1, rest
+
+
+def _rows_bytes(nest: Nest, tile: Tile) -> int:
+    """The bytes of memory that pass with a step of the rows' factor for a tile."""
+    return max(tile.rows * nest.itemsize, min(nest.step_bytes, CACHE_LINE))
+
+
+def _panel_level(nest: Nest, tile: Tile, width: int, steps: int, target: Target) -> int:
+    """The cache that holds the columns' factor of a block from one tile of rows to the next, which
+    read `steps` steps of the sum."""
+    each = width * nest.itemsize + _rows_bytes(nest, tile)
+    level = target.level_of(int(_SHARE * each * steps))
+    return min(level, 2) if nest.is_packed else level  # packed in blocks that fit L2
+
+
+def _rows_moved(nest: Nest, tile: Tile, tiles: int, target: Target) -> float:
+    """The cycles of a step in which the rows' factor comes from the cache that holds all of it; its
+    part for a tile of rows stays in L1 for the `tiles` of a block's columns."""
+    level = target.level_of(int(_SHARE * (nest.a_bytes or 0)))
+    return 0.0 if level == 1 else _rows_bytes(nest, tile) / target.bytes_per_cycle(level) / tiles
+
+
+def _step(
+    nest: Nest, rows: int, columns: int, panel: int, rows_moved: float, target: Target
+) -> float:
+    """The cycles of a step of the sum in a tile, whose columns' factor lies in the cache of level
+    `panel`."""
+    unit, terms, cpu = nest.unit, nest.terms, target.processor
+    r, c = -(-rows // unit.rows), -(-columns // unit.columns)
+    loads = (terms.scalars * r + terms.vectors * c + terms.both * r * c) * unit.loads
+    size = terms.vectors * columns * nest.itemsize * unit.depth
+    moved = rows_moved + (size / target.bytes_per_cycle(panel) if panel > 1 else 0.0)
+    return max(
+        r * c * terms.operations * unit.cycles,
+        # With less under way there is nothing to do while data come.
+        unit.under_way * terms.operations * unit.cycles + moved / 2,
+        loads / (_SUSTAINED * cpu.loads) + moved,
+    )
+
+
+def _around(nest: Nest, rows: int, columns: int, target: Target) -> float:
+    """The cycles of a tile beside its steps."""
+    stores = rows * max(1, columns // nest.unit.columns)
+    total = _LOOP + target.processor.latency + stores
+    if nest.transposes:
+        blocks = 1 if rows >= 8 else 2  # blocks of 4 x 4 take twice as many instructions
+        total += -(-rows // (8 // blocks)) * 4 * columns
+    return total

@@ -1,0 +1,383 @@
+"""Contractions of narrow numbers by instructions: dot products, and products of small matrices.
+
+As :mod:`tiled`, but an instruction multiplies a group of neighbouring steps of the sum, and adds
+the products to 32-bit sums. The columns' factor is packed so that groups lie together::
+
+    for each tile of rows:
+        for each tile of columns:
+            sums[rows, columns] = 0                  # "local": vector registers
+            for each group of k:
+                sums[i, :] += dot_product(A[i, group], panels[j // columns, group, :])
+            C[...] = sums
+
+An intrinsic of matrix products computes a tile over all of k, in tile registers or in vectors of
+two rows and columns. Where all tiles are whole they are stored to C itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias, cast
+
+from minitvm.auto_scheduler.accumulators import sums_in_registers
+from minitvm.auto_scheduler.choice import choose, choose_blocks, choose_tile
+from minitvm.auto_scheduler.contraction import Contraction, extent_of
+from minitvm.auto_scheduler.cost import Blocks, Nest, Tile, Unit
+from minitvm.auto_scheduler.loops import (
+    Place,
+    Places,
+    compute_of,
+    make_copy,
+    nest_of,
+    place_copy,
+    places_of,
+    run_in_vectors,
+    run_outermost,
+    write_tiles,
+)
+from minitvm.auto_scheduler.terms import MULTIPLY_ADD
+from minitvm.auto_scheduler.tiles import best_tile, blocks_of, tiles_of, vectors
+from minitvm.runtime.dtype import DType
+from minitvm.target import Target
+from minitvm.te.intrinsics.dot_product import DOT_PRODUCTS, DotProduct, dot_product, interleave
+from minitvm.te.intrinsics.instruction import find_instruction
+from minitvm.te.intrinsics.matrix_product import MATRIX_PRODUCTS, MatrixProduct, matrix_product
+from minitvm.te.schedules.operation_graph import multiplied_reads
+from minitvm.te.schedules.schedule import Schedule
+from minitvm.te.schedules.stage import Stage
+from minitvm.te.tensor import Tensor
+from minitvm.tir.expr import ProducerLoad, Var
+
+_LEAST_ROWS = 4  # that must use a packed factor
+_OFFSET = {"int8": "uint8"}  # kept with 128 added
+_WIDER = {"int8": "int16", "uint8": "int16", "int16": "int16"}
+_PANEL = 8  # columns that are copied into a panel as one vector
+_TOGETHER = 16  # steps of the sum that are brought together at once
+_Instruction: TypeAlias = DotProduct | MatrixProduct
+
+
+def _is_narrow_product(contraction: Contraction) -> bool:
+    """Whether two factors, which all steps of one sum read, are multiplied."""
+    op, a, b = contraction.op, contraction.a, contraction.b
+    if not multiplied_reads(op) or len(op.reduce_axis) != 1 or not contraction.rows:
+        return False
+    (k,) = op.reduce_axis
+    is_last = contraction.column is op.axis[-1]
+    return is_last and a.tensor is not b.tensor and a.reads(k) and b.reads(k)
+
+
+def dot_product_for(
+    contraction: Contraction, target: Target, ahead: bool = False
+) -> DotProduct | None:
+    """The instruction for a contraction, or None. Where the columns' factor is packed `ahead` of
+    the call, a single row is enough.
+
+    >>> from minitvm import te
+    >>> from minitvm.auto_scheduler.contraction import contraction_of
+    >>> A, B = te.placeholder((8, 64), "uint8"), te.placeholder((64, 16), "int8")
+    >>> k = te.reduce_axis((0, 64), name="k")
+    >>> C = te.compute((8, 16), lambda i, j: te.sum(
+    ...     A[i, k].astype("int32") * B[k, j].astype("int32"), axis=k))
+    >>> znver4 = Target("llvm -mtriple=x86_64-linux-gnu -mcpu=znver4")
+    >>> dot_product_for(contraction_of(C.op), znver4).name
+    'vpdpbusd_512'
+    """
+    if not _is_narrow_product(contraction):
+        return None
+    op, a, b = contraction.op, contraction.a, contraction.b
+    (k,) = op.reduce_axis
+    mine, other = str(a.tensor.dtype), str(b.tensor.dtype)
+    ways = [(mine, other), (_OFFSET.get(mine), other), (_WIDER.get(mine), _WIDER.get(other))]
+    found = next(filter(None, (_find(*way, op.output(0).dtype, target) for way in ways)), None)
+    rows, columns, depth = map(extent_of, (contraction.rows[-1], contraction.column, k))
+    if found is None or columns is None or depth is None:
+        return None
+    if rows is not None and rows < _LEAST_ROWS and not ahead:
+        return None
+    return found if columns >= found.lanes and depth >= found.group else None
+
+
+def _find(a: str | None, b: str | None, sum: DType, target: Target) -> DotProduct | None:
+    return (
+        None
+        if a is None or b is None
+        else find_instruction(DOT_PRODUCTS, a, b, str(sum), target.features)
+    )
+
+
+def matrix_product_for(contraction: Contraction, target: Target) -> MatrixProduct | None:
+    """The instruction for a contraction, or None: where the target has none, or most of the
+    products would be padding.
+
+    >>> from minitvm import te
+    >>> from minitvm.auto_scheduler.contraction import contraction_of
+    >>> A, B = te.placeholder((32, 64), "uint8"), te.placeholder((64, 32), "int8")
+    >>> k = te.reduce_axis((0, 64), name="k")
+    >>> C = te.compute((32, 32), lambda i, j: te.sum(
+    ...     A[i, k].astype("int32") * B[k, j].astype("int32"), axis=k))
+    >>> sapphirerapids = Target("llvm -mtriple=x86_64-linux-gnu -mcpu=sapphirerapids")
+    >>> matrix_product_for(contraction_of(C.op), sapphirerapids).name
+    'tdpbusd'
+    """
+    op, a, b = contraction.op, contraction.a, contraction.b
+    if not _is_narrow_product(contraction) or contraction.rows[-1:] != op.axis[-2:-1]:
+        return None
+    dtypes = (str(a.tensor.dtype), str(b.tensor.dtype), str(op.output(0).dtype))
+    found = find_instruction(MATRIX_PRODUCTS, *dtypes, target.features)
+    if found is None or any(extent_of(axis) is None for axis in (*op.axis, *op.reduce_axis)):
+        return None
+    nest, (rows, columns, depth) = _nest(contraction, found, target), _sizes(contraction)
+    if not any(tiles_of(nest, target)) or rows < _LEAST_ROWS:
+        return None
+    tile = best_tile(nest, target)
+    computed = (
+        _rounded_up(rows, tile.rows)
+        * _rounded_up(_rounded_up(columns, tile.columns), found.columns)
+        * _rounded_up(depth, found.depth)
+    )
+    return found if rows * columns * depth >= found.share * computed else None
+
+
+def write_by_instruction(
+    s: Schedule,
+    contraction: Contraction,
+    last: Tensor,
+    by: _Instruction,
+    target: Target,
+    *,
+    ahead: bool,
+) -> None:
+    """Writes the schedule of a contraction by an instruction, and of `last`, the stage that reads
+    its sums. `ahead`: the columns' factor is an argument that is packed before the call."""
+    op, places = contraction.op, places_of(contraction)
+    nest = _nest(contraction, by, target)
+    tile = best_tile(nest, target)
+    blocks = _even_blocks(nest, tile, target)
+    choose_tile(s, contraction, tile, nest.unit, target, by.name)
+    choose_blocks(s, contraction, replace(blocks, strip=None))
+
+    padding = _padding(contraction, tile, blocks, nest.unit.depth)
+    known = {stage.op for stage in s.stages}
+    excess: list[Tensor] = []
+    if isinstance(by, MatrixProduct) and last.op is op and _is_even(contraction, padding):
+        sums, loads = last, multiplied_reads(op)
+        factors = [cast(Tensor, load.producer) for load in loads]
+    else:
+        is_block = isinstance(by, MatrixProduct)
+        if is_block:
+            inner = s.cache_write(last, "global") if last.op is op else op.output(0)
+        else:
+            inner = sums_in_registers(s, contraction, last)
+        loads = multiplied_reads(s[inner].op)
+        kept = [by.b if each.producer is contraction.b.tensor else by.a for each in loads]
+        sums, *factors = s.pad_einsum(inner, padding, kept)
+        excess = factors[2:]
+    stage = s[last]
+    tiles = write_tiles(stage, places, tile, blocks, None)
+    if isinstance(by, DotProduct):
+        run_in_vectors(stage, tiles)
+    elif s[sums] is not stage:
+        stage.vectorize(tiles.column)
+    task = run_outermost(stage, tiles)
+    for load, factor in zip(loads, factors[:2], strict=True):
+        at: Place = stage, tiles.strip
+        if load.producer is contraction.b.tensor:
+            at = "ahead" if ahead else task
+            place = len(op.axis) - 1
+            readers = [sums, *excess]
+            in_order = _write_panels(s, readers, factor, load, place, tile.columns, by.group, at)
+        elif isinstance(by, DotProduct):
+            place = places.rows[-1]
+            in_order = _write_panels(s, [sums], factor, load, place, tile.rows, by.group, at)
+        else:
+            in_order = _write_rows(s, sums, factor, load, at)
+        if factor.op not in known:
+            make_copy(s[factor], in_order, at, target)
+    at_tile = tiles.loops[-1].axis
+    if isinstance(by, DotProduct):
+        for each in excess:
+            _write_excess(s, s[each], tile, by, task, (stage, at_tile))
+        s[sums].compute_at(stage, at_tile)
+        _write_dot_products(s[sums], places, tile, by)
+        return
+    intrinsic = matrix_product(by.name, tile.rows, tile.columns, _rounded_up(nest.depth, by.depth))
+    if s[sums] is stage:
+        assert tiles.row is not None
+        stage.tensorize(tiles.row, intrinsic)
+        return
+    s[sums].compute_at(stage, at_tile)
+    s[sums].tensorize(compute_of(s[sums]).axis[-2], intrinsic)
+
+
+def _write_excess(
+    s: Schedule, stage: Stage, tile: Tile, by: DotProduct, task: Place, at: Place
+) -> None:
+    """Computes the excess of an offset in the rows' factor, for each column, like a row of sums."""
+    op = compute_of(stage)
+    *others, column = op.axis
+    (k,) = op.reduce_axis
+    outer, inner = stage.split(column, factor=tile.columns)
+    groups, group = stage.split(k, factor=by.group)
+    stage.reorder(*others, outer, groups, inner, group)
+    stage.tensorize(inner, dot_product(by.name, tile.columns, 128))
+    place_copy(stage, task)
+    # A tile reads as many of its elements as it is wide, so it is computed for whole tiles.
+    readers = [reader.op for reader in s.readers(stage)]
+    part = s[s.cache_read(stage.op.output(0), "local", readers)]
+    place_copy(part, at)
+    part.vectorize(compute_of(part).axis[-1])
+
+
+def _write_dot_products(inner: Stage, places: Places, tile: Tile, by: DotProduct) -> None:
+    """The loops over groups in a tile."""
+    rows, _, column = places.of(inner)
+    op = compute_of(inner)
+    rest = [axis for axis in op.axis if axis not in (rows[-1], column)]
+    (k,) = op.reduce_axis
+    groups, group = inner.split(k, factor=by.group)
+    inner.reorder(*rest, groups, rows[-1], column, group)
+    inner.unroll(rows[-1])
+    inner.tensorize(column, dot_product(by.name, tile.columns))
+
+
+# -- The model --
+
+
+def _nest(contraction: Contraction, by: _Instruction, target: Target) -> Nest:
+    """The model's view. All tiles have one size: the padding of the last one is computed as
+    well."""
+    sums, terms = DType.of(by.sum), MULTIPLY_ADD
+    if isinstance(by, DotProduct):
+        unit = replace(vectors(sums, target), columns=by.lanes, depth=by.group)
+        terms = replace(terms, temporaries=1)
+    else:
+        unit = Unit(
+            by.rows,
+            by.columns,
+            by.depth,
+            by.registers,
+            by.under_way,
+            by.cycles or 1 / target.processor.ports,
+            by.rows if by.rows * by.columns > target.lanes(sums) else 1,
+            _PANEL,
+            is_exact=by.exact,
+        )
+    packed = DType.of(by.a), DType.of(by.b)
+    places = places_of(contraction)
+    return nest_of(contraction, places, target, *packed, unit=unit, terms=terms, pads=True)
+
+
+def _even_blocks(nest: Nest, tile: Tile, target: Target) -> Blocks:
+    """Blocks over the whole reduction axis, divided into equal strips."""
+    blocks = blocks_of(nest, tile, target, copied=True, whole=True)
+    rows = (blocks.rows if len(nest.rows) == 1 else None) or nest.rows[-1]
+    if rows is None:
+        return blocks
+    tiles = -(-rows // tile.rows)
+    most = cast(int, blocks.strip) // tile.rows
+    strip = next(each for each in range(most, 0, -1) if tiles % each == 0)
+    return replace(blocks, strip=strip * tile.rows)
+
+
+def _padding(contraction: Contraction, tile: Tile, blocks: Blocks, steps: int) -> list[int]:
+    """The multiples to which the axes are padded, so that all tiles are full; rows of symbolic
+    extent are not padded."""
+    padding = [1] * len(contraction.op.axis)
+    padding[contraction.op.axis.index(contraction.rows[0])] = blocks.rows or 1
+    row = contraction.op.axis.index(contraction.rows[-1])
+    if extent_of(contraction.rows[-1]) is not None:
+        padding[row] = max(padding[row], tile.rows)
+    return [*padding[:-1], blocks.columns or tile.columns, steps]
+
+
+def _is_even(contraction: Contraction, padding: Sequence[int]) -> bool:
+    """Whether no axis is padded."""
+    extents = map(extent_of, (*contraction.op.axis, *contraction.op.reduce_axis))
+    return not any(cast(int, n) % each for n, each in zip(extents, padding, strict=True))
+
+
+def _sizes(contraction: Contraction) -> tuple[int, int, int]:
+    axes = (*contraction.op.axis[-2:], *contraction.op.reduce_axis)
+    rows, columns, depth = (cast(int, extent_of(axis)) for axis in axes)
+    return rows, columns, depth
+
+
+def _rounded_up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
+
+
+# -- The layout of factors --
+
+
+def _write_panels(
+    s: Schedule,
+    readers: Sequence[Tensor],
+    factor: Tensor,
+    load: ProducerLoad,
+    place: int,
+    width: int,
+    group: int,
+    at: Place,
+) -> bool:
+    """Puts the groups of the factor that `load` reads together in memory. Returns whether the
+    factor is read in vectors.
+
+    Rows with their groups together stay as they are. Other factors go into panels of `width` along
+    the axis `place` of the sums, where ``panels[..., j // width, k // group, c]`` holds the element
+    with ``c = j % width * group + k % group``.
+    """
+    op = compute_of(s[readers[0]])
+    dimension = {cast(Var, index): i for i, index in enumerate(load.indices)}
+    k, j = dimension[op.reduce_axis[0].var], dimension[op.axis[place].var]
+    last = factor.ndim - 1
+    if k == last and place != len(op.axis) - 1:
+        return True
+
+    def layout(*indices: Any) -> list[Any]:
+        first = [index for i, index in enumerate(indices) if i not in (k, j)]
+        inner = indices[j] % width * group + indices[k] % group
+        return [*first, indices[j] // width, indices[k] // group, inner]
+
+    choose(
+        s,
+        "packing",
+        "{factor} is packed into panels of {width}, groups of {group} together"
+        + ", ahead of the call" * (at == "ahead"),
+        factor=factor.name,
+        width=width,
+        group=group,
+    )
+    panels = s[s.cache_read(factor, "global", readers)]
+    loops = panels.transform_layout(layout)
+    place_copy(panels, at)
+    is_whole = extent_of(op.axis[place]) is not None  # or else the last panel looks where it ends
+    if is_whole and (k, j) == (last - 1, last):
+        panels.reorder(*loops[-2:-4:-1], loops[-1])  # row after row is read, for all panels
+        panels.tensorize(loops[-1], interleave(str(factor.dtype), group, width))
+        return True
+    _, together = panels.split(loops[-1], factor=group)
+    panels.vectorize(together)
+    return False
+
+
+def _write_rows(s: Schedule, sums: Tensor, factor: Tensor, load: ProducerLoad, at: Place) -> bool:
+    """Lets the rows' factor be read row after row, each row along the reduction axis. Returns
+    whether the factor lies in memory in this order."""
+    op = compute_of(s[sums])
+    dimension = {cast(Var, index): i for i, index in enumerate(load.indices)}
+    i, k = dimension[op.axis[-2].var], dimension[op.reduce_axis[0].var]
+    if (i, k) == (factor.ndim - 2, factor.ndim - 1):
+        return True
+
+    def layout(*indices: Any) -> list[Any]:
+        first = [index for place, index in enumerate(indices) if place not in (i, k)]
+        return [*first, indices[i], indices[k]]
+
+    rows = s[s.cache_read(factor, "global", [sums])]
+    *first, row, step = rows.transform_layout(layout)
+    steps, together = rows.split(step, factor=_TOGETHER)
+    rows.reorder(*first, steps, row, together)  # so that squares are transposed in registers
+    rows.vectorize(together)
+    place_copy(rows, at)
+    return False

@@ -1,0 +1,154 @@
+"""Lines in patterns of a few elements: what is written for them, and that values are right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minitvm import build, te
+from minitvm.auto_scheduler import auto_schedule
+from minitvm.te.tensor import Tensor
+from tests.codegen.test_dtypes import TARGETS
+
+Array = np.ndarray[Any, Any]
+Form = tuple[list[Tensor], Callable[..., Array], list[tuple[int, ...]]]
+
+
+def _one(shape: tuple[int, ...], given_shape: tuple[int, ...], dtype: str,
+         element: Callable[..., Any], exact: Callable[..., Array]) -> Form:  # fmt: skip
+    X = te.placeholder(given_shape, dtype, name="X")
+    T = te.compute(shape, lambda *i: element(X, *i), name="T")
+    return [X, T], exact, [given_shape]
+
+
+def reversed_channels(n: int, c: int, dtype: str) -> Form:
+    return _one((n, c), (n, c), dtype, lambda x, i, k: x[i, c - 1 - k], lambda x: x[:, ::-1])
+
+
+def repeated(n: int, c: int, dtype: str) -> Form:
+    return _one((3, n * c), (3, n), dtype, lambda x, r, i: x[r, i // c],
+                lambda x: np.repeat(x, c, 1))  # fmt: skip
+
+
+def enlarged(n: int, c: int, dtype: str) -> Form:
+    return _one((2 * c, n * c), (2, n), dtype, lambda x, r, i: x[r // c, i // c],
+                lambda x: x.repeat(c, 0).repeat(c, 1))  # fmt: skip
+
+
+def broadcast(n: int, c: int, dtype: str) -> Form:
+    return _one((n, c), (n,), dtype, lambda x, i, k: x[i],
+                lambda x: np.repeat(x[:, None], c, 1))  # fmt: skip
+
+
+def tiled(n: int, c: int, dtype: str) -> Form:
+    return _one((n * c,), (c,), dtype, lambda x, i: x[i % c], lambda x: np.tile(x, n))
+
+
+def padded(n: int, c: int, dtype: str) -> Form:
+    def element(x: Any, i: Any, j: Any, k: Any) -> Any:
+        inside = te.all(i >= 1, i < 4, j >= 1, j < n + 1)
+        return te.if_then_else(inside, x[i - 1, j - 1, k], te.const(1, dtype))
+
+    return _one((5, n + 2, c), (3, n, c), dtype, element,
+                lambda x: np.pad(x, ((1, 1), (1, 1), (0, 0)), constant_values=1))  # fmt: skip
+
+
+def to_depth(n: int, c: int, dtype: str) -> Form:
+    return _one(
+        (2, n, 4 * c), (4, 2 * n, c), dtype,
+        lambda x, i, j, k: x[2 * i + k // (2 * c), 2 * j + k // c % 2, k % c],
+        lambda x: x.reshape(2, 2, n, 2, c).transpose(0, 2, 1, 3, 4).reshape(2, n, 4 * c),
+    )  # fmt: skip
+
+
+def stacked(n: int, c: int, dtype: str) -> Form:
+    tensors = [te.placeholder((n,), dtype, name=f"X{k}") for k in range(c)]
+
+    def element(i: Any, k: Any) -> Any:
+        made = tensors[-1][i]
+        for number in range(c - 2, -1, -1):
+            made = te.if_then_else(k == number, tensors[number][i], made)
+        return made
+
+    T = te.compute((n, c), element, name="T")
+    return [*tensors, T], lambda *x: np.stack(x, -1), [(n,)] * c
+
+
+def interleaved(n: int, c: int, dtype: str) -> Form:
+    A, B = te.placeholder((n,), dtype, name="A"), te.placeholder((n,), dtype, name="B")
+    T = te.compute((2 * n,), lambda i: te.if_then_else(i % 2 < 1, A[i // 2], B[i // 2]), name="T")
+    return [A, B, T], lambda a, b: np.stack([a, b], -1).reshape(-1), [(n,), (n,)]
+
+
+def joined(n: int, c: int, dtype: str) -> Form:
+    A, B = te.placeholder((n, c), dtype, name="A"), te.placeholder((n, 2), dtype, name="B")
+    T = te.compute((n, c + 2), lambda i, k: te.if_then_else(k < c, A[i, k], B[i, k - c]), name="T")
+    return [A, B, T], lambda a, b: np.concatenate([a, b], 1), [(n, c), (n, 2)]
+
+
+FORMS = (reversed_channels, repeated, enlarged, broadcast, tiled, padded, to_depth, stacked,
+         interleaved, joined)  # fmt: skip
+
+
+def check(form: Callable[..., Form], n: int, c: int, dtype: str, target: str = "llvm") -> None:
+    arguments, exact, shapes = form(n, c, dtype)
+    numbers = np.random.default_rng(0)
+    arrays = [numbers.integers(0, 99, shape).astype(dtype) for shape in shapes]
+    expected = exact(*arrays)
+    found = np.full(expected.shape, 100, dtype)
+    build([arguments[-1]], arguments, target=target)(*arrays, found)
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms(form: Callable[..., Form]) -> None:
+    for n, c, dtype in ((37, 3, "float32"), (100, 2, "uint8"), (16, 4, "float64"), (0, 3, "int16")):
+        check(form, n, c, dtype)
+
+
+def drawn(data: st.DataObject, most: int) -> None:
+    n, c = data.draw(st.integers(0, most)), data.draw(st.integers(1, 9))
+    dtype = data.draw(st.sampled_from(("float32", "uint8", "int16", "float64", "float16")))
+    check(data.draw(st.sampled_from(FORMS)), n, c, dtype, data.draw(st.sampled_from(TARGETS)))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_sizes(data: st.DataObject) -> None:
+    drawn(data, 50)
+
+
+@pytest.mark.wide
+@settings(max_examples=1500, deadline=None)
+@given(st.data())
+def test_many_sizes(data: st.DataObject) -> None:
+    drawn(data, 300)
+
+
+@pytest.mark.parametrize("form", [reversed_channels, repeated, broadcast, stacked])
+def test_no_element_is_gathered(form: Callable[..., Form]) -> None:
+    arguments, _, _ = form(504, 3, "float32")
+    kernel = build([arguments[-1]], arguments, target="llvm -mtriple=x86_64-linux-gnu -mcpu=znver3")
+    assert "masked.gather" not in kernel.get_source("ll")
+
+
+def test_vectors_of_a_period() -> None:
+    def trace(c: int) -> str:
+        (*_, T), _, _ = reversed_channels(500, c, "float32")
+        return auto_schedule(T, "llvm -mtriple=x86_64-linux-gnu -mcpu=znver3").trace()
+
+    assert "factor=24" in trace(3)  # three vectors of eight
+    assert "factor=8" in trace(2)
+    assert "factor=8" in trace(4)
+    assert "factor=56" in trace(7)
+
+
+def test_rows_that_data_choose_stay_apart() -> None:
+    W, rows = te.placeholder((100, 4), name="W"), te.placeholder((500,), "int64", name="I")
+    T = te.compute((500, 4), lambda i, j: W[rows[i], j], name="T")
+    assert "fuse" not in auto_schedule(T, "llvm -mcpu=haswell").trace()

@@ -1,0 +1,309 @@
+"""What auto_schedule writes for scans: values against numpy and the interpreter, and the loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import minitvm as tvm
+from minitvm import te
+from minitvm.te.tensor import Tensor
+from minitvm.tir.interpreter import interpret
+
+Array = np.ndarray[Any, Any]
+HASWELL = "llvm -mcpu=haswell -num-cores=2"
+Recurrence = tuple[list[Tensor], list[Tensor], Callable[..., list[Array]]]
+"""Inputs, outputs, and the outputs' values."""
+
+
+def powers(steps: int, n: int) -> Recurrence:
+    A = te.placeholder((n, n), name="A")
+    state = te.placeholder((steps, n, n), name="state")
+    first = te.compute((1, n, n), lambda t, i, j: A[i, j], name="first")
+    k = te.reduce_axis((0, n), "k")
+    step = te.compute(
+        (steps, n, n), lambda t, i, j: te.sum(state[t - 1, i, k] * A[k, j], axis=k), name="step"
+    )
+
+    def expected(a: Array) -> list[Array]:
+        return [np.stack([np.linalg.matrix_power(a, t + 1) for t in range(steps)])]
+
+    return [A], [te.scan(first, step, state, name="P")], expected
+
+
+def recurrent(steps: Any, rows: int, n: int) -> Recurrence:
+    """h[t] = tanh(h[t - 1] @ W + x[t])"""
+    X, W = te.placeholder((steps, rows, n), name="X"), te.placeholder((n, n), name="W")
+    state = te.placeholder((steps, rows, n), name="state")
+    first = te.compute((1, rows, n), lambda t, i, j: X[0, i, j], name="first")
+    k = te.reduce_axis((0, n), "k")
+    product = te.compute(
+        (steps, rows, n), lambda t, i, j: te.sum(state[t - 1, i, k] * W[k, j], axis=k), name="P"
+    )
+    step = te.compute(
+        (steps, rows, n), lambda t, i, j: te.tanh(product[t, i, j] + X[t, i, j]), name="step"
+    )
+
+    def expected(x: Array, w: Array) -> list[Array]:
+        made = x.copy()
+        for t in range(1, len(x)):
+            made[t] = np.tanh(made[t - 1] @ w + x[t])
+        return [made]
+
+    return [X, W], [te.scan(first, step, state, name="H")], expected
+
+
+def lstm(steps: int, rows: int, n: int) -> Recurrence:
+    """Two states: the new output reads the new cell, at the same time step."""
+    X, W = te.placeholder((steps, 4, rows, n), name="X"), te.placeholder((4, n, n), name="W")
+    shape = (steps, rows, n)
+    hidden, cell = te.placeholder(shape, name="hidden"), te.placeholder(shape, name="cell")
+    firsts = [
+        te.compute((1, rows, n), lambda t, i, j: te.const(0.0), name=name) for name in ("h0", "c0")
+    ]
+    k = te.reduce_axis((0, n), "k")
+    product = te.compute(
+        (steps, 4, rows, n),
+        lambda t, g, i, j: te.sum(hidden[t - 1, i, k] * W[g, k, j], axis=k),
+        name="P",
+    )
+    gates = te.compute(
+        (steps, 4, rows, n), lambda t, g, i, j: product[t, g, i, j] + X[t, g, i, j], name="gates"
+    )
+    new_cell = te.compute(
+        shape,
+        lambda t, i, j: (
+            te.sigmoid(gates[t, 1, i, j]) * cell[t - 1, i, j]
+            + te.sigmoid(gates[t, 0, i, j]) * te.tanh(gates[t, 2, i, j])
+        ),
+        name="new_cell",
+    )
+    output = te.compute(
+        shape,
+        lambda t, i, j: te.sigmoid(gates[t, 3, i, j]) * te.tanh(new_cell[t, i, j]),
+        name="output",
+    )
+    outputs = te.scan(firsts, [output, new_cell], [hidden, cell], name="L")
+
+    def expected(x: Array, w: Array) -> list[Array]:
+        h, c = np.zeros((2, steps, rows, n))
+        for t in range(1, steps):
+            i, f, g, o = np.einsum("ik,gkj->gij", h[t - 1], w) + x[t]
+            c[t] = c[t - 1] / (1 + np.exp(-f)) + np.tanh(g) / (1 + np.exp(-i))
+            h[t] = np.tanh(c[t]) / (1 + np.exp(-o))
+        return [h, c]
+
+    return [X, W], outputs, expected
+
+
+def filtered(steps: int, n: int) -> Recurrence:
+    """y[t] = y[t - 1] / 2 - y[t - 2] / 4 + x[t]"""
+    X, state = te.placeholder((steps, n), name="X"), te.placeholder((steps, n), name="state")
+    first = te.compute((2, n), lambda t, i: X[t, i], name="first")
+    step = te.compute(
+        (steps, n), lambda t, i: state[t - 1, i] * 0.5 - state[t - 2, i] * 0.25 + X[t, i], name="s"
+    )
+
+    def expected(x: Array) -> list[Array]:
+        made = x.copy()
+        for t in range(2, len(x)):
+            made[t] = made[t - 1] * 0.5 - made[t - 2] * 0.25 + x[t]
+        return [made]
+
+    return [X], [te.scan(first, step, state, name="Y")], expected
+
+
+def centred(steps: int, n: int) -> Recurrence:
+    """A mean for each step: a stage with no axis but time."""
+    X, state = te.placeholder((steps, n), name="X"), te.placeholder((steps, n), name="state")
+    first = te.compute((1, n), lambda t, i: X[t, i], name="first")
+    k = te.reduce_axis((0, n), "k")
+    mean = te.compute((steps,), lambda t: te.sum(state[t - 1, k] / n, axis=k), name="mean")
+    step = te.compute((steps, n), lambda t, i: X[t, i] - mean[t] * state[t - 1, i], name="step")
+
+    def expected(x: Array) -> list[Array]:
+        made = x.copy()
+        for t in range(1, len(x)):
+            made[t] = x[t] - made[t - 1].mean() * made[t - 1]
+        return [made]
+
+    return [X], [te.scan(first, step, state, name="Y")], expected
+
+
+def smoothed(rows: int, steps: int) -> Recurrence:
+    """Along the last axis of the input and the output."""
+    X, state = te.placeholder((rows, steps), name="X"), te.placeholder((steps, rows), name="state")
+    first = te.compute((1, rows), lambda t, i: X[i, t], name="first")
+    step = te.compute((steps, rows), lambda t, i: state[t - 1, i] * 0.5 + X[i, t], name="step")
+    result: Any = te.scan(first, step, state, name="R")
+    out = te.compute((rows, steps), lambda i, t: result[t, i], name="out")
+
+    def expected(x: Array) -> list[Array]:
+        made = x.copy()
+        for t in range(1, steps):
+            made[:, t] = made[:, t - 1] * 0.5 + x[:, t]
+        return [made]
+
+    return [X], [out], expected
+
+
+def check(recurrence: Recurrence, *shapes: tuple[int, ...], interpreted: bool = True) -> str:
+    """Results as numpy's, compiled and interpreted, of the schedule and of its replay."""
+    inputs, outputs, expected = recurrence
+    values = [0.4 * np.random.default_rng(7).standard_normal(s, dtype="float32") for s in shapes]
+    wanted = expected(*values)
+    s = tvm.auto_schedule(outputs, HASWELL)
+    text = str(tvm.lower(s, [*inputs, *outputs], simple_mode=True))
+    again = te.replay(s.trace(), outputs)
+    assert str(tvm.lower(again, [*inputs, *outputs], simple_mode=True)) == text
+    for fp in ("fast", "strict"):
+        found = [np.full(each.shape, 99, "float32") for each in wanted]
+        tvm.build(outputs, [*inputs, *outputs], fp=fp)(*values, *found)
+        for a, b in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
+    if not interpreted:
+        return s.trace() + "\n" + text
+    found = [np.full(each.shape, 99, "float32") for each in wanted]
+    interpret(tvm.lower(s, [*inputs, *outputs], name="f")["f"], *values, *found)
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
+    return s.trace() + "\n" + text
+
+
+@pytest.mark.parametrize(("steps", "n"), [(4, 19), (3, 1), (2, 8), (1, 5)])
+def test_a_product_a_step_runs_in_tiles(steps: int, n: int) -> None:
+    text = check(powers(steps, n), (n, n))
+    assert "s.drop_time(P, [step])" in text
+    assert n == 1 or "s.cache_write(step, 'local')" in text or "s.cache_write(s[step]" in text
+
+
+@pytest.mark.parametrize(("rows", "n"), [(7, 19), (1, 24), (16, 1)])
+def test_what_reads_a_product_takes_it_from_the_tile(rows: int, n: int) -> None:
+    text = check(recurrent(5, rows, n), (5, rows, n), (n, n))
+    assert "s.drop_time(H, [" in text
+    assert rows < 7 or "s[P].compute_at(s[step], " in text
+
+
+@pytest.mark.parametrize("size", [1, 2, 6])
+def test_symbolic_numbers_of_steps(size: int) -> None:
+    check(recurrent(te.size_var("m"), 3, 10), (size, 3, 10), (10, 10))
+
+
+def test_weights_are_packed_before_the_first_step() -> None:
+    n = 96
+    X, W = te.placeholder((3, n, n), name="X"), te.placeholder((n, n), name="W")
+    state = te.placeholder((3, n, n), name="state")
+    first = te.compute((1, n, n), lambda t, i, j: X[0, i, j], name="first")
+    k = te.reduce_axis((0, n), "k")
+    step = te.compute(
+        (3, n, n), lambda t, i, j: te.sum(state[t - 1, i, k] * W[j, k], axis=k), name="step"
+    )
+
+    def expected(x: Array, w: Array) -> list[Array]:
+        return [np.stack([x[0], x[0] @ w.T, x[0] @ w.T @ w.T])]
+
+    recurrence: Recurrence = [X, W], [te.scan(first, step, state, name="H")], expected
+    text = check(recurrence, (3, n, n), (n, n), interpreted=False)
+    assert text.index("W.global = allocate") < text.index("for H.idx in range")
+
+
+def test_an_update_reads_another_of_the_same_step() -> None:
+    text = check(lstm(4, 3, 9), (4, 4, 3, 9), (4, 9, 9))
+    assert "s[P].compute_at(s[gates], " in text
+
+
+def test_states_two_steps_before() -> None:
+    check(filtered(7, 13), (7, 13))
+
+
+def test_a_stage_with_no_axis_but_time() -> None:
+    assert "mean" in check(centred(5, 11), (5, 11))
+
+
+@pytest.mark.parametrize("shape", [(20, 33), (3, 40), (1, 9), (5, 1)])
+def test_inputs_along_time_are_transposed_first(shape: tuple[int, int]) -> None:
+    text = check(smoothed(*shape), shape)
+    assert ("s.cache_access(X, 'global', step.op" in text) == (shape[0] > 1 and shape[1] > 1)
+
+
+def test_stages_read_at_several_steps_keep_their_axis_of_time() -> None:
+    X, state = te.placeholder((6, 9), name="X"), te.placeholder((6, 9), name="state")
+    first = te.compute((2, 9), lambda t, i: X[t, i], name="first")
+    twice = te.compute((6, 9), lambda t, i: state[t - 1, i] * 2.0, name="twice")
+    step = te.compute((6, 9), lambda t, i: twice[t, i] - twice[t - 1, 8 - i] + X[t, i], name="step")
+
+    def expected(x: Array) -> list[Array]:
+        made = x.copy()
+        for t in range(2, 6):
+            made[t] = 2 * made[t - 1] - 2 * made[t - 2, ::-1] + x[t]
+        return [made]
+
+    text = check(([X], [te.scan(first, step, state, name="R")], expected), (6, 9))
+    assert "s.drop_time(R, [step])" in text
+
+
+def test_what_is_the_same_at_all_steps_is_computed_once() -> None:
+    """Also where it has the axes of the step's rows."""
+    X, W = te.placeholder((5, 8), name="X"), te.placeholder((8, 30), name="W")
+    k = te.reduce_axis((0, 30), "k")
+    total = te.compute((8,), lambda i: te.sum(te.exp(W[i, k]), axis=k), name="total")
+    state = te.placeholder((5, 8), name="state")
+    first = te.compute((1, 8), lambda t, i: X[t, i], name="first")
+    step = te.compute((5, 8), lambda t, i: state[t - 1, i] / total[i] + X[t, i], name="step")
+
+    def expected(x: Array, w: Array) -> list[Array]:
+        made = x.copy()
+        for t in range(1, 5):
+            made[t] = made[t - 1] / np.exp(w).sum(1) + x[t]
+        return [made]
+
+    text = check(([X, W], [te.scan(first, step, state, name="R")], expected), (5, 8), (8, 30))
+    assert text.index("exp(") < text.index("for R.idx in range")
+
+
+def test_stages_by_hand_keep_their_axis_of_time() -> None:
+    inputs, outputs, expected = recurrent(5, 3, 17)
+    s: Any = te.create_schedule(outputs[0].op)
+    step: Any = outputs[0].op.input_tensors[1]
+    time, i, j = step.op.axis
+    s[step].vectorize(s[step].split(j, 4)[1])
+    tvm.auto_schedule(s, HASWELL)
+    assert s[step].leaf_iter_vars[:2] == [time, i]
+    assert "s.drop_time(H, [P])" in s.trace()
+    x = 0.4 * np.random.default_rng(1).standard_normal((5, 3, 17), dtype="float32")
+    w = 0.4 * np.random.default_rng(2).standard_normal((17, 17), dtype="float32")
+    found = np.empty_like(x)
+    tvm.build(s, [*inputs, *outputs])(x, w, found)
+    np.testing.assert_allclose(found, expected(x, w)[0], rtol=2e-5, atol=2e-5)
+
+
+def test_drop_time_refuses() -> None:
+    _, outputs, _ = recurrent(5, 3, 17)
+    s: Any = te.create_schedule(outputs[0].op)
+    step: Any = outputs[0].op.input_tensors[1]
+    with pytest.raises(tvm.CompileError, match=r"^drop_time of step: expected a result of te"):
+        s.drop_time(step)
+    s[step].split(step.op.axis[1], 2)
+    with pytest.raises(tvm.CompileError, match=r"^drop_time of H: .* as they began, got step"):
+        s.drop_time(outputs[0], [step])
+    s.drop_time(outputs[0])
+    assert len(s[step].op.axis) == 3
+
+
+def test_updates_are_read_at_the_step_that_is_computed() -> None:
+    X = te.placeholder((6, 4), name="X")
+    a, b = te.placeholder((6, 4), name="a"), te.placeholder((6, 4), name="b")
+    firsts = [te.compute((2, 4), lambda t, i: X[t, i], name=name) for name in ("a0", "b0")]
+    one = te.compute((6, 4), lambda t, i: a[t - 1, i] + X[t, i], name="one")
+    for back, is_known in ((0, True), (1, False)):
+        two = te.compute((6, 4), lambda t, i, back=back: one[t - back, i] + b[t - 1, i], name="two")
+        results = te.scan(firsts, [one, two], [a, b], name="R")
+        s = te.create_schedule(results[0].op)
+        if is_known:
+            tvm.lower(s, [X, *results])
+            continue
+        with pytest.raises(tvm.CompileError, match=r"^two: expected to read the update one at the"):
+            tvm.lower(s, [X, *results])
