@@ -15,8 +15,7 @@ from minitvm.runtime.dtype import DType
 from minitvm.runtime.frameworks import is_a
 from minitvm.runtime.ndarray import NDArray, empty, numpy_dtype
 
-_NUMPYS_ALIGNMENT = 16  # of what malloc gives, on which numpy's arrays lie
-_TORCHS_ALIGNMENT = 64
+LEAST_ALIGNMENT = 16  # of new arrays of all frameworks: malloc gives it
 
 
 class Kind(NamedTuple):
@@ -68,7 +67,7 @@ def _is_of_numpy(like: Any) -> bool:
 
 def _of_numpy(kind: Kind) -> Allocated:
     dtype = numpy_dtype(kind.dtype)
-    if kind.alignment > _NUMPYS_ALIGNMENT or kind.dtype.is_sub_byte:
+    if kind.alignment > LEAST_ALIGNMENT or kind.dtype.is_sub_byte:
         return Allocated(_own(kind), NDArray.__array__)
     return Allocated(np.empty(kind.shape, dtype, "F" if kind.in_columns else "C"), _itself)
 
@@ -81,7 +80,7 @@ def _of_torch(kind: Kind, like: Any) -> Allocated:
             f"expected a dtype that torch has, got {kind.dtype}: call the function itself, with an "
             "NDArray (tvm.nd.empty)"
         )
-    if kind.alignment > _TORCHS_ALIGNMENT:
+    if kind.alignment > LEAST_ALIGNMENT:
         return Allocated(_own(kind), torch.from_dlpack)
     shape = kind.shape[::-1] if kind.in_columns else kind.shape
     made = torch.empty(shape, dtype=dtype, device=like.device)

@@ -31,6 +31,7 @@ from minitvm.runtime.ndarray import NDArray
 from minitvm.runtime.values import ArgTypeCode
 
 _MOST_CONSTANTS = 256
+_ENTRIES = ("call", "call_entry", "call_returning")
 
 
 class Row(ctypes.Structure):
@@ -42,6 +43,8 @@ class Row(ctypes.Structure):
         ("code", ctypes.c_int32),
         ("function", ctypes.c_void_p),
         ("managed", ctypes.c_void_p),
+        ("allocate", ctypes.c_void_p),
+        ("to_object", ctypes.c_void_p),
     )
 
 
@@ -51,7 +54,7 @@ class CallPath:
 
     def __init__(self, type_offset: int) -> None:
         code = NativeCode(call_path_text(type_offset))
-        self.entries = {name: code.function(name) for name in ("call", "call_entry")}
+        self.entries = {name: code.function(name) for name in _ENTRIES}
         self._code = code
         self._rows = (Row * MOST_ROUTES).from_address(code.data("routes"))
         self._types: list[type] = []  # of the rows, which keeps them alive
@@ -63,6 +66,7 @@ class CallPath:
             constants=self._constants,
             none=None,
             true=True,
+            tuple_type=tuple,
             exception=Exception,
             attribute_error=AttributeError,
             call_slowly=sys.intern("_call_slowly"),
@@ -99,6 +103,14 @@ class CallPath:
             self._types.append(kind)
             self._rows[len(self._types) - 1] = Row(id(kind), route, code, function, managed)
 
+    def let_make(self, kind: type) -> None:
+        """Has compiled code make new arrays of a type's library, if the type has an exchange API
+        that does, and a route."""
+        functions = exchange.functions_of(kind)
+        if functions is not None and kind in self._types:
+            row = self._rows[self._types.index(kind)]
+            row.allocate, row.to_object = functions.allocate, functions.to_object
+
     def add_own(self, kind: type, code: ArgTypeCode) -> None:
         """Passes arguments of one of our own types under its type code."""
         is_function = code == ArgTypeCode.PACKED_FUNC_HANDLE
@@ -120,6 +132,8 @@ class CallPath:
     def _add_own_routes(self) -> None:
         if foreign.numpy_is_as_expected():
             self.add_route(np.ndarray, Route.NUMPY)
+            self._code.set_objects(array_type=np.ndarray)
+            self._code.set_address("new_array", foreign.numpy_new_array())
         for kind, route, code in (
             (NDArray, Route.NDARRAY, 0),
             (int, Route.INT, 0),

@@ -18,9 +18,10 @@ from minitvm.runtime.arrangement import ASKS_FOR_VARIANT, NEEDS_VARIANT
 from minitvm.runtime.glue import RUNNING_CALL
 from minitvm.runtime.heap_types import HEADER
 from minitvm.runtime.native_text import NAMES, PENDING, STRUCTURES, native_text
+from minitvm.runtime.returning_text import RETURNING, RETURNING_WORDS
 from minitvm.runtime.values import ArgTypeCode
 
-_MOST_ARGUMENTS = 24  # of a call that takes this path, and the fields of its frame
+MOST_ARGUMENTS = 24  # of a call that takes this path, and the fields of its frame
 _MOST_STRIDES = 128
 MOST_ROUTES = 32
 DTYPE_NUMBERS = 1024  # numpy's dtypes; those that libraries add begin at 256
@@ -143,7 +144,9 @@ _TEXT = r"""
   i32 route,
   i32 code,       ; the type code, of STORED, ITSELF and CONSTANT
   ptr function,   ; dltensor_from_py_object_no_sync, of EXCHANGE and TORCH
-  ptr managed     ; managed_tensor_from_py_object_no_sync, of EXCHANGE
+  ptr managed,    ; managed_tensor_from_py_object_no_sync, of EXCHANGE
+  ptr allocate,   ; managed_tensor_allocator and managed_tensor_to_py_object_no_sync of arrays with
+  ptr to_object   ; an exchange API, or null
 }
 
 ; The arguments of one call, as C has them.
@@ -887,7 +890,8 @@ def call_path_text(type_offset: int) -> str:
     """The LLVM IR of the call path, where an object's type lies `type_offset` bytes in."""
     words = {
         **CALL_WORDS,
-        "ARGUMENTS": _MOST_ARGUMENTS,
+        **RETURNING_WORDS,
+        "ARGUMENTS": MOST_ARGUMENTS,
         "DTYPES": DTYPE_NUMBERS,
         "FOREIGN_ORDER": ord(">" if sys.byteorder == "little" else "<"),
         "ROUTES": MOST_ROUTES,
@@ -896,4 +900,6 @@ def call_path_text(type_offset: int) -> str:
         **{f"ROUTE_{route.name}": int(route) for route in Route},
         **{f"NUMPY_{field.upper()}": at for field, at in foreign.NUMPY_FIELDS.items()},
     }
-    return native_text(STRUCTURES + NAMES + PENDING + RUNNING_CALL + CALLS + _TEXT, words)
+    return native_text(
+        STRUCTURES + NAMES + PENDING + RUNNING_CALL + CALLS + _TEXT + RETURNING, words
+    )

@@ -37,6 +37,7 @@ class DeviceFunction(PackedFunc):
     """
 
     __slots__ = ("_host", "arg_names", "device_type")
+    has_native_entry = False
     __doc__ = InstanceDoc(__doc__)
 
     def __init__(self, host: Function, device_type: int) -> None:

@@ -41,10 +41,14 @@ _MOST_VERSIONS = 16  # that an API leads to
 
 class Functions(NamedTuple):
     """The addresses of ``int dltensor_from_py_object_no_sync(PyObject*, DLTensor*)``, 0 without,
-    and ``int managed_tensor_from_py_object_no_sync(PyObject*, DLManagedTensorVersioned**)``."""
+    and ``int managed_tensor_from_py_object_no_sync(PyObject*, DLManagedTensorVersioned**)``; and
+    of what makes new arrays: ``managed_tensor_allocator`` and
+    ``managed_tensor_to_py_object_no_sync``, 0 without."""
 
     tensor: int
     managed: int
+    allocate: int = 0
+    to_object: int = 0
 
 
 def functions_of(kind: type) -> Functions | None:
@@ -81,7 +85,14 @@ def _read(capsule: object) -> Functions | None:
         api = DLPackExchangeAPI.from_address(address)
         if api.version.major == VERSION[0]:
             managed = api.managed_tensor_from_py_object_no_sync
-            return Functions(api.dltensor_from_py_object_no_sync or 0, managed) if managed else None
+            if not managed:
+                return None
+            return Functions(
+                api.dltensor_from_py_object_no_sync or 0,
+                managed,
+                api.managed_tensor_allocator or 0,
+                api.managed_tensor_to_py_object_no_sync or 0,
+            )
         address = api.prev_api
     return None
 

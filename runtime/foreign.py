@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+import sys
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -90,6 +91,30 @@ class _Memory:
         return struct.unpack(f"{count}q", os.read(self._out, 8 * count) if count else b"")
 
 
+# numpy's C API is a table of addresses, whose order is published and never changes
+# (__multiarray_api.h): the number of the ABI's version, two types, PyArray_NewFromDescr.
+_ABI_VERSION, _ARRAY_TYPE, _DTYPE_TYPE, _NEW_FROM_DESCR = 0, 2, 3, 94
+_ABI_VERSIONS = (0x01000009, 0x02000000)
+
+
+def numpy_new_array() -> int:
+    """The address of numpy's ``PyObject* PyArray_NewFromDescr(PyTypeObject*, PyArray_Descr*, int,
+    npy_intp*, npy_intp*, void*, int, PyObject*)``; 0 where the table of its C API isn't the one
+    that is known."""
+    capsules = (
+        getattr(sys.modules.get(f"numpy.{core}._multiarray_umath"), "_ARRAY_API", None)
+        for core in ("_core", "core")
+    )
+    capsule = next((each for each in capsules if type(each).__name__ == "PyCapsule"), None)
+    if capsule is None:
+        return 0
+    table = (ctypes.c_void_p * (_NEW_FROM_DESCR + 1)).from_address(_pointer(capsule, None))
+    if (table[_ARRAY_TYPE], table[_DTYPE_TYPE]) != (id(np.ndarray), id(np.dtype)):
+        return 0
+    version = ctypes.CFUNCTYPE(ctypes.c_uint)(table[_ABI_VERSION] or 0)()
+    return (table[_NEW_FROM_DESCR] or 0) if version in _ABI_VERSIONS else 0
+
+
 class TorchFields(NamedTuple):
     """The fields of a torch tensor: the offset of the TensorImpl in the Python object, and of the
     set of dispatch keys and the autograd state in the TensorImpl; and the sets of plain tensors,
@@ -157,7 +182,10 @@ def _word(address: int) -> int:
     return ctypes.c_uint64.from_address(address).value
 
 
-# A private prototype: the argtypes of an attribute of a library belong to the whole process.
+# Private prototypes: the argtypes of an attribute of a library belong to the whole process.
+_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
 _write = ctypes.CFUNCTYPE(ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)(
     ("write", ctypes.CDLL(None))
 )

@@ -76,6 +76,8 @@ C_FUNCTIONS = {
     "PyObject_Type": "ptr (ptr)",
     "PyObject_VectorcallMethod": "ptr (ptr, ptr, i64, ptr)",
     "PyTuple_GetItem": "ptr (ptr, i64)",
+    "PyTuple_New": "ptr (i64)",
+    "PyTuple_SetItem": "i32 (ptr, i64, ptr)",
     "PyTuple_Size": "i64 (ptr)",
     "PyType_GenericAlloc": "ptr (ptr, i64)",
     "PyUnicode_AsUTF8AndSize": "ptr (ptr, ptr)",

@@ -498,6 +498,7 @@ class Function(PackedFunc):
     __slots__ = ("_describe", "_results", "arg_names", "variants", "written")
     _native_entry = "call"
     device_type = int(DeviceType.CPU)
+    has_native_entry = True
     __doc__ = InstanceDoc(__doc__)
 
     def __init__(

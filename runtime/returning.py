@@ -2,24 +2,43 @@
 
 from __future__ import annotations
 
+import ctypes
 import inspect
+import sys
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn, Protocol, final
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, final
 
-from minitvm.runtime.allocation import Allocated, Kind, allocate_like
+import numpy as np
+
+from minitvm.runtime.allocation import LEAST_ALIGNMENT, Allocated, Kind, allocate_like
+from minitvm.runtime.call_path import call_path
+from minitvm.runtime.call_path_text import MOST_ARGUMENTS
+from minitvm.runtime.device import Device
 from minitvm.runtime.device_api.registry import exists
-from minitvm.runtime.dlpack import read_tensor
+from minitvm.runtime.dlpack import dtype_word, read_tensor
 from minitvm.runtime.errors import InternalError
-from minitvm.runtime.ndarray import empty
-from minitvm.runtime.results import Result, Results
+from minitvm.runtime.heap_types import HEADER, enable, leaf, storage
+from minitvm.runtime.ndarray import empty, numpy_dtype
+from minitvm.runtime.results import Op, Result, Results, Step
+from minitvm.runtime.returning_text import (
+    END,
+    MOST_EXTENTS,
+    MOST_NUMBERS,
+    MOST_OUTPUTS,
+    STORE,
+    CompiledOutput,
+    CompiledStep,
+    StoredReturning,
+)
 from minitvm.runtime.values import ArgTypeCode
 
 
 class Called(Protocol):
     """The function behind a :class:`Returning`."""
 
-    @property
-    def name(self) -> str: ...
+    name: str
+    device_type: int
+    has_native_entry: bool
 
     def results(self) -> Results: ...
 
@@ -30,8 +49,14 @@ class Called(Protocol):
     def returning(self) -> Returning: ...
 
 
+if TYPE_CHECKING:
+    _Storage = object
+else:
+    _Storage = storage("minitvm.runtime.returning.Storage", ctypes.sizeof(StoredReturning))
+
+
 @final
-class Returning:
+class Returning(_Storage):
     """A function of the inputs alone, which returns the outputs of a compiled function.
 
     They are new arrays of the framework of the first array among the inputs, on its device: of
@@ -57,11 +82,21 @@ class Returning:
     True
     """
 
-    __slots__ = ("__weakref__", "_results", "function")
+    __slots__ = ("__weakref__", "_results", "_tables", "function")
+
+    def __new__(cls, function: Called) -> Any:
+        return super().__new__(_natively_called(cls))
 
     def __init__(self, function: Called) -> None:
         self.function = function
         self._results = function.results()
+        self._tables: _Tables | None = None
+        if function.has_native_entry and _is_common(self._results):
+            self._tables = _Tables(self._results)
+            stored = StoredReturning.from_address(id(self) + HEADER)
+            self._tables.fill(stored)
+            stored.function = id(function)
+        enable(self)
 
     @property
     def name(self) -> str:
@@ -111,6 +146,7 @@ class Returning:
                 self._made(like, result, result.shape(known)) if each.array is None else each
                 for each, result in zip(made, results.results, strict=True)
             ]
+            _learn_to_make(like)
         outputs = dict(zip(results.outputs, (each.array for each in made), strict=True))
         self.function._end(arguments, outputs)
         return results.returned([each.finish(each.array) for each in made])
@@ -136,7 +172,11 @@ class Returning:
         self.function._end(
             arguments,
             {
-                each.position: empty((0,) * len(each.extents), results.dtypes[each.position])
+                each.position: empty(
+                    (0,) * len(each.extents),
+                    results.dtypes[each.position],
+                    Device(self.function.device_type),
+                )
                 for each in results.results
             },
         )
@@ -156,3 +196,89 @@ class Returning:
 
 def _itself(array: Any) -> Any:
     return array
+
+
+# ---- What compiled code reads --------------------------------------------------------------------
+
+
+def _is_common(results: Results) -> bool:
+    """Whether compiled code makes the calls: what it has no room for, it leaves to Python code."""
+    made = results.results
+    extents = [steps for each in made for steps in each.extents]
+    return (
+        len(results.names) <= MOST_ARGUMENTS
+        and len(made) <= MOST_OUTPUTS
+        and len(extents) <= MOST_EXTENTS
+        and all(len(steps) <= MOST_NUMBERS for steps in extents)
+        and not any(each.in_columns or each.alignment > LEAST_ALIGNMENT for each in made)
+    )
+
+
+@final
+class _Tables:
+    """The tables of a Returning, which live as long as it does."""
+
+    def __init__(self, results: Results) -> None:
+        names = results.input_names
+        # The name "out" means the outputs; another object of that text is no input's name.
+        self.names = tuple(sys.intern(name) if name != "out" else "" for name in names)
+        self.names_and_out = (*self.names, sys.intern("out"))
+        self.places = (ctypes.c_int64 * len(names))(*results.inputs)
+        self.outputs = (CompiledOutput * len(results.results))()
+        self.dtypes = [_numpys(results, each) for each in results.results]
+        for output, result, dtype in zip(self.outputs, results.results, self.dtypes, strict=True):
+            output.position, output.ndim = result.position, len(result.extents)
+            output.dtype = dtype_word(results.dtypes[result.position])
+            output.descr = None if dtype is None else id(dtype)
+        steps = [
+            step
+            for result in results.results
+            for extent in result.extents
+            for step in (*(_compiled(each, results) for each in extent), CompiledStep(STORE))
+        ]
+        self.steps = (CompiledStep * (len(steps) + 1))(*steps, CompiledStep(END))
+        arrays = [i for i, at in enumerate(results.inputs) if not results.is_scalar(at)]
+        self.first = arrays[0] if arrays else -1
+
+    def fill(self, stored: StoredReturning) -> None:
+        stored.names, stored.names_and_out = id(self.names), id(self.names_and_out)
+        stored.inputs, stored.outputs = len(self.places), len(self.outputs)
+        stored.first = self.first
+        stored.places = ctypes.addressof(self.places)
+        stored.made = ctypes.addressof(self.outputs)
+        stored.steps = ctypes.addressof(self.steps)
+
+
+def _compiled(step: Step, results: Results) -> CompiledStep:
+    op, a, b = step
+    if op == Op.CONSTANT:
+        return CompiledStep(op, 0, 0, 0, a)
+    return CompiledStep(op, a, results.ranks[a] if op == Op.EXTENT else 0, b)
+
+
+def _numpys(results: Results, result: Result) -> np.dtype[Any] | None:
+    """The dtype of an output that numpy makes; None where Python code has to look."""
+    dtype = results.dtypes[result.position]
+    try:
+        return None if dtype.is_sub_byte else numpy_dtype(dtype)
+    except TypeError:
+        return None
+
+
+def _learn_to_make(like: Any) -> None:
+    path = call_path()
+    if path is not None:
+        path.let_make(type(like))
+
+
+_leaves: list[type] = []
+
+
+def _natively_called(cls: type) -> type:
+    """The type of new instances, whose calls are calls of compiled code where that is possible."""
+    path = call_path()
+    if path is None:
+        return cls
+    if not _leaves:
+        _leaves.append(leaf(cls, path.entries["call_returning"]))
+    return _leaves[0]
