@@ -11,6 +11,7 @@ import numpy as np
 import minitvm
 from benchmarks import elementwise, peers
 from benchmarks.measure import OURS, Measured, Row, Settings, Timer, interleaved, kernel, statement
+from minitvm import te
 from minitvm.contrib.dlpack import to_pytorch_func
 
 _WHAT = "3 elements of float32 a tensor; every figure has some 10 ns of Python's loop in it"
@@ -31,6 +32,7 @@ def rows(settings: Settings) -> Iterator[Row]:
     add = elementwise.compiled(elementwise.total(("x", "y", "z")), elementwise.add_loop)
     yield from _kinds_of_arrays(add, settings)
     yield from _ways_to_call(add, settings)
+    yield from _returning(add, settings)
     yield from _scalars(settings)
     yield from _numbers_of_tensors(settings)
 
@@ -228,6 +230,56 @@ def _refusal(text: str, **names: Any) -> Timer:
     except TypeError:
         return statement(f"try:\n    {text}\nexcept TypeError:\n    pass", **names)
     raise AssertionError(f"{text}: expected a TypeError of {names['f']}, got none")
+
+
+# ---- Calls that return ---------------------------------------------------------------------------
+
+
+def _returning(add: Functions, settings: Settings) -> Iterator[Row]:
+    x, y, z = _X, _Y, np.zeros_like(_X)
+    plain = _call("f(x, y, z)", _SUM, f=add[OURS], x=x, y=y, z=z)
+    numba = peers.peer("numba")
+    theirs = {} if numba is None else {"numba": numba.njit(lambda x, y: x + y)}
+    for name, f in (("symbolic", add[OURS]), ("static", _static_sum())):
+        calls = {OURS: f.returning(), **theirs, "np.add": np.add}
+        yield _row(
+            f"a call that returns a numpy array, {name} shape",
+            {
+                **{name: _returned(f, x, y) for name, f in calls.items()},
+                "the call with its output": plain,
+                "np.empty": statement("f(3, d)", f=np.empty, d=np.float32),
+            },
+            settings,
+            missing=peers.missing(["numba"]),
+        )
+    if (torch := peers.peer("torch")) is None:
+        return
+    x, y, z = (torch.from_numpy(array.copy()) for array in (_X, _Y, np.zeros_like(_X)))
+    for name, f in (("symbolic", add[OURS]), ("static", _static_sum())):
+        yield _row(
+            f"a call that returns a torch tensor, {name} shape",
+            {
+                OURS: _returned(f.returning(), x, y),
+                "torch.add": _returned(torch.add, x, y),
+                "the call with its output": _call("f(x, y, z)", _SUM, f=f, x=x, y=y, z=z),
+                "torch.empty": statement("f(3)", f=torch.empty),
+                "torch.empty(shape)": statement("f(s)", f=torch.empty, s=(3,)),
+            },
+            settings,
+        )
+
+
+def _static_sum() -> Any:
+    """The addition of arrays of three elements, and of no others."""
+    x, y = (te.placeholder((3,), name=name) for name in "xy")
+    z = te.compute((3,), lambda i: x[i] + y[i], name="z")
+    return minitvm.build(te.create_schedule(z.op), [x, y, z], name="add")
+
+
+def _returned(f: Callable[..., Any], x: Any, y: Any) -> Timer:
+    """Times a call that has been seen to return the sum."""
+    np.testing.assert_array_equal(np.from_dlpack(f(x, y)), _SUM)
+    return statement("f(x, y)", f=f, x=x, y=y)
 
 
 # ---- Scalars and numbers of tensors --------------------------------------------------------------

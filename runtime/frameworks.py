@@ -6,7 +6,7 @@ They are known by the names of their classes, so that no framework is imported.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 # Libraries whose arrays never change, even if their capsules say otherwise: other arrays, and
@@ -75,6 +75,24 @@ def readable(array: Any) -> Any:
 
 def _is_tensor(value: object) -> bool:
     return is_a(value, "torch", "Tensor")
+
+
+def overriding_tensors(values: Sequence[Any]) -> list[Any]:
+    """Those of torch's tensors whose class says what functions make of them
+    (``__torch_function__``)."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return []
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    own = [each for each in tensors if type(each) not in (torch.Tensor, torch.nn.Parameter)]
+    return own if own and torch.overrides.has_torch_function(tuple(own)) else []
+
+
+def override(function: Callable[..., Any], values: Sequence[Any], out: Any) -> Any:
+    """What such tensors' classes make of a call. By default they call the function, and give its
+    results their own class."""
+    handle = sys.modules["torch"].overrides.handle_torch_function
+    return handle(function, overriding_tensors(values), *values, out=out)
 
 
 def is_a(value: object, module: str, name: str) -> bool:

@@ -17,6 +17,7 @@ from minitvm.runtime.device import Device
 from minitvm.runtime.device_api.registry import exists
 from minitvm.runtime.dlpack import dtype_word, read_tensor
 from minitvm.runtime.errors import InternalError
+from minitvm.runtime.frameworks import override, overriding_tensors
 from minitvm.runtime.heap_types import HEADER, enable, leaf, storage
 from minitvm.runtime.ndarray import empty, numpy_dtype
 from minitvm.runtime.results import Op, Result, Results, Step
@@ -135,6 +136,8 @@ class Returning(_Storage):
         """A call made by Python code, which defines the meaning of calls."""
         results = self._results
         values = results.bind(args, kwargs)
+        if overriding_tensors(values):
+            return override(self, values, out)
         given = results.given(out)
         inputs = dict(zip(results.inputs, values, strict=True))
         arguments = self.function._begin(inputs)
@@ -189,6 +192,8 @@ class Returning(_Storage):
         dtype = self._results.dtypes[result.position]
         try:
             return allocate_like(like, Kind(shape, dtype, result.alignment, result.in_columns))
+        except MemoryError as error:  # numpy's makes its text of other arguments
+            raise MemoryError(f"{where}: {error}") from error
         except Exception as error:
             error.args = (f"{where}: {error}",)  # in place: type and traceback stay
             raise

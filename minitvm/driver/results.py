@@ -83,7 +83,7 @@ def _sources(params: Iterable[Buffer | Var], written: Iterable[Buffer]) -> dict[
 
 def _result(name: str, position: int, buffer: Buffer, sources: dict[Var, Step]) -> Result:
     where = f"{name}: output {position} '{buffer.name}'"
-    if any(not isinstance(stride, Var) for stride in buffer.strides):
+    if not buffer.layout and any(not isinstance(stride, Var) for stride in buffer.strides):
         listed = ", ".join(map(str, buffer.strides))
         raise ValueError(
             f"{where}: expected a compact output, got one declared with the strides ({listed}): "
