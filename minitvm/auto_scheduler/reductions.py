@@ -263,8 +263,8 @@ def in_parts(s: Schedule, stage: Stage, target: Target, *, in_order: bool) -> St
     results, terms = product_of_extents(op.axis), product_of_extents([*op.axis, *op.reduce_axis])
     if in_order or is_uneven(op) or results is None or terms is None:
         return stage
-    parts = _parts_of_rows(op, target)
-    if terms < 2 * target.task_operations or parts == 1 or results >= parts * columns_of(op, target):
+    parts, is_long = _parts_of_rows(op, target), terms >= 2 * target.task_operations
+    if not is_long or parts == 1 or results >= parts * columns_of(op, target):
         return stage
     choose(s, "blocks", "in {parts} parts of the steps", stage=op.name, parts=parts)
     return _in_parts(s, stage, parts, lanes_of(op, target))
@@ -382,8 +382,8 @@ def _is_rounded(op: ComputeOp) -> bool:
 def _write_parts(
     s: Schedule, stage: Stage, reduced: Sequence[Loop], target: Target
 ) -> Stage | None:
-    """Cuts a long reduction into parts that fit L2 and are worth a task, enough for all threads, and
-    these into blocks. Returns the stage of the parts. None if one part is enough."""
+    """Cuts a long reduction into parts that fit L2 and are worth a task, enough for all threads,
+    and these into blocks. Returns the stage of the parts. None if one part is enough."""
     op = compute_of(stage)
     terms = target.cache_bytes(2) // max(body.dtype.itemsize for body in op.body)
     least = min(terms, target.task_operations)

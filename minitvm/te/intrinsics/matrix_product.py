@@ -153,10 +153,10 @@ def matrix_product(name: str, rows: int, columns: int, depth: int) -> TensorIntr
         return reducer.sum(mine.astype(by.sum) * other.astype(by.sum), axis=r)
 
     z = compute((rows, columns), element, "z")
-    apart = {
-        each: decl_buffer(each.shape, each.dtype, name, strides=[Var(f"{name}_row", INT64), e.const(1)])
-        for each, name in ((a, "a"), (w, "w"), (z, "z"))
-    }
+    apart = {}
+    for each, name in ((a, "a"), (w, "w"), (z, "z")):
+        strides = [Var(f"{name}_row", INT64), e.const(1)]
+        apart[each] = decl_buffer(each.shape, each.dtype, name, strides=strides)
     text = f"te.matrix_product({name!r}, {rows}, {columns}, {depth})"
     kind = _Pairs if by.exact else _Tiles
     return decl_tensor_intrin(z.op, kind(by, rows, columns, depth).make, name=text, binds=apart)
