@@ -16,6 +16,7 @@ from minitvm.runtime.call_path_text import StoredFunction, call_path_text
 from minitvm.runtime.device_api import memory_pool
 from minitvm.runtime.dlpack import DLManagedTensor, DLManagedTensorVersioned, DLTensor
 from minitvm.runtime.native_text import STRUCTURES, native_text
+from minitvm.runtime.returning_text import CompiledOutput, CompiledStep, StoredReturning
 
 MACHINES = ("x86_64", "aarch64")
 # The texts of each module that holds some, for a machine.
@@ -26,6 +27,7 @@ TEXTS: dict[str, Callable[[str], str]] = {
     "exchange": lambda machine: exchange.exchange_text(),
     "glue": lambda machine: glue.glue_text(),
     "native_text": lambda machine: native_text(STRUCTURES),
+    "returning_text": lambda machine: call_path_text(8),
     "threads": threads.pool_text,
 }
 
@@ -70,6 +72,9 @@ def _layout(name: str) -> tuple[list[int], int]:
         ("LegacyManaged", DLManagedTensor),
         ("PackedFunc", StoredFunction),
         ("Route", call_path.Row),
+        ("Returning", StoredReturning),
+        ("Output", CompiledOutput),
+        ("Step", CompiledStep),
     ],
 )
 def test_structures_lie_as_those_of_ctypes(name: str, structure: Any) -> None:
