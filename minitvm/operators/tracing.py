@@ -1,0 +1,187 @@
+"""From a Python function to a program: the function runs once, on tensors without values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
+
+from minitvm.operators.extents import Extents, Label, merged
+from minitvm.operators.parameters import Parameter
+from minitvm.operators.shapes import Arithmetic
+from minitvm.runtime.dtype import DType
+from minitvm.runtime.errors import CompileError
+from minitvm.runtime.record import record
+from minitvm.te.operation import compute, placeholder, size_var, var
+from minitvm.te.schedules.schedule import Schedule
+from minitvm.te.tensor import Operation, PlaceholderOp, Tensor
+from minitvm.tir.expr import PrimExpr, Var
+from minitvm.tir.node import ExprOperators
+
+
+@final
+@record(eq=False)
+class Traced:
+    """The program that a function wrote.
+
+    Attributes
+    ----------
+    inputs
+        The placeholders and variables of its parameters that a call passes, by position.
+    outputs
+        The tensors that it returns.
+    schedule
+        The schedule that it returns with them, if any.
+    is_single
+        Whether it returns one tensor, and no tuple.
+    """
+
+    inputs: Mapping[int, Tensor | Var]
+    outputs: tuple[Tensor, ...]
+    schedule: Schedule | None
+    is_single: bool
+
+
+def trace(
+    name: str,
+    function: Callable[..., Any],
+    parameters: Sequence[Parameter],
+    values: Sequence[Any],
+    extents: Extents,
+    dtypes: Mapping[int, DType],
+    symbolic: frozenset[Label] = frozenset(),
+) -> Traced:
+    """Runs a function on placeholders.
+
+    Parameters
+    ----------
+    values
+        The argument for each parameter; those at the positions of `dtypes` are replaced by
+        placeholders and variables.
+    dtypes
+        The dtypes of the arrays and numbers.
+    symbolic
+        The extents that become variables.
+
+    Raises
+    ------
+    CompileError
+        When the function writes no program of these tensors.
+    """
+    dims = _dimensions(extents, symbolic)
+    inputs: dict[int, Tensor | Var] = {}
+    for position, dtype in dtypes.items():
+        parameter = parameters[position]
+        if position in extents.labels:
+            shape = tuple(
+                label if isinstance(label, int) else dims[label]
+                for label in extents.labels[position]
+            )
+            inputs[position] = placeholder(shape, dtype, parameter.name)
+        else:
+            inputs[position] = var(parameter.name, dtype)
+    args = [inputs.get(position, value) for position, value in enumerate(values)]
+    returned = call(function, parameters, args)
+    schedule, tensors, is_single = _returned(name, returned)
+    given = [each for each in inputs.values() if isinstance(each, Tensor)]
+    _check_inputs(name, tensors, given)
+    if schedule is None:
+        tensors = _computed(tensors, given)
+    return Traced(inputs, tensors, schedule, is_single)
+
+
+def call(function: Callable[..., Any], parameters: Sequence[Parameter], args: Sequence[Any]) -> Any:
+    """What a function returns for a value of each parameter."""
+    pairs = list(zip(parameters, args, strict=True))
+    positional = [value for each, value in pairs if not each.is_keyword]
+    return function(*positional, **{each.name: value for each, value in pairs if each.is_keyword})
+
+
+def _dimensions(extents: Extents, symbolic: frozenset[Label]) -> dict[Any, Any]:
+    """The dimension for each label, and for arithmetic with letters."""
+    found: dict[Any, Any] = {}
+    stands_for = merged(extents)
+    for label, value in extents.values.items():
+        its = stands_for[label]
+        if its not in found:
+            called = its if isinstance(its, str) else f"{its[0]}_{its[1]}".replace("...", "lead")
+            found[its] = size_var(called.replace("-", "")) if its in symbolic else value
+        found[label] = found[its]
+    letters = {label: dim for label, dim in found.items() if isinstance(label, str)}
+    for labels in extents.labels.values():
+        for label in labels:
+            if isinstance(label, Arithmetic):
+                found[label] = label.value(letters)
+    return found
+
+
+def _returned(name: str, value: Any) -> tuple[Schedule | None, tuple[Tensor, ...], bool]:
+    """The schedule and the tensors that a function returned, and whether it is one tensor alone."""
+    schedule = None
+    if isinstance(value, tuple | list) and value and isinstance(value[0], Schedule):
+        schedule, *rest = value
+        value = rest[0] if len(rest) == 1 else tuple(rest)
+    members = tuple(value) if isinstance(value, tuple | list) else (value,)
+    for member in members:
+        if not isinstance(member, Tensor):
+            raise CompileError(
+                f"{name}: expected a function that returns a tensor, or a tuple of tensors, got "
+                f"{_advised(value, member)}"
+            )
+    if not members:
+        raise CompileError(f"{name}: expected a function that returns a tensor, got none")
+    return schedule, members, isinstance(value, Tensor)
+
+
+def _advised(value: Any, member: Any) -> str:
+    kind = type(member).__name__
+    inside = f" in a {type(value).__name__}" if member is not value else ""
+    if isinstance(member, ExprOperators):
+        return f"an expression{inside}: make a tensor of it, as te.compute((), lambda: x)"
+    if isinstance(member, Schedule):
+        return f"a Schedule alone{inside}: return the tensors with it, as `return s, C`"
+    if member is None:
+        return f"None{inside}: does it lack a `return`?"
+    if isinstance(member, Operation):
+        return f"an operation{inside}: return its tensor, op.output(0)"
+    if isinstance(member, dict):
+        return f"a dict{inside}: return a tuple of its tensors"
+    return f"{kind}{inside}"
+
+
+def _check_inputs(name: str, outputs: Sequence[Tensor], given: Sequence[Tensor]) -> None:
+    """Refuses tensors that nobody passes."""
+    known = {each.op for each in given}
+    seen: set[Operation] = set()
+    left = [each.op for each in outputs]
+    while left:
+        op = left.pop()
+        if op in seen:
+            continue
+        seen.add(op)
+        if isinstance(op, PlaceholderOp) and op not in known:
+            names = ", ".join(each.name for each in given) or "none"
+            raise CompileError(
+                f"{name}: expected a program of its own tensors ({names}), found that it reads "
+                f"'{op.name}', a placeholder from elsewhere: make it a parameter"
+            )
+        left += [each.op for each in op.input_tensors]
+
+
+def _computed(outputs: Sequence[Tensor], given: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The outputs as tensors of their own: a parameter that is returned as it is, or a tensor that
+    is returned twice, is copied."""
+    made: list[Tensor] = []
+    for each in outputs:
+        is_own = each not in given and each not in made
+        made.append(each if is_own else copied(each))
+    return tuple(made)
+
+
+def copied(tensor: Tensor) -> Tensor:
+    made: Tensor = compute(tensor.shape, lambda *i: tensor(*i), f"{tensor.op.name}_copy")
+    return made
+
+
+def is_symbolic(value: Any) -> bool:
+    """Whether a value is part of a program: a tensor, or an expression."""
+    return isinstance(value, Tensor | PrimExpr | ExprOperators)
