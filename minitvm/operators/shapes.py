@@ -17,14 +17,14 @@ import ast
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias, final
+from typing import Any, TypeAlias, final
 
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
 
 _DTYPED = re.compile(r"\s*([^\[\]]*?)\s*\[([^\[\]]*)\]\s*")
-_ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
+_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -68,8 +68,9 @@ class Arithmetic:
     def __str__(self) -> str:
         return self.text
 
-    def value(self, extents: Mapping[str, int]) -> int | None:
-        """The extent, for the extents of letters; None where it divides by zero."""
+    def value(self, extents: Mapping[str, Any]) -> Any:
+        """The extent, for the extents of letters, numbers or expressions; None where it divides by
+        zero."""
         try:
             return _value(self.tree, extents)
         except ZeroDivisionError:
@@ -196,7 +197,7 @@ def _letters(text: str, word: str, tree: ast.expr) -> Sequence[str]:
     raise ValueError(word)
 
 
-def _value(tree: ast.expr, extents: Mapping[str, int]) -> int:
+def _value(tree: ast.expr, extents: Mapping[str, Any]) -> Any:
     match tree:
         case ast.Name(id=name):
             return extents[name]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, final
 
-from minitvm.operators.extents import Extents, Label, merged
+from minitvm.operators.extents import Extents, Label
 from minitvm.operators.tracing import Traced
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.module import Module
@@ -98,6 +98,5 @@ class Group:
             if self._seen.setdefault(label, value) != value:
                 self._varying.add(label)
         named = {each for each in extents.values if each in self._named}
-        stands_for = merged(extents)
-        varying = {stands_for[label] for label in self._varying}
+        varying = {extents.classes[label] for label in self._varying}
         return frozenset(named if self._always_static else named | varying)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
-from minitvm.operators.extents import Extents, Label, merged
+from minitvm.operators.extents import Extents, Label, Labels, has_leading
 from minitvm.operators.parameters import Parameter
 from minitvm.operators.shapes import Arithmetic
 from minitvm.runtime.dtype import DType
@@ -16,6 +16,9 @@ from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.tensor import Operation, PlaceholderOp, Tensor
 from minitvm.tir.expr import PrimExpr, Var
 from minitvm.tir.node import ExprOperators
+
+# What the language says where Python code needs a value that there isn't yet.
+_NO_VALUES = "while a program is written"
 
 
 @final
@@ -69,24 +72,61 @@ def trace(
     """
     dims = _dimensions(extents, symbolic)
     inputs: dict[int, Tensor | Var] = {}
+    args = list(values)
     for position, dtype in dtypes.items():
-        parameter = parameters[position]
-        if position in extents.labels:
-            shape = tuple(
-                label if isinstance(label, int) else dims[label]
-                for label in extents.labels[position]
-            )
-            inputs[position] = placeholder(shape, dtype, parameter.name)
-        else:
-            inputs[position] = var(parameter.name, dtype)
-    args = [inputs.get(position, value) for position, value in enumerate(values)]
-    returned = call(function, parameters, args)
+        called = parameters[position].name
+        if position not in extents.labels:
+            args[position] = inputs[position] = var(called, dtype)
+            continue
+        labels = extents.labels[position]
+        given = placeholder([dims.get(each, each) for each in labels], dtype, called)
+        inputs[position] = given
+        args[position] = _broadcast(given, labels, parameters[position], extents, dims)
+    returned = _call_traced(name, function, parameters, args)
     schedule, tensors, is_single = _returned(name, returned)
-    given = [each for each in inputs.values() if isinstance(each, Tensor)]
-    _check_inputs(name, tensors, given)
+    tensors_given = [each for each in inputs.values() if isinstance(each, Tensor)]
+    _check_inputs(name, tensors, tensors_given)
     if schedule is None:
-        tensors = _computed(tensors, given)
+        tensors = _computed(tensors, tensors_given)
     return Traced(inputs, tensors, schedule, is_single)
+
+
+def _call_traced(
+    name: str, function: Callable[..., Any], parameters: Sequence[Parameter], args: Sequence[Any]
+) -> Any:
+    try:
+        return call(function, parameters, args)
+    except (CompileError, TypeError) as error:
+        if _NO_VALUES not in str(error):
+            raise
+        raise CompileError(
+            f"{name}: expected a function whose program depends on shapes, dtypes and static "
+            f"arguments alone, since it runs before there are numbers: {error}; or name a "
+            "parameter in static=, and the program is made for its value"
+        ) from error
+
+
+def _broadcast(
+    tensor: Tensor,
+    labels: Labels,
+    parameter: Parameter,
+    extents: Extents,
+    dims: Mapping[Any, Any],
+) -> Tensor:
+    """A tensor with all leading dimensions, if it has a part of them."""
+    count = len(labels) - len(parameter.shape.dims)
+    before, rest = labels[:count], labels[count:]
+    if not has_leading(parameter) or before == extents.leading:
+        return tensor
+    shape = [*(dims[each] for each in extents.leading), *(dims.get(each, each) for each in rest)]
+    skipped = len(extents.leading) - len(before)
+
+    def element(*indices: Any) -> Any:
+        own = indices[skipped:]
+        return tensor(*(0 if each == 1 else i for each, i in zip(labels, own, strict=True)))
+
+    made: Tensor = compute(shape, element, f"{tensor.op.name}_broadcast")
+    return made
 
 
 def call(function: Callable[..., Any], parameters: Sequence[Parameter], args: Sequence[Any]) -> Any:
@@ -98,20 +138,23 @@ def call(function: Callable[..., Any], parameters: Sequence[Parameter], args: Se
 
 def _dimensions(extents: Extents, symbolic: frozenset[Label]) -> dict[Any, Any]:
     """The dimension for each label, and for arithmetic with letters."""
-    found: dict[Any, Any] = {}
-    stands_for = merged(extents)
-    for label, value in extents.values.items():
-        its = stands_for[label]
-        if its not in found:
-            called = its if isinstance(its, str) else f"{its[0]}_{its[1]}".replace("...", "lead")
-            found[its] = size_var(called.replace("-", "")) if its in symbolic else value
-        found[label] = found[its]
+    classes = extents.classes
+    found: dict[Any, Any] = {
+        label: size_var(_variable(label)) if label in symbolic else extents.values[label]
+        for label in dict.fromkeys(classes.values())
+    }
+    found |= {label: found[its] for label, its in classes.items()}
     letters = {label: dim for label, dim in found.items() if isinstance(label, str)}
     for labels in extents.labels.values():
-        for label in labels:
-            if isinstance(label, Arithmetic):
-                found[label] = label.value(letters)
+        found |= {each: each.value(letters) for each in labels if isinstance(each, Arithmetic)}
     return found
+
+
+def _variable(label: Label) -> str:
+    """The name of the variable for a label."""
+    if isinstance(label, str):
+        return label
+    return f"leading{-label[1]}" if label[1] < 0 else f"{label[0]}{label[1]}"
 
 
 def _returned(name: str, value: Any) -> tuple[Schedule | None, tuple[Tensor, ...], bool]:
