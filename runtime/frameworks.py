@@ -74,10 +74,11 @@ def readable(array: Any) -> Any:
 
 
 def _is_tensor(value: object) -> bool:
-    return _is_a(value, "torch", "Tensor")
+    return is_a(value, "torch", "Tensor")
 
 
-def _is_a(value: object, module: str, name: str) -> bool:
+def is_a(value: object, module: str, name: str) -> bool:
+    """Whether the class of a value, or one that it derives from, is that one of a module."""
     return any(each.__name__ == name and each.__module__ == module for each in type(value).__mro__)
 
 
@@ -90,7 +91,7 @@ def _is_dual(tensor: Any) -> bool:
 
 
 def _is_fake(tensor: Any) -> bool:
-    return _is_a(tensor, "torch._subclasses.fake_tensor", "FakeTensor")
+    return is_a(tensor, "torch._subclasses.fake_tensor", "FakeTensor")
 
 
 _TORCH: tuple[tuple[Callable[[Any], bool], str], ...] = (

@@ -13,6 +13,7 @@ from minitvm.runtime.device_function import DeviceFunction
 from minitvm.runtime.evaluator import BenchmarkResult
 from minitvm.runtime.heap_types import HEADER, enable, storage
 from minitvm.runtime.packed_func import Function, InstanceDoc, PackedFunc, natively_called
+from minitvm.runtime.returning import Returning
 from minitvm.runtime.values import ArgTypeCode, HandleObject
 
 if TYPE_CHECKING:
@@ -140,6 +141,20 @@ class Module(HandleObject, _Storage):
     def name(self) -> str:
         """The name of the entry function."""
         return self.entry_name
+
+    def returning(self) -> Returning:
+        """The entry function as one that returns its outputs: see :meth:`Function.returning`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            When it can't return them.
+        """
+        function = self.entry_func
+        if not isinstance(function, Function | DeviceFunction):
+            kind = type(function).__name__
+            raise TypeError(f"returning: {self.name}: expected a compiled Function, got {kind}")
+        return function.returning()
 
     def time_evaluator(
         self,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from minitvm.contrib.imported import imported
-from minitvm.contrib.results import Results, results_of
+from minitvm.runtime.results import Results, results_of
 
 _SCALARS = {"float": "float", "int": "int", "uint": "int", "bool": "bool"}
 
@@ -54,7 +54,7 @@ def register_torch_op(
         raise ValueError(f"register_torch_op: expected a new name, got '{name}', which exists")
     if setup_context is not None and backward is None:
         raise ValueError("register_torch_op: expected a backward for setup_context, got none")
-    kinds = [getattr(torch, str(results.dtype(position))) for position in results.outputs]
+    kinds = [getattr(torch, str(results.dtypes[position])) for position in results.outputs]
 
     def outputs_like(values: Sequence[Any]) -> list[Any]:
         shapes = results.shapes(values)
@@ -65,7 +65,7 @@ def register_torch_op(
 
     def run(*values: Any) -> Any:
         made = outputs_like(values)
-        results.function(*results.arguments(values, made))
+        tvm_func(*results.arguments(values, made))
         return results.returned(made)
 
     def fake(*values: Any) -> Any:
@@ -92,7 +92,7 @@ def _schema(results: Results) -> str:
     for position in results.inputs:
         kind = "Tensor"
         if results.is_scalar(position):
-            dtype = results.dtype(position)
+            dtype = results.dtypes[position]
             found = next((t for k, t in _SCALARS.items() if str(dtype).startswith(k)), None)
             if found is None:
                 raise ValueError(

@@ -26,6 +26,7 @@ from minitvm.codegen.machine_code import (
 from minitvm.codegen.options import CodegenOptions
 from minitvm.codegen.packed_abi import arg_names, emit_function, packed_symbol
 from minitvm.driver.documentation import describe
+from minitvm.driver.results import results_of_program
 from minitvm.lowering.lower import deep_expressions
 from minitvm.runtime.arrangement import Arrangement, Compiled, Variants
 from minitvm.runtime.device_function import DeviceFunction
@@ -192,6 +193,7 @@ def _function(program: CompiledProgram, code: LoadedCode, name: str) -> Function
         written=written,
         calls_back=needs_the_gil(func.body),
         doc=partial(describe, func),
+        results=partial(results_of_program, func),
         variants=Variants(base, written, free, allowed, make),
     )
 
