@@ -1,21 +1,17 @@
-"""The arrays of a call: their library, shape and dtype, and new arrays of the same library.
+"""The arrays of a call: their library, shape and dtype.
 
 A library is known by the names of its classes, so that none is imported.
 """
 
 from __future__ import annotations
 
-import importlib
-import sys
-from collections.abc import Callable
 from functools import cache
 from typing import Any, final
 
 import numpy as np
 
 from minitvm.runtime.dtype import DType
-from minitvm.runtime.frameworks import is_immutable
-from minitvm.runtime.ndarray import NDArray, empty
+from minitvm.runtime.ndarray import NDArray
 from minitvm.runtime.record import record
 
 _CPU = (1, 0)  # DLPack's kDLCPU
@@ -33,9 +29,14 @@ class Described:
         return f"{self.dtype}[{' '.join(map(str, self.shape))}]"
 
 
+def library_of(value: object) -> str | None:
+    """The library of an array: its package; None for a value that is no array."""
+    kind: type[Any] = type(value)
+    return _library_of(kind)
+
+
 @cache
-def library_of(kind: type) -> str | None:
-    """The library of the arrays of a type: its package; None for a type of no arrays."""
+def _library_of(kind: type) -> str | None:
     if issubclass(kind, NDArray):
         return "minitvm"
     if issubclass(kind, np.ndarray):
@@ -93,53 +94,3 @@ def why_refused(array: Any) -> str | None:
 
 def _is_tracer(kind: type) -> bool:
     return any(each.__name__ == "Tracer" and "jax" in each.__module__ for each in kind.__mro__)
-
-
-def is_fixed(kind: type) -> bool:
-    """Whether arrays of a type never change."""
-    return is_immutable(kind)
-
-
-@final
-@record()
-class Maker:
-    """Makes outputs in a library's arrays: `empty`, which is written, and then `result` of it."""
-
-    empty: Callable[[tuple[int, ...], DType], Any]
-    result: Callable[[Any], Any]
-
-
-@cache
-def maker_for(kind: type) -> Maker:
-    """The maker of outputs for inputs of a type."""
-    library = library_of(kind)
-    if library == "numpy":
-        return Maker(_empty_numpy, _itself)
-    if library == "torch":
-        return Maker(_empty_torch, _itself)
-    if library == "jax":
-        return Maker(empty, sys.modules["jax"].dlpack.from_dlpack)
-    return Maker(empty, _itself if library == "minitvm" else _import_of(kind))
-
-
-def _itself(array: Any) -> Any:
-    return array
-
-
-def _empty_numpy(shape: tuple[int, ...], dtype: DType) -> Any:
-    try:
-        return np.empty(shape, str(dtype))
-    except TypeError:  # a dtype that another package adds to numpy
-        return empty(shape, dtype).numpy()
-
-
-def _empty_torch(shape: tuple[int, ...], dtype: DType) -> Any:
-    torch = sys.modules["torch"]
-    return torch.empty(shape, dtype=getattr(torch, str(dtype)), device="cpu")
-
-
-def _import_of(kind: type) -> Callable[[NDArray], Any]:
-    """The `from_dlpack` of a library, as the array API standard has it; arrays of other libraries
-    are NDArrays."""
-    package = importlib.import_module(str(kind.__module__).partition(".")[0])
-    return getattr(package, "from_dlpack", _itself)

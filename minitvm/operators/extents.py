@@ -96,11 +96,13 @@ class _Finder:
         return f" with extent {value} at {label[1]} in ...{has_it}"
 
     def error(self, parameter: Parameter, shape: tuple[int, ...], more: str = "") -> ValueError:
-        comma = "," if len(shape) == 1 else ""
-        got = f"({', '.join(map(str, shape))}{comma})"
         return ValueError(
-            f"{self.name}: {parameter}: expected shape {parameter.shape}{more}, got {got}"
+            f"{self.name}: {parameter}: expected shape {parameter.shape}{more}, got {_said(shape)}"
         )
+
+
+def _said(shape: tuple[int, ...]) -> str:
+    return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
 
 
 def extents_of(
@@ -138,14 +140,19 @@ def extents_of(
     return Extents(labels, values, every)
 
 
+def said(label: Label) -> str:
+    """A label in messages."""
+    if isinstance(label, str):
+        return label
+    return f"{label[0]}[{label[1]}]" if label[1] < 0 else f"{label[0]}.shape[{label[1]}]"
+
+
 def has_leading(parameter: Parameter) -> bool:
     """Whether a parameter's leading dimensions are those of others, too."""
     return parameter.shape.leading and parameter.shape is not ANY_SHAPE
 
 
-def _leading(
-    finder: _Finder, arrays: Mapping[int, Described], broadcast: bool
-) -> tuple[int, ...]:
+def _leading(finder: _Finder, arrays: Mapping[int, Described], broadcast: bool) -> tuple[int, ...]:
     """The extents that ``...`` stands for."""
     found: tuple[int, ...] | None = None
     first: Parameter | None = None
@@ -156,12 +163,12 @@ def _leading(
         own = array.shape[: len(array.shape) - len(parameter.shape.dims)]
         if found is None:
             found, first = own, parameter
-        elif (made := _common(found, own) if broadcast else (own if own == found else None)) is None:
-            dims = f"({', '.join(map(str, found))}{',' if len(found) == 1 else ''})"
+        elif broadcast and (common := _common(found, own)) is not None:
+            found = common
+        elif own != found:
             words = "that broadcasts with" if broadcast else "=="
-            raise finder.error(parameter, array.shape, f" with ... {words} {dims} (as {first} has it)")
-        else:
-            found = made
+            more = f" with ... {words} {_said(found)} (as {first} has it)"
+            raise finder.error(parameter, array.shape, more)
     return found or ()
 
 
@@ -178,9 +185,7 @@ def _labels(
     parameter: Parameter, shape: tuple[int, ...], broadcast: bool, leading: tuple[int, ...]
 ) -> Labels:
     """What the dimensions of an array are."""
-    if not has_leading(parameter) and (
-        parameter.shape is ANY_SHAPE or parameter.kind is Kind.ANY
-    ):
+    if not has_leading(parameter) and (parameter.shape is ANY_SHAPE or parameter.kind is Kind.ANY):
         return tuple((parameter.name, i) for i in range(len(shape)))
     count = len(shape) - len(parameter.shape.dims)
     before: list[Label | int | Arithmetic] = [

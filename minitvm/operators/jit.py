@@ -18,7 +18,8 @@ def jit(function: Callable[..., Any], /) -> Operator: ...
 def jit(
     *,
     static: str | Iterable[str] = (),
-    symbolic: str | Iterable[str] = (),
+    symbolic: str | Iterable[str] | None = None,
+    broadcast: bool = False,
     name: str | None = None,
     target: str | Target | None = None,
     fp: str = "fast",
@@ -31,7 +32,8 @@ def jit(
     /,
     *,
     static: str | Iterable[str] = (),
-    symbolic: str | Iterable[str] = (),
+    symbolic: str | Iterable[str] | None = None,
+    broadcast: bool = False,
     name: str | None = None,
     target: str | Target | None = None,
     fp: str = "fast",
@@ -49,7 +51,12 @@ def jit(
         Parameters for whose values the program is made, each value anew: names, separated by
         spaces or in a list.
     symbolic
-        Letters of the annotations whose extents are variables from the first build on.
+        Letters of the annotations whose extents are variables from the first build on; all others
+        are then constants, and each value of theirs is built for. By default all are constants
+        until they are met with a second value, and variables then.
+    broadcast
+        Whether the leading dimensions, ``...``, broadcast as numpy's do. By default they are the
+        same for all parameters that have them.
     name
         The name in messages and in the code; by default the function's.
     target, fp, release_gil
@@ -74,7 +81,8 @@ def jit(
     array([[0., 2., 4.],
            [0., 2., 4.]], dtype=float32)
     """
-    options = Options(_names(static), _names(symbolic), name, target, fp, release_gil)
+    variable = None if symbolic is None else _names(symbolic)
+    options = Options(_names(static), variable, broadcast, name, target, fp, release_gil)
     if function is None:
         return lambda each: _operator(each, options)
     return _operator(function, options)

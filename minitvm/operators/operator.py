@@ -10,39 +10,36 @@ import types
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, final
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, final
 
 from minitvm.driver.build import build
-from minitvm.explanation.explain import explain
-from minitvm.explanation.report import Explanation
 from minitvm.lowering.lower import lower
-from minitvm.operators.arrays import Described, described, library_of, why_refused
-from minitvm.operators.extents import Extents, Label, extents_of, merged, pattern_of
+from minitvm.operators.arrays import Described, library_of
+from minitvm.operators.extents import Label
 from minitvm.operators.parameters import Kind, Parameter, bind, parameters_of
-from minitvm.operators.returning import returning
 from minitvm.operators.shapes import parse_shape
+from minitvm.operators.signature import Signature, frozen, signature_of
 from minitvm.operators.specialisation import Group, Specialisation
 from minitvm.operators.tracing import Traced, call, is_symbolic, trace
-from minitvm.runtime.dtype import FLOAT32, FLOAT64, INT32, INT64, DType
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.module import Module
+from minitvm.runtime.packed_func import Function
 from minitvm.runtime.record import record
 from minitvm.target import Target
-from minitvm.te.tensor import Tensor
 from minitvm.tir.stmt import IRModule
 
-_WIDE = {float: (FLOAT32, FLOAT64), int: (INT32, INT64)}
+if TYPE_CHECKING:
+    from minitvm.explanation.report import Explanation
 
 
 @final
 @record()
 class Options:
-    """The options of :func:`minitvm.operators.jit.jit`."""
+    """The options of :func:`minitvm.jit`."""
 
     static: tuple[str, ...] = ()
-    symbolic: tuple[str, ...] = ()
+    symbolic: tuple[str, ...] | None = None
+    broadcast: bool = False
     name: str | None = None
     target: str | Target | None = None
     fp: str = "fast"
@@ -50,70 +47,28 @@ class Options:
 
 
 @final
-@record(eq=False)
-class _Signature:
-    """What a program is made for, in a call's arguments.
-
-    Attributes
-    ----------
-    values
-        The argument for each parameter.
-    arrays
-        The arrays, by their parameters' positions.
-    dtypes
-        The dtypes of the arrays and of the numbers.
-    key
-        All that the program depends on apart from the extents of the arrays.
-    """
-
-    values: Sequence[Any]
-    arrays: Mapping[int, Described]
-    dtypes: Mapping[int, DType]
-    key: tuple[object, ...]
-    extents: Extents
-
-
-@final
 class Operator:
     """A Python function of tensors, compiled for the arguments of its calls. Made by
     :func:`minitvm.jit`.
 
-    A call takes arrays of one library, and returns new arrays of that library; or it writes the
-    arrays of ``out=``. A call with tensors of ``te`` is the function's own expression, so that
-    operators are made of operators.
+    A call takes arrays of one library and returns new arrays of that library, or it writes the
+    arrays of ``out=``. A call with tensors of ``te`` returns the function's expression of them.
     """
 
     def __init__(self, function: Callable[..., Any], options: Options) -> None:
         self._function = function
         self._options = options
-        named = options.name or getattr(function, "__name__", "operator")
-        self.name: str = named if named.isidentifier() else "operator"
+        self.name = _name(function, options)
         self._parameters = parameters_of(function, self.name, options.static)
-        letters = {each for p in self._parameters for each in p.shape.letters}
-        for each in options.symbolic:
-            if each not in letters:
-                known = ", ".join(sorted(letters)) or "none"
-                raise CompileError(
-                    f"{self.name}: symbolic: expected letters among {known}, got '{each}'"
-                )
+        self._variable = _letters(self.name, self._parameters, options.symbolic or ())
         self._groups: dict[tuple[object, ...], Group] = {}
-        self._known: dict[tuple[object, ...], Callable[..., Any]] = {}
+        self._routes: dict[tuple[object, ...] | None, Specialisation] = {}
         self._lock = threading.RLock()
         functools.update_wrapper(self, function)
         _operators.add(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        out = kwargs.pop("out", None)
-        values = bind(self.name, self._parameters, args, kwargs)
-        if any(map(is_symbolic, values)):
-            return self._inlined(values, out)
-        signature = self._signature(values)
-        found = self._specialisation(signature)
-        inputs = [signature.values[position] for position in found.traced.inputs]
-        self._check_libraries(signature)
-        if out is not None:
-            return found.returning(*inputs, out=out)
-        return found.returning(*inputs)
+        return self._call_slowly(*args, **kwargs)
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
@@ -128,7 +83,7 @@ class Operator:
         return self
 
     def __reduce__(self) -> str:
-        return str(self.__qualname__)  # type: ignore[attr-defined]  # of the function
+        return str(getattr(self, "__qualname__", self.name))  # as functions are: by name
 
     @property
     def __signature__(self) -> inspect.Signature:
@@ -137,40 +92,52 @@ class Operator:
     # -- Looking inside ----------------------------------------------------------------------------
 
     def build_for(self, *args: Any, **kwargs: Any) -> Module:
-        """The built function for some arguments, which takes its outputs as arguments.
+        """The built function for some arguments. It takes its outputs as arguments.
 
-        An argument is an array, or stands for one: a text such as ``"float32[64 768]"``, or an
-        object with a ``shape`` and a ``dtype``.
+        An argument is an array; an object with its ``shape`` and ``dtype``; or a text such as
+        ``"float32[64 768]"``. The extents are constants, apart from those named in ``symbolic``.
         """
-        return self._for(args, kwargs).module
+        signature = self._signature(self._given(args, kwargs))
+        return self._specialisation(signature, exact=True).module
 
     def lower(self, *args: Any, **kwargs: Any) -> IRModule:
-        """The loops for some arguments, see :meth:`build_for`."""
-        traced = self._traced(self._signature(self._given(args, kwargs)), frozenset())
+        """The loops for some arguments without the automatic schedule: see :meth:`build_for`."""
+        signature = self._signature(self._given(args, kwargs))
+        traced = self._traced(signature, self._variables(signature))
         outputs = list(traced.outputs)
         program = traced.schedule or outputs
         return lower(program, [*traced.inputs.values(), *outputs], name=self.name)
 
     def source(self, *args: Any, kind: str = "ll", **kwargs: Any) -> str:
-        """The text of the code for some arguments, see :meth:`build_for`: ``"ll"``, ``"asm"`` or
-        ``"tir"``."""
-        return self.build_for(*args, **kwargs).get_source(kind)
+        """The text of the code that a call runs: ``"ll"``, ``"asm"`` or ``"tir"``. For the
+        arguments see :meth:`build_for`."""
+        return self._chosen(args, kwargs).module.get_source(kind)
 
     def explain(self, *args: Any, measure: bool = True, **kwargs: Any) -> Explanation:
-        """What was built for some arguments, and why: see :func:`minitvm.explain`."""
-        found = self._for(args, kwargs)
-        return explain(found.module, measure=measure)
+        """What a call runs, and why: see :func:`minitvm.explain`. For the arguments see
+        :meth:`build_for`."""
+        # Imported where it is asked for, since few programs ask.
+        from minitvm.explanation.explain import explain
 
-    def warm_up(self, signatures: Iterable[Any]) -> None:
-        """Builds for some signatures, so that calls with such arguments compile nothing.
+        return explain(self._chosen(args, kwargs).module, measure=measure)
 
-        Each signature is a tuple of arguments, or a dict of them by name, see :meth:`build_for`.
+    def warm_up(self, signatures: Iterable[Any], *, strided: bool = True) -> None:
+        """Builds ahead, so that calls with such arguments compile nothing.
+
+        Parameters
+        ----------
+        signatures
+            Each a tuple of arguments, a dict of them by name, or the only argument: see
+            :meth:`build_for`.
+        strided
+            Whether also arrays that aren't compact are to be met.
         """
         for each in signatures:
-            if isinstance(each, Mapping):
-                self.build_for(**each)
-            else:
-                self.build_for(*(each if isinstance(each, tuple | list) else (each,)))
+            named = dict(each) if isinstance(each, Mapping) else {}
+            args = each if isinstance(each, tuple | list) else () if named else (each,)
+            function = self.build_for(*args, **named).entry_func
+            if strided and isinstance(function, Function):
+                function.prepare_strided()
 
     @property
     def specialisations(self) -> tuple[Specialisation, ...]:
@@ -180,16 +147,66 @@ class Operator:
     def clear(self) -> None:
         """Forgets all builds."""
         with self._lock:
-            self._groups.clear()
+            self._routes = {}
+            self._groups = {}
+
+    # -- Calls -------------------------------------------------------------------------------------
+
+    def _call_slowly(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+        """A call made by Python code, which defines the meaning of calls."""
+        values = bind(self.name, self._parameters, args, kwargs)
+        key = self._key(values)
+        found = self._routes.get(key)
+        if found is None:
+            if any(map(is_symbolic, values)):
+                return self._inlined(values, out)
+            found = self._specialisation(self._signature(values))
+            if key is not None:
+                self._routes[key] = found
+        inputs = [values[position] for position in found.traced.inputs]
+        return found.returning(*inputs, out=out)
+
+    def _key(self, values: Sequence[Any]) -> tuple[object, ...] | None:
+        """What the specialisation for some arguments is known by; None where it has to be found."""
+        try:
+            return tuple(
+                frozen(parameter.name, value)
+                if parameter.kind is Kind.STATIC
+                else (type(value), getattr(value, "shape", None), getattr(value, "dtype", None))
+                for parameter, value in zip(self._parameters, values, strict=True)
+            )
+        except Exception:  # of an array that doesn't tell; the signature says what is wrong
+            return None
+
+    def _inlined(self, values: list[Any], out: Any) -> Any:
+        """The function's own expression of tensors."""
+        if out is not None:
+            raise TypeError(f"{self.name}: out: expected none in a program of te, got one")
+        for parameter, value in zip(self._parameters, values, strict=True):
+            if library_of(value) is not None:
+                raise TypeError(
+                    f"{self.name}: {parameter}: expected a tensor of te, as other arguments are, "
+                    f"got an array of {library_of(value)}: make it a parameter"
+                )
+        return call(self._function, self._parameters, values)
 
     # -- Signatures --------------------------------------------------------------------------------
 
+    def _signature(self, values: Sequence[Any]) -> Signature:
+        return signature_of(
+            self.name,
+            self._parameters,
+            values,
+            variable=self._variable,
+            broadcast=self._options.broadcast,
+        )
+
     def _given(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The value of each parameter, where texts stand for arrays."""
         values = bind(self.name, self._parameters, args, kwargs)
         return [self._stood_for(p, v) for p, v in zip(self._parameters, values, strict=True)]
 
     def _stood_for(self, parameter: Parameter, value: Any) -> Any:
-        """The array that a text stands for."""
         if parameter.kind not in (Kind.TENSOR, Kind.ANY) or not isinstance(value, str):
             return value
         shape = parse_shape(value)
@@ -201,107 +218,32 @@ class Operator:
             )
         return Described(tuple(extents), shape.dtypes[0])
 
-    def _for(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Specialisation:
-        return self._specialisation(self._signature(self._given(args, kwargs)))
-
-    def _signature(self, values: list[Any]) -> _Signature:
-        arrays: dict[int, Described] = {}
-        numbers: dict[int, type] = {}
-        key: list[object] = []
-        for position, (parameter, value) in enumerate(zip(self._parameters, values, strict=True)):
-            kind = self._kind(parameter, value)
-            if kind is Kind.TENSOR:
-                arrays[position] = self._array(parameter, value)
-                key.append((arrays[position].dtype, len(arrays[position].shape)))
-            elif kind is Kind.NUMBER:
-                numbers[position] = float if isinstance(value, float) else parameter.number
-                key.append(numbers[position])
-            else:
-                key.append(self._frozen(parameter, value))
-        extents = extents_of(self.name, self._parameters, arrays)
-        dtypes = {position: each.dtype for position, each in arrays.items()}
-        wide = {each.dtype for each in arrays.values()}
-        for position, kind_of_number in numbers.items():
-            narrow, wider = _WIDE[kind_of_number]
-            declared = self._parameters[position].dtype
-            dtypes[position] = declared or (wider if wider in wide else narrow)
-        key.append(pattern_of(extents, frozenset(self._options.symbolic)))
-        return _Signature(values, arrays, dict(sorted(dtypes.items())), tuple(key), extents)
-
-    def _kind(self, parameter: Parameter, value: Any) -> Kind:
-        """What the value of a parameter is: an array, a number, or a value to build for."""
-        if parameter.kind is Kind.STATIC or (value is None and parameter.optional):
-            return Kind.STATIC
-        is_number = isinstance(value, int | float | np.integer | np.floating)
-        if parameter.kind is Kind.TENSOR or (parameter.kind is Kind.ANY and not is_number):
-            return Kind.TENSOR
-        if not is_number or isinstance(value, bool):
-            raise TypeError(
-                f"{self.name}: {parameter}: expected {parameter.kind.value}, got "
-                f"{type(value).__name__}"
-            )
-        if parameter.kind is Kind.NUMBER and parameter.number is int and isinstance(value, float):
-            raise TypeError(f"{self.name}: {parameter}: expected an int, got the float {value}")
-        return Kind.NUMBER
-
-    def _array(self, parameter: Parameter, value: Any) -> Described:
-        if isinstance(value, Described):
-            found = value
-        else:
-            if library_of(type(value)) is None:
-                raise TypeError(f"{self.name}: {parameter}: {_no_array(parameter, value)}")
-            reason = why_refused(value)
-            if reason is not None:
-                raise TypeError(f"{self.name}: {parameter}: {reason}")
-            try:
-                found = described(value)
-            except TypeError as error:
-                raise TypeError(f"{self.name}: {parameter}: {error}") from None
-        if not parameter.shape.takes_dtype(found.dtype):
-            wanted = " or ".join(map(str, parameter.shape.dtypes))
-            raise TypeError(f"{self.name}: {parameter}: expected dtype {wanted}, got {found.dtype}")
-        return found
-
-    def _frozen(self, parameter: Parameter, value: Any) -> object:
-        """A value as a part of a key: values that are equal but not the same, such as 1 and True,
-        differ."""
-        try:
-            hash(value)
-        except TypeError:
-            raise TypeError(
-                f"{self.name}: {parameter}: expected a value that can be hashed, since the "
-                f"program is made for it, got {type(value).__name__}"
-            ) from None
-        if isinstance(value, tuple):
-            return tuple(self._frozen(parameter, each) for each in value)
-        return (type(value), value.hex() if isinstance(value, float) else value)
-
-    def _check_libraries(self, signature: _Signature) -> None:
-        first: tuple[int, str | None] | None = None
-        for position in signature.arrays:
-            library = library_of(type(signature.values[position]))
-            if first is None:
-                first = position, library
-            elif library != first[1]:
-                raise TypeError(
-                    f"{self.name}: {self._parameters[position]}: expected an array of {first[1]}, "
-                    f"as {self._parameters[first[0]]} is, got one of {library}: convert it"
-                )
-
     # -- Builds ------------------------------------------------------------------------------------
 
-    def _specialisation(self, signature: _Signature) -> Specialisation:
+    def _chosen(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Specialisation:
+        return self._specialisation(self._signature(self._given(args, kwargs)))
+
+    def _specialisation(self, signature: Signature, exact: bool = False) -> Specialisation:
+        """The build for a signature, made where there is none. An `exact` one has constants for all
+        extents that it may."""
         group = self._groups.get(signature.key)
-        found = None if group is None else group.find(signature.extents)
+        found = None if group is None else group.find(signature.extents, exact)
         if found is not None:
             return found
         with self._lock:
-            group = self._groups.setdefault(signature.key, Group(frozenset(self._options.symbolic)))
-            return group.find(signature.extents) or group.add(
-                signature.extents, partial(self._build, signature)
+            group = self._groups.setdefault(signature.key, self._group())
+            return group.find(signature.extents, exact) or group.add(
+                signature.extents, partial(self._built, signature), exact
             )
 
-    def _traced(self, signature: _Signature, symbolic: frozenset[Label]) -> Traced:
+    def _group(self) -> Group:
+        return Group(self.name, self._variable, self._options.symbolic is None)
+
+    def _variables(self, signature: Signature) -> frozenset[Label]:
+        """The extents that are variables in every build."""
+        return frozenset(label for label in signature.extents.values if label in self._variable)
+
+    def _traced(self, signature: Signature, symbolic: frozenset[Label]) -> Traced:
         return trace(
             self.name,
             self._function,
@@ -312,7 +254,7 @@ class Operator:
             symbolic,
         )
 
-    def _build(self, signature: _Signature, symbolic: frozenset[Label]) -> Specialisation:
+    def _built(self, signature: Signature, symbolic: frozenset[Label]) -> Specialisation:
         traced = self._traced(signature, symbolic)
         outputs = list(traced.outputs)
         options = self._options
@@ -324,32 +266,23 @@ class Operator:
             fp=options.fp,
             release_gil=options.release_gil,
         )
-        stands_for = merged(signature.extents)
-        fixed = {
-            label: value
-            for label, value in signature.extents.values.items()
-            if stands_for[label] not in symbolic
-        }
-        return Specialisation(traced, module, fixed, symbolic, returning(module))
-
-    def _inlined(self, values: list[Any], out: Any) -> Any:
-        """The function's own expression of tensors."""
-        if out is not None:
-            raise TypeError(f"{self.name}: out: expected none for tensors of te, which are defined")
-        for parameter, value in zip(self._parameters, values, strict=True):
-            if library_of(type(value)) is not None:
-                raise TypeError(
-                    f"{self.name}: {parameter}: expected a tensor of te, as other arguments are, "
-                    f"got an array of {library_of(type(value))}: make it a parameter"
-                )
-        return call(self._function, self._parameters, values)
+        extents, classes = signature.extents.values, signature.extents.classes
+        fixed = {label: n for label, n in extents.items() if classes[label] not in symbolic}
+        return Specialisation(traced, module, fixed, symbolic, module.returning())
 
 
-def _no_array(parameter: Parameter, value: Any) -> str:
-    advice = ""
-    if isinstance(value, list | tuple | int | float | np.generic):
-        advice = ": pass np.asarray(x)"
-    return f"expected an array of shape {parameter.shape}, got {type(value).__name__}{advice}"
+def _name(function: Callable[..., Any], options: Options) -> str:
+    named = str(options.name or getattr(function, "__name__", ""))
+    return named if named.isidentifier() else "operator"  # of a lambda, a partial
+
+
+def _letters(name: str, parameters: Iterable[Parameter], symbolic: Iterable[str]) -> frozenset[str]:
+    known = {each: None for parameter in parameters for each in parameter.shape.letters}
+    for each in symbolic:
+        if each not in known:
+            listed = ", ".join(known) or "none"
+            raise CompileError(f"{name}: symbolic: expected letters among {listed}, got '{each}'")
+    return frozenset(symbolic)
 
 
 # A thread that holds a lock is not there in a forked child.

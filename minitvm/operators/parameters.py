@@ -1,8 +1,7 @@
 """The parameters of a Python function of tensors, as its signature declares them."""
 
 from __future__ import annotations
-
-import __future__
+import __future__ as future
 
 import ast
 import inspect
@@ -42,7 +41,7 @@ class Parameter:
     shape
         The shapes of an array.
     number
-        ``float`` or ``int``, of a number.
+        ``float`` or ``int``, of a number whose annotation says it.
     dtype
         The dtype of a number, where it is declared.
     optional
@@ -55,7 +54,7 @@ class Parameter:
     default: Any
     is_keyword: bool
     shape: Shape = ANY_SHAPE
-    number: type = float
+    number: type | None = None
     dtype: DType | None = None
     optional: bool = False
 
@@ -92,6 +91,8 @@ def parameters_of(
             raise CompileError(f"{where}: {error}") from None
         is_keyword = given.kind is inspect.Parameter.KEYWORD_ONLY
         kind = kind or meant.pop("kind")
+        if kind is Kind.ANY and isinstance(given.default, bool | str):
+            kind = Kind.STATIC
         optional = meant.pop("optional", False) or given.default is None
         found.append(
             Parameter(
@@ -128,7 +129,7 @@ def _annotation(function: Callable[..., Any], annotation: Any) -> Any:
     if not isinstance(annotation, str):
         return annotation
     code = getattr(inspect.unwrap(function), "__code__", None)
-    is_source = code is not None and code.co_flags & __future__.annotations.compiler_flag
+    is_source = code is not None and code.co_flags & future.annotations.compiler_flag
     if not is_source:
         return _NUMBERS.get(annotation, annotation)
     tree = ast.parse(annotation, mode="eval").body

@@ -172,7 +172,7 @@ def _dimension(text: str, word: str) -> Dimension:
             None
         )
     if not letters:
-        value = _value(tree, {})
+        value = int(_value(tree, {}))
         if value < 0:
             raise CompileError(f"shape {text!r}: expected an extent of 0 or more, got {value}")
         return value

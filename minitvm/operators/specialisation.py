@@ -7,12 +7,13 @@ builds for a signature as there are letters in it, and one more.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, final
 
-from minitvm.operators.extents import Extents, Label
+from minitvm.operators.extents import Extents, Label, said
 from minitvm.operators.tracing import Traced
-from minitvm.runtime.errors import CompileError
+from minitvm.runtime.errors import CompileError, PerformanceWarning
 from minitvm.runtime.module import Module
 from minitvm.runtime.record import record
 
@@ -49,37 +50,55 @@ class Specialisation:
 Build = Callable[[frozenset[Label]], Specialisation]
 
 
+@final
 class Group:
     """The builds for arguments of one kind, which differ in their extents alone.
 
     Parameters
     ----------
+    name
+        The operator's, for messages.
     named
         The letters that the user wants as variables.
+    is_automatic
+        Whether an extent that was met with a second value becomes a variable, too.
     """
 
-    def __init__(self, named: frozenset[str]) -> None:
+    def __init__(self, name: str, named: frozenset[str], is_automatic: bool) -> None:
+        self._name = name
         self._named = named
+        self._is_automatic = is_automatic
         self._seen: dict[Label, int] = {}
         self._varying: set[Label] = set()
-        self._always_static = False
         self.builds: list[Specialisation] = []
 
-    def find(self, extents: Extents) -> Specialisation | None:
-        """The build that serves some extents: the one with the most constants."""
-        serving = (each for each in self.builds if each.serves(extents.values))
+    def find(self, extents: Extents, exact: bool = False) -> Specialisation | None:
+        """The build that serves some extents: the one with the most constants. An `exact` one has
+        no variables but those that the user named."""
+        serving = [
+            each
+            for each in self.builds
+            if each.serves(extents.values) and not (exact and each.symbolic - self._named)
+        ]
         return max(serving, key=lambda each: len(each.fixed), default=None)
 
-    def add(self, extents: Extents, make: Build) -> Specialisation:
+    def add(self, extents: Extents, make: Build, exact: bool = False) -> Specialisation:
         """A new build for some extents."""
-        symbolic = self._variables(extents)
-        named = symbolic & self._named
-        if symbolic == named:
-            made = make(symbolic)
+        varying = self._met(extents)
+        named = frozenset(each for each in extents.values if each in self._named)
+        if exact or not self._is_automatic or varying <= named:
+            made = make(named)
         else:
-            made = self._generalised(symbolic, named, make)
+            made = self._generalised(named | varying, named, make)
         self.builds.append(made)
         return made
+
+    def _met(self, extents: Extents) -> frozenset[Label]:
+        """The extents that were met with another value."""
+        for label, value in extents.values.items():
+            if self._seen.setdefault(label, value) != value:
+                self._varying.add(label)
+        return frozenset(extents.classes[label] for label in self._varying)
 
     def _generalised(
         self, symbolic: frozenset[Label], named: frozenset[Label], make: Build
@@ -87,16 +106,15 @@ class Group:
         """A build with variables; one with constants if the program has no meaning with them."""
         try:
             return make(symbolic)
-        except (CompileError, TypeError, ValueError):
-            self._always_static = True
-            return make(named)
-
-    def _variables(self, extents: Extents) -> frozenset[Label]:
-        """The extents that become variables: those that the user named, and those that were met
-        with another value."""
-        for label, value in extents.values.items():
-            if self._seen.setdefault(label, value) != value:
-                self._varying.add(label)
-        named = {each for each in extents.values if each in self._named}
-        varying = {extents.classes[label] for label in self._varying}
-        return frozenset(named if self._always_static else named | varying)
+        except (CompileError, TypeError, ValueError) as error:
+            made = make(named)  # which fails, if the reason is another
+            self._is_automatic = False
+            extents = ", ".join(str(each) for each in sorted(map(said, symbolic)))
+            warnings.warn(
+                f"{self._name}: expected a program for any extents {extents}, found one that needs "
+                f"them constant, and is built for each anew: {error}; symbolic=() says that this "
+                "is meant",
+                PerformanceWarning,
+                stacklevel=2,
+            )
+            return made

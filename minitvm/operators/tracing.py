@@ -34,14 +34,11 @@ class Traced:
         The tensors that it returns.
     schedule
         The schedule that it returns with them, if any.
-    is_single
-        Whether it returns one tensor, and no tuple.
     """
 
     inputs: Mapping[int, Tensor | Var]
     outputs: tuple[Tensor, ...]
     schedule: Schedule | None
-    is_single: bool
 
 
 def trace(
@@ -83,12 +80,12 @@ def trace(
         inputs[position] = given
         args[position] = _broadcast(given, labels, parameters[position], extents, dims)
     returned = _call_traced(name, function, parameters, args)
-    schedule, tensors, is_single = _returned(name, returned)
+    schedule, tensors = _returned(name, returned)
     tensors_given = [each for each in inputs.values() if isinstance(each, Tensor)]
     _check_inputs(name, tensors, tensors_given)
     if schedule is None:
         tensors = _computed(tensors, tensors_given)
-    return Traced(inputs, tensors, schedule, is_single)
+    return Traced(inputs, tensors, schedule)
 
 
 def _call_traced(
@@ -157,12 +154,12 @@ def _variable(label: Label) -> str:
     return f"leading{-label[1]}" if label[1] < 0 else f"{label[0]}{label[1]}"
 
 
-def _returned(name: str, value: Any) -> tuple[Schedule | None, tuple[Tensor, ...], bool]:
-    """The schedule and the tensors that a function returned, and whether it is one tensor alone."""
+def _returned(name: str, value: Any) -> tuple[Schedule | None, tuple[Tensor, ...]]:
+    """The schedule and the tensors that a function returned."""
     schedule = None
     if isinstance(value, tuple | list) and value and isinstance(value[0], Schedule):
         schedule, *rest = value
-        value = rest[0] if len(rest) == 1 else tuple(rest)
+        value = rest[0] if len(rest) == 1 else tuple(rest) or schedule
     members = tuple(value) if isinstance(value, tuple | list) else (value,)
     for member in members:
         if not isinstance(member, Tensor):
@@ -170,9 +167,14 @@ def _returned(name: str, value: Any) -> tuple[Schedule | None, tuple[Tensor, ...
                 f"{name}: expected a function that returns a tensor, or a tuple of tensors, got "
                 f"{_advised(value, member)}"
             )
-    if not members:
-        raise CompileError(f"{name}: expected a function that returns a tensor, got none")
-    return schedule, members, isinstance(value, Tensor)
+    if len(members) < 2 and isinstance(value, tuple | list):
+        got = f"a {type(value).__name__} of {len(members) or 'none'}"
+        advice = ": return the tensor itself" if members else ""
+        raise CompileError(
+            f"{name}: expected a function that returns a tensor, or a tuple of several, got "
+            f"{got}{advice}"
+        )
+    return schedule, members
 
 
 def _advised(value: Any, member: Any) -> str:
@@ -216,11 +218,11 @@ def _computed(outputs: Sequence[Tensor], given: Sequence[Tensor]) -> tuple[Tenso
     made: list[Tensor] = []
     for each in outputs:
         is_own = each not in given and each not in made
-        made.append(each if is_own else copied(each))
+        made.append(each if is_own else _copied(each))
     return tuple(made)
 
 
-def copied(tensor: Tensor) -> Tensor:
+def _copied(tensor: Tensor) -> Tensor:
     made: Tensor = compute(tensor.shape, lambda *i: tensor(*i), f"{tensor.op.name}_copy")
     return made
 
