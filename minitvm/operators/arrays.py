@@ -5,13 +5,14 @@ A library is known by the names of its classes, so that none is imported.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any, final
 
 import numpy as np
 
 from minitvm.runtime.dtype import DType
-from minitvm.runtime.ndarray import NDArray
+from minitvm.runtime.frameworks import is_immutable
+from minitvm.runtime.ndarray import NDArray, empty
+from minitvm.runtime.ndarray import array as make_array
 from minitvm.runtime.record import record
 
 _CPU = (1, 0)  # DLPack's kDLCPU
@@ -29,13 +30,17 @@ class Described:
         return f"{self.dtype}[{' '.join(map(str, self.shape))}]"
 
 
+_libraries: dict[type, str | None] = {}
+
+
 def library_of(value: object) -> str | None:
     """The library of an array: its package; None for a value that is no array."""
-    kind: type[Any] = type(value)
-    return _library_of(kind)
+    kind = type(value)
+    if kind not in _libraries:
+        _libraries[kind] = _library_of(kind)
+    return _libraries[kind]
 
 
-@cache
 def _library_of(kind: type) -> str | None:
     if issubclass(kind, NDArray):
         return "minitvm"
@@ -61,9 +66,13 @@ def described(array: Any) -> Described:
 
 
 def _dtype(dtype: Any) -> DType:
-    found = DType.of(dtype)
-    if not (found.is_float or found.is_integral) or found.bits < 8 or found.lanes > 1:
-        raise TypeError(f"expected an array of a real number, such as float32, got {dtype}")
+    try:
+        found = DType.of(dtype)
+    except (TypeError, ValueError):
+        found = None
+    is_number = found is not None and (found.is_float or found.is_integral)
+    if found is None or not is_number or found.bits < 8 or found.lanes > 1:
+        raise TypeError(f"expected an array of real numbers, such as float32, got {dtype}")
     return found
 
 
@@ -94,3 +103,17 @@ def why_refused(array: Any) -> str | None:
 
 def _is_tracer(kind: type) -> bool:
     return any(each.__name__ == "Tracer" and "jax" in each.__module__ for each in kind.__mro__)
+
+
+def sample(array: Described) -> NDArray:
+    """An array to measure with: of random floats, or of integers that are zero."""
+    random = np.random.default_rng(0).random(array.shape, np.float32)
+    return make_array(random if array.dtype.is_float else random * 0, dtype=array.dtype)
+
+
+def writable(array: Any) -> Any:
+    """An array of the same shape that can be written: itself, if its library's arrays change."""
+    if not is_immutable(type(array)):
+        return array
+    found = described(array)
+    return empty(found.shape, found.dtype)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from minitvm.driver.build import build
 from minitvm.lowering.lower import lower
-from minitvm.operators.arrays import Described, library_of
+from minitvm.operators.arrays import Described, library_of, sample, writable
 from minitvm.operators.extents import Label
 from minitvm.operators.parameters import Kind, Parameter, bind, parameters_of
 from minitvm.operators.shapes import parse_shape
@@ -61,6 +61,8 @@ class Operator:
         self.name = _name(function, options)
         self._parameters = parameters_of(function, self.name, options.static)
         self._variable = _letters(self.name, self._parameters, options.symbolic or ())
+        by_name = any(each.is_keyword for each in self._parameters)
+        self._positional = -1 if by_name else len(self._parameters)  # of a call with all arguments
         self._groups: dict[tuple[object, ...], Group] = {}
         self._routes: dict[tuple[object, ...] | None, Specialisation] = {}
         self._lock = threading.RLock()
@@ -119,7 +121,13 @@ class Operator:
         # Imported where it is asked for, since few programs ask.
         from minitvm.explanation.explain import explain
 
-        return explain(self._chosen(args, kwargs).module, measure=measure)
+        values = self._given(args, kwargs)
+        found = self._specialisation(self._signature(values))
+        given = [values[position] for position in found.traced.inputs]
+        inputs = [sample(each) if isinstance(each, Described) else each for each in given]
+        made = found.returning(*inputs)
+        outputs = made if isinstance(made, tuple) else (made,)
+        return explain(found.module, *inputs, *map(writable, outputs), measure=measure)
 
     def warm_up(self, signatures: Iterable[Any], *, strided: bool = True) -> None:
         """Builds ahead, so that calls with such arguments compile nothing.
@@ -154,7 +162,9 @@ class Operator:
 
     def _call_slowly(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         """A call made by Python code, which defines the meaning of calls."""
-        values = bind(self.name, self._parameters, args, kwargs)
+        values: Sequence[Any] = args
+        if kwargs or len(args) != self._positional:
+            values = bind(self.name, self._parameters, args, kwargs)
         key = self._key(values)
         found = self._routes.get(key)
         if found is None:
@@ -164,7 +174,22 @@ class Operator:
             if key is not None:
                 self._routes[key] = found
         inputs = [values[position] for position in found.traced.inputs]
+        if out is None:
+            return found.returning(*inputs)
+        self._check_out(values, out)
         return found.returning(*inputs, out=out)
+
+    def _check_out(self, values: Sequence[Any], out: Any) -> None:
+        """Refuses arrays of another library than the arguments'."""
+        arrays = ((p, library_of(v)) for p, v in zip(self._parameters, values, strict=True))
+        first, wanted = next((each for each in arrays if each[1]), (None, None))
+        for each in out if isinstance(out, tuple) else (out,):
+            found = library_of(each)
+            if None not in (wanted, found) and found != wanted:
+                raise TypeError(
+                    f"{self.name}: out: expected an array of {wanted}, as {first} is, got one of "
+                    f"{found}: convert it"
+                )
 
     def _key(self, values: Sequence[Any]) -> tuple[object, ...] | None:
         """What the specialisation for some arguments is known by; None where it has to be found."""
@@ -178,7 +203,7 @@ class Operator:
         except Exception:  # of an array that doesn't tell; the signature says what is wrong
             return None
 
-    def _inlined(self, values: list[Any], out: Any) -> Any:
+    def _inlined(self, values: Sequence[Any], out: Any) -> Any:
         """The function's own expression of tensors."""
         if out is not None:
             raise TypeError(f"{self.name}: out: expected none in a program of te, got one")

@@ -84,7 +84,7 @@ def signature_of(
         if position in arrays:
             dtypes[position] = arrays[position].dtype
         else:
-            number = float if issubclass(numbers[position], float) else int
+            number = float if issubclass(numbers[position], float | np.floating) else int
             wide = _WIDE[number]
             dtypes[position] = declared or (wide if wide in present else _NARROW[number])
     extents = extents_of(name, parameters, arrays, broadcast)
