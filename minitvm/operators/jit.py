@@ -11,7 +11,18 @@ from minitvm.target import Target
 
 
 @overload
-def jit(function: Callable[..., Any], /) -> Operator: ...
+def jit(
+    function: Callable[..., Any],
+    /,
+    *,
+    static: str | Iterable[str] = (),
+    symbolic: str | Iterable[str] | None = None,
+    broadcast: bool = False,
+    name: str | None = None,
+    target: str | Target | None = None,
+    fp: str = "fast",
+    release_gil: bool | None = None,
+) -> Operator: ...
 
 
 @overload
