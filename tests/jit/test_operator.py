@@ -294,7 +294,7 @@ def test_no_call_compiles_after_a_warm_up() -> None:
 def test_looking_inside() -> None:
     x, w = _random(5, 7), _random(7)
     assert str(inspect.signature(rms_norm)).endswith("eps: 'float' = 1e-06) -> 'te.Tensor'")
-    assert (rms_norm.__name__, rms_norm.__doc__) == (
+    assert (rms_norm.name, rms_norm.__doc__) == (
         "rms_norm",
         "Rows of mean square 1, times weights.",
     )
