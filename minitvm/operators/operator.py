@@ -31,6 +31,8 @@ from minitvm.tir.stmt import IRModule
 if TYPE_CHECKING:
     from minitvm.explanation.report import Explanation
 
+_MOST_ROUTES = 1024  # signatures that are known by their key; others are looked for each time
+
 
 @final
 @record()
@@ -63,14 +65,12 @@ class Operator:
         self._variable = _letters(self.name, self._parameters, options.symbolic or ())
         by_name = any(each.is_keyword for each in self._parameters)
         self._positional = -1 if by_name else len(self._parameters)  # of a call with all arguments
+        self._static = [i for i, p in enumerate(self._parameters) if p.kind is Kind.STATIC]
         self._groups: dict[tuple[object, ...], Group] = {}
         self._routes: dict[tuple[object, ...] | None, Specialisation] = {}
         self._lock = threading.RLock()
         functools.update_wrapper(self, function)
         _operators.add(self)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call_slowly(*args, **kwargs)
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
@@ -160,8 +160,7 @@ class Operator:
 
     # -- Calls -------------------------------------------------------------------------------------
 
-    def _call_slowly(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
-        """A call made by Python code, which defines the meaning of calls."""
+    def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         values: Sequence[Any] = args
         if kwargs or len(args) != self._positional:
             values = bind(self.name, self._parameters, args, kwargs)
@@ -171,7 +170,7 @@ class Operator:
             if any(map(is_symbolic, values)):
                 return self._inlined(values, out)
             found = self._specialisation(self._signature(values))
-            if key is not None:
+            if key is not None and len(self._routes) < _MOST_ROUTES:
                 self._routes[key] = found
         inputs = [values[position] for position in found.traced.inputs]
         if out is None:
@@ -194,12 +193,12 @@ class Operator:
     def _key(self, values: Sequence[Any]) -> tuple[object, ...] | None:
         """What the specialisation for some arguments is known by; None where it has to be found."""
         try:
-            return tuple(
-                frozen(parameter.name, value)
-                if parameter.kind is Kind.STATIC
-                else (type(value), getattr(value, "shape", None), getattr(value, "dtype", None))
-                for parameter, value in zip(self._parameters, values, strict=True)
-            )
+            key = [
+                (type(each), getattr(each, "shape", None), getattr(each, "dtype", None))
+                for each in values
+            ]
+            constants = [frozen(self.name, values[position]) for position in self._static]
+            return (*key, *constants)
         except Exception:  # of an array that doesn't tell; the signature says what is wrong
             return None
 
