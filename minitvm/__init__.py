@@ -74,11 +74,15 @@ from minitvm.tir.op import convert as convert
 if _typing.TYPE_CHECKING:
     from minitvm import contrib as contrib
     from minitvm.explanation.explain import explain as explain
+    from minitvm.operators.jit import jit as jit
+    from minitvm.operators.operator import Operator as Operator
     from minitvm.runtime.device_api.plugin import load_device_plugin as load_device_plugin
 
 _ON_DEMAND = {
+    "Operator": "minitvm.operators.operator",
     "contrib": "minitvm.contrib",
     "explain": "minitvm.explanation.explain",
+    "jit": "minitvm.operators.jit",
     "load_device_plugin": "minitvm.runtime.device_api.plugin",
 }
 

@@ -110,6 +110,12 @@ class Variants:
         made = self.made.get(arrangement)
         return self._add(arrangement) if made is None else made
 
+    def prepare(self, arrangement: Arrangement) -> None:
+        """Compiles the variant for an arrangement, so that no call has to."""
+        nearest = self._allowed(arrangement)
+        if nearest not in self.made:
+            self._add(nearest)
+
     def _add(self, arrangement: Arrangement) -> Compiled:
         compiled = self._make(arrangement)
         made = self.made.setdefault(arrangement, compiled)

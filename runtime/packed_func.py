@@ -27,6 +27,7 @@ from minitvm.runtime.arrangement import (
     ASKS_FOR_VARIANT,
     ASKS_TO_CHECK,
     NEEDS_VARIANT,
+    Arrangement,
     Variants,
 )
 from minitvm.runtime.c_function import CFunction
@@ -577,6 +578,11 @@ class Function(PackedFunc):
         if self._results is None:
             raise TypeError(f"{self.name}: expected a function of minitvm.build, got an address")
         return self._results()
+
+    def prepare_strided(self) -> None:
+        """Compiles the variant for arrays of any strides, so that no call has to."""
+        if self.variants is not None:
+            self.variants.prepare(Arrangement(strided=True))
 
     def returning(self) -> Returning:
         """The function as one of its inputs alone, which returns what this one writes, in new

@@ -46,7 +46,8 @@ runpy.run_path({path!r}, run_name="__main__")
 
 
 @pytest.mark.parametrize(
-    "name", ["quickstart", "fused_operator", "literature_matmul", "one_tensor_seven_views"]
+    "name",
+    ["quickstart", "fused_operator", "literature_matmul", "one_tensor_seven_views", "rms_norm"],
 )
 def test_runs_without_torch(name: str, tmp_path: Path) -> None:
     script = tmp_path / "without_torch.py"

@@ -1,0 +1,112 @@
+"""jit: a Python function of tensors as an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, overload
+
+from minitvm.operators.operator import Operator, Options
+from minitvm.runtime.errors import CompileError
+from minitvm.target import Target
+
+
+@overload
+def jit(
+    function: Callable[..., Any],
+    /,
+    *,
+    static: str | Iterable[str] = (),
+    symbolic: str | Iterable[str] | None = None,
+    broadcast: bool = False,
+    name: str | None = None,
+    target: str | Target | None = None,
+    fp: str = "fast",
+    release_gil: bool | None = None,
+) -> Operator: ...
+
+
+@overload
+def jit(
+    *,
+    static: str | Iterable[str] = (),
+    symbolic: str | Iterable[str] | None = None,
+    broadcast: bool = False,
+    name: str | None = None,
+    target: str | Target | None = None,
+    fp: str = "fast",
+    release_gil: bool | None = None,
+) -> Callable[[Callable[..., Any]], Operator]: ...
+
+
+def jit(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    static: str | Iterable[str] = (),
+    symbolic: str | Iterable[str] | None = None,
+    broadcast: bool = False,
+    name: str | None = None,
+    target: str | Target | None = None,
+    fp: str = "fast",
+    release_gil: bool | None = None,
+) -> Any:
+    """A Python function of tensors as an operator, which returns its outputs in arrays of the
+    caller's library.
+
+    Parameters
+    ----------
+    function
+        A function that takes tensors of ``te`` and numbers, and returns a tensor or a tuple of
+        them. It may return a schedule with them: ``return s, C``.
+    static
+        Parameters for whose values the program is made, each value anew: names, separated by
+        spaces or in a list.
+    symbolic
+        Letters of the annotations whose extents are variables from the first build on; all others
+        are then constants, and each value of theirs is built for. By default all are constants
+        until they are met with a second value, and variables then.
+    broadcast
+        Whether the leading dimensions, ``...``, broadcast as numpy's do. By default they are the
+        same for all parameters that have them.
+    name
+        The name in messages and in the code; by default the function's.
+    target, fp, release_gil
+        As for :func:`minitvm.build`.
+
+    Returns
+    -------
+    Operator
+        Call it with arrays.
+
+    Raises
+    ------
+    CompileError
+        When an annotation isn't understood. The function itself runs at the first call.
+
+    >>> import numpy as np
+    >>> from minitvm import te
+    >>> @jit
+    ... def scaled(x: "m n", w: "n", scale: float = 1.0):
+    ...     return te.compute(x.shape, lambda i, j: x[i, j] * w[j] * scale)
+    >>> scaled(np.ones((2, 3), "float32"), np.arange(3, dtype="float32"), scale=2.0)
+    array([[0., 2., 4.],
+           [0., 2., 4.]], dtype=float32)
+    """
+    variable = None if symbolic is None else _names(symbolic)
+    options = Options(_names(static), variable, broadcast, name, target, fp, release_gil)
+    if function is None:
+        return lambda each: _operator(each, options)
+    return _operator(function, options)
+
+
+def _operator(function: Any, options: Options) -> Operator:
+    if not callable(function):
+        raise CompileError(
+            f"jit: expected a function of tensors, got {type(function).__name__}: give options by "
+            "name, as @minitvm.jit(static='axis')"
+        )
+    return Operator(function, options)
+
+
+def _names(given: str | Iterable[str]) -> tuple[str, ...]:
+    return tuple(given.replace(",", " ").split() if isinstance(given, str) else given)

@@ -1,0 +1,322 @@
+"""Operators: Python functions of tensors that are compiled for the arguments of their calls."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import threading
+import types
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, final
+
+from minitvm.driver.build import build
+from minitvm.lowering.lower import lower
+from minitvm.operators.arrays import Described, library_of, sample, writable
+from minitvm.operators.extents import Label
+from minitvm.operators.parameters import Kind, Parameter, bind, parameters_of
+from minitvm.operators.shapes import parse_shape
+from minitvm.operators.signature import Signature, frozen, signature_of
+from minitvm.operators.specialisation import Group, Specialisation
+from minitvm.operators.tracing import Traced, call, is_symbolic, trace
+from minitvm.runtime.errors import CompileError
+from minitvm.runtime.module import Module
+from minitvm.runtime.packed_func import Function
+from minitvm.runtime.record import record
+from minitvm.target import Target
+from minitvm.tir.stmt import IRModule
+
+if TYPE_CHECKING:
+    from minitvm.explanation.report import Explanation
+
+_MOST_ROUTES = 1024  # signatures that are known by their key; others are looked for each time
+
+
+@final
+@record()
+class Options:
+    """The options of :func:`minitvm.jit`."""
+
+    static: tuple[str, ...] = ()
+    symbolic: tuple[str, ...] | None = None
+    broadcast: bool = False
+    name: str | None = None
+    target: str | Target | None = None
+    fp: str = "fast"
+    release_gil: bool | None = None
+
+
+@final
+class Operator:
+    """A Python function of tensors, compiled for the arguments of its calls. Made by
+    :func:`minitvm.jit`.
+
+    A call takes arrays of one library and returns new arrays of that library, or it writes the
+    arrays of ``out=``. A call with tensors of ``te`` returns the function's expression of them.
+    """
+
+    def __init__(self, function: Callable[..., Any], options: Options) -> None:
+        self._function = function
+        self._options = options
+        self.name = _name(function, options)
+        self._parameters = parameters_of(function, self.name, options.static)
+        self._variable = _letters(self.name, self._parameters, options.symbolic or ())
+        by_name = any(each.is_keyword for each in self._parameters)
+        self._positional = -1 if by_name else len(self._parameters)  # of a call with all arguments
+        self._static = [i for i, p in enumerate(self._parameters) if p.kind is Kind.STATIC]
+        self._groups: dict[tuple[object, ...], Group] = {}
+        self._routes: dict[tuple[object, ...] | None, Specialisation] = {}
+        self._lock = threading.RLock()
+        functools.update_wrapper(self, function)
+        _operators.add(self)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<Operator {self.name}{self.__signature__}>"
+
+    def __copy__(self) -> Operator:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Operator:
+        return self
+
+    def __reduce__(self) -> str:
+        return str(getattr(self, "__qualname__", self.name))  # as functions are: by name
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self._function)
+
+    # -- Looking inside ----------------------------------------------------------------------------
+
+    def build_for(self, *args: Any, **kwargs: Any) -> Module:
+        """The built function for some arguments. It takes its outputs as arguments.
+
+        An argument is an array; an object with its ``shape`` and ``dtype``; or a text such as
+        ``"float32[64 768]"``. The extents are constants, apart from those named in ``symbolic``.
+        """
+        signature = self._signature(self._given(args, kwargs))
+        return self._specialisation(signature, exact=True).module
+
+    def lower(self, *args: Any, **kwargs: Any) -> IRModule:
+        """The loops for some arguments without the automatic schedule: see :meth:`build_for`."""
+        signature = self._signature(self._given(args, kwargs))
+        traced = self._traced(signature, self._variables(signature))
+        outputs = list(traced.outputs)
+        program = traced.schedule or outputs
+        return lower(program, [*traced.inputs.values(), *outputs], name=self.name)
+
+    def source(self, *args: Any, kind: str = "ll", **kwargs: Any) -> str:
+        """The text of the code that a call runs: ``"ll"``, ``"asm"`` or ``"tir"``. For the
+        arguments see :meth:`build_for`."""
+        return self._chosen(args, kwargs).module.get_source(kind)
+
+    def explain(self, *args: Any, measure: bool = True, **kwargs: Any) -> Explanation:
+        """What a call runs, and why: see :func:`minitvm.explain`. For the arguments see
+        :meth:`build_for`."""
+        # Imported where it is asked for, since few programs ask.
+        from minitvm.explanation.explain import explain
+
+        values = self._given(args, kwargs)
+        found = self._specialisation(self._signature(values))
+        given = [values[position] for position in found.traced.inputs]
+        inputs = [sample(each) if isinstance(each, Described) else each for each in given]
+        made = found.returning(*inputs)
+        outputs = made if isinstance(made, tuple) else (made,)
+        return explain(found.module, *inputs, *map(writable, outputs), measure=measure)
+
+    def warm_up(self, signatures: Iterable[Any], *, strided: bool = True) -> None:
+        """Builds ahead, so that calls with such arguments compile nothing.
+
+        Parameters
+        ----------
+        signatures
+            Each a tuple of arguments, a dict of them by name, or the only argument: see
+            :meth:`build_for`.
+        strided
+            Whether also arrays that aren't compact are to be met.
+        """
+        for each in signatures:
+            named = dict(each) if isinstance(each, Mapping) else {}
+            args = each if isinstance(each, tuple | list) else () if named else (each,)
+            function = self.build_for(*args, **named).entry_func
+            if strided and isinstance(function, Function):
+                function.prepare_strided()
+
+    @property
+    def specialisations(self) -> tuple[Specialisation, ...]:
+        """The builds so far."""
+        return tuple(each for group in self._groups.values() for each in group.builds)
+
+    def clear(self) -> None:
+        """Forgets all builds."""
+        with self._lock:
+            self._routes = {}
+            self._groups = {}
+
+    # -- Calls -------------------------------------------------------------------------------------
+
+    def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+        values: Sequence[Any] = args
+        if kwargs or len(args) != self._positional:
+            values = bind(self.name, self._parameters, args, kwargs)
+        key = self._key(values)
+        found = self._routes.get(key)
+        if found is None:
+            if any(map(is_symbolic, values)):
+                return self._inlined(values, out)
+            found = self._specialisation(self._signature(values))
+            if key is not None and len(self._routes) < _MOST_ROUTES:
+                self._routes[key] = found
+        inputs = [values[position] for position in found.traced.inputs]
+        if out is None:
+            return found.returning(*inputs)
+        self._check_out(values, out)
+        return found.returning(*inputs, out=out)
+
+    def _check_out(self, values: Sequence[Any], out: Any) -> None:
+        """Refuses arrays of another library than the arguments'."""
+        arrays = ((p, library_of(v)) for p, v in zip(self._parameters, values, strict=True))
+        first, wanted = next((each for each in arrays if each[1]), (None, None))
+        for each in out if isinstance(out, tuple) else (out,):
+            found = library_of(each)
+            if None not in (wanted, found) and found != wanted:
+                raise TypeError(
+                    f"{self.name}: out: expected an array of {wanted}, as {first} is, got one of "
+                    f"{found}: convert it"
+                )
+
+    def _key(self, values: Sequence[Any]) -> tuple[object, ...] | None:
+        """What the specialisation for some arguments is known by; None where it has to be found."""
+        try:
+            key = [
+                (type(each), getattr(each, "shape", None), getattr(each, "dtype", None))
+                for each in values
+            ]
+            constants = [frozen(self.name, values[position]) for position in self._static]
+            return (*key, *constants)
+        except Exception:  # of an array that doesn't tell; the signature says what is wrong
+            return None
+
+    def _inlined(self, values: Sequence[Any], out: Any) -> Any:
+        """The function's own expression of tensors."""
+        if out is not None:
+            raise TypeError(f"{self.name}: out: expected none in a program of te, got one")
+        for parameter, value in zip(self._parameters, values, strict=True):
+            if library_of(value) is not None:
+                raise TypeError(
+                    f"{self.name}: {parameter}: expected a tensor of te, as other arguments are, "
+                    f"got an array of {library_of(value)}: make it a parameter"
+                )
+        return call(self._function, self._parameters, values)
+
+    # -- Signatures --------------------------------------------------------------------------------
+
+    def _signature(self, values: Sequence[Any]) -> Signature:
+        return signature_of(
+            self.name,
+            self._parameters,
+            values,
+            variable=self._variable,
+            broadcast=self._options.broadcast,
+        )
+
+    def _given(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The value of each parameter, where texts stand for arrays."""
+        values = bind(self.name, self._parameters, args, kwargs)
+        return [self._stood_for(p, v) for p, v in zip(self._parameters, values, strict=True)]
+
+    def _stood_for(self, parameter: Parameter, value: Any) -> Any:
+        if parameter.kind not in (Kind.TENSOR, Kind.ANY) or not isinstance(value, str):
+            return value
+        shape = parse_shape(value)
+        extents = [each for each in shape.dims if isinstance(each, int)]
+        if len(shape.dtypes) != 1 or len(extents) != len(shape.dims) or shape.leading:
+            raise CompileError(
+                f"{self.name}: {parameter}: expected an array or its description, such as "
+                f"'float32[64 768]', got {value!r}"
+            )
+        return Described(tuple(extents), shape.dtypes[0])
+
+    # -- Builds ------------------------------------------------------------------------------------
+
+    def _chosen(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Specialisation:
+        return self._specialisation(self._signature(self._given(args, kwargs)))
+
+    def _specialisation(self, signature: Signature, exact: bool = False) -> Specialisation:
+        """The build for a signature, made where there is none. An `exact` one has constants for all
+        extents that it may."""
+        group = self._groups.get(signature.key)
+        found = None if group is None else group.find(signature.extents, exact)
+        if found is not None:
+            return found
+        with self._lock:
+            group = self._groups.setdefault(signature.key, self._group())
+            return group.find(signature.extents, exact) or group.add(
+                signature.extents, partial(self._built, signature), exact
+            )
+
+    def _group(self) -> Group:
+        return Group(self.name, self._variable, self._options.symbolic is None)
+
+    def _variables(self, signature: Signature) -> frozenset[Label]:
+        """The extents that are variables in every build."""
+        return frozenset(label for label in signature.extents.values if label in self._variable)
+
+    def _traced(self, signature: Signature, symbolic: frozenset[Label]) -> Traced:
+        return trace(
+            self.name,
+            self._function,
+            self._parameters,
+            signature.values,
+            signature.extents,
+            signature.dtypes,
+            symbolic,
+        )
+
+    def _built(self, signature: Signature, symbolic: frozenset[Label]) -> Specialisation:
+        traced = self._traced(signature, symbolic)
+        outputs = list(traced.outputs)
+        options = self._options
+        module = build(
+            traced.schedule or outputs,
+            [*traced.inputs.values(), *outputs],
+            options.target,
+            name=self.name,
+            fp=options.fp,
+            release_gil=options.release_gil,
+        )
+        extents, classes = signature.extents.values, signature.extents.classes
+        fixed = {label: n for label, n in extents.items() if classes[label] not in symbolic}
+        return Specialisation(traced, module, fixed, symbolic, module.returning())
+
+
+def _name(function: Callable[..., Any], options: Options) -> str:
+    named = str(options.name or getattr(function, "__name__", ""))
+    return named if named.isidentifier() else "operator"  # of a lambda, a partial
+
+
+def _letters(name: str, parameters: Iterable[Parameter], symbolic: Iterable[str]) -> frozenset[str]:
+    known = {each: None for parameter in parameters for each in parameter.shape.letters}
+    for each in symbolic:
+        if each not in known:
+            listed = ", ".join(known) or "none"
+            raise CompileError(f"{name}: symbolic: expected letters among {listed}, got '{each}'")
+    return frozenset(symbolic)
+
+
+# A thread that holds a lock is not there in a forked child.
+_operators: weakref.WeakSet[Operator] = weakref.WeakSet()
+
+
+def _unlock() -> None:
+    for each in _operators:
+        each._lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock)

@@ -1,0 +1,237 @@
+"""The parameters of a Python function of tensors, as its signature declares them."""
+
+from __future__ import annotations
+import __future__ as future
+
+import ast
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+from typing import Any, final
+
+from minitvm.operators.shapes import ANY_SHAPE, Shape, parse_shape
+from minitvm.runtime.dtype import DType
+from minitvm.runtime.errors import CompileError
+from minitvm.runtime.record import record
+from minitvm.te.tensor import Tensor
+
+_NUMBERS: dict[str, type] = {"float": float, "int": int, "bool": bool}
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_RESERVED = "out"
+
+
+class Kind(Enum):
+    """What a parameter takes."""
+
+    TENSOR = "an array"
+    NUMBER = "a number"  # known at the call only
+    STATIC = "a value"  # that the program is made for
+    ANY = "an array or a number"  # has no annotation
+
+
+@final
+@record(eq=False)
+class Parameter:
+    """A parameter of a Python function of tensors.
+
+    Attributes
+    ----------
+    shape
+        The shapes of an array.
+    number
+        ``float`` or ``int``, of a number whose annotation says it.
+    dtype
+        The dtype of a number, where it is declared.
+    optional
+        Whether None may stand in the place of an array.
+    """
+
+    name: str
+    position: int
+    kind: Kind
+    default: Any
+    is_keyword: bool
+    shape: Shape = ANY_SHAPE
+    number: type | None = None
+    dtype: DType | None = None
+    optional: bool = False
+
+    @property
+    def has_default(self) -> bool:
+        return self.default is not inspect.Parameter.empty
+
+    def __str__(self) -> str:
+        return f"argument {self.position} '{self.name}'"
+
+
+def parameters_of(
+    function: Callable[..., Any], name: str, static: Iterable[str]
+) -> tuple[Parameter, ...]:
+    """The parameters of a function.
+
+    Raises
+    ------
+    CompileError
+        When an annotation means nothing, or a parameter is none that an operator can have.
+    """
+    signature = inspect.signature(function)
+    found = []
+    for position, given in enumerate(signature.parameters.values()):
+        where = f"{name}: parameter '{given.name}'"
+        if given.kind in _VARIADIC:
+            raise CompileError(f"{where}: expected a parameter of one argument, got '{given}'")
+        if given.name == _RESERVED:
+            raise CompileError(f"{where}: expected another name: `out=` is an operator's own")
+        kind = Kind.STATIC if given.name in static else None
+        try:
+            meant = {} if kind else _meaning(_annotation(function, given.annotation))
+        except CompileError as error:
+            raise CompileError(f"{where}: {error}") from None
+        is_keyword = given.kind is inspect.Parameter.KEYWORD_ONLY
+        kind = kind or meant.pop("kind")
+        if kind is Kind.ANY and isinstance(given.default, bool | str):
+            kind = Kind.STATIC
+        optional = meant.pop("optional", False) or given.default is None
+        found.append(
+            Parameter(
+                given.name, position, kind, given.default, is_keyword, optional=optional, **meant
+            )
+        )
+    known = {each.name for each in found}
+    for each in static:
+        if each not in known:
+            listed = ", ".join(known) or "none"
+            raise CompileError(f"{name}: static: expected parameters among {listed}, got '{each}'")
+    _check_letters(name, found)
+    return tuple(found)
+
+
+def _check_letters(name: str, parameters: Iterable[Parameter]) -> None:
+    """Refuses arithmetic with a letter whose extent no dimension is."""
+    shapes = [(each, each.shape) for each in parameters if each.kind is Kind.TENSOR]
+    known = {letter for _, shape in shapes for letter in shape.letters}
+    for parameter, shape in shapes:
+        for dim in shape.arithmetic:
+            for letter in dim.letters:
+                if letter not in known:
+                    raise CompileError(
+                        f"{name}: parameter '{parameter.name}': dimension {dim}: expected letters "
+                        f"that are dimensions by themselves somewhere, got '{letter}', which "
+                        "isn't: give the dimension a letter of its own, and compute with that"
+                    )
+
+
+def _annotation(function: Callable[..., Any], annotation: Any) -> Any:
+    """What an annotation means: an object, or the text of a shape. Under ``from __future__ import
+    annotations`` all are texts of expressions."""
+    if not isinstance(annotation, str):
+        return annotation
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    is_source = code is not None and code.co_flags & future.annotations.compiler_flag
+    if not is_source:
+        return _NUMBERS.get(annotation, annotation)
+    tree = ast.parse(annotation, mode="eval").body
+    if isinstance(tree, ast.Constant) and isinstance(tree.value, str):
+        return tree.value
+    closed = inspect.getclosurevars(function).nonlocals if code and code.co_freevars else {}
+    names = {**getattr(inspect.unwrap(function), "__globals__", {}), **closed}
+    try:
+        return eval(annotation, names)  # as inspect.signature(eval_str=True) does
+    except Exception as error:
+        raise CompileError(
+            f"expected an annotation that can be evaluated, got {annotation!r}: {error}: define "
+            "its names at the top of the module, or write the shape as a string"
+        ) from None
+
+
+def _meaning(annotation: Any) -> dict[str, Any]:
+    """The fields of a Parameter that follow from its annotation."""
+    if annotation is inspect.Parameter.empty or annotation is Any:
+        return {"kind": Kind.ANY}
+    if isinstance(annotation, str):
+        return {"kind": Kind.TENSOR, "shape": parse_shape(annotation)}
+    if annotation is Tensor:
+        return {"kind": Kind.TENSOR}
+    if annotation is float or annotation is int:
+        return {"kind": Kind.NUMBER, "number": annotation}
+    if annotation in (bool, str):
+        return {"kind": Kind.STATIC}
+    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (typing.Union, types.UnionType) and type(None) in args:
+        (*others,) = (each for each in args if each is not type(None))
+        if len(others) == 1:
+            return {**_meaning(others[0]), "optional": True}
+    if origin is typing.Literal:
+        return {"kind": Kind.STATIC}
+    if origin is typing.Annotated:
+        texts = [each for each in args[1:] if isinstance(each, str)]
+        if len(texts) == 1:
+            return _annotated(args[0], texts[0])
+    raise CompileError(
+        f'expected an annotation such as "m n", Annotated[te.Tensor, "m n"], float, int or '
+        f"bool, got {_said(annotation)}: name the parameter in static=, if the program is made "
+        "for its value"
+    )
+
+
+def _annotated(kind: Any, text: str) -> dict[str, Any]:
+    if kind in (float, int):
+        try:
+            return {"kind": Kind.NUMBER, "number": kind, "dtype": DType.of(text)}
+        except (TypeError, ValueError):
+            raise CompileError(f"expected a dtype for a number, got {text!r}") from None
+    return {"kind": Kind.TENSOR, "shape": parse_shape(text)}
+
+
+def _said(annotation: Any) -> str:
+    return annotation.__name__ if isinstance(annotation, type) else repr(annotation)
+
+
+def bind(
+    name: str,
+    parameters: tuple[Parameter, ...],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> list[Any]:
+    """The value of each parameter in a call; defaults for those that are left out.
+
+    Raises
+    ------
+    TypeError
+        When the arguments aren't those of the parameters.
+    """
+    positional = [each for each in parameters if not each.is_keyword]
+    if len(args) > len(positional):
+        raise TypeError(
+            f"{name}: expected at most {len(positional)} arguments by position "
+            f"({_listed(positional)}), got {len(args)}"
+        )
+    values = {each.name: value for each, value in zip(positional, args, strict=False)}
+    known = {each.name: each for each in parameters}
+    for given, value in kwargs.items():
+        if given not in known:
+            raise TypeError(
+                f"{name}: expected arguments among {_listed(parameters)}, got '{given}'"
+            )
+        if given in values:
+            raise TypeError(f"{name}: {known[given]}: given by position and by name")
+        values[given] = value
+    bound = []
+    for each in parameters:
+        if each.name not in values and not each.has_default:
+            raise TypeError(f"{name}: {each}: expected {_wanted(each)}, but not given")
+        bound.append(values.get(each.name, each.default))
+    return bound
+
+
+def _listed(parameters: Iterable[Parameter]) -> str:
+    return ", ".join(each.name for each in parameters) or "none"
+
+
+def _wanted(parameter: Parameter) -> str:
+    is_array = parameter.kind is Kind.TENSOR
+    return (
+        f"{parameter.kind.value} of shape {parameter.shape}" if is_array else parameter.kind.value
+    )

@@ -1,0 +1,168 @@
+"""The signature of a call: what a program is made for, in its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+
+from minitvm.operators.arrays import Described, described, library_of, why_refused
+from minitvm.operators.extents import Extents, extents_of
+from minitvm.operators.parameters import Kind, Parameter
+from minitvm.runtime.dtype import FLOAT32, FLOAT64, INT32, INT64, DType
+from minitvm.runtime.record import record
+
+# The dtype of a number: that of a literal, or the wider one where an array has it.
+_NARROW = {float: FLOAT32, int: INT32}
+_WIDE = {float: FLOAT64, int: INT64}
+
+
+@final
+@record(eq=False)
+class Signature:
+    """What a program is made for, in a call's arguments.
+
+    Attributes
+    ----------
+    values
+        The argument for each parameter.
+    dtypes
+        The dtypes of the arrays and of the numbers, by their parameters' positions. All other
+        arguments are parts of the program.
+    extents
+        The extents of the arrays.
+    key
+        All that the program depends on apart from the values of extents.
+    """
+
+    values: Sequence[Any]
+    dtypes: Mapping[int, DType]
+    extents: Extents
+    key: tuple[object, ...]
+
+
+def signature_of(
+    name: str,
+    parameters: Sequence[Parameter],
+    values: Sequence[Any],
+    *,
+    variable: frozenset[str] = frozenset(),
+    broadcast: bool = False,
+) -> Signature:
+    """The signature of a call with a value for each parameter.
+
+    Parameters
+    ----------
+    variable
+        The letters that are variables whatever they are.
+    broadcast
+        Whether leading dimensions broadcast.
+
+    Raises
+    ------
+    TypeError, ValueError
+        When a value is none that its parameter takes; when arrays are of different libraries.
+    """
+    arrays: dict[int, Described] = {}
+    numbers: dict[int, type] = {}
+    constants: dict[int, object] = {}
+    for position, (parameter, value) in enumerate(zip(parameters, values, strict=True)):
+        where = f"{name}: {parameter}"
+        kind = _kind(where, parameter, value)
+        if kind is Kind.TENSOR:
+            arrays[position] = _array(where, parameter, value)
+        elif kind is Kind.NUMBER:
+            numbers[position] = parameter.number or type(value)
+        else:
+            constants[position] = frozen(where, value)
+    _check_libraries(name, parameters, {i: values[i] for i in arrays})
+    present = {each.dtype for each in arrays.values()}
+    dtypes: dict[int, DType] = {}
+    for position in sorted({*arrays, *numbers}):
+        declared = parameters[position].dtype
+        if position in arrays:
+            dtypes[position] = arrays[position].dtype
+        else:
+            number = float if issubclass(numbers[position], float | np.floating) else int
+            wide = _WIDE[number]
+            dtypes[position] = declared or (wide if wide in present else _NARROW[number])
+    extents = extents_of(name, parameters, arrays, broadcast)
+    key = (tuple(dtypes.items()), tuple(constants.items()), extents.pattern(variable))
+    return Signature(values, dtypes, extents, key)
+
+
+def _kind(where: str, parameter: Parameter, value: Any) -> Kind:
+    """What a value is: an array, a number, or a value that the program is made for."""
+    kind = parameter.kind
+    if kind is Kind.STATIC or (value is None and parameter.optional):
+        return Kind.STATIC
+    is_number = isinstance(value, int | float | np.integer | np.floating)
+    if kind is Kind.TENSOR or not (is_number or kind is Kind.NUMBER):
+        return Kind.TENSOR
+    if not is_number or isinstance(value, bool):
+        got = type(value).__name__
+        raise TypeError(f"{where}: expected a number, got {got}")
+    if parameter.number is int and not isinstance(value, int | np.integer):
+        raise TypeError(f"{where}: expected an int, got the float {value}")
+    return Kind.NUMBER
+
+
+def _array(where: str, parameter: Parameter, value: Any) -> Described:
+    if isinstance(value, Described):
+        found = value
+    else:
+        if library_of(value) is None:
+            raise TypeError(f"{where}: {_no_array(parameter, value)}")
+        reason = why_refused(value)
+        if reason is not None:
+            raise TypeError(f"{where}: {reason}")
+        try:
+            found = described(value)
+        except TypeError as error:
+            raise TypeError(f"{where}: {error}") from None
+    if not parameter.shape.takes_dtype(found.dtype):
+        wanted = " or ".join(map(str, parameter.shape.dtypes))
+        raise TypeError(f"{where}: expected dtype {wanted}, got {found.dtype}")
+    return found
+
+
+def _no_array(parameter: Parameter, value: Any) -> str:
+    kind = type(value).__name__
+    is_array = isinstance(value, list | tuple | int | float | np.generic)
+    advice = ": pass np.asarray(x)" if is_array else ""
+    if parameter.kind is Kind.TENSOR:
+        return f"expected an array of shape {parameter.shape}, got {kind}{advice}"
+    if not is_array:
+        advice = f": static={parameter.name!r} has the program made for its value"
+    return f"expected an array or a number, got {kind}{advice}"
+
+
+def frozen(where: str, value: Any) -> object:
+    """A value as a part of a key: values that are equal but not the same, such as 1 and True,
+    differ."""
+    try:
+        hash(value)
+    except TypeError:
+        raise TypeError(
+            f"{where}: expected a value that can be hashed, since the program is made for it, got "
+            f"{type(value).__name__}"
+        ) from None
+    if isinstance(value, tuple):
+        return (type(value), tuple(frozen(where, each) for each in value))
+    return (type(value), value.hex() if isinstance(value, float) else value)
+
+
+def _check_libraries(name: str, parameters: Sequence[Parameter], arrays: Mapping[int, Any]) -> None:
+    first: tuple[int, str | None] | None = None
+    for position, array in arrays.items():
+        if isinstance(array, Described):
+            continue
+        library = library_of(array)
+        if first is None:
+            first = position, library
+        elif library != first[1]:
+            raise TypeError(
+                f"{name}: {parameters[position]}: expected an array of {first[1]}, as "
+                f"{parameters[first[0]]} is, got one of {library}: convert it"
+            )

@@ -1,0 +1,120 @@
+"""The builds of an operator, and the choice which extents are constants in them.
+
+An operator is built for the extents that it meets first. An extent that is met with a second value
+becomes a variable in the next build, which then serves all values. So there are at most as many
+builds for a signature as there are letters in it, and one more.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, final
+
+from minitvm.operators.extents import Extents, Label, said
+from minitvm.operators.tracing import Traced
+from minitvm.runtime.errors import CompileError, PerformanceWarning
+from minitvm.runtime.module import Module
+from minitvm.runtime.record import record
+
+
+@final
+@record(eq=False)
+class Specialisation:
+    """One build of an operator.
+
+    Attributes
+    ----------
+    traced
+        Its program.
+    module
+        Its code.
+    fixed
+        The extents that are constants in it.
+    symbolic
+        The extents that are variables.
+    returning
+        The function that returns the outputs.
+    """
+
+    traced: Traced
+    module: Module
+    fixed: Mapping[Label, int]
+    symbolic: frozenset[Label]
+    returning: Callable[..., Any]
+
+    def serves(self, values: Mapping[Label, int]) -> bool:
+        return all(values[label] == value for label, value in self.fixed.items())
+
+
+Build = Callable[[frozenset[Label]], Specialisation]
+
+
+@final
+class Group:
+    """The builds for arguments of one kind, which differ in their extents alone.
+
+    Parameters
+    ----------
+    name
+        The operator's, for messages.
+    named
+        The letters that the user wants as variables.
+    is_automatic
+        Whether an extent that was met with a second value becomes a variable, too.
+    """
+
+    def __init__(self, name: str, named: frozenset[str], is_automatic: bool) -> None:
+        self._name = name
+        self._named = named
+        self._is_automatic = is_automatic
+        self._seen: dict[Label, int] = {}
+        self._varying: set[Label] = set()
+        self.builds: list[Specialisation] = []
+
+    def find(self, extents: Extents, exact: bool = False) -> Specialisation | None:
+        """The build that serves some extents: the one with the most constants. An `exact` one has
+        no variables but those that the user named."""
+        serving = [
+            each
+            for each in self.builds
+            if each.serves(extents.values) and not (exact and each.symbolic - self._named)
+        ]
+        return max(serving, key=lambda each: len(each.fixed), default=None)
+
+    def add(self, extents: Extents, make: Build, exact: bool = False) -> Specialisation:
+        """A new build for some extents."""
+        varying = self._met(extents)
+        named = frozenset(each for each in extents.values if each in self._named)
+        if exact or not self._is_automatic or varying <= named:
+            made = make(named)
+        else:
+            made = self._generalised(named | varying, named, make)
+        self.builds.append(made)
+        return made
+
+    def _met(self, extents: Extents) -> frozenset[Label]:
+        """The extents that were met with another value."""
+        for label, value in extents.values.items():
+            if self._seen.setdefault(label, value) != value:
+                self._varying.add(label)
+        return frozenset(extents.classes[label] for label in self._varying)
+
+    def _generalised(
+        self, symbolic: frozenset[Label], named: frozenset[Label], make: Build
+    ) -> Specialisation:
+        """A build with variables; one with constants if the program has no meaning with them."""
+        try:
+            return make(symbolic)
+        except (CompileError, TypeError, ValueError) as error:
+            made = make(named)  # which fails, if the reason is another
+            self._is_automatic = False
+            extents = ", ".join(str(each) for each in sorted(map(said, symbolic)))
+            warnings.warn(
+                f"{self._name}: expected a program for any extents {extents}, found one that needs "
+                f"them constant, and is built for each anew: {error}; symbolic=() says that this "
+                "is meant",
+                PerformanceWarning,
+                stacklevel=2,
+            )
+            return made

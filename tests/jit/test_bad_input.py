@@ -1,0 +1,176 @@
+"""Wrong functions, annotations and arguments of minitvm.jit: each has an error that says what to
+do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+import minitvm as tvm
+from minitvm import te
+
+X = np.ones((2, 3), "float32")
+W = np.ones(3, "float32")
+ELSEWHERE = te.placeholder((3,), name="elsewhere")
+
+
+@tvm.jit
+def scaled(
+    x: Annotated[te.Tensor, "m n"],
+    w: Annotated[te.Tensor, "float32|float64[n]"],
+    scale: float = 1.0,
+) -> Any:
+    return te.compute(x.shape, lambda i, j: x[i, j] * w[j] * scale)
+
+
+@tvm.jit
+def both(x: Any, y: Any) -> Any:
+    return x + y, x - y
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: scaled(X), TypeError, r"argument 1 'w': expected an array of shape \(n,\), but"),
+        (lambda: scaled(X, W, 1, 2), TypeError, r"expected at most 3 arguments .*, got 4"),
+        (lambda: scaled(X, W, eps=1), TypeError, "expected arguments among x, w, scale, got 'eps'"),
+        (lambda: scaled(X, W, x=X), TypeError, "argument 0 'x': given by position and by name"),
+        (lambda: scaled(W, W), ValueError, r"argument 0 'x': expected shape \(m, n\), got \(3,\)"),
+        (
+            lambda: scaled(X, W[:2]),
+            ValueError,
+            r"'w': expected shape \(n,\) with n == 3 \(as argument 0 'x' has it\), got \(2,\)",
+        ),
+        (lambda: scaled(X, W.astype("int8")), TypeError, "dtype float32 or float64, got int8"),
+        (lambda: scaled(X, W, "a"), TypeError, "argument 2 'scale': expected a number, got str"),
+        (lambda: scaled(X, W, True), TypeError, "argument 2 'scale': expected a number, got bool"),
+        (lambda: scaled(X, W.tolist()), TypeError, r"got list: pass np.asarray\(x\)"),
+        (lambda: scaled(np.float32(1), W), TypeError, r"got float32: pass np.asarray\(x\)"),
+        (lambda: scaled(X, torch.ones(3)), TypeError, "an array of numpy, as argument 0 'x' is"),
+        (lambda: scaled(X.astype("complex64"), W), TypeError, "real numbers, .* got complex64"),
+        (lambda: scaled(X.astype(object), W), TypeError, "real numbers, .* got object"),
+        (lambda: scaled(np.ma.array(X), W), TypeError, r"without a mask.*x.filled\(value\)"),
+        (lambda: scaled(X.astype(">f4"), W), ValueError, "native byte order"),
+        (lambda: scaled(torch.ones(2, 3, device="meta"), torch.ones(3)), BufferError, "meta"),
+        (
+            lambda: scaled(torch.ones(2, 3, requires_grad=True), torch.ones(3)),
+            BufferError,
+            r"argument 0 'x': expected a tensor that doesn't require grad.* x.detach\(\)",
+        ),
+        (
+            lambda: jax.jit(lambda x: scaled(x, x[0]))(jnp.ones((2, 3))),
+            TypeError,
+            "one that JAX is tracing",
+        ),
+        (lambda: both(W, "a"), TypeError, "an array or a number, got str: static='y' has the"),
+        (lambda: scaled(X, W, out=W), ValueError, "expected ndim == 2, got 1"),
+        (lambda: scaled(X, W, out=X[:1].copy()), ValueError, r"expected shape\[0\] == 2, got 1"),
+        (lambda: scaled(X, W, out=X.astype("f8")), TypeError, "expected dtype float32"),
+        (lambda: both(W, W, out=W), TypeError, "out: expected a tuple of 2 arrays"),
+        (lambda: scaled(X, W, out=torch.ones(2, 3)), TypeError, "out: expected an array of numpy"),
+        (lambda: scaled(X, W, out=X.tolist()), TypeError, "expected an array .* got list"),
+        (
+            lambda: scaled(*map(jnp.asarray, (X, W)), out=jnp.asarray(X)),
+            ValueError,
+            "read-only one of jax",
+        ),
+        (lambda: scaled(X, ELSEWHERE), TypeError, "'x': expected a tensor of te.* array of numpy"),
+        (lambda: scaled.warm_up([("float32[m 3]", "float32[3]")]), tvm.CompileError, "64 768"),
+        (lambda: tvm.jit(lambda x, n: x, static="n")(W, []), TypeError, "that can be hashed"),
+    ],
+)
+def test_arguments(call: Callable[[], Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
+
+
+def _branches(x: te.Tensor) -> Any:
+    return te.compute(x.shape, lambda i: x[i] if x[i] > 0 else 0.0)
+
+
+def _takes_a_float(x: te.Tensor) -> Any:
+    return te.compute(x.shape, lambda i: x[i] * float(x[i]))
+
+
+def _loops(x: te.Tensor, n: int = 3) -> Any:
+    y: Any = x
+    for _ in range(n):
+        y = y * 2.0
+    return y
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda x: None, "got None: does it lack a `return`"),
+        (lambda x: 3, "got int"),
+        (lambda x: x[0], "got an expression: make a tensor of it"),
+        (lambda x: [], "got a list of none"),
+        (lambda x: (x,), "got a tuple of 1: return the tensor itself"),
+        (lambda x: {"x": x}, "got a dict: return a tuple"),
+        (lambda x: (x, 1), "got int in a tuple"),
+        (lambda x: x.op, "got an operation"),
+        (lambda x: te.create_schedule((x + 1.0).op), "got a Schedule alone"),
+        (lambda x: x + ELSEWHERE, r"its own tensors \(x\), found that it reads 'elsewhere'"),
+        (_branches, r"depends on shapes, .* alone.* te.if_then_else.* static="),
+        (_takes_a_float, r"depends on shapes, .* alone.* x.astype.* static="),
+        (_loops, r"depends on shapes, .* alone.* static="),
+    ],
+)
+def test_functions(function: Any, message: str) -> None:
+    with pytest.raises(tvm.CompileError, match=message):
+        tvm.jit(function)(W)
+
+
+def _annotated(annotation: Any) -> Callable[[Any], Any]:
+    def function(x: Any) -> Any:
+        return x
+
+    function.__annotations__["x"] = repr(annotation) if isinstance(annotation, str) else annotation
+    return function
+
+
+@pytest.mark.parametrize(
+    ("annotation", "message"),
+    [
+        ("m**2", r"parameter 'x': shape 'm\*\*2': expected a dimension, got 'm\*\*2': write"),
+        ("-1", "expected a dimension, got '-1'"),
+        ("n ...", "expected a dimension, got '...'"),
+        ("2*m", "letters that are dimensions by themselves somewhere, got 'm'"),
+        ("float32", r"expected dimensions, got the dtype float32: write 'float32\[...\]'"),
+        ("float99[n]", "expected a dtype, got 'float99'"),
+        (list, "expected an annotation such as .* got list"),
+        (Annotated[float, "zz"], "expected a dtype for a number, got 'zz'"),
+    ],
+)
+def test_annotations(annotation: Any, message: str) -> None:
+    with pytest.raises(tvm.CompileError, match=message):
+        tvm.jit(_annotated(annotation))
+
+
+_number: Any = 3
+
+
+def test_parameters_and_options() -> None:
+    def many(*x: Any) -> Any:
+        return x[0]
+
+    def out(out: Any) -> Any:
+        return out
+
+    cases: list[tuple[Callable[[], Any], str]] = [
+        (lambda: tvm.jit(many), "'x': expected a parameter of one argument"),
+        (lambda: tvm.jit(out), "'out': expected another name"),
+        (lambda: tvm.jit(_number), "expected a function of tensors, got int"),
+        (lambda: tvm.jit(static="q")(_branches), "static: expected parameters among x, got 'q'"),
+        (lambda: tvm.jit(symbolic="q")(_branches), "symbolic: expected letters among none"),
+    ]
+    for make, message in cases:
+        with pytest.raises(tvm.CompileError, match=message):
+            make()
