@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any, final
 
@@ -13,6 +13,7 @@ from minitvm.runtime.record import record
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Buffer, PrimExpr, Var
 from minitvm.tir.stmt import PrimFunc
+from minitvm.tir.tree import walk
 
 # Shape arithmetic on whatever numbers a framework has for extents, symbols included.
 _ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
@@ -24,6 +25,7 @@ _ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
     e.Max: max,
     e.Min: min,
 }
+_KNOWN = (e.IntImm, e.Cast, *_ARITHMETIC)
 
 
 @final
@@ -110,6 +112,24 @@ class Results:
             made.append(tuple(_value(where, extent, sizes) for extent in buffer.shape))
         return made
 
+    def extents(self, values: Sequence[Any]) -> Iterator[tuple[int, int, Any, Any]]:
+        """The sizes of the inputs that something else determines: for each its argument, its axis,
+        the expected size and the size found.
+
+        Raises
+        ------
+        ValueError
+            When an input has another rank.
+        """
+        sizes = self._sizes(values)
+        for position, value in zip(self.inputs, values, strict=True):
+            param = self.params[position]
+            if isinstance(param, Var):
+                continue
+            for axis, (extent, found) in enumerate(zip(param.shape, value.shape, strict=True)):
+                if sizes.get(extent) is not found and _is_determined(extent, sizes):
+                    yield position, axis, _value(self.name, extent, sizes), found
+
     def _sizes(self, values: Sequence[Any]) -> dict[Var, Any]:
         sizes: dict[Var, Any] = {}
         for position, value in zip(self.inputs, values, strict=True):
@@ -151,6 +171,14 @@ def results_of(function: Any) -> Results:
     outputs = tuple(sorted(called.written))
     inputs = tuple(i for i in range(len(params)) if i not in called.written)
     return Results(called.name, inputs, outputs, called.arg_names, params, called)
+
+
+def _is_determined(extent: PrimExpr, sizes: Mapping[Var, Any]) -> bool:
+    """Whether an extent follows from known sizes by the arithmetic that :func:`_value` has."""
+    return all(
+        each in sizes if isinstance(each, Var) else isinstance(each, _KNOWN)
+        for each in walk(extent)
+    )
 
 
 def _value(where: str, extent: PrimExpr, sizes: Mapping[Var, Any]) -> Any:
