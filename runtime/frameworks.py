@@ -73,6 +73,12 @@ def readable(array: Any) -> Any:
     return array.detach() if array.requires_grad else array
 
 
+def is_read_by_torch() -> bool:
+    """Whether torch.compile is reading the caller's Python code in place of running it."""
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.compiler.is_dynamo_compiling())
+
+
 def _is_tensor(value: object) -> bool:
     return _is_a(value, "torch", "Tensor")
 

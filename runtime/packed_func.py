@@ -38,7 +38,7 @@ from minitvm.runtime.dlpack import TensorView, read_tensor
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import InternalError
 from minitvm.runtime.evaluator import BenchmarkResult, check_counts, measure
-from minitvm.runtime.frameworks import why_read_only
+from minitvm.runtime.frameworks import is_read_by_torch, why_read_only
 from minitvm.runtime.glue import glue
 from minitvm.runtime.heap_types import HEADER, enable, leaf, storage
 from minitvm.runtime.native import NativeCode, Once
@@ -155,6 +155,10 @@ class Program(ABC):
     def function(self, name: str) -> PackedFunc:
         """The function of a name: the same object, as long as that object lives."""
 
+    def traced(self, function: PackedFunc, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call in code that torch.compile reads."""
+        return function._call_slowly(*args, **kwargs)
+
 
 class PackedFunc(HandleObject, _Storage):
     """A function behind the packed C ABI, callable from Python and from compiled code.
@@ -243,6 +247,9 @@ class PackedFunc(HandleObject, _Storage):
         return self._owner if isinstance(self._owner, Program) else None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # Compiled code is called in place of this, if there is any; torch.compile reads this.
+        if is_read_by_torch() and self.program is not None:
+            return self.program.traced(self, args, kwargs)
         return self._call_slowly(*args, **kwargs)
 
     def __repr__(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import zlib
 from collections.abc import Callable
@@ -70,6 +71,11 @@ def compiled_function(function: Any) -> tuple[PackedFunc, CompiledProgram] | Non
     return (called, program) if isinstance(program, CompiledProgram) else None
 
 
+def traced_name(address: int) -> str:
+    return importlib.import_module("minitvm.contrib.torch_trace").traced_name(address)
+traced_name._dynamo_marked_constant = True
+
+
 @final
 class CompiledProgram(Program):
     """Lowered loop IR and its machine code, shared by a module and its functions.
@@ -111,6 +117,10 @@ class CompiledProgram(Program):
         made = _function(self, self.code, name)
         device_type = self.options.target.device_type
         return made if device_type == DeviceType.CPU else DeviceFunction(made, device_type)
+
+    def traced(self, function: PackedFunc, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        name = traced_name(id(function))
+        return getattr(sys.modules["torch"].ops.minitvm, name).default(*function._bind(args, kwargs))
 
     def source(self, kind: str) -> str:
         """The text of a kind: "tir" (the loop IR), "ll" (optimised LLVM IR) or "asm"."""
