@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
 from minitvm.runtime.device import Device, cpu
@@ -14,6 +14,8 @@ from minitvm.runtime.dlpack import DLTensor, fill_tensor
 from minitvm.runtime.evaluator import BenchmarkResult, check_counts, measure
 from minitvm.runtime.ndarray import NDArray, used_on
 from minitvm.runtime.packed_func import Arguments, Function, InstanceDoc, PackedFunc
+from minitvm.runtime.results import Results
+from minitvm.runtime.returning import Returning
 
 _HOST = cpu(0)
 
@@ -76,6 +78,23 @@ class DeviceFunction(PackedFunc):
 
         return evaluate
 
+    def results(self) -> Results:
+        """As :meth:`Function.results`."""
+        return self._host.results()
+
+    def returning(self) -> Returning:
+        """As :meth:`Function.returning`. The outputs are arrays of the device, on which the kernel
+        may still be at work."""
+        return Returning(self)
+
+    def _begin(self, inputs: Mapping[int, Any]) -> Arguments:
+        return self._host._begin(inputs)
+
+    def _end(self, arguments: Arguments, outputs: Mapping[int, Any]) -> None:
+        for position, value in outputs.items():
+            self._host._put(arguments, position, value)
+        self._prepared(arguments).go()
+
     def _launch(self, *args: Any) -> None:
         self._prepare(args).go()
 
@@ -87,7 +106,9 @@ class DeviceFunction(PackedFunc):
         TypeError, ValueError, BufferError
             When they aren't.
         """
-        arguments = self._host._convert(args)
+        return self._prepared(self._host._convert(args))
+
+    def _prepared(self, arguments: Arguments) -> _Launch:
         kept = ((position, arguments.keep[position]) for position in arguments.tensors())
         arrays = {position: array for position, array in kept if isinstance(array, NDArray)}
         place = self._place(arrays)

@@ -73,17 +73,12 @@ def readable(array: Any) -> Any:
     return array.detach() if array.requires_grad else array
 
 
-def is_read_by_torch() -> bool:
-    """Whether torch.compile is reading the caller's Python code in place of running it."""
-    torch = sys.modules.get("torch")
-    return torch is not None and bool(torch.compiler.is_dynamo_compiling())
-
-
 def _is_tensor(value: object) -> bool:
-    return _is_a(value, "torch", "Tensor")
+    return is_a(value, "torch", "Tensor")
 
 
-def _is_a(value: object, module: str, name: str) -> bool:
+def is_a(value: object, module: str, name: str) -> bool:
+    """Whether the class of a value, or one that it derives from, is that one of a module."""
     return any(each.__name__ == name and each.__module__ == module for each in type(value).__mro__)
 
 
@@ -96,7 +91,7 @@ def _is_dual(tensor: Any) -> bool:
 
 
 def _is_fake(tensor: Any) -> bool:
-    return _is_a(tensor, "torch._subclasses.fake_tensor", "FakeTensor")
+    return is_a(tensor, "torch._subclasses.fake_tensor", "FakeTensor")
 
 
 _TORCH: tuple[tuple[Callable[[Any], bool], str], ...] = (

@@ -7,12 +7,14 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, final
 
+from minitvm.runtime.bridges import bridge
 from minitvm.runtime.c_function import CFunction
 from minitvm.runtime.device import Device
 from minitvm.runtime.device_function import DeviceFunction
 from minitvm.runtime.evaluator import BenchmarkResult
 from minitvm.runtime.heap_types import HEADER, enable, storage
 from minitvm.runtime.packed_func import Function, InstanceDoc, PackedFunc, natively_called
+from minitvm.runtime.returning import Returning
 from minitvm.runtime.values import ArgTypeCode, HandleObject
 
 if TYPE_CHECKING:
@@ -140,6 +142,26 @@ class Module(HandleObject, _Storage):
     def name(self) -> str:
         """The name of the entry function."""
         return self.entry_name
+
+    def returning(self) -> Returning:
+        """The entry function as one that returns its outputs: see :meth:`Function.returning`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            When it can't return them.
+        """
+        function = self.entry_func
+        if not isinstance(function, Function | DeviceFunction):
+            kind = type(function).__name__
+            raise TypeError(f"returning: {self.name}: expected a compiled Function, got {kind}")
+        return function.returning()
+
+    def torch_op(
+        self, name: str, backward: Any = None, setup_context: Callable[..., None] | None = None
+    ) -> Callable[..., Any]:
+        """The entry function as an operator of torch: see :meth:`Function.torch_op`."""
+        return bridge("register_torch_op")(self, name, backward, setup_context)
 
     def time_evaluator(
         self,

@@ -869,6 +869,17 @@ def _added_to_numpy(dtype: DType) -> np.dtype[Any]:
     raise TypeError(f"NDArray: numpy has no dtype {name}: {hint}")
 
 
+def numpy_dtype(dtype: DType) -> np.dtype[Any]:
+    """The dtype that numpy has, or that ml_dtypes adds to it.
+
+    Raises
+    ------
+    TypeError
+        When there is none.
+    """
+    return _numpy_of(dtype) or _added_to_numpy(dtype)
+
+
 def _typed_numpy(source: NDArray) -> np.ndarray[Any, Any]:
     """The elements as a numpy array of the array's own dtype: its memory, or a copy of packed
     elements."""

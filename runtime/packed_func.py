@@ -29,6 +29,7 @@ from minitvm.runtime.arrangement import (
     NEEDS_VARIANT,
     Variants,
 )
+from minitvm.runtime.bridges import bridge
 from minitvm.runtime.c_function import CFunction
 from minitvm.runtime.call_path import call_path
 from minitvm.runtime.call_path_text import StoredFunction
@@ -38,11 +39,14 @@ from minitvm.runtime.dlpack import TensorView, read_tensor
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import InternalError
 from minitvm.runtime.evaluator import BenchmarkResult, check_counts, measure
-from minitvm.runtime.frameworks import is_read_by_torch, why_read_only
+from minitvm.runtime.frameworks import why_read_only
 from minitvm.runtime.glue import glue
 from minitvm.runtime.heap_types import HEADER, enable, leaf, storage
 from minitvm.runtime.native import NativeCode, Once
 from minitvm.runtime.ndarray import Loan, NDArray, array, as_ndarray
+from minitvm.runtime.results import Results
+from minitvm.runtime.returning import Returning
+from minitvm.runtime.traced import call_traced, is_read_by_torch, is_without_data
 from minitvm.runtime.values import (
     ArgTypeCode,
     Encoded,
@@ -96,13 +100,13 @@ class Arguments:
         self.count = count
         self.values = (TVMValue * count)()
         self.codes = (ctypes.c_int * count)()
-        self.keep: list[object] = []
+        self.keep: list[object] = [None] * count
         self.read_only: dict[int, bool] = {}  # of the arrays, by their addresses
 
     def put(self, index: int, encoded: Encoded) -> None:
         setattr(self.values[index], encoded.field, encoded.raw)
         self.codes[index] = encoded.code
-        self.keep.append(encoded.keep)
+        self.keep[index] = encoded.keep
         if encoded.code in _ARRAYS:
             self.read_only[encoded.raw] = encoded.read_only
 
@@ -154,10 +158,6 @@ class Program(ABC):
     @abstractmethod
     def function(self, name: str) -> PackedFunc:
         """The function of a name: the same object, as long as that object lives."""
-
-    def traced(self, function: PackedFunc, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call in code that torch.compile reads."""
-        return function._call_slowly(*args, **kwargs)
 
 
 class PackedFunc(HandleObject, _Storage):
@@ -249,7 +249,7 @@ class PackedFunc(HandleObject, _Storage):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # Compiled code is called in place of this, if there is any; torch.compile reads this.
         if is_read_by_torch() and self.program is not None:
-            return self.program.traced(self, args, kwargs)
+            return call_traced(self, self._bind(args, kwargs))
         return self._call_slowly(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -274,7 +274,10 @@ class PackedFunc(HandleObject, _Storage):
     def _call_slowly(self, *args: Any, **kwargs: Any) -> Any:
         """A call made by Python code, which defines the meaning of calls: the compiled path does
         the same for the arguments that it knows."""
-        result, _ = self._run(self._convert(self._bind(args, kwargs)))
+        values = self._bind(args, kwargs)
+        if self.program is not None and is_without_data(values):
+            return call_traced(self, values)
+        result, _ = self._run(self._convert(values))
         self._learn(args, kwargs)
         return result
 
@@ -299,12 +302,15 @@ class PackedFunc(HandleObject, _Storage):
     def _convert(self, args: tuple[Any, ...]) -> Arguments:
         arguments = Arguments(len(args))
         for index, value in enumerate(args):
-            try:
-                arguments.put(index, self._encode(index, value))
-            except Exception as error:
-                _add_context(error, f"{self.name}: {self._argument(index)}")
-                raise
+            self._put(arguments, index, value)
         return arguments
+
+    def _put(self, arguments: Arguments, index: int, value: Any) -> None:
+        try:
+            arguments.put(index, self._encode(index, value))
+        except Exception as error:
+            _add_context(error, f"{self.name}: {self._argument(index)}")
+            raise
 
     def _encode(self, index: int, value: Any) -> Encoded:
         return to_c(value)
@@ -493,9 +499,11 @@ class Function(PackedFunc):
         Whether it may call Python functions, whose results are kept until it returns.
     doc
         Makes the text that ``help`` shows.
+    results
+        Tells how the written arguments follow from the others.
     """
 
-    __slots__ = ("_describe", "arg_names", "variants", "written")
+    __slots__ = ("_describe", "_results", "arg_names", "variants", "written")
     _native_entry = "call"
     device_type = int(DeviceType.CPU)
     __doc__ = InstanceDoc(__doc__)
@@ -512,6 +520,7 @@ class Function(PackedFunc):
         resource: int = 0,
         calls_back: bool = True,
         doc: Callable[[], str] | None = None,
+        results: Callable[[], Results] | None = None,
     ) -> None:
         super().__init__(address, name=name, owner=owner, resource=resource)
         self.arg_names = tuple(map(sys.intern, arg_names))
@@ -522,6 +531,7 @@ class Function(PackedFunc):
         self._stored.written = sum(1 << position for position in self.written if position < 64)
         self._stored.calls_back = calls_back
         self._describe = doc
+        self._results = results
 
     @property
     def _doc(self) -> str | None:
@@ -562,6 +572,60 @@ class Function(PackedFunc):
             return measure(run, number, repeat, min_repeat_ms)
 
         return evaluate
+
+    def results(self) -> Results:
+        """What the function returns where it makes its outputs.
+
+        Raises
+        ------
+        TypeError, ValueError
+            When it can't return them.
+        """
+        if self._results is None:
+            raise TypeError(f"{self.name}: expected a function of minitvm.build, got an address")
+        return self._results()
+
+    def returning(self) -> Returning:
+        """The function as one of its inputs alone, which returns what this one writes, in new
+        arrays: see :class:`minitvm.runtime.returning.Returning`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            When the function writes nothing, or reads what it writes, or the inputs don't determine
+            the shape of an output.
+        """
+        return Returning(self)
+
+    def torch_op(
+        self, name: str, backward: Any = None, setup_context: Callable[..., None] | None = None
+    ) -> Callable[..., Any]:
+        """The function as an operator of torch, which takes the inputs and returns the outputs:
+        see :func:`minitvm.contrib.register_torch_op`.
+
+        Parameters
+        ----------
+        name
+            The operator's name, with a namespace: ``"mine::add"`` is also ``torch.ops.mine.add``.
+        backward, setup_context
+            The gradient, by a Python function as in ``torch.autograd.Function``, or by another
+            built function. Without it, the operator can't be differentiated.
+        """
+        return bridge("register_torch_op")(self, name, backward, setup_context)
+
+    def _begin(self, inputs: Mapping[int, Any]) -> Arguments:
+        """The arguments of a call, of which some are still to come."""
+        arguments = Arguments(len(self.arg_names))
+        for position, value in inputs.items():
+            self._put(arguments, position, value)
+        self._learn(tuple(inputs.values()), {})
+        return arguments
+
+    def _end(self, arguments: Arguments, outputs: Mapping[int, Any]) -> None:
+        """Makes the call, with the arguments that are still to come."""
+        for position, value in outputs.items():
+            self._put(arguments, position, value)
+        self._run(arguments)
 
     def _run(self, arguments: Arguments) -> tuple[Any, int]:
         """Call; returns the result, and the address of the variant that took these arrays."""

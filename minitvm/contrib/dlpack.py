@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from minitvm.contrib.imported import imported
-from minitvm.contrib.results import Results, results_of
 from minitvm.runtime.frameworks import is_read_only
 from minitvm.runtime.interchange import from_dlpack
 from minitvm.runtime.module import Module
 from minitvm.runtime.ndarray import NDArray, empty
 from minitvm.runtime.packed_func import PackedFunc
+from minitvm.runtime.results import Results, results_of
 
 
 def convert_func(
@@ -60,8 +60,7 @@ def convert_func(
         return from_dlpack(to_dlpack_func(value), read_only=is_read_only(value))
 
     if from_dlpack_func is not None:
-        results = results_of(tvm_func)
-        return _returning(results, convert, from_dlpack_func)
+        return _returning(tvm_func, convert, from_dlpack_func)
 
     def converted(*args: Any, **kwargs: Any) -> Any:
         return tvm_func(*map(convert, args), **{name: convert(kwargs[name]) for name in kwargs})
@@ -70,20 +69,22 @@ def convert_func(
 
 
 def _returning(
-    results: Results, convert: Callable[[Any], Any], back: Callable[[NDArray], Any]
+    function: Callable[..., Any], convert: Callable[[Any], Any], back: Callable[[NDArray], Any]
 ) -> Callable[..., Any]:
+    results = results_of(function)
+
     def converted(*args: Any, **kwargs: Any) -> Any:
-        made = written(results, [convert(value) for value in results.bind(args, kwargs)])
+        made = written(function, results, [convert(value) for value in results.bind(args, kwargs)])
         return results.returned([back(each) for each in made])
 
     return converted
 
 
-def written(results: Results, values: Sequence[Any]) -> list[NDArray]:
+def written(function: Callable[..., Any], results: Results, values: Sequence[Any]) -> list[NDArray]:
     """The outputs of a function for some inputs, in new arrays."""
-    kinds = map(results.dtype, results.outputs)
+    kinds = (results.dtypes[position] for position in results.outputs)
     made = [empty(shape, dtype) for shape, dtype in zip(results.shapes(values), kinds, strict=True)]
-    results.function(*results.arguments(values, made))
+    function(*results.arguments(values, made))
     return made
 
 
@@ -190,10 +191,10 @@ def to_jax_func(tvm_func: Callable[..., Any]) -> Callable[..., Any]:
             for i, value in zip(traced, known, strict=True):
                 array = np.asarray(value)
                 now[i] = array.item() if results.is_scalar(results.inputs[i]) else array
-            return results.returned([each.numpy() for each in written(results, now)])
+            return results.returned([each.numpy() for each in written(tvm_func, results, now)])
 
         specs = [
-            jax.ShapeDtypeStruct(shape, jax.numpy.dtype(str(results.dtype(position))))
+            jax.ShapeDtypeStruct(shape, jax.numpy.dtype(str(results.dtypes[position])))
             for shape, position in zip(results.shapes(values), results.outputs, strict=True)
         ]
         inputs = [values[i] for i in traced]
@@ -240,7 +241,7 @@ def to_tensorflow_func(tvm_func: Callable[..., Any]) -> Callable[..., Any]:
                 now[i] = value.numpy().item() if results.is_scalar(results.inputs[i]) else value
             return eager(*now)
 
-        dtypes = [tf.as_dtype(str(results.dtype(position))) for position in results.outputs]
+        dtypes = [tf.as_dtype(str(results.dtypes[position])) for position in results.outputs]
         made = tf.py_function(call, [values[i] for i in tensors], results.returned(dtypes))
         if all(values[i].shape.is_fully_defined() for i in tensors):
             parts = made if len(dtypes) > 1 else [made]

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from minitvm.contrib.imported import imported
-from minitvm.contrib.results import Results
-from minitvm.tir.expr import Buffer
+from minitvm.runtime.results import Results
+from minitvm.tir.expr import IntImm, Var
 
 # The types of torch's schemas for numbers. Extents may be symbols where sizes change.
 _SCALARS = {"float": "float", "int": "SymInt", "uint": "SymInt", "bool": "bool"}
@@ -40,12 +40,12 @@ def schema_type(results: Results, position: int) -> str:
     if not results.is_scalar(position):
         torch_dtype(results, position)
         return "Tensor"
-    dtype = str(results.dtype(position))
+    dtype = str(results.dtypes[position])
     for start, kind in _SCALARS.items():
         if dtype.startswith(start):
             return kind
     raise ValueError(
-        f"{label(results, position)}: expected a tensor or a number, which torch has types for, "
+        f"{results.argument(position)}: expected a tensor or a number, which torch has types for, "
         f"got {dtype}"
     )
 
@@ -53,11 +53,11 @@ def schema_type(results: Results, position: int) -> str:
 def torch_dtype(results: Results, position: int) -> Any:
     """The dtype of a tensor argument, as one of torch's."""
     torch = imported("torch", "torch_op")
-    dtype = str(results.dtype(position))
+    dtype = str(results.dtypes[position])
     found = getattr(torch, dtype, None)
     if not isinstance(found, torch.dtype):
         raise ValueError(
-            f"{label(results, position)}: expected a dtype that torch has, got {dtype}"
+            f"{results.argument(position)}: expected a dtype that torch has, got {dtype}"
         )
     return found
 
@@ -70,21 +70,19 @@ def parameter(results: Results, position: int) -> str:
     return names[position] if own else f"x{position}"
 
 
-def label(results: Results, position: int) -> str:
-    """An argument in messages, as calls name it."""
-    return f"{results.name}: argument {position} '{results.names[position]}'"
-
-
 # ---- Shapes without data -------------------------------------------------------------------------
 
 
-def fake_kernel(results: Results) -> Callable[..., Any]:
+def fake_kernel(function: Any, results: Results) -> Callable[..., Any]:
     """Makes outputs of the right shapes and dtypes for inputs without data, whose sizes may be
     symbols. The inputs are checked as a call checks them."""
     dtypes = {at: torch_dtype(results, at) for at in _tensors(results)}
+    expected = list(_expected_extents(function, results))
 
     def fake(*values: Any) -> Any:
-        check_fake(results, values, dtypes)
+        _check_dtypes(results, values, dtypes)
+        results.shapes(values)  # which looks at the ranks
+        _check_extents(results, values, expected)
         return results.returned(empty_outputs(results, values, dtypes))
 
     return fake
@@ -104,24 +102,47 @@ def empty_outputs(
     ]
 
 
-def check_fake(results: Results, values: Sequence[Any], dtypes: dict[int, Any]) -> None:
-    """Checks the dtypes and sizes of inputs, so that a graph is refused when it is traced.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As a call would.
-    """
-    torch = imported("torch", "torch_op")
+def _check_dtypes(results: Results, values: Sequence[Any], dtypes: dict[int, Any]) -> None:
     for position, value in zip(results.inputs, values, strict=True):
         if position in dtypes and value.dtype != dtypes[position]:
             raise TypeError(
-                f"{label(results, position)}: expected dtype {results.dtype(position)}, got "
+                f"{results.argument(position)}: expected dtype {results.dtypes[position]}, got "
                 f"{str(value.dtype).removeprefix('torch.')}"
             )
-    for position, axis, expected, found in results.extents(values):
-        where = f"{label(results, position)}: expected shape[{axis}] == {expected}, got {found}"
-        torch._check_value(found == expected, lambda where=where: where)
+
+
+def _check_extents(
+    results: Results, values: Sequence[Any], expected: Sequence[tuple[int, int, Any]]
+) -> None:
+    torch = imported("torch", "torch_op")
+    given = dict(zip(results.inputs, values, strict=True))
+    for position, axis, extent in expected:
+        found = given[position].shape[axis]
+        if not isinstance(extent, int):
+            at, dim = extent
+            extent = given[at] if dim is None else given[at].shape[dim]
+        text = f"{results.argument(position)}: expected shape[{axis}] == {extent}, got {found}"
+        torch._check_value(found == extent, lambda text=text: text)
+
+
+def _expected_extents(function: Any, results: Results) -> Iterator[tuple[int, int, Any]]:
+    """The extents of inputs that a number, or an earlier argument, determines: the argument, the
+    axis, and the number, or the argument and the axis there (None for a scalar)."""
+    func = function.program.lowered[function.name]
+    params = [func.buffer_map.get(each, each) for each in func.params]
+    sources: dict[Var, tuple[int, int | None]] = {
+        param: (at, None) for at, param in enumerate(params) if isinstance(param, Var)
+    }
+    for position in results.inputs:
+        if results.is_scalar(position):
+            continue
+        for axis, extent in enumerate(params[position].shape):
+            if isinstance(extent, IntImm):
+                yield position, axis, extent.value
+            elif isinstance(extent, Var) and extent in sources:
+                yield position, axis, sources[extent]
+            elif isinstance(extent, Var):
+                sources[extent] = (position, axis)
 
 
 def _tensors(results: Results) -> Iterator[int]:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from minitvm.contrib.imported import imported
-from minitvm.contrib.results import Results, results_of
 from minitvm.contrib.torch_library import (
     autocast_kernel,
     batching_rule,
@@ -21,6 +20,7 @@ from minitvm.contrib.torch_library import (
 from minitvm.contrib.torch_plain import plain_calls
 from minitvm.runtime.module import Module
 from minitvm.runtime.packed_func import Function, PackedFunc
+from minitvm.runtime.results import Results, results_of
 from minitvm.tir.structural_equal import structural_equal
 
 
@@ -73,12 +73,11 @@ def register_torch_op(
         raise ValueError(f"torch_op: expected a new name, got '{name}', which exists")
     if setup_context is not None and (backward is None or _is_built(backward)):
         found = "none" if backward is None else "a built function"
-        raise ValueError(
-            f"torch_op: expected a Python backward for setup_context, got {found}"
-        )
+        raise ValueError(f"torch_op: expected a Python backward for setup_context, got {found}")
     schema = schema_of(results)
     derivative = _derivative(results, name, backward, setup_context)
-    made = _operators[name] = TorchOperator(torch, results, name, schema, derivative)
+    function = tvm_func.entry_func if isinstance(tvm_func, Module) else tvm_func
+    made = _operators[name] = TorchOperator(torch, function, name, schema, derivative)
     made.given = (backward, setup_context)
     return made
 
@@ -121,25 +120,26 @@ class TorchOperator:
     def __init__(
         self,
         torch: Any,
-        results: Results,
+        function: Any,
         name: str,
         schema: str,
         derivative: tuple[Callable[..., Any], Callable[..., None]] | None,
     ) -> None:
         namespace, _, own = name.partition("::")
+        results = results_of(function)
         self.name = name
-        self.function: Function = results.function
+        self.function: Function = function
         self.given: tuple[Any, Any] = (None, None)
         self._results = results
         self._is_plain = plain_calls(torch)
-        self._compute = _returning(torch, results)
+        self._compute = _returning(function, results)
         self._library = library = torch.library.Library(namespace, "FRAGMENT")
         library.define(own + schema, tags=(torch.Tag.pt2_compliant_tag,))
         self.overload = getattr(getattr(torch.ops, namespace), own).default
         takes_tensors = any(not results.is_scalar(at) for at in results.inputs)
         key = "CPU" if takes_tensors else "CompositeExplicitAutograd"
         library.impl(own, self._compute, key)
-        torch.library.register_fake(name, fake_kernel(results), lib=library)
+        torch.library.register_fake(name, fake_kernel(function, results), lib=library)
         if derivative is not None:
             backward, setup_context = derivative
             torch.library.register_autograd(
@@ -211,18 +211,20 @@ def _registered(function: Function, name: str, *given: Any) -> TorchOperator:
 def _is_same(a: Function, b: Function) -> bool:
     if a is b:
         return True
-    programs = [getattr(each.program, "lowered")[each.name] for each in (a, b)]
+    programs = [each.program.lowered[each.name] for each in (a, b)]
     return structural_equal(*programs)
 
 
-def _returning(torch: Any, results: Results) -> Callable[..., Any]:
+def _returning(function: Any, results: Results) -> Callable[..., Any]:
     """A built function that allocates its outputs in torch."""
-    function, arguments, returned = results.function, results.arguments, results.returned
+    if any(not results.is_scalar(at) for at in results.inputs):
+        made: Callable[..., Any] = function.returning()
+        return made
 
     def compute(*values: Any) -> Any:
-        made = empty_outputs(results, values)
-        function(*arguments(values, made))
-        return returned(made)
+        outputs = empty_outputs(results, values)
+        function(*results.arguments(values, outputs))
+        return results.returned(outputs)
 
     return compute
 

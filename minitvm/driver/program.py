@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 import zlib
 from collections.abc import Callable
@@ -27,6 +26,7 @@ from minitvm.codegen.machine_code import (
 from minitvm.codegen.options import CodegenOptions
 from minitvm.codegen.packed_abi import arg_names, emit_function, packed_symbol
 from minitvm.driver.documentation import describe
+from minitvm.driver.results import results_of_program
 from minitvm.lowering.lower import deep_expressions
 from minitvm.runtime.arrangement import Arrangement, Compiled, Variants
 from minitvm.runtime.device_function import DeviceFunction
@@ -71,11 +71,6 @@ def compiled_function(function: Any) -> tuple[PackedFunc, CompiledProgram] | Non
     return (called, program) if isinstance(program, CompiledProgram) else None
 
 
-def traced_name(address: int) -> str:
-    return importlib.import_module("minitvm.contrib.torch_trace").traced_name(address)
-traced_name._dynamo_marked_constant = True
-
-
 @final
 class CompiledProgram(Program):
     """Lowered loop IR and its machine code, shared by a module and its functions.
@@ -117,10 +112,6 @@ class CompiledProgram(Program):
         made = _function(self, self.code, name)
         device_type = self.options.target.device_type
         return made if device_type == DeviceType.CPU else DeviceFunction(made, device_type)
-
-    def traced(self, function: PackedFunc, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        name = traced_name(id(function))
-        return getattr(sys.modules["torch"].ops.minitvm, name).default(*function._bind(args, kwargs))
 
     def source(self, kind: str) -> str:
         """The text of a kind: "tir" (the loop IR), "ll" (optimised LLVM IR) or "asm"."""
@@ -202,6 +193,7 @@ def _function(program: CompiledProgram, code: LoadedCode, name: str) -> Function
         written=written,
         calls_back=needs_the_gil(func.body),
         doc=partial(describe, func),
+        results=partial(results_of_program, func),
         variants=Variants(base, written, free, allowed, make),
     )
 

@@ -123,7 +123,7 @@ def test_what_a_function_of_jax_refuses() -> None:
         ((x,), {}, r"scaled: expected 2 inputs \(X, a\), got 1: what it writes is returned"),
         ((x, 1.0, x), {}, r"expected 2 inputs \(X, a\), got 3"),
         ((x, 1.0), {"Y": x}, "expected inputs by name among none, got 'Y'"),
-        ((x,), {"X": x}, "expected inputs by name among a, got 'X'"),
+        ((x,), {"X": x}, "argument 0 'X': given by position and by name"),
         ((x.astype("int32"), 1.0), {}, "argument 0 'X': expected dtype float32, got int32"),
     ):
         with pytest.raises(TypeError, match=text):

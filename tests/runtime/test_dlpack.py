@@ -26,6 +26,7 @@ from minitvm.runtime.dlpack import (
     is_capsule,
 )
 from minitvm.runtime.glue import glue
+from tests.leaks import traced_growth
 
 CapsuleNew = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
     ("PyCapsule_New", ctypes.pythonapi)
@@ -393,19 +394,14 @@ def test_consumers_keep_our_memory_and_we_keep_theirs() -> None:
 
 
 def test_exports_leak_nothing() -> None:
-    import tracemalloc
-
     a = array(np.zeros((3, 4)))
-    tracemalloc.start()
-    for step in range(3000):
-        if step == 1000:
-            before = tracemalloc.get_traced_memory()[0]
+
+    def export() -> None:
         a.__dlpack__()
         np.from_dlpack(a)
         from_dlpack(a)
-    growth = tracemalloc.get_traced_memory()[0] - before
-    tracemalloc.stop()
-    assert growth < 5000
+
+    assert traced_growth(export, 1500, 5000) < 5000
 
 
 # ---- torch ---------------------------------------------------------------------------------------

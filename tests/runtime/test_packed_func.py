@@ -8,7 +8,6 @@ import gc
 import math
 import sys
 import threading
-import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,6 +32,7 @@ from minitvm.runtime import (
     from_dlpack,
 )
 from minitvm.tir.interpreter import interpret
+from tests.leaks import least_growth, traced_growth
 
 
 class Thing:
@@ -595,34 +595,26 @@ def _call_badly(fmm: Any, forward: Any, x: Any) -> None:
 @pytest.mark.parametrize("call", [_call_well, _call_badly])
 def test_calls_leak_nothing(compiled: Any, call: Any) -> None:
     fmm, forward, x = compiled.function(), compiled.packed("forward"), np.zeros(8)
-    tracemalloc.start()
-    for _ in range(500):  # until the interpreter's own free lists are full
+
+    def calls() -> None:
         call(fmm, forward, x)
-    gc.collect()
-    references, blocks = sys.getrefcount(x), len(gc.get_objects())
-    before = tracemalloc.get_traced_memory()[0]
-    for _ in range(500):
-        call(fmm, forward, x)
-    gc.collect()
-    growth = tracemalloc.get_traced_memory()[0] - before
-    tracemalloc.stop()
+
+    references = sys.getrefcount(x)
+    assert traced_growth(calls, 500, 2500) < 2500  # five bytes a call
     assert sys.getrefcount(x) == references
-    assert len(gc.get_objects()) - blocks < 50
-    assert growth < 2500  # five bytes a call
+    assert least_growth(lambda: len(gc.get_objects()), calls, 100, 20) < 20
+
+
+def test_a_leak_of_one_small_object_a_call_is_seen() -> None:
+    kept: list[object] = []
+    assert traced_growth(lambda: kept.append(object()), 500, 2500) > 500 * 16
+    assert least_growth(lambda: len(gc.get_objects()), lambda: kept.append([]), 100, 20) >= 100
 
 
 @pytest.mark.wide
 def test_a_hundred_thousand_calls_leak_nothing(compiled: Any) -> None:
     fmm, x = compiled.function(), np.zeros(8)
-    for _ in range(1000):
-        fmm(x, x, x)
-    tracemalloc.start()
-    before = tracemalloc.get_traced_memory()[0]
-    for _ in range(100_000):
-        fmm(x, x, x)
-    growth = tracemalloc.get_traced_memory()[0] - before
-    tracemalloc.stop()
-    assert growth < 20_000
+    assert traced_growth(lambda: fmm(x, x, x), 100_000, 20_000) < 20_000
 
 
 # -- Results that a program reads ------------------------------------------------------------------
