@@ -1,4 +1,4 @@
-"""What torch's dispatcher knows of an operator: its schema, shapes without data, gradients, batches.
+"""What torch's dispatcher knows of an operator: its schema, fake outputs, gradients, batches.
 
 Everything is registered through ``torch.library``. Each function here makes one registration's
 function for a :class:`Results`.

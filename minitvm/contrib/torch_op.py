@@ -17,7 +17,7 @@ from minitvm.contrib.torch_library import (
     no_backward,
     schema_of,
 )
-from minitvm.contrib.torch_plain import plain_calls
+from minitvm.contrib.torch_plain import plain_calls, transformed_calls
 from minitvm.runtime.module import Module
 from minitvm.runtime.packed_func import Function, PackedFunc
 from minitvm.runtime.results import Results, results_of
@@ -114,8 +114,8 @@ class TorchOperator:
         The built function.
     """
 
-    __slots__ = ("__weakref__", "_compute", "_is_plain", "_library", "_results", "function",
-                 "given", "name", "overload")  # fmt: skip
+    __slots__ = ("__weakref__", "_compute", "_differentiated", "_is_plain", "_is_transformed",
+                 "_library", "_results", "function", "given", "name", "overload")  # fmt: skip
 
     def __init__(
         self,
@@ -132,6 +132,8 @@ class TorchOperator:
         self.given: tuple[Any, Any] = (None, None)
         self._results = results
         self._is_plain = plain_calls(torch)
+        self._is_transformed = transformed_calls(torch)
+        self._differentiated: Any = None
         self._compute = _returning(function, results)
         self._library = library = torch.library.Library(namespace, "FRAGMENT")
         library.define(own + schema, tags=(torch.Tag.pt2_compliant_tag,))
@@ -148,17 +150,25 @@ class TorchOperator:
         if any(is_differentiable(results, at) for at in results.inputs):
             library.impl(own, autocast_kernel(results, self.overload), "AutocastCPU")
         if takes_tensors:
-            torch.library.register_vmap(name, batching_rule(results, self), lib=library)
+            rule = batching_rule(results, self)
+            torch.library.register_vmap(name, rule, lib=library)
+            if derivative is not None:
+                self._differentiated = _for_transforms(torch, self.overload, derivative, rule)
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         if out is not None:
             return self._into(out, args, kwargs)
         if kwargs or not self._is_plain(args):
-            return self.overload(*args, **kwargs)
+            return self._dispatched(args, kwargs)
         try:
             return self._compute(*args)
         except BufferError:  # a tensor whose memory means something else: torch knows what
             return self.overload(*args)
+
+    def _dispatched(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not kwargs and self._differentiated is not None and self._is_transformed():
+            return self._differentiated.apply(*args)
+        return self.overload(*args, **kwargs)
 
     def _into(self, out: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         results = self._results
@@ -230,6 +240,25 @@ def _returning(function: Any, results: Results) -> Callable[..., Any]:
 
 
 # ---- Gradients -----------------------------------------------------------------------------------
+
+
+def _for_transforms(
+    torch: Any,
+    overload: Any,
+    derivative: tuple[Callable[..., Any], Callable[..., None]],
+    rule: Callable[..., Any],
+) -> Any:
+    """The operator for ``torch.func.grad`` and its kin, which take a ``torch.autograd.Function``
+    but no operator of ``torch.library`` with a gradient."""
+    backward, setup_context = derivative
+    methods = {
+        "forward": lambda *args: overload(*args),
+        "setup_context": setup_context,
+        "backward": backward,
+        "vmap": rule,
+    }
+    bases = (torch.autograd.Function,)
+    return type("Differentiated", bases, {k: staticmethod(v) for k, v in methods.items()})
 
 
 def _derivative(

@@ -44,3 +44,13 @@ def plain_calls(torch: Any) -> Callable[[Sequence[Any]], bool]:
         return not (is_grad_enabled() and any_requires_grad(*args))
 
     return is_plain
+
+
+def transformed_calls(torch: Any) -> Callable[[], bool]:
+    """A function that tells whether a transform of ``torch.func`` runs, and runs eagerly."""
+    try:
+        transforming = torch._C._functorch.peek_interpreter_stack
+    except AttributeError:
+        return lambda: False
+    is_compiling = torch.compiler.is_dynamo_compiling
+    return lambda: not is_compiling() and transforming() is not None
