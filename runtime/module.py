@@ -161,7 +161,8 @@ class Module(HandleObject, _Storage):
         self, name: str, backward: Any = None, setup_context: Callable[..., None] | None = None
     ) -> Callable[..., Any]:
         """The entry function as an operator of torch: see :meth:`Function.torch_op`."""
-        return bridge("register_torch_op")(self, name, backward, setup_context)
+        made: Callable[..., Any] = bridge("register_torch_op")(self, name, backward, setup_context)
+        return made
 
     def time_evaluator(
         self,

@@ -611,7 +611,8 @@ class Function(PackedFunc):
             The gradient, by a Python function as in ``torch.autograd.Function``, or by another
             built function. Without it, the operator can't be differentiated.
         """
-        return bridge("register_torch_op")(self, name, backward, setup_context)
+        made: Callable[..., Any] = bridge("register_torch_op")(self, name, backward, setup_context)
+        return made
 
     def _begin(self, inputs: Mapping[int, Any]) -> Arguments:
         """The arguments of a call, of which some are still to come."""

@@ -221,8 +221,11 @@ def _registered(function: Function, name: str, *given: Any) -> TorchOperator:
 def _is_same(a: Function, b: Function) -> bool:
     if a is b:
         return True
-    programs = [each.program.lowered[each.name] for each in (a, b)]
-    return structural_equal(*programs)
+    programs: list[Any] = [a.program, b.program]
+    first, second = (
+        program.lowered[each.name] for program, each in zip(programs, (a, b), strict=True)
+    )
+    return structural_equal(first, second)
 
 
 def _returning(function: Any, results: Results) -> Callable[..., Any]:

@@ -1,8 +1,8 @@
 """Plain calls of built functions in programs that torch traces: operators that write outputs.
 
 ``f(x, y)`` in a program that torch.compile or torch.export reads becomes an operator below
-``torch.ops.minitvm`` by itself. The name holds a digest of the program, so that it means the same in every process, as
-torch's caches of compiled programs expect.
+``torch.ops.minitvm`` by itself. The name holds a digest of the program, so that it means the same
+in every process, as torch's caches of compiled programs expect.
 """
 
 from __future__ import annotations
