@@ -250,7 +250,7 @@ def _returning(function: Any, results: Results) -> Callable[..., Any]:
             shape = [c if i is None else values[i].shape[c] for i, c in plans[0]]
         except IndexError:  # another number of inputs, or of dimensions
             return compute(*values)
-        made = values[first].new_empty(shape, dtype=dtypes[0])
+        made = values[first or 0].new_empty(shape, dtype=dtypes[0])
         function(*values, made)
         return made
 
