@@ -13,6 +13,7 @@ import pytest
 import minitvm as tvm
 from minitvm import te
 from minitvm.contrib import register_torch_op
+from minitvm.runtime.packed_func import Function
 from tests.frameworks import programs
 
 torch = pytest.importorskip("torch")
@@ -153,8 +154,10 @@ def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_method_of_a_function_and_of_a_module(square: Any) -> None:
     built = programs.scaled()
+    function = built.entry_func
+    assert isinstance(function, Function)
     x = torch.rand(5)
-    for made in (built.torch_op(new()), built.entry_func.torch_op(new())):
+    for made in (built.torch_op(new()), function.torch_op(new())):
         torch.testing.assert_close(made(x, 2.0), 2 * x * x)
         y = torch.empty(5)
         assert made(x, 2.0, out=y) is y
@@ -212,7 +215,7 @@ def test_fake_inputs_are_checked() -> None:
 
 
 def test_exported(square: Any) -> None:
-    class Layer(torch.nn.Module):  # type: ignore[misc]  # mypy doesn't follow torch
+    class Layer(torch.nn.Module):  # type: ignore[misc,name-defined]  # of importorskip
         def forward(self, x: Any) -> Any:
             return square(x, 3.0) + 1
 
@@ -273,7 +276,7 @@ def test_another_function_is_another_operator() -> None:
 def test_a_plain_call_is_exported() -> None:
     f = programs.scaled()
 
-    class Layer(torch.nn.Module):  # type: ignore[misc]  # mypy doesn't follow torch
+    class Layer(torch.nn.Module):  # type: ignore[misc,name-defined]  # of importorskip
         def forward(self, x: Any) -> Any:
             y = torch.empty_like(x)
             f(x, 3.0, y)
