@@ -80,6 +80,12 @@ _new_function = ctypes.PYFUNCTYPE(
 _new_method = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.c_void_p)(
     ("PyDescr_NewMethod", ctypes.pythonapi)
 )
+_set_attribute = ctypes.PYFUNCTYPE(
+    ctypes.c_int, ctypes.py_object, ctypes.py_object, ctypes.py_object
+)(("PyObject_GenericSetAttr", ctypes.pythonapi))
+_forget_attributes = ctypes.PYFUNCTYPE(None, ctypes.py_object)(
+    ("PyType_Modified", ctypes.pythonapi)
+)
 # A function of CPython that only raises TypeError for objects without a `fileno`, and returns -1.
 _no_buffer = ctypes.cast(ctypes.pythonapi.PyObject_AsFileDescriptor, ctypes.c_void_p).value
 _kept: list[object] = []  # memory that CPython goes on reading: names, members
@@ -119,6 +125,8 @@ def leaf(base: type, vectorcall: int) -> Any:
     Nothing may derive from it.
 
     The address lies in each instance, after the fields of `base`; :func:`enable` puts it there.
+    The type's attribute ``__call__`` stays that of `base`, for programs that read Python code in
+    place of running it, as torch.compile does.
     """
     at = base.__basicsize__
     members = (_Member * 2)()
@@ -129,8 +137,15 @@ def leaf(base: type, vectorcall: int) -> Any:
     name = f"{base.__module__}.{base.__qualname__}"
     made = _make(name, base, at + 8, _TPFLAGS_HAVE_VECTORCALL, slots)
     made.__doc__ = base.__dict__["__doc__"]
+    _show(made, "__call__", base.__call__)
     _vectorcalls[made] = vectorcall
     return made
+
+
+def _show(kind: type, name: str, value: object) -> None:
+    """Sets an attribute of a type, and leaves the slot that the attribute would fill."""
+    _set_attribute(kind, name, value)
+    _forget_attributes(kind)
 
 
 def holder(name: str, size: int, dealloc: int, members: Mapping[str, int]) -> Any:

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, final
 
+from minitvm.runtime.bridges import bridge
 from minitvm.runtime.c_function import CFunction
 from minitvm.runtime.device import Device
 from minitvm.runtime.device_function import DeviceFunction
@@ -155,6 +156,13 @@ class Module(HandleObject, _Storage):
             kind = type(function).__name__
             raise TypeError(f"returning: {self.name}: expected a compiled Function, got {kind}")
         return function.returning()
+
+    def torch_op(
+        self, name: str, backward: Any = None, setup_context: Callable[..., None] | None = None
+    ) -> Callable[..., Any]:
+        """The entry function as an operator of torch: see :meth:`Function.torch_op`."""
+        made: Callable[..., Any] = bridge("register_torch_op")(self, name, backward, setup_context)
+        return made
 
     def time_evaluator(
         self,

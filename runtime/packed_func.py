@@ -30,6 +30,7 @@ from minitvm.runtime.arrangement import (
     Arrangement,
     Variants,
 )
+from minitvm.runtime.bridges import bridge
 from minitvm.runtime.c_function import CFunction
 from minitvm.runtime.call_path import call_path
 from minitvm.runtime.call_path_text import StoredFunction
@@ -46,6 +47,7 @@ from minitvm.runtime.native import NativeCode, Once
 from minitvm.runtime.ndarray import Loan, NDArray, array, as_ndarray
 from minitvm.runtime.results import Results
 from minitvm.runtime.returning import Returning
+from minitvm.runtime.traced import call_traced, is_read_by_torch, is_without_data
 from minitvm.runtime.values import (
     ArgTypeCode,
     Encoded,
@@ -246,6 +248,9 @@ class PackedFunc(HandleObject, _Storage):
         return self._owner if isinstance(self._owner, Program) else None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # Compiled code is called in place of this, if there is any; torch.compile reads this.
+        if is_read_by_torch() and self.program is not None:
+            return call_traced(self, self._bind(args, kwargs))
         return self._call_slowly(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -270,7 +275,10 @@ class PackedFunc(HandleObject, _Storage):
     def _call_slowly(self, *args: Any, **kwargs: Any) -> Any:
         """A call made by Python code, which defines the meaning of calls: the compiled path does
         the same for the arguments that it knows."""
-        result, _ = self._run(self._convert(self._bind(args, kwargs)))
+        values = self._bind(args, kwargs)
+        if self.program is not None and is_without_data(values):
+            return call_traced(self, values)
+        result, _ = self._run(self._convert(values))
         self._learn(args, kwargs)
         return result
 
@@ -595,6 +603,23 @@ class Function(PackedFunc):
             the shape of an output.
         """
         return Returning(self)
+
+    def torch_op(
+        self, name: str, backward: Any = None, setup_context: Callable[..., None] | None = None
+    ) -> Callable[..., Any]:
+        """The function as an operator of torch, which takes the inputs and returns the outputs:
+        see :func:`minitvm.contrib.register_torch_op`.
+
+        Parameters
+        ----------
+        name
+            The operator's name, with a namespace: ``"mine::add"`` is also ``torch.ops.mine.add``.
+        backward, setup_context
+            The gradient, by a Python function as in ``torch.autograd.Function``, or by another
+            built function. Without it, the operator can't be differentiated.
+        """
+        made: Callable[..., Any] = bridge("register_torch_op")(self, name, backward, setup_context)
+        return made
 
     def _begin(self, inputs: Mapping[int, Any]) -> Arguments:
         """The arguments of a call, of which some are still to come."""

@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
 
 from minitvm.contrib.imported import imported
-from minitvm.runtime.results import Results, results_of
-
-_SCALARS = {"float": "float", "int": "int", "uint": "int", "bool": "bool"}
+from minitvm.contrib.torch_library import (
+    autocast_kernel,
+    batching_rule,
+    empty_outputs,
+    fake_kernel,
+    is_differentiable,
+    keep_all,
+    no_backward,
+    schema_of,
+    torch_dtype,
+)
+from minitvm.contrib.torch_plain import plain_calls, transformed_calls
+from minitvm.runtime.module import Module
+from minitvm.runtime.packed_func import Function, PackedFunc
+from minitvm.runtime.results import Extent, Op, Results, results_of
+from minitvm.tir.structural_equal import structural_equal
 
 
 def register_torch_op(
     tvm_func: Callable[..., Any],
     name: str,
-    backward: Callable[..., Any] | None = None,
+    backward: Any = None,
     setup_context: Callable[..., None] | None = None,
-) -> Callable[..., Any]:
+) -> TorchOperator:
     """A built function as a custom operator of torch (``torch.library``): it takes the inputs and
     returns the outputs, ``add(x, y, z) -> z = op(x, y)``, also under ``torch.compile`` with
-    ``fullgraph=True``.
+    ``fullgraph=True``, ``torch.export``, ``torch.vmap`` and autograd. ``f.torch_op(name)`` is the
+    same.
 
     Parameters
     ----------
@@ -28,11 +43,15 @@ def register_torch_op(
     name
         The operator's name, with a namespace: ``"mine::add"`` is also ``torch.ops.mine.add``.
     backward
-        ``backward(ctx, *gradients of the outputs)`` returns the gradients of the inputs, None for
-        one that has none, as in ``torch.autograd.Function``. Without it, the operator can't be
-        differentiated.
+        How the operator is differentiated; by default, it can't be.
+
+        - ``backward(ctx, *gradients of the outputs)`` returns the gradients of the inputs, None for
+          one that has none, as in ``torch.autograd.Function``.
+        - A function of ``build``. It takes the inputs and, if it likes, the outputs of the
+          operator, then the gradients of the outputs. It returns the gradients of the inputs. Only
+          floating-point tensors have gradients.
     setup_context
-        ``setup_context(ctx, inputs, output)`` keeps what `backward` needs. By default
+        ``setup_context(ctx, inputs, output)`` keeps what a Python `backward` needs. By default
         ``ctx.saved_tensors`` are the tensors among the inputs, then the outputs.
 
     Raises
@@ -43,70 +62,286 @@ def register_torch_op(
         When `tvm_func` doesn't come from ``build``.
     ValueError
         When `name` has no namespace, or an operator of the name exists; when a `setup_context`
-        comes without a `backward`; when torch has no type for an argument.
+        comes without a Python `backward`; when the arguments of a built `backward` don't fit; when
+        torch has no type for an argument.
     """
     torch = imported("torch", "register_torch_op")
     results = results_of(tvm_func)
-    namespace, _, own = name.partition("::")
-    if not namespace.isidentifier() or not own.isidentifier():
-        raise ValueError(f"register_torch_op: expected a name such as 'mine::add', got {name!r}")
-    if hasattr(getattr(torch.ops, namespace), own):
-        raise ValueError(f"register_torch_op: expected a new name, got '{name}', which exists")
-    if setup_context is not None and backward is None:
-        raise ValueError("register_torch_op: expected a backward for setup_context, got none")
-    kinds = [getattr(torch, str(results.dtypes[position])) for position in results.outputs]
+    namespace, _, own = str(name).partition("::")
+    if not _is_word(namespace) or not _is_word(own):
+        raise ValueError(f"torch_op: expected a name such as 'mine::add', got {name!r}")
+    if name in _operators or hasattr(getattr(torch.ops, namespace), own):
+        raise ValueError(f"torch_op: expected a new name, got '{name}', which exists")
+    if setup_context is not None and (backward is None or _is_built(backward)):
+        found = "none" if backward is None else "a built function"
+        raise ValueError(f"torch_op: expected a Python backward for setup_context, got {found}")
+    schema = schema_of(results)
+    derivative = _derivative(results, name, backward, setup_context)
+    function = tvm_func.entry_func if isinstance(tvm_func, Module) else tvm_func
+    made = _operators[name] = TorchOperator(torch, function, name, schema, derivative)
+    made.given = (backward, setup_context)
+    return made
 
-    def outputs_like(values: Sequence[Any]) -> list[Any]:
-        shapes = results.shapes(values)
-        return [
-            torch.empty(shape, dtype=kind, device="cpu")
-            for shape, kind in zip(shapes, kinds, strict=True)
-        ]
 
-    def run(*values: Any) -> Any:
-        made = outputs_like(values)
-        tvm_func(*results.arguments(values, made))
-        return results.returned(made)
+# The operators by name, which live as long as torch knows them: to the end of the process.
+_operators: dict[str, TorchOperator] = {}
 
-    def fake(*values: Any) -> Any:
-        return results.returned(outputs_like(values))
 
-    made = torch.library.custom_op(
-        name, run, mutates_args=(), schema=_schema(results), device_types="cpu"
+def _is_word(text: str) -> bool:
+    return text.isidentifier() and text.isascii()
+
+
+def _is_built(function: Any) -> bool:
+    return isinstance(function, PackedFunc | Module)
+
+
+@final
+class TorchOperator:
+    """An operator of torch that a built function computes.
+
+    It takes the inputs by position or by name, and returns the outputs: a tensor, or a tuple.
+    ``out=`` gives the output, or a tuple of the outputs, to write instead.
+
+    A call goes to the built function itself where nothing but its result is wanted, and through
+    torch's dispatcher where torch is tracing, recording, batching or profiling.
+
+    Attributes
+    ----------
+    name
+        The name in torch, as ``"mine::add"``.
+    overload
+        ``torch.ops.mine.add.default``, for functions of torch that take an operator.
+    function
+        The built function.
+    """
+
+    __slots__ = ("__weakref__", "_compute", "_differentiated", "_is_plain", "_is_transformed",
+                 "_library", "_results", "function", "given", "name", "overload")  # fmt: skip
+
+    def __init__(
+        self,
+        torch: Any,
+        function: Any,
+        name: str,
+        schema: str,
+        derivative: tuple[Callable[..., Any], Callable[..., None]] | None,
+    ) -> None:
+        namespace, _, own = name.partition("::")
+        results = results_of(function)
+        self.name = name
+        self.function: Function = function
+        self.given: tuple[Any, Any] = (None, None)
+        self._results = results
+        self._is_plain = plain_calls(torch)
+        self._is_transformed = transformed_calls(torch)
+        self._differentiated: Any = None
+        self._compute = _returning(function, results)
+        self._library = library = torch.library.Library(namespace, "FRAGMENT")
+        library.define(own + schema, tags=(torch.Tag.pt2_compliant_tag,))
+        self.overload = getattr(getattr(torch.ops, namespace), own).default
+        takes_tensors = any(not results.is_scalar(at) for at in results.inputs)
+        key = "CPU" if takes_tensors else "CompositeExplicitAutograd"
+        library.impl(own, self._compute, key)
+        torch.library.register_fake(name, fake_kernel(function, results), lib=library)
+        if derivative is not None:
+            backward, setup_context = derivative
+            torch.library.register_autograd(
+                name, backward, setup_context=setup_context, lib=library
+            )
+        if any(is_differentiable(results, at) for at in results.inputs):
+            library.impl(own, autocast_kernel(results, self.overload), "AutocastCPU")
+        if takes_tensors:
+            rule = batching_rule(results, self)
+            torch.library.register_vmap(name, rule, lib=library)
+            if derivative is not None:
+                self._differentiated = _for_transforms(torch, self.overload, derivative, rule)
+
+    def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+        if out is not None:
+            return self._into(out, args, kwargs)
+        if kwargs or not self._is_plain(args):
+            return self._dispatched(args, kwargs)
+        try:
+            return self._compute(*args)
+        except BufferError:  # a tensor whose memory means something else: torch knows what
+            return self.overload(*args)
+
+    def _dispatched(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not kwargs and self._differentiated is not None and self._is_transformed():
+            return self._differentiated.apply(*args)
+        return self.overload(*args, **kwargs)
+
+    def _into(self, out: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        results = self._results
+        outputs = out if isinstance(out, tuple | list) else (out,)
+        if len(outputs) != len(results.outputs):
+            raise TypeError(
+                f"{self.name}: out: expected {len(results.outputs)} tensors, got {len(outputs)}"
+            )
+        self.function(*results.arguments(results.bind(args, kwargs), outputs))
+        return out
+
+    @property
+    def __name__(self) -> str:
+        return self.name.partition("::")[2]
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        names = [each.name for each in self.overload._schema.arguments]
+        out = inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None)
+        return inspect.Signature([*(inspect.Parameter(name, kind) for name in names), out])
+
+    def __repr__(self) -> str:
+        return f"<TorchOperator {self.overload._schema}>"
+
+    def __copy__(self) -> TorchOperator:
+        return self
+
+    def __deepcopy__(self, memo: object) -> TorchOperator:
+        return self
+
+    def __reduce__(self) -> tuple[Callable[..., TorchOperator], tuple[Any, ...]]:
+        return _registered, (self.function, self.name, *self.given)
+
+
+def _registered(function: Function, name: str, *given: Any) -> TorchOperator:
+    """Unpickles an operator: the one of the name, if it computes the same.
+
+    Raises
+    ------
+    ValueError
+        When the name is that of another operator.
+    """
+    found = _operators.get(name)
+    if found is None or not _is_same(found.function, function):
+        return register_torch_op(function, name, *given)
+    return found
+
+
+def _is_same(a: Function, b: Function) -> bool:
+    if a is b:
+        return True
+    programs: list[Any] = [a.program, b.program]
+    first, second = (
+        program.lowered[each.name] for program, each in zip(programs, (a, b), strict=True)
     )
-    made.register_fake(fake)
-    if backward is not None:
-        made.register_autograd(backward, setup_context=setup_context or _keep_all)
-    return made  # type: ignore[no-any-return]  # mypy doesn't follow torch
+    return structural_equal(first, second)
 
 
-def _keep_all(ctx: Any, inputs: Sequence[Any], output: Any) -> None:
-    torch = imported("torch", "register_torch_op")
-    outputs = output if isinstance(output, tuple) else (output,)
-    ctx.save_for_backward(*(x for x in (*inputs, *outputs) if isinstance(x, torch.Tensor)))
+def _returning(function: Any, results: Results) -> Callable[..., Any]:
+    """A built function that allocates its outputs in torch."""
+    places = {position: index for index, position in enumerate(results.inputs)}
+    first = next((i for at, i in places.items() if not results.is_scalar(at)), None)
+    plans = [
+        [_plain_extent(steps, places) for steps in result.extents] for result in results.results
+    ]
+    dtypes = [torch_dtype(results, at) for at in results.outputs]
+    in_order = (*results.inputs, *results.outputs) == tuple(range(len(results.names)))
+    is_simple = first is not None and in_order and all(None not in plan for plan in plans)
+
+    def compute(*values: Any) -> Any:
+        outputs = empty_outputs(results, results.bind(values, {}))
+        function(*results.arguments(values, outputs))
+        return results.returned(outputs)
+
+    def compute_one(*values: Any) -> Any:
+        try:
+            shape = [c if i is None else values[i].shape[c] for i, c in plans[0]]
+        except IndexError:  # another number of inputs, or of dimensions
+            return compute(*values)
+        made = values[first or 0].new_empty(shape, dtype=dtypes[0])
+        function(*values, made)
+        return made
+
+    return compute_one if is_simple and len(plans) == 1 else compute
 
 
-def _schema(results: Results) -> str:
-    """The operator's signature, as torch writes it."""
-    kinds = []
-    for position in results.inputs:
-        kind = "Tensor"
-        if results.is_scalar(position):
-            dtype = results.dtypes[position]
-            found = next((t for k, t in _SCALARS.items() if str(dtype).startswith(k)), None)
-            if found is None:
-                raise ValueError(
-                    f"{results.name}: argument {position} '{results.names[position]}': expected a "
-                    f"tensor or a number, which torch has types for, got {dtype}"
-                )
-            kind = found
-        kinds.append(f"{kind} {_parameter(results, position)}")
-    returned = ", ".join(["Tensor"] * len(results.outputs))
-    return f"({', '.join(kinds)}) -> {returned if len(results.outputs) == 1 else f'({returned})'}"
+def _plain_extent(steps: Extent, places: Mapping[int, int]) -> Any:
+    """An extent that is a number, ``(None, number)``, or one of an input's, ``(input, axis)``; None
+    for another."""
+    if len(steps) != 1 or steps[0].op == Op.SCALAR:
+        return None
+    op, at, axis = steps[0]
+    return (None, at) if op == Op.CONSTANT else (places[at], axis)
 
 
-def _parameter(results: Results, position: int) -> str:
-    """A name that torch can parse: the argument's own, if all are ASCII identifiers and differ."""
-    names = [results.names[each] for each in results.inputs]
-    plain = all(name.isidentifier() and name.isascii() for name in names)
-    return results.names[position] if plain and len(set(names)) == len(names) else f"x{position}"
+# ---- Gradients -----------------------------------------------------------------------------------
+
+
+def _for_transforms(
+    torch: Any,
+    overload: Any,
+    derivative: tuple[Callable[..., Any], Callable[..., None]],
+    rule: Callable[..., Any],
+) -> Any:
+    """The operator for ``torch.func.grad`` and its kin, which take a ``torch.autograd.Function``
+    but no operator of ``torch.library`` with a gradient."""
+    backward, setup_context = derivative
+    methods = {
+        "forward": lambda *args: overload(*args),
+        "setup_context": setup_context,
+        "backward": backward,
+        "vmap": rule,
+    }
+    bases = (torch.autograd.Function,)
+    return type("Differentiated", bases, {k: staticmethod(v) for k, v in methods.items()})
+
+
+def _derivative(
+    results: Results, name: str, backward: Any, setup_context: Callable[..., None] | None
+) -> tuple[Callable[..., Any], Callable[..., None]] | None:
+    """What torch calls for gradients; None where there is nothing to differentiate."""
+    if backward is None:
+        differentiable = any(is_differentiable(results, at) for at in results.inputs)
+        return (no_backward(name), _keep_nothing) if differentiable else None
+    if _is_built(backward):
+        return _built_derivative(results, name, backward)
+    if not callable(backward):
+        kind = type(backward).__name__
+        raise TypeError(f"{name}: backward: expected a function, got {kind}")
+    return backward, setup_context or keep_all
+
+
+def _keep_nothing(ctx: Any, inputs: Sequence[Any], output: Any) -> None:
+    pass
+
+
+def _built_derivative(
+    results: Results, name: str, backward: Any
+) -> tuple[Callable[..., Any], Callable[..., None]]:
+    """The derivative that a built function computes: an operator of its own, so that torch can
+    compile it, too."""
+    given = results_of(backward)
+    wanted = [i for i, at in enumerate(results.inputs) if is_differentiable(results, at)]
+    heads = [i for i, at in enumerate(results.outputs) if is_differentiable(results, at)]
+    count, inputs, outputs = len(given.inputs), len(results.inputs), len(results.outputs)
+    with_outputs = count == inputs + outputs + len(heads)
+    if count != inputs + len(heads) and not with_outputs:
+        raise ValueError(
+            f"{name}: backward: {given.name}: expected {inputs + len(heads)} inputs (the inputs, "
+            f"then the gradients of the outputs) or {inputs + outputs + len(heads)} (with the "
+            f"outputs between them), got {count}: {', '.join(given.names[i] for i in given.inputs)}"
+        )
+    if len(given.outputs) != len(wanted):
+        raise ValueError(
+            f"{name}: backward: {given.name}: expected {len(wanted)} outputs, the gradients of "
+            f"{', '.join(results.names[results.inputs[i]] for i in wanted)}, got "
+            f"{len(given.outputs)}"
+        )
+    operator = register_torch_op(backward, f"{name}_backward")
+    scalars = [i for i, at in enumerate(results.inputs) if results.is_scalar(at)]
+
+    def setup_context(ctx: Any, inputs: Sequence[Any], output: Any) -> None:
+        keep_all(ctx, inputs, output if with_outputs else ())
+        ctx.scalars = {i: inputs[i] for i in scalars}
+
+    def differentiate(ctx: Any, *grads: Any) -> Any:
+        kept = list(ctx.saved_tensors)
+        for i in scalars:
+            kept.insert(i, ctx.scalars[i])
+        made = operator(*kept, *(grads[i].contiguous() for i in heads))
+        found = dict(zip(wanted, made if isinstance(made, tuple) else (made,), strict=True))
+        return tuple(found.get(i) for i in range(inputs))
+
+    return differentiate, setup_context

@@ -1,0 +1,250 @@
+"""What torch's dispatcher knows of an operator: its schema, fake outputs, gradients, batches.
+
+Everything is registered through ``torch.library``. Each function here makes one registration's
+function for a :class:`Results`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from minitvm.contrib.imported import imported
+from minitvm.runtime.results import Results
+from minitvm.tir.expr import IntImm, Var
+
+# The types of torch's schemas for numbers. Extents may be symbols where sizes change.
+_SCALARS = {"float": "float", "int": "SymInt", "uint": "SymInt", "bool": "bool"}
+
+
+def schema_of(results: Results) -> str:
+    """The operator's signature, as torch writes it.
+
+    Raises
+    ------
+    ValueError
+        When torch has no type for an argument.
+    """
+    kinds = [
+        f"{schema_type(results, position)} {parameter(results, position)}"
+        for position in results.inputs
+    ]
+    for position in results.outputs:
+        torch_dtype(results, position)
+    returned = ", ".join(["Tensor"] * len(results.outputs))
+    return f"({', '.join(kinds)}) -> {returned if len(results.outputs) == 1 else f'({returned})'}"
+
+
+def schema_type(results: Results, position: int) -> str:
+    """The type of an argument in a schema."""
+    if not results.is_scalar(position):
+        torch_dtype(results, position)
+        return "Tensor"
+    dtype = str(results.dtypes[position])
+    for start, kind in _SCALARS.items():
+        if dtype.startswith(start):
+            return kind
+    raise ValueError(
+        f"{results.argument(position)}: expected a tensor or a number, which torch has types for, "
+        f"got {dtype}"
+    )
+
+
+def torch_dtype(results: Results, position: int) -> Any:
+    """The dtype of a tensor argument, as one of torch's."""
+    torch = imported("torch", "torch_op")
+    dtype = str(results.dtypes[position])
+    found = getattr(torch, dtype, None)
+    if not isinstance(found, torch.dtype):
+        raise ValueError(
+            f"{results.argument(position)}: expected a dtype that torch has, got {dtype}"
+        )
+    return found
+
+
+def parameter(results: Results, position: int) -> str:
+    """A name that torch can parse: the argument's own, if all are ASCII identifiers and differ."""
+    names = results.names
+    plain = all(name.isidentifier() and name.isascii() for name in names)
+    own = plain and len(set(names)) == len(names) and "out" not in names
+    return names[position] if own else f"x{position}"
+
+
+# ---- Shapes without data -------------------------------------------------------------------------
+
+
+def fake_kernel(function: Any, results: Results) -> Callable[..., Any]:
+    """Makes outputs of the right shapes and dtypes for inputs without data, whose sizes may be
+    symbols. The inputs are checked as a call checks them."""
+    dtypes = {at: torch_dtype(results, at) for at in _tensors(results)}
+    expected = list(_expected_extents(function, results))
+
+    def fake(*values: Any) -> Any:
+        _check_dtypes(results, values, dtypes)
+        results.shapes(values)  # which looks at the ranks
+        _check_extents(results, values, expected)
+        return results.returned(empty_outputs(results, values, dtypes))
+
+    return fake
+
+
+def empty_outputs(
+    results: Results, values: Sequence[Any], dtypes: dict[int, Any] | None = None
+) -> list[Any]:
+    """Uninitialised outputs for some inputs, on the device of those."""
+    torch = imported("torch", "torch_op")
+    found = dtypes or {at: torch_dtype(results, at) for at in results.outputs}
+    device = next((each.device for each in values if isinstance(each, torch.Tensor)), "cpu")
+    shapes = results.shapes(values)
+    return [
+        torch.empty(shape, dtype=found[at], device=device)
+        for shape, at in zip(shapes, results.outputs, strict=True)
+    ]
+
+
+def _check_dtypes(results: Results, values: Sequence[Any], dtypes: dict[int, Any]) -> None:
+    for position, value in zip(results.inputs, values, strict=True):
+        if position in dtypes and value.dtype != dtypes[position]:
+            raise TypeError(
+                f"{results.argument(position)}: expected dtype {results.dtypes[position]}, got "
+                f"{str(value.dtype).removeprefix('torch.')}"
+            )
+
+
+def _check_extents(
+    results: Results, values: Sequence[Any], expected: Sequence[tuple[int, int, Any]]
+) -> None:
+    torch = imported("torch", "torch_op")
+    given = dict(zip(results.inputs, values, strict=True))
+    for position, axis, extent in expected:
+        found = given[position].shape[axis]
+        if not isinstance(extent, int):
+            at, dim = extent
+            extent = given[at] if dim is None else given[at].shape[dim]
+        text = f"{results.argument(position)}: expected shape[{axis}] == {extent}, got {found}"
+        torch._check_value(found == extent, lambda text=text: text)
+
+
+def _expected_extents(function: Any, results: Results) -> Iterator[tuple[int, int, Any]]:
+    """The extents of inputs that a number, or an earlier argument, determines: the argument, the
+    axis, and the number, or the argument and the axis there (None for a scalar)."""
+    func = function.program.lowered[function.name]
+    params = [func.buffer_map.get(each, each) for each in func.params]
+    sources: dict[Var, tuple[int, int | None]] = {
+        param: (at, None) for at, param in enumerate(params) if isinstance(param, Var)
+    }
+    for position in results.inputs:
+        if results.is_scalar(position):
+            continue
+        for axis, extent in enumerate(params[position].shape):
+            if isinstance(extent, IntImm):
+                yield position, axis, extent.value
+            elif isinstance(extent, Var) and extent in sources:
+                yield position, axis, sources[extent]
+            elif isinstance(extent, Var):
+                sources[extent] = (position, axis)
+
+
+def _tensors(results: Results) -> Iterator[int]:
+    return (at for at in (*results.inputs, *results.outputs) if not results.is_scalar(at))
+
+
+# ---- Gradients -----------------------------------------------------------------------------------
+
+
+def keep_all(ctx: Any, inputs: Sequence[Any], output: Any) -> None:
+    """The default ``setup_context``: keeps the tensors among the inputs, then the outputs."""
+    torch = imported("torch", "torch_op")
+    outputs = output if isinstance(output, tuple) else (output,)
+    ctx.save_for_backward(*(x for x in (*inputs, *outputs) if isinstance(x, torch.Tensor)))
+
+
+def no_backward(name: str) -> Callable[..., Any]:
+    """The backward of an operator that has none."""
+
+    def refuse(ctx: Any, *grads: Any) -> Any:
+        raise NotImplementedError(
+            f"{name}: expected an operator with a backward to differentiate, but none was given: "
+            "pass torch_op(..., backward=)"
+        )
+
+    return refuse
+
+
+def is_differentiable(results: Results, position: int) -> bool:
+    """Whether an argument is a tensor of floating point numbers."""
+    return not results.is_scalar(position) and bool(
+        torch_dtype(results, position).is_floating_point
+    )
+
+
+# ---- Batches -------------------------------------------------------------------------------------
+
+
+def batching_rule(results: Results, operator: Callable[..., Any]) -> Callable[..., Any]:
+    """The rule of ``torch.vmap``: a call of the operator for each element of the batch."""
+    torch = imported("torch", "torch_op")
+
+    def rule(info: Any, in_dims: Sequence[int | None], *values: Any) -> tuple[Any, Any]:
+        size = info.batch_size
+        if size == 0:
+            made = _empty_batch(results, in_dims, values)
+        else:
+            parts = [
+                None if dim is None else value.unbind(dim)
+                for value, dim in zip(values, in_dims, strict=True)
+            ]
+            each = [
+                operator(
+                    *(
+                        value if part is None else part[index]
+                        for value, part in zip(values, parts, strict=True)
+                    )
+                )
+                for index in range(size)
+            ]
+            columns = [each] if len(results.outputs) == 1 else zip(*each, strict=True)
+            made = [torch.stack(column) for column in columns]
+        return results.returned(made), results.returned([0] * len(made))
+
+    return rule
+
+
+def _empty_batch(
+    results: Results, in_dims: Sequence[int | None], values: Sequence[Any]
+) -> list[Any]:
+    """The outputs of a batch without elements."""
+    one = [
+        value if dim is None else value.new_empty(_without(value.shape, dim))
+        for value, dim in zip(values, in_dims, strict=True)
+    ]
+    return [made.new_empty((0, *made.shape)) for made in empty_outputs(results, one)]
+
+
+def _without(shape: Sequence[int], axis: int) -> list[int]:
+    return [extent for at, extent in enumerate(shape) if at != axis % len(shape)]
+
+
+# ---- Autocast ------------------------------------------------------------------------------------
+
+
+def autocast_kernel(results: Results, overload: Any) -> Callable[..., Any]:
+    """Under ``torch.autocast``, floating-point inputs are cast to the dtypes that the operator
+    takes: it computes in those, as torch's own operators with a dtype of their own do."""
+    torch = imported("torch", "torch_op")
+    key = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
+    wanted = [
+        torch_dtype(results, at) if is_differentiable(results, at) else None
+        for at in results.inputs
+    ]
+
+    def cast(*values: Any) -> Any:
+        with torch._C._ExcludeDispatchKeyGuard(key):
+            return overload(
+                *(
+                    value.to(dtype) if dtype is not None and value.is_floating_point() else value
+                    for value, dtype in zip(values, wanted, strict=True)
+                )
+            )
+
+    return cast
