@@ -88,6 +88,7 @@ C_FUNCTIONS = {
     "free": "void (ptr)",
     "madvise": "i32 (ptr, i64, i32)",
     "malloc": "ptr (i64)",
+    "memcmp": "i32 (ptr, ptr, i64)",
     "mmap": "ptr (ptr, i64, i32, i32, i32, i64)",
     "pthread_attr_destroy": "i32 (ptr)",
     "pthread_attr_init": "i32 (ptr)",

@@ -151,6 +151,11 @@ class Program(ABC):
 
     __slots__ = ("__weakref__",)
 
+    @property
+    @abstractmethod
+    def object_code(self) -> bytes:
+        """The machine code of all functions, as an object file."""
+
     @abstractmethod
     def function(self, name: str) -> PackedFunc:
         """The function of a name: the same object, as long as that object lives."""
