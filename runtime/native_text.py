@@ -52,6 +52,7 @@ C_FUNCTIONS = {
     "PyErr_Restore": "void (ptr, ptr, ptr)",
     "PyFloat_AsDouble": "double (ptr)",
     "PyFloat_FromDouble": "ptr (double)",
+    "PyGILState_Check": "i32 ()",
     "PyGILState_Ensure": "i32 ()",
     "PyGILState_Release": "void (i32)",
     "PyLong_AsLong": "i64 (ptr)",
