@@ -59,6 +59,7 @@ from minitvm.runtime import register_func as register_func
 from minitvm.runtime import remove_global_func as remove_global_func
 from minitvm.runtime import set_num_threads as set_num_threads
 from minitvm.runtime import unregister_device as unregister_device
+from minitvm.runtime.bridges import set_bridges as _set_bridges
 from minitvm.runtime.conversion import set_meaning as _set_meaning
 from minitvm.runtime.faces import hand_on as _hand_on
 from minitvm.runtime.faces import on_demand as _on_demand
@@ -100,6 +101,7 @@ for _room, _names in _FORMER.items():
 
 __getattr__ = _on_demand(__name__, _ON_DEMAND)
 _set_meaning(convert)
+_set_bridges({"jax_op": "minitvm.contrib.jax_op"})
 
 
 def get_include() -> str:

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, final
 
+from minitvm.runtime.bridges import bridge
 from minitvm.runtime.c_function import CFunction
 from minitvm.runtime.device import Device
 from minitvm.runtime.device_function import DeviceFunction
@@ -140,6 +141,17 @@ class Module(HandleObject, _Storage):
     def name(self) -> str:
         """The name of the entry function."""
         return self.entry_name
+
+    def jax_op(self, *, backward: Any = None) -> Callable[..., Any]:
+        """The entry function as an operation of JAX: see :func:`minitvm.contrib.jax_op`.
+
+        Parameters
+        ----------
+        backward
+            The gradient, by a Python function or another built function. Without it, the operation
+            can't be differentiated.
+        """
+        return bridge("jax_op")(self, backward=backward)
 
     def time_evaluator(
         self,

@@ -15,6 +15,7 @@ import ctypes
 import gc
 import inspect
 import keyword
+import math
 import sys
 import threading
 import weakref
@@ -29,12 +30,19 @@ from minitvm.runtime.arrangement import (
     NEEDS_VARIANT,
     Variants,
 )
+from minitvm.runtime.bridges import bridge
 from minitvm.runtime.c_function import CFunction
 from minitvm.runtime.call_path import call_path
 from minitvm.runtime.call_path_text import StoredFunction
 from minitvm.runtime.device_api.registry import exists
 from minitvm.runtime.device_type import DeviceType
-from minitvm.runtime.dlpack import TensorView, read_tensor
+from minitvm.runtime.dlpack import (
+    DLTensor,
+    TensorView,
+    compact_strides,
+    fill_tensor,
+    read_tensor,
+)
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import InternalError
 from minitvm.runtime.evaluator import BenchmarkResult, check_counts, measure
@@ -83,6 +91,7 @@ _POINTERS = (*_ARRAYS, *_OBJECTS, ArgTypeCode.PACKED_FUNC_HANDLE)
 _NEVER_NULL = (*_POINTERS, ArgTypeCode.STR, ArgTypeCode.BYTES)
 _CODES = frozenset(map(int, ArgTypeCode))
 _MAX_RETURNED = 64
+_PAGE = 4096
 _NEEDS_VARIANT = object()
 
 
@@ -560,6 +569,52 @@ class Function(PackedFunc):
             return measure(run, number, repeat, min_repeat_ms)
 
         return evaluate
+
+    def check(self, *described: tuple[Sequence[int], DType] | int | float) -> None:
+        """Checks arguments that aren't there yet, each given by the shape and the dtype of an
+        array, which is compact, or a number.
+
+        Raises
+        ------
+        TypeError, ValueError
+            What a call with such arguments raises before it computes.
+
+        >>> from minitvm import build, te
+        >>> n = te.var("n")
+        >>> X = te.placeholder((n,), name="X")
+        >>> Y = te.compute((n,), lambda i: X[i] * 2.0, name="Y")
+        >>> f = build(te.create_schedule(Y.op), [X, Y], name="f").entry_func
+        >>> f.check(((3,), DType.of("float32")), ((4,), DType.of("float32")))
+        Traceback (most recent call last):
+        ...
+        ValueError: f: argument 1 'Y': expected shape[0] == 3 (n, as argument 0 'X' has it), got 4
+        """
+        arguments = Arguments(len(described))
+        nowhere = _PAGE  # addresses that nothing is read from: apart, and aligned
+        for index, each in enumerate(described):
+            if not isinstance(each, tuple):
+                arguments.put(index, self._encode(index, each))
+                continue
+            shape, dtype = tuple(each[0]), each[1]
+            view = TensorView(nowhere, shape, compact_strides(shape), dtype)
+            tensor, dims = DLTensor(), (ctypes.c_int64 * (2 * len(shape)))()
+            fill_tensor(tensor, view, ctypes.addressof(dims))
+            at = ctypes.addressof(tensor)
+            array = ArgTypeCode.DLTENSOR_HANDLE
+            arguments.put(index, Encoded(array, "v_handle", at, (tensor, dims)))
+            nowhere += (math.prod(shape) * dtype.itemsize // _PAGE + 1) * _PAGE
+        self._call(arguments, asks=ASKS_FOR_VARIANT | ASKS_TO_CHECK)
+
+    def jax_op(self, *, backward: Any = None) -> Callable[..., Any]:
+        """The function as an operation of JAX, which takes the inputs and returns the outputs: see :func:`minitvm.contrib.jax_op`.
+
+        Parameters
+        ----------
+        backward
+            The gradient, by a Python function or another built function. Without it, the operation
+            can't be differentiated.
+        """
+        return bridge("jax_op")(self, backward=backward)
 
     def _run(self, arguments: Arguments) -> tuple[Any, int]:
         """Call; returns the result, and the address of the variant that took these arrays."""
