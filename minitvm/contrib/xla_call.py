@@ -55,6 +55,7 @@ _WORDS = {
     "EXECUTE": 3,
     "INVALID_ARGUMENT": 3,
     "NOT_FOUND": 5,
+    "FAILED_PRECONDITION": 9,
     "ATTRIBUTE_SCALAR": 3,
     "TYPE_INT": 4,
     "TYPE_LONG": 5,
@@ -455,7 +456,7 @@ good:
 failed:
   %last_error = load %Callee.last_error, ptr %callee
   %text = call ptr %last_error()
-  %error = call ptr @error(ptr %frame, ptr %text, i32 INVALID_ARGUMENT)
+  %error = call ptr @error(ptr %frame, ptr %text, i32 FAILED_PRECONDITION)
   ret ptr %error
 bad:
   %refused = call ptr @error(ptr %frame, ptr @other_frame, i32 INVALID_ARGUMENT)
