@@ -24,6 +24,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
+import numpy as np
+
 from minitvm.runtime.arrangement import (
     ASKS_FOR_VARIANT,
     ASKS_TO_CHECK,
@@ -615,6 +617,25 @@ class Function(PackedFunc):
             can't be differentiated.
         """
         return bridge("jax_op")(self, backward=backward)
+
+    def gufunc(self, signature: str | None = None, *, name: str | None = None) -> np.ufunc:
+        """The function as a ufunc of numpy, see docs/ufuncs.md.
+
+        Parameters
+        ----------
+        signature
+            The core dimensions, as ``"(m,k),(k,n)->(m,n)"``; by default none. The function's
+            arguments have these dimensions, or one variable for the batch in front of them.
+        name
+            By default the function's own.
+
+        Raises
+        ------
+        ValueError, TypeError
+            When the arguments don't fit the signature, or numpy has no such argument.
+        """
+        made: np.ufunc = bridge("function_gufunc")(self, signature, name=name)
+        return made
 
     def _run(self, arguments: Arguments) -> tuple[Any, int]:
         """Call; returns the result, and the address of the variant that took these arrays."""

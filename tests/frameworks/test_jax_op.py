@@ -23,6 +23,8 @@ from minitvm.runtime import Module
 from tests.frameworks import programs
 
 A, B = programs.matrices()
+# An error of XLA; JAX (0.10) makes one of its classes of some.
+FAILURES = (jax.errors.JaxRuntimeError, ValueError)
 
 
 @cache
@@ -245,7 +247,7 @@ def test_failures_while_it_runs() -> None:
     op = taken().jax_op()
     x = jnp.arange(5.0)
     assert op(x, jnp.array([4, 0], "int32")).tolist() == [4, 0]
-    with pytest.raises(jax.errors.JaxRuntimeError, match=r"IndexError: taken: .*X"):
+    with pytest.raises(FAILURES, match=r"IndexError: taken: X\[I\[j\]\]: .*got 5"):
         op(x, jnp.array([4, 5], "int32")).block_until_ready()
     assert op(x, jnp.array([1], "int32")).tolist() == [1]
 
@@ -293,9 +295,9 @@ def test_a_pickled_function_is_the_same_callee() -> None:
 EXPORTED = """
 import pickle, sys
 import jax, numpy as np
-{before}
+import jax.export
 module, program = pickle.load(open(sys.argv[1], "rb"))
-{call}
+module.jax_op()
 print(jax.export.deserialize(program).call(np.full(2, 3, "float32")).tolist())
 """
 
@@ -305,12 +307,12 @@ def test_exported_programs(tmp_path: Path) -> None:
     checks = [jax.export.DisabledSafetyCheck.custom_call("minitvm.call")]
     program = jax.jit(lambda x: module.jax_op()(x, 2.0))
     spec = jax.ShapeDtypeStruct((2,), "float32")
-    with pytest.raises(ValueError, match=r"custom call targets.*minitvm.call"):
+    with pytest.raises(ValueError, match="custom calls whose targets have no compatib"):
         jax.export.export(program)(spec)
     exported = jax.export.export(program, disabled_checks=checks)(spec)
     path = tmp_path / "program"
     path.write_bytes(pickle.dumps((module, exported.serialize())))
-    script = EXPORTED.format(before="import jax.export", call="module.jax_op()")
+    script = EXPORTED
     command = [sys.executable, "-c", script, str(path)]
     root = Path(__file__).parents[2]
     done = subprocess.run(command, capture_output=True, text=True, cwd=root)
