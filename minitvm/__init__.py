@@ -75,9 +75,9 @@ from minitvm.tir.op import convert as convert
 if _typing.TYPE_CHECKING:
     from minitvm import contrib as contrib
     from minitvm.explanation.explain import explain as explain
+    from minitvm.runtime.device_api.plugin import load_device_plugin as load_device_plugin
     from minitvm.ufuncs.gufunc import gufunc as gufunc
     from minitvm.ufuncs.gufunc import ufunc as ufunc
-    from minitvm.runtime.device_api.plugin import load_device_plugin as load_device_plugin
 
 _ON_DEMAND = {
     "gufunc": "minitvm.ufuncs.gufunc",
@@ -105,9 +105,7 @@ for _room, _names in _FORMER.items():
 
 __getattr__ = _on_demand(__name__, _ON_DEMAND)
 _set_meaning(convert)
-_set_bridges(
-    {"jax_op": "minitvm.contrib.jax_op", "function_gufunc": "minitvm.ufuncs.gufunc"}
-)
+_set_bridges({"jax_op": "minitvm.contrib.jax_op", "function_gufunc": "minitvm.ufuncs.gufunc"})
 
 
 def get_include() -> str:

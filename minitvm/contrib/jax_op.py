@@ -22,7 +22,7 @@ from minitvm.runtime.dtype import DType
 from minitvm.runtime.module import Module
 from minitvm.runtime.native import Once
 from minitvm.runtime.packed_func import Function
-from minitvm.tir.expr import Buffer, Var
+from minitvm.tir.expr import Buffer
 from minitvm.tir.functor import free_vars
 
 _X64 = ("int64", "uint64", "float64")
@@ -304,9 +304,7 @@ def _static(results: Results) -> list[int]:
     return [place for place, position in enumerate(results.inputs) if position in sizes]
 
 
-def _without_gradient(
-    jax: Any, results: Results, run: Callable[..., Any]
-) -> Callable[..., Any]:
+def _without_gradient(jax: Any, results: Results, run: Callable[..., Any]) -> Callable[..., Any]:
     """The rule of an operation without a gradient. JAX has none for integers, so that an operation
     all of whose outputs are integers needs none."""
 
@@ -327,9 +325,7 @@ def _without_gradient(
     return rule
 
 
-def _gradients(
-    jax: Any, results: Results, inputs: Sequence[Any], found: Any
-) -> tuple[Any, ...]:
+def _gradients(jax: Any, results: Results, inputs: Sequence[Any], found: Any) -> tuple[Any, ...]:
     """What `backward` returned, one gradient for each input that JAX knows."""
     given = found if isinstance(found, tuple | list) else (found,)
     if len(given) != len(results.inputs):

@@ -52,7 +52,9 @@ def vmap(
     others: dict[Tensor, Tensor] = {}
     for each in inputs:
         if not isinstance(each.op, PlaceholderOp):
-            raise CompileError(f"vmap: {each.name}: expected a placeholder as an input, got a stage")
+            raise CompileError(
+                f"vmap: {each.name}: expected a placeholder as an input, got a stage"
+            )
         others[each] = placeholder((extent, *each.shape), each.dtype, each.op.name)
     for op in in_order([each.op for each in outputs]):
         if isinstance(op, ComputeOp):

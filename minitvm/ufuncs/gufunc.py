@@ -117,9 +117,7 @@ def gufunc(
                 f"{own}: expected a function of {len(parsed.inputs)} tensors, as '{signature}' has "
                 f"inputs, got one of {count}"
             )
-        loops = [
-            _batched(own, function, parsed, dtypes) for dtypes in _each(own, types, count)
-        ]
+        loops = [_batched(own, function, parsed, dtypes) for dtypes in _each(own, types, count)]
         return _made(own, function, parsed, loops, None)
 
     return make
@@ -251,7 +249,7 @@ def _is_batched(results: Results, signature: Signature, buffers: Sequence[Buffer
     }
     first = {buffer.shape[0] for buffer in buffers if buffer.ndim}
     batched = more == {1}
-    if not (more == {0} or batched and len(first) == 1 and isinstance(next(iter(first)), Var)):
+    if not (more == {0} or (batched and len(first) == 1 and isinstance(next(iter(first)), Var))):
         shapes = ", ".join(_listed(buffer.shape) for buffer in buffers)
         raise ValueError(
             f"{results.name}: expected arguments with the dimensions of '{signature.text}', or with "
@@ -262,8 +260,10 @@ def _is_batched(results: Results, signature: Signature, buffers: Sequence[Buffer
         for name, extent in zip(names, buffer.shape[batched:], strict=True):
             before = known.setdefault(name, extent)
             size = extent.value if isinstance(extent, IntImm) else None
-            if not structural_equal(before, extent) or (size is not None) != name.isdigit() or (
-                size is not None and size != int(name)
+            if (
+                not structural_equal(before, extent)
+                or (size is not None) != name.isdigit()
+                or (size is not None and size != int(name))
             ):
                 raise ValueError(
                     f"{results.name}: expected dimension '{name}' of '{signature.text}' to be "

@@ -55,7 +55,5 @@ def parse_signature(text: str) -> Signature:
     ]
     signature = Signature(str(text), sides[0], sides[1])
     if found is None or any(name[0].isdigit() and not name.isdigit() for name in signature.names):
-        raise ValueError(
-            f"gufunc: expected a signature such as '(m,k),(k,n)->(m,n)', got {text!r}"
-        )
+        raise ValueError(f"gufunc: expected a signature such as '(m,k),(k,n)->(m,n)', got {text!r}")
     return signature

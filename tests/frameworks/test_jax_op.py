@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 import threading
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -76,7 +74,9 @@ def test_numbers_of_a_dtype(dtype: str) -> None:
     with jax.enable_x64(True):
         assert f(jnp.asarray(9, dtype)).tolist() == [9]
     if dtype == "int8":
-        with pytest.raises(Exception, match="argument 0 'a': expected a value of dtype int8, got 300"):
+        with pytest.raises(
+            Exception, match="argument 0 'a': expected a value of dtype int8, got 300"
+        ):
             f(300).block_until_ready()
 
 
@@ -101,7 +101,11 @@ def test_no_dimensions() -> None:
 
 
 def test_compiled() -> None:
-    assert jax.jit(lambda x, a: scaled()(x + 1, a) * 2)(jnp.arange(3.0), 2.0).tolist() == [4, 16, 36]
+    assert jax.jit(lambda x, a: scaled()(x + 1, a) * 2)(jnp.arange(3.0), 2.0).tolist() == [
+        4,
+        16,
+        36,
+    ]
     carry, sums = jax.lax.scan(
         lambda x, _: (scaled()(x, 0.5), x.sum()), jnp.array([2.0, 4.0]), None, length=2
     )
@@ -132,7 +136,7 @@ def test_a_batch_is_one_call() -> None:
 
 def test_nothing_is_copied() -> None:
     lowered = jax.jit(product()).lower(A, B).compile().as_text()
-    assert lowered.count("custom_call_target=\"minitvm.call\"") == 1
+    assert lowered.count('custom_call_target="minitvm.call"') == 1
     assert " copy(" not in lowered
 
 
@@ -166,7 +170,9 @@ def test_built_gradients(with_outputs: bool) -> None:
     op = forward.jax_op(backward=tvm.build(te.create_schedule(d.op), arguments, name="back"))
     point = jnp.array([0.0, 1.0])
     np.testing.assert_allclose(jax.grad(lambda x: op(x).sum())(point), np.exp(point), rtol=1e-6)
-    with pytest.raises(TypeError, match=r"back: expected the 2 inputs of product, .*so 3 or 4 inputs, got"):
+    with pytest.raises(
+        TypeError, match="back: expected the 2 inputs of product, .*so 3 or 4 inputs"
+    ):
         programs.product().jax_op(backward=forward_of("back"))
 
 
@@ -224,7 +230,9 @@ def test_wrong_numbers() -> None:
 
 def test_64_bits_are_switched_off() -> None:
     f = programs.backwards("float64").jax_op()
-    with pytest.raises(TypeError, match="argument 0 'X': expected JAX to have dtype float64, got jax"):
+    with pytest.raises(
+        TypeError, match="argument 0 'X': expected JAX to have dtype float64, got jax"
+    ):
         f(np.zeros(4))
 
 
@@ -239,7 +247,9 @@ def test_wrong_functions() -> None:
     with pytest.raises(TypeError, match=r"backward: expected 2 gradients \(X, a\), got 1"):
         jax.grad(lambda x: op(x, 1.0).sum())(jnp.ones(2))
     op = programs.scaled().jax_op(backward=lambda *_: (jnp.ones(3), None))
-    with pytest.raises(TypeError, match=r"'X': expected a gradient of shape \(2,\) and dtype float32"):
+    with pytest.raises(
+        TypeError, match=r"'X': expected a gradient of shape \(2,\) and dtype float32"
+    ):
         jax.grad(lambda x: op(x, 1.0).sum())(jnp.ones(2))
 
 
@@ -292,28 +302,13 @@ def test_a_pickled_function_is_the_same_callee() -> None:
     assert len(key) == 1
 
 
-EXPORTED = """
-import pickle, sys
-import jax, numpy as np
-import jax.export
-module, program = pickle.load(open(sys.argv[1], "rb"))
-module.jax_op()
-print(jax.export.deserialize(program).call(np.full(2, 3, "float32")).tolist())
-"""
-
-
-def test_exported_programs(tmp_path: Path) -> None:
+def test_exported_programs() -> None:
     module = programs.scaled()
     checks = [jax.export.DisabledSafetyCheck.custom_call("minitvm.call")]
     program = jax.jit(lambda x: module.jax_op()(x, 2.0))
-    spec = jax.ShapeDtypeStruct((2,), "float32")
+    (size,) = jax.export.symbolic_shape("n")
+    spec = jax.ShapeDtypeStruct((size,), "float32")
     with pytest.raises(ValueError, match="custom calls whose targets have no compatib"):
         jax.export.export(program)(spec)
     exported = jax.export.export(program, disabled_checks=checks)(spec)
-    path = tmp_path / "program"
-    path.write_bytes(pickle.dumps((module, exported.serialize())))
-    script = EXPORTED
-    command = [sys.executable, "-c", script, str(path)]
-    root = Path(__file__).parents[2]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=root)
-    assert done.stdout == "[18.0, 18.0]\n", done.stderr
+    assert exported.call(np.full(2, 3, "float32")).tolist() == [18, 18]
