@@ -70,8 +70,8 @@ def jax_op(function: Any, *, backward: Any = None) -> Callable[..., Any]:
     for position in results.inputs:
         if results.dtype(position).is_handle:
             raise TypeError(
-                f"{_where(results, position)}: expected an array or a number, which JAX has, got an "
-                "opaque pointer: build the function without that argument"
+                f"{_where(results, position)}: expected an array or a number, which JAX has, got "
+                "an opaque pointer: build the function without that argument"
             )
     traced = _Traced(jax, results)
     run = _differentiable(jax, results, traced, backward)
@@ -373,8 +373,8 @@ def _built_rule(results: Results, backward: Any) -> Callable[..., Any]:
     most = least + len(results.outputs)
     if len(found.inputs) not in (least, most):
         raise TypeError(
-            f"{found.name}: expected the {len(results.inputs)} inputs of {results.name}, its outputs "
-            f"or not, and {len(results.outputs)} gradients, so {least} or {most} inputs, got "
+            f"{found.name}: expected the {len(results.inputs)} inputs of {results.name}, its "
+            f"outputs or not, and {len(results.outputs)} gradients, so {least} or {most} inputs, got "
             f"{len(found.inputs)}"
         )
     if len(found.outputs) != len(floats):

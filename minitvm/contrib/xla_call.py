@@ -94,8 +94,8 @@ _TEXT = r"""
 
 @callees = internal global [BUCKETS x ptr] zeroinitializer  ; lists, by the keys' low bits
 
-@unknown = internal constant [92 x i8] c"minitvm: expected a function that jax_op() has made in this process, found none of that key\00"
-@other_frame = internal constant [87 x i8] c"minitvm: expected operands and an attribute 'key' as jax_op() gives them, found others\00"
+@unknown = internal constant [50 x i8] c"minitvm: expected jax_op() of this function first\00"
+@other_frame = internal constant [49 x i8] c"minitvm: expected operands and a key of jax_op()\00"
 
 define internal ptr @bucket_of(i64 %key) alwaysinline {
   %low = and i64 %key, LAST_BUCKET
