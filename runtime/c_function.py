@@ -2,8 +2,8 @@
 
 A packed function is called with the GIL held and leaves a Python exception where it fails. C code
 that knows nothing of Python calls :data:`CFunction.call` instead, declared in
-``minitvm/c_runtime_api.h``: it looks at the pointers, finds the variant for the arrays, and turns an
-exception into the text that ``last_error`` gives. A thread that has the GIL keeps it. Another one
+``minitvm/c_runtime_api.h``: it looks at the pointers, finds the variant for the arrays, and turns
+an exception into the text that ``last_error`` gives. A thread that has the GIL keeps it. Another one
 takes it where Python is needed: for callbacks, to compile a variant, and for an error.
 """
 
@@ -112,8 +112,8 @@ unsound:
 }
 
 ; The packed function, or the first variant of it that takes these arrays, without the GIL:
-; FAILED_HOLDING with an exception pending and the GIL held, its state in %ret; or another status, of
-; a call that has to be made with the GIL.
+; FAILED_HOLDING with an exception pending and the GIL held, its state in %ret; or another status,
+; of a call that has to be made with the GIL.
 define internal i32 @run_without_gil(ptr %packed, ptr %args, ptr %codes, i32 %count, ptr %ret,
                                      ptr %ret_code) {
 entry:

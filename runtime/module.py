@@ -153,7 +153,8 @@ class Module(HandleObject, _Storage):
             The gradient, by a Python function or another built function. Without it, the operation
             can't be differentiated.
         """
-        return bridge("jax_op")(self, backward=backward)
+        made: Callable[..., Any] = bridge("jax_op")(self, backward=backward)
+        return made
 
     def gufunc(self, signature: str | None = None, *, name: str | None = None) -> np.ufunc:
         """The entry function as a ufunc of numpy, see docs/ufuncs.md.

@@ -608,7 +608,8 @@ class Function(PackedFunc):
         self._call(arguments, asks=ASKS_FOR_VARIANT | ASKS_TO_CHECK)
 
     def jax_op(self, *, backward: Any = None) -> Callable[..., Any]:
-        """The function as an operation of JAX, which takes the inputs and returns the outputs: see :func:`minitvm.contrib.jax_op`.
+        """The function as an operation of JAX, which takes the inputs and returns the outputs:
+        see :func:`minitvm.contrib.jax_op`.
 
         Parameters
         ----------
@@ -616,7 +617,8 @@ class Function(PackedFunc):
             The gradient, by a Python function or another built function. Without it, the operation
             can't be differentiated.
         """
-        return bridge("jax_op")(self, backward=backward)
+        made: Callable[..., Any] = bridge("jax_op")(self, backward=backward)
+        return made
 
     def gufunc(self, signature: str | None = None, *, name: str | None = None) -> np.ufunc:
         """The function as a ufunc of numpy, see docs/ufuncs.md.

@@ -275,7 +275,7 @@ def _differentiable(
 ) -> Callable[..., Any]:
     """The operation with the gradient that `backward` computes, or with an answer to who asks for
     one."""
-    made: Callable[..., Any]
+    made: Any
     if backward is None:
         made = jax.custom_jvp(run, nondiff_argnums=tuple(_static(results)))
         made.defjvp(_without_gradient(jax, results, run))
@@ -374,8 +374,8 @@ def _built_rule(results: Results, backward: Any) -> Callable[..., Any]:
     if len(found.inputs) not in (least, most):
         raise TypeError(
             f"{found.name}: expected the {len(results.inputs)} inputs of {results.name}, its "
-            f"outputs or not, and {len(results.outputs)} gradients, so {least} or {most} inputs, got "
-            f"{len(found.inputs)}"
+            f"outputs or not, and {len(results.outputs)} gradients, so {least} or {most} inputs, "
+            f"got {len(found.inputs)}"
         )
     if len(found.outputs) != len(floats):
         names = ", ".join(results.names[position] for position in floats)

@@ -571,7 +571,9 @@ class XlaCallee:
     def __init__(self, results: Results, key: int) -> None:
         self.key = key
         self._entry: CFunction = results.function.c_function
-        self._arguments = (_Argument * len(results.params))(*_arguments(results))
+        self._arguments = (_Argument * len(results.params))()
+        for place, fields in enumerate(_arguments(results)):
+            self._arguments[place] = _Argument(*fields)
         self._callee = _Callee(
             key=key,
             call=self._entry.call,

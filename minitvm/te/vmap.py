@@ -62,8 +62,8 @@ def vmap(
             others |= dict(zip(op.outputs, made.outputs, strict=True))
         elif any(tensor in others for tensor in op.input_tensors):
             raise CompileError(
-                f"vmap: {op.name}: expected stages of te.compute, got {type(op).__name__}: write the "
-                "dimension of the batch yourself"
+                f"vmap: {op.name}: expected stages of te.compute, got {type(op).__name__}: write "
+                "the dimension of the batch yourself"
             )
     for each in outputs:
         if not isinstance(each.op, ComputeOp):

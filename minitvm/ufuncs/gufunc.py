@@ -161,9 +161,7 @@ def _each(name: str, types: _Types, count: int) -> list[tuple[DType, ...]]:
     for each in [types] if isinstance(types, str) else types:
         dtypes = (each,) * count if isinstance(each, str) else tuple(each)
         if len(dtypes) != count:
-            raise ValueError(
-                f"{name}: types: expected a dtype, or one for each of {count} parameters, got {each}"
-            )
+            raise ValueError(f"{name}: types: expected a dtype, or {count} of them, got {each}")
         made.append(tuple(map(DType.of, dtypes)))
     if not made:
         raise ValueError(f"{name}: types: expected at least one dtype, got none")
@@ -252,8 +250,8 @@ def _is_batched(results: Results, signature: Signature, buffers: Sequence[Buffer
     if not (more == {0} or (batched and len(first) == 1 and isinstance(next(iter(first)), Var))):
         shapes = ", ".join(_listed(buffer.shape) for buffer in buffers)
         raise ValueError(
-            f"{results.name}: expected arguments with the dimensions of '{signature.text}', or with "
-            f"one variable for the batch in front of each, got shapes {shapes}"
+            f"{results.name}: expected arguments with the dimensions of '{signature.text}', or "
+            f"with one variable for the batch in front of each, got shapes {shapes}"
         )
     known: dict[str, Any] = {}
     for buffer, names in zip(buffers, signature.operands, strict=True):

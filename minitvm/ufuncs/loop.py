@@ -1,8 +1,7 @@
 """The loop of a ufunc, which numpy calls: it describes the operands as ``DLTensor`` and calls a
 built function.
 
-numpy gives ``void loop(char** args, npy_intp const* dimensions, npy_intp const* steps, void* data)``
-the number of elements of the batch and the extents of the core dimensions, the distance of two
+numpy gives ``void loop(char** args, npy_intp* dimensions, npy_intp* steps, void* data)`` the number of elements of the batch and the extents of the core dimensions, the distance of two
 elements of each operand, and the strides of the core dimensions, in bytes (numpy, "Universal
 functions (ufunc) API", ``PyUFuncGenericFunction``). ::
 
@@ -16,6 +15,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any, final
 
 import numpy as np
@@ -457,14 +457,14 @@ def make_ufunc(
 @Once
 def _from_func() -> Any:
     """``PyUFunc_FromFuncAndDataAndSignature``."""
-    from numpy._core import _multiarray_umath
+    multiarray = import_module("numpy._core._multiarray_umath")
 
     get = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
-    table = get(("PyCapsule_GetPointer", ctypes.pythonapi))(_multiarray_umath._UFUNC_API, None)
+    table = get(("PyCapsule_GetPointer", ctypes.pythonapi))(multiarray._UFUNC_API, None)
     if not table:
         raise InternalError("gufunc: expected numpy's table of the C API of ufuncs, got none")
     entries = (ctypes.c_void_p * (_FROM_FUNC_AND_DATA_AND_SIGNATURE + 1)).from_address(table)
-    address = entries[_FROM_FUNC_AND_DATA_AND_SIGNATURE]
+    address = entries[_FROM_FUNC_AND_DATA_AND_SIGNATURE] or 0
     integers = [ctypes.c_int] * 4
     pointers = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p]
     texts = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p]

@@ -171,7 +171,7 @@ def test_built_gradients(with_outputs: bool) -> None:
     point = jnp.array([0.0, 1.0])
     np.testing.assert_allclose(jax.grad(lambda x: op(x).sum())(point), np.exp(point), rtol=1e-6)
     with pytest.raises(
-        TypeError, match="back: expected the 2 inputs of product, .*so 3 or 4 inputs"
+        TypeError, match=r"back: expected the 2 inputs of product, .*so 3 or 4 inputs"
     ):
         programs.product().jax_op(backward=forward_of("back"))
 
