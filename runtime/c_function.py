@@ -3,8 +3,8 @@
 A packed function is called with the GIL held and leaves a Python exception where it fails. C code
 that knows nothing of Python calls :data:`CFunction.call` instead, declared in
 ``minitvm/c_runtime_api.h``: it looks at the pointers, finds the variant for the arrays, and turns
-an exception into the text that ``last_error`` gives. A thread that has the GIL keeps it. Another one
-takes it where Python is needed: for callbacks, to compile a variant, and for an error.
+an exception into the text that ``last_error`` gives. A thread that has the GIL keeps it. Another
+one takes it where Python is needed: for callbacks, to compile a variant, and for an error.
 """
 
 from __future__ import annotations

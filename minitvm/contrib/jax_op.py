@@ -270,9 +270,7 @@ def _called_back(jax: Any, results: Results) -> _Run:
 # -- gradients ------------------------------------------------------------------------------------
 
 
-def _differentiable(
-    jax: Any, results: Results, run: Callable[..., Any], backward: Any
-) -> Callable[..., Any]:
+def _differentiable(jax: Any, results: Results, run: Callable[..., Any], backward: Any) -> Any:
     """The operation with the gradient that `backward` computes, or with an answer to who asks for
     one."""
     made: Any

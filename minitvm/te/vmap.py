@@ -11,7 +11,7 @@ from minitvm.te.operation import placeholder
 from minitvm.te.schedules.operation_graph import in_order
 from minitvm.te.schedules.rewrite_operations import reading_elsewhere
 from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor, data_axes
-from minitvm.tir.expr import PrimExpr
+from minitvm.tir.expr import PrimExpr, described
 
 
 def vmap(
@@ -50,11 +50,11 @@ def vmap(
     (Tensor(shape=[n, 4], op.name=Y), Tensor(shape=[n, 4], op.name=X))
     """
     others: dict[Tensor, Tensor] = {}
+    _check_tensors("outputs", outputs)
+    _check_tensors("inputs", inputs)
     for each in inputs:
         if not isinstance(each.op, PlaceholderOp):
-            raise CompileError(
-                f"vmap: {each.name}: expected a placeholder as an input, got a stage"
-            )
+            raise CompileError(f"vmap: {each.name}: expected a placeholder, got a stage")
         others[each] = placeholder((extent, *each.shape), each.dtype, each.op.name)
     for op in in_order([each.op for each in outputs]):
         if isinstance(op, ComputeOp):
@@ -69,6 +69,12 @@ def vmap(
         if not isinstance(each.op, ComputeOp):
             raise CompileError(f"vmap: {each.name}: expected an output of te.compute")
     return [others[each] for each in outputs], [others[each] for each in inputs]
+
+
+def _check_tensors(what: str, given: object) -> None:
+    members = given if isinstance(given, tuple | list) else [None]
+    if not members or not all(isinstance(each, Tensor) for each in members):
+        raise CompileError(f"vmap: {what}: expected a list of tensors, got {described(given)}")
 
 
 def _batched(op: ComputeOp, others: dict[Tensor, Tensor], extent: Any) -> Operation:

@@ -1,9 +1,10 @@
 """The loop of a ufunc, which numpy calls: it describes the operands as ``DLTensor`` and calls a
 built function.
 
-numpy gives ``void loop(char** args, npy_intp* dimensions, npy_intp* steps, void* data)`` the number of elements of the batch and the extents of the core dimensions, the distance of two
-elements of each operand, and the strides of the core dimensions, in bytes (numpy, "Universal
-functions (ufunc) API", ``PyUFuncGenericFunction``). ::
+numpy gives ``void loop(char** args, npy_intp* dimensions, npy_intp* steps, void* data)`` the number
+of elements of the batch and the extents of the core dimensions, the distance of two elements of
+each operand, and the strides of the core dimensions, in bytes (numpy, "Universal functions (ufunc)
+API", ``PyUFuncGenericFunction``). ::
 
     all operands compact                       one call for the batch
     strides, and a small core                  one call, of the variant for strides
