@@ -20,7 +20,7 @@ from minitvm.runtime.record import record
 # What a caller asks for, by ``*ret_type_code``, alone or together; no type codes. The second asks
 # to return 0 where the arguments are right, with nothing done. The third says that the caller
 # doesn't hold the GIL. A kernel that then fails takes it, sets the error, gives FAILED_HOLDING and
-# leaves the state of the GIL in ``*ret``; wrong arguments give -1, whether or not the error is kept.
+# leaves the state of the GIL in ``*ret``; wrong arguments give -1, and perhaps an error.
 ASKS_FOR_VARIANT = 0x4C41
 ASKS_TO_CHECK = 0x4C42
 IS_WITHOUT_GIL = 0x4C44

@@ -7,7 +7,7 @@ as a ``DLTensor`` and calls :attr:`PackedFunc.c_function`.
 
 ::
 
-    %y = custom_call @minitvm.call(%x) {function = "twice", key = 0x5be5...}
+    %y = custom_call @minitvm_call(%x) {function = "twice", key = 0x5be5...}
                                                               |
       handler:  callees, by key  ->  { call, resource, last_error, what each argument is }
 
@@ -36,7 +36,7 @@ from minitvm.runtime.native_text import STRUCTURES, native_text
 from minitvm.runtime.values import ArgTypeCode
 from minitvm.tir.expr import Var
 
-TARGET = "minitvm.call"
+TARGET = "minitvm_call"
 """The name of the handler among XLA's custom calls."""
 
 _BUCKETS = 1024  # of the table of callees

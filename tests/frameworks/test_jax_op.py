@@ -136,7 +136,7 @@ def test_a_batch_is_one_call() -> None:
 
 def test_nothing_is_copied() -> None:
     lowered = jax.jit(product()).lower(A, B).compile().as_text()
-    assert lowered.count('custom_call_target="minitvm.call"') == 1
+    assert lowered.count('custom_call_target="minitvm_call"') == 1
     assert " copy(" not in lowered
 
 
@@ -304,7 +304,7 @@ def test_a_pickled_function_is_the_same_callee() -> None:
 
 def test_exported_programs() -> None:
     module = programs.scaled()
-    checks = [jax.export.DisabledSafetyCheck.custom_call("minitvm.call")]
+    checks = [jax.export.DisabledSafetyCheck.custom_call("minitvm_call")]
     program = jax.jit(lambda x: module.jax_op()(x, 2.0))
     (size,) = jax.export.symbolic_shape("n")
     spec = jax.ShapeDtypeStruct((size,), "float32")
