@@ -35,6 +35,7 @@ def rows(settings: Settings) -> Iterator[Row]:
     yield from _returning(add, settings)
     yield from _scalars(settings)
     yield from _numbers_of_tensors(settings)
+    yield from _operators(settings)
 
 
 def _row(
@@ -319,3 +320,53 @@ def _numbers_of_tensors(settings: Settings) -> Iterator[Row]:
         settings,
         missing=peers.missing(_COMPILERS),
     )
+
+
+def _operators(settings: Settings) -> Iterator[Row]:
+    """Operations of JAX and ufuncs of numpy."""
+    n = minitvm.te.var("n")
+    x, y = (minitvm.te.placeholder((n,), name=name) for name in "xy")
+    z = minitvm.te.compute((n,), lambda i: x[i] + y[i], name="z")
+    add = minitvm.build(minitvm.te.create_schedule(z.op), [x, y, z], name="add")
+    if (jax := peers.peer("jax")) is not None:
+        arrays = {"x": jax.numpy.asarray(_X), "y": jax.numpy.asarray(_Y)}
+        ours, theirs = add.jax_op(), jax.jit(lambda x, y: x + y)
+        np.testing.assert_array_equal(ours(**arrays), _SUM)
+        contenders = {
+            OURS: statement("f(x, y).block_until_ready()", f=ours, **arrays),
+            "jax": statement("f(x, y).block_until_ready()", f=theirs, **arrays),
+        }
+        yield _row("operation of JAX", contenders, settings)
+    ufunc = add.gufunc()
+    out = np.empty_like(_X)
+    contenders = {
+        OURS: _call("f(x, y, z)", _SUM, f=ufunc, x=_X, y=_Y, z=out),
+        "numpy": _call("f(x, y, z)", _SUM, f=np.add, x=_X, y=_Y, z=out),
+    }
+    if (numba := peers.peer("numba")) is not None:
+        vectorized = numba.vectorize(["float32(float32, float32)"])(lambda x, y: x + y)
+        contenders["numba"] = _call("f(x, y, z)", _SUM, f=vectorized, x=_X, y=_Y, z=out)
+    yield _row("ufunc", contenders, settings, missing=peers.missing(["numba"]))
+    yield _row(
+        "gufunc, 10,000 products of 4 x 4",
+        _products(),
+        settings,
+        what="10,000 x 4 x 4 by 10,000 x 4 x 4, float32",
+    )
+
+
+def _products() -> dict[str, Timer]:
+    """A batch of small products."""
+    te = minitvm.te
+
+    @minitvm.gufunc("(m,k),(k,n)->(m,n)", types=["float32"])
+    def product(a: Any, b: Any) -> Any:
+        k = te.reduce_axis((0, a.shape[1]))
+        shape = (a.shape[0], b.shape[1])
+        return te.compute(shape, lambda i, j: te.sum(a[i, k] * b[k, j], axis=k))
+
+    x = np.random.default_rng(0).random((10_000, 4, 4), dtype="float32")
+    z = np.empty_like(x)
+    np.testing.assert_allclose(product(x, x), x @ x, rtol=1e-5)
+    functions = {OURS: product, "numpy": np.matmul}
+    return {name: statement("f(x, x, z)", f=f, x=x, z=z) for name, f in functions.items()}

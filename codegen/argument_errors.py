@@ -3,7 +3,7 @@
 A check in a function's entry is a comparison, a branch and a call of one of the functions made
 here, which finds the mistake where several are possible. They are the same for every kernel, so one
 module of them is compiled once a process, without optimisation: they run only when an argument is
-wrong. They set a Python error, which needs the GIL, and return -1. Where only the layout of the
+wrong. They set a Python error, taking the GIL for that, and return -1. Where only the layout of the
 arrays is wrong, and the caller asks for the variant that takes it
 (:mod:`minitvm.runtime.arrangement`), they return NEEDS_VARIANT without an error.
 """
@@ -15,9 +15,10 @@ from dataclasses import field
 from typing import final
 
 from minitvm.codegen.dltensor import Tensor, load_field
+from minitvm.codegen.gil import take_gil_anew
 from minitvm.codegen.llvm_text import NULL, FunctionText, ModuleText, Value, i32, i64
 from minitvm.codegen.overlap import emit_overlap_check, table_of
-from minitvm.runtime.arrangement import ASKS_FOR_VARIANT, ASKS_TO_CHECK, NEEDS_VARIANT
+from minitvm.runtime.arrangement import ALL_WISHES, ASKS_FOR_VARIANT, NEEDS_VARIANT
 from minitvm.runtime.device_type import DEVICE_TYPES
 from minitvm.runtime.dtype import CODE_NAMES, TypeCode
 from minitvm.runtime.record import record
@@ -158,7 +159,7 @@ def messages_text(triple: str, data_layout: str) -> str:
     """The LLVM IR of the functions that report."""
     module = ModuleText("messages", triple, data_layout)
     count = _open(module, _COUNT, ("ptr function", "ptr expected", "i32 found"))
-    raise_error(count, "TypeError", module.string("%s: expected %s, got %d"), count.params)
+    _raise(count, "TypeError", module.string("%s: expected %s, got %d"), count.params)
     _close(count)
     for name, message in MESSAGES.items():
         asking = ["ptr ret_type_code"] if message.arrangement else []
@@ -177,7 +178,7 @@ def messages_text(triple: str, data_layout: str) -> str:
         if name == "dtype":
             format, parts = _found_dtype(text, message.format, values.pop())
             values += parts
-        raise_error(text, message.kind, format, values)
+        _raise(text, message.kind, format, values)
         _close(text)
     for search, (details, emit) in SEARCHES.items():
         text = _open(module, search, (*_ARGUMENT, *details))
@@ -185,6 +186,13 @@ def messages_text(triple: str, data_layout: str) -> str:
         text.finish()
     emit_overlap_check(module, REPORT_PREFIX + _OVERLAPS, REPORT_PREFIX + "overlap")
     return str(module)
+
+
+def _raise(text: FunctionText, kind: str, format: Value, values: Sequence[Value]) -> None:
+    """As :func:`raise_error`, whether or not the caller holds the GIL."""
+    state = take_gil_anew(text)
+    raise_error(text, kind, format, values)
+    text.call_external("PyGILState_Release", "void", [state])
 
 
 def _open(module: ModuleText, name: str, params: Sequence[str]) -> FunctionText:
@@ -287,10 +295,9 @@ SEARCHES: dict[str, tuple[Sequence[str], Callable[..., None]]] = {
 
 
 def asks(text: FunctionText, code: Value, wish: int) -> Value:
-    """Whether a caller asks for that, by ``*ret_type_code``, alone or beside the other wish."""
-    both = ASKS_FOR_VARIANT | ASKS_TO_CHECK
-    either = text.binary("or", code, i32(both ^ wish))
-    return text.icmp("eq", either, i32(both))
+    """Whether a caller asks for that, by ``*ret_type_code``, alone or beside other wishes."""
+    with_others = text.binary("or", code, i32(ALL_WISHES ^ wish))
+    return text.icmp("eq", with_others, i32(ALL_WISHES))
 
 
 def _full(format: str) -> str:

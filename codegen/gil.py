@@ -1,7 +1,8 @@
 """The GIL: which programs need it, and which kernels run without it.
 
-Everything before the body of a kernel (the checks of its arguments) and after it (the report of a
-failure) holds the GIL. ::
+A call from Python holds the GIL before the body of a kernel (the checks of its arguments) and after
+it (the report of a failure). A caller without the GIL says so (IS_WITHOUT_GIL); only an error then
+takes it. ::
 
     status = body(...)      ->      state = PyEval_SaveThread()
                                     status = body(...)
@@ -67,6 +68,12 @@ def pays_release(func: PrimFunc, asked: bool | None) -> PrimExpr:
             f"GIL, got a call of {name!r}: leave release_gil out"
         )
     return e.const(True)
+
+
+def take_gil_anew(text: FunctionText) -> Value:
+    """Takes the GIL in a thread that may have it or not; the result is for
+    ``PyGILState_Release``."""
+    return text.call_external("PyGILState_Ensure", "i32", [])
 
 
 def release_gil(text: FunctionText, pays: Value) -> Value:

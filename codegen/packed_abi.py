@@ -30,7 +30,7 @@ from minitvm.codegen.argument_errors import ArgumentErrors, asks, percent_escape
 from minitvm.codegen.conversion import register_type
 from minitvm.codegen.dltensor import Tensor
 from minitvm.codegen.expression import expression_emitter
-from minitvm.codegen.gil import pays_release, release_gil, take_gil
+from minitvm.codegen.gil import pays_release, release_gil, take_gil, take_gil_anew
 from minitvm.codegen.llvm_text import (
     AS_IT_IS,
     NULL,
@@ -39,13 +39,13 @@ from minitvm.codegen.llvm_text import (
     Value,
     i32,
     i64,
+    integer,
     symbol,
 )
 from minitvm.codegen.options import CodegenOptions
 from minitvm.codegen.overlap import go_on_if_apart, own_elements_apart
 from minitvm.codegen.statement import Assertion, StatementEmitter
-from minitvm.runtime.arrangement import ASKS_TO_CHECK
-from minitvm.runtime.device_type import DEVICE_TYPES
+from minitvm.runtime.arrangement import ASKS_TO_CHECK, FAILED_HOLDING, IS_WITHOUT_GIL
 from minitvm.runtime.threads import MAX_FAILURE_VALUES
 from minitvm.runtime.values import ArgTypeCode
 from minitvm.tir import expr as e
@@ -130,7 +130,7 @@ def _emit_entry(
     pays = pays_release(func, options.release_gil)
     text = FunctionText(module, packed_symbol(func.name), "i32", PACKED_PARAMS,
                         attributes=AS_IT_IS)  # fmt: skip
-    args, codes, count, _ret, ret_code, _resource = text.params
+    args, codes, count, ret, ret_code, _resource = text.params
     names = arg_names(func)
     emitter = expression_emitter(text, options)
     emitter.no_wrap = ""  # nothing is known of the sizes yet
@@ -153,11 +153,7 @@ def _emit_entry(
         check_memory(checks, tensor)
         check_strides(checks, tensor)
     _check_overlaps(checks, tensors)
-    if options.target.device_type != DEVICE_TYPES["cpu"]:
-        # The launcher of the function first asks for a check of its arguments.
-        checked, go_on = text.blocks("checked", "go_on")
-        code = text.load("i32", ret_code, 4)
-        text.return_if(asks(text, code, ASKS_TO_CHECK), i32(0), checked, go_on)
+    _end_a_check(text, ret_code)
     arguments = [
         tensors[position].first if position in tensors else emitter.variables[param]
         for position, param in enumerate(func.params)
@@ -166,7 +162,7 @@ def _emit_entry(
     failure = text.alloca("i64", MAX_FAILURE_VALUES)
     body = Value("ptr", f"@{symbol(_body_symbol(func.name))}")
     releases = e.const_int(pays) != 0
-    state = release_gil(text, emitter.emit(pays)) if releases else NULL
+    state = release_gil(text, _holds(text, ret_code, emitter.emit(pays))) if releases else NULL
     status = text.call(body, "i32", [*arguments, failure])
     if releases:
         take_gil(text, state)
@@ -175,14 +171,51 @@ def _emit_entry(
     text.store(i32(ArgTypeCode.NULL), ret_code, 4)
     text.ret(i32(0))
     with text.aside(failed):
-        _report_failure(text, status, failure, assertions)
+        result = _take_gil_to_fail(text, ret, ret_code)
+        _report_failure(text, status, failure, assertions, result)
     text.finish()
 
 
+def _end_a_check(text: FunctionText, ret_code: Value) -> None:
+    """Ends the function here where the caller only wants its arguments checked."""
+    asked, checked, go_on = text.blocks("asked", "checked", "go_on")
+    code = text.load("i32", ret_code, 4)
+    # Of the wishes, the one that is usual is the least.
+    usual = text.icmp("ult", code, i32(ASKS_TO_CHECK))
+    text.branch_if(usual, go_on, asked, likely=True)
+    with text.aside(asked):
+        text.branch_if(asks(text, code, ASKS_TO_CHECK), checked, go_on)
+        text.place(checked)
+        text.ret(i32(0))
+    text.place(go_on)
+
+
+def _holds(text: FunctionText, ret_code: Value, pays: Value) -> Value:
+    """Whether the caller holds the GIL, and it pays to release that."""
+    without = asks(text, text.load("i32", ret_code, 4), IS_WITHOUT_GIL)
+    return text.select(without, integer("i1", 0), pays)
+
+
+def _take_gil_to_fail(text: FunctionText, ret: Value, ret_code: Value) -> Value:
+    """Takes the GIL, which the report of a failure needs, for a caller without it; returns the
+    status of the failure."""
+    before = text.current
+    without = asks(text, text.load("i32", ret_code, 4), IS_WITHOUT_GIL)
+    take, go_on = text.blocks("take_gil", "report")
+    with text.when(without, take, go_on):
+        text.store(take_gil_anew(text), ret, 4)
+    return text.phi("i32", (i32(FAILED_HOLDING), take), (i32(-1), before))
+
+
 def _report_failure(
-    text: FunctionText, status: Value, failure: Value, assertions: Sequence[Assertion]
+    text: FunctionText,
+    status: Value,
+    failure: Value,
+    assertions: Sequence[Assertion],
+    result: Value,
 ) -> None:
-    """Raises the error of assertion number `status`; for -1 the callee has set the error."""
+    """Raises the error of assertion number `status`, and returns `result`; for -1 the callee has
+    set the error."""
     blocks = [text.block("assertion") for _ in assertions]
     gave_up = text.block("callee_failed")
     text.switch(status, gave_up, [(i + 1, block) for i, block in enumerate(blocks)])
@@ -191,9 +224,9 @@ def _report_failure(
             values = [text.word(failure, i) for i in range(assertion.values)]
             message = percent_escaped(assertion.message).replace("{}", "%lld")
             raise_error(text, assertion.kind, text.module.string(message), values)
-            text.ret(i32(-1))
+            text.ret(result)
     text.place(gave_up)
-    text.ret(i32(-1))
+    text.ret(result)
 
 
 # -- arrays that share memory --

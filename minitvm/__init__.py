@@ -78,9 +78,13 @@ if _typing.TYPE_CHECKING:
     from minitvm.operators.jit import jit as jit
     from minitvm.operators.operator import Operator as Operator
     from minitvm.runtime.device_api.plugin import load_device_plugin as load_device_plugin
+    from minitvm.ufuncs.gufunc import gufunc as gufunc
+    from minitvm.ufuncs.gufunc import ufunc as ufunc
 
 _ON_DEMAND = {
     "Operator": "minitvm.operators.operator",
+    "gufunc": "minitvm.ufuncs.gufunc",
+    "ufunc": "minitvm.ufuncs.gufunc",
     "contrib": "minitvm.contrib",
     "explain": "minitvm.explanation.explain",
     "jit": "minitvm.operators.jit",
@@ -107,6 +111,8 @@ __getattr__ = _on_demand(__name__, _ON_DEMAND)
 _set_meaning(convert)
 _set_bridges(
     {
+        "function_gufunc": "minitvm.ufuncs.gufunc",
+        "jax_op": "minitvm.contrib.jax_op",
         "register_torch_op": "minitvm.contrib.torch_op",
         "traced_operator": "minitvm.contrib.torch_trace",
     }

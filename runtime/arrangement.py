@@ -17,11 +17,16 @@ from typing import final
 from minitvm.runtime.dlpack import TensorView, compact_strides, lead_alike, read_tensor
 from minitvm.runtime.record import record
 
-# No type codes. The second asks to return 0 where all is well, with nothing done, of code that
-# devices launch; the two can be asked together.
+# What a caller asks for, by ``*ret_type_code``, alone or together; no type codes. The second asks
+# to return 0 where the arguments are right, with nothing done. The third says that the caller
+# doesn't hold the GIL. A kernel that then fails takes it, sets the error, gives FAILED_HOLDING and
+# leaves the state of the GIL in ``*ret``; wrong arguments give -1, and perhaps an error.
 ASKS_FOR_VARIANT = 0x4C41
 ASKS_TO_CHECK = 0x4C42
+IS_WITHOUT_GIL = 0x4C44
+ALL_WISHES = ASKS_FOR_VARIANT | ASKS_TO_CHECK | IS_WITHOUT_GIL
 NEEDS_VARIANT = -2
+FAILED_HOLDING = -3
 
 # Variants in the table that callers try in order, its end included. More than a function ever
 # has; beyond, `Variants.find` still has them all.

@@ -2,8 +2,9 @@
 
 A packed function is called with the GIL held and leaves a Python exception where it fails. C code
 that knows nothing of Python calls :data:`CFunction.call` instead, declared in
-``minitvm/c_runtime_api.h``: it takes the GIL, looks at the pointers, finds the variant for the
-arrays, and turns an exception into the text that ``last_error`` gives.
+``minitvm/c_runtime_api.h``: it looks at the pointers, finds the variant for the arrays, and turns
+an exception into the text that ``last_error`` gives. A thread that has the GIL keeps it. Another
+one takes it where Python is needed: for callbacks, to compile a variant, and for an error.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import ctypes
 from collections.abc import Mapping
 from typing import Any, final
 
+from minitvm.runtime.arrangement import ASKS_FOR_VARIANT, FAILED_HOLDING, IS_WITHOUT_GIL
 from minitvm.runtime.call_path_text import CALL_WORDS, CALLS
 from minitvm.runtime.glue import RUNNING_CALL
 from minitvm.runtime.native import NativeCode, Once
@@ -107,6 +109,45 @@ sound:
   ret i1 true
 unsound:
   ret i1 false
+}
+
+; The packed function, or the first variant of it that takes these arrays, without the GIL:
+; FAILED_HOLDING with an exception pending and the GIL held, its state in %ret; or another status,
+; of a call that has to be made with the GIL.
+define internal i32 @run_without_gil(ptr %packed, ptr %args, ptr %codes, i32 %count, ptr %ret,
+                                     ptr %ret_code) {
+entry:
+  %resource = load %PackedFunc.resource, ptr %packed
+  %variants = load %PackedFunc.variants, ptr %packed
+  br icmp eq ptr %variants, null, label %leave, label %check
+check:
+  %sound = call i1 @is_sound(ptr %packed, ptr %args, ptr %codes, i32 %count)
+  br i1 %sound, label %try, label %leave
+try:
+  %at = phi ptr [ %variants, %check ], [ %at.next, %again ]
+  %variant = load ptr, ptr %at
+  br icmp eq ptr %variant, null, label %leave, label %call
+call:
+  store i32 ASKS_WITHOUT_GIL, ptr %ret_code
+  %status = call i32 %variant(ptr %args, ptr %codes, i32 %count, ptr %ret, ptr %ret_code,
+                              ptr %resource)
+  br icmp eq i32 %status, VARIANT, label %again, label %leave
+again:
+  %at.next = getelementptr ptr, ptr %at, i64 1
+  br label %try
+leave:
+  %final = phi i32 [ VARIANT, %entry ], [ VARIANT, %check ], [ VARIANT, %try ], [ %status, %call ]
+  ret i32 %final
+}
+
+; Whether a function runs without the GIL: in a thread that doesn't have it, if it never calls back.
+define internal i1 @spares_gil(ptr %packed) {
+  %calls_back = load %PackedFunc.calls_back, ptr %packed
+  %held = call i32 @PyGILState_Check()
+  %alone = icmp eq i64 %calls_back, 0
+  %free = icmp eq i32 %held, 0
+  %both = and i1 %alone, %free
+  ret i1 %both
 }
 
 ; The packed function, or the variant of it that takes these arrays: 0, or something else with or
@@ -208,12 +249,39 @@ entry:
   store i64 0, ptr %value
   store i32 CODE_NULL, ptr %code
   %initialized = call i32 @Py_IsInitialized()
-  br icmp eq i32 %initialized, 0, label %gone, label %take
+  br icmp eq i32 %initialized, 0, label %gone, label %look
 gone:
   call void @set_error(ptr @after_the_end)
   ret i32 -1
+look:
+  %packed = getelementptr i8, ptr %self, i64 HEADER
+  %spares = call i1 @spares_gil(ptr %packed)
+  br i1 %spares, label %run, label %take
+run:
+  %free.status = call i32 @run_without_gil(ptr %packed, ptr %args, ptr %codes, i32 %count,
+                                           ptr %value, ptr %code)
+  switch i32 %free.status, label %again [ i32 0, label %give.results  i32 HOLDING, label %holding ]
+give.results:
+  store i64 0, ptr %value
+  br label %returns
+holding:
+  %state = load i32, ptr %value
+  call void @keep_error()
+  store i64 0, ptr %value
+  store i32 CODE_NULL, ptr %code
+  call void @PyGILState_Release(i32 %state)
+  br label %returns
+again:  ; nothing was written; an error that was set is set again
+  %gil.again = call i32 @PyGILState_Ensure()
+  call void @PyErr_Clear()
+  store i64 0, ptr %value
+  store i32 CODE_NULL, ptr %code
+  br label %with.gil
 take:
-  %gil = call i32 @PyGILState_Ensure()
+  %gil.taken = call i32 @PyGILState_Ensure()
+  br label %with.gil
+with.gil:
+  %gil = phi i32 [ %gil.again, %again ], [ %gil.taken, %take ]
   call void @set_aside(ptr %pending)
   call void @Py_IncRef(ptr %self)
   %status = call i32 @run_alone(ptr %self, ptr %args, ptr %codes, i32 %count, ptr %value, ptr %code)
@@ -227,6 +295,9 @@ leave:
   call void @Py_DecRef(ptr %self)
   call void @bring_back(ptr %pending)
   call void @PyGILState_Release(i32 %gil)
+  br label %returns
+returns:
+  %result = phi i32 [ %status, %leave ], [ 0, %give.results ], [ -1, %holding ]
   br icmp eq ptr %ret, null, label %give.code, label %give.value
 give.value:
   %v = load i64, ptr %value
@@ -239,9 +310,15 @@ give:
   store i32 %c, ptr %ret_code
   br label %return
 return:
-  ret i32 %status
+  ret i32 %result
 }
 """
+
+_WORDS = {
+    **CALL_WORDS,
+    "ASKS_WITHOUT_GIL": ASKS_FOR_VARIANT | IS_WITHOUT_GIL,
+    "HOLDING": FAILED_HOLDING,
+}
 
 
 @final
@@ -273,7 +350,7 @@ class CFunction(ctypes.Structure):
 
 def c_function_text() -> str:
     """The LLVM IR of calls by C code."""
-    return native_text(STRUCTURES + PENDING + RUNNING_CALL + CALLS + _TEXT, CALL_WORDS)
+    return native_text(STRUCTURES + PENDING + RUNNING_CALL + CALLS + _TEXT, _WORDS)
 
 
 @Once

@@ -15,6 +15,7 @@ import ctypes
 import gc
 import inspect
 import keyword
+import math
 import sys
 import threading
 import weakref
@@ -22,6 +23,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, final
+
+import numpy as np
 
 from minitvm.runtime.arrangement import (
     ASKS_FOR_VARIANT,
@@ -36,7 +39,13 @@ from minitvm.runtime.call_path import call_path
 from minitvm.runtime.call_path_text import StoredFunction
 from minitvm.runtime.device_api.registry import exists
 from minitvm.runtime.device_type import DeviceType
-from minitvm.runtime.dlpack import TensorView, read_tensor
+from minitvm.runtime.dlpack import (
+    DLTensor,
+    TensorView,
+    compact_strides,
+    fill_tensor,
+    read_tensor,
+)
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import InternalError
 from minitvm.runtime.evaluator import BenchmarkResult, check_counts, measure
@@ -88,6 +97,7 @@ _POINTERS = (*_ARRAYS, *_OBJECTS, ArgTypeCode.PACKED_FUNC_HANDLE)
 _NEVER_NULL = (*_POINTERS, ArgTypeCode.STR, ArgTypeCode.BYTES)
 _CODES = frozenset(map(int, ArgTypeCode))
 _MAX_RETURNED = 64
+_PAGE = 4096
 _NEEDS_VARIANT = object()
 
 
@@ -155,6 +165,11 @@ class Program(ABC):
     """The origin of compiled functions, which pickles them and keeps their code."""
 
     __slots__ = ("__weakref__",)
+
+    @property
+    @abstractmethod
+    def object_code(self) -> bytes:
+        """The machine code of all functions, as an object file."""
 
     @abstractmethod
     def function(self, name: str) -> PackedFunc:
@@ -634,6 +649,73 @@ class Function(PackedFunc):
         for position, value in outputs.items():
             self._put(arguments, position, value)
         self._run(arguments)
+
+    def check(self, *described: tuple[Sequence[int], DType] | int | float) -> None:
+        """Checks arguments that aren't there yet, each given by the shape and the dtype of an
+        array, which is compact, or a number.
+
+        Raises
+        ------
+        TypeError, ValueError
+            What a call with such arguments raises before it computes.
+
+        >>> from minitvm import build, te
+        >>> n = te.var("n")
+        >>> X = te.placeholder((n,), name="X")
+        >>> Y = te.compute((n,), lambda i: X[i] * 2.0, name="Y")
+        >>> f = build(te.create_schedule(Y.op), [X, Y], name="f").entry_func
+        >>> f.check(((3,), DType.of("float32")), ((4,), DType.of("float32")))
+        Traceback (most recent call last):
+        ...
+        ValueError: f: argument 1 'Y': expected shape[0] == 3 (n, as argument 0 'X' has it), got 4
+        """
+        arguments = Arguments(len(described))
+        nowhere = _PAGE  # addresses that nothing is read from: apart, and aligned
+        for index, each in enumerate(described):
+            if not isinstance(each, tuple):
+                arguments.put(index, self._encode(index, each))
+                continue
+            shape, dtype = tuple(each[0]), each[1]
+            view = TensorView(nowhere, shape, compact_strides(shape), dtype)
+            tensor, dims = DLTensor(), (ctypes.c_int64 * (2 * len(shape)))()
+            fill_tensor(tensor, view, ctypes.addressof(dims))
+            at = ctypes.addressof(tensor)
+            array = ArgTypeCode.DLTENSOR_HANDLE
+            arguments.put(index, Encoded(array, "v_handle", at, (tensor, dims)))
+            nowhere += (math.prod(shape) * dtype.itemsize // _PAGE + 1) * _PAGE
+        self._call(arguments, asks=ASKS_FOR_VARIANT | ASKS_TO_CHECK)
+
+    def jax_op(self, *, backward: Any = None) -> Callable[..., Any]:
+        """The function as an operation of JAX, which takes the inputs and returns the outputs:
+        see :func:`minitvm.contrib.jax_op`.
+
+        Parameters
+        ----------
+        backward
+            The gradient, by a Python function or another built function. Without it, the operation
+            can't be differentiated.
+        """
+        made: Callable[..., Any] = bridge("jax_op")(self, backward=backward)
+        return made
+
+    def gufunc(self, signature: str | None = None, *, name: str | None = None) -> np.ufunc:
+        """The function as a ufunc of numpy, see docs/ufuncs.md.
+
+        Parameters
+        ----------
+        signature
+            The core dimensions, as ``"(m,k),(k,n)->(m,n)"``; by default none. The function's
+            arguments have these dimensions, or one variable for the batch in front of them.
+        name
+            By default the function's own.
+
+        Raises
+        ------
+        ValueError, TypeError
+            When the arguments don't fit the signature, or numpy has no such argument.
+        """
+        made: np.ufunc = bridge("function_gufunc")(self, signature, name=name)
+        return made
 
     def _run(self, arguments: Arguments) -> tuple[Any, int]:
         """Call; returns the result, and the address of the variant that took these arrays."""

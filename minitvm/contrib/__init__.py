@@ -8,6 +8,7 @@ from minitvm.contrib.dlpack import to_numpy_func as to_numpy_func
 from minitvm.contrib.dlpack import to_paddle_func as to_paddle_func
 from minitvm.contrib.dlpack import to_pytorch_func as to_pytorch_func
 from minitvm.contrib.dlpack import to_tensorflow_func as to_tensorflow_func
+from minitvm.contrib.jax_op import jax_op as jax_op
 from minitvm.contrib.torch_op import register_torch_op as register_torch_op
 from minitvm.runtime.faces import hand_on as _hand_on
 

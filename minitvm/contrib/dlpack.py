@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from minitvm.contrib.imported import imported
+from minitvm.contrib.jax_op import jax_op
 from minitvm.runtime.frameworks import is_read_only
 from minitvm.runtime.interchange import from_dlpack
 from minitvm.runtime.module import Module
@@ -162,12 +163,11 @@ def _in_place(
 
 
 def to_jax_func(tvm_func: Callable[..., Any]) -> Callable[..., Any]:
-    """`tvm_func`, a function of ``build``, as a function of JAX's arrays. They never change, so it
-    takes the inputs and returns the outputs, without a copy::
+    """`tvm_func`, a function of ``build``, as a function of JAX's arrays: an operation of JAX, see
+    :func:`minitvm.contrib.jax_op`. Arrays of JAX never change, so it takes the inputs and returns
+    the outputs, without a copy::
 
         add(x, y, z)  ->  z = to_jax_func(add)(x, y)
-
-    It may stand in programs that JAX compiles (``jax.jit``), which call it back.
 
     Raises
     ------
@@ -176,31 +176,8 @@ def to_jax_func(tvm_func: Callable[..., Any]) -> Callable[..., Any]:
     TypeError
         When `tvm_func` doesn't come from ``build``.
     """
-    jax = imported("jax", "to_jax_func")
-    results = results_of(tvm_func)
-    eager = convert_func(tvm_func, jax.Array, lambda array: array, jax.dlpack.from_dlpack)
-
-    def converted(*args: Any, **kwargs: Any) -> Any:
-        values = results.bind(args, kwargs)
-        traced = [i for i, value in enumerate(values) if isinstance(value, jax.core.Tracer)]
-        if not traced:
-            return eager(*values)
-
-        def call(*known: Any) -> Any:
-            now = list(values)
-            for i, value in zip(traced, known, strict=True):
-                array = np.asarray(value)
-                now[i] = array.item() if results.is_scalar(results.inputs[i]) else array
-            return results.returned([each.numpy() for each in written(tvm_func, results, now)])
-
-        specs = [
-            jax.ShapeDtypeStruct(shape, jax.numpy.dtype(str(results.dtypes[position])))
-            for shape, position in zip(results.shapes(values), results.outputs, strict=True)
-        ]
-        inputs = [values[i] for i in traced]
-        return jax.pure_callback(call, results.returned(specs), *inputs, vmap_method="sequential")
-
-    return converted
+    imported("jax", "to_jax_func")
+    return jax_op(tvm_func)
 
 
 def to_tensorflow_func(tvm_func: Callable[..., Any]) -> Callable[..., Any]:

@@ -99,6 +99,11 @@ class CompiledProgram(Program):
         self.code = None if missing else load(self._object_code)
         self._functions: WeakValueDictionary[str, PackedFunc] = WeakValueDictionary()
 
+    @property
+    def object_code(self) -> bytes:
+        """The object file."""
+        return self._object_code
+
     def function(self, name: str) -> PackedFunc:
         """The function of a name: one object, as long as that lives."""
         found = self._functions.get(name)

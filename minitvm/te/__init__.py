@@ -29,6 +29,7 @@ from minitvm.te.tensor import Tensor as Tensor
 from minitvm.te.tensor import TensorSlice as TensorSlice
 from minitvm.te.tensor_intrin import TensorIntrin as TensorIntrin
 from minitvm.te.tensor_intrin import decl_tensor_intrin as decl_tensor_intrin
+from minitvm.te.vmap import vmap as vmap
 from minitvm.tir.buffer import decl_buffer as decl_buffer
 from minitvm.tir.expr import add as add
 from minitvm.tir.expr import cast as cast

@@ -11,12 +11,14 @@ import llvmlite.binding as llvm
 import pytest
 
 import minitvm.runtime
+from minitvm.contrib.xla_call import xla_call_text
 from minitvm.runtime import c_function, call_path, exchange, glue, threads
 from minitvm.runtime.call_path_text import StoredFunction, call_path_text
 from minitvm.runtime.device_api import memory_pool
 from minitvm.runtime.dlpack import DLManagedTensor, DLManagedTensorVersioned, DLTensor
 from minitvm.runtime.native_text import STRUCTURES, native_text
 from minitvm.runtime.returning_text import CompiledOutput, CompiledStep, StoredReturning
+from minitvm.ufuncs.loop import ufunc_loop_text
 
 MACHINES = ("x86_64", "aarch64")
 # The texts of each module that holds some, for a machine.
@@ -29,6 +31,11 @@ TEXTS: dict[str, Callable[[str], str]] = {
     "native_text": lambda machine: native_text(STRUCTURES),
     "returning_text": lambda machine: call_path_text(8),
     "threads": threads.pool_text,
+}
+# Of rooms above the runtime.
+ABOVE: dict[str, Callable[[str], str]] = {
+    "contrib.xla_call": lambda machine: xla_call_text(),
+    "ufuncs.loop": lambda machine: ufunc_loop_text(),
 }
 
 
@@ -43,9 +50,9 @@ def test_all_texts_are_known() -> None:
 
 
 @pytest.mark.parametrize("machine", [*MACHINES, "riscv64"])
-@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("name", [*TEXTS, *ABOVE])
 def test_the_text_is_valid(name: str, machine: str) -> None:
-    text = TEXTS[name](machine)
+    text = (TEXTS | ABOVE)[name](machine)
     module = llvm.parse_assembly(text)
     module.verify()
     if machine in MACHINES:

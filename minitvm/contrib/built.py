@@ -1,0 +1,53 @@
+"""A built function as bridges to other libraries see it: what it returns, and its program's
+parameters."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+from minitvm.runtime.dtype import DType
+from minitvm.runtime.module import Module
+from minitvm.runtime.results import results_of
+from minitvm.tir.expr import Buffer, Var
+from minitvm.tir.stmt import PrimFunc
+
+
+@final
+class Built:
+    """A function of ``build`` with its results (:class:`minitvm.runtime.results.Results`).
+
+    Attributes
+    ----------
+    function
+        The function, that of a module its entry.
+    params
+        For each argument its buffer, or the variable of a scalar.
+
+    Raises
+    ------
+    TypeError
+        For another function, and for one that writes nothing.
+
+    >>> from minitvm import build, te
+    >>> X = te.placeholder((3,), name="X")
+    >>> Y = te.compute((3,), lambda i: X[i] * 2.0, name="Y")
+    >>> Built(build(te.create_schedule(Y.op), [X, Y], name="f")).outputs
+    (1,)
+    """
+
+    def __init__(self, function: Any) -> None:
+        results = results_of(function)
+        self.function: Any = function.entry_func if isinstance(function, Module) else function
+        func: PrimFunc = self.function.program.lowered[results.name]
+        self.params: tuple[Buffer | Var, ...] = tuple(
+            func.buffer_map.get(param, param) for param in func.params
+        )
+        self.name, self.names = results.name, results.names
+        self.inputs, self.outputs = results.inputs, results.outputs
+        self.is_scalar, self.bind = results.is_scalar, results.bind
+        self.shapes, self.arguments = results.shapes, results.arguments
+        self.returned = results.returned
+
+    def dtype(self, position: int) -> DType:
+        """The dtype of an argument."""
+        return self.params[position].dtype

@@ -1,0 +1,1 @@
+"""Expressions and built functions as ufuncs of numpy: broadcasting, casts and `out=` by numpy"""
