@@ -88,14 +88,26 @@ _FORMER = {
     "structural_equal verify te.reducer",
     "minitvm.transform": "pass_config pass_context",
     "minitvm.driver": "codegen.build codegen.prepack",
-    "minitvm.te.schedules": "te.schedule te.stage",
+    "minitvm.te.schedules": "te.stage",
 }
+# Modules of classic TVM whose contents live in other rooms here.
+_CLASSIC = {
+    "te.schedule": "lowering.classic",
+    "tir.transform": "transform.classic",
+    "ir.transform": "transform",
+}
+
 for _room, _names in _FORMER.items():
     for _former in _names.split():
         _face, _, _name = f"minitvm.{_former}".rpartition(".")
         _module = _importlib.import_module(f"{_room}.{_name}")
         _sys.modules[f"{_face}.{_name}"] = _module
         setattr(_importlib.import_module(_face), _name, _module)
+for _former, _name in _CLASSIC.items():
+    _face, _, _place = f"minitvm.{_former}".rpartition(".")
+    _module = _importlib.import_module(f"minitvm.{_name}")
+    _sys.modules[f"minitvm.{_former}"] = _module
+    setattr(_importlib.import_module(_face), _place, _module)
 
 
 __getattr__ = _on_demand(__name__, _ON_DEMAND)
