@@ -5,9 +5,16 @@ from typing import Any as _Any
 from minitvm.runtime.faces import hand_on as _hand_on
 from minitvm.tir.expr import PrimExpr as PrimExpr
 from minitvm.tir.expr import Range as Range
+from minitvm.tir.json import load_json as load_json
+from minitvm.tir.json import save_json as save_json
+from minitvm.tir.names import GlobalVar as GlobalVar
+from minitvm.tir.names import Op as Op
+from minitvm.tir.registered import register_intrin_lowering as register_intrin_lowering
+from minitvm.tir.registered import register_op_attr as register_op_attr
 from minitvm.tir.stmt import IRModule as IRModule
 from minitvm.tir.stmt import PrimFunc as PrimFunc
 from minitvm.tir.structural_equal import structural_equal as structural_equal
+from minitvm.tir.structural_hash import structural_hash as structural_hash
 
 
 def assert_structural_equal(lhs: _Any, rhs: _Any, map_free_vars: bool = False) -> None:

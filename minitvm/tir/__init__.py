@@ -134,6 +134,7 @@ from minitvm.tir.reducer import max as max
 from minitvm.tir.reducer import min as min
 from minitvm.tir.reducer import prod as prod
 from minitvm.tir.reducer import sum as sum
+from minitvm.tir.registered import CallEffectKind as CallEffectKind
 from minitvm.tir.stmt import Allocate as Allocate
 from minitvm.tir.stmt import AssertStmt as AssertStmt
 from minitvm.tir.stmt import AttrStmt as AttrStmt

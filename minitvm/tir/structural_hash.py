@@ -9,7 +9,7 @@ from dataclasses import fields
 from typing import Any
 
 from minitvm.tir import nodes as n
-from minitvm.tir.node import PrimExpr, Stmt
+from minitvm.tir.node import PrimExpr, Stmt, WholeTensor
 from minitvm.tir.nodes import Buffer, Var
 from minitvm.tir.structural_equal import BINDERS, COMPARED_ATTRIBUTES
 
@@ -42,6 +42,7 @@ class _Reading:
     def __init__(self, map_free_vars: bool) -> None:
         self._map_free_vars = map_free_vars
         self._numbers: dict[_Entity, int] = {}
+        self._count = 0
 
     def parts(self, root: Any) -> Iterator[bytes]:
         """The bytes of a program, which equal programs share. A generator on the stack stands for
@@ -75,10 +76,12 @@ class _Reading:
             yield from self._node(value)
         elif isinstance(value, dict):
             yield from self._mapping(value)
+        elif isinstance(value, WholeTensor):
+            yield struct.pack("<q", id(value))
         elif isinstance(value, frozenset):
             yield struct.pack("<q", len(value))  # of buffers that are bound, or of pairs
         else:
-            yield _tag(str(value))
+            yield _tag(repr(value))
 
     def _entity(self, value: _Entity, bound: Iterator[Any]) -> Iterator[Any]:
         if value in self._numbers:
@@ -89,7 +92,8 @@ class _Reading:
             yield struct.pack("<q", id(value))
 
     def _number(self, value: _Entity) -> None:
-        self._numbers[value] = len(self._numbers)
+        self._numbers[value] = self._count
+        self._count += 1
 
     def _bound_var(self, var: Var) -> Iterator[Any]:
         self._number(var)
