@@ -45,9 +45,7 @@ def assert_prim_expr_equal(lhs: Any, rhs: Any) -> None:
         raise AssertionError(f"expected equal expressions, got {a} and {b}")
 
 
-def check_bool_expr_is_true(
-    bool_expr: Any, vranges: Mapping[Var, Range], cond: Any = None
-) -> None:
+def check_bool_expr_is_true(bool_expr: Any, vranges: Mapping[Var, Range], cond: Any = None) -> None:
     """Raises an ``AssertionError`` unless a condition holds for all values of its variables, in
     constant ranges, for which `cond` holds: all are tried.
 

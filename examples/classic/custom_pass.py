@@ -26,9 +26,9 @@ def divisible(body: tir.Stmt) -> list[tir.For]:
     found: list[tir.For] = []
 
     def look(node: Any) -> None:
-        if isinstance(node, tir.For) and isinstance(node.extent, tir.IntImm):
-            if node.kind == tir.ForKind.SERIAL and not node.extent.value % LANES:
-                found.append(node)
+        is_serial = isinstance(node, tir.For) and node.kind == tir.ForKind.SERIAL
+        if is_serial and isinstance(node.extent, tir.IntImm) and not node.extent.value % LANES:
+            found.append(node)
 
     tir.stmt_functor.post_order_visit(body, look)
     return found

@@ -16,7 +16,9 @@ A = te.placeholder((n, m), name="A")
 B = te.placeholder((n, m), name="B")
 
 # One loop stores both results.
-total, product = te.compute((n, m), lambda i, j: (A[i, j] + B[i, j], A[i, j] * B[i, j]), name="both")
+total, product = te.compute(
+    (n, m), lambda i, j: (A[i, j] + B[i, j], A[i, j] * B[i, j]), name="both"
+)
 s = te.create_schedule(total.op)
 print(tvm.lower(s, [A, B, total, product], simple_mode=True))
 rng = np.random.default_rng(0)

@@ -94,9 +94,7 @@ def detect_linear_equation(expr: Any, var_list: Sequence[Any]) -> list[PrimExpr]
     variables = [as_expr(var) for var in var_list]
     for var in variables:
         if not isinstance(var, Var):
-            raise CompileError(
-                f"detect_linear_equation: expected variables, got {described(var)}"
-            )
+            raise CompileError(f"detect_linear_equation: expected variables, got {described(var)}")
     value = as_expr(expr)
     found = _linear(value, variables)
     if found is None:

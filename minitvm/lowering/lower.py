@@ -230,7 +230,9 @@ def _lower(
         functions = [sch]
     else:
         with context.timed(FIRST_STAGE):
-            functions = _from_schedule(_as_schedule(sch), args, name, binds, needs_outputs=bool(kind))
+            functions = _from_schedule(
+                _as_schedule(sch), args, name, binds, needs_outputs=bool(kind)
+            )
     lowered: dict[str, PrimFunc] = {}
     for func in functions:
         _check_variables(func)

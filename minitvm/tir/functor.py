@@ -197,7 +197,8 @@ class _Transformation(Mutator):
         return made
 
     def stmt(self, node: Stmt) -> Stmt:
-        return self._transformed(node)
+        made: Stmt = self._transformed(node)
+        return made
 
     def _transformed(self, node: Any) -> Any:
         applies = type(node) in self._classes
@@ -214,7 +215,7 @@ class _Transformation(Mutator):
 
 
 def _checked_replacement(node: Any, made: Any) -> Any:
-    kind = PrimExpr if isinstance(node, PrimExpr) else Stmt
+    kind: type[Any] = PrimExpr if isinstance(node, PrimExpr) else Stmt
     if not isinstance(made, kind):
         what = "an expression" if kind is PrimExpr else "a statement"
         raise CompileError(

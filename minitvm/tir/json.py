@@ -22,7 +22,9 @@ from minitvm.tir.nodes import FuncAttrs, Range
 
 _FORMAT = "minitvm program 1"
 _CLASSES: dict[str, type] = {cls.__name__: cls for cls in CONSTRUCTED_OF}
-_NOT_SAVED = {FuncAttrs: frozenset({"origin"})}  # which is no part of a program's meaning
+_NOT_SAVED: dict[type, frozenset[str]] = {
+    FuncAttrs: frozenset({"origin"})
+}  # which is no part of a program's meaning
 
 
 def save_json(node: Any) -> str:

@@ -63,9 +63,7 @@ class Op(str):
         if name not in INTRINSICS and name not in CALLS:
             close = similar(name, [*INTRINSICS, *CALLS])
             hint = f": did you mean {' or '.join(close)}?" if close else ""
-            raise CompileError(
-                f"Op.get: expected the name of an operator, got {op_name!r}{hint}"
-            )
+            raise CompileError(f"Op.get: expected the name of an operator, got {op_name!r}{hint}")
         return Op(name)
 
     @property

@@ -429,9 +429,7 @@ def call_intrin(dtype: DTypeLike, func_name: str, *args: Any, span: Any = None) 
         close = similar(name, [*INTRINSICS, *CALLS])
         hint = f"did you mean {' or '.join(close)}?" if close else ""
         own = f"one of your own begins with register_op_attr('tir.{name}', ...)"
-        raise CompileError(
-            f"expected the name of an intrinsic, got {func_name!r}: {hint or own}"
-        )
+        raise CompileError(f"expected the name of an intrinsic, got {func_name!r}: {hint or own}")
     wanted = as_dtype(dtype)
     firm = [_argument(arg) for arg in args if not isinstance(arg, NUMBERS)]
     alike = firm[0].dtype if firm else wanted  # of the operands of a function of numbers

@@ -85,7 +85,9 @@ def register_op_attr(op_name: str, attr_key: str, value: Any = None, level: int 
 def _effect(name: str, value: Any) -> Effect:
     kind = const_int(value)
     if (name in INTRINSICS or name in CALLS) and name not in _own:
-        raise CompileError(f"register_op_attr: {name}: its effect is known, and stays: leave it out")
+        raise CompileError(
+            f"register_op_attr: {name}: its effect is known, and stays: leave it out"
+        )
     if kind is None or not 0 <= kind < len(_EFFECTS):
         raise CompileError(
             f"register_op_attr: {name}: TCallEffectKind: expected a member of tir.CallEffectKind, "

@@ -175,7 +175,7 @@ def test_texts_that_are_none(text: str, problem: str) -> None:
 
 
 def test_a_tensor_has_no_text() -> None:
-    with pytest.raises(CompileError, match="found Tensor.* save the loops that lower makes"):
+    with pytest.raises(CompileError, match=r"found Tensor.* save the loops that lower makes"):
         tvm.ir.save_json(A[te.var("i")])
 
 
@@ -231,7 +231,9 @@ def test_a_rule_for_a_function_of_the_language(registry: None) -> None:
 def test_wrong_rules(registry: None) -> None:
     register = tvm.ir.register_intrin_lowering
     register("tir.test_wrong", target="default", f=lambda op: op.args[0].astype("int8"))
-    with pytest.raises(CompileError, match=r"rule of test_wrong: expected an expression of float32"):
+    with pytest.raises(
+        CompileError, match=r"rule of test_wrong: expected an expression of float32"
+    ):
         built(own("tir.test_wrong"))
     register("tir.test_wrong", target="llvm", f=lambda op: op)
     with pytest.raises(CompileError, match=r"found it kept by its rule for llvm"):
@@ -263,7 +265,11 @@ def test_each_pass_keeps_the_meaning(name: str) -> None:
     with tvm.transform.PassContext(config={"tir.add_lower_pass": [(0, look)]}):
         tvm.lower(s, [A, C])
     (func,) = getattr(tir.transform, name)()(tvm.IRModule.from_expr(seen[0])).functions.values()
-    a, expected, c = np.arange(10, dtype="float32"), np.empty(10, "float32"), np.empty(10, "float32")
+    a, expected, c = (
+        np.arange(10, dtype="float32"),
+        np.empty(10, "float32"),
+        np.empty(10, "float32"),
+    )
     interpret(seen[0], a, expected)
     interpret(func, a, c)
     np.testing.assert_array_equal(c, expected)
@@ -341,9 +347,7 @@ def test_ir_transform() -> None:
     with pytest.raises(CompileError, match=r"expected a statement or None in place of a For, got"):
         tir.stmt_functor.ir_transform(func.body, None, lambda node: tir.const(1), ["tir.For"])
     with pytest.raises(CompileError, match=r"expected an expression of float32 in place of 1.0"):
-        tir.stmt_functor.ir_transform(
-            func.body, None, lambda node: tir.const(1), ["tir.FloatImm"]
-        )
+        tir.stmt_functor.ir_transform(func.body, None, lambda node: tir.const(1), ["tir.FloatImm"])
 
 
 # -- Arithmetic -----------------------------------------------------------------------------------
@@ -369,8 +373,8 @@ def test_remainders_are_those_of_the_values() -> None:
     x, y = te.var("x"), te.var("y")
     found = tvm.arith.Analyzer()
     found.update(x, tvm.arith.ModularSet(6, 2))
-    parts = [x, y * 4, x + y * 3, x * y, x * x - 4, (x - 2) // 3, (x + 4) // 2, x % 4, 7 - x,
-             te.max(x, y * 2), te.if_then_else(y > 0, x, x + 3), tir.Select(y > 1, x, x - 12)]  # fmt: skip
+    parts = [x, y * 4, x + y * 3, x * y, x * x - 4, (x - 2) // 3, (x + 4) // 2, x % 4, 7 - x]
+    parts += [te.max(x, y * 2), te.if_then_else(y > 0, x, x + 3), tir.Select(y > 1, x, x - 12)]
     for part in parts:
         coeff, base = found.modular_set(part)
         for i in (-10, -4, 2, 8, 14):

@@ -48,7 +48,7 @@ def _inline(sch: Any, name: str, wanted: Callable[[ComputeOp], bool]) -> None:
         raise CompileError(f"{name}: expected a schedule, got {sch!r}")
     for stage in sch.stages:
         op = stage.op
-        if isinstance(op, ComputeOp) and _is_free(stage) and wanted(op):
+        if isinstance(op, ComputeOp) and not op.reduce_axis and _is_free(stage) and wanted(op):
             stage.compute_inline()
 
 
@@ -56,12 +56,7 @@ def _is_free(stage: Stage) -> bool:
     """Whether a stage may be inlined, and nothing was decided about it."""
     readers = stage.schedule.readers(stage)
     decided = stage.is_touched or stage.is_named or stage.is_output
-    return (
-        not decided
-        and not stage.op.reduce_axis
-        and bool(readers)
-        and all(isinstance(each.op, ComputeOp) for each in readers)
-    )
+    return not decided and bool(readers) and all(isinstance(each.op, ComputeOp) for each in readers)
 
 
 def _reads_in_order(op: ComputeOp, *, exactly: bool) -> bool:
@@ -76,4 +71,3 @@ def _reads_in_order(op: ComputeOp, *, exactly: bool) -> bool:
         if exactly and len(places) != len(place):
             return False
     return True
-
