@@ -8,7 +8,11 @@ schedule over, and with it the duty to take all the others.
 python examples/classic/opt_gemm.py [size]
 """
 
+# Classic programs are not typed: the operation of a stage may be any.
+# mypy: disable-error-code="attr-defined"
+
 import sys
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +34,7 @@ C = te.compute((N, N), lambda m, n: te.sum(A[m, k] * B[k, n], axis=k), name="C")
 bare = 0.0
 
 
-def measured(title: str, schedule: te.Schedule, result: te.Tensor, **options: bool) -> float:
+def measured(title: str, schedule: te.Schedule, result: te.Tensor, **options: Any) -> float:
     """Builds, checks, and prints the time of a call, also in times of the bare expression's."""
     f = tvm.build(schedule, [A, B, result], target="llvm", name="mmult", **options)
     c = tvm.nd.empty((N, N))

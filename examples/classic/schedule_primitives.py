@@ -53,10 +53,10 @@ shown("fuse", fused)
 shown("reorder", reordered)
 shown("compute_at", lambda s: s[B].compute_at(s[C], C.op.axis[0]))
 shown("compute_inline", lambda s: s[B].compute_inline())
-shown("AutoInlineInjective", te.schedule.AutoInlineInjective)  # type: ignore[attr-defined]  # of the face
+shown("AutoInlineInjective", te.schedule.AutoInlineInjective)
 
 # The ranges that lowering infers: B is needed a row at a time.
 s = te.create_schedule(C.op)
 s[B].compute_at(s[C], C.op.axis[0])
-bounds = te.schedule.InferBound(s)  # type: ignore[attr-defined]  # of the face
+bounds = te.schedule.InferBound(s)
 print("rows of B in one iteration of i:", bounds[B.op.axis[0]].extent)
