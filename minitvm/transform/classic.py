@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from minitvm.runtime.errors import CompileError as _CompileError
 from minitvm.runtime.faces import hand_on as _hand_on
+from minitvm.tir.expr import described as _described
 from minitvm.tir.stmt import IRModule as _IRModule
 from minitvm.tir.stmt import PrimFunc as _PrimFunc
 from minitvm.transform.check_accesses import check_accesses as _check_accesses
@@ -68,6 +70,11 @@ def UnrollLoop() -> PrimFuncPass:
 def VectorizeLoop(enable_vectorize: bool = True) -> PrimFuncPass:
     """Vectorized loops become vector code (``vectorize_loops``), or serial loops
     (``serialize_vectors``)."""
+    if not isinstance(enable_vectorize, bool):
+        raise _CompileError(
+            f"VectorizeLoop: expected True or False, got {_described(enable_vectorize)}: the pass "
+            "is called with the module, as in VectorizeLoop()(module)"
+        )
     run = _vectorize_loops if enable_vectorize else _serialize_vectors
     return _made("VectorizeLoop", lambda f, c: run(f))
 

@@ -99,6 +99,8 @@ class Sequential(Pass):
         name: str = "sequential",
         required: Sequence[str] | None = None,
     ) -> None:
+        if passes is not None and not isinstance(passes, Sequence):
+            raise CompileError(f"Sequential: expected a list of passes, got {described(passes)}")
         self.passes = list(passes or ())
         for each in self.passes:
             if not isinstance(each, Pass):

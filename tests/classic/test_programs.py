@@ -326,6 +326,8 @@ def test_a_class_of_passes() -> None:
         (lambda: tir.transform.prim_func_pass(lambda f, m, c: f), "expected an opt_level, got No"),
         (lambda: tir.transform.prim_func_pass(3, opt_level=0), "expected a function of .func, mod"),
         (lambda: tvm.transform.Sequential([tir.transform.Simplify]), "is called first, as in"),
+        (lambda: tvm.transform.Sequential(3), "Sequential: expected a list of passes, got int 3"),
+        (lambda: tir.transform.VectorizeLoop(filled()), "expected True or False, got PrimFunc"),
         (lambda: tir.transform.Simplify()(filled()), "expected an IRModule, got"),
         (
             lambda: tir.transform.Apply(lambda f: None)(tvm.IRModule.from_expr(filled())),
