@@ -17,6 +17,7 @@ import sys as _sys
 import typing as _typing
 from pathlib import Path as _Path
 
+from minitvm import arith as arith
 from minitvm import error as error
 from minitvm import ir as ir
 from minitvm import nd as nd
@@ -74,6 +75,7 @@ from minitvm.tir.op import convert as convert
 
 if _typing.TYPE_CHECKING:
     from minitvm import contrib as contrib
+    from minitvm import testing as testing
     from minitvm.explanation.explain import explain as explain
     from minitvm.operators.jit import jit as jit
     from minitvm.operators.operator import Operator as Operator
@@ -86,6 +88,7 @@ _ON_DEMAND = {
     "gufunc": "minitvm.ufuncs.gufunc",
     "ufunc": "minitvm.ufuncs.gufunc",
     "contrib": "minitvm.contrib",
+    "testing": "minitvm.testing",
     "explain": "minitvm.explanation.explain",
     "jit": "minitvm.operators.jit",
     "load_device_plugin": "minitvm.runtime.device_api.plugin",
@@ -97,17 +100,55 @@ _FORMER = {
     "structural_equal verify te.reducer",
     "minitvm.transform": "pass_config pass_context",
     "minitvm.driver": "codegen.build codegen.prepack",
-    "minitvm.te.schedules": "te.schedule te.stage",
+    "minitvm.te.schedules": "te.stage",
 }
+# Modules of classic TVM whose contents live in other rooms here.
+_CLASSIC = {
+    "te.schedule": "lowering.classic",
+    "tir.transform": "transform.classic",
+    "ir.transform": "transform",
+}
+
 for _room, _names in _FORMER.items():
     for _former in _names.split():
         _face, _, _name = f"minitvm.{_former}".rpartition(".")
         _module = _importlib.import_module(f"{_room}.{_name}")
         _sys.modules[f"{_face}.{_name}"] = _module
         setattr(_importlib.import_module(_face), _name, _module)
+for _former, _name in _CLASSIC.items():
+    _face, _, _place = f"minitvm.{_former}".rpartition(".")
+    _module = _importlib.import_module(f"minitvm.{_name}")
+    _sys.modules[f"minitvm.{_former}"] = _module
+    setattr(_importlib.import_module(_face), _place, _module)
 
 
-__getattr__ = _on_demand(__name__, _ON_DEMAND)
+# Parts of TVM that aren't here, and what there is in their place.
+_GRAPHS = "minitvm compiles operators; graphs of them stay with the framework that calls them"
+_TUNING = "an untouched schedule is scheduled by build: see docs/auto_schedule.md"
+_ABSENT = {
+    "autotvm": _TUNING,
+    "meta_schedule": _TUNING,
+    "relay": _GRAPHS,
+    "relax": _GRAPHS,
+    "parser": _GRAPHS,
+    "rpc": "programs run in this process; a function can be pickled and sent",
+    "micro": "there are no targets without an operating system",
+    "topi": "there is no operator library yet: write the operator with te.compute",
+    "script": "write loops with tir.ir_builder or te.hybrid.script",
+    "cuda": "there are no kernels for GPUs; device('cuda', 0) names one for arrays",
+    "context": "write tvm.device(name, id)",
+    "gpu": "there are no kernels for GPUs; device('cuda', 0) names one for arrays",
+    "autodiff": "write the gradient as an expression of its own",
+}
+_find = _on_demand(__name__, _ON_DEMAND)
+
+
+def __getattr__(name: str) -> _typing.Any:
+    if name in _ABSENT:
+        raise AttributeError(f"minitvm has no {name!r} of TVM: {_ABSENT[name]}")
+    return _find(name)
+
+
 _set_meaning(convert)
 _set_bridges(
     {
@@ -129,5 +170,5 @@ def get_include() -> str:
 
 
 __version__ = _VERSION
-_MODULES = ("error", "ir", "nd", "runtime", "target", "te", "tir", "transform")
+_MODULES = ("arith", "error", "ir", "nd", "runtime", "target", "te", "tir", "transform")
 _hand_on(__name__, *_MODULES, *_ON_DEMAND)

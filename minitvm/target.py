@@ -260,6 +260,15 @@ class Target:
         return device("cpu" if self.kind.name == "llvm" else self.kind.name).device_type
 
     @property
+    def keys(self) -> tuple[str, ...]:
+        """The classic keys: ``cpu`` and, on AArch64, ``arm_cpu`` before it.
+
+        >>> Target("llvm -mtriple=x86_64-linux-gnu -mcpu=haswell").keys
+        ('cpu',)
+        """
+        return ("arm_cpu", "cpu") if self.arch == "aarch64" else ("cpu",)
+
+    @property
     def arch(self) -> str:
         """``x86_64`` or ``aarch64``."""
         return _arch(self.triple)

@@ -232,6 +232,14 @@ class Module(HandleObject, _Storage):
             )
         return function.time_evaluator(number, repeat, min_repeat_ms)
 
+    def __getattr__(self, name: str) -> Any:
+        if name in ("save", "export_library"):
+            raise AttributeError(
+                f"Module.{name}: not here: there is no library format yet; pickle.dump(f, file) "
+                "keeps a function with its machine code"
+            )
+        raise AttributeError(f"'Module' object has no attribute {name!r}")
+
     def _find(self, name: str, query_imports: bool) -> PackedFunc | None:
         found = self._functions.get(name)
         if found is not None or not query_imports:

@@ -2,9 +2,42 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+from math import gcd, inf
+from typing import Any, NamedTuple
+
+from minitvm.arith.facts import Bound
+from minitvm.arith.intervals import IntervalSet, interval_of
 from minitvm.arith.prover import Prover
 from minitvm.arith.simplify import Simplifier
-from minitvm.tir.expr import PrimExpr
+from minitvm.runtime.errors import CompileError
+from minitvm.tir import expr as e
+from minitvm.tir.expr import PrimExpr, Range, Var, as_expr, described
+
+
+class ConstIntBound(NamedTuple):
+    """The least and the greatest value of an integer expression, both included; an infinity where
+    none is known."""
+
+    min_value: Bound
+    max_value: Bound
+
+    @property
+    def NEG_INF(self) -> float:
+        """The least value where none is known."""
+        return -inf
+
+    @property
+    def POS_INF(self) -> float:
+        """The greatest value where none is known."""
+        return inf
+
+
+class ModularSet(NamedTuple):
+    """The integers ``coeff * x + base``; with a `coeff` of 0 the one number `base`."""
+
+    coeff: int
+    base: int
 
 
 class Analyzer(Prover):
@@ -15,12 +48,134 @@ class Analyzer(Prover):
     >>> analyzer = Analyzer()
     >>> i = Var("i")
     >>> analyzer.bind(i, Range(0, 4))
-    >>> analyzer.can_prove(i < 4), analyzer.const_int_bound(i * 2 + 1)
-    (True, (1, 7))
+    >>> analyzer.can_prove(i < 4), analyzer.const_int_bound(i * 2 + 1).max_value
+    (True, 7)
     >>> analyzer.simplify((i + 8) // 4).value
     2
     """
 
-    def simplify(self, expr: PrimExpr) -> PrimExpr:
-        """A simpler expression of the same value where the known facts hold."""
-        return Simplifier(self).expr(expr)
+    def __init__(self) -> None:
+        super().__init__()
+        self._moduli: dict[Var, ModularSet] = {}
+
+    def simplify(self, expr: Any, steps: int = 2) -> PrimExpr:
+        """A simpler expression of the same value where the known facts hold. `steps` is classic:
+        one step simplifies all."""
+        return Simplifier(self).expr(as_expr(expr))
+
+    def rewrite_simplify(self, expr: Any) -> PrimExpr:
+        """As :meth:`simplify`."""
+        return self.simplify(expr)
+
+    def canonical_simplify(self, expr: Any) -> PrimExpr:
+        """As :meth:`simplify`."""
+        return self.simplify(expr)
+
+    def can_prove(self, condition: Any) -> bool:
+        """Whether `condition` surely holds."""
+        return super().can_prove(as_expr(condition))
+
+    def can_prove_equal(self, lhs: Any, rhs: Any) -> bool:
+        """Whether two integer expressions surely have one value."""
+        return self.can_prove(e.equal(as_expr(lhs), as_expr(rhs)))
+
+    def bind(self, var: Any, value: Any) -> None:
+        """`var` lies in a range, which is then not empty, or equals an expression."""
+        variable = as_expr(var)
+        if not isinstance(variable, Var):
+            raise CompileError(f"Analyzer.bind: expected a variable, got {described(var)}")
+        super().bind(variable, value if isinstance(value, Range) else as_expr(value))
+        if not isinstance(value, Range):
+            self._moduli[variable] = self.modular_set(value)
+
+    def constraint_scope(self, constraint: Any) -> AbstractContextManager[None]:
+        """A ``with`` block in which a condition holds."""
+        return self.constraint(as_expr(constraint))
+
+    def const_int_bound(self, expr: Any) -> ConstIntBound:
+        """The least and the greatest value that `expr` may take, infinite where none is known."""
+        return ConstIntBound(*super().const_int_bound(as_expr(expr)))
+
+    def update(self, var: Var, info: ConstIntBound | ModularSet, override: bool = False) -> None:
+        """Notes a bound, or the remainder, of a variable. With `override`, a remainder replaces the
+        one known before; bounds are always in addition."""
+        if isinstance(info, ModularSet):
+            known = self._moduli.get(var)
+            if known is not None and known != info and not override:
+                raise CompileError(
+                    f"Analyzer.update: {var.name}: expected {known}, as known before, got {info}: "
+                    "say override=True"
+                )
+            self._moduli[var] = info
+        elif isinstance(info, ConstIntBound):
+            for bound, compare in zip(info, (e.greater_equal, e.less_equal), strict=True):
+                if isinstance(bound, int):
+                    self.assume(compare(var, bound))
+        else:
+            raise CompileError(
+                f"Analyzer.update: {var.name}: expected a ConstIntBound or a ModularSet, got "
+                f"{described(info)}"
+            )
+
+    def int_set(self, expr: Any, dom_map: Any = None) -> IntervalSet:
+        """The values of an expression while some variables run over sets or ranges, and the others
+        are fixed.
+
+        >>> from minitvm.tir.expr import Range, Var
+        >>> i, j = Var("i"), Var("j")
+        >>> found = Analyzer().int_set(i * 16 + j, {j: Range(0, 16)})
+        >>> found.min_value, found.max_value
+        (i * 16, i * 16 + 15)
+        """
+        return interval_of(self, as_expr(expr), dom_map or {})
+
+    def modular_set(self, expr: Any) -> ModularSet:
+        """What is known of the remainders of an integer expression.
+
+        >>> from minitvm.tir.expr import Var
+        >>> Analyzer().modular_set(Var("i") * 8 + 3)
+        ModularSet(coeff=8, base=3)
+        """
+        return self._remainder_of(as_expr(expr))
+
+    def _remainder_of(self, expr: PrimExpr) -> ModularSet:
+        known = e.const_int(expr)
+        if known is not None:
+            return ModularSet(0, known)
+        match expr:
+            case Var():
+                return self._moduli.get(expr, ModularSet(1, 0))
+            case e.Cast(_, value) if value.dtype.is_integral:
+                made = self._remainder_of(value)
+            case e.Add(a, b) | e.Sub(a, b):
+                x, y = self._remainder_of(a), self._remainder_of(b)
+                sign = 1 if isinstance(expr, e.Add) else -1
+                made = _modular(gcd(x.coeff, y.coeff), x.base + sign * y.base)
+            case e.Mul(a, b):
+                x, y = self._remainder_of(a), self._remainder_of(b)
+                coeff = gcd(x.coeff * y.coeff, x.coeff * y.base, x.base * y.coeff)
+                made = _modular(coeff, x.base * y.base)
+            case e.FloorMod(a, b) if divisor := e.const_int(b):
+                x = self._remainder_of(a)
+                made = _modular(gcd(x.coeff, divisor), x.base)
+            case e.FloorDiv(a, b) | e.Div(a, b) if divisor := e.const_int(b):
+                x = self._remainder_of(a)
+                exact = not x.coeff % divisor and not x.base % divisor
+                made = _modular(x.coeff // divisor, x.base // divisor) if exact else _ANY
+            case e.Min(a, b) | e.Max(a, b) | e.Select(_, a, b):
+                x, y = self._remainder_of(a), self._remainder_of(b)
+                made = _modular(gcd(x.coeff, y.coeff, x.base - y.base), x.base)
+            case _:
+                return _ANY
+        # Where arithmetic may wrap modulo a power of 2, only such remainders are known.
+        if self.is_exact(expr):
+            return made
+        return _modular(gcd(made.coeff, 1 << expr.dtype.bits), made.base)
+
+
+_ANY = ModularSet(1, 0)
+
+
+def _modular(coeff: int, base: int) -> ModularSet:
+    coeff = abs(coeff)
+    return ModularSet(coeff, base % coeff if coeff else base)

@@ -119,7 +119,8 @@ def build(
     )
     called = name or "default_function"
     vector_bytes = options.target.vector_bits // 8
-    lowered = partial(lower, name=called, debug=debug, vector_bytes=vector_bytes)
+    kind = options.target.kind.name
+    lowered = partial(lower, name=called, debug=debug, vector_bytes=vector_bytes, kind=kind)
 
     def compiled(program: Any) -> Module:
         made = _also_in_place(lowered(program, args, binds=binds), in_place)

@@ -31,9 +31,11 @@ from minitvm.transform.inject_double_buffer import inject_double_buffer
 from minitvm.transform.inject_prefetch import inject_prefetch
 from minitvm.transform.join_indices import join_indices
 from minitvm.transform.limit_indices import limit_indices
+from minitvm.transform.lower_intrinsics import lower_intrinsics
 from minitvm.transform.partition_loops import partition_loops
 from minitvm.transform.pass_config import PassConfig
-from minitvm.transform.pass_context import FIRST_STAGE, Pass, PassContext, added_pass
+from minitvm.transform.pass_context import FIRST_STAGE, Pass, PassContext
+from minitvm.transform.passes import added_pass
 from minitvm.transform.remove_assertions import remove_assertions
 from minitvm.transform.reuse_storage import reuse_storage
 from minitvm.transform.serialize_vectors import serialize_vectors
@@ -46,10 +48,11 @@ from minitvm.transform.widen_indices import widen_indices
 
 
 def pipeline(
-    config: PassConfig, *, is_written: bool, vector_bytes: int = VECTOR_BYTES
+    config: PassConfig, *, is_written: bool, vector_bytes: int = VECTOR_BYTES, kind: str = ""
 ) -> tuple[Pass, ...]:
     """The passes, in order, each bound to its options. `is_written`: the loops are the user's own;
-    those of a schedule are checked where they are made, before they are moved.
+    those of a schedule are checked where they are made, before they are moved. `kind`: the kind of
+    target whose rules replace calls: after the user's passes of phase 0, and those of all others.
 
     Loops are partitioned before the one run of the simplifier, which simplifies the parts.
     Conditions move out of loops before the loops become vectors, so that only conditions that
@@ -88,6 +91,8 @@ def pipeline(
     for phase, passes in enumerate(phases):
         made += passes
         made += (added_pass(each) for when, each in config.added if when == phase)
+        if kind and (phase == 0 or (phase == 3 and config.added)):
+            made.append(("lower_intrinsics", partial(lower_intrinsics, kind=kind)))
     if config.check_accesses:  # last, so that it sees what every other pass made
         made.append(("check_accesses", check_accesses))
     return tuple(made)
@@ -102,6 +107,7 @@ def lower(
     *,
     debug: str | None = None,
     vector_bytes: int = VECTOR_BYTES,
+    kind: str = "",
 ) -> IRModule:
     """The loop IR of a schedule.
 
@@ -123,6 +129,9 @@ def lower(
         docs/bounds.md.
     vector_bytes
         The bytes of a vector register of the target, for which ``build`` passes its own.
+    kind
+        The kind of the target, ``"llvm"``: calls with a rule for it are replaced, and an output
+        that is no argument is refused. ``build`` passes it.
 
     Raises
     ------
@@ -141,7 +150,7 @@ def lower(
     if debug not in _DEBUG_MODES:
         raise CompileError(f"{name}: expected debug to be None or 'bounds', got {debug!r}")
     with deep_expressions(name):
-        return _lower(sch, args, name, binds or {}, simple_mode, debug, vector_bytes)
+        return _lower(sch, args, name, binds or {}, simple_mode, debug, vector_bytes, kind)
 
 
 _DEBUG_MODES = (None, "bounds")
@@ -205,13 +214,14 @@ def _lower(
     simple_mode: bool,
     debug: str | None,
     vector_bytes: int,
+    kind: str,
 ) -> IRModule:
     context = PassContext.current()
     config = context.config
     if debug == "bounds":
         config = replace(config, check_accesses=True)
     is_written = isinstance(sch, (IRModule, PrimFunc))
-    passes = pipeline(config, is_written=is_written, vector_bytes=vector_bytes)
+    passes = pipeline(config, is_written=is_written, vector_bytes=vector_bytes, kind=kind)
     if simple_mode:
         passes = passes[: [each[0] for each in passes].index("widen_indices")]
     if isinstance(sch, IRModule):
@@ -220,7 +230,9 @@ def _lower(
         functions = [sch]
     else:
         with context.timed(FIRST_STAGE):
-            functions = _from_schedule(_as_schedule(sch), args, name, binds)
+            functions = _from_schedule(
+                _as_schedule(sch), args, name, binds, needs_outputs=bool(kind)
+            )
     lowered: dict[str, PrimFunc] = {}
     for func in functions:
         _check_variables(func)
@@ -242,7 +254,12 @@ def _as_schedule(value: Any) -> Schedule:
 
 
 def _from_schedule(
-    schedule: Schedule, args: Sequence[Any] | None, name: str, binds: Mapping[Tensor, Buffer]
+    schedule: Schedule,
+    args: Sequence[Any] | None,
+    name: str,
+    binds: Mapping[Tensor, Buffer],
+    *,
+    needs_outputs: bool,
 ) -> list[PrimFunc]:
     """The function, and a function for each argument that is computed ahead."""
     if args is None or not isinstance(args, (list, tuple)):
@@ -256,7 +273,7 @@ def _from_schedule(
                 f"{name}: binds: expected no buffer for {source.name}, which is computed ahead and "
                 "has a layout of its own"
             )
-    func = _loops(schedule, args, name, binds)
+    func = _loops(schedule, args, name, binds, needs_outputs=needs_outputs)
     positions = {schedule.now(arg): i for i, arg in enumerate(args) if isinstance(arg, Tensor)}
     prepacked: dict[int, str] = {}
     parts = []
@@ -302,8 +319,23 @@ def _check_ahead(schedule: Schedule, args: Sequence[Any], name: str) -> None:
 
 
 def _loops(
-    schedule: Schedule, args: Sequence[Any], name: str, binds: Mapping[Tensor, Buffer]
+    schedule: Schedule,
+    args: Sequence[Any],
+    name: str,
+    binds: Mapping[Tensor, Buffer],
+    *,
+    needs_outputs: bool = True,
 ) -> PrimFunc:
+    shell, buffers = function_shell(schedule, args, name, binds)
+    if needs_outputs:
+        _check_outputs(schedule, buffers, name)
+    return schedule_ops(schedule, buffers, shell)
+
+
+def function_shell(
+    schedule: Schedule, args: Sequence[Any], name: str, binds: Mapping[Tensor, Buffer]
+) -> tuple[PrimFunc, dict[Tensor, Buffer]]:
+    """A function of some arguments that does nothing yet, and the buffers of their tensors."""
     params: dict[Var, None] = {}
     buffer_map: dict[Var, Buffer] = {}
     buffers: dict[Tensor, Buffer] = {}
@@ -320,11 +352,9 @@ def _loops(
         buffer_map[param] = buffer
         tensors = [arg] if isinstance(arg, Tensor) else [t for t, b in binds.items() if b is arg]
         buffers.update((schedule.now(tensor), buffer) for tensor in tensors)
-    _check_outputs(schedule, buffers, name)
     outputs = frozenset(b for tensor, b in buffers.items() if not is_input(tensor.op))
     attrs = FuncAttrs(outputs=outputs, origin=origin_of(schedule))
-    shell = PrimFunc(tuple(params), seq(), buffer_map, name, attrs)
-    return schedule_ops(schedule, buffers, shell)
+    return PrimFunc(tuple(params), seq(), buffer_map, name, attrs), buffers
 
 
 def _parameter(

@@ -104,6 +104,15 @@ def schedule_ops(schedule: Schedule, buffers: Mapping[Tensor, Buffer], func: Pri
     return _Lowering(schedule.normalize(), buffers, func).run()
 
 
+def inferred_ranges(
+    schedule: Schedule, buffers: Mapping[Tensor, Buffer], func: PrimFunc
+) -> dict[IterVar, Range]:
+    """The range of every axis of every stage that is computed; see :func:`schedule_ops`."""
+    lowering = _Lowering(schedule.normalize(), buffers, func)
+    lowering.prepare()
+    return lowering.ranges()
+
+
 @final
 @record()
 class _Moved:
@@ -159,7 +168,9 @@ class _Lowering:
         }
         self.knows_layout = False  # whether an intrinsic was given the layout of arguments
 
-    def run(self) -> PrimFunc:
+    def prepare(self) -> Callable[[Stmt], Stmt]:
+        """Checks the accesses of the plain loops, and infers the bounds of the scheduled ones.
+        Returns what adds the checks at entry to a body."""
         self._name_buffers()
         self._check_arguments()
         self.reader = reader = ReadBuffers(self._schedule, self._buffers)
@@ -173,6 +184,17 @@ class _Lowering:
         for stage, nest in zip(self._stages, checked, strict=True):
             self._learn_checks(stage, nest)
         self._infer(reader.expr)
+        return at_entry
+
+    def ranges(self) -> dict[IterVar, Range]:
+        """The inferred ranges of all axes."""
+        found: dict[IterVar, Range] = {}
+        for bounds in self._inferred.bounds.values():
+            found.update(bounds.ranges)
+        return found
+
+    def run(self) -> PrimFunc:
+        at_entry = self.prepare()
         body = self._with_arguments_computed(self.placed(None, _NOTHING))
         body = at_entry(self._with_factors_checked(body))
         func = self._func

@@ -3,6 +3,8 @@
 The package hands on the names of classic ``tvm.tir``.
 """
 
+import typing as _typing
+
 from minitvm.runtime.faces import hand_on as _hand_on
 from minitvm.tir import expr as expr
 from minitvm.tir import functor as _functor
@@ -134,6 +136,7 @@ from minitvm.tir.reducer import max as max
 from minitvm.tir.reducer import min as min
 from minitvm.tir.reducer import prod as prod
 from minitvm.tir.reducer import sum as sum
+from minitvm.tir.registered import CallEffectKind as CallEffectKind
 from minitvm.tir.stmt import Allocate as Allocate
 from minitvm.tir.stmt import AssertStmt as AssertStmt
 from minitvm.tir.stmt import AttrStmt as AttrStmt
@@ -150,4 +153,6 @@ from minitvm.tir.stmt import While as While
 _hand_over(_LANGUAGE)  # the functions that methods of nodes call
 
 stmt_functor = _functor
+if _typing.TYPE_CHECKING:
+    transform: _typing.Any  # the face of the package puts the module here
 _hand_on(__name__, "expr", "ir_builder", "op", "stmt", "stmt_functor")

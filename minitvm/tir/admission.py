@@ -13,15 +13,25 @@ from typing import Any
 
 import numpy as np
 
-from minitvm.runtime.dtype import INT32
+from minitvm.runtime.dtype import HANDLE, INT32
 from minitvm.runtime.errors import CompileError
 from minitvm.tir.checks import dtype_at
 from minitvm.tir.conversion import NUMBERS, as_dtype, as_expr, as_size, as_tuple, valued
 from minitvm.tir.described import described, naming
 from minitvm.tir.fields import class_of, of_annotation
 from minitvm.tir.node import PrimExpr
-from minitvm.tir.nodes import BinaryOp, BufferRef, BufferStore, FuncAttrs, IterVar, Var
+from minitvm.tir.nodes import (
+    BinaryOp,
+    Buffer,
+    BufferRef,
+    BufferStore,
+    FuncAttrs,
+    IterVar,
+    PrimFunc,
+    Var,
+)
 from minitvm.tir.promotion import promote
+from minitvm.tir.tree import with_fields
 
 # Fields of one dtype, which a literal among them takes; those of a `BinaryOp` are its operands.
 _ALIKE: dict[str, tuple[str, ...]] = {
@@ -36,6 +46,8 @@ _ALIKE: dict[str, tuple[str, ...]] = {
 def admit(cls: type, values: dict[str, Any]) -> dict[str, Any]:
     """The fields of a node of `cls`, converted from the constructor's arguments."""
     annotations = {each.name: str(each.type) for each in fields(cls)}
+    if cls is PrimFunc:
+        values = _of_classic_function(values)
     alike = ("a", "b") if issubclass(cls, BinaryOp) else _ALIKE.get(cls.__name__, ())
     if cls is BufferStore:
         alike = ("value",)
@@ -50,6 +62,54 @@ def admit(cls: type, values: dict[str, Any]) -> dict[str, Any]:
             dtype = dtype_at(made["buffer"], made["indices"])
             return {**made, "value": valued(dtype, made["value"])}
         return {**made, **_of_one_dtype({name: made[name] for name in alike})}
+
+
+def _of_classic_function(values: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a function of which some were given in their classic form: buffers among the
+    parameters, and attributes by their classic names."""
+    made = dict(values)
+    params = made["params"]
+    if isinstance(params, tuple | list) and any(isinstance(each, Buffer) for each in params):
+        handles = {each: Var(each.name, HANDLE) for each in params if isinstance(each, Buffer)}
+        given = {} if made["buffer_map"] in (None, MISSING) else made["buffer_map"]
+        made["params"] = tuple(handles.get(each, each) for each in params)
+        made["buffer_map"] = {**given, **{var: buffer for buffer, var in handles.items()}}
+    if made["buffer_map"] is None:
+        made["buffer_map"] = {}
+    attrs = made["attrs"]
+    if attrs is None:
+        made["attrs"] = FuncAttrs()
+    elif isinstance(attrs, Mapping) and not attrs.keys() <= {e.name for e in fields(FuncAttrs)}:
+        name = classic_name("PrimFunc: attrs", attrs)
+        made.update(attrs=FuncAttrs(), name=made["name"] if name is None else name)
+    return made
+
+
+# What classic programs say of a function, and is so here.
+_TRUE_OF_EACH = ("tir.noalias", "tir.is_entry_func", "from_legacy_te_schedule")
+
+
+def classic_name(where: str, attributes: Mapping[Any, Any]) -> str | None:
+    """The name that classic attributes give a function, if they do."""
+    for key, value in attributes.items():
+        expected = "True" if key in _TRUE_OF_EACH else "a name"
+        if key not in ("global_symbol", *_TRUE_OF_EACH):
+            known = ", ".join(("global_symbol", *_TRUE_OF_EACH))
+            raise CompileError(
+                f"{where}: expected an attribute among {known}, got {described(key)}: keep what a "
+                "pass of yours knows beside the function"
+            )
+        if not (value in (True, 1) if key in _TRUE_OF_EACH else isinstance(value, str)):
+            raise CompileError(f"{where}: {key}: expected {expected}, got {described(value)}")
+    return attributes.get("global_symbol")
+
+
+def with_attributes(func: PrimFunc, key_or_mapping: Any, value: Any) -> PrimFunc:
+    """See :meth:`minitvm.tir.nodes.PrimFunc.with_attr`."""
+    is_mapping = isinstance(key_or_mapping, Mapping)
+    attributes = key_or_mapping if is_mapping else {key_or_mapping: value}
+    name = classic_name(f"{func.name}: with_attr", attributes)
+    return func if name is None else with_fields(func, name=name)
 
 
 def _field(cls: type, name: str, annotation: str, value: Any) -> Any:

@@ -6,12 +6,14 @@ A subtree in which nothing changed comes back as the same object, so "did it cha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from operator import is_not
 from typing import Any, ClassVar, TypeVar, overload
 
+from minitvm.runtime.errors import CompileError, similar
 from minitvm.tir import nodes as n
 from minitvm.tir.conversion import as_expr
+from minitvm.tir.described import described
 from minitvm.tir.fields import CHILDREN as CHILDREN
 from minitvm.tir.fields import HELD
 from minitvm.tir.node import Node as Node
@@ -132,6 +134,100 @@ def substitute(node: _Node, mapping: Mapping[Var, Any]) -> _Node:
     if not mapping:
         return node
     return Substitution({var: as_expr(value) for var, value in mapping.items()}).node(node)
+
+
+Visit = Callable[[Any], Any]
+
+
+def ir_transform(
+    stmt: _Node,
+    preorder: Visit | None,
+    postorder: Visit | None,
+    only_enable: Sequence[str] | None = None,
+) -> _Node:
+    """`stmt` rebuilt by two functions of nodes (classic ``tir.stmt_functor.ir_transform``).
+
+    Parameters
+    ----------
+    stmt : statement or expression
+        The tree.
+    preorder
+        Called before the children. A node that it returns takes the place of its argument, which is
+        then not looked into; None goes on.
+    postorder
+        Called with the node whose children are done. It returns another node, or None.
+    only_enable
+        The classes of nodes for which the functions are called, as ``"tir.For"``; all unless given.
+
+    Raises
+    ------
+    CompileError
+        When a class is unknown, or an expression is replaced by a statement, or by an expression of
+        another dtype.
+
+    >>> from minitvm.tir.expr import Var, const
+    >>> from minitvm.tir.nodes import Add, Mul
+    >>> ir_transform(Var("i") + 2, None, lambda node: node.a * node.b, ["tir.Add"])
+    i * 2
+    """
+    known = {f"tir.{cls.__name__}": cls for cls in CHILDREN}
+    for name in only_enable or ():
+        if name not in known:
+            close = similar(name, known) or sorted(known)
+            raise CompileError(
+                f"ir_transform: expected classes of nodes such as {', '.join(close)}, got {name!r}"
+            )
+    classes = frozenset(known.values() if only_enable is None else map(known.get, only_enable))
+    return _Transformation(preorder, postorder, classes).node(stmt)
+
+
+class _Transformation(Mutator):
+    """The mutator of :func:`ir_transform`."""
+
+    def __init__(
+        self, preorder: Visit | None, postorder: Visit | None, classes: Container[Any]
+    ) -> None:
+        super().__init__()
+        self._preorder, self._postorder, self._classes = preorder, postorder, classes
+
+    def expr(self, node: PrimExpr) -> PrimExpr:
+        made = self._made.get(node)
+        if made is None:
+            made = self._made[node] = self._transformed(node)
+        return made
+
+    def stmt(self, node: Stmt) -> Stmt:
+        made: Stmt = self._transformed(node)
+        return made
+
+    def _transformed(self, node: Any) -> Any:
+        applies = type(node) in self._classes
+        if applies and self._preorder is not None:
+            made = self._preorder(node)
+            if made is not None:
+                return _checked_replacement(node, made)
+        done = self.descend(node)
+        if applies and self._postorder is not None:
+            made = self._postorder(done)
+            if made is not None:
+                return _checked_replacement(node, made)
+        return done
+
+
+def _checked_replacement(node: Any, made: Any) -> Any:
+    kind: type[Any] = PrimExpr if isinstance(node, PrimExpr) else Stmt
+    if not isinstance(made, kind):
+        what = "an expression" if kind is PrimExpr else "a statement"
+        raise CompileError(
+            f"ir_transform: expected {what} or None in place of a {type(node).__name__}, got "
+            f"{described(made)}"
+        )
+    if kind is PrimExpr and made.dtype != node.dtype:
+        raise CompileError(
+            f"ir_transform: expected an expression of {node.dtype} in place of {node}, got "
+            f"{made} of {made.dtype}"
+        )
+    return made
 
 
 class _ReplaceBuffers(Mutator):

@@ -384,14 +384,25 @@ CALLS: dict[str, OtherCall] = {
 }
 
 
-def _with(*effects: Effect) -> frozenset[str]:
-    return frozenset(name for name, call in CALLS.items() if call.effect in effects)
+def _with(*effects: Effect) -> set[str]:
+    return {name for name, call in CALLS.items() if call.effect in effects}
 
 
 # Calls whose value depends on their arguments alone, and that do nothing else.
 FUNCTIONS = _with(Effect.NONE) | INTRINSICS.keys()
 # Calls that must be evaluated where they stand, once: no equal call may take their place.
 IMPURE_CALLS = _with(Effect.FAILS, Effect.ACTS)
+
+
+def define_call(name: str, effect: Effect) -> None:
+    """Adds a call of the user's, or gives it another effect. A rule replaces it when it is
+    compiled: see :mod:`minitvm.tir.registered`."""
+    CALLS[name] = OtherCall(None, effect)
+    for names, effects in (
+        (FUNCTIONS, (Effect.NONE,)),
+        (IMPURE_CALLS, (Effect.FAILS, Effect.ACTS)),
+    ):
+        (names.add if effect in effects else names.discard)(name)
 
 
 def fold(name: str, dtype: DType, start: Scalar, lanes: Sequence[Scalar]) -> Scalar:

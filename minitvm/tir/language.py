@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minitvm.tir.admission import admit, bounds
+from minitvm.tir.admission import admit, bounds, with_attributes
 from minitvm.tir.arithmetic import FUNCTIONS
 from minitvm.tir.buffer import access_ptr, load, store
 from minitvm.tir.node import Language
@@ -20,4 +20,5 @@ LANGUAGE = Language(
     store=store,
     access_ptr=access_ptr,
     bounds=bounds,
+    with_attributes=with_attributes,
 )

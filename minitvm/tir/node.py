@@ -42,6 +42,8 @@ class Language:
         The methods of ``Buffer``.
     bounds
         Two ends of a range in one dtype.
+    with_attributes
+        A function with classic attributes.
     """
 
     functions: Mapping[str, Callable[..., PrimExpr]]
@@ -53,6 +55,7 @@ class Language:
     store: Callable[..., Stmt]
     access_ptr: Callable[..., PrimExpr]
     bounds: Callable[[Any, Any], tuple[PrimExpr, PrimExpr]]
+    with_attributes: Callable[[Any, Any, Any], Any]
 
 
 _language: Language

@@ -31,6 +31,7 @@ from minitvm.tir.checks import (
 )
 from minitvm.tir.described import digits
 from minitvm.tir.fields import holding, node
+from minitvm.tir.names import GlobalVar, Op
 from minitvm.tir.node import ExprOperators, PrimExpr, Stmt, WholeTensor, language
 from minitvm.tir.provenance import Origin
 from minitvm.tir.tree import walk_leaves_first
@@ -590,6 +591,13 @@ class Call(PrimExpr):
     op: str
     args: tuple[PrimExpr, ...]
 
+    def __post_init__(self) -> None:
+        if type(self.op) is not Op:
+            _set(self, "op", _OPS.get(self.op) or _OPS.setdefault(self.op, Op(self.op)))
+
+
+_OPS: dict[str, Op] = {}  # one for each name that was used
+
 
 @final
 @node
@@ -934,14 +942,43 @@ class PrimFunc:
     """A function of the loop IR.
 
     A parameter in `buffer_map` is a tensor, whose shape (and strides) bind the variables in them at
-    the call; any other parameter is a scalar, or an opaque handle.
+    the call; any other parameter is a scalar, or an opaque handle. As in classic TVM, a buffer
+    among the parameters stands for a handle that it is bound to, and `attrs` may be a mapping with
+    ``"global_symbol"``, the function's name.
+
+    >>> from minitvm import te, tir
+    >>> A, i = tir.decl_buffer((4,), name="A"), te.var("i")
+    >>> PrimFunc([A], tir.For(i, 0, 4, tir.ForKind.SERIAL, tir.BufferStore(A, 1.0, [i])))
+    def main(A: float32[4]):
+        for i in range(4):
+            A[i] = 1.0
     """
 
     params: tuple[Var, ...]
     body: Stmt
-    buffer_map: Mapping[Var, Buffer]
-    name: str
+    buffer_map: Mapping[Var, Buffer] = field(default_factory=dict)
+    name: str = "main"
     attrs: FuncAttrs = field(default_factory=FuncAttrs)
+
+    def with_body(self, new_body: Stmt, span: Any = None) -> PrimFunc:
+        """The function with another body; itself if it is the same one."""
+        if new_body is self.body:
+            return self
+        return PrimFunc(self.params, new_body, self.buffer_map, self.name, self.attrs)
+
+    def with_attr(self, attr_key_or_dict: Any, attr_value: Any = None) -> PrimFunc:
+        """The function with a classic attribute, or with several of a mapping.
+
+        ``"global_symbol"`` is its name. ``"tir.noalias"``, ``"tir.is_entry_func"`` and
+        ``"from_legacy_te_schedule"`` are true of each function, and may be said.
+
+        Raises
+        ------
+        CompileError
+            For another attribute, or another value.
+        """
+        made: PrimFunc = language().with_attributes(self, attr_key_or_dict, attr_value)
+        return made
 
     def __str__(self) -> str:
         return language().text(self)
@@ -972,20 +1009,52 @@ def _prim_func(
 @final
 @node
 class IRModule:
-    """Functions by name. Prints as a program."""
+    """Functions by name. Prints as a program.
 
-    functions: Mapping[str, PrimFunc]
+    >>> from minitvm import tir
+    >>> IRModule.from_expr(tir.PrimFunc((), tir.SeqStmt(()))).get_global_var("main").name_hint
+    'main'
+    """
+
+    functions: Mapping[str, PrimFunc] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        named = {GlobalVar(name): func for name, func in self.functions.items()}
+        _set(self, "functions", named)
+
+    @staticmethod
+    def from_expr(expr: PrimFunc, functions: Mapping[str, PrimFunc] | None = None) -> IRModule:
+        """The module of a function under its own name, and of others by theirs."""
+        if not isinstance(expr, PrimFunc):
+            raise CompileError(f"IRModule.from_expr: expected a PrimFunc, got {expr!r}")
+        return IRModule({**(functions or {}), expr.name: expr})
+
+    def get_global_var(self, name: str) -> GlobalVar:
+        """The name of a function that is there, as classic programs pass it on.
+
+        Raises
+        ------
+        KeyError
+            When there is none.
+        """
+        return GlobalVar(self[name] and name)
+
+    def get_global_vars(self) -> list[GlobalVar]:
+        """The names of all functions."""
+        return [GlobalVar(name) for name in self.functions]
 
     def __getitem__(self, name: str) -> PrimFunc:
         if name not in self.functions:
             raise KeyError(f"expected a function among {', '.join(self.functions)}, got {name!r}")
         return self.functions[name]
 
-    def script(self) -> str:
+    def script(self, show_meta: bool = False) -> str:
         """The text of all functions."""
         return str(self)
 
-    astext = script
+    def astext(self, show_meta_data: bool = True, annotate: Any = None) -> str:
+        """The text of all functions."""
+        return str(self)
 
     def __str__(self) -> str:
         return "\n\n".join(map(str, self.functions.values()))

@@ -55,6 +55,7 @@ from minitvm.tir.expr import (
     valued,
 )
 from minitvm.tir.intrinsics import CALLS, INTRINSICS, Domain, Intrinsic
+from minitvm.tir.names import plain_name
 from minitvm.tir.verify import call_problems, llvm_name_problems
 
 # -- Choice and logic -----------------------------------------------------------------------------
@@ -337,12 +338,6 @@ def _number_type(dtype: DTypeLike) -> DType:
 # -- Calls out of the program ---------------------------------------------------------------------
 
 
-# Classic names of calls that have another one here.
-_RENAMED = {"pow": "power", "tvm_call_packed": "call_packed"} | {
-    each.function: each.name for each in INTRINSICS.values() if each.function
-}
-
-
 def _argument(value: Any) -> PrimExpr:
     """An argument of a call: a number, a string, or a whole buffer."""
     return BufferRef(value) if isinstance(value, Buffer) else as_expr(value)
@@ -429,12 +424,12 @@ def call_intrin(dtype: DTypeLike, func_name: str, *args: Any, span: Any = None) 
     >>> call_intrin("float32", "tir.sqrt", 4.0)
     2.0
     """
-    name = as_name(func_name).removeprefix("tir.")
-    name = _RENAMED.get(name, name)
+    name = plain_name(as_name(func_name))
     if name not in INTRINSICS and name not in CALLS:
         close = similar(name, [*INTRINSICS, *CALLS])
-        hint = f": did you mean {' or '.join(close)}?" if close else ""
-        raise CompileError(f"expected the name of an intrinsic, got {func_name!r}{hint}")
+        hint = f"did you mean {' or '.join(close)}?" if close else ""
+        own = f"one of your own begins with register_op_attr('tir.{name}', ...)"
+        raise CompileError(f"expected the name of an intrinsic, got {func_name!r}: {hint or own}")
     wanted = as_dtype(dtype)
     firm = [_argument(arg) for arg in args if not isinstance(arg, NUMBERS)]
     alike = firm[0].dtype if firm else wanted  # of the operands of a function of numbers

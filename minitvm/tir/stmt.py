@@ -27,9 +27,7 @@ from minitvm.tir.nodes import While as While
 
 def with_body(func: PrimFunc, body: Stmt) -> PrimFunc:
     """`func` with another body; itself if it is the same one."""
-    if body is func.body:
-        return func
-    return PrimFunc(func.params, body, func.buffer_map, func.name, func.attrs)
+    return func.with_body(body)
 
 
 def with_buffers(func: PrimFunc, body: Stmt, replaced: Mapping[Buffer, Buffer]) -> PrimFunc:

@@ -86,7 +86,7 @@ class _Comparison:
 
     def _same_node(self, a: Any, b: Any) -> bool:
         names = [f.name for f in fields(a)]
-        binder = _BINDERS.get(type(a))
+        binder = BINDERS.get(type(a))
         if binder is None:
             return self._same_fields(a, b, names)
         outside = [n for n in names if n not in ("body", *binder)]
@@ -122,7 +122,7 @@ class _Comparison:
         return (
             all(self._bind_shape_vars(x, y) and self._bind_buffer(x, y) for x, y in pairs)
             and self.same(a.body, b.body)
-            and self._same_fields(a.attrs, b.attrs, _ATTRIBUTES)
+            and self._same_fields(a.attrs, b.attrs, COMPARED_ATTRIBUTES)
         )
 
     def _bind_shape_vars(self, a: Buffer, b: Buffer) -> bool:
@@ -137,9 +137,9 @@ class _Comparison:
 
 
 # The origin of a function is no part of its meaning.
-_ATTRIBUTES = [each.name for each in fields(n.FuncAttrs) if each.name != "origin"]
+COMPARED_ATTRIBUTES = [each.name for each in fields(n.FuncAttrs) if each.name != "origin"]
 # The fields of each node that bind, over its `body` where it has one and over all of it otherwise.
-_BINDERS: dict[type, tuple[str, ...]] = {
+BINDERS: dict[type, tuple[str, ...]] = {
     n.Let: ("var",),
     n.Reduce: ("axis",),
     n.CommReducer: ("lhs", "rhs"),

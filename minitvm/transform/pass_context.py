@@ -11,7 +11,7 @@ from typing import Any, Protocol, final
 
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
-from minitvm.tir.stmt import PrimFunc
+from minitvm.tir.stmt import IRModule, PrimFunc
 from minitvm.tir.verify import verify
 from minitvm.transform.pass_config import parse_config
 
@@ -19,22 +19,6 @@ Pass = tuple[str, Callable[[PrimFunc], PrimFunc]]
 
 # The name by which `print_after` knows the program before the first pass.
 FIRST_STAGE = "schedule_ops"
-
-
-def added_pass(transform: Callable[[PrimFunc], PrimFunc]) -> Pass:
-    """A pass of the user's, from ``tir.add_lower_pass``."""
-    name = getattr(transform, "__name__", type(transform).__name__)
-
-    def checked(func: PrimFunc) -> PrimFunc:
-        made = transform(func)
-        if not isinstance(made, PrimFunc):
-            raise CompileError(
-                f"pass {name}: expected a PrimFunc as its result, got {type(made).__name__}: "
-                "return the function itself where there is nothing to change"
-            )
-        return made
-
-    return name, checked
 
 
 class Instrument(Protocol):
@@ -51,9 +35,22 @@ class Instrument(Protocol):
 @final
 @record()
 class PassInfo:
-    """The description of a pass that instruments get."""
+    """The description of a pass, in the classic order.
 
+    Attributes
+    ----------
+    opt_level
+        ``Sequential`` leaves out a pass of a higher level than that of the context.
+    name
+        The name by which a context disables it or prints after it.
+    required
+        Classic: the names of passes that it needs. Here a pass needs none, since each takes any
+        valid program.
+    """
+
+    opt_level: int
     name: str
+    required: Sequence[str] = ()
 
 
 @final
@@ -63,7 +60,9 @@ class PassContext:
     Parameters
     ----------
     opt_level
-        Classic; kept, and changes nothing.
+        The level up to which a ``Sequential`` runs its passes. The pipeline runs all of its own.
+    required_pass
+        Names of passes that a ``Sequential`` runs whatever their level.
     instruments
         Objects with the methods of :class:`Instrument`, called around each pass.
     config
@@ -106,6 +105,7 @@ class PassContext:
         self.opt_level = opt_level
         self.config = parse_config(config or {})
         self._instruments = tuple(instruments or ())
+        self.required_pass = tuple(required_pass or ())
         self.disabled_pass = tuple(disabled_pass or ())
         self.verify_each = verify_each
         self.timings: dict[str, float] = {}
@@ -131,16 +131,26 @@ class PassContext:
         self._check_names(passes)
         self._look(FIRST_STAGE, func)
         for name, transform in passes:
-            if name in self.disabled_pass:
-                continue
-            for each in self._instruments:
-                each.run_before_pass(func, PassInfo(name))
-            with self.timed(name):
-                func = transform(func)
-            for each in self._instruments:
-                each.run_after_pass(func, PassInfo(name))
-            self._look(name, func)
+            if name not in self.disabled_pass:
+                func = self.applied(PassInfo(0, name), transform, func)
         return func
+
+    def applied(self, info: PassInfo, transform: Callable[[Any], Any], program: Any) -> Any:
+        """A program after one pass, watched by the instruments."""
+        for each in self._instruments:
+            each.run_before_pass(program, info)
+        with self.timed(info.name):
+            made = transform(program)
+        for each in self._instruments:
+            each.run_after_pass(made, info)
+        self._look(info.name, made)
+        return made
+
+    def is_enabled(self, info: PassInfo) -> bool:
+        """Whether a pass of a ``Sequential`` runs."""
+        if info.name in self.disabled_pass:
+            return False
+        return info.name in self.required_pass or info.opt_level <= self.opt_level
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
@@ -151,10 +161,11 @@ class PassContext:
         finally:
             self.timings[name] = self.timings.get(name, 0.0) + time.perf_counter() - start
 
-    def _look(self, stage: str, func: PrimFunc) -> None:
+    def _look(self, stage: str, func: PrimFunc | IRModule) -> None:
         """Verifies and prints a program where the options ask for it."""
         if self.verify_each:
-            verify(func)
+            for each in func.functions.values() if isinstance(func, IRModule) else (func,):
+                verify(each)
         asked = self._print_after
         if asked is True or (asked and stage in asked):
             print(f"# after {stage}\n{func}\n", file=sys.stderr)

@@ -46,7 +46,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: tir.IntImm("int32", 1.5), "IntImm: value: expected an integer"),
     (lambda: tir.IntImm("float32", 1), "IntImm: expected the dtype of an integer"),
     (lambda: tir.FloatImm("int32", 1.0), "FloatImm: expected the dtype of a float"),
-    (lambda: tir.PrimFunc((), PASS, {}, "f", {"out": 1}), "PrimFunc: attrs: expected attributes o"),
+    (lambda: tir.PrimFunc((), PASS, {}, "f", {"out": 1}), "PrimFunc: attrs: expected an attribute"),
     (lambda: tir.PrimFunc((), PASS, {}, "f", {"outputs": [A]}), "FuncAttrs: outputs: expected"),
     # conditions
     (lambda: s.IfThenElse(N, PASS), f"IfThenElse: expected a bool condition, got n of .*{WRITE}"),
