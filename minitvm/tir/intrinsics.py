@@ -272,8 +272,9 @@ def _rounding(name: str, doc: str, function: Callable[[float], float], **known: 
     def evaluate(dtype: DType, x: Scalar) -> Scalar:
         return function(x) if isinstance(x, float) and math.isfinite(x) else x
 
-    return Intrinsic(name, doc, evaluate, domain=Domain.ROUNDED,
-                     derivative=_constant, **{"llvm": name, **known})
+    return Intrinsic(
+        name, doc, evaluate, domain=Domain.ROUNDED, derivative=_constant, **{"llvm": name, **known}
+    )
 
 
 def _test(

@@ -1,8 +1,9 @@
 """The adjoint of a tensor from the adjoints of its elements at each read.
 
 A read ``X[e(z)]`` in iterations z has an adjoint there. The adjoint of ``X[q]`` is the sum over all
-iterations with ``e(z) == q``. The index map is turned around (:mod:`minitvm.te.autodiff.inversion`);
-the sum is over the iterations that remain, and often over none::
+iterations with ``e(z) == q``. The index map is turned around
+(:mod:`minitvm.te.autodiff.inversion`); the sum is over the iterations that remain, and often over
+none::
 
     C[i, j] = sum(A[i, k] * B[k, j], k)     dA[q0, q1] = sum(dC[q0, j] * B[q1, j], j)
     Y[i] = exp(X[i])                        dX[q] = dY[q] * exp(X[q])
@@ -23,7 +24,7 @@ from minitvm.te.autodiff.functions import wide
 from minitvm.te.autodiff.inversion import invert, is_invertible
 from minitvm.te.autodiff.scatter import scattered
 from minitvm.te.autodiff.stages import computed, guarded, new_data_axes, reads, stage
-from minitvm.te.tensor import ComputeOp, Tensor, data_axes, domain_of
+from minitvm.te.tensor import Tensor, data_axes, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir import op, reducer
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Var, const_int
@@ -70,8 +71,9 @@ def adjoint_of(tensor: Tensor, leading: Sequence[PrimExpr], shares: Sequence[Sha
     total = values[0]
     for value in values[1:]:
         total = total + value
+    total = e.cast(tensor.dtype, total)
     alias = _alias(total, place, shape)
-    return stage(name, axis, e.cast(tensor.dtype, total)) if alias is None else alias
+    return stage(name, axis, total) if alias is None else alias
 
 
 def zeros(tensor: Tensor, leading: Sequence[PrimExpr]) -> Tensor:
@@ -103,9 +105,7 @@ class _Element:
         return substitute(self.value, dict(zip(self.place, place, strict=True)))
 
 
-def _part(
-    name: str, tensor: Tensor, shape: Sequence[PrimExpr], share: Share
-) -> Tensor | _Element:
+def _part(name: str, tensor: Tensor, shape: Sequence[PrimExpr], share: Share) -> Tensor | _Element:
     """The sum of a share for each element of the tensor."""
     chosen = _chosen_by_data(share)
     if chosen.dims or chosen.axes:
@@ -188,14 +188,11 @@ def _chosen_by_data(share: Share) -> _Chosen:
     while fresh := {
         i
         for i, index in enumerate(share.indices)
-        if i not in dims
-        and (_variables(index) & variables or not is_invertible(index, share.axes))
+        if i not in dims and (_variables(index) & variables or not is_invertible(index, share.axes))
     }:
         dims |= fresh
         variables |= _variables(*(share.indices[i] for i in fresh), *share.conditions) & own
-    return _Chosen(
-        tuple(sorted(dims)), tuple(axis for axis in share.axes if axis.var in variables)
-    )
+    return _Chosen(tuple(sorted(dims)), tuple(axis for axis in share.axes if axis.var in variables))
 
 
 def _data_range(axis: IterVar, own: set[Var]) -> set[Var]:
@@ -210,15 +207,13 @@ def _variables(*nodes: PrimExpr) -> set[Var]:
     return {each for each in walk_once(*nodes) if isinstance(each, Var)}
 
 
-def _scattered(
-    name: str, shape: Sequence[PrimExpr], share: Share, chosen: _Chosen
-) -> Tensor:
+def _scattered(name: str, shape: Sequence[PrimExpr], share: Share, chosen: _Chosen) -> Tensor:
     """See :mod:`minitvm.te.autodiff.scatter`. What the chosen place doesn't depend on is added up
     before."""
     if any(_data_range(axis, set()) for axis in share.axes):
-        leading = data_axes([each.name for each in share.leading], shape)
-        renamed = dict(zip(share.leading, (each.var for each in leading), strict=False))
-        leading = leading[: len(share.leading)]
+        names = [each.name for each in share.leading]
+        leading = data_axes(names, shape[: len(names)])
+        renamed = dict(zip(share.leading, (each.var for each in leading), strict=True))
         value = _widened(substitute(share.value, renamed))
         indices = (*(each.var for each in leading), *share.indices)
         return scattered(name, shape, (*leading, *share.axes), indices, value, share.conditions)
@@ -228,12 +223,10 @@ def _scattered(
     kept = [i for i in range(len(share.indices)) if i not in chosen.dims]
     free = (*inside[:first], *(inside[first + i] for i in kept))
     axis = (*outside, *free)
-    place = [each.var for each in inside[:first]]
+    place: list[PrimExpr] = [each.var for each in inside[:first]]
     place += [inside[first + i].var for i in kept] + [values[each.var] for each in chosen.axes]
     indices = (*(share.indices[i] for i in kept), *(each.var for each in chosen.axes))
-    part = _summed(
-        f"{name}_terms", replace(share, indices=indices, conditions=()), axis, place
-    )
+    part = _summed(f"{name}_terms", replace(share, indices=indices, conditions=()), axis, place)
     value = part(*axis) if isinstance(part, Tensor) else part.value
     to = [
         inside[first + i].var if i in kept else substitute(index, values)

@@ -23,7 +23,7 @@ from minitvm.te.autodiff import functions
 from minitvm.te.autodiff.functions import product, where, wide
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Call, PrimExpr, ProducerLoad, Select
-from minitvm.tir.functor import Mutator, Node, substitute
+from minitvm.tir.functor import Mutator, substitute
 from minitvm.tir.intrinsics import INTRINSICS
 from minitvm.tir.structural_equal import structural_equal
 
@@ -212,7 +212,9 @@ class _Backward:
                 return [(value, _converted(g, value))]
             case Select() | e.Min() | e.Max():
                 zero = functions.zeros_like(g)
-                return [(x, where(condition, mine, zero)) for x, condition, mine in _branches(node, g)]
+                return [
+                    (x, where(condition, mine, zero)) for x, condition, mine in _branches(node, g)
+                ]
             case Call() if node.op in INTRINSICS:
                 return self._of_intrinsic(node, g)
         raise self._no_derivative(node)
@@ -245,7 +247,7 @@ def _operands_of(node: PrimExpr) -> Sequence[PrimExpr]:
         case Call(op="if_then_else", args=(_, a, b)):
             return a, b
         case Call():
-            rule = INTRINSICS[node.op] if node.op in INTRINSICS else None
+            rule = INTRINSICS.get(node.op)
             constant = rule is not None and rule.is_piecewise_constant
             return () if constant else node.args
     return ()

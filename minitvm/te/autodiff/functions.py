@@ -4,8 +4,6 @@ and those that numpy has besides, under numpy's names. Constants vanish where th
 
 from __future__ import annotations
 
-from typing import Any
-
 from minitvm.runtime.dtype import DType
 from minitvm.tir import expr as e
 from minitvm.tir.expr import FloatImm, IntImm, PrimExpr, Select

@@ -14,7 +14,7 @@ from minitvm.te.autodiff.reductions import Term, terms_of
 from minitvm.te.autodiff.stages import computed
 from minitvm.te.schedules.operation_graph import in_order
 from minitvm.te.schedules.simplify_operations import simplified
-from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor
+from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor, data_axes
 from minitvm.tir import expr as e
 from minitvm.tir import op as language
 from minitvm.tir.expr import PrimExpr, ProducerLoad, Var, as_tuple, const_int, described
@@ -182,7 +182,7 @@ class _Backward:
 
     def begin(self, result: Tensor, head: Tensor | None) -> None:
         """Gives an output its adjoint."""
-        axis = computed(result.op.name, result.shape, lambda place: e.const(0)).op.axis
+        axis = data_axes([f"i{i}" for i in range(result.ndim)], result.shape)
         place = tuple(each.var for each in axis)
         value = e.const(1, result.dtype) if head is None else head(*self._variables, *place)
         share = Share(place, value, axis, (), self._variables)
@@ -239,7 +239,7 @@ class _Backward:
         adjoint = self._adjoints[tensor] = adjoint_of(tensor, self._leading, shares)
         if not isinstance(op, ComputeOp):
             return e.const(0)
-        return cast(PrimExpr, adjoint(*self._variables, *(axis.var for axis in op.axis)))
+        return adjoint(*self._variables, *(axis.var for axis in op.axis))
 
     def _hand_on(self, op: ComputeOp, term: Term) -> None:
         for read in read_adjoints(op.name, term.value, term.adjoint, self._is_wanted):

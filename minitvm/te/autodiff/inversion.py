@@ -174,9 +174,7 @@ def _digit(system: _System, index: PrimExpr, a: PrimExpr, divisor: PrimExpr) -> 
     return _variable(quotient if isinstance(index, e.FloorDiv | e.Div) else remainder)
 
 
-def _new_digits(
-    system: _System, form: _Form, dtype: DType, divisor: PrimExpr
-) -> tuple[Var, Var]:
+def _new_digits(system: _System, form: _Form, dtype: DType, divisor: PrimExpr) -> tuple[Var, Var]:
     quotient, remainder = Var("quotient", dtype, axis=True), Var("remainder", dtype, axis=True)
     low, high = _ends(system, form)
     begin, end = e.floordiv(low, divisor), e.floordiv(high, divisor) + 1

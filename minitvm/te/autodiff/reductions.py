@@ -1,9 +1,9 @@
 """The values from which a stage computes its elements, each with its adjoint.
 
-For a sum, each term has the adjoint of the sum. A reducer that chooses, as a maximum does, hands the
-adjoint to the term that was chosen: a stage computes its position. A product is the product of all
-other factors, times one factor. For any other reducer, which is associative and commutative, the
-result is ``combine(term, rest)`` for each term, of the combination of all other terms: a stage
+For a sum, each term has the adjoint of the sum. A reducer that chooses, as a maximum does, hands
+the adjoint to the term that was chosen: a stage computes its position. A product is the product of
+all other factors, times one factor. For any other reducer, which is associative and commutative,
+the result is ``combine(term, rest)`` for each term, of the combination of all other terms: a stage
 computes the rest for each term, in time quadratic in the number of terms.
 """
 
@@ -242,7 +242,9 @@ def _choice_of(combiner: CommReducer) -> _Choice | None:
         return lambda x, y: op.any(a > b, op.all(e.equal(a, b), x < y))
     if len(combiner.result) == 1 and _is_operator(combiner, e.Min):
         return lambda x, y: op.any(a < b, op.all(e.equal(a, b), x < y))
-    found = [_chosen(*each) for each in zip(combiner.result, combiner.lhs, combiner.rhs, strict=True)]
+    found = [
+        _chosen(*each) for each in zip(combiner.result, combiner.lhs, combiner.rhs, strict=True)
+    ]
     first = found[0]
     if first is None or not all(each and structural_equal(each, first) for each in found):
         return None
