@@ -299,7 +299,7 @@ DIFFERENTIABLE = [
 @pytest.mark.parametrize("known", DIFFERENTIABLE, ids=lambda known: known.name)
 def test_derivatives_are_the_limits_of_quotients(known: Any) -> None:
     point = POINTS.get(known.name, (0.37,) * known.arity)
-    dtype, step = tvm.DataType(F64) if hasattr(tvm, "DataType") else None, 1e-6
+    step = 1e-6
     dtype = te.const(0.0, F64).dtype
     value = known.meaning(dtype, *point)
     found = known.derivative(np, np.float64(value), *map(np.float64, point))
@@ -458,7 +458,10 @@ def test_several_outputs_of_symbolic_shapes() -> None:
 
 
 def test_a_sparse_product() -> None:
-    pointer, column = te.placeholder((4,), "int32", name="p"), te.placeholder((6,), "int32", name="c")
+    pointer, column = (
+        te.placeholder((4,), "int32", name="p"),
+        te.placeholder((6,), "int32", name="c"),
+    )
     v, B = te.placeholder((6,), F64, name="v"), te.placeholder((5, 2), F64, name="B")
 
     def element(i: Any, j: Any) -> Any:
