@@ -172,6 +172,10 @@ def _conv_of_torch(*options: int) -> Any:
     )
 
 
+def _pool_of_torch(stride: int, width: int) -> Any:
+    return lambda x: torch.max_pool2d(x, width, stride)
+
+
 _IMAGE, _WEIGHTS = (2, 4, 9, 9), (6, 4, 3, 3)
 _CONVOLUTIONS = [(1, 1, 1), (2, 1, 1), (1, 2, 2), (2, 2, 2), (3, 0, 1), (2, 1, 3), (3, 2, 2)]
 PROGRAMS: dict[str, tuple[Any, list[tuple[int, ...]], Any, tuple[Array, ...]]] = {
@@ -193,7 +197,7 @@ PROGRAMS: dict[str, tuple[Any, list[tuple[int, ...]], Any, tuple[Array, ...]]] =
         _convolution(1, 1, 1, 2), [_IMAGE, (6, 2, 3, 3)], _conv_of_torch(1, 1, 1, 2), ()
     ),
     **{
-        f"max pool {o}": (_max_pool(*o), [(2, 9, 9)], lambda x, o=o: torch.max_pool2d(x, o[1], o[0]), ())
+        f"max pool {o}": (_max_pool(*o), [(2, 9, 9)], _pool_of_torch(*o), ())
         for o in ((2, 3), (2, 2), (1, 2), (3, 2))
     },
     "attention": (
@@ -221,7 +225,9 @@ PROGRAMS: dict[str, tuple[Any, list[tuple[int, ...]], Any, tuple[Array, ...]]] =
     "flatten": (
         _of((24,), lambda X, i: X[i // 6, i % 6] * 2.0), [(4, 6)], lambda x: x.reshape(-1) * 2, ()
     ),
-    "unflatten": (_of((4, 6), lambda X, i, j: X[i * 6 + j]), [(24,)], lambda x: x.reshape(4, 6), ()),
+    "unflatten": (
+        _of((4, 6), lambda X, i, j: X[i * 6 + j]), [(24,)], lambda x: x.reshape(4, 6), ()
+    ),
     "transpose": (_of((6, 4), lambda X, i, j: X[j, i]), [(4, 6)], lambda x: x.T, ()),
     "upsample": (
         _of((9,), lambda X, i: X[i // 2]), [(5,)], lambda x: x.repeat_interleave(2)[:9], ()
@@ -361,8 +367,8 @@ class _Programs:
             m = int(cast(Any, Y.shape[0]))
             return te.compute((max(n, m),), lambda i: X[i % n] * self._smooth(Y[i % m]), name="B")
         if kind == 8:
-            l = _axis(2, "l")
-            return te.compute((n,), lambda i: te.sum(X[te.min(i + l, n - 1)] * (l + 1), axis=l))
+            r = _axis(2, "r")
+            return te.compute((n,), lambda i: te.sum(X[te.min(i + r, n - 1)] * (r + 1), axis=r))
         return te.compute((n,), lambda i: self._smooth(X[i] * 0.9 + 0.05), name="F")
 
     def draw(self) -> tuple[list[Tensor], Any, Tensor]:
@@ -565,13 +571,13 @@ def test_skipped_rows_are_not_written() -> None:
 
 A = te.placeholder((4,), name="A")
 B = te.compute((4,), lambda i: A[i] * 2.0, name="B")
-I = te.placeholder((4,), "int32", name="I")
+INTEGERS = te.placeholder((4,), "int32", name="I")
 E = te.extern((4,), [A], lambda ins, outs: tir.call_packed("f", ins[0], outs[0]), name="E")
 S = te.compute((4,), lambda i: te.nextafter(A[i], A[0]), name="S")
 ERRORS: dict[str, tuple[Any, ...]] = {
     r"outputs: expected a tensor, got int 3": (3, [A]),
-    r"inputs\[1\]: expected a tensor of floats, got I of int32": (B, [A, I]),
-    r"outputs: expected a tensor of floats, got I of int32": (I, [A]),
+    r"inputs\[1\]: expected a tensor of floats, got I of int32": (B, [A, INTEGERS]),
+    r"outputs: expected a tensor of floats, got I of int32": (INTEGERS, [A]),
     r"inputs: expected at least one tensor, got none": (B, []),
     r"inputs\[0\]: expected a tensor, got int 1": (B, [1]),
     r"head_adjoints: expected the shape of B, \(4,\), .* got \(3,\)": (
