@@ -219,7 +219,7 @@ class Target:
             sizes = cache_sizes()
             cpu, string = host().cpu, host().feature_string
             found = replace(
-                PROCESSORS[_arch(triple)].get(cpu, Processor(frozenset())),
+                _nearest(_arch(triple), cpu, host().features),
                 features=host().features,
                 cache_bytes=(sizes[1], sizes[2], sizes[3]),
                 l1_ways=l1_ways(),
@@ -516,6 +516,24 @@ def _system(triple: str) -> str:
 
 def _baseline(triple: str) -> str:
     return "x86-64" if _arch(triple) == "x86_64" else "generic"
+
+
+def _nearest(arch: str, cpu: str, features: frozenset[str]) -> Processor:
+    """The row of a machine that has `features` and that LLVM names `cpu`. LLVM names a CPU by its
+    family and model, which a hypervisor may make up; a machine that has features which the named
+    row lacks is another one. Its row is that which differs least in the features that rows list.
+
+    >>> sapphire_rapids = PROCESSORS["x86_64"]["sapphirerapids"]
+    >>> _nearest("x86_64", "rocketlake", sapphire_rapids.features) == sapphire_rapids
+    True
+    """
+    rows = PROCESSORS[arch]
+    listed = frozenset[str]().union(*(row.features for row in rows.values()))
+    present = features & listed
+    named = rows.get(cpu)
+    if named is not None and present <= named.features:
+        return named
+    return min(rows.values(), key=lambda row: len(row.features ^ present))
 
 
 def _known(triple: str, cpu: str) -> Processor:

@@ -7,7 +7,8 @@ sum runs. One step of the sum takes the longest of
   faster than the latency of one lets the next step begin;
 - the loads: registers of the columns' factor, an element of the rows' factor for each row, and the
   time in which both come from the caches that hold them: the columns' factor between two tiles of
-  rows, the rows' factor between two blocks of columns.
+  rows, the rows' factor between two blocks of columns. A register of a factor that isn't packed
+  may lie across two lines of the cache, and takes two loads then.
 
 A tile stores its sums, transposed where channels that lie apart are its columns, and begins and
 ends its loop. Rows that are padded are copied.
@@ -36,6 +37,7 @@ USUAL = 4096  # a symbolic extent
 _SUSTAINED = 0.9  # of the loads that could begin: some lie across two lines
 _LOOP = 12  # cycles in which a loop begins and ends: its branch is foreseen wrongly once
 _COPY = 4  # bytes of a copy in another layout that are made in a cycle
+_COPY_ROWS = 16  # bytes of a copy of rows in vectors
 _SHARE = 4 / 3  # of what is used again, that a cache holds: other data pass through it
 
 
@@ -182,6 +184,13 @@ def copy_cycles(size: int) -> float:
     return size / _COPY
 
 
+def packing_cycles(nest: Nest, target: Target) -> float:
+    """The cycles in which the columns' factor, whose rows lie in memory, is copied into panels."""
+    size = prod(each or USUAL for each in nest.others) * nest.depth * nest.width * nest.itemsize
+    level = target.level_of(size)
+    return size / _COPY_ROWS + (size / target.bytes_per_cycle(level) if level > 1 else 0.0)
+
+
 def _parts(extent: int, size: int, is_padded: bool) -> Iterator[tuple[int, int]]:
     """The numbers of whole parts and of remainders, and their sizes."""
     if is_padded:
@@ -221,8 +230,12 @@ def _step(
     `panel`."""
     unit, terms, cpu = nest.unit, nest.terms, target.processor
     r, c = -(-rows // unit.rows), -(-columns // unit.columns)
-    loads = (terms.scalars * r + terms.vectors * c + terms.both * r * c) * unit.loads
     size = terms.vectors * columns * nest.itemsize * unit.depth
+    split = 1.0
+    if not nest.is_packed:  # nobody knows where in a line a row begins
+        split += min(1.0, size / c / CACHE_LINE)
+        size += CACHE_LINE
+    loads = (terms.scalars * r + terms.vectors * c * split + terms.both * r * c) * unit.loads
     moved = rows_moved + (size / target.bytes_per_cycle(panel) if panel > 1 else 0.0)
     return max(
         r * c * terms.operations * unit.cycles,

@@ -17,6 +17,7 @@ from math import gcd, lcm, prod
 
 from minitvm.auto_scheduler.contraction import all_loads, extent_of, product_of_extents
 from minitvm.auto_scheduler.loops import Loop, compute_of, fused
+from minitvm.auto_scheduler.reductions import is_line
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
@@ -50,7 +51,7 @@ def write_line(s: Schedule, stage: Stage, line: Sequence[IterVar], target: Targe
     extents = [extent_of(axis) for axis in line]
     if None not in extents:
         lanes = max(1, min(lanes, prod(each or 1 for each in extents)))
-    vectors = _vectors(op, line, lanes, target)
+    vectors = 0 if is_line(op, line) else _vectors(op, line, lanes, target)
     factor = max(1, vectors) * lanes
     outer, inner = stage.split(fused(stage, line), factor=factor)
     if vectors > 1:

@@ -263,8 +263,7 @@ def in_parts(s: Schedule, stage: Stage, target: Target, *, in_order: bool) -> St
     results, terms = product_of_extents(op.axis), product_of_extents([*op.axis, *op.reduce_axis])
     if in_order or is_uneven(op) or results is None or terms is None:
         return stage
-    is_long = terms * sum(body.dtype.itemsize for body in op.body) > 2 * target.cache_bytes(2)
-    parts = _parts_of_rows(op, target)
+    parts, is_long = _parts_of_rows(op, target), terms >= 2 * target.task_operations
     if not is_long or parts == 1 or results >= parts * columns_of(op, target):
         return stage
     choose(s, "blocks", "in {parts} parts of the steps", stage=op.name, parts=parts)
@@ -383,20 +382,21 @@ def _is_rounded(op: ComputeOp) -> bool:
 def _write_parts(
     s: Schedule, stage: Stage, reduced: Sequence[Loop], target: Target
 ) -> Stage | None:
-    """Cuts a long reduction into parts that fit L2, enough for all threads, and these into blocks.
-    Returns the stage of the parts. None if one part is enough."""
+    """Cuts a long reduction into parts that fit L2 and are worth a task, enough for all threads,
+    and these into blocks. Returns the stage of the parts. None if one part is enough."""
     op = compute_of(stage)
     terms = target.cache_bytes(2) // max(body.dtype.itemsize for body in op.body)
+    least = min(terms, target.task_operations)
     outer, *inside = reduced
     block = prod(loop.extent or 1 for loop in inside)
     total = block * (outer.extent or 1)
-    if total < 2 * terms:
+    if total < 2 * least:
         return None
     axis = outer.axis
     if not inside:
         block = 1 << (terms.bit_length() // 2)
         axis, _ = stage.split(axis, factor=block)
-    steps = max(1, min(terms, -(-total // TASKS)) // block)
+    steps = max(1, min(terms, max(least, -(-total // TASKS))) // block)
     choose(s, "blocks", "in parts of {terms} terms, which fit the L2 cache", stage=op.name,
            terms=steps * block)  # fmt: skip
     part, _ = stage.split(axis, factor=steps)

@@ -27,12 +27,10 @@ from minitvm.auto_scheduler.choice import choose, choose_blocks, choose_tile
 from minitvm.auto_scheduler.contraction import (
     Contraction,
     Factor,
-    bytes_at_once,
-    bytes_of,
     extent_of,
     is_uneven,
 )
-from minitvm.auto_scheduler.cost import Blocks, Nest, Tile
+from minitvm.auto_scheduler.cost import Blocks, Nest, Tile, cost, packing_cycles
 from minitvm.auto_scheduler.loops import (
     EVEN,
     Part,
@@ -91,11 +89,11 @@ def write_tiled(
         places = places_of_part(places, part) or places
     wide = op.output(0).dtype if _widens(contraction) else contraction.a.tensor.dtype
     nest = nest_of(contraction, places, target, wide, contraction.b.tensor.dtype)
-    tile = best_tile(replace(nest, is_packed=True), target)
-    packs = _packs(s, contraction, tile, inline_columns, ahead, target)
+    in_place, tile = best_tile(nest, target), best_tile(replace(nest, is_packed=True), target)
+    packs = _packs(s, contraction, nest, (in_place, tile), inline_columns, ahead, target)
     in_panels = packs or ahead is not None
     if not in_panels:
-        tile = best_tile(nest, target)
+        tile = in_place
     choose_tile(s, contraction, tile, nest.unit, target)
     is_fused = last.op is not op
     blocks = _blocks(contraction, nest, tile, in_panels, is_fused, in_order, target)
@@ -296,22 +294,25 @@ def _blocks(
 def _packs(
     s: Schedule,
     contraction: Contraction,
-    tile: Tile,
+    nest: Nest,
+    tiles: tuple[Tile, Tile],
     inline_columns: bool,
     ahead: Tensor | None,
     target: Target,
 ) -> bool:
-    """Whether a call packs the columns' factor into panels as wide as a tile."""
-    b = contraction.b
+    """Whether a call packs the columns' factor into panels as wide as a tile. `tiles`: that for the
+    factor as it lies, and that for panels."""
+    b, (in_place, tile) = contraction.b, tiles
     rows = extent_of(contraction.rows[-1]) if contraction.rows else 0
-    size, at_once = bytes_of(b.tensor), bytes_at_once(contraction.op, b, contraction.a)
-    fast = target.cache_bytes(2) // 2
-    least = target.vector_registers * 3 // 2  # rows for which packing pays
+    least = target.vector_registers * 3 // 2  # rows for which packing an epilogue's factor pays
     if ahead is not None:
         text = "{ahead} is packed into panels of {columns} columns ahead of the call"
         choose(s, "packing", text, ahead=ahead.name, columns=tile.columns)
     if ahead is b.tensor:
         return False
+    as_it_lies = cost(nest, in_place, Blocks(), target)
+    in_panels = cost(replace(nest, is_packed=True), tile, Blocks(), target)
+    in_panels += packing_cycles(nest, target)
     if not contraction.rows:
         packs, why = False, "no rows use it again"
     elif _axes_of(contraction, b) is None:
@@ -322,17 +323,13 @@ def _packs(
         packs, why = True, "it is computed on the way"
     elif b.along(contraction.column) != 1:
         packs, why = True, "neighbours along the columns lie apart"
-    elif rows is not None and size is not None and size > target.cache_bytes(3) // 4:
-        packs, why = True, "its {bytes} bytes come from memory, where long pieces are fast to read"
-    elif rows is not None and rows < least:
-        packs, why = False, "fewer than {least} rows use it"
-    elif at_once is not None and at_once <= fast:
-        packs, why = False, "{at_once} bytes are fast to read as they lie, as up to {most} are"
+    elif in_panels >= as_it_lies:
+        packs, why = False, "{as_it_lies} cycles as it lies, {in_panels} with the copy"
     else:
-        packs, why = True, "{least} rows or more use it, and more than {most} bytes"
+        packs, why = True, "{in_panels} cycles with the copy, {as_it_lies} as it lies"
     how = "{b} is packed into panels of {columns} columns: " if packs else "{b} is not packed: "
     choose(s, "packing", how + why, b=b.tensor.name, columns=tile.columns, least=least,
-           bytes=size, at_once=at_once, most=fast)  # fmt: skip
+           as_it_lies=round(as_it_lies), in_panels=round(in_panels))  # fmt: skip
     return packs
 
 

@@ -74,12 +74,25 @@ def best_tile(nest: Nest, target: Target, block: Callable[[Tile], Blocks] | None
         tile: cost(nest, tile, Blocks() if block is None else block(tile), target)
         for tile in tiles_of(nest, target)
     }
+    if not nest.is_packed and block is None:
+        costs = {tile: _on_cores(nest, tile, cycles, target) for tile, cycles in costs.items()}
     chooser = _chooser.get()
     if chooser is not None:
         return chooser(costs)
     most = min(costs.values()) * _ALIKE
     alike = [tile for tile in costs if costs[tile] <= most]
     return min(alike, key=lambda tile: (_remainders(nest, tile), costs[tile]))
+
+
+def _on_cores(nest: Nest, tile: Tile, cycles: float, target: Target) -> float:
+    """The cycles of a nest whose tiles are the tasks of threads: the mean of one core's for all of
+    them, and of those of as many cores as the work is worth, which wait for the last."""
+    cores = min(target.num_cores, int(cycles) // target.processor.task)
+    if cores < 2:
+        return cycles
+    outer = prod(each or USUAL for each in (*nest.others, *nest.rows[:-1]))
+    tiles = outer * -(-nest.height // tile.rows) * -(-nest.width // tile.columns)
+    return cycles * (1 + -(-tiles // cores) * cores / tiles) / 2
 
 
 _Chooser: TypeAlias = Callable[[Mapping[Tile, float]], Tile]

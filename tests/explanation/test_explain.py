@@ -242,7 +242,7 @@ def handed_out() -> Iterator[list[int]]:
 @pytest.mark.parametrize(
     "program",
     [
-        lambda: product(256, 512, 300),
+        lambda: product(256, 2048, 300),
         lambda: product(130, 200, 300, transposed=True),
         lambda: product(64, 512, 512, None, ("int8", "int8", "int32")),
         lambda: convolution(32, 32),

@@ -183,7 +183,7 @@ MORE: dict[str, Stmt] = {
     ),
     "cast twice": nest(store(P, B[j, k].astype("float32").astype("float64"), k, j)),
     "arithmetic": nest(store(P, B[j, k] * 2.0 - B[3, k], k, j)),
-    "functions": nest(store(P, e.maximum(te.exp(B[j, k] * 0.001), B[j + 1, k]), k, j)),
+    "functions": nest(store(P, e.maximum(te.sqrt(te.abs(B[j, k])), B[j + 1, k]), k, j)),
     "another tensor as it lies": nest(store(P, B[j, k] + C[k, j] * B[j, k], k, j)),
     "another tensor from across": nest(store(P, (B[j, k] + C[j, k]) * C[k, j], k, j), steps=N),
     "numbers of lanes and steps": nest(

@@ -153,10 +153,10 @@ def matrix_product(name: str, rows: int, columns: int, depth: int) -> TensorIntr
         return reducer.sum(mine.astype(by.sum) * other.astype(by.sum), axis=r)
 
     z = compute((rows, columns), element, "z")
-    apart = {
-        each: decl_buffer(each.shape, each.dtype, name, strides=[Var(f"{name}_row"), e.const(1)])
-        for each, name in ((a, "a"), (w, "w"), (z, "z"))
-    }
+    apart = {}
+    for each, name in ((a, "a"), (w, "w"), (z, "z")):
+        strides = [Var(f"{name}_row", INT64), e.const(1)]
+        apart[each] = decl_buffer(each.shape, each.dtype, name, strides=strides)
     text = f"te.matrix_product({name!r}, {rows}, {columns}, {depth})"
     kind = _Pairs if by.exact else _Tiles
     return decl_tensor_intrin(z.op, kind(by, rows, columns, depth).make, name=text, binds=apart)
@@ -198,7 +198,7 @@ class _Block(ABC):
     def _products(self, a: Buffer, w: Buffer, sums: Buffer, held: list[PrimExpr]) -> Stmt:
         """The loop over the sum: each part of a factor is loaded once, and each part of the rows'
         factor multiplied by each part of the columns' factor."""
-        k = Var("k")
+        k = Var("k", INT64)
         row_values = {row: self.load_a(a, row, k) for row in self.cell_rows()}
         column_values = {column: self.load_w(w, column, k) for column in self.cell_columns()}
         rows = {row: Var(f"a{row}", value.dtype) for row, value in row_values.items()}
@@ -211,8 +211,8 @@ class _Block(ABC):
         for names, values in ((columns, column_values), (rows, row_values)):
             for place in reversed(names):
                 body = LetStmt(names[place], values[place], body)
-        steps = e.const(self.depth // self.by.depth)
-        return For(k, e.const(0), steps, ForKind.SERIAL, body)
+        steps = e.const(self.depth // self.by.depth, INT64)
+        return For(k, e.const(0, INT64), steps, ForKind.SERIAL, body)
 
     def cell_rows(self) -> range:
         """The rows at which cells begin."""
