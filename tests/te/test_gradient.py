@@ -27,6 +27,10 @@ def _axis(extent: Any, name: str = "k") -> Any:
     return te.reduce_axis((0, extent), name)
 
 
+def _body(tensor: Tensor) -> Any:
+    return cast(Any, tensor.op).body[0]
+
+
 def _zero() -> Any:
     return te.const(0.0, F64)
 
@@ -326,11 +330,12 @@ class _Programs:
         self._random = random.Random(seed)
 
     def _smooth(self, x: Any) -> Any:
-        return self._random.choice([
+        functions: list[Callable[[Any], Any]] = [
             te.tanh, te.sigmoid, te.sin, lambda x: x * x, lambda x: te.exp(x * 0.3),
             lambda x: 1.0 / (x * x + 2.0), te.erf, lambda x: te.log(x * x + 1.0),
             lambda x: te.max(x, x * 0.5 + 0.1), te.abs, lambda x: tvm.Select(x > 0.2, x * 2.0, -x),
-        ])(x)  # fmt: skip
+        ]  # fmt: skip
+        return self._random.choice(functions)(x)
 
     def stage(self, pool: list[Tensor], t: Tensor) -> Any:
         pick = self._random
@@ -349,8 +354,8 @@ class _Programs:
             c = pick.randint(1, 4)
             return te.compute((n * 2 - 1,), lambda i: X[(i // c) % n] + X[i // 2], name="R")
         if kind == 3:
-            s = pick.choice([te.max, te.min, te.prod])
-            return te.compute((4,), lambda i: s(te.sin(X[k] + i * 0.7), axis=k), name="M")
+            fold = pick.choice([te.max, te.min, te.prod])
+            return te.compute((4,), lambda i: fold(te.sin(X[k] + i * 0.7), axis=k), name="M")
         if kind == 4:
             return te.compute((n,), lambda i: te.sum(X[k], axis=k, where=k <= i), name="S")
         if kind == 5:
@@ -431,8 +436,8 @@ def test_the_gradient_of_a_product_is_two_products() -> None:
     C = _product(A, B)
     H = te.placeholder((5, 6), name="H")
     dA, dB = te.gradient(C, [A, B], H)
-    assert str(dA.op.body[0]) == "sum(H[i0, j] * B[i1, j], axis=[j])"
-    assert str(dB.op.body[0]) == "sum(A[i, i0] * H[i, i1], axis=[i])"
+    assert str(_body(dA)) == "sum(H[i0, j] * B[i1, j], axis=[j])"
+    assert str(_body(dB)) == "sum(A[i, i0] * H[i, i1], axis=[i])"
 
 
 def test_a_jacobian() -> None:
@@ -461,6 +466,50 @@ def test_several_outputs_of_symbolic_shapes() -> None:
     f(x, w, h, g, dx, dw)
     np.testing.assert_allclose(dx, h @ w.T + 2 * g.reshape(4, 5))
     np.testing.assert_allclose(dw, x.T @ h)
+
+
+def test_the_jacobian_of_a_gather() -> None:
+    X, t = te.placeholder((4,), F64, name="X"), te.placeholder((3,), "int32", name="t")
+    (J,) = te.gradient(te.compute((3,), lambda i: X[t[i]] * X[t[i]], name="Y"), [X])
+    (found,) = _built([J], [X, t], [np.arange(4.0), np.array([2, 2, 1], "int32")])
+    np.testing.assert_array_equal(found, [[0, 0, 4, 0], [0, 0, 4, 0], [0, 2, 0, 0]])
+
+
+def test_an_argmax_hands_the_adjoint_to_the_chosen_term() -> None:
+    def greater(a: Any, b: Any) -> Any:
+        first = te.any(a[1] > b[1], te.all(a[1] == b[1], a[0] < b[0]))
+        return tvm.Select(first, a[0], b[0]), tvm.Select(first, a[1], b[1])
+
+    argmax = te.comm_reducer(greater, lambda i, v: (te.max_value(i), -te.infinity(v)))
+    X, H, k = te.placeholder((2, 4), F64, name="X"), te.placeholder((2,), F64, name="H"), _axis(4)
+    _, V = te.compute((2,), lambda i: argmax((k, X[i, k] * 3.0), axis=k), name="V")
+    x = np.array([[1.0, 4, 2, 4], [5, 1, 1, 1]])
+    (found,) = _built(te.gradient(V, [X], H), [X, H], [x, np.array([1.0, 2])])
+    assert found.tolist() == [[0, 3, 0, 0], [6, 0, 0, 0]]
+
+
+@pytest.mark.parametrize("reducer", [te.sum, te.prod, te.max])
+def test_the_first_value_of_a_reduction(reducer: Any) -> None:
+    X, b, H = (te.placeholder(s, F64, name=n) for s, n in (((2, 3), "X"), ((2,), "b"), ((2,), "H")))
+    k = _axis(3)
+    Y = te.compute((2,), lambda i: reducer(X[i, k], axis=k, init=b[i]), name="Y")
+    x, y, h = np.array([[2.0, 3, 4], [2, 3, 4]]), np.array([5.0, 1]), np.array([1.0, 2])
+    leaves = [torch.tensor(x, requires_grad=True), torch.tensor(y, requires_grad=True)]
+    both = torch.cat([leaves[0], leaves[1][:, None]], 1)
+    folded = {te.sum: both.sum(1), te.prod: both.prod(1), te.max: both.amax(1)}[reducer]
+    folded.backward(torch.tensor(h))
+    found = _built(te.gradient(Y, [X, b], H), [X, b, H], [x, y, h])
+    for mine, leaf in zip(found, leaves, strict=True):
+        np.testing.assert_allclose(mine, leaf.grad.numpy())
+
+
+def test_inputs_that_are_computed_outputs_or_named_twice() -> None:
+    X, H = te.placeholder((3,), F64, name="X"), te.placeholder((3,), F64, name="H")
+    Y = te.compute((3,), lambda i: X[i] * 2.0, name="Y")
+    Z = te.compute((3,), lambda i: Y[i] * Y[i], name="Z")
+    made = te.gradient(Z, [X, X, Y, Z], H)
+    found = _built(made, [X, H], [np.arange(3.0), np.ones(3)])
+    assert [each.tolist() for each in found] == [[0, 8, 16], [0, 8, 16], [0, 4, 8], [1, 1, 1]]
 
 
 def test_a_sparse_product() -> None:
@@ -495,7 +544,7 @@ def test_sums_of_16_bit_adjoints_are_wide(dtype: str) -> None:
     H = te.placeholder((4, 300), dtype, name="H")
     (dB,) = te.gradient(Z, [B], H)
     assert str(dB.dtype) == dtype
-    parts = [each for each in dB.op.input_tensors if isinstance(each.op.body[0], tir.Reduce)]
+    parts = [each for each in dB.op.input_tensors if isinstance(_body(each), tir.Reduce)]
     assert {str(each.dtype) for each in parts} == {"float32"}
 
 

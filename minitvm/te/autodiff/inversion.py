@@ -108,7 +108,7 @@ def invert(
     >>> y, r, q = te.reduce_axis((0, 8), "y"), te.reduce_axis((0, 3), "r"), te.var("q")
     >>> found = invert([y.var + r.var], [q], [y, r])
     >>> found.values[y.var], [axis.name for axis in found.axes]
-    (q + r * -1, ['r'])
+    ((0 - q) * -1 + r * -1, ['r'])
     """
     system = _new_system(axes)
     for index, value in zip(indices, place, strict=True):

@@ -246,7 +246,7 @@ def _choice_of(combiner: CommReducer) -> _Choice | None:
         _chosen(*each) for each in zip(combiner.result, combiner.lhs, combiner.rhs, strict=True)
     ]
     first = found[0]
-    if first is None or not all(each and structural_equal(each, first) for each in found):
+    if first is None or not all(structural_equal(each, first) for each in found):
         return None
     return lambda x, y: first
 
