@@ -104,6 +104,9 @@ from minitvm.tir.reducer import sum as sum
 
 if _typing.TYPE_CHECKING:
     from minitvm.te import hybrid as hybrid
+    from minitvm.te.autodiff.gradient import gradient as gradient
 
-__getattr__ = _on_demand(__name__, {"hybrid": "minitvm.te.hybrid"})
-_hand_on(__name__)
+__getattr__ = _on_demand(
+    __name__, {"gradient": "minitvm.te.autodiff.gradient", "hybrid": "minitvm.te.hybrid"}
+)
+_hand_on(__name__, "gradient")

@@ -37,6 +37,10 @@ class Domain(Enum):
     BITS = auto()  # integers and bools
 
 
+# The derivatives by each argument: `f` are functions, `y` is the value, and `x` the arguments.
+Derivative = Callable[..., tuple[Any, ...]]
+
+
 @final
 @record()
 class Intrinsic:
@@ -73,6 +77,10 @@ class Intrinsic:
         The operator by which it is written and printed.
     numpy
         numpy's function, if that has another name.
+    derivative
+        The derivatives by each argument, of a module of functions (:mod:`minitvm.tir.op`, or
+        numpy), the arguments and the value: None for an argument of which the value is piecewise
+        constant, and in the place of all for a function without a derivative.
     """
 
     name: str
@@ -91,6 +99,7 @@ class Intrinsic:
     function: str = ""
     operator: str = ""
     numpy: tuple[str, ...] = ()
+    derivative: Derivative | None = None
 
     @property
     def language_name(self) -> str:
@@ -101,6 +110,11 @@ class Intrinsic:
     def is_long(self) -> bool:
         """Whether its code is long: a function by arithmetic, or a call."""
         return bool(self.libm)
+
+    @property
+    def is_piecewise_constant(self) -> bool:
+        """Whether its derivative is 0 wherever there is one."""
+        return self.derivative is _constant
 
     def result_of(self, first: DType) -> DType:
         """The dtype of the value, by that of the first argument."""
@@ -218,6 +232,31 @@ def _abs(dtype: DType, x: Scalar) -> Scalar:
     return abs(x) if isinstance(x, float) else wrap(dtype, abs(int(x)))
 
 
+# -- Derivatives ----------------------------------------------------------------------------------
+
+
+def _constant(f: Any, y: Any, *x: Any) -> tuple[None, ...]:
+    """Of a function that is constant between jumps."""
+    return (None,) * len(x)
+
+
+def _sign(f: Any, x: Any) -> Any:
+    """0 at 0, the mean of both sides."""
+    return f.where(x == 0, f.zeros_like(x), f.copysign(f.ones_like(x), x))
+
+
+def _power_derivative(f: Any, y: Any, x: Any, p: Any) -> tuple[Any, Any]:
+    """``x ** 0`` is 1 for all x, and ``0 ** p`` is 0 for all p > 0."""
+    by_x = f.where(p == 0, f.zeros_like(x), p * f.power(x, p - 1))
+    by_p = f.where(f.logical_and(x == 0, p >= 0), f.zeros_like(x), y * f.log(x))
+    return by_x, by_p
+
+
+def _hypot_derivative(f: Any, y: Any, a: Any, b: Any) -> tuple[Any, Any]:
+    """0 at the origin, the mean over all directions."""
+    return tuple(f.where(y == 0, f.zeros_like(y), x / y) for x in (a, b))
+
+
 # -- Functions of numbers -------------------------------------------------------------------------
 
 
@@ -233,7 +272,9 @@ def _rounding(name: str, doc: str, function: Callable[[float], float], **known: 
     def evaluate(dtype: DType, x: Scalar) -> Scalar:
         return function(x) if isinstance(x, float) and math.isfinite(x) else x
 
-    return Intrinsic(name, doc, evaluate, domain=Domain.ROUNDED, **{"llvm": name, **known})
+    return Intrinsic(
+        name, doc, evaluate, domain=Domain.ROUNDED, derivative=_constant, **{"llvm": name, **known}
+    )
 
 
 def _test(
@@ -253,6 +294,7 @@ def _of_integers(
     return Intrinsic(name, doc, meaning, domain=domain, cost=1.0, **known)
 
 
+_LN2, _LN10, _TWO_BY_ROOT_PI = math.log(2.0), math.log(10.0), 2.0 / math.sqrt(math.pi)
 # Errors: what every float32 and dense samples of float64 show of the functions by arithmetic
 # (``codegen/elementary.py``), rounded up to 1 or 2. Strict floating point asks the C library, of
 # which glibc's manual, "Errors in Math Functions", states at most 2 ULP on x86-64 and aarch64.
@@ -260,48 +302,79 @@ def _of_integers(
 # `sigmoid` an exponential (2, of at most half of the sum), a sum (0.5) and a quotient (0.5), where
 # an ULP of the sum may be two of the quotient.
 INTRINSICS: dict[str, Intrinsic] = {each.name: each for each in (
-    _approximate("exp", "``e ** x``.", np.exp),
-    _approximate("exp2", "``2 ** x``.", np.exp2),
+    _approximate("exp", "``e ** x``.", np.exp,
+                 derivative=lambda f, y, x: (y,)),
+    _approximate("exp2", "``2 ** x``.", np.exp2,
+                 derivative=lambda f, y, x: (y * _LN2,)),
     _approximate("exp10", "``10 ** x``.", lambda x: np.power(10.0, x), libm="pow",
-                 composed=True),
-    _approximate("expm1", "``e ** x - 1``, exact for small `x`.", np.expm1),
-    _approximate("log", "The natural logarithm; NaN below zero.", np.log),
-    _approximate("log2", "The logarithm of base 2.", np.log2),
-    _approximate("log10", "The logarithm of base 10.", np.log10),
-    _approximate("log1p", "``log(1 + x)``, exact for small `x`.", np.log1p),
-    Intrinsic("sqrt", "The square root; NaN below zero.", _via_numpy(np.sqrt), 0.5, llvm="sqrt"),
+                 composed=True,
+                 derivative=lambda f, y, x: (y * _LN10,)),
+    _approximate("expm1", "``e ** x - 1``, exact for small `x`.", np.expm1,
+                 derivative=lambda f, y, x: (y + 1.0,)),
+    _approximate("log", "The natural logarithm; NaN below zero.", np.log,
+                 derivative=lambda f, y, x: (1.0 / x,)),
+    _approximate("log2", "The logarithm of base 2.", np.log2,
+                 derivative=lambda f, y, x: (1.0 / (x * _LN2),)),
+    _approximate("log10", "The logarithm of base 10.", np.log10,
+                 derivative=lambda f, y, x: (1.0 / (x * _LN10),)),
+    _approximate("log1p", "``log(1 + x)``, exact for small `x`.", np.log1p,
+                 derivative=lambda f, y, x: (1.0 / (x + 1.0),)),
+    Intrinsic("sqrt", "The square root; NaN below zero.", _via_numpy(np.sqrt), 0.5, llvm="sqrt",
+              derivative=lambda f, y, x: (0.5 / y,)),
     Intrinsic("rsqrt", "``1 / sqrt(x)``.", _via_numpy(lambda x: 1.0 / np.sqrt(x)), 1.0,
-              strict_ulps=2.0, composed=True),
-    _approximate("sin", "The sine of radians.", np.sin, ulps=2.0),
-    _approximate("cos", "The cosine of radians.", np.cos, ulps=2.0),
-    _approximate("tan", "The tangent of radians.", np.tan, ulps=2.0),
-    _approximate("asin", "The arc sine, in radians.", np.arcsin, numpy=("arcsin",), ulps=2.0),
-    _approximate("acos", "The arc cosine, in radians.", np.arccos, numpy=("arccos",), ulps=2.0),
-    _approximate("atan", "The arc tangent, in radians.", np.arctan, numpy=("arctan",), ulps=2.0),
-    _approximate("sinh", "The hyperbolic sine.", np.sinh, ulps=2.0),
-    _approximate("cosh", "The hyperbolic cosine.", np.cosh, ulps=2.0),
-    _approximate("tanh", "The hyperbolic tangent.", np.tanh),
-    _approximate("asinh", "The inverse hyperbolic sine.", np.arcsinh, numpy=("arcsinh",)),
-    _approximate("acosh", "The inverse hyperbolic cosine.", np.arccosh, numpy=("arccosh",)),
-    _approximate("atanh", "The inverse hyperbolic tangent.", np.arctanh, numpy=("arctanh",)),
+              strict_ulps=2.0, composed=True,
+              derivative=lambda f, y, x: (-0.5 * y / x,)),
+    _approximate("sin", "The sine of radians.", np.sin, ulps=2.0,
+                 derivative=lambda f, y, x: (f.cos(x),)),
+    _approximate("cos", "The cosine of radians.", np.cos, ulps=2.0,
+                 derivative=lambda f, y, x: (-f.sin(x),)),
+    _approximate("tan", "The tangent of radians.", np.tan, ulps=2.0,
+                 derivative=lambda f, y, x: (y * y + 1.0,)),
+    _approximate("asin", "The arc sine, in radians.", np.arcsin, numpy=("arcsin",), ulps=2.0,
+                 derivative=lambda f, y, x: (1.0 / f.sqrt((1.0 - x) * (1.0 + x)),)),
+    _approximate("acos", "The arc cosine, in radians.", np.arccos, numpy=("arccos",), ulps=2.0,
+                 derivative=lambda f, y, x: (-1.0 / f.sqrt((1.0 - x) * (1.0 + x)),)),
+    _approximate("atan", "The arc tangent, in radians.", np.arctan, numpy=("arctan",), ulps=2.0,
+                 derivative=lambda f, y, x: (1.0 / (x * x + 1.0),)),
+    _approximate("sinh", "The hyperbolic sine.", np.sinh, ulps=2.0,
+                 derivative=lambda f, y, x: (f.cosh(x),)),
+    _approximate("cosh", "The hyperbolic cosine.", np.cosh, ulps=2.0,
+                 derivative=lambda f, y, x: (f.sinh(x),)),
+    _approximate("tanh", "The hyperbolic tangent.", np.tanh,
+                 derivative=lambda f, y, x: (1.0 - y * y,)),
+    _approximate("asinh", "The inverse hyperbolic sine.", np.arcsinh, numpy=("arcsinh",),
+                 derivative=lambda f, y, x: (1.0 / f.sqrt(x * x + 1.0),)),
+    _approximate("acosh", "The inverse hyperbolic cosine.", np.arccosh, numpy=("arccosh",),
+                 derivative=lambda f, y, x: (1.0 / f.sqrt((x - 1.0) * (x + 1.0)),)),
+    _approximate("atanh", "The inverse hyperbolic tangent.", np.arctanh, numpy=("arctanh",),
+                 derivative=lambda f, y, x: (1.0 / ((1.0 - x) * (1.0 + x)),)),
     _approximate("atan2", "The angle of the point ``(x2, x1)``, in radians.", np.arctan2,
-                 arity=2, ulps=2.0, numpy=("arctan2",)),
-    _approximate("erf", "The error function.", math.erf, ulps=2.0),
+                 arity=2, ulps=2.0, numpy=("arctan2",),
+                 derivative=lambda f, y, a, b: (b / (a * a + b * b), -a / (a * a + b * b))),
+    _approximate("erf", "The error function.", math.erf, ulps=2.0,
+                 derivative=lambda f, y, x: (_TWO_BY_ROOT_PI * f.exp(-(x * x)),)),
     _approximate("sigmoid", "``1 / (1 + exp(-x))``.", _sigmoid, ulps=2.0,
-                 strict_ulps=4.0, libm="exp", composed=True),
-    _approximate("hypot", "``sqrt(x1 * x1 + x2 * x2)``.", np.hypot, arity=2),
+                 strict_ulps=4.0, libm="exp", composed=True,
+                 derivative=lambda f, y, x: (y * (1.0 - y),)),
+    _approximate("hypot", "``sqrt(x1 * x1 + x2 * x2)``.", np.hypot, arity=2,
+                 derivative=_hypot_derivative),
     _approximate("fmod", "The remainder of `x` divided by `y`, with the sign of `x`.", np.fmod,
-                 ulps=0.0, strict_ulps=0.0, arity=2),
+                 ulps=0.0, strict_ulps=0.0, arity=2,
+                 derivative=lambda f, y, x, m: (f.ones_like(x), -f.trunc(x / m))),
     Intrinsic("copysign", "The magnitude of `x1` with the sign of `x2`.",
-              _via_numpy(np.copysign), arity=2, llvm="copysign"),
+              _via_numpy(np.copysign), arity=2, llvm="copysign",
+              derivative=lambda f, y, a, b: (_sign(f, a) * f.copysign(f.ones_like(b), b), None)),
     Intrinsic("nextafter", "The float next to `x1` in the direction of `x2`.", _nextafter,
               arity=2, composed=True),
     Intrinsic("ldexp", "``x1 * 2 ** x2``, of an integer `x2`.", _ldexp, 0.5, arity=2,
-              second=INT32, libm="ldexp", composed=True),
+              second=INT32, libm="ldexp", composed=True,
+              derivative=lambda f, y, x, n: (f.ldexp(f.ones_like(x), n), None)),
     Intrinsic("power", "``x1 ** x2``.", _power, 1.0, strict_ulps=2.0, domain=Domain.NUMBERS,
-              arity=2, libm="pow", numpy=("float_power", "square")),
+              arity=2, libm="pow", numpy=("float_power", "square"),
+              derivative=_power_derivative),
     Intrinsic("fabs", "The magnitude; the least integer stays itself.", _abs,
-              domain=Domain.NUMBERS, llvm="fabs", function="abs", numpy=("absolute",)),
+              domain=Domain.NUMBERS, llvm="fabs", function="abs", numpy=("absolute",),
+              derivative=lambda f, y, x: (_sign(f, x),)),
     _rounding("floor", "The greatest integer not above `x`.", _keep_sign(math.floor)),
     _rounding("ceil", "The least integer not below `x`.", _keep_sign(math.ceil)),
     _rounding("trunc", "`x` without its fraction.", _keep_sign(math.trunc)),

@@ -1,0 +1,1 @@
+"""Gradients: the adjoints of tensors, as tensors of the expression language."""

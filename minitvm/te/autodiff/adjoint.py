@@ -1,0 +1,243 @@
+"""The adjoint of a tensor from the adjoints of its elements at each read.
+
+A read ``X[e(z)]`` in iterations z has an adjoint there. The adjoint of ``X[q]`` is the sum over all
+iterations with ``e(z) == q``. The index map is turned around
+(:mod:`minitvm.te.autodiff.inversion`); the sum is over the iterations that remain, and often over
+none::
+
+    C[i, j] = sum(A[i, k] * B[k, j], k)     dA[q0, q1] = sum(dC[q0, j] * B[q1, j], j)
+    Y[i] = exp(X[i])                        dX[q] = dY[q] * exp(X[q])
+
+Where data choose the element, as in ``X[t[i], j]``, the adjoints are added up in place
+(:mod:`minitvm.te.autodiff.scatter`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import final
+
+from minitvm.arith.analyzer import Analyzer
+from minitvm.runtime.record import record
+from minitvm.te.autodiff.functions import wide
+from minitvm.te.autodiff.inversion import invert, is_invertible
+from minitvm.te.autodiff.scatter import scattered
+from minitvm.te.autodiff.stages import computed, guarded, new_data_axes, reads, stage
+from minitvm.te.tensor import Tensor, data_axes, domain_of
+from minitvm.tir import expr as e
+from minitvm.tir import op, reducer
+from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Var, const_int
+from minitvm.tir.functor import substitute, walk_once
+
+
+@final
+@record()
+class Share:
+    """What the reads of one element in a stage add to a tensor's adjoint.
+
+    Attributes
+    ----------
+    indices
+        The element's indices in an iteration of `axes`.
+    value
+        Its adjoint there.
+    axes
+        The iterations.
+    conditions
+        Those under which the element is read; each may need those before it to hold.
+    leading
+        Variables of the dimensions that adjoints have before the tensor's own.
+    """
+
+    indices: tuple[PrimExpr, ...]
+    value: PrimExpr
+    axes: tuple[IterVar, ...]
+    conditions: tuple[PrimExpr, ...]
+    leading: tuple[Var, ...]
+
+
+def adjoint_of(tensor: Tensor, leading: Sequence[PrimExpr], shares: Sequence[Share]) -> Tensor:
+    """The adjoint of a tensor: the sum of shares, at least one. `leading` are the extents of its
+    first dimensions."""
+    shape, name = (*leading, *tensor.shape), f"{tensor.op.name}_grad"
+    several = len(shares) > 1
+    parts = [_part(f"{name}_part" if several else name, tensor, shape, each) for each in shares]
+    if not several and isinstance(parts[0], Tensor) and parts[0].dtype is tensor.dtype:
+        return parts[0]
+    axis = data_axes([f"i{i}" for i in range(len(shape))], shape)
+    place = [each.var for each in axis]
+    values = [part(*place) if isinstance(part, Tensor) else part.at(place) for part in parts]
+    total = values[0]
+    for value in values[1:]:
+        total = total + value
+    total = e.cast(tensor.dtype, total)
+    alias = _alias(total, place, shape)
+    return stage(name, axis, total) if alias is None else alias
+
+
+def zeros(tensor: Tensor, leading: Sequence[PrimExpr]) -> Tensor:
+    """The adjoint of a tensor that has no share in the outputs."""
+    zero = e.const(0, tensor.dtype)
+    return computed(f"{tensor.op.name}_grad", (*leading, *tensor.shape), lambda place: zero)
+
+
+def _alias(value: PrimExpr, place: Sequence[Var], shape: Sequence[PrimExpr]) -> Tensor | None:
+    """The tensor of which a stage of these elements would be a copy."""
+    if not isinstance(value, ProducerLoad) or len(value.indices) != len(place):
+        return None
+    producer = value.producer
+    same = all(map(lambda a, b: a is b, value.indices, place))
+    extents = zip(producer.shape, shape, strict=True)
+    is_whole = same and all(Analyzer().can_prove(e.equal(*each)) for each in extents)
+    return producer if is_whole and isinstance(producer, Tensor) else None
+
+
+@final
+@record()
+class _Element:
+    """An expression of a place."""
+
+    value: PrimExpr
+    place: tuple[Var, ...]
+
+    def at(self, place: Sequence[Var]) -> PrimExpr:
+        return substitute(self.value, dict(zip(self.place, place, strict=True)))
+
+
+def _part(name: str, tensor: Tensor, shape: Sequence[PrimExpr], share: Share) -> Tensor | _Element:
+    """The sum of a share for each element of the tensor."""
+    chosen = _chosen_by_data(share)
+    if chosen.dims or chosen.axes:
+        return _scattered(name, shape, share, chosen)
+    axis = data_axes([f"i{i}" for i in range(len(shape))], shape)
+    return _summed(name, share, axis, [each.var for each in axis])
+
+
+def _summed(
+    name: str,
+    share: Share,
+    axis: tuple[IterVar, ...],
+    place: Sequence[PrimExpr],
+) -> Tensor | _Element:
+    """The sum of a share over all iterations that read the element at `place`, in terms of the
+    variables of `axis`."""
+    first = len(share.leading)
+    inverse = invert(share.indices, place[first:], share.axes)
+    known = _ranges(share, axis, inverse.axes)
+    values = {**inverse.values, **dict(zip(share.leading, place, strict=False))}
+    conditions = _simplified(known, inverse.conditions)
+    for each in conditions:
+        known.assume(each)
+    guards = [known.simplify(substitute(each, values)) for each in share.conditions]
+    conditions = [*conditions, *(each for each in guards if const_int(each) != 1)]
+    value = known.simplify(substitute(share.value, values))
+    if not inverse.axes:
+        return _Element(guarded(conditions, value), tuple(each.var for each in axis))
+    pure = [each for each in conditions if not reads(each)]
+    source = guarded([each for each in conditions if reads(each)], _widened(value))
+    where = op.all(True, *pure)
+    return stage(name, axis, reducer.sum(source, axis=list(inverse.axes), where=where))
+
+
+def _ranges(share: Share, axis: Sequence[IterVar], remaining: Sequence[IterVar]) -> Analyzer:
+    """The facts about the variables of a sum."""
+    known = Analyzer()
+    loads = (each for each in walk_once(share.value) if isinstance(each, ProducerLoad))
+    shapes = [each.producer.shape for each in loads]
+    for extent in (each for shape in shapes for each in shape):
+        known.bind_size(extent)
+    for each in (*axis, *remaining):
+        known.bind(each.var, domain_of(each))
+    return known
+
+
+def _simplified(known: Analyzer, conditions: Sequence[PrimExpr]) -> list[PrimExpr]:
+    """The conditions that don't hold anyway."""
+    simple = [known.simplify(each) for each in conditions]
+    return [each for each in simple if const_int(each) != 1]
+
+
+def _widened(value: PrimExpr) -> PrimExpr:
+    """A value of 16 bits in ``float32``, in which it is added up; its factors are converted."""
+    widest = wide(value.dtype)
+    if widest is value.dtype:
+        return value
+    if isinstance(value, e.Mul):
+        return e.cast(widest, value.a) * e.cast(widest, value.b)
+    return e.cast(widest, value)
+
+
+# -- Elements chosen by data ----------------------------------------------------------------------
+
+
+@final
+@record()
+class _Chosen:
+    """The dimensions of a tensor in which data choose the element, and the iterations on which
+    these depend."""
+
+    dims: tuple[int, ...]
+    axes: tuple[IterVar, ...]
+
+
+def _chosen_by_data(share: Share) -> _Chosen:
+    own = {axis.var for axis in share.axes}
+    variables = {var for axis in share.axes for var in _data_range(axis, own)}
+    dims: set[int] = set()
+    while fresh := {
+        i
+        for i, index in enumerate(share.indices)
+        if i not in dims and (_variables(index) & variables or not is_invertible(index, share.axes))
+    }:
+        dims |= fresh
+        variables |= _variables(*(share.indices[i] for i in fresh), *share.conditions) & own
+    return _Chosen(tuple(sorted(dims)), tuple(axis for axis in share.axes if axis.var in variables))
+
+
+def _data_range(axis: IterVar, own: set[Var]) -> set[Var]:
+    """An axis whose range depends on data, and the other axes on which the range depends."""
+    dom = domain_of(axis)
+    if not reads(dom.min) and not reads(dom.extent):
+        return set()
+    return {axis.var} | _variables(dom.min, dom.extent) & own
+
+
+def _variables(*nodes: PrimExpr) -> set[Var]:
+    return {each for each in walk_once(*nodes) if isinstance(each, Var)}
+
+
+def _scattered(name: str, shape: Sequence[PrimExpr], share: Share, chosen: _Chosen) -> Tensor:
+    """See :mod:`minitvm.te.autodiff.scatter`. What the chosen place doesn't depend on is added up
+    before."""
+    if any(_data_range(axis, set()) for axis in share.axes):
+        names = [each.name for each in share.leading]
+        leading = data_axes(names, shape[: len(names)])
+        renamed = dict(zip(share.leading, (each.var for each in leading), strict=True))
+        value = _widened(substitute(share.value, renamed))
+        indices = (*(each.var for each in leading), *share.indices)
+        return scattered(name, shape, (*leading, *share.axes), indices, value, share.conditions)
+    first = len(share.leading)
+    outside, values = new_data_axes(chosen.axes)
+    inside = data_axes([f"i{i}" for i in range(len(shape))], shape)
+    kept = [i for i in range(len(share.indices)) if i not in chosen.dims]
+    free = (*inside[:first], *(inside[first + i] for i in kept))
+    axis = (*outside, *free)
+    place: list[PrimExpr] = [each.var for each in inside[:first]]
+    place += [inside[first + i].var for i in kept] + [values[each.var] for each in chosen.axes]
+    indices = (*(share.indices[i] for i in kept), *(each.var for each in chosen.axes))
+    part = _summed(f"{name}_terms", replace(share, indices=indices, conditions=()), axis, place)
+    value = part(*axis) if isinstance(part, Tensor) else part.value
+    to = [
+        inside[first + i].var if i in kept else substitute(index, values)
+        for i, index in enumerate(share.indices)
+    ]
+    conditions = [substitute(each, values) for each in share.conditions]
+    return scattered(
+        name,
+        shape,
+        axis,
+        (*(each.var for each in inside[:first]), *to),
+        _widened(value),
+        [each for each in conditions if const_int(each) != 1],
+    )

@@ -1,0 +1,65 @@
+"""The functions in which derivatives are written (:mod:`minitvm.tir.intrinsics`): the language's,
+and those that numpy has besides, under numpy's names. Constants vanish where they change nothing.
+"""
+
+from __future__ import annotations
+
+from minitvm.runtime.dtype import DType
+from minitvm.tir import expr as e
+from minitvm.tir.expr import FloatImm, IntImm, PrimExpr, Select
+from minitvm.tir.op import copysign as copysign
+from minitvm.tir.op import cos as cos
+from minitvm.tir.op import cosh as cosh
+from minitvm.tir.op import exp as exp
+from minitvm.tir.op import ldexp as ldexp
+from minitvm.tir.op import log as log
+from minitvm.tir.op import sin as sin
+from minitvm.tir.op import sinh as sinh
+from minitvm.tir.op import sqrt as sqrt
+from minitvm.tir.op import trunc as trunc
+
+logical_and = e.logical_and
+
+
+def where(condition: PrimExpr, a: PrimExpr, b: PrimExpr) -> PrimExpr:
+    """One of two values, after both are evaluated."""
+    x, y = e.promote(a, b)
+    if isinstance(condition, IntImm):
+        return x if condition.value else y
+    return x if x is y else Select(condition, x, y)
+
+
+def ones_like(x: PrimExpr) -> PrimExpr:
+    """The constant 1 of the dtype of `x`."""
+    return e.const(1, x.dtype)
+
+
+def zeros_like(x: PrimExpr) -> PrimExpr:
+    """The constant 0 of the dtype of `x`."""
+    return e.const(0, x.dtype)
+
+
+def power(x: PrimExpr, p: PrimExpr) -> PrimExpr:
+    """``x ** p``."""
+    return x if number(p) == 1 else e.power(x, p)
+
+
+def product(a: PrimExpr, b: PrimExpr) -> PrimExpr:
+    """``a * b``; a factor 1 vanishes."""
+    if number(a) == 1:
+        return e.cast(e.promoted(a.dtype, b.dtype), b)
+    if number(b) == 1:
+        return e.cast(e.promoted(a.dtype, b.dtype), a)
+    if number(a) == -1:
+        return -b
+    return -a if number(b) == -1 else e.multiply(a, b)
+
+
+def number(x: PrimExpr) -> float | None:
+    """The value of a constant."""
+    return x.value if isinstance(x, IntImm | FloatImm) else None
+
+
+def wide(dtype: DType) -> DType:
+    """The dtype in which adjoints of a dtype are added up: ``float32`` for those of 16 bits."""
+    return DType.of("float32") if dtype.bits < 32 else dtype

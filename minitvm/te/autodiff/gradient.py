@@ -1,0 +1,258 @@
+"""``te.gradient``: reverse-mode differentiation of the graph of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast, final
+
+from minitvm.arith.analyzer import Analyzer
+from minitvm.runtime.errors import CompileError
+from minitvm.te.autodiff.adjoint import Share, adjoint_of, zeros
+from minitvm.te.autodiff.expression import read_adjoints
+from minitvm.te.autodiff.functions import where
+from minitvm.te.autodiff.reductions import Term, terms_of
+from minitvm.te.autodiff.stages import computed
+from minitvm.te.schedules.operation_graph import in_order
+from minitvm.te.schedules.simplify_operations import simplified
+from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor, data_axes
+from minitvm.tir import expr as e
+from minitvm.tir import op as language
+from minitvm.tir.expr import PrimExpr, ProducerLoad, Var, as_tuple, const_int, described
+
+
+def gradient(
+    outputs: Any, inputs: Any, head_adjoints: Any = None, *, head: Any = None
+) -> list[Tensor]:
+    """The adjoints of tensors: the derivatives of a program's outputs by each element of `inputs`,
+    times the outputs' own adjoints, added up over all elements of the outputs.
+
+    Parameters
+    ----------
+    outputs : Tensor, or a list of them
+        The results, of floating-point dtypes.
+    inputs : Tensor, or a list of them
+        The tensors by which to differentiate, placeholders or computed ones, of floating-point
+        dtypes.
+    head_adjoints : Tensor, or a list with one for each output
+        The adjoints of the outputs, each of the shape and dtype of its output; or of that shape
+        with the same further dimensions in front, which the result then has in front, too. Unless
+        given, that of one output is the identity, and the result its Jacobian, of shape
+        ``output.shape + input.shape``; that of an output of rank 0 is the number 1.
+    head
+        Classic TVM's name of `head_adjoints`.
+
+    Returns
+    -------
+    list of Tensor
+        The adjoint of each of `inputs`, of its shape (behind any further dimensions) and dtype.
+
+    Raises
+    ------
+    CompileError
+        When an argument is none of these; when a result depends on an input by an operation that
+        has no derivative.
+
+    >>> from minitvm import te
+    >>> A, B = te.placeholder((4, 8), name="A"), te.placeholder((8, 3), name="B")
+    >>> k = te.reduce_axis((0, 8), name="k")
+    >>> C = te.compute((4, 3), lambda i, j: te.sum(A[i, k] * B[k, j], axis=k), name="C")
+    >>> dC = te.placeholder((4, 3), name="dC")
+    >>> dA, dB = gradient(C, [A, B], dC)
+    >>> dA.shape, dA.op.body[0].source[0]
+    ((4, 8), dC[i0, j] * B[i1, j])
+    """
+    results, wanted = _tensors("outputs", outputs), _tensors("inputs", inputs)
+    if head is not None and head_adjoints is not None:
+        raise CompileError("gradient: expected head_adjoints or head, its classic name, got both")
+    heads, leading = _heads(results, head if head_adjoints is None else head_adjoints)
+    backward = _Backward(wanted, leading)
+    for result, adjoint in zip(results, heads, strict=True):
+        backward.begin(result, adjoint)
+    backward.run(in_order([result.op for result in results]))
+    return backward.found()
+
+
+# -- Arguments ------------------------------------------------------------------------------------
+
+
+def _tensors(what: str, given: Any) -> list[Tensor]:
+    """Tensors of floats, checked."""
+    listed = [given] if isinstance(given, Tensor) else list(as_tuple(given))
+    if not listed:
+        raise CompileError(f"gradient: {what}: expected at least one tensor, got none")
+    several = isinstance(given, (list, tuple))
+    for i, each in enumerate(listed):
+        where = f"gradient: {what}[{i}]" if several else f"gradient: {what}"
+        if not isinstance(each, Tensor):
+            raise CompileError(f"{where}: expected a tensor, got {described(each)}")
+        if not each.dtype.is_float:
+            raise CompileError(
+                f"{where}: expected a tensor of floats, got {each.name} of {each.dtype}, of which "
+                "there are no derivatives"
+            )
+    return listed
+
+
+def _heads(
+    results: Sequence[Tensor], given: Any
+) -> tuple[list[Tensor | None], tuple[PrimExpr, ...]]:
+    """The adjoint of each output, None for the number 1, and their further dimensions."""
+    if given is None and all(result.ndim == 0 for result in results):
+        return [None] * len(results), ()
+    if given is None:
+        if len(results) > 1:
+            raise CompileError(
+                f"gradient: head_adjoints: expected one for each of {len(results)} outputs, got "
+                "none: the Jacobian is that of one output"
+            )
+        return [_identity(results[0])], results[0].shape
+    heads = [given] if isinstance(given, Tensor) else list(as_tuple(given))
+    if len(heads) != len(results):
+        raise CompileError(
+            f"gradient: head_adjoints: expected one for each of {len(results)} outputs, got "
+            f"{len(heads)}"
+        )
+    several = isinstance(given, (list, tuple))
+    names = [f"gradient: head_adjoints{f'[{i}]' if several else ''}" for i in range(len(heads))]
+    for name, head, result in zip(names, heads, results, strict=True):
+        _check_head(name, head, result)
+    leading = heads[0].shape[: heads[0].ndim - results[0].ndim]
+    for name, head, result in zip(names, heads, results, strict=True):
+        mine = head.shape[: head.ndim - result.ndim]
+        if not _is_same_shape(mine, leading):
+            raise CompileError(
+                f"{name}: expected the dimensions of the others, {_text(leading)}, before those of "
+                f"{result.name}, got {_text(mine)}"
+            )
+    return [*heads], leading
+
+
+def _check_head(name: str, head: Any, result: Tensor) -> None:
+    if not isinstance(head, Tensor):
+        raise CompileError(f"{name}: expected a tensor, got {described(head)}")
+    if head.dtype is not result.dtype:
+        raise CompileError(
+            f"{name}: expected the dtype of {result.name}, {result.dtype}, got {head.dtype}"
+        )
+    last = head.shape[head.ndim - result.ndim :] if head.ndim >= result.ndim else ()
+    if head.ndim < result.ndim or not _is_same_shape(last, result.shape):
+        raise CompileError(
+            f"{name}: expected the shape of {result.name}, {_text(result.shape)}, or that with "
+            f"further dimensions in front, got {_text(head.shape)}"
+        )
+
+
+def _is_same_shape(a: Sequence[PrimExpr], b: Sequence[PrimExpr]) -> bool:
+    known = Analyzer()
+    return len(a) == len(b) and all(
+        known.can_prove(e.equal(x, y)) for x, y in zip(a, b, strict=True)
+    )
+
+
+def _text(shape: Sequence[PrimExpr]) -> str:
+    return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
+
+
+def _identity(result: Tensor) -> Tensor:
+    """The derivatives of the elements of a tensor by themselves."""
+    count = result.ndim
+    zero, one = e.const(0, result.dtype), e.const(1, result.dtype)
+
+    def element(place: tuple[Var, ...]) -> PrimExpr:
+        same = [e.equal(a, b) for a, b in zip(place[:count], place[count:], strict=True)]
+        return where(language.all(True, *same), one, zero)
+
+    return computed(f"{result.op.name}_identity", (*result.shape, *result.shape), element)
+
+
+# -- The graph ------------------------------------------------------------------------------------
+
+
+@final
+class _Backward:
+    """Adjoints on the way from the outputs to the inputs, shared by all uses of a tensor."""
+
+    def __init__(self, wanted: Sequence[Tensor], leading: Sequence[PrimExpr]) -> None:
+        self._wanted = wanted
+        self._leading = tuple(leading)
+        self._variables = tuple(Var(f"h{i}", each.dtype) for i, each in enumerate(leading))
+        self._shares: dict[Tensor, list[Share]] = {}
+        self._adjoints: dict[Tensor, Tensor] = {}
+        self._active: dict[Tensor, bool] = {}
+
+    def begin(self, result: Tensor, head: Tensor | None) -> None:
+        """Gives an output its adjoint."""
+        axis = data_axes([f"i{i}" for i in range(result.ndim)], result.shape)
+        place = tuple(each.var for each in axis)
+        value = e.const(1, result.dtype) if head is None else head(*self._variables, *place)
+        share = Share(place, value, axis, (), self._variables)
+        self._shares.setdefault(result, []).append(share)
+
+    def run(self, order: Sequence[Operation]) -> None:
+        """Goes through all operations, each after those that read its tensors."""
+        for op in order:
+            depends = any(self._active[tensor] for tensor in op.input_tensors)
+            for tensor in op.outputs:
+                self._active[tensor] = depends or tensor in self._wanted
+        for op in reversed(order):
+            self._through(op)
+
+    def found(self) -> list[Tensor]:
+        """The adjoints of the inputs: tensors of their own."""
+        made: list[Tensor] = []
+        for tensor in self._wanted:
+            adjoint = self._adjoints.get(tensor)
+            if adjoint is None:
+                adjoint = zeros(tensor, self._leading)
+            elif adjoint in made or isinstance(adjoint.op, PlaceholderOp):
+                adjoint = _copy(f"{tensor.op.name}_grad", adjoint)
+            made.append(adjoint)
+        return made
+
+    def _through(self, op: Operation) -> None:
+        """Hands the adjoints of an operation's tensors on to the tensors that it reads."""
+        mine: dict[int, PrimExpr] = {}
+        for tensor in op.outputs:
+            shares = self._shares.pop(tensor, [])
+            if not shares or not self._active[tensor]:
+                continue
+            adjoint = self._element(op, tensor, shares)
+            if adjoint is not None:
+                mine[tensor.value_index] = adjoint
+        if not mine or not any(self._active[tensor] for tensor in op.input_tensors):
+            return
+        if not isinstance(op, ComputeOp):
+            raise CompileError(
+                f"gradient: {op.name}: expected tensors of te.compute, found one of "
+                f"{type(op).__name__}, which has no derivative here"
+            )
+        simple = simplified(op)
+        for term in terms_of(simple, mine):
+            self._hand_on(simple, term)
+
+    def _element(self, op: Operation, tensor: Tensor, shares: list[Share]) -> PrimExpr | None:
+        """The adjoint of an element of a tensor."""
+        if tensor not in self._wanted and len(shares) == 1 and not tensor.shape:
+            constant = shares[0].value
+            if isinstance(constant, e.FloatImm):
+                return constant
+        adjoint = self._adjoints[tensor] = adjoint_of(tensor, self._leading, shares)
+        if not isinstance(op, ComputeOp):
+            return e.const(0)
+        return adjoint(*self._variables, *(axis.var for axis in op.axis))
+
+    def _hand_on(self, op: ComputeOp, term: Term) -> None:
+        for read in read_adjoints(op.name, term.value, term.adjoint, self._is_wanted):
+            tensor = cast(Tensor, read.load.producer)
+            conditions = tuple(
+                each for each in (*term.conditions, *read.guards) if const_int(each) != 1
+            )
+            share = Share(read.load.indices, read.value, term.axes, conditions, self._variables)
+            self._shares.setdefault(tensor, []).append(share)
+
+    def _is_wanted(self, load: ProducerLoad) -> bool:
+        return self._active.get(cast(Tensor, load.producer), False)
+
+
+def _copy(name: str, tensor: Tensor) -> Tensor:
+    return computed(name, tensor.shape, lambda place: tensor(*place))

@@ -1,0 +1,367 @@
+"""Index maps turned around: the iterations that read an element, in terms of the element's place.
+
+A read ``X[e(i, r)]`` in iterations ``i, r`` gives equations ``e(i, r) == q`` for the element at q.
+They are solved for as many iteration variables as possible::
+
+    X[i, k]             i = q0, k = q1
+    X[y + r]            y = q - r           for each r, where y is in its range
+    X[2 * y + r]        y = q // 2 - s, r = q % 2 + 2 * s       for each s
+    X[i // 8, i % 8]    i = q0 * 8 + q1
+    X[i // 2]           i = q * 2 + t       for each t in [0, 2)
+    X[3 * i]            i = q // 3          where q % 3 == 0
+
+Quotients and remainders become variables of their own, ``a == c * s + t`` with t in [0, c). An
+equation with a variable of coefficient 1 is solved for it; one without, by a division.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import field
+from typing import final
+
+from minitvm.arith.analyzer import Analyzer
+from minitvm.arith.atoms import structural_key
+from minitvm.runtime.dtype import DType
+from minitvm.runtime.record import record
+from minitvm.te.tensor import domain_of
+from minitvm.tir import expr as e
+from minitvm.tir.expr import IterType, IterVar, PrimExpr, Range, Var, const_int
+from minitvm.tir.functor import substitute, walk_once
+from minitvm.tir.indices import is_wide
+
+
+@final
+@record()
+class Inverse:
+    """The iterations that read an element.
+
+    Attributes
+    ----------
+    values
+        The iteration variables that are solved for, in terms of the place and of `axes`.
+    axes
+        The iterations that remain.
+    conditions
+        What holds where an iteration with these values exists and reads the element. None of them
+        reads memory.
+    """
+
+    values: Mapping[Var, PrimExpr]
+    axes: tuple[IterVar, ...]
+    conditions: tuple[PrimExpr, ...]
+
+
+@final
+@record(eq=False)
+class _Form:
+    """``sum(coefficient * variable) + rest``, without variables in coefficients and rest."""
+
+    terms: Mapping[Var, PrimExpr]
+    rest: PrimExpr
+
+    def plus(self, other: _Form, factor: PrimExpr) -> _Form:
+        terms = dict(self.terms)
+        for var, coefficient in other.terms.items():
+            more = coefficient * factor
+            total = terms[var] + more if var in terms else more
+            terms[var] = total
+            if const_int(total) == 0:
+                del terms[var]
+        return _Form(terms, self.rest + other.rest * factor)
+
+    def expression(self) -> PrimExpr:
+        total = self.rest
+        for var, coefficient in self.terms.items():
+            total = total + var * coefficient
+        return total
+
+
+@final
+@record(frozen=False, eq=False)
+class _System:
+    """Equations ``form == 0`` of iteration variables with their ranges.
+
+    `parts` are the variables of quotients and remainders, by the value and the divisor.
+    """
+
+    known: Analyzer
+    domains: dict[Var, Range]
+    equations: list[_Form] = field(default_factory=list)
+    solved: dict[Var, _Form] = field(default_factory=dict)
+    conditions: list[PrimExpr] = field(default_factory=list)
+    parts: dict[Hashable, tuple[Var, Var]] = field(default_factory=dict)
+
+
+def is_invertible(index: PrimExpr, axes: Sequence[IterVar]) -> bool:
+    """Whether :func:`invert` takes an index."""
+    return _read(_new_system(axes), index) is not None
+
+
+def invert(
+    indices: Sequence[PrimExpr], place: Sequence[PrimExpr], axes: Sequence[IterVar]
+) -> Inverse:
+    """The iterations of `axes` in which `indices`, each of which :func:`is_invertible`, have the
+    values `place`.
+
+    >>> from minitvm import te
+    >>> y, r, q = te.reduce_axis((0, 8), "y"), te.reduce_axis((0, 3), "r"), te.var("q")
+    >>> found = invert([y.var + r.var], [q], [y, r])
+    >>> found.values[y.var], [axis.name for axis in found.axes]
+    ((0 - q) * -1 + r * -1, ['r'])
+    """
+    system = _new_system(axes)
+    for index, value in zip(indices, place, strict=True):
+        form = _read(system, index)
+        assert form is not None, f"{index} can't be inverted"
+        system.equations.append(_Form(form.terms, form.rest - value))
+    while _solve_one(system):
+        pass
+    return _inverse(system)
+
+
+def _new_system(axes: Sequence[IterVar]) -> _System:
+    known = Analyzer()
+    for axis in axes:
+        known.bind(axis.var, domain_of(axis))
+    return _System(known, {axis.var: domain_of(axis) for axis in axes})
+
+
+# -- Reading indices ------------------------------------------------------------------------------
+
+
+def _read(system: _System, index: PrimExpr) -> _Form | None:
+    """An index as a form; None where it depends on variables in another way."""
+    if not _has_any(index, system.domains):
+        return _Form({}, index)
+    match index:
+        case Var():
+            return _variable(index)
+        case e.Add(a, b) | e.Sub(a, b) if is_wide(index.dtype):
+            x, y = _read(system, a), _read(system, b)
+            sign = e.const(1 if isinstance(index, e.Add) else -1, index.dtype)
+            return None if x is None or y is None else x.plus(y, sign)
+        case e.Mul(a, b) if is_wide(index.dtype):
+            a, b = (b, a) if _has_any(b, system.domains) else (a, b)
+            x = _read(system, a)
+            if x is None or _has_any(b, system.domains):
+                return None
+            return _number(0, index.dtype).plus(x, b)
+        case e.Cast(_, value) if is_wide(index.dtype) and is_wide(value.dtype):
+            return _read(system, value)
+        case e.FloorDiv(a, c) | e.FloorMod(a, c) if is_wide(index.dtype):
+            return _digit(system, index, a, c)
+        case e.Div(a, c) | e.Mod(a, c) if is_wide(index.dtype):
+            if system.known.can_prove(e.greater_equal(a, 0)):
+                return _digit(system, index, a, c)
+    return None
+
+
+def _digit(system: _System, index: PrimExpr, a: PrimExpr, divisor: PrimExpr) -> _Form | None:
+    """``a // divisor`` or ``a % divisor``, as a variable."""
+    size = const_int(divisor)
+    if _has_any(divisor, system.domains) or (size is not None and size <= 0):
+        return None
+    if size is None and not system.known.can_prove(divisor >= 1):
+        return None
+    key = structural_key(a), structural_key(divisor)
+    if key not in system.parts:
+        form = _read(system, a)
+        if form is None:
+            return None
+        system.parts[key] = _new_digits(system, form, a.dtype, divisor)
+    quotient, remainder = system.parts[key]
+    return _variable(quotient if isinstance(index, e.FloorDiv | e.Div) else remainder)
+
+
+def _new_digits(system: _System, form: _Form, dtype: DType, divisor: PrimExpr) -> tuple[Var, Var]:
+    quotient, remainder = Var("quotient", dtype, axis=True), Var("remainder", dtype, axis=True)
+    low, high = _ends(system, form)
+    begin, end = e.floordiv(low, divisor), e.floordiv(high, divisor) + 1
+    _add_variable(system, quotient, Range(begin, end))
+    _add_variable(system, remainder, Range(e.const(0, dtype), divisor))
+    parts = _Form({quotient: divisor, remainder: e.const(1, dtype)}, e.const(0, dtype))
+    system.equations.append(form.plus(parts, e.const(-1, dtype)))
+    return quotient, remainder
+
+
+def _add_variable(system: _System, var: Var, dom: Range) -> None:
+    system.domains[var] = dom
+    system.known.bind(var, dom)
+
+
+def _variable(var: Var) -> _Form:
+    return _Form({var: e.const(1, var.dtype)}, e.const(0, var.dtype))
+
+
+def _number(value: int, dtype: DType) -> _Form:
+    return _Form({}, e.const(value, dtype))
+
+
+def _ends(system: _System, form: _Form) -> tuple[PrimExpr, PrimExpr]:
+    """The least and the greatest value of a form whose coefficients have a known sign; of others,
+    what follows from non-negative ones."""
+    low = high = form.rest
+    for var, coefficient in form.terms.items():
+        dom = system.domains[var]
+        first, last = dom.min * coefficient, (dom.min + dom.extent - 1) * coefficient
+        size = const_int(coefficient)
+        if size is not None and size < 0:
+            first, last = last, first
+        low, high = low + first, high + last
+    return low, high
+
+
+def _has_any(expr: PrimExpr, variables: Mapping[Var, object]) -> bool:
+    return any(each in variables for each in walk_once(expr) if isinstance(each, Var))
+
+
+# -- Solving --------------------------------------------------------------------------------------
+
+
+def _solve_one(system: _System) -> bool:
+    """Makes one step towards the solution; False where no equation is left."""
+    for place, equation in enumerate(system.equations):
+        if not equation.terms:
+            system.conditions.append(e.equal(system.equations.pop(place).rest, 0))
+            return True
+    # First what is equal to one variable, then windows, last what needs a division.
+    for step in (_alone, _phase, _unit, _division):
+        for place in range(len(system.equations)):
+            if step(system, place):
+                return True
+    return False
+
+
+def _alone(system: _System, place: int) -> bool:
+    """``x + rest == 0``."""
+    return len(system.equations[place].terms) == 1 and _unit(system, place)
+
+
+def _unit(system: _System, place: int) -> bool:
+    """Solves for the variable of coefficient 1 or -1 with the longest range."""
+    equation = system.equations[place]
+    units = _units_of(equation)
+    if not units:
+        return False
+    var = max(units, key=lambda each: _length(system, each))
+    sign = e.const(-units[var], var.dtype)
+    others = _Form({v: by for v, by in equation.terms.items() if v is not var}, equation.rest)
+    del system.equations[place]
+    _replace(system, var, _number(0, var.dtype).plus(others, sign))
+    return True
+
+
+def _units_of(equation: _Form) -> dict[Var, int]:
+    """The variables of coefficient 1 or -1."""
+    sizes = {var: const_int(by) for var, by in equation.terms.items()}
+    return {var: by for var, by in sizes.items() if by in (1, -1)}
+
+
+def _length(system: _System, var: Var) -> tuple[bool, int]:
+    """The extent of a variable's range, to be compared; unknown ones are long."""
+    extent = const_int(system.domains[var].extent)
+    return extent is None, extent or 0
+
+
+def _replace(system: _System, var: Var, value: _Form) -> None:
+    """Solves for a variable: its value replaces it everywhere."""
+
+    def without(form: _Form) -> _Form:
+        if var not in form.terms:
+            return form
+        others = {each: by for each, by in form.terms.items() if each is not var}
+        return _Form(others, form.rest).plus(value, form.terms[var])
+
+    system.equations[:] = map(without, system.equations)
+    for each, form in system.solved.items():
+        system.solved[each] = without(form)
+    system.solved[var] = value
+
+
+def _phase(system: _System, place: int) -> bool:
+    """In ``c * y + r == m`` with a short range of r: ``r = c * s + m % c``, ``y = m // c - s``."""
+    equation = system.equations[place]
+    found = _short_window(system, equation)
+    if found is None:
+        return False
+    window, sign, by = found
+    dtype, dom = window.dtype, system.domains[window]
+    size = e.const(by, dtype)
+    value = (equation.rest + dom.min * sign) * -sign
+    step = Var(f"{window.name}.step", dtype, axis=True)
+    _add_variable(system, step, Range(e.const(0, dtype), e.floordiv(dom.extent + (by - 1), size)))
+    _replace(system, window, _Form({step: size}, dom.min + e.floormod(value, size)))
+    terms = {v: e.floordiv(each, size) for v, each in system.equations[place].terms.items()}
+    system.equations[place] = _Form(terms, e.floordiv(value, size) * -sign)
+    return True
+
+
+def _short_window(system: _System, equation: _Form) -> tuple[Var, int, int] | None:
+    """The one variable of coefficient 1 or -1, which is its sign, and the size of the coefficient
+    of all others, if one of these has a longer range."""
+    units = _units_of(equation)
+    others = {const_int(by) for var, by in equation.terms.items() if var not in units}
+    sizes = {None if by is None else abs(by) for by in others}
+    if len(units) != 1 or len(sizes) != 1:
+        return None
+    ((window, sign),), (by,) = units.items(), sizes
+    mine = _length(system, window)
+    if by is None or all(_length(system, var) <= mine for var in equation.terms):
+        return None
+    return window, sign, by
+
+
+def _division(system: _System, place: int) -> bool:
+    """Solves for the variable of the longest range by a division that must come out even, for each
+    value of the others."""
+    equation = system.equations[place]
+    var = max(equation.terms, key=lambda each: _length(system, each))
+    for other in [each for each in equation.terms if each is not var]:
+        _replace(system, other, _Form({}, other))
+    equation = system.equations[place]
+    by, divisor = equation.terms[var], const_int(equation.terms[var])
+    if divisor is None and not system.known.can_prove(by >= 1):
+        _replace(system, var, _Form({}, var))
+        return True
+    del system.equations[place]
+    value = equation.rest * -1
+    if divisor is not None and divisor < 0:
+        value, by = equation.rest, e.const(-divisor, var.dtype)
+    system.conditions.append(e.equal(e.floormod(value, by), 0))
+    _replace(system, var, _Form({}, e.floordiv(value, by)))
+    return True
+
+
+# -- The solution ---------------------------------------------------------------------------------
+
+
+def _inverse(system: _System) -> Inverse:
+    """The solution. Variables that are their own values are axes, as those without a value are."""
+    values: dict[Var, PrimExpr] = {}
+    axes: list[IterVar] = []
+    solved = {v: form.expression() for v, form in system.solved.items()}
+    for var, dom in system.domains.items():
+        if var in solved and solved[var] is not var:
+            continue
+        if const_int(dom.extent) == 1:
+            values[var] = dom.min
+            continue
+        axis = IterVar(dom, Var(var.name, var.dtype, axis=True), IterType.COMM_REDUCE)
+        axes.append(axis)
+        values[var] = axis.var
+    kept = dict(values)
+    for var, value in solved.items():
+        if var not in kept:
+            values[var] = substitute(value, kept)
+    conditions = [substitute(each, values) for each in system.conditions]
+    for var in solved:
+        if var not in kept:
+            dom = system.domains[var]
+            low, extent = substitute(dom.min, values), substitute(dom.extent, values)
+            conditions += [values[var] >= low, values[var] < low + extent]
+    for place, axis in enumerate(axes):
+        dom = domain_of(axis)
+        low, extent = substitute(dom.min, values), substitute(dom.extent, values)
+        axes[place] = IterVar(Range.from_min_extent(low, extent), axis.var, axis.iter_type)
+    return Inverse(values, tuple(axes), tuple(conditions))

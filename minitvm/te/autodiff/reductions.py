@@ -1,0 +1,278 @@
+"""The values from which a stage computes its elements, each with its adjoint.
+
+For a sum, each term has the adjoint of the sum. A reducer that chooses, as a maximum does, hands
+the adjoint to the term that was chosen: a stage computes its position. A product is the product of
+all other factors, times one factor. For any other reducer, which is associative and commutative,
+the result is ``combine(term, rest)`` for each term, of the combination of all other terms: a stage
+computes the rest for each term, in time quadratic in the number of terms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import prod as product_of
+from typing import Any, final
+
+from minitvm.runtime.dtype import INT32, INT64, DType
+from minitvm.runtime.record import record
+from minitvm.te.autodiff.functions import where
+from minitvm.te.autodiff.stages import (
+    new_data_axes,
+    new_reduce_axes,
+    place_in,
+    stage,
+    stages,
+)
+from minitvm.te.tensor import ComputeOp, Tensor, domain_of
+from minitvm.tir import expr as e
+from minitvm.tir import op, reducer
+from minitvm.tir.expr import (
+    Call,
+    CommReducer,
+    IterVar,
+    PrimExpr,
+    Reduce,
+    Select,
+    Var,
+    const_int,
+)
+from minitvm.tir.functor import substitute
+from minitvm.tir.structural_equal import structural_equal
+
+
+@final
+@record()
+class Term:
+    """A value that takes part in the elements of a stage.
+
+    Attributes
+    ----------
+    value
+        The value in an iteration of `axes`.
+    adjoint
+        Its adjoint there.
+    axes
+        The iterations.
+    conditions
+        Those under which the value is evaluated.
+    """
+
+    value: PrimExpr
+    adjoint: PrimExpr
+    axes: tuple[IterVar, ...]
+    conditions: tuple[PrimExpr, ...] = ()
+
+
+def terms_of(op: ComputeOp, adjoints: Mapping[int, PrimExpr]) -> list[Term]:
+    """The terms of a stage, by the adjoints of the elements of its outputs, for each index of an
+    output that has one."""
+    first = op.body[0]
+    if not isinstance(first, Reduce):
+        return [Term(op.body[i], adjoint, op.axis) for i, adjoint in adjoints.items()]
+    return list(_Reduction(op, first, adjoints).terms())
+
+
+@final
+class _Reduction:
+    """A stage that reduces, and the adjoints of its results."""
+
+    def __init__(self, op: ComputeOp, reduce: Reduce, adjoints: Mapping[int, PrimExpr]) -> None:
+        self._op = op
+        self._reduce = reduce
+        self._adjoints = adjoints
+        self._axes = (*op.axis, *reduce.axis)
+        always = const_int(reduce.condition) == 1
+        self._conditions = () if always else (reduce.condition,)
+
+    def terms(self) -> Iterator[Term]:
+        combiner = self._reduce.combiner
+        if _is_sum(combiner):
+            return self._of_sum()
+        chooses = _choice_of(combiner)
+        if chooses is not None:
+            return self._of_choice(chooses)
+        if _is_operator(combiner, e.Mul) and not self._reduce.init:
+            return self._of_product()
+        return self._of_any()
+
+    def _term(self, index: int, adjoint: PrimExpr) -> Term:
+        return Term(self._reduce.source[index], adjoint, self._axes, self._conditions)
+
+    def _first(self, index: int, adjoint: PrimExpr) -> Iterator[Term]:
+        """The value from which the reduction begins."""
+        if self._reduce.init:
+            yield Term(self._reduce.init[index], adjoint, self._op.axis)
+
+    def _of_sum(self) -> Iterator[Term]:
+        for index, adjoint in self._adjoints.items():
+            yield self._term(index, adjoint)
+            yield from self._first(index, adjoint)
+
+    # -- Choices ----------------------------------------------------------------------------------
+
+    def _of_choice(self, chooses: _Choice) -> Iterator[Term]:
+        dtype = _position_dtype(self._reduce.axis)
+        nowhere = op.max_value(dtype)
+        chosen = self._positions(chooses, dtype, nowhere)(*self._op.axis)
+        here = _position(self._reduce.axis, dtype)
+        for index, adjoint in self._adjoints.items():
+            zero = e.const(0, adjoint.dtype)
+            yield self._term(index, where(e.equal(chosen, here), adjoint, zero))
+            yield from self._first(index, where(e.equal(chosen, nowhere), adjoint, zero))
+
+    def _positions(self, chooses: _Choice, dtype: DType, nowhere: PrimExpr) -> Tensor:
+        """The position of the term that is chosen for each element."""
+        axis, renamed = new_data_axes(self._op.axis)
+        reduced, renamed = new_reduce_axes(self._reduce.axis, renamed)
+        made = self._renamed(renamed)
+        lhs, rhs = Var("lhs_position", dtype), Var("rhs_position", dtype)
+        condition = chooses(lhs, rhs)
+        combiner = made.combiner
+        pairs = zip((*combiner.lhs, lhs), (*combiner.rhs, rhs), strict=True)
+        combined = CommReducer(
+            (*combiner.lhs, lhs),
+            (*combiner.rhs, rhs),
+            tuple(Select(substitute(condition, renamed), a, b) for a, b in pairs),
+            (*combiner.identity, nowhere),
+        )
+        source = (*made.source, _position(reduced, dtype))
+        init = (*made.init, nowhere) if made.init else ()
+        results = [
+            Reduce(combined, source, reduced, made.condition, i, init) for i in range(len(source))
+        ]
+        return stages(f"{self._op.name}_position", axis, *results)[-1]
+
+    def _renamed(self, renamed: Mapping[Var, PrimExpr]) -> Reduce:
+        """The reduction in terms of other variables of the axes."""
+        reduce = self._reduce
+
+        def each(values: Sequence[PrimExpr]) -> tuple[PrimExpr, ...]:
+            return tuple(substitute(value, renamed) for value in values)
+
+        combiner = reduce.combiner
+        changed = CommReducer(
+            combiner.lhs, combiner.rhs, each(combiner.result), each(combiner.identity)
+        )
+        condition = substitute(reduce.condition, renamed)
+        return Reduce(changed, each(reduce.source), reduce.axis, condition, 0, each(reduce.init))
+
+    # -- Products ---------------------------------------------------------------------------------
+
+    def _of_product(self) -> Iterator[Term]:
+        (adjoint,) = self._adjoints.values()
+        factor = self._reduce.source[0]
+        zero, one = e.const(0, factor.dtype), e.const(1, factor.dtype)
+        zeros = self._reduced(reducer.sum, "zeros", lambda x: where(e.equal(x, 0), one, zero))
+        others = self._reduced(reducer.prod, "others", lambda x: where(e.equal(x, 0), one, x))
+        count, rest = zeros(*self._op.axis), others(*self._op.axis)
+        is_zero = e.equal(factor, zero)
+        of_zero = where(e.equal(count, one), rest, zero)
+        of_other = where(e.equal(count, zero), rest / where(is_zero, one, factor), zero)
+        yield self._term(0, adjoint * where(is_zero, of_zero, of_other))
+
+    def _reduced(self, reduce: Any, name: str, element: Callable[[PrimExpr], PrimExpr]) -> Tensor:
+        axis, renamed = new_data_axes(self._op.axis)
+        reduced, renamed = new_reduce_axes(self._reduce.axis, renamed)
+        made = self._renamed(renamed)
+        value = reduce(element(made.source[0]), axis=list(reduced), where=made.condition)
+        return stage(f"{self._op.name}_{name}", axis, value)
+
+    # -- Any reducer ------------------------------------------------------------------------------
+
+    def _of_any(self) -> Iterator[Term]:
+        reduce, outer = self._reduce, self._op.axis
+        if len(reduce.init):
+            whole = [each(*outer) for each in self._others(())]
+            yield from self._combined(reduce.init, whole, outer, ())
+        rest = [each(*place_in(self._axes)) for each in self._others(reduce.axis)]
+        yield from self._combined(reduce.source, rest, self._axes, self._conditions)
+
+    def _combined(
+        self,
+        values: Sequence[PrimExpr],
+        rest: Sequence[PrimExpr],
+        axes: tuple[IterVar, ...],
+        conditions: tuple[PrimExpr, ...],
+    ) -> Iterator[Term]:
+        combiner = self._reduce.combiner
+        operands = dict(zip((*combiner.lhs, *combiner.rhs), (*values, *rest), strict=True))
+        for index, adjoint in self._adjoints.items():
+            result = substitute(combiner.result[index], operands)
+            yield Term(result, adjoint, axes, conditions)
+
+    def _others(self, kept: Sequence[IterVar]) -> tuple[Tensor, ...]:
+        """The combinations of all terms but one, for each along the axes `kept`; without axes, of
+        all terms, without the value from which the reduction begins."""
+        axis, outside = new_data_axes((*self._op.axis, *kept))
+        reduced, renamed = new_reduce_axes(self._reduce.axis, outside)
+        made = self._renamed(renamed)
+        condition, init = made.condition, made.init if kept else ()
+        if kept:
+            differs = [e.not_equal(renamed[each.var], outside[each.var]) for each in kept]
+            condition = e.logical_and(op.any(*differs), condition)
+        results = [
+            Reduce(made.combiner, made.source, reduced, condition, i, init)
+            for i in range(len(made.source))
+        ]
+        return stages(f"{self._op.name}_others", axis, *results)
+
+
+# -- Reducers by their combination ----------------------------------------------------------------
+
+_Choice = Callable[[Var, Var], PrimExpr]
+"""Whether a reducer takes its left operand, by both operands' positions."""
+
+
+def _is_sum(combiner: CommReducer) -> bool:
+    return _is_operator(combiner, e.Add)
+
+
+def _is_operator(combiner: CommReducer, node: type[e.Arithmetic]) -> bool:
+    """Whether each result is an operator on its operands."""
+    return all(
+        isinstance(result, node) and {result.a, result.b} == {a, b}
+        for result, a, b in zip(combiner.result, combiner.lhs, combiner.rhs, strict=True)
+    )
+
+
+def _choice_of(combiner: CommReducer) -> _Choice | None:
+    """How a reducer chooses one of its operands; None for one that computes with them."""
+    a, b = combiner.lhs[0], combiner.rhs[0]
+    if len(combiner.result) == 1 and _is_operator(combiner, e.Max):
+        return lambda x, y: op.any(a > b, op.all(e.equal(a, b), x < y))
+    if len(combiner.result) == 1 and _is_operator(combiner, e.Min):
+        return lambda x, y: op.any(a < b, op.all(e.equal(a, b), x < y))
+    found = [
+        _chosen(*each) for each in zip(combiner.result, combiner.lhs, combiner.rhs, strict=True)
+    ]
+    first = found[0]
+    if first is None or not all(structural_equal(each, first) for each in found):
+        return None
+    return lambda x, y: first
+
+
+def _chosen(result: PrimExpr, a: Var, b: Var) -> PrimExpr | None:
+    """The condition under which a result is `a` and not `b`."""
+    match result:
+        case Select(condition, x, y) | Call(op="if_then_else", args=(condition, x, y)):
+            if x is a and y is b:
+                return condition
+            return e.logical_not(condition) if x is b and y is a else None
+    return None
+
+
+def _position_dtype(axes: Sequence[IterVar]) -> DType:
+    """A dtype that holds the positions of all terms."""
+    extents = [const_int(domain_of(axis).extent) for axis in axes]
+    if None not in extents:
+        return INT32 if product_of(each or 0 for each in extents) < INT32.max() else INT64
+    return axes[0].var.dtype if len(axes) == 1 else INT64
+
+
+def _position(axes: Sequence[IterVar], dtype: DType) -> PrimExpr:
+    """The number of a term in the order of the axes."""
+    total: PrimExpr = e.const(0, dtype)
+    for axis in axes:
+        dom = domain_of(axis)
+        total = total * e.cast(dtype, dom.extent) + e.cast(dtype, axis.var - dom.min)
+    return total

@@ -1,0 +1,76 @@
+"""Stages of gradients: tensors of fresh axes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from minitvm.te.tensor import ComputeOp, Tensor, data_axes, domain_of
+from minitvm.tir import expr as e
+from minitvm.tir import op
+from minitvm.tir.expr import IterType, IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var
+from minitvm.tir.functor import substitute, walk_once
+
+
+def stage(name: str, axis: Sequence[IterVar], *body: PrimExpr) -> Tensor:
+    """The first of the tensors whose elements are `body`."""
+    return stages(name, axis, *body)[0]
+
+
+def stages(name: str, axis: Sequence[IterVar], *body: PrimExpr) -> tuple[Tensor, ...]:
+    """The tensors whose elements are `body`."""
+    first = body[0]
+    reduced = first.axis if isinstance(first, Reduce) else ()
+    return ComputeOp(name, "", {}, tuple(axis), reduced, body).outputs
+
+
+def computed(
+    name: str, shape: Sequence[PrimExpr], element: Callable[[tuple[Var, ...]], PrimExpr]
+) -> Tensor:
+    """The tensor with an element at each place."""
+    axis = data_axes([f"i{i}" for i in range(len(shape))], shape)
+    return stage(name, axis, element(tuple(each.var for each in axis)))
+
+
+def new_reduce_axes(
+    axes: Iterable[IterVar], values: Mapping[Var, PrimExpr]
+) -> tuple[tuple[IterVar, ...], dict[Var, PrimExpr]]:
+    """Reduction axes of the same ranges, with variables of their own, and the values of the old
+    variables. `values` are those of other variables in the ranges."""
+    made: list[IterVar] = []
+    renamed = dict(values)
+    for axis in axes:
+        dom = domain_of(axis)
+        low, extent = substitute(dom.min, renamed), substitute(dom.extent, renamed)
+        var = Var(axis.var.name, axis.var.dtype, axis=True)
+        made.append(IterVar(Range.from_min_extent(low, extent), var, IterType.COMM_REDUCE))
+        renamed[axis.var] = var
+    return tuple(made), renamed
+
+
+def new_data_axes(
+    axes: Sequence[IterVar],
+) -> tuple[tuple[IterVar, ...], dict[Var, PrimExpr]]:
+    """Data axes of the same extents, and the values of the old variables."""
+    made = data_axes([axis.name for axis in axes], [domain_of(axis).extent for axis in axes])
+    values = [new.var + domain_of(old).min for new, old in zip(made, axes, strict=True)]
+    return made, dict(zip([axis.var for axis in axes], values, strict=True))
+
+
+def place_in(axes: Iterable[IterVar]) -> list[PrimExpr]:
+    """Where a tensor of :func:`new_data_axes` has the element of an iteration of the old axes."""
+    return [axis.var - domain_of(axis).min for axis in axes]
+
+
+def guarded(conditions: Iterable[PrimExpr], value: PrimExpr) -> PrimExpr:
+    """`value` where all conditions hold, in order, and 0 elsewhere. It isn't evaluated there, and
+    neither are the conditions after one that doesn't hold."""
+    zero = e.const(0, value.dtype)
+    pure = [each for each in conditions if not reads(each)]
+    for condition in reversed([each for each in conditions if reads(each)]):
+        value = op.if_then_else(condition, value, zero)
+    return op.if_then_else(op.all(True, *pure), value, zero) if pure else value
+
+
+def reads(node: PrimExpr) -> bool:
+    """Whether an expression reads memory, or calls a function."""
+    return any(isinstance(each, ProducerLoad | e.Call) for each in walk_once(node))

@@ -1,0 +1,657 @@
+"""``te.gradient``: against torch, against central differences, and its errors."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import minitvm as tvm
+from minitvm import te, tir
+from minitvm.te.tensor import Tensor
+from minitvm.tir.intrinsics import INTRINSICS
+
+torch = pytest.importorskip("torch")
+
+Array = npt.NDArray[Any]
+F64 = "float64"
+N = np.array([1, 1, 0, 3, 1, 2], "int32")  # rows that are read, some several times
+
+
+def _axis(extent: Any, name: str = "k") -> Any:
+    return te.reduce_axis((0, extent), name)
+
+
+def _body(tensor: Tensor) -> Any:
+    return cast(Any, tensor.op).body[0]
+
+
+def _zero() -> Any:
+    return te.const(0.0, F64)
+
+
+# -- Programs, each with torch's ------------------------------------------------------------------
+
+
+def _product(A: Tensor, B: Tensor) -> Any:
+    k = _axis(7)
+    return te.compute((5, 6), lambda i, j: te.sum(A[i, k] * B[k, j], axis=k), name="C")
+
+
+def _softmax(X: Tensor) -> Any:
+    k, j = _axis(7), _axis(7, "j")
+    m = te.compute((5,), lambda i: te.max(X[i, k], axis=k), name="m")
+    power = te.compute((5, 7), lambda i, j: te.exp(X[i, j] - m[i]), name="power")
+    total = te.compute((5,), lambda i: te.sum(power[i, j], axis=j), name="total")
+    return te.compute((5, 7), lambda i, j: power[i, j] / total[i], name="softmax")
+
+
+def _layer_norm(X: Tensor, w: Tensor, b: Tensor) -> Any:
+    k, j = _axis(7), _axis(7, "j")
+    mean = te.compute((5,), lambda i: te.sum(X[i, k] / 7.0, axis=k), name="mean")
+    d = te.compute((5, 7), lambda i, j: X[i, j] - mean[i], name="d")
+    var = te.compute((5,), lambda i: te.sum(d[i, j] * d[i, j] / 7.0, axis=j), name="var")
+    return te.compute((5, 7), lambda i, j: d[i, j] * te.rsqrt(var[i] + 1e-5) * w[j] + b[j])
+
+
+def _rms_norm(X: Tensor, w: Tensor) -> Any:
+    k = _axis(7)
+    s = te.compute((5,), lambda i: te.sum(X[i, k] * X[i, k], axis=k), name="s")
+    return te.compute((5, 7), lambda i, j: X[i, j] * te.rsqrt(s[i] / 7.0 + 1e-6) * w[j])
+
+
+def _gelu(X: Tensor) -> Any:
+    return te.compute(X.shape, lambda i: 0.5 * X[i] * (1.0 + te.erf(X[i] * math.sqrt(0.5))))
+
+
+def _convolution(stride: int, padding: int, dilation: int, groups: int = 1) -> Any:
+    def program(X: Tensor, W: Tensor) -> Any:
+        p, size, per = padding, 9, 4 // groups
+        padded = te.compute(
+            (2, 4, size + 2 * p, size + 2 * p),
+            lambda n, c, y, x: te.if_then_else(
+                te.all(y >= p, y < size + p, x >= p, x < size + p),
+                X[n, c, y - p, x - p],
+                _zero(),
+            ),
+            name="padded",
+        )
+        out = (size + 2 * p - dilation * 2 - 1) // stride + 1
+        c, r, q = _axis(per, "c"), _axis(3, "r"), _axis(3, "q")
+        return te.compute(
+            (2, 6, out, out),
+            lambda n, f, y, x: te.sum(
+                padded[
+                    n,
+                    f // (6 // groups) * per + c,
+                    y * stride + r * dilation,
+                    x * stride + q * dilation,
+                ]
+                * W[f, c, r, q],
+                axis=[c, r, q],
+            ),
+            name="Y",
+        )
+
+    return program
+
+
+def _max_pool(stride: int, width: int) -> Any:
+    def program(X: Tensor) -> Any:
+        out = (9 - width) // stride + 1
+        r, q = _axis(width, "r"), _axis(width, "q")
+        return te.compute(
+            (2, out, out),
+            lambda n, y, x: te.max(X[n, y * stride + r, x * stride + q], axis=[r, q]),
+        )
+
+    return program
+
+
+def _attention(Q: Tensor, K: Tensor, V: Tensor) -> Any:
+    """With a causal mask."""
+    n, d = 6, 4
+    k, j, j2, j3 = _axis(d), _axis(n, "j"), _axis(n, "j2"), _axis(n, "j3")
+    score = te.compute((n, n), lambda i, j: te.sum(Q[i, k] * K[j, k], axis=k), name="score")
+    m = te.compute((n,), lambda i: te.max(score[i, j], axis=j, where=j <= i), name="m")
+    power = te.compute(
+        (n, n),
+        lambda i, j: te.if_then_else(j <= i, te.exp(score[i, j] - m[i]), _zero()),
+        name="power",
+    )
+    total = te.compute((n,), lambda i: te.sum(power[i, j2], axis=j2), name="total")
+    out = te.compute((n, d), lambda i, c: te.sum(power[i, j3] * V[j3, c], axis=j3), name="out")
+    return te.compute((n, d), lambda i, c: out[i, c] / total[i], name="attention")
+
+
+def _cross_entropy(X: Tensor, t: Tensor) -> Any:
+    k = _axis(4)
+    total = te.compute((6,), lambda i: te.sum(te.exp(X[i, k]), axis=k), name="total")
+    return te.compute((6,), lambda i: te.log(total[i]) - X[i, t[i]], name="loss")
+
+
+def _running_sum(X: Tensor) -> Any:
+    k = _axis(8)
+    return te.compute((3, 8), lambda b, i: te.sum(X[b, k], axis=k, where=k <= i), name="sums")
+
+
+def _rows(X: Tensor, B: Tensor, t: Tensor) -> Any:
+    """A product of gathered rows."""
+    k = _axis(5)
+    return te.compute((6, 3), lambda i, j: te.sum(X[t[i], k] * B[k, j], axis=k), name="rows")
+
+
+def _log_sum_exp(X: Tensor) -> Any:
+    def combine(a: Any, b: Any) -> Any:
+        return te.max(a, b) + te.log1p(te.exp(-te.abs(a - b)))
+
+    reducer = te.comm_reducer(combine, lambda t: te.const(-1e30, t), name="log_sum_exp")
+    k = _axis(5)
+    return te.compute((3,), lambda i: reducer(X[i, k], axis=k), name="lse")
+
+
+def _row_wise(reducer: Any) -> Any:
+    k = _axis(5)
+    return lambda X: te.compute((3,), lambda i: reducer(X[i, k], axis=k), name="Y")
+
+
+def _of(shape: Any, element: Callable[..., Any]) -> Any:
+    """A program of one stage."""
+
+    def program(*tensors: Tensor) -> Any:
+        return te.compute(shape, lambda *i: element(*tensors, *i), varargs_names=None, name="Y")
+
+    return program
+
+
+def _conv_of_torch(*options: int) -> Any:
+    stride, padding, dilation, groups = (*options, 1)[:4]
+    return lambda x, w: torch.conv2d(
+        x, w, stride=stride, padding=padding, dilation=dilation, groups=groups
+    )
+
+
+def _pool_of_torch(stride: int, width: int) -> Any:
+    return lambda x: torch.max_pool2d(x, width, stride)
+
+
+_IMAGE, _WEIGHTS = (2, 4, 9, 9), (6, 4, 3, 3)
+_CONVOLUTIONS = [(1, 1, 1), (2, 1, 1), (1, 2, 2), (2, 2, 2), (3, 0, 1), (2, 1, 3), (3, 2, 2)]
+PROGRAMS: dict[str, tuple[Any, list[tuple[int, ...]], Any, tuple[Array, ...]]] = {
+    "product": (_product, [(5, 7), (7, 6)], lambda a, b: a @ b, ()),
+    "softmax": (_softmax, [(5, 7)], lambda x: torch.softmax(x, -1), ()),
+    "layer norm": (
+        _layer_norm,
+        [(5, 7), (7,), (7,)],
+        lambda x, w, b: torch.layer_norm(x, (7,), w, b),
+        (),
+    ),
+    "rms norm": (_rms_norm, [(5, 7), (7,)], lambda x, w: torch.rms_norm(x, (7,), w, 1e-6), ()),
+    "gelu": (_gelu, [(9,)], lambda x: torch.nn.functional.gelu(x), ()),
+    **{
+        f"convolution {o}": (_convolution(*o), [_IMAGE, _WEIGHTS], _conv_of_torch(*o), ())
+        for o in _CONVOLUTIONS
+    },
+    "groups": (
+        _convolution(1, 1, 1, 2), [_IMAGE, (6, 2, 3, 3)], _conv_of_torch(1, 1, 1, 2), ()
+    ),
+    **{
+        f"max pool {o}": (_max_pool(*o), [(2, 9, 9)], _pool_of_torch(*o), ())
+        for o in ((2, 3), (2, 2), (1, 2), (3, 2))
+    },
+    "attention": (
+        _attention,
+        [(6, 4)] * 3,
+        lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, is_causal=True, scale=1.0
+        ),
+        (),
+    ),
+    "gather": (
+        _of((6, 5), lambda X, t, i, j: X[t[i], j]), [(4, 5)], lambda x, t: x[t.long()], (N,)
+    ),
+    "gathered rows": (_rows, [(4, 5), (5, 3)], lambda x, b, t: x[t.long()] @ b, (N,)),
+    "cross entropy": (
+        _cross_entropy,
+        [(6, 4)],
+        lambda x, t: torch.nn.functional.cross_entropy(x, t.long(), reduction="none"),
+        (N,),
+    ),
+    "running sum": (_running_sum, [(3, 8)], lambda x: x.cumsum(-1), ()),
+    "reduction by prod": (_row_wise(te.prod), [(3, 5)], lambda x: x.prod(-1), ()),
+    "reduction by min": (_row_wise(te.min), [(3, 5)], lambda x: x.amin(-1), ()),
+    "log sum exp": (_log_sum_exp, [(3, 5)], lambda x: torch.logsumexp(x, -1), ()),
+    "flatten": (
+        _of((24,), lambda X, i: X[i // 6, i % 6] * 2.0), [(4, 6)], lambda x: x.reshape(-1) * 2, ()
+    ),
+    "unflatten": (
+        _of((4, 6), lambda X, i, j: X[i * 6 + j]), [(24,)], lambda x: x.reshape(4, 6), ()
+    ),
+    "transpose": (_of((6, 4), lambda X, i, j: X[j, i]), [(4, 6)], lambda x: x.T, ()),
+    "upsample": (
+        _of((9,), lambda X, i: X[i // 2]), [(5,)], lambda x: x.repeat_interleave(2)[:9], ()
+    ),
+    "tile": (_of((13,), lambda X, i: X[i % 5]), [(5,)], lambda x: x.repeat(3)[:13], ()),
+    "every third": (_of((4,), lambda X, i: X[3 * i + 1]), [(13,)], lambda x: x[1::3], ()),
+    "reversed": (_of((5,), lambda X, i: X[4 - i]), [(5,)], lambda x: x.flip(0), ()),
+    "diagonal": (
+        _of((4,), lambda X, i: X[i, i] * X[0, i]), [(4, 4)], lambda x: x.diagonal() * x[0], ()
+    ),
+    "edge": (
+        _of((6,), lambda X, i: X[te.min(i + 1, 5)] ** 2.0),
+        [(6,)],
+        lambda x: x[[1, 2, 3, 4, 5, 5]] ** 2,
+        (),
+    ),
+    "concatenation": (
+        _of((7,), lambda X, Y, i: te.if_then_else(i < 3, X[i], Y[i - 3])),
+        [(3,), (4,)],
+        lambda x, y: torch.cat([x, y]),
+        (),
+    ),
+    "broadcast": (
+        _of((3, 4), lambda X, b, i, j: X[i, j] * b[j] + b[j]),
+        [(3, 4), (4,)],
+        lambda x, b: x * b + b,
+        (),
+    ),
+    "choice of a logarithm": (
+        _of((5,), lambda X, i: tvm.Select(X[i] > 0, te.log(X[i]), X[i])),
+        [(5,)],
+        lambda x: torch.where(x > 0, torch.where(x > 0, x, 1.0).log(), x),
+        (),
+    ),
+}  # fmt: skip
+
+
+def _built(outputs: list[Tensor], arguments: list[Tensor], arrays: list[Array]) -> list[Array]:
+    made = [np.full([int(n) for n in t.shape], 7, str(t.dtype)) for t in outputs]
+    tvm.build(outputs, [*arguments, *outputs], auto_schedule=False)(*arrays, *made)
+    return made
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_gradients_are_those_of_torch(name: str) -> None:
+    program, shapes, theirs, data = PROGRAMS[name]
+    rng = np.random.default_rng(0)
+    inputs = [te.placeholder(shape, F64, name=f"X{i}") for i, shape in enumerate(shapes)]
+    extra = [te.placeholder(each.shape, str(each.dtype), name="t") for each in data]
+    Y = program(*inputs, *extra)
+    H = te.placeholder(Y.shape, F64, name="H")
+    arrays = [rng.standard_normal(shape) for shape in shapes]
+    head = rng.standard_normal([int(n) for n in Y.shape])
+    made = te.gradient(Y, inputs, H)
+    found = _built(made, [*inputs, *extra, H], [*arrays, *data, head])
+    leaves = [torch.tensor(each, requires_grad=True) for each in arrays]
+    theirs(*leaves, *map(torch.tensor, data)).backward(torch.tensor(head))
+    for mine, leaf in zip(found, leaves, strict=True):
+        np.testing.assert_allclose(mine, leaf.grad.numpy(), rtol=1e-9, atol=1e-10)
+
+
+# -- The derivatives of functions -----------------------------------------------------------------
+
+# Points inside of the domain, away from kinks and jumps.
+POINTS: dict[str, tuple[float, ...]] = {
+    "acosh": (1.5,), "atan2": (0.3, -0.7), "hypot": (0.3, -0.7), "fmod": (5.3, 1.7),
+    "copysign": (0.3, -0.7), "power": (1.3, 2.7), "fabs": (-0.7,),
+}  # fmt: skip
+DIFFERENTIABLE = [
+    each for each in INTRINSICS.values()
+    if each.derivative is not None and each.name != "ldexp"
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("known", DIFFERENTIABLE, ids=lambda known: known.name)
+def test_derivatives_are_the_limits_of_quotients(known: Any) -> None:
+    point = POINTS.get(known.name, (0.37,) * known.arity)
+    step = 1e-6
+    dtype = te.const(0.0, F64).dtype
+    value = known.meaning(dtype, *point)
+    found = known.derivative(np, np.float64(value), *map(np.float64, point))
+    for i, mine in enumerate(found):
+        above = [x + step * (i == j) for j, x in enumerate(point)]
+        below = [x - step * (i == j) for j, x in enumerate(point)]
+        quotient = (known.meaning(dtype, *above) - known.meaning(dtype, *below)) / (2 * step)
+        assert quotient == pytest.approx(0.0 if mine is None else mine, rel=1e-7, abs=1e-8)
+
+
+# -- Random programs ------------------------------------------------------------------------------
+
+
+class _Programs:
+    """Random graphs of stages over one input, smooth at random points."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def _smooth(self, x: Any) -> Any:
+        functions: list[Callable[[Any], Any]] = [
+            te.tanh, te.sigmoid, te.sin, lambda x: x * x, lambda x: te.exp(x * 0.3),
+            lambda x: 1.0 / (x * x + 2.0), te.erf, lambda x: te.log(x * x + 1.0),
+            lambda x: te.max(x, x * 0.5 + 0.1), te.abs, lambda x: tvm.Select(x > 0.2, x * 2.0, -x),
+        ]  # fmt: skip
+        return self._random.choice(functions)(x)
+
+    def stage(self, pool: list[Tensor], t: Tensor) -> Any:
+        pick = self._random
+        X = pick.choice(pool)
+        n = int(cast(Any, X.shape[0]))
+        kind = pick.randrange(12)
+        k = _axis(n)
+        if kind == 0 and n > 2:
+            w, s = pick.randint(1, min(3, n - 1)), pick.randint(1, 3)
+            r = _axis(w, "r")
+            m = (n - w) // s + 1
+            return te.compute((m,), lambda i: te.sum(X[i * s + r] * X[r], axis=r), name="W")
+        if kind == 1:
+            return te.compute((5,), lambda i: X[t[i] % n] * X[0], name="G")
+        if kind == 2:
+            c = pick.randint(1, 4)
+            return te.compute((n * 2 - 1,), lambda i: X[(i // c) % n] + X[i // 2], name="R")
+        if kind == 3:
+            fold = pick.choice([te.max, te.min, te.prod])
+            return te.compute((4,), lambda i: fold(te.sin(X[k] + i * 0.7), axis=k), name="M")
+        if kind == 4:
+            return te.compute((n,), lambda i: te.sum(X[k], axis=k, where=k <= i), name="S")
+        if kind == 5:
+            p = pick.randint(0, 2)
+            return te.compute(
+                (n + 2,),
+                lambda i: te.if_then_else(te.all(i >= p, i < n + p), X[i - p], _zero()),
+                name="P",
+            )
+        if kind == 6:
+            return te.compute((n,), lambda i: X[n - 1 - i] * X[te.max(i - 1, 0)], name="E")
+        if kind == 7:
+            Y = pick.choice(pool)
+            m = int(cast(Any, Y.shape[0]))
+            return te.compute((max(n, m),), lambda i: X[i % n] * self._smooth(Y[i % m]), name="B")
+        if kind == 8:
+            r = _axis(2, "r")
+            return te.compute((n,), lambda i: te.sum(X[te.min(i + r, n - 1)] * (r + 1), axis=r))
+        return te.compute((n,), lambda i: self._smooth(X[i] * 0.9 + 0.05), name="F")
+
+    def draw(self) -> tuple[list[Tensor], Any, Tensor]:
+        A = te.placeholder((self._random.randint(2, 7),), F64, name="A")
+        t = te.placeholder((5,), "int32", name="t")
+        pool = [A]
+        for _ in range(self._random.randint(2, 6)):
+            pool.append(self.stage(pool, t))
+        Z = pool[-1]
+        k = _axis(Z.shape[0], "last")
+        weight = self._random.random()
+        L = te.compute((), lambda: te.sum(Z[k] * te.cos(Z[k] + k * weight), axis=k), name="L")
+        return [A, t], L, A
+
+
+def _check_random(seed: int) -> None:
+    arguments, L, A = _Programs(seed).draw()
+    rng = np.random.default_rng(seed)
+    a = rng.standard_normal(int(cast(Any, A.shape[0])))
+    t = rng.integers(0, 50, 5).astype("int32")
+    (dA,) = te.gradient(L, [A])
+    scheduled = seed % 4 == 0
+    f = tvm.build([L], [*arguments, L], auto_schedule=False)
+    g = tvm.build([dA], [*arguments, dA], auto_schedule=scheduled)
+    found, loss = np.empty_like(a), np.empty(())
+    g(a, t, found)
+
+    def value(x: Array) -> float:
+        f(x, t, loss)
+        return float(loss)
+
+    for i in range(len(a)):
+        quotients = []
+        for step in (1e-5, 3e-6):
+            moved = np.zeros_like(a)
+            moved[i] = step
+            quotients.append((value(a + moved) - value(a - moved)) / (2 * step))
+        if abs(quotients[0] - quotients[1]) > 1e-6 * max(1.0, abs(quotients[0])):
+            continue  # next to a kink
+        scale = max(1.0, float(np.abs(found).max()), abs(value(a)))
+        assert abs(found[i] - quotients[1]) < 2e-5 * scale, (seed, i)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_programs(seed: int) -> None:
+    _check_random(seed)
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("seed", range(100, 700))
+def test_many_random_programs(seed: int) -> None:
+    _check_random(seed)
+
+
+# -- Shapes of the result -------------------------------------------------------------------------
+
+
+def test_the_gradient_of_a_product_is_two_products() -> None:
+    A, B = te.placeholder((5, 7), name="A"), te.placeholder((7, 6), name="B")
+    C = _product(A, B)
+    H = te.placeholder((5, 6), name="H")
+    dA, dB = te.gradient(C, [A, B], H)
+    assert str(_body(dA)) == "sum(H[i0, j] * B[i1, j], axis=[j])"
+    assert str(_body(dB)) == "sum(A[i, i0] * H[i, i1], axis=[i])"
+
+
+def test_a_jacobian() -> None:
+    A = te.placeholder((3, 4), F64, name="A")
+    Y = te.compute((3,), lambda i: A[i, 0] * A[i, 1], name="Y")
+    (J,) = te.gradient(Y, [A])
+    a = np.random.default_rng(0).random((3, 4))
+    (found,) = _built([J], [A], [a])
+    wanted = np.zeros((3, 3, 4))
+    wanted[range(3), range(3), 0], wanted[range(3), range(3), 1] = a[:, 1], a[:, 0]
+    np.testing.assert_allclose(found, wanted)
+
+
+def test_several_outputs_of_symbolic_shapes() -> None:
+    n, m = te.var("n"), te.var("m")
+    X, W = te.placeholder((n, m), F64, name="X"), te.placeholder((m, n), F64, name="W")
+    k = _axis(m)
+    Z = te.compute((n, n), lambda i, j: te.sum(X[i, k] * W[k, j], axis=k), name="Z")
+    F = te.compute((n * m,), lambda i: X[i // m, i % m] * 2.0, name="F")
+    H, G = te.placeholder((n, n), F64, name="H"), te.placeholder((n * m,), F64, name="G")
+    made = te.gradient([Z, F], [X, W], head_adjoints=[H, G])
+    f = tvm.build(made, [X, W, H, G, *made])
+    rng = np.random.default_rng(0)
+    x, w, h, g = (rng.random(s) for s in ((4, 5), (5, 4), (4, 4), (20,)))
+    dx, dw = np.empty((4, 5)), np.empty((5, 4))
+    f(x, w, h, g, dx, dw)
+    np.testing.assert_allclose(dx, h @ w.T + 2 * g.reshape(4, 5))
+    np.testing.assert_allclose(dw, x.T @ h)
+
+
+def test_the_jacobian_of_a_gather() -> None:
+    X, t = te.placeholder((4,), F64, name="X"), te.placeholder((3,), "int32", name="t")
+    (J,) = te.gradient(te.compute((3,), lambda i: X[t[i]] * X[t[i]], name="Y"), [X])
+    (found,) = _built([J], [X, t], [np.arange(4.0), np.array([2, 2, 1], "int32")])
+    np.testing.assert_array_equal(found, [[0, 0, 4, 0], [0, 0, 4, 0], [0, 2, 0, 0]])
+
+
+def test_an_argmax_hands_the_adjoint_to_the_chosen_term() -> None:
+    def greater(a: Any, b: Any) -> Any:
+        first = te.any(a[1] > b[1], te.all(a[1] == b[1], a[0] < b[0]))
+        return tvm.Select(first, a[0], b[0]), tvm.Select(first, a[1], b[1])
+
+    argmax = te.comm_reducer(greater, lambda i, v: (te.max_value(i), -te.infinity(v)))
+    X, H, k = te.placeholder((2, 4), F64, name="X"), te.placeholder((2,), F64, name="H"), _axis(4)
+    _, V = te.compute((2,), lambda i: argmax((k, X[i, k] * 3.0), axis=k), name="V")
+    x = np.array([[1.0, 4, 2, 4], [5, 1, 1, 1]])
+    (found,) = _built(te.gradient(V, [X], H), [X, H], [x, np.array([1.0, 2])])
+    assert found.tolist() == [[0, 3, 0, 0], [6, 0, 0, 0]]
+
+
+@pytest.mark.parametrize("reducer", [te.sum, te.prod, te.max])
+def test_the_first_value_of_a_reduction(reducer: Any) -> None:
+    X, b, H = (te.placeholder(s, F64, name=n) for s, n in (((2, 3), "X"), ((2,), "b"), ((2,), "H")))
+    k = _axis(3)
+    Y = te.compute((2,), lambda i: reducer(X[i, k], axis=k, init=b[i]), name="Y")
+    x, y, h = np.array([[2.0, 3, 4], [2, 3, 4]]), np.array([5.0, 1]), np.array([1.0, 2])
+    leaves = [torch.tensor(x, requires_grad=True), torch.tensor(y, requires_grad=True)]
+    both = torch.cat([leaves[0], leaves[1][:, None]], 1)
+    folded = {te.sum: both.sum(1), te.prod: both.prod(1), te.max: both.amax(1)}[reducer]
+    folded.backward(torch.tensor(h))
+    found = _built(te.gradient(Y, [X, b], H), [X, b, H], [x, y, h])
+    for mine, leaf in zip(found, leaves, strict=True):
+        np.testing.assert_allclose(mine, leaf.grad.numpy())
+
+
+def test_inputs_that_are_computed_outputs_or_named_twice() -> None:
+    X, H = te.placeholder((3,), F64, name="X"), te.placeholder((3,), F64, name="H")
+    Y = te.compute((3,), lambda i: X[i] * 2.0, name="Y")
+    Z = te.compute((3,), lambda i: Y[i] * Y[i], name="Z")
+    made = te.gradient(Z, [X, X, Y, Z], H)
+    found = _built(made, [X, H], [np.arange(3.0), np.ones(3)])
+    assert [each.tolist() for each in found] == [[0, 8, 16], [0, 8, 16], [0, 4, 8], [1, 1, 1]]
+
+
+def test_a_sparse_product() -> None:
+    pointer, column = (
+        te.placeholder((4,), "int32", name="p"),
+        te.placeholder((6,), "int32", name="c"),
+    )
+    v, B = te.placeholder((6,), F64, name="v"), te.placeholder((5, 2), F64, name="B")
+
+    def element(i: Any, j: Any) -> Any:
+        k = te.reduce_axis((pointer[i], pointer[i + 1]), "k")
+        return te.sum(v[k] * B[column[k], j], axis=k)
+
+    S, H = te.compute((3, 2), element, name="S"), te.placeholder((3, 2), F64, name="H")
+    made = te.gradient(S, [v, B], H)
+    p, c = np.array([0, 2, 2, 6], "int32"), np.array([1, 4, 0, 0, 3, 2], "int32")
+    rng = np.random.default_rng(0)
+    x, b, h = rng.random(6), rng.random((5, 2)), rng.random((3, 2))
+    dv, db = _built(made, [pointer, column, v, B, H], [p, c, x, b, h])
+    rows = np.repeat(range(3), np.diff(p))
+    dense = np.zeros((3, 5))
+    np.add.at(dense, (rows, c), x)
+    np.testing.assert_allclose(db, dense.T @ h)
+    np.testing.assert_allclose(dv, (h[rows] * b[c]).sum(1))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_sums_of_16_bit_adjoints_are_wide(dtype: str) -> None:
+    A, B = te.placeholder((4, 300), dtype, name="A"), te.placeholder((300,), dtype, name="B")
+    Y = te.compute((4, 300), lambda i, j: A[i, j] * B[j], name="Y")
+    Z = te.compute((4, 300), lambda i, j: Y[i, j] + B[0], name="Z")
+    H = te.placeholder((4, 300), dtype, name="H")
+    (dB,) = te.gradient(Z, [B], H)
+    assert str(dB.dtype) == dtype
+    parts = [each for each in dB.op.input_tensors if isinstance(_body(each), tir.Reduce)]
+    assert {str(each.dtype) for each in parts} == {"float32"}
+
+
+def test_a_sum_of_ones_is_exact_in_float16() -> None:
+    X = te.placeholder((1,), "float16", name="X")
+    Y = te.compute((5000,), lambda i: X[0] * 1.0, name="Y")
+    Z = te.compute((5000,), lambda i: Y[i].astype("float16"), name="Z")
+    H = te.placeholder((5000,), "float16", name="H")
+    (found,) = _built(
+        te.gradient(Z, [X], H), [X, H], [np.ones(1, "float16"), np.ones(5000, "float16")]
+    )
+    assert found[0] == 5000  # adding ones in float16 stops at 2048
+
+
+def test_ties_and_kinks() -> None:
+    """The first of equal maxima has all; two equal values share; a constant takes all."""
+    X, Y = te.placeholder((3,), F64, name="X"), te.placeholder((3,), F64, name="Y")
+    k = _axis(3)
+    M = te.compute((1,), lambda i: te.max(X[k], axis=k), name="M")
+    T = te.compute((3,), lambda i: te.max(X[i], Y[i]), name="T")
+    R = te.compute((3,), lambda i: te.max(X[i], _zero()), name="R")
+    A = te.compute((3,), lambda i: te.abs(X[i]), name="A")
+    x, y = np.array([2.0, 0.0, 2.0]), np.array([2.0, 1.0, 1.0])
+    for tensor, wanted in ((M, [1, 0, 0]), (T, [0.5, 0, 1]), (R, [1, 0, 1]), (A, [1, 0, 1])):
+        H = te.placeholder(tensor.shape, F64, name="H")
+        made = te.gradient(tensor, [X], head=H)
+        (found,) = _built(made, [X, Y, H], [x, y, np.ones([int(n) for n in tensor.shape])])
+        assert found.tolist() == wanted
+
+
+def test_a_product_with_zeros() -> None:
+    X, H = te.placeholder((4, 3), F64, name="X"), te.placeholder((4,), F64, name="H")
+    k = _axis(3)
+    Y = te.compute((4,), lambda i: te.prod(X[i, k], axis=k), name="Y")
+    x = np.array([[2.0, 3, 4], [0, 3, 4], [0, 0, 4], [0, 0, 0]])
+    (found,) = _built(te.gradient(Y, [X], H), [X, H], [x, np.ones(4)])
+    assert found.tolist() == [[12, 8, 6], [12, 0, 0], [0, 0, 0], [0, 0, 0]]
+
+
+def test_inputs_without_a_part_in_the_output() -> None:
+    X, Y = te.placeholder((3,), F64, name="X"), te.placeholder((2, 2), F64, name="Y")
+    Z = te.compute((3,), lambda i: te.floor(X[i]) + X[i].astype("int32"), name="Z")
+    H = te.placeholder((3,), F64, name="H")
+    dX, dY = _built(te.gradient(Z, [X, Y], H), [X, Y, H], [np.ones(3), np.ones((2, 2)), np.ones(3)])
+    assert not dX.any() and not dY.any()
+
+
+def test_adjoints_that_are_one_tensor_are_returned_as_two() -> None:
+    A, B, H = (te.placeholder((3,), F64, name=name) for name in "ABH")
+    made = te.gradient(A + B, [A, B], H)
+    dA, dB = _built(made, [A, B, H], [np.ones(3)] * 2 + [np.arange(3.0)])
+    assert dA.tolist() == dB.tolist() == [0, 1, 2]
+
+
+def test_rows_that_data_choose_are_checked() -> None:
+    X, t = te.placeholder((4,), F64, name="X"), te.placeholder((2,), "int32", name="t")
+    H = te.placeholder((2,), F64, name="H")
+    made = te.gradient(te.compute((2,), lambda i: X[t[i]], name="Y"), [X], H)
+    with pytest.raises(IndexError, match=r"X_grad.*must stay in \[0, 4\), got 4"):
+        _built(made, [t, H], [np.array([0, 4], "int32"), np.ones(2)])
+
+
+def test_skipped_rows_are_not_written() -> None:
+    X, t = te.placeholder((4,), F64, name="X"), te.placeholder((3,), "int32", name="t")
+    H = te.placeholder((3,), F64, name="H")
+    Y = te.compute((3,), lambda i: te.if_then_else(t[i] >= 0, X[t[i]], _zero()), name="Y")
+    made = te.gradient(Y, [X], H)
+    (found,) = _built(made, [t, H], [np.array([2, -1, 2], "int32"), np.array([1.0, 5, 2])])
+    assert found.tolist() == [0, 0, 3, 0]
+
+
+# -- Errors ---------------------------------------------------------------------------------------
+
+A = te.placeholder((4,), name="A")
+B = te.compute((4,), lambda i: A[i] * 2.0, name="B")
+INTEGERS = te.placeholder((4,), "int32", name="I")
+E = te.extern((4,), [A], lambda ins, outs: tir.call_packed("f", ins[0], outs[0]), name="E")
+S = te.compute((4,), lambda i: te.nextafter(A[i], A[0]), name="S")
+ERRORS: dict[str, tuple[Any, ...]] = {
+    r"outputs: expected a tensor, got int 3": (3, [A]),
+    r"inputs\[1\]: expected a tensor of floats, got I of int32": (B, [A, INTEGERS]),
+    r"outputs: expected a tensor of floats, got I of int32": (INTEGERS, [A]),
+    r"inputs: expected at least one tensor, got none": (B, []),
+    r"inputs\[0\]: expected a tensor, got int 1": (B, [1]),
+    r"head_adjoints: expected the shape of B, \(4,\), .* got \(3,\)": (
+        B, [A], te.placeholder((3,)),
+    ),
+    r"head_adjoints: expected the dtype of B, float32, got float64": (
+        B, [A], te.placeholder((4,), F64),
+    ),
+    r"head_adjoints: expected a tensor, got": (B, [A], 1.0),
+    r"expected one for each of 2 outputs, got 1": ([B, A], [A], [B]),
+    r"expected one for each of 2 outputs, got none": ([B, A], [A]),
+    r"head_adjoints\[1\]: expected the dimensions of the others, \(2,\)": (
+        [B, A], [A], [te.placeholder((2, 4)), B],
+    ),
+    r"E: expected tensors of te.compute, found one of ExternOp": (E, [A]),
+    r"S: expected operations that have a derivative, found nextafter in nextafter\(A": (S, [A]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ERRORS)
+def test_errors(text: str) -> None:
+    with pytest.raises(tvm.error.CompileError, match="gradient: .*" + text):
+        te.gradient(*ERRORS[text])
+
+
+def test_two_heads() -> None:
+    with pytest.raises(tvm.error.CompileError, match="head, its classic name, got both"):
+        te.gradient(B, [A], A, head=A)
