@@ -72,15 +72,14 @@ def auto_schedule(
     s = te.create_schedule([C.op])
     C_local = s.cache_write(C, 'local')
     j = C.op.axis[1]
-    j_outer, j_inner = s[C].split(j, factor=8)
+    j_outer, j_inner = s[C].split(j, factor=16)
     i = C.op.axis[0]
-    i_outer, i_inner = s[C].split(i, factor=8)
+    i_outer, i_inner = s[C].split(i, factor=4)
     s[C].reorder(i_outer, j_outer, i_inner, j_inner)
     s[C].unroll(i_inner)
     s[C].vectorize(j_inner)
-    i_outer_j_outer_fused = s[C].fuse(i_outer, j_outer)
-    s[C].parallel(i_outer_j_outer_fused)
-    s[C_local].compute_at(s[C], i_outer_j_outer_fused)
+    s[C].parallel(i_outer)
+    s[C_local].compute_at(s[C], j_outer)
     k = C.op.reduce_axis[0]
     i_c = C_local.op.axis[0]
     j_c = C_local.op.axis[1]

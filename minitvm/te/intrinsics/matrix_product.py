@@ -154,9 +154,9 @@ def matrix_product(name: str, rows: int, columns: int, depth: int) -> TensorIntr
 
     z = compute((rows, columns), element, "z")
     apart = {}
-    for each, name in ((a, "a"), (w, "w"), (z, "z")):
-        strides = [Var(f"{name}_row", INT64), e.const(1)]
-        apart[each] = decl_buffer(each.shape, each.dtype, name, strides=strides)
+    for each, letter in ((a, "a"), (w, "w"), (z, "z")):
+        strides = [Var(f"{letter}_row", INT64), e.const(1)]
+        apart[each] = decl_buffer(each.shape, each.dtype, letter, strides=strides)
     text = f"te.matrix_product({name!r}, {rows}, {columns}, {depth})"
     kind = _Pairs if by.exact else _Tiles
     return decl_tensor_intrin(z.op, kind(by, rows, columns, depth).make, name=text, binds=apart)
