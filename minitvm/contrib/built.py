@@ -37,7 +37,8 @@ class Built:
 
     def __init__(self, function: Any) -> None:
         results = results_of(function)
-        self.function: Any = function.entry_func if isinstance(function, Module) else function
+        entry: Any = function.entry_func if isinstance(function, Module) else function
+        self.function = entry
         func: PrimFunc = self.function.program.lowered[results.name]
         self.params: tuple[Buffer | Var, ...] = tuple(
             func.buffer_map.get(param, param) for param in func.params

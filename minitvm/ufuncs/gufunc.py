@@ -148,7 +148,7 @@ def _made(
     name: str,
     function: Callable[..., Any],
     signature: Signature,
-    loops: Sequence[Results],
+    loops: Sequence[Built],
     identity: int | None,
 ) -> np.ufunc:
     doc = inspect.getdoc(function) or ""
