@@ -25,6 +25,7 @@ from minitvm.runtime.errors import CompileError
 from minitvm.runtime.module import Module
 from minitvm.runtime.packed_func import Function
 from minitvm.runtime.record import record
+from minitvm.runtime.traced import is_read_by_torch, outside_of_programs
 from minitvm.target import Target
 from minitvm.tir.stmt import IRModule
 
@@ -161,6 +162,8 @@ class Operator:
     # -- Calls -------------------------------------------------------------------------------------
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+        if is_read_by_torch():  # what is compiled depends on more than torch tells of its tensors
+            return outside_of_programs(self.__call__)(*args, out=out, **kwargs)
         values: Sequence[Any] = args
         if kwargs or len(args) != self._positional:
             values = bind(self.name, self._parameters, args, kwargs)
