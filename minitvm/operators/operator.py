@@ -15,17 +15,22 @@ from typing import TYPE_CHECKING, Any, final
 from minitvm.driver.build import build
 from minitvm.lowering.lower import lower
 from minitvm.operators.arrays import Described, library_of, sample, writable
+from minitvm.operators.derivative import Derivative
 from minitvm.operators.extents import Label
 from minitvm.operators.parameters import Kind, Parameter, bind, parameters_of
 from minitvm.operators.shapes import parse_shape
 from minitvm.operators.signature import Signature, frozen, signature_of
 from minitvm.operators.specialisation import Group, Specialisation
+from minitvm.operators.torch_calls import plain, records, torch_operator
 from minitvm.operators.tracing import Traced, call, is_symbolic, trace
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.module import Module
 from minitvm.runtime.packed_func import Function
 from minitvm.runtime.record import record
 from minitvm.target import Target
+from minitvm.te.schedules.schedule import Schedule
+from minitvm.te.tensor import Tensor
+from minitvm.tir.expr import Var
 from minitvm.tir.stmt import IRModule
 
 if TYPE_CHECKING:
@@ -46,6 +51,7 @@ class Options:
     target: str | Target | None = None
     fp: str = "fast"
     release_gil: bool | None = None
+    backward: Callable[..., Any] | None = None
 
 
 @final
@@ -174,9 +180,19 @@ class Operator:
                 self._routes[key] = found
         inputs = [values[position] for position in found.traced.inputs]
         if out is None:
-            return found.returning(*inputs)
+            try:
+                return found.returning(*inputs)
+            except (BufferError, RuntimeError):  # of a tensor that torch watches, perhaps
+                if not records(inputs):
+                    raise
+            return self._recorded(found, inputs)
         self._check_out(values, out)
         return found.returning(*inputs, out=out)
+
+    def _recorded(self, found: Specialisation, inputs: Sequence[Any]) -> Any:
+        """A call that torch records: that of an operator of torch."""
+        operator = torch_operator(found.module, found.derivative, self._options)
+        return operator(*map(plain, inputs))
 
     def _check_out(self, values: Sequence[Any], out: Any) -> None:
         """Refuses arrays of another library than the arguments'."""
@@ -280,19 +296,32 @@ class Operator:
 
     def _built(self, signature: Signature, symbolic: frozenset[Label]) -> Specialisation:
         traced = self._traced(signature, symbolic)
-        outputs = list(traced.outputs)
-        options = self._options
-        module = build(
-            traced.schedule or outputs,
-            [*traced.inputs.values(), *outputs],
-            options.target,
-            name=self.name,
-            fp=options.fp,
-            release_gil=options.release_gil,
+        module = self._compiled(
+            list(traced.outputs), list(traced.inputs.values()), self.name, traced.schedule
+        )
+        derivative = Derivative(
+            self.name, self._parameters, traced, self._options.backward, self._compiled
         )
         extents, classes = signature.extents.values, signature.extents.classes
         fixed = {label: n for label, n in extents.items() if classes[label] not in symbolic}
-        return Specialisation(traced, module, fixed, symbolic, module.returning())
+        return Specialisation(traced, module, fixed, symbolic, module.returning(), derivative)
+
+    def _compiled(
+        self,
+        outputs: list[Tensor],
+        inputs: list[Tensor | Var],
+        name: str,
+        schedule: Schedule | None = None,
+    ) -> Module:
+        options = self._options
+        return build(
+            schedule or outputs,
+            [*inputs, *outputs],
+            options.target,
+            name=name,
+            fp=options.fp,
+            release_gil=options.release_gil,
+        )
 
 
 def _name(function: Callable[..., Any], options: Options) -> str:

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, final
 
+from minitvm.operators.derivative import Derivative
 from minitvm.operators.extents import Extents, Label, said
 from minitvm.operators.tracing import Traced
 from minitvm.runtime.errors import CompileError, PerformanceWarning
@@ -35,6 +36,8 @@ class Specialisation:
         The extents that are variables.
     returning
         The function that returns the outputs.
+    derivative
+        Its derivative.
     """
 
     traced: Traced
@@ -42,6 +45,7 @@ class Specialisation:
     fixed: Mapping[Label, int]
     symbolic: frozenset[Label]
     returning: Callable[..., Any]
+    derivative: Derivative
 
     def serves(self, values: Mapping[Label, int]) -> bool:
         return all(values[label] == value for label, value in self.fixed.items())

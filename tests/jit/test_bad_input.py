@@ -59,7 +59,9 @@ def both(x: Any, y: Any) -> Any:
         (lambda: scaled(X.astype(">f4"), W), ValueError, "native byte order"),
         (lambda: scaled(torch.ones(2, 3, device="meta"), torch.ones(3)), BufferError, "meta"),
         (
-            lambda: scaled(torch.ones(2, 3, requires_grad=True), torch.ones(3)),
+            lambda: scaled(
+                torch.ones(2, 3, requires_grad=True), torch.ones(3), out=torch.ones(2, 3)
+            ),
             BufferError,
             r"argument 0 'x': expected a tensor that doesn't require grad.* x.detach\(\)",
         ),
