@@ -76,18 +76,31 @@ class Group:
         self._varying: set[Label] = set()
         self.builds: list[Specialisation] = []
 
-    def find(self, extents: Extents, exact: bool = False) -> Specialisation | None:
+    def find(
+        self, extents: Extents, exact: bool = False, varying: frozenset[Label] = frozenset()
+    ) -> Specialisation | None:
         """The build that serves some extents: the one with the most constants. An `exact` one has
-        no variables but those that the user named."""
+        no variables but those that the user named. Extents that are `varying` are variables in it,
+        where that is possible."""
+        variable = varying if self._is_automatic else varying & self._named
         serving = [
             each
             for each in self.builds
-            if each.serves(extents.values) and not (exact and each.symbolic - self._named)
+            if each.serves(extents.values)
+            and not (exact and each.symbolic - self._named)
+            and variable.isdisjoint(each.fixed)
         ]
         return max(serving, key=lambda each: len(each.fixed), default=None)
 
-    def add(self, extents: Extents, make: Build, exact: bool = False) -> Specialisation:
-        """A new build for some extents."""
+    def add(
+        self,
+        extents: Extents,
+        make: Build,
+        exact: bool = False,
+        varying: frozenset[Label] = frozenset(),
+    ) -> Specialisation:
+        """A new build for some extents, of which some are known to be `varying`."""
+        self._varying |= varying
         varying = self._met(extents)
         named = frozenset(each for each in extents.values if each in self._named)
         if exact or not self._is_automatic or varying <= named:

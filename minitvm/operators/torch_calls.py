@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import sys
@@ -11,22 +12,59 @@ from typing import Any
 
 import numpy as np
 
+from minitvm.operators.arrays import is_symbol
 from minitvm.operators.derivative import Derivative
+from minitvm.operators.extents import Extents, Label
 from minitvm.runtime.frameworks import is_a
 from minitvm.runtime.module import Module
 from minitvm.runtime.packed_func import Function
 from minitvm.runtime.results import results_of
+from minitvm.runtime.traced import is_without_data
 
 
 def records(values: Sequence[Any]) -> bool:
-    """Whether torch records what happens to some arguments, for gradients or a transform."""
+    """Whether torch records what happens to some arguments: for gradients, for a transform, or as
+    it reads a program."""
     torch: Any = sys.modules.get("torch")
     tensors = [each for each in values if is_a(each, "torch", "Tensor")]
     if torch is None or not tensors:
         return False
     if torch.is_grad_enabled() and any(each.requires_grad for each in tensors):
         return True
+    if is_without_data(tensors):
+        return True
     return any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors))
+
+
+def varying(extents: Extents, values: Sequence[Any]) -> frozenset[Label]:
+    """The extents of some arguments that torch, which reads a program, doesn't fix."""
+    return frozenset(
+        label
+        for position, labels in extents.labels.items()
+        for label, extent in zip(labels, values[position].shape, strict=True)
+        if is_symbol(extent) and isinstance(label, str | tuple)
+    )
+
+
+def call_in_graph(address: int, *args: Any, **kwargs: Any) -> Any:
+    """A call of an operator, as it stands in a graph of torch.compile."""
+    return _in_graphs[address](*args, **kwargs)
+
+
+def let_into_graphs(address: int) -> None:
+    """Has torch.compile take the calls of an operator as they are. AOTAutograd, which runs them,
+    meets the operator of torch in their place."""
+    torch: Any = sys.modules["torch"]
+    _in_graphs[address] = ctypes.cast(address, ctypes.py_object).value
+    torch.compiler.allow_in_graph(call_in_graph)
+
+
+# What torch.compiler.assume_constant_result does, without an import of torch: torch.compile calls
+# the function while it reads a program.
+let_into_graphs._dynamo_marked_constant = True  # type: ignore[attr-defined]  # torch's
+
+# The operators in graphs, which live as long as these.
+_in_graphs: dict[int, Callable[..., Any]] = {}
 
 
 def plain(value: Any) -> Any:

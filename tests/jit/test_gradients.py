@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Annotated, Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -127,6 +129,85 @@ def test_a_module_learns() -> None:
     assert losses[-1] < losses[0]
 
 
+# -- Programs that torch compiles ------------------------------------------------------------------
+
+
+def test_torch_compile() -> None:
+    operator = tvm.jit(_rms_norm)
+
+    program = torch.compile(
+        lambda x, w, eps=1e-6: operator(x * 2, w, eps=eps) + 1, fullgraph=True, backend="aot_eager"
+    )
+
+    def expected(x: torch.Tensor, w: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:
+        y = x * 2
+        return y * torch.rsqrt(y.square().mean(1, keepdim=True) + eps) * w + 1
+
+    w = _random(5)
+    for rows in (4, 6, 7, 9):  # of which the second becomes a size that torch doesn't fix
+        x = _random(rows, 5)
+        found = torch.autograd.grad(program(x, w).square().sum(), (x, w))
+        torch.testing.assert_close(
+            found, torch.autograd.grad(expected(x, w).square().sum(), (x, w))
+        )
+    torch.testing.assert_close(program(x, w, 0.5), expected(x, w, 0.5))
+    assert [sorted(each.symbolic) for each in operator.specialisations] == [[], ["m"]]
+
+
+def test_torch_compile_of_static_arguments() -> None:
+    @tvm.jit(static="axis")
+    def sums(x: Matrix, axis: int = 0) -> Any:
+        k = te.reduce_axis((0, x.shape[axis]))
+        n = x.shape[1 - axis]
+        total = te.compute((n,), lambda i: te.sum(x[k, i] if axis == 0 else x[i, k], axis=k))
+        return total, te.compute((n,), lambda i: total[i] * 2.0)
+
+    program = torch.compile(lambda x, axis: sums(x, axis=axis), fullgraph=True, backend="aot_eager")
+    x = _random(3, 4)
+    for axis in (0, 1):
+        total, twice = program(x, axis)
+        torch.testing.assert_close(total, x.sum(axis))
+        torch.testing.assert_close(twice, x.sum(axis) * 2)
+
+
+# -- Programs that JAX traces ---------------------------------------------------------------------
+
+
+def test_jax() -> None:
+    operator = tvm.jit(_rms_norm)
+
+    def expected(x: Any, w: Any, eps: float = 1e-6) -> Any:
+        return x * jax.lax.rsqrt((x * x).mean(1, keepdims=True) + eps) * w
+
+    def loss(run: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args: (run(*args) ** 2 * jnp.arange(5)).sum()
+
+    for rows in (3, 4):
+        x = jnp.asarray(np.random.default_rng(rows).random((rows, 5)), "float32")
+        args = (x, jnp.arange(5, dtype="float32"), 0.5)
+        np.testing.assert_allclose(jax.jit(operator)(*args), expected(*args), rtol=1e-5)
+        wanted = jax.grad(loss(expected), argnums=(0, 1))(*args)
+        for gradient in (jax.grad, lambda *a, **k: jax.jit(jax.grad(*a, **k))):
+            found = gradient(loss(operator), argnums=(0, 1))(*args)
+            for a, b in zip(found, wanted, strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    found = jax.vmap(operator, (0, None))(jnp.stack([x, 2 * x]), args[1])
+    np.testing.assert_allclose(found[1], expected(2 * x, args[1]), rtol=1e-5)
+
+
+def test_jax_with_indices_and_several_outputs() -> None:
+    @tvm.jit
+    def rows(table: Matrix, at: Annotated[te.Tensor, "k"], scale: float = 1.0) -> Any:
+        shape = (at.shape[0], table.shape[1])
+        taken = te.compute(shape, lambda i, j: table[at[i], j] * scale)
+        return taken, te.compute(at.shape, lambda i: at[i] + 1)
+
+    table, at = jnp.ones((4, 2)), jnp.asarray([1, 1, 3])
+    found = jax.grad(lambda t: rows(t, at, 2.0)[0].sum())(table)
+    assert found[:, 0].tolist() == [0, 4, 0, 2]
+    assert jax.jit(rows)(table, at)[1].tolist() == [2, 2, 4]
+
+
 # -- A gradient of the user's ---------------------------------------------------------------------
 
 
@@ -150,6 +231,10 @@ def test_backward_of_the_users() -> None:
     assert torch.autograd.gradcheck(mine, [_random(3, 4)])
     mine = tvm.jit(_matmul, broadcast=True, backward=_matmul_backward)
     assert torch.autograd.gradcheck(mine, [_random(2, 2, 3), _random(3, 4)])
+    x = jnp.asarray(np.random.default_rng(0).random((3, 4)), "float32")
+    mine = tvm.jit(_softmax, backward=_softmax_backward)
+    found = jax.grad(lambda x: mine(x)[0, 0])(x)
+    np.testing.assert_allclose(found, jax.grad(lambda x: jax.nn.softmax(x)[0, 0])(x), atol=1e-6)
     double = tvm.jit(lambda x: te.compute(x.shape, lambda i: x[i] * 2.0), backward=lambda x, g: g)
     x = torch.ones(3, requires_grad=True)
     double(x).sum().backward()
