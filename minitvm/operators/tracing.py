@@ -34,11 +34,14 @@ class Traced:
         The tensors that it returns.
     schedule
         The schedule that it returns with them, if any.
+    args
+        What the function got for each parameter.
     """
 
     inputs: Mapping[int, Tensor | Var]
     outputs: tuple[Tensor, ...]
     schedule: Schedule | None
+    args: Sequence[Any]
 
 
 def trace(
@@ -85,7 +88,7 @@ def trace(
     _check_inputs(name, tensors, tensors_given)
     if schedule is None:
         tensors = _computed(tensors, tensors_given)
-    return Traced(inputs, tensors, schedule)
+    return Traced(inputs, tensors, schedule, args)
 
 
 def _call_traced(
