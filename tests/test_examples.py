@@ -52,6 +52,8 @@ runpy.run_path({path!r}, run_name="__main__")
         "fused_operator",
         "literature_matmul",
         "one_tensor_seven_views",
+        "operators/attention",
+        "operators/int8_linear",
         "operators/masked_softmax",
         "operators/rms_norm",
         "operators/rotary_embedding",
