@@ -62,37 +62,45 @@ def milliseconds(call: Callable[[], object]) -> float:
     return 1e3 * min(timeit.repeat(call, number=3, repeat=10)) / 3
 
 
-rng = np.random.default_rng(0)
-x = rng.standard_normal((1, 32, 56, 56), dtype=np.float32)
-kernel = rng.standard_normal((32, 3, 3), dtype=np.float32)
-for stride in (1, 2):
-    y = depthwise_convolution(x, kernel, stride=stride, padding=1)
-    np.testing.assert_allclose(y, reference(x, kernel, stride, 1), rtol=1e-4, atol=1e-5)
+def main() -> None:
+    minitvm.set_num_threads(1)  # as the peer
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((1, 32, 56, 56), dtype=np.float32)
+    kernel = rng.standard_normal((32, 3, 3), dtype=np.float32)
+    for stride in (1, 2):
+        y = depthwise_convolution(x, kernel, stride=stride, padding=1)
+        np.testing.assert_allclose(y, reference(x, kernel, stride, 1), rtol=1e-4, atol=1e-5)
 
-# The convolution is linear in both: <adjoint, f(image, k)> is <dx, image> and <dk, k>.
-adjoint = rng.standard_normal(x.shape, dtype=np.float32)
-dx, dk = backward(x, kernel, adjoint, stride=1, padding=1)
-other = rng.standard_normal(x.shape, dtype=np.float32)
-product = np.vdot(adjoint, reference(other, kernel, 1, 1))
-np.testing.assert_allclose(np.vdot(dx, other), product, rtol=1e-3, atol=1e-1)
-other = rng.standard_normal(kernel.shape, dtype=np.float32)
-product = np.vdot(adjoint, reference(x, other, 1, 1))
-np.testing.assert_allclose(np.vdot(dk, other), product, rtol=1e-3, atol=1e-1)
+    # The convolution is linear in both: <adjoint, f(image, k)> is <dx, image> and <dk, k>.
+    adjoint = rng.standard_normal(x.shape, dtype=np.float32)
+    dx, dk = backward(x, kernel, adjoint, stride=1, padding=1)
+    other = rng.standard_normal(x.shape, dtype=np.float32)
+    product = np.vdot(adjoint, reference(other, kernel, 1, 1))
+    np.testing.assert_allclose(np.vdot(dx, other), product, rtol=1e-3, atol=1e-1)
+    other = rng.standard_normal(kernel.shape, dtype=np.float32)
+    product = np.vdot(adjoint, reference(x, other, 1, 1))
+    np.testing.assert_allclose(np.vdot(dk, other), product, rtol=1e-3, atol=1e-1)
 
-if importlib.util.find_spec("torch"):
-    import torch
+    if importlib.util.find_spec("torch"):
+        import torch
 
-    image, weight = torch.from_numpy(x), torch.from_numpy(kernel)
+        torch.set_num_threads(1)
 
-    def peer() -> Any:
-        return torch.nn.functional.conv2d(image, weight[:, None], padding=1, groups=32)
+        image, weight = torch.from_numpy(x), torch.from_numpy(kernel)
 
-    def run() -> Any:
-        return depthwise_convolution(image, weight, padding=1)
+        def peer() -> Any:
+            return torch.nn.functional.conv2d(image, weight[:, None], padding=1, groups=32)
 
-    torch.testing.assert_close(run(), peer(), rtol=1e-4, atol=1e-5)
-    ours, theirs = milliseconds(run), milliseconds(peer)
-    print(f"3 x 3 on 32 channels of 56 x 56: {ours:.3f} ms, torch {theirs:.3f} ms")
-else:
-    ours = milliseconds(lambda: depthwise_convolution(x, kernel, padding=1))
-    print(f"3 x 3 on 32 channels of 56 x 56: {ours:.3f} ms; torch: not installed, left out")
+        def run() -> Any:
+            return depthwise_convolution(image, weight, padding=1)
+
+        torch.testing.assert_close(run(), peer(), rtol=1e-4, atol=1e-5)
+        ours, theirs = milliseconds(run), milliseconds(peer)
+        print(f"3 x 3 on 32 channels of 56 x 56: {ours:.3f} ms, torch {theirs:.3f} ms")
+    else:
+        ours = milliseconds(lambda: depthwise_convolution(x, kernel, padding=1))
+        print(f"3 x 3 on 32 channels of 56 x 56: {ours:.3f} ms; torch: not installed, left out")
+
+
+if __name__ == "__main__":
+    main()

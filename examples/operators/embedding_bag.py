@@ -38,35 +38,43 @@ def milliseconds(call: Callable[[], object]) -> float:
     return 1e3 * min(timeit.repeat(call, number=3, repeat=10)) / 3
 
 
-rng = np.random.default_rng(0)
-table = rng.standard_normal((5000, 64), dtype=np.float32)
-bags = rng.integers(0, len(table), (512, 20))
-weights = rng.random(bags.shape, dtype=np.float32)
-adjoint = rng.standard_normal((512, 64), dtype=np.float32)
+def main() -> None:
+    minitvm.set_num_threads(1)  # as the peer
+    rng = np.random.default_rng(0)
+    table = rng.standard_normal((5000, 64), dtype=np.float32)
+    bags = rng.integers(0, len(table), (512, 20))
+    weights = rng.random(bags.shape, dtype=np.float32)
+    adjoint = rng.standard_normal((512, 64), dtype=np.float32)
 
-sums = embedding_bag(table, bags, weights)
-np.testing.assert_allclose(
-    sums, np.einsum("bnd,bn->bd", table[bags], weights), rtol=1e-5, atol=1e-5
-)
-d_table, d_weights = backward(table, bags, weights, adjoint)
-wanted = np.zeros_like(table)
-np.add.at(wanted, bags, weights[..., None] * adjoint[:, None])
-np.testing.assert_allclose(d_table, wanted, rtol=1e-5, atol=1e-5)
-np.testing.assert_allclose(
-    d_weights, np.einsum("bnd,bd->bn", table[bags], adjoint), rtol=1e-5, atol=1e-4
-)
+    sums = embedding_bag(table, bags, weights)
+    np.testing.assert_allclose(
+        sums, np.einsum("bnd,bn->bd", table[bags], weights), rtol=1e-5, atol=1e-5
+    )
+    d_table, d_weights = backward(table, bags, weights, adjoint)
+    wanted = np.zeros_like(table)
+    np.add.at(wanted, bags, weights[..., None] * adjoint[:, None])
+    np.testing.assert_allclose(d_table, wanted, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        d_weights, np.einsum("bnd,bd->bn", table[bags], adjoint), rtol=1e-5, atol=1e-4
+    )
 
-if importlib.util.find_spec("torch"):
-    import torch
+    if importlib.util.find_spec("torch"):
+        import torch
 
-    t, b, w = map(torch.from_numpy, (table, bags, weights))
+        torch.set_num_threads(1)
 
-    def peer() -> Any:
-        return torch.nn.functional.embedding_bag(b, t, mode="sum", per_sample_weights=w)
+        t, b, w = map(torch.from_numpy, (table, bags, weights))
 
-    torch.testing.assert_close(embedding_bag(t, b, w), peer(), rtol=1e-5, atol=1e-5)
-    ours, theirs = milliseconds(lambda: embedding_bag(t, b, w)), milliseconds(peer)
-    print(f"512 bags of 20 rows of 64: {ours:.3f} ms, torch {theirs:.3f} ms")
-else:
-    ours = milliseconds(lambda: embedding_bag(table, bags, weights))
-    print(f"512 bags of 20 rows of 64: {ours:.3f} ms; torch: not installed, left out")
+        def peer() -> Any:
+            return torch.nn.functional.embedding_bag(b, t, mode="sum", per_sample_weights=w)
+
+        torch.testing.assert_close(embedding_bag(t, b, w), peer(), rtol=1e-5, atol=1e-5)
+        ours, theirs = milliseconds(lambda: embedding_bag(t, b, w)), milliseconds(peer)
+        print(f"512 bags of 20 rows of 64: {ours:.3f} ms, torch {theirs:.3f} ms")
+    else:
+        ours = milliseconds(lambda: embedding_bag(table, bags, weights))
+        print(f"512 bags of 20 rows of 64: {ours:.3f} ms; torch: not installed, left out")
+
+
+if __name__ == "__main__":
+    main()

@@ -65,37 +65,45 @@ def milliseconds(call: Callable[[], object]) -> float:
     return 1e3 * min(timeit.repeat(call, number=3, repeat=10)) / 3
 
 
-rng = np.random.default_rng(0)
-matrix = np.where(rng.random((2000, 1000)) < 0.01, rng.standard_normal((2000, 1000)), 0)
-matrix = matrix.astype(np.float32)
-rows, columns = (each.astype(np.int32) for each in np.nonzero(matrix))
-starts = np.searchsorted(rows, np.arange(len(matrix) + 1)).astype(np.int32)
-values = matrix[rows, columns]
-dense = rng.standard_normal((1000, 64), dtype=np.float32)
-product = sparse_product(starts, columns, values, dense)
-np.testing.assert_allclose(product, matrix @ dense, rtol=1e-4, atol=1e-4)
+def main() -> None:
+    minitvm.set_num_threads(1)  # as the peer
+    rng = np.random.default_rng(0)
+    matrix = np.where(rng.random((2000, 1000)) < 0.01, rng.standard_normal((2000, 1000)), 0)
+    matrix = matrix.astype(np.float32)
+    rows, columns = (each.astype(np.int32) for each in np.nonzero(matrix))
+    starts = np.searchsorted(rows, np.arange(len(matrix) + 1)).astype(np.int32)
+    values = matrix[rows, columns]
+    dense = rng.standard_normal((1000, 64), dtype=np.float32)
+    product = sparse_product(starts, columns, values, dense)
+    np.testing.assert_allclose(product, matrix @ dense, rtol=1e-4, atol=1e-4)
 
-adjoint = rng.standard_normal(product.shape, dtype=np.float32)
-d_values, d_dense = backward(starts, columns, values, dense, adjoint)
-np.testing.assert_allclose(d_dense, matrix.T @ adjoint, rtol=1e-4, atol=1e-4)
-np.testing.assert_allclose(d_values, (adjoint @ dense.T)[rows, columns], rtol=1e-4, atol=1e-4)
+    adjoint = rng.standard_normal(product.shape, dtype=np.float32)
+    d_values, d_dense = backward(starts, columns, values, dense, adjoint)
+    np.testing.assert_allclose(d_dense, matrix.T @ adjoint, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(d_values, (adjoint @ dense.T)[rows, columns], rtol=1e-4, atol=1e-4)
 
-if importlib.util.find_spec("torch"):
-    import torch
+    if importlib.util.find_spec("torch"):
+        import torch
 
-    arrays = [torch.from_numpy(each) for each in (starts, columns, values, dense)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's: CSR is in beta
-        csr = torch.sparse_csr_tensor(*arrays[:3], matrix.shape)
+        torch.set_num_threads(1)
 
-    def peer() -> Any:
-        return csr @ arrays[3]
+        arrays = [torch.from_numpy(each) for each in (starts, columns, values, dense)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's: CSR is in beta
+            csr = torch.sparse_csr_tensor(*arrays[:3], matrix.shape)
 
-    torch.testing.assert_close(sparse_product(*arrays), peer(), rtol=1e-4, atol=1e-4)
-    ours, theirs = milliseconds(lambda: sparse_product(*arrays)), milliseconds(peer)
-    print(f"2000 x 1000, 1 % of it, times 1000 x 64: {ours:.3f} ms, torch {theirs:.3f} ms")
-else:
-    ours = milliseconds(lambda: sparse_product(starts, columns, values, dense))
-    theirs = milliseconds(lambda: matrix @ dense)
-    print(f"2000 x 1000, 1 % of it: {ours:.3f} ms, numpy's of all {theirs:.3f} ms; ", end="")
-    print("torch: not installed, left out")
+        def peer() -> Any:
+            return csr @ arrays[3]
+
+        torch.testing.assert_close(sparse_product(*arrays), peer(), rtol=1e-4, atol=1e-4)
+        ours, theirs = milliseconds(lambda: sparse_product(*arrays)), milliseconds(peer)
+        print(f"2000 x 1000, 1 % of it, times 1000 x 64: {ours:.3f} ms, torch {theirs:.3f} ms")
+    else:
+        ours = milliseconds(lambda: sparse_product(starts, columns, values, dense))
+        theirs = milliseconds(lambda: matrix @ dense)
+        print(f"2000 x 1000, 1 % of it: {ours:.3f} ms, numpy's of all {theirs:.3f} ms; ", end="")
+        print("torch: not installed, left out")
+
+
+if __name__ == "__main__":
+    main()
