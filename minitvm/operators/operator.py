@@ -35,7 +35,7 @@ from minitvm.runtime.errors import CompileError
 from minitvm.runtime.module import Module
 from minitvm.runtime.packed_func import Function
 from minitvm.runtime.record import record
-from minitvm.runtime.traced import is_read_by_torch
+from minitvm.runtime.traced import is_read_by_torch, outside_of_programs
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.tensor import Tensor
@@ -176,7 +176,9 @@ class Operator:
     # -- Calls -------------------------------------------------------------------------------------
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
-        if is_read_by_torch() and out is None:
+        if is_read_by_torch():
+            if out is not None:  # torch's operators return new tensors
+                return outside_of_programs(self.__call__)(*args, out=out, **kwargs)
             let_into_graphs(id(self))
             return call_in_graph(id(self), *args, **kwargs)
         values: Sequence[Any] = args
