@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from minitvm.runtime.bridges import bridge
@@ -16,12 +16,16 @@ def is_read_by_torch() -> bool:
     return torch is not None and bool(torch.compiler.is_dynamo_compiling())
 
 
-def is_without_data(values: Iterable[Any]) -> bool:
-    """Whether one of some arguments is a tensor by which torch records what happens to it."""
-    return any(
+def is_without_data(values: Sequence[Any]) -> bool:
+    """Whether one of some arguments is a tensor by which torch records what happens to it, and all
+    of them are torch's, which alone its operators take."""
+    is_recorded = any(
         is_a(value, "torch._subclasses.fake_tensor", "FakeTensor")
         or is_a(value, "torch._subclasses.functional_tensor", "FunctionalTensor")
         for value in values
+    )
+    return is_recorded and all(
+        isinstance(value, bool | int | float) or is_a(value, "torch", "Tensor") for value in values
     )
 
 

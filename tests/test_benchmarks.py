@@ -6,6 +6,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,15 @@ def _run(*arguments: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@pytest.fixture(scope="module", autouse=True)
+def unchanged() -> Iterator[None]:
+    """Other tests of the process see JAX as it was: measured, it computes in 64 bits."""
+    jax = pytest.importorskip("jax")
+    before = jax.config.jax_enable_x64
+    yield
+    jax.config.update("jax_enable_x64", before)
 
 
 @pytest.fixture(scope="module")

@@ -47,7 +47,21 @@ runpy.run_path({path!r}, run_name="__main__")
 
 @pytest.mark.parametrize(
     "name",
-    ["quickstart", "fused_operator", "literature_matmul", "one_tensor_seven_views", "rms_norm"],
+    [
+        "quickstart",
+        "fused_operator",
+        "literature_matmul",
+        "one_tensor_seven_views",
+        "operators/attention",
+        "operators/int8_linear",
+        "operators/masked_softmax",
+        "operators/rms_norm",
+        "operators/rotary_embedding",
+        "operators/swiglu",
+        "operators/embedding_bag",
+        "operators/depthwise_convolution",
+        "operators/sparse_product",
+    ],
 )
 def test_runs_without_torch(name: str, tmp_path: Path) -> None:
     script = tmp_path / "without_torch.py"

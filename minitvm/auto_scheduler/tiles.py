@@ -30,6 +30,8 @@ from minitvm.target import Target
 _ALIKE = 1.02  # times the fewest cycles: nearer than the model is to the truth
 _MOST_COUNTS = 256  # of parts that are tried: where there are so many, one more makes no difference
 _COLUMNS = 256  # of a block, where their number is symbolic
+_PAGE = 4096  # bytes
+_MOST_PAGES = 64  # in the first level of address translation, of Zen 3; 96 of Golden Cove
 
 
 def vectors(dtype: DType, target: Target) -> Unit:
@@ -198,9 +200,11 @@ def strip_of(nest: Nest, tile: Tile, steps: int, target: Target) -> int:
 
 def thrashes(nest: Nest, steps: int, target: Target) -> bool:
     """Whether lines of the rows' factor for neighbouring steps of the sum share so few sets of the
-    L1 cache that they evict each other."""
+    L1 cache that they evict each other, or lie on more pages than the CPU finds without a walk."""
     if nest.step_bytes < CACHE_LINE:
         return False
+    if steps * min(nest.step_bytes, _PAGE) > _MOST_PAGES * _PAGE:
+        return True
     apart = _way_bytes(target)
     sets = apart // max(CACHE_LINE, gcd(nest.step_bytes, apart))
     return steps > 2 * sets * target.l1_ways

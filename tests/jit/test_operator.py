@@ -360,3 +360,16 @@ def test_equal_extents_are_equal_in_later_builds() -> None:
         for n, m in ((3, 3), (4, 5), (7, 7), (6, 5), (6, 3), (5, 5), (1, 7), (1, 1)):
             made = coloured(np.zeros((n, m), "float32"))
             assert (made == (1 if n == m else 2 if m == 3 else 3)).all(), (n, m)
+
+
+def test_a_scan_reads_its_own_state() -> None:
+    @tvm.jit
+    def running(x: Matrix) -> Any:
+        state = te.placeholder(x.shape, name="state")
+        first = te.compute((1, x.shape[1]), lambda t, i: x[t, i])
+        update = te.compute(x.shape, lambda t, i: state[t - 1, i] + x[t, i])
+        return te.scan(first, update, state, inputs=[x])
+
+    for shape in ((5, 7), (6, 7), (1, 3), (9, 2)):
+        x = _random(*shape)
+        np.testing.assert_allclose(running(x), x.cumsum(axis=0), rtol=1e-5, atol=1e-6)
