@@ -141,14 +141,14 @@ def test_shared_expressions_are_compared_once() -> None:
             value = value * value + 1
         return value
 
-    x, y = Var("x", "int32"), Var("y", "int32")
+    x, y = Var("x"), Var("y")
     assert structural_equal(nested(x), nested(x))
     assert structural_equal(nested(x), nested(y), map_free_vars=True)
     assert not structural_equal(nested(x) * x, nested(y) * x, map_free_vars=True)
 
 
 def test_a_name_that_is_bound_later_is_another_one() -> None:
-    x, y = Var("x", "int32"), Var("y", "int32")
+    x, y = Var("x"), Var("y")
     free = x + 1
     assert structural_equal(free * Let(x, free, free), free * Let(x, free, free))
     assert not structural_equal(free * Let(x, free, free), free * Let(y, free, free))

@@ -352,7 +352,7 @@ def test_without_arrays_outputs_are_numpys() -> None:
 
 def test_equal_extents_are_equal_in_later_builds() -> None:
     @tvm.jit
-    def coloured(x: "n m") -> Any:  # type: ignore[name-defined]  # noqa: F722
+    def coloured(x: te.Tensor) -> Any:
         more = 1.0 if x.shape[0] == x.shape[1] else 2.0 if x.shape[1] == 3 else 3.0
         return te.compute(x.shape, lambda i, j: x[i, j] + more)
 
