@@ -248,7 +248,7 @@ def _step(
 def _around(nest: Nest, rows: int, columns: int, target: Target) -> float:
     """The cycles of a tile beside its steps."""
     stores = rows * max(1, columns // nest.unit.columns)
-    total = _LOOP + target.processor.latency + stores
+    total = float(_LOOP + target.processor.latency + stores)
     if nest.transposes:
         lanes = target.lanes(nest.dtype)
         block = 8 if rows >= 8 else 4  # blocks of 4 x 4 take twice as many instructions

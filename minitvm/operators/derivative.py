@@ -46,6 +46,8 @@ class Derivative:
 
     Attributes
     ----------
+    backward
+        As given.
     inputs
         The inputs that have gradients, arrays of floats: their places among the inputs.
     outputs
@@ -67,7 +69,7 @@ class Derivative:
         self.name = name
         self._parameters = parameters
         self._traced = traced
-        self._backward = backward
+        self.backward = backward
         self._build = build
         self._given = list(traced.inputs.values())
         self.inputs = tuple(i for i, each in enumerate(self._given) if _has_gradient(each))
@@ -78,18 +80,18 @@ class Derivative:
 
     @cached_property
     def reads_outputs(self) -> bool:
-        if self._backward is None:
+        if self.backward is None:
             return False
         count = sum(not each.is_keyword for each in self._parameters) + len(self.outputs)
         named = [each.name for each in self._parameters if each.is_keyword]
         counts = (count, count + len(self._traced.outputs))
         for each in counts:
-            if _takes(self._backward, each, named):
+            if _takes(self.backward, each, named):
                 return each != count
         raise CompileError(
             f"{self.name}: backward: expected a function of {counts[0]} arguments (those of "
             f"{self.name}, then the gradients of its outputs) or of {counts[1]} (with the outputs "
-            f"between them), got {inspect.signature(self._backward)}"
+            f"between them), got {inspect.signature(self.backward)}"
         )
 
     def function(self, wanted: tuple[int, ...]) -> Module:
@@ -111,7 +113,7 @@ class Derivative:
         kept = [_like(each, f"{each.op.name}_output") for each in outputs]
         kept = kept if self.reads_outputs else []
         targets = [self._given[i] for i in wanted]
-        if self._backward is None:
+        if self.backward is None:
             try:
                 found = gradient([outputs[i] for i in self.outputs], targets, heads)
             except CompileError as error:
@@ -120,7 +122,7 @@ class Derivative:
                     "write the gradients, jit(backward=)"
                 ) from error
         else:
-            found = self._written(self._backward, wanted, [*kept, *heads])
+            found = self._written(self.backward, wanted, [*kept, *heads])
         return self._build(found, [*self._given, *kept, *heads], f"{self.name}_backward")
 
     def _written(

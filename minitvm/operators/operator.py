@@ -35,7 +35,7 @@ from minitvm.runtime.errors import CompileError
 from minitvm.runtime.module import Module
 from minitvm.runtime.packed_func import Function
 from minitvm.runtime.record import record
-from minitvm.runtime.traced import is_read_by_torch, outside_of_programs
+from minitvm.runtime.traced import is_read_by_torch, is_without_data, outside_of_programs
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.tensor import Tensor
@@ -197,6 +197,8 @@ class Operator:
             found = self._specialisation(signature, varying=varying(signature.extents, values))
             if any(map(is_tracer, values)):
                 return self._traced_by_jax(found, values, out)
+            if out is None and is_without_data(values):
+                return self._recorded(found, [values[i] for i in found.traced.inputs])
             if key is not None and len(self._routes) < _MOST_ROUTES:
                 self._routes[key] = found
         inputs = [values[position] for position in found.traced.inputs]
@@ -219,7 +221,9 @@ class Operator:
 
     def _recorded(self, found: Specialisation, inputs: Sequence[Any]) -> Any:
         """A call that torch records: that of an operator of torch."""
-        operator = torch_operator(found.module, found.derivative, self._options)
+        options = self._options
+        built = (options.target, options.fp, options.release_gil)
+        operator = torch_operator(found.module, found.derivative, built)
         return operator(*map(plain, inputs))
 
     def _check_out(self, values: Sequence[Any], out: Any) -> None:
@@ -329,32 +333,31 @@ class Operator:
 
     def _built(self, signature: Signature, symbolic: frozenset[Label]) -> Specialisation:
         traced = self._traced(signature, symbolic)
-        module = self._compiled(
-            list(traced.outputs), list(traced.inputs.values()), self.name, traced.schedule
-        )
-        derivative = Derivative(
-            self.name, self._parameters, traced, self._options.backward, self._compiled
-        )
+        options = self._options
+        compiled = partial(_compiled, options)
+        outputs, inputs = list(traced.outputs), list(traced.inputs.values())
+        module = compiled(outputs, inputs, self.name, traced.schedule)
+        derivative = Derivative(self.name, self._parameters, traced, options.backward, compiled)
         extents, classes = signature.extents.values, signature.extents.classes
         fixed = {label: n for label, n in extents.items() if classes[label] not in symbolic}
         return Specialisation(traced, module, fixed, symbolic, module.returning(), derivative)
 
-    def _compiled(
-        self,
-        outputs: list[Tensor],
-        inputs: list[Tensor | Var],
-        name: str,
-        schedule: Schedule | None = None,
-    ) -> Module:
-        options = self._options
-        return build(
-            schedule or outputs,
-            [*inputs, *outputs],
-            options.target,
-            name=name,
-            fp=options.fp,
-            release_gil=options.release_gil,
-        )
+
+def _compiled(
+    options: Options,
+    outputs: list[Tensor],
+    inputs: list[Tensor | Var],
+    name: str,
+    schedule: Schedule | None = None,
+) -> Module:
+    return build(
+        schedule or outputs,
+        [*inputs, *outputs],
+        options.target,
+        name=name,
+        fp=options.fp,
+        release_gil=options.release_gil,
+    )
 
 
 def _name(function: Callable[..., Any], options: Options) -> str:

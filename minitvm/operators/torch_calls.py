@@ -74,38 +74,37 @@ def plain(value: Any) -> Any:
 
 def torch_operator(module: Module, derivative: Derivative, options: object) -> Callable[..., Any]:
     """The operator of torch of a build. It returns the outputs, and has gradients."""
-    made = derivative.bridges.get("torch")
-    if made is None:
-        backward = _recorded(module, derivative, options)
-        made = derivative.bridges["torch"] = _operator(module, options, *backward)
-    return made
+    bridges = derivative.bridges
+    if "torch" not in bridges:
+        with _Lock.current:
+            if "torch" not in bridges:
+                backward = _recorded(module, derivative, options)
+                bridges["torch"] = _operator(module, options, *backward)
+    return bridges["torch"]
 
 
 def _backward_operator(
     derivative: Derivative, wanted: tuple[int, ...], options: object
 ) -> Callable[..., Any]:
     """The operator of torch that returns the gradients of some inputs. It has none itself."""
-    made = derivative.bridges.get(("torch", wanted))
-    if made is None:
-        made = _operator(derivative.function(wanted), options)
-        derivative.bridges["torch", wanted] = made
-    return made
+    bridges, key = derivative.bridges, ("torch", wanted)
+    if key not in bridges:
+        module = derivative.function(wanted)
+        with _Lock.current:
+            if key not in bridges:
+                bridges[key] = _operator(module, options)
+    return bridges[key]
 
 
 def _operator(module: Module, options: object, *backward: Any) -> Callable[..., Any]:
-    """The operator of torch of a built function.
-
-    Its name holds a digest of the program, so that it means the same in every process. Programs
-    that are the same share an operator, since operators live to the end of the process.
-    """
+    """The operator of torch of a built function. Its name holds a digest of the program, so that
+    it means the same in every process."""
     function = module.entry_func
     assert isinstance(function, Function)
     program: Any = function.program
     text = f"{program.lowered[function.name]}\n{options}"
-    with _Lock.current:
-        if text not in _operators:
-            _operators[text] = function.torch_op(_new_name(function.name, text), *backward)
-        return _operators[text]
+    made: Callable[..., Any] = function.torch_op(_new_name(function.name, text), *backward)
+    return made
 
 
 def _new_name(name: str, text: str) -> str:
@@ -142,9 +141,6 @@ def _recorded(
         return tuple(found.get(i) for i in range(len(results.inputs)))
 
     return differentiate, keep
-
-
-_operators: dict[str, Callable[..., Any]] = {}
 
 
 class _Lock:
