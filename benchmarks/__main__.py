@@ -21,6 +21,7 @@ from benchmarks import (
     matmul,
     memory,
     model,
+    operators,
     reductions,
     report,
     semirings,
@@ -48,6 +49,7 @@ GROUPS: dict[str, Callable[[Settings], Iterator[Row]]] = {
     "semirings": semirings.rows,
     "math": functions.rows,
     "model": model.rows,
+    "operators": operators.rows,
 }
 # Those of many shapes: a line for each as it is measured, and a summary.
 _TARGETS = {"gemm": gemm.TARGETS, "conv": conv.TARGETS, "reductions": reductions.TARGETS}

@@ -155,6 +155,7 @@ _set_bridges(
         "function_gufunc": "minitvm.ufuncs.gufunc",
         "jax_op": "minitvm.contrib.jax_op",
         "register_torch_op": "minitvm.contrib.torch_op",
+        "returning_operator": "minitvm.contrib.torch_trace",
         "traced_operator": "minitvm.contrib.torch_trace",
     }
 )

@@ -31,6 +31,12 @@ from minitvm.runtime.returning_text import (
     CompiledStep,
     StoredReturning,
 )
+from minitvm.runtime.traced import (
+    call_returning_traced,
+    call_traced,
+    is_read_by_torch,
+    is_without_data,
+)
 from minitvm.runtime.values import ArgTypeCode
 
 
@@ -118,6 +124,9 @@ class Returning(_Storage):
         return self._results.signature
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # Compiled code is called in place of this, if there is any; torch.compile reads this.
+        if is_read_by_torch():
+            return self._call_traced(*args, **kwargs)
         return self._call_slowly(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -136,6 +145,8 @@ class Returning(_Storage):
         """A call made by Python code, which defines the meaning of calls."""
         results = self._results
         values = results.bind(args, kwargs)
+        if is_without_data(values):
+            return self._traced(values, out)
         if overriding_tensors(values):
             return override(self, values, out)
         given = results.given(out)
@@ -153,6 +164,17 @@ class Returning(_Storage):
         outputs = dict(zip(results.outputs, (each.array for each in made), strict=True))
         self.function._end(arguments, outputs)
         return results.returned([each.finish(each.array) for each in made])
+
+    def _call_traced(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+        return self._traced(self._results.bind(args, kwargs), out)
+
+    def _traced(self, values: list[Any], out: Any) -> Any:
+        """A call in a program that torch reads in place of running it, or records."""
+        results = self._results
+        if out is None:
+            return call_returning_traced(self.function, values)
+        call_traced(self.function, tuple(results.arguments(values, results.given(out))))
+        return out
 
     def _known(self, arguments: Any) -> dict[int, Any]:
         """What the shapes of the outputs follow from: the shapes of arrays, and numbers."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from minitvm.runtime.bridges import bridge
@@ -33,12 +33,29 @@ def _operator_name(address: int) -> str:
     return str(bridge("traced_operator")(address))
 
 
+def _returning_name(address: int) -> str:
+    return str(bridge("returning_operator")(address))
+
+
 # What torch.compiler.assume_constant_result does, without an import of torch: torch.compile calls
 # the function while it reads a program, and keeps the result, with a guard for the address.
-_operator_name._dynamo_marked_constant = True  # type: ignore[attr-defined]  # an attribute of torch
+for _each in (_operator_name, _returning_name):
+    _each._dynamo_marked_constant = True  # type: ignore[attr-defined]  # an attribute of torch
 
 
 def call_traced(function: Any, args: tuple[Any, ...]) -> None:
     """A call of a compiled function by its operator."""
     operators = sys.modules["torch"].ops.minitvm
     getattr(operators, _operator_name(id(function))).default(*args)
+
+
+def call_returning_traced(function: Any, values: Iterable[Any]) -> Any:
+    """A call of a compiled function that returns its outputs, by its operator."""
+    operators = sys.modules["torch"].ops.minitvm
+    return getattr(operators, _returning_name(id(function))).default(*values)
+
+
+def outside_of_programs(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that torch.compile calls between two graphs, and doesn't read."""
+    made: Callable[..., Any] = sys.modules["torch"].compiler.disable(function)
+    return made

@@ -58,6 +58,9 @@ runpy.run_path({path!r}, run_name="__main__")
         "operators/rms_norm",
         "operators/rotary_embedding",
         "operators/swiglu",
+        "operators/embedding_bag",
+        "operators/depthwise_convolution",
+        "operators/sparse_product",
     ],
 )
 def test_runs_without_torch(name: str, tmp_path: Path) -> None:

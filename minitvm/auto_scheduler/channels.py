@@ -217,6 +217,7 @@ def best_tile_of(
         vectors(dtype, target),
         a_bytes=bytes_at_once(op, a, b),
         pads_columns=True,
+        is_packed=True,
         transposes=turned,
     )
     tile = best_tile(nest, target, lambda tile: Blocks(columns=tile.columns))

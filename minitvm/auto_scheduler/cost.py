@@ -248,8 +248,10 @@ def _step(
 def _around(nest: Nest, rows: int, columns: int, target: Target) -> float:
     """The cycles of a tile beside its steps."""
     stores = rows * max(1, columns // nest.unit.columns)
-    total = _LOOP + target.processor.latency + stores
+    total = float(_LOOP + target.processor.latency + stores)
     if nest.transposes:
-        blocks = 1 if rows >= 8 else 2  # blocks of 4 x 4 take twice as many instructions
-        total += -(-rows // (8 // blocks)) * 4 * columns
+        lanes = target.lanes(nest.dtype)
+        block = 8 if rows >= 8 else 4  # blocks of 4 x 4 take twice as many instructions
+        registers = -(-rows // block) * 8 * columns / lanes
+        total += registers * lanes.bit_length()  # a shuffle for each halving, and a store
     return total

@@ -37,7 +37,7 @@ from minitvm.auto_scheduler.loops import (
     write_tiles,
 )
 from minitvm.auto_scheduler.terms import MULTIPLY_ADD
-from minitvm.auto_scheduler.tiles import best_tile, blocks_of, tiles_of, vectors
+from minitvm.auto_scheduler.tiles import best_tile, blocks_of, strip_of, tiles_of, vectors
 from minitvm.runtime.dtype import DType
 from minitvm.target import Target
 from minitvm.te.intrinsics.dot_product import DOT_PRODUCTS, DotProduct, dot_product, interleave
@@ -153,7 +153,7 @@ def write_by_instruction(
     op, places = contraction.op, places_of(contraction)
     nest = _nest(contraction, by, target)
     tile = best_tile(nest, target)
-    blocks = _even_blocks(nest, tile, target)
+    blocks = _even_blocks(nest, tile, target, copied=_copies_rows(contraction, by, nest, tile))
     choose_tile(s, contraction, tile, nest.unit, target, by.name)
     choose_blocks(s, contraction, replace(blocks, strip=None))
 
@@ -268,14 +268,22 @@ def _nest(contraction: Contraction, by: _Instruction, target: Target) -> Nest:
     return nest_of(contraction, places, target, *packed, unit=unit, terms=terms, pads=True)
 
 
-def _even_blocks(nest: Nest, tile: Tile, target: Target) -> Blocks:
-    """Blocks over the whole reduction axis, divided into equal strips."""
-    blocks = blocks_of(nest, tile, target, copied=True, whole=True)
+def _copies_rows(contraction: Contraction, by: _Instruction, nest: Nest, tile: Tile) -> bool:
+    """Whether the rows' factor is copied: in another order, as another type, or padded."""
+    a = contraction.a
+    is_padded = nest.depth % nest.unit.depth > 0 or nest.height % tile.rows > 0
+    return is_padded or a.along(contraction.op.reduce_axis[0]) != 1 or str(a.tensor.dtype) != by.a
+
+
+def _even_blocks(nest: Nest, tile: Tile, target: Target, *, copied: bool) -> Blocks:
+    """Blocks over the whole reduction axis, divided into equal strips. `copied`: the rows' factor
+    is."""
+    blocks = blocks_of(nest, tile, target, copied=copied, whole=True)
+    most = strip_of(nest, tile, nest.depth, target) // tile.rows
     rows = (blocks.rows if len(nest.rows) == 1 else None) or nest.rows[-1]
     if rows is None:
-        return blocks
+        return replace(blocks, strip=most * tile.rows)
     tiles = -(-rows // tile.rows)
-    most = cast(int, blocks.strip) // tile.rows
     strip = next(each for each in range(most, 0, -1) if tiles % each == 0)
     return replace(blocks, strip=strip * tile.rows)
 

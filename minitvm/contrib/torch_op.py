@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from minitvm.contrib.imported import imported
@@ -16,12 +16,11 @@ from minitvm.contrib.torch_library import (
     keep_all,
     no_backward,
     schema_of,
-    torch_dtype,
 )
 from minitvm.contrib.torch_plain import plain_calls, transformed_calls
 from minitvm.runtime.module import Module
 from minitvm.runtime.packed_func import Function, PackedFunc
-from minitvm.runtime.results import Extent, Op, Results, results_of
+from minitvm.runtime.results import Results, results_of
 from minitvm.tir.structural_equal import structural_equal
 
 
@@ -231,39 +230,16 @@ def _is_same(a: Function, b: Function) -> bool:
 
 def _returning(function: Any, results: Results) -> Callable[..., Any]:
     """A built function that allocates its outputs in torch."""
-    places = {position: index for index, position in enumerate(results.inputs)}
-    first = next((i for at, i in places.items() if not results.is_scalar(at)), None)
-    plans = [
-        [_plain_extent(steps, places) for steps in result.extents] for result in results.results
-    ]
-    dtypes = [torch_dtype(results, at) for at in results.outputs]
-    in_order = (*results.inputs, *results.outputs) == tuple(range(len(results.names)))
-    is_simple = first is not None and in_order and all(None not in plan for plan in plans)
+    if any(not results.is_scalar(at) for at in results.inputs):
+        made: Callable[..., Any] = function.returning()
+        return made
 
-    def compute(*values: Any) -> Any:
+    def compute(*values: Any) -> Any:  # numbers alone, of which no library's arrays follow
         outputs = empty_outputs(results, results.bind(values, {}))
         function(*results.arguments(values, outputs))
         return results.returned(outputs)
 
-    def compute_one(*values: Any) -> Any:
-        try:
-            shape = [c if i is None else values[i].shape[c] for i, c in plans[0]]
-        except IndexError:  # another number of inputs, or of dimensions
-            return compute(*values)
-        made = values[first or 0].new_empty(shape, dtype=dtypes[0])
-        function(*values, made)
-        return made
-
-    return compute_one if is_simple and len(plans) == 1 else compute
-
-
-def _plain_extent(steps: Extent, places: Mapping[int, int]) -> Any:
-    """An extent that is a number, ``(None, number)``, or one of an input's, ``(input, axis)``; None
-    for another."""
-    if len(steps) != 1 or steps[0].op == Op.SCALAR:
-        return None
-    op, at, axis = steps[0]
-    return (None, at) if op == Op.CONSTANT else (places[at], axis)
+    return compute
 
 
 # ---- Gradients -----------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from typing import Any
 
 from minitvm.contrib.imported import imported
 from minitvm.contrib.torch_library import parameter, schema_type
+from minitvm.contrib.torch_op import register_torch_op
 from minitvm.runtime.packed_func import Function
 from minitvm.runtime.results import Results
 from minitvm.tir.expr import Buffer
@@ -25,14 +26,27 @@ _libraries: list[Any] = []
 
 def traced_operator(address: int) -> str:
     """The name of the operator of the function at an address, below ``torch.ops.minitvm``."""
+    return _named(address, "", _define)
+
+
+def returning_operator(address: int) -> str:
+    """As :func:`traced_operator`, the operator that returns the function's outputs."""
+    return _named(address, "_returning", _define_returning)
+
+
+def _named(address: int, kind: str, define: Callable[[str, Function], None]) -> str:
     function: Function = ctypes.cast(address, ctypes.py_object).value
-    name = _name(function)
+    name = _name(function) + kind
     while name in _functions and _functions[name] is not function:
         name += "_"  # another function of the same text, which may have been built otherwise
     if name not in _functions:
-        _define(name, function)
+        define(name, function)
         _functions[name] = function
     return name
+
+
+def _define_returning(name: str, function: Function) -> None:
+    register_torch_op(function, f"minitvm::{name}")
 
 
 def _name(function: Function) -> str:

@@ -10,7 +10,7 @@ from typing import Any, final
 import numpy as np
 
 from minitvm.runtime.dtype import DType
-from minitvm.runtime.frameworks import is_immutable
+from minitvm.runtime.frameworks import is_a, is_immutable
 from minitvm.runtime.ndarray import NDArray, empty
 from minitvm.runtime.ndarray import array as make_array
 from minitvm.runtime.record import record
@@ -61,8 +61,26 @@ def described(array: Any) -> Described:
     TypeError
         When there are no numbers of such a dtype here.
     """
-    shape = tuple(map(int, array.shape))
+    shape = tuple(map(_extent, array.shape))
     return Described(shape, _dtype(array.dtype))
+
+
+def _extent(extent: Any) -> int:
+    """An extent as a number: of a size that torch doesn't fix, the one that it has now."""
+    return int(extent if isinstance(extent, int) or not is_symbol(extent) else extent.node.hint)
+
+
+def fixed(value: Any) -> Any:
+    """A value that the program is made for: a number that torch doesn't fix is fixed here, which
+    torch notes as a condition of the program that it reads."""
+    if not is_symbol(value):
+        return value
+    return int(value) if type(value).__name__ == "SymInt" else float(value)
+
+
+def is_symbol(value: Any) -> bool:
+    """Whether a value is a number that torch, which reads a program, doesn't fix."""
+    return any(is_a(value, "torch", name) for name in ("SymInt", "SymFloat"))
 
 
 def _dtype(dtype: Any) -> DType:
@@ -83,11 +101,6 @@ def why_refused(array: Any) -> str | None:
     """
     if isinstance(array, np.ma.MaskedArray):
         return "expected an array without a mask, got a masked one: pass x.filled(value)"
-    if _is_tracer(type(array)):
-        return (
-            "expected an array with values, got one that JAX is tracing: call the operator outside "
-            "of jax.jit, jax.grad and jax.vmap"
-        )
     device = getattr(array, "__dlpack_device__", None)
     if device is None:
         return None
@@ -101,8 +114,10 @@ def why_refused(array: Any) -> str | None:
     return f"expected an array in the CPU's memory, got one on {named}: copy it to the CPU"
 
 
-def _is_tracer(kind: type) -> bool:
-    return any(each.__name__ == "Tracer" and "jax" in each.__module__ for each in kind.__mro__)
+def is_tracer(value: Any) -> bool:
+    """Whether a value stands for one in a program that JAX traces."""
+    kinds = type(value).__mro__
+    return any(each.__name__ == "Tracer" and "jax" in each.__module__ for each in kinds)
 
 
 def sample(array: Described) -> NDArray:

@@ -22,6 +22,7 @@ def jit(
     target: str | Target | None = None,
     fp: str = "fast",
     release_gil: bool | None = None,
+    backward: Callable[..., Any] | None = None,
 ) -> Operator: ...
 
 
@@ -35,6 +36,7 @@ def jit(
     target: str | Target | None = None,
     fp: str = "fast",
     release_gil: bool | None = None,
+    backward: Callable[..., Any] | None = None,
 ) -> Callable[[Callable[..., Any]], Operator]: ...
 
 
@@ -49,6 +51,7 @@ def jit(
     target: str | Target | None = None,
     fp: str = "fast",
     release_gil: bool | None = None,
+    backward: Callable[..., Any] | None = None,
 ) -> Any:
     """A Python function of tensors as an operator, which returns its outputs in arrays of the
     caller's library.
@@ -72,6 +75,11 @@ def jit(
         The name in messages and in the code; by default the function's.
     target, fp, release_gil
         As for :func:`minitvm.build`.
+    backward
+        A function of tensors that writes the gradients; by default ``te.gradient`` does. It takes
+        the arguments of the function, then, if it likes, the outputs, then the gradients of the
+        outputs that are floats. It returns the gradients of the arrays of floats among the
+        arguments, in order.
 
     Returns
     -------
@@ -93,7 +101,7 @@ def jit(
            [0., 2., 4.]], dtype=float32)
     """
     variable = None if symbolic is None else _names(symbolic)
-    options = Options(_names(static), variable, broadcast, name, target, fp, release_gil)
+    options = Options(_names(static), variable, broadcast, name, target, fp, release_gil, backward)
     if function is None:
         return lambda each: _operator(each, options)
     return _operator(function, options)
@@ -105,6 +113,10 @@ def _operator(function: Any, options: Options) -> Operator:
             f"jit: expected a function of tensors, got {type(function).__name__}: give options by "
             "name, as @minitvm.jit(static='axis')"
         )
+    backward: Any = options.backward
+    if not (backward is None or callable(backward)):
+        kind = type(backward).__name__
+        raise CompileError(f"jit: backward: expected a function of tensors, got {kind}")
     return Operator(function, options)
 
 

@@ -14,18 +14,32 @@ from typing import TYPE_CHECKING, Any, final
 
 from minitvm.driver.build import build
 from minitvm.lowering.lower import lower
-from minitvm.operators.arrays import Described, library_of, sample, writable
+from minitvm.operators.arrays import Described, fixed, is_tracer, library_of, sample, writable
+from minitvm.operators.derivative import Derivative
 from minitvm.operators.extents import Label
+from minitvm.operators.jax_calls import jax_operation
 from minitvm.operators.parameters import Kind, Parameter, bind, parameters_of
 from minitvm.operators.shapes import parse_shape
 from minitvm.operators.signature import Signature, frozen, signature_of
 from minitvm.operators.specialisation import Group, Specialisation
+from minitvm.operators.torch_calls import (
+    call_in_graph,
+    let_into_graphs,
+    plain,
+    records,
+    torch_operator,
+    varying,
+)
 from minitvm.operators.tracing import Traced, call, is_symbolic, trace
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.module import Module
 from minitvm.runtime.packed_func import Function
 from minitvm.runtime.record import record
+from minitvm.runtime.traced import is_read_by_torch, is_without_data, outside_of_programs
 from minitvm.target import Target
+from minitvm.te.schedules.schedule import Schedule
+from minitvm.te.tensor import Tensor
+from minitvm.tir.expr import Var
 from minitvm.tir.stmt import IRModule
 
 if TYPE_CHECKING:
@@ -46,6 +60,7 @@ class Options:
     target: str | Target | None = None
     fp: str = "fast"
     release_gil: bool | None = None
+    backward: Callable[..., Any] | None = None
 
 
 @final
@@ -161,22 +176,55 @@ class Operator:
     # -- Calls -------------------------------------------------------------------------------------
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+        if is_read_by_torch():
+            if out is not None:  # torch's operators return new tensors
+                return outside_of_programs(self.__call__)(*args, out=out, **kwargs)
+            let_into_graphs(id(self))
+            return call_in_graph(id(self), *args, **kwargs)
         values: Sequence[Any] = args
         if kwargs or len(args) != self._positional:
             values = bind(self.name, self._parameters, args, kwargs)
         key = self._key(values)
-        found = self._routes.get(key)
+        try:
+            found = self._routes.get(key)
+        except TypeError:  # of sizes that torch doesn't fix, which have no hash
+            key = found = None
         if found is None:
             if any(map(is_symbolic, values)):
                 return self._inlined(values, out)
-            found = self._specialisation(self._signature(values))
+            values = [fixed(v) if i in self._static else v for i, v in enumerate(values)]
+            signature = self._signature(values)
+            found = self._specialisation(signature, varying=varying(signature.extents, values))
+            if any(map(is_tracer, values)):
+                return self._traced_by_jax(found, values, out)
+            if out is None and is_without_data(values):
+                return self._recorded(found, [values[i] for i in found.traced.inputs])
             if key is not None and len(self._routes) < _MOST_ROUTES:
                 self._routes[key] = found
         inputs = [values[position] for position in found.traced.inputs]
         if out is None:
-            return found.returning(*inputs)
+            try:
+                return found.returning(*inputs)
+            except (BufferError, RuntimeError):  # of a tensor that torch watches, perhaps
+                if not records(inputs):
+                    raise
+            return self._recorded(found, inputs)
         self._check_out(values, out)
         return found.returning(*inputs, out=out)
+
+    def _traced_by_jax(self, found: Specialisation, values: Sequence[Any], out: Any) -> Any:
+        """A call that JAX traces: that of an operation of JAX."""
+        if out is not None:
+            raise TypeError(f"{self.name}: out: expected none where JAX is tracing, got one")
+        operation = jax_operation(found.module, found.derivative)
+        return operation(*(values[position] for position in found.traced.inputs))
+
+    def _recorded(self, found: Specialisation, inputs: Sequence[Any]) -> Any:
+        """A call that torch records: that of an operator of torch."""
+        options = self._options
+        built = (options.target, options.fp, options.release_gil)
+        operator = torch_operator(found.module, found.derivative, built)
+        return operator(*map(plain, inputs))
 
     def _check_out(self, values: Sequence[Any], out: Any) -> None:
         """Refuses arrays of another library than the arguments'."""
@@ -247,17 +295,22 @@ class Operator:
     def _chosen(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Specialisation:
         return self._specialisation(self._signature(self._given(args, kwargs)))
 
-    def _specialisation(self, signature: Signature, exact: bool = False) -> Specialisation:
+    def _specialisation(
+        self,
+        signature: Signature,
+        exact: bool = False,
+        varying: frozenset[Label] = frozenset(),
+    ) -> Specialisation:
         """The build for a signature, made where there is none. An `exact` one has constants for all
         extents that it may."""
         group = self._groups.get(signature.key)
-        found = None if group is None else group.find(signature.extents, exact)
+        found = None if group is None else group.find(signature.extents, exact, varying)
         if found is not None:
             return found
         with self._lock:
             group = self._groups.setdefault(signature.key, self._group())
-            return group.find(signature.extents, exact) or group.add(
-                signature.extents, partial(self._built, signature), exact
+            return group.find(signature.extents, exact, varying) or group.add(
+                signature.extents, partial(self._built, signature), exact, varying
             )
 
     def _group(self) -> Group:
@@ -280,19 +333,31 @@ class Operator:
 
     def _built(self, signature: Signature, symbolic: frozenset[Label]) -> Specialisation:
         traced = self._traced(signature, symbolic)
-        outputs = list(traced.outputs)
         options = self._options
-        module = build(
-            traced.schedule or outputs,
-            [*traced.inputs.values(), *outputs],
-            options.target,
-            name=self.name,
-            fp=options.fp,
-            release_gil=options.release_gil,
-        )
+        compiled = partial(_compiled, options)
+        outputs, inputs = list(traced.outputs), list(traced.inputs.values())
+        module = compiled(outputs, inputs, self.name, traced.schedule)
+        derivative = Derivative(self.name, self._parameters, traced, options.backward, compiled)
         extents, classes = signature.extents.values, signature.extents.classes
         fixed = {label: n for label, n in extents.items() if classes[label] not in symbolic}
-        return Specialisation(traced, module, fixed, symbolic, module.returning())
+        return Specialisation(traced, module, fixed, symbolic, module.returning(), derivative)
+
+
+def _compiled(
+    options: Options,
+    outputs: list[Tensor],
+    inputs: list[Tensor | Var],
+    name: str,
+    schedule: Schedule | None = None,
+) -> Module:
+    return build(
+        schedule or outputs,
+        [*inputs, *outputs],
+        options.target,
+        name=name,
+        fp=options.fp,
+        release_gil=options.release_gil,
+    )
 
 
 def _name(function: Callable[..., Any], options: Options) -> str:

@@ -7,7 +7,14 @@ from typing import Any, final
 
 import numpy as np
 
-from minitvm.operators.arrays import Described, described, library_of, why_refused
+from minitvm.operators.arrays import (
+    Described,
+    described,
+    is_symbol,
+    is_tracer,
+    library_of,
+    why_refused,
+)
 from minitvm.operators.extents import Extents, extents_of
 from minitvm.operators.parameters import Kind, Parameter
 from minitvm.runtime.dtype import FLOAT32, FLOAT64, INT32, INT64, DType
@@ -73,7 +80,7 @@ def signature_of(
         if kind is Kind.TENSOR:
             arrays[position] = _array(where, parameter, value)
         elif kind is Kind.NUMBER:
-            numbers[position] = parameter.number or type(value)
+            numbers[position] = parameter.number or _number(value)
         else:
             constants[position] = frozen(where, value)
     _check_libraries(name, parameters, {i: values[i] for i in arrays})
@@ -97,15 +104,23 @@ def _kind(where: str, parameter: Parameter, value: Any) -> Kind:
     kind = parameter.kind
     if kind is Kind.STATIC or (value is None and parameter.optional):
         return Kind.STATIC
-    is_number = isinstance(value, int | float | np.integer | np.floating)
+    is_number = isinstance(value, int | float | np.integer | np.floating) or is_symbol(value)
+    if kind is Kind.NUMBER and is_tracer(value) and value.shape == ():
+        return Kind.NUMBER
     if kind is Kind.TENSOR or not (is_number or kind is Kind.NUMBER):
         return Kind.TENSOR
     if not is_number or isinstance(value, bool):
         got = type(value).__name__
         raise TypeError(f"{where}: expected a number, got {got}")
-    if parameter.number is int and not isinstance(value, int | np.integer):
+    if parameter.number is int and not issubclass(_number(value), int | np.integer):
         raise TypeError(f"{where}: expected an int, got the float {value}")
     return Kind.NUMBER
+
+
+def _number(value: Any) -> type:
+    if is_symbol(value):
+        return int if type(value).__name__ == "SymInt" else float
+    return type(value)
 
 
 def _array(where: str, parameter: Parameter, value: Any) -> Described:

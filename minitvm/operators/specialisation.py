@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, final
 
+from minitvm.operators.derivative import Derivative
 from minitvm.operators.extents import Extents, Label, said
 from minitvm.operators.tracing import Traced
 from minitvm.runtime.errors import CompileError, PerformanceWarning
@@ -35,6 +36,8 @@ class Specialisation:
         The extents that are variables.
     returning
         The function that returns the outputs.
+    derivative
+        Its derivative.
     """
 
     traced: Traced
@@ -42,6 +45,7 @@ class Specialisation:
     fixed: Mapping[Label, int]
     symbolic: frozenset[Label]
     returning: Callable[..., Any]
+    derivative: Derivative
 
     def serves(self, values: Mapping[Label, int]) -> bool:
         return all(values[label] == value for label, value in self.fixed.items())
@@ -72,18 +76,31 @@ class Group:
         self._varying: set[Label] = set()
         self.builds: list[Specialisation] = []
 
-    def find(self, extents: Extents, exact: bool = False) -> Specialisation | None:
+    def find(
+        self, extents: Extents, exact: bool = False, varying: frozenset[Label] = frozenset()
+    ) -> Specialisation | None:
         """The build that serves some extents: the one with the most constants. An `exact` one has
-        no variables but those that the user named."""
+        no variables but those that the user named. Extents that are `varying` are variables in it,
+        where that is possible."""
+        variable = varying if self._is_automatic else varying & self._named
         serving = [
             each
             for each in self.builds
-            if each.serves(extents.values) and not (exact and each.symbolic - self._named)
+            if each.serves(extents.values)
+            and not (exact and each.symbolic - self._named)
+            and variable.isdisjoint(each.fixed)
         ]
         return max(serving, key=lambda each: len(each.fixed), default=None)
 
-    def add(self, extents: Extents, make: Build, exact: bool = False) -> Specialisation:
-        """A new build for some extents."""
+    def add(
+        self,
+        extents: Extents,
+        make: Build,
+        exact: bool = False,
+        varying: frozenset[Label] = frozenset(),
+    ) -> Specialisation:
+        """A new build for some extents, of which some are known to be `varying`."""
+        self._varying |= varying
         varying = self._met(extents)
         named = frozenset(each for each in extents.values if each in self._named)
         if exact or not self._is_automatic or varying <= named:

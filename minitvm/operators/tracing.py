@@ -13,7 +13,7 @@ from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
 from minitvm.te.operation import compute, placeholder, size_var, var
 from minitvm.te.schedules.schedule import Schedule
-from minitvm.te.tensor import Operation, PlaceholderOp, Tensor
+from minitvm.te.tensor import Operation, PlaceholderOp, ScanOp, Tensor
 from minitvm.tir.expr import PrimExpr, Var
 from minitvm.tir.node import ExprOperators
 
@@ -34,11 +34,14 @@ class Traced:
         The tensors that it returns.
     schedule
         The schedule that it returns with them, if any.
+    args
+        What the function got for each parameter.
     """
 
     inputs: Mapping[int, Tensor | Var]
     outputs: tuple[Tensor, ...]
     schedule: Schedule | None
+    args: Sequence[Any]
 
 
 def trace(
@@ -85,7 +88,7 @@ def trace(
     _check_inputs(name, tensors, tensors_given)
     if schedule is None:
         tensors = _computed(tensors, tensors_given)
-    return Traced(inputs, tensors, schedule)
+    return Traced(inputs, tensors, schedule, args)
 
 
 def _call_traced(
@@ -194,7 +197,7 @@ def _advised(value: Any, member: Any) -> str:
 
 
 def _check_inputs(name: str, outputs: Sequence[Tensor], given: Sequence[Tensor]) -> None:
-    """Refuses tensors that nobody passes."""
+    """Refuses tensors that nobody passes; a scan's state stands for its result."""
     known = {each.op for each in given}
     seen: set[Operation] = set()
     left = [each.op for each in outputs]
@@ -209,6 +212,8 @@ def _check_inputs(name: str, outputs: Sequence[Tensor], given: Sequence[Tensor])
                 f"{name}: expected a program of its own tensors ({names}), found that it reads "
                 f"'{op.name}', a placeholder from elsewhere: make it a parameter"
             )
+        if isinstance(op, ScanOp):
+            known |= {each.op for each in op.state_placeholder}
         left += [each.op for each in op.input_tensors]
 
 

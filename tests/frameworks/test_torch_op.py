@@ -285,3 +285,45 @@ def test_a_plain_call_is_exported() -> None:
     x = torch.rand(4)
     exported = torch.export.export(Layer(), (x,))
     torch.testing.assert_close(exported.module()(x), 3 * x * x)
+
+
+# ---- Calls that return, in programs that torch reads ---------------------------------------------
+
+
+def test_a_returning_call_is_an_operator_by_itself() -> None:
+    scaled = programs.scaled().returning()
+    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(lambda x: scaled(x, a=3.0) + 1, fullgraph=True, backend=counter)
+    for size in (4, 4, 5, 6):
+        x = torch.rand(size)
+        torch.testing.assert_close(compiled(x), 3 * x * x + 1)
+    assert counter.frame_count <= 2
+    x, y = torch.rand(4), torch.zeros(4)
+    into = torch.compile(lambda x, y: scaled(x, 3.0, out=y) + 1, fullgraph=True, backend=counter)
+    torch.testing.assert_close(into(x, y), 3 * x * x + 1)
+    torch.testing.assert_close(y, 3 * x * x)
+
+
+def test_a_returning_call_is_exported() -> None:
+    scaled = programs.scaled().returning()
+
+    class Layer(torch.nn.Module):  # type: ignore[misc,name-defined]  # of importorskip
+        def forward(self, x: Any) -> Any:
+            return scaled(x, 3.0)
+
+    x = torch.rand(4)
+    exported = torch.export.export(Layer(), (x,))
+    torch.testing.assert_close(exported.module()(x), 3 * x * x)
+
+
+def test_an_operator_of_jit_runs_between_graphs() -> None:
+    @tvm.jit
+    def scaled(x: te.Tensor, a: float = 2.0) -> Any:
+        return te.compute(x.shape, lambda i: x[i] * a)
+
+    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(lambda x: scaled(x + 1, a=3.0) * 2, backend=counter)
+    for size in (4, 5, 0):
+        x = torch.rand(size)
+        torch.testing.assert_close(compiled(x), (x + 1) * 6)
+    assert counter.frame_count >= 2

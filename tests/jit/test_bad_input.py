@@ -59,14 +59,16 @@ def both(x: Any, y: Any) -> Any:
         (lambda: scaled(X.astype(">f4"), W), ValueError, "native byte order"),
         (lambda: scaled(torch.ones(2, 3, device="meta"), torch.ones(3)), BufferError, "meta"),
         (
-            lambda: scaled(torch.ones(2, 3, requires_grad=True), torch.ones(3)),
+            lambda: scaled(
+                torch.ones(2, 3, requires_grad=True), torch.ones(3), out=torch.ones(2, 3)
+            ),
             BufferError,
             r"argument 0 'x': expected a tensor that doesn't require grad.* x.detach\(\)",
         ),
         (
-            lambda: jax.jit(lambda x: scaled(x, x[0]))(jnp.ones((2, 3))),
+            lambda: jax.jit(lambda x: scaled(x, x[0], out=X))(jnp.ones((2, 3))),
             TypeError,
-            "one that JAX is tracing",
+            "out: expected none where JAX is tracing",
         ),
         (lambda: both(W, "a"), TypeError, "an array or a number, got str: static='y' has the"),
         (lambda: scaled(X, W, out=W), ValueError, "expected ndim == 2, got 1"),

@@ -348,3 +348,16 @@ def test_a_fork_while_a_thread_builds() -> None:
 def test_without_arrays_outputs_are_numpys() -> None:
     y = tvm.jit(lambda: te.compute((3,), lambda i: i * 2))()
     np.testing.assert_array_equal(y, [0, 2, 4])
+
+
+def test_a_scan_reads_its_own_state() -> None:
+    @tvm.jit
+    def running(x: Matrix) -> Any:
+        state = te.placeholder(x.shape, name="state")
+        first = te.compute((1, x.shape[1]), lambda t, i: x[t, i])
+        update = te.compute(x.shape, lambda t, i: state[t - 1, i] + x[t, i])
+        return te.scan(first, update, state, inputs=[x])
+
+    for shape in ((5, 7), (6, 7), (1, 3), (9, 2)):
+        x = _random(*shape)
+        np.testing.assert_allclose(running(x), x.cumsum(axis=0), rtol=1e-5, atol=1e-6)

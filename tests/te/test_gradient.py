@@ -320,6 +320,16 @@ def test_derivatives_are_the_limits_of_quotients(known: Any) -> None:
         assert quotient == pytest.approx(0.0 if mine is None else mine, rel=1e-7, abs=1e-8)
 
 
+def test_an_argument_without_an_adjoint_has_a_gradient_of_zeros() -> None:
+    X, Y, G = (te.placeholder((2,), F64, name=name) for name in "XYG")
+    Z = te.compute((2,), lambda i: te.copysign(X[i], Y[i] * Y[i] * Y[i]), name="Z")
+    dX, dY = te.gradient(Z, [X, Y], G)
+    f = tvm.build([dX, dY], [X, Y, G, dX, dY], name="f")
+    dx, dy = np.ones(2), np.ones(2)
+    f(np.array([2.0, 3.0]), np.array([-1.0, 1.0]), np.array([5.0, 7.0]), dx, dy)
+    assert (dx.tolist(), dy.tolist()) == ([-5, 7], [0, 0])
+
+
 # -- Random programs ------------------------------------------------------------------------------
 
 

@@ -104,7 +104,9 @@ class _Backward:
         """The adjoints of the elements that `root` reads, by the adjoint of its value."""
         adjoints: dict[PrimExpr, PrimExpr] = {root: adjoint}
         for node in self._from_the_top(root):
-            mine = adjoints.pop(node)
+            mine = adjoints.pop(node, None)
+            if mine is None:
+                continue  # on it, functions depend without a derivative, such as a sign
             if isinstance(node, ProducerLoad):
                 yield ReadAdjoint(node, mine)
             elif self._is_choice(node):

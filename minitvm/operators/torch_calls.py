@@ -1,0 +1,157 @@
+"""Calls that torch watches, as operators of torch: with gradients, by the derivative of a build."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from minitvm.operators.arrays import is_symbol
+from minitvm.operators.derivative import Derivative
+from minitvm.operators.extents import Extents, Label
+from minitvm.runtime.frameworks import is_a
+from minitvm.runtime.module import Module
+from minitvm.runtime.packed_func import Function
+from minitvm.runtime.results import results_of
+from minitvm.runtime.traced import is_without_data
+
+
+def records(values: Sequence[Any]) -> bool:
+    """Whether torch records what happens to some arguments: for gradients, for a transform, or as
+    it reads a program."""
+    torch: Any = sys.modules.get("torch")
+    tensors = [each for each in values if is_a(each, "torch", "Tensor")]
+    if torch is None or not tensors:
+        return False
+    if torch.is_grad_enabled() and any(each.requires_grad for each in tensors):
+        return True
+    if is_without_data(tensors):
+        return True
+    return any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors))
+
+
+def varying(extents: Extents, values: Sequence[Any]) -> frozenset[Label]:
+    """The extents of some arguments that torch, which reads a program, doesn't fix."""
+    return frozenset(
+        label
+        for position, labels in extents.labels.items()
+        for label, extent in zip(labels, values[position].shape, strict=True)
+        if is_symbol(extent) and isinstance(label, str | tuple)
+    )
+
+
+def call_in_graph(address: int, *args: Any, **kwargs: Any) -> Any:
+    """A call of an operator, as it stands in a graph of torch.compile."""
+    return _in_graphs[address](*args, **kwargs)
+
+
+def let_into_graphs(address: int) -> None:
+    """Has torch.compile take the calls of an operator as they are. AOTAutograd, which runs them,
+    meets the operator of torch in their place."""
+    torch: Any = sys.modules["torch"]
+    _in_graphs[address] = ctypes.cast(address, ctypes.py_object).value
+    torch.compiler.allow_in_graph(call_in_graph)
+
+
+# What torch.compiler.assume_constant_result does, without an import of torch: torch.compile calls
+# the function while it reads a program.
+let_into_graphs._dynamo_marked_constant = True  # type: ignore[attr-defined]  # torch's
+
+# The operators in graphs, which live as long as these.
+_in_graphs: dict[int, Callable[..., Any]] = {}
+
+
+def plain(value: Any) -> Any:
+    """An argument as torch takes it: numbers of numpy are numbers of Python."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def torch_operator(module: Module, derivative: Derivative, options: object) -> Callable[..., Any]:
+    """The operator of torch of a build. It returns the outputs, and has gradients."""
+    bridges = derivative.bridges
+    if "torch" not in bridges:
+        with _Lock.current:
+            if "torch" not in bridges:
+                backward = _recorded(module, derivative, options)
+                bridges["torch"] = _operator(module, options, *backward)
+    return bridges["torch"]
+
+
+def _backward_operator(
+    derivative: Derivative, wanted: tuple[int, ...], options: object
+) -> Callable[..., Any]:
+    """The operator of torch that returns the gradients of some inputs. It has none itself."""
+    bridges, key = derivative.bridges, ("torch", wanted)
+    if key not in bridges:
+        module = derivative.function(wanted)
+        with _Lock.current:
+            if key not in bridges:
+                bridges[key] = _operator(module, options)
+    return bridges[key]
+
+
+def _operator(module: Module, options: object, *backward: Any) -> Callable[..., Any]:
+    """The operator of torch of a built function. Its name holds a digest of the program, so that
+    it means the same in every process."""
+    function = module.entry_func
+    assert isinstance(function, Function)
+    program: Any = function.program
+    text = f"{program.lowered[function.name]}\n{options}"
+    made: Callable[..., Any] = function.torch_op(_new_name(function.name, text), *backward)
+    return made
+
+
+def _new_name(name: str, text: str) -> str:
+    operators: Any = sys.modules["torch"].ops.minitvm
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    own = "".join(each if each.isascii() else "_" for each in name)
+    made = f"jit_{own}_{digest}"
+    while hasattr(operators, made):
+        made += "_"
+    return f"minitvm::{made}"
+
+
+def _recorded(
+    module: Module, derivative: Derivative, options: object
+) -> tuple[Callable[..., Any], Callable[..., None]]:
+    """What torch calls for gradients, and before, to keep what that needs."""
+    results = results_of(module)
+    numbers = [i for i, at in enumerate(results.inputs) if results.is_scalar(at)]
+
+    def keep(ctx: Any, inputs: Sequence[Any], output: Any) -> None:
+        outputs = output if isinstance(output, tuple) else (output,)
+        arrays = [each for i, each in enumerate(inputs) if i not in numbers]
+        ctx.save_for_backward(*arrays, *(outputs if derivative.reads_outputs else ()))
+        ctx.numbers = [(i, inputs[i]) for i in numbers]
+
+    def differentiate(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
+        wanted = tuple(i for i in derivative.inputs if ctx.needs_input_grad[i])
+        given = list(ctx.saved_tensors)
+        for i, value in ctx.numbers:
+            given.insert(i, value)
+        heads = [gradients[i].contiguous() for i in derivative.outputs]
+        made = _backward_operator(derivative, wanted, options)(*given, *heads)
+        found = dict(zip(wanted, made if isinstance(made, tuple) else (made,), strict=True))
+        return tuple(found.get(i) for i in range(len(results.inputs)))
+
+    return differentiate, keep
+
+
+class _Lock:
+    """One thread makes an operator at a time. A thread that holds it isn't there in a fork."""
+
+    current = threading.RLock()
+
+
+def _unlock() -> None:
+    _Lock.current = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock)
