@@ -132,3 +132,23 @@ def test_functions_made_twice_of_one_schedule() -> None:
     all_written = FuncAttrs(outputs=frozenset(second.buffer_map.values()))
     other = PrimFunc(second.params, second.body, second.buffer_map, second.name, all_written)
     assert not structural_equal(first, other)
+
+
+def test_shared_expressions_are_compared_once() -> None:
+    def nested(x: Var) -> PrimExpr:
+        value: PrimExpr = x
+        for _ in range(64):  # 2**64 paths
+            value = value * value + 1
+        return value
+
+    x, y = Var("x", "int32"), Var("y", "int32")
+    assert structural_equal(nested(x), nested(x))
+    assert structural_equal(nested(x), nested(y), map_free_vars=True)
+    assert not structural_equal(nested(x) * x, nested(y) * x, map_free_vars=True)
+
+
+def test_a_name_that_is_bound_later_is_another_one() -> None:
+    x, y = Var("x", "int32"), Var("y", "int32")
+    free = x + 1
+    assert structural_equal(free * Let(x, free, free), free * Let(x, free, free))
+    assert not structural_equal(free * Let(x, free, free), free * Let(y, free, free))

@@ -16,6 +16,7 @@ from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.tensor import Operation, PlaceholderOp, ScanOp, Tensor
 from minitvm.tir.expr import PrimExpr, Var
 from minitvm.tir.node import ExprOperators
+from minitvm.tir.sizes import only_decided_sizes
 
 # What the language says where Python code needs a value that there isn't yet.
 _NO_VALUES = "while a program is written"
@@ -95,7 +96,8 @@ def _call_traced(
     name: str, function: Callable[..., Any], parameters: Sequence[Parameter], args: Sequence[Any]
 ) -> Any:
     try:
-        return call(function, parameters, args)
+        with only_decided_sizes():
+            return call(function, parameters, args)
     except (CompileError, TypeError) as error:
         if _NO_VALUES not in str(error):
             raise

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
 from minitvm.runtime.errors import CompileError
 from minitvm.tir.checks import is_size
 from minitvm.tir.described import shown
 from minitvm.tir.node import NO_TRUTH, PrimExpr
 from minitvm.tir.nodes import EQ, NE, BinaryOp, Cast, IntImm, Var
+
+_decided: ContextVar[bool] = ContextVar("_decided", default=False)
+
+
+@contextmanager
+def only_decided_sizes() -> Iterator[None]:
+    """In it, dimensions that may be equal at one call and differ at another have no truth value.
+    A dimension that is no number is taken not to be 1."""
+    token = _decided.set(True)
+    try:
+        yield
+    finally:
+        _decided.reset(token)
 
 
 def is_same_size(comparison: EQ | NE) -> bool:
@@ -17,11 +34,24 @@ def is_same_size(comparison: EQ | NE) -> bool:
     Raises
     ------
     CompileError
-        When a side is no expression of dimensions: its text doesn't stand for its value.
+        When a side is no expression of dimensions: its text doesn't stand for its value; when
+        only calls decide (:func:`only_decided_sizes`).
     """
-    pairs = [(comparison.a, comparison.b)]
-    if not _are_of_sizes(*pairs[0]):
+    sides = comparison.a, comparison.b
+    is_same = _are_of_sizes(*sides) and _is_same(*sides)
+    if not _are_of_sizes(*sides) or (not is_same and _decided.get() and not _differ(*sides)):
         raise CompileError(f"{shown(comparison)} has {NO_TRUTH}")
+    return is_same
+
+
+def _differ(a: PrimExpr, b: PrimExpr) -> bool:
+    """Whether two sizes that aren't one expression are two numbers, or one of them is 1."""
+    numbers = [each.value for each in (a, b) if isinstance(each, IntImm)]
+    return len(numbers) == 2 or 1 in numbers
+
+
+def _is_same(*sides: PrimExpr) -> bool:
+    pairs = [sides]
     seen = set()
     while pairs:
         a, b = pairs.pop()

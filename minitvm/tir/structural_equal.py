@@ -38,6 +38,8 @@ class _Comparison:
         self._map_free_vars = map_free_vars
         self._there: dict[_Entity, _Entity] = {}
         self._back: dict[_Entity, _Entity] = {}
+        # Expressions found to be the same, which are often shared; forgotten with each binding.
+        self._known: set[tuple[int, int]] = set()
 
     def same(self, a: Any, b: Any) -> bool:
         if type(a) is not type(b):
@@ -54,7 +56,9 @@ class _Comparison:
             return self._same_func(a, b)
         if isinstance(a, n.IRModule):
             return self._same_mapping(a.functions, b.functions)
-        if isinstance(a, (PrimExpr, Stmt, n.CommReducer, n.Range, n.IterVar)):
+        if isinstance(a, PrimExpr):
+            return self._same_expr(a, b)
+        if isinstance(a, (Stmt, n.CommReducer, n.Range, n.IterVar)):
             return self._same_node(a, b)
         if isinstance(a, dict):
             return self._same_mapping(a, b)
@@ -71,6 +75,7 @@ class _Comparison:
         if a.dtype != b.dtype:
             return False
         self._there[a], self._back[b] = b, a
+        self._known.clear()
         return True
 
     def _bind_buffer(self, a: Buffer, b: Buffer) -> bool:
@@ -82,6 +87,15 @@ class _Comparison:
         if not self._same_fields(a, b, names):
             return False
         self._there[a], self._back[b] = b, a
+        self._known.clear()
+        return True
+
+    def _same_expr(self, a: PrimExpr, b: PrimExpr) -> bool:
+        pair = id(a), id(b)
+        if pair not in self._known:
+            if not self._same_node(a, b):
+                return False
+            self._known.add(pair)
         return True
 
     def _same_node(self, a: Any, b: Any) -> bool:

@@ -350,6 +350,18 @@ def test_without_arrays_outputs_are_numpys() -> None:
     np.testing.assert_array_equal(y, [0, 2, 4])
 
 
+def test_equal_extents_are_equal_in_later_builds() -> None:
+    @tvm.jit
+    def coloured(x: "n m") -> Any:  # type: ignore[name-defined]  # noqa: F722
+        more = 1.0 if x.shape[0] == x.shape[1] else 2.0 if x.shape[1] == 3 else 3.0
+        return te.compute(x.shape, lambda i, j: x[i, j] + more)
+
+    with pytest.warns(tvm.PerformanceWarning):
+        for n, m in ((3, 3), (4, 5), (7, 7), (6, 5), (6, 3), (5, 5), (1, 7), (1, 1)):
+            made = coloured(np.zeros((n, m), "float32"))
+            assert (made == (1 if n == m else 2 if m == 3 else 3)).all(), (n, m)
+
+
 def test_a_scan_reads_its_own_state() -> None:
     @tvm.jit
     def running(x: Matrix) -> Any:
