@@ -84,7 +84,7 @@ def _depthwise_convolution(rng: Any, n: int, c: int, h: int) -> Case:
 
 def _heat(rng: Any, m: int, steps: int) -> Case:
     u = rng.random((m, m), dtype=np.float32)
-    return Case("heat", f"{steps} steps on {m} x {m}", (u, np.float32(0.2)), {"steps": steps})
+    return Case("heat", f"{steps} steps on {m} x {m}", (u, 0.2), {"steps": steps})
 
 
 def _kmeans_step(rng: Any, n: int, d: int, k: int) -> Case:

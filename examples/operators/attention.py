@@ -31,13 +31,13 @@ def attention(q: Queries, k: Keys, v: Values, causal: bool = False) -> Any:
     )
     scale = te.rsqrt(te.cast(q.dtype, d))
 
-    def scored(*i: Any) -> Any:
-        score = product(*i) * scale
-        return te.if_then_else(i[-1] <= i[-2], score, -te.infinity(q.dtype)) if causal else score
+    def seen(i: Any, value: Any, otherwise: Any) -> Any:
+        return te.if_then_else(i[-1] <= i[-2], value, otherwise) if causal else value
 
-    score = te.compute(product.shape, scored)
-    top = te.compute((*lead, t), lambda *i: te.max(score(*i, b), axis=b))
-    power = te.compute(score.shape, lambda *i: te.exp(score(*i) - top(*i[:-1])))
+    score = te.compute(product.shape, lambda *i: product(*i) * scale)
+    shown = te.compute(score.shape, lambda *i: seen(i, score(*i), -te.infinity(q.dtype)))
+    top = te.compute((*lead, t), lambda *i: te.max(shown(*i, b), axis=b))
+    power = te.compute(score.shape, lambda *i: seen(i, te.exp(score(*i) - top(*i[:-1])), 0.0))
     total = te.compute((*lead, t), lambda *i: te.sum(power(*i, c), axis=c))
     mixed = te.compute(
         (*lead, t, e), lambda *i: te.sum(power(*i[:-1], z) * v(*i[:-2], z, i[-1]), axis=z)

@@ -55,13 +55,11 @@ def main() -> None:
     minitvm.set_num_threads(1)  # as the peer
     rng = np.random.default_rng(0)
     u = rng.random((512, 512), dtype=np.float32)
-    np.testing.assert_allclose(
-        heat(u, np.float32(0.2), steps=4), by_numpy(u, 0.2, 4), rtol=1e-5, atol=1e-6
-    )
+    np.testing.assert_allclose(heat(u, 0.2, steps=4), by_numpy(u, 0.2, 4), rtol=1e-5, atol=1e-6)
 
     # A step is linear: <adjoint, f(other)> is <gradient, other>.
     adjoint, other = rng.standard_normal((2, *u.shape), dtype=np.float32)
-    gradient = backward(u, np.float32(0.2), adjoint, steps=4)
+    gradient = backward(u, 0.2, adjoint, steps=4)
     np.testing.assert_allclose(
         np.vdot(gradient, other), np.vdot(adjoint, by_numpy(other, 0.2, 4)), rtol=1e-3, atol=1e-1
     )

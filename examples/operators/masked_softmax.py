@@ -24,7 +24,9 @@ def masked_softmax(x: Rows, mask: Mask) -> Any:
     lowest = -te.infinity(x.dtype)
     kept = te.compute(x.shape, lambda *i: te.if_then_else(mask(*i), x(*i), lowest))
     top = te.compute(lead, lambda *i: te.max(kept(*i, k), axis=k))
-    power = te.compute(x.shape, lambda *i: te.exp(kept(*i) - top(*i[:-1])))
+    power = te.compute(
+        x.shape, lambda *i: te.if_then_else(mask(*i), te.exp(x(*i) - top(*i[:-1])), 0.0)
+    )
     total = te.compute(lead, lambda *i: te.sum(power(*i, q), axis=q))
     return te.compute(x.shape, lambda *i: power(*i) / total(*i[:-1]))
 

@@ -14,6 +14,7 @@ from minitvm.runtime.frameworks import is_a, is_immutable
 from minitvm.runtime.ndarray import NDArray, empty
 from minitvm.runtime.ndarray import array as make_array
 from minitvm.runtime.record import record
+from minitvm.runtime.traced import is_without_data
 
 _CPU = (1, 0)  # DLPack's kDLCPU
 
@@ -101,6 +102,9 @@ def why_refused(array: Any) -> str | None:
     """
     if isinstance(array, np.ma.MaskedArray):
         return "expected an array without a mask, got a masked one: pass x.filled(value)"
+    if is_without_data((array,)):  # asked by its own attribute: torch would note the other question
+        place = array.device
+        return None if place.type == "cpu" else _elsewhere(place)
     device = getattr(array, "__dlpack_device__", None)
     if device is None:
         return None
@@ -110,8 +114,11 @@ def why_refused(array: Any) -> str | None:
         return None  # a tensor without memory, which the call refuses
     if place[0] == _CPU[0]:
         return None
-    named = getattr(array, "device", place)
-    return f"expected an array in the CPU's memory, got one on {named}: copy it to the CPU"
+    return _elsewhere(getattr(array, "device", place))
+
+
+def _elsewhere(place: Any) -> str:
+    return f"expected an array in the CPU's memory, got one on {place}: copy it to the CPU"
 
 
 def is_tracer(value: Any) -> bool:

@@ -45,6 +45,7 @@ from minitvm.tir.stmt import IRModule
 if TYPE_CHECKING:
     from minitvm.explanation.report import Explanation
 
+_MOST_MISSES = 16  # calls that tried the latest call's build in vain, after which none does
 _MOST_ROUTES = 1024  # signatures that are known by their key; others are looked for each time
 
 
@@ -61,6 +62,22 @@ class Options:
     fp: str = "fast"
     release_gil: bool | None = None
     backward: Callable[..., Any] | None = None
+
+
+@final
+@record()
+class _Latest:
+    """The build of the latest call, which the next one tries first: `returning` checks the shapes
+    and dtypes of its arguments. `defaults` are the values of the parameters behind the last
+    argument."""
+
+    types: tuple[type, ...]
+    defaults: tuple[Any, ...]
+    returning: Callable[..., Any]
+
+    def takes(self, args: tuple[Any, ...]) -> bool:
+        """Whether arguments are of the types of the latest call's."""
+        return tuple(map(type, args)) == self.types
 
 
 @final
@@ -83,6 +100,8 @@ class Operator:
         self._static = [i for i, p in enumerate(self._parameters) if p.kind is Kind.STATIC]
         self._groups: dict[tuple[object, ...], Group] = {}
         self._routes: dict[tuple[object, ...] | None, Specialisation] = {}
+        self._latest: _Latest | None = None
+        self._misses = 0
         self._lock = threading.RLock()
         functools.update_wrapper(self, function)
         _operators.add(self)
@@ -172,6 +191,7 @@ class Operator:
         with self._lock:
             self._routes = {}
             self._groups = {}
+            self._latest = None
 
     # -- Calls -------------------------------------------------------------------------------------
 
@@ -181,6 +201,13 @@ class Operator:
                 return outside_of_programs(self.__call__)(*args, out=out, **kwargs)
             let_into_graphs(id(self))
             return call_in_graph(id(self), *args, **kwargs)
+        latest = self._latest
+        if latest is not None and out is None and not kwargs and latest.takes(args):
+            try:
+                return latest.returning(*args, *latest.defaults)
+            except (BufferError, RuntimeError, TypeError, ValueError):  # for another build, perhaps
+                self._latest = None
+                self._misses += 1
         values: Sequence[Any] = args
         if kwargs or len(args) != self._positional:
             values = bind(self.name, self._parameters, args, kwargs)
@@ -204,13 +231,31 @@ class Operator:
         inputs = [values[position] for position in found.traced.inputs]
         if out is None:
             try:
-                return found.returning(*inputs)
+                made = found.returning(*inputs)
             except (BufferError, RuntimeError):  # of a tensor that torch watches, perhaps
                 if not records(inputs):
                     raise
+            else:
+                self._latest = self._next(found, args, values, inputs)
+                return made
             return self._recorded(found, inputs)
         self._check_out(values, out)
         return found.returning(*inputs, out=out)
+
+    def _next(
+        self,
+        found: Specialisation,
+        args: tuple[Any, ...],
+        values: Sequence[Any],
+        inputs: Sequence[Any],
+    ) -> _Latest | None:
+        """What the next call may try first: this build, if its own checks tell its arguments from
+        those of every other."""
+        if self._static or self._misses > _MOST_MISSES or len(inputs) != len(values):
+            return None
+        if not args or (found.symbolic and len(self.specialisations) > 1):
+            return None
+        return _Latest(tuple(map(type, args)), tuple(values[len(args) :]), found.returning)
 
     def _traced_by_jax(self, found: Specialisation, values: Sequence[Any], out: Any) -> Any:
         """A call that JAX traces: that of an operation of JAX."""

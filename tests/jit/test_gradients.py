@@ -170,6 +170,23 @@ def test_torch_compile_of_static_arguments() -> None:
         torch.testing.assert_close(twice, x.sum(axis) * 2)
 
 
+def test_torch_export() -> None:
+    class Norm(torch.nn.Module):  # type: ignore[misc]  # of Any
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = torch.nn.Parameter(_random(5).detach())
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return rms_norm(x, self.w)
+
+    layer, rows = Norm(), torch.export.Dim("rows")
+    program = torch.export.export(layer, (_random(4, 5),), dynamic_shapes=({0: rows},))
+    called = [str(n.target) for n in program.graph.nodes if n.op == "call_function"]
+    assert len(called) == 1 and called[0].startswith("minitvm.jit__rms_norm_")
+    x = _random(9, 5)
+    torch.testing.assert_close(program.module()(x), layer(x))
+
+
 # -- Programs that JAX traces ---------------------------------------------------------------------
 
 
