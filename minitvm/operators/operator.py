@@ -228,7 +228,8 @@ class Operator:
                 return self._recorded(found, [values[i] for i in found.traced.inputs])
             if key is not None and len(self._routes) < _MOST_ROUTES:
                 self._routes[key] = found
-        inputs = [values[position] for position in found.traced.inputs]
+        # Numbers of numpy are no numbers that the compiled call path knows.
+        inputs = [plain(values[position]) for position in found.traced.inputs]
         if out is None:
             try:
                 made = found.returning(*inputs)
@@ -252,6 +253,8 @@ class Operator:
         """What the next call may try first: this build, if its own checks tell its arguments from
         those of every other."""
         if self._static or self._misses > _MOST_MISSES or len(inputs) != len(values):
+            return None
+        if any(given is not value for given, value in zip(inputs, values, strict=True)):
             return None
         if not args or (found.symbolic and len(self.specialisations) > 1):
             return None
