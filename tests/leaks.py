@@ -11,7 +11,7 @@ import gc
 import tracemalloc
 from collections.abc import Callable
 
-_ROUNDS = 6
+_ROUNDS = 40
 
 
 def traced_growth(call: Callable[[], object], count: int, most: int) -> int:

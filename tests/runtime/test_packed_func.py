@@ -607,7 +607,7 @@ def test_calls_leak_nothing(compiled: Any, call: Any) -> None:
 
 def test_a_leak_of_one_small_object_a_call_is_seen() -> None:
     kept: list[object] = []
-    assert traced_growth(lambda: kept.append(object()), 500, 2500) > 500 * 16
+    assert traced_growth(lambda: kept.append(object()), 500, 2500) > 2500
     assert least_growth(lambda: len(gc.get_objects()), lambda: kept.append([]), 100, 20) >= 100
 
 
