@@ -7,9 +7,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, final
 
-import numpy as np
-
-from minitvm.runtime.bridges import bridge
+from minitvm.runtime.bridges import Bridged
 from minitvm.runtime.c_function import CFunction
 from minitvm.runtime.device import Device
 from minitvm.runtime.device_function import DeviceFunction
@@ -26,7 +24,7 @@ else:
 
 
 @final
-class Module(HandleObject, _Storage):
+class Module(Bridged, HandleObject, _Storage):
     """The result of ``build``: functions by name. Calling the module calls the first.
 
     A copy (``copy.copy``, ``copy.deepcopy``) is the module itself, as of a Python function. It is
@@ -158,44 +156,6 @@ class Module(HandleObject, _Storage):
             kind = type(function).__name__
             raise TypeError(f"returning: {self.name}: expected a compiled Function, got {kind}")
         return function.returning()
-
-    def torch_op(
-        self, name: str, backward: Any = None, setup_context: Callable[..., None] | None = None
-    ) -> Callable[..., Any]:
-        """The entry function as an operator of torch: see :meth:`Function.torch_op`."""
-        made: Callable[..., Any] = bridge("register_torch_op")(self, name, backward, setup_context)
-        return made
-
-    def jax_op(self, *, backward: Any = None) -> Callable[..., Any]:
-        """The entry function as an operation of JAX: see :func:`minitvm.contrib.jax_op`.
-
-        Parameters
-        ----------
-        backward
-            The gradient, by a Python function or another built function. Without it, the operation
-            can't be differentiated.
-        """
-        made: Callable[..., Any] = bridge("jax_op")(self, backward=backward)
-        return made
-
-    def gufunc(self, signature: str | None = None, *, name: str | None = None) -> np.ufunc:
-        """The entry function as a ufunc of numpy, see docs/ufuncs.md.
-
-        Parameters
-        ----------
-        signature
-            The core dimensions, as ``"(m,k),(k,n)->(m,n)"``; by default none. The function's
-            arguments have these dimensions, or one variable for the batch in front of them.
-        name
-            By default the function's own.
-
-        Raises
-        ------
-        ValueError, TypeError
-            When the arguments don't fit the signature, or numpy has no such argument.
-        """
-        made: np.ufunc = bridge("function_gufunc")(self, signature, name=name)
-        return made
 
     def time_evaluator(
         self,

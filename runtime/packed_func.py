@@ -24,8 +24,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
-import numpy as np
-
 from minitvm.runtime.arrangement import (
     ASKS_FOR_VARIANT,
     ASKS_TO_CHECK,
@@ -33,7 +31,7 @@ from minitvm.runtime.arrangement import (
     Arrangement,
     Variants,
 )
-from minitvm.runtime.bridges import bridge
+from minitvm.runtime.bridges import Bridged
 from minitvm.runtime.c_function import CFunction
 from minitvm.runtime.call_path import call_path
 from minitvm.runtime.call_path_text import StoredFunction
@@ -494,7 +492,7 @@ class InstanceDoc:
 
 
 @final
-class Function(PackedFunc):
+class Function(Bridged, PackedFunc):
     """A compiled function with its arguments' names; ``build`` makes it from an expression.
 
     Parameters
@@ -619,23 +617,6 @@ class Function(PackedFunc):
         """
         return Returning(self)
 
-    def torch_op(
-        self, name: str, backward: Any = None, setup_context: Callable[..., None] | None = None
-    ) -> Callable[..., Any]:
-        """The function as an operator of torch, which takes the inputs and returns the outputs:
-        see :func:`minitvm.contrib.register_torch_op`.
-
-        Parameters
-        ----------
-        name
-            The operator's name, with a namespace: ``"mine::add"`` is also ``torch.ops.mine.add``.
-        backward, setup_context
-            The gradient, by a Python function as in ``torch.autograd.Function``, or by another
-            built function. Without it, the operator can't be differentiated.
-        """
-        made: Callable[..., Any] = bridge("register_torch_op")(self, name, backward, setup_context)
-        return made
-
     def _begin(self, inputs: Mapping[int, Any]) -> Arguments:
         """The arguments of a call, of which some are still to come."""
         arguments = Arguments(len(self.arg_names))
@@ -684,38 +665,6 @@ class Function(PackedFunc):
             arguments.put(index, Encoded(array, "v_handle", at, (tensor, dims)))
             nowhere += (math.prod(shape) * dtype.itemsize // _PAGE + 1) * _PAGE
         self._call(arguments, asks=ASKS_FOR_VARIANT | ASKS_TO_CHECK)
-
-    def jax_op(self, *, backward: Any = None) -> Callable[..., Any]:
-        """The function as an operation of JAX, which takes the inputs and returns the outputs:
-        see :func:`minitvm.contrib.jax_op`.
-
-        Parameters
-        ----------
-        backward
-            The gradient, by a Python function or another built function. Without it, the operation
-            can't be differentiated.
-        """
-        made: Callable[..., Any] = bridge("jax_op")(self, backward=backward)
-        return made
-
-    def gufunc(self, signature: str | None = None, *, name: str | None = None) -> np.ufunc:
-        """The function as a ufunc of numpy, see docs/ufuncs.md.
-
-        Parameters
-        ----------
-        signature
-            The core dimensions, as ``"(m,k),(k,n)->(m,n)"``; by default none. The function's
-            arguments have these dimensions, or one variable for the batch in front of them.
-        name
-            By default the function's own.
-
-        Raises
-        ------
-        ValueError, TypeError
-            When the arguments don't fit the signature, or numpy has no such argument.
-        """
-        made: np.ufunc = bridge("function_gufunc")(self, signature, name=name)
-        return made
 
     def _run(self, arguments: Arguments) -> tuple[Any, int]:
         """Call; returns the result, and the address of the variant that took these arrays."""

@@ -134,6 +134,11 @@ class Nest:
         return (self.rows[-1] if self.rows else 1) or USUAL
 
     @property
+    def outer(self) -> int:
+        """The number of the planes of rows and columns."""
+        return prod(each or USUAL for each in (*self.others, *self.rows[:-1]))
+
+    @property
     def width(self) -> int:
         return self.columns or USUAL
 
@@ -156,7 +161,6 @@ def cost(nest: Nest, tile: Tile, blocks: Blocks, target: Target) -> float:
     >>> cost(nest, Tile(6, 16), Blocks(), haswell) < cost(nest, Tile(2, 16), Blocks(), haswell)
     True
     """
-    outer = prod(each or USUAL for each in (*nest.others, *nest.rows[:-1]))
     width = min(blocks.columns or nest.width, nest.width)
     steps = nest.depth
     sums = steps if blocks.depth is None else blocks.depth * nest.inner
@@ -170,7 +174,7 @@ def cost(nest: Nest, tile: Tile, blocks: Blocks, target: Target) -> float:
             total += tiles * -(-steps // sums) * _around(nest, r, c, target)
     if nest.pads_rows and nest.height % tile.rows:
         total += copy_cycles(nest.height * steps * nest.itemsize)
-    return outer * total
+    return nest.outer * total
 
 
 def tile_cycles(nest: Nest, tile: Tile, steps: int, target: Target) -> float:

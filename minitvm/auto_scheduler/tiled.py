@@ -310,9 +310,7 @@ def _packs(
         choose(s, "packing", text, ahead=ahead.name, columns=tile.columns)
     if ahead is b.tensor:
         return False
-    as_it_lies = cost(nest, in_place, Blocks(), target)
-    in_panels = cost(replace(nest, is_packed=True), tile, Blocks(), target)
-    in_panels += packing_cycles(nest, target)
+    figures: dict[str, Any] = {}
     if not contraction.rows:
         packs, why = False, "no rows use it again"
     elif _axes_of(contraction, b) is None:
@@ -323,13 +321,16 @@ def _packs(
         packs, why = True, "it is computed on the way"
     elif b.along(contraction.column) != 1:
         packs, why = True, "neighbours along the columns lie apart"
-    elif in_panels >= as_it_lies:
-        packs, why = False, "{as_it_lies} cycles as it lies, {in_panels} with the copy"
     else:
+        as_it_lies = cost(nest, in_place, Blocks(), target)
+        in_panels = cost(replace(nest, is_packed=True), tile, Blocks(), target)
+        in_panels += packing_cycles(nest, target)
+        figures = {"as_it_lies": round(as_it_lies), "in_panels": round(in_panels)}
         packs, why = True, "{in_panels} cycles with the copy, {as_it_lies} as it lies"
+        if in_panels >= as_it_lies:
+            packs, why = False, "{as_it_lies} cycles as it lies, {in_panels} with the copy"
     how = "{b} is packed into panels of {columns} columns: " if packs else "{b} is not packed: "
-    choose(s, "packing", how + why, b=b.tensor.name, columns=tile.columns, least=least,
-           as_it_lies=round(as_it_lies), in_panels=round(in_panels))  # fmt: skip
+    choose(s, "packing", how + why, b=b.tensor.name, columns=tile.columns, least=least, **figures)
     return packs
 
 

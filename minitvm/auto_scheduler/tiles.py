@@ -92,8 +92,7 @@ def _on_cores(nest: Nest, tile: Tile, cycles: float, target: Target) -> float:
     cores = min(target.num_cores, int(cycles) // target.processor.task)
     if cores < 2:
         return cycles
-    outer = prod(each or USUAL for each in (*nest.others, *nest.rows[:-1]))
-    tiles = outer * -(-nest.height // tile.rows) * -(-nest.width // tile.columns)
+    tiles = nest.outer * -(-nest.height // tile.rows) * -(-nest.width // tile.columns)
     return cycles * (1 + -(-tiles // cores) * cores / tiles) / 2
 
 

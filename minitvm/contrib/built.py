@@ -8,7 +8,6 @@ from typing import Any, final
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.module import Module
 from minitvm.runtime.results import results_of
-from minitvm.tir.expr import Buffer, Var
 from minitvm.tir.stmt import PrimFunc
 
 
@@ -40,9 +39,7 @@ class Built:
         entry: Any = function.entry_func if isinstance(function, Module) else function
         self.function = entry
         func: PrimFunc = self.function.program.lowered[results.name]
-        self.params: tuple[Buffer | Var, ...] = tuple(
-            func.buffer_map.get(param, param) for param in func.params
-        )
+        self.params = func.arguments
         self.name, self.names = results.name, results.names
         self.inputs, self.outputs = results.inputs, results.outputs
         self.is_scalar, self.bind = results.is_scalar, results.bind

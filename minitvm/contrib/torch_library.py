@@ -128,8 +128,7 @@ def _check_extents(
 def _expected_extents(function: Any, results: Results) -> Iterator[tuple[int, int, Any]]:
     """The extents of inputs that a number, or an earlier argument, determines: the argument, the
     axis, and the number, or the argument and the axis there (None for a scalar)."""
-    func = function.program.lowered[function.name]
-    params = [func.buffer_map.get(each, each) for each in func.params]
+    params = function.program.lowered[function.name].arguments
     sources: dict[Var, tuple[int, int | None]] = {
         param: (at, None) for at, param in enumerate(params) if isinstance(param, Var)
     }
@@ -157,6 +156,33 @@ def keep_all(ctx: Any, inputs: Sequence[Any], output: Any) -> None:
     torch = imported("torch", "torch_op")
     outputs = output if isinstance(output, tuple) else (output,)
     ctx.save_for_backward(*(x for x in (*inputs, *outputs) if isinstance(x, torch.Tensor)))
+
+
+def keep_inputs(results: Results, with_outputs: bool) -> Callable[..., None]:
+    """A ``setup_context`` that keeps all inputs for :func:`kept`, numbers as well, and the outputs
+    behind them if wanted."""
+    numbers = [i for i, at in enumerate(results.inputs) if results.is_scalar(at)]
+
+    def keep(ctx: Any, inputs: Sequence[Any], output: Any) -> None:
+        keep_all(ctx, inputs, output if with_outputs else ())
+        ctx.numbers = {i: inputs[i] for i in numbers}
+
+    return keep
+
+
+def kept(ctx: Any) -> list[Any]:
+    """What :func:`keep_inputs` has kept, in the order of the inputs."""
+    values = list(ctx.saved_tensors)
+    for i, value in ctx.numbers.items():
+        values.insert(i, value)
+    return values
+
+
+def gradients_of(results: Results, wanted: Sequence[int], made: Any) -> tuple[Any, ...]:
+    """The gradient of each input, None for those that aren't `wanted`, from what a function
+    returned for these."""
+    found = dict(zip(wanted, made if isinstance(made, tuple) else (made,), strict=True))
+    return tuple(found.get(i) for i in range(len(results.inputs)))
 
 
 def no_backward(name: str) -> Callable[..., Any]:

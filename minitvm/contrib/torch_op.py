@@ -12,8 +12,11 @@ from minitvm.contrib.torch_library import (
     batching_rule,
     empty_outputs,
     fake_kernel,
+    gradients_of,
     is_differentiable,
     keep_all,
+    keep_inputs,
+    kept,
     no_backward,
     schema_of,
 )
@@ -306,18 +309,9 @@ def _built_derivative(
             f"{len(given.outputs)}"
         )
     operator = register_torch_op(backward, f"{name}_backward")
-    scalars = [i for i, at in enumerate(results.inputs) if results.is_scalar(at)]
-
-    def setup_context(ctx: Any, inputs: Sequence[Any], output: Any) -> None:
-        keep_all(ctx, inputs, output if with_outputs else ())
-        ctx.scalars = {i: inputs[i] for i in scalars}
 
     def differentiate(ctx: Any, *grads: Any) -> Any:
-        kept = list(ctx.saved_tensors)
-        for i in scalars:
-            kept.insert(i, ctx.scalars[i])
-        made = operator(*kept, *(grads[i].contiguous() for i in heads))
-        found = dict(zip(wanted, made if isinstance(made, tuple) else (made,), strict=True))
-        return tuple(found.get(i) for i in range(inputs))
+        made = operator(*kept(ctx), *(grads[i].contiguous() for i in heads))
+        return gradients_of(results, wanted, made)
 
-    return differentiate, setup_context
+    return differentiate, keep_inputs(results, with_outputs)

@@ -64,7 +64,7 @@ def _lowered(function: Function) -> Any:
 def _define(name: str, function: Function) -> None:
     torch = imported("torch", "torch.compile")
     func = _lowered(function)
-    params = [func.buffer_map.get(each, each) for each in func.params]
+    params = func.arguments
     arguments = Results(
         function.name,
         function.arg_names,

@@ -41,7 +41,7 @@ def results_of_program(func: PrimFunc) -> Results:
     >>> results_of_program(lower(te.create_schedule(Y.op), [X, Y], name="f")["f"]).outputs
     (1,)
     """
-    params = [func.buffer_map.get(param, param) for param in func.params]
+    params = func.arguments
     names, written = arg_names(func), written_parameters(func)
     if not written:
         raise TypeError(f"{func.name}: expected a function that writes an argument, got none")

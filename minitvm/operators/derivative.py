@@ -102,7 +102,7 @@ class Derivative:
         CompileError
             When the program has no derivative.
         """
-        with _Lock.current:
+        with Making.lock:
             if wanted not in self._built:
                 self._built[wanted] = self._made(wanted)
             return self._built[wanted]
@@ -175,14 +175,15 @@ def _cause(error: CompileError) -> str:
     return str(error).removeprefix("gradient: head_adjoints: ")
 
 
-class _Lock:
-    """One thread builds a derivative at a time. A thread that holds it isn't there in a fork."""
+class Making:
+    """One thread makes a derivative, or a framework's operator, at a time. A thread that holds the
+    lock isn't there in a fork."""
 
-    current = threading.RLock()
+    lock = threading.RLock()
 
 
 def _unlock() -> None:
-    _Lock.current = threading.RLock()
+    Making.lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):

@@ -225,11 +225,10 @@ class Operator:
             if any(map(is_tracer, values)):
                 return self._traced_by_jax(found, values, out)
             if out is None and is_without_data(values):
-                return self._recorded(found, [values[i] for i in found.traced.inputs])
+                return self._recorded(found, _inputs(found, values))
             if key is not None and len(self._routes) < _MOST_ROUTES:
                 self._routes[key] = found
-        # Numbers of numpy are no numbers that the compiled call path knows.
-        inputs = [plain(values[position]) for position in found.traced.inputs]
+        inputs = _inputs(found, values)
         if out is None:
             try:
                 made = found.returning(*inputs)
@@ -272,7 +271,7 @@ class Operator:
         options = self._options
         built = (options.target, options.fp, options.release_gil)
         operator = torch_operator(found.module, found.derivative, built)
-        return operator(*map(plain, inputs))
+        return operator(*inputs)
 
     def _check_out(self, values: Sequence[Any], out: Any) -> None:
         """Refuses arrays of another library than the arguments'."""
@@ -406,6 +405,12 @@ def _compiled(
         fp=options.fp,
         release_gil=options.release_gil,
     )
+
+
+def _inputs(found: Specialisation, values: Sequence[Any]) -> list[Any]:
+    """The arguments that a build takes. Numbers of numpy are none that its callers know: the
+    compiled call path, and torch."""
+    return [plain(values[position]) for position in found.traced.inputs]
 
 
 def _name(function: Callable[..., Any], options: Options) -> str:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import os
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from minitvm.contrib.torch_library import gradients_of, keep_inputs, kept
 from minitvm.operators.arrays import is_symbol
-from minitvm.operators.derivative import Derivative
+from minitvm.operators.derivative import Derivative, Making
 from minitvm.operators.extents import Extents, Label
 from minitvm.runtime.frameworks import is_a
 from minitvm.runtime.module import Module
@@ -76,7 +75,7 @@ def torch_operator(module: Module, derivative: Derivative, options: object) -> C
     """The operator of torch of a build. It returns the outputs, and has gradients."""
     bridges = derivative.bridges
     if "torch" not in bridges:
-        with _Lock.current:
+        with Making.lock:
             if "torch" not in bridges:
                 backward = _recorded(module, derivative, options)
                 bridges["torch"] = _operator(module, options, *backward)
@@ -90,7 +89,7 @@ def _backward_operator(
     bridges, key = derivative.bridges, ("torch", wanted)
     if key not in bridges:
         module = derivative.function(wanted)
-        with _Lock.current:
+        with Making.lock:
             if key not in bridges:
                 bridges[key] = _operator(module, options)
     return bridges[key]
@@ -122,36 +121,11 @@ def _recorded(
 ) -> tuple[Callable[..., Any], Callable[..., None]]:
     """What torch calls for gradients, and before, to keep what that needs."""
     results = results_of(module)
-    numbers = [i for i, at in enumerate(results.inputs) if results.is_scalar(at)]
-
-    def keep(ctx: Any, inputs: Sequence[Any], output: Any) -> None:
-        outputs = output if isinstance(output, tuple) else (output,)
-        arrays = [each for i, each in enumerate(inputs) if i not in numbers]
-        ctx.save_for_backward(*arrays, *(outputs if derivative.reads_outputs else ()))
-        ctx.numbers = [(i, inputs[i]) for i in numbers]
 
     def differentiate(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
         wanted = tuple(i for i in derivative.inputs if ctx.needs_input_grad[i])
-        given = list(ctx.saved_tensors)
-        for i, value in ctx.numbers:
-            given.insert(i, value)
         heads = [gradients[i].contiguous() for i in derivative.outputs]
-        made = _backward_operator(derivative, wanted, options)(*given, *heads)
-        found = dict(zip(wanted, made if isinstance(made, tuple) else (made,), strict=True))
-        return tuple(found.get(i) for i in range(len(results.inputs)))
+        made = _backward_operator(derivative, wanted, options)(*kept(ctx), *heads)
+        return gradients_of(results, wanted, made)
 
-    return differentiate, keep
-
-
-class _Lock:
-    """One thread makes an operator at a time. A thread that holds it isn't there in a fork."""
-
-    current = threading.RLock()
-
-
-def _unlock() -> None:
-    _Lock.current = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_unlock)
+    return differentiate, keep_inputs(results, derivative.reads_outputs)

@@ -960,6 +960,11 @@ class PrimFunc:
     name: str = "main"
     attrs: FuncAttrs = field(default_factory=FuncAttrs)
 
+    @property
+    def arguments(self) -> tuple[Buffer | Var, ...]:
+        """For each parameter its buffer, or the variable itself of a scalar or a handle."""
+        return tuple(self.buffer_map.get(param, param) for param in self.params)
+
     def with_body(self, new_body: Stmt, span: Any = None) -> PrimFunc:
         """The function with another body; itself if it is the same one."""
         if new_body is self.body:

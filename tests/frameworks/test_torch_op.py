@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import pickle
 import sys
 import uuid
@@ -18,6 +19,12 @@ from tests.frameworks import programs
 
 torch = pytest.importorskip("torch")
 library = pytest.importorskip("torch.library")
+
+
+def graph_counter() -> Any:
+    """A backend of torch.compile that counts graphs, from a module which torch doesn't import."""
+    testing = importlib.import_module("torch._dynamo.testing")
+    return testing.CompileCounterWithBackend("aot_eager")
 
 
 def new() -> str:
@@ -244,7 +251,7 @@ def test_a_plain_call_is_an_operator_by_itself(of: str) -> None:
         f(x, 3.0, y)
         return y + 1
 
-    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    counter = graph_counter()
     compiled = torch.compile(program, fullgraph=True, backend=counter)
     for size in (4, 4, 5, 6):
         x = torch.rand(size)
@@ -292,7 +299,7 @@ def test_a_plain_call_is_exported() -> None:
 
 def test_a_returning_call_is_an_operator_by_itself() -> None:
     scaled = programs.scaled().returning()
-    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    counter = graph_counter()
     compiled = torch.compile(lambda x: scaled(x, a=3.0) + 1, fullgraph=True, backend=counter)
     for size in (4, 4, 5, 6):
         x = torch.rand(size)
@@ -321,7 +328,7 @@ def test_an_operator_of_jit_runs_between_graphs() -> None:
     def scaled(x: te.Tensor, a: float = 2.0) -> Any:
         return te.compute(x.shape, lambda i: x[i] * a)
 
-    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    counter = graph_counter()
     compiled = torch.compile(lambda x: scaled(x + 1, a=3.0) * 2, backend=counter)
     for size in (4, 5, 0):
         x = torch.rand(size)
