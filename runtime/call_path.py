@@ -21,6 +21,7 @@ from minitvm.runtime.call_path_text import (
     Route,
     call_path_text,
 )
+from minitvm.runtime.cases_text import COMPARED_TYPES
 from minitvm.runtime.device import Device
 from minitvm.runtime.dlpack import VERSION, DLDevice, raw_dtype
 from minitvm.runtime.dtype import DType
@@ -31,7 +32,7 @@ from minitvm.runtime.ndarray import NDArray
 from minitvm.runtime.values import ArgTypeCode
 
 _MOST_CONSTANTS = 256
-_ENTRIES = ("call", "call_entry", "call_returning")
+_ENTRIES = ("call", "call_entry", "call_returning", "call_cases")
 
 
 class Row(ctypes.Structure):
@@ -67,6 +68,8 @@ class CallPath:
             none=None,
             true=True,
             tuple_type=tuple,
+            float_type=float,
+            out_name=sys.intern("out"),
             exception=Exception,
             attribute_error=AttributeError,
             call_slowly=sys.intern("_call_slowly"),
@@ -77,6 +80,8 @@ class CallPath:
             is_conj=sys.intern("is_conj"),
             current_level=sys.intern("_current_level"),
         )
+        compared = (ctypes.c_void_p * len(COMPARED_TYPES)).from_address(code.data("compared_types"))
+        compared[:] = [id(each) for each in COMPARED_TYPES]
         self._add_own_routes()
 
     def keep_running_call(self, **place: object) -> None:
@@ -102,6 +107,10 @@ class CallPath:
         if len(self._types) + 1 < MOST_ROUTES:  # the last row ends the table
             self._types.append(kind)
             self._rows[len(self._types) - 1] = Row(id(kind), route, code, function, managed)
+
+    def has_route(self, kind: type) -> bool:
+        """Whether arguments whose type is exactly `kind` are converted by compiled code."""
+        return kind in self._types
 
     def let_make(self, kind: type) -> None:
         """Has compiled code make new arrays of a type's library, if the type has an exchange API

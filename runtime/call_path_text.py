@@ -15,6 +15,7 @@ from enum import IntEnum
 
 import minitvm.runtime.foreign as foreign
 from minitvm.runtime.arrangement import ASKS_FOR_VARIANT, NEEDS_VARIANT
+from minitvm.runtime.cases_text import CASES, CASES_WORDS
 from minitvm.runtime.glue import RUNNING_CALL
 from minitvm.runtime.heap_types import HEADER
 from minitvm.runtime.native_text import NAMES, PENDING, STRUCTURES, native_text
@@ -155,7 +156,8 @@ _TEXT = r"""
   [ARGUMENTS x i32] codes,
   [ARGUMENTS x %DLTensor] tensors,  ; or a TVMByteArray each
   [STRIDES x i64] strides,
-  i64 strides_used
+  i64 strides_used,
+  i32 recording  ; 0: what torch records isn't taken; 1: it is, and then this is 2
 }
 
 ; ---- What Python fills in --------------------------------------------------------------------
@@ -249,7 +251,8 @@ exchange:
   %exchange.read = call i1 @read_exchange(ptr %row, ptr %object, ptr %tensor, i1 %is.written)
   br i1 %exchange.read, label %is.tensor, label %unknown
 torch:
-  %plain = call i1 @is_plain(ptr %object, i1 %is.written)
+  %recording = getelementptr %Frame.recording, ptr %frame
+  %plain = call i1 @is_plain(ptr %object, i1 %is.written, ptr %recording)
   br i1 %plain, label %exchange, label %unknown
 is.tensor:
   %tensor.value = ptrtoint ptr %tensor to i64
@@ -518,7 +521,7 @@ numpy:
   %from.numpy = call ptr @consume(ptr %object)
   br icmp eq ptr %from.numpy, null, label %odd, label %make
 torch:
-  %plain = call i1 @is_plain(ptr %object, i1 true)
+  %plain = call i1 @is_plain(ptr %object, i1 true, ptr null)
   br i1 %plain, label %torch.known, label %odd
 odd:
   %pending = call ptr @PyErr_Occurred()
@@ -567,10 +570,11 @@ leave:
 }
 
 ; Whether a torch tensor's memory holds its values, and nothing has to be recorded for gradients:
-; it has no tangent, and doesn't require grad, or is only read where grad mode is off.
+; it has no tangent, and doesn't require grad, or is only read where grad mode is off, or where the
+; call takes what is recorded.
 ; The exchange API tells none of it: tensors that are negated or conjugated lazily go out as if they
 ; weren't.
-define internal i1 @is_plain(ptr %object, i1 %is.written) {
+define internal i1 @is_plain(ptr %object, i1 %is.written, ptr %recording) {
   %tensor.field = load i64, ptr @torch_fields
   br icmp ne i64 %tensor.field, 0, label %read, label %ask
 read:
@@ -611,7 +615,13 @@ mode:
   %mode.function = load ptr, ptr @is_grad_enabled
   %mode.object = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr %mode.function, ptr null)
   %enabled = call i1 @is_true(ptr %mode.object)
-  br i1 %enabled, label %no, label %yes
+  br i1 %enabled, label %record, label %yes
+record:
+  %taken = load i32, ptr %recording
+  br icmp eq i32 %taken, 0, label %no, label %note
+note:
+  store i32 2, ptr %recording
+  br label %yes
 yes:
   ret i1 true
 no:
@@ -734,6 +744,7 @@ count:
   br icmp ugt i64 %n, ARGUMENTS, label %slow, label %encode
 encode:
   store %Frame.strides_used 0, ptr %frame
+  store %Frame.recording 0, ptr %frame
   %written = load %PackedFunc.written, ptr %packed
   %foreign = load %PackedFunc.calls_back, ptr %packed
   %is.foreign = icmp ne i64 %foreign, 0
@@ -891,6 +902,7 @@ def call_path_text(type_offset: int) -> str:
     words = {
         **CALL_WORDS,
         **RETURNING_WORDS,
+        **CASES_WORDS,
         "ARGUMENTS": MOST_ARGUMENTS,
         "DTYPES": DTYPE_NUMBERS,
         "FOREIGN_ORDER": ord(">" if sys.byteorder == "little" else "<"),
@@ -901,5 +913,5 @@ def call_path_text(type_offset: int) -> str:
         **{f"NUMPY_{field.upper()}": at for field, at in foreign.NUMPY_FIELDS.items()},
     }
     return native_text(
-        STRUCTURES + NAMES + PENDING + RUNNING_CALL + CALLS + _TEXT + RETURNING, words
+        STRUCTURES + NAMES + PENDING + RUNNING_CALL + CALLS + _TEXT + RETURNING + CASES, words
     )

@@ -25,6 +25,7 @@ _TPFLAGS_DISALLOW_INSTANTIATION = 1 << 7
 _TPFLAGS_DEFAULT = 1 << 18
 _TPFLAGS_BASETYPE = 1 << 10
 _TPFLAGS_HAVE_VECTORCALL = 1 << 11
+_TPFLAGS_METHOD_DESCRIPTOR = 1 << 17
 _SLOT_GET_BUFFER = 1
 _SLOT_CALL = 50
 _SLOT_DEALLOC = 52
@@ -119,10 +120,13 @@ def show_buffers(kind: type, get_buffer: int) -> None:
         words[places[0]] = get_buffer
 
 
-def leaf(base: type, vectorcall: int) -> Any:
+def leaf(base: type, vectorcall: int, *, is_method: bool = False) -> Any:
     """A type like `base`, which has Python code for everything. Calling its instances runs the
     compiled code at `vectorcall`: ``PyObject* (PyObject*, PyObject* const*, size_t, PyObject*)``.
     Nothing may derive from it.
+
+    Instances that stand in a class are methods of its instances, with `is_method`: CPython then
+    calls them without asking their ``__get__``, which has to mean the same.
 
     The address lies in each instance, after the fields of `base`; :func:`enable` puts it there.
     The type's attribute ``__call__`` stays that of `base`, for programs that read Python code in
@@ -135,7 +139,8 @@ def leaf(base: type, vectorcall: int) -> Any:
     slots = [(_SLOT_CALL, call), (_SLOT_MEMBERS, ctypes.addressof(members))]
     _kept.append(members)
     name = f"{base.__module__}.{base.__qualname__}"
-    made = _make(name, base, at + 8, _TPFLAGS_HAVE_VECTORCALL, slots)
+    flags = _TPFLAGS_HAVE_VECTORCALL | (_TPFLAGS_METHOD_DESCRIPTOR if is_method else 0)
+    made = _make(name, base, at + 8, flags, slots)
     made.__doc__ = base.__dict__["__doc__"]
     _show(made, "__call__", base.__call__)
     _vectorcalls[made] = vectorcall

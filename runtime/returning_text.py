@@ -465,19 +465,97 @@ leave:
 }
 
 ; ---- Calls that return -----------------------------------------------------------------------
+; The end of a call whose inputs are in the frame: the outputs, made like those of the library of
+; %like (null: of numpy), or %out. Null with an exception pending, or, before anything is written,
+; with none: left to Python code.
+define internal ptr @returned(ptr %returning, ptr %frame, ptr %like, ptr %out) {
+entry:
+  %result = alloca %Result
+  %outer = alloca ptr
+  %made = alloca %Outputs
+  %function = load %Returning.function, ptr %returning
+  %inputs = load %Returning.inputs, ptr %returning
+  %outputs = load %Returning.outputs, ptr %returning
+  %packed = getelementptr i8, ptr %function, i64 HEADER
+  %written = load %PackedFunc.written, ptr %packed
+  %foreign = load %PackedFunc.calls_back, ptr %packed
+  %is.foreign = icmp ne i64 %foreign, 0
+  %pointers = mul i64 %outputs, 8
+  %managed = getelementptr %Outputs.managed, ptr %made
+  call void @llvm.memset.p0.i64(ptr %made, i8 0, i64 %pointers, i1 false)
+  call void @llvm.memset.p0.i64(ptr %managed, i8 0, i64 %pointers, i1 false)
+  br icmp eq ptr %out, null, label %make, label %take
+take:
+  %taken = call i1 @take_outputs(ptr %returning, ptr %out, ptr %frame, i64 %written,
+                                 i1 %is.foreign)
+  br i1 %taken, label %run, label %leave
+
+make:
+  %extents = getelementptr %Outputs.extents, ptr %made
+  %sized = call i1 @find_extents(ptr %returning, ptr %frame, ptr %extents)
+  br i1 %sized, label %look, label %leave
+look:
+  br icmp eq ptr %like, null, label %allocate, label %find
+find:
+  %row.found = call ptr @route_of(ptr %like)
+  br icmp eq ptr %row.found, null, label %leave, label %allocate
+allocate:
+  %row = phi ptr [ null, %look ], [ %row.found, %find ]
+  %allocated = call i1 @make_outputs(ptr %returning, ptr %row, ptr %made, ptr %frame,
+                                     i1 %is.foreign)
+  br i1 %allocated, label %run, label %drop
+
+run:
+  %all = add i64 %inputs, %outputs
+  %short = trunc i64 %all to i32
+  %codes = getelementptr %Frame.codes, ptr %frame
+  %code = getelementptr %Result.code, ptr %result
+  %begun = call i1 @begin(i1 %is.foreign, ptr %outer)
+  br i1 %begun, label %ready, label %drop
+ready:
+  %status = call i32 @run(ptr %packed, ptr %frame, ptr %codes, i32 %short, ptr %result, ptr %code)
+  switch i32 %status, label %failed [ i32 0, label %done i32 VARIANT, label %other ]
+failed:
+  call void @explain(ptr %function, i32 %status)
+  call void @end(ptr %outer)
+  br label %drop
+other:
+  call void @end(ptr %outer)
+  br label %drop
+done:
+  call void @end(ptr %outer)
+  br icmp eq ptr %out, null, label %finish, label %return.out
+return.out:
+  %given = call ptr @given_back(ptr %out, i64 %outputs)
+  ret ptr %given
+finish:
+  %finished = call i1 @finish_outputs(ptr %made, i64 %outputs)
+  br i1 %finished, label %collect, label %unfinished
+unfinished:
+  call void @explain(ptr %function, i32 -1)
+  br label %drop
+collect:
+  %returned = call ptr @only_or_tuple(ptr %made, i64 %outputs)
+  br icmp eq ptr %returned, null, label %drop, label %return
+return:
+  ret ptr %returned
+
+drop:
+  call void @drop_outputs(ptr %made, i64 %outputs)
+  br label %leave
+leave:
+  ret ptr null
+}
+
 ; PyObject* call_returning(PyObject* self, PyObject* const* args, size_t count, PyObject* keywords)
 define ptr @call_returning(ptr %self, ptr %args, i64 %flagged, ptr %keywords) {
 entry:
   %frame = alloca %Frame
   %bound = alloca [ARGUMENTS x ptr]
-  %result = alloca %Result
-  %outer = alloca ptr
-  %made = alloca %Outputs
   %returning = getelementptr i8, ptr %self, i64 HEADER
   %positional = and i64 %flagged, 9223372036854775807
   %function = load %Returning.function, ptr %returning
   %expected = load %Returning.inputs, ptr %returning
-  %outputs = load %Returning.outputs, ptr %returning
   br icmp eq ptr %function, null, label %slow, label %names
 names:
   br icmp eq ptr %keywords, null, label %count, label %bind
@@ -507,6 +585,7 @@ count:
 
 encode:
   store %Frame.strides_used 0, ptr %frame
+  store %Frame.recording 0, ptr %frame
   %packed = getelementptr i8, ptr %function, i64 HEADER
   %written = load %PackedFunc.written, ptr %packed
   %foreign = load %PackedFunc.calls_back, ptr %packed
@@ -525,75 +604,19 @@ encode.one:
   %known = call i1 @encode(ptr %argument, i64 %place, ptr %frame, i64 %written, i1 %is.foreign)
   br i1 %known, label %encode.next, label %slow
 encoded:
-  %pointers = mul i64 %outputs, 8
-  %managed = getelementptr %Outputs.managed, ptr %made
-  call void @llvm.memset.p0.i64(ptr %made, i8 0, i64 %pointers, i1 false)
-  call void @llvm.memset.p0.i64(ptr %managed, i8 0, i64 %pointers, i1 false)
-  br icmp eq ptr %out, null, label %make, label %take
-take:
-  %taken = call i1 @take_outputs(ptr %returning, ptr %out, ptr %frame, i64 %written,
-                                 i1 %is.foreign)
-  br i1 %taken, label %run, label %slow
-
-make:
-  %extents = getelementptr %Outputs.extents, ptr %made
-  %sized = call i1 @find_extents(ptr %returning, ptr %frame, ptr %extents)
-  br i1 %sized, label %like, label %slow
-like:
   %first = load %Returning.first, ptr %returning
-  br icmp slt i64 %first, 0, label %allocate, label %look
+  br icmp slt i64 %first, 0, label %finish, label %look
 look:
   %like.at = getelementptr ptr, ptr %arguments, i64 %first
   %like.object = load ptr, ptr %like.at
-  %row.found = call ptr @route_of(ptr %like.object)
-  br icmp eq ptr %row.found, null, label %slow, label %allocate
-allocate:
-  %row = phi ptr [ null, %like ], [ %row.found, %look ]
-  %allocated = call i1 @make_outputs(ptr %returning, ptr %row, ptr %made, ptr %frame,
-                                     i1 %is.foreign)
-  br i1 %allocated, label %run, label %drop
-
-run:
-  %all = add i64 %n, %outputs
-  %short = trunc i64 %all to i32
-  %codes = getelementptr %Frame.codes, ptr %frame
-  %code = getelementptr %Result.code, ptr %result
-  %begun = call i1 @begin(i1 %is.foreign, ptr %outer)
-  br i1 %begun, label %ready, label %fail
-ready:
-  %status = call i32 @run(ptr %packed, ptr %frame, ptr %codes, i32 %short, ptr %result, ptr %code)
-  switch i32 %status, label %failed [ i32 0, label %done i32 VARIANT, label %other ]
-failed:
-  call void @explain(ptr %function, i32 %status)
-  call void @end(ptr %outer)
-  br label %fail
-other:
-  call void @end(ptr %outer)
-  br label %drop
-done:
-  call void @end(ptr %outer)
-  br icmp eq ptr %out, null, label %finish, label %return.out
-return.out:
-  %given = call ptr @given_back(ptr %out, i64 %outputs)
-  ret ptr %given
+  br label %finish
 finish:
-  %finished = call i1 @finish_outputs(ptr %made, i64 %outputs)
-  br i1 %finished, label %collect, label %unfinished
-unfinished:
-  call void @explain(ptr %function, i32 -1)
-  br label %fail
-collect:
-  %returned = call ptr @only_or_tuple(ptr %made, i64 %outputs)
-  br icmp eq ptr %returned, null, label %fail, label %return
+  %like = phi ptr [ null, %encoded ], [ %like.object, %look ]
+  %returned = call ptr @returned(ptr %returning, ptr %frame, ptr %like, ptr %out)
+  br icmp eq ptr %returned, null, label %slow, label %return
 return:
   ret ptr %returned
 
-fail:
-  call void @drop_outputs(ptr %made, i64 %outputs)
-  ret ptr null
-drop:
-  call void @drop_outputs(ptr %made, i64 %outputs)
-  br label %slow
 slow:
   %pending = call ptr @PyErr_Occurred()
   br icmp ne ptr %pending, null, label %raise, label %hand

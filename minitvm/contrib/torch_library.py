@@ -162,9 +162,13 @@ def keep_inputs(results: Results, with_outputs: bool) -> Callable[..., None]:
     """A ``setup_context`` that keeps all inputs for :func:`kept`, numbers as well, and the outputs
     behind them if wanted."""
     numbers = [i for i, at in enumerate(results.inputs) if results.is_scalar(at)]
+    tensors = [i for i, at in enumerate(results.inputs) if not results.is_scalar(at)]
 
     def keep(ctx: Any, inputs: Sequence[Any], output: Any) -> None:
-        keep_all(ctx, inputs, output if with_outputs else ())
+        made: Sequence[Any] = ()
+        if with_outputs:
+            made = output if isinstance(output, tuple) else (output,)
+        ctx.save_for_backward(*[inputs[i] for i in tensors], *made)
         ctx.numbers = {i: inputs[i] for i in numbers}
 
     return keep

@@ -20,7 +20,7 @@ from minitvm.contrib.torch_library import (
     no_backward,
     schema_of,
 )
-from minitvm.contrib.torch_plain import plain_calls, transformed_calls
+from minitvm.contrib.torch_plain import Call, kinds_of_calls, transformed_calls
 from minitvm.runtime.module import Module
 from minitvm.runtime.packed_func import Function, PackedFunc
 from minitvm.runtime.results import Results, results_of
@@ -104,8 +104,9 @@ class TorchOperator:
     It takes the inputs by position or by name, and returns the outputs: a tensor, or a tuple.
     ``out=`` gives the output, or a tuple of the outputs, to write instead.
 
-    A call goes to the built function itself where nothing but its result is wanted, and through
-    torch's dispatcher where torch is tracing, recording, batching or profiling.
+    A call goes to the built function itself where nothing but its result is wanted; to that and to
+    autograd where its gradient is, too; and through torch's dispatcher where torch is tracing,
+    batching, casting or profiling.
 
     Attributes
     ----------
@@ -117,8 +118,8 @@ class TorchOperator:
         The built function.
     """
 
-    __slots__ = ("__weakref__", "_compute", "_differentiated", "_is_plain", "_is_transformed",
-                 "_library", "_results", "function", "given", "name", "overload")  # fmt: skip
+    __slots__ = ("__weakref__", "_compute", "_differentiated", "_is_transformed", "_kind_of",
+                 "_library", "_recorded", "_results", "function", "given", "name", "overload")  # fmt: skip
 
     def __init__(
         self,
@@ -134,10 +135,10 @@ class TorchOperator:
         self.function: Function = function
         self.given: tuple[Any, Any] = (None, None)
         self._results = results
-        self._is_plain = plain_calls(torch)
+        self._kind_of = kinds_of_calls(torch)
         self._is_transformed = transformed_calls(torch)
         self._differentiated: Any = None
-        self._compute = _returning(function, results)
+        self._compute = self._recorded = _returning(function, results)
         self._library = library = torch.library.Library(namespace, "FRAGMENT")
         library.define(own + schema, tags=(torch.Tag.pt2_compliant_tag,))
         self.overload = getattr(getattr(torch.ops, namespace), own).default
@@ -150,6 +151,7 @@ class TorchOperator:
             torch.library.register_autograd(
                 name, backward, setup_context=setup_context, lib=library
             )
+            self._recorded = _for_autograd(torch, own, self._compute, derivative)
         if any(is_differentiable(results, at) for at in results.inputs):
             library.impl(own, autocast_kernel(results, self.overload), "AutocastCPU")
         if takes_tensors:
@@ -161,10 +163,11 @@ class TorchOperator:
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         if out is not None:
             return self._into(out, args, kwargs)
-        if kwargs or not self._is_plain(args):
+        kind = Call.WATCHED if kwargs else self._kind_of(args)
+        if kind is Call.WATCHED:
             return self._dispatched(args, kwargs)
         try:
-            return self._compute(*args)
+            return self._compute(*args) if kind is Call.PLAIN else self._recorded(*args)
         except BufferError:  # a tensor whose memory means something else: torch knows what
             return self.overload(*args)
 
@@ -246,6 +249,26 @@ def _returning(function: Any, results: Results) -> Callable[..., Any]:
 
 
 # ---- Gradients -----------------------------------------------------------------------------------
+
+
+def _for_autograd(
+    torch: Any,
+    name: str,
+    compute: Callable[..., Any],
+    derivative: tuple[Callable[..., Any], Callable[..., None]],
+) -> Callable[..., Any]:
+    """The operator as torch's autograd alone has to know it, which takes a fraction of the time
+    of its dispatcher. It keeps, and calls for gradients, what the dispatcher does."""
+    backward, setup_context = derivative
+
+    def forward(ctx: Any, *args: Any) -> Any:
+        made = compute(*args)
+        setup_context(ctx=ctx, inputs=args, output=made)
+        return made
+
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    made: Callable[..., Any] = type(name, (torch.autograd.Function,), methods).apply  # type: ignore[attr-defined]
+    return made
 
 
 def _for_transforms(

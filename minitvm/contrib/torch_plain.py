@@ -1,4 +1,4 @@
-"""Which calls of an operator of torch want nothing but its result.
+"""Which calls of an operator of torch want nothing but its result, or that and its gradient.
 
 torch's dispatcher takes microseconds to find that a call is neither traced nor recorded, batched,
 profiled or cast. The same is asked here in some hundred nanoseconds, of torch's own flags; where a
@@ -8,6 +8,7 @@ version of torch lacks one of them, every call goes through the dispatcher.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from enum import Enum
 from operator import attrgetter
 from typing import Any
 
@@ -22,28 +23,37 @@ _WATCHERS = (
 )
 
 
-def plain_calls(torch: Any) -> Callable[[Sequence[Any]], bool]:
-    """A function that tells of the arguments of a call whether it wants nothing but the result."""
+class Call(Enum):
+    """What a call of an operator wants."""
+
+    PLAIN = 1  # its result
+    RECORDED = 2  # its result, and later its gradient
+    WATCHED = 3  # what torch's dispatcher makes of it
+
+
+def kinds_of_calls(torch: Any) -> Callable[[Sequence[Any]], Call]:
+    """A function that tells of the arguments of a call what it wants."""
     try:
         watchers = [attrgetter(name)(torch) for name in _WATCHERS]
         any_requires_grad = torch._C._any_requires_grad
     except AttributeError:
-        return lambda args: False
+        return lambda args: Call.WATCHED
     dispatching, calling, transforming, tracing, casting, profiling = watchers
     is_compiling, is_grad_enabled = torch.compiler.is_dynamo_compiling, torch.is_grad_enabled
     kinds = frozenset({torch.Tensor, torch.nn.Parameter, int, float, bool})
 
-    def is_plain(args: Sequence[Any]) -> bool:
+    def kind_of(args: Sequence[Any]) -> Call:
         if is_compiling():  # asked first: torch.compile reads no further
-            return False
+            return Call.WATCHED
         if dispatching() or calling() or transforming() or tracing() or casting() or profiling():
-            return False
+            return Call.WATCHED
         for value in args:
             if type(value) not in kinds:
-                return False
-        return not (is_grad_enabled() and any_requires_grad(*args))
+                return Call.WATCHED
+        recorded = is_grad_enabled() and any_requires_grad(*args)
+        return Call.RECORDED if recorded else Call.PLAIN
 
-    return is_plain
+    return kind_of
 
 
 def transformed_calls(torch: Any) -> Callable[[], bool]:

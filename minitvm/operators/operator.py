@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, final
 from minitvm.driver.build import build
 from minitvm.lowering.lower import lower
 from minitvm.operators.arrays import Described, fixed, is_tracer, library_of, sample, writable
+from minitvm.operators.cases import ChoosingOperator
 from minitvm.operators.derivative import Derivative
 from minitvm.operators.extents import Label
 from minitvm.operators.jax_calls import jax_operation
@@ -45,7 +46,6 @@ from minitvm.tir.stmt import IRModule
 if TYPE_CHECKING:
     from minitvm.explanation.report import Explanation
 
-_MOST_MISSES = 16  # calls that tried the latest call's build in vain, after which none does
 _MOST_ROUTES = 1024  # signatures that are known by their key; others are looked for each time
 
 
@@ -65,23 +65,7 @@ class Options:
 
 
 @final
-@record()
-class _Latest:
-    """The build of the latest call, which the next one tries first: `returning` checks the shapes
-    and dtypes of its arguments. `defaults` are the values of the parameters behind the last
-    argument."""
-
-    types: tuple[type, ...]
-    defaults: tuple[Any, ...]
-    returning: Callable[..., Any]
-
-    def takes(self, args: tuple[Any, ...]) -> bool:
-        """Whether arguments are of the types of the latest call's."""
-        return tuple(map(type, args)) == self.types
-
-
-@final
-class Operator:
+class Operator(ChoosingOperator):
     """A Python function of tensors, compiled for the arguments of its calls. Made by
     :func:`minitvm.jit`.
 
@@ -100,10 +84,9 @@ class Operator:
         self._static = [i for i, p in enumerate(self._parameters) if p.kind is Kind.STATIC]
         self._groups: dict[tuple[object, ...], Group] = {}
         self._routes: dict[tuple[object, ...] | None, Specialisation] = {}
-        self._latest: _Latest | None = None
-        self._misses = 0
         self._lock = threading.RLock()
         functools.update_wrapper(self, function)
+        self._start(self._parameters)
         _operators.add(self)
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
@@ -189,25 +172,22 @@ class Operator:
     def clear(self) -> None:
         """Forgets all builds."""
         with self._lock:
-            self._routes = {}
             self._groups = {}
-            self._latest = None
+            self._forget_routes()
 
     # -- Calls -------------------------------------------------------------------------------------
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+        # Compiled code is called in place of this, if there is any; torch.compile reads this.
         if is_read_by_torch():
             if out is not None:  # torch's operators return new tensors
                 return outside_of_programs(self.__call__)(*args, out=out, **kwargs)
             let_into_graphs(id(self))
             return call_in_graph(id(self), *args, **kwargs)
-        latest = self._latest
-        if latest is not None and out is None and not kwargs and latest.takes(args):
-            try:
-                return latest.returning(*args, *latest.defaults)
-            except (BufferError, RuntimeError, TypeError, ValueError):  # for another build, perhaps
-                self._latest = None
-                self._misses += 1
+        return self._call_slowly(*args, out=out, **kwargs)
+
+    def _call_slowly(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+        """A call made by Python code, which defines the meaning of calls."""
         values: Sequence[Any] = args
         if kwargs or len(args) != self._positional:
             values = bind(self.name, self._parameters, args, kwargs)
@@ -216,6 +196,7 @@ class Operator:
             found = self._routes.get(key)
         except TypeError:  # of sizes that torch doesn't fix, which have no hash
             key = found = None
+        signature = None
         if found is None:
             if any(map(is_symbolic, values)):
                 return self._inlined(values, out)
@@ -226,38 +207,35 @@ class Operator:
                 return self._traced_by_jax(found, values, out)
             if out is None and is_without_data(values):
                 return self._recorded(found, _inputs(found, values))
-            if key is not None and len(self._routes) < _MOST_ROUTES:
-                self._routes[key] = found
         inputs = _inputs(found, values)
-        if out is None:
-            try:
-                made = found.returning(*inputs)
-            except (BufferError, RuntimeError):  # of a tensor that torch watches, perhaps
-                if not records(inputs):
-                    raise
-            else:
-                self._latest = self._next(found, args, values, inputs)
-                return made
-            return self._recorded(found, inputs)
-        self._check_out(values, out)
-        return found.returning(*inputs, out=out)
+        if out is not None:
+            self._check_out(values, out)
+            made = found.returning(*inputs, out=out)
+        elif records(inputs):
+            made = self._recorded(found, inputs)
+        else:
+            made = found.returning(*inputs)
+        if signature is not None and key is not None and len(self._routes) < _MOST_ROUTES:
+            self._remember(key, signature, found)
+        return made
 
-    def _next(
-        self,
-        found: Specialisation,
-        args: tuple[Any, ...],
-        values: Sequence[Any],
-        inputs: Sequence[Any],
-    ) -> _Latest | None:
-        """What the next call may try first: this build, if its own checks tell its arguments from
-        those of every other."""
-        if self._static or self._misses > _MOST_MISSES or len(inputs) != len(values):
-            return None
-        if any(given is not value for given, value in zip(inputs, values, strict=True)):
-            return None
-        if not args or (found.symbolic and len(self.specialisations) > 1):
-            return None
-        return _Latest(tuple(map(type, args)), tuple(values[len(args) :]), found.returning)
+    def _remember(
+        self, key: tuple[object, ...], signature: Signature, found: Specialisation
+    ) -> None:
+        """Knows the build of such a call the next time, without its signature."""
+        with self._table_lock:
+            group = self._groups.get(signature.key)
+            if group is None or found not in group.builds:
+                return  # another thread has cleared them
+            self._routes[key] = found
+            if not self._learn(signature, group.until(found), self._variable):
+                self._routes = {key: found}  # whose signatures are learned anew
+
+    def _forget_routes(self) -> None:
+        """Has each signature look for its build anew."""
+        with self._table_lock:
+            self._routes = {}
+            self._forget()
 
     def _traced_by_jax(self, found: Specialisation, values: Sequence[Any], out: Any) -> Any:
         """A call that JAX traces: that of an operation of JAX."""
@@ -270,7 +248,10 @@ class Operator:
         """A call that torch records: that of an operator of torch."""
         options = self._options
         built = (options.target, options.fp, options.release_gil)
+        is_new = "torch" not in found.derivative.bridges
         operator = torch_operator(found.module, found.derivative, built)
+        if is_new:
+            self._forget_routes()  # of which compiled code learns the operator now
         return operator(*inputs)
 
     def _check_out(self, values: Sequence[Any], out: Any) -> None:
@@ -356,9 +337,12 @@ class Operator:
             return found
         with self._lock:
             group = self._groups.setdefault(signature.key, self._group())
-            return group.find(signature.extents, exact, varying) or group.add(
-                signature.extents, partial(self._built, signature), exact, varying
-            )
+            found = group.find(signature.extents, exact, varying)
+            if found is None:
+                build = partial(self._built, signature)
+                found = group.add(signature.extents, build, exact, varying)
+                self._forget_routes()
+            return found
 
     def _group(self) -> Group:
         return Group(self.name, self._variable, self._options.symbolic is None)
@@ -433,7 +417,7 @@ _operators: weakref.WeakSet[Operator] = weakref.WeakSet()
 
 def _unlock() -> None:
     for each in _operators:
-        each._lock = threading.RLock()
+        each._lock, each._table_lock = threading.RLock(), threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):

@@ -92,6 +92,11 @@ class Group:
         ]
         return max(serving, key=lambda each: len(each.fixed), default=None)
 
+    def until(self, build: Specialisation) -> list[Specialisation]:
+        """The builds up to one, in the order in which :meth:`find` prefers them."""
+        preferred = sorted(self.builds, key=lambda each: -len(each.fixed))
+        return preferred[: preferred.index(build) + 1]
+
     def add(
         self,
         extents: Extents,

@@ -25,6 +25,7 @@ MACHINES = ("x86_64", "aarch64")
 TEXTS: dict[str, Callable[[str], str]] = {
     "c_function": lambda machine: c_function.c_function_text(),
     "call_path_text": lambda machine: call_path_text(8),
+    "cases_text": lambda machine: call_path_text(8),
     "device_api.memory_pool": lambda machine: memory_pool.pool_text(),
     "exchange": lambda machine: exchange.exchange_text(),
     "glue": lambda machine: glue.glue_text(),
