@@ -122,7 +122,8 @@ def is_native(case: Case) -> bool:
 
 
 if TYPE_CHECKING:
-    _TableStorage = _ChooserStorage = object
+    _TableStorage = object
+    _ChooserStorage = object
 else:
     _TableStorage = storage("minitvm.runtime.cases.TableStorage", ctypes.sizeof(StoredTable))
     _ChooserStorage = storage("minitvm.runtime.cases.Storage", ctypes.sizeof(StoredChooser))

@@ -165,10 +165,10 @@ def keep_inputs(results: Results, with_outputs: bool) -> Callable[..., None]:
     tensors = [i for i, at in enumerate(results.inputs) if not results.is_scalar(at)]
 
     def keep(ctx: Any, inputs: Sequence[Any], output: Any) -> None:
-        made: Sequence[Any] = ()
+        given = [inputs[i] for i in tensors] if numbers else inputs
         if with_outputs:
-            made = output if isinstance(output, tuple) else (output,)
-        ctx.save_for_backward(*[inputs[i] for i in tensors], *made)
+            given = (*given, *(output if isinstance(output, tuple) else (output,)))
+        ctx.save_for_backward(*given)
         ctx.numbers = {i: inputs[i] for i in numbers}
 
     return keep

@@ -20,7 +20,7 @@ from minitvm.contrib.torch_library import (
     no_backward,
     schema_of,
 )
-from minitvm.contrib.torch_plain import Call, kinds_of_calls, transformed_calls
+from minitvm.contrib.torch_plain import Call, kinds_of_calls, transformed_calls, watched_calls
 from minitvm.runtime.module import Module
 from minitvm.runtime.packed_func import Function, PackedFunc
 from minitvm.runtime.results import Results, results_of
@@ -118,8 +118,8 @@ class TorchOperator:
         The built function.
     """
 
-    __slots__ = ("__weakref__", "_compute", "_differentiated", "_is_transformed", "_kind_of",
-                 "_library", "_recorded", "_results", "function", "given", "name", "overload")  # fmt: skip
+    __slots__ = ("__weakref__", "_compute", "_differentiated", "_is_transformed", "_is_watched",
+                 "_kind_of", "_library", "_recorded", "_results", "function", "given", "name", "overload")  # fmt: skip
 
     def __init__(
         self,
@@ -137,6 +137,7 @@ class TorchOperator:
         self._results = results
         self._kind_of = kinds_of_calls(torch)
         self._is_transformed = transformed_calls(torch)
+        self._is_watched = watched_calls(torch)
         self._differentiated: Any = None
         self._compute = self._recorded = _returning(function, results)
         self._library = library = torch.library.Library(namespace, "FRAGMENT")
@@ -169,6 +170,16 @@ class TorchOperator:
         try:
             return self._compute(*args) if kind is Call.PLAIN else self._recorded(*args)
         except BufferError:  # a tensor whose memory means something else: torch knows what
+            return self.overload(*args)
+
+    def record(self, *args: Any) -> Any:
+        """A call by someone who knows that the arguments are plain tensors and numbers, and that
+        autograd records it."""
+        if self._is_watched():
+            return self._dispatched(args, {})
+        try:
+            return self._recorded(*args)
+        except BufferError:
             return self.overload(*args)
 
     def _dispatched(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -267,7 +278,9 @@ def _for_autograd(
         return made
 
     methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    made: Callable[..., Any] = type(name, (torch.autograd.Function,), methods).apply  # type: ignore[attr-defined]
+    function = torch.autograd.Function
+    # Its `apply` looks for transforms of torch.func, which aren't there, and calls that of its base.
+    made: Callable[..., Any] = super(function, type(name, (function,), methods)).apply
     return made
 
 

@@ -31,21 +31,35 @@ class Call(Enum):
     WATCHED = 3  # what torch's dispatcher makes of it
 
 
-def kinds_of_calls(torch: Any) -> Callable[[Sequence[Any]], Call]:
-    """A function that tells of the arguments of a call what it wants."""
+def watched_calls(torch: Any) -> Callable[[], bool]:
+    """A function that tells whether something watches the operators that run."""
     try:
         watchers = [attrgetter(name)(torch) for name in _WATCHERS]
-        any_requires_grad = torch._C._any_requires_grad
     except AttributeError:
-        return lambda args: Call.WATCHED
+        return lambda: True
     dispatching, calling, transforming, tracing, casting, profiling = watchers
-    is_compiling, is_grad_enabled = torch.compiler.is_dynamo_compiling, torch.is_grad_enabled
+    is_compiling = torch.compiler.is_dynamo_compiling
+
+    def is_watched() -> bool:
+        if is_compiling():  # asked first: torch.compile reads no further
+            return True
+        return bool(
+            dispatching() or calling() or transforming() or tracing() or casting() or profiling()
+        )
+
+    return is_watched
+
+
+def kinds_of_calls(torch: Any) -> Callable[[Sequence[Any]], Call]:
+    """A function that tells of the arguments of a call what it wants."""
+    any_requires_grad = getattr(torch._C, "_any_requires_grad", None)
+    if any_requires_grad is None:
+        return lambda args: Call.WATCHED
+    is_watched, is_grad_enabled = watched_calls(torch), torch.is_grad_enabled
     kinds = frozenset({torch.Tensor, torch.nn.Parameter, int, float, bool})
 
     def kind_of(args: Sequence[Any]) -> Call:
-        if is_compiling():  # asked first: torch.compile reads no further
-            return Call.WATCHED
-        if dispatching() or calling() or transforming() or tracing() or casting() or profiling():
+        if is_watched():
             return Call.WATCHED
         for value in args:
             if type(value) not in kinds:

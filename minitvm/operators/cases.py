@@ -113,7 +113,8 @@ def _exact(
 def _case(
     build: Specialisation, arguments: tuple[Argument, ...], checks: Sequence[Check]
 ) -> Case:
-    recorded = build.derivative.bridges.get("torch")
+    operator: Any = build.derivative.bridges.get("torch")
+    recorded = None if operator is None else operator.record
     return Case(build.returning, arguments, tuple(checks), recorded)
 
 

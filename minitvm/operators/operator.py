@@ -24,8 +24,10 @@ from minitvm.operators.shapes import parse_shape
 from minitvm.operators.signature import Signature, frozen, signature_of
 from minitvm.operators.specialisation import Group, Specialisation
 from minitvm.operators.torch_calls import (
+    ModuleMethod,
     call_in_graph,
-    let_into_graphs,
+    graph_arguments,
+    is_module,
     plain,
     records,
     torch_operator,
@@ -90,7 +92,12 @@ class Operator(ChoosingOperator):
         _operators.add(self)
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
-        return self if instance is None else types.MethodType(self, instance)
+        if instance is None:
+            return self
+        if is_read_by_torch():  # which knows no methods but those of functions
+            return partial(self, instance)
+        made = ModuleMethod if is_module(instance) else types.MethodType
+        return made(self, instance)
 
     def __repr__(self) -> str:
         return f"<Operator {self.name}{self.__signature__}>"
@@ -179,15 +186,18 @@ class Operator(ChoosingOperator):
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         # Compiled code is called in place of this, if there is any; torch.compile reads this.
-        if is_read_by_torch():
-            if out is not None:  # torch's operators return new tensors
-                return outside_of_programs(self.__call__)(*args, out=out, **kwargs)
-            let_into_graphs(id(self))
-            return call_in_graph(id(self), *args, **kwargs)
         return self._call_slowly(*args, out=out, **kwargs)
 
     def _call_slowly(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
-        """A call made by Python code, which defines the meaning of calls."""
+        """A call made by Python code, which defines the meaning of calls. torch.compile may begin
+        to read here, too, where compiled code has handed over a call."""
+        if is_read_by_torch():
+            if out is not None:  # torch's operators return new tensors
+                return outside_of_programs(self.__call__)(*args, out=out, **kwargs)
+            return call_in_graph(*graph_arguments(self, args, kwargs))
+        return self._called(args, kwargs, out)
+
+    def _called(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> Any:
         values: Sequence[Any] = args
         if kwargs or len(args) != self._positional:
             values = bind(self.name, self._parameters, args, kwargs)
@@ -288,7 +298,7 @@ class Operator(ChoosingOperator):
                     f"{self.name}: {parameter}: expected a tensor of te, as other arguments are, "
                     f"got an array of {library_of(value)}: make it a parameter"
                 )
-        return call(self._function, self._parameters, values)
+        return call(self.name, self._function, self._parameters, values)
 
     # -- Signatures --------------------------------------------------------------------------------
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, final
 
 import numpy as np
 
@@ -35,6 +36,21 @@ def records(values: Sequence[Any]) -> bool:
     return any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors))
 
 
+def is_module(value: object) -> bool:
+    """Whether a value is a module of torch."""
+    torch: Any = sys.modules.get("torch.nn")
+    return torch is not None and isinstance(value, torch.Module)
+
+
+@final
+class ModuleMethod(partial[Any]):
+    """A method of a module that is an operator. torch.compile looks for the files of methods that
+    are ``types.MethodType``, which only those of functions have."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.func, name)
+
+
 def varying(extents: Extents, values: Sequence[Any]) -> frozenset[Label]:
     """The extents of some arguments that torch, which reads a program, doesn't fix."""
     return frozenset(
@@ -45,14 +61,45 @@ def varying(extents: Extents, values: Sequence[Any]) -> frozenset[Label]:
     )
 
 
-def call_in_graph(address: int, *args: Any, **kwargs: Any) -> Any:
-    """A call of an operator, as it stands in a graph of torch.compile."""
+def graph_arguments(
+    operator: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[Any, ...]:
+    """The arguments of :func:`call_in_graph` for a call of an operator that torch.compile reads.
+
+    The operator, and arguments that no graph of torch has (``self``, say), are constants there:
+    they are given by their addresses. torch.compile reads this function.
+    """
+    torch: Any = sys.modules["torch"]
+    kinds = (torch.Tensor, bool, int, float, str, tuple, type(None))
+    names, values = (*range(len(args)), *kwargs), (*args, *kwargs.values())
+    let_into_graphs(id(operator))
+    places: list[Any] = []
+    given: list[Any] = []
+    for name, value in zip(names, values, strict=True):
+        is_given = isinstance(value, kinds)
+        if not is_given:
+            let_into_graphs(id(value))
+        places.append((name, 0 if is_given else id(value)))
+        given.append(value if is_given else None)
+    return (id(operator), tuple(places), *given)
+
+
+def call_in_graph(address: int, places: Sequence[tuple[int | str, int]], *values: Any) -> Any:
+    """A call of an operator, as it stands in a graph of torch.compile: a value for each argument,
+    which has a position or a name, and perhaps an address."""
+    given = {
+        name: _in_graphs[own] if own else value
+        for (name, own), value in zip(places, values, strict=True)
+    }
+    args = [value for name, value in given.items() if isinstance(name, int)]
+    kwargs = {name: value for name, value in given.items() if isinstance(name, str)}
     return _in_graphs[address](*args, **kwargs)
 
 
 def let_into_graphs(address: int) -> None:
-    """Has torch.compile take the calls of an operator as they are. AOTAutograd, which runs them,
-    meets the operator of torch in their place."""
+    """Keeps an object for graphs of torch.compile, which know it by its address. They take the
+    calls of operators as they are; AOTAutograd, which runs them, meets the operator of torch in
+    their place."""
     torch: Any = sys.modules["torch"]
     _in_graphs[address] = ctypes.cast(address, ctypes.py_object).value
     torch.compiler.allow_in_graph(call_in_graph)
@@ -62,8 +109,8 @@ def let_into_graphs(address: int) -> None:
 # the function while it reads a program.
 let_into_graphs._dynamo_marked_constant = True  # type: ignore[attr-defined]  # torch's
 
-# The operators in graphs, which live as long as these.
-_in_graphs: dict[int, Callable[..., Any]] = {}
+# The operators and other objects in graphs, which live as long as these.
+_in_graphs: dict[int, Any] = {}
 
 
 def plain(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
@@ -97,7 +98,7 @@ def _call_traced(
 ) -> Any:
     try:
         with only_decided_sizes():
-            return call(function, parameters, args)
+            return call(name, function, parameters, args)
     except (CompileError, TypeError) as error:
         if _NO_VALUES not in str(error):
             raise
@@ -131,11 +132,47 @@ def _broadcast(
     return made
 
 
-def call(function: Callable[..., Any], parameters: Sequence[Parameter], args: Sequence[Any]) -> Any:
-    """What a function returns for a value of each parameter."""
+class _Running(threading.local):
+    """How often each function runs on the thread, one call inside another: now, and at most."""
+
+    def __init__(self) -> None:
+        self.depths: dict[int, int] = {}
+        self.deepest: dict[int, int] = {}
+
+
+_running = _Running()
+
+
+def call(
+    name: str, function: Callable[..., Any], parameters: Sequence[Parameter], args: Sequence[Any]
+) -> Any:
+    """What a function returns for a value of each parameter.
+
+    Raises
+    ------
+    CompileError
+        When the function calls itself without end.
+    """
     pairs = list(zip(parameters, args, strict=True))
     positional = [value for each, value in pairs if not each.is_keyword]
-    return function(*positional, **{each.name: value for each, value in pairs if each.is_keyword})
+    keywords = {each.name: value for each, value in pairs if each.is_keyword}
+    depths, deepest, key = _running.depths, _running.deepest, id(function)
+    depth = depths[key] = depths.get(key, 0) + 1
+    deepest[key] = max(depth, deepest.get(key, 0))
+    try:
+        return function(*positional, **keywords)
+    except RecursionError:
+        if depth > 1 or deepest[key] == 1:  # the outermost call has room to say it
+            raise
+        raise CompileError(
+            f"{name}: expected a function that ends, found {deepest[key]} calls of itself inside "
+            "each other: end them by a static argument or a shape, as in `return x if depth == 0 "
+            "else ...`, or write the repetition as te.scan"
+        ) from None
+    finally:
+        depths[key] = depth - 1
+        if depth == 1:
+            del depths[key], deepest[key]
 
 
 def _dimensions(extents: Extents, symbolic: frozenset[Label]) -> dict[Any, Any]:
