@@ -351,7 +351,8 @@ class Operator(ChoosingOperator):
             if found is None:
                 build = partial(self._built, signature)
                 found = group.add(signature.extents, build, exact, varying)
-                self._forget_routes()
+                if len(group.builds) > 1:  # of which the new one may be preferred
+                    self._forget_routes()
             return found
 
     def _group(self) -> Group:

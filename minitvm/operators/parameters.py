@@ -4,6 +4,7 @@ from __future__ import annotations
 import __future__ as future
 
 import ast
+import contextlib
 import inspect
 import types
 import typing
@@ -135,8 +136,7 @@ def _annotation(function: Callable[..., Any], annotation: Any) -> Any:
     tree = ast.parse(annotation, mode="eval").body
     if isinstance(tree, ast.Constant) and isinstance(tree.value, str):
         return tree.value
-    closed = inspect.getclosurevars(function).nonlocals if code and code.co_freevars else {}
-    names = {**getattr(inspect.unwrap(function), "__globals__", {}), **closed}
+    names = {**getattr(inspect.unwrap(function), "__globals__", {}), **_closed(function)}
     try:
         return eval(annotation, names)  # as inspect.signature(eval_str=True) does
     except Exception as error:
@@ -144,6 +144,19 @@ def _annotation(function: Callable[..., Any], annotation: Any) -> Any:
             f"expected an annotation that can be evaluated, got {annotation!r}: {error}: define "
             "its names at the top of the module, or write the shape as a string"
         ) from None
+
+
+def _closed(function: Callable[..., Any]) -> dict[str, Any]:
+    """The variables of the functions around a function that have a value: its own name has none
+    while it is decorated."""
+    inner = inspect.unwrap(function)
+    cells = getattr(inner, "__closure__", None) or ()
+    names = getattr(getattr(inner, "__code__", None), "co_freevars", ())
+    found = {}
+    for name, cell in zip(names, cells, strict=True):
+        with contextlib.suppress(ValueError):
+            found[name] = cell.cell_contents
+    return found
 
 
 def _meaning(annotation: Any) -> dict[str, Any]:
