@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import minitvm
-from benchmarks import elementwise, peers
+from benchmarks import elementwise, jit_calls, peers
 from benchmarks.measure import OURS, Measured, Row, Settings, Timer, interleaved, kernel, statement
 from minitvm import te
 from minitvm.contrib.dlpack import to_pytorch_func
@@ -33,6 +33,7 @@ def rows(settings: Settings) -> Iterator[Row]:
     yield from _kinds_of_arrays(add, settings)
     yield from _ways_to_call(add, settings)
     yield from _returning(add, settings)
+    yield from jit_calls.rows(settings)
     yield from _scalars(settings)
     yield from _numbers_of_tensors(settings)
     yield from _operators(settings)

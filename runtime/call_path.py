@@ -29,6 +29,7 @@ from minitvm.runtime.frameworks import is_immutable
 from minitvm.runtime.heap_types import function
 from minitvm.runtime.native import NativeCode, Once
 from minitvm.runtime.ndarray import NDArray
+from minitvm.runtime.returning_text import TORCH_DTYPES, TorchDtype
 from minitvm.runtime.values import ArgTypeCode
 
 _MOST_CONSTANTS = 256
@@ -180,6 +181,7 @@ class CallPath:
                 forward_ad=torch.autograd.forward_ad, is_grad_enabled=torch.is_grad_enabled
             )
             self._learn_torch(torch)
+            self._learn_to_make_torch(torch)
             self._code.set_address("torch_managed", functions.managed)
             self.add_route(kind, Route.TORCH, function=functions.tensor)
 
@@ -190,6 +192,16 @@ class CallPath:
         plain = (ctypes.c_uint64 * 2).from_address(self._code.data("torch_plain"))
         plain[:] = [found.plain, found.inference]
         self.torch_fields[:] = [found.tensor, found.keys, found.autograd]
+
+    def _learn_to_make_torch(self, torch: Any) -> None:
+        found = foreign.torch_allocator(torch)
+        if found is None:
+            return
+        table = (TorchDtype * TORCH_DTYPES).from_address(self._code.data("torch_dtypes"))
+        for row, (name, number) in zip(table, found.dtypes.items(), strict=False):
+            row.dtype, row.number = _constant(DType.of(name)), number
+        for field in ("data", "release", "wrap", "empty"):  # the last is asked for first
+            self._code.set_address(f"torch_{field}", getattr(found, field))
 
 
 def _constant(value: DType | Device) -> int:

@@ -41,6 +41,12 @@ class CompiledOutput(ctypes.Structure):
     )
 
 
+class TorchDtype(ctypes.Structure):
+    """torch's number of a dtype."""
+
+    _fields_ = (("dtype", ctypes.c_int32), ("number", ctypes.c_int32))
+
+
 class StoredReturning(ctypes.Structure):
     """The fields of a Returning that compiled code reads, in the object itself."""
 
@@ -57,7 +63,12 @@ class StoredReturning(ctypes.Structure):
     )
 
 
+TORCH_DTYPES = 32
+_SMALL = 1 << 16  # elements of a tensor for whose memory torch hardly ever has to wait, or fails
+
 RETURNING_WORDS = {
+    "TORCH_DTYPES": TORCH_DTYPES,
+    "SMALL": _SMALL,
     "EXTENTS": MOST_EXTENTS,
     "NUMBERS": MOST_NUMBERS,
     "OUTPUTS": MOST_OUTPUTS,
@@ -75,6 +86,8 @@ RETURNING = r"""
 %Output = type { i64 position, i32 ndim, i32 dtype, ptr descr }
 %Step = type { i32 op, i32 position, i32 rank, i32 dim, i64 value }
 
+%TorchDtype = type { i32 dtype, i32 number }
+
 ; Outputs on the way: numpy's arrays, or managed tensors, of which arrays are made at the end.
 %Outputs = type {
   [OUTPUTS x ptr] objects,
@@ -86,6 +99,12 @@ RETURNING = r"""
 @new_array = global ptr null      ; numpy's PyArray_NewFromDescr, or null
 @array_type = global ptr null     ; np.ndarray
 @tuple_type = global ptr null
+; torch's functions of foreign.TorchAllocator, or null, and its numbers of dtypes up to a zero.
+@torch_empty = global ptr null
+@torch_data = global ptr null
+@torch_release = global ptr null
+@torch_wrap = global ptr null
+@torch_dtypes = global [TORCH_DTYPES x %TorchDtype] zeroinitializer
 
 ; ---- Extents ---------------------------------------------------------------------------------
 ; All extents of the outputs, from the arguments in the frame. False where an argument is of another
@@ -226,6 +245,73 @@ define internal void @ignore_error(ptr %context, ptr %kind, ptr %message) {
   ret void
 }
 
+; A new compact tensor of torch, which is also described in %tensor; null where torch is to be asked
+; in the way of DLPack: big ones, for whose memory torch may have something to say.
+define internal ptr @new_by_torch(i32 %dtype, i32 %ndim, ptr %extents, ptr %tensor) {
+entry:
+  %strides = alloca [EXTENTS x i64]
+  %handle.at = alloca ptr
+  %empty = load ptr, ptr @torch_empty
+  br icmp eq ptr %empty, null, label %none, label %look
+look:
+  %row = phi ptr [ @torch_dtypes, %entry ], [ %row.next, %differs ]
+  %known = load %TorchDtype.dtype, ptr %row
+  %row.next = getelementptr %TorchDtype, ptr %row, i64 1
+  br icmp eq i32 %known, %dtype, label %found, label %differs
+differs:
+  br icmp eq i32 %known, 0, label %none, label %look
+found:
+  %number = load %TorchDtype.number, ptr %row
+  %count = zext i32 %ndim to i64
+  br label %next
+next:
+  %d = phi i64 [ %count, %found ], [ %d.below, %fits ]
+  %stride = phi i64 [ 1, %found ], [ %product, %fits ]
+  br icmp eq i64 %d, 0, label %make, label %dim
+dim:
+  %d.below = sub i64 %d, 1
+  %stride.at = getelementptr i64, ptr %strides, i64 %d.below
+  store i64 %stride, ptr %stride.at
+  %extent.at = getelementptr i64, ptr %extents, i64 %d.below
+  %extent = load i64, ptr %extent.at
+  %least = call i64 @llvm.smax.i64(i64 %extent, i64 1)
+  %pair = call { i64, i1 } @llvm.smul.with.overflow.i64(i64 %stride, i64 %least)
+  %product = extractvalue { i64, i1 } %pair, 0
+  %over = extractvalue { i64, i1 } %pair, 1
+  %big = icmp ugt i64 %product, SMALL
+  %beyond = or i1 %over, %big
+  br i1 %beyond, label %none, label %fits
+fits:
+  br label %next
+make:
+  %status = call i32 %empty(i64 %count, ptr %extents, ptr %strides, i32 %number, i32 0, i32 -1,
+                            ptr %handle.at)
+  br icmp eq i32 %status, 0, label %made, label %none
+made:
+  %handle = load ptr, ptr %handle.at
+  %data = load ptr, ptr @torch_data
+  %data.status = call i32 %data(ptr %handle, ptr %tensor)
+  %wrap = load ptr, ptr @torch_wrap
+  %object = call ptr %wrap(ptr %handle)
+  %release = load ptr, ptr @torch_release
+  %release.status = call i32 %release(ptr %handle)
+  br icmp eq ptr %object, null, label %failed, label %describe
+failed:
+  call void @forgive(ptr @exception)
+  br label %none
+describe:
+  store %DLTensor.device_type 1, ptr %tensor
+  store %DLTensor.device_id 0, ptr %tensor
+  store %DLTensor.ndim %ndim, ptr %tensor
+  store %DLTensor.dtype %dtype, ptr %tensor
+  store %DLTensor.shape %extents, ptr %tensor
+  store %DLTensor.strides null, ptr %tensor
+  store %DLTensor.byte_offset 0, ptr %tensor
+  ret ptr %object
+none:
+  ret ptr null
+}
+
 ; Makes the outputs, by the framework whose route the first array took, and puts them into the
 ; frame. False: not by this path; those that are made are in %made.
 define internal i1 @make_outputs(ptr %returning, ptr %row, ptr %made, ptr %frame,
@@ -296,6 +382,15 @@ read:
 
 ask:
   %dtype = load %Output.dtype, ptr %output
+  %its.route = load %Route.route, ptr %row
+  br icmp eq i32 %its.route, ROUTE_TORCH, label %by.torch, label %by.dlpack
+by.torch:
+  %torch.own = getelementptr %Frame.tensors, ptr %frame, i64 %position
+  %torch.object = call ptr @new_by_torch(i32 %dtype, i32 %ndim, ptr %extents, ptr %torch.own)
+  %torch.at = getelementptr %Outputs.objects, ptr %made, i64 %i
+  store ptr %torch.object, ptr %torch.at
+  br icmp eq ptr %torch.object, null, label %by.dlpack, label %known
+by.dlpack:
   store %DLTensor.ndim %ndim, ptr %prototype
   store %DLTensor.dtype %dtype, ptr %prototype
   store %DLTensor.shape %extents, ptr %prototype
@@ -310,7 +405,7 @@ look:
   br label %known
 
 known:
-  %tensor = phi ptr [ %own, %read ], [ %its, %look ]
+  %tensor = phi ptr [ %own, %read ], [ %its, %look ], [ %torch.own, %by.torch ]
   %value.at = getelementptr %Frame.values, ptr %frame, i64 %position
   %code.at = getelementptr %Frame.codes, ptr %frame, i64 %position
   store ptr %tensor, ptr %value.at
@@ -362,13 +457,15 @@ entry:
   %to.object = load %Outputs.to_object, ptr %made
   br icmp eq ptr %to.object, null, label %good, label %next
 next:
-  %i = phi i64 [ 0, %entry ], [ %i.next, %one ]
+  %i = phi i64 [ 0, %entry ], [ %i.next, %one ], [ %i.next, %turn ]
   br icmp eq i64 %i, %count, label %good, label %one
 one:
   %i.next = add i64 %i, 1
   %managed.at = getelementptr %Outputs.managed, ptr %made, i64 %i
   %object.at = getelementptr %Outputs.objects, ptr %made, i64 %i
   %managed = load ptr, ptr %managed.at
+  br icmp eq ptr %managed, null, label %next, label %turn
+turn:
   store ptr null, ptr %managed.at  ; which the function owns, even if it fails
   %status = call i32 %to.object(ptr %managed, ptr %object.at)
   br icmp eq i32 %status, 0, label %next, label %bad

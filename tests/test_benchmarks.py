@@ -129,6 +129,10 @@ def test_calls_of_every_kind_are_measured(quick: tuple[str, dict[str, Any]]) -> 
     assert "np.add(out=)" in rows["numpy arrays"]["peers"]
     assert rows["numpy arrays"]["target"] is None  # which is a part of the absent peers' times
     assert rows["of it, the compiled function"]["peers"] == {}
+    assert {"np.empty", "np.add"} <= set(rows["jit, numpy arrays"]["peers"])
+    if peers.peer("torch") is not None:
+        assert "torch.empty" in rows["jit, torch tensors"]["peers"]
+        assert "autograd.Function" in rows["jit, recorded by torch"]["peers"]
 
 
 def test_memory_has_the_bound_of_a_copy(quick: tuple[str, dict[str, Any]]) -> None:

@@ -119,7 +119,8 @@ class TorchOperator:
     """
 
     __slots__ = ("__weakref__", "_compute", "_differentiated", "_is_transformed", "_is_watched",
-                 "_kind_of", "_library", "_recorded", "_results", "function", "given", "name", "overload")  # fmt: skip
+                 "_kind_of", "_library", "_recorded", "_results", "function", "given", "name",
+                 "overload")  # fmt: skip
 
     def __init__(
         self,
@@ -279,7 +280,7 @@ def _for_autograd(
 
     methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     function = torch.autograd.Function
-    # Its `apply` looks for transforms of torch.func, which aren't there, and calls that of its base.
+    # Its own `apply` looks for transforms of torch.func, which aren't there.
     made: Callable[..., Any] = super(function, type(name, (function,), methods)).apply
     return made
 

@@ -110,9 +110,7 @@ def _exact(
     return {key: _case(build, arguments, checks)}
 
 
-def _case(
-    build: Specialisation, arguments: tuple[Argument, ...], checks: Sequence[Check]
-) -> Case:
+def _case(build: Specialisation, arguments: tuple[Argument, ...], checks: Sequence[Check]) -> Case:
     operator: Any = build.derivative.bridges.get("torch")
     recorded = None if operator is None else operator.record
     return Case(build.returning, arguments, tuple(checks), recorded)

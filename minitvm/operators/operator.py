@@ -184,11 +184,11 @@ class Operator(ChoosingOperator):
 
     # -- Calls -------------------------------------------------------------------------------------
 
-    def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         # Compiled code is called in place of this, if there is any; torch.compile reads this.
         return self._call_slowly(*args, out=out, **kwargs)
 
-    def _call_slowly(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+    def _call_slowly(self, /, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         """A call made by Python code, which defines the meaning of calls. torch.compile may begin
         to read here, too, where compiled code has handed over a call."""
         if is_read_by_torch():

@@ -15,7 +15,6 @@ from minitvm.contrib.torch_library import gradients_of, keep_inputs, kept
 from minitvm.operators.arrays import is_symbol
 from minitvm.operators.derivative import Derivative, Making
 from minitvm.operators.extents import Extents, Label
-from minitvm.runtime.frameworks import is_a
 from minitvm.runtime.module import Module
 from minitvm.runtime.packed_func import Function
 from minitvm.runtime.results import results_of
@@ -26,8 +25,8 @@ def records(values: Sequence[Any]) -> bool:
     """Whether torch records what happens to some arguments: for gradients, for a transform, or as
     it reads a program."""
     torch: Any = sys.modules.get("torch")
-    tensors = [each for each in values if is_a(each, "torch", "Tensor")]
-    if torch is None or not tensors:
+    tensors = [] if torch is None else [x for x in values if isinstance(x, torch.Tensor)]
+    if not tensors:
         return False
     if torch.is_grad_enabled() and any(each.requires_grad for each in tensors):
         return True
