@@ -71,6 +71,7 @@ class CallPath:
             tuple_type=tuple,
             float_type=float,
             out_name=sys.intern("out"),
+            record_name=sys.intern("record"),
             exception=Exception,
             attribute_error=AttributeError,
             call_slowly=sys.intern("_call_slowly"),

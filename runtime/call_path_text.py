@@ -904,6 +904,7 @@ def call_path_text(type_offset: int) -> str:
         **RETURNING_WORDS,
         **CASES_WORDS,
         "ARGUMENTS": MOST_ARGUMENTS,
+        "MORE": MOST_ARGUMENTS + 1,
         "DTYPES": DTYPE_NUMBERS,
         "FOREIGN_ORDER": ord(">" if sys.byteorder == "little" else "<"),
         "ROUTES": MOST_ROUTES,

@@ -78,13 +78,13 @@ class Check:
 @record(eq=False)
 class Case:
     """A returning function, and the arguments that it is for: one for each parameter, of which it
-    takes, in order, those that aren't constant. Where torch records the call, `recorded` takes
-    them."""
+    takes, in order, those that aren't constant. Where torch records the call, the method
+    ``record`` of the `operator` takes them."""
 
     returning: Callable[..., Any]
     arguments: tuple[Argument, ...]
     checks: tuple[Check, ...]
-    recorded: Callable[..., Any] | None = None
+    operator: object = None
 
 
 def is_compared(value: object) -> bool:
@@ -167,7 +167,7 @@ class _Row:
             ctypes.addressof(self._parameters),
             ctypes.addressof(self._checks),
             arrays[0] if arrays else -1,
-            None if case.recorded is None else id(case.recorded),
+            None if case.operator is None else id(case.operator),
         )
 
 

@@ -53,7 +53,7 @@ class CompiledCase(ctypes.Structure):
         ("parameters", ctypes.c_void_p),
         ("checks", ctypes.c_void_p),
         ("like", ctypes.c_int64),  # the position of the first array, or -1
-        ("recorded", ctypes.c_void_p),  # what calls that torch records call, or NULL
+        ("operator", ctypes.c_void_p),  # whose method takes calls that torch records, or NULL
     )
 
 
@@ -87,11 +87,12 @@ CASES = r"""
 ; A chooser, its table of cases (cases_text).
 %Chooser = type { ptr table, ptr names, ptr defaults, i64 parameters, i64 positional }
 %Table = type { ptr cases, i64 count }
-%Case = type { ptr returning, ptr parameters, ptr checks, i64 like, ptr recorded }
+%Case = type { ptr returning, ptr parameters, ptr checks, i64 like, ptr operator }
 %Parameter = type { ptr type, ptr constant, i32 ndim, i32 dtype, i64 place }
 %Check = type { i32 op, i32 position, i32 dim, i32 other, i64 value }
 
 @out_name = global ptr null       ; "out"
+@record_name = global ptr null     ; "record"
 @float_type = global ptr null
 ; The types whose equal values are the same, but for those of tuples and floats; up to null.
 @compared_types = global [COMPARED x ptr] zeroinitializer
@@ -407,14 +408,15 @@ leave:
   ret void
 }
 
-; The call of a Python function with the arguments that a case passes on.
-define internal ptr @call_recorded(ptr %function, ptr %parameters, ptr %arguments, i64 %count) {
+; operator.record(the arguments that a case passes on)
+define internal ptr @call_recorded(ptr %operator, ptr %parameters, ptr %arguments, i64 %count) {
 entry:
-  %given = alloca [ARGUMENTS x ptr]
+  %given = alloca [MORE x ptr]
+  store ptr %operator, ptr %given
   br label %next
 next:
   %i = phi i64 [ 0, %entry ], [ %i.next, %one ], [ %i.next, %copy ]
-  %n = phi i64 [ 0, %entry ], [ %n, %one ], [ %n.next, %copy ]
+  %n = phi i64 [ 1, %entry ], [ %n, %one ], [ %n.next, %copy ]
   %i.next = add i64 %i, 1
   br icmp eq i64 %i, %count, label %leave, label %one
 one:
@@ -429,7 +431,8 @@ copy:
   %n.next = add i64 %n, 1
   br label %next
 leave:
-  %returned = call ptr @PyObject_Vectorcall(ptr %function, ptr %given, i64 %n, ptr null)
+  %name = load ptr, ptr @record_name
+  %returned = call ptr @PyObject_VectorcallMethod(ptr %name, ptr %given, i64 %n, ptr null)
   ret ptr %returned
 }
 
@@ -508,13 +511,13 @@ chosen:
   %recording = load %Frame.recording, ptr %frame
   br icmp eq i32 %recording, 2, label %record, label %call
 record:
-  %function = load %Case.recorded, ptr %case
-  %is.new = icmp eq ptr %function, null
+  %operator = load %Case.operator, ptr %case
+  %is.new = icmp eq ptr %operator, null
   %has.out = icmp ne ptr %out, null
   %not.here = or i1 %is.new, %has.out
   br i1 %not.here, label %leave, label %recorded
 recorded:
-  %made.recorded = call ptr @call_recorded(ptr %function, ptr %parameters, ptr %arguments,
+  %made.recorded = call ptr @call_recorded(ptr %operator, ptr %parameters, ptr %arguments,
                                            i64 %count.all)
   br label %leave
 

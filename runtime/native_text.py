@@ -76,7 +76,6 @@ C_FUNCTIONS = {
     "PyObject_RichCompareBool": "i32 (ptr, ptr, i32)",
     "PyObject_SetAttr": "i32 (ptr, ptr, ptr)",
     "PyObject_Type": "ptr (ptr)",
-    "PyObject_Vectorcall": "ptr (ptr, ptr, i64, ptr)",
     "PyObject_VectorcallMethod": "ptr (ptr, ptr, i64, ptr)",
     "PyTuple_GetItem": "ptr (ptr, i64)",
     "PyTuple_New": "ptr (i64)",

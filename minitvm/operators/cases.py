@@ -111,9 +111,8 @@ def _exact(
 
 
 def _case(build: Specialisation, arguments: tuple[Argument, ...], checks: Sequence[Check]) -> Case:
-    operator: Any = build.derivative.bridges.get("torch")
-    recorded = None if operator is None else operator.record
-    return Case(build.returning, arguments, tuple(checks), recorded)
+    operator = build.derivative.bridges.get("torch")
+    return Case(build.returning, arguments, tuple(checks), operator)
 
 
 def _shapes(extents: Extents) -> dict[int, tuple[int, ...]]:
