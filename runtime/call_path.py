@@ -29,7 +29,7 @@ from minitvm.runtime.frameworks import is_immutable
 from minitvm.runtime.heap_types import function
 from minitvm.runtime.native import NativeCode, Once
 from minitvm.runtime.ndarray import NDArray
-from minitvm.runtime.returning_text import TORCH_DTYPES, TorchDtype
+from minitvm.runtime.outputs_text import TORCH_DTYPES, TorchDtype
 from minitvm.runtime.values import ArgTypeCode
 
 _MOST_CONSTANTS = 256

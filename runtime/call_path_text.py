@@ -19,7 +19,8 @@ from minitvm.runtime.cases_text import CASES, CASES_WORDS
 from minitvm.runtime.glue import RUNNING_CALL
 from minitvm.runtime.heap_types import HEADER
 from minitvm.runtime.native_text import NAMES, PENDING, STRUCTURES, native_text
-from minitvm.runtime.returning_text import RETURNING, RETURNING_WORDS
+from minitvm.runtime.outputs_text import OUTPUTS, OUTPUTS_WORDS
+from minitvm.runtime.returning_text import RETURNING, RETURNING_STRUCTURES, RETURNING_WORDS
 from minitvm.runtime.values import ArgTypeCode
 
 MOST_ARGUMENTS = 24  # of a call that takes this path, and the fields of its frame
@@ -902,6 +903,7 @@ def call_path_text(type_offset: int) -> str:
     words = {
         **CALL_WORDS,
         **RETURNING_WORDS,
+        **OUTPUTS_WORDS,
         **CASES_WORDS,
         "ARGUMENTS": MOST_ARGUMENTS,
         "MORE": MOST_ARGUMENTS + 1,
@@ -913,6 +915,5 @@ def call_path_text(type_offset: int) -> str:
         **{f"ROUTE_{route.name}": int(route) for route in Route},
         **{f"NUMPY_{field.upper()}": at for field, at in foreign.NUMPY_FIELDS.items()},
     }
-    return native_text(
-        STRUCTURES + NAMES + PENDING + RUNNING_CALL + CALLS + _TEXT + RETURNING + CASES, words
-    )
+    shared = STRUCTURES + NAMES + PENDING + RUNNING_CALL + CALLS
+    return native_text(shared + _TEXT + RETURNING_STRUCTURES + OUTPUTS + RETURNING + CASES, words)

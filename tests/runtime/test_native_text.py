@@ -30,6 +30,7 @@ TEXTS: dict[str, Callable[[str], str]] = {
     "exchange": lambda machine: exchange.exchange_text(),
     "glue": lambda machine: glue.glue_text(),
     "native_text": lambda machine: native_text(STRUCTURES),
+    "outputs_text": lambda machine: call_path_text(8),
     "returning_text": lambda machine: call_path_text(8),
     "threads": threads.pool_text,
 }

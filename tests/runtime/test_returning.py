@@ -318,6 +318,36 @@ def test_subclasses_of_numpys_arrays_give_plain_ones(parts: Any) -> None:
         assert type(parts(given)[0]) is np.ndarray
 
 
+@pytest.mark.parametrize("shape", [(), (3,), (0, 3), (3, 0), (1, 1), (2, 3, 4), (300, 300)])
+def test_tensors_of_torch_are_as_torch_makes_them(shape: tuple[int, ...]) -> None:
+    """Small ones come from torch's C interface, and large ones from DLPack's."""
+    torch = pytest.importorskip("torch")
+    for dtype in ("bool", "int8", "uint16", "int64", "bfloat16", "float16", "float32", "float64"):
+        x = te.placeholder(shape, dtype, name="x")
+        same = build(x, te.compute(shape, lambda *i, x=x: x(*i), name="y")).returning()
+        given = torch.ones(shape).to(getattr(torch, dtype))
+        for _ in range(3):
+            y, wanted = same(given), torch.empty(shape, dtype=given.dtype)
+            assert type(y) is torch.Tensor and torch.equal(y, given)
+            assert (y.dtype, y.shape, y.stride()) == (wanted.dtype, wanted.shape, wanted.stride())
+            assert (y.device, y.requires_grad, y.is_leaf) == (wanted.device, False, True)
+            assert (y._version, y.storage_offset()) == (0, 0)
+            assert sys.getrefcount(y) == sys.getrefcount(wanted)
+    if foreign.torch_allocator(torch) is not None and y.numel() < 1000:
+        y.resize_(2000)
+
+
+def test_torchs_interface_is_tested_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(foreign, "_TORCH_FUNCTIONS", ("no_such_function",) * 4)
+    assert foreign.torch_allocator(torch) is None
+    monkeypatch.undo()
+    found = foreign.torch_allocator(torch)
+    if found is not None:
+        wrong = found._replace(dtypes={**found.dtypes, "float64": found.dtypes["float32"]})
+        assert not foreign._makes_tensors(torch, wrong)
+
+
 def test_torchs_rules(parts: Any) -> None:
     torch = pytest.importorskip("torch")
     leaf = torch.nn.Parameter(torch.ones(2, 3))
