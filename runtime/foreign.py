@@ -131,7 +131,9 @@ def torch_fields(torch: Any) -> TorchFields | None:
     """The offsets of the fields that torch's exchange API leaves out, found by means of tensors
     with known values; None where an offset is in doubt."""
     try:
-        return _torch_fields(torch)
+        # The first call of a process may be in any mode.
+        with torch.inference_mode(False), torch.enable_grad():
+            return _torch_fields(torch)
     except (AttributeError, TypeError, RuntimeError):
         return None  # another torch, which does not tell
 

@@ -337,6 +337,15 @@ def test_tensors_of_torch_are_as_torch_makes_them(shape: tuple[int, ...]) -> Non
         y.resize_(2000)
 
 
+def test_torchs_fields_are_found_in_all_modes() -> None:
+    torch = pytest.importorskip("torch")
+    found = foreign.torch_fields(torch)
+    for mode in (torch.no_grad, torch.inference_mode, torch.enable_grad):
+        with mode():
+            assert foreign.torch_fields(torch) == found
+            assert (foreign.torch_allocator(torch) is None) == (found is None)
+
+
 def test_torchs_interface_is_tested_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(foreign, "_TORCH_FUNCTIONS", ("no_such_function",) * 4)
