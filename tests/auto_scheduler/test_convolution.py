@@ -249,7 +249,7 @@ def test_rows_of_several_axes_share_panels() -> None:
             assert extent is not None
             times *= extent
         if node in copies:
-            around.append(times)
+            around.append(times * node.value.dtype.lanes)
         for child in children(node):
             if isinstance(child, Stmt):
                 count(child, times)
