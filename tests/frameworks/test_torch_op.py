@@ -78,6 +78,38 @@ def test_derivatives(square: Any) -> None:
         plain(x, 3.0).sum().backward()
 
 
+def test_recorded_calls_are_seen_by_modes_and_hooks(square: Any) -> None:
+    """Autograd alone is told of a recorded call where nothing else of torch wants to know."""
+    modes = importlib.import_module("torch.utils._python_dispatch")
+    seen, kept = [], []
+
+    class Noting(modes.TorchDispatchMode):  # type: ignore[misc, name-defined]
+        def __torch_dispatch__(
+            self, op: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            seen.append(op)
+            return op(*args, **(kwargs or {}))
+
+    def keep(tensor: Any) -> Any:
+        kept.append(tensor)
+        return tensor
+
+    x = torch.tensor([1.0, 2.0], requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        y = square(x, 3.0)
+    assert [each.tolist() for each in kept] == [[1, 2], [3, 12]]
+    with Noting():
+        z = square(x, 3.0)
+    assert square.overload in seen
+    for made in (y, z):
+        assert torch.autograd.grad(made.sum(), x)[0].tolist() == [6, 12]
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        made = square(x, 3.0)
+        with torch.no_grad():
+            x += 1
+        made.sum().backward()
+
+
 def test_a_context_of_ones_own() -> None:
     def setup(ctx: Any, inputs: Any, output: Any) -> None:
         ctx.save_for_backward(inputs[0])

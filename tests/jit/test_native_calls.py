@@ -261,7 +261,7 @@ ODD_CALLS: list[tuple[Callable[..., Any], type[Exception], str]] = [
     (lambda f, x, w: f(x[0], w), ValueError, r"expected shape \(m, n\), got"),
     (lambda f, x, w: f(x, torch.from_numpy(w)), TypeError, "expected an array of numpy, as"),
     (lambda f, x, w: f(np.ma.masked_array(x), w), TypeError, "without a mask"),
-    (lambda f, x, w: f(x, w, shift=2**40), (OverflowError, ValueError, TypeError), r"."),
+    (lambda f, x, w: f(x, w, shift=2**40), ValueError, "expected a value of dtype int32, got 109"),
 ]  # fmt: skip
 
 
@@ -299,7 +299,7 @@ def test_numbers_of_other_types() -> None:
 # ---- Calls that mean something else --------------------------------------------------------------
 
 
-class Marked(torch.Tensor):
+class Marked(torch.Tensor):  # type: ignore[misc]  # of Any
     """A class of tensors of its own."""
 
 
