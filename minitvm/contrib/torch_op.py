@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
@@ -22,6 +20,7 @@ from minitvm.contrib.torch_library import (
     schema_of,
 )
 from minitvm.contrib.torch_plain import plain_calls, transformed_calls
+from minitvm.runtime.lock import ForkLock
 from minitvm.runtime.module import Module
 from minitvm.runtime.packed_func import Function, PackedFunc
 from minitvm.runtime.results import Results, results_of
@@ -98,6 +97,7 @@ def _new_operator(function: Any, name: str, derivative: _Derivative | None) -> T
 
 # The operators by name, which live as long as torch knows them: to the end of the process.
 _operators: dict[str, TorchOperator] = {}
+_making = ForkLock()  # one thread makes an operator for a batch at a time
 
 
 def _is_word(text: str) -> bool:
@@ -206,7 +206,7 @@ class TorchOperator:
         if not is_function and not self._is_plain(values):
             return None
         if flags not in self._batches:
-            with _Making.lock:
+            with _making:
                 if flags not in self._batches:
                     self._batches[flags] = _batch_of(self, flags)
         return self._batches[flags]
@@ -276,21 +276,6 @@ def _batch_of(operator: TorchOperator, flags: tuple[bool, ...]) -> TorchOperator
         derivative = derivative.batched(flags)
     name = f"{operator.name}_batch_{''.join('01'[flag] for flag in flags)}"
     return _new_operator(module.entry_func, name, derivative)
-
-
-class _Making:
-    """One thread makes an operator for a batch at a time. A thread that holds the lock isn't there
-    in a fork."""
-
-    lock = threading.RLock()
-
-
-def _unlock() -> None:
-    _Making.lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_unlock)
 
 
 def _returning(function: Any, results: Results) -> Callable[..., Any]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from minitvm.contrib.torch_library import Gradients, gradients_of
 from minitvm.operators.arrays import is_symbol
-from minitvm.operators.derivative import Derivative, Making
+from minitvm.operators.derivative import Derivative, making
 from minitvm.operators.extents import Extents, Label
 from minitvm.runtime.frameworks import is_a
 from minitvm.runtime.module import Module
@@ -75,7 +75,7 @@ def torch_operator(module: Module, derivative: Derivative, options: object) -> C
     """The operator of torch of a build. It returns the outputs, and has gradients."""
     bridges = derivative.bridges
     if "torch" not in bridges:
-        with Making.lock:
+        with making:
             if "torch" not in bridges:
                 backward = _recorded(module, derivative, options)
                 bridges["torch"] = _operator(module, options, backward)
@@ -89,7 +89,7 @@ def _backward_operator(
     bridges, key = derivative.bridges, ("torch", wanted)
     if key not in bridges:
         module = derivative.function(wanted)
-        with Making.lock:
+        with making:
             if key not in bridges:
                 bridges[key] = _operator(module, options)
     return bridges[key]

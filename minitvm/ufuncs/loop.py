@@ -10,6 +10,8 @@ from typing import Any, final
 import numpy as np
 
 from minitvm.runtime.errors import RAISABLE, InternalError, KernelError
+from minitvm.runtime.host import host
+from minitvm.runtime.lock import ForkLock
 from minitvm.runtime.native import NativeCode, Once
 from minitvm.ufuncs.kernels import Kernel, LoopFields
 from minitvm.ufuncs.loop_text import ANY, LARGE_EXTENT, MOST_KERNELS, ufunc_loop_text
@@ -21,7 +23,7 @@ Make = Callable[[int, tuple[int, ...]], Kernel | None]
 
 @Once
 def _code() -> NativeCode:
-    code = NativeCode(ufunc_loop_text())
+    code = NativeCode(ufunc_loop_text(host().triple.partition("-")[0]))
     code.set_objects(fail=_fail, ask=_ask)
     return code
 
@@ -87,20 +89,22 @@ class Loop:
         """The kernel of a form for some extents; that for all, where one isn't worth building."""
         if 0 in extents:
             return self._base
+        with _making:
+            return self._found(form, extents)
+
+    def _found(self, form: int, extents: tuple[int, ...]) -> Kernel:
         wanted = tuple(map(self._constant, range(self.names), extents))
         for each in self._kernels:  # of another thread
             if (each.form, each.extents) == (form, wanted):
                 return each
-        made = None
-        if self._make is not None and self._builds < _MOST_BUILDS:
-            self._builds += 1
-            made = self._make(form, wanted)
-        kernel = made or self._base.standing_for(form, wanted)
-        if len(self._kernels) < MOST_KERNELS:
-            self._kernels.append(kernel)
-            _ADD(_code().function("add_kernel"))(ctypes.addressof(self.data), kernel.address)
-        else:
+        if self._make is None or len(self._kernels) == MOST_KERNELS:
             self.data.may_ask = 0
+            return self._base
+        made = self._make(form, wanted) if self._builds < _MOST_BUILDS else None
+        self._builds += made is not None
+        kernel = made or self._base.standing_for(form, wanted)
+        self._kernels.append(kernel)
+        _ADD(_code().function("add_kernel"))(ctypes.addressof(self.data), kernel.address)
         return kernel
 
     def _constant(self, dim: int, extent: int) -> int:
@@ -111,6 +115,7 @@ class Loop:
 
 
 _ADD = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
+_making = ForkLock()  # one thread makes a kernel at a time
 # By their addresses, as numpy's ufuncs point to them. A ufunc may live as long as the process, and
 # says to nobody when it is freed.
 _loops: dict[int, Loop] = {}

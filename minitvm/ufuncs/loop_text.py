@@ -9,7 +9,7 @@ API", ``PyUFuncGenericFunction``). ::
     all operands compact                       one call for the batch
     strides, and a small core                  one call, of the variant for strides
     compact cores of 256 elements or more      a call for each element
-    a chain (reduce, accumulate)               one call, of a kernel for chains
+    a chain (reduce, accumulate, at)           one call, of a kernel for chains
     another result that is read at once        a call for each element
 
 A kernel is known by its form (the inputs that all elements share, or the kind of the chain) and by
@@ -25,20 +25,25 @@ from minitvm.runtime.values import ArgTypeCode
 MOST_KERNELS = 32  # of a loop
 LARGE_EXTENT = 64  # a core dimension beyond it may be a variable in a kernel of several extents
 ANY, EVERY = -1, -2  # in the place of such an extent; in the place of any extent
-REDUCE, ACCUMULATE = -1, -2  # the forms of chains; others are sets of inputs, as bits
+REDUCE, ACCUMULATE, UPDATE = -1, -2, -3  # the forms of chains; others are sets of inputs, as bits
 
 _LARGE_CORE = 256  # elements, of all operands: a call for each then costs little beside its work
-_LEAST_WORK = 2048  # elements, of all operands of a batch, for which a kernel is chosen
+_FEW = (
+    256  # elements, for which the variant in place of the kernel for all costs more than it saves
+)
+_LEAST_WORK = 256  # elements, of all operands of a batch, for which a kernel is chosen
 _WORDS = {
     "ACCUMULATE": ACCUMULATE,
     "ANY": ANY,
     "CODE_ARRAY": int(ArgTypeCode.DLTENSOR_HANDLE),
     "EVERY": EVERY,
+    "FEW": _FEW,
     "LARGE_CORE": _LARGE_CORE,
     "LARGE_EXTENT": LARGE_EXTENT,
     "LEAST_WORK": _LEAST_WORK,
     "MOST_KERNELS": MOST_KERNELS,
     "REDUCE": REDUCE,
+    "UPDATE": UPDATE,
 }
 
 _TEXT = r"""
@@ -207,11 +212,32 @@ bad:
   ret i32 -1
 }
 
-; Whether an element of a result is read, or written again, by the next call.
-define internal i1 @is_serial(ptr %base, ptr %args, ptr %steps) {
+; Whether the bytes from the first to the last of some elements of x are apart from those of y.
+; %x.span is the distance of the first and the last.
+define internal i1 @are_apart(i64 %x, i64 %x.span, i64 %x.size, i64 %y, i64 %y.span, i64 %y.size) {
+  %x.down = call i64 @llvm.smin.i64(i64 %x.span, i64 0)
+  %x.up = call i64 @llvm.smax.i64(i64 %x.span, i64 0)
+  %y.down = call i64 @llvm.smin.i64(i64 %y.span, i64 0)
+  %y.up = call i64 @llvm.smax.i64(i64 %y.span, i64 0)
+  %x.low = add i64 %x, %x.down
+  %x.most = add i64 %x, %x.up
+  %x.high = add i64 %x.most, %x.size
+  %y.low = add i64 %y, %y.down
+  %y.most = add i64 %y, %y.up
+  %y.high = add i64 %y.most, %y.size
+  %below = icmp ule i64 %x.high, %y.low
+  %above = icmp ule i64 %y.high, %x.low
+  %apart = or i1 %below, %above
+  ret i1 %apart
+}
+
+; Whether an element of a result is written again, or an input is read where it lies: before that
+; (accumulate) or after it, as numpy lets operands overlap that are read ahead of the result.
+define internal i1 @is_serial(ptr %base, ptr %args, ptr %steps, i64 %n) {
 entry:
   %count = load %Kernel.count, ptr %base
   %operands = load %Kernel.operands, ptr %base
+  %last = sub i64 %n, 1
   br label %next
 next:
   %i = phi i64 [ 0, %entry ], [ %i.next, %other ]
@@ -222,20 +248,45 @@ look:
   %output = load %Operand.output, ptr %operand
   br icmp eq i32 %output, 0, label %other, label %step
 step:
+  %size = load %Operand.size, ptr %operand
   %step.at = getelementptr i64, ptr %steps, i64 %i
   %far = load i64, ptr %step.at
+  %span = mul i64 %far, %last
   %address.at = getelementptr i64, ptr %args, i64 %i
   %address = load i64, ptr %address.at
   br icmp eq i64 %far, 0, label %yes, label %inputs
 inputs:
-  %j = phi i64 [ 0, %step ], [ %j.next, %compare ]
+  %j = phi i64 [ 0, %step ], [ %j.next, %fine ]
   br icmp eq i64 %j, %i, label %other, label %compare
 compare:
   %j.next = add i64 %j, 1
+  %from.operand = getelementptr %Operand, ptr %operands, i64 %j
+  %from.size = load %Operand.size, ptr %from.operand
+  %from.rank = load %Operand.rank, ptr %from.operand
   %from.at = getelementptr i64, ptr %args, i64 %j
   %from = load i64, ptr %from.at
+  %from.step.at = getelementptr i64, ptr %steps, i64 %j
+  %from.step = load i64, ptr %from.step.at
+  %from.span = mul i64 %from.step, %last
   %distance = sub i64 %address, %from
-  br icmp eq i64 %distance, %far, label %yes, label %inputs
+  br icmp eq i64 %distance, %far, label %yes, label %number
+number:
+  br icmp eq i64 %from.rank, 0, label %ranges, label %fine
+ranges:
+  %apart = call i1 @are_apart(i64 %from, i64 %from.span, i64 %from.size, i64 %address, i64 %span,
+                              i64 %size)
+  br i1 %apart, label %fine, label %beside
+beside:
+  ; With one step, the operands are one, or lie in between each other.
+  %even = icmp eq i64 %from.step, %far
+  %off = srem i64 %distance, %far
+  %same = icmp eq i64 %distance, 0
+  %between = icmp ne i64 %off, 0
+  %harmless = or i1 %same, %between
+  %good = and i1 %even, %harmless
+  br i1 %good, label %fine, label %yes
+fine:
+  br label %inputs
 other:
   br label %next
 no:
@@ -244,56 +295,57 @@ yes:
   ret i1 true
 }
 
-; REDUCE or ACCUMULATE where the elements in order are a chain, x[i] apart from it; else 0:
+; REDUCE, ACCUMULATE or UPDATE where the calls are such a chain, with x apart from it; else 0:
 ;     reduce         r, x[i] -> r
 ;     accumulate     y[i - 1], x[i] -> y[i]
+;     update         y[i], x[i] -> y[i], of few elements
 define internal i64 @form_of_chain(ptr %loop, ptr %args, ptr %steps, i64 %n) {
 entry:
   %may = load %Loop.may_chain, ptr %loop
   br icmp eq i64 %may, 0, label %none, label %look
 look:
-  %x.at = getelementptr i64, ptr %args, i64 1
   %y.at = getelementptr i64, ptr %args, i64 2
-  %x.step.at = getelementptr i64, ptr %steps, i64 1
   %y.step.at = getelementptr i64, ptr %steps, i64 2
   %before = load i64, ptr %args
   %before.step = load i64, ptr %steps
-  %x = load i64, ptr %x.at
-  %x.step = load i64, ptr %x.step.at
   %y = load i64, ptr %y.at
   %y.step = load i64, ptr %y.step.at
-  %even = icmp eq i64 %before.step, %y.step
   %far = sub i64 %y, %before
+  %same = icmp eq i64 %far, 0
   %after = icmp eq i64 %far, %y.step
-  %is = and i1 %even, %after
+  %near = or i1 %same, %after
+  %even = icmp eq i64 %before.step, %y.step
+  %is = and i1 %even, %near
   br i1 %is, label %measure, label %none
 measure:
   %base = load %Loop.base, ptr %loop
   %operands = load %Kernel.operands, ptr %base
+  %x.at = getelementptr i64, ptr %args, i64 1
+  %x.step.at = getelementptr i64, ptr %steps, i64 1
+  %x = load i64, ptr %x.at
+  %x.step = load i64, ptr %x.step.at
   %x.operand = getelementptr %Operand, ptr %operands, i64 1
   %y.operand = getelementptr %Operand, ptr %operands, i64 2
   %x.size = load %Operand.size, ptr %x.operand
   %y.size = load %Operand.size, ptr %y.operand
   %last = sub i64 %n, 1
   %x.span = mul i64 %x.step, %last
-  %y.span = mul i64 %y.step, %n
-  %x.down = call i64 @llvm.smin.i64(i64 %x.span, i64 0)
-  %x.up = call i64 @llvm.smax.i64(i64 %x.span, i64 0)
-  %y.down = call i64 @llvm.smin.i64(i64 %y.span, i64 0)
-  %y.up = call i64 @llvm.smax.i64(i64 %y.span, i64 0)
-  %x.low = add i64 %x, %x.down
-  %x.most = add i64 %x, %x.up
-  %x.high = add i64 %x.most, %x.size
-  %y.low = add i64 %before, %y.down
-  %y.most = add i64 %before, %y.up
-  %y.high = add i64 %y.most, %y.size
-  %below = icmp ule i64 %x.high, %y.low
-  %above = icmp ule i64 %y.high, %x.low
-  %apart = or i1 %below, %above
+  %y.rest = mul i64 %y.step, %last
+  %y.span = add i64 %y.rest, %far
+  %apart = call i1 @are_apart(i64 %x, i64 %x.span, i64 %x.size, i64 %before, i64 %y.span,
+                              i64 %y.size)
   br i1 %apart, label %found, label %none
 found:
+  %kept = select i1 %same, i64 UPDATE, i64 ACCUMULATE
   %stays = icmp eq i64 %y.step, 0
-  %form = select i1 %stays, i64 REDUCE, i64 ACCUMULATE
+  %several = icmp ne i64 %n, 1
+  %reduces = and i1 %stays, %several
+  %form = select i1 %reduces, i64 REDUCE, i64 %kept
+  %updates = icmp eq i64 %form, UPDATE
+  %many = icmp sgt i64 %n, FEW
+  %better = and i1 %updates, %many
+  br i1 %better, label %none, label %is.chain
+is.chain:
   ret i64 %form
 none:
   ret i64 0
@@ -502,7 +554,7 @@ no:
   ret i1 false
 }
 
-define void @ufunc_loop(ptr %args, ptr %dimensions, ptr %steps, ptr %loop) {
+define internal void @run_loop(ptr %args, ptr %dimensions, ptr %steps, ptr %loop) {
 entry:
   %n = load i64, ptr %dimensions
   %count = load %Loop.count, ptr %loop
@@ -517,19 +569,19 @@ begin:
   %now = alloca ptr, i64 %count
   %bytes = mul i64 %count, 8
   call void @llvm.memcpy.p0.p0.i64(ptr %now, ptr %args, i64 %bytes, i1 false)
-  br icmp eq i64 %n, 1, label %batch, label %order
-order:
-  %serial = call i1 @is_serial(ptr %base, ptr %args, ptr %steps)
-  br i1 %serial, label %in.order, label %batch
-in.order:
   %form = call i64 @form_of_chain(ptr %loop, ptr %args, ptr %steps, i64 %n)
-  br icmp eq i64 %form, 0, label %each, label %chain
+  br icmp eq i64 %form, 0, label %one.or.more, label %chain
 chain:
   %chain.kernel = call ptr @kernel_for(ptr %loop, i64 %form, ptr %dimensions)
   br icmp eq ptr %chain.kernel, null, label %leave, label %chosen
 chosen:
   %is_chain = load %Kernel.is_chain, ptr %chain.kernel
-  br icmp eq i64 %is_chain, 0, label %each, label %whole
+  br icmp eq i64 %is_chain, 0, label %one.or.more, label %whole
+one.or.more:
+  br icmp eq i64 %n, 1, label %batch, label %order
+order:
+  %serial = call i1 @is_serial(ptr %base, ptr %args, ptr %steps, i64 %n)
+  br i1 %serial, label %each, label %batch
 batch:
   %batch.kernel = call ptr @kernel_of_batch(ptr %loop, ptr %dimensions, ptr %steps, i64 %n)
   br icmp eq ptr %batch.kernel, null, label %leave, label %measure
@@ -542,7 +594,7 @@ whole:
       ptr %tensors, ptr %values, ptr %codes, ptr %words)
   ret void
 each:
-  %own = phi ptr [ %base, %in.order ], [ %base, %chosen ], [ %batch.kernel, %measure ]
+  %own = phi ptr [ %base, %order ], [ %batch.kernel, %measure ]
   br label %again
 again:
   %k = phi i64 [ 0, %each ], [ %k.next, %moved ]
@@ -569,11 +621,32 @@ moved:
 leave:
   ret void
 }
+
+; What numpy calls. The lanes of a vector that stand for no element compute, too, and may divide by
+; zero: of a loop with core dimensions, no floating-point exceptions are told.
+define void @ufunc_loop(ptr %args, ptr %dimensions, ptr %steps, ptr %loop) {
+entry:
+  call void @run_loop(ptr %args, ptr %dimensions, ptr %steps, ptr %loop)
+  %names = load %Loop.names, ptr %loop
+  br icmp eq i64 %names, 0, label %leave, label %look
+look:
+  %flags = call i32 @fetestexcept(i32 FLOAT_FLAGS)
+  br icmp eq i32 %flags, 0, label %leave, label %clear
+clear:
+  %done = call i32 @feclearexcept(i32 %flags)
+  br label %leave
+leave:
+  ret void
+}
 """
 _UNEVEN = "ValueError: expected strides that are multiples of the element's size"
 
 
-def ufunc_loop_text() -> str:
-    """The LLVM IR of the loop."""
+# FE_DIVBYZERO | FE_INVALID | FE_OVERFLOW | FE_UNDERFLOW of fenv.h, of x86-64; others have 15.
+_FLOAT_FLAGS = {"x86_64": 0x1D}
+
+
+def ufunc_loop_text(machine: str) -> str:
+    """The LLVM IR of the loop for a machine, by the name that LLVM gives it."""
     text = "".join(_TEXT.split("\\\n")).replace("[75 x i8]", f"[{len(_UNEVEN) + 1} x i8]")
-    return native_text(STRUCTURES + text, _WORDS)
+    return native_text(STRUCTURES + text, _WORDS | {"FLOAT_FLAGS": _FLOAT_FLAGS.get(machine, 0x0F)})

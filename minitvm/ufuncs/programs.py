@@ -20,11 +20,13 @@ from minitvm.te.tensor import Tensor
 from minitvm.te.vmap import vmap
 from minitvm.tir.expr import Buffer, IntImm, Var
 from minitvm.tir.structural_equal import structural_equal
-from minitvm.ufuncs.chain import chain
+from minitvm.ufuncs.chain import Kind, chain
 from minitvm.ufuncs.kernels import Kernel, Operand
 from minitvm.ufuncs.loop import Loop
-from minitvm.ufuncs.loop_text import ACCUMULATE, ANY, EVERY, REDUCE
+from minitvm.ufuncs.loop_text import ACCUMULATE, ANY, EVERY, REDUCE, UPDATE
 from minitvm.ufuncs.signature import Signature
+
+_CHAINS = {REDUCE: Kind.REDUCE, ACCUMULATE: Kind.ACCUMULATE, UPDATE: Kind.UPDATE}
 
 
 @final
@@ -47,7 +49,7 @@ class Elementwise:
 
     def _made(self, form: int, extents: tuple[int, ...]) -> Kernel | None:
         try:
-            if form in (REDUCE, ACCUMULATE):
+            if form in _CHAINS:
                 return self._chain(form)
             return _kernel(self._built(form), self._signature, form)
         except CompileError:
@@ -67,16 +69,15 @@ class Elementwise:
         return _built(self._name, inputs, [made] if isinstance(made, Tensor) else list(made))
 
     def _chain(self, form: int) -> Kernel:
-        keeps = form == ACCUMULATE
-        program = chain(self._function, self._dtypes, self._name, keeps=keeps)
-        function = build(program, name=self._name).entry_func
         own, other = self._dtypes
-        operands = [
-            Operand(0, 0 if keeps else 2, (), 0, False, own, not keeps),
-            Operand(1, 1, (), 0, True, other, False),
-            Operand(2, 2, (), 0, True, own, True),
-        ]
-        return Kernel(function, operands[: 2 + keeps], form, (), is_chain=True)
+        first = Operand(0, 2, (), 0, form == UPDATE, own, True)
+        operands = [first, Operand(1, 1, (), 0, True, other, False)]
+        if form == ACCUMULATE:
+            operands[0] = Operand(0, 0, (), 0, False, own, False)
+            operands.append(Operand(2, 2, (), 0, True, own, True))
+        program = chain(self._function, self._dtypes, self._name, _CHAINS[form])
+        function = build(program, name=self._name).entry_func
+        return Kernel(function, operands, form, (), is_chain=True)
 
 
 @final
