@@ -82,12 +82,12 @@ def partition_loops(func: PrimFunc, options: LoopPartitionOptions | None = None)
     Each loop gets at most one main part. The head and the tail are not partitioned again, only
     clipped, so that k nested loops make k + 1 copies rather than 2**k. The exceptions are a tail of
     a single iteration with a known number, in which more is constant, and a tail as long as an
-    eighth of the loop behind a choice or a piece of an index, which has another one. A PARALLEL loop is not split:
-    a second region would be forked and joined, with less work than threads. It chooses between
-    both copies in each iteration, as does a loop whose guard is not linear in its variable (that of
-    fused loops). Where only the last iteration needs the second copy, its number stands there, and
-    the loops inside are partitioned as any others. A PARALLEL loop that was fused from two of
-    constant extents is partitioned as these are, the inner one inside the outer one.
+    eighth of the loop behind a choice or a piece of an index, which has another one. A PARALLEL
+    loop is not split: a second region would be forked and joined, with less work than threads. It
+    chooses between both copies in each iteration, as does a loop whose guard is not linear in its
+    variable (that of fused loops). Where only the last iteration needs the second copy, its number
+    stands there, and the loops inside are partitioned as any others. A PARALLEL loop that was fused
+    from two of constant extents is partitioned as these are, the inner one inside the outer one.
 
     A loop over blocks of tiles stays whole if a guard fails in several of its blocks. The loop over
     tiles inside is split instead: its tail is shorter.
