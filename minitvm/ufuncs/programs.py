@@ -26,6 +26,8 @@ from minitvm.ufuncs.loop import Loop
 from minitvm.ufuncs.loop_text import ACCUMULATE, ANY, EVERY, REDUCE, UPDATE
 from minitvm.ufuncs.signature import Signature
 
+# Of a function that has a program for all operands, but not for some.
+_NO_PROGRAM = (CompileError, TypeError, ValueError)
 _CHAINS = {REDUCE: Kind.REDUCE, ACCUMULATE: Kind.ACCUMULATE, UPDATE: Kind.UPDATE}
 
 
@@ -52,7 +54,7 @@ class Elementwise:
             if form in _CHAINS:
                 return self._chain(form)
             return _kernel(self._built(form), self._signature, form)
-        except CompileError:
+        except _NO_PROGRAM:
             return None
 
     def _built(self, shared: int) -> Built:
@@ -105,7 +107,7 @@ class Batched:
             return None  # the kernel for all
         try:
             return _kernel(self._built(form, extents), self._signature, form, extents)
-        except (CompileError, TypeError, ValueError):  # of a function that has no such program
+        except _NO_PROGRAM:
             return None
 
     def _built(self, shared: int, extents: Sequence[int]) -> Built:
