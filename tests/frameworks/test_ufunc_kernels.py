@@ -141,8 +141,10 @@ def test_no_warnings_of_lanes_that_nobody_reads() -> None:
         total = te.compute((), lambda: te.sum(x[k], axis=k))
         return te.compute(x.shape, lambda i: te.exp(x[i]) / total[()])
 
+    divided = tvm.ufunc(types=["float32"])(lambda x, y: x / y)
     x = RNG.random((20_000, 3), "float32") + 1
     with np.errstate(all="raise"):
+        assert divided(x[0], x[0]).tolist() == [1, 1, 1]
         np.testing.assert_allclose(shares(x), np.exp(x) / x.sum(1, keepdims=True), rtol=1e-5)
 
 
