@@ -184,15 +184,16 @@ def _write_program(
             attempt.follow("inlining", stage, partial(_write_inlined, s, stage, by_hand))
     stages, read = write_steps(attempt, stages, by_hand, target)
     kept = kept | read
-    program = partial(
-        _sums_of, s, target=target, by_hand=by_hand, strict=strict, prepacked=prepacked
-    )
-    name, find_blocks = "blocks of rows", partial(_fused, s, stages, target, kept, program)
+    program = partial(_sums_of, s, target=target, strict=strict, prepacked=prepacked)
+    beside = partial(program, by_hand=by_hand)
+    name, find_blocks = "blocks of rows", partial(_fused, s, stages, target, kept, beside)
     found = attempt.follow(name, stages[-1], find_blocks) if len(stages) > 1 else None
     fused = found or FusedBlocks(s, ())
     done: set[Stage] = set()
     for stage in stages:
-        find = partial(program, stage, kept={each.op for each in kept | done})
+        find = partial(
+            program, stage, kept={each.op for each in kept | done}, by_hand=by_hand | done
+        )
         sums = attempt.follow("contraction", stage, find)
         if sums is not None and sums.last in fused.parts:
             made = attempt.follow("tiles", stage, partial(_write_part, sums, fused))
