@@ -27,7 +27,15 @@ from typing import final
 
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import Contraction, Factor, extent_of
-from minitvm.auto_scheduler.cost import USUAL, Blocks, Nest, Tile, cost
+from minitvm.auto_scheduler.cost import (
+    USUAL,
+    Blocks,
+    Nest,
+    Tile,
+    cost,
+    transfer_cycles,
+    usual_bytes_of,
+)
 from minitvm.auto_scheduler.loops import (
     Part,
     compute_of,
@@ -43,7 +51,7 @@ from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import Tensor
+from minitvm.te.tensor import Operation
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar
 
@@ -139,9 +147,8 @@ def _candidates(
     rows: dict[Stage, int] = {root: _most_rows(root, products, target)}
     common = rows[root]
     members: list[Stage] = []
-    sums = {each.last: stage for stage, each in products.items()}
-    if root in sums and sums[root] is not root:  # an epilogue takes the sums in its tiles
-        rows[sums[root]] = common
+    # An epilogue takes the sums in its tiles.
+    rows |= {stage: common for stage, each in products.items() if each.last is root}
     for stage in reversed(before):
         if stage in rows or stage in taken:
             continue
@@ -177,15 +184,15 @@ class _Model:
     ) -> None:
         self._schedule = s
         self._nests = nests
-        self._by_last = {each.last: each for each in products.values()}
+        self._products = products.values()
         self._target = target
-        self._tiles: dict[Stage, tuple[Nest, Tile]] = {}
+        self._tiles: dict[Operation, tuple[Nest, Tile]] = {}
 
     def judge(self, candidate: _Candidate) -> tuple[Block | None, float]:
         """A block for a candidate, and what it saves; no block where none can be written."""
         root, members = candidate.root, candidate.members
         kept = [each for each in members if self._nests[each] is each]
-        mine = [each for each in self._by_last.values() if each.last in (root, *members)]
+        mine = [each for each in self._products if each.last in (root, *members)]
         if not kept or not mine:
             return None, 0.0
         target = self._target
@@ -203,10 +210,9 @@ class _Model:
         if is_whole and not axis:
             return None, 0.0
         part = Part(axis, None if is_whole else rows)
-        if root in self._by_last:
-            contraction = self._by_last[root].contraction
-            if places_of_part(places_of(contraction), part) is None:
-                return None, 0.0
+        sums = [each.contraction for each in mine if each.last is root]
+        if any(places_of_part(places_of(each), part) is None for each in sums):
+            return None, 0.0
         size = each_row * (extent if is_whole and extent else rows)
         saved = sum(self._moving(each, size) for each in kept)
         if not self._spares_memory(kept, mine):
@@ -217,32 +223,29 @@ class _Model:
 
     def _tiled(self, product: Product) -> tuple[Nest, Tile]:
         """A contraction as the model of tiles sees it, and its tile."""
-        found = self._tiles.get(product.last)
+        found = self._tiles.get(product.contraction.op)
         if found is None:
             contraction = product.contraction
             dtypes = (each.tensor.dtype for each in (contraction.a, contraction.b))
             made = nest_of(contraction, places_of(contraction), self._target, *dtypes)
             nest = replace(made, is_packed=True)
-            found = self._tiles[product.last] = nest, best_tile(nest, self._target)
+            found = self._tiles[product.contraction.op] = nest, best_tile(nest, self._target)
         return found
 
     def _moving(self, stage: Stage, inside: int) -> float:
         """The cycles in which a stage's elements are written, and read by each nest, less those
         in a block of `inside` bytes."""
-        target, size = self._target, _bytes(stage.op.output(0))
+        size = usual_bytes_of(stage.op.output(0))
         readers = {self._nests[reader] for reader, _ in readers_of(self._schedule, stage)}
-        times = 1 + len(readers)
-
-        def cycles(level: int) -> float:
-            return 0.0 if level == 1 else times * size / target.bytes_per_cycle(level)
-
-        return cycles(target.level_of(2 * size)) - cycles(target.level_of(2 * inside))
+        moved = (1 + len(readers)) * size
+        far = transfer_cycles(moved, 2 * size, self._target)
+        return far - transfer_cycles(moved, 2 * inside, self._target)
 
     def _spares_memory(self, kept: Sequence[Stage], mine: Sequence[Product]) -> bool:
         """Whether memory is read less, and panels come from the L3 cache at most: they are fetched
         ahead, while tiles are computed."""
         target = self._target
-        moved = max(2 * _bytes(each.op.output(0)) for each in kept)
+        moved = max(2 * usual_bytes_of(each.op.output(0)) for each in kept)
         nests = [self._tiled(each)[0] for each in mine]
         panels = max(each.width * each.depth * each.itemsize for each in nests)
         return target.level_of(moved) > 3 >= target.level_of(panels)
@@ -262,11 +265,6 @@ def _is_clipped(stage: Stage) -> bool:
     """Whether a stage reads only some of what its ranges hold: about half, as in a triangle."""
     first = compute_of(stage).body[0]
     return isinstance(first, e.Reduce) and e.const_int(first.condition) is None
-
-
-def _bytes(tensor: Tensor) -> int:
-    extents = (e.const_int(extent) for extent in tensor.shape)
-    return prod(USUAL if each is None else each for each in extents) * tensor.dtype.itemsize
 
 
 def _bytes_of_row(stage: Stage, common: int) -> int:
