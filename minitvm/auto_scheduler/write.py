@@ -190,7 +190,7 @@ def _write_program(
         if sums is not None and sums.last in fused.parts:
             done |= set(_write_part(attempt, sums, fused))
         elif sums is not None:
-            done |= set(_write_contraction(attempt, stage, sums))
+            done |= set(_write_contraction(attempt, stage, _beside_blocks(sums, fused)))
     rest = [stage for stage in stages if stage not in done and not stage.inlined]
     ops = {each.op for each in kept}
     fused.loops |= write_rows(attempt, rest, target, ops, fused.parts, strict=strict)
@@ -312,6 +312,16 @@ def _write_inlined(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool
     choose(s, "strategy", "inlined where it is read", stage=stage.name)
     stage.compute_inline()
     return True
+
+
+def _beside_blocks(sums: Sums, fused: FusedBlocks) -> Sums:
+    """A contraction outside of all blocks, which leaves their stages where they are."""
+    columns = sums.schedule[sums.contraction.b.tensor]
+    return replace(
+        sums,
+        kept={*sums.kept, *(each.op for each in fused.parts)},
+        inline_columns=sums.inline_columns and columns not in fused.parts,
+    )
 
 
 def _write_contraction(attempt: Attempt, stage: Stage, sums: Sums) -> Iterable[Stage]:

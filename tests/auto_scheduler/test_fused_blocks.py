@@ -3,6 +3,7 @@ comes before and after them."""
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 import minitvm as tvm
 from minitvm import te
+from minitvm.auto_scheduler.attempts import LOGGER
 from minitvm.interpreter import interpret
 from minitvm.te.tensor import Tensor
 from tests.auto_scheduler.meaning import Meaning
@@ -170,6 +172,7 @@ GRAPHS = {
     "attention": lambda: attention(2, 50, 41, 8, 12),
     "range": lambda: attention(2, 53, 53, 8, 12, form="range"),
     "range, more keys": lambda: attention(2, 31, 53, 8, 12, form="range"),
+    "range, one value": lambda: attention(2, 53, 53, 8, 1, form="range"),
     "choice": lambda: attention(2, 53, 53, 8, 12, form="choice"),
     "bias": lambda: attention(2, 53, 41, 8, 12, form="bias"),
     "shared keys": lambda: attention(3, 53, 41, 8, 12, shared=True),
@@ -200,11 +203,13 @@ def notes(args: Sequence[Tensor], target: str = TARGET) -> list[str]:
 @pytest.mark.parametrize(
     "name", [pytest.param(each, marks=pytest.mark.wide if each in RARE else ()) for each in GRAPHS]
 )
-def test_values(name: str) -> None:
+def test_values(name: str, caplog: pytest.LogCaptureFixture) -> None:
     args = GRAPHS[name]()
     symbols = {size for each in args for size in each.shape if isinstance(size, tvm.tir.Var)}
     assert bool(notes(args, target_of(name))) is (name not in ALONE)
-    f = tvm.build(args[-1], args, target_of(name))
+    with caplog.at_level(logging.INFO, logger=LOGGER):
+        f = tvm.build(args[-1], args, target_of(name))
+    assert not caplog.messages  # no strategy is dropped
     for call in range(4 if symbols else 1):
         sizes = {each: SIZES[each.name][call] for each in symbols}
         program = Program([args[-1].op], args, sizes)
