@@ -94,17 +94,19 @@ def blocks_in(
     s: Schedule,
     stages: Sequence[Stage],
     free: Container[Stage],
+    alone: Container[Stage],
     products: Mapping[Stage, Product],
     target: Target,
 ) -> Iterator[Block]:
     """The blocks of `stages`, given in an order in which each comes before its readers. Only those
-    that are `free` may be computed in a loop of another. `products` are the contractions."""
+    that are `free` may be computed in a loop of another. No other is computed in the loops of those
+    that stand `alone`: contractions of other forms. `products` are the contractions."""
     readers: _Readers = cache(lambda stage: [*readers_of(s, stage)])
     nests = _nests(readers, stages, free, products)
     model = _Model(readers, products, nests, target)
     taken: set[Stage] = set()
     for root in reversed(stages):
-        if root in taken or nests[root] is not root:
+        if root in taken or root in alone or nests[root] is not root:
             continue
         best: Block | None = None
         most = 0.0

@@ -187,7 +187,7 @@ def _write_program(
             program, stage, kept={each.op for each in kept | done}, by_hand=by_hand | done
         )
         sums = attempt.follow("contraction", stage, find) if stage not in done else None
-        if sums is not None and sums.last in fused.parts:
+        if sums is not None and sums.last in fused.parts and _is_tiled(sums):
             done |= set(_write_part(attempt, sums, fused))
         elif sums is not None:
             done |= set(_write_contraction(attempt, stage, _beside_blocks(sums, fused)))
@@ -215,6 +215,7 @@ def _fused(
         if not each.inlined and each.time is None and running_axis(compute_of(each)) is None
     ]
     products: dict[Stage, Product] = {}
+    alone: set[Stage] = set()
     for stage in here:
         sums = find(stage, kept=ops, by_hand=by_hand) if stage not in products else None
         if sums is None:
@@ -224,11 +225,13 @@ def _fused(
                 products[each.stage] = Product(each.contraction, each.last)
         else:
             kept = kept | {stage, sums.last}
+            # Plain loops are those of any stage.
+            alone |= set() if is_left_plain(sums.contraction) else {stage, sums.last}
         if not _leaves_epilogue(sums):
             by_hand = by_hand | {sums.last}
     free = {each for each in here if each not in kept and not each.is_output}
     roots = [each for each in here if each in free or each.is_output or each.op in ops]
-    found = list(blocks_in(s, roots, free, products, target)) if products else []
+    found = list(blocks_in(s, roots, free, alone, products, target)) if products else []
     return FusedBlocks(s, found) if found else None
 
 
