@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from math import prod
 
 from minitvm.auto_scheduler.contraction import Contraction, extent_of
@@ -63,9 +64,10 @@ def choose_tile(
     target: Target,
     by: str = "multiply-adds",
     width: int | None = None,
+    stage: str = "",
 ) -> None:
     """Notes the register tile, which `unit`, the instructions `by`, computes; `width` is the width
-    of several columns side by side."""
+    of several columns side by side. `stage`: as for :func:`choose`."""
     rows = contraction.rows[-1:]
     row_bytes = sum(map(contraction.a.along, rows)) * contraction.a.tensor.dtype.itemsize
     most = rows_side_by_side(row_bytes, target)
@@ -86,6 +88,7 @@ def choose_tile(
         s,
         "tile",
         text,
+        stage=stage,
         rows=tile.rows,
         columns=tile.columns,
         by=by,
@@ -96,19 +99,21 @@ def choose_tile(
     )
 
 
-def choose_blocks(s: Schedule, contraction: Contraction, blocks: Blocks) -> None:
-    """Notes the blocks that are computed one after the other, or by different threads."""
+def choose_blocks(s: Schedule, contraction: Contraction, blocks: Blocks, stage: str = "") -> None:
+    """Notes the blocks that are computed one after the other, or by different threads. `stage`: as
+    for :func:`choose`."""
+    note = partial(choose, s, stage=stage)
     sides = ["{rows} rows"] * (blocks.rows is not None)
     sides += ["{columns} columns"] * (blocks.columns is not None)
     if sides:
         text = f"in tasks of {' and '.join(sides)}, whose panels fit half of the L2 cache"
-        choose(s, "blocks", text, rows=blocks.rows, columns=blocks.columns)
+        note("blocks", text, rows=blocks.rows, columns=blocks.columns)
     if blocks.depth is not None:
         text = "{depth} steps of the sum at a time, for which the rows of a tile fit the L1 cache"
-        choose(s, "blocks", text, depth=blocks.depth)
+        note("blocks", text, depth=blocks.depth)
     if blocks.strip is not None:
         text = "{a} is copied {strip} rows at a time: as it lies it is slow to read"
-        choose(s, "packing", text, a=contraction.a.tensor.name, strip=blocks.strip)
+        note("packing", text, a=contraction.a.tensor.name, strip=blocks.strip)
 
 
 def size_of(axes: Iterable[IterVar]) -> int | PrimExpr:

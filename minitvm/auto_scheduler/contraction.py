@@ -211,6 +211,23 @@ def factors_of(op: ComputeOp) -> list[Factor]:
     return found
 
 
+def plain_axes_of(contraction: Contraction, factor: Factor) -> list[IterVar] | None:
+    """The axis that indexes each dimension of a factor; None if a dimension is indexed otherwise,
+    or the tensor is read at several places."""
+    op, tensor = contraction.op, factor.tensor
+    axes = {axis.var: axis for axis in (*op.axis, *op.reduce_axis)}
+    if sum(each.tensor is tensor for each in contraction.factors) != 1:
+        return None
+    found = [axes.get(index) for index in factor.load.indices if isinstance(index, Var)]
+    known = [axis for axis in found if axis is not None]
+    return known if len(known) == tensor.ndim else None
+
+
+def can_be_packed(contraction: Contraction) -> bool:
+    """Whether the columns' factor can be packed into panels that a row of tiles reads."""
+    return bool(contraction.rows) and plain_axes_of(contraction, contraction.b) is not None
+
+
 def is_uneven(op: ComputeOp) -> bool:
     """Whether the length of a stage's sums depends on other axes, or on data."""
     return bool(uneven_axes(op) or read_by_ranges(op))

@@ -32,6 +32,8 @@ from minitvm.runtime.dtype import DType
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
 from minitvm.target import Target
+from minitvm.te.tensor import Tensor
+from minitvm.tir import expr as e
 
 USUAL = 4096  # a symbolic extent
 _SUSTAINED = 0.9  # of the loads that could begin: some lie across two lines
@@ -193,6 +195,19 @@ def packing_cycles(nest: Nest, target: Target) -> float:
     size = prod(each or USUAL for each in nest.others) * nest.depth * nest.width * nest.itemsize
     level = target.level_of(size)
     return size / _COPY_ROWS + (size / target.bytes_per_cycle(level) if level > 1 else 0.0)
+
+
+def usual_bytes_of(tensor: Tensor) -> int:
+    """The size of a tensor; symbolic extents are of the usual size."""
+    extents = (e.const_int(extent) for extent in tensor.shape)
+    return prod(USUAL if each is None else each for each in extents) * tensor.dtype.itemsize
+
+
+def transfer_cycles(size: int, held: int, target: Target) -> float:
+    """The cycles in which `size` bytes pass between registers and the cache that holds `held`
+    bytes: none for the L1 cache."""
+    level = target.level_of(held)
+    return 0.0 if level == 1 else size / target.bytes_per_cycle(level)
 
 
 def _parts(extent: int, size: int, is_padded: bool) -> Iterator[tuple[int, int]]:

@@ -20,14 +20,23 @@ take longer to move than the factors that each block reads again.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from math import lcm, prod
-from typing import final
+from typing import TypeAlias, final
 
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import Contraction, Factor, extent_of
-from minitvm.auto_scheduler.cost import USUAL, Blocks, Nest, Tile, cost
+from minitvm.auto_scheduler.cost import (
+    USUAL,
+    Blocks,
+    Nest,
+    Tile,
+    cost,
+    transfer_cycles,
+    usual_bytes_of,
+)
 from minitvm.auto_scheduler.loops import (
     Part,
     compute_of,
@@ -43,9 +52,11 @@ from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar
+
+_Readers: TypeAlias = Callable[[Stage], Sequence[tuple[Stage, int]]]
+"""The readers of a stage, each with the number of leading axes by which it reads its own row."""
 
 
 @final
@@ -83,22 +94,27 @@ def blocks_in(
     s: Schedule,
     stages: Sequence[Stage],
     free: Container[Stage],
+    alone: Container[Stage],
     products: Mapping[Stage, Product],
     target: Target,
 ) -> Iterator[Block]:
     """The blocks of `stages`, given in an order in which each comes before its readers. Only those
-    that are `free` may be computed in a loop of another. `products` are the contractions."""
-    nests = _nests(s, stages, free, products)
-    model = _Model(s, products, nests, target)
+    that are `free` may be computed in a loop of another. No other is computed in the loops of those
+    that stand `alone`: contractions of other forms. `products` are the contractions."""
+    readers: _Readers = cache(lambda stage: [*readers_of(s, stage)])
+    nests = _nests(readers, stages, free, products)
+    model = _Model(readers, products, nests, target)
     taken: set[Stage] = set()
     for root in reversed(stages):
-        if root in taken or nests[root] is not root:
+        if root in taken or root in alone or nests[root] is not root:
             continue
         best: Block | None = None
         most = 0.0
         before = [each for each in stages[: stages.index(root)] if each in free]
-        for candidate in _candidates(s, root, before, products, nests, target, taken):
-            block, gain = model.judge(candidate)
+        totals = _Totals(model, root)
+        for candidate in _candidates(readers, root, before, products, nests, target, taken):
+            totals.add(candidate)
+            block, gain = model.judge(candidate, totals)
             if block is not None and gain > most:
                 best, most = block, gain
         if best is not None:
@@ -107,7 +123,7 @@ def blocks_in(
 
 
 def _nests(
-    s: Schedule,
+    readers: _Readers,
     stages: Sequence[Stage],
     free: Container[Stage],
     products: Mapping[Stage, Product],
@@ -119,7 +135,7 @@ def _nests(
         nests[stage] = products[stage].last if stage in products else stage
         if stage in products or stage in lasts or stage not in free:
             continue
-        found = list(readers_of(s, stage))
+        found = readers(stage)
         if all(r in nests and r not in products and r not in lasts and n for r, n in found):
             roots = {nests[reader] for reader, _ in found}
             nests[stage] = roots.pop() if len(roots) == 1 else stage
@@ -127,7 +143,7 @@ def _nests(
 
 
 def _candidates(
-    s: Schedule,
+    readers: _Readers,
     root: Stage,
     before: Sequence[Stage],
     products: Mapping[Stage, Product],
@@ -139,13 +155,12 @@ def _candidates(
     rows: dict[Stage, int] = {root: _most_rows(root, products, target)}
     common = rows[root]
     members: list[Stage] = []
-    sums = {each.last: stage for stage, each in products.items()}
-    if root in sums and sums[root] is not root:  # an epilogue takes the sums in its tiles
-        rows[sums[root]] = common
+    # An epilogue takes the sums in its tiles.
+    rows |= {stage: common for stage, each in products.items() if each.last is root}
     for stage in reversed(before):
         if stage in rows or stage in taken:
             continue
-        found = list(readers_of(s, stage))
+        found = readers(stage)
         if not found or any(reader not in rows for reader, _ in found):
             continue
         shared = min([_most_rows(stage, products, target), *(min(n, rows[r]) for r, n in found)])
@@ -165,108 +180,169 @@ def _most_rows(stage: Stage, products: Mapping[Stage, Product], target: Target) 
 
 
 @final
+@record()
+class _Figures:
+    """A contraction as the model of tiles sees it, its tile, the cycles that it takes, and those
+    that it takes longer in blocks, as its panels aren't cut to the size of a cache."""
+
+    nest: Nest
+    tile: Tile
+    cycles: float
+    more: float
+
+
+@final
 class _Model:
-    """The time that a block saves, in cycles."""
+    """The time that a block saves, in cycles.
+
+    Attributes
+    ----------
+    nests
+        For each stage the one in whose tiles or rows it is computed anyway.
+    """
 
     def __init__(
         self,
-        s: Schedule,
+        readers: _Readers,
         products: Mapping[Stage, Product],
         nests: Mapping[Stage, Stage],
         target: Target,
     ) -> None:
-        self._schedule = s
-        self._nests = nests
-        self._by_last = {each.last: each for each in products.values()}
+        self.nests = nests
+        self._readers = readers
         self._target = target
-        self._tiles: dict[Stage, tuple[Nest, Tile]] = {}
+        self._by_last: dict[Stage, list[Product]] = {}
+        for each in products.values():
+            self._by_last.setdefault(each.last, []).append(each)
+        self._figures: dict[Stage, list[_Figures]] = {}
 
-    def judge(self, candidate: _Candidate) -> tuple[Block | None, float]:
+    def judge(self, candidate: _Candidate, totals: _Totals) -> tuple[Block | None, float]:
         """A block for a candidate, and what it saves; no block where none can be written."""
-        root, members = candidate.root, candidate.members
-        kept = [each for each in members if self._nests[each] is each]
-        mine = [each for each in self._by_last.values() if each.last in (root, *members)]
-        if not kept or not mine:
+        root = candidate.root
+        if not totals.moved or not totals.heights:
             return None, 0.0
         target = self._target
         axis = candidate.common - 1
-        each_row = sum(map(_bytes_of_row, kept, [candidate.common] * len(kept)))
-        heights = [self._tiled(each)[1].rows for each in mine]
-        unit = lcm(*heights)
-        most = target.cache_bytes(2) // 2 // max(1, each_row)
-        sizes = (extent_of(x) for each in kept for x in compute_of(each).axis[axis + 1 :])
-        if unit > most and None not in sizes:
-            unit = max(heights)
+        unit = lcm(*totals.heights)
+        most = target.cache_bytes(2) // 2 // max(1, totals.row_bytes)
+        if unit > most and totals.is_known:
+            unit = max(totals.heights)
         rows = max(unit, most // unit * unit)
         extent = extent_of(compute_of(root).axis[axis])
         is_whole = extent is not None and rows >= extent
         if is_whole and not axis:
             return None, 0.0
         part = Part(axis, None if is_whole else rows)
-        if root in self._by_last:
-            contraction = self._by_last[root].contraction
-            if places_of_part(places_of(contraction), part) is None:
-                return None, 0.0
-        size = each_row * (extent if is_whole and extent else rows)
-        saved = sum(self._moving(each, size) for each in kept)
-        if not self._spares_memory(kept, mine):
-            saved -= sum(map(self._more, mine))
-        if any(map(_is_clipped, (root, *members))):
-            saved += sum(self._cycles(each) / 2 for each in mine if each.last is not root)
-        return Block(root, part, members), saved
+        sums = [each.contraction for each in self._by_last.get(root, ())]
+        if any(places_of_part(places_of(each), part) is None for each in sums):
+            return None, 0.0
+        size = totals.row_bytes * (extent if is_whole and extent else rows)
+        saved = totals.far - transfer_cycles(totals.moved, 2 * size, target)
+        # Memory is read less, and panels come from the L3 cache at most: they are fetched ahead,
+        # while tiles are computed.
+        if not target.level_of(2 * totals.largest) > 3 >= target.level_of(totals.panels):
+            saved -= totals.more
+        if totals.is_clipped:
+            saved += totals.inside / 2
+        return Block(root, part, candidate.members), saved
 
-    def _tiled(self, product: Product) -> tuple[Nest, Tile]:
-        """A contraction as the model of tiles sees it, and its tile."""
-        found = self._tiles.get(product.last)
+    def figures_of(self, last: Stage) -> list[_Figures]:
+        """Those of the contractions whose sums a stage reads in their tiles."""
+        found = self._figures.get(last)
         if found is None:
-            contraction = product.contraction
-            dtypes = (each.tensor.dtype for each in (contraction.a, contraction.b))
-            made = nest_of(contraction, places_of(contraction), self._target, *dtypes)
-            nest = replace(made, is_packed=True)
-            found = self._tiles[product.last] = nest, best_tile(nest, self._target)
+            found = [*map(self._measured, self._by_last.get(last, ()))]
+            self._figures[last] = found
         return found
 
-    def _moving(self, stage: Stage, inside: int) -> float:
-        """The cycles in which a stage's elements are written, and read by each nest, less those
-        in a block of `inside` bytes."""
-        target, size = self._target, _bytes(stage.op.output(0))
-        readers = {self._nests[reader] for reader, _ in readers_of(self._schedule, stage)}
-        times = 1 + len(readers)
+    def _measured(self, product: Product) -> _Figures:
+        contraction, target = product.contraction, self._target
+        dtypes = (each.tensor.dtype for each in (contraction.a, contraction.b))
+        made = nest_of(contraction, places_of(contraction), target, *dtypes)
+        nest = replace(made, is_packed=True)
+        tile = best_tile(nest, target)
+        before = cost(nest, tile, blocks_of(nest, tile, target), target)
+        after = cost(replace(nest, is_packed=False), tile, Blocks(), target)
+        return _Figures(nest, tile, cost(nest, tile, Blocks(), target), after - before)
 
-        def cycles(level: int) -> float:
-            return 0.0 if level == 1 else times * size / target.bytes_per_cycle(level)
+    def moved_of(self, stage: Stage) -> int:
+        """The bytes of a stage that are written, and read by each nest."""
+        readers = {self.nests[reader] for reader, _ in self._readers(stage)}
+        return (1 + len(readers)) * usual_bytes_of(stage.op.output(0))
 
-        return cycles(target.level_of(2 * size)) - cycles(target.level_of(2 * inside))
+    def far(self, stage: Stage) -> float:
+        """The cycles in which these bytes move between stages computed one after the other."""
+        held = 2 * usual_bytes_of(stage.op.output(0))
+        return transfer_cycles(self.moved_of(stage), held, self._target)
 
-    def _spares_memory(self, kept: Sequence[Stage], mine: Sequence[Product]) -> bool:
-        """Whether memory is read less, and panels come from the L3 cache at most: they are fetched
-        ahead, while tiles are computed."""
-        target = self._target
-        moved = max(2 * _bytes(each.op.output(0)) for each in kept)
-        nests = [self._tiled(each)[0] for each in mine]
-        panels = max(each.width * each.depth * each.itemsize for each in nests)
-        return target.level_of(moved) > 3 >= target.level_of(panels)
 
-    def _cycles(self, product: Product) -> float:
-        return cost(*self._tiled(product), Blocks(), self._target)
+@final
+class _Totals:
+    """The figures of a candidate, added up while it grows.
 
-    def _more(self, product: Product) -> float:
-        """The cycles that a contraction takes longer in blocks, as its panels aren't cut to the
-        size of a cache."""
-        nest, tile = self._tiled(product)
-        before = cost(nest, tile, blocks_of(nest, tile, self._target), self._target)
-        return cost(replace(nest, is_packed=False), tile, Blocks(), self._target) - before
+    Attributes
+    ----------
+    heights
+        The rows of its tiles.
+    row_bytes
+        The bytes of a row of what stays in the cache.
+    is_known
+        Whether no extent of such a row is symbolic.
+    moved, far
+        The bytes that stages write and read, and the cycles which that takes without a block.
+    largest, panels
+        The bytes of the largest stage, and of the largest panels.
+    inside, more
+        The cycles of the contractions before the root, and what all take longer in blocks.
+    is_clipped
+        Whether a stage reads about half of what its ranges hold.
+    """
+
+    def __init__(self, model: _Model, root: Stage) -> None:
+        self._model = model
+        self._kept: list[Stage] = []
+        self._common = 0
+        self._count = 0
+        self.heights: set[int] = set()
+        self.row_bytes, self.is_known = 0, True
+        self.moved, self.far = 0, 0.0
+        self.largest, self.panels = 0, 0
+        self.inside, self.more = 0.0, 0.0
+        self.is_clipped = _is_clipped(root)
+        self._add_contractions(root)
+
+    def add(self, candidate: _Candidate) -> None:
+        """Adds the members that are new in a candidate."""
+        begin = len(self._kept)
+        for stage in candidate.members[self._count :]:
+            self.is_clipped |= _is_clipped(stage)
+            self.inside += sum(each.cycles for each in self._add_contractions(stage))
+            if self._model.nests[stage] is stage:
+                self._kept.append(stage)
+                self.moved += self._model.moved_of(stage)
+                self.far += self._model.far(stage)
+                self.largest = max(self.largest, usual_bytes_of(stage.op.output(0)))
+        self._count = len(candidate.members)
+        if candidate.common != self._common:
+            self._common, self.row_bytes, self.is_known, begin = candidate.common, 0, True, 0
+        for stage in self._kept[begin:]:
+            self.row_bytes += _bytes_of_row(stage, self._common)
+            extents = map(extent_of, compute_of(stage).axis[self._common :])
+            self.is_known = self.is_known and None not in extents
+
+    def _add_contractions(self, last: Stage) -> list[_Figures]:
+        found = self._model.figures_of(last)
+        for each in found:
+            nest = each.nest
+            self.heights.add(each.tile.rows)
+            self.more += each.more
+            self.panels = max(self.panels, nest.width * nest.depth * nest.itemsize)
+        return found
 
 
 def _is_clipped(stage: Stage) -> bool:
     """Whether a stage reads only some of what its ranges hold: about half, as in a triangle."""
     first = compute_of(stage).body[0]
     return isinstance(first, e.Reduce) and e.const_int(first.condition) is None
-
-
-def _bytes(tensor: Tensor) -> int:
-    extents = (e.const_int(extent) for extent in tensor.shape)
-    return prod(USUAL if each is None else each for each in extents) * tensor.dtype.itemsize
 
 
 def _bytes_of_row(stage: Stage, common: int) -> int:
@@ -323,7 +399,7 @@ class FusedBlocks:
                 stage.compute_at(root, loop)
         for last, contraction, factor, copy in self.panels:
             if last in (root, *block.members):
-                inside = any(factor.tensor.op is each.op for each in block.members)
+                inside = self._schedule[factor.tensor] in block.members
                 place = (root, loop) if inside else _place_of(block, loop, contraction, factor)
                 place_copy(copy, place)
 

@@ -18,7 +18,9 @@ the call, the loops are the same, without the line that packs.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import Any, final
 
@@ -29,8 +31,17 @@ from minitvm.auto_scheduler.contraction import (
     Factor,
     extent_of,
     is_uneven,
+    plain_axes_of,
 )
-from minitvm.auto_scheduler.cost import Blocks, Nest, Tile, cost, packing_cycles
+from minitvm.auto_scheduler.cost import (
+    Blocks,
+    Nest,
+    Tile,
+    cost,
+    packing_cycles,
+    transfer_cycles,
+    usual_bytes_of,
+)
 from minitvm.auto_scheduler.loops import (
     EVEN,
     Part,
@@ -46,7 +57,9 @@ from minitvm.auto_scheduler.loops import (
     write_copy,
     write_tiles,
 )
+from minitvm.auto_scheduler.sums import Sums
 from minitvm.auto_scheduler.tiles import (
+    ALIKE,
     best_tile,
     blocks_of,
     strip_of,
@@ -60,80 +73,150 @@ from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import Tensor
 from minitvm.tir import expr as e
-from minitvm.tir.expr import IterVar, Var
+from minitvm.tir.expr import IterVar
 from minitvm.tir.functor import walk_once
 from minitvm.tir.intrinsics import INTRINSICS
 from minitvm.tir.structural_equal import structural_equal
 
 
 def write_tiled(
-    s: Schedule,
-    contraction: Contraction,
-    last: Tensor,
-    target: Target,
-    *,
-    inline_columns: bool,
-    in_order: bool,
-    ahead: Tensor | None,
-    part: Part | None = None,
-) -> tuple[IterVar | None, list[tuple[Factor, Stage]]]:
-    """Writes the schedule of a contraction, and of `last`, the stage that reads its sums (the
-    contraction itself, or an epilogue). `inline_columns`: the columns' factor is computed
-    elementwise, for this stage alone, so it may be computed while it is packed. `in_order`: sums
-    are not computed in parts. `ahead`: an argument that is packed before the call, the columns'
-    factor or the tensor from which it is computed. `part`: what is computed at a time; the loop
-    over parts is returned, and the panels, which the caller places."""
-    op = contraction.op
-    places = places_of(contraction)
+    group: Sequence[Sums], part: Part | None = None
+) -> tuple[IterVar | None, list[tuple[Contraction, Factor, Stage]]]:
+    """Writes the schedule of a contraction, and of the stage that reads its sums (the contraction
+    itself, or an epilogue); or of several contractions that one epilogue reads, whose sums are
+    computed in the same tiles. `part`: what is computed at a time; the loop over parts is returned,
+    and the panels, which the caller places."""
+    first = group[0]
+    s, target, last = first.schedule, first.target, first.last.op.output(0)
+    places = places_of(first.contraction)
     if part is not None:
         places = places_of_part(places, part) or places
-    wide = op.output(0).dtype if _widens(contraction) else contraction.a.tensor.dtype
-    nest = nest_of(contraction, places, target, wide, contraction.b.tensor.dtype)
-    in_place, tile = best_tile(nest, target), best_tile(replace(nest, is_packed=True), target)
-    packs = _packs(s, contraction, nest, (in_place, tile), inline_columns, ahead, target)
-    in_panels = packs or ahead is not None
+    nest = _nest_of(group, places)
+    in_place, tile = best_tile(nest, target), best_tile(_packed(nest), target)
+    packs = [_packs(each, places, (in_place, tile)) for each in group]
+    in_panels = any(packs) or any(each.ahead is not None for each in group)
     if not in_panels:
         tile = in_place
-    choose_tile(s, contraction, tile, nest.unit, target)
-    is_fused = last.op is not op
-    blocks = _blocks(contraction, nest, tile, in_panels, is_fused, in_order, target)
+    blocks = [_blocks(each, nest, tile, in_panels) for each in group]
     if part is not None:
-        blocks = Blocks(part.rows, strip=blocks.strip)
-    choose_blocks(s, contraction, blocks)
-    b = contraction.b
-    packed = _beside(contraction, b, contraction.column) if packs else []
-    if blocks.strip is not None and not _widens(contraction):
-        packed += _beside(contraction, contraction.a, contraction.rows[-1])
-    copies = [_copied_by_axes(s, contraction, factor) for factor in packed]
-    if blocks.depth is None:
-        shares = in_panels or part is not None
-        made = _write_whole(s, contraction, last, places, tile, blocks, shares, target)
+        blocks = [Blocks(part.rows, strip=each.strip) for each in blocks]
+    for each, mine in zip(group, blocks, strict=True):
+        choose_tile(s, each.contraction, tile, nest.unit, target, stage=each.stage.name)
+        choose_blocks(s, each.contraction, mine, stage=each.stage.name)
+    copies = [_copies(*each) for each in zip(group, packs, blocks, strict=True)]
+    common = max(blocks, key=lambda each: each.strip or 0)
+    if common.depth is not None:
+        made = [_write_deep(first, last, places, tile, common)]
     else:
-        made = _write_deep(s, contraction, last, places, tile, blocks, target)
-    if ahead is not None:
-        reader = made.sums if ahead is b.tensor else b.tensor
-        panels = s[s.cache_read(ahead, "global", [reader])]
+        made = _write_whole(group, last, places, tile, common, in_panels or part is not None)
+    panels = list[tuple[Contraction, Factor, Stage]]()
+    for each, there, copied in zip(group, made, copies, strict=True):
+        panels += _write_factors(each, there, copied, tile, is_placed=part is None)
+        if in_panels and each.inline_columns:
+            s[each.contraction.b.tensor].compute_inline()
+    return made[0].panels, panels
+
+
+def _nest_of(group: Sequence[Sums], places: Places) -> Nest:
+    """Contractions as the model of tiles sees them: several in the same tiles are as one whose
+    steps are those of all."""
+    nests = [_nest_of_one(each, places) for each in group]
+    if len(nests) == 1:
+        return nests[0]
+    depth = None if any(None in each.steps for each in nests) else sum(n.depth for n in nests)
+    sizes = [each.a_bytes for each in nests]
+    return replace(
+        nests[0],
+        steps=(depth,),
+        itemsize=max(each.itemsize for each in nests),
+        row_bytes=max(each.row_bytes for each in nests),
+        step_bytes=max(each.step_bytes for each in nests),
+        a_bytes=None if None in sizes else sum(size or 0 for size in sizes),
+    )
+
+
+def _nest_of_one(sums: Sums, places: Places) -> Nest:
+    contraction = sums.contraction
+    wide = (contraction.op.output(0) if _widens(contraction) else contraction.a.tensor).dtype
+    return nest_of(contraction, places, sums.target, wide, contraction.b.tensor.dtype)
+
+
+def _packed(nest: Nest) -> Nest:
+    return replace(nest, is_packed=True)
+
+
+def are_alike(sums: Sums, other: Sums) -> bool:
+    """Whether two contractions with one epilogue can be computed in the same tiles."""
+    mine, its = sums.contraction, other.contraction
+    if _widens(mine) or _widens(its) or (places := places_of(mine)) != places_of(its):
+        return False
+    nest, others = (_nest_of_one(each, places) for each in (sums, other))
+    return (nest.dtype, nest.unit, nest.terms) == (others.dtype, others.unit, others.terms)
+
+
+def pays_together(group: Sequence[Sums]) -> bool:
+    """Whether contractions take less time in the same tiles. Only the sums of one stay in registers
+    otherwise; those of the others are written to memory, and read again. All steps of all of them
+    are summed at once."""
+    target, places = group[0].target, places_of(group[0].contraction)
+    nest = _packed(_nest_of(group, places))
+    tile = best_tile(nest, target)
+    if blocks_of(nest, tile, target).depth is not None:
+        return False
+    alone = 0.0
+    for each in group:
+        mine = _packed(_nest_of_one(each, places))
+        alone += cost(mine, best_tile(mine, target), Blocks(), target)
+    for each in group[1:]:
+        size = usual_bytes_of(each.contraction.op.output(0))
+        alone += transfer_cycles(2 * size, 2 * size, target)
+    return cost(nest, tile, Blocks(), target) * ALIKE <= alone
+
+
+@final
+@record()
+class _Copy:
+    """A factor that is copied; `tensor` is the copy if the contraction reads it already."""
+
+    factor: Factor
+    tensor: Tensor | None
+
+
+def _copies(sums: Sums, packs: bool, blocks: Blocks) -> list[_Copy]:
+    """The factors that are copied: into panels, and in strips of rows."""
+    contraction = sums.contraction
+    found = _beside(contraction, contraction.b, contraction.column) if packs else []
+    if blocks.strip is not None and not _widens(contraction):
+        found += _beside(contraction, contraction.a, contraction.rows[-1])
+    return [_Copy(each, _copied_by_axes(sums.schedule, contraction, each)) for each in found]
+
+
+def _write_factors(
+    sums: Sums, made: _Made, copies: Sequence[_Copy], tile: Tile, *, is_placed: bool
+) -> Iterator[tuple[Contraction, Factor, Stage]]:
+    """Writes the copies of factors, and returns the panels, which are placed if `is_placed`."""
+    s, contraction, target = sums.schedule, sums.contraction, sums.target
+    b = contraction.b
+    if sums.ahead is not None:
+        reader = made.sums if sums.ahead is b.tensor else b.tensor
+        panels = s[s.cache_read(sums.ahead, "global", [reader])]
         _write_panels(panels, contraction, b, tile.columns)
         place_copy(panels, "ahead")
     if made.widened is not None:
         write_copy(s[made.widened], target)
         s[made.widened].compute_at(made.stage, made.strips)
-    made_panels = list[tuple[Factor, Stage]]()
-    for factor, copy in zip(packed, copies, strict=True):
-        if copy is None:
-            copy = s.cache_read(factor.tensor, "global", [made.sums])
-        panels = s[copy]
-        if factor.reads(contraction.column):
-            _write_panels(panels, contraction, factor, tile.columns)
-            made_panels.append((factor, panels))
-            if part is None:
-                place_copy(panels, None if made.panels is None else (made.stage, made.panels))
+    for copy in copies:
+        tensor = copy.tensor
+        if tensor is None:
+            tensor = s.cache_read(copy.factor.tensor, "global", [made.sums])
+        if copy.factor.reads(contraction.column):
+            _write_panels(s[tensor], contraction, copy.factor, tile.columns)
+            if is_placed:
+                place_copy(s[tensor], None if made.panels is None else (made.stage, made.panels))
+            yield contraction, copy.factor, s[tensor]
         else:
-            _write_panels(panels, contraction, factor, tile.rows)
-            panels.compute_at(made.stage, made.strips)
-    if in_panels and inline_columns:
-        s[b.tensor].compute_inline()
-    return made.panels, made_panels
+            _write_panels(s[tensor], contraction, copy.factor, tile.rows)
+            s[tensor].compute_at(made.stage, made.strips)
 
 
 @final
@@ -151,45 +234,43 @@ class _Made:
 
 
 def _write_whole(
-    s: Schedule,
-    contraction: Contraction,
+    group: Sequence[Sums],
     last: Tensor,
     places: Places,
     tile: Tile,
     blocks: Blocks,
     in_panels: bool,
-    target: Target,
-) -> _Made:
-    """Keeps the sums in registers over all steps."""
-    op, stage, copy = contraction.op, s[last], None
-    in_memory = last.op is not op and _calls_functions(s, stage)
-    sums = sums_in_registers(s, contraction, op.output(0) if in_memory else last)
-    if _widens(contraction):
-        sums, copy = _widened(s, contraction, sums)
+) -> list[_Made]:
+    """Keeps the sums in registers over all steps: those of the last contraction until the epilogue
+    has read them, and those of the others until the next one begins."""
+    s, target = group[0].schedule, group[0].target
+    stage = s[last]
+    calls = last.op is not group[0].contraction.op and _calls_functions(s, stage)
+    in_memory = [calls or each is not group[-1] for each in group]
+    found = list[tuple[Tensor, Tensor | None]]()
+    for each, copied in zip(group, in_memory, strict=True):
+        contraction = each.contraction
+        total = contraction.op.output(0)
+        sums = sums_in_registers(s, contraction, total if copied else last)
+        found.append(_widened(s, contraction, sums) if _widens(contraction) else (sums, None))
     tiles = write_tiles(stage, places, tile, blocks, None)
-    run_in_vectors(stage, tiles, unroll_rows=not in_memory)
+    run_in_vectors(stage, tiles, unroll_rows=not calls)
     if in_panels and tiles.tasks:
         *_, task = run_parallel(stage, tiles.tasks, target)
         loops = [each.axis for each in tiles.loops]
     else:
         task, loops = None, run_parallel(stage, [*tiles.tasks, *tiles.loops], target, EVEN)
-    if in_memory:
-        _write_copy(s[op.output(0)], stage, loops[-1], places)
-    _write_sums(s[sums], stage, loops[-1], places, target)
-    return _Made(sums, stage, task, loops[-3:][0], copy)
+    for each, copied, (sums, _) in zip(group, in_memory, found, strict=True):
+        if copied:
+            _write_copy(s[each.contraction.op.output(0)], stage, loops[-1], places)
+        _write_sums(s[sums], stage, loops[-1], places, target)
+    return [_Made(sums, stage, task, loops[-3:][0], copy) for sums, copy in found]
 
 
-def _write_deep(
-    s: Schedule,
-    contraction: Contraction,
-    last: Tensor,
-    places: Places,
-    tile: Tile,
-    blocks: Blocks,
-    target: Target,
-) -> _Made:
+def _write_deep(sums: Sums, last: Tensor, places: Places, tile: Tile, blocks: Blocks) -> _Made:
     """Keeps the sums in registers for a block of steps, and adds the blocks up in memory: in the
     output, or in a block of it from which the epilogue takes the sums."""
+    s, contraction, target = sums.schedule, sums.contraction, sums.target
     total, copy = contraction.op.output(0), None
     if _widens(contraction):
         if last is total:
@@ -198,8 +279,8 @@ def _write_deep(
     stage = s[total]
     steps, _ = stage.split(compute_of(stage).reduce_axis[0], factor=blocks.depth)
     made = s.rfactor(total, steps)
-    sums = made[0] if isinstance(made, list) else made
-    s[sums].set_scope("local")
+    part = made[0] if isinstance(made, list) else made
+    s[part].set_scope("local")
     (steps,) = compute_of(stage).reduce_axis
     outside = blocks
     if s[last] is not stage:
@@ -214,8 +295,8 @@ def _write_deep(
     run_in_vectors(stage, tiles)
     if s[last] is stage:
         run_parallel(stage, tiles.tasks, target)
-    _write_sums(s[sums], stage, tiles.loops[-1].axis, places, target)
-    return _Made(sums, stage, steps, tiles.strip, copy)
+    _write_sums(s[part], stage, tiles.loops[-1].axis, places, target)
+    return _Made(part, stage, steps, tiles.strip, copy)
 
 
 def _widens(contraction: Contraction) -> bool:
@@ -271,43 +352,31 @@ def _write_sums(inner: Stage, stage: Stage, at: IterVar, places: Places, target:
 # -- The model --
 
 
-def _blocks(
-    contraction: Contraction,
-    nest: Nest,
-    tile: Tile,
-    in_panels: bool,
-    is_fused: bool,
-    in_order: bool,
-    target: Target,
-) -> Blocks:
+def _blocks(sums: Sums, nest: Nest, tile: Tile, in_panels: bool) -> Blocks:
+    contraction, target = sums.contraction, sums.target
     widens = _widens(contraction)
     is_plain = widens or _axes_of(contraction, contraction.a) is not None
     if in_panels:
-        in_memory = is_fused or widens
-        made = blocks_of(nest, tile, target, copied=widens, in_memory=in_memory, whole=in_order)
+        in_memory = sums.last is not sums.stage or widens
+        whole = sums.in_order
+        made = blocks_of(nest, tile, target, copied=widens, in_memory=in_memory, whole=whole)
         return made if is_plain else replace(made, strip=None)
     steps = prod(each or 1 for each in nest.steps)
     copies = widens or (contraction.rows and is_plain and thrashes(nest, steps, target))
     return Blocks(strip=strip_of(nest, tile, steps, target) if copies else None)
 
 
-def _packs(
-    s: Schedule,
-    contraction: Contraction,
-    nest: Nest,
-    tiles: tuple[Tile, Tile],
-    inline_columns: bool,
-    ahead: Tensor | None,
-    target: Target,
-) -> bool:
+def _packs(sums: Sums, places: Places, tiles: tuple[Tile, Tile]) -> bool:
     """Whether a call packs the columns' factor into panels as wide as a tile. `tiles`: that for the
     factor as it lies, and that for panels."""
+    s, contraction, target, ahead = sums.schedule, sums.contraction, sums.target, sums.ahead
+    note = partial(choose, s, "packing", stage=contraction.op.name)
     b, (in_place, tile) = contraction.b, tiles
     rows = extent_of(contraction.rows[-1]) if contraction.rows else 0
     least = target.vector_registers * 3 // 2  # rows for which packing an epilogue's factor pays
     if ahead is not None:
         text = "{ahead} is packed into panels of {columns} columns ahead of the call"
-        choose(s, "packing", text, ahead=ahead.name, columns=tile.columns)
+        note(text, ahead=ahead.name, columns=tile.columns)
     if ahead is b.tensor:
         return False
     figures: dict[str, Any] = {}
@@ -317,20 +386,21 @@ def _packs(
         packs, why = False, "it is not read by plain axes, each element once"
     elif ahead is not None and (rows is None or rows < least):
         packs, why = False, "fewer than {least} rows use it, or their number is symbolic"
-    elif inline_columns:
+    elif sums.inline_columns:
         packs, why = True, "it is computed on the way"
     elif b.along(contraction.column) != 1:
         packs, why = True, "neighbours along the columns lie apart"
     else:
+        nest = _nest_of_one(sums, places)
         as_it_lies = cost(nest, in_place, Blocks(), target)
-        in_panels = cost(replace(nest, is_packed=True), tile, Blocks(), target)
+        in_panels = cost(_packed(nest), tile, Blocks(), target)
         in_panels += packing_cycles(nest, target)
         figures = {"as_it_lies": round(as_it_lies), "in_panels": round(in_panels)}
         packs, why = True, "{in_panels} cycles with the copy, {as_it_lies} as it lies"
         if in_panels >= as_it_lies:
             packs, why = False, "{as_it_lies} cycles as it lies, {in_panels} with the copy"
     how = "{b} is packed into panels of {columns} columns: " if packs else "{b} is not packed: "
-    choose(s, "packing", how + why, b=b.tensor.name, columns=tile.columns, least=least, **figures)
+    note(how + why, b=b.tensor.name, columns=tile.columns, least=least, **figures)
     return packs
 
 
@@ -338,7 +408,7 @@ def _axes_of(contraction: Contraction, factor: Factor) -> list[IterVar] | None:
     """The axes of the dimensions of a copy of a factor: those of its tensor's dimensions, or else
     those on which its elements depend, data axes first. None where a copy may have more elements
     than the tensor, elements are chosen by a condition, or ranges differ."""
-    plain = _plain_axes_of(contraction, factor)
+    plain = plain_axes_of(contraction, factor)
     if plain is not None:
         return plain
     op = contraction.op
@@ -349,18 +419,6 @@ def _axes_of(contraction: Contraction, factor: Factor) -> list[IterVar] | None:
     used = [{axis for axis in axes if axis.var in {*walk_once(i)}} for i in factor.load.indices]
     once = all(len(each) <= 1 for each in used) and sum(map(len, used)) == len(axes)
     return axes if once and {*axes} == set().union(*used) else None
-
-
-def _plain_axes_of(contraction: Contraction, factor: Factor) -> list[IterVar] | None:
-    """The axis that indexes each dimension of a factor; None if a dimension is indexed otherwise,
-    or the tensor is read at several places."""
-    op, tensor = contraction.op, factor.tensor
-    axes = {axis.var: axis for axis in (*op.axis, *op.reduce_axis)}
-    if sum(each.tensor is tensor for each in contraction.factors) != 1:
-        return None
-    found = [axes.get(index) for index in factor.load.indices if isinstance(index, Var)]
-    known = [axis for axis in found if axis is not None]
-    return known if len(known) == tensor.ndim else None
 
 
 def _beside(contraction: Contraction, factor: Factor, axis: IterVar) -> list[Factor]:
@@ -379,15 +437,10 @@ def _beside(contraction: Contraction, factor: Factor, axis: IterVar) -> list[Fac
     ]
 
 
-def can_be_packed(contraction: Contraction) -> bool:
-    """Whether the columns' factor can be packed into panels that a row of tiles reads."""
-    return bool(contraction.rows) and _plain_axes_of(contraction, contraction.b) is not None
-
-
 def _copied_by_axes(s: Schedule, contraction: Contraction, factor: Factor) -> Tensor | None:
     """A copy of a factor whose dimensions are axes, which the contraction reads in its place; None
     where the tensor itself has such dimensions."""
-    if _plain_axes_of(contraction, factor) is not None:
+    if plain_axes_of(contraction, factor) is not None:
         return None
     stage = s[contraction.op]
     reads = reads_of(compute_of(stage), factor.tensor)

@@ -27,7 +27,7 @@ from minitvm.runtime.dtype import DType
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.target import Target
 
-_ALIKE = 1.02  # times the fewest cycles: nearer than the model is to the truth
+ALIKE = 1.02  # times the fewest cycles: nearer than the model is to the truth
 _MOST_COUNTS = 256  # of parts that are tried: where there are so many, one more makes no difference
 _COLUMNS = 256  # of a block, where their number is symbolic
 _PAGE = 4096  # bytes
@@ -81,7 +81,7 @@ def best_tile(nest: Nest, target: Target, block: Callable[[Tile], Blocks] | None
     chooser = _chooser.get()
     if chooser is not None:
         return chooser(costs)
-    most = min(costs.values()) * _ALIKE
+    most = min(costs.values()) * ALIKE
     alike = [tile for tile in costs if costs[tile] <= most]
     return min(alike, key=lambda tile: (_remainders(nest, tile), costs[tile]))
 

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar, final
+from typing import Any, TypeVar
 
 from minitvm.auto_scheduler.attempts import Attempt, complete, first_that_works
 from minitvm.auto_scheduler.choice import choose, choose_form
-from minitvm.auto_scheduler.contraction import (
-    Contraction,
-    Factor,
-    all_loads,
-    bytes_of,
-    contraction_of,
-    is_uneven,
-)
 from minitvm.auto_scheduler.convolution import is_convolution, write_convolution
 from minitvm.auto_scheduler.few_rows import is_left_plain, is_streamed, write_streamed
 from minitvm.auto_scheduler.fused_blocks import FusedBlocks, Product, blocks_in
@@ -30,9 +21,9 @@ from minitvm.auto_scheduler.loops import Part, compute_of, place_copy, write_cop
 from minitvm.auto_scheduler.rows import write_rows
 from minitvm.auto_scheduler.running import running_axis
 from minitvm.auto_scheduler.scans import write_running_scans, write_steps
-from minitvm.auto_scheduler.tiled import can_be_packed, write_tiled
+from minitvm.auto_scheduler.sums import Sums, is_elementwise, reads_in_order, sums_of
+from minitvm.auto_scheduler.tiled import are_alike, pays_together, write_tiled
 from minitvm.runtime.errors import CompileError
-from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.intrinsics.dot_product import DotProduct
 from minitvm.te.intrinsics.matrix_product import MatrixProduct
@@ -40,10 +31,11 @@ from minitvm.te.schedules.operation_graph import read_by_ranges
 from minitvm.te.schedules.schedule import Schedule, create_schedule
 from minitvm.te.schedules.simplify_operations import simplified
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor
-from minitvm.tir.expr import IterVar, Reduce
+from minitvm.te.tensor import ComputeOp, PlaceholderOp, Tensor
 
 _T = TypeVar("_T")
+TOGETHER = "tiles together"
+"""The strategy for several contractions with one epilogue."""
 
 
 def auto_schedule(
@@ -184,21 +176,21 @@ def _write_program(
             attempt.follow("inlining", stage, partial(_write_inlined, s, stage, by_hand))
     stages, read = write_steps(attempt, stages, by_hand, target)
     kept = kept | read
-    program = partial(
-        _sums_of, s, target=target, by_hand=by_hand, strict=strict, prepacked=prepacked
-    )
-    name, find_blocks = "blocks of rows", partial(_fused, s, stages, target, kept, program)
+    program = partial(sums_of, s, target=target, strict=strict, prepacked=prepacked)
+    name = "blocks of rows"
+    find_blocks = partial(_fused, attempt, stages, target, kept, by_hand, program)
     found = attempt.follow(name, stages[-1], find_blocks) if len(stages) > 1 else None
     fused = found or FusedBlocks(s, ())
     done: set[Stage] = set()
     for stage in stages:
-        find = partial(program, stage, kept={each.op for each in kept | done})
-        sums = attempt.follow("contraction", stage, find)
-        if sums is not None and sums.last in fused.parts:
-            made = attempt.follow("tiles", stage, partial(_write_part, sums, fused))
-            done |= set(made or ())
+        find = partial(
+            program, stage, kept={each.op for each in kept | done}, by_hand=by_hand | done
+        )
+        sums = attempt.follow("contraction", stage, find) if stage not in done else None
+        if sums is not None and sums.last in fused.parts and _is_tiled(sums):
+            done |= set(_write_part(attempt, sums, fused))
         elif sums is not None:
-            done |= set(_write_contraction(attempt, stage, sums))
+            done |= set(_write_contraction(attempt, stage, _beside_blocks(sums, fused)))
     rest = [stage for stage in stages if stage not in done and not stage.inlined]
     ops = {each.op for each in kept}
     fused.loops |= write_rows(attempt, rest, target, ops, fused.parts, strict=strict)
@@ -207,13 +199,15 @@ def _write_program(
 
 
 def _fused(
-    s: Schedule,
+    attempt: Attempt,
     stages: Sequence[Stage],
     target: Target,
     kept: set[Stage],
-    sums_of: Callable[..., Sums | None],
+    by_hand: set[Stage],
+    find: Callable[..., Sums | None],
 ) -> FusedBlocks | None:
     """The stages that are computed together for blocks of rows."""
+    s = attempt.schedule
     ops = {each.op for each in kept}
     here = [
         each
@@ -221,17 +215,23 @@ def _fused(
         if not each.inlined and each.time is None and running_axis(compute_of(each)) is None
     ]
     products: dict[Stage, Product] = {}
+    alone: set[Stage] = set()
     for stage in here:
-        sums = sums_of(stage, kept=ops)
+        sums = find(stage, kept=ops, by_hand=by_hand) if stage not in products else None
         if sums is None:
             continue
         if _is_tiled(sums):
-            products[stage] = Product(sums.contraction, sums.last)
+            for each in _group(attempt, sums):
+                products[each.stage] = Product(each.contraction, each.last)
         else:
             kept = kept | {stage, sums.last}
+            # Plain loops are those of any stage.
+            alone |= set() if is_left_plain(sums.contraction) else {stage, sums.last}
+        if not _leaves_epilogue(sums):
+            by_hand = by_hand | {sums.last}
     free = {each for each in here if each not in kept and not each.is_output}
     roots = [each for each in here if each in free or each.is_output or each.op in ops]
-    found = list(blocks_in(s, roots, free, products, target)) if products else []
+    found = list(blocks_in(s, roots, free, alone, products, target)) if products else []
     return FusedBlocks(s, found) if found else None
 
 
@@ -240,25 +240,64 @@ def _is_tiled(sums: Sums) -> bool:
     contraction, target = sums.contraction, sums.target
     is_factor = sums.ahead is contraction.b.tensor
     return bool(contraction.rows) and not (
-        is_left_plain(contraction)
-        or is_streamed(contraction, target)
+        _leaves_epilogue(sums)
         or is_convolution(contraction)
         or matrix_product_for(contraction, target) is not None
         or dot_product_for(contraction, target, is_factor) is not None
     )
 
 
-def _write_part(sums: Sums, fused: FusedBlocks) -> Iterable[Stage]:
-    """Schedules a contraction that is computed in parts."""
-    stage, last, part = sums.stage, sums.last, fused.parts[sums.last]
+def _leaves_epilogue(sums: Sums) -> bool:
+    """Whether a contraction is computed as a whole, before the stage that reads its sums."""
+    return is_left_plain(sums.contraction) or is_streamed(sums.contraction, sums.target)
+
+
+def _group(attempt: Attempt, sums: Sums) -> Sequence[Sums]:
+    """A contraction, and those whose sums are computed in the same tiles."""
+    return attempt.follow(TOGETHER, sums.stage, partial(_together, sums)) or [sums]
+
+
+def _together(sums: Sums) -> list[Sums] | None:
+    """The contractions that one epilogue reads, and whose sums are computed in the same tiles; None
+    where there is one alone, or all take longer together."""
+    s, last = sums.schedule, sums.last
+    if last is sums.stage or not _is_tiled(sums):
+        return None
+    read = _read_by(s, last)
+    found = [each for stage in s.stages if stage in read and (each := sums.beside(stage))]
+    alike = [
+        each for each in found if each.last is last and _is_tiled(each) and are_alike(sums, each)
+    ]
+    return alike if len(alike) > 1 and pays_together(alike) else None
+
+
+def _read_by(s: Schedule, stage: Stage) -> set[Stage]:
+    """The stages that a stage reads, through inlined stages as well."""
+    found: set[Stage] = set()
+    for tensor in stage.op.input_tensors:
+        found |= _read_by(s, s[tensor]) if s[tensor].inlined else {s[tensor]}
+    return found
+
+
+def _write_part(attempt: Attempt, sums: Sums, fused: FusedBlocks) -> Iterable[Stage]:
+    """Schedules a contraction that is computed in parts, and those in the same tiles."""
+    group = _group(attempt, sums)
+    name = TOGETHER if len(group) > 1 else "tiles"
+    return attempt.follow(name, sums.stage, partial(_write_parts, group, fused)) or ()
+
+
+def _write_parts(group: Sequence[Sums], fused: FusedBlocks) -> Iterable[Stage]:
+    last = group[0].last
+    part = fused.parts[last]
     if part is None:
-        sums = replace(sums, target=Target(f"{sums.target} -num-cores=1"))
-    _choose_product(sums, last)
-    loop, panels = _tile(sums, part or Part(0, None))
+        target = Target(f"{group[0].target} -num-cores=1")
+        group = [replace(each, target=target) for each in group]
+    _choose_products(group)
+    loop, panels = write_tiled(group, part or Part(0, None))
     if part is not None and loop is not None:
         fused.loops[last] = loop
-    fused.panels += [(last, sums.contraction, factor, copy) for factor, copy in panels]
-    return (stage, last)
+    fused.panels += [(last, *each) for each in panels]
+    return (*(each.stage for each in group), last)
 
 
 def _write_simplified(s: Schedule, stage: Stage) -> bool | None:
@@ -278,76 +317,14 @@ def _write_inlined(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool
     return True
 
 
-@final
-@record()
-class Sums:
-    """A contraction that is to be scheduled.
-
-    Attributes
-    ----------
-    schedule, contraction, target
-        The schedule, the contraction in it, and the target.
-    kept
-        The operations that stay as they are.
-    by_hand
-        The stages that a user scheduled.
-    strict
-        Whether floats are rounded as the program is written.
-    ahead
-        The tensor for the columns' factor that is packed before the call, if any.
-    inline_columns
-        Whether the columns' factor is computed elementwise, for this contraction alone.
-    """
-
-    schedule: Schedule
-    contraction: Contraction
-    target: Target
-    kept: Collection[Operation]
-    by_hand: Container[Stage]
-    strict: bool
-    ahead: Tensor | None
-    inline_columns: bool
-
-    @property
-    def stage(self) -> Stage:
-        return self.schedule[self.contraction.op]
-
-    @property
-    def last(self) -> Stage:
-        """The stage that reads the sums."""
-        if self.stage.op in self.kept:
-            return self.stage
-        return _epilogue(self.schedule, self.stage, self.by_hand)
-
-    @property
-    def in_order(self) -> bool:
-        """Whether sums must not be computed in parts: parts may round floats differently, sums of
-        different lengths can't be divided alike, and each part would begin with `init`."""
-        op = self.contraction.op
-        is_rounded = op.output(0).dtype.is_float
-        begins = isinstance(op.body[0], Reduce) and bool(op.body[0].init)
-        return (self.strict and is_rounded) or begins or is_uneven(op)
-
-
-def _sums_of(
-    s: Schedule,
-    stage: Stage,
-    *,
-    target: Target,
-    kept: Collection[Operation],
-    by_hand: Container[Stage],
-    strict: bool,
-    prepacked: Collection[Tensor],
-) -> Sums | None:
-    """A stage as a contraction to schedule, or None. The operations of `kept` stay as they are."""
-    contraction = contraction_of(stage.op)
-    if contraction is None or running_axis(contraction.op) is not None:
-        return None
-    columns = s[contraction.b.tensor]
-    inline_columns = columns.op not in kept and _is_elementwise(columns.op)
-    inline_columns = inline_columns and s.readers(columns) == [stage] and not columns.is_output
-    ahead = _ahead(s, contraction, prepacked, inline_columns)
-    return Sums(s, contraction, target, kept, by_hand, strict, ahead, inline_columns)
+def _beside_blocks(sums: Sums, fused: FusedBlocks) -> Sums:
+    """A contraction outside of all blocks, which leaves their stages where they are."""
+    columns = sums.schedule[sums.contraction.b.tensor]
+    return replace(
+        sums,
+        kept={*sums.kept, *(each.op for each in fused.parts)},
+        inline_columns=sums.inline_columns and columns not in fused.parts,
+    )
 
 
 def _write_contraction(attempt: Attempt, stage: Stage, sums: Sums) -> Iterable[Stage]:
@@ -406,23 +383,29 @@ def _write_by(sums: Sums, found: DotProduct | MatrixProduct | None) -> Iterable[
     return (sums.stage, last)
 
 
+def _write_together(sums: Sums) -> Iterable[Stage] | None:
+    group = _together(sums)
+    return None if group is None else _tile(group)
+
+
 def _write_tiled(sums: Sums) -> Iterable[Stage]:
-    _choose_product(sums, sums.last)
-    _tile(sums, None)
-    return (sums.stage, sums.last)
+    return _tile([sums])
 
 
-def _tile(sums: Sums, part: Part | None) -> tuple[IterVar | None, list[tuple[Factor, Stage]]]:
-    return write_tiled(
-        sums.schedule,
-        sums.contraction,
-        sums.last.op.output(0),
-        sums.target,
-        inline_columns=sums.inline_columns,
-        in_order=sums.in_order,
-        ahead=sums.ahead,
-        part=part,
-    )
+def _tile(group: Sequence[Sums]) -> Iterable[Stage]:
+    done = (*(each.stage for each in group), group[0].last)
+    _choose_products(group)
+    write_tiled(group)
+    return done
+
+
+def _choose_products(group: Sequence[Sums]) -> None:
+    for each in group:
+        _choose_product(each, each.last)
+    if len(group) > 1:
+        names = ", ".join(each.stage.name for each in group)
+        text = "the sums of {stages} are computed in the same tiles, and do not pass through memory"
+        choose(group[0].schedule, "strategy", text, stages=names)
 
 
 def _choose_product(sums: Sums, last: Stage) -> None:
@@ -439,39 +422,19 @@ STRATEGIES: tuple[tuple[str, Callable[[Sums], Iterable[Stage] | None]], ...] = (
     ("convolution", _write_convolution),
     ("matrix-product instructions", _write_matrix_products),
     ("dot-product instructions", _write_dot_products),
+    (TOGETHER, _write_together),
     ("tiles", _write_tiled),
 )
-
-
-def _ahead(
-    s: Schedule, contraction: Contraction, prepacked: Collection[Tensor], inline_columns: bool
-) -> Tensor | None:
-    """The prepacked placeholder that is the columns' factor, or from which the factor is computed
-    elementwise, in order. None if there is none, or the placeholder has no panels, has a symbolic
-    size, or is read by other stages, too."""
-    if not can_be_packed(contraction) or bytes_of(contraction.b.tensor) is None:
-        return None
-    stage, columns = s[contraction.op], s[contraction.b.tensor]
-    if contraction.b.tensor in prepacked:
-        return contraction.b.tensor if s.readers(columns) == [stage] else None
-    for each in columns.op.input_tensors if inline_columns else ():
-        if each in prepacked and s.readers(s[each]) == [columns]:
-            return each if _reads_in_order(columns, s[each]) else None
-    return None
-
-
-def _is_elementwise(op: Operation) -> bool:
-    return isinstance(op, ComputeOp) and not op.reduce_axis and len(op.body) == 1
 
 
 def _can_be_inlined(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool:
     """Whether inlining a stage computes nothing twice, and in no loop by hand: only elementwise
     stages read it, in order."""
-    if not _is_elementwise(stage.op):
+    if not is_elementwise(stage.op):
         return False
     return all(
-        _is_elementwise(each.op)
-        and _reads_in_order(each, stage)
+        is_elementwise(each.op)
+        and reads_in_order(each, stage)
         and not _is_by_hand(s, each, by_hand)
         for each in s.readers(stage)
     )
@@ -482,30 +445,3 @@ def _is_by_hand(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool:
     if stage.inlined:
         return any(_is_by_hand(s, each, by_hand) for each in s.readers(stage))
     return stage in by_hand
-
-
-def _reads_in_order(reader: Stage, stage: Stage) -> bool:
-    """Whether each element of the reader reads only the element at the same indices."""
-    assert isinstance(reader.op, ComputeOp)
-    axes = [axis.var for axis in reader.op.axis]
-    loads = [each for each in all_loads(reader.op) if each.producer in stage.op.outputs]
-    return all(
-        len(each.indices) == len(axes) and all(map(operator.is_, each.indices, axes))
-        for each in loads
-    )
-
-
-def _epilogue(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> Stage:
-    """The epilogue of a contraction: the stage that reads its sums elementwise, in order, unless it
-    is scheduled by hand. The contraction's stage itself if there is no epilogue."""
-    reader = stage
-    while not reader.is_output:
-        readers = s.readers(reader)
-        if len(readers) != 1 or not _is_elementwise(readers[0].op):
-            return stage
-        if not _reads_in_order(readers[0], reader):
-            return stage
-        reader = readers[0]
-        if not reader.inlined:
-            return stage if reader in by_hand else reader
-    return stage

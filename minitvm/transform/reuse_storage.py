@@ -123,13 +123,27 @@ def _allocated(buffers: Sequence[Buffer] | dict[Buffer, None], body: Stmt) -> St
 
 class _Reuse(Mutator):
     """Shares memory level by level, the innermost first; a level is the statements and allocations
-    that run in the same loops."""
+    that run in the same loops. Its outermost allocation shares for all, once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._in_level = False
 
     def expr(self, node: PrimExpr) -> PrimExpr:
         return node
 
+    def stmt(self, node: Stmt) -> Stmt:
+        outside = self._in_level
+        self._in_level = outside and isinstance(node, s.Allocate | s.SeqStmt)
+        made = super().stmt(node)
+        self._in_level = outside
+        return made
+
     def visit_Allocate(self, node: s.Allocate) -> Stmt:
+        is_outermost, self._in_level = not self._in_level, True
         made: s.Allocate = self.descend(node)
+        if not is_outermost:
+            return made
         buffers: list[Buffer] = []
         members: list[Stmt] = []
         _flatten(made, buffers, members)

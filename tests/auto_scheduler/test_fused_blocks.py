@@ -170,6 +170,7 @@ GRAPHS = {
     "attention": lambda: attention(2, 50, 41, 8, 12),
     "range": lambda: attention(2, 53, 53, 8, 12, form="range"),
     "range, more keys": lambda: attention(2, 31, 53, 8, 12, form="range"),
+    "range, one value": lambda: attention(2, 53, 53, 8, 1, form="range"),
     "choice": lambda: attention(2, 53, 53, 8, 12, form="choice"),
     "bias": lambda: attention(2, 53, 41, 8, 12, form="bias"),
     "shared keys": lambda: attention(3, 53, 41, 8, 12, shared=True),
@@ -230,6 +231,28 @@ def test_a_block_computes_only_what_its_rows_see() -> None:
     text = str(tvm.lower(tvm.auto_schedule(args[-1].op, TARGET), args))
     assert re.search(r"j\.extent = .*i\.outer\) \* 11 \+ 11", text)
     assert re.search(r"for j\.outer in range\(.*j\.extent", text)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_windows_beside_blocks(is_first: bool) -> None:
+    """A window of weights has loops of its own, whether it ends a program or a product does."""
+    x, w = (te.placeholder(shape, name=n) for shape, n in [((48, 32, 9), "X"), ((48, 9, 48), "W")])
+    taps, last = te.placeholder((3,), name="K"), te.placeholder((48, 16), name="L")
+    d, r, k = (te.reduce_axis((0, size), name="k") for size in (9, 32, 3))
+    c = te.compute((48, 32, 48), lambda b, i, j: te.sum(x[b, i, d] * w[b, d, j], axis=d), name="C")
+    total = te.compute((48, 48), lambda b, j: te.sum(c[b, r, j], axis=r), name="T")
+
+    def at(i: te.Var, j: te.Var) -> te.PrimExpr:
+        return te.if_then_else(te.all(j >= 1, j < 49), total[i, j - 1], 0.0)
+
+    padded = te.compute((48, 50), at, name="Z")
+    window = te.compute((48, 48), lambda i, j: te.sum(padded[i, j + k] * taps[k], axis=k), name="F")
+    out = window if is_first else product(window, last, "O")
+    args = [x, w, taps, *([] if is_first else [last]), out]
+    program = Program([out.op], args, {})
+    given = inputs(program, {}, 0, whole=False)
+    (got,) = run(tvm.build(out, args), program, given, {})
+    assert_means(out, got, Meaning(given, {}).of(out))
 
 
 def test_trace_replays() -> None:

@@ -1,0 +1,179 @@
+"""Several contractions with one epilogue: one takes it alone, or all are computed in its tiles. No
+strategy is dropped: each test would fail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import minitvm as tvm
+from minitvm import te
+from minitvm.te.tensor import Tensor
+from tests.auto_scheduler.test_contractions import numpy_dtype
+
+TARGET = "llvm -mcpu=haswell -num-cores=2"
+
+
+def product(a: Tensor, b: Tensor, name: str, layout: str = "NN", *, triangle: bool = False) -> Any:
+    """``a @ b`` of the last two dimensions; "T" in `layout`: a factor is stored transposed."""
+    turned = [each == "T" for each in layout]
+    k = te.reduce_axis((0, a.shape[-2 if turned[0] else -1]), name="k")
+    batch = max(a, b, key=lambda each: each.ndim).shape[:-2]
+    rows, columns = a.shape[-1 if turned[0] else -2], b.shape[-2 if turned[1] else -1]
+
+    def element(*at: Any) -> Any:
+        *before, i, j = at
+        left = (*before[: a.ndim - 2], *((k, i) if turned[0] else (i, k)))
+        right = (*before[: b.ndim - 2], *((j, k) if turned[1] else (k, j)))
+        where = {"where": k <= i} if triangle else {}
+        return te.sum(a[left] * b[right], axis=k, **where)
+
+    return te.compute((*batch, rows, columns), element, name=name)
+
+
+def matrix(*shape: Any, dtype: str = "float32", name: str = "X") -> Tensor:
+    return te.placeholder(shape, dtype, name=name)
+
+
+def check(
+    output: Tensor,
+    args: list[Tensor],
+    sizes: dict[Any, int] | None = None,
+    **options: Any,
+) -> None:
+    """Compares with the plain loops, of small whole numbers."""
+    known = sizes or {}
+    rng = np.random.default_rng(0)
+    shapes = [[int(known.get(each, each)) for each in t.shape] for t in (*args, output)]
+    values = [
+        rng.integers(-3, 4, shape).astype(numpy_dtype(t.dtype))
+        for shape, t in zip(shapes, args, strict=False)
+    ]
+    found, wanted = (np.full(shapes[-1], 77).astype(numpy_dtype(output.dtype)) for _ in range(2))
+    tvm.build([output], [*args, output], **options)(*values, found)
+    tvm.build([output], [*args, output], auto_schedule=False)(*values, wanted)
+    np.testing.assert_allclose(found.astype(float), wanted.astype(float), rtol=1e-5, atol=1e-5)
+
+
+def gated(m: Any, n: Any, depths: tuple[Any, ...], layout: str = "NN") -> list[Tensor]:
+    """Products, one behind a sigmoid, and sums of the others: the arguments, and the epilogue."""
+    args, products = list[Tensor](), list[Tensor]()
+    for i, k in enumerate(depths):
+        x = matrix(*((k, m) if layout[0] == "T" else (m, k)), name=f"X{i}")
+        w = matrix(*((n, k) if layout[1] == "T" else (k, n)), name=f"W{i}")
+        args += [x, w]
+        products.append(product(x, w, f"P{i}", layout))
+    first, *others = products
+
+    def element(i: Any, j: Any) -> Any:
+        total = others[0][i, j]
+        for each in others[1:]:
+            total = total + each[i, j]
+        return te.sigmoid(first[i, j]) * total
+
+    return [*args, te.compute((m, n), element, name="Y")]
+
+
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("sizes", [(37, 53), (1, 40), (40, 1), (64, 96), (0, 5)], ids=str)
+def test_two_products(
+    sizes: tuple[int, int], layout: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    *args, output = gated(*sizes, (19, 19), layout)
+    check(output, args)
+
+
+@pytest.mark.parametrize("depths", [(5, 5, 5), (3, 200), (1, 7), (8, 0)], ids=str)
+def test_several_depths(depths: tuple[int, ...]) -> None:
+    *args, output = gated(33, 70, depths)
+    check(output, args)
+
+
+def test_symbolic_sizes() -> None:
+    m, n, k = te.var("m"), te.var("n"), te.var("k")
+    *args, output = gated(m, n, (k, 12))
+    check(output, args, {m: 29, n: 45, k: 17})
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16", "int32", "int8"])
+def test_dtypes(dtype: str) -> None:
+    x, v, w = (matrix(24, 24, dtype=dtype, name=name) for name in "XVW")
+    wide = dtype if dtype != "int8" else "int32"
+
+    def of(a: Tensor, b: Tensor, name: str) -> Any:
+        k = te.reduce_axis((0, 24), name="k")
+        return te.compute(
+            (24, 24),
+            lambda i, j: te.sum(a[i, k].astype(wide) * b[k, j].astype(wide), axis=k),
+            name=name,
+        )
+
+    p, q = of(x, v, "P"), of(x, w, "Q")
+    check(te.compute((24, 24), lambda i, j: p[i, j] + q[i, j], name="Y"), [x, v, w])
+
+
+def test_a_batch_with_shared_and_own_factors() -> None:
+    x, w, v = matrix(3, 20, 8, name="X"), matrix(8, 33, name="W"), matrix(3, 33, 8, name="V")
+    bias = matrix(33, name="B")
+    p, q = product(x, w, "P"), product(x, v, "Q", "NT")
+    y = te.compute((3, 20, 33), lambda b, i, j: p[b, i, j] * q[b, i, j] + bias[j], name="Y")
+    check(y, [x, w, v, bias])
+
+
+def test_a_triangle_and_a_whole_product() -> None:
+    x, w = matrix(40, 40, name="X"), matrix(40, 40, name="W")
+    p, q = product(x, w, "P", triangle=True), product(w, x, "Q", "TN")
+    check(te.compute((40, 40), lambda i, j: p[i, j] - q[i, j], name="Y"), [x, w])
+
+
+def test_one_product_feeds_the_other() -> None:
+    """Low rank: ``X W + (X A) B``, with stages between the products and the epilogue."""
+    x, w, a, b = (matrix(*s, name=n) for s, n in [((30, 64), "X"), ((64, 48), "W"),
+                                                  ((64, 4), "A"), ((4, 48), "B")])  # fmt: skip
+    whole, low = product(x, w, "P"), product(product(x, a, "R"), b, "Q")
+    scaled = te.compute((30, 48), lambda i, j: low[i, j] * 0.5, name="S")
+    y = te.compute((30, 48), lambda i, j: whole[i, j] + scaled[i, j], name="Y")
+    check(y, [x, w, a, b])
+
+
+def test_a_product_and_a_convolution() -> None:
+    x, w, taps = matrix(20, 24, name="X"), matrix(24, 24, name="W"), matrix(20, 3, name="K")
+    image = matrix(20, 26, name="I")
+    r = te.reduce_axis((0, 3), name="r")
+    c = te.compute((20, 24), lambda i, j: te.sum(image[i, j + r] * taps[i, r], axis=r), name="C")
+    p = product(x, w, "P")
+    for first, second in [(p, c), (c, p)]:
+        y = te.compute((20, 24), lambda i, j: first[i, j] + second[i, j], name="Y")  # noqa: B023
+        check(y, [x, w, taps, image])
+
+
+def test_sums_that_would_pass_through_memory_stay_in_the_tiles() -> None:
+    """Shallow products, whose sums take longer to move than to compute."""
+    for sizes, is_together in [((2048, 2048, (8, 8)), True), ((96, 96, (512, 512)), False)]:
+        *_, output = gated(*sizes)
+        trace = str(tvm.auto_schedule(output, TARGET).trace())
+        assert "s[P0].compute_at(s[Y]" in trace
+        assert ("s[P1].compute_at(s[Y]" in trace) is is_together
+
+
+def test_strict_sums_are_exact() -> None:
+    *args, output = gated(30, 40, (300, 20))
+    check(output, args, fp="strict")
+
+
+def test_prepacked_factors() -> None:
+    x, v, w, y = gated_of_one(48, 64, 16)
+    f = tvm.build([y], [x, v, w, y], name="f", prepacked=[v, w])
+    rng = np.random.default_rng(1)
+    a, b, c = (rng.standard_normal([int(d) for d in t.shape], "float32") for t in (x, v, w))
+    out = np.empty((48, 64), "float32")
+    f(a, tvm.prepack(f, "V", b), tvm.prepack(f, "W", c), out)
+    np.testing.assert_allclose(out, (a @ b) * (a @ c), rtol=1e-4, atol=1e-4)
+
+
+def gated_of_one(m: int, n: int, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    x, v, w = matrix(m, k, name="X"), matrix(k, n, name="V"), matrix(k, n, name="W")
+    p, q = product(x, v, "P"), product(x, w, "Q")
+    return x, v, w, te.compute((m, n), lambda i, j: p[i, j] * q[i, j], name="Y")
