@@ -101,14 +101,17 @@ def choose_blocks(s: Schedule, contraction: Contraction, blocks: Blocks) -> None
     sides = ["{rows} rows"] * (blocks.rows is not None)
     sides += ["{columns} columns"] * (blocks.columns is not None)
     if sides:
-        text = f"in tasks of {' and '.join(sides)}, whose panels fit half of the L2 cache"
+        text = f"in tasks of {' and '.join(sides)}, whose panels stay in the L2 cache"
         choose(s, "blocks", text, rows=blocks.rows, columns=blocks.columns)
     if blocks.depth is not None:
         text = "{depth} steps of the sum at a time, for which the rows of a tile fit the L1 cache"
         choose(s, "blocks", text, depth=blocks.depth)
+    a, slow = contraction.a.tensor.name, ": as it lies it is slow to read"
     if blocks.strip is not None:
-        text = "{a} is copied {strip} rows at a time: as it lies it is slow to read"
-        choose(s, "packing", text, a=contraction.a.tensor.name, strip=blocks.strip)
+        text = "{a} is copied {strip} rows at a time" + slow
+        choose(s, "packing", text, a=a, strip=blocks.strip)
+    if blocks.shares_rows:
+        choose(s, "packing", "{a} is copied once for all tasks" + slow, a=a)
 
 
 def size_of(axes: Iterable[IterVar]) -> int | PrimExpr:

@@ -30,7 +30,7 @@ from minitvm.auto_scheduler.contraction import (
     extent_of,
     is_uneven,
 )
-from minitvm.auto_scheduler.cost import Blocks, Nest, Tile, cost, packing_cycles
+from minitvm.auto_scheduler.cost import Blocks, Nest, Tile, copy_cycles, cost, packing_cycles
 from minitvm.auto_scheduler.loops import (
     EVEN,
     Part,
@@ -49,6 +49,7 @@ from minitvm.auto_scheduler.loops import (
 from minitvm.auto_scheduler.tiles import (
     best_tile,
     blocks_of,
+    panels_together,
     strip_of,
     thrashes,
 )
@@ -98,11 +99,12 @@ def write_tiled(
     is_fused = last.op is not op
     blocks = _blocks(contraction, nest, tile, in_panels, is_fused, in_order, target)
     if part is not None:
-        blocks = Blocks(part.rows, strip=blocks.strip)
+        rows = strip_of(nest, tile, nest.depth, target) if blocks.shares_rows else blocks.strip
+        blocks = Blocks(part.rows, strip=rows)
     choose_blocks(s, contraction, blocks)
     b = contraction.b
     packed = _beside(contraction, b, contraction.column) if packs else []
-    if blocks.strip is not None and not _widens(contraction):
+    if (blocks.strip is not None or blocks.shares_rows) and not _widens(contraction):
         packed += _beside(contraction, contraction.a, contraction.rows[-1])
     copies = [_copied_by_axes(s, contraction, factor) for factor in packed]
     if blocks.depth is None:
@@ -113,7 +115,7 @@ def write_tiled(
     if ahead is not None:
         reader = made.sums if ahead is b.tensor else b.tensor
         panels = s[s.cache_read(ahead, "global", [reader])]
-        _write_panels(panels, contraction, b, tile.columns)
+        _write_panels(panels, contraction, b, tile.columns, target)
         place_copy(panels, "ahead")
     if made.widened is not None:
         write_copy(s[made.widened], target)
@@ -124,13 +126,13 @@ def write_tiled(
             copy = s.cache_read(factor.tensor, "global", [made.sums])
         panels = s[copy]
         if factor.reads(contraction.column):
-            _write_panels(panels, contraction, factor, tile.columns)
+            _write_panels(panels, contraction, factor, tile.columns, target)
             made_panels.append((factor, panels))
             if part is None:
                 place_copy(panels, None if made.panels is None else (made.stage, made.panels))
         else:
-            _write_panels(panels, contraction, factor, tile.rows)
-            panels.compute_at(made.stage, made.strips)
+            _write_panels(panels, contraction, factor, tile.rows, target)
+            place_copy(panels, None if blocks.shares_rows else (made.stage, made.strips))
     if in_panels and inline_columns:
         s[b.tensor].compute_inline()
     return made.panels, made_panels
@@ -285,7 +287,7 @@ def _blocks(
     if in_panels:
         in_memory = is_fused or widens
         made = blocks_of(nest, tile, target, copied=widens, in_memory=in_memory, whole=in_order)
-        return made if is_plain else replace(made, strip=None)
+        return made if is_plain else replace(made, strip=None, shares_rows=False)
     steps = prod(each or 1 for each in nest.steps)
     copies = widens or (contraction.rows and is_plain and thrashes(nest, steps, target))
     return Blocks(strip=strip_of(nest, tile, steps, target) if copies else None)
@@ -322,9 +324,7 @@ def _packs(
     elif b.along(contraction.column) != 1:
         packs, why = True, "neighbours along the columns lie apart"
     else:
-        as_it_lies = cost(nest, in_place, Blocks(), target)
-        in_panels = cost(replace(nest, is_packed=True), tile, Blocks(), target)
-        in_panels += packing_cycles(nest, target)
+        as_it_lies, in_panels = _cycles_of_ways(nest, in_place, tile, target)
         figures = {"as_it_lies": round(as_it_lies), "in_panels": round(in_panels)}
         packs, why = True, "{in_panels} cycles with the copy, {as_it_lies} as it lies"
         if in_panels >= as_it_lies:
@@ -332,6 +332,28 @@ def _packs(
     how = "{b} is packed into panels of {columns} columns: " if packs else "{b} is not packed: "
     choose(s, "packing", how + why, b=b.tensor.name, columns=tile.columns, least=least, **figures)
     return packs
+
+
+def _cycles_of_ways(nest: Nest, in_place: Tile, tile: Tile, target: Target) -> tuple[float, float]:
+    """The cycles of a nest with the columns' factor as it lies, and with panels of it, in tiles for
+    each."""
+    in_panels = cost(replace(nest, is_packed=True), tile, Blocks(), target)
+    return cost(nest, in_place, Blocks(), target), in_panels + packing_cycles(nest, target)
+
+
+def cycles_of(contraction: Contraction, target: Target) -> float:
+    """The cycles of a contraction of two factors by the better of both ways, with the copies that
+    it makes of factors in another layout."""
+    a, b = contraction.a.tensor.dtype, contraction.b.tensor.dtype
+    nest = nest_of(contraction, places_of(contraction), target, a, b)
+    tiles = best_tile(nest, target), best_tile(replace(nest, is_packed=True), target)
+    as_it_lies, in_panels = _cycles_of_ways(nest, *tiles, target)
+    across = nest.outer * nest.depth * nest.itemsize
+    copied = across * nest.height if thrashes(nest, nest.depth, target) else 0
+    if contraction.b.along(contraction.column) == 1:
+        return min(as_it_lies, in_panels) + copy_cycles(copied)
+    beside = in_panels - packing_cycles(nest, target)
+    return beside + copy_cycles(copied + across * nest.width)
 
 
 def _axes_of(contraction: Contraction, factor: Factor) -> list[IterVar] | None:
@@ -395,7 +417,9 @@ def _copied_by_axes(s: Schedule, contraction: Contraction, factor: Factor) -> Te
     return s.cache_access(factor.tensor, "global", stage.op, which)
 
 
-def _write_panels(panels: Stage, contraction: Contraction, factor: Factor, width: int) -> None:
+def _write_panels(
+    panels: Stage, contraction: Contraction, factor: Factor, width: int, target: Target
+) -> None:
     """Lets a copy of a factor lie in panels, ``panels[..., i // width, k..., i % width]``."""
     axes = _axes_of(contraction, factor)
     assert axes is not None
@@ -411,5 +435,7 @@ def _write_panels(panels: Stage, contraction: Contraction, factor: Factor, width
     loops = panels.transform_layout(layout)
     if first[-1:] != [len(axes) - 1]:  # elements are neighbours along the axis or along a sum
         panels.vectorize(loops[-1])
-    if place == len(axes) - 1:  # row after row is read, for all panels
-        panels.reorder(*loops[len(first) + 1 : -1], loops[len(first)], loops[-1])
+    together = panels_together(target)
+    if place == len(axes) - 1:  # row after row is read, for a few panels
+        several, each = panels.split(loops[len(first)], factor=together)
+        panels.reorder(*loops[: len(first)], several, *loops[len(first) + 1 : -1], each, loops[-1])

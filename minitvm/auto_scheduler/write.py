@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar, final
+from typing import Any, TypeVar
 
 from minitvm.auto_scheduler.attempts import Attempt, complete, first_that_works
 from minitvm.auto_scheduler.choice import choose, choose_form
-from minitvm.auto_scheduler.contraction import (
-    Contraction,
-    Factor,
-    all_loads,
-    bytes_of,
-    contraction_of,
-    is_uneven,
-)
+from minitvm.auto_scheduler.contraction import Factor
 from minitvm.auto_scheduler.convolution import is_convolution, write_convolution
 from minitvm.auto_scheduler.few_rows import is_left_plain, is_streamed, write_streamed
 from minitvm.auto_scheduler.fused_blocks import FusedBlocks, Product, blocks_in
@@ -30,9 +22,10 @@ from minitvm.auto_scheduler.loops import Part, compute_of, place_copy, write_cop
 from minitvm.auto_scheduler.rows import write_rows
 from minitvm.auto_scheduler.running import running_axis
 from minitvm.auto_scheduler.scans import write_running_scans, write_steps
-from minitvm.auto_scheduler.tiled import can_be_packed, write_tiled
+from minitvm.auto_scheduler.sums import Sums, is_elementwise, reads_in_order, sums_of
+from minitvm.auto_scheduler.tiled import write_tiled
+from minitvm.auto_scheduler.turned import turn, turned_column
 from minitvm.runtime.errors import CompileError
-from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.intrinsics.dot_product import DotProduct
 from minitvm.te.intrinsics.matrix_product import MatrixProduct
@@ -40,8 +33,8 @@ from minitvm.te.schedules.operation_graph import read_by_ranges
 from minitvm.te.schedules.schedule import Schedule, create_schedule
 from minitvm.te.schedules.simplify_operations import simplified
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor
-from minitvm.tir.expr import IterVar, Reduce
+from minitvm.te.tensor import ComputeOp, PlaceholderOp, Tensor
+from minitvm.tir.expr import IterVar
 
 _T = TypeVar("_T")
 
@@ -185,7 +178,7 @@ def _write_program(
     stages, read = write_steps(attempt, stages, by_hand, target)
     kept = kept | read
     program = partial(
-        _sums_of, s, target=target, by_hand=by_hand, strict=strict, prepacked=prepacked
+        sums_of, s, target=target, by_hand=by_hand, strict=strict, prepacked=prepacked
     )
     name, find_blocks = "blocks of rows", partial(_fused, s, stages, target, kept, program)
     found = attempt.follow(name, stages[-1], find_blocks) if len(stages) > 1 else None
@@ -278,78 +271,6 @@ def _write_inlined(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool
     return True
 
 
-@final
-@record()
-class Sums:
-    """A contraction that is to be scheduled.
-
-    Attributes
-    ----------
-    schedule, contraction, target
-        The schedule, the contraction in it, and the target.
-    kept
-        The operations that stay as they are.
-    by_hand
-        The stages that a user scheduled.
-    strict
-        Whether floats are rounded as the program is written.
-    ahead
-        The tensor for the columns' factor that is packed before the call, if any.
-    inline_columns
-        Whether the columns' factor is computed elementwise, for this contraction alone.
-    """
-
-    schedule: Schedule
-    contraction: Contraction
-    target: Target
-    kept: Collection[Operation]
-    by_hand: Container[Stage]
-    strict: bool
-    ahead: Tensor | None
-    inline_columns: bool
-
-    @property
-    def stage(self) -> Stage:
-        return self.schedule[self.contraction.op]
-
-    @property
-    def last(self) -> Stage:
-        """The stage that reads the sums."""
-        if self.stage.op in self.kept:
-            return self.stage
-        return _epilogue(self.schedule, self.stage, self.by_hand)
-
-    @property
-    def in_order(self) -> bool:
-        """Whether sums must not be computed in parts: parts may round floats differently, sums of
-        different lengths can't be divided alike, and each part would begin with `init`."""
-        op = self.contraction.op
-        is_rounded = op.output(0).dtype.is_float
-        begins = isinstance(op.body[0], Reduce) and bool(op.body[0].init)
-        return (self.strict and is_rounded) or begins or is_uneven(op)
-
-
-def _sums_of(
-    s: Schedule,
-    stage: Stage,
-    *,
-    target: Target,
-    kept: Collection[Operation],
-    by_hand: Container[Stage],
-    strict: bool,
-    prepacked: Collection[Tensor],
-) -> Sums | None:
-    """A stage as a contraction to schedule, or None. The operations of `kept` stay as they are."""
-    contraction = contraction_of(stage.op)
-    if contraction is None or running_axis(contraction.op) is not None:
-        return None
-    columns = s[contraction.b.tensor]
-    inline_columns = columns.op not in kept and _is_elementwise(columns.op)
-    inline_columns = inline_columns and s.readers(columns) == [stage] and not columns.is_output
-    ahead = _ahead(s, contraction, prepacked, inline_columns)
-    return Sums(s, contraction, target, kept, by_hand, strict, ahead, inline_columns)
-
-
 def _write_contraction(attempt: Attempt, stage: Stage, sums: Sums) -> Iterable[Stage]:
     """Schedules a contraction by the first strategy that fits it; returns the scheduled stages."""
     for name, write in STRATEGIES:
@@ -357,6 +278,30 @@ def _write_contraction(attempt: Attempt, stage: Stage, sums: Sums) -> Iterable[S
         if done is not None:
             return done
     return ()
+
+
+def _write_turned(sums: Sums) -> Iterable[Stage] | None:
+    s, contraction, target = sums.schedule, sums.contraction, sums.target
+    column = turned_column(contraction, target)
+    by = dot_product_for(contraction, target) or matrix_product_for(contraction, target)
+    if column is None or by is not None or sums.ahead is not None or sums.stage.time is not None:
+        return None
+    total, stays = contraction.op.output(0), sums.stage.op in sums.kept or sums.stage.is_output
+    text = "computed transposed, so that vectors lie along {axis}: that takes fewer cycles"
+    choose(s, "strategy", text, stage=total.op.name, axis=column.var.name)
+    made = turn(s, total, column, stays)
+    turned = sums_of(
+        s,
+        s[made],
+        target=target,
+        kept=sums.kept,
+        by_hand=sums.by_hand,
+        strict=sums.strict,
+        prepacked=(),
+    )
+    assert turned is not None
+    _, *others = STRATEGIES
+    return next(done for _, write in others if (done := write(turned)) is not None)
 
 
 def _leave_plain(sums: Sums) -> Iterable[Stage] | None:
@@ -434,6 +379,7 @@ def _choose_product(sums: Sums, last: Stage) -> None:
 # The strategies for contractions, by name, in order of preference. Each returns the stages that it
 # scheduled, or None where it doesn't fit. A contraction that none fits is computed row by row.
 STRATEGIES: tuple[tuple[str, Callable[[Sums], Iterable[Stage] | None]], ...] = (
+    ("turned", _write_turned),
     ("sums one by one", _leave_plain),
     ("streamed", _write_streamed),
     ("convolution", _write_convolution),
@@ -443,35 +389,14 @@ STRATEGIES: tuple[tuple[str, Callable[[Sums], Iterable[Stage] | None]], ...] = (
 )
 
 
-def _ahead(
-    s: Schedule, contraction: Contraction, prepacked: Collection[Tensor], inline_columns: bool
-) -> Tensor | None:
-    """The prepacked placeholder that is the columns' factor, or from which the factor is computed
-    elementwise, in order. None if there is none, or the placeholder has no panels, has a symbolic
-    size, or is read by other stages, too."""
-    if not can_be_packed(contraction) or bytes_of(contraction.b.tensor) is None:
-        return None
-    stage, columns = s[contraction.op], s[contraction.b.tensor]
-    if contraction.b.tensor in prepacked:
-        return contraction.b.tensor if s.readers(columns) == [stage] else None
-    for each in columns.op.input_tensors if inline_columns else ():
-        if each in prepacked and s.readers(s[each]) == [columns]:
-            return each if _reads_in_order(columns, s[each]) else None
-    return None
-
-
-def _is_elementwise(op: Operation) -> bool:
-    return isinstance(op, ComputeOp) and not op.reduce_axis and len(op.body) == 1
-
-
 def _can_be_inlined(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool:
     """Whether inlining a stage computes nothing twice, and in no loop by hand: only elementwise
     stages read it, in order."""
-    if not _is_elementwise(stage.op):
+    if not is_elementwise(stage.op):
         return False
     return all(
-        _is_elementwise(each.op)
-        and _reads_in_order(each, stage)
+        is_elementwise(each.op)
+        and reads_in_order(each, stage)
         and not _is_by_hand(s, each, by_hand)
         for each in s.readers(stage)
     )
@@ -482,30 +407,3 @@ def _is_by_hand(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool:
     if stage.inlined:
         return any(_is_by_hand(s, each, by_hand) for each in s.readers(stage))
     return stage in by_hand
-
-
-def _reads_in_order(reader: Stage, stage: Stage) -> bool:
-    """Whether each element of the reader reads only the element at the same indices."""
-    assert isinstance(reader.op, ComputeOp)
-    axes = [axis.var for axis in reader.op.axis]
-    loads = [each for each in all_loads(reader.op) if each.producer in stage.op.outputs]
-    return all(
-        len(each.indices) == len(axes) and all(map(operator.is_, each.indices, axes))
-        for each in loads
-    )
-
-
-def _epilogue(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> Stage:
-    """The epilogue of a contraction: the stage that reads its sums elementwise, in order, unless it
-    is scheduled by hand. The contraction's stage itself if there is no epilogue."""
-    reader = stage
-    while not reader.is_output:
-        readers = s.readers(reader)
-        if len(readers) != 1 or not _is_elementwise(readers[0].op):
-            return stage
-        if not _reads_in_order(readers[0], reader):
-            return stage
-        reader = readers[0]
-        if not reader.inlined:
-            return stage if reader in by_hand else reader
-    return stage

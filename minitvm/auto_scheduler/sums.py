@@ -1,0 +1,143 @@
+"""Contractions that are to be scheduled, with the stages around them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection, Container
+from typing import final
+
+from minitvm.auto_scheduler.contraction import (
+    Contraction,
+    all_loads,
+    bytes_of,
+    contraction_of,
+    is_uneven,
+)
+from minitvm.auto_scheduler.running import running_axis
+from minitvm.auto_scheduler.tiled import can_be_packed
+from minitvm.runtime.record import record
+from minitvm.target import Target
+from minitvm.te.schedules.schedule import Schedule
+from minitvm.te.schedules.stage import Stage
+from minitvm.te.tensor import ComputeOp, Operation, Tensor
+from minitvm.tir.expr import Reduce
+
+
+@final
+@record()
+class Sums:
+    """A contraction that is to be scheduled.
+
+    Attributes
+    ----------
+    schedule, contraction, target
+        The schedule, the contraction in it, and the target.
+    kept
+        The operations that stay as they are.
+    by_hand
+        The stages that a user scheduled.
+    strict
+        Whether floats are rounded as the program is written.
+    ahead
+        The tensor for the columns' factor that is packed before the call, if any.
+    inline_columns
+        Whether the columns' factor is computed elementwise, for this contraction alone.
+    """
+
+    schedule: Schedule
+    contraction: Contraction
+    target: Target
+    kept: Collection[Operation]
+    by_hand: Container[Stage]
+    strict: bool
+    ahead: Tensor | None
+    inline_columns: bool
+
+    @property
+    def stage(self) -> Stage:
+        return self.schedule[self.contraction.op]
+
+    @property
+    def last(self) -> Stage:
+        """The stage that reads the sums."""
+        if self.stage.op in self.kept:
+            return self.stage
+        return _epilogue(self.schedule, self.stage, self.by_hand)
+
+    @property
+    def in_order(self) -> bool:
+        """Whether sums must not be computed in parts: parts may round floats differently, sums of
+        different lengths can't be divided alike, and each part would begin with `init`."""
+        op = self.contraction.op
+        is_rounded = op.output(0).dtype.is_float
+        begins = isinstance(op.body[0], Reduce) and bool(op.body[0].init)
+        return (self.strict and is_rounded) or begins or is_uneven(op)
+
+
+def sums_of(
+    s: Schedule,
+    stage: Stage,
+    *,
+    target: Target,
+    kept: Collection[Operation],
+    by_hand: Container[Stage],
+    strict: bool,
+    prepacked: Collection[Tensor],
+) -> Sums | None:
+    """A stage as a contraction to schedule, or None. The operations of `kept` stay as they are."""
+    contraction = contraction_of(stage.op)
+    if contraction is None or running_axis(contraction.op) is not None:
+        return None
+    columns = s[contraction.b.tensor]
+    inline_columns = columns.op not in kept and is_elementwise(columns.op)
+    inline_columns = inline_columns and s.readers(columns) == [stage] and not columns.is_output
+    ahead = _ahead(s, contraction, prepacked, inline_columns)
+    return Sums(s, contraction, target, kept, by_hand, strict, ahead, inline_columns)
+
+
+def _ahead(
+    s: Schedule, contraction: Contraction, prepacked: Collection[Tensor], inline_columns: bool
+) -> Tensor | None:
+    """The prepacked placeholder that is the columns' factor, or from which the factor is computed
+    elementwise, in order. None if there is none, or the placeholder has no panels, has a symbolic
+    size, or is read by other stages, too."""
+    if not can_be_packed(contraction) or bytes_of(contraction.b.tensor) is None:
+        return None
+    stage, columns = s[contraction.op], s[contraction.b.tensor]
+    if contraction.b.tensor in prepacked:
+        return contraction.b.tensor if s.readers(columns) == [stage] else None
+    for each in columns.op.input_tensors if inline_columns else ():
+        if each in prepacked and s.readers(s[each]) == [columns]:
+            return each if reads_in_order(columns, s[each]) else None
+    return None
+
+
+def is_elementwise(op: Operation) -> bool:
+    return isinstance(op, ComputeOp) and not op.reduce_axis and len(op.body) == 1
+
+
+def reads_in_order(reader: Stage, stage: Stage) -> bool:
+    """Whether each element of the reader reads only the element at the same indices."""
+    assert isinstance(reader.op, ComputeOp)
+    axes = [axis.var for axis in reader.op.axis]
+    loads = [each for each in all_loads(reader.op) if each.producer in stage.op.outputs]
+    return all(
+        len(each.indices) == len(axes) and all(map(operator.is_, each.indices, axes))
+        for each in loads
+    )
+
+
+def _epilogue(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> Stage:
+    """The epilogue of a contraction: the stage that reads its sums elementwise, in order, unless it
+    is scheduled by hand. The contraction's stage itself if there is no epilogue."""
+    reader = stage
+    while not reader.is_output:
+        readers = s.readers(reader)
+        if len(readers) != 1 or not is_elementwise(readers[0].op):
+            return stage
+        if not reads_in_order(readers[0], reader):
+            return stage
+        reader = readers[0]
+        if not reader.inlined:
+            return stage if reader in by_hand else reader
+    return stage
