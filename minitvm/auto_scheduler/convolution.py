@@ -392,7 +392,8 @@ def _write_depthwise(
     reduced = inner.op.reduce_axis
     window = prod(extent_of(axis) or 1 for axis in reduced)
     vectors = min(-(-width // lanes), 2)
-    most = max(1, target.vector_registers // 2 // vectors)
+    few = min(_STATEMENTS // window, target.vector_registers // 2)
+    most = max(1, max(few, target.multiply_adds_under_way) // vectors)
     height = None if row is None else extent_of(row)
     rows = most if height is None else balanced(height, most)
     choose(s, "tile", "each channel by itself, from the image: {rows} x {columns} "

@@ -435,7 +435,6 @@ def _write_panels(
     loops = panels.transform_layout(layout)
     if first[-1:] != [len(axes) - 1]:  # elements are neighbours along the axis or along a sum
         panels.vectorize(loops[-1])
-    together = panels_together(target)
     if place == len(axes) - 1:  # row after row is read, for a few panels
-        several, each = panels.split(loops[len(first)], factor=together)
+        several, each = panels.split(loops[len(first)], factor=panels_together(target))
         panels.reorder(*loops[: len(first)], several, *loops[len(first) + 1 : -1], each, loops[-1])
