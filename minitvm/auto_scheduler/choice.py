@@ -106,14 +106,16 @@ def choose_blocks(s: Schedule, contraction: Contraction, blocks: Blocks, stage: 
     sides = ["{rows} rows"] * (blocks.rows is not None)
     sides += ["{columns} columns"] * (blocks.columns is not None)
     if sides:
-        text = f"in tasks of {' and '.join(sides)}, whose panels fit half of the L2 cache"
+        text = f"in tasks of {' and '.join(sides)}, whose panels stay in the L2 cache"
         note("blocks", text, rows=blocks.rows, columns=blocks.columns)
     if blocks.depth is not None:
         text = "{depth} steps of the sum at a time, for which the rows of a tile fit the L1 cache"
         note("blocks", text, depth=blocks.depth)
+    a, slow = contraction.a.tensor.name, ": as it lies it is slow to read"
     if blocks.strip is not None:
-        text = "{a} is copied {strip} rows at a time: as it lies it is slow to read"
-        note("packing", text, a=contraction.a.tensor.name, strip=blocks.strip)
+        note("packing", "{a} is copied {strip} rows at a time" + slow, a=a, strip=blocks.strip)
+    if blocks.shares_rows:
+        note("packing", "{a} is copied once for all tasks" + slow, a=a)
 
 
 def size_of(axes: Iterable[IterVar]) -> int | PrimExpr:

@@ -68,21 +68,18 @@ class Factor:
 class Contraction:
     """A reduction that uses the elements which it reads several times.
 
-    The last axis is the *column*: neighbours along it are neighbours in the result, vectors lie
-    along it, and `b` is the factor that reads it. (Of sums along one axis, it is the last axis with
-    more than one element, as for a matrix-vector product that is written as a matrix.) The axes
-    that `a` alone reads are *rows*: along them, elements of `b` are used again. Of several factors
-    on one side, `a` and `b` are those that count most.
+    The last axis is the *column*, unless another one is asked for: neighbours along it are
+    neighbours in the result, vectors lie along it, and `b` is the factor that reads it. (Of sums
+    along one axis, it is the last axis with more than one element, as for a matrix-vector product
+    that is written as a matrix.) The axes that `a` alone reads are *rows*: along them, elements of
+    `b` are used again. Of several factors on one side, `a` and `b` are those that count most.
     """
 
     op: ComputeOp
     a: Factor
     b: Factor
     factors: tuple[Factor, ...]
-
-    @property
-    def column(self) -> IterVar:
-        return _column_of(self.op)
+    column: IterVar
 
     @property
     def rows(self) -> tuple[IterVar, ...]:
@@ -136,9 +133,10 @@ def bytes_at_once(op: ComputeOp, factor: Factor, other: Factor) -> int | None:
     return None if size is None else -(-size // both)
 
 
-def contraction_of(op: Operation) -> Contraction | None:
-    """A stage as a contraction; None if it is none: it isn't a reduction, or no element that it
-    reads is used for several results, as in ``sum(X[i, k] * X[i, k])``.
+def contraction_of(op: Operation, column: IterVar | None = None) -> Contraction | None:
+    """A stage as a contraction, with the last axis as its column, or the axis `column`; None if it
+    is none: it isn't a reduction, or no element that it reads is used for several results, as in
+    ``sum(X[i, k] * X[i, k])``.
 
     >>> from minitvm import te
     >>> A, B = te.placeholder((8, 4), name="A"), te.placeholder((4, 16), name="B")
@@ -155,7 +153,7 @@ def contraction_of(op: Operation) -> Contraction | None:
     extents = map(extent_of, axes)
     if not op.axis or any(each is not None and each <= 0 for each in extents):
         return None  # nothing is combined
-    column, factors = _column_of(op), factors_of(op)
+    column, factors = _column_of(op) if column is None else column, factors_of(op)
     across = [each for each in factors if each.reads(column)]
     if not across:
         return None
@@ -166,7 +164,7 @@ def contraction_of(op: Operation) -> Contraction | None:
     a = max(along, key=partial(_weight, op), default=None)
     if a is None or all(a.reads(axis) and b.reads(axis) for axis in op.axis):
         return None  # no element of either factor is used again
-    made = Contraction(op, a, b, tuple(factors))
+    made = Contraction(op, a, b, tuple(factors), column)
     # The sums of a tile run side by side.
     is_even = {column, *made.rows[-1:]}.isdisjoint(uneven_axes(op))
     is_once = _runs_along_sums(made) or (b.is_gathered and not made.rows)

@@ -392,11 +392,12 @@ def _write_depthwise(
     reduced = inner.op.reduce_axis
     window = prod(extent_of(axis) or 1 for axis in reduced)
     vectors = min(-(-width // lanes), 2)
-    most = max(1, min(_STATEMENTS // window, target.vector_registers // 2) // vectors)
+    few = min(_STATEMENTS // window, target.vector_registers // 2)
+    most = max(1, max(few, target.multiply_adds_under_way) // vectors)
     height = None if row is None else extent_of(row)
     rows = most if height is None else balanced(height, most)
     choose(s, "tile", "each channel by itself, from the image: {rows} x {columns} "
-           "sums of {window} products, written out up to {most} multiply-adds", rows=rows,
+           "sums of {window} products, written out up to {most} of a column", rows=rows,
            columns=vectors * lanes, window=window, most=_STATEMENTS)  # fmt: skip
 
     axes = _grouped(stage, groups)
@@ -415,8 +416,19 @@ def _write_depthwise(
     here = [] if row is None else [inner.op.axis[contraction.op.axis.index(row)]]
     own = [axis for axis in inner.op.axis[:-1] if axis not in here]
     inner.reorder(*own, *reduced, *here, inner.op.axis[-1])
-    for axis in (*(reduced if window * rows <= _STATEMENTS else ()), *here):
+    for axis in (*_written_out(reduced, rows), *here):
         inner.unroll(axis)
     vectorize(inner, inner.op.axis[-1], min(width, vectors * lanes), lanes)
     stage.parallel(fused(stage, outer or tiles[:1]))
     return [stage, inner]
+
+
+def _written_out(reduced: Sequence[IterVar], rows: int) -> list[IterVar]:
+    """The innermost axes of a window whose products for so many rows are written out."""
+    found: list[IterVar] = []
+    for axis in reversed(reduced):
+        rows *= extent_of(axis) or 1
+        if rows > _STATEMENTS:
+            break
+        found.insert(0, axis)
+    return found

@@ -76,12 +76,14 @@ class Tile:
 class Blocks:
     """The parts of a contraction. A task computes `columns`, and `rows` of the outermost axis of
     rows. `depth` steps of the first reduction axis are summed in registers at a time (None: all).
-    The rows' factor is copied in strips of `strip` rows (None: it isn't copied)."""
+    The rows' factor is copied by each task, in strips of `strip` rows, or once for all tasks, if
+    they share it (`shares_rows`); otherwise it isn't copied."""
 
     rows: int | None = None
     columns: int | None = None
     depth: int | None = None
     strip: int | None = None
+    shares_rows: bool = False
 
 
 @final

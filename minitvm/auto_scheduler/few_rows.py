@@ -64,6 +64,18 @@ def _is_for_few(contraction: Contraction, most: int) -> bool:
     return None not in extents and prod(each or 0 for each in extents) <= most
 
 
+def streamed_cycles(contraction: Contraction, target: Target) -> float:
+    """The cycles of a streamed contraction: of its arithmetic, or of reading the columns' factor,
+    whichever takes longer."""
+    op, b = contraction.op, contraction.b.tensor
+    lanes, size = target.lanes(op.output(0).dtype), bytes_of(b) or 0
+    steps = prod(extent_of(axis) or 1 for axis in (*op.axis, *op.reduce_axis))
+    level = target.level_of(size)
+    read = size / target.bytes_per_cycle(level) if level > 1 else 0.0
+    # Each sum is read and written once in a few steps.
+    return max(steps / lanes / target.processor.ports * (1 + 2 / STEPS), read)
+
+
 def write_streamed(
     s: Schedule, contraction: Contraction, target: Target, *, in_order: bool
 ) -> None:

@@ -37,6 +37,7 @@ from minitvm.auto_scheduler.cost import (
     Blocks,
     Nest,
     Tile,
+    copy_cycles,
     cost,
     packing_cycles,
     transfer_cycles,
@@ -62,6 +63,7 @@ from minitvm.auto_scheduler.tiles import (
     ALIKE,
     best_tile,
     blocks_of,
+    panels_together,
     strip_of,
     thrashes,
 )
@@ -99,7 +101,13 @@ def write_tiled(
         tile = in_place
     blocks = [_blocks(each, nest, tile, in_panels) for each in group]
     if part is not None:
-        blocks = [Blocks(part.rows, strip=each.strip) for each in blocks]
+        blocks = [
+            Blocks(
+                part.rows,
+                strip=strip_of(nest, tile, nest.depth, target) if each.shares_rows else each.strip,
+            )
+            for each in blocks
+        ]
     for each, mine in zip(group, blocks, strict=True):
         choose_tile(s, each.contraction, tile, nest.unit, target, stage=each.stage.name)
         choose_blocks(s, each.contraction, mine, stage=each.stage.name)
@@ -110,8 +118,8 @@ def write_tiled(
     else:
         made = _write_whole(group, last, places, tile, common, in_panels or part is not None)
     panels = list[tuple[Contraction, Factor, Stage]]()
-    for each, there, copied in zip(group, made, copies, strict=True):
-        panels += _write_factors(each, there, copied, tile, is_placed=part is None)
+    for each, there, copied, mine in zip(group, made, copies, blocks, strict=True):
+        panels += _write_factors(each, there, copied, tile, mine, is_placed=part is None)
         if in_panels and each.inline_columns:
             s[each.contraction.b.tensor].compute_inline()
     return made[0].panels, panels
@@ -186,13 +194,19 @@ def _copies(sums: Sums, packs: bool, blocks: Blocks) -> list[_Copy]:
     """The factors that are copied: into panels, and in strips of rows."""
     contraction = sums.contraction
     found = _beside(contraction, contraction.b, contraction.column) if packs else []
-    if blocks.strip is not None and not _widens(contraction):
+    if (blocks.strip is not None or blocks.shares_rows) and not _widens(contraction):
         found += _beside(contraction, contraction.a, contraction.rows[-1])
     return [_Copy(each, _copied_by_axes(sums.schedule, contraction, each)) for each in found]
 
 
 def _write_factors(
-    sums: Sums, made: _Made, copies: Sequence[_Copy], tile: Tile, *, is_placed: bool
+    sums: Sums,
+    made: _Made,
+    copies: Sequence[_Copy],
+    tile: Tile,
+    blocks: Blocks,
+    *,
+    is_placed: bool,
 ) -> Iterator[tuple[Contraction, Factor, Stage]]:
     """Writes the copies of factors, and returns the panels, which are placed if `is_placed`."""
     s, contraction, target = sums.schedule, sums.contraction, sums.target
@@ -200,7 +214,7 @@ def _write_factors(
     if sums.ahead is not None:
         reader = made.sums if sums.ahead is b.tensor else b.tensor
         panels = s[s.cache_read(sums.ahead, "global", [reader])]
-        _write_panels(panels, contraction, b, tile.columns)
+        _write_panels(panels, contraction, b, tile.columns, target)
         place_copy(panels, "ahead")
     if made.widened is not None:
         write_copy(s[made.widened], target)
@@ -210,13 +224,13 @@ def _write_factors(
         if tensor is None:
             tensor = s.cache_read(copy.factor.tensor, "global", [made.sums])
         if copy.factor.reads(contraction.column):
-            _write_panels(s[tensor], contraction, copy.factor, tile.columns)
+            _write_panels(s[tensor], contraction, copy.factor, tile.columns, target)
             if is_placed:
                 place_copy(s[tensor], None if made.panels is None else (made.stage, made.panels))
             yield contraction, copy.factor, s[tensor]
         else:
-            _write_panels(s[tensor], contraction, copy.factor, tile.rows)
-            s[tensor].compute_at(made.stage, made.strips)
+            _write_panels(s[tensor], contraction, copy.factor, tile.rows, target)
+            place_copy(s[tensor], None if blocks.shares_rows else (made.stage, made.strips))
 
 
 @final
@@ -360,7 +374,7 @@ def _blocks(sums: Sums, nest: Nest, tile: Tile, in_panels: bool) -> Blocks:
         in_memory = sums.last is not sums.stage or widens
         whole = sums.in_order
         made = blocks_of(nest, tile, target, copied=widens, in_memory=in_memory, whole=whole)
-        return made if is_plain else replace(made, strip=None)
+        return made if is_plain else replace(made, strip=None, shares_rows=False)
     steps = prod(each or 1 for each in nest.steps)
     copies = widens or (contraction.rows and is_plain and thrashes(nest, steps, target))
     return Blocks(strip=strip_of(nest, tile, steps, target) if copies else None)
@@ -392,9 +406,7 @@ def _packs(sums: Sums, places: Places, tiles: tuple[Tile, Tile]) -> bool:
         packs, why = True, "neighbours along the columns lie apart"
     else:
         nest = _nest_of_one(sums, places)
-        as_it_lies = cost(nest, in_place, Blocks(), target)
-        in_panels = cost(_packed(nest), tile, Blocks(), target)
-        in_panels += packing_cycles(nest, target)
+        as_it_lies, in_panels = _cycles_of_ways(nest, in_place, tile, target)
         figures = {"as_it_lies": round(as_it_lies), "in_panels": round(in_panels)}
         packs, why = True, "{in_panels} cycles with the copy, {as_it_lies} as it lies"
         if in_panels >= as_it_lies:
@@ -402,6 +414,28 @@ def _packs(sums: Sums, places: Places, tiles: tuple[Tile, Tile]) -> bool:
     how = "{b} is packed into panels of {columns} columns: " if packs else "{b} is not packed: "
     note(how + why, b=b.tensor.name, columns=tile.columns, least=least, **figures)
     return packs
+
+
+def _cycles_of_ways(nest: Nest, in_place: Tile, tile: Tile, target: Target) -> tuple[float, float]:
+    """The cycles of a nest with the columns' factor as it lies, and with panels of it, in tiles for
+    each."""
+    in_panels = cost(replace(nest, is_packed=True), tile, Blocks(), target)
+    return cost(nest, in_place, Blocks(), target), in_panels + packing_cycles(nest, target)
+
+
+def cycles_of(contraction: Contraction, target: Target) -> float:
+    """The cycles of a contraction of two factors by the better of both ways, with the copies that
+    it makes of factors in another layout."""
+    a, b = contraction.a.tensor.dtype, contraction.b.tensor.dtype
+    nest = nest_of(contraction, places_of(contraction), target, a, b)
+    tiles = best_tile(nest, target), best_tile(replace(nest, is_packed=True), target)
+    as_it_lies, in_panels = _cycles_of_ways(nest, *tiles, target)
+    across = nest.outer * nest.depth * nest.itemsize
+    copied = across * nest.height if thrashes(nest, nest.depth, target) else 0
+    if contraction.b.along(contraction.column) == 1:
+        return min(as_it_lies, in_panels) + copy_cycles(copied)
+    beside = in_panels - packing_cycles(nest, target)
+    return beside + copy_cycles(copied + across * nest.width)
 
 
 def _axes_of(contraction: Contraction, factor: Factor) -> list[IterVar] | None:
@@ -448,7 +482,9 @@ def _copied_by_axes(s: Schedule, contraction: Contraction, factor: Factor) -> Te
     return s.cache_access(factor.tensor, "global", stage.op, which)
 
 
-def _write_panels(panels: Stage, contraction: Contraction, factor: Factor, width: int) -> None:
+def _write_panels(
+    panels: Stage, contraction: Contraction, factor: Factor, width: int, target: Target
+) -> None:
     """Lets a copy of a factor lie in panels, ``panels[..., i // width, k..., i % width]``."""
     axes = _axes_of(contraction, factor)
     assert axes is not None
@@ -464,5 +500,6 @@ def _write_panels(panels: Stage, contraction: Contraction, factor: Factor, width
     loops = panels.transform_layout(layout)
     if first[-1:] != [len(axes) - 1]:  # elements are neighbours along the axis or along a sum
         panels.vectorize(loops[-1])
-    if place == len(axes) - 1:  # row after row is read, for all panels
-        panels.reorder(*loops[len(first) + 1 : -1], loops[len(first)], loops[-1])
+    if place == len(axes) - 1:  # row after row is read, for a few panels
+        several, each = panels.split(loops[len(first)], factor=panels_together(target))
+        panels.reorder(*loops[: len(first)], several, *loops[len(first) + 1 : -1], each, loops[-1])

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from math import gcd, inf, prod
 from typing import TypeAlias
 
@@ -49,7 +50,9 @@ def tiles_of(nest: Nest, target: Target) -> Iterator[Tile]:
         widest -= widest % unit.columns
     elif unit.is_exact and (widest % unit.columns or not nest.is_packed):
         # A tile as wide as all columns has no end that could be masked: its vectors would be odd.
-        widest = 1 << (widest.bit_length() - 1)
+        # In a panel, a single one may be.
+        is_single = nest.is_packed and widest < unit.columns
+        widest = widest if is_single else 1 << (widest.bit_length() - 1)
     for c in range(1, max(1, min(unit.under_way, -(-widest // unit.columns))) + 1):
         columns = min(c * unit.columns, widest)
         if columns % unit.panel and columns >= unit.columns:
@@ -124,6 +127,12 @@ def _way_bytes(target: Target) -> int:
     return max(CACHE_LINE, target.cache_bytes(1) // target.l1_ways)
 
 
+def panels_together(target: Target) -> int:
+    """The number of panels that are written side by side: if they fall into the same sets of the L1
+    cache, as many lines stay for what is read."""
+    return max(1, target.l1_ways // 2)
+
+
 def blocks_of(
     nest: Nest,
     tile: Tile,
@@ -144,28 +153,29 @@ def blocks_of(
     >>> unit = vectors(f32, znver4)
     >>> nest = Nest((2048,), 2048, (2048,), (), f32, 4, 4 * 2048, 4, unit)
     >>> made = blocks_of(nest, Tile(8, 32), znver4)
-    >>> made.columns * made.depth * 4 <= znver4.cache_bytes(2) // 2
+    >>> made.columns * made.depth * 4 <= znver4.cache_bytes(2)
     True
     """
     itemsize, inner = nest.itemsize, nest.inner
-    step = max(
-        tile.rows * itemsize, CACHE_LINE if nest.step_bytes >= CACHE_LINE and not copied else 0
-    )
-    depth = None
-    if not whole:
-        depth = _depth(nest.steps[0], max(1, target.cache_bytes(1) // (step * inner)))
+    copies = copied or thrashes(nest, nest.depth, target)
+    step = max(tile.rows * itemsize, 0 if copies else min(nest.step_bytes, CACHE_LINE))
+    streams = _passes_memory(nest, target)
+    rows_bytes = target.cache_bytes(1) // (2 if streams else 1)
+    panels_bytes = target.cache_bytes(2) // (1 if streams else 2)
+    depth = None if whole else _depth(nest.steps[0], max(1, rows_bytes // (step * inner)))
     steps = (depth or nest.steps[0] or 1) * inner
-    strip = strip_of(nest, tile, steps, target) if copied or thrashes(nest, steps, target) else None
-    most = max(1, target.cache_bytes(2) // 2 // (steps * tile.columns * itemsize))
+    strip = strip_of(nest, tile, steps, target) if copies else None
+    most = max(1, panels_bytes // (steps * tile.columns * itemsize))
     width = most * tile.columns
     if nest.columns is None:
-        return Blocks(None, min(width, _COLUMNS), depth, strip)
+        made = Blocks(None, min(width, _COLUMNS), depth, strip)
+        return made if copied else _shared(made)
     panels = -(-nest.columns // tile.columns)
     row_tiles = -(-prod(each or USUAL for each in nest.rows) // tile.rows)
     times = (
         tile_cycles(nest, tile, steps, target),
         copy_cycles(tile.columns * steps * itemsize),
-        copy_cycles(tile.rows * steps * itemsize) if strip is not None else 0.0,
+        copy_cycles(tile.rows * steps * itemsize) if copied else 0.0,
     )
     unit = tile.rows if len(nest.rows) == 1 else 1
     outermost = -(-(nest.rows[0] or USUAL) // unit)
@@ -182,12 +192,28 @@ def blocks_of(
             height,
             max(1, target.cache_bytes(2) // 2 // (each_row * unit * nest.dtype.itemsize)),
         )
-    return Blocks(
+    made = Blocks(
         None if height == outermost else height * unit,
         None if column_parts == 1 else width,
         depth,
         strip,
     )
+    return made if copied or column_parts == 1 else _shared(made)
+
+
+def _passes_memory(nest: Nest, target: Target) -> bool:
+    """Whether factors and result together exceed all caches: then the rows' factor comes from
+    memory for each block of columns, and fewer, wider blocks pay, though their panels leave no room
+    in the L2 cache."""
+    rows, columns, steps = prod(each or USUAL for each in nest.rows), nest.width, nest.depth
+    factors = (rows + columns) * steps * nest.itemsize
+    return target.level_of(factors + rows * columns * nest.dtype.itemsize) > 3
+
+
+def _shared(blocks: Blocks) -> Blocks:
+    """Blocks whose tasks share one copy of the rows' factor, if it is copied: each column's task
+    would make it again."""
+    return replace(blocks, strip=None, shares_rows=blocks.strip is not None)
 
 
 def strip_of(nest: Nest, tile: Tile, steps: int, target: Target) -> int:

@@ -23,6 +23,7 @@ from minitvm.auto_scheduler.running import running_axis
 from minitvm.auto_scheduler.scans import write_running_scans, write_steps
 from minitvm.auto_scheduler.sums import Sums, is_elementwise, reads_in_order, sums_of
 from minitvm.auto_scheduler.tiled import are_alike, pays_together, write_tiled
+from minitvm.auto_scheduler.turned import turn, turned_column
 from minitvm.runtime.errors import CompileError
 from minitvm.target import Target
 from minitvm.te.intrinsics.dot_product import DotProduct
@@ -336,6 +337,22 @@ def _write_contraction(attempt: Attempt, stage: Stage, sums: Sums) -> Iterable[S
     return ()
 
 
+def _write_turned(sums: Sums) -> Iterable[Stage] | None:
+    s, contraction, target = sums.schedule, sums.contraction, sums.target
+    column = turned_column(contraction, target)
+    by = dot_product_for(contraction, target) or matrix_product_for(contraction, target)
+    if column is None or by is not None or sums.ahead is not None or sums.stage.time is not None:
+        return None
+    total, stays = contraction.op.output(0), sums.stage.op in sums.kept or sums.stage.is_output
+    text = "computed transposed, so that vectors lie along {axis}: that takes fewer cycles"
+    choose(s, "strategy", text, stage=total.op.name, axis=column.var.name)
+    made = turn(s, total, column, stays)
+    turned = replace(sums, prepacked=()).beside(s[made])
+    assert turned is not None
+    _, *others = STRATEGIES
+    return next(done for _, write in others if (done := write(turned)) is not None)
+
+
 def _leave_plain(sums: Sums) -> Iterable[Stage] | None:
     s, contraction = sums.schedule, sums.contraction
     if not is_left_plain(contraction) or sums.ahead is not None:
@@ -417,6 +434,7 @@ def _choose_product(sums: Sums, last: Stage) -> None:
 # The strategies for contractions, by name, in order of preference. Each returns the stages that it
 # scheduled, or None where it doesn't fit. A contraction that none fits is computed row by row.
 STRATEGIES: tuple[tuple[str, Callable[[Sums], Iterable[Stage] | None]], ...] = (
+    ("turned", _write_turned),
     ("sums one by one", _leave_plain),
     ("streamed", _write_streamed),
     ("convolution", _write_convolution),

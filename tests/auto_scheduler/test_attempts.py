@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 import minitvm as tvm
 from minitvm import te
 from minitvm.auto_scheduler import attempts, rows, write
-from minitvm.auto_scheduler.write import STRATEGIES, Sums
+from minitvm.auto_scheduler.sums import Sums
+from minitvm.auto_scheduler.write import STRATEGIES
 from minitvm.lowering.lower import lower
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.tensor import Tensor

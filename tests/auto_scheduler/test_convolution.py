@@ -139,6 +139,8 @@ CASES = {
     "dilated": Case(1, 1, 4, 8, (19, 23), (3, 3), dilation=2, padding=2),
     "groups": Case(2, 4, 4, 8, (12, 12), (3, 3), padding=1),
     "depthwise": Case(1, 16, 1, 1, (18, 18), (3, 3), padding=1),
+    "depthwise, 7 x 7": Case(1, 6, 1, 1, (19, 17), (7, 7), padding=3),
+    "depthwise, 5 x 11, strided": Case(1, 5, 1, 1, (20, 31), (5, 11), stride=2, padding=2),
     "depthwise strided": Case(1, 16, 1, 1, (18, 19), (3, 3), stride=2, padding=1),
     "multiplier": Case(1, 8, 1, 2, (12, 12), (3, 3), padding=1),
     "groups, one element": Case(2, 3, 1, 2, (5,), (2,), stride=3, dilation=2),

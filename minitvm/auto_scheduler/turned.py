@@ -1,0 +1,84 @@
+"""Contractions with few columns, computed with a row's axis as the column.
+
+Vectors lie along the column, so a result of few columns leaves most of their lanes idle. Where that
+takes more cycles than the last line here, the roles of the factors are exchanged::
+
+    T[j, i] = sum over k of B[k, j] * A[i, k]        # its column is i; few rows j
+    C[i, j] = T[j, i]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from minitvm.auto_scheduler.contraction import (
+    Contraction,
+    can_be_packed,
+    contraction_of,
+    extent_of,
+    is_uneven,
+    product_of_extents,
+)
+from minitvm.auto_scheduler.cost import copy_cycles
+from minitvm.auto_scheduler.few_rows import is_left_plain, is_streamed, streamed_cycles
+from minitvm.auto_scheduler.loops import compute_of
+from minitvm.auto_scheduler.tiled import cycles_of
+from minitvm.auto_scheduler.tiles import ALIKE
+from minitvm.target import Target
+from minitvm.te.schedules.schedule import Schedule
+from minitvm.te.tensor import Tensor
+from minitvm.tir.expr import IterVar
+
+
+def turned_column(contraction: Contraction, target: Target) -> IterVar | None:
+    """The axis of rows that had better be the column; None if the last axis had.
+
+    >>> from minitvm import te
+    >>> A, B = te.placeholder((500, 900), name="A"), te.placeholder((500, 3), name="B")
+    >>> k = te.reduce_axis((0, 500), name="k")
+    >>> C = te.compute((900, 3), lambda i, j: te.sum(A[k, i] * B[k, j], axis=k), name="C")
+    >>> target = Target("llvm -mtriple=x86_64-linux-gnu -mcpu=znver3")
+    >>> turned_column(contraction_of(C.op), target) is C.op.axis[0]
+    True
+    """
+    if not _is_plain(contraction) or is_streamed(contraction, target):
+        return None
+    turned = contraction_of(contraction.op, contraction.rows[-1])
+    if turned is None or not _is_plain(turned) or turned.b.tensor is not contraction.a.tensor:
+        return None
+    size = product_of_extents(contraction.op.axis)
+    if size is None:
+        return None
+    cycles = streamed_cycles if is_streamed(turned, target) else cycles_of
+    copied = copy_cycles(size * contraction.op.output(0).dtype.itemsize)
+    is_better = (cycles(turned, target) + copied) * ALIKE < cycles_of(contraction, target)
+    return turned.column if is_better else None
+
+
+def _is_plain(contraction: Contraction) -> bool:
+    """Whether a contraction of two factors of one type, each of which can be packed, may be
+    turned."""
+    op, factors = contraction.op, contraction.factors
+    dtypes = {each.tensor.dtype for each in factors}
+    return (
+        len(factors) == 2
+        and len(op.outputs) == 1
+        and dtypes == {op.output(0).dtype}
+        and not is_uneven(op)
+        and can_be_packed(contraction)
+        and not is_left_plain(contraction)
+        and None not in map(extent_of, (*op.axis, *op.reduce_axis))
+    )
+
+
+def turn(s: Schedule, tensor: Tensor, column: IterVar, stays: bool) -> Tensor:
+    """Makes an axis of a tensor's stage its last one; of a copy of it where the tensor `stays` as
+    it is. Returns the tensor that is computed."""
+    place = compute_of(s[tensor]).axis.index(column)
+    made: Tensor = s.cache_write(tensor, "global") if stays else tensor
+
+    def layout(*indices: IterVar) -> Sequence[IterVar]:
+        return [*indices[:place], *indices[place + 1 :], indices[place]]
+
+    s[made].transform_layout(layout)
+    return made
