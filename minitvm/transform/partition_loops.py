@@ -12,8 +12,8 @@ from minitvm.arith.atoms import is_pure
 from minitvm.arith.guards import (
     LARGEST,
     Without,
-    bare_conjuncts,
     clipped,
+    conjuncts,
     form_of,
     limits,
     quotient,
@@ -423,7 +423,7 @@ class _Forms:
     ) -> None:
         conditions: list[PrimExpr] = []
         if isinstance(node, s.IfThenElse) and (every or node.else_case is None):
-            conditions += bare_conjuncts(node.condition)
+            conditions += conjuncts(node.condition)
         statements: list[Stmt] = []
         for child in children(node):
             if isinstance(child, PrimExpr):
@@ -455,9 +455,9 @@ class _Forms:
             made = self._choices[node] = []
             for each in walk_once(node):
                 if isinstance(each, e.Select):
-                    made += bare_conjuncts(each.condition)
+                    made += conjuncts(each.condition)
                 elif isinstance(each, Call) and each.op == "if_then_else":
-                    made += bare_conjuncts(each.args[0])
+                    made += conjuncts(each.args[0])
         return made
 
     def form(self, condition: PrimExpr) -> Affine:
