@@ -21,6 +21,7 @@ from minitvm.auto_scheduler.contraction import (
 from minitvm.auto_scheduler.convolution import is_convolution, write_convolution
 from minitvm.auto_scheduler.few_rows import is_left_plain, is_streamed, write_streamed
 from minitvm.auto_scheduler.fused_blocks import FusedBlocks, Product, blocks_in
+from minitvm.auto_scheduler.grouped import write_grouped
 from minitvm.auto_scheduler.instructions import (
     dot_product_for,
     matrix_product_for,
@@ -183,7 +184,8 @@ def _write_program(
         if stage not in kept and not stage.is_output:
             attempt.follow("inlining", stage, partial(_write_inlined, s, stage, by_hand))
     stages, read = write_steps(attempt, stages, by_hand, target)
-    kept = kept | read
+    kept = kept | read | _write_grouped(attempt, stages, target, strict)
+    stages = [stage for stage in stages if not stage.is_touched or stage.inlined]
     program = partial(
         _sums_of, s, target=target, by_hand=by_hand, strict=strict, prepacked=prepacked
     )
@@ -248,8 +250,10 @@ def _is_tiled(sums: Sums) -> bool:
     )
 
 
-def _write_part(sums: Sums, fused: FusedBlocks) -> Iterable[Stage]:
-    """Schedules a contraction that is computed in parts."""
+def _write_part(sums: Sums, fused: FusedBlocks) -> Iterable[Stage] | None:
+    """Schedules a contraction that is computed in parts; None for one that has no tiles."""
+    if not sums.contraction.rows:
+        return None
     stage, last, part = sums.stage, sums.last, fused.parts[sums.last]
     if part is None:
         sums = replace(sums, target=Target(f"{sums.target} -num-cores=1"))
@@ -259,6 +263,22 @@ def _write_part(sums: Sums, fused: FusedBlocks) -> Iterable[Stage]:
         fused.loops[last] = loop
     fused.panels += [(last, sums.contraction, factor, copy) for factor, copy in panels]
     return (stage, last)
+
+
+def _write_grouped(
+    attempt: Attempt, stages: Sequence[Stage], target: Target, strict: bool
+) -> set[Stage]:
+    """Schedules the reductions by groups. Returns them and the stages that they read, which are
+    computed before."""
+    s, found = attempt.schedule, set[Stage]()
+    for stage in stages:
+        if stage.inlined or stage.time is not None:
+            continue
+        write = partial(write_grouped, s, stage, target, strict=strict)
+        inputs = stage.op.input_tensors
+        if attempt.follow("groups", stage, write):
+            found |= {stage, *(s[tensor] for tensor in inputs)}
+    return found
 
 
 def _write_simplified(s: Schedule, stage: Stage) -> bool | None:
