@@ -184,8 +184,8 @@ def _write_program(
         if stage not in kept and not stage.is_output:
             attempt.follow("inlining", stage, partial(_write_inlined, s, stage, by_hand))
     stages, read = write_steps(attempt, stages, by_hand, target)
-    kept = kept | read | _write_grouped(attempt, stages, target, strict)
-    stages = [stage for stage in stages if not stage.is_touched or stage.inlined]
+    stages, read_by_groups = _write_grouped(attempt, stages, target, strict)
+    kept = kept | read | read_by_groups
     program = partial(
         _sums_of, s, target=target, by_hand=by_hand, strict=strict, prepacked=prepacked
     )
@@ -267,18 +267,19 @@ def _write_part(sums: Sums, fused: FusedBlocks) -> Iterable[Stage] | None:
 
 def _write_grouped(
     attempt: Attempt, stages: Sequence[Stage], target: Target, strict: bool
-) -> set[Stage]:
-    """Schedules the reductions by groups. Returns them and the stages that they read, which are
-    computed before."""
-    s, found = attempt.schedule, set[Stage]()
+) -> tuple[list[Stage], set[Stage]]:
+    """Schedules the reductions by groups. Returns the other stages, and those that are computed
+    before a reduction which reads them."""
+    s, left, read = attempt.schedule, list[Stage](), set[Stage]()
     for stage in stages:
-        if stage.inlined or stage.time is not None:
-            continue
-        write = partial(write_grouped, s, stage, target, strict=strict)
         inputs = stage.op.input_tensors
-        if attempt.follow("groups", stage, write):
-            found |= {stage, *(s[tensor] for tensor in inputs)}
-    return found
+        write = partial(write_grouped, s, stage, target, strict=strict)
+        is_alone = not stage.inlined and stage.time is None
+        if is_alone and attempt.follow("groups", stage, write):
+            read |= {s[tensor] for tensor in inputs}
+        else:
+            left.append(stage)
+    return left, read
 
 
 def _write_simplified(s: Schedule, stage: Stage) -> bool | None:
