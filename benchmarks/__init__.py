@@ -16,6 +16,7 @@ THREAD_VARIABLES = (
     "VECLIB_MAXIMUM_THREADS",
     "NUMBA_NUM_THREADS",
     "TVM_NUM_THREADS",
+    "NPROC",  # which JAX's compiler reads
 )
 for _variable in THREAD_VARIABLES:
     os.environ.setdefault(_variable, "1")

@@ -23,6 +23,7 @@ from benchmarks import (
     memory,
     model,
     operators,
+    peers,
     reductions,
     report,
     semirings,
@@ -55,7 +56,12 @@ GROUPS: dict[str, Callable[[Settings], Iterator[Row]]] = {
 }
 # Those of many shapes: a line for each as it is measured, and a summary.
 _TARGETS = {"gemm": gemm.TARGETS, "conv": conv.TARGETS, "reductions": reductions.TARGETS}
-_SUMMARIES = {"math": functions.summary, "model": model.summary}
+_SUMMARIES = {"math": functions.summary, "model": model.summary, "operators": operators.summary}
+# The first line and the line of a row, of groups that are printed as they are measured.
+_LINES = {
+    **dict.fromkeys(_TARGETS, (speeds.HEAD, speeds.line)),
+    "operators": (operators.HEAD, operators.line),
+}
 _LATEST = Path(__file__).resolve().parent / "results" / "latest.json"
 
 
@@ -67,35 +73,38 @@ def main(arguments: Sequence[str] | None = None) -> None:
         settings = dataclasses.replace(settings, repeat=options.repeat)
     settings = dataclasses.replace(settings, only=options.only)
     if options.threads is not None:
+        peers.allow(options.threads)
         settings = dataclasses.replace(settings, threads=(options.threads,))
     described = machine.describe()
     print(report.machine_lines(described), flush=True)
     groups: dict[str, list[Row]] = {}
     for name in dict.fromkeys(options.groups or GROUPS):
-        if name in _TARGETS:
-            groups[name] = _shapes(name, settings)
-        else:
-            groups[name] = list(GROUPS[name](settings))
-            print(f"\n{report.table(name, groups[name])}", flush=True)
-            if name in _SUMMARIES:
-                print(f"\n{_SUMMARIES[name](groups[name])}", flush=True)
+        groups[name] = _rows(name, settings)
     report.write_json(options.json, report.document(described, settings, groups))
     print(f"\nJSON: {options.json}")
     if options.plot is not None:
         print(report.plot(options.plot, groups))
 
 
-def _shapes(group: str, settings: Settings) -> list[Row]:
-    """The rows of a group of shapes, each printed at once."""
-    print(f"\n{group}: {speeds.HEAD}", flush=True)
-    rows: list[Row] = []
-    for row in GROUPS[group](settings):
-        print(speeds.line(row), flush=True)
-        rows.append(row)
-    if not rows:
-        print(f"no shape has {settings.only!r} in its name")
-        return rows
-    print(f"\n{speeds.summary(rows, _TARGETS[group])}", flush=True)
+def _rows(group: str, settings: Settings) -> list[Row]:
+    """The rows of a group, shown; those of :data:`_LINES` one by one."""
+    if group not in _LINES:
+        rows = list(GROUPS[group](settings))
+        print(f"\n{report.table(group, rows)}", flush=True)
+    else:
+        rows = []
+        head, line = _LINES[group]
+        print(f"\n{group}: {head}", flush=True)
+        for row in GROUPS[group](settings):
+            print(line(row), flush=True)
+            rows.append(row)
+        if not rows:
+            print(f"nothing has {settings.only!r} in its name")
+            return rows
+    if group in _TARGETS:
+        print(f"\n{speeds.summary(rows, _TARGETS[group])}", flush=True)
+    if group in _SUMMARIES:
+        print(f"\n{_SUMMARIES[group](rows)}", flush=True)
     return rows
 
 
@@ -118,11 +127,14 @@ def _parser() -> argparse.ArgumentParser:
         "--only",
         default="",
         metavar="PART",
-        help="of gemm, conv, memory and math what has this in its name, as float32/squares or "
-        "'NT 64'",
+        help="of gemm, conv, memory, math and operators what has this in its name, as "
+        "float32/squares, 'NT 64' or 'rms_norm backward large'",
     )
     parser.add_argument(
-        "--threads", type=_positive, metavar="N", help="gemm, conv and memory on this number alone"
+        "--threads",
+        type=_positive,
+        metavar="N",
+        help="gemm, conv and memory on this number alone; operators on this number",
     )
     parser.add_argument("--repeat", type=_positive, metavar="N", help="rounds in one process")
     parser.add_argument(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
@@ -27,6 +28,12 @@ def _import(name: str) -> tuple[Any, str]:
 def peer(name: str) -> Any:
     """The module of a peer, on one thread, or None."""
     return _import(name)[0]
+
+
+def allow(threads: int) -> None:
+    """Lets numba and JAX, which can't be told later, use that many threads; before anything asks
+    for them."""
+    os.environ["NUMBA_NUM_THREADS"] = os.environ["NPROC"] = str(threads)
 
 
 def missing(names: Iterable[str] = PEERS) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import subprocess
 import sys
@@ -22,6 +23,8 @@ from benchmarks import (
     gemm,
     libgomp,
     openblas,
+    operator_cases,
+    operators,
     peers,
     report,
     speeds,
@@ -156,6 +159,36 @@ def test_semirings_are_beside_the_product(quick: tuple[str, dict[str, Any]]) -> 
     rows = found["groups"]["semirings"]
     assert "min(a + b), 256^3" in {row["name"] for row in rows}
     assert all(set(row["peers"]) == {"the product"} and row["target"] > 0 for row in rows)
+
+
+def test_every_operator_of_the_gallery_is_measured(quick: tuple[str, dict[str, Any]]) -> None:
+    out, found = quick
+    scripts = {path.stem for path in (ROOT / "examples" / "operators").glob("*.py")}
+    assert scripts == {each.script for each in operator_cases.OPERATORS}
+    names = [row["name"] for row in found["groups"]["operators"]]
+    assert any(name.startswith("edit_distance forward small, numpy: ") for name in names)
+    if peers.peer("torch") is not None:
+        assert scripts == {name.split()[0] for name in names}
+        assert any(name.startswith("rms_norm backward small, torch: ") for name in names)
+    assert "Slower than 1.05 of the best peer, by least times: " in out
+
+
+def test_an_operator_that_computes_something_else_is_not_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    heat_equation = importlib.import_module("examples.operators.heat_equation")
+    monkeypatch.setattr(heat_equation, "by_numpy", lambda u, rate, steps: u)
+    settings = dataclasses.replace(QUICK, only="heat_equation forward")
+    monkeypatch.setattr(peers, "_import", lambda name: (None, "not installed"))
+    with pytest.raises(AssertionError, match=r"heat_equation forward small, numpy: WRONG: off by"):
+        list(operators.rows(settings))
+
+
+def test_losses_of_operators_are_said() -> None:
+    rows = [_shape("a", 1.0, 4.0), _shape("b", 2.0, 1.0)]
+    head, lost = operators.summary(rows).splitlines()
+    assert head == "Slower than 1.05 of the best peer, by least times: 1 of 2"
+    assert " ".join(lost.split()) == "b 2 s 2.00 (2.00) SLOWER torch 2.00; numba 200.00"
 
 
 def test_exchange_is_measured_both_ways(quick: tuple[str, dict[str, Any]]) -> None:

@@ -34,7 +34,7 @@ def heat(u: Plane, rate: float, steps: int = 1) -> Any:
 
 
 @minitvm.jit(static="steps")
-def backward(u: Plane, rate: float, adjoint: Plane, steps: int = 1) -> Any:
+def backward(u: Plane, adjoint: Plane, rate: float, steps: int = 1) -> Any:
     """How the temperatures at the end depend on those at the start."""
     return te.gradient(heat(u, rate, steps=steps), [u], adjoint)[0]
 
@@ -59,7 +59,7 @@ def main() -> None:
 
     # A step is linear: <adjoint, f(other)> is <gradient, other>.
     adjoint, other = rng.standard_normal((2, *u.shape), dtype=np.float32)
-    gradient = backward(u, 0.2, adjoint, steps=4)
+    gradient = backward(u, adjoint, 0.2, steps=4)
     np.testing.assert_allclose(
         np.vdot(gradient, other), np.vdot(adjoint, by_numpy(other, 0.2, 4)), rtol=1e-3, atol=1e-1
     )

@@ -234,9 +234,9 @@ def write_streamed(s: Schedule, stage: Stage, target: Target, *, in_order: bool)
     width = sum(body.dtype.itemsize for body in op.body)
     extent = extent_of(op.axis[-1])
     most = max(lanes, target.cache_bytes(1) // 2 // width // lanes * lanes)
-    parts = 1 if in_order else _parts_of_rows(op, target)
+    parts = 1 if in_order else parts_of_rows(op, target)
     if parts > 1:
-        stage = _in_parts(s, stage, parts, lanes)
+        stage = split_in_parts(s, stage, parts, lanes)
     elif target.num_cores > 1 and extent is not None:
         share = -(-extent // target.num_cores)
         most = min(most, max(-(-share // lanes) * lanes, LEAST_VECTORS * lanes))
@@ -263,14 +263,14 @@ def in_parts(s: Schedule, stage: Stage, target: Target, *, in_order: bool) -> St
     results, terms = product_of_extents(op.axis), product_of_extents([*op.axis, *op.reduce_axis])
     if in_order or is_uneven(op) or results is None or terms is None:
         return stage
-    parts, is_long = _parts_of_rows(op, target), terms >= 2 * target.task_operations
+    parts, is_long = parts_of_rows(op, target), terms >= 2 * target.task_operations
     if not is_long or parts == 1 or results >= parts * columns_of(op, target):
         return stage
     choose(s, "blocks", "in {parts} parts of the steps", stage=op.name, parts=parts)
-    return _in_parts(s, stage, parts, lanes_of(op, target))
+    return split_in_parts(s, stage, parts, lanes_of(op, target))
 
 
-def _parts_of_rows(op: ComputeOp, target: Target) -> int:
+def parts_of_rows(op: ComputeOp, target: Target) -> int:
     """The number of parts of a reduction's steps whose results fit half of the L2 cache."""
     results, steps = product_of_extents(op.axis), extent_of(op.reduce_axis[0])
     if results is None or steps is None:
@@ -279,7 +279,7 @@ def _parts_of_rows(op: ComputeOp, target: Target) -> int:
     return parts_of_sum(steps, target.cache_bytes(2) // 2 // size)
 
 
-def _in_parts(s: Schedule, stage: Stage, parts: int, lanes: int) -> Stage:
+def split_in_parts(s: Schedule, stage: Stage, parts: int, lanes: int) -> Stage:
     """Combines the parts of a reduction's steps; returns the stage that computes them."""
     op = compute_of(stage)
     part, _ = stage.split(op.reduce_axis[0], nparts=parts)

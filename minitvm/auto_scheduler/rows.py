@@ -35,6 +35,7 @@ from minitvm.auto_scheduler.loops import (
     shared,
 )
 from minitvm.auto_scheduler.nontemporal import store_past_caches
+from minitvm.auto_scheduler.pieces import write_pieces
 from minitvm.auto_scheduler.reductions import (
     in_parts,
     is_in_order,
@@ -251,7 +252,7 @@ def _write_alone(s: Schedule, stage: Stage, target: Target, strict: bool) -> Non
             stage = in_parts(s, stage, target, in_order=in_order)
             loops = write_in_registers(s, stage, stage, 0, target, in_order=in_order)
             run_parallel(stage, loops, target)
-    elif op.axis:
+    elif op.axis and not write_pieces(s, stage):
         first = first_of_digits(s, stage, _first_of_line(s, stage), target)
         vectors = _write_columns(s, stage, first, target, strict)
         lines = compute_of(stage).axis[:first]

@@ -12,6 +12,7 @@ from minitvm.auto_scheduler.choice import choose, choose_form
 from minitvm.auto_scheduler.convolution import is_convolution, write_convolution
 from minitvm.auto_scheduler.few_rows import is_left_plain, is_streamed, write_streamed
 from minitvm.auto_scheduler.fused_blocks import FusedBlocks, Product, blocks_in
+from minitvm.auto_scheduler.grouped import write_grouped
 from minitvm.auto_scheduler.instructions import (
     dot_product_for,
     matrix_product_for,
@@ -176,7 +177,8 @@ def _write_program(
         if stage not in kept and not stage.is_output:
             attempt.follow("inlining", stage, partial(_write_inlined, s, stage, by_hand))
     stages, read = write_steps(attempt, stages, by_hand, target)
-    kept = kept | read
+    stages, read_by_groups = _write_grouped(attempt, stages, target, strict)
+    kept = kept | read | read_by_groups
     program = partial(sums_of, s, target=target, strict=strict, prepacked=prepacked)
     name = "blocks of rows"
     find_blocks = partial(_fused, attempt, stages, target, kept, by_hand, program)
@@ -299,6 +301,23 @@ def _write_parts(group: Sequence[Sums], fused: FusedBlocks) -> Iterable[Stage]:
         fused.loops[last] = loop
     fused.panels += [(last, *each) for each in panels]
     return (*(each.stage for each in group), last)
+
+
+def _write_grouped(
+    attempt: Attempt, stages: Sequence[Stage], target: Target, strict: bool
+) -> tuple[list[Stage], set[Stage]]:
+    """Schedules the reductions by groups. Returns the other stages, and those that are computed
+    before a reduction which reads them."""
+    s, left, read = attempt.schedule, list[Stage](), set[Stage]()
+    for stage in stages:
+        inputs = stage.op.input_tensors
+        write = partial(write_grouped, s, stage, target, strict=strict)
+        is_alone = not stage.inlined and stage.time is None
+        if is_alone and attempt.follow("groups", stage, write):
+            read |= {s[tensor] for tensor in inputs}
+        else:
+            left.append(stage)
+    return left, read
 
 
 def _write_simplified(s: Schedule, stage: Stage) -> bool | None:

@@ -26,6 +26,7 @@ from minitvm.transform.check_accesses import check_accesses
 from minitvm.transform.check_bounds import check_bounds
 from minitvm.transform.clip_loops import clip_loops
 from minitvm.transform.compute_padding import compute_padding
+from minitvm.transform.enter_once import enter_once
 from minitvm.transform.hoist_conditions import hoist_conditions
 from minitvm.transform.inject_double_buffer import inject_double_buffer
 from minitvm.transform.inject_prefetch import inject_prefetch
@@ -75,6 +76,7 @@ def pipeline(
             ("partition_loops", partial(partition_loops, options=config.partition)),
             ("simplify", partial(simplify, keep_trivial_loops=config.keep_trivial_loops)),
             ("hoist_conditions", hoist_conditions),
+            ("enter_once", enter_once),
             ("unroll_loops", partial(unroll_loops, options=config.unroll)),
             *(() if config.check_accesses else (("join_indices", join_indices),)),
         ),

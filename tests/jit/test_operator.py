@@ -231,6 +231,47 @@ def test_static_arguments_make_programs() -> None:
     np.testing.assert_allclose(total(x, 1, True), -x.sum(1), rtol=1e-5)
 
 
+@tvm.jit(static=("times", "how"))
+def scaled(x: Vector, factor: float = 1.0, times: int = 1, how: Any = None) -> te.Tensor:
+    """The factor, as often as asked for."""
+    scale = factor if how is None else -factor
+    y: te.Tensor = te.compute(x.shape, lambda i: x[i] * scale * float(times))
+    return y
+
+
+def test_calls_in_turn_are_of_their_own_static_arguments() -> None:
+    x = np.ones(3, "float32")
+    scaled.clear()
+    for _ in range(3):  # the second call of a kind finds the build of another
+        assert scaled(x, 2.0, 3)[0] == 6
+        assert scaled(x, 2.0, 3)[0] == 6
+        assert scaled(x, 2.0, 4)[0] == 8
+        assert scaled(x, 2.0)[0] == 2
+        assert scaled(x, 5.0)[0] == 5
+        assert scaled(x, times=3, factor=2.0)[0] == 6
+        assert scaled(x, times=2, factor=3.0)[0] == 6
+        assert scaled(x, factor=7.0, times=2)[0] == 14
+        assert scaled(x, 2.0, how="negative")[0] == -2
+        assert scaled(x, 2.0, how=None)[0] == 2
+        assert scaled(x, 2.0, how=(1, 2))[0] == -2
+        assert scaled(x, np.float32(2.5), 2)[0] == 5
+    assert len(scaled.specialisations) == 6
+
+
+def test_a_call_after_another_is_checked_as_the_first() -> None:
+    x = np.ones(3, "float32")
+    assert scaled(x, 2.0, times=3)[0] == 6
+    with pytest.raises(TypeError, match=r"expected arguments among .*, got 'tim'"):
+        scaled(x, 2.0, tim=3)
+    with pytest.raises(TypeError, match=r"factor.*given by position and by name"):
+        scaled(x, 2.0, factor=3)
+    assert scaled(x, 2.0, times=True)[0] == 2  # equal to 1 and a build of its own
+    assert scaled(x.astype("float64"), 2.0, times=3).dtype == np.float64
+    assert scaled(np.ones(5, "float32"), 2.0, times=3).shape == (5,)
+    with pytest.raises(ValueError, match=r"x.*expected"):
+        scaled(np.ones((5, 5), "float32"), 2.0, times=3)
+
+
 def test_operators_of_operators() -> None:
     @tvm.jit
     def attend(q: Matrix, bias: Vector) -> Any:

@@ -450,6 +450,52 @@ def test_the_gradient_of_a_product_is_two_products() -> None:
     assert str(_body(dB)) == "sum(A[i, i0] * H[i, i1], axis=[i])"
 
 
+def _loops(y: Any, x: Tensor, *inputs: Tensor) -> str:
+    """The gradient as plain loops."""
+    dy = te.placeholder(y.shape, y.dtype, name="dy")
+    (dx,) = te.gradient(y, [x], dy)
+    return str(tvm.lower([dx], [x, *inputs, dy, dx]))
+
+
+def test_the_value_that_a_derivative_is_made_of_is_read() -> None:
+    X = te.placeholder((5, 7), name="X")
+    mask = te.placeholder((5, 7), "bool", name="mask")
+    k = _axis(7)
+    power = te.compute(X.shape, lambda i, j: te.if_then_else(mask[i, j], te.exp(X[i, j]), 0.0))
+    total = te.compute((5,), lambda i: te.sum(power[i, k], axis=k))
+    y = te.compute(X.shape, lambda i, j: power[i, j] / total[i])
+    assert _loops(y, X, mask).count("exp(") == 1
+    assert _loops(te.compute(X.shape, lambda i, j: te.tanh(X[i, j])), X).count("tanh(") == 1
+
+
+def test_halves_are_loops_of_their_own() -> None:
+    X = te.placeholder((5, 8), name="X")
+    turned = te.compute(
+        X.shape, lambda i, j: te.if_then_else(j < 4, 2.0 * X[i, j] - X[i, j + 4], X[i, j - 4])
+    )
+    loops = _loops(turned, X)
+    assert "if" not in loops
+    assert [line for line in loops.splitlines() if "for i1" in line] == [
+        "        for i1 in range(4):", "        for i1 in range(4, 8):"
+    ]  # fmt: skip
+
+
+def test_parts_under_opposite_conditions_that_read() -> None:
+    X = te.placeholder((9,), F64, name="X")
+    t = te.placeholder((9,), "int32", name="t")
+    y = te.compute(
+        (9,), lambda i: te.if_then_else(t[i] > 1, X[i] * X[i], te.exp(X[i])) + X[i], name="y"
+    )
+    dy = te.placeholder((9,), F64, name="dy")
+    (dx,) = te.gradient(y, [X], dy)
+    x, head = np.random.default_rng(0).standard_normal((2, 9))
+    x[4] = np.inf  # the square isn't evaluated where the exponential is
+    picks = np.arange(9).astype("int32") % 3
+    found = np.empty(9)
+    tvm.build([dx], [X, t, dy, dx])(x, picks, head, found)
+    np.testing.assert_allclose(found, head * (np.where(picks > 1, 2 * x, np.exp(x)) + 1))
+
+
 def test_a_jacobian() -> None:
     A = te.placeholder((3, 4), F64, name="A")
     Y = te.compute((3,), lambda i: A[i, 0] * A[i, 1], name="Y")

@@ -14,12 +14,16 @@ Where data choose the element, as in ``X[t[i], j]``, the adjoints are added up i
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import final
 
 from minitvm.arith.analyzer import Analyzer
+from minitvm.arith.atoms import structural_key
 from minitvm.runtime.record import record
+from minitvm.te.autodiff import functions
 from minitvm.te.autodiff.functions import wide
 from minitvm.te.autodiff.inversion import invert, is_invertible
 from minitvm.te.autodiff.scatter import scattered
@@ -27,7 +31,7 @@ from minitvm.te.autodiff.stages import computed, guarded, new_data_axes, reads, 
 from minitvm.te.tensor import Tensor, data_axes, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir import op, reducer
-from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Var, const_int
+from minitvm.tir.expr import Call, IterVar, PrimExpr, ProducerLoad, Var, const_int
 from minitvm.tir.functor import substitute, walk_once
 
 
@@ -68,12 +72,42 @@ def adjoint_of(tensor: Tensor, leading: Sequence[PrimExpr], shares: Sequence[Sha
     axis = data_axes([f"i{i}" for i in range(len(shape))], shape)
     place = [each.var for each in axis]
     values = [part(*place) if isinstance(part, Tensor) else part.at(place) for part in parts]
-    total = values[0]
-    for value in values[1:]:
-        total = total + value
-    total = e.cast(tensor.dtype, total)
+    total = e.cast(tensor.dtype, _total(values))
     alias = _alias(total, place, shape)
     return stage(name, axis, total) if alias is None else alias
+
+
+def _total(values: Sequence[PrimExpr]) -> PrimExpr:
+    """The sum of values. Those that are 0 unless a condition holds are added up under it, and those
+    under the opposite condition beside them: halves of a line become loops of their own::
+
+        (x if j < h else 0) + (y if j >= h else 0)  ->  x if j < h else y
+    """
+    free: list[PrimExpr] = []
+    under: dict[object, tuple[PrimExpr, PrimExpr]] = {}
+    for value in values:
+        condition, inside = _unless_zero(value)
+        if condition is None:
+            free.append(value)
+            continue
+        key = structural_key(condition)
+        before = under.get(key)
+        under[key] = (condition, inside if before is None else before[1] + inside)
+    while under:
+        condition, inside = under.pop(next(iter(under)))
+        opposite = structural_key(Analyzer().simplify(e.logical_not(condition)))
+        _, otherwise = under.pop(opposite, (None, functions.zeros_like(inside)))
+        free.append(op.if_then_else(condition, *e.promote(inside, otherwise)))
+    return functools.reduce(operator.add, free)
+
+
+def _unless_zero(value: PrimExpr) -> tuple[PrimExpr | None, PrimExpr]:
+    """The condition without which a value is 0, and what it is under the condition."""
+    if isinstance(value, Call) and value.op == "if_then_else":
+        condition, inside, otherwise = value.args
+        if functions.number(otherwise) == 0:
+            return Analyzer().simplify(condition), inside
+    return None, value
 
 
 def zeros(tensor: Tensor, leading: Sequence[PrimExpr]) -> Tensor:

@@ -51,10 +51,15 @@ class ReadAdjoint:
 
 
 def read_adjoints(
-    name: str, result: PrimExpr, adjoint: PrimExpr, is_wanted: Callable[[ProducerLoad], bool]
+    name: str,
+    result: PrimExpr,
+    adjoint: PrimExpr,
+    is_wanted: Callable[[ProducerLoad], bool],
+    known: PrimExpr | None = None,
 ) -> list[ReadAdjoint]:
     """The adjoints of the wanted elements that an expression of the stage `name` reads, by the
-    `adjoint` of its value.
+    `adjoint` of its value. `known` is that value where it has been computed: the derivatives of
+    many functions, such as exp, are made of it.
 
     Raises
     ------
@@ -62,7 +67,7 @@ def read_adjoints(
         When a wanted element goes through an operation without derivative.
     """
     backward = _Backward(name, is_wanted)
-    return _merged(list(backward.below(_without_lets(result), adjoint)))
+    return _merged(list(backward.below(_without_lets(result), adjoint, known)))
 
 
 def _merged(found: Sequence[ReadAdjoint]) -> list[ReadAdjoint]:
@@ -100,8 +105,11 @@ class _Backward:
         self._active: dict[PrimExpr, bool] = {}
         self._linear: dict[PrimExpr, bool] = {}
 
-    def below(self, root: PrimExpr, adjoint: PrimExpr) -> Iterator[ReadAdjoint]:
-        """The adjoints of the elements that `root` reads, by the adjoint of its value."""
+    def below(
+        self, root: PrimExpr, adjoint: PrimExpr, known: PrimExpr | None
+    ) -> Iterator[ReadAdjoint]:
+        """The adjoints of the elements that `root` reads, by the adjoint of its value; `known` is
+        the value, if it has been computed."""
         adjoints: dict[PrimExpr, PrimExpr] = {root: adjoint}
         for node in self._from_the_top(root):
             mine = adjoints.pop(node, None)
@@ -110,9 +118,10 @@ class _Backward:
             if isinstance(node, ProducerLoad):
                 yield ReadAdjoint(node, mine)
             elif self._is_choice(node):
-                yield from self._chosen(node, mine)
+                yield from self._chosen(node, mine, known if node is root else None)
             else:
-                for operand, more in self._operands(node, mine):
+                value = known if node is root and known is not None else node
+                for operand, more in self._operands(node, mine, value):
                     before = adjoints.get(operand)
                     adjoints[operand] = more if before is None else before + more
 
@@ -179,13 +188,15 @@ class _Backward:
                 )
         return self._linear[root]
 
-    def _chosen(self, node: PrimExpr, adjoint: PrimExpr) -> Iterator[ReadAdjoint]:
-        """The adjoints below a choice, each within the choice."""
+    def _chosen(
+        self, node: PrimExpr, adjoint: PrimExpr, known: PrimExpr | None
+    ) -> Iterator[ReadAdjoint]:
+        """The adjoints below a choice, each within the choice. It has its operand's value."""
         is_lazy = isinstance(node, Call)
         for operand, condition, mine in _branches(node, adjoint):
             if not self._is_active(operand):
                 continue
-            for each in self.below(operand, mine):
+            for each in self.below(operand, mine, known):
                 if is_lazy:
                     yield ReadAdjoint(each.load, each.value, (condition, *each.guards))
                 else:
@@ -195,11 +206,12 @@ class _Backward:
 
     # -- The rules --------------------------------------------------------------------------------
 
-    def _operands(self, node: PrimExpr, g: PrimExpr) -> _Operands:
-        """The operands that have an adjoint, each with the part that comes from `node`."""
-        return [(x, more) for x, more in self._parts(node, g) if self._is_active(x)]
+    def _operands(self, node: PrimExpr, g: PrimExpr, value: PrimExpr) -> _Operands:
+        """The operands that have an adjoint, each with the part that comes from `node`, which has
+        that value."""
+        return [(x, more) for x, more in self._parts(node, g, value) if self._is_active(x)]
 
-    def _parts(self, node: PrimExpr, g: PrimExpr) -> _Operands:
+    def _parts(self, node: PrimExpr, g: PrimExpr, y: PrimExpr) -> _Operands:
         match node:
             case e.Add(a, b):
                 return [(a, g), (b, g)]
@@ -209,7 +221,7 @@ class _Backward:
                 return [(a, product(g, b)), (b, product(a, g))]
             case e.Div(a, b):
                 quotient = g / b
-                return [(a, quotient), (b, -(quotient * node))]
+                return [(a, quotient), (b, -(quotient * y))]
             case e.Cast(_, value):
                 return [(value, _converted(g, value))]
             case Select() | e.Min() | e.Max():
@@ -218,14 +230,14 @@ class _Backward:
                     (x, where(condition, mine, zero)) for x, condition, mine in _branches(node, g)
                 ]
             case Call() if node.op in INTRINSICS:
-                return self._of_intrinsic(node, g)
+                return self._of_intrinsic(node, g, y)
         raise self._no_derivative(node)
 
-    def _of_intrinsic(self, node: Call, g: PrimExpr) -> _Operands:
+    def _of_intrinsic(self, node: Call, g: PrimExpr, y: PrimExpr) -> _Operands:
         rule = INTRINSICS[node.op].derivative
         if rule is None:
             raise self._no_derivative(node)
-        factors = rule(functions, node, *node.args)
+        factors = rule(functions, y, *node.args)
         pairs = zip(node.args, factors, strict=True)
         return [(x, product(g, factor)) for x, factor in pairs if factor is not None]
 

@@ -228,7 +228,7 @@ class _Backward:
             )
         simple = simplified(op)
         for term in terms_of(simple, mine):
-            self._hand_on(simple, term)
+            self._hand_on(op, term)
 
     def _element(self, op: Operation, tensor: Tensor, shares: list[Share]) -> PrimExpr | None:
         """The adjoint of an element of a tensor."""
@@ -242,7 +242,9 @@ class _Backward:
         return adjoint(*self._variables, *(axis.var for axis in op.axis))
 
     def _hand_on(self, op: ComputeOp, term: Term) -> None:
-        for read in read_adjoints(op.name, term.value, term.adjoint, self._is_wanted):
+        place = [axis.var for axis in op.axis]
+        known = None if term.output is None else op.output(term.output)(*place)
+        for read in read_adjoints(op.name, term.value, term.adjoint, self._is_wanted, known):
             tensor = cast(Tensor, read.load.producer)
             conditions = tuple(
                 each for each in (*term.conditions, *read.guards) if const_int(each) != 1

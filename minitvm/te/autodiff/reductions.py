@@ -55,12 +55,15 @@ class Term:
         The iterations.
     conditions
         Those under which the value is evaluated.
+    output
+        The index of the output whose elements are the values, if they are an output's.
     """
 
     value: PrimExpr
     adjoint: PrimExpr
     axes: tuple[IterVar, ...]
     conditions: tuple[PrimExpr, ...] = ()
+    output: int | None = None
 
 
 def terms_of(op: ComputeOp, adjoints: Mapping[int, PrimExpr]) -> list[Term]:
@@ -68,7 +71,7 @@ def terms_of(op: ComputeOp, adjoints: Mapping[int, PrimExpr]) -> list[Term]:
     output that has one."""
     first = op.body[0]
     if not isinstance(first, Reduce):
-        return [Term(op.body[i], adjoint, op.axis) for i, adjoint in adjoints.items()]
+        return [Term(op.body[i], adjoint, op.axis, (), i) for i, adjoint in adjoints.items()]
     return list(_Reduction(op, first, adjoints).terms())
 
 

@@ -1,0 +1,87 @@
+"""Reductions by groups, of which each term belongs to the one result that data name.
+
+Sums by key, histograms and counts are reductions whose condition equates an index read from memory
+with an axis of the results: ``sum(x[p, e], axis=p, where=key[p] == c)``. Each term is computed for
+its own group alone, in the order of the terms::
+
+    for each part of p:                  # on all threads
+        for p in the part:
+            c = key[p]                   # see the pass enter_once
+            if c is a group:
+                for each vector of e:
+                    sums[c, e] += x[p, e]
+    S[c, e] = the sums of all parts
+
+Where there are no more groups than lanes, comparing each term with all of them costs as little, and
+the results stay in registers.
+"""
+
+from __future__ import annotations
+
+from minitvm.arith.guards import conjuncts
+from minitvm.auto_scheduler.choice import choose
+from minitvm.auto_scheduler.contraction import extent_of, is_uneven, product_of_extents
+from minitvm.auto_scheduler.loops import compute_of, fused
+from minitvm.auto_scheduler.reductions import is_in_order, lanes_of, parts_of_rows, split_in_parts
+from minitvm.target import Target
+from minitvm.te.schedules.schedule import Schedule
+from minitvm.te.schedules.stage import Stage
+from minitvm.te.tensor import ComputeOp
+from minitvm.tir import expr as e
+from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce
+from minitvm.tir.functor import mentions, walk_once
+
+
+def group_of(op: ComputeOp) -> tuple[IterVar, PrimExpr] | None:
+    """The axis of the groups of a reduction, and the index that names a term's group."""
+    reduce = op.body[0]
+    if not isinstance(reduce, Reduce) or is_uneven(op):
+        return None
+    first = next(conjuncts(reduce.condition))
+    if not isinstance(first, e.EQ):
+        return None
+    for own, key in ((first.a, first.b), (first.b, first.a)):
+        var = own.value if isinstance(own, e.Cast) else own
+        axis = next((each for each in op.axis if each.var is var), None)
+        if axis is None or mentions(axis.var, key):
+            continue
+        is_read = any(isinstance(each, ProducerLoad) for each in walk_once(key))
+        if is_read and any(mentions(each.var, key) for each in op.reduce_axis):
+            return axis, key
+    return None
+
+
+def write_grouped(s: Schedule, stage: Stage, target: Target, *, strict: bool) -> bool | None:
+    """Schedules a reduction by groups; None for any other, or one of few groups."""
+    op = compute_of(stage)
+    found = group_of(op)
+    if found is None:
+        return None
+    group, key = found
+    groups, lanes = extent_of(group), lanes_of(op, target)
+    if groups is None or groups <= lanes:  # of a symbolic number, the loop over them stays
+        return None
+    choose(s, "strategy", "each term is computed for its own one of {groups} groups, which data "
+           "name", stage=stage.name, groups=groups)  # fmt: skip
+    place = op.axis.index(group)
+    outside = [i for i, axis in enumerate(op.axis) if mentions(axis.var, key)]
+    work = product_of_extents([*op.reduce_axis, *(a for a in op.axis if a is not group)])
+    parts = 1 if is_in_order(op, strict) else parts_of_rows(op, target)
+    is_long = work is not None and work >= 2 * target.task_operations
+    tasks: list[IterVar] = []
+    if parts > 1 and is_long and not outside:
+        choose(s, "blocks", "in {parts} parts of the steps", stage=op.name, parts=parts)
+        stage = split_in_parts(s, stage, parts, lanes)
+        tasks = [compute_of(stage).axis[0]]
+    made = compute_of(stage)
+    axes = made.axis[len(tasks) :]
+    tasks += [axes[i] for i in outside]
+    inside = [axis for i, axis in enumerate(axes) if i not in outside and i != place]
+    if inside:
+        column, lane = stage.split(inside[-1], factor=lanes)
+        inside[-1:] = [column, lane]
+        stage.vectorize(lane)
+    stage.reorder(*tasks, *made.reduce_axis, axes[place], *inside)
+    if tasks:
+        stage.parallel(fused(stage, tasks))
+    return True

@@ -1,0 +1,103 @@
+"""Reductions by groups: sums by key, counts, extremes, against numpy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import minitvm as tvm
+from minitvm import te
+
+
+def _by_key(
+    n: int, groups: int, width: int, dtype: str, combine: Any = te.sum, key_dtype: str = "int32"
+) -> tuple[list[te.Tensor], Any]:
+    key = te.placeholder((n,), key_dtype, name="key")
+    x = te.placeholder((n, width), dtype, name="x")
+    p = te.reduce_axis((0, n), name="p")
+    found = te.compute(
+        (groups, width), lambda c, e: combine(x[p, e], axis=p, where=key[p] == c), name="found"
+    )
+    return [key, x, found], tvm.auto_schedule(found)
+
+
+def _is_grouped(schedule: Any) -> bool:
+    return any("its own one of" in each.text for each in schedule.choices)
+
+
+@pytest.mark.parametrize("key_dtype", ["int32", "int64", "uint8"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int8"])
+@pytest.mark.parametrize(
+    ("n", "groups", "width"), [(1000, 70, 33), (5, 64, 1), (70_000, 65, 3), (0, 64, 5)]
+)
+def test_sums_by_key(n: int, groups: int, width: int, dtype: str, key_dtype: str) -> None:
+    arguments, schedule = _by_key(n, groups, width, dtype, key_dtype=key_dtype)
+    assert _is_grouped(schedule) == (n > 0)
+    rng = np.random.default_rng(0)
+    low = 0 if key_dtype == "uint8" else -3  # some terms are of no group
+    key = rng.integers(low, groups + 3, n).astype(key_dtype)
+    x = rng.integers(-9, 9, (n, width)).astype(dtype)
+    expected = np.zeros((groups, width), dtype)
+    is_inside = (key >= 0) & (key < groups)
+    np.add.at(expected, key[is_inside].astype(int), x[is_inside])
+    found = np.full((groups, width), 7, dtype)
+    tvm.build(schedule, arguments)(key, x, found)
+    np.testing.assert_array_equal(found, expected)  # small integers, whose sums are exact
+
+
+def test_few_groups_are_compared_with() -> None:
+    assert not _is_grouped(_by_key(1000, 2, 8, "float32")[1])
+
+
+@pytest.mark.parametrize("layout", ["strided", "compact"])
+def test_extremes_of_batches(layout: str) -> None:
+    b, n, groups = 3, 50, 90
+    key = te.placeholder((b, n), "int32", name="key")
+    x = te.placeholder((b, n), "float32", name="x")
+    p = te.reduce_axis((0, n), name="p")
+    most = te.compute(
+        (groups, b), lambda c, i: te.max(x[i, p], axis=p, where=c == key[i, p]), name="most"
+    )
+    schedule = tvm.auto_schedule(most)
+    assert _is_grouped(schedule)
+    rng = np.random.default_rng(1)
+    step = 2 if layout == "strided" else 1
+    keys = rng.integers(0, groups, (b, n * step)).astype("int32")[:, ::step]
+    values = rng.standard_normal((b, n * step)).astype("float32")[:, ::step]
+    expected = np.full((groups, b), -np.inf, "float32")
+    for i in range(b):
+        np.maximum.at(expected[:, i], keys[i], values[i])
+    found = np.empty((groups, b), "float32")
+    tvm.build(schedule, [key, x, most])(keys, values, found)
+    np.testing.assert_array_equal(np.maximum(found, np.finfo("float32").min), np.maximum(
+        expected, np.finfo("float32").min))  # fmt: skip
+
+
+def test_counts_and_their_reader() -> None:
+    n, groups = 3000, 100
+    key = te.placeholder((n,), "int64", name="key")
+    p = te.reduce_axis((0, n), name="p")
+    one = te.const(1, "int32")
+    counts = te.compute((groups,), lambda c: te.sum(one, axis=p, where=key[p] == c), name="counts")
+    shares = te.compute((groups,), lambda c: counts[c].astype("float32") / n, name="shares")
+    keys = np.random.default_rng(2).integers(0, groups, n)
+    found = np.empty(groups, "float32")
+    tvm.build([shares], [key, shares])(keys, found)
+    np.testing.assert_allclose(found, np.bincount(keys, minlength=groups) / n, rtol=1e-6)
+
+
+@pytest.mark.parametrize("fp", ["fast", "strict"])
+def test_strict_sums_are_in_order(fp: str) -> None:
+    arguments, _ = _by_key(70_000, 64, 8, "float32")
+    rng = np.random.default_rng(3)
+    key = rng.integers(0, 64, 70_000).astype("int32")
+    x = rng.standard_normal((70_000, 8)).astype("float32")
+    expected = np.zeros((64, 8), "float32")
+    np.add.at(expected, key, x)  # one after the other
+    found = np.empty((64, 8), "float32")
+    tvm.build([arguments[-1]], arguments, fp=fp)(key, x, found)
+    np.testing.assert_allclose(found, expected, rtol=0 if fp == "strict" else 1e-4, atol=1e-3)
+    if fp == "strict":
+        np.testing.assert_array_equal(found, expected)
