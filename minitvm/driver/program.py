@@ -27,7 +27,6 @@ from minitvm.codegen.options import CodegenOptions
 from minitvm.codegen.packed_abi import arg_names, emit_function, packed_symbol
 from minitvm.driver.documentation import describe
 from minitvm.driver.results import results_of_program
-from minitvm.lowering.lower import deep_expressions
 from minitvm.runtime.arrangement import Arrangement, Compiled, Variants
 from minitvm.runtime.device_function import DeviceFunction
 from minitvm.runtime.device_type import DeviceType
@@ -37,6 +36,7 @@ from minitvm.runtime.object_code import LoadedCode
 from minitvm.runtime.packed_func import Function, PackedFunc, Program
 from minitvm.runtime.version import VERSION
 from minitvm.target import Target
+from minitvm.tir.depth import deep_expressions
 from minitvm.tir.stmt import IRModule
 from minitvm.variants.any_strides import accept_strides, is_free
 from minitvm.variants.in_place import can_run_in_place, run_in_place

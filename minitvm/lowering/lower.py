@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,6 +14,7 @@ from minitvm.te.schedules.provenance import origin_of
 from minitvm.te.schedules.schedule import Schedule, create_schedule, is_input
 from minitvm.te.tensor import PlaceholderOp, Tensor
 from minitvm.tir import expr as e
+from minitvm.tir.depth import deep_expressions
 from minitvm.tir.expr import Buffer, Var
 from minitvm.tir.functor import Node, free_vars
 from minitvm.tir.stmt import FuncAttrs, IRModule, PrimFunc, seq
@@ -154,56 +151,6 @@ def lower(
 
 
 _DEBUG_MODES = (None, "bounds")
-
-
-# Python frames that lowering and code generation may nest: a sum of some 2,000 written-out terms.
-_MAX_DEPTH = 10_000
-
-
-class _Depth:
-    """Python's recursion limit, which all threads share: the first thread that enters raises it,
-    and the last one that leaves restores it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._inside, self._usual = 0, 0
-        if hasattr(os, "register_at_fork"):
-            lock = self._lock
-            os.register_at_fork(
-                before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
-            )
-
-    def enter(self) -> None:
-        with self._lock:
-            if not self._inside:
-                self._usual = sys.getrecursionlimit()
-                sys.setrecursionlimit(max(self._usual, _MAX_DEPTH))
-            self._inside += 1
-
-    def leave(self) -> None:
-        with self._lock:
-            self._inside -= 1
-            if not self._inside:
-                sys.setrecursionlimit(self._usual)
-
-
-_depth = _Depth()
-
-
-@contextmanager
-def deep_expressions(name: str) -> Iterator[None]:
-    """A context in which expressions may be nested deeper than Python's usual recursion limit. An
-    expression that is deeper still is reported as the user's error."""
-    _depth.enter()
-    try:
-        yield
-    except RecursionError:
-        raise CompileError(
-            f"{name}: expected expressions nested less deeply, found one that exceeds "
-            f"{_MAX_DEPTH} Python frames: sum with te.sum, or compute parts in stages of their own"
-        ) from None
-    finally:
-        _depth.leave()
 
 
 def _lower(
