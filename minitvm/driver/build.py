@@ -50,7 +50,8 @@ def build(
     Parameters
     ----------
     inputs
-        A schedule, output tensors, a ``PrimFunc`` or an ``IRModule``.
+        A schedule, output tensors, a ``PrimFunc`` or an ``IRModule``; in the classic form, a
+        mapping from the target to one of these.
     args
         The parameters of the function, in order: tensors (inputs and outputs), buffers, and
         variables for scalars. Not for a ``PrimFunc`` or ``IRModule``, which have their own.
@@ -110,6 +111,8 @@ def build(
         raise CompileError(
             f"build: expected release_gil to be True, False or None, got {release_gil!r}"
         )
+    if isinstance(inputs, Mapping):
+        inputs, target = _of_one_target(inputs, target)
     if args is not None and isinstance(inputs, (PrimFunc, IRModule)):
         raise CompileError(
             "build: expected no args for a PrimFunc or IRModule, which have their own"
@@ -218,6 +221,22 @@ def _unscheduled(inputs: Any, args: Sequence[Any] | None) -> Sequence[Any]:
         return () if inputs.is_touched else inputs.outputs
     outputs = inputs if isinstance(inputs, list | tuple) else [inputs]
     return outputs if all(isinstance(each, Tensor) for each in outputs) else ()
+
+
+def _of_one_target(
+    inputs: Mapping[Any, Any], target: str | Target | None
+) -> tuple[Any, str | Target | None]:
+    """The program and the target of ``build({target: program})``."""
+    if len(inputs) != 1:
+        raise CompileError(
+            f"build: expected a mapping of one target, got {len(inputs)}: build a module for each"
+        )
+    if target is not None:
+        raise CompileError(
+            f"build: expected the target in the mapping alone, got target={str(target)!r} as well"
+        )
+    ((given, program),) = inputs.items()
+    return program, given
 
 
 def _target(target: str | Target | None, target_host: str | Target | None) -> Target:

@@ -41,6 +41,8 @@ from minitvm.tir.stmt import IRModule
 from minitvm.variants.any_strides import accept_strides, is_free
 from minitvm.variants.in_place import can_run_in_place, run_in_place
 
+SOURCES = ("ll", "asm", "tir")  # the kinds of text of a program
+
 
 def compile_module(lowered: IRModule, options: CodegenOptions) -> Module:
     """The functions of lowered loop IR as machine code."""
@@ -49,7 +51,7 @@ def compile_module(lowered: IRModule, options: CodegenOptions) -> Module:
     program = CompiledProgram(lowered, options)
     return Module(
         {name: program.function(name) for name in lowered.functions},
-        sources={kind: partial(program.source, kind) for kind in ("ll", "asm", "tir")},
+        sources={kind: partial(program.source, kind) for kind in SOURCES},
     )
 
 

@@ -172,7 +172,10 @@ def _lower(
     if simple_mode:
         passes = passes[: [each[0] for each in passes].index("widen_indices")]
     if isinstance(sch, IRModule):
-        functions = list(sch.functions.values())
+        functions = [
+            func if func.name == key else replace(func, name=str(key))
+            for key, func in sch.functions.items()
+        ]
     elif isinstance(sch, PrimFunc):
         functions = [sch]
     else:
@@ -276,7 +279,15 @@ def _loops(
     shell, buffers = function_shell(schedule, args, name, binds)
     if needs_outputs:
         _check_outputs(schedule, buffers, name)
-    return schedule_ops(schedule, buffers, shell)
+        return schedule_ops(schedule, buffers, shell)
+    # Shown only: an argument whose stage was inlined stays one, which nothing writes.
+    inlined = {t for stage in schedule.stages if stage.inlined for t in stage.op.outputs}
+    unwritten = {buffers[each] for each in inlined if each in buffers}
+    outputs = frozenset(each for each in shell.attrs.outputs or () if each not in unwritten)
+    attrs = replace(shell.attrs, outputs=outputs)
+    shell = PrimFunc(shell.params, shell.body, shell.buffer_map, shell.name, attrs)
+    kept = {tensor: buffer for tensor, buffer in buffers.items() if tensor not in inlined}
+    return schedule_ops(schedule, kept, shell)
 
 
 def function_shell(
