@@ -142,7 +142,7 @@ class DType(str):
             return FLOAT32
         try:
             name = np.dtype(value).name
-        except TypeError:
+        except (TypeError, ValueError):
             name = getattr(value, "__name__", None) or str(value)
         return _parse(name.removeprefix("torch."))
 

@@ -82,7 +82,7 @@ class Module(Bridged, HandleObject, _Storage):
 
     def implements_function(self, name: str, query_imports: bool = False) -> bool:
         """Whether the module has a function of that name."""
-        return self._find(name, query_imports) is not None
+        return isinstance(name, str) and self._find(name, query_imports) is not None
 
     def get_function(self, name: str, query_imports: bool = False) -> PackedFunc:
         """The function of that name; with `query_imports`, also one of an imported module.
@@ -92,10 +92,10 @@ class Module(Bridged, HandleObject, _Storage):
         AttributeError
             When there is none.
         """
-        found = self._find(name, query_imports)
+        found = self._find(name, query_imports) if isinstance(name, str) else None
         if found is None:
             known = ", ".join(self._functions)
-            raise AttributeError(f"Module: expected a function among {known}, got '{name}'")
+            raise AttributeError(f"Module: expected a function among {known}, got {name!r}")
         return found
 
     def __getitem__(self, name: str) -> PackedFunc:
@@ -164,10 +164,12 @@ class Module(Bridged, HandleObject, _Storage):
         OSError
             When the file can't be written.
         """
-        kind = fmt or os.path.splitext(os.fspath(path))[1].removeprefix(".")
-        if kind == "o" and self.entry_func.program is not None:
+        kind = fmt
+        if isinstance(fmt, str):
+            kind = fmt or os.path.splitext(os.fsdecode(path))[1].removeprefix(".")
+        if isinstance(kind, str) and kind == "o" and self.entry_func.program is not None:
             content = self.entry_func.program.object_code
-        elif kind in _SAVED:
+        elif isinstance(kind, str) and kind in _SAVED:
             content = self.get_source(_SAVED[kind]).encode()
         else:
             raise ValueError(
@@ -185,10 +187,10 @@ class Module(Bridged, HandleObject, _Storage):
         ValueError
             When the module has none of that kind.
         """
-        thunk = self._sources.get(kind or "ll")
+        thunk = self._sources.get(kind or "ll") if isinstance(kind, str) else None
         if thunk is None:
             known = ", ".join(self._sources) or "nothing"
-            raise ValueError(f"Module: expected a kind of source among {known}, got '{kind}'")
+            raise ValueError(f"Module: expected a kind of source among {known}, got {kind!r}")
         return thunk()
 
     @property

@@ -137,7 +137,7 @@ class Analyzer(Prover):
         """
         value = as_expr(expr)
         with deep_expressions("Analyzer.int_set", value):
-            return interval_of(self, value, dom_map or {})
+            return interval_of(self, value, {} if dom_map is None else dom_map)
 
     def modular_set(self, expr: Any) -> ModularSet:
         """What is known of the remainders of an integer expression.

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from minitvm.arith.intervals import detect_linear_equation
+from minitvm.arith.intervals import detect_linear_equation, variables_of
 from minitvm.arith.prover import Prover
 from minitvm.arith.simplify import Simplifier
-from minitvm.runtime.errors import CompileError
 from minitvm.tir import expr as e
 from minitvm.tir.depth import deep_expressions
-from minitvm.tir.expr import PrimExpr, Var, as_expr, const_int, described
+from minitvm.tir.expr import PrimExpr, Var, const_int
 from minitvm.tir.functor import walk_once
 
 _Bounds = list[list[PrimExpr | None]]
@@ -30,12 +29,7 @@ def detect_clip_bound(expr: Any, var_list: Sequence[Any]) -> list[PrimExpr | Non
     >>> detect_clip_bound(a < b, [a, b])
     []
     """
-    variables = [as_expr(var) for var in var_list]
-    for var in variables:
-        if not isinstance(var, Var) or not var.dtype.is_integral:
-            raise CompileError(
-                f"detect_clip_bound: expected integer variables, got {described(var)}"
-            )
+    variables = variables_of("detect_clip_bound", var_list)
     condition = e.as_condition(expr)
     bounds: _Bounds = [[None, None] for _ in variables]
     with deep_expressions("detect_clip_bound", condition):

@@ -57,6 +57,10 @@ def interval_of(prover: Prover, expr: PrimExpr, dom_map: Mapping[Any, Any]) -> I
     """The values of `expr` while variables run over sets or ranges; the others are fixed."""
     if not expr.dtype.is_integral:
         raise CompileError(f"int_set: expected an integer expression, got {expr} of {expr.dtype}")
+    if not isinstance(dom_map, Mapping):
+        raise CompileError(
+            f"int_set: expected a mapping from variables to ranges, got {described(dom_map)}"
+        )
     spans = Spans(prover)
     for key, values in dom_map.items():
         var = as_expr(key)
@@ -92,15 +96,26 @@ def detect_linear_equation(expr: Any, var_list: Sequence[Any]) -> list[PrimExpr]
     >>> detect_linear_equation(x * y, [x, y])
     []
     """
-    variables = [as_expr(var) for var in var_list]
-    for var in variables:
-        if not isinstance(var, Var):
-            raise CompileError(f"detect_linear_equation: expected variables, got {described(var)}")
+    variables = variables_of("detect_linear_equation", var_list)
     value = as_expr(expr)
     found = _Linear(variables).read(value)
     simple = Simplifier(Prover()).expr
     with deep_expressions("detect_linear_equation", value):
         return [simple(each) for each in found or ()]
+
+
+def variables_of(name: str, var_list: Any) -> list[PrimExpr]:
+    """Variables of integers, from a caller's list of variables and axes."""
+    given = list(var_list) if isinstance(var_list, list | tuple) else [None]
+    variables: list[Any] = [
+        as_expr(each) if isinstance(each, e.ExprOperators) else each for each in given
+    ]
+    for var in variables:
+        if not isinstance(var, Var) or not var.dtype.is_integral:
+            raise CompileError(
+                f"{name}: expected a list of integer variables, got {described(var_list)}"
+            )
+    return variables
 
 
 class _Linear:

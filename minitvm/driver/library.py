@@ -57,10 +57,10 @@ def export_library(module: Module, path: str | os.PathLike[str]) -> None:
     text = json.dumps(description).encode()
     content = b"".join((_LENGTH.pack(len(text)), text, *codes))
     # Beside it and moved to its place: whoever loads the library meanwhile has the old one whole.
-    unfinished = Path(f"{os.fspath(path)}.{os.getpid()}.tmp")
+    unfinished = Path(f"{os.fsdecode(path)}.{os.getpid()}.tmp")
     try:
         unfinished.write_bytes(_MAGIC + hashlib.sha256(content).digest() + content)
-        unfinished.replace(path)
+        unfinished.replace(os.fsdecode(path))
     finally:
         unfinished.unlink(missing_ok=True)
 
@@ -124,8 +124,9 @@ class _Saved(NamedTuple):
 
 def load_module(path: str | os.PathLike[str]) -> Module:
     """See :func:`minitvm.runtime.load_module`."""
-    where = f"load_module: {os.fspath(path)}"
-    content = _content(where, Path(path).read_bytes())
+    name = os.fsdecode(path)
+    where = f"load_module: {name}"
+    content = _content(where, Path(name).read_bytes())
     try:
         description, saved = _read(content)
     except (CompileError, KeyError, TypeError, ValueError, AttributeError, IndexError) as error:

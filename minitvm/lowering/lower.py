@@ -15,7 +15,7 @@ from minitvm.te.schedules.schedule import Schedule, create_schedule, is_input
 from minitvm.te.tensor import PlaceholderOp, Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.depth import deep_expressions
-from minitvm.tir.expr import Buffer, Var
+from minitvm.tir.expr import Buffer, Var, described
 from minitvm.tir.functor import Node, free_vars
 from minitvm.tir.stmt import FuncAttrs, IRModule, PrimFunc, seq
 from minitvm.tir.verify import check_written
@@ -144,13 +144,30 @@ def lower(
         for i in range(4):
             B[i] = A[i] + 1.0
     """
-    if debug not in _DEBUG_MODES:
+    check_binds(name, binds)
+    if debug is not None and not (isinstance(debug, str) and debug in _DEBUG_MODES):
         raise CompileError(f"{name}: expected debug to be None or 'bounds', got {debug!r}")
     with deep_expressions(name):
         return _lower(sch, args, name, binds or {}, simple_mode, debug, vector_bytes, kind)
 
 
-_DEBUG_MODES = (None, "bounds")
+_DEBUG_MODES = ("bounds",)
+
+
+def check_binds(name: str, binds: Any) -> None:
+    """Checks that `binds` gives buffers to tensors."""
+    if binds is None:
+        return
+    if not isinstance(binds, Mapping):
+        raise CompileError(
+            f"{name}: binds: expected a mapping from tensors to buffers, got {described(binds)}"
+        )
+    for tensor, buffer in binds.items():
+        if not isinstance(tensor, Tensor) or not isinstance(buffer, Buffer):
+            raise CompileError(
+                f"{name}: binds: expected a mapping from tensors to buffers, got "
+                f"{described(buffer)} for {described(tensor)}"
+            )
 
 
 def _lower(

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from typing import Any
 
+from minitvm.runtime.errors import CompileError
 from minitvm.tir import nodes as n
 from minitvm.tir.node import PrimExpr, Stmt, WholeTensor
 from minitvm.tir.nodes import Buffer, Var
@@ -79,6 +80,8 @@ class _Reading:
                 frame.digest.update(value)
             elif (known := self._known.get((id(value), self._depth))) is not None:
                 frame.digest.update(known)
+            elif isinstance(value, list) and any(each.node is value for each in stack):
+                raise CompileError("structural_hash: expected a program, got a list within itself")
             else:
                 stack.append(self._frame(value))
 

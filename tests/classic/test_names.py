@@ -69,8 +69,10 @@ def test_bounds_are_the_exact_ones(factor: int) -> None:
 @pytest.mark.parametrize(
     ("condition", "variables", "words"),
     [
-        (a < 3, ["a"], "detect_clip_bound: expected integer variables, got StringImm"),
-        (a < 3, [te.var("x", "float32")], "expected integer variables, got Var x"),
+        (a < 3, ["a"], r"detect_clip_bound: expected a list of integer variables, got list \['a"),
+        (a < 3, [te.var("x", "float32")], "expected a list of integer variables, got list"),
+        (a < 3, a, "expected a list of integer variables, got Var a"),
+        (a < 3, None, "expected a list of integer variables, got NoneType None"),
         ("a < 3", [a], "expected"),
         (None, [a], "expected"),
     ],
