@@ -11,11 +11,10 @@ from itertools import product
 from typing import final
 
 from minitvm.arith.analyzer import Analyzer
-from minitvm.arith.guards import form_of
+from minitvm.arith.guards import conjuncts, form_of
 from minitvm.arith.linear import Affine
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
-from minitvm.te.schedules.guarded_reads import conjuncts
 from minitvm.te.schedules.loop_nest import LoopNest, names_of
 from minitvm.te.schedules.operation_graph import read_by_ranges
 from minitvm.te.schedules.relation import results_of, sources_of
