@@ -16,7 +16,7 @@ from minitvm.te.tensor import PlaceholderOp, Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.depth import deep_expressions
 from minitvm.tir.expr import Buffer, Var, described
-from minitvm.tir.functor import Node, free_vars
+from minitvm.tir.functor import Node, free_vars, walk_once
 from minitvm.tir.stmt import FuncAttrs, IRModule, PrimFunc, seq
 from minitvm.tir.verify import check_written
 from minitvm.transform.check_accesses import check_accesses
@@ -205,6 +205,8 @@ def _lower(
         _check_variables(func)
         if is_written:
             check_written(func)
+            if kind:
+                _check_outputs_computed(func)
         lowered[func.name] = context.run(passes, func)
     return IRModule(lowered)
 
@@ -299,10 +301,6 @@ def _loops(
         return schedule_ops(schedule, buffers, shell)
     # Shown only: an argument whose stage was inlined stays one, which nothing writes.
     inlined = {t for stage in schedule.stages if stage.inlined for t in stage.op.outputs}
-    unwritten = {buffers[each] for each in inlined if each in buffers}
-    outputs = frozenset(each for each in shell.attrs.outputs or () if each not in unwritten)
-    attrs = replace(shell.attrs, outputs=outputs)
-    shell = PrimFunc(shell.params, shell.body, shell.buffer_map, shell.name, attrs)
     kept = {tensor: buffer for tensor, buffer in buffers.items() if tensor not in inlined}
     return schedule_ops(schedule, kept, shell)
 
@@ -359,6 +357,23 @@ def _check_outputs(schedule: Schedule, buffers: Mapping[Tensor, Buffer], name: s
                 f"{name}: expected output {listed} among the arguments, found it missing: the "
                 "caller passes the arrays that are written"
             )
+
+
+def _check_outputs_computed(func: PrimFunc) -> None:
+    """Checks that the loops have the outputs in them: of those that :func:`lower` shows, an
+    argument may be inlined."""
+    found = {each.buffer for each in walk_once(func.body) if isinstance(each, _ACCESSES)}
+    for buffer in func.attrs.outputs or ():
+        is_empty = any(e.const_int(dim) == 0 for dim in buffer.shape)
+        if buffer not in found and not is_empty:
+            raise CompileError(
+                f"{func.name}: argument {buffer.name}: expected an output that the loops compute, "
+                f"found none that do: compute it at the root, or leave {buffer.name} out of the "
+                "arguments"
+            )
+
+
+_ACCESSES = (e.BufferStore, e.BufferLoad, e.BufferRef)
 
 
 def _check_variables(func: PrimFunc) -> None:
