@@ -64,7 +64,7 @@ def accumulation_of(op: ComputeOp, axis: IterVar) -> Accumulation | None:
     >>> B = te.compute((8,), lambda j: te.sum(A[k], axis=k, where=k < j), name="B")
     >>> found = accumulation_of(B.op, B.op.axis[0])
     >>> str(found.term), str(found.condition), found.is_descending
-    ('j - 1', 'likely(j - 1 >= 0)', False)
+    ('j - 1', 'j - 1 >= 0', False)
     """
     reduce = op.body[0]
     if not isinstance(reduce, Reduce) or read_by_ranges(op):
