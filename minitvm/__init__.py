@@ -64,6 +64,7 @@ from minitvm.runtime.bridges import set_bridges as _set_bridges
 from minitvm.runtime.conversion import set_meaning as _set_meaning
 from minitvm.runtime.faces import hand_on as _hand_on
 from minitvm.runtime.faces import on_demand as _on_demand
+from minitvm.runtime.registry import set_origins as _set_origins
 from minitvm.runtime.version import VERSION as _VERSION
 from minitvm.target import Target as Target
 from minitvm.te import *  # noqa: F403  # the classic face: tvm.compute is te.compute
@@ -152,13 +153,16 @@ def __getattr__(name: str) -> _typing.Any:
 _set_meaning(convert)
 _set_bridges(
     {
+        "export_library": "minitvm.driver.library",
         "function_gufunc": "minitvm.ufuncs.gufunc",
         "jax_op": "minitvm.contrib.jax_op",
+        "load_module": "minitvm.driver.library",
         "register_torch_op": "minitvm.contrib.torch_op",
         "returning_operator": "minitvm.contrib.torch_trace",
         "traced_operator": "minitvm.contrib.torch_trace",
     }
 )
+_set_origins({"tvm.contrib.cblas.matmul": "minitvm.contrib.cblas"})
 
 
 def get_include() -> str:

@@ -393,14 +393,7 @@ class Target:
     @property
     def missing_on_host(self) -> str:
         """The reason why this machine can't run code for the target; empty if it can."""
-        if _arch(host().triple) != self.arch or _system(host().triple) != _system(self.triple):
-            return f"it is {host().triple}, not {self.triple}"
-        lacking = self.features - host().features
-        if not lacking:
-            return ""
-        of_tiles = any(name.startswith("amx-") for name in lacking)
-        reason = f" ({host().refusal})" if of_tiles and host().refusal else ""
-        return f"it lacks {', '.join(sorted(lacking))}{reason}"
+        return missing_on_host(self.triple, self.features)
 
     @staticmethod
     def current(allow_none: bool = True) -> Target | None:
@@ -428,6 +421,18 @@ class Target:
 
     def __reduce__(self) -> tuple[type[Target], tuple[str]]:
         return Target, (self.target,)  # "llvm" is this machine, wherever that is
+
+
+def missing_on_host(triple: str, features: frozenset[str]) -> str:
+    """The reason why this machine can't run code for a CPU of some features; empty if it can."""
+    if _arch(host().triple) != _arch(triple) or _system(host().triple) != _system(triple):
+        return f"it is {host().triple}, not {triple}"
+    lacking = features - host().features
+    if not lacking:
+        return ""
+    of_tiles = any(name.startswith("amx-") for name in lacking)
+    reason = f" ({host().refusal})" if of_tiles and host().refusal else ""
+    return f"it lacks {', '.join(sorted(lacking))}{reason}"
 
 
 def create(target: Any) -> Target:

@@ -27,6 +27,7 @@ from minitvm.runtime.evaluator import BenchmarkResult as BenchmarkResult
 from minitvm.runtime.faces import hand_on as _hand_on
 from minitvm.runtime.interchange import from_dlpack as from_dlpack
 from minitvm.runtime.module import Module as Module
+from minitvm.runtime.module import load_module as load_module
 from minitvm.runtime.ndarray import NDArray as NDArray
 from minitvm.runtime.ndarray import array as array
 from minitvm.runtime.ndarray import empty as empty

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import final
+from typing import Any, final
 
 from minitvm.runtime.device_api import registry
 from minitvm.runtime.device_api.allocator import AllocatorStats
@@ -90,19 +90,27 @@ def device(name: str | int, device_id: int = 0) -> Device:
 
     Raises
     ------
-    ValueError
-        When there is no such kind of device.
+    ValueError, TypeError
+        When there is no such kind of device, or an argument is of another type.
 
     >>> device("cuda", 1)
     cuda(1)
     """
     if not isinstance(name, str):
-        return Device(operator.index(name), operator.index(device_id))
+        return Device(_index("name or number of a kind of device", name), _index("id", device_id))
     kind = name.split()[0] if name.strip() else name
     kind = ALIASES.get(kind, kind)
     if kind not in DEVICE_TYPES:
         raise ValueError(f"expected a device among {', '.join(DEVICE_TYPES)}, got {name!r}")
-    return Device(DEVICE_TYPES[kind], operator.index(device_id))
+    return Device(DEVICE_TYPES[kind], _index("id", device_id))
+
+
+def _index(what: str, value: Any) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        kind = type(value).__name__
+        raise TypeError(f"device: expected the {what}, got {kind}") from None
 
 
 def cpu(device_id: int = 0) -> Device:

@@ -61,7 +61,8 @@ _DEFAULT_WIDTH = {
 class DType(str):
     """An element type: DLPack's type code, the bits of one lane, and the number of lanes.
 
-    It is the text of its own name, as dtypes are in classic TVM: ``A.dtype == "float32"``,
+    It is made of these numbers or, as classic TVM's ``DataType``, of a name. It is the text of its
+    own name, as dtypes are in classic TVM: ``A.dtype == "float32"``,
     ``x.astype(A.dtype)`` and ``A.dtype.startswith("int")`` work. ``bool`` is DLPack's (code 6,
     8 bits), which classic TVM's name ``uint1`` stands for too.
 
@@ -86,7 +87,14 @@ class DType(str):
     is_bfloat16: bool
     is_handle: bool  # an opaque pointer
 
-    def __new__(cls, code: int, bits: int, lanes: int = 1) -> DType:
+    def __new__(cls, code: int | str, bits: int | None = None, lanes: int = 1) -> DType:
+        if isinstance(code, str) and bits is None and lanes == 1:
+            return _parse(code)
+        if isinstance(code, str) or bits is None:
+            raise TypeError(
+                f"DType: expected a name such as 'float32x4', or a code and bits, got {code!r} and "
+                f"{bits!r}"
+            )
         known = _dtypes.get((code, bits, lanes))
         if known is not None:
             return known
@@ -134,9 +142,14 @@ class DType(str):
             return FLOAT32
         try:
             name = np.dtype(value).name
-        except TypeError:
+        except (TypeError, ValueError):
             name = getattr(value, "__name__", None) or str(value)
         return _parse(name.removeprefix("torch."))
+
+    @property
+    def type_code(self) -> int:
+        """The code, as classic TVM's ``DataType`` calls it."""
+        return self.code
 
     @property
     def itemsize(self) -> int:

@@ -112,8 +112,17 @@ def _is_fake(tensor: Any) -> bool:
     return is_a(tensor, "torch._subclasses.fake_tensor", "FakeTensor")
 
 
+def _is_batched(tensor: Any) -> bool:
+    return bool(sys.modules["torch"]._C._functorch.is_batchedtensor(tensor))
+
+
 _TORCH: tuple[tuple[Callable[[Any], bool], str], ...] = (
     (_is_fake, "expected a tensor with data, got a fake one, which has no data"),
+    (
+        _is_batched,
+        "expected a tensor with memory of its own, got one of torch.vmap, which stands for a "
+        "batch: call an operator of the function under vmap, f.torch_op('my::f')",
+    ),
     (
         lambda tensor: tensor.is_meta,
         "expected a tensor with data, got one on the meta device, which has no data: pass "

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import inspect
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, final
 
-from minitvm.runtime.bridges import Bridged
+from minitvm.runtime.bridges import Bridged, bridge
 from minitvm.runtime.c_function import CFunction
 from minitvm.runtime.device import Device
 from minitvm.runtime.device_function import DeviceFunction
@@ -81,7 +82,7 @@ class Module(Bridged, HandleObject, _Storage):
 
     def implements_function(self, name: str, query_imports: bool = False) -> bool:
         """Whether the module has a function of that name."""
-        return self._find(name, query_imports) is not None
+        return isinstance(name, str) and self._find(name, query_imports) is not None
 
     def get_function(self, name: str, query_imports: bool = False) -> PackedFunc:
         """The function of that name; with `query_imports`, also one of an imported module.
@@ -91,10 +92,10 @@ class Module(Bridged, HandleObject, _Storage):
         AttributeError
             When there is none.
         """
-        found = self._find(name, query_imports)
+        found = self._find(name, query_imports) if isinstance(name, str) else None
         if found is None:
             known = ", ".join(self._functions)
-            raise AttributeError(f"Module: expected a function among {known}, got '{name}'")
+            raise AttributeError(f"Module: expected a function among {known}, got {name!r}")
         return found
 
     def __getitem__(self, name: str) -> PackedFunc:
@@ -116,6 +117,68 @@ class Module(Bridged, HandleObject, _Storage):
         state = (self._functions, self._sources, self.imported_modules, self.type_key)
         return _module, (*state, self.entry_name)
 
+    @property
+    def function_names(self) -> tuple[str, ...]:
+        """The names of the module's own functions."""
+        return tuple(self._functions)
+
+    def export_library(self, path: str | os.PathLike[str]) -> None:
+        """Writes the module to a file, with its machine code and the modules that it imports, for
+        :func:`minitvm.runtime.load_module`. The file has the same format whatever its name.
+
+        Raises
+        ------
+        TypeError
+            When a function is not one of ``build``.
+        ValueError
+            When the module imports itself.
+        OSError
+            When the file can't be written.
+
+        >>> import tempfile
+        >>> from minitvm import build, te
+        >>> A = te.placeholder((4,), name="A")
+        >>> B = te.compute((4,), lambda i: A[i] * 2.0, name="B")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     build(B, [A, B], name="double").export_library(f"{folder}/double.tvm")
+        ...     load_module(f"{folder}/double.tvm")
+        <Module llvm: double>
+        """
+        bridge("export_library")(self, path)
+
+    def save(self, path: str | os.PathLike[str], fmt: str = "") -> None:
+        """Writes one form of the entry function's program to a file, for other tools.
+
+        Parameters
+        ----------
+        path
+            The file.
+        fmt
+            ``"ll"`` (LLVM IR), ``"s"`` or ``"asm"``, ``"o"`` (the object file), ``"tir"`` (the loop
+            IR); by default the ending of `path`.
+
+        Raises
+        ------
+        ValueError
+            When the format is another one, or the module has none of it.
+        OSError
+            When the file can't be written.
+        """
+        kind = fmt
+        if isinstance(fmt, str):
+            kind = fmt or os.path.splitext(os.fsdecode(path))[1].removeprefix(".")
+        if isinstance(kind, str) and kind == "o" and self.entry_func.program is not None:
+            content = self.entry_func.program.object_code
+        elif isinstance(kind, str) and kind in _SAVED:
+            content = self.get_source(_SAVED[kind]).encode()
+        else:
+            raise ValueError(
+                f"Module.save: {self.name}: expected the format o, {', '.join(_SAVED)}, got "
+                f"{kind!r}: export_library writes what load_module reads"
+            )
+        with open(path, "wb") as file:
+            file.write(content)
+
     def get_source(self, kind: str = "ll") -> str:
         """The text of that kind.
 
@@ -124,10 +187,10 @@ class Module(Bridged, HandleObject, _Storage):
         ValueError
             When the module has none of that kind.
         """
-        thunk = self._sources.get(kind or "ll")
+        thunk = self._sources.get(kind or "ll") if isinstance(kind, str) else None
         if thunk is None:
             known = ", ".join(self._sources) or "nothing"
-            raise ValueError(f"Module: expected a kind of source among {known}, got '{kind}'")
+            raise ValueError(f"Module: expected a kind of source among {known}, got {kind!r}")
         return thunk()
 
     @property
@@ -192,20 +255,35 @@ class Module(Bridged, HandleObject, _Storage):
             )
         return function.time_evaluator(number, repeat, min_repeat_ms)
 
-    def __getattr__(self, name: str) -> Any:
-        if name in ("save", "export_library"):
-            raise AttributeError(
-                f"Module.{name}: not here: there is no library format yet; pickle.dump(f, file) "
-                "keeps a function with its machine code"
-            )
-        raise AttributeError(f"'Module' object has no attribute {name!r}")
-
     def _find(self, name: str, query_imports: bool) -> PackedFunc | None:
         found = self._functions.get(name)
         if found is not None or not query_imports:
             return found
         imported = (module._find(name, True) for module in self.imported_modules)
         return next((function for function in imported if function is not None), None)
+
+
+_SAVED = {"ll": "ll", "s": "asm", "asm": "asm", "tir": "tir"}
+
+
+def load_module(path: str | os.PathLike[str]) -> Module:
+    """The module of a file that :meth:`Module.export_library` has written. Its functions are
+    called, return their outputs and fail as those of ``build``.
+
+    The machine code is linked as it is. Where another version of minitvm or Python wrote the file,
+    the loops in it are compiled again. The code runs with the rights of the process: load only
+    files that you trust.
+
+    Raises
+    ------
+    ValueError
+        When the file is no such library, is damaged, or was made for a CPU with features that this
+        one lacks.
+    OSError
+        When it can't be read.
+    """
+    made: Module = bridge("load_module")(path)
+    return made
 
 
 def _module(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any, overload
 
 from minitvm.runtime.dlpack import dtype_of_word
@@ -14,6 +15,8 @@ from minitvm.runtime.values import text_for_c
 
 # Single dict operations, which are atomic; no lock that a fork could leave locked.
 _functions: dict[str, PackedFunc] = {}
+# For names that a module of ours registers when it is imported: that module.
+_origins: dict[str, str] = {}
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -87,11 +90,19 @@ def get_global_func(name: str, allow_missing: bool = False) -> PackedFunc | None
         When there is none, unless `allow_missing`, which gives None.
     """
     found = _functions.get(name)
+    if found is None and name in _origins:
+        import_module(_origins.pop(name))
+        found = _functions.get(name)
     if found is not None or allow_missing:
         return found
     close = similar(name, _functions)
     hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
     raise ValueError(f"expected the name of a registered global function, got {name!r}{hint}")
+
+
+def set_origins(origins: Mapping[str, str]) -> None:
+    """Says which modules register functions of some names; each is imported when it is needed."""
+    _origins.update(origins)
 
 
 def _check_name(name: str) -> None:

@@ -3,8 +3,6 @@
 python examples/classic/get_started.py
 """
 
-import pickle
-
 import numpy as np
 
 import minitvm as tvm
@@ -48,8 +46,10 @@ s[Z].vectorize(inner)
 measured("vectors of 8", s)
 print(tvm.lower(s, [X, Y, Z], simple_mode=True))
 
-# A function travels as a pickle; it holds its machine code.
-again = pickle.loads(pickle.dumps(tvm.build(s, [X, Y, Z], target, name="length")))
+# A module is written to a file with its machine code, and loaded without compiling.
+temp = tvm.contrib.utils.tempdir()
+tvm.build(s, [X, Y, Z], target, name="length").export_library(temp.relpath("length.so"))
+again = tvm.runtime.load_module(temp.relpath("length.so"))
 again(x, y, z)
 tvm.testing.assert_allclose(z.numpy(), np.hypot(x.numpy(), y.numpy()), rtol=1e-6)
 print(again.get_source("tir").splitlines()[0])

@@ -3,6 +3,7 @@
 from minitvm.arith.analyzer import Analyzer as Analyzer
 from minitvm.arith.analyzer import ConstIntBound as ConstIntBound
 from minitvm.arith.analyzer import ModularSet as ModularSet
+from minitvm.arith.clip_bounds import detect_clip_bound as detect_clip_bound
 from minitvm.arith.intervals import DomainTouched as DomainTouched
 from minitvm.arith.intervals import IntervalSet as IntervalSet
 from minitvm.arith.intervals import detect_linear_equation as detect_linear_equation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from math import gcd, inf
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from minitvm.arith.prover import Prover
 from minitvm.arith.simplify import Simplifier
 from minitvm.runtime.errors import CompileError
 from minitvm.tir import expr as e
+from minitvm.tir.depth import deep_expressions
 from minitvm.tir.expr import PrimExpr, Range, Var, as_expr, described
 
 
@@ -61,7 +63,9 @@ class Analyzer(Prover):
     def simplify(self, expr: Any, steps: int = 2) -> PrimExpr:
         """A simpler expression of the same value where the known facts hold. `steps` is classic:
         one step simplifies all."""
-        return Simplifier(self).expr(as_expr(expr))
+        value = as_expr(expr)
+        with deep_expressions("Analyzer.simplify", value):
+            return Simplifier(self).expr(value)
 
     def rewrite_simplify(self, expr: Any) -> PrimExpr:
         """As :meth:`simplify`."""
@@ -73,7 +77,9 @@ class Analyzer(Prover):
 
     def can_prove(self, condition: Any) -> bool:
         """Whether `condition` surely holds."""
-        return super().can_prove(as_expr(condition))
+        value = as_expr(condition)
+        with deep_expressions("Analyzer.can_prove", value):
+            return super().can_prove(value)
 
     def can_prove_equal(self, lhs: Any, rhs: Any) -> bool:
         """Whether two integer expressions surely have one value."""
@@ -94,7 +100,9 @@ class Analyzer(Prover):
 
     def const_int_bound(self, expr: Any) -> ConstIntBound:
         """The least and the greatest value that `expr` may take, infinite where none is known."""
-        return ConstIntBound(*super().const_int_bound(as_expr(expr)))
+        value = as_expr(expr)
+        with deep_expressions("Analyzer.const_int_bound", value):
+            return ConstIntBound(*super().const_int_bound(value))
 
     def update(self, var: Var, info: ConstIntBound | ModularSet, override: bool = False) -> None:
         """Notes a bound, or the remainder, of a variable. With `override`, a remainder replaces the
@@ -127,7 +135,9 @@ class Analyzer(Prover):
         >>> found.min_value, found.max_value
         (i * 16, i * 16 + 15)
         """
-        return interval_of(self, as_expr(expr), dom_map or {})
+        value = as_expr(expr)
+        with deep_expressions("Analyzer.int_set", value):
+            return interval_of(self, value, {} if dom_map is None else dom_map)
 
     def modular_set(self, expr: Any) -> ModularSet:
         """What is known of the remainders of an integer expression.
@@ -136,9 +146,19 @@ class Analyzer(Prover):
         >>> Analyzer().modular_set(Var("i") * 8 + 3)
         ModularSet(coeff=8, base=3)
         """
-        return self._remainder_of(as_expr(expr))
+        value = as_expr(expr)
+        with deep_expressions("Analyzer.modular_set", value):
+            return self._remainder_of(value, {})
 
-    def _remainder_of(self, expr: PrimExpr) -> ModularSet:
+    def _remainder_of(self, expr: PrimExpr, found: dict[PrimExpr, ModularSet]) -> ModularSet:
+        """The remainders of an expression; `found` has those of the ones that were asked for."""
+        if expr not in found:
+            found[expr] = self._read_remainder(expr, lambda part: self._remainder_of(part, found))
+        return found[expr]
+
+    def _read_remainder(
+        self, expr: PrimExpr, remainder_of: Callable[[PrimExpr], ModularSet]
+    ) -> ModularSet:
         known = e.const_int(expr)
         if known is not None:
             return ModularSet(0, known)
@@ -146,24 +166,24 @@ class Analyzer(Prover):
             case Var():
                 return self._moduli.get(expr, ModularSet(1, 0))
             case e.Cast(_, value) if value.dtype.is_integral:
-                made = self._remainder_of(value)
+                made = remainder_of(value)
             case e.Add(a, b) | e.Sub(a, b):
-                x, y = self._remainder_of(a), self._remainder_of(b)
+                x, y = remainder_of(a), remainder_of(b)
                 sign = 1 if isinstance(expr, e.Add) else -1
                 made = _modular(gcd(x.coeff, y.coeff), x.base + sign * y.base)
             case e.Mul(a, b):
-                x, y = self._remainder_of(a), self._remainder_of(b)
+                x, y = remainder_of(a), remainder_of(b)
                 coeff = gcd(x.coeff * y.coeff, x.coeff * y.base, x.base * y.coeff)
                 made = _modular(coeff, x.base * y.base)
             case e.FloorMod(a, b) if divisor := e.const_int(b):
-                x = self._remainder_of(a)
+                x = remainder_of(a)
                 made = _modular(gcd(x.coeff, divisor), x.base)
             case e.FloorDiv(a, b) | e.Div(a, b) if divisor := e.const_int(b):
-                x = self._remainder_of(a)
+                x = remainder_of(a)
                 exact = not x.coeff % divisor and not x.base % divisor
                 made = _modular(x.coeff // divisor, x.base // divisor) if exact else _ANY
             case e.Min(a, b) | e.Max(a, b) | e.Select(_, a, b):
-                x, y = self._remainder_of(a), self._remainder_of(b)
+                x, y = remainder_of(a), remainder_of(b)
                 made = _modular(gcd(x.coeff, y.coeff, x.base - y.base), x.base)
             case _:
                 return _ANY

@@ -12,8 +12,9 @@ from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
+from minitvm.tir.depth import deep_expressions
 from minitvm.tir.expr import Buffer, PrimExpr, Range, Var, as_expr, const, described
-from minitvm.tir.functor import children, free_vars, walk_once
+from minitvm.tir.functor import children, free_vars, walk_leaves_first
 
 
 @final
@@ -56,6 +57,10 @@ def interval_of(prover: Prover, expr: PrimExpr, dom_map: Mapping[Any, Any]) -> I
     """The values of `expr` while variables run over sets or ranges; the others are fixed."""
     if not expr.dtype.is_integral:
         raise CompileError(f"int_set: expected an integer expression, got {expr} of {expr.dtype}")
+    if not isinstance(dom_map, Mapping):
+        raise CompileError(
+            f"int_set: expected a mapping from variables to ranges, got {described(dom_map)}"
+        )
     spans = Spans(prover)
     for key, values in dom_map.items():
         var = as_expr(key)
@@ -91,39 +96,64 @@ def detect_linear_equation(expr: Any, var_list: Sequence[Any]) -> list[PrimExpr]
     >>> detect_linear_equation(x * y, [x, y])
     []
     """
-    variables = [as_expr(var) for var in var_list]
-    for var in variables:
-        if not isinstance(var, Var):
-            raise CompileError(f"detect_linear_equation: expected variables, got {described(var)}")
+    variables = variables_of("detect_linear_equation", var_list)
     value = as_expr(expr)
-    found = _linear(value, variables)
-    if found is None:
-        return []
+    found = _Linear(variables).read(value)
     simple = Simplifier(Prover()).expr
-    return [simple(each) for each in found]
+    with deep_expressions("detect_linear_equation", value):
+        return [simple(each) for each in found or ()]
 
 
-def _linear(expr: PrimExpr, variables: Sequence[PrimExpr]) -> list[PrimExpr] | None:
-    zero: PrimExpr = const(0, expr.dtype)
-    if not _has_any(expr, variables):
-        return [zero] * len(variables) + [expr]
-    if isinstance(expr, Var):
-        return [const(int(expr is var), expr.dtype) for var in variables] + [zero]
-    if not isinstance(expr, e.Add | e.Sub | e.Mul):
-        return None
-    a, b = _linear(expr.a, variables), _linear(expr.b, variables)
-    if a is None or b is None:
-        return None
-    if isinstance(expr, e.Mul):
-        if not _has_any(expr.b, variables):
-            return [e.multiply(x, expr.b) for x in a]
-        return None if _has_any(expr.a, variables) else [e.multiply(x, expr.a) for x in b]
-    join = e.add if isinstance(expr, e.Add) else e.subtract
-    return [join(x, y) for x, y in zip(a, b, strict=True)]
+def variables_of(name: str, var_list: Any) -> list[PrimExpr]:
+    """Variables of integers, from a caller's list of variables and axes."""
+    given = list(var_list) if isinstance(var_list, list | tuple) else [None]
+    variables: list[Any] = [
+        as_expr(each) if isinstance(each, e.ExprOperators) else each for each in given
+    ]
+    for var in variables:
+        if not isinstance(var, Var) or not var.dtype.is_integral:
+            raise CompileError(
+                f"{name}: expected a list of integer variables, got {described(var_list)}"
+            )
+    return variables
 
 
-def _has_any(expr: PrimExpr, variables: Sequence[PrimExpr]) -> bool:
-    return any(each is var for each in walk_once(expr) for var in variables)
+class _Linear:
+    """Reads expressions as linear forms in some variables, however deeply they are nested."""
+
+    def __init__(self, variables: Sequence[PrimExpr]) -> None:
+        self._variables = variables
+        # Of the expressions with variables in them: None for one that isn't linear.
+        self._forms: dict[PrimExpr, list[PrimExpr] | None] = {}
+
+    def read(self, expr: PrimExpr) -> list[PrimExpr] | None:
+        """The coefficients, and the rest."""
+        for each in walk_leaves_first(expr):
+            if isinstance(each, Var):
+                if any(each is var for var in self._variables):
+                    self._forms[each] = self._with_rest(const(0, each.dtype), each)
+            elif any(part in self._forms for part in children(each)):
+                self._forms[each] = self._of(each)
+        return self._form(expr)
+
+    def _form(self, expr: PrimExpr) -> list[PrimExpr] | None:
+        return self._forms[expr] if expr in self._forms else self._with_rest(expr)
+
+    def _with_rest(self, rest: PrimExpr, of: PrimExpr | None = None) -> list[PrimExpr]:
+        return [*(const(int(of is var), rest.dtype) for var in self._variables), rest]
+
+    def _of(self, expr: PrimExpr) -> list[PrimExpr] | None:
+        if not isinstance(expr, e.Add | e.Sub | e.Mul):
+            return None
+        a, b = self._form(expr.a), self._form(expr.b)
+        if a is None or b is None:
+            return None
+        if isinstance(expr, e.Mul):
+            if expr.b not in self._forms:
+                return [e.multiply(x, expr.b) for x in a]
+            return None if expr.a in self._forms else [e.multiply(x, expr.a) for x in b]
+        join = e.add if isinstance(expr, e.Add) else e.subtract
+        return [join(x, y) for x, y in zip(a, b, strict=True)]
 
 
 def DomainTouched(

@@ -12,19 +12,20 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import NoneType
 from typing import Any
 
 from minitvm.auto_scheduler import left_plain, schedule_program
 from minitvm.codegen.options import CodegenOptions
 from minitvm.driver.batches import batches_of
 from minitvm.driver.program import compile_module, compiled_function
-from minitvm.lowering.lower import lower
+from minitvm.lowering.lower import check_binds, lower
 from minitvm.runtime.errors import CompileError, PerformanceWarning
 from minitvm.runtime.module import Module
 from minitvm.target import Target, create
 from minitvm.te.schedules.schedule import Schedule, create_schedule
 from minitvm.te.tensor import Tensor
-from minitvm.tir.expr import Buffer
+from minitvm.tir.expr import Buffer, described
 from minitvm.tir.stmt import IRModule, PrimFunc
 from minitvm.variants.column_major import RowMajor, in_column_major, in_row_major, shows_indices
 from minitvm.variants.in_place import needs_form_in_place, with_form_in_place
@@ -51,7 +52,8 @@ def build(
     Parameters
     ----------
     inputs
-        A schedule, output tensors, a ``PrimFunc`` or an ``IRModule``.
+        A schedule, output tensors, a ``PrimFunc`` or an ``IRModule``; in the classic form, a
+        mapping from the target to one of these.
     args
         The parameters of the function, in order: tensors (inputs and outputs), buffers, and
         variables for scalars. Not for a ``PrimFunc`` or ``IRModule``, which have their own.
@@ -105,12 +107,16 @@ def build(
     >>> b
     array([0., 2., 4., 6.], dtype=float32)
     """
-    if fp not in _FP_MODES:
+    if name is not None and not isinstance(name, str):
+        raise CompileError(f"build: expected a name such as 'fmm', got {described(name)}")
+    if not isinstance(fp, str) or fp not in _FP_MODES:
         raise CompileError(f"build: expected fp to be 'fast' or 'strict', got {fp!r}")
     if release_gil is not None and not isinstance(release_gil, bool):
         raise CompileError(
             f"build: expected release_gil to be True, False or None, got {release_gil!r}"
         )
+    if isinstance(inputs, Mapping):
+        inputs, target = _of_one_target(inputs, target)
     if args is not None and isinstance(inputs, (PrimFunc, IRModule)):
         raise CompileError(
             "build: expected no args for a PrimFunc or IRModule, which have their own"
@@ -119,6 +125,15 @@ def build(
         _target(target, target_host), strict=fp == "strict", release_gil=release_gil
     )
     called = name or "default_function"
+    check_binds(called, binds)
+    if not isinstance(args, list | tuple | NoneType):
+        raise CompileError(
+            f"{called}: expected a list of arguments, such as [A, B, C], got {described(args)}"
+        )
+    if not isinstance(prepacked, list | tuple):
+        raise CompileError(
+            f"{called}: prepacked: expected a list of placeholders, got {described(prepacked)}"
+        )
     vector_bytes = options.target.vector_bits // 8
     kind = options.target.kind.name
     lowered = partial(lower, name=called, debug=debug, vector_bytes=vector_bytes, kind=kind)
@@ -226,6 +241,22 @@ def _unscheduled(inputs: Any, args: Sequence[Any] | None) -> Sequence[Any]:
         return () if inputs.is_touched else inputs.outputs
     outputs = inputs if isinstance(inputs, list | tuple) else [inputs]
     return outputs if all(isinstance(each, Tensor) for each in outputs) else ()
+
+
+def _of_one_target(
+    inputs: Mapping[Any, Any], target: str | Target | None
+) -> tuple[Any, str | Target | None]:
+    """The program and the target of ``build({target: program})``."""
+    if len(inputs) != 1:
+        raise CompileError(
+            f"build: expected a mapping of one target, got {len(inputs)}: build a module for each"
+        )
+    if target is not None:
+        raise CompileError(
+            f"build: expected the target in the mapping alone, got target={str(target)!r} as well"
+        )
+    ((given, program),) = inputs.items()
+    return program, given
 
 
 def _target(target: str | Target | None, target_host: str | Target | None) -> Target:

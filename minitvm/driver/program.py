@@ -28,7 +28,6 @@ from minitvm.codegen.packed_abi import arg_names, emit_function, packed_symbol
 from minitvm.driver.batches import Batches
 from minitvm.driver.documentation import describe
 from minitvm.driver.results import results_of_program
-from minitvm.lowering.lower import deep_expressions
 from minitvm.runtime.arrangement import Arrangement, Compiled, Variants
 from minitvm.runtime.device_function import DeviceFunction
 from minitvm.runtime.device_type import DeviceType
@@ -38,9 +37,12 @@ from minitvm.runtime.object_code import LoadedCode
 from minitvm.runtime.packed_func import Function, PackedFunc, Program
 from minitvm.runtime.version import VERSION
 from minitvm.target import Target
+from minitvm.tir.depth import deep_expressions
 from minitvm.tir.stmt import IRModule
 from minitvm.variants.any_strides import accept_strides, is_free
 from minitvm.variants.in_place import can_run_in_place, run_in_place
+
+SOURCES = ("ll", "asm", "tir")  # the kinds of text of a program
 
 
 def compile_module(lowered: IRModule, options: CodegenOptions) -> Module:
@@ -50,7 +52,7 @@ def compile_module(lowered: IRModule, options: CodegenOptions) -> Module:
     program = CompiledProgram(lowered, options)
     return Module(
         {name: program.function(name) for name in lowered.functions},
-        sources={kind: partial(program.source, kind) for kind in ("ll", "asm", "tir")},
+        sources={kind: partial(program.source, kind) for kind in SOURCES},
     )
 
 

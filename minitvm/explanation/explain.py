@@ -25,13 +25,13 @@ from minitvm.explanation.work import (
     operations_of,
     operations_of_stage,
 )
-from minitvm.lowering.lower import deep_expressions
 from minitvm.runtime.dlpack import TensorView, compact_strides
 from minitvm.runtime.errors import KernelError
 from minitvm.runtime.ndarray import NDArray, array, as_ndarray
 from minitvm.runtime.packed_func import Function, PackedFunc
 from minitvm.runtime.threads import num_threads
 from minitvm.target import Target
+from minitvm.tir.depth import deep_expressions
 from minitvm.tir.expr import Broadcast, Buffer, BufferLoad, Cast, PrimExpr, Var, const_int
 from minitvm.tir.functor import walk_once
 from minitvm.tir.provenance import Origin

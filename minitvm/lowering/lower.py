@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,8 +14,9 @@ from minitvm.te.schedules.provenance import origin_of
 from minitvm.te.schedules.schedule import Schedule, create_schedule, is_input
 from minitvm.te.tensor import PlaceholderOp, Tensor
 from minitvm.tir import expr as e
-from minitvm.tir.expr import Buffer, Var
-from minitvm.tir.functor import Node, free_vars
+from minitvm.tir.depth import deep_expressions
+from minitvm.tir.expr import Buffer, Var, described
+from minitvm.tir.functor import Node, free_vars, walk_once
 from minitvm.tir.stmt import FuncAttrs, IRModule, PrimFunc, seq
 from minitvm.tir.verify import check_written
 from minitvm.transform.check_accesses import check_accesses
@@ -149,63 +146,30 @@ def lower(
         for i in range(4):
             B[i] = A[i] + 1.0
     """
-    if debug not in _DEBUG_MODES:
+    check_binds(name, binds)
+    if debug is not None and not (isinstance(debug, str) and debug in _DEBUG_MODES):
         raise CompileError(f"{name}: expected debug to be None or 'bounds', got {debug!r}")
     with deep_expressions(name):
         return _lower(sch, args, name, binds or {}, simple_mode, debug, vector_bytes, kind)
 
 
-_DEBUG_MODES = (None, "bounds")
+_DEBUG_MODES = ("bounds",)
 
 
-# Python frames that lowering and code generation may nest: a sum of some 2,000 written-out terms.
-_MAX_DEPTH = 10_000
-
-
-class _Depth:
-    """Python's recursion limit, which all threads share: the first thread that enters raises it,
-    and the last one that leaves restores it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._inside, self._usual = 0, 0
-        if hasattr(os, "register_at_fork"):
-            lock = self._lock
-            os.register_at_fork(
-                before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
-            )
-
-    def enter(self) -> None:
-        with self._lock:
-            if not self._inside:
-                self._usual = sys.getrecursionlimit()
-                sys.setrecursionlimit(max(self._usual, _MAX_DEPTH))
-            self._inside += 1
-
-    def leave(self) -> None:
-        with self._lock:
-            self._inside -= 1
-            if not self._inside:
-                sys.setrecursionlimit(self._usual)
-
-
-_depth = _Depth()
-
-
-@contextmanager
-def deep_expressions(name: str) -> Iterator[None]:
-    """A context in which expressions may be nested deeper than Python's usual recursion limit. An
-    expression that is deeper still is reported as the user's error."""
-    _depth.enter()
-    try:
-        yield
-    except RecursionError:
+def check_binds(name: str, binds: Any) -> None:
+    """Checks that `binds` gives buffers to tensors."""
+    if binds is None:
+        return
+    if not isinstance(binds, Mapping):
         raise CompileError(
-            f"{name}: expected expressions nested less deeply, found one that exceeds "
-            f"{_MAX_DEPTH} Python frames: sum with te.sum, or compute parts in stages of their own"
-        ) from None
-    finally:
-        _depth.leave()
+            f"{name}: binds: expected a mapping from tensors to buffers, got {described(binds)}"
+        )
+    for tensor, buffer in binds.items():
+        if not isinstance(tensor, Tensor) or not isinstance(buffer, Buffer):
+            raise CompileError(
+                f"{name}: binds: expected a mapping from tensors to buffers, got "
+                f"{described(buffer)} for {described(tensor)}"
+            )
 
 
 def _lower(
@@ -227,7 +191,10 @@ def _lower(
     if simple_mode:
         passes = passes[: [each[0] for each in passes].index("widen_indices")]
     if isinstance(sch, IRModule):
-        functions = list(sch.functions.values())
+        functions = [
+            func if func.name == key else replace(func, name=str(key))
+            for key, func in sch.functions.items()
+        ]
     elif isinstance(sch, PrimFunc):
         functions = [sch]
     else:
@@ -240,6 +207,8 @@ def _lower(
         _check_variables(func)
         if is_written:
             check_written(func)
+            if kind:
+                _check_outputs_computed(func)
         lowered[func.name] = context.run(passes, func)
     return IRModule(lowered)
 
@@ -331,7 +300,11 @@ def _loops(
     shell, buffers = function_shell(schedule, args, name, binds)
     if needs_outputs:
         _check_outputs(schedule, buffers, name)
-    return schedule_ops(schedule, buffers, shell)
+        return schedule_ops(schedule, buffers, shell)
+    # Shown only: an argument whose stage was inlined stays one, which nothing writes.
+    inlined = {t for stage in schedule.stages if stage.inlined for t in stage.op.outputs}
+    kept = {tensor: buffer for tensor, buffer in buffers.items() if tensor not in inlined}
+    return schedule_ops(schedule, kept, shell)
 
 
 def function_shell(
@@ -386,6 +359,23 @@ def _check_outputs(schedule: Schedule, buffers: Mapping[Tensor, Buffer], name: s
                 f"{name}: expected output {listed} among the arguments, found it missing: the "
                 "caller passes the arrays that are written"
             )
+
+
+def _check_outputs_computed(func: PrimFunc) -> None:
+    """Checks that the loops have the outputs in them: of those that :func:`lower` shows, an
+    argument may be inlined."""
+    found = {each.buffer for each in walk_once(func.body) if isinstance(each, _ACCESSES)}
+    for buffer in func.attrs.outputs or ():
+        is_empty = any(e.const_int(dim) == 0 for dim in buffer.shape)
+        if buffer not in found and not is_empty:
+            raise CompileError(
+                f"{func.name}: argument {buffer.name}: expected an output that the loops compute, "
+                f"found none that do: compute it at the root, or leave {buffer.name} out of the "
+                "arguments"
+            )
+
+
+_ACCESSES = (e.BufferStore, e.BufferLoad, e.BufferRef)
 
 
 def _check_variables(func: PrimFunc) -> None:

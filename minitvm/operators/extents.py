@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 from typing import TypeAlias, final
 
 from minitvm.operators.arrays import Described
@@ -10,7 +11,8 @@ from minitvm.operators.parameters import Kind, Parameter
 from minitvm.operators.shapes import ANY_SHAPE, Arithmetic, Dimension, Letter
 from minitvm.runtime.record import record
 
-# A letter; or, for a dimension without one, its place: "..." and a position among the leading
+# A letter, or arithmetic that determines one, as "2*n" does where n is no dimension; or, for a
+# dimension without one, its place: "..." and a position among the leading
 # dimensions, counted from the right, or a parameter's name and a dimension of it.
 Label: TypeAlias = str | tuple[str, int]
 Labels: TypeAlias = tuple[Label | int | Arithmetic, ...]
@@ -31,11 +33,15 @@ class Extents:
         The extent of each label.
     leading
         The labels of the leading dimensions, ``...``, of which an array that broadcasts has a part.
+    solved
+        The letters that are no dimensions, each with the arithmetic that determines it, whose text
+        is a label. Those that another one's arithmetic needs come before it.
     """
 
     labels: Mapping[int, Labels]
     values: Mapping[Label, int]
     leading: tuple[Label, ...] = ()
+    solved: Mapping[str, Arithmetic] = field(default_factory=dict)
 
     @property
     def classes(self) -> Mapping[Label, Label]:
@@ -66,6 +72,8 @@ class _Finder:
         self.parameters = parameters
         self.values: dict[Label, int] = {}
         self._first: dict[Label, Parameter] = {}
+        self._letters: dict[str, int] = {}
+        self.solved: dict[str, Arithmetic] = {}
 
     def meet(self, parameter: Parameter, shape: tuple[int, ...], labels: Labels) -> None:
         """Notes the extents of an array; they must be those of the arrays before it."""
@@ -80,9 +88,39 @@ class _Finder:
             else:
                 raise self.error(parameter, shape, self._where(parameter, label))
 
+    def solve(self, arrays: Mapping[int, Described], labels: Mapping[int, Labels]) -> None:
+        """Finds the letters that are no dimensions, from the arithmetic that they stand in."""
+        self._letters = {each: n for each, n in self.values.items() if isinstance(each, str)}
+        left = [
+            (self.parameters[position], label, arrays[position].shape, axis)
+            for position, each in labels.items()
+            for axis, label in enumerate(each)
+            if isinstance(label, Arithmetic)
+        ]
+        while left:
+            unknown = [[x for x in dim.letters if x not in self._letters] for _, dim, *_ in left]
+            which = next(
+                (i for i, each in enumerate(unknown) if len(each) == 1
+                 and left[i][1].determines(each[0])), None
+            )  # fmt: skip
+            if which is None:
+                break
+            (letter,) = unknown[which]
+            parameter, dim, shape, axis = left.pop(which)
+            value = dim.solved(letter, self._letters, shape[axis])
+            if value is None:
+                raise self.error(parameter, shape, f" with an integer {letter} of 0 or more")
+            self._letters[letter] = value
+            self.solved[letter] = dim
+            self.values[dim.text] = shape[axis]
+        for parameter, dim, shape, _ in left:
+            for letter in dim.letters:
+                if letter not in self._letters:
+                    raise self.error(parameter, shape, f", and {letter} by another argument")
+
     def check(self, parameter: Parameter, shape: tuple[int, ...], labels: Labels) -> None:
         """Compares extents with those that arithmetic gives."""
-        letters = {each: value for each, value in self.values.items() if isinstance(each, str)}
+        letters = self._letters
         for label, extent in zip(labels, shape, strict=True):
             if isinstance(label, Arithmetic) and (wanted := label.value(letters)) != extent:
                 known = ", ".join(f"{each} == {letters[each]}" for each in label.letters)
@@ -132,12 +170,21 @@ def extents_of(
     for position, array in arrays.items():
         labels[position] = _labels(parameters[position], array.shape, broadcast, leading)
         finder.meet(parameters[position], array.shape, labels[position])
+    finder.solve(arrays, labels)
     for position, array in arrays.items():
         finder.check(parameters[position], array.shape, labels[position])
+    texts = {each.text for each in finder.solved.values()}
+    for position, each in labels.items():
+        labels[position] = tuple(_determining(label, texts) for label in each)
     present = {label for each in labels.values() for label in each}
     every = tuple((_LEADING, -i) for i in range(len(leading), 0, -1))
     values = {label: value for label, value in finder.values.items() if label in present}
-    return Extents(labels, values, every)
+    return Extents(labels, values, every, finder.solved)
+
+
+def _determining(label: Label | int | Arithmetic, texts: set[str]) -> Label | int | Arithmetic:
+    """Arithmetic that determines a letter is a dimension of its own."""
+    return label.text if isinstance(label, Arithmetic) and label.text in texts else label
 
 
 def said(label: Label) -> str:

@@ -8,6 +8,7 @@ from typing import Any, overload
 from minitvm.operators.operator import Operator, Options
 from minitvm.runtime.errors import CompileError
 from minitvm.target import Target
+from minitvm.tir.described import shown
 
 
 @overload
@@ -100,8 +101,10 @@ def jit(
     array([[0., 2., 4.],
            [0., 2., 4.]], dtype=float32)
     """
-    variable = None if symbolic is None else _names(symbolic)
-    options = Options(_names(static), variable, broadcast, name, target, fp, release_gil, backward)
+    variable = None if symbolic is None else _names("symbolic", symbolic)
+    options = Options(
+        _names("static", static), variable, broadcast, name, target, fp, release_gil, backward
+    )
     if function is None:
         return lambda each: _operator(each, options)
     return _operator(function, options)
@@ -120,5 +123,12 @@ def _operator(function: Any, options: Options) -> Operator:
     return Operator(function, options)
 
 
-def _names(given: str | Iterable[str]) -> tuple[str, ...]:
-    return tuple(given.replace(",", " ").split() if isinstance(given, str) else given)
+def _names(option: str, given: str | Iterable[str]) -> tuple[str, ...]:
+    if isinstance(given, str):
+        return tuple(given.replace(",", " ").split())
+    names = tuple(given) if isinstance(given, list | tuple | set | frozenset) else (given,)
+    if not all(isinstance(each, str) for each in names):
+        raise CompileError(
+            f"jit: {option}: expected names, as 'm n' or a list of them, got {shown(given)}"
+        )
+    return names

@@ -42,6 +42,7 @@ from minitvm.runtime.traced import is_read_by_torch, is_without_data, outside_of
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.tensor import Tensor
+from minitvm.tir.described import shown
 from minitvm.tir.expr import Var
 from minitvm.tir.stmt import IRModule
 
@@ -164,6 +165,11 @@ class Operator(ChoosingOperator):
         strided
             Whether also arrays that aren't compact are to be met.
         """
+        if not isinstance(signatures, Iterable) or isinstance(signatures, str):
+            raise TypeError(
+                f"{self.name}: warm_up: expected a list of signatures, as [('float32[8]',)], got "
+                f"{shown(signatures)}"
+            )
         for each in signatures:
             named = dict(each) if isinstance(each, Mapping) else {}
             args = each if isinstance(each, tuple | list) else () if named else (each,)
@@ -409,17 +415,24 @@ def _inputs(found: Specialisation, values: Sequence[Any]) -> list[Any]:
 
 
 def _name(function: Callable[..., Any], options: Options) -> str:
+    if options.name is not None and not isinstance(options.name, str):
+        raise CompileError(f"jit: name: expected a name, got {shown(options.name)}")
     named = str(options.name or getattr(function, "__name__", ""))
     return named if named.isidentifier() else "operator"  # of a lambda, a partial
 
 
 def _letters(name: str, parameters: Iterable[Parameter], symbolic: Iterable[str]) -> frozenset[str]:
-    known = {each: None for parameter in parameters for each in parameter.shape.letters}
+    """The labels of letters: their names, and the arithmetic that may determine them."""
+    shapes = [each.shape for each in parameters]
+    arithmetic = [dim for shape in shapes for dim in shape.arithmetic]
+    known = dict.fromkeys(letter for shape in shapes for letter in shape.letters)
+    known |= dict.fromkeys(letter for dim in arithmetic for letter in dim.letters)
     for each in symbolic:
         if each not in known:
             listed = ", ".join(known) or "none"
             raise CompileError(f"{name}: symbolic: expected letters among {listed}, got '{each}'")
-    return frozenset(symbolic)
+    texts = [dim.text for dim in arithmetic if not set(symbolic).isdisjoint(dim.letters)]
+    return frozenset((*symbolic, *texts))
 
 
 # A thread that holds a lock is not there in a forked child.

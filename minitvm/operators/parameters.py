@@ -77,7 +77,10 @@ def parameters_of(
     CompileError
         When an annotation means nothing, or a parameter is none that an operator can have.
     """
-    signature = inspect.signature(function)
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError) as error:  # of some builtins
+        raise CompileError(f"{name}: expected a function of tensors: {error}") from None
     found = []
     for position, given in enumerate(signature.parameters.values()):
         where = f"{name}: parameter '{given.name}'"
@@ -110,18 +113,27 @@ def parameters_of(
 
 
 def _check_letters(name: str, parameters: Iterable[Parameter]) -> None:
-    """Refuses arithmetic with a letter whose extent no dimension is."""
+    """Refuses arithmetic with a letter that neither is a dimension nor follows from one."""
     shapes = [(each, each.shape) for each in parameters if each.kind is Kind.TENSOR]
     known = {letter for _, shape in shapes for letter in shape.letters}
-    for parameter, shape in shapes:
-        for dim in shape.arithmetic:
-            for letter in dim.letters:
-                if letter not in known:
-                    raise CompileError(
-                        f"{name}: parameter '{parameter.name}': dimension {dim}: expected letters "
-                        f"that are dimensions by themselves somewhere, got '{letter}', which "
-                        "isn't: give the dimension a letter of its own, and compute with that"
-                    )
+    dims = [(parameter, dim) for parameter, shape in shapes for dim in shape.arithmetic]
+    found = True
+    while found:
+        unknown = [{*dim.letters} - known for _, dim in dims]
+        found = False
+        for (_, dim), letters in zip(dims, unknown, strict=True):
+            if len(letters) == 1 and dim.determines(*letters):
+                known |= letters
+                found = True
+                break
+    for parameter, dim in dims:
+        for letter in dim.letters:
+            if letter not in known:
+                raise CompileError(
+                    f"{name}: parameter '{parameter.name}': dimension {dim}: expected letters that "
+                    f"are dimensions somewhere, or follow from one as n does from 2*n, got "
+                    f"'{letter}': give the dimension a letter of its own, and compute with that"
+                )
 
 
 def _annotation(function: Callable[..., Any], annotation: Any) -> Any:
@@ -169,7 +181,7 @@ def _meaning(annotation: Any) -> dict[str, Any]:
         return {"kind": Kind.TENSOR}
     if annotation is float or annotation is int:
         return {"kind": Kind.NUMBER, "number": annotation}
-    if annotation in (bool, str):
+    if annotation is bool or annotation is str:
         return {"kind": Kind.STATIC}
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType) and type(None) in args:

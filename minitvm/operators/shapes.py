@@ -76,6 +76,28 @@ class Arithmetic:
         except ZeroDivisionError:
             return None
 
+    def determines(self, letter: str) -> bool:
+        """Whether the extent determines a letter's, when all others are known: it stands in it
+        once, and isn't divided.
+
+        >>> (dim,) = parse_shape("2*n+k").dims
+        >>> dim.determines("n"), dim.solved("n", {"k": 1}, 7), dim.solved("n", {"k": 1}, 8)
+        (True, 3, None)
+        """
+        return _occurrences(self.tree, letter) == 1 and not _is_divided(self.tree, letter)
+
+    def solved(self, letter: str, extents: Mapping[str, Any], extent: Any) -> Any:
+        """The extent of a letter that this one determines, for numbers or expressions; None where
+        no number of 0 or more is it."""
+        base = _value(self.tree, {**extents, letter: 0})
+        factor = _value(self.tree, {**extents, letter: 1}) - base
+        if isinstance(factor, int) and factor < 0:
+            base, extent, factor = -base, -extent, -factor
+        if not all(isinstance(each, int) for each in (base, factor, extent)):
+            return (extent - base) // factor
+        found, rest = divmod(extent - base, factor) if factor else (0, 1)
+        return None if rest or found < 0 else found
+
 
 Dimension: TypeAlias = Letter | Anything | Arithmetic | int
 
@@ -195,6 +217,17 @@ def _letters(text: str, word: str, tree: ast.expr) -> Sequence[str]:
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
             return [*_letters(text, word, left), *_letters(text, word, right)]
     raise ValueError(word)
+
+
+def _occurrences(tree: ast.expr, letter: str) -> int:
+    return sum(isinstance(each, ast.Name) and each.id == letter for each in ast.walk(tree))
+
+
+def _is_divided(tree: ast.expr, letter: str) -> bool:
+    divisions = (each for each in ast.walk(tree) if isinstance(each, ast.BinOp))
+    return any(
+        isinstance(each.op, ast.FloorDiv) and _occurrences(each, letter) for each in divisions
+    )
 
 
 def _value(tree: ast.expr, extents: Mapping[str, Any]) -> Any:

@@ -13,7 +13,7 @@ from minitvm.runtime.values import text_for_c
 from minitvm.tir.checks import no_condition
 from minitvm.tir.described import described, shown
 from minitvm.tir.elementwise import named
-from minitvm.tir.node import PrimExpr
+from minitvm.tir.node import ExprOperators, PrimExpr
 from minitvm.tir.nodes import Broadcast, Constant, FloatImm, IntImm, IterVar, StringImm
 
 NUMBERS = (bool, int, float, np.integer, np.floating, np.bool_)
@@ -98,7 +98,8 @@ def as_dtype(dtype: DTypeLike, default: DType | None = None) -> DType:
     if dtype is None and default is not None:
         return default
     try:
-        made = None if dtype is None else DType.of(dtype)
+        is_value = dtype is None or isinstance(dtype, ExprOperators)
+        made = None if is_value else DType.of(dtype)
     except (TypeError, ValueError) as error:
         raise CompileError(str(error)) from None
     computes = made is not None and (made.is_float or made.is_integral or made.is_handle)

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, TypeVar, overload
 from minitvm.runtime.errors import CompileError, similar
 from minitvm.tir import nodes as n
 from minitvm.tir.conversion import as_expr
+from minitvm.tir.depth import deep_expressions
 from minitvm.tir.described import described
 from minitvm.tir.fields import CHILDREN as CHILDREN
 from minitvm.tir.fields import HELD
@@ -130,10 +131,17 @@ def substitute(node: _Node, mapping: Mapping[Var, Any]) -> _Node:
     >>> i = Var("i")
     >>> substitute(i + 1, {i: i * 2})
     i * 2 + 1
+
+    Raises
+    ------
+    CompileError
+        When `node` is nested too deeply.
     """
     if not mapping:
         return node
-    return Substitution({var: as_expr(value) for var, value in mapping.items()}).node(node)
+    made = Substitution({var: as_expr(value) for var, value in mapping.items()})
+    with deep_expressions("substitute", node):
+        return made.node(node)
 
 
 Visit = Callable[[Any], Any]
@@ -163,7 +171,7 @@ def ir_transform(
     ------
     CompileError
         When a class is unknown, or an expression is replaced by a statement, or by an expression of
-        another dtype.
+        another dtype; when `stmt` is nested too deeply.
 
     >>> from minitvm.tir.expr import Var, const
     >>> from minitvm.tir.nodes import Add, Mul
@@ -178,7 +186,8 @@ def ir_transform(
                 f"ir_transform: expected classes of nodes such as {', '.join(close)}, got {name!r}"
             )
     classes = frozenset(known.values() if only_enable is None else map(known.get, only_enable))
-    return _Transformation(preorder, postorder, classes).node(stmt)
+    with deep_expressions("ir_transform", stmt):
+        return _Transformation(preorder, postorder, classes).node(stmt)
 
 
 class _Transformation(Mutator):

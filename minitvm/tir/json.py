@@ -15,6 +15,7 @@ from typing import Any
 
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
+from minitvm.tir.depth import deep_expressions
 from minitvm.tir.described import described
 from minitvm.tir.fields import CONSTRUCTED_OF
 from minitvm.tir.node import WholeTensor
@@ -43,10 +44,11 @@ def save_json(node: Any) -> str:
     """
     numbers: dict[int, int] = {}
     nodes: list[Any] = []
-    for each in _leaves_first(node):
-        fields = [_value(getattr(each, name), numbers) for name in _saved(type(each))]
-        numbers[id(each)] = len(nodes)
-        nodes.append([type(each).__name__, *fields])
+    with deep_expressions("save_json"):  # lists in lists, as nodes have no limit
+        for each in _leaves_first(node):
+            fields = [_value(getattr(each, name), numbers) for name in _saved(type(each))]
+            numbers[id(each)] = len(nodes)
+            nodes.append([type(each).__name__, *fields])
     return json.dumps({"format": _FORMAT, "nodes": nodes, "root": _value(node, numbers)})
 
 

@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import field
 from enum import IntEnum
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, cast, final
 
 from minitvm.runtime.dtype import BOOL, HANDLE, INT32, DType, DTypeLike
 from minitvm.runtime.errors import CompileError
@@ -944,7 +944,8 @@ class PrimFunc:
     A parameter in `buffer_map` is a tensor, whose shape (and strides) bind the variables in them at
     the call; any other parameter is a scalar, or an opaque handle. As in classic TVM, a buffer
     among the parameters stands for a handle that it is bound to, and `attrs` may be a mapping with
-    ``"global_symbol"``, the function's name.
+    ``"global_symbol"``, the function's name. A `ret_type` is classic, and None: functions return
+    nothing.
 
     >>> from minitvm import te, tir
     >>> A, i = tir.decl_buffer((4,), name="A"), te.var("i")
@@ -959,6 +960,14 @@ class PrimFunc:
     buffer_map: Mapping[Var, Buffer] = field(default_factory=dict)
     name: str = "main"
     attrs: FuncAttrs = field(default_factory=FuncAttrs)
+    ret_type: Any = None
+
+    def __post_init__(self) -> None:
+        if self.ret_type is not None:
+            raise CompileError(
+                f"{self.name}: ret_type: expected None, as functions return nothing, got "
+                f"{self.ret_type!r}: write the result to an argument"
+            )
 
     @property
     def arguments(self) -> tuple[Buffer | Var, ...]:
@@ -1026,6 +1035,41 @@ class IRModule:
     def __post_init__(self) -> None:
         named = {GlobalVar(name): func for name, func in self.functions.items()}
         _set(self, "functions", named)
+
+    def update_func(self, var: GlobalVar | str, func: PrimFunc) -> None:
+        """Puts a function into the module, in place of one of that name if there is one (classic).
+
+        Raises
+        ------
+        CompileError
+            When it isn't a function, or the name isn't one.
+        """
+        if not isinstance(var, str):
+            raise CompileError(f"IRModule.update_func: expected a function's name, got {var!r}")
+        if not isinstance(func, PrimFunc):
+            raise CompileError(f"IRModule.update_func: {var}: expected a PrimFunc, got {func!r}")
+        self._functions()[GlobalVar(var)] = func
+
+    def update(self, other: IRModule | Mapping[str, PrimFunc]) -> None:
+        """Puts all functions of another module into this one (classic).
+
+        Raises
+        ------
+        CompileError
+            When `other` is no module.
+        """
+        if not isinstance(other, IRModule | Mapping):
+            raise CompileError(f"IRModule.update: expected a module, got {other!r}")
+        functions = other.functions if isinstance(other, IRModule) else other
+        for name, func in functions.items():
+            self.update_func(name, func)
+
+    def __setitem__(self, var: GlobalVar | str, func: PrimFunc) -> None:
+        self.update_func(var, func)
+
+    def _functions(self) -> dict[str, PrimFunc]:
+        """The module's own mapping. A module that is being built is another one."""
+        return cast("dict[str, PrimFunc]", self.functions)
 
     @staticmethod
     def from_expr(expr: PrimFunc, functions: Mapping[str, PrimFunc] | None = None) -> IRModule:

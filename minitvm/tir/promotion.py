@@ -9,8 +9,9 @@ from minitvm.runtime.errors import CompileError
 from minitvm.tir import scalars
 from minitvm.tir.checks import check_cast
 from minitvm.tir.conversion import as_dtype, as_expr, constant
+from minitvm.tir.described import described
 from minitvm.tir.elementwise import elementwise
-from minitvm.tir.node import PrimExpr
+from minitvm.tir.node import ExprOperators, PrimExpr
 from minitvm.tir.nodes import Broadcast, Cast, Constant
 
 
@@ -89,6 +90,11 @@ def cast(dtype: DTypeLike, value: Any) -> PrimExpr:
     >>> cast("float32", 1)
     1.0
     """
+    if isinstance(dtype, ExprOperators) and isinstance(value, str | type):
+        raise CompileError(
+            f"expected a dtype and then a value, got {described(dtype)} first: write "
+            f"cast({value!r}, ...)"
+        )
     wanted = as_dtype(dtype)
     expr = as_expr(value)
     if expr.dtype is wanted:

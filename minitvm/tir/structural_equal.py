@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from minitvm.tir import nodes as n
+from minitvm.tir.depth import deep_expressions
 from minitvm.tir.node import PrimExpr, Stmt
 from minitvm.tir.nodes import Buffer, Var
 
@@ -27,8 +28,14 @@ def structural_equal(lhs: Any, rhs: Any, map_free_vars: bool = False) -> bool:
     (True, False)
     >>> structural_equal(i + 1, j + 1, map_free_vars=True)
     True
+
+    Raises
+    ------
+    CompileError
+        When they are nested too deeply to compare.
     """
-    return _Comparison(map_free_vars).same(lhs, rhs)
+    with deep_expressions("structural_equal", lhs):
+        return _Comparison(map_free_vars).same(lhs, rhs)
 
 
 class _Comparison:
@@ -38,8 +45,10 @@ class _Comparison:
         self._map_free_vars = map_free_vars
         self._there: dict[_Entity, _Entity] = {}
         self._back: dict[_Entity, _Entity] = {}
-        # Expressions found to be the same, which are often shared; forgotten with each binding.
+        # Expressions found to be the same, which are often shared. They are forgotten when one of
+        # their variables changes its meaning.
         self._known: set[tuple[int, int]] = set()
+        self._met_free: set[_Entity] = set()
 
     def same(self, a: Any, b: Any) -> bool:
         if type(a) is not type(b):
@@ -69,14 +78,26 @@ class _Comparison:
     def _same_entity(self, a: _Entity, b: _Entity, bind: Callable[[Any, Any], bool]) -> bool:
         if a in self._there or b in self._back:
             return self._there.get(a) is b and self._back.get(b) is a
-        return bind(a, b) if self._map_free_vars else a is b
+        if self._map_free_vars:
+            return bind(a, b)
+        self._met_free.add(a)
+        return a is b
 
     def _bind(self, a: Var, b: Var) -> bool:
         if a.dtype != b.dtype:
             return False
-        self._there[a], self._back[b] = b, a
-        self._known.clear()
+        self._pair(a, b)
         return True
+
+    def _pair(self, a: _Entity, b: _Entity) -> None:
+        """From here on `a` means `b`."""
+        there, back = self._there.get(a), self._back.get(b)
+        if there is b and back is a:
+            return
+        had_another = there is not None or back is not None
+        if had_another or not self._met_free.isdisjoint((a, b)):
+            self._known.clear()
+        self._there[a], self._back[b] = b, a
 
     def _bind_buffer(self, a: Buffer, b: Buffer) -> bool:
         """Makes `a` and `b` one, if all but their names agree. Variables in their shapes must be
@@ -86,8 +107,7 @@ class _Comparison:
         names = [f.name for f in fields(Buffer) if f.name not in ("data", "name")]
         if not self._same_fields(a, b, names):
             return False
-        self._there[a], self._back[b] = b, a
-        self._known.clear()
+        self._pair(a, b)
         return True
 
     def _same_expr(self, a: PrimExpr, b: PrimExpr) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from typing import Any
 
+from minitvm.runtime.errors import CompileError
 from minitvm.tir import nodes as n
 from minitvm.tir.node import PrimExpr, Stmt, WholeTensor
 from minitvm.tir.nodes import Buffer, Var
@@ -30,39 +31,78 @@ def structural_hash(node: Any, map_free_vars: bool = False) -> int:
     >>> structural_hash(i + 1, map_free_vars=True) == structural_hash(j + 1, map_free_vars=True)
     True
     """
-    digest = hashlib.blake2b(digest_size=8)
-    for part in _Reading(map_free_vars).parts(node):
-        digest.update(part)
-    return int.from_bytes(digest.digest(), "little")
+    return int.from_bytes(_Reading(map_free_vars).digest(node)[:8], "little")
+
+
+class _Frame:
+    """A value that is being read: the parts that follow, the digest of those before, and the
+    numbers of variables bound around it and met free before it."""
+
+    __slots__ = ("depth", "digest", "met", "node", "parts")
+
+    def __init__(self, node: Any, parts: Iterator[Any], depth: int, met: int) -> None:
+        self.node, self.parts, self.depth, self.met = node, parts, depth, met
+        self.digest = hashlib.blake2b(digest_size=16)
 
 
 class _Reading:
-    """Reads a program in one order, and numbers the variables and buffers that it binds."""
+    """Reads a program in one order, and numbers the variables and buffers that it binds.
+
+    A bound variable's number is that of those bound around it, so that a subexpression has one
+    digest wherever it stands at one depth: that of a shared one is kept.
+    """
 
     def __init__(self, map_free_vars: bool) -> None:
         self._map_free_vars = map_free_vars
         self._numbers: dict[_Entity, int] = {}
-        self._count = 0
+        self._depth = 0
+        self._free_count = 0  # of numbered ones
+        # Of expressions, by their identity and depth; forgotten when a variable's number changes.
+        # The program being read keeps them alive.
+        self._known: dict[tuple[int, int], bytes] = {}
+        self._met_free: set[_Entity] = set()
 
-    def parts(self, root: Any) -> Iterator[bytes]:
-        """The bytes of a program, which equal programs share. A generator on the stack stands for
+    def digest(self, root: Any) -> bytes:
+        """The digest of a program, which equal programs share. A generator on the stack stands for
         what follows in time: numbers are given as the binders are met."""
-        stack: list[Iterator[Any]] = [iter((root,))]
-        while stack:
-            value = next(stack[-1], self)
+        stack = [self._frame(root)]
+        while True:
+            frame = stack[-1]
+            value = next(frame.parts, self)
             if value is self:
+                made = frame.digest.digest()
+                self._leave(frame, made)
                 stack.pop()
+                if not stack:
+                    return made
+                stack[-1].digest.update(made)
             elif isinstance(value, bytes):
-                yield value
+                frame.digest.update(value)
+            elif (known := self._known.get((id(value), self._depth))) is not None:
+                frame.digest.update(known)
+            elif isinstance(value, list) and any(each.node is value for each in stack):
+                raise CompileError("structural_hash: expected a program, got a list within itself")
             else:
-                stack.append(self._read(value))
+                stack.append(self._frame(value))
+
+    def _frame(self, value: Any) -> _Frame:
+        return _Frame(value, self._read(value), self._depth, self._free_count)
+
+    def _leave(self, frame: _Frame, digest: bytes) -> None:
+        """Ends the scopes of what a node binds, and keeps its digest: not that of the first reading
+        of a free variable, which says more than later ones."""
+        if not isinstance(frame.node, PrimExpr | Stmt | n.PrimFunc | n.CommReducer):
+            return
+        self._depth = frame.depth
+        if isinstance(frame.node, PrimExpr) and frame.met == self._free_count:
+            self._known[id(frame.node), frame.depth] = digest
 
     def _read(self, value: Any) -> Iterator[Any]:
         yield _tag(type(value).__name__)
         if isinstance(value, Var):
-            yield from self._entity(value, self._bound_var(value))
+            yield from self._entity(value, self._bound_var(value, is_free=True))
         elif isinstance(value, Buffer):
-            yield from self._entity(value, self._bound_buffer(value))
+            yield from self._entity(value, self._bound_buffer(value, is_free=True))
         elif isinstance(value, float):
             yield _tag("nan" if value != value else value.hex())
         elif isinstance(value, tuple | list):
@@ -89,23 +129,30 @@ class _Reading:
         elif self._map_free_vars:
             yield from bound
         else:
+            self._met_free.add(value)
             yield struct.pack("<q", id(value))
 
-    def _number(self, value: _Entity) -> None:
-        self._numbers[value] = self._count
-        self._count += 1
+    def _number(self, value: _Entity, is_free: bool) -> None:
+        if is_free:
+            self._free_count += 1
+            self._numbers[value] = -self._free_count
+            return
+        if self._numbers.get(value, self._depth) != self._depth or value in self._met_free:
+            self._known.clear()
+        self._numbers[value] = self._depth
+        self._depth += 1
 
-    def _bound_var(self, var: Var) -> Iterator[Any]:
-        self._number(var)
+    def _bound_var(self, var: Var, is_free: bool = False) -> Iterator[Any]:
+        self._number(var, is_free)
         yield _tag(str(var.dtype))
 
-    def _bound_buffer(self, buffer: Buffer) -> Iterator[Any]:
+    def _bound_buffer(self, buffer: Buffer, is_free: bool = False) -> Iterator[Any]:
         """As the comparison binds a buffer: everything but its names."""
-        yield from self._bound(buffer.data)
+        yield from self._bound_var(buffer.data, is_free)
         for each in fields(Buffer):
             if each.name not in ("data", "name"):
                 yield getattr(buffer, each.name)
-        self._number(buffer)
+        self._number(buffer, is_free)
 
     def _bound(self, value: Any) -> Iterator[Any]:
         if isinstance(value, tuple):

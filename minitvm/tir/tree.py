@@ -94,9 +94,15 @@ def post_order_visit(node: Node, visit: Callable[[Any], None]) -> None:
 
     A shared subtree is visited as often as it occurs.
     """
-    for child in children(node):
-        post_order_visit(child, visit)
-    visit(node)
+    stack = [(node, False)]
+    while stack:
+        each, follows_children = stack.pop()
+        below = () if follows_children else children(each)
+        if below:
+            stack.append((each, True))
+            stack.extend([(child, False) for child in below[::-1]])
+        else:
+            visit(each)
 
 
 @overload

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import sys
+import threading
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 
 import minitvm as tvm
 from minitvm import te
-from minitvm.lowering.lower import deep_expressions
+from minitvm.tir.depth import deep_expressions
 
 
 def test_a_sum_of_a_thousand_written_terms_builds() -> None:
@@ -93,11 +94,22 @@ def test_the_recursion_limit_is_put_back_by_the_last_thread(first: int) -> None:
     """Two threads lower side by side: whoever ends first, a recursion without end is an error
     afterwards, not the end of the process."""
     usual = sys.getrecursionlimit()
-    inside = [deep_expressions("f"), deep_expressions("g")]
-    for each in inside:
-        each.__enter__()
+    leave = [threading.Event(), threading.Event()]
+    entered = threading.Barrier(3)
+
+    def run(position: int) -> None:
+        with deep_expressions("f"), deep_expressions("an inner one changes nothing"):
+            entered.wait()
+            leave[position].wait()
+
+    threads = [threading.Thread(target=run, args=(position,)) for position in range(2)]
+    for each in threads:
+        each.start()
+    entered.wait()
     assert sys.getrecursionlimit() > usual
-    inside[first].__exit__(None, None, None)
+    leave[first].set()
+    threads[first].join()
     assert sys.getrecursionlimit() > usual
-    inside[1 - first].__exit__(None, None, None)
+    leave[1 - first].set()
+    threads[1 - first].join()
     assert sys.getrecursionlimit() == usual

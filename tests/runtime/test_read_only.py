@@ -241,6 +241,26 @@ def test_in_the_forward_of_a_function_of_autograd() -> None:
         assert x.grad.tolist() == [3, 3, 3]
 
 
+def test_tensors_of_vmap_are_refused() -> None:
+    """They stand for a batch, and have no memory of their own; an operator takes them."""
+    out = torch.zeros(3)
+
+    def called(function: Any, order: int) -> Any:
+        def one(x: torch.Tensor) -> torch.Tensor:
+            function(*((x, out) if order else (out, x)))
+            return x
+
+        return one
+
+    for order in (0, 1):
+        for function in (add_one(), PackedFunc(lambda a, b: None)):
+            with pytest.raises(BufferError, match=r"got one of torch\.vmap, .*f\.torch_op"):
+                torch.vmap(called(function, order))(torch.ones(2, 3))
+    with pytest.raises(BufferError, match=r"got one of torch\.vmap"):
+        torch.vmap(lambda x: from_dlpack(x) and x)(torch.ones(2, 3))
+    assert out.tolist() == [0, 0, 0]
+
+
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # torch's own
 def test_dual_tensors_are_refused() -> None:
     """Their tangent would be lost; tensors without one, beside them, are as good as ever."""

@@ -204,7 +204,15 @@ def refused(pair: Pair, match: str) -> None:
 def test_what_is_inlined_is_no_argument() -> None:
     pair = Pair(*COVERED["same"])
     pair.s[pair.P].compute_inline()
-    refused(pair, r"^f: argument P: expected a stage that is computed, found it inlined into C: c")
+    arguments = [pair.A, pair.P, pair.C]
+    with pytest.raises(
+        tvm.CompileError,
+        match=r"^f: argument P: expected a stage that is computed, found it inlined into C: c",
+    ):
+        tvm.build(pair.s, arguments, name="f")
+    shown = tvm.lower(pair.s, arguments, name="f")
+    with pytest.raises(tvm.CompileError, match=r"^f: argument P: expected an output that the loop"):
+        tvm.build(shown)
 
 
 def test_what_is_double_buffered_is_no_argument() -> None:

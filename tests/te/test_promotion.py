@@ -146,3 +146,16 @@ def test_comparisons_of_integers_of_two_signs() -> None:
     assert made.dtype == "bool"
     with pytest.raises(CompileError, match="LT: expected operands of one dtype, got int8 and int"):
         tir.LT(te.var("a", "int8"), te.var("b"))
+
+
+def test_casts_of_swapped_and_other_arguments() -> None:
+    x = te.var("x")
+    tensor = te.placeholder((4,), name="A")
+    for wrong, shown in ((x, "Var x"), (tensor, "ProducerLoad A.i0."), (x + 1, "Add x \\+ 1")):
+        words = f"cast: expected a dtype and then a value, got {shown} first: write cast\\('int8'"
+        with pytest.raises(CompileError, match=words):
+            te.cast(wrong, "int8")
+        with pytest.raises(CompileError, match=r"var: expected .* dtype"):
+            te.var("y", wrong)
+    with pytest.raises(CompileError, match=r"cast: expected a dtype of the language.* got Var x"):
+        te.cast(x, x)

@@ -17,6 +17,7 @@ from minitvm.te.schedules.simplify_operations import simplified
 from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor, data_axes
 from minitvm.tir import expr as e
 from minitvm.tir import op as language
+from minitvm.tir.depth import deep_expressions
 from minitvm.tir.expr import PrimExpr, ProducerLoad, Var, as_tuple, const_int, described
 
 
@@ -50,7 +51,7 @@ def gradient(
     ------
     CompileError
         When an argument is none of these; when a result depends on an input by an operation that
-        has no derivative.
+        has no derivative, or its body is nested too deeply.
 
     >>> from minitvm import te
     >>> A, B = te.placeholder((4, 8), name="A"), te.placeholder((8, 3), name="B")
@@ -68,8 +69,9 @@ def gradient(
     backward = _Backward(wanted, leading)
     for result, adjoint in zip(results, heads, strict=True):
         backward.begin(result, adjoint)
-    backward.run(in_order([result.op for result in results]))
-    return backward.found()
+    with deep_expressions("gradient"):
+        backward.run(in_order([result.op for result in results]))
+        return backward.found()
 
 
 # -- Arguments ------------------------------------------------------------------------------------

@@ -64,6 +64,7 @@ class Trace:
         self._taken = {"te", "tir", "s"}
         self.outputs = outputs
         self._depth = 0
+        self._open: list[object] = []  # the lists around the value that is written
         for op in outputs:
             self._name(op.output(0), op.name)
         listed = ", ".join(f"{self._names[op.output(0)]}.op" for op in outputs)
@@ -122,7 +123,13 @@ class Trace:
 
     def _text(self, value: Any, ndim: int = 0) -> str:
         if isinstance(value, (list, tuple)):
-            inside = ", ".join(map(self._text, value))
+            if any(each is value for each in self._open):
+                raise CompileError("expected values, got a list within itself")
+            self._open.append(value)
+            try:
+                inside = ", ".join(map(self._text, value))
+            finally:
+                self._open.pop()
             return f"[{inside}]" if isinstance(value, list) else f"({inside},)"
         if isinstance(value, Tensor):
             return self.tensor(value)
@@ -140,7 +147,7 @@ class Trace:
             return repr(str(DType.of(value)))
         if callable(value) and not isinstance(value, type):
             return self._function(value, ndim)
-        if hasattr(value, "__index__") and not isinstance(value, (bool, type)):
+        if hasattr(value, "__index__") and not isinstance(value, (bool, type, np.ndarray)):
             return str(operator.index(value))
         if isinstance(value, float):
             return _float(value)
