@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast, final
 
 from minitvm.arith.analyzer import Analyzer
@@ -10,6 +11,7 @@ from minitvm.runtime.errors import CompileError
 from minitvm.te.autodiff.adjoint import Share, adjoint_of, zeros
 from minitvm.te.autodiff.expression import read_adjoints
 from minitvm.te.autodiff.functions import where
+from minitvm.te.autodiff.moves import moves_of
 from minitvm.te.autodiff.reductions import Term, terms_of
 from minitvm.te.autodiff.stages import computed
 from minitvm.te.schedules.operation_graph import in_order
@@ -211,6 +213,8 @@ class _Backward:
 
     def _through(self, op: Operation) -> None:
         """Hands the adjoints of an operation's tensors on to the tensors that it reads."""
+        if isinstance(op, ComputeOp) and self._pass_on(op):
+            return
         mine: dict[int, PrimExpr] = {}
         for tensor in op.outputs:
             shares = self._shares.pop(tensor, [])
@@ -229,6 +233,25 @@ class _Backward:
         simple = simplified(op)
         for term in terms_of(simple, mine):
             self._hand_on(simple, term)
+
+    def _pass_on(self, op: ComputeOp) -> bool:
+        """Makes the shares of a stage that only moves elements those of the tensors behind it."""
+        moved = op.outputs[0]
+        shares = self._shares.get(moved, [])
+        if moved in self._wanted or not shares or not self._active[moved]:
+            return False
+        moves = moves_of(op, self._is_wanted)
+        if moves is None:
+            return False
+        del self._shares[moved]
+        for move in moves:
+            to = self._shares.setdefault(cast(Tensor, move.load.producer), [])
+            for share in shares:
+                indices, conditions = move.at(op, share.indices)
+                to.append(
+                    replace(share, indices=indices, conditions=(*share.conditions, *conditions))
+                )
+        return True
 
     def _element(self, op: Operation, tensor: Tensor, shares: list[Share]) -> PrimExpr | None:
         """The adjoint of an element of a tensor."""
