@@ -1,8 +1,8 @@
 """Sums by phases: elements whose terms depend on the remainder of their place are computed apart.
 
 The gradient of a convolution with a stride, and a transposed convolution, sum over other weights at
-even places than at odd ones. As one loop over all places, it has a choice, or a window, that changes
-from lane to lane. By phases, each is a dense sum::
+even places than at odd ones. In one loop over all places, the weights change from lane to lane. By
+phases, each is a dense sum::
 
     Y[i] = sum(D[i // 2 + k] * W[i % 2 + 2 * k], k, where=i % 2 + 2 * k < 3)
 
@@ -100,5 +100,5 @@ def _places_of(axis: IterVar, *nodes: PrimExpr) -> Iterator[e.FloorDiv | e.Floor
 
 def _is_place(node: PrimExpr, axis: IterVar) -> bool:
     """Whether an expression is an axis, some elements on."""
-    form = Prover().affine(node)
-    return [*form.terms.items()] == [(axis.var, 1)]
+    terms = Prover().affine(node).terms
+    return len(terms) == 1 and terms.get(axis.var) == 1

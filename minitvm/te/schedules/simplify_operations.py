@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -38,8 +38,7 @@ def simplified(op: ComputeOp) -> ComputeOp:
         return op
     known = _ranges(op)
     made = map_body(map_body(op.body, known.simplify), _UncastIndices(known).expr)
-    shorter = sum(1 for _ in walk_once(*made)) < sum(1 for _ in walk_once(*op.body))
-    body = made if shorter else op.body
+    body = made if _is_simpler(made, op.body) else op.body
     first = body[0]
     if isinstance(first, Reduce):
         guarded = _choosing_nothing(_over_rectangles(op, first, known))
@@ -50,6 +49,20 @@ def simplified(op: ComputeOp) -> ComputeOp:
 
 # The nodes of sums and products, in which nothing depends on ranges.
 _PLAIN = (Var, e.IntImm, e.FloatImm, e.Add, e.Sub, e.Mul, Reduce)
+
+
+def _is_simpler(made: Sequence[PrimExpr], body: Sequence[PrimExpr]) -> bool:
+    """Whether an expression is shorter than another, or its elements depend on fewer axes."""
+    pairs = [(sum(1 for _ in walk_once(*each)), _variables_used(each)) for each in (made, body)]
+    return any(a < b for a, b in zip(*pairs, strict=True))
+
+
+def _variables_used(body: Sequence[PrimExpr]) -> int:
+    """The number of variables in each index, and in each remainder, all together."""
+    loads = [each for each in walk_once(*body) if isinstance(each, ProducerLoad)]
+    parts = [index for load in loads for index in load.indices]
+    parts += [each for each in walk_once(*body) if isinstance(each, e.FloorMod)]
+    return sum(len(free_vars(each)) for each in parts)
 
 
 def _is_plain(node: Node) -> bool:
