@@ -108,7 +108,11 @@ def _padding(
         shape.append(first[-1] + max(extent, high + 1))
     if not inside or None in extents:
         return None
-    return (inside, first, shape) if prod(shape) <= prod(map(int, extents)) * _MOST + 64 else None
+    return (
+        (inside, first, shape)
+        if prod(shape) <= prod(each or 0 for each in extents) * _MOST + 64
+        else None
+    )
 
 
 def _around(load: ProducerLoad, first: Sequence[int], shape: Sequence[int]) -> PrimExpr:
