@@ -26,6 +26,7 @@ from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.atoms import structural_key
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.record import record
+from minitvm.te.schedules.congruences import least_solution
 from minitvm.te.tensor import domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterType, IterVar, PrimExpr, Range, Var, const_int
@@ -300,7 +301,7 @@ def _phase(system: _System, place: int) -> bool:
         value, by, equation = value * -1, 1, _number(0, dtype).plus(equation, e.const(-1, dtype))
     remainder, quotient = e.floormod(value, size), e.floordiv(value, size)
     if by != 1:
-        chosen = e.floormod(remainder * pow(by, -1, period), size)
+        chosen = least_solution(by, value, period)
         quotient, remainder = quotient + e.floordiv(remainder - chosen * by, size), chosen
     _replace(system, window, _Form({step: size}, dom.min + remainder))
     terms = {v: e.floordiv(c, size) for v, c in equation.terms.items() if v is not window}

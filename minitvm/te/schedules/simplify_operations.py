@@ -8,6 +8,7 @@ from typing import cast
 
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.linear import Affine
+from minitvm.te.schedules.congruences import without_congruences
 from minitvm.te.schedules.operation_graph import root_axes
 from minitvm.te.schedules.rewrite_operations import map_body, reduced
 from minitvm.te.tensor import ComputeOp, domain_of
@@ -23,7 +24,8 @@ def simplified(op: ComputeOp) -> ComputeOp:
     gets simpler.
 
     Expressions are simplified with the ranges of the axes. What a reduction leaves out, by a range
-    that depends on other axes or by a choice of its identity, becomes its condition.
+    that depends on other axes or by a choice of its identity, becomes its condition. Terms that are
+    left out by a remainder have no iterations (:mod:`minitvm.te.schedules.congruences`).
 
     >>> from minitvm import te
     >>> n = te.var("n")
@@ -42,7 +44,10 @@ def simplified(op: ComputeOp) -> ComputeOp:
     first = body[0]
     if isinstance(first, Reduce):
         guarded = _choosing_nothing(_over_rectangles(op, first, known))
-        if guarded is not first:
+        dense = without_congruences(guarded, known)
+        if dense is not guarded:
+            body = map_body(map_body(body, lambda each: dense), known.simplify)
+        elif guarded is not first:
             body = map_body(body, lambda each: guarded)
     return op if body is op.body else replace(op, body=body, reduce_axis=reduced(body))
 
