@@ -29,7 +29,7 @@ from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, PrimExpr, Reduce
-from minitvm.tir.functor import children, mentions
+from minitvm.tir.functor import walk_once
 
 _FEWEST = 4  # places of a phase, from which on the phases are worth a copy
 
@@ -69,7 +69,7 @@ def _periods(op: ComputeOp) -> Sequence[int]:
 def _period(op: ComputeOp, reduce: Reduce, axis: IterVar) -> int:
     extent = extent_of(axis)
     places = [*_places_of(axis, *reduce.source, reduce.condition)]
-    divisors = {None if each is None else e.const_int(each.b) for each in places}
+    divisors = {e.const_int(each.b) for each in places}
     period = divisors.pop() if len(divisors) == 1 else None
     if period is None or period < 2 or extent is None or extent < period * _FEWEST:
         return 0
@@ -84,18 +84,11 @@ def _chooses_terms(op: ComputeOp, reduce: Reduce, axis: IterVar) -> bool:
     return e.FloorMod in others or {e.FloorMod} in kinds
 
 
-def _places_of(axis: IterVar, *nodes: PrimExpr) -> Iterator[e.FloorDiv | e.FloorMod | None]:
-    """The quotients and remainders of places along an axis in expressions; None for any other use
-    of the axis."""
-    waiting = [*nodes]
-    while waiting:
-        node = waiting.pop()
-        if node is axis.var:
-            yield None
-        elif isinstance(node, e.FloorDiv | e.FloorMod) and _is_place(node.a, axis):
+def _places_of(axis: IterVar, *nodes: PrimExpr) -> Iterator[e.FloorDiv | e.FloorMod]:
+    """The quotients and remainders of places along an axis in expressions."""
+    for node in walk_once(*nodes):
+        if isinstance(node, e.FloorDiv | e.FloorMod) and _is_place(node.a, axis):
             yield node
-        elif mentions(axis.var, node):
-            waiting += [each for each in children(node) if isinstance(each, PrimExpr)]
 
 
 def _is_place(node: PrimExpr, axis: IterVar) -> bool:
