@@ -22,6 +22,7 @@ from minitvm.te.autodiff.scans import (
     step_at_all_times,
     steps_of,
 )
+from minitvm.te.autodiff.scatter import scatter_of
 from minitvm.te.autodiff.stages import computed
 from minitvm.te.schedules.operation_graph import in_order
 from minitvm.te.schedules.simplify_operations import simplified
@@ -325,6 +326,9 @@ def _differentiated(
 
 def _terms(op: Operation, adjoints: Mapping[int, Adjoint]) -> list[Term]:
     """The values from which an operation computes its tensors, each with its adjoint."""
+    sums = scatter_of(op)
+    if sums is not None:
+        return [Term(sums.value, adjoints[0](sums.indices), sums.loops, sums.conditions)]
     if not isinstance(op, ComputeOp):
         raise CompileError(
             f"gradient: {op.name}: expected tensors of te.compute or te.scan, found one of "
