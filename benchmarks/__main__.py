@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks import (
+    batches,
     build,
     calls,
     conv,
@@ -36,6 +37,7 @@ GROUPS: dict[str, Callable[[Settings], Iterator[Row]]] = {
     "start": start.rows,
     "build": build.rows,
     "calls": calls.rows,
+    "batches": batches.rows,
     "exchange": exchange.rows,
     "devices": devices.rows,
     "copies": device_copies.rows,

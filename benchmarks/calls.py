@@ -347,26 +347,3 @@ def _operators(settings: Settings) -> Iterator[Row]:
         vectorized = numba.vectorize(["float32(float32, float32)"])(lambda x, y: x + y)
         contenders["numba"] = _call("f(x, y, z)", _SUM, f=vectorized, x=_X, y=_Y, z=out)
     yield _row("ufunc", contenders, settings, missing=peers.missing(["numba"]))
-    yield _row(
-        "gufunc, 10,000 products of 4 x 4",
-        _products(),
-        settings,
-        what="10,000 x 4 x 4 by 10,000 x 4 x 4, float32",
-    )
-
-
-def _products() -> dict[str, Timer]:
-    """A batch of small products."""
-    te = minitvm.te
-
-    @minitvm.gufunc("(m,k),(k,n)->(m,n)", types=["float32"])
-    def product(a: Any, b: Any) -> Any:
-        k = te.reduce_axis((0, a.shape[1]))
-        shape = (a.shape[0], b.shape[1])
-        return te.compute(shape, lambda i, j: te.sum(a[i, k] * b[k, j], axis=k))
-
-    x = np.random.default_rng(0).random((10_000, 4, 4), dtype="float32")
-    z = np.empty_like(x)
-    np.testing.assert_allclose(product(x, x), x @ x, rtol=1e-5)
-    functions = {OURS: product, "numpy": np.matmul}
-    return {name: statement("f(x, x, z)", f=f, x=x, z=z) for name, f in functions.items()}

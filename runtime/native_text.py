@@ -88,6 +88,8 @@ C_FUNCTIONS = {
     "aligned_alloc": "ptr (i64, i64)",
     "calloc": "ptr (i64, i64)",
     "clock_gettime": "i32 (i32, ptr)",
+    "feclearexcept": "i32 (i32)",
+    "fetestexcept": "i32 (i32)",
     "free": "void (ptr)",
     "madvise": "i32 (ptr, i64, i32)",
     "malloc": "ptr (i64)",

@@ -131,6 +131,13 @@ def test_calls_of_every_kind_are_measured(quick: tuple[str, dict[str, Any]]) -> 
     assert rows["of it, the compiled function"]["peers"] == {}
 
 
+def test_batches_are_beside_numpy(quick: tuple[str, dict[str, Any]]) -> None:
+    _, found = quick
+    rows = {row["name"]: row for row in found["groups"]["batches"]}
+    assert "numpy" in rows["gufunc, 10,000 products of 4 x 4, one factor for all"]["peers"]
+    assert "numpy" in rows["ufunc, reduce of 1,000 rows of 100"]["peers"]
+
+
 def test_memory_has_the_bound_of_a_copy(quick: tuple[str, dict[str, Any]]) -> None:
     _, found = quick
     rows = found["groups"]["memory"]

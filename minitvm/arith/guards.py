@@ -127,13 +127,13 @@ def widest(form: Affine, dtype: DType) -> DType:
     return max((dtype, *(atom.dtype for atom in form.terms)), key=lambda each: each.bits)
 
 
-def bare_conjuncts(condition: PrimExpr) -> Iterator[PrimExpr]:
+def conjuncts(condition: PrimExpr) -> Iterator[PrimExpr]:
     """The conditions whose conjunction is `condition`, without ``likely``."""
     if is_likely(condition):
-        yield from bare_conjuncts(condition.args[0])
+        yield from conjuncts(condition.args[0])
     elif isinstance(condition, e.And):
-        yield from bare_conjuncts(condition.a)
-        yield from bare_conjuncts(condition.b)
+        yield from conjuncts(condition.a)
+        yield from conjuncts(condition.b)
     else:
         yield condition
 
@@ -155,7 +155,7 @@ def guards_around(node: Stmt) -> tuple[list[PrimExpr], Stmt]:
     """The guards directly around a statement, and that statement."""
     found: list[PrimExpr] = []
     while isinstance(node, s.IfThenElse) and _is_guard(node):
-        found += bare_conjuncts(node.condition)
+        found += conjuncts(node.condition)
         node = node.then_case
     return found, node
 
@@ -208,7 +208,7 @@ def _needs(prover: Prover, node: Stmt) -> list[_Need]:
             return [need for need in found if var not in variables(need.form)]
         case s.IfThenElse(condition, then_case, None) if is_pure(condition):
             found = _everywhere(_needs(prover, then_case))
-            forms = ((form_of(prover, each), each) for each in bare_conjuncts(condition))
+            forms = ((form_of(prover, each), each) for each in conjuncts(condition))
             own = [_Need(form, (each,)) for form, each in forms if form is not None]
             return _merged([*found, *own])
         case s.SeqStmt(statements) if statements:

@@ -270,20 +270,23 @@ def _write_product(
     axes = _grouped(stage, groups)
     column_outer, column = stage.split(fused(stage, axes[first:]), factor=tile.columns)
     row_outer, row_inner = stage.split(axes[place], factor=tile.rows)
-    outer = [axis for i, axis in enumerate(axes[:first]) if i != place]
-    stage.reorder(*outer, column_outer, row_outer, row_inner, column)
+    # Loops that read other windows are outside; of those that read other weights panels are free.
+    around = [i for i, axis in enumerate(contraction.op.axis[:first]) if contraction.b.reads(axis)]
+    outer = [axes[i] for i in around]
+    others = [axes[i] for i in range(first) if i not in (*around, place)]
+    stage.reorder(*outer, column_outer, *others, row_outer, row_inner, column)
     stage.unroll(row_inner)
     vectorize(stage, column, min(width, tile.columns), lanes)
     _write_sums(s[sums], place, min(width, tile.columns), lanes)
     s[sums].compute_at(stage, row_outer)
 
-    around = [axis for i, axis in enumerate(contraction.op.axis[:first]) if i != place]
-    images = prod(extent_of(axis) or _TASKS for axis in around)
+    sizes_around = [extent_of(contraction.op.axis[i]) for i in around]
+    images = prod(extent or _TASKS for extent in sizes_around)
     many = max(images, -(-width // tile.columns)) >= _TASKS
     if images >= _TASKS:
         stage.parallel(fused(stage, outer))
     else:
-        stage.parallel(column_outer if many else row_outer)
+        stage.parallel(column_outer if many else fused(stage, [*others, row_outer]))
     if panels is None:
         return [stage, s[sums]]
     is_flat = _is_flat(contraction, columns)
@@ -293,7 +296,7 @@ def _write_product(
     if many:
         panels.compute_at(stage, column_outer)
     elif images > 1:
-        several = [loop for loop, axis in zip(outer, around, strict=True) if extent_of(axis) != 1]
+        several = [loop for loop, extent in zip(outer, sizes_around, strict=True) if extent != 1]
         panels.compute_at(stage, several[-1])
     return [stage, s[sums], panels]
 

@@ -21,6 +21,8 @@ class Built:
         The function, that of a module its entry.
     params
         For each argument its buffer, or the variable of a scalar.
+    batches
+        The functions for batches of calls (:class:`minitvm.driver.batches.Batches`), or None.
 
     Raises
     ------
@@ -40,6 +42,7 @@ class Built:
         self.function = entry
         func: PrimFunc = self.function.program.lowered[results.name]
         self.params = func.arguments
+        self.batches = self.function.program.batches
         self.name, self.names = results.name, results.names
         self.inputs, self.outputs = results.inputs, results.outputs
         self.is_scalar, self.bind = results.is_scalar, results.bind

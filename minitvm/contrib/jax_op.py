@@ -149,8 +149,61 @@ class _Traced:
             self._jax.ShapeDtypeStruct(shape, kind)
             for shape, kind in zip(shapes, kinds, strict=True)
         ]
-        passed = map(self._as_passed, results.inputs, values)
-        return results.returned(self._run(outputs, list(passed)))
+        passed = list(map(self._as_passed, results.inputs, values))
+        return results.returned(self._batched(values, outputs, passed))
+
+    def _batched(
+        self, values: Sequence[Any], outputs: Sequence[Any], passed: Sequence[Any]
+    ) -> Sequence[Any]:
+        """Runs the function, under ``jax.vmap`` that for the whole batch."""
+        inputs = self._results.inputs
+        given = [place for place, at in enumerate(inputs) if at not in self._sizes]
+        if not given:
+            return self._run(outputs, passed)
+
+        def one(*operands: Any) -> tuple[Any, ...]:
+            now = dict(zip(given, operands, strict=True))
+            return tuple(self._run(outputs, [now.get(i, each) for i, each in enumerate(passed)]))
+
+        def batch(size: int, batched: Sequence[bool], *operands: Any) -> tuple[Any, Any]:
+            flags = dict(zip(given, batched, strict=True))
+            now = dict(zip(given, operands, strict=True))
+            whole = [now.get(i, each) for i, each in enumerate(values)]
+            made = self._batch([flags.get(i, False) for i in range(len(values))], whole)
+            if made is None:  # the handler calls the function for each element
+                each = self._jax.vmap(one, [0 if has else None for has in batched])
+                made = each(*operands)
+            return made, (True,) * len(outputs)
+
+        run = self._jax.custom_batching.custom_vmap(one)
+        run.def_vmap(batch)
+        made: Sequence[Any] = run(*(passed[place] for place in given))
+        return made
+
+    def _batch(self, batched: Sequence[bool], values: Sequence[Any]) -> tuple[Any, ...] | None:
+        """The outputs for a batch, of the function for that; None where there is none."""
+        results = self._results
+        if results.batches is None:
+            return None
+        for position, has, value in zip(results.inputs, batched, values, strict=True):
+            if has and results.is_scalar(position) and not self._has_array_of(position, value):
+                return None
+        module = results.batches.function(batched)
+        if module is None:
+            return None
+        given = [
+            value.astype(self._dtype(position)) if has else value
+            for position, has, value in zip(results.inputs, batched, values, strict=True)
+        ]
+        made = _Traced(self._jax, Built(module))(*given)
+        return made if isinstance(made, tuple) else (made,)
+
+    def _has_array_of(self, position: int, value: Any) -> bool:
+        """Whether an array of numbers may have the dtype of a number of the function."""
+        dtype = self._dtype(position)
+        if str(dtype) in _X64 and not self._jax.config.jax_enable_x64:
+            return False
+        return bool(np.issubdtype(dtype, np.floating) or np.can_cast(value.dtype, dtype, "safe"))
 
     def _dtype(self, position: int) -> Any:
         return self._jax.numpy.dtype(str(self._results.dtype(position)))

@@ -7,9 +7,10 @@ function for a :class:`Results`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, final
 
 from minitvm.contrib.imported import imported
+from minitvm.runtime.record import record
 from minitvm.runtime.results import Results
 from minitvm.tir.expr import IntImm, Var
 
@@ -158,6 +159,59 @@ def keep_all(ctx: Any, inputs: Sequence[Any], output: Any) -> None:
     ctx.save_for_backward(*(x for x in (*inputs, *outputs) if isinstance(x, torch.Tensor)))
 
 
+@final
+@record()
+class Gradients:
+    """A derivative as a function, which also differentiates batches.
+
+    Attributes
+    ----------
+    function
+        ``function(values, heads, needed)`` returns the gradient of each input, None for one that
+        has none or isn't `needed`. `values` are the inputs, then the outputs if `reads_outputs`;
+        `heads` are the gradients of the outputs of floats.
+    reads_outputs
+        Whether the function takes the outputs.
+    """
+
+    function: Callable[[Sequence[Any], Sequence[Any], Sequence[bool]], tuple[Any, ...]]
+    reads_outputs: bool
+
+    def registered(self, results: Results) -> tuple[Callable[..., Any], Callable[..., None]]:
+        """As torch takes it: ``backward`` and ``setup_context``."""
+        heads = [i for i, at in enumerate(results.outputs) if is_differentiable(results, at)]
+
+        def differentiate(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
+            given = [gradients[i].contiguous() for i in heads]
+            return self.function(kept(ctx), given, ctx.needs_input_grad)
+
+        return differentiate, keep_inputs(results, self.reads_outputs)
+
+    def batched(self, flags: Sequence[bool]) -> Gradients:
+        """The derivative of the operator for a batch, where some inputs have the dimension. The
+        gradients of the others are sums over the batch."""
+        torch = imported("torch", "torch_op")
+
+        def function(
+            values: Sequence[Any], heads: Sequence[Any], needed: Sequence[bool]
+        ) -> tuple[Any, ...]:
+            places: list[int] = []
+
+            def each(values: Sequence[Any], heads: Sequence[Any]) -> list[Any]:
+                found = self.function(values, [head.contiguous() for head in heads], needed)
+                places[:] = [i for i, gradient in enumerate(found) if gradient is not None]
+                return [found[i] for i in places]
+
+            dims = [0 if has else None for has in flags]
+            dims += [0] * (len(values) - len(flags))
+            made = torch.vmap(each, (dims, [0] * len(heads)))(list(values), list(heads))
+            summed = (g if flags[i] else g.sum(0) for i, g in zip(places, made, strict=True))
+            by_place = dict(zip(places, summed, strict=True))
+            return tuple(by_place.get(i) for i in range(len(flags)))
+
+        return Gradients(function, self.reads_outputs)
+
+
 def keep_inputs(results: Results, with_outputs: bool) -> Callable[..., None]:
     """A ``setup_context`` that keeps all inputs for :func:`kept`, numbers as well, and the outputs
     behind them if wanted."""
@@ -207,33 +261,57 @@ def is_differentiable(results: Results, position: int) -> bool:
 # ---- Batches -------------------------------------------------------------------------------------
 
 
-def batching_rule(results: Results, operator: Callable[..., Any]) -> Callable[..., Any]:
-    """The rule of ``torch.vmap``: a call of the operator for each element of the batch."""
-    torch = imported("torch", "torch_op")
+def batching_rule(
+    results: Results,
+    operator: Callable[..., Any],
+    batch: Callable[[tuple[bool, ...], Sequence[Any]], Callable[..., Any] | None],
+) -> Callable[..., Any]:
+    """The rule of ``torch.vmap``: one call of the operator for the batch, which `batch` finds for
+    the inputs that have the dimension; where there is none, a call for each element."""
 
     def rule(info: Any, in_dims: Sequence[int | None], *values: Any) -> tuple[Any, Any]:
-        size = info.batch_size
-        if size == 0:
-            made = _empty_batch(results, in_dims, values)
+        whole = batch(tuple(dim is not None for dim in in_dims), values)
+        if whole is None:
+            made = _one_by_one(results, operator, info.batch_size, in_dims, values)
         else:
-            parts = [
-                None if dim is None else value.unbind(dim)
-                for value, dim in zip(values, in_dims, strict=True)
-            ]
-            each = [
-                operator(
-                    *(
-                        value if part is None else part[index]
-                        for value, part in zip(values, parts, strict=True)
-                    )
+            returned = whole(
+                *(
+                    value if dim is None else value.movedim(dim, 0)
+                    for value, dim in zip(values, in_dims, strict=True)
                 )
-                for index in range(size)
-            ]
-            columns = [each] if len(results.outputs) == 1 else zip(*each, strict=True)
-            made = [torch.stack(column) for column in columns]
+            )
+            made = list(returned) if isinstance(returned, tuple) else [returned]
         return results.returned(made), results.returned([0] * len(made))
 
     return rule
+
+
+def _one_by_one(
+    results: Results,
+    operator: Callable[..., Any],
+    size: int,
+    in_dims: Sequence[int | None],
+    values: Sequence[Any],
+) -> list[Any]:
+    """The outputs of a batch by a call for each element."""
+    torch = imported("torch", "torch_op")
+    if size == 0:
+        return _empty_batch(results, in_dims, values)
+    parts = [
+        None if dim is None else value.unbind(dim)
+        for value, dim in zip(values, in_dims, strict=True)
+    ]
+    each = [
+        operator(
+            *(
+                value if part is None else part[index]
+                for value, part in zip(values, parts, strict=True)
+            )
+        )
+        for index in range(size)
+    ]
+    columns = [each] if len(results.outputs) == 1 else zip(*each, strict=True)
+    return [torch.stack(column) for column in columns]
 
 
 def _empty_batch(

@@ -8,6 +8,7 @@ from typing import Any, final
 
 from minitvm.contrib.imported import imported
 from minitvm.contrib.torch_library import (
+    Gradients,
     autocast_kernel,
     batching_rule,
     empty_outputs,
@@ -15,16 +16,18 @@ from minitvm.contrib.torch_library import (
     gradients_of,
     is_differentiable,
     keep_all,
-    keep_inputs,
-    kept,
     no_backward,
     schema_of,
 )
 from minitvm.contrib.torch_plain import plain_calls, transformed_calls
+from minitvm.runtime.lock import ForkLock
 from minitvm.runtime.module import Module
 from minitvm.runtime.packed_func import Function, PackedFunc
 from minitvm.runtime.results import Results, results_of
 from minitvm.tir.structural_equal import structural_equal
+
+_Pair = tuple[Callable[..., Any], Callable[..., None]]
+_Derivative = Gradients | _Pair
 
 
 def register_torch_op(
@@ -77,16 +80,24 @@ def register_torch_op(
     if setup_context is not None and (backward is None or _is_built(backward)):
         found = "none" if backward is None else "a built function"
         raise ValueError(f"torch_op: expected a Python backward for setup_context, got {found}")
-    schema = schema_of(results)
+    schema_of(results)  # which refuses what torch has no type for
     derivative = _derivative(results, name, backward, setup_context)
     function = tvm_func.entry_func if isinstance(tvm_func, Module) else tvm_func
-    made = _operators[name] = TorchOperator(torch, function, name, schema, derivative)
+    made = _new_operator(function, name, derivative)
     made.given = (backward, setup_context)
+    return made
+
+
+def _new_operator(function: Any, name: str, derivative: _Derivative | None) -> TorchOperator:
+    torch = imported("torch", "register_torch_op")
+    schema = schema_of(results_of(function))
+    made = _operators[name] = TorchOperator(torch, function, name, schema, derivative)
     return made
 
 
 # The operators by name, which live as long as torch knows them: to the end of the process.
 _operators: dict[str, TorchOperator] = {}
+_making = ForkLock()  # one thread makes an operator for a batch at a time
 
 
 def _is_word(text: str) -> bool:
@@ -117,8 +128,9 @@ class TorchOperator:
         The built function.
     """
 
-    __slots__ = ("__weakref__", "_compute", "_differentiated", "_is_plain", "_is_transformed",
-                 "_library", "_results", "function", "given", "name", "overload")  # fmt: skip
+    __slots__ = ("__weakref__", "_batches", "_compute", "_derivative", "_differentiated",
+                 "_is_plain", "_is_transformed", "_library", "_results", "function", "given",
+                 "name", "overload")  # fmt: skip
 
     def __init__(
         self,
@@ -126,7 +138,7 @@ class TorchOperator:
         function: Any,
         name: str,
         schema: str,
-        derivative: tuple[Callable[..., Any], Callable[..., None]] | None,
+        derivative: _Derivative | None,
     ) -> None:
         namespace, _, own = name.partition("::")
         results = results_of(function)
@@ -136,6 +148,8 @@ class TorchOperator:
         self._results = results
         self._is_plain = plain_calls(torch)
         self._is_transformed = transformed_calls(torch)
+        self._derivative = derivative
+        self._batches: dict[tuple[bool, ...], TorchOperator | None] = {}
         self._differentiated: Any = None
         self._compute = _returning(function, results)
         self._library = library = torch.library.Library(namespace, "FRAGMENT")
@@ -146,17 +160,19 @@ class TorchOperator:
         library.impl(own, self._compute, key)
         torch.library.register_fake(name, fake_kernel(function, results), lib=library)
         if derivative is not None:
-            backward, setup_context = derivative
+            backward, setup_context = _registered_pair(derivative, results)
             torch.library.register_autograd(
                 name, backward, setup_context=setup_context, lib=library
             )
         if any(is_differentiable(results, at) for at in results.inputs):
             library.impl(own, autocast_kernel(results, self.overload), "AutocastCPU")
         if takes_tensors:
-            rule = batching_rule(results, self)
-            torch.library.register_vmap(name, rule, lib=library)
+            below = batching_rule(results, self.overload, self._batch_below)
+            torch.library.register_vmap(name, below, lib=library)
             if derivative is not None:
-                self._differentiated = _for_transforms(torch, self.overload, derivative, rule)
+                pair = (backward, setup_context)
+                rule = batching_rule(results, self, self._batch)
+                self._differentiated = _for_transforms(torch, self.overload, pair, rule)
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         if out is not None:
@@ -182,6 +198,24 @@ class TorchOperator:
             )
         self.function(*results.arguments(results.bind(args, kwargs), outputs))
         return out
+
+    def _batch(self, flags: tuple[bool, ...], values: Sequence[Any]) -> TorchOperator | None:
+        """The operator for a batch of calls, where the inputs with a flag have the dimension; None
+        where there is none, or where its calls are to be differentiated and can't be."""
+        is_function = self._derivative is None or isinstance(self._derivative, Gradients)
+        if not is_function and not self._is_plain(values):
+            return None
+        if flags not in self._batches:
+            with _making:
+                if flags not in self._batches:
+                    self._batches[flags] = _batch_of(self, flags)
+        return self._batches[flags]
+
+    def _batch_below(self, flags: tuple[bool, ...], values: Sequence[Any]) -> Any:
+        """As :meth:`_batch`, for the rule that the dispatcher calls: it has left the transform
+        behind, which the operator itself would still see."""
+        found = self._batch(flags, values)
+        return None if found is None else found.overload
 
     @property
     def __name__(self) -> str:
@@ -231,6 +265,19 @@ def _is_same(a: Function, b: Function) -> bool:
     return structural_equal(first, second)
 
 
+def _batch_of(operator: TorchOperator, flags: tuple[bool, ...]) -> TorchOperator | None:
+    """The operator for a batch of an operator's calls."""
+    program: Any = operator.function.program
+    module = None if program.batches is None else program.batches.function(flags)
+    if module is None:
+        return None
+    derivative = operator._derivative
+    if isinstance(derivative, Gradients):
+        derivative = derivative.batched(flags)
+    name = f"{operator.name}_batch_{''.join('01'[flag] for flag in flags)}"
+    return _new_operator(module.entry_func, name, derivative)
+
+
 def _returning(function: Any, results: Results) -> Callable[..., Any]:
     """A built function that allocates its outputs in torch."""
     if any(not results.is_scalar(at) for at in results.inputs):
@@ -251,7 +298,7 @@ def _returning(function: Any, results: Results) -> Callable[..., Any]:
 def _for_transforms(
     torch: Any,
     overload: Any,
-    derivative: tuple[Callable[..., Any], Callable[..., None]],
+    derivative: _Pair,
     rule: Callable[..., Any],
 ) -> Any:
     """The operator for ``torch.func.grad`` and its kin, which take a ``torch.autograd.Function``
@@ -269,8 +316,10 @@ def _for_transforms(
 
 def _derivative(
     results: Results, name: str, backward: Any, setup_context: Callable[..., None] | None
-) -> tuple[Callable[..., Any], Callable[..., None]] | None:
+) -> _Derivative | None:
     """What torch calls for gradients; None where there is nothing to differentiate."""
+    if isinstance(backward, Gradients):
+        return backward
     if backward is None:
         differentiable = any(is_differentiable(results, at) for at in results.inputs)
         return (no_backward(name), _keep_nothing) if differentiable else None
@@ -286,9 +335,11 @@ def _keep_nothing(ctx: Any, inputs: Sequence[Any], output: Any) -> None:
     pass
 
 
-def _built_derivative(
-    results: Results, name: str, backward: Any
-) -> tuple[Callable[..., Any], Callable[..., None]]:
+def _registered_pair(derivative: _Derivative, results: Results) -> _Pair:
+    return derivative.registered(results) if isinstance(derivative, Gradients) else derivative
+
+
+def _built_derivative(results: Results, name: str, backward: Any) -> Gradients:
     """The derivative that a built function computes: an operator of its own, so that torch can
     compile it, too."""
     given = results_of(backward)
@@ -310,8 +361,9 @@ def _built_derivative(
         )
     operator = register_torch_op(backward, f"{name}_backward")
 
-    def differentiate(ctx: Any, *grads: Any) -> Any:
-        made = operator(*kept(ctx), *(grads[i].contiguous() for i in heads))
-        return gradients_of(results, wanted, made)
+    def differentiate(
+        values: Sequence[Any], grads: Sequence[Any], needed: Sequence[bool]
+    ) -> tuple[Any, ...]:
+        return gradients_of(results, wanted, operator(*values, *grads))
 
-    return differentiate, keep_inputs(results, with_outputs)
+    return Gradients(differentiate, with_outputs)

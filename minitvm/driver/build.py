@@ -16,7 +16,8 @@ from typing import Any
 
 from minitvm.auto_scheduler import left_plain, schedule_program
 from minitvm.codegen.options import CodegenOptions
-from minitvm.driver.program import compile_module
+from minitvm.driver.batches import batches_of
+from minitvm.driver.program import compile_module, compiled_function
 from minitvm.lowering.lower import lower
 from minitvm.runtime.errors import CompileError, PerformanceWarning
 from minitvm.runtime.module import Module
@@ -134,6 +135,13 @@ def build(
         plain = create_schedule(outputs) if outputs else inputs
         return lowered(plain, args, binds=binds, vector_bytes=0)
 
+    def built(module: Module) -> Module:
+        found = compiled_function(module)
+        if found is not None and not (binds or prepacked or debug):
+            again = partial(build, target=options.target, name=name, fp=fp, release_gil=release_gil)
+            found[1].batches = batches_of(args, again)
+        return module
+
     outputs = _unscheduled(inputs, args) if auto_schedule else ()
     if not outputs:
         if prepacked:
@@ -143,14 +151,14 @@ def build(
             )
         if auto_schedule and isinstance(inputs, Schedule):
             _warn_of_plain_loops(inputs, called, options.target)
-        return compiled(inputs)
+        return built(compiled(inputs))
     scheduled = partial(schedule_program, target=options.target, strict=options.strict)
     row_major = None if prepacked else in_row_major(outputs, args or (), binds or {})
     if row_major is not None:
         module = _built_in_row_major(row_major, called, lowered, options, scheduled, in_place)
         if module is not None:
-            return module
-    return scheduled(outputs, arguments=_tensors(args), use=compiled, prepacked=prepacked)
+            return built(module)
+    return built(scheduled(outputs, arguments=_tensors(args), use=compiled, prepacked=prepacked))
 
 
 def _built_in_row_major(

@@ -25,6 +25,7 @@ from minitvm.codegen.machine_code import (
 )
 from minitvm.codegen.options import CodegenOptions
 from minitvm.codegen.packed_abi import arg_names, emit_function, packed_symbol
+from minitvm.driver.batches import Batches
 from minitvm.driver.documentation import describe
 from minitvm.driver.results import results_of_program
 from minitvm.lowering.lower import deep_expressions
@@ -85,9 +86,14 @@ class CompiledProgram(Program):
         The program, and how it is compiled.
     object_code
         The object file, if it is compiled already.
+
+    Attributes
+    ----------
+    batches
+        The functions for batches, where the program was written with ``te``. A pickle has none.
     """
 
-    __slots__ = ("_functions", "_object_code", "code", "lowered", "options")
+    __slots__ = ("_functions", "_object_code", "batches", "code", "lowered", "options")
 
     def __init__(
         self, lowered: IRModule, options: CodegenOptions, object_code: bytes | None = None
@@ -98,6 +104,7 @@ class CompiledProgram(Program):
         missing = options.target.missing_on_host
         self.code = None if missing else load(self._object_code)
         self._functions: WeakValueDictionary[str, PackedFunc] = WeakValueDictionary()
+        self.batches: Batches | None = None
 
     @property
     def object_code(self) -> bytes:

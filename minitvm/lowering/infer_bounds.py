@@ -15,7 +15,7 @@ from typing import final
 
 from minitvm.arith.coverage import Coverage, Read
 from minitvm.arith.fused_index import without_remainders
-from minitvm.arith.guards import bare_conjuncts, form_of
+from minitvm.arith.guards import conjuncts, form_of
 from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
 from minitvm.arith.regions import Span, Spans
@@ -589,7 +589,7 @@ def _conditions(reader: Stage, prover: Prover) -> list[Affine]:
     first = reader.op.body[0] if isinstance(reader.op, ComputeOp) else None
     if not isinstance(first, Reduce):
         return []
-    forms = (form_of(prover, each) for each in bare_conjuncts(first.condition))
+    forms = (form_of(prover, each) for each in conjuncts(first.condition))
     return [form for form in forms if form is not None]
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import cast, final
 
+from minitvm.arith.guards import conjuncts
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
-from minitvm.te.schedules.guarded_reads import conjuncts
 from minitvm.te.schedules.rewrite_operations import SpellOut
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage

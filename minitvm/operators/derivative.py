@@ -9,8 +9,6 @@
 from __future__ import annotations
 
 import inspect
-import os
-import threading
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, final
@@ -18,6 +16,7 @@ from typing import Any, final
 from minitvm.operators.parameters import Parameter
 from minitvm.operators.tracing import Traced
 from minitvm.runtime.errors import CompileError
+from minitvm.runtime.lock import ForkLock
 from minitvm.runtime.module import Module
 from minitvm.te.autodiff.gradient import gradient
 from minitvm.te.operation import placeholder
@@ -102,7 +101,7 @@ class Derivative:
         CompileError
             When the program has no derivative.
         """
-        with Making.lock:
+        with making:
             if wanted not in self._built:
                 self._built[wanted] = self._made(wanted)
             return self._built[wanted]
@@ -185,16 +184,5 @@ def _cause(error: CompileError) -> str:
     return str(error).removeprefix("gradient: head_adjoints: ")
 
 
-class Making:
-    """One thread makes a derivative, or a framework's operator, at a time. A thread that holds the
-    lock isn't there in a fork."""
-
-    lock = threading.RLock()
-
-
-def _unlock() -> None:
-    Making.lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_unlock)
+# One thread makes a derivative, or a framework's operator, at a time.
+making = ForkLock()

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from minitvm.contrib.torch_library import gradients_of, keep_inputs, kept
+from minitvm.contrib.torch_library import Gradients, gradients_of
 from minitvm.operators.arrays import is_symbol
-from minitvm.operators.derivative import Derivative, Making
+from minitvm.operators.derivative import Derivative, making
 from minitvm.operators.extents import Extents, Label
 from minitvm.runtime.frameworks import is_a
 from minitvm.runtime.module import Module
@@ -75,10 +75,10 @@ def torch_operator(module: Module, derivative: Derivative, options: object) -> C
     """The operator of torch of a build. It returns the outputs, and has gradients."""
     bridges = derivative.bridges
     if "torch" not in bridges:
-        with Making.lock:
+        with making:
             if "torch" not in bridges:
                 backward = _recorded(module, derivative, options)
-                bridges["torch"] = _operator(module, options, *backward)
+                bridges["torch"] = _operator(module, options, backward)
     return bridges["torch"]
 
 
@@ -89,7 +89,7 @@ def _backward_operator(
     bridges, key = derivative.bridges, ("torch", wanted)
     if key not in bridges:
         module = derivative.function(wanted)
-        with Making.lock:
+        with making:
             if key not in bridges:
                 again = _recorded(module, derivative.again(wanted), options)
                 bridges[key] = _operator(module, options, *again)
@@ -117,16 +117,15 @@ def _new_name(name: str, text: str) -> str:
     return f"minitvm::{made}"
 
 
-def _recorded(
-    module: Module, derivative: Derivative, options: object
-) -> tuple[Callable[..., Any], Callable[..., None]]:
-    """What torch calls for gradients, and before, to keep what that needs."""
+def _recorded(module: Module, derivative: Derivative, options: object) -> Gradients:
+    """What torch calls for gradients."""
     results = results_of(module)
 
-    def differentiate(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
-        wanted = tuple(i for i in derivative.inputs if ctx.needs_input_grad[i])
-        heads = [gradients[i].contiguous() for i in derivative.outputs]
-        made = _backward_operator(derivative, wanted, options)(*kept(ctx), *heads)
+    def differentiate(
+        values: Sequence[Any], heads: Sequence[Any], needed: Sequence[bool]
+    ) -> tuple[Any, ...]:
+        wanted = tuple(i for i in derivative.inputs if needed[i])
+        made = _backward_operator(derivative, wanted, options)(*values, *heads)
         return gradients_of(results, wanted, made)
 
-    return differentiate, keep_inputs(results, derivative.reads_outputs)
+    return Gradients(differentiate, derivative.reads_outputs)

@@ -4,33 +4,28 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
-from math import isfinite, prod
 from typing import cast, final
 
 from minitvm.arith.atoms import is_pure
 from minitvm.arith.guards import (
-    LARGEST,
     Without,
-    bare_conjuncts,
     clipped,
-    form_of,
     limits,
     quotient,
-    widest,
 )
-from minitvm.arith.linear import Affine, Atom
+from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
 from minitvm.arith.scopes import ScopedMutator, prover_of
 from minitvm.arith.simplify import Simplifier
-from minitvm.arith.work import code_size, iterations, statements_run
+from minitvm.arith.work import code_size, statements_run
 from minitvm.runtime.dtype import BOOL
 from minitvm.runtime.record import record
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
-from minitvm.tir.expr import Call, IntImm, PrimExpr, Var
-from minitvm.tir.functor import Mutator, children, free_vars, substitute, walk_once, with_fields
+from minitvm.tir.expr import Call, IntImm, PrimExpr, Var, const
+from minitvm.tir.functor import Mutator, substitute, walk_once, with_fields
 from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, seq, with_body
+from minitvm.transform.loop_conditions import Conditions, Use, Uses
 
 # The most statements that a function may grow to, copies in unrolled loops included. Past it guards
 # stay where they are: correct, and slower.
@@ -78,18 +73,21 @@ def partition_loops(func: PrimFunc, options: LoopPartitionOptions | None = None)
             for ii in range(min(16, n - io * 16)):
                 B[io * 16 + ii] = A[io * 16 + ii]
 
-    The guards are the conditions of ifs without an else case, of ``if_then_else`` and ``Select``;
-    on a loop with ``pragma_loop_partition_hint`` every condition. They are linear comparisons of
-    loop variables and sizes; all others stay untouched.
+    The guards are the conditions of ifs without an else case, of ``if_then_else`` and ``Select``,
+    or their negations where these hold more often; on a loop with ``pragma_loop_partition_hint``
+    every condition. They are linear comparisons of loop variables and sizes; all others stay
+    untouched. Where a clamp, a remainder or a quotient in an index is linear
+    (:mod:`minitvm.arith.pieces`) is a guard as well.
 
     Each loop gets at most one main part. The head and the tail are not partitioned again, only
-    clipped, so that k nested loops make k + 1 copies rather than 2**k. The exception is a tail of
-    a single iteration with a known number, in which more is constant. A PARALLEL loop is not split:
-    a second region would be forked and joined, with less work than threads. It chooses between
-    both copies in each iteration, as does a loop whose guard is not linear in its variable (that of
-    fused loops). Where only the last iteration needs the second copy, its number stands there, and
-    the loops inside are partitioned as any others. A PARALLEL loop that was fused from two of
-    constant extents is partitioned as these are, the inner one inside the outer one.
+    clipped, so that k nested loops make k + 1 copies rather than 2**k. The exceptions are a tail of
+    a single iteration with a known number, in which more is constant, and a tail as long as an
+    eighth of the loop behind a choice or a piece of an index, which has another one. A PARALLEL
+    loop is not split: a second region would be forked and joined, with less work than threads. It
+    chooses between both copies in each iteration, as does a loop whose guard is not linear in its
+    variable (that of fused loops). Where only the last iteration needs the second copy, its number
+    stands there, and the loops inside are partitioned as any others. A PARALLEL loop that was fused
+    from two of constant extents is partitioned as these are, the inner one inside the outer one.
 
     A loop over blocks of tiles stays whole if a guard fails in several of its blocks. The loop over
     tiles inside is split instead: its tail is shorter.
@@ -114,6 +112,7 @@ class _Region:
     highs: list[Bound]
     chosen: list[PrimExpr]
     rows: list[Affine]
+    uses: Uses
 
 
 class _Partition(ScopedMutator):
@@ -122,7 +121,7 @@ class _Partition(ScopedMutator):
     def __init__(self, func: PrimFunc, options: LoopPartitionOptions) -> None:
         super().__init__(prover_of(func))
         self._options = options
-        self._forms = _Forms(self._prover)
+        self._forms = Conditions(self._prover)
         for each in walk_once(func.body):
             if isinstance(each, e.Let | s.LetStmt):  # names are unknown outside of their scope
                 self._prover.bind_data(each.var)
@@ -196,9 +195,10 @@ class _Partition(ScopedMutator):
             return None
         if code_size(node.body) > self._budget:
             return None
-        region = _Region([], [], [], [], [])
         work = statements_run(node.body)
-        uses = self._forms.uses(node.body, hinted)
+        found = self._forms.uses(node, hinted)
+        region = _Region([], [], [], [], [], found)
+        uses = _of_the_most(node, found.conditions)
         for condition, use in uses.items():
             if use.work * _LITTLE > work:
                 self._classify(node, condition, use, region)
@@ -212,7 +212,7 @@ class _Partition(ScopedMutator):
             return None
         return region if region.held or region.chosen else None
 
-    def _classify(self, node: s.For, condition: PrimExpr, use: _Use, region: _Region) -> None:
+    def _classify(self, node: s.For, condition: PrimExpr, use: Use, region: _Region) -> None:
         var = node.loop_var
         if any(not row.terms and row.constant < 0 for row in use.rows):
             return
@@ -254,8 +254,10 @@ class _Partition(ScopedMutator):
             return None
         self._budget -= sum(sizes)
         extent = e.cast(node.loop_var.dtype, last - first)
-        body = self._choose(node, region, _Hold(self._forms, region.held).stmt(node.body))
-        head, tail = (self._edge(node, *part) for part in parts)
+        hold = _Hold(self._forms, region.uses, region.held)
+        body = self._choose(node, region, hold.stmt(node.body))
+        divides = any(region.uses.conditions[each].divides for each in region.held)
+        head, tail = (self._edge(node, *part, divides) for part in parts)
         return seq(head, with_fields(node, min=first, extent=extent, body=body), tail)
 
     def _ends(self, node: s.For, region: _Region, end: PrimExpr) -> tuple[PrimExpr, PrimExpr]:
@@ -288,19 +290,24 @@ class _Partition(ScopedMutator):
             value = e.minimum(value, end)
         return e.cast(node.loop_var.dtype, value)
 
-    def _edge(self, node: s.For, begin: PrimExpr, end: PrimExpr) -> Stmt:
-        """The iterations at an end of a loop, with their guards."""
+    def _edge(self, node: s.For, begin: PrimExpr, end: PrimExpr, divides: bool) -> Stmt:
+        """The iterations at an end of a loop, with their guards. `divides`: there is as much work
+        in each of them as in others."""
         if _is_empty(begin, end):
             return seq()
         extent = e.cast(node.loop_var.dtype, end - begin)
         body = node.body
         if e.const_int(extent) == 1 and isinstance(begin, IntImm):
             return self._inside(node, substitute(body, {node.loop_var: begin}))
+        count, iterations = e.const_int(extent), e.const_int(node.extent)
+        if divides and count and iterations and count > iterations * (1 - _MOST):
+            return self.visit_For(with_fields(node, min=begin, extent=extent))
         return with_fields(node, min=begin, extent=extent, body=_Clip(self._prover).stmt(body))
 
     def _choose(self, node: s.For, region: _Region, body: Stmt) -> Stmt:
         """`body` without the chosen conditions where they all hold in this iteration."""
-        main = self._inside(node, _Hold(self._forms, region.chosen).stmt(body))
+        hold = _Hold(self._forms, region.uses, region.chosen)
+        main = self._inside(node, hold.stmt(body))
         if not region.rows:
             return main
         self._budget -= code_size(body)
@@ -363,13 +370,40 @@ def _follows(row: Affine, rows: Sequence[Affine]) -> bool:
 def _mostly_holds(node: s.For, row: Affine) -> bool:
     """Whether a form that is linear in the loop's variable is at least zero in most iterations, as
     far as that is known."""
+    share = _share(node, (row,))
+    return share is None or share >= _MOST
+
+
+def _share(node: s.For, rows: Iterable[Affine]) -> float | None:
+    """The part of a loop's iterations in which all `rows` are at least zero; None if it is
+    unknown."""
     begin, extent = e.const_int(node.min), e.const_int(node.extent)
-    if begin is None or extent is None or set(row.terms) != {node.loop_var}:
-        return True
-    coefficient = row.terms[node.loop_var]
-    ends = (row.constant + coefficient * each for each in (begin, begin + extent - 1))
-    holds = extent - sum(max(0, -(end // abs(coefficient))) for end in ends)
-    return holds >= extent * _MOST
+    if begin is None or not extent:
+        return None
+    first, last = begin, begin + extent
+    for row in rows:
+        coefficient = row.terms.get(node.loop_var, 0)
+        if len(row.terms) != (coefficient != 0):
+            return None
+        if coefficient > 0:
+            first = max(first, -(row.constant // coefficient))
+        elif coefficient < 0:
+            last = min(last, row.constant // -coefficient + 1)
+        elif row.constant < 0:
+            return 0.0
+    return max(0, last - first) / extent
+
+
+def _of_the_most(node: s.For, conditions: Mapping[PrimExpr, Use]) -> dict[PrimExpr, Use]:
+    """Of each condition of a choice and its negation, the one that holds more often."""
+    made = dict(conditions)
+    for negation, use in conditions.items():
+        if use.negates is None:
+            continue
+        holds, fails = (_share(node, each.rows) for each in (conditions[use.negates], use))
+        is_rare = holds is not None and fails is not None and holds < fails
+        made.pop(use.negates if is_rare else negation, None)
+    return made
 
 
 def _only_last(node: s.For, rows: Sequence[Affine]) -> IntImm | None:
@@ -385,129 +419,6 @@ def _only_last(node: s.For, rows: Sequence[Affine]) -> IntImm | None:
     if any(factor > 0 for factor in coefficients) or min(before) < 0:
         return None
     return IntImm(node.loop_var.dtype, last)
-
-
-@final
-@record(frozen=False)
-class _Use:
-    """The uses of a condition in the body of a loop. It holds at all of them if the `rows` are at
-    least zero, forms over variables from outside of the loops in that body."""
-
-    rows: list[Affine] = field(default_factory=list)
-    in_a_loop: bool = False
-    in_tiles: bool = False  # it holds for some tiles of a loop in that body, and fails for others
-    work: int = 0  # the work under it
-
-
-_NEVER = Affine({}, -1)
-
-
-class _Forms:
-    """Conditions as affine forms, and as expressions again."""
-
-    def __init__(self, prover: Prover) -> None:
-        self._prover = prover
-        self._variables: dict[PrimExpr, frozenset[Var]] = {}
-        self._choices: dict[PrimExpr, list[PrimExpr]] = {}
-
-    # -- Reading --
-
-    def uses(self, body: Stmt, every: bool) -> dict[PrimExpr, _Use]:
-        """The comparisons that are conditions in `body`; with `every`, of plain ifs, too."""
-        found: dict[PrimExpr, _Use] = {}
-        self._gather(body, (), every, found)
-        return found
-
-    def _gather(
-        self, node: Stmt, inner: tuple[s.For, ...], every: bool, found: dict[PrimExpr, _Use]
-    ) -> None:
-        conditions: list[PrimExpr] = []
-        if isinstance(node, s.IfThenElse) and (every or node.else_case is None):
-            conditions += bare_conjuncts(node.condition)
-        statements: list[Stmt] = []
-        for child in children(node):
-            if isinstance(child, PrimExpr):
-                conditions += self.choices(child)
-            else:
-                statements.append(child)
-        for condition in conditions:
-            use = found.setdefault(condition, _Use())
-            use.in_a_loop = use.in_a_loop or bool(inner)
-            use.in_tiles = use.in_tiles or self._is_in_tiles(condition, inner)
-            use.work += statements_run(node) * prod(map(iterations, inner))
-            use.rows.append(self._least(self.form(condition), inner))
-        if isinstance(node, s.For):
-            with self._prover.scope():
-                self._prover.bind_interval(node.loop_var, node.min, node.extent)
-                self._gather(node.body, (*inner, node), every, found)
-        else:
-            for each in statements:
-                self._gather(each, inner, every, found)
-
-    def _is_in_tiles(self, condition: PrimExpr, inner: Iterable[s.For]) -> bool:
-        loops = [each for each in inner if each.loop_var in self.variables(condition)]
-        return len(loops) > 1 and loops[0].kind == ForKind.SERIAL
-
-    def choices(self, node: PrimExpr) -> list[PrimExpr]:
-        """The comparisons of the choices in an expression."""
-        made = self._choices.get(node)
-        if made is None:
-            made = self._choices[node] = []
-            for each in walk_once(node):
-                if isinstance(each, e.Select):
-                    made += bare_conjuncts(each.condition)
-                elif isinstance(each, Call) and each.op == "if_then_else":
-                    made += bare_conjuncts(each.args[0])
-        return made
-
-    def form(self, condition: PrimExpr) -> Affine:
-        """The form that is at least zero where `condition`, a comparison, holds."""
-        if not self._prover.is_index_arithmetic(condition):
-            return _NEVER
-        return form_of(self._prover, condition) or _NEVER
-
-    def _least(self, form: Affine, inner: Sequence[s.For]) -> Affine:
-        """A lower bound of `form`, over variables from outside of the loops `inner`."""
-        for loop in reversed(inner):
-            var = loop.loop_var
-            for atom in self._composites(form, var):
-                coefficient = form.terms[atom]
-                bound = self._prover.interval(Affine({atom: 1}))[coefficient < 0]
-                if not isfinite(bound) or abs(bound) > LARGEST:
-                    return _NEVER
-                form = form - Affine({atom: coefficient}) + coefficient * int(bound)
-            coefficient = form.terms.get(var, 0)
-            if coefficient:
-                if not all(map(self._prover.is_index_arithmetic, (loop.min, loop.extent))):
-                    return _NEVER
-                end = self._prover.affine(loop.min)
-                if coefficient < 0:
-                    end = end + self._prover.affine(loop.extent) - 1
-                form = form - Affine({var: coefficient}) + end * coefficient
-        return form
-
-    def _composites(self, form: Affine, var: Var) -> list[Atom]:
-        return [a for a in form.terms if a is not var and var in self.variables(a)]
-
-    def is_composite_in(self, form: Affine, var: Var) -> bool:
-        """Whether `var` occurs inside an atom of `form`, so that the form is not linear in it."""
-        return bool(self._composites(form, var))
-
-    def variables(self, node: PrimExpr) -> frozenset[Var]:
-        """The variables in an expression."""
-        made = self._variables.get(node)
-        if made is None:
-            made = self._variables[node] = frozenset(free_vars(node))
-        return made
-
-    # -- Writing --
-
-    def at_least_zero(self, form: Affine) -> PrimExpr:
-        """The condition ``form >= 0``."""
-        dtype = widest(form, next(iter(form.terms)).dtype)
-        more = Affine({a: c for a, c in form.terms.items() if c > 0}, max(form.constant + 1, 0))
-        less = Affine({a: -c for a, c in form.terms.items() if c < 0}, max(-form.constant - 1, 0))
-        return e.LT(self._prover.expression(less, dtype), self._prover.expression(more, dtype))
 
 
 def _clipped(prover: Prover, node: s.For) -> s.For:
@@ -538,29 +449,48 @@ class _Clip(Mutator):
 
 
 class _Hold(Without):
-    """Removes conditions that hold, from choices in expressions, too."""
+    """Removes conditions that hold, from choices in expressions, too, and replaces nodes of indices
+    by their pieces."""
 
-    def __init__(self, forms: _Forms, held: Iterable[PrimExpr]) -> None:
+    def __init__(self, forms: Conditions, uses: Uses, held: Iterable[PrimExpr]) -> None:
         super().__init__(held)
         self._forms = forms
+        self._failed = {uses.conditions[each].negates for each in self._held} - {None}
+        self._values = {
+            each.node: each.value for each in uses.pieces if self._held.issuperset(each.conditions)
+        }
 
     def expr(self, node: PrimExpr) -> PrimExpr:
-        return Mutator.expr(self, node) if self._forms.choices(node) else node
+        if node in self._values:
+            return self._values[node]
+        has_any = self._values or self._forms.choices(node)
+        return Mutator.expr(self, node) if has_any else node
+
+    def condition(self, node: PrimExpr) -> PrimExpr:
+        return const(False) if node in self._failed else super().condition(node)
 
     def visit_Select(self, node: e.Select) -> PrimExpr:
-        condition, a = self.condition(node.condition), self.expr(node.true_value)
-        if e.const_int(condition):
-            return a
-        b = self.expr(node.false_value)
+        made = self._choice(node.condition, node.true_value, node.false_value)
+        if isinstance(made, PrimExpr):
+            return made
+        condition, a, b = made
         return with_fields(node, condition=condition, true_value=a, false_value=b)
 
     def visit_Call(self, node: Call) -> PrimExpr:
         if node.op != "if_then_else":
             return with_fields(node, args=tuple(map(self.expr, node.args)))
-        condition, a = self.condition(node.args[0]), self.expr(node.args[1])
-        if e.const_int(condition):
-            return a
-        return with_fields(node, args=(condition, a, self.expr(node.args[2])))
+        made = self._choice(*node.args)
+        return made if isinstance(made, PrimExpr) else with_fields(node, args=made)
+
+    def _choice(
+        self, condition: PrimExpr, a: PrimExpr, b: PrimExpr
+    ) -> PrimExpr | tuple[PrimExpr, PrimExpr, PrimExpr]:
+        """The value that is chosen, or the parts of the choice."""
+        condition = self.condition(condition)
+        known = e.const_int(condition)
+        if known is not None:
+            return self.expr(a if known else b)
+        return condition, self.expr(a), self.expr(b)
 
 
 def _add(bounds: list[Bound], bound: Bound, keep: int) -> None:

@@ -9,15 +9,9 @@ from typing import Any
 import numpy as np
 
 from minitvm.contrib.built import Built
-from minitvm.driver.build import build
 from minitvm.runtime.dtype import DType
-from minitvm.te.operation import compute, placeholder, var
-from minitvm.te.schedules.schedule import create_schedule
-from minitvm.te.tensor import Tensor
-from minitvm.te.vmap import vmap
-from minitvm.tir.expr import Buffer, IntImm, Var
-from minitvm.tir.structural_equal import structural_equal
-from minitvm.ufuncs.loop import Loop, make_ufunc
+from minitvm.ufuncs.loop import make_ufunc
+from minitvm.ufuncs.programs import Batched, BuiltLoop, Elementwise
 from minitvm.ufuncs.signature import Signature, parse_signature
 
 FLOATS = ("float32", "float64")
@@ -59,18 +53,13 @@ def ufunc(
         own = name or function.__name__
         count = len(inspect.signature(function).parameters)
 
-        def program(inputs: list[Tensor], extent: Var) -> list[Tensor]:
-            made = compute((extent,), lambda i: function(*(x[i] for x in inputs)), name=own)
-            return [made] if isinstance(made, Tensor) else list(made)
-
         loops = []
         for dtypes in _each(own, types, count):
-            extent = var("n")
-            inputs = _placeholders(function, [(extent,)] * count, dtypes)
-            loops.append(_built(own, inputs, program(inputs, extent)))
-        outputs = len(loops[0].outputs)
+            elementwise = Elementwise(own, function, dtypes)
+            loops.append(elementwise.loop())
+        outputs = len(loops[0].dtypes) - count
         signature = Signature("", ((),) * count, ((),) * outputs)
-        return _made(own, function, signature, loops, identity)
+        return make_ufunc(own, inspect.getdoc(function) or "", signature, loops, identity)
 
     return make
 
@@ -117,8 +106,8 @@ def gufunc(
                 f"{own}: expected a function of {len(parsed.inputs)} tensors, as '{signature}' has "
                 f"inputs, got one of {count}"
             )
-        loops = [_batched(own, function, parsed, dtypes) for dtypes in _each(own, types, count)]
-        return _made(own, function, parsed, loops, None)
+        loops = [Batched(own, function, parsed, each).loop() for each in _each(own, types, count)]
+        return make_ufunc(own, inspect.getdoc(function) or "", parsed, loops, None)
 
     return make
 
@@ -141,18 +130,7 @@ def function_gufunc(
             f"{own}: expected a signature of {counts[0]} inputs and {counts[1]} outputs, got "
             f"'{parsed.text}', of {wanted[0]} and {wanted[1]}"
         )
-    return make_ufunc(own, str(function.__doc__), parsed, [_loop(results, parsed)], None)
-
-
-def _made(
-    name: str,
-    function: Callable[..., Any],
-    signature: Signature,
-    loops: Sequence[Built],
-    identity: int | None,
-) -> np.ufunc:
-    doc = inspect.getdoc(function) or ""
-    return make_ufunc(name, doc, signature, [_loop(each, signature) for each in loops], identity)
+    return make_ufunc(own, str(function.__doc__), parsed, [BuiltLoop(results, parsed).loop()], None)
 
 
 def _each(name: str, types: _Types, count: int) -> list[tuple[DType, ...]]:
@@ -166,106 +144,3 @@ def _each(name: str, types: _Types, count: int) -> list[tuple[DType, ...]]:
     if not made:
         raise ValueError(f"{name}: types: expected at least one dtype, got none")
     return made
-
-
-def _placeholders(
-    function: Callable[..., Any], shapes: Sequence[Any], dtypes: Sequence[DType]
-) -> list[Tensor]:
-    names = inspect.signature(function).parameters
-    return [placeholder(*each) for each in zip(shapes, dtypes, names, strict=True)]
-
-
-def _batched(
-    name: str, function: Callable[..., Any], signature: Signature, dtypes: Sequence[DType]
-) -> Built:
-    """The function's program for a batch, built."""
-    sizes: dict[str, Any] = {
-        each: int(each) if each.isdigit() else var(each) for each in signature.names
-    }
-    shapes = [tuple(sizes[each] for each in dims) for dims in signature.operands]
-    inputs = _placeholders(function, shapes[: len(signature.inputs)], dtypes)
-    made = function(*inputs)
-    outputs = list(made) if isinstance(made, tuple | list) else [made]
-    expected = shapes[len(signature.inputs) :]
-    if len(outputs) != len(expected) or not all(isinstance(each, Tensor) for each in outputs):
-        raise ValueError(
-            f"{name}: expected {len(expected)} tensors as the result, as '{signature.text}' has "
-            f"outputs, got {made!r}"
-        )
-    for i, (output, shape) in enumerate(zip(outputs, expected, strict=True)):
-        wanted = placeholder(shape).shape
-        same = len(wanted) == len(output.shape) and all(
-            structural_equal(*pair) for pair in zip(wanted, output.shape, strict=True)
-        )
-        if not same:
-            raise ValueError(
-                f"{name}: output {i}: expected shape {_listed(wanted)}, as in "
-                f"'{signature.text}', got {_listed(output.shape)}"
-            )
-    batch_outputs, batch_inputs = vmap(outputs, inputs, var("batch"))
-    return _built(name, batch_inputs, batch_outputs)
-
-
-def _listed(shape: Sequence[Any]) -> str:
-    return f"({', '.join(map(str, shape))})"
-
-
-def _built(name: str, inputs: list[Tensor], outputs: list[Tensor]) -> Built:
-    schedule = create_schedule([each.op for each in outputs])
-    return Built(build(schedule, [*inputs, *outputs], name=name))
-
-
-def _loop(results: Built, signature: Signature) -> Loop:
-    """The loop that calls a function, whose arguments have the core dimensions of a signature, and
-    perhaps one of the batch in front."""
-    positions = (*results.inputs, *results.outputs)
-    buffers: list[Buffer] = []
-    for position in positions:
-        param = results.params[position]
-        where = f"{results.name}: argument {position} '{results.names[position]}'"
-        if not isinstance(param, Buffer):
-            raise TypeError(
-                f"{where}: expected an array, got a number, which no ufunc has: make it a "
-                "placeholder, with '()' in the signature"
-            )
-        try:
-            param.dtype.to_numpy()
-        except (TypeError, ValueError):
-            raise TypeError(f"{where}: expected a dtype of numpy, got {param.dtype}") from None
-        if param.dtype.is_bfloat16:
-            raise TypeError(f"{where}: expected a dtype of numpy, got {param.dtype}")
-        buffers.append(param)
-    return Loop(
-        results.function, signature, buffers, positions, _is_batched(results, signature, buffers)
-    )
-
-
-def _is_batched(results: Built, signature: Signature, buffers: Sequence[Buffer]) -> bool:
-    """Whether all arguments have a dimension in front of those of the signature."""
-    more = {
-        buffer.ndim - len(names) for buffer, names in zip(buffers, signature.operands, strict=True)
-    }
-    first = {buffer.shape[0] for buffer in buffers if buffer.ndim}
-    batched = more == {1}
-    if not (more == {0} or (batched and len(first) == 1 and isinstance(next(iter(first)), Var))):
-        shapes = ", ".join(_listed(buffer.shape) for buffer in buffers)
-        raise ValueError(
-            f"{results.name}: expected arguments with the dimensions of '{signature.text}', or "
-            f"with one variable for the batch in front of each, got shapes {shapes}"
-        )
-    known: dict[str, Any] = {}
-    for buffer, names in zip(buffers, signature.operands, strict=True):
-        for name, extent in zip(names, buffer.shape[batched:], strict=True):
-            before = known.setdefault(name, extent)
-            size = extent.value if isinstance(extent, IntImm) else None
-            if (
-                not structural_equal(before, extent)
-                or (size is not None) != name.isdigit()
-                or (size is not None and size != int(name))
-            ):
-                raise ValueError(
-                    f"{results.name}: expected dimension '{name}' of '{signature.text}' to be "
-                    f"{name if name.isdigit() else 'one variable'}, got {before} and {extent} in "
-                    f"'{buffer.name}'"
-                )
-    return batched

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import os
-import threading
 
 from minitvm.runtime.device_api.cpu import HostMemory
 from minitvm.runtime.device_api.driver import Driver
@@ -13,6 +11,7 @@ from minitvm.runtime.device_api.interface import REQUIRED, DeviceInterface
 from minitvm.runtime.device_api.managed import ManagedDevice
 from minitvm.runtime.device_type import DEVICE_TYPES, BareDevice, DeviceType, name_device_type
 from minitvm.runtime.errors import DeviceError
+from minitvm.runtime.lock import ForkLock
 
 _drivers = {
     int(DeviceType.CPU): Driver("cpu", DeviceType.CPU, HostMemory()),
@@ -20,19 +19,8 @@ _drivers = {
 _managed: dict[BareDevice, ManagedDevice] = {}
 
 
-class _Lock:
-    """The lock that is held while a device is made ready; a forked child has a new one."""
-
-    def __init__(self) -> None:
-        self.renew()
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self.renew)
-
-    def renew(self) -> None:
-        self.held = threading.RLock()
-
-
-_lock = _Lock()
+# Held while a device is made ready.
+_lock = ForkLock()
 
 
 def register_device(
@@ -77,7 +65,7 @@ def register_device(
             f"register_device: {name}: expected a DeviceInterface, got "
             f"{type(interface).__name__}{lacking}: derive it from DeviceInterface"
         )
-    with _lock.held:
+    with _lock:
         number = name_device_type(name, device_type)
         driver = Driver(name, number, interface)
         try:
@@ -102,7 +90,7 @@ def unregister_device(name: str) -> None:
     number = DEVICE_TYPES.get(name)
     if number is None or number not in _drivers or number in list(DeviceType):
         raise ValueError(f"unregister_device: expected a device that was registered, got {name!r}")
-    with _lock.held:
+    with _lock:
         mine = _of_kind(number)
         for each in mine:
             if each.used_bytes:
@@ -176,7 +164,7 @@ def managed(device: BareDevice) -> ManagedDevice:
 
 
 def _make_ready(device: BareDevice) -> ManagedDevice:
-    with _lock.held:
+    with _lock:
         if device in _managed:
             return _managed[device]
         driver = driver_of(device.device_type)
@@ -197,7 +185,7 @@ def _make_ready(device: BareDevice) -> ManagedDevice:
 @atexit.register
 def _close_all() -> None:
     """Ends all devices with the process; memory that arrays still have is left to the system."""
-    with _lock.held:
+    with _lock:
         for number, driver in list(_drivers.items()):
             if number not in list(DeviceType):
                 for each in _of_kind(number):

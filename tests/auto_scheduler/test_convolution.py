@@ -14,6 +14,9 @@ from hypothesis import strategies as st
 import minitvm as tvm
 from minitvm import te
 from minitvm.auto_scheduler import auto_schedule
+from minitvm.tir import expr as e
+from minitvm.tir.functor import children, walk
+from minitvm.tir.stmt import BufferStore, For, Stmt
 
 Array = np.ndarray[Any, Any]
 TARGETS = ["llvm", "llvm -mcpu=haswell", "llvm -mcpu=x86-64"]
@@ -219,6 +222,45 @@ def test_an_image_made_larger(size: int, times: int) -> None:
     out = np.full((8, size, size), np.nan, "float32")
     tvm.build(y, [x, w, y])(image, weights, out)
     np.testing.assert_array_equal(out, expected)
+
+
+def test_rows_of_several_axes_share_panels() -> None:
+    """A copy of a factor has as many elements as the factor, whatever reads them again."""
+    x, y = te.placeholder((4, 24, 20, 32), name="X"), te.placeholder((30, 32, 24, 28), name="Y")
+    k, m = te.reduce_axis((0, 24), name="k"), te.reduce_axis((0, 32), name="m")
+    z = te.compute(
+        (4, 20, 28, 30),
+        lambda a, b, i, j: te.sum(x[a, k, b, m] * y[j, m, k, i], axis=[k, m]),
+        name="Z",
+    )
+    s = auto_schedule(z, TARGETS[1])
+    program = tvm.lower(s, [x, y, z], name="f")["f"]
+    copies = [
+        each
+        for each in walk(program.body)
+        if isinstance(each, BufferStore) and str(each.buffer.name).startswith("Y.")
+    ]
+    assert copies, "Y isn't copied: this test needs another program"
+    around: list[int] = []
+
+    def count(node: Any, times: int) -> None:
+        if isinstance(node, For):
+            extent = e.const_int(node.extent)
+            assert extent is not None
+            times *= extent
+        if node in copies:
+            around.append(times * node.value.dtype.lanes)
+        for child in children(node):
+            if isinstance(child, Stmt):
+                count(child, times)
+
+    count(program.body, 1)
+    assert sum(around) < 2 * 30 * 32 * 24 * 28
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-3, 4, t.shape).astype("float32") for t in (x, y))
+    out = np.full((4, 20, 28, 30), np.nan, "float32")
+    tvm.build(s, [x, y, z])(a, b, out)
+    np.testing.assert_array_equal(out, np.einsum("akbm,jmki->abij", a, b, optimize=True))
 
 
 def test_with_every_access_checked() -> None:

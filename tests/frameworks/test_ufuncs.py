@@ -146,7 +146,7 @@ def test_an_error_in_the_kernel() -> None:
     take = tvm.build(te.create_schedule(y.op), [x, i, y], name="take").gufunc("(n),(n)->(n)")
     x3 = np.arange(3, dtype="float32")
     assert take(x3, [2, 0, 1]).tolist() == [2, 0, 1]
-    with pytest.raises(IndexError, match=r"take: X\[I\[j\]\]: .* got 3"):
+    with pytest.raises(IndexError, match=r"take: X\[b, I\[b, j\]\]: .* got 3"):
         take(x3, [0, 1, 3])
     assert take(x3, [0, 0, 0]).tolist() == [0, 0, 0]
 
@@ -190,7 +190,7 @@ def test_functions_that_do_not_fit() -> None:
         tvm.ufunc(types=[("int8", "int8")], name="f")(lambda x: x)
     with pytest.raises(ValueError, match="f: expected an identity among 0, 1, -1 and None, got 2"):
         tvm.ufunc(types="int8", identity=2, name="f")(lambda x: x)
-    with pytest.raises(tvm.CompileError, match=r"vmap: .*: expected stages of te.compute, got Ext"):
+    with pytest.raises(tvm.CompileError, match=r"vmap: .*: expected stages of te.compute and"):
         tvm.gufunc("(n)->(n)")(
             lambda x: te.extern(x.shape, [x], lambda i, o: tvm.tir.call_packed("f"), name="E")
         )

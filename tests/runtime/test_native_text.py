@@ -18,7 +18,7 @@ from minitvm.runtime.device_api import memory_pool
 from minitvm.runtime.dlpack import DLManagedTensor, DLManagedTensorVersioned, DLTensor
 from minitvm.runtime.native_text import STRUCTURES, native_text
 from minitvm.runtime.returning_text import CompiledOutput, CompiledStep, StoredReturning
-from minitvm.ufuncs.loop import ufunc_loop_text
+from minitvm.ufuncs.loop_text import ufunc_loop_text
 
 MACHINES = ("x86_64", "aarch64")
 # The texts of each module that holds some, for a machine.
@@ -35,7 +35,7 @@ TEXTS: dict[str, Callable[[str], str]] = {
 # Of rooms above the runtime.
 ABOVE: dict[str, Callable[[str], str]] = {
     "contrib.xla_call": lambda machine: xla_call_text(),
-    "ufuncs.loop": lambda machine: ufunc_loop_text(),
+    "ufuncs.loop_text": ufunc_loop_text,
 }
 
 

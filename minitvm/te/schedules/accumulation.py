@@ -11,11 +11,10 @@ from itertools import product
 from typing import final
 
 from minitvm.arith.analyzer import Analyzer
-from minitvm.arith.guards import form_of
+from minitvm.arith.guards import conjuncts, form_of
 from minitvm.arith.linear import Affine
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
-from minitvm.te.schedules.guarded_reads import conjuncts
 from minitvm.te.schedules.loop_nest import LoopNest, names_of
 from minitvm.te.schedules.operation_graph import read_by_ranges
 from minitvm.te.schedules.relation import results_of, sources_of
@@ -65,7 +64,7 @@ def accumulation_of(op: ComputeOp, axis: IterVar) -> Accumulation | None:
     >>> B = te.compute((8,), lambda j: te.sum(A[k], axis=k, where=k < j), name="B")
     >>> found = accumulation_of(B.op, B.op.axis[0])
     >>> str(found.term), str(found.condition), found.is_descending
-    ('j - 1', 'likely(j - 1 >= 0)', False)
+    ('j - 1', 'j - 1 >= 0', False)
     """
     reduce = op.body[0]
     if not isinstance(reduce, Reduce) or read_by_ranges(op):

@@ -7,6 +7,7 @@ from typing import TypeAlias, cast, final
 
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.atoms import is_pure
+from minitvm.arith.guards import conjuncts
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
 from minitvm.te.tensor import ComputeOp, Tensor
@@ -89,15 +90,6 @@ def element_of(op: ComputeOp, tensor: Tensor, which: int | None = None) -> Eleme
         copied = e.intrinsic("if_then_else", value.dtype, known.simplify(guard), copied, zero)
     # Also where no element is inside, the copy has the dimensions that its readers expect.
     return Element(value, copied, _axes_in(op, copied, *map(known.simplify, load.indices)))
-
-
-def conjuncts(condition: PrimExpr) -> Iterator[PrimExpr]:
-    """The conditions whose conjunction is `condition`."""
-    if isinstance(condition, e.And):
-        yield from conjuncts(condition.a)
-        yield from conjuncts(condition.b)
-    else:
-        yield condition
 
 
 def _reads(node: Node, tensor: Tensor) -> bool:

@@ -1,0 +1,157 @@
+"""Indices that are linear in parts of a loop: clamps, remainders and quotients.
+
+``max(j - 1, 0)`` is ``j - 1`` where ``j >= 1``, and ``(j + 5) % n`` is ``j + 5`` where
+``j + 5 < n``. There, neighbours of a loop's iterations read neighbours in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import isfinite
+from typing import TypeAlias, final
+
+from minitvm.arith.prover import Prover
+from minitvm.runtime.record import record
+from minitvm.tir import expr as e
+from minitvm.tir.expr import PrimExpr, Var
+from minitvm.tir.functor import children, walk_once, with_fields
+
+_MOST = 4  # parts of a range in which a quotient is constant
+_LEAST = 16  # values of an operand that are worth code of their own
+
+
+@final
+@record()
+class Piece:
+    """What a `node` of an index is where all `conditions` hold: a simpler `value`."""
+
+    node: PrimExpr
+    conditions: tuple[PrimExpr, ...]
+    value: PrimExpr
+
+
+def may_have_pieces(index: PrimExpr) -> bool:
+    """Whether an index has nodes that are linear in parts."""
+    return any(isinstance(each, _PIECEWISE) for each in walk_once(index))
+
+
+_PIECEWISE = (e.Min, e.Max, e.FloorDiv, e.FloorMod)
+
+
+def pieces_of(prover: Prover, index: PrimExpr, var: Var, lanes: int) -> list[Piece]:
+    """The greatest pieces of the nodes of an index in which `var` occurs, an inner node before
+    those around it. Left out are quotients and remainders that are known to be alike, or
+    neighbours, in each `lanes` iterations.
+
+    >>> j = Var("j")
+    >>> prover = Prover()
+    >>> prover.bind_interval(j, e.const(0), e.const(100))
+    >>> [piece] = pieces_of(prover, e.floormod(j + 5, 100), j, 1)
+    >>> print(piece.value, "where", *piece.conditions)
+    j + 5 where j + 5 < 100
+    """
+    reader = _Reader(prover, var, lanes)
+    reader.read(index)
+    return reader.found
+
+
+_Read: TypeAlias = tuple[PrimExpr, tuple[PrimExpr, ...]]
+"""A value of an expression, and the conditions under which the expression has it."""
+
+
+@final
+class _Reader:
+    def __init__(self, prover: Prover, var: Var, lanes: int) -> None:
+        self.found: list[Piece] = []
+        self._prover = prover
+        self._var = var
+        self._lanes = lanes
+
+    def read(self, node: PrimExpr) -> _Read:
+        """The greatest piece of an expression."""
+        if not self._varies(node):
+            return node, ()
+        match node:
+            case e.Add(a, b) | e.Sub(a, b) | e.Mul(a, b):
+                (x, where_x), (y, where_y) = self.read(a), self.read(b)
+                return with_fields(node, a=x, b=y), where_x + where_y
+            case e.Min(a, b):
+                return self._piece(node, self._extremum(node, a, b, e.LE))
+            case e.Max(a, b):
+                return self._piece(node, self._extremum(node, a, b, e.GE))
+            case e.FloorDiv(a, b) | e.FloorMod(a, b):
+                return self._piece(node, self._division(node, a, b))
+        return node, ()
+
+    def _varies(self, node: PrimExpr) -> bool:
+        return node is self._var or any(
+            self._varies(each) for each in children(node) if isinstance(each, PrimExpr)
+        )
+
+    def _piece(self, node: PrimExpr, read: _Read) -> _Read:
+        value, conditions = read
+        if value is not node:
+            self.found.append(Piece(node, conditions, value))
+        return read
+
+    def _extremum(
+        self,
+        node: PrimExpr,
+        a: PrimExpr,
+        b: PrimExpr,
+        compare: Callable[[PrimExpr, PrimExpr], PrimExpr],
+    ) -> _Read:
+        """The operand that changes with the variable; the first of two."""
+        if not self._varies(a):
+            a, b = b, a
+        (x, where_x), (y, where_y) = self.read(a), self.read(b)
+        least, greatest = self._prover.interval(self._prover.affine(x))
+        if greatest - least < _LEAST:
+            return node, ()
+        return x, (*where_x, *where_y, compare(x, y))
+
+    def _division(self, node: PrimExpr, a: PrimExpr, b: PrimExpr) -> _Read:
+        x, where = self.read(a)
+        if self._varies(b) or self._is_aligned(x, b):
+            return node, ()
+        times = self._usual_quotient(x, b)
+        if times is None:
+            return node, ()
+        quotient = e.const(times, x.dtype)
+        begin, end = quotient * b, (quotient + 1) * b
+        value = quotient if isinstance(node, e.FloorDiv) else x - begin
+        return value, (*where, *self._unproven(e.GE(x, begin), e.LT(x, end)))
+
+    def _unproven(self, *conditions: PrimExpr) -> Iterator[PrimExpr]:
+        return (each for each in conditions if not self._prover.can_prove(each))
+
+    def _usual_quotient(self, x: PrimExpr, divisor: PrimExpr) -> int | None:
+        """The quotient that most values of `x` have; None if it takes many, or any."""
+        form, by = self._prover.affine(x), e.const_int(divisor)
+        least, greatest = self._prover.interval(form)
+        if by is None:
+            size = self._prover.affine(divisor)
+            proves = self._prover.proves
+            within = (q for q in (0, -1) if proves(form - size * q, size * (q + 2) - 1 - form))
+            return next(within, None)
+        if by <= 0 or not (isfinite(least) and isfinite(greatest)):
+            return None
+        first, last = int(least) // by, int(greatest) // by
+        if last - first >= _MOST:
+            return None
+        counts = {
+            q: min(int(greatest), q * by + by - 1) - max(int(least), q * by) + 1
+            for q in range(first, last + 1)
+        }
+        most = max(counts, key=lambda q: counts[q])
+        return most if counts[most] >= _LEAST else None
+
+    def _is_aligned(self, x: PrimExpr, divisor: PrimExpr) -> bool:
+        """Whether the iterations that run at once have the same quotient, and remainders side by
+        side."""
+        form, by = self._prover.affine(x), e.const_int(divisor)
+        if by is None or self._lanes == 1:
+            return False
+        others = [c for atom, c in form.terms.items() if atom is not self._var]
+        numbers = (by, form.constant, *others)
+        return form.terms.get(self._var) == 1 and all(each % self._lanes == 0 for each in numbers)

@@ -1,0 +1,202 @@
+"""The conditions on which the work in a loop depends, as forms of the loops around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import field
+from math import isfinite, prod
+from typing import final
+
+from minitvm.arith.guards import LARGEST, conjuncts, form_of, widest
+from minitvm.arith.linear import Affine, Atom
+from minitvm.arith.pieces import Piece, may_have_pieces, pieces_of
+from minitvm.arith.prover import Prover
+from minitvm.arith.work import iterations, statements_run
+from minitvm.runtime.record import record
+from minitvm.tir import expr as e
+from minitvm.tir import stmt as s
+from minitvm.tir.expr import BufferLoad, Call, PrimExpr, Var
+from minitvm.tir.functor import children, free_vars, walk_once
+from minitvm.tir.stmt import ForKind, Stmt
+
+
+@final
+@record(frozen=False)
+class Use:
+    """The uses of a condition in the body of a loop. It holds at all of them if the `rows` are at
+    least zero, forms over variables from outside of the loops in that body."""
+
+    rows: list[Affine] = field(default_factory=list)
+    negates: PrimExpr | None = None  # the condition of a choice that fails where this one holds
+    divides: bool = False  # there is work both where it holds and where it fails
+    in_a_loop: bool = False
+    in_tiles: bool = False  # it holds for some tiles of a loop in that body, and fails for others
+    work: int = 0  # the work under it
+
+
+@final
+@record()
+class Uses:
+    """The conditions in the body of a loop: comparisons, each with its uses. The `pieces` are those
+    of indices of the innermost loops, and their conditions are among these comparisons."""
+
+    conditions: dict[PrimExpr, Use] = field(default_factory=dict)
+    pieces: list[Piece] = field(default_factory=list)
+
+
+NEVER = Affine({}, -1)
+_NEGATIONS: dict[type[e.Comparison], type[e.Comparison]] = {
+    e.LT: e.GE,
+    e.LE: e.GT,
+    e.GT: e.LE,
+    e.GE: e.LT,
+}
+
+
+class Conditions:
+    """Conditions as affine forms, and as expressions again."""
+
+    def __init__(self, prover: Prover) -> None:
+        self._prover = prover
+        self._variables: dict[PrimExpr, frozenset[Var]] = {}
+        self._choices: dict[PrimExpr, list[PrimExpr]] = {}
+        self._negations: dict[PrimExpr, PrimExpr | None] = {}
+        self._indices: dict[PrimExpr, list[PrimExpr]] = {}
+
+    # -- Reading --
+
+    def uses(self, loop: s.For, every: bool) -> Uses:
+        """The conditions in the body of a loop; with `every`, of plain ifs, too."""
+        found = Uses()
+        self._gather(loop.body, (), loop, every, found)
+        return found
+
+    def _gather(
+        self, node: Stmt, inner: tuple[s.For, ...], loop: s.For, every: bool, found: Uses
+    ) -> None:
+        values = [child for child in children(node) if isinstance(child, PrimExpr)]
+        if isinstance(node, s.IfThenElse) and (every or node.else_case is None):
+            for condition in conjuncts(node.condition):
+                self._add(found, condition, node, inner)
+        for condition in (each for value in values for each in self.choices(value)):
+            use = self._add(found, condition, node, inner)
+            use.divides = True
+            negation = self._negation(condition)
+            if negation is not None:
+                self._add(found, negation, node, inner).negates = condition
+        if isinstance(node, s.BufferStore):
+            innermost = inner[-1] if inner else loop
+            for piece in self._pieces(node, values, innermost):
+                found.pieces.append(piece)
+                for condition in piece.conditions:
+                    self._add(found, condition, node, inner).divides = True
+        if isinstance(node, s.For):
+            with self._prover.scope():
+                self._prover.bind_interval(node.loop_var, node.min, node.extent)
+                self._gather(node.body, (*inner, node), loop, every, found)
+        else:
+            for child in children(node):
+                if isinstance(child, Stmt):
+                    self._gather(child, inner, loop, every, found)
+
+    def _add(self, found: Uses, condition: PrimExpr, node: Stmt, inner: tuple[s.For, ...]) -> Use:
+        use = found.conditions.setdefault(condition, Use())
+        use.in_a_loop = use.in_a_loop or bool(inner)
+        use.in_tiles = use.in_tiles or self._is_in_tiles(condition, inner)
+        use.work += statements_run(node) * prod(map(iterations, inner))
+        use.rows.append(self._least(self.form(condition), inner))
+        return use
+
+    def _negation(self, condition: PrimExpr) -> PrimExpr | None:
+        """The comparison that holds where another one fails."""
+        if condition not in self._negations:
+            made = None
+            if isinstance(condition, e.Comparison) and type(condition) in _NEGATIONS:
+                made = _NEGATIONS[type(condition)](condition.a, condition.b)
+            self._negations[condition] = made
+        return self._negations[condition]
+
+    def _pieces(
+        self, store: s.BufferStore, values: Iterable[PrimExpr], loop: s.For
+    ) -> Iterator[Piece]:
+        """The pieces of a statement's indices in a loop that is run in vectors, or may be."""
+        if loop.kind not in (ForKind.VECTORIZED, ForKind.SERIAL):
+            return
+        lanes = (e.const_int(loop.extent) or 1) if loop.kind == ForKind.VECTORIZED else 1
+        indices = [index for value in values for index in self._piecewise(value)]
+        for index in (*filter(may_have_pieces, store.indices), *indices):
+            yield from pieces_of(self._prover, index, loop.loop_var, lanes)
+
+    def _piecewise(self, node: PrimExpr) -> list[PrimExpr]:
+        """The indices in an expression that may have pieces."""
+        made = self._indices.get(node)
+        if made is None:
+            loads = (each for each in walk_once(node) if isinstance(each, BufferLoad))
+            indices = (index for load in loads for index in load.indices)
+            made = self._indices[node] = [each for each in indices if may_have_pieces(each)]
+        return made
+
+    def _is_in_tiles(self, condition: PrimExpr, inner: Iterable[s.For]) -> bool:
+        loops = [each for each in inner if each.loop_var in self.variables(condition)]
+        return len(loops) > 1 and loops[0].kind == ForKind.SERIAL
+
+    def choices(self, node: PrimExpr) -> list[PrimExpr]:
+        """The comparisons of the choices in an expression."""
+        made = self._choices.get(node)
+        if made is None:
+            made = self._choices[node] = []
+            for each in walk_once(node):
+                if isinstance(each, e.Select):
+                    made += conjuncts(each.condition)
+                elif isinstance(each, Call) and each.op == "if_then_else":
+                    made += conjuncts(each.args[0])
+        return made
+
+    def form(self, condition: PrimExpr) -> Affine:
+        """The form that is at least zero where `condition`, a comparison, holds."""
+        if not self._prover.is_index_arithmetic(condition):
+            return NEVER
+        return form_of(self._prover, condition) or NEVER
+
+    def _least(self, form: Affine, inner: Sequence[s.For]) -> Affine:
+        """A lower bound of `form`, over variables from outside of the loops `inner`."""
+        for loop in reversed(inner):
+            var = loop.loop_var
+            for atom in self._composites(form, var):
+                coefficient = form.terms[atom]
+                bound = self._prover.interval(Affine({atom: 1}))[coefficient < 0]
+                if not isfinite(bound) or abs(bound) > LARGEST:
+                    return NEVER
+                form = form - Affine({atom: coefficient}) + coefficient * int(bound)
+            coefficient = form.terms.get(var, 0)
+            if coefficient:
+                if not all(map(self._prover.is_index_arithmetic, (loop.min, loop.extent))):
+                    return NEVER
+                end = self._prover.affine(loop.min)
+                if coefficient < 0:
+                    end = end + self._prover.affine(loop.extent) - 1
+                form = form - Affine({var: coefficient}) + end * coefficient
+        return form
+
+    def _composites(self, form: Affine, var: Var) -> list[Atom]:
+        return [a for a in form.terms if a is not var and var in self.variables(a)]
+
+    def is_composite_in(self, form: Affine, var: Var) -> bool:
+        """Whether `var` occurs inside an atom of `form`, so that the form is not linear in it."""
+        return bool(self._composites(form, var))
+
+    def variables(self, node: PrimExpr) -> frozenset[Var]:
+        """The variables in an expression."""
+        made = self._variables.get(node)
+        if made is None:
+            made = self._variables[node] = frozenset(free_vars(node))
+        return made
+
+    # -- Writing --
+
+    def at_least_zero(self, form: Affine) -> PrimExpr:
+        """The condition ``form >= 0``."""
+        dtype = widest(form, next(iter(form.terms)).dtype)
+        more = Affine({a: c for a, c in form.terms.items() if c > 0}, max(form.constant + 1, 0))
+        less = Affine({a: -c for a, c in form.terms.items() if c < 0}, max(-form.constant - 1, 0))
+        return e.LT(self._prover.expression(less, dtype), self._prover.expression(more, dtype))

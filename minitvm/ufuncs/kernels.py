@@ -1,0 +1,146 @@
+"""The kernels that the loop of a ufunc calls, as its machine code knows them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any, final
+
+from minitvm.runtime.dlpack import dtype_word
+from minitvm.runtime.dtype import DType
+from minitvm.runtime.record import record
+from minitvm.ufuncs.loop_text import MOST_KERNELS
+
+
+class OperandFields(ctypes.Structure):
+    _fields_ = (
+        ("position", ctypes.c_int64),
+        ("source", ctypes.c_int64),
+        ("rank", ctypes.c_int64),
+        ("batched", ctypes.c_int64),
+        ("dtype", ctypes.c_uint32),
+        ("output", ctypes.c_int32),
+        ("size", ctypes.c_int64),
+        ("dims", ctypes.c_void_p),
+        ("first_step", ctypes.c_int64),
+    )
+
+
+class KernelFields(ctypes.Structure):
+    _fields_ = (
+        ("form", ctypes.c_int64),
+        ("is_chain", ctypes.c_int64),
+        ("extents", ctypes.c_void_p),
+        ("call", ctypes.c_void_p),
+        ("resource", ctypes.c_void_p),
+        ("last_error", ctypes.c_void_p),
+        ("count", ctypes.c_int64),
+        ("operands", ctypes.c_void_p),
+    )
+
+
+class LoopFields(ctypes.Structure):
+    _fields_ = (
+        ("base", ctypes.c_void_p),
+        ("kernels", ctypes.c_int64),
+        ("may_ask", ctypes.c_int64),
+        ("may_chain", ctypes.c_int64),
+        ("inputs", ctypes.c_int64),
+        ("names", ctypes.c_int64),
+        ("count", ctypes.c_int64),
+        ("words", ctypes.c_int64),
+        ("table", ctypes.c_void_p * MOST_KERNELS),
+    )
+
+
+@final
+@record()
+class Operand:
+    """An argument of a kernel.
+
+    Attributes
+    ----------
+    position
+        Its place among the kernel's arguments.
+    source
+        Its place among numpy's operands.
+    dims
+        The numbers of its core dimensions, as numpy numbers those of the signature, from 1 on.
+    first_step
+        The place of its first core dimension among numpy's steps.
+    batched
+        Whether it has a dimension for the batch in front.
+    dtype
+        The dtype of its elements.
+    is_output
+        Whether the kernel writes it.
+    """
+
+    position: int
+    source: int
+    dims: tuple[int, ...]
+    first_step: int
+    batched: bool
+    dtype: DType
+    is_output: bool
+
+
+@final
+class Kernel:
+    """A built function as the loop calls it, for operands of a form and for some extents of the
+    core dimensions.
+
+    Attributes
+    ----------
+    form
+        The inputs that all elements share, as bits; or the kind of a chain.
+    extents
+        Of the core dimensions, ``ANY`` for those that are large, ``EVERY`` for all.
+    address
+        Where the machine code finds it.
+    """
+
+    def __init__(
+        self,
+        function: Any,
+        operands: Sequence[Operand],
+        form: int = 0,
+        extents: Sequence[int] = (),
+        is_chain: bool = False,
+    ) -> None:
+        self.form, self.extents = form, tuple(extents)
+        self._given = function, operands
+        self._entry = function.c_function
+        self._extents = (ctypes.c_int64 * len(extents))(*extents)
+        self._dims = [(ctypes.c_int64 * len(each.dims))(*each.dims) for each in operands]
+        self._operands = (OperandFields * len(operands))(
+            *(
+                OperandFields(
+                    each.position,
+                    each.source,
+                    len(each.dims),
+                    each.batched,
+                    dtype_word(each.dtype),
+                    each.is_output,
+                    each.dtype.itemsize,
+                    ctypes.addressof(dims),
+                    each.first_step,
+                )
+                for each, dims in zip(operands, self._dims, strict=True)
+            )
+        )
+        self._fields = KernelFields(
+            form,
+            is_chain,
+            ctypes.addressof(self._extents),
+            self._entry.call,
+            self._entry.resource,
+            self._entry.last_error,
+            len(operands),
+            ctypes.addressof(self._operands),
+        )
+        self.address = ctypes.addressof(self._fields)
+
+    def standing_for(self, form: int, extents: Sequence[int]) -> Kernel:
+        """The same kernel in the place of one of another form or for other extents."""
+        return Kernel(*self._given, form, extents)
