@@ -12,10 +12,10 @@ from math import prod
 from typing import final
 
 from minitvm.arith.analyzer import Analyzer
+from minitvm.arith.guards import conjuncts
 from minitvm.auto_scheduler.contraction import Contraction, Factor, extent_of
 from minitvm.runtime.record import record
 from minitvm.target import Target
-from minitvm.te.schedules.guarded_reads import conjuncts
 from minitvm.te.tensor import ComputeOp, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce, Var

@@ -109,7 +109,7 @@ class Derivative:
     def again(self, wanted: tuple[int, ...]) -> Derivative:
         """The derivative of :meth:`function` for the same inputs, a second one; found when its own
         functions are asked for."""
-        with Making.lock:
+        with making:
             self.function(wanted)
             return self._again[wanted]
 

@@ -92,7 +92,7 @@ def _backward_operator(
         with making:
             if key not in bridges:
                 again = _recorded(module, derivative.again(wanted), options)
-                bridges[key] = _operator(module, options, *again)
+                bridges[key] = _operator(module, options, again)
     return bridges[key]
 
 

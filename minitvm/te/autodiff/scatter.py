@@ -4,8 +4,8 @@ The time is that of the reads and of one pass over the result::
 
     Y[i, j] = X[t[i], j]        for i, j: dX[t[i], j] += dY[i, j]
 
-Indices are checked as those of reads are. Threads share an axis that is an index of its own, as that
-of a batch is, unless it is the last. One thread adds to an element, in the order of the loops.
+Indices are checked as those of reads are. Threads share an axis that is an index of its own, as
+that of a batch is, unless it is the last. One thread adds to an element, in the order of the loops.
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ from math import gcd
 from typing import cast, final
 
 from minitvm.arith.analyzer import Analyzer
+from minitvm.arith.guards import conjuncts
 from minitvm.arith.linear import Affine
 from minitvm.runtime.record import record
-from minitvm.te.schedules.guarded_reads import conjuncts
 from minitvm.te.tensor import domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, PrimExpr, Range, Reduce, Var, const, const_int
