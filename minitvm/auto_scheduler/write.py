@@ -196,6 +196,8 @@ def _write_program(
     for stage in stages:
         find = partial(program, stage, kept={each.op for each in kept | done})
         sums = attempt.follow("contraction", stage, find)
+        if sums is not None and sums.last in done:  # it takes the sums of another contraction
+            sums = replace(sums, kept={*sums.kept, stage.op})
         if sums is not None and sums.last in fused.parts:
             made = attempt.follow("tiles", stage, partial(_write_part, sums, fused))
             done |= set(made or ())
@@ -507,7 +509,7 @@ def _reads_in_order(reader: Stage, stage: Stage) -> bool:
 
 def _epilogue(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> Stage:
     """The epilogue of a contraction: the stage that reads its sums elementwise, in order, unless it
-    is scheduled already. The contraction's stage itself if there is no epilogue."""
+    is scheduled by hand. The contraction's stage itself if there is no epilogue."""
     reader = stage
     while not reader.is_output:
         readers = s.readers(reader)
@@ -517,5 +519,5 @@ def _epilogue(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> Stage:
             return stage
         reader = readers[0]
         if not reader.inlined:
-            return stage if reader in by_hand or reader.has_new_loops else reader
+            return stage if reader in by_hand else reader
     return stage
