@@ -50,6 +50,11 @@ class Attempt:
         self._dropped = dropped
         self._ops = {stage: stage.op for stage in self.schedule.stages}
 
+    def count_as(self, made: Stage, stage: Stage) -> None:
+        """Lets a strategy that is dropped for a stage of the program be dropped for `made`, too: a
+        stage that the attempt made of it."""
+        self._ops[made] = self._ops[stage]
+
     def follow(self, strategy: str, stage: Stage, write: Callable[[], _T | None]) -> _T | None:
         """The result of `write`, which applies a strategy to a stage of the program; None if the
         strategy was dropped. `write` returns None where the strategy doesn't fit the stage."""

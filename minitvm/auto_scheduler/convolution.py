@@ -35,6 +35,7 @@ from minitvm.auto_scheduler.contraction import (
 )
 from minitvm.auto_scheduler.cost import Tile
 from minitvm.auto_scheduler.loops import compute_of, fused
+from minitvm.auto_scheduler.terms import share_of_terms
 from minitvm.auto_scheduler.tiles import balanced, vectors
 from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import element_of
@@ -42,8 +43,8 @@ from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Operation, Tensor
 from minitvm.tir import expr as e
-from minitvm.tir.expr import IterVar, Var
-from minitvm.tir.functor import walk_once
+from minitvm.tir.expr import IterVar, Reduce, Var
+from minitvm.tir.functor import mentions, walk_once
 
 _TASKS = 4  # images or tiles of columns from which on they are what threads share
 _COPIES = 9  # elements of a window that are written out: a window of 3 x 3
@@ -140,7 +141,7 @@ def _channel(contraction: Contraction, target: Target) -> int | None:
     _, as_columns = best_tile_of(op, image, weights, images, channels, target, turned=True)
     _, as_rows = best_tile_of(op, weights, image, [row], width, target, turned=False)
     as_rows *= prod(extent_of(axis) or 1 for axis in images) // width
-    return axes.index(row) if as_columns < as_rows else None
+    return axes.index(row) if as_columns * share_of_terms(op, weights) < as_rows else None
 
 
 def _is_read_through_windows(contraction: Contraction) -> bool:
@@ -291,7 +292,7 @@ def _write_product(
     is_flat = _is_flat(contraction, columns)
     step = tile.columns if is_flat else _step(columns, width, tile, lanes)
     loops = _flatten(panels, contraction, sizes, tile.columns)
-    _write_panels(panels, loops, step, shared=not many)
+    _write_panels(panels, loops, step, shared=not many, is_whole=_is_whole(contraction.op))
     if many:
         panels.compute_at(stage, column_outer)
     elif images > 1:
@@ -346,10 +347,22 @@ def _step(columns: Sequence[IterVar], width: int, tile: Tile, lanes: int) -> int
     return min(row, lanes) if tile.columns >= width else gcd(row, tile.columns)
 
 
+def _is_whole(op: ComputeOp) -> bool:
+    """Whether the loops over terms run from end to end, not clipped by a condition."""
+    reduce = op.body[0]
+    assert isinstance(reduce, Reduce)
+    return not any(mentions(axis.var, reduce.condition) for axis in op.reduce_axis)
+
+
 def _write_panels(
-    panels: Stage, loops: tuple[list[IterVar], list[IterVar]], step: int, shared: bool
+    panels: Stage,
+    loops: tuple[list[IterVar], list[IterVar]],
+    step: int,
+    *,
+    shared: bool,
+    is_whole: bool,
 ) -> None:
-    """Copies windows, a few neighbours at a time."""
+    """Copies windows, a few neighbours at a time. `is_whole`: no terms are left out."""
     outer, (*reduced, column) = loops
     column_outer, column_inner = panels.split(column, factor=step)
     if shared:
@@ -357,7 +370,7 @@ def _write_panels(
         panels.parallel(panels.leaf_iter_vars[0])
     else:
         panels.reorder(*outer, column_outer, *reduced, column_inner)
-    if prod(extent_of(axis) or 1 for axis in reduced[1:]) <= _COPIES:
+    if is_whole and prod(extent_of(axis) or 1 for axis in reduced[1:]) <= _COPIES:
         for axis in reduced[1:]:
             panels.unroll(axis)
     if step > 1:

@@ -6,19 +6,25 @@ changes along columns only is computed once for all rows of a tile: neither coun
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
+from itertools import product
+from math import prod
 from typing import final
 
-from minitvm.auto_scheduler.contraction import Contraction
+from minitvm.arith.analyzer import Analyzer
+from minitvm.arith.guards import conjuncts
+from minitvm.auto_scheduler.contraction import Contraction, Factor, extent_of
 from minitvm.runtime.record import record
 from minitvm.target import Target
+from minitvm.te.tensor import ComputeOp, domain_of
 from minitvm.tir import expr as e
-from minitvm.tir.expr import PrimExpr, ProducerLoad, Reduce, Var
-from minitvm.tir.functor import children
+from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce, Var
+from minitvm.tir.functor import children, mentions, substitute
 from minitvm.tir.intrinsics import INTRINSICS
 
 _KEEPS_NAN = 1  # operations of a minimum or maximum of floats beside the instruction itself
 _DIVISION = 8
+_FEW_TERMS = 256  # of a condition that are counted
 _FUNCTION = 8  # registers of a function's polynomial
 
 
@@ -73,6 +79,28 @@ def terms_of(contraction: Contraction, target: Target) -> Terms:
         sum(-(-body.dtype.bits * lanes // target.vector_bits) for body in op.body),
         max(sources - fused, sources - 1 + combiners - (len(op.body) == 1), 0),
     )
+
+
+def share_of_terms(op: ComputeOp, weights: Factor) -> float:
+    """The part of the terms that is left by conditions on axes that a factor reads alone, such as
+    the ends of windows whose length depends on the phase of a place. Loops one inside the other are
+    clipped by them."""
+    reduce, share = op.body[0], 1.0
+    assert isinstance(reduce, Reduce)
+    for condition in conjuncts(reduce.condition):
+        axes = [axis for axis in (*op.axis, *op.reduce_axis) if mentions(axis.var, condition)]
+        extents = [extent_of(axis) or 0 for axis in axes]
+        if not axes or not all(map(weights.reads, axes)) or not 0 < prod(extents) <= _FEW_TERMS:
+            continue
+        places = [*product(*map(range, extents))]
+        left = sum(_holds(condition, axes, place) for place in places)
+        share *= left / len(places)
+    return share
+
+
+def _holds(condition: PrimExpr, axes: Sequence[IterVar], place: Sequence[int]) -> bool:
+    at = {axis.var: domain_of(axis).min + i for axis, i in zip(axes, place, strict=True)}
+    return e.const_int(Analyzer().simplify(substitute(condition, at))) != 0
 
 
 def _is_fused(reduce: Reduce, target: Target) -> bool:

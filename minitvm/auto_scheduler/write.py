@@ -19,6 +19,7 @@ from minitvm.auto_scheduler.instructions import (
     write_by_instruction,
 )
 from minitvm.auto_scheduler.loops import Part, compute_of, place_copy, write_copy
+from minitvm.auto_scheduler.phases import write_phases
 from minitvm.auto_scheduler.rows import write_rows
 from minitvm.auto_scheduler.running import running_axis
 from minitvm.auto_scheduler.scans import write_running_scans, write_steps
@@ -173,6 +174,7 @@ def _write_program(
     by_hand = {each for each in s.stages if each.is_touched}
     for stage in stages:
         attempt.follow("simplified", stage, partial(_write_simplified, s, stage))
+    stages = [each for stage in stages for each in _by_phases(attempt, stage)]
     for stage in stages:
         if stage not in kept and not stage.is_output:
             attempt.follow("inlining", stage, partial(_write_inlined, s, stage, by_hand))
@@ -327,6 +329,14 @@ def _write_simplified(s: Schedule, stage: Stage) -> bool | None:
     choose(s, "indices", "simplified with the ranges of their axes", stage=stage.name)
     stage.simplify()
     return True
+
+
+def _by_phases(attempt: Attempt, stage: Stage) -> list[Stage]:
+    phases = attempt.follow("phases", stage, partial(write_phases, attempt.schedule, stage))
+    if phases is None:
+        return [stage]
+    attempt.count_as(phases, stage)
+    return [phases, stage]
 
 
 def _write_inlined(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool | None:

@@ -337,7 +337,7 @@ def _differentiable(jax: Any, results: Built, run: Callable[..., Any], backward:
         raise TypeError(f"{results.name}: backward: expected a function, got {kind}")
 
     def forward(*inputs: Any) -> tuple[Any, Any]:
-        outputs = run(*inputs)
+        outputs = made(*inputs)  # of which a second derivative asks for the gradient, too
         return outputs, (inputs, outputs)
 
     def back(*args: Any) -> tuple[Any, ...]:

@@ -74,7 +74,7 @@ class Derivative:
         self.inputs = tuple(i for i, each in enumerate(self._given) if _has_gradient(each))
         self.outputs = tuple(i for i, each in enumerate(traced.outputs) if _has_gradient(each))
         self._built: dict[tuple[int, ...], Module] = {}
-
+        self._again: dict[tuple[int, ...], Derivative] = {}
         self.bridges: dict[object, Callable[..., Any]] = {}
 
     @cached_property
@@ -106,6 +106,13 @@ class Derivative:
                 self._built[wanted] = self._made(wanted)
             return self._built[wanted]
 
+    def again(self, wanted: tuple[int, ...]) -> Derivative:
+        """The derivative of :meth:`function` for the same inputs, a second one; found when its own
+        functions are asked for."""
+        with making:
+            self.function(wanted)
+            return self._again[wanted]
+
     def _made(self, wanted: tuple[int, ...]) -> Module:
         outputs = self._traced.outputs
         heads = [_like(outputs[i], f"{outputs[i].op.name}_gradient") for i in self.outputs]
@@ -122,7 +129,10 @@ class Derivative:
                 ) from error
         else:
             found = self._written(self.backward, wanted, [*kept, *heads])
-        return self._build(found, [*self._given, *kept, *heads], f"{self.name}_backward")
+        name, given = f"{self.name}_backward", [*self._given, *kept, *heads]
+        program = Traced(dict(enumerate(given)), tuple(found), None, given)
+        self._again[wanted] = Derivative(name, (), program, None, self._build)
+        return self._build(found, given, name)
 
     def _written(
         self, backward: Callable[..., Any], wanted: tuple[int, ...], more: Sequence[Tensor]

@@ -34,7 +34,8 @@ def _rule(derivative: Derivative) -> Callable[..., Any]:
     def gradients(inputs: Sequence[Any], outputs: Any, heads: Any) -> tuple[Any, ...]:
         run = derivative.bridges.get(("jax", wanted))
         if run is None:
-            run = derivative.bridges["jax", wanted] = _operation(derivative.function(wanted))
+            run = jax_operation(derivative.function(wanted), derivative.again(wanted))
+            derivative.bridges["jax", wanted] = run
         given = heads if isinstance(heads, tuple | list) else (heads,)
         kept = outputs if isinstance(outputs, tuple | list) else (outputs,)
         kept = kept if derivative.reads_outputs else ()

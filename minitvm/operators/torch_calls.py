@@ -131,13 +131,14 @@ def torch_operator(module: Module, derivative: Derivative, options: object) -> C
 def _backward_operator(
     derivative: Derivative, wanted: tuple[int, ...], options: object
 ) -> Callable[..., Any]:
-    """The operator of torch that returns the gradients of some inputs. It has none itself."""
+    """The operator of torch that returns the gradients of some inputs, and has gradients itself."""
     bridges, key = derivative.bridges, ("torch", wanted)
     if key not in bridges:
         module = derivative.function(wanted)
         with making:
             if key not in bridges:
-                bridges[key] = _operator(module, options)
+                again = _recorded(module, derivative.again(wanted), options)
+                bridges[key] = _operator(module, options, again)
     return bridges[key]
 
 

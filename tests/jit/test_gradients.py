@@ -64,6 +64,31 @@ def test_gradcheck(operator: Callable[..., Any], inputs: list[torch.Tensor]) -> 
     assert torch.autograd.gradcheck(operator, inputs)
 
 
+@pytest.mark.parametrize(
+    ("operator", "inputs"),
+    [
+        (rms_norm, [_random(4, 5), _random(5)]),
+        (softmax, [_random(3, 4)]),
+        (matmul, [_random(2, 2, 3), _random(3, 4)]),
+    ],
+)
+def test_second_derivatives(operator: Callable[..., Any], inputs: list[torch.Tensor]) -> None:
+    assert torch.autograd.gradgradcheck(operator, inputs)
+
+
+def test_third_derivatives_of_jax() -> None:
+    @tvm.jit
+    def fourth(x: Vector) -> Any:
+        return te.compute(x.shape, lambda i: x[i] * x[i] * x[i] * x[i])
+
+    def derivative(f: Callable[..., Any]) -> Callable[..., Any]:
+        return jax.grad(lambda x: f(x).sum())
+
+    x = jnp.arange(4, dtype="float32")
+    found = jax.jit(derivative(derivative(derivative(fourth))))(x)
+    np.testing.assert_allclose(found, 24 * x)
+
+
 def test_only_wanted_gradients_are_computed() -> None:
     both = tvm.jit(_matmul)
     a, b = _random(2, 3), _random(3, 4)
@@ -280,9 +305,13 @@ def test_a_program_without_a_derivative() -> None:
 
 
 def test_no_second_derivative() -> None:
-    x = _random(3, 4)
-    (g,) = torch.autograd.grad(softmax(x).square().sum(), x, create_graph=True)
-    with pytest.raises(NotImplementedError, match="softmax_backward"):
+    @tvm.jit(backward=lambda x, g: te.compute(x.shape, lambda i: te.nextafter(x[i], 0.0) * g[i]))
+    def after(x: Vector) -> Any:
+        return te.compute(x.shape, lambda i: x[i] * x[i])
+
+    x = torch.ones(3, requires_grad=True)
+    (g,) = torch.autograd.grad(after(x).sum(), x, create_graph=True)
+    with pytest.raises(tvm.CompileError, match=r"after_backward: gradient: .*nextafter"):
         g.sum().backward()
 
 

@@ -697,7 +697,7 @@ ERRORS: dict[str, tuple[Any, ...]] = {
     r"head_adjoints\[1\]: expected the dimensions of the others, \(2,\)": (
         [B, A], [A], [te.placeholder((2, 4)), B],
     ),
-    r"E: expected tensors of te.compute, found one of ExternOp": (E, [A]),
+    r"E: expected tensors of te.compute or te.scan, found one of ExternOp": (E, [A]),
     r"S: expected operations that have a derivative, found nextafter in nextafter\(A": (S, [A]),
 }  # fmt: skip
 
@@ -711,3 +711,206 @@ def test_errors(text: str) -> None:
 def test_two_heads() -> None:
     with pytest.raises(tvm.error.CompileError, match="head, its classic name, got both"):
         te.gradient(B, [A], A, head=A)
+
+
+# -- Windows with strides -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stride", "dilation", "width", "padding", "size"),
+    [(2, 1, 3, 1, 12), (3, 1, 3, 0, 14), (2, 3, 4, 2, 21), (4, 6, 3, 1, 30), (3, 2, 5, 4, 17)],
+)
+@pytest.mark.parametrize("how", ["padded", "where"])
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_windows(
+    how: str, stride: int, dilation: int, width: int, padding: int, size: int, scheduled: bool
+) -> None:
+    X, W = te.placeholder((2, 3, size), F64, name="X"), te.placeholder((4, 3, width), F64, name="W")
+    c, r = _axis(3, "c"), _axis(width, "r")
+    out = (size + 2 * padding - dilation * (width - 1) - 1) // stride + 1
+    P = te.compute(
+        (2, 3, size + 2 * padding),
+        lambda n, c, y: te.if_then_else(
+            te.all(y >= padding, y < size + padding), X[n, c, y - padding], _zero()
+        ),
+        name="P",
+    )
+
+    def at(y: Any) -> Any:
+        return y * stride + r * dilation
+
+    def of_x(n: Any, f: Any, y: Any) -> Any:
+        inside = te.all(at(y) >= padding, at(y) < size + padding)
+        return te.sum(X[n, c, at(y) - padding] * W[f, c, r], axis=[c, r], where=inside)
+
+    def of_padded(n: Any, f: Any, y: Any) -> Any:
+        return te.sum(P[n, c, at(y)] * W[f, c, r], axis=[c, r])
+
+    Y = te.compute((2, 4, out), of_x if how == "where" else of_padded, name="Y")
+    H = te.placeholder(Y.shape, F64, name="H")
+    made = te.gradient(Y, [X, W], H)
+    rng = np.random.default_rng(size)
+    x, w, h = (rng.standard_normal([int(n) for n in each.shape]) for each in (X, W, H))
+    dx, dw = np.full_like(x, np.nan), np.full_like(w, np.nan)
+    tvm.build(made, [X, W, H, *made], auto_schedule=scheduled)(x, w, h, dx, dw)
+    leaves = [torch.tensor(each, requires_grad=True) for each in (x, w)]
+    options = {"stride": stride, "padding": padding, "dilation": dilation}
+    torch.conv1d(*leaves, **options).backward(torch.tensor(h))
+    np.testing.assert_allclose(dx, leaves[0].grad.numpy(), rtol=1e-9, atol=1e-10)
+    np.testing.assert_allclose(dw, leaves[1].grad.numpy(), rtol=1e-9, atol=1e-10)
+
+
+def test_the_image_of_a_convolution_with_a_stride_has_no_condition_on_remainders() -> None:
+    X, W = te.placeholder((1, 4, 16), F64, name="X"), te.placeholder((6, 4, 4), F64, name="W")
+    c, r = _axis(4, "c"), _axis(4, "r")
+    Y = te.compute((1, 6, 7), lambda n, f, y: te.sum(X[n, c, y * 2 + r] * W[f, c, r], axis=[c, r]))
+    (dX,) = te.gradient(Y, [X], te.placeholder(Y.shape, F64, name="H"))
+    assert str(_body(dX)) == (
+        "sum(H_padded[i0, f, i2 // 2 - r.step + 1] * W[f, i1, r.step * 2 + i2 % 2], "
+        "axis=[f, r.step])"
+    )
+
+
+# -- Scans ----------------------------------------------------------------------------------------
+
+T, D = 6, 4
+
+
+def _scan(update: Callable[..., Any], given: int = 1) -> Any:
+    """A program of the inputs, the first states and weights, with one state."""
+
+    def program(X: Tensor, first: Tensor, w: Tensor) -> Any:
+        s = te.placeholder((T, D), F64, name="s")
+        init = te.compute((given, D), lambda t, i: first[t, i] * 2.0, name="init")
+        return te.scan(init, update(s, X, w), s, name="H")
+
+    return program
+
+
+def _recurrent(s: Tensor, X: Tensor, w: Tensor) -> Any:
+    k = _axis(D)
+    P = te.compute((T, D), lambda t, i: te.sum(s[t - 1, k] * w[k, i], axis=k), name="P")
+    return te.compute((T, D), lambda t, i: te.tanh(P[t, i] + X[t, i]), name="step")
+
+
+def _older(s: Tensor, X: Tensor, w: Tensor) -> Any:
+    return te.compute(
+        (T, D), lambda t, i: te.sin(s[t - 1, i]) * s[t - 3, i] * w[0, i] + X[t - 2, i], name="step"
+    )
+
+
+def _neighbours(s: Tensor, X: Tensor, w: Tensor) -> Any:
+    return te.compute(
+        (T, D), lambda t, i: s[t - 1, D - 1 - i] * w[1, i] + te.max(X[t, i], s[t - 1, 0])
+    )
+
+
+def _two_states(X: Tensor, first: Tensor, w: Tensor) -> Any:
+    """The second state reads the first one's new value and a gate."""
+    a, b = te.placeholder((T, D), F64, name="a"), te.placeholder((T, D), F64, name="b")
+    k = _axis(D)
+    top = te.compute((T,), lambda t: te.max(a[t - 1, k] * X[t, k], axis=k), name="top")
+    gate = te.compute((T, D), lambda t, i: te.sigmoid(b[t - 1, i] * w[0, i] + X[t, i]), name="gate")
+    new_a = te.compute((T, D), lambda t, i: gate[t, i] * a[t - 1, i] + top[t], name="new_a")
+    new_b = te.compute((T, D), lambda t, i: te.tanh(new_a[t, i]) * gate[t, i], name="new_b")
+    begin = [
+        te.compute((1, D), lambda t, i: first[0, i], name="begin_a"),
+        te.compute((1, D), lambda t, i: first[0, i] * w[1, i], name="begin_b"),
+    ]
+    _, B = te.scan(begin, [new_a, new_b], [a, b], name="H")
+    return B
+
+
+def _stacked(step: Callable[..., Any], given: int = 1) -> Any:
+    def run(x: Any, first: Any, w: Any) -> Any:
+        states = [2 * each for each in first]
+        for t in range(given, T):
+            states.append(step(states, x, w, t))
+        return torch.stack(states)
+
+    return run
+
+
+def _two_of_torch(x: Any, first: Any, w: Any) -> Any:
+    a, b = first[0], [first[0] * w[1]]
+    for t in range(1, T):
+        gate = torch.sigmoid(b[-1] * w[0] + x[t])
+        a = gate * a + (a * x[t]).max()
+        b.append(torch.tanh(a) * gate)
+    return torch.stack(b)
+
+
+SCANS: dict[str, tuple[Any, int, Any]] = {
+    "recurrent": (
+        _scan(_recurrent), 1, _stacked(lambda s, x, w, t: torch.tanh(s[-1] @ w + x[t]))
+    ),
+    "older states": (
+        _scan(_older, 3), 3,
+        _stacked(lambda s, x, w, t: torch.sin(s[-1]) * s[-3] * w[0] + x[t - 2], 3),
+    ),
+    "neighbours": (
+        _scan(_neighbours), 1,
+        _stacked(lambda s, x, w, t: s[-1].flip(0) * w[1] + torch.maximum(x[t], s[-1][0])),
+    ),
+    "two states": (_two_states, 1, _two_of_torch),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("scheduled", [False, True])
+@pytest.mark.parametrize("name", SCANS)
+def test_scans(name: str, scheduled: bool) -> None:
+    program, given, theirs = SCANS[name]
+    shapes = [(T, D), (given, D), (D, D)]
+    inputs = [te.placeholder(s, F64, name=n) for s, n in zip(shapes, "XFw", strict=True)]
+    Y, H = program(*inputs), te.placeholder((T, D), F64, name="G")
+    made = te.gradient(Y, inputs, H)
+    rng = np.random.default_rng(0)
+    arrays, head = [rng.standard_normal(s) for s in shapes], rng.standard_normal((T, D))
+    found = [np.full(s, np.nan) for s in shapes]
+    tvm.build(made, [*inputs, H, *made], auto_schedule=scheduled)(*arrays, head, *found)
+    leaves = [torch.tensor(each, requires_grad=True) for each in arrays]
+    theirs(*leaves).backward(torch.tensor(head))
+    for mine, leaf in zip(found, leaves, strict=True):
+        np.testing.assert_allclose(mine, leaf.grad.numpy(), rtol=1e-9, atol=1e-11)
+
+
+def test_scans_without_a_derivative() -> None:
+    X, first = te.placeholder((T, D), F64, name="X"), te.placeholder((2, D), F64, name="F")
+    w, s = te.placeholder((D, D), F64, name="w"), te.placeholder((T, D), F64, name="s")
+    G = te.placeholder((T, D), F64, name="G")
+    k = _axis(D)
+    P = te.compute((T, D), lambda t, i: te.sum(s[t - 2, k] * w[k, i], axis=k), name="P")
+    step = te.compute((T, D), lambda t, i: te.sin(P[t, i]) * P[t, 0] + X[t, i], name="step")
+    init = te.compute((2, D), lambda t, i: first[t, i], name="init")
+    H = te.scan(init, step, s, name="H")
+    with pytest.raises(tvm.error.CompileError, match="H: expected each step to read states of the"):
+        te.gradient(H, [first], G)
+    with pytest.raises(tvm.error.CompileError, match=r"H: .*no Jacobian"):
+        te.gradient(H, [first])
+    with pytest.raises(tvm.error.CompileError, match="P: expected inputs outside of the scan H"):
+        te.gradient(H, [P], G)
+
+
+# -- Second derivatives ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["softmax", "product", "gather", "convolution (2, 1, 1)"])
+def test_second_derivatives(name: str) -> None:
+    program, shapes, theirs, data = PROGRAMS[name]
+    rng = np.random.default_rng(1)
+    inputs = [te.placeholder(shape, F64, name=f"X{i}") for i, shape in enumerate(shapes)]
+    extra = [te.placeholder(each.shape, str(each.dtype), name="t") for each in data]
+    Y = program(*inputs, *extra)
+    square = te.compute(Y.shape, lambda *i: Y(*i) * Y(*i) * Y(*i), name="square")
+    H = te.placeholder(Y.shape, F64, name="H")
+    G = [te.placeholder(shape, F64, name=f"G{i}") for i, shape in enumerate(shapes)]
+    made = te.gradient(te.gradient(square, inputs, H), inputs, G)
+    arrays, seconds = ([rng.standard_normal(shape) for shape in shapes] for _ in range(2))
+    head = rng.standard_normal([int(n) for n in Y.shape])
+    found = _built(made, [*inputs, *extra, H, *G], [*arrays, *data, head, *seconds])
+    leaves = [torch.tensor(each, requires_grad=True) for each in arrays]
+    cube = theirs(*leaves, *map(torch.tensor, data)) ** 3
+    first = torch.autograd.grad(cube, leaves, torch.tensor(head), create_graph=True)
+    wanted = torch.autograd.grad(first, leaves, [*map(torch.tensor, seconds)])
+    for mine, theirs_ in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(mine, theirs_.numpy(), rtol=1e-9, atol=1e-10)

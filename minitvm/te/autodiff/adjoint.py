@@ -26,6 +26,7 @@ from minitvm.runtime.record import record
 from minitvm.te.autodiff import functions
 from minitvm.te.autodiff.functions import wide
 from minitvm.te.autodiff.inversion import invert, is_invertible
+from minitvm.te.autodiff.padding import padded
 from minitvm.te.autodiff.scatter import scattered
 from minitvm.te.autodiff.stages import computed, guarded, new_data_axes, reads, stage
 from minitvm.te.tensor import Tensor, data_axes, domain_of
@@ -161,11 +162,14 @@ def _summed(
     known = _ranges(share, axis, inverse.axes)
     values = {**inverse.values, **dict(zip(share.leading, place, strict=False))}
     conditions = _simplified(known, inverse.conditions)
+    value = substitute(share.value, values)
+    if inverse.axes and not any(map(reads, share.conditions)):
+        value, conditions = padded(known.simplify(value), conditions, axis, inverse.axes)
     for each in conditions:
         known.assume(each)
     guards = [known.simplify(substitute(each, values)) for each in share.conditions]
     conditions = [*conditions, *(each for each in guards if const_int(each) != 1)]
-    value = known.simplify(substitute(share.value, values))
+    value = known.simplify(value)
     if not inverse.axes:
         return _Element(guarded(conditions, value), tuple(each.var for each in axis))
     pure = [each for each in conditions if not reads(each)]

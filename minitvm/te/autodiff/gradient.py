@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast, final
 
 from minitvm.arith.analyzer import Analyzer
@@ -10,15 +12,26 @@ from minitvm.runtime.errors import CompileError
 from minitvm.te.autodiff.adjoint import Share, adjoint_of, zeros
 from minitvm.te.autodiff.expression import read_adjoints
 from minitvm.te.autodiff.functions import where
+from minitvm.te.autodiff.moves import moves_of
 from minitvm.te.autodiff.reductions import Term, terms_of
+from minitvm.te.autodiff.scans import (
+    Adjoint,
+    adjoints_of_scan,
+    later,
+    operations_of_step,
+    step_at_all_times,
+    steps_of,
+)
+from minitvm.te.autodiff.scatter import scatter_of
 from minitvm.te.autodiff.stages import computed
 from minitvm.te.schedules.operation_graph import in_order
 from minitvm.te.schedules.simplify_operations import simplified
-from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor, data_axes
+from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, ScanOp, Tensor, data_axes
 from minitvm.tir import expr as e
 from minitvm.tir import op as language
 from minitvm.tir.depth import deep_expressions
 from minitvm.tir.expr import PrimExpr, ProducerLoad, Var, as_tuple, const_int, described
+from minitvm.tir.functor import substitute
 
 
 def gradient(
@@ -68,7 +81,7 @@ def gradient(
     heads, leading = _heads(results, head if head_adjoints is None else head_adjoints)
     backward = _Backward(wanted, leading)
     for result, adjoint in zip(results, heads, strict=True):
-        backward.begin(result, adjoint)
+        backward.begin_with_head(result, adjoint)
     with deep_expressions("gradient"):
         backward.run(in_order([result.op for result in results]))
         return backward.found()
@@ -182,12 +195,16 @@ class _Backward:
         self._adjoints: dict[Tensor, Tensor] = {}
         self._active: dict[Tensor, bool] = {}
 
-    def begin(self, result: Tensor, head: Tensor | None) -> None:
-        """Gives an output its adjoint."""
+    def begin_with_head(self, result: Tensor, head: Tensor | None) -> None:
+        """Gives an output its adjoint, None for the number 1."""
+        one, leading = e.const(1, result.dtype), self._variables
+        self.begin(result, lambda place: one if head is None else head(*leading, *place))
+
+    def begin(self, result: Tensor, adjoint: Adjoint) -> None:
+        """Gives a tensor an adjoint."""
         axis = data_axes([f"i{i}" for i in range(result.ndim)], result.shape)
         place = tuple(each.var for each in axis)
-        value = e.const(1, result.dtype) if head is None else head(*self._variables, *place)
-        share = Share(place, value, axis, (), self._variables)
+        share = Share(place, adjoint(place), axis, (), self._variables)
         self._shares.setdefault(result, []).append(share)
 
     def run(self, order: Sequence[Operation]) -> None:
@@ -213,39 +230,52 @@ class _Backward:
 
     def _through(self, op: Operation) -> None:
         """Hands the adjoints of an operation's tensors on to the tensors that it reads."""
-        mine: dict[int, PrimExpr] = {}
+        if isinstance(op, ComputeOp) and self._pass_on(op):
+            return
+        mine: dict[int, Adjoint] = {}
         for tensor in op.outputs:
             shares = self._shares.pop(tensor, [])
-            if not shares or not self._active[tensor]:
-                continue
-            adjoint = self._element(op, tensor, shares)
-            if adjoint is not None:
-                mine[tensor.value_index] = adjoint
+            if shares and self._active[tensor]:
+                mine[tensor.value_index] = self._adjoint(tensor, shares)
         if not mine or not any(self._active[tensor] for tensor in op.input_tensors):
             return
-        if not isinstance(op, ComputeOp):
-            raise CompileError(
-                f"gradient: {op.name}: expected tensors of te.compute, found one of "
-                f"{type(op).__name__}, which has no derivative here"
-            )
-        simple = simplified(op)
-        for term in terms_of(simple, mine):
-            self._hand_on(op, term)
+        if isinstance(op, ScanOp):
+            self._through_scan(op, mine)
+        else:
+            for term in _terms(op, mine):
+                self._hand_on(op, term)
 
-    def _element(self, op: Operation, tensor: Tensor, shares: list[Share]) -> PrimExpr | None:
-        """The adjoint of an element of a tensor."""
-        if tensor not in self._wanted and len(shares) == 1 and not tensor.shape:
-            constant = shares[0].value
-            if isinstance(constant, e.FloatImm):
-                return constant
-        adjoint = self._adjoints[tensor] = adjoint_of(tensor, self._leading, shares)
-        if not isinstance(op, ComputeOp):
-            return e.const(0)
-        return adjoint(*self._variables, *(axis.var for axis in op.axis))
+    def _pass_on(self, op: ComputeOp) -> bool:
+        """Makes the shares of a stage that only moves elements those of the tensors behind it."""
+        moved = op.outputs[0]
+        shares = self._shares.get(moved, [])
+        if moved in self._wanted or not shares or not self._active[moved]:
+            return False
+        moves = moves_of(op, self._is_wanted)
+        if moves is None:
+            return False
+        del self._shares[moved]
+        for move in moves:
+            to = self._shares.setdefault(cast(Tensor, move.load.producer), [])
+            for share in shares:
+                indices, more = move.at(op, share.indices)
+                to.append(replace(share, indices=indices, conditions=(*share.conditions, *more)))
+        return True
 
-    def _hand_on(self, op: ComputeOp, term: Term) -> None:
-        place = [axis.var for axis in op.axis]
-        known = None if term.output is None else op.output(term.output)(*place)
+    def _adjoint(self, tensor: Tensor, shares: list[Share]) -> Adjoint:
+        """The adjoint of each element of a tensor, from its shares."""
+        if tensor not in self._wanted and len(shares) == 1 and not shares[0].conditions:
+            (share,) = shares
+            variables = [axis.var for axis in share.axes]
+            if len(variables) == tensor.ndim and all(map(operator.is_, share.indices, variables)):
+                return lambda at: substitute(share.value, dict(zip(variables, at, strict=True)))
+        made = self._adjoints[tensor] = adjoint_of(tensor, self._leading, shares)
+        return lambda at: made(*self._variables, *at)
+
+    def _hand_on(self, op: Operation, term: Term) -> None:
+        known = None
+        if term.output is not None:
+            known = op.output(term.output)(*(axis.var for axis in term.axes))
         for read in read_adjoints(op.name, term.value, term.adjoint, self._is_wanted, known):
             tensor = cast(Tensor, read.load.producer)
             conditions = tuple(
@@ -256,6 +286,62 @@ class _Backward:
 
     def _is_wanted(self, load: ProducerLoad) -> bool:
         return self._active.get(cast(Tensor, load.producer), False)
+
+    def _through_scan(self, scan: ScanOp, mine: Mapping[int, Adjoint]) -> None:
+        """Hands the adjoints of a scan on to its first states, and to what its steps read."""
+        self._check_scan(scan)
+        heads = [mine.get(i) for i in range(len(scan.outputs))]
+        adjoints = adjoints_of_scan(scan, heads, _differentiated)
+        for init, adjoint in zip(scan.init, adjoints, strict=True):
+            if self._active[init]:
+                self.begin(init, adjoint)
+        for result in scan.outputs:  # which steps only read from here on
+            self._active[result] = False
+        given, _ = steps_of(scan)
+        updates = step_at_all_times(scan)
+        for update, adjoint in zip(updates, adjoints, strict=True):
+            self.begin(update, later(adjoint, given))
+        order = in_order([each.op for each in updates])
+        self.run([op for op in order if not {*op.outputs} <= self._active.keys()])
+
+    def _check_scan(self, scan: ScanOp) -> None:
+        inside = [tensor for op in operations_of_step(scan) for tensor in op.outputs]
+        for tensor in (*scan.state_placeholder, *inside):
+            if tensor in self._wanted:
+                raise CompileError(
+                    f"gradient: {tensor.name}: expected inputs outside of the scan {scan.name}, "
+                    "found a tensor of its steps: differentiate by a tensor that the steps read"
+                )
+        if self._leading:
+            raise CompileError(
+                f"gradient: {scan.name}: expected adjoints of the outputs' own shapes, found "
+                f"{len(self._leading)} dimensions in front: of a scan, there is no Jacobian here"
+            )
+
+
+def _differentiated(
+    results: Sequence[tuple[Tensor, Adjoint]], wanted: Sequence[Tensor]
+) -> list[Tensor]:
+    backward = _Backward(wanted, ())
+    for result, adjoint in results:
+        backward.begin(result, adjoint)
+    backward.run(in_order([result.op for result, _ in results]))
+    return backward.found()
+
+
+def _terms(op: Operation, adjoints: Mapping[int, Adjoint]) -> list[Term]:
+    """The values from which an operation computes its tensors, each with its adjoint."""
+    sums = scatter_of(op)
+    if sums is not None:
+        return [Term(sums.value, adjoints[0](sums.indices), sums.loops, sums.conditions)]
+    if not isinstance(op, ComputeOp):
+        raise CompileError(
+            f"gradient: {op.name}: expected tensors of te.compute or te.scan, found one of "
+            f"{type(op).__name__}, which has no derivative here"
+        )
+    simple = simplified(op)
+    place = [axis.var for axis in op.axis]
+    return terms_of(simple, {index: adjoint(place) for index, adjoint in adjoints.items()})
 
 
 def _copy(name: str, tensor: Tensor) -> Tensor:

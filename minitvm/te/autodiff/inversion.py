@@ -6,6 +6,7 @@ They are solved for as many iteration variables as possible::
     X[i, k]             i = q0, k = q1
     X[y + r]            y = q - r           for each r, where y is in its range
     X[2 * y + r]        y = q // 2 - s, r = q % 2 + 2 * s       for each s
+    X[2 * y + 3 * r]    y = q // 2 - q % 2 - 3 * s, r = q % 2 + 2 * s
     X[i // 8, i % 8]    i = q0 * 8 + q1
     X[i // 2]           i = q * 2 + t       for each t in [0, 2)
     X[3 * i]            i = q // 3          where q % 3 == 0
@@ -18,12 +19,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import field
+from math import gcd
 from typing import final
 
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.atoms import structural_key
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.record import record
+from minitvm.te.schedules.congruences import least_solution
 from minitvm.te.tensor import domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterType, IterVar, PrimExpr, Range, Var, const_int
@@ -280,36 +283,46 @@ def _replace(system: _System, var: Var, value: _Form) -> None:
 
 
 def _phase(system: _System, place: int) -> bool:
-    """In ``c * y + r == m`` with a short range of r: ``r = c * s + m % c``, ``y = m // c - s``."""
+    """In ``c * y + d * r == m`` with a short range of r, and an inverse b of d modulo c:
+    ``r = c * s + b * m % c``, ``y = (m - d * (b * m % c)) // c - d * s``, where for d = 1 the
+    quotient is ``m // c``."""
     equation = system.equations[place]
     found = _short_window(system, equation)
     if found is None:
         return False
-    window, sign, by = found
+    window, by, period = found
     dtype, dom = window.dtype, system.domains[window]
-    size = e.const(by, dtype)
-    value = (equation.rest + dom.min * sign) * -sign
+    size = e.const(period, dtype)
+    value = (equation.rest + dom.min * by) * -1
     step = Var(f"{window.name}.step", dtype, axis=True)
-    _add_variable(system, step, Range(e.const(0, dtype), e.floordiv(dom.extent + (by - 1), size)))
-    _replace(system, window, _Form({step: size}, dom.min + e.floormod(value, size)))
-    terms = {v: e.floordiv(each, size) for v, each in system.equations[place].terms.items()}
-    system.equations[place] = _Form(terms, e.floordiv(value, size) * -sign)
+    steps = e.floordiv(dom.extent + (period - 1), size)
+    _add_variable(system, step, Range(e.const(0, dtype), steps))
+    if by == -1:
+        value, by, equation = value * -1, 1, _number(0, dtype).plus(equation, e.const(-1, dtype))
+    remainder, quotient = e.floormod(value, size), e.floordiv(value, size)
+    if by != 1:
+        chosen = least_solution(by, value, period)
+        quotient, remainder = quotient + e.floordiv(remainder - chosen * by, size), chosen
+    _replace(system, window, _Form({step: size}, dom.min + remainder))
+    terms = {v: e.floordiv(c, size) for v, c in equation.terms.items() if v is not window}
+    system.equations[place] = _Form({**terms, step: e.const(by, dtype)}, quotient * -1)
     return True
 
 
 def _short_window(system: _System, equation: _Form) -> tuple[Var, int, int] | None:
-    """The one variable of coefficient 1 or -1, which is its sign, and the size of the coefficient
-    of all others, if one of these has a longer range."""
-    units = _units_of(equation)
-    others = {const_int(by) for var, by in equation.terms.items() if var not in units}
-    sizes = {None if by is None else abs(by) for by in others}
-    if len(units) != 1 or len(sizes) != 1:
-        return None
-    ((window, sign),), (by,) = units.items(), sizes
-    mine = _length(system, window)
-    if by is None or all(_length(system, var) <= mine for var in equation.terms):
-        return None
-    return window, sign, by
+    """The one variable whose coefficient has no divisor in common with the others', its coefficient
+    and the greatest common divisor of the others: if the range of the variable is no longer than
+    this divisor, or shorter than that of another variable."""
+    sizes = {var: const_int(by) for var, by in equation.terms.items()}
+    for window, by in sizes.items():
+        others = [abs(size or 0) for var, size in sizes.items() if var is not window]
+        period = gcd(*others)
+        if by is None or None in sizes.values() or period < 2 or gcd(by, period) != 1:
+            continue
+        mine = _length(system, window)
+        if mine <= (False, period) or any(_length(system, var) > mine for var in sizes):
+            return window, by, period
+    return None
 
 
 def _division(system: _System, place: int) -> bool:

@@ -4,22 +4,45 @@ The time is that of the reads and of one pass over the result::
 
     Y[i, j] = X[t[i], j]        for i, j: dX[t[i], j] += dY[i, j]
 
-Indices are checked as those of reads are. One thread adds, in the order of the loops.
+Indices are checked as those of reads are. Threads share an axis that is an index of its own, as
+that of a batch is, unless it is the last. One thread adds to an element, in the order of the loops.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import cast
+from typing import cast, final
 
+from minitvm.runtime.record import record
 from minitvm.te.operation import extern
-from minitvm.te.tensor import Tensor, domain_of
+from minitvm.te.tensor import ExternOp, Operation, Tensor, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir import ir_builder
 from minitvm.tir.expr import Buffer, BufferLoad, IterVar, PrimExpr, ProducerLoad, Var
-from minitvm.tir.functor import Mutator, substitute, walk_once
+from minitvm.tir.functor import Mutator, mentions, substitute, walk_once
 from minitvm.tir.stmt import Stmt
+
+
+@final
+@record()
+class Scatter:
+    """Loops that add up.
+
+    Attributes
+    ----------
+    loops
+        The iterations.
+    indices, value
+        The element to which an iteration adds, and what it adds.
+    conditions
+        Those under which it adds, each evaluated where the ones before it hold.
+    """
+
+    loops: tuple[IterVar, ...]
+    indices: tuple[PrimExpr, ...]
+    value: PrimExpr
+    conditions: tuple[PrimExpr, ...]
 
 
 def scattered(
@@ -36,30 +59,71 @@ def scattered(
     nodes = walk_once(*indices, value, *conditions, *ranges)
     reads = [each for each in nodes if isinstance(each, ProducerLoad)]
     inputs = [cast(Tensor, each) for each in dict.fromkeys(each.producer for each in reads)]
+    shared = _shared(loops, indices)
 
     def body(ins: list[Buffer], outs: list[Buffer]) -> Stmt:
         read = _Reads(dict(zip(inputs, ins, strict=True))).expr
         ib = ir_builder.create()
         out = ib.buffer_ptr(outs[0])
         with ExitStack() as zeroing:
-            extents = [zeroing.enter_context(ib.for_range(0, extent)) for extent in shape]
-            out[tuple(extents)] = e.const(0, value.dtype)
+            kinds = ["parallel", *["serial"] * len(shape)]
+            pairs = zip(shape, kinds, strict=False)
+            place = [zeroing.enter_context(ib.for_range(0, n, kind=kind)) for n, kind in pairs]
+            out[tuple(place)] = e.const(0, value.dtype)
         with ExitStack() as adding:
-            here: dict[Var, PrimExpr] = {}
-            for axis in loops:
-                dom = domain_of(axis)
-                low, extent = (read(substitute(x, here)) for x in (dom.min, dom.extent))
-                here[axis.var] = adding.enter_context(
-                    ib.for_range(low, low + extent, name=axis.name, dtype=axis.var.dtype)
-                )
+            here = _loops(ib, adding, loops, shared, read)
             for condition in conditions:
                 adding.enter_context(ib.if_scope(read(substitute(condition, here))))
-            place = tuple(read(substitute(index, here)) for index in indices)
-            out[place] = out[place] + read(substitute(value, here))
+            to = tuple(read(substitute(index, here)) for index in indices)
+            out[to] = out[to] + read(substitute(value, here))
         return ib.get()
 
-    made = extern(tuple(shape), inputs, body, name=name, dtype=value.dtype)
+    scatter = Scatter(tuple(loops), tuple(indices), value, tuple(conditions))
+    made = extern(
+        tuple(shape), inputs, body, name=name, dtype=value.dtype, attrs={_SCATTER: scatter}
+    )
     return cast(Tensor, made)
+
+
+def scatter_of(operation: Operation) -> Scatter | None:
+    """What an operation of :func:`scattered` adds up; None for any other operation."""
+    found = operation.attrs.get(_SCATTER) if isinstance(operation, ExternOp) else None
+    return found if isinstance(found, Scatter) else None
+
+
+_SCATTER = "gradient.scatter"
+
+
+def _shared(loops: Sequence[IterVar], indices: Sequence[PrimExpr]) -> IterVar | None:
+    """A loop whose iterations add to different elements, so that threads share them: not the
+    innermost one, parts of which would be short lines."""
+    return next((axis for axis in loops[:-1] if _is_apart(axis, loops, indices)), None)
+
+
+def _is_apart(axis: IterVar, loops: Sequence[IterVar], indices: Sequence[PrimExpr]) -> bool:
+    dom = domain_of(axis)
+    others = [each.var for each in loops if each is not axis]
+    depends = any(mentions(var, dom.min, dom.extent) for var in others)
+    is_read = any(isinstance(each, ProducerLoad) for each in walk_once(dom.min, dom.extent))
+    return any(index is axis.var for index in indices) and not depends and not is_read
+
+
+def _loops(
+    ib: ir_builder.IRBuilder,
+    stack: ExitStack,
+    loops: Sequence[IterVar],
+    shared: IterVar | None,
+    read: Callable[[PrimExpr], PrimExpr],
+) -> dict[Var, PrimExpr]:
+    """Opens the loops, the `shared` one outside of all; returns the values of their variables."""
+    here: dict[Var, PrimExpr] = {}
+    for axis in sorted(loops, key=lambda each: each is not shared):
+        dom = domain_of(axis)
+        low, extent = (read(substitute(x, here)) for x in (dom.min, dom.extent))
+        kind = "parallel" if axis is shared else "serial"
+        loop = ib.for_range(low, low + extent, name=axis.name, dtype=axis.var.dtype, kind=kind)
+        here[axis.var] = stack.enter_context(loop)
+    return here
 
 
 class _Reads(Mutator):

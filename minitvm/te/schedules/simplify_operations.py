@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.linear import Affine
+from minitvm.te.schedules.congruences import without_congruences
 from minitvm.te.schedules.operation_graph import root_axes
 from minitvm.te.schedules.rewrite_operations import map_body, reduced
 from minitvm.te.tensor import ComputeOp, domain_of
@@ -23,7 +24,8 @@ def simplified(op: ComputeOp) -> ComputeOp:
     gets simpler.
 
     Expressions are simplified with the ranges of the axes. What a reduction leaves out, by a range
-    that depends on other axes or by a choice of its identity, becomes its condition.
+    that depends on other axes or by a choice of its identity, becomes its condition. Terms that are
+    left out by a remainder have no iterations (:mod:`minitvm.te.schedules.congruences`).
 
     >>> from minitvm import te
     >>> n = te.var("n")
@@ -38,18 +40,34 @@ def simplified(op: ComputeOp) -> ComputeOp:
         return op
     known = _ranges(op)
     made = map_body(map_body(op.body, known.simplify), _UncastIndices(known).expr)
-    shorter = sum(1 for _ in walk_once(*made)) < sum(1 for _ in walk_once(*op.body))
-    body = made if shorter else op.body
+    body = made if _is_simpler(made, op.body) else op.body
     first = body[0]
     if isinstance(first, Reduce):
         guarded = _choosing_nothing(_over_rectangles(op, first, known))
-        if guarded is not first:
+        dense = without_congruences(guarded, known)
+        if dense is not guarded:
+            body = map_body(map_body(body, lambda each: dense), known.simplify)
+        elif guarded is not first:
             body = map_body(body, lambda each: guarded)
     return op if body is op.body else replace(op, body=body, reduce_axis=reduced(body))
 
 
 # The nodes of sums and products, in which nothing depends on ranges.
 _PLAIN = (Var, e.IntImm, e.FloatImm, e.Add, e.Sub, e.Mul, Reduce)
+
+
+def _is_simpler(made: Sequence[PrimExpr], body: Sequence[PrimExpr]) -> bool:
+    """Whether an expression is shorter than another, or its elements depend on fewer axes."""
+    pairs = [(sum(1 for _ in walk_once(*each)), _variables_used(each)) for each in (made, body)]
+    return any(a < b for a, b in zip(*pairs, strict=True))
+
+
+def _variables_used(body: Sequence[PrimExpr]) -> int:
+    """The number of variables in each index, and in each remainder, all together."""
+    loads = [each for each in walk_once(*body) if isinstance(each, ProducerLoad)]
+    parts = [index for load in loads for index in load.indices]
+    parts += [each for each in walk_once(*body) if isinstance(each, e.FloorMod)]
+    return sum(len(free_vars(each)) for each in parts)
 
 
 def _is_plain(node: Node) -> bool:

@@ -1,0 +1,67 @@
+"""Stages that only move elements: padding, slices, transposes, concatenations.
+
+What reads such a stage reads the tensor behind it, at another place. So the sums of adjoints are
+those of the tensor itself, over just its own elements, and no tensor is copied::
+
+    P[y] = if_then_else(y >= 1, X[y - 1], 0)
+    Y[i] = sum(P[i + k] * W[k], k)              X is read at i + k - 1, where i + k >= 1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import final
+
+from minitvm.arith.prover import Prover
+from minitvm.runtime.record import record
+from minitvm.te.autodiff.expression import read_adjoints
+from minitvm.te.tensor import ComputeOp, domain_of
+from minitvm.tir.expr import PrimExpr, ProducerLoad, Reduce, Var, const_int
+from minitvm.tir.functor import substitute
+
+
+@final
+@record()
+class Move:
+    """A read by which a stage moves elements: the read, in terms of the stage's axes, and the
+    conditions under which the element at these axes is the one that is read."""
+
+    load: ProducerLoad
+    conditions: tuple[PrimExpr, ...]
+
+    def at(
+        self, op: ComputeOp, indices: Sequence[PrimExpr]
+    ) -> tuple[tuple[PrimExpr, ...], tuple[PrimExpr, ...]]:
+        """The indices of the read, and the conditions, for the element of the stage at some
+        indices."""
+        values = {axis.var: index for axis, index in zip(op.axis, indices, strict=True)}
+        return (
+            tuple(substitute(each, values) for each in self.load.indices),
+            tuple(substitute(each, values) for each in self.conditions),
+        )
+
+
+def moves_of(op: ComputeOp, is_wanted: Callable[[ProducerLoad], bool]) -> list[Move] | None:
+    """The wanted reads of a stage that moves each element of a tensor to one place, with all else
+    that is wanted; None for a stage that computes with elements, or reads one for several places.
+    """
+    if len(op.body) > 1 or isinstance(op.body[0], Reduce):
+        return None
+    adjoint = Var("adjoint", op.body[0].dtype)
+    found = read_adjoints(op.name, op.body[0], adjoint, is_wanted)
+    if not all(each.value is adjoint and _is_move(op, each.load) for each in found):
+        return None
+    return [Move(each.load, each.guards) for each in found]
+
+
+def _is_move(op: ComputeOp, load: ProducerLoad) -> bool:
+    """Whether each index is another axis of the stage, some elements on, or a constant."""
+    known = Prover()
+    seen: list[object] = []
+    for index in load.indices:
+        terms = known.affine(index).terms
+        if len(terms) > 1 or any(by != 1 for by in terms.values()):
+            return False
+        seen += terms
+    axes = [axis.var for axis in op.axis if const_int(domain_of(axis).extent) != 1]
+    return len({*seen}) == len(seen) and {*axes} <= {*seen} <= {axis.var for axis in op.axis}
