@@ -58,7 +58,7 @@ def record(
     def make(cls: _Class) -> _Class:
         cls.__doc__ = cls.__doc__ or cls.__name__  # which dataclass would make of the signature
         own = set(vars(cls))
-        made: Any = dataclass(init=False, repr=False, eq=False, slots=True)(cls)
+        made: Any = _with_slots(dataclass(init=False, repr=False, eq=False)(cls))
         methods: dict[str, Any] = dict(_METHODS)
         if frozen:
             methods.update(_FROZEN)
@@ -75,6 +75,19 @@ def record(
         return made  # type: ignore[no-any-return]  # the class, with slots
 
     return make
+
+
+def _with_slots(cls: Any) -> Any:
+    """A dataclass made anew with slots for its own fields. ``dataclass(slots=True)`` of Python 3.10
+    repeats those of its bases, whose methods then read slots that nobody has filled."""
+    inherited = {name for base in cls.__mro__[1:] for name in getattr(base, "__slots__", ())}
+    names = [each.name for each in fields(cls)]
+    left_out = {*names, "__dict__", "__weakref__"}
+    namespace = {name: value for name, value in vars(cls).items() if name not in left_out}
+    namespace["__slots__"] = tuple(name for name in names if name not in inherited)
+    made = type(cls)(cls.__name__, cls.__bases__, namespace)
+    made.__qualname__ = cls.__qualname__
+    return made
 
 
 @final

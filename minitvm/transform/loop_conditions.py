@@ -9,7 +9,7 @@ from typing import final
 
 from minitvm.arith.guards import LARGEST, conjuncts, form_of, widest
 from minitvm.arith.linear import Affine, Atom
-from minitvm.arith.pieces import Piece, may_have_pieces, pieces_of
+from minitvm.arith.piecewise import Piece, may_have_pieces, pieces_of
 from minitvm.arith.prover import Prover
 from minitvm.arith.work import iterations, statements_run
 from minitvm.runtime.record import record

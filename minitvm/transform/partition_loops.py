@@ -77,7 +77,7 @@ def partition_loops(func: PrimFunc, options: LoopPartitionOptions | None = None)
     or their negations where these hold more often; on a loop with ``pragma_loop_partition_hint``
     every condition. They are linear comparisons of loop variables and sizes; all others stay
     untouched. Where a clamp, a remainder or a quotient in an index is linear
-    (:mod:`minitvm.arith.pieces`) is a guard as well.
+    (:mod:`minitvm.arith.piecewise`) is a guard as well.
 
     Each loop gets at most one main part. The head and the tail are not partitioned again, only
     clipped, so that k nested loops make k + 1 copies rather than 2**k. The exceptions are a tail of

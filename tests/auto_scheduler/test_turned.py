@@ -39,8 +39,8 @@ def product(
 
     def element(*axes: Any) -> Any:
         *outer, i, j = axes
-        a = A[(*outer, *((i, k) if layout[0] == "N" else (k, i)))]
-        b = B[(*outer, *((k, j) if layout[1] == "N" else (j, k)))]
+        a = A(*outer, *((i, k) if layout[0] == "N" else (k, i)))
+        b = B(*outer, *((k, j) if layout[1] == "N" else (j, k)))
         return reducer(term(a, b), axis=k)
 
     return [A, B, te.compute((*batch, rows, columns), element, name="C")]

@@ -52,7 +52,7 @@ class Built:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
-        build = programs.build
+        build = vars(programs)["build"]
 
         def counted(*args: Any, **kwargs: Any) -> Any:
             self.count += 1

@@ -82,7 +82,8 @@ def test_third_derivatives_of_jax() -> None:
         return te.compute(x.shape, lambda i: x[i] * x[i] * x[i] * x[i])
 
     def derivative(f: Callable[..., Any]) -> Callable[..., Any]:
-        return jax.grad(lambda x: f(x).sum())
+        made: Callable[..., Any] = jax.grad(lambda x: f(x).sum())
+        return made
 
     x = jnp.arange(4, dtype="float32")
     found = jax.jit(derivative(derivative(derivative(fourth))))(x)

@@ -144,3 +144,22 @@ def test_an_identity() -> None:
     assert len({Plain(1), Plain(1)}) == 2
     assert repr(Plain(1)) == "mine"
     assert dataclasses.is_dataclass(Plain)
+
+
+def test_slots_of_bases_are_not_repeated() -> None:
+    """An inherited method reads the slot of its own class."""
+
+    @record()
+    class Base:
+        x: int
+
+        def of_base(self) -> int:
+            return self.x
+
+    @record()
+    class Derived(Base):
+        y: int = 2
+
+    assert vars(Derived)["__slots__"] == ("y",)
+    assert (Derived(1).of_base(), Derived(1).x, Derived(1).y) == (1, 1, 2)
+    assert not hasattr(Derived(1), "__dict__")

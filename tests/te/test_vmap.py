@@ -183,8 +183,8 @@ def test_mistakes() -> None:
     sized = te.compute((n,), lambda i: x[0], name="sized")
     ends = te.placeholder((), "int32", name="ends")
     ragged = te.compute((3,), lambda i: te.sum(x[i], axis=te.reduce_axis((0, ends[()]))), name="r")
-    assert te.vmap([ragged], [ends], 2)[0][0].shape == (2, 3)
-    for outputs, inputs, text in (
+    assert [*te.vmap([ragged], [ends], 2)[0][0].shape] == [2, 3]
+    cases: tuple[tuple[Any, Any, str], ...] = (
         ([called], [x], "called: expected stages of te.compute and te.scan, got ExternOp"),
         ([called], [a], "called: expected an output of te.compute or te.scan, got one of Ext"),
         ([x], [x], "x: expected an output of te.compute or te.scan, got one of Placeholder"),
@@ -194,6 +194,7 @@ def test_mistakes() -> None:
          "z: expected elements of one shape, found that the shape depends on n"),
         ([], [x], "outputs: expected a list of tensors"),
         ([y], [1], "inputs: expected a list of tensors"),
-    ):  # fmt: skip
+    )  # fmt: skip
+    for outputs, inputs, text in cases:
         with pytest.raises(tvm.CompileError, match=f"vmap: {text}"):
             te.vmap(outputs, inputs, 2)

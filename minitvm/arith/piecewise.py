@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from math import isfinite
 from typing import TypeAlias, final
 
@@ -59,6 +59,11 @@ _Read: TypeAlias = tuple[PrimExpr, tuple[PrimExpr, ...]]
 """A value of an expression, and the conditions under which the expression has it."""
 
 
+def _all_of(*conditions: Iterable[PrimExpr]) -> tuple[PrimExpr, ...]:
+    """All conditions, each object once."""
+    return tuple(dict.fromkeys(each for some in conditions for each in some))
+
+
 @final
 class _Reader:
     def __init__(self, prover: Prover, var: Var, lanes: int) -> None:
@@ -66,15 +71,23 @@ class _Reader:
         self._prover = prover
         self._var = var
         self._lanes = lanes
+        self._read: dict[PrimExpr, _Read] = {}  # nodes may be shared
+        self._varying: dict[PrimExpr, bool] = {}
 
     def read(self, node: PrimExpr) -> _Read:
         """The greatest piece of an expression."""
+        made = self._read.get(node)
+        if made is None:
+            made = self._read[node] = self._read_anew(node)
+        return made
+
+    def _read_anew(self, node: PrimExpr) -> _Read:
         if not self._varies(node):
             return node, ()
         match node:
             case e.Add(a, b) | e.Sub(a, b) | e.Mul(a, b):
                 (x, where_x), (y, where_y) = self.read(a), self.read(b)
-                return with_fields(node, a=x, b=y), where_x + where_y
+                return with_fields(node, a=x, b=y), _all_of(where_x, where_y)
             case e.Min(a, b):
                 return self._piece(node, self._extremum(node, a, b, e.LE))
             case e.Max(a, b):
@@ -84,9 +97,12 @@ class _Reader:
         return node, ()
 
     def _varies(self, node: PrimExpr) -> bool:
-        return node is self._var or any(
-            self._varies(each) for each in children(node) if isinstance(each, PrimExpr)
-        )
+        made = self._varying.get(node)
+        if made is None:
+            made = self._varying[node] = node is self._var or any(
+                self._varies(each) for each in children(node) if isinstance(each, PrimExpr)
+            )
+        return made
 
     def _piece(self, node: PrimExpr, read: _Read) -> _Read:
         value, conditions = read
@@ -108,7 +124,7 @@ class _Reader:
         least, greatest = self._prover.interval(self._prover.affine(x))
         if greatest - least < _LEAST:
             return node, ()
-        return x, (*where_x, *where_y, compare(x, y))
+        return x, _all_of(where_x, where_y, [compare(x, y)])
 
     def _division(self, node: PrimExpr, a: PrimExpr, b: PrimExpr) -> _Read:
         x, where = self.read(a)
@@ -120,7 +136,7 @@ class _Reader:
         quotient = e.const(times, x.dtype)
         begin, end = quotient * b, (quotient + 1) * b
         value = quotient if isinstance(node, e.FloorDiv) else x - begin
-        return value, (*where, *self._unproven(e.GE(x, begin), e.LT(x, end)))
+        return value, _all_of(where, self._unproven(e.GE(x, begin), e.LT(x, end)))
 
     def _unproven(self, *conditions: PrimExpr) -> Iterator[PrimExpr]:
         return (each for each in conditions if not self._prover.can_prove(each))
@@ -137,7 +153,7 @@ class _Reader:
         if by <= 0 or not (isfinite(least) and isfinite(greatest)):
             return None
         first, last = int(least) // by, int(greatest) // by
-        if last - first >= _MOST:
+        if not 0 <= last - first < _MOST:  # of no values where a loop has no iterations
             return None
         counts = {
             q: min(int(greatest), q * by + by - 1) - max(int(least), q * by) + 1

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 
 import minitvm
 from minitvm import te, tir
-from minitvm.arith.pieces import pieces_of
+from minitvm.arith.piecewise import pieces_of
 from minitvm.arith.prover import Prover
 from minitvm.tir import expr as e
 from minitvm.tir.expr import BufferLoad, PrimExpr, Var, const
@@ -91,6 +91,26 @@ def test_quotients_of_many_values_stay() -> None:
     assert not pieces_of(prover, e.floordiv(i, 2), i, 1)
     assert not pieces_of(prover, e.floormod(i + Var("shift"), 64), i, 1)
     assert pieces_of(prover, e.floordiv(i, 32), i, 1)
+
+
+def test_loops_without_iterations_have_none() -> None:
+    prover, i = Prover(), Var("i")
+    prover.bind_interval(i, const(0), const(0))
+    assert not pieces_of(prover, e.floormod(i + 5, 100), i, 1)
+    np.testing.assert_array_equal(
+        run(partition_loops(copied(e.floormod(j + 5, 64), 0))),
+        run(func(loop(jo, 0, BufferStore(B, const(0.0), (jo,))))),
+    )
+
+
+def test_shared_nodes_are_read_once() -> None:
+    prover, i = Prover(), Var("i")
+    prover.bind_interval(i, const(0), const(100))
+    shared = e.maximum(i - 1, 0)
+    for _ in range(60):
+        shared = shared + shared
+    (piece,) = pieces_of(prover, e.minimum(shared, 7), i, 1)[:1]
+    assert len(piece.conditions) == 1
 
 
 def test_quotients_that_lanes_share_stay() -> None:
