@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from math import prod
+from math import isqrt, prod
 from typing import final
 
 from minitvm.auto_scheduler.choice import choose
@@ -82,7 +82,7 @@ def _write_blocks(s: Schedule, stage: Stage, found: _Across, target: Target) -> 
         outer, x = stage.split(x, factor=part)
         tasks.append(outer)
         wanted = max(1, wanted * part // (width or part))
-    is_cut = wanted > 1 if height is not None else width is not None
+    is_cut = wanted > 1 or (height is None and width is not None)
     if is_cut:
         part = _part(height, line, wanted, part)
         if height is None or part < height:
@@ -116,7 +116,8 @@ def _part(extent: int | None, line: int, wanted: int, other: int | None) -> int:
     """The length of the parts of an axis: whole lines, in about as many parts as are wanted, each
     with work enough; no last part is shorter than a line. `other` is the extent of the other
     axis."""
-    least = line if other is None else line * max(1, _TASK // (line * max(1, other)))
+    other = isqrt(_TASK) if other is None else other  # of unknown ones, squares
+    least = line * max(1, _TASK // (line * max(1, other)))
     if extent is None:
         return least
     part = max(least, -(-extent // (wanted * line)) * line)

@@ -30,7 +30,7 @@ def _is_grouped(schedule: Any) -> bool:
 @pytest.mark.parametrize("key_dtype", ["int32", "int64", "uint8"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int8"])
 @pytest.mark.parametrize(
-    ("n", "groups", "width"), [(1000, 70, 33), (5, 64, 1), (70_000, 65, 3), (0, 64, 5)]
+    ("n", "groups", "width"), [(1000, 70, 33), (5, 71, 1), (70_000, 65, 3), (0, 70, 5)]
 )
 def test_sums_by_key(n: int, groups: int, width: int, dtype: str, key_dtype: str) -> None:
     arguments, schedule = _by_key(n, groups, width, dtype, key_dtype=key_dtype)
