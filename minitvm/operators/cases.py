@@ -86,7 +86,9 @@ def _cases(
     kinds = tuple(each.kind for each in arguments)
     made: dict[_Key, Case] = {}
     for build in serving:
-        checks = _checks(signature.extents, build, variable)
+        # Of letters that are solved for, Python code knows whether they are whole numbers.
+        is_known = not signature.extents.solved
+        checks = _checks(signature.extents, build, variable) if is_known else None
         if checks is None:
             return _exact(signature, arguments, serving[-1], kinds)
         key = (len(build.fixed), kinds, id(build))
@@ -117,6 +119,10 @@ def _case(build: Specialisation, arguments: tuple[Argument, ...], checks: Sequen
 
 def _shapes(extents: Extents) -> dict[int, tuple[int, ...]]:
     letters = {label: n for label, n in extents.values.items() if isinstance(label, str)}
+    for letter, arithmetic in extents.solved.items():
+        value = arithmetic.solved(letter, letters, extents.values[arithmetic.text])
+        assert value is not None, letter
+        letters[letter] = value
 
     def extent(label: Any) -> int:
         if isinstance(label, Arithmetic):
