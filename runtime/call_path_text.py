@@ -787,9 +787,6 @@ raise:
   ret ptr null
 
 slow:
-  %pending = call ptr @PyErr_Occurred()
-  br icmp ne ptr %pending, null, label %raise, label %hand
-hand:
   %handed = call ptr @hand_over(ptr %self, ptr %args, i64 %positional, ptr %keywords)
   ret ptr %handed
 }
@@ -858,15 +855,20 @@ leave:
   ret void
 }
 
-; self._call_slowly(*args, **keywords)
+; self._call_slowly(*args, **keywords); null where an error is pending already
 define internal ptr @hand_over(ptr %self, ptr %args, i64 %positional, ptr %keywords) noinline {
 entry:
+  %pending = call ptr @PyErr_Occurred()
+  br icmp ne ptr %pending, null, label %raise, label %look
+raise:
+  ret ptr null
+look:
   br icmp eq ptr %keywords, null, label %copy, label %named
 named:
   %names = call i64 @PyTuple_Size(ptr %keywords)
   br label %copy
 copy:
-  %count.named = phi i64 [ 0, %entry ], [ %names, %named ]
+  %count.named = phi i64 [ 0, %look ], [ %names, %named ]
   %count = add i64 %positional, %count.named
   %room = add i64 %count, 1
   %bytes = mul i64 %room, 8

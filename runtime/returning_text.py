@@ -364,11 +364,6 @@ return:
   ret ptr %returned
 
 slow:
-  %pending = call ptr @PyErr_Occurred()
-  br icmp ne ptr %pending, null, label %raise, label %hand
-raise:
-  ret ptr null
-hand:
   %handed = call ptr @hand_over(ptr %self, ptr %args, i64 %positional, ptr %keywords)
   ret ptr %handed
 }

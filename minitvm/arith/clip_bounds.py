@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from minitvm.arith.guards import NEGATIONS
 from minitvm.arith.intervals import detect_linear_equation, variables_of
 from minitvm.arith.prover import Prover
 from minitvm.arith.simplify import Simplifier
@@ -14,7 +15,6 @@ from minitvm.tir.expr import PrimExpr, Var, const_int
 from minitvm.tir.functor import walk_once
 
 _Bounds = list[list[PrimExpr | None]]
-_NEGATED = {e.LT: e.GE, e.LE: e.GT, e.GT: e.LE, e.GE: e.LT}
 _SWAPPED = {e.GT: e.LT, e.GE: e.LE}
 
 
@@ -48,7 +48,7 @@ def _parts(condition: PrimExpr, truth: bool) -> Iterator[PrimExpr]:
         yield from _parts(condition.a, truth)
         yield from _parts(condition.b, truth)
     elif isinstance(condition, (e.LT, e.LE, e.GT, e.GE)):
-        kind: Any = type(condition) if truth else _NEGATED[type(condition)]
+        kind: Any = type(condition) if truth else NEGATIONS[type(condition)]
         a, b = condition.a, condition.b
         if kind in _SWAPPED:
             kind, a, b = _SWAPPED[kind], b, a

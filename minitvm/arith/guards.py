@@ -127,6 +127,15 @@ def widest(form: Affine, dtype: DType) -> DType:
     return max((dtype, *(atom.dtype for atom in form.terms)), key=lambda each: each.bits)
 
 
+NEGATIONS: dict[type[e.Comparison], type[e.Comparison]] = {
+    e.LT: e.GE,
+    e.LE: e.GT,
+    e.GT: e.LE,
+    e.GE: e.LT,
+}
+"""The comparison of integers that holds where another one fails."""
+
+
 def conjuncts(condition: PrimExpr) -> Iterator[PrimExpr]:
     """The conditions whose conjunction is `condition`, without ``likely``."""
     if is_likely(condition):

@@ -419,7 +419,7 @@ def _packs(sums: Sums, places: Places, tiles: tuple[Tile, Tile]) -> bool:
 def _cycles_of_ways(nest: Nest, in_place: Tile, tile: Tile, target: Target) -> tuple[float, float]:
     """The cycles of a nest with the columns' factor as it lies, and with panels of it, in tiles for
     each."""
-    in_panels = cost(replace(nest, is_packed=True), tile, Blocks(), target)
+    in_panels = cost(_packed(nest), tile, Blocks(), target)
     return cost(nest, in_place, Blocks(), target), in_panels + packing_cycles(nest, target)
 
 
@@ -428,7 +428,7 @@ def cycles_of(contraction: Contraction, target: Target) -> float:
     it makes of factors in another layout."""
     a, b = contraction.a.tensor.dtype, contraction.b.tensor.dtype
     nest = nest_of(contraction, places_of(contraction), target, a, b)
-    tiles = best_tile(nest, target), best_tile(replace(nest, is_packed=True), target)
+    tiles = best_tile(nest, target), best_tile(_packed(nest), target)
     as_it_lies, in_panels = _cycles_of_ways(nest, *tiles, target)
     across = nest.outer * nest.depth * nest.itemsize
     copied = across * nest.height if thrashes(nest, nest.depth, target) else 0

@@ -368,9 +368,12 @@ def _write_contraction(attempt: Attempt, stage: Stage, sums: Sums) -> Iterable[S
 
 def _write_turned(sums: Sums) -> Iterable[Stage] | None:
     s, contraction, target = sums.schedule, sums.contraction, sums.target
+    if sums.ahead is not None or sums.stage.time is not None:
+        return None
+    if dot_product_for(contraction, target) or matrix_product_for(contraction, target):
+        return None
     column = turned_column(contraction, target)
-    by = dot_product_for(contraction, target) or matrix_product_for(contraction, target)
-    if column is None or by is not None or sums.ahead is not None or sums.stage.time is not None:
+    if column is None:
         return None
     total, stays = contraction.op.output(0), sums.stage.op in sums.kept or sums.stage.is_output
     text = "computed transposed, so that vectors lie along {axis}: that takes fewer cycles"

@@ -118,11 +118,7 @@ def _case(build: Specialisation, arguments: tuple[Argument, ...], checks: Sequen
 
 
 def _shapes(extents: Extents) -> dict[int, tuple[int, ...]]:
-    letters = {label: n for label, n in extents.values.items() if isinstance(label, str)}
-    for letter, arithmetic in extents.solved.items():
-        value = arithmetic.solved(letter, letters, extents.values[arithmetic.text])
-        assert value is not None, letter
-        letters[letter] = value
+    letters = extents.letters(extents.values)
 
     def extent(label: Any) -> int:
         if isinstance(label, Arithmetic):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import TypeAlias, final
+from typing import Any, TypeAlias, final
 
 from minitvm.operators.arrays import Described
 from minitvm.operators.parameters import Kind, Parameter
@@ -52,6 +52,14 @@ class Extents:
             label: label if isinstance(label, str) else first.setdefault(value, label)
             for label, value in self.values.items()
         }
+
+    def letters(self, found: Mapping[Any, Any]) -> dict[str, Any]:
+        """The extent of each letter, also of those that are solved for, by the extents of the
+        labels: numbers or expressions."""
+        made = {label: extent for label, extent in found.items() if isinstance(label, str)}
+        for letter, dim in self.solved.items():
+            made[letter] = dim.solved(letter, made, found[dim.text])
+        return made
 
     def pattern(self, variable: frozenset[str]) -> tuple[object, ...]:
         """What a program may depend on apart from the extents: which of them are 1, and so

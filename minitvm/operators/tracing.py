@@ -183,9 +183,7 @@ def _dimensions(extents: Extents, symbolic: frozenset[Label]) -> dict[Any, Any]:
         for label in dict.fromkeys(classes.values())
     }
     found |= {label: found[its] for label, its in classes.items()}
-    letters = {label: dim for label, dim in found.items() if isinstance(label, str)}
-    for letter, dim in extents.solved.items():
-        letters[letter] = dim.solved(letter, letters, found[dim.text])
+    letters = extents.letters(found)
     for labels in extents.labels.values():
         found |= {each: each.value(letters) for each in labels if isinstance(each, Arithmetic)}
     return found

@@ -7,7 +7,7 @@ from dataclasses import field
 from math import isfinite, prod
 from typing import final
 
-from minitvm.arith.guards import LARGEST, conjuncts, form_of, widest
+from minitvm.arith.guards import LARGEST, NEGATIONS, conjuncts, form_of, widest
 from minitvm.arith.linear import Affine, Atom
 from minitvm.arith.piecewise import Piece, may_have_pieces, pieces_of
 from minitvm.arith.prover import Prover
@@ -45,12 +45,6 @@ class Uses:
 
 
 NEVER = Affine({}, -1)
-_NEGATIONS: dict[type[e.Comparison], type[e.Comparison]] = {
-    e.LT: e.GE,
-    e.LE: e.GT,
-    e.GT: e.LE,
-    e.GE: e.LT,
-}
 
 
 class Conditions:
@@ -111,8 +105,8 @@ class Conditions:
         """The comparison that holds where another one fails."""
         if condition not in self._negations:
             made = None
-            if isinstance(condition, e.Comparison) and type(condition) in _NEGATIONS:
-                made = _NEGATIONS[type(condition)](condition.a, condition.b)
+            if isinstance(condition, e.Comparison) and type(condition) in NEGATIONS:
+                made = NEGATIONS[type(condition)](condition.a, condition.b)
             self._negations[condition] = made
         return self._negations[condition]
 

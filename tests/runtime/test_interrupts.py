@@ -277,7 +277,10 @@ def test_a_loan_ends_whatever_ends_the_callback() -> None:
     def check() -> None:
         keep(SOURCE)
 
-    interrupt_at_random(check, 150, seed=4)
+    for seed in range(4, 9):  # on a busy machine few calls get as far as the callback
+        interrupt_at_random(check, 150, seed)
+        if len(kept) > 10:
+            break
     assert len(kept) > 10
     for lent in kept:
         with pytest.raises(ValueError, match="lent to a callback for one call, which has returned"):

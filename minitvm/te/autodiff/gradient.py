@@ -267,11 +267,11 @@ class _Backward:
         if tensor not in self._wanted and len(shares) == 1 and not shares[0].conditions:
             (share,) = shares
             variables = [axis.var for axis in share.axes]
-            in_order = len(variables) == tensor.ndim and all(
+            is_in_order = len(variables) == tensor.ndim and all(
                 map(operator.is_, share.indices, variables)
             )
             # Sums would compute anything else once for each of their terms.
-            if in_order and isinstance(share.value, ProducerLoad | e.FloatImm):
+            if is_in_order and isinstance(share.value, ProducerLoad | e.FloatImm):
                 return lambda at: substitute(share.value, dict(zip(variables, at, strict=True)))
         made = self._adjoints[tensor] = adjoint_of(tensor, self._leading, shares)
         return lambda at: made(*self._variables, *at)
