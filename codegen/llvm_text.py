@@ -170,6 +170,7 @@ class ModuleText:
         self._functions: list[str] = []
         self._strings: dict[bytes, Value] = {}
         self._claimed: set[str] = set()
+        self._shared: dict[str, str] = {}
         self.lines_of: dict[str, int] = {}  # how long code is that has stood inline
 
     def string(self, text: str) -> Value:
@@ -216,6 +217,11 @@ class ModuleText:
     def add_function(self, text: str) -> None:
         self._functions.append(text)
 
+    def shared(self, name: str, text: str) -> str:
+        """The name of the first function with a text, but for the names of blocks: `name`, unless
+        there was one before."""
+        return self._shared.setdefault(_HINT.sub(r"\1.\2", text), name)
+
     def claim(self, name: str) -> bool:
         """Whether the caller is the first to ask for `name`, and so the one to define it."""
         if name in self._claimed:
@@ -237,6 +243,7 @@ AS_IT_IS = "nounwind noinline optnone "
 """The attributes of a function that LLVM isn't to spend time on, since it is good as it is."""
 
 _KNOWN = {"add": operator.add, "sub": operator.sub, "mul": operator.mul}  # of constants
+_HINT = re.compile(r"(^|%)[\w.$]+\.(\d+)\b", re.MULTILINE)  # in a name that its number makes unique
 _NOTHING: frozenset[object] = frozenset()
 _Remembered = dict[object, tuple[Value, frozenset[object]]]  # by key, and what each needs
 
@@ -257,13 +264,17 @@ class FunctionText:
         *,
         linkage: str = "",
         attributes: str = "",
+        is_shared: bool = False,
     ) -> None:
-        """Each of `params` is an LLVM type, with its attributes, and a name."""
+        """Each of `params` is an LLVM type, with its attributes, and a name. A function `is_shared`
+        if another one that does the same may stand for it."""
         self.module = module
+        self._called, self._is_shared = name, is_shared
         pairs = [each.rsplit(" ", 1) for each in params]
         self.params = tuple(Value(_without_attributes(t), f"%{name}") for t, name in pairs)
         listed = ", ".join(f"{type} %{name}" for type, name in pairs)
-        self._head = f"define {linkage} {result} @{symbol(name)}({listed}) {attributes}{{"
+        self._head = f"define {linkage} {result} @{symbol(name)}"
+        self._signature = f"({listed}) {attributes}{{"
         self._allocas: list[str] = []
         self._lines: list[str] = []
         self._rare: list[str] = []  # the lines of blocks that stand at the end
@@ -273,10 +284,15 @@ class FunctionText:
         self._needing: dict[object, list[tuple[_Remembered, object]]] = {}
         self.current = Block("entry")
 
-    def finish(self) -> None:
-        """Adds the finished function to its module."""
-        lines = [self._head, "entry:", *self._allocas, *self._lines, *self._rare, "}"]
-        self.module.add_function("\n".join(lines))
+    def finish(self) -> Value:
+        """Adds the finished function to its module, and returns it; where it is shared, the first
+        one like it, which is there already."""
+        lines = [self._signature, "entry:", *self._allocas, *self._lines, *self._rare, "}"]
+        text = "\n".join(lines)
+        name = self.module.shared(self._called, text) if self._is_shared else self._called
+        if name == self._called:
+            self.module.add_function(self._head + text)
+        return Value("ptr", f"@{symbol(name)}")
 
     # -- blocks --
 

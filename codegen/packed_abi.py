@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 
 from minitvm.arith.effects import written_parameters
 from minitvm.codegen.accesses import strides_of
+from minitvm.codegen.alike import nests_alike
 from minitvm.codegen.argument_checks import (
     Checks,
     bind_shape,
@@ -110,6 +111,7 @@ def _emit_body(
             emitter.expressions.variables[param] = value
         else:
             emitter.expressions.pointers[buffer] = value
+    emitter.alike = nests_alike(func.body)
     emitter.emit(func.body)
     emitter.finish()
     return emitter.assertions

@@ -7,7 +7,8 @@ It becomes ::
 
 which the runtime calls once for each task (:mod:`minitvm.runtime.threads`). Every task goes through
 the whole region, and takes its share of each parallel loop in it. With one task the function is the
-serial program: so runs a region that is too small for threads, or inside another.
+serial program: so runs a region that is too small for threads, or inside another. Regions that do
+the same with other buffers are one function, which LLVM compiles once.
 
 A parallel loop has several tasks for each thread, as many as its work is worth, so that a slow
 thread does fewer of them. A launch point has one for each, since tasks may wait for each other.
@@ -21,6 +22,7 @@ from typing import TypeGuard, final
 
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.work import estimated_work
+from minitvm.codegen.captures import Captured, Inside, captured_by, function_of
 from minitvm.codegen.emitter import Emitter
 from minitvm.codegen.gil import needs_the_gil
 from minitvm.codegen.llvm_text import AS_IT_IS, FunctionText, Value, element_type, i64, lanes_of
@@ -29,7 +31,7 @@ from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
-from minitvm.tir.expr import Buffer, PrimExpr, Var
+from minitvm.tir.expr import PrimExpr
 from minitvm.tir.functor import children, free_vars, walk_once
 from minitvm.tir.intrinsics import FUNCTIONS
 from minitvm.tir.stmt import ForKind, Stmt
@@ -47,8 +49,6 @@ LAUNCH_POINT = "pragma_parallel_launch_point"
 BARRIER_WHEN_FINISH = "pragma_parallel_barrier_when_finish"
 STRIDE_PATTERN = "pragma_parallel_stride_pattern"
 _ENVIRONMENT = ("i64 task", "i64 tasks", "ptr region", "ptr noalias failure")
-
-_Captured = tuple[Var | Buffer, Value]  # something from outside, and its value there
 
 
 def tasks_worth(node: Stmt, target: Target) -> PrimExpr:
@@ -140,7 +140,7 @@ def launch(
     worth: Value,
     each: int,
     failure: Value,
-    emit_task: Callable[[FunctionText, Team, dict[Var, Value], dict[Buffer, Value]], None],
+    emit_task: Callable[[Inside, Team], Value],
 ) -> Value:
     """Calls the tasks of a region, at most `limit` and `each` for a thread, and gives the status of
     the first that failed.
@@ -156,21 +156,16 @@ def launch(
     failure
         The memory for the values of a failed assertion.
     emit_task
-        Writes `node` into the function of a task, given the variables and pointers there.
+        Writes `node` into the function of a task, and returns the function.
     """
-    text, captured = outer.text, _captured(node, outer)
+    text, captured = outer.text, captured_by(node, outer)
     number = next(n for n in itertools.count(1) if text.module.claim(f"parallel.{n}"))
-    function = _emit_entry(text, f"parallel.{number}", captured)
-    body = _body_function(text, f"parallel.{number}.body", captured, _has_barrier(node))
-    variables = {v: x for v, x in outer.variables.items() if _is_literal(x)}
-    pointers: dict[Buffer, Value] = {}
-    for (key, _), value in zip(captured, body.params, strict=False):
-        if isinstance(key, Buffer):
-            pointers[key] = value
-        else:
-            variables[key] = value
-    task, tasks, region, _ = body.params[len(captured) :]
-    emit_task(body, Team(task, tasks, region), variables, pointers)
+    inside = function_of(
+        captured, outer, f"parallel.{number}.body", _ENVIRONMENT, has_barrier=_has_barrier(node)
+    )
+    task, tasks, region, _ = inside.text.params[len(captured) :]
+    made = emit_task(inside, Team(task, tasks, region))
+    function = _emit_entry(text, f"parallel.{number}", captured, made)
 
     *slots, total = _slots(captured)
     closure = text.alloca("i64", max(1, total), 64)
@@ -182,37 +177,19 @@ def launch(
     return status
 
 
-def _emit_entry(outer: FunctionText, name: str, captured: list[_Captured]) -> Value:
+def _emit_entry(outer: FunctionText, name: str, captured: list[Captured], body: Value) -> Value:
     """The function that the runtime calls; it reads the captured values from the closure."""
     text = FunctionText(
         outer.module, name, "i32", ["ptr closure", *_ENVIRONMENT], linkage="internal",
-        attributes=AS_IT_IS,
+        attributes=AS_IT_IS, is_shared=True,
     )  # fmt: skip
     closure, *environment = text.params
     loaded = [
         text.word(closure, slot, value.type)
         for (_, value), slot in zip(captured, _slots(captured), strict=False)
     ]
-    text.ret(text.call(Value("ptr", f"@{name}.body"), "i32", [*loaded, *environment]))
-    text.finish()
-    return Value("ptr", f"@{name}")
-
-
-def _body_function(
-    outer: FunctionText, name: str, captured: list[_Captured], has_barrier: bool
-) -> FunctionText:
-    """The function of a task with the captured values as parameters: so a pointer that came
-    through memory is still known to have no alias. It may have one where other
-    tasks write to the buffer in between, at a barrier."""
-    addresses = [value.text for _, value in captured]
-    params: list[str] = []
-    for position, (key, value) in enumerate(captured):
-        alone = isinstance(key, Buffer) and addresses.count(value.text) == 1 and not has_barrier
-        params.append(f"{value.type}{' noalias' if alone else ''} p{position}")
-    params += _ENVIRONMENT
-    return FunctionText(
-        outer.module, name, "i32", params, linkage="internal", attributes="nounwind "
-    )
+    text.ret(text.call(body, "i32", [*loaded, *environment]))
+    return text.finish()
 
 
 def _has_barrier(node: Stmt) -> bool:
@@ -223,34 +200,7 @@ def _has_barrier(node: Stmt) -> bool:
     )
 
 
-def _captured(node: Stmt, outer: Emitter) -> list[_Captured]:
-    """The buffers and variables from outside that `node` uses, but for constants."""
-    buffers: dict[Buffer, None] = {}
-    inside: set[Buffer | Var] = set()
-    for each in walk_once(node):
-        if isinstance(each, (e.BufferLoad, s.BufferStore, e.BufferRef, s.Allocate)):
-            buffers[each.buffer] = None
-        if isinstance(each, s.Allocate):
-            inside.add(each.buffer)
-        elif isinstance(each, s.For):
-            inside.add(each.loop_var)
-        elif isinstance(each, (s.LetStmt, e.Let)):
-            inside.add(each.var)
-    roots: list[Stmt | PrimExpr] = [node]
-    for buffer in buffers:
-        roots += buffer.sizes
-    variables = dict.fromkeys(var for root in roots for var in free_vars(root))
-    found: list[_Captured] = []
-    found += [(b, outer.pointers[b]) for b in buffers if b in outer.pointers]
-    found += [(v, outer.variables[v]) for v in variables if v in outer.variables]
-    return [(k, value) for k, value in found if k not in inside and not _is_literal(value)]
-
-
-def _is_literal(value: Value) -> bool:
-    return not value.text.startswith("%")
-
-
-def _slots(captured: list[_Captured]) -> list[int]:
+def _slots(captured: list[Captured]) -> list[int]:
     """The first slot of each value in a closure of 8-byte slots, and the number of slots."""
     return list(itertools.accumulate((_size(v.type) for _, v in captured), initial=0))
 

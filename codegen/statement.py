@@ -7,11 +7,13 @@ Python, so that it can run without the GIL and on any thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, TypeGuard, final
 
 from minitvm.arith.effects import is_stable
 from minitvm.codegen.accesses import constant_lanes, emit_store, pointer_of
+from minitvm.codegen.alike import call_nest
+from minitvm.codegen.captures import Inside
 from minitvm.codegen.conversion import memory_type
 from minitvm.codegen.emitter import Emitter
 from minitvm.codegen.expression import arithmetic, expression_emitter
@@ -96,6 +98,7 @@ class StatementEmitter:
         # The blocks that free the open allocations and end the function, innermost last.
         self._cleanups: list[Block] = []
         self._cleanup_code: list[tuple[Block, Value, Block]] = []
+        self.alike: Container[Stmt] = ()  # loops that are emitted as functions
         self._status = text.alloca("i32", align=4)
         self._give_up = text.block("give_up")
         self._table: dict[type, Callable[[Any], None]] = {
@@ -120,8 +123,8 @@ class StatementEmitter:
             self.text.forget()
         emit(node)
 
-    def finish(self) -> None:
-        """Ends the function with status 0, and writes the ways out for failures."""
+    def finish(self) -> Value:
+        """Ends the function with status 0, writes the ways out for failures, and returns it."""
         text = self.text
         text.ret(i32(0))
         for block, memory, further in self._cleanup_code:
@@ -130,7 +133,7 @@ class StatementEmitter:
             text.branch(further)
         text.place(self._give_up)
         text.ret(text.load("i32", self._status, 4))
-        text.finish()
+        return text.finish()
 
     def fail_unless(self, holds: Value, status: int | Value, values: Sequence[Value] = ()) -> None:
         """Returns `status` unless `holds`, leaving `values` in the failure record, through the
@@ -173,6 +176,8 @@ class StatementEmitter:
             )
         if node.kind == ForKind.PARALLEL:
             self._emit_parallel(node, frozenset())
+        elif node in self.alike:
+            self._emit_nest(node)
         else:
             self._emit_serial(node)
 
@@ -309,24 +314,36 @@ class StatementEmitter:
         `worth`, and `each` for a thread. Less than two run on this thread alone."""
         number = self.expressions.emit(worth)
 
-        def emit_task(
-            text: FunctionText,
-            team: Team,
-            variables: dict[Var, Value],
-            pointers: dict[Buffer, Value],
-        ) -> None:
-            task = StatementEmitter(text, self._options, text.params[-1], self.assertions, team)
-            task.expressions.variables.update(variables)
-            task.expressions.pointers.update(pointers)
-            task.expressions.nontemporal = self.expressions.nontemporal
+        def emit_task(inside: Inside, team: Team) -> Value:
+            task = self._within(inside, team)
             if isinstance(node, s.For) and node.kind == ForKind.PARALLEL:
                 task._emit_parallel(node, pragmas)
             else:
                 task.emit(node)
             task._finish_stores()
-            task.finish()
+            return task.finish()
 
         status = launch(node, self.expressions, limit, number, each, self._failure, emit_task)
+        self.fail_unless(self.text.icmp("eq", status, i32(0)), status)
+
+    def _within(self, inside: Inside, team: Team | None = None) -> StatementEmitter:
+        """An emitter into a function whose last parameter is the memory for a failure."""
+        text = inside.text
+        made = StatementEmitter(text, self._options, text.params[-1], self.assertions, team)
+        made.expressions.variables.update(inside.variables)
+        made.expressions.pointers.update(inside.pointers)
+        made.expressions.nontemporal = self.expressions.nontemporal
+        return made
+
+    def _emit_nest(self, node: s.For) -> None:
+        """A nest that is like others, as a function."""
+
+        def emit(inside: Inside) -> Value:
+            emitter = self._within(inside)
+            emitter._emit_serial(node)
+            return emitter.finish()
+
+        status = call_nest(node, self.expressions, self._failure, emit)
         self.fail_unless(self.text.icmp("eq", status, i32(0)), status)
 
     def _emit_share(self, node: s.For, pragmas: frozenset[str], team: Team) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, final
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def record(
         if repr:
             methods["__repr__"] = _repr
         if eq:
-            methods["__eq__"], methods["__hash__"] = _eq, _hash if frozen else None
+            methods["__eq__"], methods["__hash__"] = _comparison(made, frozen)
         for name, method in methods.items():
             if name not in own:
                 setattr(made, name, method)
@@ -166,12 +167,25 @@ def _repr(self: Any) -> str:
     return f"{type(self).__qualname__}({shown})"
 
 
-def _eq(self: Any, other: Any) -> Any:
-    return _values(self) == _values(other) if type(other) is type(self) else NotImplemented
+def _comparison(
+    cls: Any, frozen: bool
+) -> tuple[Callable[[Any, Any], Any], Callable[[Any], int] | None]:
+    """The ``__eq__`` and the ``__hash__`` of a class, by the values of its fields."""
+    names = [each.name for each in fields(cls)]
+    # Of one name, attrgetter returns the value itself; of none, there is no attrgetter.
+    values: Callable[[Any], tuple[Any, ...]] = (
+        attrgetter(*names)
+        if len(names) > 1
+        else lambda self: tuple(getattr(self, name) for name in names)
+    )
 
+    def __eq__(self: Any, other: Any) -> Any:
+        return values(self) == values(other) if type(other) is type(self) else NotImplemented
 
-def _hash(self: Any) -> int:
-    return hash(tuple(_values(self)))
+    def __hash__(self: Any) -> int:
+        return hash(values(self))
+
+    return __eq__, __hash__ if frozen else None
 
 
 def _refuse_to_set(self: Any, name: str, value: Any) -> None:

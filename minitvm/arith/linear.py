@@ -52,6 +52,8 @@ class Affine:
     def _plus(self, other: Affine | int, sign: int) -> Affine:
         if isinstance(other, int):
             return Affine(self.terms, self.constant + sign * other)
+        if not other.terms:
+            return Affine(self.terms, self.constant + sign * other.constant)
         terms = dict(self.terms)
         for atom, coefficient in other.terms.items():
             total = terms.get(atom, 0) + sign * coefficient

@@ -41,7 +41,7 @@ from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import element_of
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, Operation, Tensor
+from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, Reduce, Var
 from minitvm.tir.functor import mentions, walk_once
@@ -62,12 +62,11 @@ def is_convolution(contraction: Contraction) -> bool:
     loads = loads_of(contraction.op, tensor)
     if not columns or len(loads) != 1:
         return _is_depthwise_by_channels(contraction)
-    if not all(
-        _is_copied_by_its_axes(contraction, each) for each in (contraction.a, contraction.b)
-    ):
-        return False
     windows = any(not isinstance(index, Var) for index in loads[0].indices)
-    return windows or len(columns) > 1
+    if not windows and len(columns) == 1:
+        return False
+    factors = (contraction.a, contraction.b)
+    return all(_is_copied_by_its_axes(contraction, each) for each in factors)
 
 
 def _is_copied_by_its_axes(contraction: Contraction, factor: Factor) -> bool:
@@ -92,7 +91,7 @@ def write_convolution(
     contraction: Contraction,
     last: Tensor,
     target: Target,
-    kept: Collection[Operation],
+    kept: Collection[Stage],
 ) -> list[Stage]:
     """Writes the schedule of a convolution and of `last`, the stage that reads its sums; returns
     the scheduled stages. The tensors of `kept` are arguments, and stay where they are."""
@@ -103,7 +102,7 @@ def write_convolution(
     assert found is not None
     channel = _channel(found, target)
     image = s[(found.a if channel == len(found.op.axis) - 1 else found.b).tensor]
-    is_own = isinstance(image.op, ComputeOp) and not image.inlined and image.op not in kept
+    is_own = isinstance(image.op, ComputeOp) and not image.inlined and image not in kept
     if channel is not None:
         axes = _grouped(s[last], groups)
         done = write_channels(s, sums, last, axes, channel, takes_sums, target)

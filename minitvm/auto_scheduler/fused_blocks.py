@@ -192,6 +192,17 @@ class _Figures:
 
 
 @final
+@record()
+class _Traffic:
+    """The bytes of a stage; those that are written, and read by each nest; and the cycles in which
+    these move between stages computed one after the other."""
+
+    size: int
+    moved: int
+    far: float
+
+
+@final
 class _Model:
     """The time that a block saves, in cycles.
 
@@ -215,6 +226,9 @@ class _Model:
         for each in products.values():
             self._by_last.setdefault(each.last, []).append(each)
         self._figures: dict[Stage, list[_Figures]] = {}
+        # Each root's candidates have mostly the stages of the one before.
+        self.traffic_of = cache(self._traffic_of)
+        self.row_of = cache(_row_of)
 
     def judge(self, candidate: _Candidate, totals: _Totals) -> tuple[Block | None, float]:
         """A block for a candidate, and what it saves; no block where none can be written."""
@@ -264,15 +278,11 @@ class _Model:
         after = cost(replace(nest, is_packed=False), tile, Blocks(), target)
         return _Figures(nest, tile, cost(nest, tile, Blocks(), target), after - before)
 
-    def moved_of(self, stage: Stage) -> int:
-        """The bytes of a stage that are written, and read by each nest."""
+    def _traffic_of(self, stage: Stage) -> _Traffic:
         readers = {self.nests[reader] for reader, _ in self._readers(stage)}
-        return (1 + len(readers)) * usual_bytes_of(stage.op.output(0))
-
-    def far(self, stage: Stage) -> float:
-        """The cycles in which these bytes move between stages computed one after the other."""
-        held = 2 * usual_bytes_of(stage.op.output(0))
-        return transfer_cycles(self.moved_of(stage), held, self._target)
+        size = usual_bytes_of(stage.op.output(0))
+        moved = (1 + len(readers)) * size
+        return _Traffic(size, moved, transfer_cycles(moved, 2 * size, self._target))
 
 
 @final
@@ -318,16 +328,17 @@ class _Totals:
             self.inside += sum(each.cycles for each in self._add_contractions(stage))
             if self._model.nests[stage] is stage:
                 self._kept.append(stage)
-                self.moved += self._model.moved_of(stage)
-                self.far += self._model.far(stage)
-                self.largest = max(self.largest, usual_bytes_of(stage.op.output(0)))
+                traffic = self._model.traffic_of(stage)
+                self.moved += traffic.moved
+                self.far += traffic.far
+                self.largest = max(self.largest, traffic.size)
         self._count = len(candidate.members)
         if candidate.common != self._common:
             self._common, self.row_bytes, self.is_known, begin = candidate.common, 0, True, 0
         for stage in self._kept[begin:]:
-            self.row_bytes += _bytes_of_row(stage, self._common)
-            extents = map(extent_of, compute_of(stage).axis[self._common :])
-            self.is_known = self.is_known and None not in extents
+            size, is_known = self._model.row_of(stage, self._common)
+            self.row_bytes += size
+            self.is_known = self.is_known and is_known
 
     def _add_contractions(self, last: Stage) -> list[_Figures]:
         found = self._model.figures_of(last)
@@ -345,10 +356,11 @@ def _is_clipped(stage: Stage) -> bool:
     return isinstance(first, e.Reduce) and e.const_int(first.condition) is None
 
 
-def _bytes_of_row(stage: Stage, common: int) -> int:
-    extents = map(extent_of, compute_of(stage).axis[common:])
+def _row_of(stage: Stage, common: int) -> tuple[int, bool]:
+    """The bytes of a row of a stage, below its first `common` axes, and whether they are known."""
+    extents = [*map(extent_of, compute_of(stage).axis[common:])]
     size = prod(USUAL if each is None else each for each in extents)
-    return sum(size * body.dtype.itemsize for body in compute_of(stage).body)
+    return sum(size * body.dtype.itemsize for body in compute_of(stage).body), None not in extents
 
 
 def _choose_block(s: Schedule, block: Block) -> None:

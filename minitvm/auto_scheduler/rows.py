@@ -68,7 +68,7 @@ def write_rows(
     attempt: Attempt,
     stages: Sequence[Stage],
     target: Target,
-    kept: Container[Operation],
+    kept: Container[Stage],
     parts: Mapping[Stage, Part | None],
     *,
     strict: bool,
@@ -81,7 +81,7 @@ def write_rows(
     members: dict[Stage, list[Stage]] = {}
     for stage in reversed(stages):
         place = None
-        if stage.op not in kept:
+        if stage not in kept:
             find = partial(_place_of_readers, s, stage, places, target)
             place = attempt.follow("rows of its readers", stage, find)
         if place is not None:

@@ -33,7 +33,7 @@ class Sums:
     schedule, contraction, target
         The schedule, the contraction in it, and the target.
     kept
-        The operations that stay as they are.
+        The stages that stay as they are.
     by_hand
         The stages that a user scheduled.
     prepacked
@@ -49,7 +49,7 @@ class Sums:
     schedule: Schedule
     contraction: Contraction
     target: Target
-    kept: Collection[Operation]
+    kept: Collection[Stage]
     by_hand: Container[Stage]
     prepacked: Collection[Tensor]
     strict: bool
@@ -63,7 +63,7 @@ class Sums:
     @property
     def last(self) -> Stage:
         """The stage that reads the sums."""
-        if self.stage.op in self.kept:
+        if self.stage in self.kept:
             return self.stage
         return epilogue_of(self.schedule, self.stage, self.by_hand)
 
@@ -94,17 +94,17 @@ def sums_of(
     stage: Stage,
     *,
     target: Target,
-    kept: Collection[Operation],
+    kept: Collection[Stage],
     by_hand: Container[Stage],
     strict: bool,
     prepacked: Collection[Tensor],
 ) -> Sums | None:
-    """A stage as a contraction to schedule, or None. The operations of `kept` stay as they are."""
+    """A stage as a contraction to schedule, or None. The stages of `kept` stay as they are."""
     contraction = contraction_of(stage.op)
     if contraction is None or running_axis(contraction.op) is not None:
         return None
     columns = s[contraction.b.tensor]
-    inline_columns = columns.op not in kept and is_elementwise(columns.op)
+    inline_columns = columns not in kept and is_elementwise(columns.op)
     inline_columns = inline_columns and s.readers(columns) == [stage] and not columns.is_output
     ahead = _ahead(s, contraction, prepacked, inline_columns)
     return Sums(s, contraction, target, kept, by_hand, prepacked, strict, ahead, inline_columns)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
+from functools import lru_cache
 from math import gcd, inf, prod
 from typing import TypeAlias
 
@@ -75,18 +76,26 @@ def best_tile(nest: Nest, target: Target, block: Callable[[Tile], Blocks] | None
     >>> best_tile(nest, Target("llvm -mtriple=x86_64-linux-gnu -mcpu=znver4"))
     Tile(rows=12, columns=32)
     """
-    costs = {
-        tile: cost(nest, tile, Blocks() if block is None else block(tile), target)
-        for tile in tiles_of(nest, target)
-    }
-    if not nest.is_packed and block is None:
-        costs = {tile: _on_cores(nest, tile, cycles, target) for tile, cycles in costs.items()}
+    costs = _costs(nest, target) if block is None else _costs_in(nest, target, block)
     chooser = _chooser.get()
     if chooser is not None:
         return chooser(costs)
     most = min(costs.values()) * ALIKE
     alike = [tile for tile in costs if costs[tile] <= most]
     return min(alike, key=lambda tile: (_remainders(nest, tile), costs[tile]))
+
+
+@lru_cache(maxsize=256)  # the stages of a program are often of one size
+def _costs(nest: Nest, target: Target) -> Mapping[Tile, float]:
+    """The cycles of a nest by each tile, without blocks."""
+    costs = _costs_in(nest, target, lambda _: Blocks())
+    if nest.is_packed:
+        return costs
+    return {tile: _on_cores(nest, tile, cycles, target) for tile, cycles in costs.items()}
+
+
+def _costs_in(nest: Nest, target: Target, block: Callable[[Tile], Blocks]) -> Mapping[Tile, float]:
+    return {tile: cost(nest, tile, block(tile), target) for tile in tiles_of(nest, target)}
 
 
 def _on_cores(nest: Nest, tile: Tile, cycles: float, target: Target) -> float:

@@ -188,17 +188,14 @@ def _write_program(
     fused = found or FusedBlocks(s, ())
     done: set[Stage] = set()
     for stage in stages:
-        find = partial(
-            program, stage, kept={each.op for each in kept | done}, by_hand=by_hand | done
-        )
+        find = partial(program, stage, kept=kept | done, by_hand=by_hand | done)
         sums = attempt.follow("contraction", stage, find) if stage not in done else None
         if sums is not None and sums.last in fused.parts and _is_tiled(sums):
             done |= set(_write_part(attempt, sums, fused))
         elif sums is not None:
             done |= set(_write_contraction(attempt, stage, _beside_blocks(sums, fused)))
     rest = [stage for stage in stages if stage not in done and not stage.inlined]
-    ops = {each.op for each in kept}
-    fused.loops |= write_rows(attempt, rest, target, ops, fused.parts, strict=strict)
+    fused.loops |= write_rows(attempt, rest, target, kept, fused.parts, strict=strict)
     if found is not None:
         attempt.follow(name, stages[-1], found.attach)
 
@@ -213,7 +210,7 @@ def _fused(
 ) -> FusedBlocks | None:
     """The stages that are computed together for blocks of rows."""
     s = attempt.schedule
-    ops = {each.op for each in kept}
+    whole = kept
     here = [
         each
         for each in stages
@@ -222,7 +219,7 @@ def _fused(
     products: dict[Stage, Product] = {}
     alone: set[Stage] = set()
     for stage in here:
-        sums = find(stage, kept=ops, by_hand=by_hand) if stage not in products else None
+        sums = find(stage, kept=whole, by_hand=by_hand) if stage not in products else None
         if sums is None:
             continue
         if _is_tiled(sums):
@@ -235,7 +232,7 @@ def _fused(
         if not _leaves_epilogue(sums):
             by_hand = by_hand | {sums.last}
     free = {each for each in here if each not in kept and not each.is_output}
-    roots = [each for each in here if each in free or each.is_output or each.op in ops]
+    roots = [each for each in here if each in free or each.is_output or each in whole]
     found = list(blocks_in(s, roots, free, alone, products, target)) if products else []
     return FusedBlocks(s, found) if found else None
 
@@ -352,7 +349,7 @@ def _beside_blocks(sums: Sums, fused: FusedBlocks) -> Sums:
     columns = sums.schedule[sums.contraction.b.tensor]
     return replace(
         sums,
-        kept={*sums.kept, *(each.op for each in fused.parts)},
+        kept={*sums.kept, *fused.parts},
         inline_columns=sums.inline_columns and columns not in fused.parts,
     )
 
@@ -375,7 +372,7 @@ def _write_turned(sums: Sums) -> Iterable[Stage] | None:
     column = turned_column(contraction, target)
     if column is None:
         return None
-    total, stays = contraction.op.output(0), sums.stage.op in sums.kept or sums.stage.is_output
+    total, stays = contraction.op.output(0), sums.stage in sums.kept or sums.stage.is_output
     text = "computed transposed, so that vectors lie along {axis}: that takes fewer cycles"
     choose(s, "strategy", text, stage=total.op.name, axis=column.var.name)
     made = turn(s, total, column, stays)

@@ -81,11 +81,14 @@ class LoopNest(Traced):
 
     __slots__ = ()
     schedule: StageGraph[Any]  # of stages, which are loop nests that have a place
-    op: Operation
     all_iter_vars: list[IterVar]
     leaf_iter_vars: list[IterVar]
     relations: list[Relation]
     iter_var_attrs: dict[IterVar, LoopAttrs]
+
+    @property
+    def op(self) -> Operation:
+        raise NotImplementedError
 
     @property
     def name(self) -> str:

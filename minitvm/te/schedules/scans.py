@@ -264,6 +264,7 @@ def drop_time(schedule: StageGraph[Stage], scan: Stage, stages: Sequence[Stage])
     time = scan_axis_of(scan)
     others: dict[Tensor, Tensor] = {}
     steps: dict[Tensor, Tensor] = {}
+    changed: dict[Stage, Operation] = {}
     for stage in schedule.stages:
         old = stage.op
         new = reading(old, others)
@@ -274,9 +275,11 @@ def drop_time(schedule: StageGraph[Stage], scan: Stage, stages: Sequence[Stage])
         if stage in stages:
             new = _at_step(cast(ComputeOp, new), time)
         if new is not old:
-            schedule.now_computes(stage, new)
+            changed[stage] = new
             made = steps if stage in stages else others
             made.update(zip(old.outputs, new.outputs, strict=True))
+    for stage, op in changed.items():
+        schedule.now_computes(stage, op)
     for stage in stages:
         stage.restart(stage.op)
         stage.time = time

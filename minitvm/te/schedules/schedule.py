@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, cast, final
 
 from minitvm.runtime.dtype import DType
@@ -46,10 +46,11 @@ class Schedule(StageGraph[Stage], Traced):
     __slots__ = ("choices", "chosen", "groups", "is_warned_of")
 
     def __init__(self, outputs: tuple[Operation, ...]) -> None:
-        self.outputs = outputs
-        self.calls = Trace(outputs, self.now)
+        super().__init__(outputs)
         self.stages = [Stage(op, self, op in outputs) for op in in_order(outputs)]
         self.stage_map = {stage.op: stage for stage in self.stages}
+        self.calls = Trace(outputs, self.now, self.stage_of)
+        self.enter_all()
         self.groups: list[Group] = []
         # The reasons that auto_schedule noted, and the lines of the trace that they explain: not
         # those of primitives applied by hand before, or later.
@@ -166,7 +167,8 @@ class Schedule(StageGraph[Stage], Traced):
                 )
         copy = copy_of(source, f"{source.name}.{self._scope('cache_read', scope)}")
         made = self._insert(self.stages.index(stage) + 1, copy.op, scope, stage)
-        self._read_others({source: copy}, stages)
+        for reader in stages:
+            self.now_computes(reader, reading(reader.op, {source: copy}))
         return made.op.output(0)
 
     @primitive
@@ -224,7 +226,7 @@ class Schedule(StageGraph[Stage], Traced):
         name = f"{source.name}.{self._scope('cache_access', scope)}"
         copy, changed = read_by_axes(source, stage.op, name, which)
         made = self._insert(self.stages.index(stage), copy.op, scope, stage)
-        self.rewrite(lambda each: changed if each is stage else each.op)
+        self.now_computes(stage, changed)
         return made.op.output(0)
 
     @primitive
@@ -439,13 +441,13 @@ class Schedule(StageGraph[Stage], Traced):
             self._insert(self.stages.index(beside) + 1, copy.op, "", beside)
         offsets = [copy for source, copy in copies.items() if is_offset(source.dtype, copy.dtype)]
         if not offsets:
-            self.rewrite(lambda each: new if each is stage else each.op)
+            self.now_computes(stage, new)
             stage.restart(stage.op)
             return [stage.op.output(0), *stage.op.input_tensors]
         total, excess, difference = without_offset(new, offsets[0])
         for made, scope in ((excess, ""), (total, stage.scope)):
             self._insert(self.stages.index(stage), made, scope, stage)
-        self.rewrite(lambda each: difference if each is stage else each.op)
+        self.now_computes(stage, difference)
         stage.restart(stage.op)
         stage.set_scope("")
         stage.compute_inline()
@@ -589,13 +591,14 @@ class Schedule(StageGraph[Stage], Traced):
 
     def _recompute(self, stage: Stage, op: ComputeOp) -> None:
         """Lets a stage compute an operation, and drops the stages that nothing needs any more."""
-        self.rewrite(lambda each: op if each is stage else each.op)
+        self.now_computes(stage, op)
         stage.restart(stage.op)
         needed = {self.stage_map[each] for each in in_order(self.outputs)}
         self.stages = [each for each in self.stages if each in needed]
         self.stage_map = {op: each for op, each in self.stage_map.items() if each in needed}
         for group in self.groups:
             group.stages[:] = [each for each in group.stages if each in needed]
+        self.enter_all()
 
     @primitive
     def create_group(self, outputs: Any, inputs: Any, include_inputs: bool = False) -> Group:
@@ -662,22 +665,15 @@ class Schedule(StageGraph[Stage], Traced):
             stage.group.stages.append(stage)
             stage.is_touched = stage.group.attach_stage is not None
         self.stages.insert(place, stage)
-        self.stage_map[op] = stage
+        self.enter(stage)
         return stage
 
     def _replace(self, stage: Stage, op: ComputeOp, before: ComputeOp, scope: str) -> None:
         """Let `stage` compute `op`, which reads a new stage that computes `before`."""
-        others = dict(zip(stage.op.outputs, op.outputs, strict=True))
         self._insert(self.stages.index(stage), before, scope, stage)
         self.now_computes(stage, op)
         stage.restart(op)
         stage.storage_alignments = {}
-        self._read_others(others, [each for each in self.stages if each.op is not before])
-
-    def _read_others(self, others: Mapping[Tensor, Tensor], readers: Iterable[Stage]) -> None:
-        """Let `readers` read other tensors."""
-        asked = set(readers)
-        self.rewrite(lambda stage: reading(stage.op, others) if stage in asked else stage.op)
 
     # -- For lowering -----------------------------------------------------------------------------
 
@@ -719,17 +715,18 @@ class Schedule(StageGraph[Stage], Traced):
         source, stage = before[0], before[-1]
         tensor = stage.op.output(0)
         given = PlaceholderOp(source.name, tensor.shape, tensor.dtype)
-        self.rewrite(lambda each: given if each is stage else each.op)
+        self.now_computes(stage, given)
         stage.restart(given)
         self.stages = [each for each in self.stages if each is stage or each not in before]
         for op, each in self.stage_map.items():
             if each in before:
                 self.stage_map[op] = stage
+        self.enter_all()
 
     def _copy(self, kept: Sequence[Stage], outputs: tuple[Operation, ...]) -> Schedule:
         """A copy of some of the stages, among them all that they read."""
         made: Schedule = object.__new__(Schedule)
-        made.outputs = outputs
+        StageGraph.__init__(made, outputs)
         stages = {stage: stage.copy(made) for stage in kept}
         made.stages = list(stages.values())
         made.stage_map = {op: stages[each] for op, each in self.stage_map.items() if each in stages}
@@ -739,7 +736,8 @@ class Schedule(StageGraph[Stage], Traced):
             if all(each in stages for each in group.stages)
         }
         made.groups = list(groups.values())
-        made.calls = self.calls.copy(made.now, groups)
+        made.calls = self.calls.copy(made.now, made.stage_of, groups)
+        made.enter_all()
         made.choices, made.chosen = [*self.choices], self.chosen
         made.is_warned_of = self.is_warned_of
         pairs: list[tuple[Any, Any]] = [*stages.items(), *groups.items()]

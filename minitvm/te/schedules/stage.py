@@ -138,12 +138,13 @@ class Stage(LoopNest, Attachable):
         "inlined",
         "is_ahead",
         "is_double_buffered",
+        "is_late",
         "is_named",
         "is_output",
         "is_touched",
         "iter_var_attrs",
+        "last_op",
         "leaf_iter_vars",
-        "op",
         "origin_op",
         "relations",
         "scope",
@@ -155,6 +156,7 @@ class Stage(LoopNest, Attachable):
     def __init__(self, op: Operation, schedule: StageGraph[Stage], is_output: bool = False) -> None:
         super().__init__(schedule)
         self.origin_op = op
+        self.is_late = False
         self.is_output = is_output
         self.is_touched = self.is_named = False
         self.inlined = False
@@ -166,9 +168,16 @@ class Stage(LoopNest, Attachable):
         self.time: IterVar | None = None
         self.restart(op)
 
+    @property
+    def op(self) -> Operation:
+        """The operation."""
+        if self.is_late:
+            self.schedule.catch_up(self)
+        return self.last_op
+
     def restart(self, op: Operation) -> None:
         """Compute `op`, with nothing decided about its loops."""
-        self.op = op
+        self.last_op = op
         self.all_iter_vars = list(root_axes(op))
         self.leaf_iter_vars = list(self.all_iter_vars)
         self.relations = []
@@ -226,7 +235,7 @@ class Stage(LoopNest, Attachable):
                 f"simplify of {self.name}: expected loops as they were, since the range of "
                 f"{changed[0].name} changes, found loops that were scheduled: simplify first"
             )
-        self.schedule.rewrite(lambda each: made if each is self else each.op)
+        self.schedule.now_computes(self, made)
         if changed:
             self.restart(self.op)
         return self
@@ -470,8 +479,10 @@ class Stage(LoopNest, Attachable):
                     )
         old, new = self.op, in_layout(self.op, layout)
         tensors = dict(zip(old.outputs, new.outputs, strict=True))
-        graph.rewrite(lambda reader: reading_layout(reader.op, tensors, layout))
+        readers = {each: reading_layout(each.op, tensors, layout) for each in graph.readers(self)}
         graph.now_computes(self, new)
+        for reader, op in readers.items():
+            graph.now_computes(reader, op)
         self.restart(new)
         return list(self.leaf_iter_vars[: len(layout.axis)])
 
@@ -501,7 +512,7 @@ class Stage(LoopNest, Attachable):
             )
         if isinstance(self.op, ScanOp) or any(
             isinstance(each.op, ScanOp) and self.op in {tensor.op for tensor in each.op.update}
-            for each in self.schedule.stages
+            for each in self.schedule.readers(self)
         ):
             raise CompileError(
                 f"{self.name}: {what}: expected a stage that can be moved, got "

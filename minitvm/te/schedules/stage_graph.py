@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Container
+from threading import RLock
 from typing import Generic, Protocol, TypeVar
 
 from minitvm.te.schedules.rewrite_operations import reading
@@ -11,9 +12,22 @@ from minitvm.te.tensor import Operation, Tensor
 
 
 class Computing(Protocol):
-    """A node of the graph, with the operation that it computes."""
+    """A node of the graph, with the operation that it computes.
 
-    op: Operation
+    Attributes
+    ----------
+    op
+        The operation, which reads what other stages compute now.
+    last_op, is_late
+        The operation when it was last asked for, and whether it may read tensors that other stages
+        computed before. Only the graph writes them.
+    """
+
+    last_op: Operation
+    is_late: bool
+
+    @property
+    def op(self) -> Operation: ...
 
 
 S = TypeVar("S", bound=Computing)
@@ -22,23 +36,41 @@ S = TypeVar("S", bound=Computing)
 class StageGraph(Generic[S]):
     """The stages that `outputs` need, each behind those that it reads.
 
+    An operation that changes makes others of all that read it, directly or through others. These
+    are made when they are asked for: so a chain of stages that change one after the other costs as
+    many operations as there are stages.
+
     Attributes
     ----------
-    outputs : tuple of Operation
-        The results of the program.
     stages : list
         The stages, each behind those that it reads.
     stage_map : dict
-        The stage of an operation, and of the operation that it computed before a rewrite.
+        The stage of an operation, and of the operation that it computed before a change.
     calls : Trace
         The primitives that were applied.
     """
 
-    __slots__ = ("calls", "outputs", "stage_map", "stages")
-    outputs: tuple[Operation, ...]
+    __slots__ = ("_lock", "_outputs", "_readers", "_reads", "calls", "stage_map", "stages")
     stages: list[S]
     stage_map: dict[Operation, S]
     calls: Trace
+
+    def __init__(self, outputs: tuple[Operation, ...]) -> None:
+        self._outputs = outputs
+        self._lock = RLock()  # two threads may build of one schedule
+        # The stage that computes each tensor that a stage reads, or did; and whether the stage will
+        # read what that one computes next.
+        self._reads: dict[S, dict[Tensor, tuple[S, bool]]] = {}
+        self._readers: dict[S, dict[S, None]] = {}
+
+    @property
+    def outputs(self) -> tuple[Operation, ...]:
+        """The results of the program."""
+        return tuple(self.stage_map[op].op for op in self._outputs)
+
+    def stage_of(self, op: Operation) -> S | None:
+        """The stage that computes an operation, or did."""
+        return self.stage_map.get(op)
 
     def now(self, tensor: Tensor) -> Tensor:
         """The tensor that stands for `tensor` after ``cache_write`` and the like."""
@@ -48,33 +80,78 @@ class StageGraph(Generic[S]):
     def readers(self, stage: S) -> list[S]:
         """The stages that read a stage's tensors."""
         # The range of an axis reads a tensor as it was at first.
-        return [
-            each
-            for each in self.stages
-            if any(self.stage_map.get(tensor.op) is stage for tensor in each.op.input_tensors)
-        ]
+        found = self._readers.get(stage, {})
+        return [*found] if len(found) < 2 else sorted(found, key=self.stages.index)
 
     def consumes(self, reader: S, stage: S) -> bool:
         """Whether `reader` reads `stage`, directly or through others."""
         found = {stage}
-        for each in self.stages:  # a stage stands before its readers
-            if any(self.stage_map.get(tensor.op) in found for tensor in each.op.input_tensors):
-                found.add(each)
+        pending = [stage]
+        while pending and reader not in found:
+            new = [each for each in self._readers.get(pending.pop(), ()) if each not in found]
+            found.update(new)
+            pending += new
         return reader is not stage and reader in found
 
-    def rewrite(self, change: Callable[[S], Operation]) -> None:
-        """Let each stage compute the operation that `change` returns, and its readers read that
-        operation."""
-        later: dict[Tensor, Tensor] = {}
-        for stage in self.stages:
-            old = stage.op
-            new = reading(change(stage), later)
-            if new is not old:
-                self.now_computes(stage, new)
-                later.update(zip(old.outputs, new.outputs, strict=True))
-
     def now_computes(self, stage: S, op: Operation) -> None:
-        """Let a stage compute `op`."""
-        self.outputs = tuple(op if each is stage.op else each for each in self.outputs)
-        self.stage_map[op] = stage
-        stage.op = op
+        """Let a stage compute `op`, and its readers read that operation."""
+        with self._lock:
+            if op is stage.last_op and not stage.is_late:
+                return
+            reads = self._reads[stage].items()
+            known = {tensor for tensor, (_, follows) in reads if follows}
+            stage.last_op = op
+            self.enter(stage, known)
+            pending = [stage]
+            while pending:
+                for reader in self._readers.get(pending.pop(), ()):
+                    if not reader.is_late:
+                        reader.is_late = True
+                        pending.append(reader)
+
+    def enter(self, stage: S, known: Container[Tensor] = ()) -> None:
+        """Notes what a stage computes and reads. Of tensors that other stages computed before, it
+        reads only those in `known` as these stages compute them now."""
+        self.stage_map[stage.last_op] = stage
+        for before, _ in self._reads.get(stage, {}).values():
+            self._readers[before].pop(stage, None)
+        self._reads[stage] = reads = {}
+        stage.is_late = False
+        for tensor in stage.last_op.input_tensors:
+            source = self.stage_map.get(tensor.op)
+            if source is None:
+                continue
+            is_current = source.last_op is tensor.op
+            reads[tensor] = source, is_current or tensor in known
+            self._readers.setdefault(source, {})[stage] = None
+            stage.is_late |= source.is_late or (not is_current and tensor in known)
+        self.calls.note(stage.last_op)
+
+    def enter_all(self) -> None:
+        """Notes anew what all stages compute and read."""
+        for stage in self.stages:
+            self.catch_up(stage)
+        self._reads, self._readers = {}, {}
+        for stage in self.stages:
+            self.enter(stage)
+
+    def catch_up(self, stage: S) -> None:
+        """Let a stage, and those that it reads, read what other stages compute now."""
+        with self._lock:
+            pending = [stage] if stage.is_late else []
+            while pending:
+                each = pending[-1]
+                reads = self._reads[each].items()
+                late = [source for _, (source, _) in reads if source.is_late]
+                if late:
+                    pending += late
+                    continue
+                pending.pop()
+                if each.is_late:  # not caught up since, as the input of another
+                    others = {
+                        tensor: source.last_op.output(tensor.value_index)
+                        for tensor, (source, follows) in reads
+                        if follows
+                    }
+                    each.last_op = reading(each.last_op, others)
+                    self.enter(each)

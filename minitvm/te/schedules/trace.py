@@ -8,6 +8,7 @@ import keyword
 import math
 import operator
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -23,6 +24,8 @@ from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Var
 from minitvm.tir.functor import Mutator, children, substitute
 from minitvm.tir.intrinsics import INTRINSICS
 
+_LONG_WAY = 8  # operations between one that has a name and one that gets a name
+_AXES = ("axis", "reduce_axis")  # the fields of an operation that hold axes
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -55,12 +58,23 @@ class Trace:
     everything else that it uses.
     """
 
-    def __init__(self, outputs: tuple[Operation, ...], now: Callable[[Tensor], Tensor]) -> None:
+    def __init__(
+        self,
+        outputs: tuple[Operation, ...],
+        now: Callable[[Tensor], Tensor],
+        stage_of: Callable[[Operation], object],
+    ) -> None:
         """`outputs`: the outputs of the program before it was scheduled. `now`: maps a tensor of
-        that program to the tensor that stands for it in the schedule."""
+        that program to the tensor that stands for it in the schedule. `stage_of`: the stage that
+        computes an operation, or did; None for other operations."""
         self.lines: list[str] = []
         self._now = now
+        self._stage_of = stage_of
         self._names: dict[object, str] = {}
+        # By stage (or operation without one): the tensors that have names, each behind the number
+        # of names before it. By axis or operation: the stages whose operations have it, or read it.
+        self._named: dict[object, list[tuple[int, Tensor]]] = {}
+        self._known_to: dict[object, dict[object, None]] = {}
         self._taken = {"te", "tir", "s"}
         self.outputs = outputs
         self._depth = 0
@@ -70,13 +84,28 @@ class Trace:
         listed = ", ".join(f"{self._names[op.output(0)]}.op" for op in outputs)
         self.lines.append(f"s = te.create_schedule([{listed}])")
 
-    def copy(self, now: Callable[[Tensor], Tensor], others: Mapping[Any, object]) -> Trace:
+    def copy(
+        self,
+        now: Callable[[Tensor], Tensor],
+        stage_of: Callable[[Operation], object],
+        others: Mapping[Any, object],
+    ) -> Trace:
         """A trace for a copy of the schedule, independent of this one from here on. `others` maps
         the objects of the schedule to their copies."""
-        made = Trace(self.outputs, now)
+        made = Trace((), now, stage_of)
+        made.outputs = self.outputs
         made.lines, made._taken = [*self.lines], {*self._taken}
-        made._names = {others.get(each, each): name for each, name in self._names.items()}
+        for each, name in self._names.items():
+            made._add(others.get(each, each), name)
         return made
+
+    def note(self, op: Operation) -> None:
+        """Notes the axes and the inputs of an operation that a stage computes from now on."""
+        stage = self._holder(op)
+        axes = (axis for field in _AXES for axis in getattr(op, field, ()))
+        for each in (*axes, getattr(op, "scan_axis", None), *(t.op for t in op.input_tensors)):
+            if each is not None:
+                self._known_to.setdefault(each, {})[stage] = None
 
     # -- Recording --------------------------------------------------------------------------------
 
@@ -92,19 +121,28 @@ class Trace:
         primitives inside of `function` are not recorded."""
         if self._depth:
             return function()
-        before = [*self.lines], {**self._names}, {*self._taken}
+        lines, names = len(self.lines), len(self._names)
         self._depth += 1
         try:
             text = f"{target.text_in(self)}.{method}({self._arguments(target, args, named)})"
             result = function()
         except BaseException:
-            self.lines, self._names, self._taken = before
+            self._forget(lines, names)
             raise
         finally:
             self._depth -= 1
         self.lines.append(text if result is target else self._results(result) + text)
         target.note_touched(_flat([result, *args, *named.values()]))
         return result
+
+    def _forget(self, lines: int, names: int) -> None:
+        """Keeps only the first lines and names."""
+        del self.lines[lines:]
+        for _ in range(len(self._names) - names):
+            thing, name = self._names.popitem()
+            self._taken.discard(name)
+            if isinstance(thing, Tensor):
+                self._named[self._holder(thing.op)].pop()
 
     def _results(self, result: Any) -> str:
         made = result if isinstance(result, (list, tuple)) else [result]
@@ -172,46 +210,82 @@ class Trace:
         """A name for the tensor, which is reached from objects that have names already."""
         if tensor in self._names:
             return self._names[tensor]
-        for known, name in self._named_tensors():
+        for _, known in self._named.get(self._holder(tensor.op), ()):
             if self._now(known).op is tensor.op:
-                return f"s[{name}].op.output({tensor.value_index})"
+                return f"s[{self._names[known]}].op.output({tensor.value_index})"
         self._reach(tensor)
         return self._names[tensor]
+
+    def _holder(self, op: Operation) -> object:
+        """The stage of an operation; the operation where there is none."""
+        stage = self._stage_of(op)
+        return op if stage is None else stage
 
     def _named_tensors(self) -> list[tuple[Tensor, str]]:
         return [(each, name) for each, name in self._names.items() if isinstance(each, Tensor)]
 
-    def _named_operations(self) -> list[tuple[Operation, str]]:
-        """The operations of the tensors that have names: the original ones, and the current
-        ones."""
-        return [
-            pair
-            for each, name in self._named_tensors()
-            for pair in ((each.op, f"{name}.op"), (self._now(each).op, f"s[{name}].op"))
-        ]
+    def _named_operations(self, thing: object = None) -> list[tuple[Operation, str]]:
+        """The operations of the tensors that have names: the original ones, and the current ones;
+        at least those that `thing`, an axis or an operation, belongs to."""
+        holders = self._named if thing is None else self._known_to.get(thing, ())
+        places = [place for holder in holders for place in self._named.get(holder, ())]
+        places.sort(key=operator.itemgetter(0))
+        return [pair for _, each in places for pair in self._operations_of(each)]
+
+    def _operations_of(self, tensor: Tensor) -> tuple[tuple[Operation, str], ...]:
+        name = self._names[tensor]
+        return (tensor.op, f"{name}.op"), (self._now(tensor).op, f"s[{name}].op")
 
     def _operation(self, op: Operation) -> str:
-        for known, text in self._named_operations():
-            if op is known:
-                return text
-        return f"{self.tensor(op.output(0))}.op"
+        return self._named_operation(op) or f"{self.tensor(op.output(0))}.op"
+
+    def _named_operation(self, op: Operation) -> str | None:
+        for _, tensor in self._named.get(self._holder(op), ()):
+            for known, text in self._operations_of(tensor):
+                if op is known:
+                    return text
+        return None
 
     def _reach(self, tensor: Tensor) -> None:
-        path: dict[Operation, str] = {}
-        pending: list[Operation] = []
-        for op, text in self._named_operations():
-            if op not in path:
-                path[op] = text
-                pending.append(op)
-        while pending and tensor.op not in path:
-            op = pending.pop(0)
-            for i, each in enumerate(op.input_tensors):
-                if each.op not in path:
-                    path[each.op] = f"{path[op]}.input_tensors[{i}].op"
-                    pending.append(each.op)
+        where = self._named_operation(tensor.op) or self._read_from(tensor) or self._path(tensor)
         name = self._name(tensor, tensor.name)
-        where = path.get(tensor.op, f"{name}.op")
-        self.lines.append(f"{name} = {where}.output({tensor.value_index})")
+        self.lines.append(f"{name} = {where or f'{name}.op'}.output({tensor.value_index})")
+
+    def _read_from(self, tensor: Tensor) -> str | None:
+        """The expression that reaches the operation of a tensor from one that reads it."""
+        for op, text in self._named_operations(tensor.op):
+            for i, each in enumerate(op.input_tensors):
+                if each.op is tensor.op:
+                    return f"{text}.input_tensors[{i}].op"
+        return None
+
+    def _path(self, tensor: Tensor) -> str | None:
+        """The shortest expression that reaches the operation of a tensor. The tensors on a long way
+        get names: in a chain of stages, the next ones are asked for soon."""
+        known = dict(reversed(self._named_operations()))
+        reader: dict[Operation, tuple[Operation, int]] = {}
+        pending = deque(dict.fromkeys(op for op, _ in self._named_operations()))
+        while pending and tensor.op not in reader:
+            op = pending.popleft()
+            for i, each in enumerate(op.input_tensors):
+                if each.op not in reader and each.op not in known:
+                    reader[each.op] = op, i
+                    pending.append(each.op)
+        way: list[tuple[Operation, int]] = []
+        op = tensor.op
+        while op in reader:
+            way.append(reader[op])
+            op = way[-1][0]
+        text = known.get(op)
+        for op, i in reversed(way):
+            source = op.input_tensors[i]
+            if len(way) > _LONG_WAY and source.op is not tensor.op:
+                name = self._name(source, source.name)
+                self.lines.append(f"{name} = {text}.input_tensors[{i}]")
+                text = f"{name}.op"
+            else:
+                text = f"{text}.input_tensors[{i}].op"
+        return text
 
     def _axis(self, axis: IterVar) -> str:
         if axis not in self._names:
@@ -224,10 +298,10 @@ class Trace:
         if axis.thread_tag:
             named = "" if axis.name == axis.thread_tag else f", name={axis.name!r}"
             return f"te.thread_axis({axis.thread_tag!r}{named})"
-        for op, text in self._named_operations():
+        for op, text in self._named_operations(axis):
             if getattr(op, "scan_axis", None) is axis:
                 return f"{text}.scan_axis"
-            for field in ("axis", "reduce_axis"):
+            for field in _AXES:
                 for i, each in enumerate(getattr(op, field, ())):
                     if each is axis:
                         return f"{text}.{field}[{i}]"
@@ -245,9 +319,8 @@ class Trace:
 
     def _root_axes(self) -> list[IterVar]:
         """The axes of the operations that have names."""
-        fields = ("axis", "reduce_axis")
         ops = self._named_operations()
-        return [each for op, _ in ops for field in fields for each in getattr(op, field, ())]
+        return [each for op, _ in ops for field in _AXES for each in getattr(op, field, ())]
 
     def _function(self, function: Callable[..., Any], ndim: int) -> str:
         """A function of `ndim` indices; the primitive refuses a function of another number."""
@@ -300,8 +373,15 @@ class Trace:
         while name in self._taken:
             name, count = f"{base}_{count}", count + 1
         self._taken.add(name)
-        self._names[thing] = name
+        self._add(thing, name)
         return name
+
+    def _add(self, thing: object, name: str) -> None:
+        if isinstance(thing, Tensor) and thing not in self._names:
+            place = len(self._names), thing
+            self._named.setdefault(self._holder(thing.op), []).append(place)
+            self.note(thing.op)
+        self._names[thing] = name
 
 
 class _AsPython(Mutator):

@@ -1,0 +1,102 @@
+"""Chains of many stages, which a schedule changes one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import minitvm as tvm
+from minitvm import te
+
+_COUNT = 30
+
+
+def _chain(count: int = _COUNT) -> list[te.Tensor]:
+    made = [te.placeholder((6,), name="X")]
+    for i in range(count):
+        before = made[-1]
+        made.append(te.compute((6,), lambda j, t=before: t[j] + 1.0, name=f"T{i}"))
+    return made
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_a_change_of_each_stage_makes_few_operations(is_reversed: bool) -> None:
+    """A stage that changes makes others of all that follow: not before they are asked for."""
+    tensors = _chain()
+    s = te.create_schedule(tensors[-1].op)
+    computed = tensors[1:]
+    for tensor in reversed(computed) if is_reversed else computed:
+        s.cache_write(tensor, "local")
+    assert len(s.stage_map) <= 5 * _COUNT
+    x, y = np.arange(6, dtype="float32"), np.empty(6, "float32")
+    tvm.build(s, [tensors[0], tensors[-1]])(x, y)
+    np.testing.assert_array_equal(y, x + _COUNT)
+
+
+def test_changes_of_several_stages_meet_in_their_readers() -> None:
+    """A diamond whose sides change in turn, before the stage that reads both is asked for."""
+    x = te.placeholder((6,), name="X")
+    top = te.compute((6,), lambda i: x[i] + 1.0, name="top")
+    left = te.compute((6,), lambda i: top[i] * 2.0, name="left")
+    right = te.compute((6,), lambda i: top[i] - left[i], name="right")
+    end = te.compute((6,), lambda i: left[i] * right[i] + top[i], name="end")
+    s = te.create_schedule(end.op)
+    caches = {tensor: s.cache_write(tensor, "local") for tensor in (top, left, right, end)}
+    s.cache_write(top, "local")
+    s.cache_write(left, "local")
+    s[left].transform_layout(lambda i: [i // 3, i % 3])
+    s.cache_read(top, "local", [caches[right], caches[end]])
+    reads = {tensor.name for tensor in s[end].op.input_tensors}
+    assert reads == {"end.local"}
+    assert s.outputs == (s[end].op,)
+    assert [each.name for each in s.readers(s[left])] == ["right.local", "end.local"]
+    assert s.consumes(s[end], s[x]) and not s.consumes(s[x], s[end])
+    data, out = np.arange(6, dtype="float32"), np.empty(6, "float32")
+    tvm.build(s, [x, end])(data, out)
+    a = data + 1
+    np.testing.assert_array_equal(out, a * 2 * (a - a * 2) + a)
+
+
+def test_a_copy_has_the_changes_that_nobody_asked_for() -> None:
+    tensors = _chain(4)
+    s = te.create_schedule(tensors[-1].op)
+    s.cache_write(tensors[1], "local")
+    made = s.copy()
+    s.cache_write(tensors[2], "local")
+    assert len(made.stages) == 6 and len(s.stages) == 7
+    assert made[tensors[-1]].op.input_tensors == (made.now(tensors[-2]),)
+    x, y = np.arange(6, dtype="float32"), np.empty(6, "float32")
+    for each in (made, s):
+        tvm.build(each, [tensors[0], tensors[-1]])(x, y)
+        np.testing.assert_array_equal(y, x + 4)
+
+
+def test_a_trace_names_the_stages_on_a_long_way() -> None:
+    """Each in a line of its own, rather than by a path from the output."""
+    tensors = _chain()
+    s = te.create_schedule(tensors[-1].op)
+    for tensor in tensors[1:]:
+        s[tensor].split(tensor.axis[0], 2)
+    text = s.trace()
+    assert max(line.count("input_tensors") for line in text.split("\n")) == 1
+    assert te.replay(text, tensors[-1]).trace() == text
+
+
+def test_a_trace_reaches_near_stages_in_one_line() -> None:
+    tensors = _chain(4)
+    s = te.create_schedule(tensors[-1].op)
+    s[tensors[1]].split(tensors[1].axis[0], 2)
+    assert s.trace().split("\n")[1] == (
+        "T0 = T3.op.input_tensors[0].op.input_tensors[0].op.input_tensors[0].op.output(0)"
+    )
+
+
+def test_a_refused_primitive_leaves_no_names() -> None:
+    tensors = _chain()
+    s = te.create_schedule(tensors[-1].op)
+    before = s.trace()
+    with pytest.raises(tvm.CompileError, match="split"):
+        s[tensors[1]].split(tensors[2].axis[0], 2)
+    assert s.trace() == before
+    s[tensors[1]].split(tensors[1].axis[0], 2)
+    assert te.replay(s.trace(), tensors[-1]).trace() == s.trace()
