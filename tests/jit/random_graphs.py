@@ -62,12 +62,13 @@ class Graph:
 
     def run(self) -> Pair:
         """The result."""
-        rank = self.draw.choice([1, 2, 2, 3])
+        rank = self.draw.choice([1, 2, 2, 3, 3])
         pair = self.input(tuple(self.draw.choice([1, 2, 3, 5, 8, 17]) for _ in range(rank)))
         for _ in range(self.draw.randrange(1, 5)):
             rank = len(pair[1].shape)
             names = [name for name, (ranks, _) in STEPS.items() if rank in ranks]
-            self.steps.append(self.draw.choice(names))
+            weights = [1 if len(STEPS[name][0]) > 2 else 3 for name in names]
+            self.steps += self.draw.choices(names, weights)
             pair = STEPS[self.steps[-1]][1](self, *pair)
         return pair
 
@@ -92,35 +93,33 @@ def _moved(
 
 
 def _function(g: Graph, X: Any, x: Any) -> Pair:
-    mine, known = g.draw.choice(
-        [
-            (te.sin, torch.sin),
-            (te.tanh, torch.tanh),
-            (te.sigmoid, torch.sigmoid),
-            (lambda v: te.exp(v * 0.3), lambda v: torch.exp(v * 0.3)),
-            (lambda v: v * v, lambda v: v * v),
-            (te.abs, torch.abs),
-            (lambda v: te.max(v, 0.0), torch.relu),
-            (
-                lambda v: te.if_then_else(v > 0.2, v * 2.0, te.sin(v)),
-                lambda v: torch.where(v > 0.2, v * 2, torch.sin(v)),
-            ),
-        ]
-    )
+    functions: list[tuple[Callable[..., Any], Callable[..., Any]]] = [
+        (te.sin, torch.sin),
+        (te.tanh, torch.tanh),
+        (te.sigmoid, torch.sigmoid),
+        (lambda v: te.exp(v * 0.3), lambda v: torch.exp(v * 0.3)),
+        (lambda v: v * v, lambda v: v * v),
+        (te.abs, torch.abs),
+        (lambda v: te.max(v, 0.0), torch.relu),
+        (
+            lambda v: te.if_then_else(v > 0.2, v * 2.0, te.sin(v)),
+            lambda v: torch.where(v > 0.2, v * 2, torch.sin(v)),
+        ),
+    ]
+    mine, known = g.draw.choice(functions)
     return te.compute(x.shape, lambda *i: mine(X(*i))), known(x)
 
 
 def _binary(g: Graph, X: Any, x: Any) -> Pair:
     Y, y = g.input(tuple(x.shape))
-    mine, known = g.draw.choice(
-        [
-            (lambda a, b: a + b, lambda a, b: a + b),
-            (lambda a, b: a - b, lambda a, b: a - b),
-            (lambda a, b: a * b, lambda a, b: a * b),
-            (te.max, torch.maximum),
-            (lambda a, b: a / (2.0 + te.abs(b)), lambda a, b: a / (2 + b.abs())),
-        ]
-    )
+    functions: list[tuple[Callable[..., Any], Callable[..., Any]]] = [
+        (lambda a, b: a + b, lambda a, b: a + b),
+        (lambda a, b: a - b, lambda a, b: a - b),
+        (lambda a, b: a * b, lambda a, b: a * b),
+        (te.max, torch.maximum),
+        (lambda a, b: a / (2.0 + te.abs(b)), lambda a, b: a / (2 + b.abs())),
+    ]
+    mine, known = g.draw.choice(functions)
     return te.compute(x.shape, lambda *i: mine(X(*i), Y(*i))), known(x, y)
 
 
@@ -320,7 +319,7 @@ STEPS: dict[str, tuple[Sequence[int], Callable[[Graph, Any, Any], Pair]]] = {
     "gather": (range(1, 4), _gather),
     "pad": (range(1, 4), _pad),
     "concatenate": (range(1, 4), _concatenate),
-    "product": (range(1, 4), _product),
+    "product": ([2, 3], _product),
     "bilinear": ([2], _bilinear),
     "flatten": ([2, 3], _flatten),
     "triangle": ([2], _triangle),

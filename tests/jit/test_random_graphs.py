@@ -119,7 +119,7 @@ def test_many_random_graphs(seed: int) -> None:
 
 def test_all_operations_are_drawn() -> None:
     drawn: set[str] = set()
-    for seed in range(100, 160):
+    for seed in range(100, 200):
         plan = Graph(seed)
         plan.run()
         drawn.update(plan.steps)
