@@ -24,7 +24,12 @@ from minitvm.auto_scheduler.rows import write_rows
 from minitvm.auto_scheduler.running import running_axis
 from minitvm.auto_scheduler.scans import write_running_scans, write_steps
 from minitvm.auto_scheduler.sums import Sums, is_elementwise, reads_in_order, sums_of
-from minitvm.auto_scheduler.tiled import are_alike, pays_together, write_tiled
+from minitvm.auto_scheduler.tiled import (
+    are_alike,
+    pays_together,
+    with_best_row,
+    write_tiled,
+)
 from minitvm.auto_scheduler.turned import turn, turned_column
 from minitvm.runtime.errors import CompileError
 from minitvm.target import Target
@@ -438,7 +443,7 @@ def _write_together(sums: Sums) -> Iterable[Stage] | None:
 
 
 def _write_tiled(sums: Sums) -> Iterable[Stage]:
-    return _tile([sums])
+    return _tile([replace(sums, contraction=with_best_row(sums.contraction, sums.target))])
 
 
 def _tile(group: Sequence[Sums]) -> Iterable[Stage]:
