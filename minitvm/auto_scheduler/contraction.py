@@ -125,8 +125,14 @@ def loads_of(op: ComputeOp, tensor: Tensor) -> list[ProducerLoad]:
 
 def bytes_of(tensor: Tensor) -> int | None:
     """The size of a tensor, None if it is symbolic."""
+    elements = elements_of(tensor)
+    return None if elements is None else elements * tensor.dtype.itemsize
+
+
+def elements_of(tensor: Tensor) -> int | None:
+    """The number of a tensor's elements, None if it is symbolic."""
     shape = [e.const_int(extent) for extent in tensor.shape]
-    return None if None in shape else prod(each or 0 for each in shape) * tensor.dtype.itemsize
+    return None if None in shape else prod(each or 0 for each in shape)
 
 
 def bytes_at_once(op: ComputeOp, factor: Factor, other: Factor) -> int | None:

@@ -31,6 +31,7 @@ from minitvm.auto_scheduler.tiled import (
     write_tiled,
 )
 from minitvm.auto_scheduler.turned import turn, turned_column
+from minitvm.auto_scheduler.windows import write_windows
 from minitvm.runtime.errors import CompileError
 from minitvm.target import Target
 from minitvm.te.intrinsics.dot_product import DotProduct
@@ -180,6 +181,7 @@ def _write_program(
     for stage in stages:
         attempt.follow("simplified", stage, partial(_write_simplified, s, stage))
     stages = [each for stage in stages for each in _by_phases(attempt, stage)]
+    stages = [each for stage in stages for each in _with_borders(attempt, stage)]
     for stage in stages:
         if stage not in kept and not stage.is_output:
             attempt.follow("inlining", stage, partial(_write_inlined, s, stage, by_hand))
@@ -342,6 +344,14 @@ def _by_phases(attempt: Attempt, stage: Stage) -> list[Stage]:
         return [stage]
     attempt.count_as(phases, stage)
     return [phases, stage]
+
+
+def _with_borders(attempt: Attempt, stage: Stage) -> list[Stage]:
+    write = partial(write_windows, attempt.schedule, stage)
+    copies = attempt.follow("borders", stage, write) or []
+    for each in copies:
+        attempt.count_as(each, stage)
+    return [*copies, stage]
 
 
 def _write_inlined(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool | None:
