@@ -34,6 +34,7 @@ from minitvm.auto_scheduler.contraction import (
     loads_of,
 )
 from minitvm.auto_scheduler.cost import Tile
+from minitvm.auto_scheduler.lanes_of_steps import fills_lanes_with_steps, write_lanes_of_steps
 from minitvm.auto_scheduler.loops import compute_of, fused
 from minitvm.auto_scheduler.terms import share_of_terms
 from minitvm.auto_scheduler.tiles import balanced, vectors
@@ -93,9 +94,20 @@ def write_convolution(
     last: Tensor,
     target: Target,
     kept: Collection[Operation],
+    *,
+    in_order: bool,
 ) -> list[Stage]:
     """Writes the schedule of a convolution and of `last`, the stage that reads its sums; returns
-    the scheduled stages. The tensors of `kept` are arguments, and stay where they are."""
+    the scheduled stages. The tensors of `kept` are arguments, and stay where they are. `in_order`:
+    sums are not computed in parts."""
+    if not in_order and fills_lanes_with_steps(contraction, target):
+        done, at = write_lanes_of_steps(s, contraction, target)
+        image = s[contraction.b.tensor]
+        if _is_own(image, kept) and _pads_by_channel(s, contraction, image):
+            image.compute_at(s[contraction.op], at)
+            _write_image(image, target)
+            done.append(image)
+        return done
     takes_sums = last.op is contraction.op
     sums = sums_in_registers(s, contraction, last)
     groups = _split_groups(s, sums)
@@ -103,7 +115,7 @@ def write_convolution(
     assert found is not None
     channel = _channel(found, target)
     image = s[(found.a if channel == len(found.op.axis) - 1 else found.b).tensor]
-    is_own = isinstance(image.op, ComputeOp) and not image.inlined and image.op not in kept
+    is_own = _is_own(image, kept)
     if channel is not None:
         axes = _grouped(s[last], groups)
         done = write_channels(s, sums, last, axes, channel, takes_sums, target)
@@ -117,6 +129,11 @@ def write_convolution(
         _write_image(image, target)
         done.append(image)
     return done
+
+
+def _is_own(image: Stage, kept: Collection[Operation]) -> bool:
+    """Whether an image is computed, and may be computed anywhere."""
+    return isinstance(image.op, ComputeOp) and not image.inlined and image.op not in kept
 
 
 def _channel(contraction: Contraction, target: Target) -> int | None:

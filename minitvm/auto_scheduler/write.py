@@ -425,7 +425,8 @@ def _write_convolution(sums: Sums) -> Iterable[Stage] | None:
     if not is_convolution(contraction):
         return None
     choose_form(s, contraction, "convolution")
-    return write_convolution(s, contraction, sums.last.op.output(0), sums.target, sums.kept)
+    last = sums.last.op.output(0)
+    return write_convolution(s, contraction, last, sums.target, sums.kept, in_order=sums.in_order)
 
 
 def _write_matrix_products(sums: Sums) -> Iterable[Stage] | None:

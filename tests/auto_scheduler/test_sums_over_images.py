@@ -85,6 +85,12 @@ CASES = {
     "single elements, a stride": Case(2, 13, 33, (9, 7), (1, 1), stride=2),
     "groups": Case(2, 4, 8, (8, 9), groups=3),
     "depthwise": Case(2, 1, 1, (9, 11), groups=10),
+    "depthwise, rows of whole vectors": Case(1, 1, 1, (5, 32), groups=3),
+    "depthwise, large windows": Case(2, 1, 1, (7, 21), (7, 7), groups=5),
+    "depthwise, more windows than registers": Case(1, 1, 1, (6, 19), (5, 5), groups=4),
+    "depthwise, float64": Case(2, 1, 1, (9, 13), groups=4, dtype="float64"),
+    "depthwise, int32": Case(2, 1, 1, (9, 13), groups=4, dtype="int32"),
+    "depthwise, a stride": Case(2, 1, 1, (9, 13), groups=4, stride=2),
     "one row of an image": Case(3, 6, 16, (1, 30), (1, 4)),
     "larger windows than images": Case(2, 6, 16, (3, 2), (5, 5)),
     "float64": Case(2, 8, 16, (9, 10), dtype="float64"),
@@ -128,9 +134,49 @@ def test_in_order() -> None:
         np.testing.assert_array_equal(w, expected(case, x, d))
 
 
-def test_an_epilogue() -> None:
+def test_depthwise_sums_have_steps_in_their_lanes() -> None:
+    case = Case(2, 1, 1, (9, 21), groups=6)
+    tensors = program(case)
+    s = tvm.auto_schedule(tensors[-1], TARGET)
+    assert any("steps of the sum in the lanes" in each.text for each in s.choices)
+    x, d, w = arrays(tensors)
+    x[1, 3, 4, 5] = np.nan
+    tvm.build(tensors[-1], tensors, TARGET, name="f")(x, d, w)
+    np.testing.assert_array_equal(w, expected(case, x, d))
+    assert np.isnan(w).sum() == 9
+
+
+def test_depthwise_sums_of_a_padded_image() -> None:
+    """Each channel is padded where it is read."""
+    X = te.placeholder((2, 6, 9, 13), name="X")
+    P = te.compute(
+        (2, 6, 11, 15),
+        lambda n, c, y, x: te.if_then_else(
+            te.all(y >= 1, y < 10, x >= 1, x < 14), X[n, c, y - 1, x - 1], 0.0
+        ),
+        name="P",
+    )
+    D = te.placeholder((2, 6, 9, 13), name="D")
+    n, y, x = (te.reduce_axis((0, extent)) for extent in (2, 9, 13))
+    W = te.compute(
+        (6, 3, 3),
+        lambda c, r, q: te.sum(P[n, c, y + r, x + q] * D[n, c, y, x], axis=[n, y, x]),
+        name="W",
+    )
+    image, d, w = arrays([X, D, W])
+    tvm.build(W, [X, D, W], TARGET, name="f")(image, d, w)
+    padded = np.pad(image, [(0, 0), (0, 0), (1, 1), (1, 1)])
+    case = Case(2, 1, 1, (9, 13), groups=6)
+    np.testing.assert_array_equal(w, expected(case, padded, d)[:, 0])
+
+
+@pytest.mark.parametrize(
+    "case",
+    [Case(2, 16, 32, (20, 20)), Case(2, 1, 1, (9, 21), groups=6)],
+    ids=["dense", "depthwise"],
+)
+def test_an_epilogue(case: Case) -> None:
     """A step of descent reads the sums, transposed back."""
-    case = Case(2, 16, 32, (20, 20))
     X, D, W = program(case)
     before = te.placeholder(W.shape, name="before")
     after = te.compute(W.shape, lambda *i: before(*i) - 2 * W(*i), name="after")

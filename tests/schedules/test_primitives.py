@@ -529,7 +529,7 @@ def test_dimensions_of_sums(element: Any, shape: tuple[int, ...]) -> None:
 
 
 def test_sums_that_are_refused() -> None:
-    """Nobody knows the elements that data name between two windows; a symbolic sum has no bounds."""
+    """Data may name any element between two windows; a symbolic sum has no bounds."""
     a, at = te.placeholder((9,), "int32", name="A"), te.placeholder((9,), "int32", name="at")
     k = te.reduce_axis((0, 2), name="k")
     b = te.compute((2,), lambda i: te.sum(a[at[i * 4 + k]], axis=k), name="B")
