@@ -195,12 +195,31 @@ class Simplifier(ScopedMutator):
         for atom, coefficient in form.terms.items():
             if not isinstance(atom, e.FloorMod) or not isinstance(atom.b, IntImm):
                 continue
-            quotient = self._prover.atoms.shared(self.expr(e.FloorDiv(atom.a, atom.b)))
-            if atom.b.value and form.terms.get(quotient) == coefficient * atom.b.value:
-                whole = Affine({atom: coefficient, quotient: coefficient * int(atom.b.value)})
-                rest = form - whole + self._collect(atom.a, exact=False) * coefficient
-                return self._recombined(rest)
+            for each in (e.FloorDiv(atom.a, atom.b), self._of_nested(atom.a, int(atom.b.value))):
+                quotient = None if each is None else self._prover.atoms.shared(self.expr(each))
+                if quotient is None or not atom.b.value:
+                    continue
+                if form.terms.get(quotient) == coefficient * atom.b.value:
+                    whole = Affine({atom: coefficient, quotient: coefficient * int(atom.b.value)})
+                    rest = form - whole + self._collect(atom.a, exact=False) * coefficient
+                    return self._recombined(rest)
         return form
+
+    def _of_nested(self, node: PrimExpr, divisor: int) -> PrimExpr | None:
+        """``(y + x // 3) // 3`` as ``(3*y + x) // 9``; None for other quotients of `node`."""
+        form = self._collect(node, exact=True)
+        quotients = [atom for atom in form.terms if isinstance(atom, e.FloorDiv)]
+        if len(quotients) != 1 or len(form.terms) < 2 or form.terms[quotients[0]] != 1:
+            return None
+        (inner,) = quotients
+        by = e.const_int(inner.b)
+        if by is None or by <= 0:
+            return None
+        others = (form - Affine.of_atom(inner)) * by
+        numerator = self._simple_sum(others + self._collect(inner.a, exact=True), node.dtype)
+        if numerator is None or not self._prover.is_exact(numerator):
+            return None
+        return e.FloorDiv(numerator, const(by * divisor, node.dtype))
 
     # -- Quotients and remainders -----------------------------------------------------------------
 

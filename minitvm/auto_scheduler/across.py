@@ -11,6 +11,9 @@ which the rows lie. ::
             for x of a part, in vectors
                 T[y, x] = A[x, y] + B[y, x]
 
+Where rows of the result end within a cache line, `x` goes on from one to the next, if all that is
+read does: a transpose of kernels ``W[f, c, r, q] = T[c, r, q, f]`` is one of a matrix.
+
 Where y has up to four elements, which are the whole row, the elements of all rows are picked from
 the same vectors of neighbours, one y after the other::
 
@@ -27,7 +30,12 @@ from math import isqrt, prod
 from typing import final
 
 from minitvm.auto_scheduler.choice import choose
-from minitvm.auto_scheduler.contraction import all_loads, distances_of, extent_of
+from minitvm.auto_scheduler.contraction import (
+    all_loads,
+    distances_of,
+    extent_of,
+    product_of_extents,
+)
 from minitvm.auto_scheduler.loops import compute_of, fused
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
@@ -36,8 +44,9 @@ from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
-from minitvm.tir.expr import IterVar, ProducerLoad
-from minitvm.tir.functor import substitute, with_fields
+from minitvm.tir import expr as e
+from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Var
+from minitvm.tir.functor import children, mentions, substitute, with_fields
 
 _NEAR = 4  # elements so far apart are picked from vectors of neighbours
 _FEW = 4  # so many rows are mixed into one vector
@@ -57,11 +66,12 @@ def write_across(s: Schedule, stage: Stage, target: Target) -> bool | None:
 @final
 @record()
 class _Across:
-    """The axis along which rows lie that a stage reads, and the last axis, along which neighbours
-    of these reads are so many elements `apart`; and the other axes."""
+    """The axis along which rows lie that a stage reads; the last axis, along which neighbours of
+    these reads are so many elements `apart`, behind those from which it goes on; and the other
+    axes."""
 
     y: IterVar
-    x: IterVar
+    columns: list[IterVar]
     apart: int
     others: list[IterVar]
 
@@ -72,11 +82,13 @@ class _Across:
 
 def _write_blocks(s: Schedule, stage: Stage, found: _Across, target: Target) -> None:
     """Blocks of cache lines, which are transposed."""
-    y, x, tasks = found.y, found.x, found.others
+    y, tasks = found.y, found.others
     choose(s, "strategy", "blocks of cache lines, read along {y} and stored along {x}",
-           stage=stage.name, y=y.var.name, x=x.var.name)  # fmt: skip
-    line, wanted = _line(stage), found.parts_wanted(target)
-    height, width = extent_of(y), extent_of(x)
+           stage=stage.name, y=y.var.name,
+           x=", ".join(axis.var.name for axis in found.columns))  # fmt: skip
+    line, wanted = _line(compute_of(stage)), found.parts_wanted(target)
+    height, width = extent_of(y), product_of_extents(found.columns)
+    x = fused(stage, found.columns)
     part = _part(width, line, wanted, height)
     if width is None or part < width:
         outer, x = stage.split(x, factor=part)
@@ -96,7 +108,7 @@ def _write_blocks(s: Schedule, stage: Stage, found: _Across, target: Target) -> 
 
 def _write_picked(s: Schedule, stage: Stage, found: _Across, target: Target) -> None:
     """Vectors, whose elements for all y are picked from the same reads."""
-    y, x, tasks = found.y, found.x, found.others
+    y, (x,), tasks = found.y, found.columns, found.others
     choose(s, "strategy", "vectors along {x}, whose elements are picked from the same reads for "
            "all {y}", stage=stage.name, y=y.var.name, x=x.var.name)  # fmt: skip
     is_divided = extent_of(x) is None or found.parts_wanted(target) > 1
@@ -107,9 +119,9 @@ def _write_picked(s: Schedule, stage: Stage, found: _Across, target: Target) -> 
     stage.parallel(fused(stage, [*tasks, outer] if is_divided else tasks))
 
 
-def _line(stage: Stage) -> int:
+def _line(op: ComputeOp) -> int:
     """The number of elements in a cache line of the result."""
-    return max(1, CACHE_LINE // stage.op.output(0).dtype.itemsize)
+    return max(1, CACHE_LINE // op.output(0).dtype.itemsize)
 
 
 def _part(extent: int | None, line: int, wanted: int, other: int | None) -> int:
@@ -143,9 +155,11 @@ def _across(s: Schedule, op: ComputeOp) -> _Across | None:
     if not rows:
         return None
     ((row, _),) = rows.most_common(1)
-    y, others = axes[row], [axis for axis in op.axis if axis is not x and axis.var is not row]
+    y = axes[row]
     apart = max(each.get(x.var, 0) for each in found if each.get(row) == 1)
-    height, width = extent_of(y), extent_of(x)
+    columns = [x] if apart <= _NEAR else _joined(s, op, y)
+    others = [axis for axis in op.axis if axis not in (*columns, y)]
+    height, width = extent_of(y), product_of_extents(columns)
     if apart <= _NEAR:
         is_enough = height is not None and 1 < height <= _NEAR and (width is None or width >= _FEW)
     elif height is not None and height < _FEW:
@@ -155,7 +169,51 @@ def _across(s: Schedule, op: ComputeOp) -> _Across | None:
         is_enough = is_mixed and width > 1
     else:
         is_enough = True
-    return _Across(y, x, apart, others) if is_enough else None
+    return _Across(y, columns, apart, others) if is_enough else None
+
+
+def _joined(s: Schedule, op: ComputeOp, y: IterVar) -> list[IterVar]:
+    """The last axis, behind the axes from which it goes on until rows of the result are whole cache
+    lines, or all of them: the tensors that a stage reads, at these axes and no sums of them, have
+    the same dimensions one behind the other."""
+    found, line = [op.axis[-1]], _line(op)
+    loads = [*_loads(s, op)]
+    for axis in reversed(op.axis[:-1]):
+        size = product_of_extents(found)
+        if size is None or size % line == 0 or axis is y or extent_of(axis) is None:
+            break
+        if not all(_goes_on(each, axis, found[0]) for each in loads):
+            break
+        found.insert(0, axis)
+    rest = {each for body in op.body for each in _outside_loads(body)}
+    return found if rest.isdisjoint(axis.var for axis in found) else found[-1:]
+
+
+def _goes_on(load: ProducerLoad, axis: IterVar, inner: IterVar) -> bool:
+    """Whether a read goes on from one dimension to the next as the axes do, or is at neither."""
+    places = [
+        [i for i, index in enumerate(load.indices) if mentions(each.var, index)]
+        for each in (axis, inner)
+    ]
+    if not any(places):
+        return True
+    outside, inside = places
+    if len(outside) != 1 or inside != [outside[0] + 1]:
+        return False
+    assert isinstance(load.producer, Tensor)
+    (place,) = inside
+    is_plain = load.indices[place - 1] is axis.var and load.indices[place] is inner.var
+    return is_plain and e.const_int(load.producer.shape[place]) == extent_of(inner)
+
+
+def _outside_loads(node: PrimExpr) -> Iterator[Var]:
+    """The variables in an expression, other than those in indices."""
+    if isinstance(node, Var):
+        yield node
+    elif not isinstance(node, ProducerLoad):
+        for each in children(node):
+            if isinstance(each, PrimExpr):
+                yield from _outside_loads(each)
 
 
 def _loads(s: Schedule, op: ComputeOp) -> Iterator[ProducerLoad]:

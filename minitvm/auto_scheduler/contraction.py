@@ -72,7 +72,8 @@ class Contraction:
     neighbours in the result, vectors lie along it, and `b` is the factor that reads it. (Of sums
     along one axis, it is the last axis with more than one element, as for a matrix-vector product
     that is written as a matrix.) The axes that `a` alone reads are *rows*: along them, elements of
-    `b` are used again. Of several factors on one side, `a` and `b` are those that count most.
+    `b` are used again. Of several factors on one side, `a` and `b` are those that count most. Tiles
+    have several rows along the axis of rows `row`; by default along the last one.
     """
 
     op: ComputeOp
@@ -80,13 +81,16 @@ class Contraction:
     b: Factor
     factors: tuple[Factor, ...]
     column: IterVar
+    row: IterVar | None = None
 
     @property
     def rows(self) -> tuple[IterVar, ...]:
-        """The axes that `a` reads and `b` doesn't; none if `a` reads the column too."""
+        """The axes that `a` reads and `b` doesn't, `row` behind the others; none if `a` reads the
+        column too."""
         if self.a.reads(self.column):
             return ()
-        return tuple(x for x in self.op.axis if self.a.reads(x) and not self.b.reads(x))
+        found = [x for x in self.op.axis if self.a.reads(x) and not self.b.reads(x)]
+        return tuple(sorted(found, key=lambda axis: axis is self.row))
 
 
 def _column_of(op: ComputeOp) -> IterVar:
@@ -121,8 +125,14 @@ def loads_of(op: ComputeOp, tensor: Tensor) -> list[ProducerLoad]:
 
 def bytes_of(tensor: Tensor) -> int | None:
     """The size of a tensor, None if it is symbolic."""
+    elements = elements_of(tensor)
+    return None if elements is None else elements * tensor.dtype.itemsize
+
+
+def elements_of(tensor: Tensor) -> int | None:
+    """The number of a tensor's elements, None if it is symbolic."""
     shape = [e.const_int(extent) for extent in tensor.shape]
-    return None if None in shape else prod(each or 0 for each in shape) * tensor.dtype.itemsize
+    return None if None in shape else prod(each or 0 for each in shape)
 
 
 def bytes_at_once(op: ComputeOp, factor: Factor, other: Factor) -> int | None:

@@ -19,7 +19,7 @@ a tile reads the image itself, without panels.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from math import gcd, prod
+from math import gcd, inf, prod
 from typing import Any
 
 from minitvm.arith.prover import Prover
@@ -34,6 +34,7 @@ from minitvm.auto_scheduler.contraction import (
     loads_of,
 )
 from minitvm.auto_scheduler.cost import Tile
+from minitvm.auto_scheduler.lanes_of_steps import fills_lanes_with_steps, write_lanes_of_steps
 from minitvm.auto_scheduler.loops import compute_of, fused
 from minitvm.auto_scheduler.terms import share_of_terms
 from minitvm.auto_scheduler.tiles import balanced, vectors
@@ -92,9 +93,20 @@ def write_convolution(
     last: Tensor,
     target: Target,
     kept: Collection[Stage],
+    *,
+    in_order: bool,
 ) -> list[Stage]:
     """Writes the schedule of a convolution and of `last`, the stage that reads its sums; returns
-    the scheduled stages. The tensors of `kept` are arguments, and stay where they are."""
+    the scheduled stages. The tensors of `kept` are arguments, and stay where they are. `in_order`:
+    sums are not computed in parts."""
+    if not in_order and fills_lanes_with_steps(contraction, target):
+        done, at = write_lanes_of_steps(s, contraction, target)
+        image = s[contraction.b.tensor]
+        if _is_own(image, kept) and _pads_by_channel(s, contraction, image):
+            image.compute_at(s[contraction.op], at)
+            _write_image(image, target)
+            done.append(image)
+        return done
     takes_sums = last.op is contraction.op
     sums = sums_in_registers(s, contraction, last)
     groups = _split_groups(s, sums)
@@ -102,7 +114,7 @@ def write_convolution(
     assert found is not None
     channel = _channel(found, target)
     image = s[(found.a if channel == len(found.op.axis) - 1 else found.b).tensor]
-    is_own = isinstance(image.op, ComputeOp) and not image.inlined and image not in kept
+    is_own = _is_own(image, kept)
     if channel is not None:
         axes = _grouped(s[last], groups)
         done = write_channels(s, sums, last, axes, channel, takes_sums, target)
@@ -116,6 +128,11 @@ def write_convolution(
         _write_image(image, target)
         done.append(image)
     return done
+
+
+def _is_own(image: Stage, kept: Collection[Stage]) -> bool:
+    """Whether an image is computed, and may be computed anywhere."""
+    return isinstance(image.op, ComputeOp) and not image.inlined and image not in kept
 
 
 def _channel(contraction: Contraction, target: Target) -> int | None:
@@ -134,13 +151,27 @@ def _channel(contraction: Contraction, target: Target) -> int | None:
     others = (each for each in contraction.factors if each.tensor is not contraction.a.tensor)
     if any(each.reads(row) and any(map(each.reads, reduced)) for each in others):
         return None  # the image's factor has weights of its own
+    as_columns, as_rows = _cycles_of_forms(contraction, row, target)
+    return axes.index(row) if as_columns < as_rows else None
+
+
+def cycles_of_convolution(contraction: Contraction, target: Target) -> float:
+    """The cycles of a convolution in the better form, if its channels may be rows and columns."""
+    row = _rows(contraction)
+    return inf if row is None else min(_cycles_of_forms(contraction, row, target))
+
+
+def _cycles_of_forms(contraction: Contraction, row: IterVar, target: Target) -> tuple[float, float]:
+    """The cycles of a convolution whose output channels `row` are the columns of tiles, and of one
+    whose channels are the rows."""
     op, weights, image = contraction.op, contraction.a, contraction.b
-    images = [axis for axis in axes if axis is not row and image.reads(axis)]
-    width = prod(extent_of(axis) or 1 for axis in columns)
+    images = [axis for axis in op.axis if axis is not row and image.reads(axis)]
+    width = prod(extent_of(axis) or 1 for axis in _columns(contraction))
+    channels = extent_of(row) or 1
     _, as_columns = best_tile_of(op, image, weights, images, channels, target, turned=True)
     _, as_rows = best_tile_of(op, weights, image, [row], width, target, turned=False)
     as_rows *= prod(extent_of(axis) or 1 for axis in images) // width
-    return axes.index(row) if as_columns * share_of_terms(op, weights) < as_rows else None
+    return as_columns * share_of_terms(op, weights), as_rows
 
 
 def _is_read_through_windows(contraction: Contraction) -> bool:
@@ -153,6 +184,20 @@ def _is_read_through_windows(contraction: Contraction) -> bool:
             terms = Prover().affine(index).terms
             if column in terms and (terms[column] != 1 or not reduced.isdisjoint(terms)):
                 return True
+    return False
+
+
+def sums_over_images(contraction: Contraction) -> bool:
+    """Whether the columns' factor is read through windows along which the result lies: at the sum
+    of an axis and a longer reduction axis."""
+    axes = {axis.var: extent_of(axis) for axis in contraction.op.axis}
+    reduced = {axis.var: extent_of(axis) for axis in contraction.op.reduce_axis}
+    for index in contraction.b.load.indices:
+        terms = Prover().affine(index).terms
+        places = [axes[each] or 0 for each in terms if isinstance(each, Var) and each in axes]
+        steps = [reduced[each] or 0 for each in terms if isinstance(each, Var) and each in reduced]
+        if places and steps and max(places) < max(steps):
+            return True
     return False
 
 

@@ -75,13 +75,15 @@ class Tile:
 @record()
 class Blocks:
     """The parts of a contraction. A task computes `columns`, and `rows` of the outermost axis of
-    rows. `depth` steps of the first reduction axis are summed in registers at a time (None: all).
+    rows. `depth` steps of the reduction axis at the place `cut`, for one step of those before it,
+    are summed in registers at a time (None: all).
     The rows' factor is copied by each task, in strips of `strip` rows, or once for all tasks, if
     they share it (`shares_rows`); otherwise it isn't copied."""
 
     rows: int | None = None
     columns: int | None = None
     depth: int | None = None
+    cut: int = 0
     strip: int | None = None
     shares_rows: bool = False
 
@@ -150,10 +152,9 @@ class Nest:
     def depth(self) -> int:
         return prod(each or USUAL for each in self.steps)
 
-    @property
-    def inner(self) -> int:
-        """The steps of the sum for one of the outermost reduction axis."""
-        return prod(each or USUAL for each in self.steps[1:])
+    def inside(self, place: int) -> int:
+        """The steps of the sum for one of the reduction axis at a place."""
+        return prod(each or USUAL for each in self.steps[place + 1 :])
 
 
 def cost(nest: Nest, tile: Tile, blocks: Blocks, target: Target) -> float:
@@ -167,7 +168,7 @@ def cost(nest: Nest, tile: Tile, blocks: Blocks, target: Target) -> float:
     """
     width = min(blocks.columns or nest.width, nest.width)
     steps = nest.depth
-    sums = steps if blocks.depth is None else blocks.depth * nest.inner
+    sums = steps if blocks.depth is None else blocks.depth * nest.inside(blocks.cut)
     panel = _panel_level(nest, tile, width, sums, target)
     moved = _rows_moved(nest, tile, -(-width // tile.columns), target)
     total = 0.0

@@ -154,8 +154,11 @@ def write_tiles(
             before.append(Loop(strips, _trip_count(row.extent, blocks.strip)))
             row = Loop(inside_strip, blocks.strip)
         row_outer, tile_row = stage.split(row.axis, factor=tile.rows)
-        # A tile of rows stays in L1 while all columns are read from L2.
-        tiles = [*before, Loop(row_outer, _trip_count(row.extent, tile.rows)), *tiles]
+        around = Loop(row_outer, _trip_count(row.extent, tile.rows))
+        # A tile of rows stays in L1 while all columns are read from L2. For all other axes of rows
+        # it may have the same elements, through windows.
+        is_first = before and places.rows[-1] < max(places.rows) and blocks.strip is None
+        tiles = [around, *before, *tiles] if is_first else [*before, around, *tiles]
     summed = [] if steps is None else [steps]
     inside = [inner] if tile_row is None else [tile_row, inner]
     loops = [each.axis for each in tasks], [each.axis for each in tiles]

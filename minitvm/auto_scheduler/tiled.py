@@ -31,9 +31,15 @@ from minitvm.auto_scheduler.contraction import (
     Factor,
     extent_of,
     is_uneven,
-    plain_axes_of,
+)
+from minitvm.auto_scheduler.copies import (
+    beside,
+    copied_axes,
+    copied_by_axes,
+    write_panels,
 )
 from minitvm.auto_scheduler.cost import (
+    USUAL,
     Blocks,
     Nest,
     Tile,
@@ -48,6 +54,7 @@ from minitvm.auto_scheduler.loops import (
     Part,
     Places,
     compute_of,
+    fused,
     nest_of,
     place_copy,
     places_of,
@@ -63,13 +70,11 @@ from minitvm.auto_scheduler.tiles import (
     ALIKE,
     best_tile,
     blocks_of,
-    panels_together,
     strip_of,
     thrashes,
 )
 from minitvm.runtime.record import record
 from minitvm.target import Target
-from minitvm.te.schedules.guarded_reads import is_lazy, reads_of
 from minitvm.te.schedules.operation_graph import multiplied_reads
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
@@ -78,7 +83,6 @@ from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar
 from minitvm.tir.functor import walk_once
 from minitvm.tir.intrinsics import INTRINSICS
-from minitvm.tir.structural_equal import structural_equal
 
 
 def write_tiled(
@@ -193,10 +197,10 @@ class _Copy:
 def _copies(sums: Sums, packs: bool, blocks: Blocks) -> list[_Copy]:
     """The factors that are copied: into panels, and in strips of rows."""
     contraction = sums.contraction
-    found = _beside(contraction, contraction.b, contraction.column) if packs else []
+    found = beside(contraction, contraction.b, contraction.column) if packs else []
     if (blocks.strip is not None or blocks.shares_rows) and not _widens(contraction):
-        found += _beside(contraction, contraction.a, contraction.rows[-1])
-    return [_Copy(each, _copied_by_axes(sums.schedule, contraction, each)) for each in found]
+        found += beside(contraction, contraction.a, contraction.rows[-1])
+    return [_Copy(each, copied_by_axes(sums.schedule, contraction, each)) for each in found]
 
 
 def _write_factors(
@@ -214,7 +218,7 @@ def _write_factors(
     if sums.ahead is not None:
         reader = made.sums if sums.ahead is b.tensor else b.tensor
         panels = s[s.cache_read(sums.ahead, "global", [reader])]
-        _write_panels(panels, contraction, b, tile.columns, target)
+        write_panels(panels, contraction, b, tile.columns, target)
         place_copy(panels, "ahead")
     if made.widened is not None:
         write_copy(s[made.widened], target)
@@ -224,12 +228,12 @@ def _write_factors(
         if tensor is None:
             tensor = s.cache_read(copy.factor.tensor, "global", [made.sums])
         if copy.factor.reads(contraction.column):
-            _write_panels(s[tensor], contraction, copy.factor, tile.columns, target)
+            write_panels(s[tensor], contraction, copy.factor, tile.columns, target)
             if is_placed:
                 place_copy(s[tensor], None if made.panels is None else (made.stage, made.panels))
             yield contraction, copy.factor, s[tensor]
         else:
-            _write_panels(s[tensor], contraction, copy.factor, tile.rows, target)
+            write_panels(s[tensor], contraction, copy.factor, tile.rows, target)
             place_copy(s[tensor], None if blocks.shares_rows else (made.stage, made.strips))
 
 
@@ -291,7 +295,9 @@ def _write_deep(sums: Sums, last: Tensor, places: Places, tile: Tile, blocks: Bl
             total = s.cache_write(total, "global")
         total, copy = _widened(s, contraction, total)
     stage = s[total]
-    steps, _ = stage.split(compute_of(stage).reduce_axis[0], factor=blocks.depth)
+    reduced = compute_of(stage).reduce_axis
+    steps, _ = stage.split(reduced[blocks.cut], factor=blocks.depth)
+    steps = fused(stage, [*reduced[: blocks.cut], steps])
     made = s.rfactor(total, steps)
     part = made[0] if isinstance(made, list) else made
     s[part].set_scope("local")
@@ -369,7 +375,7 @@ def _write_sums(inner: Stage, stage: Stage, at: IterVar, places: Places, target:
 def _blocks(sums: Sums, nest: Nest, tile: Tile, in_panels: bool) -> Blocks:
     contraction, target = sums.contraction, sums.target
     widens = _widens(contraction)
-    is_plain = widens or _axes_of(contraction, contraction.a) is not None
+    is_plain = widens or copied_axes(contraction, contraction.a) is not None
     if in_panels:
         in_memory = sums.last is not sums.stage or widens
         whole = sums.in_order
@@ -396,7 +402,7 @@ def _packs(sums: Sums, places: Places, tiles: tuple[Tile, Tile]) -> bool:
     figures: dict[str, Any] = {}
     if not contraction.rows:
         packs, why = False, "no rows use it again"
-    elif _axes_of(contraction, b) is None:
+    elif copied_axes(contraction, b) is None:
         packs, why = False, "it is not read by plain axes, each element once"
     elif ahead is not None and (rows is None or rows < least):
         packs, why = False, "fewer than {least} rows use it, or their number is symbolic"
@@ -423,83 +429,35 @@ def _cycles_of_ways(nest: Nest, in_place: Tile, tile: Tile, target: Target) -> t
     return cost(nest, in_place, Blocks(), target), in_panels + packing_cycles(nest, target)
 
 
+def with_best_row(contraction: Contraction, target: Target) -> Contraction:
+    """A contraction whose tiles have rows along the axis along which they take the fewest cycles;
+    of axes that are alike, along the last one. Where the last one is short, such as that of a
+    window, another axis may fill the registers."""
+    if len(contraction.rows) < 2 or is_uneven(contraction.op):
+        return contraction
+    a, b = contraction.a.tensor.dtype, contraction.b.tensor.dtype
+    cycles = dict[IterVar, float]()
+    for row in contraction.rows:
+        each = replace(contraction, row=row)
+        nest = _packed(nest_of(each, places_of(each), target, a, b))
+        cycles[row] = cost(nest, best_tile(nest, target), Blocks(), target)
+    best = min(cycles, key=lambda row: cycles[row])
+    is_better = cycles[best] * ALIKE < cycles[contraction.rows[-1]]
+    return replace(contraction, row=best) if is_better else contraction
+
+
 def cycles_of(contraction: Contraction, target: Target) -> float:
     """The cycles of a contraction of two factors by the better of both ways, with the copies that
     it makes of factors in another layout."""
+    contraction = with_best_row(contraction, target)
     a, b = contraction.a.tensor.dtype, contraction.b.tensor.dtype
     nest = nest_of(contraction, places_of(contraction), target, a, b)
     tiles = best_tile(nest, target), best_tile(_packed(nest), target)
     as_it_lies, in_panels = _cycles_of_ways(nest, *tiles, target)
-    across = nest.outer * nest.depth * nest.itemsize
-    copied = across * nest.height if thrashes(nest, nest.depth, target) else 0
+    size = prod(each or USUAL for each in nest.others) * nest.depth * nest.itemsize
+    rows = prod(each or USUAL for each in nest.rows)
+    copied = size * rows if thrashes(nest, nest.depth, target) else 0
     if contraction.b.along(contraction.column) == 1:
         return min(as_it_lies, in_panels) + copy_cycles(copied)
     beside = in_panels - packing_cycles(nest, target)
-    return beside + copy_cycles(copied + across * nest.width)
-
-
-def _axes_of(contraction: Contraction, factor: Factor) -> list[IterVar] | None:
-    """The axes of the dimensions of a copy of a factor: those of its tensor's dimensions, or else
-    those on which its elements depend, data axes first. None where a copy may have more elements
-    than the tensor, elements are chosen by a condition, or ranges differ."""
-    plain = plain_axes_of(contraction, factor)
-    if plain is not None:
-        return plain
-    op = contraction.op
-    chosen = any(isinstance(each, e.Call) and is_lazy(each) for each in walk_once(op.body[0]))
-    if chosen or is_uneven(op):
-        return None
-    axes = [axis for axis in (*op.axis, *op.reduce_axis) if factor.reads(axis)]
-    used = [{axis for axis in axes if axis.var in {*walk_once(i)}} for i in factor.load.indices]
-    once = all(len(each) <= 1 for each in used) and sum(map(len, used)) == len(axes)
-    return axes if once and {*axes} == set().union(*used) else None
-
-
-def _beside(contraction: Contraction, factor: Factor, axis: IterVar) -> list[Factor]:
-    """The factors that are packed together: `factor`, and those that read one of its axes, `axis`,
-    in the same way."""
-    return [
-        each
-        for each in contraction.factors
-        if each is factor
-        or (
-            each.reads(axis)
-            and any(map(each.reads, contraction.op.reduce_axis))
-            and all(factor.reads(other) or not each.reads(other) for other in contraction.op.axis)
-            and _axes_of(contraction, each) is not None
-        )
-    ]
-
-
-def _copied_by_axes(s: Schedule, contraction: Contraction, factor: Factor) -> Tensor | None:
-    """A copy of a factor whose dimensions are axes, which the contraction reads in its place; None
-    where the tensor itself has such dimensions."""
-    if plain_axes_of(contraction, factor) is not None:
-        return None
-    stage = s[contraction.op]
-    reads = reads_of(compute_of(stage), factor.tensor)
-    which = [structural_equal(each, factor.load) for each in reads].index(True)
-    return s.cache_access(factor.tensor, "global", stage.op, which)
-
-
-def _write_panels(
-    panels: Stage, contraction: Contraction, factor: Factor, width: int, target: Target
-) -> None:
-    """Lets a copy of a factor lie in panels, ``panels[..., i // width, k..., i % width]``."""
-    axes = _axes_of(contraction, factor)
-    assert axes is not None
-    column = contraction.column
-    place = axes.index(column if factor.reads(column) else contraction.rows[-1])
-    reduced = [i for i, each in enumerate(axes) if each in contraction.op.reduce_axis]
-    first = [i for i in range(len(axes)) if i not in reduced and i != place]
-
-    def layout(*indices: Any) -> list[Any]:
-        outer, inner = indices[place] // width, indices[place] % width
-        return [*(indices[i] for i in first), outer, *(indices[i] for i in reduced), inner]
-
-    loops = panels.transform_layout(layout)
-    if first[-1:] != [len(axes) - 1]:  # elements are neighbours along the axis or along a sum
-        panels.vectorize(loops[-1])
-    if place == len(axes) - 1:  # row after row is read, for a few panels
-        several, each = panels.split(loops[len(first)], factor=panels_together(target))
-        panels.reorder(*loops[: len(first)], several, *loops[len(first) + 1 : -1], each, loops[-1])
+    return beside + copy_cycles(copied + size * nest.width)

@@ -165,19 +165,19 @@ def blocks_of(
     >>> made.columns * made.depth * 4 <= znver4.cache_bytes(2)
     True
     """
-    itemsize, inner = nest.itemsize, nest.inner
+    itemsize = nest.itemsize
     copies = copied or thrashes(nest, nest.depth, target)
     step = max(tile.rows * itemsize, 0 if copies else min(nest.step_bytes, CACHE_LINE))
     streams = _passes_memory(nest, target)
     rows_bytes = target.cache_bytes(1) // (2 if streams else 1)
     panels_bytes = target.cache_bytes(2) // (1 if streams else 2)
-    depth = None if whole else _depth(nest.steps[0], max(1, rows_bytes // (step * inner)))
-    steps = (depth or nest.steps[0] or 1) * inner
+    depth, cut = (None, 0) if whole else _depth_and_cut(nest, max(1, rows_bytes // step))
+    steps = (depth or nest.steps[cut] or 1) * nest.inside(cut)
     strip = strip_of(nest, tile, steps, target) if copies else None
     most = max(1, panels_bytes // (steps * tile.columns * itemsize))
     width = most * tile.columns
     if nest.columns is None:
-        made = Blocks(None, min(width, _COLUMNS), depth, strip)
+        made = Blocks(None, min(width, _COLUMNS), depth, cut, strip)
         return made if copied else _shared(made)
     panels = -(-nest.columns // tile.columns)
     row_tiles = -(-prod(each or USUAL for each in nest.rows) // tile.rows)
@@ -205,6 +205,7 @@ def blocks_of(
         None if height == outermost else height * unit,
         None if column_parts == 1 else width,
         depth,
+        cut,
         strip,
     )
     return made if copied or column_parts == 1 else _shared(made)
@@ -247,6 +248,15 @@ def thrashes(nest: Nest, steps: int, target: Target) -> bool:
 def balanced(size: int, most: int) -> int:
     """The size of equal parts, as many of them as there are parts of size `most`."""
     return -(-size // -(-size // most))
+
+
+def _depth_and_cut(nest: Nest, most: int) -> tuple[int | None, int]:
+    """The steps of a block of about `most` steps, along the reduction axis that is cut, and its
+    place: the first one of which a block may have a step. A block has one step of those before."""
+    places = range(len(nest.steps))
+    cut = next((each for each in places if nest.inside(each) <= most), 0)
+    depth = _depth(nest.steps[cut], max(1, most // nest.inside(cut)))
+    return (nest.steps[cut] if cut and depth is None else depth), cut
 
 
 def _depth(steps: int | None, most: int) -> int | None:

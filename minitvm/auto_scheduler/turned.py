@@ -5,6 +5,13 @@ takes more cycles than the last line here, the roles of the factors are exchange
 
     T[j, i] = sum over k of B[k, j] * A[i, k]        # its column is i; few rows j
     C[i, j] = T[j, i]
+
+The gradient of a convolution by its weights is short along its last axes as well, those of a
+window, and sums over images. With the channels of the adjoint as the column, the images are read as
+they lie, at all places of the window, and the adjoint is packed for a part of the sum at a time::
+
+    T[c, r, q, f] = sum over n, y, x of image[n, c, y + r, x + q] * adjoint[n, f, y, x]
+    W[f, c, r, q] = T[c, r, q, f]
 """
 
 from __future__ import annotations
@@ -13,12 +20,13 @@ from collections.abc import Sequence
 
 from minitvm.auto_scheduler.contraction import (
     Contraction,
-    can_be_packed,
     contraction_of,
     extent_of,
     is_uneven,
     product_of_extents,
 )
+from minitvm.auto_scheduler.convolution import cycles_of_convolution, sums_over_images
+from minitvm.auto_scheduler.copies import can_be_copied
 from minitvm.auto_scheduler.cost import copy_cycles
 from minitvm.auto_scheduler.few_rows import is_left_plain, is_streamed, streamed_cycles
 from minitvm.auto_scheduler.loops import compute_of
@@ -41,23 +49,28 @@ def turned_column(contraction: Contraction, target: Target) -> IterVar | None:
     >>> turned_column(contraction_of(C.op), target) is C.op.axis[0]
     True
     """
+    is_of_windows = sums_over_images(contraction)
+    if not is_of_windows and not can_be_copied(contraction, contraction.b):
+        return None
     if not _is_plain(contraction) or is_streamed(contraction, target):
         return None
     turned = contraction_of(contraction.op, contraction.rows[-1])
     if turned is None or not _is_plain(turned) or turned.b.tensor is not contraction.a.tensor:
+        return None
+    if not can_be_copied(turned, turned.b):
         return None
     size = product_of_extents(contraction.op.axis)
     if size is None:
         return None
     cycles = streamed_cycles if is_streamed(turned, target) else cycles_of
     copied = copy_cycles(size * contraction.op.output(0).dtype.itemsize)
-    is_better = (cycles(turned, target) + copied) * ALIKE < cycles_of(contraction, target)
+    as_it_is = cycles_of_convolution if is_of_windows else cycles_of
+    is_better = (cycles(turned, target) + copied) * ALIKE < as_it_is(contraction, target)
     return turned.column if is_better else None
 
 
 def _is_plain(contraction: Contraction) -> bool:
-    """Whether a contraction of two factors of one type, each of which can be packed, may be
-    turned."""
+    """Whether a contraction of two factors of one type, with rows, may be turned."""
     op, factors = contraction.op, contraction.factors
     dtypes = {each.tensor.dtype for each in factors}
     return (
@@ -65,7 +78,7 @@ def _is_plain(contraction: Contraction) -> bool:
         and len(op.outputs) == 1
         and dtypes == {op.output(0).dtype}
         and not is_uneven(op)
-        and can_be_packed(contraction)
+        and bool(contraction.rows)
         and not is_left_plain(contraction)
         and None not in map(extent_of, (*op.axis, *op.reduce_axis))
     )

@@ -24,8 +24,14 @@ from minitvm.auto_scheduler.rows import write_rows
 from minitvm.auto_scheduler.running import running_axis
 from minitvm.auto_scheduler.scans import write_running_scans, write_steps
 from minitvm.auto_scheduler.sums import Sums, is_elementwise, reads_in_order, sums_of
-from minitvm.auto_scheduler.tiled import are_alike, pays_together, write_tiled
+from minitvm.auto_scheduler.tiled import (
+    are_alike,
+    pays_together,
+    with_best_row,
+    write_tiled,
+)
 from minitvm.auto_scheduler.turned import turn, turned_column
+from minitvm.auto_scheduler.windows import write_windows
 from minitvm.runtime.errors import CompileError
 from minitvm.target import Target
 from minitvm.te.intrinsics.dot_product import DotProduct
@@ -175,6 +181,7 @@ def _write_program(
     for stage in stages:
         attempt.follow("simplified", stage, partial(_write_simplified, s, stage))
     stages = [each for stage in stages for each in _by_phases(attempt, stage)]
+    stages = [each for stage in stages for each in _with_borders(attempt, stage)]
     for stage in stages:
         if stage not in kept and not stage.is_output:
             attempt.follow("inlining", stage, partial(_write_inlined, s, stage, by_hand))
@@ -336,6 +343,14 @@ def _by_phases(attempt: Attempt, stage: Stage) -> list[Stage]:
     return [phases, stage]
 
 
+def _with_borders(attempt: Attempt, stage: Stage) -> list[Stage]:
+    write = partial(write_windows, attempt.schedule, stage)
+    copies = attempt.follow("borders", stage, write) or []
+    for each in copies:
+        attempt.count_as(each, stage)
+    return [*copies, stage]
+
+
 def _write_inlined(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool | None:
     if not _can_be_inlined(s, stage, by_hand):
         return None
@@ -407,7 +422,8 @@ def _write_convolution(sums: Sums) -> Iterable[Stage] | None:
     if not is_convolution(contraction):
         return None
     choose_form(s, contraction, "convolution")
-    return write_convolution(s, contraction, sums.last.op.output(0), sums.target, sums.kept)
+    last = sums.last.op.output(0)
+    return write_convolution(s, contraction, last, sums.target, sums.kept, in_order=sums.in_order)
 
 
 def _write_matrix_products(sums: Sums) -> Iterable[Stage] | None:
@@ -435,7 +451,7 @@ def _write_together(sums: Sums) -> Iterable[Stage] | None:
 
 
 def _write_tiled(sums: Sums) -> Iterable[Stage]:
-    return _tile([sums])
+    return _tile([replace(sums, contraction=with_best_row(sums.contraction, sums.target))])
 
 
 def _tile(group: Sequence[Sums]) -> Iterable[Stage]:

@@ -165,8 +165,8 @@ def _nest_of(along: s.For, vector_bytes: int) -> _Nest | None:
     k, j = along.loop_var, across.loop_var
     if store is None or mentions(k, across.min, across.extent, *conditions):
         return None
-    place = neighbours(store.buffer, store.indices, j)
-    if store.predicate is not None or place is None or mentions(k, store.indices[place]):
+    place = _place_in_line(store.buffer, store.indices, j)
+    if store.predicate is not None or place is None or mentions(k, place):
         return None
     # Stores may come in another order, and be done twice: nothing that is evaluated sees them.
     evaluated = (along.min, along.extent, store.value, *store.indices, *conditions)
@@ -377,13 +377,18 @@ class _Across:
 def _is_line(buffer: Buffer, indices: Sequence[PrimExpr], var: Var) -> bool:
     """Whether a step of `var` is a step to the neighbour in memory, from one dimension on to the
     next included."""
+    return _place_in_line(buffer, indices, var) is not None
+
+
+def _place_in_line(buffer: Buffer, indices: Sequence[PrimExpr], var: Var) -> PrimExpr | None:
+    """The place in a line of memory, along which neighbours are a step of `var` apart."""
     found = [(i, dim) for i, dim in joined(buffer, tuple(indices)) if mentions(var, i)]
     if len(found) != 1 or buffer.dtype.lanes != 1:
-        return False
+        return None
     ((index, dim),) = found
     inside = [e.const_int(extent) or 0 for extent in buffer.shape[dim + 1 :]]
     stride = e.const_int(buffer.strides[dim]) if buffer.strides else prod(inside)
-    return stride == 1 and step_of(index, var) == 1
+    return index if stride == 1 and step_of(index, var) == 1 else None
 
 
 def _is_near(buffer: Buffer, indices: Sequence[PrimExpr], j: Var) -> bool:
@@ -677,14 +682,20 @@ def _vectors_at(
 
 def _in_lanes(index: PrimExpr, along: _Begin, size: int) -> PrimExpr:
     """`index` for the first `size` values of a variable: neighbours, or quotients and remainders
-    of neighbours."""
+    of neighbours, some elements on."""
     var, begin = along
     if not mentions(var, index):
         return index
     if step_of(index, var) == 1:
         return e.Ramp(substitute(index, {var: begin}), e.const(1, index.dtype), size)
-    assert isinstance(index, e.FloorDiv | e.FloorMod)
-    return type(index)(_in_lanes(index.a, along, size), e.Broadcast(index.b, size))
+    assert isinstance(index, e.FloorDiv | e.FloorMod | e.Add)
+    a, b = _in_lanes(index.a, along, size), _in_lanes(index.b, along, size)
+    return rebuild(index, {"a": _lanes_of(a, size), "b": _lanes_of(b, size)})
+
+
+def _lanes_of(value: PrimExpr, size: int) -> PrimExpr:
+    """A vector of `size` lanes: of a number, as many of it."""
+    return e.Broadcast(value, size) if value.dtype.lanes == 1 else value
 
 
 def _moved(node: PrimExpr, place: _Begin, size: int) -> list[PrimExpr]:

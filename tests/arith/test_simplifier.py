@@ -228,6 +228,7 @@ FORM_ROWS: list[tuple[PrimExpr, PrimExpr]] = [
     ((i + 8) % 4, i % 4),
     (FloorDiv(i + 8, const(4)), i // 4 + 2),
     (i // 4 * 4 + i % 4, i),
+    ((i * 24 + Y) // 9 * 3 + (i * 24 + Y) // 3 % 3, i * 8 + Y // 3),
     (i + j - i, j),
     (j + i, i + j),
     ((i + 1) * 4 - i * 4, const(4)),

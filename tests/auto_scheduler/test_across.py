@@ -146,6 +146,40 @@ def test_channels_become_planes() -> None:
     np.testing.assert_array_equal(found, x.transpose(0, 2, 1))
 
 
+@pytest.mark.parametrize("shape", [(6, 3, 3, 20), (40, 3, 3, 37), (7, 2, 5, 9), (5, 4, 4, 33)])
+def test_short_rows_go_on_in_the_next(shape: tuple[int, ...]) -> None:
+    """Kernels whose channels become the first axis are transposed as a matrix."""
+    X, T = permuted(shape, (3, 0, 1, 2))
+    text = text_of([X, T])
+    assert "vector_shuffle" in text
+    assert "X[ramp" not in text
+    x = np.random.default_rng(0).random(shape, dtype="float32")
+    found = np.empty((shape[3], *shape[:3]), "float32")
+    build([T], [X, T])(x, found)
+    np.testing.assert_array_equal(found, x.transpose(3, 0, 1, 2))
+
+
+def test_rows_that_do_not_go_on_stay_apart() -> None:
+    """Where another read, a condition or a value of an index sees where a row ends."""
+    X = te.placeholder((6, 3, 9, 20), name="X")
+    B = te.placeholder((20, 6, 3, 9), name="B")
+    forms = {
+        "every other": lambda f, c, r, q: X[c, r, q, f] + B[f, c, r, 8 - q],
+        "cut": lambda f, c, r, q: X[c, r, q + 1, f] * 2.0,
+        "chosen": lambda f, c, r, q: te.if_then_else(q > r, X[c, r, q, f], 0.0),
+        "counted": lambda f, c, r, q: X[c, r, q, f] + (r * 2 + q),
+    }
+    for element in forms.values():
+        T = te.compute((20, 6, 3, 8), element, name="T")
+        x, b = (np.random.default_rng(1).random(t, dtype="float32") for t in (X.shape, B.shape))
+        expected = np.zeros((20, 6, 3, 8), "float32")
+        made = te.create_schedule(T.op)
+        interpret(lower(made, [X, B, T])["main"], x, b, expected)
+        found = np.empty_like(expected)
+        build([T], [X, B, T])(x, b, found)
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_through_a_stage_that_is_computed_where_it_is_read() -> None:
     A = te.placeholder((50, 40), name="A")
     B = te.compute((40, 50), lambda i, j: A[j, i] + 1.0, name="B")

@@ -493,6 +493,54 @@ def test_cache_access_keeps_the_condition_of_a_reduction() -> None:
     check(s, [a, b], lambda x: np.convolve(x, [1] * 3)[:8])
 
 
+def test_cache_access_by_sums(golden: Golden) -> None:
+    """One element for each place on the ring that a window begins or ends at."""
+    a = te.placeholder((9,), "int32", name="A")
+    k = te.reduce_axis((0, 3), name="k")
+    b = te.compute((5,), lambda i: te.sum(a[(i * 2 + k + 8) % 9], axis=k), name="B")
+    s = te.create_schedule(b.op)
+    assert s.cache_access(a, "global", b, sums=True).shape == (11,)
+    golden(text(s, [a, b]))
+    check(s, [a, b], lambda x: (np.roll(x, 1) + x + np.roll(x, -1))[::2])
+
+
+@pytest.mark.parametrize(
+    ("element", "shape"),
+    [
+        (lambda a, i, k: te.if_then_else(te.all(i + k >= 1, i + k < 10), a[i + k - 1], 5), (10,)),
+        (lambda a, i, k: a[tir.max(k - i, 0)], (10,)),
+        (lambda a, i, k: a[i] * k, (8,)),
+        (lambda a, i, k: a[tir.min(i, k.var)], (8, 3)),
+        (lambda a, i, k: a[(i + k) % 9] + a[(i + k) % 9] * i, (10,)),
+        (lambda a, i, k: te.if_then_else(i * 5 + k < 9, a[i * 5 + k], 0), (38,)),
+    ],
+)
+def test_dimensions_of_sums(element: Any, shape: tuple[int, ...]) -> None:
+    a = te.placeholder((9,), "int32", name="A")
+    k = te.reduce_axis((0, 3), name="k")
+    b = te.compute((8,), lambda i: te.sum(element(a, i, k), axis=k), name="B")
+    plain, s = te.create_schedule(b.op), te.create_schedule(b.op)
+    assert s.cache_access(a, "global", b, sums=True).shape == shape
+    x = np.random.default_rng(0).integers(-99, 99, 9).astype("int32")
+    expected, found = np.empty(8, "int32"), np.empty(8, "int32")
+    tvm.build(plain, [a, b], auto_schedule=False)(x, expected)
+    tvm.build(s, [a, b])(x, found)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_sums_that_are_refused() -> None:
+    """Data may name any element between two windows; a symbolic sum has no bounds."""
+    a, at = te.placeholder((9,), "int32", name="A"), te.placeholder((9,), "int32", name="at")
+    k = te.reduce_axis((0, 2), name="k")
+    b = te.compute((2,), lambda i: te.sum(a[at[i * 4 + k]], axis=k), name="B")
+    with pytest.raises(tvm.CompileError, match="cache_access of A: expected an index that stays"):
+        te.create_schedule(b.op).cache_access(a, "global", b, sums=True)
+    r = te.reduce_axis((0, n), name="r")
+    c = te.compute((3,), lambda i: te.sum(a[(i + r) % 9], axis=r), name="C")
+    with pytest.raises(tvm.CompileError, match="expected loops of constant ranges around sums"):
+        te.create_schedule(c.op).cache_access(a, "global", c, sums=True)
+
+
 def test_cache_access_of_one_element_of_several() -> None:
     a = te.placeholder((4, 5), "int32", name="A")
     k = te.reduce_axis((0, 5), name="k")

@@ -147,7 +147,7 @@ def _becoming(old: Iterable[IterVar], new: Iterable[IterVar]) -> dict[Var, PrimE
     return {a.var: b.var for a, b in zip(old, new, strict=True)}
 
 
-class _ReadAt(Mutator):
+class ReadAt(Mutator):
     """Replaces an expression by a read, wherever it stands."""
 
     def __init__(self, element: PrimExpr, other: ProducerLoad) -> None:
@@ -191,7 +191,7 @@ def read_by_axes(
     shift = Substitution({axis.var: domain.min + new.var for axis, new, domain in pairs})
     copy = _computed(name, own, shift.expr(element.copied)).output(0)
     at = tuple(axis.var - domain.min for axis, _, domain in pairs)
-    read = _ReadAt(element.value, ProducerLoad(copy, at))
+    read = ReadAt(element.value, ProducerLoad(copy, at))
     return copy, replace(op, body=map_body(op.body, read.expr))
 
 

@@ -30,6 +30,7 @@ from minitvm.te.schedules.scans import (
 from minitvm.te.schedules.stage import Group, Stage
 from minitvm.te.schedules.stage_graph import StageGraph
 from minitvm.te.schedules.trace import Trace, Traced, primitive
+from minitvm.te.schedules.window_reads import read_by_sums
 from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, ScanOp, Tensor, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar
@@ -173,7 +174,12 @@ class Schedule(StageGraph[Stage], Traced):
 
     @primitive
     def cache_access(
-        self, tensor: Tensor, scope: str, reader: Any, which: int | None = None
+        self,
+        tensor: Tensor,
+        scope: str,
+        reader: Any,
+        which: int | None = None,
+        sums: bool = False,
     ) -> Tensor:
         """Let a stage read a copy of a tensor in which each of its iterations has its own element.
 
@@ -191,6 +197,16 @@ class Schedule(StageGraph[Stage], Traced):
         a matrix. Where guards keep a read inside of `tensor`, the copy has the same guards and is
         zero elsewhere; the axes of the guards are dimensions, too.
 
+        With ``sums=True``, the dimensions are the sums of axes on which the indices and the guards
+        depend, and an element is copied once for each sum. Before::
+
+            for y: for k: C[y] += A[(y + k) % 8] * W[k]
+
+        After ``AA = s.cache_access(A, "global", C, sums=True)``::
+
+            for y_k: A.global[y_k] = A[y_k % 8]
+            for y: for k: C[y] += A.global[y + k] * W[k]
+
         Parameters
         ----------
         tensor : Tensor
@@ -202,6 +218,8 @@ class Schedule(StageGraph[Stage], Traced):
         which : int, optional
             The number of the element, in the order in which the expression has them, if the reader
             reads several in an iteration: 1 is ``A[j, k]`` in ``A[i, k] * A[j, k]``.
+        sums : bool
+            Whether the dimensions of the copy are sums of axes, of constant ranges.
 
         Returns
         -------
@@ -213,7 +231,7 @@ class Schedule(StageGraph[Stage], Traced):
         CompileError
             When `reader` does not read `tensor`, or reads several of its elements in an iteration
             and `which` is not given; when a dimension of the copy would be longer for some indices
-            than for others.
+            than for others, or isn't constant though it is one of sums.
         """
         self._stage("cache_access", tensor)
         source, stage = self.now(tensor), self[reader]
@@ -224,7 +242,8 @@ class Schedule(StageGraph[Stage], Traced):
             )
         stage.check_predicate(where)
         name = f"{source.name}.{self._scope('cache_access', scope)}"
-        copy, changed = read_by_axes(source, stage.op, name, which)
+        read_by = read_by_sums if sums else read_by_axes
+        copy, changed = read_by(source, stage.op, name, which)
         made = self._insert(self.stages.index(stage), copy.op, scope, stage)
         self.now_computes(stage, changed)
         return made.op.output(0)

@@ -1,0 +1,72 @@
+"""Windows with borders that are wrapped, mirrored or repeated: copies of images with borders.
+
+Where a reduction reads a tensor at another function than a sum of its axes, as ``X[(y + k) % n]``,
+neighbours in the result don't read neighbours of the tensor. They do in a copy that has the element
+at each sum::
+
+    P[t] = X[t % n]                                  # n + 2 elements
+    Y[y] = sum(P[y + k] * W[k], k)                   # of 3
+"""
+
+from __future__ import annotations
+
+from minitvm.arith.prover import Prover
+from minitvm.auto_scheduler.choice import choose
+from minitvm.auto_scheduler.contraction import elements_of, extent_of, is_uneven, product_of_extents
+from minitvm.auto_scheduler.loops import compute_of
+from minitvm.runtime.errors import CompileError
+from minitvm.te.schedules.guarded_reads import reads_of
+from minitvm.te.schedules.schedule import Schedule
+from minitvm.te.schedules.stage import Stage
+from minitvm.te.schedules.window_reads import read_by_sums
+from minitvm.te.tensor import ComputeOp, Tensor
+from minitvm.tir.expr import IterVar, PrimExpr, Reduce, Var
+from minitvm.tir.functor import mentions
+
+_MOST = 2.25  # times the elements of the tensor, and a few more, in a copy
+
+
+def write_windows(s: Schedule, stage: Stage) -> list[Stage] | None:
+    """Lets a reduction read copies of tensors with their borders; returns the copies. None for a
+    stage that reads no such windows."""
+    op = compute_of(stage)
+    if not isinstance(op.body[0], Reduce) or is_uneven(op):
+        return None
+    if None in map(extent_of, (*op.axis, *op.reduce_axis)):
+        return None
+    found = [each for each in op.input_tensors if _has_borders(op, each)]
+    for tensor in found:
+        choose(s, "packing", "{tensor} is copied with its borders", stage=stage.name,
+               tensor=tensor.name)  # fmt: skip
+    return [s[s.cache_access(each, "global", stage.op, None, True)] for each in found] or None
+
+
+def _has_borders(op: ComputeOp, tensor: Tensor) -> bool:
+    """Whether one element of a tensor is read in an iteration, at a function of a sum of data and
+    reduction axes; and a copy with an element for each sum has elements for several iterations, and
+    isn't much larger."""
+    loads = reads_of(op, tensor)
+    if len(loads) != 1 or not any(_is_of_sum(op, index) for index in loads[0].indices):
+        return False
+    try:
+        copy, _ = read_by_sums(tensor, op, tensor.name, None)
+    except CompileError:  # it isn't a function of sums alone
+        return False
+    size, copied = elements_of(tensor), elements_of(copy)
+    axes = (*op.axis, *op.reduce_axis)
+    read = product_of_extents(axis for axis in axes if mentions(axis.var, *loads[0].indices))
+    if None in (size, copied, read):
+        return False
+    return (copied or 0) <= min((size or 0) * _MOST + 64, (read or 0) // 2)
+
+
+def _is_of_sum(op: ComputeOp, index: PrimExpr) -> bool:
+    """Whether an index depends on data and reduction axes otherwise than as their sum."""
+
+    def is_used(axes: tuple[IterVar, ...], atom: PrimExpr) -> bool:
+        return any(mentions(axis.var, atom) for axis in axes)
+
+    return any(
+        not isinstance(atom, Var) and is_used(op.axis, atom) and is_used(op.reduce_axis, atom)
+        for atom in Prover().affine(index).terms
+    )

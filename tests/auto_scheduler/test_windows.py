@@ -1,0 +1,173 @@
+"""Convolutions of images with borders that are wrapped, mirrored or repeated, against numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.lib.stride_tricks import sliding_window_view
+
+import minitvm as tvm
+from minitvm import te, tir
+from minitvm.te.tensor import Tensor
+
+Array = np.ndarray[Any, Any]
+Border = Callable[[Any, int], Any]
+COPIED = "{tensor} is copied with its borders"
+
+BORDERS: dict[str, Border] = {
+    "wrap": lambda i, n: te.indexmod(i + 8 * n, n),
+    "edge": lambda i, n: tir.min(tir.max(i, 0), n - 1),
+    "reflect": lambda i, n: te.if_then_else(i < 0, -i, te.if_then_else(i < n, i, 2 * n - 2 - i)),
+    "symmetric": lambda i, n: tir.Select(i < 0, -1 - i, tir.Select(i < n, i, 2 * n - 1 - i)),
+}  # numpy's names
+
+
+def program(
+    border: Border,
+    shape: tuple[int, int, int, int],
+    outputs: int,
+    kernel: int,
+    stride: int = 1,
+    dilation: int = 1,
+    dtype: str = "float32",
+) -> list[Tensor]:
+    images, inputs, height, width = shape
+    X = te.placeholder(shape, dtype, name="X")
+    W = te.placeholder((outputs, inputs, kernel, kernel), dtype, name="W")
+    c, r, q = (te.reduce_axis((0, n)) for n in (inputs, kernel, kernel))
+    p = dilation * (kernel - 1) // 2
+
+    def element(n: Any, f: Any, y: Any, x: Any) -> Any:
+        at = (
+            border(i * stride + k * dilation - p, m) for i, k, m in ((y, r, height), (x, q, width))
+        )
+        return te.sum(X(n, c, *at) * W[f, c, r, q], axis=[c, r, q])
+
+    result = (images, outputs, -(-height // stride), -(-width // stride))
+    return [X, W, te.compute(result, element, name="Y")]
+
+
+def expected(x: Array, w: Array, mode: Any, stride: int = 1, dilation: int = 1) -> Array:
+    p = dilation * (w.shape[-1] - 1) // 2
+    padded = np.pad(x, [(0, 0), (0, 0), (p, p), (p, p)], mode)
+    span = dilation * (w.shape[-1] - 1) + 1
+    windows = sliding_window_view(padded, (span, span), (2, 3))
+    windows = windows[:, :, ::stride, ::stride, ::dilation, ::dilation]
+    made: Array = np.einsum("ncyxrq,fcrq->nfyx", windows, w)
+    return made
+
+
+def arrays(tensors: list[Tensor]) -> list[Array]:
+    rng = np.random.default_rng(0)
+    shapes = [tuple(int(n) for n in each.shape) for each in tensors]
+    return [
+        rng.integers(-9, 10, shape).astype(str(each.dtype))
+        for shape, each in zip(shapes, tensors, strict=True)
+    ]
+
+
+def is_copied(output: Tensor) -> bool:
+    return COPIED in [each.text for each in tvm.auto_schedule(output).choices]
+
+
+@pytest.mark.parametrize("mode", BORDERS)
+@pytest.mark.parametrize(
+    "options",
+    [
+        ((1, 5, 13, 17), 20, 3),
+        ((2, 3, 15, 14), 7, 5),
+        ((2, 4, 16, 19), 9, 3, 2),
+        ((1, 6, 18, 15), 16, 3, 1, 2),
+        ((1, 4, 13, 13), 8, 3, 1, 1, "float64"),
+        ((1, 4, 13, 13), 8, 3, 1, 1, "int32"),
+    ],
+)
+def test_borders(mode: str, options: tuple[Any, ...]) -> None:
+    """Small integers have exact sums in any order."""
+    tensors = program(BORDERS[mode], *options)
+    assert is_copied(tensors[-1])
+    x, w, y = arrays(tensors)
+    tvm.build(tensors[-1], tensors, name="f")(x, w, y)
+    np.testing.assert_array_equal(y, expected(x, w, mode, *options[3:5]))
+
+
+def test_a_nan_stays_in_its_windows() -> None:
+    tensors = program(BORDERS["wrap"], (1, 2, 12, 12), 3, 3)
+    x, w, y = arrays(tensors)
+    x[0, 1, 0, 11] = np.nan
+    tvm.build(tensors[-1], tensors, name="f")(x, w, y)
+    np.testing.assert_array_equal(y, expected(x, w, "wrap"))
+    assert np.isnan(y).sum() == 3 * 9
+
+
+def test_a_computed_image_and_an_epilogue() -> None:
+    X = te.placeholder((1, 4, 12, 12), name="X")
+    A = te.compute(X.shape, lambda *i: tir.max(X(*i), 0.0), name="A")
+    W = te.placeholder((8, 4, 3, 3), name="W")
+    c, r, q = (te.reduce_axis((0, n)) for n in (4, 3, 3))
+
+    def element(n: Any, f: Any, y: Any, x: Any) -> Any:
+        at = (te.indexmod(y + r + 11, 12), te.indexmod(x + q + 11, 12))
+        return te.sum(A(n, c, *at) * W[f, c, r, q], axis=[c, r, q])
+
+    Y = te.compute((1, 8, 12, 12), element, name="Y")
+    Z = te.compute(Y.shape, lambda *i: Y(*i) * 2.0 + 1.0, name="Z")
+    x, w, z = arrays([X, W, Z])
+    tvm.build(Z, [X, W, Z], name="f")(x, w, z)
+    np.testing.assert_array_equal(z, 2 * expected(np.maximum(x, 0), w, "wrap") + 1)
+
+
+def test_a_moving_sum_on_a_ring() -> None:
+    X = te.placeholder((5, 64), name="X")
+    k = te.reduce_axis((0, 7))
+    S = te.compute(X.shape, lambda i, j: te.sum(X[i, (j + k + 61) % 64], axis=k), name="S")
+    assert is_copied(S)
+    x, found = arrays([X, S])
+    tvm.build(S, [X, S], name="f")(x, found)
+    np.testing.assert_array_equal(found, sum(np.roll(x, 3 - i, 1) for i in range(7)))
+
+
+def _sums(element: Callable[[Tensor, Any, Any], Any], steps: int = 8) -> Tensor:
+    X = te.placeholder((32, 4), name="X")
+    k = te.reduce_axis((0, steps))
+    return te.compute((16,), lambda i: te.sum(element(X, i, k), axis=k), name="S")
+
+
+OTHERS = {
+    "a plain window": _sums(lambda x, i, k: x[i + k, 0]),
+    "each element once": _sums(lambda x, i, k: x[(i * 8 + k) // 4, (i * 8 + k) % 4]),
+    "a product of axes": _sums(lambda x, i, k: x[(i * k) % 32, 0]),
+    "sums and an axis apart": _sums(lambda x, i, k: x[(i + k) % 32 * 1, k % 4]),
+    "elements that data name": _sums(lambda x, i, k: x[te.cast("int32", x[i, 0]) % 32, k % 4]),
+    "one of few": _sums(lambda x, i, k: x[(i * 31 + k) % 32, 0], 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_others_are_read_as_they_lie(name: str) -> None:
+    assert not is_copied(OTHERS[name])
+
+
+def test_symbolic_images_stay() -> None:
+    n = te.var("n")
+    X, W = te.placeholder((n,), name="X"), te.placeholder((3,), name="W")
+    k = te.reduce_axis((0, 3))
+    Y = te.compute((n,), lambda i: te.sum(X[(i + k) % n] * W[k], axis=k), name="Y")
+    assert not is_copied(Y)
+    x, w, y = (
+        np.arange(11, dtype="float32"),
+        np.array([1, 2, 4], "float32"),
+        np.empty(11, "float32"),
+    )
+    tvm.build(Y, [X, W, Y], name="f")(x, w, y)
+    np.testing.assert_array_equal(y, sum(np.roll(x, -i) * w[i] for i in range(3)))
+
+
+def test_the_trace_makes_the_same_schedule() -> None:
+    tensors = program(BORDERS["reflect"], (1, 5, 13, 17), 20, 3)
+    s = tvm.auto_schedule(tensors[-1])
+    again = te.replay(s.trace(), [tensors[-1].op])
+    assert str(tvm.lower(again, tensors)) == str(tvm.lower(s, tensors))
