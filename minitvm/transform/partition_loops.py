@@ -38,7 +38,7 @@ _MOST = 7 / 8  # of a loop's iterations
 # Without registers for masks, a store under a mask takes as long as so many multiply-adds of
 # vectors: 42 operations of Zen 3 (A. Fog, "Instruction tables", VMASKMOVPS), and a branch for each
 # lane on NEON.
-_MASKED = 64
+_MASKED = 32
 _WITH_MASKS = 64  # bytes of the vectors that have such registers
 
 HINT = "pragma_loop_partition_hint"
