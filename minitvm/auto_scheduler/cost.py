@@ -40,7 +40,7 @@ _SUSTAINED = 0.9  # of the loads that could begin: some lie across two lines
 _LOOP = 12  # cycles in which a loop begins and ends: its branch is foreseen wrongly once
 _COPY = 4  # bytes of a copy in another layout that are made in a cycle
 _COPY_ROWS = 16  # bytes of a copy of rows in vectors
-_SHARE = 4 / 3  # of what is used again, that a cache holds: other data pass through it
+SHARE = 4 / 3  # of what is used again, that a cache holds: other data pass through it
 
 
 @final
@@ -213,6 +213,13 @@ def transfer_cycles(size: int, held: int, target: Target) -> float:
     return 0.0 if level == 1 else size / target.bytes_per_cycle(level)
 
 
+def waiting_cycles(size: int, held: int, target: Target) -> float:
+    """The cycles that a core waits for `size` bytes which come from caches beyond L2 that hold
+    `held` bytes, or from memory, while it computes: half of the time in which they come."""
+    level = target.level_of(int(SHARE * held))
+    return 0.0 if level < 3 else size / target.bytes_per_cycle(level) / 2
+
+
 def _parts(extent: int, size: int, is_padded: bool) -> Iterator[tuple[int, int]]:
     """The numbers of whole parts and of remainders, and their sizes."""
     if is_padded:
@@ -234,14 +241,14 @@ def _panel_level(nest: Nest, tile: Tile, width: int, steps: int, target: Target)
     """The cache that holds the columns' factor of a block from one tile of rows to the next, which
     read `steps` steps of the sum."""
     each = width * nest.itemsize + _rows_bytes(nest, tile)
-    level = target.level_of(int(_SHARE * each * steps))
+    level = target.level_of(int(SHARE * each * steps))
     return min(level, 2) if nest.is_packed else level  # packed in blocks that fit L2
 
 
 def _rows_moved(nest: Nest, tile: Tile, tiles: int, target: Target) -> float:
     """The cycles of a step in which the rows' factor comes from the cache that holds all of it; its
     part for a tile of rows stays in L1 for the `tiles` of a block's columns."""
-    level = target.level_of(int(_SHARE * (nest.a_bytes or 0)))
+    level = target.level_of(int(SHARE * (nest.a_bytes or 0)))
     return 0.0 if level == 1 else _rows_bytes(nest, tile) / target.bytes_per_cycle(level) / tiles
 
 

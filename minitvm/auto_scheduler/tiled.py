@@ -312,6 +312,9 @@ def _write_deep(sums: Sums, last: Tensor, places: Places, tile: Tile, blocks: Bl
             stage.compute_at(s[last], task)
         outside = replace(blocks, rows=None, columns=None)
     tiles = write_tiles(stage, places, tile, outside, steps)
+    inside = next((each for each in reversed(tiles.loops) if each.extent != 1), None)
+    if inside is not None:
+        stage.prefetch(total, inside.axis, 0)
     run_in_vectors(stage, tiles)
     if s[last] is stage:
         run_parallel(stage, tiles.tasks, target)

@@ -16,6 +16,7 @@ from math import gcd, inf, prod
 from typing import TypeAlias
 
 from minitvm.auto_scheduler.cost import (
+    SHARE,
     USUAL,
     Blocks,
     Nest,
@@ -24,6 +25,7 @@ from minitvm.auto_scheduler.cost import (
     copy_cycles,
     cost,
     tile_cycles,
+    waiting_cycles,
 )
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.host import CACHE_LINE
@@ -167,6 +169,7 @@ def blocks_of(
     """
     itemsize = nest.itemsize
     copies = copied or thrashes(nest, nest.depth, target)
+    copies = copies or _pays_to_copy(nest, tile, target)
     step = max(tile.rows * itemsize, 0 if copies else min(nest.step_bytes, CACHE_LINE))
     streams = _passes_memory(nest, target)
     rows_bytes = target.cache_bytes(1) // (2 if streams else 1)
@@ -184,7 +187,7 @@ def blocks_of(
     times = (
         tile_cycles(nest, tile, steps, target),
         copy_cycles(tile.columns * steps * itemsize),
-        copy_cycles(tile.rows * steps * itemsize) if copied else 0.0,
+        _row_cycles(nest, tile, steps, target, copied=copied),
     )
     unit = tile.rows if len(nest.rows) == 1 else 1
     outermost = -(-(nest.rows[0] or USUAL) // unit)
@@ -215,9 +218,43 @@ def _passes_memory(nest: Nest, target: Target) -> bool:
     """Whether factors and result together exceed all caches: then the rows' factor comes from
     memory for each block of columns, and fewer, wider blocks pay, though their panels leave no room
     in the L2 cache."""
+    return target.level_of(_bytes_of(nest)) > 3
+
+
+def _bytes_of(nest: Nest) -> int:
+    """The size of both factors and of the result."""
     rows, columns, steps = prod(each or USUAL for each in nest.rows), nest.width, nest.depth
-    factors = (rows + columns) * steps * nest.itemsize
-    return target.level_of(factors + rows * columns * nest.dtype.itemsize) > 3
+    return (rows + columns) * steps * nest.itemsize + rows * columns * nest.dtype.itemsize
+
+
+def _rows_bytes(nest: Nest) -> int:
+    """The size of the rows' factor, of one of a batch."""
+    return prod(each or USUAL for each in nest.rows) * nest.depth * nest.itemsize
+
+
+def _held(nest: Nest, target: Target) -> int:
+    """The bytes that lie with the rows' factor in the cache from which it comes for each block of
+    columns: its own, if they stay in L2 beside the panels of a block; otherwise all."""
+    size = _rows_bytes(nest)
+    return size if target.level_of(int(SHARE * size)) < 3 else _bytes_of(nest)
+
+
+def _pays_to_copy(nest: Nest, tile: Tile, target: Target) -> bool:
+    """Whether it takes less time to copy the rows' factor once than to wait for it, row by row, for
+    each block of columns: what lies in the order in which it is read comes ahead of its use."""
+    if None in (*nest.rows, nest.columns, *nest.steps) or len(nest.rows) > 1:
+        return False
+    width = target.cache_bytes(2) // 2 // (nest.depth * nest.itemsize)
+    blocks = nest.width // max(tile.columns, width)
+    size = _rows_bytes(nest)
+    waiting = waiting_cycles(size * (blocks - 1), _held(nest, target), target)
+    return waiting > copy_cycles(size)
+
+
+def _row_cycles(nest: Nest, tile: Tile, steps: int, target: Target, *, copied: bool) -> float:
+    """The cycles in which a task gets the rows of a tile: it copies them, or waits for them."""
+    size = tile.rows * steps * nest.itemsize
+    return copy_cycles(size) if copied else waiting_cycles(size, _held(nest, target), target)
 
 
 def _shared(blocks: Blocks) -> Blocks:

@@ -52,10 +52,29 @@ def turned_column(contraction: Contraction, target: Target) -> IterVar | None:
     is_of_windows = sums_over_images(contraction)
     if not is_of_windows and not can_be_copied(contraction, contraction.b):
         return None
-    if not _is_plain(contraction) or is_streamed(contraction, target):
+    found = _turned(contraction, target)
+    if found is None:
+        return None
+    turned, cycles = found
+    as_it_is = cycles_of_convolution if is_of_windows else cycles_of
+    return turned.column if cycles * ALIKE < as_it_is(contraction, target) else None
+
+
+def least_cycles(contraction: Contraction, target: Target) -> float:
+    """The cycles of a contraction by tiles of sums, along the better one of the last axis and that
+    of rows."""
+    found = _turned(contraction, target)
+    alone = cycles_of(contraction, target)
+    return alone if found is None else min(alone, found[1])
+
+
+def _turned(contraction: Contraction, target: Target) -> tuple[Contraction, float] | None:
+    """A contraction with its last axis of rows as the column, and its cycles with the copy of the
+    result; None where that can't be."""
+    if not is_plain(contraction) or is_streamed(contraction, target):
         return None
     turned = contraction_of(contraction.op, contraction.rows[-1])
-    if turned is None or not _is_plain(turned) or turned.b.tensor is not contraction.a.tensor:
+    if turned is None or not is_plain(turned) or turned.b.tensor is not contraction.a.tensor:
         return None
     if not can_be_copied(turned, turned.b):
         return None
@@ -64,12 +83,10 @@ def turned_column(contraction: Contraction, target: Target) -> IterVar | None:
         return None
     cycles = streamed_cycles if is_streamed(turned, target) else cycles_of
     copied = copy_cycles(size * contraction.op.output(0).dtype.itemsize)
-    as_it_is = cycles_of_convolution if is_of_windows else cycles_of
-    is_better = (cycles(turned, target) + copied) * ALIKE < as_it_is(contraction, target)
-    return turned.column if is_better else None
+    return turned, cycles(turned, target) + copied
 
 
-def _is_plain(contraction: Contraction) -> bool:
+def is_plain(contraction: Contraction) -> bool:
     """Whether a contraction of two factors of one type, with rows, may be turned."""
     op, factors = contraction.op, contraction.factors
     dtypes = {each.tensor.dtype for each in factors}

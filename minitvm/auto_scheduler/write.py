@@ -18,6 +18,7 @@ from minitvm.auto_scheduler.instructions import (
     matrix_product_for,
     write_by_instruction,
 )
+from minitvm.auto_scheduler.lanes_of_sums import Lanes, in_lanes, write_lanes
 from minitvm.auto_scheduler.loops import Part, compute_of, place_copy, write_copy
 from minitvm.auto_scheduler.phases import write_phases
 from minitvm.auto_scheduler.rows import write_rows
@@ -258,7 +259,9 @@ def _is_tiled(sums: Sums) -> bool:
 
 def _leaves_epilogue(sums: Sums) -> bool:
     """Whether a contraction is computed as a whole, before the stage that reads its sums."""
-    return is_left_plain(sums.contraction) or is_streamed(sums.contraction, sums.target)
+    contraction, target = sums.contraction, sums.target
+    is_whole = is_left_plain(contraction) or is_streamed(contraction, target)
+    return is_whole or _in_lanes(sums) is not None
 
 
 def _group(attempt: Attempt, sums: Sums) -> Sequence[Sums]:
@@ -393,8 +396,27 @@ def _write_turned(sums: Sums) -> Iterable[Stage] | None:
     made = turn(s, total, column, stays)
     turned = replace(sums, prepacked=()).beside(s[made])
     assert turned is not None
-    _, *others = STRATEGIES
-    return next(done for _, write in others if (done := write(turned)) is not None)
+    others = [write for _, write in STRATEGIES if write is not _write_turned]
+    return next(done for write in others if (done := write(turned)) is not None)
+
+
+def _in_lanes(sums: Sums) -> Lanes | None:
+    """A contraction by lanes of sums, if that is allowed and takes fewer cycles."""
+    contraction, target = sums.contraction, sums.target
+    if sums.in_order or sums.inline_columns or sums.ahead is not None:
+        return None
+    if dot_product_for(contraction, target) or matrix_product_for(contraction, target):
+        return None
+    return in_lanes(contraction, target)
+
+
+def _write_lanes(sums: Sums) -> Iterable[Stage] | None:
+    found = _in_lanes(sums)
+    if found is None:
+        return None
+    choose_form(sums.schedule, sums.contraction, "matrix product")
+    write_lanes(sums.schedule, sums.contraction, found, sums.target)
+    return (sums.stage,)
 
 
 def _leave_plain(sums: Sums) -> Iterable[Stage] | None:
@@ -479,6 +501,7 @@ def _choose_product(sums: Sums, last: Stage) -> None:
 # The strategies for contractions, by name, in order of preference. Each returns the stages that it
 # scheduled, or None where it doesn't fit. A contraction that none fits is computed row by row.
 STRATEGIES: tuple[tuple[str, Callable[[Sums], Iterable[Stage] | None]], ...] = (
+    ("lanes of sums", _write_lanes),
     ("turned", _write_turned),
     ("sums one by one", _leave_plain),
     ("streamed", _write_streamed),

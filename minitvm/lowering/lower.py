@@ -70,7 +70,10 @@ def pipeline(
         (
             ("clip_loops", clip_loops),
             ("compute_padding", compute_padding),
-            ("partition_loops", partial(partition_loops, options=config.partition)),
+            (
+                "partition_loops",
+                partial(partition_loops, options=config.partition, vector_bytes=vector_bytes),
+            ),
             ("simplify", partial(simplify, keep_trivial_loops=config.keep_trivial_loops)),
             ("hoist_conditions", hoist_conditions),
             ("enter_once", enter_once),

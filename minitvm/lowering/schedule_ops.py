@@ -557,7 +557,7 @@ class _Nest:
         else:
             body = self._guarded(self._body.init, values, with_reduction=False, renamed=renamed)
         for leaf in reversed(inside):
-            body = self._loop(leaf, own[leaf], values, body)
+            body = self._loop(leaf, own[leaf], values, body, prefetches=False)
         return body
 
     # -- Tensor intrinsics ------------------------------------------------------------------------
@@ -659,9 +659,17 @@ class _Nest:
         return isinstance(self._bounds.values[leaf], e.IntImm)
 
     def _loop(
-        self, leaf: IterVar, var: Var, values: Mapping[IterVar, PrimExpr], body: Stmt
+        self,
+        leaf: IterVar,
+        var: Var,
+        values: Mapping[IterVar, PrimExpr],
+        body: Stmt,
+        *,
+        prefetches: bool = True,
     ) -> Stmt:
         attrs = self._stage.attrs_of(leaf)
+        if not prefetches or self._is_once(leaf):  # no later iteration
+            attrs = replace(attrs, prefetches=[])
         if any(name == "debug_skip_region" for name, _ in attrs.pragmas):
             body = seq()
         if not self._is_once(leaf) or attrs.kind == ForKind.THREAD_BINDING:
@@ -869,7 +877,13 @@ class _Accumulating(_Nest):
         return self._annotated(leaf, self._stage.attrs_of(leaf), lanes.within(made))
 
     def _loop(
-        self, leaf: IterVar, var: Var, values: Mapping[IterVar, PrimExpr], body: Stmt
+        self,
+        leaf: IterVar,
+        var: Var,
+        values: Mapping[IterVar, PrimExpr],
+        body: Stmt,
+        *,
+        prefetches: bool = True,
     ) -> Stmt:
         made = super()._loop(leaf, var, values, body)
         if leaf in self._along and isinstance(made, For) and made.kind == ForKind.VECTORIZED:

@@ -1,4 +1,4 @@
-"""Elements that a later iteration will read are asked for early."""
+"""Elements that a later iteration will read or write are asked for early."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCOPE = "prefetch_scope"
 
 def inject_prefetch(func: PrimFunc) -> PrimFunc:
     """``AttrStmt(buffer, "prefetch_scope", offset, loop)`` becomes, in each iteration of the loop,
-    requests for the elements of the buffer that the iteration `offset` further on reads.
+    requests for the elements of the buffer that the iteration `offset` further on reads or writes.
 
     Before::
 
@@ -35,7 +35,8 @@ def inject_prefetch(func: PrimFunc) -> PrimFunc:
             for j in range(64):
                 B[i, j] = A[i, j]
 
-    One request is made for each cache line along the last dimension. A request changes nothing and
+    One request is made for each cache line along the last dimension; and for the last element of
+    few lines, since it may lie in one more. A request changes nothing and
     never fails, also where it lies outside of the buffer; ``prefetch`` does not read its operand.
     Elements at indices that depend on data are left out.
 
@@ -80,7 +81,7 @@ class _Inject(Mutator):
 
 
 class _Requests:
-    """The requests for the elements of a buffer that a statement reads."""
+    """The requests for the elements of a buffer that a statement reads or writes."""
 
     def __init__(self, buffer: Buffer, data: set[Var]) -> None:
         self.made: list[Stmt] = []
@@ -90,6 +91,8 @@ class _Requests:
 
     def gather(self, node: Stmt, loops: tuple[For, ...]) -> None:
         inside = (*loops, node) if isinstance(node, For) else loops
+        if isinstance(node, s.BufferStore) and node.buffer is self._buffer:
+            self._request(BufferLoad(node.buffer, node.indices), loops)
         for child in children(node):
             if isinstance(child, Stmt):
                 self.gather(child, inside)
@@ -127,8 +130,10 @@ class _Requests:
             return For(var, loop.min, loop.extent, ForKind.SERIAL, body)
         line = const(count, var.dtype)
         lines = e.floordiv(loop.extent + (line - const(1, var.dtype)), line)
-        body = substitute(body, {var: loop.min + var * line})
-        return For(var, const(0, var.dtype), lines, ForKind.SERIAL, body)
+        each = substitute(body, {var: loop.min + var * line})
+        last = substitute(body, {var: loop.min + loop.extent - 1})
+        loop = For(var, const(0, var.dtype), lines, ForKind.SERIAL, each)
+        return seq(loop, last)
 
 
 def _variables(*nodes: PrimExpr) -> set[Var]:

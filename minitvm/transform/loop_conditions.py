@@ -48,10 +48,12 @@ NEVER = Affine({}, -1)
 
 
 class Conditions:
-    """Conditions as affine forms, and as expressions again."""
+    """Conditions as affine forms, and as expressions again. A statement under a mask counts as
+    `masked` others."""
 
-    def __init__(self, prover: Prover) -> None:
+    def __init__(self, prover: Prover, masked: int = 1) -> None:
         self._prover = prover
+        self._masked = masked
         self._variables: dict[PrimExpr, frozenset[Var]] = {}
         self._choices: dict[PrimExpr, list[PrimExpr]] = {}
         self._negations: dict[PrimExpr, PrimExpr | None] = {}
@@ -97,9 +99,17 @@ class Conditions:
         use = found.conditions.setdefault(condition, Use())
         use.in_a_loop = use.in_a_loop or bool(inner)
         use.in_tiles = use.in_tiles or self._is_in_tiles(condition, inner)
-        use.work += statements_run(node) * prod(map(iterations, inner))
+        work = statements_run(node) * prod(map(iterations, inner))
+        use.work += work * (self._masked if self._is_mask(condition, inner) else 1)
         use.rows.append(self._least(self.form(condition), inner))
         return use
+
+    def _is_mask(self, condition: PrimExpr, inner: Sequence[s.For]) -> bool:
+        """Whether a condition differs from lane to lane of a vector."""
+        return any(
+            each.kind == ForKind.VECTORIZED and each.loop_var in self.variables(condition)
+            for each in inner
+        )
 
     def _negation(self, condition: PrimExpr) -> PrimExpr | None:
         """The comparison that holds where another one fails."""

@@ -26,6 +26,7 @@ from minitvm.tir.expr import Call, IntImm, PrimExpr, Var, const
 from minitvm.tir.functor import Mutator, substitute, walk_once, with_fields
 from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, seq, with_body
 from minitvm.transform.loop_conditions import Conditions, Use, Uses
+from minitvm.transform.transpose_copies import VECTOR_BYTES
 
 # The most statements that a function may grow to, copies in unrolled loops included. Past it guards
 # stay where they are: correct, and slower.
@@ -34,6 +35,11 @@ MAX_STATEMENTS = 2048
 # A guard around less than this part of a loop's work costs less than a second loop.
 _LITTLE = 32
 _MOST = 7 / 8  # of a loop's iterations
+# Without registers for masks, a store under a mask takes as long as so many multiply-adds of
+# vectors: 42 operations of Zen 3 (A. Fog, "Instruction tables", VMASKMOVPS), and a branch for each
+# lane on NEON.
+_MASKED = 32
+_WITH_MASKS = 64  # bytes of the vectors that have such registers
 
 HINT = "pragma_loop_partition_hint"
 
@@ -54,7 +60,9 @@ class LoopPartitionOptions:
     unroll_loop_with_partition_hint_no_interval: bool = False
 
 
-def partition_loops(func: PrimFunc, options: LoopPartitionOptions | None = None) -> PrimFunc:
+def partition_loops(
+    func: PrimFunc, options: LoopPartitionOptions | None = None, *, vector_bytes: int = VECTOR_BYTES
+) -> PrimFunc:
     """Runs the iterations in which a guard surely holds without it.
 
     Before::
@@ -92,7 +100,10 @@ def partition_loops(func: PrimFunc, options: LoopPartitionOptions | None = None)
     A loop over blocks of tiles stays whole if a guard fails in several of its blocks. The loop over
     tiles inside is split instead: its tail is shorter.
     """
-    return with_body(func, _Partition(func, options or LoopPartitionOptions()).stmt(func.body))
+    masked = 1 if vector_bytes >= _WITH_MASKS else _MASKED
+    return with_body(
+        func, _Partition(func, options or LoopPartitionOptions(), masked).stmt(func.body)
+    )
 
 
 Bound = tuple[Affine, int]  # floor(form / divisor)
@@ -118,10 +129,10 @@ class _Region:
 class _Partition(ScopedMutator):
     """Goes down the loops, the outermost first."""
 
-    def __init__(self, func: PrimFunc, options: LoopPartitionOptions) -> None:
+    def __init__(self, func: PrimFunc, options: LoopPartitionOptions, masked: int) -> None:
         super().__init__(prover_of(func))
         self._options = options
-        self._forms = Conditions(self._prover)
+        self._forms = Conditions(self._prover, masked)
         for each in walk_once(func.body):
             if isinstance(each, e.Let | s.LetStmt):  # names are unknown outside of their scope
                 self._prover.bind_data(each.var)

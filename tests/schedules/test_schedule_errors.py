@@ -121,7 +121,7 @@ REFUSED: dict[str, tuple[Callable[[Program], object], str]] = {
     "bind_data_axis": (lambda p: p.s[p.C].bind(p.i, p.j), "C: bind: expected an axis of te.thread_axis, got iter_var"),
     "pragma_name": (lambda p: p.s[p.C].pragma(p.i, "unrol"), "C: pragma: expected one of auto_unroll_max_step, .*, got 'unrol'"),
     "pragma_value": (lambda p: p.s[p.C].pragma(p.i, "unroll_explicit", [1]), "C: pragma unroll_explicit: expected an expression or a number"),
-    "prefetch_unread": (lambda p: p.s[p.C].prefetch(p.A, p.i, 1), "C: prefetch: expected a tensor that C reads, got Tensor"),
+    "prefetch_unread": (lambda p: p.s[p.C].prefetch(p.A, p.i, 1), "C: prefetch: expected a tensor that C reads or computes, got Tensor"),
     "prefetch_offset": (lambda p: p.s[p.C].prefetch(p.B, p.i, None), "C: prefetch: offset: expected an expression or a number"),
     "tensorize_text": (lambda p: p.s[p.C].tensorize(p.i, "vadd"), "C: tensorize: expected what te.decl_tensor_intrin made, got 'vadd'"),
     # memory

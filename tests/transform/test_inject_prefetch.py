@@ -45,9 +45,15 @@ def test_text(golden: Callable[[str], None]) -> None:
 
 def test_each_place_once_and_none_that_depends_on_data() -> None:
     assert requests(ahead(copy(B[i, j]))) == 0
-    assert requests(ahead(seq(copy(A[i, j]), copy(A[i, j] * 2.0)))) == 1
-    assert requests(ahead(copy(A[I[i], j] + A[i, j]))) == 1
+    assert requests(ahead(seq(copy(A[i, j]), copy(A[i, j] * 2.0)))) == 2  # each line, and the last
+    assert requests(ahead(copy(A[I[i], j] + A[i, j]))) == 2
     assert requests(ahead(LetStmt(k, I[i], copy(A[k, j])))) == 0
+
+
+def test_what_is_written_is_requested() -> None:
+    written = AttrStmt(B, SCOPE, const(0), loop(i, n, copy(A[i, j])))
+    assert requests(written) == 2
+    assert "prefetch(B[i, 39])" in str(inject_prefetch(func(written)))
 
 
 @pytest.mark.parametrize("offset", [-100, 0, 3, 1 << 20])

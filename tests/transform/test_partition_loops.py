@@ -229,3 +229,17 @@ def test_growth_is_bounded() -> None:
     assert guards(partition_loops(unrolled(128)).body) == 1
     large = unrolled(1128)
     assert partition_loops(large) is large
+
+
+@pytest.mark.parametrize(("vector_bytes", "parts"), [(16, 2), (32, 2), (64, 1)])
+def test_stores_under_masks_are_dear_without_mask_registers(vector_bytes: int, parts: int) -> None:
+    """A store beside 64 others is little work, but not if it runs lane by lane."""
+    k = Var("k")
+    work = loop(k, 64, loop(i, 16, BufferStore(B, const(0.0), (i,))))
+    store = loop(
+        ii, 16, IfThenElse(likely(io * 16 + ii < 40), copy(io * 16 + ii)), ForKind.VECTORIZED
+    )
+    before = func(loop(io, 3, seq(work, store)))
+    after = partition_loops(before, vector_bytes=vector_bytes)
+    stored = [each for each in walk(after.body) if isinstance(each, BufferStore)]
+    assert len(stored) == 2 * parts

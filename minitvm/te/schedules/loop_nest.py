@@ -429,18 +429,20 @@ class LoopNest(Traced):
     @primitive
     def prefetch(self, tensor: Tensor, var: IterVar, offset: Any) -> None:
         """In each iteration of a loop, prefetch the elements of a tensor that the iteration
-        `offset` later reads.
+        `offset` later reads or, of a tensor that this stage computes, writes.
 
         Raises
         ------
         CompileError
-            When `var` is none of the loops, or this stage does not read `tensor`.
+            When `var` is none of the loops, or this stage neither reads nor computes `tensor`.
         """
         where = f"{self.name}: prefetch"
         self.leaf_index(where, var)
-        read = {self.schedule.now(each) for each in self.op.input_tensors}
-        if not isinstance(tensor, Tensor) or self.schedule.now(tensor) not in read:
-            raise CompileError(f"{where}: expected a tensor that {self.name} reads, got {tensor!r}")
+        used = {self.schedule.now(each) for each in (*self.op.input_tensors, *self.op.outputs)}
+        if not isinstance(tensor, Tensor) or self.schedule.now(tensor) not in used:
+            raise CompileError(
+                f"{where}: expected a tensor that {self.name} reads or computes, got {tensor!r}"
+            )
         with e.naming(f"{where}: offset"):
             distance = e.as_index(offset)
         self._edit_attrs(var).prefetches.append((tensor, distance))

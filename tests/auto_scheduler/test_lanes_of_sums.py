@@ -1,0 +1,122 @@
+"""Contractions whose sums lie in the lanes of vectors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minitvm import build, te
+from minitvm.auto_scheduler import auto_schedule
+from minitvm.te.schedules.schedule import Schedule
+from minitvm.te.tensor import Tensor
+
+ZEN3 = "llvm -mtriple=x86_64-linux-gnu -mcpu=znver3 -num-cores=2"
+NEON = "llvm -mtriple=aarch64-linux-gnu -mcpu=neoverse-n1 -num-cores=2"
+random = np.random.default_rng(3)
+
+
+def product(
+    rows: Any, columns: Any, steps: Any, dtype: str = "float32", batch: tuple[int, ...] = ()
+) -> list[Tensor]:
+    """Rows times rows: ``C[..., i, j] = sum(A[..., i, k] * B[..., j, k])``."""
+    A = te.placeholder((*batch, rows, steps), dtype, name="A")
+    B = te.placeholder((*batch, columns, steps), dtype, name="B")
+    k = te.reduce_axis((0, steps), name="k")
+
+    def element(*axes: Any) -> Any:
+        *outer, i, j = axes
+        return te.sum(A[(*outer, i, k)] * B[(*outer, j, k)], axis=k)
+
+    return [A, B, te.compute((*batch, rows, columns), element, name="C")]
+
+
+def is_in_lanes(s: Schedule) -> bool:
+    return any("lanes of a vector hold the sums" in each.text for each in s.choices)
+
+
+def check(arguments: list[Tensor], s: Schedule | None = None) -> None:
+    """The function against float64."""
+    a, b = (
+        random.integers(-9, 9, [int(n) for n in each.shape]).astype(str(each.dtype))
+        for each in arguments[:2]
+    )
+    c = np.full([int(n) for n in arguments[-1].shape], 7, str(arguments[-1].dtype))
+    build(arguments[-1:] if s is None else s, arguments)(a, b, c)
+    expected = a.astype("float64") @ b.astype("float64").swapaxes(-1, -2)
+    np.testing.assert_array_equal(c, expected.astype(c.dtype))  # whole numbers: exact
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+@pytest.mark.parametrize(
+    "sizes", [(16, 16, 512), (8, 8, 1000), (5, 7, 333), (17, 23, 777), (4, 3, 1025)]
+)
+def test_odd_sizes(sizes: tuple[int, int, int], dtype: str) -> None:
+    check(product(*sizes, dtype))
+
+
+@pytest.mark.parametrize("target", [ZEN3, NEON])
+def test_few_long_sums_are_in_lanes(target: str) -> None:
+    assert is_in_lanes(auto_schedule(product(8, 8, 1000)[-1], target))
+    assert is_in_lanes(auto_schedule(product(8, 8, 1000, "float64", (3,))[-1], target))
+
+
+def test_forms_of_any_machine() -> None:
+    """The schedule for another CPU computes the same here."""
+    for sizes in ((16, 16, 512), (9, 11, 515)):
+        arguments = product(*sizes)
+        s = auto_schedule(arguments[-1], ZEN3)
+        assert is_in_lanes(s)
+        check(arguments, s)
+
+
+@pytest.mark.parametrize("sizes", [(512, 512, 64), (300, 300, 300), (16, 16, 4), (64, 8, 6)])
+def test_many_or_short_sums_are_not(sizes: tuple[int, int, int]) -> None:
+    assert not is_in_lanes(auto_schedule(product(*sizes)[-1], ZEN3))
+
+
+def test_batches() -> None:
+    check(product(6, 10, 300, batch=(3,)))
+    check(product(6, 10, 301, batch=(2, 2)))
+
+
+def test_neighbours_that_lie_otherwise() -> None:
+    """Other layouts, symbolic sizes and extrema take other forms."""
+    k = te.reduce_axis((0, 1000), name="k")
+    A, B = te.placeholder((1000, 8), name="A"), te.placeholder((8, 1000), name="B")
+    C = te.compute((8, 8), lambda i, j: te.sum(A[k, i] * B[j, k], axis=k), name="C")
+    assert not is_in_lanes(auto_schedule(C, ZEN3))
+    D = te.compute((8, 8), lambda i, j: te.max(B[i, k] * B[j, k], axis=k), name="D")
+    assert not is_in_lanes(auto_schedule(D, ZEN3))
+    assert not is_in_lanes(auto_schedule(product(te.var("n"), 8, 1000)[-1], ZEN3))
+
+
+def test_a_stage_that_reads_the_sums() -> None:
+    A, B, C = product(8, 8, 1000)
+    D = te.compute(C.shape, lambda i, j: C[i, j] * 2.0 + 1.0, name="D")
+    s = auto_schedule(D, ZEN3)
+    assert is_in_lanes(s)
+    a, b = (random.integers(-9, 9, (8, 1000)).astype("float32") for _ in range(2))
+    d = np.zeros((8, 8), "float32")
+    build(s, [A, B, D])(a, b, d)
+    np.testing.assert_array_equal(d, a @ b.T * 2 + 1)
+
+
+def test_strict_sums_stay_in_order() -> None:
+    arguments = product(3, 4, 100)
+    a, b = (random.random((n, 100), dtype="float32") for n in (3, 4))
+    c = np.zeros((3, 4), "float32")
+    build(arguments[-1:], arguments, fp="strict")(a, b, c)
+    in_order = np.add.accumulate(a[:, None, :] * b[None], -1)[..., -1]
+    np.testing.assert_array_equal(c, in_order)
+
+
+def test_not_a_number_reaches_its_sums_alone() -> None:
+    arguments = product(8, 8, 999)
+    a, b = (random.random((8, 999), dtype="float32") for _ in range(2))
+    a[3, 998] = np.nan
+    c = np.zeros((8, 8), "float32")
+    build(arguments[-1:], arguments)(a, b, c)
+    assert np.isnan(c[3]).all()
+    assert np.isfinite(np.delete(c, 3, 0)).all()
