@@ -71,10 +71,19 @@ def kinds_of_calls(torch: Any) -> Callable[[Sequence[Any]], Call]:
 
 
 def transformed_calls(torch: Any) -> Callable[[], bool]:
-    """A function that tells whether a transform of ``torch.func`` runs, and runs eagerly."""
+    """A function that tells whether a transform of ``torch.func`` runs, and runs eagerly. One that
+    takes mutations out (``functionalize``) isn't meant: it has nothing to do with gradients."""
     try:
         transforming = torch._C._functorch.peek_interpreter_stack
+        functionalizing = torch._C._functorch.TransformType.Functionalize
     except AttributeError:
         return lambda: False
     is_compiling = torch.compiler.is_dynamo_compiling
-    return lambda: not is_compiling() and transforming() is not None
+
+    def is_transformed() -> bool:
+        if is_compiling():
+            return False
+        found = transforming()
+        return found is not None and found.key() != functionalizing
+
+    return is_transformed
