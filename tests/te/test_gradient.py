@@ -51,6 +51,10 @@ def _softmax(X: Tensor) -> Any:
     return te.compute((5, 7), lambda i, j: power[i, j] / total[i], name="softmax")
 
 
+def _first_rows(X: Tensor) -> Any:
+    return te.compute((3, 7), lambda i, j: X[i, j], name="first")
+
+
 def _layer_norm(X: Tensor, w: Tensor, b: Tensor) -> Any:
     k, j = _axis(7), _axis(7, "j")
     mean = te.compute((5,), lambda i: te.sum(X[i, k] / 7.0, axis=k), name="mean")
@@ -258,6 +262,12 @@ PROGRAMS: dict[str, tuple[Any, list[tuple[int, ...]], Any, tuple[Array, ...]]] =
         _of((3, 4), lambda X, b, i, j: X[i, j] * b[j] + b[j]),
         [(3, 4), (4,)],
         lambda x, b: x * b + b,
+        (),
+    ),
+    "the first rows of a tensor that is computed": (
+        lambda X: _first_rows(te.compute((5, 7), lambda i, j: te.exp(X[i, j]))),
+        [(5, 7)],
+        lambda x: x.exp()[:3],
         (),
     ),
     "choice of a logarithm": (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast, final
@@ -26,7 +25,15 @@ from minitvm.te.autodiff.scatter import scatter_of
 from minitvm.te.autodiff.stages import computed
 from minitvm.te.schedules.operation_graph import in_order
 from minitvm.te.schedules.simplify_operations import simplified
-from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, ScanOp, Tensor, data_axes
+from minitvm.te.tensor import (
+    ComputeOp,
+    Operation,
+    PlaceholderOp,
+    ScanOp,
+    Tensor,
+    data_axes,
+    domain_of,
+)
 from minitvm.tir import expr as e
 from minitvm.tir import op as language
 from minitvm.tir.depth import deep_expressions
@@ -264,14 +271,11 @@ class _Backward:
 
     def _adjoint(self, tensor: Tensor, shares: list[Share]) -> Adjoint:
         """The adjoint of each element of a tensor, from its shares."""
-        if tensor not in self._wanted and len(shares) == 1 and not shares[0].conditions:
+        if tensor not in self._wanted and len(shares) == 1 and _is_all_of(tensor, shares[0]):
             (share,) = shares
-            variables = [axis.var for axis in share.axes]
-            is_in_order = len(variables) == tensor.ndim and all(
-                map(operator.is_, share.indices, variables)
-            )
             # Sums would compute anything else once for each of their terms.
-            if is_in_order and isinstance(share.value, ProducerLoad | e.FloatImm):
+            if isinstance(share.value, ProducerLoad | e.FloatImm):
+                variables = [axis.var for axis in share.axes]
                 return lambda at: substitute(share.value, dict(zip(variables, at, strict=True)))
         made = self._adjoints[tensor] = adjoint_of(tensor, self._leading, shares)
         return lambda at: made(*self._variables, *at)
@@ -331,6 +335,16 @@ def _differentiated(
         backward.begin(result, adjoint)
     backward.run(in_order([result.op for result, _ in results]))
     return backward.found()
+
+
+def _is_all_of(tensor: Tensor, share: Share) -> bool:
+    """Whether a share has one iteration for each element of a tensor, in order."""
+    return (
+        not share.conditions
+        and len(share.axes) == tensor.ndim
+        and all(axis.var is index for axis, index in zip(share.axes, share.indices, strict=True))
+        and _is_same_shape([domain_of(axis).extent for axis in share.axes], tensor.shape)
+    )
 
 
 def _terms(op: Operation, adjoints: Mapping[int, Adjoint]) -> list[Term]:
