@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from minitvm.contrib.imported import imported
+from minitvm.contrib.torch_autograd import register_autograd
 from minitvm.contrib.torch_library import (
     Gradients,
     autocast_kernel,
@@ -165,11 +166,9 @@ class TorchOperator(PastDispatcher):
         library.impl(own, self._compute, key)
         torch.library.register_fake(name, fake_kernel(function, results), lib=library)
         if derivative is not None:
-            backward, setup_context = _registered_pair(derivative, results)
-            torch.library.register_autograd(
-                name, backward, setup_context=setup_context, lib=library
-            )
-            self._recorded = _for_autograd(torch, own, self._compute, (backward, setup_context))
+            pair = _registered_pair(derivative, results)
+            register_autograd(torch, library, name, *pair, self._compute)
+            self._recorded = _for_autograd(torch, own, self._compute, pair)
         if any(is_differentiable(results, at) for at in results.inputs):
             library.impl(own, autocast_kernel(results, self.overload), "AutocastCPU")
         if takes_tensors:
@@ -178,7 +177,6 @@ class TorchOperator(PastDispatcher):
             rule = batching_rule(results, self, self._batch)
             self._batched = batched_calls(torch, self, rule)
             if derivative is not None:
-                pair = (backward, setup_context)
                 self._differentiated = _for_transforms(torch, self.overload, pair, rule)
         self._let_pass(torch, self._compute)
 

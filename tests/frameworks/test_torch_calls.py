@@ -176,6 +176,34 @@ def test_what_means_something_else_is_left_to_torch(square: Any) -> None:
         square(x)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.jit
+@pytest.mark.parametrize(
+    "sees", [_dispatch_mode, _function_mode, _autocast, _fake, _traced, _traced_early]
+)
+def test_the_operator_in_torch_is_watched_as_well(
+    square: Any, sees: Callable[[Any, Any], bool]
+) -> None:
+    """Its kernel for autograd calls the built function where there is nothing to record."""
+
+    class ByName:
+        overload, name = square.overload, square.name
+
+        def __call__(self, *args: Any) -> Any:
+            return square.overload(*args)
+
+    x = torch.tensor([1.0, 2.0])
+    assert sees(ByName(), x)
+    assert square.overload(x, 3.0).tolist() == [3, 12]
+    assert square.overload(torch._neg_view(x), 3.0).tolist() == [3, 12]
+    assert square.overload(X=x[::2], a=3).tolist() == [3]
+    assert square.overload(torch.ones(2, device="meta"), 3.0).device.type == "meta"
+    leaf = torch.nn.Parameter(x.clone())
+    square.overload(leaf, 3.0).sum().backward()
+    assert leaf.grad.tolist() == [6, 12]
+    with torch.no_grad():
+        assert square.overload(leaf, 3.0).grad_fn is None
+
+
 def test_the_state_is_that_of_the_calling_thread(square: Any) -> None:
     x, made = torch.tensor([1.0, 2.0]), []
     with torch.autocast("cpu"), torch.device("meta"):
