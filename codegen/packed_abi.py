@@ -63,6 +63,8 @@ def emit_function(module: ModuleText, func: PrimFunc, options: CodegenOptions) -
     sizes = bound_variables(func)
     assertions = _emit_body(module, func, sizes, options)
     _emit_entry(module, func, sizes, assertions, options)
+    if func.attrs.has_plain_entry and not assertions:
+        _emit_plain_entry(module, func, sizes)
 
 
 def bound_variables(func: PrimFunc) -> tuple[Var, ...]:
@@ -76,6 +78,11 @@ def bound_variables(func: PrimFunc) -> tuple[Var, ...]:
 def packed_symbol(name: str) -> str:
     """The symbol of a function's packed entry, which no C function's name can be."""
     return f"packed.{_ascii(name)}"
+
+
+def plain_symbol(name: str) -> str:
+    """The symbol of a function's plain entry."""
+    return f"plain.{_ascii(name)}"
 
 
 def _body_symbol(name: str) -> str:
@@ -175,6 +182,26 @@ def _emit_entry(
     with text.aside(failed):
         result = _take_gil_to_fail(text, ret, ret_code)
         _report_failure(text, status, failure, assertions, result)
+    text.finish()
+
+
+def _emit_plain_entry(module: ModuleText, func: PrimFunc, sizes: Sequence[Var]) -> None:
+    """The body for callers that are machine code of ours, and have made all checks themselves::
+
+        int plain(void** addresses, int64_t* sizes)
+
+    `addresses` are those of the arguments, all arrays, in order; `sizes` the values of the
+    variables in their shapes.
+    """
+    text = FunctionText(module, plain_symbol(func.name), "i32", ("ptr addresses", "ptr sizes"))
+    addresses, values = text.params
+    arguments = [text.word(addresses, i, "ptr") for i in range(len(func.params))]
+    for i, var in enumerate(sizes):
+        value, type = text.word(values, i), register_type(var.dtype)
+        arguments.append(value if type == "i64" else text.convert("trunc", value, type))
+    body = Value("ptr", f"@{symbol(_body_symbol(func.name))}")
+    failure = text.alloca("i64", MAX_FAILURE_VALUES)
+    text.ret(text.call(body, "i32", [*arguments, failure]))
     text.finish()
 
 

@@ -62,6 +62,7 @@ from minitvm.runtime import set_num_threads as set_num_threads
 from minitvm.runtime import unregister_device as unregister_device
 from minitvm.runtime.bridges import set_bridges as _set_bridges
 from minitvm.runtime.conversion import set_meaning as _set_meaning
+from minitvm.runtime.faces import explain_absent as _explain_absent
 from minitvm.runtime.faces import hand_on as _hand_on
 from minitvm.runtime.faces import on_demand as _on_demand
 from minitvm.runtime.registry import set_origins as _set_origins
@@ -121,33 +122,94 @@ for _former, _name in _CLASSIC.items():
     _module = _importlib.import_module(f"minitvm.{_name}")
     _sys.modules[f"minitvm.{_former}"] = _module
     setattr(_importlib.import_module(_face), _place, _module)
+# Names of classic modules that are made in other rooms here.
+for _face, _name, _place in (
+    ("te", "create_prim_func", "lowering.prim_func"),
+    ("tir", "IndexMap", "te.index_map"),
+):
+    _module = _importlib.import_module(f"minitvm.{_place}")
+    setattr(_importlib.import_module(f"minitvm.{_face}"), _name, getattr(_module, _name))
 
 
 # Parts of TVM that aren't here, and what there is in their place.
 _GRAPHS = "minitvm compiles operators; graphs of them stay with the framework that calls them"
 _TUNING = "an untouched schedule is scheduled by build: see docs/auto_schedule.md"
+_GPU = "there are no kernels for GPUs; device('cuda', 0) names one for arrays"
+_BLOCKS = "loops have no blocks here: read func.body, which tir.stmt_functor walks"
+_SOLVERS = "tvm.arith.Analyzer proves and simplifies; te.schedule.InferBound infers ranges"
 _ABSENT = {
-    "autotvm": _TUNING,
-    "meta_schedule": _TUNING,
-    "relay": _GRAPHS,
-    "relax": _GRAPHS,
-    "parser": _GRAPHS,
-    "rpc": "programs run in this process; a function can be pickled and sent",
-    "micro": "there are no targets without an operating system",
-    "topi": "there is no operator library yet: write the operator with te.compute",
-    "script": "write loops with tir.ir_builder or te.hybrid.script",
-    "cuda": "there are no kernels for GPUs; device('cuda', 0) names one for arrays",
-    "context": "write tvm.device(name, id)",
-    "gpu": "there are no kernels for GPUs; device('cuda', 0) names one for arrays",
-    "autodiff": "write the gradient as an expression of its own",
-}
+    "minitvm": {
+        **dict.fromkeys(("autotvm", "meta_schedule"), _TUNING),
+        **dict.fromkeys(("relay", "relax", "parser"), _GRAPHS),
+        "rpc": "programs run in this process; a function can be pickled and sent",
+        "micro": "there are no targets without an operating system",
+        "topi": "there is no operator library yet: write the operator with te.compute",
+        "script": "write loops with tir.ir_builder or te.hybrid.script",
+        **dict.fromkeys(("cuda", "gpu", "opencl", "cl", "metal", "vulkan", "rocm"), _GPU),
+        "context": "write tvm.device(name, id)",
+        "autodiff": "write the gradient as an expression of its own",
+        "register_object": "classes of Python need no registration",
+        "register_extension": "arrays are taken by DLPack: see docs/calling.md",
+        "support": "get_include() says where the header is, and __version__ the version",
+        "instrument": "write a pass of one's own with tir.transform.prim_func_pass",
+    },
+    "minitvm.te": {
+        "extern_primfunc": "write the loops with te.extern and tir.ir_builder",
+        "AXIS_SEPARATOR": "buffers keep their shapes down to code generation: leave it out",
+        "SpecializedCondition": "write te.if_then_else, or build a function for each case",
+    },
+    "minitvm.tir": {
+        "Schedule": "schedule with te.create_schedule",
+        **dict.fromkeys(("Block", "BlockRealize", "MatchBufferRegion", "BufferRegion"), _BLOCKS),
+        **dict.fromkeys(("Load", "Store"), "read and write buffers: BufferLoad, BufferStore"),
+        **dict.fromkeys(
+            ("ProducerStore", "ProducerRealize", "BufferRealize", "Prefetch"),
+            "lowered loops have BufferStore, Allocate and AttrStmt in their place",
+        ),
+        "SizeVar": "te.size_var makes one",
+        "Any": "te.var is an unknown size",
+        "TensorIntrin": "te.decl_tensor_intrin makes one, and tensorize uses it",
+        **dict.fromkeys(
+            ("Layout", "BijectiveLayout", "layout", "bijective_layout"),
+            "write the map of indices as a function: tir.IndexMap.from_func",
+        ),
+        "ret": "a function writes its outputs",
+        "call_cpacked": "write tir.call_packed or tir.call_extern",
+    },
+    "minitvm.arith": {
+        "IntSet": "IntervalSet is one, and Analyzer().int_set finds those of expressions",
+        "deduce_bound": "detect_clip_bound finds the bounds that a condition sets",
+        **dict.fromkeys(
+            ("solve_linear_equations", "solve_linear_inequalities", "IntConstraints",
+             "estimate_region_lower_bound", "estimate_region_strict_bound",
+             "estimate_region_upper_bound", "PresburgerSet"), _SOLVERS),
+        **dict.fromkeys(
+            ("detect_iter_map", "normalize_iter_map_to_expr", "iter_map_simplify",
+             "subspace_divide", "inverse_affine_iter_map"),
+            "tir.IndexMap maps indices and inverts such maps"),
+    },
+    "minitvm.ir": {
+        **dict.fromkeys(("Array", "Map"), "lists, tuples and dicts of Python take their place"),
+        "make_node": "call the class of the node",
+        **dict.fromkeys(("Span", "SourceName"), "nodes have no place in a source"),
+    },
+    "minitvm.runtime": {
+        **dict.fromkeys(("String", "ShapeTuple"), "str and tuple of Python take its place"),
+        **dict.fromkeys(("Object", "ObjectGeneric"), "nodes are plain objects of Python"),
+        "system_lib": "load a file by load_module",
+        **dict.fromkeys(("cuda", "gpu", "opencl", "cl", "metal", "vulkan", "rocm"), _GPU),
+        **dict.fromkeys(("executor", "vm"), _GRAPHS),
+    },
+}  # fmt: skip
 _find = _on_demand(__name__, _ON_DEMAND)
 
 
-def __getattr__(name: str) -> _typing.Any:
-    if name in _ABSENT:
-        raise AttributeError(f"minitvm has no {name!r} of TVM: {_ABSENT[name]}")
+def __getattr__(name: str) -> _typing.Any:  # for type checkers, which read no further
     return _find(name)
+
+
+for _face, _reasons in _ABSENT.items():
+    _explain_absent(_face, _reasons)
 
 
 _set_meaning(convert)

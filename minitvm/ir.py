@@ -5,6 +5,8 @@ from typing import Any as _Any
 
 from minitvm.runtime.faces import hand_on as _hand_on
 from minitvm.runtime.faces import on_demand as _on_demand
+from minitvm.tir.expr import FloatImm as FloatImm
+from minitvm.tir.expr import IntImm as IntImm
 from minitvm.tir.expr import PrimExpr as PrimExpr
 from minitvm.tir.expr import Range as Range
 from minitvm.tir.names import GlobalVar as GlobalVar

@@ -396,6 +396,12 @@ class Target:
         return missing_on_host(self.triple, self.features)
 
     @staticmethod
+    def list_kinds() -> list[str]:
+        """The kinds that a target may have: ``llvm``, and those of devices that launch code of the
+        CPU."""
+        return ["llvm", *filter(launches, kinds())]
+
+    @staticmethod
     def current(allow_none: bool = True) -> Target | None:
         """The target of the innermost ``with target:``, if any.
 
@@ -481,7 +487,7 @@ def _parse(text: str) -> tuple[str, dict[str, str]]:
     words = shlex.split(text)
     if not words or (words[0] != "llvm" and not launches(words[0])):
         found = repr(words[0]) if words else "an empty text"
-        known = ", ".join(("llvm", *filter(launches, kinds())))
+        known = ", ".join(Target.list_kinds())
         raise CompileError(f"target: expected a kind among {known}, got {found}")
     options: dict[str, str] = {}
     for word in words[1:]:

@@ -25,6 +25,7 @@ from minitvm.runtime.errors import TVMError as TVMError
 from minitvm.runtime.errors import UnsupportedByDevice as UnsupportedByDevice
 from minitvm.runtime.evaluator import BenchmarkResult as BenchmarkResult
 from minitvm.runtime.faces import hand_on as _hand_on
+from minitvm.runtime.faces import on_demand as _on_demand
 from minitvm.runtime.interchange import from_dlpack as from_dlpack
 from minitvm.runtime.module import Module as Module
 from minitvm.runtime.module import load_module as load_module
@@ -60,4 +61,9 @@ def enabled(target: str) -> bool:
     return kind in ("llvm", "cpu") or _launches(kind)
 
 
-_hand_on(__name__)
+_ON_DEMAND = {
+    "load_param_dict": "minitvm.runtime.params",
+    "save_param_dict": "minitvm.runtime.params",
+}
+__getattr__ = _on_demand(__name__, _ON_DEMAND)
+_hand_on(__name__, *_ON_DEMAND)

@@ -30,10 +30,12 @@ from minitvm.runtime.heap_types import function
 from minitvm.runtime.native import NativeCode, Once
 from minitvm.runtime.ndarray import NDArray
 from minitvm.runtime.outputs_text import TORCH_DTYPES, TorchDtype
+from minitvm.runtime.torch_calls_text import MOST_WATCHERS
+from minitvm.runtime.torch_state import torch_state
 from minitvm.runtime.values import ArgTypeCode
 
 _MOST_CONSTANTS = 256
-_ENTRIES = ("call", "call_entry", "call_returning", "call_cases")
+_ENTRIES = ("call", "call_entry", "call_returning", "call_cases", "call_operator")
 
 
 class Row(ctypes.Structure):
@@ -62,6 +64,7 @@ class CallPath:
         self._types: list[type] = []  # of the rows, which keeps them alive
         self._met: weakref.WeakSet[type] = weakref.WeakSet()
         self._constants: dict[object, int] = {}
+        self._knows_torch_state: bool | None = None
         self.torch_fields = (ctypes.c_int64 * 3).from_address(code.data("torch_fields"))
         self._dtypes = (ctypes.c_int32 * DTYPE_NUMBERS).from_address(code.data("dtypes"))
         code.set_objects(
@@ -72,6 +75,7 @@ class CallPath:
             float_type=float,
             out_name=sys.intern("out"),
             record_name=sys.intern("record"),
+            record_unwatched=sys.intern("record_unwatched"),
             exception=Exception,
             attribute_error=AttributeError,
             call_slowly=sys.intern("_call_slowly"),
@@ -139,6 +143,23 @@ class CallPath:
         elif kind not in self._met:
             self._met.add(kind)
             self._learn_type(kind)
+
+    def learn_torch_state(self, torch: Any) -> bool:
+        """Whether compiled code can tell, from now on, if something watches torch's operators."""
+        if self._knows_torch_state is None:
+            found = torch_state(torch)
+            self._knows_torch_state = found is not None
+            if found is not None:
+                watchers = ctypes.c_int32 * (MOST_WATCHERS + 1)
+                watchers.from_address(self._code.data("torch_watchers"))[:] = [
+                    *found.watchers, *[0] * (MOST_WATCHERS + 1 - len(found.watchers))
+                ]  # fmt: skip
+                autocast = ctypes.c_int32.from_address(self._code.data("torch_autocast"))
+                autocast.value = found.autocast
+                # The one that is asked for first comes last.
+                for field in ("excludes", "function_modes", "observed", "includes"):
+                    self._code.set_address(f"torch_{field}", getattr(found, field))
+        return self._knows_torch_state
 
     def _add_own_routes(self) -> None:
         if foreign.numpy_is_as_expected():

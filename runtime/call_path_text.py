@@ -21,6 +21,7 @@ from minitvm.runtime.heap_types import HEADER
 from minitvm.runtime.native_text import NAMES, PENDING, STRUCTURES, native_text
 from minitvm.runtime.outputs_text import OUTPUTS, OUTPUTS_WORDS
 from minitvm.runtime.returning_text import RETURNING, RETURNING_STRUCTURES, RETURNING_WORDS
+from minitvm.runtime.torch_calls_text import TORCH_CALLS, TORCH_CALLS_WORDS
 from minitvm.runtime.values import ArgTypeCode
 
 MOST_ARGUMENTS = 24  # of a call that takes this path, and the fields of its frame
@@ -907,6 +908,7 @@ def call_path_text(type_offset: int) -> str:
         **RETURNING_WORDS,
         **OUTPUTS_WORDS,
         **CASES_WORDS,
+        **TORCH_CALLS_WORDS,
         "ARGUMENTS": MOST_ARGUMENTS,
         "MORE": MOST_ARGUMENTS + 1,
         "DTYPES": DTYPE_NUMBERS,
@@ -918,4 +920,5 @@ def call_path_text(type_offset: int) -> str:
         **{f"NUMPY_{field.upper()}": at for field, at in foreign.NUMPY_FIELDS.items()},
     }
     shared = STRUCTURES + NAMES + PENDING + RUNNING_CALL + CALLS
-    return native_text(shared + _TEXT + RETURNING_STRUCTURES + OUTPUTS + RETURNING + CASES, words)
+    returning = RETURNING_STRUCTURES + OUTPUTS + RETURNING + CASES + TORCH_CALLS
+    return native_text(shared + _TEXT + returning, words)

@@ -47,3 +47,23 @@ def on_demand(face: str, places: Mapping[str, str]) -> Callable[[str], Any]:
         return module if places[name] == f"{face}.{name}" else getattr(module, name)
 
     return find
+
+
+def explain_absent(face: str, reasons: Mapping[str, str]) -> None:
+    """Has a module say, for classic names that aren't in it, what there is in their place.
+
+    >>> import minitvm
+    >>> minitvm.tir.Schedule
+    Traceback (most recent call last):
+    ...
+    AttributeError: minitvm.tir has no 'Schedule' of TVM: schedule with te.create_schedule
+    """
+    module = sys.modules[face]
+    otherwise = getattr(module, "__getattr__", None) or on_demand(face, {})
+
+    def find(name: str) -> Any:
+        if name in reasons:
+            raise AttributeError(f"{face} has no {name!r} of TVM: {reasons[name]}")
+        return otherwise(name)
+
+    vars(module)["__getattr__"] = find

@@ -195,6 +195,10 @@ class LoadedCode:
         """The address of a function."""
         return _checked(name, self._engine.get_function_address(name))
 
+    def has(self, name: str) -> bool:
+        """Whether there is a function of a name."""
+        return bool(self._engine.get_function_address(name))
+
     def data(self, name: str) -> int:
         """The address of a global variable."""
         return _checked(name, self._engine.get_global_value_address(name))

@@ -323,7 +323,7 @@ def batching_rule(
         else:
             returned = whole(
                 *(
-                    value if dim is None else value.movedim(dim, 0)
+                    value.movedim(dim, 0) if dim else value
                     for value, dim in zip(values, in_dims, strict=True)
                 )
             )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from minitvm.contrib.imported import imported
+from minitvm.contrib.torch_autograd import register_autograd
 from minitvm.contrib.torch_library import (
     Gradients,
     autocast_kernel,
@@ -20,10 +21,12 @@ from minitvm.contrib.torch_library import (
     schema_of,
 )
 from minitvm.contrib.torch_plain import Call, kinds_of_calls, transformed_calls, watched_calls
+from minitvm.contrib.torch_vmap import batched_calls
 from minitvm.runtime.lock import ForkLock
 from minitvm.runtime.module import Module
 from minitvm.runtime.packed_func import Function, PackedFunc
 from minitvm.runtime.results import Results, results_of
+from minitvm.runtime.torch_calls import PastDispatcher
 from minitvm.tir.structural_equal import structural_equal
 
 _Pair = tuple[Callable[..., Any], Callable[..., None]]
@@ -109,7 +112,7 @@ def _is_built(function: Any) -> bool:
 
 
 @final
-class TorchOperator:
+class TorchOperator(PastDispatcher):
     """An operator of torch that a built function computes.
 
     It takes the inputs by position or by name, and returns the outputs: a tensor, or a tuple.
@@ -129,9 +132,9 @@ class TorchOperator:
         The built function.
     """
 
-    __slots__ = ("__weakref__", "_batches", "_compute", "_derivative", "_differentiated",
-                 "_is_transformed", "_is_watched", "_kind_of", "_library", "_recorded", "_results",
-                 "function", "given", "name", "overload")  # fmt: skip
+    __slots__ = ("__weakref__", "_batched", "_batches", "_compute", "_derivative",
+                 "_differentiated", "_is_transformed", "_is_watched", "_kind_of", "_library",
+                 "_recorded", "_results", "function", "given", "name", "overload")  # fmt: skip
 
     def __init__(
         self,
@@ -153,6 +156,7 @@ class TorchOperator:
         self._derivative = derivative
         self._batches: dict[tuple[bool, ...], TorchOperator | None] = {}
         self._differentiated: Any = None
+        self._batched: Callable[[Sequence[Any]], Any] | None = None
         self._compute = self._recorded = _returning(function, results)
         self._library = library = torch.library.Library(namespace, "FRAGMENT")
         library.define(own + schema, tags=(torch.Tag.pt2_compliant_tag,))
@@ -162,25 +166,29 @@ class TorchOperator:
         library.impl(own, self._compute, key)
         torch.library.register_fake(name, fake_kernel(function, results), lib=library)
         if derivative is not None:
-            backward, setup_context = _registered_pair(derivative, results)
-            torch.library.register_autograd(
-                name, backward, setup_context=setup_context, lib=library
-            )
-            self._recorded = _for_autograd(torch, own, self._compute, (backward, setup_context))
+            pair = _registered_pair(derivative, results)
+            register_autograd(torch, library, name, *pair, self._compute)
+            self._recorded = _for_autograd(torch, own, self._compute, pair)
         if any(is_differentiable(results, at) for at in results.inputs):
             library.impl(own, autocast_kernel(results, self.overload), "AutocastCPU")
         if takes_tensors:
             below = batching_rule(results, self.overload, self._batch_below)
             torch.library.register_vmap(name, below, lib=library)
+            rule = batching_rule(results, self, self._batch)
+            self._batched = batched_calls(torch, self, rule)
             if derivative is not None:
-                pair = (backward, setup_context)
-                rule = batching_rule(results, self, self._batch)
                 push = None
                 if isinstance(derivative, Gradients):
                     push = derivative.forward_mode(results)
                 self._differentiated = _for_transforms(torch, self.overload, pair, push, rule)
+        self._let_pass(torch, self._compute)
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+        # Compiled code is called in place of this, if there is any; torch.compile reads this.
+        return self._call_slowly(*args, out=out, **kwargs)
+
+    def _call_slowly(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+        """A call made by Python code, which defines the meaning of calls."""
         if out is not None:
             return self._into(out, args, kwargs)
         kind = Call.WATCHED if kwargs else self._kind_of(args)
@@ -196,14 +204,22 @@ class TorchOperator:
         autograd records it."""
         if self._is_watched():
             return self._dispatched(args, {})
+        return self.record_unwatched(*args)
+
+    def record_unwatched(self, *args: Any) -> Any:
+        """As :meth:`record`, where nothing watches the operators that run."""
         try:
             return self._recorded(*args)
         except BufferError:
             return self.overload(*args)
 
     def _dispatched(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if not kwargs and self._differentiated is not None and self._is_transformed():
-            return self._differentiated.apply(*args)
+        if not kwargs and self._is_transformed():
+            made = NotImplemented if self._batched is None else self._batched(args)
+            if made is not NotImplemented:
+                return made
+            if self._differentiated is not None:
+                return self._differentiated.apply(*args)
         return self.overload(*args, **kwargs)
 
     def _into(self, out: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

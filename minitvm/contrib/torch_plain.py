@@ -79,13 +79,22 @@ def kinds_of_calls(torch: Any) -> Callable[[Sequence[Any]], Call]:
 
 def transformed_calls(torch: Any) -> Callable[[], bool]:
     """A function that tells whether a transform of ``torch.func`` runs, and runs eagerly, or a
-    level of forward-mode differentiation is open."""
+    level of forward-mode differentiation is open. A transform that takes mutations out
+    (``functionalize``) isn't meant: it has nothing to do with gradients."""
     try:
         transforming = torch._C._functorch.peek_interpreter_stack
+        functionalizing = torch._C._functorch.TransformType.Functionalize
     except AttributeError:
         return lambda: False
     is_compiling, has_tangents = torch.compiler.is_dynamo_compiling, forward_mode(torch)
-    return lambda: not is_compiling() and (transforming() is not None or has_tangents())
+
+    def is_transformed() -> bool:
+        if is_compiling():
+            return False
+        found = transforming()
+        return has_tangents() if found is None else bool(found.key() != functionalizing)
+
+    return is_transformed
 
 
 def forward_mode(torch: Any) -> Callable[[], bool]:

@@ -24,7 +24,7 @@ from minitvm.codegen.machine_code import (
     optimised,
 )
 from minitvm.codegen.options import CodegenOptions
-from minitvm.codegen.packed_abi import arg_names, emit_function, packed_symbol
+from minitvm.codegen.packed_abi import arg_names, emit_function, packed_symbol, plain_symbol
 from minitvm.driver.batches import Batches
 from minitvm.driver.documentation import describe
 from minitvm.driver.results import results_of_program
@@ -126,6 +126,12 @@ class CompiledProgram(Program):
         made = _function(self, self.code, name)
         device_type = self.options.target.device_type
         return made if device_type == DeviceType.CPU else DeviceFunction(made, device_type)
+
+    def plain_entry(self, name: str) -> int:
+        """The address of the plain entry of a function, for machine code that has made all checks
+        itself; 0 where the function has none: it wasn't asked for, or the function may fail."""
+        symbol = plain_symbol(name)
+        return self.code.address(symbol) if self.code is not None and self.code.has(symbol) else 0
 
     def source(self, kind: str) -> str:
         """The text of a kind: "tir" (the loop IR), "ll" (optimised LLVM IR) or "asm"."""

@@ -6,6 +6,7 @@ The package hands on the names of classic ``tvm.tir``.
 import typing as _typing
 
 from minitvm.runtime.faces import hand_on as _hand_on
+from minitvm.tir import analysis as analysis
 from minitvm.tir import expr as expr
 from minitvm.tir import functor as _functor
 from minitvm.tir import ir_builder as ir_builder
@@ -154,5 +155,6 @@ _hand_over(_LANGUAGE)  # the functions that methods of nodes call
 
 stmt_functor = _functor
 if _typing.TYPE_CHECKING:
-    transform: _typing.Any  # the face of the package puts the module here
-_hand_on(__name__, "expr", "ir_builder", "op", "stmt", "stmt_functor")
+    transform: _typing.Any  # the face of the package puts the module here,
+    IndexMap: _typing.Any  # and the class
+_hand_on(__name__, "analysis", "expr", "ir_builder", "op", "stmt", "stmt_functor")

@@ -926,6 +926,8 @@ class FuncAttrs:
         The same function for calls in place, where its own loops compute elements in blocks.
     knows_layout
         Whether an intrinsic was given the layout of arguments, so that they lie compact.
+    has_plain_entry
+        Whether machine code of ours calls it, too, by the addresses of its arguments.
     """
 
     outputs: frozenset[Buffer] | None = None
@@ -934,6 +936,7 @@ class FuncAttrs:
     in_place: frozenset[tuple[int, int]] = frozenset()
     form_in_place: PrimFunc | None = None
     knows_layout: bool = False
+    has_plain_entry: bool = False
 
 
 @final

@@ -162,6 +162,19 @@ def module_pass(
     return _decorated(ModulePass, "transform_module", pass_func, opt_level, name, required)
 
 
+def PrintIR(header: str = "", show_meta_data: bool = False) -> ModulePass:
+    """A pass that prints the module as it is there, below a header, and changes nothing.
+
+    `show_meta_data` is classic: the text of a module has no other part.
+    """
+
+    def show(module: Any, context: PassContext) -> Any:
+        print(f"PrintIR({header}):\n{module}")
+        return module
+
+    return ModulePass(show, PassInfo(0, "PrintIR"))
+
+
 def _decorated(
     kind: type[Pass],
     method: str,

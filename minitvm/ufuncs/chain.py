@@ -11,7 +11,7 @@ from minitvm.te.operation import var
 from minitvm.tir.buffer import decl_buffer
 from minitvm.tir.expr import as_expr
 from minitvm.tir.ir_builder import IRBuilder, create
-from minitvm.tir.stmt import PrimFunc
+from minitvm.tir.stmt import FuncAttrs, PrimFunc
 
 
 class Kind(Enum):
@@ -80,4 +80,5 @@ def chain(function: Callable[..., Any], dtypes: Sequence[DType], name: str, kind
 
 def _function(buffers: Any, program: IRBuilder, name: str) -> PrimFunc:
     """A function of buffers, which it makes handles for."""
-    return PrimFunc(buffers, program.get(), name=name)
+    attrs = FuncAttrs(has_plain_entry=True)
+    return PrimFunc(buffers, program.get(), name=name, attrs=attrs)

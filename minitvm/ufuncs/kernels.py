@@ -6,8 +6,10 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any, final
 
+from minitvm.runtime.call_path_text import StoredFunction
 from minitvm.runtime.dlpack import dtype_word
 from minitvm.runtime.dtype import DType
+from minitvm.runtime.heap_types import HEADER
 from minitvm.runtime.record import record
 from minitvm.ufuncs.loop_text import MOST_KERNELS
 
@@ -36,6 +38,8 @@ class KernelFields(ctypes.Structure):
         ("last_error", ctypes.c_void_p),
         ("count", ctypes.c_int64),
         ("operands", ctypes.c_void_p),
+        ("packed", ctypes.c_void_p),  # what the function stores, if it never calls back
+        ("plain", ctypes.c_void_p),  # int (void** addresses, int64_t* sizes), or NULL
     )
 
 
@@ -129,6 +133,7 @@ class Kernel:
                 for each, dims in zip(operands, self._dims, strict=True)
             )
         )
+        stored = StoredFunction.from_address(id(function) + HEADER)
         self._fields = KernelFields(
             form,
             is_chain,
@@ -138,6 +143,8 @@ class Kernel:
             self._entry.last_error,
             len(operands),
             ctypes.addressof(self._operands),
+            None if stored.calls_back else ctypes.addressof(stored),
+            function.program.plain_entry(function.name) if is_chain else None,
         )
         self.address = ctypes.addressof(self._fields)
 

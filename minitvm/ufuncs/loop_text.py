@@ -19,6 +19,12 @@ the work isn't worth one of its own, the kernel for all extents serves.
 
 from __future__ import annotations
 
+from minitvm.runtime.arrangement import (
+    ASKS_FOR_VARIANT,
+    FAILED_HOLDING,
+    IS_WITHOUT_GIL,
+    NEEDS_VARIANT,
+)
 from minitvm.runtime.native_text import STRUCTURES, native_text
 from minitvm.runtime.values import ArgTypeCode
 
@@ -31,19 +37,25 @@ _LARGE_CORE = 256  # elements, of all operands: a call for each then costs littl
 _FEW = (
     256  # elements, for which the variant in place of the kernel for all costs more than it saves
 )
+_SHORT_CHAIN = 1024  # elements
 _LEAST_WORK = 256  # elements, of all operands of a batch, for which a kernel is chosen
 _WORDS = {
     "ACCUMULATE": ACCUMULATE,
     "ANY": ANY,
+    "ASKS": ASKS_FOR_VARIANT,
     "CODE_ARRAY": int(ArgTypeCode.DLTENSOR_HANDLE),
     "EVERY": EVERY,
     "FEW": _FEW,
+    "HOLDING": FAILED_HOLDING,
     "LARGE_CORE": _LARGE_CORE,
     "LARGE_EXTENT": LARGE_EXTENT,
     "LEAST_WORK": _LEAST_WORK,
     "MOST_KERNELS": MOST_KERNELS,
     "REDUCE": REDUCE,
+    "SHORT": _SHORT_CHAIN,
     "UPDATE": UPDATE,
+    "VARIANT": NEEDS_VARIANT,
+    "WITHOUT_GIL": ASKS_FOR_VARIANT | IS_WITHOUT_GIL,
 }
 
 _TEXT = r"""
@@ -54,8 +66,10 @@ _TEXT = r"""
 }
 %Kernel = type {
   i64 form, i64 is_chain, ptr extents, ptr call, ptr resource, ptr last_error, i64 count,
-  ptr operands
+  ptr operands, ptr packed, ptr plain
 }
+; The start of what a PackedFunc stores (call_path_text.StoredFunction).
+%Packed = type { ptr function, ptr resource, ptr variants }
 %Operand = type {
   i64 position, i64 source, i64 rank, i64 batched, i32 dtype, i32 output, i64 size, ptr dims,
   i64 first_step
@@ -117,6 +131,56 @@ leave:
   ret i64 %elements
 }
 
+; The variant of a packed function that takes some arrays, without the care that calls by any C code
+; need: 0; -1 with an exception pending; or VARIANT, where that care is needed and nothing is
+; written. With the GIL, long kernels release it.
+define internal i32 @call_variant(ptr %packed, ptr %values, ptr %codes, i32 %count) {
+entry:
+  %ret = alloca i64
+  %code = alloca i32
+  %variants = load %Packed.variants, ptr %packed
+  %resource = load %Packed.resource, ptr %packed
+  br icmp eq ptr %variants, null, label %other, label %look
+look:
+  %held = call i32 @PyGILState_Check()
+  %holds = icmp ne i32 %held, 0
+  %asks = select i1 %holds, i32 ASKS, i32 WITHOUT_GIL
+  br label %next
+next:
+  %at = phi ptr [ %variants, %look ], [ %at.next, %one ]
+  %variant = load ptr, ptr %at
+  %at.next = getelementptr ptr, ptr %at, i64 1
+  br icmp eq ptr %variant, null, label %other, label %one
+one:
+  store i32 %asks, ptr %code
+  %status = call i32 %variant(ptr %values, ptr %codes, i32 %count, ptr %ret, ptr %code,
+                              ptr %resource)
+  switch i32 %status, label %failed [ i32 0, label %good i32 VARIANT, label %next ]
+good:
+  ret i32 0
+failed:
+  br icmp eq i32 %status, HOLDING, label %release, label %judge
+release:  ; the variant has taken the GIL to raise
+  %state = load i32, ptr %ret
+  call void @PyGILState_Release(i32 %state)
+  ret i32 -1
+judge:
+  %gil = call i32 @PyGILState_Ensure()
+  br i1 %holds, label %pending, label %clear
+pending:
+  %error = call ptr @PyErr_Occurred()
+  br icmp eq ptr %error, null, label %clear, label %raised
+clear:  ; nothing was written; an error that was set is set again
+  call void @PyErr_Clear()
+  call void @PyGILState_Release(i32 %gil)
+  br label %other
+raised:
+  call void @PyGILState_Release(i32 %gil)
+  ret i32 -1
+other:
+  ret i32 VARIANT
+}
+
 ; Describes the operands and calls, for %n elements from the addresses %args on.
 define internal i32 @call_for(ptr %kernel, ptr %args, ptr %dimensions, ptr %steps, i64 %n,
                               ptr %tensors, ptr %values, ptr %codes, ptr %words) {
@@ -139,6 +203,9 @@ describe:
   %size = load %Operand.size, ptr %operand
   %dims = load %Operand.dims, ptr %operand
   %first = load %Operand.first_step, ptr %operand
+  ; The sizes of numpy's numbers are powers of two.
+  %shift = call i64 @llvm.cttz.i64(i64 %size, i1 true)
+  %mask = sub i64 %size, 1
   %whole = add i64 %rank, %batched
   %strides = getelementptr i64, ptr %free, i64 %whole
   %free.next = getelementptr i64, ptr %strides, i64 %whole
@@ -163,9 +230,9 @@ outer:
   store i64 %n, ptr %free
   %outer.at = getelementptr i64, ptr %steps, i64 %source
   %outer.step = load i64, ptr %outer.at
-  %outer.stride = sdiv i64 %outer.step, %size
+  %outer.stride = ashr i64 %outer.step, %shift
   store i64 %outer.stride, ptr %strides
-  %outer.rest = srem i64 %outer.step, %size
+  %outer.rest = and i64 %outer.step, %mask
   br icmp eq i64 %outer.rest, 0, label %cores, label %bad
 cores:
   br label %core
@@ -181,8 +248,8 @@ one:
   %number = add i64 %first, %d
   %step.at = getelementptr i64, ptr %steps, i64 %number
   %step = load i64, ptr %step.at
-  %stride = sdiv i64 %step, %size
-  %rest = srem i64 %step, %size
+  %stride = ashr i64 %step, %shift
+  %rest = and i64 %step, %mask
   %place = add i64 %d, %batched
   %shape.at = getelementptr i64, ptr %free, i64 %place
   store i64 %extent, ptr %shape.at
@@ -194,9 +261,17 @@ even:
 described:
   br label %next
 call:
+  %narrow.count = trunc i64 %count to i32
+  %packed = load %Kernel.packed, ptr %kernel
+  br icmp eq ptr %packed, null, label %by.c, label %here
+here:
+  %done = call i32 @call_variant(ptr %packed, ptr %values, ptr %codes, i32 %narrow.count)
+  switch i32 %done, label %by.c [ i32 0, label %good i32 -1, label %raised ]
+raised:
+  ret i32 -1
+by.c:
   %function = load %Kernel.call, ptr %kernel
   %resource = load %Kernel.resource, ptr %kernel
-  %narrow.count = trunc i64 %count to i32
   %status = call i32 %function(ptr %values, ptr %codes, i32 %narrow.count, ptr null, ptr null,
                                ptr %resource)
   br icmp eq i32 %status, 0, label %good, label %failed
@@ -554,6 +629,55 @@ no:
   ret i1 false
 }
 
+; A chain that takes less time than the checks of its arrays: what they would find is known here,
+; since numpy aligns the elements of its numbers. False: nothing is done, and the kernel is to be
+; called as others are.
+define internal i1 @run_short_chain(ptr %kernel, ptr %args, ptr %steps, i64 %n, ptr %addresses) {
+entry:
+  %sizes = alloca i64
+  %plain = load %Kernel.plain, ptr %kernel
+  %count = load %Kernel.count, ptr %kernel
+  %operands = load %Kernel.operands, ptr %kernel
+  %several = icmp ne i64 %n, 1
+  %long = icmp sgt i64 %n, SHORT
+  %none = icmp eq ptr %plain, null
+  %other = or i1 %long, %none
+  br i1 %other, label %no, label %next
+next:
+  %i = phi i64 [ 0, %entry ], [ %i.next, %placed ]
+  br icmp eq i64 %i, %count, label %call, label %one
+one:
+  %i.next = add i64 %i, 1
+  %operand = getelementptr %Operand, ptr %operands, i64 %i
+  %source = load %Operand.source, ptr %operand
+  %position = load %Operand.position, ptr %operand
+  %batched = load %Operand.batched, ptr %operand
+  %size = load %Operand.size, ptr %operand
+  %step.at = getelementptr i64, ptr %steps, i64 %source
+  %step = load i64, ptr %step.at
+  %spread = icmp ne i64 %step, %size
+  %is.vector = icmp ne i64 %batched, 0
+  %matters = and i1 %several, %is.vector
+  %is.spread = and i1 %spread, %matters
+  br i1 %is.spread, label %no, label %align
+align:
+  %address.at = getelementptr i64, ptr %args, i64 %source
+  %address = load i64, ptr %address.at
+  %mask = sub i64 %size, 1
+  %off = and i64 %address, %mask
+  br icmp eq i64 %off, 0, label %placed, label %no
+placed:
+  %place = getelementptr i64, ptr %addresses, i64 %position
+  store i64 %address, ptr %place
+  br label %next
+call:
+  store i64 %n, ptr %sizes
+  %status = call i32 %plain(ptr %addresses, ptr %sizes)
+  ret i1 true
+no:
+  ret i1 false
+}
+
 define internal void @run_loop(ptr %args, ptr %dimensions, ptr %steps, ptr %loop) {
 entry:
   %n = load i64, ptr %dimensions
@@ -567,8 +691,6 @@ begin:
   %codes = alloca i32, i64 %count
   %words = alloca i64, i64 %size
   %now = alloca ptr, i64 %count
-  %bytes = mul i64 %count, 8
-  call void @llvm.memcpy.p0.p0.i64(ptr %now, ptr %args, i64 %bytes, i1 false)
   %form = call i64 @form_of_chain(ptr %loop, ptr %args, ptr %steps, i64 %n)
   br icmp eq i64 %form, 0, label %one.or.more, label %chain
 chain:
@@ -576,7 +698,10 @@ chain:
   br icmp eq ptr %chain.kernel, null, label %leave, label %chosen
 chosen:
   %is_chain = load %Kernel.is_chain, ptr %chain.kernel
-  br icmp eq i64 %is_chain, 0, label %one.or.more, label %whole
+  br icmp eq i64 %is_chain, 0, label %one.or.more, label %short
+short:
+  %done = call i1 @run_short_chain(ptr %chain.kernel, ptr %args, ptr %steps, i64 %n, ptr %values)
+  br i1 %done, label %leave, label %whole
 one.or.more:
   br icmp eq i64 %n, 1, label %batch, label %order
 order:
@@ -589,12 +714,14 @@ measure:
   %split = call i1 @is_split(ptr %batch.kernel, ptr %dimensions, ptr %steps, i64 %n)
   br i1 %split, label %each, label %whole
 whole:
-  %kernel = phi ptr [ %chain.kernel, %chosen ], [ %batch.kernel, %measure ]
-  %whole.status = call i32 @call_for(ptr %kernel, ptr %now, ptr %dimensions, ptr %steps, i64 %n,
+  %kernel = phi ptr [ %chain.kernel, %short ], [ %batch.kernel, %measure ]
+  %whole.status = call i32 @call_for(ptr %kernel, ptr %args, ptr %dimensions, ptr %steps, i64 %n,
       ptr %tensors, ptr %values, ptr %codes, ptr %words)
   ret void
 each:
   %own = phi ptr [ %base, %order ], [ %batch.kernel, %measure ]
+  %bytes = mul i64 %count, 8
+  call void @llvm.memcpy.p0.p0.i64(ptr %now, ptr %args, i64 %bytes, i1 false)
   br label %again
 again:
   %k = phi i64 [ 0, %each ], [ %k.next, %moved ]
@@ -625,9 +752,34 @@ leave:
 ; What numpy calls. The lanes of a vector that stand for no element compute, too, and divide zero by
 ; zero: no floating-point exceptions are told, since many would be theirs.
 define void @ufunc_loop(ptr %args, ptr %dimensions, ptr %steps, ptr %loop) {
-entry:
   call void @run_loop(ptr %args, ptr %dimensions, ptr %steps, ptr %loop)
-  %flags = call i32 @fetestexcept(i32 FLOAT_FLAGS)
+  call void @forget_exceptions()
+  ret void
+}
+"""
+# The flags of SSE's register, in which all of our arithmetic is: C's functions read that of the x87
+# unit, too, which takes as long as a short loop.
+_FORGET_X86 = r"""
+define internal void @forget_exceptions() {
+entry:
+  %register = alloca i32
+  call void @llvm.x86.sse.stmxcsr(ptr %register)
+  %word = load i32, ptr %register
+  %flags = and i32 %word, 29  ; all but the inexact and denormal results
+  br icmp eq i32 %flags, 0, label %leave, label %clear
+clear:
+  %cleared = and i32 %word, -30
+  store i32 %cleared, ptr %register
+  call void @llvm.x86.sse.ldmxcsr(ptr %register)
+  br label %leave
+leave:
+  ret void
+}
+"""
+_FORGET = r"""
+define internal void @forget_exceptions() {
+entry:
+  %flags = call i32 @fetestexcept(i32 15)
   br icmp eq i32 %flags, 0, label %leave, label %clear
 clear:
   %done = call i32 @feclearexcept(i32 %flags)
@@ -639,11 +791,8 @@ leave:
 _UNEVEN = "ValueError: expected strides that are multiples of the element's size"
 
 
-# FE_DIVBYZERO | FE_INVALID | FE_OVERFLOW | FE_UNDERFLOW of fenv.h, of x86-64; others have 15.
-_FLOAT_FLAGS = {"x86_64": 0x1D}
-
-
 def ufunc_loop_text(machine: str) -> str:
     """The LLVM IR of the loop for a machine, by the name that LLVM gives it."""
     text = "".join(_TEXT.split("\\\n")).replace("[75 x i8]", f"[{len(_UNEVEN) + 1} x i8]")
-    return native_text(STRUCTURES + text, _WORDS | {"FLOAT_FLAGS": _FLOAT_FLAGS.get(machine, 0x0F)})
+    forget = _FORGET_X86 if machine == "x86_64" else _FORGET
+    return native_text(STRUCTURES + text + forget, _WORDS)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -456,8 +457,34 @@ def test_without_clang(monkeypatch: pytest.MonkeyPatch) -> None:
         clang.create_llvm("int f() { return 1; }")
 
 
-@pytest.mark.parametrize("name", ["relay", "autotvm", "rpc", "topi"])
+@pytest.mark.parametrize(
+    "name", ["relay", "autotvm", "rpc", "topi", "vulkan", "te.AXIS_SEPARATOR", "tir.Schedule",
+             "tir.Layout", "arith.deduce_bound", "ir.Array", "runtime.String"],
+)  # fmt: skip
 def test_parts_that_are_not_here(name: str) -> None:
-    with pytest.raises(AttributeError, match=f"minitvm has no '{name}' of TVM: "):
-        getattr(tvm, name)
-    assert not hasattr(tvm, name)
+    room, _, own = f"minitvm.{name}".rpartition(".")
+    module = importlib.import_module(room)
+    with pytest.raises(AttributeError, match=f"{room} has no '{own}' of TVM: "):
+        getattr(module, own)
+    assert not hasattr(module, own)
+    with pytest.raises(AttributeError, match=f"module '{room}' has no attribute 'never_heard_of'"):
+        getattr(module, "never_heard_of")  # noqa: B009
+
+
+def test_names_for_passes_targets_and_questions(capsys: pytest.CaptureFixture[str]) -> None:
+    i, j = te.var("i"), te.var("j")
+    assert tir.analysis.expr_deep_equal(i + 1, i + 1)
+    assert not tir.analysis.expr_deep_equal(i + 1, j + 1)
+    assert tir.analysis.undefined_vars(i * j + i, [j]) == [i]
+    with pytest.raises(CompileError, match="expected an expression or a statement"):
+        tir.analysis.undefined_vars("i")
+    assert "llvm" in tvm.target.Target.list_kinds()
+    assert tvm.ir.IntImm is tir.IntImm
+    A = te.placeholder((4,), name="A")
+    B = te.compute((4,), lambda i: A[i] + 1.0, name="B")
+    module = tvm.IRModule.from_expr(te.create_prim_func([A, B]))
+    both = tvm.transform.Sequential([tvm.transform.PrintIR("before"), tir.transform.Simplify()])
+    tvm.ir.assert_structural_equal(both(module), module)
+    assert capsys.readouterr().out == f"PrintIR(before):\n{module}\n"
+    content = tvm.runtime.save_param_dict({"x": tvm.nd.array(np.arange(3))})
+    assert tvm.runtime.load_param_dict(content)["x"].numpy().tolist() == [0, 1, 2]

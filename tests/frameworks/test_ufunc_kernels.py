@@ -233,3 +233,29 @@ def test_a_number_beside_an_array() -> None:
     x = RNG.standard_normal((40, 5))
     for a, b in ((x, 2.0), (2.0, x), (x, x[:, :1]), (x[0], x), (3.0, 2.0)):
         np.testing.assert_allclose(decayed(a, b), np.multiply(a, 0.5) + b, rtol=1e-12)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 1023, 1024, 1025, 3000])
+def test_short_and_long_chains(count: int) -> None:
+    """Short ones go to the kernel's plain entry, where the elements lie side by side, aligned."""
+    x = RNG.standard_normal(2 * count)
+    packed = np.zeros(count, [("skipped", "u1"), ("x", "f8")])
+    packed["x"] = x[:count]
+    for given in (x[:count], x[::2], x[:count][::-1], packed["x"]):
+        expected = in_order(np.ascontiguousarray(given))
+        np.testing.assert_allclose(decayed.reduce(given), expected[-1], rtol=1e-12)
+        np.testing.assert_allclose(decayed.accumulate(given), expected, rtol=1e-12)
+        parts = np.array([0, count // 3, count // 2])
+        ends = np.array([*parts[1:], count])
+        ends = np.where(ends > parts, ends, parts + 1)
+        wanted = [in_order(np.array(given[a:b]))[-1] for a, b in zip(parts, ends, strict=True)]
+        np.testing.assert_allclose(decayed.reduceat(given, parts), wanted, rtol=1e-12)
+
+
+def test_chains_tell_no_exceptions_of_floats() -> None:
+    x = np.array([np.inf, -np.inf, 1e308, 1e308, 0.0])
+    with np.errstate(all="raise"):
+        assert np.isnan(decayed.reduce(x))
+        assert decayed.reduceat(x, [2, 3, 4]).tolist() == [1e308, 1e308, 0]
+        assert np.isposinf(decayed(np.array([1.7e308]), np.array([1.7e308])))[0]
+        np.testing.assert_array_equal(decayed.accumulate(x)[:2], [np.inf, np.nan])

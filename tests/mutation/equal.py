@@ -121,7 +121,7 @@ EQUAL: dict[tuple[str, str, str, str], str] = {
         "span = extent if loop.step >= 0 else loop.begin - loop.end",
     ): "a step of 0 is refused before",
     (
-        "minitvm/te/schedules/index_map.py",
+        "minitvm/te/schedules/layout.py",
         "_inverse",
         "values[digit] = value if weight == 1 else e.floordiv(value, weight)",
         "values[digit] = value if weight == 0 else e.floordiv(value, weight)",

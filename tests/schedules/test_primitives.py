@@ -942,6 +942,26 @@ def test_transform_layout(golden: Golden) -> None:
     check(s, [a, c], twice_and_one)
 
 
+@pytest.mark.parametrize(
+    ("layout", "shape"),
+    [(lambda i, j: [i * 2, j], (5, 4)), (lambda i, j: i * 8 + j, (20,)),
+     (lambda i, j: [j * 6 + i * 2], (23,)), (lambda i, j: [j // 2 * 8 + i, j % 2], (11, 2))],
+)  # fmt: skip
+def test_transform_layout_pads_between_elements(layout: Any, shape: tuple[int, ...]) -> None:
+    """Places that no element has are zeros, wherever they lie."""
+    a = te.placeholder((3, 4), name="A")
+    b = te.compute((3, 4), lambda i, j: a[i, j] + 1.0, name="B")
+    s = te.create_schedule(b.op)
+    s[b].transform_layout(layout)
+    x, made = np.arange(12, dtype="float32").reshape(3, 4), np.full(shape, 9, "float32")
+    tvm.build(s, [a, b])(x, made)
+    expected = np.zeros(shape, "float32")
+    for i, j in np.ndindex(3, 4):
+        place = layout(i, j)
+        expected[tuple(place) if isinstance(place, list) else place] = x[i, j] + 1
+    np.testing.assert_array_equal(made, expected)
+
+
 def test_transform_layout_of_an_argument() -> None:
     a, _, c, s = rows((6, 10))
     s[c].transform_layout(lambda i, j: [j // 4, i, j % 4])

@@ -10,7 +10,7 @@ from typing import cast
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
 from minitvm.te.schedules.guarded_reads import element_of
-from minitvm.te.schedules.index_map import IndexMap
+from minitvm.te.schedules.layout import Layout
 from minitvm.te.schedules.operation_graph import multiplied_reads, root_axes
 from minitvm.te.schedules.relation import (
     Relation,
@@ -304,7 +304,7 @@ def _reads_any(value: PrimExpr) -> bool:
 # -- transform_layout -----------------------------------------------------------------------------
 
 
-def in_layout(op: Operation, layout: IndexMap) -> Operation:
+def in_layout(op: Operation, layout: Layout) -> Operation:
     """An operation whose tensors are kept in another layout. Its padding is zero, or the identity
     of the reduction."""
     if isinstance(op, PlaceholderOp):
@@ -316,7 +316,7 @@ def in_layout(op: Operation, layout: IndexMap) -> Operation:
     return replace(op, axis=layout.axis, reduce_axis=reduced(body), body=body)
 
 
-def reading_layout(op: Operation, tensors: Mapping[Tensor, Tensor], layout: IndexMap) -> Operation:
+def reading_layout(op: Operation, tensors: Mapping[Tensor, Tensor], layout: Layout) -> Operation:
     """`op`, or one like it that reads some tensors in a layout."""
 
     def place(_: Tensor, indices: _Indices) -> _Indices:

@@ -7,7 +7,7 @@ from typing import Any, final
 
 from minitvm.runtime.errors import CompileError
 from minitvm.te.schedules.accumulation import checked_accumulation
-from minitvm.te.schedules.index_map import index_map
+from minitvm.te.schedules.layout import layout_of
 from minitvm.te.schedules.loop_nest import LoopNest, names_of
 from minitvm.te.schedules.operation_graph import in_order, read_by_ranges, root_axes
 from minitvm.te.schedules.rewrite_operations import in_layout, reading_layout
@@ -466,7 +466,7 @@ class Stage(LoopNest, Attachable):
         """
         where = f"{self.name}: transform_layout"
         self.check_predicate(where)
-        layout = index_map(self.name, self._axes_to_map(where), mapping_function)
+        layout = layout_of(where, self._axes_to_map(where), mapping_function, self.name)
         self._check_read_by_element(where)
         graph = self.schedule
         for reader in graph.stages:

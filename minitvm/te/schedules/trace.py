@@ -16,7 +16,7 @@ import numpy as np
 
 from minitvm.runtime.dtype import FLOAT32, INT32, DType
 from minitvm.runtime.errors import CompileError
-from minitvm.te.schedules.index_map import of_indices
+from minitvm.te.schedules.layout import of_indices
 from minitvm.te.tensor import Operation, Tensor
 from minitvm.te.tensor_intrin import TensorIntrin
 from minitvm.tir import expr as e

@@ -1,4 +1,4 @@
-"""Index maps: the layouts that ``Stage.transform_layout`` takes, and their inverses.
+"""Layouts: the maps of indices that ``Stage.transform_layout`` takes, and their inverses.
 
 Each new index is a sum of digits, each digit a part ``axis // low % extent`` of one old axis. The
 inverse reassembles each old axis from its digits; a map without an inverse is refused.
@@ -20,7 +20,7 @@ from minitvm.tir.expr import IterVar, PrimExpr, Range, Var, const, const_int
 
 @final
 @record()
-class IndexMap:
+class Layout:
     """A layout of a tensor: where each element is kept.
 
     Attributes
@@ -54,8 +54,11 @@ class _Digit:
     extent: int | None
 
 
-def index_map(name: str, axes: Sequence[IterVar], mapping: Callable[..., Any]) -> IndexMap:
-    """The layout that a function of the indices describes.
+def layout_of(
+    where: str, axes: Sequence[IterVar], mapping: Callable[..., Any], name: str = ""
+) -> Layout:
+    """The layout that a function of the indices describes. Messages begin with `where`; the new
+    axes have the names ``name.ax0``...
 
     Raises
     ------
@@ -63,19 +66,26 @@ def index_map(name: str, axes: Sequence[IterVar], mapping: Callable[..., Any]) -
         When the function takes another number of indices, or no inverse is found.
     """
     old = tuple(Var(axis.name, axis.var.dtype, axis=True) for axis in axes)
-    result = of_indices(f"{name}: transform_layout", mapping, old)
-    members = result if isinstance(result, (list, tuple)) else [result]
-    with e.naming(f"{name}: transform_layout: expected the function to return indices"):
-        forward = tuple(e.as_index(each) for each in members)
+    forward = indices_of(where, mapping, old)
     extents = dict(zip(old, map(_extent, axes), strict=True))
     new, digits = [], []
     for i, each in enumerate(forward):
-        digits.append(_digits(name, each, extents))
-        var = Var(f"{name}.ax{i}", each.dtype, axis=True)
+        digits.append(_digits(where, each, extents))
+        var = Var(f"{name}.ax{i}" if name else f"ax{i}", each.dtype, axis=True)
         size = e.cast(each.dtype, _size(digits[-1], extents))
         new.append(IterVar(Range(const(0, each.dtype), size), var))
-    backward, inside = _inverse(name, old, extents, new, digits)
-    return IndexMap(old, tuple(new), forward, tuple(backward), tuple(inside))
+    backward, inside = _inverse(where, old, extents, new, digits)
+    return Layout(old, tuple(new), forward, tuple(backward), tuple(inside))
+
+
+def indices_of(
+    where: str, mapping: Callable[..., Any], indices: Sequence[Var]
+) -> tuple[PrimExpr, ...]:
+    """The indices that a function of indices returns, as a list or the only one."""
+    result = of_indices(where, mapping, indices)
+    members = result if isinstance(result, (list, tuple)) else [result]
+    with e.naming(f"{where}: expected the function to return indices"):
+        return tuple(e.as_index(each) for each in members)
 
 
 def of_indices(where: str, mapping: Callable[..., Any], indices: Sequence[Var]) -> Any:
@@ -124,40 +134,43 @@ def _quotient(extent: int | PrimExpr, by: int) -> PrimExpr:
 
 
 def _digits(
-    name: str, index: PrimExpr, extents: Mapping[Var, int | PrimExpr]
+    where: str, index: PrimExpr, extents: Mapping[Var, int | PrimExpr]
 ) -> list[tuple[int, _Digit]]:
     """The digits of a new index with their weights, the heaviest first; each is less than the
     weight of the one before."""
     form = Prover().affine(index)
-    found = [(weight, _digit(name, atom, extents)) for atom, weight in form.terms.items()]
+    found = [(weight, _digit(where, atom, extents)) for atom, weight in form.terms.items()]
     found.sort(key=lambda each: -each[0])
+    below = 1
     reached: int | None = 1
     for weight, digit in reversed(found):
-        if reached is None or weight < reached or weight % reached:
-            raise _no_inverse(name, index)
+        # A multiple of the weight below, so that the remainder by that one has no part of this.
+        if reached is None or weight < reached or weight % below:
+            raise _no_inverse(where, index)
+        below = weight
         reached = None if digit.extent is None else weight * digit.extent
     if form.constant:
-        raise _no_inverse(name, index)
+        raise _no_inverse(where, index)
     return found
 
 
-def _digit(name: str, part: PrimExpr, extents: Mapping[Var, int | PrimExpr]) -> _Digit:
+def _digit(where: str, part: PrimExpr, extents: Mapping[Var, int | PrimExpr]) -> _Digit:
     match part:
         case Var() if part in extents:
             extent = extents[part]
             return _Digit(part, 1, extent if isinstance(extent, int) else None)
         case e.FloorDiv(a, e.IntImm(value=c)) if c > 0:
-            whole, by = _digit(name, a, extents), int(c)
+            whole, by = _digit(where, a, extents), int(c)
             rest = None if whole.extent is None else -(-whole.extent // by)
             return _Digit(whole.axis, whole.low * by, rest)
         case e.FloorMod(a, e.IntImm(value=c)) if c > 0:
-            whole, by = _digit(name, a, extents), int(c)
+            whole, by = _digit(where, a, extents), int(c)
             return _Digit(whole.axis, whole.low, min(whole.extent or by, by))
-    raise _no_inverse(name, part)
+    raise _no_inverse(where, part)
 
 
 def _inverse(
-    name: str,
+    where: str,
     old: Sequence[Var],
     extents: Mapping[Var, int | PrimExpr],
     new: Sequence[IterVar],
@@ -166,13 +179,19 @@ def _inverse(
     """The old indices in terms of the new ones, and the conditions that keep them inside of the
     tensor."""
     values: dict[_Digit, PrimExpr] = {}
+    backward, inside = [], []
     for axis, parts in zip(new, digits, strict=True):
         above = None
         for weight, digit in parts:
             value = axis.var if above is None else e.floormod(axis.var, above)
             values[digit] = value if weight == 1 else e.floordiv(value, weight)
+            # Between the digits there may be room: i * 8 + j of a j below 4.
+            if above is not None and digit.extent is not None and weight * digit.extent < above:
+                inside.append(e.less(values[digit], const(digit.extent, axis.var.dtype)))
             above = weight
-    backward, inside = [], []
+        if above is not None and above > 1:
+            rest = e.floormod(axis.var, above)
+            inside.append(e.equal(rest, const(0, axis.var.dtype)))
     for var in old:
         extent = extents[var]
         # A digit of one value says nothing.
@@ -181,11 +200,11 @@ def _inverse(
         reached: int | None = 1  # None: all
         for digit in mine:
             if digit.low != reached:
-                raise _no_inverse(name, var)
+                raise _no_inverse(where, var)
             total = total + e.cast(var.dtype, values[digit]) * digit.low
             reached = None if digit.extent is None else digit.low * digit.extent
         if reached is not None and (not isinstance(extent, int) or reached < extent):
-            raise _no_inverse(name, var)
+            raise _no_inverse(where, var)
         backward.append(total)
         is_padded = mine[-1].low > 1 if reached is None else reached > extent
         if is_padded:
@@ -193,9 +212,9 @@ def _inverse(
     return backward, inside
 
 
-def _no_inverse(name: str, what: PrimExpr) -> CompileError:
+def _no_inverse(where: str, what: PrimExpr) -> CompileError:
     return CompileError(
-        f"{name}: transform_layout: expected a map that can be inverted, of indices, their "
+        f"{where}: expected a map that can be inverted, of indices, their "
         f"quotients and remainders by constants, and sums of them such as i * 4 + j % 4, found no "
         f"way back for {what}"
     )

@@ -1,0 +1,69 @@
+"""The kernel of an operator for autograd: torch's own, but where there is nothing to record.
+
+torch's kernel is Python code that finds that out late, and dispatches again below autograd. Where
+nothing watches the operators that run and no argument requires grad, the built function itself is
+called in its place, as in calls that go past the dispatcher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, final
+
+from minitvm.runtime.torch_calls import PastDispatcher
+
+
+def register_autograd(
+    torch: Any,
+    library: Any,
+    name: str,
+    backward: Callable[..., Any],
+    setup_context: Callable[..., None],
+    compute: Callable[..., Any],
+) -> None:
+    """Registers the gradient of an operator, given by its name in torch, and what computes it of
+    plain tensors."""
+    own, kernels = name.partition("::")[2], _Kernels()
+    torch.library.register_autograd(name, backward, setup_context=setup_context, lib=kernels)
+    for key, kernel, options in kernels.found:
+        quick = _Unrecorded(torch, compute) if options == {"with_keyset": True} else None
+        library.impl(own, kernel if quick is None else _either(quick, kernel), key, **options)
+
+
+@final
+class _Kernels:
+    """Takes what torch registers, in the place of its library."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[str, Callable[..., Any], dict[str, Any]]] = []
+
+    def impl(self, name: str, kernel: Callable[..., Any], key: str, **options: Any) -> None:
+        self.found.append((key, kernel, options))
+
+
+@final
+class _Unrecorded(PastDispatcher):
+    """Calls of plain tensors, of which nothing is recorded; NotImplemented of all others."""
+
+    __slots__ = ("_compute",)
+
+    def __init__(self, torch: Any, compute: Callable[..., Any]) -> None:
+        self._compute = compute  # which has to live as long as this
+        self._let_pass(torch, compute)
+
+    def __call__(self, *args: Any) -> Any:
+        return NotImplemented
+
+    def _call_slowly(self, *args: Any) -> Any:
+        return NotImplemented
+
+    def record_unwatched(self, *args: Any) -> Any:
+        return NotImplemented
+
+
+def _either(quick: Callable[..., Any], kernel: Callable[..., Any]) -> Callable[..., Any]:
+    def choose(keys: Any, *args: Any) -> Any:
+        made = quick(*args)
+        return kernel(keys, *args) if made is NotImplemented else made
+
+    return choose

@@ -1,0 +1,53 @@
+"""Operators of torch whose calls go past its dispatcher where nothing watches them.
+
+torch's dispatcher takes microseconds to find that a call is neither traced nor transformed, cast
+or profiled. Compiled code asks torch's own functions in some ten nanoseconds
+(:mod:`.torch_calls_text`); where a version of torch lacks one of them, Python code makes all calls.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from minitvm.runtime.call_path import call_path
+from minitvm.runtime.heap_types import HEADER, enable, leaf, storage
+from minitvm.runtime.returning import Returning
+from minitvm.runtime.torch_calls_text import StoredOperator
+
+if TYPE_CHECKING:
+    _Storage = object
+else:
+    _Storage = storage("minitvm.runtime.torch_calls.Storage", ctypes.sizeof(StoredOperator))
+
+
+class PastDispatcher(_Storage):
+    """An object whose calls are those of a returning function where nothing in torch watches them,
+    and of ``_call_slowly`` otherwise. A call that autograd records, and nothing watches, is one of
+    ``record_unwatched``."""
+
+    __slots__ = ()
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        return super().__new__(_natively_called(cls))
+
+    def _let_pass(self, torch: Any, compute: Callable[..., Any]) -> None:
+        """Has calls pass to `compute` from now on, which lives as long as the object."""
+        path = call_path()
+        if path is not None and isinstance(compute, Returning) and path.learn_torch_state(torch):
+            StoredOperator.from_address(id(self) + HEADER).returning = id(compute)
+        enable(self)
+
+
+_leaves: dict[type, type] = {}
+
+
+def _natively_called(cls: type) -> type:
+    """The type of new instances, whose calls are calls of compiled code where that is possible."""
+    path = call_path()
+    if path is None:
+        return cls
+    if cls not in _leaves:
+        _leaves[cls] = leaf(cls, path.entries["call_operator"])
+    return _leaves[cls]
