@@ -24,6 +24,7 @@ from minitvm.te.autodiff.scans import (
 )
 from minitvm.te.autodiff.scatter import scatter_of
 from minitvm.te.autodiff.stages import computed
+from minitvm.te.autodiff.support import support_of
 from minitvm.te.schedules.operation_graph import in_order
 from minitvm.te.schedules.simplify_operations import simplified
 from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, ScanOp, Tensor, data_axes
@@ -282,8 +283,12 @@ class _Backward:
             known = op.output(term.output)(*(axis.var for axis in term.axes))
         for read in read_adjoints(op.name, term.value, term.adjoint, self._is_wanted, known):
             tensor = cast(Tensor, read.load.producer)
+            # A bare adjoint is 0 there by itself, and may be taken as it is.
+            support = () if read.value is term.adjoint else support_of(term.adjoint)
             conditions = tuple(
-                each for each in (*term.conditions, *read.guards) if const_int(each) != 1
+                each
+                for each in (*support, *term.conditions, *read.guards)
+                if const_int(each) != 1
             )
             share = Share(read.load.indices, read.value, term.axes, conditions, self._variables)
             self._shares.setdefault(tensor, []).append(share)
