@@ -256,12 +256,13 @@ class _Partition(ScopedMutator):
         self._budget -= sum(sizes)
         extent = e.cast(node.loop_var.dtype, last - first)
         hold = _Hold(self._forms, region.uses, region.held)
-        body = self._choose(node, region, hold.stmt(node.body))
+        main = with_fields(node, min=first, extent=extent)
+        body = self._choose(main, region, hold.stmt(node.body))
         divides = any(region.uses.conditions[each].divides for each in region.held)
         lanes = _lanes(node.body)
         masked = any(mentions(lane, *region.held) for lane in lanes)
         head, tail = (self._edge(node, *part, divides, masked) for part in parts)
-        return seq(head, with_fields(node, min=first, extent=extent, body=body), tail)
+        return seq(head, with_fields(main, body=body), tail)
 
     def _ends(self, node: s.For, region: _Region, end: PrimExpr) -> tuple[PrimExpr, PrimExpr]:
         """The begin and the end of the main part: inside the loop, in this order.
