@@ -5,6 +5,9 @@ A sum over such adjoints leaves those terms out, a product of triangles half of 
 
     dS[i, j] = dP[i, j] * P[i, j] if j <= i else 0
     dQ[i, c] = sum(dS[i, j] * K[j, c], j, where=j <= i)
+
+Elsewhere nothing is evaluated: what overflows there, as the exponentials of masked scores may, does
+no harm.
 """
 
 from __future__ import annotations
@@ -13,13 +16,12 @@ from minitvm.arith.guards import conjuncts
 from minitvm.te.autodiff.functions import number
 from minitvm.te.autodiff.stages import reads
 from minitvm.te.tensor import ComputeOp, Tensor
-from minitvm.tir.expr import GE, GT, LE, LT, Call, PrimExpr, ProducerLoad, Select
-from minitvm.tir.functor import mentions, substitute
+from minitvm.tir.expr import GE, GT, LE, LT, Call, PrimExpr, ProducerLoad, Select, Var
+from minitvm.tir.functor import substitute, walk_once
 
 
 def support_of(adjoint: PrimExpr) -> tuple[PrimExpr, ...]:
-    """The inequalities between several axes without which an adjoint is 0; those of one axis
-    aren't asked for, since a padded tensor is read faster with its zeros.
+    """The conditions on places without which an adjoint is 0.
 
     >>> from minitvm import te
     >>> D = te.placeholder((4, 4), name="D")
@@ -41,10 +43,11 @@ def support_of(adjoint: PrimExpr) -> tuple[PrimExpr, ...]:
         case _:
             return ()
     place = dict(zip((axis.var for axis in op.axis), adjoint.indices, strict=True))
-    return tuple(
-        substitute(each, place)
-        for each in conjuncts(condition)
-        if isinstance(each, LT | LE | GT | GE)
-        and not reads(each)
-        and sum(mentions(var, each) for var in place) > 1
-    )
+    return tuple(substitute(each, place) for each in conjuncts(condition) if not reads(each))
+
+
+def shortens_sums(condition: PrimExpr) -> bool:
+    """Whether a sum over an adjoint should leave out the terms without a condition: those beyond a
+    diagonal. A padded adjoint is read faster with its zeros, and so are single elements."""
+    variables = {each for each in walk_once(condition) if isinstance(each, Var)}
+    return isinstance(condition, LT | LE | GT | GE) and len(variables) > 1
