@@ -10,7 +10,8 @@ import torch
 
 import minitvm as tvm
 from minitvm import te
-from minitvm.te.tensor import Tensor
+from minitvm.te.tensor import ComputeOp, Tensor
+from minitvm.tir.expr import IntImm
 
 F64 = "float64"
 
@@ -24,14 +25,16 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, seen: Any) -> Tensor:
     M = te.compute((t,), lambda i: te.max(S[i, b], axis=b, where=seen(i, b)), name="M")
     E = te.compute((t, s), lambda i, j: te.exp(S[i, j] - M[i]), name="E")
     T = te.compute((t,), lambda i: te.sum(E[i, c], axis=c, where=seen(i, c)), name="T")
-    return te.compute(
+    made: Tensor = te.compute(
         (t, v.shape[1]),
         lambda i, j: te.sum(E[i, z] / T[i] * v[z, j], axis=z, where=seen(i, z)),
         name="O",
     )
+    return made
 
 
-def _theirs(q: Any, k: Any, v: Any, mask: Any) -> Any:
+def _theirs(inputs: Any, mask: Any) -> Any:
+    q, k, v = inputs
     return torch.where(mask, q @ k.T, -torch.inf).softmax(-1) @ v
 
 
@@ -60,7 +63,7 @@ def test_masked_attention(name: str, scheduled: bool) -> None:
     f(*arrays, *found)
     where = [[bool(_number(seen, i, j)) for j in range(t)] for i in range(t)]
     leaves = [torch.tensor(x, requires_grad=True) for x in arrays[:3]]
-    _theirs(*leaves, torch.tensor(where)).backward(torch.tensor(arrays[3]))
+    _theirs(leaves, torch.tensor(where)).backward(torch.tensor(arrays[3]))
     for mine, leaf in zip(found, leaves, strict=True):
         assert leaf.grad is not None
         np.testing.assert_allclose(mine, leaf.grad.numpy(), rtol=1e-9, atol=1e-9)
@@ -68,7 +71,13 @@ def test_masked_attention(name: str, scheduled: bool) -> None:
 
 def _number(seen: Any, i: int, j: int) -> int:
     found = tvm.arith.Analyzer().simplify(seen(te.const(i, "int32"), te.const(j, "int32")))
-    return int(found.value)
+    assert isinstance(found, IntImm)
+    return found.value
+
+
+def _text(tensor: Tensor) -> str:
+    assert isinstance(tensor.op, ComputeOp)
+    return str(tensor.op.body[0])
 
 
 def test_sums_over_a_masked_adjoint_leave_its_zeros_out() -> None:
@@ -78,8 +87,8 @@ def test_sums_over_a_masked_adjoint_leave_its_zeros_out() -> None:
     L = te.compute((6, 6), lambda i, j: te.if_then_else(j <= i, te.exp(S[i, j]), 0.0), name="L")
     H = te.placeholder((6, 6), F64, name="H")
     dA, dB = te.gradient(L, [A, B], H)
-    assert str(dA.op.body[0]).endswith("axis=[j], where=j <= i0)")
-    assert "where=" in str(dB.op.body[0])
+    assert _text(dA).endswith("axis=[j], where=j <= i0)")
+    assert "where=" in _text(dB)
 
 
 def test_sums_that_are_left_out_as_a_whole_have_no_condition() -> None:
@@ -87,11 +96,11 @@ def test_sums_that_are_left_out_as_a_whole_have_no_condition() -> None:
     z = te.reduce_axis((0, 6), name="z")
     Y = te.compute((6, 4), lambda i, j: te.sum(P[i, z] * V[z, j], axis=z, where=z <= i), name="Y")
     dP, dV = te.gradient(Y, [P, V], te.placeholder((6, 4), F64, name="H"))
-    text = str(dP.op.body[0])
+    text = _text(dP)
     assert text.startswith("if_then_else(i1 <= i0, ") and text.endswith(", float64(0.0))")
     (part,) = dP.op.input_tensors
-    assert "where" not in str(part.op.body[0])
-    assert "where" in str(dV.op.body[0])
+    assert "where" not in _text(part)
+    assert "where" in _text(dV)
 
 
 def test_a_sum_that_may_only_be_read_under_its_condition_keeps_it() -> None:
@@ -141,3 +150,16 @@ def test_an_infinite_factor_beyond_the_mask() -> None:
     b[5] = np.inf  # which only the last row sees
     tvm.build([dA], [B, H, dA])(b, h, found)
     np.testing.assert_allclose(found[:5], np.tril(h)[:5, :5] @ b[:5])
+
+
+def test_a_stage_in_rows_is_computed_where_a_choice_reads_it() -> None:
+    A = te.placeholder((24, 24), F64, name="A")
+    E = te.compute((24, 24), lambda i, j: te.exp(A[i, j]), name="E")
+    L = te.compute((24, 24), lambda i, j: te.if_then_else(j <= i, E[i, j], 0.0), name="L")
+    s = te.create_schedule(L.op)
+    outer, _ = s[L].split(L.op.axis[0], factor=6)
+    s[E].compute_at(s[L], outer)
+    assert "for j in range(i.outer * 6 + 6)" in str(tvm.lower(s, [A, L]))
+    a, found = np.random.default_rng(0).random((24, 24)), np.full((24, 24), 7.0)
+    tvm.build(s, [A, L])(a, found)
+    np.testing.assert_allclose(found, np.tril(np.exp(a)))
