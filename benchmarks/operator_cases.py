@@ -46,7 +46,9 @@ class Case:
 @final
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """A script of the gallery: its function, the name of its gradient, its cases."""
+    """A script of the gallery: its function, the name of its gradient, its cases. `recorded` are a
+    forward function that also returns what a backward one takes behind the inputs, and that one.
+    """
 
     script: str
     function: str
@@ -54,6 +56,7 @@ class Operator:
     case: Callable[..., Case]
     small: Size
     large: Size
+    recorded: tuple[str, str] | None = None
 
 
 # -- Arrays --
@@ -316,7 +319,10 @@ OPERATORS = (
         "rotary_embedding", "rotary_embedding", "rotary_embedding_gradient",
         _rotary_embedding, (1, 4, 16, 32), (2, 16, 512, 128),
     ),
-    Operator("swiglu", "swiglu", "swiglu_gradient", _swiglu, (8, 64, 96), (256, 1024, 2048)),
+    Operator(
+        "swiglu", "swiglu", "swiglu_gradient", _swiglu, (8, 64, 96), (256, 1024, 2048),
+        ("swiglu_recorded", "swiglu_backward"),
+    ),
     Operator(
         "masked_softmax", "masked_softmax", "masked_softmax_gradient",
         _masked_softmax, (2, 16, 45), (16, 256, 512),

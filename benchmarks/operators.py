@@ -2,8 +2,9 @@
 torch, JAX and numba.
 
 All are called with the same arrays and allocate their results; a result that differs is named and
-not timed. Backward, torch has recorded the forward run once and computes the adjoints alone; the
-others compute them from the inputs.
+not timed. Backward, torch has recorded the forward run once and computes the adjoints alone, and
+so does minitvm beside it where the example has a function for that; all others compute them from
+the inputs.
 """
 
 from __future__ import annotations
@@ -105,7 +106,10 @@ def _contenders(
     found = {}
     if torch is not None and case.torch:
         found["torch"] = _in_torch(case, head, threads if is_compiled else None)
-        found["torch"][OURS] = _ours(operator, case, head, list(map(torch.from_numpy, arrays)))
+        tensors = list(map(torch.from_numpy, arrays))
+        is_recorded = head is not None and operator.recorded is not None
+        ours = _ours_recorded if is_recorded else _ours
+        found["torch"][OURS] = ours(operator, case, head, tensors)
     found["numpy"] = _by_numpy(operator, case, head)
     if is_compiled:
         found["numpy"] |= _in_jax(case, head) | _in_numba(operator, case, head, threads)
@@ -119,6 +123,16 @@ def _ours(operator: Operator, case: Case, head: Any, arrays: Sequence[Any]) -> C
     function = getattr(_module(operator), name or "")
     function.clear()
     return partial(function, *arrays, *case.options.values())
+
+
+def _ours_recorded(operator: Operator, case: Case, head: Any, arrays: Sequence[Any]) -> Call:
+    """The example's backward function, of the arrays and what a forward run has recorded."""
+    module, (*inputs, adjoint) = _module(operator), arrays
+    forward, backward = (getattr(module, name) for name in operator.recorded or ())
+    for function in (forward, backward):
+        function.clear()
+    _, *kept = forward(*inputs, *case.options.values())
+    return partial(backward, *inputs, *kept, adjoint, *case.options.values())
 
 
 def _arguments(case: Case, head: Any) -> Sequence[Any]:

@@ -31,17 +31,19 @@ def attention(q: Queries, k: Keys, v: Values, causal: bool = False) -> Any:
     )
     scale = te.rsqrt(te.cast(q.dtype, d))
 
-    def seen(i: Any, value: Any, otherwise: Any) -> Any:
-        return te.if_then_else(i[-1] <= i[-2], value, otherwise) if causal else value
+    def seen(i: Any, key: Any) -> Any:
+        return key <= i[-1] if causal else True
 
     score = te.compute(product.shape, lambda *i: product(*i) * scale)
-    shown = te.compute(score.shape, lambda *i: seen(i, score(*i), -te.infinity(q.dtype)))
-    top = te.compute((*lead, t), lambda *i: te.max(shown(*i, b), axis=b))
-    power = te.compute(score.shape, lambda *i: seen(i, te.exp(score(*i) - top(*i[:-1])), 0.0))
-    total = te.compute((*lead, t), lambda *i: te.sum(power(*i, c), axis=c))
-    mixed = te.compute(
-        (*lead, t, e), lambda *i: te.sum(power(*i[:-1], z) * v(*i[:-2], z, i[-1]), axis=z)
-    )
+    top = te.compute((*lead, t), lambda *i: te.max(score(*i, b), axis=b, where=seen(i, b)))
+    power = te.compute(score.shape, lambda *i: te.exp(score(*i) - top(*i[:-1])))
+    total = te.compute((*lead, t), lambda *i: te.sum(power(*i, c), axis=c, where=seen(i, c)))
+
+    def mix(*i: Any) -> Any:
+        *row, j = i
+        return te.sum(power(*row, z) * v(*row[:-1], z, j), axis=z, where=seen(row, z))
+
+    mixed = te.compute((*lead, t, e), mix)
     return te.compute(mixed.shape, lambda *i: mixed(*i) / total(*i[:-1]))
 
 

@@ -39,7 +39,19 @@ from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, ScanOp, domain_of
 from minitvm.tir import expr as e
-from minitvm.tir.expr import BufferLoad, IterType, IterVar, PrimExpr, Range, Reduce, Var, const
+from minitvm.tir.expr import (
+    BufferLoad,
+    Call,
+    FloatImm,
+    IntImm,
+    IterType,
+    IterVar,
+    PrimExpr,
+    Range,
+    Reduce,
+    Var,
+    const,
+)
 from minitvm.tir.functor import Node, substitute, walk_once
 from minitvm.tir.stmt import ForKind
 
@@ -471,7 +483,7 @@ class BoundInference:
         for reader in self.readers(stage):
             with prover.scope():  # where the loops inside are not empty
                 spans = self._reader_spans(reader, place, prover)
-                forms = _conditions(reader, prover)
+                forms = _conditions(reader, prover, stage.scope == "local")
                 loops = self._fused_loops(reader)
                 for load in self.reads[reader]:
                     if not self.is_of(load, stage):
@@ -584,12 +596,19 @@ class BoundInference:
         return {leaf.var for leaf, range_ in ranges if e.const_int(range_.extent) is not None}
 
 
-def _conditions(reader: Stage, prover: Prover) -> list[Affine]:
-    """Forms that are at least zero in the steps of a reduction that read anything."""
-    first = reader.op.body[0] if isinstance(reader.op, ComputeOp) else None
-    if not isinstance(first, Reduce):
-        return []
-    forms = (form_of(prover, each) for each in conjuncts(first.condition))
+def _conditions(reader: Stage, prover: Prover, in_registers: bool) -> list[Affine]:
+    """Forms that are at least zero in the steps of a stage that read anything: of a reduction with
+    a condition, or of elements that are constants elsewhere. What lies in registers is computed in
+    whole tiles for such elements."""
+    match reader.op.body if isinstance(reader.op, ComputeOp) else ():
+        case (Reduce(condition=condition), *_):
+            pass
+        case (Call(op="if_then_else", args=(condition, _, IntImm() | FloatImm())),):
+            if in_registers:
+                return []
+        case _:
+            return []
+    forms = (form_of(prover, each) for each in conjuncts(condition))
     return [form for form in forms if form is not None]
 
 

@@ -23,7 +23,7 @@ from minitvm.runtime.record import record
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Call, IntImm, PrimExpr, Var, const
-from minitvm.tir.functor import Mutator, substitute, walk_once, with_fields
+from minitvm.tir.functor import Mutator, mentions, substitute, walk_once, with_fields
 from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, seq, with_body
 from minitvm.transform.loop_conditions import Conditions, Use, Uses
 from minitvm.transform.transpose_copies import VECTOR_BYTES
@@ -40,6 +40,7 @@ _MOST = 7 / 8  # of a loop's iterations
 # lane on NEON.
 _MASKED = 32
 _WITH_MASKS = 64  # bytes of the vectors that have such registers
+_WRITTEN_OUT = 256  # statements at most
 
 HINT = "pragma_loop_partition_hint"
 
@@ -266,10 +267,13 @@ class _Partition(ScopedMutator):
         self._budget -= sum(sizes)
         extent = e.cast(node.loop_var.dtype, last - first)
         hold = _Hold(self._forms, region.uses, region.held)
-        body = self._choose(node, region, hold.stmt(node.body))
+        main = with_fields(node, min=first, extent=extent)
+        body = self._choose(main, region, hold.stmt(node.body))
         divides = any(region.uses.conditions[each].divides for each in region.held)
-        head, tail = (self._edge(node, *part, divides) for part in parts)
-        return seq(head, with_fields(node, min=first, extent=extent, body=body), tail)
+        lanes = _lanes(node.body)
+        masked = any(mentions(lane, *region.held) for lane in lanes)
+        head, tail = (self._edge(node, *part, divides, masked) for part in parts)
+        return seq(head, with_fields(main, body=body), tail)
 
     def _ends(self, node: s.For, region: _Region, end: PrimExpr) -> tuple[PrimExpr, PrimExpr]:
         """The begin and the end of the main part: inside the loop, in this order.
@@ -301,9 +305,11 @@ class _Partition(ScopedMutator):
             value = e.minimum(value, end)
         return e.cast(node.loop_var.dtype, value)
 
-    def _edge(self, node: s.For, begin: PrimExpr, end: PrimExpr, divides: bool) -> Stmt:
+    def _edge(
+        self, node: s.For, begin: PrimExpr, end: PrimExpr, divides: bool, masked: bool
+    ) -> Stmt:
         """The iterations at an end of a loop, with their guards. `divides`: there is as much work
-        in each of them as in others."""
+        in each of them as in others. `masked`: a guard holds for some lanes of a vector."""
         if _is_empty(begin, end):
             return seq()
         extent = e.cast(node.loop_var.dtype, end - begin)
@@ -313,7 +319,26 @@ class _Partition(ScopedMutator):
         count, iterations = e.const_int(extent), e.const_int(node.extent)
         if divides and count and iterations and count > iterations * (1 - _MOST):
             return self.visit_For(with_fields(node, min=begin, extent=extent))
+        if masked and node.kind == ForKind.SERIAL:
+            count = e.const_int(Simplifier(self._prover).expr(extent)) or 0
+            if 0 < count * code_size(body) <= min(_WRITTEN_OUT, self._budget):
+                return self._written_out(node, begin, count)
         return with_fields(node, min=begin, extent=extent, body=_Clip(self._prover).stmt(body))
+
+    def _written_out(self, node: s.For, begin: PrimExpr, count: int) -> Stmt:
+        """A few iterations in a row. Their masks are constants, which take no registers: a loop
+        here would take some away from the sums of the main part."""
+        self._budget -= count * code_size(node.body)
+        var = Var(node.loop_var.name, node.loop_var.dtype)
+        body = Simplifier(self._prover).stmt(substitute(node.body, {node.loop_var: begin + var}))
+        return with_fields(
+            node,
+            loop_var=var,
+            min=e.const(0, var.dtype),
+            extent=e.const(count, var.dtype),
+            body=_Clip(self._prover).stmt(body),
+            kind=ForKind.UNROLLED,
+        )
 
     def _choose(self, node: s.For, region: _Region, body: Stmt) -> Stmt:
         """`body` without the chosen conditions where they all hold in this iteration."""
@@ -514,6 +539,12 @@ def _add(bounds: list[Bound], bound: Bound, keep: int) -> None:
                 bounds[place] = bound
             return
     bounds.append(bound)
+
+
+def _lanes(body: Stmt) -> list[Var]:
+    """The variables of the vectors in a statement."""
+    loops = (each for each in walk_once(body) if isinstance(each, s.For))
+    return [each.loop_var for each in loops if each.kind == ForKind.VECTORIZED]
 
 
 def _is_empty(begin: PrimExpr, end: PrimExpr) -> bool:

@@ -32,6 +32,7 @@ from tests.transform.loop_nests import Nest, loop_nests, same_effect
 
 Golden = Callable[[str], None]
 
+SERIAL = ForKind.SERIAL
 n = te.var("n")
 A, B = tir.decl_buffer((n,), name="A"), tir.decl_buffer((n,), name="B")
 io, ii, i = (Var(name) for name in ("io", "ii", "i"))
@@ -69,6 +70,25 @@ def test_split(golden: Golden) -> None:
 
 def test_vectors_keep_their_mask_in_the_tail(golden: Golden) -> None:
     golden(str(partition_loops(split(inner=ForKind.VECTORIZED))))
+
+
+def test_masks_of_a_few_iterations_are_constants(golden: Golden) -> None:
+    """Beyond a diagonal: the iterations in which only some lanes are added are written out."""
+    added = A[io * 8 + ii] + B[i]
+    step = loop(
+        ii, 8, IfThenElse(likely(io * 8 + ii <= i), copy(io * 8 + ii, added)), ForKind.VECTORIZED
+    )
+    made = simplify(partition_loops(func(loop(io, 4, For(i, io * 8, 40 - io * 8, SERIAL, step)))))
+    golden(str(made))
+
+
+def test_the_range_of_a_main_part_is_known_inside(golden: Golden) -> None:
+    """In the first two of three blocks, 7 iterations with masks end before 20."""
+    place = io * 8 + ii
+    step = IfThenElse(likely(te.all(place <= i, place < 20)), copy(place, A[place] + B[i]))
+    lanes = loop(ii, 8, step, ForKind.VECTORIZED)
+    blocks = loop(io, 3, For(i, io * 8, 20 - io * 8, SERIAL, lanes))
+    golden(str(simplify(partition_loops(func(blocks)))))
 
 
 def test_a_parallel_loop_stays_one_region(golden: Golden) -> None:

@@ -26,7 +26,7 @@ from minitvm.runtime.record import record
 from minitvm.te.autodiff import functions
 from minitvm.te.autodiff.functions import wide
 from minitvm.te.autodiff.inversion import invert, is_invertible
-from minitvm.te.autodiff.padding import padded
+from minitvm.te.autodiff.padding import padded, stays_inside
 from minitvm.te.autodiff.scatter import scattered
 from minitvm.te.autodiff.stages import computed, guarded, new_data_axes, reads, stage
 from minitvm.te.tensor import Tensor, data_axes, domain_of
@@ -167,15 +167,43 @@ def _summed(
         value, conditions = padded(known.simplify(value), conditions, axis, inverse.axes)
     for each in conditions:
         known.assume(each)
-    guards = [known.simplify(substitute(each, values)) for each in share.conditions]
-    conditions = [*conditions, *(each for each in guards if const_int(each) != 1)]
+    for each in share.conditions:
+        guard = known.simplify(substitute(each, values))
+        if const_int(guard) != 1:
+            conditions.append(guard)
+            known.assume(guard)
     value = known.simplify(value)
+    own = tuple(each.var for each in axis)
     if not inverse.axes:
-        return _Element(guarded(conditions, value), tuple(each.var for each in axis))
+        return _Element(guarded(conditions, value), own)
     pure = [each for each in conditions if not reads(each)]
     source = guarded([each for each in conditions if reads(each)], _widened(value))
-    where = op.all(True, *pure)
-    return stage(name, axis, reducer.sum(source, axis=list(inverse.axes), where=where))
+    outside, inside = _divided(pure, source, axis, inverse.axes)
+    summed = reducer.sum(source, axis=list(inverse.axes), where=op.all(True, *inside))
+    made = stage(name, axis, summed)
+    return _Element(guarded(outside, made(*own)), own) if outside else made
+
+
+def _divided(
+    conditions: Sequence[PrimExpr],
+    source: PrimExpr,
+    axis: Sequence[IterVar],
+    reduced: Sequence[IterVar],
+) -> tuple[list[PrimExpr], list[PrimExpr]]:
+    """The conditions of a sum that can be tested once for all of its terms, and the other ones.
+
+    Sums that are left out as a whole, as those beyond a diagonal are, are products without
+    conditions where their factors can be read nevertheless::
+
+        sum(dC[i, k] * B[j, k], k, where=j <= i)  ->  sum(dC[i, k] * B[j, k], k) if j <= i else 0
+    """
+    variables = {each.var for each in reduced}
+    outside = [each for each in conditions if not _variables(each) & variables]
+    inside = [each for each in conditions if _variables(each) & variables]
+    loads = [each for each in walk_once(source) if isinstance(each, ProducerLoad)]
+    if all(stays_inside(each, inside, axis, reduced) for each in loads):
+        return outside, inside
+    return [], [*conditions]
 
 
 def _ranges(share: Share, axis: Sequence[IterVar], remaining: Sequence[IterVar]) -> Analyzer:
@@ -254,7 +282,8 @@ def _scattered(name: str, shape: Sequence[PrimExpr], share: Share, chosen: _Chos
         renamed = dict(zip(share.leading, (each.var for each in leading), strict=True))
         value = _widened(substitute(share.value, renamed))
         indices = (*(each.var for each in leading), *share.indices)
-        return scattered(name, shape, (*leading, *share.axes), indices, value, share.conditions)
+        conditions = [substitute(each, renamed) for each in share.conditions]
+        return scattered(name, shape, (*leading, *share.axes), indices, value, conditions)
     first = len(share.leading)
     outside, values = new_data_axes(chosen.axes)
     inside = data_axes([f"i{i}" for i in range(len(shape))], shape)
@@ -270,6 +299,7 @@ def _scattered(name: str, shape: Sequence[PrimExpr], share: Share, chosen: _Chos
         inside[first + i].var if i in kept else substitute(index, values)
         for i, index in enumerate(share.indices)
     ]
+    values.update(zip(share.leading, (each.var for each in inside[:first]), strict=True))
     conditions = [substitute(each, values) for each in share.conditions]
     return scattered(
         name,

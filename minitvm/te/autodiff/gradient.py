@@ -23,6 +23,7 @@ from minitvm.te.autodiff.scans import (
 )
 from minitvm.te.autodiff.scatter import scatter_of
 from minitvm.te.autodiff.stages import computed
+from minitvm.te.autodiff.support import shortens_sums, support_of
 from minitvm.te.schedules.operation_graph import in_order
 from minitvm.te.schedules.simplify_operations import simplified
 from minitvm.te.tensor import (
@@ -37,7 +38,7 @@ from minitvm.te.tensor import (
 from minitvm.tir import expr as e
 from minitvm.tir import op as language
 from minitvm.tir.depth import deep_expressions
-from minitvm.tir.expr import PrimExpr, ProducerLoad, Var, as_tuple, const_int, described
+from minitvm.tir.expr import PrimExpr, ProducerLoad, Reduce, Var, as_tuple, const_int, described
 from minitvm.tir.functor import substitute
 
 
@@ -285,10 +286,15 @@ class _Backward:
         known = None
         if term.output is not None:
             known = op.output(term.output)(*(axis.var for axis in term.axes))
+        support = support_of(term.adjoint)
+        if isinstance(op, ComputeOp) and isinstance(op.body[0], Reduce):
+            support = tuple(filter(shortens_sums, support))
         for read in read_adjoints(op.name, term.value, term.adjoint, self._is_wanted, known):
             tensor = cast(Tensor, read.load.producer)
+            # A bare adjoint is 0 by itself outside of its support, and may be taken as it is.
+            mine = () if read.value is term.adjoint else support
             conditions = tuple(
-                each for each in (*term.conditions, *read.guards) if const_int(each) != 1
+                each for each in (*mine, *term.conditions, *read.guards) if const_int(each) != 1
             )
             share = Share(read.load.indices, read.value, term.axes, conditions, self._variables)
             self._shares.setdefault(tensor, []).append(share)

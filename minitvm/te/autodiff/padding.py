@@ -54,7 +54,7 @@ def padded(
         left = [each for each in conditions if not known.can_prove(each)]
         others = [each for each in walk_once(value) if isinstance(each, ProducerLoad)]
         if len(left) == len(conditions) or not all(
-            each is load or _stays_inside(each, left, axes, reduced) for each in others
+            each is load or stays_inside(each, left, axes, reduced) for each in others
         ):
             continue
         return _with(value, load, _around(load, low, shape)), left
@@ -140,12 +140,13 @@ def _known(axes: Sequence[IterVar], reduced: Sequence[IterVar]) -> Analyzer:
     return known
 
 
-def _stays_inside(
+def stays_inside(
     load: ProducerLoad,
     conditions: Sequence[PrimExpr],
     axes: Sequence[IterVar],
     reduced: Sequence[IterVar],
 ) -> bool:
+    """Whether a read stays inside of its tensor wherever some conditions hold."""
     known = _known(axes, reduced)
     for each in conditions:
         known.assume(each)

@@ -1,0 +1,53 @@
+"""Where an adjoint can be other than 0.
+
+The adjoint of a masked tensor is 0 outside of the mask, and so is all that is handed on from there.
+A sum over such adjoints leaves those terms out, a product of triangles half of its steps::
+
+    dS[i, j] = dP[i, j] * P[i, j] if j <= i else 0
+    dQ[i, c] = sum(dS[i, j] * K[j, c], j, where=j <= i)
+
+Elsewhere nothing is evaluated: what overflows there, as the exponentials of masked scores may, does
+no harm.
+"""
+
+from __future__ import annotations
+
+from minitvm.arith.guards import conjuncts
+from minitvm.te.autodiff.functions import number
+from minitvm.te.autodiff.stages import reads
+from minitvm.te.tensor import ComputeOp, Tensor
+from minitvm.tir.expr import GE, GT, LE, LT, Call, PrimExpr, ProducerLoad, Select, Var
+from minitvm.tir.functor import substitute, walk_once
+
+
+def support_of(adjoint: PrimExpr) -> tuple[PrimExpr, ...]:
+    """The conditions on places without which an adjoint is 0.
+
+    >>> from minitvm import te
+    >>> D = te.placeholder((4, 4), name="D")
+    >>> L = te.compute((4, 4), lambda i, j: te.if_then_else(j <= i, D[i, j], 0.0), name="L")
+    >>> a, b = te.var("a"), te.var("b")
+    >>> support_of(L[a, b])
+    (b <= a,)
+    """
+    if not isinstance(adjoint, ProducerLoad) or not isinstance(adjoint.producer, Tensor):
+        return ()
+    op = adjoint.producer.op
+    if not isinstance(op, ComputeOp):
+        return ()
+    match op.body[adjoint.producer.value_index]:
+        case Call(op="if_then_else", args=(condition, _, otherwise)) if number(otherwise) == 0:
+            pass
+        case Select(condition, _, otherwise) if number(otherwise) == 0:
+            pass
+        case _:
+            return ()
+    place = dict(zip((axis.var for axis in op.axis), adjoint.indices, strict=True))
+    return tuple(substitute(each, place) for each in conjuncts(condition) if not reads(each))
+
+
+def shortens_sums(condition: PrimExpr) -> bool:
+    """Whether a sum over an adjoint should leave out the terms without a condition: those beyond a
+    diagonal. A padded adjoint is read faster with its zeros, and so are single elements."""
+    variables = {each for each in walk_once(condition) if isinstance(each, Var)}
+    return isinstance(condition, LT | LE | GT | GE) and len(variables) > 1
