@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import field
 from math import isfinite, prod
 from typing import final
 
+from minitvm.arith.effects import loads
 from minitvm.arith.guards import LARGEST, NEGATIONS, conjuncts, form_of, widest
 from minitvm.arith.linear import Affine, Atom
 from minitvm.arith.piecewise import Piece, may_have_pieces, pieces_of
@@ -16,7 +18,7 @@ from minitvm.runtime.record import record
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import BufferLoad, Call, PrimExpr, Var
-from minitvm.tir.functor import children, free_vars, walk_once
+from minitvm.tir.functor import children, free_vars, substitute, walk_once
 from minitvm.tir.stmt import ForKind, Stmt
 
 
@@ -56,6 +58,25 @@ class Conditions:
         self._choices: dict[PrimExpr, list[PrimExpr]] = {}
         self._negations: dict[PrimExpr, PrimExpr | None] = {}
         self._indices: dict[PrimExpr, list[PrimExpr]] = {}
+        self._names: dict[Var, PrimExpr] = {}
+
+    @contextmanager
+    def naming(self, var: Var, value: PrimExpr) -> Iterator[None]:
+        """The scope of a name. In conditions, the value of index arithmetic stands for it."""
+        value = self._unnamed(value)
+        is_number = value.dtype.is_int and not loads(value)
+        if not is_number or not self._prover.is_index_arithmetic(value):
+            yield
+            return
+        self._names[var] = value
+        yield
+        del self._names[var]
+
+    def _unnamed(self, node: PrimExpr) -> PrimExpr:
+        """An expression with values in the place of their names."""
+        if self._names.keys().isdisjoint(self.variables(node)):
+            return node
+        return substitute(node, self._names)
 
     # -- Reading --
 
@@ -88,6 +109,9 @@ class Conditions:
             with self._prover.scope():
                 self._prover.bind_interval(node.loop_var, node.min, node.extent)
                 self._gather(node.body, (*inner, node), loop, every, found)
+        elif isinstance(node, s.LetStmt):
+            with self.naming(node.var, node.value):
+                self._gather(node.body, inner, loop, every, found)
         else:
             for child in children(node):
                 if isinstance(child, Stmt):
@@ -131,7 +155,8 @@ class Conditions:
         return made
 
     def _is_in_tiles(self, condition: PrimExpr, inner: Iterable[s.For]) -> bool:
-        loops = [each for each in inner if each.loop_var in self.variables(condition)]
+        used = self.variables(self._unnamed(condition))
+        loops = [each for each in inner if each.loop_var in used]
         return len(loops) > 1 and loops[0].kind == ForKind.SERIAL
 
     def choices(self, node: PrimExpr) -> list[PrimExpr]:
@@ -148,6 +173,7 @@ class Conditions:
 
     def form(self, condition: PrimExpr) -> Affine:
         """The form that is at least zero where `condition`, a comparison, holds."""
+        condition = self._unnamed(condition)
         if not self._prover.is_index_arithmetic(condition):
             return NEVER
         return form_of(self._prover, condition) or NEVER

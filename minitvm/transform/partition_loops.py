@@ -10,6 +10,7 @@ from minitvm.arith.atoms import is_pure
 from minitvm.arith.guards import (
     Without,
     clipped,
+    cutting,
     limits,
     quotient,
 )
@@ -133,6 +134,10 @@ class _Partition(ScopedMutator):
             self._hinted = e.const_int(node.value) != 0
             return self.stmt(node.body)
         return self.descend(node)
+
+    def visit_LetStmt(self, node: s.LetStmt) -> Stmt:
+        with self._forms.naming(node.var, node.value):
+            return super().visit_LetStmt(node)
 
     def visit_For(self, node: s.For) -> Stmt:
         hinted, self._hinted = self._hinted, False
@@ -302,7 +307,10 @@ class _Partition(ScopedMutator):
         count, iterations = e.const_int(extent), e.const_int(node.extent)
         if divides and count and iterations and count > iterations * (1 - _MOST):
             return self.visit_For(with_fields(node, min=begin, extent=extent))
-        return with_fields(node, min=begin, extent=extent, body=_Clip(self._prover).stmt(body))
+        edge = with_fields(node, min=begin, extent=extent, body=_Clip(self._prover).stmt(body))
+        if iterations is None:
+            return edge
+        return clipped(self._prover, edge, cutting(self._prover, edge))
 
     def _choose(self, node: s.For, region: _Region, body: Stmt) -> Stmt:
         """`body` without the chosen conditions where they all hold in this iteration."""
