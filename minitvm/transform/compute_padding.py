@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import final
 
 from minitvm.arith.atoms import is_pure
@@ -38,8 +38,8 @@ def compute_padding(func: PrimFunc) -> PrimFunc:
                 S[j] = S[j] + T[k, j]
 
     So a tile at the edge runs the same code as all others; no element of the result depends on
-    padding. The elements read must have been written: readers of a buffer whose own padding is
-    left out keep their guards.
+    padding. The elements read must have been written: where a buffer's own padding is left out,
+    guards that say which of its elements are read are kept.
 
     Where the guard of unrolled rows has a symbolic size, the last row is read in place of rows that
     don't exist::
@@ -57,10 +57,13 @@ class _Compute(ScopedMutator):
         # Buffers with elements that guards leave unwritten.
         self._left_out: set[Buffer] = set()
         self._written_out: set[Var] = set()
+        self._lanes: set[Var] = set()
 
     def visit_For(self, node: s.For) -> Stmt:
         if node.kind == ForKind.UNROLLED:
             self._written_out.add(node.loop_var)
+        elif node.kind == ForKind.VECTORIZED:
+            self._lanes.add(node.loop_var)
         return super().visit_For(node)
 
     def visit_IfThenElse(self, node: s.IfThenElse) -> Stmt:
@@ -78,7 +81,7 @@ class _Compute(ScopedMutator):
         kept, made = list(guards), store
         for guard in guards:
             others = [each for each in kept if each is not guard]
-            found = self._under(made, others)
+            found = self._under(made, others, set(free_vars(guard)))
             if found is not None:
                 kept, made = others, found
         if kept:
@@ -90,12 +93,17 @@ class _Compute(ScopedMutator):
             body = s.IfThenElse(Call(guard.dtype, "likely", (guard,)), body)
         return with_fields(node, body=body)
 
-    def _under(self, store: s.BufferStore, guards: Sequence[PrimExpr]) -> s.BufferStore | None:
+    def _under(
+        self, store: s.BufferStore, guards: Sequence[PrimExpr], removed: Set[Var]
+    ) -> s.BufferStore | None:
         """`store`, or one in its place, that is safe where only `guards` hold: it writes inside of
-        its buffer, and reads elements that exist. None if there is none."""
+        its buffer, and reads elements that exist. None if there is none. `removed`: the variables
+        of a further guard. What doesn't depend on them is also read where that guard holds."""
         loads = [each for each in walk_once(store.value) if isinstance(each, BufferLoad)]
-        if any(load.buffer in self._left_out for load in loads):
-            return None
+        for load in loads:
+            used = {each for each in walk_once(*load.indices) if isinstance(each, Var)}
+            if load.buffer in self._left_out and not removed.isdisjoint(used):
+                return None
         with self._prover.scope():
             for guard in guards:
                 self._prover.assume(guard)
@@ -119,11 +127,12 @@ class _Compute(ScopedMutator):
 
     def _moved_inside(self, index: PrimExpr, extent: PrimExpr) -> PrimExpr | None:
         """`index` where it is surely inside. Where it may exceed a symbolic extent, and differs
-        between the copies of an unrolled loop, so that a minimum costs nothing: ``min(index,
-        extent - 1)``. None otherwise."""
+        between the copies of an unrolled loop, and not between lanes, so that a minimum costs
+        nothing: ``min(index, extent - 1)``. None otherwise."""
         if self._is_inside(index, extent):
             return index
-        if e.const_int(extent) is not None or not self._written_out & set(free_vars(index)):
+        used = set(free_vars(index))
+        if e.const_int(extent) is not None or not self._written_out & used or self._lanes & used:
             return None
         if not self._prover.proves(self._prover.affine(index), self._prover.affine(extent) - 1):
             return None

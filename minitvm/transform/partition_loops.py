@@ -376,10 +376,10 @@ def _follows(row: Affine, rows: Sequence[Affine]) -> bool:
 
 
 def _mostly_holds(node: s.For, row: Affine) -> bool:
-    """Whether a form that is linear in the loop's variable is at least zero in most iterations, as
-    far as that is known."""
+    """Whether a form that is linear in the loop's variable is surely at least zero in most
+    iterations."""
     share = _share(node, (row,))
-    return share is None or share >= _MOST
+    return share is not None and share >= _MOST
 
 
 def _share(node: s.For, rows: Iterable[Affine]) -> float | None:
@@ -450,7 +450,10 @@ class _Clip(Mutator):
         return node
 
     def visit_For(self, node: s.For) -> Stmt:
-        return self.descend(_clipped(self._prover, node))
+        made = _clipped(self._prover, node)
+        if made.kind == ForKind.SERIAL and e.const_int(made.extent) is not None:
+            made = clipped(self._prover, made, cutting(self._prover, made))
+        return self.descend(made)
 
     def visit_AttrStmt(self, node: s.AttrStmt) -> Stmt:
         return self.stmt(node.body) if node.attr_key == HINT else self.descend(node)
