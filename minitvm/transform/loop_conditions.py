@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import field
 from math import isfinite, prod
@@ -44,6 +44,14 @@ class Uses:
 
     conditions: dict[PrimExpr, Use] = field(default_factory=dict)
     pieces: list[Piece] = field(default_factory=list)
+
+    def opposites(self, conditions: Set[PrimExpr]) -> Iterator[PrimExpr]:
+        """The negations of conditions."""
+        for each, use in self.conditions.items():
+            if use.negates in conditions:
+                yield each
+            elif each in conditions and use.negates is not None:
+                yield use.negates
 
 
 NEVER = Affine({}, -1)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
-from typing import cast, final
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import final
 
 from minitvm.arith.atoms import is_pure
 from minitvm.arith.guards import (
@@ -88,7 +88,8 @@ def partition_loops(func: PrimFunc, options: LoopPartitionOptions | None = None)
     chooses between both copies in each iteration, as does a loop whose guard is not linear in its
     variable (that of fused loops). Where only the last iteration needs the second copy, its number
     stands there, and the loops inside are partitioned as any others. A PARALLEL loop that was fused
-    from two of constant extents is partitioned as these are, the inner one inside the outer one.
+    from two, the inner one of constant extent, is partitioned as these are, the inner one inside
+    the outer one.
 
     A loop over blocks of tiles stays whole if a guard fails in several of its blocks. The loop over
     tiles inside is split instead: its tail is shorter.
@@ -128,6 +129,7 @@ class _Partition(ScopedMutator):
                 self._prover.bind_data(each.var)
         self._budget = MAX_STATEMENTS - code_size(func.body)
         self._hinted = False
+        self._failed: Set[PrimExpr] = frozenset()  # conditions that hold in none of the iterations
 
     def visit_AttrStmt(self, node: s.AttrStmt) -> Stmt:
         if node.attr_key == HINT:
@@ -149,7 +151,7 @@ class _Partition(ScopedMutator):
             with self.in_loop(node):
                 region = self._region(node, hinted)
         if region is not None and node.kind == ForKind.PARALLEL:
-            divisor = _divisor(node)
+            divisor = _divisor(self._prover, node)
             if divisor is not None:
                 return self._by_digits(node, divisor)
         made = None if region is None else self._partition(node, region)
@@ -161,11 +163,11 @@ class _Partition(ScopedMutator):
         var = node.loop_var
         outer, inner = (Var(f"{var.name}.{each}", var.dtype) for each in ("outer", "inner"))
         body = substitute(node.body, {var: outer * divisor + inner})
-        zero, extent = e.const(0, var.dtype), cast(int, e.const_int(node.extent))
+        zero = e.const(0, var.dtype)
         loops = with_fields(
             node,
             loop_var=outer,
-            extent=e.const(extent // divisor, var.dtype),
+            extent=quotient(self._prover, self._prover.affine(node.extent), divisor, var.dtype),
             body=with_fields(
                 node, loop_var=inner, min=zero, extent=e.const(divisor, var.dtype), body=body
             ),
@@ -203,7 +205,7 @@ class _Partition(ScopedMutator):
         work = statements_run(node.body)
         found = self._forms.uses(node, hinted)
         region = _Region([], [], [], [], [], found)
-        uses = _of_the_most(node, found.conditions)
+        uses = _of_the_most(node, found.conditions, self._failed)
         for condition, use in uses.items():
             if use.work * _LITTLE > work:
                 self._classify(node, condition, use, region)
@@ -261,8 +263,8 @@ class _Partition(ScopedMutator):
         extent = e.cast(node.loop_var.dtype, last - first)
         hold = _Hold(self._forms, region.uses, region.held)
         body = self._choose(node, region, hold.stmt(node.body))
-        divides = any(region.uses.conditions[each].divides for each in region.held)
-        head, tail = (self._edge(node, *part, divides) for part in parts)
+        divides = {each for each in region.held if region.uses.conditions[each].divides}
+        head, tail = (self._edge(node, *part, divides, region.uses) for part in parts)
         return seq(head, with_fields(node, min=first, extent=extent, body=body), tail)
 
     def _ends(self, node: s.For, region: _Region, end: PrimExpr) -> tuple[PrimExpr, PrimExpr]:
@@ -295,9 +297,11 @@ class _Partition(ScopedMutator):
             value = e.minimum(value, end)
         return e.cast(node.loop_var.dtype, value)
 
-    def _edge(self, node: s.For, begin: PrimExpr, end: PrimExpr, divides: bool) -> Stmt:
-        """The iterations at an end of a loop, with their guards. `divides`: there is as much work
-        in each of them as in others."""
+    def _edge(
+        self, node: s.For, begin: PrimExpr, end: PrimExpr, divides: Set[PrimExpr], uses: Uses
+    ) -> Stmt:
+        """The iterations at an end of a loop, with their guards. Where conditions of `divides`
+        fail, there is as much work in each of them as in others."""
         if _is_empty(begin, end):
             return seq()
         extent = e.cast(node.loop_var.dtype, end - begin)
@@ -307,10 +311,26 @@ class _Partition(ScopedMutator):
         count, iterations = e.const_int(extent), e.const_int(node.extent)
         if divides and count and iterations and count > iterations * (1 - _MOST):
             return self.visit_For(with_fields(node, min=begin, extent=extent))
+        known = {*divides, *uses.opposites(divides)}
+        if count is None and divides and self._failed.isdisjoint(known):
+            outside, self._failed = self._failed, self._failed | divides
+            made = self.visit_For(with_fields(node, min=begin, extent=extent))
+            self._failed = outside
+            return made
         edge = with_fields(node, min=begin, extent=extent, body=_Clip(self._prover).stmt(body))
         if iterations is None:
             return edge
         return clipped(self._prover, edge, cutting(self._prover, edge))
+
+    def _opposites(self, region: _Region, rows: Sequence[Affine]) -> list[PrimExpr]:
+        """The negation of the only chosen condition, if there is as much work where it fails, and
+        it fails exactly where its row is negative."""
+        if len(rows) != 1 or len(region.chosen) != 1:
+            return []
+        (condition,) = region.chosen
+        use = region.uses.conditions[condition]
+        is_exact = use.divides and self._forms.form(condition).same_as(rows[0])
+        return list(region.uses.opposites({condition})) if is_exact else []
 
     def _choose(self, node: s.For, region: _Region, body: Stmt) -> Stmt:
         """`body` without the chosen conditions where they all hold in this iteration."""
@@ -327,7 +347,10 @@ class _Partition(ScopedMutator):
         # By a name: that "one of these fails" tells the simplifier little, and costs it much.
         full = Var("full", BOOL)
         last = _only_last(node, rows)
-        if last is None:
+        opposites = self._opposites(region, rows)
+        if opposites:
+            rest = self._inside(node, _Hold(self._forms, region.uses, opposites).stmt(body))
+        elif last is None:
             rest = _Clip(self._prover).stmt(body)
         else:
             rest = self._inside(node, substitute(body, {node.loop_var: last}))
@@ -335,19 +358,20 @@ class _Partition(ScopedMutator):
         return s.LetStmt(full, functools.reduce(e.And, tests), choice)
 
 
-def _divisor(node: s.For) -> int | None:
-    """The extent of the inner one of two loops of constant extents from which a loop was fused."""
-    var, extent = node.loop_var, e.const_int(node.extent)
-    if extent is None or e.const_int(node.min) != 0:
+def _divisor(prover: Prover, node: s.For) -> int | None:
+    """The extent of the inner one of two loops from which a loop was fused, if it is constant."""
+    var, extent = node.loop_var, prover.affine(node.extent)
+    if e.const_int(node.min) != 0 or not prover.is_index_arithmetic(node.extent):
         return None
     found = [
         divisor
         for each in walk_once(node.body)
         if isinstance(each, e.FloorDiv | e.FloorMod) and each.a is var
-        if (divisor := e.const_int(each.b)) is not None and 1 < divisor < extent
+        if (divisor := e.const_int(each.b)) is not None and divisor > 1
     ]
     most = max(found, default=0)
-    return most if most and extent % most == 0 else None
+    is_whole = most and not any(each % most for each in (extent.constant, *extent.terms.values()))
+    return most if is_whole and e.const_int(node.extent) != most else None
 
 
 @final
@@ -402,14 +426,19 @@ def _share(node: s.For, rows: Iterable[Affine]) -> float | None:
     return max(0, last - first) / extent
 
 
-def _of_the_most(node: s.For, conditions: Mapping[PrimExpr, Use]) -> dict[PrimExpr, Use]:
-    """Of each condition of a choice and its negation, the one that holds more often."""
+def _of_the_most(
+    node: s.For, conditions: Mapping[PrimExpr, Use], failed: Set[PrimExpr]
+) -> dict[PrimExpr, Use]:
+    """Of each condition of a choice and its negation, the one that holds more often. Those of
+    `failed` hold nowhere."""
     made = dict(conditions)
     for negation, use in conditions.items():
         if use.negates is None:
             continue
         holds, fails = (_share(node, each.rows) for each in (conditions[use.negates], use))
         is_rare = holds is not None and fails is not None and holds < fails
+        if not failed.isdisjoint((negation, use.negates)):
+            is_rare = use.negates in failed
         made.pop(use.negates if is_rare else negation, None)
     return made
 
