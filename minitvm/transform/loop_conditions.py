@@ -18,7 +18,7 @@ from minitvm.runtime.record import record
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import BufferLoad, Call, PrimExpr, Var
-from minitvm.tir.functor import children, free_vars, substitute, walk_once
+from minitvm.tir.functor import children, free_vars, substitute, walk_once, with_fields
 from minitvm.tir.stmt import ForKind, Stmt
 
 
@@ -68,12 +68,17 @@ class Conditions:
         self._indices: dict[PrimExpr, list[PrimExpr]] = {}
         self._names: dict[Var, PrimExpr] = {}
 
+    def can_name(self, value: PrimExpr) -> bool:
+        """Whether the value of a name can stand in its place."""
+        is_number = value.dtype.is_int and not loads(value)
+        return is_number and self._prover.is_index_arithmetic(value)
+
     @contextmanager
     def naming(self, var: Var, value: PrimExpr) -> Iterator[None]:
-        """The scope of a name. In conditions, the value of index arithmetic stands for it."""
+        """The scope of a name. In conditions and ranges, its value stands in its place."""
         value = self._unnamed(value)
-        is_number = value.dtype.is_int and not loads(value)
-        if not is_number or not self._prover.is_index_arithmetic(value):
+        if not self.can_name(value):
+            self._prover.bind_data(var)
             yield
             return
         self._names[var] = value
@@ -114,6 +119,8 @@ class Conditions:
                 for condition in piece.conditions:
                     self._add(found, condition, node, inner).divides = True
         if isinstance(node, s.For):
+            begin, extent = self._unnamed(node.min), self._unnamed(node.extent)
+            node = with_fields(node, min=begin, extent=extent)
             with self._prover.scope():
                 self._prover.bind_interval(node.loop_var, node.min, node.extent)
                 self._gather(node.body, (*inner, node), loop, every, found)

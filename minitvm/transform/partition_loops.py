@@ -125,8 +125,9 @@ class _Partition(ScopedMutator):
         self._options = options
         self._forms = Conditions(self._prover)
         for each in walk_once(func.body):
-            if isinstance(each, e.Let | s.LetStmt):  # names are unknown outside of their scope
-                self._prover.bind_data(each.var)
+            is_name = isinstance(each, e.Let | s.LetStmt)
+            if is_name and not (isinstance(each, s.LetStmt) and self._forms.can_name(each.value)):
+                self._prover.bind_data(each.var)  # it is unknown outside of its scope
         self._budget = MAX_STATEMENTS - code_size(func.body)
         self._hinted = False
         self._failed: Set[PrimExpr] = frozenset()  # conditions that hold in none of the iterations
