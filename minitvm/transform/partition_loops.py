@@ -312,9 +312,9 @@ class _Partition(ScopedMutator):
         count, iterations = e.const_int(extent), e.const_int(node.extent)
         if divides and count and iterations and count > iterations * (1 - _MOST):
             return self.visit_For(with_fields(node, min=begin, extent=extent))
-        known = {*divides, *uses.opposites(divides)}
-        if count is None and divides and self._failed.isdisjoint(known):
-            outside, self._failed = self._failed, self._failed | divides
+        opposites = set(uses.opposites(divides))
+        if count is None and opposites and self._failed.isdisjoint(divides | opposites):
+            outside, self._failed = self._failed, self._failed | set(uses.opposites(opposites))
             made = self.visit_For(with_fields(node, min=begin, extent=extent))
             self._failed = outside
             return made
