@@ -256,9 +256,7 @@ def _outside(
     prover: Prover, loop: s.For, found: Sequence[_Need], names: Mapping[Var, Affine]
 ) -> Iterator[_Need]:
     """The needs of a loop, from those of its body: in the iteration where they are weakest."""
-    begin, extent = (
-        _unnamed(prover.affine(each), names) for each in (loop.min, loop.extent)
-    )
+    begin, extent = (_unnamed(prover.affine(each), names) for each in (loop.min, loop.extent))
     for need in found:
         factor, rest = _apart(need.form, loop.loop_var)
         if loop.loop_var in variables(rest):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import final
 
 from minitvm.arith.atoms import is_pure
@@ -13,7 +13,7 @@ from minitvm.arith.scopes import ScopedMutator, prover_of
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Buffer, BufferLoad, Call, PrimExpr, Var, const
-from minitvm.tir.functor import Mutator, free_vars, walk_once, with_fields
+from minitvm.tir.functor import Mutator, children, free_vars, walk_once, with_fields
 from minitvm.tir.op import is_likely
 from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, with_body
 
@@ -99,8 +99,8 @@ class _Compute(ScopedMutator):
         """`store`, or one in its place, that is safe where only `guards` hold: it writes inside of
         its buffer, and reads elements that exist. None if there is none. `removed`: the variables
         of a further guard. What doesn't depend on them is also read where that guard holds."""
-        loads = [each for each in walk_once(store.value) if isinstance(each, BufferLoad)]
-        for load in loads:
+        loads = list(_loads(store.value, ()))
+        for load, _ in loads:
             used = {each for each in walk_once(*load.indices) if isinstance(each, Var)}
             if load.buffer in self._left_out and not removed.isdisjoint(used):
                 return None
@@ -110,16 +110,27 @@ class _Compute(ScopedMutator):
             if not all(map(self._is_inside, store.indices, store.buffer.shape)):
                 return None
             replaced: dict[BufferLoad, BufferLoad] = {}
-            for load in loads:
-                indices = list(map(self._moved_inside, load.indices, load.buffer.shape))
-                known = [each for each in indices if each is not None]
-                if len(known) < len(indices):
+            for load, conditions in loads:
+                made = self._readable(load, conditions)
+                if made is None:
                     return None
-                if any(map(operator.is_not, known, load.indices)):
-                    replaced[load] = BufferLoad(load.buffer, tuple(known))
+                if made is not load:
+                    replaced[load] = made
         if not replaced:
             return store
         return s.BufferStore(store.buffer, _Replace(replaced).expr(store.value), store.indices)
+
+    def _readable(self, load: BufferLoad, conditions: Sequence[PrimExpr]) -> BufferLoad | None:
+        """`load`, or one in its place, of an element that exists where `conditions` hold."""
+        with self._prover.scope():
+            for condition in conditions:
+                self._prover.assume(condition)
+            found = list(map(self._moved_inside, load.indices, load.buffer.shape))
+        indices = tuple(each for each in found if each is not None)
+        if len(indices) < len(found):
+            return None
+        is_same = all(map(operator.is_, indices, load.indices))
+        return load if is_same else BufferLoad(load.buffer, indices)
 
     def _is_inside(self, index: PrimExpr, extent: PrimExpr) -> bool:
         at = self._prover.affine(index)
@@ -150,6 +161,23 @@ class _Replace(Mutator):
 
     def visit_BufferLoad(self, node: BufferLoad) -> PrimExpr:
         return self._loads.get(node, node)
+
+
+def _loads(
+    node: PrimExpr, conditions: tuple[PrimExpr, ...]
+) -> Iterator[tuple[BufferLoad, tuple[PrimExpr, ...]]]:
+    """The elements read in an expression, each with the conditions under which it is."""
+    match node:
+        case Call(op="if_then_else", args=(condition, a, b)):
+            yield from _loads(condition, conditions)
+            yield from _loads(a, (*conditions, condition))
+            yield from _loads(b, (*conditions, e.Not(condition)))
+            return
+        case BufferLoad():
+            yield node, conditions
+    for child in children(node):
+        if isinstance(child, PrimExpr):
+            yield from _loads(child, conditions)
 
 
 def _is_harmless(value: PrimExpr) -> bool:

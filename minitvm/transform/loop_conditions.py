@@ -9,7 +9,7 @@ from math import isfinite, prod
 from typing import final
 
 from minitvm.arith.effects import loads
-from minitvm.arith.guards import LARGEST, NEGATIONS, conjuncts, form_of, widest
+from minitvm.arith.guards import LARGEST, NEGATIONS, Without, conjuncts, form_of, widest
 from minitvm.arith.linear import Affine, Atom
 from minitvm.arith.piecewise import Piece, may_have_pieces, pieces_of
 from minitvm.arith.prover import Prover
@@ -17,8 +17,8 @@ from minitvm.arith.work import iterations, statements_run
 from minitvm.runtime.record import record
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
-from minitvm.tir.expr import BufferLoad, Call, PrimExpr, Var
-from minitvm.tir.functor import children, free_vars, substitute, walk_once, with_fields
+from minitvm.tir.expr import BufferLoad, Call, PrimExpr, Var, const
+from minitvm.tir.functor import Mutator, children, free_vars, substitute, walk_once, with_fields
 from minitvm.tir.stmt import ForKind, Stmt
 
 
@@ -235,3 +235,49 @@ class Conditions:
         more = Affine({a: c for a, c in form.terms.items() if c > 0}, max(form.constant + 1, 0))
         less = Affine({a: -c for a, c in form.terms.items() if c < 0}, max(-form.constant - 1, 0))
         return e.LT(self._prover.expression(less, dtype), self._prover.expression(more, dtype))
+
+
+@final
+class Hold(Without):
+    """Removes conditions that hold, from choices in expressions, too, and replaces nodes of indices
+    by their pieces."""
+
+    def __init__(self, forms: Conditions, uses: Uses, held: Iterable[PrimExpr]) -> None:
+        super().__init__(held)
+        self._forms = forms
+        self._failed = {uses.conditions[each].negates for each in self._held} - {None}
+        self._values = {
+            each.node: each.value for each in uses.pieces if self._held.issuperset(each.conditions)
+        }
+
+    def expr(self, node: PrimExpr) -> PrimExpr:
+        if node in self._values:
+            return self._values[node]
+        has_any = self._values or self._forms.choices(node)
+        return Mutator.expr(self, node) if has_any else node
+
+    def condition(self, node: PrimExpr) -> PrimExpr:
+        return const(False) if node in self._failed else super().condition(node)
+
+    def visit_Select(self, node: e.Select) -> PrimExpr:
+        made = self._choice(node.condition, node.true_value, node.false_value)
+        if isinstance(made, PrimExpr):
+            return made
+        condition, a, b = made
+        return with_fields(node, condition=condition, true_value=a, false_value=b)
+
+    def visit_Call(self, node: Call) -> PrimExpr:
+        if node.op != "if_then_else":
+            return with_fields(node, args=tuple(map(self.expr, node.args)))
+        made = self._choice(*node.args)
+        return made if isinstance(made, PrimExpr) else with_fields(node, args=made)
+
+    def _choice(
+        self, condition: PrimExpr, a: PrimExpr, b: PrimExpr
+    ) -> PrimExpr | tuple[PrimExpr, PrimExpr, PrimExpr]:
+        """The value that is chosen, or the parts of the choice."""
+        condition = self.condition(condition)
+        known = e.const_int(condition)
+        if known is not None:
+            return self.expr(a if known else b)
+        return condition, self.expr(a), self.expr(b)

@@ -8,7 +8,6 @@ from typing import final
 
 from minitvm.arith.atoms import is_pure
 from minitvm.arith.guards import (
-    Without,
     clipped,
     cutting,
     limits,
@@ -23,10 +22,10 @@ from minitvm.runtime.dtype import BOOL
 from minitvm.runtime.record import record
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
-from minitvm.tir.expr import Call, IntImm, PrimExpr, Var, const
+from minitvm.tir.expr import IntImm, PrimExpr, Var
 from minitvm.tir.functor import Mutator, substitute, walk_once, with_fields
 from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, seq, with_body
-from minitvm.transform.loop_conditions import Conditions, Use, Uses
+from minitvm.transform.loop_conditions import Conditions, Hold, Use, Uses
 
 # The most statements that a function may grow to, copies in unrolled loops included. Past it guards
 # stay where they are: correct, and slower.
@@ -82,8 +81,9 @@ def partition_loops(func: PrimFunc, options: LoopPartitionOptions | None = None)
 
     Each loop gets at most one main part. The head and the tail are not partitioned again, only
     clipped, so that k nested loops make k + 1 copies rather than 2**k. The exceptions are a tail of
-    a single iteration with a known number, in which more is constant, and a tail as long as an
-    eighth of the loop behind a choice or a piece of an index, which has another one. A PARALLEL
+    a single iteration with a known number, in which more is constant; a tail as long as an
+    eighth of the loop behind a choice or a piece of an index, which has another one; and a tail of
+    unknown length behind a choice: there its negation holds, so both cases get a main part. A PARALLEL
     loop is not split: a second region would be forked and joined, with less work than threads. It
     chooses between both copies in each iteration, as does a loop whose guard is not linear in its
     variable (that of fused loops). Where only the last iteration needs the second copy, its number
@@ -91,8 +91,9 @@ def partition_loops(func: PrimFunc, options: LoopPartitionOptions | None = None)
     from two, the inner one of constant extent, is partitioned as these are, the inner one inside
     the outer one.
 
-    A loop over blocks of tiles stays whole if a guard fails in several of its blocks. The loop over
-    tiles inside is split instead: its tail is shorter.
+    A loop over blocks of tiles stays whole if a guard fails in several of its blocks, or in an
+    unknown number of them. The loop over tiles inside is split instead: its tail is shorter, and few
+    columns of a symbolic extent, which fill no block, run without guards.
     """
     return with_body(func, _Partition(func, options or LoopPartitionOptions()).stmt(func.body))
 
@@ -125,9 +126,11 @@ class _Partition(ScopedMutator):
         self._options = options
         self._forms = Conditions(self._prover)
         for each in walk_once(func.body):
-            is_name = isinstance(each, e.Let | s.LetStmt)
-            if is_name and not (isinstance(each, s.LetStmt) and self._forms.can_name(each.value)):
-                self._prover.bind_data(each.var)  # it is unknown outside of its scope
+            match each:
+                case s.LetStmt(value=value) if self._forms.can_name(value):
+                    pass
+                case e.Let(var=var) | s.LetStmt(var=var):  # it is unknown outside of its scope
+                    self._prover.bind_data(var)
         self._budget = MAX_STATEMENTS - code_size(func.body)
         self._hinted = False
         self._failed: Set[PrimExpr] = frozenset()  # conditions that hold in none of the iterations
@@ -262,7 +265,7 @@ class _Partition(ScopedMutator):
             return None
         self._budget -= sum(sizes)
         extent = e.cast(node.loop_var.dtype, last - first)
-        hold = _Hold(self._forms, region.uses, region.held)
+        hold = Hold(self._forms, region.uses, region.held)
         body = self._choose(node, region, hold.stmt(node.body))
         divides = {each for each in region.held if region.uses.conditions[each].divides}
         head, tail = (self._edge(node, *part, divides, region.uses) for part in parts)
@@ -335,7 +338,7 @@ class _Partition(ScopedMutator):
 
     def _choose(self, node: s.For, region: _Region, body: Stmt) -> Stmt:
         """`body` without the chosen conditions where they all hold in this iteration."""
-        hold = _Hold(self._forms, region.uses, region.chosen)
+        hold = Hold(self._forms, region.uses, region.chosen)
         main = self._inside(node, hold.stmt(body))
         if not region.rows:
             return main
@@ -350,7 +353,7 @@ class _Partition(ScopedMutator):
         last = _only_last(node, rows)
         opposites = self._opposites(region, rows)
         if opposites:
-            rest = self._inside(node, _Hold(self._forms, region.uses, opposites).stmt(body))
+            rest = self._inside(node, Hold(self._forms, region.uses, opposites).stmt(body))
         elif last is None:
             rest = _Clip(self._prover).stmt(body)
         else:
@@ -487,51 +490,6 @@ class _Clip(Mutator):
 
     def visit_AttrStmt(self, node: s.AttrStmt) -> Stmt:
         return self.stmt(node.body) if node.attr_key == HINT else self.descend(node)
-
-
-class _Hold(Without):
-    """Removes conditions that hold, from choices in expressions, too, and replaces nodes of indices
-    by their pieces."""
-
-    def __init__(self, forms: Conditions, uses: Uses, held: Iterable[PrimExpr]) -> None:
-        super().__init__(held)
-        self._forms = forms
-        self._failed = {uses.conditions[each].negates for each in self._held} - {None}
-        self._values = {
-            each.node: each.value for each in uses.pieces if self._held.issuperset(each.conditions)
-        }
-
-    def expr(self, node: PrimExpr) -> PrimExpr:
-        if node in self._values:
-            return self._values[node]
-        has_any = self._values or self._forms.choices(node)
-        return Mutator.expr(self, node) if has_any else node
-
-    def condition(self, node: PrimExpr) -> PrimExpr:
-        return const(False) if node in self._failed else super().condition(node)
-
-    def visit_Select(self, node: e.Select) -> PrimExpr:
-        made = self._choice(node.condition, node.true_value, node.false_value)
-        if isinstance(made, PrimExpr):
-            return made
-        condition, a, b = made
-        return with_fields(node, condition=condition, true_value=a, false_value=b)
-
-    def visit_Call(self, node: Call) -> PrimExpr:
-        if node.op != "if_then_else":
-            return with_fields(node, args=tuple(map(self.expr, node.args)))
-        made = self._choice(*node.args)
-        return made if isinstance(made, PrimExpr) else with_fields(node, args=made)
-
-    def _choice(
-        self, condition: PrimExpr, a: PrimExpr, b: PrimExpr
-    ) -> PrimExpr | tuple[PrimExpr, PrimExpr, PrimExpr]:
-        """The value that is chosen, or the parts of the choice."""
-        condition = self.condition(condition)
-        known = e.const_int(condition)
-        if known is not None:
-            return self.expr(a if known else b)
-        return condition, self.expr(a), self.expr(b)
 
 
 def _add(bounds: list[Bound], bound: Bound, keep: int) -> None:

@@ -1,5 +1,4 @@
-"""Programs beside contractions whose sizes the call decides: as fast as those of constant sizes where
-their loops have the same main parts, and right at every size."""
+"""Programs whose sizes the call decides, beside products: right at every size."""
 
 from __future__ import annotations
 
@@ -97,9 +96,9 @@ def test_totals_of_rows_so_far() -> None:
 
 def test_rows_that_data_choose_in_blocks_of_columns() -> None:
     """A fused loop of a symbolic and a constant one: its last block is narrower."""
-    W, I = te.placeholder((50, 100), name="W"), te.placeholder((m, 7), "int32", name="I")
+    W, at = te.placeholder((50, 100), name="W"), te.placeholder((m, 7), "int32", name="I")
     k = te.reduce_axis((0, 7), name="k")
-    f = built([W, I], te.compute((m, 100), lambda i, j: te.sum(W[I[i, k], j], axis=k), name="Y"))
+    f = built([W, at], te.compute((m, 100), lambda i, j: te.sum(W[at[i, k], j], axis=k), name="Y"))
     w = whole(50, 100)
     for size in SIZES:
         i = np.random.default_rng(1).integers(0, 50, (size, 7)).astype("int32")
